@@ -1,0 +1,1 @@
+//! Functionalization, joint graph, partitioner.

@@ -1,0 +1,1 @@
+//! The facade: Program, compile(), Compiled, Options, list_backends().

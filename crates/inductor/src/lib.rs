@@ -1,0 +1,1 @@
+//! Lower to loops, schedule, fuse, plan memory, pick templates, emit kernel-ir.

@@ -1,0 +1,1 @@
+//! Slow, obvious executor of graphs and of kernels: the oracle and the eager backend.

@@ -1,0 +1,1 @@
+//! What every IR shares: DType, Device, symbolic sizes, TensorMeta, typed arenas, origins.

@@ -1,0 +1,1 @@
+//! Loop-level operators, kernels, templates, buffers and the execution plan; serialized.

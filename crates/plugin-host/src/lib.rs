@@ -1,0 +1,1 @@
+//! Registry of backends: built-ins by inventory, others by manifest and libloading.

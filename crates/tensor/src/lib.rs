@@ -1,0 +1,1 @@
+//! Strided host storage, DLPack, safetensors.

@@ -1,0 +1,1 @@
+//! Automation: tests, corpus, tidy, comparison.
