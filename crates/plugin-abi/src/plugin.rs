@@ -1,0 +1,345 @@
+//! The plugin's table and the structs its slots take.
+//! It is not the safe interface: authors in Rust use `plugin-sdk`.
+
+use core::ffi::c_void;
+
+use crate::dlpack::{DLDevice, DLManagedTensorVersioned, DLTensor};
+use crate::error::FfxError;
+use crate::host::FfxHost;
+use crate::table::{Head, tables};
+
+/// Program level: a whole fx graph (as a custom Dynamo backend takes it).
+pub const FFX_LEVEL_FX_IR: u32 = 1;
+/// Program level: fused loop kernels and their execution plan.
+pub const FFX_LEVEL_KERNEL_IR: u32 = 2;
+
+/// Option kind: `true` or `false`.
+pub const FFX_OPTION_BOOL: u32 = 1;
+/// Option kind: a signed 64-bit integer in decimal.
+pub const FFX_OPTION_INT: u32 = 2;
+/// Option kind: a decimal floating-point number.
+pub const FFX_OPTION_FLOAT: u32 = 3;
+/// Option kind: any text.
+pub const FFX_OPTION_TEXT: u32 = 4;
+/// Option kind: one of the option's `choices`.
+pub const FFX_OPTION_CHOICE: u32 = 5;
+
+/// UTF-8 text without a closing NUL. Frozen. A null `data` with `len` 0 is the empty text.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FfxStr {
+    /// First byte.
+    pub data: *const u8,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl FfxStr {
+    /// The empty text.
+    pub const EMPTY: Self = Self { data: core::ptr::null(), len: 0 };
+
+    /// Borrows `text`; the result is valid as long as `text` is.
+    pub const fn new(text: &str) -> Self {
+        Self { data: text.as_ptr(), len: text.len() }
+    }
+
+    /// The bytes behind the pair; empty where `data` is null.
+    ///
+    /// # Safety
+    /// `data` is null or points to `len` readable bytes that outlive `'a`.
+    pub const unsafe fn bytes<'a>(self) -> &'a [u8] {
+        if self.data.is_null() || self.len > isize::MAX as usize {
+            return &[];
+        }
+        // SAFETY: not null, length in range, readable by the caller's word.
+        unsafe { core::slice::from_raw_parts(self.data, self.len) }
+    }
+}
+
+/// A named text: an option given to `compile`, an attribute of a device. Frozen.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FfxNameValue {
+    /// Name.
+    pub name: FfxStr,
+    /// Value as text; see the `FFX_OPTION_*` kinds for its form.
+    pub value: FfxStr,
+}
+
+/// One program form that a plugin reads: all minors of `major` from 0 to `minor`. Frozen.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FfxIrVersion {
+    /// `FFX_LEVEL_*`.
+    pub level: u32,
+    /// Major version of the IR.
+    pub major: u16,
+    /// Newest minor that is read.
+    pub minor: u16,
+}
+
+/// An option that `compile` takes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FfxOptionSpec {
+    /// Size and version.
+    pub head: Head,
+    /// `FFX_OPTION_*`.
+    pub kind: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Name, unique within the plugin.
+    pub name: FfxStr,
+    /// One line for the user.
+    pub help: FfxStr,
+    /// What holds where the option is not given.
+    pub default_value: FfxStr,
+    /// Choices of `FFX_OPTION_CHOICE`.
+    pub choices: *const FfxStr,
+    /// Length of `choices`.
+    pub n_choices: usize,
+}
+
+/// What a plugin is: constant for the life of the process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FfxDescription {
+    /// Size and version.
+    pub head: Head,
+    /// Name by which a user picks the backend.
+    pub name: FfxStr,
+    /// Version of the plugin itself.
+    pub version: FfxStr,
+    /// One line for listings.
+    pub summary: FfxStr,
+    /// Program forms that are read.
+    pub irs: *const FfxIrVersion,
+    /// Length of `irs`.
+    pub n_irs: usize,
+    /// Compile modes beyond `default`, which every plugin takes.
+    pub modes: *const FfxStr,
+    /// Length of `modes`.
+    pub n_modes: usize,
+    /// Options that `compile` takes.
+    pub options: *const *const FfxOptionSpec,
+    /// Length of `options`.
+    pub n_options: usize,
+}
+
+/// One device, borrowed for one call of an [`FfxDeviceSink`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FfxDeviceInfo {
+    /// Size and version.
+    pub head: Head,
+    /// DLPack type and ordinal.
+    pub device: DLDevice,
+    /// Model name for the user.
+    pub name: FfxStr,
+    /// Empty where the device is usable, else why it is not and what to do.
+    pub unavailable_because: FfxStr,
+    /// Memory in bytes; 0 where unknown.
+    pub memory_bytes: u64,
+    /// Capabilities by name (`cores`, `vector_bits`, `shared_memory_bytes`, `templates`, …).
+    pub attributes: *const FfxNameValue,
+    /// Length of `attributes`.
+    pub n_attributes: usize,
+}
+
+/// A program as bytes. The bytes are borrowed for the call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FfxProgram {
+    /// Size and version.
+    pub head: Head,
+    /// Form of the bytes: level and IR version.
+    pub ir: FfxIrVersion,
+    /// First byte.
+    pub bytes: *const u8,
+    /// Number of bytes.
+    pub n_bytes: usize,
+}
+
+/// What to compile and how.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FfxCompileRequest {
+    /// Size and version.
+    pub head: Head,
+    /// The program.
+    pub program: *const FfxProgram,
+    /// Device to compile for.
+    pub device: DLDevice,
+    /// Mode; empty means `default`.
+    pub mode: FfxStr,
+    /// Options by name; those not given have their defaults.
+    pub options: *const FfxNameValue,
+    /// Length of `options`.
+    pub n_options: usize,
+}
+
+/// A part of a program that a plugin does not take, borrowed for one call of an [`FfxRefusalSink`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FfxRefusal {
+    /// Size and version.
+    pub head: Head,
+    /// Name of the node or kernel.
+    pub node: FfxStr,
+    /// Why, and what to do.
+    pub reason: FfxStr,
+}
+
+/// Filled by `memory_estimate`; the caller owns it and writes `head`. All figures are bytes on the device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FfxMemoryEstimate {
+    /// Size and version, written by the caller.
+    pub head: Head,
+    /// Constants as they are kept after packing, beyond the borrowed originals.
+    pub constant_bytes: u64,
+    /// Peak of temporaries and outputs of one `execute`.
+    pub peak_bytes: u64,
+    /// Machine code and tables.
+    pub code_bytes: u64,
+}
+
+/// Filled by `executable_info`; the caller owns it and writes `head`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FfxExecutableInfo {
+    /// Size and version, written by the caller.
+    pub head: Head,
+    /// Tensors that `execute` takes.
+    pub n_inputs: usize,
+    /// Tensors that `execute` returns.
+    pub n_outputs: usize,
+    /// Constants that must be bound before the first `execute`.
+    pub n_constants: usize,
+}
+
+/// A compiled program; only its plugin knows what is inside.
+#[repr(C)]
+#[derive(Debug)]
+pub struct FfxExecutable {
+    _opaque: [u8; 0],
+}
+
+/// Receives one device: `(user, device)`.
+pub type FfxDeviceSink = unsafe extern "C" fn(*mut c_void, *const FfxDeviceInfo);
+/// Receives one refusal: `(user, refusal)`.
+pub type FfxRefusalSink = unsafe extern "C" fn(*mut c_void, *const FfxRefusal);
+
+/// `describe(ctx, out, err)`.
+pub type FfxDescribe =
+    unsafe extern "C" fn(*mut c_void, *mut *const FfxDescription, *mut FfxError) -> i32;
+/// `enumerate_devices(ctx, sink, user, err)`.
+pub type FfxEnumerateDevices =
+    unsafe extern "C" fn(*mut c_void, FfxDeviceSink, *mut c_void, *mut FfxError) -> i32;
+/// `query_support(ctx, request, sink, user, err)`.
+pub type FfxQuerySupport = unsafe extern "C" fn(
+    *mut c_void,
+    *const FfxCompileRequest,
+    FfxRefusalSink,
+    *mut c_void,
+    *mut FfxError,
+) -> i32;
+/// `memory_estimate(ctx, request, out, err)`.
+pub type FfxMemoryEstimateFn = unsafe extern "C" fn(
+    *mut c_void,
+    *const FfxCompileRequest,
+    *mut FfxMemoryEstimate,
+    *mut FfxError,
+) -> i32;
+/// `compile(ctx, request, out, err)`.
+pub type FfxCompile = unsafe extern "C" fn(
+    *mut c_void,
+    *const FfxCompileRequest,
+    *mut *mut FfxExecutable,
+    *mut FfxError,
+) -> i32;
+/// `executable_info(ctx, exe, out, err)`.
+pub type FfxExecutableInfoFn =
+    unsafe extern "C" fn(*mut c_void, *const FfxExecutable, *mut FfxExecutableInfo, *mut FfxError) -> i32;
+/// `executable_destroy(ctx, exe)`.
+pub type FfxExecutableDestroy = unsafe extern "C" fn(*mut c_void, *mut FfxExecutable);
+/// `bind_constants(ctx, exe, names, tensors, n, err)`.
+pub type FfxBindConstants = unsafe extern "C" fn(
+    *mut c_void,
+    *mut FfxExecutable,
+    *const FfxStr,
+    *const *const DLTensor,
+    usize,
+    *mut FfxError,
+) -> i32;
+/// `execute(ctx, exe, inputs, n_inputs, outputs, n_outputs, stream, err)`.
+pub type FfxExecute = unsafe extern "C" fn(
+    *mut c_void,
+    *const FfxExecutable,
+    *const *const DLTensor,
+    usize,
+    *mut *mut DLManagedTensorVersioned,
+    usize,
+    *mut c_void,
+    *mut FfxError,
+) -> i32;
+/// `get_extension(ctx, name)`.
+pub type FfxGetExtension = unsafe extern "C" fn(*mut c_void, FfxStr) -> *const c_void;
+
+/// Type of the symbol [`ENTRY_SYMBOL`](crate::ENTRY_SYMBOL): hands out the plugin's table, or null with the error filled.
+/// May be called more than once, also from several threads; every call yields the same plugin.
+pub type FfxEntry = unsafe extern "C" fn(*const FfxHost, *mut FfxError) -> *const FfxPlugin;
+
+/// The plugin's table; valid for the life of the process. Slots said to be *required* must not be null.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FfxPlugin {
+    /// Size and version.
+    pub head: Head,
+    /// First argument of every slot.
+    pub ctx: *mut c_void,
+    /// Required. Sets `*out` to a description that lives as long as the process.
+    pub describe: Option<FfxDescribe>,
+    /// Required. Calls the sink once per device, unusable ones included, in order of preference.
+    pub enumerate_devices: Option<FfxEnumerateDevices>,
+    /// Required. Sets `*out` to an executable of the caller.
+    pub compile: Option<FfxCompile>,
+    /// Required. Numbers of inputs, outputs and constants.
+    pub executable_info: Option<FfxExecutableInfoFn>,
+    /// Required. Runs the program on borrowed inputs. Fills all `n_outputs` pointers with tensors that the plugin
+    /// allocated and the caller owns, or none of them where it fails. `stream` is the device's native stream handle; null
+    /// is the default stream, on which the call returns only after the outputs are readable.
+    pub execute: Option<FfxExecute>,
+    /// Required. Frees an executable of `compile`.
+    pub executable_destroy: Option<FfxExecutableDestroy>,
+    /// Optional: null means that programs with constants are not taken. Names and pointers to tensors are borrowed for
+    /// the call, the memory that the tensors point to until the executable is destroyed or bound again. Replaces every
+    /// earlier binding.
+    pub bind_constants: Option<FfxBindConstants>,
+    /// Optional: null means that `compile` is the only judge. Calls the sink once per node refused.
+    pub query_support: Option<FfxQuerySupport>,
+    /// Optional: null means unknown.
+    pub memory_estimate: Option<FfxMemoryEstimateFn>,
+    /// Optional: a table of an extension by name, or null; valid for the life of the process.
+    pub get_extension: Option<FfxGetExtension>,
+}
+
+// SAFETY: the table is immutable after construction and its slots may be called from any thread by contract.
+unsafe impl Send for FfxPlugin {}
+// SAFETY: as above.
+unsafe impl Sync for FfxPlugin {}
+
+tables! {
+    FfxOptionSpec { kind, reserved, name, help, default_value, choices, n_choices }
+    FfxDescription { name, version, summary, irs, n_irs, modes, n_modes, options, n_options }
+    FfxDeviceInfo { device, name, unavailable_because, memory_bytes, attributes, n_attributes }
+    FfxProgram { ir, bytes, n_bytes }
+    FfxCompileRequest { program, device, mode, options, n_options }
+    FfxRefusal { node, reason }
+    FfxMemoryEstimate { constant_bytes, peak_bytes, code_bytes }
+    FfxExecutableInfo { n_inputs, n_outputs, n_constants }
+    FfxPlugin {
+        ctx, describe, enumerate_devices, compile, executable_info, execute, executable_destroy, bind_constants,
+        query_support, memory_estimate, get_extension,
+    }
+}
