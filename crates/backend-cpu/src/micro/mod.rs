@@ -1,0 +1,83 @@
+//! Hand-written compute templates: matrix product, convolution, depthwise convolution and fused attention on plain
+//! pointers, sizes and strides. Knows no IR: the executor maps plan templates to the calls below.
+//!
+//! All sizes and strides are in *elements* (f32 unless said), never bytes. All entry points are `unsafe` because they
+//! take raw pointers into the executor's arena; each says what it reads and writes. Shapes are checked before anything is
+//! touched and come back as [`MicroError`].
+//!
+//! # Matrix product with constant weights
+//!
+//! ```ignore
+//! let isa = Isa::best();                                       // AVX-512, AVX2+FMA or portable, found once
+//! let b = unsafe { PackedB::pack(isa, w, k, n, 1, k)? };       // w is [N, K] row-major: element (k, n) at k*1 + n*K
+//! unsafe {
+//!     matmul_packed(&MatmulPacked {
+//!         m, a: MatRef { ptr: x, row_stride: k, col_stride: 1 },
+//!         b: &b,
+//!         c: COut::Memory { ptr: y, row_stride: n },
+//!         epilogue: Epilogue { shift: Some(bias), activation: Activation::Relu, ..Epilogue::default() },
+//!     })?;
+//! }
+//! ```
+//!
+//! # Batched matrix product without packing ahead
+//!
+//! [`matmul_strided`] takes any strides for A, B and C and any number of batch dimensions ([`BatchDim`], stride 0
+//! broadcasts). For `M <= 8` it reads B once, as it lies, in either layout; otherwise it packs block by block into
+//! thread-local scratch. So a weight used only with few rows (decoding) needs no packed copy beside the original: use
+//! [`matmul_strided`]; where the original can be dropped or `M` is large, [`PackedB`] is faster.
+//! [`matmul_f64`] is the same for f64, through the `gemm` crate.
+//!
+//! # Convolution
+//!
+//! [`ConvPlan::new`] once for each shape and strides, [`ConvPlan::pack_weights`] once for each weight, [`ConvPlan::run`] for
+//! each call. 1-D, 2-D and 3-D, any stride, dilation, (asymmetric) padding, groups and depthwise; channels-last input
+//! and output (channel stride 1) is the fast way, every other layout goes through a scratch copy. Inside one
+//! image, output rows are the flattened output pixels: `row = (od * OH + oh) * OW + ow`, columns are output channels.
+//!
+//! # Attention
+//!
+//! [`attention`] computes `softmax(scale * Q K^T + mask) V` block by block over keys, strided, with boolean or additive mask,
+//! causal limit and grouped key/value heads.
+//!
+//! # Epilogues
+//!
+//! [`Epilogue`] is applied to each element of C exactly once: first, in registers, `v = act(v * scale[n] + shift[n] +
+//! residual[m, n])`; then, when a block of C is complete and still in cache, the caller's [`Hook`] runs on it
+//! ([`EpilogueBlock`]), on the thread that computed it. The blocks of a call are disjoint and cover C. With
+//! [`COut::Scratch`] C has no memory of its own: each block lies in thread-local scratch and only the hook sees it (for
+//! outputs of another dtype or layout).
+//!
+//! # Threads
+//!
+//! Work is split over batch, rows and columns among `rayon::current_num_threads()` threads of the caller's pool. An
+//! executor that runs many small calls in a row should wrap them in [`team::with`]: it keeps the pool's threads
+//! spinning between calls, as an OpenMP runtime does, so that each call starts without a futex wake-up. Nothing is
+//! allocated per call but thread-local scratch, which grows to the largest need and is reused.
+
+mod attention;
+mod conv;
+mod depthwise;
+mod driver;
+mod epilogue;
+mod error;
+mod isa;
+mod kernel;
+mod matmul;
+mod matmul_f64;
+mod pack;
+mod scratch;
+mod simd;
+mod skinny;
+pub mod team;
+#[cfg(test)]
+mod tests;
+
+pub use attention::{Attention, EmptyRow, Mask, attention};
+pub use conv::{ConvPlan, ConvShape, ConvWeights, Strides5};
+pub use epilogue::{Activation, COut, Epilogue, EpilogueBlock, Hook, Residual};
+pub use error::MicroError;
+pub use isa::Isa;
+pub use matmul::{BatchDim, MatRef, MatmulPacked, MatmulStrided, matmul_packed, matmul_strided};
+pub use matmul_f64::{MatmulF64, matmul_f64};
+pub use pack::PackedB;
