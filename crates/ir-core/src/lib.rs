@@ -1,1 +1,21 @@
-//! What every IR shares: DType, Device, symbolic sizes, TensorMeta, typed arenas, origins.
+//! What every intermediate representation of Ferroflux shares: [`DType`], [`Device`], symbolic sizes ([`SymExpr`]),
+//! [`TensorMeta`], typed arenas and the origin of a node in the user's program.
+//!
+//! It is not an IR itself and knows no operator, no kernel and no file format. It depends on no other crate of
+//! the workspace; every other crate may depend on it.
+
+mod arena;
+mod device;
+mod dtype;
+mod meta;
+mod origin;
+mod scalar;
+pub mod sym;
+
+pub use arena::{Arena, EntityId};
+pub use device::{Device, DeviceKind};
+pub use dtype::{Class, DType};
+pub use meta::{Layout, MemoryFormat, Shape, TensorMeta, contiguous_strides, numel};
+pub use origin::Origin;
+pub use scalar::Scalar;
+pub use sym::{Atom, Bounds, NoBounds, SymExpr, SymId};

@@ -1,0 +1,181 @@
+//! The element types. One row a dtype: a new dtype is one line of the table below.
+//!
+//! Type *promotion* is operator knowledge and lives with the operators; here are only the facts of each type.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// PyTorch's categories of dtype, in promotion order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// `bool`.
+    Bool,
+    /// Signed and unsigned integers.
+    Int,
+    /// Floating point.
+    Float,
+    /// Complex floating point.
+    Complex,
+}
+
+macro_rules! dtypes {
+    ($($(#[$doc:meta])* $variant:ident $name:literal $torch:literal pt2 $code:literal size $size:literal
+       $class:ident dlpack $dl_code:literal $dl_bits:literal safetensors $st:literal;)*) => {
+        /// Element type of a tensor.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum DType { $($(#[$doc])* #[serde(rename = $name)] $variant,)* }
+
+        impl DType {
+            /// Every dtype, in declaration order.
+            pub const ALL: &'static [DType] = &[$(DType::$variant,)*];
+
+            /// The short name of text formats: `f32`.
+            pub const fn name(self) -> &'static str {
+                match self { $(DType::$variant => $name,)* }
+            }
+            /// PyTorch's name without `torch.`: `float32`.
+            pub const fn torch_name(self) -> &'static str {
+                match self { $(DType::$variant => $torch,)* }
+            }
+            /// The code of `torch.export`'s schema (`ScalarType` of schema major 8).
+            pub const fn pt2_code(self) -> u32 {
+                match self { $(DType::$variant => $code,)* }
+            }
+            /// Bytes of one element.
+            pub const fn size(self) -> usize {
+                match self { $(DType::$variant => $size,)* }
+            }
+            /// The category that promotion looks at first.
+            pub const fn class(self) -> Class {
+                match self { $(DType::$variant => Class::$class,)* }
+            }
+            /// DLPack's `(DLDataTypeCode, bits)`; lanes are always 1.
+            pub const fn dlpack(self) -> (u8, u8) {
+                match self { $(DType::$variant => ($dl_code, $dl_bits),)* }
+            }
+            /// The name in a safetensors header.
+            pub const fn safetensors_name(self) -> &'static str {
+                match self { $(DType::$variant => $st,)* }
+            }
+        }
+    };
+}
+
+dtypes! {
+    /// Boolean, one byte, 0 or 1.
+    Bool "bool" "bool" pt2 12 size 1 Bool dlpack 6 8 safetensors "BOOL";
+    /// Unsigned 8-bit integer.
+    U8 "u8" "uint8" pt2 1 size 1 Int dlpack 1 8 safetensors "U8";
+    /// Signed 8-bit integer.
+    I8 "i8" "int8" pt2 2 size 1 Int dlpack 0 8 safetensors "I8";
+    /// Signed 16-bit integer.
+    I16 "i16" "int16" pt2 3 size 2 Int dlpack 0 16 safetensors "I16";
+    /// Signed 32-bit integer.
+    I32 "i32" "int32" pt2 4 size 4 Int dlpack 0 32 safetensors "I32";
+    /// Signed 64-bit integer.
+    I64 "i64" "int64" pt2 5 size 8 Int dlpack 0 64 safetensors "I64";
+    /// IEEE binary16.
+    F16 "f16" "float16" pt2 6 size 2 Float dlpack 2 16 safetensors "F16";
+    /// The upper half of binary32.
+    BF16 "bf16" "bfloat16" pt2 13 size 2 Float dlpack 4 16 safetensors "BF16";
+    /// IEEE binary32.
+    F32 "f32" "float32" pt2 7 size 4 Float dlpack 2 32 safetensors "F32";
+    /// IEEE binary64.
+    F64 "f64" "float64" pt2 8 size 8 Float dlpack 2 64 safetensors "F64";
+    /// Two binary32: real, imaginary.
+    C64 "c64" "complex64" pt2 10 size 8 Complex dlpack 5 64 safetensors "C64";
+    /// Two binary64: real, imaginary.
+    C128 "c128" "complex128" pt2 11 size 16 Complex dlpack 5 128 safetensors "C128";
+}
+
+impl DType {
+    /// The dtype with this code of `torch.export`'s schema.
+    pub fn from_pt2_code(code: u32) -> Option<DType> {
+        DType::ALL.iter().copied().find(|d| d.pt2_code() == code)
+    }
+    /// The dtype with this safetensors name.
+    pub fn from_safetensors_name(name: &str) -> Option<DType> {
+        DType::ALL.iter().copied().find(|d| d.safetensors_name() == name)
+    }
+    /// The dtype with this DLPack code and width.
+    pub fn from_dlpack(code: u8, bits: u8) -> Option<DType> {
+        DType::ALL.iter().copied().find(|d| d.dlpack() == (code, bits))
+    }
+    /// Whether values have a fraction: float and complex.
+    pub const fn is_inexact(self) -> bool {
+        matches!(self.class(), Class::Float | Class::Complex)
+    }
+    /// Real floating point.
+    pub const fn is_float(self) -> bool {
+        matches!(self.class(), Class::Float)
+    }
+    /// Complex floating point.
+    pub const fn is_complex(self) -> bool {
+        matches!(self.class(), Class::Complex)
+    }
+    /// An integer, `bool` not counted.
+    pub const fn is_int(self) -> bool {
+        matches!(self.class(), Class::Int)
+    }
+    /// `bool` or an integer.
+    pub const fn is_integral(self) -> bool {
+        matches!(self.class(), Class::Int | Class::Bool)
+    }
+    /// The real dtype of a complex one's parts; any other dtype is itself.
+    pub const fn to_real(self) -> DType {
+        match self {
+            DType::C64 => DType::F32,
+            DType::C128 => DType::F64,
+            other => other,
+        }
+    }
+    /// The dtype in which arithmetic on this one is done: 16-bit floats compute in `f32`.
+    pub const fn compute(self) -> DType {
+        match self {
+            DType::F16 | DType::BF16 => DType::F32,
+            other => other,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for DType {
+    type Err = String;
+    /// Accepts both the short name (`f32`) and PyTorch's (`float32`, `torch.float32`).
+    fn from_str(text: &str) -> Result<Self, String> {
+        let short = text.strip_prefix("torch.").unwrap_or(text);
+        DType::ALL
+            .iter()
+            .copied()
+            .find(|d| d.name() == short || d.torch_name() == short)
+            .ok_or_else(|| format!("`{text}` is not a dtype: one of {}", names().join(", ")))
+    }
+}
+
+fn names() -> Vec<&'static str> {
+    DType::ALL.iter().map(|d| d.name()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_reads_back() {
+        for &d in DType::ALL {
+            assert_eq!(DType::from_pt2_code(d.pt2_code()), Some(d));
+            assert_eq!(DType::from_dlpack(d.dlpack().0, d.dlpack().1), Some(d));
+            assert_eq!(DType::from_safetensors_name(d.safetensors_name()), Some(d));
+            assert_eq!(d.name().parse::<DType>(), Ok(d));
+            assert_eq!(d.torch_name().parse::<DType>(), Ok(d));
+            assert_eq!(d.dlpack().1 as usize, d.size() * 8);
+        }
+    }
+}

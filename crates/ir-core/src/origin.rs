@@ -1,0 +1,34 @@
+//! Where a node comes from in the user's program. Carried by every node so that an error can name the line.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Module path, operator and source line of a node. All parts may be empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Origin {
+    /// Path of the module, innermost last: `layer1.0.conv1`.
+    pub module: String,
+    /// The function that was traced, as PyTorch names it: `conv2d_1`, `relu`.
+    pub function: String,
+    /// `file.py:12 in forward, x = self.conv(x)`, where the archive kept stack traces.
+    pub source: Option<String>,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut sep = "";
+        if !self.module.is_empty() {
+            write!(f, "{}", self.module)?;
+            sep = ": ";
+        }
+        if !self.function.is_empty() {
+            write!(f, "{sep}{}", self.function)?;
+            sep = " at ";
+        }
+        if let Some(source) = &self.source {
+            write!(f, "{sep}{source}")?;
+        }
+        Ok(())
+    }
+}

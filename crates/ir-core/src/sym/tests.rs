@@ -1,0 +1,125 @@
+//! Canonical form, ranges and text of symbolic expressions.
+
+use super::*;
+
+fn e(text: &str) -> SymExpr {
+    text.parse().unwrap_or_else(|err| panic!("{text}: {err}"))
+}
+
+struct Loops(Vec<SymExpr>);
+
+impl Bounds for Loops {
+    fn range(&self, leaf: &Atom) -> (Option<i64>, Option<i64>) {
+        (matches!(leaf, Atom::Sym(_)).then_some(1), None)
+    }
+    fn extent(&self, loop_var: u32) -> Option<SymExpr> {
+        self.0.get(loop_var as usize).cloned()
+    }
+}
+
+#[test]
+fn sums_are_canonical() {
+    assert_eq!(e("2*s0 - s0"), e("s0"));
+    assert_eq!(e("(s0 + 1)*(s0 - 1)"), e("s0*s0 - 1"));
+    assert_eq!(e("s1*s0"), e("s0*s1"));
+    assert_eq!(e("s0 - s0"), SymExpr::ZERO);
+}
+
+#[test]
+fn divisions_split_exactly() {
+    assert_eq!(e("(4*i0 + i1) // 4"), e("i0 + i1 // 4"));
+    assert_eq!(e("(4*i0 + i1) % 4"), e("i1 % 4"));
+    assert_eq!(e("(s0*i0 + i1) // s0"), e("i0 + i1 // s0"));
+    assert_eq!(e("(6*s0) // (2*s0)"), e("3"));
+    assert_eq!(e("(s0*s1 + s0) // (s1 + 1)"), e("s0"));
+    assert_eq!(e("(i0 // 2) // 3"), e("i0 // 6"));
+    assert_eq!(e("-7 // 2"), e("-4"));
+    assert_eq!(e("-7 % 2"), e("1"));
+}
+
+#[test]
+fn ranges_remove_divisions() {
+    let known = Loops(vec![e("8"), e("4"), e("s0")]);
+    assert_eq!(e("(4*i0 + i1) // 4").simplify(&known), e("i0"));
+    assert_eq!(e("(4*i0 + i1) % 4").simplify(&known), e("i1"));
+    assert_eq!(e("(s0*i0 + i2) // s0").simplify(&known), e("i0"));
+    assert_eq!(e("(s0*i0 + i2) % s0").simplify(&known), e("i2"));
+    assert_eq!(e("(4*i2 + i1) // (4*s0)").simplify(&known), e("0"));
+    assert_eq!(e("min(i0, 7)").simplify(&known), e("i0"));
+    assert_eq!(e("i0 // 3").simplify(&known), e("i0 // 3"));
+}
+
+#[test]
+fn text_reads_back() {
+    for text in [
+        "-(i0 // 2)",
+        "3*(i0 % 4) - s1 + 2",
+        "min(s0, 2*s1)",
+        "(s0 + 1) // 2",
+        "-s0 - 1",
+        "s0*s0*i1",
+        "(i0 // 3) % 5",
+    ] {
+        let once = e(text);
+        assert_eq!(e(&once.to_string()), once, "{text} -> {once}");
+    }
+}
+
+#[test]
+fn random_expressions_keep_their_value() {
+    let mut seed = 7u64;
+    let mut next = |n: u64| {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 33) % n
+    };
+    let known = Loops(vec![e("6"), e("5"), e("s0")]);
+    for _ in 0..3000 {
+        let leaves = [e("i0"), e("i1"), e("i2"), e("s0"), e("1"), e("3"), e("-2")];
+        let mut x = leaves[next(7) as usize].clone();
+        let s0 = next(4) as i64 + 1;
+        let env = [next(6) as i64, next(5) as i64, next(s0 as u64) as i64];
+        let leaf = |a: &Atom| match a {
+            Atom::Sym(_) => Some(s0),
+            Atom::Loop(i) => Some(env[*i as usize]),
+            _ => None,
+        };
+        let mut expected = x.eval(&leaf).unwrap();
+        for _ in 0..5 {
+            let y = &leaves[next(7) as usize];
+            let v = y.eval(&leaf).unwrap();
+            let c = next(5) as i64 + 1;
+            (x, expected) = match next(6) {
+                0 => (&x + y, expected + v),
+                1 => (&x - y, expected - v),
+                2 => (&x * y, expected * v),
+                3 => (x.floor_div(&c.into()), expected.div_euclid(c)),
+                4 => (x.modulo(&c.into()), expected.rem_euclid(c)),
+                _ => (x.sym_min(y), expected.min(v)),
+            };
+        }
+        assert_eq!(x.eval(&leaf), Some(expected), "{x}");
+        let simple = x.simplify(&known);
+        assert_eq!(simple.eval(&leaf), Some(expected), "{x} -> {simple}");
+        assert_eq!(e(&x.to_string()), x);
+        let (lo, hi) = x.range(&known);
+        assert!(
+            lo.is_none_or(|lo| lo <= expected) && hi.is_none_or(|hi| hi >= expected),
+            "{x}: {lo:?} {hi:?}"
+        );
+    }
+}
+
+#[test]
+fn bad_text_is_an_error() {
+    for text in ["", "s", "1 +", "(1", "1 // 0", "99999999999999999999", "x0", "min(1", &"(".repeat(1000)] {
+        assert!(text.parse::<SymExpr>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn affine_parts() {
+    let (coef, rest) = e("3*s0*i0 + i1 + 2").affine_in(&Atom::Loop(0)).unwrap();
+    assert_eq!((coef, rest), (e("3*s0"), e("i1 + 2")));
+    assert!(e("i0*i0").affine_in(&Atom::Loop(0)).is_none());
+    assert!(e("i0 // 2").affine_in(&Atom::Loop(0)).is_none());
+}
