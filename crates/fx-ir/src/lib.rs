@@ -1,1 +1,18 @@
-//! The graph IR: nodes, symbols, signature, text format, verifier, rewriter, drawer; knows no operator.
+//! The graph IR of Ferroflux: typed nodes in arenas, symbols with ranges, subgraphs; a text format that reads back, a
+//! verifier, a rewriter and a drawer.
+//!
+//! fx-ir knows no operator: a call's `target` is a name, and what the name means stands in `prims`. Graphs come from
+//! `pt2` (archives) or `dynamo` (Rust programs) and go through `aot-autograd` and `prims` to `inductor`.
+
+mod arg;
+mod graph;
+mod rewrite;
+mod symbol;
+
+pub use arg::Arg;
+pub use graph::{
+    Graph, GraphName, InputKind, Node, NodeId, NodeKind, OriginId, Output, OutputKind, SubgraphId, Value,
+    ValueId, ValueType,
+};
+pub use rewrite::Uses;
+pub use symbol::{Symbol, SymbolBounds};
