@@ -1,0 +1,97 @@
+//! The two traits that a backend implements. Safe: everything that crosses is checked before it arrives here.
+
+use std::ffi::c_void;
+
+use crate::{CompileRequest, Constants, Description, DeviceInfo, Host, OwnedTensor, PluginError, TensorView};
+
+/// A backend: compiles programs for its devices. One instance lives per process, opened once.
+pub trait Backend: Sized + Send + Sync + 'static {
+    /// Makes the backend. It should not fail because a device is missing: say that in [`Backend::devices`], so that
+    /// listings show the reason.
+    fn open(host: Host) -> Result<Self, PluginError>;
+
+    /// Name, version, program forms, modes and options. Asked once, right after `open`.
+    fn describe(&self) -> Description;
+
+    /// All devices in order of preference, also those that cannot be used, with the reason.
+    fn devices(&self) -> Vec<DeviceInfo>;
+
+    /// The nodes of the program that this backend refuses, each with its reason; empty where it takes all.
+    fn query_support(&self, request: &CompileRequest<'_>) -> Result<Vec<Refusal>, PluginError> {
+        let _ = request;
+        Ok(Vec::new())
+    }
+
+    /// Device memory that the compiled program will need, or `None` where unknown.
+    fn memory_estimate(&self, request: &CompileRequest<'_>) -> Result<Option<MemoryEstimate>, PluginError> {
+        let _ = request;
+        Ok(None)
+    }
+
+    /// Compiles a program. May run on many threads at once.
+    fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError>;
+}
+
+/// A compiled program.
+pub trait Executable: Send + Sync {
+    /// Numbers of inputs, outputs and constants; constant for the life of the executable.
+    fn signature(&self) -> Signature;
+
+    /// Told of the constants before the first `execute`, and again where they change: the place to pack weights.
+    /// Nothing else runs on this executable meanwhile. The same `constants` are passed to every `execute`, so nothing
+    /// has to be copied that is read in place.
+    fn bind_constants(&mut self, constants: &Constants<'_>) -> Result<(), PluginError> {
+        let _ = constants;
+        Ok(())
+    }
+
+    /// Runs the program. May run on many threads at once. Returns as many tensors as [`Signature::outputs`], freshly
+    /// allocated: their sizes may depend on the data.
+    fn execute(
+        &self,
+        inputs: &[TensorView<'_>],
+        constants: &Constants<'_>,
+        stream: Stream,
+    ) -> Result<Vec<OwnedTensor>, PluginError>;
+}
+
+/// Counts of what an executable takes and gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signature {
+    /// Tensors that `execute` takes.
+    pub inputs: usize,
+    /// Tensors that `execute` returns.
+    pub outputs: usize,
+    /// Constants that must be bound first.
+    pub constants: usize,
+}
+
+/// A part of a program that a backend does not take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Name of the node or kernel.
+    pub node: String,
+    /// Why, and what to do.
+    pub reason: String,
+}
+
+/// Bytes on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryEstimate {
+    /// Constants as kept after packing, beyond the borrowed originals.
+    pub constant_bytes: u64,
+    /// Peak of temporaries and outputs of one `execute`.
+    pub peak_bytes: u64,
+    /// Machine code and tables.
+    pub code_bytes: u64,
+}
+
+/// The device's native stream handle; null is the default stream, on which `execute` returns only when the outputs are
+/// readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream(pub *mut c_void);
+
+// SAFETY: the handle is only a value here; what may be done with it from which thread is the driver's rule.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}

@@ -1,0 +1,56 @@
+//! The host as a plugin sees it: a place to log to.
+
+use std::ffi::c_void;
+
+use plugin_abi::{FfxHost, FfxStr};
+
+/// Level of a log event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum LogLevel {
+    /// An error that the user should see.
+    Error = plugin_abi::FFX_LOG_ERROR,
+    /// Something suspicious that was handled.
+    Warn = plugin_abi::FFX_LOG_WARN,
+    /// A notable event.
+    Info = plugin_abi::FFX_LOG_INFO,
+    /// Detail for the plugin's author.
+    Debug = plugin_abi::FFX_LOG_DEBUG,
+    /// Everything.
+    Trace = plugin_abi::FFX_LOG_TRACE,
+}
+
+/// A handle to the host; copy it wherever it is needed. It works (and logs nowhere) without a host, too.
+#[derive(Clone, Copy)]
+pub struct Host {
+    ctx: *mut c_void,
+    log: Option<unsafe extern "C" fn(*mut c_void, u32, FfxStr, FfxStr)>,
+}
+
+// SAFETY: the ABI demands that the host's slots may be called from any thread for the life of the process.
+unsafe impl Send for Host {}
+// SAFETY: as above.
+unsafe impl Sync for Host {}
+
+impl Host {
+    /// A host that drops every event, for an author's unit tests.
+    pub const NONE: Host = Host { ctx: std::ptr::null_mut(), log: None };
+
+    pub(crate) fn from_table(table: &FfxHost) -> Self {
+        Self { ctx: table.ctx, log: table.log }
+    }
+
+    /// Logs one event; `target` names the part of the plugin.
+    pub fn log(&self, level: LogLevel, target: &str, message: &str) {
+        if let Some(log) = self.log {
+            // SAFETY: the slot came from the host's table with its context; both texts outlive the call.
+            unsafe { log(self.ctx, level as u32, FfxStr::new(target), FfxStr::new(message)) }
+        }
+    }
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("logs", &self.log.is_some()).finish()
+    }
+}

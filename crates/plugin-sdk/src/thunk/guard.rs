@@ -1,0 +1,127 @@
+//! Runs a slot's body: no panic leaves it, every failure lands in the caller's error struct.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use plugin_abi::table::covers;
+use plugin_abi::{FFX_OK, FfxError, Head, Table, write_text};
+
+use crate::{ErrorKind, PluginError};
+
+/// Runs `body`; returns the ABI's status and fills `error`.
+///
+/// # Safety
+/// `error` is null or points to an error struct of the caller whose `struct_size` bytes are writable.
+pub(crate) unsafe fn guard(error: *mut FfxError, body: impl FnOnce() -> Result<(), PluginError>) -> i32 {
+    let failure = match catch(body) {
+        Ok(()) => return FFX_OK,
+        Err(failure) => failure,
+    };
+    // SAFETY: passed on.
+    unsafe { write_error(error, &failure) };
+    failure.kind.code()
+}
+
+/// Runs `body` and turns a panic of any payload into an error.
+pub(crate) fn catch<T>(body: impl FnOnce() -> Result<T, PluginError>) -> Result<T, PluginError> {
+    // State that a panic leaves half-changed is behind the executable's lock, which poisons.
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| Err(from_panic(payload)))
+}
+
+fn from_panic(payload: Box<dyn Any + Send>) -> PluginError {
+    let text = match payload.downcast::<String>() {
+        Ok(text) => *text,
+        Err(payload) => match payload.downcast::<&'static str>() {
+            Ok(text) => (*text).to_owned(),
+            Err(payload) => {
+                // An unknown payload's destructor may itself panic: leak it.
+                std::mem::forget(payload);
+                "with a payload that is not text".to_owned()
+            }
+        },
+    };
+    PluginError::new(ErrorKind::Panic, format!("the plugin panicked: {text}"))
+}
+
+/// Writes the fields that the caller's struct covers.
+///
+/// # Safety
+/// As for [`guard`].
+unsafe fn write_error(error: *mut FfxError, failure: &PluginError) {
+    if error.is_null() {
+        return;
+    }
+    // SAFETY: every error struct begins with its head.
+    let size = unsafe { (*error.cast::<Head>()).struct_size };
+    let covered = |name: &str| FfxError::FIELDS.iter().any(|f| f.name == name && covers(size, f));
+    // SAFETY: each field is written only where `struct_size` covers it whole.
+    unsafe {
+        if covered("code") {
+            (&raw mut (*error).code).write(failure.kind.code());
+        }
+        if covered("node") {
+            write_text(&mut *(&raw mut (*error).node), failure.node.as_deref().unwrap_or(""));
+        }
+        if covered("message") {
+            write_text(&mut *(&raw mut (*error).message), &failure.message);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(error: &mut FfxError, body: impl FnOnce() -> Result<(), PluginError>) -> i32 {
+        // SAFETY: a live error struct.
+        unsafe { guard(error, body) }
+    }
+
+    fn message(error: &FfxError) -> &str {
+        std::str::from_utf8(plugin_abi::text_bytes(&error.message)).unwrap()
+    }
+
+    struct Nasty;
+    impl Drop for Nasty {
+        fn drop(&mut self) {
+            panic!("while dropping the payload");
+        }
+    }
+
+    #[test]
+    fn panics_of_any_payload_become_errors() {
+        let cases: [(fn(), &str); 4] = [
+            (|| panic!("a literal"), "a literal"),
+            (|| panic!("formatted {}", 7), "formatted 7"),
+            (|| std::panic::panic_any(42u64), "not text"),
+            (|| std::panic::panic_any(Nasty), "not text"),
+        ];
+        for (body, wanted) in cases {
+            let mut error = FfxError::new();
+            let code = run(&mut error, || {
+                body();
+                Ok(())
+            });
+            assert_eq!((code, error.code), (plugin_abi::FFX_ERR_PANIC, plugin_abi::FFX_ERR_PANIC));
+            assert!(message(&error).contains(wanted), "{}", message(&error));
+        }
+    }
+
+    #[test]
+    fn a_smaller_error_struct_is_not_overrun() {
+        let mut error = FfxError::new();
+        error.head.struct_size = std::mem::offset_of!(FfxError, message) as u32;
+        error.message = [7; plugin_abi::FFX_MESSAGE_BYTES];
+        run(&mut error, || Err(PluginError::invalid("no").at("add_1")));
+        assert_eq!(plugin_abi::text_bytes(&error.node), b"add_1");
+        assert!(error.message.iter().all(|&b| b == 7), "beyond struct_size nothing is written");
+    }
+
+    #[test]
+    fn long_messages_are_cut_at_a_character() {
+        let mut error = FfxError::new();
+        run(&mut error, || Err(PluginError::invalid("é".repeat(5000))));
+        let text = message(&error);
+        assert!(text.len() < plugin_abi::FFX_MESSAGE_BYTES && text.chars().all(|c| c == 'é'));
+    }
+}

@@ -1,0 +1,16 @@
+//! The bridge from the C tables to the safe traits. All `unsafe` that a plugin needs stands here and in the two
+//! tensor modules.
+//!
+//! - [`guard`]: catches panics and writes the caller's error struct.
+//! - [`description`]: a [`Description`](crate::Description) laid out as C structs.
+//! - [`request`]: what the host passes, read and checked.
+//! - [`entry`]: one instance per backend type, and its table.
+//! - [`slots`]: the functions of that table.
+
+mod description;
+mod entry;
+mod guard;
+mod request;
+mod slots;
+
+pub use entry::entry;

@@ -1,0 +1,133 @@
+//! Reads what the host passes to a slot: texts, compile requests, arrays of tensors. Everything is checked.
+
+use plugin_abi::table::read;
+use plugin_abi::{DLTensor, FfxCompileRequest, FfxNameValue, FfxProgram, FfxStr, Table};
+
+use crate::{
+    CompileRequest, Description, ErrorKind, IrVersion, Level, Options, PluginError, ProgramBytes, TensorView,
+};
+
+/// Most entries of an array that the host may pass; keeps a wild count from becoming a wild read.
+const MAX_COUNT: usize = 1 << 24;
+
+/// Reads a table of the host.
+///
+/// # Safety
+/// As for [`plugin_abi::table::read`].
+pub(crate) unsafe fn table<T: Table>(ptr: *const T) -> Result<T, PluginError> {
+    // SAFETY: passed on.
+    unsafe { read(ptr) }
+        .map_err(|e| PluginError::new(ErrorKind::Incompatible, format!("bad {} from the host: {e}", T::NAME)))
+}
+
+/// Borrows an array.
+///
+/// # Safety
+/// `data` is null or points to `len` readable values that outlive `'a`.
+pub(crate) unsafe fn array<'a, T>(data: *const T, len: usize, what: &str) -> Result<&'a [T], PluginError> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() || len > MAX_COUNT || !data.is_aligned() {
+        return Err(PluginError::invalid(format!("{len} {what} at address {data:p}")));
+    }
+    // SAFETY: not null, aligned, readable by the caller's word.
+    Ok(unsafe { std::slice::from_raw_parts(data, len) })
+}
+
+/// Borrows a text.
+///
+/// # Safety
+/// As for [`FfxStr::bytes`].
+pub(crate) unsafe fn text<'a>(text: FfxStr, what: &str) -> Result<&'a str, PluginError> {
+    // SAFETY: passed on.
+    let bytes = unsafe { text.bytes() };
+    std::str::from_utf8(bytes).map_err(|_| PluginError::invalid(format!("{what} is not UTF-8")))
+}
+
+/// Reads and checks a compile request against the backend's description.
+///
+/// # Safety
+/// `request` keeps the ABI's contract for `'a`.
+pub(crate) unsafe fn compile_request<'a>(
+    request: *const FfxCompileRequest,
+    description: &Description,
+) -> Result<CompileRequest<'a>, PluginError> {
+    // SAFETY: the pointers of the request are readable for `'a` by the caller's word; each is checked for null.
+    unsafe {
+        let request = table(request)?;
+        let program = program(request.program, description)?;
+        let given = array::<FfxNameValue>(request.options, request.n_options, "options")?;
+        let given = given
+            .iter()
+            .map(|o| Ok((text(o.name, "an option's name")?, text(o.value, "an option's value")?)))
+            .collect::<Result<Vec<_>, PluginError>>()?;
+        let mode = match text(request.mode, "the mode")? {
+            "" => "default",
+            mode => mode,
+        };
+        check_mode(mode, description)?;
+        let options = Options::resolve(&description.options, &given)?;
+        Ok(CompileRequest { program, device: request.device, mode, options })
+    }
+}
+
+/// # Safety
+/// As for [`compile_request`].
+unsafe fn program<'a>(
+    program: *const FfxProgram,
+    description: &Description,
+) -> Result<ProgramBytes<'a>, PluginError> {
+    // SAFETY: passed on.
+    let program = unsafe { table(program)? };
+    let level = Level::from_code(program.ir.level)
+        .ok_or_else(|| PluginError::invalid(format!("unknown program level {}", program.ir.level)))?;
+    let ir = IrVersion { level, major: program.ir.major, minor: program.ir.minor };
+    if !description.irs.iter().any(|own| own.reads(ir)) {
+        let reads: Vec<_> = description.irs.iter().map(ToString::to_string).collect();
+        return Err(PluginError::new(
+            ErrorKind::Incompatible,
+            format!("the program is {ir}, but this backend reads {}", reads.join(", ")),
+        ));
+    }
+    if program.bytes.is_null() && program.n_bytes > 0 || program.n_bytes > isize::MAX as usize {
+        return Err(PluginError::invalid(format!(
+            "a program of {} bytes at {:p}",
+            program.n_bytes, program.bytes
+        )));
+    }
+    // SAFETY: null was excluded for a non-empty program; readable for `'a` by the caller's word.
+    let bytes = unsafe { FfxStr { data: program.bytes, len: program.n_bytes }.bytes() };
+    Ok(ProgramBytes { ir, bytes })
+}
+
+fn check_mode(mode: &str, description: &Description) -> Result<(), PluginError> {
+    if mode == "default" || description.modes.iter().any(|m| m == mode) {
+        return Ok(());
+    }
+    let known = std::iter::once("default").chain(description.modes.iter().map(String::as_str));
+    let known: Vec<_> = known.collect();
+    Err(PluginError::invalid(format!("unknown mode `{mode}`; this backend takes {}", known.join(", "))))
+}
+
+/// Views of an array of tensors.
+///
+/// # Safety
+/// `tensors` is null or points to `n` pointers, each null or to a tensor that keeps DLPack's contract for `'a`.
+pub(crate) unsafe fn views<'a>(
+    tensors: *const *const DLTensor,
+    n: usize,
+    what: &str,
+) -> Result<Vec<TensorView<'a>>, PluginError> {
+    // SAFETY: passed on.
+    let tensors = unsafe { array(tensors, n, what)? };
+    let view = |(i, &tensor): (usize, &*const DLTensor)| {
+        if tensor.is_null() {
+            return Err(PluginError::invalid(format!("number {i} of {n} {what} is null")));
+        }
+        // SAFETY: not null; the rest by the caller's word.
+        unsafe { TensorView::from_dl(&*tensor) }
+            .map_err(|e| PluginError { message: format!("number {i} of {n} {what}: {}", e.message), ..e })
+    };
+    tensors.iter().enumerate().map(view).collect()
+}

@@ -1,0 +1,315 @@
+//! The functions of the table. Each reads its arguments, calls the safe trait under [`guard`], writes the result.
+//!
+//! The common contract of all of them is the ABI's: `ctx` is the table's, pointers are null or keep what `plugin-abi`
+//! says of them, `error` is null or an error struct of the caller. Each `unsafe` block below leans on that.
+
+use std::ffi::c_void;
+use std::sync::{RwLock, RwLockReadGuard};
+
+use plugin_abi::table::covers;
+use plugin_abi::{
+    DLManagedTensorVersioned, DLTensor, FfxCompileRequest, FfxDescription, FfxDeviceInfo, FfxDeviceSink,
+    FfxError, FfxExecutable, FfxExecutableInfo, FfxMemoryEstimate, FfxNameValue, FfxRefusal, FfxRefusalSink,
+    FfxStr, Head, Table,
+};
+
+use super::entry::instance;
+use super::guard::{catch, guard};
+use super::request;
+use crate::tensor::Bound;
+use crate::{Backend, Constants, DeviceInfo, Executable, PluginError, Signature, Stream};
+
+/// What an `FfxExecutable` pointer leads to.
+struct Cell {
+    signature: Signature,
+    /// Write-locked to bind, read-locked to execute: the host need not order the two.
+    state: RwLock<State>,
+}
+
+struct State {
+    executable: Box<dyn Executable>,
+    constants: Vec<Bound>,
+}
+
+pub(super) unsafe extern "C" fn describe<B: Backend>(
+    ctx: *mut c_void,
+    out: *mut *const FfxDescription,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: the module's contract; `out` is checked for null.
+    unsafe {
+        guard(error, || {
+            let table = &instance::<B>(ctx)?.description.table;
+            *out.as_mut().ok_or_else(null_out)? = table;
+            Ok(())
+        })
+    }
+}
+
+pub(super) unsafe extern "C" fn enumerate_devices<B: Backend>(
+    ctx: *mut c_void,
+    sink: FfxDeviceSink,
+    user: *mut c_void,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: the module's contract.
+    unsafe {
+        guard(error, || {
+            for device in instance::<B>(ctx)?.backend.devices() {
+                give_device(&device, sink, user);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// # Safety
+/// `sink` and `user` are the host's pair.
+unsafe fn give_device(device: &DeviceInfo, sink: FfxDeviceSink, user: *mut c_void) {
+    let attributes: Vec<_> = device
+        .attributes
+        .iter()
+        .map(|(name, value)| FfxNameValue { name: FfxStr::new(name), value: FfxStr::new(value) })
+        .collect();
+    let info = FfxDeviceInfo {
+        head: Head::of::<FfxDeviceInfo>(),
+        device: device.device,
+        name: FfxStr::new(&device.name),
+        unavailable_because: device.unavailable_because.as_deref().map_or(FfxStr::EMPTY, FfxStr::new),
+        memory_bytes: device.memory_bytes,
+        attributes: attributes.as_ptr(),
+        n_attributes: attributes.len(),
+    };
+    // SAFETY: the struct and all it points to outlive the call.
+    unsafe { sink(user, &info) }
+}
+
+pub(super) unsafe extern "C" fn query_support<B: Backend>(
+    ctx: *mut c_void,
+    request: *const FfxCompileRequest,
+    sink: FfxRefusalSink,
+    user: *mut c_void,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: the module's contract.
+    unsafe {
+        guard(error, || {
+            let instance = instance::<B>(ctx)?;
+            let request = request::compile_request(request, &instance.description.safe)?;
+            for refusal in instance.backend.query_support(&request)? {
+                let refusal = FfxRefusal {
+                    head: Head::of::<FfxRefusal>(),
+                    node: FfxStr::new(&refusal.node),
+                    reason: FfxStr::new(&refusal.reason),
+                };
+                sink(user, &refusal);
+            }
+            Ok(())
+        })
+    }
+}
+
+pub(super) unsafe extern "C" fn memory_estimate<B: Backend>(
+    ctx: *mut c_void,
+    request: *const FfxCompileRequest,
+    out: *mut FfxMemoryEstimate,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: the module's contract; `write_out` respects the size of the caller's struct.
+    unsafe {
+        guard(error, || {
+            let instance = instance::<B>(ctx)?;
+            let request = request::compile_request(request, &instance.description.safe)?;
+            let estimate = instance
+                .backend
+                .memory_estimate(&request)?
+                .ok_or_else(|| PluginError::unsupported("this backend makes no memory estimate"))?;
+            let full = FfxMemoryEstimate {
+                head: Head::of::<FfxMemoryEstimate>(),
+                constant_bytes: estimate.constant_bytes,
+                peak_bytes: estimate.peak_bytes,
+                code_bytes: estimate.code_bytes,
+            };
+            write_out(out, &full)
+        })
+    }
+}
+
+pub(super) unsafe extern "C" fn compile<B: Backend>(
+    ctx: *mut c_void,
+    request: *const FfxCompileRequest,
+    out: *mut *mut FfxExecutable,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: the module's contract; `out` is checked for null.
+    unsafe {
+        guard(error, || {
+            let out = out.as_mut().ok_or_else(null_out)?;
+            let instance = instance::<B>(ctx)?;
+            let request = request::compile_request(request, &instance.description.safe)?;
+            let executable = instance.backend.compile(&request)?;
+            let signature = executable.signature();
+            let state = RwLock::new(State { executable, constants: Vec::new() });
+            *out = Box::into_raw(Box::new(Cell { signature, state })).cast();
+            Ok(())
+        })
+    }
+}
+
+pub(super) unsafe extern "C" fn executable_info(
+    _ctx: *mut c_void,
+    exe: *const FfxExecutable,
+    out: *mut FfxExecutableInfo,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: the module's contract; `write_out` respects the size of the caller's struct.
+    unsafe {
+        guard(error, || {
+            let signature = cell(exe)?.signature;
+            let full = FfxExecutableInfo {
+                head: Head::of::<FfxExecutableInfo>(),
+                n_inputs: signature.inputs,
+                n_outputs: signature.outputs,
+                n_constants: signature.constants,
+            };
+            write_out(out, &full)
+        })
+    }
+}
+
+pub(super) unsafe extern "C" fn executable_destroy(_ctx: *mut c_void, exe: *mut FfxExecutable) {
+    if exe.is_null() {
+        return;
+    }
+    // A panic of the executable's destructor has nobody to be told to.
+    let _ = catch(|| {
+        // SAFETY: the host gives back what `compile` made, once, while no other call on it runs.
+        drop(unsafe { Box::from_raw(exe.cast::<Cell>()) });
+        Ok(())
+    });
+}
+
+pub(super) unsafe extern "C" fn bind_constants(
+    _ctx: *mut c_void,
+    exe: *mut FfxExecutable,
+    names: *const FfxStr,
+    tensors: *const *const DLTensor,
+    n: usize,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: the module's contract; the host keeps the constants' memory until the next binding or destruction, and
+    // `State::constants` is replaced or dropped by then.
+    unsafe {
+        guard(error, || {
+            let cell = cell(exe)?;
+            let names = request::array(names, n, "names of constants")?;
+            let views = request::views(tensors, n, "constants")?;
+            let bound = names
+                .iter()
+                .zip(views)
+                .map(|(&name, view)| Ok(Bound::new(request::text(name, "a constant's name")?, view)))
+                .collect::<Result<Vec<_>, PluginError>>()?;
+            let mut state = cell.state.write().map_err(|_| poisoned())?;
+            // Cleared first: after a failure the executable is unbound rather than half-bound.
+            state.constants = Vec::new();
+            state.executable.bind_constants(&Constants::new(&bound))?;
+            state.constants = bound;
+            Ok(())
+        })
+    }
+}
+
+pub(super) unsafe extern "C" fn execute(
+    _ctx: *mut c_void,
+    exe: *const FfxExecutable,
+    inputs: *const *const DLTensor,
+    n_inputs: usize,
+    outputs: *mut *mut DLManagedTensorVersioned,
+    n_outputs: usize,
+    stream: *mut c_void,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: the module's contract; `outputs` is checked for null and holds `n_outputs` writable pointers.
+    unsafe {
+        guard(error, || {
+            let cell = cell(exe)?;
+            check_counts(&cell.signature, n_inputs, n_outputs, outputs.is_null())?;
+            let inputs = request::views(inputs, n_inputs, "inputs")?;
+            let state: RwLockReadGuard<'_, State> = cell.state.read().map_err(|_| poisoned())?;
+            if state.constants.len() < cell.signature.constants {
+                return Err(PluginError::invalid(format!(
+                    "{} of {} constants are bound; call bind_constants before execute",
+                    state.constants.len(),
+                    cell.signature.constants
+                )));
+            }
+            let results =
+                state.executable.execute(&inputs, &Constants::new(&state.constants), Stream(stream))?;
+            if results.len() != n_outputs {
+                return Err(PluginError::internal(format!(
+                    "the backend returned {} outputs, its signature says {n_outputs}",
+                    results.len()
+                )));
+            }
+            for (i, result) in results.into_iter().enumerate() {
+                outputs.add(i).write(result.into_dlpack());
+            }
+            Ok(())
+        })
+    }
+}
+
+fn check_counts(
+    signature: &Signature,
+    n_inputs: usize,
+    n_outputs: usize,
+    outputs_null: bool,
+) -> Result<(), PluginError> {
+    if n_inputs != signature.inputs || n_outputs != signature.outputs {
+        return Err(PluginError::invalid(format!(
+            "the program takes {} inputs and gives {} outputs, but was called with {n_inputs} and {n_outputs}",
+            signature.inputs, signature.outputs
+        )));
+    }
+    if outputs_null && n_outputs > 0 {
+        return Err(null_out());
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `exe` is null or an executable of `compile` that was not destroyed.
+unsafe fn cell<'a>(exe: *const FfxExecutable) -> Result<&'a Cell, PluginError> {
+    // SAFETY: what `compile` handed out is a `Cell`.
+    unsafe { exe.cast::<Cell>().as_ref() }.ok_or_else(|| PluginError::invalid("the executable is null"))
+}
+
+/// Fills a struct of the caller as far as its `struct_size` covers whole fields; its head stays.
+///
+/// # Safety
+/// `out` is null or points to a table of the caller whose `struct_size` bytes are writable.
+unsafe fn write_out<T: Table>(out: *mut T, full: &T) -> Result<(), PluginError> {
+    if out.is_null() {
+        return Err(null_out());
+    }
+    // SAFETY: a table begins with its head.
+    let size = unsafe { (*out.cast::<Head>()).struct_size };
+    for field in T::FIELDS.iter().filter(|f| f.offset >= size_of::<Head>() && covers(size, f)) {
+        // SAFETY: the field lies whole inside both structs.
+        unsafe {
+            let from = std::ptr::from_ref(full).cast::<u8>().add(field.offset);
+            std::ptr::copy_nonoverlapping(from, out.cast::<u8>().add(field.offset), field.size);
+        }
+    }
+    Ok(())
+}
+
+fn null_out() -> PluginError {
+    PluginError::invalid("the place for the result is null")
+}
+
+fn poisoned() -> PluginError {
+    PluginError::internal(
+        "an earlier bind_constants panicked, so this executable cannot be used; compile it again",
+    )
+}
