@@ -1,1 +1,34 @@
-//! Strided host storage, DLPack, safetensors.
+//! Strided tensors in host memory: shared [`Storage`], [`Tensor`] views of it, typed element access, conversion
+//! between dtypes, comparison within tolerance, safetensors files and the corpus' weight formula.
+//!
+//! Not here: arithmetic (that is `interp` and the backends), symbolic sizes (`ir_core::TensorMeta`), and the DLPack
+//! structs themselves (`plugin-abi` has the layouts; this crate gives and takes the raw parts).
+
+pub mod compare;
+mod convert;
+mod element;
+mod error;
+mod foreign;
+pub mod formula;
+mod iter;
+pub mod safetensors;
+mod storage;
+mod tensor;
+mod view;
+mod write;
+
+pub use compare::{Mismatch, Stats, allclose};
+pub use element::{Bool, Element};
+pub use error::TensorError;
+pub use foreign::RawParts;
+pub use iter::{Offsets, Values};
+pub use storage::Storage;
+pub use tensor::{Sizes, Strides, Tensor, contiguous_strides};
+
+pub use half::{bf16, f16};
+#[doc(hidden)]
+pub use ir_core as __ir_core;
+pub use num_complex::Complex;
+
+#[cfg(test)]
+mod tests;

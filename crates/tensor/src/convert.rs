@@ -1,0 +1,32 @@
+//! Conversion between dtypes, as PyTorch's `Tensor.to(dtype)` does it (the rules stand at [`Element`]).
+
+use ir_core::DType;
+
+use crate::iter::read;
+use crate::{Element, Tensor, TensorError, with_element};
+
+/// Row-major copy of `from` as elements of type `T`.
+fn convert<S: Element, T: Element>(from: &Tensor) -> Result<Tensor, TensorError> {
+    let mut own = Tensor::empty(T::DTYPE, &from.sizes)?;
+    if let Some(to) = own.as_mut_slice::<T>() {
+        match from.as_slice::<S>() {
+            Some(all) => to.iter_mut().zip(all).for_each(|(to, &x)| *to = T::from_scalar(x.to_scalar())),
+            None => to
+                .iter_mut()
+                .zip(from.offsets())
+                .for_each(|(to, at)| *to = T::from_scalar(read::<S>(from, at).to_scalar())),
+        }
+    }
+    Ok(own)
+}
+
+impl Tensor {
+    /// The elements converted to `dtype`, row-major; the tensor itself (same strides) where it has that dtype already.
+    pub fn to_dtype(&self, dtype: DType) -> Result<Tensor, TensorError> {
+        if dtype == self.dtype {
+            return Ok(self.clone());
+        }
+        let converted = with_element!(self.dtype, S => with_element!(dtype, T => convert::<S, T>(self)))?;
+        Ok(converted.with_device(self.device.clone()))
+    }
+}

@@ -1,0 +1,96 @@
+//! Raw parts of a tensor, out and in: what a DLPack struct is filled from and made into. The structs are in
+//! `plugin-abi`; this file holds the promise about the memory.
+
+use ir_core::{DType, Device};
+
+use crate::tensor::{checked_numel, reach};
+use crate::{Storage, Tensor, TensorError};
+
+/// Pointer, sizes and strides of a tensor, borrowed from it.
+#[derive(Clone, Copy, Debug)]
+pub struct RawParts<'a> {
+    /// The element with index 0 in every dimension.
+    pub data: *const u8,
+    /// Element type.
+    pub dtype: DType,
+    /// Where the data is.
+    pub device: &'a Device,
+    /// Number of elements of each dimension.
+    pub sizes: &'a [usize],
+    /// Distance in elements between neighbours of each dimension.
+    pub strides: &'a [isize],
+}
+
+impl Tensor {
+    /// Pointer, sizes and strides, valid as long as the tensor.
+    pub fn raw_parts(&self) -> RawParts<'_> {
+        RawParts {
+            data: self.data_ptr(),
+            dtype: self.dtype,
+            device: &self.device,
+            sizes: &self.sizes,
+            strides: &self.strides,
+        }
+    }
+
+    /// Address for writing, where the bytes are owned and no other tensor shares them. Valid until the tensor is
+    /// moved into a shared place or dropped; the memory around the elements belongs to the tensor too.
+    pub fn data_ptr_mut(&mut self) -> Option<*mut u8> {
+        let offset = self.offset * self.dtype.size() as isize;
+        let base = self.storage.bytes_mut()?.as_mut_ptr();
+        Some(base.wrapping_offset(offset))
+    }
+
+    /// A tensor over memory that somebody else owns. `ptr` is the element with index 0 in every dimension; `release`
+    /// runs once, when the last view is dropped, and at once where the construction fails.
+    ///
+    /// # Safety
+    /// Every element that sizes and strides reach from `ptr` must be valid for reads, from any thread, until
+    /// `release` is called, and nobody may write it meanwhile.
+    pub unsafe fn from_foreign(
+        ptr: *const u8,
+        dtype: DType,
+        sizes: &[usize],
+        strides: &[isize],
+        release: impl FnOnce() + Send + Sync + 'static,
+    ) -> Result<Tensor, TensorError> {
+        let release: Box<dyn FnOnce() + Send + Sync> = Box::new(release);
+        let span = match span(dtype, sizes, strides) {
+            Ok(span) => span,
+            Err(error) => {
+                release();
+                return Err(error);
+            }
+        };
+        let start = if ptr.is_null() { ptr } else { ptr.wrapping_offset(-span.before) };
+        // SAFETY: the caller vouches for every reachable element; the span from the lowest to the highest of them is
+        // one allocation, so the bytes between are readable too.
+        let storage = unsafe { Storage::foreign(start, span.bytes, release) }?;
+        Tensor::new(storage, dtype, sizes, strides, span.before / dtype.size() as isize)
+    }
+}
+
+struct Span {
+    /// Bytes from the lowest element to the one with index 0.
+    before: isize,
+    /// Bytes from the start of the lowest element to the end of the highest.
+    bytes: usize,
+}
+
+fn span(dtype: DType, sizes: &[usize], strides: &[isize]) -> Result<Span, TensorError> {
+    checked_numel(dtype, sizes)?;
+    if sizes.len() != strides.len() {
+        return Err(TensorError::Shape(format!(
+            "{} sizes but {} strides were given",
+            sizes.len(),
+            strides.len()
+        )));
+    }
+    let Some((low, high)) = reach(sizes, strides) else { return Ok(Span { before: 0, bytes: 0 }) };
+    let size = dtype.size() as i128;
+    let too_large = |_| TensorError::TooLarge { dtype, sizes: sizes.to_vec() };
+    let before = isize::try_from(low.saturating_mul(-size)).map_err(too_large)?;
+    let bytes = isize::try_from((high.saturating_sub(low).saturating_add(1)).saturating_mul(size))
+        .map_err(too_large)? as usize;
+    Ok(Span { before, bytes })
+}

@@ -1,0 +1,176 @@
+//! Bytes shared by tensors: memory of our own, a range of a mapped file, or somebody else's with a closure that
+//! releases it. All `unsafe` about who owns the bytes is here; no dtype and no shape.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use crate::TensorError;
+
+/// Alignment of owned storage, in bytes: a cache line, and the widest vector register.
+pub(crate) const ALIGN: usize = 64;
+
+/// Shared bytes. Cloning shares; the bytes live until the last clone is dropped.
+#[derive(Clone)]
+pub struct Storage(Arc<Inner>);
+
+struct Inner {
+    ptr: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+}
+
+enum Owner {
+    /// Allocated here with `layout_of(len)`; nothing where `len` is 0.
+    Owned,
+    /// A range of a mapping, never written.
+    Mapped { _map: Arc<Mmap> },
+    /// Released by the closure, never written through this crate's safe functions.
+    Foreign { release: Option<Box<dyn FnOnce() + Send + Sync>> },
+}
+
+// SAFETY: the bytes are plain memory; safe code writes them only through `bytes_mut`, which needs the one handle.
+// Foreign memory is declared shareable by the caller of the unsafe constructor.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        match &mut self.owner {
+            Owner::Owned => {
+                if let (true, Some(layout)) = (self.len > 0, layout_of(self.len)) {
+                    // SAFETY: `Storage::zeroed` allocated `ptr` with this layout and nobody else frees it.
+                    unsafe { dealloc(self.ptr.as_ptr(), layout) }
+                }
+            }
+            Owner::Mapped { .. } => {}
+            Owner::Foreign { release } => {
+                if let Some(release) = release.take() {
+                    release();
+                }
+            }
+        }
+    }
+}
+
+fn layout_of(len: usize) -> Option<Layout> {
+    Layout::from_size_align(len, ALIGN).ok()
+}
+
+fn dangling() -> NonNull<u8> {
+    // SAFETY: 64 is not zero.
+    unsafe { NonNull::new_unchecked(std::ptr::without_provenance_mut(ALIGN)) }
+}
+
+impl Storage {
+    /// `len` zero bytes, aligned to 64. The allocator's refusal is an error, not an abort.
+    pub fn zeroed(len: usize) -> Result<Storage, TensorError> {
+        if len == 0 {
+            return Ok(Storage(Arc::new(Inner { ptr: dangling(), len, owner: Owner::Owned })));
+        }
+        let refused = TensorError::OutOfMemory { bytes: len };
+        let layout = layout_of(len).ok_or_else(|| refused.clone())?;
+        // SAFETY: the layout's size is not zero.
+        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(refused)?;
+        Ok(Storage(Arc::new(Inner { ptr, len, owner: Owner::Owned })))
+    }
+
+    /// An own copy of `bytes`.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Storage, TensorError> {
+        let mut storage = Storage::zeroed(bytes.len())?;
+        if let Some(own) = storage.bytes_mut() {
+            own.copy_from_slice(bytes);
+        }
+        Ok(storage)
+    }
+
+    /// The bytes `range` of a mapped file. Whoever made the mapping promised that the file does not change.
+    pub fn mapped(map: Arc<Mmap>, range: Range<usize>) -> Result<Storage, TensorError> {
+        let bytes = map.get(range.clone()).ok_or(TensorError::Range {
+            start: range.start,
+            end: range.end,
+            len: map.len(),
+        })?;
+        let (ptr, len) = (NonNull::from(bytes).cast::<u8>(), bytes.len());
+        Ok(Storage(Arc::new(Inner { ptr, len, owner: Owner::Mapped { _map: map } })))
+    }
+
+    /// Somebody else's memory, read-only through this crate; `release` runs when the last handle is dropped.
+    ///
+    /// # Safety
+    /// `ptr` must be valid for reads of `len` bytes, from any thread, until `release` has been called, and nobody may
+    /// write them while a reference made from this storage lives.
+    pub unsafe fn foreign(
+        ptr: *const u8,
+        len: usize,
+        release: Box<dyn FnOnce() + Send + Sync>,
+    ) -> Result<Storage, TensorError> {
+        let owner = Owner::Foreign { release: Some(release) };
+        let ptr = match NonNull::new(ptr.cast_mut()) {
+            Some(ptr) => ptr,
+            None if len == 0 => dangling(),
+            None => {
+                drop(Inner { ptr: dangling(), len: 0, owner });
+                return Err(TensorError::Null);
+            }
+        };
+        Ok(Storage(Arc::new(Inner { ptr, len, owner })))
+    }
+
+    /// All bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `ptr` is valid for `len` initialised bytes as long as `self` lives (each constructor sees to it).
+        unsafe { std::slice::from_raw_parts(self.0.ptr.as_ptr(), self.0.len) }
+    }
+
+    /// All bytes for writing: only where this is the one handle of owned memory.
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        let inner = Arc::get_mut(&mut self.0)?;
+        match inner.owner {
+            // SAFETY: owned memory, and `get_mut` proves that there is no other handle.
+            Owner::Owned => Some(unsafe { std::slice::from_raw_parts_mut(inner.ptr.as_ptr(), inner.len) }),
+            Owner::Mapped { .. } | Owner::Foreign { .. } => None,
+        }
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+    /// Address of the first byte.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.0.ptr.as_ptr()
+    }
+    /// Whether both are handles of the same bytes.
+    pub fn ptr_eq(&self, other: &Storage) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+    /// Whether [`bytes_mut`](Self::bytes_mut) would succeed.
+    pub fn is_unique(&mut self) -> bool {
+        self.bytes_mut().is_some()
+    }
+    /// Whether the bytes are a mapped file.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.0.owner, Owner::Mapped { .. })
+    }
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.0.owner {
+            Owner::Owned => "owned",
+            Owner::Mapped { .. } => "mapped",
+            Owner::Foreign { .. } => "foreign",
+        };
+        write!(f, "Storage({kind}, {} bytes)", self.0.len)
+    }
+}

@@ -1,0 +1,3 @@
+//! Unit tests of the crate, by theme.
+
+use crate::*;

@@ -1,0 +1,74 @@
+//! Writing elements: always into memory that nobody else sees.
+
+use ir_core::Scalar;
+
+use crate::iter::read;
+use crate::{Element, Storage, Tensor, TensorError, with_element};
+
+fn write<T: Element>(bytes: &mut [u8], at: isize, value: T) {
+    let start = at as usize * size_of::<T>();
+    // In bounds for every reachable element; an index from elsewhere writes nothing.
+    let Some(place) = bytes.get_mut(start..start + size_of::<T>()) else { return };
+    // SAFETY: `place` has the size of `T`, which is plain memory without padding.
+    unsafe { place.as_mut_ptr().cast::<T>().write_unaligned(value) }
+}
+
+impl Tensor {
+    /// Sets one element. Where the bytes are shared, mapped or foreign the tensor first gets its own, contiguous copy:
+    /// other tensors never see the change.
+    pub fn set(&mut self, index: &[usize], value: Scalar) -> Result<(), TensorError> {
+        let outside =
+            || TensorError::Shape(format!("index {index:?} lies outside sizes {:?}", &self.sizes[..]));
+        self.offset_of(index).ok_or_else(outside)?;
+        if !self.storage.is_unique() {
+            *self = self.copied()?;
+        }
+        let at = self.offset_of(index).unwrap_or(0);
+        if let Some(bytes) = self.storage.bytes_mut() {
+            with_element!(self.dtype, T => write::<T>(bytes, at, T::from_scalar(value)));
+        }
+        Ok(())
+    }
+
+    /// A row-major copy in memory of its own.
+    pub fn copied(&self) -> Result<Tensor, TensorError> {
+        let mut own = Tensor::empty(self.dtype, &self.sizes)?;
+        own.device = self.device.clone();
+        with_element!(self.dtype, T => if let Some(to) = own.as_mut_slice::<T>() {
+            match self.as_slice::<T>() {
+                Some(from) => to.copy_from_slice(from),
+                None => to.iter_mut().zip(self.offsets()).for_each(|(to, at)| *to = read::<T>(self, at)),
+            }
+        });
+        Ok(own)
+    }
+
+    /// The tensor itself where its elements lie side by side in row-major order, else a copy that does.
+    pub fn contiguous(&self) -> Result<Tensor, TensorError> {
+        if self.is_contiguous() { Ok(self.clone()) } else { self.copied() }
+    }
+
+    /// A copy of the whole storage in which the elements that this view reaches are those of `values` (same sizes,
+    /// converted to this dtype). This is how an in-place operator is run without writing shared memory: every other
+    /// view of the old storage is then moved to the new one with [`with_storage`](Self::with_storage).
+    pub fn storage_with(&self, values: &Tensor) -> Result<Storage, TensorError> {
+        if values.sizes != self.sizes {
+            let text = format!("cannot write sizes {:?} into {:?}", &values.sizes[..], &self.sizes[..]);
+            return Err(TensorError::Shape(text));
+        }
+        let values = values.to_dtype(self.dtype)?;
+        let mut storage = Storage::from_bytes(self.storage.bytes())?;
+        if let Some(bytes) = storage.bytes_mut() {
+            with_element!(self.dtype, T => {
+                self.offsets().zip(values.offsets()).for_each(|(to, from)| write::<T>(bytes, to, read(&values, from)))
+            });
+        }
+        Ok(storage)
+    }
+
+    /// The same view of other bytes.
+    pub fn with_storage(&self, storage: Storage) -> Result<Tensor, TensorError> {
+        let view = Tensor::new(storage, self.dtype, &self.sizes, &self.strides, self.offset)?;
+        Ok(view.with_device(self.device.clone()))
+    }
+}
