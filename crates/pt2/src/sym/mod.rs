@@ -1,0 +1,61 @@
+//! Size expressions of an archive: sympy's `srepr` (`Add(Symbol('s77', positive=True, integer=True), Integer(1))`) and
+//! the plain form (`2*s77 + 1`), read into [`SymExpr`].
+//!
+//! Exact: quotients are kept as ratios until a rounding function makes them integers, truth values are 0 or 1, and a
+//! `Piecewise` is a sum over them. What is no integer in the end (a float symbol, a square root) is an error that says
+//! so. Depth, length and the work of expanding products are bounded, because the text comes from a file.
+
+mod arith;
+mod lex;
+mod parse;
+
+use ir_core::SymExpr;
+
+pub(crate) use parse::Bounds;
+
+/// The value of an expression.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    /// An integer.
+    Int(SymExpr),
+    /// Numerator and denominator of a number that may have a fraction.
+    Ratio(SymExpr, SymExpr),
+    /// A truth value, as 0 or 1.
+    Truth(SymExpr),
+}
+
+/// `left >= right`, as it stands at the top of a truth expression.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AtLeast {
+    /// The larger side.
+    pub(crate) left: SymExpr,
+    /// The smaller side.
+    pub(crate) right: SymExpr,
+}
+
+/// Reads an expression. `symbol` gives the expression of a name, or says why there is none.
+///
+/// # Errors
+/// The problem in words.
+pub(crate) fn parse(
+    text: &str,
+    bounds: &Bounds,
+    symbol: &mut dyn FnMut(&str) -> Result<SymExpr, String>,
+) -> Result<Value, String> {
+    parse::Parser::new(text, bounds, symbol)?.whole()
+}
+
+/// The comparisons that all must hold for a truth expression to be true, where it is a conjunction of them.
+/// `a == b` gives both directions; `a != b` gives none.
+pub(crate) fn facts(
+    text: &str,
+    bounds: &Bounds,
+    symbol: &mut dyn FnMut(&str) -> Result<SymExpr, String>,
+) -> Result<Vec<AtLeast>, String> {
+    let mut parser = parse::Parser::new(text, bounds, symbol)?;
+    parser.whole()?;
+    Ok(parser.into_facts())
+}
+
+#[cfg(test)]
+mod tests;
