@@ -1,1 +1,24 @@
-//! Loop-level operators, kernels, templates, buffers and the execution plan; serialized.
+//! kernel-ir: what `inductor` hands to a backend. Fused loop kernels, templates (matrix product, convolution,
+//! attention), buffers and the execution plan, as plain data with a version, a byte form and a text form.
+//!
+//! It holds no closures, no graph and no device code. Sizes are symbolic; a backend compiles one program once and runs
+//! it at every size in range.
+
+mod body;
+mod build;
+mod kernel;
+mod plan;
+mod program;
+mod scalar_op;
+mod wire;
+
+pub use body::{AccId, BufId, Inst, InstKind, ReduceOp, StoreMode, Val};
+pub use build::BodyBuilder;
+pub use kernel::{
+    AccDecl, Attention, Conv, Epilogue, ExternCall, ExternOp, LoopBounds, LoopKernel, Matmul, Operand, Stage,
+    Step,
+};
+pub use plan::{ALIGN, ArenaPlan, Live, PlanError};
+pub use program::{Buffer, Const, InputSpec, OutputSpec, Program, Storage, SymbolDecl};
+pub use scalar_op::{DTypeRule, ScalarOp};
+pub use wire::{IR_MAJOR, IR_MINOR, WireError};

@@ -1,0 +1,231 @@
+//! Loop bodies: flat, typed, hashable SSA. An instruction's number within its body is its value.
+//!
+//! Indices are logical, one expression a dimension of the buffer; the buffer's strides turn them into an address. An
+//! index may use loop variables (`i0`), sizes (`s0`) and integer values of the same body (`v3`).
+
+use ir_core::{DType, Scalar, Shape, SymExpr};
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use crate::ScalarOp;
+
+ir_core::define_id! {
+    /// A buffer of a program.
+    pub struct BufId, "b"
+}
+ir_core::define_id! {
+    /// A value of a body: the number of the instruction that makes it.
+    pub struct Val, "v"
+}
+ir_core::define_id! {
+    /// A reduction's accumulator, numbered within its kernel.
+    pub struct AccId, "acc"
+}
+
+/// One instruction.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Inst {
+    /// Dtype of the value (of the stored or reduced value where there is none).
+    pub dtype: DType,
+    /// What it does.
+    pub kind: InstKind,
+}
+
+/// What an instruction does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum InstKind {
+    /// A number.
+    Const(Scalar),
+    /// The value of an index expression, as `i64`.
+    Index(SymExpr),
+    /// An element of a buffer. With a mask, lanes where it is false give zero and do not touch memory.
+    Load {
+        /// The buffer.
+        buf: BufId,
+        /// One expression a dimension.
+        index: Shape,
+        /// A `bool` value.
+        mask: Option<Val>,
+    },
+    /// Writes an element. With a mask, lanes where it is false write nothing.
+    Store {
+        /// The buffer.
+        buf: BufId,
+        /// One expression a dimension.
+        index: Shape,
+        /// What to write, of the buffer's dtype.
+        value: Val,
+        /// A `bool` value.
+        mask: Option<Val>,
+        /// How it combines with what is there.
+        mode: StoreMode,
+    },
+    /// A scalar operator.
+    Op {
+        /// Which.
+        op: ScalarOp,
+        /// Its operands.
+        args: SmallVec<[Val; 3]>,
+    },
+    /// Conversion to the instruction's dtype, PyTorch's rules (float to integer truncates, to `bool` is `!= 0`).
+    Cast(Val),
+    /// The same bits as another dtype of the same size.
+    Bitcast(Val),
+    /// Combines `value` into an accumulator over all inner points of the stage.
+    Reduce {
+        /// The accumulator; its operator and dtype stand in the kernel.
+        acc: AccId,
+        /// What to combine.
+        value: Val,
+        /// For `argmax` and `argmin`: the position that belongs to the value.
+        position: Option<Val>,
+    },
+    /// The result of a reduction of an earlier stage.
+    Acc(AccId),
+    /// Inclusive running combination of `value` along the last inner dimension of the stage.
+    Scan {
+        /// How to combine.
+        op: ReduceOp,
+        /// What to combine.
+        value: Val,
+    },
+    /// In an epilogue: the template's result at the current output point.
+    Template,
+}
+
+/// How values are combined by a reduction or scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ReduceOp {
+    /// Sum, from 0.
+    Sum,
+    /// Product, from 1.
+    Prod,
+    /// Largest; `NaN` wins. Starts at the smallest value of the dtype.
+    Max,
+    /// Smallest; `NaN` wins. Starts at the largest value of the dtype.
+    Min,
+    /// Whether any is true.
+    Any,
+    /// Whether all are true.
+    All,
+    /// Exclusive or of integers.
+    Xor,
+    /// Position (`i64`) of the first largest value; `NaN` wins.
+    ArgMax,
+    /// Position (`i64`) of the first smallest value; `NaN` wins.
+    ArgMin,
+}
+
+/// How a store combines with what is in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum StoreMode {
+    /// Overwrites. Where several points write one element, any of them may win.
+    Write,
+    /// Adds, atomically where points run in parallel.
+    Add,
+    /// Combines, atomically where points run in parallel.
+    Reduce(ReduceOp),
+}
+
+impl ReduceOp {
+    /// Every reduction.
+    pub const ALL: &'static [ReduceOp] = &[
+        ReduceOp::Sum,
+        ReduceOp::Prod,
+        ReduceOp::Max,
+        ReduceOp::Min,
+        ReduceOp::Any,
+        ReduceOp::All,
+        ReduceOp::Xor,
+        ReduceOp::ArgMax,
+        ReduceOp::ArgMin,
+    ];
+    /// Name in the text form.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Prod => "prod",
+            ReduceOp::Max => "max",
+            ReduceOp::Min => "min",
+            ReduceOp::Any => "any",
+            ReduceOp::All => "all",
+            ReduceOp::Xor => "xor",
+            ReduceOp::ArgMax => "argmax",
+            ReduceOp::ArgMin => "argmin",
+        }
+    }
+    /// The value that combining starts from, for operands of `dtype`.
+    pub fn identity(self, dtype: DType) -> Scalar {
+        let (lowest, highest) = dtype_ends(dtype);
+        match self {
+            ReduceOp::Sum | ReduceOp::Any | ReduceOp::Xor => Scalar::zero(dtype),
+            ReduceOp::Prod | ReduceOp::All => Scalar::Int(1).to_class_of(dtype),
+            ReduceOp::Max | ReduceOp::ArgMax => lowest,
+            ReduceOp::Min | ReduceOp::ArgMin => highest,
+        }
+    }
+    /// The scalar operator that combines two values, where the reduction keeps no position.
+    pub const fn combine(self) -> Option<ScalarOp> {
+        match self {
+            ReduceOp::Sum => Some(ScalarOp::Add),
+            ReduceOp::Prod => Some(ScalarOp::Mul),
+            ReduceOp::Max => Some(ScalarOp::Max),
+            ReduceOp::Min => Some(ScalarOp::Min),
+            ReduceOp::Any => Some(ScalarOp::Or),
+            ReduceOp::All => Some(ScalarOp::And),
+            ReduceOp::Xor => Some(ScalarOp::Xor),
+            ReduceOp::ArgMax | ReduceOp::ArgMin => None,
+        }
+    }
+}
+
+/// Smallest and largest value of a dtype (infinities for floats).
+fn dtype_ends(dtype: DType) -> (Scalar, Scalar) {
+    match dtype {
+        DType::Bool => (Scalar::Bool(false), Scalar::Bool(true)),
+        DType::U8 => (Scalar::Int(0), Scalar::Int(u8::MAX as i64)),
+        DType::I8 => (Scalar::Int(i8::MIN as i64), Scalar::Int(i8::MAX as i64)),
+        DType::I16 => (Scalar::Int(i16::MIN as i64), Scalar::Int(i16::MAX as i64)),
+        DType::I32 => (Scalar::Int(i32::MIN as i64), Scalar::Int(i32::MAX as i64)),
+        DType::I64 => (Scalar::Int(i64::MIN), Scalar::Int(i64::MAX)),
+        _ => (Scalar::Float(f64::NEG_INFINITY), Scalar::Float(f64::INFINITY)),
+    }
+}
+
+impl InstKind {
+    /// Calls `visit` for every value that the instruction reads, those inside indices included.
+    pub fn for_each_val(&self, visit: &mut dyn FnMut(Val)) {
+        let index_vals = |index: &[SymExpr], visit: &mut dyn FnMut(Val)| {
+            for e in index {
+                e.for_each_leaf(&mut |a| {
+                    if let ir_core::Atom::Value(n) = a {
+                        visit(Val(*n));
+                    }
+                });
+            }
+        };
+        match self {
+            InstKind::Const(_) | InstKind::Acc(_) | InstKind::Template => {}
+            InstKind::Index(e) => index_vals(std::slice::from_ref(e), visit),
+            InstKind::Load { index, mask, .. } => {
+                index_vals(index, visit);
+                mask.iter().for_each(|m| visit(*m));
+            }
+            InstKind::Store { index, value, mask, .. } => {
+                index_vals(index, visit);
+                visit(*value);
+                mask.iter().for_each(|m| visit(*m));
+            }
+            InstKind::Op { args, .. } => args.iter().for_each(|v| visit(*v)),
+            InstKind::Cast(v) | InstKind::Bitcast(v) | InstKind::Scan { value: v, .. } => visit(*v),
+            InstKind::Reduce { value, position, .. } => {
+                visit(*value);
+                position.iter().for_each(|p| visit(*p));
+            }
+        }
+    }
+    /// Whether the instruction acts beyond giving a value.
+    pub fn has_effect(&self) -> bool {
+        matches!(self, InstKind::Store { .. } | InstKind::Reduce { .. })
+    }
+}

@@ -1,0 +1,273 @@
+//! Kernels: fused loop nests and templates. A program is a list of these as steps.
+
+use ir_core::{Atom, Bounds, DType, Shape, SymExpr};
+use serde::{Deserialize, Serialize};
+
+use crate::{AccId, BufId, Inst, ReduceOp};
+
+/// One step of the execution plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Step {
+    /// A fused loop nest.
+    Loop(LoopKernel),
+    /// A matrix product with its epilogue.
+    Matmul(Matmul),
+    /// A convolution with its epilogue.
+    Conv(Conv),
+    /// Scaled dot-product attention with its epilogue.
+    Attention(Attention),
+    /// A routine that is not a loop nest (sort).
+    Extern(ExternCall),
+}
+
+/// A fused loop nest. For every point of `outer` (all points independent) the stages run in order; each stage runs its
+/// body for every point of its own inner domain and may read the accumulators of earlier stages.
+///
+/// `outer[d]` is the extent of loop variable `i{d}`; the inner variables of a stage are numbered on from there.
+/// A value stored by one stage and loaded by a later one of the same kernel is loaded at the same outer point only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoopKernel {
+    /// Name, from the operators in it.
+    pub name: String,
+    /// Names of the graph nodes that were fused.
+    pub origins: Vec<String>,
+    /// Extents of the outer domain.
+    pub outer: Shape,
+    /// Accumulators of all stages.
+    pub accs: Vec<AccDecl>,
+    /// What happens at each outer point.
+    pub stages: Vec<Stage>,
+}
+
+/// An accumulator of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccDecl {
+    /// How values are combined.
+    pub op: ReduceOp,
+    /// Dtype of the combined values (the result of `argmax` and `argmin` is `i64`).
+    pub dtype: DType,
+}
+
+/// A loop nest at one outer point.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Stage {
+    /// Extents of the inner domain; empty runs the body once.
+    pub inner: Shape,
+    /// The body.
+    pub insts: Vec<Inst>,
+}
+
+/// A strided view of a buffer as a template reads it; strides and offset in elements.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Operand {
+    /// The buffer.
+    pub buf: BufId,
+    /// Sizes of the view.
+    pub sizes: Shape,
+    /// Strides of the view; 0 where a dimension is broadcast.
+    pub strides: Shape,
+    /// Element of the buffer's memory that index 0 names.
+    pub offset: SymExpr,
+}
+
+/// What happens to a template's result: a body over the output's dimensions (`i0…`) which reads it with
+/// `InstKind::Template` and stores where it belongs. It runs exactly once for each output point.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Epilogue {
+    /// Sizes of the template's output.
+    pub ranges: Shape,
+    /// The body; at least one store.
+    pub insts: Vec<Inst>,
+}
+
+/// `out[…, m, n] = Σ_k a[…, m, k] * b[…, k, n]`, accumulated in `acc` dtype.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Matmul {
+    /// Name.
+    pub name: String,
+    /// Names of the graph nodes that were fused.
+    pub origins: Vec<String>,
+    /// `[batch…, m, k]`.
+    pub a: Operand,
+    /// `[batch…, k, n]`, the same batch sizes (stride 0 where broadcast).
+    pub b: Operand,
+    /// Dtype of the product that the epilogue sees.
+    pub acc: DType,
+    /// Over `[batch…, m, n]`.
+    pub epilogue: Epilogue,
+}
+
+/// Convolution (cross-correlation) in 1 to 3 spatial dimensions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Conv {
+    /// Name.
+    pub name: String,
+    /// Names of the graph nodes that were fused.
+    pub origins: Vec<String>,
+    /// `[n, c, spatial…]`.
+    pub input: Operand,
+    /// `[o, c / groups, window…]`; transposed: `[c, o / groups, window…]`.
+    pub weight: Operand,
+    /// Step of the window in each spatial dimension.
+    pub stride: Vec<i64>,
+    /// Zeros added before and after each spatial dimension.
+    pub padding: Vec<(i64, i64)>,
+    /// Distance of the window's points.
+    pub dilation: Vec<i64>,
+    /// Groups of channels.
+    pub groups: i64,
+    /// Whether this is the transposed convolution.
+    pub transposed: bool,
+    /// Dtype of the sum that the epilogue sees.
+    pub acc: DType,
+    /// Over `[n, o, spatial…]`.
+    pub epilogue: Epilogue,
+}
+
+/// `softmax(q kᵀ · scale + mask) v` over the last two dimensions, without storing the scores.
+///
+/// Rows that are masked everywhere give what the mask's kind gives in PyTorch: zeros for a boolean mask.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attention {
+    /// Name.
+    pub name: String,
+    /// Names of the graph nodes that were fused.
+    pub origins: Vec<String>,
+    /// `[b, hq, lq, d]`.
+    pub q: Operand,
+    /// `[b, hkv, lk, d]`; `hq` is a multiple of `hkv`.
+    pub k: Operand,
+    /// `[b, hkv, lk, dv]`.
+    pub v: Operand,
+    /// `[b, hq, lq, lk]` by broadcast strides: `bool` (true takes part) or a float that is added.
+    pub mask: Option<Operand>,
+    /// Position `i` sees positions up to `i` (aligned at the start, as PyTorch does).
+    pub causal: bool,
+    /// Factor on the scores.
+    pub scale: f64,
+    /// Dtype of the result that the epilogue sees.
+    pub acc: DType,
+    /// Over `[b, hq, lq, dv]`.
+    pub epilogue: Epilogue,
+}
+
+/// A routine that is not a loop nest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExternCall {
+    /// Name.
+    pub name: String,
+    /// Names of the graph nodes that were fused.
+    pub origins: Vec<String>,
+    /// Which routine.
+    pub op: ExternOp,
+    /// What it reads.
+    pub inputs: Vec<Operand>,
+    /// What it writes.
+    pub outputs: Vec<Operand>,
+}
+
+/// The routines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExternOp {
+    /// Sorts along `dim`: values and positions (`i64`). Always stable; `NaN` counts as largest.
+    Sort {
+        /// Dimension.
+        dim: u32,
+        /// Largest first.
+        descending: bool,
+    },
+}
+
+impl Step {
+    /// Name of the kernel.
+    pub fn name(&self) -> &str {
+        match self {
+            Step::Loop(k) => &k.name,
+            Step::Matmul(k) => &k.name,
+            Step::Conv(k) => &k.name,
+            Step::Attention(k) => &k.name,
+            Step::Extern(k) => &k.name,
+        }
+    }
+    /// Names of the graph nodes in it.
+    pub fn origins(&self) -> &[String] {
+        match self {
+            Step::Loop(k) => &k.origins,
+            Step::Matmul(k) => &k.origins,
+            Step::Conv(k) => &k.origins,
+            Step::Attention(k) => &k.origins,
+            Step::Extern(k) => &k.origins,
+        }
+    }
+    /// The strided operands that a template or routine reads.
+    pub fn operands(&self) -> Vec<&Operand> {
+        match self {
+            Step::Loop(_) => Vec::new(),
+            Step::Matmul(k) => vec![&k.a, &k.b],
+            Step::Conv(k) => vec![&k.input, &k.weight],
+            Step::Attention(k) => [&k.q, &k.k, &k.v].into_iter().chain(&k.mask).collect(),
+            Step::Extern(k) => k.inputs.iter().collect(),
+        }
+    }
+    /// The bodies in it, with the extents of their loop variables.
+    pub fn bodies(&self) -> Vec<(Shape, &[Inst])> {
+        match self {
+            Step::Loop(k) => k
+                .stages
+                .iter()
+                .map(|s| (k.outer.iter().chain(&s.inner).cloned().collect(), &s.insts[..]))
+                .collect(),
+            Step::Matmul(k) => vec![(k.epilogue.ranges.clone(), &k.epilogue.insts)],
+            Step::Conv(k) => vec![(k.epilogue.ranges.clone(), &k.epilogue.insts)],
+            Step::Attention(k) => vec![(k.epilogue.ranges.clone(), &k.epilogue.insts)],
+            Step::Extern(_) => Vec::new(),
+        }
+    }
+    /// The buffers that the step reads and writes.
+    pub fn accesses(&self) -> (Vec<BufId>, Vec<BufId>) {
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        reads.extend(self.operands().iter().map(|o| o.buf));
+        for (_, insts) in self.bodies() {
+            for inst in insts {
+                match &inst.kind {
+                    crate::InstKind::Load { buf, .. } => reads.push(*buf),
+                    crate::InstKind::Store { buf, .. } => writes.push(*buf),
+                    _ => {}
+                }
+            }
+        }
+        if let Step::Extern(k) = self {
+            writes.extend(k.outputs.iter().map(|o| o.buf));
+        }
+        for list in [&mut reads, &mut writes] {
+            list.sort();
+            list.dedup();
+        }
+        (reads, writes)
+    }
+}
+
+impl LoopKernel {
+    /// Declares an accumulator.
+    pub fn add_acc(&mut self, op: ReduceOp, dtype: DType) -> AccId {
+        self.accs.push(AccDecl { op, dtype });
+        AccId((self.accs.len() - 1) as u32)
+    }
+}
+
+/// Ranges for simplifying index expressions inside a loop nest: the extents of `i0…`, and the sizes' ranges.
+pub struct LoopBounds<'a> {
+    /// Extents, outermost first.
+    pub extents: &'a [SymExpr],
+    /// Ranges of size symbols.
+    pub symbols: &'a dyn Bounds,
+}
+
+impl Bounds for LoopBounds<'_> {
+    fn range(&self, leaf: &Atom) -> (Option<i64>, Option<i64>) {
+        self.symbols.range(leaf)
+    }
+    fn extent(&self, loop_var: u32) -> Option<SymExpr> {
+        self.extents.get(loop_var as usize).cloned()
+    }
+}

@@ -1,0 +1,119 @@
+//! The static memory plan: which arena buffers may share memory. A function of the program and, where sizes are
+//! symbolic, of their values; backends call it, none makes a plan of its own.
+
+use ir_core::{Arena, Atom, EntityId, SymId};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::{BufId, Program, Storage};
+
+/// Alignment of every arena buffer in bytes: one cache line, one 512-bit vector.
+pub const ALIGN: u64 = 64;
+
+/// When each arena buffer lives, and where it lies if the sizes are known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArenaPlan {
+    /// For every buffer of storage `Arena`: first step that writes it, last step that uses it.
+    pub lives: Vec<Live>,
+    /// Offset in bytes of each entry of `lives`, where every size is a number.
+    pub offsets: Option<Vec<u64>>,
+    /// Bytes of the arena, where every size is a number: the peak of temporary memory.
+    pub bytes: Option<u64>,
+}
+
+/// The life of one arena buffer, in step numbers, both inclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Live {
+    /// The buffer.
+    pub buf: BufId,
+    /// Step that first writes it.
+    pub first: u32,
+    /// Step that last reads or writes it.
+    pub last: u32,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum PlanError {
+    /// A size has no value.
+    #[error("the size of buffer `{0}` is not known: a size symbol is unbound")]
+    Unbound(String),
+    /// Sizes are negative or too large.
+    #[error("buffer `{0}` needs more memory than can be addressed")]
+    TooLarge(String),
+}
+
+impl ArenaPlan {
+    /// The lives of all arena buffers of `program`, and offsets where its sizes are numbers.
+    pub fn of(program: &Program) -> ArenaPlan {
+        let mut lives: Arena<BufId, Option<Live>> = program.buffers.ids().map(|_| None).collect();
+        for (n, step) in program.steps.iter().enumerate() {
+            let (reads, writes) = step.accesses();
+            for buf in reads.into_iter().chain(writes) {
+                let root = program.root(buf);
+                if program.buffers[root].storage == Storage::Arena {
+                    let n = n as u32;
+                    lives[root].get_or_insert(Live { buf: root, first: n, last: n }).last = n;
+                }
+            }
+        }
+        let mut plan =
+            ArenaPlan { lives: lives.values().copied().flatten().collect(), offsets: None, bytes: None };
+        if let Ok((offsets, bytes)) = plan.place(program, &|_| None) {
+            plan.offsets = Some(offsets);
+            plan.bytes = Some(bytes);
+        }
+        plan
+    }
+
+    /// Offsets (in the order of `lives`) and total bytes for the given symbol values.
+    ///
+    /// Greedy by size: the largest buffer first, each at the lowest offset that is free for its whole life.
+    pub fn place(
+        &self,
+        program: &Program,
+        symbols: &dyn Fn(SymId) -> Option<i64>,
+    ) -> Result<(Vec<u64>, u64), PlanError> {
+        let sizes =
+            self.lives.iter().map(|l| bytes_of(program, l.buf, symbols)).collect::<Result<Vec<u64>, _>>()?;
+        let mut order: Vec<usize> = (0..sizes.len()).collect();
+        order.sort_by_key(|&i| (std::cmp::Reverse(sizes[i]), self.lives[i].first, self.lives[i].buf.index()));
+        let mut offsets = vec![0u64; sizes.len()];
+        let mut placed: Vec<usize> = Vec::new();
+        let mut total = 0u64;
+        for &i in &order {
+            let live = self.lives[i];
+            let overlaps =
+                |j: &&usize| self.lives[**j].first <= live.last && live.first <= self.lives[**j].last;
+            let mut taken: Vec<(u64, u64)> =
+                placed.iter().filter(overlaps).map(|&j| (offsets[j], offsets[j] + sizes[j])).collect();
+            taken.sort_unstable();
+            let mut at = 0u64;
+            for (start, end) in taken {
+                if at + sizes[i] <= start {
+                    break;
+                }
+                at = at.max(end);
+            }
+            offsets[i] = at;
+            let end = at.checked_add(sizes[i]).filter(|&e| e <= isize::MAX as u64);
+            total =
+                total.max(end.ok_or_else(|| PlanError::TooLarge(program.buffers[live.buf].name.clone()))?);
+            placed.push(i);
+        }
+        Ok((offsets, total))
+    }
+}
+
+fn bytes_of(program: &Program, buf: BufId, symbols: &dyn Fn(SymId) -> Option<i64>) -> Result<u64, PlanError> {
+    let buffer = &program.buffers[buf];
+    let leaf = |a: &Atom| match a {
+        Atom::Sym(id) => symbols(*id),
+        _ => None,
+    };
+    let elements = buffer.span().eval(&leaf).ok_or_else(|| PlanError::Unbound(buffer.name.clone()))?;
+    let elements = u64::try_from(elements.max(0)).unwrap_or(0);
+    let bytes =
+        elements.checked_mul(buffer.dtype.size() as u64).and_then(|b| b.checked_next_multiple_of(ALIGN));
+    bytes.ok_or_else(|| PlanError::TooLarge(buffer.name.clone()))
+}

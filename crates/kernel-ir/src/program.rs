@@ -1,0 +1,152 @@
+//! A program: buffers, inputs, constants, outputs and the steps that make the outputs from the inputs.
+
+use ir_core::{Arena, Atom, Bounds, DType, Shape, SymExpr, SymId};
+use serde::{Deserialize, Serialize};
+
+use crate::{ArenaPlan, BufId, Step};
+
+/// What crosses the boundary to a backend.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// Name of the model.
+    pub name: String,
+    /// Size symbols.
+    pub symbols: Arena<SymId, SymbolDecl>,
+    /// Buffers.
+    pub buffers: Arena<BufId, Buffer>,
+    /// Inputs of a call, in order.
+    pub inputs: Vec<InputSpec>,
+    /// Constants (weights), bound once by name.
+    pub constants: Vec<Const>,
+    /// Outputs of a call, in order.
+    pub outputs: Vec<OutputSpec>,
+    /// Runs once when the constants are bound: makes the `Persistent` buffers. Reads constants only.
+    pub init: Vec<Step>,
+    /// Runs at every call, in order.
+    pub steps: Vec<Step>,
+    /// Where the `Arena` buffers lie.
+    pub plan: ArenaPlan,
+}
+
+/// A size symbol and its range, inclusive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SymbolDecl {
+    /// Name in the user's program.
+    pub name: String,
+    /// Smallest value.
+    pub min: i64,
+    /// Largest value, where bounded.
+    pub max: Option<i64>,
+    /// Value at capture, for heuristics.
+    pub hint: Option<i64>,
+}
+
+/// A piece of typed, strided memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Buffer {
+    /// Name, from the value it holds.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Logical sizes.
+    pub sizes: Shape,
+    /// Strides in elements.
+    pub strides: Shape,
+    /// Elements before the first one within the storage (views only).
+    pub offset: SymExpr,
+    /// Where the memory is.
+    pub storage: Storage,
+}
+
+/// Where a buffer's memory is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Storage {
+    /// The caller's tensor number n; never written.
+    Input(u32),
+    /// Constant number n; never written.
+    Constant(u32),
+    /// Made by the init steps, kept while the executable lives.
+    Persistent,
+    /// In the arena, at the plan's offset; contents last from the first write to the last read of a call.
+    Arena,
+    /// A fresh allocation of each call that the caller receives.
+    Output,
+    /// Part of another buffer's memory (which is not itself a view): strides and offset are within it.
+    View(BufId),
+}
+
+/// An input of a call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InputSpec {
+    /// Name of the argument.
+    pub name: String,
+    /// Its buffer; the tensor given must have the buffer's dtype, sizes (which bind the symbols) and strides.
+    pub buf: BufId,
+}
+
+/// A constant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Const {
+    /// Name of the parameter or buffer: `layer1.0.conv1.weight`.
+    pub name: String,
+    /// Its buffer.
+    pub buf: BufId,
+}
+
+/// An output of a call: a strided view of a buffer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OutputSpec {
+    /// Name of the value.
+    pub name: String,
+    /// The buffer; its storage is `Output`, `Input`, `Constant` or `Persistent` (the latter three are copied).
+    pub buf: BufId,
+    /// Sizes of the tensor returned.
+    pub sizes: Shape,
+    /// Its strides in elements.
+    pub strides: Shape,
+    /// Its first element within the buffer.
+    pub offset: SymExpr,
+}
+
+impl Buffer {
+    /// Elements of memory that the buffer spans, `1 + Σ (size - 1) * stride`; 0 where a size is 0.
+    pub fn span(&self) -> SymExpr {
+        if self.sizes.contains(&SymExpr::ZERO) {
+            return SymExpr::ZERO;
+        }
+        self.sizes.iter().zip(&self.strides).fold(SymExpr::ONE, |n, (size, stride)| n + (size - 1) * stride)
+    }
+    /// Address in elements of a logical index.
+    pub fn address(&self, index: &[SymExpr]) -> SymExpr {
+        index.iter().zip(&self.strides).fold(self.offset.clone(), |sum, (i, stride)| sum + i * stride)
+    }
+}
+
+impl Program {
+    /// The size symbols' ranges, for simplification.
+    pub fn bounds(&self) -> impl Bounds + '_ {
+        ProgramBounds(&self.symbols)
+    }
+    /// The buffer whose memory `buf` uses: itself, or what it is a view of.
+    pub fn root(&self, buf: BufId) -> BufId {
+        match self.buffers[buf].storage {
+            Storage::View(of) => of,
+            _ => buf,
+        }
+    }
+}
+
+struct ProgramBounds<'a>(&'a Arena<SymId, SymbolDecl>);
+
+impl Bounds for ProgramBounds<'_> {
+    fn range(&self, leaf: &Atom) -> (Option<i64>, Option<i64>) {
+        match leaf {
+            Atom::Sym(id) => self.0.get(*id).map_or((Some(0), None), |s| (Some(s.min), s.max)),
+            Atom::Loop(_) => (Some(0), None),
+            _ => (None, None),
+        }
+    }
+    fn extent(&self, _: u32) -> Option<SymExpr> {
+        None
+    }
+}
