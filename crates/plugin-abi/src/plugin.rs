@@ -68,14 +68,40 @@ pub struct FfxNameValue {
 
 /// One program form that a plugin reads: all minors of `major` from 0 to `minor`. Frozen.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FfxIrVersion {
     /// `FFX_LEVEL_*`.
     pub level: u32,
     /// Major version of the IR.
     pub major: u16,
-    /// Newest minor that is read.
+    /// Newest minor that is read; for a program the minor that it is written in.
     pub minor: u16,
+}
+
+impl FfxIrVersion {
+    /// A version of fx-ir.
+    pub const fn fx_ir(major: u16, minor: u16) -> Self {
+        Self { level: FFX_LEVEL_FX_IR, major, minor }
+    }
+    /// A version of kernel-ir.
+    pub const fn kernel_ir(major: u16, minor: u16) -> Self {
+        Self { level: FFX_LEVEL_KERNEL_IR, major, minor }
+    }
+    /// Whether a reader of `self` reads a program of `program`.
+    pub const fn reads(self, program: Self) -> bool {
+        self.level == program.level && self.major == program.major && self.minor >= program.minor
+    }
+}
+
+impl core::fmt::Display for FfxIrVersion {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.level {
+            FFX_LEVEL_FX_IR => f.write_str("fx-ir")?,
+            FFX_LEVEL_KERNEL_IR => f.write_str("kernel-ir")?,
+            other => write!(f, "level {other}")?,
+        }
+        write!(f, " {}.{}", self.major, self.minor)
+    }
 }
 
 /// An option that `compile` takes.
@@ -231,8 +257,7 @@ pub type FfxDeviceSink = unsafe extern "C" fn(*mut c_void, *const FfxDeviceInfo)
 pub type FfxRefusalSink = unsafe extern "C" fn(*mut c_void, *const FfxRefusal);
 
 /// `describe(ctx, out, err)`.
-pub type FfxDescribe =
-    unsafe extern "C" fn(*mut c_void, *mut *const FfxDescription, *mut FfxError) -> i32;
+pub type FfxDescribe = unsafe extern "C" fn(*mut c_void, *mut *const FfxDescription, *mut FfxError) -> i32;
 /// `enumerate_devices(ctx, sink, user, err)`.
 pub type FfxEnumerateDevices =
     unsafe extern "C" fn(*mut c_void, FfxDeviceSink, *mut c_void, *mut FfxError) -> i32;
@@ -245,12 +270,8 @@ pub type FfxQuerySupport = unsafe extern "C" fn(
     *mut FfxError,
 ) -> i32;
 /// `memory_estimate(ctx, request, out, err)`.
-pub type FfxMemoryEstimateFn = unsafe extern "C" fn(
-    *mut c_void,
-    *const FfxCompileRequest,
-    *mut FfxMemoryEstimate,
-    *mut FfxError,
-) -> i32;
+pub type FfxMemoryEstimateFn =
+    unsafe extern "C" fn(*mut c_void, *const FfxCompileRequest, *mut FfxMemoryEstimate, *mut FfxError) -> i32;
 /// `compile(ctx, request, out, err)`.
 pub type FfxCompile = unsafe extern "C" fn(
     *mut c_void,

@@ -76,7 +76,9 @@ impl core::fmt::Display for TableError {
         match self {
             Self::Null => f.write_str("the pointer is null"),
             Self::Misaligned => f.write_str("the pointer is not aligned"),
-            Self::Truncated(size) => write!(f, "struct_size {size} does not cover the table's head of 8 bytes"),
+            Self::Truncated(size) => {
+                write!(f, "struct_size {size} does not cover the table's head of 8 bytes")
+            }
             Self::Major(major) => {
                 write!(f, "it has ABI major {major}, this side speaks {}", crate::ABI_MAJOR)
             }

@@ -1,6 +1,6 @@
 //! What a backend says of itself and of its devices. Plain data; `thunk::description` lays it out for the ABI.
 
-use plugin_abi::{DLDevice, FFX_LEVEL_FX_IR, FFX_LEVEL_KERNEL_IR};
+use plugin_abi::{DLDevice, FfxIrVersion};
 
 use crate::OptionSpec;
 
@@ -14,7 +14,7 @@ pub struct Description {
     /// One line for listings.
     pub summary: String,
     /// Program forms that are read.
-    pub irs: Vec<IrVersion>,
+    pub irs: Vec<FfxIrVersion>,
     /// Compile modes beyond `default`.
     pub modes: Vec<String>,
     /// Options that `compile` takes.
@@ -39,7 +39,7 @@ impl Description {
         self
     }
     /// Adds a program form.
-    pub fn reads(mut self, ir: IrVersion) -> Self {
+    pub fn reads(mut self, ir: FfxIrVersion) -> Self {
         self.irs.push(ir);
         self
     }
@@ -52,72 +52,6 @@ impl Description {
     pub fn option(mut self, option: OptionSpec) -> Self {
         self.options.push(option);
         self
-    }
-}
-
-/// Level of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Level {
-    /// A whole fx graph.
-    FxIr,
-    /// Fused loop kernels and their plan.
-    KernelIr,
-}
-
-impl Level {
-    /// The ABI's number.
-    pub const fn code(self) -> u32 {
-        match self {
-            Self::FxIr => FFX_LEVEL_FX_IR,
-            Self::KernelIr => FFX_LEVEL_KERNEL_IR,
-        }
-    }
-    /// The level with the ABI's number.
-    pub const fn from_code(code: u32) -> Option<Self> {
-        match code {
-            FFX_LEVEL_FX_IR => Some(Self::FxIr),
-            FFX_LEVEL_KERNEL_IR => Some(Self::KernelIr),
-            _ => None,
-        }
-    }
-    /// Name in messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::FxIr => "fx-ir",
-            Self::KernelIr => "kernel-ir",
-        }
-    }
-}
-
-/// A program form: every minor up to `minor` of `major` is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct IrVersion {
-    /// Level.
-    pub level: Level,
-    /// Major version.
-    pub major: u16,
-    /// Newest minor.
-    pub minor: u16,
-}
-
-impl IrVersion {
-    /// A version of fx-ir.
-    pub const fn fx_ir(major: u16, minor: u16) -> Self {
-        Self { level: Level::FxIr, major, minor }
-    }
-    /// A version of kernel-ir.
-    pub const fn kernel_ir(major: u16, minor: u16) -> Self {
-        Self { level: Level::KernelIr, major, minor }
-    }
-    /// Whether a reader of `self` reads a program of `other`.
-    pub fn reads(self, other: Self) -> bool {
-        self.level == other.level && self.major == other.major && self.minor >= other.minor
-    }
-}
-
-impl std::fmt::Display for IrVersion {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}.{}", self.level.name(), self.major, self.minor)
     }
 }
 

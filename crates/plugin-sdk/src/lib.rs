@@ -70,7 +70,7 @@ mod tensor;
 mod thunk;
 
 pub use backend::{Backend, Executable, MemoryEstimate, Refusal, Signature, Stream};
-pub use describe::{Description, DeviceInfo, IrVersion, Level};
+pub use describe::{Description, DeviceInfo};
 pub use error::{ErrorKind, PluginError};
 pub use host::{Host, LogLevel};
 pub use options::{OptionKind, OptionSpec, Options};
@@ -82,6 +82,10 @@ pub use thunk::entry;
 pub use ir_core::DType;
 /// Device type and ordinal in DLPack's numbering.
 pub use plugin_abi::DLDevice as DeviceId;
+/// A program form: level, major and newest minor.
+pub use plugin_abi::FfxIrVersion as IrVersion;
+/// DLPack's device types (`DL_CPU`, `DL_CUDA`, …) and more.
+pub use plugin_abi::dlpack;
 
 /// Names that [`export_plugin!`] expands to; not for direct use.
 #[doc(hidden)]

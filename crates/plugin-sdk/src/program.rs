@@ -1,14 +1,14 @@
 //! What a backend is asked to compile: the program's bytes with their version, the device, mode and options.
 
-use plugin_abi::DLDevice;
+use plugin_abi::{DLDevice, FFX_LEVEL_FX_IR, FFX_LEVEL_KERNEL_IR, FfxIrVersion};
 
-use crate::{IrVersion, Level, Options, PluginError};
+use crate::{Options, PluginError};
 
 /// A program as bytes; its version was checked against the backend's description.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgramBytes<'a> {
     /// Level and version.
-    pub ir: IrVersion,
+    pub ir: FfxIrVersion,
     /// The bytes.
     pub bytes: &'a [u8],
 }
@@ -29,22 +29,21 @@ pub struct CompileRequest<'a> {
 impl<'a> CompileRequest<'a> {
     /// The bytes of a kernel-ir program; an error for a program of another level.
     pub fn kernel_ir_bytes(&self) -> Result<&'a [u8], PluginError> {
-        self.bytes_of(Level::KernelIr)
+        self.bytes_of(FFX_LEVEL_KERNEL_IR, "kernel-ir")
     }
 
     /// The bytes of an fx graph; an error for a program of another level.
     pub fn fx_ir_bytes(&self) -> Result<&'a [u8], PluginError> {
-        self.bytes_of(Level::FxIr)
+        self.bytes_of(FFX_LEVEL_FX_IR, "fx-ir")
     }
 
-    fn bytes_of(&self, level: Level) -> Result<&'a [u8], PluginError> {
+    fn bytes_of(&self, level: u32, name: &str) -> Result<&'a [u8], PluginError> {
         if self.program.ir.level == level {
             return Ok(self.program.bytes);
         }
         Err(PluginError::unsupported(format!(
-            "the program is {}, but this backend wants {}",
-            self.program.ir,
-            level.name()
+            "the program is {}, but this backend wants {name}",
+            self.program.ir
         )))
     }
 }

@@ -23,11 +23,7 @@ unsafe impl Sync for CDescription {}
 
 impl CDescription {
     pub(crate) fn new(safe: Description) -> Self {
-        let irs: Box<[_]> = safe
-            .irs
-            .iter()
-            .map(|v| FfxIrVersion { level: v.level.code(), major: v.major, minor: v.minor })
-            .collect();
+        let irs: Box<[FfxIrVersion]> = safe.irs.as_slice().into();
         let modes = texts(&safe.modes);
         let choices: Vec<_> = safe.options.iter().map(choices_of).collect();
         let specs: Box<[_]> = safe.options.iter().zip(&choices).map(|(o, c)| c_option(o, c)).collect();

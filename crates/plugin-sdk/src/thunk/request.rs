@@ -3,9 +3,7 @@
 use plugin_abi::table::read;
 use plugin_abi::{DLTensor, FfxCompileRequest, FfxNameValue, FfxProgram, FfxStr, Table};
 
-use crate::{
-    CompileRequest, Description, ErrorKind, IrVersion, Level, Options, PluginError, ProgramBytes, TensorView,
-};
+use crate::{CompileRequest, Description, ErrorKind, Options, PluginError, ProgramBytes, TensorView};
 
 /// Most entries of an array that the host may pass; keeps a wild count from becoming a wild read.
 const MAX_COUNT: usize = 1 << 24;
@@ -80,9 +78,7 @@ unsafe fn program<'a>(
 ) -> Result<ProgramBytes<'a>, PluginError> {
     // SAFETY: passed on.
     let program = unsafe { table(program)? };
-    let level = Level::from_code(program.ir.level)
-        .ok_or_else(|| PluginError::invalid(format!("unknown program level {}", program.ir.level)))?;
-    let ir = IrVersion { level, major: program.ir.major, minor: program.ir.minor };
+    let ir = program.ir;
     if !description.irs.iter().any(|own| own.reads(ir)) {
         let reads: Vec<_> = description.irs.iter().map(ToString::to_string).collect();
         return Err(PluginError::new(

@@ -1,0 +1,101 @@
+//! Golden layouts: size and offsets of every table on 64-bit targets. A changed line here is a break of the ABI and
+//! demands a new major; an appended one demands a new minor.
+#![cfg(target_pointer_width = "64")]
+
+use plugin_abi::{
+    DLManagedTensorVersioned, DLTensor, FfxCompileRequest, FfxDescription, FfxDeviceInfo, FfxError,
+    FfxExecutableInfo, FfxHost, FfxIrVersion, FfxMemoryEstimate, FfxNameValue, FfxOptionSpec, FfxPlugin,
+    FfxProgram, FfxRefusal, FfxStr, Table,
+};
+use std::mem::{offset_of, size_of};
+
+/// `Name size: field@offset+size …`
+fn layout<T: Table>() -> String {
+    let fields: Vec<_> = T::FIELDS.iter().map(|f| format!("{}@{}+{}", f.name, f.offset, f.size)).collect();
+    format!("{} {}: {}", T::NAME, size_of::<T>(), fields.join(" "))
+}
+
+const HEAD: &str = "struct_size@0+4 major@4+2 minor@6+2";
+
+fn check<T: Table>(golden: &str) {
+    let (name, fields) = golden.split_once(": ").unwrap();
+    assert_eq!(layout::<T>(), format!("{name}: {HEAD} {fields}"));
+}
+
+#[test]
+fn tables_have_their_golden_layout() {
+    check::<FfxError>("FfxError 2320: code@8+4 reserved@12+4 node@16+256 message@272+2048");
+    check::<FfxHost>("FfxHost 40: ctx@8+8 version@16+16 log@32+8");
+    check::<FfxOptionSpec>(
+        "FfxOptionSpec 80: kind@8+4 reserved@12+4 name@16+16 help@32+16 default_value@48+16 choices@64+8 n_choices@72+8",
+    );
+    check::<FfxDescription>(
+        "FfxDescription 104: name@8+16 version@24+16 summary@40+16 irs@56+8 n_irs@64+8 modes@72+8 n_modes@80+8 \
+         options@88+8 n_options@96+8",
+    );
+    check::<FfxDeviceInfo>(
+        "FfxDeviceInfo 72: device@8+8 name@16+16 unavailable_because@32+16 memory_bytes@48+8 attributes@56+8 \
+         n_attributes@64+8",
+    );
+    check::<FfxProgram>("FfxProgram 32: ir@8+8 bytes@16+8 n_bytes@24+8");
+    check::<FfxCompileRequest>(
+        "FfxCompileRequest 56: program@8+8 device@16+8 mode@24+16 options@40+8 n_options@48+8",
+    );
+    check::<FfxRefusal>("FfxRefusal 40: node@8+16 reason@24+16");
+    check::<FfxMemoryEstimate>("FfxMemoryEstimate 32: constant_bytes@8+8 peak_bytes@16+8 code_bytes@24+8");
+    check::<FfxExecutableInfo>("FfxExecutableInfo 32: n_inputs@8+8 n_outputs@16+8 n_constants@24+8");
+    check::<FfxPlugin>(
+        "FfxPlugin 96: ctx@8+8 describe@16+8 enumerate_devices@24+8 compile@32+8 executable_info@40+8 execute@48+8 \
+         executable_destroy@56+8 bind_constants@64+8 query_support@72+8 memory_estimate@80+8 get_extension@88+8",
+    );
+}
+
+/// A field that the list forgets would be read as null for ever: the listed fields must fill the struct.
+#[test]
+fn listed_fields_leave_no_gap() {
+    fn dense<T: Table>() {
+        let mut end = 0;
+        for field in T::FIELDS {
+            assert_eq!(field.offset, end, "{}::{}", T::NAME, field.name);
+            end = field.end();
+        }
+        assert_eq!(end, size_of::<T>(), "{}", T::NAME);
+    }
+    dense::<FfxError>();
+    dense::<FfxHost>();
+    dense::<FfxOptionSpec>();
+    dense::<FfxDescription>();
+    dense::<FfxDeviceInfo>();
+    dense::<FfxProgram>();
+    dense::<FfxCompileRequest>();
+    dense::<FfxRefusal>();
+    dense::<FfxMemoryEstimate>();
+    dense::<FfxExecutableInfo>();
+    dense::<FfxPlugin>();
+}
+
+#[test]
+fn frozen_pairs_and_dlpack_have_their_golden_layout() {
+    assert_eq!((size_of::<FfxStr>(), offset_of!(FfxStr, len)), (16, 8));
+    assert_eq!((size_of::<FfxNameValue>(), offset_of!(FfxNameValue, value)), (32, 16));
+    assert_eq!((size_of::<FfxIrVersion>(), offset_of!(FfxIrVersion, minor)), (8, 6));
+    let tensor = [
+        offset_of!(DLTensor, data),
+        offset_of!(DLTensor, device),
+        offset_of!(DLTensor, ndim),
+        offset_of!(DLTensor, dtype),
+        offset_of!(DLTensor, shape),
+        offset_of!(DLTensor, strides),
+        offset_of!(DLTensor, byte_offset),
+        size_of::<DLTensor>(),
+    ];
+    assert_eq!(tensor, [0, 8, 16, 20, 24, 32, 40, 48]);
+    let managed = [
+        offset_of!(DLManagedTensorVersioned, manager_ctx),
+        offset_of!(DLManagedTensorVersioned, deleter),
+        offset_of!(DLManagedTensorVersioned, flags),
+        offset_of!(DLManagedTensorVersioned, dl_tensor),
+        size_of::<DLManagedTensorVersioned>(),
+    ];
+    assert_eq!(managed, [8, 16, 24, 32, 80]);
+}
