@@ -36,7 +36,7 @@ impl Tensor {
     /// Address for writing, where the bytes are owned and no other tensor shares them. Valid until the tensor is
     /// moved into a shared place or dropped; the memory around the elements belongs to the tensor too.
     pub fn data_ptr_mut(&mut self) -> Option<*mut u8> {
-        let offset = self.offset * self.dtype.size() as isize;
+        let offset = self.offset.wrapping_mul(self.dtype.size() as isize);
         let base = self.storage.bytes_mut()?.as_mut_ptr();
         Some(base.wrapping_offset(offset))
     }

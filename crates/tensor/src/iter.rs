@@ -40,11 +40,12 @@ impl Iterator for Offsets {
         self.left -= 1;
         for d in (0..self.sizes.len()).rev() {
             self.index[d] += 1;
-            self.current += self.strides[d];
+            // Wrapping: a dimension of size 1 may have any stride, which is stepped over and taken back.
+            self.current = self.current.wrapping_add(self.strides[d]);
             if self.index[d] < self.sizes[d] {
                 break;
             }
-            self.current -= self.strides[d] * self.sizes[d] as isize;
+            self.current = self.current.wrapping_sub(self.strides[d].wrapping_mul(self.sizes[d] as isize));
             self.index[d] = 0;
         }
         Some(here)

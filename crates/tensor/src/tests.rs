@@ -1,3 +1,9 @@
-//! Unit tests of the crate, by theme.
+//! Unit tests of the crate, one file a theme.
 
-use crate::*;
+mod compare;
+mod construct;
+mod convert;
+mod files;
+mod foreign;
+mod formula;
+mod view;
