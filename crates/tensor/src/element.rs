@@ -62,7 +62,8 @@ pub unsafe trait Element:
 /// `cvttsd2si r64`: truncates; what does not fit is the smallest integer.
 #[inline(always)]
 pub(crate) fn trunc_i64(x: f64) -> i64 {
-    if x >= -9_223_372_036_854_775_808.0 && x < 9_223_372_036_854_775_808.0 { x as i64 } else { i64::MIN }
+    let fits = (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&x);
+    if fits { x as i64 } else { i64::MIN }
 }
 
 /// `cvttsd2si r32`.

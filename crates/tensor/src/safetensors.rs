@@ -67,6 +67,9 @@ pub struct SafetensorsFile {
     pub metadata: BTreeMap<String, String>,
 }
 
+/// Tensors in file order.
+type Entries<'a> = Vec<(&'a String, &'a Tensor)>;
+
 impl SafetensorsFile {
     /// Maps the file at `path`. The file must not be truncated while tensors of it live.
     pub fn open(path: impl AsRef<Path>) -> Result<SafetensorsFile, SafetensorsError> {
@@ -143,7 +146,7 @@ impl SafetensorsFile {
     }
 
     /// Length, JSON and padding, and the tensors in file order.
-    fn header(&self) -> Result<(Vec<u8>, Vec<(&String, &Tensor)>), SafetensorsError> {
+    fn header(&self) -> Result<(Vec<u8>, Entries<'_>), SafetensorsError> {
         let mut order: Vec<_> = self.tensors.iter().collect();
         order.sort_by_key(|(_, t)| std::cmp::Reverse(t.dtype().size()));
         let mut json = serde_json::Map::new();

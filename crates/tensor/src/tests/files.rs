@@ -109,7 +109,7 @@ fn hostile_headers_are_errors() {
 fn unaligned_tensors_are_copied() {
     // The header's length is odd, so the data starts at an odd address.
     let mut header = r#"{"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}"#.to_owned();
-    if header.len() % 2 == 0 {
+    if header.len().is_multiple_of(2) {
         header.push(' ');
     }
     let mut bytes = raw(&header, 0);
