@@ -11,6 +11,7 @@ mod error;
 mod foreign;
 pub mod formula;
 mod iter;
+pub mod linalg;
 pub mod safetensors;
 mod storage;
 mod tensor;

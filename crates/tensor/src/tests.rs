@@ -6,4 +6,5 @@ mod convert;
 mod files;
 mod foreign;
 mod formula;
+mod linalg;
 mod view;
