@@ -6,8 +6,11 @@
 
 mod arg;
 mod graph;
+mod readable;
 mod rewrite;
 mod symbol;
+pub mod text;
+pub mod verify;
 
 pub use arg::Arg;
 pub use graph::{
@@ -16,3 +19,5 @@ pub use graph::{
 };
 pub use rewrite::Uses;
 pub use symbol::{Symbol, SymbolBounds};
+pub use text::{TextError, TextProblem};
+pub use verify::{Dialect, Legality, VerifyError, verify, well_formed};

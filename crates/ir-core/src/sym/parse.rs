@@ -7,6 +7,9 @@ use super::{Atom, SymExpr, SymId};
 /// Deeper nesting than any real expression has; keeps hostile text off the stack.
 const MAX_DEPTH: u32 = 64;
 
+/// More terms than any real product has; `(s0 + s1)*(s0 + s1)*…` in hostile text grows without bound otherwise.
+const MAX_TERMS: usize = 1024;
+
 impl FromStr for SymExpr {
     type Err = String;
 
@@ -61,7 +64,11 @@ impl Parser<'_> {
             if self.eat("//") {
                 left = left.floor_div(&self.divisor()?);
             } else if self.eat("*") {
-                left = left * self.factor()?;
+                let right = self.factor()?;
+                if (left.terms().0.len() + 1) * (right.terms().0.len() + 1) > MAX_TERMS {
+                    return Err(format!("a product in a size expression has more than {MAX_TERMS} terms"));
+                }
+                left = left * right;
             } else if self.eat("%") {
                 left = left.modulo(&self.divisor()?);
             } else {

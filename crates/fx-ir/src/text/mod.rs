@@ -1,0 +1,163 @@
+//! The text form of graphs, `.fx`: printer, parser and the canonical form that a round trip gives.
+//!
+//! ```text
+//! fx 1.0
+//!
+//! graph "net" {
+//!   symbol s0 "batch" 2..=64 hint 8
+//!   %x: f32[s0, 3] = input "x"
+//!   %w: f32[3, 4] = parameter "fc.weight"
+//!
+//!   %mm: f32[s0, 4] = aten.mm.default(%x, %w) from fc:linear:"net.py:12"
+//!   %max: f32[s0], %argmax: i64[s0] = aten.max.dim(%mm, 1, false)
+//!   return %max
+//!   return buffer "peak" = %mm
+//! }
+//! ```
+//!
+//! Line ends are white space, `#` starts a comment. The grammar, in the order of a graph's body:
+//!
+//! - `symbol s<n> "name" <min>..[=<max>] [hint <n>] [unbacked]`, numbered from 0.
+//! - `subgraph g<n> "name" { body }`, numbered from 0; an argument names it `&g0`.
+//! - `%value: type = input|parameter|buffer|buffer transient|constant "outside name"`.
+//! - `[%value: type, …] = target(argument, …) [from module[:function[:"source"]]]`; no value, no `=`.
+//! - `return [kind] argument`: kinds are `loss`, `saved`, and with `"name" =`: `buffer`, `input`,
+//!   `parameter_gradient`, `input_gradient`.
+//!
+//! Types are `f32[2, s0]{strides}+offset@device` (as [`ir_core::TensorMeta`] prints), `int(s0 + 1)`, `float`, `bool`,
+//! `none`. Arguments are `none`, `%value`, size expressions, `0.5`, `true`, `complex(1.0, -2.0)`, `"text"`, dtypes
+//! (`f32`), `@device`, `strided`/`sparse`/`other_layout`, `contiguous`/`preserve`/`channels_last`/`channels_last_3d`,
+//! lists `[…]`. A name that is not letters, digits, `_` and `.` stands in quotes.
+//!
+//! What the form does not hold is what nothing reaches: nodes that are not in `order`, their values, unused origins.
+//! Loop variables and kernel values (`i0`, `v0`) are no sizes of a graph and do not read back.
+
+mod canonical;
+mod cursor;
+mod names;
+mod parse;
+mod print;
+mod words;
+
+use std::fmt;
+use std::str::FromStr;
+
+use ir_core::TensorMeta;
+use thiserror::Error;
+
+use crate::Graph;
+
+pub(crate) use names::Names;
+pub(crate) use print::{arg_text, type_text};
+
+/// Version of the text form that [`print()`] writes. A reader takes the same major and no newer minor.
+pub const TEXT_VERSION: (u32, u32) = (1, 0);
+
+/// Deepest nesting of lists and subgraphs that the parser follows; more than any real graph has.
+pub const MAX_DEPTH: usize = 64;
+
+/// Longest text that the parser takes, in bytes; the largest known model prints to some 3 MB.
+pub const MAX_BYTES: usize = 1 << 28;
+
+/// A text that is no graph: where, and what stands wrong there.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{line}:{column}: {problem}")]
+pub struct TextError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// What is wrong.
+    pub problem: TextProblem,
+}
+
+/// What is wrong with a text.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TextProblem {
+    /// Something else was expected here.
+    #[error("expected {what}, found {found}")]
+    Expected {
+        /// What the grammar takes here.
+        what: String,
+        /// The text that stands here.
+        found: String,
+    },
+    /// The header's version is not one that this reader takes.
+    #[error("this reader takes `fx {}.x` up to `fx {}.{}`, not `fx {found}`: write the file again with this version", TEXT_VERSION.0, TEXT_VERSION.0, TEXT_VERSION.1)]
+    Version {
+        /// The version in the header.
+        found: String,
+    },
+    /// Lists or subgraphs are nested too deeply.
+    #[error("nested more than {MAX_DEPTH} deep")]
+    TooDeep,
+    /// The text, or one expression in it, is too long.
+    #[error("{what} is longer than {limit} bytes")]
+    TooLong {
+        /// What is too long.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// A value is read before a node gives it.
+    #[error("value `%{0}` is not defined above: define it first, or correct the name")]
+    UnknownValue(String),
+    /// Two nodes give a value of the same name.
+    #[error("value `%{0}` is defined twice: rename one")]
+    DuplicateValue(String),
+    /// Symbols or subgraphs are not numbered in order.
+    #[error("expected number {expected} next, found {found}: number from 0 without gaps")]
+    OutOfOrder {
+        /// The next number.
+        expected: usize,
+        /// The number that stands here.
+        found: u32,
+    },
+    /// A size expression or a device does not parse.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+/// The text form of `graph`, with the version header. Names of values are made unique.
+pub fn print(graph: &Graph) -> String {
+    let mut out = format!("fx {}.{}\n\n", TEXT_VERSION.0, TEXT_VERSION.1);
+    print::graph(graph, &mut out);
+    out
+}
+
+/// Reads a graph from its text form. Checks the grammar and that names are defined; run
+/// [`verify`](crate::verify()) for the rest.
+///
+/// # Errors
+/// The first place that is not the grammar's, with line and column.
+pub fn parse(text: &str) -> Result<Graph, TextError> {
+    parse::document(text)
+}
+
+/// Reads what [`TensorMeta`]'s `Display` prints: `f32[2, s0]{1, 2}+4@cuda:0`.
+///
+/// # Errors
+/// The first place that is not the grammar's, with line and column.
+pub fn parse_meta(text: &str) -> Result<TensorMeta, TextError> {
+    parse::lone_meta(text)
+}
+
+/// The graph as a round trip through text gives it: nodes and values renumbered in execution order, unreachable ones
+/// gone, names unique, equal origins merged.
+pub fn canonical(graph: &Graph) -> Graph {
+    canonical::graph(graph)
+}
+
+impl fmt::Display for Graph {
+    /// The text form, see [`crate::text`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&print(self))
+    }
+}
+
+impl FromStr for Graph {
+    type Err = TextError;
+    fn from_str(text: &str) -> Result<Graph, TextError> {
+        parse(text)
+    }
+}

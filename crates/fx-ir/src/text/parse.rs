@@ -1,0 +1,428 @@
+//! Reads the text form: one function a construct of the grammar in the module's header. Depth and length are bounded,
+//! every failure is a [`TextError`] with its place.
+
+use ir_core::{DType, Device, EntityId, Origin, Scalar, Shape, SymExpr, TensorMeta, contiguous_strides};
+use rustc_hash::FxHashMap;
+
+use super::cursor::Cursor;
+use super::words::{INPUTS, LAYOUTS, MEMORY_FORMATS, value_of};
+use super::{MAX_BYTES, MAX_DEPTH, TEXT_VERSION, TextError, TextProblem};
+use crate::{
+    Arg, Graph, InputKind, Node, NodeKind, OriginId, Output, OutputKind, SubgraphId, Symbol, Value, ValueId,
+    ValueType,
+};
+
+type Result<T> = std::result::Result<T, TextError>;
+
+/// The whole text of a file.
+pub(super) fn document(text: &str) -> Result<Graph> {
+    let mut cursor = Cursor::new(text);
+    if text.len() > MAX_BYTES {
+        return Err(cursor.error_at(0, TextProblem::TooLong { what: "the text", limit: MAX_BYTES }));
+    }
+    header(&mut cursor)?;
+    if !cursor.eat_word("graph") {
+        return Err(cursor.expected("`graph \"name\" {`"));
+    }
+    let name = cursor.quoted("the graph's name")?;
+    let graph = body(&mut cursor, name, 0)?;
+    if cursor.at_end() { Ok(graph) } else { Err(cursor.expected("the end of the text")) }
+}
+
+/// A meta alone.
+pub(super) fn lone_meta(text: &str) -> Result<TensorMeta> {
+    let mut cursor = Cursor::new(text);
+    let meta = match value_type(&mut cursor)? {
+        ValueType::Tensor(meta) => meta,
+        _ => {
+            cursor.reset(0);
+            return Err(cursor.expected("a tensor such as `f32[2, s0]`"));
+        }
+    };
+    if cursor.at_end() { Ok(meta) } else { Err(cursor.expected("the end of the text")) }
+}
+
+/// `fx 1.0`
+fn header(cursor: &mut Cursor<'_>) -> Result<()> {
+    if !cursor.eat_word("fx") {
+        return Err(cursor.expected("the header `fx 1.0`"));
+    }
+    let mark = cursor.mark();
+    let version = cursor.word();
+    let parts: Option<(u32, u32)> =
+        version.split_once('.').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    match parts {
+        Some((major, minor)) if major == TEXT_VERSION.0 && minor <= TEXT_VERSION.1 => Ok(()),
+        Some(_) => Err(cursor.error_at(mark, TextProblem::Version { found: version.to_string() })),
+        None => {
+            cursor.reset(mark);
+            Err(cursor.expected("a version such as `1.0`"))
+        }
+    }
+}
+
+/// A graph under construction and what its names mean.
+struct Body {
+    graph: Graph,
+    values: FxHashMap<String, ValueId>,
+    origins: FxHashMap<Origin, OriginId>,
+}
+
+fn body(cursor: &mut Cursor<'_>, name: String, depth: usize) -> Result<Graph> {
+    if depth > MAX_DEPTH {
+        let mark = cursor.mark();
+        return Err(cursor.error_at(mark, TextProblem::TooDeep));
+    }
+    cursor.expect("{")?;
+    let graph = Graph::new(name);
+    let mut body = Body {
+        graph,
+        values: FxHashMap::default(),
+        origins: FxHashMap::from_iter([(Origin::default(), OriginId(0))]),
+    };
+    while !cursor.eat("}") {
+        statement(cursor, &mut body, depth)?;
+    }
+    Ok(body.graph)
+}
+
+fn statement(cursor: &mut Cursor<'_>, body: &mut Body, depth: usize) -> Result<()> {
+    if cursor.eat_word("symbol") {
+        return symbol(cursor, body);
+    }
+    if cursor.eat_word("subgraph") {
+        return subgraph(cursor, body, depth);
+    }
+    if cursor.eat_word("return") {
+        let output = output(cursor, body)?;
+        body.graph.outputs.push(output);
+        return Ok(());
+    }
+    node(cursor, body)
+}
+
+/// A number after `prefix` that must be the next of its table.
+fn next_number(cursor: &mut Cursor<'_>, prefix: &str, expected: usize) -> Result<()> {
+    let mark = cursor.mark();
+    let number = numbered(cursor, prefix)?;
+    if number as usize == expected {
+        return Ok(());
+    }
+    Err(cursor.error_at(mark, TextProblem::OutOfOrder { expected, found: number }))
+}
+
+/// `s0`, `g3`.
+fn numbered(cursor: &mut Cursor<'_>, prefix: &str) -> Result<u32> {
+    let mark = cursor.mark();
+    let number = cursor.word().strip_prefix(prefix).and_then(|n| n.parse().ok());
+    number.ok_or_else(|| {
+        cursor.reset(mark);
+        cursor.expected(&format!("`{prefix}` and a number"))
+    })
+}
+
+/// `s0 "batch" 2..=64 hint 8 unbacked`
+fn symbol(cursor: &mut Cursor<'_>, body: &mut Body) -> Result<()> {
+    next_number(cursor, "s", body.graph.symbols.len())?;
+    let name = cursor.quoted("the symbol's name")?;
+    let min = cursor.integer("the smallest value")?;
+    cursor.expect("..")?;
+    let max = if cursor.eat("=") { Some(cursor.integer("the largest value")?) } else { None };
+    let hint = if cursor.eat_word("hint") { Some(cursor.integer("the hint")?) } else { None };
+    let unbacked = cursor.eat_word("unbacked");
+    body.graph.add_symbol(Symbol { name, min, max, hint, unbacked });
+    Ok(())
+}
+
+/// `g0 "name" { … }`
+fn subgraph(cursor: &mut Cursor<'_>, outer: &mut Body, depth: usize) -> Result<()> {
+    next_number(cursor, "g", outer.graph.subgraphs.len())?;
+    let name = cursor.quoted("the subgraph's name")?;
+    let sub = body(cursor, name, depth + 1)?;
+    outer.graph.subgraphs.push(sub);
+    Ok(())
+}
+
+/// `%a: f32[2], %b: i64[2] = target(arguments) from origin`
+fn node(cursor: &mut Cursor<'_>, body: &mut Body) -> Result<()> {
+    let def = body.graph.nodes.next_id();
+    let mut declared = Vec::new();
+    while cursor.eat("%") {
+        let mark = cursor.mark();
+        let name = cursor.name("a value's name")?;
+        cursor.expect(":")?;
+        let ty = value_type(cursor)?;
+        declared.push((mark, Value { name, ty, def }));
+        if !cursor.eat(",") {
+            break;
+        }
+    }
+    if !declared.is_empty() {
+        cursor.expect("=")?;
+    }
+    let kind = node_kind(cursor, body, declared.len())?;
+    let origin = origin(cursor, body)?;
+    let mut node = Node { kind, outputs: Default::default(), origin };
+    for (mark, value) in declared {
+        let name = value.name.clone();
+        let id = body.graph.values.push(value);
+        node.outputs.push(id);
+        if body.values.insert(name.clone(), id).is_some() {
+            return Err(cursor.error_at(mark, TextProblem::DuplicateValue(name)));
+        }
+    }
+    body.graph.nodes.push(node);
+    body.graph.order.push(def);
+    Ok(())
+}
+
+/// A placeholder's kind and name, or a call.
+fn node_kind(cursor: &mut Cursor<'_>, body: &Body, declared: usize) -> Result<NodeKind> {
+    let target = match cursor.peek() {
+        Some('}' | '(' | ')' | ']' | '=' | ',') | None => return Err(cursor.expected("a statement or `}`")),
+        _ => cursor.name("an operator's name")?,
+    };
+    if cursor.eat("(") {
+        let mut args = Vec::new();
+        list(cursor, body, ")", 0, &mut args)?;
+        return Ok(NodeKind::Call { target, args });
+    }
+    let Some(mut kind) = value_of(INPUTS, &target).filter(|_| declared == 1) else {
+        return Err(cursor.expected(&format!("`(` after `{target}`")));
+    };
+    if matches!(kind, InputKind::Buffer { .. }) && cursor.eat_word("transient") {
+        kind = InputKind::Buffer { persistent: false };
+    }
+    let name = cursor.quoted("the input's name")?;
+    Ok(NodeKind::Placeholder { kind, name })
+}
+
+/// ` from module:function:"source"`
+fn origin(cursor: &mut Cursor<'_>, body: &mut Body) -> Result<OriginId> {
+    if !cursor.eat_word("from") {
+        return Ok(OriginId(0));
+    }
+    let part = |cursor: &mut Cursor<'_>| match cursor.peek() {
+        Some(':') => Ok(String::new()),
+        _ => cursor.name("the origin's module, function or source"),
+    };
+    let mut origin = Origin { module: part(cursor)?, ..Origin::default() };
+    if cursor.eat(":") {
+        origin.function = part(cursor)?;
+    }
+    if cursor.eat(":") {
+        origin.source = Some(cursor.quoted("the source line")?);
+    }
+    if let Some(&id) = body.origins.get(&origin) {
+        return Ok(id);
+    }
+    let id = body.graph.origins.push(origin.clone());
+    body.origins.insert(origin, id);
+    Ok(id)
+}
+
+/// `%x`, `loss %l`, `buffer "name" = %x`
+fn output(cursor: &mut Cursor<'_>, body: &Body) -> Result<Output> {
+    let mark = cursor.mark();
+    let word = cursor.word();
+    let named: Option<fn(String) -> OutputKind> = match word {
+        "buffer" => Some(OutputKind::BufferMutation),
+        "input" => Some(OutputKind::InputMutation),
+        "parameter_gradient" => Some(OutputKind::ParameterGradient),
+        "input_gradient" => Some(OutputKind::InputGradient),
+        _ => None,
+    };
+    let kind = match (named, word) {
+        (Some(make), _) => {
+            let name = cursor.quoted("the name of what is written")?;
+            cursor.expect("=")?;
+            make(name)
+        }
+        (None, "loss") => OutputKind::Loss,
+        (None, "saved") => OutputKind::Saved,
+        (None, _) => {
+            cursor.reset(mark);
+            OutputKind::User
+        }
+    };
+    Ok(Output { kind, arg: arg(cursor, body, 0)? })
+}
+
+/// `f32[2, s0]{1, 2}+4@cuda:0`, `int(s0)`, `float`, `bool`, `none`
+fn value_type(cursor: &mut Cursor<'_>) -> Result<ValueType> {
+    let mark = cursor.mark();
+    let word = cursor.word();
+    if cursor.eat("[") {
+        let dtype = word.parse::<DType>().map_err(|e| cursor.error_at(mark, TextProblem::Malformed(e)))?;
+        return meta(cursor, dtype).map(ValueType::Tensor);
+    }
+    match word {
+        "int" => {
+            cursor.expect("(")?;
+            let value = size(cursor)?;
+            cursor.expect(")").map(|()| ValueType::Int(value))
+        }
+        "float" => Ok(ValueType::Float),
+        "bool" => Ok(ValueType::Bool),
+        "none" => Ok(ValueType::None),
+        _ => {
+            cursor.reset(mark);
+            Err(cursor.expected("a type: `f32[2, s0]`, `int(s0)`, `float`, `bool` or `none`"))
+        }
+    }
+}
+
+/// The rest of a meta after `dtype[`.
+fn meta(cursor: &mut Cursor<'_>, dtype: DType) -> Result<TensorMeta> {
+    let sizes = sizes(cursor, "]")?;
+    let strides = if cursor.eat("{") { sizes_of_strides(cursor)? } else { contiguous_strides(&sizes) };
+    let offset = if cursor.eat("+") { size(cursor)? } else { SymExpr::ZERO };
+    let device = if cursor.eat("@") { device(cursor)? } else { Device::CPU };
+    Ok(TensorMeta { dtype, device, sizes, strides, offset })
+}
+
+fn sizes_of_strides(cursor: &mut Cursor<'_>) -> Result<Shape> {
+    sizes(cursor, "}")
+}
+
+fn sizes(cursor: &mut Cursor<'_>, close: &str) -> Result<Shape> {
+    let mut sizes = Shape::new();
+    if cursor.eat(close) {
+        return Ok(sizes);
+    }
+    loop {
+        sizes.push(size(cursor)?);
+        if !cursor.eat(",") {
+            return cursor.expect(close).map(|()| sizes);
+        }
+    }
+}
+
+/// A size expression.
+fn size(cursor: &mut Cursor<'_>) -> Result<SymExpr> {
+    let mark = cursor.mark();
+    let raw = cursor.raw()?;
+    size_of(raw).map_err(|e| cursor.error_at(mark, TextProblem::Malformed(e)))
+}
+
+fn size_of(raw: &str) -> std::result::Result<SymExpr, String> {
+    // `i64::MIN` is a number although its magnitude is not.
+    let expr = raw.parse::<i64>().map(SymExpr::from_i64).or_else(|_| raw.parse::<SymExpr>())?;
+    if expr.any_leaf(|leaf| matches!(leaf, ir_core::Atom::Loop(_) | ir_core::Atom::Value(_))) {
+        return Err(format!("`{raw}` is not a size: only symbols such as `s0` and numbers are"));
+    }
+    Ok(expr)
+}
+
+fn device(cursor: &mut Cursor<'_>) -> Result<Device> {
+    let mark = cursor.mark();
+    let text = cursor.take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | ':'));
+    text.parse().map_err(|e| cursor.error_at(mark, TextProblem::Malformed(e)))
+}
+
+/// Arguments up to `close`.
+fn list(cursor: &mut Cursor<'_>, body: &Body, close: &str, depth: usize, out: &mut Vec<Arg>) -> Result<()> {
+    if cursor.eat(close) {
+        return Ok(());
+    }
+    loop {
+        out.push(arg(cursor, body, depth)?);
+        if !cursor.eat(",") {
+            return cursor.expect(close);
+        }
+    }
+}
+
+fn arg(cursor: &mut Cursor<'_>, body: &Body, depth: usize) -> Result<Arg> {
+    let mark = cursor.mark();
+    if depth > MAX_DEPTH {
+        return Err(cursor.error_at(mark, TextProblem::TooDeep));
+    }
+    match cursor.peek() {
+        Some('%') => {
+            cursor.expect("%")?;
+            let name = cursor.name("a value's name")?;
+            let value = body.values.get(&name).copied();
+            value.map(Arg::Value).ok_or_else(|| cursor.error_at(mark, TextProblem::UnknownValue(name)))
+        }
+        Some('[') => {
+            cursor.expect("[")?;
+            let mut items = Vec::new();
+            list(cursor, body, "]", depth + 1, &mut items)?;
+            Ok(Arg::List(items))
+        }
+        Some('"') => Ok(Arg::Str(cursor.quoted("a text")?.into())),
+        Some('@') => {
+            cursor.expect("@")?;
+            device(cursor).map(Arg::Device)
+        }
+        Some('&') => {
+            cursor.expect("&")?;
+            let number = numbered(cursor, "g")? as usize;
+            Ok(Arg::Graph(SubgraphId::from_index(number)))
+        }
+        Some(c) if c.is_ascii_alphabetic() => match keyword(cursor)? {
+            Some(arg) => Ok(arg),
+            None => {
+                cursor.reset(mark);
+                number(cursor)
+            }
+        },
+        _ => number(cursor),
+    }
+}
+
+/// An argument that is a word, or `None` where the word begins an expression.
+fn keyword(cursor: &mut Cursor<'_>) -> Result<Option<Arg>> {
+    let word = cursor.word();
+    Ok(Some(match word {
+        "none" => Arg::None,
+        "true" => Arg::from(true),
+        "false" => Arg::from(false),
+        "complex" => {
+            cursor.expect("(")?;
+            let re = float(cursor)?;
+            cursor.expect(",")?;
+            let im = float(cursor)?;
+            cursor.expect(")")?;
+            Arg::Scalar(Scalar::Complex(re, im))
+        }
+        _ => {
+            let dtype = DType::ALL.iter().find(|d| d.name() == word).map(|&d| Arg::DType(d));
+            let layout = value_of(LAYOUTS, word).map(Arg::Layout);
+            return Ok(dtype.or(layout).or(value_of(MEMORY_FORMATS, word).map(Arg::MemoryFormat)));
+        }
+    }))
+}
+
+/// A float or a size expression.
+fn number(cursor: &mut Cursor<'_>) -> Result<Arg> {
+    let mark = cursor.mark();
+    let raw = cursor.raw()?;
+    if let Some(x) = float_of(raw) {
+        return Ok(Arg::Scalar(Scalar::Float(x)));
+    }
+    if raw.is_empty() {
+        return Err(cursor.expected("an argument"));
+    }
+    size_of(raw).map(Arg::Int).map_err(|e| cursor.error_at(mark, TextProblem::Malformed(e)))
+}
+
+fn float(cursor: &mut Cursor<'_>) -> Result<f64> {
+    let mark = cursor.mark();
+    let raw = cursor.raw()?;
+    float_of(raw).ok_or_else(|| {
+        cursor.reset(mark);
+        cursor.expected("a float such as `0.5`")
+    })
+}
+
+/// A float always has a point, an exponent or a name, so it is never taken for an integer.
+fn float_of(raw: &str) -> Option<f64> {
+    if let Some(bits) = raw.strip_prefix("nan(0x").and_then(|r| r.strip_suffix(')')) {
+        return u64::from_str_radix(bits, 16).ok().map(f64::from_bits).filter(|x| x.is_nan());
+    }
+    let named = matches!(raw, "inf" | "-inf" | "NaN");
+    let shaped = raw.contains(['.', 'e']) && raw.contains(|c: char| c.is_ascii_digit());
+    if named || shaped { raw.parse().ok() } else { None }
+}
