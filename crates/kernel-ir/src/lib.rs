@@ -10,6 +10,7 @@ mod kernel;
 mod plan;
 mod program;
 mod scalar_op;
+mod text;
 mod wire;
 
 pub use body::{AccId, BufId, Inst, InstKind, ReduceOp, StoreMode, Val};
