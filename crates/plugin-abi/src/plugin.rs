@@ -335,7 +335,7 @@ pub struct FfxPlugin {
     pub executable_destroy: Option<FfxExecutableDestroy>,
     /// Optional: null means that programs with constants are not taken. Names and pointers to tensors are borrowed for
     /// the call, the memory that the tensors point to until the executable is destroyed or bound again. Replaces every
-    /// earlier binding.
+    /// earlier binding; after an error nothing is bound.
     pub bind_constants: Option<FfxBindConstants>,
     /// Optional: null means that `compile` is the only judge. Calls the sink once per node refused.
     pub query_support: Option<FfxQuerySupport>,

@@ -1,1 +1,61 @@
-//! Registry of backends: built-ins by inventory, others by manifest and libloading.
+//! The registry of backends: built-ins that register through `inventory`, libraries found by manifest, and a library
+//! named by its path. Everything that crosses to a plugin crosses here.
+//!
+//! What this is not: a compiler (it passes programs on as bytes) and not a device runtime. It does not know fx-ir: host-
+//! side backends that take whole graphs register a [`GraphBackend`], whose factory only the facade understands.
+//!
+//! - [`Registry`]: finds backends by name and lists them with reasons. Start here.
+//! - [`manifest`], [`SearchPath`]: what is found where, and the checks before anything is loaded.
+//! - [`LoadedBackend`], [`LoadedExecutable`]: safe handles over the plugin's table.
+//! - [`HostError`]: what can go wrong, and what to do.
+//!
+//! ```no_run
+//! use plugin_host::{CompileArgs, Registry};
+//! # fn main() -> Result<(), plugin_host::HostError> {
+//! # let (ir, bytes) = (plugin_host::IrVersion::kernel_ir(1, 0), vec![]);
+//! let registry = Registry::from_env();
+//! for backend in registry.list_backends() {
+//!     println!("{}: {}", backend.name, backend.unavailable_because.as_deref().unwrap_or("ready"));
+//! }
+//! let cpu = registry.load("cpu")?;
+//! let executable = cpu.compile(&CompileArgs::new(ir, &bytes))?;
+//! # Ok(()) }
+//! ```
+
+mod backend;
+mod discovery;
+mod error;
+mod executable;
+mod handshake;
+mod host_table;
+mod info;
+mod library;
+pub mod manifest;
+mod permissions;
+mod read;
+mod registry;
+mod suggest;
+mod tensors;
+
+pub use backend::{CompileArgs, LoadedBackend};
+pub use discovery::{Folder, PATH_VARIABLE, SearchPath};
+pub use error::{HostError, PluginFailure};
+pub use executable::LoadedExecutable;
+pub use info::{
+    BackendInfo, BackendKind, DeviceInfo, MemoryEstimate, OptionInfo, OptionKind, Refusal, Source,
+};
+pub use manifest::{Manifest, target_triple};
+pub use registry::{BuiltinPlugin, GraphBackend, Registry, Resolved};
+pub use suggest::nearest;
+
+/// Declares what `inventory::submit!` needs, so that a crate that registers a backend need not depend on it.
+pub use inventory;
+/// Device type and ordinal in DLPack's numbering.
+pub use plugin_abi::DLDevice as DeviceId;
+/// A program form: level, major, minor.
+pub use plugin_abi::FfxIrVersion as IrVersion;
+/// DLPack's device types.
+pub use plugin_abi::dlpack;
+
+/// The kernel-ir that this host writes.
+pub const KERNEL_IR: IrVersion = IrVersion::kernel_ir(kernel_ir::IR_MAJOR, kernel_ir::IR_MINOR);

@@ -87,6 +87,10 @@ pub use plugin_abi::FfxIrVersion as IrVersion;
 /// DLPack's device types (`DL_CPU`, `DL_CUDA`, …) and more.
 pub use plugin_abi::dlpack;
 
+/// The kernel-ir that [`CompileRequest::kernels`] decodes: what a device backend says that it
+/// [reads](Description::reads).
+pub const KERNEL_IR: IrVersion = IrVersion::kernel_ir(kernel_ir::IR_MAJOR, kernel_ir::IR_MINOR);
+
 /// Names that [`export_plugin!`] expands to; not for direct use.
 #[doc(hidden)]
 pub mod __private {

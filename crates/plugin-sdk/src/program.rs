@@ -2,7 +2,7 @@
 
 use plugin_abi::{DLDevice, FFX_LEVEL_FX_IR, FFX_LEVEL_KERNEL_IR, FfxIrVersion};
 
-use crate::{Options, PluginError};
+use crate::{ErrorKind, Options, PluginError};
 
 /// A program as bytes; its version was checked against the backend's description.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +27,17 @@ pub struct CompileRequest<'a> {
 }
 
 impl<'a> CompileRequest<'a> {
+    /// The kernel-ir program, decoded; an error for a program of another level, version or with damaged bytes.
+    pub fn kernels(&self) -> Result<kernel_ir::Program, PluginError> {
+        kernel_ir::Program::from_bytes(self.kernel_ir_bytes()?).map_err(|e| {
+            let kind = match e {
+                kernel_ir::WireError::Version { .. } => ErrorKind::Incompatible,
+                _ => ErrorKind::InvalidArgument,
+            };
+            PluginError::new(kind, e.to_string())
+        })
+    }
+
     /// The bytes of a kernel-ir program; an error for a program of another level.
     pub fn kernel_ir_bytes(&self) -> Result<&'a [u8], PluginError> {
         self.bytes_of(FFX_LEVEL_KERNEL_IR, "kernel-ir")

@@ -1,0 +1,8 @@
+//! Hands the target triple to the crate: manifests name the triple of their library, and `std` does not know its own.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    if let Ok(target) = std::env::var("TARGET") {
+        println!("cargo::rustc-env=FFX_TARGET={target}");
+    }
+}

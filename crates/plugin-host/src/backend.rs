@@ -1,0 +1,281 @@
+//! A loaded plugin as a safe handle: description, devices, and the calls that take a program.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use plugin_abi::{
+    DLDevice, FfxCompileRequest, FfxEntry, FfxIrVersion, FfxMemoryEstimate, FfxNameValue, FfxProgram,
+    FfxRefusal, FfxStr, Head,
+};
+
+use crate::handshake::{self, Slots, call};
+use crate::read::{Described, refusal};
+use crate::{
+    BackendInfo, BackendKind, DeviceInfo, HostError, LoadedExecutable, MemoryEstimate, OptionInfo, Refusal,
+    Source, nearest,
+};
+
+/// What to compile and how.
+#[derive(Clone, Copy, Debug)]
+pub struct CompileArgs<'a> {
+    /// Form of the bytes.
+    pub ir: FfxIrVersion,
+    /// The program.
+    pub bytes: &'a [u8],
+    /// Device to compile for; `None` is the first usable one.
+    pub device: Option<DLDevice>,
+    /// Mode; empty is `default`.
+    pub mode: &'a str,
+    /// Options by name, values as text.
+    pub options: &'a [(&'a str, &'a str)],
+}
+
+impl<'a> CompileArgs<'a> {
+    /// A program for the first usable device, in default mode, without options.
+    pub fn new(ir: FfxIrVersion, bytes: &'a [u8]) -> Self {
+        Self { ir, bytes, device: None, mode: "", options: &[] }
+    }
+    /// Sets the device.
+    pub fn device(mut self, device: DLDevice) -> Self {
+        self.device = Some(device);
+        self
+    }
+    /// Sets the mode.
+    pub fn mode(mut self, mode: &'a str) -> Self {
+        self.mode = mode;
+        self
+    }
+    /// Sets the options.
+    pub fn options(mut self, options: &'a [(&'a str, &'a str)]) -> Self {
+        self.options = options;
+        self
+    }
+}
+
+/// A plugin that passed the handshake. Cloning shares it.
+#[derive(Clone)]
+pub struct LoadedBackend(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) slots: Slots,
+    pub(crate) described: Described,
+    source: Source,
+}
+
+impl std::fmt::Debug for LoadedBackend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LoadedBackend({} from {})", self.name(), self.0.source)
+    }
+}
+
+impl LoadedBackend {
+    /// Enters a plugin. `name` is the name that it is registered under: the description must say the same one; `None`
+    /// takes the description's.
+    ///
+    /// # Safety
+    /// `entry` is the entry function of a plugin that keeps the ABI's contract.
+    pub(crate) unsafe fn enter(
+        entry: FfxEntry,
+        name: Option<&str>,
+        source: Source,
+    ) -> Result<Self, HostError> {
+        let shown = name.map_or_else(|| source.to_string(), str::to_owned);
+        // SAFETY: passed on.
+        let (slots, described) = unsafe { handshake::shake(entry, &shown) }?;
+        if let Some(name) = name.filter(|&n| n != described.name) {
+            let reason = format!("it calls itself `{}`, but is registered as `{name}`", described.name);
+            return Err(HostError::handshake(name, reason));
+        }
+        Ok(Self(Arc::new(Inner { slots, described, source })))
+    }
+
+    /// Name.
+    pub fn name(&self) -> &str {
+        &self.0.described.name
+    }
+    /// Version of the plugin itself.
+    pub fn version(&self) -> &str {
+        &self.0.described.version
+    }
+    /// Program forms that it reads.
+    pub fn reads(&self) -> &[FfxIrVersion] {
+        &self.0.described.reads
+    }
+    /// Compile modes, `default` first.
+    pub fn modes(&self) -> &[String] {
+        &self.0.described.modes
+    }
+    /// Options of `compile`.
+    pub fn options(&self) -> &[OptionInfo] {
+        &self.0.described.options
+    }
+    /// Its devices, asked anew: unusable ones say why.
+    pub fn devices(&self) -> Result<Vec<DeviceInfo>, HostError> {
+        handshake::devices(&self.0.slots, self.name())
+    }
+
+    /// Everything for a listing. Never fails: what cannot be asked becomes the reason.
+    pub fn info(&self) -> BackendInfo {
+        let d = &self.0.described;
+        let (devices, unavailable_because) = match self.devices() {
+            Ok(devices) => {
+                let reason = no_usable(&devices);
+                (devices, reason)
+            }
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        BackendInfo {
+            version: d.version.clone(),
+            summary: d.summary.clone(),
+            devices,
+            modes: d.modes.clone(),
+            options: d.options.clone(),
+            reads: d.reads.clone(),
+            unavailable_because,
+            ..BackendInfo::new(self.name(), self.0.source.clone(), BackendKind::Plugin)
+        }
+    }
+
+    /// Compiles a program. May be called from many threads at once.
+    ///
+    /// # Errors
+    /// Program form, mode or option that the backend does not take (with near names); no usable device; the plugin's
+    /// own error.
+    pub fn compile(&self, args: &CompileArgs<'_>) -> Result<LoadedExecutable, HostError> {
+        let mut executable = std::ptr::null_mut();
+        self.with_request(args, |request| {
+            call(self.name(), "compile", |error| {
+                // SAFETY: the request and what it points to, the place and the error struct live through the call.
+                unsafe { (self.0.slots.compile)(self.0.slots.ctx, request, &mut executable, error) }
+            })
+        })?;
+        // SAFETY: a successful `compile` hands over an executable of this plugin.
+        unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable) }
+    }
+
+    /// The nodes of a program that the backend refuses, with reasons. A backend without this function refuses none:
+    /// only `compile` tells.
+    pub fn query_support(&self, args: &CompileArgs<'_>) -> Result<Vec<Refusal>, HostError> {
+        type Collected = Vec<Result<Refusal, String>>;
+        unsafe extern "C" fn sink(user: *mut c_void, info: *const FfxRefusal) {
+            // SAFETY: `user` is the vector below, lent for the call; `info` is the plugin's, checked while it is read.
+            unsafe { (*user.cast::<Collected>()).push(refusal(info)) }
+        }
+        let Some(query) = self.0.slots.query_support else { return Ok(Vec::new()) };
+        let mut found = Collected::new();
+        self.with_request(args, |request| {
+            call(self.name(), "query_support", |error| {
+                // SAFETY: everything lent lives through the call.
+                unsafe { query(self.0.slots.ctx, request, sink, (&raw mut found).cast(), error) }
+            })
+        })?;
+        found.into_iter().collect::<Result<_, _>>().map_err(|r| HostError::handshake(self.name(), r))
+    }
+
+    /// Device memory that a program will need; `None` where the backend does not say.
+    pub fn memory_estimate(&self, args: &CompileArgs<'_>) -> Result<Option<MemoryEstimate>, HostError> {
+        let Some(estimate) = self.0.slots.memory_estimate else { return Ok(None) };
+        let head = Head::of::<FfxMemoryEstimate>();
+        let mut out = FfxMemoryEstimate { head, constant_bytes: 0, peak_bytes: 0, code_bytes: 0 };
+        let answer = self.with_request(args, |request| {
+            call(self.name(), "memory_estimate", |error| {
+                // SAFETY: everything lent lives through the call.
+                unsafe { estimate(self.0.slots.ctx, request, &mut out, error) }
+            })
+        });
+        match answer {
+            Ok(()) => Ok(Some(MemoryEstimate {
+                constant_bytes: out.constant_bytes,
+                peak_bytes: out.peak_bytes,
+                code_bytes: out.code_bytes,
+            })),
+            Err(HostError::Plugin { failure, .. }) if failure.code == plugin_abi::FFX_ERR_UNSUPPORTED => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Checks the arguments and lends them as C structs.
+    fn with_request<T>(
+        &self,
+        args: &CompileArgs<'_>,
+        body: impl FnOnce(*const FfxCompileRequest) -> Result<T, HostError>,
+    ) -> Result<T, HostError> {
+        self.check_args(args)?;
+        let device = match args.device {
+            Some(device) => device,
+            None => self.first_device()?,
+        };
+        let program = FfxProgram {
+            head: Head::of::<FfxProgram>(),
+            ir: args.ir,
+            bytes: args.bytes.as_ptr(),
+            n_bytes: args.bytes.len(),
+        };
+        let pair = |&(name, value): &(&str, &str)| FfxNameValue {
+            name: FfxStr::new(name),
+            value: FfxStr::new(value),
+        };
+        let options: Vec<_> = args.options.iter().map(pair).collect();
+        body(&FfxCompileRequest {
+            head: Head::of::<FfxCompileRequest>(),
+            program: &program,
+            device,
+            mode: FfxStr::new(args.mode),
+            options: options.as_ptr(),
+            n_options: options.len(),
+        })
+    }
+
+    fn check_args(&self, args: &CompileArgs<'_>) -> Result<(), HostError> {
+        let backend = || self.name().to_owned();
+        if !self.reads().iter().any(|own| own.reads(args.ir)) {
+            let reads = self.reads().iter().map(ToString::to_string).collect();
+            return Err(HostError::ProgramVersion {
+                backend: backend(),
+                reads,
+                program: args.ir.to_string(),
+            });
+        }
+        let modes = self.modes();
+        if !args.mode.is_empty() && !modes.iter().any(|m| m == args.mode) {
+            return Err(HostError::UnknownMode {
+                backend: backend(),
+                mode: args.mode.to_owned(),
+                near: nearest(args.mode, modes.iter().map(String::as_str)),
+                available: modes.to_vec(),
+            });
+        }
+        for &(name, _) in args.options {
+            if !self.options().iter().any(|o| o.name == name) {
+                return Err(HostError::UnknownOption {
+                    backend: backend(),
+                    option: name.to_owned(),
+                    near: nearest(name, self.options().iter().map(|o| o.name.as_str())),
+                    available: self.options().iter().map(|o| o.name.clone()).collect(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn first_device(&self) -> Result<DLDevice, HostError> {
+        let devices = self.devices()?;
+        let usable = devices.iter().find(|d| d.unavailable_because.is_none()).map(|d| d.device);
+        usable.ok_or_else(|| HostError::NoDevice {
+            backend: self.name().to_owned(),
+            reason: no_usable(&devices).unwrap_or_default(),
+        })
+    }
+}
+
+/// Why no device can be used; `None` where one can.
+fn no_usable(devices: &[DeviceInfo]) -> Option<String> {
+    if devices.is_empty() {
+        return Some("it lists no device".to_owned());
+    }
+    let reason = |d: &DeviceInfo| d.unavailable_because.as_ref().map(|r| format!("{}: {r}", d.name));
+    let reasons: Option<Vec<_>> = devices.iter().map(reason).collect();
+    reasons.map(|all| all.join("; "))
+}

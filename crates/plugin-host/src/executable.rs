@@ -1,0 +1,168 @@
+//! A compiled program of a plugin as a safe handle: binds constants, runs, and is destroyed when dropped.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use plugin_abi::{FfxExecutable, FfxExecutableInfo, FfxStr, Head};
+use smallvec::SmallVec;
+use tensor::Tensor;
+
+use crate::HostError;
+use crate::backend::Inner;
+use crate::handshake::call;
+use crate::tensors::{Borrows, Managed};
+
+/// A compiled program. `execute` may run on many threads at once.
+pub struct LoadedExecutable {
+    raw: NonNull<FfxExecutable>,
+    plugin: Arc<Inner>,
+    inputs: usize,
+    outputs: usize,
+    constants: usize,
+    /// What is bound: the plugin reads this memory until the executable is destroyed, so it is dropped last.
+    bound: Vec<Tensor>,
+}
+
+// SAFETY: the ABI demands that executables may be used from any thread.
+unsafe impl Send for LoadedExecutable {}
+// SAFETY: as above; `bind_constants` and destruction are exclusive by `&mut self` and `drop`.
+unsafe impl Sync for LoadedExecutable {}
+
+impl std::fmt::Debug for LoadedExecutable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoadedExecutable")
+            .field("backend", &self.plugin.described.name)
+            .field("inputs", &self.inputs)
+            .field("outputs", &self.outputs)
+            .field("constants", &self.constants)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for LoadedExecutable {
+    fn drop(&mut self) {
+        let slots = &self.plugin.slots;
+        // SAFETY: an executable of this plugin, not destroyed before, and no call on it runs while it is dropped.
+        unsafe { (slots.executable_destroy)(slots.ctx, self.raw.as_ptr()) }
+    }
+}
+
+impl LoadedExecutable {
+    /// Takes over what `compile` made and asks it for its counts.
+    ///
+    /// # Safety
+    /// `raw` is null or an executable of `plugin` that the caller owns.
+    pub(crate) unsafe fn adopt(plugin: Arc<Inner>, raw: *mut FfxExecutable) -> Result<Self, HostError> {
+        let Some(raw) = NonNull::new(raw) else {
+            return Err(HostError::handshake(
+                &plugin.described.name,
+                "compile succeeded without an executable",
+            ));
+        };
+        // Built first: from here on the executable is destroyed on every way out.
+        let mut this = Self { raw, plugin, inputs: 0, outputs: 0, constants: 0, bound: Vec::new() };
+        let head = Head::of::<FfxExecutableInfo>();
+        let mut info = FfxExecutableInfo { head, n_inputs: 0, n_outputs: 0, n_constants: 0 };
+        let slots = this.plugin.slots;
+        call(this.backend(), "executable_info", |error| {
+            // SAFETY: the executable lives, the place and the error struct live through the call.
+            unsafe { (slots.executable_info)(slots.ctx, raw.as_ptr(), &mut info, error) }
+        })?;
+        /// More outputs than that are a plugin's bug, not a program.
+        const MAX_OUTPUTS: usize = 1 << 20;
+        if info.n_outputs > MAX_OUTPUTS {
+            let reason = format!("an executable claims {} outputs", info.n_outputs);
+            return Err(HostError::handshake(this.backend(), reason));
+        }
+        (this.inputs, this.outputs, this.constants) = (info.n_inputs, info.n_outputs, info.n_constants);
+        Ok(this)
+    }
+
+    fn backend(&self) -> &str {
+        &self.plugin.described.name
+    }
+
+    /// Number of inputs that [`execute`](Self::execute) takes.
+    pub fn num_inputs(&self) -> usize {
+        self.inputs
+    }
+    /// Number of outputs that [`execute`](Self::execute) returns.
+    pub fn num_outputs(&self) -> usize {
+        self.outputs
+    }
+    /// Number of constants to bind before the first [`execute`](Self::execute).
+    pub fn num_constants(&self) -> usize {
+        self.constants
+    }
+
+    /// Binds all constants by name, in place of every earlier binding. The tensors' memory is shared, not copied, and
+    /// kept until the executable is dropped or bound again. After an error nothing is bound.
+    pub fn bind_constants(&mut self, constants: &[(&str, &Tensor)]) -> Result<(), HostError> {
+        let Some(bind) = self.plugin.slots.bind_constants else {
+            if constants.is_empty() {
+                return Ok(());
+            }
+            return Err(HostError::NotOffered { backend: self.backend().to_owned(), slot: "bind_constants" });
+        };
+        let names: Vec<_> = constants.iter().map(|(name, _)| FfxStr::new(name)).collect();
+        let tensors: Vec<Tensor> = constants.iter().map(|&(_, t)| t.clone()).collect();
+        let mut borrows = Borrows::new(tensors.iter()).map_err(|r| HostError::argument(self.backend(), r))?;
+        let (slots, raw) = (self.plugin.slots, self.raw.as_ptr());
+        let bound = call(self.backend(), "bind_constants", |error| {
+            let n = borrows.len();
+            // SAFETY: names and tensor structs live through the call; the memory behind the tensors is kept below, or,
+            // where the call fails, is no longer used by the plugin.
+            unsafe { bind(slots.ctx, raw, names.as_ptr(), borrows.pointers(), n, error) }
+        });
+        drop(borrows);
+        // The old tensors go only now: until the call returned the plugin could read them.
+        self.bound = if bound.is_ok() { tensors } else { Vec::new() };
+        bound
+    }
+
+    /// Runs the program. Outputs are the plugin's memory, without a copy, freed by the plugin when the last view of
+    /// each is dropped.
+    ///
+    /// # Errors
+    /// A wrong number of inputs, missing constants, the plugin's own error, or outputs that are not host tensors.
+    pub fn execute(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, HostError> {
+        let argument = |reason: String| HostError::argument(self.backend(), reason);
+        if inputs.len() != self.inputs {
+            return Err(argument(format!(
+                "the program takes {} inputs, {} were given",
+                self.inputs,
+                inputs.len()
+            )));
+        }
+        if self.bound.len() < self.constants {
+            return Err(argument(format!(
+                "{} of {} constants are bound; call bind_constants first",
+                self.bound.len(),
+                self.constants
+            )));
+        }
+        let mut borrows = Borrows::new(inputs.iter().copied()).map_err(argument)?;
+        let mut raw: SmallVec<[_; 16]> = SmallVec::from_elem(std::ptr::null_mut(), self.outputs);
+        let slots = &self.plugin.slots;
+        call(self.backend(), "execute", |error| {
+            let n = borrows.len();
+            // SAFETY: inputs, places for outputs and the error struct live through the call; the stream is the default.
+            unsafe {
+                let (inputs, outputs) = (borrows.pointers(), raw.as_mut_ptr());
+                let stream = std::ptr::null_mut();
+                let exe = self.raw.as_ptr();
+                (slots.execute)(slots.ctx, exe, inputs, n, outputs, self.outputs, stream, error)
+            }
+        })?;
+        // Owned first, all of them: an error in one must free the others.
+        // SAFETY: a successful `execute` hands over every tensor that it filled in.
+        let owned: SmallVec<[_; 16]> = raw.into_iter().map(|raw| unsafe { Managed::take(raw) }).collect();
+        let adopt = |(i, managed): (usize, Option<Managed>)| {
+            let managed = managed.ok_or_else(|| "it was left null".to_owned());
+            managed
+                .and_then(Managed::into_tensor)
+                .map_err(|r| HostError::handshake(self.backend(), format!("output {i} is malformed: {r}")))
+        };
+        owned.into_iter().enumerate().map(adopt).collect()
+    }
+}

@@ -1,0 +1,127 @@
+//! From an entry function to a checked table: version, required slots, description.
+//! Slots become plain fields here, so that the rest of the host need not ask again which of them exist.
+
+use std::ffi::c_void;
+
+use plugin_abi::table::read;
+use plugin_abi::{
+    ABI_MAJOR, ABI_MINOR, FFX_ERR_INTERNAL, FFX_OK, FfxBindConstants, FfxCompile, FfxDeviceInfo, FfxEntry,
+    FfxEnumerateDevices, FfxError, FfxExecutableDestroy, FfxExecutableInfoFn, FfxExecute,
+    FfxMemoryEstimateFn, FfxPlugin, FfxQuerySupport, TableError,
+};
+
+use crate::read::{Described, description, device, failure};
+use crate::{DeviceInfo, HostError, host_table};
+
+/// A plugin's table after the handshake.
+#[derive(Clone, Copy)]
+pub(crate) struct Slots {
+    pub(crate) ctx: *mut c_void,
+    pub(crate) enumerate_devices: FfxEnumerateDevices,
+    pub(crate) compile: FfxCompile,
+    pub(crate) executable_info: FfxExecutableInfoFn,
+    pub(crate) execute: FfxExecute,
+    pub(crate) executable_destroy: FfxExecutableDestroy,
+    pub(crate) bind_constants: Option<FfxBindConstants>,
+    pub(crate) query_support: Option<FfxQuerySupport>,
+    pub(crate) memory_estimate: Option<FfxMemoryEstimateFn>,
+}
+
+// SAFETY: the ABI demands that slots may be called from any thread with this context.
+unsafe impl Send for Slots {}
+// SAFETY: as above.
+unsafe impl Sync for Slots {}
+
+/// Enters a plugin and checks its table. `backend` names it in errors until it has told its own name.
+///
+/// # Safety
+/// `entry` is the entry function of a plugin that keeps the ABI's contract.
+pub(crate) unsafe fn shake(entry: FfxEntry, backend: &str) -> Result<(Slots, Described), HostError> {
+    let mut error = FfxError::new();
+    // SAFETY: the host table is static, the error struct lives through the call.
+    let table = unsafe { entry(host_table::host(), &mut error) };
+    if table.is_null() {
+        let status = if error.code == FFX_OK { FFX_ERR_INTERNAL } else { error.code };
+        let failure = failure(&error, status);
+        return Err(HostError::Plugin { backend: backend.to_owned(), call: "entry", failure });
+    }
+    // SAFETY: a table of the plugin, valid for the life of the process by its contract.
+    let table = unsafe { read(table) }.map_err(|e| bad_table(backend, e))?;
+    let (slots, describe) = required(&table, backend)?;
+    let mut out = std::ptr::null();
+    call(backend, "describe", |error| {
+        // SAFETY: `out` and the error struct live through the call.
+        unsafe { describe(slots.ctx, &mut out, error) }
+    })?;
+    // SAFETY: what a successful `describe` hands out lives as long as the process.
+    let described = unsafe { description(out) }.map_err(|reason| HostError::handshake(backend, reason))?;
+    Ok((slots, described))
+}
+
+fn bad_table(backend: &str, error: TableError) -> HostError {
+    match error {
+        TableError::Major(major) => HostError::Abi {
+            place: format!("backend `{backend}`"),
+            wanted: format!("{major}.0"),
+            host: format!("{ABI_MAJOR}.{ABI_MINOR}"),
+        },
+        other => HostError::handshake(backend, format!("bad plugin table: {other}")),
+    }
+}
+
+/// The slots of a table; the first required one that is null is the error.
+fn required(table: &FfxPlugin, backend: &str) -> Result<(Slots, plugin_abi::FfxDescribe), HostError> {
+    macro_rules! slot {
+        ($name:ident) => {
+            table.$name.ok_or_else(|| HostError::MissingSlot {
+                backend: backend.to_owned(),
+                slot: stringify!($name),
+            })?
+        };
+    }
+    let describe = slot!(describe);
+    let slots = Slots {
+        ctx: table.ctx,
+        enumerate_devices: slot!(enumerate_devices),
+        compile: slot!(compile),
+        executable_info: slot!(executable_info),
+        execute: slot!(execute),
+        executable_destroy: slot!(executable_destroy),
+        bind_constants: table.bind_constants,
+        query_support: table.query_support,
+        memory_estimate: table.memory_estimate,
+    };
+    Ok((slots, describe))
+}
+
+/// Runs one call with a fresh error struct and turns its status into a result.
+pub(crate) fn call(
+    backend: &str,
+    name: &'static str,
+    body: impl FnOnce(*mut FfxError) -> i32,
+) -> Result<(), HostError> {
+    let mut error = FfxError::new();
+    match body(&mut error) {
+        FFX_OK => Ok(()),
+        status => Err(HostError::Plugin {
+            backend: backend.to_owned(),
+            call: name,
+            failure: failure(&error, status),
+        }),
+    }
+}
+
+/// Asks a plugin for its devices.
+pub(crate) fn devices(slots: &Slots, backend: &str) -> Result<Vec<DeviceInfo>, HostError> {
+    type Collected = Vec<Result<DeviceInfo, String>>;
+    unsafe extern "C" fn sink(user: *mut c_void, info: *const FfxDeviceInfo) {
+        // SAFETY: `user` is the vector below, lent for the call; `info` is the plugin's, checked while it is read.
+        unsafe { (*user.cast::<Collected>()).push(device(info)) }
+    }
+    let mut found = Collected::new();
+    call(backend, "enumerate_devices", |error| {
+        // SAFETY: the sink and its vector live through the call.
+        unsafe { (slots.enumerate_devices)(slots.ctx, sink, (&raw mut found).cast(), error) }
+    })?;
+    found.into_iter().collect::<Result<_, _>>().map_err(|reason| HostError::handshake(backend, reason))
+}

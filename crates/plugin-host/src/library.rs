@@ -1,0 +1,41 @@
+//! Opens a plugin library and finds its entry. The only place that runs code of a file.
+
+use std::path::Path;
+
+use libloading::Library;
+use plugin_abi::{ENTRY_SYMBOL, FfxEntry};
+
+use crate::HostError;
+
+/// Loads a library for the life of the process and returns its entry.
+///
+/// The caller has checked what can be checked from outside (permissions, and the manifest's claims). A library without
+/// the symbol is closed again; any other stays, because a plugin is never unloaded.
+pub(crate) fn entry_of(path: &Path) -> Result<FfxEntry, HostError> {
+    let failed = |reason: String| HostError::Library { path: path.to_owned(), reason };
+    // An absolute path keeps the loader from searching its own folders for a bare file name.
+    let path = path.canonicalize().map_err(|e| HostError::io(path, e))?;
+    // SAFETY: running the initializers of a library that the user installed is what loading a plugin means.
+    let library = unsafe { Library::new(&path) }.map_err(|e| failed(chain(&e)))?;
+    // SAFETY: the symbol's name carries the ABI's major; a library that exports it vouches for its type.
+    let entry = unsafe { library.get::<FfxEntry>(ENTRY_SYMBOL) }.map(|symbol| *symbol);
+    let entry = entry.map_err(|_| {
+        failed(format!("it exports no `{ENTRY_SYMBOL}`, so it is no plugin for this version of Ferroflux"))
+    })?;
+    std::mem::forget(library);
+    Ok(entry)
+}
+
+/// The loader's error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,229 @@
+//! The registry: which backends there are, in which order they win a name, and what keeps each from running.
+
+use std::any::Any;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use plugin_abi::FfxEntry;
+
+use crate::{
+    BackendInfo, BackendKind, HostError, LoadedBackend, Manifest, SearchPath, Source, library, nearest,
+    permissions,
+};
+
+/// A plugin that is linked into the program. Register one with
+/// `inventory::submit! { BuiltinPlugin { name: "cpu", entry: plugin_sdk::entry::<CpuBackend> } }`; it goes through the
+/// same table as a library.
+pub struct BuiltinPlugin {
+    /// Name of the backend, as its description says it.
+    pub name: &'static str,
+    /// Entry of a plugin that keeps the ABI's contract.
+    pub entry: FfxEntry,
+}
+inventory::collect!(BuiltinPlugin);
+
+/// A backend of the host that takes whole fx graphs (as a custom Dynamo backend does). This crate only lists it: what the
+/// factory returns is between those who register and those who compile.
+pub struct GraphBackend {
+    /// Name of the backend.
+    pub name: &'static str,
+    /// What a listing says of it.
+    pub info: fn() -> BackendInfo,
+    /// The backend itself, for a downcast by the layer that knows fx-ir.
+    pub factory: fn() -> &'static (dyn Any + Send + Sync),
+}
+inventory::collect!(GraphBackend);
+
+/// A backend found by name.
+#[derive(Clone)]
+pub enum Resolved {
+    /// A plugin, loaded.
+    Plugin(LoadedBackend),
+    /// A graph backend of the host.
+    Graph(&'static GraphBackend),
+}
+
+impl std::fmt::Debug for Resolved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Plugin(backend) => backend.fmt(f),
+            Self::Graph(graph) => write!(f, "GraphBackend({})", graph.name),
+        }
+    }
+}
+
+/// One candidate for a name.
+struct Entry {
+    name: String,
+    source: Source,
+    origin: Origin,
+    /// Outcome of loading, kept: libraries are hashed and entered once per registry.
+    loaded: OnceLock<Result<LoadedBackend, HostError>>,
+}
+
+enum Origin {
+    Builtin(FfxEntry),
+    Graph(&'static GraphBackend),
+    Manifest {
+        path: PathBuf,
+        manifest: Box<Manifest>,
+    },
+    /// A manifest that cannot be read: listed with its reason, but wins no name.
+    Broken(HostError),
+}
+
+/// Backends by name. Nothing is loaded before it is asked for; a bad plugin never spoils the rest.
+pub struct Registry {
+    entries: Vec<Entry>,
+    shadowed: Vec<(String, Source)>,
+}
+
+impl Registry {
+    /// Built-ins and the manifests of [`SearchPath::from_env`].
+    pub fn from_env() -> Self {
+        Self::new(&SearchPath::from_env())
+    }
+
+    /// Built-ins and the manifests of a search path. The first of two equal names wins, the other is logged.
+    pub fn new(search: &SearchPath) -> Self {
+        let mut registry = Self { entries: Vec::new(), shadowed: Vec::new() };
+        let plugins = inventory::iter::<BuiltinPlugin>().map(|b| (b.name, Origin::Builtin(b.entry)));
+        let graphs = inventory::iter::<GraphBackend>().map(|g| (g.name, Origin::Graph(g)));
+        let mut builtins: Vec<_> = plugins.chain(graphs).collect();
+        // The linker's order of registrations means nothing.
+        builtins.sort_by_key(|&(name, _)| name);
+        for (name, origin) in builtins {
+            registry.add(name.to_owned(), Source::BuiltIn, origin);
+        }
+        for path in search.manifests() {
+            registry.add_manifest(path);
+        }
+        registry
+    }
+
+    fn add_manifest(&mut self, path: PathBuf) {
+        let source = Source::Manifest(path.clone());
+        match Manifest::read(&path) {
+            Ok(manifest) => {
+                let manifest = Box::new(manifest);
+                self.add(manifest.name.clone(), source, Origin::Manifest { path, manifest });
+            }
+            Err(error) => {
+                tracing::warn!(target: "ferroflux::plugin", "{error}");
+                let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                self.add(name, source, Origin::Broken(error));
+            }
+        }
+    }
+
+    fn add(&mut self, name: String, source: Source, origin: Origin) {
+        let takes_name = !matches!(origin, Origin::Broken(_));
+        if let Some(winner) = self.entries.iter().find(|e| takes_name && e.name == name && e.takes_name()) {
+            tracing::info!(
+                target: "ferroflux::plugin",
+                "backend `{name}` of {source} is shadowed by the one of {}", winner.source
+            );
+            self.shadowed.push((name, source));
+            return;
+        }
+        self.entries.push(Entry { name, source, origin, loaded: OnceLock::new() });
+    }
+
+    /// Every backend, in order of precedence, with its devices or the reason why it cannot run here. Loads what was
+    /// not yet loaded; never fails.
+    pub fn list_backends(&self) -> Vec<BackendInfo> {
+        self.entries.iter().map(Entry::info).collect()
+    }
+
+    /// Names that lost to an earlier backend of the same name, with the place of each.
+    pub fn shadowed(&self) -> &[(String, Source)] {
+        &self.shadowed
+    }
+
+    /// All names that [`Registry::resolve`] takes.
+    pub fn names(&self) -> Vec<String> {
+        self.entries.iter().filter(|e| e.takes_name()).map(|e| e.name.clone()).collect()
+    }
+
+    /// Finds a backend by name, or loads a library by its path (a name that ends in `.so`, `.dylib` or `.dll`).
+    ///
+    /// # Errors
+    /// An unknown name, with near and available ones; whatever keeps the plugin from loading.
+    pub fn resolve(&self, name: &str) -> Result<Resolved, HostError> {
+        if is_library_path(name) {
+            return load_library(Path::new(name)).map(Resolved::Plugin);
+        }
+        let named = self.entries.iter().find(|e| e.name == name && e.takes_name());
+        let Some(entry) = named.or_else(|| self.entries.iter().find(|e| e.name == name)) else {
+            let available = self.names();
+            return Err(HostError::UnknownBackend {
+                name: name.to_owned(),
+                near: nearest(name, available.iter().map(String::as_str)),
+                available,
+            });
+        };
+        match entry.origin {
+            Origin::Graph(graph) => Ok(Resolved::Graph(graph)),
+            _ => entry.load().map(Resolved::Plugin),
+        }
+    }
+
+    /// As [`Registry::resolve`], for plugins only.
+    pub fn load(&self, name: &str) -> Result<LoadedBackend, HostError> {
+        match self.resolve(name)? {
+            Resolved::Plugin(backend) => Ok(backend),
+            Resolved::Graph(graph) => Err(HostError::GraphBackend { name: graph.name.to_owned() }),
+        }
+    }
+}
+
+impl Entry {
+    fn takes_name(&self) -> bool {
+        !matches!(self.origin, Origin::Broken(_))
+    }
+
+    fn load(&self) -> Result<LoadedBackend, HostError> {
+        self.loaded.get_or_init(|| self.load_now()).clone()
+    }
+
+    fn load_now(&self) -> Result<LoadedBackend, HostError> {
+        let entry = match &self.origin {
+            Origin::Builtin(entry) => *entry,
+            Origin::Manifest { path, manifest } => library::entry_of(&manifest.verify(path)?)?,
+            Origin::Broken(error) => return Err(error.clone()),
+            Origin::Graph(graph) => return Err(HostError::GraphBackend { name: graph.name.to_owned() }),
+        };
+        // SAFETY: whoever registered a built-in, and the library by exporting the symbol, vouch for the contract.
+        unsafe { LoadedBackend::enter(entry, Some(&self.name), self.source.clone()) }
+    }
+
+    fn info(&self) -> BackendInfo {
+        if let Origin::Graph(graph) = self.origin {
+            return BackendInfo {
+                name: graph.name.to_owned(),
+                source: Source::BuiltIn,
+                kind: BackendKind::Graph,
+                ..(graph.info)()
+            };
+        }
+        match self.load() {
+            Ok(backend) => backend.info(),
+            Err(error) => BackendInfo {
+                unavailable_because: Some(error.to_string()),
+                ..BackendInfo::new(self.name.clone(), self.source.clone(), BackendKind::Plugin)
+            },
+        }
+    }
+}
+
+fn is_library_path(name: &str) -> bool {
+    [".so", ".dylib", ".dll"].iter().any(|end| name.ends_with(end))
+}
+
+/// Loads a library that has no manifest: the user named it, so only its permissions are checked.
+fn load_library(path: &Path) -> Result<LoadedBackend, HostError> {
+    permissions::check(path)?;
+    let entry = library::entry_of(path)?;
+    // SAFETY: the library vouches for the contract by exporting the symbol.
+    unsafe { LoadedBackend::enter(entry, None, Source::Library(path.to_owned())) }
+}

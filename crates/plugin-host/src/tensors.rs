@@ -1,0 +1,165 @@
+//! Between `tensor::Tensor` and DLPack: borrows for inputs and constants, owned outputs with the plugin's deleter.
+//!
+//! Host memory only: `tensor` has no device storage, so an output on another device is refused with a clear error.
+
+use plugin_abi::dlpack::{DL_CPU, DL_CUDA_HOST, DLPACK_MAJOR};
+use plugin_abi::{DLDataType, DLDevice, DLManagedTensorVersioned, DLTensor};
+use smallvec::SmallVec;
+use tensor::Tensor;
+
+/// Most dimensions that an output may have.
+const MAX_DIMS: i32 = 64;
+
+/// DLPack borrows of tensors, as the array of pointers that the ABI takes. Small calls allocate nothing.
+pub(crate) struct Borrows<'a> {
+    /// Sizes and strides of all tensors, in order.
+    dims: SmallVec<[i64; 128]>,
+    tensors: SmallVec<[DLTensor; 16]>,
+    pointers: SmallVec<[*const DLTensor; 16]>,
+    lent: std::marker::PhantomData<&'a Tensor>,
+}
+
+impl<'a> Borrows<'a> {
+    /// Borrows tensors for as long as they live.
+    ///
+    /// # Errors
+    /// A message for a tensor with negative strides, which DLPack's consumers do not take.
+    pub(crate) fn new(of: impl Iterator<Item = &'a Tensor> + Clone) -> Result<Self, String> {
+        let mut dims = SmallVec::<[i64; 128]>::new();
+        for (i, tensor) in of.clone().enumerate() {
+            let parts = tensor.raw_parts();
+            if parts.strides.iter().any(|&s| s < 0) {
+                return Err(format!(
+                    "tensor {i} has negative strides {:?}; make it contiguous",
+                    parts.strides
+                ));
+            }
+            dims.extend(parts.sizes.iter().map(|&s| s as i64));
+            dims.extend(parts.strides.iter().map(|&s| s as i64));
+        }
+        let tensors = of.map(dl_tensor).collect();
+        Ok(Self { dims, tensors, pointers: SmallVec::new(), lent: std::marker::PhantomData })
+    }
+
+    /// The array for a call. Taken through `&mut self`, so the value stays in place while pointers into it live.
+    pub(crate) fn pointers(&mut self) -> *const *const DLTensor {
+        // A moved `SmallVec` moves what it holds inline, so addresses are only now final.
+        let mut next = self.dims.as_mut_ptr();
+        for tensor in &mut self.tensors {
+            let rank = tensor.ndim as usize;
+            tensor.shape = next;
+            tensor.strides = next.wrapping_add(rank);
+            next = next.wrapping_add(2 * rank);
+        }
+        self.pointers = self.tensors.iter().map(std::ptr::from_ref).collect();
+        self.pointers.as_ptr()
+    }
+
+    /// How many tensors.
+    pub(crate) fn len(&self) -> usize {
+        self.tensors.len()
+    }
+}
+
+/// A tensor without its sizes and strides, which [`Borrows::pointers`] fills in.
+fn dl_tensor(tensor: &Tensor) -> DLTensor {
+    let parts = tensor.raw_parts();
+    let (code, bits) = parts.dtype.dlpack();
+    DLTensor {
+        data: parts.data.cast_mut().cast(),
+        device: DLDevice { device_type: DL_CPU, device_id: 0 },
+        ndim: parts.sizes.len() as i32,
+        dtype: DLDataType { code, bits, lanes: 1 },
+        shape: std::ptr::null_mut(),
+        strides: std::ptr::null_mut(),
+        byte_offset: 0,
+    }
+}
+
+/// A plugin's tensor that this host owns: calls the deleter once, when dropped.
+pub(crate) struct Managed(*mut DLManagedTensorVersioned);
+
+// SAFETY: the ABI demands that the deleter may be called on any thread, and that nobody else touches the tensor.
+unsafe impl Send for Managed {}
+// SAFETY: a shared reference only reads plain fields.
+unsafe impl Sync for Managed {}
+
+impl Drop for Managed {
+    fn drop(&mut self) {
+        // SAFETY: not null (checked in `take`), owned, and not deleted before: only `drop` deletes.
+        unsafe {
+            if let Some(delete) = (*self.0).deleter {
+                delete(self.0);
+            }
+        }
+    }
+}
+
+impl Managed {
+    /// Takes over what `execute` filled in; `None` for null.
+    ///
+    /// # Safety
+    /// `raw` is null or a managed tensor that the caller owns.
+    pub(crate) unsafe fn take(raw: *mut DLManagedTensorVersioned) -> Option<Self> {
+        (!raw.is_null()).then_some(Self(raw))
+    }
+
+    /// A host tensor over the plugin's memory, without a copy.
+    ///
+    /// # Errors
+    /// A message for what is malformed or not host memory; the tensor is deleted then.
+    pub(crate) fn into_tensor(self) -> Result<Tensor, String> {
+        // SAFETY: a live managed tensor; its version comes first and is readable at every major.
+        let version = unsafe { (*self.0).version };
+        if version.major != DLPACK_MAJOR {
+            return Err(format!("it has DLPack version {}.{}", version.major, version.minor));
+        }
+        // SAFETY: the major says that the rest has the layout known here.
+        let dl = unsafe { &(*self.0).dl_tensor };
+        let dtype = ir_core::DType::from_dlpack(dl.dtype.code, dl.dtype.bits)
+            .filter(|_| dl.dtype.lanes == 1)
+            .ok_or_else(|| format!("it has the unknown DLPack type {:?}", dl.dtype))?;
+        if !matches!(dl.device.device_type, DL_CPU | DL_CUDA_HOST) {
+            return Err(format!("it lies on device {:?}; host tensors are wanted", dl.device));
+        }
+        // SAFETY: sizes and strides of a live tensor of the plugin's.
+        let (sizes, strides) = unsafe { dims_of(dl)? };
+        let data = (dl.data as *const u8).wrapping_add(dl.byte_offset as usize);
+        if data.is_null() && !sizes.contains(&0) {
+            return Err("it has elements but no memory".to_owned());
+        }
+        let release = move || drop(self);
+        // SAFETY: the plugin vouches for every element until the deleter runs, and writes none after `execute`.
+        unsafe { Tensor::from_foreign(data, dtype, &sizes, &strides, release) }.map_err(|e| e.to_string())
+    }
+}
+
+type Dims = (SmallVec<[usize; 6]>, SmallVec<[isize; 6]>);
+
+/// Sizes and strides of a plugin's tensor; null strides mean row-major.
+///
+/// # Safety
+/// `shape` and `strides` are null or hold `ndim` values.
+unsafe fn dims_of(dl: &DLTensor) -> Result<Dims, String> {
+    if !(0..=MAX_DIMS).contains(&dl.ndim) {
+        return Err(format!("it has {} dimensions", dl.ndim));
+    }
+    let rank = dl.ndim as usize;
+    if rank == 0 {
+        return Ok(Dims::default());
+    }
+    if dl.shape.is_null() {
+        return Err("it has no sizes".to_owned());
+    }
+    // SAFETY: not null; `ndim` values by the caller's word.
+    let sizes = unsafe { std::slice::from_raw_parts(dl.shape, rank) };
+    let sizes = sizes.iter().map(|&s| usize::try_from(s)).collect::<Result<SmallVec<[usize; 6]>, _>>();
+    let sizes = sizes.map_err(|_| "it has a negative size".to_owned())?;
+    let strides = if dl.strides.is_null() {
+        tensor::contiguous_strides(&sizes).into_iter().collect()
+    } else {
+        // SAFETY: not null; `ndim` values by the caller's word.
+        unsafe { std::slice::from_raw_parts(dl.strides, rank) }.iter().map(|&s| s as isize).collect()
+    };
+    Ok((sizes, strides))
+}
