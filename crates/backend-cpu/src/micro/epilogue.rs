@@ -75,6 +75,11 @@ pub enum Hook<'a> {
     },
 }
 
+// SAFETY: by the contract of a raw hook its context is usable from several threads; closures are `Sync` by type.
+unsafe impl Send for Hook<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Hook<'_> {}
+
 impl Hook<'_> {
     /// Runs the hook on one block.
     ///

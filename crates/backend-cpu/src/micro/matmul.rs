@@ -1,7 +1,11 @@
 //! Matrix products: packed weights ([`matmul_packed`]) and strided batches ([`matmul_strided`]). Chooses the way; the loops
 //! are in `driver` and `skinny`.
 
-use super::{COut, Epilogue, MicroError, PackedB};
+use super::driver::{self, Product, Rows};
+use super::kernel::panel_width;
+use super::pack::pack_panel;
+use super::transpose::Source;
+use super::{COut, Epilogue, EpilogueBlock, Hook, MicroError, PackedB, scratch, skinny, team};
 
 /// A read-only matrix: element `(i, j)` at `ptr + i * row_stride + j * col_stride`. Strides may be 0 or negative.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +45,19 @@ pub struct BatchDim {
     pub c_stride: isize,
 }
 
+impl BatchDim {
+    /// Offsets of A, B and C of one entry.
+    pub(crate) fn offsets(dims: &[BatchDim], mut entry: usize) -> (isize, isize, isize) {
+        let mut at = (0, 0, 0);
+        for d in dims.iter().rev() {
+            let i = (entry % d.size) as isize;
+            entry /= d.size;
+            at = (at.0 + i * d.a_stride, at.1 + i * d.b_stride, at.2 + i * d.c_stride);
+        }
+        at
+    }
+}
+
 /// `C[.., M, N] = epilogue(A[.., M, K] * B[.., K, N])`, nothing packed ahead, any strides.
 pub struct MatmulStrided<'a> {
     /// Instruction set; [`super::Isa::best`] but in tests.
@@ -75,7 +92,28 @@ pub struct MatmulStrided<'a> {
 ///
 /// # Errors
 /// [`MicroError`] for a bad shape.
-pub unsafe fn matmul_packed(call: &MatmulPacked<'_>) -> Result<(), MicroError> { unimplemented!() }
+pub unsafe fn matmul_packed(call: &MatmulPacked<'_>) -> Result<(), MicroError> {
+    let b = call.b;
+    b.check(b.k(), b.n())?;
+    call.epilogue.check(b.n())?;
+    let product = Product {
+        isa: b.isa(),
+        m: call.m,
+        n: b.n(),
+        a: call.a.ptr,
+        rows: Rows::Strided { row_stride: call.a.row_stride, col_stride: call.a.col_stride },
+        taps: &[0],
+        kc: b.k(),
+        zero: std::ptr::null(),
+        b: b.panels(0),
+        c: call.c,
+        epilogue: call.epilogue,
+        batch: 0,
+        col0: 0,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { driver::run(1, &product, &|_| product) }
+}
 
 /// Multiplies strided batches.
 ///
@@ -84,4 +122,181 @@ pub unsafe fn matmul_packed(call: &MatmulPacked<'_>) -> Result<(), MicroError> {
 ///
 /// # Errors
 /// [`MicroError`] for a bad shape.
-pub unsafe fn matmul_strided(call: &MatmulStrided<'_>) -> Result<(), MicroError> { unimplemented!() }
+pub unsafe fn matmul_strided(call: &MatmulStrided<'_>) -> Result<(), MicroError> {
+    call.isa.require()?;
+    call.epilogue.check(call.n)?;
+    if call.entries() == 0 || call.m == 0 || call.n == 0 {
+        return Ok(());
+    }
+    let skinny = call.m <= skinny::MAX_ROWS && (call.b.row_stride == 1 || call.b.col_stride == 1);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if call.c_col_stride == 1 && (call.c_row_stride >= 0 || call.m == 1) {
+            return if skinny { skinny::run(call) } else { packing(call, None) };
+        }
+        // The hook writes finished blocks to where C is.
+        let user = call.epilogue.hook;
+        let target = SharedCall(call);
+        let scatter = |block: &EpilogueBlock| target.scatter(block, user);
+        packing(call, Some(&scatter))
+    }
+}
+
+struct SharedCall<'a, 'b>(&'a MatmulStrided<'b>);
+
+// SAFETY: its pointers are used under the promises of the unsafe entry points: good from any thread.
+unsafe impl Sync for SharedCall<'_, '_> {}
+
+impl SharedCall<'_, '_> {
+    /// Runs the caller's hook on a block in scratch, then stores the block at C's strides.
+    fn scatter(&self, block: &EpilogueBlock, user: Option<Hook<'_>>) {
+        let call = self.0;
+        // SAFETY: the block is this thread's own scratch; its place in C is the caller's promise, and blocks are disjoint.
+        unsafe {
+            if let Some(hook) = user {
+                hook.call(block);
+            }
+            let c = call.c.wrapping_offset(call.offsets(block.batch).2);
+            for i in 0..block.row1 - block.row0 {
+                let row = c.wrapping_offset((block.row0 + i) as isize * call.c_row_stride);
+                for j in 0..block.col1 - block.col0 {
+                    let to = row.wrapping_offset((block.col0 + j) as isize * call.c_col_stride);
+                    *to = *block.ptr.add(i * block.row_stride + j);
+                }
+            }
+        }
+    }
+}
+
+impl MatmulStrided<'_> {
+    /// Number of products.
+    pub(crate) fn entries(&self) -> usize {
+        self.batch.iter().map(|d| d.size).product()
+    }
+
+    /// Offsets of A, B and C of one product.
+    pub(crate) fn offsets(&self, entry: usize) -> (isize, isize, isize) {
+        BatchDim::offsets(self.batch, entry)
+    }
+
+    /// Whether all products share one B.
+    fn one_b(&self) -> bool {
+        self.batch.iter().all(|d| d.b_stride == 0 || d.size == 1)
+    }
+}
+
+/// Most values of B packed at once: a share of the last-level cache, so that packing costs no memory traffic.
+const CHUNK: usize = 2 << 20;
+
+/// Packs B chunk by chunk (columns of one product, or several whole products) into this thread's scratch, all
+/// threads helping, and multiplies each chunk.
+unsafe fn packing(
+    call: &MatmulStrided<'_>,
+    scatter: Option<&(dyn Fn(&EpilogueBlock) + Sync)>,
+) -> Result<(), MicroError> {
+    let nr = panel_width(call.isa);
+    let panels = call.n.div_ceil(nr);
+    let panel = call.k * nr;
+    let entries = call.entries();
+    let packs = if call.one_b() { 1 } else { entries };
+    let chunk_panels = (CHUNK / panel.max(1)).clamp(1, panels);
+    let chunk_packs = (CHUNK / (panels * panel).max(1)).clamp(1, packs);
+    scratch::with(chunk_packs * chunk_panels * panel, |buf| {
+        for e0 in (0..packs).step_by(chunk_packs) {
+            for p0 in (0..panels).step_by(chunk_panels) {
+                let chunk = Chunk {
+                    call: SharedCall(call),
+                    scatter,
+                    buf,
+                    entries: if packs == 1 { 0..entries } else { e0..(e0 + chunk_packs).min(packs) },
+                    packs: (packs - e0).min(chunk_packs),
+                    panels: p0..(p0 + chunk_panels).min(panels),
+                };
+                // SAFETY: the caller's promise; the scratch holds the chunk.
+                unsafe { chunk.run()? };
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Some columns of one product, or all columns of several.
+struct Chunk<'a, 'b> {
+    call: SharedCall<'a, 'b>,
+    scatter: Option<&'a (dyn Fn(&EpilogueBlock) + Sync)>,
+    buf: *mut f32,
+    entries: std::ops::Range<usize>,
+    packs: usize,
+    panels: std::ops::Range<usize>,
+}
+
+// SAFETY: its pointers are used under the promises of the unsafe entry points: good from any thread.
+unsafe impl Sync for Chunk<'_, '_> {}
+
+impl Chunk<'_, '_> {
+    unsafe fn run(&self) -> Result<(), MicroError> {
+        let per = self.panels.len();
+        // Packing is a copy: a task should be worth handing over.
+        let step = (8192 / self.panel()).max(1);
+        let tasks = self.packs * per;
+        team::par_for(tasks.div_ceil(step), &|task| {
+            for i in task * step..((task + 1) * step).min(tasks) {
+                // SAFETY: panel `i` of the scratch is this task's own.
+                unsafe { self.pack(i / per, i % per) };
+            }
+        });
+        let like = self.product(0);
+        // SAFETY: the caller's promise.
+        unsafe { driver::run(self.entries.len(), &like, &|i| self.product(i)) }
+    }
+
+    fn panel(&self) -> usize {
+        (self.call.0.k * panel_width(self.call.0.isa)).max(1)
+    }
+
+    unsafe fn pack(&self, pack: usize, panel: usize) {
+        let call = self.call.0;
+        let nr = panel_width(call.isa);
+        let ptr = call.b.ptr.wrapping_offset(call.offsets(self.entries.start + pack).1);
+        let src = Source { ptr, row: call.b.row_stride, col: call.b.col_stride };
+        let col = (self.panels.start + panel) * nr;
+        // SAFETY: the caller's promise; the scratch holds `packs * panels` panels.
+        unsafe {
+            let dst = self.buf.add((pack * self.panels.len() + panel) * call.k * nr);
+            pack_panel(src.at(0, col), call.k, (call.n - col).min(nr), dst, nr);
+        }
+    }
+
+    fn product(&self, i: usize) -> Product<'_> {
+        let call = self.call.0;
+        let nr = panel_width(call.isa);
+        let batch = self.entries.start + i;
+        let (a, _, c) = call.offsets(batch);
+        let col0 = self.panels.start * nr;
+        let pack = if self.packs == 1 { 0 } else { i };
+        let mut epilogue = call.epilogue;
+        let mut out = COut::Memory {
+            ptr: call.c.wrapping_offset(c).wrapping_add(col0),
+            row_stride: call.c_row_stride.unsigned_abs(),
+        };
+        if let Some(scatter) = self.scatter {
+            epilogue.hook = Some(Hook::Closure(scatter));
+            out = COut::Scratch;
+        }
+        Product {
+            isa: call.isa,
+            m: call.m,
+            n: call.n.min(self.panels.end * nr) - col0,
+            a: call.a.ptr.wrapping_offset(a),
+            rows: Rows::Strided { row_stride: call.a.row_stride, col_stride: call.a.col_stride },
+            taps: &[0],
+            kc: call.k,
+            zero: std::ptr::null(),
+            b: self.buf.wrapping_add(pack * self.panels.len() * call.k * nr),
+            c: out,
+            epilogue,
+            batch,
+            col0,
+        }
+    }
+}

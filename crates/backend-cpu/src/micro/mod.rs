@@ -72,6 +72,7 @@ mod skinny;
 pub mod team;
 #[cfg(test)]
 mod tests;
+mod transpose;
 
 pub use attention::{Attention, EmptyRow, Mask, attention};
 pub use conv::{ConvPlan, ConvShape, ConvWeights, Strides5};

@@ -1,0 +1,282 @@
+//! One block of query rows of one key/value head over all its keys. Rows run over the query heads of the head's
+//! group, then over queries.
+
+use std::ops::Range;
+
+use super::softmax::{self, Row, Seen};
+use super::{Attention, EmptyRow, KEYS, Mask};
+use crate::micro::driver::{Small, small};
+use crate::micro::kernel::panel_width;
+use crate::micro::scratch;
+use crate::micro::skinny::{self, Along, Thin};
+use crate::micro::transpose::{self, Source};
+
+/// Where a row of the block is.
+struct Place {
+    b: isize,
+    h: isize,
+    i: isize,
+}
+
+struct Work<'a> {
+    call: &'a Attention,
+    head: usize,
+    rows: Range<usize>,
+    /// Scaled queries, `[rows, ldq]`.
+    q: *mut f32,
+    ldq: usize,
+    /// Scores of a block of keys, `[rows, lds]`.
+    s: *mut f32,
+    lds: usize,
+    /// Sums over keys so far, `[rows, ldo]`.
+    o: *mut f32,
+    ldo: usize,
+    /// Running maximum and sum of each row.
+    max: *mut f32,
+    sum: *mut f32,
+}
+
+/// Rows `rows` of `head`, with K and V packed by the parent or (`None`) as they lie.
+///
+/// # Safety
+/// As [`super::attention`]; `packed` holds all blocks of this head.
+pub(super) unsafe fn run(call: &Attention, head: usize, rows: Range<usize>, packed: Option<*mut f32>) {
+    let n = rows.len();
+    // Row strides of an odd number of cache lines spread the rows of a tile over the sets of the first-level cache.
+    let odd_lines = |len: usize| (len.div_ceil(16) | 1) * 16;
+    let (ldq, lds, ldo) = (odd_lines(call.head_dim), odd_lines(call.kv_len.min(KEYS)), odd_lines(call.v_dim));
+    let per_row = ldq + lds + ldo + 2;
+    scratch::with(n * per_row, |buf| {
+        let at = |columns: usize| buf.wrapping_add(n * columns);
+        let work = Work {
+            call,
+            head,
+            rows,
+            q: at(0),
+            ldq,
+            s: at(ldq),
+            lds,
+            o: at(ldq + lds),
+            ldo,
+            max: at(ldq + lds + ldo),
+            sum: at(ldq + lds + ldo + 1),
+        };
+        // SAFETY: the caller's promise; the scratch is cut into the parts above.
+        unsafe { work.run(packed) };
+    });
+}
+
+impl Work<'_> {
+    unsafe fn run(&self, packed: Option<*mut f32>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.load_queries();
+            for i in 0..self.rows.len() {
+                *self.max.add(i) = f32::NEG_INFINITY;
+                *self.sum.add(i) = 0.0;
+            }
+            self.o.write_bytes(0, self.rows.len() * self.ldo);
+            for block in 0..self.call.key_blocks() {
+                let keys = block * KEYS..((block + 1) * KEYS).min(self.call.kv_len);
+                let seen = self.seen(&keys);
+                if seen > 0 {
+                    self.key_block(&keys, seen, block, packed);
+                }
+            }
+            self.store();
+        }
+    }
+
+    fn place(&self, row: usize) -> Place {
+        let call = self.call;
+        let row = self.rows.start + row;
+        let h = (self.head % call.kv_heads) * call.group() + row / call.q_len;
+        Place { b: (self.head / call.kv_heads) as isize, h: h as isize, i: (row % call.q_len) as isize }
+    }
+
+    /// How many keys of a block a row sees under the causal limit.
+    fn limit(&self, row: usize, keys: &Range<usize>) -> usize {
+        let Some(d) = self.call.causal else { return keys.len() };
+        (self.place(row).i + d + 1 - keys.start as isize).clamp(0, keys.len() as isize).unsigned_abs()
+    }
+
+    /// How many keys of a block any row sees.
+    fn seen(&self, keys: &Range<usize>) -> usize {
+        if self.call.causal.is_none() {
+            return keys.len();
+        }
+        (0..self.rows.len()).map(|row| self.limit(row, keys)).max().unwrap_or(0)
+    }
+
+    /// Copies the queries, scaled, so that the scores need no further pass.
+    unsafe fn load_queries(&self) {
+        let (call, s) = (self.call, &self.call.q_strides);
+        for row in 0..self.rows.len() {
+            let p = self.place(row);
+            let ptr = call.q.wrapping_offset(p.b * s[0] + p.h * s[1] + p.i * s[2]);
+            // SAFETY: the caller's promise.
+            unsafe {
+                let to = self.q.add(row * self.ldq);
+                transpose::copy(Source { ptr, row: 0, col: s[3] }, 1, call.head_dim, to, call.head_dim);
+                for d in 0..call.head_dim {
+                    *to.add(d) *= call.scale;
+                }
+            }
+        }
+    }
+
+    /// Scores, softmax so far, and the sums of V, for one block of keys of which the first `seen` matter.
+    unsafe fn key_block(&self, keys: &Range<usize>, seen: usize, block: usize, packed: Option<*mut f32>) {
+        let call = self.call;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (k_len, v_len) = call.block_len();
+            let panels = packed.map(|p| p.add(block * (k_len + v_len)));
+            match panels {
+                Some(k) => self.small(
+                    self.q,
+                    self.ldq,
+                    call.head_dim,
+                    k,
+                    seen,
+                    call.head_dim,
+                    self.s,
+                    self.lds,
+                    false,
+                ),
+                None => self.thin_scores(keys, seen),
+            }
+            for row in 0..self.rows.len() {
+                self.softmax_row(row, keys, seen);
+            }
+            match panels {
+                Some(k) => {
+                    let v = k.add(k_len);
+                    self.small(self.s, self.lds, seen, v, call.v_dim, keys.len(), self.o, self.ldo, true);
+                }
+                None => self.thin_values(keys, seen),
+            }
+        }
+    }
+
+    /// `c (+)= a[rows, k] * b[k, n]` with packed panels of `depth` rows.
+    #[expect(clippy::too_many_arguments, reason = "the operands of a product, each with its stride")]
+    unsafe fn small(
+        &self,
+        a: *const f32,
+        lda: usize,
+        k: usize,
+        b: *const f32,
+        n: usize,
+        depth: usize,
+        c: *mut f32,
+        ldc: usize,
+        accumulate: bool,
+    ) {
+        let (isa, m) = (self.call.isa, self.rows.len());
+        // SAFETY: the caller's promise.
+        unsafe {
+            small(&Small { isa, m, n, k, a, lda, b, panel: depth * panel_width(isa), c, ldc, accumulate })
+        };
+    }
+
+    unsafe fn thin_scores(&self, keys: &Range<usize>, seen: usize) {
+        let (call, s) = (self.call, &self.call.k_strides);
+        let p = self.kv(s, keys.start);
+        let thin = Thin {
+            rows: self.rows.len(),
+            cols: seen,
+            k: call.head_dim,
+            a: self.q,
+            lda: self.ldq,
+            b: call.k.wrapping_offset(p),
+            along: Along::K(s[2]),
+            c: self.s,
+            ldc: self.lds,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { skinny::multiply(call.isa, &thin, None) };
+    }
+
+    unsafe fn thin_values(&self, keys: &Range<usize>, seen: usize) {
+        let (call, s) = (self.call, &self.call.v_strides);
+        let n = self.rows.len();
+        let p = self.kv(s, keys.start);
+        scratch::with(n * self.ldo, |part| {
+            let thin = Thin {
+                rows: n,
+                cols: call.v_dim,
+                k: seen,
+                a: self.s,
+                lda: self.lds,
+                b: call.v.wrapping_offset(p),
+                along: Along::N(s[2]),
+                c: part,
+                ldc: self.ldo,
+            };
+            // SAFETY: the caller's promise.
+            unsafe {
+                skinny::multiply(call.isa, &thin, None);
+                for row in 0..n {
+                    for d in 0..call.v_dim {
+                        *self.o.add(row * self.ldo + d) += *part.add(row * self.ldo + d);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Offset of a key of this head.
+    fn kv(&self, s: &[isize; 4], key: usize) -> isize {
+        let (b, h) = (self.head / self.call.kv_heads, self.head % self.call.kv_heads);
+        b as isize * s[0] + h as isize * s[1] + key as isize * s[2]
+    }
+
+    /// Masks one row of scores, turns it to weights and brings the row's running values up to date.
+    unsafe fn softmax_row(&self, row: usize, keys: &Range<usize>, seen: usize) {
+        let p = self.place(row);
+        let at = |s: &[isize; 4]| p.b * s[0] + p.h * s[1] + p.i * s[2] + keys.start as isize * s[3];
+        let seen_by = match &self.call.mask {
+            Mask::None => Seen::All,
+            Mask::Additive { ptr, strides } => Seen::Additive(ptr.wrapping_offset(at(strides)), strides[3]),
+            Mask::Boolean { ptr, strides } => Seen::Boolean(ptr.wrapping_offset(at(strides)), strides[3]),
+        };
+        // SAFETY: the caller's promise; the row lies in the scratch.
+        unsafe {
+            let row = Row {
+                scores: self.s.add(row * self.lds),
+                len: self.limit(row, keys).min(seen),
+                padded: seen,
+                seen: seen_by,
+                max: self.max.add(row),
+                sum: self.sum.add(row),
+                o: self.o.add(row * self.ldo),
+                dim: self.call.v_dim,
+            };
+            softmax::update(self.call.isa, &row);
+        }
+    }
+
+    /// Divides by the sums and stores the rows at O's strides.
+    unsafe fn store(&self) {
+        let (call, s) = (self.call, &self.call.o_strides);
+        for row in 0..self.rows.len() {
+            let p = self.place(row);
+            let to = call.o.wrapping_offset(p.b * s[0] + p.h * s[1] + p.i * s[2]);
+            // SAFETY: the caller's promise.
+            unsafe {
+                let sum = *self.sum.add(row);
+                let (factor, empty) = (1.0 / sum, sum == 0.0);
+                let from = self.o.add(row * self.ldo);
+                for d in 0..call.v_dim {
+                    let v = match (empty, call.empty_row) {
+                        (false, _) => *from.add(d) * factor,
+                        (true, EmptyRow::Zero) => 0.0,
+                        (true, EmptyRow::Nan) => f32::NAN,
+                    };
+                    *to.wrapping_offset(d as isize * s[3]) = v;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Fused attention, `softmax(scale * Q K^T + mask) V`, block by block over keys with a running maximum and sum (Milakov
+//! and Gimelshein 2018; Dao et al. 2022), so that no more than a block of scores ever exists. Dropout is not here.
+
+mod block;
+mod softmax;
+
+use super::error::same;
+use super::kernel::{panel_width, tile_rows};
+use super::pack::pack_panel;
+use super::skinny;
+use super::transpose::Source;
+use super::{Isa, MicroError, scratch, team};
+
+/// Keys in a block: the scores of 70 rows are then 140 KiB, beside the block's K and V in the second-level cache.
+const KEYS: usize = 512;
+/// Register tiles of rows in a block of rows.
+const TILES: usize = 5;
+/// Most values of K and V packed at once (unless one head has more).
+const PACKED: usize = 2 << 20;
+
+/// What rows that see no key become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EmptyRow {
+    /// 0, as `scaled_dot_product_attention` of PyTorch 2.5 and later, for both kinds of mask.
+    #[default]
+    Zero,
+    /// NaN, as a softmax written out over a row of -inf.
+    Nan,
+}
+
+/// Which keys a query sees. Strides are of `[B, H, Lq, Lk]` in elements; 0 broadcasts.
+#[derive(Debug, Clone, Copy)]
+pub enum Mask {
+    /// All.
+    None,
+    /// Added to the scaled scores; -inf hides a key.
+    Additive {
+        /// Element (0, 0, 0, 0).
+        ptr: *const f32,
+        /// `[B, H, Lq, Lk]`
+        strides: [isize; 4],
+    },
+    /// True where the key is seen.
+    Boolean {
+        /// Element (0, 0, 0, 0).
+        ptr: *const bool,
+        /// `[B, H, Lq, Lk]`
+        strides: [isize; 4],
+    },
+}
+
+/// `O[b, h, i, :] = softmax_j(scale * Q[b, h, i, :] . K[b, g, j, :] + mask[b, h, i, j]) V[b, g, j, :]` with
+/// `g = h / (q_heads / kv_heads)`. All strides are of `[B, H, L, D]` in elements, any sign.
+#[derive(Debug, Clone, Copy)]
+pub struct Attention {
+    /// Instruction set; [`Isa::best`] but in tests.
+    pub isa: Isa,
+    /// B
+    pub batch: usize,
+    /// H of Q and O.
+    pub q_heads: usize,
+    /// H of K and V; divides `q_heads`.
+    pub kv_heads: usize,
+    /// Queries.
+    pub q_len: usize,
+    /// Keys.
+    pub kv_len: usize,
+    /// D of Q and K.
+    pub head_dim: usize,
+    /// D of V and O.
+    pub v_dim: usize,
+    /// `[B, Hq, Lq, D]`
+    pub q: *const f32,
+    /// Strides of Q.
+    pub q_strides: [isize; 4],
+    /// `[B, Hkv, Lk, D]`
+    pub k: *const f32,
+    /// Strides of K.
+    pub k_strides: [isize; 4],
+    /// `[B, Hkv, Lk, Dv]`
+    pub v: *const f32,
+    /// Strides of V.
+    pub v_strides: [isize; 4],
+    /// `[B, Hq, Lq, Dv]`
+    pub o: *mut f32,
+    /// Strides of O.
+    pub o_strides: [isize; 4],
+    /// Usually `1 / sqrt(D)`; T5 has 1.
+    pub scale: f32,
+    /// Mask or bias.
+    pub mask: Mask,
+    /// `Some(d)`: query `i` sees keys `j <= i + d`. PyTorch's `is_causal` is `Some(0)`.
+    pub causal: Option<isize>,
+    /// Rows that see no key.
+    pub empty_row: EmptyRow,
+}
+
+// SAFETY: the pointers are used only under the promises of `attention`: good from any thread.
+unsafe impl Send for Attention {}
+// SAFETY: as above.
+unsafe impl Sync for Attention {}
+
+/// Computes fused attention.
+///
+/// # Safety
+/// Q, K, V and the mask must be readable and O writable at their sizes and strides, from any thread; O must not overlap the
+/// others.
+///
+/// # Errors
+/// [`MicroError`] if `kv_heads` does not divide `q_heads`, or the processor lacks `isa`.
+pub unsafe fn attention(call: &Attention) -> Result<(), MicroError> {
+    call.isa.require()?;
+    if call.kv_heads == 0 || !call.q_heads.is_multiple_of(call.kv_heads) {
+        return Err(MicroError::Invalid {
+            what: "attention key/value heads",
+            value: call.kv_heads as i64,
+            why: "they must divide the query heads",
+        });
+    }
+    same("attention query heads per key head", call.q_heads, call.group() * call.kv_heads)?;
+    if call.batch * call.q_heads * call.q_len * call.v_dim == 0 {
+        return Ok(());
+    }
+    let rows = call.group() * call.q_len;
+    let as_it_lies = rows <= skinny::MAX_ROWS && call.k_strides[3] == 1 && call.v_strides[3] == 1;
+    // SAFETY: the caller's promise.
+    unsafe { if as_it_lies { in_place(call) } else { packed(call) } }
+    Ok(())
+}
+
+impl Attention {
+    /// Query heads for each key/value head.
+    fn group(&self) -> usize {
+        self.q_heads / self.kv_heads
+    }
+
+    fn key_blocks(&self) -> usize {
+        self.kv_len.div_ceil(KEYS)
+    }
+
+    /// Values of a packed block of K, and of a packed block of V.
+    fn block_len(&self) -> (usize, usize) {
+        let nr = panel_width(self.isa);
+        let keys = self.kv_len.min(KEYS);
+        (keys.next_multiple_of(nr) * self.head_dim, keys * self.v_dim.next_multiple_of(nr))
+    }
+}
+
+/// Few rows a head (decoding): K and V are read as they lie, one task a key/value head.
+unsafe fn in_place(call: &Attention) {
+    team::par_for(call.batch * call.kv_heads, &|head| {
+        // SAFETY: the caller's promise; heads are disjoint in O.
+        unsafe { block::run(call, head, 0..call.group() * call.q_len, None) };
+    });
+}
+
+/// Packs K and V of as many heads as fit in the cache, all threads helping, then runs blocks of rows.
+unsafe fn packed(call: &Attention) {
+    let heads = call.batch * call.kv_heads;
+    let (k_len, v_len) = call.block_len();
+    let (blocks, block_len) = (call.key_blocks(), k_len + v_len);
+    let chunk = (PACKED / (blocks * block_len).max(1)).clamp(1, heads);
+    let rows = call.group() * call.q_len;
+    let tiles = rows.div_ceil(tile_rows(call.isa));
+    let row_blocks = tiles.div_ceil(TILES);
+    scratch::with(chunk * blocks * block_len, |buf| {
+        let buf = Buf(buf);
+        for head0 in (0..heads).step_by(chunk) {
+            let heads = (heads - head0).min(chunk);
+            team::par_for(heads * blocks, &|i| {
+                // SAFETY: the caller's promise; every task has its own block of the scratch.
+                unsafe { pack(call, head0 + i / blocks, i % blocks, buf.at(i * block_len)) };
+            });
+            team::par_for(heads * row_blocks, &|i| {
+                let (head, block) = (i / row_blocks, i % row_blocks);
+                let mr = tile_rows(call.isa);
+                let part = super::driver::part(tiles, row_blocks, block);
+                let span = part.start * mr..(part.end * mr).min(rows);
+                // SAFETY: the caller's promise; row blocks are disjoint in O.
+                unsafe { block::run(call, head0 + head, span, Some(buf.at(head * blocks * block_len))) };
+            });
+        }
+    });
+}
+
+#[derive(Clone, Copy)]
+struct Buf(*mut f32);
+
+// SAFETY: tasks use disjoint parts, or only read.
+unsafe impl Sync for Buf {}
+
+impl Buf {
+    fn at(&self, offset: usize) -> *mut f32 {
+        self.0.wrapping_add(offset)
+    }
+}
+
+/// Packs one block of keys: K turned to `[D, keys]` panels, then V as `[keys, Dv]` panels.
+unsafe fn pack(call: &Attention, head: usize, block: usize, buf: *mut f32) {
+    let nr = panel_width(call.isa);
+    let (b, h) = ((head / call.kv_heads) as isize, (head % call.kv_heads) as isize);
+    let keys = block * KEYS..((block + 1) * KEYS).min(call.kv_len);
+    let from = |ptr: *const f32, s: &[isize; 4]| {
+        ptr.wrapping_offset(b * s[0] + h * s[1] + keys.start as isize * s[2])
+    };
+    let (k_len, _) = call.block_len();
+    // SAFETY: the caller's promise; the block's panels lie inside `buf`.
+    unsafe {
+        let k = Source { ptr: from(call.k, &call.k_strides), row: call.k_strides[3], col: call.k_strides[2] };
+        for (p, j) in (0..keys.len()).step_by(nr).enumerate() {
+            let to = buf.add(p * call.head_dim * nr);
+            pack_panel(k.at(0, j), call.head_dim, (keys.len() - j).min(nr), to, nr);
+        }
+        let v = Source { ptr: from(call.v, &call.v_strides), row: call.v_strides[2], col: call.v_strides[3] };
+        for (p, j) in (0..call.v_dim).step_by(nr).enumerate() {
+            let to = buf.add(k_len + p * keys.len() * nr);
+            pack_panel(v.at(0, j), keys.len(), (call.v_dim - j).min(nr), to, nr);
+        }
+    }
+}

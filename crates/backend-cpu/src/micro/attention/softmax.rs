@@ -1,0 +1,170 @@
+//! One row of scores to weights, with the running maximum and sum of the row. Scores in, `exp(score - max)` out, in
+//! place.
+
+use crate::micro::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::micro::simd::{Avx2, Avx512};
+use crate::micro::simd::{Portable, Simd, exp_nonpositive};
+
+/// The mask of one row: pointer to the first key's entry and the stride between keys.
+#[derive(Clone, Copy)]
+pub(super) enum Seen {
+    All,
+    Additive(*const f32, isize),
+    Boolean(*const bool, isize),
+}
+
+/// A row of scores and what belongs to it.
+pub(super) struct Row {
+    pub(super) scores: *mut f32,
+    /// Scores that count; those from here to `padded` become weight 0.
+    pub(super) len: usize,
+    pub(super) padded: usize,
+    pub(super) seen: Seen,
+    /// Running maximum.
+    pub(super) max: *mut f32,
+    /// Running sum.
+    pub(super) sum: *mut f32,
+    /// Sums of V so far, rescaled when the maximum grows.
+    pub(super) o: *mut f32,
+    pub(super) dim: usize,
+}
+
+/// Brings the row up to date with a block of scores.
+///
+/// # Safety
+/// The row's pointers cover its sizes; the processor has `isa`.
+pub(super) unsafe fn update(isa: Isa, row: &Row) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match isa {
+            Isa::Portable => go::<Portable>(row),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => go_avx2(row),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => go_avx512(row),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => go::<Portable>(row),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn go_avx2(row: &Row) {
+    // SAFETY: the caller's promise.
+    unsafe { go::<Avx2>(row) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn go_avx512(row: &Row) {
+    // SAFETY: the caller's promise.
+    unsafe { go::<Avx512>(row) }
+}
+
+#[inline(always)]
+unsafe fn go<S: Simd>(row: &Row) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        apply_mask::<S>(row);
+        let before = *row.max;
+        let max = largest::<S>(row).max(before);
+        // A row that has seen nothing yet keeps -inf; subtracting 0 then gives weights 0 and not NaN.
+        let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
+        if max != before && *row.sum != 0.0 {
+            let factor = (before - shift).exp();
+            *row.sum *= factor;
+            scale::<S>(row.o, row.dim, factor);
+        }
+        *row.max = max;
+        *row.sum += weights::<S>(row, shift);
+    }
+}
+
+/// Adds or applies the mask to the scores.
+#[inline(always)]
+unsafe fn apply_mask<S: Simd>(row: &Row) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match row.seen {
+            Seen::All => {}
+            Seen::Additive(mask, 1) => {
+                for j in (0..row.len).step_by(S::LANES) {
+                    let m = S::mask((row.len - j).min(S::LANES));
+                    let p = row.scores.add(j);
+                    S::store_masked(p, m, S::add(S::load_masked(p, m), S::load_masked(mask.add(j), m)));
+                }
+            }
+            Seen::Additive(mask, stride) => {
+                for j in 0..row.len {
+                    *row.scores.add(j) += *mask.wrapping_offset(j as isize * stride);
+                }
+            }
+            Seen::Boolean(mask, stride) => {
+                for j in 0..row.len {
+                    let p = row.scores.add(j);
+                    *p = if *mask.wrapping_offset(j as isize * stride) { *p } else { f32::NEG_INFINITY };
+                }
+            }
+        }
+    }
+}
+
+/// The largest score; -inf if there is none.
+#[inline(always)]
+unsafe fn largest<S: Simd>(row: &Row) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let full = row.len / S::LANES * S::LANES;
+        let mut acc = [S::splat(f32::NEG_INFINITY); 2];
+        for j in (0..full).step_by(S::LANES) {
+            let i = j / S::LANES % 2;
+            acc[i] = S::max(S::load(row.scores.add(j)), acc[i]);
+        }
+        let mut max = S::largest(S::max(acc[0], acc[1]));
+        for j in full..row.len {
+            max = max.max(*row.scores.add(j));
+        }
+        max
+    }
+}
+
+#[inline(always)]
+unsafe fn scale<S: Simd>(p: *mut f32, len: usize, factor: f32) {
+    for j in (0..len).step_by(S::LANES) {
+        // SAFETY: the caller's promise; the mask ends at `len`.
+        unsafe {
+            let m = S::mask((len - j).min(S::LANES));
+            S::store_masked(p.add(j), m, S::mul(S::load_masked(p.add(j), m), S::splat(factor)));
+        }
+    }
+}
+
+/// Replaces scores by `exp(score - shift)`, zeros from `len` to `padded`; returns their sum.
+#[inline(always)]
+unsafe fn weights<S: Simd>(row: &Row, shift: f32) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let shift = S::splat(shift);
+        let full = row.len / S::LANES * S::LANES;
+        let mut acc = S::splat(0.0);
+        for j in (0..full).step_by(S::LANES) {
+            let p = row.scores.add(j);
+            let e = exp_nonpositive::<S>(S::sub(S::load(p), shift));
+            S::store(p, e);
+            acc = S::add(acc, e);
+        }
+        let mut sum = S::sum(acc);
+        if full < row.len {
+            let m = S::mask(row.len - full);
+            let p = row.scores.add(full);
+            S::store_masked(p, m, exp_nonpositive::<S>(S::sub(S::load_masked(p, m), shift)));
+            for j in full..row.len {
+                sum += *row.scores.add(j);
+            }
+        }
+        row.scores.add(row.len).write_bytes(0, row.padded - row.len);
+        sum
+    }
+}

@@ -1,0 +1,209 @@
+//! Convolutions of 1 to 3 spatial dimensions as products with rows made of taps (`driver`) or, depthwise, in
+//! `depthwise`. The plan holds everything that depends on shapes and strides alone. Transposed convolutions are not here.
+
+mod input;
+mod plan;
+mod shape;
+
+use std::ops::Range;
+
+pub use plan::{ConvPlan, ConvWeights};
+pub use shape::{ConvShape, Strides5};
+
+use super::driver::{self, Product, Rows};
+use super::epilogue::{COut, Epilogue, EpilogueBlock, Hook};
+use super::transpose::{self, Source};
+use super::{MicroError, depthwise, scratch};
+use plan::{Read, Reads, Weights};
+
+impl ConvPlan {
+    /// Convolves one batch: `output = epilogue(conv(input, weights))`. Rows of the epilogue are the flattened output pixels
+    /// of one image, columns the output channels, its batch index the image.
+    ///
+    /// # Safety
+    /// `input` and `output` must cover the shape at the plan's strides, from any thread; output must not overlap the input;
+    /// the epilogue's pointers must be good for their described extent.
+    ///
+    /// # Errors
+    /// [`MicroError`] if `weights` were packed by a plan of another shape, or for a bad epilogue.
+    pub unsafe fn run(
+        &self,
+        input: *const f32,
+        weights: &ConvWeights,
+        output: *mut f32,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<(), MicroError> {
+        epilogue.check(self.shape.out_channels)?;
+        self.check_weights(weights)?;
+        if self.shape.batch == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise; the scratch is as large as the copy's layout.
+        unsafe {
+            let Some(copy) = &self.copy else { return self.place(input, weights, output, epilogue) };
+            scratch::with(copy.len, |buf| {
+                copy.fill(&self.shape, &self.input, input, buf);
+                self.place(buf, weights, output, epilogue)
+            })
+        }
+    }
+
+    /// Chooses where blocks go: straight to the output, or through scratch and a hook that stores them at the output's
+    /// strides.
+    unsafe fn place(
+        &self,
+        input: *const f32,
+        weights: &ConvWeights,
+        output: *mut f32,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<(), MicroError> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(row_stride) = self.dense_rows {
+                return self.multiply(input, weights, COut::Memory { ptr: output, row_stride }, epilogue);
+            }
+            let user = epilogue.hook;
+            let target = Target { plan: self, output };
+            let scatter = |block: &EpilogueBlock| target.scatter(block, user);
+            let epilogue = Epilogue { hook: Some(Hook::Closure(&scatter)), ..*epilogue };
+            self.multiply(input, weights, COut::Scratch, &epilogue)
+        }
+    }
+
+    /// The products: one for each image and group.
+    unsafe fn multiply(
+        &self,
+        input: *const f32,
+        weights: &ConvWeights,
+        out: COut,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<(), MicroError> {
+        let call = Call { plan: self, weights, input, out, epilogue };
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (&self.reads, &weights.0) {
+                (Reads::Depthwise(d), Weights::Depthwise(w)) => {
+                    depthwise::run(self, d, input, w, out, epilogue);
+                    Ok(())
+                }
+                (Reads::Product(read), Weights::Packed(_)) => {
+                    let count = self.shape.batch * self.shape.groups;
+                    driver::run(count, &call.product(read, 0), &|i| call.product(read, i))
+                }
+                _ => Err(MicroError::Unsupported("weights packed by a plan of another kind")),
+            }
+        }
+    }
+}
+
+struct Call<'a> {
+    plan: &'a ConvPlan,
+    weights: &'a ConvWeights,
+    input: *const f32,
+    out: COut,
+    epilogue: &'a Epilogue<'a>,
+}
+
+// SAFETY: its pointers are used under the promises of `ConvPlan::run`: good from any thread.
+unsafe impl Sync for Call<'_> {}
+
+impl<'a> Call<'a> {
+    /// The product of one image and group.
+    fn product(&self, read: &'a Read, i: usize) -> Product<'a> {
+        let plan = self.plan;
+        let shape = &plan.shape;
+        let (image, group) = (i / shape.groups, i % shape.groups);
+        let n = shape.out_channels / shape.groups;
+        let c = match self.out {
+            COut::Memory { ptr, row_stride } => COut::Memory {
+                ptr: ptr.wrapping_offset(image as isize * plan.output.n).wrapping_add(group * n),
+                row_stride,
+            },
+            COut::Scratch => COut::Scratch,
+        };
+        let b = match &self.weights.0 {
+            Weights::Packed(b) => b.panels(group),
+            Weights::Depthwise(w) => w.ptr(),
+        };
+        Product {
+            isa: plan.isa,
+            m: plan.pixels(),
+            n,
+            a: self.input.wrapping_offset(image as isize * read.image + group as isize * read.group),
+            rows: match read.row_stride {
+                Some(row_stride) => Rows::Strided { row_stride, col_stride: 1 },
+                None => Rows::Pixels { offsets: &read.offsets, valid: &read.valid },
+            },
+            taps: &read.taps,
+            kc: read.kc,
+            zero: read.zero.ptr(),
+            b,
+            c,
+            epilogue: *self.epilogue,
+            batch: image,
+            col0: group * n,
+        }
+    }
+}
+
+/// Where finished blocks go when the output's layout is not rows of channels.
+struct Target<'a> {
+    plan: &'a ConvPlan,
+    output: *mut f32,
+}
+
+// SAFETY: as `Call`; blocks are disjoint.
+unsafe impl Sync for Target<'_> {}
+
+impl Target<'_> {
+    fn scatter(&self, block: &EpilogueBlock, user: Option<Hook<'_>>) {
+        // SAFETY: the block is this thread's scratch; its place in the output is the caller's promise.
+        unsafe {
+            if let Some(hook) = user {
+                hook.call(block);
+            }
+            let image = self.output.wrapping_offset(block.batch as isize * self.plan.output.n);
+            self.plan.for_runs(block.row0..block.row1, |row, len, offset| {
+                let from = block.ptr.wrapping_add((row - block.row0) * block.row_stride);
+                let to = image.wrapping_offset(offset + block.col0 as isize * self.plan.output.c);
+                self.store(block, from, to, len);
+            });
+        }
+    }
+
+    /// Stores `len` pixels that stand `output.w` apart.
+    unsafe fn store(&self, block: &EpilogueBlock, from: *const f32, to: *mut f32, len: usize) {
+        let (cols, o) = (block.col1 - block.col0, &self.plan.output);
+        // SAFETY: as `scatter`.
+        unsafe {
+            if o.w == 1 && o.c > 0 {
+                let src = Source { ptr: from, row: 1, col: block.row_stride as isize };
+                return transpose::copy(src, cols, len, to, o.c as usize);
+            }
+            for i in 0..len {
+                for j in 0..cols {
+                    *to.wrapping_offset(i as isize * o.w + j as isize * o.c) =
+                        *from.add(i * block.row_stride + j);
+                }
+            }
+        }
+    }
+}
+
+impl ConvPlan {
+    /// Cuts a range of output pixels into runs whose pixels stand `output.w` apart: calls
+    /// `f(first pixel, length, offset of it in the output)`.
+    fn for_runs(&self, pixels: Range<usize>, mut f: impl FnMut(usize, usize, isize)) {
+        let [_, oh, ow] = self.out;
+        let o = &self.output;
+        let mut at = pixels.start;
+        while at < pixels.end {
+            let (x, y, z) = (at % ow, at / ow % oh, at / ow / oh);
+            // Where image rows follow each other at the pixel stride, a run goes on to the image's end.
+            let line = if o.h == o.w * ow as isize { ow * oh - (y * ow + x) } else { ow - x };
+            let len = line.min(pixels.end - at);
+            f(at, len, z as isize * o.d + y as isize * o.h + x as isize * o.w);
+            at += len;
+        }
+    }
+}

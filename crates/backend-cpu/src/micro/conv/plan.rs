@@ -1,0 +1,296 @@
+//! How a convolution of given shape and strides is done: what a row of the product is, what its taps are, whether the
+//! input is copied first. Decided once; `run` in the parent only follows it.
+
+use super::input::Copy;
+use super::{ConvShape, Strides5};
+use crate::micro::depthwise::Depthwise;
+use crate::micro::error::same;
+use crate::micro::scratch::AlignedBuf;
+use crate::micro::transpose::Source;
+use crate::micro::{Isa, MicroError, PackedB};
+
+/// Fewer input channels than this make too short a run of k; then a row of the kernel window is the run instead.
+const FEW_CHANNELS: usize = 8;
+
+/// Everything about a convolution that does not depend on its data. `Send + Sync`; make it once for a shape and strides.
+pub struct ConvPlan {
+    pub(crate) isa: Isa,
+    pub(crate) shape: ConvShape,
+    /// Output size.
+    pub(crate) out: [usize; 3],
+    pub(super) input: Strides5,
+    pub(crate) output: Strides5,
+    /// The pixel stride of the output if it is rows of channels, else none.
+    pub(super) dense_rows: Option<usize>,
+    pub(super) copy: Option<Copy>,
+    pub(super) reads: Reads,
+    run: Run,
+}
+
+/// What the kernels read.
+pub(super) enum Reads {
+    Product(Read),
+    Depthwise(Depthwise),
+}
+
+/// Rows and taps of the product, in the input or its copy.
+pub(super) struct Read {
+    /// Elements between images, and between groups.
+    pub(super) image: isize,
+    pub(super) group: isize,
+    /// If all output pixels stand at one stride in the input and there is one tap.
+    pub(super) row_stride: Option<isize>,
+    /// Otherwise the place of each output pixel's first tap ...
+    pub(super) offsets: Vec<isize>,
+    /// ... and a bit for each of its taps that lies inside; empty if all do.
+    pub(super) valid: Vec<u64>,
+    pub(super) taps: Vec<isize>,
+    pub(super) kc: usize,
+    pub(super) zero: AlignedBuf,
+}
+
+/// What k runs along within a tap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Run {
+    /// Input channels; taps are kernel positions (D, H, W).
+    Channels,
+    /// A row of the window, channels last: (W, C); taps are (D, H).
+    RowOfChannels,
+    /// A row of the window, channels first: W; taps are (C, D, H).
+    Row,
+    /// Depthwise: no product.
+    None,
+}
+
+/// Weights packed for plans of one shape and instruction set.
+pub struct ConvWeights(pub(super) Weights);
+
+pub(super) enum Weights {
+    Packed(PackedB),
+    /// `[taps, C]`
+    Depthwise(AlignedBuf),
+}
+
+impl ConvWeights {
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        match &self.0 {
+            Weights::Packed(b) => b.bytes(),
+            Weights::Depthwise(w) => w.len() * size_of::<f32>(),
+        }
+    }
+}
+
+impl ConvPlan {
+    /// Plans a convolution whose input and output lie at the given strides.
+    ///
+    /// # Errors
+    /// [`MicroError`] for a bad shape, or if this processor cannot run `isa`.
+    pub fn new(
+        isa: Isa,
+        shape: ConvShape,
+        input: Strides5,
+        output: Strides5,
+    ) -> Result<ConvPlan, MicroError> {
+        isa.require()?;
+        let out = shape.output()?;
+        let [_, oh, ow] = out;
+        let dense = output.c == 1
+            && output.w > 0
+            && (oh == 1 || output.h == output.w * ow as isize)
+            && (out[0] == 1 || output.d == output.w * (ow * oh) as isize);
+        let (run, copy) = choose(&shape, &input);
+        let source = copy.as_ref().map_or(input, |c| c.strides);
+        let reads = match run {
+            Run::None => Reads::Depthwise(Depthwise { strides: source }),
+            _ => Reads::Product(Read::new(
+                &shape,
+                out,
+                &source,
+                run,
+                copy.as_ref().is_none_or(|c| !c.padded()),
+            )),
+        };
+        let dense_rows = dense.then_some(output.w.unsigned_abs());
+        Ok(ConvPlan { isa, shape, out, input, output, dense_rows, copy, reads, run })
+    }
+
+    /// Output pixels of one image: the rows of the epilogue.
+    pub fn pixels(&self) -> usize {
+        self.out.iter().product()
+    }
+
+    /// Output size (D, H, W).
+    pub fn output_size(&self) -> [usize; 3] {
+        self.out
+    }
+
+    /// Bytes of scratch for a copied input; 0 if the input is read as it lies.
+    pub fn scratch_bytes(&self) -> usize {
+        self.copy.as_ref().map_or(0, |c| c.len * size_of::<f32>())
+    }
+
+    /// Packs a weight `[O, C / groups, KD, KH, KW]` that lies at the given strides (in that order).
+    ///
+    /// # Safety
+    /// All elements of the weight must be readable.
+    pub unsafe fn pack_weights(&self, ptr: *const f32, strides: [isize; 5]) -> ConvWeights {
+        let shape = &self.shape;
+        let [so, si, sd, sh, sw] = strides;
+        let group_outputs = shape.out_channels / shape.groups;
+        let channels = shape.in_channels / shape.groups;
+        let [_, kh, kw] = shape.kernel;
+        let position =
+            |t: usize| (t / kw / kh) as isize * sd + (t / kw % kh) as isize * sh + (t % kw) as isize * sw;
+        if self.run == Run::None {
+            let buf = AlignedBuf::new(shape.taps() * shape.in_channels);
+            for i in 0..buf.len() {
+                let (t, c) = (i / shape.in_channels, i % shape.in_channels);
+                // SAFETY: inside the buffer, and the caller's promise.
+                unsafe { *buf.ptr().add(i) = *ptr.wrapping_offset(c as isize * so + position(t)) };
+            }
+            return ConvWeights(Weights::Depthwise(buf));
+        }
+        let packed = PackedB::new(self.isa, shape.groups, shape.taps() * channels, group_outputs);
+        for group in 0..shape.groups {
+            let ptr = ptr.wrapping_offset((group * group_outputs) as isize * so);
+            // SAFETY: every piece of k lies inside the weight and inside the pack.
+            let fill = |k0, rows, offset, row| unsafe {
+                packed.fill(group, k0, rows, Source { ptr: ptr.wrapping_offset(offset), row, col: so });
+            };
+            if self.run == Run::Row {
+                for i in 0..channels * shape.taps() / kw {
+                    let (c, t) = (i / (shape.taps() / kw), i % (shape.taps() / kw));
+                    fill(i * kw, kw, c as isize * si + position(t * kw), sw);
+                }
+            } else {
+                // (D, H, W, C) is the order of k both for taps of channels and for rows of channels.
+                for t in 0..shape.taps() {
+                    fill(t * channels, channels, position(t), si);
+                }
+            }
+        }
+        ConvWeights(Weights::Packed(packed))
+    }
+
+    /// # Errors
+    /// [`MicroError`] if the weights are not of this plan's sizes and instruction set.
+    pub(super) fn check_weights(&self, weights: &ConvWeights) -> Result<(), MicroError> {
+        let shape = &self.shape;
+        match &weights.0 {
+            Weights::Packed(b) if b.isa() != self.isa => {
+                Err(MicroError::Unsupported("weights packed for another instruction set than the plan's"))
+            }
+            Weights::Packed(b) => {
+                b.check(shape.taps() * shape.in_channels / shape.groups, shape.out_channels / shape.groups)
+            }
+            Weights::Depthwise(w) => {
+                same("depthwise weight, values", shape.taps() * shape.in_channels, w.len())
+            }
+        }
+    }
+}
+
+/// What k runs along, and whether the input is copied first.
+fn choose(shape: &ConvShape, input: &Strides5) -> (Run, Option<Copy>) {
+    let copy = |last, padded| Some(Copy::new(shape, last, padded));
+    let c = shape.in_channels;
+    if shape.groups == c && shape.out_channels == c && c > 1 {
+        return (Run::None, if input.c == 1 { None } else { copy(true, false) });
+    }
+    let padded = shape.is_padded();
+    if shape.groups == 1 && c < FEW_CHANNELS && shape.kernel[2] > 1 && shape.dilation[2] == 1 {
+        let last = (c == 1 || input.c == 1) && input.w == c as isize;
+        let first = input.w == 1;
+        // Short rows of a plane cost more per tap than turning the channels to the inside.
+        let short = shape.kernel[2] < 5 && c > 1;
+        return match (last, first) {
+            (true, _) => (Run::RowOfChannels, if padded { copy(true, true) } else { None }),
+            (_, true) if !short => (Run::Row, if padded { copy(false, true) } else { None }),
+            _ => (Run::RowOfChannels, copy(true, padded)),
+        };
+    }
+    // The validity of a pixel's taps is a 64-bit mask.
+    let real = padded && shape.taps() > 64;
+    let readable = input.c == 1 || c / shape.groups == 1;
+    (Run::Channels, if readable && !real { None } else { copy(true, real) })
+}
+
+impl Read {
+    /// Rows and taps in a source of the given strides; `virtual_padding` if its padding (if any) is not in memory.
+    fn new(shape: &ConvShape, out: [usize; 3], source: &Strides5, run: Run, virtual_padding: bool) -> Read {
+        let s = source.spatial();
+        let channels = shape.in_channels / shape.groups;
+        let [kd, kh, kw] = shape.kernel;
+        let place = |z: usize, y: usize, x: usize| {
+            [z, y, x].iter().zip(s).zip(shape.dilation).map(|((i, s), d)| (i * d) as isize * s).sum::<isize>()
+        };
+        let mut taps = Vec::new();
+        let planes = if run == Run::Row { channels } else { 1 };
+        let columns = if run == Run::Channels { kw } else { 1 };
+        for c in 0..planes {
+            for t in 0..kd * kh * columns {
+                let (x, y, z) = (t % columns, t / columns % kh, t / columns / kh);
+                taps.push(c as isize * source.c + place(z, y, x));
+            }
+        }
+        let kc = match run {
+            Run::Row => kw,
+            Run::RowOfChannels => kw * channels,
+            _ => channels,
+        };
+        let virtual_padding = virtual_padding && shape.is_padded();
+        let mut read = Read {
+            image: source.n,
+            group: channels as isize * source.c,
+            row_stride: None,
+            offsets: Vec::new(),
+            valid: Vec::new(),
+            taps,
+            kc,
+            zero: AlignedBuf::zeroed(kc),
+        };
+        read.rows(shape, out, s, virtual_padding);
+        read
+    }
+
+    /// Fills in the rows: one stride if that is enough, else a table.
+    fn rows(&mut self, shape: &ConvShape, out: [usize; 3], s: [isize; 3], padded: bool) {
+        let pad = if padded { shape.pad_lo } else { [0; 3] };
+        let step: [isize; 3] = std::array::from_fn(|i| shape.stride[i] as isize * s[i]);
+        let even = (out[1] == 1 || step[1] == step[2] * out[2] as isize)
+            && (out[0] == 1 || step[0] == step[2] * (out[1] * out[2]) as isize);
+        if !padded && even && self.taps == [0] {
+            self.row_stride = Some(step[2]);
+            return;
+        }
+        for z in 0..out[0] {
+            for y in 0..out[1] {
+                for x in 0..out[2] {
+                    let at = [z, y, x];
+                    let first: [isize; 3] =
+                        std::array::from_fn(|i| (at[i] * shape.stride[i]) as isize - pad[i] as isize);
+                    self.offsets.push((0..3).map(|i| first[i] * s[i]).sum());
+                    if padded {
+                        self.valid.push(inside(shape, first));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A bit for each kernel position that lies inside the input when the window begins at `first`.
+fn inside(shape: &ConvShape, first: [isize; 3]) -> u64 {
+    let [kd, kh, kw] = shape.kernel;
+    let mut bits = 0;
+    for t in 0..kd * kh * kw {
+        let at = [t / kw / kh, t / kw % kh, t % kw];
+        let within = (0..3).all(|i| {
+            let x = first[i] + (at[i] * shape.dilation[i]) as isize;
+            x >= 0 && (x as usize) < shape.input[i]
+        });
+        bits |= u64::from(within) << t;
+    }
+    bits
+}

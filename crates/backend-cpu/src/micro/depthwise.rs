@@ -1,0 +1,259 @@
+//! Depthwise convolution (one filter for each channel) on channels-last data: vectors of channels, several output columns at
+//! a time in registers. Reads every input vector from cache once for each tap, which on two loads and two
+//! multiply-adds a cycle costs no more than the arithmetic.
+
+use std::ops::Range;
+
+use super::conv::{ConvPlan, Strides5};
+use super::driver::part;
+use super::epilogue::{COut, Epilogue, EpilogueBlock};
+use super::kernel::{Finish, finish_one};
+use super::scratch::{self, AlignedBuf};
+#[cfg(target_arch = "x86_64")]
+use super::simd::{Avx2, Avx512};
+use super::simd::{Portable, Simd};
+use super::{Isa, team};
+
+/// What the kernel reads: the input or its copy, channels contiguous.
+pub(crate) struct Depthwise {
+    /// Strides of the source.
+    pub(crate) strides: Strides5,
+}
+
+/// Convolves a batch.
+///
+/// # Safety
+/// As [`ConvPlan::run`]; `weights` is `[taps, C]`.
+pub(crate) unsafe fn run(
+    plan: &ConvPlan,
+    depthwise: &Depthwise,
+    input: *const f32,
+    weights: &AlignedBuf,
+    out: COut,
+    epilogue: &Epilogue<'_>,
+) {
+    let lines = plan.out[0] * plan.out[1];
+    let work = plan.pixels() * plan.shape.in_channels * plan.shape.taps();
+    // Below 64 Ki multiply-adds (some microseconds) a task is not worth handing over.
+    let blocks = (work >> 16).clamp(1, (4 * team::threads()).div_ceil(plan.shape.batch)).min(lines);
+    let job = Job { plan, strides: depthwise.strides, input, weights: weights.ptr(), out, epilogue };
+    team::par_for(plan.shape.batch * blocks, &|task| {
+        // SAFETY: the caller's promise; tasks are disjoint lines of the output.
+        unsafe { job.block(task / blocks, part(lines, blocks, task % blocks)) };
+    });
+}
+
+struct Job<'a> {
+    plan: &'a ConvPlan,
+    strides: Strides5,
+    input: *const f32,
+    weights: *const f32,
+    out: COut,
+    epilogue: &'a Epilogue<'a>,
+}
+
+// SAFETY: pointers are used under the promise of `run`; tasks are disjoint.
+unsafe impl Sync for Job<'_> {}
+
+impl Job<'_> {
+    /// Some lines of one image, then the hook.
+    unsafe fn block(&self, image: usize, lines: Range<usize>) {
+        let (ow, c) = (self.plan.out[2], self.plan.shape.in_channels);
+        let first = lines.start * ow;
+        // SAFETY: the caller's promise; the scratch holds the lines.
+        unsafe {
+            match self.out {
+                COut::Memory { ptr, row_stride } => {
+                    let at = ptr
+                        .wrapping_offset(image as isize * self.plan.output.n)
+                        .wrapping_add(first * row_stride);
+                    self.block_into(image, lines, at, row_stride);
+                }
+                COut::Scratch => {
+                    scratch::with(lines.len() * ow * c, |at| self.block_into(image, lines, at, c))
+                }
+            }
+        }
+    }
+
+    unsafe fn block_into(&self, image: usize, lines: Range<usize>, c: *mut f32, ldc: usize) {
+        let ow = self.plan.out[2];
+        let (row0, row1) = (lines.start * ow, lines.end * ow);
+        // SAFETY: the caller's promise.
+        unsafe {
+            for line in lines.clone() {
+                self.line(image, line, c.add((line - lines.start) * ow * ldc), ldc);
+            }
+            if let Some(hook) = &self.epilogue.hook {
+                let col1 = self.plan.shape.in_channels;
+                hook.call(&EpilogueBlock {
+                    batch: image,
+                    row0,
+                    row1,
+                    col0: 0,
+                    col1,
+                    ptr: c,
+                    row_stride: ldc,
+                });
+            }
+        }
+    }
+
+    /// One output line: all columns, all channels.
+    unsafe fn line(&self, image: usize, line: usize, c: *mut f32, ldc: usize) {
+        let shape = &self.plan.shape;
+        let [_, oh, ow] = self.plan.out;
+        let inside = |i: usize, at: usize| {
+            let start = (at * shape.stride[i]) as isize - shape.pad_lo[i] as isize;
+            taps_inside(start, shape.dilation[i], shape.kernel[i], shape.input[i])
+        };
+        let (z, y) = (line / oh, line % oh);
+        let (d, h) = (inside(0, z), inside(1, y));
+        let s = &self.strides;
+        let origin = [(z, 0), (y, 1), (0, 2)]
+            .iter()
+            .zip(s.spatial())
+            .map(|((at, i), s)| ((at * shape.stride[*i]) as isize - shape.pad_lo[*i] as isize) * s)
+            .sum::<isize>();
+        let e = self.epilogue;
+        let at = |s: Option<&[f32]>| s.map_or(std::ptr::null(), <[f32]>::as_ptr);
+        let work = Line {
+            input: self.input.wrapping_offset(image as isize * s.n + origin),
+            weights: self.weights,
+            channels: shape.in_channels,
+            kernel: shape.kernel,
+            steps: std::array::from_fn(|i| shape.dilation[i] as isize * s.spatial()[i]),
+            column: shape.stride[2] as isize * s.w,
+            d,
+            h,
+            c,
+            ldc,
+            finish: Finish {
+                scale: at(e.scale),
+                shift: at(e.shift),
+                residual: e.residual.map_or(std::ptr::null(), |r| {
+                    r.ptr.wrapping_add(image * r.batch_stride + line * ow * r.row_stride)
+                }),
+                residual_stride: e.residual.map_or(0, |r| r.row_stride),
+                clamp: e.activation.bounds(),
+            },
+        };
+        let mut x = 0;
+        while x < ow {
+            let taps = inside(2, x);
+            let end = (x + 1..ow).find(|x| inside(2, *x) != taps).unwrap_or(ow);
+            // SAFETY: the caller's promise; the columns `x..end` see the same taps.
+            unsafe { columns(self.plan.isa, &work, x..end, &taps) };
+            x = end;
+        }
+    }
+}
+
+/// Which of `kernel` taps from `start` lie in `0..size`.
+fn taps_inside(start: isize, dilation: usize, kernel: usize, size: usize) -> Range<usize> {
+    let lo = (-start).max(0).unsigned_abs().div_ceil(dilation).min(kernel);
+    let hi = (size as isize - start).max(0).unsigned_abs().div_ceil(dilation).min(kernel);
+    lo..hi.max(lo)
+}
+
+/// One output line.
+struct Line {
+    /// Where tap (0, 0, 0) of column 0 would be.
+    input: *const f32,
+    weights: *const f32,
+    channels: usize,
+    kernel: [usize; 3],
+    /// Elements between taps of each dimension.
+    steps: [isize; 3],
+    /// Elements between the windows of neighbouring columns.
+    column: isize,
+    d: Range<usize>,
+    h: Range<usize>,
+    c: *mut f32,
+    ldc: usize,
+    finish: Finish,
+}
+
+unsafe fn columns(isa: Isa, line: &Line, cols: Range<usize>, taps: &Range<usize>) {
+    // SAFETY: the plan has checked the instruction set.
+    unsafe {
+        match isa {
+            Isa::Portable => go::<Portable>(line, cols, taps),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => go_avx2(line, cols, taps),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => go_avx512(line, cols, taps),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => go::<Portable>(line, cols, taps),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn go_avx2(line: &Line, cols: Range<usize>, taps: &Range<usize>) {
+    // SAFETY: the caller's promise.
+    unsafe { go::<Avx2>(line, cols, taps) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn go_avx512(line: &Line, cols: Range<usize>, taps: &Range<usize>) {
+    // SAFETY: the caller's promise.
+    unsafe { go::<Avx512>(line, cols, taps) }
+}
+
+#[inline(always)]
+unsafe fn go<S: Simd>(line: &Line, cols: Range<usize>, taps: &Range<usize>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for c in (0..line.channels).step_by(S::LANES) {
+            let mask = S::mask((line.channels - c).min(S::LANES));
+            let mut x = cols.start;
+            while x + 8 <= cols.end {
+                block::<S, 8>(line, x, c, mask, taps);
+                x += 8;
+            }
+            if x + 4 <= cols.end {
+                block::<S, 4>(line, x, c, mask, taps);
+                x += 4;
+            }
+            if x + 2 <= cols.end {
+                block::<S, 2>(line, x, c, mask, taps);
+                x += 2;
+            }
+            if x < cols.end {
+                block::<S, 1>(line, x, c, mask, taps);
+            }
+        }
+    }
+}
+
+/// `B` columns of one vector of channels.
+#[inline(always)]
+unsafe fn block<S: Simd, const B: usize>(line: &Line, x: usize, c: usize, mask: S::M, taps: &Range<usize>) {
+    // SAFETY: the caller's promise: taps in the ranges lie inside the input, lanes in the mask inside the channels.
+    unsafe {
+        let mut acc = [S::splat(0.0); B];
+        for d in line.d.clone() {
+            for h in line.h.clone() {
+                let row = (d * line.kernel[1] + h) * line.kernel[2];
+                let at = d as isize * line.steps[0] + h as isize * line.steps[1] + x as isize * line.column;
+                let input = line.input.wrapping_offset(at + c as isize);
+                for w in taps.clone() {
+                    let weight =
+                        S::load_masked(line.weights.wrapping_add((row + w) * line.channels + c), mask);
+                    let input = input.wrapping_offset(w as isize * line.steps[2]);
+                    for (b, acc) in acc.iter_mut().enumerate() {
+                        let v = S::load_masked(input.wrapping_offset(b as isize * line.column), mask);
+                        *acc = S::fma(weight, v, *acc);
+                    }
+                }
+            }
+        }
+        for (b, acc) in acc.into_iter().enumerate() {
+            let v = finish_one::<S>(&line.finish, x + b, c, mask, acc);
+            S::store_masked(line.c.add((x + b) * line.ldc + c), mask, v);
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Cache blocking and the split over threads of products with packed B: which rows and panels make a task, in what order
+//! its tiles run, and when the hook is called. Knows nothing of convolutions beyond rows made of taps.
+
+use std::ops::Range;
+
+use super::epilogue::{COut, Epilogue, EpilogueBlock};
+use super::kernel::{Finish, MAX_MR, Tile, panel_width, tile_fn, tile_rows};
+use super::transpose::{self, Source};
+use super::{Isa, MicroError, scratch, team};
+
+/// Values of k in one pass over a block: a panel slice of 32 columns is then 48 KiB and is read by every tile of the
+/// block from the second-level cache at a small part of its bandwidth.
+const KC: usize = 384;
+/// A block's slice of A (rows x KC values) should fill at most a third of a 1 MiB second-level cache.
+const A_BLOCK: usize = 96 * 1024;
+/// A block of C (values): it is added to once for each pass over k.
+const C_BLOCK: usize = 64 * 1024;
+/// Work of a task (multiply-adds) below which splitting further costs more than it balances; about 20 microseconds.
+const MIN_TASK: usize = 1 << 20;
+
+/// Where the rows of A are.
+#[derive(Clone, Copy)]
+pub(crate) enum Rows<'a> {
+    /// Row `m` at `a + m * row_stride`, k at `col_stride`; one tap.
+    Strided { row_stride: isize, col_stride: isize },
+    /// Row `m` at `a + offsets[m]`; `valid[m]` has a bit for each tap (empty: all valid). k is contiguous.
+    Pixels { offsets: &'a [isize], valid: &'a [u64] },
+}
+
+/// One product: `C[m, n] = epilogue(sum over t, k of A[m][taps[t] + k] * B[t * kc + k][n])`.
+#[derive(Clone, Copy)]
+pub(crate) struct Product<'a> {
+    pub(crate) isa: Isa,
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) a: *const f32,
+    pub(crate) rows: Rows<'a>,
+    pub(crate) taps: &'a [isize],
+    /// Values of k for each tap.
+    pub(crate) kc: usize,
+    /// `kc` zeros; only read if some tap is invalid.
+    pub(crate) zero: *const f32,
+    /// First panel.
+    pub(crate) b: *const f32,
+    pub(crate) c: COut,
+    pub(crate) epilogue: Epilogue<'a>,
+    /// The batch index that the hook and the residual see.
+    pub(crate) batch: usize,
+    /// First column of this product in the epilogue's columns (a group of a convolution).
+    pub(crate) col0: usize,
+}
+
+// SAFETY: the pointers are used under the promises of the unsafe entry points: good from any thread.
+unsafe impl Send for Product<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Product<'_> {}
+
+/// How many blocks of rows and of panels each product is cut into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grid {
+    products: usize,
+    row_blocks: usize,
+    panel_blocks: usize,
+}
+
+/// Runs `count` products of the same sizes, `make(i)` describing each.
+///
+/// # Safety
+/// Every product's pointers must cover its sizes, and outputs must not overlap each other or an input.
+pub(crate) unsafe fn run<'a>(
+    count: usize,
+    like: &Product<'_>,
+    make: &(dyn Fn(usize) -> Product<'a> + Sync),
+) -> Result<(), MicroError> {
+    if like.c_is_scratch_without_hook() {
+        return Err(MicroError::Unsupported("COut::Scratch without a hook: the result would go nowhere"));
+    }
+    if count == 0 || like.m == 0 || like.n == 0 {
+        return Ok(());
+    }
+    let grid = Grid::choose(count, like, team::threads());
+    team::par_for(grid.tasks(), &|task| {
+        let (product, rows, panels) = grid.task(task, like);
+        // SAFETY: the caller's promise; tasks are disjoint blocks of C.
+        unsafe { block(&make(product), rows, panels) };
+    });
+    Ok(())
+}
+
+impl Product<'_> {
+    fn c_is_scratch_without_hook(&self) -> bool {
+        matches!(self.c, COut::Scratch) && self.epilogue.hook.is_none()
+    }
+
+    fn panels(&self) -> usize {
+        self.n.div_ceil(panel_width(self.isa))
+    }
+
+    fn depth(&self) -> usize {
+        self.taps.len() * self.kc
+    }
+}
+
+impl Grid {
+    /// Blocks small enough for the caches, then enough of them for every thread; cuts the side whose operand is the
+    /// larger, so that the larger one is read by one thread only.
+    fn choose(count: usize, p: &Product<'_>, threads: usize) -> Grid {
+        let (tiles, panels) = (p.m.div_ceil(tile_rows(p.isa)), p.panels());
+        let nr = panel_width(p.isa);
+        let rows_max = (A_BLOCK / p.depth().clamp(1, KC)).max(2 * MAX_MR);
+        let mut grid =
+            Grid { products: count, row_blocks: p.m.div_ceil(rows_max).min(tiles), panel_blocks: 1 };
+        let block_rows = p.m.div_ceil(grid.row_blocks);
+        grid.panel_blocks = (block_rows * p.n).div_ceil(C_BLOCK).clamp(1, panels);
+        let wanted = if threads == 1 { 1 } else { 4 * threads };
+        while grid.tasks() < wanted {
+            let (r, c) = (grid.row_blocks, grid.panel_blocks);
+            let work = p.m.div_ceil(r) * p.n.div_ceil(c) * p.depth();
+            let (can_rows, can_panels) = (2 * r <= tiles, 2 * c <= panels);
+            let must = grid.tasks() < threads && work >= MIN_TASK / 16;
+            if (!must && work < 2 * MIN_TASK) || !(can_rows || can_panels) {
+                break;
+            }
+            let prefer_panels = p.n.div_ceil(c).max(nr) >= p.m.div_ceil(r);
+            if can_panels && (prefer_panels || !can_rows) {
+                grid.panel_blocks = even_blocks(panels, 2 * c);
+            } else {
+                grid.row_blocks = 2 * r;
+            }
+        }
+        grid
+    }
+
+    fn tasks(&self) -> usize {
+        self.products * self.row_blocks * self.panel_blocks
+    }
+
+    /// Row blocks vary fastest, so that neighbouring tasks share B.
+    fn task(&self, i: usize, p: &Product<'_>) -> (usize, Range<usize>, Range<usize>) {
+        let (row, rest) = (i % self.row_blocks, i / self.row_blocks);
+        let (panel, product) = (rest % self.panel_blocks, rest / self.panel_blocks);
+        let mr = tile_rows(p.isa);
+        let tiles = part(p.m.div_ceil(mr), self.row_blocks, row);
+        (product, tiles.start * mr..(tiles.end * mr).min(p.m), part(p.panels(), self.panel_blocks, panel))
+    }
+}
+
+/// The largest number of blocks `<= wanted` whose blocks of panels are equally long where that is near `wanted`.
+fn even_blocks(panels: usize, wanted: usize) -> usize {
+    (wanted.div_ceil(2) + 1..=wanted).rev().find(|b| panels.is_multiple_of(*b)).unwrap_or(wanted)
+}
+
+/// Part `i` of `parts` nearly equal ranges of `0..len`.
+pub(crate) fn part(len: usize, parts: usize, i: usize) -> Range<usize> {
+    len * i / parts..len * (i + 1) / parts
+}
+
+/// One task: rows x panels of one product, all of k, then the hook.
+unsafe fn block(p: &Product<'_>, rows: Range<usize>, panels: Range<usize>) {
+    let nr = panel_width(p.isa);
+    let cols = panels.start * nr..(panels.end * nr).min(p.n);
+    // SAFETY: the caller's promise.
+    unsafe {
+        match p.c {
+            COut::Memory { ptr, row_stride } => {
+                let at = ptr.wrapping_add(rows.start * row_stride + cols.start);
+                block_into(p, rows, cols, at, row_stride);
+            }
+            COut::Scratch => {
+                let ld = cols.len().next_multiple_of(16);
+                scratch::with(rows.len() * ld, |at| block_into(p, rows, cols, at, ld));
+            }
+        }
+    }
+}
+
+/// The passes over k of one task, into `c` (element `(rows.start, cols.start)`).
+unsafe fn block_into(p: &Product<'_>, rows: Range<usize>, cols: Range<usize>, c: *mut f32, ldc: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(ld) = p.copy_stride(cols.len()) {
+            scratch::with(rows.len() * ld, |copy| {
+                p.passes(|pass, taps, k0, kc| {
+                    copy_rows(p, &rows, k0, kc, copy, ld);
+                    let a = (copy.cast_const(), ld as isize);
+                    tiles(p, &rows, &cols, &Pass { a: Some(a), taps, k0, kc, ..pass }, c, ldc);
+                });
+            });
+        } else {
+            p.passes(|pass, taps, k0, kc| {
+                tiles(p, &rows, &cols, &Pass { taps, k0, kc, ..pass }, c, ldc);
+            });
+        }
+        if let Some(hook) = &p.epilogue.hook {
+            hook.call(&EpilogueBlock {
+                batch: p.batch,
+                row0: rows.start,
+                row1: rows.end,
+                col0: p.col0 + cols.start,
+                col1: p.col0 + cols.end,
+                ptr: c,
+                row_stride: ldc,
+            });
+        }
+    }
+}
+
+/// A part of k: taps `taps`, values `k0 .. k0 + kc` of each.
+#[derive(Clone)]
+struct Pass {
+    taps: Range<usize>,
+    k0: usize,
+    kc: usize,
+    first: bool,
+    last: bool,
+    /// Copied rows of A (k0 first) and their stride.
+    a: Option<(*const f32, isize)>,
+}
+
+impl Product<'_> {
+    /// Calls `f(pass, taps, k0, kc)` for each part of k in order: several whole taps, or a piece of one.
+    fn passes(&self, mut f: impl FnMut(Pass, Range<usize>, usize, usize)) {
+        let taps = self.taps.len();
+        let mut go = |taps: Range<usize>, k0, kc, first, last| {
+            f(Pass { taps: 0..0, k0, kc, first, last, a: None }, taps, k0, kc);
+        };
+        if self.depth() == 0 {
+            return go(0..0, 0, 0, true, true);
+        }
+        let pieces = self.kc.div_ceil(KC + KC / 4);
+        let groups = if pieces > 1 { taps } else { self.depth().div_ceil(KC + KC / 4).min(taps) };
+        for g in 0..groups {
+            for piece in 0..pieces {
+                let k = part(self.kc, pieces, piece);
+                let last = g + 1 == groups && piece + 1 == pieces;
+                go(part(taps, groups, g), k.start, k.len(), g + piece == 0, last);
+            }
+        }
+    }
+
+    /// The stride of the copy if rows of A have to be copied first: where k is not contiguous, or where the row stride
+    /// maps the rows of a tile to so few sets of the first-level cache (64 sets of 64 bytes, 12 ways) that they evict
+    /// each other, unless each row is read once only.
+    fn copy_stride(&self, cols: usize) -> Option<usize> {
+        let Rows::Strided { row_stride, col_stride } = self.rows else { return None };
+        let aliases = row_stride % 1024 == 0 && self.m > 6 && cols > panel_width(self.isa);
+        if col_stride == 1 && !aliases {
+            return None;
+        }
+        let lines = self.kc.min(KC + KC / 4).div_ceil(16);
+        Some((lines | 1) * 16)
+    }
+}
+
+unsafe fn copy_rows(p: &Product<'_>, rows: &Range<usize>, k0: usize, kc: usize, dst: *mut f32, ld: usize) {
+    let Rows::Strided { row_stride, col_stride } = p.rows else { return };
+    let src = Source { ptr: p.a, row: row_stride, col: col_stride };
+    // SAFETY: the rows exist; the copy is `rows * ld` long and `kc <= ld`.
+    unsafe { transpose::copy(src.at(rows.start, k0), rows.len(), kc, dst, ld) };
+}
+
+/// The tiles of one pass: panel by panel, so that a panel's slice stays in the first-level cache over all rows.
+unsafe fn tiles(
+    p: &Product<'_>,
+    rows: &Range<usize>,
+    cols: &Range<usize>,
+    pass: &Pass,
+    c: *mut f32,
+    ldc: usize,
+) {
+    let (nr, mr) = (panel_width(p.isa), tile_rows(p.isa));
+    let padded = matches!(p.rows, Rows::Pixels { valid, .. } if !valid.is_empty());
+    let count = rows.len().div_ceil(mr);
+    let slice = (pass.taps.start * p.kc + pass.k0) * nr;
+    let mut tile = Tile {
+        rows: [p.a; MAX_MR],
+        valid: [0; MAX_MR],
+        // An empty sum (K = 0) has no taps.
+        taps: p.taps.as_ptr().wrapping_add(pass.taps.start),
+        tap_count: pass.taps.len(),
+        first_tap: pass.taps.start as u32,
+        zero: p.zero,
+        kc: pass.kc,
+        b: p.b,
+        c,
+        ldc,
+        cols: nr,
+        accumulate: !pass.first,
+        finish: None,
+    };
+    for col in cols.clone().step_by(nr) {
+        tile.b = p.b.wrapping_add((col / nr) * p.depth() * nr + slice);
+        tile.cols = (cols.end - col).min(nr);
+        for i in 0..count {
+            let r = part(rows.len(), count, i);
+            let row = rows.start + r.start;
+            p.point_rows(&mut tile, row, r.start, r.len(), pass);
+            tile.c = c.wrapping_add(r.start * ldc + (col - cols.start));
+            tile.finish = if pass.last { p.finish(row, col) } else { None };
+            // SAFETY: the tile lies inside the block; the kernel was chosen for an instruction set that `PackedB` or
+            // the plan has checked.
+            unsafe { tile_fn(p.isa, r.len(), tile.cols, padded)(&tile) };
+        }
+    }
+}
+
+impl Product<'_> {
+    /// Points the tile at rows `row .. row + len` of A, `local` being the first one's place in the block.
+    #[inline]
+    fn point_rows(&self, tile: &mut Tile, row: usize, local: usize, len: usize, pass: &Pass) {
+        match (pass.a, self.rows) {
+            (Some((copy, ld)), _) => {
+                for i in 0..len {
+                    tile.rows[i] = copy.wrapping_offset((local + i) as isize * ld);
+                }
+            }
+            (None, Rows::Strided { row_stride, .. }) => {
+                let a = self.a.wrapping_add(pass.k0);
+                for i in 0..len {
+                    tile.rows[i] = a.wrapping_offset((row + i) as isize * row_stride);
+                }
+            }
+            (None, Rows::Pixels { offsets, valid }) => {
+                let a = self.a.wrapping_add(pass.k0);
+                for (to, offset) in tile.rows.iter_mut().zip(&offsets[row..row + len]) {
+                    *to = a.wrapping_offset(*offset);
+                }
+                if !valid.is_empty() {
+                    tile.valid[..len].copy_from_slice(&valid[row..row + len]);
+                }
+            }
+        }
+    }
+
+    /// The epilogue at row `row`, column `col` of this product.
+    #[inline]
+    pub(crate) fn finish(&self, row: usize, col: usize) -> Option<Finish> {
+        let e = &self.epilogue;
+        if !e.in_registers() {
+            return None;
+        }
+        let col = self.col0 + col;
+        let at = |s: Option<&[f32]>| s.map_or(std::ptr::null(), |s| s[col..].as_ptr());
+        let residual = e.residual.map_or(std::ptr::null(), |r| {
+            r.ptr.wrapping_add(self.batch * r.batch_stride + row * r.row_stride + col)
+        });
+        Some(Finish {
+            scale: at(e.scale),
+            shift: at(e.shift),
+            residual,
+            residual_stride: e.residual.map_or(0, |r| r.row_stride),
+            clamp: e.activation.bounds(),
+        })
+    }
+}
+
+/// A product on the calling thread with all of k in one pass: `c (+)= a[m, k] * b[k, n]`.
+pub(crate) struct Small {
+    pub(crate) isa: Isa,
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) a: *const f32,
+    pub(crate) lda: usize,
+    /// First panel; panels stand `panel` values apart.
+    pub(crate) b: *const f32,
+    pub(crate) panel: usize,
+    pub(crate) c: *mut f32,
+    pub(crate) ldc: usize,
+    pub(crate) accumulate: bool,
+}
+
+/// Runs it.
+///
+/// # Safety
+/// The pointers cover the sizes; C overlaps neither A nor B; the processor has the instruction set.
+pub(crate) unsafe fn small(p: &Small) {
+    let (nr, count) = (panel_width(p.isa), p.m.div_ceil(tile_rows(p.isa)));
+    let mut tile = Tile {
+        rows: [p.a; MAX_MR],
+        valid: [0; MAX_MR],
+        taps: &0,
+        tap_count: 1,
+        first_tap: 0,
+        zero: p.a,
+        kc: p.k,
+        b: p.b,
+        c: p.c,
+        ldc: p.ldc,
+        cols: nr,
+        accumulate: p.accumulate,
+        finish: None,
+    };
+    for col in (0..p.n).step_by(nr) {
+        tile.b = p.b.wrapping_add(col / nr * p.panel);
+        tile.cols = (p.n - col).min(nr);
+        for i in 0..count {
+            let r = part(p.m, count, i);
+            for j in 0..r.len() {
+                tile.rows[j] = p.a.wrapping_add((r.start + j) * p.lda);
+            }
+            tile.c = p.c.wrapping_add(r.start * p.ldc + col);
+            // SAFETY: the caller's promise.
+            unsafe { tile_fn(p.isa, r.len(), tile.cols, false)(&tile) };
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The packed form of B: panels of as many columns as a register tile, k after k, so that the kernel reads one
+//! stream. Made once for a weight ([`PackedB`]) or block by block into scratch (`pack_panel`).
+
+use super::error::same;
+use super::kernel::panel_width;
+use super::scratch::AlignedBuf;
+use super::transpose::{self, Source};
+use super::{Isa, MicroError};
+
+/// A `[K, N]` matrix (or a convolution weight: `[taps * C_in, C_out]` for each group) in panels of one instruction set.
+/// Columns beyond N in the last panel are zeros.
+pub struct PackedB {
+    isa: Isa,
+    groups: usize,
+    k: usize,
+    n: usize,
+    buf: AlignedBuf,
+}
+
+impl PackedB {
+    /// Packs element `(k, n)` from `ptr + k * k_stride + n * n_stride`: `[K, N]` row-major is `(N, 1)`, `[N, K]` is `(1, K)`.
+    ///
+    /// # Safety
+    /// All `k * n` elements must be readable.
+    ///
+    /// # Errors
+    /// [`MicroError::NoIsa`] if this processor cannot run `isa`.
+    pub unsafe fn pack(
+        isa: Isa,
+        ptr: *const f32,
+        k: usize,
+        n: usize,
+        k_stride: isize,
+        n_stride: isize,
+    ) -> Result<PackedB, MicroError> {
+        isa.require()?;
+        let packed = PackedB::new(isa, 1, k, n);
+        let src = Source { ptr, row: k_stride, col: n_stride };
+        // SAFETY: the caller's promise; the buffer has k rows for every panel.
+        unsafe { packed.fill(0, 0, k, src) };
+        Ok(packed)
+    }
+
+    /// Zeros, for `fill`.
+    pub(crate) fn new(isa: Isa, groups: usize, k: usize, n: usize) -> PackedB {
+        let panels = n.div_ceil(panel_width(isa));
+        PackedB { isa, groups, k, n, buf: AlignedBuf::zeroed(groups * panels * k * panel_width(isa)) }
+    }
+
+    /// Packs rows `k0 .. k0 + rows` of one group.
+    ///
+    /// # Safety
+    /// `rows * n` elements of `src` must be readable; nobody else may read or write the group meanwhile.
+    pub(crate) unsafe fn fill(&self, group: usize, k0: usize, rows: usize, src: Source) {
+        let nr = panel_width(self.isa);
+        for (p, col) in (0..self.n).step_by(nr).enumerate() {
+            // SAFETY: the panel lies inside the buffer, the columns inside the source.
+            unsafe {
+                let dst = self.panels(group).cast_mut().add((p * self.k + k0) * nr);
+                pack_panel(src.at(0, col), rows, (self.n - col).min(nr), dst, nr);
+            }
+        }
+    }
+
+    /// First panel of a group; panel `p` stands `p * k * panel width` further.
+    pub(crate) fn panels(&self, group: usize) -> *const f32 {
+        debug_assert!(group < self.groups);
+        self.buf.ptr().wrapping_add(group * self.buf.len() / self.groups.max(1))
+    }
+
+    /// Rows of B (of one group).
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Columns of B (of one group).
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// The instruction set whose panels these are.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.buf.len() * size_of::<f32>()
+    }
+
+    /// # Errors
+    /// [`MicroError::Mismatch`] unless B is `[k, n]`.
+    pub(crate) fn check(&self, k: usize, n: usize) -> Result<(), MicroError> {
+        same("packed B, rows", k, self.k)?;
+        same("packed B, columns", n, self.n)
+    }
+}
+
+/// Packs `rows` rows of at most `nr` columns; missing columns become zeros.
+///
+/// # Safety
+/// `rows * cols` elements of `src` must be readable, `rows * nr` of `dst` writable.
+pub(crate) unsafe fn pack_panel(src: Source, rows: usize, cols: usize, dst: *mut f32, nr: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        transpose::copy(src, rows, cols, dst, nr);
+        if cols < nr {
+            for i in 0..rows {
+                dst.add(i * nr + cols).write_bytes(0, nr - cols);
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Parallel loops over tasks on the caller's rayon pool, and [`with`], which keeps the pool's threads awake between
+//! loops. Splits nothing itself: the templates decide what a task is.
+//!
+//! A rayon thread that finds nothing to do sleeps after some microseconds and is woken through a futex; a network is hundreds of
+//! loops of some tens of microseconds. So [`with`] enlists the pool's other threads once; they watch a
+//! counter for the next loop and yield the processor only after [`SPIN`] without one, as OpenMP runtimes do.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+/// Turns of the watching loop before a helper begins to yield between looks (about 100 microseconds).
+const SPIN: u32 = 4000;
+
+/// A loop in progress: `next` hands out task numbers, `left` counts helpers that have not finished.
+struct Loop<'a> {
+    body: &'a (dyn Fn(usize) + Sync),
+    tasks: usize,
+    next: AtomicUsize,
+    panicked: AtomicBool,
+}
+
+impl Loop<'_> {
+    fn work(&self) {
+        loop {
+            let task = self.next.fetch_add(1, Ordering::Relaxed);
+            if task >= self.tasks {
+                return;
+            }
+            (self.body)(task);
+        }
+    }
+}
+
+/// What the leader and its helpers share.
+struct Team {
+    /// Counts loops; a change tells the helpers to look at `current`.
+    epoch: AtomicUsize,
+    current: AtomicPtr<Loop<'static>>,
+    /// Helpers still inside the current loop.
+    busy: AtomicUsize,
+    helpers: AtomicUsize,
+    /// A loop is open for joining; helpers that arrive late stay out.
+    closed: AtomicBool,
+}
+
+thread_local! {
+    /// The team that this thread leads, or null.
+    static LEADS: Cell<*const Team> = const { Cell::new(ptr::null()) };
+    /// Set on helpers and inside loops: a nested loop runs on its own thread.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How many threads a loop started here may use.
+pub fn threads() -> usize {
+    if INSIDE.get() { 1 } else { rayon::current_num_threads() }
+}
+
+/// Runs `f(0) .. f(tasks - 1)`, each once, on the caller's thread and the pool's others; returns when all are done. A
+/// panic in `f` is passed on. Inside another loop it runs on the calling thread alone.
+pub fn par_for(tasks: usize, f: &(dyn Fn(usize) + Sync)) {
+    let threads = threads().min(tasks);
+    if threads <= 1 {
+        return (0..tasks).for_each(f);
+    }
+    let work = Loop { body: f, tasks, next: AtomicUsize::new(0), panicked: AtomicBool::new(false) };
+    let team = LEADS.get();
+    if team.is_null() {
+        return split(&work, threads);
+    }
+    // SAFETY: `with` clears LEADS before the team goes.
+    unsafe { (*team).lead(&work) };
+}
+
+/// Without a team: as many joined halves as threads, each taking tasks until none is left. `rayon::join` allocates
+/// nothing.
+fn split(work: &Loop<'_>, threads: usize) {
+    if threads <= 1 {
+        let was = INSIDE.replace(true);
+        let guard = Restore(was);
+        work.work();
+        drop(guard);
+        return;
+    }
+    rayon::join(|| split(work, threads / 2), || split(work, threads - threads / 2));
+}
+
+/// Puts INSIDE back, on a panic too.
+struct Restore(bool);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        INSIDE.set(self.0);
+    }
+}
+
+/// Runs `body` with the pool's other threads kept ready for [`par_for`]. Nested calls, and calls inside a loop, just run `body`.
+pub fn with<R: Send>(body: impl FnOnce() -> R + Send) -> R {
+    let threads = threads();
+    if threads <= 1 || !LEADS.get().is_null() {
+        return body();
+    }
+    let team = Team {
+        epoch: AtomicUsize::new(0),
+        current: AtomicPtr::new(ptr::null_mut()),
+        busy: AtomicUsize::new(0),
+        helpers: AtomicUsize::new(0),
+        closed: AtomicBool::new(false),
+    };
+    let mut result = None;
+    rayon::in_place_scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(|_| team.help());
+        }
+        // Closes the team and clears LEADS even if `body` panics, or the helpers would spin for ever.
+        let guard = Leading::new(&team);
+        result = Some(body());
+        drop(guard);
+    });
+    // PROOF: assigned above unless `body` panicked, which the scope passes on.
+    result.expect("the scope ran the body")
+}
+
+struct Leading<'a>(&'a Team);
+
+impl<'a> Leading<'a> {
+    fn new(team: &'a Team) -> Self {
+        LEADS.set(team);
+        Leading(team)
+    }
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        LEADS.set(ptr::null());
+        self.0.closed.store(true, Ordering::Release);
+    }
+}
+
+impl Team {
+    /// The leader's side of one loop: publish, work, withdraw, wait for the helpers inside it.
+    fn lead(&self, work: &Loop<'_>) {
+        self.current.store(ptr::from_ref(work).cast_mut().cast(), Ordering::Relaxed);
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        let guard = Restore(INSIDE.replace(true));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.work()));
+        drop(guard);
+        // See `help`: after this store no helper takes the pointer; those that have it are counted in `busy`.
+        self.current.store(ptr::null_mut(), Ordering::SeqCst);
+        let mut turns = 0u32;
+        while self.busy.load(Ordering::SeqCst) != 0 {
+            pause(&mut turns);
+        }
+        if let Err(panic) = outcome {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(
+            !work.panicked.load(Ordering::Relaxed),
+            "a task of a parallel loop panicked on another thread"
+        );
+    }
+
+    /// A helper's life: watch for loops until the team closes.
+    fn help(&self) {
+        let guard = Restore(INSIDE.replace(true));
+        self.helpers.fetch_add(1, Ordering::Relaxed);
+        let (mut seen, mut turns) = (0, 0u32);
+        while !self.closed.load(Ordering::Acquire) {
+            let epoch = self.epoch.load(Ordering::SeqCst);
+            if epoch == seen {
+                pause(&mut turns);
+                continue;
+            }
+            (seen, turns) = (epoch, 0);
+            // `busy` rises before the pointer is read, and the leader clears the pointer before it reads `busy`: in the
+            // one order of these sequentially consistent steps, either the helper sees null or the leader waits.
+            self.busy.fetch_add(1, Ordering::SeqCst);
+            let current = self.current.load(Ordering::SeqCst);
+            if !current.is_null() {
+                // SAFETY: the leader keeps the loop alive until `busy` is 0 again.
+                let work = unsafe { &*current };
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.work())).is_err() {
+                    work.panicked.store(true, Ordering::Relaxed);
+                }
+            }
+            self.busy.fetch_sub(1, Ordering::SeqCst);
+        }
+        drop(guard);
+    }
+}
+
+/// Waits a moment: a pause instruction at first, the scheduler after [`SPIN`] turns.
+fn pause(turns: &mut u32) {
+    *turns = turns.saturating_add(1);
+    if *turns < SPIN { std::hint::spin_loop() } else { std::thread::yield_now() }
+}

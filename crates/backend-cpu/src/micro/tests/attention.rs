@@ -1,0 +1,220 @@
+//! Fused attention against softmax written out in f64.
+
+use super::super::{Attention, EmptyRow, Mask, attention};
+use super::*;
+
+/// Sizes of a case.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    batch: usize,
+    heads: [usize; 2],
+    len: [usize; 2],
+    dim: [usize; 2],
+    causal: Option<isize>,
+    /// 0 none, 1 additive `[1, 1, Lq, Lk]`, 2 boolean `[B, 1, 1, Lk]`, 3 additive `[1, H, Lq, Lk]` of every second element.
+    mask: usize,
+    /// `[B, H, L, D]` (0), `[B, L, H, D]` (1) or `[B, H, D, L]` (2).
+    layout: usize,
+}
+
+fn strides(layout: usize, h: usize, l: usize, d: usize) -> [isize; 4] {
+    let (h, l, d) = (h as isize, l as isize, d as isize);
+    match layout {
+        0 => [h * l * d, l * d, d, 1],
+        1 => [h * l * d, d, h * d, 1],
+        _ => [h * l * d, l * d, 1, l],
+    }
+}
+
+fn at(s: &[isize; 4], i: [usize; 4]) -> usize {
+    (0..4).map(|d| i[d] as isize * s[d]).sum::<isize>() as usize
+}
+
+struct Data {
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    add: Vec<f32>,
+    seen: Vec<bool>,
+    mask_strides: [isize; 4],
+}
+
+fn data(c: &Case) -> Data {
+    let [lq, lk] = c.len;
+    let seen: Vec<bool> = random(9, c.batch * lk).iter().map(|x| *x > -0.4).collect();
+    let mut add = random(8, 2 * c.heads[0] * lq * lk);
+    for (i, x) in add.iter_mut().enumerate() {
+        *x = if i % 5 == 0 { f32::NEG_INFINITY } else { *x * 3.0 };
+    }
+    let (q, k) = (lq as isize, lk as isize);
+    Data {
+        q: random(1, c.batch * c.heads[0] * lq * c.dim[0]).iter().map(|x| x * 3.0).collect(),
+        k: random(2, c.batch * c.heads[1] * lk * c.dim[0]),
+        v: random(3, c.batch * c.heads[1] * lk * c.dim[1]),
+        add,
+        seen,
+        mask_strides: match c.mask {
+            1 => [0, 0, k, 1],
+            2 => [k, 0, 0, 1],
+            _ => [0, 2 * q * k, 2 * k, 2],
+        },
+    }
+}
+
+fn check(isa: Isa, c: Case) {
+    let d = data(&c);
+    let [lq, lk] = c.len;
+    let qs = strides(c.layout, c.heads[0], lq, c.dim[0]);
+    let ks = strides(c.layout, c.heads[1], lk, c.dim[0]);
+    let vs = strides(c.layout, c.heads[1], lk, c.dim[1]);
+    let os = strides(c.layout, c.heads[0], lq, c.dim[1]);
+    let mask = match c.mask {
+        0 => Mask::None,
+        2 => Mask::Boolean { ptr: d.seen.as_ptr(), strides: d.mask_strides },
+        _ => Mask::Additive { ptr: d.add.as_ptr(), strides: d.mask_strides },
+    };
+    let scale = 1.0 / (c.dim[0] as f32).sqrt();
+    let mut o = vec![9.0f32; c.batch * c.heads[0] * lq * c.dim[1]];
+    // SAFETY: the buffers are as large as the strides say.
+    unsafe {
+        attention(&Attention {
+            isa,
+            batch: c.batch,
+            q_heads: c.heads[0],
+            kv_heads: c.heads[1],
+            q_len: lq,
+            kv_len: lk,
+            head_dim: c.dim[0],
+            v_dim: c.dim[1],
+            q: d.q.as_ptr(),
+            q_strides: qs,
+            k: d.k.as_ptr(),
+            k_strides: ks,
+            v: d.v.as_ptr(),
+            v_strides: vs,
+            o: o.as_mut_ptr(),
+            o_strides: os,
+            scale,
+            mask,
+            causal: c.causal,
+            empty_row: EmptyRow::Zero,
+        })
+        .unwrap();
+    }
+    for b in 0..c.batch {
+        for h in 0..c.heads[0] {
+            for i in 0..lq {
+                let g = h / (c.heads[0] / c.heads[1]);
+                let scores: Vec<f64> = (0..lk)
+                    .map(|j| {
+                        let dot: f64 = (0..c.dim[0])
+                            .map(|x| {
+                                f64::from(d.q[at(&qs, [b, h, i, x])]) * f64::from(d.k[at(&ks, [b, g, j, x])])
+                            })
+                            .sum();
+                        let m = at(&d.mask_strides, [b, h, i, j]);
+                        let hidden = c.causal.is_some_and(|off| j as isize > i as isize + off)
+                            || (c.mask == 2 && !d.seen[m]);
+                        let bias = if c.mask == 1 || c.mask == 3 { f64::from(d.add[m]) } else { 0.0 };
+                        if hidden { f64::NEG_INFINITY } else { dot * f64::from(scale) + bias }
+                    })
+                    .collect();
+                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> =
+                    scores.iter().map(|s| if max.is_finite() { (s - max).exp() } else { 0.0 }).collect();
+                let sum: f64 = weights.iter().sum();
+                for x in 0..c.dim[1] {
+                    let want =
+                        (0..lk).map(|j| weights[j] * f64::from(d.v[at(&vs, [b, g, j, x])])).sum::<f64>();
+                    let want = if sum == 0.0 { 0.0 } else { want / sum };
+                    let got = f64::from(o[at(&os, [b, h, i, x])]);
+                    // Scores of magnitude <= 3 sqrt(D) + 3 carry (D + 4) u of it into the exponent, twice (weight and
+                    // sum); the averages of |v| <= 1 add (Lk + 8) u.
+                    let u = f64::from(f32::EPSILON) / 2.0;
+                    let size = 3.0 * (c.dim[0] as f64).sqrt() + 3.0;
+                    let bound = u * (2.0 * (c.dim[0] + 4) as f64 * size + (2 * lk + 16) as f64);
+                    assert!(
+                        (got - want).abs() <= bound,
+                        "{isa:?} {c:?} ({b}, {h}, {i}, {x}): {got} for {want}, bound {bound:.1e}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_matches_f64() {
+    let base = Case { batch: 1, heads: [2, 2], len: [5, 7], dim: [16, 16], causal: None, mask: 0, layout: 0 };
+    let cases = [
+        base,
+        Case { len: [1, 1], dim: [1, 1], ..base },
+        Case { batch: 2, heads: [4, 2], len: [17, 33], dim: [13, 9], mask: 1, layout: 1, ..base },
+        Case { heads: [6, 1], len: [3, 65], dim: [33, 40], mask: 2, batch: 3, ..base },
+        Case { len: [130, 130], dim: [64, 64], causal: Some(0), layout: 1, ..base },
+        Case { len: [31, 64], dim: [64, 64], causal: Some(33), mask: 3, ..base },
+        Case { len: [7, 3], causal: Some(-2), ..base },
+        Case { len: [20, 700], dim: [32, 48], mask: 3, layout: 2, ..base },
+        Case { len: [150, 1100], dim: [8, 8], causal: Some(100), ..base },
+        // Decoding: few queries, K and V as they lie; several blocks of keys.
+        Case { batch: 2, heads: [8, 2], len: [1, 1500], dim: [64, 64], layout: 1, ..base },
+        Case { heads: [8, 1], len: [1, 600], dim: [20, 24], mask: 2, ..base },
+        Case { len: [4, 513], dim: [16, 17], causal: Some(509), mask: 1, ..base },
+        Case { len: [4, 40], dim: [16, 16], layout: 2, ..base },
+        Case { len: [4, 0], ..base },
+    ];
+    for isa in isas() {
+        for case in cases {
+            check(isa, case);
+        }
+    }
+}
+
+#[test]
+fn rows_that_see_nothing_become_what_was_asked_for() {
+    let (q, v) = ([1.0f32; 4], [2.0f32; 4]);
+    let additive = [f32::NEG_INFINITY; 4];
+    let boolean = [false; 4];
+    for isa in isas() {
+        for len in [1usize, 2] {
+            for boolean_mask in [true, false] {
+                for (empty_row, zero) in [(EmptyRow::Zero, true), (EmptyRow::Nan, false)] {
+                    let mut o = [9.0f32; 4];
+                    let s = [4, 4, 2, 1];
+                    let m = [0, 0, 2, 1];
+                    let mask = if boolean_mask {
+                        Mask::Boolean { ptr: boolean.as_ptr(), strides: m }
+                    } else {
+                        Mask::Additive { ptr: additive.as_ptr(), strides: m }
+                    };
+                    let call = Attention {
+                        isa,
+                        batch: 1,
+                        q_heads: 1,
+                        kv_heads: 1,
+                        q_len: len,
+                        kv_len: 2,
+                        head_dim: 2,
+                        v_dim: 2,
+                        q: q.as_ptr(),
+                        q_strides: s,
+                        k: q.as_ptr(),
+                        k_strides: s,
+                        v: v.as_ptr(),
+                        v_strides: s,
+                        o: o.as_mut_ptr(),
+                        o_strides: s,
+                        scale: 1.0,
+                        mask,
+                        causal: None,
+                        empty_row,
+                    };
+                    // SAFETY: all operands have four elements.
+                    unsafe { attention(&call).unwrap() };
+                    let ok = |x: &f32| if zero { *x == 0.0 } else { x.is_nan() };
+                    assert!(o[..2 * len].iter().all(ok), "{isa:?} {len} {boolean_mask} {empty_row:?}: {o:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Convolutions of every kind: direct, grouped, depthwise, few channels, copied layouts, three dimensions.
+
+use super::super::{ConvPlan, ConvShape, MicroError, Strides5};
+use super::*;
+
+/// Layouts of a tensor: channels last, channels first, channels last with gaps between pixels, channels first with gaps.
+fn strides(layout: usize, c: usize, [d, h, w]: [usize; 3]) -> Strides5 {
+    match layout {
+        0 => Strides5::channels_last(c, [d, h, w]),
+        1 => Strides5::contiguous(c, [d, h, w]),
+        2 => Strides5 { c: 1, ..Strides5::channels_last(c + 3, [d, h, w]) },
+        _ => Strides5::contiguous(c, [d, h + 1, w + 2]),
+    }
+}
+
+fn at(s: &Strides5, n: usize, c: usize, p: [usize; 3]) -> usize {
+    let [d, h, w] = p.map(|x| x as isize);
+    (n as isize * s.n + c as isize * s.c + d * s.d + h * s.h + w * s.w) as usize
+}
+
+fn len(s: &Strides5, n: usize, c: usize, size: [usize; 3]) -> usize {
+    at(s, n - 1, c - 1, size.map(|x| x - 1)) + 1
+}
+
+fn reference(
+    s: &ConvShape,
+    x: &dyn Fn(usize, usize, [usize; 3]) -> f32,
+    w: &[f32],
+    n: usize,
+    o: usize,
+    p: [usize; 3],
+) -> Sum {
+    let (ci, co) = (s.in_channels / s.groups, s.out_channels / s.groups);
+    let mut sum = Sum::default();
+    for c in 0..ci {
+        for t in 0..s.kernel.iter().product::<usize>() {
+            let k = [t / s.kernel[2] / s.kernel[1], t / s.kernel[2] % s.kernel[1], t % s.kernel[2]];
+            let mut q = [0; 3];
+            let inside = (0..3).all(|i| {
+                let v = (p[i] * s.stride[i] + k[i] * s.dilation[i]) as isize - s.pad_lo[i] as isize;
+                q[i] = v.max(0) as usize;
+                v >= 0 && (v as usize) < s.input[i]
+            });
+            if inside {
+                let taps = s.kernel.iter().product::<usize>();
+                sum.add(x(n, o / co * ci + c, q), w[(o * ci + c) * taps + t]);
+            }
+        }
+    }
+    sum
+}
+
+fn check(isa: Isa, s: ConvShape, layouts: [usize; 2], kind: usize) {
+    let what = format!("{isa:?} {s:?} layouts {layouts:?} kind {kind}");
+    let out = s.output().unwrap();
+    let xs = strides(layouts[0], s.in_channels, s.input);
+    let ys = strides(layouts[1], s.out_channels, out);
+    let pixels: usize = out.iter().product();
+    let plan = ConvPlan::new(isa, s, xs, ys).unwrap();
+    assert_eq!(plan.pixels(), pixels);
+    let x = random(3, len(&xs, s.batch, s.in_channels, s.input));
+    let taps: usize = s.kernel.iter().product();
+    let ci = s.in_channels / s.groups;
+    let w = random(4, s.out_channels * ci * taps);
+    let mut y = vec![9.0f32; len(&ys, s.batch, s.out_channels, out)];
+    let epilogue = TestEpilogue::new(kind, s.batch, pixels, s.out_channels);
+    let counter = Counter::new(s.batch, pixels, s.out_channels);
+    let visit = |block: &EpilogueBlock| counter.visit(block);
+    let (kh, kw) = (s.kernel[1] as isize, s.kernel[2] as isize);
+    // SAFETY: the buffers are as large as the strides say.
+    unsafe {
+        let weights = plan.pack_weights(w.as_ptr(), [(ci * taps) as isize, taps as isize, kh * kw, kw, 1]);
+        assert!(weights.bytes() >= w.len() * 4);
+        let e = Epilogue { hook: hook(&visit), ..epilogue.borrow() };
+        plan.run(x.as_ptr(), &weights, y.as_mut_ptr(), &e).unwrap();
+    }
+    counter.assert_once(&what);
+    for n in 0..s.batch {
+        for o in 0..s.out_channels {
+            for i in 0..pixels {
+                let p = [i / out[2] / out[1], i / out[2] % out[1], i % out[2]];
+                let mut sum = reference(&s, &|n, c, p| x[at(&xs, n, c, p)], &w, n, o, p);
+                epilogue.apply(&mut sum, n, i, o);
+                assert_close(y[at(&ys, n, o, p)] / 2.0, &sum, &format!("{what} ({n}, {o}, {p:?})"));
+            }
+        }
+    }
+}
+
+fn shape(batch: usize, c: usize, input: [usize; 3], o: usize, kernel: [usize; 3]) -> ConvShape {
+    ConvShape { input, kernel, ..ConvShape::conv2d(batch, c, [1, 1], o, [1, 1]) }
+}
+
+/// Shapes of every kind; `pad_lo` and `pad_hi` differ where they can.
+fn shapes() -> Vec<ConvShape> {
+    let same = |k: usize| ([0, k / 2, k / 2], [0, k / 2, k / 2]);
+    let pad = |s: ConvShape, (pad_lo, pad_hi): ([usize; 3], [usize; 3])| ConvShape { pad_lo, pad_hi, ..s };
+    vec![
+        pad(shape(1, 16, [1, 7, 7], 33, [1, 3, 3]), same(3)),
+        pad(shape(2, 13, [1, 9, 6], 17, [1, 3, 3]), ([0, 1, 0], [0, 0, 2])),
+        shape(1, 31, [1, 5, 5], 64, [1, 1, 1]),
+        shape(3, 64, [1, 4, 4], 7, [1, 1, 1]),
+        ConvShape { stride: [1, 2, 2], ..shape(1, 32, [1, 9, 7], 31, [1, 1, 1]) },
+        ConvShape { stride: [1, 2, 2], ..shape(1, 1024, [1, 8, 8], 40, [1, 1, 1]) },
+        shape(1, 1024, [1, 4, 5], 40, [1, 1, 1]),
+        ConvShape { stride: [1, 2, 3], ..pad(shape(1, 10, [1, 13, 17], 20, [1, 3, 5]), same(3)) },
+        ConvShape { dilation: [1, 2, 3], ..pad(shape(1, 9, [1, 13, 17], 12, [1, 3, 3]), same(5)) },
+        ConvShape { groups: 3, ..pad(shape(2, 12, [1, 7, 5], 9, [1, 3, 3]), same(3)) },
+        ConvShape { groups: 2, ..shape(1, 66, [1, 3, 3], 70, [1, 1, 1]) },
+        // Depthwise, and a channel multiplier of 2.
+        ConvShape { groups: 33, ..pad(shape(2, 33, [1, 9, 11], 33, [1, 3, 3]), same(3)) },
+        ConvShape { groups: 16, stride: [1, 2, 2], ..pad(shape(1, 16, [1, 14, 23], 16, [1, 5, 5]), same(5)) },
+        ConvShape {
+            groups: 17,
+            dilation: [1, 2, 2],
+            ..pad(shape(1, 17, [1, 9, 20], 17, [1, 3, 3]), ([0, 0, 3], [0, 2, 1]))
+        },
+        ConvShape { groups: 5, ..pad(shape(1, 5, [1, 6, 6], 10, [1, 3, 3]), same(3)) },
+        // Few channels: rows of the window.
+        ConvShape { stride: [1, 2, 2], ..pad(shape(1, 3, [1, 23, 21], 24, [1, 7, 7]), same(7)) },
+        ConvShape {
+            stride: [1, 2, 2],
+            ..pad(shape(2, 3, [1, 12, 10], 16, [1, 3, 3]), ([0, 0, 0], [0, 1, 1]))
+        },
+        ConvShape { stride: [1, 4, 4], ..shape(1, 3, [1, 16, 16], 33, [1, 4, 4]) },
+        ConvShape { stride: [1, 8, 8], ..shape(1, 3, [1, 24, 16], 33, [1, 8, 8]) },
+        pad(shape(3, 1, [1, 8, 8], 32, [1, 3, 3]), same(3)),
+        ConvShape { dilation: [1, 2, 2], ..pad(shape(1, 3, [1, 12, 12], 5, [1, 3, 3]), same(5)) },
+        // One dimension and three.
+        pad(shape(1, 24, [1, 1, 50], 31, [1, 1, 10]), ([0, 0, 4], [0, 0, 5])),
+        ConvShape { stride: [1, 1, 5], ..shape(1, 1, [1, 1, 100], 33, [1, 1, 10]) },
+        ConvShape { stride: [2, 1, 2], ..pad(shape(1, 8, [5, 6, 7], 18, [3, 3, 3]), ([1, 1, 1], [1, 1, 1])) },
+        ConvShape { groups: 8, ..pad(shape(1, 8, [4, 5, 6], 8, [3, 3, 3]), ([1, 1, 1], [1, 1, 1])) },
+        ConvShape { stride: [1, 2, 2], ..pad(shape(1, 3, [4, 9, 9], 16, [3, 7, 7]), ([1, 3, 3], [1, 3, 3])) },
+        // More kernel positions than bits of a validity mask; k in several pieces.
+        pad(shape(1, 9, [1, 12, 12], 8, [1, 9, 9]), same(9)),
+        pad(shape(1, 200, [1, 5, 5], 40, [1, 3, 3]), same(3)),
+        pad(shape(1, 600, [1, 3, 3], 40, [1, 3, 3]), same(3)),
+    ]
+}
+
+#[test]
+fn convolutions_match_f64_in_every_layout() {
+    for isa in isas() {
+        for (i, s) in shapes().into_iter().enumerate() {
+            for (layouts, kind) in
+                [([0, 0], i % 8), ([1, 1], (i + 3) % 8), ([2, 2], (i + 5) % 8), ([3, 3], (i + 6) % 8)]
+            {
+                check(isa, s, layouts, kind);
+            }
+        }
+    }
+}
+
+#[test]
+fn plan_is_reused_for_other_data() {
+    let s = ConvShape { pad_lo: [0, 1, 1], pad_hi: [0, 1, 1], ..shape(1, 8, [1, 4, 4], 8, [1, 3, 3]) };
+    let st = Strides5::channels_last(8, [1, 4, 4]);
+    let plan = ConvPlan::new(Isa::best(), s, st, st).unwrap();
+    let w = random(1, 8 * 8 * 9);
+    let (zero, one) = (vec![0.0f32; 128], vec![1.0f32; 128]);
+    let (mut y0, mut y1) = (vec![5.0f32; 128], vec![5.0f32; 128]);
+    // SAFETY: the buffers are as large as the shape says.
+    unsafe {
+        let weights = plan.pack_weights(w.as_ptr(), [72, 9, 9, 3, 1]);
+        plan.run(one.as_ptr(), &weights, y1.as_mut_ptr(), &Epilogue::default()).unwrap();
+        plan.run(zero.as_ptr(), &weights, y0.as_mut_ptr(), &Epilogue::default()).unwrap();
+    }
+    assert!(y0.iter().all(|v| *v == 0.0) && y1.iter().any(|v| *v != 0.0));
+}
+
+#[test]
+fn bad_shapes_are_refused() {
+    let s = shape(1, 4, [1, 2, 2], 4, [1, 3, 3]);
+    assert!(matches!(s.output(), Err(MicroError::Invalid { what: "convolution kernel span", .. })));
+    assert!(ConvShape { groups: 3, ..shape(1, 4, [1, 5, 5], 4, [1, 3, 3]) }.output().is_err());
+    assert!(ConvShape { stride: [1, 0, 1], ..shape(1, 4, [1, 5, 5], 4, [1, 3, 3]) }.output().is_err());
+    assert!(ConvShape { groups: 0, ..shape(1, 4, [1, 5, 5], 4, [1, 3, 3]) }.output().is_err());
+}

@@ -1,0 +1,110 @@
+//! Copies of strided matrices into dense ones, transposing in 8x8 blocks where the source runs the other way. Feeds packing
+//! and layout conversion; does no arithmetic.
+
+/// A strided source: element `(i, j)` at `ptr + i * row + j * col`.
+#[derive(Clone, Copy)]
+pub(crate) struct Source {
+    pub(crate) ptr: *const f32,
+    pub(crate) row: isize,
+    pub(crate) col: isize,
+}
+
+impl Source {
+    /// The source seen from element `(i, j)`.
+    #[inline(always)]
+    pub(crate) fn at(self, i: usize, j: usize) -> Source {
+        let offset = (i as isize).wrapping_mul(self.row).wrapping_add((j as isize).wrapping_mul(self.col));
+        Source { ptr: self.ptr.wrapping_offset(offset), ..self }
+    }
+}
+
+/// `dst[i * ld + j] = src(i, j)` for `i < rows`, `j < cols`.
+///
+/// # Safety
+/// All elements named must be readable and writable, and source and destination must not overlap.
+pub(crate) unsafe fn copy(src: Source, rows: usize, cols: usize, dst: *mut f32, ld: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if src.col == 1 {
+            for i in 0..rows {
+                std::ptr::copy_nonoverlapping(src.at(i, 0).ptr, dst.add(i * ld), cols);
+            }
+        } else if src.row == 1 {
+            transposed(src, rows, cols, dst, ld);
+        } else {
+            elements(src, 0..rows, 0..cols, dst, ld);
+        }
+    }
+}
+
+/// The general case, one element at a time.
+unsafe fn elements(
+    src: Source,
+    rows: std::ops::Range<usize>,
+    cols: std::ops::Range<usize>,
+    dst: *mut f32,
+    ld: usize,
+) {
+    for i in rows {
+        for j in cols.clone() {
+            // SAFETY: the caller's promise.
+            unsafe { *dst.add(i * ld + j) = *src.at(i, j).ptr };
+        }
+    }
+}
+
+/// `src.row == 1`: columns of the source are contiguous.
+unsafe fn transposed(src: Source, rows: usize, cols: usize, dst: *mut f32, ld: usize) {
+    // SAFETY: the caller's promise; the instruction set is detected.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            return transposed_avx2(src, rows, cols, dst, ld);
+        }
+        elements(src, 0..rows, 0..cols, dst, ld);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn transposed_avx2(src: Source, rows: usize, cols: usize, dst: *mut f32, ld: usize) {
+    // SAFETY: the caller's promise; blocks stay inside `rows` x `cols`.
+    unsafe {
+        let (rows8, cols8) = (rows / 8 * 8, cols / 8 * 8);
+        for i in (0..rows8).step_by(8) {
+            for j in (0..cols8).step_by(8) {
+                block8(src.at(i, j), dst.add(i * ld + j), ld);
+            }
+        }
+        elements(src, 0..rows8, cols8..cols, dst, ld);
+        elements(src, rows8..rows, 0..cols, dst, ld);
+    }
+}
+
+/// One 8x8 block in registers: eight columns in, eight rows out.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn block8(src: Source, dst: *mut f32, ld: usize) {
+    use std::arch::x86_64::*;
+    // SAFETY: the caller's promise: 8 x 8 elements on both sides.
+    unsafe {
+        let c: [__m256; 8] = std::array::from_fn(|j| _mm256_loadu_ps(src.at(0, j).ptr));
+        let mut t = [_mm256_setzero_ps(); 8];
+        for j in 0..4 {
+            t[2 * j] = _mm256_unpacklo_ps(c[2 * j], c[2 * j + 1]);
+            t[2 * j + 1] = _mm256_unpackhi_ps(c[2 * j], c[2 * j + 1]);
+        }
+        let mut s = [_mm256_setzero_ps(); 8];
+        for h in 0..2 {
+            s[4 * h] = _mm256_shuffle_ps::<0x44>(t[4 * h], t[4 * h + 2]);
+            s[4 * h + 1] = _mm256_shuffle_ps::<0xEE>(t[4 * h], t[4 * h + 2]);
+            s[4 * h + 2] = _mm256_shuffle_ps::<0x44>(t[4 * h + 1], t[4 * h + 3]);
+            s[4 * h + 3] = _mm256_shuffle_ps::<0xEE>(t[4 * h + 1], t[4 * h + 3]);
+        }
+        for r in 0..4 {
+            _mm256_storeu_ps(dst.add(r * ld), _mm256_permute2f128_ps::<0x20>(s[r], s[r + 4]));
+            _mm256_storeu_ps(dst.add((r + 4) * ld), _mm256_permute2f128_ps::<0x31>(s[r], s[r + 4]));
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Vector IR: one loop kernel with its loops collapsed and ordered, a vector axis chosen, and every memory access
+//! classified along that axis. Typed SSA over *lanes*: a value that varies along the axis has as many lanes as
+//! the loop is wide, any other is one scalar.
+//!
+//! This is the boundary between what a kernel means and how a machine runs it: `lower` makes it from kernel-ir,
+//! `clif` turns it into 128-bit Cranelift code. An emitter for wider vectors takes the same stages; it has to do a
+//! stage's innermost loop only. Not a general IR: no control flow but the loops.
+
+mod axis;
+mod collapse;
+mod lower;
+
+use ir_core::{DType, Scalar, SymExpr};
+use kernel_ir::{AccDecl, AccId, BufId, ReduceOp, ScalarOp, StoreMode, Val};
+use smallvec::SmallVec;
+
+pub use lower::{LowerError, lower_epilogue, lower_kernel};
+
+/// A loop: its variable and extent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dim {
+    /// Number of the loop variable (`Atom::Loop`).
+    pub var: u32,
+    /// It runs from 0 to this, exclusive.
+    pub extent: SymExpr,
+}
+
+/// A kernel ready for machine code.
+#[derive(Clone, Debug)]
+pub struct VKernel {
+    /// Name of the kernel-ir step.
+    pub name: String,
+    /// Outer loops, outermost first, without the vector axis. Their points are the work that threads share.
+    pub points: Vec<Dim>,
+    /// The vector axis, where it is an outer loop: then every stage runs for several outer points at once. `None`:
+    /// each stage has its own axis, the last of its loops.
+    pub outer_axis: Option<Dim>,
+    /// Accumulators.
+    pub accs: Vec<AccDecl>,
+    /// Stages in order.
+    pub stages: Vec<VStage>,
+    /// Points must run in order on one thread (stores that combine with memory).
+    pub serial: bool,
+    /// Rough cost of one outer point in nanoseconds per unit of the inner extents; see [`VKernel::point_cost`].
+    pub costs: Vec<(SymExpr, f64)>,
+    /// 128-bit registers that one `f32` value of the widest loop takes: the unroll factor.
+    pub unroll: u32,
+}
+
+/// The loops and body of a stage.
+#[derive(Clone, Debug)]
+pub struct VStage {
+    /// Inner loops, outermost first. Where the kernel has no outer axis and `vector` holds, the last is the vector axis.
+    pub loops: Vec<Dim>,
+    /// Whether the last loop may run several lanes at once.
+    pub vector: bool,
+    /// The body; the position of an instruction is its value.
+    pub insts: Vec<VInst>,
+}
+
+/// One instruction.
+#[derive(Clone, Debug)]
+pub struct VInst {
+    /// Dtype of the value (of the stored or reduced value where there is none).
+    pub dtype: DType,
+    /// Whether the value differs between lanes.
+    pub varies: bool,
+    /// What it does.
+    pub kind: VKind,
+}
+
+/// How an access moves along the vector axis.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Along {
+    /// All lanes at one element.
+    Uniform,
+    /// Neighbouring lanes at neighbouring elements.
+    Unit,
+    /// Each lane at an address of its own.
+    Lanes,
+}
+
+/// A memory access: `memory[address]` of a buffer that is no view.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// The buffer whose base pointer is used.
+    pub root: BufId,
+    /// Dtype of the elements.
+    pub dtype: DType,
+    /// Element number, over loop variables, sizes and values of this body.
+    pub address: SymExpr,
+    /// How it moves.
+    pub along: Along,
+    /// The kernel nowhere writes this memory.
+    pub read_only: bool,
+}
+
+/// What an instruction does; see [`kernel_ir::InstKind`].
+#[derive(Clone, Debug)]
+pub enum VKind {
+    /// A number.
+    Const(Scalar),
+    /// An index expression as `i64`.
+    Index(SymExpr),
+    /// An element; zero where the mask is false.
+    Load {
+        /// Where.
+        at: Access,
+        /// `bool`.
+        mask: Option<Val>,
+    },
+    /// Writes an element.
+    Store {
+        /// Where.
+        at: Access,
+        /// What.
+        value: Val,
+        /// `bool`.
+        mask: Option<Val>,
+        /// How it combines.
+        mode: StoreMode,
+    },
+    /// A scalar operator.
+    Op {
+        /// Which.
+        op: ScalarOp,
+        /// Operands.
+        args: SmallVec<[Val; 3]>,
+    },
+    /// Conversion to the instruction's dtype.
+    Cast(Val),
+    /// The same bits.
+    Bitcast(Val),
+    /// Combines into an accumulator.
+    Reduce {
+        /// Which.
+        acc: AccId,
+        /// What.
+        value: Val,
+        /// Position for `argmax` and `argmin`.
+        position: Option<Val>,
+    },
+    /// Result of a reduction.
+    Acc(AccId),
+    /// Running combination along the last loop.
+    Scan {
+        /// How.
+        op: ReduceOp,
+        /// What.
+        value: Val,
+    },
+    /// The template's result at this point.
+    Template,
+}
+
+impl VKernel {
+    /// Rough nanoseconds of one outer point (of one lane of it, where the axis is outer) at the given sizes.
+    pub fn point_cost(&self, eval: &dyn Fn(&SymExpr) -> i64) -> f64 {
+        self.costs.iter().map(|(points, ns)| eval(points).max(1) as f64 * ns).sum()
+    }
+}
