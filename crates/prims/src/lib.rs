@@ -1,1 +1,29 @@
-//! The operator tables: one entry per operator holds all that is known of it.
+//! The operator tables: one static entry an operator holds its schema, shape and dtype rule, decomposition or
+//! lowering, gradient, reference and samples. To add an operator is to add one entry in `ops/<family>.rs`.
+//!
+//! Only composites decompose, and they decompose until nothing but *prims* is left: a small closed set that `interp`
+//! and `inductor` understand. Not here: graph storage (`fx-ir`), scheduling (`inductor`), execution (`interp`).
+
+mod builder;
+mod call;
+mod decompose;
+mod error;
+mod lower;
+mod op;
+pub mod ops;
+pub mod promotion;
+mod reference;
+mod samples;
+mod schema;
+mod table;
+
+pub use builder::Builder;
+pub use call::Call;
+pub use decompose::{DecomposeError, decompose, decompose_call};
+pub use error::OpError;
+pub use lower::{LoopCx, Lower, LowerCall, ScatterSpec, TemplateSpec};
+pub use op::{DecomposeFn, Grad, GradCall, Kind, MetaCx, MetaFn, OpDef, Outs, Reference, Tolerance};
+pub use reference::{RefArg, RefCall, RefOut};
+pub use samples::{Sample, Samples};
+pub use schema::{ArgType, Schema, SchemaArg, SchemaDefault, SchemaError, SchemaReturn};
+pub use table::{Op, all, functional_of, lookup, schema_of};

@@ -1,0 +1,303 @@
+//! Builds calls into a graph: a prim is appended with the types its meta rule gives, a composite is replaced by its
+//! decomposition at once. So whatever a rule calls, only prims are ever appended.
+
+use fx_ir::{Arg, Graph, OriginId, ValueId, ValueType};
+use ir_core::{DType, Scalar, Shape, SymExpr, TensorMeta};
+use kernel_ir::{ReduceOp, ScalarOp};
+use smallvec::SmallVec;
+
+use crate::{Call, Kind, MetaCx, Op, OpError, Outs, SchemaDefault, lookup};
+
+/// Decompositions deeper than any real one: a rule that calls itself.
+const MAX_DEPTH: u32 = 64;
+
+/// Appends operator calls to a graph, all with one origin and name.
+pub struct Builder<'g> {
+    graph: &'g mut Graph,
+    origin: OriginId,
+    name: String,
+    depth: u32,
+}
+
+impl<'g> Builder<'g> {
+    /// A builder whose values are named `name` and come from `origin`.
+    pub fn new(graph: &'g mut Graph, name: impl Into<String>, origin: OriginId) -> Builder<'g> {
+        Builder { graph, origin, name: name.into(), depth: 0 }
+    }
+    /// The graph so far.
+    pub fn graph(&self) -> &Graph {
+        self.graph
+    }
+    /// The meta of a tensor value.
+    pub fn meta(&self, v: ValueId) -> Result<&TensorMeta, OpError> {
+        let not_tensor =
+            || OpError::Invalid { op: self.name.clone(), what: format!("value {v} is not a tensor") };
+        self.graph.meta(v).ok_or_else(not_tensor)
+    }
+    /// Sizes of a tensor value.
+    pub fn sizes(&self, v: ValueId) -> Result<Shape, OpError> {
+        self.meta(v).map(|m| m.sizes.clone())
+    }
+    /// Element type of a tensor value.
+    pub fn dtype(&self, v: ValueId) -> Result<DType, OpError> {
+        self.meta(v).map(|m| m.dtype)
+    }
+    /// Number of dimensions of a tensor value.
+    pub fn rank(&self, v: ValueId) -> Result<usize, OpError> {
+        self.meta(v).map(TensorMeta::rank)
+    }
+
+    /// Calls any operator by name; missing trailing arguments get the schema's defaults.
+    pub fn call(&mut self, target: &str, args: Vec<Arg>) -> Result<Outs, OpError> {
+        let op = lookup(target).ok_or_else(|| OpError::Unknown(target.into()))?;
+        self.call_op(op, args)
+    }
+
+    /// Calls an operator with one result.
+    pub fn call1(&mut self, target: &str, args: Vec<Arg>) -> Result<ValueId, OpError> {
+        let outs = self.call(target, args)?;
+        let missing = || OpError::Invalid { op: target.into(), what: "gives no value".into() };
+        outs.first().copied().ok_or_else(missing)
+    }
+
+    /// Calls an operator of the table.
+    pub fn call_op(&mut self, op: &'static Op, args: Vec<Arg>) -> Result<Outs, OpError> {
+        let args = complete(op, args)?;
+        let call = Call { op, args: &args };
+        match &op.def.kind {
+            Kind::Composite(decompose) => {
+                if self.depth >= MAX_DEPTH {
+                    return Err(call.invalid("its decomposition never ends"));
+                }
+                self.depth += 1;
+                let outs = decompose(self, &call);
+                self.depth -= 1;
+                outs
+            }
+            Kind::Prim { meta, .. } => {
+                let types = meta(&MetaCx { graph: self.graph }, &call)?;
+                let outputs = types.into_iter().map(|ty| (self.name.as_str(), ty));
+                Ok(self.graph.call(op.target.as_str(), args.clone(), outputs, self.origin))
+            }
+        }
+    }
+
+    /// A scalar operator on tensors and numbers: operands are broadcast to one shape; all tensors must have the dtype
+    /// that the operator's rule wants (cast first). At least one operand is a tensor.
+    pub fn scalar_op(&mut self, op: ScalarOp, operands: &[Arg]) -> Result<ValueId, OpError> {
+        let tensors: Vec<ValueId> =
+            operands.iter().filter_map(|a| if let Arg::Value(v) = a { Some(*v) } else { None }).collect();
+        let sizes = self.broadcast_sizes(&tensors)?;
+        let mut args = Vec::with_capacity(operands.len());
+        for operand in operands {
+            args.push(match operand {
+                Arg::Value(v) => Arg::Value(self.expand(*v, &sizes)?),
+                number => number.clone(),
+            });
+        }
+        self.call1(&format!("prims.{}", op.name()), args)
+    }
+
+    /// The shape to which tensors broadcast (NumPy's rule). A symbolic size is taken to be other than 1.
+    pub fn broadcast_sizes(&self, tensors: &[ValueId]) -> Result<Shape, OpError> {
+        let mut result = Shape::new();
+        for &v in tensors {
+            let sizes = &self.meta(v)?.sizes;
+            while result.len() < sizes.len() {
+                result.insert(0, SymExpr::ONE);
+            }
+            let skip = result.len() - sizes.len();
+            for (have, want) in result[skip..].iter_mut().zip(sizes) {
+                if *have == SymExpr::ONE {
+                    *have = want.clone();
+                } else if *want != SymExpr::ONE
+                    && want != have
+                    && (want.as_const().is_some() && have.as_const().is_some())
+                {
+                    let what = format!("sizes {want} and {have} do not broadcast");
+                    return Err(OpError::Invalid { op: self.name.clone(), what });
+                } else if want.as_const().is_some() && *want != SymExpr::ONE {
+                    *have = want.clone();
+                }
+            }
+        }
+        Ok(result)
+    }
+
+    /// Broadcasts to `sizes`; nothing where it has them.
+    pub fn expand(&mut self, v: ValueId, sizes: &[SymExpr]) -> Result<ValueId, OpError> {
+        if self.meta(v)?.sizes[..] == *sizes {
+            return Ok(v);
+        }
+        self.call1("prims.expand", vec![v.into(), sizes.into()])
+    }
+    /// The same elements in row-major order in another shape; nothing where it has it.
+    pub fn reshape(&mut self, v: ValueId, sizes: &[SymExpr]) -> Result<ValueId, OpError> {
+        if self.meta(v)?.sizes[..] == *sizes {
+            return Ok(v);
+        }
+        self.call1("prims.reshape", vec![v.into(), sizes.into()])
+    }
+    /// Reorders dimensions: dimension `d` of the result is `dims[d]` of `v`.
+    pub fn permute(&mut self, v: ValueId, dims: &[usize]) -> Result<ValueId, OpError> {
+        if dims.iter().enumerate().all(|(i, &d)| i == d) {
+            return Ok(v);
+        }
+        let dims: Vec<i64> = dims.iter().map(|&d| d as i64).collect();
+        self.call1("prims.permute", vec![v.into(), dims.as_slice().into()])
+    }
+    /// `length` elements of dimension `dim` from `start`, every `step`-th.
+    pub fn slice(
+        &mut self,
+        v: ValueId,
+        dim: usize,
+        start: SymExpr,
+        length: SymExpr,
+        step: i64,
+    ) -> Result<ValueId, OpError> {
+        if start == SymExpr::ZERO && step == 1 && self.meta(v)?.sizes[dim] == length {
+            return Ok(v);
+        }
+        self.call1(
+            "prims.slice",
+            vec![v.into(), (dim as i64).into(), start.into(), length.into(), step.into()],
+        )
+    }
+    /// Converts to a dtype; nothing where it has it.
+    pub fn cast(&mut self, v: ValueId, dtype: DType) -> Result<ValueId, OpError> {
+        if self.meta(v)?.dtype == dtype {
+            return Ok(v);
+        }
+        self.call1("prims.convert", vec![v.into(), dtype.into()])
+    }
+    /// A tensor of one number.
+    pub fn full(
+        &mut self,
+        sizes: &[SymExpr],
+        value: impl Into<Scalar>,
+        dtype: DType,
+    ) -> Result<ValueId, OpError> {
+        self.call1("prims.full", vec![sizes.into(), value.into().to_class_of(dtype).into(), dtype.into()])
+    }
+    /// Inserts a dimension of size 1.
+    pub fn unsqueeze(&mut self, v: ValueId, dim: usize) -> Result<ValueId, OpError> {
+        let mut sizes = self.sizes(v)?;
+        sizes.insert(dim, SymExpr::ONE);
+        self.reshape(v, &sizes)
+    }
+    /// Reduces over `dims` (none: over nothing); kept dimensions have size 1. No change of dtype but by `argmax`.
+    pub fn reduce(
+        &mut self,
+        op: ReduceOp,
+        v: ValueId,
+        dims: &[usize],
+        keepdim: bool,
+    ) -> Result<ValueId, OpError> {
+        if dims.is_empty() {
+            return Ok(v);
+        }
+        let list: Vec<i64> = dims.iter().map(|&d| d as i64).collect();
+        let sizes = self.sizes(v)?;
+        let out =
+            self.call1(&format!("prims.{}", reduce_prim(op)), vec![v.into(), list.as_slice().into()])?;
+        if !keepdim {
+            return Ok(out);
+        }
+        let kept =
+            sizes.into_iter().enumerate().map(|(d, s)| if dims.contains(&d) { SymExpr::ONE } else { s });
+        self.reshape(out, &kept.collect::<Shape>())
+    }
+}
+
+macro_rules! shorthands {
+    ($($name:ident $op:ident ($($arg:ident),+) $doc:literal;)*) => {
+        impl Builder<'_> {$(
+            #[doc = $doc]
+            pub fn $name(&mut self, $($arg: impl Into<Arg>),+) -> Result<ValueId, OpError> {
+                self.scalar_op(ScalarOp::$op, &[$($arg.into()),+])
+            }
+        )*}
+    };
+}
+
+shorthands! {
+    add Add (a, b) "`a + b` on one dtype, broadcast.";
+    sub Sub (a, b) "`a - b` on one dtype, broadcast.";
+    mul Mul (a, b) "`a * b` on one dtype, broadcast.";
+    div Div (a, b) "`a / b` on one dtype, broadcast.";
+    maximum Max (a, b) "The larger, `NaN` wins.";
+    minimum Min (a, b) "The smaller, `NaN` wins.";
+    and And (a, b) "Bitwise or logical and.";
+    or Or (a, b) "Bitwise or logical or.";
+    neg Neg (a) "`-a`.";
+    not Not (a) "Bitwise or logical complement.";
+    exp Exp (a) "e to the power of `a`.";
+    log Log (a) "Natural logarithm.";
+    sqrt Sqrt (a) "Square root.";
+    rsqrt Rsqrt (a) "`1 / sqrt(a)`.";
+    tanh Tanh (a) "Hyperbolic tangent.";
+    eq Eq (a, b) "Equal.";
+    ne Ne (a, b) "Not equal.";
+    lt Lt (a, b) "Less.";
+    le Le (a, b) "Less or equal.";
+    gt Gt (a, b) "Greater.";
+    ge Ge (a, b) "Greater or equal.";
+    select Select (mask, a, b) "`a` where `mask`, else `b`.";
+}
+
+/// Name of the prim that reduces with this operator, without the namespace.
+pub(crate) fn reduce_prim(op: ReduceOp) -> &'static str {
+    match op {
+        ReduceOp::Sum => "sum",
+        ReduceOp::Prod => "prod",
+        ReduceOp::Max => "amax",
+        ReduceOp::Min => "amin",
+        ReduceOp::Any => "any",
+        ReduceOp::All => "all",
+        ReduceOp::Xor => "xor_sum",
+        ReduceOp::ArgMax => "argmax",
+        ReduceOp::ArgMin => "argmin",
+    }
+}
+
+/// Fills in the schema's defaults for missing trailing arguments.
+pub(crate) fn complete(op: &'static Op, mut args: Vec<Arg>) -> Result<Vec<Arg>, OpError> {
+    let schema = &op.schema.args;
+    if args.len() > schema.len() {
+        let what = format!("takes {} arguments, not {}", schema.len(), args.len());
+        return Err(OpError::Invalid { op: op.target.clone(), what });
+    }
+    for arg in &schema[args.len()..] {
+        let missing =
+            || OpError::Argument { op: op.target.clone(), arg: arg.name.clone(), what: "is missing".into() };
+        args.push(match (&arg.default, arg.ty.optional) {
+            (Some(default), _) => default_arg(default, &arg.ty),
+            (None, true) => Arg::None,
+            (None, false) => return Err(missing()),
+        });
+    }
+    Ok(args)
+}
+
+/// A schema's default as an argument.
+pub(crate) fn default_arg(default: &SchemaDefault, ty: &crate::ArgType) -> Arg {
+    match default {
+        SchemaDefault::None => Arg::None,
+        // `int[2] stride=1`: one number for all.
+        SchemaDefault::Scalar(s) if ty.list => Arg::List(vec![Arg::from(*s); ty.length.unwrap_or(1)]),
+        SchemaDefault::Scalar(s) => Arg::from(*s),
+        SchemaDefault::List(items) => Arg::List(items.iter().map(|s| Arg::from(*s)).collect()),
+        SchemaDefault::Name(name) if ty.base == "ScalarType" => name.parse().map_or(Arg::None, Arg::DType),
+        SchemaDefault::Name(name) if ty.base == "MemoryFormat" => Arg::MemoryFormat(match name.as_str() {
+            "preserve_format" => ir_core::MemoryFormat::Preserve,
+            "channels_last" => ir_core::MemoryFormat::ChannelsLast,
+            _ => ir_core::MemoryFormat::Contiguous,
+        }),
+        SchemaDefault::Name(name) => Arg::Str(name.as_str().into()),
+    }
+}
+
+/// The type of a tensor result: row-major, on the host.
+pub(crate) fn tensor(dtype: DType, sizes: impl IntoIterator<Item = SymExpr>) -> SmallVec<[ValueType; 1]> {
+    SmallVec::from_iter([ValueType::Tensor(TensorMeta::contiguous(dtype, sizes))])
+}

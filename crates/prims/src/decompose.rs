@@ -1,0 +1,171 @@
+//! From the functional dialect to the prim dialect: every call is replaced by prims. All refusals are collected, so
+//! that one report names everything a model needs that is not there.
+
+use fx_ir::{Arg, Graph, Node, NodeId, NodeKind, ValueId, ValueType};
+use ir_core::{Arena, Origin, TensorMeta};
+use thiserror::Error;
+
+use crate::{Builder, OpError, Outs, functional_of, lookup};
+
+/// A call that could not be decomposed.
+#[derive(Clone, Debug, Error)]
+#[error("node `{node}` ({target}{}): {error}", at(origin))]
+pub struct DecomposeError {
+    /// Name of the node.
+    pub node: String,
+    /// Its operator.
+    pub target: String,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Why.
+    #[source]
+    pub error: OpError,
+}
+
+fn at(origin: &Origin) -> String {
+    let text = origin.to_string();
+    if text.is_empty() { text } else { format!(", from {text}") }
+}
+
+/// The same program in prims. Placeholders, symbols and outputs stay; dead calls go.
+pub fn decompose(graph: &Graph) -> Result<Graph, Vec<DecomposeError>> {
+    let mut errors = Vec::new();
+    let out = decompose_graph(graph, &mut errors);
+    if errors.is_empty() { Ok(out) } else { Err(errors) }
+}
+
+/// Decomposes one call into `b`'s graph; `args` are of that graph already.
+pub fn decompose_call(b: &mut Builder<'_>, target: &str, args: Vec<Arg>) -> Result<Outs, OpError> {
+    match lookup(target).or_else(|| functional_of(target)) {
+        Some(op) => b.call_op(op, args),
+        None => Err(OpError::Unknown(target.into())),
+    }
+}
+
+fn decompose_graph(graph: &Graph, errors: &mut Vec<DecomposeError>) -> Graph {
+    let mut out = Graph::new(graph.name.clone());
+    out.symbols = graph.symbols.clone();
+    out.origins = graph.origins.clone();
+    out.subgraphs = graph.subgraphs.values().map(|g| decompose_graph(g, errors)).collect();
+    // `None` marks values of calls that were refused: what reads them is not reported again.
+    let mut map: Arena<ValueId, Option<Arg>> = graph.values.ids().map(|_| None).collect();
+    for (id, node) in graph.iter() {
+        if let Err(error) = step(graph, id, node, &mut out, &mut map) {
+            let target = node.as_call().map_or("placeholder", |(target, _)| target).to_string();
+            errors.push(DecomposeError {
+                node: graph.node_name(id).into(),
+                target,
+                origin: graph.origin(id).clone(),
+                error,
+            });
+        }
+    }
+    for output in &graph.outputs {
+        let mut output = output.clone();
+        output.arg = mapped(&output.arg, &map).unwrap_or(Arg::None);
+        out.outputs.push(output);
+    }
+    out.eliminate_dead(&|_| false);
+    out
+}
+
+fn step(
+    graph: &Graph,
+    id: NodeId,
+    node: &Node,
+    out: &mut Graph,
+    map: &mut Arena<ValueId, Option<Arg>>,
+) -> Result<(), OpError> {
+    match &node.kind {
+        NodeKind::Placeholder { kind, name } => {
+            for &v in &node.outputs {
+                let value = &graph.values[v];
+                map[v] =
+                    Some(Arg::Value(out.placeholder(*kind, name.clone(), &value.name, value.ty.clone())));
+            }
+            Ok(())
+        }
+        NodeKind::Call { target, args } => {
+            let Some(args) = args.iter().map(|a| mapped(a, map)).collect::<Option<Vec<Arg>>>() else {
+                // An operand was refused; still say whether this operator is known.
+                return if known(target) { Ok(()) } else { Err(OpError::Unknown(target.clone())) };
+            };
+            if target.starts_with("higher_order.") {
+                return copy_higher_order(graph, node, target, args, out, map);
+            }
+            let mut b = Builder::new(out, graph.node_name(id), node.origin);
+            let outs = decompose_call(&mut b, target, args)?;
+            bind(graph, node, &outs, out, map, target)
+        }
+    }
+}
+
+fn known(target: &str) -> bool {
+    target.starts_with("higher_order.") || lookup(target).or_else(|| functional_of(target)).is_some()
+}
+
+/// Control flow stays a call whose subgraphs are decomposed.
+fn copy_higher_order(
+    graph: &Graph,
+    node: &Node,
+    target: &str,
+    args: Vec<Arg>,
+    out: &mut Graph,
+    map: &mut Arena<ValueId, Option<Arg>>,
+) -> Result<(), OpError> {
+    if !matches!(
+        target,
+        "higher_order.cond" | "higher_order.while_loop" | "higher_order.map" | "higher_order.scan"
+    ) {
+        return Err(OpError::Unknown(target.into()));
+    }
+    let types = node.outputs.iter().map(|&v| (graph.values[v].name.as_str(), graph.values[v].ty.clone()));
+    let outs = out.call(target, args, types, node.origin);
+    for (&old, &new) in node.outputs.iter().zip(&outs) {
+        map[old] = Some(Arg::Value(new));
+    }
+    Ok(())
+}
+
+/// Connects a call's old values to its new ones, after a look at whether both agree.
+fn bind(
+    graph: &Graph,
+    node: &Node,
+    outs: &[ValueId],
+    out: &Graph,
+    map: &mut Arena<ValueId, Option<Arg>>,
+    target: &str,
+) -> Result<(), OpError> {
+    if outs.len() < node.outputs.len() {
+        let what = format!("gives {} values, the program expects {}", outs.len(), node.outputs.len());
+        return Err(OpError::Invalid { op: target.into(), what });
+    }
+    for (&old, &new) in node.outputs.iter().zip(outs) {
+        if let (ValueType::Tensor(was), ValueType::Tensor(is)) = (&graph.values[old].ty, &out.values[new].ty)
+            && !agree(was, is)
+        {
+            return Err(OpError::Invalid {
+                op: target.into(),
+                what: format!("gives {is}, the program expects {was}"),
+            });
+        }
+        map[old] = Some(Arg::Value(new));
+    }
+    Ok(())
+}
+
+fn agree(a: &TensorMeta, b: &TensorMeta) -> bool {
+    let same = |(x, y): (&ir_core::SymExpr, &ir_core::SymExpr)| {
+        x.as_const().zip(y.as_const()).is_none_or(|(x, y)| x == y)
+    };
+    a.dtype == b.dtype && a.rank() == b.rank() && a.sizes.iter().zip(&b.sizes).all(same)
+}
+
+/// The argument in terms of the new graph; `None` where a value was refused.
+fn mapped(arg: &Arg, map: &Arena<ValueId, Option<Arg>>) -> Option<Arg> {
+    match arg {
+        Arg::Value(v) => map[*v].clone(),
+        Arg::List(items) => items.iter().map(|a| mapped(a, map)).collect::<Option<_>>().map(Arg::List),
+        other => Some(other.clone()),
+    }
+}

@@ -1,0 +1,54 @@
+//! Why an operator rule could not be applied. The caller adds the node and its source line.
+
+use ir_core::DType;
+use thiserror::Error;
+
+/// A rule's refusal.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum OpError {
+    /// The table has no such operator.
+    #[error("unknown operator `{0}`")]
+    Unknown(String),
+    /// The operator is known but not in this form.
+    #[error("`{op}` does not support {what}")]
+    Unsupported {
+        /// The operator.
+        op: String,
+        /// The form, and where possible the nearest supported one.
+        what: String,
+    },
+    /// The call breaks the operator's own rules.
+    #[error("invalid call of `{op}`: {what}")]
+    Invalid {
+        /// The operator.
+        op: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// An argument is absent or of another kind.
+    #[error("argument `{arg}` of `{op}` {what}")]
+    Argument {
+        /// The operator.
+        op: String,
+        /// The argument's name.
+        arg: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// A dtype that the operator does not take.
+    #[error("`{op}` does not take {dtype} tensors")]
+    DType {
+        /// The operator.
+        op: String,
+        /// The dtype.
+        dtype: DType,
+    },
+    /// Computing on tensors failed.
+    #[error("`{op}`: {source}")]
+    Tensor {
+        /// The operator.
+        op: String,
+        /// Why.
+        source: tensor::TensorError,
+    },
+}

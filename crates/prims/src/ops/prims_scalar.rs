@@ -1,0 +1,161 @@
+//! Prims that apply one scalar operator to every element: one row an operator of `kernel_ir::ScalarOp`.
+//!
+//! Operands are tensors of one shape and dtype, or numbers; broadcasting and promotion happened before.
+
+use fx_ir::{Arg, ValueType};
+use ir_core::{DType, TensorMeta};
+use kernel_ir::{DTypeRule, ScalarOp};
+use smallvec::SmallVec;
+
+use crate::{Call, Grad, Kind, Lower, MetaCx, OpDef, OpError, Reference, Samples, Tolerance};
+
+macro_rules! scalar_prims {
+    ($($op:ident $schema:literal $grad:expr;)*) => {
+        /// The entries.
+        pub(super) const OPS: &[OpDef] = &[$(OpDef {
+            schema: $schema,
+            kind: Kind::Prim {
+                meta: |cx, call| meta(ScalarOp::$op, cx, call),
+                lower: Lower::Scalar(ScalarOp::$op),
+                reference: Reference::Scalar(ScalarOp::$op),
+            },
+            grad: $grad,
+            tolerance: Tolerance::FLOAT,
+            samples: |s| samples(ScalarOp::$op, s),
+        },)*];
+
+        #[cfg(test)]
+        const COVERED: &[ScalarOp] = &[$(ScalarOp::$op,)*];
+    };
+}
+
+const STEP: Grad = Grad::NotDifferentiable("it is constant but for jumps");
+const BITS: Grad = Grad::NotDifferentiable("it works on bits");
+
+scalar_prims! {
+    Add "prims::add(Tensor a, Tensor b) -> Tensor" Grad::Unwritten;
+    Sub "prims::sub(Tensor a, Tensor b) -> Tensor" Grad::Unwritten;
+    Mul "prims::mul(Tensor a, Tensor b) -> Tensor" Grad::Unwritten;
+    Div "prims::div(Tensor a, Tensor b) -> Tensor" Grad::Unwritten;
+    Rem "prims::rem(Tensor a, Tensor b) -> Tensor" Grad::Unwritten;
+    Pow "prims::pow(Tensor a, Tensor b) -> Tensor" Grad::Unwritten;
+    Atan2 "prims::atan2(Tensor a, Tensor b) -> Tensor" Grad::Unwritten;
+    Min "prims::min(Tensor a, Tensor b) -> Tensor" Grad::Unwritten;
+    Max "prims::max(Tensor a, Tensor b) -> Tensor" Grad::Unwritten;
+    CopySign "prims::copysign(Tensor a, Tensor b) -> Tensor" Grad::Unwritten;
+    NextAfter "prims::nextafter(Tensor a, Tensor b) -> Tensor" STEP;
+    And "prims::and(Tensor a, Tensor b) -> Tensor" BITS;
+    Or "prims::or(Tensor a, Tensor b) -> Tensor" BITS;
+    Xor "prims::xor(Tensor a, Tensor b) -> Tensor" BITS;
+    Shl "prims::shl(Tensor a, Tensor b) -> Tensor" BITS;
+    Shr "prims::shr(Tensor a, Tensor b) -> Tensor" BITS;
+    Not "prims::not(Tensor a) -> Tensor" BITS;
+    Neg "prims::neg(Tensor a) -> Tensor" Grad::Unwritten;
+    Abs "prims::abs(Tensor a) -> Tensor" Grad::Unwritten;
+    Floor "prims::floor(Tensor a) -> Tensor" STEP;
+    Ceil "prims::ceil(Tensor a) -> Tensor" STEP;
+    Trunc "prims::trunc(Tensor a) -> Tensor" STEP;
+    Round "prims::round(Tensor a) -> Tensor" STEP;
+    Sqrt "prims::sqrt(Tensor a) -> Tensor" Grad::Unwritten;
+    Rsqrt "prims::rsqrt(Tensor a) -> Tensor" Grad::Unwritten;
+    Exp "prims::exp(Tensor a) -> Tensor" Grad::Unwritten;
+    Exp2 "prims::exp2(Tensor a) -> Tensor" Grad::Unwritten;
+    Expm1 "prims::expm1(Tensor a) -> Tensor" Grad::Unwritten;
+    Log "prims::log(Tensor a) -> Tensor" Grad::Unwritten;
+    Log2 "prims::log2(Tensor a) -> Tensor" Grad::Unwritten;
+    Log10 "prims::log10(Tensor a) -> Tensor" Grad::Unwritten;
+    Log1p "prims::log1p(Tensor a) -> Tensor" Grad::Unwritten;
+    Sin "prims::sin(Tensor a) -> Tensor" Grad::Unwritten;
+    Cos "prims::cos(Tensor a) -> Tensor" Grad::Unwritten;
+    Tan "prims::tan(Tensor a) -> Tensor" Grad::Unwritten;
+    Asin "prims::asin(Tensor a) -> Tensor" Grad::Unwritten;
+    Acos "prims::acos(Tensor a) -> Tensor" Grad::Unwritten;
+    Atan "prims::atan(Tensor a) -> Tensor" Grad::Unwritten;
+    Sinh "prims::sinh(Tensor a) -> Tensor" Grad::Unwritten;
+    Cosh "prims::cosh(Tensor a) -> Tensor" Grad::Unwritten;
+    Tanh "prims::tanh(Tensor a) -> Tensor" Grad::Unwritten;
+    Asinh "prims::asinh(Tensor a) -> Tensor" Grad::Unwritten;
+    Acosh "prims::acosh(Tensor a) -> Tensor" Grad::Unwritten;
+    Atanh "prims::atanh(Tensor a) -> Tensor" Grad::Unwritten;
+    Erf "prims::erf(Tensor a) -> Tensor" Grad::Unwritten;
+    Erfc "prims::erfc(Tensor a) -> Tensor" Grad::Unwritten;
+    Erfinv "prims::erfinv(Tensor a) -> Tensor" Grad::Unwritten;
+    Lgamma "prims::lgamma(Tensor a) -> Tensor" Grad::Unwritten;
+    Digamma "prims::digamma(Tensor a) -> Tensor" Grad::Unwritten;
+    Eq "prims::eq(Tensor a, Tensor b) -> Tensor" STEP;
+    Ne "prims::ne(Tensor a, Tensor b) -> Tensor" STEP;
+    Lt "prims::lt(Tensor a, Tensor b) -> Tensor" STEP;
+    Le "prims::le(Tensor a, Tensor b) -> Tensor" STEP;
+    Gt "prims::gt(Tensor a, Tensor b) -> Tensor" STEP;
+    Ge "prims::ge(Tensor a, Tensor b) -> Tensor" STEP;
+    Select "prims::select(Tensor mask, Tensor a, Tensor b) -> Tensor" Grad::Unwritten;
+}
+
+fn meta(op: ScalarOp, cx: &MetaCx<'_>, call: &Call<'_>) -> Result<SmallVec<[ValueType; 1]>, OpError> {
+    let tensors: SmallVec<[(usize, &TensorMeta); 3]> = call
+        .args
+        .iter()
+        .enumerate()
+        .filter_map(|(i, a)| if let Arg::Value(v) = a { cx.graph.meta(*v).map(|m| (i, m)) } else { None })
+        .collect();
+    let Some((_, first)) = tensors.first() else { return Err(call.invalid("no operand is a tensor")) };
+    let mut operand: Option<DType> = None;
+    for (i, meta) in &tensors {
+        if meta.sizes != first.sizes {
+            return Err(call.invalid(format!(
+                "operands have sizes {:?} and {:?}",
+                &first.sizes[..],
+                &meta.sizes[..]
+            )));
+        }
+        let is_mask = op.dtype_rule() == DTypeRule::Select && *i == 0;
+        let wanted = if is_mask { DType::Bool } else { *operand.get_or_insert(meta.dtype) };
+        if meta.dtype != wanted {
+            return Err(call.invalid(format!("operand {i} is {}, not {wanted}", meta.dtype)));
+        }
+    }
+    // Only the mask of a select is a tensor: the branches are numbers and say the dtype.
+    let operand = operand.unwrap_or_else(|| branch_dtype(call));
+    let dtype = if op.dtype_rule() == DTypeRule::Compare { DType::Bool } else { operand };
+    Ok(crate::builder::tensor(dtype, first.sizes.iter().cloned()))
+}
+
+fn branch_dtype(call: &Call<'_>) -> DType {
+    let class = call.args.iter().skip(1).filter_map(Arg::as_scalar).map(|s| s.class()).max();
+    match class {
+        Some(ir_core::Class::Bool) => DType::Bool,
+        Some(ir_core::Class::Int) => DType::I64,
+        _ => DType::F32,
+    }
+}
+
+fn samples(op: ScalarOp, s: &mut Samples) {
+    for sizes in [&[7usize][..], &[2, 3, 5], &[], &[0, 3]] {
+        let (a, b, m) = (s.float("a", sizes), s.float("b", sizes), s.bools("m", sizes));
+        let bits = matches!(
+            op,
+            ScalarOp::And | ScalarOp::Or | ScalarOp::Xor | ScalarOp::Shl | ScalarOp::Shr | ScalarOp::Not
+        );
+        let (a, b) = if bits { (s.ints("a", sizes, 100), s.ints("b", sizes, 7)) } else { (a, b) };
+        let tensors = match (op.dtype_rule(), op.arity()) {
+            (DTypeRule::Select, _) => vec![m, a, b],
+            (_, 1) => vec![a],
+            _ => vec![a, b],
+        };
+        let args = (0..tensors.len() as u32).map(|n| Arg::Value(fx_ir::ValueId(n))).collect();
+        s.add(tensors, args);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scalar_operator_has_a_prim() {
+        assert_eq!(COVERED, ScalarOp::ALL);
+        for (op, def) in ScalarOp::ALL.iter().zip(OPS) {
+            assert!(def.schema.starts_with(&format!("prims::{}(", op.name())), "{}", def.schema);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Prims that a backend computes by a template: matrix product, convolution, attention.
+
+use fx_ir::{Arg, ValueId, ValueType};
+use ir_core::SymExpr;
+use smallvec::SmallVec;
+
+use crate::builder::tensor;
+use crate::{Call, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError, Reference, TemplateSpec, Tolerance};
+
+mod reference;
+
+type Types = SmallVec<[ValueType; 1]>;
+
+/// The entries.
+pub(super) const OPS: &[OpDef] = &[
+    // `a[…, m, k] · b[…, k, n]`; equal batch sizes, equal dtype, at least two dimensions.
+    OpDef {
+        schema: "prims::matmul(Tensor a, Tensor b) -> Tensor",
+        kind: Kind::Prim {
+            meta: meta_matmul,
+            lower: Lower::Template(|c| {
+                Ok(TemplateSpec::Matmul { a: c.call.value("a")?, b: c.call.value("b")? })
+            }),
+            reference: Reference::Fn(reference::matmul),
+        },
+        grad: Grad::Unwritten,
+        tolerance: Tolerance::ACCUMULATE,
+        samples: |s| {
+            let two = || vec![Arg::Value(ValueId(0)), Arg::Value(ValueId(1))];
+            s.add(vec![s.float("a", &[5, 7]), s.float("b", &[7, 3])], two());
+            s.add(vec![s.float("a", &[2, 3, 1, 9]), s.float("b", &[2, 3, 9, 4])], two());
+        },
+    },
+    // Cross-correlation of `[n, c, spatial…]` with `[o, c / groups, window…]`; `padding` has before and after of each
+    // spatial dimension in turn. Transposed: the weight is `[c, o / groups, window…]` and `output_padding` adds to the
+    // far end of the result.
+    OpDef {
+        schema: "prims::conv(Tensor input, Tensor weight, int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups) -> Tensor",
+        kind: Kind::Prim {
+            meta: meta_conv,
+            lower: Lower::Template(lower_conv),
+            reference: Reference::Fn(reference::conv),
+        },
+        grad: Grad::Unwritten,
+        tolerance: Tolerance::ACCUMULATE,
+        samples: |s| {
+            let args = |transposed: bool, groups: i64| {
+                let list = |v: &[i64]| Arg::from(v);
+                let tensors = [Arg::Value(ValueId(0)), Arg::Value(ValueId(1))];
+                let rest = [
+                    list(&[2, 1]),
+                    list(&[1, 1, 0, 2]),
+                    list(&[1, 2]),
+                    transposed.into(),
+                    list(&[0, 0]),
+                    groups.into(),
+                ];
+                tensors.into_iter().chain(rest).collect::<Vec<_>>()
+            };
+            s.add(vec![s.float("x", &[2, 4, 7, 8]), s.float("w", &[6, 4, 3, 3])], args(false, 1));
+            s.add(vec![s.float("x", &[1, 4, 7, 8]), s.float("w", &[6, 2, 3, 2])], args(false, 2));
+            s.add(vec![s.float("x", &[2, 4, 5, 6]), s.float("w", &[4, 3, 3, 3])], args(true, 1));
+        },
+    },
+    // `softmax(q kᵀ · scale + mask) v` on `[b, h, l, d]`; `h` of `q` is a multiple of that of `k` and `v`. `mask`
+    // broadcasts to `[b, h, lq, lk]`: `bool` (true takes part) or a float that is added.
+    OpDef {
+        schema: "prims::attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale) -> Tensor",
+        kind: Kind::Prim {
+            meta: meta_attention,
+            lower: Lower::Template(|c| {
+                Ok(TemplateSpec::Attention {
+                    q: c.call.value("q")?,
+                    k: c.call.value("k")?,
+                    v: c.call.value("v")?,
+                    mask: c.call.opt_value("mask")?,
+                    causal: c.call.bool("causal")?,
+                    scale: c.call.float("scale")?,
+                })
+            }),
+            reference: Reference::Fn(reference::attention),
+        },
+        grad: Grad::Unwritten,
+        tolerance: Tolerance::ACCUMULATE,
+        samples: |s| {
+            let t = |n: u32| Arg::Value(ValueId(n));
+            let qkv = || {
+                vec![s.float("q", &[2, 4, 5, 8]), s.float("k", &[2, 2, 6, 8]), s.float("v", &[2, 2, 6, 3])]
+            };
+            let (plain, causal) = (qkv(), qkv());
+            let mut masked = qkv();
+            masked.push(s.bools("m", &[2, 1, 5, 6]));
+            s.add(plain, vec![t(0), t(1), t(2), Arg::None, false.into(), 0.5.into()]);
+            s.add(causal, vec![t(0), t(1), t(2), Arg::None, true.into(), 0.25.into()]);
+            s.add(masked, vec![t(0), t(1), t(2), t(3), false.into(), 0.5.into()]);
+        },
+    },
+];
+
+fn meta_matmul(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let (a, b) = (cx.meta(call, "a")?, cx.meta(call, "b")?);
+    let rank = a.rank();
+    let differ = |x: &SymExpr, y: &SymExpr| x.as_const().is_some() && y.as_const().is_some() && x != y;
+    if rank < 2 || b.rank() != rank || a.dtype != b.dtype || differ(&a.sizes[rank - 1], &b.sizes[rank - 2]) {
+        return Err(call.invalid(format!("{a} and {b} do not multiply")));
+    }
+    let sizes = a.sizes[..rank - 1].iter().chain([&b.sizes[rank - 1]]).cloned();
+    Ok(tensor(a.dtype, sizes))
+}
+
+/// Window geometry of a convolution call.
+struct Geometry {
+    stride: Vec<i64>,
+    padding: Vec<(i64, i64)>,
+    dilation: Vec<i64>,
+    output_padding: Vec<i64>,
+    groups: i64,
+    transposed: bool,
+}
+
+fn geometry(call: &Call<'_>) -> Result<Geometry, OpError> {
+    let pads = call.ints("padding")?;
+    let g = Geometry {
+        stride: call.ints("stride")?,
+        padding: pads.chunks(2).map(|p| (p[0], *p.last().unwrap_or(&0))).collect(),
+        dilation: call.ints("dilation")?,
+        output_padding: call.ints("output_padding")?,
+        groups: call.int("groups")?,
+        transposed: call.bool("transposed")?,
+    };
+    if g.stride.iter().chain(&g.dilation).any(|&x| x < 1) || g.groups < 1 {
+        return Err(call.invalid("stride, dilation and groups must be positive"));
+    }
+    Ok(g)
+}
+
+fn meta_conv(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let (x, w, g) = (cx.meta(call, "input")?, cx.meta(call, "weight")?, geometry(call)?);
+    let spatial = g.stride.len();
+    let fits = x.rank() == spatial + 2 && w.rank() == spatial + 2 && x.dtype == w.dtype;
+    if !fits || g.padding.len() != spatial || g.dilation.len() != spatial || g.output_padding.len() != spatial
+    {
+        return Err(call.invalid(format!("{x} and {w} do not convolve in {spatial} dimensions")));
+    }
+    let channels = if g.transposed { w.sizes[0].clone() } else { &w.sizes[1] * g.groups };
+    if channels.as_const().is_some() && x.sizes[1].as_const().is_some() && channels != x.sizes[1] {
+        return Err(
+            call.invalid(format!("the input has {} channels, the weight wants {channels}", x.sizes[1]))
+        );
+    }
+    let out_channels = if g.transposed { &w.sizes[1] * g.groups } else { w.sizes[0].clone() };
+    let mut sizes = vec![x.sizes[0].clone(), out_channels];
+    for d in 0..spatial {
+        let (size, pad) = (&x.sizes[d + 2], g.padding[d].0 + g.padding[d].1);
+        let reach = (&w.sizes[d + 2] - 1) * g.dilation[d];
+        sizes.push(if g.transposed {
+            (size - 1) * g.stride[d] - SymExpr::from_i64(pad) + reach + g.output_padding[d] + 1
+        } else {
+            (size + SymExpr::from_i64(pad) - reach - 1).floor_div(&SymExpr::from_i64(g.stride[d])) + 1
+        });
+    }
+    if sizes.iter().any(|s| s.as_const().is_some_and(|s| s < 0)) {
+        return Err(call.invalid("the window is larger than the padded input"));
+    }
+    Ok(tensor(x.dtype, sizes))
+}
+
+fn lower_conv(c: &LowerCall<'_>) -> Result<TemplateSpec, OpError> {
+    let g = geometry(&c.call)?;
+    Ok(TemplateSpec::Conv {
+        input: c.call.value("input")?,
+        weight: c.call.value("weight")?,
+        stride: g.stride,
+        padding: g.padding,
+        dilation: g.dilation,
+        groups: g.groups,
+        transposed: g.transposed,
+    })
+}
+
+fn meta_attention(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let (q, k, v) = (cx.meta(call, "q")?, cx.meta(call, "k")?, cx.meta(call, "v")?);
+    if q.rank() != 4 || k.rank() != 4 || v.rank() != 4 || q.dtype != k.dtype || q.dtype != v.dtype {
+        return Err(call.invalid(format!("{q}, {k} and {v} are not [b, h, l, d] operands of one dtype")));
+    }
+    let sizes = q.sizes[..3].iter().chain([&v.sizes[3]]).cloned();
+    Ok(tensor(q.dtype, sizes))
+}
