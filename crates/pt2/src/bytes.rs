@@ -2,48 +2,69 @@
 
 use std::fmt;
 use std::fs::File;
+use std::io::{Error, ErrorKind, Result};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use memmap2::Mmap;
+use tensor::{Storage, TensorError};
+
 /// Immutable bytes with shared ownership.
 #[derive(Clone)]
-pub struct SharedBytes {
-    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+pub struct SharedBytes(Owner);
+
+#[derive(Clone)]
+enum Owner {
+    Mapped(Arc<Mmap>),
+    Owned(Arc<Vec<u8>>),
 }
 
 impl SharedBytes {
     /// Bytes in memory.
     pub fn owned(bytes: Vec<u8>) -> SharedBytes {
-        SharedBytes { owner: Arc::new(bytes) }
+        SharedBytes(Owner::Owned(Arc::new(bytes)))
     }
 
-    /// A file, mapped read-only. Its pages are loaded when they are touched.
+    /// A file, mapped read-only. Its pages are loaded when they are touched. The file must not be changed while the
+    /// bytes are alive.
     ///
     /// # Errors
     /// Those of opening and mapping the file.
-    pub fn map(path: &Path) -> std::io::Result<SharedBytes> {
+    pub fn map(path: &Path) -> Result<SharedBytes> {
         let file = File::open(path)?;
-        if file.metadata()?.is_dir() {
-            return Err(std::io::Error::new(std::io::ErrorKind::IsADirectory, "a folder, not an archive"));
+        let about = file.metadata()?;
+        if about.is_dir() {
+            return Err(Error::new(ErrorKind::IsADirectory, "a folder, not an archive"));
         }
         // An empty file cannot be mapped.
-        if file.metadata()?.len() == 0 {
+        if about.len() == 0 {
             return Ok(SharedBytes::owned(Vec::new()));
         }
-        // SAFETY: the mapping is private and read-only. That nobody truncates or rewrites the file while it is mapped
-        // is asked of the caller in `Archive::open`, as every reader of mapped weights does.
-        let map = unsafe { memmap2::Mmap::map(&file)? };
-        Ok(SharedBytes { owner: Arc::new(map) })
+        // SAFETY: the mapping is private and only read. That nobody truncates or rewrites the file meanwhile is asked
+        // of the caller above, as every program that maps weights asks it.
+        let map = unsafe { Mmap::map(&file)? };
+        Ok(SharedBytes(Owner::Mapped(Arc::new(map))))
     }
 
     /// All bytes.
     pub fn as_slice(&self) -> &[u8] {
-        (*self.owner).as_ref()
+        match &self.0 {
+            Owner::Mapped(map) => map,
+            Owner::Owned(bytes) => bytes,
+        }
     }
 
-    /// The owner, for those who keep a range alive.
-    pub fn owner(&self) -> Arc<dyn AsRef<[u8]> + Send + Sync> {
-        Arc::clone(&self.owner)
+    /// Storage of the bytes in `range`: the mapping itself, or a copy where the archive is in memory.
+    pub(crate) fn storage(&self, range: Range<usize>) -> std::result::Result<Storage, TensorError> {
+        match &self.0 {
+            Owner::Mapped(map) => Storage::mapped(Arc::clone(map), range),
+            Owner::Owned(bytes) => {
+                let (start, end, len) = (range.start, range.end, bytes.len());
+                let part = bytes.get(range).ok_or(TensorError::Range { start, end, len })?;
+                Storage::from_bytes(part)
+            }
+        }
     }
 }
 

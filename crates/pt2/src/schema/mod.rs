@@ -15,6 +15,7 @@ pub(crate) use text::{Entries, Float, Text};
 pub(crate) struct Program<'a> {
     #[serde(borrow)]
     pub(crate) graph_module: GraphModule<'a>,
+    pub(crate) schema_version: SchemaVersion,
     #[serde(borrow, default)]
     pub(crate) range_constraints: Entries<'a, Range>,
     #[serde(default)]
@@ -163,7 +164,7 @@ pub(crate) struct Name<'a> {
 pub(crate) enum OptionalTensor<'a> {
     #[serde(borrow)]
     AsTensor(Name<'a>),
-    AsNone(#[expect(dead_code, reason = "always true; its presence says all")] bool),
+    AsNone(bool),
 }
 
 #[derive(Debug, Deserialize)]
@@ -272,8 +273,8 @@ pub(crate) struct SymExpr<'a> {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Hint {
     AsInt(i64),
-    AsBool(#[expect(dead_code, reason = "only hints of sizes are used")] bool),
-    AsFloat(#[expect(dead_code, reason = "only hints of sizes are used")] Float),
+    AsBool(bool),
+    AsFloat(Float),
 }
 
 #[derive(Debug, Deserialize)]

@@ -1,0 +1,70 @@
+//! Assertions of the program: they narrow the ranges of symbols, and give no node.
+//!
+//! What they check of tensors (`_assert_tensor_metadata`) is already held by the values' types; a check of data
+//! (`_assert_async`) is dropped with a trace line, since a compiled program reports no Python assertion.
+
+use ir_core::SymExpr;
+use tracing::debug;
+
+use super::build::{Builder, named};
+use super::scope::Scope;
+use crate::error::Result;
+use crate::schema::{self, Argument};
+use crate::whereabouts::At;
+
+impl<'a> Builder<'a> {
+    /// Handles a node that only asserts; `false` for any other.
+    pub(super) fn assertion(
+        &mut self,
+        scope: &Scope<'a>,
+        target: &str,
+        node: &'a schema::Node<'a>,
+        at: &At<'_>,
+    ) -> Result<bool> {
+        match target {
+            "aten._assert_scalar.default" => self.assert_scalar(scope, node),
+            "aten.sym_constrain_range.default" | "aten.sym_constrain_range_for_size.default" => {
+                self.constrain(scope, node, target.contains("for_size"), at)?;
+            }
+            "aten._assert_tensor_metadata.default" => {}
+            "aten._assert_async.default" | "aten._assert_async.msg" => {
+                debug!(node = %named(node), "an assertion about data is dropped");
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn assert_scalar(&mut self, scope: &Scope<'a>, node: &'a schema::Node<'a>) {
+        let asserted = node.inputs.first().map(|input| &input.arg);
+        let Some(Argument::AsSymBool(schema::SymBoolArgument::AsName(name))) = asserted else { return };
+        match scope.truth(name) {
+            Some(schema::SymBool::AsExpr(expr)) => self.symbols.assume(&expr.expr_str),
+            _ => debug!(node = %named(node), "an assertion that no range can hold is dropped"),
+        }
+    }
+
+    /// `sym_constrain_range(size, min=None, max=None)`.
+    fn constrain(
+        &mut self,
+        scope: &Scope<'a>,
+        node: &'a schema::Node<'a>,
+        for_size: bool,
+        at: &At<'_>,
+    ) -> Result<()> {
+        let value = |name: &str| node.inputs.iter().find(|i| &*i.name == name).map(|i| &i.arg);
+        let number = |name: &str| match value(name) {
+            Some(Argument::AsInt(n)) => Some(*n),
+            _ => None,
+        };
+        let Some(Argument::AsSymInt(schema::SymIntArgument::AsName(name))) = value("size") else {
+            return Ok(());
+        };
+        let size: SymExpr = self.symbols.int(scope.int(name, at)?, at)?;
+        if for_size {
+            self.symbols.is_size(&size);
+        }
+        self.symbols.assume_range(&size, number("min"), number("max"));
+        Ok(())
+    }
+}

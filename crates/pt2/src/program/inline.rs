@@ -1,0 +1,257 @@
+//! The wrappers `wrap_with_set_grad_enabled` and `wrap_with_autocast`: their bodies are read into the graph around
+//! them, and what they ask for is made explicit.
+//!
+//! Without gradient: the tensors that leave the region are detached. Under autocast: operators of the matrix family get
+//! casts to the low precision where the archive recorded a result of that precision, and operators that autocast runs
+//! in `float32` get casts up where it recorded a `float32` result of low-precision operands.
+
+use fx_ir::{Arg, Graph, OriginId, ValueId, ValueType};
+use ir_core::DType;
+
+use super::args;
+use super::build::Builder;
+use super::scope::Scope;
+use crate::error::Result;
+use crate::schema::{self, Argument};
+use crate::whereabouts::At;
+
+const SET_GRAD: &str = "higher_order.wrap_with_set_grad_enabled";
+const AUTOCAST: &str = "higher_order.wrap_with_autocast";
+
+/// What the wrappers around a node ask for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mode {
+    /// Gradients are off.
+    pub(super) no_grad: bool,
+    /// The low precision of an enabled autocast.
+    pub(super) autocast: Option<DType>,
+}
+
+/// Operators that autocast runs in the low precision, on every device (PyTorch's documentation of `torch.amp`).
+const LOW_PRECISION: &[&str] = &[
+    "addbmm",
+    "addmm",
+    "addmv",
+    "addr",
+    "baddbmm",
+    "bmm",
+    "chain_matmul",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_tbc",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "convolution",
+    "_convolution",
+    "gru",
+    "gru_cell",
+    "linalg_multi_dot",
+    "linalg_vecdot",
+    "linear",
+    "lstm",
+    "lstm_cell",
+    "matmul",
+    "mm",
+    "mv",
+    "prelu",
+    "rnn_relu_cell",
+    "rnn_tanh_cell",
+    "scaled_dot_product_attention",
+];
+
+/// Operators whose result has another dtype because they were asked for it.
+const CONVERSIONS: &[&str] = &["to", "_to_copy", "type_as", "view", "copy", "clone", "full_like"];
+
+pub(super) fn is_wrapper(target: &str) -> bool {
+    matches!(target, SET_GRAD | AUTOCAST)
+}
+
+impl<'a> Builder<'a> {
+    /// Reads the body of a wrapper into `out`.
+    #[expect(clippy::too_many_arguments, reason = "the state of a recursive descent, passed on as it is")]
+    pub(super) fn inline(
+        &mut self,
+        out: &mut Graph,
+        scope: &mut Scope<'a>,
+        target: &str,
+        node: &'a schema::Node<'a>,
+        origin: OriginId,
+        depth: usize,
+        at: &At<'_>,
+    ) -> Result<()> {
+        let inputs = at.field("inputs");
+        let body_at = node.inputs.iter().position(|i| matches!(i.arg, Argument::AsGraph(_)));
+        let Some(index) = body_at else { return Err(inputs.invalid("a wrapper without a body")) };
+        let Argument::AsGraph(body) = &node.inputs[index].arg else {
+            return Err(inputs.invalid("a wrapper without a body"));
+        };
+        if depth >= self.limits.graph_depth {
+            return Err(
+                at.invalid(format!("subgraphs are nested more than {} deep", self.limits.graph_depth))
+            );
+        }
+        let outer = self.mode;
+        let inner = mode(target, &node.inputs[..index], outer, &inputs)?;
+        let item = inputs.item(index);
+        let body_at = item.field("as_graph");
+        let body_at = body_at.field("graph");
+        let mut inner_scope = Scope::new(&body.graph, &body_at)?;
+        let operands = &node.inputs[index + 1..];
+        if operands.len() != body.graph.inputs.len() {
+            let (given, wanted) = (operands.len(), body.graph.inputs.len());
+            return Err(inputs.invalid(format!("{given} operands for a body with {wanted} inputs")));
+        }
+        let mut entered = Vec::new();
+        for (operand, input) in operands.iter().zip(&body.graph.inputs) {
+            let bound = self.arg(out, scope, &operand.arg, depth, &inputs)?;
+            bound.for_each_value(&mut |v| entered.push(v));
+            if let Some((name, _)) = self.input_type(&inner_scope, input, &body_at)? {
+                inner_scope.bind(name, bound, &body_at)?;
+            }
+        }
+        self.mode = inner;
+        self.nodes(out, &mut inner_scope, &body.graph, depth + 1, &body_at)?;
+        self.mode = outer;
+        let detach = inner.no_grad && !outer.no_grad;
+        self.leave(out, scope, &inner_scope, node, &body.graph, detach.then_some(&entered[..]), origin, at)
+    }
+
+    /// Binds the results of a wrapper to those of its body. `entered` is given where they are to be detached.
+    #[expect(clippy::too_many_arguments, reason = "the state of a recursive descent, passed on as it is")]
+    fn leave(
+        &mut self,
+        out: &mut Graph,
+        scope: &mut Scope<'a>,
+        inner: &Scope<'a>,
+        node: &'a schema::Node<'a>,
+        body: &'a schema::Graph<'a>,
+        entered: Option<&[ValueId]>,
+        origin: OriginId,
+        at: &At<'_>,
+    ) -> Result<()> {
+        let outputs = at.field("outputs");
+        let mut names = Vec::new();
+        for output in &node.outputs {
+            match output {
+                Argument::AsTensors(ts) => names.extend(ts.iter().map(|t| Some(&*t.name))),
+                Argument::AsTensor(t) => names.push(Some(&*t.name)),
+                Argument::AsSymInt(schema::SymIntArgument::AsName(name))
+                | Argument::AsSymBool(schema::SymBoolArgument::AsName(name))
+                | Argument::AsSymFloat(schema::SymFloatArgument::AsName(name)) => names.push(Some(&**name)),
+                _ => names.push(None),
+            }
+        }
+        if names.len() != body.outputs.len() {
+            let (given, wanted) = (body.outputs.len(), names.len());
+            return Err(outputs.invalid(format!("the body gives {given} results where {wanted} are named")));
+        }
+        for (name, output) in names.into_iter().zip(&body.outputs) {
+            let mut result = self.arg(out, inner, output, 0, &outputs)?;
+            if let (Arg::Value(value), Some(entered)) = (&result, entered) {
+                let differentiable = out.meta(*value).is_some_and(|m| m.dtype.is_inexact());
+                // An operand that is handed through keeps its gradient.
+                if differentiable && !entered.contains(value) {
+                    result = Arg::Value(like(out, "aten.detach.default", *value, vec![], None, origin));
+                }
+            }
+            if let Some(name) = name {
+                scope.bind(name, result, &outputs)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the casts that autocast would make for this call.
+    pub(super) fn autocast(
+        &self,
+        out: &mut Graph,
+        target: &str,
+        args: &mut [Arg],
+        made: &[(&str, ValueType)],
+        origin: OriginId,
+    ) {
+        let Some(low) = self.mode.autocast else { return };
+        let mut recorded = made.iter().filter_map(|(_, ty)| ty.as_tensor()).map(|m| m.dtype);
+        let Some(result) = recorded.find(|d| d.is_float()) else { return };
+        let base = target.strip_prefix("aten.").and_then(|t| t.split('.').next()).unwrap_or_default();
+        let wanted = if result == low && LOW_PRECISION.contains(&base) {
+            low
+        } else if result == DType::F32 && !asked_for(base, args) && all_float_operands_are(out, args, low) {
+            DType::F32
+        } else {
+            return;
+        };
+        for arg in args.iter_mut() {
+            arg.for_each_value_mut(&mut |value| {
+                // Autocast leaves float64 and what is no float alone.
+                let dtype = out.meta(*value).map(|m| m.dtype);
+                if dtype.is_some_and(|d| d != wanted && matches!(d, DType::F16 | DType::BF16 | DType::F32)) {
+                    let rest = vec![Arg::DType(wanted), false.into(), false.into(), Arg::None];
+                    *value = like(out, "aten.to.dtype", *value, rest, Some(wanted), origin);
+                }
+            });
+        }
+    }
+}
+
+/// Whether the dtype of the result was asked for, or memory is written in place.
+fn asked_for(base: &str, args: &[Arg]) -> bool {
+    CONVERSIONS.contains(&base) || base.ends_with('_') || args.iter().any(|a| matches!(a, Arg::DType(_)))
+}
+
+fn all_float_operands_are(graph: &Graph, args: &[Arg], low: DType) -> bool {
+    let (mut any, mut all) = (false, true);
+    for arg in args {
+        arg.for_each_value(&mut |value| {
+            if let Some(dtype) = graph.meta(value).map(|m| m.dtype).filter(|d| d.is_float()) {
+                any = true;
+                all &= dtype == low;
+            }
+        });
+    }
+    any && all
+}
+
+/// A call with one tensor operand whose result has the operand's sizes.
+fn like(
+    out: &mut Graph,
+    target: &str,
+    value: ValueId,
+    rest: Vec<Arg>,
+    dtype: Option<DType>,
+    origin: OriginId,
+) -> ValueId {
+    let name = out.values[value].name.clone();
+    let mut ty = out.values[value].ty.clone();
+    if let (ValueType::Tensor(meta), Some(dtype)) = (&mut ty, dtype) {
+        meta.dtype = dtype;
+    }
+    let args = std::iter::once(Arg::Value(value)).chain(rest).collect();
+    out.call(target, args, [(name.as_str(), ty)], origin)[0]
+}
+
+/// The mode inside a wrapper: `(enabled)` or `(device, dtype, enabled, cache)` before the body.
+fn mode(target: &str, given: &[schema::NamedArgument<'_>], outer: Mode, at: &At<'_>) -> Result<Mode> {
+    if target == SET_GRAD {
+        return match given.first().map(|g| &g.arg) {
+            Some(Argument::AsBool(enabled)) => Ok(Mode { no_grad: !enabled, ..outer }),
+            _ => Err(at.invalid("`wrap_with_set_grad_enabled` without a truth value")),
+        };
+    }
+    let flag = given.get(2).map(|g| &g.arg);
+    let enabled = match flag {
+        Some(Argument::AsBool(enabled)) => *enabled,
+        _ => return Err(at.invalid("`wrap_with_autocast` without a truth value at its third place")),
+    };
+    let dtype = match given.get(1).map(|g| &g.arg) {
+        Some(Argument::AsScalarType(code)) => args::dtype(*code, at)?,
+        // PyTorch's default of the CPU; a GPU's is float16.
+        _ if matches!(given.first().map(|g| &g.arg), Some(Argument::AsString(kind)) if &**kind == "cuda") => {
+            DType::F16
+        }
+        _ => DType::BF16,
+    };
+    Ok(Mode { autocast: enabled.then_some(dtype), ..outer })
+}

@@ -1,0 +1,172 @@
+//! An exported program: the graph, its signature and its weights, built from the schema types.
+
+mod args;
+mod asserts;
+mod build;
+mod complete;
+mod inline;
+mod origin;
+mod scope;
+mod signature;
+mod symbols;
+mod treespec;
+
+use std::path::Path;
+
+use fx_ir::Graph;
+use tracing::debug;
+
+pub(crate) use self::args::dtype;
+use self::build::Builder;
+use self::inline::Mode;
+use self::scope::Scope;
+pub use self::signature::{CallSpec, UserInput};
+use self::symbols::Symbols;
+pub use self::treespec::TreeSpec;
+use crate::container::Archive;
+use crate::error::{Place, Pt2Error, Result};
+use crate::schema;
+use crate::sym::Bounds;
+use crate::weights::{self, WeightTable};
+use crate::whereabouts::At;
+use crate::{SCHEMA_MAJOR, SCHEMA_MINOR, json};
+
+/// What `torch.export` calls the dialect of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// As captured: composites such as `aten.linear`, mutation allowed.
+    Training,
+    /// Decomposed by `run_decompositions`: functional, core ATen.
+    Aten,
+    /// Another one, or none given.
+    Other(String),
+}
+
+/// A program read from an archive.
+#[derive(Clone, Debug)]
+pub struct ExportedProgram {
+    /// Name of the model in its archive.
+    pub name: String,
+    /// The captured graph. Parameters, buffers, constants and user inputs are its placeholders.
+    pub graph: Graph,
+    /// The tensors of parameters, buffers and constants, mapped from the archive; some may be missing.
+    pub weights: WeightTable,
+    /// The arguments of `forward` in calling order, constants included.
+    pub inputs: Vec<UserInput>,
+    /// Structure and names of `forward`'s arguments and results.
+    pub call: CallSpec,
+    /// Which operators are to be expected.
+    pub dialect: Dialect,
+    /// Version of the export schema, major and minor.
+    pub schema_version: (i64, i64),
+    /// The PyTorch that exported it.
+    pub torch_version: Option<String>,
+    /// Python expressions that the inputs must meet, as PyTorch wrote them; for messages only.
+    pub guards: Vec<String>,
+}
+
+impl ExportedProgram {
+    /// Maps the archive at `path` and reads its model (`model`, or the only one).
+    ///
+    /// # Errors
+    /// Every kind of [`Pt2Error`]; none for missing weight payloads, see [`WeightTable::missing`].
+    pub fn load(path: impl AsRef<Path>) -> Result<ExportedProgram> {
+        Archive::open(path)?.program(None)
+    }
+}
+
+impl Archive {
+    /// Reads the model of that name; `None` takes `model`, or the only one.
+    ///
+    /// # Errors
+    /// As [`ExportedProgram::load`].
+    pub fn program(&self, name: Option<&str>) -> Result<ExportedProgram> {
+        let name = self.choose_model(name)?;
+        let entry = format!("models/{name}.json");
+        let text = self.text(&entry)?.ok_or_else(|| Pt2Error::Model {
+            at: Place::entry("models/"),
+            wanted: Some(name.clone()),
+            available: self.model_names(),
+        })?;
+        let (program, version) = parse(&entry, &text)?;
+        let at = At::Entry(&entry);
+        let module_at = at.field("graph_module");
+        let bounds = Bounds { bytes: self.limits().expression_bytes, depth: self.limits().expression_depth };
+        let mut builder = Builder {
+            symbols: Symbols::new(&program.range_constraints, bounds),
+            limits: *self.limits(),
+            mode: Mode::default(),
+            moved_from_meta: false,
+        };
+        let (graph, mut inputs) = build(&mut builder, &program.graph_module, &name, &module_at)?;
+        let call = signature::call_spec(&program.graph_module.module_call_graph, &module_at)?;
+        signature::name_inputs(&mut inputs, &call);
+        let weights = weights::read(self, &name, &graph)?;
+        debug!(model = %name, nodes = graph.order.len(), weights = weights.len(), "program read");
+        Ok(ExportedProgram {
+            name,
+            graph,
+            weights,
+            inputs,
+            call,
+            dialect: dialect(&program.verifiers),
+            schema_version: (version.major, version.minor),
+            torch_version: program.torch_version,
+            guards: program.guards_code,
+        })
+    }
+}
+
+/// Parses the JSON. The version decides first: another major version has other types.
+fn parse<'a>(entry: &str, text: &'a [u8]) -> Result<(schema::Program<'a>, schema::SchemaVersion)> {
+    let parsed = json::parse::<schema::Program<'a>>(entry, text);
+    let version = match &parsed {
+        Ok(program) => program.schema_version,
+        Err(_) => match json::parse::<schema::VersionOnly>(entry, text) {
+            Ok(v) => v.schema_version,
+            // Not even the version can be read: the first error says where the text is broken.
+            Err(_) => return parsed.map(|p| (p, schema::SchemaVersion { major: 0, minor: 0 })),
+        },
+    };
+    if version.major != SCHEMA_MAJOR {
+        let (major, minor) = (version.major, version.minor);
+        return Err(Pt2Error::SchemaVersion { at: Place::json(entry, "schema_version"), major, minor });
+    }
+    let newer = |error: Pt2Error| match error {
+        Pt2Error::Json { at, line, column, problem } if version.minor > SCHEMA_MINOR => {
+            let problem = format!(
+                "{problem} (the archive has schema {SCHEMA_MAJOR}.{}, this reader knows up to \
+                 {SCHEMA_MAJOR}.{SCHEMA_MINOR})",
+                version.minor
+            );
+            Pt2Error::Json { at, line, column, problem }
+        }
+        other => other,
+    };
+    parsed.map(|program| (program, version)).map_err(newer)
+}
+
+fn build<'a>(
+    builder: &mut Builder<'a>,
+    module: &'a schema::GraphModule<'a>,
+    name: &str,
+    at: &At<'_>,
+) -> Result<(Graph, Vec<UserInput>)> {
+    let graph_at = at.field("graph");
+    let mut graph = Graph::new(name);
+    let mut scope = Scope::new(&module.graph, &graph_at)?;
+    let inputs = builder.inputs(&mut graph, &mut scope, module, at)?;
+    builder.nodes(&mut graph, &mut scope, &module.graph, 0, &graph_at)?;
+    builder.outputs(&mut graph, &scope, module, at)?;
+    build::drop_unused_symbolics(&mut graph);
+    graph.symbols = builder.symbols.take_arena();
+    Ok((graph, inputs))
+}
+
+fn dialect(verifiers: &[String]) -> Dialect {
+    match verifiers {
+        [one] if one == "TRAINING" => Dialect::Training,
+        [one] if one == "ATEN" => Dialect::Aten,
+        other => Dialect::Other(other.join(", ")),
+    }
+}

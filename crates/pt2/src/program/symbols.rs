@@ -1,0 +1,161 @@
+//! The size symbols of a program: names, ranges, hints, and a table of the expressions already read.
+//!
+//! The same expression text stands in an archive thousands of times, so each is parsed once.
+
+use std::collections::HashMap;
+
+use fx_ir::Symbol;
+use ir_core::{Arena, SymExpr, SymId};
+use tracing::debug;
+
+use crate::error::{Pt2Error, Result, shorten};
+use crate::schema;
+use crate::sym::{self, AtLeast, Bounds, Value};
+use crate::whereabouts::At;
+
+/// Symbols and expressions of one program. Tables have random keys: their names come from the file.
+pub(super) struct Symbols<'a> {
+    arena: Arena<SymId, Symbol>,
+    by_name: HashMap<String, SymId>,
+    ranges: HashMap<&'a str, schema::Range>,
+    integers: HashMap<&'a str, SymExpr>,
+    bounds: Bounds,
+}
+
+impl<'a> Symbols<'a> {
+    pub(super) fn new(ranges: &'a schema::Entries<'a, schema::Range>, bounds: Bounds) -> Symbols<'a> {
+        Symbols {
+            arena: Arena::new(),
+            by_name: HashMap::new(),
+            // Keys that are expressions (`2*s60`) follow from the ranges of their symbols.
+            ranges: ranges.0.iter().map(|(name, range)| (&**name, *range)).collect(),
+            integers: HashMap::new(),
+            bounds,
+        }
+    }
+
+    /// The symbols made, once the last expression has been read.
+    pub(super) fn take_arena(&mut self) -> Arena<SymId, Symbol> {
+        self.by_name.clear();
+        self.integers.clear();
+        std::mem::take(&mut self.arena)
+    }
+
+    /// The integer of a size, stride or symbolic value.
+    pub(super) fn int(&mut self, size: &'a schema::SymInt<'a>, at: &At<'_>) -> Result<SymExpr> {
+        match size {
+            schema::SymInt::AsInt(n) => Ok(SymExpr::from_i64(*n)),
+            schema::SymInt::AsExpr(expr) => {
+                let value = self.int_text(&expr.expr_str, at)?;
+                if let (Some(id), Some(schema::Hint::AsInt(hint))) = (value.as_sym(), expr.hint) {
+                    self.arena[id].hint.get_or_insert(hint);
+                }
+                Ok(value)
+            }
+        }
+    }
+
+    fn int_text(&mut self, text: &'a str, at: &At<'_>) -> Result<SymExpr> {
+        if let Some(known) = self.integers.get(text) {
+            return Ok(known.clone());
+        }
+        let value = match self.parse(text) {
+            Ok(Value::Int(value) | Value::Truth(value)) => value,
+            Ok(Value::Ratio(n, d)) => {
+                return Err(expression(text, format!("`({n}) / ({d})` is not an integer"), at));
+            }
+            Err(problem) => return Err(expression(text, problem, at)),
+        };
+        self.integers.insert(text, value.clone());
+        Ok(value)
+    }
+
+    /// The value of any expression; `None` where it is not exact in integers (a float that the program computes).
+    pub(super) fn value(&mut self, text: &str) -> Option<Value> {
+        self.parse(text).ok()
+    }
+
+    fn parse(&mut self, text: &str) -> std::result::Result<Value, String> {
+        let bounds = self.bounds;
+        sym::parse(text, &bounds, &mut |name| self.symbol(name))
+    }
+
+    /// The symbol of that name, made on its first use.
+    fn symbol(&mut self, name: &str) -> std::result::Result<SymExpr, String> {
+        if let Some(&id) = self.by_name.get(name) {
+            return Ok(SymExpr::sym(id));
+        }
+        // PyTorch's prefixes: `zf` and `zuf` are floats, `u` is known only at run time.
+        if name.starts_with('z') {
+            return Err(format!("`{}` is a float that the program computes", shorten(name)));
+        }
+        let good = name.len() <= 64 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !good || name.is_empty() {
+            return Err(format!("`{}` is no name of a symbol", shorten(name)));
+        }
+        let unbacked = name.starts_with('u');
+        let range = self.ranges.get(name).copied().unwrap_or_default();
+        // A size is not negative; what `item` gives may be.
+        let lowest = if unbacked { i64::MIN } else { 0 };
+        let (min, max) = (range.min_val.unwrap_or(lowest), range.max_val);
+        if max.is_some_and(|max| max < min) {
+            return Err(format!("the range of `{name}` is empty"));
+        }
+        let id = self.arena.push(Symbol { name: name.to_owned(), min, max, hint: None, unbacked });
+        self.by_name.insert(name.to_owned(), id);
+        Ok(SymExpr::sym(id))
+    }
+
+    /// Narrows ranges by a truth expression that the program asserts. What no range can hold is dropped.
+    pub(super) fn assume(&mut self, text: &str) {
+        let bounds = self.bounds;
+        match sym::facts(text, &bounds, &mut |name| self.symbol(name)) {
+            Ok(facts) if !facts.is_empty() => facts.iter().for_each(|fact| self.narrow(fact)),
+            _ => debug!(assertion = %shorten(text), "an assertion that no range can hold is dropped"),
+        }
+    }
+
+    /// Narrows the range of `value`, where it is one symbol alone.
+    pub(super) fn assume_range(&mut self, value: &SymExpr, min: Option<i64>, max: Option<i64>) {
+        let facts = [min.map(|min| (value.clone(), min.into())), max.map(|max| (max.into(), value.clone()))];
+        for (left, right) in facts.into_iter().flatten() {
+            self.narrow(&AtLeast { left, right });
+        }
+    }
+
+    /// A symbol that is the size of a tensor is not negative.
+    pub(super) fn is_size(&mut self, size: &SymExpr) {
+        if let Some(id) = size.as_sym() {
+            let symbol = &mut self.arena[id];
+            symbol.min = symbol.min.max(0);
+        }
+    }
+
+    fn narrow(&mut self, fact: &AtLeast) {
+        let difference = &fact.left - &fact.right;
+        let (terms, constant) = difference.terms();
+        let [(coef, [ir_core::Atom::Sym(id)])] = terms[..] else {
+            debug!(fact = %format!("{} >= {}", fact.left, fact.right), "a fact that no range can hold is dropped");
+            return;
+        };
+        let (symbol, coef, constant) = (&mut self.arena[*id], i128::from(coef), i128::from(constant));
+        // coef * s + constant >= 0
+        let (mut min, mut max) = (symbol.min, symbol.max);
+        if coef > 0 {
+            let bound = -constant.div_euclid(coef);
+            min = min.max(i64::try_from(bound).unwrap_or(min));
+        } else {
+            let bound = constant.div_euclid(-coef);
+            let bound = i64::try_from(bound).ok();
+            max = [max, bound].into_iter().flatten().min();
+        }
+        // A contradiction is the program's own assertion failing for every input: it is left to fail at run time.
+        if max.is_none_or(|max| min <= max) {
+            (symbol.min, symbol.max) = (min, max);
+        }
+    }
+}
+
+fn expression(text: &str, problem: String, at: &At<'_>) -> Pt2Error {
+    Pt2Error::Expression { at: at.place(), text: shorten(text), problem }
+}
