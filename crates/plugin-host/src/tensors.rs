@@ -2,6 +2,8 @@
 //!
 //! Host memory only: `tensor` has no device storage, so an output on another device is refused with a clear error.
 
+use std::ptr::NonNull;
+
 use plugin_abi::dlpack::{DL_CPU, DL_CUDA_HOST, DLPACK_MAJOR};
 use plugin_abi::{DLDataType, DLDevice, DLManagedTensorVersioned, DLTensor};
 use smallvec::SmallVec;
@@ -77,7 +79,7 @@ fn dl_tensor(tensor: &Tensor) -> DLTensor {
 }
 
 /// A plugin's tensor that this host owns: calls the deleter once, when dropped.
-pub(crate) struct Managed(*mut DLManagedTensorVersioned);
+pub(crate) struct Managed(NonNull<DLManagedTensorVersioned>);
 
 // SAFETY: the ABI demands that the deleter may be called on any thread, and that nobody else touches the tensor.
 unsafe impl Send for Managed {}
@@ -86,10 +88,10 @@ unsafe impl Sync for Managed {}
 
 impl Drop for Managed {
     fn drop(&mut self) {
-        // SAFETY: not null (checked in `take`), owned, and not deleted before: only `drop` deletes.
+        // SAFETY: owned, and not deleted before: only `drop` deletes.
         unsafe {
-            if let Some(delete) = (*self.0).deleter {
-                delete(self.0);
+            if let Some(delete) = self.0.as_ref().deleter {
+                delete(self.0.as_ptr());
             }
         }
     }
@@ -101,7 +103,7 @@ impl Managed {
     /// # Safety
     /// `raw` is null or a managed tensor that the caller owns.
     pub(crate) unsafe fn take(raw: *mut DLManagedTensorVersioned) -> Option<Self> {
-        (!raw.is_null()).then_some(Self(raw))
+        NonNull::new(raw).map(Self)
     }
 
     /// A host tensor over the plugin's memory, without a copy.
@@ -110,12 +112,12 @@ impl Managed {
     /// A message for what is malformed or not host memory; the tensor is deleted then.
     pub(crate) fn into_tensor(self) -> Result<Tensor, String> {
         // SAFETY: a live managed tensor; its version comes first and is readable at every major.
-        let version = unsafe { (*self.0).version };
+        let version = unsafe { self.0.as_ref().version };
         if version.major != DLPACK_MAJOR {
             return Err(format!("it has DLPack version {}.{}", version.major, version.minor));
         }
         // SAFETY: the major says that the rest has the layout known here.
-        let dl = unsafe { &(*self.0).dl_tensor };
+        let dl = unsafe { &(*self.0.as_ptr()).dl_tensor };
         let dtype = ir_core::DType::from_dlpack(dl.dtype.code, dl.dtype.bits)
             .filter(|_| dl.dtype.lanes == 1)
             .ok_or_else(|| format!("it has the unknown DLPack type {:?}", dl.dtype))?;

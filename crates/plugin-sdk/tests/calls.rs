@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{args, compile, each_way, embedded};
+use common::{args, compile, each_way};
 use plugin_host::{HostError, IrVersion, LoadedBackend, MemoryEstimate};
 use tensor::Tensor;
 
@@ -216,13 +216,17 @@ fn threads_share_one_executable_and_one_backend() {
 #[test]
 #[ignore = "prints a time; run by hand"]
 fn overhead_of_a_call() {
-    let backend = embedded();
-    let program = compile(&backend, "scale 2");
-    let x = f32s(&[1.], &[1]);
-    let calls = 200_000;
-    let start = std::time::Instant::now();
-    for _ in 0..calls {
-        program.execute(&[&x]).unwrap();
-    }
-    println!("{:.0} ns a call, one tensor in and out", start.elapsed().as_nanos() as f64 / f64::from(calls));
+    let x = f32s(&[1.; 24], &[2, 3, 4]);
+    each_way(|backend| {
+        for n in [0, 1, 16] {
+            let program = compile(backend, &format!("swallow {n}"));
+            let inputs = vec![&x; n];
+            let calls = 200_000;
+            let start = std::time::Instant::now();
+            for _ in 0..calls {
+                program.execute(&inputs).unwrap();
+            }
+            println!("{:.0} ns a call with {n} inputs", start.elapsed().as_nanos() as f64 / f64::from(calls));
+        }
+    });
 }

@@ -1,4 +1,5 @@
-//! Places of the fixture libraries, and the two ways to the same backend.
+//! Places of the fixture libraries, and the two ways to the same backend. Each test file uses its part of this.
+#![allow(dead_code, unreachable_pub)]
 
 use std::path::{Path, PathBuf};
 
