@@ -1,4 +1,5 @@
 //! The whole way of an installed plugin, in a program that links no backend: manifest, checks, library, execution.
+#![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
 

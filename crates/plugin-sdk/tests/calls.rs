@@ -1,4 +1,5 @@
 //! Calls across the boundary: the linked backend and the loaded library must behave alike.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
@@ -20,7 +21,7 @@ fn it_describes_itself() {
         let info = backend.info();
         assert_eq!((info.name.as_str(), info.version.as_str()), ("fixture", "0.3.1"));
         assert_eq!(info.modes, ["default", "max-autotune"]);
-        assert_eq!(info.reads, [IrVersion::fx_ir(1, 2)]);
+        assert_eq!(info.reads, [IrVersion::fx_ir(1, 2), plugin_host::KERNEL_IR]);
         let options: Vec<_> = info.options.iter().map(|o| (o.name.as_str(), o.default.as_str())).collect();
         assert_eq!(options, [("gain", "1"), ("pace", "slow")]);
         let devices: Vec<_> =
@@ -109,10 +110,38 @@ fn options_and_modes_are_checked() {
 #[test]
 fn programs_of_other_versions_are_refused() {
     each_way(|backend| {
-        for ir in [IrVersion::fx_ir(2, 0), IrVersion::fx_ir(1, 3), IrVersion::kernel_ir(1, 0)] {
+        for ir in [IrVersion::fx_ir(2, 0), IrVersion::fx_ir(1, 3), IrVersion::kernel_ir(900, 0)] {
             let error = backend.compile(&plugin_host::CompileArgs { ir, ..args("scale 2") }).unwrap_err();
             assert!(matches!(error, HostError::ProgramVersion { .. }), "{error}");
             assert!(error.to_string().contains("fx-ir 1.2"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn kernel_ir_arrives_decoded() {
+    let mut program = kernel_ir::Program { name: "model".into(), ..Default::default() };
+    let buf = program.buffers.push(kernel_ir::Buffer {
+        name: "x".into(),
+        dtype: plugin_sdk::DType::F32,
+        sizes: Default::default(),
+        strides: Default::default(),
+        offset: ir_core::SymExpr::ZERO,
+        storage: kernel_ir::Storage::Input(0),
+    });
+    program.inputs = vec![kernel_ir::InputSpec { name: "x".into(), buf }; 3];
+    let bytes = program.to_bytes();
+    each_way(|backend| {
+        let compile =
+            |bytes: &[u8]| backend.compile(&plugin_host::CompileArgs::new(plugin_host::KERNEL_IR, bytes));
+        assert_eq!(compile(&bytes).unwrap().num_inputs(), 3);
+        let mut other = bytes.clone();
+        other[4] = 77;
+        let version = failure_of(compile(&other).unwrap_err());
+        assert_eq!(version.kind(), "incompatible", "{version}");
+        for end in 0..bytes.len() {
+            let damaged = failure_of(compile(&bytes[..end]).unwrap_err());
+            assert_eq!(damaged.kind(), "invalid argument", "{damaged}");
         }
     });
 }

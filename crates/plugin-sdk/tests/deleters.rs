@@ -1,4 +1,5 @@
 //! Everything that a plugin makes is destroyed exactly once. Alone in its process, because the fixture counts globally.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,6 +1,7 @@
 //! Discovery: manifests are read and checked before anything is loaded, and one bad plugin never spoils the rest.
 //!
 //! The linked `fixture` of `common` would win the name, so the libraries here call themselves so only where they lose.
+#![allow(clippy::unwrap_used)]
 #![cfg(unix)]
 
 mod common;

@@ -60,10 +60,10 @@ unsafe fn write_error(error: *mut FfxError, failure: &PluginError) {
             (&raw mut (*error).code).write(failure.kind.code());
         }
         if covered("node") {
-            write_text(&mut *(&raw mut (*error).node), failure.node.as_deref().unwrap_or(""));
+            write_text(&mut (*error).node, failure.node.as_deref().unwrap_or(""));
         }
         if covered("message") {
-            write_text(&mut *(&raw mut (*error).message), &failure.message);
+            write_text(&mut (*error).message, &failure.message);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Places of the fixture libraries, and the two ways to the same backend. Each test file uses its part of this.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 
