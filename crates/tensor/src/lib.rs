@@ -25,6 +25,7 @@ pub use foreign::RawParts;
 pub use iter::{Offsets, Values};
 pub use storage::Storage;
 pub use tensor::{Sizes, Strides, Tensor, contiguous_strides};
+pub use view::view_strides;
 
 pub use half::{bf16, f16};
 #[doc(hidden)]

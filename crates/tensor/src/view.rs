@@ -131,11 +131,12 @@ impl Tensor {
     }
 }
 
-/// Strides under which `new` sizes walk the elements of `(old, strides)` in the same order. Both have the same count.
+/// Strides under which `new` sizes walk the elements of sizes `old` and `strides` in the same order; `None` where a copy
+/// is needed. Both must have the same number of elements.
 ///
 /// Old dimensions are taken from the innermost as long as they continue each other in memory; each such run must be
 /// filled exactly by new dimensions.
-fn view_strides(old: &[usize], strides: &[isize], new: &[usize]) -> Option<Strides> {
+pub fn view_strides(old: &[usize], strides: &[isize], new: &[usize]) -> Option<Strides> {
     if old.contains(&0) {
         return Some(crate::contiguous_strides(new));
     }
@@ -149,20 +150,20 @@ fn view_strides(old: &[usize], strides: &[isize], new: &[usize]) -> Option<Strid
         let base = kept[at - 1].1;
         let mut run = kept[at - 1].0;
         at -= 1;
-        while at > 0 && kept[at - 1].1 == base * run as isize {
-            run *= kept[at - 1].0;
+        while at > 0 && kept[at - 1].1 == base.wrapping_mul(run as isize) {
+            run = run.wrapping_mul(kept[at - 1].0);
             at -= 1;
         }
         let mut filled = 1usize;
         while next > 0 && (filled < run || new_sizes[next - 1] == 1) {
             next -= 1;
-            result[next] = base * filled as isize;
-            filled *= new_sizes[next];
+            result[next] = base.wrapping_mul(filled as isize);
+            filled = filled.wrapping_mul(new_sizes[next]);
         }
         if filled != run {
             return None;
         }
-        stride_of_ones = base * run as isize;
+        stride_of_ones = base.wrapping_mul(run as isize);
     }
     (0..next).for_each(|d| result[d] = stride_of_ones);
     Some(result)

@@ -1,0 +1,282 @@
+//! In-place operators, run by value.
+//!
+//! Tensors of the oracle are never written. Instead every value of a graph that has in-place operators belongs to a
+//! *root* (a fresh tensor) and, where it is a view, knows for each of its elements which element of the root it is.
+//! A write makes a new root and gives every value of that root its new elements. To learn a view's elements the view
+//! operator itself is run on a tensor of element numbers, so no operator needs a rule of its own here.
+//!
+//! What is a view stands in the operators' schemas. Where a schema leaves it open (`reshape`, `contiguous`, `to`), the
+//! strides that the graph states decide, as they decide in PyTorch.
+
+use fx_ir::{Arg, Graph, NodeId, NodeKind, ValueId};
+use ir_core::{DType, EntityId, TensorMeta};
+use prims::{OpError, Schema, functional_of, lookup};
+use rustc_hash::FxHashMap;
+use tensor::{Tensor, TensorError, with_element};
+
+use super::Frame;
+use crate::{InterpError, Value};
+
+/// Which values share memory.
+#[derive(Default)]
+pub(super) struct Aliases {
+    of: FxHashMap<ValueId, Member>,
+    roots: Vec<Root>,
+}
+
+#[derive(Clone)]
+struct Member {
+    root: usize,
+    /// For every element its number in the root; `None` for the root as a whole.
+    index: Option<Tensor>,
+}
+
+struct Root {
+    data: Tensor,
+    members: Vec<ValueId>,
+    /// Number of the placeholder that it came from.
+    input: Option<usize>,
+    written: bool,
+}
+
+impl Aliases {
+    /// Makes `v` a root of its own.
+    pub(super) fn fresh(&mut self, v: ValueId, data: &Tensor, input: Option<usize>) {
+        self.of.insert(v, Member { root: self.roots.len(), index: None });
+        self.roots.push(Root { data: data.clone(), members: vec![v], input, written: false });
+    }
+    fn join(&mut self, v: ValueId, member: Member) {
+        self.roots[member.root].members.push(v);
+        self.of.insert(v, member);
+    }
+    /// `v` is not read any more.
+    pub(super) fn forget(&mut self, v: ValueId) {
+        if let Some(member) = self.of.remove(&v) {
+            self.roots[member.root].members.retain(|m| *m != v);
+        }
+    }
+    /// The inputs that were written, with their new values.
+    pub(super) fn mutated_inputs(self) -> Vec<(usize, Tensor)> {
+        let written = self.roots.into_iter().filter(|r| r.written);
+        written.filter_map(|r| r.input.map(|n| (n, r.data))).collect()
+    }
+}
+
+/// Whether `graph` has an in-place operator.
+pub(super) fn needed(graph: &Graph) -> bool {
+    graph.iter().any(|(_, node)| match &node.kind {
+        NodeKind::Call { target, .. } => !written_args(target).is_empty(),
+        NodeKind::Placeholder { .. } => false,
+    })
+}
+
+/// Positions of the arguments that an operator writes.
+fn written_args(target: &str) -> Vec<usize> {
+    match lookup(target) {
+        Some(op) => {
+            let written = |a: &prims::SchemaArg| a.alias.as_ref().is_some_and(|(_, write)| *write);
+            op.schema.args.iter().enumerate().filter(|(_, a)| written(a)).map(|(i, _)| i).collect()
+        }
+        // By PyTorch's naming rule the variant with an underscore writes its first argument.
+        None if functional_of(target).is_some() => vec![0],
+        None => Vec::new(),
+    }
+}
+
+/// Stores the results of a call, with what they share or write.
+pub(super) fn record(
+    frame: &mut Frame<'_, '_>,
+    id: NodeId,
+    target: &str,
+    args: &[Arg],
+    results: Vec<Value>,
+) -> Result<(), InterpError> {
+    let outputs = frame.graph.nodes[id].outputs.clone();
+    let written = written_args(target);
+    let mut bases = Vec::new();
+    for (&position, result) in written.iter().zip(&results) {
+        let Some(Arg::Value(base)) = args.get(position) else { continue };
+        if let Value::Tensor(new) = result {
+            write(frame, id, *base, new)?;
+            bases.push(*base);
+        }
+    }
+    for (n, (&v, result)) in outputs.iter().zip(results).enumerate() {
+        let Value::Tensor(tensor) = &result else {
+            frame.env[v.index()] = Some(result);
+            continue;
+        };
+        let member = match bases.get(n) {
+            // The result of an in-place operator is what it wrote.
+            Some(base) => frame.aliases.as_ref().and_then(|a| a.of.get(base)).cloned(),
+            None => view_member(frame, id, target, args, n, tensor)?,
+        };
+        let value = match bases.get(n) {
+            Some(base) => frame.value(id, *base)?.clone(),
+            None => result.clone(),
+        };
+        if let Some(aliases) = &mut frame.aliases {
+            match member {
+                Some(member) => aliases.join(v, member),
+                None => aliases.fresh(v, tensor, None),
+            }
+        }
+        frame.env[v.index()] = Some(value);
+    }
+    Ok(())
+}
+
+/// Gives the memory of `v` new elements, and with it every value that shares it.
+fn write(frame: &mut Frame<'_, '_>, id: NodeId, v: ValueId, new: &Tensor) -> Result<(), InterpError> {
+    let old = frame.value(id, v)?.as_tensor().cloned();
+    let Some((old, mut aliases)) = old.zip(frame.aliases.take()) else { return Ok(()) };
+    let updated = update(&mut aliases, v, &old, new);
+    frame.aliases = Some(aliases);
+    for (member, tensor) in updated.map_err(|e| frame.tensor_error(id, e))? {
+        frame.env[member.index()] = Some(Value::Tensor(tensor));
+    }
+    Ok(())
+}
+
+/// The new values of all members of the root that `v` belongs to.
+fn update(
+    aliases: &mut Aliases,
+    v: ValueId,
+    old: &Tensor,
+    new: &Tensor,
+) -> Result<Vec<(ValueId, Tensor)>, TensorError> {
+    let Some(Member { root, index }) = aliases.of.get(&v).cloned() else { return Ok(Vec::new()) };
+    let new = new.to_dtype(old.dtype())?;
+    let data = match &index {
+        // As a whole it may even change its sizes (`resize_`).
+        None => new,
+        Some(index) => scattered(&aliases.roots[root].data, index, &new.expand(old.sizes())?)?,
+    };
+    let entry = &mut aliases.roots[root];
+    entry.data = data;
+    entry.written = true;
+    let mut values = Vec::new();
+    for &member in &entry.members {
+        let index = aliases.of.get(&member).and_then(|m| m.index.as_ref());
+        values.push((member, index.map_or_else(|| Ok(entry.data.clone()), |i| gathered(&entry.data, i))?));
+    }
+    Ok(values)
+}
+
+/// `data` with element `index[i]` replaced by `values[i]`.
+fn scattered(data: &Tensor, index: &Tensor, values: &Tensor) -> Result<Tensor, TensorError> {
+    let mut copy = data.copied()?;
+    let index = index.to_vec::<i64>()?;
+    with_element!(data.dtype(), T => {
+        let values = values.to_vec::<T>()?;
+        if let Some(all) = copy.as_mut_slice::<T>() {
+            for (&i, value) in index.iter().zip(values) {
+                if let Some(to) = usize::try_from(i).ok().and_then(|i| all.get_mut(i)) {
+                    *to = value;
+                }
+            }
+        }
+    });
+    Ok(copy)
+}
+
+/// Elements `index` of `data`, in the sizes of `index`.
+fn gathered(data: &Tensor, index: &Tensor) -> Result<Tensor, TensorError> {
+    let places = index.to_vec::<i64>()?;
+    with_element!(data.dtype(), T => {
+        let all = data.to_vec::<T>()?;
+        let at = |i: i64| usize::try_from(i).ok().and_then(|i| all.get(i)).copied().unwrap_or_default();
+        Tensor::from_vec(places.into_iter().map(at).collect(), index.sizes())
+    })
+}
+
+/// Where result `n` is a view of an argument: the argument's root and the elements that the view has of it.
+fn view_member(
+    frame: &mut Frame<'_, '_>,
+    id: NodeId,
+    target: &str,
+    args: &[Arg],
+    n: usize,
+    result: &Tensor,
+) -> Result<Option<Member>, InterpError> {
+    let Some(base) = viewed(target, args, n) else { return Ok(None) };
+    let Some(base_tensor) = frame.value(id, base)?.as_tensor().cloned() else { return Ok(None) };
+    let output = frame.graph.nodes[id].outputs[n];
+    let shares = match (frame.graph.meta(base), frame.graph.meta(output)) {
+        (Some(from), Some(to)) => shares_memory(frame, target, from, to),
+        _ => true,
+    };
+    if !shares || base_tensor.dtype() != result.dtype() {
+        return Ok(None);
+    }
+    let Some(member) = frame.aliases.as_ref().and_then(|a| a.of.get(&base)).cloned() else { return Ok(None) };
+    let index = match member.index {
+        Some(index) => index,
+        None => element_numbers(base_tensor.sizes()).map_err(|e| frame.tensor_error(id, e))?,
+    };
+    // The view operator on element numbers says which element is where.
+    let kept = frame.env[base.index()].replace(Value::Tensor(index));
+    let numbers = frame.call(id, target, args);
+    frame.env[base.index()] = kept;
+    match numbers?.into_iter().nth(n) {
+        Some(Value::Tensor(index)) if index.dtype() == DType::I64 && index.sizes() == result.sizes() => {
+            Ok(Some(Member { root: member.root, index: Some(index) }))
+        }
+        _ => {
+            let what = "does not give element numbers when it is run on them".to_owned();
+            Err(frame.refused(id, OpError::Invalid { op: target.into(), what }))
+        }
+    }
+}
+
+fn element_numbers(sizes: &[usize]) -> Result<Tensor, TensorError> {
+    let numel: usize = sizes.iter().product();
+    Tensor::from_vec((0..numel as i64).collect(), sizes)
+}
+
+/// The argument that result `n` may be a view of.
+fn viewed(target: &str, args: &[Arg], n: usize) -> Option<ValueId> {
+    let as_value = |i: usize| match args.get(i) {
+        Some(Arg::Value(v)) => Some(*v),
+        _ => None,
+    };
+    // In evaluation dropout returns its operand itself, which its schema does not say.
+    if matches!(
+        target,
+        "aten.dropout.default" | "aten.feature_dropout.default" | "aten.alpha_dropout.default"
+    ) {
+        let train = matches!(args.get(2), Some(Arg::Scalar(s)) if s.as_bool());
+        return if train { None } else { as_value(0) };
+    }
+    let schema: &Schema = &lookup(target)?.schema;
+    // A list of results (`split`) has one entry in the schema.
+    let returned = if schema.returns.len() == 1 { schema.returns.first() } else { schema.returns.get(n) }?;
+    let (set, _) = returned.alias.as_ref()?;
+    let same = |a: &prims::SchemaArg| a.alias.as_ref().is_some_and(|(s, _)| s == set);
+    as_value(schema.args.iter().position(same)?)
+}
+
+/// Whether an operator that may or may not copy gave a view, by the strides that the graph states.
+fn shares_memory(frame: &Frame<'_, '_>, target: &str, from: &TensorMeta, to: &TensorMeta) -> bool {
+    let name = target.split('.').nth(1).unwrap_or_default();
+    match name {
+        "contiguous" | "to" | "type_as" | "float" | "_to_copy" => {
+            from.sizes == to.sizes && from.strides == to.strides
+        }
+        "reshape" | "flatten" | "ravel" | "reshape_as" | "unflatten" => {
+            let numbers = |list: &[ir_core::SymExpr]| -> Option<Vec<i64>> {
+                list.iter().map(|e| frame.bindings.eval(e)).collect()
+            };
+            let (Some(sizes), Some(strides), Some(new)) =
+                (numbers(&from.sizes), numbers(&from.strides), numbers(&to.sizes))
+            else {
+                return true;
+            };
+            let sizes: Vec<usize> = sizes.into_iter().map(|s| s as usize).collect();
+            let strides: Vec<isize> = strides.into_iter().map(|s| s as isize).collect();
+            let new: Vec<usize> = new.into_iter().map(|s| s as usize).collect();
+            tensor::view_strides(&sizes, &strides, &new).is_some()
+        }
+        _ => true,
+    }
+}

@@ -1,0 +1,110 @@
+//! Binds inputs to placeholders: kinds, dtypes, static sizes, and the size symbols with their ranges.
+
+use fx_ir::{Graph, ValueType};
+use ir_core::{Scalar, SymExpr, TensorMeta};
+use tensor::Tensor;
+
+use crate::{Bindings, Conflict, InterpError, Value};
+
+/// Checks `inputs` against the placeholders of `graph` and binds the size symbols. Returns the values to use (an
+/// integer given as a tensor becomes a number).
+pub(super) fn bind(
+    graph: &Graph,
+    inputs: Vec<Value>,
+    bindings: &mut Bindings,
+) -> Result<Vec<Value>, InterpError> {
+    let expected = graph.inputs().count();
+    if inputs.len() != expected {
+        return Err(InterpError::InputCount { graph: graph.name.clone(), expected, got: inputs.len() });
+    }
+    let mut equations: Vec<(SymExpr, i64)> = Vec::new();
+    // Which input each equation comes from.
+    let mut owners: Vec<&str> = Vec::new();
+    let mut values = Vec::with_capacity(inputs.len());
+    for ((v, _, name), value) in graph.inputs().zip(inputs) {
+        let before = equations.len();
+        values.push(one(name, &graph.values[v].ty, value, &mut equations)?);
+        owners.extend(std::iter::repeat_n(name, equations.len() - before));
+    }
+    bindings
+        .solve(&equations)
+        .map_err(|(i, conflict)| InterpError::Symbol { input: owners[i].into(), conflict })?;
+    check_ranges(graph, bindings, &equations, &owners)?;
+    Ok(values)
+}
+
+fn one(
+    name: &str,
+    ty: &ValueType,
+    value: Value,
+    equations: &mut Vec<(SymExpr, i64)>,
+) -> Result<Value, InterpError> {
+    let kind = |expected| InterpError::InputKind { input: name.into(), expected };
+    match ty {
+        ValueType::Tensor(meta) => {
+            let tensor = value.as_tensor().ok_or_else(|| kind("a tensor"))?;
+            sizes(name, meta, tensor, equations)?;
+            Ok(value)
+        }
+        ValueType::Int(expr) => {
+            let number = value.as_scalar().ok_or_else(|| kind("an integer"))?;
+            equations.push((expr.clone(), number.as_i64()));
+            Ok(Value::Scalar(Scalar::Int(number.as_i64())))
+        }
+        ValueType::Float => {
+            let number = value.as_scalar().ok_or_else(|| kind("a float"))?;
+            Ok(Value::Scalar(Scalar::Float(number.as_f64())))
+        }
+        ValueType::Bool => {
+            let number = value.as_scalar().ok_or_else(|| kind("a truth value"))?;
+            Ok(Value::Scalar(Scalar::Bool(number.as_bool())))
+        }
+        ValueType::None => Ok(Value::None),
+    }
+}
+
+fn sizes(
+    name: &str,
+    meta: &TensorMeta,
+    tensor: &Tensor,
+    equations: &mut Vec<(SymExpr, i64)>,
+) -> Result<(), InterpError> {
+    if meta.dtype != tensor.dtype() {
+        return Err(InterpError::InputDType {
+            input: name.into(),
+            got: tensor.dtype(),
+            expected: meta.dtype,
+        });
+    }
+    let pairs = || meta.sizes.iter().zip(tensor.sizes());
+    let fits = meta.rank() == tensor.rank()
+        && pairs().all(|(expr, &size)| expr.as_const().is_none_or(|c| c == size as i64));
+    if !fits {
+        let expected = meta.sizes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        return Err(InterpError::InputSizes { input: name.into(), got: tensor.sizes().to_vec(), expected });
+    }
+    let symbolic = pairs().filter(|(expr, _)| expr.as_const().is_none());
+    equations.extend(symbolic.map(|(expr, &size)| (expr.clone(), size as i64)));
+    Ok(())
+}
+
+fn check_ranges(
+    graph: &Graph,
+    bindings: &Bindings,
+    equations: &[(SymExpr, i64)],
+    owners: &[&str],
+) -> Result<(), InterpError> {
+    for (id, symbol) in graph.symbols.iter() {
+        let Some(value) = bindings.get(id) else { continue };
+        if value >= symbol.min && symbol.max.is_none_or(|max| value <= max) {
+            continue;
+        }
+        let uses =
+            |(expr, _): &(SymExpr, i64)| expr.any_leaf(|a| matches!(a, ir_core::Atom::Sym(s) if *s == id));
+        let input = equations.iter().position(uses).map_or("?", |i| owners[i]);
+        let conflict =
+            Conflict::Range { symbol: symbol.name.clone(), value, min: symbol.min, max: symbol.max };
+        return Err(InterpError::Symbol { input: input.into(), conflict });
+    }
+    Ok(())
+}
