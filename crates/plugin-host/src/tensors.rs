@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use plugin_abi::dlpack::{DL_CPU, DL_CUDA_HOST, DLPACK_MAJOR};
 use plugin_abi::{DLDataType, DLDevice, DLManagedTensorVersioned, DLTensor};
 use smallvec::SmallVec;
-use tensor::Tensor;
+use tensor::{RawParts, Tensor};
 
 /// Most dimensions that an output may have.
 const MAX_DIMS: i32 = 64;
@@ -26,20 +26,25 @@ impl<'a> Borrows<'a> {
     ///
     /// # Errors
     /// A message for a tensor with negative strides, which DLPack's consumers do not take.
-    pub(crate) fn new(of: impl Iterator<Item = &'a Tensor> + Clone) -> Result<Self, String> {
+    pub(crate) fn new(of: impl Iterator<Item = &'a Tensor>) -> Result<Self, String> {
         let mut dims = SmallVec::<[i64; 128]>::new();
-        for (i, tensor) in of.clone().enumerate() {
+        let mut tensors = SmallVec::new();
+        for (i, tensor) in of.enumerate() {
             let parts = tensor.raw_parts();
-            if parts.strides.iter().any(|&s| s < 0) {
+            let mut negative = false;
+            dims.extend(parts.sizes.iter().map(|&s| s as i64));
+            dims.extend(parts.strides.iter().map(|&s| {
+                negative |= s < 0;
+                s as i64
+            }));
+            if negative {
                 return Err(format!(
                     "tensor {i} has negative strides {:?}; make it contiguous",
                     parts.strides
                 ));
             }
-            dims.extend(parts.sizes.iter().map(|&s| s as i64));
-            dims.extend(parts.strides.iter().map(|&s| s as i64));
+            tensors.push(dl_tensor(&parts));
         }
-        let tensors = of.map(dl_tensor).collect();
         Ok(Self { dims, tensors, pointers: SmallVec::new(), lent: std::marker::PhantomData })
     }
 
@@ -64,8 +69,7 @@ impl<'a> Borrows<'a> {
 }
 
 /// A tensor without its sizes and strides, which [`Borrows::pointers`] fills in.
-fn dl_tensor(tensor: &Tensor) -> DLTensor {
-    let parts = tensor.raw_parts();
+fn dl_tensor(parts: &RawParts<'_>) -> DLTensor {
     let (code, bits) = parts.dtype.dlpack();
     DLTensor {
         data: parts.data.cast_mut().cast(),

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use ir_core::DType;
 use plugin_abi::dlpack::{DL_CPU, DL_CUDA_HOST};
-use plugin_abi::{DLDevice, DLTensor};
+use plugin_abi::{DLDataType, DLDevice, DLTensor};
 
 use crate::PluginError;
 
@@ -59,13 +59,12 @@ unsafe impl Send for TensorView<'_> {}
 unsafe impl Sync for TensorView<'_> {}
 
 impl<'a> TensorView<'a> {
-    /// Checks a tensor of the host.
+    /// Checks a tensor of the host, whose dtype is [`dtype_of`] it.
     ///
     /// # Safety
     /// `tensor` keeps the contract of `DLTensor` for `'a`: `ndim` readable sizes and strides, and memory for every
     /// element that nobody writes meanwhile.
-    pub(crate) unsafe fn from_dl(tensor: &DLTensor) -> Result<Self, PluginError> {
-        let dtype = dtype_of(tensor)?;
+    pub(crate) unsafe fn from_dl(tensor: &DLTensor, dtype: DType) -> Result<Self, PluginError> {
         if !(0..=MAX_DIMS).contains(&tensor.ndim) {
             return Err(PluginError::invalid(format!("a tensor has {} dimensions", tensor.ndim)));
         }
@@ -210,23 +209,31 @@ pub(crate) fn is_contiguous(sizes: &[i64], strides: &[i64]) -> bool {
     })
 }
 
-/// Elements from the first to the last one addressed, both included; 0 where a size is 0.
+/// Elements from the first to the last one addressed, both included; 0 where a size is 0. One pass: this runs for every
+/// tensor of every call.
 pub(crate) fn span_elements(sizes: &[i64], strides: &[i64]) -> Result<usize, PluginError> {
-    if sizes.iter().chain(strides).any(|&v| v < 0) {
+    let (mut last, mut numel) = (0i64, 1i64);
+    let (mut negative, mut empty, mut overflow) = (false, false, false);
+    for (&size, &stride) in sizes.iter().zip(strides) {
+        negative |= size < 0 || stride < 0;
+        empty |= size == 0;
+        let (reach, reach_over) = size.wrapping_sub(1).overflowing_mul(stride);
+        let (sum, sum_over) = last.overflowing_add(reach);
+        // `numel` must not overflow either: zero strides make it larger than the span.
+        let (product, product_over) = numel.overflowing_mul(size);
+        (last, numel) = (sum, product);
+        overflow |= reach_over || sum_over || product_over;
+    }
+    if negative {
         return Err(PluginError::invalid(format!("negative sizes {sizes:?} or strides {strides:?}")));
     }
-    if sizes.contains(&0) {
+    if empty {
         return Ok(0);
     }
-    let last = sizes.iter().zip(strides).try_fold(0i64, |sum, (&size, &stride)| {
-        (size - 1).checked_mul(stride).and_then(|reach| sum.checked_add(reach))
-    });
-    // `numel` must not overflow either: zero strides make it larger than the span.
-    let numel = sizes.iter().try_fold(1i64, |n, &size| n.checked_mul(size));
-    match (last, numel) {
-        (Some(last), Some(_)) if last < i64::MAX => Ok(last as usize + 1),
-        _ => Err(PluginError::invalid(format!("sizes {sizes:?} with strides {strides:?} overflow"))),
+    if overflow || last == i64::MAX {
+        return Err(PluginError::invalid(format!("sizes {sizes:?} with strides {strides:?} overflow")));
     }
+    Ok(last as usize + 1)
 }
 
 pub(crate) fn check_element<T: Element>(dtype: DType) -> Result<(), PluginError> {
@@ -236,8 +243,7 @@ pub(crate) fn check_element<T: Element>(dtype: DType) -> Result<(), PluginError>
     Err(PluginError::invalid(format!("a tensor of {dtype} is read as `{}`", std::any::type_name::<T>())))
 }
 
-fn dtype_of(tensor: &DLTensor) -> Result<DType, PluginError> {
-    let t = tensor.dtype;
+pub(crate) fn dtype_of(t: DLDataType) -> Result<DType, PluginError> {
     DType::from_dlpack(t.code, t.bits).filter(|_| t.lanes == 1).ok_or_else(|| {
         PluginError::unsupported(format!(
             "a tensor has DLPack type code {} with {} bits and {} lanes, which is no dtype here",
@@ -349,6 +355,12 @@ mod tests {
         assert!(TensorView::from_slice(&values, DType::F32, &[3, 3], &[3, 1]).is_err(), "too small");
         assert!(TensorView::from_slice(&values, DType::F32, &[i64::MAX, 2], &[0, 0]).is_err(), "overflow");
         assert!(TensorView::from_slice(&values, DType::F32, &[2], &[-1]).is_err(), "negative stride");
+        assert!(
+            TensorView::from_slice(&values, DType::F32, &[i64::MIN, 2], &[1, 1]).is_err(),
+            "negative size"
+        );
+        assert!(TensorView::from_slice(&values, DType::F32, &[i64::MAX], &[1]).is_err(), "one too many");
+        assert!(TensorView::from_slice(&values, DType::F32, &[i64::MAX, 2, 0], &[1, 1, 1]).is_ok(), "empty");
         let empty = TensorView::from_slice(&values[..0], DType::F32, &[0, 7], &[7, 1]).unwrap();
         assert_eq!(empty.as_slice::<f32>().unwrap(), &[] as &[f32]);
     }

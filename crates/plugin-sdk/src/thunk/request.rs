@@ -1,8 +1,10 @@
 //! Reads what the host passes to a slot: texts, compile requests, arrays of tensors. Everything is checked.
 
+use ir_core::DType;
 use plugin_abi::table::read;
-use plugin_abi::{DLTensor, FfxCompileRequest, FfxNameValue, FfxProgram, FfxStr, Table};
+use plugin_abi::{DLDataType, DLTensor, FfxCompileRequest, FfxNameValue, FfxProgram, FfxStr, Table};
 
+use crate::tensor::dtype_of;
 use crate::{CompileRequest, Description, ErrorKind, Options, PluginError, ProgramBytes, TensorView};
 
 /// Most entries of an array that the host may pass; keeps a wild count from becoming a wild read.
@@ -117,13 +119,22 @@ pub(crate) unsafe fn views<'a>(
 ) -> Result<Vec<TensorView<'a>>, PluginError> {
     // SAFETY: passed on.
     let tensors = unsafe { array(tensors, n, what)? };
-    let view = |(i, &tensor): (usize, &*const DLTensor)| {
-        if tensor.is_null() {
-            return Err(PluginError::invalid(format!("number {i} of {n} {what} is null")));
-        }
-        // SAFETY: not null; the rest by the caller's word.
-        unsafe { TensorView::from_dl(&*tensor) }
-            .map_err(|e| PluginError { message: format!("number {i} of {n} {what}: {}", e.message), ..e })
-    };
-    tensors.iter().enumerate().map(view).collect()
+    let mut views = Vec::with_capacity(n);
+    // Neighbours mostly share their dtype; its lookup is the dearest part of a view.
+    let mut known: Option<(DLDataType, DType)> = None;
+    for (i, &tensor) in tensors.iter().enumerate() {
+        let place =
+            |e: PluginError| PluginError { message: format!("number {i} of {n} {what}: {}", e.message), ..e };
+        // SAFETY: null or a tensor by the caller's word.
+        let tensor =
+            unsafe { tensor.as_ref() }.ok_or_else(|| place(PluginError::invalid("the pointer is null")))?;
+        let dtype = match known {
+            Some((code, dtype)) if code == tensor.dtype => dtype,
+            _ => dtype_of(tensor.dtype).map_err(place)?,
+        };
+        known = Some((tensor.dtype, dtype));
+        // SAFETY: a tensor that keeps DLPack's contract for `'a`.
+        views.push(unsafe { TensorView::from_dl(tensor, dtype) }.map_err(place)?);
+    }
+    Ok(views)
 }
