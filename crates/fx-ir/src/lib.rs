@@ -5,6 +5,7 @@
 //! `pt2` (archives) or `dynamo` (Rust programs) and go through `aot-autograd` and `prims` to `inductor`.
 
 mod arg;
+pub mod draw;
 mod graph;
 mod readable;
 mod rewrite;

@@ -1,0 +1,233 @@
+//! Frames: each is laid out on its own, innermost first, and is then a box of the frame around it. An arrow that leaves
+//! a frame does so through a port in its last row, and enters one through a port in its first.
+
+use rustc_hash::FxHashMap;
+
+use super::flat::{Item, Link, Placed, Point, place};
+use super::rank::Pin;
+use super::{Diagram, DrawNode};
+
+/// Space between a frame and what it holds.
+const PAD: f64 = 16.0;
+/// Height of a frame's label.
+const LABEL: f64 = 20.0;
+
+/// A rectangle: its upper left corner and extent.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Rect {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) width: f64,
+    pub(super) height: f64,
+}
+
+/// A drawn piece of an arrow.
+pub(super) struct Wire {
+    pub(super) points: Vec<Point>,
+    /// Whether it ends at a box.
+    pub(super) arrow: bool,
+    pub(super) dashed: bool,
+    /// The box where the arrow starts.
+    pub(super) source: usize,
+}
+
+/// Everything with its place.
+pub(super) struct Scene {
+    pub(super) nodes: Vec<Rect>,
+    pub(super) clusters: Vec<Rect>,
+    pub(super) wires: Vec<Wire>,
+    pub(super) width: f64,
+    pub(super) height: f64,
+}
+
+/// Extent of a box by its label.
+pub(super) fn node_size(node: &DrawNode) -> (f64, f64) {
+    let (title, body, pad, least) = if node.small { (5.6, 5.2, 12.0, 30.0) } else { (7.5, 6.3, 24.0, 70.0) };
+    let width = |(n, line): (usize, &String)| line.chars().count() as f64 * if n == 0 { title } else { body };
+    let widest = node.lines.iter().enumerate().map(width).fold(0.0, f64::max);
+    let rows = node.lines.len().max(1) as f64;
+    let height = if node.small { 6.0 + 11.0 * rows } else { 14.0 + 15.0 * rows };
+    ((widest + pad).max(least), height)
+}
+
+/// A box of a frame's layout.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Part {
+    Node(usize),
+    Cluster(usize),
+    /// Entry of arrows from a box outside.
+    In(usize),
+    /// Exit of arrows from a box inside.
+    Out(usize),
+}
+
+/// One frame (or the whole) with its parts and arrows.
+#[derive(Default)]
+struct Frame {
+    parts: Vec<Part>,
+    index: FxHashMap<Part, usize>,
+    links: Vec<(Part, Part, usize, bool)>,
+    seen: rustc_hash::FxHashSet<(Part, Part, usize)>,
+}
+
+impl Frame {
+    fn part(&mut self, part: Part) {
+        if !self.index.contains_key(&part) {
+            self.index.insert(part, self.parts.len());
+            self.parts.push(part);
+        }
+    }
+    fn link(&mut self, from: Part, to: Part, source: usize, dashed: bool) {
+        self.part(from);
+        self.part(to);
+        if from != to && self.seen.insert((from, to, source)) {
+            self.links.push((from, to, source, dashed));
+        }
+    }
+}
+
+/// A laid-out frame: its parts relative to its corner.
+struct Laid {
+    placed: Placed,
+    width: f64,
+    height: f64,
+    /// Horizontal places of the ports, from the frame's middle.
+    ports: FxHashMap<Part, f64>,
+}
+
+/// Places every box, frame and arrow.
+pub(super) fn lay_out(diagram: &Diagram) -> Scene {
+    let frames = frames(diagram);
+    let count = diagram.clusters.len();
+    let mut laid: Vec<Option<Laid>> = (0..=count).map(|_| None).collect();
+    // A frame stands before the frames that it holds, so the reverse order is innermost first; `count` is the whole.
+    for cluster in (0..count).rev().chain([count]) {
+        laid[cluster] = Some(lay_out_frame(diagram, &frames[cluster], &laid, cluster == count));
+    }
+    let laid: Vec<Laid> = laid.into_iter().flatten().collect();
+    let mut scene = Scene {
+        nodes: vec![Rect::default(); diagram.nodes.len()],
+        clusters: vec![Rect::default(); count],
+        wires: Vec::new(),
+        width: laid[count].width,
+        height: laid[count].height,
+    };
+    settle(diagram, &frames, &laid, count, (0.0, 0.0), &mut scene);
+    scene
+}
+
+/// Cuts every arrow at the frames it crosses.
+fn frames(diagram: &Diagram) -> Vec<Frame> {
+    let count = diagram.clusters.len();
+    let mut frames: Vec<Frame> = (0..=count).map(|_| Frame::default()).collect();
+    for (c, cluster) in diagram.clusters.iter().enumerate() {
+        frames[diagram.frame(cluster.parent, c).unwrap_or(count)].part(Part::Cluster(c));
+    }
+    for (n, node) in diagram.nodes.iter().enumerate() {
+        frames[diagram.frame(node.cluster, count).unwrap_or(count)].part(Part::Node(n));
+    }
+    for edge in &diagram.edges {
+        if edge.from >= diagram.nodes.len() || edge.to >= diagram.nodes.len() {
+            continue;
+        }
+        let (outer_from, outer_to) = (around(diagram, edge.from), around(diagram, edge.to));
+        let common = outer_from.iter().rev().zip(outer_to.iter().rev()).take_while(|(a, b)| a == b).count();
+        let mut from = Part::Node(edge.from);
+        for &c in &outer_from[..outer_from.len() - common] {
+            frames[c].link(from, Part::Out(edge.from), edge.from, edge.dashed);
+            from = Part::Cluster(c);
+        }
+        let mut to = Part::Node(edge.to);
+        for &c in &outer_to[..outer_to.len() - common] {
+            frames[c].link(Part::In(edge.from), to, edge.from, edge.dashed);
+            to = Part::Cluster(c);
+        }
+        let meeting = outer_from[outer_from.len() - common];
+        frames[meeting].link(from, to, edge.from, edge.dashed);
+    }
+    frames
+}
+
+/// The frames around a box, innermost first; the whole is last.
+fn around(diagram: &Diagram, node: usize) -> Vec<usize> {
+    let count = diagram.clusters.len();
+    let mut frames = Vec::new();
+    let mut at = diagram.frame(diagram.nodes[node].cluster, count);
+    while let Some(c) = at {
+        frames.push(c);
+        at = diagram.frame(diagram.clusters[c].parent, c);
+    }
+    frames.push(count);
+    frames
+}
+
+fn lay_out_frame(diagram: &Diagram, frame: &Frame, laid: &[Option<Laid>], whole: bool) -> Laid {
+    let item = |part: &Part| {
+        let (width, height, pin, weight) = match *part {
+            Part::Node(n) => {
+                let node = &diagram.nodes[n];
+                let (width, height) = node_size(node);
+                (width, height, Pin::Free, if node.small { 0.05 } else { 1.0 })
+            }
+            Part::Cluster(c) => {
+                let (width, height) = laid[c].as_ref().map_or((0.0, 0.0), |l| (l.width, l.height));
+                (width, height, Pin::Free, 1.0)
+            }
+            Part::In(_) => (2.0, 0.0, Pin::Top, 0.5),
+            Part::Out(_) => (2.0, 0.0, Pin::Bottom, 0.5),
+        };
+        Item { width, height, pin, weight }
+    };
+    let items: Vec<Item> = frame.parts.iter().map(item).collect();
+    let port = |part: Part, port: Part| match part {
+        Part::Cluster(c) => laid[c].as_ref().and_then(|l| l.ports.get(&port).copied()),
+        _ => None,
+    };
+    let links = frame.links.iter().map(|&(from, to, source, _)| Link {
+        from: frame.index[&from],
+        to: frame.index[&to],
+        from_dx: port(from, Part::Out(source)),
+        to_dx: port(to, Part::In(source)),
+    });
+    let placed = place(&items, &links.collect::<Vec<_>>());
+    let label = if whole { 0.0 } else { LABEL };
+    let (width, height) = (placed.width + 2.0 * PAD, placed.height + 2.0 * PAD + label);
+    let ports = frame.parts.iter().zip(&placed.middles);
+    let ports = ports.map(|(&p, m)| (p, m.0 + PAD - width / 2.0)).collect();
+    Laid { placed, width, height, ports }
+}
+
+/// Moves a frame's contents to where the frame is, frames within it likewise.
+fn settle(diagram: &Diagram, frames: &[Frame], laid: &[Laid], at: usize, corner: Point, scene: &mut Scene) {
+    let whole = at == diagram.clusters.len();
+    let (left, top) = (corner.0 + PAD, corner.1 + PAD + if whole { 0.0 } else { LABEL });
+    let (frame, here) = (&frames[at], &laid[at]);
+    for (&part, &(x, y)) in frame.parts.iter().zip(&here.placed.middles) {
+        let rect = |(width, height): (f64, f64)| Rect {
+            x: left + x - width / 2.0,
+            y: top + y - height / 2.0,
+            width,
+            height,
+        };
+        match part {
+            Part::Node(n) => scene.nodes[n] = rect(node_size(&diagram.nodes[n])),
+            Part::Cluster(c) => {
+                let r = rect((laid[c].width, laid[c].height));
+                scene.clusters[c] = r;
+                settle(diagram, frames, laid, c, (r.x, r.y), scene);
+            }
+            Part::In(_) | Part::Out(_) => {}
+        }
+    }
+    for (&(from, to, source, dashed), route) in frame.links.iter().zip(&here.placed.routes) {
+        let mut points: Vec<Point> = route.iter().map(|&(x, y)| (left + x, top + y)).collect();
+        // Ports lie within the frame's padding; the arrow goes on to the frame's edge.
+        if let (Part::In(_), Some(&(x, _))) = (from, points.first()) {
+            points.insert(0, (x, corner.1));
+        }
+        if let (Part::Out(_), Some(&(x, _))) = (to, points.last()) {
+            points.push((x, corner.1 + here.height));
+        }
+        scene.wires.push(Wire { points, arrow: matches!(to, Part::Node(_)), dashed, source });
+    }
+}
