@@ -88,7 +88,26 @@ impl SymExpr {
             }
             sum = sum + product;
         }
-        sum
+        sum.recombine()
+    }
+
+    /// Joins what a division took apart: `k*c*(x // c) + k*(x % c)` is `k*x`.
+    fn recombine(&self) -> SymExpr {
+        let (terms, _) = self.terms();
+        for (coef, factors) in &terms {
+            for (at, atom) in factors.iter().enumerate() {
+                let Atom::Mod(ab) = atom else { continue };
+                let rest = factors.iter().enumerate().filter(|(i, _)| *i != at);
+                let scale = rest.fold(SymExpr::from_i64(*coef), |x, (_, a)| x * SymExpr::atom(a.clone()));
+                let quotient = &scale * &ab.1 * ab.0.floor_div(&ab.1);
+                let without = self - &quotient - &scale * SymExpr::atom(atom.clone());
+                // Every term of the quotient must have been there.
+                if without.terms().0.len() + quotient.terms().0.len() < terms.len() {
+                    return (without + scale * &ab.0).recombine();
+                }
+            }
+        }
+        self.clone()
     }
 }
 

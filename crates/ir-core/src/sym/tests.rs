@@ -50,6 +50,14 @@ fn ranges_remove_divisions() {
 }
 
 #[test]
+fn a_divided_index_joins_again() {
+    let known = Loops(vec![e("64"), e("768")]);
+    assert_eq!(e("768*8*(i0 // 8) + 768*(i0 % 8) + i1").simplify(&known), e("768*i0 + i1"));
+    assert_eq!(e("64*s0*(i0 // s0) + 64*(i0 % s0)").simplify(&known), e("64*i0"));
+    assert_eq!(e("64*(i1 // 64) + i1 % 64").simplify(&known), e("i1"));
+}
+
+#[test]
 fn text_reads_back() {
     for text in [
         "-(i0 // 2)",
