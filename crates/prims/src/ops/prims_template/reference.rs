@@ -1,6 +1,7 @@
-//! References of the template prims: plain loops that accumulate in double precision.
+//! References of the template prims, accumulating in double precision: matrix product and convolution are the typed
+//! loops of `tensor::linalg`, attention is written out here.
 
-use tensor::Tensor;
+use tensor::{Tensor, linalg};
 
 use crate::ops::prims_shape::one;
 use crate::{OpError, RefCall, RefOut};
@@ -14,86 +15,25 @@ fn build(c: &RefCall<'_>, values: Vec<f64>) -> Result<RefOut, OpError> {
 }
 
 pub(super) fn matmul(c: &RefCall<'_>) -> Result<RefOut, OpError> {
-    let (a, b) = (c.tensor("a")?, c.tensor("b")?);
-    let rank = a.rank();
-    let (m, k, n) = (a.sizes()[rank - 2], a.sizes()[rank - 1], b.sizes()[rank - 1]);
-    let batch: usize = a.sizes()[..rank - 2].iter().product();
-    let (a, b) = (values(c, a)?, values(c, b)?);
-    let mut out = vec![0.0; batch * m * n];
-    for (row, target) in out.chunks_mut(n.max(1)).enumerate() {
-        let b = &b[row / m.max(1) * k * n..];
-        for i in 0..k {
-            let x = a[row * k + i];
-            target.iter_mut().zip(&b[i * n..(i + 1) * n]).for_each(|(t, y)| *t += x * y);
-        }
-    }
-    build(c, out)
-}
-
-/// Every index of a shape, in row-major order.
-fn for_each_index(sizes: &[usize], mut visit: impl FnMut(&[usize])) {
-    let mut at = vec![0; sizes.len()];
-    if sizes.contains(&0) {
-        return;
-    }
-    loop {
-        visit(&at);
-        let Some(d) = (0..sizes.len()).rev().find(|&d| at[d] + 1 < sizes[d]) else { return };
-        at[d] += 1;
-        at[d + 1..].fill(0);
-    }
-}
-
-fn flat(at: &[usize], sizes: &[usize]) -> usize {
-    at.iter().zip(sizes).fold(0, |n, (i, s)| n * s + i)
+    one(c, linalg::matmul(c.tensor("a")?, c.tensor("b")?, c.out().0))
 }
 
 pub(super) fn conv(c: &RefCall<'_>) -> Result<RefOut, OpError> {
-    let (x, w) = (c.tensor("input")?, c.tensor("weight")?);
-    let (stride, pads, dilation) = (c.ints("stride")?, c.ints("padding")?, c.ints("dilation")?);
-    let (groups, transposed) = (c.int("groups")?.max(1) as usize, c.bool("transposed")?);
-    let (xs, ws, os) = (x.sizes().to_vec(), w.sizes().to_vec(), c.out().1.to_vec());
-    let (xv, wv) = (values(c, x)?, values(c, w)?);
-    let (in_group, out_group) = (xs[1] / groups, os[1] / groups);
-    let mut out = vec![0.0; os.iter().product()];
-    let (window, plane) = (&ws[2..], xs[2..].iter().product::<usize>());
-    let out_plane: usize = os[2..].iter().product();
-    // One pass over the points that a window position connects; channels innermost as plain loops.
-    for_each_index(window, |tap| {
-        let tap_at = flat(tap, window);
-        let taps: usize = window.iter().product();
-        let mut pairs = Vec::new();
-        // Normal: output o reads input o * stride + tap * dilation - pad. Transposed: the same with roles exchanged.
-        let (from, to) = if transposed { (&xs[2..], &os[2..]) } else { (&os[2..], &xs[2..]) };
-        for_each_index(from, |p| {
-            let q: Option<Vec<usize>> = (0..p.len())
-                .map(|d| {
-                    let at = p[d] as i64 * stride[d] + tap[d] as i64 * dilation[d] - pads[2 * d];
-                    usize::try_from(at).ok().filter(|&i| i < to[d])
-                })
-                .collect();
-            if let Some(q) = q {
-                pairs.push((flat(p, from), flat(&q, to)));
-            }
-        });
-        for n in 0..xs[0] {
-            for o in 0..os[1] {
-                let g = o / out_group.max(1);
-                let target = &mut out[(n * os[1] + o) * out_plane..][..out_plane];
-                for i in 0..in_group {
-                    let ci = g * in_group + i;
-                    let source = &xv[(n * xs[1] + ci) * plane..][..plane];
-                    let at = if transposed { ci * ws[1] + o % out_group } else { o * ws[1] + i };
-                    let weight = wv[at * taps + tap_at];
-                    for &(p, q) in &pairs {
-                        let (o, i) = if transposed { (q, p) } else { (p, q) };
-                        target[o] += weight * source[i];
-                    }
-                }
-            }
-        }
-    });
-    build(c, out)
+    let positive = |name: &str| -> Result<Vec<usize>, OpError> {
+        let wrong = |_| c.bad_arg(name, "must not be negative");
+        c.ints(name)?.into_iter().map(|x| usize::try_from(x).map_err(wrong)).collect()
+    };
+    // What is added after the last element shows in the output's size alone.
+    let padding: Vec<isize> = c.ints("padding")?.into_iter().step_by(2).map(|p| p as isize).collect();
+    let geometry = linalg::ConvGeometry {
+        stride: &positive("stride")?,
+        padding: &padding,
+        dilation: &positive("dilation")?,
+        output: c.out().1.get(2..).unwrap_or(&[]),
+        groups: usize::try_from(c.int("groups")?).unwrap_or(0),
+        transposed: c.bool("transposed")?,
+    };
+    one(c, linalg::conv(c.tensor("input")?, c.tensor("weight")?, &geometry, c.out().0))
 }
 
 pub(super) fn attention(c: &RefCall<'_>) -> Result<RefOut, OpError> {
