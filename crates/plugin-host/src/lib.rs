@@ -24,6 +24,7 @@
 
 mod backend;
 mod discovery;
+mod elf;
 mod error;
 mod executable;
 mod handshake;

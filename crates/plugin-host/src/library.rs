@@ -5,7 +5,7 @@ use std::path::Path;
 use libloading::Library;
 use plugin_abi::{ENTRY_SYMBOL, FfxEntry};
 
-use crate::HostError;
+use crate::{HostError, elf};
 
 /// Loads a library for the life of the process and returns its entry.
 ///
@@ -15,6 +15,7 @@ pub(crate) fn entry_of(path: &Path) -> Result<FfxEntry, HostError> {
     let failed = |reason: String| HostError::Library { path: path.to_owned(), reason };
     // An absolute path keeps the loader from searching its own folders for a bare file name.
     let path = path.canonicalize().map_err(|e| HostError::io(path, e))?;
+    elf::check_whole(&path)?;
     // SAFETY: running the initializers of a library that the user installed is what loading a plugin means.
     let library = unsafe { Library::new(&path) }.map_err(|e| failed(chain(&e)))?;
     // SAFETY: the symbol's name carries the ABI's major; a library that exports it vouches for its type.

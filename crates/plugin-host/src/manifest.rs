@@ -130,36 +130,68 @@ impl Manifest {
     }
 }
 
-/// Makes the manifest of a library of this host's target and ABI, for a manifest that will stand at `manifest`: the path
-/// is written relative where the library lies in the manifest's folder or below.
-pub fn describe(library: &Path, name: &str, version: &str, manifest: &Path) -> Result<Manifest, HostError> {
-    let absolute = std::path::absolute(library).map_err(|e| HostError::io(library, e))?;
-    let folder = std::path::absolute(manifest).map_err(|e| HostError::io(manifest, e))?;
-    let folder = folder.parent().unwrap_or(Path::new("/"));
-    let described = Manifest {
-        schema: SCHEMA,
-        name: name.to_owned(),
-        version: version.to_owned(),
-        library: absolute.strip_prefix(folder).map(Path::to_owned).unwrap_or_else(|_| absolute.clone()),
-        abi: AbiRange { major: ABI_MAJOR, min_minor: 0 },
-        target: target_triple().to_owned(),
-        sha256: sha256_of(&absolute)?,
-    };
-    described.check_form(manifest)?;
-    Ok(described)
+/// What an author writes down of a plugin; the rest of a manifest is taken from the built library.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Template {
+    /// Version of this form: [`SCHEMA`].
+    pub schema: u32,
+    /// Name of the backend.
+    pub name: String,
+    /// ABI that the library needs.
+    pub abi: AbiRange,
 }
 
-/// Writes the manifest of a library to `manifest`, whole or not at all.
+impl Template {
+    /// A template for a library that works with every host of this ABI major.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { schema: SCHEMA, name: name.into(), abi: AbiRange { major: ABI_MAJOR, min_minor: 0 } }
+    }
+
+    /// Reads a template file.
+    pub fn read(path: &Path) -> Result<Self, HostError> {
+        let bytes = read_bounded(path)?;
+        serde_json::from_slice(&bytes).map_err(|e| malformed(path, format!("is not a template: {e}")))
+    }
+
+    /// The manifest of a library built for this host's target, for a file that will stand at `manifest`: the library's
+    /// path is written relative where it lies in the manifest's folder or below.
+    pub fn complete(&self, library: &Path, version: &str, manifest: &Path) -> Result<Manifest, HostError> {
+        let absolute = std::path::absolute(library).map_err(|e| HostError::io(library, e))?;
+        let at = std::path::absolute(manifest).map_err(|e| HostError::io(manifest, e))?;
+        let folder = at.parent().unwrap_or(Path::new("/"));
+        let complete = Manifest {
+            schema: self.schema,
+            name: self.name.clone(),
+            version: version.to_owned(),
+            library: absolute.strip_prefix(folder).map(Path::to_owned).unwrap_or_else(|_| absolute.clone()),
+            abi: self.abi,
+            target: target_triple().to_owned(),
+            sha256: sha256_of(&absolute)?,
+        };
+        complete.check_form(manifest)?;
+        Ok(complete)
+    }
+}
+
+/// Writes the manifest of a library of this host's target to `manifest`, with its checksum.
 pub fn write_for(library: &Path, name: &str, version: &str, manifest: &Path) -> Result<Manifest, HostError> {
-    let described = describe(library, name, version, manifest)?;
-    let io = |e| HostError::io(manifest, e);
-    let folder = manifest.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let text = serde_json::to_string_pretty(&described).map_err(|e| io(e.into()))?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.write_all(b"\n")).map_err(io)?;
-    set_public(file.as_file()).map_err(io)?;
-    file.persist(manifest).map_err(|e| io(e.error))?;
-    Ok(described)
+    let complete = Template::new(name).complete(library, version, manifest)?;
+    complete.write(manifest)?;
+    Ok(complete)
+}
+
+impl Manifest {
+    /// Writes the file, whole or not at all.
+    pub fn write(&self, path: &Path) -> Result<(), HostError> {
+        let io = |e| HostError::io(path, e);
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let text = serde_json::to_string_pretty(self).map_err(|e| io(e.into()))?;
+        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
+        file.write_all(text.as_bytes()).and_then(|()| file.write_all(b"\n")).map_err(io)?;
+        set_public(file.as_file()).map_err(io)?;
+        file.persist(path).map_err(|e| io(e.error))?;
+        Ok(())
+    }
 }
 
 /// Temporary files are private to their user; an installed manifest is readable by all.

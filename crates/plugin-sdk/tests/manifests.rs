@@ -48,6 +48,25 @@ fn a_written_manifest_is_accepted() {
 }
 
 #[test]
+fn a_template_is_completed_from_the_built_library() {
+    let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/cpu/ferroflux-cpu.json");
+    let template = plugin_host::manifest::Template::read(&template).unwrap();
+    let folder = installed();
+    let library = folder.path().join("libfixture.so");
+    let (near, far) = (folder.path().join("cpu.json"), TempDir::new().unwrap());
+    let manifest = template.complete(&library, "9.9.9", &near).unwrap();
+    assert_eq!((manifest.name.as_str(), manifest.library.to_str()), ("cpu", Some("libfixture.so")));
+    manifest.write(&near).unwrap();
+    assert_eq!(Manifest::read(&near).unwrap(), manifest);
+    assert_eq!(std::fs::metadata(&near).unwrap().permissions().mode() & 0o777, 0o644);
+    // From another folder the library is named by its full path.
+    let far = far.path().join("cpu.json");
+    assert_eq!(template.complete(&library, "9.9.9", &far).unwrap().library, library);
+    let missing = template.complete(Path::new("/nowhere/lib.so"), "1", &near).unwrap_err().to_string();
+    assert!(missing.contains("/nowhere/lib.so"), "{missing}");
+}
+
+#[test]
 fn the_manifest_must_match_the_library_and_the_host() {
     let cases: [(&str, Value, &str); 12] = [
         ("sha256", json!("0".repeat(64)), "SHA-256"),
@@ -203,4 +222,18 @@ fn a_library_is_loaded_by_its_path() {
     }
     let bare = registry.load(library("bare").to_str().unwrap()).unwrap_err().to_string();
     assert!(bare.contains("exports no"), "{bare}");
+}
+
+#[test]
+fn a_library_cut_short_is_an_error_and_not_the_end_of_the_process() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("libcut.so");
+    let whole = std::fs::read(library("fixture")).unwrap();
+    let registry = Registry::new(&SearchPath::default());
+    // Debug information at the end is not mapped, so only early cuts are sure to hurt.
+    for keep in [0, 3, 40, 64, 100, 4096, whole.len() / 32, whole.len() / 16] {
+        std::fs::write(&path, &whole[..keep]).unwrap();
+        let error = registry.load(path.to_str().unwrap()).unwrap_err();
+        assert!(matches!(error, HostError::Library { .. }), "{keep} bytes: {error}");
+    }
 }
