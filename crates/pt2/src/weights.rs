@@ -173,7 +173,11 @@ pub(crate) fn read(archive: &Archive, model: &str, graph: &Graph) -> Result<Weig
             None => missing(name, kind, meta)?,
         };
         agree(&weight, meta)?;
-        table.by_name.insert(weight.name.clone(), table.weights.len());
+        if table.by_name.insert(weight.name.clone(), table.weights.len()).is_some() {
+            return Err(
+                At::Entry("the graph's inputs").invalid(format!("two inputs read the weight `{name}`"))
+            );
+        }
         table.weights.push(weight);
     }
     Ok(table)
@@ -255,10 +259,8 @@ impl Payloads<'_> {
             .ok_or_else(|| error("its payload has no proper name".into()))?;
         let tensor = match self.storage(&path)? {
             None => None,
-            // PyTorch writes tensors without data as empty payloads and reads them as zeros.
-            Some(storage) if storage.is_empty() && !sizes.contains(&0) => {
-                return Err(error(format!("its payload `{path}` is empty")));
-            }
+            // A program exported with fake tensors has payloads of no bytes: the weight is missing, not zero.
+            Some(storage) if storage.is_empty() && !sizes.contains(&0) => None,
             Some(storage) => Some(
                 self.view(&path, storage, dtype, (&sizes, &strides, offset[0]))
                     .map_err(|e| error(e.to_string()))?,

@@ -160,11 +160,6 @@ impl Archive {
         }))
     }
 
-    /// Bytes of a weight when unpacked, as its entry declares them.
-    pub(crate) fn payload_size(&self, name: &str) -> Option<usize> {
-        self.entry(name).map(|entry| entry.size)
-    }
-
     /// The bytes of a weight: a range of the file where stored. `spent` counts inflated bytes over all weights.
     ///
     /// The check sum of a stored payload is not verified: that would read the whole file.

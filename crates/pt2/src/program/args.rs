@@ -85,18 +85,20 @@ impl<'a> Builder<'a> {
             return Err(at.invalid(format!("{} sizes but {} strides", meta.sizes.len(), meta.strides.len())));
         }
         let sizes = self.shape(&meta.sizes, &at.field("sizes"))?;
-        for size in &sizes {
-            if size.as_const().is_some_and(|n| n < 0) {
-                return Err(at.field("sizes").invalid(format!("a negative size, {size}")));
+        let strides = self.shape(&meta.strides, &at.field("strides"))?;
+        let offset = self.symbols.int(&meta.storage_offset, &at.field("storage_offset"))?;
+        for number in sizes.iter().chain(&strides).chain([&offset]) {
+            if number.as_const().is_some_and(|n| n < 0) {
+                return Err(at.invalid(format!("a negative size, stride or offset, {number}")));
             }
-            self.symbols.is_size(size);
         }
+        sizes.iter().for_each(|size| self.symbols.is_size(size));
         Ok(TensorMeta {
             dtype: dtype(meta.dtype, &at.field("dtype"))?,
             device: self.device(&meta.device, &at.field("device"))?,
             sizes,
-            strides: self.shape(&meta.strides, &at.field("strides"))?,
-            offset: self.symbols.int(&meta.storage_offset, &at.field("storage_offset"))?,
+            strides,
+            offset,
         })
     }
 

@@ -80,7 +80,8 @@ impl<'a> Builder<'a> {
             }
             // A constant operand has no name and so no user, but keeps its position.
             None => {
-                out.placeholder(InputKind::User, "constant", "constant", ValueType::None);
+                let name = format!("constant_{}", out.nodes.len());
+                out.placeholder(InputKind::User, &name, &name, ValueType::None);
                 Ok(())
             }
         }

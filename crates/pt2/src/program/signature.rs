@@ -1,5 +1,7 @@
 //! The signature: what each input and output of the graph is, and what the caller calls it.
 
+use std::collections::HashSet;
+
 use fx_ir::{Arg, Graph, InputKind, Output, OutputKind, ValueId};
 
 use super::build::Builder;
@@ -69,10 +71,10 @@ impl<'a> Builder<'a> {
                 users.push(UserInput { path: name.clone(), name, value: None, constant });
                 return Ok(());
             }
-            InputSpec::CustomObj { arg, custom_obj_name: _ } => {
+            InputSpec::CustomObj { arg } => {
                 return Err(super::args::custom_object(arg, at));
             }
-            InputSpec::Token { .. } => {
+            InputSpec::Token(_) => {
                 let what = "the program orders operators with side effects by tokens";
                 return Err(
                     at.unsupported(what, "export the model without custom operators that have side effects")
@@ -135,10 +137,12 @@ impl<'a> Builder<'a> {
             let (kind, arg) = match spec {
                 OutputSpec::UserOutput(user) => (OutputKind::User, self.arg(out, scope, &user.arg, 0, &at)?),
                 OutputSpec::LossOutput { arg } => (OutputKind::Loss, named(arg)?),
-                // A parameter that is written is state, like a buffer.
-                OutputSpec::BufferMutation { arg, buffer_name: name }
-                | OutputSpec::ParameterMutation { arg, parameter_name: name } => {
-                    (OutputKind::BufferMutation(String::from(&**name)), named(arg)?)
+                OutputSpec::BufferMutation { arg, buffer_name } => {
+                    (OutputKind::BufferMutation(String::from(&**buffer_name)), named(arg)?)
+                }
+                OutputSpec::ParameterMutation { parameter_name } => {
+                    let what = format!("the program writes its parameter `{}`", shorten(parameter_name));
+                    return Err(at.unsupported(what, "register what the program writes as a buffer"));
                 }
                 OutputSpec::GradientToParameter { arg, parameter_name } => {
                     (OutputKind::ParameterGradient(String::from(&**parameter_name)), named(arg)?)
@@ -149,12 +153,36 @@ impl<'a> Builder<'a> {
                 OutputSpec::UserInputMutation { arg, user_input_name } => {
                     (OutputKind::InputMutation(String::from(&**user_input_name)), named(arg)?)
                 }
-                OutputSpec::Token { .. } => continue,
+                OutputSpec::Token(_) => continue,
             };
             out.outputs.push(Output { kind, arg });
         }
-        Ok(())
+        check_mutations(out, &at)
     }
+}
+
+/// What is written must be an input of the graph, and is written once.
+fn check_mutations(graph: &Graph, at: &At<'_>) -> Result<()> {
+    let of = |wanted: fn(InputKind) -> bool| -> HashSet<&str> {
+        graph.inputs().filter(|(_, kind, _)| wanted(*kind)).map(|(_, _, name)| name).collect()
+    };
+    let buffers = of(|kind| matches!(kind, InputKind::Buffer { .. }));
+    let users = of(|kind| kind == InputKind::User);
+    let mut written = HashSet::new();
+    for output in &graph.outputs {
+        let (name, known) = match &output.kind {
+            OutputKind::BufferMutation(name) => (name, buffers.contains(name.as_str())),
+            OutputKind::InputMutation(name) => (name, users.contains(name.as_str())),
+            _ => continue,
+        };
+        if !known {
+            return Err(at.invalid(format!("`{}` is written, but is no input of that kind", shorten(name))));
+        }
+        if !written.insert(&output.kind) {
+            return Err(at.invalid(format!("`{}` is written twice", shorten(name))));
+        }
+    }
+    Ok(())
 }
 
 /// How `forward` is called and what it returns, where the archive says so.

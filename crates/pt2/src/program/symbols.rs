@@ -38,6 +38,10 @@ impl<'a> Symbols<'a> {
     pub(super) fn take_arena(&mut self) -> Arena<SymId, Symbol> {
         self.by_name.clear();
         self.integers.clear();
+        for (_, symbol) in self.arena.iter_mut() {
+            // A forged hint; it is for heuristics only.
+            symbol.hint = symbol.hint.filter(|&h| h >= symbol.min && symbol.max.is_none_or(|max| h <= max));
+        }
         std::mem::take(&mut self.arena)
     }
 
@@ -127,7 +131,9 @@ impl<'a> Symbols<'a> {
     pub(super) fn is_size(&mut self, size: &SymExpr) {
         if let Some(id) = size.as_sym() {
             let symbol = &mut self.arena[id];
-            symbol.min = symbol.min.max(0);
+            if symbol.max.is_none_or(|max| max >= 0) {
+                symbol.min = symbol.min.max(0);
+            }
         }
     }
 

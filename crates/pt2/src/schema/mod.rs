@@ -7,6 +7,7 @@
 mod text;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 pub(crate) use text::{Entries, Float, Text};
 
@@ -120,7 +121,7 @@ pub(crate) struct NamedArgument<'a> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Argument<'a> {
-    AsNone(bool),
+    AsNone(IgnoredAny),
     #[serde(borrow)]
     AsTensor(Name<'a>),
     AsTensors(Vec<Name<'a>>),
@@ -164,7 +165,7 @@ pub(crate) struct Name<'a> {
 pub(crate) enum OptionalTensor<'a> {
     #[serde(borrow)]
     AsTensor(Name<'a>),
-    AsNone(bool),
+    AsNone(IgnoredAny),
 }
 
 #[derive(Debug, Deserialize)]
@@ -273,8 +274,9 @@ pub(crate) struct SymExpr<'a> {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Hint {
     AsInt(i64),
-    AsBool(bool),
-    AsFloat(Float),
+    // Only hints of sizes are used.
+    AsBool(IgnoredAny),
+    AsFloat(IgnoredAny),
 }
 
 #[derive(Debug, Deserialize)]
@@ -313,13 +315,8 @@ pub(crate) enum InputSpec<'a> {
     CustomObj {
         #[serde(borrow)]
         arg: CustomObj<'a>,
-        #[serde(borrow)]
-        custom_obj_name: Text<'a>,
     },
-    Token {
-        #[serde(borrow)]
-        arg: Name<'a>,
-    },
+    Token(IgnoredAny),
     ConstantInput {
         #[serde(borrow)]
         name: Text<'a>,
@@ -355,8 +352,6 @@ pub(crate) enum OutputSpec<'a> {
     },
     ParameterMutation {
         #[serde(borrow)]
-        arg: Name<'a>,
-        #[serde(borrow)]
         parameter_name: Text<'a>,
     },
     GradientToParameter {
@@ -377,10 +372,7 @@ pub(crate) enum OutputSpec<'a> {
         #[serde(borrow)]
         user_input_name: Text<'a>,
     },
-    Token {
-        #[serde(borrow)]
-        arg: Name<'a>,
-    },
+    Token(IgnoredAny),
 }
 
 #[derive(Debug, Deserialize)]

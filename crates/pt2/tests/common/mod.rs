@@ -1,11 +1,10 @@
 //! What the tests of this crate share: the corpus' place, a check of a read program, and the golden archives.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
-use std::collections::HashSet;
+use std::io::{Cursor, Read, Write};
 use std::path::PathBuf;
 
-use fx_ir::{Graph, NodeKind};
 use pt2::ExportedProgram;
 
 /// The folder beside the project that holds corpus and models; `None`, with a printed line, where it is absent.
@@ -23,10 +22,10 @@ pub fn golden(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/pt2").join(name)
 }
 
-/// What is wrong with a program that was read: uses before definitions, weights without a graph input.
+/// What is wrong with a program that was read: what the verifier says, and weights without a graph input.
 pub fn problems_of(program: &ExportedProgram) -> Vec<String> {
-    let mut problems = Vec::new();
-    check(&program.graph, &mut problems);
+    let well_formed = fx_ir::well_formed(&program.graph).err().unwrap_or_default();
+    let mut problems: Vec<String> = well_formed.iter().map(ToString::to_string).collect();
     for input in &program.inputs {
         if input.value.is_none() == input.constant.is_none() {
             problems.push(format!("input {} is neither a value nor a constant", input.path));
@@ -39,30 +38,36 @@ pub fn problems_of(program: &ExportedProgram) -> Vec<String> {
     problems
 }
 
-fn check(graph: &Graph, problems: &mut Vec<String>) {
-    let mut defined = HashSet::new();
-    let mut calls_begun = false;
-    for (id, node) in graph.iter() {
-        match &node.kind {
-            NodeKind::Placeholder { name, .. } if calls_begun => {
-                problems.push(format!("input {name} stands after a call"));
-            }
-            NodeKind::Placeholder { .. } => {}
-            NodeKind::Call { .. } => calls_begun = true,
-        }
-        node.for_each_use(&mut |v| {
-            if !defined.contains(&v) {
-                problems.push(format!("{} reads {v} before its definition", graph.node_name(id)));
-            }
-        });
-        defined.extend(node.outputs.iter().copied());
+/// The archive with every entry passed through `change` (`None` drops it), stored.
+pub fn rezip(archive: &[u8], mut change: impl FnMut(&str, Vec<u8>) -> Option<Vec<u8>>) -> Vec<u8> {
+    let entries =
+        entries(archive).into_iter().filter_map(|(name, bytes)| Some((name.clone(), change(&name, bytes)?)));
+    write_zip(entries, zip::CompressionMethod::Stored)
+}
+
+/// All entries of a zip file.
+pub fn entries(archive: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let mut zip = zip::ZipArchive::new(Cursor::new(archive)).unwrap();
+    (0..zip.len())
+        .map(|i| {
+            let mut file = zip.by_index(i).unwrap();
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).unwrap();
+            (file.name().unwrap().into_owned(), bytes)
+        })
+        .collect()
+}
+
+/// A zip file of these entries.
+pub fn write_zip(
+    entries: impl IntoIterator<Item = (String, Vec<u8>)>,
+    method: zip::CompressionMethod,
+) -> Vec<u8> {
+    let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, bytes) in entries {
+        let options = zip::write::SimpleFileOptions::default().compression_method(method);
+        zip.start_file(name, options).unwrap();
+        zip.write_all(&bytes).unwrap();
     }
-    for output in &graph.outputs {
-        output.arg.for_each_value(&mut |v| {
-            if !defined.contains(&v) {
-                problems.push(format!("the graph returns {v}, which nothing defines"));
-            }
-        });
-    }
-    graph.subgraphs.values().for_each(|g| check(g, problems));
+    zip.finish().unwrap().into_inner()
 }
