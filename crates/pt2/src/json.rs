@@ -55,10 +55,10 @@ fn path_at(text: &[u8], line: usize, column: usize) -> String {
             },
             b'"' => {
                 let stop = string_end(text, at);
-                if let Some(Level::Object { key, wants_key }) = levels.last_mut() {
-                    if std::mem::take(wants_key) {
-                        *key = &text[at + 1..stop.min(text.len())];
-                    }
+                if let Some(Level::Object { key, wants_key }) = levels.last_mut()
+                    && std::mem::take(wants_key)
+                {
+                    *key = &text[at + 1..stop.min(text.len())];
                 }
                 at = stop;
             }

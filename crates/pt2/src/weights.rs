@@ -257,15 +257,15 @@ impl Payloads<'_> {
         let offset: Vec<isize> = offset.ok_or_else(|| error("its offset is not a number from 0".into()))?;
         let path = payload_path(folder, &payload.path_name)
             .ok_or_else(|| error("its payload has no proper name".into()))?;
-        let tensor = match self.storage(&path)? {
-            None => None,
+        let storage = match self.storage(&path)? {
+            // A weight without elements needs no payload.
+            None if sizes.contains(&0) => Some(Storage::zeroed(0).map_err(|e| error(e.to_string()))?),
             // A program exported with fake tensors has payloads of no bytes: the weight is missing, not zero.
             Some(storage) if storage.is_empty() && !sizes.contains(&0) => None,
-            Some(storage) => Some(
-                self.view(&path, storage, dtype, (&sizes, &strides, offset[0]))
-                    .map_err(|e| error(e.to_string()))?,
-            ),
+            other => other,
         };
+        let tensor = storage.map(|storage| self.view(&path, storage, dtype, (&sizes, &strides, offset[0])));
+        let tensor = tensor.transpose().map_err(|e| error(e.to_string()))?;
         let kind =
             if payload.is_param { InputKind::Parameter } else { InputKind::Buffer { persistent: true } };
         Ok(Weight { name: name.to_owned(), kind, dtype, sizes, requires_grad: meta.requires_grad, tensor })

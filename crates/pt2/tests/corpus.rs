@@ -1,5 +1,7 @@
 //! Every archive of the golden corpus loads, where the corpus stands beside the project; else a line says so.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod common;
 
 use std::io::{Cursor, Read};

@@ -1,5 +1,7 @@
 //! Small archives of PyTorch 2.11, each for one part of the format. `tests/data/pt2/make.py` writes them.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod common;
 
 use common::{golden, problems_of};

@@ -1,5 +1,7 @@
 //! Damaged, forged and foreign archives: the expected error for each, and never a panic, a hang or a large allocation.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod common;
 
 use std::time::{Duration, Instant};

@@ -100,10 +100,10 @@ impl Archive {
     /// `Model` with the list of names; `Foreign` where the package has only compiled code.
     pub fn choose_model(&self, wanted: Option<&str>) -> Result<String> {
         let mut names = self.model_names();
-        if names.is_empty() {
-            if let Some(kind) = foreign::without_models(self.shared.by_name.keys().map(String::as_str)) {
-                return Err(Pt2Error::Foreign { at: Place::entry("models/"), kind });
-            }
+        if names.is_empty()
+            && let Some(kind) = foreign::without_models(self.shared.by_name.keys().map(String::as_str))
+        {
+            return Err(Pt2Error::Foreign { at: Place::entry("models/"), kind });
         }
         let wanted_or_default = wanted.unwrap_or("model");
         if names.iter().any(|n| n == wanted_or_default) {

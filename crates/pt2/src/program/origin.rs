@@ -16,7 +16,7 @@ pub(super) fn read(metadata: &Metadata<'_>) -> Origin {
 /// `L__self__,,M;L__self__layer1.0,layer1.0,torch.nn.Conv2d`: key, path and type of each level; the last path counts.
 fn module(stack: &str) -> String {
     let last = stack.rsplit(';').next().unwrap_or_default();
-    let path = last.splitn(3, ',').nth(1).unwrap_or_default();
+    let path = last.split(',').nth(1).unwrap_or_default();
     // A placeholder of PyTorch for nodes that it inserted itself.
     if path.starts_with("_empty_nn_module_stack") { String::new() } else { path.to_owned() }
 }

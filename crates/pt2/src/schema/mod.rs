@@ -120,6 +120,7 @@ pub(crate) struct NamedArgument<'a> {
 /// One argument, input or output.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::enum_variant_names, reason = "the schema's own names")]
 pub(crate) enum Argument<'a> {
     AsNone(IgnoredAny),
     #[serde(borrow)]
@@ -272,6 +273,7 @@ pub(crate) struct SymExpr<'a> {
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::enum_variant_names, reason = "the schema's own names")]
 pub(crate) enum Hint {
     AsInt(i64),
     // Only hints of sizes are used.

@@ -1,6 +1,6 @@
 //! What the tests of this crate share: the corpus' place, a check of a read program, and the golden archives.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test binary uses its part")]
 
 use std::io::{Cursor, Read, Write};
 use std::path::PathBuf;
