@@ -1,6 +1,7 @@
 //! Golden layouts: size and offsets of every table on 64-bit targets. A changed line here is a break of the ABI and
 //! demands a new major; an appended one demands a new minor.
 #![cfg(target_pointer_width = "64")]
+#![allow(clippy::unwrap_used)]
 
 use plugin_abi::{
     DLManagedTensorVersioned, DLTensor, FfxCompileRequest, FfxDescription, FfxDeviceInfo, FfxError,

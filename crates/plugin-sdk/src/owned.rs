@@ -9,7 +9,7 @@ use ir_core::DType;
 use plugin_abi::dlpack::{DL_CPU, DLPACK_MAJOR, DLPACK_MINOR};
 use plugin_abi::{DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor};
 
-use crate::tensor::{check_element, is_contiguous, span_elements};
+use crate::tensor::{check_element, is_contiguous, numel, span_elements};
 use crate::{Element, PluginError};
 
 /// Alignment of host memory in bytes: one cache line, and one AVX-512 register.
@@ -57,6 +57,8 @@ pub struct OwnedTensor {
     device: DLDevice,
     sizes: Vec<i64>,
     strides: Vec<i64>,
+    /// Whether the memory was allocated here, so that nobody else reads it.
+    own: bool,
     /// Keeps the memory; freed by the host through DLPack's deleter, on any thread.
     _owner: Box<dyn Any + Send>,
 }
@@ -101,8 +103,8 @@ impl OwnedTensor {
     /// A tensor over memory that `owner` keeps: a device buffer, a block of the backend's own pool.
     ///
     /// # Safety
-    /// Until `owner` is dropped `data` is valid (on `device`) for every element that sizes and strides address, and
-    /// nobody writes it.
+    /// Until `owner` is dropped `data` is valid (on `device`) and initialised for every element that sizes and strides
+    /// address, and nobody writes it.
     pub unsafe fn from_raw_parts(
         data: NonNull<u8>,
         dtype: DType,
@@ -112,7 +114,15 @@ impl OwnedTensor {
         owner: Box<dyn Any + Send>,
     ) -> Result<Self, PluginError> {
         check_shape(dtype, sizes, strides)?;
-        Ok(Self { data, dtype, device, sizes: sizes.into(), strides: strides.into(), _owner: owner })
+        Ok(Self {
+            data,
+            dtype,
+            device,
+            sizes: sizes.into(),
+            strides: strides.into(),
+            own: false,
+            _owner: owner,
+        })
     }
 
     fn allocate(dtype: DType, sizes: &[i64], strides: &[i64], zeroed: bool) -> Result<Self, PluginError> {
@@ -123,6 +133,7 @@ impl OwnedTensor {
             device: DLDevice { device_type: DL_CPU, device_id: 0 },
             sizes: sizes.into(),
             strides: strides.into(),
+            own: true,
             _owner: Box::new(block),
         })
     }
@@ -141,18 +152,19 @@ impl OwnedTensor {
     }
     /// Number of elements.
     pub fn numel(&self) -> usize {
-        self.sizes.iter().map(|&s| s as usize).product()
+        numel(&self.sizes)
     }
     /// Address of the first element.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.data.as_ptr()
     }
 
-    /// The elements of a contiguous host tensor.
+    /// The elements of a contiguous host tensor that was allocated by this type.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], PluginError> {
         check_element::<T>(self.dtype)?;
-        if self.device.device_type != DL_CPU || !is_contiguous(&self.sizes, &self.strides) {
-            return Err(PluginError::invalid("only a contiguous host tensor can be written as a slice"));
+        if !self.own || !is_contiguous(&self.sizes, &self.strides) {
+            let reason = "only a contiguous tensor over memory of its own can be written as a slice";
+            return Err(PluginError::invalid(reason));
         }
         if !self.data.cast::<T>().is_aligned() {
             return Err(PluginError::invalid(format!("memory is not aligned for {}", self.dtype)));

@@ -132,7 +132,7 @@ impl<'a> TensorView<'a> {
     }
     /// Number of elements.
     pub fn numel(&self) -> usize {
-        self.sizes.iter().map(|&s| s as usize).product()
+        numel(self.sizes)
     }
     /// Address of the first element: on a device other than the host a handle of its driver. Dangling or null where
     /// there are no elements.
@@ -194,6 +194,11 @@ impl std::fmt::Debug for TensorView<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}{:?} strides {:?}", self.dtype, self.sizes, self.strides)
     }
+}
+
+/// Number of elements; a size of 0 counts before any overflow of the others.
+pub(crate) fn numel(sizes: &[i64]) -> usize {
+    if sizes.contains(&0) { 0 } else { sizes.iter().map(|&s| s as usize).product() }
 }
 
 /// Whether elements lie row-major without gaps; dimensions of size 1 may have any stride.
@@ -361,6 +366,8 @@ mod tests {
         );
         assert!(TensorView::from_slice(&values, DType::F32, &[i64::MAX], &[1]).is_err(), "one too many");
         assert!(TensorView::from_slice(&values, DType::F32, &[i64::MAX, 2, 0], &[1, 1, 1]).is_ok(), "empty");
+        let empty = TensorView::from_slice(&values, DType::F32, &[i64::MAX, 4, 0], &[1, 1, 1]).unwrap();
+        assert_eq!((empty.numel(), empty.as_slice::<f32>().unwrap().len()), (0, 0));
         let empty = TensorView::from_slice(&values[..0], DType::F32, &[0, 7], &[7, 1]).unwrap();
         assert_eq!(empty.as_slice::<f32>().unwrap(), &[] as &[f32]);
     }

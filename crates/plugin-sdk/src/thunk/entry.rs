@@ -58,9 +58,12 @@ unsafe fn open<B: Backend>(host: *const FfxHost) -> Result<*const FfxPlugin, Plu
         let description = CDescription::new(backend.describe());
         Ok(Box::new(Instance { backend, description, table: table::<B>() }))
     })?;
-    let instance = Box::leak(instance);
-    instance.table.ctx = std::ptr::from_ref::<Instance<B>>(instance).cast_mut().cast();
-    let instance: &'static Instance<B> = instance;
+    let raw = Box::into_raw(instance);
+    // SAFETY: just leaked, and nobody else knows the address yet; from here on it is only read.
+    let instance: &'static Instance<B> = unsafe {
+        (*raw).table.ctx = raw.cast();
+        &*raw
+    };
     opened.push((TypeId::of::<B>(), &instance.table));
     Ok(&instance.table)
 }

@@ -31,6 +31,12 @@ struct State {
     constants: Vec<Bound>,
 }
 
+/// Cells are shared through raw pointers, where the compiler does not ask for this.
+const _: () = {
+    const fn shared_between_threads<T: Send + Sync>() {}
+    shared_between_threads::<Cell>();
+};
+
 pub(super) unsafe extern "C" fn describe<B: Backend>(
     ctx: *mut c_void,
     out: *mut *const FfxDescription,
