@@ -55,6 +55,9 @@ fn every_archive_of_the_corpus_loads() {
                 match Archive::from_bytes(bytes).and_then(|a| a.program(None)) {
                     Ok(program) => {
                         nodes += program.graph.order.len();
+                        if let Some(problem) = text_differs(&program.graph) {
+                            failures.push(format!("{name}: {problem}"));
+                        }
                         failures.extend(problems_of(&program).into_iter().map(|p| format!("{name}: {p}")));
                         targets_without_schema(&program, &mut unknown);
                     }
@@ -72,6 +75,15 @@ fn every_archive_of_the_corpus_loads() {
         failures.len(),
         failures[..failures.len().min(30)].join("\n")
     );
+}
+
+/// The graph's text form must read back as the same graph.
+fn text_differs(graph: &fx_ir::Graph) -> Option<String> {
+    let text = fx_ir::text::print(graph);
+    match fx_ir::text::parse(&text) {
+        Ok(read) => (read != fx_ir::text::canonical(graph)).then(|| "its text reads back differently".into()),
+        Err(error) => Some(format!("its text does not read back: {error}")),
+    }
 }
 
 fn targets_without_schema(

@@ -384,3 +384,94 @@ fn random_damage_never_panics() {
     println!("2400 damaged archives, {read_anyway} of them read, slowest {slowest:?}");
     assert!(slowest < Duration::from_secs(2), "{slowest:?}");
 }
+
+/// Damage that keeps the JSON's form: numbers, words and expressions exchanged for awkward ones.
+#[test]
+fn awkward_values_never_panic() {
+    const NUMBERS: &[&str] = &[
+        "0",
+        "-1",
+        "1",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "4611686018427387904",
+        "1e300",
+        "65537",
+    ];
+    const TEXTS: &[&str] = &[
+        "",
+        "x",
+        "add",
+        "s77",
+        "u0",
+        "zuf0",
+        "é\\n",
+        "Max(s77, u0)//0",
+        "Pow(s77, 64)*s27",
+        "s77 % -1",
+        "Mul(Integer(-4611686018427387903), s77)",
+        "FloorDiv(s77, Integer(-1))",
+        "9223372036854775807",
+        "-9223372036854775807*s77",
+        "Eq(u0, s77)",
+        "u0 >= 9223372036854775807",
+        "s77*s27*u0 // (s77 + 1)",
+        "torch.ops.higher_order.wrap_with_set_grad_enabled",
+        "torch.ops.higher_order.wrap_with_autocast",
+        "torch.ops.aten._assert_scalar.default",
+        "_operator.mul",
+        "torch.ops.aten.add.Tensor",
+        "as_int",
+        "as_tensor",
+    ];
+    let mut seed = 0x1234_5678_9ABC_DEF1u64;
+    let mut random = move |n: usize| {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 33) as usize % n
+    };
+    let (mut read_anyway, mut slowest) = (0, Duration::ZERO);
+    for name in ["nested.pt2", "weights.pt2", "sizes.pt2", "loops.pt2", "items.pt2", "modes.pt2", "loss.pt2"]
+    {
+        let parts = entries(&std::fs::read(golden(name)).unwrap());
+        let jsons: Vec<usize> = (0..parts.len()).filter(|&i| parts[i].0.ends_with(".json")).collect();
+        for round in 0..300 {
+            let mut parts = parts.clone();
+            for _ in 0..=random(3) {
+                // The program is the first choice in two of three cases.
+                let model = parts.iter().position(|(n, _)| n.contains("models/")).unwrap();
+                let number = if random(3) > 0 { model } else { jsons[random(jsons.len())] };
+                let text = String::from_utf8(parts[number].1.clone()).unwrap();
+                parts[number].1 = exchange(
+                    &text,
+                    random(text.len().max(1)),
+                    NUMBERS[random(NUMBERS.len())],
+                    TEXTS[random(TEXTS.len())],
+                )
+                .into_bytes();
+            }
+            let started = Instant::now();
+            if let Ok(program) = read(write_zip(parts, Stored)) {
+                read_anyway += 1;
+                assert_eq!(problems_of(&program), Vec::<String>::new(), "{name} round {round}");
+            }
+            slowest = slowest.max(started.elapsed());
+        }
+    }
+    println!("2100 archives with awkward values, {read_anyway} of them read, slowest {slowest:?}");
+    assert!(read_anyway > 50 && slowest < Duration::from_secs(2), "{read_anyway} {slowest:?}");
+}
+
+/// Replaces the first number or quoted text after `at`.
+fn exchange(json: &str, at: usize, number: &str, text: &str) -> String {
+    let at = (at..json.len()).find(|&i| json.is_char_boundary(i)).unwrap_or(0);
+    let Some(start) = json[at..].find(|c: char| c == '"' || c.is_ascii_digit()).map(|i| i + at) else {
+        return json.into();
+    };
+    let rest = &json[start..];
+    if let Some(body) = rest.strip_prefix('"') {
+        let end = body.find('"').map_or(rest.len(), |e| e + 2);
+        return format!("{}\"{text}\"{}", &json[..start], &rest[end..]);
+    }
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    format!("{}{number}{}", &json[..start], &rest[end..])
+}

@@ -7,6 +7,7 @@ use std::io::Cursor;
 
 use zip::{CompressionMethod, ZipArchive};
 
+use crate::bytes::SharedBytes;
 use crate::error::{Place, Pt2Error, Result, shorten};
 use crate::limits::Limits;
 
@@ -36,6 +37,9 @@ pub(super) struct Entry {
     pub(super) size: usize,
 }
 
+/// The parsed directory with the bytes. Clones share both.
+pub(super) type Zip = ZipArchive<Cursor<SharedBytes>>;
+
 /// Deflate cannot do better than 1032 to 1 (258 bytes from 2 bits); a declared size beyond that is forged.
 const DEFLATE_BEST: u64 = 1032;
 
@@ -44,7 +48,7 @@ const DEFLATE_BEST: u64 = 1032;
 /// # Errors
 /// `Damaged` for whatever a truncated, corrupt or forged file shows; `Unsupported` for encryption and for
 /// compression other than deflate.
-pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Vec<Entry>> {
+pub(super) fn read(bytes: SharedBytes, limits: &Limits) -> Result<(Zip, Vec<Entry>)> {
     let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(|e| zip_error("", &e))?;
     if archive.has_duplicate_names() {
         return Err(damaged("", "two entries have the same name"));
@@ -68,7 +72,7 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Vec<Entry>> {
         }
     }
     check_overlaps(&mut spans, &archive)?;
-    Ok(entries)
+    Ok((archive, entries))
 }
 
 fn entry<R: std::io::Read + ?Sized>(

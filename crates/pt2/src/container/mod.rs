@@ -8,12 +8,12 @@ mod foreign;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::io::{Cursor, Read};
+use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use self::directory::{Entry, Method, damaged, unsupported, zip_error};
+use self::directory::{Entry, Method, Zip, damaged, unsupported, zip_error};
 use crate::bytes::SharedBytes;
 use crate::error::{Foreign, Place, Pt2Error, Result, shorten};
 use crate::limits::Limits;
@@ -29,6 +29,8 @@ pub struct Archive {
 #[derive(Debug)]
 struct Shared {
     bytes: SharedBytes,
+    /// The directory as the `zip` crate has it, cloned for each entry that is read through it.
+    zip: Zip,
     entries: Vec<Entry>,
     /// Number in `entries` by name below the root folder. A `HashMap` with random keys: names are the file's.
     by_name: HashMap<String, usize>,
@@ -75,10 +77,10 @@ impl Archive {
         if let Some(kind) = foreign::by_magic(bytes.as_slice()) {
             return Err(Pt2Error::Foreign { at: Place::file(), kind });
         }
-        let entries = directory::read(bytes.as_slice(), &limits)?;
+        let (zip, entries) = directory::read(bytes.clone(), &limits)?;
         let root = find_root(&entries)?;
         let by_name = below_root(&entries, &root);
-        let archive = Archive { shared: Arc::new(Shared { bytes, entries, by_name, limits }) };
+        let archive = Archive { shared: Arc::new(Shared { bytes, zip, entries, by_name, limits }) };
         archive.check_records()?;
         Ok(archive)
     }
@@ -204,7 +206,7 @@ impl Archive {
         name: &str,
         read: impl FnOnce(&mut dyn Read) -> std::io::Result<()>,
     ) -> Result<()> {
-        let mut zip = self.shared.zip()?;
+        let mut zip = self.shared.zip.clone();
         let mut file = zip.by_index(entry.number).map_err(|e| zip_error(name, &e))?;
         read(&mut file).map_err(|e| damaged(name, &e.to_string()))
     }
@@ -232,12 +234,6 @@ impl Archive {
             return Err(unsupported("byteorder", what, advice));
         }
         Ok(())
-    }
-}
-
-impl Shared {
-    fn zip(&self) -> Result<zip::ZipArchive<Cursor<&[u8]>>> {
-        zip::ZipArchive::new(Cursor::new(self.bytes.as_slice())).map_err(|e| zip_error("", &e))
     }
 }
 

@@ -48,8 +48,6 @@ impl<'a> Builder<'a> {
         let at = at.field("graph");
         let mut out = Graph::new(name);
         let mut scope = Scope::new(source, &at)?;
-        // A body runs under its own modes; the wrappers around the call do not reach into it.
-        let mode = std::mem::take(&mut self.mode);
         for (i, input) in source.inputs.iter().enumerate() {
             let at = at.field("inputs");
             self.input(&mut out, &mut scope, input, &at.item(i))?;
@@ -60,7 +58,6 @@ impl<'a> Builder<'a> {
             let arg = self.arg(&mut out, &scope, output, depth, &outputs.item(i))?;
             out.outputs.push(Output { kind: OutputKind::User, arg });
         }
-        self.mode = mode;
         drop_unused_symbolics(&mut out);
         Ok(out)
     }
