@@ -1,4 +1,5 @@
 //! The rule for reading tables of other versions: truncated, newer, and not tables at all.
+#![allow(clippy::unwrap_used)]
 
 use std::ffi::c_void;
 use std::mem::offset_of;

@@ -10,6 +10,7 @@ use plugin_abi::dlpack::{DL_CPU, DLPACK_MAJOR, DLPACK_MINOR};
 use plugin_abi::{DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor};
 
 use crate::tensor::{check_element, is_contiguous, numel, span_elements};
+use crate::thunk::discard;
 use crate::{Element, PluginError};
 
 /// Alignment of host memory in bytes: one cache line, and one AVX-512 register.
@@ -249,8 +250,7 @@ unsafe extern "C" fn delete(managed: *mut DLManagedTensorVersioned) {
         drop(unsafe { Box::from_raw((*managed).manager_ctx.cast::<Exported>()) });
     }));
     if let Err(payload) = freed {
-        // The payload's own destructor may panic too.
-        std::mem::forget(payload);
+        discard(payload);
     }
 }
 

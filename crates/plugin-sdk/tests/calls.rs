@@ -241,6 +241,36 @@ fn threads_share_one_executable_and_one_backend() {
     });
 }
 
+#[test]
+fn two_libraries_run_side_by_side() {
+    // Copies are different libraries to the loader: each has its own statics and its own instance of the backend.
+    let folders = [common::installed(), common::installed()];
+    let load = |folder: &tempfile::TempDir| {
+        let path = folder.path().join("libfixture.so");
+        plugin_host::Registry::new(&plugin_host::SearchPath::default()).load(path.to_str().unwrap()).unwrap()
+    };
+    let backends = folders.each_ref().map(load);
+    let programs = [compile(&backends[0], "scale 2"), compile(&backends[1], "scale 5")];
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let programs = &programs;
+            scope.spawn(move || {
+                for round in 0..500 {
+                    let x = f32s(&[(thread * round) as f32], &[1]);
+                    for (program, factor) in programs.iter().zip([2., 5.]) {
+                        let out = program.execute(&[&x]).unwrap();
+                        assert_eq!(out[0].to_vec::<f32>().unwrap(), [(thread * round) as f32 * factor]);
+                    }
+                }
+            });
+        }
+    });
+    let alive = |backend: &LoadedBackend| {
+        compile(backend, "counts").execute(&[]).unwrap()[0].to_vec::<i64>().unwrap()[2]
+    };
+    assert_eq!(backends.each_ref().map(alive), [2, 2], "its own program and the one that asks");
+}
+
 /// Not a bound but a figure: `cargo test -p plugin-sdk --test calls -- --ignored --nocapture overhead`.
 #[test]
 #[ignore = "prints a time; run by hand"]

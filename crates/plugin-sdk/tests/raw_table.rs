@@ -23,14 +23,17 @@ unsafe extern "C" fn never(_: *mut c_void, _: u32, _: FfxStr, _: FfxStr) {
 
 /// A host that is too old to have `log`: what stands in its place must not be called.
 fn old_host() -> &'static FfxHost {
-    let mut host = FfxHost {
-        head: Head::of::<FfxHost>(),
+    static HOST: FfxHost = FfxHost {
+        head: Head {
+            struct_size: offset_of!(FfxHost, log) as u32,
+            major: plugin_abi::ABI_MAJOR,
+            minor: plugin_abi::ABI_MINOR,
+        },
         ctx: null_mut(),
         version: FfxStr::new("old"),
         log: Some(never),
     };
-    host.head.struct_size = offset_of!(FfxHost, log) as u32;
-    Box::leak(Box::new(host))
+    &HOST
 }
 
 fn plugin() -> FfxPlugin {

@@ -34,13 +34,19 @@ fn from_panic(payload: Box<dyn Any + Send>) -> PluginError {
         Err(payload) => match payload.downcast::<&'static str>() {
             Ok(text) => (*text).to_owned(),
             Err(payload) => {
-                // An unknown payload's destructor may itself panic: leak it.
-                std::mem::forget(payload);
+                discard(payload);
                 "with a payload that is not text".to_owned()
             }
         },
     };
     PluginError::new(ErrorKind::Panic, format!("the plugin panicked: {text}"))
+}
+
+/// Drops a panic's payload, whose destructor may itself panic; what that throws is leaked.
+pub(crate) fn discard(payload: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(again);
+    }
 }
 
 /// Writes the fields that the caller's struct covers.

@@ -14,3 +14,4 @@ mod request;
 mod slots;
 
 pub use entry::entry;
+pub(crate) use guard::discard;
