@@ -1,1 +1,46 @@
-//! Lower to loops, schedule, fuse, plan memory, pick templates, emit kernel-ir.
+//! The compiler's middle: from a graph of prims to a kernel-ir program.
+//!
+//! Four stages, each a function from data to data: [`lower`](lower::lower) records a loop body for every prim;
+//! [`realize`](realize::realize) decides which values get memory and how it is laid out, the others being computed where
+//! they are read; [`schedule`](schedule::schedule) fuses loops into groups; [`emit`](emit::emit) turns groups into
+//! kernels and buffers with a static memory plan. Nothing here knows a device; nothing runs.
+
+mod affine;
+mod defs;
+mod emit;
+mod error;
+mod inline;
+mod kernels;
+mod lower;
+mod realize;
+mod schedule;
+mod text;
+
+use fx_ir::Graph;
+use ir_core::Shape;
+use kernel_ir::Program;
+
+pub use defs::{Def, DefKind, Defs};
+pub use error::{InductorError, Problem};
+pub use schedule::Group;
+pub use text::loops_text;
+
+/// What the caller decides.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// For each output of the graph the strides that the returned tensor must have; row-major where `None`.
+    pub output_strides: Vec<Option<Shape>>,
+}
+
+/// Compiles a graph in the prim dialect. Every problem of the graph is in the error.
+pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorError> {
+    let mut defs = lower::lower(graph, options)?;
+    realize::realize(&mut defs);
+    let schedule = schedule::schedule(&mut defs);
+    emit::emit(&defs, &schedule, graph)
+}
+
+/// The loop bodies as recorded, before any fusion, as text.
+pub fn lowered_text(graph: &Graph) -> Result<String, InductorError> {
+    lower::lower(graph, &Options::default()).map(|defs| loops_text(&defs))
+}

@@ -22,6 +22,8 @@ mod prims_scalar;
 mod prims_shape;
 mod prims_template;
 
+pub use prims_shape::reshape_index;
+
 /// Every family's entries.
 pub const FAMILIES: &[&[OpDef]] = &[
     // The closed set.

@@ -205,7 +205,7 @@ fn lower_reshape(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
 ///
 /// Dimensions are taken in groups with equal products, so that divisions never reach across a group and symbolic
 /// sizes stay apart.
-pub(crate) fn reshape_index(to: &[SymExpr], at: &[SymExpr], from: &[SymExpr]) -> Shape {
+pub fn reshape_index(to: &[SymExpr], at: &[SymExpr], from: &[SymExpr]) -> Shape {
     let mut index: Shape = std::iter::repeat_n(SymExpr::ZERO, from.len()).collect();
     let (mut i, mut j) = (0, 0);
     while i < to.len() || j < from.len() {

@@ -1,0 +1,281 @@
+//! From groups to a program: steps, buffers, names and the memory plan.
+
+use fx_ir::{Graph, NodeKind};
+use ir_core::{EntityId, Origin, SymExpr};
+use kernel_ir::{
+    ArenaPlan, Attention, BufId, Buffer, Const, Conv, ExternCall, InputSpec, Inst, InstKind, Matmul, Operand,
+    OutputSpec, Program, Step, Storage,
+};
+use prims::TemplateSpec;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::defs::{Def, DefKind, Defs};
+use crate::schedule::{Group, Schedule};
+use crate::{InductorError, Problem, affine, kernels};
+
+/// The program of a schedule.
+pub fn emit(defs: &Defs, schedule: &Schedule, graph: &Graph) -> Result<Program, InductorError> {
+    let mut program =
+        Program { name: graph.name.clone(), symbols: defs.symbols.clone(), ..Program::default() };
+    let mut problems = Vec::new();
+    let mut names = FxHashMap::default();
+    for group in &schedule.groups {
+        match steps(defs, schedule, group) {
+            Ok(steps) => {
+                for mut step in steps {
+                    name(defs, group, &mut step, &mut names);
+                    if group.constant { program.init.push(step) } else { program.steps.push(step) }
+                }
+            }
+            Err(def) => problems.push(internal(graph, defs.get(def))),
+        }
+    }
+    if !problems.is_empty() {
+        return Err(InductorError { problems });
+    }
+    let map = buffers(defs, graph, &mut program);
+    for step in program.init.iter_mut().chain(&mut program.steps) {
+        rename(step, &map);
+    }
+    program.outputs = outputs(defs, graph, &map);
+    program.plan = ArenaPlan::of(&program);
+    Ok(program)
+}
+
+fn internal(graph: &Graph, def: &Def) -> Problem {
+    let node = def.name.clone();
+    let what = "an operand of a template has no strided form: this is a bug in the compiler, please report the model";
+    Problem { node, target: graph.name.clone(), origin: Origin::default(), what: what.into() }
+}
+
+/// The kernels of a group; none where nothing of it is needed. The error names a template with a bad operand.
+fn steps(defs: &Defs, schedule: &Schedule, group: &Group) -> Result<Vec<Step>, BufId> {
+    let Some(first) = group.members.first().map(|m| m.def) else { return Ok(Vec::new()) };
+    let def = defs.get(first);
+    match &def.kind {
+        DefKind::Template(spec) => template(defs, schedule, group, first, spec).map(|s| vec![s]),
+        DefKind::Scatter { .. } => {
+            Ok(kernels::scatter_kernels(defs, first).into_iter().map(Step::Loop).collect())
+        }
+        DefKind::Extern { op, inputs, outputs } => {
+            if outputs.first() != Some(&first) {
+                return Ok(Vec::new());
+            }
+            let operand = |v: &BufId| affine::operand(defs, *v).ok_or(first);
+            let inputs = inputs.iter().map(operand).collect::<Result<_, _>>()?;
+            let outputs = outputs.iter().map(operand).collect::<Result<_, _>>()?;
+            let call =
+                ExternCall { name: String::new(), origins: Vec::new(), op: op.clone(), inputs, outputs };
+            Ok(vec![Step::Extern(call)])
+        }
+        _ => {
+            let kernel = kernels::loop_kernel(defs, schedule, group);
+            Ok(if kernel.stages.is_empty() { Vec::new() } else { vec![Step::Loop(kernel)] })
+        }
+    }
+}
+
+fn template(
+    defs: &Defs,
+    schedule: &Schedule,
+    group: &Group,
+    id: BufId,
+    spec: &TemplateSpec,
+) -> Result<Step, BufId> {
+    let operand = |v: fx_ir::ValueId| affine::operand(defs, BufId(v.0)).ok_or(id);
+    let acc = defs.get(id).dtype.compute();
+    let epilogue = kernels::epilogue(defs, schedule, group, id, acc);
+    let (name, origins) = (String::new(), Vec::new());
+    Ok(match spec {
+        TemplateSpec::Matmul { a, b } => {
+            Step::Matmul(Matmul { name, origins, a: operand(*a)?, b: operand(*b)?, acc, epilogue })
+        }
+        TemplateSpec::Conv { input, weight, stride, padding, dilation, groups, transposed } => {
+            Step::Conv(Conv {
+                name,
+                origins,
+                input: operand(*input)?,
+                weight: operand(*weight)?,
+                stride: stride.clone(),
+                padding: padding.clone(),
+                dilation: dilation.clone(),
+                groups: *groups,
+                transposed: *transposed,
+                acc,
+                epilogue,
+            })
+        }
+        TemplateSpec::Attention { q, k, v, mask, causal, scale } => Step::Attention(Attention {
+            name,
+            origins,
+            q: operand(*q)?,
+            k: operand(*k)?,
+            v: operand(*v)?,
+            mask: match mask {
+                Some(m) => Some(broadcast(operand(*m)?, defs, *q, *k)),
+                None => None,
+            },
+            causal: *causal,
+            scale: *scale,
+            acc,
+            epilogue,
+        }),
+    })
+}
+
+/// A mask as a `[b, h, lq, lk]` view: missing and size-1 dimensions get stride 0.
+fn broadcast(mask: Operand, defs: &Defs, q: fx_ir::ValueId, k: fx_ir::ValueId) -> Operand {
+    let (q, k) = (defs.get(BufId(q.0)), defs.get(BufId(k.0)));
+    let sizes = [&q.sizes[0], &q.sizes[1], &q.sizes[2], &k.sizes[2]];
+    let missing = 4 - mask.sizes.len().min(4);
+    let stride = |d: usize| match d.checked_sub(missing) {
+        Some(m) if mask.sizes[m] != SymExpr::ONE => mask.strides[m].clone(),
+        _ => SymExpr::ZERO,
+    };
+    let strides = (0..4).map(stride).collect();
+    Operand { sizes: sizes.into_iter().cloned().collect(), strides, ..mask }
+}
+
+/// Names a step after the graph nodes in it.
+fn name(defs: &Defs, group: &Group, step: &mut Step, taken: &mut FxHashMap<String, u32>) {
+    let mut origins: Vec<String> = Vec::new();
+    for member in &group.members {
+        collect_origins(defs, member.def, &mut origins);
+    }
+    let kind = match step {
+        Step::Loop(_) if origins.len() > 1 => "fused",
+        _ => "",
+    };
+    let parts = origins.iter().take(5).map(String::as_str);
+    let base = [kind].into_iter().chain(parts).filter(|p| !p.is_empty()).collect::<Vec<_>>().join("_");
+    let count = taken.entry(base.clone()).and_modify(|n| *n += 1).or_insert(0);
+    let unique = if *count == 0 { base } else { format!("{base}_{count}") };
+    let (name, list) = match step {
+        Step::Loop(k) => (&mut k.name, &mut k.origins),
+        Step::Matmul(k) => (&mut k.name, &mut k.origins),
+        Step::Conv(k) => (&mut k.name, &mut k.origins),
+        Step::Attention(k) => (&mut k.name, &mut k.origins),
+        Step::Extern(k) => (&mut k.name, &mut k.origins),
+    };
+    (*name, *list) = (unique, origins);
+}
+
+/// The graph nodes that computing a definition takes, those spliced in included, in order.
+fn collect_origins(defs: &Defs, id: BufId, origins: &mut Vec<String>) {
+    let def = defs.get(id);
+    let template = matches!(def.kind, DefKind::Template(_) | DefKind::Extern { .. });
+    for read in def.reads() {
+        // A template's operands are views, not work of this kernel.
+        if !template && !defs.get(read).realized {
+            collect_origins(defs, read, origins);
+        }
+    }
+    if !origins.contains(&def.origin) && !def.is_view() {
+        origins.push(def.origin.clone());
+    }
+}
+
+/// Makes the buffers of everything that a step reads or writes, and of inputs and constants.
+fn buffers(defs: &Defs, graph: &Graph, program: &mut Program) -> FxHashMap<BufId, BufId> {
+    let mut used: FxHashSet<BufId> = FxHashSet::default();
+    for step in program.init.iter().chain(&program.steps) {
+        let (reads, writes) = step.accesses();
+        used.extend(reads.into_iter().chain(writes));
+    }
+    let mut map = FxHashMap::default();
+    for node in graph.order.iter().map(|id| &graph.nodes[*id]) {
+        let (NodeKind::Placeholder { name, .. }, Some(v)) = (&node.kind, node.outputs.first()) else {
+            continue;
+        };
+        let Some(def) = defs.list[BufId(v.0)].as_ref() else { continue };
+        let constant = matches!(def.kind, DefKind::Constant);
+        // A constant that nothing reads need not be bound; inputs keep their places.
+        if constant && !used.contains(&BufId(v.0)) {
+            continue;
+        }
+        let storage = if constant {
+            Storage::Constant(program.constants.len() as u32)
+        } else {
+            Storage::Input(program.inputs.len() as u32)
+        };
+        let buf = program.buffers.push(buffer(def, storage));
+        map.insert(BufId(v.0), buf);
+        let name = name.clone();
+        if constant {
+            program.constants.push(Const { name, buf })
+        } else {
+            program.inputs.push(InputSpec { name, buf })
+        }
+    }
+    for &id in &defs.order {
+        let def = defs.get(id);
+        if map.contains_key(&id) || !used.contains(&id) {
+            continue;
+        }
+        let storage = match def {
+            d if d.output => Storage::Output,
+            d if d.constant => Storage::Persistent,
+            _ => Storage::Arena,
+        };
+        map.insert(id, program.buffers.push(buffer(def, storage)));
+    }
+    map
+}
+
+fn buffer(def: &Def, storage: Storage) -> Buffer {
+    Buffer {
+        name: def.name.clone(),
+        dtype: def.dtype,
+        sizes: def.sizes.clone(),
+        strides: def.strides.clone(),
+        offset: SymExpr::ZERO,
+        storage,
+    }
+}
+
+fn outputs(defs: &Defs, graph: &Graph, map: &FxHashMap<BufId, BufId>) -> Vec<OutputSpec> {
+    let values =
+        graph.outputs.iter().filter_map(|o| if let fx_ir::Arg::Value(v) = o.arg { Some(v) } else { None });
+    let spec = |(id, v): (&BufId, fx_ir::ValueId)| {
+        let def = defs.get(*id);
+        // Every output is stored by some step, so it has a buffer.
+        let buf = map.get(id).copied().unwrap_or_else(|| BufId::from_index(usize::MAX));
+        OutputSpec {
+            name: graph.values[v].name.clone(),
+            buf,
+            sizes: def.sizes.clone(),
+            strides: def.strides.clone(),
+            offset: SymExpr::ZERO,
+        }
+    };
+    defs.outputs.iter().zip(values).map(spec).collect()
+}
+
+fn rename(step: &mut Step, map: &FxHashMap<BufId, BufId>) {
+    let new = |buf: &mut BufId| *buf = map.get(buf).copied().unwrap_or(*buf);
+    let insts = |list: &mut Vec<Inst>| {
+        for inst in list {
+            if let InstKind::Load { buf, .. } | InstKind::Store { buf, .. } = &mut inst.kind {
+                new(buf);
+            }
+        }
+    };
+    match step {
+        Step::Loop(k) => k.stages.iter_mut().for_each(|s| insts(&mut s.insts)),
+        Step::Matmul(k) => {
+            new(&mut k.a.buf);
+            new(&mut k.b.buf);
+            insts(&mut k.epilogue.insts);
+        }
+        Step::Conv(k) => {
+            new(&mut k.input.buf);
+            new(&mut k.weight.buf);
+            insts(&mut k.epilogue.insts);
+        }
+        Step::Attention(k) => {
+            [&mut k.q, &mut k.k, &mut k.v].into_iter().chain(&mut k.mask).for_each(|o| new(&mut o.buf));
+            insts(&mut k.epilogue.insts);
+        }
+        Step::Extern(k) => k.inputs.iter_mut().chain(&mut k.outputs).for_each(|o| new(&mut o.buf)),
+    }
+}

@@ -1,0 +1,142 @@
+//! Writes definitions into a body: what has no memory is computed where it is read, by splicing its recorded body with
+//! its loop variables replaced by the reader's index.
+
+use ir_core::{Atom, Bounds, DType, Scalar, Shape, SymExpr};
+use kernel_ir::{BodyBuilder, BufId, Inst, InstKind, ScalarOp, Val};
+use rustc_hash::FxHashMap;
+
+use crate::defs::{DefKind, Defs};
+
+/// Gives the value of a definition at a point without memory, where there is a way (forwarding, an accumulator).
+pub(crate) type Forward<'a> = &'a mut dyn FnMut(&mut BodyBuilder, BufId, &[SymExpr]) -> Option<Val>;
+
+/// A body under construction.
+pub(crate) struct Inliner<'a> {
+    defs: &'a Defs,
+    bounds: &'a dyn Bounds,
+    memo: FxHashMap<(BufId, Shape, Option<Val>), Val>,
+}
+
+impl<'a> Inliner<'a> {
+    /// `bounds` knows the extents of the loop variables that will occur.
+    pub(crate) fn new(defs: &'a Defs, bounds: &'a dyn Bounds) -> Inliner<'a> {
+        Inliner { defs, bounds, memo: FxHashMap::default() }
+    }
+
+    /// The element of `def` at `index`, zero where `mask` is false.
+    pub(crate) fn element(
+        &mut self,
+        b: &mut BodyBuilder,
+        forward: Forward<'_>,
+        def: BufId,
+        index: Shape,
+        mask: Option<Val>,
+    ) -> Val {
+        if let Some(v) = forward(b, def, &index) {
+            return masked(b, v, mask);
+        }
+        let d = self.defs.get(def);
+        if d.realized {
+            return b.push(d.dtype, InstKind::Load { buf: def, index, mask });
+        }
+        let key = (def, index, mask);
+        if let Some(&v) = self.memo.get(&key) {
+            return v;
+        }
+        // Only loops lack memory: everything else is realized.
+        let DefKind::Loop { insts, value } = &d.kind else {
+            return b.constant(Scalar::zero(d.dtype), d.dtype);
+        };
+        let vals = self.body(b, forward, insts, &key.1, mask);
+        let v = convert(b, vals[value.0 as usize], d.dtype);
+        let v = masked(b, v, mask);
+        self.memo.insert(key, v);
+        v
+    }
+
+    /// Splices a body with loop variable `d` replaced by `at[d]`; gives the new value of every instruction.
+    pub(crate) fn body(
+        &mut self,
+        b: &mut BodyBuilder,
+        forward: Forward<'_>,
+        insts: &[Inst],
+        at: &[SymExpr],
+        mask: Option<Val>,
+    ) -> Vec<Val> {
+        let mut vals: Vec<Val> = Vec::with_capacity(insts.len());
+        for inst in insts {
+            let v = match &inst.kind {
+                InstKind::Load { buf, index, mask: own } => {
+                    let index = self.index(b, index, at, &vals);
+                    let own = own.map(|m| vals[m.0 as usize]);
+                    let mask = both(b, own, mask);
+                    self.element(b, forward, *buf, index, mask)
+                }
+                InstKind::Index(e) => {
+                    let e = self.expr(b, e, at, &vals);
+                    b.index(e)
+                }
+                InstKind::Const(s) => b.constant(*s, inst.dtype),
+                InstKind::Op { op, args } => {
+                    let args: Vec<Val> = args.iter().map(|a| vals[a.0 as usize]).collect();
+                    b.op(*op, &args)
+                }
+                InstKind::Cast(v) => convert(b, vals[v.0 as usize], inst.dtype),
+                InstKind::Bitcast(v) => b.push(inst.dtype, InstKind::Bitcast(vals[v.0 as usize])),
+                // Recorded bodies hold nothing else: stores, reductions and scans are made when kernels are.
+                other => b.push(inst.dtype, other.clone()),
+            };
+            vals.push(v);
+        }
+        vals
+    }
+
+    /// An index with loop variables and values replaced, simplified.
+    pub(crate) fn index(&self, b: &BodyBuilder, index: &[SymExpr], at: &[SymExpr], vals: &[Val]) -> Shape {
+        index.iter().map(|e| self.expr(b, e, at, vals)).collect()
+    }
+
+    fn expr(&self, b: &BodyBuilder, e: &SymExpr, at: &[SymExpr], vals: &[Val]) -> SymExpr {
+        let replaced = e.subst(&|a| match a {
+            Atom::Loop(d) => at.get(*d as usize).cloned(),
+            Atom::Value(v) => Some(b.as_index(vals[*v as usize])),
+            _ => None,
+        });
+        replaced.simplify(self.bounds)
+    }
+}
+
+fn both(b: &mut BodyBuilder, x: Option<Val>, y: Option<Val>) -> Option<Val> {
+    match (x, y) {
+        (Some(x), Some(y)) if x == y => Some(x),
+        (Some(x), Some(y)) => Some(b.op(ScalarOp::And, &[x, y])),
+        (one, None) | (None, one) => one,
+    }
+}
+
+fn masked(b: &mut BodyBuilder, v: Val, mask: Option<Val>) -> Val {
+    let Some(mask) = mask else { return v };
+    let dtype = b.dtype(v);
+    // Operators take no 16-bit floats: select in f32.
+    let wide = convert(b, v, dtype.compute());
+    let zero = b.constant(Scalar::zero(dtype), dtype.compute());
+    let v = b.select(mask, wide, zero);
+    convert(b, v, dtype)
+}
+
+/// A conversion; one to a 16-bit float and back is none, as values stay in `f32` within a kernel.
+pub(crate) fn convert(b: &mut BodyBuilder, v: Val, to: DType) -> Val {
+    if let InstKind::Cast(from) = b.insts()[v.0 as usize].kind
+        && matches!(b.dtype(v), DType::F16 | DType::BF16)
+        && b.dtype(from) == to
+        && to == DType::F32
+    {
+        return from;
+    }
+    b.cast(v, to)
+}
+
+/// Never forwards.
+pub(crate) fn no_forward(_: &mut BodyBuilder, _: BufId, _: &[SymExpr]) -> Option<Val> {
+    None
+}

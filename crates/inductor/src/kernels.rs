@@ -1,0 +1,354 @@
+//! One group as a kernel: stages are laid out, bodies spliced, values forwarded in registers or through memory.
+
+use ir_core::{DType, Shape, SymExpr};
+use kernel_ir::{
+    AccId, BodyBuilder, BufId, Epilogue, InstKind, LoopBounds, LoopKernel, ReduceOp, Stage, StoreMode, Val,
+};
+use rustc_hash::FxHashMap;
+
+use crate::affine::{self, SymBounds};
+use crate::defs::{DefKind, Defs};
+use crate::inline::{Inliner, convert};
+use crate::realize::step;
+use crate::schedule::{Group, Member, Schedule, renamed};
+
+/// Where a member's value is while its kernel is built.
+#[derive(Clone)]
+enum Place {
+    /// In a register of the stage, at the member's own point.
+    Value(usize, Val),
+    /// In an accumulator, complete after the stage.
+    Acc(usize, AccId, DType),
+}
+
+struct StageBuilder<'a> {
+    inner: Shape,
+    extents: Shape,
+    b: BodyBuilder,
+    symbols: SymBounds<'a>,
+}
+
+/// A loop group as a kernel; bodies name definitions.
+pub(crate) fn loop_kernel(defs: &Defs, s: &Schedule, group: &Group) -> LoopKernel {
+    let group = &ordered(defs, s, group);
+    let mut kernel = LoopKernel {
+        name: String::new(),
+        origins: Vec::new(),
+        outer: group.outer.clone(),
+        accs: Vec::new(),
+        stages: Vec::new(),
+    };
+    let mut stages: Vec<StageBuilder<'_>> = Vec::new();
+    let mut places: FxHashMap<BufId, Place> = FxHashMap::default();
+    let mut stored: Vec<BufId> =
+        group.members.iter().map(|m| m.def).filter(|d| s.leaves_group(defs, *d)).collect();
+    for member in &group.members {
+        let at = stage_for(defs, s, group, member, &places, &mut stages, &mut stored);
+        let place = emit_member(defs, group, member, at, &mut stages, &places, &mut kernel);
+        places.insert(member.def, place);
+    }
+    store_members(defs, group, &mut stages, &places, &stored);
+    kernel.stages =
+        stages.into_iter().map(|st| Stage { inner: st.inner, insts: prune(st.b.finish()) }).collect();
+    kernel.stages.retain(|st| !st.insts.is_empty());
+    kernel
+}
+
+/// The first stage that comes late enough and has the member's inner domain; a new one where there is none.
+fn stage_for<'a>(
+    defs: &'a Defs,
+    s: &Schedule,
+    group: &Group,
+    member: &Member,
+    places: &FxHashMap<BufId, Place>,
+    stages: &mut Vec<StageBuilder<'a>>,
+    stored: &mut Vec<BufId>,
+) -> usize {
+    let mut earliest = 0;
+    for (buf, index) in &s.loads[&member.def] {
+        let Some(source) = group.members.iter().find(|m| m.def == *buf) else { continue };
+        match &places[buf] {
+            Place::Acc(stage, ..) => earliest = earliest.max(stage + 1),
+            Place::Value(stage, _) => {
+                let forwarded = source.inner == member.inner && reads_own_point(source, member, index);
+                earliest = earliest.max(if forwarded { *stage } else { stage + 1 });
+            }
+        }
+    }
+    let found = (earliest..stages.len()).find(|&n| stages[n].inner == member.inner);
+    let at = found.unwrap_or_else(|| {
+        let extents = group.outer.iter().chain(&member.inner).cloned().collect();
+        stages.push(StageBuilder {
+            inner: member.inner.clone(),
+            extents,
+            b: BodyBuilder::new(),
+            symbols: SymBounds(defs),
+        });
+        stages.len() - 1
+    });
+    // What an earlier stage computed is read from memory.
+    for (buf, _) in &s.loads[&member.def] {
+        if let Some(Place::Value(stage, _)) = places.get(buf)
+            && (*stage != at || !reads_all_own_point(s, group, member, *buf))
+            && !stored.contains(buf)
+        {
+            stored.push(*buf);
+        }
+    }
+    at
+}
+
+fn reads_all_own_point(s: &Schedule, group: &Group, member: &Member, buf: BufId) -> bool {
+    let source = group.members.iter().find(|m| m.def == buf);
+    source.is_some_and(|source| {
+        s.loads[&member.def]
+            .iter()
+            .filter(|(b, _)| *b == buf)
+            .all(|(_, index)| reads_own_point(source, member, index))
+    })
+}
+
+/// Whether `member` reads `source` at the point where it stands itself.
+fn reads_own_point(source: &Member, member: &Member, index: &[SymExpr]) -> bool {
+    index.iter().zip(&source.map).all(|(e, at)| substituted(e, &member.map) == *at)
+}
+
+fn substituted(e: &SymExpr, map: &[SymExpr]) -> SymExpr {
+    e.subst(&|a| if let ir_core::Atom::Loop(d) = a { map.get(*d as usize).cloned() } else { None })
+}
+
+fn emit_member(
+    defs: &Defs,
+    group: &Group,
+    member: &Member,
+    at: usize,
+    stages: &mut [StageBuilder<'_>],
+    places: &FxHashMap<BufId, Place>,
+    kernel: &mut LoopKernel,
+) -> Place {
+    let def = defs.get(member.def);
+    let StageBuilder { b, extents, symbols, .. } = &mut stages[at];
+    let bounds = LoopBounds { extents, symbols };
+    let mut forward = |b: &mut BodyBuilder, buf: BufId, index: &[SymExpr]| match places.get(&buf)? {
+        Place::Acc(stage, acc, dtype) if *stage < at => {
+            let v = b.acc(*acc, *dtype);
+            Some(convert(b, v, defs.get(buf).dtype))
+        }
+        Place::Value(stage, v) if *stage == at => {
+            let source = group.members.iter().find(|m| m.def == buf)?;
+            index.iter().zip(&source.map).all(|(e, at)| e == at).then_some(*v)
+        }
+        _ => None,
+    };
+    let mut inliner = Inliner::new(defs, &bounds);
+    let vals = inliner.body(b, &mut forward, def.insts(), &member.map, None);
+    match &def.kind {
+        DefKind::Reduce { value, op, .. } => {
+            let value = vals[value.0 as usize];
+            let dtype = b.dtype(value);
+            let positional = matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin);
+            let position =
+                positional.then(|| b.index(member.map.get(def.sizes.len()).cloned().unwrap_or_default()));
+            let acc = kernel.add_acc(*op, dtype);
+            b.reduce(acc, value, position);
+            Place::Acc(at, acc, if positional { DType::I64 } else { dtype })
+        }
+        DefKind::Scan { value, op, .. } => {
+            let v = b.scan(*op, vals[value.0 as usize]);
+            Place::Value(at, convert(b, v, def.dtype))
+        }
+        DefKind::Loop { value, .. } => Place::Value(at, convert(b, vals[value.0 as usize], def.dtype)),
+        // Other kinds are no members of loop groups.
+        _ => Place::Value(at, Val(0)),
+    }
+}
+
+fn store_members<'a>(
+    defs: &'a Defs,
+    group: &Group,
+    stages: &mut Vec<StageBuilder<'a>>,
+    places: &FxHashMap<BufId, Place>,
+    stored: &[BufId],
+) {
+    for member in group.members.iter().filter(|m| stored.contains(&m.def)) {
+        let def = defs.get(member.def);
+        let index: Shape = member.map[..def.sizes.len()].iter().cloned().collect();
+        match &places[&member.def] {
+            Place::Value(stage, v) => stages[*stage].b.store(member.def, index, *v, StoreMode::Write),
+            Place::Acc(stage, acc, dtype) => {
+                let found = (stage + 1..stages.len()).find(|&n| stages[n].inner.is_empty());
+                let at = found.unwrap_or_else(|| {
+                    let symbols = SymBounds(defs);
+                    stages.push(StageBuilder {
+                        inner: Shape::new(),
+                        extents: group.outer.clone(),
+                        b: BodyBuilder::new(),
+                        symbols,
+                    });
+                    stages.len() - 1
+                });
+                let b = &mut stages[at].b;
+                let v = b.acc(*acc, *dtype);
+                let v = convert(b, v, def.dtype);
+                b.store(member.def, index, v, StoreMode::Write);
+            }
+        }
+    }
+}
+
+/// The body of a template's epilogue: the members behind the template, at its points.
+pub(crate) fn epilogue(defs: &Defs, s: &Schedule, group: &Group, template: BufId, acc: DType) -> Epilogue {
+    let mut b = BodyBuilder::new();
+    let symbols = SymBounds(defs);
+    let bounds = LoopBounds { extents: &group.outer, symbols: &symbols };
+    let raw = b.push(acc, InstKind::Template);
+    let mut values: FxHashMap<BufId, Val> = FxHashMap::default();
+    values.insert(template, convert(&mut b, raw, defs.get(template).dtype));
+    for member in &group.members[1..] {
+        let def = defs.get(member.def);
+        let DefKind::Loop { insts, value } = &def.kind else { continue };
+        let mut forward = |_: &mut BodyBuilder, buf: BufId, _: &[SymExpr]| values.get(&buf).copied();
+        let vals = Inliner::new(defs, &bounds).body(&mut b, &mut forward, insts, &member.map, None);
+        values.insert(member.def, convert(&mut b, vals[value.0 as usize], def.dtype));
+    }
+    for member in &group.members {
+        if s.leaves_group(defs, member.def) {
+            let index = member.map[..defs.get(member.def).sizes.len()].iter().cloned().collect();
+            b.store(member.def, index, values[&member.def], StoreMode::Write);
+        }
+    }
+    Epilogue { ranges: group.outer.clone(), insts: prune(b.finish()) }
+}
+
+/// A scatter: a kernel that copies the base and one that combines the values in.
+pub(crate) fn scatter_kernels(defs: &Defs, id: BufId) -> Vec<LoopKernel> {
+    let def = defs.get(id);
+    let DefKind::Scatter { base, ranges, insts, index, value, mode } = &def.kind else { return Vec::new() };
+    let symbols = SymBounds(defs);
+    let kernel = |outer: &Shape, b: BodyBuilder| LoopKernel {
+        name: String::new(),
+        origins: Vec::new(),
+        outer: outer.clone(),
+        accs: Vec::new(),
+        stages: vec![Stage { inner: Shape::new(), insts: prune(b.finish()) }],
+    };
+    let at = |n: usize| -> Shape { (0..n as u32).map(SymExpr::loop_var).collect() };
+    let mut copy = BodyBuilder::new();
+    let bounds = LoopBounds { extents: &def.sizes, symbols: &symbols };
+    let v = Inliner::new(defs, &bounds).element(
+        &mut copy,
+        &mut crate::inline::no_forward,
+        *base,
+        at(def.sizes.len()),
+        None,
+    );
+    copy.store(id, at(def.sizes.len()), v, StoreMode::Write);
+    let mut b = BodyBuilder::new();
+    let bounds = LoopBounds { extents: ranges, symbols: &symbols };
+    let mut inliner = Inliner::new(defs, &bounds);
+    let vals = inliner.body(&mut b, &mut crate::inline::no_forward, insts, &at(ranges.len()), None);
+    let index = inliner.index(&b, index, &at(ranges.len()), &vals);
+    let v = convert(&mut b, vals[value.0 as usize], def.dtype);
+    b.store(id, index, v, *mode);
+    vec![kernel(&def.sizes, copy), kernel(ranges, b)]
+}
+
+/// The group with its outer loops in the order of memory: the last one steps least.
+fn ordered(defs: &Defs, s: &Schedule, group: &Group) -> Group {
+    let outer = group.outer.len();
+    let most_inner = group.members.iter().map(|m| m.inner.len()).max().unwrap_or(0);
+    let mut steps: Vec<(i64, i64)> = vec![(0, 0); outer + most_inner];
+    for member in &group.members {
+        let def = defs.get(member.def);
+        let own: Shape = member.map[..def.sizes.len()].iter().cloned().collect();
+        let loads = s.loads[&member.def]
+            .iter()
+            .map(|(buf, index)| (*buf, index.iter().map(|e| substituted(e, &member.map)).collect::<Shape>()));
+        for (buf, index) in loads.chain([(member.def, own)]) {
+            let target = defs.get(buf);
+            let address = affine::address(&index, &target.strides);
+            let numel = defs.numel_hint(&target.sizes);
+            for (v, slot) in steps.iter_mut().enumerate() {
+                if let Some(step) = step(defs, &address, v as u32)
+                    && step != 0
+                    && numel > slot.0
+                {
+                    *slot = (numel, step.abs());
+                }
+            }
+        }
+    }
+    let by_step = |range: std::ops::Range<usize>| {
+        let mut vars: Vec<u32> = range.map(|v| v as u32).collect();
+        vars.sort_by_key(|&v| std::cmp::Reverse(steps[v as usize].1));
+        vars
+    };
+    let order: Vec<u32> = by_step(0..outer).into_iter().chain(by_step(outer..outer + most_inner)).collect();
+    let pick = |from: &Shape, vars: &[u32], base: usize| -> Shape {
+        vars.iter().map(|v| from[*v as usize - base].clone()).collect()
+    };
+    let mut group = group.clone();
+    group.outer = pick(&group.outer, &order[..outer], 0);
+    let full = most_inner;
+    for member in &mut group.members {
+        // Inner loops are reordered only where a member has all of them, so that equal domains stay equal.
+        let order: Vec<u32> = if member.inner.len() == full {
+            order.clone()
+        } else {
+            order[..outer].iter().copied().chain(outer as u32..(outer + member.inner.len()) as u32).collect()
+        };
+        member.inner = pick(&member.inner, &order[outer..], outer);
+        member.map = member.map.iter().map(|e| renamed(e, &order)).collect();
+    }
+    group
+}
+
+/// Drops instructions that nothing uses.
+fn prune(insts: Vec<kernel_ir::Inst>) -> Vec<kernel_ir::Inst> {
+    let mut live = vec![false; insts.len()];
+    for n in (0..insts.len()).rev() {
+        if insts[n].kind.has_effect() || live[n] {
+            live[n] = true;
+            insts[n].kind.for_each_val(&mut |v| live[v.0 as usize] = true);
+        }
+    }
+    let mut number: Vec<Val> = Vec::with_capacity(insts.len());
+    let mut kept: Vec<kernel_ir::Inst> = Vec::new();
+    for (n, inst) in insts.into_iter().enumerate() {
+        number.push(Val(kept.len() as u32));
+        if live[n] {
+            kept.push(renumbered(inst, &number));
+        }
+    }
+    kept
+}
+
+fn renumbered(mut inst: kernel_ir::Inst, number: &[Val]) -> kernel_ir::Inst {
+    let new = |v: &Val| number[v.0 as usize];
+    let expr = |e: &SymExpr| {
+        e.subst(&|a| match a {
+            ir_core::Atom::Value(v) => Some(SymExpr::value(number[*v as usize].0)),
+            _ => None,
+        })
+    };
+    match &mut inst.kind {
+        InstKind::Const(_) | InstKind::Acc(_) | InstKind::Template => {}
+        InstKind::Index(e) => *e = expr(e),
+        InstKind::Load { index, mask, .. } => {
+            index.iter_mut().for_each(|e| *e = expr(e));
+            *mask = mask.as_ref().map(new);
+        }
+        InstKind::Store { index, value, mask, .. } => {
+            index.iter_mut().for_each(|e| *e = expr(e));
+            *value = new(value);
+            *mask = mask.as_ref().map(new);
+        }
+        InstKind::Op { args, .. } => args.iter_mut().for_each(|v| *v = new(v)),
+        InstKind::Cast(v) | InstKind::Bitcast(v) | InstKind::Scan { value: v, .. } => *v = new(v),
+        InstKind::Reduce { value, position, .. } => {
+            *value = new(value);
+            *position = position.as_ref().map(new);
+        }
+    }
+    inst
+}

@@ -1,0 +1,295 @@
+//! From prims to definitions: runs every lowering rule once and records what it does.
+
+use fx_ir::{Arg, Graph, InputKind, NodeId, NodeKind, OutputKind, ValueId, ValueType};
+use ir_core::{EntityId, Shape, SymExpr, contiguous_strides};
+use kernel_ir::{BodyBuilder, BufId, ReduceOp, SymbolDecl};
+use prims::{Call, Kind, LoopCx, Lower, LowerCall, OpError};
+
+use crate::defs::{Def, DefKind, Defs};
+use crate::{InductorError, Options, Problem};
+
+/// Definitions of every tensor value of `graph`.
+pub fn lower(graph: &Graph, options: &Options) -> Result<Defs, InductorError> {
+    let symbols = graph.symbols.values().map(|s| SymbolDecl {
+        name: s.name.clone(),
+        min: s.min,
+        max: s.max,
+        hint: s.hint,
+    });
+    let mut defs = Defs {
+        list: graph.values.ids().map(|_| None).collect(),
+        order: Vec::new(),
+        symbols: symbols.collect(),
+        outputs: Vec::new(),
+    };
+    let mut problems = Vec::new();
+    for (id, node) in graph.iter() {
+        let result = match &node.kind {
+            NodeKind::Placeholder { kind, name } => placeholder(graph, id, *kind, name, &mut defs),
+            NodeKind::Call { target, args } => call(graph, id, target, args, &mut defs),
+        };
+        problems.extend(result.err());
+    }
+    if problems.is_empty() {
+        outputs(graph, options, &mut defs, &mut problems);
+    }
+    if problems.is_empty() { Ok(defs) } else { Err(InductorError { problems }) }
+}
+
+fn placeholder(
+    graph: &Graph,
+    id: NodeId,
+    kind: InputKind,
+    name: &str,
+    defs: &mut Defs,
+) -> Result<(), Problem> {
+    let Some(&v) = graph.nodes[id].outputs.first() else { return Ok(()) };
+    let Some(meta) = graph.meta(v) else { return Ok(()) };
+    let mutated = graph.outputs.iter().any(|o| matches!(&o.kind, OutputKind::BufferMutation(n) if n == name));
+    let kind = if kind == InputKind::User || mutated { DefKind::Input } else { DefKind::Constant };
+    let constant = matches!(kind, DefKind::Constant);
+    define(
+        defs,
+        graph,
+        v,
+        Def { realized: true, strides: meta.strides.clone(), constant, ..blank(graph, v, kind) },
+    );
+    Ok(())
+}
+
+/// A definition with nothing decided yet.
+fn blank(graph: &Graph, v: ValueId, kind: DefKind) -> Def {
+    let value = &graph.values[v];
+    let (dtype, sizes) =
+        graph.meta(v).map_or((ir_core::DType::F32, Shape::new()), |m| (m.dtype, m.sizes.clone()));
+    Def {
+        name: value.name.clone(),
+        origin: value.name.clone(),
+        dtype,
+        strides: contiguous_strides(&sizes),
+        sizes,
+        kind,
+        realized: false,
+        constant: false,
+        output: false,
+        users: 0,
+    }
+}
+
+fn define(defs: &mut Defs, _: &Graph, v: ValueId, def: Def) {
+    let id = BufId(v.0);
+    defs.list[id] = Some(def);
+    defs.order.push(id);
+}
+
+fn call(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) -> Result<(), Problem> {
+    let refuse = |e: OpError| Problem::op(graph, id, &e);
+    let Some(op) = prims::lookup(target) else { return Err(refuse(OpError::Unknown(target.into()))) };
+    let Kind::Prim { lower, .. } = &op.def.kind else {
+        return Err(Problem::of(graph, id, "is not a prim: decompose the graph first"));
+    };
+    let outs = &graph.nodes[id].outputs;
+    let cx = LowerCall { call: Call { op, args }, graph, outs };
+    // A value whose operands were refused is not reported again.
+    let mut missing = false;
+    graph.nodes[id].for_each_use(&mut |v| {
+        missing |= matches!(graph.values[v].ty, ValueType::Tensor(_)) && defs.list[BufId(v.0)].is_none();
+    });
+    if missing {
+        return Ok(());
+    }
+    let kinds = record(lower, cx).map_err(refuse)?;
+    for (&v, kind) in outs.iter().zip(kinds) {
+        let mut def = blank(graph, v, kind);
+        if let Some(problem) = refused_dtype(&def) {
+            return Err(Problem::of(graph, id, problem));
+        }
+        def.constant = def.reads().iter().all(|r| defs.get(*r).constant) && !mentions_symbols(&def);
+        define(defs, graph, v, def);
+    }
+    Ok(())
+}
+
+fn refused_dtype(def: &Def) -> Option<String> {
+    let complex = def.dtype.is_complex();
+    complex.then(|| {
+        format!("{} values are not compiled yet; run this model with the backend `eager`", def.dtype)
+    })
+}
+
+/// Whether the size or the body depends on size symbols, so that it cannot be computed before a call.
+fn mentions_symbols(def: &Def) -> bool {
+    let symbolic = |e: &SymExpr| e.any_leaf(|a| matches!(a, ir_core::Atom::Sym(_)));
+    let index_symbolic = |i: &kernel_ir::Inst| match &i.kind {
+        kernel_ir::InstKind::Index(e) => symbolic(e),
+        kernel_ir::InstKind::Load { index, .. } => index.iter().any(symbolic),
+        _ => false,
+    };
+    def.domain().iter().any(symbolic)
+        || def.sizes.iter().any(symbolic)
+        || def.insts().iter().any(index_symbolic)
+}
+
+/// Runs a lowering rule; one kind a result.
+fn record(lower: &Lower, cx: LowerCall<'_>) -> Result<Vec<DefKind>, OpError> {
+    match lower {
+        Lower::Scalar(op) => {
+            let mut lc = LoopCx::new(cx, cx.out(0)?.rank(), 0);
+            let value = scalar(*op, &mut lc)?;
+            Ok(vec![DefKind::Loop { insts: lc.b.finish(), value }])
+        }
+        Lower::Loop(rule) => (0..cx.outs.len())
+            .map(|which| {
+                let mut lc = LoopCx::new(cx, cx.out(which)?.rank(), which);
+                let value = rule(&mut lc)?;
+                let value = lc.b.cast(value, cx.out(which)?.dtype);
+                Ok(DefKind::Loop { insts: lc.b.finish(), value })
+            })
+            .collect(),
+        Lower::Reduce(op) => reduce(*op, cx).map(|k| vec![k]),
+        Lower::Scan(op) => {
+            let rank = cx.out(0)?.rank();
+            let dim = cx.call.dim(cx.call.int("dim")?, rank)?;
+            let mut lc = LoopCx::new(cx, rank, 0);
+            let index = lc.index.clone();
+            let value = lc.load_arg("a", index)?;
+            let value = lc.to_compute(value);
+            let insts = lc.b.finish();
+            // A running combination of one element is the element.
+            Ok(vec![if rank == 0 {
+                DefKind::Loop { insts, value }
+            } else {
+                DefKind::Scan { insts, value, op: *op, dim }
+            }])
+        }
+        Lower::Scatter(rule) => {
+            let mut lc = LoopCx::new(cx, 8, 0);
+            let spec = rule(&mut lc)?;
+            let base = BufId(spec.base.0);
+            let insts = lc.b.finish();
+            Ok(vec![DefKind::Scatter {
+                base,
+                ranges: spec.ranges,
+                insts,
+                index: spec.index,
+                value: spec.value,
+                mode: spec.mode,
+            }])
+        }
+        Lower::Template(rule) => Ok(vec![DefKind::Template(rule(&cx)?)]),
+        Lower::Extern(rule) => {
+            let op = rule(&cx)?;
+            let mut inputs = Vec::new();
+            cx.call.args.iter().for_each(|a| a.for_each_value(&mut |v| inputs.push(BufId(v.0))));
+            let outputs: Vec<BufId> = cx.outs.iter().map(|v| BufId(v.0)).collect();
+            Ok(outputs
+                .iter()
+                .map(|_| DefKind::Extern { op: op.clone(), inputs: inputs.clone(), outputs: outputs.clone() })
+                .collect())
+        }
+        Lower::Unsupported(why) => {
+            Err(cx.call.unsupported(format!("compilation: {why}; run this model with the backend `eager`")))
+        }
+    }
+}
+
+/// Operands in their compute dtype, the operator, the result in the output's dtype.
+fn scalar(op: kernel_ir::ScalarOp, lc: &mut LoopCx<'_>) -> Result<kernel_ir::Val, OpError> {
+    let args = lc.call.call.args;
+    let first_tensor = |skip: usize| {
+        args.iter().skip(skip).find_map(|a| if let Arg::Value(v) = a { Some(*v) } else { None })
+    };
+    let select = op.dtype_rule() == kernel_ir::DTypeRule::Select;
+    let operand = match first_tensor(usize::from(select)) {
+        Some(v) => lc.call.meta_of(v)?.dtype,
+        None => lc.call.out(0)?.dtype,
+    };
+    let mut vals = Vec::with_capacity(args.len());
+    for (n, arg) in args.iter().enumerate() {
+        let dtype = if select && n == 0 { ir_core::DType::Bool } else { operand.compute() };
+        let v = lc.operand(arg, dtype)?;
+        vals.push(lc.b.cast(v, dtype));
+    }
+    let v = lc.b.op(op, &vals);
+    let out = lc.call.out(0)?.dtype;
+    Ok(lc.b.cast(v, out))
+}
+
+fn reduce(op: ReduceOp, cx: LowerCall<'_>) -> Result<DefKind, OpError> {
+    let a = cx.meta("a")?;
+    let mut dims: Vec<usize> =
+        cx.call.ints("dims")?.into_iter().map(|d| cx.call.dim(d, a.rank())).collect::<Result<_, _>>()?;
+    dims.sort_unstable();
+    dims.dedup();
+    dims.retain(|d| *d < a.rank());
+    let kept = a.rank() - dims.len();
+    let (mut next_kept, mut next_inner) = (0u32, kept as u32);
+    let mut index = Shape::new();
+    for d in 0..a.rank() {
+        let counter = if dims.contains(&d) { &mut next_inner } else { &mut next_kept };
+        index.push(SymExpr::loop_var(*counter));
+        *counter += 1;
+    }
+    let mut lc = LoopCx::new(cx, a.rank(), 0);
+    let value = lc.load_arg("a", index)?;
+    let value = lc.to_compute(value);
+    let inner: Shape = dims.iter().map(|&d| a.sizes[d].clone()).collect();
+    let insts = lc.b.finish();
+    if inner.is_empty() && !matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin) {
+        return Ok(DefKind::Loop { insts, value });
+    }
+    Ok(DefKind::Reduce { insts, value, op, inner })
+}
+
+/// Marks outputs and gives them their strides; what cannot be an output itself is copied.
+fn outputs(graph: &Graph, options: &Options, defs: &mut Defs, problems: &mut Vec<Problem>) {
+    for (n, output) in graph.outputs.iter().enumerate() {
+        let Arg::Value(v) = output.arg else { continue };
+        if graph.meta(v).is_none() {
+            problems.push(Problem::of(
+                graph,
+                graph.values[v].def,
+                "returns a number that the program computes; only tensors are compiled",
+            ));
+            continue;
+        }
+        let source = BufId(v.0);
+        let def = defs.get(source);
+        let fixed = matches!(def.kind, DefKind::Input | DefKind::Constant | DefKind::Extern { .. })
+            || def.output
+            || def.constant;
+        let id = if fixed { copy_of(defs, source) } else { source };
+        let strides = options.output_strides.get(n).cloned().flatten();
+        let def = defs.get_mut(id);
+        def.output = true;
+        def.realized = true;
+        if let Some(strides) = strides.filter(|s| s.len() == def.sizes.len()) {
+            def.strides = strides;
+        }
+        defs.outputs.push(id);
+    }
+}
+
+/// A new definition with the same elements.
+fn copy_of(defs: &mut Defs, source: BufId) -> BufId {
+    let from = defs.get(source);
+    let mut b = BodyBuilder::new();
+    let index = (0..from.sizes.len() as u32).map(SymExpr::loop_var).collect();
+    let value = b.load(source, from.dtype, index);
+    let def = Def {
+        name: format!("{}_copy", from.name),
+        origin: from.origin.clone(),
+        dtype: from.dtype,
+        sizes: from.sizes.clone(),
+        strides: contiguous_strides(&from.sizes),
+        kind: DefKind::Loop { insts: b.finish(), value },
+        realized: true,
+        constant: false,
+        output: false,
+        users: 0,
+    };
+    let id = BufId::from_index(defs.list.len());
+    defs.list.push(Some(def));
+    defs.order.push(id);
+    id
+}

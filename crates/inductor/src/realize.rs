@@ -1,0 +1,195 @@
+//! Decides which values get memory, and how that memory is laid out.
+//!
+//! A value without memory is computed again wherever it is read. So memory goes to what is expensive and read more
+//! than once, to what templates read in no strided way, and to reductions and templates themselves.
+
+use ir_core::{Arena, Atom, Shape, SymExpr};
+use kernel_ir::{BodyBuilder, BufId, InstKind, LoopBounds};
+use prims::TemplateSpec;
+
+use crate::affine::{self, SymBounds};
+use crate::defs::{Def, DefKind, Defs, template_operands};
+use crate::inline::{Inliner, no_forward};
+
+/// A body longer than this is cut: compile time grows with it and registers run out.
+const MAX_INLINED: u32 = 160;
+/// A value read more than once is computed again only where that takes at most this many instructions.
+const MAX_RECOMPUTED: u32 = 12;
+
+/// What is known of computing one element of a value where it is read.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    /// Instructions, operands without memory included.
+    insts: u32,
+    /// Loads of as many elements as the value has.
+    full_loads: u32,
+    /// Holds an operator of tens of cycles.
+    heavy: bool,
+    /// Reads the result of a template, whose epilogue it could be.
+    from_template: bool,
+}
+
+/// Sets `realized`, `strides` and `users` of every definition.
+pub fn realize(defs: &mut Defs) {
+    let consumers = consumers(defs);
+    let mut costs: Arena<BufId, Cost> = defs.list.ids().map(|_| Cost::default()).collect();
+    for id in defs.order.clone() {
+        let def = defs.get(id);
+        match &def.kind {
+            DefKind::Input | DefKind::Constant => continue,
+            DefKind::Loop { .. } => {
+                costs[id] = cost(defs, id, &costs);
+                let wanted = def.realized || wants_memory(defs, id, &consumers[id], &costs);
+                defs.get_mut(id).realized = wanted;
+            }
+            DefKind::Template(spec) => {
+                let operands = template_operands(spec);
+                realize_operands(defs, &operands);
+                defs.get_mut(id).realized = true;
+            }
+            DefKind::Extern { inputs, .. } => {
+                let inputs = inputs.clone();
+                realize_operands(defs, &inputs);
+                defs.get_mut(id).realized = true;
+            }
+            _ => defs.get_mut(id).realized = true,
+        }
+        if defs.get(id).realized && !defs.get(id).output {
+            let strides = layout(defs, id);
+            defs.get_mut(id).strides = strides;
+        }
+    }
+}
+
+fn consumers(defs: &mut Defs) -> Arena<BufId, Vec<BufId>> {
+    let mut consumers: Arena<BufId, Vec<BufId>> = defs.list.ids().map(|_| Vec::new()).collect();
+    for &id in &defs.order {
+        for read in defs.get(id).reads() {
+            consumers[read].push(id);
+        }
+    }
+    for id in defs.order.clone() {
+        let users = consumers[id].len() as u32 + u32::from(defs.get(id).output);
+        defs.get_mut(id).users = users;
+    }
+    consumers
+}
+
+/// Gives memory to operands that are no strided views.
+fn realize_operands(defs: &mut Defs, operands: &[BufId]) {
+    for &v in operands {
+        if affine::operand(defs, v).is_none() {
+            let strides = ir_core::contiguous_strides(&defs.get(v).sizes);
+            let def = defs.get_mut(v);
+            (def.realized, def.strides) = (true, strides);
+        }
+    }
+}
+
+fn cost(defs: &Defs, id: BufId, costs: &Arena<BufId, Cost>) -> Cost {
+    let def = defs.get(id);
+    let numel = defs.numel_hint(&def.sizes);
+    let mut total = Cost { insts: def.insts().len() as u32, heavy: def.is_heavy(), ..Cost::default() };
+    for read in def.reads() {
+        let source = defs.get(read);
+        if source.realized {
+            total.full_loads += u32::from(defs.numel_hint(&source.sizes) >= numel);
+            total.from_template |= matches!(source.kind, DefKind::Template(_));
+        } else {
+            let inner = costs[read];
+            total.insts += inner.insts;
+            total.full_loads += inner.full_loads;
+            total.heavy |= inner.heavy;
+            total.from_template |= inner.from_template;
+        }
+    }
+    total
+}
+
+fn wants_memory(defs: &Defs, id: BufId, consumers: &[BufId], costs: &Arena<BufId, Cost>) -> bool {
+    let (def, cost) = (defs.get(id), costs[id]);
+    if consumers.is_empty() || def.as_fill().is_some() || def.is_view() {
+        return false;
+    }
+    if cost.insts > MAX_INLINED {
+        return true;
+    }
+    // Computed once when the constants are bound, instead of at every call.
+    let has_loads = !def.reads().is_empty();
+    if def.constant && (has_loads || cost.heavy) && consumers.iter().any(|c| !defs.get(*c).constant) {
+        return true;
+    }
+    let numel = defs.numel_hint(&def.sizes);
+    let read_often = consumers.iter().any(|c| defs.numel_hint(&defs.get(*c).domain()) > numel);
+    if cost.heavy && read_often {
+        return true;
+    }
+    consumers.len() > 1
+        && (cost.heavy || cost.full_loads > 1 || cost.from_template || cost.insts > MAX_RECOMPUTED)
+}
+
+/// Strides for a value's memory: dense, dimensions in the order in which its largest source has them; convolutions
+/// channels-last; attention with the heads inside the positions, as what follows reads it.
+fn layout(defs: &Defs, id: BufId) -> Shape {
+    let def = defs.get(id);
+    let rank = def.sizes.len();
+    let order: Vec<usize> = match &def.kind {
+        DefKind::Template(TemplateSpec::Conv { .. }) if rank >= 3 => {
+            [0].into_iter().chain(2..rank).chain([1]).collect()
+        }
+        DefKind::Template(TemplateSpec::Attention { .. }) if rank == 4 => vec![0, 2, 1, 3],
+        DefKind::Loop { .. } | DefKind::Reduce { .. } | DefKind::Scan { .. } => {
+            source_order(defs, def).unwrap_or_else(|| (0..rank).collect())
+        }
+        _ => (0..rank).collect(),
+    };
+    dense(&def.sizes, &order)
+}
+
+/// Dense strides with the dimensions in `order`, outermost first.
+pub(crate) fn dense(sizes: &[SymExpr], order: &[usize]) -> Shape {
+    let permuted: Shape = order.iter().map(|&d| sizes[d].clone()).collect();
+    let mut strides: Shape = sizes.iter().map(|_| SymExpr::ONE).collect();
+    for (stride, &d) in ir_core::contiguous_strides(&permuted).into_iter().zip(order) {
+        strides[d] = stride;
+    }
+    strides
+}
+
+/// The order of the dimensions in the largest operand, where that is strided in every one of them.
+fn source_order(defs: &Defs, def: &Def) -> Option<Vec<usize>> {
+    let rank = def.sizes.len();
+    if rank < 2 {
+        return None;
+    }
+    let symbols = SymBounds(defs);
+    let domain = def.domain();
+    let bounds = LoopBounds { extents: &domain, symbols: &symbols };
+    let at: Shape = (0..domain.len() as u32).map(SymExpr::loop_var).collect();
+    let mut b = BodyBuilder::new();
+    Inliner::new(defs, &bounds).body(&mut b, &mut no_forward, def.insts(), &at, None);
+    let mut best: Option<(i64, Vec<i64>)> = None;
+    for inst in b.insts() {
+        let InstKind::Load { buf, index, .. } = &inst.kind else { continue };
+        let source = defs.get(*buf);
+        let whole = affine::address(index, &source.strides).simplify(&bounds);
+        let steps: Option<Vec<i64>> = (0..rank as u32).map(|d| step(defs, &whole, d)).collect();
+        let Some(steps) = steps else { continue };
+        let covers = steps.iter().zip(&def.sizes).all(|(s, size)| *s != 0 || *size == SymExpr::ONE);
+        let numel = defs.numel_hint(&source.sizes);
+        if covers && best.as_ref().is_none_or(|(n, _)| numel > *n) {
+            best = Some((numel, steps));
+        }
+    }
+    let (_, steps) = best?;
+    let mut order: Vec<usize> = (0..rank).collect();
+    // Dimensions of size 1 keep their place among the others.
+    order.sort_by_key(|&d| if def.sizes[d] == SymExpr::ONE { 0 } else { -steps[d].abs() });
+    Some(order)
+}
+
+/// How far one step of loop variable `d` goes in memory, at the symbols' hints.
+pub(crate) fn step(defs: &Defs, address: &SymExpr, d: u32) -> Option<i64> {
+    let (coef, _) = address.affine_in(&Atom::Loop(d))?;
+    Some(defs.hint(&coef))
+}

@@ -1,0 +1,383 @@
+//! Fuses definitions into groups, one kernel each.
+//!
+//! Definitions are taken in order; each may join the group of the latest thing it reads (so no cycle can arise), else
+//! it starts a group. A loop group has an *outer* domain whose points are independent; a member runs over it and, at
+//! each point, over an inner domain of its own. A member may read another one at the same outer point only: then the
+//! earlier stage is complete when the later one begins.
+
+use ir_core::{Atom, Shape, SymExpr};
+use kernel_ir::{BodyBuilder, BufId, InstKind, LoopBounds};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::affine::{self, SymBounds};
+use crate::defs::{DefKind, Defs, template_operands};
+use crate::inline::{Inliner, no_forward};
+
+/// Below this many outer points a kernel cannot use its threads: large work is not fused under a small outer domain.
+const MIN_PARALLEL: i64 = 8;
+/// Elements that one thread computes faster than a second kernel is started.
+const SMALL_WORK: i64 = 1 << 14;
+
+/// Definitions that become one kernel (a scatter: two).
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The template at its head, where it has one: `outer` then has its sizes.
+    pub template: Option<BufId>,
+    /// Extents of the outer domain: loop variables `i0…`.
+    pub outer: Shape,
+    /// What is computed, in order. A template itself is the first.
+    pub members: Vec<Member>,
+    /// Runs once when the constants are bound.
+    pub constant: bool,
+}
+
+/// A definition in a group.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// The definition.
+    pub def: BufId,
+    /// For each loop of the definition's domain its value in the kernel's loop variables.
+    pub map: Vec<SymExpr>,
+    /// Extents of the inner domain: loop variables from `outer.len()` on.
+    pub inner: Shape,
+}
+
+/// Groups in execution order, and who reads what.
+pub struct Schedule {
+    /// The groups.
+    pub groups: Vec<Group>,
+    /// The group of each definition with memory that is computed.
+    pub group_of: FxHashMap<BufId, usize>,
+    /// For each definition with memory the definitions with memory that it reads, and where.
+    pub loads: FxHashMap<BufId, Vec<(BufId, Shape)>>,
+}
+
+impl Schedule {
+    /// Whether a definition outside its group, or the caller, reads `id`.
+    pub(crate) fn leaves_group(&self, defs: &Defs, id: BufId) -> bool {
+        let own = self.group_of.get(&id);
+        defs.get(id).output || self.readers_outside(id, own)
+    }
+    fn readers_outside(&self, id: BufId, own: Option<&usize>) -> bool {
+        self.loads.iter().any(|(reader, reads)| {
+            self.group_of.get(reader) != own
+                && self.group_of.contains_key(reader)
+                && reads.iter().any(|(r, _)| *r == id)
+        })
+    }
+}
+
+/// Groups all definitions that have memory and are needed.
+pub fn schedule(defs: &mut Defs) -> Schedule {
+    let mut s = Schedule { groups: Vec::new(), group_of: FxHashMap::default(), loads: FxHashMap::default() };
+    let needed = needed(defs, &mut s);
+    for &id in &defs.order {
+        if !needed.contains(&id) || matches!(defs.get(id).kind, DefKind::Input | DefKind::Constant) {
+            continue;
+        }
+        let latest = s.loads[&id].iter().filter_map(|(read, _)| s.group_of.get(read).copied()).max();
+        let fused = latest.is_some_and(|g| {
+            let joined = join(defs, &s.groups[g], id, &s.loads[&id]);
+            joined.map(|group| s.groups[g] = group).is_some()
+        });
+        let at = if fused { latest.unwrap_or(0) } else { s.groups.len() };
+        if !fused {
+            s.groups.push(start(defs, id));
+        }
+        s.group_of.insert(id, at);
+    }
+    s
+}
+
+/// Definitions with memory that the outputs need, with what each reads.
+fn needed(defs: &Defs, s: &mut Schedule) -> FxHashSet<BufId> {
+    let mut needed: FxHashSet<BufId> = defs.outputs.iter().copied().collect();
+    for &id in defs.order.iter().rev() {
+        if !needed.contains(&id) {
+            continue;
+        }
+        let loads = loads_of(defs, id);
+        needed.extend(loads.iter().map(|(read, _)| *read));
+        if let DefKind::Extern { outputs, .. } = &defs.get(id).kind {
+            needed.extend(outputs.iter().copied());
+        }
+        s.loads.insert(id, loads);
+    }
+    // A routine writes all its results, the unused ones too.
+    for &id in &needed {
+        s.loads.entry(id).or_insert_with(|| loads_of(defs, id));
+    }
+    needed
+}
+
+/// The loads of a definition once everything without memory is spliced in.
+fn loads_of(defs: &Defs, id: BufId) -> Vec<(BufId, Shape)> {
+    let def = defs.get(id);
+    let whole = |v: &BufId| affine::operand(defs, *v).map(|o| (o.buf, Shape::new()));
+    match &def.kind {
+        DefKind::Template(spec) => return template_operands(spec).iter().filter_map(whole).collect(),
+        DefKind::Extern { inputs, .. } => return inputs.iter().filter_map(whole).collect(),
+        DefKind::Input | DefKind::Constant => return Vec::new(),
+        _ => {}
+    }
+    let domain = def.domain();
+    let symbols = SymBounds(defs);
+    let bounds = LoopBounds { extents: &domain, symbols: &symbols };
+    let at: Shape = (0..domain.len() as u32).map(SymExpr::loop_var).collect();
+    let mut b = BodyBuilder::new();
+    let mut inliner = Inliner::new(defs, &bounds);
+    inliner.body(&mut b, &mut no_forward, def.insts(), &at, None);
+    if let DefKind::Scatter { base, .. } = &def.kind {
+        let at: Shape = (0..def.sizes.len() as u32).map(SymExpr::loop_var).collect();
+        inliner.element(&mut b, &mut no_forward, *base, at, None);
+    }
+    let loads = b.insts().iter().filter_map(|i| match &i.kind {
+        InstKind::Load { buf, index, .. } => Some((*buf, index.clone())),
+        _ => None,
+    });
+    loads.collect()
+}
+
+/// A group of its own.
+fn start(defs: &Defs, id: BufId) -> Group {
+    let def = defs.get(id);
+    let (template, split) = match &def.kind {
+        DefKind::Template(_) => (Some(id), def.sizes.len()),
+        DefKind::Reduce { .. } => (None, def.sizes.len()),
+        _ => (None, def.domain().len()),
+    };
+    if template.is_some() {
+        // All dimensions stay, so that the epilogue's loops are the template's; one of size 1 is at 0.
+        let map = vars_or_zero(&def.sizes, 0);
+        let member = Member { def: id, map, inner: Shape::new() };
+        return Group { template, outer: def.sizes.clone(), members: vec![member], constant: def.constant };
+    }
+    let domain = def.domain();
+    let is_inner = |d: usize| d >= split || matches!(def.kind, DefKind::Scan { dim, .. } if dim == d);
+    let (mut outer, mut inner) = (Shape::new(), Shape::new());
+    for (d, size) in domain.iter().enumerate().filter(|(_, s)| **s != SymExpr::ONE) {
+        if is_inner(d) { inner.push(size.clone()) } else { outer.push(size.clone()) }
+    }
+    let (mut next_outer, mut next_inner) = (0u32, outer.len() as u32);
+    let map = domain.iter().enumerate().map(|(d, size)| {
+        if *size == SymExpr::ONE {
+            return SymExpr::ZERO;
+        }
+        let counter = if is_inner(d) { &mut next_inner } else { &mut next_outer };
+        *counter += 1;
+        SymExpr::loop_var(*counter - 1)
+    });
+    let member = Member { def: id, map: map.collect(), inner };
+    Group { template: None, outer, members: vec![member], constant: def.constant }
+}
+
+fn vars_or_zero(sizes: &[SymExpr], first: u32) -> Vec<SymExpr> {
+    let var = |(d, s): (usize, &SymExpr)| {
+        if *s == SymExpr::ONE { SymExpr::ZERO } else { SymExpr::loop_var(first + d as u32) }
+    };
+    sizes.iter().enumerate().map(var).collect()
+}
+
+/// The group with `id` in it, where that is possible.
+fn join(defs: &Defs, group: &Group, id: BufId, loads: &[(BufId, Shape)]) -> Option<Group> {
+    let def = defs.get(id);
+    let single =
+        |k: &DefKind| matches!(k, DefKind::Scatter { .. } | DefKind::Extern { .. } | DefKind::Template(_));
+    if group.constant != def.constant || single(&def.kind) {
+        return None;
+    }
+    if group.template.is_none() && group.members.iter().any(|m| single(&defs.get(m.def).kind)) {
+        return None;
+    }
+    let reads: Vec<(&Member, &Shape)> = loads
+        .iter()
+        .filter_map(|(buf, index)| group.members.iter().find(|m| m.def == *buf).map(|m| (m, index)))
+        .collect();
+    let pure = group.members.iter().all(|m| m.inner.is_empty());
+    if matches!(def.kind, DefKind::Loop { .. }) && pure {
+        if let Some(map) = same_points(defs, group, id, &reads) {
+            let mut group = group.clone();
+            group.members.push(Member { def: id, map, inner: Shape::new() });
+            return Some(group);
+        }
+    }
+    if group.template.is_some() {
+        return None;
+    }
+    if pure && matches!(def.kind, DefKind::Reduce { .. } | DefKind::Scan { .. }) {
+        return split_outer(defs, group, id, &reads);
+    }
+    staged(defs, group, id, &reads)
+}
+
+/// The map of a loop that visits each point of a group without inner domains once and reads members at that point.
+fn same_points(defs: &Defs, group: &Group, id: BufId, reads: &[(&Member, &Shape)]) -> Option<Vec<SymExpr>> {
+    let def = defs.get(id);
+    let outer_numel = ir_core::numel(&group.outer);
+    if ir_core::numel(&def.sizes) != outer_numel {
+        return None;
+    }
+    let symbols = SymBounds(defs);
+    let bounds = LoopBounds { extents: &group.outer, symbols: &symbols };
+    let fits = |map: &[SymExpr]| {
+        reads.iter().all(|(member, index)| {
+            index.iter().zip(&member.map).all(|(e, at)| {
+                let e =
+                    e.subst(&|a| if let Atom::Loop(d) = a { map.get(*d as usize).cloned() } else { None });
+                e.simplify(&bounds) == *at
+            })
+        })
+    };
+    if let Some(map) = solve(def.sizes.len(), &def.sizes, reads, |_| true)
+        && fits(&map)
+    {
+        return Some(map);
+    }
+    let vars: Shape = vars_or_zero(&group.outer, 0).into_iter().collect();
+    let map: Vec<SymExpr> = prims::ops::reshape_index(&group.outer, &vars, &def.sizes)
+        .iter()
+        .map(|e| e.simplify(&bounds))
+        .collect();
+    fits(&map).then_some(map)
+}
+
+/// Reads off the map from indices that are loop variables alone: member dimension at `i3`, read at `i0`, says that
+/// loop 0 is kernel variable 3. Every loop must be found (those of size 1 are at 0).
+fn solve(
+    loops: usize,
+    extents: &[SymExpr],
+    reads: &[(&Member, &Shape)],
+    wanted: impl Fn(&SymExpr) -> bool,
+) -> Option<Vec<SymExpr>> {
+    let mut map: Vec<Option<SymExpr>> =
+        extents[..loops].iter().map(|s| (*s == SymExpr::ONE).then_some(SymExpr::ZERO)).collect();
+    for (member, index) in reads {
+        for (e, at) in index.iter().zip(&member.map) {
+            if !wanted(at) {
+                continue;
+            }
+            if let (Some(Atom::Loop(v)), Some(Atom::Loop(_))) = (e.as_atom(), at.as_atom()) {
+                match map.get(*v as usize)? {
+                    None => map[*v as usize] = Some(at.clone()),
+                    Some(have) if have == at => {}
+                    Some(_) => return None,
+                }
+            }
+        }
+    }
+    map.into_iter().collect()
+}
+
+/// A reduction or scan over some of the outer loops of a group without inner domains: these become inner loops.
+fn split_outer(defs: &Defs, group: &Group, id: BufId, reads: &[(&Member, &Shape)]) -> Option<Group> {
+    let def = defs.get(id);
+    let domain = def.domain();
+    let map = solve(domain.len(), &domain, reads, |_| true)?;
+    let exact = |(member, index): &(&Member, &Shape)| {
+        index.iter().zip(&member.map).all(|(e, at)| match e.as_atom() {
+            Some(Atom::Loop(v)) => map[*v as usize] == *at,
+            _ => *e == *at,
+        })
+    };
+    let used: FxHashSet<&SymExpr> = map.iter().filter(|e| **e != SymExpr::ZERO).collect();
+    let loops = domain.iter().filter(|s| **s != SymExpr::ONE).count();
+    if !reads.iter().all(exact) || used.len() != loops || loops != group.outer.len() {
+        return None;
+    }
+    let is_inner = |d: usize| match def.kind {
+        DefKind::Scan { dim, .. } => d == dim,
+        _ => d >= def.sizes.len(),
+    };
+    let inner_vars: Vec<u32> =
+        (0..map.len()).filter(|&d| is_inner(d)).filter_map(|d| loop_number(&map[d])).collect();
+    let outer_vars: Vec<u32> = (0..group.outer.len() as u32).filter(|v| !inner_vars.contains(v)).collect();
+    let pick = |vars: &[u32]| -> Shape { vars.iter().map(|v| group.outer[*v as usize].clone()).collect() };
+    let (outer, inner) = (pick(&outer_vars), pick(&inner_vars));
+    if defs.numel_hint(&outer) < MIN_PARALLEL && defs.numel_hint(&inner) > SMALL_WORK {
+        return None;
+    }
+    let order: Vec<u32> = outer_vars.iter().chain(&inner_vars).copied().collect();
+    let rename = |e: &SymExpr| renamed(e, &order);
+    let mut members: Vec<Member> = group.members.clone();
+    members.push(Member { def: id, map, inner: Shape::new() });
+    for m in &mut members {
+        m.map = m.map.iter().map(rename).collect();
+        m.inner = inner.clone();
+    }
+    Some(Group { template: None, outer, members, constant: group.constant })
+}
+
+fn loop_number(e: &SymExpr) -> Option<u32> {
+    match e.as_atom() {
+        Some(Atom::Loop(v)) => Some(*v),
+        _ => None,
+    }
+}
+
+/// Loop variable `order[n]` becomes `n`.
+pub(crate) fn renamed(e: &SymExpr, order: &[u32]) -> SymExpr {
+    e.subst(&|a| match a {
+        Atom::Loop(v) => order.iter().position(|o| o == v).map(|n| SymExpr::loop_var(n as u32)),
+        _ => None,
+    })
+}
+
+/// A member with an inner domain of its own: its outer loops are found from what it reads, the rest are inner.
+fn staged(defs: &Defs, group: &Group, id: BufId, reads: &[(&Member, &Shape)]) -> Option<Group> {
+    let def = defs.get(id);
+    let domain = def.domain();
+    let outer_count = group.outer.len();
+    let mut map: Vec<Option<SymExpr>> =
+        domain.iter().map(|s| (*s == SymExpr::ONE).then_some(SymExpr::ZERO)).collect();
+    for (member, index) in reads {
+        for (e, at) in index.iter().zip(&member.map) {
+            let is_outer = match loop_number(at) {
+                Some(k) => (k as usize) < outer_count,
+                None if *at == SymExpr::ZERO => continue,
+                // A member that was reshaped into the group is not read across stages.
+                None => return None,
+            };
+            if !is_outer {
+                continue;
+            }
+            let v = loop_number(e)? as usize;
+            match &map[v] {
+                None => map[v] = Some(at.clone()),
+                Some(have) if have == at => {}
+                Some(_) => return None,
+            }
+        }
+    }
+    let bound: FxHashSet<u32> = map.iter().flatten().filter_map(loop_number).collect();
+    let extents_agree = map.iter().zip(&domain).all(|(m, size)| match m.as_ref().and_then(loop_number) {
+        Some(k) => group.outer[k as usize] == *size,
+        None => true,
+    });
+    if bound.len() != outer_count || !extents_agree {
+        return None;
+    }
+    let must_be_inner = |d: usize| match def.kind {
+        DefKind::Reduce { .. } => d >= def.sizes.len(),
+        DefKind::Scan { dim, .. } => d == dim,
+        _ => map[d].is_none(),
+    };
+    let (mut inner, mut full) = (Shape::new(), Vec::with_capacity(map.len()));
+    for (d, m) in map.iter().enumerate() {
+        match m {
+            Some(e) if *e != SymExpr::ZERO && must_be_inner(d) => return None,
+            Some(e) => full.push(e.clone()),
+            None if must_be_inner(d) => {
+                full.push(SymExpr::loop_var((outer_count + inner.len()) as u32));
+                inner.push(domain[d].clone());
+            }
+            // An output loop of a reduction that is no outer loop of the group.
+            None => return None,
+        }
+    }
+    if defs.numel_hint(&group.outer) < MIN_PARALLEL && defs.numel_hint(&inner) > SMALL_WORK {
+        return None;
+    }
+    let mut group = group.clone();
+    group.members.push(Member { def: id, map: full, inner });
+    Some(group)
+}
