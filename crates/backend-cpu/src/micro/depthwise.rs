@@ -1,6 +1,5 @@
 //! Depthwise convolution (one filter for each channel) on channels-last data: vectors of channels, several output columns at
-//! a time in registers. Reads every input vector from cache once for each tap, which on two loads and two
-//! multiply-adds a cycle costs no more than the arithmetic.
+//! a time in registers, an input vector loaded once for each kernel row where width and stride are common ones.
 
 use std::ops::Range;
 
@@ -128,6 +127,11 @@ impl Job<'_> {
             h,
             c,
             ldc,
+            ow,
+            width: shape.input[2],
+            pad: shape.pad_lo[2],
+            stride: shape.stride[2],
+            dilation: shape.dilation[2],
             finish: Finish {
                 scale: at(e.scale),
                 shift: at(e.shift),
@@ -138,19 +142,13 @@ impl Job<'_> {
                 clamp: e.activation.bounds(),
             },
         };
-        let mut x = 0;
-        while x < ow {
-            let taps = inside(2, x);
-            let end = (x + 1..ow).find(|x| inside(2, *x) != taps).unwrap_or(ow);
-            // SAFETY: the caller's promise; the columns `x..end` see the same taps.
-            unsafe { columns(self.plan.isa, &work, x..end, &taps) };
-            x = end;
-        }
+        // SAFETY: the caller's promise.
+        unsafe { columns(self.plan.isa, &work) };
     }
 }
 
 /// Which of `kernel` taps from `start` lie in `0..size`.
-fn taps_inside(start: isize, dilation: usize, kernel: usize, size: usize) -> Range<usize> {
+pub(crate) fn taps_inside(start: isize, dilation: usize, kernel: usize, size: usize) -> Range<usize> {
     let lo = (-start).max(0).unsigned_abs().div_ceil(dilation).min(kernel);
     let hi = (size as isize - start).max(0).unsigned_abs().div_ceil(dilation).min(kernel);
     lo..hi.max(lo)
@@ -172,58 +170,193 @@ struct Line {
     c: *mut f32,
     ldc: usize,
     finish: Finish,
+    /// Output and input columns, padding before, stride, dilation.
+    ow: usize,
+    width: usize,
+    pad: usize,
+    stride: usize,
+    dilation: usize,
 }
 
-unsafe fn columns(isa: Isa, line: &Line, cols: Range<usize>, taps: &Range<usize>) {
+impl Line {
+    /// The taps of output column `x` that lie inside.
+    #[inline(always)]
+    fn taps(&self, x: usize) -> Range<usize> {
+        taps_inside((x * self.stride) as isize - self.pad as isize, self.dilation, self.kernel[2], self.width)
+    }
+}
+
+unsafe fn columns(isa: Isa, line: &Line) {
     // SAFETY: the plan has checked the instruction set.
     unsafe {
         match isa {
-            Isa::Portable => go::<Portable>(line, cols, taps),
+            Isa::Portable => go::<Portable>(line),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => go_avx2(line, cols, taps),
+            Isa::Avx2 => go_avx2(line),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => go_avx512(line, cols, taps),
+            Isa::Avx512 => go_avx512(line),
             #[cfg(not(target_arch = "x86_64"))]
-            _ => go::<Portable>(line, cols, taps),
+            _ => go::<Portable>(line),
         }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn go_avx2(line: &Line, cols: Range<usize>, taps: &Range<usize>) {
+unsafe fn go_avx2(line: &Line) {
     // SAFETY: the caller's promise.
-    unsafe { go::<Avx2>(line, cols, taps) }
+    unsafe { go::<Avx2>(line) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn go_avx512(line: &Line, cols: Range<usize>, taps: &Range<usize>) {
+unsafe fn go_avx512(line: &Line) {
     // SAFETY: the caller's promise.
-    unsafe { go::<Avx512>(line, cols, taps) }
+    unsafe { go::<Avx512>(line) }
 }
 
 #[inline(always)]
-unsafe fn go<S: Simd>(line: &Line, cols: Range<usize>, taps: &Range<usize>) {
+unsafe fn go<S: Simd>(line: &Line) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (line.kernel[2], line.stride, line.dilation) {
+            (3, 1, 1) => sliding::<S, 3, 1>(line),
+            (3, 2, 1) => sliding::<S, 3, 2>(line),
+            (5, 1, 1) => sliding::<S, 5, 1>(line),
+            (5, 2, 1) => sliding::<S, 5, 2>(line),
+            _ => any::<S>(line),
+        }
+    }
+}
+
+/// Any kernel width, stride and dilation.
+#[inline(always)]
+unsafe fn any<S: Simd>(line: &Line) {
     // SAFETY: the caller's promise.
     unsafe {
         for c in (0..line.channels).step_by(S::LANES) {
             let mask = S::mask((line.channels - c).min(S::LANES));
-            let mut x = cols.start;
-            while x + 8 <= cols.end {
-                block::<S, 8>(line, x, c, mask, taps);
-                x += 8;
+            let mut x = 0;
+            while x < line.ow {
+                let taps = line.taps(x);
+                if x + 4 <= line.ow && line.taps(x + 3) == taps {
+                    block::<S, 4>(line, x, c, mask, &taps);
+                    x += 4;
+                } else {
+                    block::<S, 1>(line, x, c, mask, &taps);
+                    x += 1;
+                }
             }
-            if x + 4 <= cols.end {
-                block::<S, 4>(line, x, c, mask, taps);
-                x += 4;
+        }
+    }
+}
+
+/// Kernel width `K` and stride `T` known: an input vector is loaded once and used by all columns whose window holds it.
+#[inline(always)]
+unsafe fn sliding<S: Simd, const K: usize, const T: usize>(line: &Line) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut x = 0;
+        // Widths of 7 times a power of two are the commonest: blocks of seven columns leave no rest there.
+        while x + 7 <= line.ow {
+            all_channels::<S, K, T, 7>(line, x);
+            x += 7;
+        }
+        if x + 4 <= line.ow {
+            all_channels::<S, K, T, 4>(line, x);
+            x += 4;
+        }
+        if x + 2 <= line.ow {
+            all_channels::<S, K, T, 2>(line, x);
+            x += 2;
+        }
+        if x < line.ow {
+            all_channels::<S, K, T, 1>(line, x);
+        }
+    }
+}
+
+/// `B` columns from `x`, channels inside, so that memory is read in order.
+#[inline(always)]
+unsafe fn all_channels<S: Simd, const K: usize, const T: usize, const B: usize>(line: &Line, x: usize) {
+    for c in (0..line.channels).step_by(S::LANES) {
+        // SAFETY: the caller's promise.
+        unsafe { window::<S, K, T, B>(line, x, c, S::mask((line.channels - c).min(S::LANES))) };
+    }
+}
+
+/// `B` columns from `x`, of one vector of channels.
+#[inline(always)]
+unsafe fn window<S: Simd, const K: usize, const T: usize, const B: usize>(
+    line: &Line,
+    x: usize,
+    c: usize,
+    mask: S::M,
+) {
+    // SAFETY: the caller's promise: input columns are checked, lanes in the mask lie inside the channels.
+    unsafe {
+        let mut acc = [S::splat(0.0); B];
+        let first = (x * T) as isize - line.pad as isize;
+        let inside = first >= 0 && first as usize + (B - 1) * T + K <= line.width;
+        for d in line.d.clone() {
+            for h in line.h.clone() {
+                let row = (d * line.kernel[1] + h) * K;
+                let at = d as isize * line.steps[0] + h as isize * line.steps[1] + x as isize * line.column;
+                let input = line.input.wrapping_offset(at + c as isize);
+                let weights = line.weights.wrapping_add(row * line.channels + c);
+                let mut w = [S::splat(0.0); K];
+                for (k, w) in w.iter_mut().enumerate() {
+                    *w = S::load_masked(weights.wrapping_add(k * line.channels), mask);
+                }
+                if inside {
+                    slide::<S, K, T, B>(line, input, &w, mask, &mut acc, 0..usize::MAX);
+                } else {
+                    let lo = (-first).max(0).unsigned_abs();
+                    let hi = (line.width as isize - first).max(0).unsigned_abs();
+                    slide::<S, K, T, B>(line, input, &w, mask, &mut acc, lo..hi);
+                }
             }
-            if x + 2 <= cols.end {
-                block::<S, 2>(line, x, c, mask, taps);
-                x += 2;
+        }
+        for (b, acc) in acc.into_iter().enumerate() {
+            let v = finish_one::<S>(&line.finish, x + b, c, mask, acc);
+            S::store_masked(line.c.add((x + b) * line.ldc + c), mask, v);
+        }
+    }
+}
+
+/// One kernel row over the input columns in `valid` (counted from the first window's start).
+#[inline(always)]
+unsafe fn slide<S: Simd, const K: usize, const T: usize, const B: usize>(
+    line: &Line,
+    input: *const f32,
+    w: &[S::V; K],
+    mask: S::M,
+    acc: &mut [S::V; B],
+    valid: Range<usize>,
+) {
+    let at = |j: usize| input.wrapping_offset(j as isize * line.steps[2]);
+    let inside = |j: usize| j >= valid.start && j < valid.end;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if T > 1 {
+            // Windows share little: a load for each tap.
+            for k in 0..K {
+                for b in 0..B {
+                    if inside(b * T + k) {
+                        acc[b] = S::fma(w[k], S::load_masked(at(b * T + k), mask), acc[b]);
+                    }
+                }
             }
-            if x < cols.end {
-                block::<S, 1>(line, x, c, mask, taps);
+            return;
+        }
+        for j in 0..B - 1 + K {
+            if inside(j) {
+                let v = S::load_masked(at(j), mask);
+                for k in 0..K {
+                    if j >= k && j - k < B {
+                        acc[j - k] = S::fma(w[k], v, acc[j - k]);
+                    }
+                }
             }
         }
     }

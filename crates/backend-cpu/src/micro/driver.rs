@@ -13,6 +13,8 @@ use super::{Isa, MicroError, scratch, team};
 const KC: usize = 384;
 /// A block's slice of A (rows x KC values) should fill at most a third of a 1 MiB second-level cache.
 const A_BLOCK: usize = 96 * 1024;
+/// Values of B below which a slice of it stays in half of a 48 KiB first-level cache.
+const SMALL_B: usize = 6 * 1024;
 /// A block of C (values): it is added to once for each pass over k.
 const C_BLOCK: usize = 64 * 1024;
 /// Work of a task (multiply-adds) below which splitting further costs more than it balances; about 20 microseconds.
@@ -36,6 +38,8 @@ pub(crate) struct Product<'a> {
     pub(crate) a: *const f32,
     pub(crate) rows: Rows<'a>,
     pub(crate) taps: &'a [isize],
+    /// Row at which each tile begins, and `m`; empty for even tiles.
+    pub(crate) cuts: &'a [usize],
     /// Values of k for each tap.
     pub(crate) kc: usize,
     /// `kc` zeros; only read if some tap is invalid.
@@ -96,6 +100,20 @@ impl Product<'_> {
         self.n.div_ceil(panel_width(self.isa))
     }
 
+    /// Tiles of rows.
+    fn tiles(&self) -> usize {
+        if self.cuts.is_empty() { self.m.div_ceil(tile_rows(self.isa)) } else { self.cuts.len() - 1 }
+    }
+
+    /// The rows of some tiles.
+    fn rows_of(&self, tiles: Range<usize>) -> Range<usize> {
+        if !self.cuts.is_empty() {
+            return self.cuts[tiles.start]..self.cuts[tiles.end];
+        }
+        let mr = tile_rows(self.isa);
+        tiles.start * mr..(tiles.end * mr).min(self.m)
+    }
+
     fn depth(&self) -> usize {
         self.taps.len() * self.kc
     }
@@ -105,7 +123,7 @@ impl Grid {
     /// Blocks small enough for the caches, then enough of them for every thread; cuts the side whose operand is the
     /// larger, so that the larger one is read by one thread only.
     fn choose(count: usize, p: &Product<'_>, threads: usize) -> Grid {
-        let (tiles, panels) = (p.m.div_ceil(tile_rows(p.isa)), p.panels());
+        let (tiles, panels) = (p.tiles(), p.panels());
         let nr = panel_width(p.isa);
         let rows_max = (A_BLOCK / p.depth().clamp(1, KC)).max(2 * MAX_MR);
         let mut grid =
@@ -139,9 +157,11 @@ impl Grid {
     fn task(&self, i: usize, p: &Product<'_>) -> (usize, Range<usize>, Range<usize>) {
         let (row, rest) = (i % self.row_blocks, i / self.row_blocks);
         let (panel, product) = (rest % self.panel_blocks, rest / self.panel_blocks);
-        let mr = tile_rows(p.isa);
-        let tiles = part(p.m.div_ceil(mr), self.row_blocks, row);
-        (product, tiles.start * mr..(tiles.end * mr).min(p.m), part(p.panels(), self.panel_blocks, panel))
+        (
+            product,
+            p.rows_of(part(p.tiles(), self.row_blocks, row)),
+            part(p.panels(), self.panel_blocks, panel),
+        )
     }
 }
 
@@ -259,7 +279,8 @@ unsafe fn copy_rows(p: &Product<'_>, rows: &Range<usize>, k0: usize, kc: usize, 
     unsafe { transpose::copy(src.at(rows.start, k0), rows.len(), kc, dst, ld) };
 }
 
-/// The tiles of one pass: panel by panel, so that a panel's slice stays in the first-level cache over all rows.
+/// The tiles of one pass: panel by panel, so that a panel's slice stays in the first-level cache over all rows, or row
+/// by row where all panels do.
 unsafe fn tiles(
     p: &Product<'_>,
     rows: &Range<usize>,
@@ -270,7 +291,12 @@ unsafe fn tiles(
 ) {
     let (nr, mr) = (panel_width(p.isa), tile_rows(p.isa));
     let padded = matches!(p.rows, Rows::Pixels { valid, .. } if !valid.is_empty());
-    let count = rows.len().div_ceil(mr);
+    // A block begins and ends at cuts.
+    let cut = p.cuts.partition_point(|c| *c < rows.start);
+    let count = match p.cuts {
+        [] => rows.len().div_ceil(mr),
+        cuts => cuts.partition_point(|c| *c < rows.end) - cut,
+    };
     let slice = (pass.taps.start * p.kc + pass.k0) * nr;
     let mut tile = Tile {
         rows: [p.a; MAX_MR],
@@ -288,13 +314,24 @@ unsafe fn tiles(
         accumulate: !pass.first,
         finish: None,
     };
-    for col in cols.clone().step_by(nr) {
-        tile.b = p.b.wrapping_add((col / nr) * p.depth() * nr + slice);
-        tile.cols = (cols.end - col).min(nr);
-        for i in 0..count {
-            let r = part(rows.len(), count, i);
+    let panels = cols.len().div_ceil(nr);
+    // A slice of B that fills less than half the first-level cache stays there: then C is better written row by row.
+    let rows_outside = pass.taps.len() * pass.kc * panels * nr <= SMALL_B;
+    let (outer, inner) = if rows_outside { (count, panels) } else { (panels, count) };
+    for o in 0..outer {
+        for i in 0..inner {
+            let (panel, row) = if rows_outside { (i, o) } else { (o, i) };
+            let col = cols.start + panel * nr;
+            let r = match p.cuts {
+                [] => part(rows.len(), count, row),
+                cuts => cuts[cut + row] - rows.start..cuts[cut + row + 1] - rows.start,
+            };
             let row = rows.start + r.start;
-            p.point_rows(&mut tile, row, r.start, r.len(), pass);
+            if i == 0 || !rows_outside {
+                p.point_rows(&mut tile, row, r.start, r.len(), pass);
+            }
+            tile.b = p.b.wrapping_add((col / nr) * p.depth() * nr + slice);
+            tile.cols = (cols.end - col).min(nr);
             tile.c = c.wrapping_add(r.start * ldc + (col - cols.start));
             tile.finish = if pass.last { p.finish(row, col) } else { None };
             // SAFETY: the tile lies inside the block; the kernel was chosen for an instruction set that `PackedB` or

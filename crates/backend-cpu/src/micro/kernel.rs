@@ -212,7 +212,12 @@ unsafe fn sum_taps<S: Simd, const MR: usize, const NV: usize, const PADDED: bool
         let mut acc = [[[S::splat(0.0); NV]; MR]; U];
         let mut b = tile.b;
         let kc = tile.kc;
+        let any = tile.valid[..MR].iter().fold(0, |all, v| all | v);
         for t in 0..tile.tap_count {
+            if PADDED && (any >> (tile.first_tap + t as u32)) & 1 == 0 {
+                b = b.add(kc * 2 * S::LANES);
+                continue;
+            }
             let offset = *tile.taps.add(t);
             let mut rows = [tile.zero; MR];
             for i in 0..MR {

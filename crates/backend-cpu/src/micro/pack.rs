@@ -1,6 +1,8 @@
 //! The packed form of B: panels of as many columns as a register tile, k after k, so that the kernel reads one
 //! stream. Made once for a weight ([`PackedB`]) or block by block into scratch (`pack_panel`).
 
+use std::ops::Range;
+
 use super::error::same;
 use super::kernel::panel_width;
 use super::scratch::AlignedBuf;
@@ -37,7 +39,7 @@ impl PackedB {
         let packed = PackedB::new(isa, 1, k, n);
         let src = Source { ptr, row: k_stride, col: n_stride };
         // SAFETY: the caller's promise; the buffer has k rows for every panel.
-        unsafe { packed.fill(0, 0, k, src) };
+        unsafe { packed.fill(0, 0..k, 0..n, src) };
         Ok(packed)
     }
 
@@ -47,18 +49,22 @@ impl PackedB {
         PackedB { isa, groups, k, n, buf: AlignedBuf::zeroed(groups * panels * k * panel_width(isa)) }
     }
 
-    /// Packs rows `k0 .. k0 + rows` of one group.
+    /// Packs some rows and columns of one group, `src` standing at the first of each.
     ///
     /// # Safety
-    /// `rows * n` elements of `src` must be readable; nobody else may read or write the group meanwhile.
-    pub(crate) unsafe fn fill(&self, group: usize, k0: usize, rows: usize, src: Source) {
+    /// `rows * cols` elements of `src` must be readable; nobody else may read or write the group meanwhile.
+    pub(crate) unsafe fn fill(&self, group: usize, rows: Range<usize>, cols: Range<usize>, src: Source) {
         let nr = panel_width(self.isa);
-        for (p, col) in (0..self.n).step_by(nr).enumerate() {
-            // SAFETY: the panel lies inside the buffer, the columns inside the source.
+        let mut col = cols.start;
+        while col < cols.end {
+            let (panel, at) = (col / nr, col % nr);
+            let len = (cols.end - col).min(nr - at);
+            // SAFETY: the piece lies inside a panel of the buffer, and inside the source.
             unsafe {
-                let dst = self.panels(group).cast_mut().add((p * self.k + k0) * nr);
-                pack_panel(src.at(0, col), rows, (self.n - col).min(nr), dst, nr);
+                let dst = self.panels(group).cast_mut().add((panel * self.k + rows.start) * nr + at);
+                transpose::copy(src.at(0, col - cols.start), rows.len(), len, dst, nr);
             }
+            col += len;
         }
     }
 

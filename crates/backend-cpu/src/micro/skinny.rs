@@ -17,6 +17,11 @@ pub(crate) const MAX_ROWS: usize = 8;
 /// Rows of A that one sweep serves; more rows sweep again over what is then in cache.
 const SWEEP: usize = 4;
 
+/// Rows of B of at most so many values are asked for [`AHEAD`] rows early: a cached key or value of one head.
+const SHORT: usize = 256;
+/// See [`SHORT`]: about the latency of memory at the time that eight such rows take.
+const AHEAD: usize = 16;
+
 /// Which way B is contiguous, and its other stride.
 #[derive(Clone, Copy)]
 pub(crate) enum Along {
@@ -223,6 +228,15 @@ unsafe fn dots_all<S: Simd>(thin: &Thin, stride: isize) {
         let mut j = 0;
         while j < thin.cols {
             let wide = j + 4 <= thin.cols;
+            // Short columns far apart: the hardware follows no stream across pages.
+            if thin.k <= SHORT && wide && thin.rows <= SWEEP {
+                for c in 0..4 {
+                    let next = thin.b.wrapping_offset((j + AHEAD + c) as isize * stride);
+                    for k in (0..thin.k).step_by(16) {
+                        S::prefetch(next.wrapping_add(k));
+                    }
+                }
+            }
             for row in (0..thin.rows).step_by(SWEEP) {
                 let sweep = thin.sweep(row);
                 match (sweep.rows, wide) {
@@ -305,6 +319,14 @@ unsafe fn sums<S: Simd, const R: usize>(t: &Thin, stride: isize) {
             let kn = (t.k - k0).min(KB);
             let b = t.b.wrapping_offset(k0 as isize * stride);
             let a = t.a.add(k0);
+            if t.cols <= SHORT {
+                for k in 0..KB {
+                    let next = b.wrapping_offset((AHEAD + k) as isize * stride);
+                    for j in (0..t.cols).step_by(16) {
+                        S::prefetch(next.wrapping_add(j));
+                    }
+                }
+            }
             for j in (0..full).step_by(S::LANES) {
                 let mut acc = [S::splat(0.0); R];
                 for r in 0..R {

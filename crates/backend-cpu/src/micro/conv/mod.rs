@@ -87,7 +87,7 @@ impl ConvPlan {
                     Ok(())
                 }
                 (Reads::Product(read), Weights::Packed(_)) => {
-                    let count = self.shape.batch * self.shape.groups;
+                    let count = self.shape.batch * self.shape.groups / self.merge;
                     driver::run(count, &call.product(read, 0), &|i| call.product(read, i))
                 }
                 _ => Err(MicroError::Unsupported("weights packed by a plan of another kind")),
@@ -112,8 +112,9 @@ impl<'a> Call<'a> {
     fn product(&self, read: &'a Read, i: usize) -> Product<'a> {
         let plan = self.plan;
         let shape = &plan.shape;
-        let (image, group) = (i / shape.groups, i % shape.groups);
-        let n = shape.out_channels / shape.groups;
+        let groups = shape.groups / plan.merge;
+        let (image, group) = (i / groups, i % groups);
+        let n = shape.out_channels / groups;
         let c = match self.out {
             COut::Memory { ptr, row_stride } => COut::Memory {
                 ptr: ptr.wrapping_offset(image as isize * plan.output.n).wrapping_add(group * n),
@@ -135,6 +136,7 @@ impl<'a> Call<'a> {
                 None => Rows::Pixels { offsets: &read.offsets, valid: &read.valid },
             },
             taps: &read.taps,
+            cuts: &read.cuts,
             kc: read.kc,
             zero: read.zero.ptr(),
             b,

@@ -3,8 +3,10 @@
 
 use super::input::Copy;
 use super::{ConvShape, Strides5};
-use crate::micro::depthwise::Depthwise;
+use crate::micro::depthwise::{Depthwise, taps_inside};
+use crate::micro::driver::part;
 use crate::micro::error::same;
+use crate::micro::kernel::{panel_width, tile_rows};
 use crate::micro::scratch::AlignedBuf;
 use crate::micro::transpose::Source;
 use crate::micro::{Isa, MicroError, PackedB};
@@ -24,6 +26,8 @@ pub struct ConvPlan {
     pub(super) dense_rows: Option<usize>,
     pub(super) copy: Option<Copy>,
     pub(super) reads: Reads,
+    /// Groups that one product takes at once (see `merged`).
+    pub(super) merge: usize,
     run: Run,
 }
 
@@ -45,6 +49,8 @@ pub(super) struct Read {
     /// ... and a bit for each of its taps that lies inside; empty if all do.
     pub(super) valid: Vec<u64>,
     pub(super) taps: Vec<isize>,
+    /// Where tiles of rows begin, if not evenly (see `cuts`).
+    pub(super) cuts: Vec<usize>,
     pub(super) kc: usize,
     pub(super) zero: AlignedBuf,
 }
@@ -101,18 +107,20 @@ impl ConvPlan {
             && (out[0] == 1 || output.d == output.w * (ow * oh) as isize);
         let (run, copy) = choose(&shape, &input);
         let source = copy.as_ref().map_or(input, |c| c.strides);
+        let merge = if run == Run::Channels { merged(&shape, isa) } else { 1 };
         let reads = match run {
             Run::None => Reads::Depthwise(Depthwise { strides: source }),
-            _ => Reads::Product(Read::new(
-                &shape,
-                out,
-                &source,
-                run,
-                copy.as_ref().is_none_or(|c| !c.padded()),
-            )),
+            _ => {
+                let virtual_padding = shape.is_padded() && copy.as_ref().is_none_or(|c| !c.padded());
+                let mut read = Read::new(&shape, out, &source, run, merge, virtual_padding);
+                if virtual_padding {
+                    read.cuts = cuts(&shape, out, tile_rows(isa));
+                }
+                Reads::Product(read)
+            }
         };
         let dense_rows = dense.then_some(output.w.unsigned_abs());
-        Ok(ConvPlan { isa, shape, out, input, output, dense_rows, copy, reads, run })
+        Ok(ConvPlan { isa, shape, out, input, output, dense_rows, copy, reads, merge, run })
     }
 
     /// Output pixels of one image: the rows of the epilogue.
@@ -151,12 +159,16 @@ impl ConvPlan {
             }
             return ConvWeights(Weights::Depthwise(buf));
         }
-        let packed = PackedB::new(self.isa, shape.groups, shape.taps() * channels, group_outputs);
+        let merge = self.merge;
+        let (k, n) = (shape.taps() * channels * merge, group_outputs * merge);
+        let packed = PackedB::new(self.isa, shape.groups / merge, k, n);
         for group in 0..shape.groups {
             let ptr = ptr.wrapping_offset((group * group_outputs) as isize * so);
+            let (to, col) = (group / merge, group % merge * group_outputs);
             // SAFETY: every piece of k lies inside the weight and inside the pack.
             let fill = |k0, rows, offset, row| unsafe {
-                packed.fill(group, k0, rows, Source { ptr: ptr.wrapping_offset(offset), row, col: so });
+                let src = Source { ptr: ptr.wrapping_offset(offset), row, col: so };
+                packed.fill(to, k0..k0 + rows, col..col + group_outputs, src);
             };
             if self.run == Run::Row {
                 for i in 0..channels * shape.taps() / kw {
@@ -166,7 +178,7 @@ impl ConvPlan {
             } else {
                 // (D, H, W, C) is the order of k both for taps of channels and for rows of channels.
                 for t in 0..shape.taps() {
-                    fill(t * channels, channels, position(t), si);
+                    fill((t * merge + group % merge) * channels, channels, position(t), si);
                 }
             }
         }
@@ -182,13 +194,54 @@ impl ConvPlan {
                 Err(MicroError::Unsupported("weights packed for another instruction set than the plan's"))
             }
             Weights::Packed(b) => {
-                b.check(shape.taps() * shape.in_channels / shape.groups, shape.out_channels / shape.groups)
+                let groups = shape.groups / self.merge;
+                b.check(shape.taps() * shape.in_channels / groups, shape.out_channels / groups)
             }
             Weights::Depthwise(w) => {
                 same("depthwise weight, values", shape.taps() * shape.in_channels, w.len())
             }
         }
     }
+}
+
+/// How many groups of few output channels share a product: as many as fill one vector of columns. Their weights
+/// become blocks on a diagonal; the zeros between cost nothing, as they lie in lanes that would be empty.
+fn merged(shape: &ConvShape, isa: Isa) -> usize {
+    let most = panel_width(isa) / 2 / (shape.out_channels / shape.groups);
+    (2..=most.min(shape.groups)).rev().find(|d| shape.groups.is_multiple_of(*d)).unwrap_or(1)
+}
+
+/// Tiles of rows that leave whole kernel rows out where the window reaches over the image's edge: lines of pixels that
+/// see the same kernel rows are tiled by themselves. Empty where even tiles do as well.
+fn cuts(shape: &ConvShape, out: [usize; 3], most: usize) -> Vec<usize> {
+    let pixels = out.iter().product();
+    let seen = |i: usize, at: usize| {
+        let at = (at * shape.stride[i]) as isize - shape.pad_lo[i] as isize;
+        taps_inside(at, shape.dilation[i], shape.kernel[i], shape.input[i])
+    };
+    let lines = out[0] * out[1];
+    let class = |line: usize| (seen(0, line / out[1]), seen(1, line % out[1]));
+    let (mut cuts, mut cost, mut first) = (vec![0], 0, 0);
+    for line in 1..=lines {
+        if line < lines && class(line) == class(first) {
+            continue;
+        }
+        let (start, len) = (first * out[2], (line - first) * out[2]);
+        let tiles = len.div_ceil(most);
+        let (d, h) = class(first);
+        cuts.extend((0..tiles).map(|i| start + part(len, tiles, i).end));
+        cost += tiles_cost(len, most) * d.len() * h.len();
+        first = line;
+    }
+    let even = tiles_cost(pixels, most) * shape.kernel[0] * shape.kernel[1];
+    if cost < even { cuts } else { Vec::new() }
+}
+
+/// Cost of the tiles of `len` rows: a tile of fewer than five rows takes as long as one of five, for want of
+/// independent sums.
+fn tiles_cost(len: usize, most: usize) -> usize {
+    let tiles = len.div_ceil(most);
+    len.max(5 * tiles)
 }
 
 /// What k runs along, and whether the input is copied first.
@@ -212,15 +265,22 @@ fn choose(shape: &ConvShape, input: &Strides5) -> (Run, Option<Copy>) {
     }
     // The validity of a pixel's taps is a 64-bit mask.
     let real = padded && shape.taps() > 64;
-    let readable = input.c == 1 || c / shape.groups == 1;
+    let readable = input.c == 1 || c == 1;
     (Run::Channels, if readable && !real { None } else { copy(true, real) })
 }
 
 impl Read {
     /// Rows and taps in a source of the given strides; `virtual_padding` if its padding (if any) is not in memory.
-    fn new(shape: &ConvShape, out: [usize; 3], source: &Strides5, run: Run, virtual_padding: bool) -> Read {
+    fn new(
+        shape: &ConvShape,
+        out: [usize; 3],
+        source: &Strides5,
+        run: Run,
+        merge: usize,
+        virtual_padding: bool,
+    ) -> Read {
         let s = source.spatial();
-        let channels = shape.in_channels / shape.groups;
+        let channels = shape.in_channels / shape.groups * merge;
         let [kd, kh, kw] = shape.kernel;
         let place = |z: usize, y: usize, x: usize| {
             [z, y, x].iter().zip(s).zip(shape.dilation).map(|((i, s), d)| (i * d) as isize * s).sum::<isize>()
@@ -239,7 +299,6 @@ impl Read {
             Run::RowOfChannels => kw * channels,
             _ => channels,
         };
-        let virtual_padding = virtual_padding && shape.is_padded();
         let mut read = Read {
             image: source.n,
             group: channels as isize * source.c,
@@ -247,6 +306,7 @@ impl Read {
             offsets: Vec::new(),
             valid: Vec::new(),
             taps,
+            cuts: Vec::new(),
             kc,
             zero: AlignedBuf::zeroed(kc),
         };

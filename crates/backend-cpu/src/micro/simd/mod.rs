@@ -42,6 +42,17 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// The smaller; `b` where either is NaN.
     unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
+    /// Asks for the cache line at `p`, which need not be readable.
+    #[inline(always)]
+    fn prefetch(p: *const f32) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch never faults; SSE is part of every x86-64.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = p;
+    }
     /// Sum of the lanes.
     unsafe fn sum(v: Self::V) -> f32;
     /// Largest lane.
