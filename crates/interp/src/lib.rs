@@ -4,10 +4,13 @@
 //! decomposed through the table and its prims are computed; in-place operators are run by value, with every view of
 //! the written memory updated. It is the backend `eager`.
 //!
+//! Kernel programs: [`kernels::run`], point by point.
+//!
 //! Not here: fusion, memory planning, speed, and the meaning of operators (that stands in `prims`).
 
 mod error;
 mod graph;
+pub mod kernels;
 mod symbols;
 mod value;
 

@@ -7,6 +7,7 @@ use crate::InterpError;
 
 mod alias;
 mod graph;
+mod kernels;
 mod symbols;
 
 /// Parses the text form of a graph.

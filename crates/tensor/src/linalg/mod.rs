@@ -1,9 +1,11 @@
-//! The two references that must be typed loops to be usable at all: matrix product and convolution, over any strides.
+//! The references that must be typed loops to be usable at all: matrix product, convolution and attention, over any
+//! strides.
 //!
 //! They accumulate in `f64` (integers in wrapping `i64`, complex in `Complex<f64>`) in ascending order of the summed
 //! index, so results do not depend on threads, and round once to the result's dtype. They are the oracle: there is no
 //! other arithmetic in this crate, and backends do not call these.
 
+mod attention;
 mod conv;
 mod matmul;
 
@@ -13,6 +15,7 @@ use std::ops::{AddAssign, Mul};
 use ir_core::{Class, DType, Scalar};
 use num_complex::Complex;
 
+pub use attention::attention;
 pub use conv::{ConvGeometry, conv};
 pub use matmul::matmul;
 

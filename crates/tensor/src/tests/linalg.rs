@@ -121,3 +121,25 @@ fn impossible_convolutions_are_errors() {
     assert!(run(&ConvGeometry { dilation: &[usize::MAX], ..good.clone() }, &[1, 2, 3], &[1, 2, 2]).is_err());
     assert!(run(&ConvGeometry { output: &[usize::MAX], ..good }, &[1, 2, 3], &[1, 2, 2]).is_err());
 }
+
+#[test]
+fn attention_is_what_pytorch_gives() {
+    let half = |sizes: &[usize]| {
+        let all = sevens(sizes).iter_f64().map(|x| x / 2.0).collect();
+        Tensor::from_vec::<f64>(all, sizes).unwrap()
+    };
+    let (q, k, v) = (half(&[2, 4, 3, 5]), half(&[2, 2, 4, 5]), half(&[2, 2, 4, 3]));
+    let run = |mask: Option<&Tensor>, causal| {
+        sums(&crate::linalg::attention((&q, &k, &v), mask, causal, 0.3, DType::F64).unwrap())
+    };
+    let close = |got: (f64, f64), expected: (f64, f64)| {
+        assert!((got.0 - expected.0).abs() < 1e-12 && (got.1 - expected.1).abs() < 1e-12, "{got:?}");
+    };
+    // Row [0, 0, 1] takes part in nothing: zeros.
+    let bools = (0..96).map(|i| Bool::from(i % 3 != 0 && !(4..8).contains(&i))).collect();
+    let mask = Tensor::from_vec(bools, &[2, 4, 3, 4]).unwrap();
+    close(run(Some(&mask), false), (-7.908019160973129, -54.37682272781118));
+    close(run(None, true), (-5.104900914462382, -37.99781109005022));
+    close(run(Some(&half(&[2, 4, 3, 4])), false), (-5.94806708493039, -38.428236462587584));
+    assert!(crate::linalg::attention((&q, &v, &v), None, false, 1.0, DType::F64).is_err());
+}

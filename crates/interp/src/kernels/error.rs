@@ -1,0 +1,100 @@
+//! Why a kernel program cannot be run. An index outside its buffer is the program's fault, and named.
+
+use ir_core::DType;
+use kernel_ir::PlanError;
+use tensor::TensorError;
+
+use crate::Conflict;
+
+/// A refused run.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum KernelError {
+    /// Too few or too many inputs.
+    #[error("the program takes {expected} inputs, {got} were given")]
+    InputCount {
+        /// Inputs of the program.
+        expected: usize,
+        /// What was given.
+        got: usize,
+    },
+    /// A tensor does not fit its buffer.
+    #[error("`{name}` is {got_dtype}{got:?}, the program wants {expected}")]
+    Misfit {
+        /// Input or constant.
+        name: String,
+        /// Its dtype.
+        got_dtype: DType,
+        /// Its sizes.
+        got: Vec<usize>,
+        /// The buffer's.
+        expected: String,
+    },
+    /// The inputs' sizes contradict each other or a range.
+    #[error("input `{input}`: {conflict}")]
+    Symbol {
+        /// Name of the input.
+        input: String,
+        /// What does not fit.
+        conflict: Conflict,
+    },
+    /// There is no constant of this name.
+    #[error("constant `{0}` is missing")]
+    MissingConstant(String),
+    /// A size symbol has no value.
+    #[error("the size `{0}` is not determined by the inputs")]
+    Unbound(String),
+    /// A size is negative.
+    #[error("the size `{expr}` is {value}")]
+    Negative {
+        /// The expression.
+        expr: String,
+        /// Its value.
+        value: i64,
+    },
+    /// A kernel uses an element that its buffer does not have.
+    #[error("kernel `{kernel}` uses element {index:?} of buffer `{buffer}` with sizes {sizes:?}")]
+    OutOfBounds {
+        /// The kernel.
+        kernel: String,
+        /// The buffer.
+        buffer: String,
+        /// The index.
+        index: Vec<i64>,
+        /// The buffer's sizes.
+        sizes: Vec<usize>,
+    },
+    /// A kernel writes an input or a constant.
+    #[error("kernel `{kernel}` writes buffer `{buffer}`, which is read-only")]
+    ReadOnly {
+        /// The kernel.
+        kernel: String,
+        /// The buffer.
+        buffer: String,
+    },
+    /// A kernel is not well formed.
+    #[error("kernel `{kernel}`: {what}")]
+    Malformed {
+        /// The kernel.
+        kernel: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The memory plan does not fit the program.
+    #[error("memory plan: {0}")]
+    Plan(#[from] PlanError),
+    /// A tensor could not be made.
+    #[error("`{what}`: {error}")]
+    Tensor {
+        /// Buffer or kernel.
+        what: String,
+        /// Why.
+        #[source]
+        error: TensorError,
+    },
+}
+
+impl KernelError {
+    pub(super) fn malformed(kernel: &str, what: impl Into<String>) -> KernelError {
+        KernelError::Malformed { kernel: kernel.into(), what: what.into() }
+    }
+}

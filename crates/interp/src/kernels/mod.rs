@@ -1,0 +1,152 @@
+//! Runs kernel-ir programs: the oracle that every backend is held against. Loop kernels are evaluated point by point
+//! with `ScalarOp::eval`; templates go through the typed reference loops of `tensor::linalg`.
+//!
+//! Every index is checked against its buffer's sizes, memory starts out filled with a pattern (`NaN` for floats), and
+//! float sums are kept in `f64`. Arena buffers have memory of their own unless [`Options::planned_arena`] asks for the
+//! program's memory plan, so a plan that lets two live buffers overlap shows as a difference between the two.
+
+mod body;
+mod error;
+mod loops;
+mod memory;
+mod steps;
+
+use ir_core::{Atom, SymExpr};
+use kernel_ir::{Const, Program, Storage as Place, SymbolDecl};
+use tensor::{Storage, Tensor};
+
+pub use self::error::KernelError;
+use self::memory::Memory;
+use crate::{Bindings, Conflict};
+
+/// How a program is run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Lays arena buffers out as the program's plan says, so that the plan is tested too.
+    pub planned_arena: bool,
+}
+
+/// A program with its constants bound and its init steps run. Calls do not change it.
+pub struct Executable {
+    program: Program,
+    options: Options,
+    constants: Vec<Tensor>,
+    /// Memory of `Persistent` buffers, by buffer number.
+    persistent: Vec<Option<Storage>>,
+}
+
+/// Binds constants by name, and runs the program once.
+pub fn run(
+    program: &Program,
+    constants: &dyn Fn(&str) -> Option<Tensor>,
+    inputs: &[Tensor],
+) -> Result<Vec<Tensor>, KernelError> {
+    Executable::new(program.clone(), constants, Options::default())?.call(inputs)
+}
+
+impl Executable {
+    /// Binds the constants and runs the init steps.
+    ///
+    /// # Errors
+    /// A constant that is missing or does not fit, or whatever an init step runs into.
+    pub fn new(
+        program: Program,
+        constants: &dyn Fn(&str) -> Option<Tensor>,
+        options: Options,
+    ) -> Result<Executable, KernelError> {
+        let bindings = Bindings::new();
+        let mut bound = Vec::new();
+        for Const { name, buf } in &program.constants {
+            let tensor = constants(name).ok_or_else(|| KernelError::MissingConstant(name.clone()))?;
+            bound.push(memory::conform(&program, *buf, name, &tensor, &bindings)?);
+        }
+        let persistent = program.buffers.ids().map(|_| None).collect();
+        let mut executable = Executable { program, options, constants: bound, persistent };
+        let mut memory = Memory::new(&executable.parts(&[]), &bindings, false)?;
+        for step in &executable.program.init {
+            steps::run(step, &bindings, &mut memory)?;
+        }
+        for (id, buffer) in executable.program.buffers.iter() {
+            if buffer.storage == Place::Persistent {
+                executable.persistent[id.0 as usize] = Some(memory.storage(id));
+            }
+        }
+        Ok(executable)
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Runs the steps on tensors for the inputs in order; returns the outputs in order.
+    pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, KernelError> {
+        let program = &self.program;
+        if inputs.len() != program.inputs.len() {
+            return Err(KernelError::InputCount { expected: program.inputs.len(), got: inputs.len() });
+        }
+        let bindings = bind(program, inputs)?;
+        let specs = program.inputs.iter().zip(inputs);
+        let conform = |(spec, t): (&kernel_ir::InputSpec, &Tensor)| {
+            memory::conform(program, spec.buf, &spec.name, t, &bindings)
+        };
+        let inputs = specs.map(conform).collect::<Result<Vec<_>, _>>()?;
+        let mut memory = Memory::new(&self.parts(&inputs), &bindings, self.options.planned_arena)?;
+        for step in &program.steps {
+            steps::run(step, &bindings, &mut memory)?;
+        }
+        program.outputs.iter().map(|o| memory.output(o, &bindings)).collect()
+    }
+
+    fn parts<'a>(&'a self, inputs: &'a [Tensor]) -> memory::Parts<'a> {
+        memory::Parts {
+            program: &self.program,
+            inputs,
+            constants: &self.constants,
+            persistent: &self.persistent,
+        }
+    }
+}
+
+/// Values of the size symbols, from the inputs' sizes.
+fn bind(program: &Program, inputs: &[Tensor]) -> Result<Bindings, KernelError> {
+    let mut equations: Vec<(SymExpr, i64)> = Vec::new();
+    let mut owners = Vec::new();
+    for (spec, tensor) in program.inputs.iter().zip(inputs) {
+        let buffer = &program.buffers[spec.buf];
+        if buffer.sizes.len() != tensor.rank() || buffer.dtype != tensor.dtype() {
+            return Err(memory::misfit(buffer, &spec.name, tensor));
+        }
+        for (expr, &size) in buffer.sizes.iter().zip(tensor.sizes()) {
+            equations.push((expr.clone(), size as i64));
+            owners.push(&spec.name);
+        }
+    }
+    let mut bindings = Bindings::new();
+    let named = |(i, conflict): (usize, Conflict)| KernelError::Symbol { input: owners[i].clone(), conflict };
+    bindings.solve(&equations).map_err(named)?;
+    for (id, SymbolDecl { name, min, max, .. }) in program.symbols.iter() {
+        let Some(value) = bindings.get(id) else { continue };
+        if value < *min || max.is_some_and(|max| value > max) {
+            let uses = |(e, _): &(SymExpr, i64)| e.any_leaf(|a| matches!(a, Atom::Sym(s) if *s == id));
+            let at = equations.iter().position(uses).unwrap_or(0);
+            let conflict = Conflict::Range { symbol: name.clone(), value, min: *min, max: *max };
+            return Err(named((at, conflict)));
+        }
+    }
+    Ok(bindings)
+}
+
+/// The value of a size expression.
+fn size(expr: &SymExpr, bindings: &Bindings) -> Result<i64, KernelError> {
+    bindings.eval(expr).ok_or_else(|| KernelError::Unbound(expr.to_string()))
+}
+
+/// The values of sizes, none negative.
+fn sizes(exprs: &[SymExpr], bindings: &Bindings) -> Result<Vec<usize>, KernelError> {
+    let one = |e: &SymExpr| {
+        let value = size(e, bindings)?;
+        usize::try_from(value).map_err(|_| KernelError::Negative { expr: e.to_string(), value })
+    };
+    exprs.iter().map(one).collect()
+}

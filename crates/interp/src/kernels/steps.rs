@@ -1,0 +1,117 @@
+//! One step: a loop kernel, a template with its epilogue, or a routine.
+
+use ir_core::DType;
+use kernel_ir::{Attention, Conv, ExternCall, ExternOp, Matmul, Step};
+use tensor::{Tensor, TensorError, linalg};
+
+use super::memory::Memory;
+use super::{KernelError, loops, sizes};
+use crate::Bindings;
+
+/// Runs a step.
+pub(super) fn run(step: &Step, bindings: &Bindings, memory: &mut Memory) -> Result<(), KernelError> {
+    match step {
+        Step::Loop(kernel) => loops::run(kernel, bindings, memory),
+        Step::Matmul(kernel) => matmul(kernel, bindings, memory),
+        Step::Conv(kernel) => conv(kernel, bindings, memory),
+        Step::Attention(kernel) => attention(kernel, bindings, memory),
+        Step::Extern(call) => routine(call, bindings, memory),
+    }
+}
+
+fn refused(name: &str) -> impl FnOnce(TensorError) -> KernelError + use<> {
+    let what = name.to_owned();
+    move |error| KernelError::Tensor { what, error }
+}
+
+fn matmul(k: &Matmul, bindings: &Bindings, memory: &mut Memory) -> Result<(), KernelError> {
+    let (a, b) = (memory.operand(&k.name, &k.a, bindings)?, memory.operand(&k.name, &k.b, bindings)?);
+    let product = linalg::matmul(&a, &b, k.acc).map_err(refused(&k.name))?;
+    drop((a, b));
+    loops::run_epilogue(&k.name, &k.epilogue, &product, bindings, memory)
+}
+
+fn conv(k: &Conv, bindings: &Bindings, memory: &mut Memory) -> Result<(), KernelError> {
+    let input = memory.operand(&k.name, &k.input, bindings)?;
+    let weight = memory.operand(&k.name, &k.weight, bindings)?;
+    let positive = |list: &[i64]| -> Result<Vec<usize>, KernelError> {
+        let wrong = |_| KernelError::malformed(&k.name, "a stride or dilation is negative");
+        list.iter().map(|&x| usize::try_from(x).map_err(wrong)).collect()
+    };
+    let output = sizes(&k.epilogue.ranges, bindings)?;
+    let padding: Vec<isize> = k.padding.iter().map(|&(before, _)| before as isize).collect();
+    let geometry = linalg::ConvGeometry {
+        stride: &positive(&k.stride)?,
+        padding: &padding,
+        dilation: &positive(&k.dilation)?,
+        output: output.get(2..).unwrap_or(&[]),
+        groups: usize::try_from(k.groups).unwrap_or(0),
+        transposed: k.transposed,
+    };
+    let result = linalg::conv(&input, &weight, &geometry, k.acc).map_err(refused(&k.name))?;
+    drop((input, weight));
+    loops::run_epilogue(&k.name, &k.epilogue, &result, bindings, memory)
+}
+
+fn attention(k: &Attention, bindings: &Bindings, memory: &mut Memory) -> Result<(), KernelError> {
+    let operand = |o| memory.operand(&k.name, o, bindings);
+    let (q, key, v) = (operand(&k.q)?, operand(&k.k)?, operand(&k.v)?);
+    let mask = k.mask.as_ref().map(operand).transpose()?;
+    let result = linalg::attention((&q, &key, &v), mask.as_ref(), k.causal, k.scale, k.acc);
+    let result = result.map_err(refused(&k.name))?;
+    drop((q, key, v, mask));
+    loops::run_epilogue(&k.name, &k.epilogue, &result, bindings, memory)
+}
+
+fn routine(call: &ExternCall, bindings: &Bindings, memory: &mut Memory) -> Result<(), KernelError> {
+    match (&call.op, &call.inputs[..], &call.outputs[..]) {
+        (ExternOp::Sort { dim, descending }, [input], [values, positions]) => {
+            let input = memory.operand(&call.name, input, bindings)?;
+            let (sorted, order) = sort(&input, *dim as usize, *descending).map_err(refused(&call.name))?;
+            drop(input);
+            memory.store_operand(&call.name, values, &sorted, bindings)?;
+            memory.store_operand(&call.name, positions, &order, bindings)
+        }
+        _ => Err(KernelError::malformed(&call.name, "a routine with the wrong number of operands")),
+    }
+}
+
+/// Stable sort along `dim`; `NaN` counts as largest. Values and positions (`i64`), row-major.
+fn sort(input: &Tensor, dim: usize, descending: bool) -> Result<(Tensor, Tensor), TensorError> {
+    if input.rank() == 0 {
+        return Ok((input.copied()?, Tensor::zeros(DType::I64, &[])?));
+    }
+    // Rows along the sorted dimension side by side.
+    let mut dims: Vec<usize> = (0..input.rank()).filter(|&d| d != dim).collect();
+    dims.push(dim);
+    let moved = input.permute(&dims)?;
+    let length = moved.sizes().last().copied().unwrap_or(1);
+    let scalars: Vec<_> = moved.iter().collect();
+    let (mut values, mut order) = (Vec::with_capacity(scalars.len()), Vec::with_capacity(scalars.len()));
+    for row in scalars.chunks(length.max(1)) {
+        let mut positions: Vec<usize> = (0..row.len()).collect();
+        positions.sort_by(|&a, &b| {
+            let ascending = compare(row[a], row[b], input.dtype());
+            if descending { ascending.reverse() } else { ascending }
+        });
+        values.extend(positions.iter().map(|&i| row[i]));
+        order.extend(positions.iter().map(|&i| i as i64));
+    }
+    let mut back = vec![0; dims.len()];
+    dims.iter().enumerate().for_each(|(to, &from)| back[from] = to);
+    let values = tensor::with_element!(input.dtype(), T => {
+        let typed = values.into_iter().map(<T as tensor::Element>::from_scalar).collect();
+        Tensor::from_vec::<T>(typed, moved.sizes())
+    })?;
+    let order = Tensor::from_vec(order, moved.sizes())?;
+    Ok((values.permute(&back)?, order.permute(&back)?))
+}
+
+fn compare(a: ir_core::Scalar, b: ir_core::Scalar, dtype: DType) -> std::cmp::Ordering {
+    if dtype.is_integral() {
+        return a.as_i64().cmp(&b.as_i64());
+    }
+    let (a, b) = (a.as_f64(), b.as_f64());
+    // Numbers before NaN; NaNs are equal.
+    a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+}
