@@ -1,0 +1,157 @@
+//! In-place operators: their out-of-place counterparts by PyTorch's naming rule, so that none has an entry of its own.
+
+use fx_ir::{Arg, Graph, Node, NodeId, OriginId, ValueId, ValueType};
+use ir_core::DType;
+use prims::Builder;
+
+use super::{Binding, FunctionalizeProblem, Pass, Step, views};
+
+/// Names that PyTorch's rule (`relu_` writes back `relu`) does not give.
+const IRREGULAR: &[(&str, &str)] = &[
+    ("aten.normal_.default", "aten.normal_functional.default"),
+    ("aten.bernoulli_.float", "aten.bernoulli.p"),
+];
+
+/// Whether the operator writes an operand: by its name, or by its schema in the operator table (`Tensor(a!)`).
+pub(super) fn mutates(target: &str) -> bool {
+    counterpart(target).is_some() || prims::lookup(target).is_some_and(|op| op.schema.mutates())
+}
+
+/// The out-of-place counterpart of an in-place operator; `None` for any other operator.
+///
+/// `aten.relu_.default` gives `aten.relu.default`, `aten.__iadd__.Tensor` gives `aten.__add__.Tensor`.
+pub(super) fn counterpart(target: &str) -> Option<String> {
+    if let Some((_, to)) = IRREGULAR.iter().find(|(from, _)| *from == target) {
+        return Some(to.to_string());
+    }
+    let mut parts = target.splitn(3, '.');
+    let (namespace, name, overload) = (parts.next()?, parts.next()?, parts.next().unwrap_or("default"));
+    if matches!(namespace, "prims" | "higher_order" | "operator" | "math") {
+        return None;
+    }
+    let base = match name.strip_prefix("__i").filter(|n| n.ends_with("__")) {
+        // `__iand__`, but not `__int__` or `__index__`.
+        Some(rest)
+            if matches!(
+                rest,
+                "add__" | "sub__" | "mul__" | "and__" | "or__" | "xor__" | "lshift__" | "rshift__"
+            ) =>
+        {
+            format!("__{rest}")
+        }
+        _ if name.ends_with("__") => return None,
+        _ if is_out_variant(target) => name.to_string(),
+        _ => name.strip_suffix('_').filter(|base| !base.is_empty())?.to_string(),
+    };
+    Some(format!("{namespace}.{base}.{overload}"))
+}
+
+/// Whether the operator writes to an operand `out`.
+pub(super) fn is_out_variant(target: &str) -> bool {
+    let overload = target.splitn(3, '.').nth(2).unwrap_or("");
+    target.starts_with("aten.") && (overload == "out" || overload.ends_with("_out"))
+}
+
+impl Pass<'_> {
+    /// `x.op_(…)`: the counterpart's result is the new value of `x`, and the call's result is `x`.
+    pub(super) fn in_place(&mut self, id: NodeId, node: &Node, functional: &str, args: &[Arg]) -> Step<()> {
+        if let Some(Arg::List(items)) = args.first() {
+            return self.in_place_list(node, functional, args, items);
+        }
+        let Some(view) = self.viewed(args) else { return Err(FunctionalizeProblem::NoOperand) };
+        let new_args = self.read_args(args, node.origin)?;
+        let meta = self.storages.view(view).meta.clone();
+        let out_meta = node.outputs.first().and_then(|&v| self.old.meta(v)).unwrap_or(&meta).clone();
+        // `detach_`, `squeeze_`, `transpose_` change what the tensor looks like and no element.
+        let rule = views::rule(functional, &new_args, &meta, &[&out_meta], 0);
+        let name = functional.split('.').nth(1).unwrap_or(functional).to_string();
+        if let Some(rule) = rule {
+            let now = self.derive(view, rule, None, &out_meta, self.old.node_name(id))?;
+            if let Some(Arg::Value(operand)) = args.first() {
+                self.bindings[*operand] = Some(Binding::View(now));
+            }
+            node.outputs.iter().take(1).for_each(|&v| self.bindings[v] = Some(Binding::View(now)));
+            return Ok(());
+        }
+        let new = self.new_value(functional, &name, new_args, &meta, node.origin);
+        self.write(view, new, node.origin)?;
+        node.outputs.iter().take(1).for_each(|&v| self.bindings[v] = Some(Binding::View(view)));
+        Ok(())
+    }
+
+    /// `_foreach_add_(tensors, …)`: one result a tensor, each written back.
+    fn in_place_list(&mut self, node: &Node, functional: &str, args: &[Arg], items: &[Arg]) -> Step<()> {
+        let mut written = Vec::new();
+        for item in items {
+            written.push(self.viewed(std::slice::from_ref(item)).ok_or(FunctionalizeProblem::NoOperand)?);
+        }
+        let new_args = self.read_args(args, node.origin)?;
+        let name = functional.split('.').nth(1).unwrap_or(functional);
+        let types: Vec<ValueType> =
+            written.iter().map(|&v| ValueType::Tensor(self.storages.view(v).meta.clone())).collect();
+        let outs = self.out.call(functional, new_args, types.into_iter().map(|t| (name, t)), node.origin);
+        for (&view, &new) in written.iter().zip(&outs) {
+            self.write(view, new, node.origin)?;
+        }
+        for (&old, &view) in node.outputs.iter().zip(&written) {
+            self.bindings[old] = Some(Binding::View(view));
+        }
+        Ok(())
+    }
+
+    /// Calls the counterpart; its result is converted to the written tensor's dtype where promotion gave another.
+    fn new_value(
+        &mut self,
+        functional: &str,
+        name: &str,
+        args: Vec<Arg>,
+        meta: &ir_core::TensorMeta,
+        origin: OriginId,
+    ) -> ValueId {
+        let dtype = result_dtype(&self.out, functional, &args).unwrap_or(meta.dtype);
+        let ty = |dtype| ValueType::Tensor(ir_core::TensorMeta { dtype, ..meta.clone() });
+        let new = self.out.call(functional, args, [(name, ty(dtype))], origin)[0];
+        if dtype == meta.dtype {
+            return new;
+        }
+        let args = vec![new.into(), meta.dtype.into(), false.into(), false.into(), Arg::None];
+        self.out.call("aten.to.dtype", args, [(name, ty(meta.dtype))], origin)[0]
+    }
+}
+
+/// The dtype that the operator's own rules give: the call is built in a scratch graph, whose types the table infers.
+/// `None` where the table does not know the operator or refuses the call (`prims::decompose` will report it).
+fn result_dtype(graph: &Graph, target: &str, args: &[Arg]) -> Option<DType> {
+    let mut scratch = Graph::new("scratch");
+    scratch.symbols = graph.symbols.clone();
+    let mut args = args.to_vec();
+    for arg in &mut args {
+        arg.for_each_value_mut(&mut |v| {
+            let ty = graph.values.get(*v).map_or(ValueType::None, |value| value.ty.clone());
+            *v = scratch.placeholder(fx_ir::InputKind::User, "operand", "operand", ty);
+        });
+    }
+    let mut builder = Builder::new(&mut scratch, "scratch", OriginId(0));
+    let outs = prims::decompose_call(&mut builder, target, args).ok()?;
+    scratch.meta(*outs.first()?).map(|m| m.dtype)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_pytorchs_rule() {
+        let check =
+            |target: &str, expected: Option<&str>| assert_eq!(counterpart(target).as_deref(), expected);
+        check("aten.relu_.default", Some("aten.relu.default"));
+        check("aten._index_put_impl_.default", Some("aten._index_put_impl.default"));
+        check("aten.__iand__.Tensor", Some("aten.__and__.Tensor"));
+        check("aten.normal_.default", Some("aten.normal_functional.default"));
+        check("aten.__and__.Tensor", None);
+        check("aten.add.Tensor", None);
+        check("higher_order.cond", None);
+        assert!(is_out_variant("aten.add.out") && !is_out_variant("aten.add.Tensor"));
+        assert!(mutates("aten.add.out"));
+    }
+}
