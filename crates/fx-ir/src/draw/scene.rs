@@ -231,3 +231,85 @@ fn settle(diagram: &Diagram, frames: &[Frame], laid: &[Laid], at: usize, corner:
         scene.wires.push(Wire { points, arrow: matches!(to, Part::Node(_)), dashed, source });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draw::{DrawCluster, DrawEdge};
+
+    /// Boxes in a ladder of frames with arrows between any two, forwards and backwards.
+    fn random(seed: u64) -> Diagram {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut below = move |n: usize| {
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            ((state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize) % n
+        };
+        let mut d = Diagram::default();
+        for c in 0..below(5) {
+            let parent = (c > 0 && below(2) == 0).then(|| below(c));
+            d.clusters.push(DrawCluster { label: format!("frame {c}"), parent });
+        }
+        for n in 0..1 + below(24) {
+            let cluster = (!d.clusters.is_empty() && below(3) > 0).then(|| below(d.clusters.len()));
+            let lines = vec!["x".repeat(1 + below(20)); 1 + below(3)];
+            d.nodes.push(DrawNode { lines, small: n % 5 == 0, cluster, ..DrawNode::default() });
+        }
+        for _ in 0..below(40) {
+            let (from, to) = (below(d.nodes.len() + 1), below(d.nodes.len()));
+            d.edges.push(DrawEdge { from, to, dashed: false });
+        }
+        d
+    }
+
+    fn overlap(a: &Rect, b: &Rect) -> bool {
+        a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height
+    }
+    fn inside(a: &Rect, b: &Rect) -> bool {
+        a.x >= b.x && a.y >= b.y && a.x + a.width <= b.x + b.width && a.y + a.height <= b.y + b.height
+    }
+
+    #[test]
+    fn boxes_never_overlap_and_stay_in_their_frames() {
+        for seed in 0..300 {
+            let d = random(seed);
+            let scene = lay_out(&d);
+            let whole = Rect { x: 0.0, y: 0.0, width: scene.width + 1e-6, height: scene.height + 1e-6 };
+            for (n, r) in scene.nodes.iter().enumerate() {
+                let frame = d.nodes[n].cluster.map_or(&whole, |c| &scene.clusters[c]);
+                assert!(inside(r, frame), "seed {seed}: box {n} leaves its frame");
+                let others = scene.nodes[..n].iter();
+                assert!(others.clone().all(|o| !overlap(r, o)), "seed {seed}: box {n} overlaps another");
+                let apart = |c: usize| !around(&d, n).contains(&c) && overlap(r, &scene.clusters[c]);
+                assert!(!(0..d.clusters.len()).any(apart), "seed {seed}: box {n} stands in a foreign frame");
+            }
+            let finite =
+                scene.wires.iter().flat_map(|w| &w.points).all(|p| p.0.is_finite() && p.1.is_finite());
+            assert!(finite, "seed {seed}: an arrow leads nowhere");
+        }
+    }
+
+    #[test]
+    fn a_chain_is_straight_and_runs_down() {
+        let mut d = Diagram::default();
+        for n in 0..50 {
+            d.nodes.push(DrawNode { lines: vec!["w".repeat(1 + n % 7)], ..DrawNode::default() });
+            if n > 0 {
+                d.edges.push(DrawEdge { from: n - 1, to: n, dashed: false });
+            }
+        }
+        let scene = lay_out(&d);
+        for pair in scene.nodes.windows(2) {
+            assert!(pair[0].y + pair[0].height < pair[1].y);
+            let shift = pair[0].x + pair[0].width / 2.0 - pair[1].x - pair[1].width / 2.0;
+            assert!(shift.abs() < 0.5, "the chain bends by {shift}");
+        }
+    }
+
+    #[test]
+    fn an_empty_diagram_is_a_document() {
+        assert!(Diagram::default().to_svg().ends_with("</svg>\n"));
+        assert!(Diagram::default().to_dot().starts_with("digraph"));
+    }
+}
