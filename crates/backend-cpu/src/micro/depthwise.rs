@@ -34,9 +34,11 @@ pub(crate) unsafe fn run(
     let lines = plan.out[0] * plan.out[1];
     let work = plan.pixels() * plan.shape.in_channels * plan.shape.taps();
     // Below 64 Ki multiply-adds (some microseconds) a task is not worth handing over.
-    let blocks = (work >> 16).clamp(1, (4 * team::threads()).div_ceil(plan.shape.batch)).min(lines);
+    let threads = team::threads_for(work * plan.shape.batch);
+    let most = if threads == 1 { 1 } else { (4 * threads).div_ceil(plan.shape.batch) };
+    let blocks = (work >> 16).clamp(1, most).min(lines);
     let job = Job { plan, strides: depthwise.strides, input, weights: weights.ptr(), out, epilogue };
-    team::par_for(plan.shape.batch * blocks, &|task| {
+    team::par_for_work(plan.shape.batch * blocks, work * plan.shape.batch, &|task| {
         // SAFETY: the caller's promise; tasks are disjoint lines of the output.
         unsafe { job.block(task / blocks, part(lines, blocks, task % blocks)) };
     });

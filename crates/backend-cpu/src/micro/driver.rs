@@ -82,8 +82,9 @@ pub(crate) unsafe fn run<'a>(
     if count == 0 || like.m == 0 || like.n == 0 {
         return Ok(());
     }
-    let grid = Grid::choose(count, like, team::threads());
-    team::par_for(grid.tasks(), &|task| {
+    let work = count * like.m * like.n * like.depth();
+    let grid = Grid::choose(count, like, team::threads_for(work));
+    team::par_for_work(grid.tasks(), work, &|task| {
         let (product, rows, panels) = grid.task(task, like);
         // SAFETY: the caller's promise; tasks are disjoint blocks of C.
         unsafe { block(&make(product), rows, panels) };
@@ -135,7 +136,7 @@ impl Grid {
             let (r, c) = (grid.row_blocks, grid.panel_blocks);
             let work = p.m.div_ceil(r) * p.n.div_ceil(c) * p.depth();
             let (can_rows, can_panels) = (2 * r <= tiles, 2 * c <= panels);
-            let must = grid.tasks() < threads && work >= MIN_TASK / 16;
+            let must = grid.tasks() < threads;
             if (!must && work < 2 * MIN_TASK) || !(can_rows || can_panels) {
                 break;
             }

@@ -240,7 +240,7 @@ impl Chunk<'_, '_> {
         // Packing is a copy: a task should be worth handing over.
         let step = (8192 / self.panel()).max(1);
         let tasks = self.packs * per;
-        team::par_for(tasks.div_ceil(step), &|task| {
+        team::par_for_work(tasks.div_ceil(step), tasks * self.panel(), &|task| {
             for i in task * step..((task + 1) * step).min(tasks) {
                 // SAFETY: panel `i` of the scratch is this task's own.
                 unsafe { self.pack(i / per, i % per) };

@@ -1,5 +1,8 @@
 //! f64 products, through the `gemm` crate: any strides, batches, no epilogue. f32 has kernels of its own in `matmul`.
 
+use std::ops::Range;
+
+use super::driver::part;
 use super::{BatchDim, team};
 
 /// `C[.., M, N] = A[.., M, K] * B[.., K, N]` in f64; all strides in elements, any sign.
@@ -36,38 +39,34 @@ unsafe impl Sync for MatmulF64<'_> {}
 /// A or B.
 pub unsafe fn matmul_f64(call: &MatmulF64<'_>) {
     let entries: usize = call.batch.iter().map(|d| d.size).product();
-    let threads = team::threads();
-    if entries >= threads {
-        // SAFETY: the caller's promise.
-        return team::par_for(entries, &|entry| unsafe { one(call, entry, gemm::Parallelism::None) });
-    }
-    let parallel = if threads > 1 && call.m * call.n * call.k > 1 << 15 {
-        gemm::Parallelism::Rayon(threads)
-    } else {
-        gemm::Parallelism::None
-    };
-    for entry in 0..entries {
-        // SAFETY: the caller's promise.
-        unsafe { one(call, entry, parallel) };
-    }
+    let work = entries * call.m * call.n * call.k;
+    let threads = team::threads_for(work);
+    // Columns are cut here, and not by the crate's own threads, which would not find the pool's (see `team::with`).
+    let blocks = if threads == 1 { 1 } else { (2 * threads).div_ceil(entries).clamp(1, call.n.div_ceil(16)) };
+    team::par_for_work(entries * blocks, work, &|task| {
+        let cols = part(call.n, blocks, task % blocks);
+        // SAFETY: the caller's promise; column ranges are disjoint.
+        unsafe { one(call, task / blocks, cols) };
+    });
 }
 
-unsafe fn one(call: &MatmulF64<'_>, entry: usize, parallel: gemm::Parallelism) {
+unsafe fn one(call: &MatmulF64<'_>, entry: usize, cols: Range<usize>) {
     let (a, b, c) = BatchDim::offsets(call.batch, entry);
+    let first = cols.start as isize;
     // SAFETY: the caller's promise.
     unsafe {
         gemm::gemm(
             call.m,
-            call.n,
+            cols.len(),
             call.k,
-            call.c.wrapping_offset(c),
+            call.c.wrapping_offset(c + first * call.c_strides[1]),
             call.c_strides[1],
             call.c_strides[0],
             false,
             call.a.wrapping_offset(a),
             call.a_strides[1],
             call.a_strides[0],
-            call.b.wrapping_offset(b),
+            call.b.wrapping_offset(b + first * call.b_strides[1]),
             call.b_strides[1],
             call.b_strides[0],
             0.0,
@@ -75,7 +74,7 @@ unsafe fn one(call: &MatmulF64<'_>, entry: usize, parallel: gemm::Parallelism) {
             false,
             false,
             false,
-            parallel,
+            gemm::Parallelism::None,
         );
     }
 }

@@ -55,7 +55,8 @@ pub(crate) unsafe fn run(call: &MatmulStrided<'_>) -> Result<(), MicroError> {
     let entries = call.entries();
     let blocks = column_blocks(call, entries);
     let call = Shared(call);
-    team::par_for(entries * blocks, &|task| {
+    let work = entries * call.get().m * call.get().n * call.get().k;
+    team::par_for_work(entries * blocks, work, &|task| {
         let (entry, cols) = (task / blocks, part(call.get().n.div_ceil(16), blocks, task % blocks));
         let cols = cols.start * 16..(cols.end * 16).min(call.get().n);
         // SAFETY: the caller's promise; column ranges are disjoint.
@@ -95,7 +96,7 @@ impl<'a, 'b> Shared<'a, 'b> {
 
 /// Enough blocks of columns for all threads to end together, each worth at least 16 Ki values of B.
 fn column_blocks(call: &MatmulStrided<'_>, entries: usize) -> usize {
-    let threads = team::threads();
+    let threads = team::threads_for(entries * call.m * call.n * call.k);
     if threads == 1 || entries >= 4 * threads {
         return 1;
     }

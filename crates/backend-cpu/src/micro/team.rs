@@ -56,10 +56,26 @@ pub fn threads() -> usize {
     if INSIDE.get() { 1 } else { rayon::current_num_threads() }
 }
 
+/// How many threads a loop of `work` multiply-adds (or copies of a value, at a few to a multiply-add) should use: one, if
+/// handing a part over takes longer than doing it. That is about a microsecond in a team, else ten and more.
+pub fn threads_for(work: usize) -> usize {
+    let worth = if LEADS.get().is_null() { 1 << 20 } else { 1 << 16 };
+    if work < worth { 1 } else { threads() }
+}
+
 /// Runs `f(0) .. f(tasks - 1)`, each once, on the caller's thread and the pool's others; returns when all are done. A
 /// panic in `f` is passed on. Inside another loop it runs on the calling thread alone.
 pub fn par_for(tasks: usize, f: &(dyn Fn(usize) + Sync)) {
-    let threads = threads().min(tasks);
+    run(tasks, threads(), f);
+}
+
+/// [`par_for`] for a loop of `work` multiply-adds in all: on the calling thread alone if that is too little.
+pub fn par_for_work(tasks: usize, work: usize, f: &(dyn Fn(usize) + Sync)) {
+    run(tasks, threads_for(work), f);
+}
+
+fn run(tasks: usize, threads: usize, f: &(dyn Fn(usize) + Sync)) {
+    let threads = threads.min(tasks);
     if threads <= 1 {
         return (0..tasks).for_each(f);
     }
@@ -94,7 +110,8 @@ impl Drop for Restore {
     }
 }
 
-/// Runs `body` with the pool's other threads kept ready for [`par_for`]. Nested calls, and calls inside a loop, just run `body`.
+/// Runs `body` with the pool's other threads kept ready for [`par_for`]. Nested calls, and calls inside a loop, just run
+/// `body`. Meanwhile the pool does nothing else: `body` must use [`par_for`] and not rayon itself.
 pub fn with<R: Send>(body: impl FnOnce() -> R + Send) -> R {
     let threads = threads();
     if threads <= 1 || !LEADS.get().is_null() {

@@ -20,7 +20,10 @@ struct Place {
 
 struct Work<'a> {
     call: &'a Attention,
-    head: usize,
+    /// Batch entry, key/value head, first query head of its group.
+    b: isize,
+    kv_head: isize,
+    h: isize,
     rows: Range<usize>,
     /// Scaled queries, `[rows, ldq]`.
     q: *mut f32,
@@ -50,7 +53,9 @@ pub(super) unsafe fn run(call: &Attention, head: usize, rows: Range<usize>, pack
         let at = |columns: usize| buf.wrapping_add(n * columns);
         let work = Work {
             call,
-            head,
+            b: (head / call.kv_heads) as isize,
+            kv_head: (head % call.kv_heads) as isize,
+            h: (head % call.kv_heads * call.group()) as isize,
             rows,
             q: at(0),
             ldq,
@@ -88,10 +93,13 @@ impl Work<'_> {
     }
 
     fn place(&self, row: usize) -> Place {
-        let call = self.call;
-        let row = self.rows.start + row;
-        let h = (self.head % call.kv_heads) * call.group() + row / call.q_len;
-        Place { b: (self.head / call.kv_heads) as isize, h: h as isize, i: (row % call.q_len) as isize }
+        // One division, and of 32 bits, where that is enough: this runs several times a row.
+        let (row, len) = (self.rows.start + row, self.call.q_len);
+        let (h, i) = match (u32::try_from(row), u32::try_from(len)) {
+            (Ok(row), Ok(len)) => ((row / len) as isize, (row % len) as isize),
+            _ => ((row / len) as isize, (row % len) as isize),
+        };
+        Place { b: self.b, h: self.h + h, i }
     }
 
     /// How many keys of a block a row sees under the causal limit.
@@ -228,8 +236,7 @@ impl Work<'_> {
 
     /// Offset of a key of this head.
     fn kv(&self, s: &[isize; 4], key: usize) -> isize {
-        let (b, h) = (self.head / self.call.kv_heads, self.head % self.call.kv_heads);
-        b as isize * s[0] + h as isize * s[1] + key as isize * s[2]
+        self.b * s[0] + self.kv_head * s[1] + key as isize * s[2]
     }
 
     /// Masks one row of scores, turns it to weights and brings the row's running values up to date.

@@ -134,6 +134,11 @@ impl Attention {
         self.q_heads / self.kv_heads
     }
 
+    /// Multiply-adds in all; an exponential counts as sixteen.
+    fn work(&self) -> usize {
+        self.batch * self.q_heads * self.q_len * self.kv_len * (self.head_dim + self.v_dim + 16)
+    }
+
     fn key_blocks(&self) -> usize {
         self.kv_len.div_ceil(KEYS)
     }
@@ -148,7 +153,7 @@ impl Attention {
 
 /// Few rows a head (decoding): K and V are read as they lie, one task a key/value head.
 unsafe fn in_place(call: &Attention) {
-    team::par_for(call.batch * call.kv_heads, &|head| {
+    team::par_for_work(call.batch * call.kv_heads, call.work(), &|head| {
         // SAFETY: the caller's promise; heads are disjoint in O.
         unsafe { block::run(call, head, 0..call.group() * call.q_len, None) };
     });
@@ -167,11 +172,11 @@ unsafe fn packed(call: &Attention) {
         let buf = Buf(buf);
         for head0 in (0..heads).step_by(chunk) {
             let heads = (heads - head0).min(chunk);
-            team::par_for(heads * blocks, &|i| {
+            team::par_for_work(heads * blocks, heads * blocks * block_len, &|i| {
                 // SAFETY: the caller's promise; every task has its own block of the scratch.
                 unsafe { pack(call, head0 + i / blocks, i % blocks, buf.at(i * block_len)) };
             });
-            team::par_for(heads * row_blocks, &|i| {
+            team::par_for_work(heads * row_blocks, call.work(), &|i| {
                 let (head, block) = (i / row_blocks, i % row_blocks);
                 let mr = tile_rows(call.isa);
                 let part = super::driver::part(tiles, row_blocks, block);

@@ -50,7 +50,7 @@ impl Copy {
         let total = shape.batch * lines;
         // A line of a small image is too little for a task of its own.
         let step = (16_384 / (shape.in_channels * self.size[2]).max(1)).clamp(1, total.max(1));
-        team::par_for(total.div_ceil(step), &|task| {
+        team::par_for_work(total.div_ceil(step), self.len, &|task| {
             for i in task * step..((task + 1) * step).min(total) {
                 // SAFETY: the caller's promise; lines of the copy are disjoint.
                 unsafe { job.line(i / lines, i % lines / self.size[1], i % self.size[1]) };

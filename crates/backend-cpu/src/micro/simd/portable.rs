@@ -63,7 +63,10 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        // Not `mul_add`, which is a library call where the target has no fused instruction.
+        // `mul_add` is a library call where the target has no fused instruction.
+        if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+            return std::array::from_fn(|i| a[i].mul_add(b[i], c[i]));
+        }
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
     #[inline(always)]

@@ -117,6 +117,41 @@ fn packed_products_match_f64() {
 }
 
 #[test]
+fn products_match_in_a_team_of_many() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(5).build().unwrap();
+    pool.install(|| {
+        super::super::team::with(|| {
+            for (i, size) in SIZES.into_iter().enumerate() {
+                check_packed(Isa::best(), size, i % 8, i % 3 == 0);
+                if size.0 * size.1 * size.2 < 1 << 17 {
+                    check_strided(Isa::best(), size, [0, i % 2, 0], i % 2 == 0);
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn raw_hook_gets_its_context() {
+    unsafe extern "C" fn add(block: *const EpilogueBlock, ctx: *const std::ffi::c_void) {
+        // SAFETY: called with a live block of one element and the f32 below.
+        unsafe { *(*block).ptr += *ctx.cast::<f32>() };
+    }
+    let (a, b, ten) = ([2.0f32], [3.0f32], 10.0f32);
+    let mut c = [0.0f32];
+    // SAFETY: one element each.
+    unsafe {
+        let b = PackedB::pack(Isa::best(), b.as_ptr(), 1, 1, 1, 1).unwrap();
+        let hook = Some(Hook::Raw { f: add, ctx: (&raw const ten).cast() });
+        let a = MatRef { ptr: a.as_ptr(), row_stride: 1, col_stride: 1 };
+        let c = COut::Memory { ptr: c.as_mut_ptr(), row_stride: 1 };
+        let epilogue = Epilogue { hook, ..Epilogue::default() };
+        matmul_packed(&MatmulPacked { m: 1, a, b: &b, c, epilogue }).unwrap();
+    }
+    assert_eq!(c, [16.0]);
+}
+
+#[test]
 fn every_tile_shape_matches_f64() {
     for isa in isas() {
         for m in 1..=29 {
