@@ -1,1 +1,55 @@
-//! The facade: Program, compile(), Compiled, Options, list_backends().
+//! Ferroflux: the PyTorch 2 compiler stack in Rust. This crate is the door to it.
+//!
+//! ```no_run
+//! use ferroflux::{Mode, Options, Program, Tensor};
+//!
+//! let program = Program::load("model.pt2")?;
+//! let model = program.compile(&Options::new().backend("cpu").mode(Mode::Default))?;
+//! let image = Tensor::zeros(ferroflux::DType::F32, &[1, 3, 224, 224])?;
+//! let outputs = model.call(&[image])?;
+//! println!("{:?}", outputs[0].sizes());
+//! # Ok::<(), ferroflux::Error>(())
+//! ```
+//!
+//! - [`Program`]: a model read from a `torch.export` archive, and every stage it goes through.
+//! - [`Options`], [`Mode`]: which backend compiles it and how.
+//! - [`Compiled`]: the result; call it from any thread.
+//! - [`list_backends`]: what can run here, and why something cannot.
+//! - [`graph_backend`]: backends of the host that take whole graphs (`eager`, `inspect`, your own).
+//!
+//! Not here: the stages themselves. Each is a crate of its own; this one only connects them.
+
+mod check;
+mod compiled;
+mod error;
+mod explain;
+pub mod graph_backend;
+mod options;
+mod program;
+mod stages;
+
+pub use compiled::Compiled;
+pub use error::Error;
+pub use explain::{Explanation, KernelInfo, Unsupported};
+pub use fx_ir;
+pub use ir_core::{DType, Device};
+pub use kernel_ir;
+pub use options::{Mode, Options};
+pub use plugin_host::{BackendInfo, DeviceInfo, nearest};
+pub use program::{InputInfo, Program};
+pub use pt2::{Pt2Error, SafetensorsSource, Weight, WeightSource};
+pub use tensor::{self, Tensor, TensorError};
+
+#[cfg(feature = "cpu")]
+mod builtin {
+    //! Registers the CPU backend: the same table that the plugin library exports.
+
+    plugin_host::inventory::submit! {
+        plugin_host::BuiltinPlugin { name: "cpu", entry: plugin_sdk::entry::<backend_cpu::CpuBackend> }
+    }
+}
+
+/// Every backend that is linked in or found by manifest, usable or not, with its devices or the reason it cannot run.
+pub fn list_backends() -> Vec<BackendInfo> {
+    plugin_host::Registry::from_env().list_backends()
+}

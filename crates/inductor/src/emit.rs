@@ -14,7 +14,7 @@ use crate::schedule::{Group, Schedule};
 use crate::{InductorError, Problem, affine, kernels};
 
 /// The program of a schedule.
-pub fn emit(defs: &Defs, schedule: &Schedule, graph: &Graph) -> Result<Program, InductorError> {
+pub(crate) fn emit(defs: &Defs, schedule: &Schedule, graph: &Graph) -> Result<Program, InductorError> {
     let mut program =
         Program { name: graph.name.clone(), symbols: defs.symbols.clone(), ..Program::default() };
     let mut problems = Vec::new();

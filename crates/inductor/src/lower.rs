@@ -9,7 +9,7 @@ use crate::defs::{Def, DefKind, Defs};
 use crate::{InductorError, Options, Problem};
 
 /// Definitions of every tensor value of `graph`.
-pub fn lower(graph: &Graph, options: &Options) -> Result<Defs, InductorError> {
+pub(crate) fn lower(graph: &Graph, options: &Options) -> Result<Defs, InductorError> {
     let symbols = graph.symbols.values().map(|s| SymbolDecl {
         name: s.name.clone(),
         min: s.min,

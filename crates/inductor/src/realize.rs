@@ -30,7 +30,7 @@ struct Cost {
 }
 
 /// Sets `realized`, `strides` and `users` of every definition.
-pub fn realize(defs: &mut Defs) {
+pub(crate) fn realize(defs: &mut Defs) {
     let consumers = consumers(defs);
     let mut costs: Arena<BufId, Cost> = defs.list.ids().map(|_| Cost::default()).collect();
     for id in defs.order.clone() {

@@ -43,7 +43,7 @@ pub struct Member {
 }
 
 /// Groups in execution order, and who reads what.
-pub struct Schedule {
+pub(crate) struct Schedule {
     /// The groups.
     pub groups: Vec<Group>,
     /// The group of each definition with memory that is computed.
@@ -68,7 +68,7 @@ impl Schedule {
 }
 
 /// Groups all definitions that have memory and are needed.
-pub fn schedule(defs: &mut Defs) -> Schedule {
+pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
     let mut s = Schedule { groups: Vec::new(), group_of: FxHashMap::default(), loads: FxHashMap::default() };
     let needed = needed(defs, &mut s);
     for &id in &defs.order {

@@ -1,0 +1,55 @@
+//! Holds the inputs of a call against what the model was captured with, before a backend sees them.
+
+use interp::Bindings;
+use ir_core::{Arena, SymId};
+use tensor::Tensor;
+
+use crate::{Error, InputInfo};
+
+/// Checks count, dtype, rank and sizes, and gives each input the memory layout that the model was captured with.
+pub(crate) fn conform(
+    expected: &[InputInfo],
+    symbols: &Arena<SymId, fx_ir::Symbol>,
+    given: &[Tensor],
+) -> Result<Vec<Tensor>, Error> {
+    if expected.len() != given.len() {
+        let names = expected.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(Error::InputCount { expected: expected.len(), given: given.len(), names });
+    }
+    let mut equations = Vec::new();
+    let mut owners = Vec::new();
+    let mut inputs = Vec::with_capacity(given.len());
+    for (index, (info, tensor)) in expected.iter().zip(given).enumerate() {
+        if tensor.dtype() != info.meta.dtype || tensor.rank() != info.meta.rank() {
+            return Err(misfit(expected, given, index, ""));
+        }
+        equations.extend(info.meta.sizes.iter().cloned().zip(tensor.sizes().iter().map(|&s| s as i64)));
+        owners.resize(equations.len(), index);
+        // Compiled code addresses inputs by the strides it was compiled for.
+        let copy = info.meta.is_contiguous() && !tensor.is_contiguous();
+        inputs.push(if copy { tensor.contiguous()? } else { tensor.clone() });
+    }
+    let mut bindings = Bindings::new();
+    bindings
+        .solve(&equations)
+        .map_err(|(n, conflict)| misfit(expected, given, owners[n], &conflict.to_string()))?;
+    for (n, (size, _)) in equations.iter().enumerate() {
+        let Some(id) = size.as_sym() else { continue };
+        let (Some(symbol), Some(value)) = (symbols.get(id), bindings.get(id)) else { continue };
+        if value < symbol.min || symbol.max.is_some_and(|max| value > max) {
+            let max = symbol.max.map_or("unbounded".to_string(), |m| m.to_string());
+            let why = format!("size `{}` is {value}, outside of {} to {max}", symbol.name, symbol.min);
+            return Err(misfit(expected, given, owners[n], &why));
+        }
+    }
+    Ok(inputs)
+}
+
+fn misfit(expected: &[InputInfo], given: &[Tensor], index: usize, why: &str) -> Error {
+    let (info, tensor) = (&expected[index], &given[index]);
+    let mut problem = format!("is {}{:?}, the model wants {}", tensor.dtype(), tensor.sizes(), info.meta);
+    if !why.is_empty() {
+        problem = format!("{problem}: {why}");
+    }
+    Error::Input { index, name: info.name.clone(), problem }
+}

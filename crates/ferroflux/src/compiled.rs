@@ -1,0 +1,216 @@
+//! A compiled model: call it from any thread.
+
+use std::sync::{Mutex, PoisonError};
+
+use fx_ir::{Arg, Graph, InputKind, OutputKind, Symbol};
+use ir_core::{Arena, SymId};
+use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable};
+use tensor::Tensor;
+use tracing::info_span;
+
+use crate::explain::{Explanation, explain};
+use crate::graph_backend::{GraphCompiler, GraphExecutable};
+use crate::{Error, InputInfo, Options, Program, check, stages};
+
+/// A model that is ready to run. Buffers that the model writes (running statistics, caches) are kept here and carried
+/// from call to call; calls of such a model run one after another.
+pub struct Compiled {
+    backend: String,
+    inputs: Vec<InputInfo>,
+    symbols: Arena<SymId, Symbol>,
+    code: Code,
+    /// What each input of the code is: a user input by number, or a state buffer by number.
+    sources: Vec<Source>,
+    /// What each output of the code is.
+    sinks: Vec<Sink>,
+    state: Mutex<Vec<Tensor>>,
+    explanation: Explanation,
+}
+
+enum Code {
+    Plugin(LoadedExecutable),
+    Graph(Box<dyn GraphExecutable>),
+}
+
+#[derive(Clone, Copy)]
+enum Source {
+    User(usize),
+    State(usize),
+}
+
+#[derive(Clone, Copy)]
+enum Sink {
+    User,
+    State(usize),
+    Dropped,
+}
+
+impl Compiled {
+    pub(crate) fn with_plugin(
+        program: &Program,
+        backend: &LoadedBackend,
+        options: &Options,
+    ) -> Result<Compiled, Error> {
+        let functional = program.functional()?;
+        let kernels = stages::kernels(program.graph())?;
+        let bytes = kernels.to_bytes();
+        let list: Vec<(&str, &str)> =
+            options.backend_options.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let args = CompileArgs::new(KERNEL_IR, &bytes).mode(options.mode.name()).options(&list);
+        let refused = backend.query_support(&args)?;
+        if !refused.is_empty() {
+            let refused = refused.iter().map(|r| format!("{r:?}")).collect();
+            return Err(Error::Refused { backend: backend.name().into(), refused });
+        }
+        let mut code = {
+            let _span = info_span!("backend compile", backend = backend.name()).entered();
+            backend.compile(&args)?
+        };
+        let constants: Vec<(&str, &Tensor)> = kernels
+            .constants
+            .iter()
+            .filter_map(|c| Some((c.name.as_str(), program.weight(&c.name)?)))
+            .collect();
+        {
+            let _span = info_span!("bind constants", count = constants.len()).entered();
+            code.bind_constants(&constants)?;
+        }
+        let state = State::of(&functional, program)?;
+        let explanation = explain(program.graph(), Some(&kernels));
+        Ok(Compiled {
+            backend: backend.name().into(),
+            inputs: program.inputs(),
+            symbols: functional.symbols.clone(),
+            code: Code::Plugin(code),
+            sources: state.sources,
+            sinks: state.sinks,
+            state: Mutex::new(state.tensors),
+            explanation,
+        })
+    }
+
+    pub(crate) fn with_graph_backend(
+        program: &Program,
+        name: &str,
+        backend: &dyn GraphCompiler,
+    ) -> Result<Compiled, Error> {
+        let functional = program.functional()?;
+        let state = State::of(&functional, program)?;
+        let weight = |name: &str| program.weight(name).cloned();
+        let code = backend.compile(program.graph(), &weight)?;
+        let explanation = explain(program.graph(), None);
+        Ok(Compiled {
+            backend: name.into(),
+            inputs: program.inputs(),
+            symbols: functional.symbols.clone(),
+            code: Code::Graph(code),
+            sources: state.sources,
+            sinks: state.sinks,
+            state: Mutex::new(state.tensors),
+            explanation,
+        })
+    }
+
+    /// Runs the model on its inputs in order; returns the tensors that it returns, in order. The outputs are the
+    /// caller's to keep.
+    ///
+    /// # Errors
+    /// Inputs that do not fit the model's dtypes, ranks or size ranges, and whatever the backend runs into.
+    pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        let users = check::conform(&self.inputs, &self.symbols, inputs)?;
+        // A panic of another call cannot leave the state half written: it is replaced whole.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_empty() {
+            drop(state);
+            let all: Vec<&Tensor> = users.iter().collect();
+            return self.run(&all).map(|outputs| self.split(outputs, None));
+        }
+        let pick = |s: &Source| match *s {
+            Source::User(n) => users[n].clone(),
+            Source::State(n) => state[n].clone(),
+        };
+        let all: Vec<Tensor> = self.sources.iter().map(pick).collect();
+        let outputs = self.run(&all.iter().collect::<Vec<_>>())?;
+        Ok(self.split(outputs, Some(&mut state)))
+    }
+
+    fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, Error> {
+        match &self.code {
+            Code::Plugin(code) => Ok(code.execute(inputs)?),
+            Code::Graph(code) => code.execute(inputs),
+        }
+    }
+
+    fn split(&self, outputs: Vec<Tensor>, mut state: Option<&mut Vec<Tensor>>) -> Vec<Tensor> {
+        let mut users = Vec::with_capacity(outputs.len());
+        for (tensor, sink) in outputs.into_iter().zip(&self.sinks) {
+            match (sink, &mut state) {
+                (Sink::User, _) => users.push(tensor),
+                (Sink::State(n), Some(state)) => state[*n] = tensor,
+                _ => {}
+            }
+        }
+        users
+    }
+
+    /// The backend that compiled it.
+    pub fn backend(&self) -> &str {
+        &self.backend
+    }
+    /// The tensors that a call takes, in order.
+    pub fn inputs(&self) -> &[InputInfo] {
+        &self.inputs
+    }
+    /// Operators, kernels and memory.
+    pub fn explain(&self) -> &Explanation {
+        &self.explanation
+    }
+}
+
+/// What connects the placeholders and outputs of a functional graph with the caller and the kept buffers.
+struct State {
+    sources: Vec<Source>,
+    sinks: Vec<Sink>,
+    tensors: Vec<Tensor>,
+}
+
+impl State {
+    fn of(functional: &Graph, program: &Program) -> Result<State, Error> {
+        let mut names: Vec<&str> = Vec::new();
+        let mut sinks = Vec::new();
+        for output in functional.outputs.iter().filter(|o| matches!(o.arg, Arg::Value(_))) {
+            sinks.push(match &output.kind {
+                OutputKind::User | OutputKind::Loss => Sink::User,
+                OutputKind::BufferMutation(name) => {
+                    names.push(name);
+                    Sink::State(names.len() - 1)
+                }
+                _ => Sink::Dropped,
+            });
+        }
+        let (mut sources, mut users) = (Vec::new(), 0);
+        for (v, kind, name) in functional.inputs() {
+            if functional.meta(v).is_none() {
+                continue;
+            }
+            if kind == InputKind::User {
+                sources.push(Source::User(users));
+                users += 1;
+            } else if let Some(n) = names.iter().position(|other| *other == name) {
+                sources.push(Source::State(n));
+            }
+        }
+        let missing = |name: &str| Error::MissingWeights { count: 1, first: name.into() };
+        // The buffers are written by replacement: the mapped originals stay as they are.
+        let tensors = names
+            .iter()
+            .map(|n| program.weight(n).cloned().ok_or_else(|| missing(n)))
+            .collect::<Result<_, _>>()?;
+        Ok(State { sources, sinks, tensors })
+    }
+}
+
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<Compiled>();
+};

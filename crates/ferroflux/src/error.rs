@@ -1,0 +1,93 @@
+//! What can go wrong between an archive and a result. One variant a stage; each says where and what to do.
+
+use thiserror::Error;
+
+/// An error of any stage.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The archive.
+    #[error(transparent)]
+    Archive(#[from] pt2::Pt2Error),
+    /// Weights that the archive lacks and nothing else gave.
+    #[error(
+        "{count} of the model's weights have no data, the first is {first}; give them with a safetensors file (`Program::fill_weights`, `--weights FILE --weights-prefix P`)"
+    )]
+    MissingWeights {
+        /// How many.
+        count: usize,
+        /// Name, dtype and sizes of the first.
+        first: String,
+    },
+    /// Mutation that has no functional form.
+    #[error("the model mutates in ways that cannot be compiled:\n{}", lines(.0))]
+    Functionalize(Vec<aot_autograd::FunctionalizeError>),
+    /// Operators that are not supported: all of them.
+    #[error("{} of the model's calls are not supported:\n{}", .0.len(), lines(.0))]
+    Unsupported(Vec<prims::DecomposeError>),
+    /// The compiler.
+    #[error(transparent)]
+    Compile(#[from] inductor::InductorError),
+    /// A backend, or finding one.
+    #[error(transparent)]
+    Backend(#[from] plugin_host::HostError),
+    /// A backend refuses parts of the program: all of them.
+    #[error("the backend `{backend}` refuses parts of the model:\n{}", lines(.refused))]
+    Refused {
+        /// The backend.
+        backend: String,
+        /// What and why.
+        refused: Vec<String>,
+    },
+    /// The `eager` backend.
+    #[error(transparent)]
+    Interp(#[from] interp::InterpError),
+    /// A graph backend's own error.
+    #[error("backend `{backend}`: {message}")]
+    GraphBackend {
+        /// The backend.
+        backend: String,
+        /// What it says.
+        message: String,
+    },
+    /// A number of inputs that the model does not take.
+    #[error("the model takes {expected} inputs ({names}), {given} were given")]
+    InputCount {
+        /// How many it takes.
+        expected: usize,
+        /// How many were given.
+        given: usize,
+        /// Their names.
+        names: String,
+    },
+    /// An input that does not fit.
+    #[error("input {index} (`{name}`): {problem}")]
+    Input {
+        /// Its place.
+        index: usize,
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A mode that does not exist.
+    #[error(
+        "there is no mode `{0}`: one of default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs"
+    )]
+    Mode(String),
+    /// A tensor operation of the host.
+    #[error(transparent)]
+    Tensor(#[from] tensor::TensorError),
+    /// A file that could not be written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+fn lines<T: std::fmt::Display>(items: &[T]) -> String {
+    items.iter().map(|i| format!("  {i}")).collect::<Vec<_>>().join("\n")
+}

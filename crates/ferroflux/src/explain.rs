@@ -1,0 +1,137 @@
+//! What became of a model: operators, fused kernels, memory, and everything that is not supported in one list.
+
+use std::collections::BTreeMap;
+
+use fx_ir::Graph;
+use kernel_ir::{Program, Step, Storage};
+
+/// Facts about a model and its compiled form.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Explanation {
+    /// Each operator of the captured graph with the number of its calls.
+    pub operators: BTreeMap<String, usize>,
+    /// The kernels of a call in order; empty for backends that do not compile.
+    pub kernels: Vec<KernelInfo>,
+    /// Kernels that run once, when the weights are bound.
+    pub init_kernels: Vec<KernelInfo>,
+    /// Bytes of temporary memory of a call, where sizes are numbers.
+    pub arena_bytes: Option<u64>,
+    /// Bytes of weights, where sizes are numbers.
+    pub constant_bytes: Option<u64>,
+    /// Bytes of outputs of a call, where sizes are numbers.
+    pub output_bytes: Option<u64>,
+}
+
+/// One kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelInfo {
+    /// Its name.
+    pub name: String,
+    /// `loop`, `matmul`, `conv`, `attention` or `extern`.
+    pub kind: &'static str,
+    /// The graph nodes fused into it.
+    pub nodes: Vec<String>,
+}
+
+/// A call that is not supported.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unsupported {
+    /// The operator.
+    pub target: String,
+    /// The node.
+    pub node: String,
+    /// What is wrong, where, and what to do.
+    pub message: String,
+}
+
+impl crate::Program {
+    /// Operators, kernels and memory of the compiled form.
+    ///
+    /// # Errors
+    /// As for compiling; see [`unsupported`](crate::Program::unsupported) for the list of what is missing.
+    pub fn explain(&self) -> Result<Explanation, crate::Error> {
+        Ok(explain(self.graph(), Some(&self.kernels()?)))
+    }
+    /// Operators of the captured graph with the number of their calls.
+    pub fn operators(&self) -> BTreeMap<String, usize> {
+        operators(self.graph())
+    }
+    /// Everything in the model that the compiler does not support, all of it at once.
+    pub fn unsupported(&self) -> Vec<Unsupported> {
+        match self.kernels() {
+            Ok(_) => Vec::new(),
+            Err(crate::Error::Unsupported(list)) => list
+                .iter()
+                .map(|e| Unsupported {
+                    target: e.target.clone(),
+                    node: e.node.clone(),
+                    message: e.to_string(),
+                })
+                .collect(),
+            Err(crate::Error::Functionalize(list)) => list
+                .iter()
+                .map(|e| Unsupported {
+                    target: e.target.clone(),
+                    node: e.node.clone(),
+                    message: e.to_string(),
+                })
+                .collect(),
+            Err(crate::Error::Compile(e)) => e
+                .problems
+                .iter()
+                .map(|p| Unsupported {
+                    target: p.target.clone(),
+                    node: p.node.clone(),
+                    message: p.to_string(),
+                })
+                .collect(),
+            Err(other) => {
+                vec![Unsupported { target: String::new(), node: String::new(), message: other.to_string() }]
+            }
+        }
+    }
+}
+
+fn operators(graph: &Graph) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for (target, _) in graph.iter().filter_map(|(_, node)| node.as_call()) {
+        *counts.entry(target.to_string()).or_insert(0) += 1;
+    }
+    for sub in graph.subgraphs.values() {
+        for (target, n) in operators(sub) {
+            *counts.entry(target).or_insert(0) += n;
+        }
+    }
+    counts
+}
+
+pub(crate) fn explain(graph: &Graph, program: Option<&Program>) -> Explanation {
+    let operators = operators(graph);
+    let Some(program) = program else { return Explanation { operators, ..Explanation::default() } };
+    let list = |steps: &[Step]| steps.iter().map(kernel).collect();
+    let bytes = |wanted: &dyn Fn(&Storage) -> bool| {
+        let sizes = program.buffers.values().filter(|b| wanted(&b.storage));
+        sizes
+            .map(|b| b.span().as_const().map(|n| n.max(0) as u64 * b.dtype.size() as u64))
+            .sum::<Option<u64>>()
+    };
+    Explanation {
+        operators,
+        kernels: list(&program.steps),
+        init_kernels: list(&program.init),
+        arena_bytes: program.plan.bytes,
+        constant_bytes: bytes(&|s| matches!(s, Storage::Constant(_) | Storage::Persistent)),
+        output_bytes: bytes(&|s| matches!(s, Storage::Output)),
+    }
+}
+
+fn kernel(step: &Step) -> KernelInfo {
+    let kind = match step {
+        Step::Loop(_) => "loop",
+        Step::Matmul(_) => "matmul",
+        Step::Conv(_) => "conv",
+        Step::Attention(_) => "attention",
+        Step::Extern(_) => "extern",
+    };
+    KernelInfo { name: step.name().into(), kind, nodes: step.origins().to_vec() }
+}

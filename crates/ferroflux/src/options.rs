@@ -1,0 +1,83 @@
+//! What the caller decides about a compilation.
+
+use std::str::FromStr;
+
+use crate::Error;
+
+/// The modes of `torch.compile`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Good code, fast compilation.
+    #[default]
+    Default,
+    /// Less overhead a call: device graphs, memory bound ahead.
+    ReduceOverhead,
+    /// Searches templates by timing them.
+    MaxAutotune,
+    /// As `MaxAutotune`, without device graphs.
+    MaxAutotuneNoCudagraphs,
+}
+
+impl Mode {
+    /// PyTorch's name of the mode.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Default => "default",
+            Mode::ReduceOverhead => "reduce-overhead",
+            Mode::MaxAutotune => "max-autotune",
+            Mode::MaxAutotuneNoCudagraphs => "max-autotune-no-cudagraphs",
+        }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Mode, Error> {
+        let all = [Mode::Default, Mode::ReduceOverhead, Mode::MaxAutotune, Mode::MaxAutotuneNoCudagraphs];
+        all.into_iter().find(|m| m.name() == text).ok_or_else(|| Error::Mode(text.into()))
+    }
+}
+
+/// How to compile. `Options::new()` is the built-in `cpu` backend in default mode.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) backend: String,
+    pub(crate) mode: Mode,
+    pub(crate) backend_options: Vec<(String, String)>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { backend: "cpu".into(), mode: Mode::Default, backend_options: Vec::new() }
+    }
+}
+
+impl Options {
+    /// The `cpu` backend in default mode.
+    pub fn new() -> Options {
+        Options::default()
+    }
+    /// Which backend, by name or by the path of a plugin library.
+    pub fn backend(mut self, name: impl Into<String>) -> Options {
+        self.backend = name.into();
+        self
+    }
+    /// The mode.
+    pub fn mode(mut self, mode: Mode) -> Options {
+        self.mode = mode;
+        self
+    }
+    /// An option of the backend itself, such as `threads`; `list_backends` says which there are.
+    pub fn backend_option(mut self, name: impl Into<String>, value: impl Into<String>) -> Options {
+        self.backend_options.push((name.into(), value.into()));
+        self
+    }
+    /// Threads for one call; a backend option of `cpu`.
+    pub fn threads(self, threads: usize) -> Options {
+        self.backend_option("threads", threads.to_string())
+    }
+    /// The backend's name.
+    pub fn backend_name(&self) -> &str {
+        &self.backend
+    }
+}

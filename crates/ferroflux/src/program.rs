@@ -1,0 +1,104 @@
+//! A model: its captured graph and its weights.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fx_ir::{Graph, InputKind};
+use ir_core::TensorMeta;
+use pt2::{ExportedProgram, Weight, WeightSource};
+use tensor::Tensor;
+
+use crate::{Compiled, Error, Options, graph_backend, stages};
+
+/// A model read from a `torch.export` archive. Cheap to clone; weights are mapped from the file.
+#[derive(Clone, Debug)]
+pub struct Program {
+    exported: Arc<ExportedProgram>,
+}
+
+/// An input of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InputInfo {
+    /// Name of the argument.
+    pub name: String,
+    /// dtype and sizes; sizes may be symbolic.
+    pub meta: TensorMeta,
+}
+
+impl Program {
+    /// Reads the archive at `path`.
+    pub fn load(path: impl AsRef<Path>) -> Result<Program, Error> {
+        Ok(ExportedProgram::load(path)?.into())
+    }
+    /// Reads an archive in memory.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Program, Error> {
+        Ok(pt2::Archive::from_bytes(bytes)?.program(None)?.into())
+    }
+    /// What the archive holds.
+    pub fn exported(&self) -> &ExportedProgram {
+        &self.exported
+    }
+    /// The graph as captured: composites and mutation allowed.
+    pub fn graph(&self) -> &Graph {
+        &self.exported.graph
+    }
+    /// The tensors that a call takes, in order.
+    pub fn inputs(&self) -> Vec<InputInfo> {
+        let graph = self.graph();
+        let users = graph.inputs().filter(|(_, kind, _)| *kind == InputKind::User);
+        users
+            .filter_map(|(v, _, name)| {
+                graph.meta(v).map(|meta| InputInfo { name: name.into(), meta: meta.clone() })
+            })
+            .collect()
+    }
+    /// Weights whose data the archive lacks.
+    pub fn missing_weights(&self) -> impl Iterator<Item = &Weight> {
+        self.exported.weights.missing()
+    }
+    /// Asks `source` for every missing weight; returns how many are missing still.
+    pub fn fill_weights(&mut self, source: &dyn WeightSource) -> Result<usize, Error> {
+        Ok(Arc::make_mut(&mut self.exported).weights.fill(source)?)
+    }
+    /// The data of a weight, by name.
+    pub fn weight(&self, name: &str) -> Option<&Tensor> {
+        self.exported.weights.get(name)?.tensor.as_ref()
+    }
+    /// The graph without mutation: written buffers and inputs are extra outputs.
+    pub fn functional(&self) -> Result<Graph, Error> {
+        stages::functional(self.graph())
+    }
+    /// The graph in prims alone.
+    pub fn prims(&self) -> Result<Graph, Error> {
+        stages::prims(&self.functional()?)
+    }
+    /// The fused program that a device backend gets.
+    pub fn kernels(&self) -> Result<kernel_ir::Program, Error> {
+        stages::kernels(self.graph())
+    }
+    /// The loop bodies as recorded, before fusion, as text.
+    pub fn loops_text(&self) -> Result<String, Error> {
+        Ok(inductor::lowered_text(&self.prims()?)?)
+    }
+    /// Compiles for the backend of `options`.
+    pub fn compile(&self, options: &Options) -> Result<Compiled, Error> {
+        let missing: Vec<&Weight> = self.missing_weights().collect();
+        if let Some(first) = missing.first() {
+            return Err(Error::MissingWeights { count: missing.len(), first: first.to_string() });
+        }
+        let registry = plugin_host::Registry::from_env();
+        match registry.resolve(&options.backend)? {
+            plugin_host::Resolved::Plugin(backend) => Compiled::with_plugin(self, &backend, options),
+            plugin_host::Resolved::Graph(entry) => {
+                let backend = graph_backend::of_entry(entry)?;
+                Compiled::with_graph_backend(self, entry.name, backend)
+            }
+        }
+    }
+}
+
+impl From<ExportedProgram> for Program {
+    fn from(exported: ExportedProgram) -> Program {
+        Program { exported: Arc::new(exported) }
+    }
+}

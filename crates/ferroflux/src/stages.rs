@@ -1,0 +1,32 @@
+//! The pipeline as a list: captured → functional → prim → kernels.
+
+use fx_ir::{Arg, Graph};
+use kernel_ir::Program;
+use tracing::info_span;
+
+use crate::Error;
+
+/// Captured to functional.
+pub(crate) fn functional(captured: &Graph) -> Result<Graph, Error> {
+    let _span = info_span!("functionalize").entered();
+    aot_autograd::functionalize(captured).map_err(Error::Functionalize)
+}
+
+/// Functional to prims.
+pub(crate) fn prims(functional: &Graph) -> Result<Graph, Error> {
+    let _span = info_span!("decompose").entered();
+    prims::decompose(functional).map_err(Error::Unsupported)
+}
+
+/// Captured to kernels.
+pub(crate) fn kernels(captured: &Graph) -> Result<Program, Error> {
+    let functional = functional(captured)?;
+    let prims = prims(&functional)?;
+    let _span = info_span!("inductor").entered();
+    let strides = |o: &fx_ir::Output| match o.arg {
+        Arg::Value(v) => functional.meta(v).map(|m| m.strides.clone()),
+        _ => None,
+    };
+    let options = inductor::Options { output_strides: functional.outputs.iter().map(strides).collect() };
+    Ok(inductor::compile(&prims, &options)?)
+}
