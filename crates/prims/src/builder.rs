@@ -242,6 +242,18 @@ shorthands! {
     le Le (a, b) "Less or equal.";
     gt Gt (a, b) "Greater.";
     ge Ge (a, b) "Greater or equal.";
+    abs Abs (a) "Magnitude.";
+    floor Floor (a) "Rounds down.";
+    trunc Trunc (a) "Rounds towards zero.";
+    erf Erf (a) "Error function.";
+    log1p Log1p (a) "`log(1 + a)`.";
+    expm1 Expm1 (a) "`exp(a) - 1`.";
+    sin Sin (a) "Sine.";
+    cos Cos (a) "Cosine.";
+    pow Pow (a, b) "`a` to the power of `b`.";
+    rem Rem (a, b) "Remainder with the sign of `a`.";
+    xor Xor (a, b) "Bitwise or logical exclusive or.";
+    copysign CopySign (a, b) "Magnitude of `a`, sign of `b`.";
     select Select (mask, a, b) "`a` where `mask`, else `b`.";
 }
 

@@ -16,11 +16,29 @@ macro_rules! composite {
     };
 }
 
-mod elementwise;
+/// Another name of an operator with the same arguments.
+macro_rules! alias {
+    ($schema:literal, $target:literal) => {
+        composite!($schema, |b, c| b.call($target, c.args.to_vec()))
+    };
+}
+
+mod activation;
+mod binary;
+pub(crate) mod common;
+mod compare;
+mod convert;
+mod creation;
+mod cumulative;
 mod prims_reduce;
 mod prims_scalar;
 mod prims_shape;
 mod prims_template;
+mod prims_value;
+mod reduction;
+mod select;
+mod statistics;
+mod unary;
 
 pub use prims_shape::reshape_index;
 
@@ -31,6 +49,16 @@ pub const FAMILIES: &[&[OpDef]] = &[
     prims_shape::OPS,
     prims_reduce::OPS,
     prims_template::OPS,
+    prims_value::OPS,
     // Composites.
-    elementwise::OPS,
+    activation::OPS,
+    binary::OPS,
+    compare::OPS,
+    convert::OPS,
+    creation::OPS,
+    cumulative::OPS,
+    reduction::OPS,
+    select::OPS,
+    statistics::OPS,
+    unary::OPS,
 ];

@@ -1,0 +1,116 @@
+//! Prims that look at values as a whole or in parts: the gradient stop, and the parts of complex numbers.
+
+use fx_ir::{Arg, ValueId, ValueType};
+use ir_core::{DType, Scalar};
+use smallvec::SmallVec;
+use tensor::{Complex, Tensor};
+
+use super::prims_shape::one;
+use crate::builder::tensor;
+use crate::{Call, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Tolerance};
+
+type Types = SmallVec<[ValueType; 1]>;
+
+const NO_COMPLEX: &str = "kernels have no complex numbers";
+
+/// The entries.
+pub(super) const OPS: &[OpDef] = &[
+    // The tensor itself, through which nothing is differentiated.
+    OpDef {
+        schema: "prims::detach(Tensor a) -> Tensor",
+        kind: Kind::Prim {
+            meta: |cx, call| {
+                let a = cx.meta(call, "a")?;
+                Ok(tensor(a.dtype, a.sizes.iter().cloned()))
+            },
+            lower: Lower::Loop(|cx| {
+                let index = cx.index.clone();
+                cx.load_arg("a", index)
+            }),
+            reference: Reference::Fn(|c| Ok(vec![c.tensor("a")?.clone()])),
+        },
+        grad: Grad::NotDifferentiable("it stops the gradient"),
+        tolerance: Tolerance::EXACT,
+        samples: |s| s.add(vec![s.float("a", &[2, 3])], vec![Arg::Value(ValueId(0))]),
+    },
+    // The real part of a complex tensor.
+    OpDef {
+        schema: "prims::real(Tensor a) -> Tensor",
+        kind: Kind::Prim {
+            meta: meta_part,
+            lower: Lower::Unsupported(NO_COMPLEX),
+            reference: Reference::Fn(|c| part(c, |z| z.re)),
+        },
+        grad: Grad::Unwritten,
+        tolerance: Tolerance::EXACT,
+        samples: |s| s.add(vec![complex_sample()], vec![Arg::Value(ValueId(0))]),
+    },
+    // The imaginary part of a complex tensor.
+    OpDef {
+        schema: "prims::imag(Tensor a) -> Tensor",
+        kind: Kind::Prim {
+            meta: meta_part,
+            lower: Lower::Unsupported(NO_COMPLEX),
+            reference: Reference::Fn(|c| part(c, |z| z.im)),
+        },
+        grad: Grad::Unwritten,
+        tolerance: Tolerance::EXACT,
+        samples: |s| s.add(vec![complex_sample()], vec![Arg::Value(ValueId(0))]),
+    },
+    // The complex tensor of a real and an imaginary part of one dtype (`f32` or `f64`) and shape.
+    OpDef {
+        schema: "prims::complex(Tensor re, Tensor im) -> Tensor",
+        kind: Kind::Prim {
+            meta: meta_complex,
+            lower: Lower::Unsupported(NO_COMPLEX),
+            reference: Reference::Fn(ref_complex),
+        },
+        grad: Grad::Unwritten,
+        tolerance: Tolerance::EXACT,
+        samples: |s| {
+            s.add(
+                vec![s.float("re", &[2, 3]), s.float("im", &[2, 3])],
+                vec![Arg::Value(ValueId(0)), Arg::Value(ValueId(1))],
+            )
+        },
+    },
+];
+
+fn complex_sample() -> Tensor {
+    let one = Scalar::Complex(1.5, -2.0);
+    Tensor::full(DType::C64, &[2, 3], one).expect("a sample fits memory")
+}
+
+fn meta_part(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let a = cx.meta(call, "a")?;
+    if !a.dtype.is_complex() {
+        return Err(OpError::DType { op: call.name().into(), dtype: a.dtype });
+    }
+    Ok(tensor(a.dtype.to_real(), a.sizes.iter().cloned()))
+}
+
+fn meta_complex(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let (re, im) = (cx.meta(call, "re")?, cx.meta(call, "im")?);
+    let dtype = match re.dtype {
+        DType::F32 => DType::C64,
+        DType::F64 => DType::C128,
+        other => return Err(OpError::DType { op: call.name().into(), dtype: other }),
+    };
+    if im.dtype != re.dtype || im.sizes != re.sizes {
+        return Err(call.invalid(format!("{re} and {im} are not parts of one tensor")));
+    }
+    Ok(tensor(dtype, re.sizes.iter().cloned()))
+}
+
+fn part(c: &RefCall<'_>, of: fn(Complex<f64>) -> f64) -> Result<RefOut, OpError> {
+    let a = c.tensor("a")?;
+    let values: Vec<f64> = a.iter_complex().map(of).collect();
+    one(c, Tensor::from_vec(values, a.sizes()).and_then(|t| t.to_dtype(c.out().0)))
+}
+
+fn ref_complex(c: &RefCall<'_>) -> Result<RefOut, OpError> {
+    let (re, im) = (c.tensor("re")?, c.tensor("im")?);
+    let values: Vec<Complex<f64>> =
+        re.iter_f64().zip(im.iter_f64()).map(|(re, im)| Complex::new(re, im)).collect();
+    one(c, Tensor::from_vec(values, re.sizes()).and_then(|t| t.to_dtype(c.out().0)))
+}

@@ -1,0 +1,225 @@
+//! Norms, variances and distances.
+
+use fx_ir::{Arg, ValueId};
+use ir_core::{Scalar, SymExpr};
+use kernel_ir::ReduceOp;
+use smallvec::smallvec;
+
+use super::common::{count_of, dims_or_all, one, want_inexact, widen};
+use super::reduction::{count_arg, mean_of, squeeze};
+use crate::{Builder, Call, OpDef, OpError, Outs};
+
+/// The entries.
+pub(super) const OPS: &[OpDef] = &[
+    composite!(
+        "aten::linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+        |b, c| { norm(b, c, c.float("ord")?, true) }
+    ),
+    composite!("aten::norm.Scalar(Tensor self, Scalar p=2) -> Tensor", |b, c| norm(
+        b,
+        c,
+        c.float("p")?,
+        false
+    )),
+    composite!(
+        "aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor",
+        |b, c| { norm(b, c, c.opt_float("p")?.unwrap_or(2.0), true) }
+    ),
+    composite!(
+        "aten::norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType dtype) -> Tensor",
+        |b, c| { norm(b, c, c.opt_float("p")?.unwrap_or(2.0), true) }
+    ),
+    composite!(
+        "aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor",
+        |b, c| { norm(b, c, c.opt_float("p")?.unwrap_or(2.0), false) }
+    ),
+    composite!("aten::frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor", |b, c| {
+        norm(b, c, 2.0, true)
+    }),
+    composite!("aten::dist(Tensor self, Tensor other, Scalar p=2) -> Tensor", |b, c| {
+        let difference = b.call1("aten.sub.Tensor", vec![c.arg("self").clone(), c.arg("other").clone()])?;
+        b.call("aten.norm.Scalar", vec![difference.into(), c.arg("p").clone()])
+    }),
+    composite!("aten::renorm(Tensor self, Scalar p, int dim, Scalar maxnorm) -> Tensor", renorm),
+    composite!("aten::var(Tensor self, bool unbiased=True) -> Tensor", |b, c| variance(b, c, Want::VAR)),
+    composite!(
+        "aten::var.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> Tensor",
+        |b, c| variance(b, c, Want::VAR)
+    ),
+    composite!(
+        "aten::var.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor",
+        |b, c| variance(b, c, Want::VAR)
+    ),
+    composite!("aten::var_mean(Tensor self, bool unbiased=True) -> (Tensor, Tensor)", |b, c| variance(
+        b,
+        c,
+        Want::VAR_MEAN
+    )),
+    composite!(
+        "aten::var_mean.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> (Tensor, Tensor)",
+        |b, c| variance(b, c, Want::VAR_MEAN)
+    ),
+    composite!(
+        "aten::var_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor, Tensor)",
+        |b, c| variance(b, c, Want::VAR_MEAN)
+    ),
+    composite!("aten::std(Tensor self, bool unbiased=True) -> Tensor", |b, c| variance(b, c, Want::STD)),
+    composite!(
+        "aten::std.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> Tensor",
+        |b, c| variance(b, c, Want::STD)
+    ),
+    composite!(
+        "aten::std.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor",
+        |b, c| variance(b, c, Want::STD)
+    ),
+    composite!("aten::std_mean(Tensor self, bool unbiased=True) -> (Tensor, Tensor)", |b, c| variance(
+        b,
+        c,
+        Want::STD_MEAN
+    )),
+    composite!(
+        "aten::std_mean.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> (Tensor, Tensor)",
+        |b, c| variance(b, c, Want::STD_MEAN)
+    ),
+    composite!(
+        "aten::std_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor, Tensor)",
+        |b, c| variance(b, c, Want::STD_MEAN)
+    ),
+];
+
+/// `dim`, `keepdim` and `dtype` where the overload has them.
+fn norm(b: &mut Builder<'_>, c: &Call<'_>, ord: f64, has_dims: bool) -> Result<Outs, OpError> {
+    let x = c.value("self")?;
+    let has_dtype = c.op.schema.arg_index("dtype").is_some();
+    let dtype = if has_dtype { c.opt_dtype("dtype")? } else { None }.unwrap_or(b.dtype(x)?);
+    want_inexact(c, dtype)?;
+    let rank = b.rank(x)?;
+    let (dims, keepdim) = if has_dims {
+        (dims_or_all(c, "dim", rank)?, c.bool("keepdim")?)
+    } else {
+        ((0..rank).collect(), false)
+    };
+    let x = b.cast(x, dtype)?;
+    let x = widen(b, x)?;
+    let out = norm_of(b, x, ord, &dims, keepdim)?;
+    one(b.cast(out, dtype.to_real())?)
+}
+
+/// The p-norm over dimensions, in the (real) dtype of `x`: the largest or smallest magnitude for infinite p, the
+/// number of elements other than 0 for p = 0.
+pub(crate) fn norm_of(
+    b: &mut Builder<'_>,
+    x: ValueId,
+    ord: f64,
+    dims: &[usize],
+    keepdim: bool,
+) -> Result<ValueId, OpError> {
+    let dtype = b.dtype(x)?.to_real();
+    if ord == 2.0 && !b.dtype(x)?.is_complex() && !dims.is_empty() {
+        let squares = b.mul(x, x)?;
+        let sum = b.reduce(ReduceOp::Sum, squares, dims, keepdim)?;
+        return b.sqrt(sum);
+    }
+    let size = b.call1("aten.abs.default", vec![x.into()])?;
+    if ord == 0.0 {
+        let some = b.ne(size, 0.0)?;
+        let some = b.cast(some, dtype)?;
+        return b.reduce(ReduceOp::Sum, some, dims, keepdim);
+    }
+    if ord.is_infinite() {
+        return b.reduce(if ord > 0.0 { ReduceOp::Max } else { ReduceOp::Min }, size, dims, keepdim);
+    }
+    if ord == 1.0 || dims.is_empty() {
+        return b.reduce(ReduceOp::Sum, size, dims, keepdim);
+    }
+    let powers = if ord == 2.0 { b.mul(size, size)? } else { b.pow(size, ord)? };
+    let sum = b.reduce(ReduceOp::Sum, powers, dims, keepdim)?;
+    if ord == 2.0 { b.sqrt(sum) } else { b.pow(sum, 1.0 / ord) }
+}
+
+/// Slices along `dim` whose norm is over the limit are scaled down to it.
+fn renorm(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
+    let x = c.value("self")?;
+    let (dtype, rank) = (b.dtype(x)?, b.rank(x)?);
+    let dim = c.dim(c.int("dim")?, rank)?;
+    let dims: Vec<usize> = (0..rank).filter(|&d| d != dim).collect();
+    let wide = widen(b, x)?;
+    let norm = norm_of(b, wide, c.float("p")?, &dims, true)?;
+    let limit = c.float("maxnorm")?;
+    // 1e-7 keeps the quotient finite, as PyTorch has it.
+    let safe = b.add(norm, 1e-7)?;
+    let scale = b.div(limit, safe)?;
+    let over = b.gt(norm, limit)?;
+    let scale = b.select(over, scale, 1.0)?;
+    let wide_dtype = b.dtype(wide)?;
+    let scale = b.cast(scale, wide_dtype)?;
+    let out = b.mul(wide, scale)?;
+    one(b.cast(out, dtype)?)
+}
+
+/// Which of the results an operator returns.
+#[derive(Clone, Copy)]
+struct Want {
+    root: bool,
+    mean: bool,
+}
+
+impl Want {
+    const VAR: Want = Want { root: false, mean: false };
+    const STD: Want = Want { root: true, mean: false };
+    const VAR_MEAN: Want = Want { root: false, mean: true };
+    const STD_MEAN: Want = Want { root: true, mean: true };
+}
+
+/// What is taken off the number of elements: 1 unless the call says otherwise.
+fn correction(c: &Call<'_>) -> Result<f64, OpError> {
+    let has = |name: &str| c.op.schema.arg_index(name).is_some();
+    if has("correction") {
+        return Ok(c.opt_float("correction")?.unwrap_or(1.0));
+    }
+    Ok(if has("unbiased") && !c.bool("unbiased")? { 0.0 } else { 1.0 })
+}
+
+fn variance(b: &mut Builder<'_>, c: &Call<'_>, want: Want) -> Result<Outs, OpError> {
+    let x = c.value("self")?;
+    let dtype = b.dtype(x)?;
+    want_inexact(c, dtype)?;
+    let rank = b.rank(x)?;
+    let has = |name: &str| c.op.schema.arg_index(name).is_some();
+    let dims = if has("dim") { dims_or_all(c, "dim", rank)? } else { (0..rank).collect() };
+    let keepdim = has("keepdim") && c.bool("keepdim")?;
+    let wide = widen(b, x)?;
+    let mean = mean_of(b, wide, &dims, true)?;
+    let var = variance_about(b, wide, mean, &dims, correction(c)?)?;
+    let var = if want.root { b.sqrt(var)? } else { var };
+    let var = b.cast(var, dtype.to_real())?;
+    let shaped = |b: &mut Builder<'_>, v: ValueId| if keepdim { Ok(v) } else { squeeze(b, v, &dims) };
+    let var = shaped(b, var)?;
+    if !want.mean {
+        return one(var);
+    }
+    let mean = b.cast(mean, dtype)?;
+    Ok(smallvec![var, shaped(b, mean)?])
+}
+
+/// `sum(|x - mean|²) / max(n - correction, 0)` with kept dimensions, in the real dtype of `x`.
+pub(crate) fn variance_about(
+    b: &mut Builder<'_>,
+    x: ValueId,
+    mean: ValueId,
+    dims: &[usize],
+    correction: f64,
+) -> Result<ValueId, OpError> {
+    let distance = b.sub(x, mean)?;
+    let distance =
+        if b.dtype(x)?.is_complex() { b.call1("aten.abs.default", vec![distance.into()])? } else { distance };
+    let squares = b.mul(distance, distance)?;
+    let sum = b.reduce(ReduceOp::Sum, squares, dims, true)?;
+    let dtype = b.dtype(sum)?;
+    let divisor = match count_of(b, x, dims)?.as_const() {
+        Some(n) => Arg::from(Scalar::Float((n as f64 - correction).max(0.0)).to_class_of(dtype)),
+        // Corrections other than whole numbers are not asked for with symbolic sizes.
+        None => count_arg(count_of(b, x, dims)? - SymExpr::from_i64(correction as i64), dtype),
+    };
+    b.div(sum, divisor)
+}
