@@ -68,11 +68,6 @@ pub enum FunctionalizeProblem {
         "its subgraph writes to an operand; only `cond` supports that: return the new value from the subgraph"
     )]
     Subgraph,
-    /// Running statistics of an operator whose functional form does not return them.
-    #[error(
-        "updates running statistics, which is supported for batch_norm only: use `track_running_stats=False`"
-    )]
-    RunningStatistics,
     /// A node reads a value that does not exist or that a refused call should have given.
     #[error("reads a value that no node before it gives")]
     Undefined,
