@@ -1,0 +1,127 @@
+//! The one place where a case meets the stack: a loaded program becomes something that runs.
+//!
+//! For now `eager` alone, through `pt2` and `interp` directly; the facade takes this over with all its backends.
+
+use std::collections::BTreeSet;
+
+use fx_ir::{Graph, InputKind, NodeKind, OutputKind};
+use interp::{InterpError, Value};
+use prims::OpError;
+use pt2::ExportedProgram;
+use tensor::Tensor;
+
+use super::Status;
+
+/// Why a case did not pass, with what the report counts it under.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: Status,
+    pub(crate) reason: String,
+    pub(crate) groups: Vec<String>,
+}
+
+impl Failure {
+    /// One reason, counted as it is.
+    pub(crate) fn new(status: Status, reason: impl Into<String>) -> Failure {
+        let reason = reason.into();
+        Failure { status, groups: vec![reason.clone()], reason }
+    }
+    /// An error, counted under its innermost cause.
+    pub(crate) fn error(error: &(dyn std::error::Error + 'static)) -> Failure {
+        let mut inner = error;
+        let mut reason = error.to_string();
+        while let Some(source) = inner.source() {
+            inner = source;
+            let text = inner.to_string();
+            if !reason.contains(&text) {
+                reason = format!("{reason}: {text}");
+            }
+        }
+        Failure { status: Status::Error, reason, groups: vec![inner.to_string()] }
+    }
+}
+
+/// A program that is ready to run.
+pub(crate) struct Compiled {
+    graph: Graph,
+    weights: Vec<(InputKind, Option<Tensor>)>,
+}
+
+/// Prepares a program for the backend of that name.
+pub(crate) fn compile(program: &ExportedProgram, backend: &str) -> Result<Compiled, Failure> {
+    if backend != "eager" {
+        return Err(Failure::new(
+            Status::Error,
+            format!("backend `{backend}` is not there; there is `eager`"),
+        ));
+    }
+    let mut unknown = BTreeSet::new();
+    unknown_operators(&program.graph, &mut unknown);
+    if !unknown.is_empty() {
+        let names: Vec<String> = unknown.iter().map(|t| format!("`{t}`")).collect();
+        let groups = unknown.iter().map(|t| format!("unknown operator `{t}`")).collect();
+        let reason = format!("unknown operators {}", names.join(", "));
+        return Err(Failure { status: Status::Unsupported, reason, groups });
+    }
+    let weight = |name: &str| program.weights.get(name).and_then(|w| w.tensor.clone());
+    let weights = program
+        .graph
+        .inputs()
+        .map(|(_, kind, name)| (kind, if kind == InputKind::User { None } else { weight(name) }))
+        .collect();
+    Ok(Compiled { graph: program.graph.clone(), weights })
+}
+
+/// Every operator that the table lacks, in subgraphs too.
+fn unknown_operators(graph: &Graph, into: &mut BTreeSet<String>) {
+    for (_, node) in graph.iter() {
+        let NodeKind::Call { target, .. } = &node.kind else { continue };
+        let elsewhere = ["higher_order.", "_operator.", "aten.sym_", "torch.sym_", "torch._sym_", "math."];
+        let runs = elsewhere.iter().any(|prefix| target.starts_with(prefix))
+            || matches!(target.as_str(), "aten.item.default" | "aten._local_scalar_dense.default")
+            || target.as_str() == "aten._assert_scalar.default"
+            || prims::lookup(target).or_else(|| prims::functional_of(target)).is_some();
+        if !runs {
+            into.insert(target.clone());
+        }
+    }
+    graph.subgraphs.values().for_each(|g| unknown_operators(g, into));
+}
+
+impl Compiled {
+    /// Runs the program on the caller's inputs; returns the caller's outputs, `None` where one is no value.
+    pub(crate) fn call(&self, inputs: &[Tensor]) -> Result<Vec<Option<Tensor>>, Failure> {
+        let mut given = inputs.iter();
+        let mut values = Vec::with_capacity(self.weights.len());
+        for (kind, weight) in &self.weights {
+            let tensor = if *kind == InputKind::User { given.next() } else { weight.as_ref() };
+            let tensor =
+                tensor.ok_or_else(|| Failure::new(Status::Error, "too few inputs for the program"))?;
+            values.push(Value::Tensor(tensor.clone()));
+        }
+        let outcome = interp::execute(&self.graph, values).map_err(|e| classify(&e))?;
+        let kinds = self.graph.outputs.iter().map(|o| &o.kind);
+        let users = outcome.outputs.into_iter().zip(kinds);
+        let users = users.filter(|(_, kind)| matches!(kind, OutputKind::User | OutputKind::Loss));
+        users.map(|(value, _)| value.into_tensor().map_err(|e| Failure::error(&e))).collect()
+    }
+}
+
+fn classify(error: &InterpError) -> Failure {
+    let mut failure = Failure::error(error);
+    match error {
+        InterpError::Unsupported { .. } => failure.status = Status::Unsupported,
+        InterpError::Node { error, .. } => {
+            failure.groups = vec![error.to_string()];
+            if matches!(error, OpError::Unknown(_) | OpError::Unsupported { .. } | OpError::DType { .. }) {
+                failure.status = Status::Unsupported;
+            }
+        }
+        // Grouped by operator, whatever the node is called.
+        InterpError::Result { at, .. } => {
+            failure.groups = vec![format!("`{}` gives another type than the graph says", at.target)];
+        }
+        _ => {}
+    }
+    failure
+}

@@ -1,0 +1,39 @@
+//! Automation of the project, as `cargo xtask COMMAND`. One file (or folder) of this crate a command; this one only
+//! reads the command line.
+
+mod corpus;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "xtask", about = "Automation of the project")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs golden cases and reports which pass.
+    Corpus(corpus::Args),
+    /// Runs single cases for `corpus`, one a line on the standard input.
+    #[command(hide = true)]
+    CorpusWorker(corpus::WorkerArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Corpus(args) => corpus::run(&args),
+        Command::CorpusWorker(args) => corpus::work(&args),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
