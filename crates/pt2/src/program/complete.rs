@@ -28,6 +28,8 @@ fn by_schema(schema: &Schema, given: Vec<(&str, Arg)>) -> std::result::Result<Ve
     for (position, (name, arg)) in given.into_iter().enumerate() {
         // Unnamed arguments are positional.
         let index = if name.is_empty() { Some(position) } else { schema.arg_index(name) };
+        // An in-place operator calls the operand it writes `self`, whatever its counterpart calls it: `dropout_`.
+        let index = index.or_else(|| (position == 0 && name == "self").then_some(0));
         let slot = index.and_then(|i| slots.get_mut(i).zip(schema.args.get(i)));
         let Some((slot, declared)) = slot else {
             return Err(format!("it has no argument `{}`", shorten(name)));
