@@ -1,6 +1,11 @@
 //! Depthwise convolution (one filter for each channel) on channels-last data: vectors of channels, several output columns at
 //! a time in registers, an input vector loaded once for each kernel row where width and stride are common ones.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "indexed loops over constant sizes unroll into registers; chains of iterators do not always"
+)]
+
 use std::ops::Range;
 
 use super::conv::{ConvPlan, Strides5};

@@ -17,6 +17,8 @@ const A_BLOCK: usize = 96 * 1024;
 const SMALL_B: usize = 6 * 1024;
 /// A block of C (values): it is added to once for each pass over k.
 const C_BLOCK: usize = 64 * 1024;
+/// Most values of A copied ahead for all tasks; more are copied block by block.
+const MOST_COPY: usize = 4 << 20;
 /// Work of a task (multiply-adds) below which splitting further costs more than it balances; about 20 microseconds.
 const MIN_TASK: usize = 1 << 20;
 
@@ -84,12 +86,61 @@ pub(crate) unsafe fn run<'a>(
     }
     let work = count * like.m * like.n * like.depth();
     let grid = Grid::choose(count, like, team::threads_for(work));
-    team::par_for_work(grid.tasks(), work, &|task| {
-        let (product, rows, panels) = grid.task(task, like);
-        // SAFETY: the caller's promise; tasks are disjoint blocks of C.
-        unsafe { block(&make(product), rows, panels) };
+    let go = |make: &(dyn Fn(usize) -> Product<'a> + Sync)| {
+        team::par_for_work(grid.tasks(), work, &|task| {
+            let (product, rows, panels) = grid.task(task, like);
+            // SAFETY: the caller's promise; tasks are disjoint blocks of C.
+            unsafe { block(&make(product), rows, panels) };
+        });
+    };
+    let Some(ld) = like.copy_stride(like.n).map(|_| odd_lines(like.kc)) else {
+        go(make);
+        return Ok(());
+    };
+    if grid.panel_blocks == 1 || count * like.m * ld > MOST_COPY {
+        // Each task copies the rows that it needs, which no other task does or which are too many to keep.
+        go(make);
+        return Ok(());
+    }
+    scratch::with(count * like.m * ld, |buf| {
+        let copy = Copied { buf, ld, m: like.m };
+        let tiles = like.m.div_ceil(MAX_MR);
+        team::par_for_work(count * tiles, count * like.m * like.kc, &|i| {
+            let (product, tile) = (i / tiles, i % tiles);
+            let rows = tile * MAX_MR..((tile + 1) * MAX_MR).min(like.m);
+            // SAFETY: the rows exist in A and in the copy.
+            unsafe { copy_rows(&make(product), &rows, 0, like.kc, copy.row(product, rows.start), ld) };
+        });
+        go(&|i| copy.product(make(i), i));
     });
     Ok(())
+}
+
+/// Rows of A of all products, copied for all tasks.
+struct Copied {
+    buf: *mut f32,
+    ld: usize,
+    m: usize,
+}
+
+// SAFETY: written in disjoint rows, then only read.
+unsafe impl Sync for Copied {}
+
+impl Copied {
+    fn row(&self, product: usize, row: usize) -> *mut f32 {
+        self.buf.wrapping_add((product * self.m + row) * self.ld)
+    }
+
+    fn product<'a>(&self, p: Product<'a>, i: usize) -> Product<'a> {
+        let rows = Rows::Strided { row_stride: self.ld as isize, col_stride: 1 };
+        Product { a: self.row(i, 0), rows, ..p }
+    }
+}
+
+/// At least `len` values in an odd number of cache lines: as a row stride it spreads the rows of a tile over all sets of
+/// the first-level cache.
+pub(crate) fn odd_lines(len: usize) -> usize {
+    (len.div_ceil(16) | 1) * 16
 }
 
 impl Product<'_> {
@@ -268,8 +319,7 @@ impl Product<'_> {
         if col_stride == 1 && !aliases {
             return None;
         }
-        let lines = self.kc.min(KC + KC / 4).div_ceil(16);
-        Some((lines | 1) * 16)
+        Some(odd_lines(self.kc.min(KC + KC / 4)))
     }
 }
 

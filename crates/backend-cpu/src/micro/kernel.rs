@@ -1,6 +1,11 @@
 //! The register tile: up to `MR` rows by one or two vectors of columns of C, summed over taps and k. The one inner loop
 //! of matrix products and convolutions. Does no blocking and calls no hook; that is `driver`.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "indexed loops over constant sizes unroll into registers; chains of iterators do not always"
+)]
+
 use super::Isa;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Avx2, Avx512};

@@ -1,6 +1,11 @@
 //! Products with few rows, where reading B is all the time there is: B is read once, as it lies, in rows of k (dot
 //! products) or in rows of n (scaled sums), all threads taking part. Larger products go through `driver`.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "indexed loops over constant sizes unroll into registers; chains of iterators do not always"
+)]
+
 use std::ops::Range;
 
 use super::driver::part;

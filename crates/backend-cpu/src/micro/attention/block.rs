@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::softmax::{self, Row, Seen};
 use super::{Attention, EmptyRow, KEYS, Mask};
-use crate::micro::driver::{Small, small};
+use crate::micro::driver::{Small, odd_lines, small};
 use crate::micro::kernel::panel_width;
 use crate::micro::scratch;
 use crate::micro::skinny::{self, Along, Thin};
@@ -45,8 +45,6 @@ struct Work<'a> {
 /// As [`super::attention`]; `packed` holds all blocks of this head.
 pub(super) unsafe fn run(call: &Attention, head: usize, rows: Range<usize>, packed: Option<*mut f32>) {
     let n = rows.len();
-    // Row strides of an odd number of cache lines spread the rows of a tile over the sets of the first-level cache.
-    let odd_lines = |len: usize| (len.div_ceil(16) | 1) * 16;
     let (ldq, lds, ldo) = (odd_lines(call.head_dim), odd_lines(call.kv_len.min(KEYS)), odd_lines(call.v_dim));
     let per_row = ldq + lds + ldo + 2;
     scratch::with(n * per_row, |buf| {

@@ -65,7 +65,7 @@ impl ConvShape {
         nonzero("convolution groups", self.groups)?;
         nonzero("convolution input channels", self.in_channels)?;
         nonzero("convolution output channels", self.out_channels)?;
-        if self.in_channels % self.groups != 0 || self.out_channels % self.groups != 0 {
+        if !(self.in_channels.is_multiple_of(self.groups) && self.out_channels.is_multiple_of(self.groups)) {
             return Err(MicroError::Invalid {
                 what: "convolution groups",
                 value: self.groups as i64,

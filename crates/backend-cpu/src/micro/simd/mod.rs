@@ -71,7 +71,7 @@ pub(crate) unsafe fn exp_nonpositive<S: Simd>(x: S::V) -> S::V {
     // e^x = 2^i * e^r, i = round(x / ln 2), |r| <= ln 2 / 2; ln 2 in two parts keeps r exact; e^r by its Taylor
     // polynomial of degree 7, whose remainder (ln 2 / 2)^8 / 8! is 5e-9.
     const SHIFT: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer in the low bits
-    const LN2_HI: f32 = 0.693_359_375;
+    const LN2_HI: f32 = 0.693_359_4; // 355 / 512: nine bits, so that i times it is exact
     const LN2_LO: f32 = -2.121_944_4e-4;
     const TAYLOR: [f32; 6] = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5];
     // SAFETY: the caller's promise.
