@@ -24,12 +24,22 @@ macro_rules! alias {
 }
 
 mod activation;
+mod attention;
+mod batch_norm;
 mod binary;
 pub(crate) mod common;
 mod compare;
+mod conv;
 mod convert;
 mod creation;
 mod cumulative;
+mod index;
+mod join;
+mod matmul;
+mod norm;
+mod pool;
+mod prims_index;
+mod prims_move;
 mod prims_reduce;
 mod prims_scalar;
 mod prims_shape;
@@ -37,8 +47,12 @@ mod prims_template;
 mod prims_value;
 mod reduction;
 mod select;
+mod shape;
+mod slice;
+mod softmax;
 mod statistics;
 mod unary;
+mod view;
 
 pub use prims_shape::reshape_index;
 
@@ -50,15 +64,31 @@ pub const FAMILIES: &[&[OpDef]] = &[
     prims_reduce::OPS,
     prims_template::OPS,
     prims_value::OPS,
+    prims_move::OPS,
+    prims_index::OPS,
     // Composites.
     activation::OPS,
+    attention::OPS,
+    batch_norm::OPS,
     binary::OPS,
     compare::OPS,
+    conv::CONV1D_OPS,
+    conv::CONV2D_OPS,
+    conv::CONV3D_OPS,
+    conv::OPS,
     convert::OPS,
     creation::OPS,
     cumulative::OPS,
+    index::OPS,
+    join::OPS,
+    matmul::OPS,
+    norm::OPS,
+    pool::OPS,
     reduction::OPS,
     select::OPS,
+    slice::OPS,
+    softmax::OPS,
     statistics::OPS,
     unary::OPS,
+    view::OPS,
 ];

@@ -188,7 +188,12 @@ fn wrap(d: i64, rank: usize) -> usize {
     (if d < 0 { d + rank.max(1) as i64 } else { d }) as usize
 }
 
-fn build(c: &RefCall<'_>, dtype: DType, sizes: &[usize], values: Vec<Scalar>) -> Result<RefOut, OpError> {
+pub(super) fn build(
+    c: &RefCall<'_>,
+    dtype: DType,
+    sizes: &[usize],
+    values: Vec<Scalar>,
+) -> Result<RefOut, OpError> {
     let filled = match dtype {
         DType::C64 | DType::C128 => {
             let parts = |s: &Scalar| {

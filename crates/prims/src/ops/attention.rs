@@ -1,0 +1,98 @@
+//! Scaled dot-product attention in all its argument forms, as `prims.attention` on four dimensions.
+
+use fx_ir::{Arg, ValueId};
+use ir_core::{DType, Shape, SymExpr};
+
+use super::matmul::broadcast;
+use super::shape::{self, out};
+use crate::{Builder, Call, OpDef, OpError};
+
+/// The entries.
+pub(super) const OPS: &[OpDef] = &[composite!(
+    "aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor",
+    |b, c| {
+        let y = attention(b, c)?;
+        out(y)
+    }
+)];
+
+/// `[…, l, d]` as `[b, h, l, d]`: leading dimensions merged or added.
+fn to_four(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
+    let sizes = b.sizes(v)?;
+    match sizes.len() {
+        4 => Ok(v),
+        n if n < 4 => {
+            let ones = std::iter::repeat_n(SymExpr::ONE, 4 - n);
+            b.reshape(v, &ones.chain(sizes).collect::<Shape>())
+        }
+        n => shape::merge_dims(b, v, 0, n - 3),
+    }
+}
+
+fn attention(b: &mut Builder<'_>, c: &Call<'_>) -> Result<ValueId, OpError> {
+    let (q, k, v) = (c.value("query")?, c.value("key")?, c.value("value")?);
+    if c.float("dropout_p")? != 0.0 {
+        return Err(c.unsupported("dropout; set it to zero (evaluation mode does)"));
+    }
+    let (sizes_q, sizes_k, sizes_v) = (b.sizes(q)?, b.sizes(k)?, b.sizes(v)?);
+    let rank = sizes_q.len();
+    if rank < 2 || sizes_k.len() < 2 || sizes_v.len() < 2 {
+        return Err(c.invalid("takes operands of two dimensions or more"));
+    }
+    let grouped = c.bool("enable_gqa")?;
+    // Heads are not broadcast where groups of queries share a head of keys; they stand just before the matrices.
+    let own = usize::from(grouped);
+    let lead = |s: &Shape| -> Shape { s[..s.len().saturating_sub(2 + own)].iter().cloned().collect() };
+    let batch = broadcast(c, &lead(&sizes_q), &broadcast(c, &lead(&sizes_k), &lead(&sizes_v))?)?;
+    let wide = |s: &Shape| -> Shape { batch.iter().chain(&s[s.len() - 2 - own..]).cloned().collect() };
+    let (wide_q, wide_k, wide_v) = (wide(&sizes_q), wide(&sizes_k), wide(&sizes_v));
+    let depth = &sizes_q[rank - 1];
+    let scale = match (c.opt_float("scale")?, depth.as_const()) {
+        (Some(scale), _) => scale,
+        (None, Some(depth)) => 1.0 / (depth as f64).sqrt(),
+        (None, None) => return Err(c.unsupported("a symbolic head size without `scale`")),
+    };
+    let mask = mask(b, c, &wide_q, &wide_k)?;
+    let mut operand = |v: ValueId, sizes: &Shape| {
+        let v = b.expand(v, sizes)?;
+        to_four(b, v)
+    };
+    let (q4, k4, v4) = (operand(q, &wide_q)?, operand(k, &wide_k)?, operand(v, &wide_v)?);
+    let args = vec![
+        q4.into(),
+        k4.into(),
+        v4.into(),
+        mask.map_or(Arg::None, Arg::Value),
+        c.bool("is_causal")?.into(),
+        scale.into(),
+    ];
+    let y = b.call1("prims.attention", args)?;
+    let result: Shape = wide_q[..wide_q.len() - 1].iter().chain(wide_v.last()).cloned().collect();
+    b.reshape(y, &result)
+}
+
+/// The mask with four dimensions that broadcast to `[b, h, lq, lk]`.
+fn mask(
+    b: &mut Builder<'_>,
+    c: &Call<'_>,
+    sizes_q: &Shape,
+    sizes_k: &Shape,
+) -> Result<Option<ValueId>, OpError> {
+    let Some(mask) = c.opt_value("attn_mask")? else { return Ok(None) };
+    if c.bool("is_causal")? {
+        return Err(c.invalid("`is_causal` and a mask exclude each other"));
+    }
+    let dtype = b.dtype(mask)?;
+    let want = b.dtype(c.value("query")?)?;
+    let mask = if dtype == DType::Bool { mask } else { b.cast(mask, want)? };
+    let have = b.sizes(mask)?;
+    let rank = sizes_q.len();
+    if have.len() <= 4 && rank <= 4 {
+        return to_four(b, mask).map(Some);
+    }
+    // Merged leading dimensions need their full sizes.
+    let mut full: Shape = sizes_q[..rank - 1].iter().cloned().collect();
+    full.push(sizes_k[sizes_k.len() - 2].clone());
+    let mask = b.expand(mask, &full)?;
+    to_four(b, mask).map(Some)
+}

@@ -1,0 +1,224 @@
+//! Reading at data-dependent places: index, gather, index_select, take, embedding, one_hot.
+//!
+//! Negative indices are wrapped here, so that the prims see none.
+
+use fx_ir::{Arg, ValueId};
+use ir_core::{DType, Scalar, Shape, SymExpr, numel};
+use kernel_ir::ScalarOp;
+
+use super::common::choose;
+use super::shape::{self, Made, out};
+use crate::{Builder, Call, OpDef, OpError};
+
+/// The entries.
+pub(super) const OPS: &[OpDef] = &[
+    composite!("aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", |b, c| {
+        let (x, indices) = (c.value("self")?, c.opt_values("indices")?);
+        let places = Places::new(b, c, x, indices)?;
+        out(places.read(b, x)?)
+    }),
+    composite!("aten::_unsafe_index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", |b, c| {
+        let (x, indices) = (c.value("self")?, c.opt_values("indices")?);
+        let places = Places::new(b, c, x, indices)?;
+        out(places.read(b, x)?)
+    }),
+    composite!(
+        "aten::_unsafe_masked_index(Tensor self, Tensor mask, Tensor?[] indices, Scalar fill) -> Tensor",
+        masked_index
+    ),
+    composite!(
+        "aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor",
+        |b, c| {
+            let (x, index) = (c.value("self")?, c.value("index")?);
+            let d = shape::dim(c, "dim", b.rank(x)?)?;
+            out(gather(b, x, d, index)?)
+        }
+    ),
+    composite!("aten::index_select(Tensor self, int dim, Tensor index) -> Tensor", |b, c| {
+        let (x, index) = (c.value("self")?, c.value("index")?);
+        let sizes = b.sizes(x)?;
+        let d = shape::dim(c, "dim", sizes.len())?;
+        let index = b.cast(index, DType::I64)?;
+        let n = numel(&b.sizes(index)?);
+        let index = b.reshape(index, &[n])?;
+        let lifted = if sizes.is_empty() { b.reshape(x, &[SymExpr::ONE])? } else { x };
+        let y = shape::index(b, lifted, &[index], d)?;
+        out(if sizes.is_empty() { b.reshape(y, &[])? } else { y })
+    }),
+    composite!("aten::take(Tensor self, Tensor index) -> Tensor", |b, c| {
+        let x = flat(b, c.value("self")?)?;
+        let n = b.sizes(x)?[0].clone();
+        let index = wrapped(b, c.value("index")?, &n)?;
+        out(shape::index(b, x, &[index], 0)?)
+    }),
+    composite!("aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor", take_along),
+    composite!(
+        "aten::embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False) -> Tensor",
+        |b, c| {
+            let index = b.cast(c.value("indices")?, DType::I64)?;
+            out(shape::index(b, c.value("weight")?, &[index], 0)?)
+        }
+    ),
+    composite!("aten::one_hot(Tensor self, int num_classes=-1) -> Tensor", one_hot),
+];
+
+/// All elements in one dimension.
+pub(super) fn flat(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
+    let n = numel(&b.sizes(v)?);
+    b.reshape(v, &[n])
+}
+
+/// An index as `i64` with negative numbers counted from the end of a dimension of size `n`.
+pub(super) fn wrapped(b: &mut Builder<'_>, index: ValueId, n: &SymExpr) -> Result<ValueId, OpError> {
+    let index = b.cast(index, DType::I64)?;
+    let negative = b.lt(index, 0i64)?;
+    let moved = b.add(index, n.clone())?;
+    b.select(negative, moved, index)
+}
+
+/// `prims.gather`; a 0-dim operand or index counts as one element.
+pub(super) fn gather(b: &mut Builder<'_>, x: ValueId, d: usize, index: ValueId) -> Result<ValueId, OpError> {
+    let index = b.cast(index, DType::I64)?;
+    let sizes = b.sizes(index)?;
+    let x = if b.rank(x)? == 0 { flat(b, x)? } else { x };
+    if sizes.len() != b.rank(x)? && numel(&sizes) == SymExpr::ZERO {
+        // PyTorch allows an empty index of any shape.
+        let dtype = b.dtype(x)?;
+        return b.full(&sizes, Scalar::Int(0), dtype);
+    }
+    let lifted = if sizes.is_empty() { flat(b, index)? } else { index };
+    let y = b.call1("prims.gather", vec![x.into(), (d as i64).into(), lifted.into()])?;
+    if sizes.is_empty() { b.reshape(y, &[]) } else { Ok(y) }
+}
+
+/// Advanced indexing with its indices brought to one shape and its indexed dimensions side by side.
+pub(super) struct Places {
+    /// Indices of one shape, none negative.
+    pub indices: Vec<ValueId>,
+    /// How the dimensions of the operand are reordered first.
+    pub order: Vec<usize>,
+    /// The first indexed dimension, in that order.
+    pub start: usize,
+    /// Sizes of the values, in that order.
+    pub sizes: Shape,
+}
+
+impl Places {
+    pub(super) fn new(
+        b: &mut Builder<'_>,
+        c: &Call<'_>,
+        x: ValueId,
+        given: Vec<Option<ValueId>>,
+    ) -> Result<Places, OpError> {
+        let sizes = b.sizes(x)?;
+        if given.len() > sizes.len() {
+            return Err(c.invalid(format!("{} indices for {} dimensions", given.len(), sizes.len())));
+        }
+        let mut list = Vec::new();
+        for (d, index) in given.into_iter().enumerate().filter_map(|(d, i)| Some((d, i?))) {
+            if matches!(b.dtype(index)?, DType::Bool | DType::U8) {
+                return Err(c.unsupported(
+                    "a mask as index, whose number of elements depends on the data; `where` does not need one",
+                ));
+            }
+            list.push((d, wrapped(b, index, &sizes[d])?));
+        }
+        let indices: Vec<ValueId> = list.iter().map(|(_, v)| *v).collect();
+        let common = b.broadcast_sizes(&indices)?;
+        let indices = indices.into_iter().map(|v| b.expand(v, &common)).collect::<Result<Vec<_>, _>>()?;
+        let dims: Vec<usize> = list.iter().map(|(d, _)| *d).collect();
+        // Side by side they stay in place; apart, the indexed dimensions come first.
+        let adjacent = dims.windows(2).all(|w| w[1] == w[0] + 1);
+        let (order, start): (Vec<usize>, usize) = if adjacent {
+            ((0..sizes.len()).collect(), dims.first().copied().unwrap_or(0))
+        } else {
+            (dims.iter().copied().chain((0..sizes.len()).filter(|d| !dims.contains(d))).collect(), 0)
+        };
+        let ordered: Vec<SymExpr> = order.iter().map(|&d| sizes[d].clone()).collect();
+        let rest = ordered[start + dims.len()..].iter().cloned();
+        let sizes = ordered[..start].iter().cloned().chain(common).chain(rest).collect();
+        Ok(Places { indices, order, start, sizes })
+    }
+    /// The values at these places.
+    pub(super) fn read(&self, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
+        if self.indices.is_empty() {
+            return Ok(x);
+        }
+        let x = b.permute(x, &self.order)?;
+        shape::index(b, x, &self.indices, self.start)
+    }
+}
+
+/// `mask ? x[indices] : fill`; indices where the mask is false may lie anywhere.
+fn masked_index(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
+    let (x, mask) = (c.value("self")?, c.value("mask")?);
+    let sizes = b.sizes(x)?;
+    let mut indices = Vec::new();
+    for (d, index) in c.opt_values("indices")?.into_iter().enumerate() {
+        indices.push(match index {
+            Some(index) => Some(clamped(b, index, &sizes[d])?),
+            None => None,
+        });
+    }
+    let dtype = b.dtype(x)?;
+    let fill = c.scalar("fill")?;
+    if numel(&sizes) == SymExpr::ZERO {
+        let shape = b.sizes(mask)?;
+        return out(b.full(&shape, fill, dtype)?);
+    }
+    let places = Places::new(b, c, x, indices)?;
+    let values = places.read(b, x)?;
+    let shape = b.sizes(values)?;
+    let mask = b.expand(mask, &shape)?;
+    out(choose(b, mask, values, fill.to_class_of(dtype), dtype)?)
+}
+
+/// An index moved into its dimension.
+pub(super) fn clamped(b: &mut Builder<'_>, index: ValueId, n: &SymExpr) -> Result<ValueId, OpError> {
+    let index = b.cast(index, DType::I64)?;
+    let index = b.maximum(index, 0i64)?;
+    b.minimum(index, n - 1)
+}
+
+fn take_along(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
+    let (x, index) = (c.value("self")?, c.value("indices")?);
+    let Some(d) = c.opt_int("dim")? else {
+        let (x, index) = (flat(b, x)?, flat(b, index)?);
+        let n = b.sizes(x)?[0].clone();
+        let index = wrapped(b, index, &n)?;
+        return out(gather(b, x, 0, index)?);
+    };
+    let d = c.dim(d, b.rank(x)?)?;
+    let (mut sizes_x, mut sizes_i) = (b.sizes(x)?, b.sizes(index)?);
+    let n = sizes_x.get(d).cloned().unwrap_or(SymExpr::ONE);
+    // Broadcast but for `dim`.
+    let along = sizes_i.get(d).cloned().unwrap_or(SymExpr::ONE);
+    if let (Some(x), Some(i)) = (sizes_x.get_mut(d), sizes_i.get_mut(d)) {
+        (*x, *i) = (SymExpr::ONE, SymExpr::ONE);
+    }
+    let mut common = super::matmul::broadcast(c, &sizes_x, &sizes_i)?;
+    let mut set = |value: &SymExpr| {
+        if let Some(s) = common.get_mut(d) {
+            *s = value.clone();
+        }
+        common.clone()
+    };
+    let (wide_x, wide_i) = (set(&n), set(&along));
+    let x = b.expand(x, &wide_x)?;
+    let index = b.expand(index, &wide_i)?;
+    let index = wrapped(b, index, &n)?;
+    out(gather(b, x, d, index)?)
+}
+
+fn one_hot(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
+    let x = c.value("self")?;
+    let classes = c.int("num_classes")?;
+    if classes < 0 {
+        return Err(c.unsupported("a number of classes that depends on the data; give `num_classes`"));
+    }
+    let rank = b.rank(x)?;
+    let x = b.unsqueeze(x, rank)?;
+    let numbers = shape::iota_at(b, &classes.into(), rank, rank + 1)?;
+    let hit = b.scalar_op(ScalarOp::Eq, &[Arg::Value(x), Arg::Value(numbers)])?;
+    out(b.cast(hit, DType::I64)?)
+}

@@ -1,0 +1,388 @@
+//! Prims with data-dependent indices: gather, index, scatter, index_put.
+//!
+//! Indices are `i64` and lie inside their dimension; none is negative (composites wrap first). Compiled code trusts
+//! that, references check it.
+
+use fx_ir::{Arg, ValueId, ValueType};
+use ir_core::{DType, Scalar, Shape, SymExpr, TensorMeta};
+use kernel_ir::{ReduceOp, ScalarOp, StoreMode, Val};
+use smallvec::SmallVec;
+use tensor::Tensor;
+
+use super::prims_move::pick;
+use crate::builder::tensor;
+use crate::ops::shape::for_each_index;
+use crate::{
+    Call, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, ScatterSpec,
+    Tolerance,
+};
+
+type Types = SmallVec<[ValueType; 1]>;
+
+/// The entries.
+pub(super) const OPS: &[OpDef] = &[
+    // `a[i0, …, index[i0, …, in], …, in]`: the index replaces the place along `dim`; the result has the sizes of
+    // `index`, which may be smaller than those of `a` elsewhere.
+    OpDef {
+        schema: "prims::gather(Tensor a, int dim, Tensor index) -> Tensor",
+        kind: Kind::Prim {
+            meta: meta_gather,
+            lower: Lower::Loop(lower_gather),
+            reference: Reference::Fn(ref_gather),
+        },
+        grad: Grad::Unwritten,
+        tolerance: Tolerance::EXACT,
+        samples: |s| {
+            let args = |dim: i64| vec![Arg::Value(ValueId(0)), dim.into(), Arg::Value(ValueId(1))];
+            s.add(vec![s.float("a", &[4, 5]), s.ints("i", &[3, 5], 4)], args(0));
+            s.add(vec![s.float("a", &[4, 5]), s.ints("i", &[4, 7], 5)], args(-1));
+        },
+    },
+    // The dimensions `start..start + k` of `a` replaced by those of the `k` indices, which have one shape:
+    // `a[lead…, indices[0][s…], …, indices[k - 1][s…], rest…]`.
+    OpDef {
+        schema: "prims::index(Tensor a, Tensor[] indices, int start) -> Tensor",
+        kind: Kind::Prim {
+            meta: meta_index,
+            lower: Lower::Loop(lower_index),
+            reference: Reference::Fn(ref_index),
+        },
+        grad: Grad::Unwritten,
+        tolerance: Tolerance::EXACT,
+        samples: |s| {
+            let args = |n: u32, start: i64| {
+                vec![Arg::Value(ValueId(0)), Arg::values((1..=n).map(ValueId)), start.into()]
+            };
+            s.add(vec![s.float("a", &[4, 5]), s.ints("i", &[2, 3], 4)], args(1, 0));
+            s.add(vec![s.float("a", &[2, 4, 5, 3]), s.ints("i", &[6], 4), s.ints("j", &[6], 5)], args(2, 1));
+        },
+    },
+    // `a` with `src` combined in at the places that `gather` reads: `mode` is `write` (any of several wins), `add`,
+    // `prod`, `amax` or `amin`. `src` may be larger than `index`; the rest is not read.
+    OpDef {
+        schema: "prims::scatter(Tensor a, int dim, Tensor index, Tensor src, str mode) -> Tensor",
+        kind: Kind::Prim {
+            meta: meta_scatter,
+            lower: Lower::Scatter(lower_scatter),
+            reference: Reference::Fn(ref_scatter),
+        },
+        grad: Grad::Unwritten,
+        tolerance: Tolerance::ACCUMULATE,
+        samples: |s| {
+            let t = |n: u32| Arg::Value(ValueId(n));
+            for mode in ["add", "prod", "amax", "amin"] {
+                let tensors = vec![s.float("a", &[4, 5]), s.ints("i", &[3, 5], 4), s.float("s", &[3, 6])];
+                s.add(tensors, vec![t(0), 0i64.into(), t(1), t(2), mode.into()]);
+            }
+        },
+    },
+    // `a` with `values` combined in at the places that `index` reads; `values` has the sizes of `index`'s result.
+    OpDef {
+        schema: "prims::index_put(Tensor a, Tensor[] indices, int start, Tensor values, str mode) -> Tensor",
+        kind: Kind::Prim {
+            meta: meta_index_put,
+            lower: Lower::Scatter(lower_index_put),
+            reference: Reference::Fn(ref_index_put),
+        },
+        grad: Grad::Unwritten,
+        tolerance: Tolerance::ACCUMULATE,
+        samples: |s| {
+            let t = |n: u32| Arg::Value(ValueId(n));
+            let tensors = vec![
+                s.float("a", &[2, 4, 5, 3]),
+                s.ints("i", &[6], 4),
+                s.ints("j", &[6], 5),
+                s.float("v", &[2, 6, 3]),
+            ];
+            s.add(
+                tensors,
+                vec![t(0), Arg::values([ValueId(1), ValueId(2)]), 1i64.into(), t(3), "add".into()],
+            );
+        },
+    },
+];
+
+fn check_index(call: &Call<'_>, meta: &TensorMeta) -> Result<(), OpError> {
+    if meta.dtype == DType::I64 {
+        return Ok(());
+    }
+    Err(call.invalid(format!("an index is {}, not i64", meta.dtype)))
+}
+
+fn meta_gather(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let (a, index) = (cx.meta(call, "a")?, cx.meta(call, "index")?);
+    check_index(call, index)?;
+    call.dim(call.int("dim")?, a.rank())?;
+    if a.rank() != index.rank() || a.rank() == 0 {
+        return Err(call.invalid(format!("{a} and the index {index} differ in rank")));
+    }
+    Ok(tensor(a.dtype, index.sizes.iter().cloned()))
+}
+
+fn lower_gather(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
+    let dim = cx.call.call.dim(cx.call.call.int("dim")?, cx.index.len())?;
+    let mut index = cx.index.clone();
+    let at = cx.load_arg("index", index.clone())?;
+    index[dim] = cx.b.as_index(at);
+    cx.load_arg("a", index)
+}
+
+fn wrapped(c: &RefCall<'_>, rank: usize) -> Result<usize, OpError> {
+    let dim = c.int("dim")?;
+    Ok(if dim < 0 { dim + rank as i64 } else { dim } as usize)
+}
+
+/// An index tensor's numbers, each inside `0..size`.
+fn numbers(c: &RefCall<'_>, index: &Tensor, size: usize) -> Result<Vec<usize>, OpError> {
+    let inside = |i: i64| {
+        usize::try_from(i)
+            .ok()
+            .filter(|&i| i < size)
+            .ok_or_else(|| c.invalid(format!("index {i} is out of range for a dimension of size {size}")))
+    };
+    index.iter_i64().map(inside).collect()
+}
+
+fn flat(at: &[usize], sizes: &[usize]) -> usize {
+    at.iter().zip(sizes).fold(0, |n, (i, s)| n * s + i)
+}
+
+fn ref_gather(c: &RefCall<'_>) -> Result<RefOut, OpError> {
+    let (a, index) = (c.tensor("a")?, c.tensor("index")?);
+    let dim = wrapped(c, a.rank())?;
+    let places = numbers(c, index, a.sizes()[dim])?;
+    let mut next = places.iter();
+    pick(c, a, Scalar::Bool(false), |at| {
+        let place = *next.next()?;
+        let n = at.iter().zip(a.sizes()).enumerate();
+        Some(n.fold(0, |n, (d, (&i, &size))| n * size + if d == dim { place } else { i }))
+    })
+}
+
+/// Metas of `a` and of the indices, and the first indexed dimension.
+struct Indexed<'a> {
+    a: &'a TensorMeta,
+    shape: &'a [SymExpr],
+    start: usize,
+    count: usize,
+}
+
+fn indexed<'a>(graph: &'a fx_ir::Graph, call: &Call<'_>) -> Result<Indexed<'a>, OpError> {
+    let missing = || call.invalid("an operand is not a tensor");
+    let a = graph.meta(call.value("a")?).ok_or_else(missing)?;
+    let indices = call.values("indices")?;
+    let start = usize::try_from(call.int("start")?).map_err(|_| call.bad_arg("start", "is negative"))?;
+    let first = *indices.first().ok_or_else(|| call.bad_arg("indices", "is empty"))?;
+    let shape = &graph.meta(first).ok_or_else(missing)?.sizes;
+    for &v in &indices {
+        let meta = graph.meta(v).ok_or_else(missing)?;
+        check_index(call, meta)?;
+        if meta.sizes != *shape {
+            return Err(call.invalid("indices differ in shape"));
+        }
+    }
+    if start + indices.len() > a.rank() {
+        return Err(
+            call.invalid(format!("{} indices from dimension {start} on are too many for {a}", indices.len()))
+        );
+    }
+    Ok(Indexed { a, shape, start, count: indices.len() })
+}
+
+impl Indexed<'_> {
+    /// Sizes of the values that the indices name.
+    fn sizes(&self) -> Shape {
+        let (lead, rest) = (&self.a.sizes[..self.start], &self.a.sizes[self.start + self.count..]);
+        lead.iter().chain(self.shape).chain(rest).cloned().collect()
+    }
+}
+
+fn meta_index(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let x = indexed(cx.graph, call)?;
+    Ok(tensor(x.a.dtype, x.sizes()))
+}
+
+/// The place in `a` that point `at` of the indexed values names.
+fn place(cx: &mut LoopCx<'_>, at: &Shape) -> Result<Shape, OpError> {
+    let call = cx.call.call;
+    let x = indexed(cx.call.graph, &call)?;
+    let (start, inner) = (x.start, x.shape.len());
+    let mut index: Shape = at[..start].iter().cloned().collect();
+    for v in call.values("indices")? {
+        let n = cx.load(v, at[start..start + inner].iter().cloned().collect())?;
+        index.push(cx.b.as_index(n));
+    }
+    index.extend(at[start + inner..].iter().cloned());
+    Ok(index)
+}
+
+fn lower_index(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
+    let at = cx.index.clone();
+    let index = place(cx, &at)?;
+    cx.load_arg("a", index)
+}
+
+/// Row-major position in `a` (of the given sizes) for each point of the indexed values.
+struct Places {
+    numbers: Vec<Vec<usize>>,
+    shape: Vec<usize>,
+    start: usize,
+    sizes: Vec<usize>,
+}
+
+fn places(c: &RefCall<'_>, a: &Tensor) -> Result<Places, OpError> {
+    let start = c.int("start")?.max(0) as usize;
+    let indices = c.tensors("indices")?;
+    let shape = indices.first().map_or(Vec::new(), |t| t.sizes().to_vec());
+    let list = indices.iter().enumerate().map(|(k, t)| numbers(c, t, a.sizes()[start + k]));
+    Ok(Places { numbers: list.collect::<Result<_, _>>()?, shape, start, sizes: a.sizes().to_vec() })
+}
+
+impl Places {
+    fn of(&self, at: &[usize]) -> usize {
+        let (inner, count) = (self.shape.len(), self.numbers.len());
+        let n = flat(&at[self.start..self.start + inner], &self.shape);
+        let mut place = 0;
+        for (d, &size) in self.sizes.iter().enumerate() {
+            let i = match d {
+                d if d < self.start => at[d],
+                d if d < self.start + count => self.numbers[d - self.start][n],
+                d => at[d - count + inner],
+            };
+            place = place * size + i;
+        }
+        place
+    }
+    /// Sizes of the indexed values.
+    fn value_sizes(&self) -> Vec<usize> {
+        let rest = &self.sizes[self.start + self.numbers.len()..];
+        self.sizes[..self.start].iter().chain(&self.shape).chain(rest).copied().collect()
+    }
+}
+
+fn ref_index(c: &RefCall<'_>) -> Result<RefOut, OpError> {
+    let a = c.tensor("a")?;
+    let places = places(c, a)?;
+    pick(c, a, Scalar::Bool(false), |at| Some(places.of(at)))
+}
+
+fn reduce_of(mode: &str) -> Option<Option<ReduceOp>> {
+    Some(match mode {
+        "write" => None,
+        "add" => Some(ReduceOp::Sum),
+        "prod" => Some(ReduceOp::Prod),
+        "amax" => Some(ReduceOp::Max),
+        "amin" => Some(ReduceOp::Min),
+        _ => return None,
+    })
+}
+
+fn mode(call: &Call<'_>) -> Result<StoreMode, OpError> {
+    let name = call.opt_str("mode")?.unwrap_or("write");
+    let unknown = || call.bad_arg("mode", "must be write, add, prod, amax or amin");
+    Ok(match reduce_of(name).ok_or_else(unknown)? {
+        None => StoreMode::Write,
+        Some(ReduceOp::Sum) => StoreMode::Add,
+        Some(op) => StoreMode::Reduce(op),
+    })
+}
+
+fn meta_scatter(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let (a, index, src) = (cx.meta(call, "a")?, cx.meta(call, "index")?, cx.meta(call, "src")?);
+    check_index(call, index)?;
+    call.dim(call.int("dim")?, a.rank())?;
+    mode(call)?;
+    if a.rank() == 0 || a.rank() != index.rank() || a.rank() != src.rank() || a.dtype != src.dtype {
+        return Err(call.invalid(format!("{src} does not scatter into {a} by {index}")));
+    }
+    Ok(tensor(a.dtype, a.sizes.iter().cloned()))
+}
+
+fn lower_scatter(cx: &mut LoopCx<'_>) -> Result<ScatterSpec, OpError> {
+    let call = cx.call.call;
+    let dim = call.dim(call.int("dim")?, cx.index.len())?;
+    let ranges = cx.call.meta("index")?.sizes.clone();
+    let mut index = cx.index.clone();
+    let at = cx.load_arg("index", index.clone())?;
+    let value = cx.load_arg("src", index.clone())?;
+    index[dim] = cx.b.as_index(at);
+    Ok(ScatterSpec { base: call.value("a")?, ranges, index, value, mode: mode(&call)? })
+}
+
+fn meta_index_put(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let (x, values) = (indexed(cx.graph, call)?, cx.meta(call, "values")?);
+    mode(call)?;
+    let fits = |(x, y): (&SymExpr, &SymExpr)| x.as_const().zip(y.as_const()).is_none_or(|(x, y)| x == y);
+    let sizes = x.sizes();
+    if x.a.dtype != values.dtype || sizes.len() != values.rank() || !sizes.iter().zip(&values.sizes).all(fits)
+    {
+        return Err(call.invalid(format!("{values} are not values for {sizes:?} places of {}", x.a)));
+    }
+    Ok(tensor(x.a.dtype, x.a.sizes.iter().cloned()))
+}
+
+fn lower_index_put(cx: &mut LoopCx<'_>) -> Result<ScatterSpec, OpError> {
+    let call = cx.call.call;
+    let ranges = cx.call.meta("values")?.sizes.clone();
+    let at = cx.index.clone();
+    let value = cx.load_arg("values", at.clone())?;
+    let index = place(cx, &at)?;
+    Ok(ScatterSpec { base: call.value("a")?, ranges, index, value, mode: mode(&call)? })
+}
+
+/// Combines two numbers in double (`i64`, complex) precision.
+fn combine(op: Option<ReduceOp>, dtype: DType, old: Scalar, new: Scalar) -> Scalar {
+    match (op.and_then(ReduceOp::combine), old, new) {
+        (None, _, new) => new,
+        (Some(ScalarOp::Add), Scalar::Complex(a, b), Scalar::Complex(c, d)) => Scalar::Complex(a + c, b + d),
+        (Some(ScalarOp::Mul), Scalar::Complex(a, b), Scalar::Complex(c, d)) => {
+            Scalar::Complex(a * c - b * d, a * d + b * c)
+        }
+        (Some(op), old, new) => op.eval(if dtype.is_float() { DType::F64 } else { dtype }, &[old, new]),
+    }
+}
+
+/// `a` with `(place, value)` pairs combined in one after another.
+fn combined(
+    c: &RefCall<'_>,
+    a: &Tensor,
+    pairs: impl Iterator<Item = (usize, Scalar)>,
+) -> Result<RefOut, OpError> {
+    let name = match c.arg("mode") {
+        crate::RefArg::Str(s) => s,
+        _ => "write",
+    };
+    let op = reduce_of(name).ok_or_else(|| c.bad_arg("mode", "is unknown"))?;
+    let mut all: Vec<Scalar> = a.iter().collect();
+    for (place, value) in pairs {
+        let slot = all.get_mut(place).ok_or_else(|| c.invalid("writes outside its operand"))?;
+        *slot = combine(op, a.dtype(), *slot, value);
+    }
+    super::prims_reduce::build(c, a.dtype(), a.sizes(), all)
+}
+
+fn ref_scatter(c: &RefCall<'_>) -> Result<RefOut, OpError> {
+    let (a, index, src) = (c.tensor("a")?, c.tensor("index")?, c.tensor("src")?);
+    let dim = wrapped(c, a.rank())?;
+    let numbers = numbers(c, index, a.sizes()[dim])?;
+    let mut pairs = Vec::with_capacity(numbers.len());
+    let mut bad = false;
+    for_each_index(index.sizes(), |at| {
+        let mut to = at.to_vec();
+        to[dim] = numbers[pairs.len()];
+        bad |= to.iter().zip(a.sizes()).any(|(i, s)| i >= s);
+        pairs.push((flat(&to, a.sizes()), src.get(at).unwrap_or(Scalar::Bool(false))));
+    });
+    if bad {
+        return Err(c.invalid("the index is larger than the operand"));
+    }
+    combined(c, a, pairs.into_iter())
+}
+
+fn ref_index_put(c: &RefCall<'_>) -> Result<RefOut, OpError> {
+    let (a, values) = (c.tensor("a")?, c.tensor("values")?);
+    let places = places(c, a)?;
+    let mut list = Vec::with_capacity(values.numel());
+    for_each_index(&places.value_sizes(), |at| list.push(places.of(at)));
+    combined(c, a, list.into_iter().zip(values.iter()))
+}

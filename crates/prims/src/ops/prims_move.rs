@@ -1,0 +1,385 @@
+//! Prims that place elements by index arithmetic with bounds: concatenation, padding, windows, strided reads.
+
+use fx_ir::{Arg, ValueId, ValueType};
+use ir_core::{Class, DType, Scalar, Shape, SymExpr};
+use kernel_ir::{ScalarOp, Val};
+use smallvec::SmallVec;
+use tensor::{Tensor, with_element};
+
+use crate::builder::tensor;
+use crate::ops::prims_shape::one;
+use crate::ops::shape::for_each_index;
+use crate::{Call, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Tolerance};
+
+type Types = SmallVec<[ValueType; 1]>;
+
+/// The entries.
+pub(super) const OPS: &[OpDef] = &[
+    // One tensor after another along `dim`; all have one dtype and, but for `dim`, one shape.
+    OpDef {
+        schema: "prims::cat(Tensor[] tensors, int dim) -> Tensor",
+        kind: Kind::Prim { meta: meta_cat, lower: Lower::Loop(lower_cat), reference: Reference::Fn(ref_cat) },
+        grad: Grad::Unwritten,
+        tolerance: Tolerance::EXACT,
+        samples: |s| {
+            let args = |dim: i64| vec![Arg::values([ValueId(0), ValueId(1), ValueId(2)]), dim.into()];
+            s.add(vec![s.float("a", &[2, 3]), s.float("b", &[1, 3]), s.float("c", &[4, 3])], args(0));
+            s.add(vec![s.float("a", &[2, 3]), s.float("b", &[2, 0]), s.float("c", &[2, 1])], args(-1));
+        },
+    },
+    // `low[d]` elements before, `high[d]` after and `interior[d]` between the elements of dimension `d`, all `value`.
+    // Negative `low` and `high` cut instead.
+    OpDef {
+        schema: "prims::pad(Tensor a, SymInt[] low, SymInt[] high, int[] interior, Scalar value) -> Tensor",
+        kind: Kind::Prim { meta: meta_pad, lower: Lower::Loop(lower_pad), reference: Reference::Fn(ref_pad) },
+        grad: Grad::Unwritten,
+        tolerance: Tolerance::EXACT,
+        samples: |s| {
+            let args = |low: &[i64], high: &[i64], interior: &[i64], value: f64| {
+                vec![Arg::Value(ValueId(0)), low.into(), high.into(), interior.into(), value.into()]
+            };
+            s.add(vec![s.float("a", &[3, 4])], args(&[1, 0], &[2, 1], &[0, 0], 0.5));
+            s.add(vec![s.float("a", &[3, 4])], args(&[1, -1], &[-1, 3], &[0, 2], 0.0));
+        },
+    },
+    // Windows over the last dimensions: `[lead…, space…]` gives `[lead…, sizes…, window…]` with the element at
+    // `o * stride + w * dilation - low` of each of these dimensions, or `value` where that lies outside.
+    OpDef {
+        schema: "prims::window(Tensor a, SymInt[] sizes, int[] window, int[] stride, int[] dilation, int[] low, Scalar value) -> Tensor",
+        kind: Kind::Prim {
+            meta: meta_window,
+            lower: Lower::Loop(lower_window),
+            reference: Reference::Fn(ref_window),
+        },
+        grad: Grad::Unwritten,
+        tolerance: Tolerance::EXACT,
+        samples: |s| {
+            let args = |sizes: &[i64], window: &[i64], stride: &[i64], dilation: &[i64], low: &[i64]| {
+                let lists = [sizes, window, stride, dilation, low].map(Arg::from);
+                [Arg::Value(ValueId(0))].into_iter().chain(lists).chain([Arg::from(-1.0)]).collect::<Vec<_>>()
+            };
+            s.add(vec![s.float("a", &[2, 7])], args(&[3], &[3], &[2], &[1], &[0]));
+            s.add(vec![s.float("a", &[2, 5, 6])], args(&[3, 3], &[3, 2], &[2, 3], &[1, 2], &[1, 1]));
+        },
+    },
+    // Element `offset + Σ i[d] * strides[d]` of `a`, which has one dimension.
+    OpDef {
+        schema: "prims::strided(Tensor a, SymInt[] sizes, SymInt[] strides, SymInt offset) -> Tensor",
+        kind: Kind::Prim {
+            meta: meta_strided,
+            lower: Lower::Loop(lower_strided),
+            reference: Reference::Fn(ref_strided),
+        },
+        grad: Grad::Unwritten,
+        tolerance: Tolerance::EXACT,
+        samples: |s| {
+            let args =
+                vec![Arg::Value(ValueId(0)), [2, 3].as_slice().into(), [1, 2].as_slice().into(), 1i64.into()];
+            s.add(vec![s.float("a", &[9])], args)
+        },
+    },
+];
+
+fn meta_cat(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let metas: Vec<_> = call
+        .values("tensors")?
+        .into_iter()
+        .map(|v| cx.graph.meta(v).ok_or_else(|| call.bad_arg("tensors", "has an item that is no tensor")))
+        .collect::<Result<_, _>>()?;
+    let first = metas.first().ok_or_else(|| call.bad_arg("tensors", "is empty"))?;
+    let dim = call.dim(call.int("dim")?, first.rank())?;
+    if first.rank() == 0 {
+        return Err(call.invalid("0-dim tensors cannot be concatenated"));
+    }
+    let mut sizes = first.sizes.clone();
+    for other in &metas[1..] {
+        let differs = |(d, (x, y)): (usize, (&SymExpr, &SymExpr))| {
+            d != dim && x.as_const().zip(y.as_const()).is_some_and(|(x, y)| x != y)
+        };
+        if other.dtype != first.dtype
+            || other.rank() != first.rank()
+            || other.sizes.iter().zip(&sizes).enumerate().any(differs)
+        {
+            return Err(call.invalid(format!("{first} and {other} do not concatenate along {dim}")));
+        }
+        sizes[dim] = &sizes[dim] + &other.sizes[dim];
+    }
+    Ok(tensor(first.dtype, sizes))
+}
+
+fn lower_cat(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
+    let call = cx.call.call;
+    let dim = call.dim(call.int("dim")?, cx.index.len())?;
+    let dtype = cx.call.out(0)?.dtype;
+    let mut parts = Vec::new();
+    let mut start = SymExpr::ZERO;
+    for v in call.values("tensors")? {
+        let size = cx.call.meta_of(v)?.sizes[dim].clone();
+        if size != SymExpr::ZERO {
+            parts.push((v, start.clone()));
+        }
+        start = start + size;
+    }
+    let at = cx.index[dim].clone();
+    let place = cx.b.index(at.clone());
+    let mut result = None;
+    // From the last part to the first: `i < end ? part : what follows`.
+    for (n, (v, start)) in parts.iter().enumerate().rev() {
+        let mut index = cx.index.clone();
+        index[dim] = &at - start;
+        let from = cx.b.index(start.clone());
+        let after = (n > 0).then(|| cx.b.op(ScalarOp::Ge, &[place, from]));
+        let before = parts.get(n + 1).map(|(_, end)| {
+            let end = cx.b.index(end.clone());
+            cx.b.op(ScalarOp::Lt, &[place, end])
+        });
+        let value = match (after, before) {
+            (Some(a), Some(b)) => {
+                let mask = cx.b.op(ScalarOp::And, &[a, b]);
+                cx.load_masked(*v, index, mask)?
+            }
+            (Some(m), None) | (None, Some(m)) => cx.load_masked(*v, index, m)?,
+            (None, None) => cx.load(*v, index)?,
+        };
+        let value = cx.to_compute(value);
+        result = Some(match (before, result) {
+            (Some(mask), Some(rest)) => cx.b.select(mask, value, rest),
+            _ => value,
+        });
+    }
+    let value = match result {
+        Some(v) => v,
+        None => cx.b.constant(0, dtype.compute()),
+    };
+    Ok(cx.b.cast(value, dtype))
+}
+
+fn ref_cat(c: &RefCall<'_>) -> Result<RefOut, OpError> {
+    let (dtype, sizes) = c.out();
+    let dim = c.int("dim")?;
+    let dim = if dim < 0 { dim + sizes.len() as i64 } else { dim } as usize;
+    let inner: usize = sizes[dim + 1..].iter().product();
+    let outer: usize = sizes[..dim].iter().product();
+    let tensors = c.tensors("tensors")?;
+    with_element!(dtype, T => {
+        let parts = tensors
+            .iter()
+            .map(|t| t.to_vec::<T>().map(|v| (v, t.sizes()[dim] * inner)))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|e| c.tensor_error(e))?;
+        let mut all = Vec::with_capacity(sizes.iter().product());
+        for o in 0..outer {
+            parts.iter().for_each(|(v, row)| all.extend_from_slice(&v[o * row..(o + 1) * row]));
+        }
+        one(c, Tensor::from_vec(all, sizes))
+    })
+}
+
+/// Elements of `a` (in row-major order) that `source` names for every index of the result, `fill` where it names none.
+pub(super) fn pick(
+    c: &RefCall<'_>,
+    a: &Tensor,
+    fill: Scalar,
+    mut source: impl FnMut(&[usize]) -> Option<usize>,
+) -> Result<RefOut, OpError> {
+    let (dtype, sizes) = c.out();
+    with_element!(dtype, T => {
+        let own;
+        let from = match a.as_slice::<T>() {
+            Some(slice) => slice,
+            None => {
+                own = a.to_vec::<T>().map_err(|e| c.tensor_error(e))?;
+                &own[..]
+            }
+        };
+        let fill = <T as tensor::Element>::from_scalar(fill);
+        let (mut all, mut bad) = (Vec::with_capacity(sizes.iter().product()), false);
+        for_each_index(sizes, |at| {
+            all.push(match source(at) {
+                Some(n) => from.get(n).copied().unwrap_or_else(|| { bad = true; fill }),
+                None => fill,
+            });
+        });
+        if bad {
+            return Err(c.invalid("reads outside its operand"));
+        }
+        one(c, Tensor::from_vec(all, sizes))
+    })
+}
+
+/// Lists of one length, an item for each dimension.
+fn check_lengths(call: &Call<'_>, names: &[&str], n: usize) -> Result<(), OpError> {
+    match names.iter().find(|name| !matches!(call.arg(name), Arg::List(items) if items.len() == n)) {
+        Some(name) => Err(call.bad_arg(name, format!("must have {n} items"))),
+        None => Ok(()),
+    }
+}
+
+/// The size with `interior` elements between neighbours.
+fn spread(n: &SymExpr, interior: i64) -> SymExpr {
+    if interior == 0 || *n == SymExpr::ZERO { n.clone() } else { (n - 1) * (interior + 1) + 1 }
+}
+
+fn meta_pad(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let a = cx.meta(call, "a")?;
+    check_lengths(call, &["low", "high", "interior"], a.rank())?;
+    let (low, high, interior) = (call.syms("low")?, call.syms("high")?, call.ints("interior")?);
+    if interior.iter().any(|&i| i < 0) {
+        return Err(call.bad_arg("interior", "must not be negative"));
+    }
+    let sizes: Shape = (0..a.rank()).map(|d| spread(&a.sizes[d], interior[d]) + &low[d] + &high[d]).collect();
+    if sizes.iter().any(|s| s.as_const().is_some_and(|s| s < 0)) {
+        return Err(call.invalid(format!("cuts more than {a} has")));
+    }
+    Ok(tensor(a.dtype, sizes))
+}
+
+fn lower_pad(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
+    let call = cx.call.call;
+    let (low, high, interior) = (call.syms("low")?, call.syms("high")?, call.ints("interior")?);
+    let sizes = cx.call.meta("a")?.sizes.clone();
+    let mut masks = Vec::new();
+    let mut index = Shape::new();
+    for d in 0..sizes.len() {
+        let at = &cx.index[d] - &low[d];
+        let place = cx.b.index(at.clone());
+        if low[d].as_const().is_none_or(|c| c > 0) {
+            let zero = cx.b.constant(0, DType::I64);
+            masks.push(cx.b.op(ScalarOp::Ge, &[place, zero]));
+        }
+        if high[d].as_const().is_none_or(|c| c > 0) {
+            let end = cx.b.index(spread(&sizes[d], interior[d]));
+            masks.push(cx.b.op(ScalarOp::Lt, &[place, end]));
+        }
+        if interior[d] == 0 {
+            index.push(at);
+            continue;
+        }
+        let step = SymExpr::from_i64(interior[d] + 1);
+        let (rest, zero) = (cx.b.index(at.modulo(&step)), cx.b.constant(0, DType::I64));
+        masks.push(cx.b.op(ScalarOp::Eq, &[rest, zero]));
+        index.push(at.floor_div(&step));
+    }
+    bounded_load(cx, index, &masks)
+}
+
+/// An element of `a` where all masks hold, else the argument `value`.
+fn bounded_load(cx: &mut LoopCx<'_>, index: Shape, masks: &[Val]) -> Result<Val, OpError> {
+    let call = cx.call.call;
+    let (a, dtype) = (call.value("a")?, cx.call.meta("a")?.dtype);
+    let Some(mask) = masks.iter().copied().reduce(|x, y| cx.b.op(ScalarOp::And, &[x, y])) else {
+        return cx.load(a, index);
+    };
+    let value = cx.load_masked(a, index, mask)?;
+    let fill = call.scalar("value")?;
+    // A masked load gives zero by itself; minus zero is another number.
+    if fill.to_class_of(dtype) == Scalar::zero(dtype) {
+        return Ok(value);
+    }
+    let value = cx.to_compute(value);
+    let fill = cx.b.constant(fill, dtype.compute());
+    let value = cx.b.select(mask, value, fill);
+    Ok(cx.b.cast(value, dtype))
+}
+
+fn ref_pad(c: &RefCall<'_>) -> Result<RefOut, OpError> {
+    let (a, low, interior) = (c.tensor("a")?, c.ints("low")?, c.ints("interior")?);
+    pick(c, a, c.scalar("value")?, |at| {
+        let mut n = 0;
+        for (d, &i) in at.iter().enumerate() {
+            let (place, step) = (i as i64 - low[d], interior[d] + 1);
+            if place < 0 || place % step != 0 || place / step >= a.sizes()[d] as i64 {
+                return None;
+            }
+            n = n * a.sizes()[d] + (place / step) as usize;
+        }
+        Some(n)
+    })
+}
+
+fn meta_window(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let (a, window) = (cx.meta(call, "a")?, call.ints("window")?);
+    check_lengths(call, &["sizes", "stride", "dilation", "low"], window.len())?;
+    let positive = |list: &[i64]| list.iter().all(|&x| x > 0);
+    if window.len() > a.rank() || !positive(&window) || !positive(&call.ints("dilation")?) {
+        return Err(call.invalid(format!("a window of {window:?} does not fit {a}")));
+    }
+    let lead = a.sizes[..a.rank() - window.len()].iter().cloned();
+    Ok(tensor(a.dtype, lead.chain(call.syms("sizes")?).chain(window.iter().map(|&w| w.into()))))
+}
+
+fn lower_window(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
+    let call = cx.call.call;
+    let (sizes, window) = (call.syms("sizes")?, call.ints("window")?);
+    let (stride, dilation, low) = (call.ints("stride")?, call.ints("dilation")?, call.ints("low")?);
+    let from = cx.call.meta("a")?.sizes.clone();
+    let lead = from.len() - window.len();
+    let mut index: Shape = cx.index[..lead].iter().cloned().collect();
+    let mut masks = Vec::new();
+    for d in 0..window.len() {
+        let (o, w) = (&cx.index[lead + d], &cx.index[lead + window.len() + d]);
+        let at = o * stride[d] + w * dilation[d] - SymExpr::from_i64(low[d]);
+        let place = cx.b.index(at.clone());
+        if low[d] > 0 {
+            let zero = cx.b.constant(0, DType::I64);
+            masks.push(cx.b.op(ScalarOp::Ge, &[place, zero]));
+        }
+        let last = (&sizes[d] - 1) * stride[d] + SymExpr::from_i64((window[d] - 1) * dilation[d] - low[d]);
+        if (&from[lead + d] - last).as_const().is_none_or(|left| left <= 0) {
+            let end = cx.b.index(from[lead + d].clone());
+            masks.push(cx.b.op(ScalarOp::Lt, &[place, end]));
+        }
+        index.push(at);
+    }
+    bounded_load(cx, index, &masks)
+}
+
+fn ref_window(c: &RefCall<'_>) -> Result<RefOut, OpError> {
+    let (a, window) = (c.tensor("a")?, c.ints("window")?);
+    let (stride, dilation, low) = (c.ints("stride")?, c.ints("dilation")?, c.ints("low")?);
+    let lead = a.rank() - window.len();
+    pick(c, a, c.scalar("value")?, |at| {
+        let mut n = 0;
+        for (d, &size) in a.sizes().iter().enumerate() {
+            let place = match d.checked_sub(lead) {
+                None => at[d] as i64,
+                Some(w) => at[d] as i64 * stride[w] + at[d + window.len()] as i64 * dilation[w] - low[w],
+            };
+            n = n * size + usize::try_from(place).ok().filter(|&p| p < size)?;
+        }
+        Some(n)
+    })
+}
+
+fn meta_strided(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let (a, sizes) = (cx.meta(call, "a")?, call.syms("sizes")?);
+    check_lengths(call, &["strides"], sizes.len())?;
+    if a.rank() != 1 {
+        return Err(call.invalid(format!("{a} has not one dimension; reshape first")));
+    }
+    Ok(tensor(a.dtype, sizes))
+}
+
+fn lower_strided(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
+    let call = cx.call.call;
+    let strides = call.syms("strides")?;
+    let at = cx.index.iter().zip(&strides).fold(call.sym("offset")?, |sum, (i, s)| sum + i * s);
+    cx.load_arg("a", Shape::from_iter([at]))
+}
+
+fn ref_strided(c: &RefCall<'_>) -> Result<RefOut, OpError> {
+    let (a, strides, offset) = (c.tensor("a")?, c.ints("strides")?, c.int("offset")?);
+    pick(c, a, Scalar::Bool(false), |at| {
+        let n = at.iter().zip(&strides).fold(offset, |n, (&i, s)| n + i as i64 * s);
+        // Outside either way: `pick` refuses it.
+        Some(usize::try_from(n).unwrap_or(usize::MAX))
+    })
+}
+
+/// The smallest value of a dtype (minus infinity for floats): what padding is for a maximum.
+pub(super) fn lowest(dtype: DType) -> Scalar {
+    match dtype.class() {
+        Class::Complex => Scalar::zero(dtype),
+        _ => kernel_ir::ReduceOp::Max.identity(dtype),
+    }
+}
