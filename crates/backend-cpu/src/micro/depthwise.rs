@@ -231,6 +231,8 @@ unsafe fn go<S: Simd>(line: &Line) {
             (3, 2, 1) => sliding::<S, 3, 2>(line),
             (5, 1, 1) => sliding::<S, 5, 1>(line),
             (5, 2, 1) => sliding::<S, 5, 2>(line),
+            (7, 1, 1) => sliding::<S, 7, 1>(line),
+            (9, 1, 1) => sliding::<S, 9, 1>(line),
             _ => any::<S>(line),
         }
     }

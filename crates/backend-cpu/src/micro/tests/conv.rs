@@ -115,6 +115,8 @@ fn shapes() -> Vec<ConvShape> {
             dilation: [1, 2, 2],
             ..pad(shape(1, 17, [1, 9, 20], 17, [1, 3, 3]), ([0, 0, 3], [0, 2, 1]))
         },
+        ConvShape { groups: 20, ..pad(shape(1, 20, [1, 7, 16], 20, [1, 7, 7]), same(7)) },
+        ConvShape { groups: 20, stride: [1, 2, 2], ..pad(shape(1, 20, [1, 8, 15], 20, [1, 3, 3]), same(3)) },
         ConvShape { groups: 5, ..pad(shape(1, 5, [1, 6, 6], 10, [1, 3, 3]), same(3)) },
         // Few channels: rows of the window.
         ConvShape { stride: [1, 2, 2], ..pad(shape(1, 3, [1, 23, 21], 24, [1, 7, 7]), same(7)) },
@@ -149,6 +151,41 @@ fn convolutions_match_f64_in_every_layout() {
                 check(isa, s, layouts, kind);
             }
         }
+    }
+}
+
+/// Shapes drawn from small sizes, every field independent.
+fn drawn(count: usize) -> Vec<ConvShape> {
+    let mut values = random(17, count * 256).into_iter();
+    let mut pick = move |n: usize| ((values.next().unwrap() + 1.0) / 2.0 * n as f32) as usize % n;
+    let mut shapes = Vec::new();
+    while shapes.len() < count {
+        let groups = [1, 1, 2, 3, 8, 20][pick(6)];
+        let per = [1, 1, 2, 5, 17][pick(5)];
+        let mut s = shape(1 + pick(2), groups * per, [1; 3], groups * [1, per, 3, 7][pick(4)], [1; 3]);
+        s.groups = groups;
+        for i in 0..3 {
+            let flat = i == 0 && pick(4) > 0;
+            s.input[i] = if flat { 1 } else { 1 + pick(16) };
+            s.kernel[i] = if flat { 1 } else { [1, 2, 3, 3, 5, 7, 9][pick(7)] };
+            s.stride[i] = [1, 1, 2, 3][pick(4)];
+            s.dilation[i] = [1, 1, 1, 2][pick(4)];
+            s.pad_lo[i] = if flat { 0 } else { pick(s.kernel[i] + 1) };
+            s.pad_hi[i] = if flat { 0 } else { pick(s.kernel[i] + 1) };
+        }
+        let work = s.input.iter().product::<usize>() * s.in_channels * s.out_channels / groups * s.taps();
+        if s.output().is_ok() && work < 4 << 20 {
+            shapes.push(s);
+        }
+    }
+    shapes
+}
+
+#[test]
+fn drawn_convolutions_match_f64() {
+    for (i, s) in drawn(150).into_iter().enumerate() {
+        let isas = isas();
+        check(isas[i % isas.len()], s, [i % 4, i / 4 % 4], i % 8);
     }
 }
 
