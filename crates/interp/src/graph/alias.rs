@@ -8,7 +8,7 @@
 //! What is a view stands in the operators' schemas. Where a schema leaves it open (`reshape`, `contiguous`, `to`), the
 //! strides that the graph states decide, as they decide in PyTorch.
 
-use fx_ir::{Arg, Graph, NodeId, NodeKind, ValueId};
+use fx_ir::{Arg, Graph, NodeId, ValueId};
 use ir_core::{DType, EntityId, TensorMeta};
 use prims::{OpError, Schema, functional_of, lookup};
 use rustc_hash::FxHashMap;
@@ -18,10 +18,11 @@ use super::Frame;
 use crate::{InterpError, Value};
 
 /// Which values share memory.
-#[derive(Default)]
 pub(super) struct Aliases {
     of: FxHashMap<ValueId, Member>,
     roots: Vec<Root>,
+    /// The values that share memory with one that is written somewhere; the others need no bookkeeping.
+    tracked: Vec<bool>,
 }
 
 #[derive(Clone)]
@@ -32,7 +33,8 @@ struct Member {
 }
 
 struct Root {
-    data: Tensor,
+    /// `None` when no value of the root is read any more.
+    data: Option<Tensor>,
     members: Vec<ValueId>,
     /// Number of the placeholder that it came from.
     input: Option<usize>,
@@ -40,10 +42,40 @@ struct Root {
 }
 
 impl Aliases {
+    /// The bookkeeping for `graph`; `None` where it has no in-place operator.
+    pub(super) fn of(graph: &Graph) -> Option<Aliases> {
+        let calls = || graph.iter().filter_map(|(_, node)| node.as_call().map(|(t, args)| (node, t, args)));
+        if calls().all(|(_, target, _)| written_args(target).is_empty()) {
+            return None;
+        }
+        // Sets of values that may share memory, each named by its first member.
+        let mut set: Vec<usize> = (0..graph.values.len()).collect();
+        let mut written = vec![false; graph.values.len()];
+        for (node, target, args) in calls() {
+            let bases: Vec<ValueId> = written_args(target)
+                .into_iter()
+                .filter_map(|position| args.get(position).and_then(as_value))
+                .collect();
+            bases.iter().for_each(|base| written[set[base.index()]] = true);
+            for (n, v) in node.outputs.iter().enumerate() {
+                let base = bases.get(n).copied().or_else(|| viewed(target, args, n));
+                if let Some(base) = base {
+                    set[v.index()] = set[base.index()];
+                }
+            }
+        }
+        let tracked = set.iter().map(|&first| written[first]).collect();
+        Some(Aliases { of: FxHashMap::default(), roots: Vec::new(), tracked })
+    }
+    fn is_tracked(&self, v: ValueId) -> bool {
+        self.tracked.get(v.index()).copied().unwrap_or(false)
+    }
     /// Makes `v` a root of its own.
     pub(super) fn fresh(&mut self, v: ValueId, data: &Tensor, input: Option<usize>) {
-        self.of.insert(v, Member { root: self.roots.len(), index: None });
-        self.roots.push(Root { data: data.clone(), members: vec![v], input, written: false });
+        if self.is_tracked(v) {
+            self.of.insert(v, Member { root: self.roots.len(), index: None });
+            self.roots.push(Root { data: Some(data.clone()), members: vec![v], input, written: false });
+        }
     }
     fn join(&mut self, v: ValueId, member: Member) {
         self.roots[member.root].members.push(v);
@@ -52,22 +84,18 @@ impl Aliases {
     /// `v` is not read any more.
     pub(super) fn forget(&mut self, v: ValueId) {
         if let Some(member) = self.of.remove(&v) {
-            self.roots[member.root].members.retain(|m| *m != v);
+            let root = &mut self.roots[member.root];
+            root.members.retain(|m| *m != v);
+            if root.members.is_empty() && root.input.is_none() {
+                root.data = None;
+            }
         }
     }
     /// The inputs that were written, with their new values.
     pub(super) fn mutated_inputs(self) -> Vec<(usize, Tensor)> {
         let written = self.roots.into_iter().filter(|r| r.written);
-        written.filter_map(|r| r.input.map(|n| (n, r.data))).collect()
+        written.filter_map(|r| r.input.zip(r.data)).collect()
     }
-}
-
-/// Whether `graph` has an in-place operator.
-pub(super) fn needed(graph: &Graph) -> bool {
-    graph.iter().any(|(_, node)| match &node.kind {
-        NodeKind::Call { target, .. } => !written_args(target).is_empty(),
-        NodeKind::Placeholder { .. } => false,
-    })
 }
 
 /// Positions of the arguments that an operator writes.
@@ -83,6 +111,24 @@ fn written_args(target: &str) -> Vec<usize> {
     }
 }
 
+/// Gives what an in-place operator computed the dtype of the memory that it writes.
+pub(super) fn settle(
+    frame: &Frame<'_, '_>,
+    id: NodeId,
+    target: &str,
+    args: &[Arg],
+    results: &mut [Value],
+) -> Result<(), InterpError> {
+    for (position, result) in written_args(target).into_iter().zip(results) {
+        let base = args.get(position).and_then(as_value).map(|v| frame.value(id, v)).transpose()?;
+        if let (Some(Value::Tensor(base)), Value::Tensor(new)) = (base, &*result) {
+            let converted = new.to_dtype(base.dtype()).map_err(|e| frame.tensor_error(id, e))?;
+            *result = Value::Tensor(converted);
+        }
+    }
+    Ok(())
+}
+
 /// Stores the results of a call, with what they share or write.
 pub(super) fn record(
     frame: &mut Frame<'_, '_>,
@@ -95,10 +141,10 @@ pub(super) fn record(
     let written = written_args(target);
     let mut bases = Vec::new();
     for (&position, result) in written.iter().zip(&results) {
-        let Some(Arg::Value(base)) = args.get(position) else { continue };
+        let Some(base) = args.get(position).and_then(as_value) else { continue };
         if let Value::Tensor(new) = result {
-            write(frame, id, *base, new)?;
-            bases.push(*base);
+            write(frame, id, base, new)?;
+            bases.push(base);
         }
     }
     for (n, (&v, result)) in outputs.iter().zip(results).enumerate() {
@@ -109,7 +155,10 @@ pub(super) fn record(
         let member = match bases.get(n) {
             // The result of an in-place operator is what it wrote.
             Some(base) => frame.aliases.as_ref().and_then(|a| a.of.get(base)).cloned(),
-            None => view_member(frame, id, target, args, n, tensor)?,
+            None if frame.aliases.as_ref().is_some_and(|a| a.is_tracked(v)) => {
+                view_member(frame, id, target, args, n, tensor)?
+            }
+            None => None,
         };
         let value = match bases.get(n) {
             Some(base) => frame.value(id, *base)?.clone(),
@@ -146,19 +195,20 @@ fn update(
     new: &Tensor,
 ) -> Result<Vec<(ValueId, Tensor)>, TensorError> {
     let Some(Member { root, index }) = aliases.of.get(&v).cloned() else { return Ok(Vec::new()) };
-    let new = new.to_dtype(old.dtype())?;
     let data = match &index {
         // As a whole it may even change its sizes (`resize_`).
-        None => new,
-        Some(index) => scattered(&aliases.roots[root].data, index, &new.expand(old.sizes())?)?,
+        None => new.clone(),
+        Some(index) => {
+            scattered(aliases.roots[root].data.as_ref().unwrap_or(new), index, &new.expand(old.sizes())?)?
+        }
     };
     let entry = &mut aliases.roots[root];
-    entry.data = data;
+    entry.data = Some(data.clone());
     entry.written = true;
     let mut values = Vec::new();
     for &member in &entry.members {
         let index = aliases.of.get(&member).and_then(|m| m.index.as_ref());
-        values.push((member, index.map_or_else(|| Ok(entry.data.clone()), |i| gathered(&entry.data, i))?));
+        values.push((member, index.map_or_else(|| Ok(data.clone()), |i| gathered(&data, i))?));
     }
     Ok(values)
 }
@@ -210,6 +260,10 @@ fn view_member(
         return Ok(None);
     }
     let Some(member) = frame.aliases.as_ref().and_then(|a| a.of.get(&base)).cloned() else { return Ok(None) };
+    if is_conversion(target) {
+        // It returned its operand itself.
+        return Ok(Some(member));
+    }
     let index = match member.index {
         Some(index) => index,
         None => element_numbers(base_tensor.sizes()).map_err(|e| frame.tensor_error(id, e))?,
@@ -229,6 +283,11 @@ fn view_member(
     }
 }
 
+/// Whether an operator returns its operand where that already is what is asked for.
+fn is_conversion(target: &str) -> bool {
+    matches!(target.split('.').nth(1), Some("contiguous" | "to" | "type_as"))
+}
+
 fn element_numbers(sizes: &[usize]) -> Result<Tensor, TensorError> {
     let numel: usize = sizes.iter().product();
     Tensor::from_vec((0..numel as i64).collect(), sizes)
@@ -236,33 +295,34 @@ fn element_numbers(sizes: &[usize]) -> Result<Tensor, TensorError> {
 
 /// The argument that result `n` may be a view of.
 fn viewed(target: &str, args: &[Arg], n: usize) -> Option<ValueId> {
-    let as_value = |i: usize| match args.get(i) {
-        Some(Arg::Value(v)) => Some(*v),
-        _ => None,
-    };
+    let value = |i: usize| args.get(i).and_then(as_value);
     // In evaluation dropout returns its operand itself, which its schema does not say.
     if matches!(
         target,
         "aten.dropout.default" | "aten.feature_dropout.default" | "aten.alpha_dropout.default"
     ) {
         let train = matches!(args.get(2), Some(Arg::Scalar(s)) if s.as_bool());
-        return if train { None } else { as_value(0) };
+        return if train { None } else { value(0) };
     }
     let schema: &Schema = &lookup(target)?.schema;
     // A list of results (`split`) has one entry in the schema.
     let returned = if schema.returns.len() == 1 { schema.returns.first() } else { schema.returns.get(n) }?;
     let (set, _) = returned.alias.as_ref()?;
     let same = |a: &prims::SchemaArg| a.alias.as_ref().is_some_and(|(s, _)| s == set);
-    as_value(schema.args.iter().position(same)?)
+    value(schema.args.iter().position(same)?)
+}
+
+fn as_value(arg: &Arg) -> Option<ValueId> {
+    match arg {
+        Arg::Value(v) => Some(*v),
+        _ => None,
+    }
 }
 
 /// Whether an operator that may or may not copy gave a view, by the strides that the graph states.
 fn shares_memory(frame: &Frame<'_, '_>, target: &str, from: &TensorMeta, to: &TensorMeta) -> bool {
     let name = target.split('.').nth(1).unwrap_or_default();
     match name {
-        "contiguous" | "to" | "type_as" | "float" | "_to_copy" => {
-            from.sizes == to.sizes && from.strides == to.strides
-        }
         "reshape" | "flatten" | "ravel" | "reshape_as" | "unflatten" => {
             let numbers = |list: &[ir_core::SymExpr]| -> Option<Vec<i64>> {
                 list.iter().map(|e| frame.bindings.eval(e)).collect()

@@ -67,7 +67,7 @@ struct Frame<'g, 'b> {
 impl<'g, 'b> Frame<'g, 'b> {
     fn new(graph: &'g Graph, bindings: &'b mut Bindings, depth: u32) -> Frame<'g, 'b> {
         let env = graph.values.ids().map(|_| None).collect();
-        let aliases = alias::needed(graph).then(Aliases::default);
+        let aliases = Aliases::of(graph);
         Frame { graph, bindings, env, last_use: last_uses(graph), aliases, depth }
     }
 
@@ -95,7 +95,10 @@ impl<'g, 'b> Frame<'g, 'b> {
 
     /// Computes one call, checks its results and stores them.
     fn node(&mut self, id: NodeId, target: &str, args: &[Arg]) -> Result<(), InterpError> {
-        let results = self.call(id, target, args)?;
+        let mut results = self.call(id, target, args)?;
+        if self.aliases.is_some() {
+            alias::settle(self, id, target, args, &mut results)?;
+        }
         let outputs = &self.graph.nodes[id].outputs;
         if results.len() < outputs.len() {
             let what = format!("gives {} values, the graph wants {}", results.len(), outputs.len());
