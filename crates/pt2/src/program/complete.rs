@@ -49,16 +49,40 @@ fn default(declared: &SchemaArg) -> std::result::Result<Arg, String> {
     let ty = &declared.ty;
     match &declared.default {
         Some(SchemaDefault::None) => Ok(Arg::None),
+        Some(SchemaDefault::Scalar(Scalar::Int(code))) if is_enumeration(ty) => {
+            numbered(*code, ty).ok_or_else(|| unknown_default(&code.to_string(), declared))
+        }
         Some(SchemaDefault::Scalar(value)) => Ok(coerce(Arg::from(*value), ty)),
         Some(SchemaDefault::List(items)) => {
             Ok(coerce(Arg::List(items.iter().map(|&i| Arg::from(i)).collect()), ty))
         }
-        Some(SchemaDefault::Name(name)) => named(name, ty).ok_or_else(|| {
-            format!("the default `{name}` of the argument `{}` is not known here", declared.name)
-        }),
+        Some(SchemaDefault::Name(name)) => named(name, ty).ok_or_else(|| unknown_default(name, declared)),
         None if ty.optional => Ok(Arg::None),
         None => Err(format!("the argument `{}` is missing", declared.name)),
     }
+}
+
+fn unknown_default(text: &str, declared: &SchemaArg) -> String {
+    format!("the default `{text}` of the argument `{}` is not known here", declared.name)
+}
+
+fn is_enumeration(ty: &ArgType) -> bool {
+    matches!(ty.base.as_str(), "MemoryFormat" | "ScalarType" | "Layout")
+}
+
+/// An enumeration's value by its number in ATen's schemas (`c10::MemoryFormat`, `c10::ScalarType`, `c10::Layout`),
+/// which is not the archive's.
+fn numbered(code: i64, ty: &ArgType) -> Option<Arg> {
+    Some(match (ty.base.as_str(), code) {
+        ("MemoryFormat", 0) => Arg::MemoryFormat(MemoryFormat::Contiguous),
+        ("MemoryFormat", 1) => Arg::MemoryFormat(MemoryFormat::Preserve),
+        ("MemoryFormat", 2) => Arg::MemoryFormat(MemoryFormat::ChannelsLast),
+        ("MemoryFormat", 3) => Arg::MemoryFormat(MemoryFormat::ChannelsLast3d),
+        // The archive counts dtypes from 1.
+        ("ScalarType", code) => Arg::DType(DType::from_pt2_code(u32::try_from(code).ok()?.checked_add(1)?)?),
+        ("Layout", 0) => Arg::Layout(Layout::Strided),
+        _ => return None,
+    })
 }
 
 fn named(name: &str, ty: &ArgType) -> Option<Arg> {
@@ -109,6 +133,10 @@ mod tests {
 
     #[test]
     fn defaults_and_order() {
+        let schema = "aten::g(MemoryFormat m=0, ScalarType? d=4, Layout l=0) -> Tensor";
+        let expected =
+            [Arg::MemoryFormat(MemoryFormat::Contiguous), DType::I64.into(), Arg::Layout(Layout::Strided)];
+        assert_eq!(complete(schema, vec![]).unwrap(), expected, "numbers of ATen's enumerations");
         let schema = "aten::f(int a, float eps=1e-05, int[2] pad=0, *, ScalarType? dtype=None, MemoryFormat memory_format=contiguous_format, str mode=\"constant\") -> Tensor";
         let args =
             complete(schema, vec![("dtype", DType::F32.into()), ("a", 3.into()), ("eps", 1.into())]).unwrap();

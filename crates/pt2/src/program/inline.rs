@@ -2,11 +2,11 @@
 //! them, and what they ask for is made explicit.
 //!
 //! Without gradient: the tensors that leave the region are detached. Under autocast: operators of the matrix family get
-//! casts to the low precision where the archive recorded a result of that precision, and operators that autocast runs
-//! in `float32` get casts up where it recorded a `float32` result of low-precision operands.
+//! casts to the low precision where the archive recorded a result of that precision, and operators with a recorded
+//! `float32` result get casts up of their low-precision operands.
 
 use fx_ir::{Arg, Graph, OriginId, ValueId, ValueType};
-use ir_core::DType;
+use ir_core::{DType, SymExpr, TensorMeta, contiguous_strides};
 
 use super::args;
 use super::build::Builder;
@@ -28,6 +28,7 @@ pub(super) struct Mode {
 }
 
 /// Operators that autocast runs in the low precision, on every device (PyTorch's documentation of `torch.amp`).
+/// `einsum` is here because the products inside it are.
 const LOW_PRECISION: &[&str] = &[
     "addbmm",
     "addmm",
@@ -44,6 +45,7 @@ const LOW_PRECISION: &[&str] = &[
     "conv_transpose2d",
     "conv_transpose3d",
     "convolution",
+    "einsum",
     "_convolution",
     "gru",
     "gru_cell",
@@ -173,12 +175,18 @@ impl<'a> Builder<'a> {
         origin: OriginId,
     ) {
         let Some(low) = self.mode.autocast else { return };
-        let mut recorded = made.iter().filter_map(|(_, ty)| ty.as_tensor()).map(|m| m.dtype);
-        let Some(result) = recorded.find(|d| d.is_float()) else { return };
+        let floats =
+            || made.iter().filter_map(|(_, ty)| ty.as_tensor()).map(|m| m.dtype).filter(|d| d.is_float());
+        // Results of several dtypes come from operators that keep each operand's own.
+        let Some(result) = floats().next().filter(|&first| floats().all(|d| d == first)) else { return };
         let base = target.strip_prefix("aten.").and_then(|t| t.split('.').next()).unwrap_or_default();
-        let wanted = if result == low && LOW_PRECISION.contains(&base) {
+        let asked = asked_for(base, args);
+        // A low result of operands none of which is low is autocast's doing in any operator (`einsum`).
+        let lowered = LOW_PRECISION.contains(&base) || (!asked && no_operand_is(out, args, low));
+        let wanted = if result == low && lowered {
             low
-        } else if result == DType::F32 && !asked_for(base, args) && all_float_operands_are(out, args, low) {
+        } else if result == DType::F32 && !asked {
+            // Casting up is exact, so it does no harm where the operator would promote by itself.
             DType::F32
         } else {
             return;
@@ -201,17 +209,17 @@ fn asked_for(base: &str, args: &[Arg]) -> bool {
     CONVERSIONS.contains(&base) || base.ends_with('_') || args.iter().any(|a| matches!(a, Arg::DType(_)))
 }
 
-fn all_float_operands_are(graph: &Graph, args: &[Arg], low: DType) -> bool {
-    let (mut any, mut all) = (false, true);
+/// Whether there are float operands and none has this dtype.
+fn no_operand_is(graph: &Graph, args: &[Arg], dtype: DType) -> bool {
+    let (mut any, mut none) = (false, true);
     for arg in args {
         arg.for_each_value(&mut |value| {
-            if let Some(dtype) = graph.meta(value).map(|m| m.dtype).filter(|d| d.is_float()) {
-                any = true;
-                all &= dtype == low;
-            }
+            let float = graph.meta(value).map(|m| m.dtype).filter(|d| d.is_float());
+            any |= float.is_some();
+            none &= float != Some(dtype);
         });
     }
-    any && all
+    any && none
 }
 
 /// A call with one tensor operand whose result has the operand's sizes.
@@ -226,10 +234,27 @@ fn like(
     let name = out.values[value].name.clone();
     let mut ty = out.values[value].ty.clone();
     if let (ValueType::Tensor(meta), Some(dtype)) = (&mut ty, dtype) {
+        // A new tensor: dense strides are kept (`preserve_format`), others become row-major.
         meta.dtype = dtype;
+        meta.offset = SymExpr::ZERO;
+        if !is_dense(meta) {
+            meta.strides = contiguous_strides(&meta.sizes);
+        }
     }
     let args = std::iter::once(Arg::Value(value)).chain(rest).collect();
     out.call(target, args, [(name.as_str(), ty)], origin)[0]
+}
+
+/// Whether the strides are those of a row-major tensor with its dimensions in some order.
+fn is_dense(meta: &TensorMeta) -> bool {
+    let mut left: Vec<usize> = (0..meta.rank()).filter(|&d| meta.sizes[d] != SymExpr::ONE).collect();
+    let mut expected = SymExpr::ONE;
+    // The search is quadratic; no real tensor has so many dimensions.
+    while !left.is_empty() && left.len() <= 64 {
+        let Some(at) = left.iter().position(|&d| meta.strides[d] == expected) else { return false };
+        expected = expected * &meta.sizes[left.swap_remove(at)];
+    }
+    left.is_empty()
 }
 
 /// The mode inside a wrapper: `(enabled)` or `(device, dtype, enabled, cache)` before the body.
