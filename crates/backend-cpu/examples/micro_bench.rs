@@ -148,8 +148,31 @@ fn time(mut f: impl FnMut() -> Result<(), MicroError> + Send) -> Result<f64, Mic
     })
 }
 
-fn values(len: usize) -> Vec<f32> {
-    (0..len).map(|i| (i * 7919 % 1013) as f32 / 1013.0 - 0.5).collect()
+/// A buffer at a cache-line boundary, as an arena hands them out: vectors that straddle lines cost twice.
+struct Buffer {
+    data: Vec<f32>,
+    start: usize,
+    len: usize,
+}
+
+impl std::ops::Deref for Buffer {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.data[self.start..self.start + self.len]
+    }
+}
+
+impl std::ops::DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.data[self.start..self.start + self.len]
+    }
+}
+
+fn values(len: usize) -> Buffer {
+    let data: Vec<f32> = (0..len + 16).map(|i| (i * 7919 % 1013) as f32 / 1013.0 - 0.5).collect();
+    let start = data.as_ptr().align_offset(64);
+    Buffer { data, start, len }
 }
 
 fn conv(shape: ConvShape, first: bool) -> Result<(f64, f64), MicroError> {

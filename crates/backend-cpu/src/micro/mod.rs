@@ -5,6 +5,9 @@
 //! take raw pointers into the executor's arena; each says what it reads and writes. Shapes are checked before anything is
 //! touched and come back as [`MicroError`].
 //!
+//! Nothing has to be aligned, but operands that begin at a multiple of 64 bytes (and whose rows of channels are multiples of
+//! 16 values) are up to a third faster where memory is the limit.
+//!
 //! # Matrix product with constant weights
 //!
 //! ```ignore
