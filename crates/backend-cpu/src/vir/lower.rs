@@ -227,7 +227,11 @@ fn finish(
         weight = weight.max(ns);
         costs.push((ir_core::numel(&body.loops.iter().map(|d| d.extent.clone()).collect::<Vec<_>>()), ns));
         let vector = axis.is_some() && outer_axis.is_none();
-        stages.push(VStage { vector, insts: classify(program, &body, axis, outer_axis.is_some(), written), loops: body.loops });
+        stages.push(VStage {
+            vector,
+            insts: classify(program, &body, axis, outer_axis.is_some(), written),
+            loops: body.loops,
+        });
     }
     let unroll = if weight < 1.6 { 4 } else { 2 };
     VKernel {

@@ -14,6 +14,7 @@ use ir_core::{DType, Scalar, SymExpr};
 use kernel_ir::{AccDecl, AccId, BufId, ReduceOp, ScalarOp, StoreMode, Val};
 use smallvec::SmallVec;
 
+pub(crate) use lower::wants_blocks;
 pub use lower::{LowerError, lower_epilogue, lower_kernel};
 
 /// A loop: its variable and extent.

@@ -1,0 +1,89 @@
+//! Host functions that generated code calls for operators without machine code of their own: the reference evaluation
+//! of `kernel-ir`, one `extern "C"` function an operator and class.
+
+use cranelift_codegen::ir::Type;
+use cranelift_codegen::ir::types::{F32, F64, I32, I64};
+use ir_core::{DType, Scalar};
+use kernel_ir::ScalarOp;
+
+use super::values::Class;
+
+/// A host function on values of one type.
+pub(super) struct Call {
+    pub(super) address: usize,
+    pub(super) ty: Type,
+}
+
+macro_rules! calls {
+    (unary: $($one:ident)*; binary: $($two:ident)*) => {
+        /// The function for a float operator.
+        fn float(op: ScalarOp, single: bool) -> Option<usize> {
+            match op {
+                $(ScalarOp::$one => {
+                    extern "C" fn f64_(a: f64) -> f64 {
+                        ScalarOp::$one.eval(DType::F64, &[Scalar::Float(a)]).as_f64()
+                    }
+                    extern "C" fn f32_(a: f32) -> f32 {
+                        ScalarOp::$one.eval(DType::F32, &[Scalar::Float(f64::from(a))]).as_f64() as f32
+                    }
+                    Some(if single { f32_ as *const () as usize } else { f64_ as *const () as usize })
+                })*
+                $(ScalarOp::$two => {
+                    extern "C" fn f64_(a: f64, b: f64) -> f64 {
+                        ScalarOp::$two.eval(DType::F64, &[Scalar::Float(a), Scalar::Float(b)]).as_f64()
+                    }
+                    extern "C" fn f32_(a: f32, b: f32) -> f32 {
+                        let args = [Scalar::Float(f64::from(a)), Scalar::Float(f64::from(b))];
+                        ScalarOp::$two.eval(DType::F32, &args).as_f64() as f32
+                    }
+                    Some(if single { f32_ as *const () as usize } else { f64_ as *const () as usize })
+                })*
+                _ => None,
+            }
+        }
+    };
+}
+
+calls! {
+    unary: Exp Exp2 Expm1 Log Log2 Log10 Log1p Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh Asinh Acosh Atanh Erf Erfc
+        Erfinv Lgamma Digamma;
+    binary: Rem Pow Atan2 NextAfter
+}
+
+extern "C" fn pow_i32(a: i32, b: i32) -> i32 {
+    ScalarOp::Pow.eval(DType::I32, &[Scalar::Int(i64::from(a)), Scalar::Int(i64::from(b))]).as_i64() as i32
+}
+
+extern "C" fn pow_i64(a: i64, b: i64) -> i64 {
+    ScalarOp::Pow.eval(DType::I64, &[Scalar::Int(a), Scalar::Int(b)]).as_i64()
+}
+
+extern "C" fn nan_f32(_: f32) -> f32 {
+    f32::NAN
+}
+
+extern "C" fn nan_f64(_: f64) -> f64 {
+    f64::NAN
+}
+
+extern "C" fn same_i32(a: i32) -> i32 {
+    a
+}
+
+extern "C" fn same_i64(a: i64) -> i64 {
+    a
+}
+
+/// The function for an operator on scalars of a class. What means nothing there gives what the reference gives: NaN for
+/// floats, the operand for integers.
+pub(super) fn of(op: ScalarOp, class: Class) -> Call {
+    let pow = op == ScalarOp::Pow;
+    match class {
+        Class::F32 => Call { address: float(op, true).unwrap_or(nan_f32 as *const () as usize), ty: F32 },
+        Class::F64 => Call { address: float(op, false).unwrap_or(nan_f64 as *const () as usize), ty: F64 },
+        Class::I64 if pow => Call { address: pow_i64 as *const () as usize, ty: I64 },
+        Class::I64 => Call { address: same_i64 as *const () as usize, ty: I64 },
+        Class::I32 | Class::Mask if pow => Call { address: pow_i32 as *const () as usize, ty: I32 },
+        Class::I32 | Class::Mask => Call { address: same_i32 as *const () as usize, ty: I32 },
+    }
+}

@@ -1,0 +1,524 @@
+//! A kernel as one Cranelift function: the walk over outer points, the stages' loops at each width, and the bodies.
+//!
+//! The function is `fn(buffers, sizes, begin, end, block)`: outer points `begin..end` in row-major order of
+//! `VKernel::points`; where the axis is an outer loop, one more fastest dimension counts blocks of `block` axis points.
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::{F32, I64};
+use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value};
+use cranelift_codegen::isa::CallConv;
+use cranelift_frontend::{FunctionBuilder, Variable};
+use ir_core::{Atom, DType, EntityId, SymExpr, SymId};
+use kernel_ir::{AccId, BufId, Val};
+use rustc_hash::FxHashMap;
+
+use super::reduce::{Acc, BLOCK};
+use super::values::{Class, Vals};
+use crate::vir::{Dim, VInst, VKernel, VKind, VStage};
+
+/// Facts of the machine.
+pub(super) struct Machine {
+    pub(super) fma: bool,
+    pub(super) pointer: Type,
+    pub(super) conv: CallConv,
+}
+
+/// A function under construction.
+pub(super) struct Emit<'f, 'k> {
+    pub(super) b: FunctionBuilder<'f>,
+    pub(super) cx: &'k Machine,
+    pub(super) kernel: &'k VKernel,
+    stage: usize,
+    /// Lanes of the code being made; 1 is scalar code.
+    pub(super) width: u32,
+    /// Present value of each loop variable.
+    pub(super) loops: Vec<Value>,
+    /// Loop variable whose neighbouring points are lanes.
+    pub(super) axis: Option<u32>,
+    /// Variable of the loop around the body being made.
+    pub(super) innermost: Option<u32>,
+    values: Vec<Option<(Vals, u32)>>,
+    bases: FxHashMap<BufId, Value>,
+    symbols: FxHashMap<SymId, Value>,
+    pub(super) accs: Vec<Acc>,
+    pub(super) scans: FxHashMap<usize, Vec<Variable>>,
+    /// In an epilogue: address of the template's result for axis point 0 of this row.
+    template: Option<Value>,
+}
+
+type Body<'a, 'f, 'k> = dyn FnMut(&mut Emit<'f, 'k>) + 'a;
+
+impl<'f, 'k> Emit<'f, 'k> {
+    /// Begins a function; the entry block's parameters are appended already.
+    pub(super) fn new(b: FunctionBuilder<'f>, cx: &'k Machine, kernel: &'k VKernel) -> Emit<'f, 'k> {
+        Emit {
+            b,
+            cx,
+            kernel,
+            stage: 0,
+            width: 1,
+            loops: Vec::new(),
+            axis: None,
+            innermost: None,
+            values: Vec::new(),
+            bases: FxHashMap::default(),
+            symbols: FxHashMap::default(),
+            accs: vec![Acc::default(); kernel.accs.len()],
+            scans: FxHashMap::default(),
+            template: None,
+        }
+    }
+
+    /// The whole function of a loop kernel, from the entry block's parameters.
+    pub(super) fn kernel_function(mut self, params: &[Value]) -> FunctionBuilder<'f> {
+        let [buffers, sizes, begin, end, block] = *params else { unreachable!("five parameters") };
+        self.prepare(buffers, sizes);
+        let kernel = self.kernel;
+        let mut extents: Vec<Value> = kernel.points.iter().map(|d| self.expr(&d.extent, 0)).collect();
+        let axis_extent = kernel.outer_axis.as_ref().map(|d| self.expr(&d.extent, 0));
+        if let Some(n) = axis_extent {
+            let up = self.b.ins().iadd(n, block);
+            let up = self.b.ins().iadd_imm_s(up, -1);
+            extents.push(self.b.ins().udiv(up, block));
+        }
+        let digits = self.decompose(begin, &extents);
+        self.counted(begin, end, 1, &mut |e, _| {
+            let at: Vec<Value> = digits.iter().map(|v| e.b.use_var(*v)).collect();
+            for (d, x) in kernel.points.iter().zip(&at) {
+                e.loops[d.var as usize] = *x;
+            }
+            match (&kernel.outer_axis, axis_extent) {
+                (Some(axis), Some(n)) => {
+                    // PROOF: the block digit was pushed above.
+                    let number = *at.last().expect("the block digit");
+                    let lo = e.b.ins().imul(number, block);
+                    let hi = e.b.ins().iadd(lo, block);
+                    let hi = e.b.ins().smin(hi, n);
+                    e.axis = Some(axis.var);
+                    e.axis_loop(axis, lo, hi, &mut |e| e.stages());
+                }
+                _ => e.stages(),
+            }
+            e.advance(&digits, &at, &extents);
+        });
+        self.b.ins().return_(&[]);
+        self.b
+    }
+
+    /// Digits of the first point in the mixed radix of the extents.
+    fn decompose(&mut self, begin: Value, extents: &[Value]) -> Vec<Variable> {
+        let mut rest = begin;
+        let mut digits = Vec::new();
+        for (i, &n) in extents.iter().enumerate().rev() {
+            let var = self.b.declare_var(I64);
+            let digit = if i == 0 {
+                rest
+            } else {
+                let digit = self.b.ins().urem(rest, n);
+                rest = self.b.ins().udiv(rest, n);
+                digit
+            };
+            self.b.def_var(var, digit);
+            digits.push(var);
+        }
+        digits.reverse();
+        digits
+    }
+
+    /// Counts the digits up by one, with carries and without branches.
+    fn advance(&mut self, digits: &[Variable], at: &[Value], extents: &[Value]) {
+        let zero = self.b.ins().iconst(I64, 0);
+        let mut carry = self.b.ins().iconst(I64, 1);
+        for i in (0..digits.len()).rev() {
+            let next = self.b.ins().iadd(at[i], carry);
+            if i == 0 {
+                self.b.def_var(digits[0], next);
+                break;
+            }
+            let over = self.b.ins().icmp(IntCC::Equal, next, extents[i]);
+            let wrapped = self.b.ins().select(over, zero, next);
+            self.b.def_var(digits[i], wrapped);
+            carry = self.b.ins().uextend(I64, over);
+        }
+    }
+
+    /// Loads base pointers and sizes in the entry block and clears the loop variables.
+    pub(super) fn prepare(&mut self, buffers: Value, sizes: Value) {
+        let flags = MemFlagsData::trusted().with_readonly().with_can_move();
+        let zero = self.b.ins().iconst(I64, 0);
+        let (mut vars, mut symbols, mut roots) = (0u32, Vec::new(), Vec::new());
+        let mut visit = |e: &SymExpr| {
+            e.for_each_leaf(&mut |a| match a {
+                Atom::Sym(id) => symbols.push(*id),
+                Atom::Loop(v) => vars = vars.max(*v + 1),
+                _ => {}
+            });
+        };
+        let k = self.kernel;
+        let loops = k.stages.iter().flat_map(|s| &s.loops).chain(&k.points).chain(&k.outer_axis);
+        let mut dims: Vec<u32> = Vec::new();
+        for d in loops {
+            visit(&d.extent);
+            dims.push(d.var + 1);
+        }
+        for inst in k.stages.iter().flat_map(|s| &s.insts) {
+            match &inst.kind {
+                VKind::Index(e) => visit(e),
+                VKind::Load { at, .. } | VKind::Store { at, .. } => {
+                    visit(&at.address);
+                    roots.push(at.root);
+                }
+                _ => {}
+            }
+        }
+        let vars = dims.into_iter().fold(vars, u32::max);
+        self.loops = vec![zero; vars as usize];
+        for id in symbols {
+            let b = &mut self.b;
+            self.symbols.entry(id).or_insert_with(|| b.ins().load(I64, flags, sizes, id.index() as i32 * 8));
+        }
+        let pointer = self.cx.pointer;
+        for root in roots {
+            let b = &mut self.b;
+            self.bases
+                .entry(root)
+                .or_insert_with(|| b.ins().load(pointer, flags, buffers, root.index() as i32 * 8));
+        }
+    }
+
+    pub(super) fn symbol(&self, id: SymId) -> Value {
+        self.symbols[&id]
+    }
+    pub(super) fn base(&self, root: BufId) -> Value {
+        self.bases[&root]
+    }
+    pub(super) fn set_template(&mut self, row: Value) {
+        self.template = Some(row);
+    }
+    pub(super) fn set_loop(&mut self, var: u32, x: Value) {
+        if let Some(slot) = self.loops.get_mut(var as usize) {
+            *slot = x;
+        }
+    }
+
+    /// `for i in (lo..hi).step_by(step)`.
+    pub(super) fn counted(
+        &mut self,
+        lo: Value,
+        hi: Value,
+        step: i64,
+        body: &mut dyn FnMut(&mut Emit<'f, 'k>, Value),
+    ) {
+        let (inside, done) = (self.b.create_block(), self.b.create_block());
+        self.b.append_block_param(inside, I64);
+        let any = self.b.ins().icmp(IntCC::SignedLessThan, lo, hi);
+        self.b.ins().brif(any, inside, &[lo.into()], done, &[]);
+        self.b.switch_to_block(inside);
+        let i = self.b.block_params(inside)[0];
+        body(self, i);
+        let next = self.b.ins().iadd_imm_s(i, step);
+        let more = self.b.ins().icmp(IntCC::SignedLessThan, next, hi);
+        self.b.ins().brif(more, inside, &[next.into()], done, &[]);
+        self.b.seal_block(inside);
+        self.b.seal_block(done);
+        self.b.switch_to_block(done);
+    }
+
+    /// Widths that a loop over an axis of this extent runs at, widest first.
+    fn widths(&self, extent: &SymExpr) -> Vec<u32> {
+        let full = 4 * self.kernel.unroll;
+        let mut widths = vec![full, 4, 1];
+        widths.dedup();
+        let Some(n) = extent.as_const() else { return widths };
+        let mut left = n.max(0) as u32;
+        widths.retain(|&w| {
+            let used = left >= w;
+            left %= w;
+            used
+        });
+        // Blocks of an outer axis are multiples of every width, so what holds for the extent holds for each block.
+        if widths.is_empty() { vec![1] } else { widths }
+    }
+
+    /// Runs `body` over `lo..hi` of the axis at falling widths.
+    pub(super) fn axis_loop(&mut self, axis: &Dim, lo: Value, hi: Value, body: &mut Body<'_, 'f, 'k>) {
+        let mut at = lo;
+        for width in self.widths(&axis.extent) {
+            let end = if width == 1 {
+                hi
+            } else {
+                let n = self.b.ins().isub(hi, at);
+                let whole = self.b.ins().band_imm_s(n, -i64::from(width));
+                self.b.ins().iadd(at, whole)
+            };
+            self.width = width;
+            self.blocks(at, end, &mut |e, i| {
+                e.loops[axis.var as usize] = i;
+                body(e);
+            });
+            self.width = 1;
+            at = end;
+        }
+    }
+
+    /// A loop at the present width, cut into blocks where the stage sums in two levels.
+    fn blocks(&mut self, lo: Value, hi: Value, body: &mut dyn FnMut(&mut Emit<'f, 'k>, Value)) {
+        let step = i64::from(if self.axis_is_inner() { self.width } else { self.step_of_axis() });
+        let accs = if self.axis_is_inner() { self.blocked_accs() } else { Vec::new() };
+        self.cut(lo, hi, step, &accs, body);
+    }
+
+    fn cut(
+        &mut self,
+        lo: Value,
+        hi: Value,
+        step: i64,
+        accs: &[AccId],
+        body: &mut dyn FnMut(&mut Emit<'f, 'k>, Value),
+    ) {
+        if accs.is_empty() {
+            return self.counted(lo, hi, step, body);
+        }
+        self.counted(lo, hi, step * BLOCK, &mut |e, first| {
+            accs.iter().for_each(|a| e.open_block(*a));
+            let last = e.b.ins().iadd_imm_s(first, step * BLOCK);
+            let last = e.b.ins().smin(last, hi);
+            e.counted(first, last, step, body);
+            accs.iter().for_each(|a| e.close_block(*a));
+        });
+    }
+
+    fn axis_is_inner(&self) -> bool {
+        self.kernel.outer_axis.is_none()
+    }
+    fn step_of_axis(&self) -> u32 {
+        self.width
+    }
+
+    /// Accumulators of the present stage that are summed in two levels.
+    fn blocked_accs(&self) -> Vec<AccId> {
+        let Some(stage) = self.kernel.stages.get(self.stage) else { return Vec::new() };
+        let long = stage.loops.last().is_some_and(|d| d.extent.as_const().is_none_or(|n| n > 4 * BLOCK));
+        if !long {
+            return Vec::new();
+        }
+        let mut accs = reduced(stage);
+        accs.retain(|a| {
+            let decl = &self.kernel.accs[a.0 as usize];
+            crate::vir::wants_blocks(decl.op, decl.dtype)
+        });
+        accs
+    }
+
+    /// All stages at the present point (points, at the present width, where the axis is an outer loop).
+    fn stages(&mut self) {
+        let kernel = self.kernel;
+        for (n, stage) in kernel.stages.iter().enumerate() {
+            self.stage = n;
+            self.run_stage(stage);
+        }
+    }
+
+    fn run_stage(&mut self, stage: &'k VStage) {
+        let inner = self.axis_is_inner();
+        if inner {
+            self.axis = stage.loops.last().map(|d| d.var).filter(|_| stage.vector);
+        }
+        let accs = reduced(stage);
+        let blocked = self.blocked_accs();
+        let widths = match stage.loops.last() {
+            Some(d) if inner && stage.vector => self.widths(&d.extent),
+            _ => vec![self.width],
+        };
+        for acc in &accs {
+            self.clear_acc(*acc);
+            for &width in &widths {
+                let saved = std::mem::replace(&mut self.width, width);
+                self.start_acc(*acc, blocked.contains(acc));
+                self.width = saved;
+            }
+        }
+        self.nest(stage, 0);
+        for acc in &accs {
+            self.finish_acc(*acc, !inner);
+        }
+    }
+
+    /// The loops of a stage from number `depth` inwards.
+    fn nest(&mut self, stage: &'k VStage, depth: usize) {
+        let left = &stage.loops[depth..];
+        let zero = self.b.ins().iconst(I64, 0);
+        match left {
+            [] => {
+                self.innermost = self.axis;
+                self.body(&stage.insts);
+            }
+            [last] => {
+                self.start_scans(stage);
+                self.innermost = Some(last.var);
+                let hi = self.expr(&last.extent, 0);
+                if self.axis_is_inner() && stage.vector {
+                    return self.axis_loop(last, zero, hi, &mut |e| e.body(&stage.insts));
+                }
+                let accs = self.blocked_accs();
+                self.cut(zero, hi, 1, &accs, &mut |e, i| {
+                    e.loops[last.var as usize] = i;
+                    e.body(&stage.insts);
+                });
+            }
+            [first, ..] => {
+                let hi = self.expr(&first.extent, 0);
+                self.counted(zero, hi, 1, &mut |e, i| {
+                    e.loops[first.var as usize] = i;
+                    e.nest(stage, depth + 1);
+                });
+            }
+        }
+    }
+
+    fn start_scans(&mut self, stage: &VStage) {
+        for (n, inst) in stage.insts.iter().enumerate() {
+            if let VKind::Scan { op, .. } = inst.kind {
+                self.start_scan(n, op, inst.dtype);
+            }
+        }
+    }
+
+    /// An instruction of the present stage.
+    pub(super) fn inst(&self, v: Val) -> &'k VInst {
+        &self.kernel.stages[self.stage].insts[v.0 as usize]
+    }
+    pub(super) fn dtype_of(&self, n: usize) -> DType {
+        self.kernel.stages[self.stage].insts[n].dtype
+    }
+    /// A value as it was made, with its width.
+    pub(super) fn stored(&self, n: usize) -> (Vals, u32) {
+        // PROOF: the verifier saw that values are made before they are used; the body is made in order.
+        self.values[n].clone().expect("a value is made before its use")
+    }
+    /// A value at the present width.
+    pub(super) fn get(&mut self, n: usize) -> Vals {
+        let (vals, width) = self.stored(n);
+        if width == self.width {
+            return vals;
+        }
+        debug_assert_eq!(width, 1);
+        self.splat(Class::of(self.dtype_of(n)), vals[0])
+    }
+
+    /// The code of a body at the present width; what does not vary along the axis is scalar code.
+    pub(super) fn body(&mut self, insts: &'k [VInst]) {
+        self.values = vec![None; insts.len()];
+        let width = self.width;
+        for (n, inst) in insts.iter().enumerate() {
+            self.width = if inst.varies { width } else { 1 };
+            let made = self.one(n, inst);
+            self.values[n] = Some(made);
+        }
+        self.width = width;
+    }
+
+    fn one(&mut self, n: usize, inst: &'k VInst) -> (Vals, u32) {
+        let width = self.width;
+        let vals = match &inst.kind {
+            VKind::Const(c) => self.constant(inst.dtype, *c),
+            VKind::Index(e) => self.index(e),
+            VKind::Load { at, mask } => self.load(at, *mask),
+            VKind::Store { at, value, mask, mode } => {
+                self.store(at, *value, *mask, *mode);
+                Vals::new()
+            }
+            VKind::Op { op, args } => {
+                let operand = args.last().map_or(inst.dtype, |v| self.dtype_of(v.0 as usize));
+                let args: Vec<Vals> = args.iter().map(|v| self.get(v.0 as usize)).collect();
+                self.op(*op, operand, &args)
+            }
+            VKind::Cast(v) => {
+                let (from, x) = (self.dtype_of(v.0 as usize), self.get(v.0 as usize));
+                self.cast(from, inst.dtype, &x)
+            }
+            VKind::Bitcast(v) => {
+                let (from, x) = (self.dtype_of(v.0 as usize), self.get(v.0 as usize));
+                self.bitcast(from, inst.dtype, &x)
+            }
+            VKind::Reduce { acc, value, position } => {
+                self.reduce(*acc, *value, *position);
+                Vals::new()
+            }
+            VKind::Acc(acc) => {
+                let (vals, made) = self.acc_result(*acc);
+                if made == width {
+                    vals
+                } else {
+                    return (vals, made);
+                }
+            }
+            VKind::Scan { op, value } => self.scan(n, *op, *value, inst.dtype),
+            VKind::Template => self.template_value(),
+        };
+        (vals, width)
+    }
+
+    /// An index expression in every lane.
+    fn index(&mut self, e: &SymExpr) -> Vals {
+        let lanes: Vec<Value> = match self.axis.and_then(|v| e.affine_in(&Atom::Loop(v))) {
+            _ if self.width == 1 => vec![self.expr(e, 0)],
+            // Evenly spaced: the first lane and constant distances.
+            Some((step, rest))
+                if !rest.any_leaf(|a| matches!(a, Atom::Value(_))) && step.as_const().is_some() =>
+            {
+                let first = self.expr(e, 0);
+                let step = step.as_const().unwrap_or(0);
+                let base = self.splat(Class::I64, first);
+                return self.spaced(base, step);
+            }
+            _ => (0..self.width).map(|lane| self.expr(e, lane)).collect(),
+        };
+        self.gather(Class::I64, &lanes)
+    }
+
+    /// Adds `lane * step` to each lane of `i64` values.
+    fn spaced(&mut self, base: Vals, step: i64) -> Vals {
+        use cranelift_codegen::ir::{ConstantData, types::I64X2};
+        base.iter()
+            .enumerate()
+            .map(|(r, &x)| {
+                let lanes = [2 * r as i64, 2 * r as i64 + 1].map(|l| l.wrapping_mul(step).to_le_bytes());
+                let data = ConstantData::from(lanes.concat().as_slice());
+                let constant = self.b.func.dfg.constants.insert(data);
+                let offsets = self.b.ins().vconst(I64X2, constant);
+                self.b.ins().iadd(x, offsets)
+            })
+            .collect()
+    }
+
+    /// The template's result: contiguous `f32` along the axis.
+    fn template_value(&mut self) -> Vals {
+        let flags = MemFlagsData::new().with_notrap();
+        let (Some(row), Some(axis)) = (self.template, self.axis) else {
+            return self.constant(DType::F32, ir_core::Scalar::Float(0.0));
+        };
+        let column = self.loops[axis as usize];
+        let moved = self.b.ins().ishl_imm_s(column, 2);
+        let p = self.b.ins().iadd(row, moved);
+        if self.width == 1 {
+            return Vals::from_elem(self.b.ins().load(F32, flags, p, 0), 1);
+        }
+        self.load_wide(p, DType::F32, flags)
+    }
+}
+
+/// Accumulators that a stage reduces into.
+fn reduced(stage: &VStage) -> Vec<AccId> {
+    let mut accs: Vec<AccId> = stage
+        .insts
+        .iter()
+        .filter_map(|i| match i.kind {
+            VKind::Reduce { acc, .. } => Some(acc),
+            _ => None,
+        })
+        .collect();
+    accs.sort();
+    accs.dedup();
+    accs
+}

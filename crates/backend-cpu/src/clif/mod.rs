@@ -1,0 +1,20 @@
+//! Vector IR to machine code through Cranelift: 128-bit vectors of every architecture that Cranelift has, scalar code for
+//! tails. One function a kernel or epilogue; see `emit` for its shape. Knows no executor.
+
+mod calls;
+mod cast;
+mod compile;
+mod convert;
+mod emit;
+mod epilogue;
+mod index;
+mod math;
+mod memory;
+mod ops;
+mod reduce;
+mod regs;
+mod values;
+
+pub use compile::{Code, EpilogueFn, JitError, Job, KernelFn, compile};
+pub use epilogue::{EpilogueContext, Walk};
+pub(crate) use memory::ZEROS;

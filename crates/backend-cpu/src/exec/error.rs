@@ -1,0 +1,109 @@
+//! What can go wrong between a program and its results.
+
+use ir_core::DType;
+use kernel_ir::PlanError;
+
+use crate::clif::JitError;
+use crate::micro::MicroError;
+use crate::vir::LowerError;
+
+/// Why a program is not compiled, bound or run.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    /// A kernel that this backend does not take.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// The program breaks an invariant of kernel-ir.
+    #[error("malformed program: {0}")]
+    Malformed(String),
+    /// Code generation failed.
+    #[error(transparent)]
+    Jit(#[from] JitError),
+    /// A template refused its operands.
+    #[error("kernel `{kernel}`: {source}")]
+    Template {
+        /// The kernel.
+        kernel: String,
+        /// Why.
+        source: MicroError,
+    },
+    /// No memory plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// An allocation failed.
+    #[error("cannot allocate {0} bytes")]
+    OutOfMemory(usize),
+    /// The number of tensors given is wrong.
+    #[error("the program takes {expected} {what}, {got} were given")]
+    Count {
+        /// Inputs or constants.
+        what: &'static str,
+        /// How many it takes.
+        expected: usize,
+        /// How many were given.
+        got: usize,
+    },
+    /// A constant is missing.
+    #[error("constant `{0}` was not bound")]
+    MissingConstant(String),
+    /// `execute` before `bind_constants`.
+    #[error("the constants were not bound: call bind_constants before execute")]
+    NotBound,
+    /// A tensor of another dtype.
+    #[error("`{name}` has dtype {got}, the program was compiled for {expected}")]
+    DType {
+        /// The input or constant.
+        name: String,
+        /// Of the program.
+        expected: DType,
+        /// Of the tensor.
+        got: DType,
+    },
+    /// A tensor of another rank.
+    #[error("`{name}` has {got} dimensions, the program was compiled for {expected}")]
+    Rank {
+        /// The input or constant.
+        name: String,
+        /// Of the program.
+        expected: usize,
+        /// Of the tensor.
+        got: usize,
+    },
+    /// A size that contradicts the program or another input.
+    #[error("dimension {dim} of `{name}` is {got}, but must be {expected} (`{expr}`)")]
+    Size {
+        /// The input or constant.
+        name: String,
+        /// Which dimension.
+        dim: usize,
+        /// The size given.
+        got: i64,
+        /// The size that the program and the other inputs ask for.
+        expected: i64,
+        /// As the program writes it.
+        expr: String,
+    },
+    /// A size outside of its symbol's range.
+    #[error("dimension {dim} of `{name}` is {got}, outside of the range {range} of `{symbol}`")]
+    Range {
+        /// The input.
+        name: String,
+        /// Which dimension.
+        dim: usize,
+        /// The size given.
+        got: i64,
+        /// `1..=64`.
+        range: String,
+        /// Name of the symbol.
+        symbol: String,
+    },
+    /// A size expression without a value.
+    #[error("the size `{0}` has no value: no input determines it")]
+    Unbound(String),
+    /// A tensor that is not in host memory.
+    #[error("`{0}` is not in host memory; copy it to the cpu first")]
+    Device(String),
+    /// The host refused a result.
+    #[error("{0}")]
+    Host(String),
+}

@@ -1,0 +1,452 @@
+//! The executor: a compiled program, its bound constants and memory, and the run of its steps.
+//!
+//! It owns memory and order, no arithmetic: steps are generated functions (`clif`) or hand-written kernels (`micro`).
+
+mod error;
+mod fallback;
+mod finish;
+mod looped;
+mod memory;
+mod prepare;
+mod sizes;
+mod sort;
+mod template;
+
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ir_core::{EntityId, SymExpr};
+use kernel_ir::{Buffer, Program, Storage};
+use plugin_sdk::dlpack::{DL_CPU, DL_CUDA_HOST};
+use plugin_sdk::{DeviceId, OwnedTensor, TensorView};
+
+pub use error::ExecError;
+
+use crate::clif::{self, Code, EpilogueContext};
+use crate::micro::{ConvWeights, PackedB, team};
+use memory::{Arenas, Block, Region, copy_strided};
+use sizes::{Binder, Sizes};
+
+/// Base pointer of each buffer of a program, by number; views hold none.
+struct Buffers(Vec<*mut u8>);
+
+// SAFETY: the pointers are only followed by steps, whose tasks write disjoint memory.
+unsafe impl Send for Buffers {}
+// SAFETY: as above.
+unsafe impl Sync for Buffers {}
+
+/// What a step needs.
+struct Call<'a> {
+    buffers: &'a Buffers,
+    sizes: &'a Sizes,
+    code: &'a Code,
+}
+
+impl Call<'_> {
+    fn context(&self) -> EpilogueContext {
+        EpilogueContext { buffers: self.buffers.0.as_ptr(), sizes: self.sizes.0.as_ptr() }
+    }
+}
+
+enum Op {
+    Loop(looped::LoopOp),
+    Matmul(template::MatmulOp),
+    Conv(template::ConvOp),
+    Attention(template::AttentionOp),
+    Sort(sort::SortOp),
+}
+
+/// A weight in the layout of its kernel.
+enum Packed {
+    Matmul(PackedB),
+    Conv(ConvWeights),
+}
+
+/// Offsets of the arena's buffers at some sizes.
+struct Place {
+    offsets: Vec<u64>,
+    bytes: u64,
+}
+
+/// What `bind` makes.
+struct Bound {
+    base: Buffers,
+    packed: Vec<Option<Packed>>,
+    /// Persistent buffers and copies of constants that did not lie as the program wants them.
+    _memory: Vec<Block>,
+}
+
+/// How a program runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExecOptions {
+    /// Threads; 0 is one for each physical core.
+    pub threads: usize,
+}
+
+/// A compiled program.
+pub struct Compiled {
+    program: Program,
+    code: Code,
+    init: Vec<Op>,
+    steps: Vec<Op>,
+    binder: Binder,
+    places: Mutex<HashMap<Sizes, Arc<Place>>>,
+    fixed: Option<Arc<Place>>,
+    arenas: Arenas,
+    bound: Option<Bound>,
+    pool: Option<Arc<rayon::ThreadPool>>,
+    persistent_bytes: u64,
+}
+
+impl Compiled {
+    /// Compiles a program.
+    ///
+    /// # Errors
+    /// [`ExecError`] for a kernel that this backend does not take or a malformed program.
+    pub fn new(mut program: Program, options: ExecOptions) -> Result<Compiled, ExecError> {
+        check(&program)?;
+        let mut jobs = Vec::new();
+        let (init_steps, call_steps) =
+            (std::mem::take(&mut program.init), std::mem::take(&mut program.steps));
+        let init = prepare::steps(&mut program, &init_steps, &mut jobs)?;
+        let steps = prepare::steps(&mut program, &call_steps, &mut jobs)?;
+        (program.init, program.steps) = (init_steps, call_steps);
+        let started = std::time::Instant::now();
+        let code = clif::compile(&jobs)?;
+        tracing::debug!(target: "kernel", functions = jobs.len(), bytes = code.bytes(), time = ?started.elapsed(), "compiled");
+        let fixed = match (&program.plan.offsets, program.plan.bytes) {
+            (Some(offsets), Some(bytes)) => Some(Arc::new(Place { offsets: offsets.clone(), bytes })),
+            _ => None,
+        };
+        let binder = Binder::new(&program);
+        Ok(Compiled {
+            binder,
+            init,
+            steps,
+            code,
+            places: Mutex::default(),
+            fixed,
+            arenas: Arenas::default(),
+            bound: None,
+            pool: pool(options.threads)?,
+            persistent_bytes: 0,
+            program,
+        })
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+    /// Bytes of machine code.
+    pub fn code_bytes(&self) -> usize {
+        self.code.bytes()
+    }
+    /// Bytes kept for persistent buffers and packed weights.
+    pub fn constant_bytes(&self) -> u64 {
+        self.persistent_bytes
+    }
+
+    /// Binds the constants by name, runs the init steps and packs weights.
+    ///
+    /// # Safety
+    /// The tensors' memory must stay valid and unwritten until the next `bind` or until this value is dropped.
+    ///
+    /// # Errors
+    /// A constant is missing or does not fit.
+    pub unsafe fn bind(&mut self, constants: &[(&str, TensorView<'_>)]) -> Result<(), ExecError> {
+        let sizes = self.default_sizes();
+        let mut base = Buffers(vec![clif::ZEROS.address() as *mut u8; self.program.buffers.len()]);
+        let mut memory = Vec::new();
+        for c in &self.program.constants {
+            let found = constants.iter().find(|(name, _)| *name == c.name);
+            let (_, view) = found.ok_or_else(|| ExecError::MissingConstant(c.name.clone()))?;
+            let buffer = &self.program.buffers[c.buf];
+            let (ptr, copy) = self.place_tensor(&c.name, buffer, view, &sizes)?;
+            base.0[c.buf.index()] = ptr;
+            memory.extend(copy);
+        }
+        let mut bytes = 0;
+        for (id, buffer) in self.program.buffers.iter().filter(|(_, b)| b.storage == Storage::Persistent) {
+            let block = Block::new(byte_size(buffer, &sizes)?)?;
+            bytes += block.len() as u64;
+            base.0[id.index()] = block.ptr();
+            memory.push(block);
+        }
+        let call = Call { buffers: &base, sizes: &sizes, code: &self.code };
+        self.in_team(true, &|| self.init.iter().try_for_each(|op| run(op, &call, None)))?;
+        let mut packed = Vec::new();
+        for op in &self.steps {
+            packed.push(match op {
+                Op::Matmul(m) => m.pack(&base)?.map(Packed::Matmul),
+                // The packed form does not depend on the image's size; symbols keep their hints here.
+                Op::Conv(c) if c.packs => c.pack(&base, &sizes).ok().map(Packed::Conv),
+                _ => None,
+            });
+        }
+        for p in packed.iter().flatten() {
+            bytes += match p {
+                Packed::Matmul(b) => b.bytes(),
+                Packed::Conv(w) => w.bytes(),
+            } as u64;
+        }
+        self.persistent_bytes = bytes;
+        self.bound = Some(Bound { base, packed, _memory: memory });
+        Ok(())
+    }
+
+    fn default_sizes(&self) -> Sizes {
+        Sizes(self.program.symbols.values().map(|s| s.hint.unwrap_or(s.min)).collect())
+    }
+
+    /// Runs the program.
+    ///
+    /// # Errors
+    /// [`ExecError`] that names the input and dimension where inputs do not fit.
+    pub fn execute(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, ExecError> {
+        let bound = match &self.bound {
+            Some(b) => b,
+            None if self.program.constants.is_empty() && self.init.is_empty() => &EMPTY,
+            None => return Err(ExecError::NotBound),
+        };
+        let sizes = self.bind_sizes(inputs)?;
+        let place = self.place(&sizes)?;
+        let mut buffers = Buffers(bound.base.0.clone());
+        buffers.0.resize(self.program.buffers.len(), clif::ZEROS.address() as *mut u8);
+        let mut copies = Vec::new();
+        for (spec, view) in self.program.inputs.iter().zip(inputs) {
+            let (ptr, copy) = self.place_tensor(&spec.name, &self.program.buffers[spec.buf], view, &sizes)?;
+            buffers.0[spec.buf.index()] = ptr;
+            copies.extend(copy);
+        }
+        let arena = self.arenas.take(usize::try_from(place.bytes).unwrap_or(usize::MAX))?;
+        for (live, offset) in self.program.plan.lives.iter().zip(&place.offsets) {
+            buffers.0[live.buf.index()] = arena.ptr().wrapping_add(*offset as usize);
+        }
+        let mut outputs: HashMap<usize, Arc<Block>> = HashMap::new();
+        for (id, buffer) in self.program.buffers.iter().filter(|(_, b)| b.storage == Storage::Output) {
+            let block = Arc::new(Block::new(byte_size(buffer, &sizes)?)?);
+            buffers.0[id.index()] = block.ptr();
+            outputs.insert(id.index(), block);
+        }
+        let call = Call { buffers: &buffers, sizes: &sizes, code: &self.code };
+        let done = self.in_team(self.steps.len() > 1, &|| {
+            self.steps
+                .iter()
+                .enumerate()
+                .try_for_each(|(n, op)| run(op, &call, bound.packed.get(n).and_then(Option::as_ref)))
+        });
+        let results = done.and_then(|()| self.results(&buffers, &outputs, &sizes));
+        self.arenas.give(arena);
+        results
+    }
+
+    fn bind_sizes(&self, inputs: &[TensorView<'_>]) -> Result<Sizes, ExecError> {
+        let expected = self.program.inputs.len();
+        if inputs.len() != expected {
+            return Err(ExecError::Count { what: "inputs", expected, got: inputs.len() });
+        }
+        for (spec, view) in self.program.inputs.iter().zip(inputs) {
+            let rank = self.program.buffers[spec.buf].sizes.len();
+            if view.sizes().len() != rank {
+                let got = view.sizes().len();
+                return Err(ExecError::Rank { name: spec.name.clone(), expected: rank, got });
+            }
+        }
+        self.binder.bind(&self.program, &|i, d| inputs[i].sizes()[d])
+    }
+
+    /// The arena's layout at these sizes, from the plan or from the table of layouts that were made before.
+    fn place(&self, sizes: &Sizes) -> Result<Arc<Place>, ExecError> {
+        if let Some(fixed) = &self.fixed {
+            return Ok(fixed.clone());
+        }
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = places.get(sizes) {
+            return Ok(place.clone());
+        }
+        let value = |id: ir_core::SymId| sizes.0.get(id.index()).copied();
+        let (offsets, bytes) = self.program.plan.place(&self.program, &value)?;
+        let place = Arc::new(Place { offsets, bytes });
+        // A service that sees ever new sizes must not keep a layout of each.
+        if places.len() >= 1024 {
+            places.clear();
+        }
+        places.insert(sizes.clone(), place.clone());
+        Ok(place)
+    }
+
+    /// Checks a tensor against its buffer; its pointer, and a copy where its strides or alignment are others.
+    fn place_tensor(
+        &self,
+        name: &str,
+        buffer: &Buffer,
+        view: &TensorView<'_>,
+        sizes: &Sizes,
+    ) -> Result<(*mut u8, Option<Block>), ExecError> {
+        if view.dtype() != buffer.dtype {
+            return Err(ExecError::DType { name: name.into(), expected: buffer.dtype, got: view.dtype() });
+        }
+        if !matches!(view.device().device_type, DL_CPU | DL_CUDA_HOST) {
+            return Err(ExecError::Device(name.into()));
+        }
+        if view.sizes().len() != buffer.sizes.len() {
+            let (expected, got) = (buffer.sizes.len(), view.sizes().len());
+            return Err(ExecError::Rank { name: name.into(), expected, got });
+        }
+        let mut strides_fit = true;
+        for (d, &got) in view.sizes().iter().enumerate() {
+            let expected = sizes.eval(&buffer.sizes[d])?;
+            if got != expected {
+                let expr = buffer.sizes[d].to_string();
+                return Err(ExecError::Size { name: name.into(), dim: d, got, expected, expr });
+            }
+            strides_fit &= got <= 1 || view.strides()[d] == sizes.eval(&buffer.strides[d])?;
+        }
+        if view.numel() == 0 {
+            return Ok((clif::ZEROS.address() as *mut u8, None));
+        }
+        let ptr = view.as_ptr().cast_mut();
+        if strides_fit && (ptr as usize).is_multiple_of(buffer.dtype.size().min(8)) {
+            return Ok((ptr, None));
+        }
+        let copy = Block::new(byte_size(buffer, sizes)?)?;
+        let strides = sizes.all(&buffer.strides)?;
+        let from = Region { ptr, strides: view.strides() };
+        let to = Region { ptr: copy.ptr(), strides: &strides };
+        // SAFETY: the view was checked when it was made; the copy has room for the buffer's span.
+        unsafe { copy_strided(buffer.dtype.size(), view.sizes(), from, to) };
+        Ok((copy.ptr(), Some(copy)))
+    }
+
+    fn results(
+        &self,
+        buffers: &Buffers,
+        outputs: &HashMap<usize, Arc<Block>>,
+        sizes: &Sizes,
+    ) -> Result<Vec<OwnedTensor>, ExecError> {
+        self.program.outputs.iter().map(|spec| self.result(spec, buffers, outputs, sizes)).collect()
+    }
+
+    fn result(
+        &self,
+        spec: &kernel_ir::OutputSpec,
+        buffers: &Buffers,
+        outputs: &HashMap<usize, Arc<Block>>,
+        sizes: &Sizes,
+    ) -> Result<OwnedTensor, ExecError> {
+        let root = self.program.root(spec.buf).index();
+        let dtype = self.program.buffers[spec.buf].dtype;
+        let (extent, strides) = (sizes.all(&spec.sizes)?, sizes.all(&spec.strides)?);
+        let at = sizes.eval(&spec.offset)? as usize * dtype.size();
+        let source = buffers.0[root].wrapping_add(at);
+        let (block, ptr) = match outputs.get(&root) {
+            Some(block) => (block.clone(), source),
+            None => {
+                let span = span(&extent, &strides);
+                let block = Arc::new(Block::new(span * dtype.size())?);
+                let to = Region { ptr: block.ptr(), strides: &strides };
+                // SAFETY: the output is a view of its buffer, by the program's promise; the block has its span.
+                unsafe { copy_strided(dtype.size(), &extent, Region { ptr: source, strides: &strides }, to) };
+                let ptr = block.ptr();
+                (block, ptr)
+            }
+        };
+        let device = DeviceId { device_type: DL_CPU, device_id: 0 };
+        let data = NonNull::new(ptr).ok_or(ExecError::OutOfMemory(0))?;
+        // SAFETY: the block lives as long as the tensor, nobody else writes it, and the view lies inside of it.
+        unsafe { OwnedTensor::from_raw_parts(data, dtype, device, &extent, &strides, Box::new(block)) }
+            .map_err(|e| ExecError::Host(e.to_string()))
+    }
+
+    /// Runs `body` on the pool, with its threads kept awake between steps where there are several.
+    fn in_team<R: Send>(&self, several: bool, body: &(dyn Fn() -> R + Sync)) -> R {
+        let inside = || if several { team::with(body) } else { body() };
+        match &self.pool {
+            Some(pool) => pool.install(inside),
+            None => inside(),
+        }
+    }
+}
+
+/// Constants of a program that has none.
+static EMPTY: Bound = Bound { base: Buffers(Vec::new()), packed: Vec::new(), _memory: Vec::new() };
+
+fn run(op: &Op, call: &Call<'_>, packed: Option<&Packed>) -> Result<(), ExecError> {
+    match op {
+        Op::Loop(k) => k.run(call),
+        Op::Matmul(m) => {
+            m.run(call, packed.and_then(|p| if let Packed::Matmul(b) = p { Some(b) } else { None }))
+        }
+        Op::Conv(c) => c.run(call, packed.and_then(|p| if let Packed::Conv(w) = p { Some(w) } else { None })),
+        Op::Attention(a) => a.run(call),
+        Op::Sort(s) => s.run(call),
+    }
+}
+
+/// Elements that sizes and strides span.
+fn span(sizes: &[i64], strides: &[i64]) -> usize {
+    if sizes.contains(&0) {
+        return 0;
+    }
+    let last: i64 = sizes.iter().zip(strides).map(|(n, s)| (n - 1) * s).sum();
+    last.max(0) as usize + 1
+}
+
+fn byte_size(buffer: &Buffer, sizes: &Sizes) -> Result<usize, ExecError> {
+    let elements = sizes.eval(&buffer.span())?.max(0) as usize;
+    let bytes = elements.checked_mul(buffer.dtype.size()).filter(|b| *b <= isize::MAX as usize);
+    bytes.ok_or(ExecError::OutOfMemory(usize::MAX))
+}
+
+/// The pool for a number of threads; the global one where it has as many already.
+fn pool(threads: usize) -> Result<Option<Arc<rayon::ThreadPool>>, ExecError> {
+    let wanted = if threads == 0 { physical_cores() } else { threads };
+    if wanted == rayon::current_num_threads() {
+        return Ok(None);
+    }
+    static POOLS: Mutex<Vec<(usize, Arc<rayon::ThreadPool>)>> = Mutex::new(Vec::new());
+    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, pool)) = pools.iter().find(|(n, _)| *n == wanted) {
+        return Ok(Some(pool.clone()));
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(wanted).build();
+    let pool = Arc::new(pool.map_err(|e| ExecError::Host(format!("no thread pool: {e}")))?);
+    pools.push((wanted, pool.clone()));
+    Ok(Some(pool))
+}
+
+/// Cores, where the system says how threads share them; else threads.
+pub(crate) fn physical_cores() -> usize {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut cores = std::collections::HashSet::new();
+    for cpu in 0..threads {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        match std::fs::read_to_string(path) {
+            Ok(siblings) => cores.insert(siblings),
+            Err(_) => return threads,
+        };
+    }
+    cores.len().clamp(1, threads)
+}
+
+/// What generated code relies on and the byte form does not guarantee.
+fn check(program: &Program) -> Result<(), ExecError> {
+    let known = |e: &SymExpr| {
+        !e.any_leaf(|a| matches!(a, ir_core::Atom::Sym(s) if s.index() >= program.symbols.len()))
+    };
+    for (id, b) in program.buffers.iter() {
+        let view = match b.storage {
+            Storage::View(of) => {
+                program.buffers.get(of).is_some_and(|r| !matches!(r.storage, Storage::View(_)))
+            }
+            _ => true,
+        };
+        let sized = b.sizes.len() == b.strides.len() && b.sizes.iter().chain(&b.strides).all(known);
+        if !view || !sized {
+            return Err(ExecError::Malformed(format!("buffer {id} `{}` has no valid shape or root", b.name)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! From a program's steps to operations: lowers loop kernels, finds templates' epilogues, and lists the functions to compile.
+
+use ir_core::{DType, Shape, SymExpr};
+use kernel_ir::{Attention, Conv, Epilogue, LoopKernel, Matmul, Program, Step};
+
+use super::finish::recognise;
+use super::looped::LoopOp;
+use super::sort::SortOp;
+use super::template::{AttentionOp, ConvOp, Finish, MatmulOp, flattens};
+use super::{ExecError, Op, fallback};
+use crate::clif::{Job, Walk};
+use crate::vir::{Dim, LowerError, lower_epilogue, lower_kernel};
+
+/// Lowers all steps; functions are appended to `jobs`.
+pub(super) fn steps(
+    program: &mut Program,
+    steps: &[Step],
+    jobs: &mut Vec<Job>,
+) -> Result<Vec<Op>, ExecError> {
+    steps.iter().map(|step| prepare(program, step, jobs)).collect()
+}
+
+fn prepare(program: &mut Program, step: &Step, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
+    match step {
+        Step::Loop(k) => looped(program, k, jobs),
+        Step::Matmul(m) => matmul(program, m, jobs),
+        Step::Conv(c) => conv(program, c, jobs),
+        Step::Attention(a) => attention(program, a, jobs),
+        Step::Extern(e) => Ok(Op::Sort(SortOp::new(program, e)?)),
+    }
+}
+
+fn looped(program: &Program, k: &LoopKernel, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
+    let kernel = lower_kernel(program, k)?;
+    let op = LoopOp::new(&kernel, jobs.len());
+    jobs.push(Job::Kernel(kernel));
+    Ok(Op::Loop(op))
+}
+
+fn dims(ranges: &Shape, vars: impl Iterator<Item = usize>) -> Vec<Dim> {
+    vars.map(|v| Dim { var: v as u32, extent: ranges[v].clone() }).collect()
+}
+
+/// The hand-written form of the epilogue where there is one, else a generated function.
+fn finish(
+    program: &Program,
+    name: &str,
+    body: &Epilogue,
+    walk: Walk,
+    jobs: &mut Vec<Job>,
+) -> Result<Finish, ExecError> {
+    if let Some(direct) = recognise(program, body, &walk) {
+        return Ok(Finish::Direct(Box::new(direct)));
+    }
+    hook(program, name, body, walk, jobs)
+}
+
+fn hook(
+    program: &Program,
+    name: &str,
+    body: &Epilogue,
+    walk: Walk,
+    jobs: &mut Vec<Job>,
+) -> Result<Finish, ExecError> {
+    let kernel = lower_epilogue(program, name, body, walk.column)?;
+    jobs.push(Job::Epilogue(kernel, walk));
+    Ok(Finish::Hook(jobs.len() - 1))
+}
+
+fn is_f32(program: &Program, bufs: &[kernel_ir::BufId], acc: DType) -> bool {
+    acc == DType::F32 && bufs.iter().all(|b| program.buffers[*b].dtype == DType::F32)
+}
+
+fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
+    let rank = m.epilogue.ranges.len();
+    let ranks = [m.a.sizes.len(), m.b.sizes.len(), m.a.strides.len(), m.b.strides.len()];
+    if rank < 2 || ranks.iter().any(|r| *r != rank) {
+        return Err(ExecError::Malformed(format!("matmul `{}` has operands of different ranks", m.name)));
+    }
+    let empty = m.a.sizes[rank - 1] == SymExpr::ZERO;
+    if !is_f32(program, &[m.a.buf, m.b.buf], m.acc) || empty {
+        let k = fallback::matmul(program, m);
+        return looped(program, &k, jobs);
+    }
+    let ranges = &m.epilogue.ranges;
+    let flat = flattens(m);
+    let walk = Walk {
+        batch: dims(ranges, 0..if flat { 0 } else { rank - 2 }),
+        rows: dims(ranges, if flat { 0 } else { rank - 2 }..rank - 1),
+        column: rank as u32 - 1,
+    };
+    let finish = finish(program, &m.name, &m.epilogue, walk, jobs)?;
+    Ok(Op::Matmul(MatmulOp::new(program, m, finish)))
+}
+
+fn conv(program: &mut Program, c: &Conv, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
+    let rank = c.epilogue.ranges.len();
+    let fits = (3..=5).contains(&rank)
+        && [
+            c.input.sizes.len(),
+            c.weight.sizes.len(),
+            c.stride.len() + 2,
+            c.dilation.len() + 2,
+            c.padding.len() + 2,
+        ]
+        .iter()
+        .all(|r| *r == rank);
+    if !fits || c.groups < 1 || c.stride.iter().chain(&c.dilation).any(|s| *s < 1) {
+        return Err(ExecError::Malformed(format!(
+            "convolution `{}` has operands of wrong rank or steps",
+            c.name
+        )));
+    }
+    let negative = c.padding.iter().any(|p| p.0 < 0 || p.1 < 0);
+    let static_weight = c.weight.sizes.iter().all(|s| s.as_const().is_some());
+    if !is_f32(program, &[c.input.buf, c.weight.buf], c.acc) || c.transposed || negative || !static_weight {
+        let k = fallback::conv(program, c);
+        return looped(program, &k, jobs);
+    }
+    let ranges = &c.epilogue.ranges;
+    let walk = Walk { batch: dims(ranges, 0..1), rows: dims(ranges, 2..rank), column: 1 };
+    let finish = finish(program, &c.name, &c.epilogue, walk, jobs)?;
+    Ok(Op::Conv(ConvOp::new(program, c, finish)))
+}
+
+fn attention(program: &mut Program, a: &Attention, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
+    let all = [&a.q, &a.k, &a.v].into_iter().chain(&a.mask);
+    if a.epilogue.ranges.len() != 4 || all.into_iter().any(|o| o.sizes.len() != 4 || o.strides.len() != 4) {
+        return Err(ExecError::Malformed(format!("attention `{}` has operands of wrong rank", a.name)));
+    }
+    let mask = a.mask.as_ref().map(|m| program.buffers[m.buf].dtype);
+    let mask_fits = mask.is_none_or(|d| d == DType::Bool || d == DType::F32);
+    if !is_f32(program, &[a.q.buf, a.k.buf, a.v.buf], a.acc) || !mask_fits {
+        let dtype = program.buffers[a.q.buf].dtype;
+        return Err(LowerError::DType { kernel: a.name.clone(), dtype }.into());
+    }
+    let ranges = &a.epilogue.ranges;
+    let walk = Walk { batch: dims(ranges, 0..2), rows: dims(ranges, 2..3), column: 3 };
+    // The hand-written attention stores only; anything more is a generated pass over the result.
+    let finish = match recognise(program, &a.epilogue, &walk) {
+        Some(d) if d.is_plain() => Finish::Direct(Box::new(d)),
+        _ => hook(program, &a.name, &a.epilogue, walk, jobs)?,
+    };
+    Ok(Op::Attention(AttentionOp::new(program, a, finish)))
+}

@@ -1,0 +1,446 @@
+//! Matrix products, convolutions and attention through the hand-written kernels.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ir_core::{DType, SymExpr};
+use kernel_ir::{Attention, Conv, Matmul, Operand, Program, Storage};
+
+use super::finish::Direct;
+use super::memory::Block;
+use super::sizes::Sizes;
+use super::{Buffers, Call, ExecError};
+use crate::clif::EpilogueContext;
+use crate::micro::{
+    self, BatchDim, COut, ConvPlan, ConvShape, ConvWeights, EpilogueBlock, Hook, Isa, MatRef, PackedB,
+    Strides5,
+};
+
+/// Products with fewer rows read the weight as it lies.
+const PACK_ROWS: i64 = 8;
+
+/// What happens to a result.
+pub(super) enum Finish {
+    /// By the hand-written kernel itself.
+    Direct(Box<Direct>),
+    /// By generated function number n.
+    Hook(usize),
+}
+
+/// A strided operand of `f32`.
+pub(super) struct View {
+    root: usize,
+    offset: SymExpr,
+    sizes: Vec<SymExpr>,
+    strides: Vec<SymExpr>,
+}
+
+impl View {
+    pub(super) fn new(program: &Program, o: &Operand) -> View {
+        View {
+            root: program.root(o.buf).0 as usize,
+            offset: o.offset.clone(),
+            sizes: o.sizes.to_vec(),
+            strides: o.strides.to_vec(),
+        }
+    }
+    fn ptr<T>(&self, buffers: &Buffers, sizes: &Sizes) -> Result<*const T, ExecError> {
+        Ok(buffers.0[self.root].cast::<T>().wrapping_offset(sizes.eval(&self.offset)? as isize).cast_const())
+    }
+}
+
+/// Whether an operand's memory is known when constants are bound.
+pub(super) fn is_constant(program: &Program, o: &Operand) -> bool {
+    matches!(program.buffers[program.root(o.buf)].storage, Storage::Constant(_) | Storage::Persistent)
+}
+
+/// A matrix product.
+pub(super) struct MatmulOp {
+    pub(super) name: String,
+    a: View,
+    b: View,
+    pub(super) finish: Finish,
+    /// B is one constant matrix for all batch entries: it is packed when bound.
+    pub(super) packs: bool,
+    /// The batch dimensions of A continue its rows, and the epilogue was made for rows of all of them.
+    pub(super) flat: bool,
+}
+
+/// Whether `a`'s batch dimensions and rows are one long dimension, and `b` is the same for all.
+pub(super) fn flattens(m: &Matmul) -> bool {
+    let rank = m.a.sizes.len();
+    let batch = 0..rank - 2;
+    let shared = batch.clone().all(|d| m.b.strides[d] == SymExpr::ZERO || m.b.sizes[d] == SymExpr::ONE);
+    let chained = batch.rev().all(|d| {
+        let below = &m.a.strides[d + 1] * &m.a.sizes[d + 1];
+        m.a.sizes[d] == SymExpr::ONE || m.a.strides[d] == below
+    });
+    shared && chained
+}
+
+impl MatmulOp {
+    pub(super) fn new(program: &Program, m: &Matmul, finish: Finish) -> MatmulOp {
+        let flat = flattens(m);
+        let rows = ir_core::numel(&m.a.sizes[..m.a.sizes.len() - 1]);
+        let packs = flat && is_constant(program, &m.b) && rows.as_const().is_none_or(|n| n > PACK_ROWS);
+        MatmulOp {
+            name: m.name.clone(),
+            a: View::new(program, &m.a),
+            b: View::new(program, &m.b),
+            finish,
+            packs,
+            flat,
+        }
+    }
+
+    /// Packs B, whose memory is bound.
+    pub(super) fn pack(&self, buffers: &Buffers) -> Result<Option<PackedB>, ExecError> {
+        let none = Sizes::default();
+        let rank = self.b.sizes.len();
+        let known = self.b.sizes[rank - 2..]
+            .iter()
+            .chain(&self.b.strides[rank - 2..])
+            .all(|e| e.as_const().is_some());
+        if !self.packs || !known || self.b.offset.as_const().is_none() {
+            return Ok(None);
+        }
+        let (k, n) =
+            (none.eval(&self.b.sizes[rank - 2])? as usize, none.eval(&self.b.sizes[rank - 1])? as usize);
+        let (ks, ns) =
+            (none.eval(&self.b.strides[rank - 2])? as isize, none.eval(&self.b.strides[rank - 1])? as isize);
+        let ptr = self.b.ptr::<f32>(buffers, &none)?;
+        // SAFETY: the operand lies inside of its constant, by the program's promise.
+        let packed = unsafe { PackedB::pack(Isa::best(), ptr, k, n, ks, ns) };
+        packed.map(Some).map_err(|source| ExecError::Template { kernel: self.name.clone(), source })
+    }
+
+    pub(super) fn run(&self, call: &Call<'_>, packed: Option<&PackedB>) -> Result<(), ExecError> {
+        let s = call.sizes;
+        let (asz, ast) = (s.all(&self.a.sizes)?, s.all(&self.a.strides)?);
+        let (bsz, bst) = (s.all(&self.b.sizes)?, s.all(&self.b.strides)?);
+        let rank = asz.len();
+        let (k, n) = (asz[rank - 1] as usize, bsz[rank - 1] as usize);
+        let folded = if self.flat { rank - 1 } else { 1 };
+        let m = asz[rank - 1 - folded..rank - 1].iter().product::<i64>() as usize;
+        let lead = &asz[..rank - 1 - folded];
+        if m == 0 || n == 0 || lead.contains(&0) {
+            return Ok(());
+        }
+        let a = MatRef {
+            ptr: self.a.ptr(call.buffers, s)?,
+            row_stride: ast[rank - 2 - usize::from(self.flat) * trailing_units(&asz[..rank - 1])] as isize,
+            col_stride: ast[rank - 1] as isize,
+        };
+        let context = call.context();
+        let mut scratch = None;
+        let entries = lead.iter().product::<i64>() as usize;
+        // SAFETY: columns lie inside of their buffers by the program's promise.
+        let (epilogue, out, out_row, out_batch) = match &self.finish {
+            Finish::Direct(d) => (
+                unsafe { d.epilogue(call.buffers, s, n)? },
+                d.out.ptr(call.buffers, s)?,
+                s.eval(&d.out.row)? as isize,
+                s.all(&d.out.batch)?,
+            ),
+            Finish::Hook(f) => {
+                let hook = Hook::Raw { f: call.code.epilogue(*f), ctx: (&raw const context).cast() };
+                let ptr = if packed.is_some() && m as i64 > PACK_ROWS {
+                    std::ptr::null_mut()
+                } else {
+                    let block = scratch.insert(Block::new(entries * m * n * size_of::<f32>())?);
+                    block.ptr().cast()
+                };
+                let e = micro::Epilogue { hook: Some(hook), ..micro::Epilogue::default() };
+                (e, ptr, n as isize, row_major(lead, (m * n) as i64))
+            }
+        };
+        let done = match packed {
+            Some(b) if m as i64 > PACK_ROWS => {
+                let c = match self.finish {
+                    Finish::Direct(_) => COut::Memory { ptr: out, row_stride: out_row as usize },
+                    Finish::Hook(_) => COut::Scratch,
+                };
+                // SAFETY: operands lie inside of their buffers, and the plan gives the output memory of its own.
+                unsafe { micro::matmul_packed(&micro::MatmulPacked { m, a, b, c, epilogue }) }
+            }
+            _ => {
+                let batch: Vec<BatchDim> = (0..lead.len())
+                    .map(|d| BatchDim {
+                        size: lead[d] as usize,
+                        a_stride: ast[d] as isize,
+                        b_stride: bst[d] as isize,
+                        c_stride: out_batch[d] as isize,
+                    })
+                    .collect();
+                let b = MatRef {
+                    ptr: self.b.ptr(call.buffers, s)?,
+                    row_stride: bst[rank - 2] as isize,
+                    col_stride: bst[rank - 1] as isize,
+                };
+                // SAFETY: as above.
+                unsafe {
+                    micro::matmul_strided(&micro::MatmulStrided {
+                        isa: Isa::best(),
+                        m,
+                        n,
+                        k,
+                        a,
+                        b,
+                        c: out,
+                        c_row_stride: out_row,
+                        c_col_stride: 1,
+                        batch: &batch,
+                        epilogue,
+                    })
+                }
+            }
+        };
+        done.map_err(|source| ExecError::Template { kernel: self.name.clone(), source })
+    }
+}
+
+/// Trailing dimensions of size 1, but not all: the stride of the row dimension is that of the last one that moves.
+fn trailing_units(sizes: &[i64]) -> usize {
+    sizes.iter().rev().take_while(|n| **n == 1).count().min(sizes.len() - 1)
+}
+
+fn row_major(sizes: &[i64], last: i64) -> Vec<i64> {
+    let mut strides = vec![last; sizes.len()];
+    for d in (1..sizes.len()).rev() {
+        strides[d - 1] = strides[d] * sizes[d];
+    }
+    strides
+}
+
+/// A convolution.
+pub(super) struct ConvOp {
+    pub(super) name: String,
+    conv: Conv,
+    input: View,
+    weight: View,
+    pub(super) finish: Finish,
+    pub(super) packs: bool,
+    /// Plans by the sizes they were made for.
+    plans: Mutex<HashMap<Sizes, Arc<ConvPlan>>>,
+}
+
+/// Three spatial numbers; missing leading ones get `fill`.
+fn triple<T: Copy>(values: &[T], fill: T) -> [T; 3] {
+    let mut out = [fill; 3];
+    out[3 - values.len()..].copy_from_slice(values);
+    out
+}
+
+fn strides5(strides: &[i64]) -> Strides5 {
+    let [d, h, w] = triple(&strides[2..], 0).map(|x| x as isize);
+    Strides5 { n: strides[0] as isize, c: strides[1] as isize, d, h, w }
+}
+
+impl ConvOp {
+    pub(super) fn new(program: &Program, conv: &Conv, finish: Finish) -> ConvOp {
+        ConvOp {
+            name: conv.name.clone(),
+            input: View::new(program, &conv.input),
+            weight: View::new(program, &conv.weight),
+            packs: is_constant(program, &conv.weight),
+            conv: conv.clone(),
+            finish,
+            plans: Mutex::default(),
+        }
+    }
+
+    fn refused(&self, source: micro::MicroError) -> ExecError {
+        ExecError::Template { kernel: self.name.clone(), source }
+    }
+
+    fn plan(&self, s: &Sizes) -> Result<Arc<ConvPlan>, ExecError> {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = plans.get(s) {
+            return Ok(plan.clone());
+        }
+        let (input, weight) = (s.all(&self.input.sizes)?, s.all(&self.weight.sizes)?);
+        let out = s.all(&self.conv.epilogue.ranges)?;
+        let one = |v: &[i64]| triple(v, 1).map(|x| x as usize);
+        let pads: Vec<(i64, i64)> = self.conv.padding.clone();
+        let zero = |f: &dyn Fn(&(i64, i64)) -> i64| {
+            triple(&pads.iter().map(f).collect::<Vec<_>>(), 0).map(|x| x as usize)
+        };
+        let shape = ConvShape {
+            batch: input[0] as usize,
+            in_channels: input[1] as usize,
+            out_channels: out[1] as usize,
+            groups: self.conv.groups as usize,
+            input: one(&input[2..]),
+            kernel: one(&weight[2..]),
+            stride: one(&self.conv.stride),
+            dilation: one(&self.conv.dilation),
+            pad_lo: zero(&|p| p.0),
+            pad_hi: zero(&|p| p.1),
+        };
+        let spatial = triple(&out[2..], 1).map(|x| x as usize);
+        let output = match &self.finish {
+            // Rows are flattened pixels: the distance of rows and columns follows from that of pixels.
+            Finish::Direct(d) => {
+                let w = s.eval(&d.out.row)? as isize;
+                let h = w * spatial[2] as isize;
+                let n = s.all(&d.out.batch)?.first().copied().unwrap_or(0) as isize;
+                Strides5 { n, c: 1, d: h * spatial[1] as isize, h, w }
+            }
+            Finish::Hook(_) => Strides5::channels_last(out[1] as usize, spatial),
+        };
+        let input = strides5(&s.all(&self.input.strides)?);
+        let plan = ConvPlan::new(Isa::best(), shape, input, output).map_err(|e| self.refused(e))?;
+        let plan = Arc::new(plan);
+        plans.insert(s.clone(), plan.clone());
+        Ok(plan)
+    }
+
+    /// Packs the weight at the given sizes.
+    pub(super) fn pack(&self, buffers: &Buffers, s: &Sizes) -> Result<ConvWeights, ExecError> {
+        let strides = s.all(&self.weight.strides)?;
+        let [d, h, w] = triple(&strides[2..], 0).map(|x| x as isize);
+        let ptr = self.weight.ptr(buffers, s)?;
+        // SAFETY: the weight lies inside of its buffer, by the program's promise.
+        Ok(unsafe { self.plan(s)?.pack_weights(ptr, [strides[0] as isize, strides[1] as isize, d, h, w]) })
+    }
+
+    pub(super) fn run(&self, call: &Call<'_>, packed: Option<&ConvWeights>) -> Result<(), ExecError> {
+        let s = call.sizes;
+        let out = s.all(&self.conv.epilogue.ranges)?;
+        if out.contains(&0) {
+            return Ok(());
+        }
+        let plan = self.plan(s)?;
+        let fresh = if packed.is_none() { Some(self.pack(call.buffers, s)?) } else { None };
+        let Some(weights) = packed.or(fresh.as_ref()) else { return Ok(()) };
+        let input = self.input.ptr(call.buffers, s)?;
+        let context = call.context();
+        let mut scratch = None;
+        let (epilogue, output) = match &self.finish {
+            // SAFETY: columns lie inside of their buffers by the program's promise.
+            Finish::Direct(d) => {
+                (unsafe { d.epilogue(call.buffers, s, out[1] as usize)? }, d.out.ptr(call.buffers, s)?)
+            }
+            Finish::Hook(f) => {
+                let hook = Hook::Raw { f: call.code.epilogue(*f), ctx: (&raw const context).cast() };
+                let bytes = out.iter().product::<i64>() as usize * size_of::<f32>();
+                let block = scratch.insert(Block::new(bytes)?);
+                (micro::Epilogue { hook: Some(hook), ..micro::Epilogue::default() }, block.ptr().cast())
+            }
+        };
+        // SAFETY: operands lie inside of their buffers, and the plan gives the output memory of its own.
+        unsafe { plan.run(input, weights, output, &epilogue) }.map_err(|e| self.refused(e))
+    }
+}
+
+/// Fused attention.
+pub(super) struct AttentionOp {
+    pub(super) name: String,
+    q: View,
+    k: View,
+    v: View,
+    mask: Option<(View, DType)>,
+    causal: bool,
+    scale: f64,
+    ranges: Vec<SymExpr>,
+    finish: Finish,
+}
+
+impl AttentionOp {
+    pub(super) fn new(program: &Program, a: &Attention, finish: Finish) -> AttentionOp {
+        AttentionOp {
+            name: a.name.clone(),
+            q: View::new(program, &a.q),
+            k: View::new(program, &a.k),
+            v: View::new(program, &a.v),
+            mask: a.mask.as_ref().map(|m| (View::new(program, m), program.buffers[m.buf].dtype)),
+            causal: a.causal,
+            scale: a.scale,
+            ranges: a.epilogue.ranges.to_vec(),
+            finish,
+        }
+    }
+
+    pub(super) fn run(&self, call: &Call<'_>) -> Result<(), ExecError> {
+        let s = call.sizes;
+        let out = s.all(&self.ranges)?;
+        if out.contains(&0) {
+            return Ok(());
+        }
+        let four = |v: &[SymExpr]| -> Result<[isize; 4], ExecError> {
+            let v = s.all(v)?;
+            Ok([v[0] as isize, v[1] as isize, v[2] as isize, v[3] as isize])
+        };
+        let (q, k) = (s.all(&self.q.sizes)?, s.all(&self.k.sizes)?);
+        let mask = match &self.mask {
+            None => micro::Mask::None,
+            Some((m, DType::Bool)) => {
+                micro::Mask::Boolean { ptr: m.ptr::<bool>(call.buffers, s)?, strides: four(&m.strides)? }
+            }
+            Some((m, _)) => {
+                micro::Mask::Additive { ptr: m.ptr::<f32>(call.buffers, s)?, strides: four(&m.strides)? }
+            }
+        };
+        let numel = out.iter().product::<i64>() as usize;
+        let plain = match &self.finish {
+            Finish::Direct(d) if d.is_plain() => Some(d),
+            _ => None,
+        };
+        let mut scratch = None;
+        let (o, o_strides) = match plain {
+            Some(d) => {
+                let b = s.all(&d.out.batch)?;
+                (d.out.ptr(call.buffers, s)?, [b[0] as isize, b[1] as isize, s.eval(&d.out.row)? as isize, 1])
+            }
+            None => {
+                let block = scratch.insert(Block::new(numel * size_of::<f32>())?);
+                let [h, l, d] = [out[1], out[2], out[3]].map(|x| x as isize);
+                (block.ptr().cast(), [h * l * d, l * d, d, 1])
+            }
+        };
+        let attention = micro::Attention {
+            isa: Isa::best(),
+            batch: q[0] as usize,
+            q_heads: q[1] as usize,
+            kv_heads: k[1] as usize,
+            q_len: q[2] as usize,
+            kv_len: k[2] as usize,
+            head_dim: q[3] as usize,
+            v_dim: out[3] as usize,
+            q: self.q.ptr(call.buffers, s)?,
+            q_strides: four(&self.q.strides)?,
+            k: self.k.ptr(call.buffers, s)?,
+            k_strides: four(&self.k.strides)?,
+            v: self.v.ptr(call.buffers, s)?,
+            v_strides: four(&self.v.strides)?,
+            o,
+            o_strides,
+            scale: self.scale as f32,
+            mask,
+            causal: self.causal.then_some(0),
+            empty_row: micro::EmptyRow::Zero,
+        };
+        // SAFETY: operands lie inside of their buffers, and the output has memory of its own.
+        unsafe { micro::attention(&attention) }
+            .map_err(|source| ExecError::Template { kernel: self.name.clone(), source })?;
+        if let Finish::Hook(f) = &self.finish {
+            self.after(call, *f, o, &out);
+        }
+        Ok(())
+    }
+
+    /// Runs the generated epilogue over the finished result, head by head.
+    fn after(&self, call: &Call<'_>, f: usize, o: *mut f32, out: &[i64]) {
+        let context: EpilogueContext = call.context();
+        let (l, d) = (out[2] as usize, out[3] as usize);
+        let heads = (out[0] * out[1]) as usize;
+        let f = call.code.epilogue(f);
+        let (o, context) = (o as usize, &context);
+        micro::team::par_for(heads, &|h| {
+            let ptr = (o as *mut f32).wrapping_add(h * l * d);
+            let block = EpilogueBlock { batch: h, row0: 0, row1: l, col0: 0, col1: d, ptr, row_stride: d };
+            // SAFETY: the block is this task's part of the scratch; the context's tables outlive the call.
+            unsafe { f(&block, std::ptr::from_ref(context).cast()) };
+        });
+    }
+}
