@@ -36,7 +36,9 @@ fn archives(path: &Path, mut each: impl FnMut(String, Vec<u8>)) {
 fn check(captured: &Graph) -> Result<usize, String> {
     let functional = functionalize(captured).map_err(|errors| format!("{}", errors[0]))?;
     fx_ir::verify(&functional, &functional_legality()).map_err(|errors| format!("{}", errors[0]))?;
-    let users = |g: &Graph| g.outputs.iter().filter(|o| matches!(o.kind, OutputKind::User | OutputKind::Loss)).count();
+    let users = |g: &Graph| {
+        g.outputs.iter().filter(|o| matches!(o.kind, OutputKind::User | OutputKind::Loss)).count()
+    };
     if users(captured) != users(&functional) {
         return Err("another number of results".into());
     }
@@ -55,8 +57,11 @@ fn check(captured: &Graph) -> Result<usize, String> {
 fn every_program_of_the_corpus_becomes_functional() {
     let Some(root) = corpus() else { return };
     let (mut failures, mut programs, mut written) = (Vec::new(), 0, BTreeMap::new());
-    for (folder, at_least) in [("", 4000), ("tv", 15), ("hf", 30), ("timm", 40), ("train", 11), ("dynamic", 5), ("gpu", 5)] {
-        let mut paths: Vec<_> = std::fs::read_dir(root.join(folder)).unwrap().map(|e| e.unwrap().path()).collect();
+    for (folder, at_least) in
+        [("", 4000), ("tv", 15), ("hf", 30), ("timm", 40), ("train", 11), ("dynamic", 5), ("gpu", 5)]
+    {
+        let mut paths: Vec<_> =
+            std::fs::read_dir(root.join(folder)).unwrap().map(|e| e.unwrap().path()).collect();
         paths.retain(|p| p.extension().is_some_and(|e| e == "zip"));
         let before = programs;
         for path in paths {
@@ -73,7 +78,8 @@ fn every_program_of_the_corpus_becomes_functional() {
         assert!(programs - before >= at_least, "{folder}: only {} programs", programs - before);
     }
     eprintln!("{programs} programs; written buffers and inputs: {written:?}");
-    let (count, head) = (failures.len(), failures.iter().take(20).map(|f| format!("\n{f}")).collect::<String>());
+    let (count, head) =
+        (failures.len(), failures.iter().take(20).map(|f| format!("\n{f}")).collect::<String>());
     assert!(failures.is_empty(), "{count} of {programs} programs:{head}");
     // ResNet-18 has 20 batch normalisations, each with a mean, a variance and a counter.
     assert_eq!(written.get("resnet18_train.pt2"), Some(&60));

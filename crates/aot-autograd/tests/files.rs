@@ -29,7 +29,8 @@ fn check(path: &Path) -> Result<(), String> {
     fx_ir::well_formed(&graph).map_err(|e| format!("{}: {}", path.display(), e[0]))?;
     let actual = match functionalize(&graph) {
         Ok(functional) => {
-            fx_ir::verify(&functional, &functional_legality()).map_err(|e| format!("{}: {}", path.display(), e[0]))?;
+            fx_ir::verify(&functional, &functional_legality())
+                .map_err(|e| format!("{}: {}", path.display(), e[0]))?;
             functional.to_string()
         }
         Err(errors) => errors.iter().map(|e| format!("{e}\n")).collect(),

@@ -1,7 +1,7 @@
 //! In-place operators: their out-of-place counterparts by PyTorch's naming rule, so that none has an entry of its own.
 
 use fx_ir::{Arg, Graph, Node, NodeId, OriginId, ValueId, ValueType};
-use ir_core::DType;
+use ir_core::{DType, TensorMeta};
 use prims::Builder;
 
 use super::{Binding, FunctionalizeProblem, Pass, Step, views};
@@ -67,11 +67,17 @@ impl Pass<'_> {
         let name = functional.split('.').nth(1).unwrap_or(functional).to_string();
         if let Some(rule) = rule {
             let now = self.derive(view, rule, None, &out_meta, self.old.node_name(id))?;
-            if let Some(Arg::Value(operand)) = args.first() {
-                self.bindings[*operand] = Some(Binding::View(now));
+            // All names of the tensor change with it: `y = x.relu_(); x.squeeze_()` squeezes `y`.
+            for (_, binding) in self.bindings.iter_mut() {
+                if matches!(binding, Some(Binding::View(v)) if *v == view) {
+                    *binding = Some(Binding::View(now));
+                }
             }
             node.outputs.iter().take(1).for_each(|&v| self.bindings[v] = Some(Binding::View(now)));
             return Ok(());
+        }
+        if out_meta.sizes != meta.sizes {
+            return Err(FunctionalizeProblem::Resized);
         }
         let new = self.new_value(functional, &name, new_args, &meta, node.origin);
         self.write(view, new, node.origin)?;
@@ -105,17 +111,27 @@ impl Pass<'_> {
         functional: &str,
         name: &str,
         args: Vec<Arg>,
-        meta: &ir_core::TensorMeta,
+        meta: &TensorMeta,
         origin: OriginId,
     ) -> ValueId {
         let dtype = result_dtype(&self.out, functional, &args).unwrap_or(meta.dtype);
-        let ty = |dtype| ValueType::Tensor(ir_core::TensorMeta { dtype, ..meta.clone() });
-        let new = self.out.call(functional, args, [(name, ty(dtype))], origin)[0];
-        if dtype == meta.dtype {
-            return new;
-        }
-        let args = vec![new.into(), meta.dtype.into(), false.into(), false.into(), Arg::None];
-        self.out.call("aten.to.dtype", args, [(name, ty(meta.dtype))], origin)[0]
+        let ty = ValueType::Tensor(TensorMeta { dtype, ..meta.clone() });
+        let new = self.out.call(functional, args, [(name, ty)], origin)[0];
+        self.cast(new, meta, name, origin)
+    }
+
+    /// The value with the dtype of `meta`; itself where it has it.
+    pub(super) fn cast(
+        &mut self,
+        value: ValueId,
+        meta: &TensorMeta,
+        name: &str,
+        origin: OriginId,
+    ) -> ValueId {
+        let Some(now) = self.out.meta(value).filter(|m| m.dtype != meta.dtype) else { return value };
+        let ty = ValueType::Tensor(now.with_dtype(meta.dtype));
+        let args = vec![value.into(), meta.dtype.into(), false.into(), false.into(), Arg::None];
+        self.out.call("aten.to.dtype", args, [(name, ty)], origin)[0]
     }
 }
 

@@ -57,6 +57,11 @@ pub enum FunctionalizeProblem {
         /// Its name.
         name: String,
     },
+    /// An in-place operator gives its operand other sizes.
+    #[error(
+        "makes the tensor it writes larger, so that new elements have no value: allocate the full size first"
+    )]
+    Resized,
     /// An `out=` variant.
     #[error("`out=` variants are not supported: call the operator without `out` and copy its result")]
     OutVariant,

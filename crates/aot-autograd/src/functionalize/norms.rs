@@ -47,7 +47,10 @@ impl Pass<'_> {
         self.write(var, outs[4], node.origin)?;
         for (&old, &new) in node.outputs.iter().zip(&outs[..3]) {
             if let Some(meta) = self.old.meta(old) {
-                let view = self.storages.add(new, meta.clone(), &self.old.values[old].name, None);
+                let name = &self.old.values[old].name;
+                // The saved statistics of a 16-bit input may be 16-bit themselves (`native_batch_norm` on a CPU).
+                let new = self.cast(new, meta, name, node.origin);
+                let view = self.storages.add(new, meta.clone(), name, None);
                 self.bindings[old] = Some(Binding::View(view));
             }
         }
@@ -55,9 +58,15 @@ impl Pass<'_> {
     }
 
     /// Output, saved mean and 1/std, running mean and variance; `metas` are those of input, running mean and variance.
-    fn functional_norm(&mut self, name: &str, args: Vec<Arg>, metas: &[TensorMeta; 3], origin: OriginId) -> [ValueId; 5] {
+    fn functional_norm(
+        &mut self,
+        name: &str,
+        args: Vec<Arg>,
+        metas: &[TensorMeta; 3],
+        origin: OriginId,
+    ) -> [ValueId; 5] {
         let [input, mean, var] = metas;
-        // Statistics of 16-bit inputs are kept in float32.
+        // The functional form computes the statistics of 16-bit inputs in float32.
         let saved = TensorMeta::contiguous(input.dtype.compute(), input.sizes.get(1).cloned());
         let saved = TensorMeta { device: input.device.clone(), ..saved };
         let names = [name, "saved_mean", "saved_rstd", "running_mean", "running_var"];
@@ -68,7 +77,13 @@ impl Pass<'_> {
 
     /// Instance normalisation is batch normalisation of `[1, N*C, …]`, whose statistics are the mean over `N` of every
     /// instance's (ATen's own definition).
-    fn instance_norm(&mut self, name: &str, args: Vec<Arg>, metas: &[TensorMeta; 3], origin: OriginId) -> [ValueId; 5] {
+    fn instance_norm(
+        &mut self,
+        name: &str,
+        args: Vec<Arg>,
+        metas: &[TensorMeta; 3],
+        origin: OriginId,
+    ) -> [ValueId; 5] {
         let [input, mean, var] = metas;
         let (n, c) = match &input.sizes[..] {
             [n, c, ..] => (n.clone(), c.clone()),
@@ -94,7 +109,8 @@ impl Pass<'_> {
         let outs = self.functional_norm(name, flat_args, &[flat, mean_n, var_n], origin);
         let mut averaged = [outs[3], outs[4]];
         for (value, meta) in averaged.iter_mut().zip([mean, var]) {
-            let table = self.reshaped(name, (*value).into(), &meta.with_sizes([n.clone(), c.clone()]), origin);
+            let table =
+                self.reshaped(name, (*value).into(), &meta.with_sizes([n.clone(), c.clone()]), origin);
             let dims: &[i64] = &[0];
             let args = vec![table.into(), dims.into(), false.into(), Arg::None];
             *value = self.one("aten.mean.dim", args, "running", meta.clone(), origin);
@@ -108,7 +124,14 @@ impl Pass<'_> {
         self.one("aten.reshape.default", vec![value, sizes], name, meta.clone(), origin)
     }
 
-    fn one(&mut self, target: &str, args: Vec<Arg>, name: &str, meta: TensorMeta, origin: OriginId) -> ValueId {
+    fn one(
+        &mut self,
+        target: &str,
+        args: Vec<Arg>,
+        name: &str,
+        meta: TensorMeta,
+        origin: OriginId,
+    ) -> ValueId {
         self.out.call(target, args, [(name, ValueType::Tensor(meta))], origin)[0]
     }
 }

@@ -80,6 +80,7 @@ pub(super) fn rule(
         "diagonal" => Inverse::Scatter("aten.diagonal_scatter.default".into(), args[1..].to_vec()),
         "narrow" => return narrow(args, input, out),
         "as_strided" => return as_strided(args, input),
+        "resize" | "resize_as" | "resize_as_sparse" => return resize(input, out),
         "unbind" => return unbind(args, n),
         "split" | "split_with_sizes" | "chunk" | "tensor_split" | "hsplit" | "vsplit" | "dsplit" => {
             return split(name, args, input, outs, n);
@@ -233,6 +234,18 @@ fn split(name: &str, args: &[Arg], input: &TensorMeta, outs: &[&TensorMeta], n: 
 fn as_strided(args: &[Arg], input: &TensorMeta) -> Option<Rule> {
     let offset = sym(args, 3).unwrap_or_else(|| input.offset.clone());
     let args = vec![args.get(1)?.clone(), args.get(2)?.clone(), offset.into()];
+    let inverse = Inverse::Scatter("aten.as_strided_scatter.default".into(), args.clone());
+    Some(Rule { target: "aten.as_strided.default".into(), args, inverse, of_storage: true })
+}
+
+/// `resize_` sees the first elements of the storage in another shape. (A storage that would have to grow is refused by
+/// the caller: its new elements have no value.)
+fn resize(input: &TensorMeta, out: &TensorMeta) -> Option<Rule> {
+    let (have, want) = (input.numel().as_const()?, out.numel().as_const()?);
+    if want > have {
+        return None;
+    }
+    let args = vec![Arg::ints(&out.sizes), Arg::ints(&out.strides), out.offset.clone().into()];
     let inverse = Inverse::Scatter("aten.as_strided_scatter.default".into(), args.clone());
     Some(Rule { target: "aten.as_strided.default".into(), args, inverse, of_storage: true })
 }
