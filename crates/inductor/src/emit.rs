@@ -142,6 +142,10 @@ fn name(defs: &Defs, group: &Group, step: &mut Step, taken: &mut FxHashMap<Strin
     for member in &group.members {
         collect_origins(defs, member.def, &mut origins);
     }
+    if origins.is_empty() {
+        // Views alone: the copy is named after what it makes.
+        origins.extend(group.members.iter().map(|m| defs.get(m.def).origin.clone()));
+    }
     let kind = match step {
         Step::Loop(_) if origins.len() > 1 => "fused",
         _ => "",

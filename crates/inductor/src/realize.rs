@@ -72,6 +72,18 @@ fn consumers(defs: &mut Defs) -> Arena<BufId, Vec<BufId>> {
         let users = consumers[id].len() as u32 + u32::from(defs.get(id).output);
         defs.get_mut(id).users = users;
     }
+    // A view computes nothing: those who read it are who counts.
+    for &id in defs.order.iter().rev() {
+        let direct = std::mem::take(&mut consumers[id]);
+        let mut through: Vec<BufId> = Vec::with_capacity(direct.len());
+        for c in direct {
+            let def = defs.get(c);
+            if def.is_view() && !def.output { through.extend(&consumers[c]) } else { through.push(c) }
+        }
+        through.sort();
+        through.dedup();
+        consumers[id] = through;
+    }
     consumers
 }
 
@@ -120,6 +132,10 @@ fn wants_memory(defs: &Defs, id: BufId, consumers: &[BufId], costs: &Arena<BufId
         return true;
     }
     let numel = defs.numel_hint(&def.sizes);
+    // The template's result is stored anyway unless all that reads it is elementwise: then store what is final.
+    if cost.from_template && consumers.iter().any(|c| defs.numel_hint(&defs.get(*c).domain()) != numel) {
+        return true;
+    }
     let read_often = consumers.iter().any(|c| defs.numel_hint(&defs.get(*c).domain()) > numel);
     if cost.heavy && read_often {
         return true;

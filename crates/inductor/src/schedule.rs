@@ -75,7 +75,10 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
         if !needed.contains(&id) || matches!(defs.get(id).kind, DefKind::Input | DefKind::Constant) {
             continue;
         }
-        let latest = s.loads[&id].iter().filter_map(|(read, _)| s.group_of.get(read).copied()).max();
+        // What is computed once, before every call, is no hindrance.
+        let relevant = |read: &BufId| defs.get(*read).constant == defs.get(id).constant;
+        let reads = s.loads[&id].iter().filter(|(read, _)| relevant(read));
+        let latest = reads.filter_map(|(read, _)| s.group_of.get(read).copied()).max();
         let fused = latest.is_some_and(|g| {
             let joined = join(defs, &s.groups[g], id, &s.loads[&id]);
             joined.map(|group| s.groups[g] = group).is_some()
