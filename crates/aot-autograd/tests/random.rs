@@ -192,3 +192,57 @@ fn functional_programs_compute_the_same() {
     }
     assert!(written_programs > 1000, "only {written_programs} programs write to an input");
 }
+
+/// Both branches of `cond` on memory that is really shared: what the taken one writes to its operands shows outside.
+#[test]
+fn branches_that_write_give_the_same() {
+    let text = "fx 1.0
+        graph \"cond\" {
+          subgraph g0 \"yes\" {
+            %a: f64[4] = input \"a\"
+            %b: f64[2, 4] = input \"b\"
+            %row: f64[4]+4 = aten.select.int(%b, 0, 1)
+            %add_: f64[4]+4 = aten.add_.Tensor(%row, %a, 1)
+            %mul: f64[4] = aten.mul.Tensor(%add_, %a)
+            return %mul
+          }
+          subgraph g1 \"no\" {
+            %a: f64[4] = input \"a\"
+            %b: f64[2, 4] = input \"b\"
+            %fill_: f64[4] = aten.fill_.Scalar(%a, 3.0)
+            %add: f64[4] = aten.add.Tensor(%fill_, %a, 1)
+            return %add
+          }
+          %p: f64[1] = input \"in0\"
+          %x: f64[3, 4] = input \"in1\"
+          %y: f64[2, 4] = buffer \"in2\"
+          %row: f64[4]+8 = aten.select.int(%x, 0, 2)
+          %flat: f64[12] = aten.reshape.default(%x, [12])
+          %cond: f64[4] = higher_order.cond(%p, &g0, &g1, [%row, %y])
+          %relu: f64[12] = aten.relu.default(%flat)
+          return %cond
+          return %relu
+          return %row
+          return %y
+        }";
+    let captured: Graph = text.parse().expect("a graph");
+    let functional = functionalize(&captured).expect("functional");
+    fx_ir::verify(&functional, &functional_legality()).expect("legal");
+    for taken in [0.0, 1.0] {
+        let inputs = || {
+            let data = |n: usize| (0..n).map(|i| i as f64 - 5.0).collect::<Vec<_>>();
+            [T::new(&[1], vec![taken]), T::new(&[3, 4], data(12)), T::new(&[2, 4], data(8))]
+        };
+        let (before, after) = (inputs(), inputs());
+        let (expected, _) = oracle::run(&captured, &before, false);
+        let (actual, written) = oracle::run(&functional, &after, true);
+        for (a, b) in expected.iter().zip(&actual) {
+            assert_eq!(a.data(), b.data(), "{functional}");
+        }
+        assert_eq!(written.len(), 2, "both operands are written by one branch");
+        for (name, data) in written {
+            let n: usize = name[2..].parse().expect("a number");
+            assert_eq!(before[n].data(), data, "{name}:\n{functional}");
+        }
+    }
+}
