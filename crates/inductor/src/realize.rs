@@ -87,13 +87,34 @@ fn consumers(defs: &mut Defs) -> Arena<BufId, Vec<BufId>> {
     consumers
 }
 
-/// Gives memory to operands that are no strided views.
+/// Gives memory to operands that are no strided views: best to what the views are of, which then fuses with what makes
+/// it; else to the operand itself.
 fn realize_operands(defs: &mut Defs, operands: &[BufId]) {
     for &v in operands {
+        let source = behind_views(defs, v);
+        if affine::operand(defs, v).is_none() && source != v {
+            give_memory(defs, source);
+        }
         if affine::operand(defs, v).is_none() {
-            let strides = ir_core::contiguous_strides(&defs.get(v).sizes);
-            let def = defs.get_mut(v);
-            (def.realized, def.strides) = (true, strides);
+            give_memory(defs, v);
+        }
+    }
+}
+
+fn give_memory(defs: &mut Defs, id: BufId) {
+    let strides = layout(defs, id);
+    let def = defs.get_mut(id);
+    (def.realized, def.strides) = (true, strides);
+}
+
+/// The first definition without memory behind `v` that is not a view itself; `v` where there is none.
+fn behind_views(defs: &Defs, v: BufId) -> BufId {
+    let mut at = v;
+    loop {
+        let def = defs.get(at);
+        match def.reads().first() {
+            Some(&read) if def.is_view() && !def.realized => at = read,
+            _ => return if def.realized { v } else { at },
         }
     }
 }
