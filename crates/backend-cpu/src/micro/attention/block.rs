@@ -9,7 +9,6 @@ use crate::micro::driver::{Small, odd_lines, small};
 use crate::micro::kernel::panel_width;
 use crate::micro::scratch;
 use crate::micro::skinny::{self, Along, Thin};
-use crate::micro::transpose::{self, Source};
 
 /// Where a row of the block is.
 struct Place {
@@ -123,10 +122,7 @@ impl Work<'_> {
             // SAFETY: the caller's promise.
             unsafe {
                 let to = self.q.add(row * self.ldq);
-                transpose::copy(Source { ptr, row: 0, col: s[3] }, 1, call.head_dim, to, call.head_dim);
-                for d in 0..call.head_dim {
-                    *to.add(d) *= call.scale;
-                }
+                softmax::scaled(call.isa, ptr, s[3], to, call.head_dim, call.scale);
             }
         }
     }
@@ -271,11 +267,14 @@ impl Work<'_> {
             // SAFETY: the caller's promise.
             unsafe {
                 let sum = *self.sum.add(row);
-                let (factor, empty) = (1.0 / sum, sum == 0.0);
                 let from = self.o.add(row * self.ldo);
+                if sum != 0.0 && s[3] == 1 {
+                    softmax::scaled(call.isa, from, 1, to, call.v_dim, 1.0 / sum);
+                    continue;
+                }
                 for d in 0..call.v_dim {
-                    let v = match (empty, call.empty_row) {
-                        (false, _) => *from.add(d) * factor,
+                    let v = match (sum == 0.0, call.empty_row) {
+                        (false, _) => *from.add(d) / sum,
                         (true, EmptyRow::Zero) => 0.0,
                         (true, EmptyRow::Nan) => f32::NAN,
                     };

@@ -16,6 +16,7 @@ pub(super) enum Seen {
 
 /// A row of scores and what belongs to it.
 pub(super) struct Row {
+    /// With room for a whole number of vectors.
     pub(super) scores: *mut f32,
     /// Scores that count; those from here to `padded` become weight 0.
     pub(super) len: usize,
@@ -49,6 +50,51 @@ pub(super) unsafe fn update(isa: Isa, row: &Row) {
     }
 }
 
+/// `to[i] = from[i * stride] * factor`; only a stride of 1 is fast.
+///
+/// # Safety
+/// `len` values on both sides.
+pub(super) unsafe fn scaled(
+    isa: Isa,
+    from: *const f32,
+    stride: isize,
+    to: *mut f32,
+    len: usize,
+    factor: f32,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if stride != 1 {
+            for i in 0..len {
+                *to.add(i) = *from.wrapping_offset(i as isize * stride) * factor;
+            }
+            return;
+        }
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => scaled_avx512(from, to, len, factor),
+            _ => {
+                for i in 0..len {
+                    *to.add(i) = *from.add(i) * factor;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn scaled_avx512(from: *const f32, to: *mut f32, len: usize, factor: f32) {
+    // SAFETY: the caller's promise; the mask ends at `len`.
+    unsafe {
+        for j in (0..len).step_by(Avx512::LANES) {
+            let m = Avx512::mask((len - j).min(Avx512::LANES));
+            let v = Avx512::load_masked(from.add(j), m);
+            Avx512::store_masked(to.add(j), m, Avx512::mul(v, Avx512::splat(factor)));
+        }
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn go_avx2(row: &Row) {
@@ -68,8 +114,13 @@ unsafe fn go<S: Simd>(row: &Row) {
     // SAFETY: the caller's promise.
     unsafe {
         apply_mask::<S>(row);
+        // The last vector is made whole with -inf, whose weight is 0.
+        let end = row.len.next_multiple_of(S::LANES);
+        for j in row.len..end {
+            *row.scores.add(j) = f32::NEG_INFINITY;
+        }
         let before = *row.max;
-        let max = largest::<S>(row).max(before);
+        let max = largest::<S>(row, end).max(before);
         // A row that has seen nothing yet keeps -inf; subtracting 0 then gives weights 0 and not NaN.
         let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
         if max != before && *row.sum != 0.0 {
@@ -78,7 +129,7 @@ unsafe fn go<S: Simd>(row: &Row) {
             scale::<S>(row.o, row.dim, factor);
         }
         *row.max = max;
-        *row.sum += weights::<S>(row, shift);
+        *row.sum += weights::<S>(row, end, shift);
     }
 }
 
@@ -111,22 +162,22 @@ unsafe fn apply_mask<S: Simd>(row: &Row) {
     }
 }
 
-/// The largest score; -inf if there is none.
+/// The largest score; -inf if there is none. The row ends in -inf up to a whole vector.
 #[inline(always)]
-unsafe fn largest<S: Simd>(row: &Row) -> f32 {
+unsafe fn largest<S: Simd>(row: &Row, end: usize) -> f32 {
     // SAFETY: the caller's promise.
     unsafe {
-        let full = row.len / S::LANES * S::LANES;
         let mut acc = [S::splat(f32::NEG_INFINITY); 2];
-        for j in (0..full).step_by(S::LANES) {
-            let i = j / S::LANES % 2;
-            acc[i] = S::max(S::load(row.scores.add(j)), acc[i]);
+        let mut j = 0;
+        while j + 2 * S::LANES <= end {
+            acc[0] = S::max(S::load(row.scores.add(j)), acc[0]);
+            acc[1] = S::max(S::load(row.scores.add(j + S::LANES)), acc[1]);
+            j += 2 * S::LANES;
         }
-        let mut max = S::largest(S::max(acc[0], acc[1]));
-        for j in full..row.len {
-            max = max.max(*row.scores.add(j));
+        if j < end {
+            acc[0] = S::max(S::load(row.scores.add(j)), acc[0]);
         }
-        max
+        S::largest(S::max(acc[0], acc[1]))
     }
 }
 
@@ -143,28 +194,20 @@ unsafe fn scale<S: Simd>(p: *mut f32, len: usize, factor: f32) {
 
 /// Replaces scores by `exp(score - shift)`, zeros from `len` to `padded`; returns their sum.
 #[inline(always)]
-unsafe fn weights<S: Simd>(row: &Row, shift: f32) -> f32 {
+unsafe fn weights<S: Simd>(row: &Row, end: usize, shift: f32) -> f32 {
     // SAFETY: the caller's promise.
     unsafe {
         let shift = S::splat(shift);
-        let full = row.len / S::LANES * S::LANES;
         let mut acc = S::splat(0.0);
-        for j in (0..full).step_by(S::LANES) {
+        for j in (0..end).step_by(S::LANES) {
             let p = row.scores.add(j);
             let e = exp_nonpositive::<S>(S::sub(S::load(p), shift));
             S::store(p, e);
             acc = S::add(acc, e);
         }
-        let mut sum = S::sum(acc);
-        if full < row.len {
-            let m = S::mask(row.len - full);
-            let p = row.scores.add(full);
-            S::store_masked(p, m, exp_nonpositive::<S>(S::sub(S::load_masked(p, m), shift)));
-            for j in full..row.len {
-                sum += *row.scores.add(j);
-            }
+        if end < row.padded {
+            row.scores.add(end).write_bytes(0, row.padded - end);
         }
-        row.scores.add(row.len).write_bytes(0, row.padded - row.len);
-        sum
+        S::sum(acc)
     }
 }
