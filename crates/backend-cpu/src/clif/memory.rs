@@ -40,7 +40,7 @@ impl<'f> Emit<'f, '_> {
         let indirect = |e: &SymExpr| e.any_leaf(|a| matches!(a, Atom::Value(_)));
         match split {
             Some((v, (step, rest))) if step != SymExpr::ZERO && !indirect(&step) && !indirect(&rest) => {
-                let rest = self.expr(&rest, 0);
+                let rest = self.expr(&rest, lane);
                 let rest = self.times(rest, size);
                 let row = self.b.ins().iadd(base, rest);
                 let mut x = self.loops[v as usize];
@@ -54,7 +54,7 @@ impl<'f> Emit<'f, '_> {
                 if on_axis && lane > 0 {
                     x = self.b.ins().iadd_imm_s(x, i64::from(lane));
                 }
-                let step = self.expr(&step, 0);
+                let step = self.expr(&step, lane);
                 let step = self.times(step, size);
                 let moved = self.b.ins().imul(x, step);
                 self.b.ins().iadd(row, moved)
