@@ -4,7 +4,7 @@
 use ir_core::{DType, SymExpr};
 use smallvec::smallvec;
 
-use super::common::one;
+use super::common::{float_of, one};
 use crate::{Builder, Call, OpDef, OpError, Outs};
 
 /// The tensor itself.
@@ -74,7 +74,7 @@ pub(super) const OPS: &[OpDef] = &[
         "aten::native_dropout_backward(Tensor grad_output, Tensor mask, float scale) -> Tensor",
         |b, c| {
             let grad = c.value("grad_output")?;
-            let dtype = b.dtype(grad)?;
+            let dtype = float_of(b.dtype(grad)?);
             let mask = b.cast(c.value("mask")?, dtype.compute())?;
             let scaled = b.mul(mask, c.float("scale")?)?;
             let wide = b.cast(grad, dtype.compute())?;

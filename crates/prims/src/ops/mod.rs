@@ -33,23 +33,31 @@ mod conv;
 mod convert;
 mod creation;
 mod cumulative;
+mod diagonal;
+mod fold;
 mod index;
 mod join;
+mod loss;
+mod loss_class;
 mod matmul;
 mod norm;
+mod pad;
 mod pool;
 mod prims_index;
 mod prims_move;
 mod prims_reduce;
 mod prims_scalar;
 mod prims_shape;
+mod prims_sort;
 mod prims_template;
 mod prims_value;
 mod reduction;
+mod scatter;
 mod select;
 mod shape;
 mod slice;
 mod softmax;
+mod sort;
 mod statistics;
 mod unary;
 mod view;
@@ -66,6 +74,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     prims_value::OPS,
     prims_move::OPS,
     prims_index::OPS,
+    prims_sort::OPS,
     // Composites.
     activation::OPS,
     attention::OPS,
@@ -79,15 +88,22 @@ pub const FAMILIES: &[&[OpDef]] = &[
     convert::OPS,
     creation::OPS,
     cumulative::OPS,
+    diagonal::OPS,
+    fold::OPS,
     index::OPS,
     join::OPS,
+    loss::OPS,
+    loss_class::OPS,
     matmul::OPS,
     norm::OPS,
+    pad::OPS,
     pool::OPS,
     reduction::OPS,
+    scatter::OPS,
     select::OPS,
     slice::OPS,
     softmax::OPS,
+    sort::OPS,
     statistics::OPS,
     unary::OPS,
     view::OPS,

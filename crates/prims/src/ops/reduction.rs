@@ -351,14 +351,18 @@ fn trace(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
 
 /// Sums over what broadcasting added to reach the sizes of `x`.
 pub(super) fn sum_to(b: &mut Builder<'_>, x: ValueId, sizes: &[SymExpr]) -> Result<ValueId, OpError> {
+    if sizes.is_empty() {
+        return b.call1("aten.sum.default", vec![x.into()]);
+    }
     let own = b.sizes(x)?;
     let lead = own.len().saturating_sub(sizes.len());
     let dims: Vec<usize> = (0..own.len())
         .filter(|&d| d < lead || (sizes[d - lead] == SymExpr::ONE && own[d] != SymExpr::ONE))
         .collect();
-    let wide = widen(b, x)?;
-    let sum = b.reduce(ReduceOp::Sum, wide, &dims, true)?;
-    let dtype = b.dtype(x)?;
-    let sum = b.cast(sum, dtype)?;
+    if dims.is_empty() {
+        return b.reshape(x, sizes);
+    }
+    let list: Vec<i64> = dims.iter().map(|&d| d as i64).collect();
+    let sum = b.call1("aten.sum.dim_IntList", vec![x.into(), list.as_slice().into(), true.into()])?;
     b.reshape(sum, sizes)
 }
