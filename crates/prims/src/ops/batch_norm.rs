@@ -4,7 +4,7 @@
 //! channels, which fold into constants. In training the statistics are those of the batch.
 
 use fx_ir::ValueId;
-use ir_core::{Shape, SymExpr, numel};
+use ir_core::{DType, Shape, SymExpr, numel};
 use smallvec::smallvec;
 
 use super::common::widen;
@@ -49,7 +49,7 @@ pub(super) const OPS: &[OpDef] = &[
             let r = batch_norm(b, c, true)?;
             let (mean, rstd) = r.saved(b)?;
             let (new_mean, new_var) = running(b, c, &r)?;
-            let reserve = b.full(&[SymExpr::ZERO], 0i64, ir_core::DType::U8)?;
+            let reserve = b.full(&[SymExpr::ZERO], 0i64, DType::U8)?;
             Ok(smallvec![r.y, mean, rstd, reserve, new_mean, new_var])
         }
     ),
@@ -57,7 +57,7 @@ pub(super) const OPS: &[OpDef] = &[
         "aten::_batch_norm_no_update(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor)",
         |b, c| {
             let mut outs = three(b, c, false)?;
-            outs.push(b.full(&[SymExpr::ZERO], 0i64, ir_core::DType::U8)?);
+            outs.push(b.full(&[SymExpr::ZERO], 0i64, DType::U8)?);
             Ok(outs)
         }
     ),
@@ -94,6 +94,10 @@ impl Normalised {
 fn batch_norm(b: &mut Builder<'_>, c: &Call<'_>, training: bool) -> Result<Normalised, OpError> {
     let input = c.value("input")?;
     let sizes = b.sizes(input)?;
+    if sizes[..] == [SymExpr::ZERO] {
+        // PyTorch lets a vector without elements pass.
+        return Ok(Normalised { y: input, batch: None, channels: SymExpr::ZERO });
+    }
     let channels = sizes.get(1).cloned().ok_or_else(|| c.invalid("takes [N, C, …]"))?;
     let (dtype, x) = (b.dtype(input)?, widen(b, input)?);
     let (weight, bias) = (c.opt_value("weight")?, c.opt_value("bias")?);
@@ -101,7 +105,10 @@ fn batch_norm(b: &mut Builder<'_>, c: &Call<'_>, training: bool) -> Result<Norma
     if training {
         let dims: Vec<usize> = (0..sizes.len()).filter(|d| *d != 1).collect();
         let m = moments(b, x, &dims, eps)?;
-        let y = b.mul(m.centred, m.rstd)?;
+        let stats = stats_dtype(b, weight, dtype)?;
+        let (mean, rstd) = (rounded(b, m.mean, stats)?, rounded(b, m.rstd, stats)?);
+        let centred = if mean == m.mean { m.centred } else { b.sub(x, mean)? };
+        let y = b.mul(centred, rstd)?;
         let weight = per_channel(b, weight, 1, sizes.len())?;
         let bias = per_channel(b, bias, 1, sizes.len())?;
         let y = affine(b, y, weight, bias)?;
@@ -132,10 +139,24 @@ fn batch_norm(b: &mut Builder<'_>, c: &Call<'_>, training: bool) -> Result<Norma
     Ok(Normalised { y: b.cast(y, dtype)?, batch: None, channels })
 }
 
+/// PyTorch keeps the statistics of a batch in the dtype of the parameters, for 16-bit floats too.
+fn stats_dtype(b: &Builder<'_>, weight: Option<ValueId>, dtype: DType) -> Result<DType, OpError> {
+    weight.map_or(Ok(dtype), |w| b.dtype(w))
+}
+
+/// `v` as it comes back from having been kept in `dtype`.
+fn rounded(b: &mut Builder<'_>, v: ValueId, dtype: DType) -> Result<ValueId, OpError> {
+    let wide = b.dtype(v)?;
+    let kept = b.cast(v, dtype)?;
+    b.cast(kept, wide)
+}
+
 fn three(b: &mut Builder<'_>, c: &Call<'_>, training: bool) -> Made {
     let r = batch_norm(b, c, training)?;
     let (mean, rstd) = r.saved(b)?;
-    Ok(Outs::from_iter([r.y, mean, rstd]))
+    let dtype = b.dtype(c.value("input")?)?;
+    let dtype = stats_dtype(b, c.opt_value("weight")?, dtype)?;
+    Ok(Outs::from_iter([r.y, b.cast(mean, dtype)?, b.cast(rstd, dtype)?]))
 }
 
 /// The new running statistics: `(1 - momentum) * old + momentum * batch`, the variance without bias.
@@ -172,7 +193,10 @@ fn instance_norm(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let (dtype, x) = (b.dtype(input)?, widen(b, input)?);
     let dims: Vec<usize> = (2..sizes.len()).collect();
     let m = moments(b, x, &dims, c.float("eps")?)?;
-    let y = b.mul(m.centred, m.rstd)?;
+    let stats = stats_dtype(b, c.opt_value("weight")?, dtype)?;
+    let (mean, rstd) = (rounded(b, m.mean, stats)?, rounded(b, m.rstd, stats)?);
+    let centred = if mean == m.mean { m.centred } else { b.sub(x, mean)? };
+    let y = b.mul(centred, rstd)?;
     let weight = per_channel(b, c.opt_value("weight")?, 1, sizes.len())?;
     let bias = per_channel(b, c.opt_value("bias")?, 1, sizes.len())?;
     let y = affine(b, y, weight, bias)?;

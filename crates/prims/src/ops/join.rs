@@ -301,6 +301,7 @@ fn diff(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
 
 fn meshgrid(b: &mut Builder<'_>, c: &Call<'_>, swapped: bool) -> Made {
     let mut tensors = c.values("tensors")?;
+    // `xy` counts columns before rows: the first two tensors are exchanged, and so are their grids.
     let swap = swapped && tensors.len() > 1;
     if swap {
         tensors.swap(0, 1);
@@ -312,8 +313,7 @@ fn meshgrid(b: &mut Builder<'_>, c: &Call<'_>, swapped: bool) -> Made {
     let mut outs = crate::Outs::new();
     for (d, &v) in tensors.iter().enumerate() {
         let v = shape::along(b, v, d, tensors.len())?;
-        let v = b.expand(v, &sizes)?;
-        outs.push(if swap { shape::swap(b, v, 0, 1)? } else { v });
+        outs.push(b.expand(v, &sizes)?);
     }
     if swap {
         outs.swap(0, 1);

@@ -47,14 +47,9 @@ pub(super) const OPS: &[OpDef] = &[
         "aten::addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
         |b, c| added(b, c, "mat", "vec")
     ),
-    // The sum over the batch is a product with batch and inner dimension merged.
     composite!(
         "aten::addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
-        |b, c| {
-            let (x, y) = (c.value("batch1")?, c.value("batch2")?);
-            let x = contract(b, x, y, &[0, 2], &[0, 1])?;
-            scaled_sum(b, c, x)
-        }
+        addbmm
     ),
     composite!(
         "aten::addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
@@ -194,6 +189,34 @@ fn scaled_sum(b: &mut Builder<'_>, c: &Call<'_>, x: ValueId) -> Made {
 fn added(b: &mut Builder<'_>, c: &Call<'_>, x: &str, y: &str) -> Made {
     let xy = product(b, c, c.value(x)?, c.value(y)?)?;
     scaled_sum(b, c, xy)
+}
+
+/// The sum over the batch is a product with batch and inner dimension merged. PyTorch adds one product after another
+/// and rounds each sum to the dtype, which for 16-bit floats is another number.
+fn addbmm(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
+    let (x, y) = (c.value("batch1")?, c.value("batch2")?);
+    let dtype = b.dtype(x)?;
+    let batch = b.sizes(x)?.first().and_then(SymExpr::as_const).filter(|n| (1..=64).contains(n));
+    let Some(batch) = batch.filter(|_| dtype != dtype.compute()) else {
+        let xy = contract(b, x, y, &[0, 2], &[0, 1])?;
+        return scaled_sum(b, c, xy);
+    };
+    let (alpha, beta) = (c.float("alpha")?, c.float("beta")?);
+    let (x, y) = (super::common::widen(b, x)?, super::common::widen(b, y)?);
+    let mut sum = c.value("self")?;
+    for n in 0..batch {
+        let (x, y) = (shape::select(b, x, 0, n.into())?, shape::select(b, y, 0, n.into())?);
+        let xy = matmul(b, x, y)?;
+        let mut next = b.mul(xy, alpha)?;
+        let factor = if n == 0 { beta } else { 1.0 };
+        if factor != 0.0 {
+            let wide = super::common::widen(b, sum)?;
+            let scaled = b.mul(wide, factor)?;
+            next = b.add(next, scaled)?;
+        }
+        sum = b.cast(next, dtype)?;
+    }
+    out(sum)
 }
 
 /// `x` summed over contracted dimensions where `y` has size 1 and `x` more.

@@ -199,11 +199,6 @@ pub(super) fn index(
     b.call1("prims.index", vec![a.into(), Arg::values(indices.iter().copied()), (start as i64).into()])
 }
 
-/// Constants as a list of expressions.
-pub(super) fn exprs(values: &[i64]) -> Shape {
-    values.iter().map(|&v| SymExpr::from_i64(v)).collect()
-}
-
 /// Calls `visit` for every index of a shape, in row-major order.
 pub(super) fn for_each_index(sizes: &[usize], mut visit: impl FnMut(&[usize])) {
     if sizes.contains(&0) {
