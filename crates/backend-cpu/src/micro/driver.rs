@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::epilogue::{COut, Epilogue, EpilogueBlock};
+use super::epilogue::{COut, Epilogue, EpilogueBlock, Residual};
 use super::kernel::{Finish, MAX_MR, Tile, panel_width, tile_fn, tile_rows};
 use super::transpose::{self, Source};
 use super::{Isa, MicroError, scratch, team};
@@ -236,7 +236,19 @@ unsafe fn block(p: &Product<'_>, rows: Range<usize>, panels: Range<usize>) {
         match p.c {
             COut::Memory { ptr, row_stride } => {
                 let at = ptr.wrapping_add(rows.start * row_stride + cols.start);
-                block_into(p, rows, cols, at, row_stride);
+                let Some(own) = p.in_place(&rows, &cols, at, row_stride) else {
+                    return block_into(p, rows, cols, at, row_stride);
+                };
+                // Sums of the first passes would overwrite the residual before the last pass reads it.
+                let ld = cols.len().next_multiple_of(16);
+                scratch::with(rows.len() * ld, |copy| {
+                    let src = Source { ptr: own, row: row_stride as isize, col: 1 };
+                    transpose::copy(src, rows.len(), cols.len(), copy, ld);
+                    let ptr = copy.wrapping_sub(rows.start * ld + p.col0 + cols.start);
+                    let residual = Some(Residual { ptr, row_stride: ld, batch_stride: 0 });
+                    let p = Product { epilogue: Epilogue { residual, ..p.epilogue }, ..*p };
+                    block_into(&p, rows, cols, at, row_stride);
+                });
             }
             COut::Scratch => {
                 let ld = cols.len().next_multiple_of(16);
@@ -290,6 +302,21 @@ struct Pass {
 }
 
 impl Product<'_> {
+    /// The residual of a block if it is the block itself and k takes several passes.
+    fn in_place(
+        &self,
+        rows: &Range<usize>,
+        cols: &Range<usize>,
+        c: *mut f32,
+        ldc: usize,
+    ) -> Option<*const f32> {
+        let r = self.epilogue.residual?;
+        let at = self.batch * r.batch_stride + rows.start * r.row_stride + self.col0 + cols.start;
+        let own = r.ptr.wrapping_add(at);
+        let same = std::ptr::eq(own, c) && (r.row_stride == ldc || rows.len() == 1);
+        (same && self.depth() > KC).then_some(own)
+    }
+
     /// Calls `f(pass, taps, k0, kc)` for each part of k in order: several whole taps, or a piece of one.
     fn passes(&self, mut f: impl FnMut(Pass, Range<usize>, usize, usize)) {
         let taps = self.taps.len();

@@ -33,7 +33,7 @@ impl Activation {
 /// `ptr + b * batch_stride + m * row_stride + n`. Columns are contiguous.
 #[derive(Debug, Clone, Copy)]
 pub struct Residual {
-    /// Element (0, 0) of batch entry 0. May be C itself (in place).
+    /// Element (0, 0) of batch entry 0. May be C itself, element for element (in place), but not overlap it otherwise.
     pub ptr: *const f32,
     /// Elements between rows.
     pub row_stride: usize,

@@ -137,7 +137,15 @@ unsafe fn one(call: &MatmulStrided<'_>, entry: usize, cols: Range<usize>, a: *co
     });
     // SAFETY: the caller's promise.
     unsafe {
-        multiply(call.isa, &thin, finish.as_ref());
+        match finish {
+            // The sums would overwrite a residual that is C itself.
+            Some(f) if std::ptr::eq(f.residual, thin.c) => scratch::with(call.m * thin.cols, |copy| {
+                let src = Source { ptr: f.residual, row: f.residual_stride as isize, col: 1 };
+                transpose::copy(src, call.m, thin.cols, copy, thin.cols);
+                multiply(call.isa, &thin, Some(&Finish { residual: copy, residual_stride: thin.cols, ..f }));
+            }),
+            f => multiply(call.isa, &thin, f.as_ref()),
+        }
         if let Some(hook) = &e.hook {
             hook.call(&EpilogueBlock {
                 batch: entry,

@@ -132,6 +132,57 @@ fn products_match_in_a_team_of_many() {
 }
 
 #[test]
+fn residual_may_be_c_itself() {
+    for isa in isas() {
+        // One pass over k and several; tiles and few rows.
+        for (m, n, k) in [(20, 40, 30), (20, 40, 1100), (50, 70, 2048), (3, 40, 1100), (1, 33, 64)] {
+            let (a, b) = (Mat::new(0, 1, m, k), Mat::new(1, 2, k, n));
+            let before = random(7, m * n);
+            let check = |c: &[f32], what: &str| {
+                for i in 0..m {
+                    for j in 0..n {
+                        let mut sum = reference(&a, &b, k, i, j);
+                        sum.add(before[i * n + j], 1.0);
+                        assert_close(c[i * n + j], &sum, &format!("{what} {isa:?} {m} {n} {k} ({i}, {j})"));
+                    }
+                }
+            };
+            let with = |ptr: *const f32| Epilogue {
+                residual: Some(Residual { ptr, row_stride: n, batch_stride: 0 }),
+                ..Epilogue::default()
+            };
+            let mut c = before.clone();
+            // SAFETY: the operands are as large as described.
+            unsafe {
+                let b = PackedB::pack(isa, b.data.as_ptr(), k, n, b.rows, b.cols).unwrap();
+                let ptr = c.as_mut_ptr();
+                let out = COut::Memory { ptr, row_stride: n };
+                matmul_packed(&MatmulPacked { m, a: a.view(), b: &b, c: out, epilogue: with(ptr) }).unwrap();
+            }
+            check(&c, "packed");
+            let mut c = before.clone();
+            let ptr = c.as_mut_ptr();
+            let call = MatmulStrided {
+                isa,
+                m,
+                n,
+                k,
+                a: a.view(),
+                b: b.view(),
+                c: ptr,
+                c_row_stride: n as isize,
+                c_col_stride: 1,
+                batch: &[],
+                epilogue: with(ptr),
+            };
+            // SAFETY: as above.
+            unsafe { matmul_strided(&call).unwrap() };
+            check(&c, "strided");
+        }
+    }
+}
+
+#[test]
 fn raw_hook_gets_its_context() {
     unsafe extern "C" fn add(block: *const EpilogueBlock, ctx: *const std::ffi::c_void) {
         // SAFETY: called with a live block of one element and the f32 below.
