@@ -3,7 +3,7 @@
 //!
 //! A rayon thread that finds nothing to do sleeps after some microseconds and is woken through a futex; a network is hundreds of
 //! loops of some tens of microseconds. So [`with`] enlists the pool's other threads once; they watch a
-//! counter for the next loop and yield the processor only after [`SPIN`] without one, as OpenMP runtimes do.
+//! counter for the next loop and yield the processor only after some thousand looks without one, as OpenMP runtimes do.
 
 use std::cell::Cell;
 use std::ptr;
