@@ -132,4 +132,5 @@ impl ScalarOp {
     }
 }
 
+mod complex;
 mod eval;

@@ -23,9 +23,6 @@ pub(super) fn run(op: ScalarOp, call: &RefCall<'_>) -> Result<RefOut, OpError> {
         return Err(call.invalid(format!("takes {} operands", op.arity())));
     }
     let compute = operand_dtype(op, call, dtype).compute();
-    if compute.is_complex() {
-        return Err(OpError::DType { op: call.op.target.clone(), dtype: compute });
-    }
     let mut out = Tensor::empty(dtype, sizes).map_err(|e| call.tensor_error(e))?;
     with_element!(dtype, T => if let Some(all) = out.as_mut_slice::<T>() {
         all.par_chunks_mut(CHUNK).enumerate().for_each(|(n, chunk)| {

@@ -8,6 +8,9 @@ pub(super) fn eval(op: ScalarOp, dtype: DType, args: &[Scalar]) -> Scalar {
     if op == ScalarOp::Select {
         return if args[0].as_bool() { args[1] } else { args[2] };
     }
+    if dtype.is_complex() {
+        return super::complex::eval(op, dtype, args);
+    }
     let real = dtype.class() == Class::Float;
     match op {
         ScalarOp::Eq | ScalarOp::Ne | ScalarOp::Lt | ScalarOp::Le | ScalarOp::Gt | ScalarOp::Ge if real => {

@@ -403,7 +403,7 @@ fn triplet_margin(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let d = b.sub(near, far)?;
     let loss = hinge(b, d, c.float("margin")?)?;
     let out = Reduction::of(c)?.apply(b, loss)?;
-    one(b.cast(out, dtype)?)
+    one(b.cast(out, dtype.to_real())?)
 }
 
 /// p-distances of all rows of `x1` `[…, n, k]` to all rows of `x2` `[…, m, k]`.

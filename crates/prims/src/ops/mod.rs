@@ -29,6 +29,7 @@ mod batch_norm;
 mod binary;
 pub(crate) mod common;
 mod compare;
+mod complex;
 mod conv;
 mod convert;
 mod creation;
@@ -81,6 +82,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     batch_norm::OPS,
     binary::OPS,
     compare::OPS,
+    complex::OPS,
     conv::CONV1D_OPS,
     conv::CONV2D_OPS,
     conv::CONV3D_OPS,

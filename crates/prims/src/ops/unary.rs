@@ -115,10 +115,12 @@ pub(super) const OPS: &[OpDef] = &[
 
 fn abs(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let x = c.value("self")?;
-    if b.dtype(x)? == DType::Bool {
-        return one(x);
+    let dtype = b.dtype(x)?;
+    match dtype {
+        DType::Bool => one(x),
+        _ if dtype.is_complex() => one(super::complex::magnitude(b, x)?),
+        _ => one(b.abs(x)?),
     }
-    one(b.abs(x)?)
 }
 
 /// `1 / (1 + exp(-x))`.

@@ -1,0 +1,100 @@
+//! Complex numbers: parts, conjugates, polar form. A complex tensor cannot be viewed: parts are values of their own.
+
+use fx_ir::{Arg, ValueId};
+use ir_core::{DType, SymExpr};
+use kernel_ir::ScalarOp;
+
+use super::common::{choose, one};
+use crate::promotion::DEFAULT_FLOAT;
+use crate::{Builder, Call, OpDef, OpError, Outs};
+
+/// The entries.
+pub(super) const OPS: &[OpDef] = &[
+    composite!("aten::real(Tensor(a) self) -> Tensor(a)", |b, c| {
+        let x = c.value("self")?;
+        one(real(b, x)?)
+    }),
+    composite!("aten::imag(Tensor(a) self) -> Tensor(a)", |b, c| b
+        .call("prims.imag", vec![c.value("self")?.into()])),
+    composite!("aten::view_as_real(Tensor(a) self) -> Tensor(a)", |b, c| {
+        let x = c.value("self")?;
+        let parts = [b.call1("prims.real", vec![x.into()])?, b.call1("prims.imag", vec![x.into()])?];
+        let rank = b.rank(x)?;
+        let parts = [b.unsqueeze(parts[0], rank)?, b.unsqueeze(parts[1], rank)?];
+        b.call("prims.cat", vec![Arg::values(parts), (rank as i64).into()])
+    }),
+    composite!("aten::view_as_complex(Tensor(a) self) -> Tensor(a)", |b, c| {
+        let x = c.value("self")?;
+        let Some(last) = b.rank(x)?.checked_sub(1) else {
+            return Err(c.invalid("needs a last dimension of size 2"));
+        };
+        let mut sizes = b.sizes(x)?;
+        sizes.pop();
+        let mut parts = [x, x];
+        for (n, part) in parts.iter_mut().enumerate() {
+            let half = b.slice(x, last, SymExpr::from_i64(n as i64), SymExpr::ONE, 1)?;
+            *part = b.reshape(half, &sizes)?;
+        }
+        b.call("prims.complex", vec![parts[0].into(), parts[1].into()])
+    }),
+    composite!("aten::complex(Tensor real, Tensor imag) -> Tensor", |b, c| {
+        let parts = [c.value("real")?, c.value("imag")?];
+        let sizes = b.broadcast_sizes(&parts)?;
+        let parts = [b.expand(parts[0], &sizes)?, b.expand(parts[1], &sizes)?];
+        b.call("prims.complex", vec![parts[0].into(), parts[1].into()])
+    }),
+    // abs (cos angle + i sin angle)
+    composite!("aten::polar(Tensor abs, Tensor angle) -> Tensor", |b, c| {
+        let (size, angle) = (c.value("abs")?, c.value("angle")?);
+        let (cos, sin) = (b.cos(angle)?, b.sin(angle)?);
+        let (re, im) = (b.mul(size, cos)?, b.mul(size, sin)?);
+        b.call("prims.complex", vec![re.into(), im.into()])
+    }),
+    composite!("aten::conj(Tensor(a) self) -> Tensor(a)", conj),
+    composite!("aten::_conj(Tensor(a) self) -> Tensor(a)", conj),
+    composite!("aten::_conj_copy(Tensor self) -> Tensor", conj),
+    composite!("aten::conj_physical(Tensor self) -> Tensor", conj),
+    composite!("aten::_conj_physical(Tensor self) -> Tensor", conj),
+    composite!("aten::angle(Tensor self) -> Tensor", angle),
+];
+
+/// The real part; a real tensor is its own.
+pub(super) fn real(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
+    if b.dtype(x)?.is_complex() { b.call1("prims.real", vec![x.into()]) } else { Ok(x) }
+}
+
+/// Magnitude: `hypot` of the parts.
+pub(super) fn magnitude(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
+    let (re, im) = (b.call1("prims.real", vec![x.into()])?, b.call1("prims.imag", vec![x.into()])?);
+    b.call1("aten.hypot.default", vec![re.into(), im.into()])
+}
+
+fn conj(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
+    let x = c.value("self")?;
+    if !b.dtype(x)?.is_complex() {
+        return one(x);
+    }
+    let (re, im) = (b.call1("prims.real", vec![x.into()])?, b.call1("prims.imag", vec![x.into()])?);
+    let im = b.neg(im)?;
+    b.call("prims.complex", vec![re.into(), im.into()])
+}
+
+/// Of a complex number `atan2(im, re)`; of a real one 0 or, below zero, pi. A `NaN` stays.
+fn angle(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
+    let x = c.value("self")?;
+    let dtype = b.dtype(x)?;
+    if dtype.is_complex() {
+        let (re, im) = (b.call1("prims.real", vec![x.into()])?, b.call1("prims.imag", vec![x.into()])?);
+        return one(b.scalar_op(ScalarOp::Atan2, &[im.into(), re.into()])?);
+    }
+    let result = if dtype.is_float() { dtype } else { DEFAULT_FLOAT };
+    if dtype == DType::Bool {
+        let sizes = b.sizes(x)?;
+        return one(b.full(&sizes, 0.0, result)?);
+    }
+    let x = b.cast(x, result)?;
+    let negative = b.lt(x, 0.0)?;
+    let half_turn = choose(b, negative, std::f64::consts::PI, 0.0, result)?;
+    let nan = b.ne(x, x)?;
+    one(b.select(nan, x, half_turn)?)
+}
