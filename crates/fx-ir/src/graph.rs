@@ -207,7 +207,8 @@ impl Graph {
     }
     /// Nodes in execution order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node)> {
-        self.order.iter().map(|&id| (id, &self.nodes[id]))
+        // An id that is out of range is the verifier's to report; walking a graph never panics.
+        self.order.iter().filter_map(|&id| Some((id, self.nodes.get(id)?)))
     }
     /// Inputs in order: value, kind, outside name.
     pub fn inputs(&self) -> impl Iterator<Item = (ValueId, InputKind, &str)> {

@@ -19,13 +19,17 @@ impl Uses {
         let mut returned: Arena<ValueId, bool> = graph.values.ids().map(|_| false).collect();
         for (id, node) in graph.iter() {
             node.for_each_use(&mut |v| {
-                if users[v].last() != Some(&id) {
+                if graph.values.get(v).is_some() && users[v].last() != Some(&id) {
                     users[v].push(id);
                 }
             });
         }
         for output in &graph.outputs {
-            output.arg.for_each_value(&mut |v| returned[v] = true);
+            output.arg.for_each_value(&mut |v| {
+                if graph.values.get(v).is_some() {
+                    returned[v] = true;
+                }
+            });
         }
         Uses { users, returned }
     }

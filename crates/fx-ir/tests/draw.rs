@@ -1,7 +1,7 @@
 //! The drawer as a user sees it: an SVG snapshot of the smallest graph, and that a large one takes no time.
 
 use expect_test::expect;
-use fx_ir::draw::{Diagram, DrawCluster, DrawEdge, DrawNode, Style, graph_diagram};
+use fx_ir::draw::{Diagram, DrawCluster, DrawEdge, DrawNode, Style, graph_diagram, graph_diagram_by_module};
 use fx_ir::{Graph, InputKind, OriginId, Output, OutputKind, ValueType};
 use ir_core::{DType, TensorMeta};
 
@@ -67,4 +67,43 @@ fn two_thousand_nodes_are_drawn_in_a_second() {
     let svg = graph_diagram(&g).to_svg();
     assert!(start.elapsed().as_secs_f64() < 1.0, "{:?}", start.elapsed());
     assert_eq!(svg.matches("<g>").count(), 2102);
+}
+
+#[test]
+fn modules_are_frames_around_runs_of_calls() {
+    let text = "fx 1.0
+        graph \"g\" {
+          %x: f32[2] = input \"x\"
+          %w: f32[2] = parameter \"a.b.w\"
+          %shared: f32[2] = parameter \"shared\"
+          %m: f32[2] = aten.mul.Tensor(%x, %w) from a.b:mul
+          %n: f32[2] = aten.mul.Tensor(%m, %shared) from a.c.deep
+          %o: f32[2] = aten.mul.Tensor(%n, %shared) from a.b
+          %p: f32[2] = aten.neg.default(%o)
+          return %p
+        }";
+    let graph: Graph = text.parse().expect("a graph");
+    let diagram = graph_diagram_by_module(&graph, &|_| Style::Plain, 2);
+    let labels: Vec<(&str, Option<usize>)> =
+        diagram.clusters.iter().map(|c| (c.label.as_str(), c.parent)).collect();
+    assert_eq!(labels, [("a", None), ("b", Some(0)), ("c", Some(0)), ("b", Some(0))]);
+    let frames: Vec<Option<usize>> = diagram.nodes.iter().map(|n| n.cluster).collect();
+    //                 x     w        shared m        n        o        p     output
+    assert_eq!(frames, [None, Some(1), None, Some(1), Some(2), Some(3), None, None]);
+    assert!(diagram.to_svg().contains("</svg>"));
+}
+
+/// What a broken pass leaves behind can still be looked at; the verifier says what is wrong with it.
+#[test]
+fn ill_formed_graphs_print_and_draw() {
+    let mut g = Graph::new("broken");
+    let bogus = fx_ir::ValueId(99);
+    g.call("aten.neg.default", vec![bogus.into()], [("y", f32_64())], OriginId(7));
+    g.order.push(fx_ir::NodeId(42));
+    g.nodes[fx_ir::NodeId(0)].outputs.push(fx_ir::ValueId(77));
+    g.outputs.push(Output { kind: OutputKind::User, arg: bogus.into() });
+    assert!(g.to_string().contains("?99"));
+    assert!(g.print_readable().contains("?77"));
+    assert!(graph_diagram(&g).to_svg().contains("neg"));
+    assert_eq!(fx_ir::well_formed(&g).expect_err("ill-formed").len(), 5);
 }

@@ -18,7 +18,18 @@ pub fn graph_diagram(graph: &Graph) -> Diagram {
 
 /// The same with colours by `style` of the operator's full name, for callers that know what operators are.
 pub fn graph_diagram_with(graph: &Graph, style: &dyn Fn(&str) -> Style) -> Diagram {
-    let mut maker = Maker { diagram: Diagram { title: graph.name.clone(), ..Diagram::default() }, style };
+    diagram(graph, style, 0)
+}
+
+/// The same with a frame around each module down to `depth` names of its path (`layer1.0` has two). A module that is
+/// left and entered again in execution order has several frames, so that frames never depend on each other in a circle.
+pub fn graph_diagram_by_module(graph: &Graph, style: &dyn Fn(&str) -> Style, depth: usize) -> Diagram {
+    diagram(graph, style, depth)
+}
+
+fn diagram(graph: &Graph, style: &dyn Fn(&str) -> Style, module_depth: usize) -> Diagram {
+    let title = Diagram { title: graph.name.clone(), ..Diagram::default() };
+    let mut maker = Maker { diagram: title, style, module_depth };
     maker.graph(graph, None);
     maker.diagram
 }
@@ -26,6 +37,7 @@ pub fn graph_diagram_with(graph: &Graph, style: &dyn Fn(&str) -> Style) -> Diagr
 struct Maker<'a> {
     diagram: Diagram,
     style: &'a dyn Fn(&str) -> Style,
+    module_depth: usize,
 }
 
 impl Maker<'_> {
@@ -42,6 +54,8 @@ impl Maker<'_> {
         let mut boxes: FxHashMap<ValueId, usize> = FxHashMap::default();
         let uses = Uses::of(graph);
         let mut unused = Vec::new();
+        let mut modules = Vec::new();
+        let first = self.diagram.nodes.len();
         for (_, node) in graph.iter() {
             if let NodeKind::Placeholder { kind, name } = &node.kind
                 && *kind != InputKind::User
@@ -52,7 +66,11 @@ impl Maker<'_> {
             }
             let at = self.diagram.nodes.len();
             let drawn = self.node(graph, &names, node);
-            self.diagram.nodes.push(DrawNode { cluster, ..drawn });
+            let frame = match node.as_call() {
+                Some(_) => self.module_frame(graph, node, cluster, &mut modules),
+                None => cluster,
+            };
+            self.diagram.nodes.push(DrawNode { cluster: frame, ..drawn });
             boxes.extend(node.outputs.iter().map(|&v| (v, at)));
             let mut from = Vec::new();
             if let NodeKind::Call { args, .. } = &node.kind {
@@ -60,12 +78,48 @@ impl Maker<'_> {
             }
             self.arrows(&from, at);
         }
+        self.weights_to_users(first);
         if !unused.is_empty() {
             let lines = vec![format!("{} unused weights", unused.len())];
             let tooltip = unused.join("\n");
             self.diagram.nodes.push(DrawNode { lines, tooltip, style: Style::Weight, small: true, cluster });
         }
         graph.outputs.iter().map(|output| self.output(output, &boxes, cluster)).collect()
+    }
+
+    /// The frame of a call's module. `open` are the names and frames of the call before; what the paths share stays.
+    fn module_frame(
+        &mut self,
+        graph: &Graph,
+        node: &Node,
+        cluster: Option<usize>,
+        open: &mut Vec<(String, usize)>,
+    ) -> Option<usize> {
+        let module = graph.origins.get(node.origin).map_or("", |o| o.module.as_str());
+        let path = || module.split('.').filter(|part| !part.is_empty()).take(self.module_depth);
+        let shared = open.iter().zip(path()).take_while(|((name, _), part)| name == part).count();
+        open.truncate(shared);
+        let new: Vec<String> = path().skip(shared).map(str::to_string).collect();
+        for name in new {
+            let parent = open.last().map(|(_, frame)| *frame).or(cluster);
+            self.diagram.clusters.push(DrawCluster { label: name.clone(), parent });
+            open.push((name, self.diagram.clusters.len() - 1));
+        }
+        open.last().map(|(_, frame)| *frame).or(cluster)
+    }
+
+    /// A weight stands in the frame of its users where that is one frame. Boxes from `first` on are looked at.
+    fn weights_to_users(&mut self, first: usize) {
+        let mut frames: FxHashMap<usize, Vec<Option<usize>>> = FxHashMap::default();
+        for edge in self.diagram.edges.iter().filter(|e| e.from >= first) {
+            frames.entry(edge.from).or_default().push(self.diagram.nodes[edge.to].cluster);
+        }
+        for (at, users) in frames {
+            let node = &mut self.diagram.nodes[at];
+            if node.small && users.iter().all(|u| *u == users[0]) {
+                node.cluster = users[0];
+            }
+        }
     }
 
     fn arrows(&mut self, from: &[(usize, bool)], to: usize) {

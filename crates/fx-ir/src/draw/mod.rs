@@ -13,7 +13,7 @@ mod rank;
 mod scene;
 mod svg;
 
-pub use graph::{graph_diagram, graph_diagram_with};
+pub use graph::{graph_diagram, graph_diagram_by_module, graph_diagram_with};
 
 /// Boxes, arrows and frames.
 #[derive(Clone, Debug, Default, PartialEq)]
