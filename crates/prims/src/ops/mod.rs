@@ -35,8 +35,11 @@ mod convert;
 mod creation;
 mod cumulative;
 mod diagonal;
+mod einsum;
+mod embedding_bag;
 mod fold;
 mod index;
+mod iterated;
 mod join;
 mod loss;
 mod loss_class;
@@ -50,17 +53,21 @@ mod prims_reduce;
 mod prims_scalar;
 mod prims_shape;
 mod prims_sort;
+mod prims_special;
 mod prims_template;
 mod prims_value;
 mod reduction;
+mod rnn;
 mod scatter;
 mod select;
 mod shape;
 mod slice;
 mod softmax;
 mod sort;
+mod special;
 mod statistics;
 mod unary;
+mod upsample;
 mod view;
 
 pub use prims_shape::reshape_index;
@@ -76,6 +83,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     prims_move::OPS,
     prims_index::OPS,
     prims_sort::OPS,
+    prims_special::OPS,
     // Composites.
     activation::OPS,
     attention::OPS,
@@ -91,8 +99,11 @@ pub const FAMILIES: &[&[OpDef]] = &[
     creation::OPS,
     cumulative::OPS,
     diagonal::OPS,
+    einsum::OPS,
+    embedding_bag::OPS,
     fold::OPS,
     index::OPS,
+    iterated::OPS,
     join::OPS,
     loss::OPS,
     loss_class::OPS,
@@ -101,12 +112,17 @@ pub const FAMILIES: &[&[OpDef]] = &[
     pad::OPS,
     pool::OPS,
     reduction::OPS,
+    rnn::OPS,
     scatter::OPS,
     select::OPS,
     slice::OPS,
     softmax::OPS,
     sort::OPS,
+    special::OPS,
     statistics::OPS,
     unary::OPS,
+    upsample::EXACT_OPS,
+    upsample::NEAREST_OPS,
+    upsample::SMOOTH_OPS,
     view::OPS,
 ];
