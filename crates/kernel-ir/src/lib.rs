@@ -11,6 +11,7 @@ mod plan;
 mod program;
 mod scalar_op;
 mod text;
+mod verify;
 mod wire;
 
 pub use body::{AccId, BufId, Inst, InstKind, ReduceOp, StoreMode, Val};
@@ -22,4 +23,5 @@ pub use kernel::{
 pub use plan::{ALIGN, ArenaPlan, Live, PlanError};
 pub use program::{Buffer, Const, InputSpec, OutputSpec, Program, Storage, SymbolDecl};
 pub use scalar_op::{DTypeRule, ScalarOp};
+pub use verify::{VerifyError, takes, verify};
 pub use wire::{IR_MAJOR, IR_MINOR, WireError};

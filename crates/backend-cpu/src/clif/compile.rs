@@ -141,6 +141,8 @@ fn has_fma(isa: &dyn TargetIsa) -> bool {
 fn function(isa: &dyn TargetIsa, number: usize, job: &Job) -> Result<Compiled, JitError> {
     let machine = Machine { fma: has_fma(isa), pointer: isa.pointer_type(), conv: isa.default_call_conv() };
     let mut context = Context::new();
+    let dump = tracing::enabled!(target: "kernel", tracing::Level::TRACE);
+    context.set_disasm(dump);
     context.func = Function::with_name_signature(UserFuncName::user(0, number as u32), signature(isa, job));
     let mut frontend = FunctionBuilderContext::new();
     let mut b = FunctionBuilder::new(&mut context.func, &mut frontend);
@@ -159,6 +161,10 @@ fn function(isa: &dyn TargetIsa, number: usize, job: &Job) -> Result<Compiled, J
         return Err(refused(cranelift_codegen::print_errors::pretty_error(e.func, e.inner)));
     }
     let compiled = context.compiled_code().ok_or_else(|| refused("no code".into()))?;
+    if dump {
+        let code = compiled.vcode.as_deref().unwrap_or_default();
+        tracing::trace!(target: "kernel", kernel = name.as_str(), "\n{code}");
+    }
     let align = u64::from(compiled.buffer.alignment)
         .max(u64::from(isa.function_alignment().minimum))
         .max(isa.symbol_alignment());

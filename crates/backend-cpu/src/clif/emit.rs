@@ -9,7 +9,7 @@ use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value};
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
 use ir_core::{Atom, DType, EntityId, SymExpr, SymId};
-use kernel_ir::{AccId, BufId, Val};
+use kernel_ir::{AccId, BufId, ScalarOp, Val};
 use rustc_hash::FxHashMap;
 
 use super::reduce::{Acc, BLOCK};
@@ -430,8 +430,11 @@ impl<'f, 'k> Emit<'f, 'k> {
             }
             VKind::Op { op, args } => {
                 let operand = args.last().map_or(inst.dtype, |v| self.dtype_of(v.0 as usize));
-                let args: Vec<Vals> = args.iter().map(|v| self.get(v.0 as usize)).collect();
-                self.op(*op, operand, &args)
+                let vals: Vec<Vals> = args.iter().map(|v| self.get(v.0 as usize)).collect();
+                match self.number_of(*op, operand, args) {
+                    Some(k) => self.clamp_by(*op, &vals[k], &vals[1 - k]),
+                    None => self.op(*op, operand, &vals),
+                }
             }
             VKind::Cast(v) => {
                 let (from, x) = (self.dtype_of(v.0 as usize), self.get(v.0 as usize));
@@ -457,6 +460,15 @@ impl<'f, 'k> Emit<'f, 'k> {
             VKind::Template => self.template_value(),
         };
         (vals, width)
+    }
+
+    /// Which operand of a float minimum or maximum is a constant that is not NaN.
+    fn number_of(&self, op: ScalarOp, dtype: DType, args: &[Val]) -> Option<usize> {
+        if !matches!(op, ScalarOp::Min | ScalarOp::Max) || !dtype.is_float() {
+            return None;
+        }
+        let number = |v: &Val| matches!(self.inst(*v).kind, VKind::Const(c) if !c.as_f64().is_nan());
+        args.iter().position(number)
     }
 
     /// An index expression in every lane.

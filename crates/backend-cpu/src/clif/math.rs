@@ -48,17 +48,17 @@ const ERF_SMALL: [f32; 7] = [
     -0.000_818_192_7,
     8.538_839e-5,
 ];
-/// `-log(erfc(t))` for t in [0.88, 4].
+/// `log(erfc(t))` for t in [0.88, 4].
 const ERF_LARGE: [f32; 9] = [
-    -0.000_143_965,
-    1.129_346_3,
-    0.633_744_66,
-    0.107_754_014,
-    -0.024_692_845,
-    0.003_954_021_3,
-    -0.000_366_825_93,
-    9.295_921e-6,
-    8.819_526e-7,
+    0.000_143_965,
+    -1.129_346_3,
+    -0.633_744_66,
+    -0.107_754_014,
+    0.024_692_845,
+    -0.003_954_021_3,
+    0.000_366_825_93,
+    -9.295_921e-6,
+    -8.819_526e-7,
 ];
 /// `(sin(r)/r - 1) / r²` in r² for |r| <= π/4.
 const SIN: [f32; 4] = [-0.166_666_67, 0.008_333_329, -0.000_198_392_56, 2.717_564_5e-6];
@@ -75,10 +75,8 @@ impl Regs<'_, '_> {
     /// `x` limited to `[lo, hi]`; NaN stays.
     fn clamp(&mut self, x: Value, lo: f32, hi: f32) -> Value {
         let (lo, hi) = (self.f32(lo), self.f32(hi));
-        let over = self.fcmp(FloatCC::GreaterThan, x, hi);
-        let x = self.select(over, hi, x);
-        let under = self.fcmp(FloatCC::LessThan, x, lo);
-        self.select(under, lo, x)
+        let x = self.smaller(hi, x);
+        self.larger(lo, x)
     }
 
     /// `v * 2^n` for |n| < 254, through two factors so that denormal and infinite results are right.
@@ -106,25 +104,40 @@ impl Regs<'_, '_> {
         (rounded, self.isub(bits, zero))
     }
 
-    /// `e^r` for small r, times `2^n`.
-    fn exp_tail(&mut self, r: Value, n: Value) -> Value {
+    /// `e^r` for small r.
+    fn exp_small(&mut self, r: Value) -> Value {
         let q = self.poly(r, &EXP);
         let rr = self.fmul(r, r);
         let p = self.mul_add(q, rr, r);
         let one = self.f32(1.0);
-        let p = self.fadd(p, one);
-        self.scale(p, n)
+        self.fadd(p, one)
     }
 
-    pub(super) fn exp_f32(&mut self, x: Value) -> Value {
-        let x = self.clamp(x, -104.0, 89.0);
+    /// `x = n * ln 2 + r`: `(r, n)`, for |x| < 2^20.
+    fn exp_split(&mut self, x: Value) -> (Value, Value) {
         let log2e = self.f32(std::f32::consts::LOG2_E);
         let t = self.fmul(x, log2e);
         let (nf, n) = self.nearest(t);
         let (hi, lo) = (self.f32(-LN2_HI), self.f32(-LN2_LO));
         let r = self.mul_add(nf, hi, x);
-        let r = self.mul_add(nf, lo, r);
-        self.exp_tail(r, n)
+        (self.mul_add(nf, lo, r), n)
+    }
+
+    pub(super) fn exp_f32(&mut self, x: Value) -> Value {
+        let x = self.clamp(x, -104.0, 89.0);
+        let (r, n) = self.exp_split(x);
+        let p = self.exp_small(r);
+        self.scale(p, n)
+    }
+
+    /// `e^x` for -87 <= x <= 88: neither denormal nor infinite, so the exponent is added to the bits.
+    fn exp_bounded(&mut self, x: Value) -> Value {
+        let (r, n) = self.exp_split(x);
+        let p = self.exp_small(r);
+        let n = self.shl(n, 23);
+        let bits = self.as_i32(p);
+        let bits = self.iadd(bits, n);
+        self.as_f32(bits)
     }
 
     pub(super) fn exp2_f32(&mut self, x: Value) -> Value {
@@ -133,7 +146,8 @@ impl Regs<'_, '_> {
         let f = self.fsub(x, nf);
         let ln2 = self.f32(std::f32::consts::LN_2);
         let r = self.fmul(f, ln2);
-        self.exp_tail(r, n)
+        let p = self.exp_small(r);
+        self.scale(p, n)
     }
 
     pub(super) fn expm1_f32(&mut self, x: Value) -> Value {
@@ -248,7 +262,9 @@ impl Regs<'_, '_> {
         let small = self.mul_add(zq, x, x);
         // 1 - 2 / (e^2a + 1); beyond 10 the result is 1 and the exponential would only grow.
         let twice = self.fadd(a, a);
-        let e = self.exp_f32(twice);
+        let limit = self.f32(40.0);
+        let twice = self.smaller(twice, limit);
+        let e = self.exp_bounded(twice);
         let one = self.f32(1.0);
         let e1 = self.fadd(e, one);
         let two = self.f32(2.0);
@@ -268,11 +284,9 @@ impl Regs<'_, '_> {
         let q = self.poly(z, &ERF_SMALL);
         let small = self.mul_add(q, x, x);
         let limit = self.f32(4.0);
-        let over = self.fcmp(FloatCC::GreaterThan, a, limit);
-        let t = self.select(over, limit, a);
+        let t = self.smaller(a, limit);
         let p = self.poly(t, &ERF_LARGE);
-        let minus = self.b.ins().fneg(p);
-        let e = self.exp_f32(minus);
+        let e = self.exp_bounded(p);
         let one = self.f32(1.0);
         let large = self.fsub(one, e);
         let large = self.copysign_f32(large, x);

@@ -11,6 +11,7 @@ mod index;
 mod math;
 mod memory;
 mod ops;
+mod pool;
 mod reduce;
 mod regs;
 mod values;

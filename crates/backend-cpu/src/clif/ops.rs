@@ -41,6 +41,11 @@ impl<'f> Emit<'f, '_> {
         }
     }
 
+    /// Minimum or maximum of a number that is not NaN and any value: one instruction.
+    pub(super) fn clamp_by(&mut self, op: ScalarOp, number: &Vals, x: &Vals) -> Vals {
+        self.map2(number, x, |r, c, x| r.extremum_of_number(op == ScalarOp::Min, c, x))
+    }
+
     fn compare(&mut self, f: FloatCC, i: IntCC, class: Class, args: &[Vals]) -> Vals {
         let (x, y) = (&args[0], &args[1]);
         match class {
@@ -209,8 +214,8 @@ impl<'f> Emit<'f, '_> {
             ScalarOp::Sub => self.map2(a, &args[1], |r, x, y| r.fsub(x, y)),
             ScalarOp::Mul => self.map2(a, &args[1], |r, x, y| r.fmul(x, y)),
             ScalarOp::Div => self.map2(a, &args[1], |r, x, y| r.fdiv(x, y)),
-            ScalarOp::Min => self.map2(a, &args[1], |r, x, y| r.extremum(FloatCC::LessThan, x, y)),
-            ScalarOp::Max => self.map2(a, &args[1], |r, x, y| r.extremum(FloatCC::GreaterThan, x, y)),
+            ScalarOp::Min => self.map2(a, &args[1], |r, x, y| r.extremum(true, x, y)),
+            ScalarOp::Max => self.map2(a, &args[1], |r, x, y| r.extremum(false, x, y)),
             ScalarOp::CopySign => self.map2(a, &args[1], |r, x, y| r.copysign(x, y)),
             ScalarOp::Neg => self.map1(a, |r, x| r.b.ins().fneg(x)),
             ScalarOp::Abs => self.map1(a, |r, x| r.b.ins().fabs(x)),
@@ -334,12 +339,17 @@ impl<'f> Emit<'f, '_> {
 }
 
 impl Regs<'_, '_> {
-    /// `x cc y ? x : y`, NaN where either is: the comparison is false for a NaN in `y`, and one in `x` is chosen first.
-    pub(super) fn extremum(&mut self, cc: FloatCC, x: Value, y: Value) -> Value {
-        let better = self.fcmp(cc, x, y);
+    /// The smaller or larger, NaN where either is: the two-operand instruction gives `y` for a NaN on either side, so only
+    /// one in `x` has to be put back.
+    pub(super) fn extremum(&mut self, smaller: bool, x: Value, y: Value) -> Value {
+        let best = if smaller { self.smaller(x, y) } else { self.larger(x, y) };
         let nan = self.is_nan(x);
-        let take = self.or(better, nan);
-        self.select(take, x, y)
+        self.select(nan, x, best)
+    }
+
+    /// The same where `x` is known not to be NaN.
+    fn extremum_of_number(&mut self, smaller: bool, x: Value, y: Value) -> Value {
+        if smaller { self.smaller(x, y) } else { self.larger(x, y) }
     }
 
     fn copysign(&mut self, x: Value, s: Value) -> Value {

@@ -16,12 +16,13 @@ use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ir_core::{EntityId, SymExpr};
+use ir_core::EntityId;
 use kernel_ir::{Buffer, Program, Storage};
 use plugin_sdk::dlpack::{DL_CPU, DL_CUDA_HOST};
 use plugin_sdk::{DeviceId, OwnedTensor, TensorView};
 
 pub use error::ExecError;
+pub(crate) use prepare::supports;
 
 use crate::clif::{self, Code, EpilogueContext};
 use crate::micro::{ConvWeights, PackedB, team};
@@ -105,7 +106,7 @@ impl Compiled {
     /// # Errors
     /// [`ExecError`] for a kernel that this backend does not take or a malformed program.
     pub fn new(mut program: Program, options: ExecOptions) -> Result<Compiled, ExecError> {
-        check(&program)?;
+        kernel_ir::verify(&program).map_err(|e| ExecError::Malformed(e.to_string()))?;
         let mut jobs = Vec::new();
         let (init_steps, call_steps) =
             (std::mem::take(&mut program.init), std::mem::take(&mut program.steps));
@@ -429,24 +430,4 @@ pub(crate) fn physical_cores() -> usize {
         };
     }
     cores.len().clamp(1, threads)
-}
-
-/// What generated code relies on and the byte form does not guarantee.
-fn check(program: &Program) -> Result<(), ExecError> {
-    let known = |e: &SymExpr| {
-        !e.any_leaf(|a| matches!(a, ir_core::Atom::Sym(s) if s.index() >= program.symbols.len()))
-    };
-    for (id, b) in program.buffers.iter() {
-        let view = match b.storage {
-            Storage::View(of) => {
-                program.buffers.get(of).is_some_and(|r| !matches!(r.storage, Storage::View(_)))
-            }
-            _ => true,
-        };
-        let sized = b.sizes.len() == b.strides.len() && b.sizes.iter().chain(&b.strides).all(known);
-        if !view || !sized {
-            return Err(ExecError::Malformed(format!("buffer {id} `{}` has no valid shape or root", b.name)));
-        }
-    }
-    Ok(())
 }

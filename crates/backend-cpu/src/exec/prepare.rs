@@ -143,3 +143,12 @@ fn attention(program: &mut Program, a: &Attention, jobs: &mut Vec<Job>) -> Resul
     };
     Ok(Op::Attention(AttentionOp::new(program, a, finish)))
 }
+
+/// Whether a step can be compiled, without compiling it.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn supports(program: &Program, step: &Step) -> Result<(), ExecError> {
+    let mut program = program.clone();
+    prepare(&mut program, step, &mut Vec::new()).map(|_| ())
+}

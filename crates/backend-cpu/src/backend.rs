@@ -1,0 +1,132 @@
+//! The plugin: what the host sees of this backend. Reads the program's bytes and hands everything on to `exec`.
+
+use kernel_ir::{IR_MAJOR, IR_MINOR, Program, Storage};
+use plugin_sdk::{
+    Backend, CompileRequest, Constants, Description, DeviceInfo, ErrorKind, Executable, Host, IrVersion,
+    MemoryEstimate, OptionKind, OptionSpec, OwnedTensor, PluginError, Refusal, Signature, Stream, TensorView,
+};
+
+use crate::exec::{Compiled, ExecError, ExecOptions, physical_cores};
+use crate::micro::Isa;
+
+/// The `cpu` backend.
+pub struct CpuBackend;
+
+impl Backend for CpuBackend {
+    fn open(_host: Host) -> Result<Self, PluginError> {
+        Ok(CpuBackend)
+    }
+
+    fn describe(&self) -> Description {
+        Description::new("cpu", env!("CARGO_PKG_VERSION"))
+            .summary("host processor: Cranelift vector code, hand-written matrix and convolution kernels")
+            .reads(IrVersion::kernel_ir(IR_MAJOR, IR_MINOR))
+            .option(OptionSpec::new(
+                "threads",
+                OptionKind::Int,
+                0,
+                "worker threads; 0 is one a physical core",
+            ))
+    }
+
+    fn devices(&self) -> Vec<DeviceInfo> {
+        let bits = match Isa::best() {
+            Isa::Portable => 128,
+            Isa::Avx2 => 256,
+            Isa::Avx512 => 512,
+        };
+        let device = DeviceInfo::cpu(std::env::consts::ARCH)
+            .attribute("cores", physical_cores())
+            .attribute("vector_bits", bits);
+        vec![device]
+    }
+
+    /// Kernels of dtypes that have no arithmetic here. All of them, not the first.
+    fn query_support(&self, request: &CompileRequest<'_>) -> Result<Vec<Refusal>, PluginError> {
+        let program = read(request)?;
+        let mut refused = Vec::new();
+        for step in program.init.iter().chain(&program.steps) {
+            if let Err(e) = crate::exec::supports(&program, step) {
+                refused.push(Refusal { node: step.name().to_owned(), reason: e.to_string() });
+            }
+        }
+        Ok(refused)
+    }
+
+    fn memory_estimate(&self, request: &CompileRequest<'_>) -> Result<Option<MemoryEstimate>, PluginError> {
+        let program = read(request)?;
+        let bytes = |kept: fn(&Storage) -> bool| -> Option<u64> {
+            let buffers = program.buffers.values().filter(|b| kept(&b.storage));
+            buffers.map(|b| Some(b.span().as_const()?.max(0) as u64 * b.dtype.size() as u64)).sum()
+        };
+        let persistent = bytes(|s| *s == Storage::Persistent);
+        let outputs = bytes(|s| *s == Storage::Output);
+        let (Some(constant_bytes), Some(outputs), Some(arena)) = (persistent, outputs, program.plan.bytes)
+        else {
+            return Ok(None);
+        };
+        Ok(Some(MemoryEstimate { constant_bytes, peak_bytes: arena + outputs, code_bytes: 0 }))
+    }
+
+    fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
+        let threads = usize::try_from(request.options.int("threads")?)
+            .ok()
+            .filter(|n| *n <= 4096)
+            .ok_or_else(|| PluginError::invalid("option `threads` must be 0 to 4096"))?;
+        let compiled = Compiled::new(read(request)?, ExecOptions { threads })?;
+        Ok(Box::new(CpuExecutable(compiled)))
+    }
+}
+
+fn read(request: &CompileRequest<'_>) -> Result<Program, PluginError> {
+    Program::from_bytes(request.kernel_ir_bytes()?)
+        .map_err(|e| PluginError::new(ErrorKind::Incompatible, e.to_string()))
+}
+
+/// A compiled program behind the plugin's trait.
+struct CpuExecutable(Compiled);
+
+impl Executable for CpuExecutable {
+    fn signature(&self) -> Signature {
+        let p = self.0.program();
+        Signature { inputs: p.inputs.len(), outputs: p.outputs.len(), constants: p.constants.len() }
+    }
+
+    fn bind_constants(&mut self, constants: &Constants<'_>) -> Result<(), PluginError> {
+        let all: Vec<_> = constants.iter().collect();
+        // SAFETY: bound constants stay valid and unwritten until the next binding, by the contract of the trait.
+        Ok(unsafe { self.0.bind(&all) }?)
+    }
+
+    fn execute(
+        &self,
+        inputs: &[TensorView<'_>],
+        _constants: &Constants<'_>,
+        _stream: Stream,
+    ) -> Result<Vec<OwnedTensor>, PluginError> {
+        Ok(self.0.execute(inputs)?)
+    }
+}
+
+impl From<ExecError> for PluginError {
+    fn from(e: ExecError) -> PluginError {
+        let kind = match &e {
+            ExecError::Lower(_) => ErrorKind::Unsupported,
+            ExecError::OutOfMemory(_) => ErrorKind::OutOfMemory,
+            ExecError::Jit(_) | ExecError::Host(_) => ErrorKind::Internal,
+            ExecError::Malformed(_)
+            | ExecError::Template { .. }
+            | ExecError::Plan(_)
+            | ExecError::Count { .. }
+            | ExecError::MissingConstant(_)
+            | ExecError::NotBound
+            | ExecError::DType { .. }
+            | ExecError::Rank { .. }
+            | ExecError::Size { .. }
+            | ExecError::Range { .. }
+            | ExecError::Unbound(_)
+            | ExecError::Device(_) => ErrorKind::InvalidArgument,
+        };
+        PluginError::new(kind, e.to_string())
+    }
+}

@@ -1,0 +1,411 @@
+//! What every program must satisfy before a backend may compile it. A program that passes cannot make a backend index a
+//! table out of bounds or mix dtypes; that data-dependent indices stay inside of their buffers is the host's promise.
+//!
+//! 1. Buffers: as many strides as sizes; shapes use declared size symbols only; a view's root exists and is no view.
+//! 2. Inputs and constants: number n of the list is the buffer of storage `Input(n)` or `Constant(n)`.
+//! 3. Outputs: an existing buffer, whose memory is an output, input, constant or persistent one.
+//! 4. Bodies: values are made before they are used (also inside indices, where they are integers); loop variables and
+//!    symbols exist; an index has the rank of its buffer; dtypes follow the operators' rules; masks are `bool`.
+//! 5. Reductions: accumulators exist, take values of their dtype, have a position exactly where they keep one, and are read by
+//!    later stages only. Scans stand in stages with a loop. `template` stands in epilogues only, the rest of this item nowhere there.
+//! 6. Stores never go to inputs or constants.
+//! 7. Templates: operands have the rank of the output (convolutions: and of their window).
+//! 8. The plan: every arena buffer that is used has a place, aligned and inside of the arena; buffers that live at once do not
+//!    overlap.
+
+use ir_core::{Arena, Atom, DType, EntityId, SymExpr};
+use thiserror::Error;
+
+use crate::{ALIGN, AccDecl, BufId, Inst, InstKind, Operand, Program, ScalarOp, Step, Storage, Val};
+
+/// Which invariant is broken, and where.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{place}: {what}")]
+pub struct VerifyError {
+    /// ``kernel `add_relu`, stage 0, v3`` or ``buffer b4 `x` ``.
+    pub place: String,
+    /// What is wrong.
+    pub what: String,
+}
+
+type Result<T = ()> = std::result::Result<T, VerifyError>;
+
+/// Checks all invariants; the first that is broken is the error.
+pub fn verify(program: &Program) -> Result {
+    buffers(program)?;
+    signature(program)?;
+    for step in program.init.iter().chain(&program.steps) {
+        self::step(program, step)?;
+    }
+    plan(program)
+}
+
+fn fail<T>(place: impl Into<String>, what: impl Into<String>) -> Result<T> {
+    Err(VerifyError { place: place.into(), what: what.into() })
+}
+
+fn ensure(ok: bool, place: &dyn Fn() -> String, what: &str) -> Result {
+    if ok { Ok(()) } else { fail(place(), what) }
+}
+
+/// Whether an expression uses nothing but declared size symbols.
+fn is_size(program: &Program, e: &SymExpr) -> bool {
+    !e.any_leaf(|a| match a {
+        Atom::Sym(id) => id.index() >= program.symbols.len(),
+        _ => true,
+    })
+}
+
+fn buffers(program: &Program) -> Result {
+    for (id, b) in program.buffers.iter() {
+        let place = || format!("buffer {id} `{}`", b.name);
+        ensure(b.sizes.len() == b.strides.len(), &place, "it has not as many strides as sizes")?;
+        let sized = b.sizes.iter().chain(&b.strides).chain([&b.offset]).all(|e| is_size(program, e));
+        ensure(sized, &place, "its shape uses something that is not a declared size symbol")?;
+        if let Storage::View(of) = b.storage {
+            let root = program.buffers.get(of);
+            let plain = root.is_some_and(|r| !matches!(r.storage, Storage::View(_)));
+            ensure(plain, &place, "it is a view of no buffer, or of a view")?;
+        }
+    }
+    Ok(())
+}
+
+fn signature(program: &Program) -> Result {
+    let numbered = |what: &str, n: usize, name: &str, buf: BufId, storage: Storage| {
+        let place = || format!("{what} {n} `{name}`");
+        let buffer = program.buffers.get(buf);
+        ensure(
+            buffer.is_some_and(|b| b.storage == storage),
+            &place,
+            "its buffer is not the one of this number",
+        )
+    };
+    for (n, i) in program.inputs.iter().enumerate() {
+        numbered("input", n, &i.name, i.buf, Storage::Input(n as u32))?;
+    }
+    for (n, c) in program.constants.iter().enumerate() {
+        numbered("constant", n, &c.name, c.buf, Storage::Constant(n as u32))?;
+    }
+    for (id, b) in program.buffers.iter() {
+        let listed = match b.storage {
+            Storage::Input(n) => program.inputs.get(n as usize).map(|i| i.buf),
+            Storage::Constant(n) => program.constants.get(n as usize).map(|c| c.buf),
+            _ => Some(id),
+        };
+        ensure(
+            listed == Some(id),
+            &|| format!("buffer {id} `{}`", b.name),
+            "no input or constant has its number",
+        )?;
+    }
+    for o in &program.outputs {
+        let place = || format!("output `{}`", o.name);
+        let root = program.buffers.get(o.buf).map(|_| &program.buffers[program.root(o.buf)].storage);
+        let kept = root.is_some_and(|s| !matches!(s, Storage::Arena | Storage::View(_)));
+        ensure(kept, &place, "its buffer does not exist or does not outlive the call")?;
+        let sized = o.sizes.iter().chain(&o.strides).chain([&o.offset]).all(|e| is_size(program, e));
+        ensure(sized && o.sizes.len() == o.strides.len(), &place, "its shape is not valid")?;
+    }
+    Ok(())
+}
+
+/// A body and what it may refer to.
+struct Body<'a> {
+    program: &'a Program,
+    kernel: &'a str,
+    number: usize,
+    loops: usize,
+    inner: usize,
+    insts: &'a [Inst],
+    accs: &'a [AccDecl],
+    /// Accumulators that earlier stages reduced.
+    ready: &'a [bool],
+    epilogue: bool,
+}
+
+fn step(program: &Program, step: &Step) -> Result {
+    let name = step.name();
+    let place = || format!("kernel `{name}`");
+    for (number, (extents, insts)) in step.bodies().into_iter().enumerate() {
+        let sized = extents.iter().all(|e| is_size(program, e));
+        ensure(sized, &place, "a loop's extent uses something that is not a declared size symbol")?;
+        let (mut accs, mut ready, mut inner): (&[AccDecl], Vec<bool>, usize) = (&[], Vec::new(), 0);
+        if let Step::Loop(k) = step {
+            accs = &k.accs;
+            ready = ready_before(k.accs.len(), &k.stages[..number]);
+            inner = k.stages[number].inner.len();
+        }
+        let epilogue = !matches!(step, Step::Loop(_));
+        let loops = extents.len();
+        let body = Body { program, kernel: name, number, loops, inner, insts, accs, ready: &ready, epilogue };
+        body.check()?;
+        let stores = insts.iter().any(|i| matches!(i.kind, InstKind::Store { .. }));
+        ensure(!epilogue || stores, &place, "its epilogue stores nothing")?;
+    }
+    operands(program, step)
+}
+
+/// Which accumulators the given stages reduce into.
+fn ready_before(accs: usize, stages: &[crate::Stage]) -> Vec<bool> {
+    let mut ready = vec![false; accs];
+    for inst in stages.iter().flat_map(|s| &s.insts) {
+        if let InstKind::Reduce { acc, .. } = inst.kind
+            && let Some(slot) = ready.get_mut(acc.0 as usize)
+        {
+            *slot = true;
+        }
+    }
+    ready
+}
+
+fn operands(program: &Program, step: &Step) -> Result {
+    let place = || format!("kernel `{}`", step.name());
+    let valid = |o: &Operand| {
+        program.buffers.get(o.buf).is_some()
+            && o.sizes.len() == o.strides.len()
+            && o.sizes.iter().chain(&o.strides).chain([&o.offset]).all(|e| is_size(program, e))
+    };
+    let mut all = step.operands();
+    if let Step::Extern(k) = step {
+        all.extend(&k.outputs);
+        for o in &k.outputs {
+            ensure(valid(o) && is_writable(program, o.buf), &place, "it writes an input or constant")?;
+        }
+    }
+    ensure(all.into_iter().all(valid), &place, "an operand's buffer or shape is not valid")?;
+    let rank = |o: &Operand, n: usize| ensure(o.sizes.len() == n, &place, "an operand has the wrong rank");
+    match step {
+        Step::Loop(_) => Ok(()),
+        Step::Matmul(m) => {
+            let n = m.epilogue.ranges.len();
+            ensure(n >= 2, &place, "a product has at least two dimensions")?;
+            rank(&m.a, n)?;
+            rank(&m.b, n)
+        }
+        Step::Conv(c) => {
+            let n = c.epilogue.ranges.len();
+            let spatial = [c.stride.len(), c.padding.len(), c.dilation.len()];
+            ensure((3..=5).contains(&n), &place, "a convolution has one to three spatial dimensions")?;
+            ensure(
+                spatial.iter().all(|s| s + 2 == n),
+                &place,
+                "its window has another rank than its output",
+            )?;
+            let positive = c.groups > 0 && c.stride.iter().chain(&c.dilation).all(|s| *s > 0);
+            ensure(positive, &place, "groups, steps and dilations are at least 1")?;
+            rank(&c.input, n)?;
+            rank(&c.weight, n)
+        }
+        Step::Attention(a) => {
+            ensure(a.epilogue.ranges.len() == 4, &place, "attention has four dimensions")?;
+            [&a.q, &a.k, &a.v].into_iter().chain(&a.mask).try_for_each(|o| rank(o, 4))
+        }
+        Step::Extern(k) => {
+            let one = |o: &Operand| o.sizes.len() == k.inputs.first().map_or(0, |i| i.sizes.len());
+            ensure(
+                k.inputs.len() == 1 && k.outputs.len() == 2,
+                &place,
+                "sort takes one tensor and gives two",
+            )?;
+            ensure(k.outputs.iter().all(one), &place, "an operand has the wrong rank")
+        }
+    }
+}
+
+fn is_writable(program: &Program, buf: BufId) -> bool {
+    !matches!(program.buffers[program.root(buf)].storage, Storage::Input(_) | Storage::Constant(_))
+}
+
+impl Body<'_> {
+    fn check(&self) -> Result {
+        for (n, inst) in self.insts.iter().enumerate() {
+            let place = || format!("kernel `{}`, stage {}, v{n}", self.kernel, self.number);
+            let mut before = true;
+            inst.kind.for_each_val(&mut |v| before &= (v.0 as usize) < n);
+            ensure(before, &place, "it uses a value that is not made before it")?;
+            self.inst(inst, &place)?;
+        }
+        Ok(())
+    }
+
+    fn dtype(&self, v: Val) -> DType {
+        self.insts[v.0 as usize].dtype
+    }
+
+    /// Atoms of an index or index value.
+    fn expr(&self, e: &SymExpr, place: &dyn Fn() -> String) -> Result {
+        let mut ok = true;
+        e.for_each_leaf(&mut |a| {
+            ok &= match a {
+                Atom::Sym(id) => id.index() < self.program.symbols.len(),
+                Atom::Loop(v) => (*v as usize) < self.loops,
+                Atom::Value(v) => self.insts.get(*v as usize).is_some_and(|i| i.dtype.is_integral()),
+                _ => true,
+            }
+        });
+        ensure(ok, place, "an index uses an unknown loop variable or symbol, or a value that is no integer")
+    }
+
+    fn access(
+        &self,
+        inst: &Inst,
+        buf: BufId,
+        index: &[SymExpr],
+        mask: Option<Val>,
+        place: &dyn Fn() -> String,
+    ) -> Result {
+        let Some(buffer) = self.program.buffers.get(buf) else { return fail(place(), "it uses no buffer") };
+        ensure(index.len() == buffer.sizes.len(), place, "the index has another rank than the buffer")?;
+        ensure(inst.dtype == buffer.dtype, place, "the buffer has another dtype")?;
+        ensure(mask.is_none_or(|m| self.dtype(m) == DType::Bool), place, "the mask is not bool")?;
+        index.iter().try_for_each(|e| self.expr(e, place))
+    }
+
+    fn inst(&self, inst: &Inst, place: &dyn Fn() -> String) -> Result {
+        match &inst.kind {
+            InstKind::Const(c) => ensure(
+                c.class() <= inst.dtype.class(),
+                place,
+                "the constant is of a higher class than its dtype",
+            ),
+            InstKind::Index(e) => {
+                ensure(inst.dtype == DType::I64, place, "an index value is i64")?;
+                self.expr(e, place)
+            }
+            InstKind::Load { buf, index, mask } => self.access(inst, *buf, index, *mask, place),
+            InstKind::Store { buf, index, value, mask, mode } => {
+                self.access(inst, *buf, index, *mask, place)?;
+                ensure(is_writable(self.program, *buf), place, "it writes an input or constant")?;
+                ensure(self.dtype(*value) == inst.dtype, place, "the value has another dtype")?;
+                let combines = !matches!(mode, crate::StoreMode::Reduce(op) if op.combine().is_none());
+                ensure(combines, place, "a store cannot combine by position")
+            }
+            InstKind::Op { op, args } => {
+                let dtypes: Vec<DType> = args.iter().map(|v| self.dtype(*v)).collect();
+                let fits = op.result_dtype(&dtypes) == Some(inst.dtype);
+                let operand = dtypes.last().copied().unwrap_or(inst.dtype);
+                ensure(
+                    fits && takes(*op, operand),
+                    place,
+                    &format!("`{}` does not take {dtypes:?}", op.name()),
+                )
+            }
+            InstKind::Cast(_) => Ok(()),
+            InstKind::Bitcast(v) => {
+                ensure(self.dtype(*v).size() == inst.dtype.size(), place, "the dtypes differ in size")
+            }
+            InstKind::Reduce { acc, value, position } => self.reduce(acc.0, *value, *position, place),
+            InstKind::Acc(acc) => {
+                let decl = self.accs.get(acc.0 as usize);
+                let dtype = decl.map(|d| if d.op.combine().is_none() { DType::I64 } else { d.dtype });
+                ensure(
+                    dtype == Some(inst.dtype),
+                    place,
+                    "the accumulator does not exist or has another dtype",
+                )?;
+                ensure(self.ready[acc.0 as usize], place, "no earlier stage reduces into the accumulator")
+            }
+            InstKind::Scan { op, value } => {
+                ensure(op.combine().is_some(), place, "a scan cannot keep positions")?;
+                ensure(self.inner > 0, place, "a scan stands in a stage without a loop")?;
+                ensure(self.dtype(*value) == inst.dtype, place, "the value has another dtype")
+            }
+            InstKind::Template => ensure(self.epilogue, place, "`template` stands outside of an epilogue"),
+        }
+    }
+
+    fn reduce(&self, acc: u32, value: Val, position: Option<Val>, place: &dyn Fn() -> String) -> Result {
+        let Some(decl) = self.accs.get(acc as usize) else {
+            return fail(place(), "the accumulator does not exist");
+        };
+        ensure(!self.ready[acc as usize], place, "two stages reduce into one accumulator")?;
+        ensure(self.dtype(value) == decl.dtype, place, "the value has another dtype than the accumulator")?;
+        let keeps = decl.op.combine().is_none();
+        ensure(
+            position.is_some() == keeps,
+            place,
+            "a position belongs to argmax and argmin, and only there",
+        )?;
+        ensure(position.is_none_or(|p| self.dtype(p) == DType::I64), place, "the position is not i64")
+    }
+}
+
+/// Whether an operator means something for operands of this dtype (of the branches for `select`).
+pub fn takes(op: ScalarOp, dtype: DType) -> bool {
+    use ScalarOp as O;
+    match op {
+        O::And | O::Or | O::Xor | O::Not => dtype.is_integral(),
+        O::Shl | O::Shr => dtype.is_int(),
+        O::Atan2
+        | O::CopySign
+        | O::NextAfter
+        | O::Rsqrt
+        | O::Exp2
+        | O::Expm1
+        | O::Log2
+        | O::Log10
+        | O::Log1p => dtype.is_inexact(),
+        O::Sqrt | O::Exp | O::Log | O::Sin | O::Cos | O::Tan | O::Asin | O::Acos | O::Atan => {
+            dtype.is_inexact()
+        }
+        O::Sinh | O::Cosh | O::Tanh | O::Asinh | O::Acosh | O::Atanh => dtype.is_inexact(),
+        O::Erf | O::Erfc | O::Erfinv | O::Lgamma | O::Digamma => dtype.is_float(),
+        _ => true,
+    }
+}
+
+fn plan(program: &Program) -> Result {
+    let plan = &program.plan;
+    let place = || "the plan".to_owned();
+    let mut live: Arena<BufId, Option<(u32, u32)>> = program.buffers.ids().map(|_| None).collect();
+    for l in &plan.lives {
+        let arena = program.buffers.get(l.buf).is_some_and(|b| b.storage == Storage::Arena);
+        ensure(arena && l.first <= l.last, &place, "it places something that is no arena buffer")?;
+        live[l.buf] = Some((l.first, l.last));
+    }
+    for (n, step) in program.steps.iter().enumerate() {
+        let (reads, writes) = step.accesses();
+        for root in reads.into_iter().chain(writes).map(|b| program.root(b)) {
+            if program.buffers[root].storage == Storage::Arena {
+                let covered = live[root].is_some_and(|(first, last)| (first..=last).contains(&(n as u32)));
+                ensure(
+                    covered,
+                    &place,
+                    &format!("buffer {root} is used by step {n}, where it does not live"),
+                )?;
+            }
+        }
+    }
+    let (Some(offsets), Some(bytes)) = (&plan.offsets, plan.bytes) else { return Ok(()) };
+    ensure(offsets.len() == plan.lives.len(), &place, "it has not one offset for each buffer")?;
+    placed(program, offsets, bytes)
+}
+
+/// Static offsets: inside of the arena, aligned, and apart from what lives at the same time.
+fn placed(program: &Program, offsets: &[u64], bytes: u64) -> Result {
+    let place = || "the plan".to_owned();
+    let lives = &program.plan.lives;
+    let mut ends = Vec::new();
+    for (l, &at) in lives.iter().zip(offsets) {
+        let b = &program.buffers[l.buf];
+        let Some(span) = b.span().as_const() else { return fail(place(), "offsets without known sizes") };
+        let end = u64::try_from(span.max(0))
+            .ok()
+            .and_then(|n| n.checked_mul(b.dtype.size() as u64))
+            .and_then(|n| n.checked_add(at));
+        let inside = at.is_multiple_of(ALIGN) && end.is_some_and(|e| e <= bytes);
+        ensure(inside, &place, &format!("buffer {} lies outside of the arena or is not aligned", l.buf))?;
+        ends.push(end.unwrap_or(at));
+    }
+    // By offset, so that only neighbours in memory are compared.
+    let mut order: Vec<usize> = (0..lives.len()).filter(|i| ends[*i] > offsets[*i]).collect();
+    order.sort_by_key(|i| offsets[*i]);
+    for (k, &i) in order.iter().enumerate() {
+        for &j in order[k + 1..].iter().take_while(|j| offsets[**j] < ends[i]) {
+            let apart = lives[i].last < lives[j].first || lives[j].last < lives[i].first;
+            ensure(apart, &place, &format!("buffers {} and {} overlap", lives[i].buf, lives[j].buf))?;
+        }
+    }
+    Ok(())
+}
