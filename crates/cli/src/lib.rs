@@ -1,1 +1,94 @@
-//! The ferroflux command.
+//! The `ferroflux` command: reads the command line, calls the facade, prints. One file a subcommand in `commands`.
+//!
+//! Not here: any compiler work; what the command knows beyond the facade are files (`model`, `golden`, `inputs`, `files`),
+//! text (`show`, `report`, `progress`) and drawings of stages (`diagram`). Results go to the standard output, everything
+//! else to the standard error. Exit codes: 0 success, 1 failure, 2 a command line that makes no sense.
+
+mod commands;
+mod compare;
+mod diagram;
+mod files;
+mod golden;
+mod inputs;
+mod log;
+mod model;
+mod options;
+mod progress;
+mod report;
+mod show;
+
+use std::io::{BufWriter, ErrorKind, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use options::Global;
+
+#[derive(Parser)]
+#[command(
+    name = "ferroflux",
+    version,
+    about = "Compiles and runs PyTorch 2 models (`torch.export` archives) without Python",
+    after_help = "Results are printed on the standard output, everything else on the standard error.\nExit codes: 0 success, 1 failure, 2 wrong usage."
+)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs a model on inputs from a safetensors file.
+    Run(commands::run::Args),
+    /// Prints or draws the model at a stage of the compiler.
+    Graph(commands::graph::Args),
+    /// Measures how fast models run, and how fast they compile.
+    Bench(commands::bench::Args),
+    /// Tells what becomes of a model: operators, fused kernels, memory, and what is not supported.
+    Explain(commands::explain::Args),
+    /// Lists the backends, their devices, and why one cannot run here.
+    Backends(commands::backends::Args),
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    report::install_panic_hook();
+    if let Err(error) = log::start(cli.global.log.as_deref()) {
+        report::print(&error);
+        return ExitCode::from(2);
+    }
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads the output has seen enough (`ferroflux graph … | head`).
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            report::print(&error);
+            report::exit_code(&error)
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<()> {
+    // Not line-buffered: a listing of a large model is megabytes.
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let result = match &cli.command {
+        Command::Run(args) => commands::run::run(args, &cli.global, &mut out),
+        Command::Graph(args) => commands::graph::run(args, &mut out),
+        Command::Bench(args) => commands::bench::run(args, &cli.global, &mut out),
+        Command::Explain(args) => commands::explain::run(args, &mut out),
+        Command::Backends(args) => commands::backends::run(args, &mut out),
+    };
+    // What was computed before a failure is shown, whatever failed.
+    let flushed = out.flush().map_err(anyhow::Error::from);
+    result.and(flushed)
+}
+
+/// Only an error of the output itself is bare; those of other files carry their path.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
+}

@@ -52,6 +52,10 @@ impl crate::Program {
     pub fn explain(&self) -> Result<Explanation, crate::Error> {
         Ok(explain(self.graph(), Some(&self.kernels()?)))
     }
+    /// The same of kernels that are there already: those of [`kernels`](crate::Program::kernels).
+    pub fn explain_kernels(&self, kernels: &Program) -> Explanation {
+        explain(self.graph(), Some(kernels))
+    }
     /// Operators of the captured graph with the number of their calls.
     pub fn operators(&self) -> BTreeMap<String, usize> {
         operators(self.graph())

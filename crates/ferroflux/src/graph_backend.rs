@@ -87,6 +87,20 @@ pub(crate) fn of_entry(entry: &plugin_host::GraphBackend) -> Result<&'static dyn
     Ok(registered.0)
 }
 
+/// A mode that the backend does not have is an error here as it is with plugins.
+pub(crate) fn check_mode(
+    entry: &plugin_host::GraphBackend,
+    options: &crate::Options,
+) -> Result<(), plugin_host::HostError> {
+    let (available, mode) = ((entry.info)().modes, options.mode.name());
+    if available.iter().any(|m| m == mode) {
+        return Ok(());
+    }
+    let near = plugin_host::nearest(mode, available.iter().map(String::as_str));
+    let backend = entry.name.to_owned();
+    Err(plugin_host::HostError::UnknownMode { backend, mode: mode.to_owned(), near, available })
+}
+
 /// The interpreter.
 pub static EAGER: Eager = Eager;
 /// See [`EAGER`].

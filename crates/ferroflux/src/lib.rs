@@ -32,7 +32,7 @@ pub use compiled::Compiled;
 pub use error::Error;
 pub use explain::{Explanation, KernelInfo, Unsupported};
 pub use fx_ir;
-pub use ir_core::{DType, Device};
+pub use ir_core::{self, DType, Device};
 pub use kernel_ir;
 pub use options::{Mode, Options};
 pub use plugin_host::{BackendInfo, DeviceInfo, nearest};

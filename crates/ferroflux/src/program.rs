@@ -90,6 +90,7 @@ impl Program {
         match registry.resolve(&options.backend)? {
             plugin_host::Resolved::Plugin(backend) => Compiled::with_plugin(self, &backend, options),
             plugin_host::Resolved::Graph(entry) => {
+                graph_backend::check_mode(entry, options)?;
                 let backend = graph_backend::of_entry(entry)?;
                 Compiled::with_graph_backend(self, entry.name, backend)
             }

@@ -1,0 +1,167 @@
+//! `ferroflux explain`: operators, fused kernels and memory of a model; and everything in it that is not supported.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use ferroflux::ir_core::Atom;
+use ferroflux::kernel_ir::{self, Storage};
+use ferroflux::{Error, Explanation, KernelInfo, Program, Unsupported};
+use serde_json::{Value, json};
+
+use crate::inputs::at_hints;
+use crate::model::Model;
+use crate::progress::Progress;
+use crate::report::advised;
+use crate::show;
+
+/// Arguments of `explain`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The model: a `.pt2` archive, or a `.zip` with one.
+    model: PathBuf,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Memory of a call in bytes, at the sizes of capture where sizes are symbolic.
+struct Memory {
+    weights: u64,
+    temporaries: u64,
+    outputs: u64,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
+    let model = Model::open(&args.model)?;
+    let _progress = Progress::start(format!("{}: compiling", model.name));
+    let program = &model.program;
+    match program.kernels() {
+        Ok(kernels) => {
+            let explanation = program.explain_kernels(&kernels);
+            let memory = memory(program, &kernels);
+            let dynamic = kernels.plan.bytes.is_none();
+            match args.json {
+                true => writeln!(out, "{}", as_json(&model.name, &explanation, memory.as_ref(), &[]))?,
+                false => print(&model.name, &explanation, memory.as_ref(), dynamic, out)?,
+            }
+            Ok(())
+        }
+        Err(Error::Unsupported(_) | Error::Functionalize(_) | Error::Compile(_)) => {
+            let list = program.unsupported();
+            let explanation = Explanation { operators: program.operators(), ..Explanation::default() };
+            match args.json {
+                true => writeln!(out, "{}", as_json(&model.name, &explanation, None, &list))?,
+                false => print_unsupported(&model.name, &explanation, &list, out)?,
+            }
+            let what = show::count(list.len(), "call");
+            let verb = if list.len() == 1 { "is" } else { "are" };
+            Err(advised(
+                format!("{what} of `{}` {verb} not supported", model.name),
+                "the list above has all of them; `--backend eager` may run more than a compiled backend",
+            ))
+        }
+        Err(other) => Err(other.into()),
+    }
+}
+
+fn memory(program: &Program, kernels: &kernel_ir::Program) -> Option<Memory> {
+    let symbols = &program.graph().symbols;
+    let value = |a: &Atom| match a {
+        Atom::Sym(_) => at_hints(&ferroflux::ir_core::SymExpr::atom(a.clone()), symbols),
+        _ => None,
+    };
+    let sum = |wanted: &dyn Fn(&Storage) -> bool| {
+        let buffers = kernels.buffers.values().filter(|b| wanted(&b.storage));
+        let bytes = |b: &kernel_ir::Buffer| {
+            let elements = u64::try_from(b.span().eval(&value)?).unwrap_or(0);
+            elements.checked_mul(b.dtype.size() as u64)
+        };
+        buffers.map(bytes).try_fold(0u64, |sum, bytes| sum.checked_add(bytes?))
+    };
+    let symbol = |id| at_hints(&ferroflux::ir_core::SymExpr::sym(id), symbols);
+    Some(Memory {
+        weights: sum(&|s| matches!(s, Storage::Constant(_) | Storage::Persistent))?,
+        temporaries: kernels.plan.place(kernels, &symbol).ok()?.1,
+        outputs: sum(&|s| *s == Storage::Output)?,
+    })
+}
+
+fn print_operators(name: &str, e: &Explanation, out: &mut dyn Write) -> Result<()> {
+    let calls: usize = e.operators.values().sum();
+    writeln!(
+        out,
+        "{name}: {} of {}",
+        show::count(calls, "call"),
+        show::count(e.operators.len(), "operator")
+    )?;
+    let mut operators: Vec<(&String, &usize)> = e.operators.iter().collect();
+    operators.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), name.as_str()));
+    for (name, n) in operators {
+        writeln!(out, "{n:6}  {name}")?;
+    }
+    Ok(())
+}
+
+fn print_kernels(title: &str, kernels: &[KernelInfo], out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "\n{title}")?;
+    for (n, k) in kernels.iter().enumerate() {
+        writeln!(out, "{n:6}  {} {}: {}", k.kind, k.name, k.nodes.join(", "))?;
+    }
+    Ok(())
+}
+
+fn print(
+    name: &str,
+    e: &Explanation,
+    memory: Option<&Memory>,
+    dynamic: bool,
+    out: &mut dyn Write,
+) -> Result<()> {
+    print_operators(name, e, out)?;
+    let nodes: usize = e.kernels.iter().map(|k| k.nodes.len()).sum();
+    let title =
+        format!("{} a call, of {}:", show::count(e.kernels.len(), "kernel"), show::count(nodes, "primitive"));
+    print_kernels(&title, &e.kernels, out)?;
+    if !e.init_kernels.is_empty() {
+        let title =
+            format!("{} once, when the weights are bound:", show::count(e.init_kernels.len(), "kernel"));
+        print_kernels(&title, &e.init_kernels, out)?;
+    }
+    if let Some(m) = memory {
+        let at = if dynamic { ", at the sizes of capture" } else { "" };
+        writeln!(out, "\npredicted peak memory{at}: {}", show::bytes(m.weights + m.temporaries + m.outputs))?;
+        for (what, n) in [("weights", m.weights), ("temporaries", m.temporaries), ("outputs", m.outputs)] {
+            writeln!(out, "  {what}: {}", show::bytes(n))?;
+        }
+    }
+    Ok(())
+}
+
+fn print_unsupported(name: &str, e: &Explanation, list: &[Unsupported], out: &mut dyn Write) -> Result<()> {
+    print_operators(name, e, out)?;
+    writeln!(out, "\nnot supported:")?;
+    for u in list {
+        writeln!(out, "  {}", u.message)?;
+    }
+    Ok(())
+}
+
+fn as_json(name: &str, e: &Explanation, memory: Option<&Memory>, unsupported: &[Unsupported]) -> Value {
+    let kernels = |list: &[KernelInfo]| -> Vec<Value> {
+        list.iter().map(|k| json!({"name": k.name, "kind": k.kind, "nodes": k.nodes})).collect()
+    };
+    let one = |u: &Unsupported| json!({"target": u.target, "node": u.node, "message": u.message});
+    json!({
+        "model": name,
+        "operators": e.operators,
+        "kernels": kernels(&e.kernels),
+        "init_kernels": kernels(&e.init_kernels),
+        "weight_bytes": memory.map(|m| m.weights),
+        "arena_bytes": memory.map(|m| m.temporaries),
+        "output_bytes": memory.map(|m| m.outputs),
+        "peak_bytes": memory.map(|m| m.weights + m.temporaries + m.outputs),
+        "unsupported": unsupported.iter().map(one).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,100 @@
+//! `ferroflux graph`: the model at a stage of the compiler, as text or as a drawing.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use ferroflux::Program;
+use ferroflux::fx_ir::draw::{Diagram, graph_diagram};
+use ferroflux::fx_ir::{Graph, text};
+
+use crate::model::Model;
+use crate::progress::Progress;
+use crate::report::usage;
+use crate::{diagram, files};
+
+/// Arguments of `graph`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The model: a `.pt2` archive, or a `.zip` with one.
+    model: PathBuf,
+    /// Which stage of the compiler.
+    #[arg(long, value_enum, default_value_t = Stage::Captured)]
+    stage: Stage,
+    /// Prints the graph as code, for people; the default text can be read back.
+    #[arg(long)]
+    readable: bool,
+    /// Writes a drawing instead of text.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Writes a drawing in graphviz's language instead of text.
+    #[arg(long, value_name = "FILE")]
+    dot: Option<PathBuf>,
+}
+
+/// The stages of the compiler, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Stage {
+    /// As `torch.export` wrote it: composites and mutation.
+    Captured,
+    /// Without mutation: written buffers are results.
+    Functional,
+    /// Primitive operators alone.
+    Prim,
+    /// A loop body for every primitive operator; drawn with the kernels around them.
+    Loops,
+    /// Fused kernels and the memory plan, as a backend gets them.
+    Kernels,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
+    if args.readable && matches!(args.stage, Stage::Loops | Stage::Kernels) {
+        let why = "loops and kernels have one text form; `--readable` is for graphs";
+        return Err(usage(why, "leave `--readable` out"));
+    }
+    for path in args.svg.iter().chain(&args.dot) {
+        files::check_writable(path)?;
+    }
+    let model = Model::open(&args.model)?;
+    let _progress = Progress::start(format!("{}: lowering", model.name));
+    let failed = || format!("`{}` does not reach this stage", model.name);
+    if args.svg.is_none() && args.dot.is_none() {
+        let text = text_of(&model.program, args.stage, args.readable).with_context(failed)?;
+        out.write_all(text.as_bytes())?;
+        return Ok(());
+    }
+    let diagram = diagram_of(&model.program, args.stage).with_context(failed)?;
+    if let Some(path) = &args.svg {
+        files::write(path, diagram.to_svg().as_bytes())?;
+    }
+    if let Some(path) = &args.dot {
+        files::write(path, diagram.to_dot().as_bytes())?;
+    }
+    for path in args.svg.iter().chain(&args.dot) {
+        let (boxes, groups) = (diagram.nodes.len(), diagram.clusters.len());
+        writeln!(out, "{}: {boxes} boxes, {} arrows, {groups} groups", path.display(), diagram.edges.len())?;
+    }
+    Ok(())
+}
+
+fn text_of(program: &Program, stage: Stage, readable: bool) -> Result<String> {
+    let print = |graph: &Graph| if readable { graph.print_readable() } else { text::print(graph) };
+    Ok(match stage {
+        Stage::Captured => print(program.graph()),
+        Stage::Functional => print(&program.functional()?),
+        Stage::Prim => print(&program.prims()?),
+        Stage::Loops => program.loops_text()?,
+        Stage::Kernels => program.kernels()?.to_string(),
+    })
+}
+
+fn diagram_of(program: &Program, stage: Stage) -> Result<Diagram> {
+    Ok(match stage {
+        Stage::Captured => graph_diagram(program.graph()),
+        Stage::Functional => graph_diagram(&program.functional()?),
+        Stage::Prim => graph_diagram(&program.prims()?),
+        Stage::Loops => diagram::fused(&program.prims()?, &program.kernels()?),
+        Stage::Kernels => diagram::kernels(&program.kernels()?),
+    })
+}

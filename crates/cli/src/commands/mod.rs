@@ -1,0 +1,7 @@
+//! The subcommands, one file each: its arguments, what it does, what it prints.
+
+pub(crate) mod backends;
+pub(crate) mod bench;
+pub(crate) mod explain;
+pub(crate) mod graph;
+pub(crate) mod run;

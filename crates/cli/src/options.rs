@@ -1,0 +1,62 @@
+//! Options that several subcommands share, and what they mean to the facade.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use ferroflux::{Mode, Options};
+
+/// Options of the command itself.
+#[derive(clap::Args)]
+pub(crate) struct Global {
+    /// What is logged on the standard error: a level (`info`), or stages and crates with levels
+    /// (`fusion,kernel`, `pt2=debug`). The variable FERROFLUX_LOG says the same.
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+    /// Threads of one call; what the backend finds best where not given.
+    #[arg(long, global = true, value_name = "N")]
+    pub(crate) threads: Option<NonZeroUsize>,
+}
+
+/// Where weights come from that the archive lacks.
+#[derive(clap::Args, Default)]
+pub(crate) struct WeightArgs {
+    /// Safetensors file with the weights that the archive lacks.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) weights: Option<PathBuf>,
+    /// What the model's names begin with and the file's do not, for example `bert.`.
+    #[arg(long, value_name = "PREFIX", requires = "weights", default_value = "", hide_default_value = true)]
+    pub(crate) weights_prefix: String,
+}
+
+/// Which backend, and how.
+#[derive(clap::Args)]
+pub(crate) struct BackendArgs {
+    /// Backend, by name (see `ferroflux backends`) or by the path of its library.
+    #[arg(long, default_value = "cpu")]
+    pub(crate) backend: String,
+    /// default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs.
+    #[arg(long, default_value = "default", value_parser = Mode::from_str)]
+    pub(crate) mode: Mode,
+    /// An option of the backend itself; may be given several times.
+    #[arg(short = 'o', long = "option", value_name = "NAME=VALUE", value_parser = pair)]
+    pub(crate) options: Vec<(String, String)>,
+}
+
+impl BackendArgs {
+    /// The facade's options.
+    pub(crate) fn options(&self, global: &Global) -> Options {
+        let mut options = Options::new().backend(&self.backend).mode(self.mode);
+        if let Some(threads) = global.threads {
+            options = options.threads(threads.get());
+        }
+        self.options.iter().fold(options, |options, (name, value)| options.backend_option(name, value))
+    }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("must be NAME=VALUE".into()),
+    }
+}
