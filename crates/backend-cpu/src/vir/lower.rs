@@ -233,7 +233,7 @@ fn finish(
             loops: body.loops,
         });
     }
-    let unroll = if weight < 1.0 { 4 } else { 1 };
+    let unroll = if weight < 1.6 { 4 } else { 2 };
     VKernel {
         name: kernel.name.clone(),
         points,
