@@ -120,9 +120,9 @@ fn nll_of(b: &mut Builder<'_>, c: &Call<'_>, x: ValueId) -> Result<ValueId, OpEr
     let t = targets(b, c, c.value("target")?, dtype)?;
     let picked = pick(b, x, t.class)?;
     let product = b.mul(picked, t.weight)?;
-    // An ignored class may have an infinite score.
-    let product = b.select(t.valid, product, 0.0)?;
     let loss = b.neg(product)?;
+    // An ignored class may have an infinite score.
+    let loss = b.select(t.valid, loss, 0.0)?;
     weighted_mean(b, Reduction::of(c)?, loss, t.weight)
 }
 
