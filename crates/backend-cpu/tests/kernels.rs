@@ -481,3 +481,33 @@ fn random_kernels() {
         check(p, &inputs, 200.0, 1e-3, &format!("seed {seed}"));
     }
 }
+
+#[test]
+fn threads_share_work_without_changing_results() {
+    use backend_cpu::exec::{Compiled, ExecOptions};
+    let (rows, cols) = (331i64, 1027i64);
+    let x = values(DType::F32, &[rows, cols], 12);
+    let mut programs = vec![
+        reduction(ReduceOp::Sum, DType::F32, &[rows, cols], 1).0,
+        reduction(ReduceOp::Sum, DType::F32, &[rows, cols], 0).0,
+    ];
+    for transposed in [false, true] {
+        let mut b = Build::default();
+        let x = b.input(DType::F32, shape(&[rows, cols]));
+        let sizes = if transposed { [cols, rows] } else { [rows, cols] };
+        let y = b.output(DType::F32, shape(&sizes));
+        let mut body = BodyBuilder::new();
+        let from = if transposed { idx([i(1), i(0)]) } else { idx([i(0), i(1)]) };
+        let v = body.load(x, DType::F32, from);
+        let v = body.op(ScalarOp::Tanh, &[v]);
+        body.store(y, idx([i(0), i(1)]), v, StoreMode::Write);
+        b.kernel(shape(&sizes), vec![], vec![Stage { inner: shape(&[]), insts: body.finish() }]);
+        programs.push(b.finish());
+    }
+    for p in programs {
+        let make = |threads| Compiled::new(p.clone(), ExecOptions { threads }).unwrap();
+        let one = execute(&make(1), std::slice::from_ref(&x)).unwrap();
+        let three = execute(&make(3), std::slice::from_ref(&x)).unwrap();
+        assert_eq!(one[0].values, three[0].values);
+    }
+}

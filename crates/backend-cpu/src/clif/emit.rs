@@ -1,7 +1,8 @@
 //! A kernel as one Cranelift function: the walk over outer points, the stages' loops at each width, and the bodies.
 //!
 //! The function is `fn(buffers, sizes, begin, end, block)`: outer points `begin..end` in row-major order of
-//! `VKernel::points`; where the axis is an outer loop, one more fastest dimension counts blocks of `block` axis points.
+//! `VKernel::points`; where the axis is an outer loop, one more dimension (the fastest; of a tiled kernel the slowest) counts
+//! blocks of `block` axis points.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32, I64};
@@ -79,18 +80,21 @@ impl<'f, 'k> Emit<'f, 'k> {
         if let Some(n) = axis_extent {
             let up = self.b.ins().iadd(n, block);
             let up = self.b.ins().iadd_imm_s(up, -1);
-            extents.push(self.b.ins().udiv(up, block));
+            let blocks = self.b.ins().udiv(up, block);
+            extents.insert(if kernel.tiled { 0 } else { extents.len() }, blocks);
         }
         let digits = self.decompose(begin, &extents);
         self.counted(begin, end, 1, &mut |e, _| {
             let at: Vec<Value> = digits.iter().map(|v| e.b.use_var(*v)).collect();
-            for (d, x) in kernel.points.iter().zip(&at) {
+            // The block digit is the slowest of a tiled kernel, else the fastest.
+            let first = usize::from(kernel.tiled);
+            for (d, x) in kernel.points.iter().zip(&at[first..]) {
                 e.loops[d.var as usize] = *x;
             }
             match (&kernel.outer_axis, axis_extent) {
                 (Some(axis), Some(n)) => {
                     // PROOF: the block digit was pushed above.
-                    let number = *at.last().expect("the block digit");
+                    let number = *if kernel.tiled { at.first() } else { at.last() }.expect("the block digit");
                     let lo = e.b.ins().imul(number, block);
                     let hi = e.b.ins().iadd(lo, block);
                     let hi = e.b.ins().smin(hi, n);

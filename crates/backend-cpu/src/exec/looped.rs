@@ -12,6 +12,8 @@ const SHARE: f64 = 20_000.0;
 const TASK: f64 = 8_000.0;
 /// Axis blocks are multiples of this many points: every width divides it, and 64 bytes of any dtype.
 const GRAIN: i64 = 64;
+/// Axis points of a tile: the widest body. More lines at one power-of-two distance would not fit the ways of a cache set.
+const TILE: i64 = 16;
 
 /// A loop kernel's place in the code and what its sharing depends on.
 pub(super) struct LoopOp {
@@ -20,6 +22,7 @@ pub(super) struct LoopOp {
     axis: Option<SymExpr>,
     costs: Vec<(SymExpr, f64)>,
     serial: bool,
+    tiled: bool,
 }
 
 impl LoopOp {
@@ -31,6 +34,7 @@ impl LoopOp {
             axis: kernel.outer_axis.as_ref().map(|d| d.extent.clone()),
             costs: kernel.costs.clone(),
             serial: kernel.serial,
+            tiled: kernel.tiled,
         }
     }
 
@@ -50,20 +54,21 @@ impl LoopOp {
         let threads = team::threads();
         let f = call.code.kernel(self.function);
         let (buffers, symbols) = (call.buffers.0.as_ptr(), sizes.0.as_ptr());
-        let whole = round_up(lanes);
+        let whole = if self.tiled { TILE } else { round_up(lanes) };
+        let blocks = |block: i64| if axis.is_some() { (lanes + block - 1) / block } else { 1 };
         if self.serial || threads == 1 || work < SHARE {
             // SAFETY: the tables hold an entry for every buffer and symbol of the program the code was made from.
-            unsafe { f(buffers, symbols, 0, points, whole) };
+            unsafe { f(buffers, symbols, 0, points * blocks(whole), whole) };
             return Ok(());
         }
         let tasks = ((work / TASK) as i64).clamp(2, threads as i64 * 4);
-        let block = if points >= tasks || axis.is_none() {
+        let block = if points >= tasks || axis.is_none() || self.tiled {
             whole
         } else {
             let per_point = (tasks + points - 1) / points;
             round_up(lanes / per_point + 1)
         };
-        let items = points * if axis.is_some() { (lanes + block - 1) / block } else { 1 };
+        let items = points * blocks(block);
         let tasks = tasks.min(items);
         let (buffers, symbols) = (buffers as usize, symbols as usize);
         team::par_for(tasks as usize, &|t| {

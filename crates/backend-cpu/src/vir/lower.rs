@@ -233,6 +233,11 @@ fn finish(
             loops: body.loops,
         });
     }
+    let apart = |i: &VInst| match &i.kind {
+        VKind::Load { at, .. } | VKind::Store { at, .. } => at.along == Along::Lanes,
+        _ => false,
+    };
+    let tiled = outer_axis.is_some() && stages.iter().flat_map(|s: &VStage| &s.insts).any(apart);
     let unroll = if weight < 1.6 { 4 } else { 2 };
     VKernel {
         name: kernel.name.clone(),
@@ -240,6 +245,7 @@ fn finish(
         outer_axis,
         accs: kernel.accs.clone(),
         stages,
+        tiled,
         serial,
         costs,
         unroll,

@@ -40,6 +40,9 @@ pub struct VKernel {
     pub accs: Vec<AccDecl>,
     /// Stages in order.
     pub stages: Vec<VStage>,
+    /// Lanes of some access lie apart (a transpose): blocks of the outer axis are the slowest loop, so that the cache lines
+    /// that one point touches are still there for the next.
+    pub tiled: bool,
     /// Points must run in order on one thread (stores that combine with memory).
     pub serial: bool,
     /// Rough cost of one outer point in nanoseconds per unit of the inner extents; see [`VKernel::point_cost`].
