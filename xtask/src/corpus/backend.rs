@@ -1,9 +1,11 @@
 //! The one place where a case meets the stack: a loaded program becomes something that runs.
 //!
-//! For now `eager` alone, through `pt2` and `interp` directly; the facade takes this over with all its backends.
+//! Backends come from the facade. One more name, `captured`, runs the captured graph in the interpreter as it is, in-place
+//! operators included: an oracle that does not go through functionalization.
 
 use std::collections::BTreeSet;
 
+use ferroflux::{Error, Options, Program};
 use fx_ir::{Graph, InputKind, NodeKind, OutputKind};
 use interp::{InterpError, Value};
 use prims::OpError;
@@ -42,19 +44,15 @@ impl Failure {
 }
 
 /// A program that is ready to run.
-pub(crate) struct Compiled {
-    graph: Graph,
-    weights: Vec<(InputKind, Option<Tensor>)>,
+pub(crate) enum Compiled {
+    /// By a backend of the facade.
+    Facade(ferroflux::Compiled),
+    /// The captured graph and its weights, in the order of its placeholders.
+    Captured(Graph, Vec<(InputKind, Option<Tensor>)>),
 }
 
 /// Prepares a program for the backend of that name.
 pub(crate) fn compile(program: &ExportedProgram, backend: &str) -> Result<Compiled, Failure> {
-    if backend != "eager" {
-        return Err(Failure::new(
-            Status::Error,
-            format!("backend `{backend}` is not there; there is `eager`"),
-        ));
-    }
     let mut unknown = BTreeSet::new();
     unknown_operators(&program.graph, &mut unknown);
     if !unknown.is_empty() {
@@ -63,13 +61,15 @@ pub(crate) fn compile(program: &ExportedProgram, backend: &str) -> Result<Compil
         let reason = format!("unknown operators {}", names.join(", "));
         return Err(Failure { status: Status::Unsupported, reason, groups });
     }
-    let weight = |name: &str| program.weights.get(name).and_then(|w| w.tensor.clone());
-    let weights = program
-        .graph
-        .inputs()
-        .map(|(_, kind, name)| (kind, if kind == InputKind::User { None } else { weight(name) }))
-        .collect();
-    Ok(Compiled { graph: program.graph.clone(), weights })
+    if backend == "captured" {
+        let weight = |name: &str| program.weights.get(name).and_then(|w| w.tensor.clone());
+        let inputs = program.graph.inputs();
+        let weights =
+            inputs.map(|(_, kind, name)| (kind, if kind == InputKind::User { None } else { weight(name) }));
+        return Ok(Compiled::Captured(program.graph.clone(), weights.collect()));
+    }
+    let compiled = Program::from(program.clone()).compile(&Options::new().backend(backend));
+    compiled.map(Compiled::Facade).map_err(|e| classify(&e))
 }
 
 /// Every operator that the table lacks, in subgraphs too.
@@ -89,31 +89,74 @@ fn unknown_operators(graph: &Graph, into: &mut BTreeSet<String>) {
 }
 
 impl Compiled {
-    /// Runs the program on the caller's inputs; returns the caller's outputs, `None` where one is no value.
-    pub(crate) fn call(&self, inputs: &[Tensor]) -> Result<Vec<Option<Tensor>>, Failure> {
-        let mut given = inputs.iter();
-        let mut values = Vec::with_capacity(self.weights.len());
-        for (kind, weight) in &self.weights {
-            let tensor = if *kind == InputKind::User { given.next() } else { weight.as_ref() };
-            let tensor =
-                tensor.ok_or_else(|| Failure::new(Status::Error, "too few inputs for the program"))?;
-            values.push(Value::Tensor(tensor.clone()));
+    /// Runs the program on the caller's inputs; returns the caller's outputs.
+    pub(crate) fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
+        match self {
+            Compiled::Facade(compiled) => compiled.call(inputs).map_err(|e| classify(&e)),
+            Compiled::Captured(graph, weights) => captured(graph, weights, inputs),
         }
-        let outcome = interp::execute(&self.graph, values).map_err(|e| classify(&e))?;
-        let kinds = self.graph.outputs.iter().map(|o| &o.kind);
-        let users = outcome.outputs.into_iter().zip(kinds);
-        let users = users.filter(|(_, kind)| matches!(kind, OutputKind::User | OutputKind::Loss));
-        users.map(|(value, _)| value.into_tensor().map_err(|e| Failure::error(&e))).collect()
     }
 }
 
-fn classify(error: &InterpError) -> Failure {
+fn captured(
+    graph: &Graph,
+    weights: &[(InputKind, Option<Tensor>)],
+    inputs: &[Tensor],
+) -> Result<Vec<Tensor>, Failure> {
+    let mut given = inputs.iter();
+    let mut values = Vec::with_capacity(weights.len());
+    for (kind, weight) in weights {
+        let tensor = if *kind == InputKind::User { given.next() } else { weight.as_ref() };
+        let tensor = tensor.ok_or_else(|| Failure::new(Status::Error, "too few inputs for the program"))?;
+        values.push(Value::Tensor(tensor.clone()));
+    }
+    let outcome = interp::execute(graph, values).map_err(|e| classify_interp(&e))?;
+    let kinds = graph.outputs.iter().map(|o| &o.kind);
+    let users = outcome.outputs.into_iter().zip(kinds);
+    let users = users.filter(|(_, kind)| matches!(kind, OutputKind::User | OutputKind::Loss));
+    let tensors = users.map(|(value, _)| value.into_tensor());
+    tensors.filter_map(Result::transpose).collect::<Result<_, _>>().map_err(|e| Failure::error(&e))
+}
+
+/// A list of refusals: all of them in the reason, each counted by itself.
+fn refusals<T: std::fmt::Display>(error: &Error, items: &[T], group: impl Fn(&T) -> String) -> Failure {
+    let groups: BTreeSet<String> = items.iter().map(group).collect();
+    Failure { status: Status::Unsupported, reason: error.to_string(), groups: groups.into_iter().collect() }
+}
+
+fn classify(error: &Error) -> Failure {
+    match error {
+        Error::Interp(error) => classify_interp(error),
+        Error::Unsupported(errors) => {
+            let mut failure = refusals(error, errors, |e| e.error.to_string());
+            if !errors.iter().any(|e| is_unsupported(&e.error)) {
+                failure.status = Status::Error;
+            }
+            failure
+        }
+        Error::Functionalize(errors) => refusals(error, errors, |e| format!("mutation: {}", e.problem)),
+        Error::Compile(error_of) => {
+            let groups = error_of.problems.iter().map(|p| format!("`{}`: {}", p.target, p.what));
+            let groups: BTreeSet<String> = groups.collect();
+            let groups = groups.into_iter().collect();
+            Failure { status: Status::Unsupported, reason: error.to_string(), groups }
+        }
+        Error::Refused { refused, .. } => refusals(error, refused, Clone::clone),
+        other => Failure::error(other),
+    }
+}
+
+fn is_unsupported(error: &OpError) -> bool {
+    matches!(error, OpError::Unknown(_) | OpError::Unsupported { .. } | OpError::DType { .. })
+}
+
+fn classify_interp(error: &InterpError) -> Failure {
     let mut failure = Failure::error(error);
     match error {
         InterpError::Unsupported { .. } => failure.status = Status::Unsupported,
         InterpError::Node { error, .. } => {
             failure.groups = vec![error.to_string()];
-            if matches!(error, OpError::Unknown(_) | OpError::Unsupported { .. } | OpError::DType { .. }) {
+            if is_unsupported(error) {
                 failure.status = Status::Unsupported;
             }
         }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use ir_core::DType;
@@ -13,12 +14,15 @@ use tensor::safetensors::SafetensorsFile;
 use tensor::{Tensor, formula};
 use zip::ZipArchive;
 
+use super::check::milliseconds;
 use super::{Case, discover};
 
 /// A program and its goldens.
 pub(crate) struct Loaded {
     pub(crate) program: ExportedProgram,
     pub(crate) golden: SafetensorsFile,
+    /// Milliseconds from the archive's bytes to its graph; making weights by formula is the corpus' own doing.
+    pub(crate) load_ms: f64,
 }
 
 /// Opens zip files once for all their cases.
@@ -47,19 +51,22 @@ pub(crate) struct SampledOutput {
 impl Loader {
     /// Loads a case.
     pub(crate) fn load(&mut self, case: &Case) -> Result<Loaded> {
-        let (archive, golden) = match &case.stem {
-            None => {
-                (Archive::open(&case.file)?, SafetensorsFile::open(case.file.with_extension("safetensors"))?)
-            }
+        let (golden, bytes) = match &case.stem {
+            None => (SafetensorsFile::open(case.file.with_extension("safetensors"))?, None),
             Some(stem) => {
                 let zip = self.zip(&case.file)?;
-                let bytes = discover::read(zip, &format!("{stem}.pt2"))?;
-                (Archive::from_bytes(bytes)?, discover::golden(zip, stem)?)
+                (discover::golden(zip, stem)?, Some(discover::read(zip, &format!("{stem}.pt2"))?))
             }
         };
+        let start = Instant::now();
+        let archive = match bytes {
+            None => Archive::open(&case.file)?,
+            Some(bytes) => Archive::from_bytes(bytes)?,
+        };
         let mut program = archive.program(None)?;
+        let load_ms = milliseconds(start);
         complete(&mut program, &golden)?;
-        Ok(Loaded { program, golden })
+        Ok(Loaded { program, golden, load_ms })
     }
 
     fn zip(&mut self, path: &PathBuf) -> Result<&mut ZipArchive<File>> {

@@ -1,14 +1,13 @@
 //! A worker process: reads one case a line, writes one result a line. What a case prints goes to the standard error.
 
 use std::io::{BufRead, Write};
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 
 use super::backend::Failure;
 use super::case::Loader;
-use super::check::{Times, check, milliseconds};
-use super::{Case, CaseResult, Kind, Status};
+use super::check::{Times, check};
+use super::{Case, CaseResult, Status};
 
 /// Arguments of the hidden command.
 #[derive(clap::Args)]
@@ -50,15 +49,11 @@ fn one(loader: &mut Loader, case: &Case, backend: &str) -> CaseResult {
 }
 
 fn attempt(loader: &mut Loader, case: &Case, backend: &str, times: &mut Times) -> Result<(), Failure> {
-    let start = Instant::now();
     let loaded = loader.load(case).map_err(|error| {
         let reason = format!("{error:#}");
         let unsupported = matches!(error.downcast_ref(), Some(pt2::Pt2Error::Unsupported { .. }));
         Failure::new(if unsupported { Status::Unsupported } else { Status::Error }, reason)
     })?;
-    // Reading the archive is part of compiling; making weights by formula is the corpus' own doing.
-    if case.kind != Kind::Model {
-        times.compile_ms += milliseconds(start);
-    }
+    times.compile_ms += loaded.load_ms;
     check(case.kind, &loaded, backend, times)
 }
