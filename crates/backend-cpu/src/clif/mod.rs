@@ -11,7 +11,6 @@ mod index;
 mod math;
 mod memory;
 mod ops;
-mod pool;
 mod reduce;
 mod regs;
 mod values;

@@ -47,20 +47,6 @@ impl Regs<'_, '_> {
         let constant = self.b.func.dfg.constants.insert(ConstantData::from(bytes.as_slice()));
         self.b.ins().vconst(ty, constant)
     }
-    /// Four copies of 32 bits, as a memory operand that stays in the loop; zero is cheaper as a register.
-    fn table(&mut self, ty: Type, bits: u32) -> Value {
-        match super::pool::offset(bits).filter(|_| bits != 0) {
-            Some(offset) => {
-                let base = self.b.ins().iconst(I64, super::pool::base() as i64);
-                self.b.ins().load(ty, MemFlagsData::new().with_notrap().with_aligned(), base, offset)
-            }
-            None => self.pool(ty, &bits.to_le_bytes()),
-        }
-    }
-    /// A number that many places of a body use: a register where there is room.
-    pub(super) fn f32_register(&mut self, x: f32) -> Value {
-        if self.wide { self.pool(F32X4, &x.to_le_bytes()) } else { self.b.ins().f32const(x) }
-    }
     /// `x < y ? x : y`; `y` where either is NaN. One instruction on x86-64.
     pub(super) fn smaller(&mut self, x: Value, y: Value) -> Value {
         let less = self.fcmp(FloatCC::LessThan, x, y);
@@ -81,7 +67,7 @@ impl Regs<'_, '_> {
         self.b.ins().bitselect(mask, x, y)
     }
     pub(super) fn f32(&mut self, x: f32) -> Value {
-        if self.wide { self.table(F32X4, x.to_bits()) } else { self.b.ins().f32const(x) }
+        if self.wide { self.pool(F32X4, &x.to_le_bytes()) } else { self.b.ins().f32const(x) }
     }
     pub(super) fn f64(&mut self, x: f64) -> Value {
         if self.wide { self.pool(F64X2, &x.to_le_bytes()) } else { self.b.ins().f64const(x) }

@@ -73,7 +73,7 @@ impl<'f> Emit<'f, '_> {
         let n = self.reg_count(class);
         let mut r = self.regs();
         let v = match class {
-            Class::F32 => r.f32_register(round_16(dtype, value.as_f64() as f32)),
+            Class::F32 => r.f32(round_16(dtype, value.as_f64() as f32)),
             Class::F64 => r.f64(value.as_f64()),
             Class::I32 => r.i32(wrap(dtype, value.as_i64())),
             Class::I64 => r.i64(value.as_i64()),
