@@ -1,7 +1,7 @@
 //! Builds calls into a graph: a prim is appended with the types its meta rule gives, a composite is replaced by its
 //! decomposition at once. So whatever a rule calls, only prims are ever appended.
 
-use fx_ir::{Arg, Graph, OriginId, ValueId, ValueType};
+use fx_ir::{Arg, Graph, OriginId, Symbol, ValueId, ValueType};
 use ir_core::{DType, Scalar, Shape, SymExpr, TensorMeta};
 use kernel_ir::{ReduceOp, ScalarOp};
 use smallvec::SmallVec;
@@ -184,6 +184,21 @@ impl<'g> Builder<'g> {
         let mut sizes = self.sizes(v)?;
         sizes.insert(dim, SymExpr::ONE);
         self.reshape(v, &sizes)
+    }
+    /// The places of elements that are not zero, `[n, rank]` as `i64` in row-major order; `n` is a new unbacked symbol.
+    pub fn nonzero(&mut self, v: ValueId) -> Result<ValueId, OpError> {
+        let sizes = self.sizes(v)?;
+        let symbol = Symbol {
+            name: format!("n{}", self.graph.symbols.len()),
+            min: 0,
+            max: ir_core::numel(&sizes).as_const(),
+            hint: None,
+            unbacked: true,
+        };
+        let n = SymExpr::sym(self.graph.add_symbol(symbol));
+        let ty = tensor(DType::I64, [n, SymExpr::from_i64(sizes.len() as i64)]).remove(0);
+        let outs = self.graph.call("prims.nonzero", vec![v.into()], [(self.name.as_str(), ty)], self.origin);
+        Ok(outs[0])
     }
     /// Reduces over `dims` (none: over nothing); kept dimensions have size 1. No change of dtype but by `argmax`.
     pub fn reduce(

@@ -2,7 +2,8 @@
 //! that one report names everything a model needs that is not there.
 
 use fx_ir::{Arg, Graph, Node, NodeId, NodeKind, ValueId, ValueType};
-use ir_core::{Arena, Origin, TensorMeta};
+use ir_core::{Arena, Atom, EntityId, Origin, SymExpr, SymId, TensorMeta};
+use rustc_hash::FxHashMap;
 use thiserror::Error;
 
 use crate::{Builder, OpError, Outs, functional_of, lookup};
@@ -93,8 +94,12 @@ fn step(
             if target.starts_with("higher_order.") {
                 return copy_higher_order(graph, node, target, args, out, map);
             }
+            let symbols = out.symbols.len();
             let mut b = Builder::new(out, graph.node_name(id), node.origin);
             let outs = decompose_call(&mut b, target, args)?;
+            if out.symbols.len() > symbols {
+                settle_symbols(graph, node, &outs, out, symbols);
+            }
             bind(graph, node, &outs, out, map, target)
         }
     }
@@ -125,6 +130,51 @@ fn copy_higher_order(
         map[old] = Some(Arg::Value(new));
     }
     Ok(())
+}
+
+/// Sizes that only running tells have symbols in the program already: those that the decomposition made (from number
+/// `first` on) are replaced by them.
+fn settle_symbols(graph: &Graph, node: &Node, outs: &[ValueId], out: &mut Graph, first: usize) {
+    let mut known: FxHashMap<SymId, SymExpr> = FxHashMap::default();
+    for (&old, &new) in node.outputs.iter().zip(outs) {
+        let (Some(was), Some(is)) = (graph.meta(old), out.meta(new)) else { continue };
+        for (was, is) in was.sizes.iter().zip(&is.sizes) {
+            match is.as_sym() {
+                Some(id) if id.index() >= first => drop(known.insert(id, was.clone())),
+                _ => {}
+            }
+        }
+    }
+    let replace = |e: &SymExpr| {
+        e.subst(&|atom| match atom {
+            Atom::Sym(id) => known.get(id).cloned(),
+            _ => None,
+        })
+    };
+    for id in out.values.ids().collect::<Vec<_>>() {
+        match &mut out.values[id].ty {
+            ValueType::Tensor(meta) => {
+                for e in meta.sizes.iter_mut().chain(&mut meta.strides) {
+                    *e = replace(e);
+                }
+            }
+            ValueType::Int(e) => *e = replace(e),
+            _ => {}
+        }
+    }
+    for id in out.nodes.ids().collect::<Vec<_>>() {
+        if let NodeKind::Call { args, .. } = &mut out.nodes[id].kind {
+            args.iter_mut().for_each(|a| replace_in(a, &replace));
+        }
+    }
+}
+
+fn replace_in(arg: &mut Arg, replace: &dyn Fn(&SymExpr) -> SymExpr) {
+    match arg {
+        Arg::Int(e) => *e = replace(e),
+        Arg::List(items) => items.iter_mut().for_each(|a| replace_in(a, replace)),
+        _ => {}
+    }
 }
 
 /// Connects a call's old values to its new ones, after a look at whether both agree.

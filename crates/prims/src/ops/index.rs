@@ -59,6 +59,20 @@ pub(super) const OPS: &[OpDef] = &[
             out(shape::index(b, c.value("weight")?, &[index], 0)?)
         }
     ),
+    composite!("aten::nonzero(Tensor self) -> Tensor", |b, c| out(b.nonzero(c.value("self")?)?)),
+    composite!("aten::argwhere(Tensor self) -> Tensor", |b, c| out(b.nonzero(c.value("self")?)?)),
+    composite!(
+        "aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor",
+        nonzero_static
+    ),
+    composite!("aten::masked_select(Tensor self, Tensor mask) -> Tensor", |b, c| {
+        let (x, mask) = (c.value("self")?, c.value("mask")?);
+        let sizes = b.broadcast_sizes(&[x, mask])?;
+        let (x, mask) = (b.expand(x, &sizes)?, b.expand(mask, &sizes)?);
+        let (x, mask) = (flat(b, x)?, flat(b, mask)?);
+        let places = mask_places(b, mask)?;
+        out(shape::index(b, x, &places, 0)?)
+    }),
     composite!("aten::one_hot(Tensor self, int num_classes=-1) -> Tensor", one_hot),
 ];
 
@@ -111,17 +125,27 @@ impl Places {
         given: Vec<Option<ValueId>>,
     ) -> Result<Places, OpError> {
         let sizes = b.sizes(x)?;
-        if given.len() > sizes.len() {
-            return Err(c.invalid(format!("{} indices for {} dimensions", given.len(), sizes.len())));
-        }
         let mut list = Vec::new();
-        for (d, index) in given.into_iter().enumerate().filter_map(|(d, i)| Some((d, i?))) {
-            if matches!(b.dtype(index)?, DType::Bool | DType::U8) {
-                return Err(c.unsupported(
-                    "a mask as index, whose number of elements depends on the data; `where` does not need one",
-                ));
+        // A mask of `k` dimensions stands for `k` indices.
+        let mut d = 0;
+        for index in given {
+            match index {
+                None => d += 1,
+                Some(mask) if matches!(b.dtype(mask)?, DType::Bool | DType::U8) => {
+                    for place in mask_places(b, mask)? {
+                        list.push((d, place));
+                        d += 1;
+                    }
+                }
+                Some(index) => {
+                    let n = sizes.get(d).ok_or_else(|| c.invalid("has too many indices"))?;
+                    list.push((d, wrapped(b, index, n)?));
+                    d += 1;
+                }
             }
-            list.push((d, wrapped(b, index, &sizes[d])?));
+        }
+        if d > sizes.len() {
+            return Err(c.invalid(format!("indexes {d} of {} dimensions", sizes.len())));
         }
         let indices: Vec<ValueId> = list.iter().map(|(_, v)| *v).collect();
         let common = b.broadcast_sizes(&indices)?;
@@ -147,6 +171,43 @@ impl Places {
         let x = b.permute(x, &self.order)?;
         shape::index(b, x, &self.indices, self.start)
     }
+}
+
+/// The places where a mask holds: one index a dimension, of a length that only running tells.
+pub(super) fn mask_places(b: &mut Builder<'_>, mask: ValueId) -> Result<Vec<ValueId>, OpError> {
+    let rank = b.rank(mask)?;
+    let rows = b.nonzero(mask)?;
+    (0..rank).map(|d| shape::select(b, rows, 1, (d as i64).into())).collect()
+}
+
+/// The first `size` places, `fill_value` where there are fewer: a running count says which row each place goes to.
+fn nonzero_static(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
+    let (x, size) = (c.value("self")?, c.sym("size")?);
+    let sizes = b.sizes(x)?;
+    let rank = sizes.len() as i64;
+    let base = b.full(&[&size + 1, rank.into()], c.int("fill_value")?, DType::I64)?;
+    let result = if rank == 0 || numel(&sizes) == SymExpr::ZERO {
+        base
+    } else {
+        let line = flat(b, x)?;
+        let hit = b.cast(line, DType::Bool)?;
+        let ones = b.cast(hit, DType::I64)?;
+        let running = b.call1("prims.cumsum", vec![ones.into(), 0i64.into()])?;
+        let row = b.sub(running, 1i64)?;
+        // What does not fit goes to a last row that is cut off.
+        let row = b.minimum(row, size.clone())?;
+        let row = choose(b, hit, row, Arg::Int(size.clone()), DType::I64)?;
+        let mut columns = Vec::new();
+        for d in 0..sizes.len() {
+            let numbers = shape::iota_at(b, &sizes[d], d, sizes.len())?;
+            let wide = b.expand(numbers, &sizes)?;
+            let column = flat(b, wide)?;
+            columns.push(b.unsqueeze(column, 1)?);
+        }
+        let places = shape::cat(b, &columns, 1)?;
+        super::scatter::put(b, base, &[row], 0, places, "write")?
+    };
+    out(b.slice(result, 0, SymExpr::ZERO, size, 1)?)
 }
 
 /// `mask ? x[indices] : fill`; indices where the mask is false may lie anywhere.

@@ -38,6 +38,7 @@ mod diagonal;
 mod einsum;
 mod embedding_bag;
 mod fold;
+mod grid;
 mod index;
 mod iterated;
 mod join;
@@ -102,6 +103,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     einsum::OPS,
     embedding_bag::OPS,
     fold::OPS,
+    grid::OPS,
     index::OPS,
     iterated::OPS,
     join::OPS,

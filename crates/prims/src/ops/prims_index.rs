@@ -100,6 +100,19 @@ pub(super) const OPS: &[OpDef] = &[
             );
         },
     },
+    // The places of the elements that are not zero, `[n, rank]` in row-major order. `n` depends on the data: calls are
+    // built by `Builder::nonzero`, which makes a symbol for it.
+    OpDef {
+        schema: "prims::nonzero(Tensor a) -> Tensor",
+        kind: Kind::Prim {
+            meta: |_, call| Err(call.unsupported("being built without a symbol for the number of its rows")),
+            lower: Lower::Unsupported("the number of its rows depends on the data"),
+            reference: Reference::Fn(ref_nonzero),
+        },
+        grad: Grad::NotDifferentiable("it gives places"),
+        tolerance: Tolerance::EXACT,
+        samples: |_| {},
+    },
 ];
 
 fn check_index(call: &Call<'_>, meta: &TensorMeta) -> Result<(), OpError> {
@@ -385,4 +398,17 @@ fn ref_index_put(c: &RefCall<'_>) -> Result<RefOut, OpError> {
     let mut list = Vec::with_capacity(values.numel());
     for_each_index(&places.value_sizes(), |at| list.push(places.of(at)));
     combined(c, a, list.into_iter().zip(values.iter()))
+}
+
+fn ref_nonzero(c: &RefCall<'_>) -> Result<RefOut, OpError> {
+    let a = c.tensor("a")?;
+    let mut places = Vec::new();
+    let mut elements = a.iter();
+    for_each_index(a.sizes(), |at| {
+        if elements.next().is_some_and(Scalar::as_bool) {
+            places.extend(at.iter().map(|&i| i as i64));
+        }
+    });
+    let rows = a.iter().filter(|x| x.as_bool()).count();
+    super::prims_shape::one(c, Tensor::from_vec(places, &[rows, a.rank()]))
 }

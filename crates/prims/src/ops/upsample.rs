@@ -332,6 +332,17 @@ fn cubic_weight(b: &mut Builder<'_>, t: ValueId, near: bool) -> Result<ValueId, 
     Ok(sum)
 }
 
+/// Weight of the neighbour `tap` (from -1 to 2) of a place that is `fraction` behind neighbour 0.
+pub(super) fn cubic_tap(b: &mut Builder<'_>, fraction: ValueId, tap: i64) -> Result<ValueId, OpError> {
+    let distance = if tap <= 0 {
+        b.sub(fraction, tap as f64)?
+    } else {
+        let negative = b.neg(fraction)?;
+        b.add(negative, tap as f64)?
+    };
+    cubic_weight(b, distance, tap == 0 || tap == 1)
+}
+
 fn cubic_along(
     b: &mut Builder<'_>,
     c: &Call<'_>,
@@ -345,13 +356,7 @@ fn cubic_along(
     let fraction = b.sub(at, whole)?;
     let mut sum: Option<ValueId> = None;
     for tap in -1..=2i64 {
-        let distance = if tap <= 0 {
-            b.sub(fraction, tap as f64)?
-        } else {
-            let negative = b.neg(fraction)?;
-            b.add(negative, tap as f64)?
-        };
-        let weight = cubic_weight(b, distance, tap == 0 || tap == 1)?;
+        let weight = cubic_tap(b, fraction, tap)?;
         let place = b.add(whole, tap as f64)?;
         let value = axis.read(b, x, place)?;
         let weight = axis.weights(b, weight, x)?;
