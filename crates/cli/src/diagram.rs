@@ -1,7 +1,7 @@
 //! Drawings of what the compiler made: primitive operators in frames of the kernels they became, and the kernels with
 //! the buffers between them. Layout and file formats are `fx_ir::draw`'s.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ferroflux::fx_ir::draw::{Diagram, DrawCluster, DrawEdge, DrawNode, Style};
 use ferroflux::fx_ir::{Graph, InputKind, Node, NodeId, NodeKind, Uses, ValueId};
@@ -10,30 +10,22 @@ use ferroflux::kernel_ir::{BufId, Buffer, Program, Step, Storage};
 /// Most lines of a box that list what was fused into it; the tooltip has all of them.
 const LISTED: usize = 6;
 
-/// The graph of primitive operators with a frame around what became one kernel. An operator that is computed in several
-/// kernels stands in the first; a weight stands with its users where they are one kernel.
+/// The graph of primitive operators with a frame around what became one kernel.
+///
+/// A kernel names the captured calls in it, and so does a primitive: a call whose primitives went to several kernels is
+/// split by what can be told apart (what runs once, templates, loops); an operator that several kernels compute stands
+/// in the first. A weight stands with its users where they are in one frame.
 pub(crate) fn fused(prims: &Graph, program: &Program) -> Diagram {
     let mut diagram = Diagram { title: prims.name.clone(), ..Diagram::default() };
-    let mut group_by_name: HashMap<&str, usize> = HashMap::new();
-    for (word, steps) in [("once: ", &program.init), ("", &program.steps)] {
-        for step in steps {
-            let label = format!("{word}{} ({})", step.name(), kind(step));
-            diagram.clusters.push(DrawCluster { label, parent: None });
-            for name in step.origins() {
-                group_by_name.entry(name).or_insert(diagram.clusters.len() - 1);
-            }
-        }
-    }
+    let groups = Groups::of(prims, program, &mut diagram);
     let uses = Uses::of(prims);
-    let group = |id: NodeId| group_by_name.get(prims.node_name(id)).copied();
     let mut boxes: HashMap<ValueId, usize> = HashMap::new();
-    for (id, node) in
-        prims.iter().filter(|(_, n)| n.as_call().is_some() || n.outputs.iter().any(|&v| !uses.is_dead(v)))
-    {
+    for (id, node) in prims.iter().filter(|(_, node)| is_drawn(node, &uses)) {
         let cluster = match node.as_call() {
-            Some(_) => group(id),
+            Some(_) => groups.group(id),
             None => {
-                let mut groups = node.outputs.iter().flat_map(|&v| uses.users(v)).map(|&user| group(user));
+                let mut groups =
+                    node.outputs.iter().flat_map(|&v| uses.users(v)).map(|&user| groups.group(user));
                 let first = groups.next().flatten();
                 first.filter(|first| groups.all(|g| g == Some(*first)))
             }
@@ -54,6 +46,81 @@ pub(crate) fn fused(prims: &Graph, program: &Program) -> Diagram {
         arrows(&mut diagram, &from, at);
     }
     diagram
+}
+
+/// Weights that nothing reads (counters of batches, say) are left out.
+fn is_drawn(node: &Node, uses: &Uses) -> bool {
+    node.as_call().is_some() || node.outputs.iter().any(|&v| !uses.is_dead(v))
+}
+
+/// Which frame a primitive stands in.
+struct Groups<'g> {
+    prims: &'g Graph,
+    /// For each captured call the frames of the kernels that name it, in order.
+    by_name: HashMap<&'g str, Vec<(usize, Part)>>,
+    /// Primitives that depend on weights alone.
+    fixed: HashSet<NodeId>,
+}
+
+/// What a kernel runs as, and a primitive is likely to run in.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Once,
+    Template,
+    Loop,
+}
+
+impl<'g> Groups<'g> {
+    /// Adds a frame for every kernel of the program.
+    fn of(prims: &'g Graph, program: &'g Program, diagram: &mut Diagram) -> Groups<'g> {
+        let mut by_name: HashMap<&str, Vec<(usize, Part)>> = HashMap::new();
+        for (once, step) in
+            program.init.iter().map(|s| (true, s)).chain(program.steps.iter().map(|s| (false, s)))
+        {
+            let part = match (once, step) {
+                (true, _) => Part::Once,
+                (false, Step::Loop(_)) => Part::Loop,
+                _ => Part::Template,
+            };
+            let word = if once { "once: " } else { "" };
+            let label = format!("{word}{} ({})", step.name(), kind(step));
+            diagram.clusters.push(DrawCluster { label, parent: None });
+            for name in step.origins() {
+                by_name.entry(name).or_default().push((diagram.clusters.len() - 1, part));
+            }
+        }
+        Groups { prims, by_name, fixed: fixed(prims) }
+    }
+
+    fn group(&self, id: NodeId) -> Option<usize> {
+        let target = self.prims.nodes[id].as_call()?.0;
+        let likely = match target {
+            _ if self.fixed.contains(&id) => Part::Once,
+            "prims.conv" | "prims.matmul" | "prims.attention" | "prims.sort" => Part::Template,
+            _ => Part::Loop,
+        };
+        let frames = self.by_name.get(self.prims.node_name(id))?;
+        let frame =
+            |wanted: &dyn Fn(Part) -> bool| frames.iter().find(|(_, part)| wanted(*part)).map(|f| f.0);
+        let other = || frame(&|part| part != Part::Once).or_else(|| frame(&|_| true));
+        frame(&|part| part == likely).or_else(other)
+    }
+}
+
+/// The calls that depend on weights alone.
+fn fixed(graph: &Graph) -> HashSet<NodeId> {
+    let mut fixed = HashSet::new();
+    let mut varies: HashSet<ValueId> = HashSet::new();
+    for (id, node) in graph.iter() {
+        let mut depends = matches!(node.kind, NodeKind::Placeholder { kind: InputKind::User, .. });
+        node.for_each_use(&mut |v| depends |= varies.contains(&v));
+        if depends {
+            varies.extend(node.outputs.iter().copied());
+        } else if node.as_call().is_some() {
+            fixed.insert(id);
+        }
+    }
+    fixed
 }
 
 fn graph_node(graph: &Graph, node: &Node) -> DrawNode {
@@ -100,6 +167,17 @@ fn kind(step: &Step) -> &'static str {
         Step::Attention(_) => "attention",
         Step::Extern(_) => "extern",
     }
+}
+
+/// A hue for each kind of kernel.
+fn hue(step: &Step) -> Style {
+    Style::Family(match step {
+        Step::Loop(_) => 0,
+        Step::Matmul(_) => 1,
+        Step::Conv(_) => 2,
+        Step::Attention(_) => 3,
+        Step::Extern(_) => 4,
+    })
 }
 
 /// The program: a box a kernel, an arrow from whoever writes a buffer to whoever reads it. What runs once, when the
@@ -168,8 +246,7 @@ impl Maker<'_> {
             lines.push(format!("· … {} more", step.origins().len() - LISTED));
         }
         let tooltip = step.to_string();
-        let node =
-            self.node(DrawNode { lines, tooltip, style: Style::of_name(kind(step)), small: false, cluster });
+        let node = self.node(DrawNode { lines, tooltip, style: hue(step), small: false, cluster });
         arrows(&mut self.diagram, &from, node);
         for buf in writes {
             self.writer.insert(self.program.root(buf), node);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fx_ir::{Graph, InputKind};
-use ir_core::TensorMeta;
+use ir_core::{SymExpr, TensorMeta};
 use pt2::{ExportedProgram, Weight, WeightSource};
 use tensor::Tensor;
 
@@ -48,7 +48,9 @@ impl Program {
         let users = graph.inputs().filter(|(_, kind, _)| *kind == InputKind::User);
         users
             .filter_map(|(v, _, name)| {
-                graph.meta(v).map(|meta| InputInfo { name: name.into(), meta: meta.clone() })
+                // Where the example tensor of the capture lay in its memory is nobody's concern.
+                let meta = |meta: &TensorMeta| TensorMeta { offset: SymExpr::ZERO, ..meta.clone() };
+                graph.meta(v).map(|m| InputInfo { name: name.into(), meta: meta(m) })
             })
             .collect()
     }

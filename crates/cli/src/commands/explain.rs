@@ -120,9 +120,8 @@ fn print(
     out: &mut dyn Write,
 ) -> Result<()> {
     print_operators(name, e, out)?;
-    let nodes: usize = e.kernels.iter().map(|k| k.nodes.len()).sum();
     let title =
-        format!("{} a call, of {}:", show::count(e.kernels.len(), "kernel"), show::count(nodes, "primitive"));
+        format!("{} a call, each with the graph nodes in it:", show::count(e.kernels.len(), "kernel"));
     print_kernels(&title, &e.kernels, out)?;
     if !e.init_kernels.is_empty() {
         let title =
