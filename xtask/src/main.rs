@@ -1,7 +1,11 @@
 //! Automation of the project, as `cargo xtask COMMAND`. One file (or folder) of this crate a command; this one only
 //! reads the command line.
 
+mod compare;
 mod corpus;
+mod root;
+mod test_all;
+mod tidy;
 
 use std::process::ExitCode;
 
@@ -21,12 +25,21 @@ enum Command {
     /// Runs single cases for `corpus`, one a line on the standard input.
     #[command(hide = true)]
     CorpusWorker(corpus::WorkerArgs),
+    /// Checks the rules of the house: layers, file heads and lengths, safety comments.
+    Tidy(tidy::Args),
+    /// Runs everything that must pass.
+    TestAll(test_all::Args),
+    /// Measures this project beside PyTorch.
+    Compare(compare::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Corpus(args) => corpus::run(&args),
         Command::CorpusWorker(args) => corpus::work(&args),
+        Command::Tidy(args) => tidy::run(&args),
+        Command::TestAll(args) => test_all::run(&args),
+        Command::Compare(args) => compare::run(&args),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

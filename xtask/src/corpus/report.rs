@@ -104,6 +104,6 @@ mod tests {
     #[test]
     fn numbers_count_together_but_names_stay() {
         let text = "[2, 30] is not c64 of `conv2d_1`: 1.5e-3";
-        assert_eq!(normalised(text), "[N, N] is not c64 of `conv2d_1`: N.5e-N");
+        assert_eq!(normalised(text), "[N, N] is not c64 of `conv2d_1`: N.Ne-N");
     }
 }

@@ -1,0 +1,145 @@
+//! Runs both sides and reads what they print.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::root::cargo;
+
+/// What is measured with.
+pub(super) struct Setup {
+    /// The `ferroflux` command.
+    pub(super) command: PathBuf,
+    pub(super) peer: Peer,
+    pub(super) seconds: f64,
+    pub(super) threads: usize,
+}
+
+/// PyTorch's side.
+pub(super) struct Peer {
+    pub(super) python: PathBuf,
+    pub(super) script: PathBuf,
+    /// Where its compiler caches.
+    pub(super) cache: PathBuf,
+}
+
+/// Whom a figure belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Side {
+    Ferroflux,
+    /// PyTorch without a compiler.
+    Eager,
+    /// `torch.compile` with its default compiler.
+    Inductor,
+}
+
+impl Side {
+    /// In the order in which they take turns.
+    pub(super) const ALL: [Side; 3] = [Side::Ferroflux, Side::Eager, Side::Inductor];
+}
+
+/// What one process measured, as both sides print it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Figures {
+    pub(super) median_ms: f64,
+    pub(super) min_ms: f64,
+    pub(super) runs: usize,
+    pub(super) first_call_s: f64,
+    /// Megabytes resident at most.
+    pub(super) peak_mb: Option<f64>,
+}
+
+/// All that was measured of a model.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) model: String,
+    /// In the order of measurement.
+    pub(super) figures: Vec<(Side, Figures)>,
+    /// Why a side could not be measured.
+    pub(super) problem: Option<String>,
+}
+
+/// Builds the command in the release profile and says where it is.
+pub(super) fn build(root: &Path) -> Result<PathBuf> {
+    let out = Command::new(cargo())
+        .args(["build", "--release", "--package", "cli", "--message-format", "json-render-diagnostics"])
+        .current_dir(root)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("building the command")?;
+    if !out.status.success() {
+        bail!("the command does not build");
+    }
+    let messages = String::from_utf8_lossy(&out.stdout);
+    let found = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let mut found = found.filter_map(|message| Some(PathBuf::from(message.get("executable")?.as_str()?)));
+    found.next().context("cargo does not say where the command is")
+}
+
+/// Measures a model on all sides, `rounds` times in turn.
+pub(super) fn model(setup: &Setup, case: &Path, rounds: u32) -> Row {
+    let name =
+        case.file_stem().map_or_else(|| case.display().to_string(), |s| s.to_string_lossy().into_owned());
+    let mut row = Row { model: name, figures: Vec::new(), problem: None };
+    for round in 1..=rounds {
+        for side in Side::ALL {
+            eprintln!("compare: {} round {round} of {rounds}: {side:?}", row.model);
+            match figures(setup, case, side) {
+                Ok(figures) => row.figures.push((side, figures)),
+                Err(error) => row.problem = Some(format!("{side:?}: {error:#}")),
+            }
+        }
+        // Another round would fail in the same way.
+        if row.problem.is_some() {
+            break;
+        }
+    }
+    row
+}
+
+fn figures(setup: &Setup, case: &Path, side: Side) -> Result<Figures> {
+    let mut command = match side {
+        Side::Ferroflux => {
+            let mut command = Command::new(&setup.command);
+            command.args(["bench", "--backend", "cpu", "--json"]);
+            command
+        }
+        Side::Eager | Side::Inductor => {
+            let mut command = Command::new(&setup.peer.python);
+            command.arg(&setup.peer.script).env("TORCHINDUCTOR_CACHE_DIR", &setup.peer.cache);
+            command.args(["--modes", if side == Side::Eager { "eager" } else { "default" }]);
+            command
+        }
+    };
+    command.args(["--seconds", &setup.seconds.to_string(), "--threads", &setup.threads.to_string()]);
+    let out = command.arg(case).stdin(Stdio::null()).output().context("starting it")?;
+    let printed = String::from_utf8_lossy(&out.stdout);
+    if !out.status.success() {
+        let errors = String::from_utf8_lossy(&out.stderr);
+        let last: Vec<&str> = errors.lines().rev().take(4).collect();
+        bail!("{}: {}", out.status, last.into_iter().rev().collect::<Vec<_>>().join(" / "));
+    }
+    parse(&printed)
+}
+
+/// The figures in what a side printed: its one line that is a JSON object.
+fn parse(printed: &str) -> Result<Figures> {
+    let line = printed.lines().rfind(|line| line.starts_with('{'));
+    let line = line.with_context(|| format!("it printed no JSON object: `{}`", printed.trim()))?;
+    serde_json::from_str(line).with_context(|| format!("`{line}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn both_sides_are_read() {
+        let peer = r#"{"model": "a.zip", "mode": "eager", "median_ms": 2.5, "min_ms": 2.0, "runs": 9,
+            "first_call_s": 0.5, "peak_mb": 300, "relative_error": 1e-7}"#;
+        let figures = super::parse(&format!("a warning\n{}", peer.replace('\n', " "))).unwrap();
+        assert_eq!((figures.median_ms, figures.peak_mb), (2.5, Some(300.0)));
+        assert!(super::parse("nothing").is_err());
+    }
+}

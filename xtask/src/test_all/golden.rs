@@ -1,0 +1,113 @@
+//! How the results of golden cases are judged.
+//!
+//! Inside the project every case must pass. The corpus beside it goes further than the project does: there a case that is
+//! refused as unsupported is skipped, and so is one on the list of known failures; a wrong result, a crash or a hang that
+//! the list does not name fails the step. Lines of the list that pass now are named, so that it only gets shorter.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::Counts;
+use crate::corpus::{CaseResult, Status};
+
+/// The list of known failures: `KIND CASE, BACKEND` lines, `#` for comments.
+pub(super) const KNOWN: &str = "tests/data/known-failures.txt";
+
+/// Which cases of the corpus are run without `--full`: the first sample of each operator in the main dtypes, programs
+/// with symbolic sizes, and a few networks that are small.
+pub(super) const SAMPLE: [&str; 4] = [
+    "--kind",
+    "forward,dynamic,model",
+    "--only",
+    "/(float32|int64|bool)_0$|^dynamic/|^tv/(resnet18|mobilenet_v2|squeezenet1_1)$",
+];
+
+/// Counts the results at `path`, one JSON object a line; without `known` everything must pass.
+pub(super) fn counts(path: &Path, step: &str, known: Option<&Path>) -> Result<Counts> {
+    // Where the command failed before it wrote anything, that is one failure.
+    let Ok(text) = std::fs::read_to_string(path) else {
+        return Ok(Counts { failed: 1, ..Counts::default() });
+    };
+    let results = text.lines().map(serde_json::from_str::<CaseResult>).collect::<Result<Vec<_>, _>>();
+    let results = results.with_context(|| path.display().to_string())?;
+    let listed = match known {
+        Some(path) => Some(std::fs::read_to_string(path).with_context(|| path.display().to_string())?),
+        None => None,
+    };
+    let listed: Option<BTreeSet<&str>> = listed.as_deref().map(lines);
+    let backend = step.rsplit(", ").next().unwrap_or(step);
+    let (counts, stale) = judge(&results, backend, listed.as_ref());
+    for name in stale {
+        println!("{name} passes: take it off {KNOWN}");
+    }
+    Ok(counts)
+}
+
+/// The entries of a list.
+fn lines(text: &str) -> BTreeSet<&str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
+}
+
+/// Counts, and the lines of the list that pass.
+fn judge(results: &[CaseResult], backend: &str, listed: Option<&BTreeSet<&str>>) -> (Counts, Vec<String>) {
+    let (mut counts, mut stale) = (Counts::default(), Vec::new());
+    for result in results {
+        let name = format!("{} {}, {backend}", result.kind.name(), result.case);
+        let known = listed.is_some_and(|listed| listed.contains(name.as_str()));
+        match result.status {
+            Status::Pass => {
+                counts.passed += 1;
+                if known {
+                    stale.push(name);
+                }
+            }
+            Status::Unsupported if listed.is_some() => counts.skipped += 1,
+            _ if known => counts.skipped += 1,
+            _ => counts.failed += 1,
+        }
+    }
+    // No case at all proves nothing.
+    if results.is_empty() {
+        counts.failed = 1;
+    }
+    (counts, stale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Counts, judge, lines};
+    use crate::corpus::{CaseResult, Kind, Status};
+
+    fn result(case: &str, status: Status) -> CaseResult {
+        let (reason, groups) = (String::new(), Vec::new());
+        CaseResult {
+            case: case.into(),
+            kind: Kind::Forward,
+            status,
+            reason,
+            compile_ms: 0.0,
+            run_ms: 0.0,
+            groups,
+        }
+    }
+
+    #[test]
+    fn the_list_excuses_what_it_names_and_no_more() {
+        let results = [
+            result("a/float32_0", Status::Pass),
+            result("b/float32_0", Status::Fail),
+            result("c/float32_0", Status::Error),
+            result("d/float32_0", Status::Unsupported),
+        ];
+        let text =
+            "# known\nforward a/float32_0, cpu\nforward b/float32_0, cpu\nforward c/float32_0, eager\n";
+        let (counts, stale) = judge(&results, "cpu", Some(&lines(text)));
+        assert_eq!(counts, Counts { passed: 1, failed: 1, skipped: 2 });
+        assert_eq!(stale, ["forward a/float32_0, cpu"]);
+        let (strict, _) = judge(&results, "cpu", None);
+        assert_eq!(strict, Counts { passed: 1, failed: 3, skipped: 0 });
+        assert_eq!(judge(&[], "cpu", None).0.failed, 1);
+    }
+}

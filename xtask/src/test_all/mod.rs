@@ -1,0 +1,229 @@
+//! `xtask test-all`: everything that must pass, in one command, with a table of what took how long at the end.
+//!
+//! Formatting, lints, tidy, unit and integration tests, golden cases on each backend, doc tests. Nothing here builds in
+//! the release profile or needs more than the Rust toolchain and a C compiler (the linker). The larger corpus beside the
+//! project is run where it is there: a sample, or all of it with `--full`. A step that fails shows its output and the
+//! next one runs all the same. The last line is `N passed, N failed, N skipped`.
+
+mod golden;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::root::{cargo, root};
+
+/// Golden cases inside the project: all of them must pass.
+const GOLDENS: &str = "tests/data/corpus";
+/// The larger corpus, which is optional.
+const CORPUS: &str = "../shared/corpus";
+/// What runs golden cases.
+const BACKENDS: [&str; 2] = ["eager", "cpu"];
+
+/// Arguments of `xtask test-all`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Runs every case of the corpus beside the project instead of a sample.
+    #[arg(long)]
+    full: bool,
+    /// Only steps whose name contains this text.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Lists the steps and runs none.
+    #[arg(long)]
+    list: bool,
+}
+
+/// What was counted in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) skipped: usize,
+}
+
+/// How a step is judged.
+enum Judge {
+    /// By the exit status, with the tests that the output reports.
+    Exit,
+    /// By the results of golden cases, written to the file; the path holds the failures that are known.
+    Cases { results: PathBuf, known: Option<PathBuf> },
+}
+
+/// One thing that must pass.
+struct Step {
+    name: String,
+    /// Arguments of cargo.
+    args: Vec<String>,
+    judge: Judge,
+}
+
+/// A step that has run.
+struct Done {
+    name: String,
+    counts: Counts,
+    time: Duration,
+}
+
+/// Runs every step; `false` where any did not pass.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let root = root()?;
+    let logs = root.join("target").join("test-all");
+    std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
+    let mut steps = steps(&root, &logs, args.full);
+    steps.retain(|step| args.only.as_ref().is_none_or(|only| step.name.contains(only.as_str())));
+    if args.list {
+        steps.iter().for_each(|step| println!("{}: cargo {}", step.name, step.args.join(" ")));
+        return Ok(true);
+    }
+    let mut done = Vec::new();
+    for step in &steps {
+        eprintln!("test-all: {} …", step.name);
+        done.push(perform(step, &root, &logs)?);
+    }
+    Ok(report(&done))
+}
+
+fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
+    let tests = ["test", "--workspace", "--no-fail-fast"];
+    let mut steps = vec![
+        checked("fmt", &["fmt", "--all", "--check"]),
+        checked("tidy", &["run", "--quiet", "--package", "xtask", "--", "tidy"]),
+        checked("clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+        checked("tests", &[&tests[..], &["--lib", "--bins", "--tests", "--examples"]].concat()),
+        checked("doc tests", &[&tests[..], &["--doc"]].concat()),
+    ];
+    let mut cases = |what: &str, path: &str, known: Option<PathBuf>, more: &[&str]| {
+        for backend in BACKENDS {
+            let name = format!("{what}, {backend}");
+            let results = logs.join(format!("{}.jsonl", name.replace([',', ' '], "-")));
+            let run = [
+                "run",
+                "--quiet",
+                "--package",
+                "xtask",
+                "--",
+                "corpus",
+                path,
+                "--backend",
+                backend,
+                "--json",
+            ];
+            let mut args: Vec<String> = run.iter().map(|s| (*s).to_owned()).collect();
+            args.push(results.to_string_lossy().into_owned());
+            args.extend(more.iter().map(|s| (*s).to_owned()));
+            steps.push(Step { name, args, judge: Judge::Cases { results, known: known.clone() } });
+        }
+    };
+    cases("goldens", GOLDENS, None, &["--kind", "forward,dynamic,model"]);
+    if root.join(CORPUS).exists() {
+        let known = Some(root.join(golden::KNOWN));
+        let (what, more) =
+            if full { ("whole corpus", &[][..]) } else { ("corpus sample", &golden::SAMPLE[..]) };
+        cases(what, CORPUS, known, more);
+    }
+    steps
+}
+
+fn checked(name: &str, args: &[&str]) -> Step {
+    let args = args.iter().map(|s| (*s).to_owned()).collect();
+    Step { name: name.to_owned(), args, judge: Judge::Exit }
+}
+
+/// Runs a step with its output in a file, and shows that where the step fails.
+fn perform(step: &Step, root: &Path, logs: &Path) -> Result<Done> {
+    let log = logs.join(format!("{}.log", step.name.replace([',', ' '], "-")));
+    let start = Instant::now();
+    let status = execute(&step.args, root, &log)?;
+    let output = String::from_utf8_lossy(&std::fs::read(&log).context("the output of a step")?).into_owned();
+    let counts = match &step.judge {
+        Judge::Exit => from_output(&output, status),
+        Judge::Cases { results, known } => golden::counts(results, &step.name, known.as_deref())?,
+    };
+    let done = Done { name: step.name.clone(), counts, time: start.elapsed() };
+    if counts.failed > 0 {
+        println!("──── {} failed: cargo {}", step.name, step.args.join(" "));
+        println!("{}", output.trim_end());
+    }
+    println!("{}", line(&done));
+    Ok(done)
+}
+
+fn execute(args: &[String], root: &Path, log: &Path) -> Result<ExitStatus> {
+    let file = File::create(log).with_context(|| log.display().to_string())?;
+    let errors = file.try_clone()?;
+    Command::new(cargo())
+        .args(args)
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .stdout(file)
+        .stderr(errors)
+        .status()
+        .with_context(|| format!("cargo {}", args.join(" ")))
+}
+
+/// Counts of the tests that cargo's test runner reports; a step without tests counts as one.
+fn from_output(output: &str, status: ExitStatus) -> Counts {
+    let mut counts = Counts::default();
+    for line in output.lines().filter(|line| line.starts_with("test result: ")) {
+        let number = |what: &str| {
+            let part = line.split([';', '.']).find_map(|part| part.trim().strip_suffix(what));
+            part.and_then(|n| n.trim().parse::<usize>().ok()).unwrap_or(0)
+        };
+        counts.passed += number(" passed");
+        counts.failed += number(" failed");
+        counts.skipped += number(" ignored");
+    }
+    if !status.success() && counts.failed == 0 {
+        counts.failed = 1;
+    } else if counts == Counts::default() {
+        counts.passed = 1;
+    }
+    counts
+}
+
+fn line(done: &Done) -> String {
+    let Counts { passed, failed, skipped } = done.counts;
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
+    let time = done.time.as_secs_f64();
+    format!("{:<22} {verdict:<7} {passed:>6} {failed:>7} {skipped:>8} {time:>8.1} s", done.name)
+}
+
+/// Prints the table and the closing line; whether all passed.
+fn report(done: &[Done]) -> bool {
+    println!("\n{:<22} {:<7} {:>6} {:>7} {:>8} {:>10}", "step", "", "passed", "failed", "skipped", "time");
+    done.iter().for_each(|done| println!("{}", line(done)));
+    let time: Duration = done.iter().map(|done| done.time).sum();
+    println!("{:<22} {:>42.1} s\n", "all", time.as_secs_f64());
+    let sum = |of: fn(&Counts) -> usize| done.iter().map(|done| of(&done.counts)).sum::<usize>();
+    let failed = sum(|c| c.failed);
+    println!("{} passed, {failed} failed, {} skipped", sum(|c| c.passed), sum(|c| c.skipped));
+    failed == 0
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::{Counts, ExitStatus, from_output};
+
+    #[test]
+    fn tests_of_all_crates_are_summed() {
+        let output = "running 3 tests\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; \
+                      finished in 0.01s\ntest result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured\n";
+        let counts = from_output(output, ExitStatus::from_raw(101 << 8));
+        assert_eq!(counts, Counts { passed: 5, failed: 4, skipped: 1 });
+    }
+
+    #[test]
+    fn a_step_without_tests_counts_as_one() {
+        assert_eq!(from_output("", ExitStatus::from_raw(0)).passed, 1);
+        assert_eq!(from_output("", ExitStatus::from_raw(1 << 8)).failed, 1);
+        // The tests that ran passed, yet cargo failed: some did not build.
+        let output = "test result: ok. 3 passed; 0 failed; 0 ignored\n";
+        assert_eq!(from_output(output, ExitStatus::from_raw(101 << 8)).failed, 1);
+    }
+}
