@@ -26,7 +26,7 @@ fn composites_run_through_their_decomposition() {
 fn inputs_that_do_not_fit_are_named() {
     let (x, y, c) = (reals(&[1.0, 2.0]), reals(&[0.0; 4]), reals(&[0.0; 3]));
     let refused = |inputs: &[Tensor]| refusal(AFFINE, inputs);
-    assert_eq!(refused(&[x.clone()]), "graph `g` takes 3 inputs, 1 were given");
+    assert_eq!(refused(std::slice::from_ref(&x)), "graph `g` takes 3 inputs, 1 were given");
     let text = refused(&[x.to_dtype(DType::F64).unwrap(), y.clone(), c.clone()]);
     assert_eq!(text, "input `x` is f64, the graph wants f32: convert it first");
     let text = refused(&[x.clone(), y.clone(), reals(&[0.0; 4])]);
