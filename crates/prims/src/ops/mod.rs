@@ -37,6 +37,8 @@ mod cumulative;
 mod diagonal;
 mod einsum;
 mod embedding_bag;
+mod expert;
+mod fft;
 mod fold;
 mod grid;
 mod index;
@@ -45,6 +47,7 @@ mod join;
 mod loss;
 mod loss_class;
 mod matmul;
+mod matrix_norm;
 mod norm;
 mod pad;
 mod pool;
@@ -68,6 +71,7 @@ mod sort;
 mod special;
 mod statistics;
 mod unary;
+mod unique;
 mod upsample;
 mod view;
 
@@ -102,6 +106,10 @@ pub const FAMILIES: &[&[OpDef]] = &[
     diagonal::OPS,
     einsum::OPS,
     embedding_bag::OPS,
+    expert::OPS,
+    fft::COMPLEX_OPS,
+    fft::OPS,
+    fft::REAL_OPS,
     fold::OPS,
     grid::OPS,
     index::OPS,
@@ -110,6 +118,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     loss::OPS,
     loss_class::OPS,
     matmul::OPS,
+    matrix_norm::OPS,
     norm::OPS,
     pad::OPS,
     pool::OPS,
@@ -123,6 +132,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     special::OPS,
     statistics::OPS,
     unary::OPS,
+    unique::OPS,
     upsample::EXACT_OPS,
     upsample::NEAREST_OPS,
     upsample::SMOOTH_OPS,

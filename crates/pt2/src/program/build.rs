@@ -220,6 +220,7 @@ impl<'a> Builder<'a> {
             self.made(scope, node, output, &mut made, &outputs.item(i))?;
         }
         self.autocast(out, target, &mut args, &made, origin);
+        super::unique::correct(out, target, &args, &mut made);
         let types = made.iter().map(|(_, ty)| int_of(ty)).collect::<Vec<_>>();
         let names = made.iter().map(|(name, _)| *name).collect::<Vec<_>>();
         let values = out.call(target, args, made, origin);

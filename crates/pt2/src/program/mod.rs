@@ -10,6 +10,7 @@ mod scope;
 mod signature;
 mod symbols;
 mod treespec;
+mod unique;
 
 use std::path::Path;
 

@@ -1,0 +1,229 @@
+//! Norms that look at matrices, and small vector algebra: cross products, Vandermonde matrices, combinations.
+
+use fx_ir::{Arg, ValueId};
+use ir_core::{DType, Scalar, SymExpr};
+use kernel_ir::ReduceOp;
+
+use super::common::{one, want_inexact, widen};
+use super::reduction::squeeze;
+use super::statistics::norm_of;
+use crate::promotion::Promote;
+use crate::{Builder, Call, OpDef, OpError, Outs};
+
+/// The entries.
+pub(super) const OPS: &[OpDef] = &[
+    composite!(
+        "aten::linalg_norm(Tensor self, Scalar? ord=None, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+        linalg_norm
+    ),
+    composite!(
+        "aten::linalg_norm.ord_str(Tensor self, str ord, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+        |b, c| {
+            let rank = b.rank(c.value("self")?)?;
+            let dims = matrix_dims(c, rank)?;
+            matrix_norm(b, c, named_norm(c)?, dims)
+        }
+    ),
+    composite!(
+        "aten::linalg_matrix_norm(Tensor self, Scalar ord, int[] dim=[-2, -1], bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+        |b, c| {
+            let rank = b.rank(c.value("self")?)?;
+            let dims = matrix_dims(c, rank)?;
+            matrix_norm(b, c, Norm::Order(c.float("ord")?), dims)
+        }
+    ),
+    composite!(
+        "aten::linalg_matrix_norm.str_ord(Tensor self, str ord=\"fro\", int[] dim=[-2, -1], bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+        |b, c| {
+            let rank = b.rank(c.value("self")?)?;
+            let dims = matrix_dims(c, rank)?;
+            matrix_norm(b, c, named_norm(c)?, dims)
+        }
+    ),
+    composite!("aten::linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor", cross),
+    composite!("aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor", cross),
+    composite!("aten::linalg_vander(Tensor x, *, SymInt? N=None) -> Tensor", vander),
+    composite!(
+        "aten::combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor",
+        combinations
+    ),
+    // The middle of each dimension moves to its start, or back
+    composite!("aten::fft_fftshift(Tensor self, int[1]? dim=None) -> Tensor", |b, c| shift(b, c, false)),
+    composite!("aten::fft_ifftshift(Tensor self, int[1]? dim=None) -> Tensor", |b, c| shift(b, c, true)),
+];
+
+/// Which norm of a matrix.
+enum Norm {
+    Frobenius,
+    Order(f64),
+}
+
+fn named_norm(c: &Call<'_>) -> Result<Norm, OpError> {
+    match c.opt_str("ord")?.unwrap_or("fro") {
+        "fro" => Ok(Norm::Frobenius),
+        "nuc" => Err(c.unsupported("the nuclear norm: it needs singular values")),
+        other => Err(c.bad_arg("ord", format!("is `{other}`, not `fro` or `nuc`"))),
+    }
+}
+
+/// Rows and columns of the matrices.
+fn matrix_dims(c: &Call<'_>, rank: usize) -> Result<[usize; 2], OpError> {
+    let list = c.opt_ints("dim")?.unwrap_or_else(|| vec![-2, -1]);
+    let [rows, columns] = list[..] else { return Err(c.bad_arg("dim", "must name two dimensions")) };
+    let dims = [c.dim(rows, rank)?, c.dim(columns, rank)?];
+    if rank < 2 || dims[0] == dims[1] {
+        return Err(c.invalid("takes matrices"));
+    }
+    Ok(dims)
+}
+
+/// Without an order the 2-norm of the elements; with one that of vectors or of matrices, by the number of dimensions.
+fn linalg_norm(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
+    let rank = b.rank(c.value("self")?)?;
+    let dims = c.opt_ints("dim")?;
+    let Some(ord) = c.opt_float("ord")? else { return vector(b, c, 2.0) };
+    match dims.as_ref().map_or(rank, Vec::len) {
+        2 => {
+            let dims = matrix_dims(c, rank)?;
+            matrix_norm(b, c, Norm::Order(ord), dims)
+        }
+        _ => vector(b, c, ord),
+    }
+}
+
+fn vector(b: &mut Builder<'_>, c: &Call<'_>, ord: f64) -> Result<Outs, OpError> {
+    let rest = ["dim", "keepdim", "dtype"].map(|name| c.arg(name).clone());
+    let args = [c.arg("self").clone(), ord.into()].into_iter().chain(rest).collect();
+    b.call("aten.linalg_vector_norm.default", args)
+}
+
+/// Frobenius; ±1 the extreme of the columns' sums of magnitudes; ±infinity of the rows'.
+fn matrix_norm(b: &mut Builder<'_>, c: &Call<'_>, norm: Norm, dims: [usize; 2]) -> Result<Outs, OpError> {
+    let x = c.value("self")?;
+    let dtype = c.opt_dtype("dtype")?.unwrap_or(b.dtype(x)?);
+    want_inexact(c, dtype)?;
+    let x = b.cast(x, dtype)?;
+    let x = widen(b, x)?;
+    let out = match norm {
+        Norm::Frobenius => norm_of(b, x, 2.0, &dims, true)?,
+        Norm::Order(ord) if ord.abs() == 1.0 || ord.is_infinite() => {
+            let [summed, compared] = if ord.is_infinite() { [dims[1], dims[0]] } else { dims };
+            let sums = norm_of(b, x, 1.0, &[summed], true)?;
+            let op = if ord > 0.0 { ReduceOp::Max } else { ReduceOp::Min };
+            b.reduce(op, sums, &[compared], true)?
+        }
+        Norm::Order(ord) => {
+            return Err(c.unsupported(format!("order {ord} for matrices: it needs singular values")));
+        }
+    };
+    let out = if c.bool("keepdim")? { out } else { squeeze(b, out, &dims)? };
+    one(b.cast(out, dtype.to_real())?)
+}
+
+/// `a[i + 1] b[i + 2] - a[i + 2] b[i + 1]` along a dimension of size 3 (by default the first such).
+fn cross(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
+    let (operands, _) = b.promote(&[c.arg("self").clone(), c.arg("other").clone()], Promote::Default)?;
+    let [Arg::Value(x), Arg::Value(y)] = operands[..] else {
+        return Err(c.bad_arg("other", "must be a tensor"));
+    };
+    let sizes = b.broadcast_sizes(&[x, y])?;
+    let (x, y) = (b.expand(x, &sizes)?, b.expand(y, &sizes)?);
+    let three = SymExpr::from_i64(3);
+    let dim = match c.opt_int("dim")? {
+        Some(dim) => c.dim(dim, sizes.len())?,
+        None => sizes.iter().position(|s| *s == three).ok_or_else(|| c.invalid("no dimension has size 3"))?,
+    };
+    if sizes.get(dim) != Some(&three) {
+        return Err(c.invalid(format!("dimension {dim} must have size 3")));
+    }
+    let at =
+        |b: &mut Builder<'_>, v: ValueId, i: i64| b.slice(v, dim, SymExpr::from_i64(i % 3), SymExpr::ONE, 1);
+    let mut parts = Vec::with_capacity(3);
+    for i in 0..3 {
+        let (x1, y2) = (at(b, x, i + 1)?, at(b, y, i + 2)?);
+        let (x2, y1) = (at(b, x, i + 2)?, at(b, y, i + 1)?);
+        let (up, down) = (b.mul(x1, y2)?, b.mul(x2, y1)?);
+        parts.push(b.sub(up, down)?);
+    }
+    b.call("prims.cat", vec![Arg::values(parts), (dim as i64).into()])
+}
+
+/// Powers 0 to N - 1 of every element, along a new last dimension: a running product of 1, x, x, ….
+fn vander(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
+    let x = c.value("x")?;
+    let own = b.dtype(x)?;
+    let dtype = if own == DType::Bool { DType::I64 } else { own };
+    let x = b.cast(x, dtype)?;
+    let x = widen(b, x)?;
+    // A number counts as a vector of one.
+    let x = if b.rank(x)? == 0 { b.reshape(x, &[SymExpr::ONE])? } else { x };
+    let rank = b.rank(x)?;
+    let mut sizes = b.sizes(x)?;
+    let last = sizes[rank - 1].clone();
+    let count = c.opt_sym("N")?.unwrap_or(last);
+    sizes.push(count.clone());
+    let column = b.unsqueeze(x, rank)?;
+    let wide = b.expand(column, &sizes)?;
+    let number = super::creation::iota(b, count)?;
+    let first = b.eq(number, 0i64)?;
+    let wide_dtype = b.dtype(x)?;
+    let factors = b.select(first, Scalar::Int(1).to_class_of(wide_dtype), wide)?;
+    let powers = b.call1("prims.cumprod", vec![factors.into(), (rank as i64).into()])?;
+    one(b.cast(powers, dtype)?)
+}
+
+/// All choices of `r` elements in order, row by row: the points of an r-dimensional grid whose coordinates rise.
+fn combinations(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
+    let x = c.value("self")?;
+    let meta = b.meta(x)?.clone();
+    let (r, again) = (c.int("r")?, c.bool("with_replacement")?);
+    let [size] = &meta.sizes[..] else { return Err(c.invalid("takes a vector")) };
+    let Some(n) = size.as_const() else { return Err(c.unsupported("a symbolic number of elements")) };
+    if !(0..=8).contains(&r) {
+        return Err(c.unsupported(format!("{r} elements of a choice; at most 8")));
+    }
+    if r == 0 {
+        return one(b.full(&[SymExpr::ZERO], Scalar::zero(meta.dtype), meta.dtype)?);
+    }
+    let count = choices(if again { n + r - 1 } else { n }, r);
+    let mut mask = b.full(&vec![SymExpr::from_i64(n); r as usize], true, DType::Bool)?;
+    for d in 1..r as usize {
+        let axis = |b: &mut Builder<'_>, d: usize| {
+            let line = super::creation::iota(b, n.into())?;
+            let mut sizes = vec![SymExpr::ONE; r as usize];
+            sizes[d] = SymExpr::from_i64(n);
+            b.reshape(line, &sizes)
+        };
+        let (low, high) = (axis(b, d - 1)?, axis(b, d)?);
+        let rises = if again { b.le(low, high)? } else { b.lt(low, high)? };
+        mask = b.and(mask, rises)?;
+    }
+    let points = b.call1("aten.nonzero_static.default", vec![mask.into(), count.into()])?;
+    b.call("prims.index", vec![x.into(), Arg::values([points]), 0i64.into()])
+}
+
+/// Ways to choose `r` of `n`.
+fn choices(n: i64, r: i64) -> i64 {
+    if r > n { 0 } else { (0..r).fold(1, |ways, i| ways * (n - i) / (i + 1)) }
+}
+
+fn shift(b: &mut Builder<'_>, c: &Call<'_>, back: bool) -> Result<Outs, OpError> {
+    let x = c.value("self")?;
+    let rank = b.rank(x)?;
+    let dims = match c.opt_ints("dim")? {
+        Some(list) => list.iter().map(|&d| c.dim(d, rank)).collect::<Result<Vec<_>, _>>()?,
+        None => (0..rank).collect(),
+    };
+    let sizes = b.sizes(x)?;
+    let two = SymExpr::from_i64(2);
+    let step = |d: &usize| {
+        let half = if back { (&sizes[*d] + 1).floor_div(&two) } else { sizes[*d].floor_div(&two) };
+        Arg::Int(half)
+    };
+    let shifts = dims.iter().filter(|&&d| d < rank).map(step).collect();
+    let dims: Vec<i64> = dims.iter().filter(|&&d| d < rank).map(|&d| d as i64).collect();
+    if dims.is_empty() {
+        return one(x);
+    }
+    b.call("aten.roll.default", vec![x.into(), Arg::List(shifts), dims.as_slice().into()])
+}
