@@ -154,7 +154,9 @@ fn emit_member(
             Place::Acc(at, acc, if positional { DType::I64 } else { dtype })
         }
         DefKind::Scan { value, op, .. } => {
-            let v = b.scan(*op, vals[value.0 as usize]);
+            let v = vals[value.0 as usize];
+            // Along a dimension of size 1 nothing runs.
+            let v = if member.inner.is_empty() { v } else { b.scan(*op, v) };
             Place::Value(at, convert(b, v, def.dtype))
         }
         DefKind::Loop { value, .. } => Place::Value(at, convert(b, vals[value.0 as usize], def.dtype)),

@@ -162,8 +162,8 @@ fn record(lower: &Lower, cx: LowerCall<'_>) -> Result<Vec<DefKind>, OpError> {
                 DefKind::Scan { insts, value, op: *op, dim }
             }])
         }
-        Lower::Scatter(rule) => {
-            let mut lc = LoopCx::new(cx, 8, 0);
+        Lower::Scatter { source, rule } => {
+            let mut lc = LoopCx::new(cx, cx.meta(source)?.rank(), 0);
             let spec = rule(&mut lc)?;
             let base = BufId(spec.base.0);
             let insts = lc.b.finish();

@@ -20,7 +20,12 @@ pub enum Lower {
     /// Running combination of argument `a` along argument `dim`.
     Scan(ReduceOp),
     /// Copies a base, then combines values into it at computed points.
-    Scatter(fn(&mut LoopCx<'_>) -> Result<ScatterSpec, OpError>),
+    Scatter {
+        /// The argument over whose points the rule runs.
+        source: &'static str,
+        /// Where each point goes.
+        rule: fn(&mut LoopCx<'_>) -> Result<ScatterSpec, OpError>,
+    },
     /// A template.
     Template(fn(&LowerCall<'_>) -> Result<TemplateSpec, OpError>),
     /// A routine that is not a loop nest.

@@ -63,7 +63,7 @@ pub(super) const OPS: &[OpDef] = &[
         schema: "prims::scatter(Tensor a, int dim, Tensor index, Tensor src, str mode) -> Tensor",
         kind: Kind::Prim {
             meta: meta_scatter,
-            lower: Lower::Scatter(lower_scatter),
+            lower: Lower::Scatter { source: "src", rule: lower_scatter },
             reference: Reference::Fn(ref_scatter),
         },
         grad: Grad::Unwritten,
@@ -81,7 +81,7 @@ pub(super) const OPS: &[OpDef] = &[
         schema: "prims::index_put(Tensor a, Tensor[] indices, int start, Tensor values, str mode) -> Tensor",
         kind: Kind::Prim {
             meta: meta_index_put,
-            lower: Lower::Scatter(lower_index_put),
+            lower: Lower::Scatter { source: "values", rule: lower_index_put },
             reference: Reference::Fn(ref_index_put),
         },
         grad: Grad::Unwritten,
