@@ -75,10 +75,31 @@ impl<'g> Builder<'g> {
                 outs
             }
             Kind::Prim { meta, .. } => {
+                if let Some(part) = self.known_part(op, &args) {
+                    return Ok(SmallVec::from_iter([part]));
+                }
                 let types = meta(&MetaCx { graph: self.graph }, &call)?;
                 let outputs = types.into_iter().map(|ty| (self.name.as_str(), ty));
                 Ok(self.graph.call(op.target.as_str(), args.clone(), outputs, self.origin))
             }
+        }
+    }
+
+    /// The real or imaginary part of what was just made of two parts: kernels need no complex numbers where they do not
+    /// leave the graph.
+    fn known_part(&self, op: &Op, args: &[Arg]) -> Option<ValueId> {
+        let imaginary = match op.target.as_str() {
+            "prims.real" => 0,
+            "prims.imag" => 1,
+            _ => return None,
+        };
+        let Some(Arg::Value(v)) = args.first() else { return None };
+        match self.graph.nodes[self.graph.values[*v].def].as_call()? {
+            ("prims.complex", parts) => match parts.get(imaginary) {
+                Some(Arg::Value(part)) => Some(*part),
+                _ => None,
+            },
+            _ => None,
         }
     }
 

@@ -193,6 +193,8 @@ fn bind(
     for (&old, &new) in node.outputs.iter().zip(outs) {
         if let (ValueType::Tensor(was), ValueType::Tensor(is)) = (&graph.values[old].ty, &out.values[new].ty)
             && !agree(was, is)
+            // Archives state wrong sizes for states of recurrent layers that nobody reads.
+            && is_read(graph, old)
         {
             return Err(OpError::Invalid {
                 op: target.into(),
@@ -202,6 +204,13 @@ fn bind(
         map[old] = Some(Arg::Value(new));
     }
     Ok(())
+}
+
+fn is_read(graph: &Graph, v: ValueId) -> bool {
+    let mut read = false;
+    graph.iter().for_each(|(_, node)| node.for_each_use(&mut |used| read |= used == v));
+    graph.outputs.iter().for_each(|o| o.arg.for_each_value(&mut |used| read |= used == v));
+    read
 }
 
 fn agree(a: &TensorMeta, b: &TensorMeta) -> bool {

@@ -311,11 +311,16 @@ fn meta_scatter(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     Ok(tensor(a.dtype, a.sizes.iter().cloned()))
 }
 
+/// The source point of a scatter, which may have more variables than the source has dimensions.
+fn source_point(cx: &LoopCx<'_>, rank: usize) -> Shape {
+    cx.index.iter().take(rank).cloned().collect()
+}
+
 fn lower_scatter(cx: &mut LoopCx<'_>) -> Result<ScatterSpec, OpError> {
     let call = cx.call.call;
-    let dim = call.dim(call.int("dim")?, cx.index.len())?;
+    let dim = call.dim(call.int("dim")?, cx.call.meta("a")?.rank())?;
     let ranges = cx.call.meta("index")?.sizes.clone();
-    let mut index = cx.index.clone();
+    let mut index = source_point(cx, ranges.len());
     let at = cx.load_arg("index", index.clone())?;
     let value = cx.load_arg("src", index.clone())?;
     index[dim] = cx.b.as_index(at);
@@ -337,7 +342,7 @@ fn meta_index_put(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
 fn lower_index_put(cx: &mut LoopCx<'_>) -> Result<ScatterSpec, OpError> {
     let call = cx.call.call;
     let ranges = cx.call.meta("values")?.sizes.clone();
-    let at = cx.index.clone();
+    let at = source_point(cx, ranges.len());
     let value = cx.load_arg("values", at.clone())?;
     let index = place(cx, &at)?;
     Ok(ScatterSpec { base: call.value("a")?, ranges, index, value, mode: mode(&call)? })

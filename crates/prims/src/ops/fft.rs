@@ -1,0 +1,340 @@
+//! Discrete Fourier transforms, as products with matrices of cosines and sines on real and imaginary parts.
+//!
+//! A transform of length `n` costs `n²` multiplications a row; the matrices depend on `n` alone and fold into constants.
+
+use fx_ir::ValueId;
+use ir_core::{DType, SymExpr};
+
+use super::common::choose;
+use super::join::roll_dim;
+use super::matmul::contract;
+use super::shape::{self, Made, out};
+use crate::promotion::DEFAULT_FLOAT;
+use crate::{Builder, Call, OpDef, OpError};
+
+macro_rules! fft {
+    ($kind:ident, $one:literal, $two:literal, $many:literal) => {
+        [
+            composite!($one, |b, c| one_dim(b, c, Kind::$kind)),
+            composite!($two, |b, c| many_dims(b, c, Kind::$kind)),
+            composite!($many, |b, c| many_dims(b, c, Kind::$kind)),
+        ]
+    };
+}
+
+const COMPLEX: [[OpDef; 3]; 2] = [
+    fft!(
+        Forward,
+        "aten::fft_fft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor",
+        "aten::fft_fft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor",
+        "aten::fft_fftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor"
+    ),
+    fft!(
+        Inverse,
+        "aten::fft_ifft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor",
+        "aten::fft_ifft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor",
+        "aten::fft_ifftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor"
+    ),
+];
+const REAL: [[OpDef; 3]; 4] = [
+    fft!(
+        RealIn,
+        "aten::fft_rfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor",
+        "aten::fft_rfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor",
+        "aten::fft_rfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor"
+    ),
+    fft!(
+        RealOut,
+        "aten::fft_irfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor",
+        "aten::fft_irfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor",
+        "aten::fft_irfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor"
+    ),
+    fft!(
+        HermitianOut,
+        "aten::fft_hfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor",
+        "aten::fft_hfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor",
+        "aten::fft_hfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor"
+    ),
+    fft!(
+        HermitianIn,
+        "aten::fft_ihfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor",
+        "aten::fft_ihfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor",
+        "aten::fft_ihfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor"
+    ),
+];
+
+/// Transforms from complex to complex.
+pub(super) const COMPLEX_OPS: &[OpDef] = COMPLEX.as_flattened();
+/// Transforms with a real side.
+pub(super) const REAL_OPS: &[OpDef] = REAL.as_flattened();
+
+/// The other entries.
+pub(super) const OPS: &[OpDef] = &[
+    composite!("aten::fft_fftshift(Tensor self, int[1]? dim=None) -> Tensor", |b, c| shift(b, c, false)),
+    composite!("aten::fft_ifftshift(Tensor self, int[1]? dim=None) -> Tensor", |b, c| shift(b, c, true)),
+];
+
+/// Which side is real and which sign the exponent has.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// Complex to complex, negative exponent.
+    Forward,
+    /// Complex to complex, positive exponent.
+    Inverse,
+    /// Real to half of a complex one, negative exponent.
+    RealIn,
+    /// Half of a complex one to real, positive exponent.
+    RealOut,
+    /// As `RealOut` with a negative exponent.
+    HermitianOut,
+    /// As `RealIn` with a positive exponent.
+    HermitianIn,
+}
+
+impl Kind {
+    fn forward(self) -> bool {
+        matches!(self, Kind::Forward | Kind::RealIn | Kind::HermitianOut)
+    }
+    fn real_out(self) -> bool {
+        matches!(self, Kind::RealOut | Kind::HermitianOut)
+    }
+    fn real_in(self) -> bool {
+        matches!(self, Kind::RealIn | Kind::HermitianIn)
+    }
+}
+
+/// Real and imaginary part; no imaginary part is zero.
+#[derive(Clone, Copy)]
+struct Parts {
+    re: ValueId,
+    im: Option<ValueId>,
+}
+
+impl Parts {
+    fn map(
+        self,
+        b: &mut Builder<'_>,
+        f: &mut dyn FnMut(&mut Builder<'_>, ValueId) -> Result<ValueId, OpError>,
+    ) -> Result<Parts, OpError> {
+        let re = f(b, self.re)?;
+        let im = self.im.map(|im| f(b, im)).transpose()?;
+        Ok(Parts { re, im })
+    }
+}
+
+/// The parts of a tensor.
+fn parts(b: &mut Builder<'_>, x: ValueId) -> Result<Parts, OpError> {
+    let dtype = b.dtype(x)?;
+    if !dtype.is_complex() {
+        let re = if dtype.is_float() { x } else { b.cast(x, DEFAULT_FLOAT)? };
+        return Ok(Parts { re, im: None });
+    }
+    Ok(Parts { re: b.call1("prims.real", vec![x.into()])?, im: Some(b.call1("prims.imag", vec![x.into()])?) })
+}
+
+fn whole(b: &mut Builder<'_>, z: Parts) -> Result<ValueId, OpError> {
+    let im = match z.im {
+        Some(im) => im,
+        None => b.mul(z.re, 0.0)?,
+    };
+    b.call1("prims.complex", vec![z.re.into(), im.into()])
+}
+
+/// Cosines and sines of `2π j k / n` for `j < rows`, `k < columns`.
+fn waves(
+    b: &mut Builder<'_>,
+    n: i64,
+    rows: i64,
+    columns: i64,
+    dtype: DType,
+) -> Result<(ValueId, ValueId), OpError> {
+    let j = shape::iota_at(b, &rows.into(), 0, 2)?;
+    let k = shape::iota_at(b, &columns.into(), 1, 2)?;
+    // The product is reduced as an integer, so that the angle is exact.
+    let turns = b.mul(j, k)?;
+    let turns = b.rem(turns, n)?;
+    let real = b.cast(turns, dtype)?;
+    let angle = b.mul(real, std::f64::consts::TAU / n as f64)?;
+    let (cos, sin) = (b.cos(angle)?, b.sin(angle)?);
+    // Half a turn has no sine, but its rounded angle has.
+    let twice = b.mul(turns, 2i64)?;
+    let half = b.eq(twice, n)?;
+    Ok((cos, choose(b, half, 0.0, sin, dtype)?))
+}
+
+/// `x` times a matrix along dimension `d`.
+fn along(b: &mut Builder<'_>, x: ValueId, m: ValueId, d: usize) -> Result<ValueId, OpError> {
+    let rank = b.rank(x)?;
+    let y = contract(b, x, m, &[d], &[0])?;
+    shape::move_dim(b, y, rank - 1, d)
+}
+
+/// `x · cos` and `x · sin`, combined as `a + sign * b`.
+fn combine(b: &mut Builder<'_>, x: ValueId, y: Option<ValueId>, minus: bool) -> Result<ValueId, OpError> {
+    match y {
+        Some(y) if minus => b.sub(x, y),
+        Some(y) => b.add(x, y),
+        None => Ok(x),
+    }
+}
+
+/// The transform along `d` of length `n`, of which `columns` results are made.
+fn transform(
+    b: &mut Builder<'_>,
+    z: Parts,
+    d: usize,
+    n: i64,
+    columns: i64,
+    forward: bool,
+) -> Result<Parts, OpError> {
+    let dtype = b.dtype(z.re)?;
+    let (cos, sin) = waves(b, n, n, columns, dtype)?;
+    let (re_cos, re_sin) = (along(b, z.re, cos, d)?, along(b, z.re, sin, d)?);
+    let (im_cos, im_sin) = match z.im {
+        Some(im) => (Some(along(b, im, cos, d)?), Some(along(b, im, sin, d)?)),
+        None => (None, None),
+    };
+    // exp(-iθ): (re cos + im sin) + i (im cos - re sin); exp(iθ) with the other signs.
+    let re = combine(b, re_cos, im_sin, !forward)?;
+    let im = match (im_cos, forward) {
+        (Some(im_cos), true) => b.sub(im_cos, re_sin)?,
+        (Some(im_cos), false) => b.add(im_cos, re_sin)?,
+        (None, true) => b.neg(re_sin)?,
+        (None, false) => re_sin,
+    };
+    Ok(Parts { re, im: Some(im) })
+}
+
+/// The real result of length `n` from the first half of its transform; the other half mirrors it.
+fn real_transform(
+    b: &mut Builder<'_>,
+    z: Parts,
+    d: usize,
+    n: i64,
+    forward: bool,
+) -> Result<ValueId, OpError> {
+    let half = n / 2 + 1;
+    let dtype = b.dtype(z.re)?;
+    let (cos, sin) = waves(b, n, half, n, dtype)?;
+    // What has a mirror image counts twice.
+    let k = shape::iota_at(b, &half.into(), 0, 2)?;
+    let first = b.eq(k, 0i64)?;
+    let twice = b.mul(k, 2i64)?;
+    let last = b.eq(twice, n)?;
+    let single = b.or(first, last)?;
+    let ones = b.full(&[half.into(), SymExpr::ONE], 1i64, dtype)?;
+    let weight = choose(b, single, ones, 2.0, dtype)?;
+    let (cos, sin) = (b.mul(cos, weight)?, b.mul(sin, weight)?);
+    let re = along(b, z.re, cos, d)?;
+    let im = z.im.map(|im| along(b, im, sin, d)).transpose()?;
+    // Re((a + ib) exp(iθ)) = a cos - b sin
+    combine(b, re, im, !forward)
+}
+
+/// The factor that the argument `norm` puts on a transform of `n` elements in all.
+fn factor(c: &Call<'_>, forward: bool, n: f64) -> Result<f64, OpError> {
+    Ok(match (c.opt_str("norm")?, forward) {
+        (Some("ortho"), _) => 1.0 / n.sqrt(),
+        (None | Some("backward"), false) | (Some("forward"), true) => 1.0 / n,
+        (None | Some("backward"), true) | (Some("forward"), false) => 1.0,
+        (Some(other), _) => return Err(c.bad_arg("norm", format!("is `{other}`"))),
+    })
+}
+
+/// Dimension `d` cut or filled with zeros to `n` elements.
+fn resized(b: &mut Builder<'_>, x: ValueId, d: usize, n: i64) -> Result<ValueId, OpError> {
+    let have = b.sizes(x)?[d].clone();
+    let rank = b.rank(x)?;
+    let mut high = vec![SymExpr::ZERO; rank];
+    let low = high.clone();
+    high[d] = SymExpr::from_i64(n) - have;
+    shape::pad(b, x, &low, &high, &vec![0; rank], 0)
+}
+
+fn one_dim(b: &mut Builder<'_>, c: &Call<'_>, kind: Kind) -> Made {
+    let rank = b.rank(c.value("self")?)?;
+    let d = shape::dim(c, "dim", rank)?;
+    let n = c.opt_int("n")?;
+    run(b, c, kind, &[d], &[n])
+}
+
+fn many_dims(b: &mut Builder<'_>, c: &Call<'_>, kind: Kind) -> Made {
+    let rank = b.rank(c.value("self")?)?;
+    let sizes = c.opt_ints("s")?;
+    let dims: Vec<usize> = match (c.opt_ints("dim")?, &sizes) {
+        (Some(list), _) => list.into_iter().map(|d| c.dim(d, rank)).collect::<Result<_, _>>()?,
+        (None, Some(s)) => (rank.saturating_sub(s.len())..rank).collect(),
+        (None, None) => (0..rank).collect(),
+    };
+    let lengths = match sizes {
+        Some(s) if s.len() == dims.len() => s.into_iter().map(|n| Some(n).filter(|n| *n != -1)).collect(),
+        Some(_) => return Err(c.bad_arg("s", "must have a length for each dimension")),
+        None => vec![None; dims.len()],
+    };
+    run(b, c, kind, &dims, &lengths)
+}
+
+/// The transform over `dims`; the last of them is the one that has a real side.
+fn run(b: &mut Builder<'_>, c: &Call<'_>, kind: Kind, dims: &[usize], lengths: &[Option<i64>]) -> Made {
+    let x = c.value("self")?;
+    let sizes = b.sizes(x)?;
+    let Some((&last, others)) = dims.split_last() else {
+        let z = parts(b, x)?;
+        return out(whole(b, z)?);
+    };
+    if sizes.is_empty() {
+        return Err(c.invalid("takes one dimension or more"));
+    }
+    let mut z = parts(b, x)?;
+    if kind.real_in() && z.im.is_some() {
+        return Err(OpError::DType { op: c.name().into(), dtype: b.dtype(x)? });
+    }
+    let mut total = 1.0;
+    let mut n_of = Vec::new();
+    for (&d, length) in dims.iter().zip(lengths) {
+        let have = shape::known(c, &sizes[d], "length of a Fourier transform")?;
+        let halved = kind.real_out() && d == last;
+        let n = length.unwrap_or(if halved { 2 * (have - 1) } else { have });
+        if n < 1 {
+            return Err(c.invalid(format!("a transform of {n} elements")));
+        }
+        total *= n as f64;
+        n_of.push(n);
+        let keep = if halved { n / 2 + 1 } else { n };
+        z = z.map(b, &mut |b, v| resized(b, v, d, keep))?;
+    }
+    let n_last = n_of[dims.len() - 1];
+    let forward = kind.forward();
+    if kind.real_in() {
+        z = transform(b, z, last, n_last, n_last / 2 + 1, forward)?;
+    }
+    for (&d, &n) in others.iter().zip(&n_of) {
+        z = transform(b, z, d, n, n, forward)?;
+    }
+    let scale = factor(c, forward, total)?;
+    let scaled = |b: &mut Builder<'_>, v: ValueId| if scale == 1.0 { Ok(v) } else { b.mul(v, scale) };
+    if kind.real_out() {
+        let y = real_transform(b, z, last, n_last, forward)?;
+        return out(scaled(b, y)?);
+    }
+    if !kind.real_in() {
+        z = transform(b, z, last, n_last, n_last, forward)?;
+    }
+    let z = z.map(b, &mut |b, v| scaled(b, v))?;
+    out(whole(b, z)?)
+}
+
+/// Halves exchanged, so that frequency zero comes to the middle (or back).
+fn shift(b: &mut Builder<'_>, c: &Call<'_>, back: bool) -> Made {
+    let mut x = c.value("self")?;
+    let sizes = b.sizes(x)?;
+    let list = match c.opt_ints("dim")? {
+        Some(list) => list.into_iter().map(|d| c.dim(d, sizes.len())).collect::<Result<Vec<_>, _>>()?,
+        None => (0..sizes.len()).collect(),
+    };
+    for d in list {
+        let by = if back { (&sizes[d] + 1).floor_div(&2.into()) } else { sizes[d].floor_div(&2.into()) };
+        x = roll_dim(b, x, d, &by)?;
+    }
+    out(x)
+}
