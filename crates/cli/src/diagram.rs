@@ -21,14 +21,10 @@ pub(crate) fn fused(prims: &Graph, program: &Program) -> Diagram {
     let uses = Uses::of(prims);
     let mut boxes: HashMap<ValueId, usize> = HashMap::new();
     for (id, node) in prims.iter().filter(|(_, node)| is_drawn(node, &uses)) {
-        let cluster = match node.as_call() {
-            Some(_) => groups.group(id),
-            None => {
-                let mut groups =
-                    node.outputs.iter().flat_map(|&v| uses.users(v)).map(|&user| groups.group(user));
-                let first = groups.next().flatten();
-                first.filter(|first| groups.all(|g| g == Some(*first)))
-            }
+        let cluster = match &node.kind {
+            NodeKind::Call { .. } => groups.group(id),
+            NodeKind::Placeholder { kind: InputKind::User, .. } => None,
+            NodeKind::Placeholder { .. } => groups.of_users(node, &uses),
         };
         let at = diagram.nodes.len();
         diagram.nodes.push(DrawNode { cluster, ..graph_node(prims, node) });
@@ -102,8 +98,16 @@ impl<'g> Groups<'g> {
         let frames = self.by_name.get(self.prims.node_name(id))?;
         let frame =
             |wanted: &dyn Fn(Part) -> bool| frames.iter().find(|(_, part)| wanted(*part)).map(|f| f.0);
-        let other = || frame(&|part| part != Part::Once).or_else(|| frame(&|_| true));
-        frame(&|part| part == likely).or_else(other)
+        let other = || frame(&|part| part == Part::Loop).or_else(|| frame(&|part| part != Part::Once));
+        frame(&|part| part == likely).or_else(other).or_else(|| frame(&|_| true))
+    }
+
+    /// The frame that all users of a weight stand in.
+    fn of_users(&self, weight: &Node, uses: &Uses) -> Option<usize> {
+        let users = weight.outputs.iter().flat_map(|&v| uses.users(v));
+        let mut frames = users.map(|&user| self.group(user));
+        let first = frames.next().flatten();
+        first.filter(|first| frames.all(|frame| frame == Some(*first)))
     }
 }
 
