@@ -124,15 +124,9 @@ fn masked(b: &mut BodyBuilder, v: Val, mask: Option<Val>) -> Val {
     convert(b, v, dtype)
 }
 
-/// A conversion; one to a 16-bit float and back is none, as values stay in `f32` within a kernel.
+/// A conversion. One to a 16-bit float is kept even where the next step goes back to `f32`: PyTorch rounds there too,
+/// and composites that compute in `f32` throughout say so in their decomposition.
 pub(crate) fn convert(b: &mut BodyBuilder, v: Val, to: DType) -> Val {
-    if let InstKind::Cast(from) = b.insts()[v.0 as usize].kind
-        && matches!(b.dtype(v), DType::F16 | DType::BF16)
-        && b.dtype(from) == to
-        && to == DType::F32
-    {
-        return from;
-    }
     b.cast(v, to)
 }
 
