@@ -1,6 +1,9 @@
 //! Loop kernels through the executor against the plain evaluator: reductions, several stages, layouts, masks, indirection,
 //! dynamic sizes, memory reuse, and random kernels.
 
+// A helper of tests may fail as a test does.
+#![allow(clippy::unwrap_used)]
+
 #![allow(missing_docs)]
 mod common;
 

@@ -2,6 +2,9 @@
 //!
 //! The archive has no weight payloads, so it is small; values are the corpus' business.
 
+// A helper of tests may fail as a test does.
+#![allow(clippy::unwrap_used)]
+
 use std::io::Read;
 
 use ferroflux::{Error, Options, Program};

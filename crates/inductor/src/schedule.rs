@@ -197,12 +197,13 @@ fn join(defs: &Defs, group: &Group, id: BufId, loads: &[(BufId, Shape)]) -> Opti
         .filter_map(|(buf, index)| group.members.iter().find(|m| m.def == *buf).map(|m| (m, index)))
         .collect();
     let pure = group.members.iter().all(|m| m.inner.is_empty());
-    if matches!(def.kind, DefKind::Loop { .. }) && pure {
-        if let Some(map) = same_points(defs, group, id, &reads) {
-            let mut group = group.clone();
-            group.members.push(Member { def: id, map, inner: Shape::new() });
-            return Some(group);
-        }
+    if matches!(def.kind, DefKind::Loop { .. })
+        && pure
+        && let Some(map) = same_points(defs, group, id, &reads)
+    {
+        let mut group = group.clone();
+        group.members.push(Member { def: id, map, inner: Shape::new() });
+        return Some(group);
     }
     if group.template.is_some() {
         return None;

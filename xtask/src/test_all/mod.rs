@@ -16,8 +16,8 @@ use anyhow::{Context, Result};
 
 use crate::root::{cargo, root};
 
-/// Golden cases inside the project: all of them must pass.
-const GOLDENS: &str = "tests/data/corpus";
+/// Golden cases inside the project.
+const GOLDENS: [&str; 2] = ["tests/data/corpus", "tests/data/models"];
 /// The larger corpus, which is optional.
 const CORPUS: &str = "../shared/corpus";
 /// What runs golden cases.
@@ -49,8 +49,8 @@ pub(crate) struct Counts {
 enum Judge {
     /// By the exit status, with the tests that the output reports.
     Exit,
-    /// By the results of golden cases, written to the file; the path holds the failures that are known.
-    Cases { results: PathBuf, known: Option<PathBuf> },
+    /// By the results of golden cases, written to a file; `refusals` says whether a case may be unsupported.
+    Cases { results: PathBuf, backend: &'static str, refusals: bool },
 }
 
 /// One thing that must pass.
@@ -96,34 +96,23 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
         checked("tests", &[&tests[..], &["--lib", "--bins", "--tests", "--examples"]].concat()),
         checked("doc tests", &[&tests[..], &["--doc"]].concat()),
     ];
-    let mut cases = |what: &str, path: &str, known: Option<PathBuf>, more: &[&str]| {
+    let mut cases = |what: &str, paths: &[&str], refusals: bool, more: &[&str]| {
         for backend in BACKENDS {
             let name = format!("{what}, {backend}");
             let results = logs.join(format!("{}.jsonl", name.replace([',', ' '], "-")));
-            let run = [
-                "run",
-                "--quiet",
-                "--package",
-                "xtask",
-                "--",
-                "corpus",
-                path,
-                "--backend",
-                backend,
-                "--json",
-            ];
-            let mut args: Vec<String> = run.iter().map(|s| (*s).to_owned()).collect();
-            args.push(results.to_string_lossy().into_owned());
-            args.extend(more.iter().map(|s| (*s).to_owned()));
-            steps.push(Step { name, args, judge: Judge::Cases { results, known: known.clone() } });
+            let corpus = ["run", "--quiet", "--package", "xtask", "--", "corpus"];
+            let results_text = results.to_string_lossy();
+            let given = ["--backend", backend, "--json", &*results_text];
+            let args = [&corpus[..], paths, &given[..], more].concat();
+            let args = args.into_iter().map(str::to_owned).collect();
+            steps.push(Step { name, args, judge: Judge::Cases { results, backend, refusals } });
         }
     };
-    cases("goldens", GOLDENS, None, &["--kind", "forward,dynamic,model"]);
+    cases("goldens", &GOLDENS, false, &["--kind", "forward,dynamic,model"]);
     if root.join(CORPUS).exists() {
-        let known = Some(root.join(golden::KNOWN));
         let (what, more) =
             if full { ("whole corpus", &[][..]) } else { ("corpus sample", &golden::SAMPLE[..]) };
-        cases(what, CORPUS, known, more);
+        cases(what, &[CORPUS], true, more);
     }
     steps
 }
@@ -141,7 +130,9 @@ fn perform(step: &Step, root: &Path, logs: &Path) -> Result<Done> {
     let output = String::from_utf8_lossy(&std::fs::read(&log).context("the output of a step")?).into_owned();
     let counts = match &step.judge {
         Judge::Exit => from_output(&output, status),
-        Judge::Cases { results, known } => golden::counts(results, &step.name, known.as_deref())?,
+        Judge::Cases { results, backend, refusals } => {
+            golden::counts(results, backend, &root.join(golden::KNOWN), *refusals)?
+        }
     };
     let done = Done { name: step.name.clone(), counts, time: start.elapsed() };
     if counts.failed > 0 {

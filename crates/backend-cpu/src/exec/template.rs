@@ -134,9 +134,9 @@ impl MatmulOp {
         let context = call.context();
         let mut scratch = None;
         let entries = lead.iter().product::<i64>() as usize;
-        // SAFETY: columns lie inside of their buffers by the program's promise.
         let (epilogue, out, out_row, out_batch) = match &self.finish {
             Finish::Direct(d) => (
+                // SAFETY: columns lie inside of their buffers by the program's promise.
                 unsafe { d.epilogue(call.buffers, s, n)? },
                 d.out.ptr(call.buffers, s)?,
                 s.eval(&d.out.row)? as isize,
@@ -317,9 +317,10 @@ impl ConvOp {
         let context = call.context();
         let mut scratch = None;
         let (epilogue, output) = match &self.finish {
-            // SAFETY: columns lie inside of their buffers by the program's promise.
             Finish::Direct(d) => {
-                (unsafe { d.epilogue(call.buffers, s, out[1] as usize)? }, d.out.ptr(call.buffers, s)?)
+                // SAFETY: columns lie inside of their buffers by the program's promise.
+                let epilogue = unsafe { d.epilogue(call.buffers, s, out[1] as usize)? };
+                (epilogue, d.out.ptr(call.buffers, s)?)
             }
             Finish::Hook(f) => {
                 let hook = Hook::Raw { f: call.code.epilogue(*f), ctx: (&raw const context).cast() };

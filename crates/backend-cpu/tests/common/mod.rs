@@ -128,9 +128,9 @@ fn view<'a>(data: &'a Data, store: &'a [u64], strides: &'a [i64]) -> TensorView<
     let bytes = store.len() * 8;
     macro_rules! of {
         ($t:ty) => {{
+            let first = store.as_ptr().cast::<$t>();
             // SAFETY: plain numbers over aligned, initialised memory.
-            let s =
-                unsafe { std::slice::from_raw_parts(store.as_ptr().cast::<$t>(), bytes / size_of::<$t>()) };
+            let s = unsafe { std::slice::from_raw_parts(first, bytes / size_of::<$t>()) };
             TensorView::from_slice(s, data.dtype, &data.sizes, strides).unwrap()
         }};
     }
