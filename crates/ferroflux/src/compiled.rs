@@ -52,7 +52,7 @@ impl Compiled {
         options: &Options,
     ) -> Result<Compiled, Error> {
         let functional = program.functional()?;
-        let kernels = stages::kernels(program.graph())?;
+        let kernels = stages::compile(&functional)?;
         let bytes = kernels.to_bytes();
         let list: Vec<(&str, &str)> =
             options.backend_options.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();

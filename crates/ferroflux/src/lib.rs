@@ -50,6 +50,13 @@ mod builtin {
 }
 
 /// Every backend that is linked in or found by manifest, usable or not, with its devices or the reason it cannot run.
+/// What is found is kept for the life of the process.
 pub fn list_backends() -> Vec<BackendInfo> {
-    plugin_host::Registry::from_env().list_backends()
+    registry().list_backends()
+}
+
+/// The one registry of the process: libraries are checked and loaded once.
+pub(crate) fn registry() -> &'static plugin_host::Registry {
+    static REGISTRY: std::sync::OnceLock<plugin_host::Registry> = std::sync::OnceLock::new();
+    REGISTRY.get_or_init(plugin_host::Registry::from_env)
 }

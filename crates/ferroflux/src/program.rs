@@ -88,8 +88,7 @@ impl Program {
         if let Some(first) = missing.first() {
             return Err(Error::MissingWeights { count: missing.len(), first: first.to_string() });
         }
-        let registry = plugin_host::Registry::from_env();
-        match registry.resolve(&options.backend)? {
+        match crate::registry().resolve(&options.backend)? {
             plugin_host::Resolved::Plugin(backend) => Compiled::with_plugin(self, &backend, options),
             plugin_host::Resolved::Graph(entry) => {
                 graph_backend::check_mode(entry, options)?;

@@ -20,8 +20,12 @@ pub(crate) fn prims(functional: &Graph) -> Result<Graph, Error> {
 
 /// Captured to kernels.
 pub(crate) fn kernels(captured: &Graph) -> Result<Program, Error> {
-    let functional = functional(captured)?;
-    let prims = prims(&functional)?;
+    compile(&functional(captured)?)
+}
+
+/// Functional to kernels.
+pub(crate) fn compile(functional: &Graph) -> Result<Program, Error> {
+    let prims = prims(functional)?;
     let _span = info_span!("inductor").entered();
     let strides = |o: &fx_ir::Output| match o.arg {
         Arg::Value(v) => functional.meta(v).map(|m| m.strides.clone()),
