@@ -2,7 +2,6 @@
 
 // A helper of tests may fail as a test does.
 #![allow(clippy::unwrap_used)]
-
 #![allow(missing_docs)]
 mod common;
 

@@ -26,7 +26,8 @@ fn add_poly(a: &Poly, b: &Poly, sign: i64) -> SymExpr {
             (Some(s), Some(t)) if s.factors == t.factors => {
                 let coef = s.coef.saturating_add(t.coef.saturating_mul(sign));
                 terms.push(Term { factors: s.factors.clone(), coef });
-                (x.next(), y.next());
+                x.next();
+                y.next();
             }
             (Some(s), Some(t)) if s.factors < t.factors => {
                 terms.push((*s).clone());

@@ -12,8 +12,8 @@ use super::norm::{Moments, affine, moments, per_channel};
 use super::shape::{self, Made, out};
 use crate::{Builder, Call, OpDef, OpError, Outs};
 
-/// The entries. Where a schema of PyTorch writes the running statistics in place, the entry here is that of its
-/// functional form: the new statistics are further results.
+/// The entries. Where a schema writes the running statistics without returning them, their new values are further
+/// results behind those of the schema.
 pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor",
@@ -30,6 +30,14 @@ pub(super) const OPS: &[OpDef] = &[
             let (new_mean, new_var) = running(b, c, &r)?;
             Ok(smallvec![r.y, mean, rstd, new_mean, new_var])
         }
+    ),
+    composite!(
+        "aten::_native_batch_norm_legit(Tensor input, Tensor? weight, Tensor? bias, Tensor(a!) running_mean, Tensor(b!) running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
+        |b, c| updating(b, c, c.bool("training")?, false)
+    ),
+    composite!(
+        "aten::_batch_norm_with_update(Tensor input, Tensor? weight, Tensor? bias, Tensor(a!) running_mean, Tensor(b!) running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor)",
+        |b, c| updating(b, c, true, true)
     ),
     composite!(
         "aten::_native_batch_norm_legit_no_training(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
@@ -159,6 +167,21 @@ fn three(b: &mut Builder<'_>, c: &Call<'_>, training: bool) -> Made {
     Ok(Outs::from_iter([r.y, b.cast(mean, dtype)?, b.cast(rstd, dtype)?]))
 }
 
+/// Output and saved statistics (and an empty reserve), then the new running statistics.
+fn updating(b: &mut Builder<'_>, c: &Call<'_>, training: bool, reserve: bool) -> Made {
+    let r = batch_norm(b, c, training)?;
+    let (mean, rstd) = r.saved(b)?;
+    let dtype = b.dtype(c.value("input")?)?;
+    let dtype = stats_dtype(b, c.opt_value("weight")?, dtype)?;
+    let mut outs = Outs::from_iter([r.y, b.cast(mean, dtype)?, b.cast(rstd, dtype)?]);
+    if reserve {
+        outs.push(b.full(&[SymExpr::ZERO], 0i64, DType::U8)?);
+    }
+    let (new_mean, new_var) = running(b, c, &r)?;
+    outs.extend([new_mean, new_var]);
+    Ok(outs)
+}
+
 /// The new running statistics: `(1 - momentum) * old + momentum * batch`, the variance without bias.
 fn running(b: &mut Builder<'_>, c: &Call<'_>, r: &Normalised) -> Result<(ValueId, ValueId), OpError> {
     let (old_mean, old_var) = (c.value("running_mean")?, c.value("running_var")?);
@@ -169,7 +192,7 @@ fn running(b: &mut Builder<'_>, c: &Call<'_>, r: &Normalised) -> Result<(ValueId
     let var = b.div(var, shape::count(&(n - 1)))?;
     let mut blend = |old: ValueId, new: ValueId| {
         let dtype = b.dtype(old)?;
-        let new = b.reshape(new, &[r.channels.clone()])?;
+        let new = b.reshape(new, std::slice::from_ref(&r.channels))?;
         let wide = widen(b, old)?;
         let new = b.mul(new, momentum)?;
         let old = b.mul(wide, 1.0 - momentum)?;

@@ -76,7 +76,7 @@ fn bag(b: &mut Builder<'_>, c: &Call<'_>, padding: Option<i64>) -> Made {
         rows = b.mul(rows, w)?;
     }
     // Padding rows count for nothing.
-    let mut counted = b.full(&[n.clone()], 1i64, DType::I64)?;
+    let mut counted = b.full(std::slice::from_ref(&n), 1i64, DType::I64)?;
     let neutral = if mode == 2 { f64::NEG_INFINITY } else { 0.0 };
     if let Some(p) = padding {
         let kept = b.ne(indices, p)?;

@@ -23,7 +23,7 @@ fn grouped(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let (x, w) = (c.value("input")?, c.value("weight")?);
     let offs = b.cast(c.value("offs")?, DType::I64)?;
     let (sizes_x, sizes_w) = (b.sizes(x)?, b.sizes(w)?);
-    let (&[ref rows, _], &[ref groups, _, ref columns]) = (&sizes_x[..], &sizes_w[..]) else {
+    let ([rows, _], [groups, _, columns]) = (&sizes_x[..], &sizes_w[..]) else {
         return Err(c.invalid("takes rows [m, k] and matrices [g, k, n]"));
     };
     let groups = shape::known(c, groups, "number of matrices")?;
