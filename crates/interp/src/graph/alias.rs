@@ -111,6 +111,24 @@ fn written_args(target: &str) -> Vec<usize> {
     }
 }
 
+/// For each argument that an operator writes its position and the result that is its new value. By the tables'
+/// convention what is written but not returned stands behind the results of the schema (batch norm's statistics).
+fn written_results(target: &str) -> Vec<(usize, usize)> {
+    let Some(op) = lookup(target) else {
+        return written_args(target).into_iter().map(|position| (position, 0)).collect();
+    };
+    let mut behind = op.schema.returns.len();
+    let mut result_of = |position: usize| {
+        let set = op.schema.args[position].alias.as_ref().map(|(set, _)| set);
+        let returned = |r: &prims::SchemaReturn| r.alias.as_ref().map(|(s, _)| s) == set;
+        op.schema.returns.iter().position(returned).unwrap_or_else(|| {
+            behind += 1;
+            behind - 1
+        })
+    };
+    written_args(target).into_iter().map(|position| (position, result_of(position))).collect()
+}
+
 /// Gives what an in-place operator computed the dtype of the memory that it writes.
 pub(super) fn settle(
     frame: &Frame<'_, '_>,
@@ -119,7 +137,8 @@ pub(super) fn settle(
     args: &[Arg],
     results: &mut [Value],
 ) -> Result<(), InterpError> {
-    for (position, result) in written_args(target).into_iter().zip(results) {
+    for (position, result) in written_results(target) {
+        let Some(result) = results.get_mut(result) else { continue };
         let base = args.get(position).and_then(as_value).map(|v| frame.value(id, v)).transpose()?;
         if let (Some(Value::Tensor(base)), Value::Tensor(new)) = (base, &*result) {
             let converted = new.to_dtype(base.dtype()).map_err(|e| frame.tensor_error(id, e))?;
@@ -138,13 +157,12 @@ pub(super) fn record(
     results: Vec<Value>,
 ) -> Result<(), InterpError> {
     let outputs = frame.graph.nodes[id].outputs.clone();
-    let written = written_args(target);
-    let mut bases = Vec::new();
-    for (&position, result) in written.iter().zip(&results) {
-        let Some(base) = args.get(position).and_then(as_value) else { continue };
-        if let Value::Tensor(new) = result {
+    let mut bases = vec![None; results.len()];
+    for (position, n) in written_results(target) {
+        let base = args.get(position).and_then(as_value);
+        if let (Some(base), Some(Value::Tensor(new))) = (base, results.get(n)) {
             write(frame, id, base, new)?;
-            bases.push(base);
+            bases[n] = Some(base);
         }
     }
     for (n, (&v, result)) in outputs.iter().zip(results).enumerate() {
@@ -152,16 +170,16 @@ pub(super) fn record(
             frame.env[v.index()] = Some(result);
             continue;
         };
-        let member = match bases.get(n) {
+        let member = match bases[n] {
             // The result of an in-place operator is what it wrote.
-            Some(base) => frame.aliases.as_ref().and_then(|a| a.of.get(base)).cloned(),
+            Some(base) => frame.aliases.as_ref().and_then(|a| a.of.get(&base)).cloned(),
             None if frame.aliases.as_ref().is_some_and(|a| a.is_tracked(v)) => {
                 view_member(frame, id, target, args, n, tensor)?
             }
             None => None,
         };
-        let value = match bases.get(n) {
-            Some(base) => frame.value(id, *base)?.clone(),
+        let value = match bases[n] {
+            Some(base) => frame.value(id, base)?.clone(),
             None => result.clone(),
         };
         if let Some(aliases) = &mut frame.aliases {

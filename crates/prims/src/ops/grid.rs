@@ -59,7 +59,8 @@ fn sample(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
         return Err(c.invalid("takes an image [n, c, …] and a grid [n, …, dimensions] of one rank"));
     }
     let dtype = b.dtype(input)?;
-    let (image, grid) = (widen(b, input)?, widen(b, grid)?);
+    // In two dimensions PyTorch's CPU kernels compute in 16 bits themselves, and so do the places that they read.
+    let (image, grid) = if n == 2 { (input, grid) } else { (widen(b, input)?, widen(b, grid)?) };
     let s = Sampler {
         outside: match c.int("padding_mode")? {
             0 => Outside::Zeros,

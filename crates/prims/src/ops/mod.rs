@@ -40,6 +40,9 @@ mod embedding_bag;
 mod expert;
 mod fft;
 mod fold;
+mod fractional_pool;
+mod grad_scalar;
+mod grad_shape;
 mod grid;
 mod index;
 mod iterated;
@@ -63,6 +66,7 @@ mod prims_value;
 mod reduction;
 mod rnn;
 mod scatter;
+mod segment;
 mod select;
 mod shape;
 mod slice;
@@ -111,6 +115,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     fft::OPS,
     fft::REAL_OPS,
     fold::OPS,
+    fractional_pool::OPS,
     grid::OPS,
     index::OPS,
     iterated::OPS,
@@ -125,6 +130,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     reduction::OPS,
     rnn::OPS,
     scatter::OPS,
+    segment::OPS,
     select::OPS,
     slice::OPS,
     softmax::OPS,

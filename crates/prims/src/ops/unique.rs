@@ -1,228 +1,84 @@
-//! Distinct elements, and reductions of segments.
+//! Runs of equal elements: unique, unique_consecutive. The number of runs depends on the data.
 
-use fx_ir::{Arg, ValueId};
-use ir_core::{DType, Scalar, SymExpr};
-use kernel_ir::ReduceOp;
+use fx_ir::ValueId;
+use ir_core::{DType, SymExpr, numel};
 use smallvec::smallvec;
 
-use super::common::{choose, one, want_inexact, widen};
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use super::index::flat;
+use super::scatter::put;
+use super::shape::{self, Made};
+use crate::{Builder, Call, OpDef, OpError};
 
-/// The entries.
+/// The entries. Results: the elements, the run of each element, the lengths of the runs; what was not asked for is
+/// empty.
 pub(super) const OPS: &[OpDef] = &[
     composite!(
-        "aten::_unique2(Tensor self, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor, Tensor)",
-        unique
-    ),
-    composite!(
         "aten::unique_consecutive(Tensor self, bool return_inverse=False, bool return_counts=False, int? dim=None) -> (Tensor, Tensor, Tensor)",
-        unique_consecutive
+        |b, c| {
+            let x = c.value("self")?;
+            if !c.is_none("dim") && b.rank(x)? != 1 {
+                return Err(c.unsupported("a dimension; without `dim` it works on the flattened tensor"));
+            }
+            let line = flat(b, x)?;
+            runs(b, c, x, line, None)
+        }
     ),
     composite!(
-        "aten::segment_reduce(Tensor data, str reduce, *, Tensor? lengths=None, Tensor? indices=None, Tensor? offsets=None, int axis=0, bool unsafe=False, Scalar? initial=None) -> Tensor",
-        segment_reduce
+        "aten::_unique2(Tensor self, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor, Tensor)",
+        |b, c| {
+            let x = c.value("self")?;
+            let line = flat(b, x)?;
+            let sorted = b.call("aten.sort.default", vec![line.into()])?;
+            let [values, order] = sorted[..] else { return Err(c.invalid("sorting gave no positions")) };
+            runs(b, c, x, values, Some(order))
+        }
     ),
 ];
 
-/// Where runs of equal slices along dimension 0 begin.
-struct Runs {
-    /// Whether a run begins at each slice.
-    begins: ValueId,
-    /// Positions of the first slices, `[runs]`.
-    starts: ValueId,
-    /// Number of slices.
-    length: SymExpr,
-}
-
-fn runs(b: &mut Builder<'_>, x: ValueId) -> Result<Runs, OpError> {
+/// Runs of `line`; `order` says which element of `x` each of its elements is.
+fn runs(b: &mut Builder<'_>, c: &Call<'_>, x: ValueId, line: ValueId, order: Option<ValueId>) -> Made {
     let sizes = b.sizes(x)?;
-    let length = sizes[0].clone();
-    let at = super::creation::iota(b, length.clone())?;
-    // The slice before each one; the first is its own.
-    let before = b.sub(at, 1i64)?;
-    let before = b.maximum(before, 0i64)?;
-    let previous = b.call1("prims.index", vec![x.into(), Arg::values([before]), 0i64.into()])?;
-    let mut differs = b.ne(x, previous)?;
-    let dims: Vec<usize> = (1..sizes.len()).collect();
-    differs = b.reduce(ReduceOp::Any, differs, &dims, false)?;
-    let first = b.eq(at, 0i64)?;
-    let begins = b.or(differs, first)?;
-    let rows = b.nonzero(begins)?;
-    let count = b.meta(rows)?.sizes[0].clone();
-    let starts = b.reshape(rows, &[count])?;
-    Ok(Runs { begins, starts, length })
-}
-
-impl Runs {
-    fn values(&self, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
-        b.call1("prims.index", vec![x.into(), Arg::values([self.starts]), 0i64.into()])
-    }
-    /// The number of its run for each slice.
-    fn numbers(&self, b: &mut Builder<'_>) -> Result<ValueId, OpError> {
-        let begins = b.cast(self.begins, DType::I64)?;
-        let count = b.call1("prims.cumsum", vec![begins.into(), 0i64.into()])?;
-        b.sub(count, 1i64)
-    }
-    /// Slices of each run: to the next start, or the end.
-    fn counts(&self, b: &mut Builder<'_>) -> Result<ValueId, OpError> {
-        let count = b.meta(self.starts)?.sizes[0].clone();
-        let end = b.call1(
-            "prims.full",
-            vec![[SymExpr::ONE].as_slice().into(), self.length.clone().into(), DType::I64.into()],
-        )?;
-        let edges = b.call1("prims.cat", vec![Arg::values([self.starts, end]), 0i64.into()])?;
-        let low = b.slice(edges, 0, SymExpr::ZERO, count.clone(), 1)?;
-        let high = b.slice(edges, 0, SymExpr::ONE, count, 1)?;
-        b.sub(high, low)
-    }
-}
-
-fn nothing(b: &mut Builder<'_>) -> Result<ValueId, OpError> {
-    b.full(&[SymExpr::ZERO], 0i64, DType::I64)
-}
-
-fn flat(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
-    let n = b.meta(x)?.numel();
-    b.reshape(x, &[n])
-}
-
-/// Sorted distinct elements, the position of each element's value among them, and how often each occurs.
-fn unique(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
-    let x = c.value("self")?;
-    let line = flat(b, x)?;
-    let sorted = b.call("prims.sort", vec![line.into(), 0i64.into(), false.into()])?;
-    let runs = runs(b, sorted[0])?;
-    let values = runs.values(b, sorted[0])?;
+    let n = numel(&sizes);
+    let starts = starts(b, line, &n)?;
+    let rows = b.nonzero(starts)?;
+    let places = shape::select(b, rows, 1, SymExpr::ZERO)?;
+    let values = shape::index(b, line, &[places], 0)?;
+    let empty = b.full(&[SymExpr::ZERO], 0i64, DType::I64)?;
     let inverse = if c.bool("return_inverse")? {
-        let numbers = runs.numbers(b)?;
-        // Sorting the positions gives, for each element, the place it went to.
-        let back = b.call("prims.sort", vec![sorted[1].into(), 0i64.into(), false.into()])?;
-        let numbers = b.call1("prims.index", vec![numbers.into(), Arg::values([back[1]]), 0i64.into()])?;
-        let sizes = b.sizes(x)?;
-        b.reshape(numbers, &sizes)?
+        let ones = b.cast(starts, DType::I64)?;
+        let running = b.call1("prims.cumsum", vec![ones.into(), 0i64.into()])?;
+        let mut run = b.sub(running, 1i64)?;
+        if let Some(order) = order {
+            let zeros = b.full(&[n.clone()], 0i64, DType::I64)?;
+            run = put(b, zeros, &[order], 0, run, "write")?;
+        }
+        b.reshape(run, &sizes)?
     } else {
-        nothing(b)?
+        empty
     };
-    let counts = if c.bool("return_counts")? { runs.counts(b)? } else { nothing(b)? };
+    let counts = if c.bool("return_counts")? { lengths(b, places, &n)? } else { empty };
     Ok(smallvec![values, inverse, counts])
 }
 
-/// The first of every run of equal elements, or of equal slices along `dim`.
-fn unique_consecutive(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
-    let x = c.value("self")?;
-    let rank = b.rank(x)?;
-    let dim = c.opt_int("dim")?.map(|d| c.dim(d, rank)).transpose()?;
-    let mut order: Vec<usize> = (0..rank).collect();
-    let line = match dim {
-        Some(dim) if rank > 0 => {
-            order.remove(dim);
-            order.insert(0, dim);
-            b.permute(x, &order)?
-        }
-        _ => flat(b, x)?,
-    };
-    let runs = runs(b, line)?;
-    let mut values = runs.values(b, line)?;
-    if dim.is_some() && rank > 0 {
-        let back: Vec<usize> = (0..rank).map(|d| order.iter().position(|&o| o == d).unwrap_or(d)).collect();
-        values = b.permute(values, &back)?;
+/// Where an element differs from the one before it.
+fn starts(b: &mut Builder<'_>, line: ValueId, n: &SymExpr) -> Result<ValueId, OpError> {
+    if *n == SymExpr::ZERO {
+        return b.full(&[SymExpr::ZERO], false, DType::Bool);
     }
-    let inverse = if c.bool("return_inverse")? {
-        let numbers = runs.numbers(b)?;
-        let sizes = if dim.is_some() { b.sizes(numbers)? } else { b.sizes(x)? };
-        b.reshape(numbers, &sizes)?
-    } else {
-        nothing(b)?
-    };
-    let counts = if c.bool("return_counts")? { runs.counts(b)? } else { nothing(b)? };
-    Ok(smallvec![values, inverse, counts])
+    let first = b.full(&[SymExpr::ONE], true, DType::Bool)?;
+    let (before, after) =
+        (b.slice(line, 0, SymExpr::ZERO, n - 1, 1)?, b.slice(line, 0, SymExpr::ONE, n - 1, 1)?);
+    let differs = b.ne(before, after)?;
+    shape::cat(b, &[first, differs], 0)
 }
 
-/// Reduces consecutive segments of dimension `axis`, given by lengths or by offsets (one more than segments).
-///
-/// Every segment looks at all elements through a mask: one reduction, whatever the lengths are.
-fn segment_reduce(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
-    let x = c.value("data")?;
-    let dtype = b.dtype(x)?;
-    want_inexact(c, dtype)?;
-    let reduce = c.opt_str("reduce")?.unwrap_or("");
-    let axis = c.dim(c.int("axis")?, b.rank(x)?)?;
-    let (starts, ends) = segments(b, c, axis)?;
-    let x = widen(b, x)?;
-    let wide = b.dtype(x)?;
-    let (op, identity) = match reduce {
-        "sum" | "mean" => (ReduceOp::Sum, 0.0),
-        "prod" => (ReduceOp::Prod, 1.0),
-        "max" => (ReduceOp::Max, f64::NEG_INFINITY),
-        "min" => (ReduceOp::Min, f64::INFINITY),
-        other => {
-            return Err(
-                c.bad_arg("reduce", format!("is `{other}`, not `sum`, `mean`, `prod`, `max` or `min`"))
-            );
-        }
-    };
-    // Segments `[batch…, segments, 1, 1…]` and elements `[batch…, 1, elements, rest…]`.
-    let rank = b.rank(x)?;
-    let data = b.unsqueeze(x, axis)?;
-    let shaped = |b: &mut Builder<'_>, v: ValueId| {
-        let mut sizes: Vec<SymExpr> = b.sizes(v)?.into_iter().collect();
-        sizes.resize(rank + 1, SymExpr::ONE);
-        b.reshape(v, &sizes)
-    };
-    let (low, high) = (shaped(b, starts)?, shaped(b, ends)?);
-    let mut line = vec![SymExpr::ONE; rank + 1];
-    line[axis + 1] = b.meta(x)?.sizes[axis].clone();
-    let at = super::creation::iota(b, line[axis + 1].clone())?;
-    let at = b.reshape(at, &line)?;
-    let (from, to) = (b.ge(at, low)?, b.lt(at, high)?);
-    let inside = b.and(from, to)?;
-    let kept = choose(b, inside, data, identity, wide)?;
-    let mut out = b.reduce(op, kept, &[axis + 1], false)?;
-    let initial = c.opt_float("initial")?;
-    if let Some(initial) = initial {
-        let start = Scalar::Float(initial);
-        out = match op.combine() {
-            Some(combine) => b.scalar_op(combine, &[out.into(), start.into()])?,
-            None => out,
-        };
-    }
-    if reduce == "mean" {
-        out = divide_by_length(b, out, starts, ends, rank, initial.is_some())?;
-    }
-    one(b.cast(out, dtype)?)
-}
-
-/// First position of each segment, and the one behind its last.
-fn segments(b: &mut Builder<'_>, c: &Call<'_>, axis: usize) -> Result<(ValueId, ValueId), OpError> {
-    if let Some(lengths) = c.opt_value("lengths")? {
-        let lengths = b.cast(lengths, DType::I64)?;
-        let ends = b.call1("prims.cumsum", vec![lengths.into(), (axis as i64).into()])?;
-        return Ok((b.sub(ends, lengths)?, ends));
-    }
-    let Some(offsets) = c.opt_value("offsets")? else { return Err(c.unsupported("segments by `indices`")) };
-    let offsets = b.cast(offsets, DType::I64)?;
-    let count = &b.meta(offsets)?.sizes[axis] - 1;
-    let starts = b.slice(offsets, axis, SymExpr::ZERO, count.clone(), 1)?;
-    Ok((starts, b.slice(offsets, axis, SymExpr::ONE, count, 1)?))
-}
-
-/// An empty segment's mean is `NaN`, or the initial value where there is one.
-fn divide_by_length(
-    b: &mut Builder<'_>,
-    sum: ValueId,
-    starts: ValueId,
-    ends: ValueId,
-    rank: usize,
-    keeps_initial: bool,
-) -> Result<ValueId, OpError> {
-    let mut length = b.sub(ends, starts)?;
-    if keeps_initial {
-        length = b.maximum(length, 1i64)?;
-    }
-    let mut sizes: Vec<SymExpr> = b.sizes(length)?.into_iter().collect();
-    sizes.resize(rank, SymExpr::ONE);
-    let length = b.reshape(length, &sizes)?;
-    let dtype = b.dtype(sum)?;
-    let length = b.cast(length, dtype)?;
-    b.div(sum, length)
+/// Distances from each place to the next one, the end being the last.
+fn lengths(b: &mut Builder<'_>, places: ValueId, n: &SymExpr) -> Result<ValueId, OpError> {
+    let count = b.sizes(places)?[0].clone();
+    let end = b.full(&[SymExpr::ONE], 0i64, DType::I64)?;
+    let end = b.add(end, n.clone())?;
+    // One element more than there are runs, the first cut off: right for no run too.
+    let all = shape::cat(b, &[places, end], 0)?;
+    let next = b.slice(all, 0, SymExpr::ONE, count, 1)?;
+    b.sub(next, places)
 }
