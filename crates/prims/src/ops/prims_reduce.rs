@@ -7,6 +7,7 @@ use kernel_ir::ReduceOp;
 use smallvec::SmallVec;
 use tensor::Tensor;
 
+use super::grad_shape;
 use crate::builder::tensor;
 use crate::{
     Call, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Samples, Tolerance,
@@ -33,7 +34,7 @@ macro_rules! reductions {
                 lower: Lower::Scan(ReduceOp::Sum),
                 reference: Reference::Fn(|c| scan(ReduceOp::Sum, c)),
             },
-            grad: Grad::Unwritten,
+            grad: Grad::Rule(grad_shape::cumsum),
             tolerance: Tolerance::ACCUMULATE,
             samples: samples_scan,
         },
@@ -45,7 +46,7 @@ macro_rules! reductions {
                 lower: Lower::Scan(ReduceOp::Prod),
                 reference: Reference::Fn(|c| scan(ReduceOp::Prod, c)),
             },
-            grad: Grad::Unwritten,
+            grad: Grad::Rule(grad_shape::cumprod),
             tolerance: Tolerance::ACCUMULATE,
             samples: samples_scan,
         },
@@ -57,7 +58,7 @@ macro_rules! reductions {
                 lower: Lower::Scan(ReduceOp::Max),
                 reference: Reference::Fn(|c| scan(ReduceOp::Max, c)),
             },
-            grad: Grad::Unwritten,
+            grad: Grad::Rule(grad_shape::cumulative_extreme),
             tolerance: Tolerance::EXACT,
             samples: samples_scan,
         },
@@ -69,7 +70,7 @@ macro_rules! reductions {
                 lower: Lower::Scan(ReduceOp::Min),
                 reference: Reference::Fn(|c| scan(ReduceOp::Min, c)),
             },
-            grad: Grad::Unwritten,
+            grad: Grad::Rule(grad_shape::cumulative_extreme),
             tolerance: Tolerance::EXACT,
             samples: samples_scan,
         }]
@@ -78,10 +79,10 @@ macro_rules! reductions {
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = reductions! {
-    Sum "prims::sum(Tensor a, int[] dims) -> Tensor" Grad::Unwritten;
-    Prod "prims::prod(Tensor a, int[] dims) -> Tensor" Grad::Unwritten;
-    Max "prims::amax(Tensor a, int[] dims) -> Tensor" Grad::Unwritten;
-    Min "prims::amin(Tensor a, int[] dims) -> Tensor" Grad::Unwritten;
+    Sum "prims::sum(Tensor a, int[] dims) -> Tensor" Grad::Rule(grad_shape::sum);
+    Prod "prims::prod(Tensor a, int[] dims) -> Tensor" Grad::Rule(grad_shape::prod);
+    Max "prims::amax(Tensor a, int[] dims) -> Tensor" Grad::Rule(grad_shape::extreme);
+    Min "prims::amin(Tensor a, int[] dims) -> Tensor" Grad::Rule(grad_shape::extreme);
     Any "prims::any(Tensor a, int[] dims) -> Tensor" Grad::NotDifferentiable("it gives bool");
     All "prims::all(Tensor a, int[] dims) -> Tensor" Grad::NotDifferentiable("it gives bool");
     Xor "prims::xor_sum(Tensor a, int[] dims) -> Tensor" Grad::NotDifferentiable("it works on bits");

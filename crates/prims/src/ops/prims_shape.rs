@@ -6,6 +6,7 @@ use kernel_ir::Val;
 use smallvec::SmallVec;
 use tensor::Tensor;
 
+use super::grad_shape;
 use crate::builder::tensor;
 use crate::{Call, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Tolerance};
 
@@ -21,7 +22,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_expand),
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.expand(c.out().1))),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(grad_shape::expand),
         tolerance: Tolerance::EXACT,
         samples: |s| {
             s.add(vec![s.float("a", &[3, 1])], vec![Arg::Value(ValueId(0)), [2, 3, 4].as_slice().into()])
@@ -35,7 +36,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_permute),
             reference: Reference::Fn(ref_permute),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(grad_shape::permute),
         tolerance: Tolerance::EXACT,
         samples: |s| {
             s.add(vec![s.float("a", &[2, 3, 4])], vec![Arg::Value(ValueId(0)), [2, 0, 1].as_slice().into()])
@@ -49,7 +50,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_reshape),
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.reshape(c.out().1))),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(grad_shape::reshape),
         tolerance: Tolerance::EXACT,
         samples: |s| {
             s.add(vec![s.float("a", &[2, 12])], vec![Arg::Value(ValueId(0)), [4, 2, 3].as_slice().into()]);
@@ -64,7 +65,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_slice),
             reference: Reference::Fn(ref_slice),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(grad_shape::slice),
         tolerance: Tolerance::EXACT,
         samples: |s| {
             let args = |start: i64, len: i64, step: i64| {
@@ -86,7 +87,7 @@ pub(super) const OPS: &[OpDef] = &[
             }),
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.to_dtype(c.out().0))),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(grad_shape::convert),
         tolerance: Tolerance::EXACT,
         samples: |s| s.add(vec![s.float("a", &[5])], vec![Arg::Value(ValueId(0)), DType::I64.into()]),
     },

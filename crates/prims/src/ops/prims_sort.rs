@@ -24,7 +24,7 @@ pub(super) const OPS: &[OpDef] = &[
             }),
             reference: Reference::Fn(ref_sort),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_shape::sort),
         tolerance: Tolerance::EXACT,
         samples: |s| {
             for (dim, descending) in [(0i64, false), (1, true), (-1, false)] {

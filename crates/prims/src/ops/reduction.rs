@@ -349,6 +349,16 @@ fn trace(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     b.call("aten.sum.default", vec![diagonal.into()])
 }
 
+/// Sums over what broadcasting added to reach the sizes of `x`; the dtype stays.
+pub(super) fn sum_to_exact(b: &mut Builder<'_>, x: ValueId, sizes: &[SymExpr]) -> Result<ValueId, OpError> {
+    if b.meta(x)?.sizes[..] == *sizes {
+        return Ok(x);
+    }
+    let dtype = b.dtype(x)?;
+    let sum = sum_to(b, x, sizes)?;
+    b.cast(sum, dtype)
+}
+
 /// Sums over what broadcasting added to reach the sizes of `x`.
 pub(super) fn sum_to(b: &mut Builder<'_>, x: ValueId, sizes: &[SymExpr]) -> Result<ValueId, OpError> {
     if sizes.is_empty() {
