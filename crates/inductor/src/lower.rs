@@ -156,7 +156,7 @@ fn record(lower: &Lower, cx: LowerCall<'_>) -> Result<Vec<DefKind>, OpError> {
             let value = lc.to_compute(value);
             let insts = lc.b.finish();
             // A running combination of one element is the element.
-            Ok(vec![if rank == 0 {
+            Ok(vec![if rank == 0 || cx.out(0)?.sizes[dim] == SymExpr::ONE {
                 DefKind::Loop { insts, value }
             } else {
                 DefKind::Scan { insts, value, op: *op, dim }
@@ -225,17 +225,27 @@ fn reduce(op: ReduceOp, cx: LowerCall<'_>) -> Result<DefKind, OpError> {
     let kept = a.rank() - dims.len();
     let (mut next_kept, mut next_inner) = (0u32, kept as u32);
     let mut index = Shape::new();
+    // Over one element there is nothing to combine: the loop stands at 0.
+    let single = dims.iter().all(|&d| a.sizes[d] == SymExpr::ONE);
     for d in 0..a.rank() {
+        if single && dims.contains(&d) {
+            index.push(SymExpr::ZERO);
+            continue;
+        }
         let counter = if dims.contains(&d) { &mut next_inner } else { &mut next_kept };
         index.push(SymExpr::loop_var(*counter));
         *counter += 1;
     }
     let mut lc = LoopCx::new(cx, a.rank(), 0);
+    if single && op.combine().is_none() {
+        let value = lc.b.constant(0, ir_core::DType::I64);
+        return Ok(DefKind::Loop { insts: lc.b.finish(), value });
+    }
     let value = lc.load_arg("a", index)?;
     let value = lc.to_compute(value);
     let inner: Shape = dims.iter().map(|&d| a.sizes[d].clone()).collect();
     let insts = lc.b.finish();
-    if inner.is_empty() && !matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin) {
+    if single {
         return Ok(DefKind::Loop { insts, value });
     }
     Ok(DefKind::Reduce { insts, value, op, inner })

@@ -232,7 +232,7 @@ fn same_points(defs: &Defs, group: &Group, id: BufId, reads: &[(&Member, &Shape)
             })
         })
     };
-    if let Some(map) = solve(def.sizes.len(), &def.sizes, reads, |_| true)
+    if let Some(map) = solve(&group.outer, &def.sizes, reads)
         && fits(&map)
     {
         return Some(map);
@@ -246,21 +246,14 @@ fn same_points(defs: &Defs, group: &Group, id: BufId, reads: &[(&Member, &Shape)
 }
 
 /// Reads off the map from indices that are loop variables alone: member dimension at `i3`, read at `i0`, says that
-/// loop 0 is kernel variable 3. Every loop must be found (those of size 1 are at 0).
-fn solve(
-    loops: usize,
-    extents: &[SymExpr],
-    reads: &[(&Member, &Shape)],
-    wanted: impl Fn(&SymExpr) -> bool,
-) -> Option<Vec<SymExpr>> {
+/// loop 0 is kernel variable 3. Every loop must be found (those of size 1 are at 0), with the extent that the kernel's
+/// variable has, and no two loops may be one variable: the map then visits every point once.
+fn solve(outer: &[SymExpr], extents: &[SymExpr], reads: &[(&Member, &Shape)]) -> Option<Vec<SymExpr>> {
     let mut map: Vec<Option<SymExpr>> =
-        extents[..loops].iter().map(|s| (*s == SymExpr::ONE).then_some(SymExpr::ZERO)).collect();
+        extents.iter().map(|s| (*s == SymExpr::ONE).then_some(SymExpr::ZERO)).collect();
     for (member, index) in reads {
         for (e, at) in index.iter().zip(&member.map) {
-            if !wanted(at) {
-                continue;
-            }
-            if let (Some(Atom::Loop(v)), Some(Atom::Loop(_))) = (e.as_atom(), at.as_atom()) {
+            if let (Some(Atom::Loop(v)), Some(_)) = (e.as_atom(), loop_number(at)) {
                 match map.get(*v as usize)? {
                     None => map[*v as usize] = Some(at.clone()),
                     Some(have) if have == at => {}
@@ -269,14 +262,34 @@ fn solve(
             }
         }
     }
+    (one_to_one(&map) && extents_agree(&map, extents, outer)).then_some(())?;
     map.into_iter().collect()
+}
+
+/// Whether no two loops stand for one variable of the kernel.
+fn one_to_one(map: &[Option<SymExpr>]) -> bool {
+    let mut seen = FxHashSet::default();
+    map.iter().flatten().filter_map(loop_number).all(|v| seen.insert(v))
+}
+
+/// Whether every loop that is an outer variable runs as far as that variable does: a slice of a value is not visited
+/// where the value is.
+fn extents_agree(map: &[Option<SymExpr>], extents: &[SymExpr], outer: &[SymExpr]) -> bool {
+    map.iter().zip(extents).all(|(m, size)| match m.as_ref().and_then(loop_number) {
+        Some(k) => outer.get(k as usize).is_none_or(|o| o == size),
+        None => true,
+    })
 }
 
 /// A reduction or scan over some of the outer loops of a group without inner domains: these become inner loops.
 fn split_outer(defs: &Defs, group: &Group, id: BufId, reads: &[(&Member, &Shape)]) -> Option<Group> {
     let def = defs.get(id);
     let domain = def.domain();
-    let map = solve(domain.len(), &domain, reads, |_| true)?;
+    // Whoever is in the group gets the inner loops, which would repeat a reduction that has none.
+    if group.members.iter().any(|m| !matches!(defs.get(m.def).kind, DefKind::Loop { .. })) {
+        return None;
+    }
+    let map = solve(&group.outer, &domain, reads)?;
     let exact = |(member, index): &(&Member, &Shape)| {
         index.iter().zip(&member.map).all(|(e, at)| match e.as_atom() {
             Some(Atom::Loop(v)) => map[*v as usize] == *at,
@@ -353,11 +366,7 @@ fn staged(defs: &Defs, group: &Group, id: BufId, reads: &[(&Member, &Shape)]) ->
         }
     }
     let bound: FxHashSet<u32> = map.iter().flatten().filter_map(loop_number).collect();
-    let extents_agree = map.iter().zip(&domain).all(|(m, size)| match m.as_ref().and_then(loop_number) {
-        Some(k) => group.outer[k as usize] == *size,
-        None => true,
-    });
-    if bound.len() != outer_count || !extents_agree {
+    if bound.len() != outer_count || !one_to_one(&map) || !extents_agree(&map, &domain, &group.outer) {
         return None;
     }
     let must_be_inner = |d: usize| match def.kind {

@@ -87,7 +87,9 @@ fn attend(s: &Shape, data: &Data, causal: bool, scale: f64, n: usize, row: &mut 
             _ => score,
         });
     }
-    let top = scores.iter().copied().fold(f64::NEG_INFINITY, |a, b| if b.is_nan() { b } else { a.max(b) });
+    // `f64::max` drops a NaN on either side.
+    let top = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) };
+    let top = scores.iter().copied().fold(f64::NEG_INFINITY, top);
     if top == f64::NEG_INFINITY {
         return;
     }
