@@ -30,7 +30,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_gather),
             reference: Reference::Fn(ref_gather),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_index::gather),
         tolerance: Tolerance::EXACT,
         samples: |s| {
             let args = |dim: i64| vec![Arg::Value(ValueId(0)), dim.into(), Arg::Value(ValueId(1))];
@@ -47,7 +47,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_index),
             reference: Reference::Fn(ref_index),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_index::index),
         tolerance: Tolerance::EXACT,
         samples: |s| {
             let args = |n: u32, start: i64| {
@@ -66,7 +66,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Scatter { source: "src", rule: lower_scatter },
             reference: Reference::Fn(ref_scatter),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_index::scatter),
         tolerance: Tolerance::ACCUMULATE,
         samples: |s| {
             let t = |n: u32| Arg::Value(ValueId(n));
@@ -84,7 +84,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Scatter { source: "values", rule: lower_index_put },
             reference: Reference::Fn(ref_index_put),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_index::index_put),
         tolerance: Tolerance::ACCUMULATE,
         samples: |s| {
             let t = |n: u32| Arg::Value(ValueId(n));

@@ -19,7 +19,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         schema: "prims::cat(Tensor[] tensors, int dim) -> Tensor",
         kind: Kind::Prim { meta: meta_cat, lower: Lower::Loop(lower_cat), reference: Reference::Fn(ref_cat) },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_index::cat),
         tolerance: Tolerance::EXACT,
         samples: |s| {
             let args = |dim: i64| vec![Arg::values([ValueId(0), ValueId(1), ValueId(2)]), dim.into()];
@@ -32,7 +32,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         schema: "prims::pad(Tensor a, SymInt[] low, SymInt[] high, int[] interior, Scalar value) -> Tensor",
         kind: Kind::Prim { meta: meta_pad, lower: Lower::Loop(lower_pad), reference: Reference::Fn(ref_pad) },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_index::pad),
         tolerance: Tolerance::EXACT,
         samples: |s| {
             let args = |low: &[i64], high: &[i64], interior: &[i64], value: f64| {
@@ -51,7 +51,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_window),
             reference: Reference::Fn(ref_window),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_index::window),
         tolerance: Tolerance::EXACT,
         samples: |s| {
             let args = |sizes: &[i64], window: &[i64], stride: &[i64], dilation: &[i64], low: &[i64]| {
@@ -70,7 +70,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_strided),
             reference: Reference::Fn(ref_strided),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_move::strided),
         tolerance: Tolerance::EXACT,
         samples: |s| {
             let args =

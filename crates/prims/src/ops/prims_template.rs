@@ -23,7 +23,7 @@ pub(super) const OPS: &[OpDef] = &[
             }),
             reference: Reference::Fn(reference::matmul),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_index::matmul),
         tolerance: Tolerance::ACCUMULATE,
         samples: |s| {
             let two = || vec![Arg::Value(ValueId(0)), Arg::Value(ValueId(1))];
@@ -41,7 +41,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Template(lower_conv),
             reference: Reference::Fn(reference::conv),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_template::conv),
         tolerance: Tolerance::ACCUMULATE,
         samples: |s| {
             let args = |transposed: bool, groups: i64| {
@@ -80,7 +80,7 @@ pub(super) const OPS: &[OpDef] = &[
             }),
             reference: Reference::Fn(reference::attention),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_template::attention),
         tolerance: Tolerance::ACCUMULATE,
         samples: |s| {
             let t = |n: u32| Arg::Value(ValueId(n));

@@ -41,7 +41,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Unsupported(NO_COMPLEX),
             reference: Reference::Fn(|c| part(c, |z| z.re)),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_index::real),
         tolerance: Tolerance::EXACT,
         samples: |s| s.add(vec![complex_sample()], vec![Arg::Value(ValueId(0))]),
     },
@@ -53,7 +53,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Unsupported(NO_COMPLEX),
             reference: Reference::Fn(|c| part(c, |z| z.im)),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_index::imag),
         tolerance: Tolerance::EXACT,
         samples: |s| s.add(vec![complex_sample()], vec![Arg::Value(ValueId(0))]),
     },
@@ -65,7 +65,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Unsupported(NO_COMPLEX),
             reference: Reference::Fn(ref_complex),
         },
-        grad: Grad::Unwritten,
+        grad: Grad::Rule(super::grad_index::complex),
         tolerance: Tolerance::EXACT,
         samples: |s| {
             s.add(
