@@ -43,6 +43,7 @@ pub struct Member {
 }
 
 /// Groups in execution order, and who reads what.
+#[derive(Default)]
 pub(crate) struct Schedule {
     /// The groups.
     pub groups: Vec<Group>,
@@ -50,26 +51,30 @@ pub(crate) struct Schedule {
     pub group_of: FxHashMap<BufId, usize>,
     /// For each definition with memory the definitions with memory that it reads, and where.
     pub loads: FxHashMap<BufId, Vec<(BufId, Shape)>>,
+    /// For each definition with memory the groups that read it, in no order, once a reader.
+    readers: FxHashMap<BufId, Vec<usize>>,
 }
 
 impl Schedule {
     /// Whether a definition outside its group, or the caller, reads `id`.
     pub(crate) fn leaves_group(&self, defs: &Defs, id: BufId) -> bool {
         let own = self.group_of.get(&id);
-        defs.get(id).output || self.readers_outside(id, own)
+        let outside = |readers: &Vec<usize>| readers.iter().any(|g| Some(g) != own);
+        defs.get(id).output || self.readers.get(&id).is_some_and(outside)
     }
-    fn readers_outside(&self, id: BufId, own: Option<&usize>) -> bool {
-        self.loads.iter().any(|(reader, reads)| {
-            self.group_of.get(reader) != own
-                && self.group_of.contains_key(reader)
-                && reads.iter().any(|(r, _)| *r == id)
-        })
+    fn note_readers(&mut self) {
+        for (reader, reads) in &self.loads {
+            let Some(&group) = self.group_of.get(reader) else { continue };
+            for (read, _) in reads {
+                self.readers.entry(*read).or_default().push(group);
+            }
+        }
     }
 }
 
 /// Groups all definitions that have memory and are needed.
 pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
-    let mut s = Schedule { groups: Vec::new(), group_of: FxHashMap::default(), loads: FxHashMap::default() };
+    let mut s = Schedule::default();
     let needed = needed(defs, &mut s);
     for &id in &defs.order {
         if !needed.contains(&id) || matches!(defs.get(id).kind, DefKind::Input | DefKind::Constant) {
@@ -89,6 +94,7 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
         }
         s.group_of.insert(id, at);
     }
+    s.note_readers();
     s
 }
 

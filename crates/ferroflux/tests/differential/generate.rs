@@ -48,7 +48,7 @@ pub fn case(seed: u64, limit: usize) -> Case {
         let rank = *g.rng.pick(&[0, 1, 2, 2, 3, 3, 4, 4]);
         g.input_of_rank(rank);
     }
-    let steps = *g.rng.pick(&[2, 4, 6, 8, 12, 18]);
+    let steps = *g.rng.pick(&[2, 4, 6, 8, 12, 18, 30]);
     for _ in 0..steps {
         // A refusal is no failure: another operator comes next.
         let _refused = super::ops::step(&mut g);
@@ -75,7 +75,8 @@ impl Gen {
         if rng.one_in(3) {
             let symbol = Symbol { name: "s".into(), min: 1, max: Some(64), hint: Some(4), unbacked: false };
             dims[0] = SymExpr::sym(graph.add_symbol(symbol));
-            symbols.push(3);
+            // No other size: what broadcasts by chance at this value is refused.
+            symbols.push(11);
         }
         let float =
             *rng.pick(&[DType::F32, DType::F32, DType::F32, DType::F32, DType::F32, DType::F64, DType::BF16]);
@@ -212,7 +213,7 @@ impl Gen {
             true => vec![vec![]],
             false => {
                 let other = *self.rng.pick(&[1, 2, 5, 16, 17]);
-                vec![vec![3], vec![(other as i64).min(limit.min(64) as i64)]]
+                vec![vec![11], vec![(other as i64).min(limit.min(64) as i64)]]
             }
         };
         Case { graph: fx_ir::text::canonical(&self.graph), symbols }

@@ -11,6 +11,7 @@ mod files;
 mod generate;
 mod judge;
 mod ops;
+mod patterns;
 mod rng;
 mod shrink;
 

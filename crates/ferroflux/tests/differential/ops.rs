@@ -5,6 +5,7 @@ use ir_core::{DType, Shape, SymExpr};
 use prims::OpError;
 
 use super::generate::{Gen, Known};
+use super::patterns;
 
 type Step = fn(&mut Gen) -> Result<Known, OpError>;
 
@@ -32,6 +33,15 @@ const STEPS: &[(usize, Step)] = &[
     (2, pool),
     (2, attention),
     (1, sort),
+    (2, patterns::squeeze),
+    (2, patterns::rotary),
+    (2, patterns::masked_softmax),
+    (1, patterns::class_loss),
+    (2, patterns::creation),
+    (4, patterns::rearranged),
+    (2, patterns::image_ops),
+    (2, patterns::feed_forward),
+    (3, patterns::crossed_statistics),
 ];
 
 /// One step of the growth of a graph.
@@ -47,15 +57,15 @@ pub fn step(g: &mut Gen) -> Result<Known, OpError> {
     unary(g)
 }
 
-fn refused() -> OpError {
+pub fn refused() -> OpError {
     OpError::Unknown("nothing fits".into())
 }
 
-fn int(n: usize) -> Arg {
+pub fn int(n: usize) -> Arg {
     Arg::int(n as i64)
 }
 
-fn ints(list: &[usize]) -> Arg {
+pub fn ints(list: &[usize]) -> Arg {
     Arg::List(list.iter().map(|d| Arg::int(*d as i64)).collect())
 }
 
@@ -87,7 +97,7 @@ fn unary(g: &mut Gen) -> Result<Known, OpError> {
 }
 
 /// A second operand that broadcasts with the first: a known value, or an input with some sizes 1 or left out.
-fn partner(g: &mut Gen, a: Known) -> Known {
+pub fn partner(g: &mut Gen, a: Known) -> Known {
     let (sizes, dtype) = (g.sizes(a.id), g.dtype(a.id));
     let fits = |g: &Gen, k: &Known| {
         let other = g.meta(k.id);
@@ -511,7 +521,7 @@ fn matmul(g: &mut Gen) -> Result<Known, OpError> {
 }
 
 /// An image: a known value of rank 4 with known channels, or an input.
-fn image(g: &mut Gen) -> Known {
+pub fn image(g: &mut Gen) -> Known {
     let fits = |g: &Gen, k: &Known| {
         let m = g.meta(k.id);
         m.dtype.is_float()
