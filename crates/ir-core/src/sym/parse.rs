@@ -2,10 +2,21 @@
 
 use std::str::FromStr;
 
-use super::{Atom, SymExpr, SymId};
+use super::{Atom, Repr, SymExpr, SymId};
 
-/// Deeper nesting than any real expression has; keeps hostile text off the stack.
-const MAX_DEPTH: u32 = 64;
+/// More divisions and extrema within one another than any real expression has; keeps hostile text off the stack, also of
+/// what walks the expression later.
+const MAX_HEIGHT: usize = 64;
+
+/// Deepest parentheses: the printer sets at most two pairs a level, so that whatever was read prints and reads back.
+const MAX_DEPTH: usize = 2 * MAX_HEIGHT + 2;
+
+/// Most atoms and numbers of an expression, counted as the printer writes them: `(x // s0)*(s0 + s1)` doubles `x`, and
+/// sixty of these in one another would not end.
+const MAX_NODES: usize = 4096;
+
+/// Longest text of an expression, in bytes; any of `MAX_NODES` prints shorter.
+const MAX_BYTES: usize = 1 << 17;
 
 /// More terms than any real product has; `(s0 + s1)*(s0 + s1)*…` in hostile text grows without bound otherwise.
 const MAX_TERMS: usize = 1024;
@@ -14,6 +25,9 @@ impl FromStr for SymExpr {
     type Err = String;
 
     fn from_str(text: &str) -> Result<SymExpr, String> {
+        if text.len() > MAX_BYTES {
+            return Err(format!("a size expression is longer than {MAX_BYTES} bytes"));
+        }
         let mut parser = Parser { rest: text, depth: 0 };
         let expr = parser.sum()?;
         match parser.rest.trim_start() {
@@ -23,9 +37,59 @@ impl FromStr for SymExpr {
     }
 }
 
+/// Digits of `i64::MIN`.
+const MIN_MAGNITUDE: &str = "9223372036854775808";
+
+/// How large and how deeply nested an expression is.
+#[derive(Default)]
+struct Measure {
+    nodes: usize,
+    height: usize,
+}
+
+impl Measure {
+    /// Stops counting where a bound is passed.
+    fn of(e: &SymExpr) -> Measure {
+        let mut measure = Measure::default();
+        measure.add(e, 0);
+        measure
+    }
+    fn add(&mut self, e: &SymExpr, height: usize) {
+        self.height = self.height.max(height);
+        self.nodes += 1;
+        let Repr::Poly(p) = &e.0 else { return };
+        for atom in p.terms.iter().flat_map(|t| &t.factors) {
+            self.nodes += 1;
+            if let Atom::FloorDiv(ab) | Atom::Mod(ab) | Atom::Min(ab) | Atom::Max(ab) = atom
+                && self.nodes <= MAX_NODES
+                && height <= MAX_HEIGHT
+            {
+                self.add(&ab.0, height + 1);
+                self.add(&ab.1, height + 1);
+            }
+        }
+    }
+}
+
+fn too_long() -> String {
+    format!("a size expression has more than {MAX_NODES} parts")
+}
+
+/// The expression, where it is of a size that can be walked, printed and read back.
+fn bounded(e: SymExpr) -> Result<SymExpr, String> {
+    let measure = Measure::of(&e);
+    if measure.nodes > MAX_NODES {
+        return Err(too_long());
+    }
+    if measure.height > MAX_HEIGHT {
+        return Err(format!("a size expression is nested more than {MAX_HEIGHT} deep"));
+    }
+    Ok(e)
+}
+
 struct Parser<'a> {
     rest: &'a str,
-    depth: u32,
+    depth: usize,
 }
 
 impl Parser<'_> {
@@ -48,9 +112,13 @@ impl Parser<'_> {
         let mut left = self.product()?;
         loop {
             if self.eat("+") {
-                left = left + self.product()?;
+                left = bounded(left + self.product()?)?;
             } else if self.eat("-") {
-                left = left - self.product()?;
+                // The magnitude of `i64::MIN` is no `i64`.
+                left = match self.rest.trim_start().starts_with(MIN_MAGNITUDE) {
+                    true => bounded(left + self.product_of_min()?)?,
+                    false => bounded(left - self.product()?)?,
+                };
             } else {
                 self.depth -= 1;
                 return Ok(left);
@@ -59,18 +127,35 @@ impl Parser<'_> {
     }
 
     fn product(&mut self) -> Result<SymExpr, String> {
-        let mut left = self.factor()?;
+        let first = self.factor()?;
+        self.product_from(first)
+    }
+
+    /// A product that begins with the magnitude of `i64::MIN` after its sign.
+    fn product_of_min(&mut self) -> Result<SymExpr, String> {
+        self.eat(MIN_MAGNITUDE);
+        self.product_from(SymExpr::from_i64(i64::MIN))
+    }
+
+    fn product_from(&mut self, first: SymExpr) -> Result<SymExpr, String> {
+        let mut left = first;
         loop {
             if self.eat("//") {
-                left = left.floor_div(&self.divisor()?);
+                left = bounded(left.floor_div(&self.divisor()?))?;
             } else if self.eat("*") {
                 let right = self.factor()?;
-                if (left.terms().0.len() + 1) * (right.terms().0.len() + 1) > MAX_TERMS {
+                let (few, more) = (left.terms().0.len() + 1, right.terms().0.len() + 1);
+                if few * more > MAX_TERMS {
                     return Err(format!("a product in a size expression has more than {MAX_TERMS} terms"));
                 }
-                left = left * right;
+                // Each side is copied for every term of the other.
+                let (a, b) = (Measure::of(&left).nodes, Measure::of(&right).nodes);
+                if a.saturating_mul(more).max(b.saturating_mul(few)) > MAX_NODES {
+                    return Err(too_long());
+                }
+                left = bounded(left * right)?;
             } else if self.eat("%") {
-                left = left.modulo(&self.divisor()?);
+                left = bounded(left.modulo(&self.divisor()?))?;
             } else {
                 return Ok(left);
             }
@@ -88,6 +173,10 @@ impl Parser<'_> {
         let mut negative = false;
         while self.eat("-") {
             negative = !negative;
+            if negative && self.rest.trim_start().starts_with(MIN_MAGNITUDE) {
+                self.eat(MIN_MAGNITUDE);
+                return Ok(SymExpr::from_i64(i64::MIN));
+            }
         }
         let value = self.atom()?;
         Ok(if negative { -value } else { value })
@@ -107,7 +196,8 @@ impl Parser<'_> {
                     return Err(format!("expected `,` at `{}`", head(self.rest)));
                 }
                 let right = self.sum()?;
-                return self.close().map(|()| pick(&left, &right));
+                self.close()?;
+                return bounded(pick(&left, &right));
             }
         }
         self.rest = self.rest.trim_start();

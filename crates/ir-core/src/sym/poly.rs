@@ -161,8 +161,9 @@ fn split(a: &SymExpr, b: &SymExpr) -> Option<(SymExpr, SymExpr)> {
     let p = as_poly(a);
     let (mut quotient, mut rest) = (SymExpr::ZERO, SymExpr::ZERO);
     for t in &p.terms {
-        match (t.coef % coef == 0).then(|| without(&t.factors, factors)).flatten() {
-            Some(left) => quotient = quotient + monomial(t.coef / coef, left),
+        let left = quotient_of(t.coef, coef).zip(without(&t.factors, factors));
+        match left {
+            Some((times, left)) => quotient = quotient + monomial(times, left),
             None => rest = rest + monomial(t.coef, t.factors.clone()),
         }
     }
@@ -189,11 +190,13 @@ fn without(factors: &Factors, remove: &[Atom]) -> Option<Factors> {
 fn exact(a: &SymExpr, b: &SymExpr) -> Option<SymExpr> {
     let (pa, pb) = (as_poly(a), as_poly(b));
     let (lead_a, lead_b) = (pa.terms.last()?, pb.terms.last()?);
-    if lead_a.coef % lead_b.coef != 0 {
-        return None;
-    }
-    let q = monomial(lead_a.coef / lead_b.coef, without(&lead_a.factors, &lead_b.factors)?);
+    let q = monomial(quotient_of(lead_a.coef, lead_b.coef)?, without(&lead_a.factors, &lead_b.factors)?);
     (mul(&q, b) == *a).then_some(q)
+}
+
+/// `a / b` where it has no rest and fits (`i64::MIN / -1` does not).
+fn quotient_of(a: i64, b: i64) -> Option<i64> {
+    if a.checked_rem(b)? == 0 { a.checked_div(b) } else { None }
 }
 
 fn gcd(a: i64, b: i64) -> i64 {

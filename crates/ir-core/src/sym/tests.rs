@@ -131,3 +131,41 @@ fn affine_parts() {
     assert!(e("i0*i0").affine_in(&Atom::Loop(0)).is_none());
     assert!(e("i0 // 2").affine_in(&Atom::Loop(0)).is_none());
 }
+
+#[test]
+fn the_ends_of_i64_read_back() {
+    let min = SymExpr::from_i64(i64::MIN);
+    let cases = [
+        min.clone(),
+        e("s0") + &min,
+        e("s0") * &min,
+        e("s0 + s1") * &min,
+        min.floor_div(&e("s0")),
+        e("s0").floor_div(&min),
+        e("s0 // 2") * &min - e("s1"),
+    ];
+    for case in cases {
+        assert_eq!(e(&case.to_string()), case, "{case}");
+    }
+    // The rest of `i64::MIN / -1` overflows.
+    let _ = e("(0 - 9223372036854775807*s0 - 9*s0) // (-s0)");
+    let _ = e("(0 - 9223372036854775807*s0 - 9*s0) % (-1)");
+}
+
+#[test]
+fn hostile_text_is_refused_quickly() {
+    let doubling = (0..60).fold("i0".to_string(), |x, _| format!("({x} // s0)*(s0 + s1)"));
+    let cases = [
+        doubling,
+        format!("i0{}", " // s0 // s1".repeat(1000)),
+        format!("s0{}", "*s0".repeat(5000)),
+        (0..5000).map(|n| format!("s{n} + ")).collect::<String>() + "1",
+        " ".repeat(1 << 18) + "1",
+    ];
+    for case in cases {
+        assert!(case.parse::<SymExpr>().is_err(), "{}", &case[..40]);
+    }
+    // The deepest that reads prints and reads back.
+    let deep = (0..64).fold("i0".to_string(), |x, n| format!("(2*({x}) + 1) // s{n}"));
+    assert_eq!(e(&e(&deep).to_string()), e(&deep));
+}
