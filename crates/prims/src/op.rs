@@ -71,7 +71,8 @@ pub enum Grad {
     NotDifferentiable(&'static str),
     /// That of its decomposition.
     ByDecomposition,
-    /// Builds the gradients of the tensor arguments: one entry an argument, `None` where there is none.
+    /// Builds the gradients of the tensor arguments: one entry an argument (one an item where the argument is a list of
+    /// tensors), `None` where there is none.
     Rule(fn(&mut Builder<'_>, &GradCall<'_>) -> Result<Vec<Option<ValueId>>, OpError>),
     /// Differentiable, but the rule is not written yet: autograd reports it as unsupported.
     Unwritten,
