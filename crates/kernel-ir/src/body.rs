@@ -43,6 +43,7 @@ pub enum InstKind {
         /// The buffer.
         buf: BufId,
         /// One expression a dimension.
+        #[serde(deserialize_with = "crate::wire::bounded")]
         index: Shape,
         /// A `bool` value.
         mask: Option<Val>,
@@ -52,6 +53,7 @@ pub enum InstKind {
         /// The buffer.
         buf: BufId,
         /// One expression a dimension.
+        #[serde(deserialize_with = "crate::wire::bounded")]
         index: Shape,
         /// What to write, of the buffer's dtype.
         value: Val,
@@ -65,6 +67,7 @@ pub enum InstKind {
         /// Which.
         op: ScalarOp,
         /// Its operands.
+        #[serde(deserialize_with = "crate::wire::bounded")]
         args: SmallVec<[Val; 3]>,
     },
     /// Conversion to the instruction's dtype, PyTorch's rules (float to integer truncates, to `bool` is `!= 0`).

@@ -32,6 +32,7 @@ pub struct LoopKernel {
     /// Names of the graph nodes that were fused.
     pub origins: Vec<String>,
     /// Extents of the outer domain.
+    #[serde(deserialize_with = "crate::wire::bounded")]
     pub outer: Shape,
     /// Accumulators of all stages.
     pub accs: Vec<AccDecl>,
@@ -52,6 +53,7 @@ pub struct AccDecl {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stage {
     /// Extents of the inner domain; empty runs the body once.
+    #[serde(deserialize_with = "crate::wire::bounded")]
     pub inner: Shape,
     /// The body.
     pub insts: Vec<Inst>,
@@ -63,8 +65,10 @@ pub struct Operand {
     /// The buffer.
     pub buf: BufId,
     /// Sizes of the view.
+    #[serde(deserialize_with = "crate::wire::bounded")]
     pub sizes: Shape,
     /// Strides of the view; 0 where a dimension is broadcast.
+    #[serde(deserialize_with = "crate::wire::bounded")]
     pub strides: Shape,
     /// Element of the buffer's memory that index 0 names.
     pub offset: SymExpr,
@@ -75,6 +79,7 @@ pub struct Operand {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Epilogue {
     /// Sizes of the template's output.
+    #[serde(deserialize_with = "crate::wire::bounded")]
     pub ranges: Shape,
     /// The body; at least one store.
     pub insts: Vec<Inst>,

@@ -23,5 +23,6 @@ pub use kernel::{
 pub use plan::{ALIGN, ArenaPlan, Live, PlanError};
 pub use program::{Buffer, Const, InputSpec, OutputSpec, Program, Storage, SymbolDecl};
 pub use scalar_op::{DTypeRule, ScalarOp};
+pub use text::{MAX_TEXT_BYTES, TextError, TextProblem};
 pub use verify::{VerifyError, takes, verify};
 pub use wire::{IR_MAJOR, IR_MINOR, WireError};

@@ -49,8 +49,10 @@ pub struct Buffer {
     /// Element type.
     pub dtype: DType,
     /// Logical sizes.
+    #[serde(deserialize_with = "crate::wire::bounded")]
     pub sizes: Shape,
     /// Strides in elements.
+    #[serde(deserialize_with = "crate::wire::bounded")]
     pub strides: Shape,
     /// Elements before the first one within the storage (views only).
     pub offset: SymExpr,
@@ -101,8 +103,10 @@ pub struct OutputSpec {
     /// The buffer; its storage is `Output`, `Input`, `Constant` or `Persistent` (the latter three are copied).
     pub buf: BufId,
     /// Sizes of the tensor returned.
+    #[serde(deserialize_with = "crate::wire::bounded")]
     pub sizes: Shape,
     /// Its strides in elements.
+    #[serde(deserialize_with = "crate::wire::bounded")]
     pub strides: Shape,
     /// Its first element within the buffer.
     pub offset: SymExpr,

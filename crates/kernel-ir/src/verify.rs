@@ -1,7 +1,7 @@
 //! What every program must satisfy before a backend may compile it. A program that passes cannot make a backend index a
 //! table out of bounds or mix dtypes; that data-dependent indices stay inside of their buffers is the host's promise.
 //!
-//! 1. Buffers: as many strides as sizes; shapes use declared size symbols only; a view's root exists and is no view.
+//! 1. Buffers: as many strides as sizes, whose products have few terms (as those of indices and strides); shapes use declared size symbols only; a view's root exists and is no view.
 //! 2. Inputs and constants: number n of the list is the buffer of storage `Input(n)` or `Constant(n)`.
 //! 3. Outputs: an existing buffer, whose memory is an output, input, constant or persistent one.
 //! 4. Bodies: values are made before they are used (also inside indices, where they are integers); loop variables and
@@ -10,7 +10,7 @@
 //!    later stages only. Scans stand in stages with a loop. `template` stands in epilogues only, the rest of this item nowhere there.
 //! 6. Stores never go to inputs or constants.
 //! 7. Templates: operands have the rank of the output (convolutions: and of their window).
-//! 8. The plan: every arena buffer that is used has a place, aligned and inside of the arena; buffers that live at once do not
+//! 8. The plan: every arena buffer that is used has a place, aligned and inside of the arena; offsets come with the arena's bytes; buffers that live at once do not
 //!    overlap.
 
 use ir_core::{Arena, Atom, DType, EntityId, SymExpr};
@@ -56,12 +56,24 @@ fn is_size(program: &Program, e: &SymExpr) -> bool {
     })
 }
 
+/// Most terms of a product that addressing multiplies out; real ones have fewer than ten.
+const MAX_TERMS: usize = 1024;
+
+/// Whether the product of both, multiplied out, stays small: addresses and spans are such products, and a few hundred
+/// bytes of hostile sums would take minutes.
+fn multiplies(a: &SymExpr, b: &SymExpr) -> bool {
+    let terms = |e: &SymExpr| if e.as_const().is_some() { 1 } else { e.terms().0.len() + 1 };
+    terms(a).saturating_mul(terms(b)) <= MAX_TERMS
+}
+
 fn buffers(program: &Program) -> Result {
     for (id, b) in program.buffers.iter() {
         let place = || format!("buffer {id} `{}`", b.name);
         ensure(b.sizes.len() == b.strides.len(), &place, "it has not as many strides as sizes")?;
         let sized = b.sizes.iter().chain(&b.strides).chain([&b.offset]).all(|e| is_size(program, e));
         ensure(sized, &place, "its shape uses something that is not a declared size symbol")?;
+        let small = b.sizes.iter().zip(&b.strides).all(|(size, stride)| multiplies(size, stride));
+        ensure(small, &place, "the product of a size and its stride has too many terms")?;
         if let Storage::View(of) = b.storage {
             let root = program.buffers.get(of);
             let plain = root.is_some_and(|r| !matches!(r.storage, Storage::View(_)));
@@ -259,6 +271,8 @@ impl Body<'_> {
         ensure(index.len() == buffer.sizes.len(), place, "the index has another rank than the buffer")?;
         ensure(inst.dtype == buffer.dtype, place, "the buffer has another dtype")?;
         ensure(mask.is_none_or(|m| self.dtype(m) == DType::Bool), place, "the mask is not bool")?;
+        let small = index.iter().zip(&buffer.strides).all(|(i, stride)| multiplies(i, stride));
+        ensure(small, place, "the product of an index and its stride has too many terms")?;
         index.iter().try_for_each(|e| self.expr(e, place))
     }
 
@@ -377,7 +391,11 @@ fn plan(program: &Program) -> Result {
             }
         }
     }
-    let (Some(offsets), Some(bytes)) = (&plan.offsets, plan.bytes) else { return Ok(()) };
+    let (offsets, bytes) = match (&plan.offsets, plan.bytes) {
+        (Some(offsets), Some(bytes)) => (offsets, bytes),
+        (None, None) => return Ok(()),
+        _ => return fail(place(), "it has offsets without a size, or a size without offsets"),
+    };
     ensure(offsets.len() == plan.lives.len(), &place, "it has not one offset for each buffer")?;
     placed(program, offsets, bytes)
 }

@@ -1,6 +1,8 @@
 //! The byte form of a program: an 8-byte header (`FFXK`, major, minor as little-endian u16) and MessagePack with named
 //! fields, so that other languages read it with any MessagePack library. Unknown fields are skipped (a newer minor).
 
+use serde::{Deserialize, Deserializer};
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::Program;
@@ -30,6 +32,17 @@ pub enum WireError {
     /// Damaged.
     #[error("damaged kernel-ir program: {0}")]
     Damaged(String),
+}
+
+/// Reads a sequence without believing its announced length: `smallvec` reserves it at once, and nine hostile bytes
+/// announce 4 G elements. `Vec` bounds that itself.
+pub(crate) fn bounded<'de, D, A>(deserializer: D) -> Result<SmallVec<A>, D::Error>
+where
+    D: Deserializer<'de>,
+    A: smallvec::Array,
+    A::Item: Deserialize<'de>,
+{
+    Vec::deserialize(deserializer).map(SmallVec::from_vec)
 }
 
 impl Program {

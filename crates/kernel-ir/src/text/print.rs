@@ -1,68 +1,49 @@
-//! The text form of a program (`.kir`): symbols, buffers, kernels as loop nests with their bodies, and the plan, one
-//! fact a line. `Display` of [`Program`], of [`Step`] and of [`Inst`] print it. Not the byte form (`wire`), which is what
-//! crosses to a backend.
-//!
-//! ```text
-//! program "mlp"
-//! buffer b0 "x" f32[s0, 4]{4, 1}+0 input 0
-//! steps:
-//! loop "add_relu" outer [s0, 4] from "add", "relu"
-//!   stage []
-//!     v0: f32 = load b0[i0, i1]
-//! ```
+//! The printer: `Display` of [`Program`], of its parts, of [`Step`] and of [`Inst`], one fact a line. Nothing is lost
+//! of a program that `verify` accepts.
 
 use std::fmt;
 
-use ir_core::SymExpr;
-
+use super::words::{float, list, offset, quote, scalar};
 use crate::{
-    Attention, Buffer, Conv, Epilogue, ExternCall, ExternOp, Inst, InstKind, LoopKernel, Matmul, Operand,
-    Program, ReduceOp, Step, Storage, StoreMode,
+    Attention, Buffer, Conv, Epilogue, ExternCall, ExternOp, IR_MAJOR, IR_MINOR, Inst, InstKind, LoopKernel,
+    Matmul, Operand, Program, ReduceOp, Step, Storage, StoreMode,
 };
-
-/// `2, s0, 4`.
-fn list(items: &[SymExpr]) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-fn numbers(items: &[i64]) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
 
 /// ` from "a", "b"`, nothing where there is no origin.
 fn from(origins: &[String]) -> String {
     if origins.is_empty() {
         return String::new();
     }
-    format!(" from {}", origins.iter().map(|o| format!("{o:?}")).collect::<Vec<_>>().join(", "))
+    format!(" from {}", origins.iter().map(|o| quote(o)).collect::<Vec<_>>().join(", "))
 }
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "program {:?}", self.name)?;
+        writeln!(f, "kir {IR_MAJOR}.{IR_MINOR}")?;
+        writeln!(f, "program {}", quote(&self.name))?;
         for (id, s) in self.symbols.iter() {
-            let max = s.max.map_or("inf".to_owned(), |m| m.to_string());
+            let max = s.max.map_or(String::new(), |m| format!("={m}"));
             let hint = s.hint.map_or(String::new(), |h| format!(" hint {h}"));
-            writeln!(f, "symbol {id} {:?} {}..{max}{hint}", s.name, s.min)?;
+            writeln!(f, "symbol {id} {} {}..{max}{hint}", quote(&s.name), s.min)?;
         }
         for (id, b) in self.buffers.iter() {
             writeln!(f, "buffer {id} {b}")?;
         }
         for i in &self.inputs {
-            writeln!(f, "input {:?} {}", i.name, i.buf)?;
+            writeln!(f, "input {} {}", quote(&i.name), i.buf)?;
         }
         for c in &self.constants {
-            writeln!(f, "constant {:?} {}", c.name, c.buf)?;
+            writeln!(f, "constant {} {}", quote(&c.name), c.buf)?;
         }
         for o in &self.outputs {
             writeln!(
                 f,
-                "output {:?} {}[{}]{{{}}}+{}",
-                o.name,
+                "output {} {}[{}]{{{}}}+{}",
+                quote(&o.name),
                 o.buf,
                 list(&o.sizes),
                 list(&o.strides),
-                o.offset
+                offset(&o.offset)
             )?;
         }
         for (title, steps) in [("init", &self.init), ("steps", &self.steps)] {
@@ -99,12 +80,12 @@ impl fmt::Display for Buffer {
         };
         write!(
             f,
-            "{:?} {}[{}]{{{}}}+{} {storage}",
-            self.name,
+            "{} {}[{}]{{{}}}+{} {storage}",
+            quote(&self.name),
             self.dtype,
             list(&self.sizes),
             list(&self.strides),
-            self.offset
+            offset(&self.offset)
         )
     }
 }
@@ -112,7 +93,7 @@ impl fmt::Display for Buffer {
 impl fmt::Display for Operand {
     /// `b0[2, 3]{3, 1}+0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}[{}]{{{}}}+{}", self.buf, list(&self.sizes), list(&self.strides), self.offset)
+        write!(f, "{}[{}]{{{}}}+{}", self.buf, list(&self.sizes), list(&self.strides), offset(&self.offset))
     }
 }
 
@@ -138,7 +119,7 @@ fn body(insts: &[Inst], f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 impl fmt::Display for LoopKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "loop {:?} outer [{}]{}", self.name, list(&self.outer), from(&self.origins))?;
+        writeln!(f, "loop {} outer [{}]{}", quote(&self.name), list(&self.outer), from(&self.origins))?;
         for (n, acc) in self.accs.iter().enumerate() {
             writeln!(f, "  acc{n}: {} {}", acc.dtype, acc.op.name())?;
         }
@@ -157,7 +138,7 @@ fn epilogue(e: &Epilogue, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 impl fmt::Display for Matmul {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "matmul {:?} acc {}{}", self.name, self.acc, from(&self.origins))?;
+        writeln!(f, "matmul {} acc {}{}", quote(&self.name), self.acc, from(&self.origins))?;
         writeln!(f, "  a {}\n  b {}", self.a, self.b)?;
         epilogue(&self.epilogue, f)
     }
@@ -166,15 +147,15 @@ impl fmt::Display for Matmul {
 impl fmt::Display for Conv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let transposed = if self.transposed { " transposed" } else { "" };
-        writeln!(f, "conv {:?} acc {}{transposed}{}", self.name, self.acc, from(&self.origins))?;
+        writeln!(f, "conv {} acc {}{transposed}{}", quote(&self.name), self.acc, from(&self.origins))?;
         writeln!(f, "  input {}\n  weight {}", self.input, self.weight)?;
         let padding: Vec<String> = self.padding.iter().map(|(lo, hi)| format!("({lo}, {hi})")).collect();
         writeln!(
             f,
             "  window stride [{}] padding [{}] dilation [{}] groups {}",
-            numbers(&self.stride),
+            list(&self.stride),
             padding.join(", "),
-            numbers(&self.dilation),
+            list(&self.dilation),
             self.groups
         )?;
         epilogue(&self.epilogue, f)
@@ -186,10 +167,10 @@ impl fmt::Display for Attention {
         let causal = if self.causal { " causal" } else { "" };
         writeln!(
             f,
-            "attention {:?} acc {} scale {:?}{causal}{}",
-            self.name,
+            "attention {} acc {} scale {}{causal}{}",
+            quote(&self.name),
             self.acc,
-            self.scale,
+            float(self.scale),
             from(&self.origins)
         )?;
         writeln!(f, "  q {}\n  k {}\n  v {}", self.q, self.k, self.v)?;
@@ -205,7 +186,7 @@ impl fmt::Display for ExternCall {
         match &self.op {
             ExternOp::Sort { dim, descending } => {
                 let order = if *descending { "descending" } else { "ascending" };
-                writeln!(f, "extern {:?} sort dim {dim} {order}{}", self.name, from(&self.origins))?;
+                writeln!(f, "extern {} sort dim {dim} {order}{}", quote(&self.name), from(&self.origins))?;
             }
         }
         self.inputs.iter().try_for_each(|o| writeln!(f, "  in {o}"))?;
@@ -235,15 +216,14 @@ impl fmt::Display for Inst {
         write!(f, "{} = ", self.dtype)?;
         let given = |m: &Option<crate::Val>| m.map_or(String::new(), |m| format!(" if {m}"));
         match &self.kind {
-            InstKind::Const(c) => write!(f, "const {c}"),
+            InstKind::Const(c) => write!(f, "const {}", scalar(*c)),
             InstKind::Index(e) => write!(f, "index {e}"),
             InstKind::Load { buf, index, mask } => write!(f, "load {buf}[{}]{}", list(index), given(mask)),
             InstKind::Store { buf, index, value, mask, mode } => {
                 write!(f, "{mode} {buf}[{}], {value}{}", list(index), given(mask))
             }
             InstKind::Op { op, args } => {
-                let args: Vec<String> = args.iter().map(ToString::to_string).collect();
-                write!(f, "{} {}", op.name(), args.join(", "))
+                write!(f, "{} {}", op.name(), list(args))
             }
             InstKind::Cast(v) => write!(f, "cast {v}"),
             InstKind::Bitcast(v) => write!(f, "bitcast {v}"),

@@ -1,0 +1,108 @@
+//! The text form of a program, `.kir`: printer and parser. What [`verify`](crate::verify()) accepts prints and reads back
+//! equal, bit for bit. Not the byte form (`wire`), which is what crosses to a backend.
+//!
+//! ```text
+//! kir 1.0
+//! program "mlp"
+//! symbol s0 "batch" 2..=64 hint 8
+//! buffer b0 "x" f32[s0, 4]{4, 1}+0 input 0
+//! buffer b1 "y" f32[s0, 4]{4, 1}+0 output
+//! input "x" b0
+//! output "y" b1[s0, 4]{4, 1}+0
+//! init:
+//! steps:
+//! loop "relu" outer [s0, 4] from "relu", "add"
+//!   stage []
+//!     v0: f32 = load b0[i0, i1]
+//!     v1: f32 = const 0.0
+//!     v2: f32 = max v0, v1
+//!     v3: f32 = store b1[i0, i1], v2
+//! plan bytes 0:
+//! ```
+//!
+//! Line ends are white space but for index expressions, which end with their line; `#` starts a comment. Statements stand
+//! in the order of the example, `constant "name" b2` between inputs and outputs. Symbols, buffers, accumulators and values
+//! are numbered from 0 without gaps. An offset that is not a number or one symbol stands in parentheses: `+(s0 + 1)`.
+//!
+//! - Storage: `input n`, `constant n`, `persistent`, `arena`, `output`, `view b0`.
+//! - Kernels: `loop` with `acc0: f32 sum` and `stage [inner]`; `matmul` with `a`, `b`; `conv` with `input`, `weight`,
+//!   `window`; `attention` with `q`, `k`, `v`, `mask`; `extern "name" sort dim 0 descending` with `in`, `out`. Templates end
+//!   with `epilogue [ranges]`.
+//! - Instructions: `const`, `index`, `load b0[…] if v1`, `store b0[…], v2 if v1` (`store_add`, `store_max`, …), `cast`,
+//!   `bitcast`, `reduce acc0, v1, v2`, `acc0`, `scan_sum v0`, `template` and the names of [`ScalarOp`](crate::ScalarOp).
+//! - Numbers: `true`, `3`, `0.5`, `inf`, `NaN`, `nan(0xfff8000000000000)` where the bits are others, `complex(1.0, -0.0)`.
+//! - The plan: `plan bytes n:` and `b2 live 0..3 at 64`, or `plan:` and `b2 live 0..3` where sizes are symbolic.
+
+mod cursor;
+mod parse;
+mod print;
+mod steps;
+mod words;
+
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::{IR_MAJOR, IR_MINOR, Program};
+
+/// Longest text that the parser takes, in bytes.
+pub const MAX_TEXT_BYTES: usize = 1 << 28;
+
+/// A text that is no program: where, and what stands wrong there.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{line}:{column}: {problem}")]
+pub struct TextError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// What is wrong.
+    pub problem: TextProblem,
+}
+
+/// What is wrong with a text.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TextProblem {
+    /// Something else was expected here.
+    #[error("expected {what}, found {found}")]
+    Expected {
+        /// What the grammar takes here.
+        what: String,
+        /// The text that stands here.
+        found: String,
+    },
+    /// The header's version is not one that this reader takes.
+    #[error(
+        "this reader takes `kir {IR_MAJOR}.x` up to `kir {IR_MAJOR}.{IR_MINOR}`, not `kir {found}`: print the program again"
+    )]
+    Version {
+        /// The version in the header.
+        found: String,
+    },
+    /// The text is too long.
+    #[error("the text is longer than {MAX_TEXT_BYTES} bytes")]
+    TooLong,
+    /// Symbols, buffers, accumulators or values are not numbered in order.
+    #[error("expected number {expected} next, found {found}: number from 0 without gaps")]
+    OutOfOrder {
+        /// The next number.
+        expected: usize,
+        /// The number that stands here.
+        found: u32,
+    },
+    /// A size expression or a dtype does not parse.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+impl FromStr for Program {
+    type Err = TextError;
+
+    /// Reads a program from its text form. Checks the grammar only; run [`verify`](crate::verify()) for the rest.
+    ///
+    /// # Errors
+    /// The first place that is not the grammar's, with line and column.
+    fn from_str(text: &str) -> Result<Program, TextError> {
+        parse::document(text)
+    }
+}

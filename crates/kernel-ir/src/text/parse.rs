@@ -1,0 +1,203 @@
+//! Reads a program's declarations, one function a construct of the grammar in the module's header. Every failure is a
+//! [`TextError`] with its place. Kernels are read in `steps`.
+
+use ir_core::{DType, Shape, SymExpr};
+
+use super::cursor::Cursor;
+use super::steps::step;
+use super::{MAX_TEXT_BYTES, TextError, TextProblem};
+use crate::{
+    ArenaPlan, BufId, Buffer, Const, IR_MAJOR, IR_MINOR, InputSpec, Live, Operand, OutputSpec, Program, Step,
+    Storage, SymbolDecl,
+};
+
+pub(super) type Result<T> = std::result::Result<T, TextError>;
+
+/// The whole text of a file.
+pub(super) fn document(text: &str) -> Result<Program> {
+    let c = &mut Cursor::new(text);
+    if text.len() > MAX_TEXT_BYTES {
+        return Err(c.error_at(0, TextProblem::TooLong));
+    }
+    header(c)?;
+    c.expect_word("program")?;
+    let mut program = Program { name: c.quoted("the program's name")?, ..Program::default() };
+    declarations(c, &mut program)?;
+    program.init = steps(c, "init")?;
+    program.steps = steps(c, "steps")?;
+    program.plan = plan(c)?;
+    if c.at_end() { Ok(program) } else { Err(c.expected("a life (`b0 live 0..1`) or the end of the text")) }
+}
+
+/// `kir 1.0`
+fn header(c: &mut Cursor<'_>) -> Result<()> {
+    if !c.eat_word("kir") {
+        return Err(c.expected(&format!("the header `kir {IR_MAJOR}.{IR_MINOR}`")));
+    }
+    let mark = c.mark();
+    let major: u16 = c.number("a version such as `1.0`")?;
+    c.expect(".")?;
+    let minor: u16 = c.number("a version such as `1.0`")?;
+    if major == IR_MAJOR && minor <= IR_MINOR {
+        return Ok(());
+    }
+    Err(c.error_at(mark, TextProblem::Version { found: format!("{major}.{minor}") }))
+}
+
+fn declarations(c: &mut Cursor<'_>, program: &mut Program) -> Result<()> {
+    while c.eat_word("symbol") {
+        c.next_number("s", program.symbols.len())?;
+        program.symbols.push(symbol(c)?);
+    }
+    while c.eat_word("buffer") {
+        c.next_number("b", program.buffers.len())?;
+        program.buffers.push(buffer(c)?);
+    }
+    while c.eat_word("input") {
+        let name = c.quoted("the input's name")?;
+        program.inputs.push(InputSpec { name, buf: buf(c)? });
+    }
+    while c.eat_word("constant") {
+        let name = c.quoted("the constant's name")?;
+        program.constants.push(Const { name, buf: buf(c)? });
+    }
+    while c.eat_word("output") {
+        let name = c.quoted("the output's name")?;
+        let Operand { buf, sizes, strides, offset } = operand(c)?;
+        program.outputs.push(OutputSpec { name, buf, sizes, strides, offset });
+    }
+    Ok(())
+}
+
+/// `"batch" 2..=64 hint 8`
+fn symbol(c: &mut Cursor<'_>) -> Result<SymbolDecl> {
+    let name = c.quoted("the symbol's name")?;
+    let min = c.number("the smallest value")?;
+    c.expect("..")?;
+    let max = if c.eat("=") { Some(c.number("the largest value")?) } else { None };
+    let hint = if c.eat_word("hint") { Some(c.number("the hint")?) } else { None };
+    Ok(SymbolDecl { name, min, max, hint })
+}
+
+/// `"x" f32[2, 3]{3, 1}+0 arena`
+fn buffer(c: &mut Cursor<'_>) -> Result<Buffer> {
+    let name = c.quoted("the buffer's name")?;
+    let dtype = dtype(c)?;
+    let (sizes, strides, offset) = strided(c)?;
+    Ok(Buffer { name, dtype, sizes, strides, offset, storage: storage(c)? })
+}
+
+fn storage(c: &mut Cursor<'_>) -> Result<Storage> {
+    let mark = c.mark();
+    match c.word() {
+        "input" => c.number("the input's number").map(Storage::Input),
+        "constant" => c.number("the constant's number").map(Storage::Constant),
+        "persistent" => Ok(Storage::Persistent),
+        "arena" => Ok(Storage::Arena),
+        "output" => Ok(Storage::Output),
+        "view" => buf(c).map(Storage::View),
+        _ => Err(
+            c.expected_at(mark, "a storage: `input`, `constant`, `persistent`, `arena`, `output` or `view`")
+        ),
+    }
+}
+
+/// `init:` and kernels.
+fn steps(c: &mut Cursor<'_>, title: &str) -> Result<Vec<Step>> {
+    c.expect_word(title)?;
+    c.expect(":")?;
+    let mut steps = Vec::new();
+    while let Some(next) = step(c)? {
+        steps.push(next);
+    }
+    Ok(steps)
+}
+
+/// `plan bytes 128:` and `b2 live 0..3 at 64`.
+fn plan(c: &mut Cursor<'_>) -> Result<ArenaPlan> {
+    if !c.eat_word("plan") {
+        return Err(c.expected("a kernel, `steps:` or `plan:`"));
+    }
+    let bytes: Option<u64> = if c.eat_word("bytes") { Some(c.number("the arena's bytes")?) } else { None };
+    c.expect(":")?;
+    let mut plan = ArenaPlan { lives: Vec::new(), offsets: bytes.map(|_| Vec::new()), bytes };
+    while let Some(number) = c.eat_numbered("b") {
+        c.expect_word("live")?;
+        let first = c.number("the first step")?;
+        c.expect("..")?;
+        plan.lives.push(Live { buf: BufId(number), first, last: c.number("the last step")? });
+        if let Some(offsets) = &mut plan.offsets {
+            c.expect_word("at")?;
+            offsets.push(c.number("the offset in bytes")?);
+        }
+    }
+    Ok(plan)
+}
+
+pub(super) fn buf(c: &mut Cursor<'_>) -> Result<BufId> {
+    c.numbered("b").map(BufId)
+}
+
+pub(super) fn dtype(c: &mut Cursor<'_>) -> Result<DType> {
+    let mark = c.mark();
+    let word = c.word();
+    let known = DType::ALL.iter().copied().find(|d| d.name() == word);
+    known.ok_or_else(|| c.expected_at(mark, "a dtype such as `f32`"))
+}
+
+/// `b0[2, 3]{3, 1}+0`
+pub(super) fn operand(c: &mut Cursor<'_>) -> Result<Operand> {
+    let buf = buf(c)?;
+    let (sizes, strides, offset) = strided(c)?;
+    Ok(Operand { buf, sizes, strides, offset })
+}
+
+/// `[2, 3]{3, 1}+0`
+fn strided(c: &mut Cursor<'_>) -> Result<(Shape, Shape, SymExpr)> {
+    let sizes = shape(c)?;
+    c.expect("{")?;
+    let strides = Shape::from_vec(items(c, "}", expr)?);
+    c.expect("+")?;
+    Ok((sizes, strides, offset(c)?))
+}
+
+/// `4`, `s0` or `(s0 + 1)`.
+fn offset(c: &mut Cursor<'_>) -> Result<SymExpr> {
+    if c.eat("(") {
+        let offset = expr(c)?;
+        return c.expect(")").map(|()| offset);
+    }
+    let mark = c.mark();
+    let word = c.word();
+    word.parse().map_err(|e| c.error_at(mark, TextProblem::Malformed(e)))
+}
+
+/// `[2, s0]`
+pub(super) fn shape(c: &mut Cursor<'_>) -> Result<Shape> {
+    c.expect("[")?;
+    items(c, "]", expr).map(Shape::from_vec)
+}
+
+/// `2*s0 + 1`
+pub(super) fn expr(c: &mut Cursor<'_>) -> Result<SymExpr> {
+    let mark = c.mark();
+    c.raw().parse().map_err(|e| c.error_at(mark, TextProblem::Malformed(e)))
+}
+
+/// What `item` reads, separated by commas, up to `close`.
+pub(super) fn items<'a, T>(
+    c: &mut Cursor<'a>,
+    close: &str,
+    item: impl Fn(&mut Cursor<'a>) -> Result<T>,
+) -> Result<Vec<T>> {
+    let mut items = Vec::new();
+    if c.eat(close) {
+        return Ok(items);
+    }
+    loop {
+        items.push(item(c)?);
+        if !c.eat(",") {
+            return c.expect(close).map(|()| items);
+        }
+    }
+}
