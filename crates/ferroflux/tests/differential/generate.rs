@@ -10,6 +10,8 @@ use super::rng::Rng;
 
 /// Larger values are not made: the oracle is slow.
 const MAX_NUMEL: i64 = 3000;
+/// But now and then, so that work is spread over threads.
+const MANY: i64 = 30_000;
 
 /// A graph and the symbol values to run it at.
 pub struct Case {
@@ -39,6 +41,8 @@ pub struct Gen {
     /// Element type of most values.
     pub float: DType,
     pub allow_nan: bool,
+    /// Elements of the largest value that is kept.
+    most: i64,
 }
 
 /// The case of a seed, with sizes of at most `limit`.
@@ -78,10 +82,14 @@ impl Gen {
             // No other size: what broadcasts by chance at this value is refused.
             symbols.push(11);
         }
-        let float =
-            *rng.pick(&[DType::F32, DType::F32, DType::F32, DType::F32, DType::F32, DType::F64, DType::BF16]);
+        let most = if limit > 99 && rng.one_in(40) { MANY } else { MAX_NUMEL };
+        if most == MANY {
+            dims.extend([64.into(), 100.into(), 128.into()]);
+        }
+        let others = [DType::F64, DType::BF16, DType::F16];
+        let float = if rng.one_in(4) { *rng.pick(&others) } else { DType::F32 };
         let allow_nan = rng.one_in(12);
-        Gen { rng, graph, known: Vec::new(), dims, symbols, named: 0, float, allow_nan }
+        Gen { rng, graph, known: Vec::new(), dims, symbols, named: 0, float, allow_nan, most }
     }
 
     /// Any of the case's sizes.
@@ -138,7 +146,7 @@ impl Gen {
     pub fn learn(&mut self, id: ValueId, exact: bool, size: f64) -> Known {
         let k = Known { id, exact, size };
         let meta = self.meta(id);
-        if self.numel(&meta.sizes.clone()) <= MAX_NUMEL {
+        if self.numel(&meta.sizes.clone()) <= self.most {
             self.known.push(k);
         }
         k
@@ -154,7 +162,7 @@ impl Gen {
         let mut sizes = Shape::new();
         for _ in 0..rank {
             let d = self.dim();
-            let fits = self.numel(&sizes).saturating_mul(self.number(&d)) <= MAX_NUMEL / 2;
+            let fits = self.numel(&sizes).saturating_mul(self.number(&d)) <= self.most / 2;
             sizes.push(if fits { d } else { 2.into() });
         }
         let float = self.float;

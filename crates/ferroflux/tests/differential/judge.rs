@@ -77,7 +77,7 @@ impl Judge {
         users: &[Tensor],
     ) -> Result<Option<Vec<Tensor>>, String> {
         let bytes = program.to_bytes();
-        let args = CompileArgs::new(KERNEL_IR, &bytes).mode("default").options(&[("threads", "1")]);
+        let args = CompileArgs::new(KERNEL_IR, &bytes).mode("default").options(&[("threads", "2")]);
         let refused = self.cpu.query_support(&args).map_err(|e| e.to_string())?;
         if !refused.is_empty() {
             return Ok(None);
