@@ -1,0 +1,201 @@
+//! Joint graphs of small programs: their text, what is refused and how, and that the two halves of a partition compute
+//! together what the joint graph computes.
+
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+use aot_autograd::{JointError, JointOptions, Tangents, Wrt, joint, partition};
+use expect_test::expect;
+use fx_ir::{Arg, Graph, InputKind, OutputKind};
+use interp::Value;
+use ir_core::{DType, Scalar};
+use tensor::Tensor;
+
+const LOSS: JointOptions = JointOptions { wrt: Wrt::ParametersAndInputs, tangents: Tangents::Loss };
+
+fn prims_of(text: &str) -> Graph {
+    let graph: Graph = text.parse().unwrap();
+    prims::decompose(&graph).unwrap()
+}
+
+/// sin² + cos² of one number, summed with itself: its gradient is zero.
+const CIRCLE: &str = r#"fx 1.0
+
+graph "circle" {
+  %x: f64[3] = input "x"
+
+  %s: f64[3] = aten.sin.default(%x)
+  %c: f64[3] = aten.cos.default(%x)
+  %ss: f64[3] = aten.mul.Tensor(%s, %s)
+  %cc: f64[3] = aten.mul.Tensor(%c, %c)
+  %sum: f64[3] = aten.add.Tensor(%ss, %cc, 1)
+  %loss: f64[] = aten.sum.default(%sum, none)
+  return %loss
+}
+"#;
+
+fn floats(values: &[f64], sizes: &[usize]) -> Tensor {
+    Tensor::from_vec(values.to_vec(), sizes).unwrap()
+}
+
+#[test]
+fn the_circle_has_no_slope() {
+    let joint = joint(&prims_of(CIRCLE), &LOSS).unwrap();
+    fx_ir::well_formed(&joint.graph).unwrap();
+    let outs = interp::run(&joint.graph, &[floats(&[0.3, -1.2, 2.5], &[3])]).unwrap();
+    assert!((outs[0].item().unwrap().as_f64() - 3.0).abs() < 1e-12);
+    assert!(outs[1].iter_f64().all(|g| g.abs() < 1e-15), "{:?}", outs[1].iter_f64().collect::<Vec<_>>());
+    assert_eq!(joint.graph.outputs[1].kind, OutputKind::InputGradient("x".into()));
+}
+
+#[test]
+fn halves_compute_what_the_whole_computes() {
+    let joint = joint(&prims_of(CIRCLE), &LOSS).unwrap();
+    let x = Value::Tensor(floats(&[0.3, -1.2, 2.5], &[3]));
+    let whole = interp::execute(&joint.graph, vec![x.clone()]).unwrap().outputs;
+    let halves = partition(&joint);
+    fx_ir::well_formed(&halves.forward).unwrap();
+    fx_ir::well_formed(&halves.backward).unwrap();
+    let forward = interp::execute(&halves.forward, vec![x.clone()]).unwrap().outputs;
+    let saved = &forward[joint.forward_outputs..];
+    assert_eq!(saved.len(), halves.saved.len());
+    let mut saved = saved.iter().cloned();
+    let given = halves.backward.inputs().map(|(_, _, name)| match name {
+        "x" => x.clone(),
+        _ => saved.next().unwrap(),
+    });
+    let given: Vec<Value> = given.collect();
+    let backward = interp::execute(&halves.backward, given).unwrap().outputs;
+    let list = |v: &Value| v.as_tensor().unwrap().iter_f64().collect::<Vec<_>>();
+    assert_eq!(list(&whole[0]), list(&forward[0]));
+    assert_eq!(list(&whole[1]), list(&backward[0]));
+    assert!(halves.saved_bytes().is_some_and(|n| n <= 48), "sine and cosine of three numbers");
+}
+
+#[test]
+fn a_value_that_is_read_twice_gets_both_gradients() {
+    let graph = prims_of(
+        r#"fx 1.0
+
+graph "twice" {
+  %w: f64[2] = parameter "w"
+
+  %a: f64[2] = aten.mul.Tensor(%w, %w)
+  %b: f64[2] = aten.add.Tensor(%a, %w, 3)
+  return %b
+}
+"#,
+    );
+    let options = JointOptions { wrt: Wrt::Parameters, tangents: Tangents::Placeholders };
+    let joint = joint(&graph, &options).unwrap();
+    let names: Vec<&str> = joint.graph.inputs().map(|(_, _, name)| name).collect();
+    assert_eq!(names, ["w", "tangents_0"]);
+    let outs = interp::run(&joint.graph, &[floats(&[2.0, -5.0], &[2]), floats(&[1.0, 10.0], &[2])]).unwrap();
+    assert_eq!(outs[1].iter_f64().collect::<Vec<_>>(), [7.0, -70.0]);
+    assert_eq!(joint.graph.outputs[1].kind, OutputKind::ParameterGradient("w".into()));
+}
+
+#[test]
+fn integers_and_steps_pass_nothing_on() {
+    let graph = prims_of(
+        r#"fx 1.0
+
+graph "steps" {
+  %x: f64[2] = input "x"
+  %i: i64[2] = input "i"
+
+  %f: f64[2] = aten.floor.default(%x)
+  %s: f64[2] = aten.add.Tensor(%f, %i, 1)
+  return %s
+}
+"#,
+    );
+    let joint = joint(&graph, &JointOptions { wrt: Wrt::Inputs, tangents: Tangents::Placeholders }).unwrap();
+    assert_eq!(joint.gradients.len(), 1);
+    assert_eq!(joint.gradients[0].1, None);
+    assert_eq!(joint.graph.outputs.len(), joint.forward_outputs);
+}
+
+#[test]
+fn all_obstacles_are_named_in_one_report() {
+    let graph: Graph = r#"fx 1.0
+
+graph "captured" {
+  %x: f64[2] = input "x"
+
+  %a: f64[2] = aten.relu.default(%x) from act
+  %b: f64[2] = aten.sin.default(%a)
+  return %b
+}
+"#
+    .parse()
+    .unwrap();
+    let options = JointOptions { wrt: Wrt::Inputs, tangents: Tangents::Placeholders };
+    let Err(JointError::Calls(calls)) = joint(&graph, &options) else {
+        panic!("captured graphs are refused")
+    };
+    let text: String = calls.iter().map(|c| format!("{c}\n")).collect();
+    expect![[r#"
+        node `b` (aten.sin.default): is not a prim: decompose the graph first; gradients do not pass through control flow yet
+    "#]]
+    .assert_eq(&text);
+}
+
+#[test]
+fn a_loss_is_one_number() {
+    let graph = prims_of(CIRCLE);
+    let mut vector = graph.clone();
+    let x = vector.inputs().next().unwrap().0;
+    vector.outputs[0].arg = Arg::Value(x);
+    assert!(matches!(joint(&vector, &LOSS), Err(JointError::NotScalar(_))));
+    let mut none = graph;
+    none.outputs.clear();
+    assert!(matches!(joint(&none, &LOSS), Err(JointError::NoLoss)));
+    let wrt = JointOptions { wrt: Wrt::Values(vec![fx_ir::ValueId(3)]), tangents: Tangents::Loss };
+    assert!(matches!(joint(&prims_of(CIRCLE), &wrt), Err(JointError::NotPlaceholder(_))));
+}
+
+#[test]
+fn sizes_that_the_backward_needs_travel_along() {
+    let graph = prims_of(
+        r#"fx 1.0
+
+graph "sizes" {
+  symbol s0 "n" 2..=64
+
+  %x: f64[s0, 2] = input "x"
+
+  %loss: f64[] = aten.sum.default(%x, none)
+  return %loss
+}
+"#,
+    );
+    let joint = joint(&graph, &LOSS).unwrap();
+    let halves = partition(&joint);
+    let x = Tensor::full(DType::F64, &[5, 2], Scalar::Float(2.0)).unwrap();
+    let forward = interp::execute(&halves.forward, vec![Value::Tensor(x)]).unwrap().outputs;
+    assert_eq!(halves.saved.len(), 1);
+    assert!(halves.backward.inputs().all(|(_, kind, _)| kind == InputKind::User));
+    let backward =
+        interp::execute(&halves.backward, forward[joint.forward_outputs..].to_vec()).unwrap().outputs;
+    assert_eq!(backward[0].as_tensor().unwrap().sizes(), [5, 2]);
+}
+
+#[test]
+fn conversions_convert_back() {
+    let graph = prims_of(
+        r#"fx 1.0
+
+graph "conversion" {
+  %x: f64[2] = input "x"
+
+  %narrow: f32[2] = prims.convert(%x, f32)
+  %loss: f32[] = prims.sum(%narrow, [0])
+  return %loss
+}
+"#,
+    );
+    let joint = joint(&graph, &LOSS).unwrap();
+    let outs = interp::run(&joint.graph, &[floats(&[0.5, 2.0], &[2])]).unwrap();
+    assert_eq!(outs[1].dtype(), DType::F64);
+    assert_eq!(outs[1].iter_f64().collect::<Vec<_>>(), [1.0, 1.0]);
+}
