@@ -208,6 +208,10 @@ fn lower_reshape(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
 /// sizes stay apart.
 pub fn reshape_index(to: &[SymExpr], at: &[SymExpr], from: &[SymExpr]) -> Shape {
     let mut index: Shape = std::iter::repeat_n(SymExpr::ZERO, from.len()).collect();
+    // No element has an index, and none may be divided by a size of 0.
+    if to.contains(&SymExpr::ZERO) || from.contains(&SymExpr::ZERO) {
+        return index;
+    }
     let (mut i, mut j) = (0, 0);
     while i < to.len() || j < from.len() {
         let (i0, j0) = (i, j);
