@@ -66,6 +66,8 @@ impl Case {
         }
         // What crosses the boundary is the same program.
         assert_eq!(Program::from_bytes(&program.to_bytes()).unwrap(), program);
+        kernel_ir::verify(&program).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert_eq!(text.parse::<Program>().unwrap_or_else(|e| panic!("{e}\n{text}")), program);
         program.steps.iter().map(kind).collect()
     }
 }
