@@ -66,7 +66,8 @@ fn fields_keep_their_names_and_kinds() {
     let printed = schema.print();
     let committed = String::from_utf8(current("schema", "txt", printed.as_bytes())).unwrap();
     assert_eq!(printed, committed, "fields changed: a new minor where some were added, else a new major");
-    for minor in 0..IR_MINOR {
+    // This version's own list is among them, which is the same text.
+    for minor in 0..=IR_MINOR {
         let old = fs::read_to_string(golden(&format!("schema_{IR_MAJOR}_{minor}.txt"))).unwrap();
         for (path, kinds) in old.lines().filter_map(|l| l.split_once(": ")) {
             let now = schema.0.get(path);

@@ -38,7 +38,7 @@ fn header(c: &mut Cursor<'_>) -> Result<()> {
     let major: u16 = c.number("a version such as `1.0`")?;
     c.expect(".")?;
     let minor: u16 = c.number("a version such as `1.0`")?;
-    if major == IR_MAJOR && minor <= IR_MINOR {
+    if major == IR_MAJOR && (0..=IR_MINOR).contains(&minor) {
         return Ok(());
     }
     Err(c.error_at(mark, TextProblem::Version { found: format!("{major}.{minor}") }))
