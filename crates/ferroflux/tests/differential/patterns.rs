@@ -224,3 +224,50 @@ pub fn crossed_statistics(g: &mut Gen) -> Result<Known, OpError> {
     let z = g.call("aten.add.Tensor", vec![z.id.into(), r.id.into()], false, 3.0 * x.size + r.size)?;
     g.call("aten.sum.dim_IntList", vec![z.id.into(), ints(&[d]), true.into()], false, 1e3)
 }
+
+/// Attention over the heads of a value, with projections before it or without.
+pub fn attention(g: &mut Gen) -> Result<Known, OpError> {
+    let found = g.find(|g, k| g.dtype(k.id).is_float() && g.rank(k.id) == 3 && k.size <= 30.0);
+    let x = found.ok_or_else(refused)?;
+    let (sizes, dtype) = (g.sizes(x.id), g.dtype(x.id));
+    let width = sizes[2].as_const().filter(|n| *n > 0).ok_or_else(refused)?;
+    let heads = (1..=4).rev().find(|h| width % h == 0).unwrap_or(1);
+    let split: Shape =
+        [sizes[0].clone(), sizes[1].clone(), heads.into(), (width / heads).into()].into_iter().collect();
+    let mut parts: Vec<Arg> = Vec::new();
+    for _ in 0..3 {
+        let mut y = x;
+        if g.rng.one_in(2) {
+            let w = g.input(dtype, &[width.into(), width.into()], "");
+            y =
+                g.call("aten.linear.default", vec![x.id.into(), w.id.into()], false, x.size * width as f64)?;
+            y = g.call("aten.mul.Scalar", vec![y.id.into(), (1.0 / y.size).into()], false, 1.0)?;
+        }
+        let v = g.call("aten.view.default", vec![y.id.into(), split[..].into()], y.exact, y.size)?;
+        let v = g.call("aten.transpose.int", vec![v.id.into(), Arg::int(1), Arg::int(2)], y.exact, y.size)?;
+        parts.push(v.id.into());
+    }
+    let causal = g.rng.one_in(3);
+    let mask = match g.rng.below(3) {
+        0 if !causal => {
+            let t = sizes[1].clone();
+            let own: Shape = [1.into(), 1.into(), t.clone(), t].into_iter().collect();
+            g.input(dtype, &own, "").id.into()
+        }
+        _ => Arg::None,
+    };
+    parts.extend([mask, 0.0.into(), causal.into()]);
+    let y = g.call("aten.scaled_dot_product_attention.default", parts, false, x.size)?;
+    let y = g.call("aten.transpose.int", vec![y.id.into(), Arg::int(1), Arg::int(2)], false, y.size)?;
+    g.call("aten.reshape.default", vec![y.id.into(), sizes[..].into()], false, y.size)
+}
+
+/// Values and positions of a sort.
+pub fn sort(g: &mut Gen) -> Result<Known, OpError> {
+    let k = g.find(|g, k| k.exact && g.rank(k.id) > 0 && g.dtype(k.id).is_float()).ok_or_else(refused)?;
+    let d = g.rng.below(g.rank(k.id));
+    let descending: Arg = g.rng.one_in(2).into();
+    let outs = g.builder("sort").call("aten.sort.default", vec![k.id.into(), int(d), descending])?;
+    g.learn(outs[1], true, 100.0);
+    Ok(g.learn(outs[0], true, k.size))
+}
