@@ -150,7 +150,7 @@ fn is_unsupported(error: &OpError) -> bool {
     matches!(error, OpError::Unknown(_) | OpError::Unsupported { .. } | OpError::DType { .. })
 }
 
-fn classify_interp(error: &InterpError) -> Failure {
+pub(crate) fn classify_interp(error: &InterpError) -> Failure {
     let mut failure = Failure::error(error);
     match error {
         InterpError::Unsupported { .. } => failure.status = Status::Unsupported,

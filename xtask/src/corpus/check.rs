@@ -8,10 +8,10 @@ use tensor::{Mismatch, Tensor, allclose};
 
 use super::backend::{Compiled, Failure, compile};
 use super::case::{Loaded, SampledOutput, inputs, metadata};
-use super::{Kind, Status};
+use super::{Kind, Status, gradient};
 
 /// Largest difference allowed in a model's output, relative to the output's largest value.
-const MODEL_TOLERANCE: f64 = 1e-3;
+pub(crate) const MODEL_TOLERANCE: f64 = 1e-3;
 
 /// Milliseconds that a case took.
 #[derive(Default)]
@@ -23,12 +23,8 @@ pub(crate) struct Times {
 /// Checks a case; `Ok` where everything is within tolerance.
 pub(crate) fn check(kind: Kind, loaded: &Loaded, backend: &str, times: &mut Times) -> Result<(), Failure> {
     match kind {
-        Kind::Gradient => {
-            return Err(Failure::new(Status::Unsupported, "gradients: there is no joint graph yet"));
-        }
-        Kind::Train => {
-            return Err(Failure::new(Status::Unsupported, "training: there is no joint graph yet"));
-        }
+        Kind::Gradient => return gradient::gradient(loaded, backend, times),
+        Kind::Train => return gradient::train(loaded, backend, times),
         Kind::Forward | Kind::Dynamic | Kind::Model => {}
     }
     let start = Instant::now();
@@ -77,7 +73,7 @@ fn is_output(name: &str, prefix: &str) -> bool {
     number.is_some_and(|n| n.chars().all(|c| c.is_ascii_digit()))
 }
 
-fn differs(name: &str, mismatch: &Mismatch) -> Failure {
+pub(crate) fn differs(name: &str, mismatch: &Mismatch) -> Failure {
     let group = match mismatch {
         Mismatch::DType { got, expected } => format!("dtype is {got}, expected {expected}"),
         Mismatch::Sizes { .. } => "sizes differ".to_owned(),
@@ -126,7 +122,7 @@ fn model(loaded: &Loaded, compiled: &Compiled, times: &mut Times) -> Result<(), 
 }
 
 /// Every `step`-th value in row-major order.
-fn every(tensor: &Tensor, step: usize) -> Result<Tensor, tensor::TensorError> {
+pub(crate) fn every(tensor: &Tensor, step: usize) -> Result<Tensor, tensor::TensorError> {
     let flat = tensor.reshape(&[tensor.numel()])?;
     let count = tensor.numel().div_ceil(step.max(1));
     flat.as_strided(&[count], &[flat.strides()[0].saturating_mul(step.max(1) as isize)], flat.offset())

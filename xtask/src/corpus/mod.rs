@@ -2,12 +2,14 @@
 //!
 //! The command finds the cases (`discover`), hands them one by one to worker processes (`pool`) so that a case that
 //! crashes, hangs or eats memory costs itself only, and reports (`report`). A worker loads a case (`case`), runs it
-//! (`backend`) and compares (`check`). The format of the cases is described in the corpus' own README.
+//! (`backend`; gradients and training steps by `gradient`) and compares (`check`). The format of the cases is described in
+//! the corpus' own README.
 
 mod backend;
 mod case;
 mod check;
 mod discover;
+mod gradient;
 mod pool;
 mod report;
 mod worker;
