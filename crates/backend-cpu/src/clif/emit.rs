@@ -73,7 +73,7 @@ impl<'f, 'k> Emit<'f, 'k> {
     /// The whole function of a loop kernel, from the entry block's parameters.
     pub(super) fn kernel_function(mut self, params: &[Value]) -> FunctionBuilder<'f> {
         let [buffers, sizes, begin, end, block] = *params else { unreachable!("five parameters") };
-        self.prepare(buffers, sizes);
+        self.prepare(buffers, sizes, &[]);
         let kernel = self.kernel;
         let mut extents: Vec<Value> = kernel.points.iter().map(|d| self.expr(&d.extent, 0)).collect();
         let axis_extent = kernel.outer_axis.as_ref().map(|d| self.expr(&d.extent, 0));
@@ -147,7 +147,7 @@ impl<'f, 'k> Emit<'f, 'k> {
     }
 
     /// Loads base pointers and sizes in the entry block and clears the loop variables.
-    pub(super) fn prepare(&mut self, buffers: Value, sizes: Value) {
+    pub(super) fn prepare(&mut self, buffers: Value, sizes: Value, walked: &[Dim]) {
         let flags = MemFlagsData::trusted().with_readonly().with_can_move();
         let zero = self.b.ins().iconst(I64, 0);
         let (mut vars, mut symbols, mut roots) = (0u32, Vec::new(), Vec::new());
@@ -159,7 +159,7 @@ impl<'f, 'k> Emit<'f, 'k> {
             });
         };
         let k = self.kernel;
-        let loops = k.stages.iter().flat_map(|s| &s.loops).chain(&k.points).chain(&k.outer_axis);
+        let loops = k.stages.iter().flat_map(|s| &s.loops).chain(&k.points).chain(&k.outer_axis).chain(walked);
         let mut dims: Vec<u32> = Vec::new();
         for d in loops {
             visit(&d.extent);

@@ -46,7 +46,8 @@ impl<'f> Emit<'f, '_> {
             self.b.ins().load(I64, flags, context, std::mem::offset_of!(EpilogueContext, buffers) as i32);
         let sizes =
             self.b.ins().load(I64, flags, context, std::mem::offset_of!(EpilogueContext, sizes) as i32);
-        self.prepare(buffers, sizes);
+        let walked: Vec<Dim> = walk.batch.iter().chain(&walk.rows).cloned().collect();
+        self.prepare(buffers, sizes, &walked);
         let batch = field(&mut self, std::mem::offset_of!(EpilogueBlock, batch));
         let row0 = field(&mut self, std::mem::offset_of!(EpilogueBlock, row0));
         let row1 = field(&mut self, std::mem::offset_of!(EpilogueBlock, row1));
