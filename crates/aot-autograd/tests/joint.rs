@@ -199,3 +199,26 @@ graph "conversion" {
     assert_eq!(outs[1].dtype(), DType::F64);
     assert_eq!(outs[1].iter_f64().collect::<Vec<_>>(), [1.0, 1.0]);
 }
+
+#[test]
+fn gradients_of_complex_numbers_are_conjugated() {
+    let graph = prims_of(
+        r#"fx 1.0
+
+graph "complex" {
+  %x: c128[1, 1] = input "x"
+  %y: c128[1, 1] = input "y"
+
+  %product: c128[1, 1] = prims.matmul(%x, %y)
+  %square: c128[1, 1] = prims.mul(%product, %y)
+  return %square
+}
+"#,
+    );
+    let joint = joint(&graph, &JointOptions { wrt: Wrt::Inputs, tangents: Tangents::Placeholders }).unwrap();
+    let number = |re, im| Tensor::full(DType::C128, &[1, 1], Scalar::Complex(re, im)).unwrap();
+    let outs = interp::run(&joint.graph, &[number(1.0, 2.0), number(3.0, -1.0), number(1.0, 1.0)]).unwrap();
+    // x y²: the tangent times conj(y²) and conj(2 x y), with y² = 8 - 6i and 2 x y = 10 + 10i.
+    assert_eq!(outs[1].item().unwrap(), Scalar::Complex(2.0, 14.0));
+    assert_eq!(outs[2].item().unwrap(), Scalar::Complex(20.0, 0.0));
+}

@@ -190,7 +190,7 @@ fn filled_up(b: &mut Builder<'_>, v: ValueId, sizes: &[SymExpr]) -> Result<Value
     b.call1("prims.pad", vec![v.into(), low[..].into(), high[..].into(), interior[..].into(), zero.into()])
 }
 
-/// `g bᵀ` and `aᵀ g`.
+/// `g bᵀ` and `aᵀ g`; with conjugates where they are complex.
 pub(super) fn matmul(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let mut grads = none(call);
     let Some(g) = cotangent(b, call)? else { return Ok(grads) };
@@ -205,6 +205,7 @@ fn transposed(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
     let rank = b.rank(v)?;
     let mut order: Vec<usize> = (0..rank).collect();
     order.swap(rank - 1, rank - 2);
+    let v = if b.dtype(v)?.is_complex() { b.call1("aten.conj_physical.default", vec![v.into()])? } else { v };
     b.permute(v, &order)
 }
 

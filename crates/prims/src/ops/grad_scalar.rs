@@ -1,5 +1,6 @@
 //! Gradients of the scalar prims: the cotangent of the result gives those of the tensor operands, which have its shape
-//! and dtype. Formulas are PyTorch's, at kinks and poles too, where one prim decides it; complex tensors are refused.
+//! and dtype. Formulas are PyTorch's, at kinks and poles too, where one prim decides it. Of
+//! complex tensors only holomorphic operators have gradients.
 
 use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
 
@@ -32,22 +33,43 @@ fn apply(b: &mut Builder<'_>, call: &GradCall<'_>, formulas: &[Formula]) -> Grad
         return Ok(vec![None; call.call.args.len()]);
     };
     let dtype = b.dtype(y)?;
-    if dtype.is_complex() {
-        return Err(call.call.unsupported("gradients of complex tensors"));
-    }
     if dtype.is_integral() {
         return Ok(vec![None; call.call.args.len()]);
     }
+    // Of a holomorphic function the gradient is `g conj(f'(a))`, which is `conj(conj(g) f'(a))`.
+    let complex = dtype.is_complex();
+    if complex && !is_holomorphic(call) {
+        return Err(call.call.unsupported("gradients of complex tensors"));
+    }
+    let g = if complex { &conj(b, *g)? } else { g };
     let operand = |i: usize| call.call.args.get(i).cloned().unwrap_or(Arg::None);
     let parts = Parts { g: *g, a: operand(0), b: operand(1), y };
     let mut grads = Vec::with_capacity(call.call.args.len());
     for (i, arg) in call.call.args.iter().enumerate() {
         grads.push(match (arg, formulas.get(i)) {
-            (Arg::Value(_), Some(formula)) => Some(formula(b, &parts)?),
+            (Arg::Value(_), Some(formula)) => {
+                let grad = formula(b, &parts)?;
+                Some(if complex { conj(b, grad)? } else { grad })
+            }
             _ => None,
         });
     }
     Ok(grads)
+}
+
+/// Whether the formulas hold for complex operands too.
+fn is_holomorphic(call: &GradCall<'_>) -> bool {
+    const PLAIN: &[&str] = &[
+        "add", "sub", "mul", "div", "neg", "exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sqrt",
+    ];
+    let name = call.call.name().trim_start_matches("prims.");
+    // Powers of complex numbers: only whole or fractional real exponents; others take the exponent's real part here.
+    let real_power = || matches!(call.call.args.get(1), Some(Arg::Int(_) | Arg::Scalar(Scalar::Float(_))));
+    PLAIN.contains(&name) || (name == "pow" && real_power())
+}
+
+fn conj(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
+    b.call1("aten.conj_physical.default", vec![v.into()])
 }
 
 macro_rules! rules {
