@@ -159,7 +159,8 @@ impl<'f, 'k> Emit<'f, 'k> {
             });
         };
         let k = self.kernel;
-        let loops = k.stages.iter().flat_map(|s| &s.loops).chain(&k.points).chain(&k.outer_axis).chain(walked);
+        let loops =
+            k.stages.iter().flat_map(|s| &s.loops).chain(&k.points).chain(&k.outer_axis).chain(walked);
         let mut dims: Vec<u32> = Vec::new();
         for d in loops {
             visit(&d.extent);
