@@ -32,12 +32,14 @@ pub(super) const OPS: &[OpDef] = &[
     // Rows of minus infinity alone give zeros where softmax gives NaN.
     composite!("aten::_safe_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", |b, c| {
         with_dtype(b, c, |b, x, d| {
-            let y = softmax(b, x, d)?;
             let dtype = b.dtype(x)?;
             let masked = b.eq(x, f64::NEG_INFINITY)?;
             let all = b.reduce(ReduceOp::All, masked, &[d], true)?;
-            let sizes = b.sizes(y)?;
+            let sizes = b.sizes(x)?;
             let all = b.expand(all, &sizes)?;
+            // Rows that are masked whole are replaced first: a `NaN` in between would spoil their gradient.
+            let x = choose(b, all, 0i64, x, dtype)?;
+            let y = softmax(b, x, d)?;
             choose(b, all, 0i64, y, dtype)
         })
     }),
