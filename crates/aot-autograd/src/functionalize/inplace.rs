@@ -46,6 +46,15 @@ pub(super) fn counterpart(target: &str) -> Option<String> {
     Some(format!("{namespace}.{base}.{overload}"))
 }
 
+/// The operator that returns what this one writes to its operands, behind its own results: by ATen's naming rule
+/// `_batch_norm_with_update` has `_batch_norm_with_update_functional`.
+pub(super) fn returning_form(target: &str) -> Option<(&'static prims::Op, &'static prims::Op)> {
+    let op = prims::lookup(target).filter(|op| op.schema.mutates())?;
+    let mut parts = target.splitn(3, '.');
+    let (namespace, name, overload) = (parts.next()?, parts.next()?, parts.next()?);
+    Some((op, prims::lookup(&format!("{namespace}.{name}_functional.{overload}"))?))
+}
+
 /// Whether the operator writes to an operand `out`.
 pub(super) fn is_out_variant(target: &str) -> bool {
     let overload = target.splitn(3, '.').nth(2).unwrap_or("");
@@ -53,6 +62,50 @@ pub(super) fn is_out_variant(target: &str) -> bool {
 }
 
 impl Pass<'_> {
+    /// A call that writes operands which it does not return: its returning form, whose last results are the operands'
+    /// new values in schema order.
+    pub(super) fn returning(
+        &mut self,
+        node: &Node,
+        form: (&'static prims::Op, &'static prims::Op),
+        args: &[Arg],
+    ) -> Step<()> {
+        let (op, functional) = form;
+        let written = op
+            .schema
+            .args
+            .iter()
+            .zip(args)
+            .filter(|(a, _)| a.alias.as_ref().is_some_and(|(_, write)| *write));
+        let views: Vec<_> = written.filter_map(|(_, arg)| self.viewed(std::slice::from_ref(arg))).collect();
+        let new_args = self.read_args(args, node.origin)?;
+        // The batch norms, which are all that has such a form, keep the statistics of 16-bit inputs in float32.
+        let computed = |n: usize, ty: &ValueType| match ty {
+            ValueType::Tensor(m) if n > 0 => ValueType::Tensor(m.with_dtype(m.dtype.compute())),
+            other => other.clone(),
+        };
+        let olds = node.outputs.iter().map(|&v| &self.old.values[v]).enumerate();
+        let results = olds.map(|(n, value)| (value.name.as_str(), computed(n, &value.ty)));
+        let metas = views.iter().map(|v| ValueType::Tensor(self.storages.view(*v).meta.clone()));
+        let types: Vec<_> = results.chain(metas.map(|m| ("written", m))).collect();
+        let outs = self.out.call(functional.target.as_str(), new_args, types, node.origin);
+        let (results, values) = outs.split_at(node.outputs.len());
+        for (&view, &value) in views.iter().zip(values) {
+            self.write(view, value, node.origin)?;
+        }
+        for (&old, &new) in node.outputs.iter().zip(results) {
+            self.bindings[old] = Some(match self.old.meta(old) {
+                Some(meta) => {
+                    let name = &self.old.values[old].name;
+                    let new = self.cast(new, meta, name, node.origin);
+                    Binding::View(self.storages.add(new, meta.clone(), name, None))
+                }
+                None => Binding::Plain(new),
+            });
+        }
+        Ok(())
+    }
+
     /// `x.op_(…)`: the counterpart's result is the new value of `x`, and the call's result is `x`.
     pub(super) fn in_place(&mut self, id: NodeId, node: &Node, functional: &str, args: &[Arg]) -> Step<()> {
         if let Some(Arg::List(items)) = args.first() {

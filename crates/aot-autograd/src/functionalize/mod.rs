@@ -166,6 +166,9 @@ impl Pass<'_> {
                 if norms::is_norm(target) && norms::mutates(target, args) {
                     return self.batch_norm(node, target, args);
                 }
+                if let Some(form) = inplace::returning_form(target) {
+                    return self.returning(node, form, args);
+                }
                 match inplace::counterpart(target) {
                     Some(_) if inplace::is_out_variant(target) => Err(FunctionalizeProblem::OutVariant),
                     Some(functional) => self.in_place(id, node, &functional, args),

@@ -49,7 +49,7 @@ fn runs(b: &mut Builder<'_>, c: &Call<'_>, x: ValueId, line: ValueId, order: Opt
         let running = b.call1("prims.cumsum", vec![ones.into(), 0i64.into()])?;
         let mut run = b.sub(running, 1i64)?;
         if let Some(order) = order {
-            let zeros = b.full(&[n.clone()], 0i64, DType::I64)?;
+            let zeros = b.full(std::slice::from_ref(&n), 0i64, DType::I64)?;
             run = put(b, zeros, &[order], 0, run, "write")?;
         }
         b.reshape(run, &sizes)?
