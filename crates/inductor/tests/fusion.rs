@@ -57,7 +57,8 @@ impl Case {
         let expected = interp::run(&self.graph, &all).unwrap();
         let weight = |name: &str| self.weights.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone());
         let options = interp::kernels::Options { planned_arena: true };
-        let code = interp::kernels::Executable::new(program.clone(), &weight, options).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let code = interp::kernels::Executable::new(program.clone(), &weight, options)
+            .unwrap_or_else(|e| panic!("{e}\n{text}"));
         let got = code.call(inputs).unwrap_or_else(|e| panic!("{e}\n{text}"));
         assert_eq!(got.len(), expected.len());
         for (g, e) in got.iter().zip(&expected) {
@@ -175,7 +176,16 @@ fn batch_norm_relu_and_residual_join_the_convolution() {
     let mut b = case.b("conv");
     let conv = |b: &mut Builder<'_>, w: ValueId, pad: i64| {
         let (one, pads) = ([1i64, 1], [pad; 4]);
-        let args = vec![x.into(), w.into(), one[..].into(), pads[..].into(), one[..].into(), false.into(), [0i64, 0][..].into(), 1i64.into()];
+        let args = vec![
+            x.into(),
+            w.into(),
+            one[..].into(),
+            pads[..].into(),
+            one[..].into(),
+            false.into(),
+            [0i64, 0][..].into(),
+            1i64.into(),
+        ];
         b.call1("prims.conv", args).unwrap()
     };
     let y = conv(&mut b, w, 1);

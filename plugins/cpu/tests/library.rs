@@ -1,5 +1,7 @@
 //! The library as a user gets it: found by its manifest, checked, loaded, and computing.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::{Path, PathBuf};
 
 use ir_core::{DType, SymExpr, contiguous_strides};

@@ -188,7 +188,7 @@ pub fn feed_forward(g: &mut Gen) -> Result<Known, OpError> {
     let width = sizes[sizes.len() - 1].clone();
     let k = g.number(&width).max(1) as f64;
     let hidden = g.dim();
-    let w = g.input(dtype, &[width.clone()], "");
+    let w = g.input(dtype, std::slice::from_ref(&width), "");
     let y = vec![x.id.into(), [width.clone()][..].into(), w.id.into(), 0.01.into()];
     let y = g.call("aten.rms_norm.default", y, false, 6.0)?;
     let (up, gate) = (
