@@ -25,9 +25,8 @@ fn fuses_to_one_kernel_a_layer() {
     assert_eq!((count("conv"), count("loop"), count("matmul")), (20, 2, 1));
     assert_eq!(explanation.kernels.len(), 23);
     let convs = explanation.kernels.iter().filter(|k| k.kind == "conv");
-    let residual = convs.filter(|k| {
-        k.nodes.iter().any(|n| n.starts_with("add_")) && k.nodes.iter().any(|n| n.starts_with("relu_"))
-    });
+    let has = |k: &ferroflux::KernelInfo, name: &str| k.nodes.iter().any(|n| n.starts_with(name));
+    let residual = convs.filter(|k| has(k, "add") && has(k, "relu") && has(k, "batch_norm"));
     // The eighth block's sum goes into the pool that is all that reads it.
     assert_eq!(residual.count(), 7);
     // Scale and shift of each batch norm are made once, from the weights alone.

@@ -93,7 +93,9 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
         checked("fmt", &["fmt", "--all", "--check"]),
         checked("tidy", &["run", "--quiet", "--package", "xtask", "--", "tidy"]),
         checked("clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
-        checked("tests", &[&tests[..], &["--lib", "--bins", "--tests", "--examples"]].concat()),
+        // Some examples are plugin libraries that tests load; `cargo test --examples` would not build these as such.
+        checked("examples", &["build", "--workspace", "--examples"]),
+        checked("tests", &[&tests[..], &["--lib", "--bins", "--tests"]].concat()),
         checked("doc tests", &[&tests[..], &["--doc"]].concat()),
     ];
     let mut cases = |what: &str, paths: &[&str], refusals: bool, more: &[&str]| {

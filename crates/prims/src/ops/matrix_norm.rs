@@ -47,9 +47,6 @@ pub(super) const OPS: &[OpDef] = &[
         "aten::combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor",
         combinations
     ),
-    // The middle of each dimension moves to its start, or back
-    composite!("aten::fft_fftshift(Tensor self, int[1]? dim=None) -> Tensor", |b, c| shift(b, c, false)),
-    composite!("aten::fft_ifftshift(Tensor self, int[1]? dim=None) -> Tensor", |b, c| shift(b, c, true)),
 ];
 
 /// Which norm of a matrix.
@@ -205,25 +202,4 @@ fn combinations(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
 /// Ways to choose `r` of `n`.
 fn choices(n: i64, r: i64) -> i64 {
     if r > n { 0 } else { (0..r).fold(1, |ways, i| ways * (n - i) / (i + 1)) }
-}
-
-fn shift(b: &mut Builder<'_>, c: &Call<'_>, back: bool) -> Result<Outs, OpError> {
-    let x = c.value("self")?;
-    let rank = b.rank(x)?;
-    let dims = match c.opt_ints("dim")? {
-        Some(list) => list.iter().map(|&d| c.dim(d, rank)).collect::<Result<Vec<_>, _>>()?,
-        None => (0..rank).collect(),
-    };
-    let sizes = b.sizes(x)?;
-    let two = SymExpr::from_i64(2);
-    let step = |d: &usize| {
-        let half = if back { (&sizes[*d] + 1).floor_div(&two) } else { sizes[*d].floor_div(&two) };
-        Arg::Int(half)
-    };
-    let shifts = dims.iter().filter(|&&d| d < rank).map(step).collect();
-    let dims: Vec<i64> = dims.iter().filter(|&&d| d < rank).map(|&d| d as i64).collect();
-    if dims.is_empty() {
-        return one(x);
-    }
-    b.call("aten.roll.default", vec![x.into(), Arg::List(shifts), dims.as_slice().into()])
 }
