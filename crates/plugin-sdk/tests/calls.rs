@@ -270,22 +270,3 @@ fn two_libraries_run_side_by_side() {
     };
     assert_eq!(backends.each_ref().map(alive), [2, 2], "its own program and the one that asks");
 }
-
-/// Not a bound but a figure: `cargo test -p plugin-sdk --test calls -- --ignored --nocapture overhead`.
-#[test]
-#[ignore = "prints a time; run by hand"]
-fn overhead_of_a_call() {
-    let x = f32s(&[1.; 24], &[2, 3, 4]);
-    each_way(|backend| {
-        for n in [0, 1, 16] {
-            let program = compile(backend, &format!("swallow {n}"));
-            let inputs = vec![&x; n];
-            let calls = 200_000;
-            let start = std::time::Instant::now();
-            for _ in 0..calls {
-                program.execute(&inputs).unwrap();
-            }
-            println!("{:.0} ns a call with {n} inputs", start.elapsed().as_nanos() as f64 / f64::from(calls));
-        }
-    });
-}

@@ -43,10 +43,6 @@ pub(super) const OPS: &[OpDef] = &[
     composite!("aten::linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor", cross),
     composite!("aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor", cross),
     composite!("aten::linalg_vander(Tensor x, *, SymInt? N=None) -> Tensor", vander),
-    composite!(
-        "aten::combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor",
-        combinations
-    ),
 ];
 
 /// Which norm of a matrix.
@@ -167,39 +163,4 @@ fn vander(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let factors = b.select(first, Scalar::Int(1).to_class_of(wide_dtype), wide)?;
     let powers = b.call1("prims.cumprod", vec![factors.into(), (rank as i64).into()])?;
     one(b.cast(powers, dtype)?)
-}
-
-/// All choices of `r` elements in order, row by row: the points of an r-dimensional grid whose coordinates rise.
-fn combinations(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
-    let x = c.value("self")?;
-    let meta = b.meta(x)?.clone();
-    let (r, again) = (c.int("r")?, c.bool("with_replacement")?);
-    let [size] = &meta.sizes[..] else { return Err(c.invalid("takes a vector")) };
-    let Some(n) = size.as_const() else { return Err(c.unsupported("a symbolic number of elements")) };
-    if !(0..=8).contains(&r) {
-        return Err(c.unsupported(format!("{r} elements of a choice; at most 8")));
-    }
-    if r == 0 {
-        return one(b.full(&[SymExpr::ZERO], Scalar::zero(meta.dtype), meta.dtype)?);
-    }
-    let count = choices(if again { n + r - 1 } else { n }, r);
-    let mut mask = b.full(&vec![SymExpr::from_i64(n); r as usize], true, DType::Bool)?;
-    for d in 1..r as usize {
-        let axis = |b: &mut Builder<'_>, d: usize| {
-            let line = super::creation::iota(b, n.into())?;
-            let mut sizes = vec![SymExpr::ONE; r as usize];
-            sizes[d] = SymExpr::from_i64(n);
-            b.reshape(line, &sizes)
-        };
-        let (low, high) = (axis(b, d - 1)?, axis(b, d)?);
-        let rises = if again { b.le(low, high)? } else { b.lt(low, high)? };
-        mask = b.and(mask, rises)?;
-    }
-    let points = b.call1("aten.nonzero_static.default", vec![mask.into(), count.into()])?;
-    b.call("prims.index", vec![x.into(), Arg::values([points]), 0i64.into()])
-}
-
-/// Ways to choose `r` of `n`.
-fn choices(n: i64, r: i64) -> i64 {
-    if r > n { 0 } else { (0..r).fold(1, |ways, i| ways * (n - i) / (i + 1)) }
 }
