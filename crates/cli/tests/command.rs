@@ -229,6 +229,14 @@ fn unknown_operators_are_all_named() {
 }
 
 #[test]
+fn an_unknown_operator_is_told_with_the_nearest_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = edited(folder.path(), "torch.ops.aten.relu.default", "torch.ops.aten.relv.default");
+    let explained = fails(&["explain", path.to_str().unwrap()], 1, "not supported");
+    assert!(explained.out.contains("`aten.relu.default`"), "{}", explained.out);
+}
+
+#[test]
 fn every_stage_is_printed_and_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let model = digits("digits.pt2");

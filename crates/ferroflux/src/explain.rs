@@ -60,39 +60,27 @@ impl crate::Program {
     pub fn operators(&self) -> BTreeMap<String, usize> {
         operators(self.graph())
     }
-    /// Everything in the model that the compiler does not support, all of it at once.
+    /// Everything in the model that the compiler does not support, all of it at once, in the order of the graph's stages.
     pub fn unsupported(&self) -> Vec<Unsupported> {
-        match self.kernels() {
-            Ok(_) => Vec::new(),
-            Err(crate::Error::Unsupported(list)) => list
-                .iter()
-                .map(|e| Unsupported {
-                    target: e.target.clone(),
-                    node: e.node.clone(),
-                    message: e.to_string(),
-                })
-                .collect(),
-            Err(crate::Error::Functionalize(list)) => list
-                .iter()
-                .map(|e| Unsupported {
-                    target: e.target.clone(),
-                    node: e.node.clone(),
-                    message: e.to_string(),
-                })
-                .collect(),
-            Err(crate::Error::Compile(e)) => e
-                .problems
-                .iter()
-                .map(|p| Unsupported {
-                    target: p.target.clone(),
-                    node: p.node.clone(),
-                    message: p.to_string(),
-                })
-                .collect(),
-            Err(other) => {
-                vec![Unsupported { target: String::new(), node: String::new(), message: other.to_string() }]
+        let mut list: Vec<Unsupported> = Vec::new();
+        // A call that an early stage refuses is not reported again by a later one.
+        let mut add = |target: &str, node: &str, message: String| {
+            if !list.iter().any(|u| u.node == node) {
+                list.push(Unsupported { target: target.into(), node: node.into(), message });
             }
-        }
+        };
+        let functional = match aot_autograd::functionalize(self.graph()) {
+            Ok(functional) => functional,
+            Err(errors) => {
+                errors.iter().for_each(|e| add(&e.target, &e.node, e.to_string()));
+                // The rest is still looked at, as captured: in-place calls stand for their functional form.
+                self.graph().clone()
+            }
+        };
+        let (prims, errors) = prims::decompose_partial(&functional);
+        errors.iter().for_each(|e| add(&e.target, &e.node, e.to_string()));
+        inductor::problems(&prims).iter().for_each(|p| add(&p.target, &p.node, p.to_string()));
+        list
     }
 }
 

@@ -40,6 +40,11 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorErro
     emit::emit(&defs, &schedule, graph)
 }
 
+/// What [`compile`] would refuse; empty where there is nothing.
+pub fn problems(graph: &Graph) -> Vec<Problem> {
+    lower::lower(graph, &Options::default()).err().map_or(Vec::new(), |e| e.problems)
+}
+
 /// The loop bodies as recorded, before any fusion, as text.
 pub fn lowered_text(graph: &Graph) -> Result<String, InductorError> {
     lower::lower(graph, &Options::default()).map(|defs| loops_text(&defs))

@@ -10,6 +10,7 @@ mod dtype;
 mod meta;
 mod origin;
 mod scalar;
+mod suggest;
 pub mod sym;
 
 pub use arena::{Arena, EntityId};
@@ -18,4 +19,5 @@ pub use dtype::{Class, DType};
 pub use meta::{Layout, MemoryFormat, Shape, TensorMeta, contiguous_strides, numel};
 pub use origin::Origin;
 pub use scalar::Scalar;
+pub use suggest::nearest;
 pub use sym::{Atom, Bounds, NoBounds, SymExpr, SymId};

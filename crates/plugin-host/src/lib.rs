@@ -35,7 +35,6 @@ pub mod manifest;
 mod permissions;
 mod read;
 mod registry;
-mod suggest;
 mod tensors;
 
 pub use backend::{CompileArgs, LoadedBackend};
@@ -47,7 +46,7 @@ pub use info::{
 };
 pub use manifest::{Manifest, target_triple};
 pub use registry::{BuiltinPlugin, GraphBackend, Registry, Resolved};
-pub use suggest::nearest;
+pub use ir_core::nearest;
 
 /// Declares what `inventory::submit!` needs, so that a crate that registers a backend need not depend on it.
 pub use inventory;

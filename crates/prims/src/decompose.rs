@@ -30,9 +30,16 @@ fn at(origin: &Origin) -> String {
 
 /// The same program in prims. Placeholders, symbols and outputs stay; dead calls go.
 pub fn decompose(graph: &Graph) -> Result<Graph, Vec<DecomposeError>> {
+    let (out, errors) = decompose_partial(graph);
+    if errors.is_empty() { Ok(out) } else { Err(errors) }
+}
+
+/// What can be decomposed, for a report of everything that is missing; outputs that depend on a refused call are
+/// `None`, so the graph is not the program wherever there is an error.
+pub fn decompose_partial(graph: &Graph) -> (Graph, Vec<DecomposeError>) {
     let mut errors = Vec::new();
     let out = decompose_graph(graph, &mut errors);
-    if errors.is_empty() { Ok(out) } else { Err(errors) }
+    (out, errors)
 }
 
 /// Decomposes one call into `b`'s graph; `args` are of that graph already.

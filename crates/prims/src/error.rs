@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum OpError {
     /// The table has no such operator.
-    #[error("unknown operator `{0}`")]
+    #[error("unknown operator `{0}`{near}", near = crate::near::nearest_form(.0))]
     Unknown(String),
     /// The operator is known but not in this form.
     #[error("`{op}` does not support {what}")]

@@ -9,6 +9,7 @@ mod call;
 mod decompose;
 mod error;
 mod lower;
+mod near;
 mod op;
 pub mod ops;
 pub mod promotion;
@@ -19,7 +20,7 @@ mod table;
 
 pub use builder::Builder;
 pub use call::Call;
-pub use decompose::{DecomposeError, decompose, decompose_call};
+pub use decompose::{DecomposeError, decompose, decompose_call, decompose_partial};
 pub use error::OpError;
 pub use lower::{LoopCx, Lower, LowerCall, ScatterSpec, TemplateSpec};
 pub use op::{DecomposeFn, Grad, GradCall, Kind, MetaCx, MetaFn, OpDef, Outs, Reference, Tolerance};
