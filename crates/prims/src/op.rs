@@ -27,6 +27,8 @@ pub enum Kind {
     Composite(DecomposeFn),
     /// A member of the closed set.
     Prim {
+        /// What it means, exactly: the contract of a backend author, printed in `docs/operators.md`.
+        doc: &'static str,
         /// Types of the results.
         meta: MetaFn,
         /// How a backend computes it.
@@ -86,6 +88,8 @@ pub struct GradCall<'a> {
     pub outs: &'a [ValueId],
     /// Cotangents of the results.
     pub cotangents: &'a [Option<ValueId>],
+    /// For every argument whether its gradient (of a list: that of any item) is wanted.
+    pub wanted: &'a [bool],
 }
 
 /// Allowed distance from float64, `|a - b| <= atol + rtol * |b|`, for `f32` (other dtypes scale with their precision).

@@ -21,11 +21,11 @@ type Types = SmallVec<[ValueType; 1]>;
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
-    // `a[i0, …, index[i0, …, in], …, in]`: the index replaces the place along `dim`; the result has the sizes of
-    // `index`, which may be smaller than those of `a` elsewhere.
     OpDef {
         schema: "prims::gather(Tensor a, int dim, Tensor index) -> Tensor",
         kind: Kind::Prim {
+            doc: "`a[i0, …, index[i0, …, in], …, in]`: the index replaces the place along `dim`; the \
+                  result has the sizes of `index`, which may be smaller than those of `a` elsewhere.",
             meta: meta_gather,
             lower: Lower::Loop(lower_gather),
             reference: Reference::Fn(ref_gather),
@@ -38,11 +38,11 @@ pub(super) const OPS: &[OpDef] = &[
             s.add(vec![s.float("a", &[4, 5]), s.ints("i", &[4, 7], 5)], args(-1));
         },
     },
-    // The dimensions `start..start + k` of `a` replaced by those of the `k` indices, which have one shape:
-    // `a[lead…, indices[0][s…], …, indices[k - 1][s…], rest…]`.
     OpDef {
         schema: "prims::index(Tensor a, Tensor[] indices, int start) -> Tensor",
         kind: Kind::Prim {
+            doc: "The dimensions `start..start + k` of `a` replaced by those of the `k` indices, which \
+                  have one shape: `a[lead…, indices[0][s…], …, indices[k - 1][s…], rest…]`.",
             meta: meta_index,
             lower: Lower::Loop(lower_index),
             reference: Reference::Fn(ref_index),
@@ -57,11 +57,12 @@ pub(super) const OPS: &[OpDef] = &[
             s.add(vec![s.float("a", &[2, 4, 5, 3]), s.ints("i", &[6], 4), s.ints("j", &[6], 5)], args(2, 1));
         },
     },
-    // `a` with `src` combined in at the places that `gather` reads: `mode` is `write` (any of several wins), `add`,
-    // `prod`, `amax` or `amin`. `src` may be larger than `index`; the rest is not read.
     OpDef {
         schema: "prims::scatter(Tensor a, int dim, Tensor index, Tensor src, str mode) -> Tensor",
         kind: Kind::Prim {
+            doc: "`a` with `src` combined in at the places that `gather` reads: `mode` is `write` (any of \
+                  several wins), `add`, `prod`, `amax` or `amin`. `src` may be larger than `index`; the \
+                  rest is not read.",
             meta: meta_scatter,
             lower: Lower::Scatter { source: "src", rule: lower_scatter },
             reference: Reference::Fn(ref_scatter),
@@ -76,10 +77,11 @@ pub(super) const OPS: &[OpDef] = &[
             }
         },
     },
-    // `a` with `values` combined in at the places that `index` reads; `values` has the sizes of `index`'s result.
     OpDef {
         schema: "prims::index_put(Tensor a, Tensor[] indices, int start, Tensor values, str mode) -> Tensor",
         kind: Kind::Prim {
+            doc: "`a` with `values` combined in at the places that `index` reads; `values` has the sizes \
+                  of `index`'s result.",
             meta: meta_index_put,
             lower: Lower::Scatter { source: "values", rule: lower_index_put },
             reference: Reference::Fn(ref_index_put),
@@ -100,11 +102,11 @@ pub(super) const OPS: &[OpDef] = &[
             );
         },
     },
-    // The places of the elements that are not zero, `[n, rank]` in row-major order. `n` depends on the data: calls are
-    // built by `Builder::nonzero`, which makes a symbol for it.
     OpDef {
         schema: "prims::nonzero(Tensor a) -> Tensor",
         kind: Kind::Prim {
+            doc: "The places of the elements that are not zero, `[n, rank]` in row-major order. `n` \
+                  depends on the data: calls are built by `Builder::nonzero`, which makes a symbol for it.",
             // The most there can be.
             meta: |cx, call| {
                 let a = cx.meta(call, "a")?;

@@ -15,10 +15,14 @@ type Types = SmallVec<[ValueType; 1]>;
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
-    // One tensor after another along `dim`; all have one dtype and, but for `dim`, one shape.
     OpDef {
         schema: "prims::cat(Tensor[] tensors, int dim) -> Tensor",
-        kind: Kind::Prim { meta: meta_cat, lower: Lower::Loop(lower_cat), reference: Reference::Fn(ref_cat) },
+        kind: Kind::Prim {
+            doc: "One tensor after another along `dim`; all have one dtype and, but for `dim`, one shape.",
+            meta: meta_cat,
+            lower: Lower::Loop(lower_cat),
+            reference: Reference::Fn(ref_cat),
+        },
         grad: Grad::Rule(super::grad_index::cat),
         tolerance: Tolerance::EXACT,
         samples: |s| {
@@ -27,11 +31,15 @@ pub(super) const OPS: &[OpDef] = &[
             s.add(vec![s.float("a", &[2, 3]), s.float("b", &[2, 0]), s.float("c", &[2, 1])], args(-1));
         },
     },
-    // `low[d]` elements before, `high[d]` after and `interior[d]` between the elements of dimension `d`, all `value`.
-    // Negative `low` and `high` cut instead.
     OpDef {
         schema: "prims::pad(Tensor a, SymInt[] low, SymInt[] high, int[] interior, Scalar value) -> Tensor",
-        kind: Kind::Prim { meta: meta_pad, lower: Lower::Loop(lower_pad), reference: Reference::Fn(ref_pad) },
+        kind: Kind::Prim {
+            doc: "`low[d]` elements before, `high[d]` after and `interior[d]` between the elements of \
+                  dimension `d`, all `value`. Negative `low` and `high` cut instead.",
+            meta: meta_pad,
+            lower: Lower::Loop(lower_pad),
+            reference: Reference::Fn(ref_pad),
+        },
         grad: Grad::Rule(super::grad_index::pad),
         tolerance: Tolerance::EXACT,
         samples: |s| {
@@ -42,11 +50,12 @@ pub(super) const OPS: &[OpDef] = &[
             s.add(vec![s.float("a", &[3, 4])], args(&[1, -1], &[-1, 3], &[0, 2], 0.0));
         },
     },
-    // Windows over the last dimensions: `[lead…, space…]` gives `[lead…, sizes…, window…]` with the element at
-    // `o * stride + w * dilation - low` of each of these dimensions, or `value` where that lies outside.
     OpDef {
         schema: "prims::window(Tensor a, SymInt[] sizes, int[] window, int[] stride, int[] dilation, int[] low, Scalar value) -> Tensor",
         kind: Kind::Prim {
+            doc: "Windows over the last dimensions: `[lead…, space…]` gives `[lead…, sizes…, window…]` \
+                  with the element at `o * stride + w * dilation - low` of each of these dimensions, or \
+                  `value` where that lies outside.",
             meta: meta_window,
             lower: Lower::Loop(lower_window),
             reference: Reference::Fn(ref_window),
@@ -62,10 +71,10 @@ pub(super) const OPS: &[OpDef] = &[
             s.add(vec![s.float("a", &[2, 5, 6])], args(&[3, 3], &[3, 2], &[2, 3], &[1, 2], &[1, 1]));
         },
     },
-    // Element `offset + Σ i[d] * strides[d]` of `a`, which has one dimension.
     OpDef {
         schema: "prims::strided(Tensor a, SymInt[] sizes, SymInt[] strides, SymInt offset) -> Tensor",
         kind: Kind::Prim {
+            doc: "Element `offset + Σ i[d] * strides[d]` of `a`, which has one dimension.",
             meta: meta_strided,
             lower: Lower::Loop(lower_strided),
             reference: Reference::Fn(ref_strided),

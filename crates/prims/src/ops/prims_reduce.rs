@@ -14,10 +14,11 @@ use crate::{
 };
 
 macro_rules! reductions {
-    ($($op:ident $schema:literal $grad:expr;)*) => {
+    ($($op:ident $schema:literal $doc:literal $grad:expr;)*) => {
         &[$(OpDef {
             schema: $schema,
             kind: Kind::Prim {
+                doc: $doc,
                 meta: |cx, call| meta_reduce(ReduceOp::$op, cx, call),
                 lower: Lower::Reduce(ReduceOp::$op),
                 reference: Reference::Fn(|c| reduce(ReduceOp::$op, c)),
@@ -26,10 +27,10 @@ macro_rules! reductions {
             tolerance: Tolerance::ACCUMULATE,
             samples: |s| samples_reduce(ReduceOp::$op, s),
         },)*
-        // Inclusive running sum along `dim`.
         OpDef {
             schema: "prims::cumsum(Tensor a, int dim) -> Tensor",
             kind: Kind::Prim {
+                doc: "Inclusive running sum along `dim`.",
                 meta: meta_same,
                 lower: Lower::Scan(ReduceOp::Sum),
                 reference: Reference::Fn(|c| scan(ReduceOp::Sum, c)),
@@ -38,10 +39,10 @@ macro_rules! reductions {
             tolerance: Tolerance::ACCUMULATE,
             samples: samples_scan,
         },
-        // Inclusive running product along `dim`.
         OpDef {
             schema: "prims::cumprod(Tensor a, int dim) -> Tensor",
             kind: Kind::Prim {
+                doc: "Inclusive running product along `dim`.",
                 meta: meta_same,
                 lower: Lower::Scan(ReduceOp::Prod),
                 reference: Reference::Fn(|c| scan(ReduceOp::Prod, c)),
@@ -50,10 +51,10 @@ macro_rules! reductions {
             tolerance: Tolerance::ACCUMULATE,
             samples: samples_scan,
         },
-        // Inclusive running maximum along `dim`.
         OpDef {
             schema: "prims::cummax(Tensor a, int dim) -> Tensor",
             kind: Kind::Prim {
+                doc: "Inclusive running maximum along `dim`.",
                 meta: meta_same,
                 lower: Lower::Scan(ReduceOp::Max),
                 reference: Reference::Fn(|c| scan(ReduceOp::Max, c)),
@@ -62,10 +63,10 @@ macro_rules! reductions {
             tolerance: Tolerance::EXACT,
             samples: samples_scan,
         },
-        // Inclusive running minimum along `dim`.
         OpDef {
             schema: "prims::cummin(Tensor a, int dim) -> Tensor",
             kind: Kind::Prim {
+                doc: "Inclusive running minimum along `dim`.",
                 meta: meta_same,
                 lower: Lower::Scan(ReduceOp::Min),
                 reference: Reference::Fn(|c| scan(ReduceOp::Min, c)),
@@ -79,15 +80,33 @@ macro_rules! reductions {
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = reductions! {
-    Sum "prims::sum(Tensor a, int[] dims) -> Tensor" Grad::Rule(grad_shape::sum);
-    Prod "prims::prod(Tensor a, int[] dims) -> Tensor" Grad::Rule(grad_shape::prod);
-    Max "prims::amax(Tensor a, int[] dims) -> Tensor" Grad::Rule(grad_shape::extreme);
-    Min "prims::amin(Tensor a, int[] dims) -> Tensor" Grad::Rule(grad_shape::extreme);
-    Any "prims::any(Tensor a, int[] dims) -> Tensor" Grad::NotDifferentiable("it gives bool");
-    All "prims::all(Tensor a, int[] dims) -> Tensor" Grad::NotDifferentiable("it gives bool");
-    Xor "prims::xor_sum(Tensor a, int[] dims) -> Tensor" Grad::NotDifferentiable("it works on bits");
-    ArgMax "prims::argmax(Tensor a, int[] dims) -> Tensor" Grad::NotDifferentiable("it gives a position");
-    ArgMin "prims::argmin(Tensor a, int[] dims) -> Tensor" Grad::NotDifferentiable("it gives a position");
+    Sum "prims::sum(Tensor a, int[] dims) -> Tensor"
+        "Sum over `dims`, in at least `float32`; the result lacks them, as in all reductions. Without elements 0."
+        Grad::Rule(grad_shape::sum);
+    Prod "prims::prod(Tensor a, int[] dims) -> Tensor"
+        "Product over `dims`. Without elements 1."
+        Grad::Rule(grad_shape::prod);
+    Max "prims::amax(Tensor a, int[] dims) -> Tensor"
+        "Largest element over `dims`; `NaN` where any element is. Without elements the lowest value of the dtype."
+        Grad::Rule(grad_shape::extreme);
+    Min "prims::amin(Tensor a, int[] dims) -> Tensor"
+        "Smallest element over `dims`; `NaN` where any element is. Without elements the highest value of the dtype."
+        Grad::Rule(grad_shape::extreme);
+    Any "prims::any(Tensor a, int[] dims) -> Tensor"
+        "Whether any element of a `bool` tensor over `dims` is true."
+        Grad::NotDifferentiable("it gives bool");
+    All "prims::all(Tensor a, int[] dims) -> Tensor"
+        "Whether every element of a `bool` tensor over `dims` is true."
+        Grad::NotDifferentiable("it gives bool");
+    Xor "prims::xor_sum(Tensor a, int[] dims) -> Tensor"
+        "Exclusive or of the bits over `dims`."
+        Grad::NotDifferentiable("it works on bits");
+    ArgMax "prims::argmax(Tensor a, int[] dims) -> Tensor"
+        "Position (`int64`) of the largest element along one dimension, the first of equal ones; `NaN` counts as largest."
+        Grad::NotDifferentiable("it gives a position");
+    ArgMin "prims::argmin(Tensor a, int[] dims) -> Tensor"
+        "Position (`int64`) of the smallest element along one dimension, the first of equal ones; `NaN` counts as smallest."
+        Grad::NotDifferentiable("it gives a position");
 };
 
 type Types = SmallVec<[ValueType; 1]>;

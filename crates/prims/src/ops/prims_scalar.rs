@@ -16,6 +16,7 @@ macro_rules! scalar_prims {
         pub(super) const OPS: &[OpDef] = &[$(OpDef {
             schema: $schema,
             kind: Kind::Prim {
+                doc: ScalarOp::$op.doc(),
                 meta: |cx, call| meta(ScalarOp::$op, cx, call),
                 lower: Lower::Scalar(ScalarOp::$op),
                 reference: Reference::Scalar(ScalarOp::$op),
@@ -31,6 +32,8 @@ macro_rules! scalar_prims {
 }
 
 const STEP: Grad = Grad::NotDifferentiable("it is constant but for jumps");
+const POLYNOMIAL: Grad =
+    Grad::NotDifferentiable("PyTorch has no derivative of orthogonal polynomials either");
 const BITS: Grad = Grad::NotDifferentiable("it works on bits");
 
 scalar_prims! {
@@ -83,12 +86,23 @@ scalar_prims! {
     Erfinv "prims::erfinv(Tensor a) -> Tensor" Grad::Rule(grad_scalar::erfinv);
     Lgamma "prims::lgamma(Tensor a) -> Tensor" Grad::Rule(grad_scalar::lgamma);
     Digamma "prims::digamma(Tensor a) -> Tensor" Grad::Rule(grad_scalar::digamma);
+    ChebyshevT "prims::chebyshev_t(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
+    ChebyshevU "prims::chebyshev_u(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
+    ChebyshevV "prims::chebyshev_v(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
+    ChebyshevW "prims::chebyshev_w(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
+    HermiteH "prims::hermite_h(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
+    HermiteHe "prims::hermite_he(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
+    LaguerreL "prims::laguerre_l(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
+    LegendreP "prims::legendre_p(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
+    Igamma "prims::igamma(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::igamma);
+    Igammac "prims::igammac(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::igammac);
     Eq "prims::eq(Tensor a, Tensor b) -> Tensor" STEP;
     Ne "prims::ne(Tensor a, Tensor b) -> Tensor" STEP;
     Lt "prims::lt(Tensor a, Tensor b) -> Tensor" STEP;
     Le "prims::le(Tensor a, Tensor b) -> Tensor" STEP;
     Gt "prims::gt(Tensor a, Tensor b) -> Tensor" STEP;
     Ge "prims::ge(Tensor a, Tensor b) -> Tensor" STEP;
+    Philox "prims::philox(Tensor a, Tensor b, Tensor c) -> Tensor" BITS;
     Select "prims::select(Tensor mask, Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::select);
 }
 
@@ -140,6 +154,11 @@ fn samples(op: ScalarOp, s: &mut Samples) {
         let (a, b) = if bits { (s.ints("a", sizes, 100), s.ints("b", sizes, 7)) } else { (a, b) };
         let tensors = match (op.dtype_rule(), op.arity()) {
             (DTypeRule::Select, _) => vec![m, a, b],
+            (_, 3) => vec![
+                s.ints("seed", sizes, 1 << 20),
+                s.ints("stream", sizes, 1 << 20),
+                s.ints("index", sizes, 1 << 20),
+            ],
             (_, 1) => vec![a],
             _ => vec![a, b],
         };

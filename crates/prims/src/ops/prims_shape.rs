@@ -14,10 +14,10 @@ type Types = SmallVec<[ValueType; 1]>;
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
-    // Broadcasts to `sizes` (NumPy's rule: aligned at the last dimension).
     OpDef {
         schema: "prims::expand(Tensor a, SymInt[] sizes) -> Tensor",
         kind: Kind::Prim {
+            doc: "Broadcasts to `sizes` (NumPy's rule: aligned at the last dimension).",
             meta: |cx, call| Ok(tensor(cx.meta(call, "a")?.dtype, call.syms("sizes")?)),
             lower: Lower::Loop(lower_expand),
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.expand(c.out().1))),
@@ -28,10 +28,10 @@ pub(super) const OPS: &[OpDef] = &[
             s.add(vec![s.float("a", &[3, 1])], vec![Arg::Value(ValueId(0)), [2, 3, 4].as_slice().into()])
         },
     },
-    // Dimension d of the result is dimension dims[d] of `a`.
     OpDef {
         schema: "prims::permute(Tensor a, int[] dims) -> Tensor",
         kind: Kind::Prim {
+            doc: "Dimension d of the result is dimension dims[d] of `a`.",
             meta: meta_permute,
             lower: Lower::Loop(lower_permute),
             reference: Reference::Fn(ref_permute),
@@ -42,10 +42,10 @@ pub(super) const OPS: &[OpDef] = &[
             s.add(vec![s.float("a", &[2, 3, 4])], vec![Arg::Value(ValueId(0)), [2, 0, 1].as_slice().into()])
         },
     },
-    // The same elements in row-major order in another shape.
     OpDef {
         schema: "prims::reshape(Tensor a, SymInt[] sizes) -> Tensor",
         kind: Kind::Prim {
+            doc: "The same elements in row-major order in another shape.",
             meta: meta_reshape,
             lower: Lower::Loop(lower_reshape),
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.reshape(c.out().1))),
@@ -57,10 +57,11 @@ pub(super) const OPS: &[OpDef] = &[
             s.add(vec![s.float("a", &[4, 1, 6])], vec![Arg::Value(ValueId(0)), [3, 8].as_slice().into()]);
         },
     },
-    // `length` elements of dimension `dim` from `start`, every `step`-th (step may be negative).
     OpDef {
         schema: "prims::slice(Tensor a, int dim, SymInt start, SymInt length, int step) -> Tensor",
         kind: Kind::Prim {
+            doc: "`length` elements of dimension `dim` from `start`, every `step`-th (step may be \
+                  negative).",
             meta: meta_slice,
             lower: Lower::Loop(lower_slice),
             reference: Reference::Fn(ref_slice),
@@ -75,10 +76,10 @@ pub(super) const OPS: &[OpDef] = &[
             s.add(vec![s.float("a", &[2, 9])], args(8, 9, -1));
         },
     },
-    // Conversion of the element type, PyTorch's rules.
     OpDef {
         schema: "prims::convert(Tensor a, ScalarType dtype) -> Tensor",
         kind: Kind::Prim {
+            doc: "Conversion of the element type, PyTorch's rules.",
             meta: |cx, call| Ok(tensor(dtype_arg(call)?, cx.meta(call, "a")?.sizes.iter().cloned())),
             lower: Lower::Loop(|cx| {
                 let (index, to) = (cx.index.clone(), dtype_arg(&cx.call.call)?);
@@ -91,10 +92,10 @@ pub(super) const OPS: &[OpDef] = &[
         tolerance: Tolerance::EXACT,
         samples: |s| s.add(vec![s.float("a", &[5])], vec![Arg::Value(ValueId(0)), DType::I64.into()]),
     },
-    // Every element is `value`.
     OpDef {
         schema: "prims::full(SymInt[] sizes, Scalar value, ScalarType dtype) -> Tensor",
         kind: Kind::Prim {
+            doc: "Every element is `value`.",
             meta: |_, call| Ok(tensor(dtype_arg(call)?, call.syms("sizes")?)),
             lower: Lower::Loop(|cx| {
                 let dtype = dtype_arg(&cx.call.call)?;
@@ -108,10 +109,10 @@ pub(super) const OPS: &[OpDef] = &[
         tolerance: Tolerance::EXACT,
         samples: |s| s.add(vec![], vec![[2, 3].as_slice().into(), 1.5.into(), DType::F32.into()]),
     },
-    // `start + i * step` for i in 0..length, in `dtype` (an integer dtype).
     OpDef {
         schema: "prims::iota(SymInt length, SymInt start, SymInt step, ScalarType dtype) -> Tensor",
         kind: Kind::Prim {
+            doc: "`start + i * step` for i in 0..length, in `dtype` (an integer dtype).",
             meta: |_, call| Ok(tensor(dtype_arg(call)?, [call.sym("length")?])),
             lower: Lower::Loop(|cx| {
                 let call = cx.call.call;

@@ -12,34 +12,33 @@ use crate::builder::tensor;
 use crate::{Call, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Tolerance};
 
 /// The entries.
-pub(super) const OPS: &[OpDef] = &[
-    // The elements in order along `dim`, and the positions (`i64`) they had. Stable; `NaN` counts as largest.
-    OpDef {
-        schema: "prims::sort(Tensor a, int dim, bool descending) -> (Tensor values, Tensor indices)",
-        kind: Kind::Prim {
-            meta: meta_sort,
-            lower: Lower::Extern(|c| {
-                let dim = c.call.dim(c.call.int("dim")?, c.meta("a")?.rank())?;
-                Ok(ExternOp::Sort { dim: dim as u32, descending: c.call.bool("descending")? })
-            }),
-            reference: Reference::Fn(ref_sort),
-        },
-        grad: Grad::Rule(super::grad_shape::sort),
-        tolerance: Tolerance::EXACT,
-        samples: |s| {
-            for (dim, descending) in [(0i64, false), (1, true), (-1, false)] {
-                s.add(
-                    vec![s.float("a", &[3, 4, 5])],
-                    vec![Arg::Value(ValueId(0)), dim.into(), descending.into()],
-                );
-                s.add(
-                    vec![s.ints("a", &[3, 4, 5], 3)],
-                    vec![Arg::Value(ValueId(0)), dim.into(), descending.into()],
-                );
-            }
-        },
+pub(super) const OPS: &[OpDef] = &[OpDef {
+    schema: "prims::sort(Tensor a, int dim, bool descending) -> (Tensor values, Tensor indices)",
+    kind: Kind::Prim {
+        doc: "The elements in order along `dim`, and the positions (`i64`) they had. Stable; `NaN` \
+                  counts as largest.",
+        meta: meta_sort,
+        lower: Lower::Extern(|c| {
+            let dim = c.call.dim(c.call.int("dim")?, c.meta("a")?.rank())?;
+            Ok(ExternOp::Sort { dim: dim as u32, descending: c.call.bool("descending")? })
+        }),
+        reference: Reference::Fn(ref_sort),
     },
-];
+    grad: Grad::Rule(super::grad_shape::sort),
+    tolerance: Tolerance::EXACT,
+    samples: |s| {
+        for (dim, descending) in [(0i64, false), (1, true), (-1, false)] {
+            s.add(
+                vec![s.float("a", &[3, 4, 5])],
+                vec![Arg::Value(ValueId(0)), dim.into(), descending.into()],
+            );
+            s.add(
+                vec![s.ints("a", &[3, 4, 5], 3)],
+                vec![Arg::Value(ValueId(0)), dim.into(), descending.into()],
+            );
+        }
+    },
+}];
 
 fn meta_sort(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<SmallVec<[ValueType; 1]>, OpError> {
     let a = cx.meta(call, "a")?;

@@ -13,10 +13,10 @@ type Types = SmallVec<[ValueType; 1]>;
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
-    // `a[…, m, k] · b[…, k, n]`; equal batch sizes, equal dtype, at least two dimensions.
     OpDef {
         schema: "prims::matmul(Tensor a, Tensor b) -> Tensor",
         kind: Kind::Prim {
+            doc: "`a[…, m, k] · b[…, k, n]`; equal batch sizes, equal dtype, at least two dimensions.",
             meta: meta_matmul,
             lower: Lower::Template(|c| {
                 Ok(TemplateSpec::Matmul { a: c.call.value("a")?, b: c.call.value("b")? })
@@ -31,12 +31,12 @@ pub(super) const OPS: &[OpDef] = &[
             s.add(vec![s.float("a", &[2, 3, 1, 9]), s.float("b", &[2, 3, 9, 4])], two());
         },
     },
-    // Cross-correlation of `[n, c, spatial…]` with `[o, c / groups, window…]`; `padding` has before and after of each
-    // spatial dimension in turn. Transposed: the weight is `[c, o / groups, window…]` and `output_padding` adds to the
-    // far end of the result.
     OpDef {
         schema: "prims::conv(Tensor input, Tensor weight, int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups) -> Tensor",
         kind: Kind::Prim {
+            doc: "Cross-correlation of `[n, c, spatial…]` with `[o, c / groups, window…]`; `padding` has \
+                  before and after of each spatial dimension in turn. Transposed: the weight is `[c, o / \
+                  groups, window…]` and `output_padding` adds to the far end of the result.",
             meta: meta_conv,
             lower: Lower::Template(lower_conv),
             reference: Reference::Fn(reference::conv),
@@ -62,11 +62,12 @@ pub(super) const OPS: &[OpDef] = &[
             s.add(vec![s.float("x", &[2, 4, 5, 6]), s.float("w", &[4, 3, 3, 3])], args(true, 1));
         },
     },
-    // `softmax(q kᵀ · scale + mask) v` on `[b, h, l, d]`; `h` of `q` is a multiple of that of `k` and `v`. `mask`
-    // broadcasts to `[b, h, lq, lk]`: `bool` (true takes part) or a float that is added.
     OpDef {
         schema: "prims::attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale) -> Tensor",
         kind: Kind::Prim {
+            doc: "`softmax(q kᵀ · scale + mask) v` on `[b, h, l, d]`; `h` of `q` is a multiple of that of \
+                  `k` and `v`. `mask` broadcasts to `[b, h, lq, lk]`: `bool` (true takes part) or a float \
+                  that is added.",
             meta: meta_attention,
             lower: Lower::Template(|c| {
                 Ok(TemplateSpec::Attention {

@@ -15,10 +15,10 @@ const NO_COMPLEX: &str = "kernels have no complex numbers";
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
-    // The tensor itself, through which nothing is differentiated.
     OpDef {
         schema: "prims::detach(Tensor a) -> Tensor",
         kind: Kind::Prim {
+            doc: "The tensor itself, through which nothing is differentiated.",
             meta: |cx, call| {
                 let a = cx.meta(call, "a")?;
                 Ok(tensor(a.dtype, a.sizes.iter().cloned()))
@@ -33,10 +33,10 @@ pub(super) const OPS: &[OpDef] = &[
         tolerance: Tolerance::EXACT,
         samples: |s| s.add(vec![s.float("a", &[2, 3])], vec![Arg::Value(ValueId(0))]),
     },
-    // The real part of a complex tensor.
     OpDef {
         schema: "prims::real(Tensor a) -> Tensor",
         kind: Kind::Prim {
+            doc: "The real part of a complex tensor.",
             meta: meta_part,
             lower: Lower::Unsupported(NO_COMPLEX),
             reference: Reference::Fn(|c| part(c, |z| z.re)),
@@ -45,10 +45,10 @@ pub(super) const OPS: &[OpDef] = &[
         tolerance: Tolerance::EXACT,
         samples: |s| s.add(vec![complex_sample()], vec![Arg::Value(ValueId(0))]),
     },
-    // The imaginary part of a complex tensor.
     OpDef {
         schema: "prims::imag(Tensor a) -> Tensor",
         kind: Kind::Prim {
+            doc: "The imaginary part of a complex tensor.",
             meta: meta_part,
             lower: Lower::Unsupported(NO_COMPLEX),
             reference: Reference::Fn(|c| part(c, |z| z.im)),
@@ -57,10 +57,11 @@ pub(super) const OPS: &[OpDef] = &[
         tolerance: Tolerance::EXACT,
         samples: |s| s.add(vec![complex_sample()], vec![Arg::Value(ValueId(0))]),
     },
-    // The complex tensor of a real and an imaginary part of one dtype (`f32` or `f64`) and shape.
     OpDef {
         schema: "prims::complex(Tensor re, Tensor im) -> Tensor",
         kind: Kind::Prim {
+            doc: "The complex tensor of a real and an imaginary part of one dtype (`f32` or `f64`) and \
+                  shape.",
             meta: meta_complex,
             lower: Lower::Unsupported(NO_COMPLEX),
             reference: Reference::Fn(ref_complex),
