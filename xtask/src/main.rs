@@ -3,6 +3,7 @@
 
 mod compare;
 mod corpus;
+mod ops;
 mod root;
 mod test_all;
 mod tidy;
@@ -27,6 +28,8 @@ enum Command {
     CorpusWorker(corpus::WorkerArgs),
     /// Checks the rules of the house: layers, file heads and lengths, safety comments.
     Tidy(tidy::Args),
+    /// Writes the page of operators.
+    Ops(ops::Args),
     /// Runs everything that must pass.
     TestAll(test_all::Args),
     /// Measures this project beside PyTorch.
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         Command::Corpus(args) => corpus::run(&args),
         Command::CorpusWorker(args) => corpus::work(&args),
         Command::Tidy(args) => tidy::run(&args),
+        Command::Ops(args) => ops::run(&args),
         Command::TestAll(args) => test_all::run(&args),
         Command::Compare(args) => compare::run(&args),
     };

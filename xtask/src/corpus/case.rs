@@ -1,7 +1,7 @@
 //! Loads one case: the program with its weights complete, and the goldens. Weights that the archive lacks are made by
 //! formula, in memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -51,22 +51,30 @@ pub(crate) struct SampledOutput {
 impl Loader {
     /// Loads a case.
     pub(crate) fn load(&mut self, case: &Case) -> Result<Loaded> {
-        let (golden, bytes) = match &case.stem {
-            None => (SafetensorsFile::open(case.file.with_extension("safetensors"))?, None),
-            Some(stem) => {
-                let zip = self.zip(&case.file)?;
-                (discover::golden(zip, stem)?, Some(discover::read(zip, &format!("{stem}.pt2"))?))
-            }
+        let golden = match &case.stem {
+            None => SafetensorsFile::open(case.file.with_extension("safetensors"))?,
+            Some(stem) => discover::golden(self.zip(&case.file)?, stem)?,
         };
+        let bytes = self.bytes(case)?;
         let start = Instant::now();
-        let archive = match bytes {
-            None => Archive::open(&case.file)?,
-            Some(bytes) => Archive::from_bytes(bytes)?,
-        };
-        let mut program = archive.program(None)?;
+        let mut program = open(case, bytes)?.program(None)?;
         let load_ms = milliseconds(start);
         complete(&mut program, &golden)?;
         Ok(Loaded { program, golden, load_ms })
+    }
+
+    /// The operators that a case calls, as captured.
+    pub(crate) fn targets(&mut self, case: &Case) -> Result<BTreeSet<String>> {
+        let bytes = self.bytes(case)?;
+        let program = open(case, bytes)?.program(None)?;
+        let calls = program.graph.iter().filter_map(|(_, node)| node.as_call());
+        Ok(calls.map(|(target, _)| target.to_string()).collect())
+    }
+
+    /// The archive of a case in a zip file.
+    fn bytes(&mut self, case: &Case) -> Result<Option<Vec<u8>>> {
+        let Some(stem) = &case.stem else { return Ok(None) };
+        Ok(Some(discover::read(self.zip(&case.file)?, &format!("{stem}.pt2"))?))
     }
 
     fn zip(&mut self, path: &PathBuf) -> Result<&mut ZipArchive<File>> {
@@ -76,6 +84,13 @@ impl Loader {
         }
         self.open.as_mut().map(|(_, zip)| zip).ok_or_else(|| anyhow!("no file is open"))
     }
+}
+
+fn open(case: &Case, bytes: Option<Vec<u8>>) -> Result<Archive> {
+    Ok(match bytes {
+        None => Archive::open(&case.file)?,
+        Some(bytes) => Archive::from_bytes(bytes)?,
+    })
 }
 
 /// Makes the missing weights by formula.

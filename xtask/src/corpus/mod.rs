@@ -20,7 +20,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::case::Loader;
 pub(crate) use self::worker::{WorkerArgs, work};
+
+/// Seconds that a case may take where nothing else is asked for.
+const TIME_LIMIT: u64 = 300;
+/// MiB that a worker may use where nothing else is asked for.
+const MEMORY_LIMIT: u64 = 8192;
 
 /// What is checked of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
@@ -116,10 +122,10 @@ pub(crate) struct Args {
     #[arg(long)]
     jobs: Option<usize>,
     /// Seconds that a case may take.
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = TIME_LIMIT)]
     time_limit: u64,
     /// Memory that a worker may use, in MiB.
-    #[arg(long, default_value_t = 8192)]
+    #[arg(long, default_value_t = MEMORY_LIMIT)]
     memory_limit: u64,
 }
 
@@ -132,21 +138,55 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     };
     let default = [PathBuf::from("../shared/corpus")];
     let paths = if args.paths.is_empty() { &default[..] } else { &args.paths };
-    let mut cases = Vec::new();
-    for path in paths {
-        if !path.exists() {
-            println!("corpus: {} is not there; its cases are left out", path.display());
-            continue;
-        }
-        cases.extend(discover::find(path)?.into_iter().filter(&wanted));
-    }
+    let mut cases = found(paths)?;
+    cases.retain(wanted);
     let options = pool::Options {
         backend: args.backend.clone(),
-        jobs: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1),
+        jobs: args.jobs.unwrap_or_else(cores).max(1),
         time_limit: Duration::from_secs(args.time_limit),
         memory_limit: args.memory_limit << 20,
     };
     let mut report = report::Report::new(args.json.as_deref(), cases.len())?;
     pool::run(cases, &options, &mut |result| report.add(result))?;
     report.finish()
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Every case of these files and folders; those that are not there are told and left out.
+fn found(paths: &[PathBuf]) -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for path in paths {
+        if !path.exists() {
+            println!("corpus: {} is not there; its cases are left out", path.display());
+            continue;
+        }
+        cases.extend(discover::find(path)?);
+    }
+    Ok(cases)
+}
+
+/// The cases of these kinds.
+pub(crate) fn find(paths: &[PathBuf], kinds: &[Kind]) -> Result<Vec<Case>> {
+    let mut cases = found(paths)?;
+    cases.retain(|case| kinds.contains(&case.kind));
+    Ok(cases)
+}
+
+/// Runs cases with the default limits and prints nothing.
+pub(crate) fn results(cases: Vec<Case>, backend: &str) -> Result<Vec<CaseResult>> {
+    let options = pool::Options {
+        backend: backend.to_owned(),
+        jobs: cores(),
+        time_limit: Duration::from_secs(TIME_LIMIT),
+        memory_limit: MEMORY_LIMIT << 20,
+    };
+    let mut results = Vec::new();
+    pool::run(cases, &options, &mut |result| {
+        results.push(result);
+        Ok(())
+    })?;
+    Ok(results)
 }

@@ -16,6 +16,8 @@ pub(crate) struct Report {
     seen: usize,
     by_status: BTreeMap<&'static str, usize>,
     groups: BTreeMap<String, usize>,
+    /// Milliseconds from archive to executable, of every case that got there.
+    compile_ms: Vec<f64>,
 }
 
 impl Report {
@@ -23,12 +25,22 @@ impl Report {
     pub(crate) fn new(json: Option<&Path>, total: usize) -> Result<Report> {
         let open = |path: &Path| File::create(path).with_context(|| path.display().to_string());
         let json = json.map(open).transpose()?.map(BufWriter::new);
-        Ok(Report { json, total, seen: 0, by_status: BTreeMap::new(), groups: BTreeMap::new() })
+        Ok(Report {
+            json,
+            total,
+            seen: 0,
+            by_status: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            compile_ms: Vec::new(),
+        })
     }
 
     /// Takes one result.
     pub(crate) fn add(&mut self, mut result: CaseResult) -> Result<()> {
         self.seen += 1;
+        if result.compile_ms > 0.0 {
+            self.compile_ms.push(result.compile_ms);
+        }
         *self.by_status.entry(name(result.status)).or_default() += 1;
         for group in std::mem::take(&mut result.groups) {
             *self.groups.entry(normalised(&group)).or_default() += 1;
@@ -59,6 +71,9 @@ impl Report {
         for (reason, count) in groups {
             println!("{count:6}  {reason}");
         }
+        if let Some(line) = distribution(&mut self.compile_ms) {
+            println!("\n{line}");
+        }
         let count = |status: Status| self.by_status.get(name(status)).copied().unwrap_or(0);
         let passed = count(Status::Pass);
         let [fail, unsupported, error] = [Status::Fail, Status::Unsupported, Status::Error].map(count);
@@ -66,6 +81,18 @@ impl Report {
         println!("corpus: {passed} passed, {} failed", self.seen - passed);
         Ok(self.seen == passed)
     }
+}
+
+/// Median and upper quantiles of compile times.
+fn distribution(times: &mut [f64]) -> Option<String> {
+    times.sort_by(f64::total_cmp);
+    let at = |part: f64| times.get(((times.len() - 1) as f64 * part).round() as usize).copied();
+    let max = times.last()?;
+    let [half, ninety, ninety_nine] = [at(0.5)?, at(0.9)?, at(0.99)?];
+    let within = times.iter().filter(|t| **t <= 10.0).count() as f64 / times.len() as f64 * 100.0;
+    Some(format!(
+        "compile, ms: median {half:.2}, 90% {ninety:.2}, 99% {ninety_nine:.2}, most {max:.2}; {within:.1}% within 10"
+    ))
 }
 
 fn name(status: Status) -> &'static str {
@@ -99,7 +126,15 @@ fn normalised(reason: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::normalised;
+    use super::{distribution, normalised};
+
+    #[test]
+    fn compile_times_are_summed_up() {
+        assert_eq!(distribution(&mut []), None);
+        let mut times: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        let line = distribution(&mut times).unwrap();
+        assert_eq!(line, "compile, ms: median 51.00, 90% 90.00, 99% 99.00, most 100.00; 10.0% within 10");
+    }
 
     #[test]
     fn numbers_count_together_but_names_stay() {
