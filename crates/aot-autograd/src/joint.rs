@@ -245,6 +245,15 @@ impl Pass {
         self.needs.get(v).copied().unwrap_or(false)
     }
 
+    /// Whether gradients with respect to any value of an argument are wanted.
+    fn wants_any(&self, arg: &Arg) -> bool {
+        match arg {
+            Arg::Value(v) => self.wants(*v),
+            Arg::List(items) => items.iter().any(|item| self.wants_any(item)),
+            _ => false,
+        }
+    }
+
     /// Adds to the cotangent of `v`.
     fn add(&mut self, v: ValueId, g: ValueId, name: &str, origin: OriginId) -> Result<(), OpError> {
         if self.cotangents.len() <= v.index() {
@@ -325,9 +334,13 @@ impl Pass {
         let Some((op, rule)) = rule(target)? else { return Ok(()) };
         let name = format!("{}_grad", forward.node_name(id));
         let call = Call { op, args };
+        let wanted: Vec<bool> = args.iter().map(|arg| self.wants_any(arg)).collect();
         let grads = {
             let mut b = Builder::new(&mut self.graph, name.clone(), node.origin);
-            rule(&mut b, &GradCall { call: &call, outs: &node.outputs, cotangents: &cotangents })?
+            rule(
+                &mut b,
+                &GradCall { call: &call, outs: &node.outputs, cotangents: &cotangents, wanted: &wanted },
+            )?
         };
         for (n, (operand, grad)) in operands(args).into_iter().zip(grads).enumerate() {
             let (Some(v), Some(g)) = (operand, grad) else { continue };

@@ -141,9 +141,11 @@ fn takes(op: ScalarOp, dtype: DType) -> bool {
     match op {
         And | Or | Xor | Not => !dtype.is_float(),
         Shl | Shr => dtype.is_int(),
+        Philox => dtype == DType::I64,
         Sqrt | Rsqrt | Exp | Exp2 | Expm1 | Log | Log2 | Log10 | Log1p | Sin | Cos | Tan | Asin | Acos
         | Atan | Sinh | Cosh | Tanh | Asinh | Acosh | Atanh | Erf | Erfc | Erfinv | Lgamma | Digamma
-        | Atan2 | CopySign | NextAfter => dtype.is_float(),
+        | Atan2 | CopySign | NextAfter | ChebyshevT | ChebyshevU | ChebyshevV | ChebyshevW | HermiteH
+        | HermiteHe | LaguerreL | LegendreP | Igamma | Igammac => dtype.is_float(),
         _ => true,
     }
 }
@@ -159,6 +161,11 @@ fn check(dtype: DType) {
         let args: Vec<Vec<Scalar>> = match op.arity() {
             1 => vec![values.clone()],
             2 => binary(&values, 58).to_vec(),
+            _ if op == ScalarOp::Philox => {
+                let [a, b] = binary(&values, 40);
+                let index = (0..a.len() as i64).map(Scalar::Int).collect();
+                vec![a, b, index]
+            }
             _ => {
                 let [a, b] = binary(&values, 40);
                 let mask = (0..a.len()).map(|k| Scalar::Bool(k % 3 != 1)).collect();

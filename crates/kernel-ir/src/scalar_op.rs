@@ -97,12 +97,23 @@ scalar_ops! {
     Erfinv "erfinv" 1 Same "Inverse error function.";
     Lgamma "lgamma" 1 Same "Logarithm of the magnitude of the gamma function.";
     Digamma "digamma" 1 Same "Derivative of `lgamma`.";
+    ChebyshevT "chebyshev_t" 2 Same "Chebyshev polynomial of the first kind of degree `b` (truncated) at `a`; 0 for a negative degree and floats only, as all below up to `igammac`.";
+    ChebyshevU "chebyshev_u" 2 Same "Chebyshev polynomial of the second kind.";
+    ChebyshevV "chebyshev_v" 2 Same "Chebyshev polynomial of the third kind.";
+    ChebyshevW "chebyshev_w" 2 Same "Chebyshev polynomial of the fourth kind.";
+    HermiteH "hermite_h" 2 Same "Physicist's Hermite polynomial; `NaN` for degrees over 512 (128 in single precision).";
+    HermiteHe "hermite_he" 2 Same "Probabilist's Hermite polynomial; `NaN` as `hermite_h`.";
+    LaguerreL "laguerre_l" 2 Same "Laguerre polynomial.";
+    LegendreP "legendre_p" 2 Same "Legendre polynomial.";
+    Igamma "igamma" 2 Same "Regularized lower incomplete gamma function P(a, b); `NaN` for negative operands and at (0, 0).";
+    Igammac "igammac" 2 Same "Regularized upper incomplete gamma function, 1 - P(a, b).";
     Eq "eq" 2 Compare "Equal; false with a `NaN`.";
     Ne "ne" 2 Compare "Not equal; true with a `NaN`.";
     Lt "lt" 2 Compare "Less; false with a `NaN`, as the next three.";
     Le "le" 2 Compare "Less or equal.";
     Gt "gt" 2 Compare "Greater.";
     Ge "ge" 2 Compare "Greater or equal.";
+    Philox "philox" 3 Same "64 random bits, a function of `a` (the seed), `b` (the stream) and `c` (the index): words 0 (low half) and 1 of the Philox 4x32-10 block with key `a` and counter `c`, `b`; `i64` only.";
     Select "select" 3 Select "`b` where `a`, else `c`; neither is evaluated lazily.";
 }
 
@@ -134,3 +145,5 @@ impl ScalarOp {
 
 mod complex;
 mod eval;
+pub(crate) mod philox;
+mod special;

@@ -351,6 +351,7 @@ pub fn takes(op: ScalarOp, dtype: DType) -> bool {
     match op {
         O::And | O::Or | O::Xor | O::Not => dtype.is_integral(),
         O::Shl | O::Shr => dtype.is_int(),
+        O::Philox => dtype == DType::I64,
         O::Atan2
         | O::CopySign
         | O::NextAfter
@@ -365,6 +366,16 @@ pub fn takes(op: ScalarOp, dtype: DType) -> bool {
         }
         O::Sinh | O::Cosh | O::Tanh | O::Asinh | O::Acosh | O::Atanh => dtype.is_inexact(),
         O::Erf | O::Erfc | O::Erfinv | O::Lgamma | O::Digamma => dtype.is_float(),
+        O::ChebyshevT
+        | O::ChebyshevU
+        | O::ChebyshevV
+        | O::ChebyshevW
+        | O::HermiteH
+        | O::HermiteHe
+        | O::LaguerreL
+        | O::LegendreP
+        | O::Igamma
+        | O::Igammac => dtype.is_float(),
         _ => true,
     }
 }

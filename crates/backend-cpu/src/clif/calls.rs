@@ -47,7 +47,8 @@ macro_rules! calls {
 calls! {
     unary: Exp Exp2 Expm1 Log Log2 Log10 Log1p Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh Asinh Acosh Atanh Erf Erfc
         Erfinv Lgamma Digamma;
-    binary: Rem Pow Atan2 NextAfter
+    binary: Rem Pow Atan2 NextAfter ChebyshevT ChebyshevU ChebyshevV ChebyshevW HermiteH HermiteHe
+        LaguerreL LegendreP Igamma Igammac
 }
 
 extern "C" fn pow_i32(a: i32, b: i32) -> i32 {
@@ -56,6 +57,10 @@ extern "C" fn pow_i32(a: i32, b: i32) -> i32 {
 
 extern "C" fn pow_i64(a: i64, b: i64) -> i64 {
     ScalarOp::Pow.eval(DType::I64, &[Scalar::Int(a), Scalar::Int(b)]).as_i64()
+}
+
+extern "C" fn philox(seed: i64, stream: i64, index: i64) -> i64 {
+    kernel_ir::philox_bits(seed, stream, index)
 }
 
 extern "C" fn nan_f32(_: f32) -> f32 {
@@ -82,6 +87,7 @@ pub(super) fn of(op: ScalarOp, class: Class) -> Call {
         Class::F32 => Call { address: float(op, true).unwrap_or(nan_f32 as *const () as usize), ty: F32 },
         Class::F64 => Call { address: float(op, false).unwrap_or(nan_f64 as *const () as usize), ty: F64 },
         Class::I64 if pow => Call { address: pow_i64 as *const () as usize, ty: I64 },
+        Class::I64 if op == ScalarOp::Philox => Call { address: philox as *const () as usize, ty: I64 },
         Class::I64 => Call { address: same_i64 as *const () as usize, ty: I64 },
         Class::I32 | Class::Mask if pow => Call { address: pow_i32 as *const () as usize, ty: I32 },
         Class::I32 | Class::Mask => Call { address: same_i32 as *const () as usize, ty: I32 },

@@ -267,7 +267,17 @@ impl<'f> Emit<'f, '_> {
             | ScalarOp::Erfc
             | ScalarOp::Erfinv
             | ScalarOp::Lgamma
-            | ScalarOp::Digamma => {
+            | ScalarOp::Digamma
+            | ScalarOp::ChebyshevT
+            | ScalarOp::ChebyshevU
+            | ScalarOp::ChebyshevV
+            | ScalarOp::ChebyshevW
+            | ScalarOp::HermiteH
+            | ScalarOp::HermiteHe
+            | ScalarOp::LaguerreL
+            | ScalarOp::LegendreP
+            | ScalarOp::Igamma
+            | ScalarOp::Igammac => {
                 let dtype = if single { DType::F32 } else { DType::F64 };
                 self.call_each(op, dtype, args)
             }
@@ -278,6 +288,7 @@ impl<'f> Emit<'f, '_> {
             | ScalarOp::Shl
             | ScalarOp::Shr
             | ScalarOp::Not
+            | ScalarOp::Philox
             | ScalarOp::Eq
             | ScalarOp::Ne
             | ScalarOp::Lt

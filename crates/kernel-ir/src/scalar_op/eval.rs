@@ -3,10 +3,15 @@
 use ir_core::{Class, DType, Scalar};
 
 use super::ScalarOp;
+use super::special::{igamma, polynomial};
 
 pub(super) fn eval(op: ScalarOp, dtype: DType, args: &[Scalar]) -> Scalar {
     if op == ScalarOp::Select {
         return if args[0].as_bool() { args[1] } else { args[2] };
+    }
+    if op == ScalarOp::Philox {
+        let [seed, stream, index] = [0, 1, 2].map(|n| args[n].as_i64());
+        return Scalar::Int(super::philox::philox_bits(seed, stream, index));
     }
     if dtype.is_complex() {
         return super::complex::eval(op, dtype, args);
@@ -70,6 +75,16 @@ fn float(op: ScalarOp, a: f64, b: f64, dtype: DType) -> f64 {
         ScalarOp::CopySign => libm::copysign(a, b),
         ScalarOp::NextAfter if dtype == DType::F32 => libm::nextafterf(a as f32, b as f32) as f64,
         ScalarOp::NextAfter => libm::nextafter(a, b),
+        ScalarOp::ChebyshevT
+        | ScalarOp::ChebyshevU
+        | ScalarOp::ChebyshevV
+        | ScalarOp::ChebyshevW
+        | ScalarOp::HermiteH
+        | ScalarOp::HermiteHe
+        | ScalarOp::LaguerreL
+        | ScalarOp::LegendreP => polynomial(op, a, b, dtype),
+        ScalarOp::Igamma => igamma(a, b, false),
+        ScalarOp::Igammac => igamma(a, b, true),
         _ => unary(op, a),
     }
 }

@@ -195,6 +195,39 @@ rules! {
     }];
 }
 
+/// The density of the gamma distribution to `x`, `g x^(a - 1) exp(-x) / gamma(a)`; nothing to `a`.
+pub(super) fn igamma(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
+    incomplete_gamma(b, call, 1.0)
+}
+
+/// As `igamma` with the other sign.
+pub(super) fn igammac(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
+    incomplete_gamma(b, call, -1.0)
+}
+
+fn incomplete_gamma(b: &mut Builder<'_>, call: &GradCall<'_>, sign: f64) -> Grads {
+    if call.wanted.first().copied().unwrap_or(false) {
+        return Err(call
+            .call
+            .unsupported("a gradient with respect to the first operand (PyTorch has none either)"));
+    }
+    let (Some(Some(g)), [a, x]) = (call.cotangents.first(), call.call.args) else { return Ok(vec![None; 2]) };
+    if !matches!(x, Arg::Value(_)) {
+        return Ok(vec![None; 2]);
+    }
+    let dtype = b.dtype(*g)?;
+    let a = b.as_tensor(a, dtype)?;
+    let log = b.log(x.clone())?;
+    let less = b.sub(a, 1.0)?;
+    let power = b.mul(less, log)?;
+    let power = b.sub(power, x.clone())?;
+    let gamma = b.scalar_op(ScalarOp::Lgamma, &[a.into()])?;
+    let exponent = b.sub(power, gamma)?;
+    let density = b.exp(exponent)?;
+    let grad = b.mul(*g, density)?;
+    Ok(vec![None, Some(if sign == 1.0 { grad } else { b.neg(grad)? })])
+}
+
 /// `g` where the mask holds to the first branch, elsewhere to the second.
 pub(super) fn select(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let [mask, yes, no] = call.call.args else { return Ok(vec![None; call.call.args.len()]) };

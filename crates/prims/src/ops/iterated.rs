@@ -1,6 +1,7 @@
-//! Special functions that are prims because they iterate: orthogonal polynomials, incomplete gamma functions, divisors.
+//! Special functions that iterate: orthogonal polynomials, incomplete gamma functions, divisors.
 
 use fx_ir::{Arg, ValueId};
+use kernel_ir::ScalarOp;
 
 use super::common::in_compute;
 use crate::promotion::Promote;
@@ -8,172 +9,216 @@ use crate::{Builder, Call, OpDef, OpError, Outs};
 
 /// A polynomial of a family; `shifted` ones are evaluated at `2 x - 1`.
 macro_rules! polynomial {
-    ($schema:literal, $family:literal, $shifted:literal) => {
+    ($schema:literal, $op:expr, $shifted:literal) => {
         composite!($schema, |b, c| in_compute(b, c, Promote::IntToFloat, &["x", "n"], |b, xs| {
             let [mut x, n] = both(b, xs)?;
             if $shifted {
                 let twice = b.mul(x, 2.0)?;
                 x = b.sub(twice, 1.0)?;
             }
-            b.call1("prims.polynomial", vec![x.into(), n.into(), $family.into()])
+            b.scalar_op($op, &[x.into(), n.into()])
         }))
     };
 }
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
-    polynomial!("aten::special_chebyshev_polynomial_t(Tensor x, Tensor n) -> Tensor", "chebyshev_t", false),
+    polynomial!(
+        "aten::special_chebyshev_polynomial_t(Tensor x, Tensor n) -> Tensor",
+        ScalarOp::ChebyshevT,
+        false
+    ),
     polynomial!(
         "aten::special_chebyshev_polynomial_t.x_scalar(Scalar x, Tensor n) -> Tensor",
-        "chebyshev_t",
+        ScalarOp::ChebyshevT,
         false
     ),
     polynomial!(
         "aten::special_chebyshev_polynomial_t.n_scalar(Tensor x, Scalar n) -> Tensor",
-        "chebyshev_t",
+        ScalarOp::ChebyshevT,
         false
     ),
-    polynomial!("aten::special_chebyshev_polynomial_u(Tensor x, Tensor n) -> Tensor", "chebyshev_u", false),
+    polynomial!(
+        "aten::special_chebyshev_polynomial_u(Tensor x, Tensor n) -> Tensor",
+        ScalarOp::ChebyshevU,
+        false
+    ),
     polynomial!(
         "aten::special_chebyshev_polynomial_u.x_scalar(Scalar x, Tensor n) -> Tensor",
-        "chebyshev_u",
+        ScalarOp::ChebyshevU,
         false
     ),
     polynomial!(
         "aten::special_chebyshev_polynomial_u.n_scalar(Tensor x, Scalar n) -> Tensor",
-        "chebyshev_u",
+        ScalarOp::ChebyshevU,
         false
     ),
-    polynomial!("aten::special_chebyshev_polynomial_v(Tensor x, Tensor n) -> Tensor", "chebyshev_v", false),
+    polynomial!(
+        "aten::special_chebyshev_polynomial_v(Tensor x, Tensor n) -> Tensor",
+        ScalarOp::ChebyshevV,
+        false
+    ),
     polynomial!(
         "aten::special_chebyshev_polynomial_v.x_scalar(Scalar x, Tensor n) -> Tensor",
-        "chebyshev_v",
+        ScalarOp::ChebyshevV,
         false
     ),
     polynomial!(
         "aten::special_chebyshev_polynomial_v.n_scalar(Tensor x, Scalar n) -> Tensor",
-        "chebyshev_v",
+        ScalarOp::ChebyshevV,
         false
     ),
-    polynomial!("aten::special_chebyshev_polynomial_w(Tensor x, Tensor n) -> Tensor", "chebyshev_w", false),
+    polynomial!(
+        "aten::special_chebyshev_polynomial_w(Tensor x, Tensor n) -> Tensor",
+        ScalarOp::ChebyshevW,
+        false
+    ),
     polynomial!(
         "aten::special_chebyshev_polynomial_w.x_scalar(Scalar x, Tensor n) -> Tensor",
-        "chebyshev_w",
+        ScalarOp::ChebyshevW,
         false
     ),
     polynomial!(
         "aten::special_chebyshev_polynomial_w.n_scalar(Tensor x, Scalar n) -> Tensor",
-        "chebyshev_w",
+        ScalarOp::ChebyshevW,
         false
     ),
-    polynomial!("aten::special_hermite_polynomial_h(Tensor x, Tensor n) -> Tensor", "hermite_h", false),
+    polynomial!(
+        "aten::special_hermite_polynomial_h(Tensor x, Tensor n) -> Tensor",
+        ScalarOp::HermiteH,
+        false
+    ),
     polynomial!(
         "aten::special_hermite_polynomial_h.x_scalar(Scalar x, Tensor n) -> Tensor",
-        "hermite_h",
+        ScalarOp::HermiteH,
         false
     ),
     polynomial!(
         "aten::special_hermite_polynomial_h.n_scalar(Tensor x, Scalar n) -> Tensor",
-        "hermite_h",
+        ScalarOp::HermiteH,
         false
     ),
-    polynomial!("aten::special_hermite_polynomial_he(Tensor x, Tensor n) -> Tensor", "hermite_he", false),
+    polynomial!(
+        "aten::special_hermite_polynomial_he(Tensor x, Tensor n) -> Tensor",
+        ScalarOp::HermiteHe,
+        false
+    ),
     polynomial!(
         "aten::special_hermite_polynomial_he.x_scalar(Scalar x, Tensor n) -> Tensor",
-        "hermite_he",
+        ScalarOp::HermiteHe,
         false
     ),
     polynomial!(
         "aten::special_hermite_polynomial_he.n_scalar(Tensor x, Scalar n) -> Tensor",
-        "hermite_he",
+        ScalarOp::HermiteHe,
         false
     ),
-    polynomial!("aten::special_laguerre_polynomial_l(Tensor x, Tensor n) -> Tensor", "laguerre_l", false),
+    polynomial!(
+        "aten::special_laguerre_polynomial_l(Tensor x, Tensor n) -> Tensor",
+        ScalarOp::LaguerreL,
+        false
+    ),
     polynomial!(
         "aten::special_laguerre_polynomial_l.x_scalar(Scalar x, Tensor n) -> Tensor",
-        "laguerre_l",
+        ScalarOp::LaguerreL,
         false
     ),
     polynomial!(
         "aten::special_laguerre_polynomial_l.n_scalar(Tensor x, Scalar n) -> Tensor",
-        "laguerre_l",
+        ScalarOp::LaguerreL,
         false
     ),
-    polynomial!("aten::special_legendre_polynomial_p(Tensor x, Tensor n) -> Tensor", "legendre_p", false),
+    polynomial!(
+        "aten::special_legendre_polynomial_p(Tensor x, Tensor n) -> Tensor",
+        ScalarOp::LegendreP,
+        false
+    ),
     polynomial!(
         "aten::special_legendre_polynomial_p.x_scalar(Scalar x, Tensor n) -> Tensor",
-        "legendre_p",
+        ScalarOp::LegendreP,
         false
     ),
     polynomial!(
         "aten::special_legendre_polynomial_p.n_scalar(Tensor x, Scalar n) -> Tensor",
-        "legendre_p",
+        ScalarOp::LegendreP,
         false
     ),
     polynomial!(
         "aten::special_shifted_chebyshev_polynomial_t(Tensor x, Tensor n) -> Tensor",
-        "chebyshev_t",
+        ScalarOp::ChebyshevT,
         true
     ),
     polynomial!(
         "aten::special_shifted_chebyshev_polynomial_t.x_scalar(Scalar x, Tensor n) -> Tensor",
-        "chebyshev_t",
+        ScalarOp::ChebyshevT,
         true
     ),
     polynomial!(
         "aten::special_shifted_chebyshev_polynomial_t.n_scalar(Tensor x, Scalar n) -> Tensor",
-        "chebyshev_t",
+        ScalarOp::ChebyshevT,
         true
     ),
     polynomial!(
         "aten::special_shifted_chebyshev_polynomial_u(Tensor x, Tensor n) -> Tensor",
-        "chebyshev_u",
+        ScalarOp::ChebyshevU,
         true
     ),
     polynomial!(
         "aten::special_shifted_chebyshev_polynomial_u.x_scalar(Scalar x, Tensor n) -> Tensor",
-        "chebyshev_u",
+        ScalarOp::ChebyshevU,
         true
     ),
     polynomial!(
         "aten::special_shifted_chebyshev_polynomial_u.n_scalar(Tensor x, Scalar n) -> Tensor",
-        "chebyshev_u",
+        ScalarOp::ChebyshevU,
         true
     ),
     polynomial!(
         "aten::special_shifted_chebyshev_polynomial_v(Tensor x, Tensor n) -> Tensor",
-        "chebyshev_v",
+        ScalarOp::ChebyshevV,
         true
     ),
     polynomial!(
         "aten::special_shifted_chebyshev_polynomial_v.x_scalar(Scalar x, Tensor n) -> Tensor",
-        "chebyshev_v",
+        ScalarOp::ChebyshevV,
         true
     ),
     polynomial!(
         "aten::special_shifted_chebyshev_polynomial_v.n_scalar(Tensor x, Scalar n) -> Tensor",
-        "chebyshev_v",
+        ScalarOp::ChebyshevV,
         true
     ),
     polynomial!(
         "aten::special_shifted_chebyshev_polynomial_w(Tensor x, Tensor n) -> Tensor",
-        "chebyshev_w",
+        ScalarOp::ChebyshevW,
         true
     ),
     polynomial!(
         "aten::special_shifted_chebyshev_polynomial_w.x_scalar(Scalar x, Tensor n) -> Tensor",
-        "chebyshev_w",
+        ScalarOp::ChebyshevW,
         true
     ),
     polynomial!(
         "aten::special_shifted_chebyshev_polynomial_w.n_scalar(Tensor x, Scalar n) -> Tensor",
-        "chebyshev_w",
+        ScalarOp::ChebyshevW,
         true
     ),
-    composite!("aten::igamma(Tensor self, Tensor other) -> Tensor", |b, c| gammainc(b, c, false)),
-    composite!("aten::special_gammainc(Tensor self, Tensor other) -> Tensor", |b, c| gammainc(b, c, false)),
-    composite!("aten::igammac(Tensor self, Tensor other) -> Tensor", |b, c| gammainc(b, c, true)),
-    composite!("aten::special_gammaincc(Tensor self, Tensor other) -> Tensor", |b, c| gammainc(b, c, true)),
+    composite!("aten::igamma(Tensor self, Tensor other) -> Tensor", |b, c| gammainc(b, c, ScalarOp::Igamma)),
+    composite!("aten::special_gammainc(Tensor self, Tensor other) -> Tensor", |b, c| gammainc(
+        b,
+        c,
+        ScalarOp::Igamma
+    )),
+    composite!("aten::igammac(Tensor self, Tensor other) -> Tensor", |b, c| gammainc(
+        b,
+        c,
+        ScalarOp::Igammac
+    )),
+    composite!("aten::special_gammaincc(Tensor self, Tensor other) -> Tensor", |b, c| gammainc(
+        b,
+        c,
+        ScalarOp::Igammac
+    )),
     composite!("aten::gcd(Tensor self, Tensor other) -> Tensor", |b, c| in_compute(
         b,
         c,
@@ -208,9 +253,9 @@ fn both(b: &mut Builder<'_>, operands: &[Arg]) -> Result<[ValueId; 2], OpError> 
     Ok([b.expand(x, &sizes)?, b.expand(y, &sizes)?])
 }
 
-fn gammainc(b: &mut Builder<'_>, c: &Call<'_>, upper: bool) -> Result<Outs, OpError> {
+fn gammainc(b: &mut Builder<'_>, c: &Call<'_>, op: ScalarOp) -> Result<Outs, OpError> {
     in_compute(b, c, Promote::IntToFloat, &["self", "other"], |b, xs| {
         let [a, x] = both(b, xs)?;
-        b.call1("prims.gammainc", vec![a.into(), x.into(), upper.into()])
+        b.scalar_op(op, &[a.into(), x.into()])
     })
 }
