@@ -25,6 +25,7 @@ use interp::Value;
 use plugin_host::{BackendInfo, BackendKind, DeviceInfo, Source};
 use tensor::Tensor;
 
+use crate::seeds::{seed_place, seed_tensor};
 use crate::{Error, stages};
 
 #[doc(hidden)]
@@ -45,6 +46,12 @@ pub trait GraphExecutable: Send + Sync {
     /// Runs on the user inputs and written buffers, in the order of the graph's placeholders; returns all results that
     /// are tensors, in the order of the functional graph's outputs.
     fn execute(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, Error>;
+    /// As [`execute`](GraphExecutable::execute), with the seed of this call's random numbers. What draws none, or has
+    /// a generator of its own, need not look at it.
+    fn execute_seeded(&self, inputs: &[&Tensor], seed: u64) -> Result<Vec<Tensor>, Error> {
+        let _ = seed;
+        self.execute(inputs)
+    }
 }
 
 /// What a registration's factory returns.
@@ -122,6 +129,8 @@ struct EagerCode {
     graph: Graph,
     /// Per placeholder its weight; `None` is taken from the call.
     weights: Vec<Option<Tensor>>,
+    /// The placeholder of the seed, which comes apart.
+    seed_at: Option<usize>,
 }
 
 impl GraphCompiler for Eager {
@@ -140,19 +149,28 @@ impl GraphCompiler for Eager {
             .inputs()
             .map(|(_, kind, name)| if fixed(kind, name) { weight(name) } else { None })
             .collect();
-        Ok(Box::new(EagerCode { graph, weights }))
+        let seed_at = graph.inputs().position(|(_, kind, _)| kind == InputKind::Seed);
+        Ok(Box::new(EagerCode { graph, weights, seed_at }))
     }
 }
 
 impl GraphExecutable for EagerCode {
     fn execute(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, Error> {
+        self.execute_seeded(inputs, 0)
+    }
+
+    fn execute_seeded(&self, inputs: &[&Tensor], seed: u64) -> Result<Vec<Tensor>, Error> {
         let mut given = inputs.iter();
         let mut all = Vec::with_capacity(self.weights.len());
-        for weight in &self.weights {
+        for (n, weight) in self.weights.iter().enumerate() {
+            if self.seed_at == Some(n) {
+                all.push(Value::None);
+                continue;
+            }
             let tensor = weight.as_ref().or_else(|| given.next().copied());
             all.push(tensor.map_or(Value::None, |t| Value::Tensor(t.clone())));
         }
-        let outcome = interp::execute(&self.graph, all)?;
+        let outcome = interp::execute_seeded(&self.graph, all, seed)?;
         let wanted = outcome
             .outputs
             .into_iter()
@@ -184,7 +202,10 @@ impl GraphCompiler for Inspect {
 /// The fused program through the interpreter of kernels.
 struct Oracle;
 
-struct OracleCode(interp::kernels::Executable);
+struct OracleCode {
+    code: interp::kernels::Executable,
+    seed_at: Option<usize>,
+}
 
 impl GraphCompiler for Oracle {
     fn compile(
@@ -197,22 +218,30 @@ impl GraphCompiler for Oracle {
             backend: "oracle".into(),
             message: e.to_string(),
         };
+        let seed_at = seed_place(&program);
         let code = interp::kernels::Executable::new(
             program,
             weight,
             interp::kernels::Options { planned_arena: true },
         );
-        Ok(Box::new(OracleCode(code.map_err(failed)?)))
+        Ok(Box::new(OracleCode { code: code.map_err(failed)?, seed_at }))
     }
 }
 
 impl GraphExecutable for OracleCode {
     fn execute(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, Error> {
-        let inputs: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
+        self.execute_seeded(inputs, 0)
+    }
+
+    fn execute_seeded(&self, inputs: &[&Tensor], seed: u64) -> Result<Vec<Tensor>, Error> {
+        let mut inputs: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
+        if let Some(place) = self.seed_at {
+            inputs.insert(place.min(inputs.len()), seed_tensor(seed)?);
+        }
         let failed = |e: interp::kernels::KernelError| Error::GraphBackend {
             backend: "oracle".into(),
             message: e.to_string(),
         };
-        self.0.call(&inputs).map_err(failed)
+        self.code.call(&inputs).map_err(failed)
     }
 }

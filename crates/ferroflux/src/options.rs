@@ -44,11 +44,12 @@ pub struct Options {
     pub(crate) backend: String,
     pub(crate) mode: Mode,
     pub(crate) backend_options: Vec<(String, String)>,
+    pub(crate) seed: Option<u64>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { backend: "cpu".into(), mode: Mode::Default, backend_options: Vec::new() }
+        Options { backend: "cpu".into(), mode: Mode::Default, backend_options: Vec::new(), seed: None }
     }
 }
 
@@ -70,6 +71,12 @@ impl Options {
     /// An option of the backend itself, such as `threads`; `list_backends` says which there are.
     pub fn backend_option(mut self, name: impl Into<String>, value: impl Into<String>) -> Options {
         self.backend_options.push((name.into(), value.into()));
+        self
+    }
+    /// Fixes the random numbers of the compiled model, as `torch.manual_seed` does: the n-th call after compilation
+    /// draws the same numbers in every run and on every backend. Without it they differ from run to run.
+    pub fn seed(mut self, seed: u64) -> Options {
+        self.seed = Some(seed);
         self
     }
     /// Threads for one call; a backend option of `cpu`.

@@ -93,7 +93,7 @@ impl Program {
             plugin_host::Resolved::Graph(entry) => {
                 graph_backend::check_mode(entry, options)?;
                 let backend = graph_backend::of_entry(entry)?;
-                Compiled::with_graph_backend(self, entry.name, backend)
+                Compiled::with_graph_backend(self, entry.name, backend, options)
             }
         }
     }

@@ -3,7 +3,8 @@
 //! Nodes are appended and never moved; `order` is the execution order and the only statement of what is in the graph
 //! (a node that is not in `order` is erased). Passes either edit `order` or build a new graph.
 
-use ir_core::{Arena, Origin, SymExpr, SymId, TensorMeta};
+use ir_core::{Arena, DType, Origin, SymExpr, SymId, TensorMeta};
+use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -25,6 +26,9 @@ ir_core::define_id! {
     /// A subgraph of a graph.
     pub struct SubgraphId, "g"
 }
+
+/// Name of the placeholder of kind [`InputKind::Seed`].
+pub const SEED: &str = "ferroflux.seed";
 
 /// A graph's name.
 pub type GraphName = String;
@@ -94,6 +98,8 @@ pub enum InputKind {
     },
     /// A tensor constant lifted out of the program.
     Constant,
+    /// The seed of a call's random numbers: an `i64` without dimensions that whoever runs the graph fills in.
+    Seed,
 }
 
 /// One result of a graph.
@@ -197,6 +203,40 @@ impl Graph {
         self.nodes.push(Node { kind, outputs: ids.clone(), origin });
         self.order.push(def);
         ids
+    }
+    /// Gives every value a name of its own: the second `x` becomes `x_1`. Random numbers depend on the names of the
+    /// calls that draw them.
+    pub fn make_names_unique(&mut self) {
+        let mut taken = FxHashSet::default();
+        for id in self.order.clone() {
+            for &v in &self.nodes[id].outputs {
+                let name = &mut self.values[v].name;
+                let base = name.clone();
+                let mut number = 0;
+                while !taken.insert(name.clone()) {
+                    number += 1;
+                    *name = format!("{base}_{number}");
+                }
+            }
+        }
+    }
+    /// The seed's placeholder, where the graph draws random numbers; [`InputKind::Seed`].
+    pub fn seed(&self) -> Option<ValueId> {
+        self.inputs().find(|(_, kind, _)| *kind == InputKind::Seed).map(|(v, _, _)| v)
+    }
+    /// The seed's placeholder, added behind the others where the graph has none.
+    pub fn require_seed(&mut self) -> ValueId {
+        if let Some(seed) = self.seed() {
+            return seed;
+        }
+        let meta = TensorMeta::contiguous(DType::I64, []);
+        let seed = self.placeholder(InputKind::Seed, SEED, "seed", ValueType::Tensor(meta));
+        // Placeholders stand first.
+        let node = self.order.pop();
+        let is_call = |id: &NodeId| matches!(self.nodes[*id].kind, NodeKind::Call { .. });
+        let at = self.order.iter().position(is_call).unwrap_or(self.order.len());
+        node.into_iter().for_each(|node| self.order.insert(at, node));
+        seed
     }
     /// The meta of a tensor value; `None` for a value of another type.
     pub fn meta(&self, value: ValueId) -> Option<&TensorMeta> {

@@ -15,7 +15,7 @@ pub mod verify;
 
 pub use arg::Arg;
 pub use graph::{
-    Graph, GraphName, InputKind, Node, NodeId, NodeKind, OriginId, Output, OutputKind, SubgraphId, Value,
+    Graph, GraphName, InputKind, Node, NodeId, NodeKind, OriginId, Output, OutputKind, SEED, SubgraphId, Value,
     ValueId, ValueType,
 };
 pub use rewrite::Uses;

@@ -50,6 +50,7 @@ fn input_note(kind: InputKind, name: &str) -> String {
         InputKind::Buffer { persistent: true } => format!("  // buffer {name}"),
         InputKind::Buffer { persistent: false } => format!("  // buffer {name} (not in checkpoints)"),
         InputKind::Constant => format!("  // constant {name}"),
+        InputKind::Seed => "  // seed of the random numbers".into(),
     }
 }
 

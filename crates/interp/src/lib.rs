@@ -15,7 +15,7 @@ mod symbols;
 mod value;
 
 pub use error::{At, InterpError};
-pub use graph::{Outcome, execute, run};
+pub use graph::{Outcome, execute, execute_seeded, run};
 pub use symbols::{Bindings, Conflict};
 pub use value::Value;
 

@@ -17,12 +17,14 @@ pub struct Builder<'g> {
     origin: OriginId,
     name: String,
     depth: u32,
+    /// Random tensors drawn so far.
+    draws: u16,
 }
 
 impl<'g> Builder<'g> {
     /// A builder whose values are named `name` and come from `origin`.
     pub fn new(graph: &'g mut Graph, name: impl Into<String>, origin: OriginId) -> Builder<'g> {
-        Builder { graph, origin, name: name.into(), depth: 0 }
+        Builder { graph, origin, name: name.into(), depth: 0, draws: 0 }
     }
     /// The graph so far.
     pub fn graph(&self) -> &Graph {
@@ -83,6 +85,12 @@ impl<'g> Builder<'g> {
                 Ok(self.graph.call(op.target.as_str(), args.clone(), outputs, self.origin))
             }
         }
+    }
+
+    /// Appends a prim with types of results that the caller knows; its meta rule is not asked.
+    pub(crate) fn append(&mut self, target: &str, args: Vec<Arg>, types: &[ValueType]) -> Outs {
+        let outputs = types.iter().map(|ty| (self.name.as_str(), ty.clone()));
+        self.graph.call(target, args, outputs, self.origin)
     }
 
     /// The real or imaginary part of what was just made of two parts: kernels need no complex numbers where they do not
@@ -220,6 +228,21 @@ impl<'g> Builder<'g> {
         let ty = tensor(DType::I64, [n, SymExpr::from_i64(sizes.len() as i64)]).remove(0);
         let outs = self.graph.call("prims.nonzero", vec![v.into()], [(self.name.as_str(), ty)], self.origin);
         Ok(outs[0])
+    }
+    /// 64 random bits for each element of a tensor of these sizes, as `i64`: `philox(seed, stream, linear index)`.
+    ///
+    /// The seed is the graph's placeholder of kind [`fx_ir::InputKind::Seed`], made here at the first use. The stream
+    /// is 48 bits of a hash of this builder's name (which tells the calls of a graph apart) and the number of the draw
+    /// within the call. So the numbers do not depend on the order of decomposition, or on what else is in the graph.
+    pub fn random_bits(&mut self, sizes: &[SymExpr]) -> Result<ValueId, OpError> {
+        let seed = self.graph.require_seed();
+        let stream = (tensor::formula::fnv1a64(&self.name) << 16 | u64::from(self.draws)) as i64;
+        self.draws = self.draws.wrapping_add(1);
+        let numel = ir_core::numel(sizes);
+        let iota = vec![numel.into(), 0i64.into(), 1i64.into(), DType::I64.into()];
+        let index = self.call1("prims.iota", iota)?;
+        let index = self.reshape(index, sizes)?;
+        self.scalar_op(ScalarOp::Philox, &[seed.into(), stream.into(), index.into()])
     }
     /// Reduces over `dims` (none: over nothing); kept dimensions have size 1. No change of dtype but by `argmax`.
     pub fn reduce(

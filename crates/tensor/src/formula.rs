@@ -4,12 +4,12 @@
 use crate::{Tensor, TensorError};
 
 /// FNV-1a, 64 bits.
-fn fnv1a64(text: &str) -> u64 {
+pub fn fnv1a64(text: &str) -> u64 {
     text.bytes().fold(0xCBF2_9CE4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3))
 }
 
 /// The output function of SplitMix64 at state `z`, its increment added.
-fn splitmix64(state: u64) -> u64 {
+pub fn splitmix64(state: u64) -> u64 {
     let mut z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

@@ -89,7 +89,9 @@ pub enum FunctionalizeProblem {
 /// Every call that has no functional form, in execution order.
 pub fn functionalize(graph: &Graph) -> Result<Graph, Vec<FunctionalizeError>> {
     let mut errors = Vec::new();
-    let body = run(graph, false, &mut errors);
+    let mut body = run(graph, false, &mut errors);
+    // Random numbers depend on the names of the calls that draw them, on every way from here on.
+    body.graph.make_names_unique();
     if errors.is_empty() { Ok(body.graph) } else { Err(errors) }
 }
 

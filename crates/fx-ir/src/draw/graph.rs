@@ -218,6 +218,7 @@ fn input_word(kind: InputKind) -> &'static str {
         InputKind::Parameter => "parameter",
         InputKind::Buffer { .. } => "buffer",
         InputKind::Constant => "constant",
+        InputKind::Seed => "seed",
     }
 }
 

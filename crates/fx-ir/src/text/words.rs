@@ -11,6 +11,7 @@ pub(super) const INPUTS: &[(&str, InputKind)] = &[
     ("buffer", InputKind::Buffer { persistent: true }),
     ("buffer transient", InputKind::Buffer { persistent: false }),
     ("constant", InputKind::Constant),
+    ("seed", InputKind::Seed),
 ];
 
 /// Storage layouts.

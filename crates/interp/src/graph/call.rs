@@ -91,7 +91,8 @@ impl Frame<'_, '_> {
         let output = |v: &fx_ir::ValueId| Output { kind: OutputKind::User, arg: Arg::Value(*v) };
         graph.outputs = outs.iter().map(output).collect();
         let mut bindings = Bindings::new();
-        let mut frame = Frame::new(&graph, &mut bindings, self.depth + 1);
+        let inputs = super::inputs::with_seed(&graph, inputs, self.seed);
+        let mut frame = Frame::new(&graph, &mut bindings, self.depth + 1, self.seed);
         frame.set_inputs(inputs);
         frame.run()?;
         Ok(frame.finish()?.outputs)

@@ -87,7 +87,7 @@ fn body(
     if operands.len() != expected {
         return Err(InterpError::InputCount { graph: graph.name.clone(), expected, got: operands.len() });
     }
-    let mut inner = Frame::new(graph, frame.bindings, frame.depth + 1);
+    let mut inner = Frame::new(graph, frame.bindings, frame.depth + 1, frame.seed);
     inner.set_inputs(operands);
     inner.run()?;
     let outcome = inner.finish()?;

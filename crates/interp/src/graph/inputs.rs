@@ -1,6 +1,6 @@
 //! Binds inputs to placeholders: kinds, dtypes, static sizes, and the size symbols with their ranges.
 
-use fx_ir::{Graph, ValueType};
+use fx_ir::{Graph, InputKind, ValueType};
 use ir_core::{Scalar, SymExpr, TensorMeta};
 use tensor::Tensor;
 
@@ -31,6 +31,19 @@ pub(super) fn bind(
         .map_err(|(i, conflict)| InterpError::Symbol { input: owners[i].into(), conflict })?;
     check_ranges(graph, bindings, &equations, &owners)?;
     Ok(values)
+}
+
+/// The inputs with the seed where the graph has a placeholder for it that they leave out.
+pub(super) fn with_seed(graph: &Graph, mut inputs: Vec<Value>, seed: u64) -> Vec<Value> {
+    let Some(at) = graph.inputs().position(|(_, kind, _)| kind == InputKind::Seed) else { return inputs };
+    // Of an `i64` without dimensions: neither can fail.
+    let Ok(tensor) = Tensor::from_vec(vec![seed as i64], &[]) else { return inputs };
+    if inputs.len() + 1 == graph.inputs().count() {
+        inputs.insert(at, Value::Tensor(tensor));
+    } else if let Some(slot @ Value::None) = inputs.get_mut(at) {
+        *slot = Value::Tensor(tensor);
+    }
+    inputs
 }
 
 fn one(

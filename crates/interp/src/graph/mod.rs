@@ -45,9 +45,15 @@ pub fn run(graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>, InterpError>
 
 /// As [`run`], with values in and out, and what the program wrote into its inputs.
 pub fn execute(graph: &Graph, inputs: Vec<Value>) -> Result<Outcome, InterpError> {
+    execute_seeded(graph, inputs, 0)
+}
+
+/// As [`execute`] with the seed of this run's random numbers. It also stands for a placeholder of kind
+/// [`InputKind::Seed`](fx_ir::InputKind::Seed) that `inputs` leaves out (by being one shorter, or with `Value::None`).
+pub fn execute_seeded(graph: &Graph, inputs: Vec<Value>, seed: u64) -> Result<Outcome, InterpError> {
     let mut bindings = Bindings::new();
-    let inputs = inputs::bind(graph, inputs, &mut bindings)?;
-    let mut frame = Frame::new(graph, &mut bindings, 0);
+    let inputs = inputs::bind(graph, inputs::with_seed(graph, inputs, seed), &mut bindings)?;
+    let mut frame = Frame::new(graph, &mut bindings, 0, seed);
     frame.set_inputs(inputs);
     frame.run()?;
     frame.finish()
@@ -62,13 +68,15 @@ struct Frame<'g, 'b> {
     last_use: Vec<usize>,
     aliases: Option<Aliases>,
     depth: u32,
+    /// Seed of the random numbers.
+    seed: u64,
 }
 
 impl<'g, 'b> Frame<'g, 'b> {
-    fn new(graph: &'g Graph, bindings: &'b mut Bindings, depth: u32) -> Frame<'g, 'b> {
+    fn new(graph: &'g Graph, bindings: &'b mut Bindings, depth: u32, seed: u64) -> Frame<'g, 'b> {
         let env = graph.values.ids().map(|_| None).collect();
         let aliases = Aliases::of(graph);
-        Frame { graph, bindings, env, last_use: last_uses(graph), aliases, depth }
+        Frame { graph, bindings, env, last_use: last_uses(graph), aliases, depth, seed }
     }
 
     /// Gives the placeholders their values, in order.

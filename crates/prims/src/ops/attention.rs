@@ -31,9 +31,6 @@ fn to_four(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
 
 fn attention(b: &mut Builder<'_>, c: &Call<'_>) -> Result<ValueId, OpError> {
     let (q, k, v) = (c.value("query")?, c.value("key")?, c.value("value")?);
-    if c.float("dropout_p")? != 0.0 {
-        return Err(c.unsupported("dropout; set it to zero (evaluation mode does)"));
-    }
     let (sizes_q, sizes_k, sizes_v) = (b.sizes(q)?, b.sizes(k)?, b.sizes(v)?);
     let rank = sizes_q.len();
     if rank < 2 || sizes_k.len() < 2 || sizes_v.len() < 2 {
@@ -52,6 +49,9 @@ fn attention(b: &mut Builder<'_>, c: &Call<'_>) -> Result<ValueId, OpError> {
         (None, Some(depth)) => 1.0 / (depth as f64).sqrt(),
         (None, None) => return Err(c.unsupported("a symbolic head size without `scale`")),
     };
+    if c.float("dropout_p")? != 0.0 {
+        return with_dropout(b, c, [(q, &wide_q), (k, &wide_k), (v, &wide_v)], scale);
+    }
     let mask = mask(b, c, &wide_q, &wide_k)?;
     let mut operand = |v: ValueId, sizes: &Shape| {
         let v = b.expand(v, sizes)?;
@@ -69,6 +69,53 @@ fn attention(b: &mut Builder<'_>, c: &Call<'_>) -> Result<ValueId, OpError> {
     let y = b.call1("prims.attention", args)?;
     let result: Shape = wide_q[..wide_q.len() - 1].iter().chain(wide_v.last()).cloned().collect();
     b.reshape(y, &result)
+}
+
+/// Attention written out, `dropout(softmax(q k' scale + mask)) v`: the template has no place for dropped weights.
+fn with_dropout(
+    b: &mut Builder<'_>,
+    c: &Call<'_>,
+    operands: [(ValueId, &Shape); 3],
+    scale: f64,
+) -> Result<ValueId, OpError> {
+    let heads = |s: &Shape| s.len().checked_sub(3).map(|d| s[d].clone());
+    let mut wide = Vec::with_capacity(3);
+    for (v, sizes) in operands {
+        let v = b.expand(v, sizes)?;
+        let (have, want) = (heads(sizes), heads(operands[0].1));
+        wide.push(match (have.and_then(|h| h.as_const()), want.and_then(|h| h.as_const())) {
+            (Some(have), Some(want)) if c.bool("enable_gqa")? && have != want && have > 0 => {
+                let dim = sizes.len() as i64 - 3;
+                let args = vec![v.into(), (want / have).into(), dim.into()];
+                b.call1("aten.repeat_interleave.self_int", args)?
+            }
+            _ => v,
+        });
+    }
+    let dtype = b.dtype(wide[0])?;
+    let keys = b.call1("aten.transpose.int", vec![wide[1].into(), (-2i64).into(), (-1i64).into()])?;
+    let scores = b.call1("aten.matmul.default", vec![wide[0].into(), keys.into()])?;
+    let mut scores = b.call1("aten.mul.Scalar", vec![scores.into(), scale.into()])?;
+    if c.bool("is_causal")? {
+        if c.opt_value("attn_mask")?.is_some() {
+            return Err(c.invalid("`is_causal` and a mask exclude each other"));
+        }
+        let sizes = b.sizes(scores)?;
+        let ones = b.full(&sizes[sizes.len() - 2..], true, DType::Bool)?;
+        let lower = b.call1("aten.tril.default", vec![ones.into()])?;
+        scores = super::common::choose(b, lower, scores, f64::NEG_INFINITY, dtype)?;
+    } else if let Some(mask) = c.opt_value("attn_mask")? {
+        scores = if b.dtype(mask)? == DType::Bool {
+            super::common::choose(b, mask, scores, f64::NEG_INFINITY, dtype)?
+        } else {
+            let mask = b.cast(mask, dtype)?;
+            b.call1("aten.add.Tensor", vec![scores.into(), mask.into()])?
+        };
+    }
+    let weights = b.call1("aten._safe_softmax.default", vec![scores.into(), (-1i64).into()])?;
+    let kept = vec![weights.into(), c.arg("dropout_p").clone(), true.into()];
+    let kept = b.call1("aten.dropout.default", kept)?;
+    b.call1("aten.matmul.default", vec![kept.into(), wide[2].into()])
 }
 
 /// The mask with four dimensions that broadcast to `[b, h, lq, lk]`.

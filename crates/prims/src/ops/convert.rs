@@ -1,10 +1,9 @@
 //! Conversions, copies and calls that do nothing: values have no memory, so copies of them are the values themselves.
 //! Devices are ignored: a plan is placed as a whole.
 
-use ir_core::{DType, SymExpr};
-use smallvec::smallvec;
+use ir_core::SymExpr;
 
-use super::common::{float_of, one};
+use super::common::one;
 use crate::{Builder, Call, OpDef, OpError, Outs};
 
 /// The tensor itself.
@@ -60,28 +59,6 @@ pub(super) const OPS: &[OpDef] = &[
     same!("aten::resolve_neg(Tensor(a) self) -> Tensor(a)", "self"),
     composite!("aten::detach(Tensor(a) self) -> Tensor(a)", detach),
     composite!("aten::detach_copy(Tensor self) -> Tensor", detach),
-    composite!("aten::dropout(Tensor input, float p, bool train) -> Tensor", dropout),
-    composite!("aten::feature_dropout(Tensor input, float p, bool train) -> Tensor", dropout),
-    composite!("aten::alpha_dropout(Tensor input, float p, bool train) -> Tensor", dropout),
-    composite!("aten::feature_alpha_dropout(Tensor input, float p, bool train) -> Tensor", dropout),
-    composite!("aten::native_dropout(Tensor input, float p, bool? train) -> (Tensor, Tensor)", |b, c| {
-        let x = dropout(b, c)?[0];
-        let sizes = b.sizes(x)?;
-        Ok(smallvec![x, b.full(&sizes, true, DType::Bool)?])
-    }),
-    // grad_output * mask * scale
-    composite!(
-        "aten::native_dropout_backward(Tensor grad_output, Tensor mask, float scale) -> Tensor",
-        |b, c| {
-            let grad = c.value("grad_output")?;
-            let dtype = float_of(b.dtype(grad)?);
-            let mask = b.cast(c.value("mask")?, dtype.compute())?;
-            let scaled = b.mul(mask, c.float("scale")?)?;
-            let wide = b.cast(grad, dtype.compute())?;
-            let product = b.mul(wide, scaled)?;
-            one(b.cast(product, dtype)?)
-        }
-    ),
     composite!(
         "aten::_assert_tensor_metadata(Tensor a, SymInt[]? size=None, SymInt[]? stride=None, ScalarType? dtype=None, *, Device? device=None, Layout? layout=None) -> ()",
         assert_metadata
@@ -122,22 +99,6 @@ fn cast_as(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
 fn detach(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let x = c.value("self")?;
     if b.dtype(x)?.is_integral() { one(x) } else { b.call("prims.detach", vec![x.into()]) }
-}
-
-/// The identity in eval mode.
-fn dropout(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
-    let x = c.value("input")?;
-    let p = c.float("p")?;
-    if !(0.0..=1.0).contains(&p) {
-        return Err(c.bad_arg("p", format!("is {p}, not a probability")));
-    }
-    if !c.bool("train")? || p == 0.0 {
-        return one(x);
-    }
-    if p == 1.0 {
-        return one(b.call1("aten.mul.Scalar", vec![x.into(), 0.0.into()])?);
-    }
-    Err(c.unsupported("training (random operators are not there yet); export in eval mode or with p = 0"))
 }
 
 /// What the program was captured with must hold; sizes, strides and devices are the capture's own.

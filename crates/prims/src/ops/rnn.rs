@@ -189,9 +189,7 @@ fn weights(c: &Call<'_>, directions: usize, projected: bool) -> Result<Vec<Weigh
 }
 
 fn layers(b: &mut Builder<'_>, c: &Call<'_>, cell: Cell, hx: &[ValueId]) -> Made {
-    if c.bool("train")? && c.float("dropout")? != 0.0 && c.int("num_layers")? > 1 {
-        return Err(c.unsupported("dropout between layers in training"));
-    }
+    let (dropout, train) = (c.float("dropout")?, c.bool("train")?);
     let batch_first = c.bool("batch_first")?;
     let mut x = c.value("input")?;
     if b.rank(x)? != 3 {
@@ -210,6 +208,9 @@ fn layers(b: &mut Builder<'_>, c: &Call<'_>, cell: Cell, hx: &[ValueId]) -> Made
     let steps = shape::known(c, &b.sizes(x)?[0].clone(), "length of a recurrent sequence")?;
     let mut last: Vec<Vec<ValueId>> = vec![Vec::new(); hx.len()];
     for (layer, pair) in all.chunks(directions).enumerate() {
+        if layer > 0 && train && dropout != 0.0 {
+            x = b.call1("aten.dropout.default", vec![x.into(), dropout.into(), true.into()])?;
+        }
         let mut outputs = Vec::new();
         for (direction, w) in pair.iter().enumerate() {
             let at = SymExpr::from_i64((layer * directions + direction) as i64);
