@@ -6,8 +6,10 @@
 
 mod builder;
 mod call;
+mod complex_rule;
 mod decompose;
 mod error;
+pub mod facts;
 mod lower;
 mod near;
 mod op;
@@ -16,10 +18,12 @@ pub mod promotion;
 mod reference;
 mod samples;
 mod schema;
+pub mod split_complex;
 mod table;
 
 pub use builder::Builder;
 pub use call::Call;
+pub use complex_rule::{ComplexCall, ComplexFn, ComplexRule, Parts, Split, SplitArg, Splits};
 pub use decompose::{DecomposeError, decompose, decompose_call, decompose_partial};
 pub use error::OpError;
 pub use lower::{LoopCx, Lower, LowerCall, ScatterSpec, TemplateSpec};

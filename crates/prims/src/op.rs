@@ -5,7 +5,7 @@ use ir_core::TensorMeta;
 use kernel_ir::ScalarOp;
 use smallvec::SmallVec;
 
-use crate::{Builder, Call, Lower, OpError, RefCall, RefOut, Samples};
+use crate::{Builder, Call, ComplexRule, Lower, OpError, RefCall, RefOut, Samples};
 
 /// All that is known of one operator.
 pub struct OpDef {
@@ -33,6 +33,8 @@ pub enum Kind {
         meta: MetaFn,
         /// How a backend computes it.
         lower: Lower,
+        /// What becomes of it where operands or results are complex: backends see real numbers alone.
+        complex: ComplexRule,
         /// What it means.
         reference: Reference,
     },

@@ -5,6 +5,7 @@
 //! structs themselves (`plugin-abi` has the layouts; this crate gives and takes the raw parts).
 
 pub mod compare;
+mod complex_view;
 mod convert;
 mod element;
 mod error;

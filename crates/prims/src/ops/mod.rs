@@ -30,11 +30,15 @@ mod binary;
 pub(crate) mod common;
 mod compare;
 mod complex;
+mod complex_formula;
+mod complex_prims;
+mod complex_scalar;
 mod conv;
 mod convert;
 mod creation;
 mod cumulative;
 mod diagonal;
+mod dropout;
 mod einsum;
 mod embedding_bag;
 mod expert;
@@ -58,6 +62,7 @@ mod norm;
 mod pad;
 mod pool;
 mod prims_index;
+mod prims_linalg_run;
 mod prims_move;
 mod prims_reduce;
 mod prims_scalar;
@@ -66,8 +71,11 @@ mod prims_sort;
 mod prims_special;
 mod prims_template;
 mod prims_value;
+mod random;
+mod random_fill;
 mod reduction;
 mod rnn;
+mod sampling;
 mod scatter;
 mod segment;
 mod select;
@@ -82,6 +90,7 @@ mod unique;
 mod upsample;
 mod view;
 
+pub use prims_linalg_run::{LinalgRunError, run_linalg};
 pub use prims_shape::reshape_index;
 
 /// Every family's entries.
@@ -111,6 +120,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     creation::OPS,
     cumulative::OPS,
     diagonal::OPS,
+    dropout::OPS,
     einsum::OPS,
     embedding_bag::OPS,
     expert::OPS,
@@ -130,8 +140,11 @@ pub const FAMILIES: &[&[OpDef]] = &[
     norm::OPS,
     pad::OPS,
     pool::OPS,
+    random::OPS,
+    random_fill::OPS,
     reduction::OPS,
     rnn::OPS,
+    sampling::OPS,
     scatter::OPS,
     segment::OPS,
     select::OPS,

@@ -13,8 +13,8 @@ use super::prims_move::pick;
 use crate::builder::tensor;
 use crate::ops::shape::for_each_index;
 use crate::{
-    Call, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, ScatterSpec,
-    Tolerance,
+    Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference,
+    ScatterSpec, Tolerance,
 };
 
 type Types = SmallVec<[ValueType; 1]>;
@@ -28,6 +28,7 @@ pub(super) const OPS: &[OpDef] = &[
                   result has the sizes of `index`, which may be smaller than those of `a` elsewhere.",
             meta: meta_gather,
             lower: Lower::Loop(lower_gather),
+            complex: ComplexRule::Parts,
             reference: Reference::Fn(ref_gather),
         },
         grad: Grad::Rule(super::grad_index::gather),
@@ -45,6 +46,7 @@ pub(super) const OPS: &[OpDef] = &[
                   have one shape: `a[lead…, indices[0][s…], …, indices[k - 1][s…], rest…]`.",
             meta: meta_index,
             lower: Lower::Loop(lower_index),
+            complex: ComplexRule::Parts,
             reference: Reference::Fn(ref_index),
         },
         grad: Grad::Rule(super::grad_index::index),
@@ -65,6 +67,7 @@ pub(super) const OPS: &[OpDef] = &[
                   rest is not read.",
             meta: meta_scatter,
             lower: Lower::Scatter { source: "src", rule: lower_scatter },
+            complex: ComplexRule::Rule(super::complex_prims::scatter),
             reference: Reference::Fn(ref_scatter),
         },
         grad: Grad::Rule(super::grad_index::scatter),
@@ -84,6 +87,7 @@ pub(super) const OPS: &[OpDef] = &[
                   of `index`'s result.",
             meta: meta_index_put,
             lower: Lower::Scatter { source: "values", rule: lower_index_put },
+            complex: ComplexRule::Rule(super::complex_prims::index_put),
             reference: Reference::Fn(ref_index_put),
         },
         grad: Grad::Rule(super::grad_index::index_put),
@@ -113,6 +117,7 @@ pub(super) const OPS: &[OpDef] = &[
                 Ok(tensor(DType::I64, [a.numel(), SymExpr::from_i64(a.rank() as i64)]))
             },
             lower: Lower::Unsupported("the number of its rows depends on the data"),
+            complex: ComplexRule::Rule(super::complex_prims::nonzero),
             reference: Reference::Fn(ref_nonzero),
         },
         grad: Grad::NotDifferentiable("it gives places"),

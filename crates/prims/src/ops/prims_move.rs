@@ -9,7 +9,10 @@ use tensor::{Tensor, with_element};
 use crate::builder::tensor;
 use crate::ops::prims_shape::one;
 use crate::ops::shape::for_each_index;
-use crate::{Call, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Tolerance};
+use crate::{
+    Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference,
+    Tolerance,
+};
 
 type Types = SmallVec<[ValueType; 1]>;
 
@@ -21,6 +24,7 @@ pub(super) const OPS: &[OpDef] = &[
             doc: "One tensor after another along `dim`; all have one dtype and, but for `dim`, one shape.",
             meta: meta_cat,
             lower: Lower::Loop(lower_cat),
+            complex: ComplexRule::Parts,
             reference: Reference::Fn(ref_cat),
         },
         grad: Grad::Rule(super::grad_index::cat),
@@ -38,6 +42,7 @@ pub(super) const OPS: &[OpDef] = &[
                   dimension `d`, all `value`. Negative `low` and `high` cut instead.",
             meta: meta_pad,
             lower: Lower::Loop(lower_pad),
+            complex: ComplexRule::Parts,
             reference: Reference::Fn(ref_pad),
         },
         grad: Grad::Rule(super::grad_index::pad),
@@ -58,6 +63,7 @@ pub(super) const OPS: &[OpDef] = &[
                   `value` where that lies outside.",
             meta: meta_window,
             lower: Lower::Loop(lower_window),
+            complex: ComplexRule::Parts,
             reference: Reference::Fn(ref_window),
         },
         grad: Grad::Rule(super::grad_index::window),
@@ -77,6 +83,7 @@ pub(super) const OPS: &[OpDef] = &[
             doc: "Element `offset + Σ i[d] * strides[d]` of `a`, which has one dimension.",
             meta: meta_strided,
             lower: Lower::Loop(lower_strided),
+            complex: ComplexRule::Parts,
             reference: Reference::Fn(ref_strided),
         },
         grad: Grad::Rule(super::grad_move::strided),

@@ -10,17 +10,19 @@ use tensor::Tensor;
 use super::grad_shape;
 use crate::builder::tensor;
 use crate::{
-    Call, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Samples, Tolerance,
+    Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Samples,
+    Tolerance,
 };
 
 macro_rules! reductions {
-    ($($op:ident $schema:literal $doc:literal $grad:expr;)*) => {
+    ($($op:ident $schema:literal $doc:literal $grad:expr, $complex:expr;)*) => {
         &[$(OpDef {
             schema: $schema,
             kind: Kind::Prim {
                 doc: $doc,
                 meta: |cx, call| meta_reduce(ReduceOp::$op, cx, call),
                 lower: Lower::Reduce(ReduceOp::$op),
+                complex: $complex,
                 reference: Reference::Fn(|c| reduce(ReduceOp::$op, c)),
             },
             grad: $grad,
@@ -33,6 +35,7 @@ macro_rules! reductions {
                 doc: "Inclusive running sum along `dim`.",
                 meta: meta_same,
                 lower: Lower::Scan(ReduceOp::Sum),
+                complex: ComplexRule::Parts,
                 reference: Reference::Fn(|c| scan(ReduceOp::Sum, c)),
             },
             grad: Grad::Rule(grad_shape::cumsum),
@@ -45,6 +48,7 @@ macro_rules! reductions {
                 doc: "Inclusive running product along `dim`.",
                 meta: meta_same,
                 lower: Lower::Scan(ReduceOp::Prod),
+                complex: ComplexRule::Rule(super::complex_prims::cumprod),
                 reference: Reference::Fn(|c| scan(ReduceOp::Prod, c)),
             },
             grad: Grad::Rule(grad_shape::cumprod),
@@ -57,6 +61,7 @@ macro_rules! reductions {
                 doc: "Inclusive running maximum along `dim`.",
                 meta: meta_same,
                 lower: Lower::Scan(ReduceOp::Max),
+                complex: ComplexRule::NO_ORDER,
                 reference: Reference::Fn(|c| scan(ReduceOp::Max, c)),
             },
             grad: Grad::Rule(grad_shape::cumulative_extreme),
@@ -69,6 +74,7 @@ macro_rules! reductions {
                 doc: "Inclusive running minimum along `dim`.",
                 meta: meta_same,
                 lower: Lower::Scan(ReduceOp::Min),
+                complex: ComplexRule::NO_ORDER,
                 reference: Reference::Fn(|c| scan(ReduceOp::Min, c)),
             },
             grad: Grad::Rule(grad_shape::cumulative_extreme),
@@ -82,31 +88,31 @@ macro_rules! reductions {
 pub(super) const OPS: &[OpDef] = reductions! {
     Sum "prims::sum(Tensor a, int[] dims) -> Tensor"
         "Sum over `dims`, in at least `float32`; the result lacks them, as in all reductions. Without elements 0."
-        Grad::Rule(grad_shape::sum);
+        Grad::Rule(grad_shape::sum), ComplexRule::Parts;
     Prod "prims::prod(Tensor a, int[] dims) -> Tensor"
         "Product over `dims`. Without elements 1."
-        Grad::Rule(grad_shape::prod);
+        Grad::Rule(grad_shape::prod), ComplexRule::Rule(super::complex_prims::prod);
     Max "prims::amax(Tensor a, int[] dims) -> Tensor"
         "Largest element over `dims`; `NaN` where any element is. Without elements the lowest value of the dtype."
-        Grad::Rule(grad_shape::extreme);
+        Grad::Rule(grad_shape::extreme), ComplexRule::NO_ORDER;
     Min "prims::amin(Tensor a, int[] dims) -> Tensor"
         "Smallest element over `dims`; `NaN` where any element is. Without elements the highest value of the dtype."
-        Grad::Rule(grad_shape::extreme);
+        Grad::Rule(grad_shape::extreme), ComplexRule::NO_ORDER;
     Any "prims::any(Tensor a, int[] dims) -> Tensor"
         "Whether any element of a `bool` tensor over `dims` is true."
-        Grad::NotDifferentiable("it gives bool");
+        Grad::NotDifferentiable("it gives bool"), ComplexRule::REAL_ONLY;
     All "prims::all(Tensor a, int[] dims) -> Tensor"
         "Whether every element of a `bool` tensor over `dims` is true."
-        Grad::NotDifferentiable("it gives bool");
+        Grad::NotDifferentiable("it gives bool"), ComplexRule::REAL_ONLY;
     Xor "prims::xor_sum(Tensor a, int[] dims) -> Tensor"
         "Exclusive or of the bits over `dims`."
-        Grad::NotDifferentiable("it works on bits");
+        Grad::NotDifferentiable("it works on bits"), ComplexRule::REAL_ONLY;
     ArgMax "prims::argmax(Tensor a, int[] dims) -> Tensor"
         "Position (`int64`) of the largest element along one dimension, the first of equal ones; `NaN` counts as largest."
-        Grad::NotDifferentiable("it gives a position");
+        Grad::NotDifferentiable("it gives a position"), ComplexRule::NO_ORDER;
     ArgMin "prims::argmin(Tensor a, int[] dims) -> Tensor"
         "Position (`int64`) of the smallest element along one dimension, the first of equal ones; `NaN` counts as smallest."
-        Grad::NotDifferentiable("it gives a position");
+        Grad::NotDifferentiable("it gives a position"), ComplexRule::NO_ORDER;
 };
 
 type Types = SmallVec<[ValueType; 1]>;

@@ -8,10 +8,10 @@ use kernel_ir::{DTypeRule, ScalarOp};
 use smallvec::SmallVec;
 
 use super::grad_scalar;
-use crate::{Call, Grad, Kind, Lower, MetaCx, OpDef, OpError, Reference, Samples, Tolerance};
+use crate::{Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, Reference, Samples, Tolerance};
 
 macro_rules! scalar_prims {
-    ($($op:ident $schema:literal $grad:expr;)*) => {
+    ($($op:ident $schema:literal $grad:expr, $complex:expr;)*) => {
         /// The entries.
         pub(super) const OPS: &[OpDef] = &[$(OpDef {
             schema: $schema,
@@ -19,6 +19,7 @@ macro_rules! scalar_prims {
                 doc: ScalarOp::$op.doc(),
                 meta: |cx, call| meta(ScalarOp::$op, cx, call),
                 lower: Lower::Scalar(ScalarOp::$op),
+                complex: $complex,
                 reference: Reference::Scalar(ScalarOp::$op),
             },
             grad: $grad,
@@ -34,76 +35,84 @@ macro_rules! scalar_prims {
 const STEP: Grad = Grad::NotDifferentiable("it is constant but for jumps");
 const POLYNOMIAL: Grad =
     Grad::NotDifferentiable("PyTorch has no derivative of orthogonal polynomials either");
+const PARTS: ComplexRule = ComplexRule::Parts;
+const ORDER: ComplexRule = ComplexRule::NO_ORDER;
+const REAL: ComplexRule = ComplexRule::REAL_ONLY;
+macro_rules! complex {
+    ($f:ident) => {
+        ComplexRule::Rule(super::complex_scalar::$f)
+    };
+}
 const BITS: Grad = Grad::NotDifferentiable("it works on bits");
 
 scalar_prims! {
-    Add "prims::add(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::add);
-    Sub "prims::sub(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::sub);
-    Mul "prims::mul(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::mul);
-    Div "prims::div(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::div);
-    Rem "prims::rem(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::rem);
-    Pow "prims::pow(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::pow);
-    Atan2 "prims::atan2(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::atan2);
-    Min "prims::min(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::min);
-    Max "prims::max(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::max);
-    CopySign "prims::copysign(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::copysign);
-    NextAfter "prims::nextafter(Tensor a, Tensor b) -> Tensor" STEP;
-    And "prims::and(Tensor a, Tensor b) -> Tensor" BITS;
-    Or "prims::or(Tensor a, Tensor b) -> Tensor" BITS;
-    Xor "prims::xor(Tensor a, Tensor b) -> Tensor" BITS;
-    Shl "prims::shl(Tensor a, Tensor b) -> Tensor" BITS;
-    Shr "prims::shr(Tensor a, Tensor b) -> Tensor" BITS;
-    Not "prims::not(Tensor a) -> Tensor" BITS;
-    Neg "prims::neg(Tensor a) -> Tensor" Grad::Rule(grad_scalar::neg);
-    Abs "prims::abs(Tensor a) -> Tensor" Grad::Rule(grad_scalar::abs);
-    Floor "prims::floor(Tensor a) -> Tensor" STEP;
-    Ceil "prims::ceil(Tensor a) -> Tensor" STEP;
-    Trunc "prims::trunc(Tensor a) -> Tensor" STEP;
-    Round "prims::round(Tensor a) -> Tensor" STEP;
-    Sqrt "prims::sqrt(Tensor a) -> Tensor" Grad::Rule(grad_scalar::sqrt);
-    Rsqrt "prims::rsqrt(Tensor a) -> Tensor" Grad::Rule(grad_scalar::rsqrt);
-    Exp "prims::exp(Tensor a) -> Tensor" Grad::Rule(grad_scalar::exp);
-    Exp2 "prims::exp2(Tensor a) -> Tensor" Grad::Rule(grad_scalar::exp2);
-    Expm1 "prims::expm1(Tensor a) -> Tensor" Grad::Rule(grad_scalar::expm1);
-    Log "prims::log(Tensor a) -> Tensor" Grad::Rule(grad_scalar::log);
-    Log2 "prims::log2(Tensor a) -> Tensor" Grad::Rule(grad_scalar::log2);
-    Log10 "prims::log10(Tensor a) -> Tensor" Grad::Rule(grad_scalar::log10);
-    Log1p "prims::log1p(Tensor a) -> Tensor" Grad::Rule(grad_scalar::log1p);
-    Sin "prims::sin(Tensor a) -> Tensor" Grad::Rule(grad_scalar::sin);
-    Cos "prims::cos(Tensor a) -> Tensor" Grad::Rule(grad_scalar::cos);
-    Tan "prims::tan(Tensor a) -> Tensor" Grad::Rule(grad_scalar::tan);
-    Asin "prims::asin(Tensor a) -> Tensor" Grad::Rule(grad_scalar::asin);
-    Acos "prims::acos(Tensor a) -> Tensor" Grad::Rule(grad_scalar::acos);
-    Atan "prims::atan(Tensor a) -> Tensor" Grad::Rule(grad_scalar::atan);
-    Sinh "prims::sinh(Tensor a) -> Tensor" Grad::Rule(grad_scalar::sinh);
-    Cosh "prims::cosh(Tensor a) -> Tensor" Grad::Rule(grad_scalar::cosh);
-    Tanh "prims::tanh(Tensor a) -> Tensor" Grad::Rule(grad_scalar::tanh);
-    Asinh "prims::asinh(Tensor a) -> Tensor" Grad::Rule(grad_scalar::asinh);
-    Acosh "prims::acosh(Tensor a) -> Tensor" Grad::Rule(grad_scalar::acosh);
-    Atanh "prims::atanh(Tensor a) -> Tensor" Grad::Rule(grad_scalar::atanh);
-    Erf "prims::erf(Tensor a) -> Tensor" Grad::Rule(grad_scalar::erf);
-    Erfc "prims::erfc(Tensor a) -> Tensor" Grad::Rule(grad_scalar::erfc);
-    Erfinv "prims::erfinv(Tensor a) -> Tensor" Grad::Rule(grad_scalar::erfinv);
-    Lgamma "prims::lgamma(Tensor a) -> Tensor" Grad::Rule(grad_scalar::lgamma);
-    Digamma "prims::digamma(Tensor a) -> Tensor" Grad::Rule(grad_scalar::digamma);
-    ChebyshevT "prims::chebyshev_t(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
-    ChebyshevU "prims::chebyshev_u(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
-    ChebyshevV "prims::chebyshev_v(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
-    ChebyshevW "prims::chebyshev_w(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
-    HermiteH "prims::hermite_h(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
-    HermiteHe "prims::hermite_he(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
-    LaguerreL "prims::laguerre_l(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
-    LegendreP "prims::legendre_p(Tensor a, Tensor b) -> Tensor" POLYNOMIAL;
-    Igamma "prims::igamma(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::igamma);
-    Igammac "prims::igammac(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::igammac);
-    Eq "prims::eq(Tensor a, Tensor b) -> Tensor" STEP;
-    Ne "prims::ne(Tensor a, Tensor b) -> Tensor" STEP;
-    Lt "prims::lt(Tensor a, Tensor b) -> Tensor" STEP;
-    Le "prims::le(Tensor a, Tensor b) -> Tensor" STEP;
-    Gt "prims::gt(Tensor a, Tensor b) -> Tensor" STEP;
-    Ge "prims::ge(Tensor a, Tensor b) -> Tensor" STEP;
-    Philox "prims::philox(Tensor a, Tensor b, Tensor c) -> Tensor" BITS;
-    Select "prims::select(Tensor mask, Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::select);
+    Add "prims::add(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::add), PARTS;
+    Sub "prims::sub(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::sub), PARTS;
+    Mul "prims::mul(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::mul), complex!(mul);
+    Div "prims::div(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::div), complex!(div);
+    Rem "prims::rem(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::rem), ORDER;
+    Pow "prims::pow(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::pow), complex!(pow);
+    Atan2 "prims::atan2(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::atan2), REAL;
+    Min "prims::min(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::min), ORDER;
+    Max "prims::max(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::max), ORDER;
+    CopySign "prims::copysign(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::copysign), REAL;
+    NextAfter "prims::nextafter(Tensor a, Tensor b) -> Tensor" STEP, REAL;
+    And "prims::and(Tensor a, Tensor b) -> Tensor" BITS, REAL;
+    Or "prims::or(Tensor a, Tensor b) -> Tensor" BITS, REAL;
+    Xor "prims::xor(Tensor a, Tensor b) -> Tensor" BITS, REAL;
+    Shl "prims::shl(Tensor a, Tensor b) -> Tensor" BITS, REAL;
+    Shr "prims::shr(Tensor a, Tensor b) -> Tensor" BITS, REAL;
+    Not "prims::not(Tensor a) -> Tensor" BITS, REAL;
+    Neg "prims::neg(Tensor a) -> Tensor" Grad::Rule(grad_scalar::neg), PARTS;
+    Abs "prims::abs(Tensor a) -> Tensor" Grad::Rule(grad_scalar::abs), REAL;
+    Floor "prims::floor(Tensor a) -> Tensor" STEP, ORDER;
+    Ceil "prims::ceil(Tensor a) -> Tensor" STEP, ORDER;
+    Trunc "prims::trunc(Tensor a) -> Tensor" STEP, ORDER;
+    Round "prims::round(Tensor a) -> Tensor" STEP, ORDER;
+    Sqrt "prims::sqrt(Tensor a) -> Tensor" Grad::Rule(grad_scalar::sqrt), complex!(sqrt);
+    Rsqrt "prims::rsqrt(Tensor a) -> Tensor" Grad::Rule(grad_scalar::rsqrt), complex!(rsqrt);
+    Exp "prims::exp(Tensor a) -> Tensor" Grad::Rule(grad_scalar::exp), complex!(exp);
+    Exp2 "prims::exp2(Tensor a) -> Tensor" Grad::Rule(grad_scalar::exp2), complex!(exp2);
+    Expm1 "prims::expm1(Tensor a) -> Tensor" Grad::Rule(grad_scalar::expm1), complex!(expm1);
+    Log "prims::log(Tensor a) -> Tensor" Grad::Rule(grad_scalar::log), complex!(log);
+    Log2 "prims::log2(Tensor a) -> Tensor" Grad::Rule(grad_scalar::log2), complex!(log2);
+    Log10 "prims::log10(Tensor a) -> Tensor" Grad::Rule(grad_scalar::log10), complex!(log10);
+    Log1p "prims::log1p(Tensor a) -> Tensor" Grad::Rule(grad_scalar::log1p), complex!(log1p);
+    Sin "prims::sin(Tensor a) -> Tensor" Grad::Rule(grad_scalar::sin), complex!(sin);
+    Cos "prims::cos(Tensor a) -> Tensor" Grad::Rule(grad_scalar::cos), complex!(cos);
+    Tan "prims::tan(Tensor a) -> Tensor" Grad::Rule(grad_scalar::tan), complex!(tan);
+    Asin "prims::asin(Tensor a) -> Tensor" Grad::Rule(grad_scalar::asin), complex!(asin);
+    Acos "prims::acos(Tensor a) -> Tensor" Grad::Rule(grad_scalar::acos), complex!(acos);
+    Atan "prims::atan(Tensor a) -> Tensor" Grad::Rule(grad_scalar::atan), complex!(atan);
+    Sinh "prims::sinh(Tensor a) -> Tensor" Grad::Rule(grad_scalar::sinh), complex!(sinh);
+    Cosh "prims::cosh(Tensor a) -> Tensor" Grad::Rule(grad_scalar::cosh), complex!(cosh);
+    Tanh "prims::tanh(Tensor a) -> Tensor" Grad::Rule(grad_scalar::tanh), complex!(tanh);
+    Asinh "prims::asinh(Tensor a) -> Tensor" Grad::Rule(grad_scalar::asinh), complex!(asinh);
+    Acosh "prims::acosh(Tensor a) -> Tensor" Grad::Rule(grad_scalar::acosh), complex!(acosh);
+    Atanh "prims::atanh(Tensor a) -> Tensor" Grad::Rule(grad_scalar::atanh), complex!(atanh);
+    Erf "prims::erf(Tensor a) -> Tensor" Grad::Rule(grad_scalar::erf), REAL;
+    Erfc "prims::erfc(Tensor a) -> Tensor" Grad::Rule(grad_scalar::erfc), REAL;
+    Erfinv "prims::erfinv(Tensor a) -> Tensor" Grad::Rule(grad_scalar::erfinv), REAL;
+    Lgamma "prims::lgamma(Tensor a) -> Tensor" Grad::Rule(grad_scalar::lgamma), REAL;
+    Digamma "prims::digamma(Tensor a) -> Tensor" Grad::Rule(grad_scalar::digamma), REAL;
+    ChebyshevT "prims::chebyshev_t(Tensor a, Tensor b) -> Tensor" POLYNOMIAL, REAL;
+    ChebyshevU "prims::chebyshev_u(Tensor a, Tensor b) -> Tensor" POLYNOMIAL, REAL;
+    ChebyshevV "prims::chebyshev_v(Tensor a, Tensor b) -> Tensor" POLYNOMIAL, REAL;
+    ChebyshevW "prims::chebyshev_w(Tensor a, Tensor b) -> Tensor" POLYNOMIAL, REAL;
+    HermiteH "prims::hermite_h(Tensor a, Tensor b) -> Tensor" POLYNOMIAL, REAL;
+    HermiteHe "prims::hermite_he(Tensor a, Tensor b) -> Tensor" POLYNOMIAL, REAL;
+    LaguerreL "prims::laguerre_l(Tensor a, Tensor b) -> Tensor" POLYNOMIAL, REAL;
+    LegendreP "prims::legendre_p(Tensor a, Tensor b) -> Tensor" POLYNOMIAL, REAL;
+    Igamma "prims::igamma(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::igamma), REAL;
+    Igammac "prims::igammac(Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::igammac), REAL;
+    Eq "prims::eq(Tensor a, Tensor b) -> Tensor" STEP, complex!(eq);
+    Ne "prims::ne(Tensor a, Tensor b) -> Tensor" STEP, complex!(ne);
+    Lt "prims::lt(Tensor a, Tensor b) -> Tensor" STEP, ORDER;
+    Le "prims::le(Tensor a, Tensor b) -> Tensor" STEP, ORDER;
+    Gt "prims::gt(Tensor a, Tensor b) -> Tensor" STEP, ORDER;
+    Ge "prims::ge(Tensor a, Tensor b) -> Tensor" STEP, ORDER;
+    Philox "prims::philox(Tensor a, Tensor b, Tensor c) -> Tensor" BITS, REAL;
+    Select "prims::select(Tensor mask, Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::select), PARTS;
 }
 
 fn meta(op: ScalarOp, cx: &MetaCx<'_>, call: &Call<'_>) -> Result<SmallVec<[ValueType; 1]>, OpError> {

@@ -8,7 +8,10 @@ use tensor::Tensor;
 
 use super::grad_shape;
 use crate::builder::tensor;
-use crate::{Call, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Tolerance};
+use crate::{
+    Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference,
+    Tolerance,
+};
 
 type Types = SmallVec<[ValueType; 1]>;
 
@@ -20,6 +23,7 @@ pub(super) const OPS: &[OpDef] = &[
             doc: "Broadcasts to `sizes` (NumPy's rule: aligned at the last dimension).",
             meta: |cx, call| Ok(tensor(cx.meta(call, "a")?.dtype, call.syms("sizes")?)),
             lower: Lower::Loop(lower_expand),
+            complex: ComplexRule::Parts,
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.expand(c.out().1))),
         },
         grad: Grad::Rule(grad_shape::expand),
@@ -34,6 +38,7 @@ pub(super) const OPS: &[OpDef] = &[
             doc: "Dimension d of the result is dimension dims[d] of `a`.",
             meta: meta_permute,
             lower: Lower::Loop(lower_permute),
+            complex: ComplexRule::Parts,
             reference: Reference::Fn(ref_permute),
         },
         grad: Grad::Rule(grad_shape::permute),
@@ -48,6 +53,7 @@ pub(super) const OPS: &[OpDef] = &[
             doc: "The same elements in row-major order in another shape.",
             meta: meta_reshape,
             lower: Lower::Loop(lower_reshape),
+            complex: ComplexRule::Parts,
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.reshape(c.out().1))),
         },
         grad: Grad::Rule(grad_shape::reshape),
@@ -64,6 +70,7 @@ pub(super) const OPS: &[OpDef] = &[
                   negative).",
             meta: meta_slice,
             lower: Lower::Loop(lower_slice),
+            complex: ComplexRule::Parts,
             reference: Reference::Fn(ref_slice),
         },
         grad: Grad::Rule(grad_shape::slice),
@@ -86,6 +93,7 @@ pub(super) const OPS: &[OpDef] = &[
                 let v = cx.load_arg("a", index)?;
                 Ok(cx.b.cast(v, to))
             }),
+            complex: ComplexRule::Rule(super::complex_prims::convert),
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.to_dtype(c.out().0))),
         },
         grad: Grad::Rule(grad_shape::convert),
@@ -103,6 +111,7 @@ pub(super) const OPS: &[OpDef] = &[
                 let compute = cx.operand(&value, dtype.compute())?;
                 Ok(cx.b.cast(compute, dtype))
             }),
+            complex: ComplexRule::Parts,
             reference: Reference::Fn(|c| one(c, Tensor::full(c.out().0, c.out().1, c.scalar("value")?))),
         },
         grad: Grad::NotDifferentiable("it has no tensor argument"),
@@ -122,6 +131,7 @@ pub(super) const OPS: &[OpDef] = &[
                 let compute = cx.b.cast(v, dtype.compute());
                 Ok(cx.b.cast(compute, dtype))
             }),
+            complex: ComplexRule::REAL_ONLY,
             reference: Reference::Fn(ref_iota),
         },
         grad: Grad::NotDifferentiable("it has no tensor argument"),

@@ -9,7 +9,9 @@ use smallvec::SmallVec;
 use tensor::Tensor;
 
 use crate::builder::tensor;
-use crate::{Call, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Tolerance};
+use crate::{
+    Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Tolerance,
+};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[OpDef {
@@ -22,6 +24,7 @@ pub(super) const OPS: &[OpDef] = &[OpDef {
             let dim = c.call.dim(c.call.int("dim")?, c.meta("a")?.rank())?;
             Ok(ExternOp::Sort { dim: dim as u32, descending: c.call.bool("descending")? })
         }),
+        complex: ComplexRule::NO_ORDER,
         reference: Reference::Fn(ref_sort),
     },
     grad: Grad::Rule(super::grad_shape::sort),

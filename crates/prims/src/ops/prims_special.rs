@@ -8,7 +8,10 @@ use tensor::Tensor;
 
 use super::prims_shape::one;
 use crate::builder::tensor;
-use crate::{Call, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Tolerance};
+use crate::{
+    Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference,
+    Tolerance,
+};
 
 type Types = SmallVec<[ValueType; 1]>;
 
@@ -19,6 +22,7 @@ pub(super) const OPS: &[OpDef] = &[OpDef {
         doc: "The greatest common divisor of integers of one dtype; not negative, 0 for two zeros.",
         meta: |cx, call| meta_pair(cx, call, "a", "b", DType::is_int),
         lower: Lower::Loop(lower_gcd),
+        complex: ComplexRule::REAL_ONLY,
         reference: Reference::Fn(ref_gcd),
     },
     grad: Grad::NotDifferentiable("it works on integers"),

@@ -5,7 +5,10 @@ use ir_core::SymExpr;
 use smallvec::SmallVec;
 
 use crate::builder::tensor;
-use crate::{Call, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError, Reference, TemplateSpec, Tolerance};
+use crate::{
+    Call, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError, Reference, TemplateSpec,
+    Tolerance,
+};
 
 mod reference;
 
@@ -21,6 +24,7 @@ pub(super) const OPS: &[OpDef] = &[
             lower: Lower::Template(|c| {
                 Ok(TemplateSpec::Matmul { a: c.call.value("a")?, b: c.call.value("b")? })
             }),
+            complex: ComplexRule::Rule(super::complex_prims::matmul),
             reference: Reference::Fn(reference::matmul),
         },
         grad: Grad::Rule(super::grad_index::matmul),
@@ -39,6 +43,7 @@ pub(super) const OPS: &[OpDef] = &[
                   groups, window…]` and `output_padding` adds to the far end of the result.",
             meta: meta_conv,
             lower: Lower::Template(lower_conv),
+            complex: ComplexRule::Rule(super::complex_prims::conv),
             reference: Reference::Fn(reference::conv),
         },
         grad: Grad::Rule(super::grad_template::conv),
@@ -79,6 +84,7 @@ pub(super) const OPS: &[OpDef] = &[
                     scale: c.call.float("scale")?,
                 })
             }),
+            complex: ComplexRule::NO_ORDER,
             reference: Reference::Fn(reference::attention),
         },
         grad: Grad::Rule(super::grad_template::attention),

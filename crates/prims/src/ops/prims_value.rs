@@ -7,7 +7,9 @@ use tensor::{Complex, Tensor};
 
 use super::prims_shape::one;
 use crate::builder::tensor;
-use crate::{Call, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Tolerance};
+use crate::{
+    Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Tolerance,
+};
 
 type Types = SmallVec<[ValueType; 1]>;
 
@@ -27,9 +29,30 @@ pub(super) const OPS: &[OpDef] = &[
                 let index = cx.index.clone();
                 cx.load_arg("a", index)
             }),
+            complex: ComplexRule::Parts,
             reference: Reference::Fn(|c| Ok(vec![c.tensor("a")?.clone()])),
         },
         grad: Grad::NotDifferentiable("it stops the gradient"),
+        tolerance: Tolerance::EXACT,
+        samples: |s| s.add(vec![s.float("a", &[2, 3])], vec![Arg::Value(ValueId(0))]),
+    },
+    OpDef {
+        schema: "prims::barrier(Tensor a) -> Tensor",
+        kind: Kind::Prim {
+            doc: "The tensor itself, which no pass may take for `a`: what is computed from it anew stays apart from what \
+                  was computed from `a`.",
+            meta: |cx, call| {
+                let a = cx.meta(call, "a")?;
+                Ok(tensor(a.dtype, a.sizes.iter().cloned()))
+            },
+            lower: Lower::Loop(|cx| {
+                let index = cx.index.clone();
+                cx.load_arg("a", index)
+            }),
+            complex: ComplexRule::Parts,
+            reference: Reference::Fn(|c| Ok(vec![c.tensor("a")?.clone()])),
+        },
+        grad: Grad::Rule(|_, call| Ok(vec![call.cotangents.first().copied().flatten()])),
         tolerance: Tolerance::EXACT,
         samples: |s| s.add(vec![s.float("a", &[2, 3])], vec![Arg::Value(ValueId(0))]),
     },
@@ -39,6 +62,7 @@ pub(super) const OPS: &[OpDef] = &[
             doc: "The real part of a complex tensor.",
             meta: meta_part,
             lower: Lower::Unsupported(NO_COMPLEX),
+            complex: ComplexRule::Rule(super::complex_prims::real),
             reference: Reference::Fn(|c| part(c, |z| z.re)),
         },
         grad: Grad::Rule(super::grad_index::real),
@@ -51,6 +75,7 @@ pub(super) const OPS: &[OpDef] = &[
             doc: "The imaginary part of a complex tensor.",
             meta: meta_part,
             lower: Lower::Unsupported(NO_COMPLEX),
+            complex: ComplexRule::Rule(super::complex_prims::imag),
             reference: Reference::Fn(|c| part(c, |z| z.im)),
         },
         grad: Grad::Rule(super::grad_index::imag),
@@ -64,6 +89,7 @@ pub(super) const OPS: &[OpDef] = &[
                   shape.",
             meta: meta_complex,
             lower: Lower::Unsupported(NO_COMPLEX),
+            complex: ComplexRule::Rule(super::complex_prims::complex),
             reference: Reference::Fn(ref_complex),
         },
         grad: Grad::Rule(super::grad_index::complex),
