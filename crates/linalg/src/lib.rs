@@ -1,0 +1,29 @@
+//! Dense matrix routines in double precision, real and complex: factorizations, solutions, eigenvalues.
+//!
+//! One function per routine on one matrix, and [`run`], which applies a [`Routine`] to a batch given as plain row-major
+//! arrays. Conventions are LAPACK's: `info` codes, pivots counted from 1, Householder vectors below the diagonal. What
+//! is unique only up to a sign or phase (eigenvectors, singular vectors) is normalised but may differ from LAPACK's.
+//! Single precision is computed in double precision and rounded once by the caller, so each routine exists twice, not
+//! four times. Not here: operators, gradients, strides, dtypes (`prims` and the backends).
+
+mod batch;
+mod cholesky;
+mod eigen;
+mod error;
+mod exp;
+mod ldl;
+mod lu;
+mod number;
+mod qr;
+mod svd;
+
+pub use batch::{Array, Routine, Values, run};
+pub use cholesky::cholesky;
+pub use eigen::{eig, eigh};
+pub use error::LinalgError;
+pub use exp::matrix_exp;
+pub use ldl::{ldl_factor, ldl_solve};
+pub use lu::{lu, permutation, solve_factored, solve_triangular};
+pub use number::{Complex, Mat, Number};
+pub use qr::{geqrf, qr};
+pub use svd::{Svd, pinv, svd};
