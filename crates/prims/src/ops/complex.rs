@@ -63,10 +63,21 @@ pub(super) fn real(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> 
     if b.dtype(x)?.is_complex() { b.call1("prims.real", vec![x.into()]) } else { Ok(x) }
 }
 
-/// Magnitude: `hypot` of the parts.
+/// Magnitude: `hypot` of the parts, but that the gradient at zero is zero.
 pub(super) fn magnitude(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
     let (re, im) = (b.call1("prims.real", vec![x.into()])?, b.call1("prims.imag", vec![x.into()])?);
-    b.call1("aten.hypot.default", vec![re.into(), im.into()])
+    let (x, y) = (b.abs(re)?, b.abs(im)?);
+    let (large, small) = (b.maximum(x, y)?, b.minimum(x, y)?);
+    let zero = b.eq(large, 0.0)?;
+    let divisor = b.select(zero, 1.0, large)?;
+    let ratio = b.div(small, divisor)?;
+    let square = b.mul(ratio, ratio)?;
+    let sum = b.add(square, 1.0)?;
+    let root = b.sqrt(sum)?;
+    let finite = b.mul(large, root)?;
+    let (x_inf, y_inf) = (b.eq(x, f64::INFINITY)?, b.eq(y, f64::INFINITY)?);
+    let infinite = b.or(x_inf, y_inf)?;
+    b.select(infinite, f64::INFINITY, finite)
 }
 
 fn conj(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {

@@ -72,14 +72,6 @@ fn not_zero(b: &mut Builder<'_>, z: Parts) -> Result<ValueId, OpError> {
     b.or(re, im)
 }
 
-/// The places where either part is not zero.
-pub(super) fn nonzero(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
-    let mask = not_zero(b, call.parts("a")?)?;
-    // The number of rows has a symbol already.
-    let outs = call.reissue(b, vec![mask.into()], call.outs);
-    Ok(outs.into_iter().map(Into::into).collect())
-}
-
 /// Halvings after which one element is left of as many as there can be.
 fn halvings(b: &Builder<'_>, n: &SymExpr) -> usize {
     let most = match n.as_const() {

@@ -4,7 +4,7 @@
 use fx_ir::{Arg, ValueId};
 use ir_core::{Scalar, Shape, SymExpr};
 
-use super::grad_scalar::Grads;
+use super::grad_scalar::{Grads, conj};
 use crate::{Builder, GradCall, OpError};
 
 /// The cotangent of the first result, where there is one and it is a float.
@@ -158,14 +158,39 @@ fn combined(
             let at = take(b, share)?;
             Ok((b.mul(share, a_hit)?, b.mul(at, hit)?))
         }
-        "prod" => {
-            // Of factors that are not zero.
-            let weighted = b.mul(g, call.outs[0])?;
-            let at = take(b, weighted)?;
-            Ok((b.div(weighted, a)?, b.div(at, values)?))
-        }
+        "prod" => product(b, g, a, values, put, take),
         other => Err(call.call.unsupported(format!("the gradient of mode `{other}`"))),
     }
+}
+
+/// Of a product: the other factors. Zeros are counted: one passes the product of the others to itself alone, more
+/// pass nothing.
+fn product(
+    b: &mut Builder<'_>,
+    g: ValueId,
+    a: ValueId,
+    values: ValueId,
+    put: Put<'_>,
+    take: Take<'_>,
+) -> Result<(ValueId, ValueId), OpError> {
+    let (a, values) = (conj(b, a)?, conj(b, values)?);
+    let dtype = b.dtype(g)?;
+    let (zero, one) = (Scalar::zero(dtype), Scalar::Int(1).to_class_of(dtype));
+    let (a_zero, value_zero) = (b.eq(a, zero)?, b.eq(values, zero)?);
+    let (a_safe, value_safe) = (b.select(a_zero, one, a)?, b.select(value_zero, one, values)?);
+    let others = put(b, a_safe, value_safe, "prod")?;
+    let (a_count, value_count) = (b.cast(a_zero, dtype)?, b.cast(value_zero, dtype)?);
+    let zeros = put(b, a_count, value_count, "add")?;
+    let weighted = b.mul(g, others)?;
+    let part = |b: &mut Builder<'_>, weighted, zeros, own, safe| -> Result<ValueId, OpError> {
+        // As many zeros as the factor is itself one.
+        let alone = b.eq(zeros, own)?;
+        let share = b.div(weighted, safe)?;
+        b.select(alone, share, zero)
+    };
+    let to_a = part(b, weighted, zeros, a_count, a_safe)?;
+    let (weighted, zeros) = (take(b, weighted)?, take(b, zeros)?);
+    Ok((to_a, part(b, weighted, zeros, value_count, value_safe)?))
 }
 
 /// The first elements of every dimension.
@@ -205,7 +230,7 @@ fn transposed(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
     let rank = b.rank(v)?;
     let mut order: Vec<usize> = (0..rank).collect();
     order.swap(rank - 1, rank - 2);
-    let v = if b.dtype(v)?.is_complex() { b.call1("aten.conj_physical.default", vec![v.into()])? } else { v };
+    let v = conj(b, v)?;
     b.permute(v, &order)
 }
 

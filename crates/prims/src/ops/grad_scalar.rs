@@ -5,7 +5,7 @@
 use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
 
 use fx_ir::{Arg, ValueId};
-use ir_core::Scalar;
+use ir_core::{Class, Scalar};
 use kernel_ir::ScalarOp;
 
 use crate::{Builder, GradCall, OpError};
@@ -39,7 +39,7 @@ fn apply(b: &mut Builder<'_>, call: &GradCall<'_>, formulas: &[Formula]) -> Grad
     // Of a holomorphic function the gradient is `g conj(f'(a))`, which is `conj(conj(g) f'(a))`.
     let complex = dtype.is_complex();
     if complex && !is_holomorphic(call) {
-        return Err(call.call.unsupported("gradients of complex tensors"));
+        return Err(call.call.unsupported("gradients of complex tensors: it is not holomorphic"));
     }
     let g = if complex { &conj(b, *g)? } else { g };
     let operand = |i: usize| call.call.args.get(i).cloned().unwrap_or(Arg::None);
@@ -59,16 +59,18 @@ fn apply(b: &mut Builder<'_>, call: &GradCall<'_>, formulas: &[Formula]) -> Grad
 
 /// Whether the formulas hold for complex operands too.
 fn is_holomorphic(call: &GradCall<'_>) -> bool {
-    const PLAIN: &[&str] = &[
-        "add", "sub", "mul", "div", "neg", "exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sqrt",
+    const HOLOMORPHIC: &[&str] = &[
+        "add", "sub", "mul", "div", "neg", "pow", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10",
+        "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
     ];
-    let name = call.call.name().trim_start_matches("prims.");
-    // Powers of complex numbers: only whole or fractional real exponents; others take the exponent's real part here.
-    let real_power = || matches!(call.call.args.get(1), Some(Arg::Int(_) | Arg::Scalar(Scalar::Float(_))));
-    PLAIN.contains(&name) || (name == "pow" && real_power())
+    HOLOMORPHIC.contains(&call.call.name().trim_start_matches("prims."))
 }
 
-fn conj(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
+/// The conjugate; a real tensor is its own.
+pub(super) fn conj(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
+    if !b.dtype(v)?.is_complex() {
+        return Ok(v);
+    }
     b.call1("aten.conj_physical.default", vec![v.into()])
 }
 
@@ -300,11 +302,16 @@ fn square_of(number: &Arg) -> f64 {
 }
 
 fn pow_base(b: &mut Builder<'_>, p: &Parts) -> Result<ValueId, OpError> {
-    if let Some(exponent) = p.b.as_scalar().map(Scalar::as_f64) {
-        if exponent == 0.0 {
+    if let Some(exponent) = p.b.as_scalar() {
+        if !exponent.as_bool() {
             return b.mul(p.g, 0.0);
         }
-        let power = b.pow(p.a.clone(), exponent - 1.0)?;
+        let less = match exponent {
+            Scalar::Complex(re, im) => Scalar::Complex(re - 1.0, im),
+            real => Scalar::Float(real.as_f64() - 1.0),
+        };
+        let exponent = if exponent.class() == Class::Complex { exponent } else { exponent.as_f64().into() };
+        let power = b.pow(p.a.clone(), less)?;
         let slope = b.mul(power, exponent)?;
         return b.mul(p.g, slope);
     }
@@ -318,8 +325,8 @@ fn pow_base(b: &mut Builder<'_>, p: &Parts) -> Result<ValueId, OpError> {
 
 fn pow_exponent(b: &mut Builder<'_>, p: &Parts) -> Result<ValueId, OpError> {
     // A base that is a number has a logarithm that is one.
-    let (log, base_zero) = match p.a.as_scalar().map(Scalar::as_f64) {
-        Some(base) => (Arg::from(base.ln()), if base == 0.0 { Some(None) } else { None }),
+    let (log, base_zero) = match p.a.as_scalar() {
+        Some(base) => (log_of(b, base, p.y)?, if base.as_bool() { None } else { Some(None) }),
         None => {
             let zero = b.eq(p.a.clone(), 0.0)?;
             (Arg::Value(b.log(p.a.clone())?), Some(Some(zero)))
@@ -328,12 +335,33 @@ fn pow_exponent(b: &mut Builder<'_>, p: &Parts) -> Result<ValueId, OpError> {
     let slope = b.mul(p.y, log)?;
     let product = b.mul(p.g, slope)?;
     let Some(base_zero) = base_zero else { return Ok(product) };
-    let positive = b.ge(p.b.clone(), 0.0)?;
+    let positive = not_negative(b, &p.b)?;
     let flat = match base_zero {
         Some(zero) => b.and(zero, positive)?,
         None => positive,
     };
     b.select(flat, 0.0, product)
+}
+
+/// The logarithm of a number in the class of `like`: that of a negative one is complex there.
+fn log_of(b: &Builder<'_>, base: Scalar, like: ValueId) -> Result<Arg, OpError> {
+    if !b.dtype(like)?.is_complex() {
+        return Ok(base.as_f64().ln().into());
+    }
+    let (re, im) = if let Scalar::Complex(re, im) = base { (re, im) } else { (base.as_f64(), 0.0) };
+    Ok(Scalar::Complex(re.hypot(im).ln(), im.atan2(re)).into())
+}
+
+/// Where an exponent is zero or positive (real and so, where it is complex).
+fn not_negative(b: &mut Builder<'_>, exponent: &Arg) -> Result<ValueId, OpError> {
+    match exponent {
+        Arg::Value(v) if b.dtype(*v)?.is_complex() => {
+            let (re, im) = (b.call1("prims.real", vec![(*v).into()])?, b.call1("prims.imag", vec![(*v).into()])?);
+            let (positive, real) = (b.ge(re, 0.0)?, b.eq(im, 0.0)?);
+            b.and(positive, real)
+        }
+        other => b.ge(other.clone(), 0.0),
+    }
 }
 
 /// `g` where this operand wins. Two tensors that are equal share it; against a number the tensor must be beyond it,

@@ -4,7 +4,7 @@ use fx_ir::{Arg, ValueId};
 use ir_core::{Scalar, Shape, SymExpr};
 use kernel_ir::ReduceOp;
 
-use super::grad_scalar::Grads;
+use super::grad_scalar::{Grads, conj};
 use super::prims_reduce::reduced_dims;
 use crate::{Builder, GradCall, OpError};
 
@@ -51,13 +51,8 @@ unary_rule! {
         let dim = call.call.dim(call.call.int("dim")?, b.rank(a)?)?;
         backwards(b, "prims.cumsum", g, dim)
     };
-    #[doc = "`reverse cumsum(g y) / a`: of elements that are not zero."]
-    cumprod |b, call, a, g| {
-        let dim = call.call.dim(call.call.int("dim")?, b.rank(a)?)?;
-        let weighted = b.mul(g, call.outs[0])?;
-        let sum = backwards(b, "prims.cumsum", weighted, dim)?;
-        b.div(sum, a)
-    };
+    #[doc = "`reverse cumsum(g y) / a`; at the first zero that of the products without it, at later ones nothing."]
+    cumprod cumprod_of;
     #[doc = "Each cotangent goes to the last element so far that equals the extreme."]
     cumulative_extreme cumulative_extreme_of;
     #[doc = "Summed over what was broadcast."]
@@ -137,6 +132,34 @@ fn extreme_of(b: &mut Builder<'_>, call: &GradCall<'_>, a: ValueId, g: ValueId) 
     b.mul(share, equal)
 }
 
+fn cumprod_of(b: &mut Builder<'_>, call: &GradCall<'_>, a: ValueId, g: ValueId) -> Result<ValueId, OpError> {
+    let meta = b.meta(a)?.clone();
+    let dim = call.call.dim(call.call.int("dim")?, meta.rank())?;
+    if meta.rank() == 0 {
+        return Ok(g);
+    }
+    let along = Arg::from(dim as i64);
+    let (zero, one) = (Scalar::zero(meta.dtype), Scalar::Int(1).to_class_of(meta.dtype));
+    let is_zero = b.eq(a, zero)?;
+    let number = b.cast(is_zero, ir_core::DType::I64)?;
+    let count = b.call1("prims.cumsum", vec![number.into(), along.clone()])?;
+    let only = b.eq(count, 1i64)?;
+    let first = b.and(is_zero, only)?;
+    let without = b.select(first, one, a)?;
+    let products = b.call1("prims.cumprod", vec![without.into(), along])?;
+    let sums = |b: &mut Builder<'_>, y: ValueId| {
+        let y = conj(b, y)?;
+        let weighted = b.mul(g, y)?;
+        backwards(b, "prims.cumsum", weighted, dim)
+    };
+    let (plain, at_zero) = (sums(b, call.outs[0])?, sums(b, products)?);
+    let divisor = b.select(is_zero, one, a)?;
+    let divisor = conj(b, divisor)?;
+    let plain = b.div(plain, divisor)?;
+    let rest = b.select(is_zero, zero, plain)?;
+    b.select(first, at_zero, rest)
+}
+
 /// The running combination from the end of the dimension.
 fn backwards(b: &mut Builder<'_>, prim: &str, v: ValueId, dim: usize) -> Result<ValueId, OpError> {
     if b.rank(v)? == 0 {
@@ -172,6 +195,7 @@ fn prod_of(b: &mut Builder<'_>, call: &GradCall<'_>, a: ValueId, g: ValueId) -> 
     let behind = exclusive(b, turned, kept)?;
     let behind = flip(b, behind, kept)?;
     let others = b.mul(before, behind)?;
+    let others = conj(b, others)?;
     let g = b.unsqueeze(g, kept)?;
     let grad = b.mul(others, g)?;
     let grad = b.reshape(grad, &moved_sizes)?;

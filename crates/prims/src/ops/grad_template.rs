@@ -4,7 +4,7 @@ use fx_ir::{Arg, ValueId};
 use ir_core::{DType, SymExpr};
 use kernel_ir::{ReduceOp, ScalarOp};
 
-use super::grad_scalar::Grads;
+use super::grad_scalar::{Grads, conj};
 use super::reduction::sum_to_exact;
 use crate::{Builder, GradCall, OpError};
 
@@ -56,6 +56,8 @@ pub(super) fn conv(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     };
     let transposed = c.bool("transposed")?;
     let extra = if transposed { vec![0; window.stride.len()] } else { missing(b, call, &window, g, x, w)? };
+    // Of complex operands the conjugates.
+    let (x, w) = (conj(b, x)?, conj(b, w)?);
     let to_x = window.call(b, g, w, !transposed, &extra)?;
     let sizes = b.sizes(x)?;
     grads[0] = Some(first_of(b, to_x, &sizes)?);
