@@ -56,12 +56,31 @@ pub struct JointGraph {
     pub gradients: Vec<(ValueId, Option<ValueId>)>,
     /// Nodes from this number on belong to the backward pass.
     pub(crate) backward_from: usize,
+    /// The cotangent 1 of the loss, where that is what flows in.
+    pub(crate) seed: Option<ValueId>,
 }
 
 impl JointGraph {
     /// Whether a node belongs to the backward pass (the tangents' placeholders do).
     pub fn is_backward(&self, node: NodeId) -> bool {
         node.index() >= self.backward_from
+    }
+
+    /// For every node whether it depends on a tangent (or is one): only the backward can compute it. The rest of the
+    /// backward pass, such as the cosine for the gradient of a sine, depends on values of the forward alone.
+    pub fn tangent_dependent(&self) -> Arena<NodeId, bool> {
+        let graph = &self.graph;
+        let mut dependent: Arena<NodeId, bool> = graph.nodes.ids().map(|_| false).collect();
+        let roots = self.tangents.iter().copied().chain([self.seed]).flatten();
+        roots.for_each(|v| dependent[graph.values[v].def] = true);
+        for (id, node) in graph.iter() {
+            let mut any = false;
+            node.for_each_use(&mut |v| any |= dependent[graph.values[v].def]);
+            if any {
+                dependent[id] = true;
+            }
+        }
+        dependent
     }
 }
 
@@ -152,6 +171,7 @@ pub fn joint(graph: &Graph, options: &JointOptions) -> Result<JointGraph, JointE
         cotangents: Vec::new(),
         needs,
         errors: Vec::new(),
+        seed: None,
     };
     let tangents = match options.tangents {
         Tangents::Loss => pass.seed_loss()?,
@@ -167,10 +187,10 @@ pub fn joint(graph: &Graph, options: &JointOptions) -> Result<JointGraph, JointE
         return Err(JointError::Calls(pass.errors));
     }
     let gradients: Vec<_> = wrt.iter().map(|&v| (v, pass.cotangent(v))).collect();
-    let Pass { mut graph, backward_from, .. } = pass;
+    let Pass { mut graph, backward_from, seed, .. } = pass;
     append_outputs(&mut graph, &gradients);
     graph.eliminate_dead(&|_| false);
-    Ok(JointGraph { graph, forward_outputs, tangents, gradients, backward_from })
+    Ok(JointGraph { graph, forward_outputs, tangents, gradients, backward_from, seed })
 }
 
 /// The placeholders to differentiate with respect to, in the graph's order.
@@ -233,6 +253,8 @@ struct Pass {
     needs: Arena<ValueId, bool>,
     backward_from: usize,
     errors: Vec<GradError>,
+    /// The cotangent of the loss.
+    seed: Option<ValueId>,
 }
 
 impl Pass {
@@ -287,7 +309,10 @@ impl Pass {
         }
         let mut b = Builder::new(&mut self.graph, "tangent", OriginId(0));
         let one = b.full(&meta.sizes, Scalar::Float(1.0), meta.dtype);
-        let seeded = one.and_then(|one| self.add(loss, one, "tangent", OriginId(0)));
+        let seeded = one.and_then(|one| {
+            self.seed = Some(one);
+            self.add(loss, one, "tangent", OriginId(0))
+        });
         seeded.map_err(|_| JointError::NotScalar(meta.to_string()))?;
         Ok(none)
     }

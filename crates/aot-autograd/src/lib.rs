@@ -11,4 +11,4 @@ mod partition;
 
 pub use functionalize::{FunctionalizeError, FunctionalizeProblem, functional_legality, functionalize};
 pub use joint::{GradError, GradProblem, JointError, JointGraph, JointOptions, Tangents, Wrt, joint};
-pub use partition::{Partition, Saved, partition};
+pub use partition::{MinCut, Partition, Saved, partition, partition_min_cut};

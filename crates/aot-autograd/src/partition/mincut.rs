@@ -1,0 +1,196 @@
+//! The choice of what is saved: a minimum cut between what the forward must compute and what the backward needs.
+//!
+//! Every value is an edge whose capacity is its bytes; to cut it is to save it. A node on the sink's side is computed
+//! anew in the backward. What must not be computed twice hangs on the source: by default templates, routines,
+//! scatters, scans, reductions of much to little, and the end of a long chain of arithmetic (the heuristics of
+//! PyTorch's min-cut partitioner). Parameters and inputs cost nothing: they are kept anyway. Of cuts with equal bytes
+//! the one that computes least anew is taken.
+//!
+//! A memory budget below 1 lifts these bans one by one, cheapest work a saved byte first, until the budget is met:
+//! a greedy knapsack whose weights are cuts. The bans lifted for one budget are lifted for every smaller one, so fewer
+//! bytes are never answered with more.
+
+use fx_ir::{Graph, NodeId, NodeKind, ValueId, ValueType};
+use ir_core::{Arena, Atom, EntityId};
+use prims::facts::{Work, bytes_hint, numel_hint, operations_hint};
+
+use super::flow::{INFINITE, Network, SINK, SOURCE};
+use super::{Partition, split};
+use crate::JointGraph;
+
+/// Nodes of arithmetic in a row that are computed anew at most; beyond that the chain is cut by saving.
+const LONGEST_CHAIN: u32 = 100;
+/// A reduction to less than this fraction of its operand is not computed twice.
+const REDUCES_MUCH: i64 = 4;
+
+/// How much to compute anew.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MinCut {
+    /// 1: only what is cheap. Below: as fraction of the bytes that 1 saves, how many may be saved; 0 saves inputs only,
+    /// as far as values can be computed anew at all. Numbers outside 0..=1 count as the nearer end.
+    pub memory_budget: f64,
+}
+
+impl Default for MinCut {
+    fn default() -> Self {
+        MinCut { memory_budget: 1.0 }
+    }
+}
+
+/// Splits a joint graph so that few bytes are saved; see [`MinCut`]. Symbolic sizes count by their hints.
+pub fn partition_min_cut(joint: &JointGraph, options: &MinCut) -> Partition {
+    let candidates = Candidates::of(joint);
+    let (bytes, mut backward) = candidates.cut(joint, 0);
+    let budget = if options.memory_budget.is_nan() { 1.0 } else { options.memory_budget.clamp(0.0, 1.0) };
+    let target = (bytes as f64 * budget).floor() as i64;
+    if bytes > target {
+        // The fewest lifted bans that meet the target; all of them where none does.
+        let (mut low, mut high) = (0, candidates.liftable.len());
+        while low < high {
+            let middle = (low + high) / 2;
+            if candidates.cut(joint, middle).0 <= target { high = middle } else { low = middle + 1 }
+        }
+        backward = candidates.cut(joint, low).1;
+    }
+    split::split(joint, &backward)
+}
+
+/// What may be computed in either half.
+struct Candidates {
+    /// Whether a node depends on a tangent: the backward alone can compute it.
+    dependent: Arena<NodeId, bool>,
+    /// Nodes of the forward that are never computed twice.
+    fixed: Vec<NodeId>,
+    /// Nodes that the default does not compute twice, cheapest a byte first.
+    liftable: Vec<NodeId>,
+    /// Values that a dependent node or a gradient reads.
+    needed: Vec<ValueId>,
+}
+
+impl Candidates {
+    fn of(joint: &JointGraph) -> Candidates {
+        let graph = &joint.graph;
+        let dependent = joint.tangent_dependent();
+        let (mut fixed, mut liftable) = (Vec::new(), Vec::new());
+        let mut depth: Arena<NodeId, u32> = graph.nodes.ids().map(|_| 0).collect();
+        for (id, _) in graph.iter().filter(|(id, _)| !dependent[*id] && !joint.is_backward(*id)) {
+            let chain = chain(graph, id, &depth);
+            match recomputable(graph, id) {
+                Recompute::Never => fixed.push(id),
+                Recompute::Costly => liftable.push(id),
+                Recompute::Cheap if chain > LONGEST_CHAIN => liftable.push(id),
+                Recompute::Cheap => depth[id] = chain,
+            }
+        }
+        let density = |id: &NodeId| cost_a_byte(graph, *id);
+        liftable.sort_by(|a, b| density(a).total_cmp(&density(b)));
+        let needed = needed(joint, &dependent);
+        Candidates { dependent, fixed, liftable, needed }
+    }
+
+    /// The minimum cut with the first `lifted` bans lifted: bytes saved, and for every node whether it is computed in
+    /// the backward where that needs it.
+    fn cut(&self, joint: &JointGraph, lifted: usize) -> (i64, Arena<NodeId, bool>) {
+        let graph = &joint.graph;
+        let node = |id: NodeId| 2 + id.index();
+        let value = |v: ValueId| 2 + graph.nodes.len() + v.index();
+        let mut network = Network::new(2 + graph.nodes.len() + graph.values.len());
+        for (id, n) in graph.iter().filter(|(id, _)| !self.dependent[*id]) {
+            for &v in &n.outputs {
+                network.edge(node(id), value(v), price(joint, v));
+            }
+            if matches!(n.kind, NodeKind::Placeholder { .. }) {
+                network.edge(SOURCE, node(id), INFINITE);
+            }
+            n.for_each_use(&mut |v| network.edge(value(v), node(id), INFINITE));
+        }
+        for &id in self.fixed.iter().chain(&self.liftable[lifted..]) {
+            network.edge(SOURCE, node(id), INFINITE);
+        }
+        self.needed.iter().for_each(|&v| network.edge(value(v), SINK, INFINITE));
+        let bytes = network.max_flow();
+        let side = network.sink_side();
+        let backward = graph.nodes.ids().map(|id| self.dependent[id] || side[node(id)]);
+        (bytes, backward.collect())
+    }
+}
+
+/// What saving a value costs: its bytes, nothing for what the caller keeps anyway.
+fn price(joint: &JointGraph, v: ValueId) -> i64 {
+    let graph = &joint.graph;
+    let name = match &graph.nodes[graph.values[v].def].kind {
+        NodeKind::Placeholder { name, .. } => name,
+        NodeKind::Call { .. } => return bytes_hint(graph, v),
+    };
+    // What the forward writes is not there any more: its old value has to be kept.
+    let written = graph.outputs.iter().any(|o| match &o.kind {
+        fx_ir::OutputKind::BufferMutation(n) | fx_ir::OutputKind::InputMutation(n) => n == name,
+        _ => false,
+    });
+    if written { bytes_hint(graph, v) } else { 0 }
+}
+
+/// Nodes of arithmetic in a row that end in this one.
+fn chain(graph: &Graph, id: NodeId, depth: &Arena<NodeId, u32>) -> u32 {
+    let mut longest = 0;
+    graph.nodes[id].for_each_use(&mut |v| longest = longest.max(depth[graph.values[v].def]));
+    longest + 1
+}
+
+enum Recompute {
+    Cheap,
+    Costly,
+    Never,
+}
+
+/// Whether a node may be computed twice.
+fn recomputable(graph: &Graph, id: NodeId) -> Recompute {
+    let node = &graph.nodes[id];
+    let Some((target, _)) = node.as_call() else { return Recompute::Never };
+    let Some(op) = prims::lookup(target).filter(|op| op.is_prim()) else { return Recompute::Never };
+    if node.outputs.iter().any(|&v| defines_size(graph, v)) {
+        return Recompute::Never;
+    }
+    match op.work() {
+        Work::Pointwise => Recompute::Cheap,
+        Work::Reduction => {
+            let (mut read, made) = (0, node.outputs.iter().map(|&v| numel_hint(graph, v)).sum::<i64>());
+            node.for_each_use(&mut |v| read += numel_hint(graph, v));
+            if made.saturating_mul(REDUCES_MUCH) < read { Recompute::Costly } else { Recompute::Cheap }
+        }
+        Work::Ordered | Work::Compute | Work::Unknown => Recompute::Costly,
+    }
+}
+
+/// Whether a value is a number that the program computes, or has a size that only running tells: computed twice it
+/// would be another one.
+fn defines_size(graph: &Graph, v: ValueId) -> bool {
+    let ValueType::Tensor(meta) = &graph.values[v].ty else { return true };
+    let mut unbacked = false;
+    for e in &meta.sizes {
+        e.for_each_leaf(&mut |atom| match atom {
+            Atom::Sym(id) => unbacked |= graph.symbols.get(*id).is_some_and(|s| s.unbacked),
+            _ => {}
+        });
+    }
+    unbacked
+}
+
+/// Operations to compute a node anew for each byte that it gives.
+fn cost_a_byte(graph: &Graph, id: NodeId) -> f64 {
+    let node = &graph.nodes[id];
+    let Some((target, args)) = node.as_call() else { return f64::INFINITY };
+    let Some(op) = prims::lookup(target) else { return f64::INFINITY };
+    let bytes: i64 = node.outputs.iter().map(|&v| bytes_hint(graph, v)).sum();
+    operations_hint(graph, op, args, &node.outputs) as f64 / bytes.max(1) as f64
+}
+
+/// Values independent of the tangents that dependent nodes and gradients read.
+fn needed(joint: &JointGraph, dependent: &Arena<NodeId, bool>) -> Vec<ValueId> {
+    let graph = &joint.graph;
+    let mut read: Arena<ValueId, bool> = graph.values.ids().map(|_| false).collect();
+    let mut visit = |v: ValueId| read[v] = !dependent[graph.values[v].def];
+    graph.iter().filter(|(id, _)| dependent[*id]).for_each(|(_, n)| n.for_each_use(&mut visit));
+    graph.outputs[joint.forward_outputs..].iter().for_each(|o| o.arg.for_each_value(&mut visit));
+    graph.values.ids().filter(|&v| read[v]).collect()
+}

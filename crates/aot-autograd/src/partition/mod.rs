@@ -1,0 +1,71 @@
+//! Splits a joint graph into a forward and a backward graph.
+//!
+//! [`partition()`] keeps what the backward reads of the forward. [`partition_min_cut()`] keeps as few bytes as it can and
+//! computes the rest anew in the backward ([`MinCut`] says how far it goes). Both give a [`Partition`], whose
+//! [`merge`](Partition::merge) is one graph again. Not here: which node is of which half (`joint`), what a prim costs
+//! (`prims::facts`).
+
+mod flow;
+mod merge;
+mod mincut;
+mod split;
+
+use fx_ir::{Arg, Graph, NodeId, ValueId, ValueType};
+
+use crate::JointGraph;
+
+pub use mincut::{MinCut, partition_min_cut};
+
+/// The two halves of a joint graph.
+#[derive(Clone, Debug)]
+pub struct Partition {
+    /// The joint graph's forward outputs, then the saved values.
+    pub forward: Graph,
+    /// Placeholders: those of the joint graph that it reads (of their own kind), one for each saved value in order, the
+    /// tangents. Outputs: the gradients.
+    pub backward: Graph,
+    /// The saved values in order. A size that the backward needs and cannot read off a tensor is an integer.
+    pub saved: Vec<Saved>,
+    /// Nodes of the backward that depend on no tangent: what is computed anew, and what gradient rules compute from
+    /// values of the forward alone.
+    pub recomputed: Vec<NodeId>,
+}
+
+/// A value that the forward keeps for the backward.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Saved {
+    /// The forward's value or size, as the forward returns it.
+    pub arg: Arg,
+    /// Its placeholder in the backward.
+    pub placeholder: ValueId,
+}
+
+impl Partition {
+    /// Bytes of the saved tensors, where their sizes are known ahead of time. Parameters and inputs that the backward
+    /// reads are not kept anew and do not count.
+    pub fn saved_bytes(&self) -> Option<i64> {
+        let bytes = |s: &Saved| match &s.arg {
+            Arg::Value(v) => match &self.forward.values[*v].ty {
+                ValueType::Tensor(meta) => Some(meta.numel().as_const()? * meta.dtype.size() as i64),
+                _ => Some(8),
+            },
+            _ => Some(8),
+        };
+        self.saved.iter().map(bytes).sum()
+    }
+
+    /// As [`saved_bytes`](Partition::saved_bytes) with symbolic sizes at their hints.
+    pub fn saved_bytes_hint(&self) -> i64 {
+        let bytes = |s: &Saved| match &s.arg {
+            Arg::Value(v) => prims::facts::bytes_hint(&self.forward, *v),
+            _ => 8,
+        };
+        self.saved.iter().map(bytes).sum()
+    }
+}
+
+/// Splits by the default rule: what the backward reads of the forward is saved.
+pub fn partition(joint: &JointGraph) -> Partition {
+    let backward = joint.graph.nodes.ids().map(|id| joint.is_backward(id)).collect();
+    split::split(joint, &backward)
+}

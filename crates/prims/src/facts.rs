@@ -1,0 +1,170 @@
+//! What passes ask about a prim, derived from its table entry: how much work it is, whether its operands commute, how
+//! many operations a call takes. No list of names: a fact follows from how the prim is lowered.
+
+use fx_ir::{Arg, Graph, ValueId, ValueType};
+use ir_core::SymExpr;
+use kernel_ir::ScalarOp;
+
+use crate::{Call, Kind, Lower, LowerCall, Op, TemplateSpec};
+
+/// The work that a prim is, from nothing to much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Work {
+    /// A value for every output point, from a fixed number of elements: views and arithmetic.
+    Pointwise,
+    /// Combines elements along dimensions.
+    Reduction,
+    /// Combines elements in order, or at places that data names.
+    Ordered,
+    /// A matrix product, convolution, attention or a routine of its own.
+    Compute,
+    /// Nothing is known: no backend computes it.
+    Unknown,
+}
+
+impl Op {
+    /// How a prim is lowered; `None` for a composite.
+    pub fn lower(&self) -> Option<&'static Lower> {
+        match &self.def.kind {
+            Kind::Prim { lower, .. } => Some(lower),
+            Kind::Composite(_) => None,
+        }
+    }
+
+    /// The scalar operator that a prim applies to every element.
+    pub fn scalar_op(&self) -> Option<ScalarOp> {
+        match self.lower() {
+            Some(Lower::Scalar(op)) => Some(*op),
+            _ => None,
+        }
+    }
+
+    /// The work that a prim is. A prim is a pure function of its operands, random numbers included (a draw is a
+    /// function of seed, stream and index), so that computing it twice gives the same.
+    pub fn work(&self) -> Work {
+        match self.lower() {
+            Some(Lower::Scalar(_) | Lower::Loop(_)) => Work::Pointwise,
+            Some(Lower::Reduce(_)) => Work::Reduction,
+            Some(Lower::Scan(_) | Lower::Scatter { .. }) => Work::Ordered,
+            Some(Lower::Template(_) | Lower::Extern(_)) => Work::Compute,
+            _ => Work::Unknown,
+        }
+    }
+
+    /// Whether the first two operands may be exchanged, bit for bit.
+    pub fn commutes(&self) -> bool {
+        self.scalar_op().is_some_and(commutes)
+    }
+}
+
+/// Whether `op(a, b)` is `op(b, a)` bit for bit. (Which of two `NaN`s wins is left open by IEEE and by every backend.)
+fn commutes(op: ScalarOp) -> bool {
+    use ScalarOp::*;
+    matches!(op, Add | Mul | Min | Max | And | Or | Xor | Eq | Ne)
+}
+
+/// Number of elements, symbolic sizes by their hints (or their smallest value).
+pub fn numel_hint(graph: &Graph, v: ValueId) -> i64 {
+    graph.meta(v).map_or(1, |meta| size_hint(graph, &meta.numel()).max(0))
+}
+
+/// Bytes of a value, symbolic sizes by their hints (or their smallest value); 8 of a number.
+pub fn bytes_hint(graph: &Graph, v: ValueId) -> i64 {
+    match &graph.values[v].ty {
+        ValueType::Tensor(meta) => numel_hint(graph, v).saturating_mul(meta.dtype.size() as i64),
+        ValueType::None => 0,
+        _ => 8,
+    }
+}
+
+fn size_hint(graph: &Graph, e: &SymExpr) -> i64 {
+    if let Some(c) = e.as_const() {
+        return c;
+    }
+    let settled = e.subst(&|atom| match atom {
+        ir_core::Atom::Sym(id) => {
+            let s = graph.symbols.get(*id)?;
+            // What capture saw, or a size that is likelier than the smallest one.
+            Some(SymExpr::from_i64(s.hint.unwrap_or_else(|| s.max.unwrap_or(64).clamp(s.min.max(1), 64))))
+        }
+        _ => None,
+    });
+    settled.as_const().unwrap_or(1)
+}
+
+/// An estimate of the floating-point operations of a call of a prim: the basis of choosing what to compute twice.
+/// Templates by their dimensions, everything else one an element read or made.
+pub fn operations_hint(graph: &Graph, op: &'static Op, args: &[Arg], outs: &[ValueId]) -> i64 {
+    let made: i64 = outs.iter().map(|&v| numel_hint(graph, v)).sum();
+    let call = LowerCall { call: Call { op, args }, graph, outs };
+    let size = |v: ValueId, d: usize| {
+        let meta = graph.meta(v)?;
+        Some(size_hint(graph, meta.sizes.get(d)?))
+    };
+    let last = |v: ValueId| size(v, graph.meta(v)?.rank().checked_sub(1)?);
+    let spec = match op.lower() {
+        Some(Lower::Template(spec)) => spec(&call).ok(),
+        Some(Lower::Scalar(_)) => return made,
+        _ => None,
+    };
+    let each = match spec {
+        Some(TemplateSpec::Matmul { a, .. }) => last(a).map(|k| k.saturating_mul(2)),
+        Some(TemplateSpec::Conv { weight, .. }) => {
+            size(weight, 0).map(|o| 2 * numel_hint(graph, weight) / o.max(1))
+        }
+        // Scores and their sum with the values: both as many products as keys and depth.
+        Some(TemplateSpec::Attention { k, .. }) => size(k, 2).map(|l| l.saturating_mul(4)),
+        None => None,
+    };
+    let mut read = 0i64;
+    args.iter().for_each(|a| a.for_each_value(&mut |v| read = read.saturating_add(numel_hint(graph, v))));
+    each.map_or(read.saturating_add(made), |each| made.saturating_mul(each))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{all, lookup};
+
+    #[test]
+    fn facts_follow_from_lowering() {
+        let work = |name: &str| lookup(name).expect("a prim").work();
+        assert_eq!(work("prims.exp"), Work::Pointwise);
+        assert_eq!(work("prims.permute"), Work::Pointwise);
+        assert_eq!(work("prims.sum"), Work::Reduction);
+        assert_eq!(work("prims.cumsum"), Work::Ordered);
+        assert_eq!(work("prims.conv"), Work::Compute);
+        assert!(lookup("prims.philox").is_some_and(|op| op.work() == Work::Pointwise));
+    }
+
+    #[test]
+    fn operands_commute_where_the_reference_agrees() {
+        use ir_core::{DType, Scalar};
+        let numbers = [-2.0, -0.0, 0.0, 0.5, 3.0, f64::INFINITY];
+        for op in all().iter().filter(|op| op.commutes()) {
+            let scalar = op.scalar_op().expect("only scalar prims commute");
+            let (dtype, of): (DType, fn(f64) -> Scalar) = match scalar {
+                ScalarOp::And | ScalarOp::Or | ScalarOp::Xor => {
+                    (DType::I64, |x| Scalar::Int(x as i32 as i64))
+                }
+                _ => (DType::F64, Scalar::Float),
+            };
+            for a in numbers {
+                for b in numbers {
+                    let (x, y) = (scalar.eval(dtype, &[of(a), of(b)]), scalar.eval(dtype, &[of(b), of(a)]));
+                    // The smaller and the larger of zeros of either sign may be either.
+                    assert!(x == y || x.as_f64() == y.as_f64(), "{} {a} {b}: {x} {y}", op.target);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn operations_of_a_product() {
+        let graph: Graph = "fx 1.0\ngraph \"g\" {\n  %a: f32[4, 5] = input \"a\"\n  %b: f32[5, 6] = input \"b\"\n\n  %c: f32[4, 6] = prims.matmul(%a, %b)\n  return %c\n}\n".parse().expect("a graph");
+        let node = graph.iter().last().expect("a node").1;
+        let (target, args) = node.as_call().expect("a call");
+        let op = lookup(target).expect("a prim");
+        assert_eq!(operations_hint(&graph, op, args, &node.outputs), 4 * 6 * 2 * 5);
+    }
+}
