@@ -4,7 +4,7 @@ use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Scalar};
 use kernel_ir::ScalarOp;
 
-use super::common::{choose, in_compute, one, plain, promoted};
+use super::common::{in_compute, one, plain, promoted};
 use crate::promotion::Promote;
 use crate::{Builder, Call, OpDef, OpError, Outs};
 
@@ -339,26 +339,31 @@ fn log_add(
 
 /// `x * log(y)`, 0 where `x` is 0 and `y` is a number.
 fn xlogy(b: &mut Builder<'_>, x: ValueId, y: ValueId) -> Result<ValueId, OpError> {
-    x_times(b, x, y, |b, y| b.log(y))
+    x_times(b, x, y, 0.0, |b, y| b.log(y))
 }
 
 fn xlog1py(b: &mut Builder<'_>, x: ValueId, y: ValueId) -> Result<ValueId, OpError> {
-    x_times(b, x, y, |b, y| b.log1p(y))
+    x_times(b, x, y, -1.0, |b, y| b.log1p(y))
 }
 
+/// `x * log(y)`. Where `x` is 0 and the logarithm of `y` is no finite number, `y` counts as one whose logarithm is 0:
+/// elsewhere the gradient to `x` is the logarithm, at 0 too.
 fn x_times(
     b: &mut Builder<'_>,
     x: ValueId,
     y: ValueId,
+    pole: f64,
     log: impl FnOnce(&mut Builder<'_>, ValueId) -> Result<ValueId, OpError>,
 ) -> Result<ValueId, OpError> {
-    let log = log(b, y)?;
-    let product = b.mul(x, log)?;
-    let dtype = b.dtype(x)?;
     let zero = b.eq(x, 0.0)?;
-    let kept = choose(b, zero, 0.0, product, dtype)?;
-    let nan = b.ne(y, y)?;
-    choose(b, nan, f64::NAN, kept, dtype)
+    let (low, high) = (b.le(y, pole)?, b.eq(y, f64::INFINITY)?);
+    let outside = b.or(low, high)?;
+    let replaced = b.and(zero, outside)?;
+    let sizes = b.sizes(replaced)?;
+    let y = b.expand(y, &sizes)?;
+    let y = b.select(replaced, pole + 1.0, y)?;
+    let log = log(b, y)?;
+    b.mul(x, log)
 }
 
 /// 0 below zero, `values` at zero, 1 above; `NaN` gives 0.

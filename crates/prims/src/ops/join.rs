@@ -283,6 +283,10 @@ fn roll(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
 fn diff(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let x = c.value("self")?;
     let d = shape::dim(c, "dim", b.rank(x)?)?;
+    if c.int("n")? == 0 {
+        // Nothing is joined either.
+        return out(x);
+    }
     let list: Vec<ValueId> =
         [c.opt_value("prepend")?, Some(x), c.opt_value("append")?].into_iter().flatten().collect();
     let mut x = if list.len() > 1 { join(b, c, &list, d)? } else { x };

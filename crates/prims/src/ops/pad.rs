@@ -140,8 +140,13 @@ fn pad_along(
     high: &SymExpr,
     mode: Mode,
 ) -> Result<ValueId, OpError> {
-    let (cut_low, cut_high) = (cut(low), cut(high));
     let n = b.sizes(x)?[d].clone();
+    if let (Mode::Replicate, Some(n), Some(low), Some(high)) =
+        (mode, n.as_const(), low.as_const(), high.as_const())
+    {
+        return replicated(b, c, x, d, [n, low, high]);
+    }
+    let (cut_low, cut_high) = (cut(low), cut(high));
     let kept = &n - &cut_low - &cut_high;
     let x = b.slice(x, d, cut_low.clone(), kept.clone(), 1)?;
     let n = kept;
@@ -174,6 +179,35 @@ fn pad_along(
             Mode::Circular => b.slice(x, d, SymExpr::ZERO, high, 1)?,
             _ => edge(b, x, d, &n - 1, high)?,
         });
+    }
+    shape::cat(b, &parts, d)
+}
+
+/// Element `i` of the result is element `i - low` of the `n` there are, or the nearest: with negative amounts, too.
+fn replicated(
+    b: &mut Builder<'_>,
+    c: &Call<'_>,
+    x: ValueId,
+    d: usize,
+    [n, low, high]: [i64; 3],
+) -> Result<ValueId, OpError> {
+    let total = n.saturating_add(low).saturating_add(high);
+    if n < 1 || total < 1 {
+        return Err(c.invalid(format!("pads a dimension of size {n} by {low} and {high}")));
+    }
+    let left = low.clamp(0, total);
+    let start = low.saturating_neg().max(0);
+    let middle = (n.min(total - low) - start).max(0);
+    let right = total - left - middle;
+    let mut parts = Vec::new();
+    if left > 0 {
+        parts.push(edge(b, x, d, SymExpr::ZERO, SymExpr::from_i64(left))?);
+    }
+    if middle > 0 {
+        parts.push(b.slice(x, d, SymExpr::from_i64(start), SymExpr::from_i64(middle), 1)?);
+    }
+    if right > 0 {
+        parts.push(edge(b, x, d, SymExpr::from_i64(n - 1), SymExpr::from_i64(right))?);
     }
     shape::cat(b, &parts, d)
 }

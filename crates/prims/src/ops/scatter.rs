@@ -78,12 +78,12 @@ pub(super) const OPS: &[OpDef] = &[
         |b, c| {
             let dtype = b.dtype(c.value("self")?)?;
             let value = b.full(&[], c.scalar("value")?, dtype)?;
-            rows(b, c, value, "write")
+            filled_rows(b, c, value)
         }
     ),
     composite!(
         "aten::index_fill.int_Tensor(Tensor self, int dim, Tensor index, Tensor value) -> Tensor",
-        |b, c| { rows(b, c, c.value("value")?, "write") }
+        |b, c| filled_rows(b, c, c.value("value")?)
     ),
     composite!(
         "aten::index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool include_self=True) -> Tensor",
@@ -223,6 +223,19 @@ fn reduced(b: &mut Builder<'_>, c: &Call<'_>, src: ValueId, sizes: &[SymExpr], w
 /// `values` (broadcast) written to the rows that `index` names along `dim`.
 fn rows(b: &mut Builder<'_>, c: &Call<'_>, values: ValueId, mode: &str) -> Made {
     out(put_rows(b, c, c.value("self")?, values, mode)?)
+}
+
+/// One value for all rows that `index` names: chosen by a mask, so that a row named twice counts once in its gradient.
+fn filled_rows(b: &mut Builder<'_>, c: &Call<'_>, value: ValueId) -> Made {
+    let x = c.value("self")?;
+    let (sizes, dtype) = (b.sizes(x)?, b.dtype(x)?);
+    let no = b.full(&sizes, false, DType::Bool)?;
+    let yes = b.full(&[], true, DType::Bool)?;
+    let mask = put_rows(b, c, no, yes, "write")?;
+    let value = b.cast(value, dtype)?;
+    let value = b.reshape(value, &[])?;
+    let value = b.expand(value, &sizes)?;
+    out(b.select(mask, value, x)?)
 }
 
 fn put_rows(

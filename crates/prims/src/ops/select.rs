@@ -58,7 +58,8 @@ pub(super) const OPS: &[OpDef] = &[
     ),
 ];
 
-/// `min(max(self, min), max)`; a `NaN` anywhere wins.
+/// `min(max(self, min), max)`; a `NaN` anywhere wins. As a choice rather than an extreme: at a bound the gradient is
+/// that of `self`.
 fn clamp(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let (operands, _) = promoted(b, c, Promote::Default, &["self", "min", "max"])?;
     let [mut x, low, high] = [operands[0].clone(), operands[1].clone(), operands[2].clone()];
@@ -67,7 +68,7 @@ fn clamp(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     }
     for (op, limit) in [(ScalarOp::Max, low), (ScalarOp::Min, high)] {
         if limit != Arg::None {
-            x = Arg::Value(b.scalar_op(op, &[x, limit])?);
+            x = Arg::Value(limited(b, c, x, limit, op)?);
         }
     }
     match x {
@@ -78,7 +79,39 @@ fn clamp(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
 
 fn bound(b: &mut Builder<'_>, c: &Call<'_>, op: ScalarOp, name: &str) -> Result<Outs, OpError> {
     let (operands, _) = promoted(b, c, Promote::Default, &["self", name])?;
-    one(b.scalar_op(op, &operands)?)
+    one(limited(b, c, operands[0].clone(), operands[1].clone(), op)?)
+}
+
+/// `x` where it is not beyond the limit, which is a lower one for `Max`.
+fn limited(
+    b: &mut Builder<'_>,
+    c: &Call<'_>,
+    x: Arg,
+    limit: Arg,
+    op: ScalarOp,
+) -> Result<fx_ir::ValueId, OpError> {
+    let Arg::Value(v) = x else { return Err(c.bad_arg("self", "must be a tensor")) };
+    let lower = op == ScalarOp::Max;
+    if let Some(number) = limit.as_scalar() {
+        let dtype = b.dtype(v)?;
+        if dtype.is_float() && number.as_f64().is_nan() {
+            let sizes = b.sizes(v)?;
+            return b.full(&sizes, f64::NAN, dtype);
+        }
+        let beyond = if lower { b.lt(v, limit.clone())? } else { b.gt(v, limit.clone())? };
+        return b.select(beyond, limit, v);
+    }
+    let within = if lower { b.ge(v, limit.clone())? } else { b.le(v, limit.clone())? };
+    let nan = b.ne(v, v)?;
+    let nan = match &limit {
+        Arg::Value(l) => {
+            let sizes = b.broadcast_sizes(&[v, *l])?;
+            b.expand(nan, &sizes)?
+        }
+        _ => nan,
+    };
+    let kept = b.or(within, nan)?;
+    b.scalar_op(ScalarOp::Select, &[kept.into(), v.into(), limit])
 }
 
 fn choice(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {

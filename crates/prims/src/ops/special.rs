@@ -119,7 +119,7 @@ fn spherical_j0(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
 
 /// `exp(x²) erfc(x)`: a series for x ≥ 0, `2 exp(x²) - erfcx(-x)` below.
 fn erfcx(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
-    let size = b.abs(x)?;
+    let size = bessel::magnitude(b, x)?;
     let shifted = b.add(size, 4.0)?;
     let t = b.div(8.0, shifted)?;
     let t = b.sub(t, 1.0)?;
@@ -137,7 +137,9 @@ fn erfcx(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
 
 /// `log(erfcx(-x / sqrt 2) / 2) - x² / 2` below -1, `log1p(-erfc(x / sqrt 2) / 2)` above.
 fn log_ndtr(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
-    let low = b.minimum(x, -1.0)?;
+    let below = b.lt(x, -1.0)?;
+    // Choices rather than extremes: at -1 the gradient is that of the upper piece.
+    let low = b.select(below, x, -1.0)?;
     let scaled = b.mul(low, -FRAC_1_SQRT_2)?;
     let e = erfcx(b, scaled)?;
     let half = b.mul(e, 0.5)?;
@@ -145,12 +147,11 @@ fn log_ndtr(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
     let square = b.mul(low, low)?;
     let square = b.mul(square, 0.5)?;
     let tail = b.sub(log, square)?;
-    let high = b.maximum(x, -1.0)?;
+    let high = b.select(below, -1.0, x)?;
     let scaled = b.mul(high, FRAC_1_SQRT_2)?;
     let e = b.scalar_op(ScalarOp::Erfc, &[scaled.into()])?;
     let half = b.mul(e, -0.5)?;
     let body = b.log1p(half)?;
-    let below = b.lt(x, -1.0)?;
     b.select(below, tail, body)
 }
 

@@ -72,9 +72,16 @@ fn grow(b: &mut Builder<'_>, x: ValueId, scaled: ValueId) -> Result {
     b.mul(scaled, e)
 }
 
+/// The magnitude, whose slope at 0 is 1.
+pub(super) fn magnitude(b: &mut Builder<'_>, x: ValueId) -> Result {
+    let minus = b.neg(x)?;
+    let below = b.lt(x, 0.0)?;
+    b.select(below, minus, x)
+}
+
 /// `exp(-|x|) I1(x)`, odd.
 pub(super) fn i1e(b: &mut Builder<'_>, x: ValueId) -> Result {
-    let size = b.abs(x)?;
+    let size = magnitude(b, x)?;
     let value = pieces(
         b,
         size,
