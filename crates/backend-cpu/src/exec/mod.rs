@@ -2,14 +2,17 @@
 //!
 //! It owns memory and order, no arithmetic: steps are generated functions (`clif`) or hand-written kernels (`micro`).
 
+mod control;
 mod error;
 mod fallback;
 mod finish;
+mod linalg;
 mod looped;
 mod memory;
 mod prepare;
 mod sizes;
 mod sort;
+mod staged;
 mod template;
 
 use std::collections::HashMap;
@@ -26,6 +29,7 @@ pub(crate) use prepare::supports;
 
 use crate::clif::{self, Code, EpilogueContext};
 use crate::micro::{ConvWeights, PackedB, team};
+use control::{Dynamic, Machine, Planned, number_packs};
 use memory::{Arenas, Block, Region, copy_strided};
 use sizes::{Binder, Sizes};
 
@@ -52,10 +56,15 @@ impl Call<'_> {
 
 enum Op {
     Loop(looped::LoopOp),
-    Matmul(template::MatmulOp),
-    Conv(template::ConvOp),
+    /// With its place in the list of packed weights.
+    Matmul(template::MatmulOp, usize),
+    /// As above.
+    Conv(template::ConvOp, usize),
     Attention(template::AttentionOp),
+    Staged(Box<staged::StagedOp>),
     Sort(sort::SortOp),
+    Linalg(linalg::LinalgStep),
+    Control(control::Control),
 }
 
 /// A weight in the layout of its kernel.
@@ -89,8 +98,9 @@ pub struct ExecOptions {
 pub struct Compiled {
     program: Program,
     code: Code,
-    init: Vec<Op>,
-    steps: Vec<Op>,
+    init: Vec<Planned>,
+    steps: Vec<Planned>,
+    dynamic: Dynamic,
     binder: Binder,
     places: Mutex<HashMap<Sizes, Arc<Place>>>,
     fixed: Option<Arc<Place>>,
@@ -111,7 +121,8 @@ impl Compiled {
         let (init_steps, call_steps) =
             (std::mem::take(&mut program.init), std::mem::take(&mut program.steps));
         let init = prepare::steps(&mut program, &init_steps, &mut jobs)?;
-        let steps = prepare::steps(&mut program, &call_steps, &mut jobs)?;
+        let mut steps = prepare::steps(&mut program, &call_steps, &mut jobs)?;
+        number_packs(&mut steps, &mut 0);
         (program.init, program.steps) = (init_steps, call_steps);
         let started = std::time::Instant::now();
         let code = clif::compile(&jobs)?;
@@ -123,6 +134,7 @@ impl Compiled {
         let binder = Binder::new(&program);
         Ok(Compiled {
             binder,
+            dynamic: Dynamic::new(&program),
             init,
             steps,
             code,
@@ -175,17 +187,11 @@ impl Compiled {
             base.0[id.index()] = block.ptr();
             memory.push(block);
         }
-        let call = Call { buffers: &base, sizes: &sizes, code: &self.code };
-        self.in_team(true, &|| self.init.iter().try_for_each(|op| run(op, &call, None)))?;
+        let buffers = Buffers(base.0.clone());
+        let machine = self.machine(buffers, sizes.clone(), &[]);
+        self.drive(machine, &self.init)?;
         let mut packed = Vec::new();
-        for op in &self.steps {
-            packed.push(match op {
-                Op::Matmul(m) => m.pack(&base)?.map(Packed::Matmul),
-                // The packed form does not depend on the image's size; symbols keep their hints here.
-                Op::Conv(c) if c.packs => c.pack(&base, &sizes).ok().map(Packed::Conv),
-                _ => None,
-            });
-        }
+        pack(&self.steps, &base, &sizes, &mut packed)?;
         for p in packed.iter().flatten() {
             bytes += match p {
                 Packed::Matmul(b) => b.bytes(),
@@ -225,22 +231,43 @@ impl Compiled {
         for (live, offset) in self.program.plan.lives.iter().zip(&place.offsets) {
             buffers.0[live.buf.index()] = arena.ptr().wrapping_add(*offset as usize);
         }
-        let mut outputs: HashMap<usize, Arc<Block>> = HashMap::new();
-        for (id, buffer) in self.program.buffers.iter().filter(|(_, b)| b.storage == Storage::Output) {
-            let block = Arc::new(Block::new(byte_size(buffer, &sizes)?)?);
-            buffers.0[id.index()] = block.ptr();
-            outputs.insert(id.index(), block);
-        }
-        let call = Call { buffers: &buffers, sizes: &sizes, code: &self.code };
-        let done = self.in_team(self.steps.len() > 1, &|| {
-            self.steps
-                .iter()
-                .enumerate()
-                .try_for_each(|(n, op)| run(op, &call, bound.packed.get(n).and_then(Option::as_ref)))
-        });
-        let results = done.and_then(|()| self.results(&buffers, &outputs, &sizes));
+        let machine = self.machine(buffers, sizes, &bound.packed);
+        let results = self.run_call(machine);
         self.arenas.give(arena);
         results
+    }
+
+    fn run_call(&self, mut machine: Machine<'_>) -> Result<Vec<OwnedTensor>, ExecError> {
+        let outputs = || self.program.buffers.iter().filter(|(_, b)| b.storage == Storage::Output);
+        for (id, _) in outputs().filter(|(id, _)| !self.program.is_dynamic(*id)) {
+            machine.provide(id.index())?;
+        }
+        let mut machine = self.drive(machine, &self.steps)?;
+        // Nothing wrote what a loop without turns would have written.
+        for (id, _) in outputs() {
+            machine.provide(id.index())?;
+        }
+        self.program.outputs.iter().map(|spec| self.result(spec, &machine)).collect()
+    }
+
+    fn machine<'a>(
+        &'a self,
+        mut buffers: Buffers,
+        sizes: Sizes,
+        packed: &'a [Option<Packed>],
+    ) -> Machine<'a> {
+        let count = self.program.buffers.len();
+        buffers.0.resize(count, clif::ZEROS.address() as *mut u8);
+        let (program, code, dynamic) = (&self.program, &self.code, &self.dynamic);
+        Machine { program, code, dynamic, packed, buffers, sizes, blocks: vec![None; count] }
+    }
+
+    /// Runs the steps on the pool and gives the machine back.
+    fn drive<'a>(&self, machine: Machine<'a>, steps: &[Planned]) -> Result<Machine<'a>, ExecError> {
+        let machine = Mutex::new(machine);
+        let done = self
+            .in_team(steps.len() > 1, &|| machine.lock().unwrap_or_else(PoisonError::into_inner).run(steps));
+        done.map(|()| machine.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn bind_sizes(&self, inputs: &[TensorView<'_>]) -> Result<Sizes, ExecError> {
@@ -321,28 +348,14 @@ impl Compiled {
         Ok((copy.ptr(), Some(copy)))
     }
 
-    fn results(
-        &self,
-        buffers: &Buffers,
-        outputs: &HashMap<usize, Arc<Block>>,
-        sizes: &Sizes,
-    ) -> Result<Vec<OwnedTensor>, ExecError> {
-        self.program.outputs.iter().map(|spec| self.result(spec, buffers, outputs, sizes)).collect()
-    }
-
-    fn result(
-        &self,
-        spec: &kernel_ir::OutputSpec,
-        buffers: &Buffers,
-        outputs: &HashMap<usize, Arc<Block>>,
-        sizes: &Sizes,
-    ) -> Result<OwnedTensor, ExecError> {
+    fn result(&self, spec: &kernel_ir::OutputSpec, machine: &Machine<'_>) -> Result<OwnedTensor, ExecError> {
+        let (buffers, sizes) = (&machine.buffers, &machine.sizes);
         let root = self.program.root(spec.buf).index();
         let dtype = self.program.buffers[spec.buf].dtype;
         let (extent, strides) = (sizes.all(&spec.sizes)?, sizes.all(&spec.strides)?);
         let at = sizes.eval(&spec.offset)? as usize * dtype.size();
         let source = buffers.0[root].wrapping_add(at);
-        let (block, ptr) = match outputs.get(&root) {
+        let (block, ptr) = match &machine.blocks[root] {
             Some(block) => (block.clone(), source),
             None => {
                 let span = span(&extent, &strides);
@@ -374,15 +387,43 @@ impl Compiled {
 /// Constants of a program that has none.
 static EMPTY: Bound = Bound { base: Buffers(Vec::new()), packed: Vec::new(), _memory: Vec::new() };
 
-fn run(op: &Op, call: &Call<'_>, packed: Option<&Packed>) -> Result<(), ExecError> {
+/// Packs the constant weights of operations and of those nested in them, in the order of `number_packs`.
+fn pack(
+    steps: &[Planned],
+    base: &Buffers,
+    sizes: &Sizes,
+    packed: &mut Vec<Option<Packed>>,
+) -> Result<(), ExecError> {
+    for planned in steps {
+        match &planned.op {
+            Op::Matmul(m, _) => packed.push(m.pack(base)?.map(Packed::Matmul)),
+            // The packed form does not depend on the image's size; symbols keep their hints here.
+            Op::Conv(c, _) => {
+                packed.push(if c.packs { c.pack(base, sizes).ok().map(Packed::Conv) } else { None });
+            }
+            Op::Control(c) => c.nested().into_iter().try_for_each(|list| pack(list, base, sizes, packed))?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn run(op: &Op, call: &Call<'_>, packed: &[Option<Packed>]) -> Result<(), ExecError> {
+    let packed = |slot: &usize| packed.get(*slot).and_then(Option::as_ref);
     match op {
         Op::Loop(k) => k.run(call),
-        Op::Matmul(m) => {
-            m.run(call, packed.and_then(|p| if let Packed::Matmul(b) = p { Some(b) } else { None }))
+        Op::Matmul(m, slot) => {
+            m.run(call, packed(slot).and_then(|p| if let Packed::Matmul(b) = p { Some(b) } else { None }))
         }
-        Op::Conv(c) => c.run(call, packed.and_then(|p| if let Packed::Conv(w) = p { Some(w) } else { None })),
+        Op::Conv(c, slot) => {
+            c.run(call, packed(slot).and_then(|p| if let Packed::Conv(w) = p { Some(w) } else { None }))
+        }
+        // The machine runs these itself.
+        Op::Control(_) => Ok(()),
         Op::Attention(a) => a.run(call),
+        Op::Staged(s) => s.run(call),
         Op::Sort(s) => s.run(call),
+        Op::Linalg(l) => l.run(call),
     }
 }
 

@@ -1,11 +1,14 @@
 //! From a program's steps to operations: lowers loop kernels, finds templates' epilogues, and lists the functions to compile.
 
 use ir_core::{DType, Shape, SymExpr};
-use kernel_ir::{Attention, Conv, Epilogue, LoopKernel, Matmul, Program, Step};
+use kernel_ir::{Attention, Conv, Epilogue, ExternOp, LoopKernel, Matmul, Program, Step};
 
+use super::control::{Control, Number, Planned};
 use super::finish::recognise;
+use super::linalg::LinalgStep;
 use super::looped::LoopOp;
 use super::sort::SortOp;
+use super::staged::{self, StagedOp};
 use super::template::{AttentionOp, ConvOp, Finish, MatmulOp, flattens};
 use super::{ExecError, Op, fallback};
 use crate::clif::{Job, Walk};
@@ -16,8 +19,37 @@ pub(super) fn steps(
     program: &mut Program,
     steps: &[Step],
     jobs: &mut Vec<Job>,
-) -> Result<Vec<Op>, ExecError> {
-    steps.iter().map(|step| prepare(program, step, jobs)).collect()
+) -> Result<Vec<Planned>, ExecError> {
+    let one = |step| prepare(program, step, jobs).map(|op| Planned::new(program, step, op));
+    steps.iter().map(one).collect()
+}
+
+/// Control flow with its steps prepared.
+fn control(program: &mut Program, step: &Step, jobs: &mut Vec<Job>) -> Result<Control, ExecError> {
+    Ok(match step {
+        Step::Bind(b) => {
+            Control::Bind { name: b.name.clone(), symbol: b.symbol, from: Number::new(program, &b.from) }
+        }
+        Step::Assert(a) => Control::Assert {
+            name: a.name.clone(),
+            message: a.message.clone(),
+            pred: Number::new(program, &a.pred),
+        },
+        Step::Cond(c) => Control::Cond {
+            pred: Number::new(program, &c.pred),
+            then: steps(program, &c.then, jobs)?,
+            otherwise: steps(program, &c.otherwise, jobs)?,
+        },
+        Step::For(f) => {
+            Control::For { symbol: f.symbol, count: f.count.clone(), body: steps(program, &f.body, jobs)? }
+        }
+        Step::While(w) => Control::While {
+            cond: steps(program, &w.cond, jobs)?,
+            pred: Number::new(program, &w.pred),
+            body: steps(program, &w.body, jobs)?,
+        },
+        other => return Err(ExecError::Malformed(format!("`{}` is no control flow", other.name()))),
+    })
 }
 
 fn prepare(program: &mut Program, step: &Step, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
@@ -26,7 +58,13 @@ fn prepare(program: &mut Program, step: &Step, jobs: &mut Vec<Job>) -> Result<Op
         Step::Matmul(m) => matmul(program, m, jobs),
         Step::Conv(c) => conv(program, c, jobs),
         Step::Attention(a) => attention(program, a, jobs),
-        Step::Extern(e) => Ok(Op::Sort(SortOp::new(program, e)?)),
+        Step::Extern(e) => match e.op {
+            ExternOp::Sort { .. } => Ok(Op::Sort(SortOp::new(program, e)?)),
+            ExternOp::Linalg { op, complex } => {
+                Ok(Op::Linalg(LinalgStep::new(program, e, op, complex)?))
+            }
+        },
+        _ => control(program, step, jobs).map(Op::Control),
     }
 }
 
@@ -71,6 +109,12 @@ fn is_f32(program: &Program, bufs: &[kernel_ir::BufId], acc: DType) -> bool {
     acc == DType::F32 && bufs.iter().all(|b| program.buffers[*b].dtype == DType::F32)
 }
 
+/// Whether the template is done in another dtype than its operands' or in `f64`.
+fn is_staged(program: &Program, bufs: &[kernel_ir::BufId], acc: DType) -> bool {
+    let dtypes: Vec<DType> = bufs.iter().map(|b| program.buffers[*b].dtype).collect();
+    staged::takes(&dtypes, acc)
+}
+
 fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
     let rank = m.epilogue.ranges.len();
     let ranks = [m.a.sizes.len(), m.b.sizes.len(), m.a.strides.len(), m.b.strides.len()];
@@ -79,6 +123,9 @@ fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Vec<Job>) -> Result<Op, 
     }
     let empty = m.a.sizes[rank - 1] == SymExpr::ZERO;
     if !is_f32(program, &[m.a.buf, m.b.buf], m.acc) || empty {
+        if is_staged(program, &[m.a.buf, m.b.buf], m.acc) && !empty {
+            return Ok(Op::Staged(Box::new(StagedOp::matmul(program, m, jobs)?)));
+        }
         let k = fallback::matmul(program, m);
         return looped(program, &k, jobs);
     }
@@ -90,7 +137,7 @@ fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Vec<Job>) -> Result<Op, 
         column: rank as u32 - 1,
     };
     let finish = finish(program, &m.name, &m.epilogue, walk, jobs)?;
-    Ok(Op::Matmul(MatmulOp::new(program, m, finish)))
+    Ok(Op::Matmul(MatmulOp::new(program, m, finish), 0))
 }
 
 fn conv(program: &mut Program, c: &Conv, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
@@ -113,14 +160,18 @@ fn conv(program: &mut Program, c: &Conv, jobs: &mut Vec<Job>) -> Result<Op, Exec
     }
     let negative = c.padding.iter().any(|p| p.0 < 0 || p.1 < 0);
     let static_weight = c.weight.sizes.iter().all(|s| s.as_const().is_some());
-    if !is_f32(program, &[c.input.buf, c.weight.buf], c.acc) || c.transposed || negative || !static_weight {
+    let window = !c.transposed && !negative && static_weight;
+    if !is_f32(program, &[c.input.buf, c.weight.buf], c.acc) || !window {
+        if is_staged(program, &[c.input.buf, c.weight.buf], c.acc) && window && c.acc == DType::F32 {
+            return Ok(Op::Staged(Box::new(StagedOp::conv(program, c, jobs)?)));
+        }
         let k = fallback::conv(program, c);
         return looped(program, &k, jobs);
     }
     let ranges = &c.epilogue.ranges;
     let walk = Walk { batch: dims(ranges, 0..1), rows: dims(ranges, 2..rank), column: 1 };
     let finish = finish(program, &c.name, &c.epilogue, walk, jobs)?;
-    Ok(Op::Conv(ConvOp::new(program, c, finish)))
+    Ok(Op::Conv(ConvOp::new(program, c, finish), 0))
 }
 
 fn attention(program: &mut Program, a: &Attention, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
@@ -132,6 +183,11 @@ fn attention(program: &mut Program, a: &Attention, jobs: &mut Vec<Job>) -> Resul
     let mask_fits = mask.is_none_or(|d| d == DType::Bool || d == DType::F32);
     if !is_f32(program, &[a.q.buf, a.k.buf, a.v.buf], a.acc) || !mask_fits {
         let dtype = program.buffers[a.q.buf].dtype;
+        let floats = [a.q.buf, a.k.buf, a.v.buf].into_iter();
+        let added = a.mask.as_ref().map(|m| m.buf).filter(|_| mask != Some(DType::Bool));
+        if is_staged(program, &floats.chain(added).collect::<Vec<_>>(), a.acc) {
+            return Ok(Op::Staged(Box::new(StagedOp::attention(program, a, jobs)?)));
+        }
         return Err(LowerError::DType { kernel: a.name.clone(), dtype }.into());
     }
     let ranges = &a.epilogue.ranges;
@@ -144,11 +200,10 @@ fn attention(program: &mut Program, a: &Attention, jobs: &mut Vec<Job>) -> Resul
     Ok(Op::Attention(AttentionOp::new(program, a, finish)))
 }
 
-/// Whether a step can be compiled, without compiling it.
+/// Whether a step can be compiled, without compiling it. The program may get buffers that preparing the step needs.
 ///
 /// # Errors
 /// Why not.
-pub(crate) fn supports(program: &Program, step: &Step) -> Result<(), ExecError> {
-    let mut program = program.clone();
-    prepare(&mut program, step, &mut Vec::new()).map(|_| ())
+pub(crate) fn supports(program: &mut Program, step: &Step) -> Result<(), ExecError> {
+    prepare(program, step, &mut Vec::new()).map(|_| ())
 }

@@ -27,12 +27,12 @@ pub(super) enum Finish {
     Hook(usize),
 }
 
-/// A strided operand of `f32`.
+/// A strided operand.
 pub(super) struct View {
     root: usize,
     offset: SymExpr,
-    sizes: Vec<SymExpr>,
-    strides: Vec<SymExpr>,
+    pub(super) sizes: Vec<SymExpr>,
+    pub(super) strides: Vec<SymExpr>,
 }
 
 impl View {
@@ -44,7 +44,7 @@ impl View {
             strides: o.strides.to_vec(),
         }
     }
-    fn ptr<T>(&self, buffers: &Buffers, sizes: &Sizes) -> Result<*const T, ExecError> {
+    pub(super) fn ptr<T>(&self, buffers: &Buffers, sizes: &Sizes) -> Result<*const T, ExecError> {
         Ok(buffers.0[self.root].cast::<T>().wrapping_offset(sizes.eval(&self.offset)? as isize).cast_const())
     }
 }
@@ -231,9 +231,29 @@ fn triple<T: Copy>(values: &[T], fill: T) -> [T; 3] {
     out
 }
 
-fn strides5(strides: &[i64]) -> Strides5 {
+pub(super) fn strides5(strides: &[i64]) -> Strides5 {
     let [d, h, w] = triple(&strides[2..], 0).map(|x| x as isize);
     Strides5 { n: strides[0] as isize, c: strides[1] as isize, d, h, w }
+}
+
+/// The shape of a convolution at known sizes.
+pub(super) fn conv_shape(conv: &Conv, input: &[i64], weight: &[i64], out: &[i64]) -> ConvShape {
+    let one = |v: &[i64]| triple(v, 1).map(|x| x as usize);
+    let zero = |f: &dyn Fn(&(i64, i64)) -> i64| {
+        triple(&conv.padding.iter().map(f).collect::<Vec<_>>(), 0).map(|x| x as usize)
+    };
+    ConvShape {
+        batch: input[0] as usize,
+        in_channels: input[1] as usize,
+        out_channels: out[1] as usize,
+        groups: conv.groups as usize,
+        input: one(&input[2..]),
+        kernel: one(&weight[2..]),
+        stride: one(&conv.stride),
+        dilation: one(&conv.dilation),
+        pad_lo: zero(&|p| p.0),
+        pad_hi: zero(&|p| p.1),
+    }
 }
 
 impl ConvOp {
@@ -260,23 +280,7 @@ impl ConvOp {
         }
         let (input, weight) = (s.all(&self.input.sizes)?, s.all(&self.weight.sizes)?);
         let out = s.all(&self.conv.epilogue.ranges)?;
-        let one = |v: &[i64]| triple(v, 1).map(|x| x as usize);
-        let pads: Vec<(i64, i64)> = self.conv.padding.clone();
-        let zero = |f: &dyn Fn(&(i64, i64)) -> i64| {
-            triple(&pads.iter().map(f).collect::<Vec<_>>(), 0).map(|x| x as usize)
-        };
-        let shape = ConvShape {
-            batch: input[0] as usize,
-            in_channels: input[1] as usize,
-            out_channels: out[1] as usize,
-            groups: self.conv.groups as usize,
-            input: one(&input[2..]),
-            kernel: one(&weight[2..]),
-            stride: one(&self.conv.stride),
-            dilation: one(&self.conv.dilation),
-            pad_lo: zero(&|p| p.0),
-            pad_hi: zero(&|p| p.1),
-        };
+        let shape = conv_shape(&self.conv, &input, &weight, &out);
         let spatial = triple(&out[2..], 1).map(|x| x as usize);
         let output = match &self.finish {
             // Rows are flattened pixels: the distance of rows and columns follows from that of pixels.

@@ -77,7 +77,7 @@ pub mod team;
 mod tests;
 mod transpose;
 
-pub use attention::{Attention, EmptyRow, Mask, attention};
+pub use attention::{Attention, AttentionF64, EmptyRow, Mask, MaskF64, attention, attention_f64};
 pub use conv::{ConvPlan, ConvShape, ConvWeights, Strides5};
 pub use epilogue::{Activation, COut, Epilogue, EpilogueBlock, Hook, Residual};
 pub use error::MicroError;

@@ -2,6 +2,7 @@
 //! and Gimelshein 2018; Dao et al. 2022), so that no more than a block of scores ever exists. Dropout is not here.
 
 mod block;
+mod double;
 mod softmax;
 
 use super::error::same;
@@ -10,6 +11,8 @@ use super::pack::pack_panel;
 use super::skinny;
 use super::transpose::Source;
 use super::{Isa, MicroError, scratch, team};
+
+pub use double::{AttentionF64, MaskF64, attention_f64};
 
 /// Keys in a block: the scores of 70 rows are then 140 KiB, beside the block's K and V in the second-level cache.
 const KEYS: usize = 512;

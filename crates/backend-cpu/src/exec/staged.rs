@@ -1,0 +1,471 @@
+//! Templates in dtypes that the hand-written kernels do not read or finish: 16-bit floats and `f64`. Operands of 16 bits
+//! are converted to `f32` at each call, the result goes to memory of the call, and the epilogue is a loop kernel over it.
+//!
+//! Converted weights are not kept: what is constant is converted again by every call.
+
+use std::marker::PhantomData;
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use ir_core::{DType, SymExpr};
+use kernel_ir::{
+    Attention, BufId, Buffer, Conv, Epilogue, Inst, InstKind, LoopKernel, Matmul, Program, Stage, Storage,
+};
+
+use super::looped::LoopOp;
+use super::memory::Block;
+use super::template::{View, conv_shape, flattens, strides5};
+use super::{Buffers, Call, ExecError};
+use crate::clif::Job;
+use crate::micro::{self, BatchDim, ConvPlan, Isa, MatRef, Strides5, team};
+use crate::vir::lower_kernel;
+
+/// Operands and what is done with them.
+enum Kind {
+    Matmul { flat: bool },
+    Conv(Box<Conv>),
+    Attention { causal: bool, scale: f64 },
+}
+
+/// A template that writes its result to memory of the call.
+pub(super) struct StagedOp {
+    name: String,
+    kind: Kind,
+    operands: Vec<(View, DType)>,
+    /// `f64` rather than `f32`.
+    wide: bool,
+    ranges: Vec<SymExpr>,
+    result: usize,
+    finish: LoopOp,
+}
+
+/// Whether operands of these dtypes are read here, for results in `acc`.
+pub(super) fn takes(dtypes: &[DType], acc: DType) -> bool {
+    let narrow = |d: &DType| matches!(d, DType::BF16 | DType::F16 | DType::F32);
+    match acc {
+        DType::F64 => dtypes.iter().all(|d| *d == DType::F64),
+        DType::F32 => dtypes.iter().all(narrow),
+        _ => false,
+    }
+}
+
+/// Row-major strides of symbolic sizes.
+fn row_major(sizes: &[SymExpr]) -> Vec<SymExpr> {
+    let mut strides = vec![SymExpr::ONE; sizes.len()];
+    for d in (1..sizes.len()).rev() {
+        strides[d - 1] = &strides[d] * &sizes[d];
+    }
+    strides
+}
+
+/// What all kinds of template share.
+struct Parts<'a> {
+    name: &'a str,
+    origins: &'a [String],
+    acc: DType,
+    epilogue: &'a Epilogue,
+    strides: Vec<SymExpr>,
+}
+
+impl StagedOp {
+    pub(super) fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Vec<Job>) -> Result<Self, ExecError> {
+        let operands = [&m.a, &m.b].map(|o| (View::new(program, o), program.buffers[o.buf].dtype));
+        let strides = row_major(&m.epilogue.ranges);
+        let parts = Parts { name: &m.name, origins: &m.origins, acc: m.acc, epilogue: &m.epilogue, strides };
+        StagedOp::new(program, parts, Kind::Matmul { flat: flattens(m) }, operands.into(), jobs)
+    }
+
+    /// A convolution that is not transposed, in `f32`; its result lies channels last.
+    pub(super) fn conv(program: &mut Program, c: &Conv, jobs: &mut Vec<Job>) -> Result<Self, ExecError> {
+        let operands = [&c.input, &c.weight].map(|o| (View::new(program, o), program.buffers[o.buf].dtype));
+        let ranges = &c.epilogue.ranges;
+        let mut strides = row_major(ranges);
+        for s in &mut strides[2..] {
+            *s = &*s * &ranges[1];
+        }
+        strides[1] = SymExpr::ONE;
+        let parts = Parts { name: &c.name, origins: &c.origins, acc: c.acc, epilogue: &c.epilogue, strides };
+        StagedOp::new(program, parts, Kind::Conv(Box::new(c.clone())), operands.into(), jobs)
+    }
+
+    pub(super) fn attention(
+        program: &mut Program,
+        a: &Attention,
+        jobs: &mut Vec<Job>,
+    ) -> Result<Self, ExecError> {
+        let all = [&a.q, &a.k, &a.v].into_iter().chain(&a.mask);
+        let operands = all.map(|o| (View::new(program, o), program.buffers[o.buf].dtype)).collect();
+        let strides = row_major(&a.epilogue.ranges);
+        let parts = Parts { name: &a.name, origins: &a.origins, acc: a.acc, epilogue: &a.epilogue, strides };
+        StagedOp::new(program, parts, Kind::Attention { causal: a.causal, scale: a.scale }, operands, jobs)
+    }
+
+    fn new(
+        program: &mut Program,
+        parts: Parts<'_>,
+        kind: Kind,
+        operands: Vec<(View, DType)>,
+        jobs: &mut Vec<Job>,
+    ) -> Result<Self, ExecError> {
+        let ranges = &parts.epilogue.ranges;
+        let buffer = Buffer {
+            name: format!("{}_result", parts.name),
+            dtype: parts.acc,
+            sizes: ranges.clone(),
+            strides: parts.strides.into_iter().collect(),
+            offset: SymExpr::ZERO,
+            storage: Storage::Arena,
+        };
+        let result: BufId = program.buffers.push(buffer);
+        let index: ir_core::Shape = (0..ranges.len() as u32).map(SymExpr::loop_var).collect();
+        let read = |inst: &Inst| match inst.kind {
+            InstKind::Template => {
+                let kind = InstKind::Load { buf: result, index: index.clone(), mask: None };
+                Inst { dtype: inst.dtype, kind }
+            }
+            _ => inst.clone(),
+        };
+        let insts = parts.epilogue.insts.iter().map(read).collect();
+        let kernel = lower_kernel(
+            program,
+            &LoopKernel {
+                name: parts.name.to_owned(),
+                origins: parts.origins.to_vec(),
+                outer: ranges.clone(),
+                accs: Vec::new(),
+                stages: vec![Stage { inner: ir_core::Shape::new(), insts }],
+            },
+        )?;
+        let finish = LoopOp::new(&kernel, jobs.len());
+        jobs.push(Job::Kernel(kernel));
+        Ok(StagedOp {
+            name: parts.name.to_owned(),
+            kind,
+            operands,
+            wide: parts.acc == DType::F64,
+            ranges: ranges.to_vec(),
+            result: result.0 as usize,
+            finish,
+        })
+    }
+
+    pub(super) fn run(&self, call: &Call<'_>) -> Result<(), ExecError> {
+        let out = call.sizes.all(&self.ranges)?;
+        let count = out.iter().try_fold(1usize, |n, d| n.checked_mul(usize::try_from(*d).ok()?));
+        let bytes = count.and_then(|n| n.checked_mul(if self.wide { 8 } else { 4 }));
+        let block = Block::new(bytes.ok_or(ExecError::OutOfMemory(usize::MAX))?)?;
+        if out.contains(&0) {
+            return Ok(());
+        }
+        let result = block.ptr();
+        match &self.kind {
+            Kind::Matmul { flat } if self.wide => self.matmul_f64(call, *flat, result.cast())?,
+            Kind::Matmul { flat } => self.matmul_f32(call, *flat, result.cast())?,
+            Kind::Conv(conv) => self.conv_f32(call, conv, &out, result.cast())?,
+            Kind::Attention { causal, scale } if self.wide => {
+                self.attention_f64(call, *causal, *scale, &out, result.cast())?;
+            }
+            Kind::Attention { causal, scale } => {
+                self.attention_f32(call, *causal, *scale, &out, result.cast())?;
+            }
+        }
+        let mut buffers = Buffers(call.buffers.0.clone());
+        buffers.0[self.result] = result;
+        self.finish.run(&Call { buffers: &buffers, ..*call })
+    }
+
+    fn refused(&self) -> impl FnOnce(micro::MicroError) -> ExecError + use<'_> {
+        |source| ExecError::Template { kernel: self.name.clone(), source }
+    }
+
+    /// An operand in `f32`.
+    fn single(&self, call: &Call<'_>, n: usize) -> Result<Ready<'_, f32>, ExecError> {
+        let (view, dtype) = &self.operands[n];
+        let (sizes, strides) = (call.sizes.all(&view.sizes)?, call.sizes.all(&view.strides)?);
+        match dtype {
+            DType::BF16 => converted(view.ptr::<bf16>(call.buffers, call.sizes)?, &sizes, &strides),
+            DType::F16 => converted(view.ptr::<f16>(call.buffers, call.sizes)?, &sizes, &strides),
+            _ => {
+                let ptr = view.ptr::<f32>(call.buffers, call.sizes)?;
+                Ok(Ready { ptr, sizes, strides, copy: None, operand: PhantomData })
+            }
+        }
+    }
+
+    /// An operand of another dtype as it lies.
+    fn plain<T>(&self, call: &Call<'_>, n: usize) -> Result<Ready<'_, T>, ExecError> {
+        let (view, _) = &self.operands[n];
+        let (sizes, strides) = (call.sizes.all(&view.sizes)?, call.sizes.all(&view.strides)?);
+        let ptr = view.ptr::<T>(call.buffers, call.sizes)?;
+        Ok(Ready { ptr, sizes, strides, copy: None, operand: PhantomData })
+    }
+
+    fn matmul_f32(&self, call: &Call<'_>, flat: bool, c: *mut f32) -> Result<(), ExecError> {
+        let (a, b) = (self.single(call, 0)?, self.single(call, 1)?);
+        let g = product(&a, &b, flat);
+        // SAFETY: operands lie inside of their buffers or are copies; the result has memory of its own.
+        unsafe {
+            micro::matmul_strided(&micro::MatmulStrided {
+                isa: Isa::best(),
+                m: g.m,
+                n: g.n,
+                k: g.k,
+                a: MatRef { ptr: a.ptr, row_stride: g.a[0], col_stride: g.a[1] },
+                b: MatRef { ptr: b.ptr, row_stride: g.b[0], col_stride: g.b[1] },
+                c,
+                c_row_stride: g.n as isize,
+                c_col_stride: 1,
+                batch: &g.batch,
+                epilogue: micro::Epilogue::default(),
+            })
+        }
+        .map_err(self.refused())
+    }
+
+    fn matmul_f64(&self, call: &Call<'_>, flat: bool, c: *mut f64) -> Result<(), ExecError> {
+        let (a, b) = (self.plain::<f64>(call, 0)?, self.plain::<f64>(call, 1)?);
+        let g = product(&a, &b, flat);
+        // SAFETY: as above.
+        unsafe {
+            micro::matmul_f64(&micro::MatmulF64 {
+                m: g.m,
+                n: g.n,
+                k: g.k,
+                a: a.ptr,
+                a_strides: g.a,
+                b: b.ptr,
+                b_strides: g.b,
+                c,
+                c_strides: [g.n as isize, 1],
+                batch: &g.batch,
+            });
+        }
+        Ok(())
+    }
+
+    fn conv_f32(&self, call: &Call<'_>, conv: &Conv, out: &[i64], c: *mut f32) -> Result<(), ExecError> {
+        let (input, weight) = (self.single(call, 0)?, self.single(call, 1)?);
+        let shape = conv_shape(conv, &input.sizes, &weight.sizes, out);
+        let mut spatial = [1; 3];
+        for (to, from) in spatial[5 - out.len()..].iter_mut().zip(&out[2..]) {
+            *to = *from as usize;
+        }
+        let output = Strides5::channels_last(out[1] as usize, spatial);
+        let plan = ConvPlan::new(Isa::best(), shape, strides5(&input.strides), output);
+        let plan = plan.map_err(self.refused())?;
+        let w = strides5(&weight.strides);
+        // SAFETY: as above.
+        unsafe {
+            let weights = plan.pack_weights(weight.ptr, [w.n, w.c, w.d, w.h, w.w]);
+            plan.run(input.ptr, &weights, c, &micro::Epilogue::default()).map_err(self.refused())
+        }
+    }
+
+    fn attention_f32(
+        &self,
+        call: &Call<'_>,
+        causal: bool,
+        scale: f64,
+        out: &[i64],
+        o: *mut f32,
+    ) -> Result<(), ExecError> {
+        let (q, k, v) = (self.single(call, 0)?, self.single(call, 1)?, self.single(call, 2)?);
+        let (mut added, mut seen) = (None, None);
+        match self.operands.get(3) {
+            Some((_, DType::Bool)) => seen = Some(self.plain::<bool>(call, 3)?),
+            Some(_) => added = Some(self.single(call, 3)?),
+            None => {}
+        }
+        let mask = match (&added, &seen) {
+            (Some(m), _) => micro::Mask::Additive { ptr: m.ptr, strides: m.four() },
+            (_, Some(m)) => micro::Mask::Boolean { ptr: m.ptr, strides: m.four() },
+            _ => micro::Mask::None,
+        };
+        let [h, l, d] = [out[1], out[2], out[3]].map(|x| x as isize);
+        let size = |x: &[i64], d: usize| x[d] as usize;
+        let attention = micro::Attention {
+            isa: Isa::best(),
+            batch: size(&q.sizes, 0),
+            q_heads: size(&q.sizes, 1),
+            kv_heads: size(&k.sizes, 1),
+            q_len: size(&q.sizes, 2),
+            kv_len: size(&k.sizes, 2),
+            head_dim: size(&q.sizes, 3),
+            v_dim: size(out, 3),
+            q: q.ptr,
+            q_strides: q.four(),
+            k: k.ptr,
+            k_strides: k.four(),
+            v: v.ptr,
+            v_strides: v.four(),
+            o,
+            o_strides: [h * l * d, l * d, d, 1],
+            scale: scale as f32,
+            mask,
+            causal: causal.then_some(0),
+            empty_row: micro::EmptyRow::Zero,
+        };
+        // SAFETY: as above.
+        unsafe { micro::attention(&attention) }.map_err(self.refused())
+    }
+
+    fn attention_f64(
+        &self,
+        call: &Call<'_>,
+        causal: bool,
+        scale: f64,
+        out: &[i64],
+        o: *mut f64,
+    ) -> Result<(), ExecError> {
+        let [q, k, v] = [self.plain(call, 0)?, self.plain(call, 1)?, self.plain(call, 2)?];
+        let (mut added, mut seen) = (None, None);
+        match self.operands.get(3) {
+            Some((_, DType::Bool)) => seen = Some(self.plain::<bool>(call, 3)?),
+            Some(_) => added = Some(self.plain::<f64>(call, 3)?),
+            None => {}
+        }
+        let mask = match (&added, &seen) {
+            (Some(m), _) => micro::MaskF64::Additive(m.ptr, m.four()),
+            (_, Some(m)) => micro::MaskF64::Boolean(m.ptr, m.four()),
+            _ => micro::MaskF64::None,
+        };
+        let size = |x: &[i64], d: usize| x[d] as usize;
+        let attention = micro::AttentionF64 {
+            batch: size(&q.sizes, 0),
+            q_heads: size(&q.sizes, 1),
+            kv_heads: size(&k.sizes, 1).max(1),
+            q_len: size(&q.sizes, 2),
+            kv_len: size(&k.sizes, 2),
+            head_dim: size(&q.sizes, 3),
+            v_dim: size(out, 3),
+            q: (q.ptr, q.four()),
+            k: (k.ptr, k.four()),
+            v: (v.ptr, v.four()),
+            o,
+            scale,
+            mask,
+            causal,
+        };
+        // SAFETY: as above.
+        unsafe { micro::attention_f64(&attention) };
+        Ok(())
+    }
+}
+
+/// An operand as a kernel takes it.
+struct Ready<'a, T> {
+    ptr: *const T,
+    sizes: Vec<i64>,
+    strides: Vec<i64>,
+    /// Keeps a converted operand.
+    #[allow(dead_code)]
+    copy: Option<Block>,
+    operand: PhantomData<&'a T>,
+}
+
+impl<T> Ready<'_, T> {
+    /// Strides of an operand with four dimensions.
+    fn four(&self) -> [isize; 4] {
+        [0, 1, 2, 3].map(|d| self.strides[d] as isize)
+    }
+}
+
+/// Converts an operand of 16-bit floats to dense `f32`; broadcast dimensions stay broadcast.
+fn converted<'a, T: Half>(
+    from: *const T,
+    sizes: &[i64],
+    strides: &[i64],
+) -> Result<Ready<'a, f32>, ExecError> {
+    let mut extent: Vec<i64> =
+        sizes.iter().zip(strides).map(|(n, s)| if *s == 0 { (*n).min(1) } else { *n }).collect();
+    let mut dense = vec![1i64; sizes.len()];
+    for d in (1..sizes.len()).rev() {
+        dense[d - 1] = dense[d] * extent[d];
+    }
+    let count = extent.iter().product::<i64>() as usize;
+    let block = Block::new(count * size_of::<f32>())?;
+    let to = block.ptr().cast::<f32>();
+    let (row, step) = (extent.pop().unwrap_or(1) as usize, strides.last().copied().unwrap_or(1) as isize);
+    let rows = count / row.max(1);
+    let (from, to_address) = (from as usize, to as usize);
+    team::par_for_work(rows, count, &|r| {
+        let (mut rest, mut at) = (r as i64, 0isize);
+        for d in (0..extent.len()).rev() {
+            at += (rest % extent[d] * strides[d]) as isize;
+            rest /= extent[d];
+        }
+        let source = (from as *const T).wrapping_offset(at);
+        let target = (to_address as *mut f32).wrapping_add(r * row);
+        // SAFETY: the row lies inside of the operand, by the program's promise, and its copy inside of the block.
+        unsafe { T::widen(source, step, target, row) };
+    });
+    let strides = dense.iter().zip(strides).map(|(n, s)| if *s == 0 { 0 } else { *n }).collect();
+    Ok(Ready { ptr: to, sizes: sizes.to_vec(), strides, copy: Some(block), operand: PhantomData })
+}
+
+/// A 16-bit float.
+trait Half: Copy + Send + Sync {
+    /// Converts `n` values, `step` apart.
+    ///
+    /// # Safety
+    /// The values must be readable and as many at `to` writable.
+    unsafe fn widen(from: *const Self, step: isize, to: *mut f32, n: usize);
+}
+
+macro_rules! half {
+    ($($ty:ident)*) => {$(
+        impl Half for $ty {
+            unsafe fn widen(from: *const $ty, step: isize, to: *mut f32, n: usize) {
+                if step == 1 {
+                    // SAFETY: the caller's promise.
+                    let (from, to) =
+                        unsafe { (std::slice::from_raw_parts(from, n), std::slice::from_raw_parts_mut(to, n)) };
+                    from.convert_to_f32_slice(to);
+                    return;
+                }
+                for i in 0..n {
+                    // SAFETY: the caller's promise.
+                    unsafe { *to.add(i) = (*from.offset(i as isize * step)).to_f32() };
+                }
+            }
+        }
+    )*};
+}
+
+half! { bf16 f16 }
+
+/// The geometry of a product with a row-major result.
+struct Product {
+    m: usize,
+    n: usize,
+    k: usize,
+    /// Row and column stride.
+    a: [isize; 2],
+    b: [isize; 2],
+    batch: Vec<BatchDim>,
+}
+
+/// `flat`: one matrix B for all batch entries. It is one product where the rows of A follow each other, too.
+fn product<T>(a: &Ready<'_, T>, b: &Ready<'_, T>, flat: bool) -> Product {
+    let rank = a.sizes.len();
+    let (k, n) = (a.sizes[rank - 1], b.sizes[rank - 1]);
+    let chained = |d: usize| a.sizes[d] == 1 || a.strides[d] == a.strides[d + 1] * a.sizes[d + 1];
+    // Rows of size 1 have a stride that means nothing: then entries stay apart.
+    let flat = flat && a.sizes[1..rank - 1].iter().all(|n| *n > 1) && (0..rank - 2).all(chained);
+    let lead = if flat { 0 } else { rank - 2 };
+    let m = a.sizes[lead..rank - 1].iter().product::<i64>();
+    let mut step = m * n;
+    let mut batch = Vec::with_capacity(lead);
+    for d in (0..lead).rev() {
+        batch.push(BatchDim {
+            size: a.sizes[d] as usize,
+            a_stride: a.strides[d] as isize,
+            b_stride: b.strides[d] as isize,
+            c_stride: step as isize,
+        });
+        step *= a.sizes[d];
+    }
+    batch.reverse();
+    let pair = |s: &[i64]| [s[rank - 2] as isize, s[rank - 1] as isize];
+    Product { m: m as usize, n: n as usize, k: k as usize, a: pair(&a.strides), b: pair(&b.strides), batch }
+}

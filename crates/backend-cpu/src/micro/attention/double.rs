@@ -1,0 +1,108 @@
+//! Attention in f64, a row of scores at a time: for checking models in double precision. No blocks, no packing.
+
+use super::super::team;
+
+/// Which keys a query sees, with strides of `[B, H, Lq, Lk]` in elements; 0 broadcasts.
+#[derive(Debug, Clone, Copy)]
+pub enum MaskF64 {
+    /// All.
+    None,
+    /// Added to the scaled scores; -inf hides a key.
+    Additive(*const f64, [isize; 4]),
+    /// True where the key is seen.
+    Boolean(*const bool, [isize; 4]),
+}
+
+/// As `Attention`, in f64; operands are pointers and strides of `[B, H, L, D]`.
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionF64 {
+    /// B
+    pub batch: usize,
+    /// H of Q and O.
+    pub q_heads: usize,
+    /// H of K and V; divides `q_heads`.
+    pub kv_heads: usize,
+    /// Queries.
+    pub q_len: usize,
+    /// Keys.
+    pub kv_len: usize,
+    /// D of Q and K.
+    pub head_dim: usize,
+    /// D of V and O.
+    pub v_dim: usize,
+    /// `[B, Hq, Lq, D]`
+    pub q: (*const f64, [isize; 4]),
+    /// `[B, Hkv, Lk, D]`
+    pub k: (*const f64, [isize; 4]),
+    /// `[B, Hkv, Lk, Dv]`
+    pub v: (*const f64, [isize; 4]),
+    /// `[B, Hq, Lq, Dv]`, dense.
+    pub o: *mut f64,
+    /// Usually `1 / sqrt(D)`.
+    pub scale: f64,
+    /// Mask or bias.
+    pub mask: MaskF64,
+    /// Query `i` sees keys `j <= i`.
+    pub causal: bool,
+}
+
+// SAFETY: the pointers are used only under the promises of `attention_f64`: good from any thread.
+unsafe impl Sync for AttentionF64 {}
+
+/// Computes attention; rows that see no key are 0.
+///
+/// # Safety
+/// Q, K, V and the mask must be readable and O writable at their sizes and strides, from any thread; O must not overlap the
+/// others.
+pub unsafe fn attention_f64(call: &AttentionF64) {
+    let rows = call.batch * call.q_heads * call.q_len;
+    let work = rows * call.kv_len * (call.head_dim + call.v_dim + 16);
+    team::par_for_work(rows, work, &|row| {
+        // SAFETY: the caller's promise; rows are disjoint in O.
+        unsafe { one(call, row) };
+    });
+}
+
+unsafe fn one(call: &AttentionF64, row: usize) {
+    let i = (row % call.q_len) as isize;
+    let head = row / call.q_len;
+    let (b, h) = ((head / call.q_heads) as isize, head % call.q_heads);
+    let kv = (h / (call.q_heads / call.kv_heads).max(1)) as isize;
+    let h = h as isize;
+    let base = |(ptr, s): (*const f64, [isize; 4]), h: isize| ptr.wrapping_offset(b * s[0] + h * s[1]);
+    let (q, k, v) = (base(call.q, h).wrapping_offset(i * call.q.1[2]), base(call.k, kv), base(call.v, kv));
+    let keys = if call.causal { call.kv_len.min(i as usize + 1) } else { call.kv_len };
+    // SAFETY: the caller's promise, here and below.
+    let out = unsafe { std::slice::from_raw_parts_mut(call.o.add(row * call.v_dim), call.v_dim) };
+    out.fill(0.0);
+    let mut scores = vec![f64::NEG_INFINITY; keys];
+    for (j, score) in scores.iter_mut().enumerate() {
+        let at = |s: &[isize; 4]| b * s[0] + h * s[1] + i * s[2] + j as isize * s[3];
+        let bias = match &call.mask {
+            MaskF64::None => 0.0,
+            MaskF64::Additive(ptr, s) => unsafe { *ptr.offset(at(s)) },
+            MaskF64::Boolean(ptr, s) if unsafe { *ptr.offset(at(s)) } => 0.0,
+            MaskF64::Boolean(..) => continue,
+        };
+        let key = k.wrapping_offset(j as isize * call.k.1[2]);
+        let mut sum = 0.0;
+        for d in 0..call.head_dim as isize {
+            sum += unsafe { *q.offset(d * call.q.1[3]) * *key.offset(d * call.k.1[3]) };
+        }
+        *score = sum * call.scale + bias;
+    }
+    let most = scores.iter().fold(f64::NEG_INFINITY, |m, s| if *s > m || s.is_nan() { *s } else { m });
+    if most == f64::NEG_INFINITY {
+        return;
+    }
+    let mut total = 0.0;
+    for (j, score) in scores.iter().enumerate() {
+        let weight = (score - most).exp();
+        total += weight;
+        let value = v.wrapping_offset(j as isize * call.v.1[2]);
+        for (d, o) in out.iter_mut().enumerate() {
+            *o += weight * unsafe { *value.offset(d as isize * call.v.1[3]) };
+        }
+    }
+    out.iter_mut().for_each(|o| *o /= total);
+}
