@@ -124,7 +124,7 @@ fn refusals<T: std::fmt::Display>(error: &Error, items: &[T], group: impl Fn(&T)
     Failure { status: Status::Unsupported, reason: error.to_string(), groups: groups.into_iter().collect() }
 }
 
-fn classify(error: &Error) -> Failure {
+pub(super) fn classify(error: &Error) -> Failure {
     match error {
         Error::Interp(error) => classify_interp(error),
         Error::Unsupported(errors) => {
@@ -141,6 +141,9 @@ fn classify(error: &Error) -> Failure {
             let groups = groups.into_iter().collect();
             Failure { status: Status::Unsupported, reason: error.to_string(), groups }
         }
+        Error::Joint(ferroflux::train::JointError::Calls(calls)) => {
+            refusals(error, calls, |c| format!("`{}` {}", c.target, c.problem))
+        }
         Error::Refused { refused, .. } => refusals(error, refused, Clone::clone),
         other => Failure::error(other),
     }
@@ -150,7 +153,7 @@ fn is_unsupported(error: &OpError) -> bool {
     matches!(error, OpError::Unknown(_) | OpError::Unsupported { .. } | OpError::DType { .. })
 }
 
-pub(crate) fn classify_interp(error: &InterpError) -> Failure {
+fn classify_interp(error: &InterpError) -> Failure {
     let mut failure = Failure::error(error);
     match error {
         InterpError::Unsupported { .. } => failure.status = Status::Unsupported,

@@ -1,21 +1,19 @@
-//! Gradients: the joint graph of a case is run by the interpreter on the goldens' cotangents.
-//!
-//! Of training cases the loss, the gradients of the parameters and the written buffers of one step are compared; the loss
-//! curves of the optimizers are not yet.
+//! Gradients and training: a case's two compiled halves run on the goldens' inputs and cotangents, and training cases
+//! are trained for six steps by each optimizer of the goldens.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use aot_autograd::{JointError, JointGraph, JointOptions, Tangents, Wrt, joint};
-use fx_ir::{Graph, InputKind, NodeKind, OutputKind};
-use interp::Value;
-use ir_core::SymExpr;
+use ferroflux::optim::{Adam, Optimizer, Sgd};
+use ferroflux::train::{DiffOptions, Differentiated, Gradients, TrainOptions, Wrt};
+use ferroflux::{Options, Program};
+use fx_ir::InputKind;
 use tensor::compare::tolerance;
 use tensor::{Tensor, allclose};
 
 use super::Status;
-use super::backend::{Failure, classify_interp};
-use super::case::{Loaded, inputs};
+use super::backend::{Failure, classify};
+use super::case::{Loaded, inputs, metadata};
 use super::check::{MODEL_TOLERANCE, Times, differs, every, milliseconds};
 
 /// Largest relative difference of a loss.
@@ -23,19 +21,16 @@ const LOSS_TOLERANCE: f64 = 1e-5;
 
 /// Compares `grad<i>`, the gradient of input i, for the cotangents `cot<i>`.
 pub(crate) fn gradient(loaded: &Loaded, backend: &str, times: &mut Times) -> Result<(), Failure> {
-    let options = JointOptions { wrt: Wrt::Inputs, tangents: Tangents::Placeholders };
-    let joint = joint_of(loaded, backend, &options, times)?;
-    let results = run(loaded, &joint, times)?;
-    let found = gradients(&joint, &results);
-    let users: Vec<_> = joint.graph.inputs().filter(|(_, kind, _)| *kind == InputKind::User).collect();
+    let model = differentiated(loaded, backend, &DiffOptions::new().wrt(Wrt::Inputs).tangents(), times)?;
+    let (_, found) = run(loaded, &model, times)?;
     let mut compared = 0;
-    for (n, (v, _, _)) in users.iter().enumerate() {
+    for (n, input) in model.inputs().iter().enumerate() {
         let name = format!("grad{n}");
         let Some(expected) = loaded.golden.tensors.get(&name) else { continue };
         let (atol, rtol) = tolerance(expected.dtype());
-        let given = found.iter().find(|(input, _)| input == v).and_then(|(_, g)| g.clone());
         let zero = || Tensor::zeros(expected.dtype(), expected.sizes());
-        let got = given.map_or_else(zero, Ok).map_err(|e| Failure::error(&e))?;
+        let got = found.input(&input.name).cloned();
+        let got = got.map_or_else(zero, Ok).map_err(|e| Failure::error(&e))?;
         allclose(&got, expected, atol, rtol).map_err(|m| differs(&name, &m))?;
         compared += 1;
     }
@@ -45,11 +40,10 @@ pub(crate) fn gradient(loaded: &Loaded, backend: &str, times: &mut Times) -> Res
     Ok(())
 }
 
-/// Compares `loss`, `grad:<parameter>` and `buf:<name>` of one step.
+/// Compares `loss`, `grad:<parameter>` and `buf:<name>` of one step, and the losses of six steps.
 pub(crate) fn train(loaded: &Loaded, backend: &str, times: &mut Times) -> Result<(), Failure> {
-    let options = JointOptions { wrt: Wrt::Parameters, tangents: Tangents::Loss };
-    let joint = joint_of(loaded, backend, &options, times)?;
-    let results = run(loaded, &joint, times)?;
+    let model = differentiated(loaded, backend, &DiffOptions::new(), times)?;
+    let (outputs, gradients) = run(loaded, &model, times)?;
     let wanted = |name: &&String| *name == "loss" || name.starts_with("grad:") || name.starts_with("buf:");
     let mut golden: BTreeMap<&String, &Tensor> =
         loaded.golden.tensors.iter().filter(|(name, _)| wanted(name)).collect();
@@ -59,7 +53,7 @@ pub(crate) fn train(loaded: &Loaded, backend: &str, times: &mut Times) -> Result
     };
     let noise = [("grad:", noise("grad:")), ("buf:", noise("buf:"))];
     let mut unnamed = Vec::new();
-    for (name, got) in step_values(loaded, &joint, &results) {
+    for (name, got) in step_values(loaded, &model, &outputs, &gradients) {
         match golden.remove(&name) {
             Some(expected) => close(&name, &got, expected, &noise)?,
             None if name.starts_with("grad:") => unnamed.push(got),
@@ -77,29 +71,83 @@ pub(crate) fn train(loaded: &Loaded, backend: &str, times: &mut Times) -> Result
     }
     match golden.keys().next() {
         Some(name) => Err(Failure::new(Status::Fail, format!("gives no `{name}`"))),
-        None => Ok(()),
+        None => curves(loaded, backend, times),
     }
 }
 
 /// What one step gives, by the goldens' names; buffers that it does not write keep their values.
-fn step_values(loaded: &Loaded, joint: &JointGraph, results: &[Value]) -> Vec<(String, Tensor)> {
+fn step_values(
+    loaded: &Loaded,
+    model: &Differentiated,
+    outputs: &[Tensor],
+    gradients: &Gradients,
+) -> Vec<(String, Tensor)> {
     let mut list: BTreeMap<String, Tensor> = BTreeMap::new();
-    for (_, kind, name) in joint.graph.inputs() {
-        let kept = loaded.program.weights.get(name).and_then(|w| w.tensor.clone());
-        if let (InputKind::Buffer { .. }, Some(tensor)) = (kind, kept) {
-            list.insert(format!("buf:{name}"), tensor);
+    for (_, kind, name) in loaded.program.graph.inputs() {
+        let kept = || loaded.program.weights.get(name).and_then(|w| w.tensor.clone());
+        if matches!(kind, InputKind::Buffer { .. }) {
+            list.extend(model.get(name).or_else(kept).map(|t| (format!("buf:{name}"), t)));
         }
     }
-    for (output, value) in joint.graph.outputs.iter().zip(results) {
-        let name = match &output.kind {
-            OutputKind::User | OutputKind::Loss => "loss".to_owned(),
-            OutputKind::ParameterGradient(name) => format!("grad:{name}"),
-            OutputKind::BufferMutation(name) => format!("buf:{name}"),
-            _ => continue,
-        };
-        list.extend(value.as_tensor().map(|t| (name, t.clone())));
+    list.extend(outputs.first().map(|loss| ("loss".to_owned(), loss.clone())));
+    for g in gradients.0.iter().filter(|g| g.parameter) {
+        list.extend(g.tensor.clone().map(|t| (format!("grad:{}", g.name), t)));
     }
     list.into_iter().collect()
+}
+
+/// Six losses of each optimizer, within PyTorch's own drift between `f32` and `f64`.
+fn curves(loaded: &Loaded, backend: &str, times: &mut Times) -> Result<(), Failure> {
+    let read = |key: &str| metadata::<serde_json::Value>(&loaded.golden, key);
+    let error = |e: anyhow::Error| Failure::new(Status::Error, format!("{e:#}"));
+    let Some(curves) = read("curves").map_err(error)? else { return Ok(()) };
+    let wide = read("sgd_float64").map_err(error)?.unwrap_or_default();
+    let drift = drift(&numbers(&curves["sgd"]), &numbers(&wide));
+    let given = inputs(&loaded.golden, "").map_err(error)?;
+    for (name, optimizer, rate) in optimizers() {
+        let expected = numbers(&curves[name]);
+        let start = Instant::now();
+        let program = Program::from(loaded.program.clone());
+        let step = program.train_step(&TrainOptions::new(optimizer), &Options::new().backend(backend));
+        times.compile_ms += milliseconds(start);
+        let mut step = step.map_err(|e| classify(&e))?;
+        for (n, wanted) in expected.iter().enumerate() {
+            let start = Instant::now();
+            let outcome = step.step(&given, rate).map_err(|e| classify(&e))?;
+            times.run_ms += milliseconds(start);
+            let allowed = LOSS_TOLERANCE.max(drift.get(n).copied().unwrap_or(0.0)) * wanted.abs();
+            let off = (outcome.loss - wanted).abs();
+            if off.is_nan() || off > allowed {
+                let what = format!("{name}: loss {n} is {}, expected {wanted} to {allowed:e}", outcome.loss);
+                return Err(Failure { status: Status::Fail, reason: what, groups: vec![format!("losses of {name}")] });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The optimizers of the goldens' curves, with their learning rates.
+fn optimizers() -> [(&'static str, Optimizer, f64); 3] {
+    let momentum = Sgd { momentum: 0.9, weight_decay: 1e-3, ..Sgd::default() };
+    [
+        ("sgd", Optimizer::Sgd(Sgd::default()), 0.01),
+        ("sgd_momentum", Optimizer::Sgd(momentum), 0.01),
+        ("adamw", Optimizer::Adam(Adam::adamw()), 1e-3),
+    ]
+}
+
+fn numbers(list: &serde_json::Value) -> Vec<f64> {
+    list.as_array().into_iter().flatten().filter_map(serde_json::Value::as_f64).collect()
+}
+
+/// The largest relative difference of two curves up to each of their points.
+fn drift(narrow: &[f64], wide: &[f64]) -> Vec<f64> {
+    let mut largest = 0.0f64;
+    let point = |(a, b): (&f64, &f64)| {
+        largest = largest.max((a - b).abs() / b.abs());
+        largest
+    };
+    narrow.iter().zip(wide).map(point).collect()
 }
 
 /// The largest finite magnitude.
@@ -133,105 +181,40 @@ fn thinned(got: &Tensor, expected: &Tensor) -> Result<Tensor, Failure> {
     thin().map_err(|e| Failure::error(&e))
 }
 
-/// Captured to joint.
-fn joint_of(
+/// Captured to two compiled halves.
+fn differentiated(
     loaded: &Loaded,
     backend: &str,
-    options: &JointOptions,
+    diff: &DiffOptions,
     times: &mut Times,
-) -> Result<JointGraph, Failure> {
-    if backend != "eager" {
-        let what = format!("gradients on `{backend}`: joint graphs run on `eager` alone yet");
-        return Err(Failure::new(Status::Unsupported, what));
-    }
+) -> Result<Differentiated, Failure> {
     let start = Instant::now();
-    let made = functional(&loaded.program.graph).and_then(|graph| joint(&graph, options).map_err(refused));
+    let program = Program::from(loaded.program.clone());
+    let made = program.differentiate(diff, &Options::new().backend(backend));
     times.compile_ms += milliseconds(start);
-    made
+    made.map_err(|e| classify(&e))
 }
 
-fn functional(captured: &Graph) -> Result<Graph, Failure> {
-    let unsupported = |reason: Vec<String>, groups: BTreeSet<String>| Failure {
-        status: Status::Unsupported,
-        reason: reason.join("; "),
-        groups: groups.into_iter().collect(),
-    };
-    let functional = aot_autograd::functionalize(captured).map_err(|errors| {
-        let groups = errors.iter().map(|e| format!("mutation: {}", e.problem)).collect();
-        unsupported(errors.iter().map(ToString::to_string).collect(), groups)
-    })?;
-    prims::decompose(&functional).map_err(|errors| {
-        let groups = errors.iter().map(|e| e.error.to_string()).collect();
-        unsupported(errors.iter().map(ToString::to_string).collect(), groups)
-    })
-}
-
-fn refused(error: JointError) -> Failure {
-    let JointError::Calls(calls) = &error else { return Failure::error(&error) };
-    let groups: BTreeSet<String> = calls.iter().map(|c| format!("`{}` {}", c.target, c.problem)).collect();
-    Failure { status: Status::Unsupported, reason: error.to_string(), groups: groups.into_iter().collect() }
-}
-
-/// Runs the joint graph: weights, the goldens' inputs, the cotangents.
-fn run(loaded: &Loaded, joint: &JointGraph, times: &mut Times) -> Result<Vec<Value>, Failure> {
-    let error = |what: String| Failure::new(Status::Error, what);
-    let given = inputs(&loaded.golden, "").map_err(|e| error(format!("{e:#}")))?;
-    let mut given = given.into_iter();
-    let cotangents = cotangents(loaded, joint)?;
-    let mut values = Vec::new();
-    for (v, kind, name) in joint.graph.inputs() {
-        let tangent = cotangents.iter().find(|(input, _)| *input == v).map(|(_, t)| t.clone());
-        let tensor = match (tangent, kind) {
-            (Some(tangent), _) => Some(tangent),
-            (None, InputKind::User) => given.next(),
-            (None, _) => loaded.program.weights.get(name).and_then(|w| w.tensor.clone()),
-        };
-        values.push(Value::Tensor(tensor.ok_or_else(|| error(format!("no value for the input `{name}`")))?));
-    }
+/// Runs both halves: the goldens' inputs, their cotangents; zeros where an output has none.
+fn run(
+    loaded: &Loaded,
+    model: &Differentiated,
+    times: &mut Times,
+) -> Result<(Vec<Tensor>, Gradients), Failure> {
+    let given = inputs(&loaded.golden, "").map_err(|e| Failure::new(Status::Error, format!("{e:#}")))?;
     let start = Instant::now();
-    let outcome = interp::execute(&joint.graph, values).map_err(|e| classify_interp(&e));
-    times.run_ms += milliseconds(start);
-    Ok(outcome?.outputs)
-}
-
-/// The goldens' cotangents of the outputs that the caller sees; zeros where they have none.
-fn cotangents(loaded: &Loaded, joint: &JointGraph) -> Result<Vec<(fx_ir::ValueId, Tensor)>, Failure> {
-    let mut user = 0;
-    let mut list = Vec::new();
-    for (output, tangent) in joint.graph.outputs.iter().zip(&joint.tangents) {
-        if !matches!(output.kind, OutputKind::User | OutputKind::Loss) {
-            continue;
-        }
-        let name = format!("cot{user}");
-        user += 1;
-        let Some(tangent) = *tangent else { continue };
-        let Some(meta) = joint.graph.meta(tangent) else { continue };
-        let sizes: Option<Vec<usize>> = meta.sizes.iter().map(size).collect();
-        let made = match (loaded.golden.tensors.get(&name), sizes) {
-            (Some(cotangent), _) => cotangent.to_dtype(meta.dtype),
-            (None, Some(sizes)) => Tensor::zeros(meta.dtype, &sizes),
-            (None, None) => {
-                return Err(Failure::new(Status::Error, format!("`{name}` is not in the goldens")));
-            }
+    let (outputs, saved) = model.forward(&given).map_err(|e| classify(&e))?;
+    let mut tangents = Vec::new();
+    for tangent in model.tangents() {
+        let golden = loaded.golden.tensors.get(&format!("cot{}", tangent.output));
+        let dtype = tangent.info.meta.dtype;
+        let made = match golden {
+            Some(cotangent) => cotangent.to_dtype(dtype),
+            None => Tensor::zeros(dtype, outputs[tangent.output].sizes()),
         };
-        list.push((tangent, made.map_err(|e| Failure::error(&e))?));
+        tangents.push(made.map_err(|e| Failure::error(&e))?);
     }
-    Ok(list)
-}
-
-fn size(e: &SymExpr) -> Option<usize> {
-    usize::try_from(e.as_const()?).ok()
-}
-
-/// Each placeholder asked for with its gradient.
-fn gradients(joint: &JointGraph, results: &[Value]) -> Vec<(fx_ir::ValueId, Option<Tensor>)> {
-    let mut values = results[joint.forward_outputs..].iter();
-    let of = |&(v, g): &(fx_ir::ValueId, Option<fx_ir::ValueId>)| {
-        debug_assert!(matches!(
-            joint.graph.nodes[joint.graph.values[v].def].kind,
-            NodeKind::Placeholder { .. }
-        ));
-        (v, g.and_then(|_| values.next()).and_then(Value::as_tensor).cloned())
-    };
-    joint.gradients.iter().map(of).collect()
+    let gradients = saved.backward(&tangents).map_err(|e| classify(&e));
+    times.run_ms += milliseconds(start);
+    gradients.map(|g| (outputs, g))
 }

@@ -1,0 +1,405 @@
+//! A whole training step as one compiled program: forward, backward, clipping and the optimizer's update.
+
+use std::collections::BTreeMap;
+
+use aot_autograd::Wrt;
+use fx_ir::{InputKind, Symbol};
+use ir_core::{Arena, Scalar, SymId};
+use tensor::Tensor;
+
+use super::graphs::{DiffOptions, joint_for_loss, marked, written};
+use super::update::{NumberInput, append};
+use super::wiring::{Sink, Source, State, initial, sinks, sources, user_numbers};
+use crate::code::Code;
+use crate::optim::Optimizer;
+use crate::seeds::{fresh_base, seed_of};
+use crate::{Error, InputInfo, Options, Program, check};
+
+/// How gradients are limited before the update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Clip {
+    /// All gradients together are scaled down so that their 2-norm is at most `max`
+    /// (`torch.nn.utils.clip_grad_norm_`).
+    Norm {
+        /// Largest norm.
+        max: f64,
+        /// Whether a norm that is no finite number is an error; nothing is updated then.
+        error_if_nonfinite: bool,
+    },
+    /// Every element is at most this in magnitude (`clip_grad_value_`).
+    Value(f64),
+}
+
+/// Dynamic scaling of the loss, as `torch.amp.GradScaler` does it, for gradients in `f16`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scaler {
+    /// Factor at present.
+    pub scale: f64,
+    /// The factor grows by this after `interval` steps without an infinity.
+    pub growth: f64,
+    /// It shrinks by this at an infinity.
+    pub backoff: f64,
+    /// Steps before it grows.
+    pub interval: u64,
+    /// Steps since the last change.
+    pub good: u64,
+}
+
+impl Default for Scaler {
+    /// PyTorch's.
+    fn default() -> Scaler {
+        Scaler { scale: 65536.0, growth: 2.0, backoff: 0.5, interval: 2000, good: 0 }
+    }
+}
+
+impl Scaler {
+    fn update(&mut self, finite: bool) {
+        if !finite {
+            (self.scale, self.good) = (self.scale * self.backoff, 0);
+            return;
+        }
+        self.good += 1;
+        if self.good == self.interval {
+            // A scale that is no number any more would stop training.
+            let grown = self.scale * self.growth;
+            (self.scale, self.good) = (if (grown as f32).is_finite() { grown } else { self.scale }, 0);
+        }
+    }
+}
+
+/// What a step does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainOptions {
+    pub(crate) optimizer: Optimizer,
+    pub(crate) clip: Option<Clip>,
+    pub(crate) scaler: Option<Scaler>,
+    pub(crate) loss: Option<usize>,
+}
+
+impl TrainOptions {
+    /// This optimizer, no clipping, no scaling.
+    pub fn new(optimizer: Optimizer) -> TrainOptions {
+        TrainOptions { optimizer, clip: None, scaler: None, loss: None }
+    }
+    /// Limits the gradients.
+    pub fn clip(mut self, clip: Clip) -> TrainOptions {
+        self.clip = Some(clip);
+        self
+    }
+    /// Scales the loss, and leaves out steps whose gradients are not finite.
+    pub fn scaler(mut self, scaler: Scaler) -> TrainOptions {
+        self.scaler = Some(scaler);
+        self
+    }
+    /// Which of the returned tensors is the loss; not needed where the program marks one or returns one alone.
+    pub fn loss(mut self, output: usize) -> TrainOptions {
+        self.loss = Some(output);
+        self
+    }
+}
+
+/// A training step, compiled, and the state that it trains. Parameters that do not require gradients stay as they are.
+pub struct TrainStep {
+    program: Program,
+    inputs: Vec<InputInfo>,
+    symbols: Arena<SymId, Symbol>,
+    code: Code,
+    kernels: Option<kernel_ir::Program>,
+    sources: Vec<Source>,
+    sinks: Vec<Sink>,
+    numbers: Vec<NumberInput>,
+    reports: (bool, bool),
+    options: TrainOptions,
+    state: State,
+    progress: Progress,
+}
+
+/// Where training stands.
+#[derive(Clone, Debug, PartialEq)]
+struct Progress {
+    /// Updates so far.
+    updates: u64,
+    /// Calls so far, those left out included.
+    calls: u64,
+    seed: u64,
+    scaler: Option<Scaler>,
+}
+
+/// What came of a step.
+#[derive(Clone, Debug)]
+pub struct StepOutcome {
+    /// The loss, before the update.
+    pub loss: f64,
+    /// All tensors that the program returns, the loss among them.
+    pub outputs: Vec<Tensor>,
+    /// Norm of all gradients before clipping, where they are clipped by it.
+    pub grad_norm: Option<f64>,
+    /// Whether the update was left out because a scaled gradient was not finite.
+    pub skipped: bool,
+}
+
+/// Everything that training goes on from: a copy of the state, shared where nothing has changed.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Parameters, written buffers and the optimizer's tensors (`optimizer/SLOT/PARAMETER`).
+    pub tensors: BTreeMap<String, Tensor>,
+    /// Counters and settings by name, as text.
+    pub numbers: BTreeMap<String, String>,
+}
+
+impl Program {
+    /// Compiles forward, backward and update as one program.
+    ///
+    /// # Errors
+    /// As for [`differentiate`](Program::differentiate); settings of the optimizer that make no sense.
+    pub fn train_step(&self, train: &TrainOptions, options: &Options) -> Result<TrainStep, Error> {
+        self.require_weights()?;
+        train.optimizer.check().map_err(Error::Optimizer)?;
+        let prims = marked(self.prims()?, train.loss)?;
+        let users = user_numbers(&prims);
+        let wanted = prims.inputs().filter(|(_, kind, name)| {
+            *kind == InputKind::Parameter && self.exported().weights.get(name).is_none_or(|w| w.requires_grad)
+        });
+        let diff = DiffOptions::new().wrt(Wrt::Values(wanted.map(|(v, _, _)| v).collect()));
+        let joint = joint_for_loss(prims, &diff, train.scaler.is_some())?;
+        let updated = append(joint, train).map_err(|e| Error::Optimizer(e.to_string()))?;
+        if updated.trained.is_empty() {
+            return Err(Error::Optimizer("the loss depends on no parameter that requires gradients".into()));
+        }
+        let graph = updated.graph;
+        let kept: Vec<String> = written(&graph).into_iter().map(str::to_owned).collect();
+        let numbers = updated.numbers;
+        let sources = sources(&graph, &|v, _, name| {
+            let number = numbers.iter().position(|n| n.value == v).map(Source::Scalar);
+            let user = || users.get(&v).map(|n| Source::User(*n));
+            let state = || kept.iter().any(|k| k == name).then(|| Source::State(name.into()));
+            number.or_else(user).or_else(state)
+        });
+        let own: Vec<String> =
+            kept.iter().filter(|k| !updated.slots.iter().any(|s| s.name == **k)).cloned().collect();
+        let mut state = initial(self, &own)?;
+        for slot in &updated.slots {
+            let sizes: Option<Vec<usize>> =
+                slot.meta.sizes.iter().map(|s| usize::try_from(s.as_const()?).ok()).collect();
+            let sizes = sizes.ok_or_else(|| Error::Internal(format!("`{}` has no fixed size", slot.name)))?;
+            state.insert(slot.name.clone(), Tensor::zeros(slot.meta.dtype, &sizes)?);
+        }
+        let weight = |name: &str| self.weight(name).cloned();
+        let (code, kernels) = Code::of_prims(&graph, &weight, options)?;
+        let seed = options.seed.unwrap_or_else(fresh_base);
+        Ok(TrainStep {
+            program: self.clone(),
+            inputs: self.inputs(),
+            symbols: graph.symbols.clone(),
+            code,
+            kernels,
+            sources,
+            sinks: sinks(&graph),
+            numbers,
+            reports: updated.reports,
+            state,
+            progress: Progress { updates: 0, calls: 0, seed, scaler: train.scaler.clone() },
+            options: train.clone(),
+        })
+    }
+}
+
+impl TrainStep {
+    /// One step on these inputs with this learning rate.
+    ///
+    /// # Errors
+    /// Inputs that do not fit, a gradient norm that is not finite where that was asked to be an error, and whatever
+    /// the backend runs into. After an error the state is what it was before.
+    pub fn step(&mut self, inputs: &[Tensor], lr: f64) -> Result<StepOutcome, Error> {
+        let users = check::conform(&self.inputs, &self.symbols, inputs)?;
+        let numbers = self.number_tensors(lr)?;
+        let mut all = Vec::with_capacity(self.sources.len());
+        for source in &self.sources {
+            all.push(match source {
+                Source::User(n) => &users[*n],
+                Source::State(name) => self
+                    .state
+                    .get(name)
+                    .ok_or_else(|| Error::Internal(format!("there is no state `{name}`")))?,
+                Source::Scalar(n) => &numbers[*n],
+                _ => return Err(Error::Internal("a training step saves nothing".into())),
+            });
+        }
+        let results = self.code.run(&all, seed_of(self.progress.seed, self.progress.calls))?;
+        let (mut outcome, new, reports) = self.sort(results);
+        let number = |t: &Tensor| t.item().map_or(f64::NAN, Scalar::as_f64);
+        let mut reports = reports.iter().map(number);
+        outcome.grad_norm = if self.reports.0 { reports.next() } else { None };
+        let finite = !self.reports.1 || reports.next() == Some(1.0);
+        if let (Some(Clip::Norm { error_if_nonfinite: true, .. }), Some(norm)) = (self.options.clip, outcome.grad_norm)
+            && finite
+            && !norm.is_finite()
+        {
+            return Err(Error::NonFiniteGradient { norm });
+        }
+        outcome.skipped = !finite;
+        self.progress.calls += 1;
+        if let Some(scaler) = &mut self.progress.scaler {
+            scaler.update(finite);
+        }
+        self.progress.updates += u64::from(finite);
+        for (name, tensor) in new {
+            // Buffers have their new values even where the update is left out.
+            if finite || !self.is_trained(&name) {
+                self.state.insert(name, tensor);
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn is_trained(&self, name: &str) -> bool {
+        name.starts_with("optimizer/")
+            || self.program.exported().weights.get(name).is_some_and(|w| w.kind == InputKind::Parameter)
+    }
+
+    /// The results by what they are: for the caller, for the state, reports.
+    fn sort(&self, results: Vec<Tensor>) -> (StepOutcome, Vec<(String, Tensor)>, Vec<Tensor>) {
+        let mut outcome = StepOutcome { loss: f64::NAN, outputs: Vec::new(), grad_norm: None, skipped: false };
+        let (mut new, mut reports) = (Vec::new(), Vec::new());
+        let lone = self.sinks.iter().filter(|s| matches!(s, Sink::User | Sink::Loss)).count() == 1;
+        for (tensor, sink) in results.into_iter().zip(&self.sinks) {
+            match sink {
+                Sink::User | Sink::Loss => {
+                    if *sink == Sink::Loss || lone {
+                        outcome.loss = tensor.item().map_or(f64::NAN, Scalar::as_f64);
+                    }
+                    outcome.outputs.push(tensor);
+                }
+                Sink::State(name) => new.push((name.clone(), tensor)),
+                Sink::Saved => reports.push(tensor),
+                _ => {}
+            }
+        }
+        (outcome, new, reports)
+    }
+
+    /// The numbers of the next update as tensors.
+    fn number_tensors(&self, lr: f64) -> Result<Vec<Tensor>, Error> {
+        let mut values = self.options.optimizer.numbers(lr, self.progress.updates + 1);
+        let scale = self.progress.scaler.as_ref().map_or(1.0, |s| s.scale);
+        values.extend([("scale", scale), ("inverse_scale", 1.0 / scale)]);
+        let one = |n: &NumberInput| {
+            let value = values.iter().find(|(name, _)| *name == n.name).map(|(_, x)| *x);
+            let value = value.ok_or_else(|| Error::Internal(format!("a step has no number `{}`", n.name)))?;
+            Ok(Tensor::scalar(n.dtype, Scalar::Float(value))?)
+        };
+        self.numbers.iter().map(one).collect()
+    }
+
+    /// The tensors that a step takes.
+    pub fn inputs(&self) -> &[InputInfo] {
+        &self.inputs
+    }
+    /// Updates so far.
+    pub fn updates(&self) -> u64 {
+        self.progress.updates
+    }
+    /// The loss scaling's state.
+    pub fn scaler(&self) -> Option<&Scaler> {
+        self.progress.scaler.as_ref()
+    }
+    /// The fused program of a step, for backends that take such.
+    pub fn kernels(&self) -> Option<&kernel_ir::Program> {
+        self.kernels.as_ref()
+    }
+    /// The present value of a parameter or buffer.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.state.get(name).or_else(|| self.program.weight(name))
+    }
+    /// Replaces a trained parameter or written buffer.
+    ///
+    /// # Errors
+    /// A name that is neither, and a tensor of another dtype or size.
+    pub fn set(&mut self, name: &str, tensor: Tensor) -> Result<(), Error> {
+        replace(&mut self.state, name, tensor)
+    }
+    /// All parameters and persistent buffers of the program at present, by name.
+    pub fn weights(&self) -> BTreeMap<String, Tensor> {
+        let all = self.program.exported().weights.iter();
+        let kept = all.filter(|w| {
+            matches!(w.kind, InputKind::Parameter | InputKind::Buffer { persistent: true })
+        });
+        kept.filter_map(|w| Some((w.name.clone(), self.get(&w.name)?.clone()))).collect()
+    }
+
+    /// What training goes on from.
+    pub fn snapshot(&self) -> Snapshot {
+        let p = &self.progress;
+        let mut numbers = BTreeMap::from([
+            ("updates".to_owned(), p.updates.to_string()),
+            ("calls".to_owned(), p.calls.to_string()),
+            ("seed".to_owned(), p.seed.to_string()),
+        ]);
+        if let Some(s) = &p.scaler {
+            // Rust prints floats so that they read back as they were.
+            numbers.insert("scale".into(), s.scale.to_string());
+            numbers.insert("scale_good".into(), s.good.to_string());
+        }
+        Snapshot { tensors: self.state.clone(), numbers }
+    }
+
+    /// Goes on from a snapshot of the same program and optimizer.
+    ///
+    /// # Errors
+    /// State that is missing, superfluous or of another type; nothing has changed then.
+    pub fn restore(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let mut state = self.state.clone();
+        if let Some(name) = state.keys().find(|k| !snapshot.tensors.contains_key(*k)) {
+            return Err(Error::Snapshot(format!("it has no `{name}`: it is of another model or optimizer")));
+        }
+        for (name, tensor) in &snapshot.tensors {
+            replace(&mut state, name, tensor.clone())?;
+        }
+        let mut progress = self.progress.clone();
+        progress.updates = number(snapshot, "updates")?;
+        progress.calls = number(snapshot, "calls")?;
+        progress.seed = number(snapshot, "seed")?;
+        if let Some(s) = &mut progress.scaler {
+            s.scale = number(snapshot, "scale")?;
+            s.good = number(snapshot, "scale_good")?;
+        }
+        (self.state, self.progress) = (state, progress);
+        Ok(())
+    }
+}
+
+fn number<T: std::str::FromStr>(snapshot: &Snapshot, name: &str) -> Result<T, Error> {
+    let text = snapshot.numbers.get(name).and_then(|text| text.parse().ok());
+    text.ok_or_else(|| Error::Snapshot(format!("its `{name}` is missing or no number")))
+}
+
+/// Replaces a tensor of the state by one of the same type.
+pub(crate) fn replace(state: &mut State, name: &str, tensor: Tensor) -> Result<(), Error> {
+    let Some(old) = state.get_mut(name) else {
+        let near = plugin_host::nearest(name, state.keys().map(String::as_str));
+        return Err(Error::UnknownState { name: name.into(), near });
+    };
+    if old.dtype() != tensor.dtype() || old.sizes() != tensor.sizes() {
+        let (is, wanted) = (type_of(&tensor), type_of(old));
+        return Err(Error::Snapshot(format!("`{name}` is {is}, the model wants {wanted}")));
+    }
+    // Compiled code addresses the state by the strides it was compiled for.
+    *old = if old.strides() == tensor.strides() { tensor } else { restrided(&tensor, old)? };
+    Ok(())
+}
+
+/// The elements of `tensor` in the memory layout of `like`.
+fn restrided(tensor: &Tensor, like: &Tensor) -> Result<Tensor, Error> {
+    let place = Tensor::empty_strided(like.dtype(), like.sizes(), like.strides())?;
+    let storage = place.storage_with(tensor)?;
+    Ok(place.with_storage(storage)?)
+}
+
+fn type_of(t: &Tensor) -> String {
+    format!("{}{:?}", t.dtype(), t.sizes())
+}
+
+const _: fn() = || {
+    fn sent<T: Send>() {}
+    sent::<TrainStep>();
+};
