@@ -43,10 +43,12 @@ impl Backend for CpuBackend {
 
     /// Kernels of dtypes that have no arithmetic here. All of them, not the first.
     fn query_support(&self, request: &CompileRequest<'_>) -> Result<Vec<Refusal>, PluginError> {
-        let program = read(request)?;
+        let mut program = read(request)?;
+        let mut steps = std::mem::take(&mut program.init);
+        steps.append(&mut program.steps);
         let mut refused = Vec::new();
-        for step in program.init.iter().chain(&program.steps) {
-            if let Err(e) = crate::exec::supports(&program, step) {
+        for step in &steps {
+            if let Err(e) = crate::exec::supports(&mut program, step) {
                 refused.push(Refusal { node: step.name().to_owned(), reason: e.to_string() });
             }
         }
@@ -116,6 +118,7 @@ impl From<ExecError> for PluginError {
             ExecError::Jit(_) | ExecError::Host(_) => ErrorKind::Internal,
             ExecError::Malformed(_)
             | ExecError::Template { .. }
+            | ExecError::Linalg { .. }
             | ExecError::Plan(_)
             | ExecError::Count { .. }
             | ExecError::MissingConstant(_)
@@ -124,6 +127,8 @@ impl From<ExecError> for PluginError {
             | ExecError::Rank { .. }
             | ExecError::Size { .. }
             | ExecError::Range { .. }
+            | ExecError::Bound { .. }
+            | ExecError::Assertion { .. }
             | ExecError::Unbound(_)
             | ExecError::Device(_) => ErrorKind::InvalidArgument,
         };

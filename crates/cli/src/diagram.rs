@@ -79,7 +79,7 @@ impl<'g> Groups<'g> {
                 _ => Part::Template,
             };
             let word = if once { "once: " } else { "" };
-            let label = format!("{word}{} ({})", step.name(), kind(step));
+            let label = format!("{word}{} ({})", step.name(), step.kind());
             diagram.clusters.push(DrawCluster { label, parent: None });
             for name in step.origins() {
                 by_name.entry(name).or_default().push((diagram.clusters.len() - 1, part));
@@ -162,17 +162,6 @@ fn last_parts(name: &str) -> &str {
     name.rmatch_indices('.').nth(1).map_or(name, |(at, _)| &name[at + 1..])
 }
 
-/// `loop`, `matmul`, `conv`, `attention`, `extern`.
-fn kind(step: &Step) -> &'static str {
-    match step {
-        Step::Loop(_) => "loop",
-        Step::Matmul(_) => "matmul",
-        Step::Conv(_) => "conv",
-        Step::Attention(_) => "attention",
-        Step::Extern(_) => "extern",
-    }
-}
-
 /// A hue for each kind of kernel.
 fn hue(step: &Step) -> Style {
     Style::Family(match step {
@@ -181,6 +170,7 @@ fn hue(step: &Step) -> Style {
         Step::Conv(_) => 2,
         Step::Attention(_) => 3,
         Step::Extern(_) => 4,
+        Step::Bind(_) | Step::Assert(_) | Step::Cond(_) | Step::For(_) | Step::While(_) => 5,
     })
 }
 
@@ -243,7 +233,7 @@ impl Maker<'_> {
     fn step(&mut self, step: &Step, cluster: Option<usize>) {
         let (reads, writes) = step.accesses();
         let from: Vec<Option<usize>> = reads.iter().map(|&buf| self.source(buf, cluster)).collect();
-        let mut lines = vec![step.name().to_owned(), kind(step).to_owned()];
+        let mut lines = vec![step.name().to_owned(), step.kind().to_owned()];
         lines.extend(writes.iter().map(|&buf| type_of(&self.program.buffers[buf])));
         lines.extend(step.origins().iter().take(LISTED).map(|o| format!("· {o}")));
         if step.origins().len() > LISTED {

@@ -118,12 +118,5 @@ pub(crate) fn explain(graph: &Graph, program: Option<&Program>) -> Explanation {
 }
 
 fn kernel(step: &Step) -> KernelInfo {
-    let kind = match step {
-        Step::Loop(_) => "loop",
-        Step::Matmul(_) => "matmul",
-        Step::Conv(_) => "conv",
-        Step::Attention(_) => "attention",
-        Step::Extern(_) => "extern",
-    };
-    KernelInfo { name: step.name().into(), kind, nodes: step.origins().to_vec() }
+    KernelInfo { name: step.name().into(), kind: step.kind(), nodes: step.origins().to_vec() }
 }

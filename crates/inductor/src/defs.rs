@@ -1,9 +1,15 @@
 //! Definitions: for every graph value how it is computed, as a recorded loop body or a template. In a body the buffer
 //! `BufId(n)` is the definition number n.
 
+use std::rc::Rc;
+
 use ir_core::{Arena, DType, Scalar, Shape, SymExpr, SymId};
 use kernel_ir::{BufId, ExternOp, Inst, InstKind, ReduceOp, ScalarOp, StoreMode, SymbolDecl, Val};
 use prims::TemplateSpec;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::control::ControlCall;
+use crate::control::steps::Binds;
 
 /// All definitions of a graph, operands before users.
 pub struct Defs {
@@ -15,6 +21,12 @@ pub struct Defs {
     pub symbols: Arena<SymId, SymbolDecl>,
     /// For each output of the graph the definition that holds it.
     pub outputs: Vec<BufId>,
+    /// Definitions that run although nobody reads them: assertions.
+    pub(crate) effects: Vec<BufId>,
+    /// The definition that gives each unbacked symbol its value.
+    pub(crate) binders: FxHashMap<SymId, BufId>,
+    /// Symbols that have a value from outside.
+    pub(crate) known: FxHashSet<SymId>,
 }
 
 /// How a value is computed, and what was decided about it.
@@ -42,6 +54,7 @@ pub struct Def {
 }
 
 /// How a value is computed. Loop variables `i0…` run over the value's sizes, further ones over an inner domain.
+#[allow(private_interfaces)] // what is bound is of no use outside
 pub enum DefKind {
     /// An input of the call.
     Input,
@@ -102,6 +115,15 @@ pub enum DefKind {
         /// All its results, in order.
         outputs: Vec<BufId>,
     },
+    /// Control flow, or a symbol that is bound; this is one result of it.
+    Control {
+        /// What it does.
+        call: Rc<ControlCall>,
+        /// All its results, in order.
+        outputs: Vec<BufId>,
+        /// The symbols that it binds.
+        binds: Rc<Binds>,
+    },
 }
 
 impl Defs {
@@ -150,6 +172,7 @@ impl Def {
         let mut reads: Vec<BufId> = match &self.kind {
             DefKind::Template(spec) => template_operands(spec),
             DefKind::Extern { inputs, .. } => inputs.clone(),
+            DefKind::Control { call, .. } => call.reads(),
             DefKind::Scatter { base, .. } => vec![*base],
             _ => Vec::new(),
         };

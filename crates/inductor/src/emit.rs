@@ -3,12 +3,14 @@
 use fx_ir::{Graph, NodeKind};
 use ir_core::{EntityId, Origin, SymExpr};
 use kernel_ir::{
-    ArenaPlan, Attention, BufId, Buffer, Const, Conv, ExternCall, InputSpec, Inst, InstKind, Matmul, Operand,
-    OutputSpec, Program, Step, Storage,
+    ArenaPlan, Attention, BufId, Buffer, Const, Conv, ExternCall, InputSpec, Matmul, Operand, OutputSpec,
+    Program, Step, Storage,
 };
 use prims::TemplateSpec;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::control;
+use crate::control::embed::{Embedder, Extra, rename};
 use crate::defs::{Def, DefKind, Defs};
 use crate::schedule::{Group, Schedule};
 use crate::{InductorError, Problem, affine, kernels};
@@ -19,23 +21,30 @@ pub(crate) fn emit(defs: &Defs, schedule: &Schedule, graph: &Graph) -> Result<Pr
         Program { name: graph.name.clone(), symbols: defs.symbols.clone(), ..Program::default() };
     let mut problems = Vec::new();
     let mut names = FxHashMap::default();
+    let mut extra = Extra::default();
     for group in &schedule.groups {
-        match steps(defs, schedule, group) {
+        let mut embedder =
+            Embedder { defs, graph, program: &mut program, extra: &mut extra, loops: Vec::new() };
+        let made = match control_steps(&mut embedder, group) {
+            Some(made) => made,
+            None => steps(defs, schedule, group).map_err(|def| vec![internal(graph, defs.get(def))]),
+        };
+        match made {
             Ok(steps) => {
                 for mut step in steps {
                     name(defs, group, &mut step, &mut names);
                     if group.constant { program.init.push(step) } else { program.steps.push(step) }
                 }
             }
-            Err(def) => problems.push(internal(graph, defs.get(def))),
+            Err(more) => problems.extend(more),
         }
     }
     if !problems.is_empty() {
         return Err(InductorError { problems });
     }
-    let map = buffers(defs, graph, &mut program);
+    let map = buffers(defs, graph, &mut program, extra);
     for step in program.init.iter_mut().chain(&mut program.steps) {
-        rename(step, &map);
+        rename(step, &map, &FxHashMap::default());
     }
     program.outputs = outputs(defs, graph, &map);
     program.plan = ArenaPlan::of(&program);
@@ -46,6 +55,16 @@ fn internal(graph: &Graph, def: &Def) -> Problem {
     let node = def.name.clone();
     let what = "an operand of a template has no strided form: this is a bug in the compiler, please report the model";
     Problem { node, target: graph.name.clone(), origin: Origin::default(), what: what.into() }
+}
+
+/// The steps of control flow; `None` where the group is something else.
+fn control_steps(e: &mut Embedder<'_>, group: &Group) -> Option<Result<Vec<Step>, Vec<Problem>>> {
+    let first = group.members.first()?.def;
+    let defs = e.defs;
+    let DefKind::Control { call, outputs, binds } = &defs.get(first).kind else { return None };
+    // All results are made together.
+    let leader = outputs.iter().find(|o| defs.list[**o].is_some());
+    Some(if leader == Some(&first) { control::steps::make(e, call, outputs, binds) } else { Ok(Vec::new()) })
 }
 
 /// The kernels of a group; none where nothing of it is needed. The error names a template with a bad operand.
@@ -160,6 +179,11 @@ fn name(defs: &Defs, group: &Group, step: &mut Step, taken: &mut FxHashMap<Strin
         Step::Conv(k) => (&mut k.name, &mut k.origins),
         Step::Attention(k) => (&mut k.name, &mut k.origins),
         Step::Extern(k) => (&mut k.name, &mut k.origins),
+        Step::Cond(k) => (&mut k.name, &mut k.origins),
+        Step::For(k) => (&mut k.name, &mut k.origins),
+        Step::While(k) => (&mut k.name, &mut k.origins),
+        // These are named after what they bind or assert.
+        Step::Bind(_) | Step::Assert(_) => return,
     };
     (*name, *list) = (unique, origins);
 }
@@ -180,12 +204,15 @@ fn collect_origins(defs: &Defs, id: BufId, origins: &mut Vec<String>) {
 }
 
 /// Makes the buffers of everything that a step reads or writes, and of inputs and constants.
-fn buffers(defs: &Defs, graph: &Graph, program: &mut Program) -> FxHashMap<BufId, BufId> {
+fn buffers(defs: &Defs, graph: &Graph, program: &mut Program, extra: Extra) -> FxHashMap<BufId, BufId> {
     let mut used: FxHashSet<BufId> = FxHashSet::default();
     for step in program.init.iter().chain(&program.steps) {
         let (reads, writes) = step.accesses();
         used.extend(reads.into_iter().chain(writes));
     }
+    used.extend(
+        extra.0.iter().filter_map(|b| if let Storage::View(of) = b.storage { Some(of) } else { None }),
+    );
     let mut map = FxHashMap::default();
     for node in graph.order.iter().map(|id| &graph.nodes[*id]) {
         let (NodeKind::Placeholder { name, .. }, Some(v)) = (&node.kind, node.outputs.first()) else {
@@ -223,6 +250,17 @@ fn buffers(defs: &Defs, graph: &Graph, program: &mut Program) -> FxHashMap<BufId
         };
         map.insert(id, program.buffers.push(buffer(def, storage)));
     }
+    let first = program.buffers.len();
+    for (n, buffer) in extra.0.into_iter().enumerate() {
+        let id = program.buffers.push(buffer);
+        map.insert(BufId::from_index(defs.list.len() + n), id);
+    }
+    for (id, buffer) in program.buffers.iter_mut().filter(|(id, _)| id.index() >= first) {
+        if let Storage::View(of) = &mut buffer.storage {
+            // What a view is of was counted as used.
+            *of = map.get(of).copied().unwrap_or(id);
+        }
+    }
     map
 }
 
@@ -253,33 +291,4 @@ fn outputs(defs: &Defs, graph: &Graph, map: &FxHashMap<BufId, BufId>) -> Vec<Out
         }
     };
     defs.outputs.iter().zip(values).map(spec).collect()
-}
-
-fn rename(step: &mut Step, map: &FxHashMap<BufId, BufId>) {
-    let new = |buf: &mut BufId| *buf = map.get(buf).copied().unwrap_or(*buf);
-    let insts = |list: &mut Vec<Inst>| {
-        for inst in list {
-            if let InstKind::Load { buf, .. } | InstKind::Store { buf, .. } = &mut inst.kind {
-                new(buf);
-            }
-        }
-    };
-    match step {
-        Step::Loop(k) => k.stages.iter_mut().for_each(|s| insts(&mut s.insts)),
-        Step::Matmul(k) => {
-            new(&mut k.a.buf);
-            new(&mut k.b.buf);
-            insts(&mut k.epilogue.insts);
-        }
-        Step::Conv(k) => {
-            new(&mut k.input.buf);
-            new(&mut k.weight.buf);
-            insts(&mut k.epilogue.insts);
-        }
-        Step::Attention(k) => {
-            [&mut k.q, &mut k.k, &mut k.v].into_iter().chain(&mut k.mask).for_each(|o| new(&mut o.buf));
-            insts(&mut k.epilogue.insts);
-        }
-        Step::Extern(k) => k.inputs.iter_mut().chain(&mut k.outputs).for_each(|o| new(&mut o.buf)),
-    }
 }

@@ -6,6 +6,7 @@
 //! kernels and buffers with a static memory plan. Nothing here knows a device; nothing runs.
 
 mod affine;
+mod control;
 mod defs;
 mod emit;
 mod error;
@@ -17,9 +18,11 @@ mod schedule;
 mod text;
 
 use fx_ir::Graph;
-use ir_core::Shape;
-use kernel_ir::Program;
+use ir_core::{Arena, Shape, SymId};
+use kernel_ir::{Program, SymbolDecl};
+use rustc_hash::FxHashSet;
 
+pub use control::ControlCall;
 pub use defs::{Def, DefKind, Defs};
 pub use error::{InductorError, Problem};
 pub use schedule::Group;
@@ -34,7 +37,17 @@ pub struct Options {
 
 /// Compiles a graph in the prim dialect. Every problem of the graph is in the error.
 pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorError> {
-    let mut defs = lower::lower(graph, options)?;
+    compile_part(graph, lower::symbols(graph), &FxHashSet::default(), options)
+}
+
+/// Compiles a graph whose symbols are declared outside of it; those in `known` have values around it.
+fn compile_part(
+    graph: &Graph,
+    symbols: Arena<SymId, SymbolDecl>,
+    known: &FxHashSet<SymId>,
+    options: &Options,
+) -> Result<Program, InductorError> {
+    let mut defs = lower::lower(graph, symbols, known, options)?;
     realize::realize(&mut defs);
     let schedule = schedule::schedule(&mut defs);
     emit::emit(&defs, &schedule, graph)
@@ -42,10 +55,13 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorErro
 
 /// What [`compile`] would refuse; empty where there is nothing.
 pub fn problems(graph: &Graph) -> Vec<Problem> {
-    lower::lower(graph, &Options::default()).err().map_or(Vec::new(), |e| e.problems)
+    lower::lower(graph, lower::symbols(graph), &FxHashSet::default(), &Options::default())
+        .err()
+        .map_or(Vec::new(), |e| e.problems)
 }
 
 /// The loop bodies as recorded, before any fusion, as text.
 pub fn lowered_text(graph: &Graph) -> Result<String, InductorError> {
-    lower::lower(graph, &Options::default()).map(|defs| loops_text(&defs))
+    lower::lower(graph, lower::symbols(graph), &FxHashSet::default(), &Options::default())
+        .map(|defs| loops_text(&defs))
 }

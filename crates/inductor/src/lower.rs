@@ -1,26 +1,48 @@
 //! From prims to definitions: runs every lowering rule once and records what it does.
 
+use std::rc::Rc;
+
 use fx_ir::{Arg, Graph, InputKind, NodeId, NodeKind, OutputKind, ValueId, ValueType};
-use ir_core::{EntityId, Shape, SymExpr, contiguous_strides};
+use ir_core::{Arena, EntityId, Shape, SymExpr, SymId, contiguous_strides};
 use kernel_ir::{BodyBuilder, BufId, ReduceOp, SymbolDecl};
 use prims::{Call, Kind, LoopCx, Lower, LowerCall, OpError};
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::control::embed::given_symbols;
+use crate::control::steps::Binds;
+use crate::control::{self, ControlKind};
 use crate::defs::{Def, DefKind, Defs};
 use crate::{InductorError, Options, Problem};
 
-/// Definitions of every tensor value of `graph`.
-pub(crate) fn lower(graph: &Graph, options: &Options) -> Result<Defs, InductorError> {
+/// The graph's symbols as a program declares them.
+pub(crate) fn symbols(graph: &Graph) -> Arena<SymId, SymbolDecl> {
     let symbols = graph.symbols.values().map(|s| SymbolDecl {
         name: s.name.clone(),
         min: s.min,
         max: s.max,
         hint: s.hint,
+        unbacked: s.unbacked,
     });
+    symbols.collect()
+}
+
+/// Definitions of every tensor value of `graph`.
+pub(crate) fn lower(
+    graph: &Graph,
+    symbols: Arena<SymId, SymbolDecl>,
+    known: &FxHashSet<SymId>,
+    options: &Options,
+) -> Result<Defs, InductorError> {
+    let mut known = known.clone();
+    given_symbols(graph, &mut known);
     let mut defs = Defs {
         list: graph.values.ids().map(|_| None).collect(),
         order: Vec::new(),
-        symbols: symbols.collect(),
+        symbols,
         outputs: Vec::new(),
+        effects: Vec::new(),
+        binders: FxHashMap::default(),
+        known,
     };
     let mut problems = Vec::new();
     for (id, node) in graph.iter() {
@@ -46,7 +68,8 @@ fn placeholder(
     let Some(&v) = graph.nodes[id].outputs.first() else { return Ok(()) };
     let Some(meta) = graph.meta(v) else { return Ok(()) };
     let mutated = graph.outputs.iter().any(|o| matches!(&o.kind, OutputKind::BufferMutation(n) if n == name));
-    let kind = if kind == InputKind::User || mutated { DefKind::Input } else { DefKind::Constant };
+    let per_call = matches!(kind, InputKind::User | InputKind::Seed);
+    let kind = if per_call || mutated { DefKind::Input } else { DefKind::Constant };
     let constant = matches!(kind, DefKind::Constant);
     define(
         defs,
@@ -84,6 +107,9 @@ fn define(defs: &mut Defs, _: &Graph, v: ValueId, def: Def) {
 
 fn call(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) -> Result<(), Problem> {
     let refuse = |e: OpError| Problem::op(graph, id, &e);
+    if control::is_control(target) {
+        return flow(graph, id, target, args, defs);
+    }
     let Some(op) = prims::lookup(target) else { return Err(refuse(OpError::Unknown(target.into()))) };
     let Kind::Prim { lower, .. } = &op.def.kind else {
         return Err(Problem::of(graph, id, "is not a prim: decompose the graph first"));
@@ -108,6 +134,96 @@ fn call(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) 
         define(defs, graph, v, def);
     }
     Ok(())
+}
+
+/// A call of control flow: its results share what was read of it.
+fn flow(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) -> Result<(), Problem> {
+    let call = control::read(graph, id, target, args)?;
+    // A value whose operands were refused is not reported again.
+    if call.reads().iter().any(|b| defs.list[*b].is_none()) {
+        return Ok(());
+    }
+    let outs = &graph.nodes[id].outputs;
+    let binds = if let ControlKind::Item { symbol, .. } = call.kind {
+        Binds { ints: vec![(0, symbol)], ..Binds::default() }
+    } else {
+        binds(graph, outs, defs)
+    };
+    let asserts = matches!(call.kind, ControlKind::Assert { .. });
+    let call = Rc::new(call);
+    let ids: Vec<BufId> = outs.iter().map(|v| BufId(v.0)).collect();
+    let first = ids.first().copied().unwrap_or_else(|| defs.anonymous());
+    let own = binds.ints.iter().map(|(_, s)| *s).chain(binds.sizes.iter().map(|(_, _, s)| *s));
+    for symbol in own {
+        defs.binders.insert(symbol, first);
+    }
+    let binds = Rc::new(binds);
+    let kind = |outputs: &[BufId]| DefKind::Control {
+        call: call.clone(),
+        outputs: outputs.to_vec(),
+        binds: binds.clone(),
+    };
+    for &v in outs {
+        let mut def = blank(graph, v, kind(&ids));
+        def.realized = true;
+        match &graph.values[v].ty {
+            ValueType::Tensor(_) => {}
+            ValueType::Int(_) => def.dtype = ir_core::DType::I64,
+            _ => return Err(Problem::of(graph, id, "gives a number that is no integer")),
+        }
+        if let Some(problem) = refused_dtype(&def) {
+            return Err(Problem::of(graph, id, problem));
+        }
+        define(defs, graph, v, def);
+    }
+    if ids.is_empty() {
+        let def = Def {
+            name: "assert".into(),
+            origin: graph.node_name(id).into(),
+            dtype: ir_core::DType::Bool,
+            sizes: Shape::new(),
+            strides: Shape::new(),
+            kind: kind(&[first]),
+            realized: true,
+            constant: false,
+            output: false,
+            users: 0,
+        };
+        defs.list.push(Some(def));
+        defs.order.push(first);
+    }
+    if asserts {
+        defs.effects.push(first);
+    }
+    Ok(())
+}
+
+/// The unbacked symbols that first occur in the results of a call.
+fn binds(graph: &Graph, outs: &[ValueId], defs: &Defs) -> Binds {
+    let fresh = |e: &SymExpr| {
+        e.as_sym().filter(|s| {
+            let unbacked = defs.symbols.get(*s).is_some_and(|s| s.unbacked);
+            unbacked && !defs.known.contains(s) && !defs.binders.contains_key(s)
+        })
+    };
+    let mut binds = Binds::default();
+    let sized = |binds: &Binds, s: SymId| binds.sizes.iter().any(|(_, _, other)| *other == s);
+    for (n, &v) in outs.iter().enumerate() {
+        let Some(meta) = graph.meta(v) else { continue };
+        for (d, e) in meta.sizes.iter().enumerate() {
+            if let Some(s) = fresh(e).filter(|s| !sized(&binds, *s)) {
+                binds.sizes.push((n, d, s));
+            }
+        }
+    }
+    for (n, &v) in outs.iter().enumerate() {
+        if let ValueType::Int(e) = &graph.values[v].ty
+            && let Some(s) = fresh(e).filter(|s| !sized(&binds, *s))
+        {
+            binds.ints.push((n, s));
+        }
+    }
+    binds
 }
 
 fn refused_dtype(def: &Def) -> Option<String> {
@@ -255,6 +371,11 @@ fn reduce(op: ReduceOp, cx: LowerCall<'_>) -> Result<DefKind, OpError> {
 fn outputs(graph: &Graph, options: &Options, defs: &mut Defs, problems: &mut Vec<Problem>) {
     for (n, output) in graph.outputs.iter().enumerate() {
         let Arg::Value(v) = output.arg else { continue };
+        if let ValueType::Int(e) = &graph.values[v].ty {
+            let id = number(defs, &graph.values[v].name, e);
+            defs.outputs.push(id);
+            continue;
+        }
         if graph.meta(v).is_none() {
             problems.push(Problem::of(
                 graph,
@@ -278,6 +399,28 @@ fn outputs(graph: &Graph, options: &Options, defs: &mut Defs, problems: &mut Vec
         }
         defs.outputs.push(id);
     }
+}
+
+/// An integer that the program returns, as a tensor without dimensions.
+fn number(defs: &mut Defs, name: &str, value: &SymExpr) -> BufId {
+    let mut b = BodyBuilder::new();
+    let v = b.index(value.clone());
+    let def = Def {
+        name: name.into(),
+        origin: name.into(),
+        dtype: ir_core::DType::I64,
+        sizes: Shape::new(),
+        strides: Shape::new(),
+        kind: DefKind::Loop { insts: b.finish(), value: v },
+        realized: true,
+        constant: false,
+        output: true,
+        users: 0,
+    };
+    let id = BufId::from_index(defs.list.len());
+    defs.list.push(Some(def));
+    defs.order.push(id);
+    id
 }
 
 /// A new definition with the same elements.

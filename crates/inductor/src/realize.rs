@@ -52,6 +52,14 @@ pub(crate) fn realize(defs: &mut Defs) {
                 realize_operands(defs, &inputs);
                 defs.get_mut(id).realized = true;
             }
+            DefKind::Control { call, .. } => {
+                // Subgraphs read their operands as they lie in memory; a view is copied.
+                for read in call.reads() {
+                    if !defs.get(read).realized {
+                        give_memory(defs, read);
+                    }
+                }
+            }
             _ => defs.get_mut(id).realized = true,
         }
         if defs.get(id).realized && !defs.get(id).output {

@@ -100,14 +100,14 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
 
 /// Definitions with memory that the outputs need, with what each reads.
 fn needed(defs: &Defs, s: &mut Schedule) -> FxHashSet<BufId> {
-    let mut needed: FxHashSet<BufId> = defs.outputs.iter().copied().collect();
+    let mut needed: FxHashSet<BufId> = defs.outputs.iter().chain(&defs.effects).copied().collect();
     for &id in defs.order.iter().rev() {
         if !needed.contains(&id) {
             continue;
         }
         let loads = loads_of(defs, id);
         needed.extend(loads.iter().map(|(read, _)| *read));
-        if let DefKind::Extern { outputs, .. } = &defs.get(id).kind {
+        if let DefKind::Extern { outputs, .. } | DefKind::Control { outputs, .. } = &defs.get(id).kind {
             needed.extend(outputs.iter().copied());
         }
         s.loads.insert(id, loads);
@@ -119,13 +119,73 @@ fn needed(defs: &Defs, s: &mut Schedule) -> FxHashSet<BufId> {
     needed
 }
 
-/// The loads of a definition once everything without memory is spliced in.
+/// The loads of a definition once everything without memory is spliced in; what binds the symbols that it uses counts
+/// as loaded, as a whole.
 fn loads_of(defs: &Defs, id: BufId) -> Vec<(BufId, Shape)> {
+    let def = defs.get(id);
+    let mut loads = loads_of_memory(defs, id);
+    let own = def.sizes.iter().chain(&def.strides);
+    let mut binders = defs.binders_of(own);
+    binders.extend(defs.binders_of(loads.iter().flat_map(|(_, index)| index)));
+    let mut operands: Vec<BufId> = Vec::new();
+    match &def.kind {
+        DefKind::Template(spec) => operands = template_operands(spec),
+        DefKind::Extern { inputs, .. } => operands.clone_from(inputs),
+        DefKind::Control { call, .. } => binders.extend(defs.binders_of(call.expressions())),
+        _ => binders.extend(spliced_binders(defs, id)),
+    }
+    for o in operands.iter().filter_map(|v| affine::operand(defs, *v)) {
+        binders.extend(defs.binders_of(o.sizes.iter().chain(&o.strides).chain([&o.offset])));
+    }
+    binders.sort_unstable();
+    binders.dedup();
+    loads.extend(
+        binders.into_iter().filter(|b| *b != id && !same_call(defs, id, *b)).map(|b| (b, Shape::new())),
+    );
+    loads
+}
+
+/// Whether both are results of one call.
+fn same_call(defs: &Defs, a: BufId, b: BufId) -> bool {
+    matches!(&defs.get(a).kind, DefKind::Control { outputs, .. } if outputs.contains(&b))
+}
+
+/// What binds the symbols in the body of a definition, with everything that is spliced into it.
+fn spliced_binders(defs: &Defs, id: BufId) -> Vec<BufId> {
+    if defs.binders.is_empty() {
+        return Vec::new();
+    }
+    let def = defs.get(id);
+    let (mut found, mut open) = (defs.binders_of(def.domain().iter()), vec![id]);
+    let mut seen: FxHashSet<BufId> = FxHashSet::default();
+    while let Some(at) = open.pop() {
+        let body = defs.get(at);
+        if !seen.insert(at) || (at != id && body.realized) {
+            continue;
+        }
+        for inst in body.insts() {
+            match &inst.kind {
+                InstKind::Index(e) => found.extend(defs.binders_of([e])),
+                InstKind::Load { index, .. } => found.extend(defs.binders_of(index)),
+                _ => {}
+            }
+        }
+        if let DefKind::Scatter { index, .. } = &body.kind {
+            found.extend(defs.binders_of(index));
+        }
+        open.extend(body.reads());
+    }
+    found
+}
+
+/// The loads of memory of a definition once everything without memory is spliced in.
+fn loads_of_memory(defs: &Defs, id: BufId) -> Vec<(BufId, Shape)> {
     let def = defs.get(id);
     let whole = |v: &BufId| affine::operand(defs, *v).map(|o| (o.buf, Shape::new()));
     match &def.kind {
         DefKind::Template(spec) => return template_operands(spec).iter().filter_map(whole).collect(),
         DefKind::Extern { inputs, .. } => return inputs.iter().filter_map(whole).collect(),
+        DefKind::Control { call, .. } => return call.reads().iter().filter_map(whole).collect(),
         DefKind::Input | DefKind::Constant => return Vec::new(),
         _ => {}
     }
@@ -190,8 +250,12 @@ fn vars_or_zero(sizes: &[SymExpr], first: u32) -> Vec<SymExpr> {
 /// The group with `id` in it, where that is possible.
 fn join(defs: &Defs, group: &Group, id: BufId, loads: &[(BufId, Shape)]) -> Option<Group> {
     let def = defs.get(id);
-    let single =
-        |k: &DefKind| matches!(k, DefKind::Scatter { .. } | DefKind::Extern { .. } | DefKind::Template(_));
+    let single = |k: &DefKind| {
+        matches!(
+            k,
+            DefKind::Scatter { .. } | DefKind::Extern { .. } | DefKind::Control { .. } | DefKind::Template(_)
+        )
+    };
     if group.constant != def.constant || single(&def.kind) {
         return None;
     }

@@ -69,17 +69,7 @@ impl Case {
         assert_eq!(Program::from_bytes(&program.to_bytes()).unwrap(), program);
         kernel_ir::verify(&program).unwrap_or_else(|e| panic!("{e}\n{text}"));
         assert_eq!(text.parse::<Program>().unwrap_or_else(|e| panic!("{e}\n{text}")), program);
-        program.steps.iter().map(kind).collect()
-    }
-}
-
-fn kind(step: &Step) -> &'static str {
-    match step {
-        Step::Loop(_) => "loop",
-        Step::Matmul(_) => "matmul",
-        Step::Conv(_) => "conv",
-        Step::Attention(_) => "attention",
-        Step::Extern(_) => "extern",
+        program.steps.iter().map(Step::kind).collect()
     }
 }
 

@@ -1,9 +1,9 @@
 //! Kernels: fused loop nests and templates. A program is a list of these as steps.
 
-use ir_core::{Atom, Bounds, DType, Shape, SymExpr};
+use ir_core::{Atom, Bounds, DType, Shape, SymExpr, SymId};
 use serde::{Deserialize, Serialize};
 
-use crate::{AccId, BufId, Inst, ReduceOp};
+use crate::{AccId, BufId, Inst, LinalgOp, ReduceOp};
 
 /// One step of the execution plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,6 +18,84 @@ pub enum Step {
     Attention(Attention),
     /// A routine that is not a loop nest (sort).
     Extern(ExternCall),
+    /// Gives a size symbol its value, read from memory.
+    Bind(Bind),
+    /// Fails where a truth value in memory is false.
+    Assert(Assert),
+    /// One of two lists of steps.
+    Cond(Cond),
+    /// Steps for every value of a counter.
+    For(For),
+    /// Steps while a truth value in memory holds.
+    While(While),
+}
+
+/// Binds an unbacked symbol for all steps that run afterwards. A value outside of the symbol's range is an error of
+/// the call. Buffers whose size mentions the symbol lose their memory: they get it anew when they are next written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bind {
+    /// Name.
+    pub name: String,
+    /// The symbol.
+    pub symbol: SymId,
+    /// One element of an integer or `bool` dtype.
+    pub from: Operand,
+}
+
+/// A condition that the program states of its data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Assert {
+    /// Name.
+    pub name: String,
+    /// One element, `bool`.
+    pub pred: Operand,
+    /// What to say where it is false.
+    pub message: String,
+}
+
+/// `if pred { then } else { otherwise }`. Symbols that both branches bind are bound after it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cond {
+    /// Name.
+    pub name: String,
+    /// Names of the graph nodes in it.
+    pub origins: Vec<String>,
+    /// One element, `bool`.
+    pub pred: Operand,
+    /// Where it is true.
+    pub then: Vec<Step>,
+    /// Where it is false.
+    pub otherwise: Vec<Step>,
+}
+
+/// `for symbol in 0..count { body }`: the symbol is a size symbol (unbacked) that the body's shapes and indices use.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct For {
+    /// Name.
+    pub name: String,
+    /// Names of the graph nodes in it.
+    pub origins: Vec<String>,
+    /// The counter.
+    pub symbol: SymId,
+    /// How often; evaluated once.
+    pub count: SymExpr,
+    /// What is repeated.
+    pub body: Vec<Step>,
+}
+
+/// `loop { cond; if !pred { break } body }`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct While {
+    /// Name.
+    pub name: String,
+    /// Names of the graph nodes in it.
+    pub origins: Vec<String>,
+    /// Steps that compute the condition.
+    pub cond: Vec<Step>,
+    /// One element, `bool`.
+    pub pred: Operand,
+    /// What is repeated.
+    pub body: Vec<Step>,
 }
 
 /// A fused loop nest. For every point of `outer` (all points independent) the stages run in order; each stage runs its
@@ -181,6 +259,13 @@ pub enum ExternOp {
         /// Largest first.
         descending: bool,
     },
+    /// A matrix routine.
+    Linalg {
+        /// Which one.
+        op: LinalgOp,
+        /// Its matrices are complex: each number is a pair of real ones, `[…, 2]`.
+        complex: bool,
+    },
 }
 
 impl Step {
@@ -192,6 +277,26 @@ impl Step {
             Step::Conv(k) => &k.name,
             Step::Attention(k) => &k.name,
             Step::Extern(k) => &k.name,
+            Step::Bind(k) => &k.name,
+            Step::Assert(k) => &k.name,
+            Step::Cond(k) => &k.name,
+            Step::For(k) => &k.name,
+            Step::While(k) => &k.name,
+        }
+    }
+    /// What it is, as its text form begins: `loop`, `matmul`, `cond`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Step::Loop(_) => "loop",
+            Step::Matmul(_) => "matmul",
+            Step::Conv(_) => "conv",
+            Step::Attention(_) => "attention",
+            Step::Extern(_) => "extern",
+            Step::Bind(_) => "bind",
+            Step::Assert(_) => "assert",
+            Step::Cond(_) => "cond",
+            Step::For(_) => "for",
+            Step::While(_) => "while",
         }
     }
     /// Names of the graph nodes in it.
@@ -202,9 +307,22 @@ impl Step {
             Step::Conv(k) => &k.origins,
             Step::Attention(k) => &k.origins,
             Step::Extern(k) => &k.origins,
+            Step::Bind(_) | Step::Assert(_) => &[],
+            Step::Cond(k) => &k.origins,
+            Step::For(k) => &k.origins,
+            Step::While(k) => &k.origins,
         }
     }
-    /// The strided operands that a template or routine reads.
+    /// The lists of steps in it, in the order in which they are printed.
+    pub fn nested(&self) -> Vec<&[Step]> {
+        match self {
+            Step::Cond(k) => vec![&k.then, &k.otherwise],
+            Step::For(k) => vec![&k.body],
+            Step::While(k) => vec![&k.cond, &k.body],
+            _ => Vec::new(),
+        }
+    }
+    /// The strided operands that the step itself reads.
     pub fn operands(&self) -> Vec<&Operand> {
         match self {
             Step::Loop(_) => Vec::new(),
@@ -212,9 +330,14 @@ impl Step {
             Step::Conv(k) => vec![&k.input, &k.weight],
             Step::Attention(k) => [&k.q, &k.k, &k.v].into_iter().chain(&k.mask).collect(),
             Step::Extern(k) => k.inputs.iter().collect(),
+            Step::Bind(k) => vec![&k.from],
+            Step::Assert(k) => vec![&k.pred],
+            Step::Cond(k) => vec![&k.pred],
+            Step::For(_) => Vec::new(),
+            Step::While(k) => vec![&k.pred],
         }
     }
-    /// The bodies in it, with the extents of their loop variables.
+    /// The bodies in it, with the extents of their loop variables; not those of nested steps.
     pub fn bodies(&self) -> Vec<(Shape, &[Inst])> {
         match self {
             Step::Loop(k) => k
@@ -225,10 +348,15 @@ impl Step {
             Step::Matmul(k) => vec![(k.epilogue.ranges.clone(), &k.epilogue.insts)],
             Step::Conv(k) => vec![(k.epilogue.ranges.clone(), &k.epilogue.insts)],
             Step::Attention(k) => vec![(k.epilogue.ranges.clone(), &k.epilogue.insts)],
-            Step::Extern(_) => Vec::new(),
+            Step::Extern(_)
+            | Step::Bind(_)
+            | Step::Assert(_)
+            | Step::Cond(_)
+            | Step::For(_)
+            | Step::While(_) => Vec::new(),
         }
     }
-    /// The buffers that the step reads and writes.
+    /// The buffers that the step reads and writes, nested steps included.
     pub fn accesses(&self) -> (Vec<BufId>, Vec<BufId>) {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         reads.extend(self.operands().iter().map(|o| o.buf));
@@ -243,6 +371,11 @@ impl Step {
         }
         if let Step::Extern(k) = self {
             writes.extend(k.outputs.iter().map(|o| o.buf));
+        }
+        for step in self.nested().into_iter().flatten() {
+            let (r, w) = step.accesses();
+            reads.extend(r);
+            writes.extend(w);
         }
         for list in [&mut reads, &mut writes] {
             list.sort();

@@ -7,6 +7,7 @@
 mod body;
 mod build;
 mod kernel;
+mod linalg;
 mod plan;
 mod program;
 mod scalar_op;
@@ -17,11 +18,13 @@ mod wire;
 pub use body::{AccId, BufId, Inst, InstKind, ReduceOp, StoreMode, Val};
 pub use build::BodyBuilder;
 pub use kernel::{
-    AccDecl, Attention, Conv, Epilogue, ExternCall, ExternOp, LoopBounds, LoopKernel, Matmul, Operand, Stage,
-    Step,
+    AccDecl, Assert, Attention, Bind, Cond, Conv, Epilogue, ExternCall, ExternOp, For, LoopBounds,
+    LoopKernel, Matmul, Operand, Stage, Step, While,
 };
+pub use linalg::LinalgOp;
 pub use plan::{ALIGN, ArenaPlan, Live, PlanError};
 pub use program::{Buffer, Const, InputSpec, OutputSpec, Program, Storage, SymbolDecl};
+pub use scalar_op::philox::{philox_bits, philox4x32_10};
 pub use scalar_op::{DTypeRule, ScalarOp};
 pub use text::{MAX_TEXT_BYTES, TextError, TextProblem};
 pub use verify::{VerifyError, takes, verify};

@@ -33,6 +33,11 @@ pub enum LinalgOp {
         /// The diagonal counts as ones.
         unitriangular: bool,
     },
+    /// factors `a [*, n, n]` as `Cholesky` gives them, `b [*, n, r]` → `x` with `a aᴴ x = b`, `aᴴ a x = b` where upper.
+    CholeskySolve {
+        /// The upper triangle.
+        upper: bool,
+    },
     /// `a [*, m, n]` → `R` and reflections `[*, m, n]`, their factors `[*, k]`.
     Geqrf,
     /// `a [*, m, n]` → `Q [*, m, k]`, `R [*, k, n]`; with `k = m` where complete.
@@ -86,6 +91,7 @@ impl LinalgOp {
             "solve_triangular" => {
                 LinalgOp::SolveTriangular { upper: is("upper"), unitriangular: is("unitriangular") }
             }
+            "cholesky_solve" => LinalgOp::CholeskySolve { upper: is("upper") },
             "geqrf" => LinalgOp::Geqrf,
             "qr" => LinalgOp::Qr { complete: is("complete") },
             "eigh" => LinalgOp::Eigh { upper: is("upper") },
@@ -103,14 +109,13 @@ impl LinalgOp {
     /// The name, followed by the options that are set, in the order in which [`LinalgOp::from_name`] asks.
     pub fn words(self) -> Vec<&'static str> {
         let list: &[(&'static str, bool)] = match self {
-            LinalgOp::Cholesky { upper, check } => {
-                &[("cholesky", true), ("upper", upper), ("check", check)]
-            }
+            LinalgOp::Cholesky { upper, check } => &[("cholesky", true), ("upper", upper), ("check", check)],
             LinalgOp::Lu { pivot, check } => &[("lu", true), ("pivot", pivot), ("check", check)],
             LinalgOp::Solve { check } => &[("solve", true), ("check", check)],
             LinalgOp::SolveTriangular { upper, unitriangular } => {
                 &[("solve_triangular", true), ("upper", upper), ("unitriangular", unitriangular)]
             }
+            LinalgOp::CholeskySolve { upper } => &[("cholesky_solve", true), ("upper", upper)],
             LinalgOp::Geqrf => &[("geqrf", true)],
             LinalgOp::Qr { complete } => &[("qr", true), ("complete", complete)],
             LinalgOp::Eigh { upper } => &[("eigh", true), ("upper", upper)],
@@ -134,7 +139,7 @@ impl LinalgOp {
             LinalgOp::Eigh { .. } | LinalgOp::Eig => (1, 2),
             LinalgOp::Lu { .. } | LinalgOp::Svd { .. } | LinalgOp::LdlFactor { .. } => (1, 3),
             LinalgOp::Solve { .. } => (2, 4),
-            LinalgOp::SolveTriangular { .. } => (2, 1),
+            LinalgOp::SolveTriangular { .. } | LinalgOp::CholeskySolve { .. } => (2, 1),
             LinalgOp::LdlSolve { .. } | LinalgOp::Pinv { .. } => (3, 1),
             LinalgOp::MatrixExp | LinalgOp::Permutation => (1, 1),
         }
@@ -143,7 +148,8 @@ impl LinalgOp {
     /// Which inputs are matrices of the routine's numbers, complex where the call is; the others are real or integers.
     pub fn complex_inputs(self) -> &'static [bool] {
         match self {
-            LinalgOp::Solve { .. } | LinalgOp::SolveTriangular { .. } => &[true, true],
+            LinalgOp::Solve { .. } => &[true, true],
+            LinalgOp::SolveTriangular { .. } | LinalgOp::CholeskySolve { .. } => &[true, true],
             LinalgOp::LdlSolve { .. } => &[true, false, true],
             LinalgOp::Pinv { .. } => &[true, false, false],
             LinalgOp::Permutation => &[false],
@@ -162,6 +168,7 @@ impl LinalgOp {
             LinalgOp::Eigh { .. } => vec![false, complex],
             LinalgOp::Svd { .. } => vec![complex, false, complex],
             LinalgOp::SolveTriangular { .. }
+            | LinalgOp::CholeskySolve { .. }
             | LinalgOp::LdlSolve { .. }
             | LinalgOp::Pinv { .. }
             | LinalgOp::MatrixExp => vec![complex],
@@ -176,7 +183,7 @@ mod tests {
 
     #[test]
     fn words_name_every_routine_and_its_options() {
-        let names = "cholesky lu solve solve_triangular geqrf qr eigh eig svd ldl_factor ldl_solve pinv matrix_exp permutation";
+        let names = "cholesky cholesky_solve lu solve solve_triangular geqrf qr eigh eig svd ldl_factor ldl_solve pinv matrix_exp permutation";
         for name in names.split(' ') {
             for set in [false, true] {
                 let op = LinalgOp::from_name(name, |_| set).unwrap();

@@ -13,12 +13,17 @@ pub const ALIGN: u64 = 64;
 /// When each arena buffer lives, and where it lies if the sizes are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArenaPlan {
-    /// For every buffer of storage `Arena`: first step that writes it, last step that uses it.
+    /// For every buffer of storage `Arena` whose size is known before the call: first step that writes it, last step
+    /// that uses it. Nested steps count as the step of the program that they stand in.
     pub lives: Vec<Live>,
     /// Offset in bytes of each entry of `lives`, where every size is a number.
     pub offsets: Option<Vec<u64>>,
     /// Bytes of the arena, where every size is a number: the peak of temporary memory.
     pub bytes: Option<u64>,
+    /// The same for the buffers of storage `Arena` whose size a step tells: they have memory of their own, which may be
+    /// freed after the last use.
+    #[serde(default)]
+    pub dynamic: Vec<Live>,
 }
 
 /// The life of one arena buffer, in step numbers, both inclusive.
@@ -57,8 +62,8 @@ impl ArenaPlan {
                 }
             }
         }
-        let mut plan =
-            ArenaPlan { lives: lives.values().copied().flatten().collect(), offsets: None, bytes: None };
+        let (dynamic, lives) = lives.values().flatten().partition(|l: &&Live| program.is_dynamic(l.buf));
+        let mut plan = ArenaPlan { lives, offsets: None, bytes: None, dynamic };
         if let Ok((offsets, bytes)) = plan.place(program, &|_| None) {
             plan.offsets = Some(offsets);
             plan.bytes = Some(bytes);

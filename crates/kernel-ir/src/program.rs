@@ -39,6 +39,9 @@ pub struct SymbolDecl {
     pub max: Option<i64>,
     /// Value at capture, for heuristics.
     pub hint: Option<i64>,
+    /// Bound by a step (`Bind`, `For`), not by the sizes of the inputs.
+    #[serde(default)]
+    pub unbacked: bool,
 }
 
 /// A piece of typed, strided memory.
@@ -69,9 +72,11 @@ pub enum Storage {
     Constant(u32),
     /// Made by the init steps, kept while the executable lives.
     Persistent,
-    /// In the arena, at the plan's offset; contents last from the first write to the last read of a call.
+    /// In the arena, at the plan's offset; contents last from the first write to the last read of a call. Where the
+    /// size mentions an unbacked symbol: memory of its own, from the first write after the symbol is bound to the
+    /// plan's last use.
     Arena,
-    /// A fresh allocation of each call that the caller receives.
+    /// A fresh allocation of each call that the caller receives (made at the first write where the size is unbacked).
     Output,
     /// Part of another buffer's memory (which is not itself a view): strides and offset are within it.
     View(BufId),
@@ -130,6 +135,14 @@ impl Program {
     /// The size symbols' ranges, for simplification.
     pub fn bounds(&self) -> impl Bounds + '_ {
         ProgramBounds(&self.symbols)
+    }
+    /// Whether the memory of `buf` (no view) can be laid out only while the program runs: its size mentions a symbol
+    /// that a step binds.
+    pub fn is_dynamic(&self, buf: BufId) -> bool {
+        let b = &self.buffers[buf];
+        let unbacked =
+            |a: &Atom| matches!(a, Atom::Sym(id) if self.symbols.get(*id).is_some_and(|s| s.unbacked));
+        b.sizes.iter().chain(&b.strides).any(|e| e.any_leaf(unbacked))
     }
     /// The buffer whose memory `buf` uses: itself, or what it is a view of.
     pub fn root(&self, buf: BufId) -> BufId {

@@ -10,13 +10,19 @@
 //!    later stages only. Scans stand in stages with a loop. `template` stands in epilogues only, the rest of this item nowhere there.
 //! 6. Stores never go to inputs or constants.
 //! 7. Templates: operands have the rank of the output (convolutions: and of their window).
-//! 8. The plan: every arena buffer that is used has a place, aligned and inside of the arena; offsets come with the arena's bytes; buffers that live at once do not
+//! 8. Control flow: conditions are one `bool`, what `bind` reads one integer; nesting has a limit. Symbols that steps bind
+//!    (`unbacked`) are used only where they are bound: after the `bind` in the same list of steps or one inside of it,
+//!    after a `cond` whose branches both bind them, and in the body of the `for`. Shapes of inputs, constants and persistent buffers use none of them.
+//! 9. The plan: every arena buffer that is used has a place, aligned and inside of the arena; offsets come with the arena's bytes; buffers that live at once do not
 //!    overlap.
 
 use ir_core::{Arena, Atom, DType, EntityId, SymExpr};
 use thiserror::Error;
 
-use crate::{ALIGN, AccDecl, BufId, Inst, InstKind, Operand, Program, ScalarOp, Step, Storage, Val};
+use crate::{
+    ALIGN, AccDecl, BufId, ExternCall, ExternOp, Inst, InstKind, Operand, Program, ScalarOp, Step, Storage,
+    Val,
+};
 
 /// Which invariant is broken, and where.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -34,8 +40,12 @@ type Result<T = ()> = std::result::Result<T, VerifyError>;
 pub fn verify(program: &Program) -> Result {
     buffers(program)?;
     signature(program)?;
-    for step in program.init.iter().chain(&program.steps) {
-        self::step(program, step)?;
+    let mut scope = Scope::new(program);
+    program.init.iter().try_for_each(|step| scope.step(step, 0))?;
+    program.steps.iter().try_for_each(|step| scope.step(step, 0))?;
+    for o in &program.outputs {
+        let place = || format!("output `{}`", o.name);
+        o.sizes.iter().chain(&o.strides).chain([&o.offset]).try_for_each(|e| scope.bound(e, &place))?;
     }
     plan(program)
 }
@@ -74,6 +84,8 @@ fn buffers(program: &Program) -> Result {
         ensure(sized, &place, "its shape uses something that is not a declared size symbol")?;
         let small = b.sizes.iter().zip(&b.strides).all(|(size, stride)| multiplies(size, stride));
         ensure(small, &place, "the product of a size and its stride has too many terms")?;
+        let given = matches!(b.storage, Storage::Input(_) | Storage::Constant(_) | Storage::Persistent);
+        ensure(!(given && program.is_dynamic(id)), &place, "its shape uses a symbol that a step binds")?;
         if let Storage::View(of) = b.storage {
             let root = program.buffers.get(of);
             let plain = root.is_some_and(|r| !matches!(r.storage, Storage::View(_)));
@@ -120,6 +132,121 @@ fn signature(program: &Program) -> Result {
         ensure(sized && o.sizes.len() == o.strides.len(), &place, "its shape is not valid")?;
     }
     Ok(())
+}
+
+/// Deepest nesting of control flow.
+pub(crate) const MAX_DEPTH: usize = 32;
+
+/// The symbols that have a value where a step stands.
+struct Scope<'a> {
+    program: &'a Program,
+    known: Vec<bool>,
+}
+
+impl<'a> Scope<'a> {
+    fn new(program: &'a Program) -> Scope<'a> {
+        Scope { program, known: program.symbols.values().map(|s| !s.unbacked).collect() }
+    }
+
+    fn bound(&self, e: &SymExpr, place: &dyn Fn() -> String) -> Result {
+        let unknown = |a: &Atom| matches!(a, Atom::Sym(id) if self.known.get(id.index()) == Some(&false));
+        ensure(!e.any_leaf(unknown), place, &format!("`{e}` uses a symbol that no step has bound"))
+    }
+
+    /// Checks a step and what it nests; afterwards the symbol of a `bind` is known.
+    fn step(&mut self, step: &Step, depth: usize) -> Result {
+        let place = || format!("step `{}`", step.name());
+        ensure(depth < MAX_DEPTH, &place, &format!("control flow is nested more than {MAX_DEPTH} deep"))?;
+        self::step(self.program, step)?;
+        self.shapes(step, &place)?;
+        match step {
+            Step::Bind(b) => {
+                self.single(&b.from, |d| d.is_integral(), &place)?;
+                self.steps_symbol(b.symbol, &place)?;
+                self.known[b.symbol.index()] = true;
+            }
+            Step::Assert(a) => self.truth(&a.pred, &place)?,
+            Step::Cond(c) => {
+                self.truth(&c.pred, &place)?;
+                let then = self.list(&c.then, depth)?;
+                let otherwise = self.list(&c.otherwise, depth)?;
+                let both = then.iter().zip(&otherwise).map(|(a, b)| *a && *b);
+                self.known = both.collect();
+            }
+            Step::For(f) => {
+                self.steps_symbol(f.symbol, &place)?;
+                ensure(
+                    is_size(self.program, &f.count),
+                    &place,
+                    "its count is not made of declared size symbols",
+                )?;
+                self.bound(&f.count, &place)?;
+                let before = std::mem::replace(&mut self.known[f.symbol.index()], true);
+                self.list(&f.body, depth)?;
+                self.known[f.symbol.index()] = before;
+            }
+            Step::While(w) => {
+                self.truth(&w.pred, &place)?;
+                self.list(&w.cond, depth)?;
+                self.list(&w.body, depth)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Steps whose symbols are not known outside; gives those that are known at their end.
+    fn list(&mut self, steps: &[Step], depth: usize) -> Result<Vec<bool>> {
+        let before = self.known.clone();
+        steps.iter().try_for_each(|s| self.step(s, depth + 1))?;
+        Ok(std::mem::replace(&mut self.known, before))
+    }
+
+    fn truth(&self, o: &Operand, place: &dyn Fn() -> String) -> Result {
+        self.single(o, |d| d == DType::Bool, place)
+    }
+
+    fn single(&self, o: &Operand, fits: impl Fn(DType) -> bool, place: &dyn Fn() -> String) -> Result {
+        let one = o.sizes.iter().all(|s| *s == SymExpr::ONE);
+        // `operands` has looked at the buffer.
+        ensure(one && fits(self.program.buffers[o.buf].dtype), place, "it reads no single number of its kind")
+    }
+
+    fn steps_symbol(&self, id: ir_core::SymId, place: &dyn Fn() -> String) -> Result {
+        let unbacked = self.program.symbols.get(id).is_some_and(|s| s.unbacked);
+        ensure(unbacked, place, "its symbol is not declared, or not as unbacked")
+    }
+
+    /// The step's own shapes, indices and buffers use known symbols.
+    fn shapes(&self, step: &Step, place: &dyn Fn() -> String) -> Result {
+        let mut operands = step.operands();
+        if let Step::Extern(k) = step {
+            operands.extend(&k.outputs);
+        }
+        for o in operands {
+            self.buffer(o.buf, place)?;
+            o.sizes.iter().chain(&o.strides).chain([&o.offset]).try_for_each(|e| self.bound(e, place))?;
+        }
+        for (extents, insts) in step.bodies() {
+            extents.iter().try_for_each(|e| self.bound(e, place))?;
+            for inst in insts {
+                match &inst.kind {
+                    InstKind::Index(e) => self.bound(e, place)?,
+                    InstKind::Load { buf, index, .. } | InstKind::Store { buf, index, .. } => {
+                        self.buffer(*buf, place)?;
+                        index.iter().try_for_each(|e| self.bound(e, place))?;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn buffer(&self, buf: BufId, place: &dyn Fn() -> String) -> Result {
+        let b = &self.program.buffers[buf];
+        b.sizes.iter().chain(&b.strides).chain([&b.offset]).try_for_each(|e| self.bound(e, place))
+    }
 }
 
 /// A body and what it may refer to.
@@ -213,6 +340,11 @@ fn operands(program: &Program, step: &Step) -> Result {
             ensure(a.epilogue.ranges.len() == 4, &place, "attention has four dimensions")?;
             [&a.q, &a.k, &a.v].into_iter().chain(&a.mask).try_for_each(|o| rank(o, 4))
         }
+        Step::Extern(ExternCall { op: ExternOp::Linalg { op, .. }, inputs, outputs, .. }) => ensure(
+            (inputs.len(), outputs.len()) == op.arity(),
+            &place,
+            "a matrix routine has another number of operands",
+        ),
         Step::Extern(k) => {
             let one = |o: &Operand| o.sizes.len() == k.inputs.first().map_or(0, |i| i.sizes.len());
             ensure(
@@ -222,6 +354,7 @@ fn operands(program: &Program, step: &Step) -> Result {
             )?;
             ensure(k.outputs.iter().all(one), &place, "an operand has the wrong rank")
         }
+        Step::Bind(_) | Step::Assert(_) | Step::Cond(_) | Step::For(_) | Step::While(_) => Ok(()),
     }
 }
 
@@ -386,7 +519,17 @@ fn plan(program: &Program) -> Result {
     let mut live: Arena<BufId, Option<(u32, u32)>> = program.buffers.ids().map(|_| None).collect();
     for l in &plan.lives {
         let arena = program.buffers.get(l.buf).is_some_and(|b| b.storage == Storage::Arena);
+        ensure(!(arena && program.is_dynamic(l.buf)), &place, "it places a buffer whose size a step tells")?;
         ensure(arena && l.first <= l.last, &place, "it places something that is no arena buffer")?;
+        live[l.buf] = Some((l.first, l.last));
+    }
+    for l in &plan.dynamic {
+        let arena = program.buffers.get(l.buf).is_some_and(|b| b.storage == Storage::Arena);
+        ensure(
+            arena && l.first <= l.last && program.is_dynamic(l.buf),
+            &place,
+            "it lists a buffer as dynamic that is none",
+        )?;
         live[l.buf] = Some((l.first, l.last));
     }
     for (n, step) in program.steps.iter().enumerate() {

@@ -214,20 +214,14 @@ impl<'g> Builder<'g> {
         sizes.insert(dim, SymExpr::ONE);
         self.reshape(v, &sizes)
     }
-    /// The places of elements that are not zero, `[n, rank]` as `i64` in row-major order; `n` is a new unbacked symbol.
-    pub fn nonzero(&mut self, v: ValueId) -> Result<ValueId, OpError> {
-        let sizes = self.sizes(v)?;
-        let symbol = Symbol {
-            name: format!("n{}", self.graph.symbols.len()),
-            min: 0,
-            max: ir_core::numel(&sizes).as_const(),
-            hint: None,
-            unbacked: true,
-        };
-        let n = SymExpr::sym(self.graph.add_symbol(symbol));
-        let ty = tensor(DType::I64, [n, SymExpr::from_i64(sizes.len() as i64)]).remove(0);
-        let outs = self.graph.call("prims.nonzero", vec![v.into()], [(self.name.as_str(), ty)], self.origin);
-        Ok(outs[0])
+    /// Declares a symbol.
+    pub(crate) fn add_symbol(&mut self, symbol: Symbol) -> ir_core::SymId {
+        self.graph.add_symbol(symbol)
+    }
+    /// Appends a call that is no entry of the table.
+    pub(crate) fn effect(&mut self, target: &str, args: Vec<Arg>, ty: Option<ValueType>) {
+        let outputs = ty.map(|ty| (self.name.as_str(), ty));
+        self.graph.call(target, args, outputs, self.origin);
     }
     /// 64 random bits for each element of a tensor of these sizes, as `i64`: `philox(seed, stream, linear index)`.
     ///

@@ -1,12 +1,12 @@
 //! From the functional dialect to the prim dialect: every call is replaced by prims. All refusals are collected, so
 //! that one report names everything a model needs that is not there.
 
-use fx_ir::{Arg, Graph, Node, NodeId, NodeKind, ValueId, ValueType};
+use fx_ir::{Arg, Graph, Node, NodeId, NodeKind, Symbol, ValueId, ValueType};
 use ir_core::{Arena, Atom, EntityId, Origin, SymExpr, SymId, TensorMeta};
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-use crate::{Builder, OpError, Outs, functional_of, lookup};
+use crate::{Builder, OpError, Outs, functional_of, lookup, scalars};
 
 /// A call that could not be decomposed.
 #[derive(Clone, Debug, Error)]
@@ -38,7 +38,9 @@ pub fn decompose(graph: &Graph) -> Result<Graph, Vec<DecomposeError>> {
 /// `None`, so the graph is not the program wherever there is an error.
 pub fn decompose_partial(graph: &Graph) -> (Graph, Vec<DecomposeError>) {
     let mut errors = Vec::new();
-    let out = decompose_graph(graph, &mut errors);
+    let mut symbols = graph.symbols.clone();
+    let mut out = decompose_graph(graph, &mut symbols, &mut errors);
+    out.symbols = symbols;
     (out, errors)
 }
 
@@ -50,11 +52,19 @@ pub fn decompose_call(b: &mut Builder<'_>, target: &str, args: Vec<Arg>) -> Resu
     }
 }
 
-fn decompose_graph(graph: &Graph, errors: &mut Vec<DecomposeError>) -> Graph {
+/// `symbols` are those of the outermost graph, which subgraphs share by number: what one adds, no other may have.
+fn decompose_graph(
+    graph: &Graph,
+    symbols: &mut Arena<SymId, Symbol>,
+    errors: &mut Vec<DecomposeError>,
+) -> Graph {
     let mut out = Graph::new(graph.name.clone());
-    out.symbols = graph.symbols.clone();
     out.origins = graph.origins.clone();
-    out.subgraphs = graph.subgraphs.values().map(|g| decompose_graph(g, errors)).collect();
+    for subgraph in graph.subgraphs.values() {
+        let subgraph = decompose_graph(subgraph, symbols, errors);
+        out.subgraphs.push(subgraph);
+    }
+    out.symbols = std::mem::take(symbols);
     // `None` marks values of calls that were refused: what reads them is not reported again.
     let mut map: Arena<ValueId, Option<Arg>> = graph.values.ids().map(|_| None).collect();
     for (id, node) in graph.iter() {
@@ -73,7 +83,8 @@ fn decompose_graph(graph: &Graph, errors: &mut Vec<DecomposeError>) -> Graph {
         output.arg = mapped(&output.arg, &map).unwrap_or(Arg::None);
         out.outputs.push(output);
     }
-    out.eliminate_dead(&|_| false);
+    *symbols = std::mem::take(&mut out.symbols);
+    out.eliminate_dead(&scalars::is_effect);
     out
 }
 
@@ -101,6 +112,13 @@ fn step(
             if target.starts_with("higher_order.") {
                 return copy_higher_order(graph, node, target, args, out, map);
             }
+            if scalars::is_scalar(target) {
+                let types: Vec<ValueType> = node.outputs.iter().map(|&v| graph.values[v].ty.clone()).collect();
+                let mut b = Builder::new(out, graph.node_name(id), node.origin);
+                let results = scalars::decompose(&mut b, target, &args, &types)?;
+                node.outputs.iter().zip(results).for_each(|(&v, result)| map[v] = Some(result));
+                return Ok(());
+            }
             let symbols = out.symbols.len();
             let mut b = Builder::new(out, graph.node_name(id), node.origin);
             let outs = decompose_call(&mut b, target, args)?;
@@ -113,7 +131,7 @@ fn step(
 }
 
 fn known(target: &str) -> bool {
-    target.starts_with("higher_order.") || lookup(target).or_else(|| functional_of(target)).is_some()
+    target.starts_with("higher_order.") || scalars::is_scalar(target) || lookup(target).or_else(|| functional_of(target)).is_some()
 }
 
 /// Control flow stays a call whose subgraphs are decomposed.
@@ -127,7 +145,12 @@ fn copy_higher_order(
 ) -> Result<(), OpError> {
     if !matches!(
         target,
-        "higher_order.cond" | "higher_order.while_loop" | "higher_order.map" | "higher_order.scan"
+        "higher_order.cond"
+            | "higher_order.while_loop"
+            | "higher_order.map"
+            | "higher_order.map_impl"
+            | "higher_order.scan"
+            | "higher_order.associative_scan"
     ) {
         return Err(OpError::Unknown(target.into()));
     }

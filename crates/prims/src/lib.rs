@@ -17,6 +17,7 @@ pub mod ops;
 pub mod promotion;
 mod reference;
 mod samples;
+pub mod scalars;
 mod schema;
 pub mod split_complex;
 mod table;

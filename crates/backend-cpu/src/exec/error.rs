@@ -97,12 +97,40 @@ pub enum ExecError {
         /// Name of the symbol.
         symbol: String,
     },
+    /// A number that the program computes is outside of its symbol's range.
+    #[error("step `{step}` gives {value}, outside of the range {range} of `{symbol}`")]
+    Bound {
+        /// The step.
+        step: String,
+        /// What it computed.
+        value: i64,
+        /// `1..=64`.
+        range: String,
+        /// Name of the symbol.
+        symbol: String,
+    },
+    /// A condition that the program states does not hold.
+    #[error("assertion `{name}` failed: {message}")]
+    Assertion {
+        /// The step.
+        name: String,
+        /// What the program says.
+        message: String,
+    },
     /// A size expression without a value.
     #[error("the size `{0}` has no value: no input determines it")]
     Unbound(String),
     /// A tensor that is not in host memory.
     #[error("`{0}` is not in host memory; copy it to the cpu first")]
     Device(String),
+    /// A matrix routine refused its operands.
+    #[error("kernel `{kernel}`: {source}")]
+    Linalg {
+        /// The kernel.
+        kernel: String,
+        /// Why.
+        source: linalg::LinalgError,
+    },
     /// The host refused a result.
     #[error("{0}")]
     Host(String),

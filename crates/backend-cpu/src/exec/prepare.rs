@@ -60,9 +60,7 @@ fn prepare(program: &mut Program, step: &Step, jobs: &mut Vec<Job>) -> Result<Op
         Step::Attention(a) => attention(program, a, jobs),
         Step::Extern(e) => match e.op {
             ExternOp::Sort { .. } => Ok(Op::Sort(SortOp::new(program, e)?)),
-            ExternOp::Linalg { op, complex } => {
-                Ok(Op::Linalg(LinalgStep::new(program, e, op, complex)?))
-            }
+            ExternOp::Linalg { op, complex } => Ok(Op::Linalg(LinalgStep::new(program, e, op, complex)?)),
         },
         _ => control(program, step, jobs).map(Op::Control),
     }

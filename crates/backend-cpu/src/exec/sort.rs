@@ -28,7 +28,9 @@ pub(super) struct SortOp {
 
 impl SortOp {
     pub(super) fn new(program: &Program, call: &ExternCall) -> Result<SortOp, ExecError> {
-        let ExternOp::Sort { dim, descending } = call.op;
+        let ExternOp::Sort { dim, descending } = call.op else {
+            return Err(ExecError::Malformed(format!("`{}` is no sort", call.name)));
+        };
         let place = |o: &Operand| Place {
             root: program.root(o.buf).0 as usize,
             dtype: program.buffers[o.buf].dtype,

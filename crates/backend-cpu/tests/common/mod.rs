@@ -31,7 +31,7 @@ pub struct Build {
 
 impl Build {
     pub fn symbol(&mut self, name: &str, min: i64, max: i64) -> SymExpr {
-        let decl = SymbolDecl { name: name.into(), min, max: Some(max), hint: None };
+        let decl = SymbolDecl { name: name.into(), min, max: Some(max), hint: None, unbacked: false };
         SymExpr::sym(self.program.symbols.push(decl))
     }
     pub fn buffer(&mut self, dtype: DType, sizes: Shape, strides: Shape, storage: Storage) -> BufId {

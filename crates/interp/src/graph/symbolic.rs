@@ -22,13 +22,13 @@ pub(super) fn call(
         return extent(frame, id, rest, args).map(|v| v.map(|s| vec![Value::Scalar(s)]));
     }
     match target {
-        "aten._assert_scalar.default" => {
+        "aten._assert_scalar.default" | prims::scalars::ASSERT => {
             return match number(frame, id, args.first())? {
                 Some(s) if s.as_bool() => Ok(Some(Vec::new())),
                 _ => Err(frame.refused(id, invalid(&assertion(args)))),
             };
         }
-        "aten.item.default" | "aten._local_scalar_dense.default" => {
+        "aten.item.default" | "aten._local_scalar_dense.default" | prims::scalars::ITEM => {
             let item = number(frame, id, args.first())?;
             let item =
                 item.ok_or_else(|| frame.refused(id, invalid("the tensor has not exactly one element")))?;

@@ -79,6 +79,22 @@ pub enum KernelError {
         /// What is wrong.
         what: String,
     },
+    /// A number that the program computes is outside of the range of its symbol.
+    #[error("step `{step}`: {conflict}")]
+    Range {
+        /// The step that binds the symbol.
+        step: String,
+        /// What does not fit.
+        conflict: Conflict,
+    },
+    /// A condition that the program states does not hold.
+    #[error("assertion `{step}` failed: {message}")]
+    Assertion {
+        /// The step.
+        step: String,
+        /// What the program says.
+        message: String,
+    },
     /// The memory plan does not fit the program.
     #[error("memory plan: {0}")]
     Plan(#[from] PlanError),

@@ -1,6 +1,6 @@
 //! The memory of one call: where each buffer's bytes are, checked element access, outputs.
 
-use ir_core::{DType, EntityId, Scalar};
+use ir_core::{Atom, DType, EntityId, Scalar, SymExpr, SymId};
 use kernel_ir::{ALIGN, BufId, Buffer, Operand, OutputSpec, Program, Storage as Place};
 use tensor::{Bool, Element, Storage, Tensor, TensorError, bf16, f16, with_element};
 
@@ -85,6 +85,13 @@ fn fresh(name: &str, bytes: usize) -> Result<Storage, KernelError> {
     Ok(storage)
 }
 
+/// Fresh memory of a buffer's span.
+fn fresh_for(buffer: &Buffer, bindings: &Bindings) -> Result<Storage, KernelError> {
+    let elements = size(&buffer.span(), bindings)?.max(0) as u64;
+    let bytes = elements.saturating_mul(buffer.dtype.size() as u64);
+    fresh(&buffer.name, usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
 impl Memory {
     pub(super) fn new(parts: &Parts<'_>, bindings: &Bindings, planned: bool) -> Result<Memory, KernelError> {
         let program = parts.program;
@@ -107,6 +114,50 @@ impl Memory {
             }
         }
         Ok(memory)
+    }
+
+    /// A step has bound `symbol`: shapes that mention it change, and memory whose size it is part of begins anew.
+    pub(super) fn rebound(
+        &mut self,
+        program: &Program,
+        symbol: SymId,
+        bindings: &Bindings,
+    ) -> Result<(), KernelError> {
+        let mentions = |e: &SymExpr| e.any_leaf(|a| matches!(a, Atom::Sym(id) if *id == symbol));
+        let affected = |b: &Buffer| b.sizes.iter().chain(&b.strides).chain([&b.offset]).any(mentions);
+        let changed: Vec<BufId> =
+            program.buffers.iter().filter(|(_, b)| affected(b)).map(|(id, _)| id).collect();
+        let roots_first = |id: &BufId| matches!(program.buffers[*id].storage, Place::View(_));
+        let (views, roots): (Vec<BufId>, Vec<BufId>) = changed.into_iter().partition(roots_first);
+        for &id in &roots {
+            self.reshape(program, id, bindings)?;
+        }
+        let stale =
+            |id: &BufId| matches!(program.buffers[*id].storage, Place::View(of) if roots.contains(&of));
+        let moved: Vec<BufId> = program.buffers.ids().filter(stale).collect();
+        for id in views.into_iter().chain(moved) {
+            self.reshape(program, id, bindings)?;
+        }
+        Ok(())
+    }
+
+    fn reshape(&mut self, program: &Program, id: BufId, bindings: &Bindings) -> Result<(), KernelError> {
+        let buffer = &program.buffers[id];
+        // Other symbols may be bound later.
+        let Ok(known) = sizes(&buffer.sizes, bindings) else { return Ok(()) };
+        let strides = buffer.strides.iter().map(|s| size(s, bindings)).collect::<Result<Vec<i64>, _>>();
+        let (Ok(strides), Ok(offset)) = (strides, size(&buffer.offset, bindings)) else { return Ok(()) };
+        let place = match buffer.storage {
+            Place::View(of) => Some((self.buffers[of.index()].block, self.buffers[of.index()].base)),
+            Place::Arena | Place::Output => Some((self.push(fresh_for(buffer, bindings)?, true), 0)),
+            Place::Input(_) | Place::Constant(_) | Place::Persistent => None,
+        };
+        let located = &mut self.buffers[id.index()];
+        (located.sizes, located.strides, located.offset) = (known, strides, offset);
+        if let Some((block, base)) = place {
+            (located.block, located.base) = (block, base);
+        }
+        Ok(())
     }
 
     fn locate(
@@ -133,11 +184,12 @@ impl Memory {
             strides: Vec::new(),
             offset: 0,
         };
-        // Buffers of calls have no sizes yet while the constants are bound, and no use either.
+        // Buffers of calls have no sizes yet while the constants are bound, and no use either; those whose size a step
+        // tells get theirs from `rebound`.
         let Ok(known_sizes) = sizes(&buffer.sizes, bindings) else { return Ok(located) };
-        located.sizes = known_sizes;
-        located.strides = buffer.strides.iter().map(|s| size(s, bindings)).collect::<Result<_, _>>()?;
-        located.offset = size(&buffer.offset, bindings)?;
+        let strides = buffer.strides.iter().map(|s| size(s, bindings)).collect::<Result<_, _>>();
+        let (Ok(strides), Ok(offset)) = (strides, size(&buffer.offset, bindings)) else { return Ok(located) };
+        (located.sizes, located.strides, located.offset) = (known_sizes, strides, offset);
         match (given, &buffer.storage) {
             (Some((storage, offset)), _) => {
                 // The buffer's memory begins where the tensor does, so that views of the buffer count from there.
@@ -150,10 +202,7 @@ impl Memory {
                 (located.block, located.base) = arena.unwrap_or((usize::MAX, 0));
             }
             (None, Place::Arena | Place::Output | Place::Persistent) => {
-                let elements = size(&buffer.span(), bindings)?.max(0) as u64;
-                let bytes = elements.saturating_mul(buffer.dtype.size() as u64);
-                let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-                located.block = self.push(fresh(&buffer.name, bytes)?, true);
+                located.block = self.push(fresh_for(buffer, bindings)?, true);
             }
         }
         Ok(located)

@@ -7,6 +7,7 @@
 
 mod body;
 mod error;
+mod linalg;
 mod loops;
 mod memory;
 mod steps;
@@ -54,7 +55,7 @@ impl Executable {
         constants: &dyn Fn(&str) -> Option<Tensor>,
         options: Options,
     ) -> Result<Executable, KernelError> {
-        let bindings = Bindings::new();
+        let mut bindings = Bindings::new();
         let mut bound = Vec::new();
         for Const { name, buf } in &program.constants {
             let tensor = constants(name).ok_or_else(|| KernelError::MissingConstant(name.clone()))?;
@@ -63,9 +64,7 @@ impl Executable {
         let persistent = program.buffers.ids().map(|_| None).collect();
         let mut executable = Executable { program, options, constants: bound, persistent };
         let mut memory = Memory::new(&executable.parts(&[]), &bindings, false)?;
-        for step in &executable.program.init {
-            steps::run(step, &bindings, &mut memory)?;
-        }
+        steps::all(&executable.program, &executable.program.init, &mut bindings, &mut memory)?;
         for (id, buffer) in executable.program.buffers.iter() {
             if buffer.storage == Place::Persistent {
                 executable.persistent[id.0 as usize] = Some(memory.storage(id));
@@ -85,16 +84,14 @@ impl Executable {
         if inputs.len() != program.inputs.len() {
             return Err(KernelError::InputCount { expected: program.inputs.len(), got: inputs.len() });
         }
-        let bindings = bind(program, inputs)?;
+        let mut bindings = bind(program, inputs)?;
         let specs = program.inputs.iter().zip(inputs);
         let conform = |(spec, t): (&kernel_ir::InputSpec, &Tensor)| {
             memory::conform(program, spec.buf, &spec.name, t, &bindings)
         };
         let inputs = specs.map(conform).collect::<Result<Vec<_>, _>>()?;
         let mut memory = Memory::new(&self.parts(&inputs), &bindings, self.options.planned_arena)?;
-        for step in &program.steps {
-            steps::run(step, &bindings, &mut memory)?;
-        }
+        steps::all(program, &program.steps, &mut bindings, &mut memory)?;
         program.outputs.iter().map(|o| memory.output(o, &bindings)).collect()
     }
 

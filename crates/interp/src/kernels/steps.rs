@@ -1,22 +1,103 @@
 //! One step: a loop kernel, a template with its epilogue, or a routine.
 
 use ir_core::DType;
-use kernel_ir::{Attention, Conv, ExternCall, ExternOp, Matmul, Step};
+use ir_core::SymId;
+use kernel_ir::{Attention, Bind, Conv, ExternCall, ExternOp, Matmul, Operand, Program, Step};
 use tensor::{Tensor, TensorError, linalg};
 
 use super::memory::Memory;
-use super::{KernelError, loops, sizes};
-use crate::Bindings;
+use super::{KernelError, loops, size, sizes};
+use crate::{Bindings, Conflict};
 
-/// Runs a step.
-pub(super) fn run(step: &Step, bindings: &Bindings, memory: &mut Memory) -> Result<(), KernelError> {
+/// Runs a step; steps that bind symbols change `bindings`.
+pub(super) fn run(
+    program: &Program,
+    step: &Step,
+    bindings: &mut Bindings,
+    memory: &mut Memory,
+) -> Result<(), KernelError> {
     match step {
         Step::Loop(kernel) => loops::run(kernel, bindings, memory),
         Step::Matmul(kernel) => matmul(kernel, bindings, memory),
         Step::Conv(kernel) => conv(kernel, bindings, memory),
         Step::Attention(kernel) => attention(kernel, bindings, memory),
         Step::Extern(call) => routine(call, bindings, memory),
+        Step::Bind(b) => bind(program, b, bindings, memory),
+        Step::Assert(a) if truth(&a.name, &a.pred, bindings, memory)? => Ok(()),
+        Step::Assert(a) => Err(KernelError::Assertion { step: a.name.clone(), message: a.message.clone() }),
+        Step::Cond(c) => {
+            let taken = if truth(&c.name, &c.pred, bindings, memory)? { &c.then } else { &c.otherwise };
+            all(program, taken, bindings, memory)
+        }
+        Step::For(f) => {
+            for n in 0..size(&f.count, bindings)? {
+                set(program, f.symbol, n, bindings, memory)?;
+                all(program, &f.body, bindings, memory)?;
+            }
+            Ok(())
+        }
+        Step::While(w) => loop {
+            all(program, &w.cond, bindings, memory)?;
+            if !truth(&w.name, &w.pred, bindings, memory)? {
+                return Ok(());
+            }
+            all(program, &w.body, bindings, memory)?;
+        },
     }
+}
+
+/// Runs steps in order.
+pub(super) fn all(
+    program: &Program,
+    steps: &[Step],
+    bindings: &mut Bindings,
+    memory: &mut Memory,
+) -> Result<(), KernelError> {
+    steps.iter().try_for_each(|step| run(program, step, bindings, memory))
+}
+
+/// The one number of an operand.
+fn number(
+    name: &str,
+    operand: &Operand,
+    bindings: &Bindings,
+    memory: &Memory,
+) -> Result<ir_core::Scalar, KernelError> {
+    let tensor = memory.operand(name, operand, bindings)?;
+    let number = tensor.iter().next();
+    number.ok_or_else(|| KernelError::malformed(name, "it reads a number where there is none"))
+}
+
+fn truth(name: &str, operand: &Operand, bindings: &Bindings, memory: &Memory) -> Result<bool, KernelError> {
+    number(name, operand, bindings, memory).map(|s| s.as_bool())
+}
+
+fn bind(
+    program: &Program,
+    b: &Bind,
+    bindings: &mut Bindings,
+    memory: &mut Memory,
+) -> Result<(), KernelError> {
+    let value = number(&b.name, &b.from, bindings, memory)?.as_i64();
+    let symbol = &program.symbols[b.symbol];
+    if value < symbol.min || symbol.max.is_some_and(|max| value > max) {
+        let (min, max) = (symbol.min, symbol.max);
+        let conflict = Conflict::Range { symbol: symbol.name.clone(), value, min, max };
+        return Err(KernelError::Range { step: b.name.clone(), conflict });
+    }
+    set(program, b.symbol, value, bindings, memory)
+}
+
+/// Gives a symbol a value, and memory anew to the buffers whose size it is part of.
+fn set(
+    program: &Program,
+    symbol: SymId,
+    value: i64,
+    bindings: &mut Bindings,
+    memory: &mut Memory,
+) -> Result<(), KernelError> {
+    bindings.set(symbol, value);
+    memory.rebound(program, symbol, bindings)
 }
 
 fn refused(name: &str) -> impl FnOnce(TensorError) -> KernelError + use<> {
@@ -72,6 +153,7 @@ fn routine(call: &ExternCall, bindings: &Bindings, memory: &mut Memory) -> Resul
             memory.store_operand(&call.name, values, &sorted, bindings)?;
             memory.store_operand(&call.name, positions, &order, bindings)
         }
+        (ExternOp::Linalg { op, complex }, ..) => super::linalg::run(call, *op, *complex, bindings, memory),
         _ => Err(KernelError::malformed(&call.name, "a routine with the wrong number of operands")),
     }
 }

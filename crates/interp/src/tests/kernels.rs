@@ -72,7 +72,7 @@ fn call(p: &Program, inputs: &[Tensor]) -> Result<Vec<f64>, KernelError> {
 /// `out = max(x, 0) + 1` over `s0` elements.
 fn relu_program() -> Program {
     let mut p = Program::default();
-    p.symbols.push(SymbolDecl { name: "n".into(), min: 1, max: Some(4), hint: None });
+    p.symbols.push(SymbolDecl { name: "n".into(), min: 1, max: Some(4), hint: None, unbacked: false });
     let x = input(&mut p, "x", DType::F32, "s0");
     let out = output(&mut p, DType::F32, "s0");
     let b = body(|b| {
@@ -245,7 +245,7 @@ fn operand(p: &Program, buf: BufId) -> Operand {
 fn linear_program() -> Program {
     let mut p = Program::default();
     let x = input(&mut p, "x", DType::F32, "s0, 2");
-    p.symbols.push(SymbolDecl { name: "n".into(), min: 0, max: None, hint: None });
+    p.symbols.push(SymbolDecl { name: "n".into(), min: 0, max: None, hint: None, unbacked: false });
     let w = buffer(&mut p, "w", DType::F32, "3, 2", Place::Constant(0));
     let bias = buffer(&mut p, "bias", DType::F32, "3", Place::Constant(1));
     p.constants = vec![Const { name: "fc.w".into(), buf: w }, Const { name: "fc.bias".into(), buf: bias }];

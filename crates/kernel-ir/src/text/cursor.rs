@@ -71,6 +71,13 @@ impl<'a> Cursor<'a> {
         }
         found
     }
+    /// Whether `word` stands next as a whole word.
+    pub(super) fn sees_word(&mut self, word: &str) -> bool {
+        let mark = self.mark();
+        let found = self.word() == word;
+        self.at = mark;
+        found
+    }
     /// Takes `word` or fails.
     pub(super) fn expect_word(&mut self, word: &str) -> Result<()> {
         if self.eat_word(word) { Ok(()) } else { Err(self.expected(&format!("`{word}`"))) }

@@ -26,13 +26,19 @@
 //!
 //! - Storage: `input n`, `constant n`, `persistent`, `arena`, `output`, `view b0`.
 //! - Kernels: `loop` with `acc0: f32 sum` and `stage [inner]`; `matmul` with `a`, `b`; `conv` with `input`, `weight`,
-//!   `window`; `attention` with `q`, `k`, `v`, `mask`; `extern "name" sort dim 0 descending` with `in`, `out`. Templates end
+//!   `window`; `attention` with `q`, `k`, `v`, `mask`; `extern "name" sort dim 0 descending` or a matrix
+//!   routine with its options (`lu pivot check complex`) with `in`, `out`. Templates end
 //!   with `epilogue [ranges]`.
+//! - Control flow: `bind "n" s1 b2[]{}+0`, `assert "name" "message" b2[]{}+0`, `cond "c" b2[]{}+0` with `then:` and `else:`,
+//!   `for "f" s1 [s0]` with `do:`, `while "w" b2[]{}+0` with `test:` and `do:`; lists of steps, closed by `end`. Symbols
+//!   that steps bind are declared `unbacked`: `symbol s1 "u0" 0.. unbacked`.
 //! - Instructions: `const`, `index`, `load b0[…] if v1`, `store b0[…], v2 if v1` (`store_add`, `store_max`, …), `cast`,
 //!   `bitcast`, `reduce acc0, v1, v2`, `acc0`, `scan_sum v0`, `template` and the names of [`ScalarOp`](crate::ScalarOp).
 //! - Numbers: `true`, `3`, `0.5`, `inf`, `NaN`, `nan(0xfff8000000000000)` where the bits are others, `complex(1.0, -0.0)`.
-//! - The plan: `plan bytes n:` and `b2 live 0..3 at 64`, or `plan:` and `b2 live 0..3` where sizes are symbolic.
+//! - The plan: `plan bytes n:` and `b2 live 0..3 at 64`, or `plan:` and `b2 live 0..3` where sizes are symbolic;
+//!   `b3 dynamic 1..2` where a step tells the size.
 
+mod control;
 mod cursor;
 mod parse;
 mod print;
@@ -79,6 +85,9 @@ pub enum TextProblem {
         /// The version in the header.
         found: String,
     },
+    /// Lists of steps are nested too deep.
+    #[error("control flow is nested more than {} deep", crate::verify::MAX_DEPTH)]
+    TooDeep,
     /// The text is too long.
     #[error("the text is longer than {MAX_TEXT_BYTES} bytes")]
     TooLong,

@@ -69,14 +69,15 @@ fn declarations(c: &mut Cursor<'_>, program: &mut Program) -> Result<()> {
     Ok(())
 }
 
-/// `"batch" 2..=64 hint 8`
+/// `"batch" 2..=64 hint 8`, `"u0" 0.. unbacked`
 fn symbol(c: &mut Cursor<'_>) -> Result<SymbolDecl> {
     let name = c.quoted("the symbol's name")?;
     let min = c.number("the smallest value")?;
     c.expect("..")?;
     let max = if c.eat("=") { Some(c.number("the largest value")?) } else { None };
     let hint = if c.eat_word("hint") { Some(c.number("the hint")?) } else { None };
-    Ok(SymbolDecl { name, min, max, hint })
+    let unbacked = c.eat_word("unbacked");
+    Ok(SymbolDecl { name, min, max, hint, unbacked })
 }
 
 /// `"x" f32[2, 3]{3, 1}+0 arena`
@@ -107,7 +108,7 @@ fn steps(c: &mut Cursor<'_>, title: &str) -> Result<Vec<Step>> {
     c.expect_word(title)?;
     c.expect(":")?;
     let mut steps = Vec::new();
-    while let Some(next) = step(c)? {
+    while let Some(next) = step(c, 0)? {
         steps.push(next);
     }
     Ok(steps)
@@ -120,18 +121,28 @@ fn plan(c: &mut Cursor<'_>) -> Result<ArenaPlan> {
     }
     let bytes: Option<u64> = if c.eat_word("bytes") { Some(c.number("the arena's bytes")?) } else { None };
     c.expect(":")?;
-    let mut plan = ArenaPlan { lives: Vec::new(), offsets: bytes.map(|_| Vec::new()), bytes };
+    let mut plan =
+        ArenaPlan { lives: Vec::new(), offsets: bytes.map(|_| Vec::new()), bytes, dynamic: Vec::new() };
     while let Some(number) = c.eat_numbered("b") {
+        if c.eat_word("dynamic") {
+            plan.dynamic.push(life(c, number)?);
+            continue;
+        }
         c.expect_word("live")?;
-        let first = c.number("the first step")?;
-        c.expect("..")?;
-        plan.lives.push(Live { buf: BufId(number), first, last: c.number("the last step")? });
+        plan.lives.push(life(c, number)?);
         if let Some(offsets) = &mut plan.offsets {
             c.expect_word("at")?;
             offsets.push(c.number("the offset in bytes")?);
         }
     }
     Ok(plan)
+}
+
+/// `0..3`
+fn life(c: &mut Cursor<'_>, buf: u32) -> Result<Live> {
+    let first = c.number("the first step")?;
+    c.expect("..")?;
+    Ok(Live { buf: BufId(buf), first, last: c.number("the last step")? })
 }
 
 pub(super) fn buf(c: &mut Cursor<'_>) -> Result<BufId> {

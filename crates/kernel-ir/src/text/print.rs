@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// ` from "a", "b"`, nothing where there is no origin.
-fn from(origins: &[String]) -> String {
+pub(super) fn from(origins: &[String]) -> String {
     if origins.is_empty() {
         return String::new();
     }
@@ -24,7 +24,8 @@ impl fmt::Display for Program {
         for (id, s) in self.symbols.iter() {
             let max = s.max.map_or(String::new(), |m| format!("={m}"));
             let hint = s.hint.map_or(String::new(), |h| format!(" hint {h}"));
-            writeln!(f, "symbol {id} {} {}..{max}{hint}", quote(&s.name), s.min)?;
+            let unbacked = if s.unbacked { " unbacked" } else { "" };
+            writeln!(f, "symbol {id} {} {}..{max}{hint}{unbacked}", quote(&s.name), s.min)?;
         }
         for (id, b) in self.buffers.iter() {
             writeln!(f, "buffer {id} {b}")?;
@@ -63,6 +64,9 @@ fn plan(program: &Program, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = program.plan.offsets.as_ref().and_then(|o| o.get(i));
         let at = at.map_or(String::new(), |o| format!(" at {o}"));
         writeln!(f, "  {} live {}..{}{at}", l.buf, l.first, l.last)?;
+    }
+    for l in &program.plan.dynamic {
+        writeln!(f, "  {} dynamic {}..{}", l.buf, l.first, l.last)?;
     }
     Ok(())
 }
@@ -106,6 +110,11 @@ impl fmt::Display for Step {
             Step::Conv(k) => k.fmt(f),
             Step::Attention(k) => k.fmt(f),
             Step::Extern(k) => k.fmt(f),
+            Step::Bind(k) => k.fmt(f),
+            Step::Assert(k) => k.fmt(f),
+            Step::Cond(k) => k.fmt(f),
+            Step::For(k) => k.fmt(f),
+            Step::While(k) => k.fmt(f),
         }
     }
 }
@@ -187,6 +196,11 @@ impl fmt::Display for ExternCall {
             ExternOp::Sort { dim, descending } => {
                 let order = if *descending { "descending" } else { "ascending" };
                 writeln!(f, "extern {} sort dim {dim} {order}{}", quote(&self.name), from(&self.origins))?;
+            }
+            ExternOp::Linalg { op, complex } => {
+                let complex = if *complex { " complex" } else { "" };
+                let words = op.words().join(" ");
+                writeln!(f, "extern {} {words}{complex}{}", quote(&self.name), from(&self.origins))?;
             }
         }
         self.inputs.iter().try_for_each(|o| writeln!(f, "  in {o}"))?;

@@ -2,31 +2,34 @@
 
 use ir_core::{DType, Scalar};
 
+use super::control;
 use super::cursor::Cursor;
 use super::parse::{Result, buf, dtype, expr, items, operand, shape};
 use crate::{
-    AccDecl, AccId, Attention, Conv, Epilogue, ExternCall, ExternOp, Inst, InstKind, LoopKernel, Matmul,
-    ReduceOp, ScalarOp, Stage, Step, StoreMode, Val,
+    AccDecl, AccId, Attention, Conv, Epilogue, ExternCall, ExternOp, Inst, InstKind, LinalgOp, LoopKernel,
+    Matmul, ReduceOp, ScalarOp, Stage, Step, StoreMode, Val,
 };
 
-/// A kernel, where one stands next.
-pub(super) fn step(c: &mut Cursor<'_>) -> Result<Option<Step>> {
+/// A kernel or a statement of control flow, where one stands next; `depth` lists of steps are open around it.
+pub(super) fn step(c: &mut Cursor<'_>, depth: usize) -> Result<Option<Step>> {
     Ok(Some(match () {
         () if c.eat_word("loop") => Step::Loop(loop_kernel(c)?),
         () if c.eat_word("matmul") => Step::Matmul(matmul(c)?),
         () if c.eat_word("conv") => Step::Conv(conv(c)?),
         () if c.eat_word("attention") => Step::Attention(attention(c)?),
         () if c.eat_word("extern") => Step::Extern(extern_call(c)?),
+        () if c.sees_word("bind") || c.sees_word("assert") => control::single(c)?,
+        () if ["cond", "for", "while"].iter().any(|w| c.sees_word(w)) => control::nested(c, depth)?,
         () => return Ok(None),
     }))
 }
 
-fn name(c: &mut Cursor<'_>) -> Result<String> {
+pub(super) fn name(c: &mut Cursor<'_>) -> Result<String> {
     c.quoted("the kernel's name")
 }
 
 /// ` from "a", "b"`
-fn origins(c: &mut Cursor<'_>) -> Result<Vec<String>> {
+pub(super) fn origins(c: &mut Cursor<'_>) -> Result<Vec<String>> {
     let mut origins = Vec::new();
     if c.eat_word("from") {
         loop {
@@ -130,7 +133,10 @@ fn extern_call(c: &mut Cursor<'_>) -> Result<ExternCall> {
     let mark = c.mark();
     let op = match c.word() {
         "sort" => sort(c)?,
-        _ => return Err(c.expected_at(mark, "a routine: `sort`")),
+        word => match LinalgOp::from_name(word, |option| c.eat_word(option)) {
+            Some(op) => ExternOp::Linalg { op, complex: c.eat_word("complex") },
+            None => return Err(c.expected_at(mark, "a routine such as `sort` or `solve`")),
+        },
     };
     let origins = origins(c)?;
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());

@@ -128,7 +128,7 @@ pub(crate) fn program(rng: &mut Rng) -> Program {
     let mut p = Program { name: name(rng), ..Program::default() };
     for n in 0..rng.below(3) {
         let (max, hint) = (rng.pick(&[None, Some(64), Some(i64::MAX)]), rng.pick(&[None, Some(-1), Some(8)]));
-        p.symbols.push(SymbolDecl { name: name(rng), min: n as i64 - 1, max, hint });
+        p.symbols.push(SymbolDecl { name: name(rng), min: n as i64 - 1, max, hint, unbacked: false });
     }
     for _ in 0..2 + rng.below(10) {
         buffer(rng, &mut p);

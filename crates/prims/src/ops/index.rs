@@ -4,7 +4,7 @@
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Scalar, Shape, SymExpr, numel};
-use kernel_ir::ScalarOp;
+use kernel_ir::{ReduceOp, ScalarOp};
 
 use super::common::choose;
 use super::shape::{self, Made, out};
@@ -56,11 +56,16 @@ pub(super) const OPS: &[OpDef] = &[
         "aten::embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False) -> Tensor",
         |b, c| {
             let index = b.cast(c.value("indices")?, DType::I64)?;
-            out(shape::index(b, c.value("weight")?, &[index], 0)?)
+            let rows = shape::index(b, c.value("weight")?, &[index], 0)?;
+            let padding = c.sym("padding_idx")?;
+            let padding = Some(padding).filter(|p| p.as_const().is_none_or(|p| p >= 0));
+            let table = b.sizes(c.value("weight")?)?[0].clone();
+            let frequency = c.bool("scale_grad_by_freq")?.then_some(&table);
+            out(rows_for_gradient(b, rows, index, padding, frequency)?)
         }
     ),
-    composite!("aten::nonzero(Tensor self) -> Tensor", |b, c| out(b.nonzero(c.value("self")?)?)),
-    composite!("aten::argwhere(Tensor self) -> Tensor", |b, c| out(b.nonzero(c.value("self")?)?)),
+    composite!("aten::nonzero(Tensor self) -> Tensor", |b, c| out(nonzero(b, c.value("self")?)?)),
+    composite!("aten::argwhere(Tensor self) -> Tensor", |b, c| out(nonzero(b, c.value("self")?)?)),
     composite!(
         "aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor",
         nonzero_static
@@ -75,6 +80,40 @@ pub(super) const OPS: &[OpDef] = &[
     }),
     composite!("aten::one_hot(Tensor self, int num_classes=-1) -> Tensor", one_hot),
 ];
+
+/// Rows `[index…, columns]` of a table, differentiated as an embedding is: nothing goes to the row `padding`; where
+/// `frequency` gives the number of the table's rows, what goes to a row is divided by how often it was read.
+pub(super) fn rows_for_gradient(
+    b: &mut Builder<'_>,
+    rows: ValueId,
+    index: ValueId,
+    padding: Option<SymExpr>,
+    frequency: Option<&SymExpr>,
+) -> Result<ValueId, OpError> {
+    let dtype = b.dtype(rows)?;
+    if (padding.is_none() && frequency.is_none()) || dtype.is_integral() {
+        return Ok(rows);
+    }
+    let sizes = b.sizes(rows)?;
+    let mut carrier = rows;
+    if let Some(padding) = padding {
+        let kept = b.ne(index, padding)?;
+        let kept = b.unsqueeze(kept, sizes.len() - 1)?;
+        let kept = b.expand(kept, &sizes)?;
+        carrier = super::common::choose(b, kept, carrier, 0.0, dtype)?;
+    }
+    if let Some(table) = frequency {
+        let places = flat(b, index)?;
+        let ones = b.full(&b.sizes(places)?, 1i64, DType::I64)?;
+        let counts = b.full(std::slice::from_ref(table), 0i64, DType::I64)?;
+        let counts = super::scatter::put(b, counts, &[places], 0, ones, "add")?;
+        let times = shape::index(b, counts, &[index], 0)?;
+        let times = b.cast(times, dtype)?;
+        let times = b.unsqueeze(times, sizes.len() - 1)?;
+        carrier = b.div(carrier, times)?;
+    }
+    b.call1("prims.with_gradient_of", vec![rows.into(), carrier.into()])
+}
 
 /// All elements in one dimension.
 pub(super) fn flat(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
@@ -176,8 +215,62 @@ impl Places {
 /// The places where a mask holds: one index a dimension, of a length that only running tells.
 pub(super) fn mask_places(b: &mut Builder<'_>, mask: ValueId) -> Result<Vec<ValueId>, OpError> {
     let rank = b.rank(mask)?;
-    let rows = b.nonzero(mask)?;
-    (0..rank).map(|d| shape::select(b, rows, 1, (d as i64).into())).collect()
+    let line = flat(b, mask)?;
+    let hit = b.cast(line, DType::Bool)?;
+    let sizes = b.sizes(mask)?;
+    let places = compacted(b, hit)?;
+    (0..rank).map(|d| coordinate(b, &sizes, d, &places)).collect()
+}
+
+/// Where the elements go that a mask keeps.
+struct Kept {
+    /// For each element of the mask its place among those kept; the others all go to the place behind the last.
+    row: ValueId,
+    /// How many are kept.
+    count: SymExpr,
+}
+
+/// Counts the elements of a mask without more than one dimension; the number becomes a symbol.
+fn compacted(b: &mut Builder<'_>, hit: ValueId) -> Result<Kept, OpError> {
+    let n = b.sizes(hit)?[0].clone();
+    let ones = b.cast(hit, DType::I64)?;
+    let total = b.reduce(ReduceOp::Sum, ones, &[0], false)?;
+    let count = b.item(total, 0, n.as_const())?;
+    let running = b.call1("prims.cumsum", vec![ones.into(), 0i64.into()])?;
+    let row = b.sub(running, 1i64)?;
+    let row = choose(b, hit, row, Arg::Int(count.clone()), DType::I64)?;
+    Ok(Kept { row, count })
+}
+
+/// Coordinate `d` of the elements kept, of a tensor of these sizes.
+fn coordinate(
+    b: &mut Builder<'_>,
+    sizes: &[SymExpr],
+    d: usize,
+    places: &Kept,
+) -> Result<ValueId, OpError> {
+    let numbers = shape::iota_at(b, &sizes[d], d, sizes.len())?;
+    let wide = b.expand(numbers, sizes)?;
+    let values = flat(b, wide)?;
+    let base = b.full(&[&places.count + 1], 0i64, DType::I64)?;
+    let all = super::scatter::put(b, base, &[places.row], 0, values, "write")?;
+    b.slice(all, 0, SymExpr::ZERO, places.count.clone(), 1)
+}
+
+/// The places of elements that are not zero, `[n, rank]` as `i64` in row-major order; `n` is a new unbacked symbol.
+fn nonzero(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
+    let rank = b.rank(x)?;
+    if rank == 0 {
+        let line = flat(b, x)?;
+        let hit = b.cast(line, DType::Bool)?;
+        let count = compacted(b, hit)?.count;
+        return b.full(&[count, SymExpr::ZERO], 0i64, DType::I64);
+    }
+    let mut columns = Vec::new();
+    for column in mask_places(b, x)? {
+        columns.push(b.unsqueeze(column, 1)?);
+    }
+    shape::cat(b, &columns, 1)
 }
 
 /// The first `size` places, `fill_value` where there are fewer: a running count says which row each place goes to.

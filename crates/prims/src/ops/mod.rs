@@ -35,25 +35,34 @@ mod complex_prims;
 mod complex_scalar;
 mod conv;
 mod convert;
+mod ctc;
 mod creation;
 mod cumulative;
 mod diagonal;
 mod dropout;
+mod dynamic;
 mod einsum;
 mod embedding_bag;
 mod expert;
 mod fft;
+mod fft_fast;
 mod fold;
 mod fractional_pool;
+mod gradient;
 mod grad_index;
 mod grad_move;
 mod grad_scalar;
 mod grad_shape;
 mod grad_template;
 mod grid;
+mod histogram;
 mod index;
 mod iterated;
 mod join;
+mod linalg;
+mod linalg_solve;
+mod linalg_spectrum;
+mod linalg_util;
 mod loss;
 mod loss_class;
 mod matmul;
@@ -62,6 +71,8 @@ mod norm;
 mod pad;
 mod pool;
 mod prims_index;
+mod prims_linalg;
+mod prims_linalg_grad;
 mod prims_linalg_run;
 mod prims_move;
 mod prims_reduce;
@@ -80,6 +91,7 @@ mod scatter;
 mod segment;
 mod select;
 mod shape;
+mod signal;
 mod slice;
 mod softmax;
 mod sort;
@@ -87,6 +99,7 @@ mod special;
 mod statistics;
 mod unary;
 mod unique;
+mod unique_dim;
 mod upsample;
 mod view;
 
@@ -103,6 +116,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     prims_value::OPS,
     prims_move::OPS,
     prims_index::OPS,
+    prims_linalg::OPS,
     prims_sort::OPS,
     prims_special::OPS,
     // Composites.
@@ -133,6 +147,9 @@ pub const FAMILIES: &[&[OpDef]] = &[
     index::OPS,
     iterated::OPS,
     join::OPS,
+    linalg::OPS,
+    linalg_solve::OPS,
+    linalg_spectrum::OPS,
     loss::OPS,
     loss_class::OPS,
     matmul::OPS,
@@ -159,4 +176,10 @@ pub const FAMILIES: &[&[OpDef]] = &[
     upsample::NEAREST_OPS,
     upsample::SMOOTH_OPS,
     view::OPS,
+    unique_dim::OPS,
+    histogram::OPS,
+    signal::OPS,
+    gradient::OPS,
+    dynamic::OPS,
+    ctc::OPS,
 ];

@@ -106,25 +106,6 @@ pub(super) const OPS: &[OpDef] = &[
             );
         },
     },
-    OpDef {
-        schema: "prims::nonzero(Tensor a) -> Tensor",
-        kind: Kind::Prim {
-            doc: "The places of the elements that are not zero, `[n, rank]` in row-major order. `n` \
-                  depends on the data: calls are built by `Builder::nonzero`, which makes a symbol for it.",
-            // The most there can be.
-            meta: |cx, call| {
-                let a = cx.meta(call, "a")?;
-                Ok(tensor(DType::I64, [a.numel(), SymExpr::from_i64(a.rank() as i64)]))
-            },
-            lower: Lower::Unsupported("the number of its rows depends on the data"),
-            complex: ComplexRule::Rule(super::complex_prims::nonzero),
-            reference: Reference::Fn(ref_nonzero),
-        },
-        grad: Grad::NotDifferentiable("it gives places"),
-        tolerance: Tolerance::EXACT,
-        // Without a zero, so that the sizes are those of the meta rule.
-        samples: |s| s.add(vec![s.float("a", &[3, 4])], vec![Arg::Value(ValueId(0))]),
-    },
 ];
 
 fn check_index(call: &Call<'_>, meta: &TensorMeta) -> Result<(), OpError> {
@@ -415,17 +396,4 @@ fn ref_index_put(c: &RefCall<'_>) -> Result<RefOut, OpError> {
     let mut list = Vec::with_capacity(values.numel());
     for_each_index(&places.value_sizes(), |at| list.push(places.of(at)));
     combined(c, a, list.into_iter().zip(values.iter()))
-}
-
-fn ref_nonzero(c: &RefCall<'_>) -> Result<RefOut, OpError> {
-    let a = c.tensor("a")?;
-    let mut places = Vec::new();
-    let mut elements = a.iter();
-    for_each_index(a.sizes(), |at| {
-        if elements.next().is_some_and(Scalar::as_bool) {
-            places.extend(at.iter().map(|&i| i as i64));
-        }
-    });
-    let rows = a.iter().filter(|x| x.as_bool()).count();
-    super::prims_shape::one(c, Tensor::from_vec(places, &[rows, a.rank()]))
 }

@@ -16,8 +16,11 @@ pub(super) const OPS: &[OpDef] = &[
         "aten::unique_consecutive(Tensor self, bool return_inverse=False, bool return_counts=False, int? dim=None) -> (Tensor, Tensor, Tensor)",
         |b, c| {
             let x = c.value("self")?;
-            if !c.is_none("dim") && b.rank(x)? != 1 {
-                return Err(c.unsupported("a dimension; without `dim` it works on the flattened tensor"));
+            if let Some(d) = c.opt_int("dim")?
+                && b.rank(x)? > 0
+            {
+                let d = c.dim(d, b.rank(x)?)?;
+                return super::unique_dim::unique(b, c, x, d, false);
             }
             let line = flat(b, x)?;
             runs(b, c, x, line, None)
@@ -40,8 +43,7 @@ fn runs(b: &mut Builder<'_>, c: &Call<'_>, x: ValueId, line: ValueId, order: Opt
     let sizes = b.sizes(x)?;
     let n = numel(&sizes);
     let starts = starts(b, line, &n)?;
-    let rows = b.nonzero(starts)?;
-    let places = shape::select(b, rows, 1, SymExpr::ZERO)?;
+    let places = super::index::mask_places(b, starts)?[0];
     let values = shape::index(b, line, &[places], 0)?;
     let empty = b.full(&[SymExpr::ZERO], 0i64, DType::I64)?;
     let inverse = if c.bool("return_inverse")? {
@@ -61,7 +63,7 @@ fn runs(b: &mut Builder<'_>, c: &Call<'_>, x: ValueId, line: ValueId, order: Opt
 }
 
 /// Where an element differs from the one before it.
-fn starts(b: &mut Builder<'_>, line: ValueId, n: &SymExpr) -> Result<ValueId, OpError> {
+pub(super) fn starts(b: &mut Builder<'_>, line: ValueId, n: &SymExpr) -> Result<ValueId, OpError> {
     if *n == SymExpr::ZERO {
         return b.full(&[SymExpr::ZERO], false, DType::Bool);
     }
@@ -73,7 +75,7 @@ fn starts(b: &mut Builder<'_>, line: ValueId, n: &SymExpr) -> Result<ValueId, Op
 }
 
 /// Distances from each place to the next one, the end being the last.
-fn lengths(b: &mut Builder<'_>, places: ValueId, n: &SymExpr) -> Result<ValueId, OpError> {
+pub(super) fn lengths(b: &mut Builder<'_>, places: ValueId, n: &SymExpr) -> Result<ValueId, OpError> {
     let count = b.sizes(places)?[0].clone();
     let end = b.full(&[SymExpr::ONE], 0i64, DType::I64)?;
     let end = b.add(end, n.clone())?;

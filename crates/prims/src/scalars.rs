@@ -1,0 +1,162 @@
+//! Calls that compute with single numbers: `item`, Python's operators on numbers that come out of tensors, assertions.
+//!
+//! An integer is a size symbol that `prims.item` binds when it runs; from then on it is an expression. Floats and truth
+//! values, which no size can depend on, are tensors without dimensions (`f64`, `bool`). `prims.item(Tensor) -> SymInt` and
+//! `prims.assert(bool Tensor or SymInt, str)` are no entries of the table: they have no values to differentiate or to
+//! lower, and stay in a graph although nobody reads them ([`is_effect`]).
+
+use fx_ir::{Arg, Symbol, ValueId, ValueType};
+use ir_core::{DType, Scalar, SymExpr};
+
+use crate::{Builder, OpError};
+
+/// Binds a symbol from one number.
+pub const ITEM: &str = "prims.item";
+/// Fails where a truth value is false.
+pub const ASSERT: &str = "prims.assert";
+
+/// Whether a call stays although nobody reads its values.
+pub fn is_effect(target: &str) -> bool {
+    matches!(target, ITEM | ASSERT)
+}
+
+/// Whether a call computes with single numbers and is decomposed here.
+pub(crate) fn is_scalar(target: &str) -> bool {
+    matches!(
+        target,
+        "aten.item.default" | "aten._local_scalar_dense.default" | "aten._assert_scalar.default" | ITEM | ASSERT
+    ) || python(target).is_some()
+}
+
+fn python(target: &str) -> Option<&str> {
+    let prefixes = ["_operator.", "torch.sym_", "torch._sym_", "math."];
+    prefixes.iter().find_map(|p| target.strip_prefix(p))
+}
+
+/// The call in prims; one argument (a tensor, an integer) a result. `types` are the results' types in the program.
+pub(crate) fn decompose(
+    b: &mut Builder<'_>,
+    target: &str,
+    args: &[Arg],
+    types: &[ValueType],
+) -> Result<Vec<Arg>, OpError> {
+    let invalid = |what: &str| OpError::Invalid { op: target.into(), what: what.into() };
+    let first = args.first().ok_or_else(|| invalid("has no operand"))?;
+    match target {
+        "aten._assert_scalar.default" | ASSERT => {
+            let message = match args.get(1) {
+                Some(Arg::Str(message)) => message.to_string(),
+                _ => "assertion failed".into(),
+            };
+            b.assert(first.clone(), &message);
+            return Ok(Vec::new());
+        }
+        _ => {}
+    }
+    let ty = types.first().ok_or_else(|| invalid("gives nothing"))?;
+    let tensor = match python(target) {
+        None => number(b, first)?,
+        Some(name) => operator(b, target, name, args)?,
+    };
+    Ok(vec![match ty {
+        ValueType::Int(e) => {
+            if e.as_sym().is_some() {
+                b.bind_item(tensor, e.clone())?;
+            }
+            Arg::Int(e.clone())
+        }
+        ValueType::Bool => Arg::Value(b.cast(tensor, DType::Bool)?),
+        _ => Arg::Value(b.cast(tensor, DType::F64)?),
+    }])
+}
+
+/// A number as a tensor without dimensions.
+fn number(b: &mut Builder<'_>, arg: &Arg) -> Result<ValueId, OpError> {
+    match arg {
+        Arg::Value(v) => b.reshape(*v, &[]),
+        Arg::Int(_) => b.call1("prims.full", vec![Arg::List(vec![]), arg.clone(), DType::I64.into()]),
+        Arg::Scalar(s @ Scalar::Bool(_)) => b.full(&[], *s, DType::Bool),
+        Arg::Scalar(s) => b.full(&[], *s, DType::F64),
+        _ => Err(OpError::Invalid { op: "item".into(), what: "the operand is no number".into() }),
+    }
+}
+
+/// Python's operator of this name.
+fn operator(b: &mut Builder<'_>, target: &str, name: &str, args: &[Arg]) -> Result<ValueId, OpError> {
+    let mut operands = args.iter().map(|a| number(b, a)).collect::<Result<Vec<_>, _>>()?;
+    let float = operands.iter().any(|v| b.dtype(*v).is_ok_and(|d| d.is_float()));
+    let always = matches!(name, "truediv" | "sqrt" | "float" | "exp" | "log" | "sin" | "cos" | "int_truediv");
+    let logical = matches!(name, "and_" | "or_" | "not_" | "not" | "xor");
+    if !logical {
+        let dtype = if float || always { DType::F64 } else { DType::I64 };
+        for v in &mut operands {
+            *v = b.cast(*v, dtype)?;
+        }
+    }
+    let op = match name {
+        "add" => "aten.add.Tensor",
+        "sub" => "aten.sub.Tensor",
+        "mul" => "aten.mul.Tensor",
+        "truediv" | "int_truediv" => "aten.div.Tensor",
+        "floordiv" => "aten.floor_divide.default",
+        "mod" => "aten.remainder.Tensor",
+        "pow" => "aten.pow.Tensor_Tensor",
+        "max" => "aten.maximum.default",
+        "min" => "aten.minimum.default",
+        "neg" => "aten.neg.default",
+        "abs" | "fabs" => "aten.abs.default",
+        "eq" => "aten.eq.Tensor",
+        "ne" => "aten.ne.Tensor",
+        "lt" => "aten.lt.Tensor",
+        "le" => "aten.le.Tensor",
+        "gt" => "aten.gt.Tensor",
+        "ge" => "aten.ge.Tensor",
+        "and_" => "aten.bitwise_and.Tensor",
+        "or_" => "aten.bitwise_or.Tensor",
+        "xor" => "aten.bitwise_xor.Tensor",
+        "not_" | "not" => "aten.logical_not.default",
+        "floor" if float => "aten.floor.default",
+        "ceil" if float => "aten.ceil.default",
+        "trunc" | "int" if float => "aten.trunc.default",
+        "sqrt" => "aten.sqrt.default",
+        "exp" => "aten.exp.default",
+        "log" => "aten.log.default",
+        "sin" => "aten.sin.default",
+        "cos" => "aten.cos.default",
+        // Conversions of what has the kind already.
+        "float" | "int" | "floor" | "ceil" | "trunc" => return Ok(operands[0]),
+        _ => return Err(OpError::Unknown(target.into())),
+    };
+    b.call1(op, operands.into_iter().map(Arg::Value).collect())
+}
+
+impl Builder<'_> {
+    /// The one number of an integer tensor as an expression: a new unbacked symbol of range `min..=max`, bound when
+    /// the program runs.
+    pub fn item(&mut self, v: ValueId, min: i64, max: Option<i64>) -> Result<SymExpr, OpError> {
+        let name = format!("n{}", self.graph().symbols.len());
+        let symbol = Symbol { name, min, max, hint: None, unbacked: true };
+        let e = SymExpr::sym(self.add_symbol(symbol));
+        self.bind_item(v, e.clone())?;
+        Ok(e)
+    }
+
+    /// The integers `0, 1, …` below the number that `n` holds, `[n]` as `i64`; a negative number stops the program.
+    pub fn counted(&mut self, n: ValueId) -> Result<ValueId, OpError> {
+        let n = self.item(n, 0, None)?;
+        self.call1("prims.iota", vec![n.into(), 0i64.into(), 1i64.into(), DType::I64.into()])
+    }
+
+    /// Binds the symbol `e` from the one number of a tensor.
+    fn bind_item(&mut self, v: ValueId, e: SymExpr) -> Result<(), OpError> {
+        let v = self.reshape(v, &[])?;
+        let v = if self.dtype(v)?.is_integral() { v } else { self.cast(v, DType::I64)? };
+        self.effect(ITEM, vec![v.into()], Some(ValueType::Int(e)));
+        Ok(())
+    }
+
+    /// Stops the program with `message` where `pred` (a `bool` tensor of one element, or an integer) is false.
+    pub fn assert(&mut self, pred: Arg, message: &str) {
+        self.effect(ASSERT, vec![pred, message.into()], None);
+    }
+}
