@@ -227,12 +227,7 @@ pub(super) fn below(
 }
 
 /// `randint`: `low <= n < high`, in any dtype.
-fn integers(
-    b: &mut Builder<'_>,
-    c: &Call<'_>,
-    sizes: &[SymExpr],
-    dtype: DType,
-) -> Result<ValueId, OpError> {
+fn integers(b: &mut Builder<'_>, c: &Call<'_>, sizes: &[SymExpr], dtype: DType) -> Result<ValueId, OpError> {
     let has_low = c.op.schema.arg_index("low").is_some();
     let low = if has_low { c.sym("low")? } else { SymExpr::ZERO };
     let range = match c.arg("high") {

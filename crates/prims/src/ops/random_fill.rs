@@ -86,10 +86,7 @@ pub(super) const OPS: &[OpDef] = &[
             })
         }
     ),
-    composite!(
-        "aten::geometric(Tensor self, float p, *, Generator? generator=None) -> Tensor",
-        geometric
-    ),
+    composite!("aten::geometric(Tensor self, float p, *, Generator? generator=None) -> Tensor", geometric),
     composite!("aten::random(Tensor self, *, Generator? generator=None) -> Tensor", |b, c| {
         random_range(b, c, Some(0), None)
     }),
@@ -113,10 +110,7 @@ pub(super) const OPS: &[OpDef] = &[
             bernoulli_of(b, c, c.value("p")?, &meta.sizes, meta.dtype)
         }
     ),
-    composite!(
-        "aten::bernoulli.p(Tensor self, float p, *, Generator? generator=None) -> Tensor",
-        bernoulli
-    ),
+    composite!("aten::bernoulli.p(Tensor self, float p, *, Generator? generator=None) -> Tensor", bernoulli),
     composite!(
         "aten::bernoulli.float(Tensor self, float p=0.5, *, Generator? generator=None) -> Tensor",
         bernoulli

@@ -31,7 +31,11 @@ fn multinomial(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
         return Err(c.bad_arg("num_samples", "must be positive"));
     }
     let weights = b.cast(weights, DType::F64)?;
-    if c.bool("replacement")? { with_replacement(b, c, weights, count) } else { without(b, c, weights, count) }
+    if c.bool("replacement")? {
+        with_replacement(b, c, weights, count)
+    } else {
+        without(b, c, weights, count)
+    }
 }
 
 /// Inverts the distribution function at uniform numbers.
