@@ -32,6 +32,11 @@ pub enum Routine {
         /// The diagonal counts as ones.
         unitriangular: bool,
     },
+    /// factors `a [*, n, n]` as [`Routine::Cholesky`] gives them, `b [*, n, r]` → `x [*, n, r]` with `l lᴴ x = b`.
+    CholeskySolve {
+        /// The upper triangle, `Uᴴ U x = b`.
+        upper: bool,
+    },
     /// `a [*, m, n]` → reflections and `R` `[*, m, n]`, factors of the reflections `[*, k]`.
     Geqrf,
     /// `a [*, m, n]` → `Q [*, m, k], R [*, k, n]`, or with `k = m`.
@@ -228,6 +233,18 @@ fn typed<T: Number>(routine: Routine, inputs: &[Array]) -> Result<Vec<Array>, Li
             let list = a.each(|n, m| {
                 let mut x = b.get(n);
                 crate::solve_triangular(m.as_ref(), x.as_mut(), upper, unitriangular);
+                Ok(x)
+            })?;
+            Ok(vec![b.matrices(&list, b.rows, b.columns)])
+        }
+        Routine::CholeskySolve { upper } => {
+            let a = a.square()?;
+            let b = a.like(second()?, a.rows)?;
+            let list = a.each(|n, m| {
+                let (mut x, h) = (b.get(n), m.adjoint().to_owned());
+                let (first, last) = if upper { (&h, &m) } else { (&m, &h) };
+                crate::solve_triangular(first.as_ref(), x.as_mut(), false, false);
+                crate::solve_triangular(last.as_ref(), x.as_mut(), true, false);
                 Ok(x)
             })?;
             Ok(vec![b.matrices(&list, b.rows, b.columns)])

@@ -3,7 +3,7 @@
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Scalar, Shape, SymExpr};
-use kernel_ir::{ReduceOp, ScalarOp};
+use kernel_ir::ScalarOp;
 
 use super::matmul::broadcast;
 use super::shape;
@@ -96,13 +96,7 @@ pub(super) fn with_number(b: &mut Builder<'_>, v: ValueId, number: f64) -> Made1
 }
 
 /// Identity matrices `[*, n, m]`.
-pub(super) fn eye(
-    b: &mut Builder<'_>,
-    batch: &[SymExpr],
-    n: &SymExpr,
-    m: &SymExpr,
-    dtype: DType,
-) -> Made1 {
+pub(super) fn eye(b: &mut Builder<'_>, batch: &[SymExpr], n: &SymExpr, m: &SymExpr, dtype: DType) -> Made1 {
     let sizes: Shape = batch.iter().chain([n, m]).cloned().collect();
     let zeros = b.full(&sizes, 0i64, dtype)?;
     with_number(b, zeros, 1.0)
@@ -151,7 +145,13 @@ pub(super) fn permutation(b: &mut Builder<'_>, pivots: ValueId, rows: &SymExpr) 
 }
 
 /// `a⁻¹ b` for triangular `a` of the same batch.
-pub(super) fn solve_triangular(b: &mut Builder<'_>, a: ValueId, rhs: ValueId, upper: bool, unit: bool) -> Made1 {
+pub(super) fn solve_triangular(
+    b: &mut Builder<'_>,
+    a: ValueId,
+    rhs: ValueId,
+    upper: bool,
+    unit: bool,
+) -> Made1 {
     let args = vec![a.into(), rhs.into(), upper.into(), unit.into()];
     b.call1("prims.linalg_solve_triangular", args)
 }
@@ -169,19 +169,15 @@ pub(super) fn solve_triangular_right(
     transpose(b, x)
 }
 
-/// Sum over the last two dimensions' diagonal elements.
-pub(super) fn sum_last(b: &mut Builder<'_>, v: ValueId) -> Made1 {
-    let last = b.rank(v)? - 1;
-    b.reduce(ReduceOp::Sum, v, &[last], false)
-}
-
 /// Sizes of matrices: batch, rows, columns.
-pub(super) fn parts(call: &Call<'_>, b: &Builder<'_>, v: ValueId) -> Result<(Shape, SymExpr, SymExpr), OpError> {
+pub(super) fn parts(
+    call: &Call<'_>,
+    b: &Builder<'_>,
+    v: ValueId,
+) -> Result<(Shape, SymExpr, SymExpr), OpError> {
     let sizes = b.sizes(v)?;
     match &sizes[..] {
-        [batch @ .., rows, columns] => {
-            Ok((batch.iter().cloned().collect(), rows.clone(), columns.clone()))
-        }
+        [batch @ .., rows, columns] => Ok((batch.iter().cloned().collect(), rows.clone(), columns.clone())),
         _ => Err(call.invalid("the input must have at least 2 dimensions")),
     }
 }

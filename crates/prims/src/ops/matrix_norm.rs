@@ -48,13 +48,14 @@ pub(super) const OPS: &[OpDef] = &[
 /// Which norm of a matrix.
 enum Norm {
     Frobenius,
+    Nuclear,
     Order(f64),
 }
 
 fn named_norm(c: &Call<'_>) -> Result<Norm, OpError> {
     match c.opt_str("ord")?.unwrap_or("fro") {
         "fro" => Ok(Norm::Frobenius),
-        "nuc" => Err(c.unsupported("the nuclear norm: it needs singular values")),
+        "nuc" => Ok(Norm::Nuclear),
         other => Err(c.bad_arg("ord", format!("is `{other}`, not `fro` or `nuc`"))),
     }
 }
@@ -90,7 +91,19 @@ fn vector(b: &mut Builder<'_>, c: &Call<'_>, ord: f64) -> Result<Outs, OpError> 
     b.call("aten.linalg_vector_norm.default", args)
 }
 
-/// Frobenius; ±1 the extreme of the columns' sums of magnitudes; ±infinity of the rows'.
+/// Singular values of the matrices that two dimensions hold, which then have size 1, and the last one more.
+fn singular(b: &mut Builder<'_>, x: ValueId, dims: [usize; 2], op: ReduceOp) -> Result<ValueId, OpError> {
+    let rank = b.rank(x)?;
+    let mut kept = b.sizes(x)?;
+    dims.iter().for_each(|&d| kept[d] = SymExpr::ONE);
+    let order: Vec<usize> = (0..rank).filter(|d| !dims.contains(d)).chain(dims).collect();
+    let turned = b.permute(x, &order)?;
+    let s = super::linalg_spectrum::svdvals(b, turned)?;
+    let out = b.reduce(op, s, &[rank - 2], false)?;
+    b.reshape(out, &kept)
+}
+
+/// Frobenius; nuclear the sum of the singular values; ±2 their extreme; ±1 the extreme of the columns' sums of magnitudes; ±infinity of the rows'.
 fn matrix_norm(b: &mut Builder<'_>, c: &Call<'_>, norm: Norm, dims: [usize; 2]) -> Result<Outs, OpError> {
     let x = c.value("self")?;
     let dtype = c.opt_dtype("dtype")?.unwrap_or(b.dtype(x)?);
@@ -105,8 +118,14 @@ fn matrix_norm(b: &mut Builder<'_>, c: &Call<'_>, norm: Norm, dims: [usize; 2]) 
             let op = if ord > 0.0 { ReduceOp::Max } else { ReduceOp::Min };
             b.reduce(op, sums, &[compared], true)?
         }
+        Norm::Nuclear => singular(b, x, dims, ReduceOp::Sum)?,
+        Norm::Order(2.0) => singular(b, x, dims, ReduceOp::Max)?,
+        Norm::Order(-2.0) => singular(b, x, dims, ReduceOp::Min)?,
         Norm::Order(ord) => {
-            return Err(c.unsupported(format!("order {ord} for matrices: it needs singular values")));
+            return Err(c.bad_arg(
+                "ord",
+                format!("is {ord}: matrices have norms of order 1, -1, 2, -2 and infinity"),
+            ));
         }
     };
     let out = if c.bool("keepdim")? { out } else { squeeze(b, out, &dims)? };

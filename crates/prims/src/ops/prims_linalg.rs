@@ -15,8 +15,8 @@ use super::prims_linalg_run::run_linalg;
 use crate::builder::tensor;
 use crate::split_complex::by_buffers;
 use crate::{
-    Builder, Call, ComplexCall, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError, RefArg, RefCall, RefOut, Reference, Samples,
-    SplitArg, Splits, Tolerance,
+    Builder, Call, ComplexCall, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError, RefArg,
+    RefCall, RefOut, Reference, Samples, SplitArg, Splits, Tolerance,
 };
 
 /// A matrix prim: its options are read alike from a call and from a reference call.
@@ -65,19 +65,12 @@ pub(super) const OPS: &[OpDef] = &[
         "`P L U = a [*, m, n]`: `U` in the upper triangle of `lu`, unit lower `L` below it; `pivots [*, min(m, n)]` \
          (`i32`, from 1: row i was exchanged with this row), none exchanged without `pivot`; `info [*]` (`i32`): 0, or \
          the number of the first zero on the diagonal of `U`, an error where `check`.",
-        |cx, c| matrix(cx, c, |a| Ok([
-            a.like(&[]),
-            a.ints(std::slice::from_ref(&a.least())),
-            a.ints(&[])
-        ])),
+        |cx, c| matrix(cx, c, |a| Ok([a.like(&[]), a.ints(std::slice::from_ref(&a.least())), a.ints(&[])])),
         |c| Ok(LinalgOp::Lu { pivot: c.bool("pivot")?, check: c.bool("check")? }),
         Grad::Rule(grad::lu),
         |s| {
             for sizes in [&[2, 3, 3][..], &[4, 2], &[2, 4]] {
-                s.add(
-                    vec![dominant(s, "a", sizes)],
-                    vec![first(), true.into(), false.into(), false.into()],
-                );
+                s.add(vec![dominant(s, "a", sizes)], vec![first(), true.into(), false.into(), false.into()]);
             }
         }
     ),
@@ -111,6 +104,26 @@ pub(super) const OPS: &[OpDef] = &[
                 s.add(
                     vec![dominant(s, "a", &[2, 3, 3]), s.float("b", &[2, 3, 2])],
                     vec![first(), second(), upper.into(), unit.into(), false.into()],
+                );
+            }
+        }
+    ),
+    routine!(
+        "prims::linalg_cholesky_solve(Tensor a, Tensor b, bool upper, bool interleaved=False) -> Tensor",
+        "`x` with `a aᴴ x = b [*, n, r]` (`aᴴ a x = b` where `upper`) for triangular `a [*, n, n]`, of which that \
+         triangle is read.",
+        |cx, c| {
+            let a = Matrix::square(cx, c, "a")?;
+            Ok(types([a.partner(cx, c, "b")?.like(&[])]))
+        },
+        |c| Ok(LinalgOp::CholeskySolve { upper: c.bool("upper")? }),
+        Grad::Rule(grad::cholesky_solve),
+        |s| {
+            // Diagonal ones: the rule takes the other triangle to be there and zero, as PyTorch does.
+            for upper in [false, true] {
+                s.add(
+                    vec![dominant(s, "a", &[3, 1, 1]), s.float("b", &[3, 1, 2])],
+                    vec![first(), second(), upper.into(), false.into()],
                 );
             }
         }
@@ -154,7 +167,10 @@ pub(super) const OPS: &[OpDef] = &[
         "prims::linalg_eig(Tensor a, bool interleaved=False) -> (Tensor values, Tensor vectors)",
         "Eigenvalues `[*, n]` and eigenvectors, as columns, of `a [*, n, n]`, both complex; vectors have length 1 and a \
          positive real largest element.",
-        |cx, c| square(cx, c, |a| [a.tail(complex_of(a.dtype), &[a.rows.clone()]), a.as_dtype(complex_of(a.dtype))]),
+        |cx, c| square(cx, c, |a| [
+            a.tail(complex_of(a.dtype), &[a.rows.clone()]),
+            a.as_dtype(complex_of(a.dtype))
+        ]),
         |_| Ok(LinalgOp::Eig),
         Grad::Rule(grad::eig),
         // Real eigenvalues: the phase that the normalisation chooses does not move with the matrix.
@@ -181,10 +197,7 @@ pub(super) const OPS: &[OpDef] = &[
         |cx, c| square(cx, c, |a| [a.like(&[]), a.ints(&[a.rows.clone()]), a.ints(&[])]),
         |c| Ok(LinalgOp::LdlFactor { hermitian: c.bool("hermitian")?, check: c.bool("check")? }),
         Grad::NotDifferentiable("PyTorch defines no derivative"),
-        |s| s.add(
-            vec![positive(s, &[2], 3)],
-            vec![first(), false.into(), false.into(), false.into()],
-        )
+        |s| s.add(vec![positive(s, &[2], 3)], vec![first(), false.into(), false.into(), false.into()],)
     ),
     routine!(
         "prims::linalg_ldl_solve(Tensor a, Tensor pivots, Tensor b, bool hermitian, bool interleaved=False) -> Tensor",
@@ -300,7 +313,8 @@ fn interleaved(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Result<Splits, Op
 }
 
 fn reference(c: &RefCall<'_>, op: LinalgOp) -> Result<RefOut, OpError> {
-    let tensors = c.args.iter().filter_map(|a| if let RefArg::Tensor(t) = a { Some(t.clone()) } else { None });
+    let tensors =
+        c.args.iter().filter_map(|a| if let RefArg::Tensor(t) = a { Some(t.clone()) } else { None });
     let pairs = op != LinalgOp::Permutation && c.bool("interleaved")?;
     run_linalg(op, pairs, &tensors.collect::<Vec<_>>(), c.outs).map_err(|e| c.invalid(e.to_string()))
 }
@@ -345,9 +359,7 @@ impl Matrix {
     /// Right-hand sides for these matrices.
     fn partner(&self, cx: &MetaCx<'_>, call: &Call<'_>, arg: &str) -> Result<Matrix, OpError> {
         let b = Matrix::of(cx, call, arg)?;
-        let differ = |x: &SymExpr, y: &SymExpr| {
-            x != y && x.as_const().is_some() && y.as_const().is_some()
-        };
+        let differ = |x: &SymExpr, y: &SymExpr| x != y && x.as_const().is_some() && y.as_const().is_some();
         let apart = b.batch.len() != self.batch.len()
             || b.batch.iter().zip(&self.batch).any(|(x, y)| differ(x, y))
             || differ(&b.rows, &self.rows)

@@ -148,6 +148,23 @@ pub(super) fn solve(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     Ok(grads)
 }
 
+/// With `y = (a aᴴ)⁻¹ g`: to `b` `y`, to `a` `-(y xᴴ + x yᴴ) a` (`-a (y xᴴ + x yᴴ)` where upper), not kept to the triangle:
+/// PyTorch differentiates the product of `a` with its adjoint.
+pub(super) fn cholesky_solve(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
+    let mut grads = none(call);
+    let Some(g) = cotangent(call, 0) else { return Ok(grads) };
+    let (a, upper) = (call.call.value("a")?, call.call.bool("upper")?);
+    let y = b.call1("prims.linalg_cholesky_solve", vec![a.into(), g.into(), upper.into()])?;
+    let xh = adjoint(b, call.outs[0])?;
+    let common = mm(b, y, xh)?;
+    let mirrored = adjoint(b, common)?;
+    let common = b.add(common, mirrored)?;
+    let to_a = if upper { mm(b, a, common)? } else { mm(b, common, a)? };
+    grads[0] = Some(b.neg(to_a)?);
+    grads[1] = Some(y);
+    Ok(grads)
+}
+
 /// As [`solve`], the gradient of `a` within its triangle.
 pub(super) fn triangular(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let mut grads = none(call);
@@ -480,7 +497,13 @@ pub(super) fn pinv(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
 /// The upper right block of `exp([aᴴ, g; 0, aᴴ])`.
 pub(super) fn matrix_exp(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let Some(g) = cotangent(call, 0) else { return Ok(none(call)) };
-    let ah = adjoint(b, call.call.value("a")?)?;
+    let x = matrix_exp_of(b, call.call.value("a")?, g)?;
+    only(call, x)
+}
+
+/// The gradient of `exp(a)` for the cotangent `g`.
+pub(super) fn matrix_exp_of(b: &mut Builder<'_>, a: ValueId, g: ValueId) -> Made1 {
+    let ah = adjoint(b, a)?;
     let sizes = b.sizes(ah)?;
     let rank = sizes.len();
     let n = sizes[rank - 1].clone();
@@ -490,6 +513,5 @@ pub(super) fn matrix_exp(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let block = super::shape::cat(b, &[top, bottom], rank - 2)?;
     let e = b.call1("prims.linalg_matrix_exp", vec![Arg::Value(block)])?;
     let x = narrow(b, e, 2, SymExpr::ZERO, n.clone())?;
-    let x = narrow(b, x, 1, n.clone(), n)?;
-    only(call, x)
+    narrow(b, x, 1, n.clone(), n)
 }

@@ -27,6 +27,7 @@ fn routine(op: LinalgOp) -> Routine {
         LinalgOp::SolveTriangular { upper, unitriangular } => {
             Routine::SolveTriangular { upper, unitriangular }
         }
+        LinalgOp::CholeskySolve { upper } => Routine::CholeskySolve { upper },
         LinalgOp::Geqrf => Routine::Geqrf,
         LinalgOp::Qr { complete } => Routine::Qr { complete },
         LinalgOp::Eigh { upper } => Routine::Eigh { upper },
