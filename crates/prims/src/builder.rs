@@ -17,6 +17,8 @@ pub struct Builder<'g> {
     origin: OriginId,
     name: String,
     depth: u32,
+    /// How many values the program takes of the call that is decomposed, where it is known.
+    expected: Option<usize>,
     /// Random tensors drawn so far.
     draws: u16,
 }
@@ -24,7 +26,16 @@ pub struct Builder<'g> {
 impl<'g> Builder<'g> {
     /// A builder whose values are named `name` and come from `origin`.
     pub fn new(graph: &'g mut Graph, name: impl Into<String>, origin: OriginId) -> Builder<'g> {
-        Builder { graph, origin, name: name.into(), depth: 0, draws: 0 }
+        Builder { graph, origin, name: name.into(), depth: 0, expected: None, draws: 0 }
+    }
+    /// Says how many values the program takes of the call that comes next.
+    pub fn expect(&mut self, values: usize) {
+        self.expected = Some(values);
+    }
+    /// How many values the program takes of the call that is decomposed, for calls whose number of results depends on
+    /// sizes.
+    pub fn expected(&self) -> Option<usize> {
+        self.expected
     }
     /// The graph so far.
     pub fn graph(&self) -> &Graph {

@@ -65,6 +65,12 @@ pub(super) const OPS: &[OpDef] = &[
         }
     ),
     composite!("aten::nonzero(Tensor self) -> Tensor", |b, c| out(nonzero(b, c.value("self")?)?)),
+    composite!("aten::nonzero_numpy(Tensor self) -> Tensor[]", |b, c| {
+        let x = c.value("self")?;
+        // NumPy takes a number for a vector of one element.
+        let x = if b.rank(x)? == 0 { flat(b, x)? } else { x };
+        Ok(mask_places(b, x)?.into_iter().collect())
+    }),
     composite!("aten::argwhere(Tensor self) -> Tensor", |b, c| out(nonzero(b, c.value("self")?)?)),
     composite!(
         "aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor",
@@ -243,12 +249,7 @@ fn compacted(b: &mut Builder<'_>, hit: ValueId) -> Result<Kept, OpError> {
 }
 
 /// Coordinate `d` of the elements kept, of a tensor of these sizes.
-fn coordinate(
-    b: &mut Builder<'_>,
-    sizes: &[SymExpr],
-    d: usize,
-    places: &Kept,
-) -> Result<ValueId, OpError> {
+fn coordinate(b: &mut Builder<'_>, sizes: &[SymExpr], d: usize, places: &Kept) -> Result<ValueId, OpError> {
     let numbers = shape::iota_at(b, &sizes[d], d, sizes.len())?;
     let wide = b.expand(numbers, sizes)?;
     let values = flat(b, wide)?;

@@ -175,11 +175,13 @@ fn parts(b: &mut Builder<'_>, x: ValueId, d: usize, lengths: &[SymExpr]) -> Made
     Ok(outs)
 }
 
-/// How many parts of `size` a dimension of size `n` has; symbolic sizes must divide to a number.
-fn part_count(c: &Call<'_>, n: &SymExpr, size: &SymExpr) -> Result<i64, OpError> {
+/// How many parts of `size` a dimension of size `n` has; for symbolic sizes that do not divide to a number, as many as
+/// the program takes of it.
+fn part_count(b: &Builder<'_>, c: &Call<'_>, n: &SymExpr, size: &SymExpr) -> Result<i64, OpError> {
     n.ceil_div(size)
         .as_const()
         .or_else(|| n.floor_div(size).as_const().filter(|k| size * *k == *n))
+        .or_else(|| b.expected().map(|k| k as i64))
         .ok_or_else(|| {
             c.unsupported(format!("a dimension of size {n} in parts of {size}: their number varies"))
         })
@@ -194,7 +196,7 @@ fn in_parts(b: &mut Builder<'_>, c: &Call<'_>, d: usize, size: &SymExpr) -> Made
     if size.as_const().is_some_and(|s| s < 1) {
         return Err(c.invalid("parts must have at least one element"));
     }
-    let count = part_count(c, &n, size)?.max(1);
+    let count = part_count(b, c, &n, size)?.max(1);
     let mut lengths = vec![size.clone(); count as usize];
     if let Some(last) = lengths.last_mut() {
         *last = &n - size * (count - 1);
@@ -228,7 +230,16 @@ fn chunk(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
         // PyTorch gives as many empty parts as were asked for.
         return Ok((0..chunks).map(|_| x).collect());
     }
-    in_parts(b, c, d, &n.ceil_div(&SymExpr::from_i64(chunks)))
+    let size = n.ceil_div(&SymExpr::from_i64(chunks));
+    if n.as_const().is_none() {
+        // Fewer parts come of fewer elements only, which the archive's range excludes.
+        let mut lengths = vec![size.clone(); chunks as usize];
+        if let Some(last) = lengths.last_mut() {
+            *last = &n - size * (chunks - 1);
+        }
+        return parts(b, x, d, &lengths);
+    }
+    in_parts(b, c, d, &size)
 }
 
 fn unbind(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
@@ -250,7 +261,11 @@ fn sections(b: &mut Builder<'_>, c: &Call<'_>, name: &str, d: usize, equal: bool
     if &each * count == *n {
         return parts(b, x, d, &vec![each; count as usize]);
     }
-    let n = shape::known(c, n, "size of a split dimension")?;
+    let Some(n) = n.as_const() else {
+        // n / count, and one more for the first n % count.
+        let length = |i: i64| (n + (count - 1 - i)).floor_div(&SymExpr::from_i64(count));
+        return parts(b, x, d, &(0..count).map(length).collect::<Vec<_>>());
+    };
     if equal {
         return Err(c.invalid(format!("{n} elements do not split into {count} equal parts")));
     }

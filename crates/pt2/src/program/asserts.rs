@@ -1,4 +1,5 @@
-//! Assertions of the program: they narrow the ranges of symbols, and give no node.
+//! Assertions of the program: they narrow the ranges of symbols, which are checked where a symbol gets its value. One that
+//! no range can hold, of numbers that the program computes, stays a node and is checked when it runs.
 //!
 //! What they check of tensors (`_assert_tensor_metadata`) is already held by the values' types; a check of data
 //! (`_assert_async`) is dropped with a trace line, since a compiled program reports no Python assertion.
@@ -22,7 +23,7 @@ impl<'a> Builder<'a> {
         at: &At<'_>,
     ) -> Result<bool> {
         match target {
-            "aten._assert_scalar.default" => self.assert_scalar(scope, node),
+            "aten._assert_scalar.default" => return Ok(self.assert_scalar(scope, node)),
             "aten.sym_constrain_range.default" | "aten.sym_constrain_range_for_size.default" => {
                 self.constrain(scope, node, target.contains("for_size"), at)?;
             }
@@ -35,12 +36,18 @@ impl<'a> Builder<'a> {
         Ok(true)
     }
 
-    fn assert_scalar(&mut self, scope: &Scope<'a>, node: &'a schema::Node<'a>) {
+    /// Whether the assertion needs no node.
+    fn assert_scalar(&mut self, scope: &Scope<'a>, node: &'a schema::Node<'a>) -> bool {
         let asserted = node.inputs.first().map(|input| &input.arg);
-        let Some(Argument::AsSymBool(schema::SymBoolArgument::AsName(name))) = asserted else { return };
+        let Some(Argument::AsSymBool(schema::SymBoolArgument::AsName(name))) = asserted else { return true };
         match scope.truth(name) {
-            Some(schema::SymBool::AsExpr(expr)) => self.symbols.assume(&expr.expr_str),
-            _ => debug!(node = %named(node), "an assertion that no range can hold is dropped"),
+            Some(schema::SymBool::AsExpr(expr)) => {
+                self.symbols.assume(&expr.expr_str) || !self.symbols.is_computed(&expr.expr_str)
+            }
+            _ => {
+                debug!(node = %named(node), "an assertion that no range can hold is dropped");
+                true
+            }
         }
     }
 

@@ -110,20 +110,29 @@ impl<'a> Symbols<'a> {
         Ok(SymExpr::sym(id))
     }
 
-    /// Narrows ranges by a truth expression that the program asserts. What no range can hold is dropped.
-    pub(super) fn assume(&mut self, text: &str) {
+    /// Narrows ranges by a truth expression that the program asserts; `false` where no range can hold it.
+    pub(super) fn assume(&mut self, text: &str) -> bool {
         let bounds = self.bounds;
         match sym::facts(text, &bounds, &mut |name| self.symbol(name)) {
-            Ok(facts) if !facts.is_empty() => facts.iter().for_each(|fact| self.narrow(fact)),
-            _ => debug!(assertion = %shorten(text), "an assertion that no range can hold is dropped"),
+            Ok(facts) if !facts.is_empty() => facts.iter().fold(true, |all, fact| self.narrow(fact) && all),
+            _ => {
+                debug!(assertion = %shorten(text), "no range can hold an assertion");
+                false
+            }
         }
+    }
+
+    /// Whether an expression mentions an integer that the program computes.
+    pub(super) fn is_computed(&mut self, text: &str) -> bool {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        words.filter_map(|w| self.by_name.get(w)).any(|id| self.arena[*id].unbacked)
     }
 
     /// Narrows the range of `value`, where it is one symbol alone.
     pub(super) fn assume_range(&mut self, value: &SymExpr, min: Option<i64>, max: Option<i64>) {
         let facts = [min.map(|min| (value.clone(), min.into())), max.map(|max| (max.into(), value.clone()))];
         for (left, right) in facts.into_iter().flatten() {
-            self.narrow(&AtLeast { left, right });
+            let _ = self.narrow(&AtLeast { left, right });
         }
     }
 
@@ -137,12 +146,13 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    fn narrow(&mut self, fact: &AtLeast) {
+    /// `false` where the range of one symbol cannot say it.
+    fn narrow(&mut self, fact: &AtLeast) -> bool {
         let difference = &fact.left - &fact.right;
         let (terms, constant) = difference.terms();
         let [(coef, [ir_core::Atom::Sym(id)])] = terms[..] else {
-            debug!(fact = %format!("{} >= {}", fact.left, fact.right), "a fact that no range can hold is dropped");
-            return;
+            debug!(fact = %format!("{} >= {}", fact.left, fact.right), "no range can hold a fact");
+            return false;
         };
         let (symbol, coef, constant) = (&mut self.arena[*id], i128::from(coef), i128::from(constant));
         // coef * s + constant >= 0
@@ -156,9 +166,11 @@ impl<'a> Symbols<'a> {
             max = [max, bound].into_iter().flatten().min();
         }
         // A contradiction is the program's own assertion failing for every input: it is left to fail at run time.
-        if max.is_none_or(|max| min <= max) {
+        let possible = max.is_none_or(|max| min <= max);
+        if possible {
             (symbol.min, symbol.max) = (min, max);
         }
+        possible
     }
 }
 
