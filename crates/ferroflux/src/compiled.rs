@@ -4,12 +4,14 @@ use std::sync::{Mutex, PoisonError};
 
 use fx_ir::{Arg, Graph, InputKind, OutputKind, Symbol};
 use ir_core::{Arena, SymId};
-use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable};
+use plugin_host::LoadedBackend;
 use tensor::Tensor;
-use tracing::info_span;
 
+use crate::code::Code;
+use crate::complex_boundary::ComplexBoundary;
 use crate::explain::{Explanation, explain};
-use crate::graph_backend::{GraphCompiler, GraphExecutable};
+use crate::graph_backend::GraphCompiler;
+use crate::seeds::Seeds;
 use crate::{Error, InputInfo, Options, Program, check, stages};
 
 /// A model that is ready to run. Buffers that the model writes (running statistics, caches) are kept here and carried
@@ -24,12 +26,8 @@ pub struct Compiled {
     /// What each output of the code is.
     sinks: Vec<Sink>,
     state: Mutex<Vec<Tensor>>,
+    seeds: Seeds,
     explanation: Explanation,
-}
-
-enum Code {
-    Plugin(LoadedExecutable),
-    Graph(Box<dyn GraphExecutable>),
 }
 
 #[derive(Clone, Copy)]
@@ -53,38 +51,19 @@ impl Compiled {
     ) -> Result<Compiled, Error> {
         let functional = program.functional()?;
         let kernels = stages::compile(&functional)?;
-        let bytes = kernels.to_bytes();
-        let list: Vec<(&str, &str)> =
-            options.backend_options.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let args = CompileArgs::new(KERNEL_IR, &bytes).mode(options.mode.name()).options(&list);
-        let refused = backend.query_support(&args)?;
-        if !refused.is_empty() {
-            let refused = refused.iter().map(|r| format!("{r:?}")).collect();
-            return Err(Error::Refused { backend: backend.name().into(), refused });
-        }
-        let mut code = {
-            let _span = info_span!("backend compile", backend = backend.name()).entered();
-            backend.compile(&args)?
-        };
-        let constants: Vec<(&str, &Tensor)> = kernels
-            .constants
-            .iter()
-            .filter_map(|c| Some((c.name.as_str(), program.weight(&c.name)?)))
-            .collect();
-        {
-            let _span = info_span!("bind constants", count = constants.len()).entered();
-            code.bind_constants(&constants)?;
-        }
+        let weight = |name: &str| program.weight(name).cloned();
+        let code = Code::plugin(&kernels, ComplexBoundary::of(&functional), backend, &weight, options)?;
         let state = State::of(&functional, program)?;
         let explanation = explain(program.graph(), Some(&kernels));
         Ok(Compiled {
             backend: backend.name().into(),
             inputs: program.inputs(),
             symbols: functional.symbols.clone(),
-            code: Code::Plugin(code),
+            code,
             sources: state.sources,
             sinks: state.sinks,
             state: Mutex::new(state.tensors),
+            seeds: Seeds::new(options.seed),
             explanation,
         })
     }
@@ -93,20 +72,22 @@ impl Compiled {
         program: &Program,
         name: &str,
         backend: &dyn GraphCompiler,
+        options: &Options,
     ) -> Result<Compiled, Error> {
         let functional = program.functional()?;
         let state = State::of(&functional, program)?;
         let weight = |name: &str| program.weight(name).cloned();
-        let code = backend.compile(program.graph(), &weight)?;
+        let code = Code::graph(program.graph(), backend, &weight)?;
         let explanation = explain(program.graph(), None);
         Ok(Compiled {
             backend: name.into(),
             inputs: program.inputs(),
             symbols: functional.symbols.clone(),
-            code: Code::Graph(code),
+            code,
             sources: state.sources,
             sinks: state.sinks,
             state: Mutex::new(state.tensors),
+            seeds: Seeds::new(options.seed),
             explanation,
         })
     }
@@ -135,10 +116,7 @@ impl Compiled {
     }
 
     fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, Error> {
-        match &self.code {
-            Code::Plugin(code) => Ok(code.execute(inputs)?),
-            Code::Graph(code) => code.execute(inputs),
-        }
+        self.code.run(inputs, self.seeds.next())
     }
 
     fn split(&self, outputs: Vec<Tensor>, mut state: Option<&mut Vec<Tensor>>) -> Vec<Tensor> {

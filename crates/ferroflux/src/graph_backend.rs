@@ -25,6 +25,7 @@ use interp::Value;
 use plugin_host::{BackendInfo, BackendKind, DeviceInfo, Source};
 use tensor::Tensor;
 
+use crate::complex_boundary::ComplexBoundary;
 use crate::seeds::{seed_place, seed_tensor};
 use crate::{Error, stages};
 
@@ -204,6 +205,7 @@ struct Oracle;
 
 struct OracleCode {
     code: interp::kernels::Executable,
+    boundary: ComplexBoundary,
     seed_at: Option<usize>,
 }
 
@@ -213,7 +215,9 @@ impl GraphCompiler for Oracle {
         graph: &Graph,
         weight: &dyn Fn(&str) -> Option<Tensor>,
     ) -> Result<Box<dyn GraphExecutable>, Error> {
-        let program = stages::kernels(graph)?;
+        let functional = stages::functional(graph)?;
+        let program = stages::compile(&functional)?;
+        let weight = |name: &str| weight(name).map(|t| t.view_as_real().unwrap_or(t));
         let failed = |e: interp::kernels::KernelError| Error::GraphBackend {
             backend: "oracle".into(),
             message: e.to_string(),
@@ -221,10 +225,14 @@ impl GraphCompiler for Oracle {
         let seed_at = seed_place(&program);
         let code = interp::kernels::Executable::new(
             program,
-            weight,
+            &weight,
             interp::kernels::Options { planned_arena: true },
         );
-        Ok(Box::new(OracleCode { code: code.map_err(failed)?, seed_at }))
+        Ok(Box::new(OracleCode {
+            code: code.map_err(failed)?,
+            boundary: ComplexBoundary::of(&functional),
+            seed_at,
+        }))
     }
 }
 
@@ -234,7 +242,7 @@ impl GraphExecutable for OracleCode {
     }
 
     fn execute_seeded(&self, inputs: &[&Tensor], seed: u64) -> Result<Vec<Tensor>, Error> {
-        let mut inputs: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
+        let mut inputs = ComplexBoundary::inputs(inputs)?;
         if let Some(place) = self.seed_at {
             inputs.insert(place.min(inputs.len()), seed_tensor(seed)?);
         }
@@ -242,6 +250,6 @@ impl GraphExecutable for OracleCode {
             backend: "oracle".into(),
             message: e.to_string(),
         };
-        self.code.call(&inputs).map_err(failed)
+        self.boundary.outputs(self.code.call(&inputs).map_err(failed)?)
     }
 }

@@ -66,6 +66,13 @@ impl Program {
     pub fn weight(&self, name: &str) -> Option<&Tensor> {
         self.exported.weights.get(name)?.tensor.as_ref()
     }
+    /// Replaces the data of a weight.
+    ///
+    /// # Errors
+    /// A weight that the program does not have, and a tensor of another dtype or size.
+    pub fn set_weight(&mut self, name: &str, tensor: Tensor) -> Result<(), Error> {
+        Ok(Arc::make_mut(&mut self.exported).weights.set(name, tensor)?)
+    }
     /// The graph without mutation: written buffers and inputs are extra outputs.
     pub fn functional(&self) -> Result<Graph, Error> {
         stages::functional(self.graph())
@@ -80,14 +87,18 @@ impl Program {
     }
     /// The loop bodies as recorded, before fusion, as text.
     pub fn loops_text(&self) -> Result<String, Error> {
-        Ok(inductor::lowered_text(&self.prims()?)?)
+        Ok(inductor::lowered_text(&stages::real(&self.prims()?)?)?)
+    }
+    pub(crate) fn require_weights(&self) -> Result<(), Error> {
+        let missing: Vec<&Weight> = self.missing_weights().collect();
+        match missing.first() {
+            None => Ok(()),
+            Some(first) => Err(Error::MissingWeights { count: missing.len(), first: first.to_string() }),
+        }
     }
     /// Compiles for the backend of `options`.
     pub fn compile(&self, options: &Options) -> Result<Compiled, Error> {
-        let missing: Vec<&Weight> = self.missing_weights().collect();
-        if let Some(first) = missing.first() {
-            return Err(Error::MissingWeights { count: missing.len(), first: first.to_string() });
-        }
+        self.require_weights()?;
         match crate::registry().resolve(&options.backend)? {
             plugin_host::Resolved::Plugin(backend) => Compiled::with_plugin(self, &backend, options),
             plugin_host::Resolved::Graph(entry) => {

@@ -1,4 +1,4 @@
-//! The pipeline as a list: captured → functional → prim → kernels.
+//! The pipeline as a list: captured → functional → prim → real → kernels.
 
 use fx_ir::{Arg, Graph};
 use kernel_ir::Program;
@@ -18,6 +18,12 @@ pub(crate) fn prims(functional: &Graph) -> Result<Graph, Error> {
     prims::decompose(functional).map_err(Error::Unsupported)
 }
 
+/// Prims without complex numbers, which kernels have none of: a complex value is two real ones.
+pub(crate) fn real(prims: &Graph) -> Result<Graph, Error> {
+    let _span = info_span!("split complex").entered();
+    prims::split_complex::split_complex(prims).map_err(Error::Unsupported)
+}
+
 /// Captured to kernels.
 pub(crate) fn kernels(captured: &Graph) -> Result<Program, Error> {
     compile(&functional(captured)?)
@@ -25,12 +31,12 @@ pub(crate) fn kernels(captured: &Graph) -> Result<Program, Error> {
 
 /// Functional to kernels.
 pub(crate) fn compile(functional: &Graph) -> Result<Program, Error> {
-    let prims = prims(functional)?;
+    let real = real(&prims(functional)?)?;
     let _span = info_span!("inductor").entered();
     let strides = |o: &fx_ir::Output| match o.arg {
-        Arg::Value(v) => functional.meta(v).map(|m| m.strides.clone()),
+        Arg::Value(v) => functional.meta(v).map(|m| prims::split_complex::boundary_meta(m).strides),
         _ => None,
     };
     let options = inductor::Options { output_strides: functional.outputs.iter().map(strides).collect() };
-    Ok(inductor::compile(&prims, &options)?)
+    Ok(inductor::compile(&real, &options)?)
 }

@@ -157,7 +157,9 @@ fn logarithm_of_one_more(z: Z<'_>) -> Z<'_> {
 /// `sinh x cos y + i cosh x sin y`.
 fn hyperbolic_sine(z: Z<'_>) -> Z<'_> {
     let (x, y) = (z.re, z.im);
-    Z { re: x.eq(0.0).pick(x, x.sinh() * y.cos()), im: y.eq(0.0).pick(y, x.cosh() * y.sin()) }
+    let cos = y.cos();
+    // A zero stays one even where the other factor is infinite.
+    Z { re: x.eq(0.0).pick(x * cos.sign_one(), x.sinh() * cos), im: y.eq(0.0).pick(y, x.cosh() * y.sin()) }
 }
 
 /// `cosh x cos y + i sinh x sin y`.
@@ -165,8 +167,9 @@ fn hyperbolic_cosine(z: Z<'_>) -> Z<'_> {
     let (x, y) = (z.re, z.im);
     let flat = x.eq(0.0).or(y.eq(0.0));
     // A zero of x or y is kept, with the sign that the product has.
-    let zero = x.sign_one() * y.sign_one() * 0.0;
-    Z { re: x.cosh() * y.cos(), im: flat.pick(zero, x.sinh() * y.sin()) }
+    let sin = y.sin();
+    let zero = x.sign_one() * sin.sign_one() * 0.0;
+    Z { re: x.cosh() * y.cos(), im: flat.pick(zero, x.sinh() * sin) }
 }
 
 /// With `t = tanh x`, `u = tan y`: `(t (1 + u²) + i u / cosh² x) / (1 + t² u²)`; far out `±1 + 4 i sin y cos y exp(-2|x|)`.

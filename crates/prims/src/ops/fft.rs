@@ -1,11 +1,11 @@
-//! Discrete Fourier transforms, as products with matrices of cosines and sines on real and imaginary parts.
-//!
-//! A transform of length `n` costs `n²` multiplications a row; the matrices depend on `n` alone and fold into constants.
+//! Discrete Fourier transforms on real and imaginary parts: short ones as products with matrices of cosines and sines,
+//! which depend on the length alone and fold into constants; long ones in steps (`fft_fast`).
 
-use fx_ir::ValueId;
-use ir_core::{DType, SymExpr};
+use fx_ir::{Arg, ValueId};
+use ir_core::SymExpr;
 
 use super::common::choose;
+use super::fft_fast::{is_worth_it, stepwise, waves};
 use super::join::roll_dim;
 use super::matmul::contract;
 use super::shape::{self, Made, out};
@@ -105,13 +105,13 @@ impl Kind {
 
 /// Real and imaginary part; no imaginary part is zero.
 #[derive(Clone, Copy)]
-struct Parts {
-    re: ValueId,
-    im: Option<ValueId>,
+pub(super) struct Parts {
+    pub(super) re: ValueId,
+    pub(super) im: Option<ValueId>,
 }
 
 impl Parts {
-    fn map(
+    pub(super) fn map(
         self,
         b: &mut Builder<'_>,
         f: &mut dyn FnMut(&mut Builder<'_>, ValueId) -> Result<ValueId, OpError>,
@@ -140,28 +140,6 @@ fn whole(b: &mut Builder<'_>, z: Parts) -> Result<ValueId, OpError> {
     b.call1("prims.complex", vec![z.re.into(), im.into()])
 }
 
-/// Cosines and sines of `2π j k / n` for `j < rows`, `k < columns`.
-fn waves(
-    b: &mut Builder<'_>,
-    n: i64,
-    rows: i64,
-    columns: i64,
-    dtype: DType,
-) -> Result<(ValueId, ValueId), OpError> {
-    let j = shape::iota_at(b, &rows.into(), 0, 2)?;
-    let k = shape::iota_at(b, &columns.into(), 1, 2)?;
-    // The product is reduced as an integer, so that the angle is exact.
-    let turns = b.mul(j, k)?;
-    let turns = b.rem(turns, n)?;
-    let real = b.cast(turns, dtype)?;
-    let angle = b.mul(real, std::f64::consts::TAU / n as f64)?;
-    let (cos, sin) = (b.cos(angle)?, b.sin(angle)?);
-    // Half a turn has no sine, but its rounded angle has.
-    let twice = b.mul(turns, 2i64)?;
-    let half = b.eq(twice, n)?;
-    Ok((cos, choose(b, half, 0.0, sin, dtype)?))
-}
-
 /// `x` times a matrix along dimension `d`.
 fn along(b: &mut Builder<'_>, x: ValueId, m: ValueId, d: usize) -> Result<ValueId, OpError> {
     let rank = b.rank(x)?;
@@ -179,7 +157,7 @@ fn combine(b: &mut Builder<'_>, x: ValueId, y: Option<ValueId>, minus: bool) -> 
 }
 
 /// The transform along `d` of length `n`, of which `columns` results are made.
-fn transform(
+pub(super) fn transform(
     b: &mut Builder<'_>,
     z: Parts,
     d: usize,
@@ -187,6 +165,10 @@ fn transform(
     columns: i64,
     forward: bool,
 ) -> Result<Parts, OpError> {
+    if is_worth_it(n) {
+        let whole = stepwise(b, z, d, n, forward)?;
+        return whole.map(b, &mut |b, v| b.slice(v, d, SymExpr::ZERO, columns.into(), 1));
+    }
     let dtype = b.dtype(z.re)?;
     let (cos, sin) = waves(b, n, n, columns, dtype)?;
     let (re_cos, re_sin) = (along(b, z.re, cos, d)?, along(b, z.re, sin, d)?);
@@ -214,6 +196,10 @@ fn real_transform(
     forward: bool,
 ) -> Result<ValueId, OpError> {
     let half = n / 2 + 1;
+    if is_worth_it(n) {
+        let whole = mirrored(b, z, d, n)?;
+        return Ok(stepwise(b, whole, d, n, forward)?.re);
+    }
     let dtype = b.dtype(z.re)?;
     let (cos, sin) = waves(b, n, half, n, dtype)?;
     // What has a mirror image counts twice.
@@ -229,6 +215,17 @@ fn real_transform(
     let im = z.im.map(|im| along(b, im, sin, d)).transpose()?;
     // Re((a + ib) exp(iθ)) = a cos - b sin
     combine(b, re, im, !forward)
+}
+
+/// The whole transform of a real line from its first half: element `n - k` is the conjugate of element k.
+fn mirrored(b: &mut Builder<'_>, z: Parts, d: usize, n: i64) -> Result<Parts, OpError> {
+    let count = SymExpr::from_i64((n - 1) / 2);
+    let joined = |b: &mut Builder<'_>, v: ValueId, sign: bool| {
+        let back = b.slice(v, d, count.clone(), count.clone(), -1)?;
+        let back = if sign { b.neg(back)? } else { back };
+        b.call1("prims.cat", vec![Arg::values([v, back]), (d as i64).into()])
+    };
+    Ok(Parts { re: joined(b, z.re, false)?, im: z.im.map(|im| joined(b, im, true)).transpose()? })
 }
 
 /// The factor that the argument `norm` puts on a transform of `n` elements in all.

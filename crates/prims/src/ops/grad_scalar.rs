@@ -60,8 +60,9 @@ fn apply(b: &mut Builder<'_>, call: &GradCall<'_>, formulas: &[Formula]) -> Grad
 /// Whether the formulas hold for complex operands too.
 fn is_holomorphic(call: &GradCall<'_>) -> bool {
     const HOLOMORPHIC: &[&str] = &[
-        "add", "sub", "mul", "div", "neg", "pow", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10",
-        "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+        "add", "sub", "mul", "div", "neg", "pow", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2",
+        "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh",
+        "acosh", "atanh",
     ];
     HOLOMORPHIC.contains(&call.call.name().trim_start_matches("prims."))
 }
@@ -356,7 +357,8 @@ fn log_of(b: &Builder<'_>, base: Scalar, like: ValueId) -> Result<Arg, OpError> 
 fn not_negative(b: &mut Builder<'_>, exponent: &Arg) -> Result<ValueId, OpError> {
     match exponent {
         Arg::Value(v) if b.dtype(*v)?.is_complex() => {
-            let (re, im) = (b.call1("prims.real", vec![(*v).into()])?, b.call1("prims.imag", vec![(*v).into()])?);
+            let (re, im) =
+                (b.call1("prims.real", vec![(*v).into()])?, b.call1("prims.imag", vec![(*v).into()])?);
             let (positive, real) = (b.ge(re, 0.0)?, b.eq(im, 0.0)?);
             b.and(positive, real)
         }

@@ -55,7 +55,7 @@ pub(super) fn conv(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
         groups: c.int("groups")?,
     };
     let transposed = c.bool("transposed")?;
-    let extra = if transposed { vec![0; window.stride.len()] } else { missing(b, call, &window, g, x, w)? };
+    let extra = if transposed { vec![0; window.stride.len()] } else { missing(b, &window, g, x, w)? };
     // Of complex operands the conjugates.
     let (x, w) = (conj(b, x)?, conj(b, w)?);
     let to_x = window.call(b, g, w, !transposed, &extra)?;
@@ -68,10 +68,10 @@ pub(super) fn conv(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     Ok(grads)
 }
 
-/// Elements that the opposite convolution would fall short of: those that no window reached.
+/// Elements that the opposite convolution would fall short of: those that no window reached, fewer than the stride. Of
+/// symbolic sizes as many as there may be, for what is too much is cut off.
 fn missing(
     b: &Builder<'_>,
-    call: &GradCall<'_>,
     window: &Window,
     g: ValueId,
     x: ValueId,
@@ -83,9 +83,9 @@ fn missing(
         let pad = window.padding[2 * d] + window.padding[2 * d + 1];
         let reached = (&g.sizes[d + 2] - 1) * window.stride[d] + reach + 1 - SymExpr::from_i64(pad);
         let left = &x.sizes[d + 2] - reached;
-        left.as_const().ok_or_else(|| call.call.unsupported("the gradient for symbolic image sizes"))
+        left.as_const().unwrap_or(window.stride[d] - 1)
     };
-    (0..window.stride.len()).map(at).collect()
+    Ok((0..window.stride.len()).map(at).collect())
 }
 
 /// The first elements of every dimension.

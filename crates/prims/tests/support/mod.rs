@@ -3,9 +3,10 @@
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
-use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, ValueId, ValueType};
+use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, Output, OutputKind, ValueId, ValueType};
 use ir_core::{DType, Origin, Scalar};
 use kernel_ir::{DTypeRule, ScalarOp};
+use prims::split_complex::{has_complex, split_complex};
 use prims::{Builder, Kind, OpError, RefArg, RefCall, Reference, decompose_call, lookup};
 use tensor::{Element, Tensor, with_element};
 
@@ -34,13 +35,42 @@ pub(crate) fn run(target: &str, tensors: &[Tensor], args: &[Arg]) -> Result<Vec<
     let args: Vec<Arg> = args.iter().map(|a| bound(a, &values)).collect();
     let mut builder = Builder::new(&mut graph, "x", origin);
     let outs = decompose_call(&mut builder, target, args)?;
+    evaluate(&graph, &values, tensors, &outs)
+}
+
+/// As [`run`], with complex values split into real ones on the way: what backends compute.
+pub(crate) fn run_split(target: &str, tensors: &[Tensor], args: &[Arg]) -> Result<Vec<Tensor>, OpError> {
+    let (mut graph, values, origin) = graph_of(tensors);
+    let args: Vec<Arg> = args.iter().map(|a| bound(a, &values)).collect();
+    let outs = decompose_call(&mut Builder::new(&mut graph, "x", origin), target, args)?;
+    let complex: Vec<bool> =
+        outs.iter().map(|v| graph.meta(*v).expect("results are tensors").dtype.is_complex()).collect();
+    graph.outputs = outs.iter().map(|&v| Output { kind: OutputKind::User, arg: v.into() }).collect();
+    let real = split_complex(&graph).map_err(|mut errors| errors.remove(0).error)?;
+    assert!(!has_complex(&real), "{target} leaves complex values");
+    let inputs: Vec<ValueId> = real.inputs().map(|(v, _, _)| v).collect();
+    let outs = real.outputs.iter().map(|o| if let Arg::Value(v) = o.arg { v } else { panic!("no value") });
+    let outs: Vec<ValueId> = outs.collect();
+    let tensors: Vec<Tensor> = tensors.iter().map(|t| t.view_as_real().expect("a view")).collect();
+    let results = evaluate(&real, &inputs, &tensors, &outs)?;
+    let whole = |(t, complex): (Tensor, bool)| if complex { t.view_as_complex().expect("parts") } else { t };
+    Ok(results.into_iter().zip(complex).map(whole).collect())
+}
+
+/// The values `outs` of a graph of prims.
+fn evaluate(
+    graph: &Graph,
+    values: &[ValueId],
+    tensors: &[Tensor],
+    outs: &[ValueId],
+) -> Result<Vec<Tensor>, OpError> {
     let mut known: Vec<Option<Tensor>> = vec![None; graph.values.len()];
     for (v, t) in values.iter().zip(tensors) {
         known[v.0 as usize] = Some(t.clone());
     }
     for (_, node) in graph.iter() {
         let NodeKind::Call { target, args } = &node.kind else { continue };
-        let results = prim(&graph, &node.outputs, target, args, &known)?;
+        let results = prim(graph, &node.outputs, target, args, &known)?;
         for (v, t) in node.outputs.iter().zip(results) {
             let meta = graph.meta(*v).expect("results are tensors");
             assert_eq!(meta.dtype, t.dtype(), "{target}");

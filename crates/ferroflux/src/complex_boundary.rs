@@ -1,0 +1,35 @@
+//! Complex tensors at the boundary of compiled code, which takes and gives real ones: `[…]` of `c64` is `[…, 2]` of `f32`
+//! over the same memory (see `prims::split_complex`). Not for backends that take graphs: they know complex numbers.
+
+use fx_ir::{Arg, Graph};
+use tensor::Tensor;
+
+use crate::Error;
+
+/// Which of a program's results are complex.
+pub(crate) struct ComplexBoundary {
+    outputs: Vec<bool>,
+}
+
+impl ComplexBoundary {
+    /// That of a functional graph: one entry for each output that is a value.
+    pub(crate) fn of(functional: &Graph) -> ComplexBoundary {
+        let complex = |o: &fx_ir::Output| match o.arg {
+            Arg::Value(v) => Some(functional.meta(v).is_some_and(|m| m.dtype.is_complex())),
+            _ => None,
+        };
+        ComplexBoundary { outputs: functional.outputs.iter().filter_map(complex).collect() }
+    }
+
+    /// The tensors as compiled code takes them.
+    pub(crate) fn inputs(inputs: &[&Tensor]) -> Result<Vec<Tensor>, Error> {
+        inputs.iter().map(|t| Ok(t.view_as_real()?)).collect()
+    }
+
+    /// The results as the program's caller knows them.
+    pub(crate) fn outputs(&self, outputs: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
+        let complex = self.outputs.iter().copied().chain(std::iter::repeat(false));
+        let restore = |(t, complex): (Tensor, bool)| if complex { Ok(t.view_as_complex()?) } else { Ok(t) };
+        outputs.into_iter().zip(complex).map(restore).collect()
+    }
+}
