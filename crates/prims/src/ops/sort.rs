@@ -5,7 +5,7 @@ use ir_core::{DType, Scalar, SymExpr};
 use kernel_ir::{ReduceOp, ScalarOp};
 use smallvec::smallvec;
 
-use super::common::{choose, one, widen};
+use super::common::{choose, one};
 use super::creation::iota;
 use super::reduction::squeeze;
 use crate::{Builder, Call, OpDef, OpError, Outs};
@@ -242,8 +242,8 @@ fn histc(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     }
     let n = b.meta(x)?.numel();
     let flat = b.reshape(x, std::slice::from_ref(&n))?;
-    let flat = widen(b, flat)?;
-    let wide = b.dtype(flat)?;
+    // PyTorch finds the bin in the tensor's own precision.
+    let wide = dtype;
     let (low, high) = (c.float("min")?, c.float("max")?);
     let (low, high) = if low != high {
         (b.full(&[], low, wide)?, b.full(&[], high, wide)?)
@@ -269,7 +269,7 @@ fn histc(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let row = b.unsqueeze(row, 1)?;
     let hit = b.eq(row, at)?;
     let hit = b.and(hit, inside)?;
-    let hit = choose(b, hit, 1.0, 0.0, wide)?;
+    let hit = choose(b, hit, 1.0, 0.0, wide.compute())?;
     let counts = b.reduce(ReduceOp::Sum, hit, &[1], false)?;
     one(b.cast(counts, dtype)?)
 }

@@ -118,7 +118,14 @@ pub(crate) fn norm_of(
     if ord == 2.0 && !b.dtype(x)?.is_complex() && !dims.is_empty() {
         let squares = b.mul(x, x)?;
         let sum = b.reduce(ReduceOp::Sum, squares, dims, keepdim)?;
-        return b.sqrt(sum);
+        return root(b, sum, 2.0);
+    }
+    if ord == 2.0 && !dims.is_empty() {
+        let (re, im) = (b.call1("prims.real", vec![x.into()])?, b.call1("prims.imag", vec![x.into()])?);
+        let (re, im) = (b.mul(re, re)?, b.mul(im, im)?);
+        let squares = b.add(re, im)?;
+        let sum = b.reduce(ReduceOp::Sum, squares, dims, keepdim)?;
+        return root(b, sum, 2.0);
     }
     let size = b.call1("aten.abs.default", vec![x.into()])?;
     if ord == 0.0 {
@@ -132,9 +139,25 @@ pub(crate) fn norm_of(
     if ord == 1.0 || dims.is_empty() {
         return b.reduce(ReduceOp::Sum, size, dims, keepdim);
     }
-    let powers = if ord == 2.0 { b.mul(size, size)? } else { b.pow(size, ord)? };
+    let powers = if ord >= 2.0 {
+        b.pow(size, ord)?
+    } else {
+        // Elements that are 0 get no gradient.
+        let zero = b.eq(size, 0.0)?;
+        let safe = b.select(zero, 1.0, size)?;
+        let power = b.pow(safe, ord)?;
+        b.select(zero, 0.0f64.powf(ord), power)?
+    };
     let sum = b.reduce(ReduceOp::Sum, powers, dims, keepdim)?;
-    if ord == 2.0 { b.sqrt(sum) } else { b.pow(sum, 1.0 / ord) }
+    root(b, sum, ord)
+}
+
+/// `x^(1 / ord)`, with the gradient 0 at 0: the subgradient of norms and deviations that PyTorch takes.
+fn root(b: &mut Builder<'_>, x: ValueId, ord: f64) -> Result<ValueId, OpError> {
+    let zero = b.eq(x, 0.0)?;
+    let safe = b.select(zero, 1.0, x)?;
+    let value = if ord == 2.0 { b.sqrt(safe)? } else { b.pow(safe, 1.0 / ord)? };
+    b.select(zero, 0.0f64.powf(1.0 / ord), value)
 }
 
 /// Slices along `dim` whose norm is over the limit are scaled down to it.
@@ -191,7 +214,7 @@ fn variance(b: &mut Builder<'_>, c: &Call<'_>, want: Want) -> Result<Outs, OpErr
     let wide = widen(b, x)?;
     let mean = mean_of(b, wide, &dims, true)?;
     let var = variance_about(b, wide, mean, &dims, correction(c)?)?;
-    let var = if want.root { b.sqrt(var)? } else { var };
+    let var = if want.root { root(b, var, 2.0)? } else { var };
     let var = b.cast(var, dtype.to_real())?;
     let shaped = |b: &mut Builder<'_>, v: ValueId| if keepdim { Ok(v) } else { squeeze(b, v, &dims) };
     let var = shaped(b, var)?;
