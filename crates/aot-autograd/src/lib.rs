@@ -1,13 +1,15 @@
 //! Ahead-of-time autograd: from the captured program to graphs that a compiler may reorder.
 //!
-//! Stands: [`functionalize()`] (captured → functional dialect: no mutation, what the program writes is an extra output),
-//! [`joint()`] (prims → forward and backward in one graph), [`partition()`] (the default split of the two). Not here
-//! yet: the min-cut partitioner. Operators themselves, their gradients included, are `prims`' knowledge; decomposition to
-//! prims is `prims::decompose`.
+//! [`functionalize()`]: captured → functional dialect (no mutation, what the program writes is an extra output).
+//! [`joint()`]: prims → forward and backward in one graph. [`partition()`], [`partition_min_cut()`]: the two halves.
+//! [`passes`]: what makes any graph of prims smaller. Operators themselves, their gradients included, are `prims`'
+//! knowledge; decomposition to prims is `prims::decompose`.
 
 mod functionalize;
 mod joint;
+mod normalize;
 mod partition;
+pub mod passes;
 
 pub use functionalize::{FunctionalizeError, FunctionalizeProblem, functional_legality, functionalize};
 pub use joint::{GradError, GradProblem, JointError, JointGraph, JointOptions, Tangents, Wrt, joint};

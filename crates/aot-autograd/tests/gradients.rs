@@ -92,6 +92,15 @@ fn difference(at: impl Fn(f64) -> f64) -> Option<f64> {
     smooth.then_some(middle)
 }
 
+/// Prims whose first operand is Hermitian: one triangle is read, the gradient is that for moving both.
+const HERMITIAN: &[&str] = &["prims.linalg_cholesky", "prims.linalg_eigh"];
+
+/// The element that mirrors element `i` of the Hermitian matrices `[*, n, n]`.
+fn mirror(i: usize, t: &Tensor) -> usize {
+    let n = t.sizes()[t.rank() - 1];
+    i / (n * n) * n * n + i % n * n + i / n % n
+}
+
 /// Compares the gradients of one sample; gives the elements compared and those left out.
 fn check(op: &'static Op, sample: &Sample) -> (usize, usize) {
     let inputs = widened(sample);
@@ -110,17 +119,24 @@ fn check(op: &'static Op, sample: &Sample) -> (usize, usize) {
         let Some(grad) = gradient.and_then(|_| grads.next()) else { continue };
         let n = v.0 as usize;
         let base = values(&inputs[n]);
-        for (i, g) in values(grad).into_iter().enumerate() {
+        let grads = values(grad);
+        for (i, &g) in grads.iter().enumerate() {
+            let twin = (n == 0 && HERMITIAN.contains(&op.target.as_str())).then(|| mirror(i, &inputs[n]));
+            let twin = twin.filter(|&j| j != i);
             let along = |direction: Z| {
                 let moved = |h: f64| {
                     let mut moved = base.clone();
                     moved[i] += direction * h;
+                    if let Some(j) = twin {
+                        moved[j] += direction.conj() * h;
+                    }
                     let mut inputs = inputs.clone();
                     inputs[n] = like(&moved, &inputs[n]);
                     pulled(&graph, &inputs, &tangents)
                 };
                 difference(moved)
             };
+            let g = g + twin.map_or(Z::new(0.0, 0.0), |j| grads[j].conj());
             let mut parts = vec![(along(Z::new(1.0, 0.0)), g.re)];
             if inputs[n].dtype().is_complex() {
                 parts.push((along(Z::new(0.0, 1.0)), g.im));

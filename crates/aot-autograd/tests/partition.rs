@@ -44,13 +44,17 @@ fn program(seed: u64) -> Graph {
             3 => b.tanh(x),
             4 => b.call1("prims.matmul", vec![x.into(), y.into()]),
             5 => b.permute(x, &[1, 0]),
-            6 => b.reduce(kernel_ir::ReduceOp::Sum, x, &[rng.below(2)], true).and_then(|s| b.expand(s, &full)),
+            6 => {
+                b.reduce(kernel_ir::ReduceOp::Sum, x, &[rng.below(2)], true).and_then(|s| b.expand(s, &full))
+            }
             7 => b.reduce(kernel_ir::ReduceOp::Max, x, &[1], true).and_then(|s| b.sub(x, s)),
             8 => b.random_bits(&full).and_then(|bits| {
                 let keep = b.lt(bits, 0i64)?;
                 b.select(keep, x, 0.0)
             }),
-            _ => b.exp(x).and_then(|e| b.call1("prims.div", vec![x.into(), 3.0.into()]).and_then(|d| b.sub(e, d))),
+            _ => b
+                .exp(x)
+                .and_then(|e| b.call1("prims.div", vec![x.into(), 3.0.into()]).and_then(|d| b.sub(e, d))),
         };
         // Keep numbers small: every value through tanh before it may grow.
         let v = Builder::new(&mut graph, format!("t{n}"), OriginId(0)).tanh(v.unwrap()).unwrap();
@@ -113,7 +117,10 @@ fn same(expected: &[Value], got: &[Value], what: &str) {
     assert_eq!(expected.len(), got.len(), "{what}");
     for (n, (a, b)) in expected.iter().zip(got).enumerate() {
         let (a, b) = (numbers(a), numbers(b));
-        assert!(a.iter().zip(&b).all(|(x, y)| x.to_bits() == y.to_bits()) && a.len() == b.len(), "{what}, result {n}: {a:?} {b:?}");
+        assert!(
+            a.iter().zip(&b).all(|(x, y)| x.to_bits() == y.to_bits()) && a.len() == b.len(),
+            "{what}, result {n}: {a:?} {b:?}"
+        );
     }
 }
 

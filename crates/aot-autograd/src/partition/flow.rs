@@ -143,8 +143,10 @@ mod tests {
         };
         for _ in 0..300 {
             let n = 2 + below(7);
-            let edges: Vec<(usize, usize, i64)> =
-                (0..below(20)).map(|_| (below(n), below(n), below(9) as i64)).filter(|e| e.0 != e.1).collect();
+            let edges: Vec<(usize, usize, i64)> = (0..below(20))
+                .map(|_| (below(n), below(n), below(9) as i64))
+                .filter(|e| e.0 != e.1)
+                .collect();
             let mut network = Network::new(n);
             edges.iter().for_each(|&(a, b, c)| network.edge(a, b, c));
             let flow = network.max_flow();

@@ -108,7 +108,9 @@ impl Merge {
         let origin = self.graph.nodes[self.graph.values[own].def].origin;
         let name = format!("{}_again", value.name);
         // A barrier takes any tensor.
-        let behind = Builder::new(&mut self.graph, name, origin).call1("prims.barrier", vec![own.into()]).unwrap_or(own);
+        let behind = Builder::new(&mut self.graph, name, origin)
+            .call1("prims.barrier", vec![own.into()])
+            .unwrap_or(own);
         self.behind[v] = Some(behind);
         behind
     }

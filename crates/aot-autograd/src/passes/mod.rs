@@ -1,0 +1,112 @@
+//! Passes on graphs of prims: what computes the same with less. Each is `run(&mut Graph, &PassCx) -> Stats`; [`PASSES`]
+//! has all in order, [`optimize`] runs them, and [`optimize_watched`] shows the graph after each.
+//!
+//! They run on inference graphs, on forward graphs before the joint graph is made, on both halves of a partition and
+//! on what is merged of them. A pass names prims where its pattern is one of particular prims; what holds of many
+//! (identities, commuting operands, work) comes from `prims::facts`. Passes never fail: what a rule cannot build
+//! stays as it was.
+
+mod arithmetic;
+mod attention;
+mod conv;
+mod cse;
+mod dead;
+mod fast_math;
+mod fold;
+mod matching;
+mod rewrite;
+mod scalars;
+mod views;
+
+use fx_ir::{Graph, ValueId};
+
+/// What passes may assume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PassCx {
+    /// Parameters, constants and buffers that the graph does not write are the same in every call, so that what
+    /// depends on them alone is computed once. Never in training.
+    pub frozen: bool,
+    /// The graph is still to be differentiated: `detach` has a meaning.
+    pub to_be_differentiated: bool,
+    /// Results may round differently, and `NaN` and infinity need not be kept: `sin² + cos²` is 1.
+    pub fast_math: bool,
+    /// Values that are not looked into: the cotangent of a loss, so that what depends on it stays what depends on it.
+    pub opaque: Vec<ValueId>,
+}
+
+impl PassCx {
+    /// Of a graph that computes results from weights that do not change.
+    pub fn inference() -> PassCx {
+        PassCx { frozen: true, ..PassCx::default() }
+    }
+    /// Of a forward graph from which a joint graph will be made.
+    pub fn before_joint() -> PassCx {
+        PassCx { to_be_differentiated: true, ..PassCx::default() }
+    }
+    /// Of a training step, joint, split or merged.
+    pub fn training() -> PassCx {
+        PassCx::default()
+    }
+    /// The same with results that may round differently.
+    pub fn fast_math(self, fast_math: bool) -> PassCx {
+        PassCx { fast_math, ..self }
+    }
+}
+
+/// What a pass did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Calls replaced or erased.
+    pub changed: usize,
+}
+
+/// A pass.
+pub struct Pass {
+    /// Name, for dumps.
+    pub name: &'static str,
+    /// Runs it.
+    pub run: fn(&mut Graph, &PassCx) -> Stats,
+}
+
+/// Every pass in the order in which they run. Simplification comes again behind the patterns, which leave views.
+pub const PASSES: &[Pass] = &[
+    Pass { name: "fold", run: fold::run },
+    Pass { name: "views", run: views::run },
+    Pass { name: "arithmetic", run: arithmetic::run },
+    Pass { name: "cse", run: cse::run },
+    Pass { name: "fast-math", run: fast_math::run },
+    Pass { name: "attention", run: attention::run },
+    Pass { name: "conv", run: conv::run },
+    Pass { name: "views-again", run: views::run },
+    Pass { name: "cse-again", run: cse::run },
+    Pass { name: "dead", run: dead::run },
+];
+
+/// Runs every pass once. Gives what each did.
+pub fn optimize(graph: &mut Graph, cx: &PassCx) -> Vec<(&'static str, Stats)> {
+    optimize_watched(graph, cx, &mut |_, _| {})
+}
+
+/// As [`optimize`]; `after` sees the name of each pass and the graph that it left.
+pub fn optimize_watched(
+    graph: &mut Graph,
+    cx: &PassCx,
+    after: &mut dyn FnMut(&str, &Graph),
+) -> Vec<(&'static str, Stats)> {
+    // What a branch or a loop body is given differs from call to call.
+    let inner = PassCx { frozen: false, opaque: Vec::new(), ..cx.clone() };
+    for id in graph.subgraphs.ids() {
+        optimize(&mut graph.subgraphs[id], &inner);
+    }
+    let mut done = Vec::with_capacity(PASSES.len());
+    for pass in PASSES {
+        let stats = (pass.run)(graph, cx);
+        tracing::debug!(target: "ferroflux::aot", pass = pass.name, changed = stats.changed);
+        after(pass.name, graph);
+        done.push((pass.name, stats));
+    }
+    done
+}
+
+#[cfg(test)]
+pub(crate) mod testing;
