@@ -3,6 +3,7 @@
 
 mod compare;
 mod corpus;
+mod kernels;
 mod ops;
 mod root;
 mod test_all;
@@ -28,6 +29,8 @@ enum Command {
     CorpusWorker(corpus::WorkerArgs),
     /// Checks the rules of the house: layers, file heads and lengths, safety comments.
     Tidy(tidy::Args),
+    /// Compiles every GPU kernel of golden cases without a GPU.
+    Kernels(kernels::Args),
     /// Writes the page of operators.
     Ops(ops::Args),
     /// Runs everything that must pass.
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Command::Corpus(args) => corpus::run(&args),
         Command::CorpusWorker(args) => corpus::work(&args),
         Command::Tidy(args) => tidy::run(&args),
+        Command::Kernels(args) => kernels::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::TestAll(args) => test_all::run(&args),
         Command::Compare(args) => compare::run(&args),

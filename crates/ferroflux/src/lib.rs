@@ -14,19 +14,25 @@
 //! - [`Program`]: a model read from a `torch.export` archive, and every stage it goes through.
 //! - [`Options`], [`Mode`]: which backend compiles it and how.
 //! - [`Compiled`]: the result; call it from any thread.
+//! - [`train`], [`optim`]: gradients, and training steps compiled as one program.
 //! - [`list_backends`]: what can run here, and why something cannot.
 //! - [`graph_backend`]: backends of the host that take whole graphs (`eager`, `inspect`, your own).
 //!
 //! Not here: the stages themselves. Each is a crate of its own; this one only connects them.
 
 mod check;
+mod complex_boundary;
+mod code;
 mod compiled;
 mod error;
 mod explain;
 pub mod graph_backend;
+pub mod optim;
 mod options;
 mod program;
+mod seeds;
 mod stages;
+pub mod train;
 
 pub use compiled::Compiled;
 pub use error::Error;
@@ -40,12 +46,17 @@ pub use program::{InputInfo, Program};
 pub use pt2::{Pt2Error, SafetensorsSource, Weight, WeightSource};
 pub use tensor::{self, Tensor, TensorError};
 
-#[cfg(feature = "cpu")]
+#[cfg(any(feature = "cpu", feature = "cuda"))]
 mod builtin {
-    //! Registers the CPU backend: the same table that the plugin library exports.
+    //! Registers the backends that are linked in: the same tables that the plugin libraries export.
 
+    #[cfg(feature = "cpu")]
     plugin_host::inventory::submit! {
         plugin_host::BuiltinPlugin { name: "cpu", entry: plugin_sdk::entry::<backend_cpu::CpuBackend> }
+    }
+    #[cfg(feature = "cuda")]
+    plugin_host::inventory::submit! {
+        plugin_host::BuiltinPlugin { name: "cuda", entry: plugin_sdk::entry::<backend_cuda::CudaBackend> }
     }
 }
 

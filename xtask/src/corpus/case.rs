@@ -63,10 +63,15 @@ impl Loader {
         Ok(Loaded { program, golden, load_ms })
     }
 
+    /// The program of a case, without what the goldens add.
+    pub(crate) fn program(&mut self, case: &Case) -> Result<ExportedProgram> {
+        let bytes = self.bytes(case)?;
+        Ok(open(case, bytes)?.program(None)?)
+    }
+
     /// The operators that a case calls, as captured.
     pub(crate) fn targets(&mut self, case: &Case) -> Result<BTreeSet<String>> {
-        let bytes = self.bytes(case)?;
-        let program = open(case, bytes)?.program(None)?;
+        let program = self.program(case)?;
         let calls = program.graph.iter().filter_map(|(_, node)| node.as_call());
         Ok(calls.map(|(target, _)| target.to_string()).collect())
     }

@@ -1,0 +1,120 @@
+//! Attention with a running softmax: a warp computes one query row, its lanes share the keys of a tile and then the
+//! elements of the result. Scores never reach memory.
+
+use ir_core::{DType, SymExpr};
+use kernel_ir::{Attention, Program};
+
+use crate::body::{BodyWriter, Uses};
+use crate::template::{assemble, compute_type, element, epilogue, volume};
+use crate::types::value_type;
+use crate::{GenError, Kernel, Launch, MOST_BLOCKS};
+
+/// Elements of a result row that a lane keeps in registers: rows up to 32 times as long.
+const MOST_PER_LANE: i64 = 16;
+/// Warps of a block.
+const WARPS: i64 = 4;
+
+/// The kernel.
+pub(crate) fn generate(program: &Program, k: &Attention, entry: &str) -> Result<Kernel, GenError> {
+    let ranges = &k.epilogue.ranges;
+    let (true, Some(width)) = (ranges.len() == 4, k.v.sizes.last()) else {
+        return Err(GenError::Malformed("attention has operands of four dimensions".into()));
+    };
+    let mut uses = Uses::default();
+    let writer = BodyWriter { program, extents: ranges, prefix: "", guard: None, store_guard: None };
+    let per_lane = match width.range(&program.bounds()).1 {
+        Some(n) if n <= 32 * MOST_PER_LANE => (n.max(1) + 31) / 32,
+        _ => return Err(GenError::Routine(format!("{}: heads wider than {}", k.name, 32 * MOST_PER_LANE))),
+    };
+    let acc = compute_type(k.acc)?;
+    let rows = volume(&ranges[..3]);
+    let text = |e: &SymExpr, uses: &mut Uses| writer.expr(e, uses);
+    let count = text(&rows, &mut uses);
+    let (heads, length) = (text(&ranges[1], &mut uses), text(&ranges[2], &mut uses));
+    let keys = text(&k.k.sizes[2], &mut uses);
+    let depth = text(&k.q.sizes[3], &mut uses);
+    let width = text(width, &mut uses);
+    // Query heads that share a key head.
+    let shared = text(&ranges[1].floor_div(&k.k.sizes[1]), &mut uses);
+    let q = element(&writer, &k.q, &["i0", "i1", "i2", "d"], &mut uses);
+    let key = element(&writer, &k.k, &["i0", "kv", "j", "d"], &mut uses);
+    let value = element(&writer, &k.v, &["i0", "kv", "from", "e"], &mut uses);
+    let limit = if k.causal { format!("imin<idx>({keys}, i2 + 1)") } else { keys };
+    let mask = match &k.mask {
+        None => String::new(),
+        Some(mask) => {
+            let m = element(&writer, mask, &["i0", "i1", "i2", "j"], &mut uses);
+            match program.buffers[mask.buf].dtype {
+                DType::Bool => format!("if ({m} == 0) seen = false;\n"),
+                _ => format!("score += to<{acc}>({m});\n"),
+            }
+        }
+    };
+    let (infinity, exp) = if acc == "double" { ("INF64", "exp") } else { ("INF32", "expf") };
+    let scale = crate::types::number(ir_core::Scalar::Float(k.scale), k.acc.compute())?;
+    let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
+    let result = value_type(k.acc)?;
+    let body = format!(
+        "const int lane = threadIdx.x & 31;
+for (idx row = blockIdx.x * (idx){WARPS} + threadIdx.x / 32; row < {count}; row += (idx)gridDim.x * {WARPS}) {{
+const idx i2 = row % {length}, i1 = row / {length} % {heads}, i0 = row / {length} / {heads};
+const idx kv = i1 / {shared};
+{acc} most = -{infinity}, total = 0, out[{per_lane}] = {{}};
+const idx limit = {limit};
+for (idx j0 = 0; j0 < limit; j0 += 32) {{
+const idx j = j0 + lane;
+bool seen = j < limit;
+{acc} score = -{infinity};
+if (seen) {{
+score = 0;
+for (idx d = 0; d < {depth}; ++d) score += to<{acc}>({q}) * to<{acc}>({key});
+score *= {scale};
+{mask}if (!seen) score = -{infinity};
+}}
+{acc} top = team_combine<MAX, 32>(score, (void *)0);
+// A score that is not a number makes the whole row so.
+if (!(top <= most)) {{
+const {acc} shrink = most == -{infinity} ? ({acc})0 : {exp}(most - top);
+total *= shrink;
+#pragma unroll
+for (int u = 0; u < {per_lane}; ++u) out[u] *= shrink;
+most = top;
+}}
+const {acc} weight = score == -{infinity} ? ({acc})0 : {exp}(score - most);
+total += team_combine<SUM, 32>(weight, (void *)0);
+const int many = (int)imin<idx>(32, limit - j0);
+for (int t = 0; t < many; ++t) {{
+const {acc} w = shuffle(weight, t);
+const idx from = j0 + t;
+#pragma unroll
+for (int u = 0; u < {per_lane}; ++u) {{
+const idx e = lane + 32 * u;
+if (e < {width} && w != 0) out[u] += w * to<{acc}>({value});
+}}
+}}
+}}
+#pragma unroll
+for (int u = 0; u < {per_lane}; ++u) {{
+const idx i3 = lane + 32 * u;
+if (i3 < {width}) {{
+const {result} result = to<{result}>(total == 0 ? {empty} : out[u] / total);
+{tail}}}
+}}
+}}
+",
+        empty = empty_row(k, program, acc),
+    );
+    let blocks = rows.ceil_div(&SymExpr::from_i64(WARPS)).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
+    assemble(program, entry, &uses, Launch { blocks, threads: 32 * WARPS as u32 }, &body)
+}
+
+/// What a row without any key gives: zeros for a mask of truth values, not a number for one that is added.
+fn empty_row(k: &Attention, program: &Program, acc: &str) -> &'static str {
+    let added = k.mask.as_ref().is_some_and(|m| program.buffers[m.buf].dtype != DType::Bool);
+    match (added, acc) {
+        (false, "double") => "0.0",
+        (false, _) => "0.0f",
+        (true, "double") => "NAN64",
+        (true, _) => "NAN32",
+    }
+}

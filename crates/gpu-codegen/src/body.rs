@@ -1,0 +1,219 @@
+//! Loop bodies as C++ statements: one declaration a value. The driver of a kernel (loops, teams, templates) decides what
+//! `Reduce`, `Scan` and `Template` become.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use ir_core::{Atom, DType, SymExpr, SymId};
+use kernel_ir::{AccDecl, AccId, BufId, Inst, InstKind, LoopBounds, Program, ReduceOp, StoreMode, Val};
+
+use crate::index::{Names, text};
+use crate::types::{memory_type, number, value_type};
+use crate::{GenError, ops};
+
+/// What a kernel uses of its program, collected while its text is written.
+#[derive(Default)]
+pub(crate) struct Uses {
+    /// Buffers with memory of their own (a view counts as what it is a view of), by first use: `b<place>` in the text, so
+    /// that kernels which differ in nothing else have one text.
+    pub(crate) buffers: Vec<BufId>,
+    /// Which of them are written.
+    pub(crate) written: BTreeSet<BufId>,
+    pub(crate) symbols: BTreeSet<SymId>,
+}
+
+impl Uses {
+    /// The name of a buffer's memory.
+    pub(crate) fn memory(&mut self, root: BufId) -> String {
+        let place = self.buffers.iter().position(|b| *b == root).unwrap_or_else(|| {
+            self.buffers.push(root);
+            self.buffers.len() - 1
+        });
+        format!("b{place}")
+    }
+}
+
+/// How the effects of a body are written.
+pub(crate) trait Effects {
+    /// Combines `value` (and a position) into an accumulator.
+    fn reduce(&self, acc: AccId, value: &str, position: Option<&str>) -> Result<String, GenError>;
+    /// The result of a reduction of an earlier stage.
+    fn acc(&self, acc: AccId) -> String;
+    /// Statements that give the variable `name` the running combination of `value`.
+    fn scan(&self, name: &str, dtype: DType, op: ReduceOp, value: &str) -> Result<String, GenError>;
+    /// The template's result.
+    fn template(&self) -> Result<String, GenError>;
+}
+
+/// Writes bodies of one kernel.
+pub(crate) struct BodyWriter<'a> {
+    pub(crate) program: &'a Program,
+    /// Extents of the loop variables that are in scope.
+    pub(crate) extents: &'a [SymExpr],
+    /// What stands before the number of a value.
+    pub(crate) prefix: &'a str,
+    /// A condition under which the body acts at all, where it is run by idle threads too.
+    pub(crate) guard: Option<&'a str>,
+    /// A condition on stores alone, where several threads run the same point.
+    pub(crate) store_guard: Option<&'a str>,
+}
+
+impl BodyWriter<'_> {
+    fn name(&self, v: Val) -> String {
+        format!("{}{}", self.prefix, v.0)
+    }
+
+    /// An index expression; its symbols are noted.
+    pub(crate) fn expr(&self, e: &SymExpr, uses: &mut Uses) -> String {
+        e.for_each_leaf(&mut |a| {
+            if let Atom::Sym(id) = a {
+                uses.symbols.insert(*id);
+            }
+        });
+        let bounds = self.program.bounds();
+        let known = LoopBounds { extents: self.extents, symbols: &bounds };
+        text(&e.simplify(&known), &Names { values: self.prefix }, &known)
+    }
+
+    /// `b3[address]`.
+    fn element(&self, buf: BufId, index: &[SymExpr], uses: &mut Uses) -> String {
+        let root = self.program.root(buf);
+        let memory = uses.memory(root);
+        let address = self.expr(&self.program.buffers[buf].address(index), uses);
+        format!("{memory}[{address}]")
+    }
+
+    /// All statements of a body.
+    pub(crate) fn write(
+        &self,
+        insts: &[Inst],
+        effects: &dyn Effects,
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
+        let mut out = String::new();
+        for (n, inst) in insts.iter().enumerate() {
+            self.inst(&mut out, insts, Val(n as u32), inst, effects, uses)?;
+        }
+        Ok(out)
+    }
+
+    fn inst(
+        &self,
+        out: &mut String,
+        insts: &[Inst],
+        v: Val,
+        inst: &Inst,
+        effects: &dyn Effects,
+        uses: &mut Uses,
+    ) -> Result<(), GenError> {
+        let name = self.name(v);
+        let ty = value_type(inst.dtype)?;
+        let dtype_of = |v: Val| insts[v.0 as usize].dtype;
+        let value = match &inst.kind {
+            InstKind::Const(s) => number(*s, inst.dtype)?,
+            InstKind::Index(e) => format!("(i64){}", self.expr(e, uses)),
+            InstKind::Load { buf, index, mask } => {
+                let element = self.element(*buf, index, uses);
+                self.load(out, &name, inst.dtype, &element, mask.map(|m| self.name(m)))?;
+                return Ok(());
+            }
+            InstKind::Store { buf, index, value, mask, mode } => {
+                uses.written.insert(self.program.root(*buf));
+                let element = self.element(*buf, index, uses);
+                let mask = mask.map(|m| self.name(m));
+                self.store(out, &element, &self.name(*value), inst.dtype, mask, *mode)?;
+                return Ok(());
+            }
+            InstKind::Op { op, args } => {
+                let operand = args.last().map_or(inst.dtype, |a| dtype_of(*a));
+                let args: Vec<String> = args.iter().map(|a| self.name(*a)).collect();
+                ops::apply(*op, operand, &args)?
+            }
+            InstKind::Cast(a) => format!("to<{ty}>({})", self.name(*a)),
+            InstKind::Bitcast(a) => format!("bits_as<{ty}>({})", self.name(*a)),
+            InstKind::Reduce { acc, value, position } => {
+                let position = position.map(|p| self.name(p));
+                let text = effects.reduce(*acc, &self.name(*value), position.as_deref())?;
+                let _ = match self.guard {
+                    Some(guard) => writeln!(out, "if ({guard}) {{ {text} }}"),
+                    None => writeln!(out, "{text}"),
+                };
+                return Ok(());
+            }
+            InstKind::Acc(acc) => effects.acc(*acc),
+            InstKind::Scan { op, value } => {
+                out.push_str(&effects.scan(&name, inst.dtype, *op, &self.name(*value))?);
+                return Ok(());
+            }
+            InstKind::Template => effects.template()?,
+        };
+        let _ = writeln!(out, "{ty} {name} = {value};");
+        Ok(())
+    }
+
+    fn load(
+        &self,
+        out: &mut String,
+        name: &str,
+        dtype: DType,
+        element: &str,
+        mask: Option<String>,
+    ) -> Result<(), GenError> {
+        let ty = value_type(dtype)?;
+        let element = if dtype == DType::Bool { format!("{element} != 0") } else { element.to_owned() };
+        let conditions: Vec<&str> = self.guard.into_iter().chain(mask.as_deref()).collect();
+        let _ = if conditions.is_empty() {
+            writeln!(out, "{ty} {name} = {element};")
+        } else {
+            writeln!(out, "{ty} {name} = {{}}; if ({}) {name} = {element};", conditions.join(" && "))
+        };
+        Ok(())
+    }
+
+    fn store(
+        &self,
+        out: &mut String,
+        element: &str,
+        value: &str,
+        dtype: DType,
+        mask: Option<String>,
+        mode: StoreMode,
+    ) -> Result<(), GenError> {
+        let memory = memory_type(dtype)?;
+        let value = if dtype == DType::Bool { format!("(u8){value}") } else { value.to_owned() };
+        let op = match mode {
+            StoreMode::Write => None,
+            StoreMode::Add => Some(if dtype == DType::Bool { "ANY" } else { "SUM" }),
+            StoreMode::Reduce(ReduceOp::ArgMax | ReduceOp::ArgMin) => {
+                return Err(GenError::Malformed("a store cannot combine positions".into()));
+            }
+            StoreMode::Reduce(op) => Some(boolean_form(op, dtype)),
+        };
+        let statement = match op {
+            None => format!("{element} = {value};"),
+            Some(op) => format!("atomic<{op}, {memory}>(&{element}, {value});"),
+        };
+        let conditions: Vec<&str> =
+            self.guard.into_iter().chain(self.store_guard).chain(mask.as_deref()).collect();
+        let _ = if conditions.is_empty() {
+            writeln!(out, "{statement}")
+        } else {
+            writeln!(out, "if ({}) {statement}", conditions.join(" && "))
+        };
+        Ok(())
+    }
+}
+
+/// Truth values lie in memory as bytes 0 and 1: sums and products of them are logical.
+fn boolean_form(op: ReduceOp, dtype: DType) -> &'static str {
+    match (op, dtype) {
+        (ReduceOp::Sum, DType::Bool) => "ANY",
+        (ReduceOp::Prod, DType::Bool) => "ALL",
+        _ => ops::reduction(op),
+    }
+}
+
+/// The combination that an accumulator makes, logical for truth values.
+pub(crate) fn accumulator(decl: &AccDecl) -> &'static str {
+    boolean_form(decl.op, decl.dtype)
+}

@@ -1,0 +1,83 @@
+//! Index expressions as C++ text.
+
+use std::fmt::Write;
+
+use ir_core::{Atom, Bounds, SymExpr};
+
+/// How the leaves of an expression are written.
+pub(crate) struct Names<'a> {
+    /// What stands before the number of a body's value.
+    pub(crate) values: &'a str,
+}
+
+/// The expression as C++ over variables `s<n>` (sizes), `i<n>` (loops) and the body's values, all of type `idx`.
+///
+/// Divisions are plain where `known` shows that both operands are not negative.
+pub(crate) fn text(e: &SymExpr, names: &Names<'_>, known: &dyn Bounds) -> String {
+    let (terms, constant) = e.terms();
+    let mut out = String::new();
+    for (coef, factors) in &terms {
+        if !out.is_empty() {
+            out.push_str(" + ");
+        }
+        if *coef != 1 {
+            let _ = write!(out, "{} * ", literal(*coef));
+        }
+        let factors: Vec<String> = factors.iter().map(|f| atom(f, names, known)).collect();
+        out.push_str(&factors.join(" * "));
+    }
+    if constant != 0 || terms.is_empty() {
+        if !out.is_empty() {
+            out.push_str(" + ");
+        }
+        out.push_str(&literal(constant));
+    }
+    match terms.len() + usize::from(constant != 0) {
+        0 | 1 => out,
+        _ => format!("({out})"),
+    }
+}
+
+fn atom(a: &Atom, names: &Names<'_>, known: &dyn Bounds) -> String {
+    let both = |ab: &(SymExpr, SymExpr)| (text(&ab.0, names, known), text(&ab.1, names, known));
+    // `a / b` of C++ rounds to zero, which is the same where nothing is negative.
+    let plain = |ab: &(SymExpr, SymExpr)| {
+        ab.0.is_non_negative(known) && ab.1.is_non_negative(known)
+    };
+    match a {
+        Atom::Sym(id) => id.to_string(),
+        Atom::Loop(n) => format!("i{n}"),
+        Atom::Value(n) => format!("(idx){}{n}", names.values),
+        Atom::FloorDiv(ab) | Atom::Mod(ab) => {
+            let (x, y) = both(ab);
+            let div = matches!(a, Atom::FloorDiv(_));
+            match (div, plain(ab)) {
+                (true, true) => format!("({x} / {y})"),
+                (false, true) => format!("({x} % {y})"),
+                (true, false) => format!("floor_div<idx>({x}, {y})"),
+                (false, false) => format!("floor_mod<idx>({x}, {y})"),
+            }
+        }
+        Atom::Min(ab) => both(ab).call("imin"),
+        Atom::Max(ab) => both(ab).call("imax"),
+    }
+}
+
+trait CallText {
+    fn call(self, function: &str) -> String;
+}
+
+impl CallText for (String, String) {
+    fn call(self, function: &str) -> String {
+        format!("{function}<idx>({}, {})", self.0, self.1)
+    }
+}
+
+/// A number of type `idx`.
+pub(crate) fn literal(value: i64) -> String {
+    match value {
+        i64::MIN => "(-9223372036854775807LL - 1)".into(),
+        v if v < 0 => format!("({v}{})", if v < -(1 << 31) { "LL" } else { "" }),
+        v => format!("{v}{}", if v >= 1 << 31 { "LL" } else { "" }),
+    }
+}

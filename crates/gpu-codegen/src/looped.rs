@@ -1,0 +1,277 @@
+//! Loop kernels. Three shapes, chosen by the domain:
+//!
+//! - *points*: no stage has a loop; a thread computes a point.
+//! - *threads*: short or strided inner loops; a thread computes an outer point with serial loops.
+//! - *teams*: a warp or a block computes an outer point, its threads share the inner loops; reductions and scans combine
+//!   over the team in a fixed order, so that results do not change from run to run.
+
+use std::fmt::Write;
+
+use ir_core::{Atom, DType, SymExpr};
+use kernel_ir::{AccDecl, AccId, InstKind, LoopKernel, Program, ReduceOp, Stage};
+
+use crate::body::{BodyWriter, Effects, Uses, accumulator};
+use crate::template::{assemble, blocks_of, unravel, volume};
+use crate::types::{number, value_type};
+use crate::{GenError, Kernel, Launch, THREADS};
+
+/// Inner loops up to this long are one thread's work.
+const SHORT: i64 = 16;
+/// Inner loops up to this long are a warp's work.
+const WARP_WORK: i64 = 1024;
+/// With so many outer points a thread each fills the device, where memory runs along the outer points.
+const MANY: i64 = 16 * 1024;
+
+/// The kernel.
+pub(crate) fn generate(program: &Program, k: &LoopKernel, entry: &str) -> Result<Kernel, GenError> {
+    match team(program, k) {
+        None => threads(program, k, entry),
+        Some(team) => teams(program, k, entry, team),
+    }
+}
+
+/// A size's number, by the sizes at capture where it is symbolic.
+fn hint(program: &Program, e: &SymExpr) -> i64 {
+    let value = |a: &Atom| match a {
+        Atom::Sym(id) => Some(program.symbols[*id].hint.unwrap_or(64)),
+        _ => None,
+    };
+    e.eval(&value).unwrap_or(64)
+}
+
+/// Threads that share an outer point; `None` for one.
+fn team(program: &Program, k: &LoopKernel) -> Option<u32> {
+    let longest = k.stages.iter().map(|s| hint(program, &volume(&s.inner))).max().unwrap_or(1);
+    let outer = hint(program, &volume(&k.outer));
+    if longest <= SHORT || (outer >= MANY && along_outer(program, k)) {
+        return None;
+    }
+    // A team's scan runs along one dimension.
+    if longest <= WARP_WORK && outer >= 64 {
+        return Some(32);
+    }
+    let wanted = (longest / 4).clamp(64, 1024) as u32;
+    Some(wanted.next_power_of_two().min(1024))
+}
+
+/// Whether neighbouring outer points lie side by side in memory and inner ones do not.
+fn along_outer(program: &Program, k: &LoopKernel) -> bool {
+    let Some(last) = k.outer.iter().rposition(|e| *e != SymExpr::ONE) else { return false };
+    let (mut along, mut across) = (0, 0);
+    for stage in k.stages.iter().filter(|s| !s.inner.is_empty()) {
+        let inner = (k.outer.len() + stage.inner.len() - 1) as u32;
+        for inst in &stage.insts {
+            let InstKind::Load { buf, index, .. } = &inst.kind else { continue };
+            let address = program.buffers[*buf].address(index);
+            let unit = |v: u32| {
+                address.affine_in(&Atom::Loop(v)).is_some_and(|(coef, _)| coef == SymExpr::ONE)
+            };
+            along += usize::from(unit(last as u32));
+            across += usize::from(unit(inner));
+        }
+    }
+    along > across
+}
+
+/// The accumulators' declarations, each at its identity.
+fn declare(accs: &[AccDecl]) -> Result<String, GenError> {
+    let mut out = String::new();
+    for (n, acc) in accs.iter().enumerate() {
+        let ty = value_type(acc.dtype)?;
+        let start = number(acc.op.identity(acc.dtype), acc.dtype)?;
+        let _ = match keeps_position(acc.op) {
+            true => writeln!(out, "At<{ty}> acc{n} = {{{start}, 0x7fffffffffffffffLL}};"),
+            false => writeln!(out, "{ty} acc{n} = {start};"),
+        };
+    }
+    Ok(out)
+}
+
+fn keeps_position(op: ReduceOp) -> bool {
+    matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin)
+}
+
+/// What a thread alone or a team does with reductions and scans.
+struct LoopEffects<'a> {
+    accs: &'a [AccDecl],
+    /// The team's scans: `team_scan` over `TEAM` threads; `None` runs them serially in `carry<name>`.
+    team: Option<u32>,
+}
+
+impl Effects for LoopEffects<'_> {
+    fn reduce(&self, acc: AccId, value: &str, position: Option<&str>) -> Result<String, GenError> {
+        let decl = self.decl(acc)?;
+        let (n, op) = (acc.0, accumulator(decl));
+        let ty = value_type(decl.dtype)?;
+        Ok(match position {
+            Some(p) => format!("acc{n} = combine<{op}>(acc{n}, At<{ty}>{{{value}, {p}}});"),
+            None => format!("acc{n} = combine<{op}>(acc{n}, {value});"),
+        })
+    }
+    fn acc(&self, acc: AccId) -> String {
+        let position = self.accs.get(acc.0 as usize).is_some_and(|a| keeps_position(a.op));
+        match position {
+            true => format!("(acc{0}.p == 0x7fffffffffffffffLL ? 0 : acc{0}.p)", acc.0),
+            false => format!("acc{}", acc.0),
+        }
+    }
+    fn scan(&self, name: &str, dtype: DType, op: ReduceOp, value: &str) -> Result<String, GenError> {
+        let ty = value_type(dtype)?;
+        let combination = accumulator(&AccDecl { op, dtype });
+        let identity = number(op.identity(dtype), dtype)?;
+        Ok(match self.team {
+            None => format!(
+                "carry_{name} = combine<{combination}>(carry_{name}, {value});\n{ty} {name} = carry_{name};\n"
+            ),
+            // Idle threads add nothing.
+            Some(team) => format!(
+                "{ty} total_{name};\n\
+                 {ty} {name} = team_scan<{combination}, {team}>(active ? {value} : {identity}, total_{name}, scratch);\n\
+                 {name} = combine<{combination}>(carry_{name}, {name});\n\
+                 carry_{name} = combine<{combination}>(carry_{name}, total_{name});\n"
+            ),
+        })
+    }
+    fn template(&self) -> Result<String, GenError> {
+        Err(GenError::Malformed("`template` outside of an epilogue".into()))
+    }
+}
+
+impl LoopEffects<'_> {
+    fn decl(&self, acc: AccId) -> Result<&AccDecl, GenError> {
+        self.accs.get(acc.0 as usize).ok_or_else(|| GenError::Malformed(format!("no accumulator {}", acc.0)))
+    }
+}
+
+/// The scans of a stage: variable, dtype, operator.
+fn scans<'s>(stage: &'s Stage, prefix: &'s str) -> impl Iterator<Item = (String, DType, ReduceOp)> + use<'s> {
+    stage.insts.iter().enumerate().filter_map(move |(n, inst)| match inst.kind {
+        InstKind::Scan { op, .. } => Some((format!("{prefix}{n}"), inst.dtype, op)),
+        _ => None,
+    })
+}
+
+/// Running combinations begin at their identity.
+fn carries(stage: &Stage, prefix: &str) -> Result<String, GenError> {
+    let mut out = String::new();
+    for (name, dtype, op) in scans(stage, prefix) {
+        let start = number(op.identity(dtype), dtype)?;
+        let _ = writeln!(out, "{} carry_{name} = {start};", value_type(dtype)?);
+    }
+    Ok(out)
+}
+
+/// A thread an outer point, serial inner loops.
+fn threads(program: &Program, k: &LoopKernel, entry: &str) -> Result<Kernel, GenError> {
+    let mut uses = Uses::default();
+    let points = volume(&k.outer);
+    let head = BodyWriter { program, extents: &k.outer, prefix: "", guard: None, store_guard: None };
+    let count = head.expr(&points, &mut uses);
+    let mut body = format!(
+        "for (idx p = blockIdx.x * (idx)blockDim.x + threadIdx.x; p < {count}; p += (idx)gridDim.x * blockDim.x) {{\n"
+    );
+    body.push_str(&unravel(&head, &k.outer, 0, "p", &mut uses));
+    body.push_str(&declare(&k.accs)?);
+    let effects = LoopEffects { accs: &k.accs, team: None };
+    for (n, stage) in k.stages.iter().enumerate() {
+        let prefix = format!("v{n}_");
+        let extents: Vec<SymExpr> = k.outer.iter().chain(&stage.inner).cloned().collect();
+        let writer = BodyWriter { extents: &extents, prefix: &prefix, ..head };
+        let text = writer.write(&stage.insts, &effects, &mut uses)?;
+        body.push_str("{\n");
+        let innermost = stage.inner.len().wrapping_sub(1);
+        if stage.inner.is_empty() {
+            body.push_str(&carries(stage, &prefix)?);
+        }
+        for (d, extent) in stage.inner.iter().enumerate() {
+            if d == innermost {
+                body.push_str(&carries(stage, &prefix)?);
+            }
+            let (i, extent) = (k.outer.len() + d, writer.expr(extent, &mut uses));
+            let _ = writeln!(body, "for (idx i{i} = 0; i{i} < {extent}; ++i{i}) {{");
+        }
+        body.push_str(&text);
+        body.push_str(&"}\n".repeat(stage.inner.len() + 1));
+    }
+    body.push_str("}\n");
+    let launch = Launch { blocks: blocks_of(&points, i64::from(THREADS)), threads: THREADS };
+    assemble(program, entry, &uses, launch, &body)
+}
+
+/// A team of `team` threads an outer point.
+fn teams(program: &Program, k: &LoopKernel, entry: &str, team: u32) -> Result<Kernel, GenError> {
+    let mut uses = Uses::default();
+    let points = volume(&k.outer);
+    let head = BodyWriter { program, extents: &k.outer, prefix: "", guard: None, store_guard: None };
+    let count = head.expr(&points, &mut uses);
+    let threads = if team == 32 { 128 } else { team };
+    let per_block = i64::from(threads / team);
+    let mut body = format!(
+        "__shared__ double scratch_memory[64];\nvoid *scratch = scratch_memory;\n\
+         const int rank = threadIdx.x % {team};\n\
+         for (idx p = blockIdx.x * (idx){per_block} + threadIdx.x / {team}; p < {count}; p += (idx)gridDim.x * {per_block}) {{\n"
+    );
+    body.push_str(&unravel(&head, &k.outer, 0, "p", &mut uses));
+    body.push_str(&declare(&k.accs)?);
+    for (n, stage) in k.stages.iter().enumerate() {
+        body.push_str(&team_stage(&head, k, n, stage, team, &mut uses)?);
+    }
+    body.push_str("}\n");
+    let launch = Launch { blocks: blocks_of(&points, per_block), threads };
+    assemble(program, entry, &uses, launch, &body)
+}
+
+/// One stage by a team: its threads take every `team`-th point; then accumulators are combined over the team.
+fn team_stage(
+    head: &BodyWriter<'_>,
+    k: &LoopKernel,
+    n: usize,
+    stage: &Stage,
+    team: u32,
+    uses: &mut Uses,
+) -> Result<String, GenError> {
+    let prefix = format!("v{n}_");
+    let extents: Vec<SymExpr> = k.outer.iter().chain(&stage.inner).cloned().collect();
+    let effects = LoopEffects { accs: &k.accs, team: Some(team) };
+    let first = k.outer.len();
+    let mut out = String::from("{\n");
+    if stage.inner.is_empty() {
+        // Every thread knows the values; one of them stores.
+        let once = BodyWriter { extents: &extents, prefix: &prefix, store_guard: Some("rank == 0"), ..*head };
+        out.push_str(&once.write(&stage.insts, &effects, uses)?);
+    } else if scans(stage, &prefix).next().is_some() {
+        let writer = BodyWriter { extents: &extents, prefix: &prefix, guard: Some("active"), ..*head };
+        let last = stage.inner.len() - 1;
+        for (d, extent) in stage.inner[..last].iter().enumerate() {
+            let (i, extent) = (first + d, writer.expr(extent, uses));
+            let _ = writeln!(out, "for (idx i{i} = 0; i{i} < {extent}; ++i{i}) {{");
+        }
+        out.push_str(&carries(stage, &prefix)?);
+        let (i, extent) = (first + last, writer.expr(&stage.inner[last], uses));
+        let _ = writeln!(
+            out,
+            "for (idx base = 0; base < {extent}; base += {team}) {{\nconst bool active = base + rank < {extent};\n\
+             const idx i{i} = active ? base + rank : 0;"
+        );
+        out.push_str(&writer.write(&stage.insts, &effects, uses)?);
+        out.push_str(&"}\n".repeat(stage.inner.len()));
+    } else {
+        let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
+        let count = writer.expr(&volume(&stage.inner), uses);
+        let _ = writeln!(out, "for (idx q = rank; q < {count}; q += {team}) {{");
+        out.push_str(&unravel(&writer, &stage.inner, first, "q", uses));
+        out.push_str(&writer.write(&stage.insts, &effects, uses)?);
+        out.push_str("}\n");
+    }
+    for inst in &stage.insts {
+        if let InstKind::Reduce { acc, .. } = inst.kind {
+            let op = accumulator(effects.decl(acc)?);
+            if !stage.inner.is_empty() {
+                let _ = writeln!(out, "acc{0} = team_combine<{op}, {team}>(acc{0}, scratch);", acc.0);
+            }
+        }
+    }
+    // What a stage stored is read by other threads of the team in the next one.
+    let _ = writeln!(out, "team_sync<{team}>();\n}}");
+    Ok(out)
+}

@@ -1,0 +1,91 @@
+//! Matrix products by tiles in shared memory: any strides, any dtypes, the epilogue fused. The kernel that is always
+//! there; what a vendor's library or tensor cores do faster is chosen by the backend.
+
+use ir_core::SymExpr;
+use kernel_ir::{Matmul, Program};
+
+use crate::body::{BodyWriter, Uses};
+use crate::template::{assemble, compute_type, element, epilogue, unravel, volume};
+use crate::{GenError, Kernel, Launch};
+
+/// Rows and columns of a block's tile, and how far it goes along the inner dimension at once.
+const TILE: i64 = 64;
+const DEPTH: i64 = 16;
+/// Threads of a block; each computes 4 × 4 elements.
+const THREADS: u32 = 256;
+
+/// The kernel.
+pub(crate) fn generate(program: &Program, k: &Matmul, entry: &str) -> Result<Kernel, GenError> {
+    let ranges = &k.epilogue.ranges;
+    let (Some(split), Some(inner)) = (ranges.len().checked_sub(2), k.a.sizes.last()) else {
+        return Err(GenError::Malformed("a matrix product of less than two dimensions".into()));
+    };
+    let mut uses = Uses::default();
+    let writer = BodyWriter { program, extents: ranges, prefix: "", guard: None, store_guard: None };
+    let acc = compute_type(k.acc)?;
+    let (m, n) = (&ranges[split], &ranges[split + 1]);
+    let tile = SymExpr::from_i64(TILE);
+    let (tiles_m, tiles_n) = (m.ceil_div(&tile), n.ceil_div(&tile));
+    let batch = volume(&ranges[..split]);
+    let text = |e: &SymExpr, uses: &mut Uses| writer.expr(e, uses);
+    let (m, n, depth) = (text(m, &mut uses), text(n, &mut uses), text(inner, &mut uses));
+    let (tm, tn) = (text(&tiles_m, &mut uses), text(&tiles_n, &mut uses));
+    let total = text(&(&batch * &tiles_m * &tiles_n), &mut uses);
+    let batches = unravel(&writer, &ranges[..split], 0, "batch", &mut uses);
+    let lead: Vec<String> = (0..split).map(|d| format!("i{d}")).collect();
+    let with = |row: &'static str, col: &'static str| -> Vec<String> {
+        lead.iter().cloned().chain([row.to_owned(), col.to_owned()]).collect()
+    };
+    let index = |list: &[String], operand, uses: &mut Uses| {
+        let list: Vec<&str> = list.iter().map(String::as_str).collect();
+        element(&writer, operand, &list, uses)
+    };
+    let a = index(&with("row", "q"), &k.a, &mut uses);
+    let b = index(&with("q", "col"), &k.b, &mut uses);
+    let (im, in_) = (format!("i{split}"), format!("i{}", split + 1));
+    let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
+    let body = format!(
+        "__shared__ {acc} sa[{DEPTH}][{TILE} + 1];
+__shared__ {acc} sb[{DEPTH}][{TILE} + 1];
+const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+for (idx block = blockIdx.x; block < {total}; block += gridDim.x) {{
+const idx col0 = block % {tn} * {TILE}, row0 = block / {tn} % {tm} * {TILE};
+const idx batch = block / {tn} / {tm};
+{batches}{acc} sum[4][4] = {{}};
+for (idx q0 = 0; q0 < {depth}; q0 += {DEPTH}) {{
+#pragma unroll
+for (int t = threadIdx.x; t < {TILE} * {DEPTH}; t += {THREADS}) {{
+{{ const idx row = row0 + t / {DEPTH}, q = q0 + t % {DEPTH};
+sa[t % {DEPTH}][t / {DEPTH}] = row < {m} && q < {depth} ? to<{acc}>({a}) : ({acc})0; }}
+{{ const idx q = q0 + t / {TILE}, col = col0 + t % {TILE};
+sb[t / {TILE}][t % {TILE}] = col < {n} && q < {depth} ? to<{acc}>({b}) : ({acc})0; }}
+}}
+__syncthreads();
+#pragma unroll
+for (int q = 0; q < {DEPTH}; ++q) {{
+{acc} x[4], y[4];
+#pragma unroll
+for (int u = 0; u < 4; ++u) {{ x[u] = sa[q][ty + 16 * u]; y[u] = sb[q][tx + 16 * u]; }}
+#pragma unroll
+for (int u = 0; u < 4; ++u)
+#pragma unroll
+for (int w = 0; w < 4; ++w) sum[u][w] += x[u] * y[w];
+}}
+__syncthreads();
+}}
+#pragma unroll
+for (int u = 0; u < 4; ++u)
+#pragma unroll
+for (int w = 0; w < 4; ++w) {{
+const idx {im} = row0 + ty + 16 * u, {in_} = col0 + tx + 16 * w;
+if ({im} < {m} && {in_} < {n}) {{
+const {result} result = to<{result}>(sum[u][w]);
+{tail}}}
+}}
+}}
+",
+        result = crate::types::value_type(k.acc)?,
+    );
+    let blocks = (&batch * &tiles_m * &tiles_n).sym_min(&SymExpr::from_i64(crate::MOST_BLOCKS));
+    assemble(program, entry, &uses, Launch { blocks, threads: THREADS }, &body)
+}

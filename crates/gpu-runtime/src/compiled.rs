@@ -1,0 +1,210 @@
+//! A program on a device: its kernels, its bound constants, and calls of it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ir_core::EntityId;
+use kernel_ir::{Buffer, Program, Storage};
+use plugin_sdk::dlpack::{DL_CPU, DL_CUDA_HOST};
+use plugin_sdk::{OwnedTensor, TensorView};
+
+use crate::machine::{Dynamic, Machine, bytes_of};
+use crate::memory::{copy_strided, span};
+use crate::plan::{Kernels, Launchable, Planned, plan};
+use crate::sizes::Sizes;
+use crate::{Block, Driver, GpuError};
+
+/// A compiled program. Calls from several threads run one after another: they share one stream.
+pub struct Compiled<D: Driver> {
+    driver: Arc<D>,
+    program: Program,
+    kernels: Vec<Launchable>,
+    functions: Vec<D::Function>,
+    init: Vec<Planned>,
+    steps: Vec<Planned>,
+    dynamic: Dynamic,
+    bound: Option<Bound<D>>,
+    nowhere: Block<D>,
+    turn: Mutex<()>,
+}
+
+/// Constants and what is made of them, on the device.
+struct Bound<D: Driver> {
+    addresses: Vec<u64>,
+    _memory: Vec<Block<D>>,
+}
+
+impl<D: Driver> Compiled<D> {
+    /// Generates and compiles every kernel of a program.
+    pub fn new(driver: Arc<D>, program: Program) -> Result<Compiled<D>, GpuError> {
+        kernel_ir::verify(&program).map_err(|e| GpuError::Malformed(e.to_string()))?;
+        let mut kernels = Kernels::default();
+        let init = plan(&program, &program.init, &mut kernels)?;
+        let steps = plan(&program, &program.steps, &mut kernels)?;
+        let started = std::time::Instant::now();
+        let functions = kernels.compile(&*driver)?;
+        tracing::debug!(target: "kernel", launches = kernels.list.len(), kernels = functions.len(), time = ?started.elapsed(), "compiled");
+        let nowhere = Block::new(&driver, 256)?;
+        Ok(Compiled {
+            dynamic: Dynamic::new(&program),
+            kernels: kernels.list,
+            functions,
+            init,
+            steps,
+            bound: None,
+            nowhere,
+            turn: Mutex::new(()),
+            program,
+            driver,
+        })
+    }
+
+    /// What was compiled.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Copies the constants to the device and runs the init steps.
+    pub fn bind(&mut self, constants: &[(&str, TensorView<'_>)]) -> Result<(), GpuError> {
+        let sizes = Sizes::hints(&self.program);
+        let mut addresses = vec![self.nowhere.address(); self.program.buffers.len()];
+        let mut memory = Vec::new();
+        for c in &self.program.constants {
+            let found = constants.iter().find(|(name, _)| *name == c.name);
+            let (_, view) = found
+                .ok_or_else(|| GpuError::Argument(format!("the constant `{}` was not bound", c.name)))?;
+            let (address, block) = self.place(&c.name, &self.program.buffers[c.buf], view, &sizes)?;
+            addresses[c.buf.index()] = address;
+            memory.extend(block);
+        }
+        for (id, _) in self.program.buffers.iter().filter(|(_, b)| b.storage == Storage::Persistent) {
+            let block = Block::new(&self.driver, bytes_of(&self.program, id, &sizes)?)?;
+            addresses[id.index()] = block.address();
+            memory.push(block);
+        }
+        let mut machine = self.machine(addresses, sizes);
+        machine.run(&self.init)?;
+        let addresses = machine.addresses;
+        self.driver.synchronize()?;
+        self.bound = Some(Bound { addresses, _memory: memory });
+        Ok(())
+    }
+
+    /// Runs the program.
+    pub fn execute(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let sizes_of: Vec<&[i64]> = inputs.iter().map(|v| v.sizes()).collect();
+        let sizes = Sizes::bind(&self.program, &sizes_of)?;
+        let mut addresses = match &self.bound {
+            Some(bound) => bound.addresses.clone(),
+            None if self.program.constants.is_empty() && self.program.init.is_empty() => {
+                vec![self.nowhere.address(); self.program.buffers.len()]
+            }
+            None => return Err(GpuError::Argument("the constants were not bound".into())),
+        };
+        let mut copies = Vec::new();
+        for (spec, view) in self.program.inputs.iter().zip(inputs) {
+            let (address, block) =
+                self.place(&spec.name, &self.program.buffers[spec.buf], view, &sizes)?;
+            addresses[spec.buf.index()] = address;
+            copies.extend(block);
+        }
+        let value = |id: ir_core::SymId| sizes.0.get(id.index()).copied();
+        let plan = &self.program.plan;
+        let (offsets, bytes) =
+            plan.place(&self.program, &value).map_err(|e| GpuError::Argument(e.to_string()))?;
+        let arena = Block::new(&self.driver, bytes)?;
+        for (live, offset) in plan.lives.iter().zip(offsets) {
+            addresses[live.buf.index()] = arena.address() + offset;
+        }
+        let mut machine = self.machine(addresses, sizes);
+        let outputs = || self.program.buffers.iter().filter(|(_, b)| b.storage == Storage::Output);
+        for (id, _) in outputs().filter(|(id, _)| !self.program.is_dynamic(*id)) {
+            machine.provide(id.index())?;
+        }
+        machine.run(&self.steps)?;
+        for (id, _) in outputs() {
+            machine.provide(id.index())?;
+        }
+        let results = self.program.outputs.iter().map(|spec| self.result(spec, &machine)).collect();
+        self.driver.synchronize()?;
+        results
+    }
+
+    fn machine(&self, addresses: Vec<u64>, sizes: Sizes) -> Machine<'_, D> {
+        Machine {
+            driver: &self.driver,
+            program: &self.program,
+            kernels: &self.kernels,
+            functions: &self.functions,
+            dynamic: &self.dynamic,
+            blocks: vec![None; addresses.len()],
+            addresses,
+            sizes,
+            nowhere: self.nowhere.address(),
+        }
+    }
+
+    /// A tensor as its buffer wants it: its own memory on this device where that fits, else a copy.
+    fn place(
+        &self,
+        name: &str,
+        buffer: &Buffer,
+        view: &TensorView<'_>,
+        sizes: &Sizes,
+    ) -> Result<(u64, Option<Block<D>>), GpuError> {
+        let (extent, strides) = (sizes.all(&buffer.sizes)?, sizes.all(&buffer.strides)?);
+        if view.dtype() != buffer.dtype || view.sizes() != extent {
+            let what = format!(
+                "`{name}` is {}{:?}, the program wants {}{extent:?}",
+                view.dtype(),
+                view.sizes(),
+                buffer.dtype
+            );
+            return Err(GpuError::Argument(what));
+        }
+        if view.numel() == 0 {
+            return Ok((self.nowhere.address(), None));
+        }
+        let same = |d: usize| extent[d] <= 1 || view.strides()[d] == strides[d];
+        let fits = (0..extent.len()).all(same);
+        let device = view.device();
+        if device == self.driver.device() && fits {
+            return Ok((view.as_ptr() as u64, None));
+        }
+        if !matches!(device.device_type, DL_CPU | DL_CUDA_HOST) {
+            let what = format!("`{name}` lies on another device or in another layout: copy it first");
+            return Err(GpuError::Argument(what));
+        }
+        let width = buffer.dtype.size();
+        let bytes = span(&extent, &strides) as usize * width;
+        let block = Block::new(&self.driver, bytes as u64)?;
+        if fits {
+            // SAFETY: the view's span is readable host memory, and the block is as long.
+            unsafe { self.driver.upload(block.address(), view.as_ptr(), bytes)? };
+        } else {
+            let mut staged = vec![0u8; bytes];
+            // SAFETY: the view addresses its elements; the staging memory has the span of the buffer's layout.
+            unsafe {
+                copy_strided(width, &extent, (view.as_ptr(), view.strides()), (staged.as_mut_ptr(), &strides));
+                self.driver.upload(block.address(), staged.as_ptr(), bytes)?;
+            }
+        }
+        Ok((block.address(), Some(block)))
+    }
+
+    /// An output, copied to the host.
+    fn result(&self, spec: &kernel_ir::OutputSpec, machine: &Machine<'_, D>) -> Result<OwnedTensor, GpuError> {
+        let root = self.program.root(spec.buf);
+        let dtype = self.program.buffers[spec.buf].dtype;
+        let (extent, strides) = (machine.sizes.all(&spec.sizes)?, machine.sizes.all(&spec.strides)?);
+        let host = |e: plugin_sdk::PluginError| GpuError::Argument(e.to_string());
+        let mut tensor = OwnedTensor::zeroed_strided(dtype, &extent, &strides).map_err(host)?;
+        let bytes = span(&extent, &strides) as usize * dtype.size();
+        if bytes > 0 {
+            let from = machine.addresses[root.index()] + (machine.sizes.eval(&spec.offset)? as usize * dtype.size()) as u64;
+            // SAFETY: the tensor was allocated for this span, and the output is a view of its buffer.
+            unsafe { self.driver.download(tensor.as_mut_ptr(), from, bytes)? };
+        }
+        Ok(tensor)
+    }
+}

@@ -1,0 +1,73 @@
+//! What GPU backends share above the driver: which kernels a program needs, where its memory lies, how its steps run,
+//! control flow and sizes included. A backend is a [`Driver`]: it compiles text, launches and moves bytes.
+//!
+//! Not here: driver calls, the text of kernels (`gpu-codegen`), anything of one vendor.
+
+mod compiled;
+mod error;
+mod machine;
+mod memory;
+mod plan;
+mod sizes;
+
+pub use compiled::Compiled;
+pub use error::GpuError;
+pub use memory::Block;
+
+/// The texts of every kernel of a program, in modules, for whoever wants to compile them without a device.
+///
+/// # Errors
+/// A step that has no kernel.
+pub fn modules(program: &kernel_ir::Program) -> Result<Vec<Module>, GpuError> {
+    let mut kernels = plan::Kernels::default();
+    plan::plan(program, &program.init, &mut kernels)?;
+    plan::plan(program, &program.steps, &mut kernels)?;
+    Ok(kernels.modules())
+}
+
+/// What a vendor's driver does for the runtime. All work of one driver runs in the order of its calls.
+pub trait Driver: Send + Sync + 'static {
+    /// A kernel that can be launched.
+    type Function: Send + Sync;
+
+    /// Compiles modules (whole texts with their entry points) at once.
+    fn compile(&self, modules: &[Module]) -> Result<Vec<Vec<Self::Function>>, GpuError>;
+    /// Device memory, aligned to 256 bytes at least; never asked for 0 bytes.
+    fn allocate(&self, bytes: u64) -> Result<u64, GpuError>;
+    /// Gives memory back; work that was started before may still use it.
+    fn free(&self, address: u64);
+    /// Copies from the host. The host memory may be reused when this returns.
+    ///
+    /// # Safety
+    /// `from` is readable and `to` is device memory for as many bytes.
+    unsafe fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuError>;
+    /// Copies to the host, after all work so far.
+    ///
+    /// # Safety
+    /// `to` is writable and `from` is device memory for as many bytes.
+    unsafe fn download(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuError>;
+    /// Launches a kernel. Every argument is 64 bits: an address or a number.
+    ///
+    /// # Safety
+    /// The arguments are what the kernel takes, and its addresses are device memory that it may use.
+    unsafe fn launch(
+        &self,
+        function: &Self::Function,
+        blocks: u32,
+        threads: u32,
+        arguments: &[u64],
+    ) -> Result<(), GpuError>;
+    /// Waits for all work so far; errors of kernels show here.
+    fn synchronize(&self) -> Result<(), GpuError>;
+    /// The DLPack type and ordinal of the device.
+    fn device(&self) -> plugin_sdk::DeviceId;
+}
+
+/// Text that is compiled whole.
+#[derive(Clone, Debug)]
+pub struct Module {
+    /// The text, prelude included.
+    pub source: String,
+    /// Its entry points.
+    pub entries: Vec<String>,
+}

@@ -1,0 +1,189 @@
+//! A call in progress: memory of its buffers, values of its symbols, and the run of its operations.
+
+use std::sync::Arc;
+
+use gpu_codegen::Param;
+use ir_core::{Atom, DType, EntityId, SymId};
+use kernel_ir::{BufId, Program, Storage};
+
+use crate::memory::span;
+use crate::plan::{Launchable, Number, Op, Planned};
+use crate::sizes::Sizes;
+use crate::{Block, Driver, GpuError};
+
+/// The largest grid that every device takes in x.
+const MOST_BLOCKS: i64 = i32::MAX as i64;
+
+/// Which buffers have memory of their own during a call.
+pub(crate) struct Dynamic {
+    /// For each symbol that a step binds the buffers whose size mentions it.
+    by_symbol: Vec<Vec<usize>>,
+    /// For each step of the program the buffers that are not used after it.
+    frees: Vec<Vec<usize>>,
+}
+
+impl Dynamic {
+    pub(crate) fn new(program: &Program) -> Dynamic {
+        let mut by_symbol = vec![Vec::new(); program.symbols.len()];
+        let owned = |s: &Storage| matches!(s, Storage::Arena | Storage::Output);
+        for (id, buffer) in program.buffers.iter().filter(|(_, b)| owned(&b.storage)) {
+            let mut mentioned: Vec<SymId> = Vec::new();
+            for e in buffer.sizes.iter().chain(&buffer.strides) {
+                e.for_each_leaf(&mut |a| {
+                    if let Atom::Sym(s) = a {
+                        mentioned.push(*s);
+                    }
+                });
+            }
+            mentioned.sort_unstable();
+            mentioned.dedup();
+            mentioned.retain(|s| program.symbols.get(*s).is_some_and(|s| s.unbacked));
+            mentioned.iter().for_each(|s| by_symbol[s.index()].push(id.index()));
+        }
+        let mut frees = vec![Vec::new(); program.steps.len()];
+        for live in &program.plan.dynamic {
+            if let Some(list) = frees.get_mut(live.last as usize) {
+                list.push(live.buf.index());
+            }
+        }
+        Dynamic { by_symbol, frees }
+    }
+}
+
+/// A call in progress.
+pub(crate) struct Machine<'a, D: Driver> {
+    pub(crate) driver: &'a Arc<D>,
+    pub(crate) program: &'a Program,
+    pub(crate) kernels: &'a [Launchable],
+    pub(crate) functions: &'a [D::Function],
+    pub(crate) dynamic: &'a Dynamic,
+    /// Address of each buffer's memory; views have none.
+    pub(crate) addresses: Vec<u64>,
+    pub(crate) sizes: Sizes,
+    /// Memory of outputs and of buffers of unbacked size.
+    pub(crate) blocks: Vec<Option<Arc<Block<D>>>>,
+    /// Where nothing lies: an address that may be passed and is never followed.
+    pub(crate) nowhere: u64,
+}
+
+impl<D: Driver> Machine<'_, D> {
+    /// Runs the program's own steps.
+    pub(crate) fn run(&mut self, steps: &[Planned]) -> Result<(), GpuError> {
+        for (n, planned) in steps.iter().enumerate() {
+            self.step(planned)?;
+            for &buffer in self.dynamic.frees.get(n).into_iter().flatten() {
+                self.forget(buffer);
+            }
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, steps: &[Planned]) -> Result<(), GpuError> {
+        steps.iter().try_for_each(|planned| self.step(planned))
+    }
+
+    fn step(&mut self, planned: &Planned) -> Result<(), GpuError> {
+        for &buffer in &planned.dynamic {
+            self.provide(buffer)?;
+        }
+        match &planned.op {
+            Op::Kernel(n) => self.launch(&self.kernels[*n]),
+            Op::Bind { name, symbol, from } => {
+                let value = self.read(from)?;
+                let program = self.program;
+                self.sizes
+                    .set(program, *symbol, value)
+                    .map_err(|message| GpuError::Assertion { step: name.clone(), message })?;
+                self.begin_anew(*symbol);
+                Ok(())
+            }
+            Op::Assert { name, message, pred } => match self.read(pred)? {
+                0 => Err(GpuError::Assertion { step: name.clone(), message: message.clone() }),
+                _ => Ok(()),
+            },
+            Op::Cond { pred, then, otherwise } => {
+                let taken = if self.read(pred)? != 0 { then } else { otherwise };
+                self.list(taken)
+            }
+            Op::For { symbol, count, body } => {
+                for n in 0..self.sizes.eval(count)? {
+                    self.sizes.0[symbol.index()] = n;
+                    self.begin_anew(*symbol);
+                    self.list(body)?;
+                }
+                Ok(())
+            }
+            Op::While { cond, pred, body } => loop {
+                self.list(cond)?;
+                if self.read(pred)? == 0 {
+                    return Ok(());
+                }
+                self.list(body)?;
+            },
+        }
+    }
+
+    fn launch(&self, kernel: &Launchable) -> Result<(), GpuError> {
+        let blocks = self.sizes.eval(&kernel.blocks)?.clamp(0, MOST_BLOCKS) as u32;
+        if blocks == 0 {
+            return Ok(());
+        }
+        let argument = |p: &Param| match p {
+            Param::Buffer(b) => self.addresses[b.index()],
+            Param::Symbol(s) => self.sizes.0[s.index()] as u64,
+        };
+        let arguments: Vec<u64> = kernel.params.iter().map(argument).collect();
+        tracing::trace!(target: "kernel", name = kernel.name, blocks, threads = kernel.threads);
+        // SAFETY: parameters are in the kernel's order; every address is memory of this call, as large as its buffer, by
+        // `provide`, the plan and the checks of the inputs.
+        unsafe { self.driver.launch(&self.functions[kernel.function], blocks, kernel.threads, &arguments) }
+    }
+
+    /// One number of the device's memory; waits for it.
+    fn read(&self, number: &Number) -> Result<i64, GpuError> {
+        let width = number.dtype.size();
+        let at = self.addresses[number.root] + self.sizes.eval(&number.offset)? as u64 * width as u64;
+        let mut bytes = [0u8; 8];
+        // SAFETY: one element inside of the buffer, by the verifier; no dtype is wider than the array but complex ones,
+        // which the match below refuses and which is looked at first.
+        unsafe { self.driver.download(bytes.as_mut_ptr(), at, width.min(8))? };
+        Ok(match number.dtype {
+            DType::Bool | DType::U8 => i64::from(bytes[0]),
+            DType::I8 => i64::from(bytes[0] as i8),
+            DType::I16 => i64::from(i16::from_le_bytes([bytes[0], bytes[1]])),
+            DType::I32 => i64::from(i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+            DType::I64 => i64::from_le_bytes(bytes),
+            other => return Err(GpuError::Malformed(format!("a symbol is bound from {other}"))),
+        })
+    }
+
+    /// A symbol has a new value: buffers whose size mentions it lose their memory.
+    fn begin_anew(&mut self, symbol: SymId) {
+        let dynamic = self.dynamic;
+        for &buffer in dynamic.by_symbol.get(symbol.index()).into_iter().flatten() {
+            self.forget(buffer);
+        }
+    }
+
+    fn forget(&mut self, buffer: usize) {
+        self.blocks[buffer] = None;
+        self.addresses[buffer] = self.nowhere;
+    }
+
+    /// Memory for a buffer that has none.
+    pub(crate) fn provide(&mut self, buffer: usize) -> Result<(), GpuError> {
+        if self.blocks[buffer].is_none() {
+            let bytes = bytes_of(self.program, BufId::from_index(buffer), &self.sizes)?;
+            let block = Arc::new(Block::new(self.driver, bytes)?);
+            self.addresses[buffer] = block.address();
+            self.blocks[buffer] = Some(block);
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a buffer's memory.
+pub(crate) fn bytes_of(program: &Program, buf: BufId, sizes: &Sizes) -> Result<u64, GpuError> {
+    let buffer = &program.buffers[buf];
+    Ok(span(&sizes.all(&buffer.sizes)?, &sizes.all(&buffer.strides)?) * buffer.dtype.size() as u64)
+}
