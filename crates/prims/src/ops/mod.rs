@@ -25,6 +25,7 @@ macro_rules! alias {
 
 mod activation;
 mod attention;
+mod backward;
 mod batch_norm;
 mod binary;
 pub(crate) mod common;
@@ -176,6 +177,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     upsample::NEAREST_OPS,
     upsample::SMOOTH_OPS,
     view::OPS,
+    backward::OPS,
     unique_dim::OPS,
     histogram::OPS,
     signal::OPS,
