@@ -1,16 +1,18 @@
 //! Ahead-of-time autograd: from the captured program to graphs that a compiler may reorder.
 //!
 //! [`functionalize()`]: captured → functional dialect (no mutation, what the program writes is an extra output).
-//! [`joint()`]: prims → forward and backward in one graph. [`partition()`], [`partition_min_cut()`]: the two halves.
-//! [`passes`]: what makes any graph of prims smaller. Operators themselves, their gradients included, are `prims`'
+//! [`autocast()`]: the same program in mixed precision. [`joint()`]: prims → forward and backward in one graph.
+//! [`partition()`], [`partition_min_cut()`]: the two halves. [`passes`]: what makes any graph of prims smaller. Operators themselves, their gradients included, are `prims`'
 //! knowledge; decomposition to prims is `prims::decompose`.
 
+mod autocast;
 mod functionalize;
 mod joint;
 mod normalize;
 mod partition;
 pub mod passes;
 
+pub use autocast::{AutocastDevice, AutocastError, autocast, autocast_for};
 pub use functionalize::{FunctionalizeError, FunctionalizeProblem, functional_legality, functionalize};
 pub use joint::{GradError, GradProblem, JointError, JointGraph, JointOptions, Tangents, Wrt, joint};
 pub use partition::{MinCut, Partition, Saved, partition, partition_min_cut};

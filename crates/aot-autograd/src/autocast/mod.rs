@@ -1,0 +1,287 @@
+//! Automatic mixed precision: a functional graph in which operators compute in 16-bit floats where PyTorch's autocast
+//! lets them ([`lists`]).
+//!
+//! Casts are inserted before operators of the lists, one a value and type, so that a weight that is read often is cast
+//! once. What other operators give follows from their own promotion. What is written back (buffers, inputs) is cast to
+//! what it was; results for the caller keep the type that they come out with, as in PyTorch. Gradients of weights have
+//! the weights' type: a cast's gradient casts back. Not here: scaling of the loss for `float16` (the training step's),
+//! branches and loop bodies (they run in the types they were captured with).
+
+mod lists;
+
+use fx_ir::{Arg, Graph, NodeId, NodeKind, Output, OutputKind, ValueId, ValueType};
+use ir_core::{DType, EntityId, Origin};
+use prims::{Builder, OpError, decompose_call};
+use rustc_hash::FxHashMap;
+use thiserror::Error;
+
+use self::lists::{Policy, policy};
+
+pub use self::lists::AutocastDevice;
+
+/// A call that does not take the types that autocast gives it.
+#[derive(Clone, Debug, Error)]
+#[error("node `{node}` ({target}) under autocast: {error}")]
+pub struct AutocastError {
+    /// Name of the node.
+    pub node: String,
+    /// Its operator.
+    pub target: String,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Why.
+    #[source]
+    pub error: OpError,
+}
+
+/// The functional graph in mixed precision by the lists of the CPU; see [`autocast_for`].
+pub fn autocast(graph: &Graph, dtype: DType) -> Result<Graph, Vec<AutocastError>> {
+    autocast_for(graph, dtype, AutocastDevice::Cpu)
+}
+
+/// The functional graph with `dtype` (`bf16` or `f16`; another changes nothing) for what a device's lists name.
+///
+/// # Errors
+/// Every call that refuses the types that it gets.
+pub fn autocast_for(
+    graph: &Graph,
+    dtype: DType,
+    device: AutocastDevice,
+) -> Result<Graph, Vec<AutocastError>> {
+    if dtype.compute() == dtype {
+        return Ok(graph.clone());
+    }
+    let mut pass = Autocast { graph: graph.clone(), dtype, device, casts: FxHashMap::default() };
+    let mut errors = Vec::new();
+    for id in std::mem::take(&mut pass.graph.order) {
+        if let Err(error) = pass.node(graph, id) {
+            let target = graph.nodes[id].as_call().map_or("placeholder", |(t, _)| t).to_owned();
+            let (node, origin) = (graph.node_name(id).to_owned(), graph.origin(id).clone());
+            errors.push(AutocastError { node, target, origin, error });
+        }
+    }
+    for n in 0..graph.outputs.len() {
+        pass.output(graph, n);
+    }
+    if errors.is_empty() { Ok(pass.graph) } else { Err(errors) }
+}
+
+struct Autocast {
+    graph: Graph,
+    dtype: DType,
+    device: AutocastDevice,
+    /// A value in another type.
+    casts: FxHashMap<(ValueId, DType), ValueId>,
+}
+
+impl Autocast {
+    /// Puts a node behind the casts that it needs, with the types that it gives now.
+    fn node(&mut self, old: &Graph, id: NodeId) -> Result<(), OpError> {
+        let NodeKind::Call { target, args } = &old.nodes[id].kind else {
+            self.graph.order.push(id);
+            return Ok(());
+        };
+        let mut args = args.clone();
+        let wanted = policy(self.device, target).and_then(|p| self.wanted(p, target, &args));
+        let keeps_types = target.starts_with("higher_order.");
+        for arg in &mut args {
+            let mut failed = None;
+            arg.for_each_value_mut(&mut |v| {
+                let dtype = match wanted {
+                    Some(dtype) if self.eligible(*v) => dtype,
+                    _ if keeps_types => old.meta(*v).map_or(self.dtype, |m| m.dtype),
+                    _ => return,
+                };
+                match self.cast(*v, dtype) {
+                    Ok(new) => *v = new,
+                    Err(e) => failed = Some(e),
+                }
+            });
+            failed.map_or(Ok(()), Err)?;
+        }
+        let mut changed = false;
+        args.iter().for_each(|a| a.for_each_value(&mut |v| changed |= self.dtype_of(v) != dtype_in(old, v)));
+        self.graph.order.push(id);
+        self.graph.nodes[id].kind = NodeKind::Call { target: target.clone(), args: args.clone() };
+        if changed && !keeps_types {
+            self.retype(id, target, args)?;
+        }
+        Ok(())
+    }
+
+    fn dtype_of(&self, v: ValueId) -> Option<DType> {
+        dtype_in(&self.graph, v)
+    }
+
+    /// Whether autocast casts a value: floats, but not of double precision.
+    fn eligible(&self, v: ValueId) -> bool {
+        self.dtype_of(v).is_some_and(|d| d.is_float() && d != DType::F64)
+    }
+
+    /// The type that a policy gives the operands of a call.
+    fn wanted(&self, policy: Policy, target: &str, args: &[Arg]) -> Option<DType> {
+        match policy {
+            Policy::Lower => Some(self.dtype),
+            Policy::Float32 => Some(DType::F32),
+            Policy::Float32Result => {
+                let first = match args.first()? {
+                    Arg::Value(v) => self.eligible(*v),
+                    _ => false,
+                };
+                let named = prims::schema_of(target)?.arg_index("dtype").and_then(|i| args.get(i));
+                let open = named.is_none_or(|a| matches!(a, Arg::None));
+                (first && open).then_some(DType::F32)
+            }
+            Policy::Widest => {
+                let mut widest = None;
+                let mut visit = |v: ValueId| {
+                    if self.eligible(v) {
+                        let d = self.dtype_of(v);
+                        widest = if widest.is_none() || d == Some(DType::F32) { d } else { widest };
+                    }
+                };
+                args.iter().for_each(|a| a.for_each_value(&mut visit));
+                widest
+            }
+        }
+    }
+
+    /// A value in a type, cast once however often it is read.
+    fn cast(&mut self, v: ValueId, dtype: DType) -> Result<ValueId, OpError> {
+        if self.dtype_of(v) == Some(dtype) || self.dtype_of(v).is_none() {
+            return Ok(v);
+        }
+        if let Some(&cast) = self.casts.get(&(v, dtype)) {
+            return Ok(cast);
+        }
+        let (name, origin) =
+            (self.graph.values[v].name.clone(), self.graph.nodes[self.graph.values[v].def].origin);
+        let cast = Builder::new(&mut self.graph, format!("{name}_{dtype}"), origin).cast(v, dtype)?;
+        self.casts.insert((v, dtype), cast);
+        Ok(cast)
+    }
+
+    /// Gives the results of a call the types that its decomposition has for the operands as they are now.
+    fn retype(&mut self, id: NodeId, target: &str, mut args: Vec<Arg>) -> Result<(), OpError> {
+        let mut scratch = Graph::new("types");
+        scratch.symbols = self.graph.symbols.clone();
+        let graph = &self.graph;
+        for arg in &mut args {
+            arg.for_each_value_mut(&mut |v| {
+                let ty = graph.values[*v].ty.clone();
+                *v = scratch.placeholder(fx_ir::InputKind::User, "x", "x", ty);
+            });
+        }
+        let origin = fx_ir::OriginId(0);
+        let outs = decompose_call(&mut Builder::new(&mut scratch, "types", origin), target, args)?;
+        for (&v, &new) in self.graph.nodes[id].outputs.clone().iter().zip(&outs) {
+            let Some(dtype) = dtype_in(&scratch, new) else { continue };
+            if let ValueType::Tensor(meta) = &mut self.graph.values[v].ty {
+                meta.dtype = dtype;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is written back keeps its type.
+    fn output(&mut self, old: &Graph, n: usize) {
+        let Output { kind, arg: Arg::Value(v) } = &old.outputs[n] else { return };
+        let written = matches!(kind, OutputKind::BufferMutation(_) | OutputKind::InputMutation(_));
+        let Some(dtype) = dtype_in(old, *v).filter(|_| written) else { return };
+        if let Ok(cast) = self.cast(*v, dtype) {
+            self.graph.outputs[n].arg = Arg::Value(cast);
+        }
+    }
+}
+
+fn dtype_in(graph: &Graph, v: ValueId) -> Option<DType> {
+    if v.index() >= graph.values.len() {
+        return None;
+    }
+    graph.meta(v).map(|m| m.dtype)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failing test may panic
+
+    use super::*;
+
+    fn graph(body: &str) -> Graph {
+        format!("fx 1.0\n\ngraph \"g\" {{\n{body}\n}}\n").parse().unwrap()
+    }
+
+    /// The types of the calls, and of the results, after autocast.
+    fn types(body: &str, device: AutocastDevice) -> String {
+        let cast = autocast_for(&graph(body), DType::BF16, device).unwrap();
+        fx_ir::well_formed(&cast).unwrap();
+        // Whatever the passes make of it, it must decompose with these types.
+        prims::decompose(&cast).unwrap_or_else(|e| panic!("{}\n{cast}", e[0]));
+        let line = |(_, node): (NodeId, &fx_ir::Node)| {
+            let (target, _) = node.as_call()?;
+            Some(format!("{target} {}", cast.meta(node.outputs[0])?.dtype))
+        };
+        cast.iter().filter_map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    const LAYER: &str = "%x: f32[2, 3] = input \"x\"
+%w: f32[4, 3] = parameter \"w\"
+%h: f32[2, 4] = aten.linear.default(%x, %w, none)
+%r: f32[2, 4] = aten.relu.default(%h)
+%s: f32[2, 4] = aten.softmax.int(%r, -1, none)
+%g: f32[2, 4] = aten.linear.default(%x, %w, none)
+%y: f32[2, 4] = aten.add.Tensor(%s, %g, 1)
+return %y";
+
+    #[test]
+    fn products_are_narrow_and_softmax_is_wide_on_cuda() {
+        let expected = "prims.convert bf16\nprims.convert bf16\naten.linear.default bf16\naten.relu.default bf16\nprims.convert f32\naten.softmax.int f32\naten.linear.default bf16\naten.add.Tensor f32";
+        assert_eq!(types(LAYER, AutocastDevice::Cuda), expected);
+    }
+
+    #[test]
+    fn softmax_takes_what_comes_on_the_cpu() {
+        let expected = "prims.convert bf16\nprims.convert bf16\naten.linear.default bf16\naten.relu.default bf16\naten.softmax.int bf16\naten.linear.default bf16\naten.add.Tensor bf16";
+        assert_eq!(types(LAYER, AutocastDevice::Cpu), expected);
+    }
+
+    #[test]
+    fn losses_are_wide_and_buffers_stay() {
+        let body = "%x: f32[2, 3] = input \"x\"
+%w: f32[3, 3] = parameter \"w\"
+%b: f32[2, 3] = buffer \"b\"
+%h: f32[2, 3] = aten.mm.default(%x, %w)
+%loss: f32[] = aten.mse_loss.default(%h, %b, 1)
+return %loss";
+        let mut g = graph(body);
+        let h = g.values.iter().find(|(_, v)| v.name == "h").unwrap().0;
+        g.outputs.push(Output { kind: OutputKind::BufferMutation("b".into()), arg: Arg::Value(h) });
+        let cast = autocast(&g, DType::BF16).unwrap();
+        let dtype = |n: usize| match cast.outputs[n].arg {
+            Arg::Value(v) => cast.meta(v).map(|m| m.dtype),
+            _ => None,
+        };
+        assert_eq!((dtype(0), dtype(1)), (Some(DType::F32), Some(DType::F32)));
+        assert_eq!(cast.meta(h).map(|m| m.dtype), Some(DType::BF16));
+    }
+
+    #[test]
+    fn doubles_and_integers_are_left_alone() {
+        let body = "%x: f64[2, 3] = input \"x\"
+%w: f64[3, 3] = parameter \"w\"
+%h: f64[2, 3] = aten.mm.default(%x, %w)
+return %h";
+        assert_eq!(types(body, AutocastDevice::Cpu), "aten.mm.default f64");
+    }
+
+    #[test]
+    fn concatenations_take_the_widest() {
+        let body = "%x: f32[2, 3] = input \"x\"
+%w: f32[3, 3] = parameter \"w\"
+%h: f32[2, 3] = aten.mm.default(%x, %w)
+%c: f32[4, 3] = aten.cat.default([%h, %x], 0)
+return %c";
+        let expected = "prims.convert bf16\nprims.convert bf16\naten.mm.default bf16\nprims.convert f32\naten.cat.default f32";
+        assert_eq!(types(body, AutocastDevice::Cpu), expected);
+    }
+}
