@@ -78,9 +78,10 @@ fn rounded(number: Scalar, dtype: DType) -> Scalar {
 /// The dtype of one operand group joined with the next, lower-priority group.
 fn join(high: Option<DType>, low: Option<DType>) -> Option<DType> {
     match (high, low) {
-        (Some(h), Some(l)) if l.class() > h.class() => Some(match (h, l) {
-            // A complex number keeps the precision of the float tensor it meets.
-            (DType::F64, DType::C64) => DType::C128,
+        (Some(h), Some(l)) if l.class() > h.class() => Some(match h {
+            // What is complex keeps the precision of the float tensor with dimensions that it meets.
+            DType::F64 if l.is_complex() => DType::C128,
+            h if h.is_float() && l.is_complex() => DType::C64,
             _ => l,
         }),
         (Some(h), _) => Some(h),
@@ -153,6 +154,21 @@ impl Builder<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_of_lower_priority_raise_the_category_alone() {
+        use DType::*;
+        for (dims, other, expected) in [
+            (F32, C128, C64),
+            (F64, C64, C128),
+            (I64, C128, C128),
+            (C64, C128, C64),
+            (F32, F64, F32),
+            (I32, F64, F64),
+        ] {
+            assert_eq!(join(Some(dims), Some(other)), Some(expected), "{dims} {other}");
+        }
+    }
 
     #[test]
     fn promotes_as_pytorch_does() {

@@ -325,6 +325,9 @@ fn log_add(
     y: ValueId,
     tail: impl FnOnce(&mut Builder<'_>, ValueId) -> Result<ValueId, OpError>,
 ) -> Result<ValueId, OpError> {
+    if b.dtype(x)?.is_complex() {
+        return super::complex::log_add(b, x, y, tail);
+    }
     let difference = b.sub(x, y)?;
     let distance = b.abs(difference)?;
     let minus = b.neg(distance)?;

@@ -109,3 +109,73 @@ fn angle(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let nan = b.ne(x, x)?;
     one(b.select(nan, x, half_turn)?)
 }
+
+/// `large + tail(small - large)`, where the real parts say which is large: PyTorch's `logaddexp` of complex numbers. Two
+/// operands of magnitude zero stay.
+pub(super) fn log_add(
+    b: &mut Builder<'_>,
+    x: ValueId,
+    y: ValueId,
+    tail: impl FnOnce(&mut Builder<'_>, ValueId) -> Result<ValueId, OpError>,
+) -> Result<ValueId, OpError> {
+    let (x_re, y_re) = (real(b, x)?, real(b, y)?);
+    let less = b.lt(x_re, y_re)?;
+    let (small, large) = (b.select(less, x, y)?, b.select(less, y, x)?);
+    let minus = b.sub(small, large)?;
+    let tail = tail(b, minus)?;
+    let sum = b.add(large, tail)?;
+    let (equal, nothing) = (b.eq(x_re, y_re)?, b.eq(x_re, f64::NEG_INFINITY)?);
+    let stays = b.and(equal, nothing)?;
+    b.select(stays, small, sum)
+}
+
+/// The running logarithms `logs` of sums of `exp(x)` with the imaginary parts that one addition after the other gives: each
+/// is within half a turn of the one before, or of the element's own where its real part is the larger. They differ from
+/// principal values by whole turns, through which nothing is differentiated.
+pub(super) fn unwound(
+    b: &mut Builder<'_>,
+    x: ValueId,
+    logs: ValueId,
+    dim: usize,
+) -> Result<ValueId, OpError> {
+    let sizes = b.sizes(logs)?;
+    let (re, angle) = (real(b, logs)?, b.call1("prims.imag", vec![logs.into()])?);
+    let (x_re, x_im) = (real(b, x)?, b.call1("prims.imag", vec![x.into()])?);
+    // The element before; before the first one there is nothing, which is less than anything.
+    let before = |b: &mut Builder<'_>, v: ValueId, edge: f64| {
+        let (mut low, mut high) = (vec![SymExpr::ZERO; sizes.len()], vec![SymExpr::ZERO; sizes.len()]);
+        (low[dim], high[dim]) = (SymExpr::ONE, SymExpr::from_i64(-1));
+        let none = vec![0; sizes.len()];
+        super::shape::pad(b, v, &low, &high, &none, edge)
+    };
+    let (re_before, angle_before) = (before(b, re, f64::NEG_INFINITY)?, before(b, angle, 0.0)?);
+    let starts = b.ge(x_re, re_before)?;
+    let step = nearest(b, angle, angle_before)?;
+    let step = b.select(starts, 0.0, step)?;
+    let along = Arg::from(dim as i64);
+    let path = b.call1("prims.cumsum", vec![step.into(), along.clone()])?;
+    let number = super::creation::iota(b, sizes[dim].clone())?;
+    let number = super::shape::along(b, number, dim, sizes.len())?;
+    let number = b.select(starts, number, 0i64)?;
+    let last = b.call1("prims.cummax", vec![number.into(), along.clone()])?;
+    let own = nearest(b, angle, x_im)?;
+    let origin = b.add(x_im, own)?;
+    let origin = b.sub(origin, path)?;
+    let origin = b.call1("prims.gather", vec![origin.into(), along, last.into()])?;
+    let whole = b.add(path, origin)?;
+    let away = b.sub(whole, angle)?;
+    let turns = b.mul(away, 1.0 / std::f64::consts::TAU)?;
+    let turns = b.scalar_op(ScalarOp::Round, &[turns.into()])?;
+    let turns = b.mul(turns, std::f64::consts::TAU)?;
+    let im = b.add(angle, turns)?;
+    b.call1("prims.complex", vec![re.into(), im.into()])
+}
+
+/// The way from `from` to the nearest angle that is `to` but for whole turns.
+fn nearest(b: &mut Builder<'_>, to: ValueId, from: ValueId) -> Result<ValueId, OpError> {
+    let way = b.sub(to, from)?;
+    let turns = b.mul(way, 1.0 / std::f64::consts::TAU)?;
+    let turns = b.scalar_op(ScalarOp::Round, &[turns.into()])?;
+    let whole = b.mul(turns, std::f64::consts::TAU)?;
+    b.sub(way, whole)
+}

@@ -90,7 +90,7 @@ fn positions(b: &mut Builder<'_>, x: ValueId, dim: usize) -> Result<ValueId, OpE
 }
 
 /// `log(cumsum(exp(x - m))) + m` with the maximum m of the whole line, in double precision: its range keeps what is
-/// far below the maximum.
+/// far below the maximum. The imaginary part of a complex result is that of adding one element after the other.
 fn logcumsumexp(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let x = c.value("self")?;
     let rank = b.rank(x)?;
@@ -111,7 +111,10 @@ fn logcumsumexp(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let e = b.exp(moved)?;
     let sum = scan(b, "prims.cumsum", e, dim)?;
     let log = b.log(sum)?;
-    let out = b.add(log, max)?;
+    let mut out = b.add(log, max)?;
+    if dtype.is_complex() {
+        out = super::complex::unwound(b, wide, out, dim)?;
+    }
     one(b.cast(out, dtype)?)
 }
 

@@ -194,10 +194,7 @@ fn prod_of(b: &mut Builder<'_>, call: &GradCall<'_>, a: ValueId, g: ValueId) -> 
     let turned = flip(b, line, kept)?;
     let behind = exclusive(b, turned, kept)?;
     let behind = flip(b, behind, kept)?;
-    let mut others = b.mul(before, behind)?;
-    if b.dtype(others)?.is_complex() {
-        others = b.call1("aten.conj_physical.default", vec![others.into()])?;
-    }
+    let others = b.mul(before, behind)?;
     let others = conj(b, others)?;
     let g = b.unsqueeze(g, kept)?;
     let grad = b.mul(others, g)?;
