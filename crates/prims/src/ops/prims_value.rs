@@ -1,4 +1,4 @@
-//! Prims that look at values as a whole or in parts: the gradient stop, and the parts of complex numbers.
+//! Prims that look at values as a whole or in parts: the gradient stop and its detour, and the parts of complex numbers.
 
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{DType, Scalar};
@@ -55,6 +55,32 @@ pub(super) const OPS: &[OpDef] = &[
         grad: Grad::Rule(|_, call| Ok(vec![call.cotangents.first().copied().flatten()])),
         tolerance: Tolerance::EXACT,
         samples: |s| s.add(vec![s.float("a", &[2, 3])], vec![Arg::Value(ValueId(0))]),
+    },
+    OpDef {
+        schema: "prims::with_gradient_of(Tensor value, Tensor other) -> Tensor",
+        kind: Kind::Prim {
+            doc: "The elements of `value`, through which nothing is differentiated: the whole cotangent goes to \
+                  `other`, a tensor of the same dtype and shape whose elements are not read.",
+            meta: |cx, call| {
+                let (value, other) = (cx.meta(call, "value")?, cx.meta(call, "other")?);
+                if value.dtype != other.dtype || value.sizes != other.sizes {
+                    return Err(call.invalid(format!("{value} and {other} differ in dtype or shape")));
+                }
+                Ok(tensor(value.dtype, value.sizes.iter().cloned()))
+            },
+            lower: Lower::Loop(|cx| {
+                let index = cx.index.clone();
+                cx.load_arg("value", index)
+            }),
+            complex: ComplexRule::Parts,
+            reference: Reference::Fn(|c| Ok(vec![c.tensor("value")?.clone()])),
+        },
+        grad: Grad::Rule(|_, call| Ok(vec![None, call.cotangents.first().copied().flatten()])),
+        tolerance: Tolerance::EXACT,
+        // One tensor in both places: only then is the gradient the derivative.
+        samples: |s| {
+            s.add(vec![s.float("a", &[2, 3])], vec![Arg::Value(ValueId(0)), Arg::Value(ValueId(0))]);
+        },
     },
     OpDef {
         schema: "prims::real(Tensor a) -> Tensor",
