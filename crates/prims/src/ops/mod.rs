@@ -68,6 +68,7 @@ mod loss;
 mod loss_class;
 mod matmul;
 mod matrix_norm;
+mod mode;
 mod norm;
 mod pad;
 mod pool;
@@ -91,6 +92,7 @@ mod sampling;
 mod scatter;
 mod segment;
 mod select;
+mod sequence;
 mod shape;
 mod signal;
 mod slice;
@@ -177,6 +179,8 @@ pub const FAMILIES: &[&[OpDef]] = &[
     upsample::NEAREST_OPS,
     upsample::SMOOTH_OPS,
     view::OPS,
+    mode::OPS,
+    sequence::OPS,
     backward::OPS,
     unique_dim::OPS,
     histogram::OPS,
