@@ -7,10 +7,18 @@ use super::ExecError;
 
 /// Which dimension of which input gives each symbol, and which dimensions only have to agree.
 pub(crate) struct Binder {
-    /// `(input, dimension, symbol)`.
-    binds: Vec<(usize, usize, SymId)>,
+    binds: Vec<Bind>,
     /// `(input, dimension, expression)`.
     checks: Vec<(usize, usize, SymExpr)>,
+}
+
+/// A symbol that a dimension gives: the size is `factor * symbol + offset`.
+struct Bind {
+    input: usize,
+    dim: usize,
+    symbol: SymId,
+    factor: i64,
+    offset: i64,
 }
 
 /// Values of the size symbols.
@@ -37,17 +45,23 @@ impl Sizes {
 
 impl Binder {
     pub(crate) fn new(program: &Program) -> Binder {
-        let (mut binds, mut checks) = (Vec::new(), Vec::new());
         let mut bound = vec![false; program.symbols.len()];
-        for (i, input) in program.inputs.iter().enumerate() {
-            for (d, e) in program.buffers[input.buf].sizes.iter().enumerate() {
-                match e.as_sym() {
-                    Some(id) if !bound[id.index()] => {
-                        bound[id.index()] = true;
-                        binds.push((i, d, id));
+        let sizes = program.inputs.iter().enumerate().flat_map(|(i, input)| {
+            let sizes = program.buffers[input.buf].sizes.iter().enumerate();
+            sizes.map(move |(d, e)| (i, d, e.clone()))
+        });
+        let (mut binds, mut checks) = (Vec::new(), Vec::new());
+        for (input, dim, e) in sizes {
+            match affine(&e) {
+                Some((symbol, factor, offset)) if !bound[symbol.index()] => {
+                    bound[symbol.index()] = true;
+                    // What does not divide shows when the dimension is checked.
+                    if (factor, offset) != (1, 0) {
+                        checks.push((input, dim, e));
                     }
-                    _ => checks.push((i, d, e.clone())),
+                    binds.push(Bind { input, dim, symbol, factor, offset });
                 }
+                _ => checks.push((input, dim, e)),
             }
         }
         Binder { binds, checks }
@@ -62,8 +76,9 @@ impl Binder {
         // A symbol that no input gives keeps its hint or its lower bound; nothing can depend on it but itself.
         let start = program.symbols.values().map(|s| s.hint.unwrap_or(s.min));
         let mut sizes = Sizes(start.collect());
-        for &(i, d, id) in &self.binds {
-            let (got, symbol) = (size(i, d), &program.symbols[id]);
+        for &Bind { input: i, dim: d, symbol: id, factor, offset } in &self.binds {
+            let (size, symbol) = (size(i, d), &program.symbols[id]);
+            let got = size.saturating_sub(offset).div_euclid(factor);
             if got < symbol.min || symbol.max.is_some_and(|max| got > max) {
                 let max = symbol.max.map_or(String::new(), |m| format!("={m}"));
                 return Err(ExecError::Range {
@@ -84,5 +99,32 @@ impl Binder {
             }
         }
         Ok(sizes)
+    }
+}
+
+/// The one symbol of an expression `factor * symbol + offset` with a positive factor.
+fn affine(e: &SymExpr) -> Option<(SymId, i64, i64)> {
+    let (terms, offset) = e.terms();
+    match terms[..] {
+        [(factor, [Atom::Sym(symbol)])] if factor > 0 => Some((*symbol, factor, offset)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn affine_sizes_give_their_symbol() {
+        let (s, t) = (SymId(0), SymId(1));
+        let (x, y) = (SymExpr::sym(s), SymExpr::sym(t));
+        assert_eq!(affine(&x), Some((s, 1, 0)));
+        assert_eq!(affine(&(&y * 32 + 1)), Some((t, 32, 1)));
+        assert_eq!(affine(&(&x + &y)), None);
+        assert_eq!(affine(&(&x * &x)), None);
+        assert_eq!(affine(&(&x * -1)), None);
+        assert_eq!(affine(&x.floor_div(&2.into())), None);
+        assert_eq!(affine(&SymExpr::from_i64(7)), None);
     }
 }

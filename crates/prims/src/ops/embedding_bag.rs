@@ -68,6 +68,8 @@ fn bag(b: &mut Builder<'_>, c: &Call<'_>, padding: Option<i64>) -> Made {
     }
     let numbers = bag_numbers(b, offsets, &n)?;
     let rows = shape::index(b, weight, &[indices], 0)?;
+    let frequency = c.bool("scale_grad_by_freq")?.then_some(&table[0]);
+    let rows = super::index::rows_for_gradient(b, rows, indices, None, frequency)?;
     let mut rows = widen(b, rows)?;
     let compute = b.dtype(rows)?;
     if let Some(w) = c.opt_value("per_sample_weights")? {

@@ -182,8 +182,23 @@ fn weighted(b: &mut Builder<'_>, c: &Call<'_>, f: Loss) -> Result<Outs, OpError>
     })
 }
 
-/// `-(y log x + (1 - y) log(1 - x))`; logarithms are at least -100, so that the loss stays finite.
+/// `-(y log x + (1 - y) log(1 - x))`; logarithms are at least -100, so that the loss stays finite. Its derivative for
+/// `x` is `(x - y) / max(x (1 - x), 1e-12)`, finite too.
 fn cross_entropy(b: &mut Builder<'_>, _: &Call<'_>, x: ValueId, y: ValueId) -> Result<ValueId, OpError> {
+    let fixed = b.call1("prims.detach", vec![x.into()])?;
+    let loss = bounded_cross_entropy(b, fixed, y)?;
+    let rest = b.sub(1.0, fixed)?;
+    let spread = b.mul(fixed, rest)?;
+    let spread = b.maximum(spread, 1e-12)?;
+    let target = b.call1("prims.detach", vec![y.into()])?;
+    let slope = b.sub(fixed, target)?;
+    let slope = b.div(slope, spread)?;
+    let line = b.mul(x, slope)?;
+    let carrier = b.add(loss, line)?;
+    b.call1("prims.with_gradient_of", vec![loss.into(), carrier.into()])
+}
+
+fn bounded_cross_entropy(b: &mut Builder<'_>, x: ValueId, y: ValueId) -> Result<ValueId, OpError> {
     let log = b.log(x)?;
     let log = b.maximum(log, -100.0)?;
     let minus = b.neg(x)?;

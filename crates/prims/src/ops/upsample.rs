@@ -66,7 +66,7 @@ const EXACT: [[OpDef; 2]; 3] = [
         "aten::_upsample_nearest_exact3d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor"
     ),
 ];
-const SMOOTH: [[OpDef; 2]; 5] = [
+const SMOOTH: [[OpDef; 2]; 6] = [
     upsample!(
         1,
         Kind::Linear,
@@ -97,10 +97,17 @@ const SMOOTH: [[OpDef; 2]; 5] = [
     ),
     upsample!(
         2,
-        Kind::Smoothed,
+        Kind::Smoothed(Window::Triangle),
         ["scales_h", "scales_w"],
         "aten::_upsample_bilinear2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor",
         "aten::_upsample_bilinear2d_aa.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"
+    ),
+    upsample!(
+        2,
+        Kind::Smoothed(Window::Cubic),
+        ["scales_h", "scales_w"],
+        "aten::_upsample_bicubic2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor",
+        "aten::_upsample_bicubic2d_aa.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"
     ),
 ];
 
@@ -120,8 +127,44 @@ enum Kind {
     Linear,
     /// Four neighbours, `A = -0.75`.
     Cubic,
-    /// All neighbours within a triangle as wide as the shrinking demands.
-    Smoothed,
+    /// All neighbours within a window as wide as the shrinking demands.
+    Smoothed(Window),
+}
+
+/// The window of smoothed interpolation.
+#[derive(Clone, Copy, PartialEq)]
+enum Window {
+    /// Falls to 0 at distance 1.
+    Triangle,
+    /// Keys' kernel with `A = -0.5`, 0 from distance 2.
+    Cubic,
+}
+
+impl Window {
+    /// Distance from which it is 0.
+    fn reach(self) -> f64 {
+        match self {
+            Window::Triangle => 1.0,
+            Window::Cubic => 2.0,
+        }
+    }
+    /// Its value at a distance that is not negative.
+    fn weight(self, b: &mut Builder<'_>, distance: ValueId, dtype: DType) -> Result<ValueId, OpError> {
+        match self {
+            Window::Triangle => {
+                let falling = b.neg(distance)?;
+                let falling = b.add(falling, 1.0)?;
+                b.maximum(falling, 0.0)
+            }
+            Window::Cubic => {
+                let (is_near, is_far) = (b.lt(distance, 1.0)?, b.lt(distance, 2.0)?);
+                let near = cubic_weight(b, distance, -0.5, true)?;
+                let far = cubic_weight(b, distance, -0.5, false)?;
+                let far = choose(b, is_far, far, 0.0, dtype)?;
+                choose(b, is_near, near, far, dtype)
+            }
+        }
+    }
 }
 
 /// One dimension: sizes before and after, and the factor that was asked for.
@@ -177,6 +220,10 @@ fn scaled_size(c: &Call<'_>, n: &SymExpr, factor: f64) -> Result<SymExpr, OpErro
     match n.as_const() {
         Some(n) => Ok(((n as f64 * factor) as i64).into()),
         None if factor.fract() == 0.0 => Ok(n * factor as i64),
+        // Fractions of powers of two are exact: 1.5 is 3/2.
+        None if (factor * 1024.0).fract() == 0.0 && factor > 0.0 => {
+            Ok((n * (factor * 1024.0) as i64).floor_div(&SymExpr::from_i64(1024)))
+        }
         None => Err(c.unsupported(format!("a symbolic size times {factor}"))),
     }
 }
@@ -198,7 +245,7 @@ fn resample(b: &mut Builder<'_>, c: &Call<'_>, x: ValueId, kind: Kind, axes: &[A
             _ if axis.from == axis.to && axis.factor.is_none_or(|f| f == 1.0) => x,
             Kind::Linear => linear_along(b, c, x, axis, align, weight)?,
             Kind::Cubic => cubic_along(b, c, x, axis, align, weight)?,
-            Kind::Smoothed => smoothed_along(b, c, x, axis, align, weight)?,
+            Kind::Smoothed(window) => smoothed_along(b, c, x, axis, (window, align), weight)?,
         };
     }
     out(b.cast(x, dtype)?)
@@ -218,6 +265,23 @@ impl Axis {
             false => from as f64 / to as f64,
         })
     }
+    /// The same as an operand in `dtype`: a number, or a tensor where sizes are symbolic.
+    fn scale_in(&self, b: &mut Builder<'_>, c: &Call<'_>, align: bool, dtype: DType) -> Result<Arg, OpError> {
+        let given = self.factor.is_some_and(|f| !align && f > 0.0);
+        if given || (self.from.as_const().is_some() && self.to.as_const().is_some()) {
+            return Ok(rounded(self.scale(c, align)?, dtype).into());
+        }
+        let mut number =
+            |e: SymExpr| b.call1("prims.full", vec![Arg::List(vec![]), e.into(), DType::F64.into()]);
+        // With one element in the result its place is 0 at any scale.
+        let (from, to) = if align {
+            (number(&self.from - 1)?, number((&self.to - 1).sym_max(&SymExpr::ONE))?)
+        } else {
+            (number(self.from.clone())?, number(self.to.clone())?)
+        };
+        let scale = b.div(from, to)?;
+        Ok(b.cast(scale, dtype)?.into())
+    }
     /// `0, 1, …` of the result as floats.
     fn places(&self, b: &mut Builder<'_>, dtype: DType) -> Result<ValueId, OpError> {
         let v = shape::iota(b, &self.to, SymExpr::ZERO, SymExpr::ONE)?;
@@ -231,7 +295,7 @@ impl Axis {
         align: bool,
         dtype: DType,
     ) -> Result<ValueId, OpError> {
-        let scale = rounded(self.scale(c, align)?, dtype);
+        let scale = self.scale_in(b, c, align, dtype)?;
         let at = self.places(b, dtype)?;
         if align {
             return b.mul(at, scale);
@@ -265,8 +329,9 @@ fn nearest_along(
     axis: &Axis,
     exact: bool,
 ) -> Result<ValueId, OpError> {
-    let scale = axis.scale(c, false)? as f32;
-    if let Some(times) = whole_times(axis, scale, exact) {
+    let scale = axis.scale_in(b, c, false, DType::F32)?;
+    let number = scale.as_scalar().map(|s| s.as_f64() as f32);
+    if let Some(times) = number.and_then(|scale| whole_times(axis, scale, exact)) {
         // Every element `times` times.
         let apart = b.unsqueeze(x, axis.dim + 1)?;
         let mut wide = b.sizes(apart)?;
@@ -276,7 +341,7 @@ fn nearest_along(
     }
     let at = axis.places(b, DType::F32)?;
     let at = if exact { b.add(at, 0.5)? } else { at };
-    let at = b.mul(at, f64::from(scale))?;
+    let at = b.mul(at, scale)?;
     let at = b.floor(at)?;
     axis.read(b, x, at)
 }
@@ -318,10 +383,9 @@ fn linear_along(
     b.add(low, high)
 }
 
-/// Keys' convolution kernel with `A = -0.75` at distance `t` (`near`: at most 1, else between 1 and 2).
-fn cubic_weight(b: &mut Builder<'_>, t: ValueId, near: bool) -> Result<ValueId, OpError> {
-    const A: f64 = -0.75;
-    let coefs = if near { [A + 2.0, -(A + 3.0), 0.0, 1.0] } else { [A, -5.0 * A, 8.0 * A, -4.0 * A] };
+/// Keys' convolution kernel with slope `a` at distance `t` (`near`: at most 1, else between 1 and 2).
+fn cubic_weight(b: &mut Builder<'_>, t: ValueId, a: f64, near: bool) -> Result<ValueId, OpError> {
+    let coefs = if near { [a + 2.0, -(a + 3.0), 0.0, 1.0] } else { [a, -5.0 * a, 8.0 * a, -4.0 * a] };
     let mut sum = b.mul(t, coefs[0])?;
     for (n, coef) in coefs[1..].iter().enumerate() {
         sum = b.add(sum, *coef)?;
@@ -340,7 +404,7 @@ pub(super) fn cubic_tap(b: &mut Builder<'_>, fraction: ValueId, tap: i64) -> Res
         let negative = b.neg(fraction)?;
         b.add(negative, tap as f64)?
     };
-    cubic_weight(b, distance, tap == 0 || tap == 1)
+    cubic_weight(b, distance, -0.75, tap == 0 || tap == 1)
 }
 
 fn cubic_along(
@@ -369,17 +433,18 @@ fn cubic_along(
     sum.ok_or_else(|| c.invalid("has no neighbour"))
 }
 
-/// A product with a matrix of weights `[to, from]`, each row a triangle that sums to 1.
+/// A product with a matrix of weights `[to, from]`, each row a window that sums to 1.
 fn smoothed_along(
     b: &mut Builder<'_>,
     c: &Call<'_>,
     x: ValueId,
     axis: &Axis,
-    align: bool,
+    (window, align): (Window, bool),
     dtype: DType,
 ) -> Result<ValueId, OpError> {
     let scale = axis.scale(c, align)?;
-    let (support, inverse) = if scale >= 1.0 { (scale, 1.0 / scale) } else { (1.0, 1.0) };
+    let (wide, inverse) = if scale >= 1.0 { (scale, 1.0 / scale) } else { (1.0, 1.0) };
+    let support = window.reach() * wide;
     let at = axis.places(b, dtype)?;
     let middle = b.add(at, 0.5)?;
     let centre = b.mul(middle, rounded(scale, dtype))?;
@@ -397,9 +462,7 @@ fn smoothed_along(
     let distance = b.add(distance, 0.5)?;
     let distance = b.mul(distance, inverse)?;
     let distance = b.abs(distance)?;
-    let falling = b.neg(distance)?;
-    let falling = b.add(falling, 1.0)?;
-    let weight = b.maximum(falling, 0.0)?;
+    let weight = window.weight(b, distance, dtype)?;
     let weight = choose(b, inside, weight, 0.0, dtype)?;
     let total = b.reduce(kernel_ir::ReduceOp::Sum, weight, &[1], true)?;
     let weight = b.div(weight, total)?;

@@ -213,17 +213,22 @@ impl<'a> Builder<'a> {
             let arg = self.arg(out, scope, &input.arg, depth, &inputs.item(i))?;
             given.push((&*input.name, arg));
         }
-        let mut args = complete::positional(target, given, at)?;
         let mut made = Vec::new();
         let outputs = at.field("outputs");
         for (i, output) in node.outputs.iter().enumerate() {
             self.made(scope, node, output, &mut made, &outputs.item(i))?;
         }
-        self.autocast(out, target, &mut args, &made, origin);
-        super::unique::correct(out, target, &args, &mut made);
         let types = made.iter().map(|(_, ty)| int_of(ty)).collect::<Vec<_>>();
         let names = made.iter().map(|(name, _)| *name).collect::<Vec<_>>();
-        let values = out.call(target, args, made, origin);
+        let values = match super::out::form(out, target, &given, &made) {
+            Some(form) => super::out::call(out, &form, given, made, origin, at)?,
+            None => {
+                let mut args = complete::positional(target, given, at)?;
+                self.autocast(out, target, &mut args, &made, origin);
+                super::unique::correct(out, target, &args, &mut made);
+                out.call(target, args, made, origin).into_iter().collect()
+            }
+        };
         for ((name, ty), value) in names.into_iter().zip(types).zip(values) {
             scope.bind(name, ty.map_or(Arg::Value(value), Arg::Int), &outputs)?;
         }

@@ -6,6 +6,7 @@ mod build;
 mod complete;
 mod inline;
 mod origin;
+mod out;
 mod scope;
 mod signature;
 mod symbols;
