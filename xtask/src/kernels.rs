@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Only cases whose name this regular expression finds.
     #[arg(long, value_name = "REGEX")]
     only: Option<String>,
+    /// Prints the texts, without the prelude, and compiles nothing.
+    #[arg(long)]
+    print: bool,
 }
 
 /// Compiles; `false` where a kernel is refused.
@@ -51,6 +54,12 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     }
     for (reason, count) in &refused {
         println!("{count:6}  {reason}");
+    }
+    if args.print {
+        for (case, module) in modules.values() {
+            println!("// {case}\n{}", module.source.trim_start_matches(gpu_codegen::PRELUDE));
+        }
+        return Ok(true);
     }
     let mut failed = 0;
     for arch in &args.arch {

@@ -8,6 +8,7 @@ mod ops;
 mod root;
 mod test_all;
 mod tidy;
+mod tutorial;
 
 use std::process::ExitCode;
 
@@ -33,6 +34,8 @@ enum Command {
     Kernels(kernels::Args),
     /// Writes the page of operators.
     Ops(ops::Args),
+    /// Writes the tutorial with what every stage prints.
+    Tutorial(tutorial::Args),
     /// Runs everything that must pass.
     TestAll(test_all::Args),
     /// Measures this project beside PyTorch.
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Tidy(args) => tidy::run(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::Ops(args) => ops::run(&args),
+        Command::Tutorial(args) => tutorial::run(&args),
         Command::TestAll(args) => test_all::run(&args),
         Command::Compare(args) => compare::run(&args),
     };

@@ -19,6 +19,8 @@ pub(crate) struct Uses {
     pub(crate) buffers: Vec<BufId>,
     /// Which of them are written.
     pub(crate) written: BTreeSet<BufId>,
+    /// Which of them bodies read.
+    pub(crate) loaded: BTreeSet<BufId>,
     pub(crate) symbols: BTreeSet<SymId>,
 }
 
@@ -113,6 +115,7 @@ impl BodyWriter<'_> {
             InstKind::Const(s) => number(*s, inst.dtype)?,
             InstKind::Index(e) => format!("(i64){}", self.expr(e, uses)),
             InstKind::Load { buf, index, mask } => {
+                uses.loaded.insert(self.program.root(*buf));
                 let element = self.element(*buf, index, uses);
                 self.load(out, &name, inst.dtype, &element, mask.map(|m| self.name(m)))?;
                 return Ok(());
