@@ -20,6 +20,20 @@ pub(super) const OPS: &[OpDef] = &[
     composite!("aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)", |b, c| reshape(b, c, "shape")),
     composite!("aten::view_as(Tensor(a) self, Tensor other) -> Tensor(a)", reshape_as),
     composite!("aten::reshape_as(Tensor(a) self, Tensor other) -> Tensor(a)", reshape_as),
+    composite!(
+        "aten::resize(Tensor self, SymInt[] size, *, MemoryFormat? memory_format=None) -> Tensor",
+        |b, c| {
+            let sizes = c.syms("size")?;
+            resize(b, c, &sizes)
+        }
+    ),
+    composite!(
+        "aten::resize_as(Tensor self, Tensor the_template, *, MemoryFormat? memory_format=None) -> Tensor",
+        |b, c| {
+            let sizes = b.sizes(c.value("the_template")?)?;
+            resize(b, c, &sizes)
+        }
+    ),
     composite!("aten::ravel(Tensor(a) self) -> Tensor(a)", |b, c| {
         let x = c.value("self")?;
         let n = numel(&b.sizes(x)?);
@@ -123,6 +137,24 @@ fn inferred(call: &Call<'_>, total: &SymExpr, mut sizes: Vec<SymExpr>) -> Result
         }
         _ => Err(call.invalid("more than one size is -1")),
     }
+}
+
+/// The first elements in row-major order in another shape. More elements than there are have no value and are refused.
+fn resize(b: &mut Builder<'_>, c: &Call<'_>, sizes: &[SymExpr]) -> Made {
+    let x = c.value("self")?;
+    if *c.arg("memory_format") == fx_ir::Arg::MemoryFormat(ir_core::MemoryFormat::ChannelsLast) {
+        return Err(
+            c.unsupported("`channels_last`: which element comes first depends on how the tensor lies")
+        );
+    }
+    let (have, want) = (numel(&b.sizes(x)?), numel(sizes));
+    let grows = have.as_const().zip(want.as_const()).is_some_and(|(have, want)| want > have);
+    if grows {
+        return Err(c.unsupported("more elements than the tensor has: the new ones would have no value"));
+    }
+    let line = b.reshape(x, &[have])?;
+    let line = b.slice(line, 0, SymExpr::ZERO, want, 1)?;
+    out(b.reshape(line, sizes)?)
 }
 
 fn reshape(b: &mut Builder<'_>, c: &Call<'_>, name: &str) -> Made {
