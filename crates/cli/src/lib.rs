@@ -16,6 +16,7 @@ mod options;
 mod progress;
 mod report;
 mod show;
+mod training;
 
 use std::io::{BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
@@ -43,6 +44,8 @@ struct Cli {
 enum Command {
     /// Runs a model on inputs from a safetensors file.
     Run(commands::run::Args),
+    /// Trains a model that returns its loss.
+    Train(Box<commands::train::Args>),
     /// Prints or draws the model at a stage of the compiler.
     Graph(commands::graph::Args),
     /// Measures how fast models run, and how fast they compile.
@@ -77,6 +80,7 @@ fn run(cli: &Cli) -> Result<()> {
     let mut out = BufWriter::new(std::io::stdout().lock());
     let result = match &cli.command {
         Command::Run(args) => commands::run::run(args, &cli.global, &mut out),
+        Command::Train(args) => commands::train::run(args, &cli.global, &mut out),
         Command::Graph(args) => commands::graph::run(args, &mut out),
         Command::Bench(args) => commands::bench::run(args, &cli.global, &mut out),
         Command::Explain(args) => commands::explain::run(args, &mut out),

@@ -75,6 +75,47 @@ pub enum Error {
         "there is no mode `{0}`: one of default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs"
     )]
     Mode(String),
+    /// Gradients that cannot be had: all calls that stand in the way, or a missing loss.
+    #[error(transparent)]
+    Joint(aot_autograd::JointError),
+    /// Calls that refuse the types of mixed precision: all of them.
+    #[error("{} of the model's calls refuse mixed precision:\n{}", .0.len(), lines(.0))]
+    Autocast(Vec<aot_autograd::AutocastError>),
+    /// The output named as the loss does not exist.
+    #[error(
+        "the program returns {count} tensors, there is no number {output} to be the loss (they count from 0)"
+    )]
+    NoSuchLoss {
+        /// The number given.
+        output: usize,
+        /// How many it returns.
+        count: usize,
+    },
+    /// Settings of an optimizer, or parameters that it cannot take.
+    #[error("optimizer: {0}")]
+    Optimizer(String),
+    /// The norm of the gradients is no finite number.
+    #[error(
+        "the norm of all gradients is {norm}: nothing was updated; lower the learning rate, or look for the operator that gives it"
+    )]
+    NonFiniteGradient {
+        /// The norm.
+        norm: f64,
+    },
+    /// State of another name.
+    #[error("there is no parameter or buffer `{name}` that is trained{}", did_you_mean(near))]
+    UnknownState {
+        /// The name given.
+        name: String,
+        /// Names like it.
+        near: Vec<String>,
+    },
+    /// State that does not fit the model.
+    #[error("the state does not fit the model: {0}")]
+    Snapshot(String),
+    /// A defect of ours.
+    #[error("internal error: {0}; please report the model")]
+    Internal(String),
     /// A tensor operation of the host.
     #[error(transparent)]
     Tensor(#[from] tensor::TensorError),
@@ -90,4 +131,8 @@ pub enum Error {
 
 fn lines<T: std::fmt::Display>(items: &[T]) -> String {
     items.iter().map(|i| format!("  {i}")).collect::<Vec<_>>().join("\n")
+}
+
+fn did_you_mean(near: &[String]) -> String {
+    if near.is_empty() { String::new() } else { format!("; did you mean `{}`?", near.join("` or `")) }
 }

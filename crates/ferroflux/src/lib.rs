@@ -21,9 +21,9 @@
 //! Not here: the stages themselves. Each is a crate of its own; this one only connects them.
 
 mod check;
-mod complex_boundary;
 mod code;
 mod compiled;
+mod complex_boundary;
 mod error;
 mod explain;
 pub mod graph_backend;

@@ -119,7 +119,11 @@ fn curves(loaded: &Loaded, backend: &str, times: &mut Times) -> Result<(), Failu
             let off = (outcome.loss - wanted).abs();
             if off.is_nan() || off > allowed {
                 let what = format!("{name}: loss {n} is {}, expected {wanted} to {allowed:e}", outcome.loss);
-                return Err(Failure { status: Status::Fail, reason: what, groups: vec![format!("losses of {name}")] });
+                return Err(Failure {
+                    status: Status::Fail,
+                    reason: what,
+                    groups: vec![format!("losses of {name}")],
+                });
             }
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use ferroflux::Program;
-use ferroflux::fx_ir::draw::{Diagram, graph_diagram};
+use ferroflux::fx_ir::draw::{Diagram, Style, graph_diagram, graph_diagram_by_module};
 use ferroflux::fx_ir::{Graph, text};
 
 use crate::model::Model;
@@ -41,6 +41,12 @@ enum Stage {
     Functional,
     /// Primitive operators alone.
     Prim,
+    /// Forward and backward in one graph.
+    Joint,
+    /// The forward half of it; what it saves for the backward is returned.
+    Forward,
+    /// The backward half.
+    Backward,
     /// A loop body for every primitive operator; drawn with the kernels around them.
     Loops,
     /// Fused kernels and the memory plan, as a backend gets them.
@@ -84,6 +90,9 @@ fn text_of(program: &Program, stage: Stage, readable: bool) -> Result<String> {
         Stage::Captured => print(program.graph()),
         Stage::Functional => print(&program.functional()?),
         Stage::Prim => print(&program.prims()?),
+        Stage::Joint => print(&program.joint(&program.usual_gradients())?.graph),
+        Stage::Forward => print(&program.partition(&program.usual_gradients())?.forward),
+        Stage::Backward => print(&program.partition(&program.usual_gradients())?.backward),
         Stage::Loops => program.loops_text()?,
         Stage::Kernels => program.kernels()?.to_string(),
     })
@@ -94,6 +103,12 @@ fn diagram_of(program: &Program, stage: Stage) -> Result<Diagram> {
         Stage::Captured => graph_diagram(program.graph()),
         Stage::Functional => graph_diagram(&program.functional()?),
         Stage::Prim => graph_diagram(&program.prims()?),
+        Stage::Joint => {
+            let graph = program.joint_for_drawing(&program.usual_gradients())?;
+            graph_diagram_by_module(&graph, &|target| Style::of_name(target), 1)
+        }
+        Stage::Forward => graph_diagram(&program.partition(&program.usual_gradients())?.forward),
+        Stage::Backward => graph_diagram(&program.partition(&program.usual_gradients())?.backward),
         Stage::Loops => diagram::fused(&program.prims()?, &program.kernels()?),
         Stage::Kernels => diagram::kernels(&program.kernels()?),
     })

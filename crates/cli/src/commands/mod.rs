@@ -5,3 +5,4 @@ pub(crate) mod bench;
 pub(crate) mod explain;
 pub(crate) mod graph;
 pub(crate) mod run;
+pub(crate) mod train;

@@ -46,7 +46,12 @@ impl<'m, 'g> Math<'m, 'g> {
         self.b.cast(v, self.dtype)
     }
     /// `a.add(b, alpha)`: `a + alpha * b`, rounded once in 16 bits.
-    pub(crate) fn add_scaled(&mut self, a: ValueId, alpha: impl Into<Arg>, b: ValueId) -> Result<ValueId, OpError> {
+    pub(crate) fn add_scaled(
+        &mut self,
+        a: ValueId,
+        alpha: impl Into<Arg>,
+        b: ValueId,
+    ) -> Result<ValueId, OpError> {
         let scaled = self.b.mul(b, alpha)?;
         let sum = self.b.add(a, scaled)?;
         self.round(sum)

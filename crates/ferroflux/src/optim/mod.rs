@@ -79,5 +79,9 @@ impl Optimizer {
 
 /// A setting that must be a number of at least `least`.
 fn at_least(name: &str, value: f64, least: f64) -> Result<(), String> {
-    if value >= least && value.is_finite() { Ok(()) } else { Err(format!("{name} is {value}, it must be at least {least}")) }
+    if value >= least && value.is_finite() {
+        Ok(())
+    } else {
+        Err(format!("{name} is {value}, it must be at least {least}"))
+    }
 }

@@ -155,7 +155,17 @@ impl Plateau {
     /// With PyTorch's threshold (1e-4), no cooldown and no lowest rate.
     pub fn new(factor: f64, patience: u64) -> Plateau {
         let best = f64::INFINITY;
-        Plateau { factor, patience, threshold: 1e-4, cooldown: 0, min: 0.0, best, bad: 0, cooling: 0, scale: 1.0 }
+        Plateau {
+            factor,
+            patience,
+            threshold: 1e-4,
+            cooldown: 0,
+            min: 0.0,
+            best,
+            bad: 0,
+            cooling: 0,
+            scale: 1.0,
+        }
     }
     /// Looks at a loss, for example once an epoch.
     pub fn look(&mut self, loss: f64) {

@@ -9,7 +9,7 @@ use interp::Bindings;
 use ir_core::{Arena, SymExpr, SymId};
 use tensor::Tensor;
 
-use super::graphs::{DiffOptions, joint, marked, per_call, split, written};
+use super::graphs::{DiffOptions, bind_sizes, forward, joint, optimized, per_call, split, written};
 use super::wiring::{Sink, Source, State, initial, sinks, size_meta, size_tensor, sources, user_numbers};
 use crate::code::Code;
 use crate::seeds::Seeds;
@@ -95,9 +95,8 @@ impl Program {
     /// As for [`compile`](Program::compile); all calls without a gradient where one is needed; no loss.
     pub fn differentiate(&self, diff: &DiffOptions, options: &Options) -> Result<Differentiated, Error> {
         self.require_weights()?;
-        let prims = marked(self.prims()?, diff.loss)?;
-        let joint = joint(prims, diff)?;
-        let partition = split(&joint);
+        let joint = joint(forward(self, diff.loss, diff.autocast)?, diff)?;
+        let partition = split(&joint, diff.memory_budget);
         let asked: Vec<GradientInfo> = joint
             .gradients
             .iter()
@@ -147,10 +146,12 @@ impl Program {
         });
         let written: Vec<String> = written(&graph).into_iter().map(str::to_owned).collect();
         per_call(&mut graph, &|_, kind, name| {
-            kind == InputKind::Parameter && kept.iter().any(|k| k == name) && !written.iter().any(|w| w == name)
+            kind == InputKind::Parameter
+                && kept.iter().any(|k| k == name)
+                && !written.iter().any(|w| w == name)
         });
         let weight = |name: &str| self.weight(name).cloned();
-        let (code, kernels) = Code::of_prims(&graph, &weight, options)?;
+        let (code, kernels) = Code::of_prims(&optimized(graph), &weight, options)?;
         Ok(Half { code, sources, kernels })
     }
 
@@ -174,8 +175,12 @@ impl Program {
         let last = places.len() - tangents.min(places.len());
         let tangent = |v: ValueId| places[last..].iter().position(|other| *other == v);
         // By name: the backward has placeholders of its own.
-        let users: Vec<&str> =
-            partition.forward.inputs().filter(|(v, k, _)| *k == InputKind::User && partition.forward.meta(*v).is_some()).map(|(_, _, n)| n).collect();
+        let users: Vec<&str> = partition
+            .forward
+            .inputs()
+            .filter(|(v, k, _)| *k == InputKind::User && partition.forward.meta(*v).is_some())
+            .map(|(_, _, n)| n)
+            .collect();
         let sources = sources(&graph, &|v, kind, name| {
             if let Some(n) = saved.get(&v) {
                 return Some(Source::Saved(*n));
@@ -191,8 +196,9 @@ impl Program {
         per_call(&mut graph, &|_, kind, name| {
             matches!(kind, InputKind::Parameter | InputKind::Buffer { .. }) && kept.iter().any(|k| k == name)
         });
+        bind_sizes(&mut graph);
         let weight = |name: &str| self.weight(name).cloned();
-        let (code, kernels) = Code::of_prims(&graph, &weight, options)?;
+        let (code, kernels) = Code::of_prims(&optimized(graph), &weight, options)?;
         Ok(Half { code, sources, kernels })
     }
 }
@@ -277,7 +283,9 @@ impl Differentiated {
         });
         // `conform` has solved the same equations.
         let _ = bindings.solve(&sizes.collect::<Vec<_>>());
-        bindings.eval(size).ok_or_else(|| Error::Internal(format!("the inputs do not determine the size {size}")))
+        bindings
+            .eval(size)
+            .ok_or_else(|| Error::Internal(format!("the inputs do not determine the size {size}")))
     }
 
     /// The cotangents that `backward` takes, in order; none where the loss is differentiated.

@@ -1,17 +1,21 @@
-//! The pipeline of training as a list: captured → functional → prims → joint → two halves.
+//! The pipeline of training as a list: captured → functional → mixed precision → prims → joint → two halves.
 
-use aot_autograd::{JointGraph, JointOptions, Partition, Tangents, Wrt};
-use fx_ir::{Arg, Graph, InputKind, NodeKind, OutputKind, ValueId};
+use aot_autograd::passes::{PassCx, optimize};
+use aot_autograd::{JointGraph, JointOptions, MinCut, Partition, Tangents, Wrt};
+use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, OutputKind, ValueId, ValueType};
+use ir_core::{DType, SymId};
 use tracing::info_span;
 
-use crate::{Error, Program};
+use crate::{Error, Program, stages};
 
 /// What to differentiate.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DiffOptions {
     pub(crate) wrt: Wrt,
     pub(crate) tangents: Tangents,
     pub(crate) loss: Option<usize>,
+    pub(crate) autocast: Option<DType>,
+    pub(crate) memory_budget: f64,
 }
 
 impl Default for DiffOptions {
@@ -23,7 +27,8 @@ impl Default for DiffOptions {
 impl DiffOptions {
     /// The gradients of the loss with respect to the parameters.
     pub fn new() -> DiffOptions {
-        DiffOptions { wrt: Wrt::Parameters, tangents: Tangents::Loss, loss: None }
+        let (wrt, tangents) = (Wrt::Parameters, Tangents::Loss);
+        DiffOptions { wrt, tangents, loss: None, autocast: None, memory_budget: 1.0 }
     }
     /// With respect to what.
     pub fn wrt(mut self, wrt: Wrt) -> DiffOptions {
@@ -40,25 +45,109 @@ impl DiffOptions {
         self.loss = Some(output);
         self
     }
+    /// Computes in `bf16` or `f16` what PyTorch's autocast does.
+    pub fn autocast(mut self, dtype: DType) -> DiffOptions {
+        self.autocast = Some(dtype);
+        self
+    }
+    /// How much may be saved for the backward, 0 to 1; see [`MinCut`].
+    pub fn memory_budget(mut self, budget: f64) -> DiffOptions {
+        self.memory_budget = budget;
+        self
+    }
 }
 
 impl Program {
-    /// Forward and backward in one graph of prims, unoptimized, as `ferroflux graph --stage joint` shows it.
+    /// What a user most likely wants to differentiate: the loss where the program returns one number, otherwise every
+    /// output; with respect to the parameters, or to the inputs where there are none.
+    pub fn usual_gradients(&self) -> DiffOptions {
+        let graph = self.graph();
+        let visible = |o: &&fx_ir::Output| matches!(o.kind, OutputKind::User | OutputKind::Loss);
+        let metas: Vec<_> = graph
+            .outputs
+            .iter()
+            .filter(visible)
+            .filter_map(|o| if let Arg::Value(v) = o.arg { graph.meta(v) } else { None })
+            .collect();
+        let has_loss = graph.outputs.iter().any(|o| o.kind == OutputKind::Loss)
+            || matches!(metas[..], [m] if m.dtype.is_float() && m.numel().as_const() == Some(1));
+        let options = if has_loss { DiffOptions::new() } else { DiffOptions::new().tangents() };
+        let trained = graph.inputs().any(|(v, kind, _)| {
+            kind == InputKind::Parameter && graph.meta(v).is_some_and(|m| m.dtype.is_inexact())
+        });
+        if trained { options } else { options.wrt(Wrt::Inputs) }
+    }
+
+    /// Forward and backward in one graph of prims, as `ferroflux graph --stage joint` shows it.
     ///
     /// # Errors
     /// All calls that have no gradient where one is needed; a program without a loss.
     pub fn joint(&self, options: &DiffOptions) -> Result<JointGraph, Error> {
-        joint(marked(self.prims()?, options.loss)?, options)
+        joint(forward(self, options.loss, options.autocast)?, options)
     }
 
     /// The forward graph, which also returns what it saves, and the backward graph.
     pub fn partition(&self, options: &DiffOptions) -> Result<Partition, Error> {
-        Ok(split(&self.joint(options)?))
+        Ok(split(&self.joint(options)?, options.memory_budget))
+    }
+
+    /// The joint graph for a drawing: a frame around each half, and values that the forward saves named so.
+    ///
+    /// # Errors
+    /// As for [`joint`](Program::joint).
+    pub fn joint_for_drawing(&self, options: &DiffOptions) -> Result<Graph, Error> {
+        let joint = self.joint(options)?;
+        let mut graph = joint.graph.clone();
+        let saved = split(&joint, options.memory_budget).saved;
+        for id in graph.order.clone() {
+            let module = if joint.is_backward(id) { "backward" } else { "forward" };
+            let mut origin = graph.origins[graph.nodes[id].origin].clone();
+            origin.module = module.into();
+            let origin: OriginId = graph.add_origin(origin);
+            graph.nodes[id].origin = origin;
+        }
+        for s in saved {
+            if let Arg::Value(v) = s.arg
+                && !graph.values[v].name.ends_with("(saved)")
+            {
+                graph.values[v].name.push_str(" (saved)");
+            }
+        }
+        Ok(graph)
     }
 }
 
+/// Captured to prims that are ready to be differentiated.
+pub(crate) fn forward(program: &Program, loss: Option<usize>, cast: Option<DType>) -> Result<Graph, Error> {
+    let mut functional = program.functional()?;
+    if let Some(dtype) = cast {
+        functional = aot_autograd::autocast(&functional, dtype).map_err(Error::Autocast)?;
+    }
+    let mut prims = marked(stages::prims(&functional)?, loss)?;
+    optimize(&mut prims, &PassCx::before_joint());
+    Ok(prims)
+}
+
+/// Passes on a half, or on a whole training step.
+pub(crate) fn optimized(mut graph: Graph) -> Graph {
+    let _span = info_span!("passes").entered();
+    optimize(&mut graph, &PassCx::training());
+    graph
+}
+
+/// Size symbols that a graph's inputs tell are bound, whoever computed them first.
+pub(crate) fn bind_sizes(graph: &mut Graph) {
+    let mut bound: Vec<SymId> = Vec::new();
+    for (v, _, _) in graph.inputs() {
+        if let ValueType::Tensor(meta) = &graph.values[v].ty {
+            bound.extend(meta.sizes.iter().filter_map(ir_core::SymExpr::as_sym));
+        }
+    }
+    bound.into_iter().for_each(|id| graph.symbols[id].unbacked = false);
+}
+
 /// The graph with this output for the user as its loss.
-pub(crate) fn marked(mut prims: Graph, loss: Option<usize>) -> Result<Graph, Error> {
+fn marked(mut prims: Graph, loss: Option<usize>) -> Result<Graph, Error> {
     let Some(loss) = loss else { return Ok(prims) };
     let visible = |o: &fx_ir::Output| {
         matches!(o.kind, OutputKind::User | OutputKind::Loss) && matches!(o.arg, Arg::Value(_))
@@ -81,9 +170,9 @@ pub(crate) fn joint(prims: Graph, options: &DiffOptions) -> Result<JointGraph, E
 }
 
 /// Joint to two halves.
-pub(crate) fn split(joint: &JointGraph) -> Partition {
+pub(crate) fn split(joint: &JointGraph, memory_budget: f64) -> Partition {
     let _span = info_span!("partition").entered();
-    aot_autograd::partition(joint)
+    aot_autograd::partition_min_cut(joint, &MinCut { memory_budget })
 }
 
 /// Makes placeholders inputs of every call, which the compiler would otherwise take for constants.
@@ -108,7 +197,11 @@ pub(crate) fn written(graph: &Graph) -> Vec<&str> {
 }
 
 /// The joint graph of a loss; with a placeholder for the loss's cotangent where it is scaled.
-pub(crate) fn joint_for_loss(mut prims: Graph, options: &DiffOptions, scaled: bool) -> Result<JointGraph, Error> {
+pub(crate) fn joint_for_loss(
+    mut prims: Graph,
+    options: &DiffOptions,
+    scaled: bool,
+) -> Result<JointGraph, Error> {
     if !scaled {
         return joint(prims, options);
     }
@@ -120,7 +213,11 @@ pub(crate) fn joint_for_loss(mut prims: Graph, options: &DiffOptions, scaled: bo
     // What the caller does not see has no cotangent: the loss alone is seen meanwhile.
     let kinds: Vec<OutputKind> = prims.outputs.iter().map(|o| o.kind.clone()).collect();
     if has_loss {
-        prims.outputs.iter_mut().filter(|o| o.kind == OutputKind::User).for_each(|o| o.kind = OutputKind::Saved);
+        prims
+            .outputs
+            .iter_mut()
+            .filter(|o| o.kind == OutputKind::User)
+            .for_each(|o| o.kind = OutputKind::Saved);
     }
     let mut made = joint(prims, &DiffOptions { tangents: Tangents::Placeholders, ..options.clone() })?;
     made.graph.outputs.iter_mut().zip(kinds).for_each(|(o, kind)| o.kind = kind);

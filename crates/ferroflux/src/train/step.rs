@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use aot_autograd::Wrt;
 use fx_ir::{InputKind, Symbol};
-use ir_core::{Arena, Scalar, SymId};
+use ir_core::{Arena, DType, Scalar, SymId};
 use tensor::Tensor;
 
-use super::graphs::{DiffOptions, joint_for_loss, marked, written};
+use super::graphs::{DiffOptions, forward, joint_for_loss, optimized, written};
 use super::update::{NumberInput, append};
 use super::wiring::{Sink, Source, State, initial, sinks, sources, user_numbers};
 use crate::code::Code;
@@ -74,12 +74,13 @@ pub struct TrainOptions {
     pub(crate) clip: Option<Clip>,
     pub(crate) scaler: Option<Scaler>,
     pub(crate) loss: Option<usize>,
+    pub(crate) autocast: Option<DType>,
 }
 
 impl TrainOptions {
     /// This optimizer, no clipping, no scaling.
     pub fn new(optimizer: Optimizer) -> TrainOptions {
-        TrainOptions { optimizer, clip: None, scaler: None, loss: None }
+        TrainOptions { optimizer, clip: None, scaler: None, loss: None, autocast: None }
     }
     /// Limits the gradients.
     pub fn clip(mut self, clip: Clip) -> TrainOptions {
@@ -89,6 +90,11 @@ impl TrainOptions {
     /// Scales the loss, and leaves out steps whose gradients are not finite.
     pub fn scaler(mut self, scaler: Scaler) -> TrainOptions {
         self.scaler = Some(scaler);
+        self
+    }
+    /// Computes in `bf16` or `f16` what PyTorch's autocast does; `f16` wants a [`scaler`](TrainOptions::scaler) too.
+    pub fn autocast(mut self, dtype: DType) -> TrainOptions {
+        self.autocast = Some(dtype);
         self
     }
     /// Which of the returned tensors is the loss; not needed where the program marks one or returns one alone.
@@ -155,7 +161,7 @@ impl Program {
     pub fn train_step(&self, train: &TrainOptions, options: &Options) -> Result<TrainStep, Error> {
         self.require_weights()?;
         train.optimizer.check().map_err(Error::Optimizer)?;
-        let prims = marked(self.prims()?, train.loss)?;
+        let prims = forward(self, train.loss, train.autocast)?;
         let users = user_numbers(&prims);
         let wanted = prims.inputs().filter(|(_, kind, name)| {
             *kind == InputKind::Parameter && self.exported().weights.get(name).is_none_or(|w| w.requires_grad)
@@ -185,16 +191,18 @@ impl Program {
             state.insert(slot.name.clone(), Tensor::zeros(slot.meta.dtype, &sizes)?);
         }
         let weight = |name: &str| self.weight(name).cloned();
-        let (code, kernels) = Code::of_prims(&graph, &weight, options)?;
+        let sinks = sinks(&graph);
+        let symbols = graph.symbols.clone();
+        let (code, kernels) = Code::of_prims(&optimized(graph), &weight, options)?;
         let seed = options.seed.unwrap_or_else(fresh_base);
         Ok(TrainStep {
             program: self.clone(),
             inputs: self.inputs(),
-            symbols: graph.symbols.clone(),
+            symbols,
             code,
             kernels,
             sources,
-            sinks: sinks(&graph),
+            sinks,
             numbers,
             reports: updated.reports,
             state,
@@ -231,7 +239,8 @@ impl TrainStep {
         let mut reports = reports.iter().map(number);
         outcome.grad_norm = if self.reports.0 { reports.next() } else { None };
         let finite = !self.reports.1 || reports.next() == Some(1.0);
-        if let (Some(Clip::Norm { error_if_nonfinite: true, .. }), Some(norm)) = (self.options.clip, outcome.grad_norm)
+        if let (Some(Clip::Norm { error_if_nonfinite: true, .. }), Some(norm)) =
+            (self.options.clip, outcome.grad_norm)
             && finite
             && !norm.is_finite()
         {
@@ -259,7 +268,8 @@ impl TrainStep {
 
     /// The results by what they are: for the caller, for the state, reports.
     fn sort(&self, results: Vec<Tensor>) -> (StepOutcome, Vec<(String, Tensor)>, Vec<Tensor>) {
-        let mut outcome = StepOutcome { loss: f64::NAN, outputs: Vec::new(), grad_norm: None, skipped: false };
+        let mut outcome =
+            StepOutcome { loss: f64::NAN, outputs: Vec::new(), grad_norm: None, skipped: false };
         let (mut new, mut reports) = (Vec::new(), Vec::new());
         let lone = self.sinks.iter().filter(|s| matches!(s, Sink::User | Sink::Loss)).count() == 1;
         for (tensor, sink) in results.into_iter().zip(&self.sinks) {
@@ -321,9 +331,8 @@ impl TrainStep {
     /// All parameters and persistent buffers of the program at present, by name.
     pub fn weights(&self) -> BTreeMap<String, Tensor> {
         let all = self.program.exported().weights.iter();
-        let kept = all.filter(|w| {
-            matches!(w.kind, InputKind::Parameter | InputKind::Buffer { persistent: true })
-        });
+        let kept =
+            all.filter(|w| matches!(w.kind, InputKind::Parameter | InputKind::Buffer { persistent: true }));
         kept.filter_map(|w| Some((w.name.clone(), self.get(&w.name)?.clone()))).collect()
     }
 

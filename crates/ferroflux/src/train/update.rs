@@ -68,7 +68,11 @@ pub(crate) fn append(joint: JointGraph, options: &TrainOptions) -> Result<Update
     }
     let norm = u.clip(options.clip, &mut gradients)?;
     for (t, gradient) in trained.iter().zip(gradients) {
-        let guard = if matches!(options.clip, Some(Clip::Norm { error_if_nonfinite: true, .. })) { None } else { finite };
+        let guard = if matches!(options.clip, Some(Clip::Norm { error_if_nonfinite: true, .. })) {
+            None
+        } else {
+            finite
+        };
         u.parameter(&options.optimizer, t, gradient, guard)?;
     }
     for report in [norm, finite].into_iter().flatten() {
@@ -90,7 +94,9 @@ fn trained(joint: &JointGraph) -> Result<Vec<Trained>, OpError> {
         let Some((value, _, _)) = found else { continue };
         let dtype = joint.graph.meta(value).map_or(DType::F32, |m| m.dtype);
         if !dtype.is_float() {
-            let what = format!("cannot update parameter `{name}`: it is {dtype}; optimizers take floating-point parameters");
+            let what = format!(
+                "cannot update parameter `{name}`: it is {dtype}; optimizers take floating-point parameters"
+            );
             return Err(OpError::Invalid { op: "optimizer".into(), what });
         }
         list.push(Trained { name: name.clone(), value, gradient: *gradient, dtype });
@@ -221,7 +227,8 @@ impl Update {
     ) -> Result<(), OpError> {
         let compute = t.dtype.compute();
         let names = optimizer.numbers(0.0, 1);
-        let numbers: Vec<(&str, ValueId)> = names.iter().map(|(n, _)| (*n, self.number(n, compute))).collect();
+        let numbers: Vec<(&str, ValueId)> =
+            names.iter().map(|(n, _)| (*n, self.number(n, compute))).collect();
         let meta = self.graph.meta(t.value).cloned();
         let mut state = vec![(t.name.clone(), t.value)];
         for slot in optimizer.slots() {
@@ -236,7 +243,8 @@ impl Update {
         let olds: Vec<ValueId> = state.iter().map(|(_, v)| *v).collect();
         let lookup = |name: &str| numbers.iter().find(|(n, _)| *n == name).map(|(_, v)| *v);
         let mut b = self.builder(optimizer.name());
-        let news = optimizer.update(&mut Math::new(&mut b, t.dtype, &lookup), t.value, gradient, &olds[1..])?;
+        let news =
+            optimizer.update(&mut Math::new(&mut b, t.dtype, &lookup), t.value, gradient, &olds[1..])?;
         let mut outputs = Vec::new();
         for ((name, old), new) in state.into_iter().zip(news) {
             let new = match guard {

@@ -75,9 +75,7 @@ pub(crate) fn user_numbers(graph: &Graph) -> BTreeMap<ValueId, usize> {
 /// The weights that a step changes or that gradients are taken of, from the program.
 pub(crate) fn initial(program: &Program, names: &[String]) -> Result<State, Error> {
     let missing = |name: &String| Error::MissingWeights { count: 1, first: name.clone() };
-    let one = |name: &String| {
-        Ok((name.clone(), program.weight(name).cloned().ok_or_else(|| missing(name))?))
-    };
+    let one = |name: &String| Ok((name.clone(), program.weight(name).cloned().ok_or_else(|| missing(name))?));
     names.iter().map(one).collect()
 }
 

@@ -1,0 +1,438 @@
+//! `ferroflux train`: a model that returns its loss, trained on data from a file.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use ferroflux::DType;
+use ferroflux::optim::{Adam, Optimizer, Sgd};
+use ferroflux::tensor::safetensors::SafetensorsFile;
+use ferroflux::train::{Clip, Scaler, TrainOptions, TrainStep};
+use serde_json::json;
+
+use crate::compare::Accuracy;
+use crate::model::{self, Model};
+use crate::options::{BackendArgs, Global, WeightArgs};
+use crate::progress::Progress;
+use crate::report::{advised, usage};
+use crate::training::checkpoint::Checkpoint;
+use crate::training::data::Data;
+use crate::training::display::Display;
+use crate::training::schedule::{self, Rates};
+use crate::training::{evaluate, plot};
+use crate::{files, show};
+
+/// Arguments of `train`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The model, exported in train mode so that it returns its loss: a `.pt2` archive, or a `.zip` with one.
+    model: PathBuf,
+    /// Safetensors file with the data: a tensor for each input of the model, samples along the first dimension.
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// What the names of the training data begin with, for example `train_`.
+    #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    prefix: String,
+    /// Which of the returned tensors is the loss, from 0; not needed where the model returns one alone.
+    #[arg(long, value_name = "N")]
+    loss: Option<usize>,
+    #[command(flatten)]
+    optimizer: OptimizerArgs,
+    /// How often every sample is seen.
+    #[arg(long, default_value_t = 1)]
+    epochs: u64,
+    /// Stops after so many steps instead.
+    #[arg(long, value_name = "N", conflicts_with = "epochs")]
+    steps: Option<u64>,
+    /// Samples of a step, where the model was exported with a dynamic batch.
+    #[arg(long, value_name = "N")]
+    batch_size: Option<usize>,
+    /// Takes the samples of every epoch in another order.
+    #[arg(long)]
+    shuffle: bool,
+    /// Computes in this dtype what PyTorch's autocast does; f16 scales the loss and leaves out steps that overflow.
+    #[arg(long, value_enum, value_name = "DTYPE")]
+    autocast: Option<Half>,
+    /// Fixes the order of the samples and the random numbers of the model.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Folder for checkpoints: written at the end, at Ctrl-C and every so often.
+    #[arg(long, value_name = "DIR")]
+    checkpoint: Option<PathBuf>,
+    /// Steps between checkpoints; an epoch where not given.
+    #[arg(long, value_name = "N", requires = "checkpoint")]
+    checkpoint_every: Option<u64>,
+    /// How many checkpoints are kept.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    keep: usize,
+    /// Goes on from the newest checkpoint.
+    #[arg(long, requires = "checkpoint")]
+    resume: bool,
+    /// Writes the trained weights.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Draws the losses; DIR/loss.svg where checkpoints are written.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    evaluation: EvaluationArgs,
+    #[command(flatten)]
+    weights: WeightArgs,
+    #[command(flatten)]
+    backend: BackendArgs,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The optimizer and its settings.
+#[derive(clap::Args)]
+struct OptimizerArgs {
+    /// The optimizer.
+    #[arg(long, value_enum, default_value_t = Kind::Sgd)]
+    optimizer: Kind,
+    /// Learning rate.
+    #[arg(long)]
+    lr: f64,
+    /// Momentum of sgd.
+    #[arg(long, default_value_t = 0.0)]
+    momentum: f64,
+    /// Dampening of sgd's momentum.
+    #[arg(long, default_value_t = 0.0)]
+    dampening: f64,
+    /// Nesterov's momentum.
+    #[arg(long)]
+    nesterov: bool,
+    /// Weight decay; 0.01 for adamw and 0 for the others where not given.
+    #[arg(long)]
+    weight_decay: Option<f64>,
+    /// Decays of adam's running means.
+    #[arg(long, value_name = "B1,B2", value_delimiter = ',', num_args = 1, default_values_t = [0.9, 0.999])]
+    betas: Vec<f64>,
+    /// Added to adam's denominator.
+    #[arg(long, default_value_t = 1e-8)]
+    eps: f64,
+    /// Adam divides by the largest running mean so far.
+    #[arg(long)]
+    amsgrad: bool,
+    /// Learning-rate schedule: constant, step:size=N, multi-step:at=N/N, exponential:gamma=G, cosine, one-cycle,
+    /// polynomial, plateau; settings follow as NAME=VALUE,….
+    #[arg(long, default_value = "constant")]
+    schedule: String,
+    /// Steps during which the rate climbs to where the schedule begins.
+    #[arg(long, value_name = "STEPS", default_value_t = 0)]
+    warmup: u64,
+    /// Scales all gradients down so that their norm is at most this.
+    #[arg(long, value_name = "NORM", conflicts_with = "clip_value")]
+    clip_norm: Option<f64>,
+    /// Limits every element of a gradient.
+    #[arg(long, value_name = "LIMIT")]
+    clip_value: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Kind {
+    Sgd,
+    Adam,
+    Adamw,
+}
+
+/// The dtypes of mixed precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Half {
+    Bf16,
+    F16,
+}
+
+/// What is done with the trained weights at the end.
+#[derive(clap::Args)]
+struct EvaluationArgs {
+    /// An inference model with the same weights, run on held-out data at the end.
+    #[arg(long = "eval", value_name = "MODEL", requires = "accuracy")]
+    eval: Option<PathBuf>,
+    /// The labels [N] of the held-out data: accuracy of the class scores [N, C].
+    #[arg(long, value_name = "LABEL", requires = "eval")]
+    accuracy: Option<String>,
+    /// What the names of the held-out data begin with.
+    #[arg(long = "eval-prefix", value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    eval_prefix: String,
+    /// The held-out data, where it is in another file.
+    #[arg(long = "eval-data", value_name = "FILE", requires = "eval")]
+    eval_data: Option<PathBuf>,
+}
+
+impl OptimizerArgs {
+    fn optimizer(&self) -> Result<Optimizer> {
+        let decay = self.weight_decay;
+        let optimizer = match self.optimizer {
+            Kind::Sgd => Optimizer::Sgd(Sgd {
+                momentum: self.momentum,
+                dampening: self.dampening,
+                weight_decay: decay.unwrap_or(0.0),
+                nesterov: self.nesterov,
+                maximize: false,
+            }),
+            kind => {
+                let [beta1, beta2] = self.betas[..] else {
+                    return Err(usage("`--betas` takes two numbers", "for example `--betas 0.9,0.999`"));
+                };
+                let base = if kind == Kind::Adamw { Adam::adamw() } else { Adam::default() };
+                let weight_decay = decay.unwrap_or(base.weight_decay);
+                let (eps, amsgrad) = (self.eps, self.amsgrad);
+                Optimizer::Adam(Adam { beta1, beta2, eps, amsgrad, weight_decay, ..base })
+            }
+        };
+        optimizer.check().map_err(|why| usage(why, "see `ferroflux train --help`"))?;
+        if !(self.lr.is_finite() && self.lr >= 0.0) {
+            return Err(usage(
+                format!("a learning rate of {} makes no sense", self.lr),
+                "give `--lr` at least 0",
+            ));
+        }
+        Ok(optimizer)
+    }
+
+    fn clip(&self) -> Result<Option<Clip>> {
+        let clip = match (self.clip_norm, self.clip_value) {
+            (Some(max), _) => Some(Clip::Norm { max, error_if_nonfinite: true }),
+            (None, value) => value.map(Clip::Value),
+        };
+        let limit = self.clip_norm.or(self.clip_value).unwrap_or(1.0);
+        if limit > 0.0 {
+            Ok(clip)
+        } else {
+            Err(usage(format!("gradients clipped at {limit}"), "give a limit above 0"))
+        }
+    }
+}
+
+/// A run under way.
+struct Run {
+    step: TrainStep,
+    data: Data,
+    rates: Rates,
+    lr: f64,
+    losses: Vec<f64>,
+    total: u64,
+    /// What a checkpoint must agree with.
+    settings: BTreeMap<String, String>,
+    compile: Duration,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<()> {
+    for path in args.out.iter().chain(&args.plot) {
+        files::check_writable(path)?;
+    }
+    let mut model = Model::open(&args.model)?;
+    let file = args.data.as_deref().map(model::tensors).transpose()?;
+    model.fill(&args.weights, file.as_ref())?;
+    let file = file.or_else(|| model.golden.take());
+    let file =
+        file.ok_or_else(|| usage("there is no data to train on", "give it as `--data FILE.safetensors`"))?;
+    let mut run = prepare(args, global, &model, &file)?;
+    if args.resume {
+        resume(args, &mut run)?;
+    }
+    let begin = (run.losses.len(), Instant::now());
+    let finished = train(args, &mut run)?;
+    let seconds = begin.1.elapsed().as_secs_f64();
+    let samples = ((run.losses.len() - begin.0) * run.data.batch) as f64;
+    if let Some(path) = &args.out {
+        let weights = SafetensorsFile { tensors: run.step.weights(), ..SafetensorsFile::default() };
+        weights.write(path).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let plot = args.plot.clone().or_else(|| Some(args.checkpoint.as_ref()?.join("loss.svg")));
+    if let Some(path) = &plot {
+        files::write(path, plot::losses(&model.name, &run.losses).as_bytes())?;
+    }
+    let accuracy = if finished { evaluated(args, global, &run, &file)? } else { None };
+    report(args, &model, &run, Speed { seconds, rate: samples / seconds.max(1e-9) }, accuracy.as_ref(), out)?;
+    if finished {
+        return Ok(());
+    }
+    let how = match &args.checkpoint {
+        Some(folder) => format!("the same command with `--resume` goes on from {}", folder.display()),
+        None => "give `--checkpoint DIR`, and the next run can be resumed".to_owned(),
+    };
+    Err(advised(format!("stopped after step {} of {}", run.losses.len(), run.total), how))
+}
+
+fn prepare(args: &Args, global: &Global, model: &Model, file: &SafetensorsFile) -> Result<Run> {
+    let shuffle = args.shuffle.then_some(args.seed);
+    let data = Data::new(&model.program.inputs(), file, &args.prefix, args.batch_size, shuffle)?;
+    let total = args.steps.unwrap_or_else(|| data.steps(args.epochs));
+    let rates = schedule::parse(&args.optimizer.schedule, total, args.optimizer.warmup)?;
+    let mut train = TrainOptions::new(args.optimizer.optimizer()?);
+    if let Some(clip) = args.optimizer.clip()? {
+        train = train.clip(clip);
+    }
+    if let Some(loss) = args.loss {
+        train = train.loss(loss);
+    }
+    match args.autocast {
+        Some(Half::Bf16) => train = train.autocast(DType::BF16),
+        Some(Half::F16) => train = train.autocast(DType::F16).scaler(Scaler::default()),
+        None => {}
+    }
+    let options = args.backend.options(global).seed(args.seed);
+    let start = Instant::now();
+    let step = {
+        let _progress = Progress::start(format!("{}: compiling", model.name));
+        let failed =
+            || format!("cannot compile `{}` with the backend `{}`", model.name, options.backend_name());
+        model.program.train_step(&train, &options).with_context(failed)?
+    };
+    let about = [
+        ("optimizer", format!("{:?}", args.optimizer.optimizer()?)),
+        ("clip", format!("{:?}", args.optimizer.clip()?)),
+        ("lr", args.optimizer.lr.to_string()),
+        ("schedule", format!("{} warmup {}", args.optimizer.schedule, args.optimizer.warmup)),
+        ("autocast", format!("{:?}", args.autocast)),
+        ("data", format!("{} samples, {} a step, shuffled {:?}", data.len, data.batch, shuffle)),
+    ];
+    let settings = about.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+    let (lr, losses, compile) = (args.optimizer.lr, Vec::new(), start.elapsed());
+    Ok(Run { step, data, rates, lr, losses, total, settings, compile })
+}
+
+fn folder(args: &Args) -> Result<&std::path::Path> {
+    args.checkpoint
+        .as_deref()
+        .ok_or_else(|| usage("there is no folder for checkpoints", "give `--checkpoint DIR`"))
+}
+
+/// Takes over the newest checkpoint, which must be of the same training.
+fn resume(args: &Args, run: &mut Run) -> Result<()> {
+    let found = Checkpoint::newest(folder(args)?)?;
+    for (name, wanted) in &run.settings {
+        let held = found.settings.get(name).map_or("unknown", String::as_str);
+        if held != wanted {
+            return Err(advised(
+                format!("the checkpoint was made with another {name}: {held}; now it is {wanted}"),
+                "give the same settings again, or leave `--resume` out",
+            ));
+        }
+    }
+    run.step.restore(&found.snapshot)?;
+    if let Rates::Plateau(plateau) = &mut run.rates {
+        let memory = found.settings.get("plateau").and_then(|text| serde_json::from_str(text).ok());
+        plateau.restore(memory.ok_or_else(|| advised("the checkpoint has no state of the schedule", ""))?);
+    }
+    run.losses = found.losses;
+    Ok(())
+}
+
+fn write_checkpoint(args: &Args, run: &Run) -> Result<Option<PathBuf>> {
+    let Some(folder) = &args.checkpoint else { return Ok(None) };
+    let mut settings = run.settings.clone();
+    if let Rates::Plateau(plateau) = &run.rates {
+        // `best` is infinite before the first look, which JSON has no number for.
+        let memory = plateau.memory().map(|x| if x.is_finite() { x } else { f64::MAX });
+        settings.insert("plateau".into(), serde_json::to_string(&memory)?);
+    }
+    let checkpoint = Checkpoint { snapshot: run.step.snapshot(), losses: run.losses.clone(), settings };
+    checkpoint.write(folder, args.keep).map(Some)
+}
+
+/// Trains to the end or until Ctrl-C; whether it came to the end.
+fn train(args: &Args, run: &mut Run) -> Result<bool> {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    // The second Ctrl-C does not wait for the step. Where no handler can be set, Ctrl-C ends the process as ever.
+    let _ = ctrlc::set_handler(|| {
+        if STOP.swap(true, Ordering::SeqCst) {
+            std::process::exit(130);
+        }
+    });
+    let epoch = run.data.steps(1).max(1);
+    let every = args.checkpoint_every.unwrap_or(epoch).max(1);
+    let mut display = Display::new(run.losses.len() as u64, run.total, run.data.batch);
+    while (run.losses.len() as u64) < run.total && !STOP.load(Ordering::SeqCst) {
+        let n = run.losses.len() as u64;
+        let batch = run.data.batch(n)?;
+        let lr = run.rates.rate(run.lr, n);
+        let outcome = run.step.step(&batch, lr).with_context(|| format!("step {n}"))?;
+        if outcome.skipped {
+            display.say(&format!("step {n}: a gradient is not finite, the update is left out"));
+        }
+        run.losses.push(outcome.loss);
+        let done = n + 1;
+        display.step(done, outcome.loss, lr);
+        if let (Rates::Plateau(plateau), 0) = (&mut run.rates, done % epoch) {
+            let losses = &run.losses[(done - epoch) as usize..];
+            plateau.look(losses.iter().sum::<f64>() / epoch as f64);
+        }
+        if done % every == 0 && done < run.total {
+            write_checkpoint(args, run)?;
+        }
+    }
+    if let Some(path) = write_checkpoint(args, run)? {
+        display.say(&format!("checkpoint {}", path.display()));
+    }
+    Ok(run.losses.len() as u64 >= run.total)
+}
+
+fn evaluated(args: &Args, global: &Global, run: &Run, data: &SafetensorsFile) -> Result<Option<Accuracy>> {
+    let (Some(path), Some(label)) = (&args.evaluation.eval, &args.evaluation.accuracy) else {
+        return Ok(None);
+    };
+    let own = args.evaluation.eval_data.as_deref().map(model::tensors).transpose()?;
+    let program = Model::open(path)?.program;
+    let program = evaluate::with_weights(program, &run.step.weights())?;
+    let options = args.backend.options(global);
+    let held = own.as_ref().unwrap_or(data);
+    evaluate::accuracy(&program, &options, held, &args.evaluation.eval_prefix, label).map(Some)
+}
+
+/// How fast it went.
+struct Speed {
+    seconds: f64,
+    rate: f64,
+}
+
+fn report(
+    args: &Args,
+    model: &Model,
+    run: &Run,
+    speed: Speed,
+    accuracy: Option<&Accuracy>,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let kernels = run.step.kernels().map(|k| k.steps.len());
+    let last = run.losses.last().copied().unwrap_or(f64::NAN);
+    if args.json {
+        let object = json!({
+            "model": model.name,
+            "backend": args.backend.backend,
+            "optimizer": run.settings["optimizer"],
+            "steps": run.losses.len(),
+            "batch": run.data.batch,
+            "losses": run.losses,
+            "loss": if last.is_finite() { json!(last) } else { json!(last.to_string()) },
+            "accuracy": accuracy,
+            "kernels": kernels,
+            "compile_ms": show::rounded(show::millis(run.compile), 3),
+            "seconds": show::rounded(speed.seconds, 3),
+            "samples_per_second": show::rounded(speed.rate, 1),
+        });
+        writeln!(out, "{object}")?;
+        return Ok(());
+    }
+    let first = run.losses.first().copied().unwrap_or(f64::NAN);
+    writeln!(out, "{} steps: loss {} to {}", run.losses.len(), show::number(first), show::number(last))?;
+    if let Some(a) = accuracy {
+        writeln!(out, "accuracy {:.4} ({} of {})", a.accuracy, a.correct, a.total)?;
+    }
+    let kernels = kernels.map_or(String::new(), |n| format!(", {} a step", show::count(n, "kernel")));
+    let (compile, rate) = (show::time(run.compile), show::number(speed.rate));
+    writeln!(out, "compiled {compile}{kernels}, trained {:.2} s, {rate} samples/s", speed.seconds)?;
+    for (what, path) in [("weights", &args.out), ("losses", &args.plot)] {
+        if let Some(path) = path {
+            writeln!(out, "{what} written to {}", path.display())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! What `ferroflux train` is made of beside the compiled step: data in batches, checkpoints, schedules by name, the loss
+//! plot, the display of progress.
+
+pub(crate) mod checkpoint;
+pub(crate) mod data;
+pub(crate) mod display;
+pub(crate) mod evaluate;
+pub(crate) mod plot;
+pub(crate) mod schedule;
