@@ -1,7 +1,7 @@
 //! From the functional dialect to the prim dialect: every call is replaced by prims. All refusals are collected, so
 //! that one report names everything a model needs that is not there.
 
-use fx_ir::{Arg, Graph, Node, NodeId, NodeKind, Symbol, ValueId, ValueType};
+use fx_ir::{Arg, Graph, SubgraphId, Node, NodeId, NodeKind, Symbol, ValueId, ValueType};
 use ir_core::{Arena, Atom, EntityId, Origin, SymExpr, SymId, TensorMeta};
 use rustc_hash::FxHashMap;
 use thiserror::Error;
@@ -138,6 +138,20 @@ fn known(target: &str) -> bool {
         || lookup(target).or_else(|| functional_of(target)).is_some()
 }
 
+/// Bodies that draw random numbers take the seed as their last operand. Every turn of a loop draws the same ones.
+fn with_seed(out: &mut Graph, mut args: Vec<Arg>) -> Vec<Arg> {
+    let graphs: Vec<_> =
+        args.iter().filter_map(|a| if let Arg::Graph(g) = a { Some(*g) } else { None }).collect();
+    let draws = |g: &SubgraphId| out.subgraphs.get(*g).is_some_and(|g| g.seed().is_some());
+    if graphs.iter().any(draws) {
+        for g in graphs {
+            out.subgraphs[g].require_seed();
+        }
+        args.push(out.require_seed().into());
+    }
+    args
+}
+
 /// Control flow stays a call whose subgraphs are decomposed.
 fn copy_higher_order(
     graph: &Graph,
@@ -158,6 +172,7 @@ fn copy_higher_order(
     ) {
         return Err(OpError::Unknown(target.into()));
     }
+    let args = with_seed(out, args);
     let types = node.outputs.iter().map(|&v| (graph.values[v].name.as_str(), graph.values[v].ty.clone()));
     let outs = out.call(target, args, types, node.origin);
     for (&old, &new) in node.outputs.iter().zip(&outs) {
@@ -174,7 +189,8 @@ fn settle_symbols(graph: &Graph, node: &Node, outs: &[ValueId], out: &mut Graph,
         let (Some(was), Some(is)) = (graph.meta(old), out.meta(new)) else { continue };
         for (was, is) in was.sizes.iter().zip(&is.sizes) {
             match is.as_sym() {
-                Some(id) if id.index() >= first => drop(known.insert(id, was.clone())),
+                // A size that the archive happens to know is still what the data says.
+                Some(id) if id.index() >= first && was.as_const().is_none() => drop(known.insert(id, was.clone())),
                 _ => {}
             }
         }

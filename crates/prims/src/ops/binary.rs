@@ -4,7 +4,7 @@ use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Scalar};
 use kernel_ir::ScalarOp;
 
-use super::common::{in_compute, one, plain, promoted};
+use super::common::{choose, in_compute, one, plain, promoted};
 use crate::promotion::Promote;
 use crate::{Builder, Call, OpDef, OpError, Outs};
 
@@ -115,7 +115,7 @@ pub(super) const OPS: &[OpDef] = &[
     binary!("aten::arctan2(Tensor self, Tensor other) -> Tensor", IntToFloat, Atan2),
     binary!("aten::copysign.Tensor(Tensor self, Tensor other) -> Tensor", IntToFloat, CopySign),
     binary!("aten::copysign.Scalar(Tensor self, Scalar other) -> Tensor", IntToFloat, CopySign),
-    binary!("aten::nextafter(Tensor self, Tensor other) -> Tensor", Default, NextAfter),
+    composite!("aten::nextafter(Tensor self, Tensor other) -> Tensor", nextafter),
     binary_composite!("aten::hypot(Tensor self, Tensor other) -> Tensor", Default, hypot),
     binary_composite!("aten::logaddexp(Tensor self, Tensor other) -> Tensor", IntToFloat, logaddexp),
     binary_composite!("aten::logaddexp2(Tensor self, Tensor other) -> Tensor", IntToFloat, logaddexp2),
@@ -303,6 +303,42 @@ fn hypot(b: &mut Builder<'_>, x: ValueId, y: ValueId) -> Result<ValueId, OpError
 }
 
 /// `max(x, y) + log1p(exp(-|x - y|))`; equal infinities stay.
+/// The neighbour of a number in its own precision. Of a 16-bit float it is what a step of a little more than half the
+/// distance, taken in `f32`, rounds to.
+fn nextafter(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
+    let (operands, dtype) = promoted(b, c, Promote::Default, &["self", "other"])?;
+    // Relative distance of neighbours, the least distance, and the largest number.
+    let (relative, least, largest) = match dtype {
+        DType::F16 => (2f64.powi(-11), 2f64.powi(-24), 65504.0),
+        DType::BF16 => (2f64.powi(-8), 2f64.powi(-133), 255.0 * 2f64.powi(120)),
+        _ => {
+            let out = b.scalar_op(ScalarOp::NextAfter, &operands)?;
+            return one(b.cast(out, dtype)?);
+        }
+    };
+    let x = b.as_tensor(&operands[0], DType::F32)?;
+    let y = b.as_tensor(&operands[1], DType::F32)?;
+    let magnitude = b.abs(x)?;
+    let step = b.mul(magnitude, 1.25 * relative)?;
+    let step = b.maximum(step, least)?;
+    let (up, down) = (b.gt(y, x)?, b.lt(y, x)?);
+    let (higher, lower) = (b.add(x, step)?, b.sub(x, step)?);
+    let out = choose(b, up, higher, y, DType::F32)?;
+    let out = choose(b, down, lower, out, DType::F32)?;
+    // Away from an infinity the largest number comes next.
+    let largest = b.full(&[], largest, DType::F32)?;
+    let inward = b.scalar_op(ScalarOp::CopySign, &[largest.into(), x.into()])?;
+    let infinite = b.eq(magnitude, f64::INFINITY)?;
+    let moves = b.or(up, down)?;
+    let infinite = b.and(infinite, moves)?;
+    let out = choose(b, infinite, inward, out, DType::F32)?;
+    // NaN on either side.
+    let (x_nan, y_nan) = (b.ne(x, x)?, b.ne(y, y)?);
+    let nan = b.or(x_nan, y_nan)?;
+    let out = choose(b, nan, f64::NAN, out, DType::F32)?;
+    one(b.cast(out, dtype)?)
+}
+
 fn logaddexp(b: &mut Builder<'_>, x: ValueId, y: ValueId) -> Result<ValueId, OpError> {
     log_add(b, x, y, |b, minus| {
         let e = b.exp(minus)?;

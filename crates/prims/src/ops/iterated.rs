@@ -1,6 +1,7 @@
 //! Special functions that iterate: orthogonal polynomials, incomplete gamma functions, divisors.
 
 use fx_ir::{Arg, ValueId};
+use ir_core::DType;
 use kernel_ir::ScalarOp;
 
 use super::common::in_compute;
@@ -237,10 +238,15 @@ pub(super) const OPS: &[OpDef] = &[
         &["self", "other"],
         |b, xs| {
             let [x, y] = both(b, xs)?;
+            // Narrow integers are multiplied as C does, and wrap at the end.
+            let narrow = b.dtype(x)?;
+            let wide = if narrow.size() < DType::I32.size() { DType::I32 } else { narrow };
+            let (x, y) = (b.cast(x, wide)?, b.cast(y, wide)?);
             let divisor = b.call1("prims.gcd", vec![x.into(), y.into()])?;
             let quotient = b.div(x, divisor)?;
             let product = b.mul(quotient, y)?;
-            b.abs(product)
+            let product = b.abs(product)?;
+            b.cast(product, narrow)
         }
     )),
 ];
