@@ -1,5 +1,6 @@
-//! The pipeline as a list: captured → functional → prim → real → kernels.
+//! The pipeline as a list: captured → functional → prim → real → optimized → kernels.
 
+use aot_autograd::passes::PassCx;
 use fx_ir::{Arg, Graph};
 use kernel_ir::Program;
 use tracing::info_span;
@@ -24,6 +25,13 @@ pub(crate) fn real(prims: &Graph) -> Result<Graph, Error> {
     prims::split_complex::split_complex(prims).map_err(Error::Unsupported)
 }
 
+/// The same with less: passes on a graph whose weights stay as they are.
+pub(crate) fn optimized(mut prims: Graph) -> Graph {
+    let _span = info_span!("passes").entered();
+    aot_autograd::passes::optimize(&mut prims, &PassCx::inference());
+    prims
+}
+
 /// Captured to kernels.
 pub(crate) fn kernels(captured: &Graph) -> Result<Program, Error> {
     compile(&functional(captured)?)
@@ -31,7 +39,7 @@ pub(crate) fn kernels(captured: &Graph) -> Result<Program, Error> {
 
 /// Functional to kernels.
 pub(crate) fn compile(functional: &Graph) -> Result<Program, Error> {
-    let real = real(&prims(functional)?)?;
+    let real = optimized(real(&prims(functional)?)?);
     let _span = info_span!("inductor").entered();
     let strides = |o: &fx_ir::Output| match o.arg {
         Arg::Value(v) => functional.meta(v).map(|m| prims::split_complex::boundary_meta(m).strides),

@@ -1,4 +1,4 @@
-//! Erases calls whose results nobody reads. Every prim is pure, so none is kept for what else it does.
+//! Erases calls whose results nobody reads. Every prim is pure; what binds a size or asserts stays.
 
 use fx_ir::Graph;
 
@@ -6,5 +6,5 @@ use super::{PassCx, Stats};
 
 /// Erases dead calls.
 pub(super) fn run(graph: &mut Graph, _: &PassCx) -> Stats {
-    Stats { changed: graph.eliminate_dead(&|_| false) }
+    Stats { changed: graph.eliminate_dead(&prims::scalars::is_effect) }
 }

@@ -2,8 +2,7 @@
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::SymExpr;
-use prims::facts::Work;
-use prims::{Builder, OpError};
+use prims::{Builder, Lower, OpError};
 
 use super::matching::{def_of, permutation, sizes, swaps_last, through};
 use super::rewrite::{Rule, Site, apply};
@@ -212,7 +211,9 @@ fn cat_of_few(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
 
 /// A reduction over dimensions of size 1 alone is a reshape (places apart, which change the dtype).
 fn reduce_one(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
-    if site.call.op.work() != Work::Reduction {
+    // Places have no operator that combines two of them.
+    let combines = matches!(site.call.op.lower(), Some(Lower::Reduce(op)) if op.combine().is_some());
+    if !combines {
         return Ok(None);
     }
     let x = site.call.value("a")?;
@@ -350,7 +351,7 @@ mod tests {
         stays(
             run,
             &PassCx::default(),
-            "%x: f32[2, 1, 4] = input \"x\"\n\n%a: i64[2, 4] = prims.argmax(%x, [1])\nreturn %a",
+            "%x: i64[2, 1, 4] = input \"x\"\n\n%a: i64[2, 4] = prims.argmax(%x, [1])\nreturn %a",
         );
     }
 
