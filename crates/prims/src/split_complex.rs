@@ -36,7 +36,7 @@ pub fn boundary_strides(strides: &[SymExpr]) -> Shape {
 /// Whether a value of the graph or of one of its subgraphs is complex.
 pub fn has_complex(graph: &Graph) -> bool {
     let complex = |v: &ValueId| graph.meta(*v).is_some_and(|m| m.dtype.is_complex());
-    graph.iter().any(|(_, node)| node.outputs.iter().any(|v| complex(v)))
+    graph.iter().any(|(_, node)| node.outputs.iter().any(&complex))
         || graph.subgraphs.values().any(has_complex)
 }
 
