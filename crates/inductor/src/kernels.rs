@@ -10,7 +10,7 @@ use crate::affine::{self, SymBounds};
 use crate::defs::{DefKind, Defs};
 use crate::inline::{Inliner, convert};
 use crate::realize::step;
-use crate::schedule::{Group, Member, Schedule, renamed};
+use crate::schedule::{Group, Member, Schedule, renamed, substituted};
 
 /// Where a member's value is while its kernel is built.
 #[derive(Clone)]
@@ -111,10 +111,6 @@ fn reads_all_own_point(s: &Schedule, group: &Group, member: &Member, buf: BufId)
 /// Whether `member` reads `source` at the point where it stands itself.
 fn reads_own_point(source: &Member, member: &Member, index: &[SymExpr]) -> bool {
     index.iter().zip(&source.map).all(|(e, at)| substituted(e, &member.map) == *at)
-}
-
-fn substituted(e: &SymExpr, map: &[SymExpr]) -> SymExpr {
-    e.subst(&|a| if let ir_core::Atom::Loop(d) = a { map.get(*d as usize).cloned() } else { None })
 }
 
 fn emit_member(

@@ -13,6 +13,7 @@ mod error;
 mod inline;
 mod kernels;
 mod lower;
+mod merge;
 mod realize;
 mod schedule;
 mod text;

@@ -94,8 +94,14 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
         }
         s.group_of.insert(id, at);
     }
+    crate::merge::merge(defs, &mut s);
     s.note_readers();
     s
+}
+
+/// An index of a member's body in the kernel's loop variables.
+pub(crate) fn substituted(e: &SymExpr, map: &[SymExpr]) -> SymExpr {
+    e.subst(&|a| if let Atom::Loop(d) = a { map.get(*d as usize).cloned() } else { None })
 }
 
 /// Definitions with memory that the outputs need, with what each reads.

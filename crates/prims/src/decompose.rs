@@ -1,7 +1,7 @@
 //! From the functional dialect to the prim dialect: every call is replaced by prims. All refusals are collected, so
 //! that one report names everything a model needs that is not there.
 
-use fx_ir::{Arg, Graph, SubgraphId, Node, NodeId, NodeKind, Symbol, ValueId, ValueType};
+use fx_ir::{Arg, Graph, Node, NodeId, NodeKind, SubgraphId, Symbol, ValueId, ValueType};
 use ir_core::{Arena, Atom, EntityId, Origin, SymExpr, SymId, TensorMeta};
 use rustc_hash::FxHashMap;
 use thiserror::Error;
@@ -127,6 +127,7 @@ fn step(
             if out.symbols.len() > symbols {
                 settle_symbols(graph, node, &outs, out, symbols);
             }
+            define_sizes(graph, node, &outs, out)?;
             bind(graph, node, &outs, out, map, target)
         }
     }
@@ -190,7 +191,9 @@ fn settle_symbols(graph: &Graph, node: &Node, outs: &[ValueId], out: &mut Graph,
         for (was, is) in was.sizes.iter().zip(&is.sizes) {
             match is.as_sym() {
                 // A size that the archive happens to know is still what the data says.
-                Some(id) if id.index() >= first && was.as_const().is_none() => drop(known.insert(id, was.clone())),
+                Some(id) if id.index() >= first && was.as_const().is_none() => {
+                    drop(known.insert(id, was.clone()))
+                }
                 _ => {}
             }
         }
@@ -225,6 +228,26 @@ fn replace_in(arg: &mut Arg, replace: &dyn Fn(&SymExpr) -> SymExpr) {
         Arg::List(items) => items.iter_mut().for_each(|a| replace_in(a, replace)),
         _ => {}
     }
+}
+
+/// Sizes for which the program has a symbol of its own, although the decomposition knows them: the symbol gets the value.
+fn define_sizes(graph: &Graph, node: &Node, outs: &[ValueId], out: &mut Graph) -> Result<(), OpError> {
+    for (&old, &new) in node.outputs.iter().zip(outs) {
+        let (Some(was), Some(is)) = (graph.meta(old), out.meta(new)) else { continue };
+        let pairs: Vec<(SymExpr, SymExpr)> =
+            was.sizes.iter().cloned().zip(is.sizes.iter().cloned()).collect();
+        for (was, is) in pairs.into_iter().filter(|(was, is)| was != is) {
+            let unbacked = was.as_sym().is_some_and(|s| out.symbols.get(s).is_some_and(|s| s.unbacked));
+            let bound = |out: &Graph| out.values.values().any(|v| v.ty == ValueType::Int(was.clone()));
+            if unbacked && !bound(out) {
+                let mut b = Builder::new(out, graph.values[old].name.as_str(), node.origin);
+                let args = vec![Arg::List(vec![]), is.into(), ir_core::DType::I64.into()];
+                let number = b.call1("prims.full", args)?;
+                b.bind_item(number, was)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Connects a call's old values to its new ones, after a look at whether both agree.

@@ -24,7 +24,11 @@ pub fn is_effect(target: &str) -> bool {
 pub(crate) fn is_scalar(target: &str) -> bool {
     matches!(
         target,
-        "aten.item.default" | "aten._local_scalar_dense.default" | "aten._assert_scalar.default" | ITEM | ASSERT
+        "aten.item.default"
+            | "aten._local_scalar_dense.default"
+            | "aten._assert_scalar.default"
+            | ITEM
+            | ASSERT
     ) || python(target).is_some()
 }
 
@@ -148,7 +152,7 @@ impl Builder<'_> {
     }
 
     /// Binds the symbol `e` from the one number of a tensor.
-    fn bind_item(&mut self, v: ValueId, e: SymExpr) -> Result<(), OpError> {
+    pub(crate) fn bind_item(&mut self, v: ValueId, e: SymExpr) -> Result<(), OpError> {
         let v = self.reshape(v, &[])?;
         let v = if self.dtype(v)?.is_integral() { v } else { self.cast(v, DType::I64)? };
         self.effect(ITEM, vec![v.into()], Some(ValueType::Int(e)));

@@ -134,6 +134,7 @@ fn widened(t: &Tensor) -> Tensor {
 /// The graph with every float in double precision.
 fn in_double(graph: &Graph) -> Graph {
     let mut graph = graph.clone();
+    graph.subgraphs.iter_mut().for_each(|(_, g)| *g = in_double(g));
     for value in graph.values.iter_mut().map(|(_, v)| v) {
         if let ValueType::Tensor(meta) = &mut value.ty {
             meta.dtype = wide(meta.dtype);

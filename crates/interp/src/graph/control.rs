@@ -35,6 +35,10 @@ pub(super) fn call(
             let fixed = values(frame, id, rest)?;
             scan(frame, id, *f, init, &xs, &fixed)
         }
+        ("higher_order.associative_scan", [Arg::Graph(f), xs, rest @ ..]) => {
+            let (xs, fixed) = (list(frame, id, xs)?, values(frame, id, rest)?);
+            associative(frame, id, *f, &xs, &fixed)
+        }
         // Modes that only autograd and autocast read: the body is run as it is.
         ("higher_order.wrap_with_set_grad_enabled", [_, Arg::Graph(f), rest @ ..]) => {
             let operands = values(frame, id, rest)?;
@@ -151,10 +155,71 @@ fn scan(
             stack.extend(y);
         }
     }
+    if length == 0 {
+        return without_turns(frame, id, carry);
+    }
     for stack in stacks {
         carry.push(Value::Tensor(stacked(&stack).map_err(|e| frame.tensor_error(id, e))?));
     }
     Ok(carry)
+}
+
+/// The results of a scan over nothing: what was carried, and empty stacks of the shapes that the graph states.
+fn without_turns(
+    frame: &Frame<'_, '_>,
+    id: NodeId,
+    mut carry: Vec<Value>,
+) -> Result<Vec<Value>, InterpError> {
+    for &v in frame.graph.nodes[id].outputs.iter().skip(carry.len()) {
+        let Some(meta) = frame.graph.meta(v) else {
+            carry.push(Value::None);
+            continue;
+        };
+        let mut sizes = vec![0usize];
+        for e in meta.sizes.iter().skip(1) {
+            sizes.push(usize::try_from(frame.size(id, e)?).unwrap_or(0));
+        }
+        carry.push(Value::Tensor(Tensor::zeros(meta.dtype, &sizes).map_err(|e| frame.tensor_error(id, e))?));
+    }
+    Ok(carry)
+}
+
+/// Running combinations along dimension 0: `y[0] = x[0]`, `y[i] = f(y[i - 1]…, x[i]…, fixed…)`.
+fn associative(
+    frame: &mut Frame<'_, '_>,
+    id: NodeId,
+    f: SubgraphId,
+    xs: &[Value],
+    fixed: &[Value],
+) -> Result<Vec<Value>, InterpError> {
+    let length = xs.iter().find_map(Value::as_tensor).and_then(|t| t.sizes().first().copied());
+    let length =
+        length.ok_or_else(|| invalid(frame, id, "higher_order.associative_scan", "nothing to scan over"))?;
+    let slice = |frame: &Frame<'_, '_>, x: &Value, i: usize| match x {
+        Value::Tensor(t) => t.select(0, i).map(Value::Tensor).map_err(|e| frame.tensor_error(id, e)),
+        other => Ok(other.clone()),
+    };
+    if length == 0 {
+        return Ok(xs.to_vec());
+    }
+    let mut last = xs.iter().map(|x| slice(frame, x, 0)).collect::<Result<Vec<_>, _>>()?;
+    let mut stacks: Vec<Vec<Value>> = last.iter().map(|v| vec![v.clone()]).collect();
+    for i in 1..length {
+        let mut operands = last;
+        for x in xs {
+            operands.push(slice(frame, x, i)?);
+        }
+        operands.extend_from_slice(fixed);
+        last = body(frame, id, f, operands)?;
+        stacks.iter_mut().zip(&last).for_each(|(stack, v)| stack.push(v.clone()));
+    }
+    let stack = |values: Vec<Value>| -> Result<Value, InterpError> {
+        let parts = values.into_iter().map(Value::into_tensor).collect::<Result<Vec<_>, _>>();
+        let parts: Vec<Tensor> =
+            parts.map_err(|e| frame.tensor_error(id, e))?.into_iter().flatten().collect();
+        Ok(Value::Tensor(stacked(&parts).map_err(|e| frame.tensor_error(id, e))?))
+    };
+    stacks.into_iter().map(stack).collect()
 }
 
 /// Tensors of one shape side by side along a new dimension 0.

@@ -6,8 +6,8 @@
 use ir_core::{DType, EntityId, Scalar, Shape, SymExpr, SymId};
 use kernel_ir::{
     AccDecl, AccId, ArenaPlan, Attention, BufId, Buffer, Const, Conv, Epilogue, ExternCall, ExternOp,
-    InputSpec, Inst, InstKind, LoopKernel, Matmul, Operand, OutputSpec, Program, ReduceOp, ScalarOp, Stage,
-    Step, Storage, StoreMode, SymbolDecl, Val, takes,
+    InputSpec, Inst, InstKind, LinalgOp, LoopKernel, Matmul, Operand, OutputSpec, Program, ReduceOp,
+    ScalarOp, Stage, Step, Storage, StoreMode, SymbolDecl, Val, takes,
 };
 
 /// A small generator (xorshift64*), so that a seed names a case for ever.
@@ -232,8 +232,15 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
         3 => {
             let rank = rng.below(4);
             let out = |rng: &mut Rng| Operand { buf: rng.pick(&writable(p)), ..operand(rng, p, rank) };
-            let op = ExternOp::Sort { dim: rng.below(4) as u32, descending: rng.flip() };
-            let (inputs, outputs) = (vec![operand(rng, p, rank)], vec![out(rng), out(rng)]);
+            let sort = ExternOp::Sort { dim: rng.below(4) as u32, descending: rng.flip() };
+            let names = ["lu", "solve", "svd", "cholesky_solve", "pinv", "matrix_exp"];
+            let routine = LinalgOp::from_name(rng.pick(&names), |_| rng.flip());
+            let (op, (ins, outs)) = match routine.filter(|_| rng.flip()) {
+                Some(op) => (ExternOp::Linalg { op, complex: rng.flip() }, op.arity()),
+                None => (sort, (1, 2)),
+            };
+            let inputs = (0..ins).map(|_| operand(rng, p, rank)).collect();
+            let outputs = (0..outs).map(|_| out(rng)).collect();
             Step::Extern(ExternCall { name: kernel, origins, op, inputs, outputs })
         }
         _ => Step::Loop(loop_kernel(rng, p, kernel, origins)),

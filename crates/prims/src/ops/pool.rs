@@ -4,7 +4,7 @@
 //! clipped index arithmetic.
 
 use fx_ir::{Arg, ValueId};
-use ir_core::{DType, Scalar, Shape, SymExpr};
+use ir_core::{DType, Scalar, Shape, SymExpr, numel};
 use kernel_ir::ReduceOp;
 use smallvec::smallvec;
 
@@ -131,12 +131,14 @@ fn pooled(
             _ => Ok(count),
         };
     }
-    let (n, room) = (shape::known(c, n, "size of a pool that rounds up")?, shape::known(c, &room, "size")?);
-    let mut count = (room + stride - 1).div_euclid(stride) + 1;
-    if (count - 1) * stride >= n + padding {
-        count -= 1;
+    let step = SymExpr::from_i64(stride);
+    let count = (room + (stride - 1)).floor_div(&step) + 1;
+    let starting_inside = (n + (padding - 1)).floor_div(&step) + 1;
+    let count = count.sym_min(&starting_inside);
+    match count.as_const() {
+        Some(k) if k < 1 => Err(c.invalid("the window is larger than the padded input")),
+        _ => Ok(count),
     }
-    if count < 1 { Err(c.invalid("the window is larger than the padded input")) } else { Ok(count.into()) }
 }
 
 impl Windows {
@@ -181,7 +183,8 @@ fn max_pool(b: &mut Builder<'_>, c: &Call<'_>, n: usize, indices: bool) -> Made 
         let v = shape::iota(b, &w.sizes[d], (-w.padding[d]).into(), w.stride[d].into())?;
         starts.push(v);
     }
-    Ok(smallvec![y, flat_places(b, best, &starts, &w.kernel, &w.dilation, &w.from)?])
+    let kernel: Vec<SymExpr> = w.kernel.iter().map(|k| SymExpr::from_i64(*k)).collect();
+    Ok(smallvec![y, flat_places(b, best, &starts, &kernel, &w.dilation, &w.from)?])
 }
 
 /// The place in the flattened input that position `best` in its window means; `starts` are vectors with the first
@@ -190,17 +193,15 @@ fn flat_places(
     b: &mut Builder<'_>,
     best: ValueId,
     starts: &[ValueId],
-    kernel: &[i64],
+    kernel: &[SymExpr],
     dilation: &[i64],
     from: &[SymExpr],
 ) -> Result<ValueId, OpError> {
     let (rank, n) = (b.rank(best)?, starts.len());
     let mut place: Option<ValueId> = None;
-    let mut below: i64 = kernel.iter().product();
     for d in 0..n {
-        below /= kernel[d];
-        let digit = b.div(best, below)?;
-        let digit = b.scalar_op(kernel_ir::ScalarOp::Rem, &[digit.into(), kernel[d].into()])?;
+        let digit = b.div(best, numel(&kernel[d + 1..]))?;
+        let digit = b.scalar_op(kernel_ir::ScalarOp::Rem, &[digit.into(), kernel[d].clone().into()])?;
         let step = b.mul(digit, dilation[d])?;
         let start = shape::along(b, starts[d], rank - n + d, rank)?;
         let at = b.add(step, start)?;
@@ -251,7 +252,7 @@ fn all_whole(c: &Call<'_>, w: &Windows) -> Result<bool, OpError> {
     let reaches = |d: usize| {
         let end = (&w.sizes[d] - 1) * w.stride[d] + w.kernel[d];
         // Without rounding up the last window ends inside the padded input, whatever its size.
-        (end - &w.from[d]).as_const().is_some_and(|over| over > 2 * w.padding[d])
+        (end - &w.from[d]).as_const().is_none_or(|over| over > 2 * w.padding[d])
     };
     Ok(!(c.bool("ceil_mode")? && (0..w.n).any(reaches)))
 }
@@ -299,24 +300,37 @@ fn adaptive_sizes(b: &Builder<'_>, c: &Call<'_>, n: usize) -> Result<(Shape, Vec
 struct Uneven {
     start: ValueId,
     length: ValueId,
-    longest: i64,
+    longest: SymExpr,
 }
 
-fn uneven(b: &mut Builder<'_>, n: i64, outs: i64) -> Result<Uneven, OpError> {
-    let longest = (0..outs).map(|o| ((o + 1) * n + outs - 1) / outs - o * n / outs).max().unwrap_or(1);
-    let scaled = shape::iota(b, &outs.into(), 0.into(), n.into())?;
-    let start = b.div(scaled, outs)?;
+fn uneven(b: &mut Builder<'_>, n: &SymExpr, outs: &SymExpr) -> Result<Uneven, OpError> {
+    let longest = match (n.as_const(), outs.as_const()) {
+        (Some(n), Some(outs)) => {
+            let length = |o: i64| ((o + 1) * n + outs - 1) / outs - o * n / outs;
+            (0..outs).map(length).max().unwrap_or(1).into()
+        }
+        // None is longer; places outside of a window are masked anyway.
+        _ => n.ceil_div(outs) + 1,
+    };
+    let scaled = shape::iota(b, outs, 0.into(), n.clone())?;
+    let start = b.div(scaled, outs.clone())?;
     let end = b.add(scaled, n + outs - 1)?;
-    let end = b.div(end, outs)?;
+    let end = b.div(end, outs.clone())?;
     let length = b.sub(end, start)?;
     Ok(Uneven { start, length, longest })
 }
 
 impl Uneven {
     /// Dimension `d` of `x` replaced by `[outs, longest]`, and which of these places lie in their window.
-    fn read(&self, b: &mut Builder<'_>, x: ValueId, d: usize, n: i64) -> Result<(ValueId, ValueId), OpError> {
+    fn read(
+        &self,
+        b: &mut Builder<'_>,
+        x: ValueId,
+        d: usize,
+        n: &SymExpr,
+    ) -> Result<(ValueId, ValueId), OpError> {
         let (start, length) = (b.unsqueeze(self.start, 1)?, b.unsqueeze(self.length, 1)?);
-        let steps = shape::iota_at(b, &self.longest.into(), 1, 2)?;
+        let steps = shape::iota_at(b, &self.longest, 1, 2)?;
         let place = b.add(start, steps)?;
         let place = b.minimum(place, n - 1)?;
         let inside = b.lt(steps, length)?;
@@ -338,18 +352,12 @@ fn adaptive_avg(b: &mut Builder<'_>, c: &Call<'_>, n: usize) -> Made {
         x = quotient(b, sum, shape::count(&count))?;
     }
     for d in (first..sizes.len()).filter(|d| !whole.contains(d)) {
-        x = average_along(b, c, x, d, &want[d - first])?;
+        x = average_along(b, x, d, &want[d - first])?;
     }
     out(b.cast(x, dtype)?)
 }
 
-fn average_along(
-    b: &mut Builder<'_>,
-    c: &Call<'_>,
-    x: ValueId,
-    d: usize,
-    outs: &SymExpr,
-) -> Result<ValueId, OpError> {
+fn average_along(b: &mut Builder<'_>, x: ValueId, d: usize, outs: &SymExpr) -> Result<ValueId, OpError> {
     let n = b.sizes(x)?[d].clone();
     if n == *outs {
         return Ok(x);
@@ -360,9 +368,8 @@ fn average_along(
         let sum = b.reduce(ReduceOp::Sum, apart, &[d + 1], false)?;
         return quotient(b, sum, shape::count(&each));
     }
-    let (n, outs) = (shape::known(c, &n, "size")?, shape::known(c, outs, "output size")?);
-    let uneven = uneven(b, n, outs)?;
-    let (view, inside) = uneven.read(b, x, d, n)?;
+    let uneven = uneven(b, &n, outs)?;
+    let (view, inside) = uneven.read(b, x, d, &n)?;
     let (dtype, sizes) = (b.dtype(view)?, b.sizes(view)?);
     let tail = sizes.len() - d - 2;
     let inside = with_tail(b, inside, tail)?;
@@ -390,12 +397,12 @@ fn adaptive_max(b: &mut Builder<'_>, c: &Call<'_>, n: usize) -> Made {
     let (mut x, mut starts, mut longest) = (input, Vec::new(), Vec::new());
     let mut masks = Vec::new();
     for d in 0..n {
-        let size = shape::known(c, &sizes[first + d], "size of an adaptive maximum pool")?;
-        let outs = shape::known(c, &want[d], "output size")?;
+        let (size, outs) = (&sizes[first + d], &want[d]);
         let uneven = uneven(b, size, outs)?;
         let (view, inside) = uneven.read(b, x, first + 2 * d, size)?;
         x = view;
-        masks.push((d, inside, size % outs != 0));
+        let even = size.as_const().zip(outs.as_const()).is_some_and(|(n, k)| n % k == 0);
+        masks.push((d, inside, !even));
         starts.push(uneven.start);
         longest.push(uneven.longest);
     }
