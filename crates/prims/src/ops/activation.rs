@@ -100,17 +100,6 @@ pub(super) const OPS: &[OpDef] = &[
         c.float("negative_slope")?.into()
     )),
     // In training the slope is random.
-    activation!(
-        "aten::rrelu(Tensor self, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, Generator? generator=None) -> Tensor",
-        |b, c, x| {
-            if c.bool("training")? {
-                return Err(
-                    c.unsupported("training (random operators are not there yet); export in eval mode")
-                );
-            }
-            leaky(b, x, ((c.float("lower")? + c.float("upper")?) / 2.0).into())
-        }
-    ),
     composite!("aten::prelu(Tensor self, Tensor weight) -> Tensor", prelu),
     composite!("aten::_prelu_kernel(Tensor self, Tensor weight) -> Tensor", |b, c| in_compute(
         b,
