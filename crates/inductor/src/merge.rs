@@ -1,0 +1,118 @@
+//! Brings groups together that the order of definitions kept apart: a group that is put off to a later one over the same
+//! points, which reads it there (a value that two values of one kernel need), or that is as small and independent of
+//! it (updates of many small parameters). Putting off is right where nobody reads the group before.
+
+use kernel_ir::BufId;
+use rustc_hash::FxHashMap;
+
+use crate::defs::{DefKind, Defs};
+use crate::schedule::{Group, Schedule, substituted};
+
+/// Independent groups are merged up to so many elements each: beyond that, memory is what takes the time.
+const SMALL: i64 = 1 << 14;
+/// Members of a group of merged small ones; a longer body compiles slowly and spills.
+const MOST_MEMBERS: usize = 48;
+
+/// Merges groups of `s` in place; what was merged away has no members.
+pub(crate) fn merge(defs: &Defs, s: &mut Schedule) {
+    // What binds a size stands where it stands.
+    if !defs.binders.is_empty() {
+        return;
+    }
+    let readers = readers(s);
+    for at in 0..s.groups.len() {
+        if !is_pointwise(defs, &s.groups[at]) {
+            continue;
+        }
+        let mut tried: Vec<usize> = Vec::new();
+        while let Some(other) = next_read(s, at, &tried) {
+            tried.push(other);
+            if is_late(s, &readers, other, at) && fits(defs, s, other, at) {
+                take(s, other, at);
+            }
+        }
+    }
+    merge_small(defs, s, &readers);
+}
+
+/// Who reads each definition.
+fn readers(s: &Schedule) -> Readers {
+    let mut readers = Readers::default();
+    for (reader, loads) in &s.loads {
+        for (read, _) in loads {
+            readers.entry(*read).or_default().push(*reader);
+        }
+    }
+    readers
+}
+
+type Readers = FxHashMap<BufId, Vec<BufId>>;
+
+fn is_pointwise(defs: &Defs, group: &Group) -> bool {
+    let loop_only = |m: &crate::schedule::Member| {
+        m.inner.is_empty() && matches!(defs.get(m.def).kind, DefKind::Loop { .. })
+    };
+    group.template.is_none() && !group.members.is_empty() && group.members.iter().all(loop_only)
+}
+
+/// The latest earlier group that group `at` reads and that was not tried yet.
+fn next_read(s: &Schedule, at: usize, tried: &[usize]) -> Option<usize> {
+    let reads = s.groups[at].members.iter().flat_map(|m| &s.loads[&m.def]);
+    let groups = reads.filter_map(|(buf, _)| s.group_of.get(buf).copied());
+    groups.filter(|g| *g < at && !tried.contains(g)).max()
+}
+
+/// Whether nobody before group `at` reads group `other`.
+fn is_late(s: &Schedule, readers: &Readers, other: usize, at: usize) -> bool {
+    let late = |reader: &BufId| s.group_of.get(reader).is_none_or(|g| *g == other || *g >= at);
+    s.groups[other].members.iter().all(|m| readers.get(&m.def).is_none_or(|list| list.iter().all(late)))
+}
+
+/// Whether `other` has the points of `at`, and `at` reads it at its own point alone.
+fn fits(defs: &Defs, s: &Schedule, other: usize, at: usize) -> bool {
+    let (from, to) = (&s.groups[other], &s.groups[at]);
+    let own_point = |m: &crate::schedule::Member| {
+        s.loads[&m.def].iter().all(|(buf, index)| {
+            from.members.iter().find(|f| f.def == *buf).is_none_or(|f| {
+                index.len() == f.map.len()
+                    && index.iter().zip(&f.map).all(|(e, wanted)| substituted(e, &m.map) == *wanted)
+            })
+        })
+    };
+    is_pointwise(defs, from)
+        && from.outer == to.outer
+        && from.constant == to.constant
+        && to.members.iter().all(own_point)
+}
+
+/// Moves the members of `other` to the front of `at`.
+fn take(s: &mut Schedule, other: usize, at: usize) {
+    let mut members = std::mem::take(&mut s.groups[other].members);
+    for m in &members {
+        s.group_of.insert(m.def, at);
+    }
+    members.append(&mut s.groups[at].members);
+    s.groups[at].members = members;
+}
+
+/// Merges small groups over the same points that do not depend on each other.
+fn merge_small(defs: &Defs, s: &mut Schedule, readers: &Readers) {
+    let mut open: FxHashMap<ir_core::Shape, usize> = FxHashMap::default();
+    for at in 0..s.groups.len() {
+        let small = is_pointwise(defs, &s.groups[at])
+            && !s.groups[at].constant
+            && defs.numel_hint(&s.groups[at].outer) <= SMALL;
+        if !small {
+            continue;
+        }
+        let outer = s.groups[at].outer.clone();
+        if let Some(&other) = open.get(&outer)
+            && s.groups[other].members.len() + s.groups[at].members.len() <= MOST_MEMBERS
+            && is_late(s, readers, other, at)
+            && fits(defs, s, other, at)
+        {
+            take(s, other, at);
+        }
+        open.insert(outer, at);
+    }
+}
