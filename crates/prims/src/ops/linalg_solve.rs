@@ -5,7 +5,7 @@ use ir_core::{DType, Shape, SymExpr, numel};
 use kernel_ir::ReduceOp;
 use smallvec::smallvec;
 
-use super::common::one;
+use super::common::{one, widen};
 use super::linalg_util::*;
 use super::prims_linalg_grad::adjoint_solve;
 use super::shape;
@@ -118,12 +118,8 @@ pub(super) const OPS: &[OpDef] = &[
     composite!("aten::matrix_power(Tensor self, int n) -> Tensor", |b, c| {
         one(power(b, c, c.value("self")?, c.int("n")?)?)
     }),
-    composite!("aten::matrix_exp(Tensor self) -> Tensor", |b, c| {
-        b.call("prims.linalg_matrix_exp", vec![c.value("self")?.into()])
-    }),
-    composite!("aten::linalg_matrix_exp(Tensor self) -> Tensor", |b, c| {
-        b.call("prims.linalg_matrix_exp", vec![c.value("self")?.into()])
-    }),
+    composite!("aten::matrix_exp(Tensor self) -> Tensor", matrix_exp),
+    composite!("aten::linalg_matrix_exp(Tensor self) -> Tensor", matrix_exp),
     composite!("aten::matrix_exp_backward(Tensor self, Tensor grad) -> Tensor", |b, c| {
         one(super::prims_linalg_grad::matrix_exp_of(b, c.value("self")?, c.value("grad")?)?)
     }),
@@ -290,6 +286,15 @@ fn power(b: &mut Builder<'_>, c: &Call<'_>, a: ValueId, n: i64) -> Made1 {
             _ => base = mm(b, base, base)?,
         }
     }
+}
+
+/// The one routine that takes 16-bit floats.
+fn matrix_exp(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
+    let a = c.value("self")?;
+    let own = b.dtype(a)?;
+    let wide = widen(b, a)?;
+    let e = b.call1("prims.linalg_matrix_exp", vec![wide.into()])?;
+    one(b.cast(e, own)?)
 }
 
 /// The inverse of the matrix whose rows are the first `ind` dimensions.

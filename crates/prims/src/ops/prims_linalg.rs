@@ -7,6 +7,7 @@
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{ExternOp, LinalgOp};
+use num_complex::Complex;
 use smallvec::SmallVec;
 use tensor::Tensor;
 
@@ -56,7 +57,9 @@ pub(super) const OPS: &[OpDef] = &[
         Grad::Rule(grad::cholesky),
         |s| {
             for upper in [false, true] {
-                s.add(vec![positive(s, &[2], 3)], vec![first(), upper.into(), true.into(), false.into()]);
+                for a in [positive(s, &[2], 3), hermitian(&positive(s, &[2], 3))] {
+                    s.add(vec![a], vec![first(), upper.into(), true.into(), false.into()]);
+                }
             }
         }
     ),
@@ -70,7 +73,9 @@ pub(super) const OPS: &[OpDef] = &[
         Grad::Rule(grad::lu),
         |s| {
             for sizes in [&[2, 3, 3][..], &[4, 2], &[2, 4]] {
-                s.add(vec![dominant(s, "a", sizes)], vec![first(), true.into(), false.into(), false.into()]);
+                for a in [dominant(s, "a", sizes), complex(s, &dominant(s, "a", sizes))] {
+                    s.add(vec![a], vec![first(), true.into(), false.into(), false.into()]);
+                }
             }
         }
     ),
@@ -81,10 +86,11 @@ pub(super) const OPS: &[OpDef] = &[
         meta_solve,
         |c| Ok(LinalgOp::Solve { check: c.bool("check")? }),
         Grad::Rule(grad::solve),
-        |s| s.add(
-            vec![dominant(s, "a", &[2, 3, 3]), s.float("b", &[2, 3, 2])],
-            vec![first(), second(), true.into(), false.into()],
-        )
+        |s| {
+            let (a, rhs) = (dominant(s, "a", &[2, 3, 3]), s.float("b", &[2, 3, 2]));
+            s.add(vec![complex(s, &a), complex(s, &rhs)], vec![first(), second(), true.into(), false.into()]);
+            s.add(vec![a, rhs], vec![first(), second(), true.into(), false.into()]);
+        }
     ),
     routine!(
         "prims::linalg_solve_triangular(Tensor a, Tensor b, bool upper, bool unitriangular, bool interleaved=False) -> Tensor",
@@ -146,7 +152,9 @@ pub(super) const OPS: &[OpDef] = &[
         Grad::Rule(grad::qr),
         |s| {
             for (sizes, complete) in [(&[2, 4, 3][..], false), (&[3, 4], false), (&[3, 3], true)] {
-                s.add(vec![dominant(s, "a", sizes)], vec![first(), complete.into(), false.into()]);
+                for a in [dominant(s, "a", sizes), complex(s, &dominant(s, "a", sizes))] {
+                    s.add(vec![a], vec![first(), complete.into(), false.into()]);
+                }
             }
         }
     ),
@@ -229,10 +237,12 @@ pub(super) const OPS: &[OpDef] = &[
         |s| {
             for sizes in [&[2, 4, 3][..], &[2, 3, 4]] {
                 let zero = || Tensor::zeros(DType::F32, &[2]).expect("a sample fits memory");
-                s.add(
-                    vec![dominant(s, "a", sizes), zero(), zero()],
-                    vec![first(), second(), Arg::Value(ValueId(2)), false.into(), false.into()],
-                );
+                for a in [dominant(s, "a", sizes), complex(s, &dominant(s, "a", sizes))] {
+                    s.add(
+                        vec![a, zero(), zero()],
+                        vec![first(), second(), Arg::Value(ValueId(2)), false.into(), false.into()],
+                    );
+                }
             }
         }
     ),
@@ -242,7 +252,11 @@ pub(super) const OPS: &[OpDef] = &[
         |cx, c| square(cx, c, |a| [a.like(&[])]),
         |_| Ok(LinalgOp::MatrixExp),
         Grad::Rule(grad::matrix_exp),
-        |s| s.add(vec![s.float("a", &[2, 3, 3])], vec![first(), false.into()])
+        |s| {
+            for a in [s.float("a", &[2, 3, 3]), complex(s, &s.float("a", &[2, 3, 3]))] {
+                s.add(vec![a], vec![first(), false.into()]);
+            }
+        }
     ),
     routine!(
         "prims::linalg_permutation(Tensor pivots, SymInt rows) -> Tensor",
@@ -287,6 +301,21 @@ fn positive(s: &Samples, batch: &[usize], n: usize) -> Tensor {
         (mirrored / 8.0 + if row == column { 2.0 + row as f64 } else { 0.0 }) as f32
     };
     Tensor::from_vec::<f32>((0..list.len()).map(at).collect(), &sizes).expect("a sample fits memory")
+}
+
+/// The tensor with small imaginary parts.
+fn complex(s: &Samples, re: &Tensor) -> Tensor {
+    let im = s.float("imaginary", re.sizes());
+    let list = re.iter_f64().zip(im.iter_f64()).map(|(re, im)| Complex::new(re as f32, im as f32 / 4.0));
+    Tensor::from_vec::<Complex<f32>>(list.collect(), re.sizes()).expect("a sample fits memory")
+}
+
+/// Symmetric matrices `[*, n, n]` with an antisymmetric imaginary part.
+fn hermitian(re: &Tensor) -> Tensor {
+    let n = re.sizes()[re.rank() - 1];
+    let at = |(i, re): (usize, f64)| Complex::new(re as f32, (i % n) as f32 / 4.0 - (i / n % n) as f32 / 4.0);
+    let list = re.iter_f64().enumerate().map(at).collect();
+    Tensor::from_vec::<Complex<f32>>(list, re.sizes()).expect("a sample fits memory")
 }
 
 fn complex_of(dtype: DType) -> DType {

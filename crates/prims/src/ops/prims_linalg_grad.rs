@@ -71,7 +71,12 @@ fn nonsingular(b: &mut Builder<'_>, u: ValueId) -> Made1 {
 /// `L₂ᴴ gL₂` above it.
 pub(super) fn lu(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let Some(g) = cotangent(call, 0) else { return Ok(none(call)) };
-    let (f, pivots) = (call.outs[0], call.outs[1]);
+    let x = lu_of(b, call, (call.outs[0], call.outs[1]), g)?;
+    only(call, x)
+}
+
+/// The gradient of the matrix with these factors and pivots.
+fn lu_of(b: &mut Builder<'_>, call: &GradCall<'_>, (f, pivots): (ValueId, ValueId), g: ValueId) -> Made1 {
     let (_, m, n) = parts(call.call, b, f)?;
     let k = m.sym_min(&n);
     let (tall, wide) = (m != k, n != k);
@@ -121,8 +126,7 @@ pub(super) fn lu(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     }
     let order = permutation(b, pivots, &m)?;
     let order = inverse_order(b, order)?;
-    let x = rows_at(b, x, order)?;
-    only(call, x)
+    rows_at(b, x, order)
 }
 
 /// `a⁻ᴴ g` by the factors of `a`: `P L⁻ᴴ U⁻ᴴ g`.
@@ -136,14 +140,18 @@ pub(super) fn adjoint_solve(b: &mut Builder<'_>, f: ValueId, pivots: ValueId, g:
     rows_at(b, x, order)
 }
 
-/// To `b`: `a⁻ᴴ g`; to `a`: `-(a⁻ᴴ g) xᴴ`.
+/// To `b`: `a⁻ᴴ g`; to `a`: `-(a⁻ᴴ g) xᴴ`, and what comes through the factors, should a loss use them.
 pub(super) fn solve(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let mut grads = none(call);
+    if let Some(g) = cotangent(call, 1) {
+        grads[0] = Some(lu_of(b, call, (call.outs[1], call.outs[2]), g)?);
+    }
     let Some(g) = cotangent(call, 0) else { return Ok(grads) };
     let to_b = adjoint_solve(b, call.outs[1], call.outs[2], g)?;
     let xh = adjoint(b, call.outs[0])?;
     let to_a = mm(b, to_b, xh)?;
-    grads[0] = Some(b.neg(to_a)?);
+    let to_a = b.neg(to_a)?;
+    grads[0] = plus(b, grads[0], Some(to_a))?;
     grads[1] = Some(to_b);
     Ok(grads)
 }
