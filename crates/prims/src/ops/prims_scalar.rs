@@ -33,8 +33,8 @@ macro_rules! scalar_prims {
 }
 
 const STEP: Grad = Grad::NotDifferentiable("it is constant but for jumps");
-const POLYNOMIAL: Grad =
-    Grad::NotDifferentiable("PyTorch has no derivative of orthogonal polynomials either");
+/// PyTorch has no derivatives of orthogonal polynomials either: refused rather than taken for zero.
+const POLYNOMIAL: Grad = Grad::Unwritten;
 const PARTS: ComplexRule = ComplexRule::Parts;
 const ORDER: ComplexRule = ComplexRule::NO_ORDER;
 const REAL: ComplexRule = ComplexRule::REAL_ONLY;
