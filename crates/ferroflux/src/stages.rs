@@ -25,10 +25,13 @@ pub(crate) fn real(prims: &Graph) -> Result<Graph, Error> {
     prims::split_complex::split_complex(prims).map_err(Error::Unsupported)
 }
 
-/// The same with less: passes on a graph whose weights stay as they are.
+/// The same with less: passes on a graph whose weights stay as they are. `FERROFLUX_SKIP_PASSES` names passes to leave
+/// out, with commas between them.
 pub(crate) fn optimized(mut prims: Graph) -> Graph {
     let _span = info_span!("passes").entered();
-    aot_autograd::passes::optimize(&mut prims, &PassCx::inference());
+    let skip = std::env::var("FERROFLUX_SKIP_PASSES").unwrap_or_default();
+    let skip = skip.split(',').map(str::to_owned).collect();
+    aot_autograd::passes::optimize(&mut prims, &PassCx { skip, ..PassCx::inference() });
     prims
 }
 

@@ -32,6 +32,8 @@ pub struct PassCx {
     pub fast_math: bool,
     /// Values that are not looked into: the cotangent of a loss, so that what depends on it stays what depends on it.
     pub opaque: Vec<ValueId>,
+    /// Names of passes that do not run, to find the one that does harm.
+    pub skip: Vec<String>,
 }
 
 impl PassCx {
@@ -99,7 +101,7 @@ pub fn optimize_watched(
         optimize(&mut graph.subgraphs[id], &inner);
     }
     let mut done = Vec::with_capacity(PASSES.len());
-    for pass in PASSES {
+    for pass in PASSES.iter().filter(|p| !cx.skip.iter().any(|name| name == p.name)) {
         let stats = (pass.run)(graph, cx);
         tracing::debug!(target: "ferroflux::aot", pass = pass.name, changed = stats.changed);
         after(pass.name, graph);
