@@ -8,7 +8,7 @@ use ferroflux::tensor::{Mismatch, TensorError, allclose};
 use ferroflux::{DType, Tensor};
 use serde::Serialize;
 
-use crate::golden::{self, Sampled};
+use ferroflux::golden::{self, Sampled};
 use crate::report::{advised, usage};
 use crate::show;
 

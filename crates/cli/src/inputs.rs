@@ -7,7 +7,7 @@ use ferroflux::tensor::formula;
 use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::{DType, InputInfo, Tensor, nearest};
 
-use crate::golden;
+use ferroflux::golden;
 use crate::report::advised;
 
 /// A size that the archive gives no hint for.

@@ -8,7 +8,7 @@ mod commands;
 mod compare;
 mod diagram;
 mod files;
-mod golden;
+mod any_weights;
 mod inputs;
 mod log;
 mod model;

@@ -10,7 +10,7 @@ use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::{Program, SafetensorsSource};
 use zip::ZipArchive;
 
-use crate::golden::FormulaWeights;
+use ferroflux::golden::FormulaWeights;
 use crate::options::WeightArgs;
 use crate::report::advised;
 

@@ -26,6 +26,7 @@ mod compiled;
 mod complex_boundary;
 mod error;
 mod explain;
+pub mod golden;
 pub mod graph_backend;
 pub mod optim;
 mod options;

@@ -1,17 +1,16 @@
 //! Loads one case: the program with its weights complete, and the goldens. Weights that the archive lacks are made by
 //! formula, in memory.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use ir_core::DType;
-use pt2::{Archive, ExportedProgram, Weight};
-use serde::Deserialize;
+use ferroflux::golden::{FormulaWeights, formula_inputs};
+use pt2::{Archive, ExportedProgram};
+use tensor::Tensor;
 use tensor::safetensors::SafetensorsFile;
-use tensor::{Tensor, formula};
 use zip::ZipArchive;
 
 use super::check::milliseconds;
@@ -29,23 +28,6 @@ pub(crate) struct Loaded {
 #[derive(Default)]
 pub(crate) struct Loader {
     open: Option<(PathBuf, ZipArchive<File>)>,
-}
-
-/// An input made by formula.
-#[derive(Deserialize)]
-struct FormulaInput {
-    name: String,
-    shape: Vec<usize>,
-    dtype: String,
-    scale: f32,
-    offset: f32,
-}
-
-/// Shape of an output, and which of its values the goldens keep.
-#[derive(Deserialize)]
-pub(crate) struct SampledOutput {
-    pub(crate) shape: Vec<usize>,
-    pub(crate) step: usize,
 }
 
 impl Loader {
@@ -100,48 +82,19 @@ fn open(case: &Case, bytes: Option<Vec<u8>>) -> Result<Archive> {
 
 /// Makes the missing weights by formula.
 fn complete(program: &mut ExportedProgram, golden: &SafetensorsFile) -> Result<()> {
-    let params: HashMap<String, (f32, f32)> = metadata(golden, "params")?.unwrap_or_default();
-    let zeros: Vec<String> = metadata(golden, "zeros")?.unwrap_or_default();
-    let source = |weight: &Weight| -> Result<Option<Tensor>, String> {
-        let made = if zeros.contains(&weight.name) {
-            Tensor::zeros(weight.dtype, &weight.sizes)
-        } else {
-            let Some(&(scale, offset)) = params.get(&weight.name) else { return Ok(None) };
-            let stream = weight.name.strip_prefix("m.").unwrap_or(&weight.name);
-            formula::fill(stream, &weight.sizes, scale, offset).and_then(|t| t.to_dtype(weight.dtype))
-        };
-        made.map(Some).map_err(|e| e.to_string())
-    };
-    program.weights.fill(&source)?;
+    program.weights.fill(&FormulaWeights::of(golden)?)?;
     if let Some(weight) = program.weights.missing().next() {
         return Err(anyhow!("weight `{}` is neither in the archive nor given by a formula", weight.name));
     }
     Ok(())
 }
 
-/// A JSON value of the goldens' metadata.
-pub(crate) fn metadata<T: for<'de> Deserialize<'de>>(
-    golden: &SafetensorsFile,
-    key: &str,
-) -> Result<Option<T>> {
-    let parse = |text: &String| serde_json::from_str(text).with_context(|| format!("metadata `{key}`"));
-    golden.metadata.get(key).map(parse).transpose()
-}
-
 /// The inputs named `{prefix}in0`, `{prefix}in1`… until one is missing, from the file or by formula.
 pub(crate) fn inputs(golden: &SafetensorsFile, prefix: &str) -> Result<Vec<Tensor>> {
-    let formulas: BTreeMap<String, FormulaInput> = metadata(golden, "inputs")?.unwrap_or_default();
-    let mut inputs = Vec::new();
-    loop {
-        let name = format!("{prefix}in{}", inputs.len());
-        inputs.push(match (golden.tensors.get(&name), formulas.get(&name)) {
-            (Some(tensor), _) => tensor.clone(),
-            (None, Some(f)) => {
-                let dtype: Option<DType> = DType::ALL.iter().copied().find(|d| d.torch_name() == f.dtype);
-                let dtype = dtype.with_context(|| format!("dtype `{}` of input `{name}`", f.dtype))?;
-                formula::fill(&f.name, &f.shape, f.scale, f.offset)?.to_dtype(dtype)?
-            }
-            (None, None) => return Ok(inputs),
-        });
-    }
+    let formulas = formula_inputs(golden)?;
+    let named = |n: usize| {
+        let name = format!("{prefix}in{n}");
+        golden.tensors.get(&name).or_else(|| formulas.get(&name)).cloned()
+    };
+    Ok((0..).map_while(named).collect())
 }

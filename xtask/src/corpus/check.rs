@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use ir_core::{Class, DType};
+use ferroflux::golden::sampled;
 use tensor::compare::tolerance;
 use tensor::{Mismatch, Tensor, allclose};
 
 use super::backend::{Compiled, Failure, compile};
-use super::case::{Loaded, SampledOutput, inputs, metadata};
+use super::case::{Loaded, inputs};
 use super::{Kind, Status, gradient};
 
 /// Largest difference allowed in a model's output, relative to the output's largest value.
@@ -99,7 +100,7 @@ fn dynamic(loaded: &Loaded, compiled: &Compiled, times: &mut Times) -> Result<()
 fn model(loaded: &Loaded, compiled: &Compiled, times: &mut Times) -> Result<(), Failure> {
     let error = |e: anyhow::Error| Failure::new(Status::Error, format!("{e:#}"));
     let given = inputs(&loaded.golden, "").map_err(error)?;
-    let sampled: Vec<SampledOutput> = metadata(&loaded.golden, "outs").map_err(error)?.unwrap_or_default();
+    let sampled = sampled(&loaded.golden).map_err(|e| Failure::error(&e))?;
     let outputs = call(compiled, &given, times)?;
     if outputs.len() < sampled.len() || sampled.is_empty() {
         let what = format!("gives {} outputs, {} are expected", outputs.len(), sampled.len());

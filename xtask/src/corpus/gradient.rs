@@ -13,7 +13,7 @@ use tensor::{Tensor, allclose};
 
 use super::Status;
 use super::backend::{Failure, classify};
-use super::case::{Loaded, inputs, metadata};
+use super::case::{Loaded, inputs};
 use super::check::{MODEL_TOLERANCE, Times, differs, every, milliseconds};
 
 /// Largest relative difference of a loss.
@@ -98,10 +98,10 @@ fn step_values(
 
 /// Six losses of each optimizer, within PyTorch's own drift between `f32` and `f64`.
 fn curves(loaded: &Loaded, backend: &str, times: &mut Times) -> Result<(), Failure> {
-    let read = |key: &str| metadata::<serde_json::Value>(&loaded.golden, key);
+    let read = |key: &str| ferroflux::golden::metadata::<Option<serde_json::Value>>(&loaded.golden, key);
     let error = |e: anyhow::Error| Failure::new(Status::Error, format!("{e:#}"));
-    let Some(curves) = read("curves").map_err(error)? else { return Ok(()) };
-    let wide = read("sgd_float64").map_err(error)?.unwrap_or_default();
+    let Some(curves) = read("curves").map_err(|e| Failure::error(&e))? else { return Ok(()) };
+    let wide = read("sgd_float64").map_err(|e| Failure::error(&e))?.unwrap_or_default();
     let drift = drift(&numbers(&curves["sgd"]), &numbers(&wide));
     let given = inputs(&loaded.golden, "").map_err(error)?;
     for (name, optimizer, rate) in optimizers() {

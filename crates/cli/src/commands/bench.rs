@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use ferroflux::ir_core::Scalar;
 use ferroflux::tensor::safetensors::SafetensorsFile;
+use ferroflux::train::{Differentiated, TangentInfo};
 use ferroflux::{Compiled, Options, Tensor};
 use serde::Serialize;
 
-use crate::golden::AnyWeights;
+use crate::any_weights::AnyWeights;
 use crate::model::{self, Model};
 use crate::options::{BackendArgs, Global, WeightArgs};
 use crate::progress::Progress;
@@ -32,6 +34,9 @@ pub(crate) struct Args {
     /// Safetensors file with the inputs; made up where not given.
     #[arg(long, value_name = "FILE")]
     inputs: Option<PathBuf>,
+    /// Measures forward and backward: the gradients of the loss with respect to all parameters.
+    #[arg(long)]
+    train: bool,
     #[command(flatten)]
     weights: WeightArgs,
     #[command(flatten)]
@@ -54,6 +59,8 @@ struct Measured {
     first_call_s: f64,
     /// Compiling alone.
     compile_s: f64,
+    /// Bytes that the forward keeps for the backward beside inputs and parameters; none without `--train`.
+    saved_bytes: Option<i64>,
     /// Peak resident memory of the process since the model was opened; none where the system does not tell.
     peak_mb: Option<u64>,
 }
@@ -96,10 +103,10 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
         |what: &str| format!("cannot {what} `{}` with the backend `{}`", model.name, options.backend_name());
     let (compiled, compile) = {
         let _progress = Progress::start(format!("{}: compiling", model.name));
-        compile(&model, &options).with_context(|| what("compile"))?
+        compile(&model, args.train, &options).with_context(|| what("compile"))?
     };
     let start = Instant::now();
-    compiled.call(&tensors).with_context(|| what("run"))?;
+    compiled.run(&tensors).with_context(|| what("run"))?;
     let first = model.read + compile + start.elapsed();
     let mut times = {
         let _progress = Progress::start(format!("{}: measuring", model.name));
@@ -117,6 +124,7 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
         runs: times.len(),
         first_call_s: seconds(first),
         compile_s: seconds(compile),
+        saved_bytes: compiled.saved_bytes(),
         peak_mb: peak(),
     })
 }
@@ -136,19 +144,52 @@ fn prepare(model: &mut Model, args: &Args) -> Result<Vec<Tensor>> {
     inputs::from_file(&infos, file, prefix)
 }
 
-fn compile(model: &Model, options: &Options) -> Result<(Compiled, Duration), ferroflux::Error> {
-    let start = Instant::now();
-    let compiled = model.program.compile(options)?;
-    Ok((compiled, start.elapsed()))
+/// What is measured.
+enum Work {
+    Inference(Box<Compiled>),
+    Training(Box<Differentiated>),
 }
 
-fn time(compiled: &Compiled, tensors: &[Tensor], seconds: f64) -> Result<Vec<Duration>, ferroflux::Error> {
+impl Work {
+    fn run(&self, tensors: &[Tensor]) -> Result<(), ferroflux::Error> {
+        match self {
+            Work::Inference(compiled) => compiled.call(tensors).map(drop),
+            Work::Training(model) => {
+                let (outputs, saved) = model.forward(tensors)?;
+                let ones = |t: &TangentInfo| {
+                    let output = &outputs[t.output];
+                    Ok(Tensor::full(t.info.meta.dtype, output.sizes(), Scalar::Float(1.0))?)
+                };
+                let tangents = model.tangents().iter().map(ones).collect::<Result<Vec<_>, ferroflux::Error>>()?;
+                saved.backward(&tangents).map(drop)
+            }
+        }
+    }
+
+    fn saved_bytes(&self) -> Option<i64> {
+        match self {
+            Work::Inference(_) => None,
+            Work::Training(model) => model.saved_bytes(),
+        }
+    }
+}
+
+fn compile(model: &Model, train: bool, options: &Options) -> Result<(Work, Duration), ferroflux::Error> {
+    let start = Instant::now();
+    let program = &model.program;
+    let work = match train {
+        true => Work::Training(Box::new(program.differentiate(&program.usual_gradients(), options)?)),
+        false => Work::Inference(Box::new(program.compile(options)?)),
+    };
+    Ok((work, start.elapsed()))
+}
+
+fn time(work: &Work, tensors: &[Tensor], seconds: f64) -> Result<Vec<Duration>, ferroflux::Error> {
     let (mut times, begin) = (Vec::new(), Instant::now());
     while times.len() < RUNS || begin.elapsed().as_secs_f64() < seconds {
         let start = Instant::now();
-        let outputs = compiled.call(tensors)?;
+        work.run(tensors)?;
         times.push(start.elapsed());
-        drop(outputs);
     }
     Ok(times)
 }
