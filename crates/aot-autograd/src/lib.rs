@@ -11,6 +11,7 @@ mod joint;
 mod normalize;
 mod partition;
 pub mod passes;
+mod symbols;
 
 pub use autocast::{AutocastDevice, AutocastError, autocast, autocast_for};
 pub use functionalize::{FunctionalizeError, FunctionalizeProblem, functional_legality, functionalize};

@@ -146,3 +146,40 @@ fn training_steps_compute_the_same_in_halves() {
         }
     }
 }
+
+/// A step in mixed precision: the loss is that of the step in single precision to the precision of the narrow type, and
+/// every gradient has its parameter's type.
+#[test]
+fn training_steps_in_mixed_precision() {
+    use aot_autograd::{AutocastDevice, autocast_for};
+    use ir_core::DType;
+    for (name, _) in PYTORCH {
+        let Some(graph) = captured(name) else { return };
+        let functional = functionalize(&graph).unwrap_or_else(|e| panic!("{}", e[0]));
+        for device in [AutocastDevice::Cpu, AutocastDevice::Cuda] {
+            for dtype in [DType::BF16, DType::F16] {
+                let what = format!("{name}, {dtype} for {device:?}");
+                let cast =
+                    autocast_for(&functional, dtype, device).unwrap_or_else(|e| panic!("{what}: {}", e[0]));
+                fx_ir::well_formed(&cast).unwrap_or_else(|e| panic!("{what}: {}", e[0]));
+                let prims = prims::decompose(&cast).unwrap_or_else(|e| panic!("{what}: {}", e[0]));
+                let options = JointOptions { wrt: Wrt::Parameters, tangents: Tangents::Loss };
+                let mut mixed = joint(&prims, &options).unwrap_or_else(|e| panic!("{what}: {e}"));
+                mixed.optimize(&PassCx::training());
+                for &(v, g) in &mixed.gradients {
+                    let dtype = |v| mixed.graph.meta(v).map(|m| m.dtype);
+                    assert!(g.is_none_or(|g| dtype(g) == dtype(v)), "{what}");
+                }
+                let narrow = mixed.graph.values.values().filter_map(|v| v.ty.as_tensor());
+                assert!(narrow.filter(|m| m.dtype == dtype).count() > 3, "{what}: nothing is narrow");
+                if ["mlp", "vit_tiny"].contains(&name) {
+                    let given = inputs(&mixed.graph);
+                    let (wide, got) =
+                        (execute(&joint_of(&graph, false).graph, &given), execute(&mixed.graph, &given));
+                    let (a, b) = (wide[0][0], got[0][0]);
+                    assert!((a - b).abs() <= 0.02 * a.abs(), "{what}: loss {b}, in single precision {a}");
+                }
+            }
+        }
+    }
+}

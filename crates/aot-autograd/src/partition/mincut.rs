@@ -10,13 +10,14 @@
 //! a greedy knapsack whose weights are cuts. The bans lifted for one budget are lifted for every smaller one, so fewer
 //! bytes are never answered with more.
 
-use fx_ir::{Graph, NodeId, NodeKind, ValueId, ValueType};
-use ir_core::{Arena, Atom, EntityId};
+use fx_ir::{Graph, NodeId, NodeKind, ValueId};
+use ir_core::{Arena, EntityId};
 use prims::facts::{Work, bytes_hint, numel_hint, operations_hint};
 
 use super::flow::{INFINITE, Network, SINK, SOURCE};
 use super::{Partition, split};
 use crate::JointGraph;
+use crate::symbols::defines_size;
 
 /// Nodes of arithmetic in a row that are computed anew at most; beyond that the chain is cut by saving.
 const LONGEST_CHAIN: u32 = 100;
@@ -160,20 +161,6 @@ fn recomputable(graph: &Graph, id: NodeId) -> Recompute {
         }
         Work::Ordered | Work::Compute | Work::Unknown => Recompute::Costly,
     }
-}
-
-/// Whether a value is a number that the program computes, or has a size that only running tells: computed twice it
-/// would be another one.
-fn defines_size(graph: &Graph, v: ValueId) -> bool {
-    let ValueType::Tensor(meta) = &graph.values[v].ty else { return true };
-    let mut unbacked = false;
-    for e in &meta.sizes {
-        e.for_each_leaf(&mut |atom| match atom {
-            Atom::Sym(id) => unbacked |= graph.symbols.get(*id).is_some_and(|s| s.unbacked),
-            _ => {}
-        });
-    }
-    unbacked
 }
 
 /// Operations to compute a node anew for each byte that it gives.

@@ -3,11 +3,12 @@
 
 use std::hash::{Hash, Hasher};
 
-use fx_ir::{Arg, Graph, NodeId, ValueId, ValueType};
-use ir_core::{Atom, EntityId};
+use fx_ir::{Arg, Graph, NodeId, ValueId};
+use ir_core::EntityId;
 use rustc_hash::{FxHashMap, FxHasher};
 
 use super::{PassCx, Stats};
+use crate::symbols::defines_size;
 
 /// Merges equal calls.
 pub(super) fn run(graph: &mut Graph, cx: &PassCx) -> Stats {
@@ -92,19 +93,6 @@ fn equal(graph: &Graph, a: NodeId, b: NodeId) -> bool {
     }
     let commutes = prims::lookup(target).is_some_and(|op| op.commutes());
     x == y || (commutes && x[0] == y[1] && x[1] == y[0] && x[2..] == y[2..])
-}
-
-/// Whether a value is a number that the program computes, or has a size that only running tells.
-fn defines_size(graph: &Graph, v: ValueId) -> bool {
-    let ValueType::Tensor(meta) = &graph.values[v].ty else { return true };
-    let mut unbacked = false;
-    for e in &meta.sizes {
-        e.for_each_leaf(&mut |atom| match atom {
-            Atom::Sym(id) => unbacked |= graph.symbols.get(*id).is_some_and(|s| s.unbacked),
-            _ => {}
-        });
-    }
-    unbacked
 }
 
 #[cfg(test)]
