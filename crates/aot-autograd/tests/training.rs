@@ -130,7 +130,7 @@ fn close(a: &[Vec<f64>], b: &[Vec<f64>], what: &str) {
 
 #[test]
 fn training_steps_compute_the_same_in_halves() {
-    for name in ["mlp", "dlrm", "gcn", "vit_tiny"] {
+    for name in ["mlp", "dlrm", "gcn", "vit_tiny", "mobilenet_v2", "lstm", "bert_tiny"] {
         let Some(graph) = captured(name) else { return };
         let plain = joint_of(&graph, false);
         let given = inputs(&plain.graph);
