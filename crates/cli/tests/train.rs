@@ -73,7 +73,9 @@ fn digits_are_learnt() {
 #[test]
 fn resumed_training_gives_the_same_losses() {
     let backend = BACKENDS[BACKENDS.len() - 1];
-    for optimizer in [&["--optimizer", "sgd", "--momentum", "0.9"][..], &["--optimizer", "adamw", "--amsgrad"]] {
+    for optimizer in
+        [&["--optimizer", "sgd", "--momentum", "0.9"][..], &["--optimizer", "adamw", "--amsgrad"]]
+    {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("checkpoints");
         let path = path.to_str().unwrap();
@@ -86,7 +88,8 @@ fn resumed_training_gives_the_same_losses() {
             losses(&json(&args))
         };
         let whole = run(with(&["--steps", "30"]), &[]);
-        let first = run(with(&["--steps", "13", "--keep", "2", "--checkpoint-every", "5"]), &["--checkpoint", path]);
+        let first =
+            run(with(&["--steps", "13", "--keep", "2", "--checkpoint-every", "5"]), &["--checkpoint", path]);
         assert_eq!(first, whole[..13]);
         assert_eq!(checkpoints(path), ["step-0000000010.safetensors", "step-0000000013.safetensors"]);
         let resumed = run(with(&["--steps", "30"]), &["--checkpoint", path, "--resume"]);

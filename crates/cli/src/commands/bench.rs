@@ -160,7 +160,8 @@ impl Work {
                     let output = &outputs[t.output];
                     Ok(Tensor::full(t.info.meta.dtype, output.sizes(), Scalar::Float(1.0))?)
                 };
-                let tangents = model.tangents().iter().map(ones).collect::<Result<Vec<_>, ferroflux::Error>>()?;
+                let tangents =
+                    model.tangents().iter().map(ones).collect::<Result<Vec<_>, ferroflux::Error>>()?;
                 saved.backward(&tangents).map(drop)
             }
         }

@@ -58,7 +58,11 @@ pub(super) fn conv(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let extra = if transposed { vec![0; window.stride.len()] } else { missing(b, &window, g, x, w)? };
     // Of complex operands the conjugates.
     let (x, w) = (conj(b, x)?, conj(b, w)?);
-    let to_x = window.call(b, g, w, !transposed, &extra)?;
+    let direct = if transposed { None } else { direct_input_gradient(b, &window, g, w, &extra)? };
+    let to_x = match direct {
+        Some(to_x) => to_x,
+        None => window.call(b, g, w, !transposed, &extra)?,
+    };
     let sizes = b.sizes(x)?;
     grads[0] = Some(first_of(b, to_x, &sizes)?);
     let (big, small) = if transposed { (g, x) } else { (x, g) };
@@ -66,6 +70,59 @@ pub(super) fn conv(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let to_w = weight_gradient(b, &window, big, small)?;
     grads[1] = Some(first_of(b, to_w, &sizes)?);
     Ok(grads)
+}
+
+/// The transposed convolution as a plain one, which backends have fast kernels for: the gradient spread out by the
+/// stride, the weights turned round with their channels exchanged. `None` where the window is symbolic or smaller than
+/// the padding.
+fn direct_input_gradient(
+    b: &mut Builder<'_>,
+    window: &Window,
+    g: ValueId,
+    w: ValueId,
+    extra: &[i64],
+) -> Result<Option<ValueId>, OpError> {
+    let sizes = b.sizes(w)?;
+    let spatial = window.stride.len();
+    let mut padding = Vec::with_capacity(2 * spatial);
+    for d in 0..spatial {
+        let Some(taps) = sizes[d + 2].as_const() else { return Ok(None) };
+        let reach = (taps - 1) * window.dilation[d];
+        padding.extend([reach - window.padding[2 * d], reach - window.padding[2 * d + 1] + extra[d]]);
+    }
+    if window.groups < 1 || padding.iter().any(|p| *p < 0) {
+        return Ok(None);
+    }
+    let groups = SymExpr::from_i64(window.groups);
+    let (out, per_in) = (sizes[0].floor_div(&groups), sizes[1].clone());
+    let taps = &sizes[2..];
+    // [g o, c, …] -> [g c, o, …]
+    let split: Vec<SymExpr> =
+        [groups.clone(), out.clone(), per_in.clone()].into_iter().chain(taps.iter().cloned()).collect();
+    let split = b.reshape(w, &split)?;
+    let mut order: Vec<usize> = (0..spatial + 3).collect();
+    order.swap(1, 2);
+    let exchanged = b.permute(split, &order)?;
+    let joined: Vec<SymExpr> = [groups * per_in, out].into_iter().chain(taps.iter().cloned()).collect();
+    let joined = b.reshape(exchanged, &joined)?;
+    let dims: Vec<i64> = (2..spatial as i64 + 2).collect();
+    let turned = b.call1("aten.flip.default", vec![joined.into(), dims[..].into()])?;
+    let spread = if window.stride.iter().all(|s| *s == 1) { g } else { spread(b, g, &window.stride)? };
+    let plain = Window {
+        stride: vec![1; spatial],
+        padding,
+        dilation: window.dilation.clone(),
+        groups: window.groups,
+    };
+    plain.call(b, spread, turned, false, &vec![0; spatial]).map(Some)
+}
+
+/// Zeros between the elements of the spatial dimensions, so that they are `stride` apart.
+fn spread(b: &mut Builder<'_>, v: ValueId, stride: &[i64]) -> Result<ValueId, OpError> {
+    let none = vec![0i64; stride.len() + 2];
+    let between: Vec<i64> = [0, 0].into_iter().chain(stride.iter().map(|s| s - 1)).collect();
+    let zero = ir_core::Scalar::Float(0.0);
+    b.call1("prims.pad", vec![v.into(), none[..].into(), none[..].into(), between[..].into(), zero.into()])
 }
 
 /// Elements that the opposite convolution would fall short of: those that no window reached, fewer than the stride. Of
