@@ -4,6 +4,7 @@
 //! Only composites decompose, and they decompose until nothing but *prims* is left: a small closed set that `interp`
 //! and `inductor` understand. Not here: graph storage (`fx-ir`), scheduling (`inductor`), execution (`interp`).
 
+mod batch_rule;
 mod builder;
 mod call;
 mod complex_rule;
@@ -22,6 +23,7 @@ mod schema;
 pub mod split_complex;
 mod table;
 
+pub use batch_rule::{BatchCall, BatchFn, BatchRule, Randomness, batch_call, draws};
 pub use builder::Builder;
 pub use call::Call;
 pub use complex_rule::{ComplexCall, ComplexFn, ComplexRule, Parts, Split, SplitArg, Splits};

@@ -5,7 +5,7 @@ use ir_core::TensorMeta;
 use kernel_ir::ScalarOp;
 use smallvec::SmallVec;
 
-use crate::{Builder, Call, ComplexRule, Lower, OpError, RefCall, RefOut, Samples};
+use crate::{BatchRule, Builder, Call, ComplexRule, Lower, OpError, RefCall, RefOut, Samples};
 
 /// All that is known of one operator.
 pub struct OpDef {
@@ -35,6 +35,8 @@ pub enum Kind {
         lower: Lower,
         /// What becomes of it where operands or results are complex: backends see real numbers alone.
         complex: ComplexRule,
+        /// What becomes of it where operands have one more dimension in front, for `vmap`.
+        batch: BatchRule,
         /// What it means.
         reference: Reference,
     },

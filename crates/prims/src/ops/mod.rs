@@ -25,6 +25,7 @@ macro_rules! alias {
 
 mod activation;
 mod attention;
+mod batch;
 mod backward;
 mod batch_norm;
 mod binary;

@@ -13,8 +13,8 @@ use super::prims_move::pick;
 use crate::builder::tensor;
 use crate::ops::shape::for_each_index;
 use crate::{
-    Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference,
-    ScatterSpec, Tolerance,
+    BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
+    Reference, ScatterSpec, Tolerance,
 };
 
 type Types = SmallVec<[ValueType; 1]>;
@@ -29,6 +29,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_gather,
             lower: Lower::Loop(lower_gather),
             complex: ComplexRule::Parts,
+            batch: BatchRule::Shift(&["dim"]),
             reference: Reference::Fn(ref_gather),
         },
         grad: Grad::Rule(super::grad_index::gather),
@@ -47,6 +48,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_index,
             lower: Lower::Loop(lower_index),
             complex: ComplexRule::Parts,
+            batch: BatchRule::Rule(super::batch::index),
             reference: Reference::Fn(ref_index),
         },
         grad: Grad::Rule(super::grad_index::index),
@@ -68,6 +70,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_scatter,
             lower: Lower::Scatter { source: "src", rule: lower_scatter },
             complex: ComplexRule::Rule(super::complex_prims::scatter),
+            batch: BatchRule::Shift(&["dim"]),
             reference: Reference::Fn(ref_scatter),
         },
         grad: Grad::Rule(super::grad_index::scatter),
@@ -88,6 +91,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_index_put,
             lower: Lower::Scatter { source: "values", rule: lower_index_put },
             complex: ComplexRule::Rule(super::complex_prims::index_put),
+            batch: BatchRule::Rule(super::batch::index_put),
             reference: Reference::Fn(ref_index_put),
         },
         grad: Grad::Rule(super::grad_index::index_put),

@@ -16,8 +16,8 @@ use super::prims_linalg_run::run_linalg;
 use crate::builder::tensor;
 use crate::split_complex::by_buffers;
 use crate::{
-    Builder, Call, ComplexCall, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError, RefArg,
-    RefCall, RefOut, Reference, Samples, SplitArg, Splits, Tolerance,
+    BatchRule, Builder, Call, ComplexCall, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError,
+    RefArg, RefCall, RefOut, Reference, Samples, SplitArg, Splits, Tolerance,
 };
 
 /// A matrix prim: its options are read alike from a call and from a reference call.
@@ -33,6 +33,7 @@ macro_rules! routine {
                     lower(c, op(&c.call)?)
                 }),
                 complex: ComplexRule::Rule(interleaved),
+                batch: BatchRule::Leading,
                 reference: Reference::Fn(|c| {
                     let op: fn(&RefCall<'_>) -> Result<LinalgOp, OpError> = $op;
                     reference(c, op(c)?)

@@ -10,8 +10,8 @@ use crate::builder::tensor;
 use crate::ops::prims_shape::one;
 use crate::ops::shape::for_each_index;
 use crate::{
-    Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference,
-    Tolerance,
+    BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
+    Reference, Tolerance,
 };
 
 type Types = SmallVec<[ValueType; 1]>;
@@ -25,6 +25,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_cat,
             lower: Lower::Loop(lower_cat),
             complex: ComplexRule::Parts,
+            batch: BatchRule::Shift(&["dim"]),
             reference: Reference::Fn(ref_cat),
         },
         grad: Grad::Rule(super::grad_index::cat),
@@ -43,6 +44,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_pad,
             lower: Lower::Loop(lower_pad),
             complex: ComplexRule::Parts,
+            batch: BatchRule::Rule(super::batch::pad),
             reference: Reference::Fn(ref_pad),
         },
         grad: Grad::Rule(super::grad_index::pad),
@@ -64,6 +66,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_window,
             lower: Lower::Loop(lower_window),
             complex: ComplexRule::Parts,
+            batch: BatchRule::Leading,
             reference: Reference::Fn(ref_window),
         },
         grad: Grad::Rule(super::grad_index::window),
@@ -84,6 +87,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_strided,
             lower: Lower::Loop(lower_strided),
             complex: ComplexRule::Parts,
+            batch: BatchRule::Rule(super::batch::strided),
             reference: Reference::Fn(ref_strided),
         },
         grad: Grad::Rule(super::grad_move::strided),

@@ -10,8 +10,8 @@ use tensor::Tensor;
 use super::grad_shape;
 use crate::builder::tensor;
 use crate::{
-    Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Samples,
-    Tolerance,
+    BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference,
+    Samples, Tolerance,
 };
 
 macro_rules! reductions {
@@ -23,6 +23,7 @@ macro_rules! reductions {
                 meta: |cx, call| meta_reduce(ReduceOp::$op, cx, call),
                 lower: Lower::Reduce(ReduceOp::$op),
                 complex: $complex,
+                batch: BatchRule::Shift(&["dims"]),
                 reference: Reference::Fn(|c| reduce(ReduceOp::$op, c)),
             },
             grad: $grad,
@@ -36,6 +37,7 @@ macro_rules! reductions {
                 meta: meta_same,
                 lower: Lower::Scan(ReduceOp::Sum),
                 complex: ComplexRule::Parts,
+                batch: BatchRule::Shift(&["dim"]),
                 reference: Reference::Fn(|c| scan(ReduceOp::Sum, c)),
             },
             grad: Grad::Rule(grad_shape::cumsum),
@@ -49,6 +51,7 @@ macro_rules! reductions {
                 meta: meta_same,
                 lower: Lower::Scan(ReduceOp::Prod),
                 complex: ComplexRule::Rule(super::complex_prims::cumprod),
+                batch: BatchRule::Shift(&["dim"]),
                 reference: Reference::Fn(|c| scan(ReduceOp::Prod, c)),
             },
             grad: Grad::Rule(grad_shape::cumprod),
@@ -62,6 +65,7 @@ macro_rules! reductions {
                 meta: meta_same,
                 lower: Lower::Scan(ReduceOp::Max),
                 complex: ComplexRule::NO_ORDER,
+                batch: BatchRule::Shift(&["dim"]),
                 reference: Reference::Fn(|c| scan(ReduceOp::Max, c)),
             },
             grad: Grad::Rule(grad_shape::cumulative_extreme),
@@ -75,6 +79,7 @@ macro_rules! reductions {
                 meta: meta_same,
                 lower: Lower::Scan(ReduceOp::Min),
                 complex: ComplexRule::NO_ORDER,
+                batch: BatchRule::Shift(&["dim"]),
                 reference: Reference::Fn(|c| scan(ReduceOp::Min, c)),
             },
             grad: Grad::Rule(grad_shape::cumulative_extreme),

@@ -8,7 +8,9 @@ use kernel_ir::{DTypeRule, ScalarOp};
 use smallvec::SmallVec;
 
 use super::grad_scalar;
-use crate::{Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, Reference, Samples, Tolerance};
+use crate::{
+    BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, Reference, Samples, Tolerance,
+};
 
 macro_rules! scalar_prims {
     ($($op:ident $schema:literal $grad:expr, $complex:expr;)*) => {
@@ -20,6 +22,7 @@ macro_rules! scalar_prims {
                 meta: |cx, call| meta(ScalarOp::$op, cx, call),
                 lower: Lower::Scalar(ScalarOp::$op),
                 complex: $complex,
+                batch: batch(ScalarOp::$op),
                 reference: Reference::Scalar(ScalarOp::$op),
             },
             grad: $grad,
@@ -113,6 +116,14 @@ scalar_prims! {
     Ge "prims::ge(Tensor a, Tensor b) -> Tensor" STEP, ORDER;
     Philox "prims::philox(Tensor a, Tensor b, Tensor c) -> Tensor" BITS, REAL;
     Select "prims::select(Tensor mask, Tensor a, Tensor b) -> Tensor" Grad::Rule(grad_scalar::select), PARTS;
+}
+
+/// Element by element; random numbers are a question of their own.
+const fn batch(op: ScalarOp) -> BatchRule {
+    match op {
+        ScalarOp::Philox => BatchRule::Random(super::batch::philox),
+        _ => BatchRule::Leading,
+    }
 }
 
 fn meta(op: ScalarOp, cx: &MetaCx<'_>, call: &Call<'_>) -> Result<SmallVec<[ValueType; 1]>, OpError> {

@@ -9,8 +9,8 @@ use tensor::Tensor;
 use super::grad_shape;
 use crate::builder::tensor;
 use crate::{
-    Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference,
-    Tolerance,
+    BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
+    Reference, Tolerance,
 };
 
 type Types = SmallVec<[ValueType; 1]>;
@@ -24,6 +24,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: |cx, call| Ok(tensor(cx.meta(call, "a")?.dtype, call.syms("sizes")?)),
             lower: Lower::Loop(lower_expand),
             complex: ComplexRule::Parts,
+            batch: BatchRule::Rule(super::batch::expand),
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.expand(c.out().1))),
         },
         grad: Grad::Rule(grad_shape::expand),
@@ -39,6 +40,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_permute,
             lower: Lower::Loop(lower_permute),
             complex: ComplexRule::Parts,
+            batch: BatchRule::Rule(super::batch::permute),
             reference: Reference::Fn(ref_permute),
         },
         grad: Grad::Rule(grad_shape::permute),
@@ -54,6 +56,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_reshape,
             lower: Lower::Loop(lower_reshape),
             complex: ComplexRule::Parts,
+            batch: BatchRule::Rule(super::batch::reshape),
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.reshape(c.out().1))),
         },
         grad: Grad::Rule(grad_shape::reshape),
@@ -71,6 +74,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_slice,
             lower: Lower::Loop(lower_slice),
             complex: ComplexRule::Parts,
+            batch: BatchRule::Shift(&["dim"]),
             reference: Reference::Fn(ref_slice),
         },
         grad: Grad::Rule(grad_shape::slice),
@@ -94,6 +98,7 @@ pub(super) const OPS: &[OpDef] = &[
                 Ok(cx.b.cast(v, to))
             }),
             complex: ComplexRule::Rule(super::complex_prims::convert),
+            batch: BatchRule::Leading,
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.to_dtype(c.out().0))),
         },
         grad: Grad::Rule(grad_shape::convert),
@@ -112,6 +117,7 @@ pub(super) const OPS: &[OpDef] = &[
                 Ok(cx.b.cast(compute, dtype))
             }),
             complex: ComplexRule::Parts,
+            batch: BatchRule::Refused("it has no operand"),
             reference: Reference::Fn(|c| one(c, Tensor::full(c.out().0, c.out().1, c.scalar("value")?))),
         },
         grad: Grad::NotDifferentiable("it has no tensor argument"),
@@ -132,6 +138,7 @@ pub(super) const OPS: &[OpDef] = &[
                 Ok(cx.b.cast(compute, dtype))
             }),
             complex: ComplexRule::REAL_ONLY,
+            batch: BatchRule::Refused("it has no operand"),
             reference: Reference::Fn(ref_iota),
         },
         grad: Grad::NotDifferentiable("it has no tensor argument"),

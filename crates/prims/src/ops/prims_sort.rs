@@ -10,7 +10,8 @@ use tensor::Tensor;
 
 use crate::builder::tensor;
 use crate::{
-    Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Tolerance,
+    BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference,
+    Tolerance,
 };
 
 /// The entries.
@@ -25,6 +26,7 @@ pub(super) const OPS: &[OpDef] = &[OpDef {
             Ok(ExternOp::Sort { dim: dim as u32, descending: c.call.bool("descending")? })
         }),
         complex: ComplexRule::NO_ORDER,
+        batch: BatchRule::Shift(&["dim"]),
         reference: Reference::Fn(ref_sort),
     },
     grad: Grad::Rule(super::grad_shape::sort),

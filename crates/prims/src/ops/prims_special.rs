@@ -9,8 +9,8 @@ use tensor::Tensor;
 use super::prims_shape::one;
 use crate::builder::tensor;
 use crate::{
-    Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference,
-    Tolerance,
+    BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
+    Reference, Tolerance,
 };
 
 type Types = SmallVec<[ValueType; 1]>;
@@ -23,6 +23,7 @@ pub(super) const OPS: &[OpDef] = &[OpDef {
         meta: |cx, call| meta_pair(cx, call, "a", "b", DType::is_int),
         lower: Lower::Loop(lower_gcd),
         complex: ComplexRule::REAL_ONLY,
+        batch: BatchRule::Leading,
         reference: Reference::Fn(ref_gcd),
     },
     grad: Grad::NotDifferentiable("it works on integers"),

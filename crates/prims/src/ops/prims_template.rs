@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use crate::builder::tensor;
 use crate::{
-    Call, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError, Reference, TemplateSpec,
-    Tolerance,
+    BatchRule, Call, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError, Reference,
+    TemplateSpec, Tolerance,
 };
 
 mod reference;
@@ -25,6 +25,7 @@ pub(super) const OPS: &[OpDef] = &[
                 Ok(TemplateSpec::Matmul { a: c.call.value("a")?, b: c.call.value("b")? })
             }),
             complex: ComplexRule::Rule(super::complex_prims::matmul),
+            batch: BatchRule::Rule(super::batch::matmul),
             reference: Reference::Fn(reference::matmul),
         },
         grad: Grad::Rule(super::grad_index::matmul),
@@ -44,6 +45,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_conv,
             lower: Lower::Template(lower_conv),
             complex: ComplexRule::Rule(super::complex_prims::conv),
+            batch: BatchRule::Rule(super::batch::conv),
             reference: Reference::Fn(reference::conv),
         },
         grad: Grad::Rule(super::grad_template::conv),
@@ -85,6 +87,7 @@ pub(super) const OPS: &[OpDef] = &[
                 })
             }),
             complex: ComplexRule::NO_ORDER,
+            batch: BatchRule::Rule(super::batch::attention),
             reference: Reference::Fn(reference::attention),
         },
         grad: Grad::Rule(super::grad_template::attention),

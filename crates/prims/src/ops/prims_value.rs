@@ -8,7 +8,8 @@ use tensor::{Complex, Tensor};
 use super::prims_shape::one;
 use crate::builder::tensor;
 use crate::{
-    Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference, Tolerance,
+    BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference,
+    Tolerance,
 };
 
 type Types = SmallVec<[ValueType; 1]>;
@@ -30,6 +31,7 @@ pub(super) const OPS: &[OpDef] = &[
                 cx.load_arg("a", index)
             }),
             complex: ComplexRule::Parts,
+            batch: BatchRule::Leading,
             reference: Reference::Fn(|c| Ok(vec![c.tensor("a")?.clone()])),
         },
         grad: Grad::NotDifferentiable("it stops the gradient"),
@@ -50,6 +52,7 @@ pub(super) const OPS: &[OpDef] = &[
                 cx.load_arg("a", index)
             }),
             complex: ComplexRule::Parts,
+            batch: BatchRule::Leading,
             reference: Reference::Fn(|c| Ok(vec![c.tensor("a")?.clone()])),
         },
         grad: Grad::Rule(|_, call| Ok(vec![call.cotangents.first().copied().flatten()])),
@@ -73,6 +76,7 @@ pub(super) const OPS: &[OpDef] = &[
                 cx.load_arg("value", index)
             }),
             complex: ComplexRule::Parts,
+            batch: BatchRule::Leading,
             reference: Reference::Fn(|c| Ok(vec![c.tensor("value")?.clone()])),
         },
         grad: Grad::Rule(|_, call| Ok(vec![None, call.cotangents.first().copied().flatten()])),
@@ -89,6 +93,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_part,
             lower: Lower::Unsupported(NO_COMPLEX),
             complex: ComplexRule::Rule(super::complex_prims::real),
+            batch: BatchRule::Leading,
             reference: Reference::Fn(|c| part(c, |z| z.re)),
         },
         grad: Grad::Rule(super::grad_index::real),
@@ -102,6 +107,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_part,
             lower: Lower::Unsupported(NO_COMPLEX),
             complex: ComplexRule::Rule(super::complex_prims::imag),
+            batch: BatchRule::Leading,
             reference: Reference::Fn(|c| part(c, |z| z.im)),
         },
         grad: Grad::Rule(super::grad_index::imag),
@@ -116,6 +122,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_complex,
             lower: Lower::Unsupported(NO_COMPLEX),
             complex: ComplexRule::Rule(super::complex_prims::complex),
+            batch: BatchRule::Leading,
             reference: Reference::Fn(ref_complex),
         },
         grad: Grad::Rule(super::grad_index::complex),
