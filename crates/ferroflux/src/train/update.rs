@@ -68,12 +68,7 @@ pub(crate) fn append(joint: JointGraph, options: &TrainOptions) -> Result<Update
     }
     let norm = u.clip(options.clip, &mut gradients)?;
     for (t, gradient) in trained.iter().zip(gradients) {
-        let guard = if matches!(options.clip, Some(Clip::Norm { error_if_nonfinite: true, .. })) {
-            None
-        } else {
-            finite
-        };
-        u.parameter(&options.optimizer, t, gradient, guard)?;
+        u.parameter(&options.optimizer, t, gradient)?;
     }
     for report in [norm, finite].into_iter().flatten() {
         u.graph.outputs.push(Output { kind: OutputKind::Saved, arg: Arg::Value(report) });
@@ -217,14 +212,8 @@ impl Update {
         Ok(Some(norm))
     }
 
-    /// The update of one parameter, left out by `select` where `guard` is false.
-    fn parameter(
-        &mut self,
-        optimizer: &Optimizer,
-        t: &Trained,
-        gradient: ValueId,
-        guard: Option<ValueId>,
-    ) -> Result<(), OpError> {
+    /// The update of one parameter. What a gradient that is not finite makes of it, the step throws away.
+    fn parameter(&mut self, optimizer: &Optimizer, t: &Trained, gradient: ValueId) -> Result<(), OpError> {
         let compute = t.dtype.compute();
         let names = optimizer.numbers(0.0, 1);
         let numbers: Vec<(&str, ValueId)> =
@@ -245,15 +234,10 @@ impl Update {
         let mut b = self.builder(optimizer.name());
         let news =
             optimizer.update(&mut Math::new(&mut b, t.dtype, &lookup), t.value, gradient, &olds[1..])?;
-        let mut outputs = Vec::new();
-        for ((name, old), new) in state.into_iter().zip(news) {
-            let new = match guard {
-                None => new,
-                Some(guard) => b.select(guard, new, old)?,
-            };
-            outputs.push(Output { kind: OutputKind::BufferMutation(name), arg: Arg::Value(new) });
+        for ((name, _), new) in state.into_iter().zip(news) {
+            let kind = OutputKind::BufferMutation(name);
+            self.graph.outputs.push(Output { kind, arg: Arg::Value(new) });
         }
-        self.graph.outputs.extend(outputs);
         Ok(())
     }
 }
