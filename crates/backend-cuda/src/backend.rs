@@ -7,8 +7,8 @@ use gpu_runtime::{Compiled, GpuError};
 use kernel_ir::{IR_MAJOR, IR_MINOR};
 use plugin_sdk::dlpack::DL_CUDA;
 use plugin_sdk::{
-    Backend, CompileRequest, Constants, Description, DeviceId, DeviceInfo, Executable, Host, IrVersion, OwnedTensor,
-    PluginError, Signature, Stream, TensorView,
+    Backend, CompileRequest, Constants, Description, DeviceId, DeviceInfo, Executable, Host, IrVersion,
+    OwnedTensor, PluginError, Signature, Stream, TensorView,
 };
 
 use crate::driver::{self, Device};
@@ -67,6 +67,18 @@ impl Backend for CudaBackend {
             Err(e) => unavailable(e.to_string()),
         };
         (0..count).map(info).collect()
+    }
+
+    fn has_device_memory(&self) -> bool {
+        true
+    }
+
+    fn to_device(&self, tensor: &TensorView<'_>, device: DeviceId) -> Result<OwnedTensor, PluginError> {
+        Ok(gpu_runtime::to_device(&self.device(device.device_id)?, tensor)?)
+    }
+
+    fn to_host(&self, tensor: &TensorView<'_>) -> Result<OwnedTensor, PluginError> {
+        Ok(gpu_runtime::to_host(&self.device(tensor.device().device_id)?, tensor)?)
     }
 
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {

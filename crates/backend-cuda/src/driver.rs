@@ -69,7 +69,8 @@ fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i3
 
 fn architecture(device: sys::CUdevice) -> Result<String, GpuError> {
     use sys::CUdevice_attribute::{
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
     };
     Ok(format!("sm_{}{}", attribute(device, MAJOR)?, attribute(device, MINOR)?))
 }
@@ -97,10 +98,12 @@ impl Device {
         find(Library::Nvrtc)?;
         let device = result::device::get(ordinal).map_err(error("cuDeviceGet"))?;
         // SAFETY: the device was given by the driver; the context is kept for the life of the process.
-        let context = unsafe { result::primary_ctx::retain(device) }.map_err(error("cuDevicePrimaryCtxRetain"))?;
+        let context =
+            unsafe { result::primary_ctx::retain(device) }.map_err(error("cuDevicePrimaryCtxRetain"))?;
         // SAFETY: the context was just retained.
         unsafe { result::ctx::set_current(context) }.map_err(error("cuCtxSetCurrent"))?;
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(error("cuStreamCreate"))?;
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
+            .map_err(error("cuStreamCreate"))?;
         let opened = Device { ordinal, device, context, stream, architecture: architecture(device)? };
         opened.keep_freed_memory()?;
         Ok(opened)
@@ -111,7 +114,8 @@ impl Device {
         let mut all = u64::MAX;
         // SAFETY: the pool belongs to the device; the attribute takes 64 bits.
         unsafe {
-            let pool = result::device::get_default_mem_pool(self.device).map_err(error("cuDeviceGetDefaultMemPool"))?;
+            let pool = result::device::get_default_mem_pool(self.device)
+                .map_err(error("cuDeviceGetDefaultMemPool"))?;
             result::mem_pool::set_attribute(
                 pool,
                 sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
@@ -129,11 +133,14 @@ impl Device {
 
     fn load(&self, code: &[u8], entries: &[String]) -> Result<Vec<Function>, GpuError> {
         // SAFETY: the code is a whole cubin, made for this device.
-        let module = unsafe { result::module::load_data(code.as_ptr().cast::<c_void>()) }.map_err(error("cuModuleLoadData"))?;
+        let module = unsafe { result::module::load_data(code.as_ptr().cast::<c_void>()) }
+            .map_err(error("cuModuleLoadData"))?;
         let function = |entry: &String| {
             let name = CString::new(entry.as_str()).map_err(|e| GpuError::Malformed(e.to_string()))?;
             // SAFETY: the module was just loaded and is never unloaded.
-            unsafe { result::module::get_function(module, name) }.map(Function).map_err(error("cuModuleGetFunction"))
+            unsafe { result::module::get_function(module, name) }
+                .map(Function)
+                .map_err(error("cuModuleGetFunction"))
         };
         entries.iter().map(function).collect()
     }
@@ -188,7 +195,20 @@ impl Driver for Device {
         self.synchronize()
     }
 
-    unsafe fn launch(&self, function: &Function, blocks: u32, threads: u32, arguments: &[u64]) -> Result<(), GpuError> {
+    unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), GpuError> {
+        self.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { result::memcpy_dtod_async(to, from, bytes as usize, self.stream) }
+            .map_err(error("cuMemcpyDtoDAsync"))
+    }
+
+    unsafe fn launch(
+        &self,
+        function: &Function,
+        blocks: u32,
+        threads: u32,
+        arguments: &[u64],
+    ) -> Result<(), GpuError> {
         let mut pointers: Vec<*mut c_void> =
             arguments.iter().map(|a| (a as *const u64).cast_mut().cast::<c_void>()).collect();
         // SAFETY: the caller's promise; the driver copies the arguments before it returns.

@@ -30,7 +30,9 @@ impl Library {
     fn advice(self) -> &'static str {
         match self {
             Library::Driver => "install the NVIDIA driver",
-            Library::Nvrtc => "install the CUDA toolkit or `pip install nvidia-cuda-nvrtc`, and set CUDA_PATH to its folder",
+            Library::Nvrtc => {
+                "install the CUDA toolkit or `pip install nvidia-cuda-nvrtc`, and set CUDA_PATH to its folder"
+            }
         }
     }
 }
@@ -44,7 +46,8 @@ fn folders() -> Vec<PathBuf> {
 
 /// NVRTC opens a second library by its bare name, which the system does not find beside it.
 fn companions(library: Library, path: &Path) {
-    let Some(folder) = path.parent().filter(|f| library == Library::Nvrtc && !f.as_os_str().is_empty()) else {
+    let Some(folder) = path.parent().filter(|f| library == Library::Nvrtc && !f.as_os_str().is_empty())
+    else {
         return;
     };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -3,7 +3,7 @@
 
 use fx_ir::{Arg, Graph, OutputKind};
 use kernel_ir::Program as Kernels;
-use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable, Resolved};
+use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable, Resolved, Value};
 use tensor::Tensor;
 use tracing::info_span;
 
@@ -101,6 +101,43 @@ impl Code {
                 boundary.outputs(code.execute(&all.iter().collect::<Vec<_>>())?)
             }
             Code::Graph(code) => code.execute_seeded(inputs, seed),
+        }
+    }
+}
+
+impl Code {
+    /// As [`Code::run`], but tensors may stay on the backend's device: what is given may lie there, what comes out stays
+    /// where the backend left it. [`Code::to_host`] reads an output.
+    pub(crate) fn run_values(&self, inputs: &[&Value], seed: u64) -> Result<Vec<Value>, Error> {
+        match self {
+            Code::Plugin(code, seed_place, _) => {
+                let mut all = ComplexBoundary::input_values(inputs)?;
+                if let Some(place) = seed_place {
+                    all.insert((*place).min(all.len()), seed_tensor(seed)?.into());
+                }
+                Ok(code.execute_values(&all.iter().collect::<Vec<_>>())?)
+            }
+            Code::Graph(code) => {
+                let host = |v: &&Value| match v {
+                    Value::Host(t) => Ok(t.clone()),
+                    Value::Device(t) => Err(Error::OtherDevice(format!("{t:?}"))),
+                };
+                let inputs: Vec<Tensor> = inputs.iter().map(host).collect::<Result<_, _>>()?;
+                let outputs = code.execute_seeded(&inputs.iter().collect::<Vec<_>>(), seed)?;
+                Ok(outputs.into_iter().map(Value::Host).collect())
+            }
+        }
+    }
+
+    /// Output `n` of [`Code::run_values`] as the program's caller knows it.
+    pub(crate) fn to_host(&self, n: usize, value: Value) -> Result<Tensor, Error> {
+        match (self, value) {
+            (Code::Plugin(code, _, boundary), value) => {
+                let tensor = code.to_host(value)?;
+                Ok(if boundary.is_complex(n) { tensor.view_as_complex()? } else { tensor })
+            }
+            (Code::Graph(_), Value::Host(tensor)) => Ok(tensor),
+            (Code::Graph(_), Value::Device(t)) => Err(Error::OtherDevice(format!("{t:?}"))),
         }
     }
 }

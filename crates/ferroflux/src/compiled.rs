@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use fx_ir::{Arg, Graph, InputKind, OutputKind, Symbol};
 use ir_core::{Arena, SymId};
-use plugin_host::LoadedBackend;
+use plugin_host::{LoadedBackend, Value};
 use tensor::Tensor;
 
 use crate::code::Code;
@@ -25,8 +25,11 @@ pub struct Compiled {
     sources: Vec<Source>,
     /// What each output of the code is.
     sinks: Vec<Sink>,
-    state: Mutex<Vec<Tensor>>,
+    /// On the backend's device from the first call on, where it keeps tensors there.
+    state: Mutex<Vec<Value>>,
     seeds: Seeds,
+    /// Moves tensors to the backend's device, where it has one.
+    memory: Option<LoadedBackend>,
     explanation: Explanation,
 }
 
@@ -64,6 +67,7 @@ impl Compiled {
             sinks: state.sinks,
             state: Mutex::new(state.tensors),
             seeds: Seeds::new(options.seed),
+            memory: backend.has_device_memory().then(|| backend.clone()),
             explanation,
         })
     }
@@ -88,6 +92,7 @@ impl Compiled {
             sinks: state.sinks,
             state: Mutex::new(state.tensors),
             seeds: Seeds::new(options.seed),
+            memory: None,
             explanation,
         })
     }
@@ -99,32 +104,72 @@ impl Compiled {
     /// Inputs that do not fit the model's dtypes, ranks or size ranges, and whatever the backend runs into.
     pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let users = check::conform(&self.inputs, &self.symbols, inputs)?;
+        let values: Vec<Value> = users.into_iter().map(Value::Host).collect();
+        let outputs = self.run(&values)?;
+        outputs.into_iter().map(|(n, value)| self.code.to_host(n, value)).collect()
+    }
+
+    /// As [`call`](Self::call) on tensors that may lie on the backend's device (see [`to_device`](Self::to_device));
+    /// nothing is copied, and outputs stay where the backend left them. Complex outputs are real ones with a last dimension
+    /// of 2. Sizes of device tensors are checked by the backend.
+    ///
+    /// # Errors
+    /// As for `call`.
+    pub fn call_values(&self, inputs: &[Value]) -> Result<Vec<Value>, Error> {
+        Ok(self.run(inputs)?.into_iter().map(|(_, value)| value).collect())
+    }
+
+    /// A copy of a tensor on the backend's device; the tensor itself where the backend keeps none there.
+    ///
+    /// # Errors
+    /// The device's: no memory, lost.
+    pub fn to_device(&self, tensor: &Tensor) -> Result<Value, Error> {
+        let Some(backend) = &self.memory else { return Ok(tensor.clone().into()) };
+        let device = backend.first_device()?;
+        Ok(backend.to_device(tensor, device)?.into())
+    }
+
+    /// A copy of a value on the host.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn to_host(&self, value: Value) -> Result<Tensor, Error> {
+        match (value, &self.memory) {
+            (Value::Host(tensor), _) => Ok(tensor),
+            (Value::Device(tensor), Some(backend)) => Ok(backend.to_host(&tensor)?),
+            (Value::Device(tensor), None) => Err(Error::OtherDevice(format!("{tensor:?}"))),
+        }
+    }
+
+    /// Runs the code and keeps the state; the user's outputs with their numbers among all outputs.
+    fn run(&self, users: &[Value]) -> Result<Vec<(usize, Value)>, Error> {
         // A panic of another call cannot leave the state half written: it is replaced whole.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.is_empty() {
             drop(state);
-            let all: Vec<&Tensor> = users.iter().collect();
-            return self.run(&all).map(|outputs| self.split(outputs, None));
+            let outputs = self.code.run_values(&users.iter().collect::<Vec<_>>(), self.seeds.next())?;
+            return Ok(self.split(outputs, None));
         }
         let pick = |s: &Source| match *s {
-            Source::User(n) => users[n].clone(),
-            Source::State(n) => state[n].clone(),
+            Source::User(n) => users.get(n).ok_or_else(|| self.missing_input(users.len())),
+            Source::State(n) => Ok(&state[n]),
         };
-        let all: Vec<Tensor> = self.sources.iter().map(pick).collect();
-        let outputs = self.run(&all.iter().collect::<Vec<_>>())?;
+        let all: Vec<&Value> = self.sources.iter().map(pick).collect::<Result<_, _>>()?;
+        let outputs = self.code.run_values(&all, self.seeds.next())?;
         Ok(self.split(outputs, Some(&mut state)))
     }
 
-    fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, Error> {
-        self.code.run(inputs, self.seeds.next())
+    fn missing_input(&self, given: usize) -> Error {
+        let names = self.inputs.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(", ");
+        Error::InputCount { expected: self.inputs.len(), given, names }
     }
 
-    fn split(&self, outputs: Vec<Tensor>, mut state: Option<&mut Vec<Tensor>>) -> Vec<Tensor> {
+    fn split(&self, outputs: Vec<Value>, mut state: Option<&mut Vec<Value>>) -> Vec<(usize, Value)> {
         let mut users = Vec::with_capacity(outputs.len());
-        for (tensor, sink) in outputs.into_iter().zip(&self.sinks) {
+        for (n, (value, sink)) in outputs.into_iter().zip(&self.sinks).enumerate() {
             match (sink, &mut state) {
-                (Sink::User, _) => users.push(tensor),
-                (Sink::State(n), Some(state)) => state[*n] = tensor,
+                (Sink::User, _) => users.push((n, value)),
+                (Sink::State(n), Some(state)) => state[*n] = value,
                 _ => {}
             }
         }
@@ -149,7 +194,7 @@ impl Compiled {
 struct State {
     sources: Vec<Source>,
     sinks: Vec<Sink>,
-    tensors: Vec<Tensor>,
+    tensors: Vec<Value>,
 }
 
 impl State {
@@ -182,7 +227,7 @@ impl State {
         // The buffers are written by replacement: the mapped originals stay as they are.
         let tensors = names
             .iter()
-            .map(|n| program.weight(n).cloned().ok_or_else(|| missing(n)))
+            .map(|n| program.weight(n).cloned().map(Value::Host).ok_or_else(|| missing(n)))
             .collect::<Result<_, _>>()?;
         Ok(State { sources, sinks, tensors })
     }

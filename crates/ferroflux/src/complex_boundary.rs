@@ -2,6 +2,7 @@
 //! over the same memory (see `prims::split_complex`). Not for backends that take graphs: they know complex numbers.
 
 use fx_ir::{Arg, Graph};
+use plugin_host::Value;
 use tensor::Tensor;
 
 use crate::Error;
@@ -24,6 +25,20 @@ impl ComplexBoundary {
     /// The tensors as compiled code takes them.
     pub(crate) fn inputs(inputs: &[&Tensor]) -> Result<Vec<Tensor>, Error> {
         inputs.iter().map(|t| Ok(t.view_as_real()?)).collect()
+    }
+
+    /// The same of values; those on a device are real already: they came out of compiled code.
+    pub(crate) fn input_values(inputs: &[&Value]) -> Result<Vec<Value>, Error> {
+        let real = |v: &&Value| match v {
+            Value::Host(t) => Ok(Value::Host(t.view_as_real()?)),
+            Value::Device(_) => Ok((*v).clone()),
+        };
+        inputs.iter().map(real).collect()
+    }
+
+    /// Whether output `n` is complex for the program's caller.
+    pub(crate) fn is_complex(&self, n: usize) -> bool {
+        self.outputs.get(n).copied().unwrap_or(false)
     }
 
     /// The results as the program's caller knows them.

@@ -116,6 +116,9 @@ pub enum Error {
     /// A defect of ours.
     #[error("internal error: {0}; please report the model")]
     Internal(String),
+    /// A device tensor where a host tensor is wanted.
+    #[error("the tensor {0} lies on a device that this backend does not have: copy it to the host first")]
+    OtherDevice(String),
     /// A tensor operation of the host.
     #[error(transparent)]
     Tensor(#[from] tensor::TensorError),

@@ -42,7 +42,7 @@ pub use fx_ir;
 pub use ir_core::{self, DType, Device};
 pub use kernel_ir;
 pub use options::{Mode, Options};
-pub use plugin_host::{BackendInfo, DeviceInfo, nearest};
+pub use plugin_host::{BackendInfo, DeviceInfo, Value, nearest};
 pub use program::{InputInfo, Program};
 pub use pt2::{Pt2Error, SafetensorsSource, Weight, WeightSource};
 pub use tensor::{self, Tensor, TensorError};

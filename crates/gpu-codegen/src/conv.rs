@@ -14,7 +14,10 @@ use crate::{GenError, Kernel, Launch, THREADS};
 pub(crate) fn generate(program: &Program, k: &Conv, entry: &str) -> Result<Kernel, GenError> {
     let ranges = &k.epilogue.ranges;
     let spatial = k.stride.len();
-    if ranges.len() != spatial + 2 || k.input.sizes.len() != spatial + 2 || k.weight.sizes.len() != spatial + 2 {
+    if ranges.len() != spatial + 2
+        || k.input.sizes.len() != spatial + 2
+        || k.weight.sizes.len() != spatial + 2
+    {
         return Err(GenError::Malformed("operands of a convolution differ in rank".into()));
     }
     let mut uses = Uses::default();
@@ -33,7 +36,8 @@ pub(crate) fn generate(program: &Program, k: &Conv, entry: &str) -> Result<Kerne
     let outputs = writer.expr(&ranges[1].floor_div(&groups), &mut uses);
     let _ = writeln!(body, "const idx group = i1 / {outputs};");
     let mut loops = 1;
-    let _ = writeln!(body, "for (idx c = 0; c < {inputs}; ++c) {{\nconst idx channel = group * {inputs} + c;");
+    let _ =
+        writeln!(body, "for (idx c = 0; c < {inputs}; ++c) {{\nconst idx channel = group * {inputs} + c;");
     for d in 0..spatial {
         let window = writer.expr(&k.weight.sizes[d + 2], &mut uses);
         let size = writer.expr(&k.input.sizes[d + 2], &mut uses);
@@ -75,12 +79,8 @@ pub(crate) fn generate(program: &Program, k: &Conv, entry: &str) -> Result<Kerne
         let index = refs(&list(["i0", "channel"], &xs));
         element(&writer, &k.input, &index.iter().map(String::as_str).collect::<Vec<_>>(), &mut uses)
     };
-    let w = element(
-        &writer,
-        &k.weight,
-        &weight_index.iter().map(String::as_str).collect::<Vec<_>>(),
-        &mut uses,
-    );
+    let w =
+        element(&writer, &k.weight, &weight_index.iter().map(String::as_str).collect::<Vec<_>>(), &mut uses);
     let _ = writeln!(body, "sum += to<{acc}>({x}) * to<{acc}>({w});");
     body.push_str(&"}\n".repeat(loops));
     let result = crate::types::value_type(k.acc)?;

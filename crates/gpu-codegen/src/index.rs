@@ -41,9 +41,7 @@ pub(crate) fn text(e: &SymExpr, names: &Names<'_>, known: &dyn Bounds) -> String
 fn atom(a: &Atom, names: &Names<'_>, known: &dyn Bounds) -> String {
     let both = |ab: &(SymExpr, SymExpr)| (text(&ab.0, names, known), text(&ab.1, names, known));
     // `a / b` of C++ rounds to zero, which is the same where nothing is negative.
-    let plain = |ab: &(SymExpr, SymExpr)| {
-        ab.0.is_non_negative(known) && ab.1.is_non_negative(known)
-    };
+    let plain = |ab: &(SymExpr, SymExpr)| ab.0.is_non_negative(known) && ab.1.is_non_negative(known);
     match a {
         Atom::Sym(id) => id.to_string(),
         Atom::Loop(n) => format!("i{n}"),

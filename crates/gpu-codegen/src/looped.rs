@@ -63,9 +63,8 @@ fn along_outer(program: &Program, k: &LoopKernel) -> bool {
         for inst in &stage.insts {
             let InstKind::Load { buf, index, .. } = &inst.kind else { continue };
             let address = program.buffers[*buf].address(index);
-            let unit = |v: u32| {
-                address.affine_in(&Atom::Loop(v)).is_some_and(|(coef, _)| coef == SymExpr::ONE)
-            };
+            let unit =
+                |v: u32| address.affine_in(&Atom::Loop(v)).is_some_and(|(coef, _)| coef == SymExpr::ONE);
             along += usize::from(unit(last as u32));
             across += usize::from(unit(inner));
         }

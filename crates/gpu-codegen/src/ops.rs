@@ -121,7 +121,8 @@ fn integer(op: ScalarOp, dtype: DType, args: &[String]) -> Result<Option<String>
     let ty = value_type(dtype)?;
     let width = dtype.size() * 8;
     let unsigned = |o: &str| Some(format!("((u64)(i64){} {o} (u64)(i64){})", args[0], args.get(1)?));
-    let call = |name: &str, more: &str| Some(format!("{name}((i64){}, (i64){}{more})", args[0], args.get(1)?));
+    let call =
+        |name: &str, more: &str| Some(format!("{name}((i64){}, (i64){}{more})", args[0], args.get(1)?));
     let shift = format!(", {width}");
     let wide = match op {
         ScalarOp::Add => unsigned("+"),
@@ -140,7 +141,9 @@ fn integer(op: ScalarOp, dtype: DType, args: &[String]) -> Result<Option<String>
         ScalarOp::Not => Some(format!("(~{})", args[0])),
         ScalarOp::Neg => Some(format!("(0ULL - (u64)(i64){})", args[0])),
         ScalarOp::Abs => Some(format!("({0} < 0 ? 0ULL - (u64)(i64){0} : (u64)(i64){0})", args[0])),
-        ScalarOp::Floor | ScalarOp::Ceil | ScalarOp::Trunc | ScalarOp::Round => return Ok(Some(args[0].clone())),
+        ScalarOp::Floor | ScalarOp::Ceil | ScalarOp::Trunc | ScalarOp::Round => {
+            return Ok(Some(args[0].clone()));
+        }
         _ => None,
     };
     Ok(wide.map(|text| format!("(({ty}){text})")))

@@ -91,12 +91,7 @@ pub(crate) fn unravel(
 }
 
 /// An element of an operand at an index given as C++ text, one a dimension; the memory's own type.
-pub(crate) fn element(
-    writer: &BodyWriter<'_>,
-    operand: &Operand,
-    index: &[&str],
-    uses: &mut Uses,
-) -> String {
+pub(crate) fn element(writer: &BodyWriter<'_>, operand: &Operand, index: &[&str], uses: &mut Uses) -> String {
     let program = writer.program;
     let root = program.root(operand.buf);
     let memory = uses.memory(root);

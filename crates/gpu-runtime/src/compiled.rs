@@ -1,8 +1,9 @@
 //! A program on a device: its kernels, its bound constants, and calls of it.
 
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ir_core::EntityId;
+use ir_core::{DType, EntityId};
 use kernel_ir::{Buffer, Program, Storage};
 use plugin_sdk::dlpack::{DL_CPU, DL_CUDA_HOST};
 use plugin_sdk::{OwnedTensor, TensorView};
@@ -103,8 +104,7 @@ impl<D: Driver> Compiled<D> {
         };
         let mut copies = Vec::new();
         for (spec, view) in self.program.inputs.iter().zip(inputs) {
-            let (address, block) =
-                self.place(&spec.name, &self.program.buffers[spec.buf], view, &sizes)?;
+            let (address, block) = self.place(&spec.name, &self.program.buffers[spec.buf], view, &sizes)?;
             addresses[spec.buf.index()] = address;
             copies.extend(block);
         }
@@ -171,40 +171,118 @@ impl<D: Driver> Compiled<D> {
         if device == self.driver.device() && fits {
             return Ok((view.as_ptr() as u64, None));
         }
-        if !matches!(device.device_type, DL_CPU | DL_CUDA_HOST) {
-            let what = format!("`{name}` lies on another device or in another layout: copy it first");
+        if device == self.driver.device() {
+            let what = format!(
+                "`{name}` has strides {:?}, the program wants {strides:?}: make it contiguous",
+                view.strides()
+            );
             return Err(GpuError::Argument(what));
         }
-        let width = buffer.dtype.size();
-        let bytes = span(&extent, &strides) as usize * width;
-        let block = Block::new(&self.driver, bytes as u64)?;
-        if fits {
-            // SAFETY: the view's span is readable host memory, and the block is as long.
-            unsafe { self.driver.upload(block.address(), view.as_ptr(), bytes)? };
-        } else {
-            let mut staged = vec![0u8; bytes];
-            // SAFETY: the view addresses its elements; the staging memory has the span of the buffer's layout.
-            unsafe {
-                copy_strided(width, &extent, (view.as_ptr(), view.strides()), (staged.as_mut_ptr(), &strides));
-                self.driver.upload(block.address(), staged.as_ptr(), bytes)?;
-            }
-        }
-        Ok((block.address(), Some(block)))
+        let (block, address) = uploaded(&self.driver, view, &extent, &strides)?;
+        Ok((address, Some(block)))
     }
 
-    /// An output, copied to the host.
-    fn result(&self, spec: &kernel_ir::OutputSpec, machine: &Machine<'_, D>) -> Result<OwnedTensor, GpuError> {
-        let root = self.program.root(spec.buf);
+    /// An output, on the device. What the call made belongs to the caller; parts of inputs and constants are copied.
+    fn result(
+        &self,
+        spec: &kernel_ir::OutputSpec,
+        machine: &Machine<'_, D>,
+    ) -> Result<OwnedTensor, GpuError> {
+        let root = self.program.root(spec.buf).index();
         let dtype = self.program.buffers[spec.buf].dtype;
         let (extent, strides) = (machine.sizes.all(&spec.sizes)?, machine.sizes.all(&spec.strides)?);
-        let host = |e: plugin_sdk::PluginError| GpuError::Argument(e.to_string());
-        let mut tensor = OwnedTensor::zeroed_strided(dtype, &extent, &strides).map_err(host)?;
-        let bytes = span(&extent, &strides) as usize * dtype.size();
-        if bytes > 0 {
-            let from = machine.addresses[root.index()] + (machine.sizes.eval(&spec.offset)? as usize * dtype.size()) as u64;
-            // SAFETY: the tensor was allocated for this span, and the output is a view of its buffer.
-            unsafe { self.driver.download(tensor.as_mut_ptr(), from, bytes)? };
-        }
-        Ok(tensor)
+        let at = machine.sizes.eval(&spec.offset)? as u64 * dtype.size() as u64;
+        let bytes = span(&extent, &strides) * dtype.size() as u64;
+        let (block, address) = match &machine.blocks[root] {
+            Some(block) => (Arc::clone(block), block.address() + at),
+            None => {
+                let block = Arc::new(Block::new(&self.driver, bytes)?);
+                // SAFETY: the output is a view of its buffer, by the program's promise; the block has its span.
+                unsafe { self.driver.copy(block.address(), machine.addresses[root] + at, bytes)? };
+                let address = block.address();
+                (block, address)
+            }
+        };
+        owned(&self.driver, block, address, dtype, &extent, &strides)
     }
+}
+
+/// A tensor of the caller in a block of the device.
+fn owned<D: Driver>(
+    driver: &Arc<D>,
+    block: Arc<Block<D>>,
+    address: u64,
+    dtype: DType,
+    sizes: &[i64],
+    strides: &[i64],
+) -> Result<OwnedTensor, GpuError> {
+    let data =
+        NonNull::new(address as *mut u8).ok_or_else(|| GpuError::Malformed("a null address".into()))?;
+    // SAFETY: the block lives as long as the tensor and nobody else writes it; all work is in the stream's order, which
+    // every reader waits for.
+    unsafe { OwnedTensor::from_raw_parts(data, dtype, driver.device(), sizes, strides, Box::new(block)) }
+        .map_err(|e| GpuError::Argument(e.to_string()))
+}
+
+/// A copy of a host tensor on the device, row-major.
+///
+/// # Errors
+/// No memory, a lost device, a tensor that is not the host's.
+pub fn to_device<D: Driver>(driver: &Arc<D>, view: &TensorView<'_>) -> Result<OwnedTensor, GpuError> {
+    let (sizes, dtype) = (view.sizes(), view.dtype());
+    let mut strides = vec![1i64; sizes.len()];
+    for d in (1..sizes.len()).rev() {
+        strides[d - 1] = strides[d] * sizes[d].max(1);
+    }
+    let (block, address) = uploaded(driver, view, sizes, &strides)?;
+    owned(driver, Arc::new(block), address, dtype, sizes, &strides)
+}
+
+/// A copy of a device tensor on the host, with the same strides.
+///
+/// # Errors
+/// A lost device, errors of work that was started before, a tensor of another device.
+pub fn to_host<D: Driver>(driver: &Arc<D>, view: &TensorView<'_>) -> Result<OwnedTensor, GpuError> {
+    if view.device() != driver.device() {
+        return Err(GpuError::Argument("the tensor lies on another device".into()));
+    }
+    let host = |e: plugin_sdk::PluginError| GpuError::Argument(e.to_string());
+    let mut tensor = OwnedTensor::zeroed_strided(view.dtype(), view.sizes(), view.strides()).map_err(host)?;
+    let bytes = span(view.sizes(), view.strides()) as usize * view.dtype().size();
+    if bytes > 0 {
+        // SAFETY: the tensor was allocated for this span, and the view's memory is the device's.
+        unsafe { driver.download(tensor.as_mut_ptr(), view.as_ptr() as u64, bytes)? };
+    }
+    Ok(tensor)
+}
+
+/// A host tensor in new device memory with these strides.
+fn uploaded<D: Driver>(
+    driver: &Arc<D>,
+    view: &TensorView<'_>,
+    extent: &[i64],
+    strides: &[i64],
+) -> Result<(Block<D>, u64), GpuError> {
+    if !matches!(view.device().device_type, DL_CPU | DL_CUDA_HOST) {
+        return Err(GpuError::Argument(
+            "the tensor lies on another device: copy it to the host first".into(),
+        ));
+    }
+    let width = view.dtype().size();
+    let bytes = span(extent, strides) as usize * width;
+    let block = Block::new(driver, bytes as u64)?;
+    let same = |d: usize| extent[d] <= 1 || view.strides()[d] == strides[d];
+    if bytes > 0 && (0..extent.len()).all(same) {
+        // SAFETY: the view's span is readable host memory, and the block is as long.
+        unsafe { driver.upload(block.address(), view.as_ptr(), bytes)? };
+    } else if bytes > 0 {
+        let mut staged = vec![0u8; bytes];
+        // SAFETY: the view addresses its elements; the staging memory has the span of the layout.
+        unsafe {
+            copy_strided(width, extent, (view.as_ptr(), view.strides()), (staged.as_mut_ptr(), strides));
+            driver.upload(block.address(), staged.as_ptr(), bytes)?;
+        }
+    }
+    let address = block.address();
+    Ok((block, address))
 }

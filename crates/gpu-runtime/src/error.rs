@@ -33,7 +33,9 @@ pub enum GpuError {
         reason: String,
     },
     /// No memory left on the device.
-    #[error("the device has no {bytes} bytes left ({free} of {total} are free): use smaller batches or a smaller dtype")]
+    #[error(
+        "the device has no {bytes} bytes left ({free} of {total} are free): use smaller batches or a smaller dtype"
+    )]
     OutOfMemory {
         /// Asked for.
         bytes: u64,

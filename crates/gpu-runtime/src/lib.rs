@@ -10,7 +10,7 @@ mod memory;
 mod plan;
 mod sizes;
 
-pub use compiled::Compiled;
+pub use compiled::{Compiled, to_device, to_host};
 pub use error::GpuError;
 pub use memory::Block;
 
@@ -46,6 +46,11 @@ pub trait Driver: Send + Sync + 'static {
     /// # Safety
     /// `to` is writable and `from` is device memory for as many bytes.
     unsafe fn download(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuError>;
+    /// Copies within the device.
+    ///
+    /// # Safety
+    /// Both are device memory for as many bytes and do not overlap.
+    unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), GpuError>;
     /// Launches a kernel. Every argument is 64 bits: an address or a number.
     ///
     /// # Safety

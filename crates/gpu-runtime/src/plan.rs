@@ -19,11 +19,31 @@ pub(crate) struct Planned {
 pub(crate) enum Op {
     /// A kernel, by number.
     Kernel(usize),
-    Bind { name: String, symbol: SymId, from: Number },
-    Assert { name: String, message: String, pred: Number },
-    Cond { pred: Number, then: Vec<Planned>, otherwise: Vec<Planned> },
-    For { symbol: SymId, count: SymExpr, body: Vec<Planned> },
-    While { cond: Vec<Planned>, pred: Number, body: Vec<Planned> },
+    Bind {
+        name: String,
+        symbol: SymId,
+        from: Number,
+    },
+    Assert {
+        name: String,
+        message: String,
+        pred: Number,
+    },
+    Cond {
+        pred: Number,
+        then: Vec<Planned>,
+        otherwise: Vec<Planned>,
+    },
+    For {
+        symbol: SymId,
+        count: SymExpr,
+        body: Vec<Planned>,
+    },
+    While {
+        cond: Vec<Planned>,
+        pred: Number,
+        body: Vec<Planned>,
+    },
 }
 
 /// One number in memory.
@@ -51,7 +71,11 @@ pub(crate) struct Launchable {
 }
 
 /// The operations of a list of steps.
-pub(crate) fn plan(program: &Program, steps: &[Step], kernels: &mut Kernels) -> Result<Vec<Planned>, GpuError> {
+pub(crate) fn plan(
+    program: &Program,
+    steps: &[Step],
+    kernels: &mut Kernels,
+) -> Result<Vec<Planned>, GpuError> {
     steps.iter().map(|step| planned(program, step, kernels)).collect()
 }
 
@@ -82,8 +106,12 @@ fn planned(program: &Program, step: &Step, kernels: &mut Kernels) -> Result<Plan
     };
     // Nested steps have their own.
     let writes: Vec<BufId> = if step.nested().is_empty() { step.accesses().1 } else { Vec::new() };
-    let mut dynamic: Vec<usize> =
-        writes.into_iter().map(|b| program.root(b)).filter(|b| program.is_dynamic(*b)).map(|b| b.index()).collect();
+    let mut dynamic: Vec<usize> = writes
+        .into_iter()
+        .map(|b| program.root(b))
+        .filter(|b| program.is_dynamic(*b))
+        .map(|b| b.index())
+        .collect();
     dynamic.dedup();
     Ok(Planned { op, dynamic })
 }
@@ -93,7 +121,10 @@ const ENTRY: &str = "ENTRY_POINT";
 
 impl Kernels {
     fn add(&mut self, program: &Program, step: &Step) -> Result<usize, GpuError> {
-        let refused = |e: gpu_codegen::GenError| GpuError::Unsupported { kernel: step.name().into(), reason: e.to_string() };
+        let refused = |e: gpu_codegen::GenError| GpuError::Unsupported {
+            kernel: step.name().into(),
+            reason: e.to_string(),
+        };
         let Kernel { source, params, launch, .. } = generate(program, step, ENTRY).map_err(refused)?;
         let function = match self.known.get(&source) {
             Some(&n) => n,

@@ -40,13 +40,16 @@ impl Sizes {
         for (input, got) in declared() {
             let wanted = &program.buffers[input.buf].sizes;
             if wanted.len() != got.len() {
-                let what = format!("input `{}` has {} dimensions, not {}", input.name, wanted.len(), got.len());
+                let what =
+                    format!("input `{}` has {} dimensions, not {}", input.name, wanted.len(), got.len());
                 return Err(GpuError::Argument(what));
             }
             for (e, &n) in wanted.iter().zip(*got) {
                 if let Some(id) = e.as_sym().filter(|id| !bound[id.index()]) {
                     bound[id.index()] = true;
-                    sizes.set(program, id, n).map_err(|e| GpuError::Argument(format!("input `{}`: {e}", input.name)))?;
+                    sizes
+                        .set(program, id, n)
+                        .map_err(|e| GpuError::Argument(format!("input `{}`: {e}", input.name)))?;
                 }
             }
         }

@@ -31,12 +31,14 @@
 pub mod dlpack;
 pub mod error;
 pub mod host;
+pub mod memory;
 pub mod plugin;
 pub mod table;
 
 pub use dlpack::{DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor};
 pub use error::*;
 pub use host::*;
+pub use memory::*;
 pub use plugin::*;
 pub use table::{Field, Head, Table, TableError};
 

@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 use plugin_abi::{
-    DLManagedTensorVersioned, DLTensor, FfxCompileRequest, FfxDescription, FfxDeviceInfo, FfxError,
-    FfxExecutableInfo, FfxHost, FfxIrVersion, FfxMemoryEstimate, FfxNameValue, FfxOptionSpec, FfxPlugin,
-    FfxProgram, FfxRefusal, FfxStr, Table,
+    DLManagedTensorVersioned, DLTensor, FfxCompileRequest, FfxDescription, FfxDeviceInfo, FfxDeviceMemory,
+    FfxError, FfxExecutableInfo, FfxHost, FfxIrVersion, FfxMemoryEstimate, FfxNameValue, FfxOptionSpec,
+    FfxPlugin, FfxProgram, FfxRefusal, FfxStr, Table,
 };
 use std::mem::{offset_of, size_of};
 
@@ -45,6 +45,7 @@ fn tables_have_their_golden_layout() {
     check::<FfxRefusal>("FfxRefusal 40: node@8+16 reason@24+16");
     check::<FfxMemoryEstimate>("FfxMemoryEstimate 32: constant_bytes@8+8 peak_bytes@16+8 code_bytes@24+8");
     check::<FfxExecutableInfo>("FfxExecutableInfo 32: n_inputs@8+8 n_outputs@16+8 n_constants@24+8");
+    check::<FfxDeviceMemory>("FfxDeviceMemory 24: to_device@8+8 to_host@16+8");
     check::<FfxPlugin>(
         "FfxPlugin 96: ctx@8+8 describe@16+8 enumerate_devices@24+8 compile@32+8 executable_info@40+8 execute@48+8 \
          executable_destroy@56+8 bind_constants@64+8 query_support@72+8 memory_estimate@80+8 get_extension@88+8",

@@ -4,12 +4,14 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use plugin_abi::{
-    DLDevice, FfxCompileRequest, FfxEntry, FfxIrVersion, FfxMemoryEstimate, FfxNameValue, FfxProgram,
-    FfxRefusal, FfxStr, Head,
+    DLDevice, DLManagedTensorVersioned, DLTensor, FfxCompileRequest, FfxEntry, FfxError, FfxIrVersion,
+    FfxMemoryEstimate, FfxNameValue, FfxProgram, FfxRefusal, FfxStr, FfxToDevice, FfxToHost, Head,
 };
+use tensor::{DeviceTensor, Tensor};
 
 use crate::handshake::{self, Slots, call};
 use crate::read::{Described, refusal};
+use crate::tensors::{Borrows, Managed, Value};
 use crate::{
     BackendInfo, BackendKind, DeviceInfo, HostError, LoadedExecutable, MemoryEstimate, OptionInfo, Refusal,
     Source, nearest,
@@ -68,6 +70,64 @@ impl std::fmt::Debug for LoadedBackend {
     }
 }
 
+impl Inner {
+    fn memory(&self, slot: &'static str) -> Result<(FfxToDevice, FfxToHost), HostError> {
+        self.slots.memory.ok_or_else(|| HostError::NotOffered { backend: self.described.name.clone(), slot })
+    }
+
+    /// See [`LoadedBackend::to_device`].
+    pub(crate) fn to_device(&self, tensor: &Tensor, device: DLDevice) -> Result<DeviceTensor, HostError> {
+        let (to_device, _) = self.memory("to_device")?;
+        let borrows = Borrows::new(std::iter::once(tensor));
+        let moved = self.moved("to_device", borrows, |tensor, out, error| {
+            // SAFETY: everything lent lives through the call.
+            unsafe { to_device(self.slots.ctx, tensor, device, out, error) }
+        })?;
+        match moved {
+            Value::Device(tensor) => Ok(tensor),
+            Value::Host(_) => Err(HostError::handshake(&self.described.name, "to_device gave a host tensor")),
+        }
+    }
+
+    /// See [`LoadedBackend::to_host`].
+    pub(crate) fn to_host(&self, tensor: &DeviceTensor) -> Result<Tensor, HostError> {
+        let (_, to_host) = self.memory("to_host")?;
+        let borrows = Borrows::device(tensor);
+        let moved = self.moved("to_host", borrows, |tensor, out, error| {
+            // SAFETY: everything lent lives through the call.
+            unsafe { to_host(self.slots.ctx, tensor, out, error) }
+        })?;
+        match moved {
+            Value::Host(tensor) => Ok(tensor),
+            Value::Device(_) => {
+                Err(HostError::handshake(&self.described.name, "to_host gave a device tensor"))
+            }
+        }
+    }
+
+    fn moved(
+        &self,
+        name: &'static str,
+        borrows: Result<Borrows<'_>, String>,
+        copy: impl FnOnce(*const DLTensor, *mut *mut DLManagedTensorVersioned, *mut FfxError) -> i32,
+    ) -> Result<Value, HostError> {
+        let backend = &self.described.name;
+        let mut borrows = borrows.map_err(|reason| HostError::argument(backend, reason))?;
+        let mut out = std::ptr::null_mut();
+        call(backend, name, |error| {
+            // SAFETY: the array has one entry.
+            copy(unsafe { *borrows.pointers() }, &mut out, error)
+        })?;
+        // SAFETY: a successful call hands over the tensor that it filled in.
+        let managed = unsafe { Managed::take(out) };
+        let managed =
+            managed.ok_or_else(|| HostError::handshake(backend, format!("{name} left its result null")))?;
+        managed
+            .into_value()
+            .map_err(|r| HostError::handshake(backend, format!("{name} gave a malformed tensor: {r}")))
+    }
+}
+
 impl LoadedBackend {
     /// Enters a plugin. `name` is the name that it is registered under: the description must say the same one; `None`
     /// takes the description's.
@@ -112,6 +172,25 @@ impl LoadedBackend {
     /// Its devices, asked anew: unusable ones say why.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, HostError> {
         handshake::devices(&self.0.slots, self.name())
+    }
+
+    /// Whether tensors may stay on its devices between calls.
+    pub fn has_device_memory(&self) -> bool {
+        self.0.slots.memory.is_some()
+    }
+    /// A copy of a host tensor on a device.
+    ///
+    /// # Errors
+    /// The backend keeps no tensors on devices, or its own error.
+    pub fn to_device(&self, tensor: &Tensor, device: DLDevice) -> Result<DeviceTensor, HostError> {
+        self.0.to_device(tensor, device)
+    }
+    /// A copy of a device tensor on the host.
+    ///
+    /// # Errors
+    /// As for [`to_device`](Self::to_device).
+    pub fn to_host(&self, tensor: &DeviceTensor) -> Result<Tensor, HostError> {
+        self.0.to_host(tensor)
     }
 
     /// Everything for a listing. Never fails: what cannot be asked becomes the reason.
@@ -260,7 +339,11 @@ impl LoadedBackend {
         Ok(())
     }
 
-    fn first_device(&self) -> Result<DLDevice, HostError> {
+    /// The first usable device.
+    ///
+    /// # Errors
+    /// There is none; the reason of each.
+    pub fn first_device(&self) -> Result<DLDevice, HostError> {
         let devices = self.devices()?;
         let usable = devices.iter().find(|d| d.unavailable_because.is_none()).map(|d| d.device);
         usable.ok_or_else(|| HostError::NoDevice {

@@ -10,7 +10,7 @@ use tensor::Tensor;
 use crate::HostError;
 use crate::backend::Inner;
 use crate::handshake::call;
-use crate::tensors::{Borrows, Managed};
+use crate::tensors::{Borrows, Managed, Value};
 
 /// A compiled program. `execute` may run on many threads at once.
 pub struct LoadedExecutable {
@@ -120,18 +120,43 @@ impl LoadedExecutable {
         bound
     }
 
-    /// Runs the program. Outputs are the plugin's memory, without a copy, freed by the plugin when the last view of
-    /// each is dropped.
+    /// Runs the program on host tensors. Outputs are the plugin's memory, without a copy, freed by the plugin when the last
+    /// view of each is dropped; those on a device are copied to the host.
     ///
     /// # Errors
-    /// A wrong number of inputs, missing constants, the plugin's own error, or outputs that are not host tensors.
+    /// A wrong number of inputs, missing constants, the plugin's own error, or malformed outputs.
     pub fn execute(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, HostError> {
+        let outputs = self.run(Borrows::new(inputs.iter().copied()))?;
+        outputs.into_iter().map(|value| self.to_host(value)).collect()
+    }
+
+    /// Runs the program on tensors wherever they lie; outputs stay where the plugin left them.
+    ///
+    /// # Errors
+    /// As for [`execute`](Self::execute).
+    pub fn execute_values(&self, inputs: &[&Value]) -> Result<Vec<Value>, HostError> {
+        self.run(Borrows::values(inputs.iter().copied()))
+    }
+
+    /// The value on the host: itself, or a copy.
+    ///
+    /// # Errors
+    /// The plugin's own.
+    pub fn to_host(&self, value: Value) -> Result<Tensor, HostError> {
+        match value {
+            Value::Host(tensor) => Ok(tensor),
+            Value::Device(tensor) => self.plugin.to_host(&tensor),
+        }
+    }
+
+    fn run(&self, borrows: Result<Borrows<'_>, String>) -> Result<Vec<Value>, HostError> {
         let argument = |reason: String| HostError::argument(self.backend(), reason);
-        if inputs.len() != self.inputs {
+        let mut borrows = borrows.map_err(argument)?;
+        if borrows.len() != self.inputs {
             return Err(argument(format!(
                 "the program takes {} inputs, {} were given",
                 self.inputs,
-                inputs.len()
+                borrows.len()
             )));
         }
         if self.bound.len() < self.constants {
@@ -141,7 +166,6 @@ impl LoadedExecutable {
                 self.constants
             )));
         }
-        let mut borrows = Borrows::new(inputs.iter().copied()).map_err(argument)?;
         let mut raw: SmallVec<[_; 16]> = SmallVec::from_elem(std::ptr::null_mut(), self.outputs);
         let slots = &self.plugin.slots;
         call(self.backend(), "execute", |error| {
@@ -160,7 +184,7 @@ impl LoadedExecutable {
         let adopt = |(i, managed): (usize, Option<Managed>)| {
             let managed = managed.ok_or_else(|| "it was left null".to_owned());
             managed
-                .and_then(Managed::into_tensor)
+                .and_then(Managed::into_value)
                 .map_err(|r| HostError::handshake(self.backend(), format!("output {i} is malformed: {r}")))
         };
         owned.into_iter().enumerate().map(adopt).collect()

@@ -5,9 +5,10 @@ use std::ffi::c_void;
 
 use plugin_abi::table::read;
 use plugin_abi::{
-    ABI_MAJOR, ABI_MINOR, FFX_ERR_INTERNAL, FFX_OK, FfxBindConstants, FfxCompile, FfxDeviceInfo, FfxEntry,
-    FfxEnumerateDevices, FfxError, FfxExecutableDestroy, FfxExecutableInfoFn, FfxExecute,
-    FfxMemoryEstimateFn, FfxPlugin, FfxQuerySupport, TableError,
+    ABI_MAJOR, ABI_MINOR, DEVICE_MEMORY, FFX_ERR_INTERNAL, FFX_OK, FfxBindConstants, FfxCompile,
+    FfxDeviceInfo, FfxDeviceMemory, FfxEntry, FfxEnumerateDevices, FfxError, FfxExecutableDestroy,
+    FfxExecutableInfoFn, FfxExecute, FfxMemoryEstimateFn, FfxPlugin, FfxQuerySupport, FfxStr, FfxToDevice,
+    FfxToHost, TableError,
 };
 
 use crate::read::{Described, description, device, failure};
@@ -25,6 +26,8 @@ pub(crate) struct Slots {
     pub(crate) bind_constants: Option<FfxBindConstants>,
     pub(crate) query_support: Option<FfxQuerySupport>,
     pub(crate) memory_estimate: Option<FfxMemoryEstimateFn>,
+    /// The extension by which tensors stay on a device.
+    pub(crate) memory: Option<(FfxToDevice, FfxToHost)>,
 }
 
 // SAFETY: the ABI demands that slots may be called from any thread with this context.
@@ -90,8 +93,24 @@ fn required(table: &FfxPlugin, backend: &str) -> Result<(Slots, plugin_abi::FfxD
         bind_constants: table.bind_constants,
         query_support: table.query_support,
         memory_estimate: table.memory_estimate,
+        memory: device_memory(table, backend)?,
     };
     Ok((slots, describe))
+}
+
+/// The extension for device memory, where the plugin has it; both of its slots are required.
+fn device_memory(table: &FfxPlugin, backend: &str) -> Result<Option<(FfxToDevice, FfxToHost)>, HostError> {
+    let Some(get) = table.get_extension else { return Ok(None) };
+    // SAFETY: the name is static; the slot is the plugin's own.
+    let found = unsafe { get(table.ctx, FfxStr::new(DEVICE_MEMORY)) };
+    if found.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: what the plugin gives by this name is a table of this type, valid for the life of the process.
+    let memory: FfxDeviceMemory = unsafe { read(found.cast()) }.map_err(|e| bad_table(backend, e))?;
+    let missing = |slot| HostError::MissingSlot { backend: backend.to_owned(), slot };
+    let to_device = memory.to_device.ok_or_else(|| missing("to_device"))?;
+    Ok(Some((to_device, memory.to_host.ok_or_else(|| missing("to_host"))?)))
 }
 
 /// Runs one call with a fresh error struct and turns its status into a result.

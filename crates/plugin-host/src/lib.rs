@@ -44,9 +44,10 @@ pub use executable::LoadedExecutable;
 pub use info::{
     BackendInfo, BackendKind, DeviceInfo, MemoryEstimate, OptionInfo, OptionKind, Refusal, Source,
 };
+pub use ir_core::nearest;
 pub use manifest::{Manifest, target_triple};
 pub use registry::{BuiltinPlugin, GraphBackend, Registry, Resolved};
-pub use ir_core::nearest;
+pub use tensors::Value;
 
 /// Declares what `inventory::submit!` needs, so that a crate that registers a backend need not depend on it.
 pub use inventory;

@@ -1,16 +1,80 @@
 //! Between `tensor::Tensor` and DLPack: borrows for inputs and constants, owned outputs with the plugin's deleter.
 //!
-//! Host memory only: `tensor` has no device storage, so an output on another device is refused with a clear error.
+//! A [`Value`] is a tensor of the host or a handle to one on a device, which only its plugin can read.
 
 use std::ptr::NonNull;
 
 use plugin_abi::dlpack::{DL_CPU, DL_CUDA_HOST, DLPACK_MAJOR};
 use plugin_abi::{DLDataType, DLDevice, DLManagedTensorVersioned, DLTensor};
 use smallvec::SmallVec;
-use tensor::{RawParts, Tensor};
+use tensor::{DeviceNumber, DeviceTensor, Tensor};
 
 /// Most dimensions that an output may have.
 const MAX_DIMS: i32 = 64;
+
+/// A tensor wherever it lies.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// In host memory.
+    Host(Tensor),
+    /// On a device.
+    Device(DeviceTensor),
+}
+
+impl Value {
+    /// Number of elements of each dimension.
+    pub fn sizes(&self) -> &[usize] {
+        match self {
+            Value::Host(t) => t.sizes(),
+            Value::Device(t) => t.sizes(),
+        }
+    }
+    /// Element type.
+    pub fn dtype(&self) -> ir_core::DType {
+        match self {
+            Value::Host(t) => t.dtype(),
+            Value::Device(t) => t.dtype(),
+        }
+    }
+    fn lend(&self) -> Lent<'_> {
+        match self {
+            Value::Host(t) => Lent::host(t),
+            Value::Device(t) => Lent::device(t),
+        }
+    }
+}
+
+impl From<Tensor> for Value {
+    fn from(t: Tensor) -> Value {
+        Value::Host(t)
+    }
+}
+impl From<DeviceTensor> for Value {
+    fn from(t: DeviceTensor) -> Value {
+        Value::Device(t)
+    }
+}
+
+/// A tensor's parts for the time of a call.
+struct Lent<'a> {
+    data: *const u8,
+    dtype: ir_core::DType,
+    sizes: &'a [usize],
+    strides: &'a [isize],
+    device: DLDevice,
+}
+
+impl<'a> Lent<'a> {
+    fn host(t: &'a Tensor) -> Lent<'a> {
+        let parts = t.raw_parts();
+        let device = DLDevice { device_type: DL_CPU, device_id: 0 };
+        Lent { data: parts.data, dtype: parts.dtype, sizes: parts.sizes, strides: parts.strides, device }
+    }
+    fn device(t: &'a DeviceTensor) -> Lent<'a> {
+        let device = DLDevice { device_type: t.device().kind, device_id: t.device().ordinal };
+        Lent { data: t.data(), dtype: t.dtype(), sizes: t.sizes(), strides: t.strides(), device }
+    }
+}
 
 /// DLPack borrows of tensors, as the array of pointers that the ABI takes. Small calls allocate nothing.
 pub(crate) struct Borrows<'a> {
@@ -27,10 +91,23 @@ impl<'a> Borrows<'a> {
     /// # Errors
     /// A message for a tensor with negative strides, which DLPack's consumers do not take.
     pub(crate) fn new(of: impl Iterator<Item = &'a Tensor>) -> Result<Self, String> {
+        Borrows::lent(of.map(Lent::host))
+    }
+
+    /// As [`Borrows::new`], wherever the tensors lie.
+    pub(crate) fn values(of: impl Iterator<Item = &'a Value>) -> Result<Self, String> {
+        Borrows::lent(of.map(Value::lend))
+    }
+
+    /// One device tensor.
+    pub(crate) fn device(of: &'a DeviceTensor) -> Result<Self, String> {
+        Borrows::lent(std::iter::once(Lent::device(of)))
+    }
+
+    fn lent(of: impl Iterator<Item = Lent<'a>>) -> Result<Self, String> {
         let mut dims = SmallVec::<[i64; 128]>::new();
         let mut tensors = SmallVec::new();
-        for (i, tensor) in of.enumerate() {
-            let parts = tensor.raw_parts();
+        for (i, parts) in of.enumerate() {
             let mut negative = false;
             dims.extend(parts.sizes.iter().map(|&s| s as i64));
             dims.extend(parts.strides.iter().map(|&s| {
@@ -69,11 +146,11 @@ impl<'a> Borrows<'a> {
 }
 
 /// A tensor without its sizes and strides, which [`Borrows::pointers`] fills in.
-fn dl_tensor(parts: &RawParts<'_>) -> DLTensor {
+fn dl_tensor(parts: &Lent<'_>) -> DLTensor {
     let (code, bits) = parts.dtype.dlpack();
     DLTensor {
         data: parts.data.cast_mut().cast(),
-        device: DLDevice { device_type: DL_CPU, device_id: 0 },
+        device: parts.device,
         ndim: parts.sizes.len() as i32,
         dtype: DLDataType { code, bits, lanes: 1 },
         shape: std::ptr::null_mut(),
@@ -110,11 +187,11 @@ impl Managed {
         NonNull::new(raw).map(Self)
     }
 
-    /// A host tensor over the plugin's memory, without a copy.
+    /// A tensor over the plugin's memory, without a copy.
     ///
     /// # Errors
-    /// A message for what is malformed or not host memory; the tensor is deleted then.
-    pub(crate) fn into_tensor(self) -> Result<Tensor, String> {
+    /// A message for what is malformed; the tensor is deleted then.
+    pub(crate) fn into_value(self) -> Result<Value, String> {
         // SAFETY: a live managed tensor; its version comes first and is readable at every major.
         let version = unsafe { self.0.as_ref().version };
         if version.major != DLPACK_MAJOR {
@@ -125,18 +202,20 @@ impl Managed {
         let dtype = ir_core::DType::from_dlpack(dl.dtype.code, dl.dtype.bits)
             .filter(|_| dl.dtype.lanes == 1)
             .ok_or_else(|| format!("it has the unknown DLPack type {:?}", dl.dtype))?;
-        if !matches!(dl.device.device_type, DL_CPU | DL_CUDA_HOST) {
-            return Err(format!("it lies on device {:?}; host tensors are wanted", dl.device));
-        }
         // SAFETY: sizes and strides of a live tensor of the plugin's.
         let (sizes, strides) = unsafe { dims_of(dl)? };
         let data = (dl.data as *const u8).wrapping_add(dl.byte_offset as usize);
         if data.is_null() && !sizes.contains(&0) {
             return Err("it has elements but no memory".to_owned());
         }
-        let release = move || drop(self);
+        let (device, release) = (dl.device, move || drop(self));
+        if !matches!(device.device_type, DL_CPU | DL_CUDA_HOST) {
+            let at = DeviceNumber { kind: device.device_type, ordinal: device.device_id };
+            return Ok(Value::Device(DeviceTensor::new(data, dtype, at, &sizes, &strides, release)));
+        }
         // SAFETY: the plugin vouches for every element until the deleter runs, and writes none after `execute`.
-        unsafe { Tensor::from_foreign(data, dtype, &sizes, &strides, release) }.map_err(|e| e.to_string())
+        let tensor = unsafe { Tensor::from_foreign(data, dtype, &sizes, &strides, release) };
+        tensor.map(Value::Host).map_err(|e| e.to_string())
     }
 }
 

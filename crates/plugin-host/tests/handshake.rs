@@ -313,7 +313,7 @@ fn malformed_outputs_are_errors() {
         ("l", "unknown DLPack type"),
         ("m", "no memory"),
         ("o", "not aligned"),
-        ("x", "host tensors are wanted"),
+        ("x", "does not offer `to_host`"),
         ("0", "left null"),
         ("e", "unknown error code (4711)"),
     ] {

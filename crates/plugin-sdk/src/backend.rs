@@ -2,7 +2,9 @@
 
 use std::ffi::c_void;
 
-use crate::{CompileRequest, Constants, Description, DeviceInfo, Host, OwnedTensor, PluginError, TensorView};
+use crate::{
+    CompileRequest, Constants, Description, DeviceId, DeviceInfo, Host, OwnedTensor, PluginError, TensorView,
+};
 
 /// A backend: compiles programs for its devices. One instance lives per process, opened once.
 pub trait Backend: Sized + Send + Sync + 'static {
@@ -26,6 +28,24 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn memory_estimate(&self, request: &CompileRequest<'_>) -> Result<Option<MemoryEstimate>, PluginError> {
         let _ = request;
         Ok(None)
+    }
+
+    /// Whether [`to_device`](Backend::to_device) and [`to_host`](Backend::to_host) are there, so that tensors may stay on a
+    /// device between calls.
+    fn has_device_memory(&self) -> bool {
+        false
+    }
+
+    /// A copy of a host tensor on a device.
+    fn to_device(&self, tensor: &TensorView<'_>, device: DeviceId) -> Result<OwnedTensor, PluginError> {
+        let _ = (tensor, device);
+        Err(PluginError::unsupported("this backend keeps no tensors on a device"))
+    }
+
+    /// A copy of a device tensor on the host, after all work that was started on it.
+    fn to_host(&self, tensor: &TensorView<'_>) -> Result<OwnedTensor, PluginError> {
+        let _ = tensor;
+        Err(PluginError::unsupported("this backend keeps no tensors on a device"))
     }
 
     /// Compiles a program. May run on many threads at once.

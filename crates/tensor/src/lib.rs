@@ -7,6 +7,7 @@
 pub mod compare;
 mod complex_view;
 mod convert;
+mod device_tensor;
 mod element;
 mod error;
 mod foreign;
@@ -20,6 +21,7 @@ mod view;
 mod write;
 
 pub use compare::{Mismatch, Stats, allclose};
+pub use device_tensor::{DeviceNumber, DeviceTensor};
 pub use element::{Bool, Element};
 pub use error::TensorError;
 pub use foreign::RawParts;

@@ -82,7 +82,7 @@ fn table<B: Backend>() -> FfxPlugin {
         bind_constants: Some(slots::bind_constants),
         query_support: Some(slots::query_support::<B>),
         memory_estimate: Some(slots::memory_estimate::<B>),
-        get_extension: None,
+        get_extension: Some(slots::get_extension::<B>),
     }
 }
 

@@ -8,9 +8,9 @@ use std::sync::{RwLock, RwLockReadGuard};
 
 use plugin_abi::table::covers;
 use plugin_abi::{
-    DLManagedTensorVersioned, DLTensor, FfxCompileRequest, FfxDescription, FfxDeviceInfo, FfxDeviceSink,
-    FfxError, FfxExecutable, FfxExecutableInfo, FfxMemoryEstimate, FfxNameValue, FfxRefusal, FfxRefusalSink,
-    FfxStr, Head, Table,
+    DEVICE_MEMORY, DLDevice, DLManagedTensorVersioned, DLTensor, FfxCompileRequest, FfxDescription,
+    FfxDeviceInfo, FfxDeviceMemory, FfxDeviceSink, FfxError, FfxExecutable, FfxExecutableInfo,
+    FfxMemoryEstimate, FfxNameValue, FfxRefusal, FfxRefusalSink, FfxStr, Head, Table,
 };
 
 use super::entry::instance;
@@ -260,6 +260,69 @@ pub(super) unsafe extern "C" fn execute(
             for (i, result) in results.into_iter().enumerate() {
                 outputs.add(i).write(result.into_dlpack());
             }
+            Ok(())
+        })
+    }
+}
+
+pub(super) unsafe extern "C" fn get_extension<B: Backend>(ctx: *mut c_void, name: FfxStr) -> *const c_void {
+    let found = catch(|| {
+        // SAFETY: the module's contract.
+        let (instance, name) = unsafe { (instance::<B>(ctx)?, request::text(name, "an extension's name")?) };
+        let offered = name == DEVICE_MEMORY && instance.backend.has_device_memory();
+        Ok(if offered { std::ptr::from_ref(device_memory::<B>()).cast() } else { std::ptr::null() })
+    });
+    found.unwrap_or(std::ptr::null())
+}
+
+/// The table of the extension for a backend type.
+fn device_memory<B: Backend>() -> &'static FfxDeviceMemory {
+    const {
+        &FfxDeviceMemory {
+            head: Head::of::<FfxDeviceMemory>(),
+            to_device: Some(to_device::<B>),
+            to_host: Some(to_host::<B>),
+        }
+    }
+}
+
+unsafe extern "C" fn to_device<B: Backend>(
+    ctx: *mut c_void,
+    tensor: *const DLTensor,
+    device: DLDevice,
+    out: *mut *mut DLManagedTensorVersioned,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: the module's contract; `out` is checked for null.
+    unsafe { moved::<B>(ctx, tensor, out, error, |backend, view| backend.to_device(view, device)) }
+}
+
+unsafe extern "C" fn to_host<B: Backend>(
+    ctx: *mut c_void,
+    tensor: *const DLTensor,
+    out: *mut *mut DLManagedTensorVersioned,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: the module's contract; `out` is checked for null.
+    unsafe { moved::<B>(ctx, tensor, out, error, |backend, view| backend.to_host(view)) }
+}
+
+/// # Safety
+/// The pointers are those of the two functions above.
+unsafe fn moved<B: Backend>(
+    ctx: *mut c_void,
+    tensor: *const DLTensor,
+    out: *mut *mut DLManagedTensorVersioned,
+    error: *mut FfxError,
+    copy: impl FnOnce(&B, &crate::TensorView<'_>) -> Result<crate::OwnedTensor, PluginError>,
+) -> i32 {
+    // SAFETY: the module's contract.
+    unsafe {
+        guard(error, || {
+            let out = out.as_mut().ok_or_else(null_out)?;
+            let views = request::views(&tensor, 1, "tensor")?;
+            let view = views.first().ok_or_else(null_out)?;
+            *out = copy(&instance::<B>(ctx)?.backend, view)?.into_dlpack();
             Ok(())
         })
     }

@@ -1,0 +1,51 @@
+//! The extension by which tensors stay on a device between calls: moves them there and back.
+//!
+//! A plugin that offers it takes device tensors as inputs of `execute`, and its outputs may lie on its device.
+
+use core::ffi::c_void;
+
+use crate::dlpack::{DLDevice, DLManagedTensorVersioned, DLTensor};
+use crate::FfxError;
+use crate::table::{Head, tables};
+
+/// Name to ask [`FfxPlugin::get_extension`](crate::FfxPlugin::get_extension) for; the answer is a [`FfxDeviceMemory`].
+pub const DEVICE_MEMORY: &str = "ferroflux.device-memory.v1";
+
+/// `to_device(ctx, host, device, out, err)`: sets `*out` to a tensor of the caller on the device, with the elements of a
+/// host tensor. The host memory may be reused when the call returns.
+pub type FfxToDevice = unsafe extern "C" fn(
+    *mut c_void,
+    *const DLTensor,
+    DLDevice,
+    *mut *mut DLManagedTensorVersioned,
+    *mut FfxError,
+) -> i32;
+/// `to_host(ctx, tensor, out, err)`: sets `*out` to a host tensor of the caller with the elements of a tensor on one of the
+/// plugin's devices, after all work that was started on it.
+pub type FfxToHost = unsafe extern "C" fn(
+    *mut c_void,
+    *const DLTensor,
+    *mut *mut DLManagedTensorVersioned,
+    *mut FfxError,
+) -> i32;
+
+/// The table of [`DEVICE_MEMORY`]; valid for the life of the process.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FfxDeviceMemory {
+    /// Size and version.
+    pub head: Head,
+    /// Required.
+    pub to_device: Option<FfxToDevice>,
+    /// Required.
+    pub to_host: Option<FfxToHost>,
+}
+
+// SAFETY: the table is immutable after construction and its slots may be called from any thread by contract.
+unsafe impl Send for FfxDeviceMemory {}
+// SAFETY: as above.
+unsafe impl Sync for FfxDeviceMemory {}
+
+tables! {
+    FfxDeviceMemory { to_device, to_host }
+}
