@@ -189,7 +189,7 @@ pub fn joint(graph: &Graph, options: &JointOptions) -> Result<JointGraph, JointE
     let gradients: Vec<_> = wrt.iter().map(|&v| (v, pass.cotangent(v))).collect();
     let Pass { mut graph, backward_from, seed, .. } = pass;
     append_outputs(&mut graph, &gradients);
-    graph.eliminate_dead(&prims::scalars::is_effect);
+    prims::scalars::eliminate_dead(&mut graph);
     Ok(JointGraph { graph, forward_outputs, tangents, gradients, backward_from, seed })
 }
 

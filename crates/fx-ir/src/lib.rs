@@ -15,8 +15,8 @@ pub mod verify;
 
 pub use arg::Arg;
 pub use graph::{
-    Graph, GraphName, InputKind, Node, NodeId, NodeKind, OriginId, Output, OutputKind, SEED, SubgraphId, Value,
-    ValueId, ValueType,
+    Graph, GraphName, InputKind, Node, NodeId, NodeKind, OriginId, Output, OutputKind, SEED, SubgraphId,
+    Value, ValueId, ValueType,
 };
 pub use rewrite::Uses;
 pub use symbol::{Symbol, SymbolBounds};

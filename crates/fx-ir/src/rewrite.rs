@@ -3,7 +3,7 @@
 use ir_core::Arena;
 use smallvec::SmallVec;
 
-use crate::{Graph, NodeId, NodeKind, ValueId};
+use crate::{Arg, Graph, NodeId, NodeKind, ValueId};
 
 /// For every value the nodes that read it, in execution order, and whether the graph returns it. A snapshot.
 pub struct Uses {
@@ -60,8 +60,9 @@ impl Graph {
         }
     }
 
-    /// Erases calls none of whose values is used, unless `keep` says that the call acts otherwise. Returns how many.
-    pub fn eliminate_dead(&mut self, keep: &dyn Fn(&str) -> bool) -> usize {
+    /// Erases calls none of whose values is used, unless `keep` says of the target and its operands that the call acts
+    /// otherwise. Returns how many. What acts only the operators' table knows: use `prims::scalars::eliminate_dead`.
+    pub fn eliminate_dead(&mut self, keep: &dyn Fn(&str, &[Arg]) -> bool) -> usize {
         let mut live: Arena<ValueId, bool> = self.values.ids().map(|_| false).collect();
         for output in &self.outputs {
             output.arg.for_each_value(&mut |v| live[v] = true);
@@ -72,7 +73,9 @@ impl Graph {
             let node = &self.nodes[id];
             let wanted = match &node.kind {
                 NodeKind::Placeholder { .. } => true,
-                NodeKind::Call { target, .. } => keep(target) || node.outputs.iter().any(|&v| live[v]),
+                NodeKind::Call { target, args } => {
+                    keep(target, args) || node.outputs.iter().any(|&v| live[v])
+                }
             };
             if wanted {
                 node.for_each_use(&mut |v| live[v] = true);

@@ -84,7 +84,7 @@ fn decompose_graph(
         out.outputs.push(output);
     }
     *symbols = std::mem::take(&mut out.symbols);
-    out.eliminate_dead(&scalars::is_effect);
+    scalars::eliminate_dead(&mut out);
     out
 }
 
@@ -125,7 +125,7 @@ fn step(
             b.expect(node.outputs.len());
             let outs = decompose_call(&mut b, target, args)?;
             if out.symbols.len() > symbols {
-                settle_symbols(graph, node, &outs, out, symbols);
+                settle_symbols(graph, graph.node_name(id), node, &outs, out, symbols)?;
             }
             define_sizes(graph, node, &outs, out)?;
             bind(graph, node, &outs, out, map, target)
@@ -184,7 +184,15 @@ fn copy_higher_order(
 
 /// Sizes that only running tells have symbols in the program already: those that the decomposition made (from number
 /// `first` on) are replaced by them.
-fn settle_symbols(graph: &Graph, node: &Node, outs: &[ValueId], out: &mut Graph, first: usize) {
+fn settle_symbols(
+    graph: &Graph,
+    name: &str,
+    node: &Node,
+    outs: &[ValueId],
+    out: &mut Graph,
+    first: usize,
+) -> Result<(), OpError> {
+    let mut again = Vec::new();
     let mut known: FxHashMap<SymId, SymExpr> = FxHashMap::default();
     for (&old, &new) in node.outputs.iter().zip(outs) {
         let (Some(was), Some(is)) = (graph.meta(old), out.meta(new)) else { continue };
@@ -192,12 +200,17 @@ fn settle_symbols(graph: &Graph, node: &Node, outs: &[ValueId], out: &mut Graph,
             match is.as_sym() {
                 // A size that the archive happens to know is still what the data says.
                 Some(id) if id.index() >= first && was.as_const().is_none() => {
-                    drop(known.insert(id, was.clone()))
+                    let bound = |v: &fx_ir::Value| v.ty == ValueType::Int(was.clone());
+                    if known.insert(id, was.clone()).is_none() && out.values.values().any(bound) {
+                        again.push((is.clone(), was.clone()));
+                    }
                 }
                 _ => {}
             }
         }
     }
+    // Two calls give as much as each other, says the program: the second number binds nothing, it is compared.
+    let counted: Vec<SymExpr> = again.iter().map(|(is, _)| is.clone()).collect();
     let replace = |e: &SymExpr| {
         e.subst(&|atom| match atom {
             Atom::Sym(id) => known.get(id).cloned(),
@@ -211,7 +224,7 @@ fn settle_symbols(graph: &Graph, node: &Node, outs: &[ValueId], out: &mut Graph,
                     *e = replace(e);
                 }
             }
-            ValueType::Int(e) => *e = replace(e),
+            ValueType::Int(e) if !counted.contains(e) => *e = replace(e),
             _ => {}
         }
     }
@@ -220,6 +233,8 @@ fn settle_symbols(graph: &Graph, node: &Node, outs: &[ValueId], out: &mut Graph,
             args.iter_mut().for_each(|a| replace_in(a, &replace));
         }
     }
+    let mut b = Builder::new(out, name, node.origin);
+    again.into_iter().try_for_each(|(is, was)| b.assert_same(is, was))
 }
 
 fn replace_in(arg: &mut Arg, replace: &dyn Fn(&SymExpr) -> SymExpr) {

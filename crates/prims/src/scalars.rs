@@ -5,8 +5,8 @@
 //! `prims.assert(bool Tensor or SymInt, str)` are no entries of the table: they have no values to differentiate or to
 //! lower, and stay in a graph although nobody reads them ([`is_effect`]).
 
-use fx_ir::{Arg, Symbol, ValueId, ValueType};
-use ir_core::{DType, Scalar, SymExpr};
+use fx_ir::{Arg, Graph, Symbol, ValueId, ValueType};
+use ir_core::{DType, EntityId, Scalar, SymExpr};
 
 use crate::{Builder, OpError};
 
@@ -15,21 +15,37 @@ pub const ITEM: &str = "prims.item";
 /// Fails where a truth value is false.
 pub const ASSERT: &str = "prims.assert";
 
+/// Whether a call asserts something; its first operand is what must hold.
+pub fn is_assertion(target: &str) -> bool {
+    matches!(
+        target,
+        ASSERT | "aten._assert_scalar.default" | "aten._assert_async.default" | "aten._assert_async.msg"
+    )
+}
+
 /// Whether a call stays although nobody reads its values.
 pub fn is_effect(target: &str) -> bool {
-    matches!(target, ITEM | ASSERT)
+    target == ITEM || is_assertion(target)
+}
+
+/// Erases calls whose results nobody reads, but what binds a size or asserts, be it within a subgraph: the way to erase
+/// dead calls of any graph whose operators are those of the table. Gives how many went.
+pub fn eliminate_dead(graph: &mut Graph) -> usize {
+    let asserts: Vec<bool> = graph.subgraphs.values().map(asserts).collect();
+    let of = |a: &Arg| matches!(a, Arg::Graph(g) if asserts.get(g.index()).is_some_and(|a| *a));
+    graph.eliminate_dead(&|target, args| is_effect(target) || args.iter().any(of))
+}
+
+fn asserts(graph: &Graph) -> bool {
+    graph.iter().any(|(_, node)| node.as_call().is_some_and(|(target, _)| is_assertion(target)))
+        || graph.subgraphs.values().any(asserts)
 }
 
 /// Whether a call computes with single numbers and is decomposed here.
-pub(crate) fn is_scalar(target: &str) -> bool {
-    matches!(
-        target,
-        "aten.item.default"
-            | "aten._local_scalar_dense.default"
-            | "aten._assert_scalar.default"
-            | ITEM
-            | ASSERT
-    ) || python(target).is_some()
+pub fn is_scalar(target: &str) -> bool {
+    matches!(target, "aten.item.default" | "aten._local_scalar_dense.default" | ITEM)
+        || is_assertion(target)
+        || python(target).is_some()
 }
 
 fn python(target: &str) -> Option<&str> {
@@ -46,16 +62,17 @@ pub(crate) fn decompose(
 ) -> Result<Vec<Arg>, OpError> {
     let invalid = |what: &str| OpError::Invalid { op: target.into(), what: what.into() };
     let first = args.first().ok_or_else(|| invalid("has no operand"))?;
-    match target {
-        "aten._assert_scalar.default" | ASSERT => {
-            let message = match args.get(1) {
-                Some(Arg::Str(message)) => message.to_string(),
-                _ => "assertion failed".into(),
-            };
-            b.assert(first.clone(), &message);
-            return Ok(Vec::new());
-        }
-        _ => {}
+    if is_assertion(target) {
+        let message = match args.get(1) {
+            Some(Arg::Str(message)) => message.to_string(),
+            _ => "assertion failed".into(),
+        };
+        let pred = match first {
+            Arg::Value(v) => Arg::Value(b.reshape(*v, &[])?),
+            number => number.clone(),
+        };
+        b.assert(pred, &message);
+        return Ok(Vec::new());
     }
     let ty = types.first().ok_or_else(|| invalid("gives nothing"))?;
     let tensor = match python(target) {
@@ -156,6 +173,15 @@ impl Builder<'_> {
         let v = self.reshape(v, &[])?;
         let v = if self.dtype(v)?.is_integral() { v } else { self.cast(v, DType::I64)? };
         self.effect(ITEM, vec![v.into()], Some(ValueType::Int(e)));
+        Ok(())
+    }
+
+    /// Stops the program where two integers differ.
+    pub(crate) fn assert_same(&mut self, a: SymExpr, b: SymExpr) -> Result<(), OpError> {
+        let message = format!("two sizes that the program takes for one differ: `{a}` and `{b}`");
+        let (a, b) = (number(self, &Arg::Int(a))?, number(self, &Arg::Int(b))?);
+        let same = self.call1("aten.eq.Tensor", vec![a.into(), b.into()])?;
+        self.assert(same.into(), &message);
         Ok(())
     }
 

@@ -83,7 +83,7 @@ fn split_graph(graph: &Graph, outermost: bool, errors: &mut Vec<DecomposeError>)
     {
         errors.push(report(graph, last, error));
     }
-    out.eliminate_dead(&crate::scalars::is_effect);
+    crate::scalars::eliminate_dead(&mut out);
     out
 }
 

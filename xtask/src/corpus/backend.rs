@@ -76,10 +76,8 @@ pub(crate) fn compile(program: &ExportedProgram, backend: &str) -> Result<Compil
 fn unknown_operators(graph: &Graph, into: &mut BTreeSet<String>) {
     for (_, node) in graph.iter() {
         let NodeKind::Call { target, .. } = &node.kind else { continue };
-        let elsewhere = ["higher_order.", "_operator.", "aten.sym_", "torch.sym_", "torch._sym_", "math."];
-        let runs = elsewhere.iter().any(|prefix| target.starts_with(prefix))
-            || matches!(target.as_str(), "aten.item.default" | "aten._local_scalar_dense.default")
-            || target.as_str() == "aten._assert_scalar.default"
+        let runs = ["higher_order.", "aten.sym_"].iter().any(|prefix| target.starts_with(prefix))
+            || prims::scalars::is_scalar(target)
             || prims::lookup(target).or_else(|| prims::functional_of(target)).is_some();
         if !runs {
             into.insert(target.clone());

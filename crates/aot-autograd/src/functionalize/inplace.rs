@@ -26,7 +26,7 @@ pub(super) fn counterpart(target: &str) -> Option<String> {
     }
     let mut parts = target.splitn(3, '.');
     let (namespace, name, overload) = (parts.next()?, parts.next()?, parts.next().unwrap_or("default"));
-    if matches!(namespace, "prims" | "higher_order" | "operator" | "math") {
+    if matches!(namespace, "prims" | "higher_order" | "operator" | "_operator" | "math") {
         return None;
     }
     let base = match name.strip_prefix("__i").filter(|n| n.ends_with("__")) {

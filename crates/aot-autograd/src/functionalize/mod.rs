@@ -9,6 +9,7 @@
 
 mod inplace;
 mod norms;
+mod numbers;
 mod state;
 mod strides;
 mod subgraphs;
@@ -90,6 +91,7 @@ pub enum FunctionalizeProblem {
 pub fn functionalize(graph: &Graph) -> Result<Graph, Vec<FunctionalizeError>> {
     let mut errors = Vec::new();
     let mut body = run(graph, false, &mut errors);
+    numbers::to_tensors(&mut body.graph);
     // Random numbers depend on the names of the calls that draw them, on every way from here on.
     body.graph.make_names_unique();
     if errors.is_empty() { Ok(body.graph) } else { Err(errors) }

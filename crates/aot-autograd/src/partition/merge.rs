@@ -25,7 +25,7 @@ impl Partition {
             output.arg.for_each_value_mut(&mut |v| *v = merge.map[*v].unwrap_or(*v));
             merge.graph.outputs.push(output);
         }
-        merge.graph.eliminate_dead(&prims::scalars::is_effect);
+        prims::scalars::eliminate_dead(&mut merge.graph);
         merge.graph
     }
 }

@@ -33,7 +33,7 @@ fn forward(joint: &JointGraph, saved: &[Saved]) -> Graph {
     for value in saved {
         forward.outputs.push(Output { kind: OutputKind::Saved, arg: value.arg.clone() });
     }
-    forward.eliminate_dead(&prims::scalars::is_effect);
+    prims::scalars::eliminate_dead(&mut forward);
     forward
 }
 

@@ -6,5 +6,5 @@ use super::{PassCx, Stats};
 
 /// Erases dead calls.
 pub(super) fn run(graph: &mut Graph, _: &PassCx) -> Stats {
-    Stats { changed: graph.eliminate_dead(&prims::scalars::is_effect) }
+    Stats { changed: prims::scalars::eliminate_dead(graph) }
 }

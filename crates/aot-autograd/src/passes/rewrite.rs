@@ -57,7 +57,7 @@ pub(super) fn apply(graph: &mut Graph, cx: &PassCx, rules: &[Rule]) -> Stats {
         output.arg.for_each_value_mut(&mut |v| *v = new(*v));
     }
     if walk.stats.changed > 0 {
-        graph.eliminate_dead(&prims::scalars::is_effect);
+        prims::scalars::eliminate_dead(graph);
     }
     walk.stats
 }

@@ -73,7 +73,7 @@ pub(crate) fn append(joint: JointGraph, options: &TrainOptions) -> Result<Update
     for report in [norm, finite].into_iter().flatten() {
         u.graph.outputs.push(Output { kind: OutputKind::Saved, arg: Arg::Value(report) });
     }
-    u.graph.eliminate_dead(&prims::scalars::is_effect);
+    prims::scalars::eliminate_dead(&mut u.graph);
     let reports = (norm.is_some(), finite.is_some());
     let trained = trained.into_iter().map(|t| t.name).collect();
     Ok(Updated { graph: u.graph, numbers: u.numbers, slots: u.slots, trained, reports })

@@ -216,7 +216,7 @@ impl Gen {
         self.write_buffer();
         let nodes = &self.graph.nodes;
         self.graph.order.sort_by_key(|id| !matches!(nodes[*id].kind, NodeKind::Placeholder { .. }));
-        self.graph.eliminate_dead(&|_| false);
+        prims::scalars::eliminate_dead(&mut self.graph);
         let symbols = match self.symbols.is_empty() {
             true => vec![vec![]],
             false => {

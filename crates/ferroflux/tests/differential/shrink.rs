@@ -66,7 +66,7 @@ fn drop_output(g: &mut Graph, n: usize) {
 fn with(graph: &Graph, change: impl FnOnce(&mut Graph)) -> Graph {
     let mut g = graph.clone();
     change(&mut g);
-    g.eliminate_dead(&|_| false);
+    prims::scalars::eliminate_dead(&mut g);
     drop_unused_inputs(&mut g);
     g
 }

@@ -108,7 +108,9 @@ impl<'g, 'b> Frame<'g, 'b> {
             alias::settle(self, id, target, args, &mut results)?;
         }
         let outputs = &self.graph.nodes[id].outputs;
-        if results.len() < outputs.len() {
+        // Fewer elements split into fewer parts than they did at the capture; nobody may read those that are missing.
+        let missing = outputs.get(results.len()..).unwrap_or_default();
+        if missing.iter().any(|&v| self.is_read(id, v)) {
             let what = format!("gives {} values, the graph wants {}", results.len(), outputs.len());
             return Err(InterpError::Graph { at: self.at(id), what });
         }

@@ -21,13 +21,13 @@ pub(super) fn call(
         }
         return extent(frame, id, rest, args).map(|v| v.map(|s| vec![Value::Scalar(s)]));
     }
+    if prims::scalars::is_assertion(target) {
+        return match number(frame, id, args.first())? {
+            Some(s) if s.as_bool() => Ok(Some(Vec::new())),
+            _ => Err(frame.refused(id, invalid(&assertion(args)))),
+        };
+    }
     match target {
-        "aten._assert_scalar.default" | prims::scalars::ASSERT => {
-            return match number(frame, id, args.first())? {
-                Some(s) if s.as_bool() => Ok(Some(Vec::new())),
-                _ => Err(frame.refused(id, invalid(&assertion(args)))),
-            };
-        }
         "aten.item.default" | "aten._local_scalar_dense.default" | prims::scalars::ITEM => {
             let item = number(frame, id, args.first())?;
             let item =
@@ -148,6 +148,7 @@ fn integer(name: &str, a: i64, b: i64) -> Option<Scalar> {
         "pow" => Scalar::Int(a.checked_pow(u32::try_from(b).ok()?)?),
         "and_" => Scalar::Int(a & b),
         "or_" => Scalar::Int(a | b),
+        "xor" => Scalar::Int(a ^ b),
         "max" | "sym_max" => Scalar::Int(a.max(b)),
         "min" | "sym_min" => Scalar::Int(a.min(b)),
         _ => return None,

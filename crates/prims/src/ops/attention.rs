@@ -44,10 +44,10 @@ fn attention(b: &mut Builder<'_>, c: &Call<'_>) -> Result<ValueId, OpError> {
     let wide = |s: &Shape| -> Shape { batch.iter().chain(&s[s.len() - 2 - own..]).cloned().collect() };
     let (wide_q, wide_k, wide_v) = (wide(&sizes_q), wide(&sizes_k), wide(&sizes_v));
     let depth = &sizes_q[rank - 1];
-    let scale = match (c.opt_float("scale")?, depth.as_const()) {
-        (Some(scale), _) => scale,
-        (None, Some(depth)) => 1.0 / (depth as f64).sqrt(),
-        (None, None) => return Err(c.unsupported("a symbolic head size without `scale`")),
+    let (q, scale) = match (c.opt_float("scale")?, depth.as_const()) {
+        (Some(scale), _) => (q, scale),
+        (None, Some(depth)) => (q, 1.0 / (depth as f64).sqrt()),
+        (None, None) => (scaled_by_depth(b, q, depth)?, 1.0),
     };
     if c.float("dropout_p")? != 0.0 {
         return with_dropout(b, c, [(q, &wide_q), (k, &wide_k), (v, &wide_v)], scale);
@@ -69,6 +69,17 @@ fn attention(b: &mut Builder<'_>, c: &Call<'_>) -> Result<ValueId, OpError> {
     let y = b.call1("prims.attention", args)?;
     let result: Shape = wide_q[..wide_q.len() - 1].iter().chain(wide_v.last()).cloned().collect();
     b.reshape(y, &result)
+}
+
+/// `q / sqrt(depth)`, where only running tells the head size.
+fn scaled_by_depth(b: &mut Builder<'_>, q: ValueId, depth: &SymExpr) -> Result<ValueId, OpError> {
+    let dtype = b.dtype(q)?;
+    let depth =
+        b.call1("prims.full", vec![Arg::List(vec![]), depth.clone().into(), dtype.compute().into()])?;
+    let root = b.call1("aten.sqrt.default", vec![depth.into()])?;
+    let wide = b.cast(q, dtype.compute())?;
+    let scaled = b.div(wide, root)?;
+    b.cast(scaled, dtype)
 }
 
 /// Attention written out, `dropout(softmax(q k' scale + mask)) v`: the template has no place for dropped weights.

@@ -72,7 +72,36 @@ pub(super) const REAL_OPS: &[OpDef] = REAL.as_flattened();
 pub(super) const OPS: &[OpDef] = &[
     composite!("aten::fft_fftshift(Tensor self, int[1]? dim=None) -> Tensor", |b, c| shift(b, c, false)),
     composite!("aten::fft_ifftshift(Tensor self, int[1]? dim=None) -> Tensor", |b, c| shift(b, c, true)),
+    composite!(
+        "aten::_fft_c2c(Tensor self, SymInt[] dim, int normalization, bool forward) -> Tensor",
+        |b, c| {
+            let kind = if c.bool("forward")? { Kind::Forward } else { Kind::Inverse };
+            core_form(b, c, kind, None)
+        }
+    ),
+    composite!(
+        "aten::_fft_r2c(Tensor self, int[] dim, int normalization, bool onesided) -> Tensor",
+        |b, c| {
+            let kind = if c.bool("onesided")? { Kind::RealIn } else { Kind::Forward };
+            core_form(b, c, kind, None)
+        }
+    ),
+    composite!(
+        "aten::_fft_c2r(Tensor self, int[] dim, int normalization, SymInt last_dim_size) -> Tensor",
+        |b, c| core_form(b, c, Kind::RealOut, Some(c.int("last_dim_size")?))
+    ),
 ];
+
+/// The forms that all others come down to: lengths as they are, but of a real result, and the factor by number.
+fn core_form(b: &mut Builder<'_>, c: &Call<'_>, kind: Kind, last: Option<i64>) -> Made {
+    let rank = b.rank(c.value("self")?)?;
+    let dims = shape::dims(c, "dim", rank)?;
+    let mut lengths = vec![None; dims.len()];
+    if let Some(n) = lengths.last_mut() {
+        *n = last;
+    }
+    run(b, c, kind, &dims, &lengths)
+}
 
 /// Which side is real and which sign the exponent has.
 #[derive(Clone, Copy, PartialEq)]
@@ -228,8 +257,16 @@ fn mirrored(b: &mut Builder<'_>, z: Parts, d: usize, n: i64) -> Result<Parts, Op
     Ok(Parts { re: joined(b, z.re, false)?, im: z.im.map(|im| joined(b, im, true)).transpose()? })
 }
 
-/// The factor that the argument `norm` puts on a transform of `n` elements in all.
+/// The factor that the argument `norm` (or `normalization`) puts on a transform of `n` elements in all.
 fn factor(c: &Call<'_>, forward: bool, n: f64) -> Result<f64, OpError> {
+    if c.op.schema.arg_index("normalization").is_some() {
+        return match c.int("normalization")? {
+            0 => Ok(1.0),
+            1 => Ok(1.0 / n.sqrt()),
+            2 => Ok(1.0 / n),
+            other => Err(c.bad_arg("normalization", format!("is {other}, not 0, 1 or 2"))),
+        };
+    }
     Ok(match (c.opt_str("norm")?, forward) {
         (Some("ortho"), _) => 1.0 / n.sqrt(),
         (None | Some("backward"), false) | (Some("forward"), true) => 1.0 / n,

@@ -67,9 +67,11 @@ pub(super) const OPS: &[OpDef] = &[
     composite!("aten::nonzero(Tensor self) -> Tensor", |b, c| out(nonzero(b, c.value("self")?)?)),
     composite!("aten::nonzero_numpy(Tensor self) -> Tensor[]", |b, c| {
         let x = c.value("self")?;
-        // NumPy takes a number for a vector of one element.
-        let x = if b.rank(x)? == 0 { flat(b, x)? } else { x };
-        Ok(mask_places(b, x)?.into_iter().collect())
+        nonzero_numpy(b, x)
+    }),
+    composite!("aten::where(Tensor condition) -> Tensor[]", |b, c| {
+        let x = c.value("condition")?;
+        nonzero_numpy(b, x)
     }),
     composite!("aten::argwhere(Tensor self) -> Tensor", |b, c| out(nonzero(b, c.value("self")?)?)),
     composite!(
@@ -86,6 +88,13 @@ pub(super) const OPS: &[OpDef] = &[
     }),
     composite!("aten::one_hot(Tensor self, int num_classes=-1) -> Tensor", one_hot),
 ];
+
+/// One vector a dimension: where the elements that are not zero stand.
+fn nonzero_numpy(b: &mut Builder<'_>, x: ValueId) -> Result<crate::Outs, OpError> {
+    // NumPy takes a number for a vector of one element.
+    let x = if b.rank(x)? == 0 { flat(b, x)? } else { x };
+    Ok(mask_places(b, x)?.into_iter().collect())
+}
 
 /// Rows `[index…, columns]` of a table, differentiated as an embedding is: nothing goes to the row `padding`; where
 /// `frequency` gives the number of the table's rows, what goes to a row is divided by how often it was read.

@@ -25,8 +25,8 @@ macro_rules! alias {
 
 mod activation;
 mod attention;
-mod batch;
 mod backward;
+mod batch;
 mod batch_norm;
 mod binary;
 pub(crate) mod common;

@@ -200,15 +200,23 @@ fn stft(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     if !(1..=2).contains(&rank) || dtype.is_integral() {
         return Err(c.bad_arg("self", "must be a floating point tensor of one or two dimensions"));
     }
-    if c.bool("align_to_window")? {
-        return Err(c.unsupported("`align_to_window`"));
-    }
     if rank == 1 {
         x = b.unsqueeze(x, 0)?;
     }
     let f = frames(b, c, dtype)?;
-    if has(c, "center") && c.bool("center")? {
+    let centred = has(c, "center") && c.bool("center")?;
+    if centred {
         x = padded(b, c, x, f.n / 2)?;
+    }
+    if c.bool("align_to_window")? {
+        if centred {
+            return Err(c.invalid("`align_to_window` is for `center=False`"));
+        }
+        // The window, not the frame around it, begins with the signal: what is outside meets the window's zeros.
+        let around = f.n - c.opt_int("win_length")?.unwrap_or(f.n);
+        let (before, after) = (around / 2, around - around / 2);
+        let (low, high) = ([SymExpr::ZERO, before.into()], [SymExpr::ZERO, after.into()]);
+        x = shape::pad(b, x, &low, &high, &[0, 0], 0i64)?;
     }
     let complex = dtype.is_complex() || matches!(f.window, Some(w) if b.dtype(w)?.is_complex());
     let onesided = if c.is_none("onesided") { !complex } else { c.bool("onesided")? };

@@ -5,6 +5,7 @@
 
 use std::io::Cursor;
 
+use zip::read::{ArchiveOffset, Config};
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::bytes::SharedBytes;
@@ -49,7 +50,11 @@ const DEFLATE_BEST: u64 = 1032;
 /// `Damaged` for whatever a truncated, corrupt or forged file shows; `Unsupported` for encryption and for
 /// compression other than deflate.
 pub(super) fn read(bytes: SharedBytes, limits: &Limits) -> Result<(Zip, Vec<Entry>)> {
-    let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(|e| zip_error("", &e))?;
+    // Where the crate looks for bytes before the archive, it takes the directory to end where the last record begins; in
+    // PyTorch's archives records of zip64 stand between, and where the first entry's is as long as they are (a name of 30
+    // bytes), its second entry passes for the first one. No archive of PyTorch has bytes before it.
+    let config = Config { archive_offset: ArchiveOffset::Known(0) };
+    let mut archive = ZipArchive::with_config(config, Cursor::new(bytes)).map_err(|e| zip_error("", &e))?;
     if archive.has_duplicate_names() {
         return Err(damaged("", "two entries have the same name"));
     }

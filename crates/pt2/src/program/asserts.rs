@@ -2,7 +2,8 @@
 //! no range can hold, of numbers that the program computes, stays a node and is checked when it runs.
 //!
 //! What they check of tensors (`_assert_tensor_metadata`) is already held by the values' types; a check of data
-//! (`_assert_async`) is dropped with a trace line, since a compiled program reports no Python assertion.
+//! (`_assert_async`) stays a node. One about where in its storage a tensor begins, which no backend need agree on with
+//! PyTorch, is dropped.
 
 use ir_core::SymExpr;
 use tracing::debug;
@@ -28,9 +29,6 @@ impl<'a> Builder<'a> {
                 self.constrain(scope, node, target.contains("for_size"), at)?;
             }
             "aten._assert_tensor_metadata.default" => {}
-            "aten._assert_async.default" | "aten._assert_async.msg" => {
-                debug!(node = %named(node), "an assertion about data is dropped");
-            }
             _ => return Ok(false),
         }
         Ok(true)

@@ -94,7 +94,7 @@ impl<'a> Builder<'a> {
         Ok(Some(match input {
             Argument::AsTensor(t) => (&*t.name, self.tensor_type(scope, &t.name, at)?),
             Argument::AsSymInt(schema::SymIntArgument::AsName(name)) => {
-                (&**name, ValueType::Int(self.symbols.int(scope.int(name, at)?, at)?))
+                (&**name, self.int_type(scope, name, at)?)
             }
             Argument::AsSymFloat(schema::SymFloatArgument::AsName(name)) => (&**name, ValueType::Float),
             Argument::AsSymBool(schema::SymBoolArgument::AsName(name)) => (&**name, ValueType::Bool),
@@ -263,12 +263,12 @@ impl<'a> Builder<'a> {
                 }
             }
             Argument::AsSymInt(schema::SymIntArgument::AsName(name)) => {
-                made.push((name, ValueType::Int(self.symbols.int(scope.int(name, at)?, at)?)));
+                made.push((name, self.int_type(scope, name, at)?));
             }
             Argument::AsSymInts(names) => {
                 for name in names {
                     let schema::SymIntArgument::AsName(name) = name else { return Err(absent_in_list(at)) };
-                    made.push((name, ValueType::Int(self.symbols.int(scope.int(name, at)?, at)?)));
+                    made.push((name, self.int_type(scope, name, at)?));
                 }
             }
             Argument::AsSymFloat(schema::SymFloatArgument::AsName(name)) => {
@@ -283,7 +283,15 @@ impl<'a> Builder<'a> {
 
     fn tensor_type(&mut self, scope: &Scope<'a>, name: &str, at: &At<'_>) -> Result<ValueType> {
         let meta = scope.tensor(name, at)?;
-        Ok(ValueType::Tensor(self.meta(meta, &at.key(name))?))
+        let meta = self.meta(meta, &at.key(name))?;
+        meta.sizes.iter().for_each(|size| self.symbols.is_bound(size));
+        Ok(ValueType::Tensor(meta))
+    }
+
+    fn int_type(&mut self, scope: &Scope<'a>, name: &str, at: &At<'_>) -> Result<ValueType> {
+        let value = self.symbols.int(scope.int(name, at)?, at)?;
+        self.symbols.is_bound(&value);
+        Ok(ValueType::Int(value))
     }
 }
 
@@ -317,7 +325,7 @@ pub(super) fn is_symbolic(target: &str) -> bool {
 
 /// Erases computations with sizes that nobody reads: those that only fed assertions.
 pub(super) fn drop_unused_symbolics(graph: &mut Graph) {
-    graph.eliminate_dead(&|target| !is_symbolic(target));
+    graph.eliminate_dead(&|target, _| !is_symbolic(target));
 }
 
 /// A name for a message about a node.

@@ -2,10 +2,10 @@
 //!
 //! The same expression text stands in an archive thousands of times, so each is parsed once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use fx_ir::Symbol;
-use ir_core::{Arena, SymExpr, SymId};
+use ir_core::{Arena, Atom, SymExpr, SymId};
 use tracing::debug;
 
 use crate::error::{Pt2Error, Result, shorten};
@@ -20,6 +20,8 @@ pub(super) struct Symbols<'a> {
     ranges: HashMap<&'a str, schema::Range>,
     integers: HashMap<&'a str, SymExpr>,
     bounds: Bounds,
+    /// Those that some value's sizes or an integer value mention.
+    bound: HashSet<SymId>,
 }
 
 impl<'a> Symbols<'a> {
@@ -31,6 +33,7 @@ impl<'a> Symbols<'a> {
             ranges: ranges.0.iter().map(|(name, range)| (&**name, *range)).collect(),
             integers: HashMap::new(),
             bounds,
+            bound: HashSet::new(),
         }
     }
 
@@ -122,10 +125,22 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    /// Whether an expression mentions an integer that the program computes.
+    /// Takes note that a value of the program has this size, or is this integer.
+    pub(super) fn is_bound(&mut self, e: &SymExpr) {
+        e.for_each_leaf(&mut |atom| {
+            if let Atom::Sym(id) = atom {
+                self.bound.insert(*id);
+            }
+        });
+    }
+
+    /// Whether an expression mentions an integer that the program computes, and none that nothing gives: where in its
+    /// storage a tensor begins has symbols of its own.
     pub(super) fn is_computed(&mut self, text: &str) -> bool {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        words.filter_map(|w| self.by_name.get(w)).any(|id| self.arena[*id].unbacked)
+        let unbacked = words.filter_map(|w| self.by_name.get(w)).filter(|id| self.arena[**id].unbacked);
+        let (bound, free): (Vec<&SymId>, Vec<&SymId>) = unbacked.partition(|id| self.bound.contains(id));
+        free.is_empty() && !bound.is_empty()
     }
 
     /// Narrows the range of `value`, where it is one symbol alone.

@@ -269,11 +269,12 @@ impl<'a> Parser<'a> {
             }
             "Piecewise" => self.piecewise(),
             _ => {
-                let conjunction = name == "And" || is_relation(name);
-                if !conjunction {
+                let known = self.facts.len();
+                let args = self.args()?;
+                // Comparisons inside anything but a conjunction (`Or`, `Not`) need not hold.
+                if name != "And" && self.facts.len() > known {
                     self.not_a_conjunction = true;
                 }
-                let args = self.args()?;
                 self.apply(name, args)
             }
         }
@@ -459,8 +460,4 @@ fn relation(name: &str) -> Option<&'static str> {
         "Unequality" | "Ne" => "!=",
         _ => return None,
     })
-}
-
-fn is_relation(name: &str) -> bool {
-    relation(name).is_some()
 }
