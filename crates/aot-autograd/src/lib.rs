@@ -2,7 +2,8 @@
 //!
 //! [`functionalize()`]: captured → functional dialect (no mutation, what the program writes is an extra output).
 //! [`autocast()`]: the same program in mixed precision. [`joint()`]: prims → forward and backward in one graph.
-//! [`partition()`], [`partition_min_cut()`]: the two halves. [`passes`]: what makes any graph of prims smaller. Operators themselves, their gradients included, are `prims`'
+//! [`partition()`], [`partition_min_cut()`]: the two halves. [`passes`]: what makes any graph of prims smaller.
+//! [`transform`]: `grad`, `vjp`, `jvp`, `vmap` and what is made of them, graph to graph. Operators themselves, their gradients included, are `prims`'
 //! knowledge; decomposition to prims is `prims::decompose`.
 
 mod autocast;
@@ -12,6 +13,7 @@ mod normalize;
 mod partition;
 pub mod passes;
 mod symbols;
+pub mod transform;
 
 pub use autocast::{AutocastDevice, AutocastError, autocast, autocast_for};
 pub use functionalize::{FunctionalizeError, FunctionalizeProblem, functional_legality, functionalize};
