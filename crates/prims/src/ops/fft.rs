@@ -88,12 +88,12 @@ pub(super) const OPS: &[OpDef] = &[
     ),
     composite!(
         "aten::_fft_c2r(Tensor self, int[] dim, int normalization, SymInt last_dim_size) -> Tensor",
-        |b, c| core_form(b, c, Kind::RealOut, Some(c.int("last_dim_size")?))
+        |b, c| core_form(b, c, Kind::RealOut, Some(c.sym("last_dim_size")?))
     ),
 ];
 
 /// The forms that all others come down to: lengths as they are, but of a real result, and the factor by number.
-fn core_form(b: &mut Builder<'_>, c: &Call<'_>, kind: Kind, last: Option<i64>) -> Made {
+fn core_form(b: &mut Builder<'_>, c: &Call<'_>, kind: Kind, last: Option<SymExpr>) -> Made {
     let rank = b.rank(c.value("self")?)?;
     let dims = shape::dims(c, "dim", rank)?;
     let mut lengths = vec![None; dims.len()];
@@ -190,13 +190,13 @@ pub(super) fn transform(
     b: &mut Builder<'_>,
     z: Parts,
     d: usize,
-    n: i64,
-    columns: i64,
+    n: &SymExpr,
+    columns: &SymExpr,
     forward: bool,
 ) -> Result<Parts, OpError> {
-    if is_worth_it(n) {
+    if let Some(n) = n.as_const().filter(|n| is_worth_it(*n)) {
         let whole = stepwise(b, z, d, n, forward)?;
-        return whole.map(b, &mut |b, v| b.slice(v, d, SymExpr::ZERO, columns.into(), 1));
+        return whole.map(b, &mut |b, v| b.slice(v, d, SymExpr::ZERO, columns.clone(), 1));
     }
     let dtype = b.dtype(z.re)?;
     let (cos, sin) = waves(b, n, n, columns, dtype)?;
@@ -221,23 +221,23 @@ fn real_transform(
     b: &mut Builder<'_>,
     z: Parts,
     d: usize,
-    n: i64,
+    n: &SymExpr,
     forward: bool,
 ) -> Result<ValueId, OpError> {
-    let half = n / 2 + 1;
-    if is_worth_it(n) {
+    let half = half_of(n);
+    if let Some(n) = n.as_const().filter(|n| is_worth_it(*n)) {
         let whole = mirrored(b, z, d, n)?;
         return Ok(stepwise(b, whole, d, n, forward)?.re);
     }
     let dtype = b.dtype(z.re)?;
-    let (cos, sin) = waves(b, n, half, n, dtype)?;
+    let (cos, sin) = waves(b, n, &half, n, dtype)?;
     // What has a mirror image counts twice.
-    let k = shape::iota_at(b, &half.into(), 0, 2)?;
+    let k = shape::iota_at(b, &half, 0, 2)?;
     let first = b.eq(k, 0i64)?;
     let twice = b.mul(k, 2i64)?;
-    let last = b.eq(twice, n)?;
+    let last = b.eq(twice, n.clone())?;
     let single = b.or(first, last)?;
-    let ones = b.full(&[half.into(), SymExpr::ONE], 1i64, dtype)?;
+    let ones = b.full(&[half, SymExpr::ONE], 1i64, dtype)?;
     let weight = choose(b, single, ones, 2.0, dtype)?;
     let (cos, sin) = (b.mul(cos, weight)?, b.mul(sin, weight)?);
     let re = along(b, z.re, cos, d)?;
@@ -257,51 +257,76 @@ fn mirrored(b: &mut Builder<'_>, z: Parts, d: usize, n: i64) -> Result<Parts, Op
     Ok(Parts { re: joined(b, z.re, false)?, im: z.im.map(|im| joined(b, im, true)).transpose()? })
 }
 
-/// The factor that the argument `norm` (or `normalization`) puts on a transform of `n` elements in all.
-fn factor(c: &Call<'_>, forward: bool, n: f64) -> Result<f64, OpError> {
-    if c.op.schema.arg_index("normalization").is_some() {
-        return match c.int("normalization")? {
-            0 => Ok(1.0),
-            1 => Ok(1.0 / n.sqrt()),
-            2 => Ok(1.0 / n),
-            other => Err(c.bad_arg("normalization", format!("is {other}, not 0, 1 or 2"))),
-        };
+/// How many elements the first half of a transform of `n` elements has, the middle one included.
+fn half_of(n: &SymExpr) -> SymExpr {
+    n.floor_div(&2.into()) + 1
+}
+
+/// `x` times the factor that the argument `norm` (or `normalization`) puts on a transform of `n` elements in all.
+fn scaled(
+    b: &mut Builder<'_>,
+    c: &Call<'_>,
+    x: ValueId,
+    forward: bool,
+    n: &SymExpr,
+) -> Result<ValueId, OpError> {
+    let by_number = c.op.schema.arg_index("normalization").is_some();
+    let root = if by_number {
+        match c.int("normalization")? {
+            0 => return Ok(x),
+            1 => true,
+            2 => false,
+            other => return Err(c.bad_arg("normalization", format!("is {other}, not 0, 1 or 2"))),
+        }
+    } else {
+        match (c.opt_str("norm")?, forward) {
+            (Some("ortho"), _) => true,
+            (None | Some("backward"), false) | (Some("forward"), true) => false,
+            (None | Some("backward"), true) | (Some("forward"), false) => return Ok(x),
+            (Some(other), _) => return Err(c.bad_arg("norm", format!("is `{other}`"))),
+        }
+    };
+    if let Some(n) = n.as_const() {
+        let n = n as f64;
+        return b.mul(x, 1.0 / if root { n.sqrt() } else { n });
     }
-    Ok(match (c.opt_str("norm")?, forward) {
-        (Some("ortho"), _) => 1.0 / n.sqrt(),
-        (None | Some("backward"), false) | (Some("forward"), true) => 1.0 / n,
-        (None | Some("backward"), true) | (Some("forward"), false) => 1.0,
-        (Some(other), _) => return Err(c.bad_arg("norm", format!("is `{other}`"))),
-    })
+    let dtype = b.dtype(x)?;
+    let number = vec![Arg::List(vec![]), n.clone().into(), ir_core::DType::F64.into()];
+    let number = b.call1("prims.full", number)?;
+    let number = if root { b.sqrt(number)? } else { number };
+    let number = b.cast(number, dtype)?;
+    b.div(x, number)
 }
 
 /// Dimension `d` cut or filled with zeros to `n` elements.
-fn resized(b: &mut Builder<'_>, x: ValueId, d: usize, n: i64) -> Result<ValueId, OpError> {
+fn resized(b: &mut Builder<'_>, x: ValueId, d: usize, n: &SymExpr) -> Result<ValueId, OpError> {
     let have = b.sizes(x)?[d].clone();
     let rank = b.rank(x)?;
     let mut high = vec![SymExpr::ZERO; rank];
     let low = high.clone();
-    high[d] = SymExpr::from_i64(n) - have;
+    high[d] = n - &have;
     shape::pad(b, x, &low, &high, &vec![0; rank], 0)
 }
 
 fn one_dim(b: &mut Builder<'_>, c: &Call<'_>, kind: Kind) -> Made {
     let rank = b.rank(c.value("self")?)?;
     let d = shape::dim(c, "dim", rank)?;
-    let n = c.opt_int("n")?;
+    let n = c.opt_sym("n")?;
     run(b, c, kind, &[d], &[n])
 }
 
 fn many_dims(b: &mut Builder<'_>, c: &Call<'_>, kind: Kind) -> Made {
     let rank = b.rank(c.value("self")?)?;
-    let sizes = c.opt_ints("s")?;
+    let sizes = c.opt_syms("s")?;
     let dims: Vec<usize> = match (c.opt_ints("dim")?, &sizes) {
         (Some(list), _) => list.into_iter().map(|d| c.dim(d, rank)).collect::<Result<_, _>>()?,
         (None, Some(s)) => (rank.saturating_sub(s.len())..rank).collect(),
         (None, None) => (0..rank).collect(),
     };
     let lengths = match sizes {
-        Some(s) if s.len() == dims.len() => s.into_iter().map(|n| Some(n).filter(|n| *n != -1)).collect(),
+        Some(s) if s.len() == dims.len() => {
+            s.into_iter().map(|n| Some(n).filter(|n| n.as_const() != Some(-1))).collect()
+        }
         Some(_) => return Err(c.bad_arg("s", "must have a length for each dimension")),
         None => vec![None; dims.len()],
     };
@@ -309,7 +334,7 @@ fn many_dims(b: &mut Builder<'_>, c: &Call<'_>, kind: Kind) -> Made {
 }
 
 /// The transform over `dims`; the last of them is the one that has a real side.
-fn run(b: &mut Builder<'_>, c: &Call<'_>, kind: Kind, dims: &[usize], lengths: &[Option<i64>]) -> Made {
+fn run(b: &mut Builder<'_>, c: &Call<'_>, kind: Kind, dims: &[usize], lengths: &[Option<SymExpr>]) -> Made {
     let x = c.value("self")?;
     let sizes = b.sizes(x)?;
     let Some((&last, others)) = dims.split_last() else {
@@ -323,38 +348,36 @@ fn run(b: &mut Builder<'_>, c: &Call<'_>, kind: Kind, dims: &[usize], lengths: &
     if kind.real_in() && z.im.is_some() {
         return Err(OpError::DType { op: c.name().into(), dtype: b.dtype(x)? });
     }
-    let mut total = 1.0;
+    let mut total = SymExpr::ONE;
     let mut n_of = Vec::new();
     for (&d, length) in dims.iter().zip(lengths) {
-        let have = shape::known(c, &sizes[d], "length of a Fourier transform")?;
+        let have = &sizes[d];
         let halved = kind.real_out() && d == last;
-        let n = length.unwrap_or(if halved { 2 * (have - 1) } else { have });
-        if n < 1 {
+        let n = length.clone().unwrap_or_else(|| if halved { (have - 1) * 2 } else { have.clone() });
+        if n.as_const().is_some_and(|n| n < 1) {
             return Err(c.invalid(format!("a transform of {n} elements")));
         }
-        total *= n as f64;
+        total = &total * &n;
+        let keep = if halved { half_of(&n) } else { n.clone() };
         n_of.push(n);
-        let keep = if halved { n / 2 + 1 } else { n };
-        z = z.map(b, &mut |b, v| resized(b, v, d, keep))?;
+        z = z.map(b, &mut |b, v| resized(b, v, d, &keep))?;
     }
-    let n_last = n_of[dims.len() - 1];
+    let n_last = n_of[dims.len() - 1].clone();
     let forward = kind.forward();
     if kind.real_in() {
-        z = transform(b, z, last, n_last, n_last / 2 + 1, forward)?;
+        z = transform(b, z, last, &n_last, &half_of(&n_last), forward)?;
     }
-    for (&d, &n) in others.iter().zip(&n_of) {
+    for (&d, n) in others.iter().zip(&n_of) {
         z = transform(b, z, d, n, n, forward)?;
     }
-    let scale = factor(c, forward, total)?;
-    let scaled = |b: &mut Builder<'_>, v: ValueId| if scale == 1.0 { Ok(v) } else { b.mul(v, scale) };
     if kind.real_out() {
-        let y = real_transform(b, z, last, n_last, forward)?;
-        return out(scaled(b, y)?);
+        let y = real_transform(b, z, last, &n_last, forward)?;
+        return out(scaled(b, c, y, forward, &total)?);
     }
     if !kind.real_in() {
-        z = transform(b, z, last, n_last, n_last, forward)?;
+        z = transform(b, z, last, &n_last, &n_last, forward)?;
     }
-    let z = z.map(b, &mut |b, v| scaled(b, v))?;
+    let z = z.map(b, &mut |b, v| scaled(b, c, v, forward, &total))?;
     out(whole(b, z)?)
 }
 

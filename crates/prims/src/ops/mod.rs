@@ -25,6 +25,7 @@ macro_rules! alias {
 
 mod activation;
 mod attention;
+mod attention_core;
 mod backward;
 mod batch;
 mod batch_norm;
@@ -37,6 +38,7 @@ mod complex_prims;
 mod complex_scalar;
 mod conv;
 mod convert;
+mod core_forms;
 mod creation;
 mod ctc;
 mod cumulative;
@@ -49,7 +51,10 @@ mod expert;
 mod fft;
 mod fft_fast;
 mod fold;
+mod foreach;
 mod fractional_pool;
+mod frexp;
+mod gamma;
 mod grad_index;
 mod grad_move;
 mod grad_scalar;
@@ -85,6 +90,7 @@ mod prims_sort;
 mod prims_special;
 mod prims_template;
 mod prims_value;
+mod quantile;
 mod random;
 mod random_fill;
 mod reduction;
@@ -189,4 +195,12 @@ pub const FAMILIES: &[&[OpDef]] = &[
     gradient::OPS,
     dynamic::OPS,
     ctc::OPS,
+    foreach::OPS,
+    foreach::OTHER_OPS,
+    quantile::OPS,
+    core_forms::OPS,
+    core_forms::CONV_OPS,
+    gamma::OPS,
+    frexp::OPS,
+    attention_core::OPS,
 ];
