@@ -118,7 +118,7 @@ impl From<ExecError> for PluginError {
             ExecError::Jit(_) | ExecError::Host(_) => ErrorKind::Internal,
             ExecError::Malformed(_)
             | ExecError::Template { .. }
-            | ExecError::Linalg { .. }
+            | ExecError::Linalg(_)
             | ExecError::Plan(_)
             | ExecError::Count { .. }
             | ExecError::MissingConstant(_)

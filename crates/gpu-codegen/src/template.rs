@@ -22,11 +22,11 @@ pub(crate) fn assemble(
         // What is only read may go through the read-only cache. What is read back after it was written must not be
         // `__restrict__`: the compiler would take another thread's value behind a barrier for its own old one.
         let (head, alone) = match (uses.written.contains(&buf), uses.loaded.contains(&buf)) {
-            (false, _) => ("const ", " __restrict__"),
-            (true, false) => ("", " __restrict__"),
+            (false, _) => ("const ", "__restrict__ "),
+            (true, false) => ("", "__restrict__ "),
             (true, true) => ("", ""),
         };
-        list.push(format!("{head}{ty} *{alone} b{place}"));
+        list.push(format!("{head}{ty} *{alone}b{place}"));
         params.push(Param::Buffer(buf));
     }
     for &symbol in &uses.symbols {

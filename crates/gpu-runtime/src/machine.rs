@@ -1,9 +1,11 @@
 //! A call in progress: memory of its buffers, values of its symbols, and the run of its operations.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpu_codegen::Param;
-use ir_core::{Atom, DType, EntityId, SymId};
+use host_routines::{MatrixRoutine, Memory};
+use ir_core::{Atom, DType, EntityId, SymExpr, SymId};
 use kernel_ir::{BufId, Program, Storage};
 
 use crate::memory::span;
@@ -88,6 +90,7 @@ impl<D: Driver> Machine<'_, D> {
         }
         match &planned.op {
             Op::Kernel(n) => self.launch(&self.kernels[*n]),
+            Op::Host(routine) => self.on_host(routine),
             Op::Bind { name, symbol, from } => {
                 let value = self.read(from)?;
                 let program = self.program;
@@ -139,6 +142,38 @@ impl<D: Driver> Machine<'_, D> {
         unsafe { self.driver.launch(&self.functions[kernel.function], blocks, kernel.threads, &arguments) }
     }
 
+    /// Runs a routine on copies of its operands and brings the results back.
+    fn on_host(&self, routine: &MatrixRoutine) -> Result<(), GpuError> {
+        let (reads, writes) = routine.roots();
+        let mut copies: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+        for &root in reads.iter().chain(&writes) {
+            if copies.contains_key(&root) {
+                continue;
+            }
+            let bytes = bytes_of(self.program, BufId::from_index(root), &self.sizes)? as usize;
+            let mut copy = vec![0u8; bytes];
+            if bytes > 0 {
+                // SAFETY: the buffer's memory is as long as its span, and so is the copy.
+                unsafe { self.driver.download(copy.as_mut_ptr(), self.addresses[root], bytes)? };
+            }
+            copies.insert(root, copy);
+        }
+        let memory = HostCopies {
+            addresses: copies.iter_mut().map(|(root, copy)| (*root, copy.as_mut_ptr())).collect(),
+            sizes: &self.sizes,
+        };
+        // SAFETY: the addresses are those of the copies, which are as long as their buffers and live through the call.
+        unsafe { routine.run(&memory) }.map_err(|e| GpuError::Argument(e.to_string()))?;
+        for root in writes {
+            let copy = &copies[&root];
+            if !copy.is_empty() {
+                // SAFETY: as above.
+                unsafe { self.driver.upload(self.addresses[root], copy.as_ptr(), copy.len())? };
+            }
+        }
+        Ok(())
+    }
+
     /// One number of the device's memory; waits for it.
     fn read(&self, number: &Number) -> Result<i64, GpuError> {
         let width = number.dtype.size();
@@ -179,6 +214,22 @@ impl<D: Driver> Machine<'_, D> {
             self.blocks[buffer] = Some(block);
         }
         Ok(())
+    }
+}
+
+/// Copies of buffers in host memory.
+struct HostCopies<'a> {
+    addresses: BTreeMap<usize, *mut u8>,
+    sizes: &'a Sizes,
+}
+
+impl Memory for HostCopies<'_> {
+    fn address(&self, root: usize) -> *mut u8 {
+        // Every root of the routine was copied.
+        self.addresses.get(&root).copied().unwrap_or(std::ptr::null_mut())
+    }
+    fn size(&self, e: &SymExpr) -> Option<i64> {
+        self.sizes.eval(e).ok()
     }
 }
 

@@ -1,8 +1,9 @@
 //! From steps to operations: which kernels there are, how they are launched, what control flow surrounds them.
 
 use gpu_codegen::{Kernel, PRELUDE, Param, generate};
+use host_routines::MatrixRoutine;
 use ir_core::{DType, EntityId, SymExpr, SymId};
-use kernel_ir::{BufId, Operand, Program, Step};
+use kernel_ir::{BufId, ExternOp, Operand, Program, Step};
 use rustc_hash::FxHashMap;
 
 use crate::{Driver, GpuError, Module};
@@ -19,6 +20,8 @@ pub(crate) struct Planned {
 pub(crate) enum Op {
     /// A kernel, by number.
     Kernel(usize),
+    /// A routine that the host runs on copies.
+    Host(MatrixRoutine),
     Bind {
         name: String,
         symbol: SymId,
@@ -101,6 +104,13 @@ fn planned(program: &Program, step: &Step, kernels: &mut Kernels) -> Result<Plan
             cond: plan(program, &w.cond, kernels)?,
             pred: number(&w.pred),
             body: plan(program, &w.body, kernels)?,
+        },
+        Step::Extern(call) => match call.op {
+            ExternOp::Linalg { op, complex } => Op::Host(
+                MatrixRoutine::new(program, call, op, complex)
+                    .map_err(|e| GpuError::Malformed(e.to_string()))?,
+            ),
+            ExternOp::Sort { .. } => Op::Kernel(kernels.add(program, step)?),
         },
         _ => Op::Kernel(kernels.add(program, step)?),
     };

@@ -124,13 +124,8 @@ pub enum ExecError {
     #[error("`{0}` is not in host memory; copy it to the cpu first")]
     Device(String),
     /// A matrix routine refused its operands.
-    #[error("kernel `{kernel}`: {source}")]
-    Linalg {
-        /// The kernel.
-        kernel: String,
-        /// Why.
-        source: linalg::LinalgError,
-    },
+    #[error(transparent)]
+    Linalg(#[from] host_routines::RoutineError),
     /// The host refused a result.
     #[error("{0}")]
     Host(String),

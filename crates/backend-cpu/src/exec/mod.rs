@@ -63,7 +63,7 @@ enum Op {
     Attention(template::AttentionOp),
     Staged(Box<staged::StagedOp>),
     Sort(sort::SortOp),
-    Linalg(linalg::LinalgStep),
+    Linalg(host_routines::MatrixRoutine),
     Control(control::Control),
 }
 
@@ -423,7 +423,7 @@ fn run(op: &Op, call: &Call<'_>, packed: &[Option<Packed>]) -> Result<(), ExecEr
         Op::Attention(a) => a.run(call),
         Op::Staged(s) => s.run(call),
         Op::Sort(s) => s.run(call),
-        Op::Linalg(l) => l.run(call),
+        Op::Linalg(l) => linalg::run(l, call),
     }
 }
 

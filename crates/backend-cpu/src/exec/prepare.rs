@@ -1,18 +1,18 @@
 //! From a program's steps to operations: lowers loop kernels, finds templates' epilogues, and lists the functions to compile.
 
+use host_routines::MatrixRoutine;
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{Attention, Conv, Epilogue, ExternOp, LoopKernel, Matmul, Program, Step};
 
 use super::control::{Control, Number, Planned};
 use super::finish::recognise;
-use super::linalg::LinalgStep;
 use super::looped::LoopOp;
 use super::sort::SortOp;
 use super::staged::{self, StagedOp};
 use super::template::{AttentionOp, ConvOp, Finish, MatmulOp, flattens};
 use super::{ExecError, Op, fallback};
 use crate::clif::{Job, Walk};
-use crate::vir::{Dim, LowerError, lower_epilogue, lower_kernel};
+use crate::vir::{Dim, LowerError, lower_epilogue, lower_kernel, split};
 
 /// Lowers all steps; functions are appended to `jobs`.
 pub(super) fn steps(
@@ -60,16 +60,17 @@ fn prepare(program: &mut Program, step: &Step, jobs: &mut Vec<Job>) -> Result<Op
         Step::Attention(a) => attention(program, a, jobs),
         Step::Extern(e) => match e.op {
             ExternOp::Sort { .. } => Ok(Op::Sort(SortOp::new(program, e)?)),
-            ExternOp::Linalg { op, complex } => Ok(Op::Linalg(LinalgStep::new(program, e, op, complex)?)),
+            ExternOp::Linalg { op, complex } => Ok(Op::Linalg(MatrixRoutine::new(program, e, op, complex)?)),
         },
         _ => control(program, step, jobs).map(Op::Control),
     }
 }
 
 fn looped(program: &Program, k: &LoopKernel, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
-    let kernel = lower_kernel(program, k)?;
-    let op = LoopOp::new(&kernel, jobs.len());
-    jobs.push(Job::Kernel(kernel));
+    let parts = split(program, k);
+    let kernels = parts.iter().map(|k| lower_kernel(program, k)).collect::<Result<Vec<_>, _>>()?;
+    let op = LoopOp::new(&kernels, jobs.len());
+    jobs.extend(kernels.into_iter().map(Job::Kernel));
     Ok(Op::Loop(op))
 }
 

@@ -1,0 +1,99 @@
+//! What can be said of kernels without a compiler: parameters, launches, equal texts. That they compile is shown by
+//! `xtask kernels`, what they compute by golden cases on a device.
+#![allow(clippy::unwrap_used)]
+
+use gpu_codegen::{Kernel, Param, generate};
+use ir_core::{DType, Shape, SymExpr};
+use kernel_ir::{
+    AccDecl, AccId, BodyBuilder, BufId, Buffer, InstKind, LoopKernel, Program, ReduceOp, ScalarOp, Stage, Step, Storage,
+    StoreMode,
+};
+
+fn buffer(program: &mut Program, sizes: &[i64], storage: Storage) -> BufId {
+    let sizes: Shape = sizes.iter().map(|&n| SymExpr::from_i64(n)).collect();
+    program.buffers.push(Buffer {
+        name: "b".into(),
+        dtype: DType::F32,
+        strides: ir_core::contiguous_strides(&sizes),
+        sizes,
+        offset: SymExpr::ZERO,
+        storage,
+    })
+}
+
+fn store(b: &mut BodyBuilder, buf: BufId, index: Shape, value: kernel_ir::Val) {
+    b.push(DType::F32, InstKind::Store { buf, index, value, mask: None, mode: StoreMode::Write });
+}
+
+/// `out[i] = exp(a[i])`.
+fn pointwise(program: &Program, a: BufId, out: BufId, n: i64) -> Kernel {
+    let mut b = BodyBuilder::new();
+    let index: Shape = [SymExpr::loop_var(0)].into_iter().collect();
+    let x = b.load(a, DType::F32, index.clone());
+    let y = b.op(ScalarOp::Exp, &[x]);
+    store(&mut b, out, index, y);
+    let kernel = LoopKernel {
+        name: "exp".into(),
+        origins: Vec::new(),
+        outer: [SymExpr::from_i64(n)].into_iter().collect(),
+        accs: Vec::new(),
+        stages: vec![Stage { inner: Shape::new(), insts: b.finish() }],
+    };
+    generate(program, &Step::Loop(kernel), "entry").unwrap()
+}
+
+#[test]
+fn equal_kernels_have_equal_texts() {
+    let mut p = Program::default();
+    let bufs: Vec<BufId> = (0..4).map(|_| buffer(&mut p, &[1000], Storage::Arena)).collect();
+    let (one, two) = (pointwise(&p, bufs[0], bufs[1], 1000), pointwise(&p, bufs[3], bufs[2], 1000));
+    assert_eq!(one.source, two.source);
+    assert_eq!(one.params, [Param::Buffer(bufs[0]), Param::Buffer(bufs[1])]);
+    assert_eq!(two.params, [Param::Buffer(bufs[3]), Param::Buffer(bufs[2])]);
+    assert_ne!(one.source, pointwise(&p, bufs[0], bufs[1], 999).source);
+}
+
+#[test]
+fn launches_follow_the_domain() {
+    let mut p = Program::default();
+    let (a, out) = (buffer(&mut p, &[1000], Storage::Arena), buffer(&mut p, &[1000], Storage::Arena));
+    let kernel = pointwise(&p, a, out, 1000);
+    assert_eq!(kernel.launch.blocks.as_const(), Some(4));
+    assert_eq!(kernel.launch.threads, 256);
+    assert!(kernel.source.contains("const float *__restrict__ b0"), "{}", kernel.source);
+}
+
+/// A value that one thread stores and others read back behind a barrier must not be promised to be nobody else's.
+#[test]
+fn what_a_team_reads_back_is_not_restricted() {
+    let mut p = Program::default();
+    let (a, mean) = (buffer(&mut p, &[4, 4096], Storage::Arena), buffer(&mut p, &[4], Storage::Arena));
+    let out = buffer(&mut p, &[4, 4096], Storage::Arena);
+    let (row, at): (Shape, Shape) =
+        ([SymExpr::loop_var(0)].into_iter().collect(), (0..2).map(SymExpr::loop_var).collect());
+    let acc = AccId(0);
+    let mut sum = BodyBuilder::new();
+    let x = sum.load(a, DType::F32, at.clone());
+    sum.push(DType::F32, InstKind::Reduce { acc, value: x, position: None });
+    let mut keep = BodyBuilder::new();
+    let total = keep.push(DType::F32, InstKind::Acc(acc));
+    store(&mut keep, mean, row.clone(), total);
+    let mut subtract = BodyBuilder::new();
+    let x = subtract.load(a, DType::F32, at.clone());
+    let m = subtract.load(mean, DType::F32, row);
+    let y = subtract.op(ScalarOp::Sub, &[x, m]);
+    store(&mut subtract, out, at, y);
+    let inner: Shape = [SymExpr::from_i64(4096)].into_iter().collect();
+    let stage = |inner: Shape, b: BodyBuilder| Stage { inner, insts: b.finish() };
+    let kernel = LoopKernel {
+        name: "center".into(),
+        origins: Vec::new(),
+        outer: [SymExpr::from_i64(4)].into_iter().collect(),
+        accs: vec![AccDecl { op: ReduceOp::Sum, dtype: DType::F32 }],
+        stages: vec![stage(inner.clone(), sum), stage(Shape::new(), keep), stage(inner, subtract)],
+    };
+    let source = generate(&p, &Step::Loop(kernel), "entry").unwrap().source;
+    assert!(source.contains("float *b1,"), "{source}");
+    assert!(source.contains("float *__restrict__ b2"), "{source}");
+    assert_eq!(source.matches("team_combine<SUM, 1024>").count(), 1, "{source}");
+}
