@@ -296,7 +296,11 @@ impl Pass {
             let wanted = outputs.iter().filter(|o| o.kind == *kind);
             wanted.filter_map(|o| if let Arg::Value(v) = o.arg { Some(v) } else { None }).collect()
         };
-        let (losses, users) = (of(&OutputKind::Loss), of(&OutputKind::User));
+        let (losses, mut users) = (of(&OutputKind::Loss), of(&OutputKind::User));
+        // Counts and places that are returned beside it are no losses.
+        if users.len() > 1 {
+            users.retain(|&v| self.graph.meta(v).is_some_and(|m| m.dtype.is_inexact()));
+        }
         let loss = match (&losses[..], &users[..]) {
             ([loss], _) => *loss,
             ([], [only]) => *only,

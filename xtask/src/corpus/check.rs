@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use ir_core::{Class, DType};
 use ferroflux::golden::sampled;
+use fx_ir::{Arg, Graph, OutputKind, ValueType};
+use ir_core::{Class, DType};
 use tensor::compare::tolerance;
 use tensor::{Mismatch, Tensor, allclose};
 
@@ -53,20 +54,50 @@ fn call(compiled: &Compiled, inputs: &[Tensor], times: &mut Times) -> Result<Vec
 /// One call, every output compared whole. `prefix` stands before the goldens' names.
 fn forward(loaded: &Loaded, compiled: &Compiled, prefix: &str, times: &mut Times) -> Result<(), Failure> {
     let given = inputs(&loaded.golden, prefix).map_err(|e| Failure::new(Status::Error, format!("{e:#}")))?;
-    let outputs = call(compiled, &given, times)?;
+    let mut outputs = call(compiled, &given, times)?;
+    let wanted = loaded.golden.tensors.keys().filter(|k| is_output(k, prefix)).count();
+    let mut numbers = returned_numbers(&loaded.program.graph);
+    if wanted + numbers.iter().filter(|n| **n).count() == outputs.len() {
+        // Goldens of the tensors alone.
+        let mut number = numbers.into_iter();
+        outputs.retain(|_| !number.next().unwrap_or(false));
+        numbers = Vec::new();
+    }
     let mut compared = 0;
     for (n, got) in outputs.iter().enumerate() {
         let name = format!("{prefix}out{n}");
         let Some(expected) = loaded.golden.tensors.get(&name) else { continue };
         let (atol, rtol) = tolerance(expected.dtype());
-        allclose(got, expected, atol, rtol).map_err(|m| differs(&name, &m))?;
+        let same = if numbers.get(n) == Some(&true) {
+            // How wide a number is, a golden has of whoever wrote it: Python's have no dtype.
+            let [got, expected] = [got, expected].map(|t| t.to_dtype(DType::F64));
+            let pair = got.and_then(|got| Ok((got, expected?))).map_err(|e| Failure::error(&e))?;
+            allclose(&pair.0, &pair.1, atol, rtol)
+        } else {
+            allclose(got, expected, atol, rtol)
+        };
+        same.map_err(|m| differs(&name, &m))?;
         compared += 1;
     }
-    let wanted = loaded.golden.tensors.keys().filter(|k| is_output(k, prefix)).count();
     if compared != wanted || wanted == 0 {
         return Err(Failure::new(Status::Fail, format!("gives {compared} outputs, {wanted} are expected")));
     }
     Ok(())
+}
+
+/// For each of the caller's outputs whether the program returns a number there.
+fn returned_numbers(graph: &Graph) -> Vec<bool> {
+    let users = graph.outputs.iter().filter(|o| o.kind == OutputKind::User);
+    let number = |o: &fx_ir::Output| match &o.arg {
+        Arg::Value(v) => match graph.values[*v].ty {
+            ValueType::Tensor(_) => Some(false),
+            ValueType::None => None,
+            _ => Some(true),
+        },
+        Arg::Int(_) | Arg::Scalar(_) => Some(true),
+        _ => None,
+    };
+    users.filter_map(number).collect()
 }
 
 fn is_output(name: &str, prefix: &str) -> bool {

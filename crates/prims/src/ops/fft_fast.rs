@@ -77,7 +77,7 @@ pub(super) fn stepwise(
 /// The transform of every row of `[batch, n]`.
 fn lines_of(b: &mut Builder<'_>, z: Parts, n: i64, forward: bool) -> Result<Parts, OpError> {
     match step(n) {
-        Step::Direct => transform(b, z, 1, n, n, forward),
+        Step::Direct => transform(b, z, 1, &n.into(), &n.into(), forward),
         Step::Radix(r) => by_radix(b, z, n, r, forward),
         Step::Convolution => by_convolution(b, z, n, forward),
     }
@@ -91,9 +91,9 @@ fn by_radix(b: &mut Builder<'_>, z: Parts, n: i64, r: i64, forward: bool) -> Res
     let (r_size, m_size) = (SymExpr::from_i64(r), SymExpr::from_i64(m));
     let grid = [batch.clone(), r_size.clone(), m_size.clone()];
     let z = z.map(b, &mut |b, v| b.reshape(v, &grid))?;
-    let z = transform(b, z, 1, r, r, forward)?;
+    let z = transform(b, z, 1, &r_size, &r_size, forward)?;
     let dtype = b.dtype(z.re)?;
-    let twiddles = waves(b, n, r, m, dtype)?;
+    let twiddles = waves(b, &n.into(), &r_size, &m_size, dtype)?;
     let z = turned(b, z, twiddles, forward)?;
     let rows = [&batch * r, m_size];
     let z = z.map(b, &mut |b, v| b.reshape(v, &rows))?;
@@ -177,13 +177,13 @@ fn product(b: &mut Builder<'_>, x: Parts, y: Parts) -> Result<Parts, OpError> {
 /// Cosines and sines of `2π j k / n` for `j < rows`, `k < columns`, computed in double precision.
 pub(super) fn waves(
     b: &mut Builder<'_>,
-    n: i64,
-    rows: i64,
-    columns: i64,
+    n: &SymExpr,
+    rows: &SymExpr,
+    columns: &SymExpr,
     dtype: DType,
 ) -> Result<(ValueId, ValueId), OpError> {
-    let j = shape::iota_at(b, &rows.into(), 0, 2)?;
-    let k = shape::iota_at(b, &columns.into(), 1, 2)?;
+    let j = shape::iota_at(b, rows, 0, 2)?;
+    let k = shape::iota_at(b, columns, 1, 2)?;
     let turns = b.mul(j, k)?;
     circle(b, turns, n, dtype)
 }
@@ -192,18 +192,31 @@ pub(super) fn waves(
 fn chirp(b: &mut Builder<'_>, n: i64, dtype: DType) -> Result<(ValueId, ValueId), OpError> {
     let j = shape::iota_at(b, &n.into(), 0, 1)?;
     let square = b.mul(j, j)?;
-    circle(b, square, 2 * n, dtype)
+    circle(b, square, &(2 * n).into(), dtype)
 }
 
 /// Cosine and sine of `turns / n` turns. The turns are reduced as integers, so that the angle is exact.
-fn circle(b: &mut Builder<'_>, turns: ValueId, n: i64, dtype: DType) -> Result<(ValueId, ValueId), OpError> {
-    let turns = b.rem(turns, n)?;
+fn circle(
+    b: &mut Builder<'_>,
+    turns: ValueId,
+    n: &SymExpr,
+    dtype: DType,
+) -> Result<(ValueId, ValueId), OpError> {
+    let turns = b.rem(turns, n.clone())?;
     let real = b.cast(turns, DType::F64)?;
-    let angle = b.mul(real, std::f64::consts::TAU / n as f64)?;
+    let angle = match n.as_const() {
+        Some(n) => b.mul(real, std::f64::consts::TAU / n as f64)?,
+        None => {
+            let number =
+                b.call1("prims.full", vec![Arg::List(vec![]), n.clone().into(), DType::F64.into()])?;
+            let angle = b.mul(real, std::f64::consts::TAU)?;
+            b.div(angle, number)?
+        }
+    };
     let (cos, sin) = (b.cos(angle)?, b.sin(angle)?);
     // Half a turn has no sine, but its rounded angle has.
     let twice = b.mul(turns, 2i64)?;
-    let half = b.eq(twice, n)?;
+    let half = b.eq(twice, n.clone())?;
     let sin = choose(b, half, 0.0, sin, DType::F64)?;
     Ok((b.cast(cos, dtype)?, b.cast(sin, dtype)?))
 }

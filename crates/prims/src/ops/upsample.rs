@@ -442,17 +442,29 @@ fn smoothed_along(
     (window, align): (Window, bool),
     dtype: DType,
 ) -> Result<ValueId, OpError> {
-    let scale = axis.scale(c, align)?;
-    let (wide, inverse) = if scale >= 1.0 { (scale, 1.0 / scale) } else { (1.0, 1.0) };
-    let support = window.reach() * wide;
+    let scale = axis.scale_in(b, c, align, dtype)?;
+    // The window is wider where the image shrinks: its reach on either side, and what a distance is divided by.
+    let (support, wide): (Arg, Arg) = match scale.as_scalar() {
+        Some(_) => {
+            let wide = axis.scale(c, align)?.max(1.0);
+            ((window.reach() * wide).into(), wide.into())
+        }
+        None => {
+            let one = b.full(&[], 1i64, dtype)?;
+            let wide = b.maximum(one, scale.clone())?;
+            (b.mul(wide, window.reach())?.into(), wide.into())
+        }
+    };
     let at = axis.places(b, dtype)?;
     let middle = b.add(at, 0.5)?;
-    let centre = b.mul(middle, rounded(scale, dtype))?;
+    let centre = b.mul(middle, scale)?;
     let centre = b.unsqueeze(centre, 1)?;
     // The window in whole elements: from trunc(centre - support + 0.5) up to trunc(centre + support + 0.5).
-    let low = b.sub(centre, support - 0.5)?;
+    let low = b.sub(centre, support.clone())?;
+    let low = b.add(low, 0.5)?;
     let low = b.trunc(low)?;
-    let high = b.add(centre, support + 0.5)?;
+    let high = b.add(centre, support)?;
+    let high = b.add(high, 0.5)?;
     let high = b.trunc(high)?;
     let columns = shape::iota_at(b, &axis.from, 1, 2)?;
     let columns = b.cast(columns, dtype)?;
@@ -460,7 +472,7 @@ fn smoothed_along(
     let inside = b.and(after, before)?;
     let distance = b.sub(columns, centre)?;
     let distance = b.add(distance, 0.5)?;
-    let distance = b.mul(distance, inverse)?;
+    let distance = b.div(distance, wide)?;
     let distance = b.abs(distance)?;
     let weight = window.weight(b, distance, dtype)?;
     let weight = choose(b, inside, weight, 0.0, dtype)?;
