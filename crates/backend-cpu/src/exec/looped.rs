@@ -1,6 +1,7 @@
 //! Runs a generated loop kernel: how many outer points there are at the call's sizes, and how threads share them.
 
 use ir_core::SymExpr;
+use smallvec::SmallVec;
 
 use super::{Call, ExecError};
 use crate::micro::team;
@@ -15,69 +16,125 @@ const GRAIN: i64 = 64;
 /// Axis points of a tile: the widest body. More lines at one power-of-two distance would not fit the ways of a cache set.
 const TILE: i64 = 16;
 
-/// A loop kernel's place in the code and what its sharing depends on.
+/// A loop kernel: the generated functions that together do it, in any order.
 pub(super) struct LoopOp {
+    parts: Vec<Part>,
+    serial: bool,
+}
+
+/// One function's place in the code and what its sharing depends on.
+struct Part {
     function: usize,
     points: SymExpr,
     axis: Option<SymExpr>,
     costs: Vec<(SymExpr, f64)>,
-    serial: bool,
     tiled: bool,
 }
 
+/// A part at the sizes of a call.
+struct Load<'a> {
+    part: &'a Part,
+    points: i64,
+    /// Points along the axis; 1 without one.
+    lanes: i64,
+    /// Rough nanoseconds of all of it.
+    work: f64,
+}
+
+/// Outer points of one function that one thread runs.
+struct Task {
+    function: usize,
+    begin: i64,
+    end: i64,
+    block: i64,
+}
+
 impl LoopOp {
-    pub(super) fn new(kernel: &VKernel, function: usize) -> LoopOp {
-        let extents: Vec<SymExpr> = kernel.points.iter().map(|d| d.extent.clone()).collect();
+    /// `kernels` are functions number `first` and up.
+    pub(super) fn new(kernels: &[VKernel], first: usize) -> LoopOp {
+        let part = |(n, kernel): (usize, &VKernel)| {
+            let extents: Vec<SymExpr> = kernel.points.iter().map(|d| d.extent.clone()).collect();
+            Part {
+                function: first + n,
+                points: ir_core::numel(&extents),
+                axis: kernel.outer_axis.as_ref().map(|d| d.extent.clone()),
+                costs: kernel.costs.clone(),
+                tiled: kernel.tiled,
+            }
+        };
         LoopOp {
-            function,
-            points: ir_core::numel(&extents),
-            axis: kernel.outer_axis.as_ref().map(|d| d.extent.clone()),
-            costs: kernel.costs.clone(),
-            serial: kernel.serial,
-            tiled: kernel.tiled,
+            parts: kernels.iter().enumerate().map(part).collect(),
+            serial: kernels.iter().any(|k| k.serial),
         }
     }
 
     pub(super) fn run(&self, call: &Call<'_>) -> Result<(), ExecError> {
-        let sizes = call.sizes;
-        let points = sizes.eval(&self.points)?;
-        let axis = self.axis.as_ref().map(|e| sizes.eval(e)).transpose()?;
-        if points <= 0 || axis.is_some_and(|n| n <= 0) {
-            return Ok(());
-        }
-        let mut cost = 0.0;
-        for (inner, ns) in &self.costs {
-            cost += sizes.eval(inner)?.max(1) as f64 * ns;
-        }
-        let lanes = axis.unwrap_or(1);
-        let work = cost * points as f64 * lanes as f64;
+        let loads = self.parts.iter().map(|p| p.load(call)).collect::<Result<SmallVec<[_; 2]>, _>>()?;
+        let work: f64 = loads.iter().map(|l| l.work).sum();
         let threads = team::threads();
-        let f = call.code.kernel(self.function);
-        let (buffers, symbols) = (call.buffers.0.as_ptr(), sizes.0.as_ptr());
-        let whole = if self.tiled { TILE } else { round_up(lanes) };
-        let blocks = |block: i64| if axis.is_some() { (lanes + block - 1) / block } else { 1 };
+        let (buffers, symbols) = (call.buffers.0.as_ptr(), call.sizes.0.as_ptr());
         if self.serial || threads == 1 || work < SHARE {
-            // SAFETY: the tables hold an entry for every buffer and symbol of the program the code was made from.
-            unsafe { f(buffers, symbols, 0, points * blocks(whole), whole) };
+            for load in loads.iter().filter(|l| l.points > 0 && l.lanes > 0) {
+                let block = load.whole();
+                let f = call.code.kernel(load.part.function);
+                // SAFETY: the tables hold an entry for every buffer and symbol of the program the code was made from.
+                unsafe { f(buffers, symbols, 0, load.points * load.blocks(block), block) };
+            }
             return Ok(());
         }
-        let tasks = ((work / TASK) as i64).clamp(2, threads as i64 * 4);
-        let block = if points >= tasks || axis.is_none() || self.tiled {
-            whole
-        } else {
-            let per_point = (tasks + points - 1) / points;
-            round_up(lanes / per_point + 1)
-        };
-        let items = points * blocks(block);
-        let tasks = tasks.min(items);
+        let least = if loads.len() == 1 { 2 } else { 1 };
+        let mut tasks = Vec::new();
+        loads.iter().for_each(|l| l.tasks(least, threads as i64 * 4, &mut tasks));
         let (buffers, symbols) = (buffers as usize, symbols as usize);
-        team::par_for(tasks as usize, &|t| {
-            let t = t as i64;
-            let (begin, end) = (items * t / tasks, items * (t + 1) / tasks);
+        team::par_for(tasks.len(), &|t| {
+            let Task { function, begin, end, block } = tasks[t];
+            let f = call.code.kernel(function);
             // SAFETY: as above; outer points are independent, so tasks may run at once.
             unsafe { f(buffers as *const *mut u8, symbols as *const i64, begin, end, block) };
         });
         Ok(())
+    }
+}
+
+impl Part {
+    fn load(&self, call: &Call<'_>) -> Result<Load<'_>, ExecError> {
+        let sizes = call.sizes;
+        let points = sizes.eval(&self.points)?.max(0);
+        let lanes = self.axis.as_ref().map(|e| sizes.eval(e)).transpose()?.unwrap_or(1).max(0);
+        let mut cost = 0.0;
+        for (inner, ns) in &self.costs {
+            cost += sizes.eval(inner)?.max(1) as f64 * ns;
+        }
+        Ok(Load { part: self, points, lanes, work: cost * points as f64 * lanes as f64 })
+    }
+}
+
+impl Load<'_> {
+    fn whole(&self) -> i64 {
+        if self.part.tiled { TILE } else { round_up(self.lanes) }
+    }
+
+    fn blocks(&self, block: i64) -> i64 {
+        if self.part.axis.is_some() { (self.lanes + block - 1) / block } else { 1 }
+    }
+
+    /// Cuts the part into tasks, `least` to `most` of them.
+    fn tasks(&self, least: i64, most: i64, tasks: &mut Vec<Task>) {
+        if self.points == 0 || self.lanes == 0 {
+            return;
+        }
+        let wanted = ((self.work / TASK) as i64).clamp(least, most);
+        let block = if self.points >= wanted || self.part.axis.is_none() || self.part.tiled {
+            self.whole()
+        } else {
+            let per_point = (wanted + self.points - 1) / self.points;
+            round_up(self.lanes / per_point + 1)
+        };
+        let items = self.points * self.blocks(block);
+        let count = wanted.min(items);
+        let function = self.part.function;
+        let task = |t: i64| Task { function, begin: items * t / count, end: items * (t + 1) / count, block };
+        tasks.extend((0..count).map(task));
     }
 }
 

@@ -136,7 +136,7 @@ impl StagedOp {
                 stages: vec![Stage { inner: ir_core::Shape::new(), insts }],
             },
         )?;
-        let finish = LoopOp::new(&kernel, jobs.len());
+        let finish = LoopOp::new(std::slice::from_ref(&kernel), jobs.len());
         jobs.push(Job::Kernel(kernel));
         Ok(StagedOp {
             name: parts.name.to_owned(),

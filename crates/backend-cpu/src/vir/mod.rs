@@ -9,6 +9,7 @@
 mod axis;
 mod collapse;
 mod lower;
+mod split;
 
 use ir_core::{DType, Scalar, SymExpr};
 use kernel_ir::{AccDecl, AccId, BufId, ReduceOp, ScalarOp, StoreMode, Val};
@@ -16,6 +17,7 @@ use smallvec::SmallVec;
 
 pub(crate) use lower::wants_blocks;
 pub use lower::{LowerError, lower_epilogue, lower_kernel};
+pub use split::split;
 
 /// A loop: its variable and extent.
 #[derive(Clone, Debug, PartialEq)]
