@@ -78,6 +78,12 @@ pub enum Error {
     /// Gradients that cannot be had: all calls that stand in the way, or a missing loss.
     #[error(transparent)]
     Joint(aot_autograd::JointError),
+    /// A function that cannot be transformed.
+    #[error(transparent)]
+    Transform(#[from] aot_autograd::transform::TransformError),
+    /// A function that is called with what it does not take.
+    #[error("function: {0}")]
+    Function(String),
     /// Calls that refuse the types of mixed precision: all of them.
     #[error("{} of the model's calls refuse mixed precision:\n{}", .0.len(), lines(.0))]
     Autocast(Vec<aot_autograd::AutocastError>),

@@ -15,6 +15,7 @@
 //! - [`Options`], [`Mode`]: which backend compiles it and how.
 //! - [`Compiled`]: the result; call it from any thread.
 //! - [`train`], [`optim`]: gradients, and training steps compiled as one program.
+//! - [`func`]: functions of tensors in Rust, and their transforms: `grad`, `vmap`, `jvp`, `hessian`, ….
 //! - [`list_backends`]: what can run here, and why something cannot.
 //! - [`graph_backend`]: backends of the host that take whole graphs (`eager`, `inspect`, your own).
 //!
@@ -26,6 +27,7 @@ mod compiled;
 mod complex_boundary;
 mod error;
 mod explain;
+pub mod func;
 pub mod golden;
 pub mod graph_backend;
 pub mod optim;
