@@ -43,6 +43,10 @@ pub use var::{Operand, Var};
 use crate::{Error, Options};
 use var::Tape;
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/transforms.md")]
+struct Page;
+
 type Make = dyn Fn(&Types) -> Result<Graph, Error> + Send + Sync;
 
 /// A function of tensors, traced for the types of its arguments when they are known. Cheap to clone.
