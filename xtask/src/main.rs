@@ -3,6 +3,7 @@
 
 mod compare;
 mod corpus;
+mod drift;
 mod kernels;
 mod ops;
 mod root;
@@ -28,6 +29,8 @@ enum Command {
     /// Runs single cases for `corpus`, one a line on the standard input.
     #[command(hide = true)]
     CorpusWorker(corpus::WorkerArgs),
+    /// Compares every value of training cases with double precision.
+    Drift(drift::Args),
     /// Checks the rules of the house: layers, file heads and lengths, safety comments.
     Tidy(tidy::Args),
     /// Compiles every GPU kernel of golden cases without a GPU.
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Corpus(args) => corpus::run(&args),
         Command::CorpusWorker(args) => corpus::work(&args),
+        Command::Drift(args) => drift::run(&args),
         Command::Tidy(args) => tidy::run(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::Ops(args) => ops::run(&args),

@@ -111,12 +111,47 @@ fn reductions_of_every_kind_and_axis() {
     }
 }
 
+/// `y[k] = sum over i and j of x[i, k, j]`: two loops that do not collapse.
+fn nested_sum(sizes: [i64; 3]) -> (Program, Vec<Data>) {
+    let mut b = Build::default();
+    let x = b.input(DType::F32, shape(&sizes));
+    let y = b.output(DType::F32, shape(&[sizes[1]]));
+    let mut body = BodyBuilder::new();
+    let v = body.load(x, DType::F32, idx([i(1), i(0), i(2)]));
+    body.reduce(AccId(0), v, None);
+    let mut done = BodyBuilder::new();
+    let r = done.acc(AccId(0), DType::F32);
+    done.store(y, idx([i(0)]), r, StoreMode::Write);
+    let inner = [shape(&[sizes[0], sizes[2]]), shape(&[])];
+    let stages = inner.into_iter().zip([body, done]).map(|(inner, b)| Stage { inner, insts: b.finish() });
+    b.kernel(shape(&[sizes[1]]), vec![AccDecl { op: ReduceOp::Sum, dtype: DType::F32 }], stages.collect());
+    (b.finish(), vec![values(DType::F32, &sizes, 7)])
+}
+
 #[test]
 fn long_sums_keep_their_digits() {
-    for (sizes, along) in [(&[100_003][..], 0), (&[3000, 17], 0)] {
-        let (p, mut inputs) = reduction(ReduceOp::Sum, DType::F32, sizes, along);
+    let single = [(&[100_003][..], 0), (&[3000, 17], 0), (&[1024, 64], 0), (&[200, 5], 0), (&[3, 4097], 1)];
+    let single = single.map(|(sizes, along)| reduction(ReduceOp::Sum, DType::F32, sizes, along));
+    let nested =
+        [[64, 3, 49], [500, 7, 3], [5000, 2, 1], [3, 2, 3000], [70, 33, 40], [2000, 20, 2]].map(nested_sum);
+    for (p, mut inputs) in single.into_iter().chain(nested) {
         inputs[0].values.iter_mut().for_each(|v| *v = round(DType::F32, Scalar::Float(v.as_f64().abs())));
-        check(p, &inputs, 4.0, 0.0, "long sum");
+        check(p, &inputs, 1.5, 0.0, "long sum");
+    }
+}
+
+#[test]
+fn infinite_terms_of_long_sums_stay() {
+    for (at, value, want) in [(0, f64::INFINITY, f64::INFINITY), (4000, f64::NEG_INFINITY, f64::NEG_INFINITY)]
+    {
+        for (p, mut inputs) in [
+            reduction(ReduceOp::Sum, DType::F32, &[5000], 0),
+            reduction(ReduceOp::Sum, DType::F32, &[5000, 4], 0),
+        ] {
+            inputs[0].values[at] = Scalar::Float(value);
+            let got = run(p, &inputs);
+            assert_eq!(got[0].values[0].as_f64(), want);
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::case::Loader;
+pub(crate) use self::case::{Loaded, Loader, inputs};
 pub(crate) use self::worker::{WorkerArgs, work};
 
 /// Seconds that a case may take where nothing else is asked for.

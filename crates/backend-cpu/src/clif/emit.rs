@@ -13,7 +13,7 @@ use ir_core::{Atom, DType, EntityId, SymExpr, SymId};
 use kernel_ir::{AccId, BufId, ScalarOp, Val};
 use rustc_hash::FxHashMap;
 
-use super::reduce::{Acc, BLOCK};
+use super::reduce::Acc;
 use super::values::{Class, Vals};
 use crate::vir::{Dim, VInst, VKernel, VKind, VStage};
 
@@ -231,8 +231,7 @@ impl<'f, 'k> Emit<'f, 'k> {
 
     /// Widths that a loop over an axis of this extent runs at, widest first.
     fn widths(&self, extent: &SymExpr) -> Vec<u32> {
-        let full = 4 * self.kernel.unroll;
-        let mut widths = vec![full, 4, 1];
+        let mut widths = vec![self.full_width(), 4, 1];
         widths.dedup();
         let Some(n) = extent.as_const() else { return widths };
         let mut left = n.max(0) as u32;
@@ -266,53 +265,24 @@ impl<'f, 'k> Emit<'f, 'k> {
         }
     }
 
-    /// A loop at the present width, cut into blocks where the stage sums in two levels.
+    /// A loop over the axis at the present width.
     fn blocks(&mut self, lo: Value, hi: Value, body: &mut dyn FnMut(&mut Emit<'f, 'k>, Value)) {
-        let step = i64::from(if self.axis_is_inner() { self.width } else { self.step_of_axis() });
-        let accs = if self.axis_is_inner() { self.blocked_accs() } else { Vec::new() };
-        self.cut(lo, hi, step, &accs, body);
-    }
-
-    fn cut(
-        &mut self,
-        lo: Value,
-        hi: Value,
-        step: i64,
-        accs: &[AccId],
-        body: &mut dyn FnMut(&mut Emit<'f, 'k>, Value),
-    ) {
-        if accs.is_empty() {
-            return self.counted(lo, hi, step, body);
+        let step = i64::from(self.width);
+        match self.present_stage().filter(|_| self.axis_is_inner()) {
+            Some(stage) => self.cut_loop((lo, hi, step), stage.loops.len().saturating_sub(1), body),
+            None => self.counted(lo, hi, step, body),
         }
-        self.counted(lo, hi, step * BLOCK, &mut |e, first| {
-            accs.iter().for_each(|a| e.open_block(*a));
-            let last = e.b.ins().iadd_imm_s(first, step * BLOCK);
-            let last = e.b.ins().smin(last, hi);
-            e.counted(first, last, step, body);
-            accs.iter().for_each(|a| e.close_block(*a));
-        });
     }
 
-    fn axis_is_inner(&self) -> bool {
+    pub(super) fn axis_is_inner(&self) -> bool {
         self.kernel.outer_axis.is_none()
     }
-    fn step_of_axis(&self) -> u32 {
-        self.width
+    pub(super) fn present_stage(&self) -> Option<&'k VStage> {
+        self.kernel.stages.get(self.stage)
     }
-
-    /// Accumulators of the present stage that are summed in two levels.
-    fn blocked_accs(&self) -> Vec<AccId> {
-        let Some(stage) = self.kernel.stages.get(self.stage) else { return Vec::new() };
-        let long = stage.loops.last().is_some_and(|d| d.extent.as_const().is_none_or(|n| n > 4 * BLOCK));
-        if !long {
-            return Vec::new();
-        }
-        let mut accs = reduced(stage);
-        accs.retain(|a| {
-            let decl = &self.kernel.accs[a.0 as usize];
-            crate::vir::wants_blocks(decl.op, decl.dtype)
-        });
-        accs
+    /// Lanes of the widest loop.
+    pub(super) fn full_width(&self) -> u32 {
+        4 * self.kernel.unroll
     }
 
     /// All stages at the present point (points, at the present width, where the axis is an outer loop).
@@ -330,7 +300,7 @@ impl<'f, 'k> Emit<'f, 'k> {
             self.axis = stage.loops.last().map(|d| d.var).filter(|_| stage.vector);
         }
         let accs = reduced(stage);
-        let blocked = self.blocked_accs();
+        let blocked = self.cut_of_stage().map(|c| c.accs).unwrap_or_default();
         let widths = match stage.loops.last() {
             Some(d) if inner && stage.vector => self.widths(&d.extent),
             _ => vec![self.width],
@@ -365,15 +335,14 @@ impl<'f, 'k> Emit<'f, 'k> {
                 if self.axis_is_inner() && stage.vector {
                     return self.axis_loop(last, zero, hi, &mut |e| e.body(&stage.insts));
                 }
-                let accs = self.blocked_accs();
-                self.cut(zero, hi, 1, &accs, &mut |e, i| {
+                self.cut_loop((zero, hi, 1), depth, &mut |e, i| {
                     e.loops[last.var as usize] = i;
                     e.body(&stage.insts);
                 });
             }
             [first, ..] => {
                 let hi = self.expr(&first.extent, 0);
-                self.counted(zero, hi, 1, &mut |e, i| {
+                self.cut_loop((zero, hi, 1), depth, &mut |e, i| {
                     e.loops[first.var as usize] = i;
                     e.nest(stage, depth + 1);
                 });
@@ -526,7 +495,7 @@ impl<'f, 'k> Emit<'f, 'k> {
 }
 
 /// Accumulators that a stage reduces into.
-fn reduced(stage: &VStage) -> Vec<AccId> {
+pub(super) fn reduced(stage: &VStage) -> Vec<AccId> {
     let mut accs: Vec<AccId> = stage
         .insts
         .iter()

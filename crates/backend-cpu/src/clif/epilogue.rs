@@ -11,7 +11,7 @@ use crate::micro::EpilogueBlock;
 use crate::vir::Dim;
 
 /// How a block's flat batch number, row number and column number make the output's dimensions.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Walk {
     /// Dimensions whose row-major number is the block's batch.
     pub batch: Vec<Dim>,

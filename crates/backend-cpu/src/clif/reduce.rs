@@ -1,8 +1,5 @@
 //! Accumulators of reductions and scans: loop-carried variables, one set for each width that a stage's loop runs at, folded
-//! into one result when the stage is done.
-//!
-//! Float sums have two levels: a partial sum of at most [`BLOCK`] additions for each lane is added to the total, so the error
-//! grows with the square root of the length at most, as in pairwise summation with large blocks.
+//! into one result when the stage is done. Long sums of floats have a second level (`blocks`).
 
 use cranelift_frontend::Variable;
 use ir_core::{DType, Scalar};
@@ -12,9 +9,6 @@ use super::emit::Emit;
 use super::values::{Class, Vals};
 use crate::vir::VKind;
 
-/// Additions into a partial sum.
-pub(super) const BLOCK: i64 = 256;
-
 /// The variables of an accumulator at one width.
 #[derive(Clone)]
 pub(super) struct Set {
@@ -22,8 +16,8 @@ pub(super) struct Set {
     value: Vec<Variable>,
     /// Positions of `argmax` and `argmin`.
     position: Vec<Variable>,
-    /// The total, where `value` is a partial sum.
-    total: Option<Vec<Variable>>,
+    /// The total and what rounding took from it, where `value` is a partial sum.
+    total: Option<[Vec<Variable>; 2]>,
 }
 
 /// An accumulator: its sets while its stage runs, then its result.
@@ -59,7 +53,7 @@ impl<'f> Emit<'f, '_> {
         let class = Class::of(decl.dtype);
         let identity = self.constant(decl.dtype, decl.op.identity(decl.dtype));
         let value = self.declare(class, &identity);
-        let total = blocked.then(|| self.declare(class, &identity));
+        let total = blocked.then(|| [self.declare(class, &identity), self.declare(class, &identity)]);
         let position = if decl.op.combine().is_none() {
             let last = self.constant(DType::I64, Scalar::Int(i64::MAX));
             self.declare(Class::I64, &last)
@@ -73,6 +67,11 @@ impl<'f> Emit<'f, '_> {
     /// Forgets the sets and results of an accumulator before its stage begins.
     pub(super) fn clear_acc(&mut self, acc: AccId) {
         self.accs[acc.0 as usize] = Acc::default();
+    }
+
+    /// Widths that an accumulator was started at.
+    pub(super) fn acc_widths(&self, acc: AccId) -> Vec<u32> {
+        self.accs[acc.0 as usize].sets.iter().map(|s| s.width).collect()
     }
 
     fn set(&self, acc: AccId) -> Set {
@@ -168,10 +167,11 @@ impl<'f> Emit<'f, '_> {
     pub(super) fn close_block(&mut self, acc: AccId) {
         let decl = self.kernel.accs[acc.0 as usize].clone();
         let set = self.set(acc);
-        let Some(total) = &set.total else { return };
-        let (old, partial) = (self.read(total), self.read(&set.value));
-        let sum = self.combine(decl.op, decl.dtype, &old, &partial);
+        let Some([total, lost]) = &set.total else { return };
+        let (old, partial) = ((self.read(total), self.read(lost)), self.read(&set.value));
+        let (sum, left) = self.add_exactly(Class::of(decl.dtype), (&old.0, &old.1), &partial);
         self.write(total, &sum);
+        self.write(lost, &left);
     }
 
     /// Folds all sets into the result: lanes stay lanes where the axis is an outer loop, else they are combined.
@@ -182,7 +182,13 @@ impl<'f> Emit<'f, '_> {
         let mut width = 1;
         for set in &sets {
             let saved = std::mem::replace(&mut self.width, set.width);
-            let mut v = self.read(set.total.as_ref().unwrap_or(&set.value));
+            let mut v = match &set.total {
+                Some([total, lost]) => {
+                    let (total, lost) = (self.read(total), self.read(lost));
+                    self.whole(Class::of(decl.dtype), &total, &lost)
+                }
+                None => self.read(&set.value),
+            };
             let mut p = self.read(&set.position);
             if keep_lanes {
                 width = set.width;
