@@ -3,8 +3,9 @@
 //!
 //! Cotangents are accumulated in one fixed order (readers from last to first, their arguments from first to last), so
 //! that the same program always rounds alike. Integers and truth values carry no gradient. Not here: what is computed
-//! in which half ([`crate::partition()`]), rules of single operators (`prims`), control flow (refused where a gradient
-//! would have to pass through it).
+//! in which half ([`crate::partition()`]), rules of single operators (`prims`); control flow is in `control`.
+
+mod control;
 
 use fx_ir::{Arg, Graph, InputKind, NodeId, NodeKind, OriginId, Output, OutputKind, ValueId, ValueType};
 use ir_core::{Arena, EntityId, Origin, Scalar, TensorMeta};
@@ -124,8 +125,14 @@ pub struct GradError {
 #[derive(Clone, Debug, Error)]
 pub enum GradProblem {
     /// It is no prim.
-    #[error("is not a prim: decompose the graph first; gradients do not pass through control flow yet")]
+    #[error("is not a prim: decompose the graph first")]
     NotPrim,
+    /// Control flow that has no gradient.
+    #[error("{0}")]
+    Control(&'static str),
+    /// A body of control flow cannot be differentiated.
+    #[error("within its body: {0}")]
+    Within(Box<JointError>),
     /// The table has no rule yet.
     #[error("has no gradient rule yet: detach its operands, or leave it out of what is differentiated")]
     Unwritten,
@@ -359,6 +366,9 @@ impl Pass {
             node.outputs.iter().map(|&v| if self.wants(v) { self.cotangent(v) } else { None }).collect();
         if cotangents.iter().all(Option::is_none) {
             return Ok(());
+        }
+        if control::is_control(target) {
+            return self.control(forward, id, &cotangents);
         }
         let Some((op, rule)) = rule(target)? else { return Ok(()) };
         let name = format!("{}_grad", forward.node_name(id));

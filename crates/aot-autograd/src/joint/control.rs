@@ -1,0 +1,359 @@
+//! Gradients through control flow: the backward of a `cond` is a `cond` of the branches' backwards, that of a `scan` (and
+//! of a `map`, which carries nothing) a `scan` from the last turn to the first. Each body's backward is its own joint
+//! graph, so bodies may nest.
+//!
+//! A `scan` keeps what every turn was given; everything within a turn is computed anew. A `while_loop` is refused, as
+//! PyTorch refuses it: nobody knows beforehand how many turns there are values to keep of. So are bodies that bind a size
+//! from data, for a symbol is bound by one call alone.
+
+use fx_ir::{
+    Arg, Graph, InputKind, NodeId, NodeKind, OriginId, Output, OutputKind, SubgraphId, Value, ValueId,
+    ValueType,
+};
+use ir_core::{Scalar, SymExpr, TensorMeta};
+use prims::{Builder, OpError};
+
+use super::{GradProblem, JointOptions, Pass, Tangents, Wrt, joint};
+
+/// Whether a call runs subgraphs.
+pub(super) fn is_control(target: &str) -> bool {
+    target.starts_with("higher_order.")
+}
+
+/// The backward of a body under construction.
+struct Vjp {
+    graph: Graph,
+    /// The body's placeholders.
+    own: Vec<ValueId>,
+    /// One placeholder for each result that has a cotangent.
+    tangents: Vec<ValueId>,
+    /// One gradient for each placeholder that was asked for.
+    gradients: Vec<ValueId>,
+}
+
+impl Vjp {
+    /// The finished graph: its placeholders and results in this order.
+    fn finish(mut self, placeholders: &[ValueId], results: &[ValueId]) -> Graph {
+        let graph = &mut self.graph;
+        let calls = graph.order.iter().copied().filter(|id| graph.nodes[*id].as_call().is_some());
+        let order = placeholders.iter().map(|v| graph.values[*v].def).chain(calls).collect();
+        graph.order = order;
+        let user = |v: &ValueId| Output { kind: OutputKind::User, arg: Arg::Value(*v) };
+        graph.outputs = results.iter().map(user).collect();
+        prims::scalars::eliminate_dead(graph);
+        self.graph
+    }
+}
+
+/// A call of control flow and what flows back into it.
+struct Site<'a> {
+    id: NodeId,
+    origin: OriginId,
+    name: String,
+    outputs: &'a [ValueId],
+    cotangents: &'a [Option<ValueId>],
+}
+
+impl Pass {
+    /// Passes the cotangents of a control flow call's results on to its operands.
+    pub(super) fn control(
+        &mut self,
+        forward: &Graph,
+        id: NodeId,
+        cotangents: &[Option<ValueId>],
+    ) -> Result<(), GradProblem> {
+        let node = &forward.nodes[id];
+        let NodeKind::Call { target, args } = &node.kind else { return Ok(()) };
+        let name = format!("{}_grad", forward.node_name(id));
+        let site = Site { id, origin: node.origin, name, outputs: &node.outputs, cotangents };
+        let one = std::slice::from_ref;
+        match (target.trim_start_matches("higher_order."), &args[..]) {
+            ("cond", [pred, Arg::Graph(yes), Arg::Graph(no), rest @ ..]) => {
+                self.cond(&site, pred, [*yes, *no], &flat(rest))
+            }
+            ("map" | "map_impl", [Arg::Graph(body), xs, rest @ ..]) => {
+                self.scan(&site, *body, [Vec::new(), flat(one(xs)), flat(rest)])
+            }
+            ("scan", [Arg::Graph(body), carried, xs, rest @ ..]) => {
+                self.scan(&site, *body, [flat(one(carried)), flat(one(xs)), flat(rest)])
+            }
+            ("while_loop", _) => Err(GradProblem::Control(
+                "has no gradient, for only running tells how many turns it takes: use `scan` over a fixed number of them, or \
+                 detach what it reads",
+            )),
+            _ => Err(GradProblem::Control("has no gradient: detach what it reads")),
+        }
+    }
+
+    fn cond(
+        &mut self,
+        site: &Site<'_>,
+        pred: &Arg,
+        branches: [SubgraphId; 2],
+        operands: &[Arg],
+    ) -> Result<(), GradProblem> {
+        let wanted = self.wanted(operands);
+        let outs: Vec<usize> = (0..site.outputs.len()).filter(|n| site.cotangents[*n].is_some()).collect();
+        let mut graphs = Vec::new();
+        for branch in branches {
+            let vjp = self.vjp(branch, &outs, &wanted)?;
+            let placeholders: Vec<ValueId> = vjp.own.iter().chain(&vjp.tangents).copied().collect();
+            let results = vjp.gradients.clone();
+            graphs.push(Arg::Graph(self.graph.subgraphs.push(vjp.finish(&placeholders, &results))));
+        }
+        let mut given = operands.to_vec();
+        given.extend(site.cotangents.iter().flatten().map(|v| Arg::Value(*v)));
+        let types = wanted.iter().filter_map(|n| self.fresh_type(&operands[*n])).collect();
+        let mut args = vec![pred.clone()];
+        args.extend(graphs);
+        args.push(Arg::List(given));
+        let made = self.append(site, "higher_order.cond", args, types);
+        self.give(site, wanted.iter().map(|n| &operands[*n]), &made)
+    }
+
+    /// The operands `[carried, xs, fixed]` are each a list.
+    fn scan(
+        &mut self,
+        site: &Site<'_>,
+        body: SubgraphId,
+        operands: [Vec<Arg>; 3],
+    ) -> Result<(), GradProblem> {
+        let [init, xs, fixed] = &operands;
+        let carried = init.len();
+        let length = xs.first().and_then(|x| self.meta_of(x)).and_then(|m| m.sizes.first().cloned());
+        let length = length.ok_or(GradProblem::Control("goes over nothing"))?;
+        let inexact = |pass: &Pass, a: &Arg| pass.meta_of(a).is_some_and(|m| m.dtype.is_inexact());
+        // Every carry has a cotangent, as the body may put the one into the other.
+        let carries: Vec<usize> = (0..carried).filter(|n| inexact(self, &init[*n])).collect();
+        let (of_xs, of_fixed) = (self.wanted(xs), self.wanted(fixed));
+        let ys = (carried..site.outputs.len()).filter(|n| site.cotangents[*n].is_some());
+        let outs: Vec<usize> = carries.iter().copied().chain(ys).collect();
+        let wanted = carries.iter().copied().chain(of_xs.iter().map(|n| carried + n));
+        let wanted: Vec<usize> = wanted.chain(of_fixed.iter().map(|n| carried + xs.len() + n)).collect();
+
+        let vjp = self.vjp(body, &outs, &wanted)?;
+        let turn = turn(vjp, [carries.len(), of_xs.len()], [carried, xs.len()])?;
+        let turn = Arg::Graph(self.graph.subgraphs.push(turn));
+        let kept = self.keep_carries(site, body, init, &length)?;
+
+        let mut first = Vec::new();
+        for &n in &carries {
+            first.push(match site.cotangents[n] {
+                Some(g) => g.into(),
+                None => self.zeros(site, &init[n])?,
+            });
+        }
+        for &n in &of_fixed {
+            first.push(self.zeros(site, &fixed[n])?);
+        }
+        let ys = outs[carries.len()..].iter().filter_map(|n| site.cotangents[*n]).map(Arg::Value);
+        let mut slices: Vec<Arg> =
+            kept.into_iter().map(Arg::Value).chain(xs.iter().cloned()).chain(ys).collect();
+        if carried > 0 {
+            for x in &mut slices {
+                *x = self.flipped(site, x)?;
+            }
+        }
+        let of = carries.iter().map(|n| &init[*n]).chain(of_fixed.iter().map(|n| &fixed[*n]));
+        let of: Vec<&Arg> = of.chain(of_xs.iter().map(|n| &xs[*n])).collect();
+        let types = of.iter().filter_map(|a| self.fresh_type(a)).collect();
+        let args = vec![turn, Arg::List(first), Arg::List(slices), Arg::List(fixed.clone())];
+        let mut made = self.append(site, "higher_order.scan", args, types);
+        if carried > 0 {
+            for v in made.iter_mut().skip(carries.len() + of_fixed.len()) {
+                if let Arg::Value(flipped) = self.flipped(site, &Arg::Value(*v))? {
+                    *v = flipped;
+                }
+            }
+        }
+        self.give(site, of.into_iter(), &made)
+    }
+
+    /// What every turn of a scan was given, stacked: further results of the forward call.
+    fn keep_carries(
+        &mut self,
+        site: &Site<'_>,
+        body: SubgraphId,
+        init: &[Arg],
+        length: &SymExpr,
+    ) -> Result<Vec<ValueId>, GradProblem> {
+        if init.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Some(mut graph) = self.graph.subgraphs.get(body).cloned() else {
+            return Err(GradProblem::NotPrim);
+        };
+        let places: Vec<ValueId> = graph.inputs().map(|(v, _, _)| v).take(init.len()).collect();
+        let mut kept = Vec::new();
+        for v in places {
+            let Some(meta) = graph.meta(v).cloned() else {
+                return Err(GradProblem::Control("carries a number that is no tensor: make it one"));
+            };
+            let copy = Builder::new(&mut graph, "kept", site.origin)
+                .call1("aten.clone.default", vec![v.into(), Arg::None])?;
+            graph.outputs.push(Output { kind: OutputKind::User, arg: Arg::Value(copy) });
+            let sizes = std::iter::once(length.clone()).chain(meta.sizes.iter().cloned());
+            let ty = ValueType::Tensor(TensorMeta::contiguous(meta.dtype, sizes));
+            let value = Value { name: format!("{}_kept", site.name), ty, def: site.id };
+            kept.push(self.graph.values.push(value));
+        }
+        let graph = self.graph.subgraphs.push(graph);
+        let node = &mut self.graph.nodes[site.id];
+        node.outputs.extend(kept.iter().copied());
+        if let NodeKind::Call { args, .. } = &mut node.kind
+            && let Some(first) = args.first_mut()
+        {
+            *first = Arg::Graph(graph);
+        }
+        // A map has no carry, so this was a scan and stays one.
+        Ok(kept)
+    }
+
+    /// The joint graph of a body: cotangents come in for the results `outs`, gradients go out for the placeholders
+    /// `wanted`.
+    fn vjp(&mut self, body: SubgraphId, outs: &[usize], wanted: &[usize]) -> Result<Vjp, GradProblem> {
+        let Some(mut of) = self.graph.subgraphs.get(body).cloned() else { return Err(GradProblem::NotPrim) };
+        if binds(&of) {
+            return Err(GradProblem::Control(
+                "has a body in which a size follows from the data: compute it outside of it",
+            ));
+        }
+        let user =
+            |n: &usize| of.outputs.get(*n).map(|o| Output { kind: OutputKind::User, arg: o.arg.clone() });
+        of.outputs = outs.iter().filter_map(user).collect();
+        let own: Vec<ValueId> = of.inputs().map(|(v, _, _)| v).collect();
+        let wrt: Vec<ValueId> = wanted.iter().filter_map(|n| own.get(*n).copied()).collect();
+        if of.outputs.len() != outs.len() || wrt.len() != wanted.len() {
+            return Err(GradProblem::Control("gives its body other operands than it takes"));
+        }
+        // Symbols are those of the outermost graph.
+        of.symbols = self.graph.symbols.clone();
+        let options = JointOptions { wrt: Wrt::Values(wrt), tangents: Tangents::Placeholders };
+        let made = joint(&of, &options).map_err(|e| GradProblem::Within(Box::new(e)))?;
+        let mut graph = made.graph;
+        let mut tangents = Vec::new();
+        for (n, tangent) in made.tangents.into_iter().enumerate() {
+            // A result that depends on nothing of interest takes its cotangent all the same.
+            tangents.push(match (tangent, &of.outputs[n].arg) {
+                (Some(v), _) => v,
+                (None, Arg::Value(v)) => {
+                    let ty = graph.values[*v].ty.clone();
+                    let ty = graph.meta(*v).map_or(ty, fresh);
+                    graph.placeholder(InputKind::User, format!("unread_{n}"), "unread", ty)
+                }
+                _ => return Err(GradProblem::Control("has a body that returns a number: make it a tensor")),
+            });
+        }
+        let mut gradients = Vec::new();
+        for (v, gradient) in made.gradients {
+            gradients.push(match (gradient, graph.meta(v).cloned()) {
+                (Some(g), _) => g,
+                (None, Some(meta)) => Builder::new(&mut graph, "none", OriginId(0)).full(
+                    &meta.sizes,
+                    Scalar::Float(0.0),
+                    meta.dtype,
+                )?,
+                (None, None) => return Err(GradProblem::NotPrim),
+            });
+        }
+        self.graph.symbols = std::mem::take(&mut graph.symbols);
+        Ok(Vjp { graph, own, tangents, gradients })
+    }
+
+    fn append(
+        &mut self,
+        site: &Site<'_>,
+        target: &str,
+        args: Vec<Arg>,
+        types: Vec<ValueType>,
+    ) -> Vec<ValueId> {
+        let types = types.into_iter().map(|ty| (site.name.as_str(), ty));
+        self.graph.call(target, args, types, site.origin).into_iter().collect()
+    }
+
+    /// Adds gradients to the cotangents of the operands that want one.
+    fn give<'a>(
+        &mut self,
+        site: &Site<'_>,
+        operands: impl Iterator<Item = &'a Arg>,
+        gradients: &[ValueId],
+    ) -> Result<(), GradProblem> {
+        for (operand, &g) in operands.zip(gradients) {
+            if let Arg::Value(v) = operand
+                && self.wants(*v)
+            {
+                self.add(*v, g, &site.name, site.origin)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Places of the operands whose gradients are wanted.
+    fn wanted(&self, operands: &[Arg]) -> Vec<usize> {
+        (0..operands.len()).filter(|n| self.wants_any(&operands[*n])).collect()
+    }
+
+    fn meta_of(&self, arg: &Arg) -> Option<&TensorMeta> {
+        if let Arg::Value(v) = arg { self.graph.meta(*v) } else { None }
+    }
+
+    fn fresh_type(&self, arg: &Arg) -> Option<ValueType> {
+        self.meta_of(arg).map(fresh)
+    }
+
+    fn zeros(&mut self, site: &Site<'_>, like: &Arg) -> Result<Arg, GradProblem> {
+        let Some(meta) = self.meta_of(like).cloned() else { return Err(GradProblem::NotPrim) };
+        let mut b = Builder::new(&mut self.graph, site.name.clone(), site.origin);
+        Ok(b.full(&meta.sizes, Scalar::Float(0.0), meta.dtype)?.into())
+    }
+
+    /// A tensor with dimension 0 the other way round.
+    fn flipped(&mut self, site: &Site<'_>, x: &Arg) -> Result<Arg, OpError> {
+        let mut b = Builder::new(&mut self.graph, site.name.clone(), site.origin);
+        Ok(b.call1("aten.flip.default", vec![x.clone(), Arg::List(vec![0i64.into()])])?.into())
+    }
+}
+
+/// One turn of the backward scan. It carries the carries' cotangents and the sums of the fixed operands' gradients, goes
+/// over the carries that were kept, the slices and the cotangents of the results, and gives the gradients of the slices.
+/// `carries` of the `carried` operands are differentiated, `of_xs` of the `xs` slices.
+fn turn(mut vjp: Vjp, [carries, of_xs]: [usize; 2], [carried, xs]: [usize; 2]) -> Result<Graph, GradProblem> {
+    let gradients = vjp.gradients.clone();
+    let (of_carries, rest) = gradients.split_at(carries);
+    let (of_slices, of_fixed) = rest.split_at(of_xs);
+    let (mut sums, mut totals) = (Vec::new(), Vec::new());
+    for (n, &g) in of_fixed.iter().enumerate() {
+        let Some(ty) = vjp.graph.meta(g).map(fresh) else { return Err(GradProblem::NotPrim) };
+        let sum = vjp.graph.placeholder(InputKind::User, format!("sum_{n}"), "sum", ty);
+        sums.push(sum);
+        totals.push(Builder::new(&mut vjp.graph, "total", OriginId(0)).add(sum, g)?);
+    }
+    let (of_carry, of_ys) = vjp.tangents.split_at(carries);
+    let (slices, fixed) = vjp.own.split_at(carried + xs);
+    let placeholders = [of_carry, &sums, slices, of_ys, fixed].concat();
+    let results = [of_carries, &totals, of_slices].concat();
+    Ok(vjp.finish(&placeholders, &results))
+}
+
+/// Memory of its own for a gradient.
+fn fresh(meta: &TensorMeta) -> ValueType {
+    ValueType::Tensor(TensorMeta::contiguous(meta.dtype, meta.sizes.iter().cloned()))
+}
+
+/// Whether a body binds a size.
+fn binds(graph: &Graph) -> bool {
+    graph.iter().any(|(_, node)| node.as_call().is_some_and(|(target, _)| target == prims::scalars::ITEM))
+        || graph.subgraphs.values().any(binds)
+}
+
+/// All items of nested lists.
+fn flat(args: &[Arg]) -> Vec<Arg> {
+    let mut all = Vec::new();
+    for arg in args {
+        match arg {
+            Arg::List(items) => all.extend(flat(items)),
+            other => all.push(other.clone()),
+        }
+    }
+    all
+}
