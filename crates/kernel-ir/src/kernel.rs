@@ -119,7 +119,7 @@ pub struct LoopKernel {
 }
 
 /// An accumulator of a kernel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AccDecl {
     /// How values are combined.
     pub op: ReduceOp,

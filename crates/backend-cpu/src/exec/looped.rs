@@ -3,6 +3,7 @@
 use ir_core::SymExpr;
 use smallvec::SmallVec;
 
+use super::jobs::{Function, Jobs};
 use super::{Call, ExecError};
 use crate::micro::team;
 use crate::vir::VKernel;
@@ -24,7 +25,7 @@ pub(super) struct LoopOp {
 
 /// One function's place in the code and what its sharing depends on.
 struct Part {
-    function: usize,
+    function: Function,
     points: SymExpr,
     axis: Option<SymExpr>,
     costs: Vec<(SymExpr, f64)>,
@@ -43,54 +44,58 @@ struct Load<'a> {
 
 /// Outer points of one function that one thread runs.
 struct Task {
-    function: usize,
+    /// Number of the part.
+    part: usize,
     begin: i64,
     end: i64,
     block: i64,
 }
 
 impl LoopOp {
-    /// `kernels` are functions number `first` and up.
-    pub(super) fn new(kernels: &[VKernel], first: usize) -> LoopOp {
-        let part = |(n, kernel): (usize, &VKernel)| {
+    /// The kernels' functions are added to `jobs`.
+    pub(super) fn new(kernels: Vec<VKernel>, jobs: &mut Jobs) -> LoopOp {
+        let serial = kernels.iter().any(|k| k.serial);
+        let part = |kernel: VKernel| {
             let extents: Vec<SymExpr> = kernel.points.iter().map(|d| d.extent.clone()).collect();
             Part {
-                function: first + n,
                 points: ir_core::numel(&extents),
                 axis: kernel.outer_axis.as_ref().map(|d| d.extent.clone()),
                 costs: kernel.costs.clone(),
                 tiled: kernel.tiled,
+                function: jobs.kernel(kernel),
             }
         };
-        LoopOp {
-            parts: kernels.iter().enumerate().map(part).collect(),
-            serial: kernels.iter().any(|k| k.serial),
-        }
+        LoopOp { parts: kernels.into_iter().map(part).collect(), serial }
     }
 
     pub(super) fn run(&self, call: &Call<'_>) -> Result<(), ExecError> {
         let loads = self.parts.iter().map(|p| p.load(call)).collect::<Result<SmallVec<[_; 2]>, _>>()?;
         let work: f64 = loads.iter().map(|l| l.work).sum();
         let threads = team::threads();
-        let (buffers, symbols) = (call.buffers.0.as_ptr(), call.sizes.0.as_ptr());
+        let symbols = call.sizes.0.as_ptr();
         if self.serial || threads == 1 || work < SHARE {
             for load in loads.iter().filter(|l| l.points > 0 && l.lanes > 0) {
                 let block = load.whole();
-                let f = call.code.kernel(load.part.function);
-                // SAFETY: the tables hold an entry for every buffer and symbol of the program the code was made from.
-                unsafe { f(buffers, symbols, 0, load.points * load.blocks(block), block) };
+                let f = call.code.kernel(load.part.function.number);
+                let table = load.part.function.table(call.buffers);
+                // SAFETY: the tables hold an entry for every buffer and symbol of the kernel the code was made from.
+                unsafe { f(table.as_ptr(), symbols, 0, load.points * load.blocks(block), block) };
             }
             return Ok(());
         }
         let least = if loads.len() == 1 { 2 } else { 1 };
         let mut tasks = Vec::new();
-        loads.iter().for_each(|l| l.tasks(least, threads as i64 * 4, &mut tasks));
-        let (buffers, symbols) = (buffers as usize, symbols as usize);
+        for (n, load) in loads.iter().enumerate() {
+            load.tasks(n, least, threads as i64 * 4, &mut tasks);
+        }
+        let own: SmallVec<[_; 2]> = self.parts.iter().map(|p| p.function.table(call.buffers)).collect();
+        let tables: SmallVec<[usize; 2]> = own.iter().map(|t| t.as_ptr() as usize).collect();
+        let symbols = symbols as usize;
         team::par_for(tasks.len(), &|t| {
-            let Task { function, begin, end, block } = tasks[t];
-            let f = call.code.kernel(function);
+            let Task { part, begin, end, block } = tasks[t];
+            let f = call.code.kernel(self.parts[part].function.number);
             // SAFETY: as above; outer points are independent, so tasks may run at once.
-            unsafe { f(buffers as *const *mut u8, symbols as *const i64, begin, end, block) };
+            unsafe { f(tables[part] as *const *mut u8, symbols as *const i64, begin, end, block) };
         });
         Ok(())
     }
@@ -119,7 +124,7 @@ impl Load<'_> {
     }
 
     /// Cuts the part into tasks, `least` to `most` of them.
-    fn tasks(&self, least: i64, most: i64, tasks: &mut Vec<Task>) {
+    fn tasks(&self, part: usize, least: i64, most: i64, tasks: &mut Vec<Task>) {
         if self.points == 0 || self.lanes == 0 {
             return;
         }
@@ -132,8 +137,7 @@ impl Load<'_> {
         };
         let items = self.points * self.blocks(block);
         let count = wanted.min(items);
-        let function = self.part.function;
-        let task = |t: i64| Task { function, begin: items * t / count, end: items * (t + 1) / count, block };
+        let task = |t: i64| Task { part, begin: items * t / count, end: items * (t + 1) / count, block };
         tasks.extend((0..count).map(task));
     }
 }

@@ -6,6 +6,7 @@ mod control;
 mod error;
 mod fallback;
 mod finish;
+mod jobs;
 mod linalg;
 mod looped;
 mod memory;
@@ -49,8 +50,9 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    fn context(&self) -> EpilogueContext {
-        EpilogueContext { buffers: self.buffers.0.as_ptr(), sizes: self.sizes.0.as_ptr() }
+    /// What an epilogue is called with; `table` has its base pointers.
+    fn context(&self, table: &[*mut u8]) -> EpilogueContext {
+        EpilogueContext { buffers: table.as_ptr(), sizes: self.sizes.0.as_ptr() }
     }
 }
 
@@ -117,7 +119,7 @@ impl Compiled {
     /// [`ExecError`] for a kernel that this backend does not take or a malformed program.
     pub fn new(mut program: Program, options: ExecOptions) -> Result<Compiled, ExecError> {
         kernel_ir::verify(&program).map_err(|e| ExecError::Malformed(e.to_string()))?;
-        let mut jobs = Vec::new();
+        let mut jobs = jobs::Jobs::default();
         let (init_steps, call_steps) =
             (std::mem::take(&mut program.init), std::mem::take(&mut program.steps));
         let init = prepare::steps(&mut program, &init_steps, &mut jobs)?;
@@ -125,8 +127,8 @@ impl Compiled {
         number_packs(&mut steps, &mut 0);
         (program.init, program.steps) = (init_steps, call_steps);
         let started = std::time::Instant::now();
-        let code = clif::compile(&jobs)?;
-        tracing::debug!(target: "kernel", functions = jobs.len(), bytes = code.bytes(), time = ?started.elapsed(), "compiled");
+        let code = clif::compile(jobs.list())?;
+        tracing::debug!(target: "kernel", functions = jobs.list().len(), bytes = code.bytes(), time = ?started.elapsed(), "compiled");
         let fixed = match (&program.plan.offsets, program.plan.bytes) {
             (Some(offsets), Some(bytes)) => Some(Arc::new(Place { offsets: offsets.clone(), bytes })),
             _ => None,

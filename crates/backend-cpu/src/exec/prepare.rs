@@ -6,26 +6,27 @@ use kernel_ir::{Attention, Conv, Epilogue, ExternOp, LoopKernel, Matmul, Program
 
 use super::control::{Control, Number, Planned};
 use super::finish::recognise;
+use super::jobs::Jobs;
 use super::looped::LoopOp;
 use super::sort::SortOp;
 use super::staged::{self, StagedOp};
 use super::template::{AttentionOp, ConvOp, Finish, MatmulOp, flattens};
 use super::{ExecError, Op, fallback};
-use crate::clif::{Job, Walk};
+use crate::clif::Walk;
 use crate::vir::{Dim, LowerError, lower_epilogue, lower_kernel, split};
 
 /// Lowers all steps; functions are appended to `jobs`.
 pub(super) fn steps(
     program: &mut Program,
     steps: &[Step],
-    jobs: &mut Vec<Job>,
+    jobs: &mut Jobs,
 ) -> Result<Vec<Planned>, ExecError> {
     let one = |step| prepare(program, step, jobs).map(|op| Planned::new(program, step, op));
     steps.iter().map(one).collect()
 }
 
 /// Control flow with its steps prepared.
-fn control(program: &mut Program, step: &Step, jobs: &mut Vec<Job>) -> Result<Control, ExecError> {
+fn control(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Control, ExecError> {
     Ok(match step {
         Step::Bind(b) => {
             Control::Bind { name: b.name.clone(), symbol: b.symbol, from: Number::new(program, &b.from) }
@@ -52,7 +53,7 @@ fn control(program: &mut Program, step: &Step, jobs: &mut Vec<Job>) -> Result<Co
     })
 }
 
-fn prepare(program: &mut Program, step: &Step, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
+fn prepare(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Op, ExecError> {
     match step {
         Step::Loop(k) => looped(program, k, jobs),
         Step::Matmul(m) => matmul(program, m, jobs),
@@ -66,12 +67,10 @@ fn prepare(program: &mut Program, step: &Step, jobs: &mut Vec<Job>) -> Result<Op
     }
 }
 
-fn looped(program: &Program, k: &LoopKernel, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
+fn looped(program: &Program, k: &LoopKernel, jobs: &mut Jobs) -> Result<Op, ExecError> {
     let parts = split(program, k);
     let kernels = parts.iter().map(|k| lower_kernel(program, k)).collect::<Result<Vec<_>, _>>()?;
-    let op = LoopOp::new(&kernels, jobs.len());
-    jobs.extend(kernels.into_iter().map(Job::Kernel));
-    Ok(Op::Loop(op))
+    Ok(Op::Loop(LoopOp::new(kernels, jobs)))
 }
 
 fn dims(ranges: &Shape, vars: impl Iterator<Item = usize>) -> Vec<Dim> {
@@ -84,7 +83,7 @@ fn finish(
     name: &str,
     body: &Epilogue,
     walk: Walk,
-    jobs: &mut Vec<Job>,
+    jobs: &mut Jobs,
 ) -> Result<Finish, ExecError> {
     if let Some(direct) = recognise(program, body, &walk) {
         return Ok(Finish::Direct(Box::new(direct)));
@@ -97,11 +96,10 @@ fn hook(
     name: &str,
     body: &Epilogue,
     walk: Walk,
-    jobs: &mut Vec<Job>,
+    jobs: &mut Jobs,
 ) -> Result<Finish, ExecError> {
     let kernel = lower_epilogue(program, name, body, walk.column)?;
-    jobs.push(Job::Epilogue(kernel, walk));
-    Ok(Finish::Hook(jobs.len() - 1))
+    Ok(Finish::Hook(jobs.epilogue(kernel, walk)))
 }
 
 fn is_f32(program: &Program, bufs: &[kernel_ir::BufId], acc: DType) -> bool {
@@ -114,7 +112,7 @@ fn is_staged(program: &Program, bufs: &[kernel_ir::BufId], acc: DType) -> bool {
     staged::takes(&dtypes, acc)
 }
 
-fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
+fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Jobs) -> Result<Op, ExecError> {
     let rank = m.epilogue.ranges.len();
     let ranks = [m.a.sizes.len(), m.b.sizes.len(), m.a.strides.len(), m.b.strides.len()];
     if rank < 2 || ranks.iter().any(|r| *r != rank) {
@@ -139,7 +137,7 @@ fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Vec<Job>) -> Result<Op, 
     Ok(Op::Matmul(MatmulOp::new(program, m, finish), 0))
 }
 
-fn conv(program: &mut Program, c: &Conv, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
+fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Op, ExecError> {
     let rank = c.epilogue.ranges.len();
     let fits = (3..=5).contains(&rank)
         && [
@@ -173,7 +171,7 @@ fn conv(program: &mut Program, c: &Conv, jobs: &mut Vec<Job>) -> Result<Op, Exec
     Ok(Op::Conv(ConvOp::new(program, c, finish), 0))
 }
 
-fn attention(program: &mut Program, a: &Attention, jobs: &mut Vec<Job>) -> Result<Op, ExecError> {
+fn attention(program: &mut Program, a: &Attention, jobs: &mut Jobs) -> Result<Op, ExecError> {
     let all = [&a.q, &a.k, &a.v].into_iter().chain(&a.mask);
     if a.epilogue.ranges.len() != 4 || all.into_iter().any(|o| o.sizes.len() != 4 || o.strides.len() != 4) {
         return Err(ExecError::Malformed(format!("attention `{}` has operands of wrong rank", a.name)));
@@ -204,5 +202,5 @@ fn attention(program: &mut Program, a: &Attention, jobs: &mut Vec<Job>) -> Resul
 /// # Errors
 /// Why not.
 pub(crate) fn supports(program: &mut Program, step: &Step) -> Result<(), ExecError> {
-    prepare(program, step, &mut Vec::new()).map(|_| ())
+    prepare(program, step, &mut Jobs::default()).map(|_| ())
 }

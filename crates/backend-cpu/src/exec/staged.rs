@@ -12,11 +12,11 @@ use kernel_ir::{
     Attention, BufId, Buffer, Conv, Epilogue, Inst, InstKind, LoopKernel, Matmul, Program, Stage, Storage,
 };
 
+use super::jobs::Jobs;
 use super::looped::LoopOp;
 use super::memory::Block;
 use super::template::{View, conv_shape, flattens, strides5};
 use super::{Buffers, Call, ExecError};
-use crate::clif::Job;
 use crate::micro::{self, BatchDim, ConvPlan, Isa, MatRef, Strides5, team};
 use crate::vir::lower_kernel;
 
@@ -68,7 +68,7 @@ struct Parts<'a> {
 }
 
 impl StagedOp {
-    pub(super) fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Vec<Job>) -> Result<Self, ExecError> {
+    pub(super) fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Jobs) -> Result<Self, ExecError> {
         let operands = [&m.a, &m.b].map(|o| (View::new(program, o), program.buffers[o.buf].dtype));
         let strides = row_major(&m.epilogue.ranges);
         let parts = Parts { name: &m.name, origins: &m.origins, acc: m.acc, epilogue: &m.epilogue, strides };
@@ -76,7 +76,7 @@ impl StagedOp {
     }
 
     /// A convolution that is not transposed, in `f32`; its result lies channels last.
-    pub(super) fn conv(program: &mut Program, c: &Conv, jobs: &mut Vec<Job>) -> Result<Self, ExecError> {
+    pub(super) fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Self, ExecError> {
         let operands = [&c.input, &c.weight].map(|o| (View::new(program, o), program.buffers[o.buf].dtype));
         let ranges = &c.epilogue.ranges;
         let mut strides = row_major(ranges);
@@ -91,7 +91,7 @@ impl StagedOp {
     pub(super) fn attention(
         program: &mut Program,
         a: &Attention,
-        jobs: &mut Vec<Job>,
+        jobs: &mut Jobs,
     ) -> Result<Self, ExecError> {
         let all = [&a.q, &a.k, &a.v].into_iter().chain(&a.mask);
         let operands = all.map(|o| (View::new(program, o), program.buffers[o.buf].dtype)).collect();
@@ -105,7 +105,7 @@ impl StagedOp {
         parts: Parts<'_>,
         kind: Kind,
         operands: Vec<(View, DType)>,
-        jobs: &mut Vec<Job>,
+        jobs: &mut Jobs,
     ) -> Result<Self, ExecError> {
         let ranges = &parts.epilogue.ranges;
         let buffer = Buffer {
@@ -136,8 +136,7 @@ impl StagedOp {
                 stages: vec![Stage { inner: ir_core::Shape::new(), insts }],
             },
         )?;
-        let finish = LoopOp::new(std::slice::from_ref(&kernel), jobs.len());
-        jobs.push(Job::Kernel(kernel));
+        let finish = LoopOp::new(vec![kernel], jobs);
         Ok(StagedOp {
             name: parts.name.to_owned(),
             kind,

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Conv, Matmul, Operand, Program, Storage};
+use smallvec::SmallVec;
 
 use super::finish::Direct;
+use super::jobs::Function;
 use super::memory::Block;
 use super::sizes::Sizes;
 use super::{Buffers, Call, ExecError};
@@ -23,8 +25,18 @@ const PACK_ROWS: i64 = 8;
 pub(super) enum Finish {
     /// By the hand-written kernel itself.
     Direct(Box<Direct>),
-    /// By generated function number n.
-    Hook(usize),
+    /// By a generated function.
+    Hook(Function),
+}
+
+impl Finish {
+    /// The base pointers of the generated function, where there is one.
+    fn table(&self, call: &Call<'_>) -> SmallVec<[*mut u8; 8]> {
+        match self {
+            Finish::Direct(_) => SmallVec::new(),
+            Finish::Hook(f) => f.table(call.buffers),
+        }
+    }
 }
 
 /// A strided operand.
@@ -131,7 +143,8 @@ impl MatmulOp {
             row_stride: ast[rank - 2 - usize::from(self.flat) * trailing_units(&asz[..rank - 1])] as isize,
             col_stride: ast[rank - 1] as isize,
         };
-        let context = call.context();
+        let table = self.finish.table(call);
+        let context = call.context(&table);
         let mut scratch = None;
         let entries = lead.iter().product::<i64>() as usize;
         let (epilogue, out, out_row, out_batch) = match &self.finish {
@@ -143,7 +156,7 @@ impl MatmulOp {
                 s.all(&d.out.batch)?,
             ),
             Finish::Hook(f) => {
-                let hook = Hook::Raw { f: call.code.epilogue(*f), ctx: (&raw const context).cast() };
+                let hook = Hook::Raw { f: call.code.epilogue(f.number), ctx: (&raw const context).cast() };
                 let ptr = if packed.is_some() && m as i64 > PACK_ROWS {
                     std::ptr::null_mut()
                 } else {
@@ -318,7 +331,8 @@ impl ConvOp {
         let fresh = if packed.is_none() { Some(self.pack(call.buffers, s)?) } else { None };
         let Some(weights) = packed.or(fresh.as_ref()) else { return Ok(()) };
         let input = self.input.ptr(call.buffers, s)?;
-        let context = call.context();
+        let table = self.finish.table(call);
+        let context = call.context(&table);
         let mut scratch = None;
         let (epilogue, output) = match &self.finish {
             Finish::Direct(d) => {
@@ -327,7 +341,7 @@ impl ConvOp {
                 (epilogue, d.out.ptr(call.buffers, s)?)
             }
             Finish::Hook(f) => {
-                let hook = Hook::Raw { f: call.code.epilogue(*f), ctx: (&raw const context).cast() };
+                let hook = Hook::Raw { f: call.code.epilogue(f.number), ctx: (&raw const context).cast() };
                 let bytes = out.iter().product::<i64>() as usize * size_of::<f32>();
                 let block = scratch.insert(Block::new(bytes)?);
                 (micro::Epilogue { hook: Some(hook), ..micro::Epilogue::default() }, block.ptr().cast())
@@ -429,17 +443,18 @@ impl AttentionOp {
         unsafe { micro::attention(&attention) }
             .map_err(|source| ExecError::Template { kernel: self.name.clone(), source })?;
         if let Finish::Hook(f) = &self.finish {
-            self.after(call, *f, o, &out);
+            self.after(call, f, o, &out);
         }
         Ok(())
     }
 
     /// Runs the generated epilogue over the finished result, head by head.
-    fn after(&self, call: &Call<'_>, f: usize, o: *mut f32, out: &[i64]) {
-        let context: EpilogueContext = call.context();
+    fn after(&self, call: &Call<'_>, f: &Function, o: *mut f32, out: &[i64]) {
+        let table = f.table(call.buffers);
+        let context: EpilogueContext = call.context(&table);
         let (l, d) = (out[2] as usize, out[3] as usize);
         let heads = (out[0] * out[1]) as usize;
-        let f = call.code.epilogue(f);
+        let f = call.code.epilogue(f.number);
         let (o, context) = (o as usize, &context);
         micro::team::par_for(heads, &|h| {
             let ptr = (o as *mut f32).wrapping_add(h * l * d);

@@ -9,6 +9,7 @@
 mod axis;
 mod collapse;
 mod lower;
+mod share;
 mod split;
 
 use ir_core::{DType, Scalar, SymExpr};
@@ -17,10 +18,11 @@ use smallvec::SmallVec;
 
 pub(crate) use lower::wants_blocks;
 pub use lower::{LowerError, lower_epilogue, lower_kernel};
+pub use share::{Base, Form, form, relocate};
 pub use split::split;
 
 /// A loop: its variable and extent.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dim {
     /// Number of the loop variable (`Atom::Loop`).
     pub var: u32,
@@ -54,7 +56,7 @@ pub struct VKernel {
 }
 
 /// The loops and body of a stage.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VStage {
     /// Inner loops, outermost first. Where the kernel has no outer axis and `vector` holds, the last is the vector axis.
     pub loops: Vec<Dim>,
@@ -65,7 +67,7 @@ pub struct VStage {
 }
 
 /// One instruction.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VInst {
     /// Dtype of the value (of the stored or reduced value where there is none).
     pub dtype: DType,
@@ -76,7 +78,7 @@ pub struct VInst {
 }
 
 /// How an access moves along the vector axis.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Along {
     /// All lanes at one element.
     Uniform,
@@ -87,7 +89,7 @@ pub enum Along {
 }
 
 /// A memory access: `memory[address]` of a buffer that is no view.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Access {
     /// The buffer whose base pointer is used.
     pub root: BufId,
@@ -102,7 +104,7 @@ pub struct Access {
 }
 
 /// What an instruction does; see [`kernel_ir::InstKind`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum VKind {
     /// A number.
     Const(Scalar),

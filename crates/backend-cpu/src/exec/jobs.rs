@@ -1,0 +1,59 @@
+//! The functions that a program needs: equal ones are made once, each use has its own table of base pointers.
+
+use ir_core::EntityId;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::Buffers;
+use crate::clif::{Job, Walk};
+use crate::vir::{Base, Form, VKernel, form, relocate};
+
+/// Functions to compile.
+#[derive(Default)]
+pub(super) struct Jobs {
+    list: Vec<Job>,
+    known: FxHashMap<(Form, Option<Walk>), usize>,
+}
+
+/// A function in the program's code, and the memory that this use of it works on.
+pub(super) struct Function {
+    pub(super) number: usize,
+    bases: Vec<Base>,
+}
+
+impl Jobs {
+    /// All functions, by number.
+    pub(super) fn list(&self) -> &[Job] {
+        &self.list
+    }
+
+    /// A loop kernel.
+    pub(super) fn kernel(&mut self, mut kernel: VKernel) -> Function {
+        let bases = relocate(&mut kernel);
+        self.add((form(&kernel), None), bases, || Job::Kernel(kernel))
+    }
+
+    /// An epilogue.
+    pub(super) fn epilogue(&mut self, mut kernel: VKernel, walk: Walk) -> Function {
+        let bases = relocate(&mut kernel);
+        let key = (form(&kernel), Some(walk.clone()));
+        self.add(key, bases, || Job::Epilogue(kernel, walk))
+    }
+
+    fn add(&mut self, key: (Form, Option<Walk>), bases: Vec<Base>, job: impl FnOnce() -> Job) -> Function {
+        let list = &mut self.list;
+        let number = *self.known.entry(key).or_insert_with(|| {
+            list.push(job());
+            list.len() - 1
+        });
+        Function { number, bases }
+    }
+}
+
+impl Function {
+    /// The base pointers that the function is called with.
+    pub(super) fn table(&self, buffers: &Buffers) -> SmallVec<[*mut u8; 8]> {
+        let pointer = |b: &Base| buffers.0[b.root.index()].wrapping_offset(b.bytes as isize);
+        self.bases.iter().map(pointer).collect()
+    }
+}

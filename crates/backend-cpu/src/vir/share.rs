@@ -1,0 +1,67 @@
+//! Makes kernels that do the same in other memory equal: buffers are numbered as they occur, and how far into its buffer
+//! a kernel begins leaves the addresses. The caller gives such a kernel a table of its own base pointers.
+
+use ir_core::{EntityId, SymExpr};
+use kernel_ir::{AccDecl, BufId};
+use rustc_hash::FxHashMap;
+
+use super::{Dim, VKernel, VKind, VStage};
+
+/// The memory behind one number of a kernel's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// The buffer.
+    pub root: BufId,
+    /// Bytes into it; may be negative where the kernel adds more.
+    pub bytes: i64,
+}
+
+/// What decides the machine code of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Form {
+    points: Vec<Dim>,
+    outer_axis: Option<Dim>,
+    accs: Vec<AccDecl>,
+    stages: Vec<VStage>,
+    tiled: bool,
+    unroll: u32,
+}
+
+/// Numbers the kernel's buffers anew, from 0 on; the bases in that order.
+pub fn relocate(kernel: &mut VKernel) -> Vec<Base> {
+    let mut bases: Vec<Base> = Vec::new();
+    let mut places: FxHashMap<BufId, (usize, i64)> = FxHashMap::default();
+    for inst in kernel.stages.iter_mut().flat_map(|s| &mut s.insts) {
+        let (VKind::Load { at, .. } | VKind::Store { at, .. }) = &mut inst.kind else { continue };
+        let size = at.dtype.size() as i64;
+        let (number, bytes) = *places.entry(at.root).or_insert_with(|| {
+            let start = at.address.terms().1.checked_mul(size).unwrap_or(0);
+            bases.push(Base { root: at.root, bytes: start });
+            (bases.len() - 1, start)
+        });
+        // Memory that is seen as another dtype of another size may begin between its elements.
+        if bytes % size == 0 {
+            at.address = &at.address - SymExpr::from_i64(bytes / size);
+            at.root = BufId::from_index(number);
+        } else {
+            let whole = bases.iter().position(|b| b.root == at.root && b.bytes == 0).unwrap_or(bases.len());
+            if whole == bases.len() {
+                bases.push(Base { root: at.root, bytes: 0 });
+            }
+            at.root = BufId::from_index(whole);
+        }
+    }
+    bases
+}
+
+/// The form of a kernel; kernels of one form have the same machine code.
+pub fn form(kernel: &VKernel) -> Form {
+    Form {
+        points: kernel.points.clone(),
+        outer_axis: kernel.outer_axis.clone(),
+        accs: kernel.accs.clone(),
+        stages: kernel.stages.clone(),
+        tiled: kernel.tiled,
+        unroll: kernel.unroll,
+    }
+}
