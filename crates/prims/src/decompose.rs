@@ -1,12 +1,12 @@
 //! From the functional dialect to the prim dialect: every call is replaced by prims. All refusals are collected, so
 //! that one report names everything a model needs that is not there.
 
-use fx_ir::{Arg, Graph, Node, NodeId, NodeKind, SubgraphId, Symbol, ValueId, ValueType};
+use fx_ir::{Arg, Graph, Node, NodeId, NodeKind, Symbol, ValueId, ValueType};
 use ir_core::{Arena, Atom, EntityId, Origin, SymExpr, SymId, TensorMeta};
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-use crate::{Builder, OpError, Outs, functional_of, lookup, scalars};
+use crate::{Builder, OpError, Outs, functional_of, lookup, scalars, seeds};
 
 /// A call that could not be decomposed.
 #[derive(Clone, Debug, Error)]
@@ -139,20 +139,6 @@ fn known(target: &str) -> bool {
         || lookup(target).or_else(|| functional_of(target)).is_some()
 }
 
-/// Bodies that draw random numbers take the seed as their last operand. Every turn of a loop draws the same ones.
-fn with_seed(out: &mut Graph, mut args: Vec<Arg>) -> Vec<Arg> {
-    let graphs: Vec<_> =
-        args.iter().filter_map(|a| if let Arg::Graph(g) = a { Some(*g) } else { None }).collect();
-    let draws = |g: &SubgraphId| out.subgraphs.get(*g).is_some_and(|g| g.seed().is_some());
-    if graphs.iter().any(draws) {
-        for g in graphs {
-            out.subgraphs[g].require_seed();
-        }
-        args.push(out.require_seed().into());
-    }
-    args
-}
-
 /// Control flow stays a call whose subgraphs are decomposed.
 fn copy_higher_order(
     graph: &Graph,
@@ -173,8 +159,11 @@ fn copy_higher_order(
     ) {
         return Err(OpError::Unknown(target.into()));
     }
-    let args = with_seed(out, args);
-    let types = node.outputs.iter().map(|&v| (graph.values[v].name.as_str(), graph.values[v].ty.clone()));
+    let typed = |&v: &ValueId| (graph.values[v].name.clone(), graph.values[v].ty.clone());
+    let mut types: Vec<(String, ValueType)> = node.outputs.iter().map(typed).collect();
+    let name = types.first().map_or_else(|| target.to_string(), |(name, _)| name.clone());
+    let args = seeds::with_seed(out, target, args, &mut types, &name, node.origin)?;
+    let types = types.iter().map(|(name, ty)| (name.as_str(), ty.clone()));
     let outs = out.call(target, args, types, node.origin);
     for (&old, &new) in node.outputs.iter().zip(&outs) {
         map[old] = Some(Arg::Value(new));

@@ -20,6 +20,7 @@ mod reference;
 mod samples;
 pub mod scalars;
 mod schema;
+mod seeds;
 pub mod split_complex;
 mod table;
 
@@ -34,4 +35,5 @@ pub use op::{DecomposeFn, Grad, GradCall, Kind, MetaCx, MetaFn, OpDef, Outs, Ref
 pub use reference::{RefArg, RefCall, RefOut};
 pub use samples::{Sample, Samples};
 pub use schema::{ArgType, Schema, SchemaArg, SchemaDefault, SchemaError, SchemaReturn};
+pub use seeds::turn_seed;
 pub use table::{Op, all, functional_of, lookup, schema_of};

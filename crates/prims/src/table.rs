@@ -42,6 +42,10 @@ pub fn lookup(target: &str) -> Option<&'static Op> {
 pub fn functional_of(target: &str) -> Option<&'static Op> {
     let mut parts = target.split('.');
     let (namespace, name, overload) = (parts.next()?, parts.next()?, parts.next()?);
+    // `__iand__` writes back `__and__`.
+    if let Some(rest) = name.strip_prefix("__i").filter(|rest| rest.ends_with("__")) {
+        return lookup(&format!("{namespace}.__{rest}.{overload}"));
+    }
     let base = name.strip_suffix('_').filter(|base| !base.ends_with('_') && !base.is_empty())?;
     lookup(&format!("{namespace}.{base}.{overload}"))
 }

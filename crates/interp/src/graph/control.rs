@@ -20,7 +20,7 @@ pub(super) fn call(
             let pred =
                 pred.ok_or_else(|| invalid(frame, id, target, "the condition is not one truth value"))?;
             let operands = values(frame, id, rest)?;
-            body(frame, id, if pred.as_bool() { *yes } else { *no }, operands)
+            body(frame, id, if pred.as_bool() { *yes } else { *no }, operands, frame.seed)
         }
         ("higher_order.while_loop", [Arg::Graph(test), Arg::Graph(step), carried, rest @ ..]) => {
             let (carried, fixed) = (list(frame, id, carried)?, values(frame, id, rest)?);
@@ -42,7 +42,7 @@ pub(super) fn call(
         // Modes that only autograd and autocast read: the body is run as it is.
         ("higher_order.wrap_with_set_grad_enabled", [_, Arg::Graph(f), rest @ ..]) => {
             let operands = values(frame, id, rest)?;
-            body(frame, id, *f, operands)
+            body(frame, id, *f, operands, frame.seed)
         }
         _ => Err(frame.refused(id, OpError::Unknown(target.into()))),
     }
@@ -73,12 +73,13 @@ fn list(frame: &Frame<'_, '_>, id: NodeId, arg: &Arg) -> Result<Vec<Value>, Inte
     values(frame, id, std::slice::from_ref(arg))
 }
 
-/// Runs a subgraph.
+/// Runs a subgraph that draws with `seed`.
 fn body(
     frame: &mut Frame<'_, '_>,
     id: NodeId,
     graph: SubgraphId,
     operands: Vec<Value>,
+    seed: u64,
 ) -> Result<Vec<Value>, InterpError> {
     let graph = frame.graph.subgraphs.get(graph).ok_or_else(|| InterpError::Graph {
         at: frame.at(id),
@@ -91,7 +92,7 @@ fn body(
     if operands.len() != expected {
         return Err(InterpError::InputCount { graph: graph.name.clone(), expected, got: operands.len() });
     }
-    let mut inner = Frame::new(graph, frame.bindings, frame.depth + 1, frame.seed);
+    let mut inner = Frame::new(graph, frame.bindings, frame.depth + 1, seed);
     inner.set_inputs(operands);
     inner.run()?;
     let outcome = inner.finish()?;
@@ -110,8 +111,9 @@ fn while_loop(
     fixed: &[Value],
 ) -> Result<Vec<Value>, InterpError> {
     let with_fixed = |carried: &[Value]| carried.iter().chain(fixed).cloned().collect::<Vec<_>>();
+    let mut seed = frame.seed;
     loop {
-        let test = body(frame, id, test, with_fixed(&carried))?;
+        let test = body(frame, id, test, with_fixed(&carried), seed)?;
         let go = test.first().and_then(Value::as_scalar);
         let go = go.ok_or_else(|| {
             invalid(frame, id, "higher_order.while_loop", "the condition is not one truth value")
@@ -119,7 +121,8 @@ fn while_loop(
         if !go.as_bool() {
             return Ok(carried);
         }
-        let next = body(frame, id, step, with_fixed(&carried))?;
+        let next = body(frame, id, step, with_fixed(&carried), seed)?;
+        seed = prims::turn_seed(seed, 0);
         carried = next.into_iter().take(carried.len()).collect();
     }
 }
@@ -146,7 +149,8 @@ fn scan(
             operands.push(slice(x).map_err(|e| frame.tensor_error(id, e))?);
         }
         operands.extend_from_slice(fixed);
-        let mut results = body(frame, id, f, operands)?;
+        let seed = prims::turn_seed(frame.seed, i as i64);
+        let mut results = body(frame, id, f, operands, seed)?;
         let ys = results.split_off(carry.len().min(results.len()));
         carry = results;
         stacks.resize(ys.len(), Vec::new());
@@ -210,7 +214,7 @@ fn associative(
             operands.push(slice(frame, x, i)?);
         }
         operands.extend_from_slice(fixed);
-        last = body(frame, id, f, operands)?;
+        last = body(frame, id, f, operands, frame.seed)?;
         stacks.iter_mut().zip(&last).for_each(|(stack, v)| stack.push(v.clone()));
     }
     let stack = |values: Vec<Value>| -> Result<Value, InterpError> {

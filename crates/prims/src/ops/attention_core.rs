@@ -41,12 +41,9 @@ pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::_native_multi_head_attention(Tensor query, Tensor key, Tensor value, int embed_dim, int num_head, Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, Tensor? mask=None, bool need_weights=True, bool average_attn_weights=True, int? mask_type=None) -> (Tensor, Tensor)",
         |b, c| {
-            let (q, k, v) = (c.value("query")?, c.value("key")?, c.value("value")?);
-            if k != q || v != q {
-                return Err(c.unsupported("query, key and value that are not the same tensor"));
-            }
-            let heads = c.int("num_head")?;
-            let (y, weights) = self_attention(b, c, q, heads)?;
+            let q = c.value("query")?;
+            let operands = [q, c.value("key")?, c.value("value")?];
+            let (y, weights) = projected_attention(b, c, operands, c.int("num_head")?)?;
             let weights = match (c.bool("need_weights")?, c.bool("average_attn_weights")?) {
                 (false, _) => b.full(&[SymExpr::ZERO], 0i64, b.dtype(q)?)?,
                 (true, false) => weights,
@@ -139,7 +136,12 @@ fn math(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     if c.bool("enable_gqa")? {
         return Err(c.unsupported("`enable_gqa` with weights as a result"));
     }
-    let scores = scores(b, c, c.arg("attn_mask"))?;
+    // A mask of truth values is added like any other here.
+    let mask = match c.opt_value("attn_mask")? {
+        Some(mask) => Arg::Value(b.cast(mask, dtype)?),
+        None => Arg::None,
+    };
+    let scores = scores(b, c, &mask)?;
     let weights = b.call1("aten._safe_softmax.default", vec![scores.into(), (-1i64).into()])?;
     let mut weights = b.cast(weights, dtype)?;
     let p = c.float("dropout_p")?;
@@ -178,17 +180,16 @@ fn split_heads(
     Ok([part(0)?, part(1)?, part(2)?])
 }
 
-/// Self-attention of `[B, T, E]` with projections in and out, and its weights `[B, H, T, T]`. Here a mask is true (or
-/// minus infinity) where nothing is read: `mask_type` 0 is `[T, T]`, 1 is `[B, T]` over keys, 2 has all dimensions.
-fn self_attention(
+/// Attention of `[B, T, E]` with projections in and out, and its weights `[B, H, T, S]`. Here a mask is true (or minus
+/// infinity) where nothing is read: `mask_type` 0 is `[T, S]`, 1 is `[B, S]` over keys, 2 has all dimensions.
+fn projected_attention(
     b: &mut Builder<'_>,
     c: &Call<'_>,
-    x: ValueId,
+    operands: [ValueId; 3],
     heads: i64,
 ) -> Result<(ValueId, ValueId), OpError> {
-    let sizes = b.sizes(x)?;
-    let qkv = b.call1("aten.linear.default", vec![x.into(), c.arg("qkv_weight").clone()])?;
-    let [q, k, v] = split_heads(b, c, qkv, c.value("qkv_bias")?, heads)?;
+    let sizes = b.sizes(operands[0])?;
+    let [q, k, v] = projected(b, c, operands, heads)?;
     let depth = shape::known(c, &b.sizes(q)?[3].clone(), "head size")?;
     let q = b.call1("aten.mul.Scalar", vec![q.into(), (1.0 / (depth as f64).sqrt()).into()])?;
     let keys = b.call1("aten.mT.default", vec![k.into()])?;
@@ -214,6 +215,36 @@ fn self_attention(
     Ok((b.call1("aten.linear.default", args)?, weights))
 }
 
+/// Queries, keys and values `[B, H, T, D]`. Of one tensor all three are one product.
+fn projected(
+    b: &mut Builder<'_>,
+    c: &Call<'_>,
+    [q, k, v]: [ValueId; 3],
+    heads: i64,
+) -> Result<[ValueId; 3], OpError> {
+    let (weight, bias) = (c.value("qkv_weight")?, c.value("qkv_bias")?);
+    if k == q && v == q {
+        let qkv = b.call1("aten.linear.default", vec![q.into(), weight.into()])?;
+        return split_heads(b, c, qkv, bias, heads);
+    }
+    let width = b.sizes(weight)?[0].floor_div(&3.into());
+    let mut parts = [q, k, v];
+    for (n, part) in parts.iter_mut().enumerate() {
+        let from = &width * n as i64;
+        let weight = b.slice(weight, 0, from.clone(), width.clone(), 1)?;
+        let bias = b.slice(bias, 0, from, width.clone(), 1)?;
+        let y = b.call1("aten.linear.default", vec![(*part).into(), weight.into(), bias.into()])?;
+        let sizes = b.sizes(y)?;
+        let [batch, time, width] = &sizes[..] else {
+            return Err(c.invalid("takes [batch, time, features]"));
+        };
+        let split = [batch.clone(), time.clone(), heads.into(), width.floor_div(&heads.into())];
+        let y = b.reshape(y, &split)?;
+        *part = b.permute(y, &[0, 2, 1, 3])?;
+    }
+    Ok(parts)
+}
+
 /// A layer of a transformer's encoder: attention and a network of two layers, each added to what it reads.
 fn encoder_layer(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let (x, heads, first) = (c.value("src")?, c.int("num_heads")?, c.bool("norm_first")?);
@@ -236,7 +267,7 @@ fn encoder_layer(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
         )
     };
     let read = if first { norm(b, x, "norm_weight_1", "norm_bias_1")? } else { x };
-    let (y, _) = self_attention(b, c, read, heads)?;
+    let (y, _) = projected_attention(b, c, [read; 3], heads)?;
     let mut x = add(b, x, y)?;
     if !first {
         x = norm(b, x, "norm_weight_1", "norm_bias_1")?;

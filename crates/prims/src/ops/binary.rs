@@ -229,12 +229,14 @@ fn pow(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
 /// PyTorch computes the common exponents without `pow`.
 fn pow_scalar(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let Some(exponent) = c.arg("exponent").as_scalar() else { return pow(b, c) };
-    let integral = b.result_type(&[c.arg("self").clone(), exponent.into()])?.is_integral();
+    let common = b.result_type(&[c.arg("self").clone(), exponent.into()])?;
     let e = match exponent {
         Scalar::Complex(..) => f64::NAN,
         real => real.as_f64(),
     };
-    let special = if integral {
+    let special = if common == DType::Bool {
+        true
+    } else if common.is_integral() {
         [2.0, 3.0].contains(&e)
     } else {
         [0.0, 1.0, 0.5, 2.0, 3.0, -0.5, -1.0, -2.0].contains(&e)
