@@ -27,21 +27,23 @@ fn like(list: Vec<Z>, t: &Tensor) -> Tensor {
 }
 
 /// A direction in which to move a tensor; nothing for what has no derivative.
-fn direction(name: &str, t: &Tensor, hermitian: bool) -> Tensor {
+pub(crate) fn direction(name: &str, t: &Tensor, symmetric: bool) -> Tensor {
     if !t.dtype().is_inexact() {
         return t.clone();
     }
     let u = |i: usize| f64::from(tensor::formula::uniform(name, i as u64));
     let of =
         |i: usize| if t.dtype().is_complex() { Z::new(u(2 * i), u(2 * i + 1)) } else { Z::new(u(i), 0.0) };
-    let mut list: Vec<Z> = (0..t.numel()).map(of).collect();
-    if hermitian {
-        let n = t.sizes()[t.rank() - 1];
-        let mirror = |i: usize| i / (n * n) * n * n + i % n * n + i / n % n;
-        let old = list.clone();
-        (0..list.len()).for_each(|i| list[i] = (old[i] + old[mirror(i)].conj()) / 2.0);
-    }
-    like(list, t)
+    let list = like((0..t.numel()).map(of).collect(), t);
+    if symmetric { hermitian(&list) } else { list }
+}
+
+/// The Hermitian part of matrices `[*, n, n]`.
+pub(crate) fn hermitian(t: &Tensor) -> Tensor {
+    let n = t.sizes()[t.rank() - 1].max(1);
+    let mirror = |i: usize| i / (n * n) * n * n + i % n * n + i / n % n;
+    let old = values(t);
+    like((0..old.len()).map(|i| (old[i] + old[mirror(i)].conj()) / 2.0).collect(), t)
 }
 
 fn moved(t: &Tensor, d: &Tensor, h: f64) -> Tensor {
@@ -60,7 +62,11 @@ fn slope(low: f64, here: f64, high: f64) -> Option<f64> {
 
 /// Holds the tangents that `jvp` gives against differences of the function; gives how many elements were compared and how
 /// many left out.
-fn check(graph: &Graph, inputs: &[Tensor], directions: &[Tensor]) -> Result<(usize, usize), String> {
+pub(crate) fn check(
+    graph: &Graph,
+    inputs: &[Tensor],
+    directions: &[Tensor],
+) -> Result<(usize, usize), String> {
     let pushed = jvp(graph).map_err(|e| e.to_string())?;
     let given: Vec<Tensor> = inputs.iter().chain(directions).cloned().collect();
     let got = run(&pushed, &given);

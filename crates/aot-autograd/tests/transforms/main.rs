@@ -4,5 +4,6 @@
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 mod batching;
+mod corpus;
 mod derivatives;
 mod support;

@@ -6,13 +6,13 @@ use prims::Builder;
 use tensor::{Complex, Tensor};
 
 /// The type of a tensor.
-pub fn type_of(t: &Tensor) -> ValueType {
+pub(crate) fn type_of(t: &Tensor) -> ValueType {
     let sizes = t.sizes().iter().map(|&s| SymExpr::from_i64(s as i64));
     ValueType::Tensor(TensorMeta::contiguous(t.dtype(), sizes))
 }
 
 /// A function of tensors like these; placeholder n is value n.
-pub fn function(
+pub(crate) fn function(
     inputs: &[Tensor],
     make: impl FnOnce(&mut Builder<'_>, &[ValueId]) -> Result<Vec<ValueId>, prims::OpError>,
 ) -> Graph {
@@ -27,18 +27,18 @@ pub fn function(
 }
 
 /// Runs a graph that must be well formed.
-pub fn run(graph: &Graph, inputs: &[Tensor]) -> Vec<Tensor> {
+pub(crate) fn run(graph: &Graph, inputs: &[Tensor]) -> Vec<Tensor> {
     fx_ir::well_formed(graph).unwrap_or_else(|e| panic!("{e:?}\n{graph}"));
     interp::run(graph, inputs).unwrap_or_else(|e| panic!("{e}\n{graph}"))
 }
 
 /// Elements, as complex numbers.
-pub fn values(t: &Tensor) -> Vec<Complex<f64>> {
+pub(crate) fn values(t: &Tensor) -> Vec<Complex<f64>> {
     t.iter_complex().collect()
 }
 
 /// Whether tensors are equal within `atol + rtol * |b|`; `NaN` equals `NaN`, infinities themselves.
-pub fn close(a: &Tensor, b: &Tensor, atol: f64, rtol: f64) -> bool {
+pub(crate) fn close(a: &Tensor, b: &Tensor, atol: f64, rtol: f64) -> bool {
     let near =
         |x: f64, y: f64| x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= atol + rtol * y.abs();
     a.dtype() == b.dtype()
@@ -47,17 +47,17 @@ pub fn close(a: &Tensor, b: &Tensor, atol: f64, rtol: f64) -> bool {
 }
 
 /// A tensor of doubles in `[offset - scale, offset + scale)`.
-pub fn doubles(name: &str, sizes: &[usize], scale: f32, offset: f32) -> Tensor {
+pub(crate) fn doubles(name: &str, sizes: &[usize], scale: f32, offset: f32) -> Tensor {
     tensor::formula::fill(name, sizes, scale, offset).unwrap().to_dtype(DType::F64).unwrap()
 }
 
 /// Doubles as a tensor.
-pub fn tensor(list: Vec<f64>, sizes: &[usize]) -> Tensor {
+pub(crate) fn tensor(list: Vec<f64>, sizes: &[usize]) -> Tensor {
     Tensor::from_vec(list, sizes).unwrap()
 }
 
 /// Tensors of one shape and dtype along a new first dimension.
-pub fn stacked(parts: &[Tensor]) -> Tensor {
+pub(crate) fn stacked(parts: &[Tensor]) -> Tensor {
     let sizes: Vec<usize> = std::iter::once(parts.len()).chain(parts[0].sizes().iter().copied()).collect();
     let mut out = Tensor::empty(parts[0].dtype(), &sizes).unwrap();
     for (n, part) in parts.iter().enumerate() {
@@ -78,6 +78,6 @@ pub fn stacked(parts: &[Tensor]) -> Tensor {
 }
 
 /// Element `n` of the first dimension.
-pub fn part(t: &Tensor, n: usize) -> Tensor {
+pub(crate) fn part(t: &Tensor, n: usize) -> Tensor {
     t.select(0, n).unwrap().contiguous().unwrap()
 }

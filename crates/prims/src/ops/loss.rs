@@ -183,18 +183,26 @@ fn weighted(b: &mut Builder<'_>, c: &Call<'_>, f: Loss) -> Result<Outs, OpError>
 }
 
 /// `-(y log x + (1 - y) log(1 - x))`; logarithms are at least -100, so that the loss stays finite. Its derivative for
-/// `x` is `(x - y) / max(x (1 - x), 1e-12)`, finite too.
+/// `x` is `(x - y) / max(x (1 - x), 1e-12)`, finite too: that of the loss without bounds, and of `(x² / 2 - x y) / 1e-12`
+/// at the ends. Both may be differentiated again.
 fn cross_entropy(b: &mut Builder<'_>, _: &Call<'_>, x: ValueId, y: ValueId) -> Result<ValueId, OpError> {
     let fixed = b.call1("prims.detach", vec![x.into()])?;
     let loss = bounded_cross_entropy(b, fixed, y)?;
     let rest = b.sub(1.0, fixed)?;
     let spread = b.mul(fixed, rest)?;
-    let spread = b.maximum(spread, 1e-12)?;
+    let inside = b.gt(spread, 1e-12)?;
+    let safe = b.select(inside, x, 0.5)?;
+    let log = b.log(safe)?;
+    let minus = b.neg(safe)?;
+    let log_rest = b.log1p(minus)?;
+    let exact = weighted_logarithms(b, log, log_rest, y)?;
     let target = b.call1("prims.detach", vec![y.into()])?;
-    let slope = b.sub(fixed, target)?;
-    let slope = b.div(slope, spread)?;
-    let line = b.mul(x, slope)?;
-    let carrier = b.add(loss, line)?;
+    let half = b.mul(x, 0.5)?;
+    let half = b.sub(half, target)?;
+    let end = b.mul(x, half)?;
+    let end = b.mul(end, 1e12)?;
+    let end = b.add(loss, end)?;
+    let carrier = b.select(inside, exact, end)?;
     b.call1("prims.with_gradient_of", vec![loss.into(), carrier.into()])
 }
 
@@ -204,6 +212,16 @@ fn bounded_cross_entropy(b: &mut Builder<'_>, x: ValueId, y: ValueId) -> Result<
     let minus = b.neg(x)?;
     let log_rest = b.log1p(minus)?;
     let log_rest = b.maximum(log_rest, -100.0)?;
+    weighted_logarithms(b, log, log_rest, y)
+}
+
+/// `-(y log + (1 - y) rest)`.
+fn weighted_logarithms(
+    b: &mut Builder<'_>,
+    log: ValueId,
+    log_rest: ValueId,
+    y: ValueId,
+) -> Result<ValueId, OpError> {
     let less = b.sub(y, 1.0)?;
     let first = b.mul(less, log_rest)?;
     let second = b.mul(y, log)?;
