@@ -47,11 +47,13 @@ pub(super) fn counterpart(target: &str) -> Option<String> {
 }
 
 /// The operator that returns what this one writes to its operands, behind its own results: by ATen's naming rule
-/// `_batch_norm_with_update` has `_batch_norm_with_update_functional`.
+/// `_batch_norm_with_update` has `_batch_norm_with_update_functional`. That of an in-place operator gives the new value
+/// of its first operand as its result.
 pub(super) fn returning_form(target: &str) -> Option<(&'static prims::Op, &'static prims::Op)> {
     let op = prims::lookup(target).filter(|op| op.schema.mutates())?;
     let mut parts = target.splitn(3, '.');
     let (namespace, name, overload) = (parts.next()?, parts.next()?, parts.next()?);
+    let name = name.trim_end_matches('_');
     Some((op, prims::lookup(&format!("{namespace}.{name}_functional.{overload}"))?))
 }
 
@@ -77,7 +79,10 @@ impl Pass<'_> {
             .iter()
             .zip(args)
             .filter(|(a, _)| a.alias.as_ref().is_some_and(|(_, write)| *write));
-        let views: Vec<_> = written.filter_map(|(_, arg)| self.viewed(std::slice::from_ref(arg))).collect();
+        let mut views: Vec<_> =
+            written.filter_map(|(_, arg)| self.viewed(std::slice::from_ref(arg))).collect();
+        let result_of =
+            if op.schema.name.ends_with('_') && !views.is_empty() { Some(views.remove(0)) } else { None };
         let new_args = self.read_args(args, node.origin)?;
         // The batch norms, which are all that has such a form, keep the statistics of 16-bit inputs in float32.
         let computed = |n: usize, ty: &ValueType| match ty {
@@ -92,6 +97,11 @@ impl Pass<'_> {
         let (results, values) = outs.split_at(node.outputs.len());
         for (&view, &value) in views.iter().zip(values) {
             self.write(view, value, node.origin)?;
+        }
+        if let (Some(view), [result]) = (result_of, results) {
+            self.write(view, *result, node.origin)?;
+            node.outputs.iter().for_each(|&v| self.bindings[v] = Some(Binding::View(view)));
+            return Ok(());
         }
         for (&old, &new) in node.outputs.iter().zip(results) {
             self.bindings[old] = Some(match self.old.meta(old) {

@@ -51,6 +51,15 @@ pub(super) const OPS: &[OpDef] = &[
         "aten::rrelu(Tensor self, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, Generator? generator=None) -> Tensor",
         |b, c| one(rrelu(b, c)?.0)
     ),
+    // These two write `noise`, and the second `self`; `functionalize` calls the functional form in their place.
+    composite!(
+        "aten::rrelu_with_noise(Tensor self, Tensor(b!) noise, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, Generator? generator=None) -> Tensor",
+        |b, c| b.call("aten.rrelu_with_noise_functional.default", c.args.to_vec())
+    ),
+    composite!(
+        "aten::rrelu_with_noise_(Tensor(a!) self, Tensor(b!) noise, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, Generator? generator=None) -> Tensor(a!)",
+        |b, c| b.call("aten.rrelu_with_noise_functional.default", c.args.to_vec())
+    ),
     composite!(
         "aten::rrelu_with_noise_functional(Tensor self, Tensor noise, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, Generator? generator=None) -> (Tensor, Tensor noise_out)",
         |b, c| {

@@ -11,6 +11,31 @@ use super::complete;
 use crate::error::Result;
 use crate::whereabouts::At;
 
+/// Overloads that are `out=` variants without saying so: they are named after what they write.
+const NAMED: &[&str] = &[
+    "a",
+    "dim_max",
+    "dim_min",
+    "eigvals",
+    "grad_input",
+    "inverse",
+    "L",
+    "out_",
+    "out_mode",
+    "out_rcond_tensor",
+    "out_tol_tensor",
+    "output",
+    "OutScalar_Other",
+    "OutScalar_Self",
+    "OutTensor",
+    "Q",
+    "result",
+    "sign",
+    "U",
+    "values",
+    "X",
+];
+
 /// The operator of an `out=` variant and the arguments that are written, by position in `given`.
 pub(super) struct OutForm {
     op: &'static Op,
@@ -29,7 +54,11 @@ pub(super) fn form(
     if namespace != "aten" || prims::lookup(target).is_some() {
         return None;
     }
-    let base = if overload == "out" { "" } else { overload.strip_suffix("_out")? };
+    let base = match overload {
+        "out" => "",
+        named if NAMED.contains(&named) => "",
+        other => other.strip_suffix("_out")?,
+    };
     let fits = |op: &&'static Op| {
         op.schema.namespace == "aten" && op.schema.name == name && written(graph, &op.schema, given).is_some()
     };
