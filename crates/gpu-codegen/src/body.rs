@@ -1,7 +1,7 @@
 //! Loop bodies as C++ statements: one declaration a value. The driver of a kernel (loops, teams, templates) decides what
 //! `Reduce`, `Scan` and `Template` become.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use ir_core::{Atom, DType, SymExpr, SymId};
@@ -34,6 +34,9 @@ impl Uses {
         format!("b{place}")
     }
 }
+
+/// What stands for an element of a buffer.
+pub(crate) type Placed = BTreeMap<BufId, String>;
 
 /// How the effects of a body are written.
 pub(crate) trait Effects {
@@ -77,9 +80,12 @@ impl BodyWriter<'_> {
         text(&e.simplify(&known), &Names { values: self.prefix }, &known)
     }
 
-    /// `b3[address]`.
-    fn element(&self, buf: BufId, index: &[SymExpr], uses: &mut Uses) -> String {
+    /// `b3[address]`, or what stands for it.
+    fn element(&self, buf: BufId, index: &[SymExpr], uses: &mut Uses, placed: &Placed) -> String {
         let root = self.program.root(buf);
+        if let Some(place) = placed.get(&buf) {
+            return place.clone();
+        }
         let memory = uses.memory(root);
         let address = self.expr(&self.program.buffers[buf].address(index), uses);
         format!("{memory}[{address}]")
@@ -92,9 +98,20 @@ impl BodyWriter<'_> {
         effects: &dyn Effects,
         uses: &mut Uses,
     ) -> Result<String, GenError> {
+        self.write_placed(insts, effects, uses, &Placed::new())
+    }
+
+    /// The same where elements of some buffers stand elsewhere, in registers say, whatever the index.
+    pub(crate) fn write_placed(
+        &self,
+        insts: &[Inst],
+        effects: &dyn Effects,
+        uses: &mut Uses,
+        placed: &Placed,
+    ) -> Result<String, GenError> {
         let mut out = String::new();
-        for (n, inst) in insts.iter().enumerate() {
-            self.inst(&mut out, insts, Val(n as u32), inst, effects, uses)?;
+        for n in 0..insts.len() {
+            self.inst(&mut out, insts, Val(n as u32), effects, uses, placed)?;
         }
         Ok(out)
     }
@@ -104,10 +121,11 @@ impl BodyWriter<'_> {
         out: &mut String,
         insts: &[Inst],
         v: Val,
-        inst: &Inst,
         effects: &dyn Effects,
         uses: &mut Uses,
+        placed: &Placed,
     ) -> Result<(), GenError> {
+        let inst = &insts[v.0 as usize];
         let name = self.name(v);
         let ty = value_type(inst.dtype)?;
         let dtype_of = |v: Val| insts[v.0 as usize].dtype;
@@ -116,13 +134,13 @@ impl BodyWriter<'_> {
             InstKind::Index(e) => format!("(i64){}", self.expr(e, uses)),
             InstKind::Load { buf, index, mask } => {
                 uses.loaded.insert(self.program.root(*buf));
-                let element = self.element(*buf, index, uses);
+                let element = self.element(*buf, index, uses, placed);
                 self.load(out, &name, inst.dtype, &element, mask.map(|m| self.name(m)))?;
                 return Ok(());
             }
             InstKind::Store { buf, index, value, mask, mode } => {
                 uses.written.insert(self.program.root(*buf));
-                let element = self.element(*buf, index, uses);
+                let element = self.element(*buf, index, uses, placed);
                 let mask = mask.map(|m| self.name(m));
                 self.store(out, &element, &self.name(*value), inst.dtype, mask, *mode)?;
                 return Ok(());

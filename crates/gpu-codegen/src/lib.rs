@@ -7,6 +7,7 @@
 mod attention;
 mod body;
 mod conv;
+mod flat;
 mod index;
 mod looped;
 mod matmul;

@@ -11,6 +11,7 @@ use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{AccDecl, AccId, InstKind, LoopKernel, Program, ReduceOp, Stage};
 
 use crate::body::{BodyWriter, Effects, Uses, accumulator};
+use crate::flat::Flat;
 use crate::template::{assemble, blocks_of, unravel, volume};
 use crate::types::{number, value_type};
 use crate::{GenError, Kernel, Launch, THREADS};
@@ -24,6 +25,10 @@ const MANY: i64 = 16 * 1024;
 
 /// The kernel.
 pub(crate) fn generate(program: &Program, k: &LoopKernel, entry: &str) -> Result<Kernel, GenError> {
+    // Reductions over a single element are bodies with accumulators and no loop: those are not walked flat.
+    if let Some(flat) = Flat::of(program, k).filter(|_| k.accs.is_empty()) {
+        return flat.generate(program, k, entry);
+    }
     match team(program, k) {
         None => threads(program, k, entry),
         Some(team) => teams(program, k, entry, team),
@@ -257,6 +262,9 @@ fn team_stage(
     } else {
         let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
         let count = writer.expr(&volume(&stage.inner), uses);
+        // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
+        let divides = stage.inner.iter().filter(|e| **e != SymExpr::ONE).count() > 1;
+        out.push_str(if divides { "#pragma unroll 1\n" } else { "" });
         let _ = writeln!(out, "for (idx q = rank; q < {count}; q += {team}) {{");
         out.push_str(&unravel(&writer, &stage.inner, first, "q", uses));
         out.push_str(&writer.write(&stage.insts, &effects, uses)?);

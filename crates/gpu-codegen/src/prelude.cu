@@ -310,6 +310,9 @@ template <int TEAM> DEV void team_sync() {
     else __syncthreads();
 }
 
+// Neighbouring elements that move together.
+template <class T, int N> struct alignas(sizeof(T) * N > 16 ? 16 : sizeof(T) * N) Vec { T v[N]; };
+
 // ---- atomics: any operator on any type, by compare and swap of the word that holds it
 template <class T> struct Wide { typedef T type; };
 template <> struct Wide<bf16> { typedef float type; };

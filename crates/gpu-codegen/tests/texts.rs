@@ -5,8 +5,8 @@
 use gpu_codegen::{Kernel, Param, generate};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{
-    AccDecl, AccId, BodyBuilder, BufId, Buffer, InstKind, LoopKernel, Program, ReduceOp, ScalarOp, Stage, Step, Storage,
-    StoreMode,
+    AccDecl, AccId, BodyBuilder, BufId, Buffer, InstKind, LoopKernel, Program, ReduceOp, ScalarOp, Stage,
+    Step, Storage, StoreMode,
 };
 
 fn buffer(program: &mut Program, sizes: &[i64], storage: Storage) -> BufId {
@@ -58,7 +58,9 @@ fn launches_follow_the_domain() {
     let mut p = Program::default();
     let (a, out) = (buffer(&mut p, &[1000], Storage::Arena), buffer(&mut p, &[1000], Storage::Arena));
     let kernel = pointwise(&p, a, out, 1000);
-    assert_eq!(kernel.launch.blocks.as_const(), Some(4));
+    // Four points a thread.
+    assert_eq!(kernel.launch.blocks.as_const(), Some(1));
+    assert!(kernel.source.contains("Vec<float, 4>"), "{}", kernel.source);
     assert_eq!(kernel.launch.threads, 256);
     assert!(kernel.source.contains("const float *__restrict__ b0"), "{}", kernel.source);
 }

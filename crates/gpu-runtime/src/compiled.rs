@@ -14,6 +14,9 @@ use crate::plan::{Kernels, Launchable, Planned, plan};
 use crate::sizes::Sizes;
 use crate::{Block, Driver, GpuError};
 
+/// What kernels take the addresses of buffers to be multiples of.
+const ALIGNMENT: u64 = 16;
+
 /// A compiled program. Calls from several threads run one after another: they share one stream.
 pub struct Compiled<D: Driver> {
     driver: Arc<D>,
@@ -169,7 +172,16 @@ impl<D: Driver> Compiled<D> {
         let fits = (0..extent.len()).all(same);
         let device = view.device();
         if device == self.driver.device() && fits {
-            return Ok((view.as_ptr() as u64, None));
+            let address = view.as_ptr() as u64;
+            if address.is_multiple_of(ALIGNMENT) {
+                return Ok((address, None));
+            }
+            // Kernels read 16 bytes at once; a view into the middle of a tensor may begin anywhere.
+            let bytes = span(&extent, &strides) * buffer.dtype.size() as u64;
+            let block = Block::new(&self.driver, bytes)?;
+            // SAFETY: the view's memory is the device's and as long; the block is new.
+            unsafe { self.driver.copy(block.address(), address, bytes)? };
+            return Ok((block.address(), Some(block)));
         }
         if device == self.driver.device() {
             let what = format!(

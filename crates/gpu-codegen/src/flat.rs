@@ -1,0 +1,166 @@
+//! Pointwise kernels over memory without gaps: a thread computes several neighbouring points, and what it reads and
+//! writes moves 16 bytes at once. What a broadcast reads is the same for all points.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use ir_core::{Atom, SymExpr};
+use kernel_ir::{BufId, Inst, InstKind, LoopKernel, Program, StoreMode};
+
+use crate::body::{BodyWriter, Effects, Uses};
+use crate::template::{assemble, blocks_of, volume};
+use crate::types::memory_type;
+use crate::{GenError, Kernel, Launch, THREADS};
+
+/// Bytes that a thread reads or writes at once.
+const WIDTH: usize = 16;
+
+/// The buffers that a kernel walks side by side, and how many points a thread takes at once; `None` where it is of
+/// another kind.
+pub(crate) struct Flat {
+    lanes: usize,
+    walked: Vec<BufId>,
+}
+
+impl Flat {
+    /// Looks at a kernel without inner loops.
+    pub(crate) fn of(program: &Program, k: &LoopKernel) -> Option<Flat> {
+        if k.stages.iter().any(|s| !s.inner.is_empty()) || k.stages.len() != 1 {
+            return None;
+        }
+        let (mut walked, mut fixed, mut widest) = (Vec::new(), Vec::new(), 1);
+        for inst in &k.stages[0].insts {
+            let (buf, index) = match &inst.kind {
+                InstKind::Load { buf, index, mask: None } => (*buf, index),
+                InstKind::Store { buf, index, mask: None, mode: StoreMode::Write, .. } => (*buf, index),
+                InstKind::Load { .. } | InstKind::Store { .. } => return None,
+                InstKind::Index(e) if uses_loops(e) => return None,
+                _ => continue,
+            };
+            if index.iter().any(|e| e.any_leaf(|a| matches!(a, Atom::Value(_)))) {
+                return None;
+            }
+            let address = program.buffers[buf].address(index);
+            if !uses_loops(&address) && matches!(inst.kind, InstKind::Load { .. }) {
+                fixed.push(buf);
+                continue;
+            }
+            if !is_flat(&address, &k.outer) {
+                return None;
+            }
+            widest = widest.max(program.buffers[buf].dtype.size());
+            if !walked.contains(&buf) {
+                walked.push(buf);
+            }
+        }
+        if walked.iter().any(|b| fixed.contains(b)) {
+            return None;
+        }
+        let lanes = WIDTH / widest;
+        // A buffer that is read and written is the same memory at the same point: its new value is not read back.
+        (lanes > 1 && !walked.is_empty() && no_reread(&k.stages[0].insts)).then_some(Flat { lanes, walked })
+    }
+
+    /// The kernel.
+    pub(crate) fn generate(
+        &self,
+        program: &Program,
+        k: &LoopKernel,
+        entry: &str,
+    ) -> Result<Kernel, GenError> {
+        let mut uses = Uses::default();
+        let insts = &k.stages[0].insts;
+        let points = volume(&k.outer);
+        let wide = BodyWriter { program, extents: &k.outer, prefix: "v", guard: None, store_guard: None };
+        let count = wide.expr(&points, &mut uses);
+        let lanes = self.lanes;
+        let vector = |buf: BufId| -> Result<String, GenError> {
+            Ok(format!("Vec<{}, {lanes}>", memory_type(program.buffers[buf].dtype)?))
+        };
+        let (mut before, mut after) = (String::new(), String::new());
+        let mut places = BTreeMap::new();
+        for &buf in &self.walked {
+            let memory = uses.memory(program.root(buf));
+            let (ty, name) = (vector(buf)?, memory.replace('b', "x"));
+            places.insert(buf, format!("{name}.v[u]"));
+            let reads = insts.iter().any(|i| matches!(i.kind, InstKind::Load { buf: b, .. } if b == buf));
+            let writes = insts.iter().any(|i| matches!(i.kind, InstKind::Store { buf: b, .. } if b == buf));
+            let _ = match reads {
+                true => writeln!(before, "{ty} {name} = ((const {ty} *){memory})[g];"),
+                false => writeln!(before, "{ty} {name};"),
+            };
+            if writes {
+                let _ = writeln!(after, "(({ty} *){memory})[g] = {name};");
+            }
+        }
+        let text = wide.write_placed(insts, &NoEffects, &mut uses, &places)?;
+        // What is left over is done point by point.
+        let single: BTreeMap<BufId, String> =
+            self.walked.iter().map(|&buf| (buf, format!("{}[p]", uses.memory(program.root(buf))))).collect();
+        let rest = wide.write_placed(insts, &NoEffects, &mut uses, &single)?;
+        let step = "(idx)gridDim.x * blockDim.x";
+        let body = format!(
+            "const idx first = blockIdx.x * (idx)blockDim.x + threadIdx.x;
+for (idx g = first; g < {count} / {lanes}; g += {step}) {{
+{before}#pragma unroll
+for (int u = 0; u < {lanes}; ++u) {{
+{text}}}
+{after}}}
+for (idx p = {count} / {lanes} * {lanes} + first; p < {count}; p += {step}) {{
+{rest}}}
+"
+        );
+        let blocks = blocks_of(&points, i64::from(THREADS) * lanes as i64);
+        assemble(program, entry, &uses, Launch { blocks, threads: THREADS }, &body)
+    }
+}
+
+/// Every load of a buffer comes before any store to its memory.
+fn no_reread(insts: &[Inst]) -> bool {
+    let mut written = Vec::new();
+    insts.iter().all(|inst| match &inst.kind {
+        InstKind::Store { buf, .. } => {
+            written.push(*buf);
+            true
+        }
+        InstKind::Load { buf, .. } => !written.contains(buf),
+        _ => true,
+    })
+}
+
+fn uses_loops(e: &SymExpr) -> bool {
+    e.any_leaf(|a| matches!(a, Atom::Loop(_)))
+}
+
+/// Whether the address is the number of the point, row-major over `outer`.
+fn is_flat(address: &SymExpr, outer: &[SymExpr]) -> bool {
+    let mut flat = SymExpr::ZERO;
+    for (d, extent) in outer.iter().enumerate() {
+        flat =
+            flat * extent + if *extent == SymExpr::ONE { SymExpr::ZERO } else { SymExpr::loop_var(d as u32) };
+    }
+    // A dimension of size 1 stands at 0 whatever its stride.
+    let at = address.subst(&|a| match a {
+        Atom::Loop(n) => outer.get(*n as usize).filter(|e| **e == SymExpr::ONE).map(|_| SymExpr::ZERO),
+        _ => None,
+    });
+    at == flat
+}
+
+/// A pointwise body combines nothing.
+struct NoEffects;
+
+impl Effects for NoEffects {
+    fn reduce(&self, _: kernel_ir::AccId, _: &str, _: Option<&str>) -> Result<String, GenError> {
+        Err(GenError::Malformed("a reduction without a loop".into()))
+    }
+    fn acc(&self, _: kernel_ir::AccId) -> String {
+        "0".into()
+    }
+    fn scan(&self, _: &str, _: ir_core::DType, _: kernel_ir::ReduceOp, _: &str) -> Result<String, GenError> {
+        Err(GenError::Malformed("a scan without a loop".into()))
+    }
+    fn template(&self) -> Result<String, GenError> {
+        Err(GenError::Malformed("`template` outside of an epilogue".into()))
+    }
+}
