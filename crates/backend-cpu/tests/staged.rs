@@ -9,7 +9,8 @@ mod common;
 use common::*;
 use ir_core::{DType, Scalar, SymExpr};
 use kernel_ir::{
-    Attention, BodyBuilder, BufId, Conv, Epilogue, InstKind, Matmul, Operand, ScalarOp, Step, StoreMode,
+    Attention, BodyBuilder, BufId, Const, Conv, Epilogue, InstKind, Matmul, Operand, Program, ScalarOp, Step,
+    Storage, StoreMode,
 };
 
 const DTYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F64];
@@ -46,7 +47,27 @@ fn check(b: Build, dtype: DType, sizes: &[i64], inputs: &[Data], raw: &[f64], wh
     let values = raw.iter().map(|v| round(dtype, Scalar::Float(v + 1.0))).collect();
     let want = Data::new(dtype, sizes, values);
     let (ulps, abs) = if dtype == DType::F64 { (16.0, 1e-14) } else { (1.0, 1e-4) };
-    assert_close(&run(b.finish(), inputs)[0], &want, ulps, abs, &format!("{what} in {dtype}"));
+    let program = b.finish();
+    if let [x, w] = inputs {
+        let got = bound(program.clone(), x, w);
+        assert_close(&got, &want, ulps, abs, &format!("{what} with a constant weight in {dtype}"));
+    }
+    assert_close(&run(program, inputs)[0], &want, ulps, abs, &format!("{what} in {dtype}"));
+}
+
+/// Runs a program of two inputs whose second one is a constant instead.
+fn bound(mut program: Program, x: &Data, w: &Data) -> Data {
+    let buf = program.inputs.remove(1).buf;
+    program.buffers[buf].storage = Storage::Constant(0);
+    program.constants.push(Const { name: "w".into(), buf });
+    let mut bytes = w.bytes();
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    let words: Vec<u64> = bytes.chunks(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect();
+    let strides = row_major(&w.sizes);
+    let mut compiled = compile(program);
+    // SAFETY: the memory outlives the program's only run.
+    unsafe { compiled.bind(&[("w", view(w, &words, &strides))]) }.unwrap();
+    execute(&compiled, std::slice::from_ref(x)).unwrap().remove(0)
 }
 
 /// A value of a row-major tensor.

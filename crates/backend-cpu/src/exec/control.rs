@@ -90,7 +90,7 @@ impl Control {
 pub(super) fn number_packs(ops: &mut [Planned], next: &mut usize) {
     for planned in ops {
         match &mut planned.op {
-            Op::Matmul(_, slot) | Op::Conv(_, slot) => {
+            Op::Matmul(_, slot) | Op::Conv(_, slot) | Op::Staged(_, slot) => {
                 *slot = *next;
                 *next += 1;
             }

@@ -63,7 +63,8 @@ enum Op {
     /// As above.
     Conv(template::ConvOp, usize),
     Attention(template::AttentionOp),
-    Staged(Box<staged::StagedOp>),
+    /// With its place in the list of packed weights.
+    Staged(Box<staged::StagedOp>, usize),
     Sort(sort::SortOp),
     Linalg(host_routines::MatrixRoutine),
     Control(control::Control),
@@ -403,6 +404,7 @@ fn pack(
             Op::Conv(c, _) => {
                 packed.push(if c.packs { c.pack(base, sizes).ok().map(Packed::Conv) } else { None });
             }
+            Op::Staged(s, _) => packed.push(s.pack(base, sizes)?),
             Op::Control(c) => c.nested().into_iter().try_for_each(|list| pack(list, base, sizes, packed))?,
             _ => {}
         }
@@ -423,7 +425,7 @@ fn run(op: &Op, call: &Call<'_>, packed: &[Option<Packed>]) -> Result<(), ExecEr
         // The machine runs these itself.
         Op::Control(_) => Ok(()),
         Op::Attention(a) => a.run(call),
-        Op::Staged(s) => s.run(call),
+        Op::Staged(s, slot) => s.run(call, packed(slot)),
         Op::Sort(s) => s.run(call),
         Op::Linalg(l) => linalg::run(l, call),
     }

@@ -121,7 +121,7 @@ fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Jobs) -> Result<Op, Exec
     let empty = m.a.sizes[rank - 1] == SymExpr::ZERO;
     if !is_f32(program, &[m.a.buf, m.b.buf], m.acc) || empty {
         if is_staged(program, &[m.a.buf, m.b.buf], m.acc) && !empty {
-            return Ok(Op::Staged(Box::new(StagedOp::matmul(program, m, jobs)?)));
+            return Ok(Op::Staged(Box::new(StagedOp::matmul(program, m, jobs)?), 0));
         }
         let k = fallback::matmul(program, m);
         return looped(program, &k, jobs);
@@ -160,7 +160,7 @@ fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Op, ExecErro
     let window = !c.transposed && !negative && static_weight;
     if !is_f32(program, &[c.input.buf, c.weight.buf], c.acc) || !window {
         if is_staged(program, &[c.input.buf, c.weight.buf], c.acc) && window && c.acc == DType::F32 {
-            return Ok(Op::Staged(Box::new(StagedOp::conv(program, c, jobs)?)));
+            return Ok(Op::Staged(Box::new(StagedOp::conv(program, c, jobs)?), 0));
         }
         let k = fallback::conv(program, c);
         return looped(program, &k, jobs);
@@ -183,7 +183,7 @@ fn attention(program: &mut Program, a: &Attention, jobs: &mut Jobs) -> Result<Op
         let floats = [a.q.buf, a.k.buf, a.v.buf].into_iter();
         let added = a.mask.as_ref().map(|m| m.buf).filter(|_| mask != Some(DType::Bool));
         if is_staged(program, &floats.chain(added).collect::<Vec<_>>(), a.acc) {
-            return Ok(Op::Staged(Box::new(StagedOp::attention(program, a, jobs)?)));
+            return Ok(Op::Staged(Box::new(StagedOp::attention(program, a, jobs)?), 0));
         }
         return Err(LowerError::DType { kernel: a.name.clone(), dtype }.into());
     }

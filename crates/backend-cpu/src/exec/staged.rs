@@ -1,7 +1,8 @@
 //! Templates in dtypes that the hand-written kernels do not read or finish: 16-bit floats and `f64`. Operands of 16 bits
-//! are converted to `f32` at each call, the result goes to memory of the call, and the epilogue is a loop kernel over it.
+//! are converted to `f32` at each call (constant weights of products and convolutions once, when they are bound: they are
+//! kept in the layout of their kernel), the result goes to memory of the call, and the epilogue is a loop kernel over it.
 //!
-//! Converted weights are not kept: what is constant is converted again by every call.
+//! Transposed convolutions and those in `f64` are not done here.
 
 use std::marker::PhantomData;
 
@@ -15,9 +16,10 @@ use kernel_ir::{
 use super::jobs::Jobs;
 use super::looped::LoopOp;
 use super::memory::Block;
-use super::template::{View, conv_shape, flattens, strides5};
-use super::{Buffers, Call, ExecError};
-use crate::micro::{self, BatchDim, ConvPlan, Isa, MatRef, Strides5, team};
+use super::sizes::Sizes;
+use super::template::{View, conv_shape, flattens, is_constant, strides5};
+use super::{Buffers, Call, ExecError, Packed};
+use crate::micro::{self, BatchDim, COut, ConvPlan, ConvWeights, Isa, MatRef, PackedB, Strides5, team};
 use crate::vir::lower_kernel;
 
 /// Operands and what is done with them.
@@ -37,6 +39,8 @@ pub(super) struct StagedOp {
     ranges: Vec<SymExpr>,
     result: usize,
     finish: LoopOp,
+    /// The second operand is a constant that is converted and packed when it is bound.
+    packs: bool,
 }
 
 /// Whether operands of these dtypes are read here, for results in `acc`.
@@ -70,9 +74,14 @@ struct Parts<'a> {
 impl StagedOp {
     pub(super) fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Jobs) -> Result<Self, ExecError> {
         let operands = [&m.a, &m.b].map(|o| (View::new(program, o), program.buffers[o.buf].dtype));
+        let rank = m.b.sizes.len();
+        let own = m.b.sizes[rank - 2..].iter().chain(&m.b.strides[rank - 2..]).chain([&m.b.offset]);
+        let known = own.into_iter().all(|e| e.as_const().is_some());
+        let packs = known && flattens(m) && m.acc == DType::F32 && is_constant(program, &m.b);
         let strides = row_major(&m.epilogue.ranges);
         let parts = Parts { name: &m.name, origins: &m.origins, acc: m.acc, epilogue: &m.epilogue, strides };
-        StagedOp::new(program, parts, Kind::Matmul { flat: flattens(m) }, operands.into(), jobs)
+        let op = StagedOp::new(program, parts, Kind::Matmul { flat: flattens(m) }, operands.into(), jobs)?;
+        Ok(StagedOp { packs, ..op })
     }
 
     /// A convolution that is not transposed, in `f32`; its result lies channels last.
@@ -85,7 +94,9 @@ impl StagedOp {
         }
         strides[1] = SymExpr::ONE;
         let parts = Parts { name: &c.name, origins: &c.origins, acc: c.acc, epilogue: &c.epilogue, strides };
-        StagedOp::new(program, parts, Kind::Conv(Box::new(c.clone())), operands.into(), jobs)
+        let packs = is_constant(program, &c.weight);
+        let op = StagedOp::new(program, parts, Kind::Conv(Box::new(c.clone())), operands.into(), jobs)?;
+        Ok(StagedOp { packs, ..op })
     }
 
     pub(super) fn attention(
@@ -145,10 +156,42 @@ impl StagedOp {
             ranges: ranges.to_vec(),
             result: result.0 as usize,
             finish,
+            packs: false,
         })
     }
 
-    pub(super) fn run(&self, call: &Call<'_>) -> Result<(), ExecError> {
+    /// Converts and packs a constant weight; symbols have their hints.
+    pub(super) fn pack(&self, buffers: &Buffers, s: &Sizes) -> Result<Option<Packed>, ExecError> {
+        if !self.packs {
+            return Ok(None);
+        }
+        match &self.kind {
+            Kind::Matmul { .. } => {
+                // One matrix: the batch, which may have no entries yet, is left out.
+                let (view, dtype) = &self.operands[1];
+                let rank = view.sizes.len();
+                let (sizes, strides) = (s.all(&view.sizes[rank - 2..])?, s.all(&view.strides[rank - 2..])?);
+                let b = single(view, *dtype, buffers, s, (sizes, strides))?;
+                let (k, n) = (b.sizes[0] as usize, b.sizes[1] as usize);
+                // SAFETY: the operand lies inside of its constant, by the program's promise, or is a copy.
+                let packed = unsafe {
+                    PackedB::pack(Isa::best(), b.ptr, k, n, b.strides[0] as isize, b.strides[1] as isize)
+                };
+                packed.map(|p| Some(Packed::Matmul(p))).map_err(self.refused())
+            }
+            Kind::Conv(conv) => {
+                let (input, out) = (s.all(&self.operands[0].0.sizes)?, s.all(&self.ranges)?);
+                let weight = self.single(buffers, s, 1)?;
+                let strides = s.all(&self.operands[0].0.strides)?;
+                // The packed form does not depend on the image's size; hints that are no image leave it to the call.
+                let plan = conv_plan(conv, (&input, &strides), &weight.sizes, &out);
+                Ok(plan.ok().map(|plan| Packed::Conv(weights(&plan, &weight))))
+            }
+            Kind::Attention { .. } => Ok(None),
+        }
+    }
+
+    pub(super) fn run(&self, call: &Call<'_>, packed: Option<&Packed>) -> Result<(), ExecError> {
         let out = call.sizes.all(&self.ranges)?;
         let count = out.iter().try_fold(1usize, |n, d| n.checked_mul(usize::try_from(*d).ok()?));
         let bytes = count.and_then(|n| n.checked_mul(if self.wide { 8 } else { 4 }));
@@ -159,8 +202,11 @@ impl StagedOp {
         let result = block.ptr();
         match &self.kind {
             Kind::Matmul { flat } if self.wide => self.matmul_f64(call, *flat, result.cast())?,
-            Kind::Matmul { flat } => self.matmul_f32(call, *flat, result.cast())?,
-            Kind::Conv(conv) => self.conv_f32(call, conv, &out, result.cast())?,
+            Kind::Matmul { flat } => match packed {
+                Some(Packed::Matmul(b)) => self.matmul_packed(call, b, result.cast())?,
+                _ => self.matmul_f32(call, *flat, result.cast())?,
+            },
+            Kind::Conv(conv) => self.conv_f32(call, conv, packed, &out, result.cast())?,
             Kind::Attention { causal, scale } if self.wide => {
                 self.attention_f64(call, *causal, *scale, &out, result.cast())?;
             }
@@ -178,17 +224,9 @@ impl StagedOp {
     }
 
     /// An operand in `f32`.
-    fn single(&self, call: &Call<'_>, n: usize) -> Result<Ready<'_, f32>, ExecError> {
+    fn single(&self, buffers: &Buffers, s: &Sizes, n: usize) -> Result<Ready<'_, f32>, ExecError> {
         let (view, dtype) = &self.operands[n];
-        let (sizes, strides) = (call.sizes.all(&view.sizes)?, call.sizes.all(&view.strides)?);
-        match dtype {
-            DType::BF16 => converted(view.ptr::<bf16>(call.buffers, call.sizes)?, &sizes, &strides),
-            DType::F16 => converted(view.ptr::<f16>(call.buffers, call.sizes)?, &sizes, &strides),
-            _ => {
-                let ptr = view.ptr::<f32>(call.buffers, call.sizes)?;
-                Ok(Ready { ptr, sizes, strides, copy: None, operand: PhantomData })
-            }
-        }
+        single(view, *dtype, buffers, s, (s.all(&view.sizes)?, s.all(&view.strides)?))
     }
 
     /// An operand of another dtype as it lies.
@@ -200,7 +238,7 @@ impl StagedOp {
     }
 
     fn matmul_f32(&self, call: &Call<'_>, flat: bool, c: *mut f32) -> Result<(), ExecError> {
-        let (a, b) = (self.single(call, 0)?, self.single(call, 1)?);
+        let (a, b) = (self.single(call.buffers, call.sizes, 0)?, self.single(call.buffers, call.sizes, 1)?);
         let g = product(&a, &b, flat);
         // SAFETY: operands lie inside of their buffers or are copies; the result has memory of its own.
         unsafe {
@@ -219,6 +257,30 @@ impl StagedOp {
             })
         }
         .map_err(self.refused())
+    }
+
+    /// A product with one packed matrix B for all batch entries.
+    fn matmul_packed(&self, call: &Call<'_>, b: &PackedB, c: *mut f32) -> Result<(), ExecError> {
+        let a = self.single(call.buffers, call.sizes, 0)?;
+        let sizes = call.sizes.all(&self.operands[1].0.sizes)?;
+        let shape =
+            Ready { ptr: a.ptr, strides: vec![0; sizes.len()], sizes, copy: None, operand: PhantomData };
+        let g = product(&a, &shape, true);
+        for entry in 0..g.batch.iter().map(|d| d.size).product() {
+            let (mut rest, mut from, mut to) = (entry, 0isize, 0isize);
+            for d in g.batch.iter().rev() {
+                let at = (rest % d.size) as isize;
+                rest /= d.size;
+                (from, to) = (from + at * d.a_stride, to + at * d.c_stride);
+            }
+            let a = MatRef { ptr: a.ptr.wrapping_offset(from), row_stride: g.a[0], col_stride: g.a[1] };
+            let c = COut::Memory { ptr: c.wrapping_offset(to), row_stride: g.n };
+            let epilogue = micro::Epilogue::default();
+            // SAFETY: operands lie inside of their buffers or are copies; the result has memory of its own.
+            unsafe { micro::matmul_packed(&micro::MatmulPacked { m: g.m, a, b, c, epilogue }) }
+                .map_err(self.refused())?;
+        }
+        Ok(())
     }
 
     fn matmul_f64(&self, call: &Call<'_>, flat: bool, c: *mut f64) -> Result<(), ExecError> {
@@ -242,22 +304,26 @@ impl StagedOp {
         Ok(())
     }
 
-    fn conv_f32(&self, call: &Call<'_>, conv: &Conv, out: &[i64], c: *mut f32) -> Result<(), ExecError> {
-        let (input, weight) = (self.single(call, 0)?, self.single(call, 1)?);
-        let shape = conv_shape(conv, &input.sizes, &weight.sizes, out);
-        let mut spatial = [1; 3];
-        for (to, from) in spatial[5 - out.len()..].iter_mut().zip(&out[2..]) {
-            *to = *from as usize;
-        }
-        let output = Strides5::channels_last(out[1] as usize, spatial);
-        let plan = ConvPlan::new(Isa::best(), shape, strides5(&input.strides), output);
-        let plan = plan.map_err(self.refused())?;
-        let w = strides5(&weight.strides);
-        // SAFETY: as above.
-        unsafe {
-            let weights = plan.pack_weights(weight.ptr, [w.n, w.c, w.d, w.h, w.w]);
-            plan.run(input.ptr, &weights, c, &micro::Epilogue::default()).map_err(self.refused())
-        }
+    fn conv_f32(
+        &self,
+        call: &Call<'_>,
+        conv: &Conv,
+        packed: Option<&Packed>,
+        out: &[i64],
+        c: *mut f32,
+    ) -> Result<(), ExecError> {
+        let s = call.sizes;
+        let input = self.single(call.buffers, s, 0)?;
+        let window = s.all(&self.operands[1].0.sizes)?;
+        let plan = conv_plan(conv, (&input.sizes, &input.strides), &window, out).map_err(self.refused())?;
+        let fresh = match packed {
+            Some(Packed::Conv(_)) => None,
+            _ => Some(weights(&plan, &self.single(call.buffers, s, 1)?)),
+        };
+        let kept = if let Some(Packed::Conv(w)) = packed { Some(w) } else { fresh.as_ref() };
+        let Some(weights) = kept else { return Ok(()) };
+        // SAFETY: operands lie inside of their buffers or are copies; the result has memory of its own.
+        unsafe { plan.run(input.ptr, weights, c, &micro::Epilogue::default()) }.map_err(self.refused())
     }
 
     fn attention_f32(
@@ -268,11 +334,15 @@ impl StagedOp {
         out: &[i64],
         o: *mut f32,
     ) -> Result<(), ExecError> {
-        let (q, k, v) = (self.single(call, 0)?, self.single(call, 1)?, self.single(call, 2)?);
+        let (q, k, v) = (
+            self.single(call.buffers, call.sizes, 0)?,
+            self.single(call.buffers, call.sizes, 1)?,
+            self.single(call.buffers, call.sizes, 2)?,
+        );
         let (mut added, mut seen) = (None, None);
         match self.operands.get(3) {
             Some((_, DType::Bool)) => seen = Some(self.plain::<bool>(call, 3)?),
-            Some(_) => added = Some(self.single(call, 3)?),
+            Some(_) => added = Some(self.single(call.buffers, call.sizes, 3)?),
             None => {}
         }
         let mask = match (&added, &seen) {
@@ -348,6 +418,46 @@ impl StagedOp {
         // SAFETY: as above.
         unsafe { micro::attention_f64(&attention) };
         Ok(())
+    }
+}
+
+/// How a convolution of an input of these sizes and strides is done; its result is channels-last.
+fn conv_plan(
+    conv: &Conv,
+    (input, strides): (&[i64], &[i64]),
+    window: &[i64],
+    out: &[i64],
+) -> Result<ConvPlan, micro::MicroError> {
+    let shape = conv_shape(conv, input, window, out);
+    let mut spatial = [1; 3];
+    for (to, from) in spatial[5 - out.len()..].iter_mut().zip(&out[2..]) {
+        *to = *from as usize;
+    }
+    let output = Strides5::channels_last(out[1] as usize, spatial);
+    ConvPlan::new(Isa::best(), shape, strides5(strides), output)
+}
+
+fn weights(plan: &ConvPlan, weight: &Ready<'_, f32>) -> ConvWeights {
+    let w = strides5(&weight.strides);
+    // SAFETY: the weight lies inside of its buffer, by the program's promise, or is a copy.
+    unsafe { plan.pack_weights(weight.ptr, [w.n, w.c, w.d, w.h, w.w]) }
+}
+
+/// A view with these sizes and strides in `f32`.
+fn single<'a>(
+    view: &View,
+    dtype: DType,
+    buffers: &Buffers,
+    s: &Sizes,
+    (sizes, strides): (Vec<i64>, Vec<i64>),
+) -> Result<Ready<'a, f32>, ExecError> {
+    match dtype {
+        DType::BF16 => converted(view.ptr::<bf16>(buffers, s)?, &sizes, &strides),
+        DType::F16 => converted(view.ptr::<f16>(buffers, s)?, &sizes, &strides),
+        _ => {
+            let ptr = view.ptr::<f32>(buffers, s)?;
+            Ok(Ready { ptr, sizes, strides, copy: None, operand: PhantomData })
+        }
     }
 }
 

@@ -124,7 +124,7 @@ pub fn decode(dtype: DType, b: &[u8]) -> Scalar {
 }
 
 /// Sizes of 64-byte aligned element storage for any dtype.
-fn view<'a>(data: &'a Data, store: &'a [u64], strides: &'a [i64]) -> TensorView<'a> {
+pub fn view<'a>(data: &'a Data, store: &'a [u64], strides: &'a [i64]) -> TensorView<'a> {
     let bytes = store.len() * 8;
     macro_rules! of {
         ($t:ty) => {{
