@@ -1,7 +1,7 @@
 //! Holds the inputs of a call against what the model was captured with, before a backend sees them.
 
 use interp::Bindings;
-use ir_core::{Arena, SymId};
+use ir_core::{Arena, SymExpr, SymId};
 use tensor::Tensor;
 
 use crate::{Error, InputInfo};
@@ -12,12 +12,22 @@ pub(crate) fn conform(
     symbols: &Arena<SymId, fx_ir::Symbol>,
     given: &[Tensor],
 ) -> Result<Vec<Tensor>, Error> {
+    conform_knowing(expected, symbols, given, Vec::new())
+}
+
+/// As [`conform`], where sizes are known already: what expressions of them are.
+pub(crate) fn conform_knowing(
+    expected: &[InputInfo],
+    symbols: &Arena<SymId, fx_ir::Symbol>,
+    given: &[Tensor],
+    known: Vec<(SymExpr, i64)>,
+) -> Result<Vec<Tensor>, Error> {
     if expected.len() != given.len() {
         let names = expected.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(Error::InputCount { expected: expected.len(), given: given.len(), names });
     }
-    let mut equations = Vec::new();
-    let mut owners = Vec::new();
+    let mut owners = vec![0; known.len()];
+    let mut equations = known;
     let mut inputs = Vec::with_capacity(given.len());
     for (index, (info, tensor)) in expected.iter().zip(given).enumerate() {
         if tensor.dtype() != info.meta.dtype || tensor.rank() != info.meta.rank() {

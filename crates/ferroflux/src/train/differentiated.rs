@@ -9,7 +9,9 @@ use interp::Bindings;
 use ir_core::{Arena, SymExpr, SymId};
 use tensor::Tensor;
 
-use super::graphs::{DiffOptions, bind_sizes, forward, joint, optimized, per_call, split, written};
+use super::graphs::{
+    DiffOptions, bind_sizes, forward, joint, optimized, per_call, save_computed_sizes, split, written,
+};
 use super::wiring::{Sink, Source, State, initial, sinks, size_meta, size_tensor, sources, user_numbers};
 use crate::code::Code;
 use crate::seeds::Seeds;
@@ -27,6 +29,8 @@ pub struct Differentiated {
     gradients: Vec<GradientInfo>,
     /// Sizes that travel to the backward, in the order of its saved values behind the tensors.
     sizes: Vec<SymExpr>,
+    /// Places among the saved values of numbers that are sizes of the backward's inputs.
+    computed: Vec<(usize, SymExpr)>,
     saved_bytes: Option<i64>,
     state: Mutex<State>,
     seeds: Seeds,
@@ -85,6 +89,8 @@ pub struct Saved<'d> {
     of: &'d Differentiated,
     /// Inputs of the backward but for the cotangents.
     tensors: BTreeMap<usize, Tensor>,
+    /// The sizes of the inputs.
+    sizes: Vec<(SymExpr, i64)>,
     seed: u64,
 }
 
@@ -96,7 +102,8 @@ impl Program {
     pub fn differentiate(&self, diff: &DiffOptions, options: &Options) -> Result<Differentiated, Error> {
         self.require_weights()?;
         let joint = joint(forward(self, diff.loss, diff.autocast)?, diff)?;
-        let partition = split(&joint, diff.memory_budget);
+        let mut partition = split(&joint, diff.memory_budget);
+        let computed = save_computed_sizes(&mut partition).map_err(|e| Error::Internal(e.to_string()))?;
         let asked: Vec<GradientInfo> = joint
             .gradients
             .iter()
@@ -127,6 +134,7 @@ impl Program {
             tangents,
             gradients: asked,
             sizes,
+            computed,
             saved_bytes,
             state: Mutex::new(initial(self, &kept)?),
             seeds: Seeds::new(options.seed),
@@ -257,6 +265,14 @@ impl Differentiated {
                 _ => {}
             }
         }
+        let mut sizes = self.input_sizes(&users);
+        for (place, size) in &self.computed {
+            let lost = || Error::Internal("the forward did not save a size".into());
+            let number = saved.get_mut(*place).ok_or_else(lost)?;
+            let n = number.item().ok_or_else(lost)?.as_i64();
+            *number = size_tensor(n)?;
+            sizes.push((size.clone(), n));
+        }
         for size in &self.sizes {
             saved.push(size_tensor(self.size(size, &users)?)?);
         }
@@ -272,17 +288,22 @@ impl Differentiated {
             tensors.extend(tensor.map(|t| (n, t)));
         }
         state.extend(new);
-        Ok((outputs, Saved { of: self, tensors, seed }))
+        Ok((outputs, Saved { of: self, tensors, sizes, seed }))
+    }
+
+    /// The sizes of these inputs and what they are.
+    fn input_sizes(&self, users: &[Tensor]) -> Vec<(SymExpr, i64)> {
+        let sizes = self.inputs.iter().zip(users).flat_map(|(info, t)| {
+            info.meta.sizes.iter().cloned().zip(t.sizes().iter().map(|&s| s as i64)).collect::<Vec<_>>()
+        });
+        sizes.collect()
     }
 
     /// The value of a size for these inputs.
     fn size(&self, size: &SymExpr, users: &[Tensor]) -> Result<i64, Error> {
         let mut bindings = Bindings::new();
-        let sizes = self.inputs.iter().zip(users).flat_map(|(info, t)| {
-            info.meta.sizes.iter().cloned().zip(t.sizes().iter().map(|&s| s as i64)).collect::<Vec<_>>()
-        });
         // `conform` has solved the same equations.
-        let _ = bindings.solve(&sizes.collect::<Vec<_>>());
+        let _ = bindings.solve(&self.input_sizes(users));
         bindings
             .eval(size)
             .ok_or_else(|| Error::Internal(format!("the inputs do not determine the size {size}")))
@@ -326,7 +347,7 @@ impl Saved<'_> {
     pub fn backward(&self, tangents: &[Tensor]) -> Result<Gradients, Error> {
         let of = self.of;
         let infos: Vec<InputInfo> = of.tangents.iter().map(|t| t.info.clone()).collect();
-        let tangents = check::conform(&infos, &of.symbols, tangents)?;
+        let tangents = check::conform_knowing(&infos, &of.symbols, tangents, self.sizes.clone())?;
         let mut all = Vec::with_capacity(of.backward.sources.len());
         for (n, source) in of.backward.sources.iter().enumerate() {
             all.push(match source {

@@ -3,7 +3,7 @@
 use aot_autograd::passes::{PassCx, optimize};
 use aot_autograd::{JointGraph, JointOptions, MinCut, Partition, Tangents, Wrt};
 use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, OutputKind, ValueId, ValueType};
-use ir_core::{DType, SymId};
+use ir_core::{DType, SymExpr, SymId, TensorMeta};
 use tracing::info_span;
 
 use crate::{Error, Program, stages};
@@ -144,6 +144,46 @@ pub(crate) fn bind_sizes(graph: &mut Graph) {
         }
     }
     bound.into_iter().for_each(|id| graph.symbols[id].unbacked = false);
+}
+
+/// Sizes that the forward computes from data and that the backward needs as integers are saved as tensors of one number;
+/// those that follow from the inputs' sizes stay integers, behind them. The backward takes what is never negative as the
+/// size of an input, so that other inputs may have that size: gives the places of those among the saved, with the
+/// sizes. It binds the others itself.
+pub(crate) fn save_computed_sizes(
+    partition: &mut Partition,
+) -> Result<Vec<(usize, SymExpr)>, prims::OpError> {
+    let Partition { forward, backward, saved, .. } = partition;
+    let mut as_sizes = Vec::new();
+    for saved in saved.iter_mut() {
+        let Arg::Int(e) = saved.arg.clone() else { continue };
+        let symbol = e.as_sym().and_then(|id| forward.symbols.get(id));
+        let Some(min) = symbol.filter(|s| s.unbacked).map(|s| s.min) else { continue };
+        let full = vec![Arg::List(Vec::new()), Arg::Int(e.clone()), DType::I64.into()];
+        let number = prims::Builder::new(forward, "size", OriginId(0)).call1("prims.full", full)?;
+        let is_this = |o: &&mut fx_ir::Output| o.kind == OutputKind::Saved && o.arg == saved.arg;
+        if let Some(output) = forward.outputs.iter_mut().find(is_this) {
+            output.arg = number.into();
+        }
+        saved.arg = number.into();
+        let ty = &mut backward.values[saved.placeholder].ty;
+        if min >= 0 {
+            *ty = ValueType::Tensor(super::wiring::size_meta(&e));
+            as_sizes.push((saved.placeholder, e));
+            continue;
+        }
+        *ty = ValueType::Tensor(TensorMeta::contiguous(DType::I64, ir_core::Shape::new()));
+        let operand = vec![saved.placeholder.into()];
+        backward.call(prims::scalars::ITEM, operand, [("size", ValueType::Int(e))], OriginId(0));
+        // Before the calls that read it.
+        if let Some(node) = backward.order.pop() {
+            let place = backward.inputs().count();
+            backward.order.insert(place, node);
+        }
+    }
+    saved.sort_by_key(|s| matches!(s.arg, Arg::Int(_)));
+    let place = |v: ValueId| saved.iter().position(|s| s.placeholder == v);
+    Ok(as_sizes.into_iter().filter_map(|(v, e)| Some((place(v)?, e))).collect())
 }
 
 /// The graph with this output for the user as its loss.

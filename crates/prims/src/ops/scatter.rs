@@ -269,7 +269,7 @@ fn index_put(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let indices = c.opt_values("indices")?;
     let accumulate = c.bool("accumulate")?;
     if let Some(mask) = whole_mask(b, &indices)? {
-        return masked_put(b, c, x, mask, values, accumulate);
+        return masked_put(b, x, mask, values, accumulate);
     }
     let places = Places::new(b, c, x, indices)?;
     out(put_at(b, x, &places, values, if accumulate { "add" } else { "write" })?)
@@ -303,10 +303,9 @@ fn whole_mask(b: &Builder<'_>, indices: &[Option<ValueId>]) -> Result<Option<(Va
     }
 }
 
-/// `x[…, mask, …] = values` where the values do not differ from one masked place to the next.
+/// `x[…, mask, …] = values`, one for all masked places or one for each.
 fn masked_put(
     b: &mut Builder<'_>,
-    c: &Call<'_>,
     x: ValueId,
     (mask, start): (ValueId, usize),
     values: ValueId,
@@ -319,15 +318,59 @@ fn masked_put(
     if have.len() > rest {
         let places = have.len() - rest - 1;
         if have[places] != SymExpr::ONE {
-            return Err(c.unsupported(
-                "a mask as index with a value for each place: their number depends on the data",
-            ));
+            let spread = one_for_each(b, (mask, start), values, &sizes)?;
+            return put_where(b, x, (mask, rest), spread, accumulate);
         }
         have.remove(places);
         have.insert_many(places, std::iter::repeat_n(SymExpr::ONE, inner));
     }
     let values = b.reshape(values, &have)?;
     let values = b.expand(values, &sizes)?;
+    put_where(b, x, (mask, rest), values, accumulate)
+}
+
+/// Values of `[lead…, places, rest…]`, one for each place where the mask is true, at those places: `sizes`. How many there
+/// are is checked when it runs.
+fn one_for_each(
+    b: &mut Builder<'_>,
+    (mask, start): (ValueId, usize),
+    values: ValueId,
+    sizes: &[SymExpr],
+) -> Result<ValueId, OpError> {
+    let inner = b.rank(mask)?;
+    let have = b.sizes(values)?;
+    let n = have[have.len() + start + inner - sizes.len() - 1].clone();
+    let mut wide: Shape = sizes[..start].iter().cloned().collect();
+    wide.push(n.clone());
+    wide.extend(sizes[start + inner..].iter().cloned());
+    let values = b.expand(values, &wide)?;
+    // A row behind the last, so that there is something to read where there are none.
+    let mut high = vec![SymExpr::ZERO; wide.len()];
+    let low = high.clone();
+    high[start] = SymExpr::ONE;
+    let values = shape::pad(b, values, &low, &high, &vec![0; wide.len()], 0)?;
+    let mask = super::index::flat(b, mask)?;
+    let ones = b.cast(mask, DType::I64)?;
+    let running = b.call1("prims.cumsum", vec![ones.into(), 0i64.into()])?;
+    let total = b.reduce(ReduceOp::Sum, ones, &[0], false)?;
+    let same = b.eq(total, n.clone())?;
+    b.assert(same.into(), "as many values as the mask has places are wanted");
+    let place = b.sub(running, 1i64)?;
+    let place = b.maximum(place, 0i64)?;
+    let place = b.minimum(place, n)?;
+    let rows = shape::index(b, values, &[place], start)?;
+    b.reshape(rows, sizes)
+}
+
+/// `values` (of the size of `x`) where the mask, which has `rest` dimensions behind it, is true.
+fn put_where(
+    b: &mut Builder<'_>,
+    x: ValueId,
+    (mask, rest): (ValueId, usize),
+    values: ValueId,
+    accumulate: bool,
+) -> Made {
+    let sizes = b.sizes(x)?;
     let mut along: Shape = b.sizes(mask)?;
     along.extend(std::iter::repeat_n(SymExpr::ONE, rest));
     let mask = b.reshape(mask, &along)?;
