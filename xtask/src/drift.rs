@@ -6,11 +6,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow};
-use ferroflux::train::DiffOptions;
+use anyhow::Result;
 use ferroflux::{Options, Program};
-use fx_ir::{Arg, Graph, InputKind, NodeKind, Output, OutputKind, ValueId, text};
-use interp::Value;
+use fx_ir::{Graph, NodeKind, ValueId};
 use ir_core::DType;
 use regex::Regex;
 use tensor::Tensor;
@@ -52,23 +50,16 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 }
 
 fn one(loaded: &Loaded, args: &Args, wanted: &Regex) -> Result<()> {
-    let joint = Program::from(loaded.program.clone()).joint(&DiffOptions::new())?.graph;
-    let printed = text::print(&joint);
-    let doubled = Regex::new(r"\bf32\b")?.replace_all(&printed, "f64");
-    let (mut narrow, mut wide) = (text::parse(&printed)?, text::parse(&doubled)?);
-    let chosen = chosen(&narrow, wanted);
-    for graph in [&mut narrow, &mut wide] {
-        let output = |(v, _): &(ValueId, String)| Output { kind: OutputKind::User, arg: Arg::Value(*v) };
-        graph.outputs = chosen.iter().map(output).collect();
-    }
-    let users = corpus::inputs(&loaded.golden, "")?;
-    let reference = reference(loaded, &wide, &users)?;
+    let joint = corpus::Wide::of(loaded)?;
+    let chosen = chosen(&joint.narrow, wanted);
+    let values: Vec<ValueId> = chosen.iter().map(|(v, _)| *v).collect();
+    let reference = joint.values(loaded, &values)?;
     let mut program = loaded.program.clone();
-    program.graph = narrow;
+    program.graph = corpus::returning(&joint.narrow, &values);
     let compiled = Program::from(program).compile(&Options::new().backend(&args.backend))?;
-    let found = compiled.call(&users)?;
+    let found = compiled.call(&corpus::inputs(&loaded.golden, "")?)?;
     for (((v, name), found), wanted) in chosen.iter().zip(&found).zip(&reference) {
-        let sizes = wide.meta(*v).map(|m| format!("{:?}", m.sizes)).unwrap_or_default();
+        let sizes = joint.narrow.meta(*v).map(|m| format!("{:?}", m.sizes)).unwrap_or_default();
         let (most, mean) = difference(found, wanted);
         let crossed = crossed(found, wanted);
         print!("{most:9.2e} {mean:9.2e}  {name} {sizes}");
@@ -97,24 +88,6 @@ fn chosen(graph: &Graph, wanted: &Regex) -> Vec<(ValueId, String)> {
         }
     }
     list
-}
-
-/// The chosen values in double precision.
-fn reference(loaded: &Loaded, wide: &Graph, users: &[Tensor]) -> Result<Vec<Tensor>> {
-    let mut users = users.iter();
-    let mut inputs = Vec::new();
-    for (v, kind, name) in wide.inputs().filter(|(_, kind, _)| *kind != InputKind::Seed) {
-        let tensor = match kind {
-            InputKind::User => users.next().cloned(),
-            _ => loaded.program.weights.get(name).and_then(|w| w.tensor.clone()),
-        };
-        let tensor = tensor.with_context(|| format!("no value for `{name}`"))?;
-        let dtype = wide.meta(v).map_or(tensor.dtype(), |m| m.dtype);
-        inputs.push(Value::Tensor(tensor.to_dtype(dtype)?));
-    }
-    let outcome = interp::execute(wide, inputs)?;
-    let tensor = |v: Value| v.into_tensor()?.ok_or_else(|| anyhow!("a value is no tensor"));
-    outcome.outputs.into_iter().map(tensor).collect()
 }
 
 /// Elements of another sign, which choose another branch of a kink at zero: number, value, reference.

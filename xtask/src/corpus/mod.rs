@@ -12,6 +12,7 @@ mod discover;
 mod gradient;
 mod pool;
 mod report;
+mod wide;
 mod worker;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::case::{Loaded, Loader, inputs};
+pub(crate) use self::wide::{Wide, returning};
 pub(crate) use self::worker::{WorkerArgs, work};
 
 /// Seconds that a case may take where nothing else is asked for.

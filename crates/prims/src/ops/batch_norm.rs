@@ -116,10 +116,9 @@ fn batch_norm(b: &mut Builder<'_>, c: &Call<'_>, training: bool) -> Result<Norma
         let stats = stats_dtype(b, weight, dtype)?;
         let (mean, rstd) = (rounded(b, m.mean, stats)?, rounded(b, m.rstd, stats)?);
         let centred = if mean == m.mean { m.centred } else { b.sub(x, mean)? };
-        let y = b.mul(centred, rstd)?;
         let weight = per_channel(b, weight, 1, sizes.len())?;
         let bias = per_channel(b, bias, 1, sizes.len())?;
-        let y = affine(b, y, weight, bias)?;
+        let y = scaled(b, centred, rstd, weight, bias)?;
         return Ok(Normalised { y: b.cast(y, dtype)?, batch: Some(m), channels });
     }
     let missing = |name: &'static str| move || c.bad_arg(name, "is needed in evaluation");
@@ -145,6 +144,21 @@ fn batch_norm(b: &mut Builder<'_>, c: &Call<'_>, training: bool) -> Result<Norma
     let y = b.mul(x, scale)?;
     let y = b.add(y, shift)?;
     Ok(Normalised { y: b.cast(y, dtype)?, batch: None, channels })
+}
+
+/// `centred * (rstd * weight) + bias`, statistics and parameters being one number a channel. The factors meet before
+/// they meet the batch: one rounding less for each element, and the backward needs one sum over the batch for weight and
+/// deviation together instead of one for each.
+fn scaled(
+    b: &mut Builder<'_>,
+    centred: ValueId,
+    rstd: ValueId,
+    weight: Option<ValueId>,
+    bias: Option<ValueId>,
+) -> Result<ValueId, OpError> {
+    let scale = affine(b, rstd, weight, None)?;
+    let y = b.mul(centred, scale)?;
+    affine(b, y, None, bias)
 }
 
 /// PyTorch keeps the statistics of a batch in the dtype of the parameters, for 16-bit floats too.
@@ -219,10 +233,9 @@ fn instance_norm(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let stats = stats_dtype(b, c.opt_value("weight")?, dtype)?;
     let (mean, rstd) = (rounded(b, m.mean, stats)?, rounded(b, m.rstd, stats)?);
     let centred = if mean == m.mean { m.centred } else { b.sub(x, mean)? };
-    let y = b.mul(centred, rstd)?;
     let weight = per_channel(b, c.opt_value("weight")?, 1, sizes.len())?;
     let bias = per_channel(b, c.opt_value("bias")?, 1, sizes.len())?;
-    let y = affine(b, y, weight, bias)?;
+    let y = scaled(b, centred, rstd, weight, bias)?;
     let sizes: Shape = sizes;
     let y = b.reshape(y, &sizes)?;
     out(b.cast(y, dtype)?)
