@@ -94,7 +94,6 @@ pub(super) const OPS: &[OpDef] = &[
     composite!("aten::_aminmax.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor, Tensor)", |b, c| {
         b.call("aten.aminmax.default", c.args.to_vec())
     }),
-    alias!("aten::where(Tensor condition) -> Tensor[]", "aten.nonzero_numpy.default"),
     alias!("aten::view_as_complex_copy(Tensor self) -> Tensor", "aten.view_as_complex.default"),
     alias!("aten::view_as_real_copy(Tensor self) -> Tensor", "aten.view_as_real.default"),
     alias!("aten::_neg_view(Tensor(a) self) -> Tensor(a)", "aten.neg.default"),
