@@ -144,7 +144,8 @@ impl<'a> Walk<'a> {
         }
         let op = lookup(target).ok_or_else(|| OpError::Unknown(target.into()))?;
         let call = Call { op, args: &args };
-        if !any && !(draws(&call) && self.randomness != Randomness::Same) {
+        let asked = any || (draws(&call) && self.randomness != Randomness::Same);
+        if !asked {
             return Ok(self.copy(source, node, target, args, origin));
         }
         let mut b = Builder::new(self.out, name, origin);
@@ -156,9 +157,7 @@ impl<'a> Walk<'a> {
             randomness: self.randomness,
         };
         let outs = batch_call(&mut b, &batch)?;
-        if !(self.randomness == Randomness::Same && !any) {
-            self.batched.extend(outs.iter().copied());
-        }
+        self.batched.extend(outs.iter().copied());
         Ok(outs)
     }
 

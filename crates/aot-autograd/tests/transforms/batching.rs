@@ -33,9 +33,12 @@ fn variant(op: &Op, t: &Tensor, n: usize) -> Tensor {
 }
 
 /// One sample with the operands of `which` batched: the elements that differ from the loop's.
-fn check(op: &'static Op, sample: &Sample, which: &[bool]) -> Result<(), String> {
-    let graph = function(&sample.tensors, |b, _| Ok(b.call_op(op, sample.args.clone())?.to_vec()));
-    let mut options = VmapOptions::new(BATCH as i64);
+fn check(op: &'static Op, sample: &Sample, which: &[bool], symbolic: bool) -> Result<(), String> {
+    let mut graph = function(&sample.tensors, |b, _| Ok(b.call_op(op, sample.args.clone())?.to_vec()));
+    let symbol = Symbol { name: "batch".into(), min: 1, max: None, hint: None, unbacked: false };
+    let size =
+        if symbolic { SymExpr::sym(graph.add_symbol(symbol)) } else { SymExpr::from_i64(BATCH as i64) };
+    let mut options = VmapOptions::new(size);
     options.randomness = Randomness::Same;
     options.in_dims = which.iter().map(|&w| w.then_some(0)).collect();
     let batched = vmap(&graph, &options).map_err(|e| e.to_string())?;
@@ -81,14 +84,17 @@ fn every_prim_acts_on_batches_as_in_a_loop() {
             if count > 1 {
                 choices.extend((0..count).map(|n| (0..count).map(|i| i == n).collect()));
             }
-            for which in choices {
+            // A batch of a size that is known, and of one that only the call tells.
+            for (which, symbolic) in choices.iter().flat_map(|w| [(w, false), (w, true)]) {
                 checked += 1;
-                let outcome =
-                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(op, sample, &which)));
+                let run = || check(op, sample, which, symbolic);
+                let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
                 match outcome {
                     Ok(Ok(())) => {}
-                    Ok(Err(e)) => failed.push(format!("{}: {e}", op.target)),
-                    Err(_) => failed.push(format!("{}: {:?} {which:?} panics", op.target, sample.args)),
+                    Ok(Err(e)) => failed.push(format!("{} ({symbolic}): {e}", op.target)),
+                    Err(_) => {
+                        failed.push(format!("{}: {:?} {which:?} {symbolic} panics", op.target, sample.args))
+                    }
                 }
             }
         }

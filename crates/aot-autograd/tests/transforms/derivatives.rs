@@ -82,7 +82,7 @@ pub(crate) fn check(
             continue;
         }
         let tangents = values(&got[here.len() + n]);
-        let [low, here, high] = [&low[n], &here[n], &high[n]].map(|t| values(t));
+        let [low, here, high] = [&low[n], &here[n], &high[n]].map(values);
         for (i, tangent) in tangents.into_iter().enumerate() {
             let part = |z: fn(&Z) -> f64| (slope(z(&low[i]), z(&here[i]), z(&high[i])), z(&tangent));
             for (expected, got) in [part(|z| z.re), part(|z| z.im)] {

@@ -183,7 +183,7 @@ pub(super) fn matmul(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
 }
 
 /// The batch and the first dimension made one.
-fn folded(b: &mut Builder<'_>, call: &BatchCall<'_>, v: ValueId) -> Result<ValueId, OpError> {
+pub(super) fn folded(b: &mut Builder<'_>, call: &BatchCall<'_>, v: ValueId) -> Result<ValueId, OpError> {
     let v = call.front(b, v)?;
     shape::merge_dims(b, v, 0, 2)
 }
@@ -211,70 +211,4 @@ pub(super) fn attention(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
     }
     let v = b.call1(&call.call.op.target, args)?;
     out(shape::split_dim(b, v, 0, &[call.size.clone(), own])?)
-}
-
-/// Inputs of a batch are more inputs; weights of a batch are more channels of the result; where both differ, each element
-/// is a group of its own.
-pub(super) fn conv(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
-    let (x, w) = (call.value("input")?, call.value("weight")?);
-    match (call.is_batched(x), call.is_batched(w)) {
-        (true, false) => {
-            let n = call.sizes(b, x)?[0].clone();
-            let x = folded(b, call, x)?;
-            let v = b.call1(&call.call.op.target, call.args_with("input", x))?;
-            out(shape::split_dim(b, v, 0, &[call.size.clone(), n])?)
-        }
-        (false, _) => conv_weights(b, call, w),
-        (true, true) => conv_groups(b, call, x, w),
-    }
-}
-
-/// Channels of the result are `[groups, channels / groups]`: the batch goes between, so that groups stay together.
-fn conv_weights(b: &mut Builder<'_>, call: &BatchCall<'_>, w: ValueId) -> Made {
-    let groups = SymExpr::from_i64(call.call.int("groups")?);
-    let sizes = call.sizes(b, w)?;
-    let (w, channels) = if call.call.bool("transposed")? {
-        // [batch, c, o, …] -> [c, batch o, …]
-        let w = shape::move_dim(b, w, 0, 1)?;
-        (shape::merge_dims(b, w, 1, 2)?, sizes[1].clone())
-    } else {
-        // [batch, g o, c, …] -> [g batch o, c, …]
-        let channels = sizes[0].floor_div(&groups);
-        let w = shape::split_dim(b, w, 1, &[groups.clone(), channels.clone()])?;
-        let w = shape::move_dim(b, w, 0, 1)?;
-        (shape::merge_dims(b, w, 0, 3)?, channels)
-    };
-    let v = b.call1(&call.call.op.target, call.args_with("weight", w))?;
-    // [n, g batch o, …] -> [batch, n, g o, …]
-    let v = shape::split_dim(b, v, 1, &[groups, call.size.clone(), channels])?;
-    let v = shape::move_dim(b, v, 2, 0)?;
-    out(shape::merge_dims(b, v, 2, 2)?)
-}
-
-fn conv_groups(b: &mut Builder<'_>, call: &BatchCall<'_>, x: ValueId, w: ValueId) -> Made {
-    let size = shape::known(call.call, call.size, "size of a batch of inputs with weights of their own")?;
-    if size == 0 {
-        return conv_of_nothing(b, call, x, w);
-    }
-    let x = shape::move_dim(b, x, 0, 1)?;
-    let x = shape::merge_dims(b, x, 1, 2)?;
-    let w = shape::merge_dims(b, w, 0, 2)?;
-    let mut args = call.args_with("groups", call.call.int("groups")? * size);
-    (args[0], args[1]) = (x.into(), w.into());
-    let v = b.call1(&call.call.op.target, args)?;
-    let channels = b.sizes(v)?[1].floor_div(call.size);
-    let v = shape::split_dim(b, v, 1, &[call.size.clone(), channels])?;
-    out(shape::move_dim(b, v, 1, 0)?)
-}
-
-/// A batch of no elements: the sizes of one element's result, and nothing in it.
-fn conv_of_nothing(b: &mut Builder<'_>, call: &BatchCall<'_>, x: ValueId, w: ValueId) -> Made {
-    let mut args = call.call.args.to_vec();
-    for (i, v) in [(0, x), (1, w)] {
-        let (sizes, dtype) = (call.sizes(b, v)?, b.dtype(v)?);
-        args[i] = b.full(&sizes, 0i64, dtype)?.into();
-    }
-    let v = b.call1(&call.call.op.target, args)?;
-    let (sizes, dtype) = (b.sizes(v)?, b.dtype(v)?);
-    out(b.full(&call.with_batch(&sizes), 0i64, dtype)?)
 }

@@ -28,6 +28,7 @@ mod attention;
 mod attention_core;
 mod backward;
 mod batch;
+mod batch_conv;
 mod batch_norm;
 mod binary;
 pub(crate) mod common;

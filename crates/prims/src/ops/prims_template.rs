@@ -45,7 +45,7 @@ pub(super) const OPS: &[OpDef] = &[
             meta: meta_conv,
             lower: Lower::Template(lower_conv),
             complex: ComplexRule::Rule(super::complex_prims::conv),
-            batch: BatchRule::Rule(super::batch::conv),
+            batch: BatchRule::Rule(super::batch_conv::conv),
             reference: Reference::Fn(reference::conv),
         },
         grad: Grad::Rule(super::grad_template::conv),
