@@ -222,3 +222,63 @@ graph "complex" {
     assert_eq!(outs[1].item().unwrap(), Scalar::Complex(2.0, 14.0));
     assert_eq!(outs[2].item().unwrap(), Scalar::Complex(20.0, 0.0));
 }
+
+/// Batch normalisation in training, weighted so that every element's gradient differs.
+const BATCH_NORM: &str = r#"fx 1.0
+
+graph "batch_norm" {
+  %w: f32[2] = parameter "w"
+  %b: f32[2] = parameter "b"
+  %x: f32[4, 2, 3] = input "x"
+  %g: f32[4, 2, 3] = input "g"
+
+  %y: f32[4, 2, 3] = aten.batch_norm.default(%x, %w, %b, none, none, true, 0.1, 1e-5, false)
+  %z: f32[4, 2, 3] = aten.mul.Tensor(%y, %g)
+  %loss: f32[] = aten.sum.default(%z, none)
+  return %loss
+}
+"#;
+
+#[test]
+fn batch_norm_sums_once_for_weight_and_deviation() {
+    let options = JointOptions { wrt: Wrt::ParametersAndInputs, tangents: Tangents::Loss };
+    let joint = joint(&prims_of(BATCH_NORM), &options).unwrap();
+    let whole_batch = |id: &fx_ir::NodeId| match joint.graph.nodes[*id].as_call() {
+        Some(("prims.sum", [Arg::Value(v), ..])) => {
+            joint.graph.meta(*v).is_some_and(|m| m.numel().as_const() == Some(24))
+        }
+        _ => false,
+    };
+    let backward = joint.graph.order.iter().filter(|id| joint.is_backward(**id));
+    // The bias' sum, the one of weight and deviation, and the mean's.
+    assert_eq!(backward.filter(|id| whole_batch(id)).count(), 3, "{}", joint.graph);
+}
+
+#[test]
+fn batch_norm_in_f32_is_near_double_precision() {
+    let wide_text = BATCH_NORM.replace("f32", "f64");
+    // A mean that is a hundred deviations away: E[x²] - E[x]² would keep three digits.
+    let x: Vec<f64> = (0..24).map(|i| 100.0 + f64::from(((i * 37) % 24) as f32 / 24.0)).collect();
+    let x: Vec<f64> = x.iter().map(|v| f64::from(*v as f32)).collect();
+    let g: Vec<f64> = (0..24).map(|i| f64::from(((i * 11) % 17) as f32 / 8.0 - 1.0)).collect();
+    let run = |text: &str, dtype: DType| -> Vec<Vec<f64>> {
+        let joint = joint(&prims_of(text), &LOSS).unwrap();
+        let given: [(Vec<f64>, &[usize]); 4] = [
+            (vec![1.5, 0.75], &[2]),
+            (vec![0.25, -0.5], &[2]),
+            (x.clone(), &[4, 2, 3]),
+            (g.clone(), &[4, 2, 3]),
+        ];
+        let given: Vec<Tensor> =
+            given.iter().map(|(v, sizes)| floats(v, sizes).to_dtype(dtype).unwrap()).collect();
+        let outs = interp::run(&joint.graph, &given).unwrap();
+        outs.iter().map(|t| t.iter_f64().collect()).collect()
+    };
+    for (narrow, wide) in run(BATCH_NORM, DType::F32).iter().zip(&run(&wide_text, DType::F64)) {
+        let largest = wide.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        for (a, b) in narrow.iter().zip(wide) {
+            // Rounding the mean costs 100 * 2^-24 of a deviation of 0.3, that is 2e-5.
+            assert!((a - b).abs() <= 1e-4 * largest.max(1.0), "{a} for {b}");
+        }
+    }
+}
