@@ -15,13 +15,11 @@ use crate::corpus::{CaseResult, Status};
 /// The list of known failures: lines of `KIND CASE, BACKEND`, `#` for comments.
 pub(super) const KNOWN: &str = "tests/data/known-failures.txt";
 
-/// Which cases of the corpus are run without `--full`: the first sample of each operator in the main dtypes, programs
-/// with symbolic sizes, and a few networks that are small.
-pub(super) const SAMPLE: [&str; 4] = [
-    "--kind",
-    "forward,dynamic,model",
+/// Which cases of the corpus are run without `--full`: the first sample of each operator in the main dtypes with its
+/// gradient, programs with symbolic sizes, and a few networks and training steps that are small.
+pub(super) const SAMPLE: [&str; 2] = [
     "--only",
-    "/(float32|int64|bool)_0$|^dynamic/|^tv/(resnet18|mobilenet_v2|squeezenet1_1)$",
+    "/(float32|complex64|int64|bool)_0$|^dynamic/|^tv/(resnet18|mobilenet_v2|squeezenet1_1)$|^train/(mlp|gcn|lstm|gpt2_tiny|unet)$",
 ];
 
 /// Counts the results at `path`, one JSON object a line, of the cases run on `backend`; `known` is the list, and

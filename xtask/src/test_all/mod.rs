@@ -110,7 +110,7 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
             steps.push(Step { name, args, judge: Judge::Cases { results, backend, refusals } });
         }
     };
-    cases("goldens", &GOLDENS, false, &["--kind", "forward,dynamic,model"]);
+    cases("goldens", &GOLDENS, false, &[]);
     if root.join(CORPUS).exists() {
         let (what, more) =
             if full { ("whole corpus", &[][..]) } else { ("corpus sample", &golden::SAMPLE[..]) };
