@@ -1,7 +1,7 @@
 //! Einstein sums: operands are taken in pairs, each pair one batched matrix product.
 
 use fx_ir::ValueId;
-use ir_core::{Shape, SymExpr, numel};
+use ir_core::{DType, Shape, SymExpr, numel};
 use kernel_ir::ReduceOp;
 
 use super::diagonal::diagonal;
@@ -78,7 +78,7 @@ fn einsum(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
         Some((left, right)) => (left, Some(right)),
         None => (&equation[..], None),
     };
-    let tensors = c.values("tensors")?;
+    let mut tensors = c.values("tensors")?;
     let texts: Vec<&str> = left.split(',').collect();
     if texts.len() != tensors.len() {
         return Err(c.invalid(format!("`{equation}` has {} operands, not {}", texts.len(), tensors.len())));
@@ -88,6 +88,15 @@ fn einsum(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
         terms.push(labels(c, text, b.rank(v)?)?);
     }
     let result = result_labels(c, right, &terms)?;
+    // A sum over one operand alone is that of `sum`, which adds integers in 64 bits; a product's is not.
+    let summed = |l: &Label| !result.contains(l) && terms.iter().filter(|t| t.contains(l)).count() == 1;
+    if terms.iter().flatten().any(summed) {
+        for v in &mut tensors {
+            if b.dtype(*v)?.is_integral() {
+                *v = b.cast(*v, DType::I64)?;
+            }
+        }
+    }
     let mut operands = Vec::new();
     for (&value, labels) in tensors.iter().zip(terms) {
         operands.push(without_repeats(b, c, Labelled { value, labels })?);

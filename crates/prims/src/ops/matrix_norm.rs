@@ -164,7 +164,7 @@ fn cross(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
 fn vander(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let x = c.value("x")?;
     let own = b.dtype(x)?;
-    let dtype = if own == DType::Bool { DType::I64 } else { own };
+    let dtype = if own.is_integral() { DType::I64 } else { own };
     let x = b.cast(x, dtype)?;
     let x = widen(b, x)?;
     // A number counts as a vector of one.
