@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{golden, problems_of};
+use common::{entries, golden, problems_of, write_zip};
 use fx_ir::{Arg, InputKind, NodeKind, OutputKind, ValueType};
 use ir_core::{DType, Scalar};
 use pt2::{Archive, Dialect, ExportedProgram, Pt2Error, SafetensorsSource, TreeSpec};
@@ -214,4 +214,39 @@ fn missing_weights_are_listed_and_filled() {
     assert!(fake.weights.get("empty").unwrap().tensor.is_some());
     let wrong = Tensor::zeros(DType::F32, &[4, 10]).unwrap();
     assert!(matches!(program.weights.set("e.weight", wrong), Err(Pt2Error::Weight { .. })));
+}
+
+/// PyTorch writes records of zip64 between the directory and its end record, 76 bytes in all; an entry with a name of 30
+/// bytes has a record as long, and the second one is none the less not the first.
+#[test]
+fn records_of_zip64_behind_the_directory_shift_nothing() {
+    let archive = std::fs::read(golden("nested.pt2")).unwrap();
+    let mut entries = entries(&archive);
+    entries.sort_by_key(|(name, _)| name.len());
+    let rest = entries[0].0.split_once('/').unwrap().1.len();
+    let root = "m".repeat(30 - 1 - rest);
+    for (name, _) in &mut entries {
+        *name = format!("{root}/{}", name.split_once('/').unwrap().1);
+    }
+    let plain = write_zip(entries, zip::CompressionMethod::Stored);
+    let end = plain.windows(4).rposition(|w| w == b"PK\x05\x06").unwrap();
+    let number = |at: usize, bytes: usize| -> u64 {
+        plain[at..at + bytes].iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
+    };
+    let (count, size, start) = (number(end + 10, 2), number(end + 12, 4), number(end + 16, 4));
+    assert_eq!(number(start as usize + 28, 2), 30, "the first entry's name");
+    let mut records = b"PK\x06\x06".to_vec();
+    for (value, bytes) in
+        [(44, 8), (45, 2), (45, 2), (0, 4), (0, 4), (count, 8), (count, 8), (size, 8), (start, 8)]
+    {
+        records.extend(&u64::to_le_bytes(value)[..bytes]);
+    }
+    records.extend(b"PK\x06\x07");
+    for (value, bytes) in [(0u64, 4), (end as u64, 8), (1, 4)] {
+        records.extend(&value.to_le_bytes()[..bytes]);
+    }
+    assert_eq!(records.len(), 76);
+    let shifted = [&plain[..end], &records, &plain[end..]].concat();
+    let of = |bytes: Vec<u8>| pt2::Archive::from_bytes(bytes).unwrap().program(None).unwrap();
+    assert_eq!(of(shifted).graph.to_string(), of(plain.clone()).graph.to_string());
 }
