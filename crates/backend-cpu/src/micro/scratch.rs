@@ -1,15 +1,24 @@
 //! Thread-local scratch: buffers that grow to the largest need and are reused, so that the steady state allocates nothing.
+//! Also the memory of packed weights.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
+
+use memmap2::MmapMut;
 
 /// Cache lines: no vector load of an aligned row crosses one.
 const ALIGN: usize = 64;
+
+/// Zeroed memory of this many bytes and more is asked of the system in huge pages: page faults of 4 KiB each are what
+/// packing a gigabyte of weights would mostly consist of.
+const HUGE: usize = 4 << 20;
 
 /// Uninitialised f32s at a cache-line boundary.
 pub(crate) struct AlignedBuf {
     ptr: *mut f32,
     len: usize,
+    /// Owns the memory, where that is a map of its own.
+    map: Option<MmapMut>,
 }
 
 // SAFETY: the buffer owns its memory; there is no interior sharing.
@@ -21,7 +30,7 @@ impl AlignedBuf {
     /// `len` values, uninitialised.
     pub(crate) fn new(len: usize) -> AlignedBuf {
         if len == 0 {
-            return AlignedBuf { ptr: std::ptr::dangling_mut(), len: 0 };
+            return AlignedBuf { ptr: std::ptr::dangling_mut(), len: 0, map: None };
         }
         let layout = Self::layout(len);
         // SAFETY: the layout has a size above 0.
@@ -29,15 +38,35 @@ impl AlignedBuf {
         if ptr.is_null() {
             handle_alloc_error(layout);
         }
-        AlignedBuf { ptr, len }
+        AlignedBuf { ptr, len, map: None }
     }
 
     /// `len` zeros.
     pub(crate) fn zeroed(len: usize) -> AlignedBuf {
-        let buf = AlignedBuf::new(len);
-        // SAFETY: the buffer is `len` values long.
-        unsafe { buf.ptr.write_bytes(0, len) };
-        buf
+        if len == 0 {
+            return AlignedBuf::new(0);
+        }
+        if len.saturating_mul(size_of::<f32>()) >= HUGE
+            && let Some(buf) = AlignedBuf::mapped(len)
+        {
+            return buf;
+        }
+        let layout = Self::layout(len);
+        // SAFETY: the layout has a size above 0.
+        let ptr = unsafe { alloc_zeroed(layout) }.cast::<f32>();
+        if ptr.is_null() {
+            handle_alloc_error(layout);
+        }
+        AlignedBuf { ptr, len, map: None }
+    }
+
+    /// Fresh zeros from the system, at a page boundary; `None` where it refuses.
+    fn mapped(len: usize) -> Option<AlignedBuf> {
+        let mut map = MmapMut::map_anon(len.checked_mul(size_of::<f32>())?).ok()?;
+        // Only advice: without huge pages the memory is as good.
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::HugePage);
+        Some(AlignedBuf { ptr: map.as_mut_ptr().cast(), len, map: Some(map) })
     }
 
     /// First value.
@@ -60,8 +89,8 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.len > 0 {
-            // SAFETY: allocated in `new` with the same layout.
+        if self.len > 0 && self.map.is_none() {
+            // SAFETY: allocated in `new` or `zeroed` with the same layout.
             unsafe { dealloc(self.ptr.cast(), Self::layout(self.len)) };
         }
     }
