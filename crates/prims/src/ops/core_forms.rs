@@ -26,9 +26,10 @@ macro_rules! in_dtype {
     ($schema:literal, $target:literal, [$($name:literal),*], [$($rest:literal),*]) => {
         composite!($schema, |b, c| {
             let dtype = c.opt_dtype("out_dtype")?.ok_or_else(|| c.bad_arg("out_dtype", "is missing"))?;
-            let mut args = Vec::new();
-            $(args.push(Arg::Value(b.cast(c.value($name)?, dtype)?));)*
-            $(args.push(c.arg($rest).clone());)*
+            let args = vec![
+                $(Arg::Value(b.cast(c.value($name)?, dtype)?),)*
+                $(c.arg($rest).clone(),)*
+            ];
             b.call($target, args)
         })
     };
