@@ -135,7 +135,7 @@ graph "captured" {
     };
     let text: String = calls.iter().map(|c| format!("{c}\n")).collect();
     expect![[r#"
-        node `b` (aten.sin.default): is not a prim: decompose the graph first; gradients do not pass through control flow yet
+        node `b` (aten.sin.default): is not a prim: decompose the graph first
     "#]]
     .assert_eq(&text);
 }
