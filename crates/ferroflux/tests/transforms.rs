@@ -90,7 +90,7 @@ fn transforms_compose_in_any_order() {
     let grad = func::grad(&f);
     let by_row = func::vmap(&func::grad(&func::grad(&func::of(|[x]| x.sin() * x.exp()))), &[], &[]);
     let results = [
-        diagonal(&run(&func::hessian(&f, 0), &[x.clone()])[0]),
+        diagonal(&run(&func::hessian(&f, 0), std::slice::from_ref(&x))[0]),
         diagonal(&run(&func::jacrev(&grad, 0), &[x.clone()])[0]),
         run(&func::jvp(&grad), &[x.clone(), ones.clone()])[1].iter_f64().collect(),
         run(&func::vjp(&grad), &[x.clone(), ones.clone()])[1].iter_f64().collect(),

@@ -206,8 +206,12 @@ binary! {
     Add add "aten.add.Tensor" |x, number| x + number;
     Sub sub "aten.sub.Tensor" |x, number| x.call("aten.rsub.Scalar", [number.into()]);
     Mul mul "aten.mul.Tensor" |x, number| x * number;
-    // As PyTorch rounds it.
-    Div div "aten.div.Tensor" |x, number| x.reciprocal() * number;
+    Div div "aten.div.Tensor" |x, number| over(number, x);
+}
+
+/// A number over a tensor, as PyTorch rounds it.
+fn over(number: f64, x: Var<'_>) -> Var<'_> {
+    x.reciprocal() * number
 }
 
 impl<'t> Neg for Var<'t> {

@@ -160,11 +160,11 @@ impl Plain {
         let w = shape::split_dim(b, self.w, 1, &[self.groups.clone(), per_in])?;
         let w = shape::swap(b, w, 2, 3)?;
         let mut w = shape::merge_dims(b, w, 1, 2)?;
-        for d in 0..spatial {
+        for (d, extra) in extra.iter().enumerate() {
             w = shape::flip(b, w, d + 3)?;
             let reach = (self.taps[d] - 1) * self.dilation[d];
             let [before, after] = self.padding[d];
-            self.padding[d] = [reach - before, reach - after + extra[d]];
+            self.padding[d] = [reach - before, reach - after + extra];
         }
         (self.w, self.stride) = (w, vec![1; spatial]);
         Ok(())
