@@ -8,9 +8,9 @@ use ferroflux::tensor::{Mismatch, TensorError, allclose};
 use ferroflux::{DType, Tensor};
 use serde::Serialize;
 
-use ferroflux::golden::{self, Sampled};
 use crate::report::{advised, usage};
 use crate::show;
+use ferroflux::golden::{self, Sampled};
 
 /// Largest difference allowed in a whole model's output, relative to the output's largest value, where it computes in
 /// single precision (the corpus' tolerance for models).

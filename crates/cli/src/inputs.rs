@@ -7,8 +7,8 @@ use ferroflux::tensor::formula;
 use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::{DType, InputInfo, Tensor, nearest};
 
-use ferroflux::golden;
 use crate::report::advised;
+use ferroflux::golden;
 
 /// A size that the archive gives no hint for.
 const ANY_SIZE: i64 = 8;

@@ -4,11 +4,11 @@
 //! text (`show`, `report`, `progress`) and drawings of stages (`diagram`). Results go to the standard output, everything
 //! else to the standard error. Exit codes: 0 success, 1 failure, 2 a command line that makes no sense.
 
+mod any_weights;
 mod commands;
 mod compare;
 mod diagram;
 mod files;
-mod any_weights;
 mod inputs;
 mod log;
 mod model;

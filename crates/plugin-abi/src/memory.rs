@@ -4,8 +4,8 @@
 
 use core::ffi::c_void;
 
-use crate::dlpack::{DLDevice, DLManagedTensorVersioned, DLTensor};
 use crate::FfxError;
+use crate::dlpack::{DLDevice, DLManagedTensorVersioned, DLTensor};
 use crate::table::{Head, tables};
 
 /// Name to ask [`FfxPlugin::get_extension`](crate::FfxPlugin::get_extension) for; the answer is a [`FfxDeviceMemory`].

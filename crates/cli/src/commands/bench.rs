@@ -188,7 +188,9 @@ fn compile(model: &Model, train: bool, options: &Options) -> Result<(Work, Durat
 fn time(work: &Work, tensors: &[Tensor], seconds: f64) -> Result<Vec<Duration>, ferroflux::Error> {
     // Inputs that a device keeps are there before the clock runs, as a service would have them; so do outputs stay.
     let placed = match work {
-        Work::Inference(compiled) => tensors.iter().map(|t| compiled.to_device(t)).collect::<Result<Vec<_>, _>>()?,
+        Work::Inference(compiled) => {
+            tensors.iter().map(|t| compiled.to_device(t)).collect::<Result<Vec<_>, _>>()?
+        }
         Work::Training(_) => Vec::new(),
     };
     let (mut times, begin) = (Vec::new(), Instant::now());

@@ -89,7 +89,8 @@ impl Drawn {
 
 pub fn eager(d: &Drawn, seed: u64) -> Tensor {
     let inputs = d.operand.iter().cloned().map(Value::Tensor).collect();
-    let outcome = interp::execute_seeded(&d.graph(), inputs, seed).unwrap_or_else(|e| panic!("{}: {e}", d.target));
+    let outcome =
+        interp::execute_seeded(&d.graph(), inputs, seed).unwrap_or_else(|e| panic!("{}: {e}", d.target));
     outcome.outputs[0].as_tensor().unwrap().clone()
 }
 

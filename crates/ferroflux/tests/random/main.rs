@@ -85,7 +85,12 @@ fn one_seed_gives_the_same_numbers_everywhere() {
             }
         }
         let other = eager(&d, 43);
-        assert!(other.iter_f64().zip(expected.iter_f64()).any(|(a, b)| a != b), "{}: {:?}", d.target, d.dtype);
+        assert!(
+            other.iter_f64().zip(expected.iter_f64()).any(|(a, b)| a != b),
+            "{}: {:?}",
+            d.target,
+            d.dtype
+        );
     }
 }
 
@@ -135,11 +140,24 @@ fn counts_are_as_likely_as_they_should_be() {
     let cases: Vec<(Drawn, f64, f64)> = vec![
         (drawn("aten.bernoulli.p", vec![0.3.into()], DType::F32, &[n]).with_self(), 0.3, 0.21),
         (drawn("aten.geometric.default", vec![0.25.into()], DType::F32, &[n]).with_self(), 4.0, 12.0),
-        (drawn("aten.randint.low", vec![(-5i64).into(), 7i64.into(), ints(&[n as i64])], DType::I64, &[n]), 0.5, 143.0 / 12.0),
+        (
+            drawn("aten.randint.low", vec![(-5i64).into(), 7i64.into(), ints(&[n as i64])], DType::I64, &[n]),
+            0.5,
+            143.0 / 12.0,
+        ),
         (drawn("aten.poisson.default", vec![], DType::F64, &[n]).with_value(3.5), 3.5, 3.5),
         (drawn("aten.poisson.default", vec![], DType::F64, &[n]).with_value(250.0), 250.0, 250.0),
-        (drawn("aten.dropout.default", vec![0.4.into(), true.into()], DType::F32, &[n]).with_value(1.0), 1.0, 2.0 / 3.0),
-        (drawn("aten.alpha_dropout.default", vec![0.4.into(), true.into()], DType::F32, &[n]).with_normal(), 0.0, 1.0),
+        (
+            drawn("aten.dropout.default", vec![0.4.into(), true.into()], DType::F32, &[n]).with_value(1.0),
+            1.0,
+            2.0 / 3.0,
+        ),
+        (
+            drawn("aten.alpha_dropout.default", vec![0.4.into(), true.into()], DType::F32, &[n])
+                .with_normal(),
+            0.0,
+            1.0,
+        ),
     ];
     for (d, mean, variance) in cases {
         let sample: Vec<f64> = eager(&d, 11).iter_f64().collect();
