@@ -80,13 +80,20 @@ unsafe fn one(call: &AttentionF64, row: usize) {
         let at = |s: &[isize; 4]| b * s[0] + h * s[1] + i * s[2] + j as isize * s[3];
         let bias = match &call.mask {
             MaskF64::None => 0.0,
+            // SAFETY: the mask has an element for every score, by the caller's promise.
             MaskF64::Additive(ptr, s) => unsafe { *ptr.offset(at(s)) },
-            MaskF64::Boolean(ptr, s) if unsafe { *ptr.offset(at(s)) } => 0.0,
-            MaskF64::Boolean(..) => continue,
+            MaskF64::Boolean(ptr, s) => {
+                // SAFETY: as above.
+                if !unsafe { *ptr.offset(at(s)) } {
+                    continue;
+                }
+                0.0
+            }
         };
         let key = k.wrapping_offset(j as isize * call.k.1[2]);
         let mut sum = 0.0;
         for d in 0..call.head_dim as isize {
+            // SAFETY: query and key rows have `head_dim` elements, by the caller's promise.
             sum += unsafe { *q.offset(d * call.q.1[3]) * *key.offset(d * call.k.1[3]) };
         }
         *score = sum * call.scale + bias;
@@ -101,6 +108,7 @@ unsafe fn one(call: &AttentionF64, row: usize) {
         total += weight;
         let value = v.wrapping_offset(j as isize * call.v.1[2]);
         for (d, o) in out.iter_mut().enumerate() {
+            // SAFETY: value rows have `v_dim` elements, as many as `out`.
             *o += weight * unsafe { *value.offset(d as isize * call.v.1[3]) };
         }
     }
