@@ -91,10 +91,10 @@ fn transforms_compose_in_any_order() {
     let by_row = func::vmap(&func::grad(&func::grad(&func::of(|[x]| x.sin() * x.exp()))), &[], &[]);
     let results = [
         diagonal(&run(&func::hessian(&f, 0), std::slice::from_ref(&x))[0]),
-        diagonal(&run(&func::jacrev(&grad, 0), &[x.clone()])[0]),
+        diagonal(&run(&func::jacrev(&grad, 0), std::slice::from_ref(&x))[0]),
         run(&func::jvp(&grad), &[x.clone(), ones.clone()])[1].iter_f64().collect(),
         run(&func::vjp(&grad), &[x.clone(), ones.clone()])[1].iter_f64().collect(),
-        run(&by_row, &[x.clone()])[0].iter_f64().collect(),
+        run(&by_row, std::slice::from_ref(&x))[0].iter_f64().collect(),
     ];
     for result in results {
         for (x, got) in x.iter_f64().zip(result) {
@@ -138,10 +138,13 @@ fn random_numbers_in_a_batch_are_asked_for() {
     let f = func::of(|[x]| x.call("aten.dropout.default", [0.5.into(), true.into()]));
     let x = Tensor::from_vec(vec![1.0_f32; 400], &[2, 200]).unwrap();
     let options = || Options::new().backend("eager").seed(3);
-    let refused = func::vmap(&f, &[], &[]).call(&[x.clone()], &options());
+    let refused = func::vmap(&f, &[], &[]).call(std::slice::from_ref(&x), &options());
     assert!(refused.unwrap_err().to_string().contains("randomness"));
     let rows = |randomness| {
-        let out = func::vmap_with(&f, &[], &[], randomness).call(&[x.clone()], &options()).unwrap().remove(0);
+        let out = func::vmap_with(&f, &[], &[], randomness)
+            .call(std::slice::from_ref(&x), &options())
+            .unwrap()
+            .remove(0);
         let all: Vec<f64> = out.iter_f64().collect();
         (all[..200].to_vec(), all[200..].to_vec())
     };
@@ -163,12 +166,12 @@ fn what_does_not_fit_is_an_error_that_says_so() {
     let error = |f: &Func, inputs: &[Tensor]| f.call(inputs, &options).unwrap_err().to_string();
     let (x, y) = (input("x", &[2, 3]), input("y", &[2, 3]));
     assert!(error(&f, &[x.clone(), y.clone()]).contains("matmul"));
-    assert!(error(&f, &[x.clone()]).contains("takes 2 tensors"));
+    assert!(error(&f, std::slice::from_ref(&x)).contains("takes 2 tensors"));
     let batched = func::vmap(&f, &[Some(0), Some(2)], &[]);
     assert!(error(&batched, &[x.clone(), y.clone()]).contains("no dimension 2"));
     assert!(error(&func::vmap(&f, &[None, None], &[]), &[x.clone(), y]).contains("no argument"));
     let unknown = func::of(|[x]| x.call("aten.no_such.default", []));
-    assert!(error(&unknown, &[x.clone()]).contains("no_such"));
+    assert!(error(&unknown, std::slice::from_ref(&x)).contains("no_such"));
     assert!(error(&func::grad(&func::of(|[x]| x.sin())), &[x]).contains("one element"));
 }
 

@@ -51,7 +51,7 @@ fn panel<T: Number>(mut a: MatMut<'_, T>) -> usize {
             d -= x * x;
         }
         // `NaN` is not positive either.
-        if !(d > 0.0) {
+        if d.is_nan() || d <= 0.0 {
             return j + 1;
         }
         let d = d.sqrt();

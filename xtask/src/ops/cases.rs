@@ -43,7 +43,8 @@ pub(crate) fn measure(paths: &[PathBuf]) -> Result<Rows> {
         targets.insert(case.case.clone(), loader.targets(case).unwrap_or_default());
     }
     let mut rows = Rows::new();
-    let runs: [(&str, &[Case], fn(&mut Row) -> &mut Tally); 3] = [
+    type Run<'a> = (&'static str, &'a [Case], fn(&mut Row) -> &mut Tally);
+    let runs: [Run<'_>; 3] = [
         ("eager", &forward, |row| &mut row.eager),
         ("cpu", &forward, |row| &mut row.cpu),
         ("eager", &gradient, |row| &mut row.gradient),

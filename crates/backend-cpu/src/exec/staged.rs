@@ -527,8 +527,9 @@ macro_rules! half {
             unsafe fn widen(from: *const $ty, step: isize, to: *mut f32, n: usize) {
                 if step == 1 {
                     // SAFETY: the caller's promise.
-                    let (from, to) =
-                        unsafe { (std::slice::from_raw_parts(from, n), std::slice::from_raw_parts_mut(to, n)) };
+                    let from = unsafe { std::slice::from_raw_parts(from, n) };
+                    // SAFETY: as above.
+                    let to = unsafe { std::slice::from_raw_parts_mut(to, n) };
                     from.convert_to_f32_slice(to);
                     return;
                 }

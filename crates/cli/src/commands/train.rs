@@ -365,7 +365,7 @@ fn train(args: &Args, run: &mut Run) -> Result<bool> {
             let losses = &run.losses[(done - epoch) as usize..];
             plateau.look(losses.iter().sum::<f64>() / epoch as f64);
         }
-        if done % every == 0 && done < run.total {
+        if done.is_multiple_of(every) && done < run.total {
             write_checkpoint(args, run)?;
         }
     }

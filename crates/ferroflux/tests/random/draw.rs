@@ -8,7 +8,7 @@ use plugin_host::{CompileArgs, KERNEL_IR};
 use tensor::Tensor;
 
 /// A call.
-pub struct Drawn {
+pub(crate) struct Drawn {
     pub target: &'static str,
     /// Name of the result, on which the numbers depend.
     pub name: String,
@@ -19,36 +19,36 @@ pub struct Drawn {
     operand: Option<Tensor>,
 }
 
-pub fn drawn(target: &'static str, args: Vec<Arg>, dtype: DType, sizes: &[usize]) -> Drawn {
+pub(crate) fn drawn(target: &'static str, args: Vec<Arg>, dtype: DType, sizes: &[usize]) -> Drawn {
     Drawn { target, name: "x".into(), dtype, args, sizes: sizes.into(), result: None, operand: None }
 }
 
 impl Drawn {
     /// Its first argument is a tensor of positive numbers.
-    pub fn with_self(self) -> Drawn {
+    pub(crate) fn with_self(self) -> Drawn {
         let filled = tensor::formula::fill("self", &self.sizes, 0.4, 0.5).unwrap();
         let filled = filled.to_dtype(self.dtype).unwrap();
         self.with_tensor(filled)
     }
     /// Its first argument holds one number.
-    pub fn with_value(self, value: f64) -> Drawn {
+    pub(crate) fn with_value(self, value: f64) -> Drawn {
         let filled = Tensor::from_vec(vec![value; self.sizes.iter().product()], &self.sizes).unwrap();
         let filled = filled.to_dtype(self.dtype).unwrap();
         self.with_tensor(filled)
     }
     /// Its first argument holds standard normal numbers.
-    pub fn with_normal(self) -> Drawn {
+    pub(crate) fn with_normal(self) -> Drawn {
         let list = self.sizes.iter().map(|&n| Arg::int(n as i64)).collect();
         let args = vec![Arg::List(list), self.dtype.into()];
         let normal = eager(&drawn("aten.randn.default", args, self.dtype, &self.sizes), 99);
         self.with_tensor(normal)
     }
-    pub fn with_tensor(mut self, tensor: Tensor) -> Drawn {
+    pub(crate) fn with_tensor(mut self, tensor: Tensor) -> Drawn {
         self.operand = Some(tensor);
         self
     }
     /// The result has another type than the operand.
-    pub fn giving(mut self, dtype: DType, sizes: &[usize]) -> Drawn {
+    pub(crate) fn giving(mut self, dtype: DType, sizes: &[usize]) -> Drawn {
         self.result = Some((dtype, sizes.into()));
         self
     }
@@ -87,20 +87,20 @@ impl Drawn {
     }
 }
 
-pub fn eager(d: &Drawn, seed: u64) -> Tensor {
+pub(crate) fn eager(d: &Drawn, seed: u64) -> Tensor {
     let inputs = d.operand.iter().cloned().map(Value::Tensor).collect();
     let outcome =
         interp::execute_seeded(&d.graph(), inputs, seed).unwrap_or_else(|e| panic!("{}: {e}", d.target));
     outcome.outputs[0].as_tensor().unwrap().clone()
 }
 
-pub fn oracle(d: &Drawn, seed: u64) -> Tensor {
+pub(crate) fn oracle(d: &Drawn, seed: u64) -> Tensor {
     let options = interp::kernels::Options { planned_arena: true };
     let code = interp::kernels::Executable::new(d.program(), &|_| None, options).unwrap();
     code.call(&d.inputs(seed)).unwrap().remove(0)
 }
 
-pub fn plugin(d: &Drawn, seed: u64) -> Tensor {
+pub(crate) fn plugin(d: &Drawn, seed: u64) -> Tensor {
     use ferroflux as _; // registers the `cpu` backend
     let cpu = plugin_host::Registry::from_env().load("cpu").unwrap();
     let bytes = d.program().to_bytes();
@@ -112,7 +112,7 @@ pub fn plugin(d: &Drawn, seed: u64) -> Tensor {
 }
 
 /// Largest distance between a sample's distribution function and the exact one.
-pub fn cdf_distance(sample: &Tensor, cdf: impl Fn(f64) -> f64) -> f64 {
+pub(crate) fn cdf_distance(sample: &Tensor, cdf: impl Fn(f64) -> f64) -> f64 {
     let mut sorted: Vec<f64> = sample.iter_f64().collect();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len() as f64;

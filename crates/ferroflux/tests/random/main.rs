@@ -99,7 +99,8 @@ fn continuous_distributions_are_exact() {
     let n = 20_000;
     let size = [n as i64];
     for dtype in [DType::F32, DType::F64] {
-        let cases: Vec<(&str, Vec<Arg>, fn(f64) -> f64)> = vec![
+        type Case = (&'static str, Vec<Arg>, fn(f64) -> f64);
+        let cases: Vec<Case> = vec![
             ("aten.uniform.default", vec![(-2.0).into(), 3.0.into()], |x| ((x + 2.0) / 5.0).clamp(0.0, 1.0)),
             ("aten.normal.default", vec![1.0.into(), 2.0.into()], |x| normal_cdf((x - 1.0) / 2.0)),
             ("aten.exponential.default", vec![0.5.into()], |x| -(-0.5 * x).exp_m1()),

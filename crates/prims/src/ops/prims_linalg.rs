@@ -163,7 +163,7 @@ pub(super) const OPS: &[OpDef] = &[
         "prims::linalg_eigh(Tensor a, bool upper, bool interleaved=False) -> (Tensor values, Tensor vectors)",
         "Ascending eigenvalues (real) `[*, n]` and orthonormal eigenvectors, as columns, of Hermitian `a [*, n, n]`, of \
          which only one triangle is read.",
-        |cx, c| square(cx, c, |a| [a.tail(a.dtype.to_real(), &[a.rows.clone()]), a.like(&[])]),
+        |cx, c| square(cx, c, |a| [a.tail(a.dtype.to_real(), std::slice::from_ref(&a.rows)), a.like(&[])]),
         |c| Ok(LinalgOp::Eigh { upper: c.bool("upper")? }),
         Grad::Rule(grad::eigh),
         |s| {
@@ -177,7 +177,7 @@ pub(super) const OPS: &[OpDef] = &[
         "Eigenvalues `[*, n]` and eigenvectors, as columns, of `a [*, n, n]`, both complex; vectors have length 1 and a \
          positive real largest element.",
         |cx, c| square(cx, c, |a| [
-            a.tail(complex_of(a.dtype), &[a.rows.clone()]),
+            a.tail(complex_of(a.dtype), std::slice::from_ref(&a.rows)),
             a.as_dtype(complex_of(a.dtype))
         ]),
         |_| Ok(LinalgOp::Eig),
@@ -203,7 +203,7 @@ pub(super) const OPS: &[OpDef] = &[
         "Bunch–Kaufman factors of symmetric (Hermitian where `hermitian`) `a [*, n, n]` out of its lower triangle, as \
          LAPACK's `sytrf` gives them: `L` and the blocks of `D` in the lower triangle, zeros above; `pivots [*, n]` \
          (`i32`, from 1, a negative pair for a 2 by 2 block); `info [*]`: the first zero block, an error where `check`.",
-        |cx, c| square(cx, c, |a| [a.like(&[]), a.ints(&[a.rows.clone()]), a.ints(&[])]),
+        |cx, c| square(cx, c, |a| [a.like(&[]), a.ints(std::slice::from_ref(&a.rows)), a.ints(&[])]),
         |c| Ok(LinalgOp::LdlFactor { hermitian: c.bool("hermitian")?, check: c.bool("check")? }),
         Grad::NotDifferentiable("PyTorch defines no derivative"),
         |s| s.add(vec![positive(s, &[2], 3)], vec![first(), false.into(), false.into(), false.into()],)

@@ -117,7 +117,8 @@ impl<'a> Symbols<'a> {
     pub(super) fn assume(&mut self, text: &str) -> bool {
         let bounds = self.bounds;
         match sym::facts(text, &bounds, &mut |name| self.symbol(name)) {
-            Ok(facts) if !facts.is_empty() => facts.iter().fold(true, |all, fact| self.narrow(fact) && all),
+            // Every fact narrows what it can, also behind one that could not.
+            Ok(facts) if !facts.is_empty() => facts.iter().filter(|fact| !self.narrow(fact)).count() == 0,
             _ => {
                 debug!(assertion = %shorten(text), "no range can hold an assertion");
                 false
