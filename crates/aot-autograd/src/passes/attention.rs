@@ -1,6 +1,8 @@
 //! Attention written out becomes `prims.attention`, which keeps neither scores nor weights in memory:
 //!
-//!     softmax(q kᵀ [* s | / s] [+ mask]) v  =  attention(q, k, v, mask, scale = s)
+//! ```text
+//! softmax(q kᵀ [* s | / s] [+ mask]) v  =  attention(q, k, v, mask, scale = s)
+//! ```
 //!
 //! with 16-bit floats widened for the softmax and narrowed behind it, on three or four dimensions. Weights or scores
 //! that somebody else reads keep the written form, and so do weights with dropout. Rows that a mask of minus infinity

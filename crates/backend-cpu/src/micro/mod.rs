@@ -10,7 +10,7 @@
 //!
 //! # Matrix product with constant weights
 //!
-//! ```ignore
+//! ```text
 //! let isa = Isa::best();                                       // AVX-512, AVX2+FMA or portable, found once
 //! let b = unsafe { PackedB::pack(isa, w, k, n, 1, k)? };       // w is [N, K] row-major: element (k, n) at k*1 + n*K
 //! unsafe {
