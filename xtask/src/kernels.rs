@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use gpu_codegen::Target;
 use gpu_runtime::Module;
 
 use crate::corpus::{self, Kind};
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         };
         // What does not compile to kernel-ir is counted by `xtask corpus`.
         let Ok(kernels) = program.kernels() else { continue };
-        match gpu_runtime::modules(&kernels) {
+        match gpu_runtime::modules(&kernels, &Target::HOPPER) {
             Ok(list) => {
                 let named = list.into_iter().map(|m| (m.source.clone(), (case.case.clone(), m)));
                 modules.extend(named);

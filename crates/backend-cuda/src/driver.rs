@@ -3,7 +3,8 @@
 use std::ffi::{CString, c_void};
 
 use cudarc::driver::{result, sys};
-use gpu_runtime::{Driver, GpuError, Module};
+use gpu_codegen::Target;
+use gpu_runtime::{Driver, GpuError, Grid, Module};
 use plugin_sdk::DeviceId;
 use plugin_sdk::dlpack::DL_CUDA;
 use rayon::prelude::*;
@@ -18,6 +19,7 @@ pub(crate) struct Device {
     context: sys::CUcontext,
     stream: sys::CUstream,
     architecture: String,
+    target: Target,
 }
 
 // SAFETY: contexts and streams may be used from any thread that has made the context current, which every call does.
@@ -67,6 +69,20 @@ fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i3
     unsafe { result::device::get_attribute(device, which) }.map_err(error("cuDeviceGetAttribute"))
 }
 
+fn target(device: sys::CUdevice) -> Result<Target, GpuError> {
+    use sys::CUdevice_attribute as A;
+    let number = |which| attribute(device, which).map(|n| n.max(0) as u32);
+    Ok(Target {
+        architecture: 10 * number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
+            + number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        multiprocessors: number(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        shared_memory: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        cache: u64::from(number(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
+        tf32: false,
+        deterministic: false,
+    })
+}
+
 fn architecture(device: sys::CUdevice) -> Result<String, GpuError> {
     use sys::CUdevice_attribute::{
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
@@ -104,7 +120,14 @@ impl Device {
         unsafe { result::ctx::set_current(context) }.map_err(error("cuCtxSetCurrent"))?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(error("cuStreamCreate"))?;
-        let opened = Device { ordinal, device, context, stream, architecture: architecture(device)? };
+        let opened = Device {
+            ordinal,
+            device,
+            context,
+            stream,
+            architecture: architecture(device)?,
+            target: target(device)?,
+        };
         opened.keep_freed_memory()?;
         Ok(opened)
     }
@@ -131,6 +154,22 @@ impl Device {
         unsafe { result::ctx::set_current(self.context) }.map_err(error("cuCtxSetCurrent"))
     }
 
+    /// Kernels may use more shared memory than the 48 KiB that need no word.
+    fn allow_shared(&self, function: sys::CUfunction) -> Result<(), GpuError> {
+        use sys::CUfunction_attribute::{
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC,
+            CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as STATIC,
+        };
+        // SAFETY: the function is of a loaded module.
+        unsafe {
+            let used = result::function::get_function_attribute(function, STATIC)
+                .map_err(error("cuFuncGetAttribute"))?;
+            let most = (self.target.shared_memory as i32 - used).max(0);
+            result::function::set_function_attribute(function, DYNAMIC, most)
+                .map_err(error("cuFuncSetAttribute"))
+        }
+    }
+
     fn load(&self, code: &[u8], entries: &[String]) -> Result<Vec<Function>, GpuError> {
         // SAFETY: the code is a whole cubin, made for this device.
         let module = unsafe { result::module::load_data(code.as_ptr().cast::<c_void>()) }
@@ -138,9 +177,10 @@ impl Device {
         let function = |entry: &String| {
             let name = CString::new(entry.as_str()).map_err(|e| GpuError::Malformed(e.to_string()))?;
             // SAFETY: the module was just loaded and is never unloaded.
-            unsafe { result::module::get_function(module, name) }
-                .map(Function)
-                .map_err(error("cuModuleGetFunction"))
+            let function = unsafe { result::module::get_function(module, name) }
+                .map_err(error("cuModuleGetFunction"))?;
+            self.allow_shared(function)?;
+            Ok(Function(function))
         };
         entries.iter().map(function).collect()
     }
@@ -202,19 +242,24 @@ impl Driver for Device {
             .map_err(error("cuMemcpyDtoDAsync"))
     }
 
-    unsafe fn launch(
-        &self,
-        function: &Function,
-        blocks: u32,
-        threads: u32,
-        arguments: &[u64],
-    ) -> Result<(), GpuError> {
+    fn target(&self) -> Target {
+        self.target.clone()
+    }
+
+    unsafe fn launch(&self, function: &Function, grid: Grid, arguments: &[u64]) -> Result<(), GpuError> {
         let mut pointers: Vec<*mut c_void> =
             arguments.iter().map(|a| (a as *const u64).cast_mut().cast::<c_void>()).collect();
         // SAFETY: the caller's promise; the driver copies the arguments before it returns.
         unsafe {
-            result::launch_kernel(function.0, (blocks, 1, 1), (threads, 1, 1), 0, self.stream, &mut pointers)
-                .map_err(error("cuLaunchKernel"))
+            result::launch_kernel(
+                function.0,
+                grid.blocks.into(),
+                (grid.threads, 1, 1),
+                grid.shared,
+                self.stream,
+                &mut pointers,
+            )
+            .map_err(error("cuLaunchKernel"))
         }
     }
 

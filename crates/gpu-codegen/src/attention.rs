@@ -7,15 +7,20 @@ use kernel_ir::{Attention, Program};
 use crate::body::{BodyWriter, Uses};
 use crate::template::{assemble, compute_type, element, epilogue, volume};
 use crate::types::value_type;
-use crate::{GenError, Kernel, Launch, MOST_BLOCKS};
+use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant};
 
 /// Elements of a result row that a lane keeps in registers: rows up to 32 times as long.
 const MOST_PER_LANE: i64 = 16;
 /// Warps of a block.
 const WARPS: i64 = 4;
 
-/// The kernel.
-pub(crate) fn generate(program: &Program, k: &Attention, entry: &str) -> Result<Kernel, GenError> {
+/// The ways of computing it, the best by rule first.
+pub(crate) fn variants(program: &Program, k: &Attention, _target: &Target) -> Result<Vec<Variant>, GenError> {
+    Ok(vec![Variant::single("simple", generate(program, k, ENTRY)?)])
+}
+
+/// The kernel that is always there.
+fn generate(program: &Program, k: &Attention, entry: &str) -> Result<Kernel, GenError> {
     let ranges = &k.epilogue.ranges;
     let (true, Some(width)) = (ranges.len() == 4, k.v.sizes.last()) else {
         return Err(GenError::Malformed("attention has operands of four dimensions".into()));
@@ -105,7 +110,7 @@ const {result} result = to<{result}>(total == 0 ? {empty} : out[u] / total);
         empty = empty_row(k, program, acc),
     );
     let blocks = rows.ceil_div(&SymExpr::from_i64(WARPS)).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
-    assemble(program, entry, &uses, Launch { blocks, threads: 32 * WARPS as u32 }, &body)
+    assemble(program, entry, &uses, Launch::flat(blocks, 32 * WARPS as u32), &body)
 }
 
 /// What a row without any key gives: zeros for a mask of truth values, not a number for one that is added.

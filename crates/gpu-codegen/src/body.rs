@@ -22,6 +22,8 @@ pub(crate) struct Uses {
     /// Which of them bodies read.
     pub(crate) loaded: BTreeSet<BufId>,
     pub(crate) symbols: BTreeSet<SymId>,
+    /// Element types of the scratch buffers, `s<number>` in the text.
+    pub(crate) scratch: Vec<&'static str>,
 }
 
 impl Uses {

@@ -8,10 +8,15 @@ use kernel_ir::{Conv, Program};
 
 use crate::body::{BodyWriter, Uses};
 use crate::template::{assemble, blocks_of, compute_type, element, epilogue, unravel, volume};
-use crate::{GenError, Kernel, Launch, THREADS};
+use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
 
-/// The kernel.
-pub(crate) fn generate(program: &Program, k: &Conv, entry: &str) -> Result<Kernel, GenError> {
+/// The ways of computing it, the best by rule first.
+pub(crate) fn variants(program: &Program, k: &Conv, _target: &Target) -> Result<Vec<Variant>, GenError> {
+    Ok(vec![Variant::single("simple", generate(program, k, ENTRY)?)])
+}
+
+/// The kernel that is always there.
+fn generate(program: &Program, k: &Conv, entry: &str) -> Result<Kernel, GenError> {
     let ranges = &k.epilogue.ranges;
     let spatial = k.stride.len();
     if ranges.len() != spatial + 2
@@ -87,6 +92,6 @@ pub(crate) fn generate(program: &Program, k: &Conv, entry: &str) -> Result<Kerne
     let _ = writeln!(body, "const {result} result = to<{result}>(sum);");
     body.push_str(&epilogue(program, &k.epilogue, "result", &mut uses)?);
     body.push_str("}\n");
-    let launch = Launch { blocks: blocks_of(&points, i64::from(THREADS)), threads: THREADS };
+    let launch = Launch::flat(blocks_of(&points, i64::from(THREADS)), THREADS);
     assemble(program, entry, &uses, launch, &body)
 }

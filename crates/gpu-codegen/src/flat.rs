@@ -111,7 +111,7 @@ for (idx p = {count} / {lanes} * {lanes} + first; p < {count}; p += {step}) {{
 "
         );
         let blocks = blocks_of(&points, i64::from(THREADS) * lanes as i64);
-        assemble(program, entry, &uses, Launch { blocks, threads: THREADS }, &body)
+        assemble(program, entry, &uses, Launch::flat(blocks, THREADS), &body)
     }
 }
 

@@ -21,7 +21,54 @@ use kernel_ir::{BufId, Program, Step};
 use thiserror::Error;
 
 /// What every module begins with.
-pub const PRELUDE: &str = include_str!("prelude.cu");
+pub const PRELUDE: &str = concat!(include_str!("prelude.cu"), include_str!("tensor_core.cu"));
+
+/// What kernels are made for. What a device cannot do must not be in its kernels.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// Compute capability, `10 * major + minor`: 90 is Hopper.
+    pub architecture: u32,
+    /// Multiprocessors, which say how many blocks fill the device.
+    pub multiprocessors: u32,
+    /// Bytes of shared memory that one block may have at most, opted in to.
+    pub shared_memory: u32,
+    /// Bytes of the second-level cache.
+    pub cache: u64,
+    /// Whether float32 products may be computed in tf32 (10 bits of mantissa) on tensor cores.
+    pub tf32: bool,
+    /// Whether sums must not depend on the order in which blocks end.
+    pub deterministic: bool,
+}
+
+impl Target {
+    /// A Hopper of 132 multiprocessors, for whoever generates without a device.
+    pub const HOPPER: Target = Target {
+        architecture: 90,
+        multiprocessors: 132,
+        shared_memory: 227 * 1024,
+        cache: 50 << 20,
+        tf32: false,
+        deterministic: false,
+    };
+}
+
+/// One way of computing a step: kernels that run one after another, with memory between them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Variant {
+    /// What the tables of the search call it: `tile_128x128x32`.
+    pub name: String,
+    /// The kernels, in their order.
+    pub kernels: Vec<Kernel>,
+    /// Bytes of each scratch buffer, which [`Param::Scratch`] numbers. Not zeroed.
+    pub scratch: Vec<SymExpr>,
+}
+
+impl Variant {
+    /// A step that is one kernel.
+    pub(crate) fn single(name: impl Into<String>, kernel: Kernel) -> Variant {
+        Variant { name: name.into(), kernels: vec![kernel], scratch: Vec::new() }
+    }
+}
 
 /// One generated kernel.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,15 +90,26 @@ pub enum Param {
     Buffer(BufId),
     /// The value of a size symbol, 64 bits.
     Symbol(SymId),
+    /// The address of a scratch buffer of the variant, aligned to 256 bytes.
+    Scratch(u32),
 }
 
 /// The shape of a launch. Nothing is launched where the number of blocks is 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
-    /// Blocks in x; kernels loop where the device's limit is lower.
-    pub blocks: SymExpr,
+    /// Blocks in x, y and z. In x kernels loop where the device's limit is lower; y and z are at most 65,535.
+    pub blocks: [SymExpr; 3],
     /// Threads of a block.
     pub threads: u32,
+    /// Bytes of dynamic shared memory, at most [`Target::shared_memory`].
+    pub shared: u32,
+}
+
+impl Launch {
+    /// Blocks in x alone, no dynamic shared memory.
+    pub(crate) fn flat(blocks: SymExpr, threads: u32) -> Launch {
+        Launch { blocks: [blocks, SymExpr::ONE, SymExpr::ONE], threads, shared: 0 }
+    }
 }
 
 /// A step that has no kernel.
@@ -81,14 +139,20 @@ pub(crate) const THREADS: u32 = 256;
 /// Blocks of a launch at most; kernels stride over what is more.
 pub(crate) const MOST_BLOCKS: i64 = 1 << 20;
 
-/// The kernel of a step; `entry` becomes its name. Steps that are no kernels (`bind`, control flow) are the runtime's.
-pub fn generate(program: &Program, step: &Step, entry: &str) -> Result<Kernel, GenError> {
+/// What stands for the name of a kernel's entry until the runtime numbers it: equal kernels then have equal texts.
+pub const ENTRY: &str = "ENTRY_POINT";
+
+/// The ways of computing a step, the one that is best by rule first. Never empty.
+///
+/// # Errors
+/// Steps that are no kernels (`bind`, control flow, routines of matrices) are the runtime's.
+pub fn variants(program: &Program, step: &Step, target: &Target) -> Result<Vec<Variant>, GenError> {
     match step {
-        Step::Loop(k) => looped::generate(program, k, entry),
-        Step::Matmul(k) => matmul::generate(program, k, entry),
-        Step::Conv(k) => conv::generate(program, k, entry),
-        Step::Attention(k) => attention::generate(program, k, entry),
-        Step::Extern(k) => sort::generate(program, k, entry),
+        Step::Loop(k) => looped::variants(program, k, target),
+        Step::Matmul(k) => matmul::variants(program, k, target),
+        Step::Conv(k) => conv::variants(program, k, target),
+        Step::Attention(k) => attention::variants(program, k, target),
+        Step::Extern(k) => sort::variants(program, k, target),
         _ => Err(GenError::Routine(step.name().to_owned())),
     }
 }

@@ -14,7 +14,7 @@ use crate::body::{BodyWriter, Effects, Uses, accumulator};
 use crate::flat::Flat;
 use crate::template::{assemble, blocks_of, unravel, volume};
 use crate::types::{number, value_type};
-use crate::{GenError, Kernel, Launch, THREADS};
+use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
 
 /// Inner loops up to this long are one thread's work.
 const SHORT: i64 = 16;
@@ -23,8 +23,13 @@ const WARP_WORK: i64 = 1024;
 /// With so many outer points a thread each fills the device, where memory runs along the outer points.
 const MANY: i64 = 16 * 1024;
 
+/// The ways of computing it, the best by rule first.
+pub(crate) fn variants(program: &Program, k: &LoopKernel, _target: &Target) -> Result<Vec<Variant>, GenError> {
+    Ok(vec![Variant::single("loop", generate(program, k, ENTRY)?)])
+}
+
 /// The kernel.
-pub(crate) fn generate(program: &Program, k: &LoopKernel, entry: &str) -> Result<Kernel, GenError> {
+fn generate(program: &Program, k: &LoopKernel, entry: &str) -> Result<Kernel, GenError> {
     // Reductions over a single element are bodies with accumulators and no loop: those are not walked flat.
     if let Some(flat) = Flat::of(program, k).filter(|_| k.accs.is_empty()) {
         return flat.generate(program, k, entry);
@@ -198,7 +203,7 @@ fn threads(program: &Program, k: &LoopKernel, entry: &str) -> Result<Kernel, Gen
         body.push_str(&"}\n".repeat(stage.inner.len() + 1));
     }
     body.push_str("}\n");
-    let launch = Launch { blocks: blocks_of(&points, i64::from(THREADS)), threads: THREADS };
+    let launch = Launch::flat(blocks_of(&points, i64::from(THREADS)), THREADS);
     assemble(program, entry, &uses, launch, &body)
 }
 
@@ -221,7 +226,7 @@ fn teams(program: &Program, k: &LoopKernel, entry: &str, team: u32) -> Result<Ke
         body.push_str(&team_stage(&head, k, n, stage, team, &mut uses)?);
     }
     body.push_str("}\n");
-    let launch = Launch { blocks: blocks_of(&points, per_block), threads };
+    let launch = Launch::flat(blocks_of(&points, per_block), threads);
     assemble(program, entry, &uses, launch, &body)
 }
 

@@ -6,7 +6,7 @@ use kernel_ir::{Matmul, Program};
 
 use crate::body::{BodyWriter, Uses};
 use crate::template::{assemble, compute_type, element, epilogue, unravel, volume};
-use crate::{GenError, Kernel, Launch};
+use crate::{ENTRY, GenError, Kernel, Launch, Target, Variant};
 
 /// Rows and columns of a block's tile, and how far it goes along the inner dimension at once.
 const TILE: i64 = 64;
@@ -14,8 +14,13 @@ const DEPTH: i64 = 16;
 /// Threads of a block; each computes 4 × 4 elements.
 const THREADS: u32 = 256;
 
-/// The kernel.
-pub(crate) fn generate(program: &Program, k: &Matmul, entry: &str) -> Result<Kernel, GenError> {
+/// The ways of computing it, the best by rule first.
+pub(crate) fn variants(program: &Program, k: &Matmul, _target: &Target) -> Result<Vec<Variant>, GenError> {
+    Ok(vec![Variant::single("simple", generate(program, k, ENTRY)?)])
+}
+
+/// The kernel that is always there.
+fn generate(program: &Program, k: &Matmul, entry: &str) -> Result<Kernel, GenError> {
     let ranges = &k.epilogue.ranges;
     let (Some(split), Some(inner)) = (ranges.len().checked_sub(2), k.a.sizes.last()) else {
         return Err(GenError::Malformed("a matrix product of less than two dimensions".into()));
@@ -87,5 +92,5 @@ const {result} result = to<{result}>(sum[u][w]);
         result = crate::types::value_type(k.acc)?,
     );
     let blocks = (&batch * &tiles_m * &tiles_n).sym_min(&SymExpr::from_i64(crate::MOST_BLOCKS));
-    assemble(program, entry, &uses, Launch { blocks, threads: THREADS }, &body)
+    assemble(program, entry, &uses, Launch::flat(blocks, THREADS), &body)
 }

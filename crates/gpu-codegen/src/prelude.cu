@@ -1,5 +1,6 @@
 // What generated kernels stand on: number types, conversions, scalar operators, team reductions, atomics. No header is
 // included, so that a run-time compiler needs no search path; built-in functions of the compiler are used for libm.
+// Where FFX_EMULATED is defined, an ordinary C++ compiler reads this behind the emulator's own definitions.
 
 #if defined(__CUDACC__)
 #pragma nv_diag_suppress 177 // Not every kernel uses everything that stands here.
@@ -24,9 +25,15 @@ struct __align__(2) bf16 { u16 bits; };
 
 // ---- 16-bit floats: round to nearest even
 DEV float widen(bf16 x) { return __uint_as_float((u32)x.bits << 16); }
+#ifndef FFX_EMULATED
 DEV float widen(f16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }
 DEV f16 to_f16(float x) { f16 y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); return y; }
 DEV bf16 to_bf16(float x) { bf16 y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); return y; }
+#else
+DEV float widen(f16 x) { return ffx_from_f16(x.bits); }
+DEV f16 to_f16(float x) { f16 y; y.bits = ffx_to_f16(x); return y; }
+DEV bf16 to_bf16(float x) { bf16 y; y.bits = ffx_to_bf16(x); return y; }
+#endif
 // Rounds to odd, so that rounding once more is as good as rounding once.
 DEV float odd(double x) {
     float y = __double2float_rz(x);
@@ -40,8 +47,14 @@ template <class T> struct Tag {};
 template <class T, class S> DEV T to_as(Tag<T>, S x) { return (T)x; }
 template <class S> DEV bool to_as(Tag<bool>, S x) { return x != (S)0; }
 DEV bool to_as(Tag<bool>, bool x) { return x; }
+#ifndef FFX_EMULATED
 DEV i64 trunc64(double x) { return x != x ? 0 : (i64)x; }
 DEV i64 trunc64(float x) { return x != x ? 0 : (i64)x; }
+#else
+// The cast of a number that does not fit is undefined on the host; GPUs saturate.
+DEV i64 trunc64(double x) { return ffx_saturate(x); }
+DEV i64 trunc64(float x) { return ffx_saturate(x); }
+#endif
 #define NARROW(T) \
     DEV T to_as(Tag<T>, float x) { return (T)trunc64(x); } \
     DEV T to_as(Tag<T>, double x) { return (T)trunc64(x); }

@@ -9,10 +9,15 @@ use kernel_ir::{ExternCall, ExternOp, Program};
 use crate::body::{BodyWriter, Uses};
 use crate::template::{assemble, blocks_of, element, unravel, volume};
 use crate::types::value_type;
-use crate::{GenError, Kernel, Launch, THREADS};
+use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
+
+/// The ways of computing it, the best by rule first.
+pub(crate) fn variants(program: &Program, k: &ExternCall, _target: &Target) -> Result<Vec<Variant>, GenError> {
+    Ok(vec![Variant::single("sort", generate(program, k, ENTRY)?)])
+}
 
 /// The kernel of a sort; other routines have none.
-pub(crate) fn generate(program: &Program, k: &ExternCall, entry: &str) -> Result<Kernel, GenError> {
+fn generate(program: &Program, k: &ExternCall, entry: &str) -> Result<Kernel, GenError> {
     let (ExternOp::Sort { dim, descending }, [input], [values, positions]) =
         (&k.op, &k.inputs[..], &k.outputs[..])
     else {
@@ -70,6 +75,6 @@ place += {ahead};
 }}
 "
     );
-    let launch = Launch { blocks: blocks_of(&points, i64::from(THREADS)), threads: THREADS };
+    let launch = Launch::flat(blocks_of(&points, i64::from(THREADS)), THREADS);
     assemble(program, entry, &uses, launch, &body)
 }

@@ -29,6 +29,10 @@ pub(crate) fn assemble(
         list.push(format!("{head}{ty} *{alone}b{place}"));
         params.push(Param::Buffer(buf));
     }
+    for (n, ty) in uses.scratch.iter().enumerate() {
+        list.push(format!("{ty} *s{n}"));
+        params.push(Param::Scratch(n as u32));
+    }
     for &symbol in &uses.symbols {
         list.push(format!("i64 {symbol}_"));
         params.push(Param::Symbol(symbol));

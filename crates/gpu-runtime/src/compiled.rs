@@ -10,7 +10,7 @@ use plugin_sdk::{OwnedTensor, TensorView};
 
 use crate::machine::{Dynamic, Machine, bytes_of};
 use crate::memory::{copy_strided, span};
-use crate::plan::{Kernels, Launchable, Planned, plan};
+use crate::plan::{DeviceStep, Planned, Planner};
 use crate::sizes::Sizes;
 use crate::{Block, Driver, GpuError};
 
@@ -21,7 +21,7 @@ const ALIGNMENT: u64 = 16;
 pub struct Compiled<D: Driver> {
     driver: Arc<D>,
     program: Program,
-    kernels: Vec<Launchable>,
+    device_steps: Vec<DeviceStep>,
     functions: Vec<D::Function>,
     init: Vec<Planned>,
     steps: Vec<Planned>,
@@ -41,16 +41,19 @@ impl<D: Driver> Compiled<D> {
     /// Generates and compiles every kernel of a program.
     pub fn new(driver: Arc<D>, program: Program) -> Result<Compiled<D>, GpuError> {
         kernel_ir::verify(&program).map_err(|e| GpuError::Malformed(e.to_string()))?;
-        let mut kernels = Kernels::default();
-        let init = plan(&program, &program.init, &mut kernels)?;
-        let steps = plan(&program, &program.steps, &mut kernels)?;
+        let target = driver.target();
+        let library = |step: &kernel_ir::Step| driver.library(&program, step);
+        let mut planner = Planner::new(&program, &target, &library, false);
+        let init = planner.plan(&program.init)?;
+        let steps = planner.plan(&program.steps)?;
+        let kernels = planner.kernels;
         let started = std::time::Instant::now();
         let functions = kernels.compile(&*driver)?;
-        tracing::debug!(target: "kernel", launches = kernels.list.len(), kernels = functions.len(), time = ?started.elapsed(), "compiled");
+        tracing::debug!(target: "kernel", steps = kernels.steps.len(), kernels = functions.len(), time = ?started.elapsed(), "compiled");
         let nowhere = Block::new(&driver, 256)?;
         Ok(Compiled {
             dynamic: Dynamic::new(&program),
-            kernels: kernels.list,
+            device_steps: kernels.steps,
             functions,
             init,
             steps,
@@ -137,7 +140,7 @@ impl<D: Driver> Compiled<D> {
         Machine {
             driver: &self.driver,
             program: &self.program,
-            kernels: &self.kernels,
+            steps: &self.device_steps,
             functions: &self.functions,
             dynamic: &self.dynamic,
             blocks: vec![None; addresses.len()],

@@ -9,9 +9,9 @@ use ir_core::{Atom, DType, EntityId, SymExpr, SymId};
 use kernel_ir::{BufId, Program, Storage};
 
 use crate::memory::span;
-use crate::plan::{Launchable, Number, Op, Planned};
+use crate::plan::{DeviceStep, Launchable, Number, Op, Planned, Runnable};
 use crate::sizes::Sizes;
-use crate::{Block, Driver, GpuError};
+use crate::{Block, Driver, GpuError, Grid, Work};
 
 /// The largest grid that every device takes in x.
 const MOST_BLOCKS: i64 = i32::MAX as i64;
@@ -56,7 +56,7 @@ impl Dynamic {
 pub(crate) struct Machine<'a, D: Driver> {
     pub(crate) driver: &'a Arc<D>,
     pub(crate) program: &'a Program,
-    pub(crate) kernels: &'a [Launchable],
+    pub(crate) steps: &'a [DeviceStep],
     pub(crate) functions: &'a [D::Function],
     pub(crate) dynamic: &'a Dynamic,
     /// Address of each buffer's memory; views have none.
@@ -89,7 +89,7 @@ impl<D: Driver> Machine<'_, D> {
             self.provide(buffer)?;
         }
         match &planned.op {
-            Op::Kernel(n) => self.launch(&self.kernels[*n]),
+            Op::Device(n) => self.compute(&self.steps[*n]),
             Op::Host(routine) => self.on_host(routine),
             Op::Bind { name, symbol, from } => {
                 let value = self.read(from)?;
@@ -126,20 +126,50 @@ impl<D: Driver> Machine<'_, D> {
         }
     }
 
-    fn launch(&self, kernel: &Launchable) -> Result<(), GpuError> {
-        let blocks = self.sizes.eval(&kernel.blocks)?.clamp(0, MOST_BLOCKS) as u32;
-        if blocks == 0 {
+    /// Runs the first way of a step.
+    fn compute(&self, step: &DeviceStep) -> Result<(), GpuError> {
+        let way = step.ways.first().ok_or_else(|| GpuError::Malformed("a step without a way".into()))?;
+        tracing::trace!(target: "kernel", step = step.name, way = way.name);
+        // Work of the stream is in order, so the memory may go back before the work has run.
+        let scratch: Vec<Block<D>> = way
+            .scratch
+            .iter()
+            .map(|bytes| Block::new(self.driver, self.sizes.eval(bytes)?.max(0) as u64))
+            .collect::<Result<_, GpuError>>()?;
+        let scratch: Vec<u64> = scratch.iter().map(Block::address).collect();
+        way.parts.iter().try_for_each(|part| match part {
+            Runnable::Kernel(kernel) => self.launch(kernel, &scratch),
+            Runnable::Library(call) => {
+                let work = Work {
+                    address: &|buf| self.addresses[self.program.root(buf).index()],
+                    size: &|e| self.sizes.eval(e),
+                    scratch: &scratch,
+                };
+                // SAFETY: every address is memory of this call, as large as its buffer, by `provide`, the plan and the
+                // checks of the inputs; the scratch has the size that the way asks for.
+                unsafe { call.run(&work) }
+            }
+        })
+    }
+
+    fn launch(&self, kernel: &Launchable, scratch: &[u64]) -> Result<(), GpuError> {
+        let mut blocks = [0u32; 3];
+        for (n, e) in blocks.iter_mut().zip(&kernel.launch.blocks) {
+            *n = self.sizes.eval(e)?.clamp(0, MOST_BLOCKS) as u32;
+        }
+        if blocks.contains(&0) {
             return Ok(());
         }
         let argument = |p: &Param| match p {
             Param::Buffer(b) => self.addresses[b.index()],
             Param::Symbol(s) => self.sizes.0[s.index()] as u64,
+            Param::Scratch(n) => scratch[*n as usize],
         };
         let arguments: Vec<u64> = kernel.params.iter().map(argument).collect();
-        tracing::trace!(target: "kernel", name = kernel.name, blocks, threads = kernel.threads);
+        let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
         // SAFETY: parameters are in the kernel's order; every address is memory of this call, as large as its buffer, by
-        // `provide`, the plan and the checks of the inputs.
-        unsafe { self.driver.launch(&self.functions[kernel.function], blocks, kernel.threads, &arguments) }
+        // `provide`, the plan and the checks of the inputs; scratch is as long as the way asks for.
+        unsafe { self.driver.launch(&self.functions[kernel.function], grid, &arguments) }
     }
 
     /// Runs a routine on copies of its operands and brings the results back.

@@ -1,12 +1,12 @@
 //! From steps to operations: which kernels there are, how they are launched, what control flow surrounds them.
 
-use gpu_codegen::{Kernel, PRELUDE, Param, generate};
+use gpu_codegen::{ENTRY, Kernel, Launch, PRELUDE, Param, Target, variants};
 use host_routines::MatrixRoutine;
 use ir_core::{DType, EntityId, SymExpr, SymId};
 use kernel_ir::{BufId, ExternOp, Operand, Program, Step};
 use rustc_hash::FxHashMap;
 
-use crate::{Driver, GpuError, Module};
+use crate::{Choice, Driver, GpuError, LibraryCall, Module, Part};
 
 /// Kernels of one module: few enough that modules compile in parallel, many enough that the prelude is not all of it.
 const KERNELS_PER_MODULE: usize = 8;
@@ -18,8 +18,8 @@ pub(crate) struct Planned {
 }
 
 pub(crate) enum Op {
-    /// A kernel, by number.
-    Kernel(usize),
+    /// A step that the device computes, by number of [`Kernels::steps`].
+    Device(usize),
     /// A routine that the host runs on copies.
     Host(MatrixRoutine),
     Bind {
@@ -59,101 +59,146 @@ pub(crate) struct Number {
 /// The kernels of a program, equal ones once.
 #[derive(Default)]
 pub(crate) struct Kernels {
-    pub(crate) list: Vec<Launchable>,
+    /// The steps that the device computes.
+    pub(crate) steps: Vec<DeviceStep>,
     texts: Vec<(String, String)>,
     known: FxHashMap<String, usize>,
 }
 
+/// A step that the device computes, and the ways of computing it: the best by rule first, never none.
+pub(crate) struct DeviceStep {
+    pub(crate) name: String,
+    pub(crate) ways: Vec<Way>,
+}
+
+/// A way of computing a step whose kernels have numbers.
+pub(crate) struct Way {
+    /// For tables and logs.
+    pub(crate) name: String,
+    pub(crate) parts: Vec<Runnable>,
+    pub(crate) scratch: Vec<SymExpr>,
+}
+
+/// A part of a way.
+pub(crate) enum Runnable {
+    Kernel(Launchable),
+    Library(Box<dyn LibraryCall>),
+}
+
 /// How a kernel is launched; `function` is the number of its text.
 pub(crate) struct Launchable {
-    pub(crate) name: String,
     pub(crate) function: usize,
     pub(crate) params: Vec<Param>,
-    pub(crate) blocks: SymExpr,
-    pub(crate) threads: u32,
+    pub(crate) launch: Launch,
 }
 
-/// The operations of a list of steps.
-pub(crate) fn plan(
-    program: &Program,
-    steps: &[Step],
-    kernels: &mut Kernels,
-) -> Result<Vec<Planned>, GpuError> {
-    steps.iter().map(|step| planned(program, step, kernels)).collect()
+/// Turns steps into operations.
+pub(crate) struct Planner<'a> {
+    program: &'a Program,
+    target: &'a Target,
+    library: &'a dyn Fn(&Step) -> Vec<Choice>,
+    /// Whether every way of a step is kept, not only the first.
+    all: bool,
+    pub(crate) kernels: Kernels,
 }
 
-fn planned(program: &Program, step: &Step, kernels: &mut Kernels) -> Result<Planned, GpuError> {
-    let number = |o: &Operand| {
-        let root = program.root(o.buf);
-        Number { root: root.index(), dtype: program.buffers[o.buf].dtype, offset: o.offset.clone() }
-    };
-    let op = match step {
-        Step::Bind(b) => Op::Bind { name: b.name.clone(), symbol: b.symbol, from: number(&b.from) },
-        Step::Assert(a) => {
-            Op::Assert { name: a.name.clone(), message: a.message.clone(), pred: number(&a.pred) }
-        }
-        Step::Cond(c) => Op::Cond {
-            pred: number(&c.pred),
-            then: plan(program, &c.then, kernels)?,
-            otherwise: plan(program, &c.otherwise, kernels)?,
-        },
-        Step::For(f) => {
-            Op::For { symbol: f.symbol, count: f.count.clone(), body: plan(program, &f.body, kernels)? }
-        }
-        Step::While(w) => Op::While {
-            cond: plan(program, &w.cond, kernels)?,
-            pred: number(&w.pred),
-            body: plan(program, &w.body, kernels)?,
-        },
-        Step::Extern(call) => match call.op {
-            ExternOp::Linalg { op, complex } => Op::Host(
-                MatrixRoutine::new(program, call, op, complex)
-                    .map_err(|e| GpuError::Malformed(e.to_string()))?,
-            ),
-            ExternOp::Sort { .. } => Op::Kernel(kernels.add(program, step)?),
-        },
-        _ => Op::Kernel(kernels.add(program, step)?),
-    };
-    // Nested steps have their own.
-    let writes: Vec<BufId> = if step.nested().is_empty() { step.accesses().1 } else { Vec::new() };
-    let mut dynamic: Vec<usize> = writes
-        .into_iter()
-        .map(|b| program.root(b))
-        .filter(|b| program.is_dynamic(*b))
-        .map(|b| b.index())
-        .collect();
-    dynamic.dedup();
-    Ok(Planned { op, dynamic })
-}
+impl<'a> Planner<'a> {
+    pub(crate) fn new(
+        program: &'a Program,
+        target: &'a Target,
+        library: &'a dyn Fn(&Step) -> Vec<Choice>,
+        all: bool,
+    ) -> Planner<'a> {
+        Planner { program, target, library, all, kernels: Kernels::default() }
+    }
 
-/// Entry points have this name until they are numbered: equal kernels then have equal texts.
-const ENTRY: &str = "ENTRY_POINT";
+    /// The operations of a list of steps.
+    pub(crate) fn plan(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
+        steps.iter().map(|step| self.planned(step)).collect()
+    }
 
-impl Kernels {
-    fn add(&mut self, program: &Program, step: &Step) -> Result<usize, GpuError> {
+    fn planned(&mut self, step: &Step) -> Result<Planned, GpuError> {
+        let program = self.program;
+        let number = |o: &Operand| {
+            let root = program.root(o.buf);
+            Number { root: root.index(), dtype: program.buffers[o.buf].dtype, offset: o.offset.clone() }
+        };
+        let op = match step {
+            Step::Bind(b) => Op::Bind { name: b.name.clone(), symbol: b.symbol, from: number(&b.from) },
+            Step::Assert(a) => {
+                Op::Assert { name: a.name.clone(), message: a.message.clone(), pred: number(&a.pred) }
+            }
+            Step::Cond(c) => Op::Cond {
+                pred: number(&c.pred),
+                then: self.plan(&c.then)?,
+                otherwise: self.plan(&c.otherwise)?,
+            },
+            Step::For(f) => Op::For { symbol: f.symbol, count: f.count.clone(), body: self.plan(&f.body)? },
+            Step::While(w) => {
+                Op::While { cond: self.plan(&w.cond)?, pred: number(&w.pred), body: self.plan(&w.body)? }
+            }
+            Step::Extern(call) => match call.op {
+                ExternOp::Linalg { op, complex } => Op::Host(
+                    MatrixRoutine::new(program, call, op, complex)
+                        .map_err(|e| GpuError::Malformed(e.to_string()))?,
+                ),
+                ExternOp::Sort { .. } => Op::Device(self.device_step(step)?),
+            },
+            _ => Op::Device(self.device_step(step)?),
+        };
+        // Nested steps have their own.
+        let writes: Vec<BufId> = if step.nested().is_empty() { step.accesses().1 } else { Vec::new() };
+        let mut dynamic: Vec<usize> = writes
+            .into_iter()
+            .map(|b| program.root(b))
+            .filter(|b| program.is_dynamic(*b))
+            .map(|b| b.index())
+            .collect();
+        dynamic.dedup();
+        Ok(Planned { op, dynamic })
+    }
+
+    fn device_step(&mut self, step: &Step) -> Result<usize, GpuError> {
         let refused = |e: gpu_codegen::GenError| GpuError::Unsupported {
             kernel: step.name().into(),
             reason: e.to_string(),
         };
-        let Kernel { source, params, launch, .. } = generate(program, step, ENTRY).map_err(refused)?;
+        let mut choices = (self.library)(step);
+        if self.all || choices.is_empty() {
+            let generated = variants(self.program, step, self.target).map_err(refused)?;
+            choices.extend(generated.into_iter().map(Choice::from));
+        }
+        if !self.all {
+            choices.truncate(1);
+        }
+        let ways = choices.into_iter().map(|c| self.kernels.way(c, step.name())).collect();
+        self.kernels.steps.push(DeviceStep { name: step.name().to_owned(), ways });
+        Ok(self.kernels.steps.len() - 1)
+    }
+}
+
+impl Kernels {
+    fn way(&mut self, choice: Choice, step: &str) -> Way {
+        let part = |part| match part {
+            Part::Kernel(kernel) => Runnable::Kernel(self.launchable(kernel, step)),
+            Part::Library(call) => Runnable::Library(call),
+        };
+        Way { name: choice.name, parts: choice.parts.into_iter().map(part).collect(), scratch: choice.scratch }
+    }
+
+    fn launchable(&mut self, kernel: Kernel, step: &str) -> Launchable {
+        let Kernel { source, params, launch, .. } = kernel;
         let function = match self.known.get(&source) {
             Some(&n) => n,
             None => {
                 let n = self.texts.len();
-                let entry = format!("k{n}_{}", identifier(step.name()));
+                let entry = format!("k{n}_{}", identifier(step));
                 self.texts.push((entry.clone(), source.replace(ENTRY, &entry)));
                 self.known.insert(source, n);
                 n
             }
         };
-        self.list.push(Launchable {
-            name: step.name().to_owned(),
-            function,
-            params,
-            blocks: launch.blocks,
-            threads: launch.threads,
-        });
-        Ok(self.list.len() - 1)
+        Launchable { function, params, launch }
     }
 
     /// All texts, some to a module.
