@@ -14,6 +14,8 @@ mod scalar_op;
 mod text;
 mod verify;
 mod wire;
+mod wire_older;
+mod written;
 
 pub use body::{AccId, BufId, Inst, InstKind, ReduceOp, StoreMode, Val};
 pub use build::BodyBuilder;
@@ -29,3 +31,5 @@ pub use scalar_op::{DTypeRule, ScalarOp};
 pub use text::{MAX_TEXT_BYTES, TextError, TextProblem};
 pub use verify::{VerifyError, takes, verify};
 pub use wire::{IR_MAJOR, IR_MINOR, WireError};
+pub use wire_older::NoOlderForm;
+pub use written::{Hazard, hazards};

@@ -1,5 +1,7 @@
 //! The byte form of a program: an 8-byte header (`FFXK`, major, minor as little-endian u16) and MessagePack with named
-//! fields, so that other languages read it with any MessagePack library. Unknown fields are skipped (a newer minor).
+//! fields, so that other languages read it with any MessagePack library; docs/program-bytes.md describes it. A reader takes
+//! its own minor and older ones, and skips keys that it does not know: a writer may say an older minor than its own where
+//! the program uses nothing newer (`wire_older`).
 
 use serde::{Deserialize, Deserializer};
 use smallvec::SmallVec;
@@ -10,7 +12,7 @@ use crate::Program;
 /// Readers refuse another major.
 pub const IR_MAJOR: u16 = 1;
 /// Grows with every addition.
-pub const IR_MINOR: u16 = 3;
+pub const IR_MINOR: u16 = 4;
 const MAGIC: &[u8; 4] = b"FFXK";
 
 /// Why bytes are not a program.
@@ -45,28 +47,57 @@ where
     Vec::deserialize(deserializer).map(SmallVec::from_vec)
 }
 
+/// The first eight bytes of a program of this major.
+pub(crate) fn header(minor: u16) -> [u8; 8] {
+    let ([m0, m1, m2, m3], [a0, a1], [i0, i1]) = (*MAGIC, IR_MAJOR.to_le_bytes(), minor.to_le_bytes());
+    [m0, m1, m2, m3, a0, a1, i0, i1]
+}
+
 impl Program {
     /// The byte form.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&IR_MAJOR.to_le_bytes());
-        bytes.extend_from_slice(&IR_MINOR.to_le_bytes());
+        let mut bytes = header(IR_MINOR).to_vec();
         // Writing to a Vec cannot fail, and the types hold nothing that MessagePack lacks.
         rmp_serde::encode::write_named(&mut bytes, self).expect("a program always serializes");
         bytes
     }
 
+    /// Which inputs the program of these bytes writes in place, without reading the rest of it.
+    ///
+    /// # Errors
+    /// Bytes that are no program.
+    pub fn written_inputs(bytes: &[u8]) -> Result<Vec<bool>, WireError> {
+        #[derive(Deserialize)]
+        struct Inputs {
+            inputs: Vec<Input>,
+        }
+        #[derive(Deserialize)]
+        struct Input {
+            #[serde(default)]
+            written: bool,
+        }
+        let all: Inputs =
+            rmp_serde::from_slice(body(bytes)?).map_err(|e| WireError::Damaged(e.to_string()))?;
+        Ok(all.inputs.iter().map(|i| i.written).collect())
+    }
+
     /// Reads the byte form.
     pub fn from_bytes(bytes: &[u8]) -> Result<Program, WireError> {
-        let (header, body) = bytes.split_at_checked(8).ok_or(WireError::Magic)?;
-        if &header[..4] != MAGIC {
-            return Err(WireError::Magic);
-        }
-        let word = |i: usize| u16::from_le_bytes([header[i], header[i + 1]]);
-        let (major, minor) = (word(4), word(6));
-        if major != IR_MAJOR {
-            return Err(WireError::Version { major, minor });
-        }
-        rmp_serde::from_slice(body).map_err(|e| WireError::Damaged(e.to_string()))
+        rmp_serde::from_slice(body(bytes)?).map_err(|e| WireError::Damaged(e.to_string()))
     }
+}
+
+/// What follows the header of a program that this version reads.
+fn body(bytes: &[u8]) -> Result<&[u8], WireError> {
+    let (header, body) = bytes.split_at_checked(8).ok_or(WireError::Magic)?;
+    if &header[..4] != MAGIC {
+        return Err(WireError::Magic);
+    }
+    let word = |i: usize| u16::from_le_bytes([header[i], header[i + 1]]);
+    let (major, minor) = (word(4), word(6));
+    // A newer minor may say in keys that are skipped here what must not be skipped.
+    if major != IR_MAJOR || minor > IR_MINOR {
+        return Err(WireError::Version { major, minor });
+    }
+    Ok(body)
 }

@@ -78,17 +78,50 @@ fn fields_keep_their_names_and_kinds() {
 }
 
 #[test]
-fn what_a_newer_minor_adds_is_skipped() {
+fn unknown_keys_are_skipped_and_newer_versions_refused() {
     let program: Program = EVERYTHING.parse().unwrap();
     let mut bytes = program.to_bytes();
-    bytes[6] += 1;
     assert_eq!(bytes[8], 0x89, "a map of nine fields");
     bytes[8] = 0x8a;
     bytes.extend([0xa3, b'n', b'e', b'w', 0x92, 0x01, 0xc0]);
     assert_eq!(Program::from_bytes(&bytes).unwrap().to_bytes(), program.to_bytes());
-    bytes[4] += 1;
-    let newer = format!("2.{}", IR_MINOR + 1);
-    assert!(Program::from_bytes(&bytes).unwrap_err().to_string().contains(&newer));
+    // What this reader would skip may change what a newer program means.
+    for (at, newer) in [(6, format!("1.{}", IR_MINOR + 1)), (4, format!("2.{}", IR_MINOR + 1))] {
+        bytes[at] += 1;
+        let error = Program::from_bytes(&bytes).unwrap_err().to_string();
+        assert!(error.contains(&newer), "{error}");
+    }
+}
+
+#[test]
+fn a_program_goes_back_to_the_oldest_minor_that_has_all_of_it() {
+    for minor in 0..=IR_MINOR {
+        let bytes = fs::read(golden(&format!("program_{IR_MAJOR}_{minor}.ffxk"))).unwrap();
+        let program = Program::from_bytes(&bytes).unwrap();
+        assert_eq!(program.needs_minor(), minor, "each version's golden uses what it added");
+        for older in 0..minor {
+            let error = program.to_bytes_at(older).unwrap_err();
+            assert!(error.since > older && error.wanted == older, "{error}");
+        }
+        for newer in minor..=IR_MINOR + 1 {
+            let written = program.to_bytes_at(newer).unwrap();
+            assert_eq!(written[6], newer.min(IR_MINOR) as u8);
+            assert_eq!(Program::from_bytes(&written).unwrap(), program);
+        }
+    }
+}
+
+#[test]
+fn what_has_no_older_form_is_named() {
+    let bytes = fs::read(golden("program_1_2.ffxk")).unwrap();
+    let error = Program::from_bytes(&bytes).unwrap().to_bytes_at(1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("`{}`: {} came with kernel-ir 1.2 and has no form in 1.1", error.place, error.feature)
+    );
+    let bytes = fs::read(golden("program_1_3.ffxk")).unwrap();
+    let error = Program::from_bytes(&bytes).unwrap().to_bytes_at(2).unwrap_err();
+    assert_eq!((error.feature.as_str(), error.since), ("the step `extern`", 3));
 }
 
 /// Any MessagePack value, its scalars by kind alone.

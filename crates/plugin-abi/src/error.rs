@@ -19,6 +19,8 @@ pub const FFX_ERR_OUT_OF_MEMORY: i32 = 5;
 pub const FFX_ERR_PANIC: i32 = 6;
 /// A bug of the plugin or of a library below it.
 pub const FFX_ERR_INTERNAL: i32 = 7;
+/// Bytes that are not what they are said to be: cut short, changed, or no artifact at all. Since minor 1.
+pub const FFX_ERR_DAMAGED: i32 = 8;
 
 /// Bytes of [`FfxError::message`], the closing NUL included.
 pub const FFX_MESSAGE_BYTES: usize = 2048;

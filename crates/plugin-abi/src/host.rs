@@ -16,6 +16,9 @@ pub const FFX_LOG_DEBUG: u32 = 4;
 /// Log level: everything.
 pub const FFX_LOG_TRACE: u32 = 5;
 
+/// One log event; `target` names the part of the plugin. Both texts are borrowed for the call.
+pub type FfxLog = unsafe extern "C" fn(ctx: *mut c_void, level: u32, target: FfxStr, message: FfxStr);
+
 /// The host's table; valid for the whole life of the process.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -26,8 +29,8 @@ pub struct FfxHost {
     pub ctx: *mut c_void,
     /// Name and version of the host program's library, for messages.
     pub version: FfxStr,
-    /// `log(ctx, level, target, message)`: one event. `target` names the part of the plugin. Any thread. Optional.
-    pub log: Option<unsafe extern "C" fn(*mut c_void, u32, FfxStr, FfxStr)>,
+    /// Optional: takes one log event, on any thread.
+    pub log: Option<FfxLog>,
 }
 
 tables! { FfxHost { ctx, version, log } }

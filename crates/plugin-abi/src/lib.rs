@@ -11,6 +11,7 @@
 //!    where `struct_size` covers it whole and it is not null; sizes are never compared for equality. Structs that stand
 //!    in arrays are passed as arrays of pointers, so that they may grow too. The exceptions are *frozen* pairs
 //!    ([`FfxStr`], [`FfxNameValue`], [`FfxIrVersion`]), which never change within a major.
+//!    The *effective minor* of a pair is the lower of the two minors: neither side uses what came later.
 //! 3. **Ownership.** Who allocates frees, through its own function. Strings and arrays passed to a call are borrowed for
 //!    that call. What `describe` returns lives as long as the process. Errors are a struct of the caller. Outputs of
 //!    `execute` belong to the caller, who calls the DLPack deleter exactly once, on any thread. Constants given to
@@ -18,7 +19,7 @@
 //! 4. **Status.** Every call returns [`FFX_OK`] or one of the `FFX_ERR_*` codes and fills the error struct (which may be
 //!    null) with the same code. No call unwinds or aborts. After an error no out-parameter holds anything to free.
 //! 5. **Threads.** All slots may be called from many threads at once, also on one executable. The one exception:
-//!    the host does not call `executable_destroy` while another call on that executable runs.
+//!    the host does not call `executable_destroy` or `bind_constants` while another call on that executable runs.
 //! 6. **Life.** A plugin is never unloaded; the [`FfxHost`] table outlives every plugin.
 //!
 //! # How to extend
@@ -33,6 +34,7 @@ pub mod error;
 pub mod host;
 pub mod memory;
 pub mod plugin;
+pub mod streams;
 pub mod table;
 
 pub use dlpack::{DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor};
@@ -40,11 +42,12 @@ pub use error::*;
 pub use host::*;
 pub use memory::*;
 pub use plugin::*;
+pub use streams::*;
 pub use table::{Field, Head, Table, TableError};
 
 /// Major version of this ABI. Tables with another major are not read beyond their head.
 pub const ABI_MAJOR: u16 = 1;
 /// Minor version of this ABI: counts the appended fields of all tables together.
-pub const ABI_MINOR: u16 = 0;
+pub const ABI_MINOR: u16 = 1;
 /// Name of the symbol that a plugin library exports, with the type [`FfxEntry`].
 pub const ENTRY_SYMBOL: &str = "ffx_plugin_entry_v1";

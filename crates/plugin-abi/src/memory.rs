@@ -11,22 +11,40 @@ use crate::table::{Head, tables};
 /// Name to ask [`FfxPlugin::get_extension`](crate::FfxPlugin::get_extension) for; the answer is a [`FfxDeviceMemory`].
 pub const DEVICE_MEMORY: &str = "ferroflux.device-memory.v1";
 
-/// `to_device(ctx, host, device, out, err)`: sets `*out` to a tensor of the caller on the device, with the elements of a
-/// host tensor. The host memory may be reused when the call returns.
+/// Sets `*out` to a tensor of the caller on `device`, with the elements of a host tensor. The host memory may be reused
+/// when the call returns.
 pub type FfxToDevice = unsafe extern "C" fn(
-    *mut c_void,
-    *const DLTensor,
-    DLDevice,
-    *mut *mut DLManagedTensorVersioned,
-    *mut FfxError,
+    ctx: *mut c_void,
+    host: *const DLTensor,
+    device: DLDevice,
+    out: *mut *mut DLManagedTensorVersioned,
+    error: *mut FfxError,
 ) -> i32;
-/// `to_host(ctx, tensor, out, err)`: sets `*out` to a host tensor of the caller with the elements of a tensor on one of the
-/// plugin's devices, after all work that was started on it.
+/// Sets `*out` to a host tensor of the caller with the elements of a tensor on one of the plugin's devices, after all work
+/// that was started on it.
 pub type FfxToHost = unsafe extern "C" fn(
-    *mut c_void,
-    *const DLTensor,
-    *mut *mut DLManagedTensorVersioned,
-    *mut FfxError,
+    ctx: *mut c_void,
+    tensor: *const DLTensor,
+    out: *mut *mut DLManagedTensorVersioned,
+    error: *mut FfxError,
+) -> i32;
+/// Sets `*out` to a tensor of the caller on `device` whose elements are not set: dtype, sizes and strides are those of
+/// `like`, whose `data` is not looked at. Since minor 1.
+pub type FfxAllocate = unsafe extern "C" fn(
+    ctx: *mut c_void,
+    like: *const DLTensor,
+    device: DLDevice,
+    out: *mut *mut DLManagedTensorVersioned,
+    error: *mut FfxError,
+) -> i32;
+/// Writes the elements of `from` over those of `to`, on `stream`. Same dtype and sizes; each lies on the host or on a
+/// device of the plugin. Host memory may be reused when the call returns. Since minor 1.
+pub type FfxCopy = unsafe extern "C" fn(
+    ctx: *mut c_void,
+    from: *const DLTensor,
+    to: *const DLTensor,
+    stream: *mut c_void,
+    error: *mut FfxError,
 ) -> i32;
 
 /// The table of [`DEVICE_MEMORY`]; valid for the life of the process.
@@ -39,6 +57,10 @@ pub struct FfxDeviceMemory {
     pub to_device: Option<FfxToDevice>,
     /// Required.
     pub to_host: Option<FfxToHost>,
+    /// Optional, since minor 1.
+    pub allocate: Option<FfxAllocate>,
+    /// Optional, since minor 1.
+    pub copy: Option<FfxCopy>,
 }
 
 // SAFETY: the table is immutable after construction and its slots may be called from any thread by contract.
@@ -47,5 +69,5 @@ unsafe impl Send for FfxDeviceMemory {}
 unsafe impl Sync for FfxDeviceMemory {}
 
 tables! {
-    FfxDeviceMemory { to_device, to_host }
+    FfxDeviceMemory { to_device, to_host, allocate, copy }
 }

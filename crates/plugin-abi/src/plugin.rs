@@ -251,65 +251,117 @@ pub struct FfxExecutable {
     _opaque: [u8; 0],
 }
 
-/// Receives one device: `(user, device)`.
-pub type FfxDeviceSink = unsafe extern "C" fn(*mut c_void, *const FfxDeviceInfo);
-/// Receives one refusal: `(user, refusal)`.
-pub type FfxRefusalSink = unsafe extern "C" fn(*mut c_void, *const FfxRefusal);
+/// Compiled code as bytes, for `artifact_load`. The bytes are borrowed for the call. Since minor 1.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FfxArtifact {
+    /// Size and version.
+    pub head: Head,
+    /// Device to load for.
+    pub device: DLDevice,
+    /// First byte of what `artifact_save` gave.
+    pub bytes: *const u8,
+    /// Number of bytes.
+    pub n_bytes: usize,
+}
 
-/// `describe(ctx, out, err)`.
-pub type FfxDescribe = unsafe extern "C" fn(*mut c_void, *mut *const FfxDescription, *mut FfxError) -> i32;
-/// `enumerate_devices(ctx, sink, user, err)`.
-pub type FfxEnumerateDevices =
-    unsafe extern "C" fn(*mut c_void, FfxDeviceSink, *mut c_void, *mut FfxError) -> i32;
-/// `query_support(ctx, request, sink, user, err)`.
+/// Receives one device, which is borrowed for the call. `user` is what the caller gave with this function.
+pub type FfxDeviceSink = unsafe extern "C" fn(user: *mut c_void, device: *const FfxDeviceInfo);
+/// Receives one refusal, which is borrowed for the call.
+pub type FfxRefusalSink = unsafe extern "C" fn(user: *mut c_void, refusal: *const FfxRefusal);
+/// Receives a piece of a sequence of bytes, borrowed for the call; pieces come in order. Since minor 1.
+pub type FfxBytesSink = unsafe extern "C" fn(user: *mut c_void, bytes: *const u8, n_bytes: usize);
+
+/// Sets `*out` to what the plugin says of itself; see `FfxPlugin::describe`.
+pub type FfxDescribe =
+    unsafe extern "C" fn(ctx: *mut c_void, out: *mut *const FfxDescription, error: *mut FfxError) -> i32;
+/// Gives every device to `sink`; see `FfxPlugin::enumerate_devices`.
+pub type FfxEnumerateDevices = unsafe extern "C" fn(
+    ctx: *mut c_void,
+    sink: FfxDeviceSink,
+    user: *mut c_void,
+    error: *mut FfxError,
+) -> i32;
+/// Gives every refusal to `sink`; see `FfxPlugin::query_support`.
 pub type FfxQuerySupport = unsafe extern "C" fn(
-    *mut c_void,
-    *const FfxCompileRequest,
-    FfxRefusalSink,
-    *mut c_void,
-    *mut FfxError,
+    ctx: *mut c_void,
+    request: *const FfxCompileRequest,
+    sink: FfxRefusalSink,
+    user: *mut c_void,
+    error: *mut FfxError,
 ) -> i32;
-/// `memory_estimate(ctx, request, out, err)`.
-pub type FfxMemoryEstimateFn =
-    unsafe extern "C" fn(*mut c_void, *const FfxCompileRequest, *mut FfxMemoryEstimate, *mut FfxError) -> i32;
-/// `compile(ctx, request, out, err)`.
+/// Fills `*out`; see `FfxPlugin::memory_estimate`.
+pub type FfxMemoryEstimateFn = unsafe extern "C" fn(
+    ctx: *mut c_void,
+    request: *const FfxCompileRequest,
+    out: *mut FfxMemoryEstimate,
+    error: *mut FfxError,
+) -> i32;
+/// Sets `*out` to an executable of the caller; see `FfxPlugin::compile`.
 pub type FfxCompile = unsafe extern "C" fn(
-    *mut c_void,
-    *const FfxCompileRequest,
-    *mut *mut FfxExecutable,
-    *mut FfxError,
+    ctx: *mut c_void,
+    request: *const FfxCompileRequest,
+    out: *mut *mut FfxExecutable,
+    error: *mut FfxError,
 ) -> i32;
-/// `executable_info(ctx, exe, out, err)`.
-pub type FfxExecutableInfoFn =
-    unsafe extern "C" fn(*mut c_void, *const FfxExecutable, *mut FfxExecutableInfo, *mut FfxError) -> i32;
-/// `executable_destroy(ctx, exe)`.
-pub type FfxExecutableDestroy = unsafe extern "C" fn(*mut c_void, *mut FfxExecutable);
-/// `bind_constants(ctx, exe, names, tensors, n, err)`.
+/// Fills `*out`; see `FfxPlugin::executable_info`.
+pub type FfxExecutableInfoFn = unsafe extern "C" fn(
+    ctx: *mut c_void,
+    exe: *const FfxExecutable,
+    out: *mut FfxExecutableInfo,
+    error: *mut FfxError,
+) -> i32;
+/// Frees an executable; null is allowed. See `FfxPlugin::executable_destroy`.
+pub type FfxExecutableDestroy = unsafe extern "C" fn(ctx: *mut c_void, exe: *mut FfxExecutable);
+/// Binds `n` constants by name; see `FfxPlugin::bind_constants`.
 pub type FfxBindConstants = unsafe extern "C" fn(
-    *mut c_void,
-    *mut FfxExecutable,
-    *const FfxStr,
-    *const *const DLTensor,
-    usize,
-    *mut FfxError,
+    ctx: *mut c_void,
+    exe: *mut FfxExecutable,
+    names: *const FfxStr,
+    tensors: *const *const DLTensor,
+    n: usize,
+    error: *mut FfxError,
 ) -> i32;
-/// `execute(ctx, exe, inputs, n_inputs, outputs, n_outputs, stream, err)`.
+/// Runs an executable; see `FfxPlugin::execute`.
 pub type FfxExecute = unsafe extern "C" fn(
-    *mut c_void,
-    *const FfxExecutable,
-    *const *const DLTensor,
-    usize,
-    *mut *mut DLManagedTensorVersioned,
-    usize,
-    *mut c_void,
-    *mut FfxError,
+    ctx: *mut c_void,
+    exe: *const FfxExecutable,
+    inputs: *const *const DLTensor,
+    n_inputs: usize,
+    outputs: *mut *mut DLManagedTensorVersioned,
+    n_outputs: usize,
+    stream: *mut c_void,
+    error: *mut FfxError,
 ) -> i32;
-/// `get_extension(ctx, name)`.
-pub type FfxGetExtension = unsafe extern "C" fn(*mut c_void, FfxStr) -> *const c_void;
+/// The table of an extension, or null; see `FfxPlugin::get_extension`.
+pub type FfxGetExtension = unsafe extern "C" fn(ctx: *mut c_void, name: FfxStr) -> *const c_void;
+/// Gives a text to `sink`; see `FfxPlugin::artifact_compat_string`. Since minor 1.
+pub type FfxArtifactCompatString = unsafe extern "C" fn(
+    ctx: *mut c_void,
+    device: DLDevice,
+    sink: FfxBytesSink,
+    user: *mut c_void,
+    error: *mut FfxError,
+) -> i32;
+/// Gives an artifact to `sink`; see `FfxPlugin::artifact_save`. Since minor 1.
+pub type FfxArtifactSave = unsafe extern "C" fn(
+    ctx: *mut c_void,
+    exe: *const FfxExecutable,
+    sink: FfxBytesSink,
+    user: *mut c_void,
+    error: *mut FfxError,
+) -> i32;
+/// Sets `*out` to an executable of the caller; see `FfxPlugin::artifact_load`. Since minor 1.
+pub type FfxArtifactLoad = unsafe extern "C" fn(
+    ctx: *mut c_void,
+    artifact: *const FfxArtifact,
+    out: *mut *mut FfxExecutable,
+    error: *mut FfxError,
+) -> i32;
 
-/// Type of the symbol [`ENTRY_SYMBOL`](crate::ENTRY_SYMBOL): hands out the plugin's table, or null with the error filled.
-/// May be called more than once, also from several threads; every call yields the same plugin.
-pub type FfxEntry = unsafe extern "C" fn(*const FfxHost, *mut FfxError) -> *const FfxPlugin;
+/// Type of the symbol `ffx_plugin_entry_v1`: hands out the plugin's table, or null with the error filled. `host` lives as
+/// long as the process. May be called more than once, also from several threads; every call yields the same plugin.
+pub type FfxEntry = unsafe extern "C" fn(host: *const FfxHost, error: *mut FfxError) -> *const FfxPlugin;
 
 /// The plugin's table; valid for the life of the process. Slots said to be *required* must not be null.
 #[repr(C)]
@@ -343,6 +395,17 @@ pub struct FfxPlugin {
     pub memory_estimate: Option<FfxMemoryEstimateFn>,
     /// Optional: a table of an extension by name, or null; valid for the life of the process.
     pub get_extension: Option<FfxGetExtension>,
+    /// Optional, since minor 1: null means that the plugin makes no artifacts; so does `FFX_ERR_UNSUPPORTED`. Gives the
+    /// sink a UTF-8 text (at most 4096 bytes) that is equal exactly where an artifact of one process loads in another:
+    /// the plugin's version, the device's instruction set, the driver's version.
+    pub artifact_compat_string: Option<FfxArtifactCompatString>,
+    /// Optional, since minor 1; goes with `artifact_load`. Gives the sink the compiled code as bytes, without constants:
+    /// they are bound anew after loading. The executable stays as it is.
+    pub artifact_save: Option<FfxArtifactSave>,
+    /// Optional, since minor 1. Makes of an artifact what `compile` made of its program; mode and options are inside. An
+    /// artifact that another compatibility string was saved under is `FFX_ERR_INCOMPATIBLE`, bytes that are no artifact
+    /// or a damaged one are `FFX_ERR_DAMAGED`; neither is ever run.
+    pub artifact_load: Option<FfxArtifactLoad>,
 }
 
 // SAFETY: the table is immutable after construction and its slots may be called from any thread by contract.
@@ -359,8 +422,9 @@ tables! {
     FfxRefusal { node, reason }
     FfxMemoryEstimate { constant_bytes, peak_bytes, code_bytes }
     FfxExecutableInfo { n_inputs, n_outputs, n_constants }
+    FfxArtifact { device, bytes, n_bytes }
     FfxPlugin {
         ctx, describe, enumerate_devices, compile, executable_info, execute, executable_destroy, bind_constants,
-        query_support, memory_estimate, get_extension,
+        query_support, memory_estimate, get_extension, artifact_compat_string, artifact_save, artifact_load,
     }
 }

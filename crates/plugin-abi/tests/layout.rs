@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 use plugin_abi::{
-    DLManagedTensorVersioned, DLTensor, FfxCompileRequest, FfxDescription, FfxDeviceInfo, FfxDeviceMemory,
-    FfxError, FfxExecutableInfo, FfxHost, FfxIrVersion, FfxMemoryEstimate, FfxNameValue, FfxOptionSpec,
-    FfxPlugin, FfxProgram, FfxRefusal, FfxStr, Table,
+    DLManagedTensorVersioned, DLTensor, FfxArtifact, FfxCompileRequest, FfxDescription, FfxDeviceInfo,
+    FfxDeviceMemory, FfxError, FfxExecutableInfo, FfxHost, FfxIrVersion, FfxMemoryEstimate, FfxNameValue,
+    FfxOptionSpec, FfxPlugin, FfxProgram, FfxRefusal, FfxStr, FfxStreams, Table,
 };
 use std::mem::{offset_of, size_of};
 
@@ -45,10 +45,13 @@ fn tables_have_their_golden_layout() {
     check::<FfxRefusal>("FfxRefusal 40: node@8+16 reason@24+16");
     check::<FfxMemoryEstimate>("FfxMemoryEstimate 32: constant_bytes@8+8 peak_bytes@16+8 code_bytes@24+8");
     check::<FfxExecutableInfo>("FfxExecutableInfo 32: n_inputs@8+8 n_outputs@16+8 n_constants@24+8");
-    check::<FfxDeviceMemory>("FfxDeviceMemory 24: to_device@8+8 to_host@16+8");
+    check::<FfxDeviceMemory>("FfxDeviceMemory 40: to_device@8+8 to_host@16+8 allocate@24+8 copy@32+8");
+    check::<FfxStreams>("FfxStreams 32: create@8+8 synchronize@16+8 destroy@24+8");
+    check::<FfxArtifact>("FfxArtifact 32: device@8+8 bytes@16+8 n_bytes@24+8");
     check::<FfxPlugin>(
-        "FfxPlugin 96: ctx@8+8 describe@16+8 enumerate_devices@24+8 compile@32+8 executable_info@40+8 execute@48+8 \
-         executable_destroy@56+8 bind_constants@64+8 query_support@72+8 memory_estimate@80+8 get_extension@88+8",
+        "FfxPlugin 120: ctx@8+8 describe@16+8 enumerate_devices@24+8 compile@32+8 executable_info@40+8 execute@48+8 \
+         executable_destroy@56+8 bind_constants@64+8 query_support@72+8 memory_estimate@80+8 get_extension@88+8 \
+         artifact_compat_string@96+8 artifact_save@104+8 artifact_load@112+8",
     );
 }
 
@@ -73,7 +76,53 @@ fn listed_fields_leave_no_gap() {
     dense::<FfxRefusal>();
     dense::<FfxMemoryEstimate>();
     dense::<FfxExecutableInfo>();
+    dense::<FfxArtifact>();
+    dense::<FfxDeviceMemory>();
+    dense::<FfxStreams>();
     dense::<FfxPlugin>();
+}
+
+/// What each released minor had: a table of this size ends at the end of a field, and what came after it is optional.
+/// Sizes stand in a list that only grows.
+#[test]
+fn every_released_size_ends_with_a_whole_field() {
+    fn ends_at<T: Table>(released: &[usize]) {
+        for size in released {
+            assert!(T::FIELDS.iter().any(|f| f.end() == *size), "{} of {size} bytes", T::NAME);
+        }
+        assert_eq!(released.last(), Some(&size_of::<T>()), "{}: this minor's size is in the list", T::NAME);
+    }
+    // Sizes of minor 0, then of minor 1.
+    ends_at::<FfxPlugin>(&[96, 120]);
+    ends_at::<FfxDeviceMemory>(&[24, 40]);
+    ends_at::<FfxHost>(&[40]);
+    ends_at::<FfxError>(&[2320]);
+    assert_eq!((plugin_abi::ABI_MAJOR, plugin_abi::ABI_MINOR), (1, 1));
+}
+
+/// Error codes and levels are numbers of the contract, too.
+#[test]
+fn codes_have_their_golden_values() {
+    use plugin_abi::*;
+    let codes = [
+        FFX_OK,
+        FFX_ERR_INVALID_ARGUMENT,
+        FFX_ERR_UNSUPPORTED,
+        FFX_ERR_INCOMPATIBLE,
+        FFX_ERR_UNAVAILABLE,
+        FFX_ERR_OUT_OF_MEMORY,
+        FFX_ERR_PANIC,
+        FFX_ERR_INTERNAL,
+        FFX_ERR_DAMAGED,
+    ];
+    assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!((FFX_LEVEL_FX_IR, FFX_LEVEL_KERNEL_IR), (1, 2));
+    let kinds = [FFX_OPTION_BOOL, FFX_OPTION_INT, FFX_OPTION_FLOAT, FFX_OPTION_TEXT, FFX_OPTION_CHOICE];
+    assert_eq!(kinds, [1, 2, 3, 4, 5]);
+    let levels = [FFX_LOG_ERROR, FFX_LOG_WARN, FFX_LOG_INFO, FFX_LOG_DEBUG, FFX_LOG_TRACE];
+    assert_eq!(levels, [1, 2, 3, 4, 5]);
+    assert_eq!(ENTRY_SYMBOL, "ffx_plugin_entry_v1");
+    assert_eq!((DEVICE_MEMORY, STREAMS), ("ferroflux.device-memory.v1", "ferroflux.streams.v1"));
 }
 
 #[test]

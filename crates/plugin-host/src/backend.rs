@@ -4,14 +4,13 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use plugin_abi::{
-    DLDevice, DLManagedTensorVersioned, DLTensor, FfxCompileRequest, FfxEntry, FfxError, FfxIrVersion,
-    FfxMemoryEstimate, FfxNameValue, FfxProgram, FfxRefusal, FfxStr, FfxToDevice, FfxToHost, Head,
+    ABI_MAJOR, ABI_MINOR, DLDevice, FfxCompileRequest, FfxEntry, FfxIrVersion, FfxMemoryEstimate,
+    FfxNameValue, FfxProgram, FfxRefusal, FfxStr, Head,
 };
-use tensor::{DeviceTensor, Tensor};
 
 use crate::handshake::{self, Slots, call};
+use crate::program::for_reader;
 use crate::read::{Described, refusal};
-use crate::tensors::{Borrows, Managed, Value};
 use crate::{
     BackendInfo, BackendKind, DeviceInfo, HostError, LoadedExecutable, MemoryEstimate, OptionInfo, Refusal,
     Source, nearest,
@@ -56,7 +55,7 @@ impl<'a> CompileArgs<'a> {
 
 /// A plugin that passed the handshake. Cloning shares it.
 #[derive(Clone)]
-pub struct LoadedBackend(Arc<Inner>);
+pub struct LoadedBackend(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) slots: Slots,
@@ -67,64 +66,6 @@ pub(crate) struct Inner {
 impl std::fmt::Debug for LoadedBackend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "LoadedBackend({} from {})", self.name(), self.0.source)
-    }
-}
-
-impl Inner {
-    fn memory(&self, slot: &'static str) -> Result<(FfxToDevice, FfxToHost), HostError> {
-        self.slots.memory.ok_or_else(|| HostError::NotOffered { backend: self.described.name.clone(), slot })
-    }
-
-    /// See [`LoadedBackend::to_device`].
-    pub(crate) fn to_device(&self, tensor: &Tensor, device: DLDevice) -> Result<DeviceTensor, HostError> {
-        let (to_device, _) = self.memory("to_device")?;
-        let borrows = Borrows::new(std::iter::once(tensor));
-        let moved = self.moved("to_device", borrows, |tensor, out, error| {
-            // SAFETY: everything lent lives through the call.
-            unsafe { to_device(self.slots.ctx, tensor, device, out, error) }
-        })?;
-        match moved {
-            Value::Device(tensor) => Ok(tensor),
-            Value::Host(_) => Err(HostError::handshake(&self.described.name, "to_device gave a host tensor")),
-        }
-    }
-
-    /// See [`LoadedBackend::to_host`].
-    pub(crate) fn to_host(&self, tensor: &DeviceTensor) -> Result<Tensor, HostError> {
-        let (_, to_host) = self.memory("to_host")?;
-        let borrows = Borrows::device(tensor);
-        let moved = self.moved("to_host", borrows, |tensor, out, error| {
-            // SAFETY: everything lent lives through the call.
-            unsafe { to_host(self.slots.ctx, tensor, out, error) }
-        })?;
-        match moved {
-            Value::Host(tensor) => Ok(tensor),
-            Value::Device(_) => {
-                Err(HostError::handshake(&self.described.name, "to_host gave a device tensor"))
-            }
-        }
-    }
-
-    fn moved(
-        &self,
-        name: &'static str,
-        borrows: Result<Borrows<'_>, String>,
-        copy: impl FnOnce(*const DLTensor, *mut *mut DLManagedTensorVersioned, *mut FfxError) -> i32,
-    ) -> Result<Value, HostError> {
-        let backend = &self.described.name;
-        let mut borrows = borrows.map_err(|reason| HostError::argument(backend, reason))?;
-        let mut out = std::ptr::null_mut();
-        call(backend, name, |error| {
-            // SAFETY: the array has one entry.
-            copy(unsafe { *borrows.pointers() }, &mut out, error)
-        })?;
-        // SAFETY: a successful call hands over the tensor that it filled in.
-        let managed = unsafe { Managed::take(out) };
-        let managed =
-            managed.ok_or_else(|| HostError::handshake(backend, format!("{name} left its result null")))?;
-        managed
-            .into_value()
-            .map_err(|r| HostError::handshake(backend, format!("{name} gave a malformed tensor: {r}")))
     }
 }
 
@@ -174,23 +115,19 @@ impl LoadedBackend {
         handshake::devices(&self.0.slots, self.name())
     }
 
-    /// Whether tensors may stay on its devices between calls.
-    pub fn has_device_memory(&self) -> bool {
-        self.0.slots.memory.is_some()
+    /// Version of the ABI that the plugin was built with, as `major.minor`.
+    pub fn abi(&self) -> String {
+        format!("{ABI_MAJOR}.{}", self.0.slots.minor)
     }
-    /// A copy of a host tensor on a device.
-    ///
-    /// # Errors
-    /// The backend keeps no tensors on devices, or its own error.
-    pub fn to_device(&self, tensor: &Tensor, device: DLDevice) -> Result<DeviceTensor, HostError> {
-        self.0.to_device(tensor, device)
+    /// The effective minor of the ABI between this host and the plugin: what came later is used by neither.
+    pub fn effective_minor(&self) -> u16 {
+        self.0.slots.minor.min(ABI_MINOR)
     }
-    /// A copy of a device tensor on the host.
-    ///
-    /// # Errors
-    /// As for [`to_device`](Self::to_device).
-    pub fn to_host(&self, tensor: &DeviceTensor) -> Result<Tensor, HostError> {
-        self.0.to_host(tensor)
+    /// Whether the plugin has an extension of this name.
+    pub fn has_extension(&self, name: &str) -> bool {
+        let slots = &self.0.slots;
+        // SAFETY: the slot is the plugin's own; the name lives through the call.
+        slots.get_extension.is_some_and(|get| !unsafe { get(slots.ctx, FfxStr::new(name)) }.is_null())
     }
 
     /// Everything for a listing. Never fails: what cannot be asked becomes the reason.
@@ -210,6 +147,7 @@ impl LoadedBackend {
             modes: d.modes.clone(),
             options: d.options.clone(),
             reads: d.reads.clone(),
+            abi: self.abi(),
             unavailable_because,
             ..BackendInfo::new(self.name(), self.0.source.clone(), BackendKind::Plugin)
         }
@@ -218,8 +156,8 @@ impl LoadedBackend {
     /// Compiles a program. May be called from many threads at once.
     ///
     /// # Errors
-    /// Program form, mode or option that the backend does not take (with near names); no usable device; the plugin's
-    /// own error.
+    /// Program form, mode or option that the backend does not take (with near names), also a program of a newer minor
+    /// than it reads that uses what came later; no usable device; the plugin's own error.
     pub fn compile(&self, args: &CompileArgs<'_>) -> Result<LoadedExecutable, HostError> {
         let mut executable = std::ptr::null_mut();
         self.with_request(args, |request| {
@@ -282,16 +220,10 @@ impl LoadedBackend {
         body: impl FnOnce(*const FfxCompileRequest) -> Result<T, HostError>,
     ) -> Result<T, HostError> {
         self.check_args(args)?;
-        let device = match args.device {
-            Some(device) => device,
-            None => self.first_device()?,
-        };
-        let program = FfxProgram {
-            head: Head::of::<FfxProgram>(),
-            ir: args.ir,
-            bytes: args.bytes.as_ptr(),
-            n_bytes: args.bytes.len(),
-        };
+        let (ir, bytes) = for_reader(self.name(), self.reads(), args.ir, args.bytes)?;
+        let device = self.device_or_first(args.device)?;
+        let program =
+            FfxProgram { head: Head::of::<FfxProgram>(), ir, bytes: bytes.as_ptr(), n_bytes: bytes.len() };
         let pair = |&(name, value): &(&str, &str)| FfxNameValue {
             name: FfxStr::new(name),
             value: FfxStr::new(value),
@@ -309,14 +241,6 @@ impl LoadedBackend {
 
     fn check_args(&self, args: &CompileArgs<'_>) -> Result<(), HostError> {
         let backend = || self.name().to_owned();
-        if !self.reads().iter().any(|own| own.reads(args.ir)) {
-            let reads = self.reads().iter().map(ToString::to_string).collect();
-            return Err(HostError::ProgramVersion {
-                backend: backend(),
-                reads,
-                program: args.ir.to_string(),
-            });
-        }
         let modes = self.modes();
         if !args.mode.is_empty() && !modes.iter().any(|m| m == args.mode) {
             return Err(HostError::UnknownMode {
@@ -337,6 +261,11 @@ impl LoadedBackend {
             }
         }
         Ok(())
+    }
+
+    /// The device given, else the first usable one.
+    pub(crate) fn device_or_first(&self, device: Option<DLDevice>) -> Result<DLDevice, HostError> {
+        device.map_or_else(|| self.first_device(), Ok)
     }
 
     /// The first usable device.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use plugin_abi::{
-    FFX_ERR_INCOMPATIBLE, FFX_ERR_INTERNAL, FFX_ERR_INVALID_ARGUMENT, FFX_ERR_OUT_OF_MEMORY, FFX_ERR_PANIC,
-    FFX_ERR_UNAVAILABLE, FFX_ERR_UNSUPPORTED,
+    FFX_ERR_DAMAGED, FFX_ERR_INCOMPATIBLE, FFX_ERR_INTERNAL, FFX_ERR_INVALID_ARGUMENT, FFX_ERR_OUT_OF_MEMORY,
+    FFX_ERR_PANIC, FFX_ERR_UNAVAILABLE, FFX_ERR_UNSUPPORTED,
 };
 
 /// An error that a plugin reported.
@@ -30,6 +30,7 @@ impl PluginFailure {
             FFX_ERR_OUT_OF_MEMORY => "out of memory",
             FFX_ERR_PANIC => "panic",
             FFX_ERR_INTERNAL => "internal error",
+            FFX_ERR_DAMAGED => "damaged",
             _ => "unknown error code",
         }
     }
@@ -167,6 +168,16 @@ pub enum HostError {
         /// Form of the program.
         program: String,
     },
+    /// The program uses what came after the version that the backend reads.
+    #[error("backend `{backend}` reads {reads}: {source}; update the plugin")]
+    NoOlderForm {
+        /// The backend.
+        backend: String,
+        /// Newest form that it reads.
+        reads: String,
+        /// What in the program is newer.
+        source: kernel_ir::NoOlderForm,
+    },
     /// None of the backend's devices is usable.
     #[error("backend `{backend}` has no usable device: {reason}")]
     NoDevice {
@@ -220,6 +231,12 @@ impl HostError {
     }
     pub(crate) fn argument(backend: &str, reason: impl Into<String>) -> Self {
         Self::Argument { backend: backend.to_owned(), reason: reason.into() }
+    }
+    /// Whether it says of an artifact that it is of another plugin, version or device, or damaged: the program has to be
+    /// compiled again, and then runs.
+    pub fn is_stale_artifact(&self) -> bool {
+        matches!(self, Self::Plugin { call: "artifact_load", failure, .. }
+            if matches!(failure.code, FFX_ERR_DAMAGED | FFX_ERR_INCOMPATIBLE))
     }
     /// What the plugin said, where it is the plugin that failed.
     pub fn plugin_failure(&self) -> Option<&PluginFailure> {

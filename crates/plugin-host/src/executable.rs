@@ -1,5 +1,6 @@
 //! A compiled program of a plugin as a safe handle: binds constants, runs, and is destroyed when dropped.
 
+use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use tensor::Tensor;
 use crate::HostError;
 use crate::backend::Inner;
 use crate::handshake::call;
+use crate::memory::DeviceStream;
 use crate::tensors::{Borrows, Managed, Value};
 
 /// A compiled program. `execute` may run on many threads at once.
@@ -78,6 +80,13 @@ impl LoadedExecutable {
         Ok(this)
     }
 
+    pub(crate) fn plugin(&self) -> &Inner {
+        &self.plugin
+    }
+    pub(crate) fn raw(&self) -> *const FfxExecutable {
+        self.raw.as_ptr()
+    }
+
     fn backend(&self) -> &str {
         &self.plugin.described.name
     }
@@ -126,7 +135,7 @@ impl LoadedExecutable {
     /// # Errors
     /// A wrong number of inputs, missing constants, the plugin's own error, or malformed outputs.
     pub fn execute(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, HostError> {
-        let outputs = self.run(Borrows::new(inputs.iter().copied()))?;
+        let outputs = self.run(Borrows::new(inputs.iter().copied()), std::ptr::null_mut())?;
         outputs.into_iter().map(|value| self.to_host(value)).collect()
     }
 
@@ -135,7 +144,21 @@ impl LoadedExecutable {
     /// # Errors
     /// As for [`execute`](Self::execute).
     pub fn execute_values(&self, inputs: &[&Value]) -> Result<Vec<Value>, HostError> {
-        self.run(Borrows::values(inputs.iter().copied()))
+        self.run(Borrows::values(inputs.iter().copied()), std::ptr::null_mut())
+    }
+
+    /// As [`execute_values`](Self::execute_values) on a stream: may return before the outputs are there. Whoever reads them
+    /// otherwise than by calls on the same stream synchronizes it first. The inputs are kept until then.
+    ///
+    /// # Errors
+    /// As for [`execute`](Self::execute); a stream of another plugin.
+    pub fn execute_on(&self, inputs: &[&Value], stream: &DeviceStream) -> Result<Vec<Value>, HostError> {
+        if !stream.belongs_to(&self.plugin) {
+            return Err(HostError::argument(self.backend(), "the stream is not one of this backend's"));
+        }
+        // Kept before the call: work that was started reads them even where the call fails.
+        stream.keep(inputs.iter().map(|&v| v.clone()));
+        self.run(Borrows::values(inputs.iter().copied()), stream.as_raw())
     }
 
     /// The value on the host: itself, or a copy.
@@ -149,7 +172,11 @@ impl LoadedExecutable {
         }
     }
 
-    fn run(&self, borrows: Result<Borrows<'_>, String>) -> Result<Vec<Value>, HostError> {
+    fn run(
+        &self,
+        borrows: Result<Borrows<'_>, String>,
+        stream: *mut c_void,
+    ) -> Result<Vec<Value>, HostError> {
         let argument = |reason: String| HostError::argument(self.backend(), reason);
         let mut borrows = borrows.map_err(argument)?;
         if borrows.len() != self.inputs {
@@ -170,10 +197,10 @@ impl LoadedExecutable {
         let slots = &self.plugin.slots;
         call(self.backend(), "execute", |error| {
             let n = borrows.len();
-            // SAFETY: inputs, places for outputs and the error struct live through the call; the stream is the default.
+            // SAFETY: inputs, places for outputs and the error struct live through the call; the stream is the default or
+            // a live one of this plugin.
             unsafe {
                 let (inputs, outputs) = (borrows.pointers(), raw.as_mut_ptr());
-                let stream = std::ptr::null_mut();
                 let exe = self.raw.as_ptr();
                 (slots.execute)(slots.ctx, exe, inputs, n, outputs, self.outputs, stream, error)
             }

@@ -5,10 +5,11 @@ use std::ffi::c_void;
 
 use plugin_abi::table::read;
 use plugin_abi::{
-    ABI_MAJOR, ABI_MINOR, DEVICE_MEMORY, FFX_ERR_INTERNAL, FFX_OK, FfxBindConstants, FfxCompile,
-    FfxDeviceInfo, FfxDeviceMemory, FfxEntry, FfxEnumerateDevices, FfxError, FfxExecutableDestroy,
-    FfxExecutableInfoFn, FfxExecute, FfxMemoryEstimateFn, FfxPlugin, FfxQuerySupport, FfxStr, FfxToDevice,
-    FfxToHost, TableError,
+    ABI_MAJOR, ABI_MINOR, DEVICE_MEMORY, FFX_ERR_INTERNAL, FFX_OK, FfxAllocate, FfxArtifactCompatString,
+    FfxArtifactLoad, FfxArtifactSave, FfxBindConstants, FfxCompile, FfxCopy, FfxDeviceInfo, FfxDeviceMemory,
+    FfxEntry, FfxEnumerateDevices, FfxError, FfxExecutableDestroy, FfxExecutableInfoFn, FfxExecute,
+    FfxGetExtension, FfxMemoryEstimateFn, FfxPlugin, FfxQuerySupport, FfxStr, FfxStreamCreate,
+    FfxStreamDestroy, FfxStreamSynchronize, FfxStreams, FfxToDevice, FfxToHost, STREAMS, Table, TableError,
 };
 
 use crate::read::{Described, description, device, failure};
@@ -26,8 +27,41 @@ pub(crate) struct Slots {
     pub(crate) bind_constants: Option<FfxBindConstants>,
     pub(crate) query_support: Option<FfxQuerySupport>,
     pub(crate) memory_estimate: Option<FfxMemoryEstimateFn>,
+    /// All three, or none.
+    pub(crate) artifacts: Option<ArtifactSlots>,
     /// The extension by which tensors stay on a device.
-    pub(crate) memory: Option<(FfxToDevice, FfxToHost)>,
+    pub(crate) memory: Option<MemorySlots>,
+    /// The extension by which work on a device is ordered.
+    pub(crate) streams: Option<StreamSlots>,
+    /// For extensions that a caller asks for by name.
+    pub(crate) get_extension: Option<FfxGetExtension>,
+    /// ABI minor of the plugin.
+    pub(crate) minor: u16,
+}
+
+/// The slots that save compiled code and load it.
+#[derive(Clone, Copy)]
+pub(crate) struct ArtifactSlots {
+    pub(crate) compat_string: FfxArtifactCompatString,
+    pub(crate) save: FfxArtifactSave,
+    pub(crate) load: FfxArtifactLoad,
+}
+
+/// The slots of the extension for device memory.
+#[derive(Clone, Copy)]
+pub(crate) struct MemorySlots {
+    pub(crate) to_device: FfxToDevice,
+    pub(crate) to_host: FfxToHost,
+    pub(crate) allocate: Option<FfxAllocate>,
+    pub(crate) copy: Option<FfxCopy>,
+}
+
+/// The slots of the extension for streams.
+#[derive(Clone, Copy)]
+pub(crate) struct StreamSlots {
+    pub(crate) create: FfxStreamCreate,
+    pub(crate) synchronize: FfxStreamSynchronize,
+    pub(crate) destroy: FfxStreamDestroy,
 }
 
 // SAFETY: the ABI demands that slots may be called from any thread with this context.
@@ -93,24 +127,57 @@ fn required(table: &FfxPlugin, backend: &str) -> Result<(Slots, plugin_abi::FfxD
         bind_constants: table.bind_constants,
         query_support: table.query_support,
         memory_estimate: table.memory_estimate,
+        artifacts: artifacts(table),
         memory: device_memory(table, backend)?,
+        streams: streams(table, backend)?,
+        get_extension: table.get_extension,
+        minor: table.head.minor,
     };
     Ok((slots, describe))
 }
 
-/// The extension for device memory, where the plugin has it; both of its slots are required.
-fn device_memory(table: &FfxPlugin, backend: &str) -> Result<Option<(FfxToDevice, FfxToHost)>, HostError> {
+/// A plugin that has only some of the three slots makes no artifacts that are of use.
+fn artifacts(table: &FfxPlugin) -> Option<ArtifactSlots> {
+    Some(ArtifactSlots {
+        compat_string: table.artifact_compat_string?,
+        save: table.artifact_save?,
+        load: table.artifact_load?,
+    })
+}
+
+/// The extension for device memory, where the plugin has it; two of its slots are required.
+fn device_memory(table: &FfxPlugin, backend: &str) -> Result<Option<MemorySlots>, HostError> {
+    let Some(memory) = extension::<FfxDeviceMemory>(table, DEVICE_MEMORY, backend)? else { return Ok(None) };
+    let missing = |slot| HostError::MissingSlot { backend: backend.to_owned(), slot };
+    Ok(Some(MemorySlots {
+        to_device: memory.to_device.ok_or_else(|| missing("to_device"))?,
+        to_host: memory.to_host.ok_or_else(|| missing("to_host"))?,
+        allocate: memory.allocate,
+        copy: memory.copy,
+    }))
+}
+
+/// The extension for streams, where the plugin has it; all of its slots are required.
+fn streams(table: &FfxPlugin, backend: &str) -> Result<Option<StreamSlots>, HostError> {
+    let Some(streams) = extension::<FfxStreams>(table, STREAMS, backend)? else { return Ok(None) };
+    let missing = |slot| HostError::MissingSlot { backend: backend.to_owned(), slot };
+    Ok(Some(StreamSlots {
+        create: streams.create.ok_or_else(|| missing("create"))?,
+        synchronize: streams.synchronize.ok_or_else(|| missing("synchronize"))?,
+        destroy: streams.destroy.ok_or_else(|| missing("destroy"))?,
+    }))
+}
+
+/// The table of an extension; `T` is the one that belongs to the name.
+fn extension<T: Table>(table: &FfxPlugin, name: &'static str, backend: &str) -> Result<Option<T>, HostError> {
     let Some(get) = table.get_extension else { return Ok(None) };
     // SAFETY: the name is static; the slot is the plugin's own.
-    let found = unsafe { get(table.ctx, FfxStr::new(DEVICE_MEMORY)) };
+    let found = unsafe { get(table.ctx, FfxStr::new(name)) };
     if found.is_null() {
         return Ok(None);
     }
     // SAFETY: what the plugin gives by this name is a table of this type, valid for the life of the process.
-    let memory: FfxDeviceMemory = unsafe { read(found.cast()) }.map_err(|e| bad_table(backend, e))?;
-    let missing = |slot| HostError::MissingSlot { backend: backend.to_owned(), slot };
-    let to_device = memory.to_device.ok_or_else(|| missing("to_device"))?;
-    Ok(Some((to_device, memory.to_host.ok_or_else(|| missing("to_host"))?)))
+    unsafe { read(found.cast()) }.map(Some).map_err(|e| bad_table(backend, e))
 }
 
 /// Runs one call with a fresh error struct and turns its status into a result.

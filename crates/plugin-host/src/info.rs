@@ -27,6 +27,8 @@ pub struct BackendInfo {
     /// Program forms that it reads.
     #[serde(serialize_with = "as_texts")]
     pub reads: Vec<FfxIrVersion>,
+    /// Version of the plugin ABI that it was built with; empty where it is none or could not be asked.
+    pub abi: String,
     /// `None` where it can run here, else why not and what to do.
     pub unavailable_because: Option<String>,
 }
@@ -44,6 +46,7 @@ impl BackendInfo {
             modes: Vec::new(),
             options: Vec::new(),
             reads: Vec::new(),
+            abi: String::new(),
             unavailable_because: None,
         }
     }

@@ -22,6 +22,7 @@
 //! # Ok(()) }
 //! ```
 
+mod artifact;
 mod backend;
 mod discovery;
 mod elf;
@@ -32,7 +33,9 @@ mod host_table;
 mod info;
 mod library;
 pub mod manifest;
+mod memory;
 mod permissions;
+mod program;
 mod read;
 mod registry;
 mod tensors;
@@ -46,6 +49,7 @@ pub use info::{
 };
 pub use ir_core::nearest;
 pub use manifest::{Manifest, target_triple};
+pub use memory::DeviceStream;
 pub use registry::{BuiltinPlugin, GraphBackend, Registry, Resolved};
 pub use tensors::Value;
 

@@ -163,6 +163,9 @@ fn whole(name: &'static std::ffi::CStr) -> FfxPlugin {
         query_support: None,
         memory_estimate: None,
         get_extension: None,
+        artifact_compat_string: None,
+        artifact_save: None,
+        artifact_load: None,
     }
 }
 

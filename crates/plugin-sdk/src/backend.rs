@@ -3,7 +3,8 @@
 use std::ffi::c_void;
 
 use crate::{
-    CompileRequest, Constants, Description, DeviceId, DeviceInfo, Host, OwnedTensor, PluginError, TensorView,
+    Artifact, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo, Host, OwnedTensor,
+    PluginError, TensorView,
 };
 
 /// A backend: compiles programs for its devices. One instance lives per process, opened once.
@@ -48,8 +49,65 @@ pub trait Backend: Sized + Send + Sync + 'static {
         Err(PluginError::unsupported("this backend keeps no tensors on a device"))
     }
 
+    /// A tensor on a device whose elements are not set.
+    fn allocate(
+        &self,
+        dtype: DType,
+        sizes: &[i64],
+        strides: &[i64],
+        device: DeviceId,
+    ) -> Result<OwnedTensor, PluginError> {
+        let _ = (dtype, sizes, strides, device);
+        Err(PluginError::unsupported("this backend allocates no tensors for its callers"))
+    }
+
+    /// Writes the elements of `from` over those of `to` on a stream. Dtypes and sizes are equal; the memory behind `to` may
+    /// be written, which the host vouches for.
+    fn copy(&self, from: &TensorView<'_>, to: &TensorView<'_>, stream: Stream) -> Result<(), PluginError> {
+        let _ = (from, to, stream);
+        Err(PluginError::unsupported("this backend copies no tensors for its callers"))
+    }
+
+    /// Whether [`create_stream`](Backend::create_stream), [`synchronize`](Backend::synchronize) and
+    /// [`destroy_stream`](Backend::destroy_stream) are there.
+    fn has_streams(&self) -> bool {
+        false
+    }
+
+    /// A new stream of a device, not null.
+    fn create_stream(&self, device: DeviceId) -> Result<Stream, PluginError> {
+        let _ = device;
+        Err(PluginError::unsupported("this backend has no streams"))
+    }
+
+    /// Returns when all work that was started on the stream before is done.
+    fn synchronize(&self, device: DeviceId, stream: Stream) -> Result<(), PluginError> {
+        let _ = (device, stream);
+        Err(PluginError::unsupported("this backend has no streams"))
+    }
+
+    /// Frees a stream of [`create_stream`](Backend::create_stream) after its work is done.
+    fn destroy_stream(&self, device: DeviceId, stream: Stream) {
+        let _ = (device, stream);
+    }
+
     /// Compiles a program. May run on many threads at once.
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError>;
+
+    /// What an artifact of a device depends on beyond the backend's name and version, which the SDK adds: instruction
+    /// set, driver. `None` where the backend makes no artifacts, as it is without this function.
+    fn artifact_compat(&self, device: DeviceId) -> Result<Option<String>, PluginError> {
+        let _ = device;
+        Ok(None)
+    }
+
+    /// Makes of an artifact what [`compile`](Backend::compile) made of its program. The payload is exactly what
+    /// [`Executable::save_artifact`] gave, under an equal compatibility string: the SDK refuses all else before this is
+    /// called. May run on many threads at once.
+    fn load_artifact(&self, artifact: &Artifact<'_>) -> Result<Box<dyn Executable>, PluginError> {
+        let _ = artifact;
+        Err(PluginError::unsupported("this backend loads no artifacts"))
+    }
 }
 
 /// A compiled program.
@@ -73,6 +131,12 @@ pub trait Executable: Send + Sync {
         constants: &Constants<'_>,
         stream: Stream,
     ) -> Result<Vec<OwnedTensor>, PluginError>;
+
+    /// The compiled code as bytes, without constants: they are bound anew after
+    /// [`load_artifact`](Backend::load_artifact). Only called where [`Backend::artifact_compat`] gives a text.
+    fn save_artifact(&self) -> Result<Vec<u8>, PluginError> {
+        Err(PluginError::unsupported("this executable cannot be saved"))
+    }
 }
 
 /// Counts of what an executable takes and gives.
@@ -110,6 +174,11 @@ pub struct MemoryEstimate {
 /// readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream(pub *mut c_void);
+
+impl Stream {
+    /// The device's default stream.
+    pub const DEFAULT: Stream = Stream(std::ptr::null_mut());
+}
 
 // SAFETY: the handle is only a value here; what may be done with it from which thread is the driver's rule.
 unsafe impl Send for Stream {}

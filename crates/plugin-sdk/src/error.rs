@@ -2,8 +2,8 @@
 //! It is not the ABI's struct; `thunk` copies it there.
 
 use plugin_abi::{
-    FFX_ERR_INCOMPATIBLE, FFX_ERR_INTERNAL, FFX_ERR_INVALID_ARGUMENT, FFX_ERR_OUT_OF_MEMORY, FFX_ERR_PANIC,
-    FFX_ERR_UNAVAILABLE, FFX_ERR_UNSUPPORTED,
+    FFX_ERR_DAMAGED, FFX_ERR_INCOMPATIBLE, FFX_ERR_INTERNAL, FFX_ERR_INVALID_ARGUMENT, FFX_ERR_OUT_OF_MEMORY,
+    FFX_ERR_PANIC, FFX_ERR_UNAVAILABLE, FFX_ERR_UNSUPPORTED,
 };
 
 /// What kind of failure, for callers that decide by it.
@@ -23,6 +23,8 @@ pub enum ErrorKind {
     Panic,
     /// A bug of the backend or of a library below it.
     Internal,
+    /// Bytes that are not what they are said to be.
+    Damaged,
 }
 
 impl ErrorKind {
@@ -36,6 +38,7 @@ impl ErrorKind {
             Self::OutOfMemory => FFX_ERR_OUT_OF_MEMORY,
             Self::Panic => FFX_ERR_PANIC,
             Self::Internal => FFX_ERR_INTERNAL,
+            Self::Damaged => FFX_ERR_DAMAGED,
         }
     }
 }
@@ -64,6 +67,10 @@ impl PluginError {
     /// Valid, but not done by this backend.
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unsupported, message)
+    }
+    /// Bytes that are not what they are said to be.
+    pub fn damaged(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Damaged, message)
     }
     /// A bug of the backend.
     pub fn internal(message: impl Into<String>) -> Self {

@@ -2,7 +2,8 @@
 
 use std::ffi::c_void;
 
-use plugin_abi::{FfxHost, FfxStr};
+use plugin_abi::FfxStr;
+use plugin_abi::{ABI_MINOR, FfxHost, FfxLog};
 
 /// Level of a log event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,7 +25,8 @@ pub enum LogLevel {
 #[derive(Clone, Copy)]
 pub struct Host {
     ctx: *mut c_void,
-    log: Option<unsafe extern "C" fn(*mut c_void, u32, FfxStr, FfxStr)>,
+    minor: u16,
+    log: Option<FfxLog>,
 }
 
 // SAFETY: the ABI demands that the host's slots may be called from any thread for the life of the process.
@@ -34,10 +36,15 @@ unsafe impl Sync for Host {}
 
 impl Host {
     /// A host that drops every event, for an author's unit tests.
-    pub const NONE: Host = Host { ctx: std::ptr::null_mut(), log: None };
+    pub const NONE: Host = Host { ctx: std::ptr::null_mut(), minor: 0, log: None };
 
     pub(crate) fn from_table(table: &FfxHost) -> Self {
-        Self { ctx: table.ctx, log: table.log }
+        Self { ctx: table.ctx, minor: table.head.minor, log: table.log }
+    }
+
+    /// The effective minor of the ABI: the lower one of this plugin's and the host's. What came later is not used.
+    pub fn abi_minor(&self) -> u16 {
+        self.minor.min(ABI_MINOR)
     }
 
     /// Logs one event; `target` names the part of the plugin.

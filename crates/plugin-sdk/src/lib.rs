@@ -59,6 +59,7 @@
 //! - Programs of another IR major, unknown modes and options, and malformed tensors never reach the backend.
 //! - The number of inputs is checked against [`Signature`]; dtypes and sizes are the backend's to check.
 
+mod artifact;
 mod backend;
 mod describe;
 mod error;
@@ -69,6 +70,7 @@ mod program;
 mod tensor;
 mod thunk;
 
+pub use artifact::Artifact;
 pub use backend::{Backend, Executable, MemoryEstimate, Refusal, Signature, Stream};
 pub use describe::{Description, DeviceInfo};
 pub use error::{ErrorKind, PluginError};
@@ -79,7 +81,12 @@ pub use program::{CompileRequest, ProgramBytes};
 pub use tensor::{Constants, Element, TensorView};
 pub use thunk::entry;
 
-pub use ir_core::DType;
+/// Half-precision element types.
+pub use half::{bf16, f16};
+/// Sizes, index expressions and numbers of programs.
+pub use ir_core::{self, DType};
+/// The programs that a device backend gets, and what their operators mean.
+pub use kernel_ir;
 /// Device type and ordinal in DLPack's numbering.
 pub use plugin_abi::DLDevice as DeviceId;
 /// A program form: level, major and newest minor.

@@ -8,7 +8,7 @@ use plugin_abi::{FfxError, FfxHost, FfxPlugin, Head};
 
 use super::description::CDescription;
 use super::guard::{catch, guard};
-use super::{request, slots};
+use super::{artifacts, extensions, request, slots};
 use crate::{Backend, Host, PluginError};
 
 /// An opened backend; leaked, because a plugin is never unloaded.
@@ -82,7 +82,10 @@ fn table<B: Backend>() -> FfxPlugin {
         bind_constants: Some(slots::bind_constants),
         query_support: Some(slots::query_support::<B>),
         memory_estimate: Some(slots::memory_estimate::<B>),
-        get_extension: Some(slots::get_extension::<B>),
+        get_extension: Some(extensions::get_extension::<B>),
+        artifact_compat_string: Some(artifacts::compat_string::<B>),
+        artifact_save: Some(artifacts::save::<B>),
+        artifact_load: Some(artifacts::load::<B>),
     }
 }
 

@@ -5,10 +5,12 @@
 //! - [`description`]: a [`Description`](crate::Description) laid out as C structs.
 //! - [`request`]: what the host passes, read and checked.
 //! - [`entry`]: one instance per backend type, and its table.
-//! - [`slots`]: the functions of that table.
+//! - [`slots`]: the functions of that table; [`artifacts`] and [`extensions`]: those that save, and those behind a name.
 
+mod artifacts;
 mod description;
 mod entry;
+mod extensions;
 mod guard;
 mod request;
 mod slots;

@@ -35,6 +35,18 @@ pub(crate) unsafe fn array<'a, T>(data: *const T, len: usize, what: &str) -> Res
     Ok(unsafe { std::slice::from_raw_parts(data, len) })
 }
 
+/// Borrows bytes of any number; a null pointer means none.
+///
+/// # Safety
+/// `data` is null or points to `len` readable bytes that outlive `'a`.
+pub(crate) unsafe fn bytes<'a>(data: *const u8, len: usize, what: &str) -> Result<&'a [u8], PluginError> {
+    if data.is_null() && len > 0 || len > isize::MAX as usize {
+        return Err(PluginError::invalid(format!("{what} of {len} bytes at {data:p}")));
+    }
+    // SAFETY: null was excluded where there are bytes; readable for `'a` by the caller's word.
+    Ok(unsafe { FfxStr { data, len }.bytes() })
+}
+
 /// Borrows a text.
 ///
 /// # Safety
@@ -88,14 +100,8 @@ unsafe fn program<'a>(
             format!("the program is {ir}, but this backend reads {}", reads.join(", ")),
         ));
     }
-    if program.bytes.is_null() && program.n_bytes > 0 || program.n_bytes > isize::MAX as usize {
-        return Err(PluginError::invalid(format!(
-            "a program of {} bytes at {:p}",
-            program.n_bytes, program.bytes
-        )));
-    }
-    // SAFETY: null was excluded for a non-empty program; readable for `'a` by the caller's word.
-    let bytes = unsafe { FfxStr { data: program.bytes, len: program.n_bytes }.bytes() };
+    // SAFETY: readable for `'a` by the caller's word.
+    let bytes = unsafe { bytes(program.bytes, program.n_bytes, "a program")? };
     Ok(ProgramBytes { ir, bytes })
 }
 

@@ -8,27 +8,42 @@ use std::sync::{RwLock, RwLockReadGuard};
 
 use plugin_abi::table::covers;
 use plugin_abi::{
-    DEVICE_MEMORY, DLDevice, DLManagedTensorVersioned, DLTensor, FfxCompileRequest, FfxDescription,
-    FfxDeviceInfo, FfxDeviceMemory, FfxDeviceSink, FfxError, FfxExecutable, FfxExecutableInfo,
-    FfxMemoryEstimate, FfxNameValue, FfxRefusal, FfxRefusalSink, FfxStr, Head, Table,
+    DLManagedTensorVersioned, DLTensor, FfxCompileRequest, FfxDescription, FfxDeviceInfo, FfxDeviceSink,
+    FfxError, FfxExecutable, FfxExecutableInfo, FfxMemoryEstimate, FfxNameValue, FfxRefusal, FfxRefusalSink,
+    FfxStr, Head, Table,
 };
 
 use super::entry::instance;
 use super::guard::{catch, guard};
 use super::request;
 use crate::tensor::Bound;
-use crate::{Backend, Constants, DeviceInfo, Executable, PluginError, Signature, Stream};
+use crate::{Backend, Constants, DeviceId, DeviceInfo, Executable, PluginError, Signature, Stream};
 
 /// What an `FfxExecutable` pointer leads to.
-struct Cell {
+pub(super) struct Cell {
     signature: Signature,
+    /// Device that it was compiled for.
+    pub(super) device: DeviceId,
     /// Write-locked to bind, read-locked to execute: the host need not order the two.
     state: RwLock<State>,
 }
 
-struct State {
-    executable: Box<dyn Executable>,
+pub(super) struct State {
+    pub(super) executable: Box<dyn Executable>,
     constants: Vec<Bound>,
+}
+
+impl Cell {
+    /// An executable as the host holds it.
+    pub(super) fn export(executable: Box<dyn Executable>, device: DeviceId) -> *mut FfxExecutable {
+        let signature = executable.signature();
+        let state = RwLock::new(State { executable, constants: Vec::new() });
+        Box::into_raw(Box::new(Cell { signature, device, state })).cast()
+    }
+
+    pub(super) fn read(&self) -> Result<RwLockReadGuard<'_, State>, PluginError> {
+        self.state.read().map_err(|_| poisoned())
+    }
 }
 
 /// Cells are shared through raw pointers, where the compiler does not ask for this.
@@ -153,10 +168,7 @@ pub(super) unsafe extern "C" fn compile<B: Backend>(
             let out = out.as_mut().ok_or_else(null_out)?;
             let instance = instance::<B>(ctx)?;
             let request = request::compile_request(request, &instance.description.safe)?;
-            let executable = instance.backend.compile(&request)?;
-            let signature = executable.signature();
-            let state = RwLock::new(State { executable, constants: Vec::new() });
-            *out = Box::into_raw(Box::new(Cell { signature, state })).cast();
+            *out = Cell::export(instance.backend.compile(&request)?, request.device);
             Ok(())
         })
     }
@@ -241,7 +253,7 @@ pub(super) unsafe extern "C" fn execute(
             let cell = cell(exe)?;
             check_counts(&cell.signature, n_inputs, n_outputs, outputs.is_null())?;
             let inputs = request::views(inputs, n_inputs, "inputs")?;
-            let state: RwLockReadGuard<'_, State> = cell.state.read().map_err(|_| poisoned())?;
+            let state = cell.read()?;
             if state.constants.len() < cell.signature.constants {
                 return Err(PluginError::invalid(format!(
                     "{} of {} constants are bound; call bind_constants before execute",
@@ -260,69 +272,6 @@ pub(super) unsafe extern "C" fn execute(
             for (i, result) in results.into_iter().enumerate() {
                 outputs.add(i).write(result.into_dlpack());
             }
-            Ok(())
-        })
-    }
-}
-
-pub(super) unsafe extern "C" fn get_extension<B: Backend>(ctx: *mut c_void, name: FfxStr) -> *const c_void {
-    let found = catch(|| {
-        // SAFETY: the module's contract.
-        let (instance, name) = unsafe { (instance::<B>(ctx)?, request::text(name, "an extension's name")?) };
-        let offered = name == DEVICE_MEMORY && instance.backend.has_device_memory();
-        Ok(if offered { std::ptr::from_ref(device_memory::<B>()).cast() } else { std::ptr::null() })
-    });
-    found.unwrap_or(std::ptr::null())
-}
-
-/// The table of the extension for a backend type.
-fn device_memory<B: Backend>() -> &'static FfxDeviceMemory {
-    const {
-        &FfxDeviceMemory {
-            head: Head::of::<FfxDeviceMemory>(),
-            to_device: Some(to_device::<B>),
-            to_host: Some(to_host::<B>),
-        }
-    }
-}
-
-unsafe extern "C" fn to_device<B: Backend>(
-    ctx: *mut c_void,
-    tensor: *const DLTensor,
-    device: DLDevice,
-    out: *mut *mut DLManagedTensorVersioned,
-    error: *mut FfxError,
-) -> i32 {
-    // SAFETY: the module's contract; `out` is checked for null.
-    unsafe { moved::<B>(ctx, tensor, out, error, |backend, view| backend.to_device(view, device)) }
-}
-
-unsafe extern "C" fn to_host<B: Backend>(
-    ctx: *mut c_void,
-    tensor: *const DLTensor,
-    out: *mut *mut DLManagedTensorVersioned,
-    error: *mut FfxError,
-) -> i32 {
-    // SAFETY: the module's contract; `out` is checked for null.
-    unsafe { moved::<B>(ctx, tensor, out, error, |backend, view| backend.to_host(view)) }
-}
-
-/// # Safety
-/// The pointers are those of the two functions above.
-unsafe fn moved<B: Backend>(
-    ctx: *mut c_void,
-    tensor: *const DLTensor,
-    out: *mut *mut DLManagedTensorVersioned,
-    error: *mut FfxError,
-    copy: impl FnOnce(&B, &crate::TensorView<'_>) -> Result<crate::OwnedTensor, PluginError>,
-) -> i32 {
-    // SAFETY: the module's contract.
-    unsafe {
-        guard(error, || {
-            let out = out.as_mut().ok_or_else(null_out)?;
-            let views = request::views(&tensor, 1, "tensor")?;
-            let view = views.first().ok_or_else(null_out)?;
-            *out = copy(&instance::<B>(ctx)?.backend, view)?.into_dlpack();
             Ok(())
         })
     }
@@ -348,7 +297,7 @@ fn check_counts(
 
 /// # Safety
 /// `exe` is null or an executable of `compile` that was not destroyed.
-unsafe fn cell<'a>(exe: *const FfxExecutable) -> Result<&'a Cell, PluginError> {
+pub(super) unsafe fn cell<'a>(exe: *const FfxExecutable) -> Result<&'a Cell, PluginError> {
     // SAFETY: what `compile` handed out is a `Cell`.
     unsafe { exe.cast::<Cell>().as_ref() }.ok_or_else(|| PluginError::invalid("the executable is null"))
 }
@@ -373,7 +322,7 @@ unsafe fn write_out<T: Table>(out: *mut T, full: &T) -> Result<(), PluginError> 
     Ok(())
 }
 
-fn null_out() -> PluginError {
+pub(super) fn null_out() -> PluginError {
     PluginError::invalid("the place for the result is null")
 }
 

@@ -1,0 +1,117 @@
+//! Older byte forms of a program: what a reader of an earlier minor takes, where the program uses nothing that came later.
+//!
+//! A minor only adds. So an older form is the present one with an older number in the header, provided that nothing in the
+//! program would be lost on a reader which skips the keys that it does not know. What would be is listed here, once for
+//! each minor: every addition to kernel-ir adds its line.
+
+use thiserror::Error;
+
+use crate::wire::header;
+use crate::{ExternOp, IR_MAJOR, IR_MINOR, InstKind, Program, ScalarOp, Step};
+
+/// Why a program has no form of an older minor.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{place}`: {feature} came with kernel-ir {IR_MAJOR}.{since} and has no form in {IR_MAJOR}.{wanted}")]
+pub struct NoOlderForm {
+    /// What has none, as it stands in a sentence: "the step `cond`".
+    pub feature: String,
+    /// Step or size symbol that uses it.
+    pub place: String,
+    /// Minor that it came with.
+    pub since: u16,
+    /// Minor that was asked for.
+    pub wanted: u16,
+}
+
+impl Program {
+    /// The byte form for readers of kernel-ir 1.`minor`; that of [`Program::to_bytes`] where `minor` is this one or newer.
+    ///
+    /// # Errors
+    /// The first thing in the program that came later.
+    pub fn to_bytes_at(&self, minor: u16) -> Result<Vec<u8>, NoOlderForm> {
+        let wanted = minor.min(IR_MINOR);
+        let mut newer = None;
+        self.for_each_feature(&mut |since, feature, place| {
+            if since > wanted && newer.is_none() {
+                newer = Some(NoOlderForm { feature: feature(), place: place.to_owned(), since, wanted });
+            }
+        });
+        match newer {
+            Some(newer) => Err(newer),
+            None => {
+                let mut bytes = self.to_bytes();
+                let header = header(wanted);
+                bytes[..header.len()].copy_from_slice(&header);
+                Ok(bytes)
+            }
+        }
+    }
+
+    /// The oldest minor whose readers understand the program.
+    pub fn needs_minor(&self) -> u16 {
+        let mut needs = 0;
+        self.for_each_feature(&mut |since, _, _| needs = needs.max(since));
+        needs
+    }
+
+    /// Calls `found` with minor, name and place of everything that the first version did not have.
+    fn for_each_feature(&self, found: &mut Found<'_>) {
+        for symbol in self.symbols.values().filter(|s| s.unbacked) {
+            found(2, &|| "a size that a step binds".into(), &symbol.name);
+        }
+        for input in self.inputs.iter().filter(|i| i.written) {
+            found(4, &|| "an input that is written in place".into(), &input.name);
+        }
+        for step in self.init.iter().chain(&self.steps) {
+            of_step(step, found);
+        }
+    }
+}
+
+type Found<'a> = dyn FnMut(u16, &dyn Fn() -> String, &str) + 'a;
+
+fn of_step(step: &Step, found: &mut Found<'_>) {
+    let since = match step {
+        Step::Loop(_) | Step::Matmul(_) | Step::Conv(_) | Step::Attention(_) => 0,
+        Step::Extern(call) => match call.op {
+            ExternOp::Sort { .. } => 0,
+            // Older readers know no routine but sorting.
+            ExternOp::Linalg { .. } => 3,
+        },
+        Step::Bind(_) | Step::Assert(_) | Step::Cond(_) | Step::For(_) | Step::While(_) => 2,
+    };
+    if since > 0 {
+        found(since, &|| format!("the step `{}`", step.kind()), step.name());
+    }
+    for (_, insts) in step.bodies() {
+        for inst in insts {
+            if let InstKind::Op { op, .. } = inst.kind {
+                let since = operator_since(op);
+                if since > 0 {
+                    found(since, &|| format!("the operator `{}`", op.name()), step.name());
+                }
+            }
+        }
+    }
+    for nested in step.nested().into_iter().flatten() {
+        of_step(nested, found);
+    }
+}
+
+/// The minor that a scalar operator came with.
+const fn operator_since(op: ScalarOp) -> u16 {
+    match op {
+        ScalarOp::Philox
+        | ScalarOp::ChebyshevT
+        | ScalarOp::ChebyshevU
+        | ScalarOp::ChebyshevV
+        | ScalarOp::ChebyshevW
+        | ScalarOp::HermiteH
+        | ScalarOp::HermiteHe
+        | ScalarOp::LaguerreL
+        | ScalarOp::LegendreP
+        | ScalarOp::Igamma
+        | ScalarOp::Igammac => 1,
+        _ => 0,
+    }
+}

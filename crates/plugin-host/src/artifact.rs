@@ -1,0 +1,96 @@
+//! Compiled code as bytes: saving, loading, and the string that says where an artifact may be loaded.
+//! Where the bytes are kept is the caller's; what is in them, the plugin's.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use plugin_abi::{DLDevice, FFX_ERR_UNSUPPORTED, FfxArtifact, FfxBytesSink, FfxError, Head};
+
+use crate::handshake::call;
+use crate::{HostError, LoadedBackend, LoadedExecutable};
+
+/// Longest compatibility string, in bytes.
+const MAX_COMPAT: usize = 4096;
+
+impl LoadedBackend {
+    /// The string under which artifacts of a device (`None`: the first usable one) are made and loaded: a part of the key
+    /// of a cache. `None` where the backend makes no artifacts.
+    ///
+    /// # Errors
+    /// No usable device, or the plugin's own.
+    pub fn artifact_compat(&self, device: Option<DLDevice>) -> Result<Option<String>, HostError> {
+        let Some(slots) = self.0.slots.artifacts else { return Ok(None) };
+        let device = self.device_or_first(device)?;
+        let given = collect(self.name(), "artifact_compat_string", |sink, user, error| {
+            // SAFETY: the sink and what it collects live through the call.
+            unsafe { (slots.compat_string)(self.0.slots.ctx, device, sink, user, error) }
+        })?;
+        let Some(text) = given else { return Ok(None) };
+        let text = String::from_utf8(text).ok().filter(|t| t.len() <= MAX_COMPAT);
+        let malformed = "its artifact_compat_string is not UTF-8 of at most 4096 bytes";
+        text.map(Some).ok_or_else(|| HostError::handshake(self.name(), malformed))
+    }
+
+    /// Makes an executable of what [`LoadedExecutable::save_artifact`] gave. Its constants are to be bound.
+    ///
+    /// # Errors
+    /// The plugin's own: `FFX_ERR_INCOMPATIBLE` for an artifact of another plugin, version or device, `FFX_ERR_DAMAGED` for
+    /// changed bytes. [`HostError::is_stale_artifact`] tells both from the rest.
+    pub fn load_artifact(
+        &self,
+        bytes: &[u8],
+        device: Option<DLDevice>,
+    ) -> Result<LoadedExecutable, HostError> {
+        let not_offered = || HostError::NotOffered { backend: self.name().to_owned(), slot: "artifact_load" };
+        let slots = self.0.slots.artifacts.ok_or_else(not_offered)?;
+        let artifact = FfxArtifact {
+            head: Head::of::<FfxArtifact>(),
+            device: self.device_or_first(device)?,
+            bytes: bytes.as_ptr(),
+            n_bytes: bytes.len(),
+        };
+        let mut executable = std::ptr::null_mut();
+        call(self.name(), "artifact_load", |error| {
+            // SAFETY: the artifact, the place and the error struct live through the call.
+            unsafe { (slots.load)(self.0.slots.ctx, &artifact, &mut executable, error) }
+        })?;
+        // SAFETY: a successful `artifact_load` hands over an executable of this plugin.
+        unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable) }
+    }
+}
+
+impl LoadedExecutable {
+    /// The compiled code as bytes, without constants; `None` where the backend makes no artifacts.
+    ///
+    /// # Errors
+    /// The plugin's own.
+    pub fn save_artifact(&self) -> Result<Option<Vec<u8>>, HostError> {
+        let Some(slots) = self.plugin().slots.artifacts else { return Ok(None) };
+        collect(&self.plugin().described.name, "artifact_save", |sink, user, error| {
+            // SAFETY: the executable lives; the sink and what it collects live through the call.
+            unsafe { (slots.save)(self.plugin().slots.ctx, self.raw(), sink, user, error) }
+        })
+    }
+}
+
+/// All bytes that a call gives to its sink; `None` where the plugin says that it does not do that.
+fn collect(
+    backend: &str,
+    name: &'static str,
+    body: impl FnOnce(FfxBytesSink, *mut c_void, *mut FfxError) -> i32,
+) -> Result<Option<Vec<u8>>, HostError> {
+    unsafe extern "C" fn sink(user: *mut c_void, bytes: *const u8, n_bytes: usize) {
+        if bytes.is_null() || n_bytes > isize::MAX as usize {
+            return;
+        }
+        // SAFETY: `user` is the vector below, lent for the call; the plugin lends `n_bytes` readable bytes.
+        unsafe { (*user.cast::<Vec<u8>>()).extend_from_slice(std::slice::from_raw_parts(bytes, n_bytes)) }
+    }
+    let mut collected = Vec::<u8>::new();
+    let done = call(backend, name, |error| body(sink, (&raw mut collected).cast(), error));
+    match done {
+        Ok(()) => Ok(Some(collected)),
+        Err(HostError::Plugin { failure, .. }) if failure.code == FFX_ERR_UNSUPPORTED => Ok(None),
+        Err(error) => Err(error),
+    }
+}

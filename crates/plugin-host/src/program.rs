@@ -1,0 +1,40 @@
+//! A program in the form that a plugin reads: as it is, or written again at an older minor. Knows kernel-ir alone; fx-ir
+//! has one version so far.
+
+use std::borrow::Cow;
+
+use kernel_ir::Program;
+use plugin_abi::{FFX_LEVEL_KERNEL_IR, FfxIrVersion};
+
+use crate::HostError;
+
+/// The bytes for a plugin that reads `reads`, with their version.
+///
+/// # Errors
+/// The plugin reads no program of this level and major, or none as new as what the program uses; damaged bytes.
+pub(crate) fn for_reader<'a>(
+    backend: &str,
+    reads: &[FfxIrVersion],
+    ir: FfxIrVersion,
+    bytes: &'a [u8],
+) -> Result<(FfxIrVersion, Cow<'a, [u8]>), HostError> {
+    if reads.iter().any(|own| own.reads(ir)) {
+        return Ok((ir, Cow::Borrowed(bytes)));
+    }
+    let older = reads.iter().filter(|own| own.level == ir.level && own.major == ir.major);
+    let Some(&newest) = older.max_by_key(|own| own.minor).filter(|_| ir.level == FFX_LEVEL_KERNEL_IR) else {
+        let reads = reads.iter().map(ToString::to_string).collect();
+        return Err(HostError::ProgramVersion {
+            backend: backend.to_owned(),
+            reads,
+            program: ir.to_string(),
+        });
+    };
+    let program = Program::from_bytes(bytes).map_err(|e| HostError::argument(backend, e.to_string()))?;
+    let written = program.to_bytes_at(newest.minor).map_err(|source| HostError::NoOlderForm {
+        backend: backend.to_owned(),
+        reads: newest.to_string(),
+        source,
+    })?;
+    Ok((newest, Cow::Owned(written)))
+}
