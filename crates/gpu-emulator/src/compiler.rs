@@ -1,0 +1,141 @@
+//! The system's C++ compiler: module texts to shared libraries, kept in a folder by the hash of all that goes into them.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use gpu_codegen::PRELUDE;
+use gpu_runtime::Module;
+use sha2::{Digest, Sha256};
+
+use crate::EmulatorError;
+use crate::launch::{Function, Library};
+
+/// What stands before the prelude.
+const BEFORE: &str =
+    concat!(include_str!("emulation/language.h"), "\n", include_str!("emulation/scheduler.h"), "\n");
+/// What stands between the prelude and the kernels.
+const BEHIND: &str = include_str!("emulation/launch.h");
+
+/// Contraction would round differently from the device's `--fmad=false`; integers wrap and memory is untyped as there.
+const FLAGS: [&str; 9] = [
+    "-std=c++17",
+    "-O1",
+    "-w",
+    "-shared",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fwrapv",
+    "-fno-strict-aliasing",
+    "-fno-exceptions",
+];
+
+/// Compilers that run at once.
+const AT_ONCE: usize = 2;
+
+fn command() -> String {
+    std::env::var("CXX").ok().filter(|s| !s.is_empty()).unwrap_or_else(|| "c++".into())
+}
+
+/// What the compiler says of itself, asked once.
+fn version() -> Result<&'static str, EmulatorError> {
+    static VERSION: OnceLock<Option<String>> = OnceLock::new();
+    let ask = || {
+        let output = Command::new(command()).arg("--version").output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    VERSION.get_or_init(ask).as_deref().ok_or_else(|| EmulatorError::NoCompiler { looked: command() })
+}
+
+/// Whether kernels can be compiled here, or why not.
+///
+/// # Errors
+/// [`EmulatorError::NoCompiler`].
+pub fn available() -> Result<(), EmulatorError> {
+    version().map(|_| ())
+}
+
+/// Where libraries are kept: `FERROFLUX_EMULATOR_CACHE`, or a folder of the system's temporary one.
+fn folder() -> Result<PathBuf, EmulatorError> {
+    let given = std::env::var_os("FERROFLUX_EMULATOR_CACHE").map(PathBuf::from);
+    let folder = given.unwrap_or_else(|| std::env::temp_dir().join("ferroflux-gpu-emulator"));
+    std::fs::create_dir_all(&folder).map_err(|e| system(&folder, &e))?;
+    Ok(folder)
+}
+
+fn system(path: &Path, error: &dyn std::fmt::Display) -> EmulatorError {
+    EmulatorError::System { what: format!("{}: {error}", path.display()) }
+}
+
+/// Compiles modules, some at once; the functions of each in the order of its entries.
+pub(crate) fn compile(modules: &[Module]) -> Result<Vec<Vec<Function>>, EmulatorError> {
+    let version = version()?;
+    let folder = folder()?;
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let results: Vec<OnceLock<Result<Vec<Function>, EmulatorError>>> =
+        modules.iter().map(|_| OnceLock::new()).collect();
+    let work = || {
+        loop {
+            let n = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let Some(module) = modules.get(n) else { return };
+            let _ = results[n].set(one(module, version, &folder));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..AT_ONCE.min(modules.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let missing = || Err(EmulatorError::System { what: "a compiling thread ended early".into() });
+    results.into_iter().map(|r| r.into_inner().unwrap_or_else(missing)).collect()
+}
+
+fn one(module: &Module, version: &str, folder: &Path) -> Result<Vec<Function>, EmulatorError> {
+    let text = text(module);
+    let mut hash = Sha256::new();
+    for part in [&command(), version, &FLAGS.join(" "), &text] {
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    let hex = hash.finalize().iter().fold(String::new(), |mut s, b| {
+        let _ = write!(s, "{b:02x}");
+        s
+    });
+    let library = folder.join(format!("{}.so", &hex[..32]));
+    if !library.exists() {
+        build(module, &text, folder, &library)?;
+    }
+    let opened = Library::open(&library)?;
+    let function = |(n, name): (usize, &String)| Function::new(&opened, n as u32, name.clone());
+    Ok(module.entries.iter().enumerate().map(function).collect())
+}
+
+/// The whole text: the emulator's own, the module's, the table of entries.
+fn text(module: &Module) -> String {
+    let kernels = module.source.strip_prefix(PRELUDE).unwrap_or(&module.source);
+    let mut text = format!("{BEFORE}#line 1 \"prelude.cu\"\n{PRELUDE}\n{BEHIND}#line 1 \"kernels.cu\"\n{kernels}\n");
+    text.push_str("extern \"C\" void ffx_launch(FfxLaunch *launch) {\nswitch (launch->entry) {\n");
+    for (n, entry) in module.entries.iter().enumerate() {
+        let call = format!("[](const ffx_u64 *a) {{ ffx_call({entry}, a); }}");
+        let _ = writeln!(text, "case {n}: ffx_run(launch, {call}); break;");
+    }
+    text.push_str("}\n}\n");
+    text
+}
+
+/// Builds under another name and renames, so that two processes may do it at once.
+fn build(module: &Module, text: &str, folder: &Path, library: &Path) -> Result<(), EmulatorError> {
+    let work = tempfile::Builder::new().prefix("build").tempdir_in(folder).map_err(|e| system(folder, &e))?;
+    let (source, made) = (work.path().join("module.cpp"), work.path().join("module.so"));
+    std::fs::write(&source, text).map_err(|e| system(&source, &e))?;
+    let mut run = Command::new(command());
+    run.args(FLAGS).arg(&source).arg("-o").arg(&made).arg("-lm");
+    let output = run.output().map_err(|e| system(&source, &e))?;
+    if !output.status.success() {
+        let log: String = String::from_utf8_lossy(&output.stderr).chars().take(4000).collect();
+        return Err(EmulatorError::Compile { module: module.entries.first().cloned().unwrap_or_default(), log });
+    }
+    std::fs::rename(&made, library).map_err(|e| system(library, &e))
+}

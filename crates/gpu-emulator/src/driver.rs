@@ -1,0 +1,123 @@
+//! The emulated device as `gpu_runtime::Driver`. Everything has happened when a call returns.
+
+use std::sync::{Mutex, PoisonError};
+
+use gpu_codegen::{Target, variants};
+use gpu_runtime::{Choice, Driver, GpuError, Grid, Module};
+use kernel_ir::{Program, Step};
+use plugin_sdk::DeviceId;
+use plugin_sdk::dlpack::DL_EXT_DEV;
+
+use crate::launch::Function;
+use crate::memory::Memory;
+use crate::{EmulatorError, compiler, launch};
+
+/// An emulated device with memory of its own.
+pub struct Emulator {
+    memory: Mutex<Memory>,
+    target: Target,
+    prefer: Option<String>,
+}
+
+impl Default for Emulator {
+    fn default() -> Emulator {
+        Emulator::new(Target::HOPPER)
+    }
+}
+
+impl Emulator {
+    /// A device for which kernels are made as for `target`.
+    pub fn new(target: Target) -> Emulator {
+        Emulator { memory: Mutex::default(), target, prefer: None }
+    }
+
+    /// Steps are computed by the first of their variants whose name contains this text, where there is one.
+    pub fn prefer(mut self, variant: impl Into<String>) -> Emulator {
+        self.prefer = Some(variant.into());
+        self
+    }
+
+    fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Launches a kernel and looks at the guard zones of every buffer.
+    ///
+    /// # Safety
+    /// The arguments are what the kernel takes, and its addresses are memory of this device.
+    ///
+    /// # Errors
+    /// What the kernel did that it must not.
+    pub unsafe fn launch_checked(
+        &self,
+        function: &Function,
+        grid: Grid,
+        arguments: &[u64],
+    ) -> Result<(), EmulatorError> {
+        // SAFETY: the caller's promise.
+        let ended = unsafe { launch::run(function, grid, arguments) };
+        let damage = self.memory().damage(function.name());
+        ended.and(damage)
+    }
+}
+
+impl Driver for Emulator {
+    type Function = Function;
+
+    fn compile(&self, modules: &[Module]) -> Result<Vec<Vec<Function>>, GpuError> {
+        Ok(compiler::compile(modules)?)
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<u64, GpuError> {
+        self.memory().allocate(bytes).ok_or(GpuError::OutOfMemory { bytes, free: 0, total: 0 })
+    }
+
+    fn free(&self, address: u64) {
+        self.memory().free(address);
+    }
+
+    unsafe fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuError> {
+        self.memory().check("upload", to, bytes as u64)?;
+        // SAFETY: the target is a live buffer, as was just checked; the source is the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from, to as *mut u8, bytes) };
+        Ok(())
+    }
+
+    unsafe fn download(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuError> {
+        self.memory().check("download", from, bytes as u64)?;
+        // SAFETY: as above, the other way.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, bytes) };
+        Ok(())
+    }
+
+    unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), GpuError> {
+        self.memory().check("copy to", to, bytes)?;
+        self.memory().check("copy from", from, bytes)?;
+        // SAFETY: both are live buffers of this length, as was just checked.
+        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize) };
+        Ok(())
+    }
+
+    unsafe fn launch(&self, function: &Function, grid: Grid, arguments: &[u64]) -> Result<(), GpuError> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.launch_checked(function, grid, arguments) }?)
+    }
+
+    fn target(&self) -> Target {
+        self.target.clone()
+    }
+
+    fn library(&self, program: &Program, step: &Step) -> Vec<Choice> {
+        let Some(prefer) = &self.prefer else { return Vec::new() };
+        let all = variants(program, step, &self.target).unwrap_or_default();
+        all.into_iter().filter(|v| v.name.contains(prefer.as_str())).map(Choice::from).collect()
+    }
+
+    fn synchronize(&self) -> Result<(), GpuError> {
+        Ok(())
+    }
+
+    fn device(&self) -> DeviceId {
+        DeviceId { device_type: DL_EXT_DEV, device_id: 0 }
+    }
+}

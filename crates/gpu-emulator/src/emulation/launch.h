@@ -1,0 +1,117 @@
+// Runs a launch: blocks one after another, their threads as fibers. Stands after the prelude and before the kernels; the
+// table of entries follows them.
+
+extern char __start_ffx_shared[] __attribute__((weak, visibility("hidden")));
+extern char __stop_ffx_shared[] __attribute__((weak, visibility("hidden")));
+
+static inline void *ffx_dynamic_shared() { return ffx_now->dynamic; }
+
+// Calls a kernel with arguments of 64 bits each.
+template <int... I> struct FfxPlaces {};
+template <int N, int... I> struct FfxCount { typedef typename FfxCount<N - 1, N - 1, I...>::type type; };
+template <int... I> struct FfxCount<0, I...> { typedef FfxPlaces<I...> type; };
+template <class... A, int... I>
+static inline void ffx_apply(void (*kernel)(A...), const ffx_u64 *arguments, FfxPlaces<I...>) {
+    kernel((A)arguments[I]...);
+}
+template <class... A> static inline void ffx_call(void (*kernel)(A...), const ffx_u64 *arguments) {
+    ffx_apply(kernel, arguments, typename FfxCount<sizeof...(A)>::type());
+}
+
+static char *ffx_stack(ffx_u32 thread) { return ffx_now->stacks + (ffx_u64)thread * ffx_now->stack_bytes; }
+static const ffx_u64 FFX_CANARY = 0x7ca9a57ac0ffee11ULL;
+
+static void ffx_enter() {
+    ffx_kernel(ffx_now->arguments);
+    if (ffx_waiting) ffx_fail(FFX_DIVERGED, "a thread left the kernel while %d wait for the block", (int)ffx_waiting);
+    ffx_u32 me = ffx_number(), first = me - me % 32;
+    for (ffx_u32 i = first; i < first + 32 && i < blockDim.x; ++i)
+        if (ffx_fibers[i].state == FFX_WARP && ffx_fibers[i].mask >> me % 32 & 1u)
+            ffx_fail(FFX_DIVERGED, "a lane left the kernel while lane %d of its warp waits for it", (int)(i - first));
+    ffx_self->state = FFX_DONE;
+    ++ffx_finished;
+    for (;;) ffx_yield();
+}
+
+// Runs a fiber until it waits or ends. Stacks are taken in turn: `free` is the first that no fiber lives on.
+static bool ffx_resume(ffx_u32 thread, ffx_u32 *stack) {
+    FfxFiber *f = ffx_fibers + thread;
+    ffx_self = f;
+    threadIdx = {thread, 0, 0};
+    bool fresh = f->state == FFX_NEW;
+    if (fresh) {
+        char *bottom = f->bottom = ffx_stack(*stack);
+        *(ffx_u64 *)bottom = FFX_CANARY;
+        // The registers of the first switch, then where it returns to; a function begins with the stack 8 off 16.
+        void **top = (void **)(bottom + ffx_now->stack_bytes) - 2;
+#if defined(__x86_64__)
+        top[-1] = (void *)ffx_enter;
+        f->sp = top - 1 - FFX_SAVED;
+#else
+        f->sp = top - FFX_SAVED;
+        ((void **)f->sp)[11] = (void *)ffx_enter;
+#endif
+    }
+    f->state = FFX_READY;
+    ffx_switch(&ffx_scheduler_sp, f->sp);
+    if (fresh && f->state != FFX_DONE) ++*stack;
+    if (*(ffx_u64 *)f->bottom != FFX_CANARY && !ffx_now->error) {
+        ffx_now->error = FFX_STACK;
+        snprintf(ffx_now->message, sizeof ffx_now->message, "the stack of thread %d overflowed", (int)thread);
+    }
+    return !ffx_now->error;
+}
+
+static void ffx_stuck() {
+    int counts[6] = {};
+    for (ffx_u32 t = 0; t < blockDim.x; ++t) ++counts[ffx_fibers[t].state];
+    ffx_now->error = FFX_DEADLOCK;
+    ffx_now->block[0] = blockIdx.x;
+    ffx_now->block[1] = blockIdx.y;
+    ffx_now->block[2] = blockIdx.z;
+    snprintf(ffx_now->message, sizeof ffx_now->message,
+        "threads wait for each other: %d for the block, %d for their warps, %d at barriers of a part; %d have left",
+        counts[FFX_BLOCK], counts[FFX_WARP], counts[FFX_PART], counts[FFX_DONE]);
+}
+
+// Threads run in turn, forwards and backwards by passes, so that what relies on an order shows.
+static bool ffx_block() {
+    ffx_u32 stack = 0, n = blockDim.x;
+    ffx_waiting = ffx_finished = 0;
+    for (auto &part : ffx_parts) part = {0, 0};
+    for (ffx_u32 t = 0; t < n; ++t) {
+        FfxFiber *f = ffx_fibers + t;
+        f->state = FFX_NEW;
+        f->copy_count = f->copy_group = 0;
+    }
+    for (bool back = false; ffx_finished < n; back = !back) {
+        bool moved = false;
+        for (ffx_u32 i = 0; i < n; ++i) {
+            ffx_u32 t = back ? n - 1 - i : i;
+            if (ffx_fibers[t].state > FFX_READY) continue;
+            moved = true;
+            if (!ffx_resume(t, &stack)) return false;
+        }
+        if (!moved) {
+            ffx_stuck();
+            return false;
+        }
+    }
+    return true;
+}
+
+static void ffx_run(FfxLaunch *launch, void (*kernel)(const ffx_u64 *)) {
+    ffx_now = launch;
+    ffx_kernel = kernel;
+    blockDim = {launch->threads, 1, 1};
+    gridDim = {launch->grid[0], launch->grid[1], launch->grid[2]};
+    for (ffx_u32 z = 0; z < gridDim.z; ++z)
+        for (ffx_u32 y = 0; y < gridDim.y; ++y)
+            for (ffx_u32 x = 0; x < gridDim.x; ++x) {
+                blockIdx = {x, y, z};
+                // Shared memory begins with anything: a pattern that is not a number.
+                memset(__start_ffx_shared, 0xff, (ffx_u64)(__stop_ffx_shared - __start_ffx_shared));
+                memset(launch->dynamic, 0xff, launch->shared);
+                if (!ffx_block()) return;
+            }
+}
