@@ -8,6 +8,7 @@ mod attention;
 mod body;
 mod conv;
 mod flat;
+mod gemv;
 mod index;
 mod looped;
 mod matmul;
@@ -149,7 +150,11 @@ pub const ENTRY: &str = "ENTRY_POINT";
 pub fn variants(program: &Program, step: &Step, target: &Target) -> Result<Vec<Variant>, GenError> {
     match step {
         Step::Loop(k) => looped::variants(program, k, target),
-        Step::Matmul(k) => matmul::variants(program, k, target),
+        Step::Matmul(k) => {
+            let mut ways = gemv::variants(program, k, target)?;
+            ways.extend(matmul::variants(program, k, target)?);
+            Ok(ways)
+        }
         Step::Conv(k) => conv::variants(program, k, target),
         Step::Attention(k) => attention::variants(program, k, target),
         Step::Extern(k) => sort::variants(program, k, target),
