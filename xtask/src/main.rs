@@ -4,6 +4,8 @@
 mod compare;
 mod corpus;
 mod drift;
+mod header;
+mod emulator;
 mod kernels;
 mod ops;
 mod root;
@@ -35,6 +37,8 @@ enum Command {
     Tidy(tidy::Args),
     /// Compiles every GPU kernel of golden cases without a GPU.
     Kernels(kernels::Args),
+    /// Writes the C header of the plugin ABI.
+    Header(header::Args),
     /// Writes the page of operators.
     Ops(ops::Args),
     /// Writes the tutorial with what every stage prints.
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
         Command::Drift(args) => drift::run(&args),
         Command::Tidy(args) => tidy::run(&args),
         Command::Kernels(args) => kernels::run(&args),
+        Command::Header(args) => header::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Tutorial(args) => tutorial::run(&args),
         Command::TestAll(args) => test_all::run(&args),

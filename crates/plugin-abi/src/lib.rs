@@ -16,11 +16,15 @@
 //!    that call. What `describe` returns lives as long as the process. Errors are a struct of the caller. Outputs of
 //!    `execute` belong to the caller, who calls the DLPack deleter exactly once, on any thread. Constants given to
 //!    `bind_constants` stay valid until the executable is destroyed or the next `bind_constants` on it returns.
+//!    The memory of inputs and constants is only read, but for inputs that the program declares written (kernel-ir 1.4).
 //! 4. **Status.** Every call returns [`FFX_OK`] or one of the `FFX_ERR_*` codes and fills the error struct (which may be
 //!    null) with the same code. No call unwinds or aborts. After an error no out-parameter holds anything to free.
 //! 5. **Threads.** All slots may be called from many threads at once, also on one executable. The one exception:
 //!    the host does not call `executable_destroy` or `bind_constants` while another call on that executable runs.
-//! 6. **Life.** A plugin is never unloaded; the [`FfxHost`] table outlives every plugin.
+//! 6. **Streams.** On the default stream (null) `execute` and `copy` return when the results can be read. On any other they
+//!    may return before: the host keeps the inputs until it has synchronized the stream; outputs may be deleted earlier,
+//!    which the plugin orders after the work that uses them.
+//! 7. **Life.** A plugin is never unloaded; the [`FfxHost`] table outlives every plugin.
 //!
 //! # How to extend
 //!
