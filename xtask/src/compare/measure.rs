@@ -15,6 +15,8 @@ pub(super) struct Setup {
     pub(super) peer: Peer,
     pub(super) seconds: f64,
     pub(super) threads: usize,
+    /// Forward and backward rather than the forward alone.
+    pub(super) train: bool,
 }
 
 /// PyTorch's side.
@@ -50,6 +52,9 @@ pub(super) struct Figures {
     pub(super) first_call_s: f64,
     /// Megabytes resident at most.
     pub(super) peak_mb: Option<f64>,
+    /// Bytes that the forward keeps for the backward; ours alone, and only of training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) saved_bytes: Option<u64>,
 }
 
 /// All that was measured of a model.
@@ -114,6 +119,9 @@ fn figures(setup: &Setup, case: &Path, side: Side) -> Result<Figures> {
             command
         }
     };
+    if setup.train {
+        command.arg("--train");
+    }
     command.args(["--seconds", &setup.seconds.to_string(), "--threads", &setup.threads.to_string()]);
     let out = command.arg(case).stdin(Stdio::null()).output().context("starting it")?;
     let printed = String::from_utf8_lossy(&out.stdout);

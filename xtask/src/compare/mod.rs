@@ -29,6 +29,9 @@ const MODELS: [&str; 9] = [
     "hf/T5ForConditionalGeneration.zip",
 ];
 
+/// The same for `--train`.
+const TRAINING: [&str; 3] = ["train/unet.zip", "train/resnet18_narrow.zip", "train/gpt2_tiny.zip"];
+
 /// Arguments of `xtask compare`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -37,6 +40,9 @@ pub(crate) struct Args {
     python: PathBuf,
     /// Cases (zip files as the corpus has them); the main models of the corpus beside the project where none is given.
     cases: Vec<PathBuf>,
+    /// Measures forward and backward: a loss and its gradients with respect to all parameters.
+    #[arg(long)]
+    train: bool,
     /// The script that measures PyTorch.
     #[arg(long, value_name = "FILE", default_value = "../shared/peers/torch_cpu.py")]
     peer: PathBuf,
@@ -57,7 +63,8 @@ pub(crate) struct Args {
 /// Compares; `false` where a model could not be measured on both sides.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let root = root()?;
-    let beside = || MODELS.iter().map(|model| root.join("../shared/corpus").join(model)).collect();
+    let models: &[&str] = if args.train { &TRAINING } else { &MODELS };
+    let beside = || models.iter().map(|model| root.join("../shared/corpus").join(model)).collect();
     let cases: Vec<PathBuf> = if args.cases.is_empty() { beside() } else { args.cases.clone() };
     for file in cases.iter().chain([&args.peer]) {
         if !file.exists() {
@@ -76,15 +83,17 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         peer: Peer { python: args.python.clone(), script: args.peer.clone(), cache },
         seconds: args.seconds,
         threads,
+        train: args.train,
     };
     let mut rows = Vec::new();
     for case in &cases {
         rows.push(measure::model(&setup, case, args.rounds));
     }
+    let machine = machine::describe(&args.python, threads);
     if let Some(path) = &args.json {
-        table::write_json(path, &rows)?;
+        table::write_json(path, &rows, &machine)?;
     }
-    println!("{}", machine::describe(&args.python, threads));
+    println!("{machine}{}", if args.train { "; forward and backward" } else { "" });
     println!();
     print!("{}", table::markdown(&rows));
     Ok(rows.iter().all(|row| row.problem.is_none()))

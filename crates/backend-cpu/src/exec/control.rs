@@ -14,6 +14,7 @@ use crate::clif::{self, Code};
 /// An operation and the buffers of unbacked size that it writes.
 pub(super) struct Planned {
     pub(super) op: Op,
+    name: String,
     dynamic: Vec<usize>,
 }
 
@@ -22,7 +23,8 @@ impl Planned {
         // Nested steps have their own.
         let writes = if step.nested().is_empty() { step.accesses().1 } else { Vec::new() };
         let roots = writes.into_iter().map(|b| program.root(b));
-        Planned { op, dynamic: roots.filter(|b| program.is_dynamic(*b)).map(|b| b.index()).collect() }
+        let name = step.name().to_owned();
+        Planned { op, name, dynamic: roots.filter(|b| program.is_dynamic(*b)).map(|b| b.index()).collect() }
     }
 }
 
@@ -172,7 +174,14 @@ impl Machine<'_> {
             return self.control(c);
         }
         let call = Call { buffers: &self.buffers, sizes: &self.sizes, code: self.code };
-        super::run(&planned.op, &call, self.packed)
+        if !tracing::enabled!(target: "step", tracing::Level::TRACE) {
+            return super::run(&planned.op, &call, self.packed);
+        }
+        let start = std::time::Instant::now();
+        let done = super::run(&planned.op, &call, self.packed);
+        let ns = start.elapsed().as_nanos() as u64;
+        tracing::trace!(target: "step", program = self.program.name, step = planned.name, ns);
+        done
     }
 
     fn control(&mut self, control: &Control) -> Result<(), ExecError> {
