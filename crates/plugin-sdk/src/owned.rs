@@ -174,6 +174,23 @@ impl OwnedTensor {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>(), self.numel()) })
     }
 
+    /// Writes the element at an index of a host tensor that was allocated by this type, whatever its strides.
+    pub fn set<T: Element>(&mut self, index: &[i64], value: T) -> Result<(), PluginError> {
+        check_element::<T>(self.dtype)?;
+        let inside = index.len() == self.sizes.len()
+            && index.iter().zip(&self.sizes).all(|(&i, &size)| (0..size).contains(&i));
+        if !self.own || !inside {
+            let reason =
+                format!("index {index:?} of sizes {:?} is not an element that can be written", self.sizes);
+            return Err(PluginError::invalid(reason));
+        }
+        let offset: i64 = index.iter().zip(&self.strides).map(|(&i, &stride)| i * stride).sum();
+        // SAFETY: own memory, aligned to 64 bytes; the index is inside, so the offset is inside of the span that was
+        // allocated; `T` is an element of the tensor's dtype.
+        unsafe { self.data.as_ptr().cast::<T>().add(offset as usize).write(value) };
+        Ok(())
+    }
+
     /// Hands the tensor to the host: a heap struct that its own deleter frees.
     pub(crate) fn into_dlpack(self) -> *mut DLManagedTensorVersioned {
         let (code, bits) = self.dtype.dlpack();
@@ -277,6 +294,21 @@ fn check_shape(dtype: DType, sizes: &[i64], strides: &[i64]) -> Result<usize, Pl
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn elements_are_written_by_index_whatever_the_strides() {
+        let mut t = OwnedTensor::zeroed_strided(DType::I16, &[2, 3], &[1, 2]).unwrap();
+        for (at, value) in [([0, 0], 1i16), ([1, 0], 2), ([0, 2], 5)] {
+            t.set(&at, value).unwrap();
+        }
+        // SAFETY: six elements were allocated.
+        let memory = unsafe { std::slice::from_raw_parts(t.as_mut_ptr().cast::<i16>(), 6) };
+        assert_eq!(memory, [1, 2, 0, 0, 5, 0]);
+        assert!(
+            t.set(&[2, 0], 1i16).is_err() && t.set(&[0], 1i16).is_err() && t.set(&[0, -1], 1i16).is_err()
+        );
+        assert!(t.set(&[0, 0], 1i32).is_err(), "another dtype");
+    }
 
     #[test]
     fn memory_is_aligned_and_sized_as_asked() {

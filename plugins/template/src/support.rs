@@ -1,0 +1,39 @@
+//! Which programs are taken. The same answer for `query_support` and `compile`, so the two cannot differ.
+
+use plugin_sdk::Refusal;
+use plugin_sdk::ir_core::SymExpr;
+use plugin_sdk::kernel_ir::{Program, Step, Storage};
+
+/// Everything in a program that this backend does not do: all of it, not the first.
+pub(crate) fn refusals(program: &Program) -> Vec<Refusal> {
+    let mut refused = Vec::new();
+    let mut refuse = |node: &str, reason: String| refused.push(Refusal { node: node.to_owned(), reason });
+    for step in program.init.iter().chain(&program.steps) {
+        if !matches!(step, Step::Loop(_)) {
+            refuse(step.name(), format!("acme runs loop kernels only, this is a step of kind `{}`", step.kind()));
+        } else if let Some(dtype) = complex(step) {
+            refuse(step.name(), format!("acme has no arithmetic for {dtype}"));
+        }
+    }
+    for input in program.inputs.iter().filter(|i| i.written) {
+        refuse(&input.name, "acme writes no inputs in place".into());
+    }
+    for buffer in program.buffers.values() {
+        if let Storage::View(of) = buffer.storage
+            && program.buffers[of].dtype != buffer.dtype
+        {
+            refuse(&buffer.name, "acme has no views of another dtype".into());
+        }
+        let placed = matches!(buffer.storage, Storage::View(_)) || buffer.offset == SymExpr::ZERO;
+        if !placed {
+            refuse(&buffer.name, "acme has offsets in views only".into());
+        }
+    }
+    refused
+}
+
+fn complex(step: &Step) -> Option<plugin_sdk::DType> {
+    let bodies = step.bodies();
+    let dtypes = bodies.iter().flat_map(|(_, insts)| insts.iter().map(|i| i.dtype));
+    dtypes.into_iter().find(|d| d.is_complex())
+}
