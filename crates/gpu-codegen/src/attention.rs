@@ -1,13 +1,15 @@
-//! Attention with a running softmax: a warp computes one query row, its lanes share the keys of a tile and then the
-//! elements of the result. Scores never reach memory.
+//! Attention: which kernels compute it, what they share, and the one that is always there: a warp computes one query row
+//! with a running softmax, its lanes share the keys of a tile and then the elements of the result. Scores never reach memory.
 
 use ir_core::{DType, SymExpr};
-use kernel_ir::{Attention, Program};
+use kernel_ir::{Attention, Operand, Program};
 
 use crate::body::{BodyWriter, Uses};
 use crate::template::{assemble, compute_type, element, epilogue, volume};
 use crate::types::value_type;
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant};
+use crate::{
+    ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant, attention_decode, attention_flash,
+};
 
 /// Elements of a result row that a lane keeps in registers: rows up to 32 times as long.
 const MOST_PER_LANE: i64 = 16;
@@ -15,8 +17,55 @@ const MOST_PER_LANE: i64 = 16;
 const WARPS: i64 = 4;
 
 /// The ways of computing it, the best by rule first.
-pub(crate) fn variants(program: &Program, k: &Attention, _target: &Target) -> Result<Vec<Variant>, GenError> {
-    Ok(vec![Variant::single("simple", generate(program, k, ENTRY)?)])
+pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
+    let mut all = attention_decode::variants(program, k, target)?;
+    all.extend(attention_flash::variants(program, k, target)?);
+    all.push(Variant::single("simple", generate(program, k, ENTRY)?));
+    Ok(all)
+}
+
+/// What the kernels of attention say of its operands, as texts over the loop variables `i0`, `i1`, `i2` and the key `j`.
+pub(crate) struct Operands<'a> {
+    pub(crate) writer: BodyWriter<'a>,
+    k: &'a Attention,
+    /// Query heads, query rows, keys.
+    pub(crate) heads: String,
+    pub(crate) rows: String,
+    pub(crate) keys: String,
+    /// Query heads that share a key head.
+    pub(crate) group: String,
+    /// The factor on the scores, as a float.
+    pub(crate) scale: String,
+}
+
+impl<'a> Operands<'a> {
+    pub(crate) fn of(program: &'a Program, k: &'a Attention, uses: &mut Uses) -> Operands<'a> {
+        let ranges = &k.epilogue.ranges;
+        let writer = BodyWriter { program, extents: ranges, prefix: "", guard: None, store_guard: None };
+        let [heads, rows, keys, group] =
+            [&ranges[1], &ranges[2], &k.k.sizes[2], &ranges[1].floor_div(&k.k.sizes[1])]
+                .map(|e| writer.expr(e, uses));
+        let scale = format!("__uint_as_float(0x{:08x}u)", (k.scale as f32).to_bits());
+        Operands { writer, k, heads, rows, keys, group, scale }
+    }
+
+    pub(crate) fn text(&self, e: &SymExpr, uses: &mut Uses) -> String {
+        self.writer.expr(e, uses)
+    }
+
+    pub(crate) fn element(&self, operand: &Operand, index: [&str; 4], uses: &mut Uses) -> String {
+        element(&self.writer, operand, &index, uses)
+    }
+
+    /// Statements that apply the mask to the float `score`, or say that a key is not `seen`.
+    pub(crate) fn mask_of(&self, score: &str, uses: &mut Uses) -> String {
+        let Some(mask) = &self.k.mask else { return String::new() };
+        let m = self.element(mask, ["i0", "i1", "i2", "j"], uses);
+        match self.writer.program.buffers[mask.buf].dtype {
+            DType::Bool => format!("if ({m} == 0) seen = false;\n"),
+            _ => format!("{score} += to<float>({m});\n"),
+        }
+    }
 }
 
 /// The kernel that is always there.
@@ -114,7 +163,7 @@ const {result} result = to<{result}>(total == 0 ? {empty} : out[u] / total);
 }
 
 /// What a row without any key gives: zeros for a mask of truth values, not a number for one that is added.
-fn empty_row(k: &Attention, program: &Program, acc: &str) -> &'static str {
+pub(crate) fn empty_row(k: &Attention, program: &Program, acc: &str) -> &'static str {
     let added = k.mask.as_ref().is_some_and(|m| program.buffers[m.buf].dtype != DType::Bool);
     match (added, acc) {
         (false, "double") => "0.0",

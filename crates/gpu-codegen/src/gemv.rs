@@ -63,7 +63,7 @@ struct RowWay {
 }
 
 /// Whether every row that starts along dimension `along` starts at a multiple of 16 bytes, the buffers' own memory doing so.
-fn aligned(operand: &Operand, along: usize, lanes: i64) -> bool {
+pub(crate) fn aligned(operand: &Operand, along: usize, lanes: i64) -> bool {
     let whole = |e: &SymExpr| {
         let (terms, constant) = e.terms();
         constant % lanes == 0 && terms.iter().all(|(factor, _)| factor % lanes == 0)

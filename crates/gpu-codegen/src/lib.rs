@@ -5,8 +5,11 @@
 //! one compiled kernel serves every size. [`PRELUDE`] stands before the kernels of a module.
 
 mod attention;
+mod attention_decode;
+mod attention_flash;
 mod body;
 mod conv;
+mod epilogue;
 mod flat;
 mod gemv;
 mod index;
@@ -14,15 +17,24 @@ mod looped;
 mod matmul;
 mod ops;
 mod sort;
+mod tail;
 mod template;
+mod tile;
+mod tile_finish;
+mod tile_rule;
+mod tile_text;
 mod types;
 
 use ir_core::{DType, SymExpr, SymId};
 use kernel_ir::{BufId, Program, Step};
 use thiserror::Error;
 
+pub use epilogue::{epilogue, epilogue_of, relayout, result_dtype, store_order};
+pub use tail::{Bias, Place, Tail, tail};
+
 /// What every module begins with.
-pub const PRELUDE: &str = concat!(include_str!("prelude.cu"), include_str!("tensor_core.cu"));
+pub const PRELUDE: &str =
+    concat!(include_str!("prelude.cu"), include_str!("tensor_core.cu"), include_str!("tile.cu"));
 
 /// What kernels are made for. What a device cannot do must not be in its kernels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

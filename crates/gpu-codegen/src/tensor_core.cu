@@ -44,6 +44,9 @@ DEV void mma_tf32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+// Two floats rounded to 16 bits each, the first in the low half.
+DEV u32 pack_bf16(float low, float high) { u32 y; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y; }
+DEV u32 pack_f16(float low, float high) { u32 y; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y; }
 // A float rounded to the nearest tf32 (ties away from zero), as bits.
 DEV u32 to_tf32(float x) { u32 y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y; }
 
@@ -218,6 +221,8 @@ DEV void cp_async_4(void *shared, const void *global, int bytes = 4) { ffx_copy_
 DEV void cp_async_commit() { ffx_copy_commit(); }
 template <int PENDING> DEV void cp_async_wait() { ffx_copy_wait(PENDING); }
 
+DEV u32 pack_bf16(float low, float high) { return (u32)to_bf16(low).bits | (u32)to_bf16(high).bits << 16; }
+DEV u32 pack_f16(float low, float high) { return (u32)to_f16(low).bits | (u32)to_f16(high).bits << 16; }
 DEV void red_add(float *p, float x) { *p += x; }
 DEV void red_add_f16x2(void *p, u32 x) {
     ffx_aligned(p, 4);
