@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use gpu_runtime::Compiled;
+use gpu_runtime::{Compiled, DeviceMemory, Mode, Settings};
 use kernel_ir::{IR_MAJOR, IR_MINOR};
 use plugin_sdk::dlpack::DL_EXT_DEV;
 use plugin_sdk::{
@@ -15,12 +15,12 @@ use crate::Emulator;
 /// The `gpu-emulator` backend: one device.
 #[derive(Default)]
 pub struct EmulatorBackend {
-    device: OnceLock<Arc<Emulator>>,
+    device: OnceLock<Arc<DeviceMemory<Emulator>>>,
 }
 
 impl EmulatorBackend {
-    fn device(&self) -> &Arc<Emulator> {
-        self.device.get_or_init(Arc::default)
+    fn device(&self) -> &Arc<DeviceMemory<Emulator>> {
+        self.device.get_or_init(|| DeviceMemory::new(Arc::default()))
     }
 }
 
@@ -33,6 +33,9 @@ impl Backend for EmulatorBackend {
         Description::new("gpu-emulator", env!("CARGO_PKG_VERSION"))
             .summary("generated GPU kernels on the host, by the C++ compiler: slow, for tests")
             .reads(IrVersion::kernel_ir(IR_MAJOR, IR_MINOR))
+            .mode("reduce-overhead")
+            .mode("max-autotune")
+            .mode("max-autotune-no-cudagraphs")
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {
@@ -54,7 +57,8 @@ impl Backend for EmulatorBackend {
     }
 
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
-        let compiled = Compiled::new(Arc::clone(self.device()), request.kernels()?)?;
+        let settings = Settings { mode: Mode::named(request.mode), ..Settings::default() };
+        let compiled = Compiled::with(self.device(), request.kernels()?, settings)?;
         Ok(Box::new(EmulatorExecutable(compiled)))
     }
 }

@@ -107,14 +107,19 @@ impl Driver for Emulator {
         self.target.clone()
     }
 
-    fn library(&self, program: &Program, step: &Step) -> Vec<Choice> {
+    fn library(&self, program: &Program, step: &Step, target: &Target) -> Vec<Choice> {
         let Some(prefer) = &self.prefer else { return Vec::new() };
-        let all = variants(program, step, &self.target).unwrap_or_default();
+        let all = variants(program, step, target).unwrap_or_default();
         all.into_iter().filter(|v| v.name.contains(prefer.as_str())).map(Choice::from).collect()
     }
 
     fn synchronize(&self) -> Result<(), GpuError> {
         Ok(())
+    }
+
+    /// Every buffer has guard zones of its own.
+    fn pooled(&self) -> bool {
+        false
     }
 
     fn device(&self) -> DeviceId {

@@ -42,11 +42,12 @@ static bool ffx_resume(ffx_u32 thread, ffx_u32 *stack) {
     if (fresh) {
         char *bottom = f->bottom = ffx_stack(*stack);
         *(ffx_u64 *)bottom = FFX_CANARY;
-        // The registers of the first switch, then where it returns to; a function begins with the stack 8 off 16.
-        void **top = (void **)(bottom + ffx_now->stack_bytes) - 2;
+        void **top = (void **)(((ffx_u64)bottom + ffx_now->stack_bytes) & ~15ULL) - 2;
+        // What the first switch takes: registers that hold nothing yet, and where it goes on.
 #if defined(__x86_64__)
-        top[-1] = (void *)ffx_enter;
-        f->sp = top - 1 - FFX_SAVED;
+        // A function begins with the stack 8 off a multiple of 16, as a call leaves it.
+        top[-2] = (void *)ffx_enter;
+        f->sp = top - 2 - FFX_SAVED;
 #else
         f->sp = top - FFX_SAVED;
         ((void **)f->sp)[11] = (void *)ffx_enter;
