@@ -42,7 +42,7 @@ impl Build {
     fn input(&mut self, sizes: &[i64]) -> BufId {
         let n = self.0.inputs.len();
         let buf = self.buffer(sizes, Storage::Input(n as u32));
-        self.0.inputs.push(InputSpec { name: format!("x{n}"), buf });
+        self.0.inputs.push(InputSpec { name: format!("x{n}"), buf, written: false });
         buf
     }
     fn output(&mut self, sizes: &[i64]) -> BufId {

@@ -10,6 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::control::ControlCall;
 use crate::control::steps::Binds;
+use crate::in_place::Write;
 
 /// All definitions of a graph, operands before users.
 pub struct Defs {
@@ -19,8 +20,12 @@ pub struct Defs {
     pub order: Vec<BufId>,
     /// Size symbols.
     pub symbols: Arena<SymId, SymbolDecl>,
-    /// For each output of the graph the definition that holds it.
+    /// For each output of the program the definition that holds it.
     pub outputs: Vec<BufId>,
+    /// Their names.
+    pub(crate) output_names: Vec<String>,
+    /// New values of inputs that the call leaves in the inputs' memory.
+    pub(crate) written: Vec<Write>,
     /// Definitions that run although nobody reads them: assertions.
     pub(crate) effects: Vec<BufId>,
     /// The definition that gives each unbacked symbol its value.

@@ -12,22 +12,78 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::control;
 use crate::control::embed::{Embedder, Extra, rename};
 use crate::defs::{Def, DefKind, Defs};
+use crate::in_place::{Write, lineage};
 use crate::schedule::{Group, Schedule};
 use crate::{InductorError, Problem, affine, kernels};
 
 /// The program of a schedule.
 pub(crate) fn emit(defs: &Defs, schedule: &Schedule, graph: &Graph) -> Result<Program, InductorError> {
+    let mut places = Places { direct: defs.written.clone() };
+    loop {
+        let program = attempt(defs, schedule, graph, &places)?;
+        let hazards = kernel_ir::hazards(&program);
+        let before = places.direct.len();
+        let refused = |input: BufId| {
+            let number = tensor_inputs(defs, graph).position(|id| id == input);
+            hazards.iter().any(|h| Some(h.input as usize) == number)
+        };
+        places.direct.retain(|w| !refused(w.input));
+        if hazards.is_empty() {
+            return Ok(program);
+        }
+        // A copy at the end is in order whatever the steps are, so every turn takes one away.
+        if places.direct.len() == before {
+            let what =
+                format!("writes an input out of order ({}): this is a bug in the compiler", hazards[0].what);
+            let node = hazards[0].place.clone();
+            let origin = Origin::default();
+            let problems = vec![Problem { node, target: graph.name.clone(), origin, what }];
+            return Err(InductorError { problems });
+        }
+    }
+}
+
+/// Which new values of inputs are stored in the input's own memory as they are computed.
+struct Places {
+    direct: Vec<Write>,
+}
+
+impl Places {
+    /// The definitions that lie in an input's memory, with that input.
+    fn in_inputs(&self, defs: &Defs) -> FxHashMap<BufId, BufId> {
+        let all = self.direct.iter().flat_map(|w| {
+            lineage(defs, *w).into_iter().chain([w.def]).map(|def| (def, w.input)).collect::<Vec<_>>()
+        });
+        all.collect()
+    }
+}
+
+/// Definitions of the placeholders that are inputs of a call, in order.
+fn tensor_inputs<'a>(defs: &'a Defs, graph: &'a Graph) -> impl Iterator<Item = BufId> + 'a {
+    let inputs = graph.inputs().map(|(v, _, _)| BufId(v.0));
+    inputs.filter(|id| defs.list[*id].as_ref().is_some_and(|d| matches!(d.kind, DefKind::Input)))
+}
+
+fn attempt(
+    defs: &Defs,
+    schedule: &Schedule,
+    graph: &Graph,
+    places: &Places,
+) -> Result<Program, InductorError> {
     let mut program =
         Program { name: graph.name.clone(), symbols: defs.symbols.clone(), ..Program::default() };
     let mut problems = Vec::new();
     let mut names = FxHashMap::default();
     let mut extra = Extra::default();
+    let in_inputs = places.in_inputs(defs);
     for group in &schedule.groups {
         let mut embedder =
             Embedder { defs, graph, program: &mut program, extra: &mut extra, loops: Vec::new() };
         let made = match control_steps(&mut embedder, group) {
             Some(made) => made,
-            None => steps(defs, schedule, group).map_err(|def| vec![internal(graph, defs.get(def))]),
+            None => {
+                steps(defs, schedule, group, &in_inputs).map_err(|def| vec![internal(graph, defs.get(def))])
+            }
         };
         match made {
             Ok(steps) => {
@@ -42,13 +98,29 @@ pub(crate) fn emit(defs: &Defs, schedule: &Schedule, graph: &Graph) -> Result<Pr
     if !problems.is_empty() {
         return Err(InductorError { problems });
     }
-    let map = buffers(defs, graph, &mut program, extra);
+    let copies: Vec<&Write> = defs.written.iter().filter(|w| !places.direct.contains(w)).collect();
+    for write in copies {
+        let mut embedder =
+            Embedder { defs, graph, program: &mut program, extra: &mut extra, loops: Vec::new() };
+        let copy = copy_into_input(&mut embedder, *write);
+        program.steps.push(copy);
+    }
+    let map = buffers(defs, graph, &mut program, extra, &in_inputs);
     for step in program.init.iter_mut().chain(&mut program.steps) {
         rename(step, &map, &FxHashMap::default());
     }
-    program.outputs = outputs(defs, graph, &map);
+    program.outputs = outputs(defs, &map);
     program.plan = ArenaPlan::of(&program);
     Ok(program)
+}
+
+/// The new value of an input from its temporary into the input's memory.
+fn copy_into_input(e: &mut Embedder<'_>, write: Write) -> Step {
+    let mut view = e.buffer(write.input);
+    view.name.push_str("_new");
+    view.storage = Storage::View(write.input);
+    let view = e.push(view);
+    e.copy(write.def, view)
 }
 
 fn internal(graph: &Graph, def: &Def) -> Problem {
@@ -68,13 +140,19 @@ fn control_steps(e: &mut Embedder<'_>, group: &Group) -> Option<Result<Vec<Step>
 }
 
 /// The kernels of a group; none where nothing of it is needed. The error names a template with a bad operand.
-fn steps(defs: &Defs, schedule: &Schedule, group: &Group) -> Result<Vec<Step>, BufId> {
+fn steps(
+    defs: &Defs,
+    schedule: &Schedule,
+    group: &Group,
+    in_inputs: &FxHashMap<BufId, BufId>,
+) -> Result<Vec<Step>, BufId> {
     let Some(first) = group.members.first().map(|m| m.def) else { return Ok(Vec::new()) };
     let def = defs.get(first);
     match &def.kind {
         DefKind::Template(spec) => template(defs, schedule, group, first, spec).map(|s| vec![s]),
         DefKind::Scatter { .. } => {
-            Ok(kernels::scatter_kernels(defs, first).into_iter().map(Step::Loop).collect())
+            let kernels = kernels::scatter_kernels(defs, first, shares_base(defs, first, in_inputs));
+            Ok(kernels.into_iter().map(Step::Loop).collect())
         }
         DefKind::Extern { op, inputs, outputs } => {
             if outputs.first() != Some(&first) {
@@ -92,6 +170,12 @@ fn steps(defs: &Defs, schedule: &Schedule, group: &Group) -> Result<Vec<Step>, B
             Ok(if kernel.stages.is_empty() { Vec::new() } else { vec![Step::Loop(kernel)] })
         }
     }
+}
+
+/// Whether a scatter's result lies where its base does.
+fn shares_base(defs: &Defs, id: BufId, in_inputs: &FxHashMap<BufId, BufId>) -> bool {
+    let DefKind::Scatter { base, .. } = &defs.get(id).kind else { return false };
+    in_inputs.get(&id).is_some_and(|input| base == input || in_inputs.get(base) == Some(input))
 }
 
 fn template(
@@ -204,7 +288,13 @@ fn collect_origins(defs: &Defs, id: BufId, origins: &mut Vec<String>) {
 }
 
 /// Makes the buffers of everything that a step reads or writes, and of inputs and constants.
-fn buffers(defs: &Defs, graph: &Graph, program: &mut Program, extra: Extra) -> FxHashMap<BufId, BufId> {
+fn buffers(
+    defs: &Defs,
+    graph: &Graph,
+    program: &mut Program,
+    extra: Extra,
+    in_inputs: &FxHashMap<BufId, BufId>,
+) -> FxHashMap<BufId, BufId> {
     let mut used: FxHashSet<BufId> = FxHashSet::default();
     for step in program.init.iter().chain(&program.steps) {
         let (reads, writes) = step.accesses();
@@ -235,7 +325,8 @@ fn buffers(defs: &Defs, graph: &Graph, program: &mut Program, extra: Extra) -> F
         if constant {
             program.constants.push(Const { name, buf })
         } else {
-            program.inputs.push(InputSpec { name, buf })
+            let written = defs.written.iter().any(|w| w.input == BufId(v.0));
+            program.inputs.push(InputSpec { name, buf, written })
         }
     }
     for &id in &defs.order {
@@ -243,7 +334,10 @@ fn buffers(defs: &Defs, graph: &Graph, program: &mut Program, extra: Extra) -> F
         if map.contains_key(&id) || !used.contains(&id) {
             continue;
         }
+        let written = defs.written.iter().any(|w| w.def == id);
         let storage = match def {
+            _ if in_inputs.contains_key(&id) => Storage::View(map[&in_inputs[&id]]),
+            _ if written => Storage::Arena,
             d if d.output => Storage::Output,
             d if d.constant => Storage::Persistent,
             _ => Storage::Arena,
@@ -261,6 +355,15 @@ fn buffers(defs: &Defs, graph: &Graph, program: &mut Program, extra: Extra) -> F
             *of = map.get(of).copied().unwrap_or(id);
         }
     }
+    // What lies in an input's memory is a view itself.
+    let views: Vec<(BufId, BufId)> = program
+        .buffers
+        .iter()
+        .filter_map(|(id, b)| if let Storage::View(of) = b.storage { Some((id, of)) } else { None })
+        .collect();
+    for (id, of) in views {
+        program.buffers[id].storage = Storage::View(program.root(of));
+    }
     map
 }
 
@@ -275,20 +378,18 @@ fn buffer(def: &Def, storage: Storage) -> Buffer {
     }
 }
 
-fn outputs(defs: &Defs, graph: &Graph, map: &FxHashMap<BufId, BufId>) -> Vec<OutputSpec> {
-    let values =
-        graph.outputs.iter().filter_map(|o| if let fx_ir::Arg::Value(v) = o.arg { Some(v) } else { None });
-    let spec = |(id, v): (&BufId, fx_ir::ValueId)| {
+fn outputs(defs: &Defs, map: &FxHashMap<BufId, BufId>) -> Vec<OutputSpec> {
+    let spec = |(id, name): (&BufId, &String)| {
         let def = defs.get(*id);
         // Every output is stored by some step, so it has a buffer.
         let buf = map.get(id).copied().unwrap_or_else(|| BufId::from_index(usize::MAX));
         OutputSpec {
-            name: graph.values[v].name.clone(),
+            name: name.clone(),
             buf,
             sizes: def.sizes.clone(),
             strides: def.strides.clone(),
             offset: SymExpr::ZERO,
         }
     };
-    defs.outputs.iter().zip(values).map(spec).collect()
+    defs.outputs.iter().zip(&defs.output_names).map(spec).collect()
 }

@@ -218,8 +218,9 @@ pub(crate) fn epilogue(defs: &Defs, s: &Schedule, group: &Group, template: BufId
     Epilogue { ranges: group.outer.clone(), insts: prune(b.finish()) }
 }
 
-/// A scatter: a kernel that copies the base and one that combines the values in.
-pub(crate) fn scatter_kernels(defs: &Defs, id: BufId) -> Vec<LoopKernel> {
+/// A scatter: a kernel that copies the base and one that combines the values in; the latter alone where the base's memory
+/// is the result's.
+pub(crate) fn scatter_kernels(defs: &Defs, id: BufId, in_place: bool) -> Vec<LoopKernel> {
     let def = defs.get(id);
     let DefKind::Scatter { base, ranges, insts, index, value, mode } = &def.kind else { return Vec::new() };
     let symbols = SymBounds(defs);
@@ -231,6 +232,7 @@ pub(crate) fn scatter_kernels(defs: &Defs, id: BufId) -> Vec<LoopKernel> {
         stages: vec![Stage { inner: Shape::new(), insts: prune(b.finish()) }],
     };
     let at = |n: usize| -> Shape { (0..n as u32).map(SymExpr::loop_var).collect() };
+    let mut kernels = Vec::new();
     let mut copy = BodyBuilder::new();
     let bounds = LoopBounds { extents: &def.sizes, symbols: &symbols };
     let v = Inliner::new(defs, &bounds).element(
@@ -241,6 +243,9 @@ pub(crate) fn scatter_kernels(defs: &Defs, id: BufId) -> Vec<LoopKernel> {
         None,
     );
     copy.store(id, at(def.sizes.len()), v, StoreMode::Write);
+    if !in_place {
+        kernels.push(kernel(&def.sizes, copy));
+    }
     let mut b = BodyBuilder::new();
     let bounds = LoopBounds { extents: ranges, symbols: &symbols };
     let mut inliner = Inliner::new(defs, &bounds);
@@ -248,7 +253,8 @@ pub(crate) fn scatter_kernels(defs: &Defs, id: BufId) -> Vec<LoopKernel> {
     let index = inliner.index(&b, index, &at(ranges.len()), &vals);
     let v = convert(&mut b, vals[value.0 as usize], def.dtype);
     b.store(id, index, v, *mode);
-    vec![kernel(&def.sizes, copy), kernel(ranges, b)]
+    kernels.push(kernel(ranges, b));
+    kernels
 }
 
 /// The group with its outer loops in the order of memory: the last one steps least.

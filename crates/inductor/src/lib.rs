@@ -10,6 +10,7 @@ mod control;
 mod defs;
 mod emit;
 mod error;
+mod in_place;
 mod inline;
 mod kernels;
 mod lower;
@@ -18,7 +19,7 @@ mod realize;
 mod schedule;
 mod text;
 
-use fx_ir::Graph;
+use fx_ir::{Graph, ValueId};
 use ir_core::{Arena, Shape, SymId};
 use kernel_ir::{Program, SymbolDecl};
 use rustc_hash::FxHashSet;
@@ -26,6 +27,7 @@ use rustc_hash::FxHashSet;
 pub use control::ControlCall;
 pub use defs::{Def, DefKind, Defs};
 pub use error::{InductorError, Problem};
+pub use in_place::buffer_writes;
 pub use schedule::Group;
 pub use text::loops_text;
 
@@ -34,6 +36,12 @@ pub use text::loops_text;
 pub struct Options {
     /// For each output of the graph the strides that the returned tensor must have; row-major where `None`.
     pub output_strides: Vec<Option<Shape>>,
+    /// For each output of the graph the placeholder in whose memory the call leaves it, in the input's strides: the program
+    /// then declares that input written and has no such output. The placeholder has the output's dtype and sizes and is an
+    /// input of the call; [`buffer_writes`] gives those of parameters and buffers. Where no kernel may overwrite the old
+    /// value, the new one is computed in a temporary and copied at the end of the call. Inputs that share memory with a
+    /// written one are the caller's affair: they may be read before or after the write.
+    pub written: Vec<Option<ValueId>>,
 }
 
 /// Compiles a graph in the prim dialect. Every problem of the graph is in the error.
@@ -50,6 +58,7 @@ fn compile_part(
 ) -> Result<Program, InductorError> {
     let mut defs = lower::lower(graph, symbols, known, options)?;
     realize::realize(&mut defs);
+    in_place::narrow(&mut defs);
     let schedule = schedule::schedule(&mut defs);
     emit::emit(&defs, &schedule, graph)
 }

@@ -12,6 +12,7 @@ use crate::control::embed::given_symbols;
 use crate::control::steps::Binds;
 use crate::control::{self, ControlKind};
 use crate::defs::{Def, DefKind, Defs};
+use crate::in_place::Write;
 use crate::{InductorError, Options, Problem};
 
 /// The graph's symbols as a program declares them.
@@ -40,6 +41,8 @@ pub(crate) fn lower(
         order: Vec::new(),
         symbols,
         outputs: Vec::new(),
+        output_names: Vec::new(),
+        written: Vec::new(),
         effects: Vec::new(),
         binders: FxHashMap::default(),
         known,
@@ -374,6 +377,7 @@ fn outputs(graph: &Graph, options: &Options, defs: &mut Defs, problems: &mut Vec
         if let ValueType::Int(e) = &graph.values[v].ty {
             let id = number(defs, &graph.values[v].name, e);
             defs.outputs.push(id);
+            defs.output_names.push(graph.values[v].name.clone());
             continue;
         }
         if graph.meta(v).is_none() {
@@ -385,6 +389,10 @@ fn outputs(graph: &Graph, options: &Options, defs: &mut Defs, problems: &mut Vec
             continue;
         }
         let source = BufId(v.0);
+        if let Some(input) = options.written.get(n).copied().flatten() {
+            problems.extend(written(graph, defs, v, input).err());
+            continue;
+        }
         let def = defs.get(source);
         let fixed = matches!(def.kind, DefKind::Input | DefKind::Constant | DefKind::Extern { .. })
             || def.output
@@ -398,7 +406,37 @@ fn outputs(graph: &Graph, options: &Options, defs: &mut Defs, problems: &mut Vec
             def.strides = strides;
         }
         defs.outputs.push(id);
+        defs.output_names.push(graph.values[v].name.clone());
     }
+}
+
+/// Marks `new` as what the call leaves in the memory of the placeholder `old`.
+fn written(graph: &Graph, defs: &mut Defs, new: ValueId, old: ValueId) -> Result<(), Problem> {
+    let (source, input) = (BufId(new.0), BufId(old.0));
+    let is_input = defs.list[input].as_ref().is_some_and(|d| matches!(d.kind, DefKind::Input));
+    let (from, to) = (graph.meta(new), graph.meta(old));
+    let same = from.zip(to).is_some_and(|(a, b)| a.dtype == b.dtype && a.sizes == b.sizes);
+    if !is_input || !same || defs.written.iter().any(|w| w.input == input) {
+        let what =
+            "is to be written into an input of another type, or into one that is written already or is none";
+        return Err(Problem::of(graph, graph.values[new].def, what));
+    }
+    if source == input {
+        return Ok(());
+    }
+    let def = defs.get(source);
+    // Steps of routines and control flow write where and when they like; kernels are told apart.
+    let fixed = matches!(
+        def.kind,
+        DefKind::Input | DefKind::Constant | DefKind::Extern { .. } | DefKind::Control { .. }
+    ) || def.output
+        || def.constant;
+    let id = if fixed { copy_of(defs, source) } else { source };
+    let strides = defs.get(input).strides.clone();
+    let def = defs.get_mut(id);
+    (def.output, def.realized, def.strides) = (true, true, strides);
+    defs.written.push(Write { def: id, input });
+    Ok(())
 }
 
 /// An integer that the program returns, as a tensor without dimensions.

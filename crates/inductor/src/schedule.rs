@@ -95,6 +95,7 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
         s.group_of.insert(id, at);
     }
     crate::merge::merge(defs, &mut s);
+    crate::in_place::postpone(defs, &mut s);
     s.note_readers();
     s
 }
@@ -107,6 +108,7 @@ pub(crate) fn substituted(e: &SymExpr, map: &[SymExpr]) -> SymExpr {
 /// Definitions with memory that the outputs need, with what each reads.
 fn needed(defs: &Defs, s: &mut Schedule) -> FxHashSet<BufId> {
     let mut needed: FxHashSet<BufId> = defs.outputs.iter().chain(&defs.effects).copied().collect();
+    needed.extend(defs.written.iter().map(|w| w.def));
     for &id in defs.order.iter().rev() {
         if !needed.contains(&id) {
             continue;

@@ -66,7 +66,8 @@ pub struct Buffer {
 /// Where a buffer's memory is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Storage {
-    /// The caller's tensor number n; never written.
+    /// The caller's tensor number n as it was before the call; never stored to. Where the input is declared written
+    /// ([`InputSpec::written`]), stores go to views of it.
     Input(u32),
     /// Constant number n; never written.
     Constant(u32),
@@ -89,6 +90,11 @@ pub struct InputSpec {
     pub name: String,
     /// Its buffer; the tensor given must have the buffer's dtype, sizes (which bind the symbols) and strides.
     pub buf: BufId,
+    /// Whether the call gives the caller's tensor a new value in place. Steps store it to views of the buffer (elements
+    /// that no step stores to keep theirs); the buffer itself names the old value, which nothing reads once a view is
+    /// stored to. The tensor must be writable, and nobody else may use it during the call. Since 1.4.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub written: bool,
 }
 
 /// A constant.
@@ -143,6 +149,13 @@ impl Program {
         let unbacked =
             |a: &Atom| matches!(a, Atom::Sym(id) if self.symbols.get(*id).is_some_and(|s| s.unbacked));
         b.sizes.iter().chain(&b.strides).any(|e| e.any_leaf(unbacked))
+    }
+    /// The number of the input declared written whose memory `buf` is.
+    pub fn written_input(&self, buf: BufId) -> Option<u32> {
+        match self.buffers[self.root(buf)].storage {
+            Storage::Input(n) if self.inputs.get(n as usize).is_some_and(|i| i.written) => Some(n),
+            _ => None,
+        }
     }
     /// The buffer whose memory `buf` uses: itself, or what it is a view of.
     pub fn root(&self, buf: BufId) -> BufId {

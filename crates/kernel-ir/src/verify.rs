@@ -8,7 +8,8 @@
 //!    symbols exist; an index has the rank of its buffer; dtypes follow the operators' rules; masks are `bool`.
 //! 5. Reductions: accumulators exist, take values of their dtype, have a position exactly where they keep one, and are read by
 //!    later stages only. Scans stand in stages with a loop. `template` stands in epilogues only, the rest of this item nowhere there.
-//! 6. Stores never go to inputs or constants.
+//! 6. Stores never go to inputs or constants, but for views of inputs that are declared written; what else these demand
+//!    is said in `written`.
 //! 7. Templates: operands have the rank of the output (convolutions: and of their window).
 //! 8. Control flow: conditions are one `bool`, what `bind` reads one integer; nesting has a limit. Symbols that steps bind
 //!    (`unbacked`) are used only where they are bound: after the `bind` in the same list of steps or one inside of it,
@@ -47,7 +48,11 @@ pub fn verify(program: &Program) -> Result {
         let place = || format!("output `{}`", o.name);
         o.sizes.iter().chain(&o.strides).chain([&o.offset]).try_for_each(|e| scope.bound(e, &place))?;
     }
-    plan(program)
+    plan(program)?;
+    match crate::written::hazards(program).into_iter().next() {
+        Some(hazard) => fail(hazard.place, format!("{} (input {})", hazard.what, hazard.input)),
+        None => Ok(()),
+    }
 }
 
 fn fail<T>(place: impl Into<String>, what: impl Into<String>) -> Result<T> {
@@ -359,7 +364,12 @@ fn operands(program: &Program, step: &Step) -> Result {
 }
 
 fn is_writable(program: &Program, buf: BufId) -> bool {
-    !matches!(program.buffers[program.root(buf)].storage, Storage::Input(_) | Storage::Constant(_))
+    match program.buffers[program.root(buf)].storage {
+        // The input's own buffer is its old value.
+        Storage::Input(_) => program.root(buf) != buf && program.written_input(buf).is_some(),
+        Storage::Constant(_) => false,
+        _ => true,
+    }
 }
 
 impl Body<'_> {

@@ -54,7 +54,7 @@ fn program() -> Program {
         accs: vec![],
         stages,
     }));
-    p.inputs.push(InputSpec { name: "x".into(), buf: x });
+    p.inputs.push(InputSpec { name: "x".into(), buf: x, written: false });
     p.outputs.push(OutputSpec { name: "y".into(), buf: y, sizes, strides, offset: SymExpr::ZERO });
     p.plan = kernel_ir::ArenaPlan::of(&p);
     p

@@ -45,7 +45,7 @@ impl Build {
     pub fn input_strided(&mut self, dtype: DType, sizes: Shape, strides: Shape) -> BufId {
         let number = self.program.inputs.len();
         let buf = self.buffer(dtype, sizes, strides, Storage::Input(number as u32));
-        self.program.inputs.push(InputSpec { name: format!("x{number}"), buf });
+        self.program.inputs.push(InputSpec { name: format!("x{number}"), buf, written: false });
         buf
     }
     pub fn output(&mut self, dtype: DType, sizes: Shape) -> BufId {

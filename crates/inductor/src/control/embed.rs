@@ -61,7 +61,7 @@ impl Embedder<'_> {
     }
 
     /// The buffer of a number: of a definition, or an extra one.
-    pub(super) fn buffer(&self, id: BufId) -> Buffer {
+    pub(crate) fn buffer(&self, id: BufId) -> Buffer {
         match id.index().checked_sub(self.base()) {
             Some(n) => self.extra.0[n].clone(),
             None => {
@@ -78,7 +78,7 @@ impl Embedder<'_> {
         }
     }
 
-    pub(super) fn push(&mut self, buffer: Buffer) -> BufId {
+    pub(crate) fn push(&mut self, buffer: Buffer) -> BufId {
         self.extra.0.push(buffer);
         BufId::from_index(self.base() + self.extra.0.len() - 1)
     }
@@ -126,7 +126,7 @@ impl Embedder<'_> {
     }
 
     /// All elements of one buffer into another of the same sizes.
-    pub(super) fn copy(&self, from: BufId, to: BufId) -> Step {
+    pub(crate) fn copy(&self, from: BufId, to: BufId) -> Step {
         let (source, target) = (self.buffer(from), self.buffer(to));
         let at: Shape = (0..target.sizes.len() as u32).map(SymExpr::loop_var).collect();
         let mut b = BodyBuilder::new();
@@ -171,7 +171,7 @@ impl Embedder<'_> {
             Target::Temp => None,
             Target::Into(buf) => Some(self.buffer(*buf).strides),
         });
-        let options = Options { output_strides: output_strides.collect() };
+        let options = Options { output_strides: output_strides.collect(), ..Options::default() };
         let mut known = self.defs.known.clone();
         known.extend(self.defs.binders.keys().copied());
         known.extend(self.loops.iter().copied());

@@ -24,6 +24,8 @@ pub(super) struct Memory {
 struct Block {
     storage: Storage,
     writable: bool,
+    /// Whether a call's outputs may be this memory: it was made for the call.
+    own: bool,
 }
 
 /// A buffer with its sizes as numbers.
@@ -40,11 +42,10 @@ struct Located {
     offset: i64,
 }
 
-/// `tensor` with the strides that the buffer states, copied where it has others.
+/// `tensor` with the strides that the buffer states, copied where it has others or is to be `written`.
 pub(super) fn conform(
     program: &Program,
-    buf: BufId,
-    name: &str,
+    (buf, name, written): (BufId, &str, bool),
     tensor: &Tensor,
     bindings: &Bindings,
 ) -> Result<Tensor, KernelError> {
@@ -55,7 +56,7 @@ pub(super) fn conform(
     let strides: Vec<isize> =
         buffer.strides.iter().map(|s| Ok(size(s, bindings)? as isize)).collect::<Result<_, KernelError>>()?;
     let matters = |d: usize| tensor.sizes()[d] > 1;
-    if (0..tensor.rank()).all(|d| !matters(d) || tensor.strides()[d] == strides[d]) {
+    if !written && (0..tensor.rank()).all(|d| !matters(d) || tensor.strides()[d] == strides[d]) {
         return Ok(tensor.clone());
     }
     let laid_out = || -> Result<Tensor, TensorError> {
@@ -170,7 +171,9 @@ impl Memory {
     ) -> Result<Located, KernelError> {
         let known = |tensor: Option<&Tensor>| tensor.map(|t| (t.storage().clone(), t.offset()));
         let (given, writable) = match buffer.storage {
-            Place::Input(n) => (known(parts.inputs.get(n as usize)), false),
+            Place::Input(n) => {
+                (known(parts.inputs.get(n as usize)), parts.program.written_input(id).is_some())
+            }
             Place::Constant(n) => (known(parts.constants.get(n as usize)), false),
             Place::Persistent => (parts.persistent[id.index()].clone().map(|s| (s, 0)), false),
             Place::Arena | Place::Output | Place::View(_) => (None, true),
@@ -195,6 +198,7 @@ impl Memory {
                 // The buffer's memory begins where the tensor does, so that views of the buffer count from there.
                 located.base = usize::try_from(offset).unwrap_or(0) * buffer.dtype.size();
                 located.block = self.push(storage, writable);
+                self.blocks[located.block].own = false;
             }
             (None, Place::Input(_) | Place::Constant(_) | Place::View(_)) => {}
             (None, Place::Arena) if arena.is_some_and(|a| a.offset(id).is_some()) => {
@@ -209,7 +213,7 @@ impl Memory {
     }
 
     fn push(&mut self, storage: Storage, writable: bool) -> usize {
-        self.blocks.push(Block { storage, writable });
+        self.blocks.push(Block { storage, writable, own: true });
         self.blocks.len() - 1
     }
 
@@ -262,10 +266,18 @@ impl Memory {
             spec.strides.iter().map(|e| Ok(size(e, bindings)? as isize)).collect();
         let offset = size(&spec.offset, bindings)? as isize;
         let view = self.tensor(&spec.name, spec.buf, &sizes(&spec.sizes, bindings)?, &numbers?, offset)?;
-        if self.blocks[self.buffers[spec.buf.index()].block].writable {
+        let block = &self.blocks[self.buffers[spec.buf.index()].block];
+        if block.writable && block.own {
             return Ok(view);
         }
         view.copied().map_err(|error| KernelError::Tensor { what: spec.name.clone(), error })
+    }
+
+    /// The tensor that an input is at present.
+    pub(super) fn input(&self, name: &str, buf: BufId) -> Result<Tensor, KernelError> {
+        let Located { sizes, strides, .. } = &self.buffers[buf.index()];
+        let strides: Vec<isize> = strides.iter().map(|s| *s as isize).collect();
+        self.tensor(name, buf, sizes, &strides, 0)
     }
 
     /// First byte of an element.
@@ -362,7 +374,7 @@ impl Arena {
         let (offsets, bytes) = program.plan.place(program, &|s| bindings.get(s))?;
         debug_assert!(offsets.iter().all(|at| at % ALIGN == 0));
         let storage = fresh("arena", usize::try_from(bytes).unwrap_or(usize::MAX))?;
-        blocks.push(Block { storage, writable: true });
+        blocks.push(Block { storage, writable: true, own: true });
         let lives = program.plan.lives.iter().map(|l| l.buf);
         let offsets = lives.zip(offsets.into_iter().map(|at| at as usize)).collect();
         Ok(Arena { block: blocks.len() - 1, offsets })

@@ -59,7 +59,7 @@ impl Executable {
         let mut bound = Vec::new();
         for Const { name, buf } in &program.constants {
             let tensor = constants(name).ok_or_else(|| KernelError::MissingConstant(name.clone()))?;
-            bound.push(memory::conform(&program, *buf, name, &tensor, &bindings)?);
+            bound.push(memory::conform(&program, (*buf, name, false), &tensor, &bindings)?);
         }
         let persistent = program.buffers.ids().map(|_| None).collect();
         let mut executable = Executable { program, options, constants: bound, persistent };
@@ -78,21 +78,36 @@ impl Executable {
         &self.program
     }
 
-    /// Runs the steps on tensors for the inputs in order; returns the outputs in order.
+    /// Runs the steps on tensors for the inputs in order; returns the outputs in order. The tensors stay as they are: new
+    /// values of inputs that the program writes are dropped (see [`call_written`](Executable::call_written)).
     pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, KernelError> {
+        self.call_written(&mut inputs.to_vec())
+    }
+
+    /// As [`call`](Executable::call), and leaves the new value of every input that the program writes in its place. After
+    /// an error the inputs are what they were.
+    pub fn call_written(&self, inputs: &mut [Tensor]) -> Result<Vec<Tensor>, KernelError> {
         let program = &self.program;
         if inputs.len() != program.inputs.len() {
             return Err(KernelError::InputCount { expected: program.inputs.len(), got: inputs.len() });
         }
         let mut bindings = bind(program, inputs)?;
-        let specs = program.inputs.iter().zip(inputs);
-        let conform = |(spec, t): (&kernel_ir::InputSpec, &Tensor)| {
-            memory::conform(program, spec.buf, &spec.name, t, &bindings)
+        let mut memory = {
+            let specs = program.inputs.iter().zip(&*inputs);
+            let conform = |(spec, t): (&kernel_ir::InputSpec, &Tensor)| {
+                memory::conform(program, (spec.buf, &spec.name, spec.written), t, &bindings)
+            };
+            let inputs = specs.map(conform).collect::<Result<Vec<_>, _>>()?;
+            Memory::new(&self.parts(&inputs), &bindings, self.options.planned_arena)?
         };
-        let inputs = specs.map(conform).collect::<Result<Vec<_>, _>>()?;
-        let mut memory = Memory::new(&self.parts(&inputs), &bindings, self.options.planned_arena)?;
         steps::all(program, &program.steps, &mut bindings, &mut memory)?;
-        program.outputs.iter().map(|o| memory.output(o, &bindings)).collect()
+        let outputs =
+            program.outputs.iter().map(|o| memory.output(o, &bindings)).collect::<Result<_, _>>()?;
+        let written = program.inputs.iter().zip(inputs).filter(|(spec, _)| spec.written);
+        for (spec, input) in written {
+            *input = memory.input(&spec.name, spec.buf)?;
+        }
+        Ok(outputs)
     }
 
     fn parts<'a>(&'a self, inputs: &'a [Tensor]) -> memory::Parts<'a> {

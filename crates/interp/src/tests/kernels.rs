@@ -24,7 +24,7 @@ fn buffer(p: &mut Program, name: &str, dtype: DType, sizes: &str, storage: Place
 
 fn input(p: &mut Program, name: &str, dtype: DType, sizes: &str) -> BufId {
     let buf = buffer(p, name, dtype, sizes, Place::Input(p.inputs.len() as u32));
-    p.inputs.push(InputSpec { name: name.into(), buf });
+    p.inputs.push(InputSpec { name: name.into(), buf, written: false });
     buf
 }
 

@@ -24,6 +24,7 @@
 //! in the order of the example, `constant "name" b2` between inputs and outputs. Symbols, buffers, accumulators and values
 //! are numbered from 0 without gaps. An offset that is not a number or one symbol stands in parentheses: `+(s0 + 1)`.
 //!
+//! - Inputs that the call writes in place: `input "cache" b0 written`.
 //! - Storage: `input n`, `constant n`, `persistent`, `arena`, `output`, `view b0`.
 //! - Kernels: `loop` with `acc0: f32 sum` and `stage [inner]`; `matmul` with `a`, `b`; `conv` with `input`, `weight`,
 //!   `window`; `attention` with `q`, `k`, `v`, `mask`; `extern "name" sort dim 0 descending` or a matrix

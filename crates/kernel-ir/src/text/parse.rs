@@ -55,7 +55,7 @@ fn declarations(c: &mut Cursor<'_>, program: &mut Program) -> Result<()> {
     }
     while c.eat_word("input") {
         let name = c.quoted("the input's name")?;
-        program.inputs.push(InputSpec { name, buf: buf(c)? });
+        program.inputs.push(InputSpec { name, buf: buf(c)?, written: c.eat_word("written") });
     }
     while c.eat_word("constant") {
         let name = c.quoted("the constant's name")?;

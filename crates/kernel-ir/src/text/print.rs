@@ -31,7 +31,8 @@ impl fmt::Display for Program {
             writeln!(f, "buffer {id} {b}")?;
         }
         for i in &self.inputs {
-            writeln!(f, "input {} {}", quote(&i.name), i.buf)?;
+            let written = if i.written { " written" } else { "" };
+            writeln!(f, "input {} {}{written}", quote(&i.name), i.buf)?;
         }
         for c in &self.constants {
             writeln!(f, "constant {} {}", quote(&c.name), c.buf)?;

@@ -1,0 +1,376 @@
+//! New values of inputs that are stored in the inputs' own memory: writes of a part are cut down to that part, chains of
+//! them are found, and groups are put in an order in which old values are read before they are overwritten.
+//!
+//! That is preparation, not proof: [`kernel_ir::hazards`] judges the finished program, and what it refuses is computed into
+//! memory of its own and copied at the end of the call (`emit`).
+
+use fx_ir::{Arg, Graph, InputKind, OutputKind, ValueId};
+use ir_core::{Atom, DType, Shape, SymExpr};
+use kernel_ir::{BodyBuilder, BufId, InstKind, LoopBounds, ScalarOp, StoreMode, Val};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::affine::SymBounds;
+use crate::defs::{DefKind, Defs};
+use crate::inline::{Inliner, convert, no_forward};
+use crate::schedule::Schedule;
+
+/// For each output of the graph the parameter or buffer that it is the new value of, where that can be written in place:
+/// it has the new value's dtype and sizes, and its strides repeat no element. For [`Options::written`](crate::Options).
+pub fn buffer_writes(graph: &Graph) -> Vec<Option<ValueId>> {
+    let mut taken: FxHashSet<ValueId> = FxHashSet::default();
+    let one = |output: &fx_ir::Output| {
+        let (OutputKind::BufferMutation(wanted), Arg::Value(new)) = (&output.kind, &output.arg) else {
+            return None;
+        };
+        let stateful = |kind: InputKind| !matches!(kind, InputKind::User | InputKind::Seed);
+        let (old, _, _) = graph.inputs().find(|(_, kind, name)| stateful(*kind) && name == wanted)?;
+        let (was, is) = (graph.meta(old)?, graph.meta(*new)?);
+        let apart =
+            was.sizes.iter().zip(&was.strides).all(|(size, stride)| {
+                *size == SymExpr::ONE || stride.range(&Positive).0.is_some_and(|n| n > 0)
+            });
+        (was.dtype == is.dtype && was.sizes == is.sizes && apart && taken.insert(old)).then_some(old)
+    };
+    graph.outputs.iter().map(one).collect()
+}
+
+/// Sizes of a tensor that has elements.
+struct Positive;
+
+impl ir_core::Bounds for Positive {
+    fn range(&self, _: &Atom) -> (Option<i64>, Option<i64>) {
+        (Some(1), None)
+    }
+    fn extent(&self, _: u32) -> Option<SymExpr> {
+        None
+    }
+}
+
+/// A new value that is stored in an input's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Write {
+    /// The new value.
+    pub(crate) def: BufId,
+    /// The input.
+    pub(crate) input: BufId,
+}
+
+/// Cuts new values that differ from the old ones in a part alone (`slice_scatter`) down to that part, and gives what is
+/// written step by step (`index_put` of `index_put`) the input's layout. Comes after `realize`.
+pub(crate) fn narrow(defs: &mut Defs) {
+    for write in defs.written.clone() {
+        if let Some(part) = part(defs, write) {
+            defs.get_mut(write.def).kind = part;
+        }
+        let strides = defs.get(write.input).strides.clone();
+        for def in lineage(defs, write) {
+            defs.get_mut(def).strides = strides.clone();
+        }
+    }
+}
+
+/// The scatters that make the new value of the old one alone, last first; none where it is made in another way.
+pub(crate) fn lineage(defs: &Defs, write: Write) -> Vec<BufId> {
+    let mut chain = Vec::new();
+    let mut at = write.def;
+    loop {
+        let def = defs.get(at);
+        let DefKind::Scatter { base, .. } = &def.kind else { return Vec::new() };
+        if at != write.def && (def.output || def.constant) {
+            return Vec::new();
+        }
+        chain.push(at);
+        if *base == write.input {
+            return chain;
+        }
+        at = *base;
+    }
+}
+
+/// The new value as a scatter of the elements that differ from the old ones, where it is one box of them.
+fn part(defs: &Defs, write: Write) -> Option<DefKind> {
+    let def = defs.get(write.def);
+    if !matches!(def.kind, DefKind::Loop { .. }) {
+        return None;
+    }
+    let mut ranges = def.sizes.clone();
+    let mut at: Shape = (0..ranges.len() as u32).map(SymExpr::loop_var).collect();
+    let mut depth = 0;
+    // A slice of a slice is a choice within a choice.
+    while let Some(cut) = Spliced::new(defs, write, &at, &ranges, depth).cut() {
+        for (d, (start, extent)) in cut.into_iter().enumerate() {
+            let Some(extent) = extent else { continue };
+            let moved = if extent == SymExpr::ONE { start } else { SymExpr::loop_var(d as u32) + start };
+            let here = |a: &Atom| (*a == Atom::Loop(d as u32)).then(|| moved.clone());
+            at.iter_mut().for_each(|e| *e = e.subst(&here));
+            ranges[d] = extent;
+        }
+        depth += 1;
+    }
+    if depth == 0 {
+        return None;
+    }
+    let Spliced { b, value, .. } = Spliced::new(defs, write, &at, &ranges, depth);
+    Some(DefKind::Scatter {
+        base: write.input,
+        ranges,
+        insts: b.finish(),
+        index: at,
+        value,
+        mode: StoreMode::Write,
+    })
+}
+
+/// For each loop where it starts, and its extent where that is less than the whole.
+type Cut = Vec<(SymExpr, Option<SymExpr>)>;
+
+/// The body of a new value at some points, everything without memory spliced in.
+struct Spliced<'a> {
+    write: Write,
+    at: &'a [SymExpr],
+    ranges: &'a [SymExpr],
+    symbols: SymBounds<'a>,
+    b: BodyBuilder,
+    /// The value that is taken once `depth` choices between it and the old value are made.
+    value: Val,
+}
+
+impl<'a> Spliced<'a> {
+    fn new(
+        defs: &'a Defs,
+        write: Write,
+        at: &'a [SymExpr],
+        ranges: &'a [SymExpr],
+        depth: usize,
+    ) -> Spliced<'a> {
+        let symbols = SymBounds(defs);
+        let bounds = LoopBounds { extents: ranges, symbols: &symbols };
+        let mut b = BodyBuilder::new();
+        let def = defs.get(write.def);
+        let vals = Inliner::new(defs, &bounds).body(&mut b, &mut no_forward, def.insts(), at, None);
+        let mut value = match &def.kind {
+            DefKind::Loop { value, .. } => convert(&mut b, vals[value.0 as usize], def.dtype),
+            _ => Val(0),
+        };
+        let mut spliced = Spliced { write, at, ranges, symbols, b, value };
+        for _ in 0..depth {
+            if let Some((_, taken)) = spliced.choice() {
+                value = convert(&mut spliced.b, taken, def.dtype);
+                spliced.value = value;
+            }
+        }
+        spliced
+    }
+
+    fn kind(&self, v: Val) -> &InstKind {
+        &self.b.insts()[v.0 as usize].kind
+    }
+
+    /// The value behind conversions.
+    fn bare(&self, mut v: Val) -> Val {
+        while let InstKind::Cast(of) = self.kind(v) {
+            v = *of;
+        }
+        v
+    }
+
+    /// `mask ? new : old`, where the value is that: the mask and the new value.
+    fn choice(&self) -> Option<(Val, Val)> {
+        let InstKind::Op { op: ScalarOp::Select, args } = self.kind(self.bare(self.value)) else {
+            return None;
+        };
+        let old = self.kind(self.bare(args[2]));
+        let same = |index: &[SymExpr]| {
+            let bounds = LoopBounds { extents: self.ranges, symbols: &self.symbols };
+            index.iter().zip(self.at).all(|(e, at)| *e == *at || e.simplify(&bounds) == at.simplify(&bounds))
+        };
+        // A conversion to fewer bits and back would not give the old value; there is none where its dtype is that of a
+        // choice in a wider one.
+        let kept = matches!(old, InstKind::Load { buf, index, mask: None } if *buf == self.write.input && same(index));
+        kept.then_some((args[0], args[1]))
+    }
+
+    /// The box of points where the new value is taken.
+    fn cut(&self) -> Option<Cut> {
+        let (mask, _) = self.choice()?;
+        let mut limits: Vec<[Option<SymExpr>; 2]> = vec![[None, None]; self.ranges.len()];
+        self.limit(mask, &mut limits)?;
+        let bounds = LoopBounds { extents: self.ranges, symbols: &self.symbols };
+        let one = |([low, high], extent): ([Option<SymExpr>; 2], &SymExpr)| {
+            if low.is_none() && high.is_none() {
+                return (SymExpr::ZERO, None);
+            }
+            let low = low.unwrap_or_default().sym_max(&SymExpr::ZERO).simplify(&bounds);
+            let high = high.unwrap_or_else(|| extent.clone()).sym_min(extent).simplify(&bounds);
+            let length = (high - &low).sym_max(&SymExpr::ZERO).simplify(&bounds);
+            (low, Some(length))
+        };
+        Some(limits.into_iter().zip(self.ranges).map(one).collect())
+    }
+
+    /// Adds what a mask says of the loops; `None` where it says anything else.
+    fn limit(&self, mask: Val, limits: &mut [[Option<SymExpr>; 2]]) -> Option<()> {
+        let InstKind::Op { op, args } = self.kind(mask) else { return None };
+        if *op == ScalarOp::And {
+            self.limit(args[0], limits)?;
+            return self.limit(args[1], limits);
+        }
+        let e = self.number(args[0])? - self.number(args[1])?;
+        let at = (0..self.ranges.len() as u32)
+            .find(|d| e.any_leaf(|a| *a == Atom::Loop(*d)) && self.ranges[*d as usize] != SymExpr::ONE)?;
+        let (coef, rest) = e.affine_in(&Atom::Loop(at))?;
+        if rest.any_leaf(|a| !matches!(a, Atom::Sym(_))) {
+            return None;
+        }
+        // `i` against `place`, or the other way round.
+        let (op, place) = match coef.as_const()? {
+            1 => (*op, -rest),
+            -1 => (mirrored(*op)?, rest),
+            _ => return None,
+        };
+        let (low, high) = match op {
+            ScalarOp::Ge => (Some(place), None),
+            ScalarOp::Gt => (Some(place + 1), None),
+            ScalarOp::Lt => (None, Some(place)),
+            ScalarOp::Le => (None, Some(place + 1)),
+            ScalarOp::Eq => (Some(place.clone()), Some(place + 1)),
+            _ => return None,
+        };
+        let [from, to] = &mut limits[at as usize];
+        if let Some(low) = low {
+            *from = Some(from.take().map_or(low.clone(), |other| other.sym_max(&low)));
+        }
+        if let Some(high) = high {
+            *to = Some(to.take().map_or(high.clone(), |other| other.sym_min(&high)));
+        }
+        Some(())
+    }
+
+    /// An integer known from loops and sizes.
+    fn number(&self, v: Val) -> Option<SymExpr> {
+        match self.kind(v) {
+            InstKind::Index(e) => Some(e.clone()),
+            InstKind::Const(s) if self.b.dtype(v) == DType::I64 => Some(SymExpr::from_i64(s.as_i64())),
+            _ => None,
+        }
+    }
+}
+
+/// The comparison with its operands exchanged.
+fn mirrored(op: ScalarOp) -> Option<ScalarOp> {
+    Some(match op {
+        ScalarOp::Ge => ScalarOp::Le,
+        ScalarOp::Gt => ScalarOp::Lt,
+        ScalarOp::Le => ScalarOp::Ge,
+        ScalarOp::Lt => ScalarOp::Gt,
+        ScalarOp::Eq => ScalarOp::Eq,
+        _ => return None,
+    })
+}
+
+/// Puts groups that overwrite an input behind those that read its old value, where these do not need the new one. Groups
+/// keep their order otherwise.
+pub(crate) fn postpone(defs: &Defs, s: &mut Schedule) {
+    // What binds a size or asserts something stands where it stands.
+    if defs.written.is_empty() || !defs.binders.is_empty() || !defs.effects.is_empty() {
+        return;
+    }
+    let mut order = Order::new(defs, s);
+    for write in &defs.written {
+        let mut old = write.input;
+        let chain = lineage(defs, *write);
+        let steps: Vec<BufId> =
+            if chain.is_empty() { vec![write.def] } else { chain.into_iter().rev().collect() };
+        for new in steps {
+            order.read_before(s, old, new);
+            old = new;
+        }
+    }
+    let sorted = order.sorted();
+    debug_assert_eq!(sorted.len(), s.groups.len(), "the order of groups has a cycle");
+    if sorted.len() != s.groups.len() {
+        return;
+    }
+    let mut place = vec![0; sorted.len()];
+    sorted.iter().enumerate().for_each(|(to, from)| place[*from] = to);
+    let mut groups: Vec<_> = std::mem::take(&mut s.groups).into_iter().map(Some).collect();
+    s.groups = sorted.iter().filter_map(|from| groups[*from].take()).collect();
+    s.group_of.values_mut().for_each(|g| *g = place[*g]);
+}
+
+/// Groups and which come before which.
+struct Order {
+    /// For each group those that come after it.
+    after: Vec<Vec<usize>>,
+    /// For each value the groups that read it.
+    readers: FxHashMap<BufId, Vec<usize>>,
+}
+
+impl Order {
+    fn new(defs: &Defs, s: &Schedule) -> Order {
+        let mut order = Order { after: vec![Vec::new(); s.groups.len()], readers: FxHashMap::default() };
+        for (g, group) in s.groups.iter().enumerate() {
+            for member in &group.members {
+                for (read, _) in s.loads.get(&member.def).into_iter().flatten() {
+                    order.readers.entry(*read).or_default().push(g);
+                    if let Some(&from) = s.group_of.get(read)
+                        && from != g
+                    {
+                        order.after[from].push(g);
+                    }
+                }
+                // All results of one call are made where the first one is.
+                if let DefKind::Extern { outputs, .. } | DefKind::Control { outputs, .. } =
+                    &defs.get(member.def).kind
+                    && let Some(&first) = outputs.iter().find_map(|o| s.group_of.get(o))
+                    && first < g
+                {
+                    order.after[first].push(g);
+                }
+            }
+        }
+        order
+    }
+
+    /// Has all groups that read `old` run before the one that makes `new`, but for those that come after that.
+    fn read_before(&mut self, s: &Schedule, old: BufId, new: BufId) {
+        let Some(&writer) = s.group_of.get(&new) else { return };
+        for reader in self.readers.get(&old).cloned().unwrap_or_default() {
+            if reader != writer && !self.reaches(writer, reader) {
+                self.after[reader].push(writer);
+            }
+        }
+    }
+
+    fn reaches(&self, from: usize, to: usize) -> bool {
+        let (mut open, mut seen) = (vec![from], FxHashSet::default());
+        while let Some(at) = open.pop() {
+            if at == to {
+                return true;
+            }
+            if seen.insert(at) {
+                open.extend(&self.after[at]);
+            }
+        }
+        false
+    }
+
+    /// All groups, each behind those that come before it, the lowest number first among those that may.
+    fn sorted(&self) -> Vec<usize> {
+        let mut waits = vec![0usize; self.after.len()];
+        self.after.iter().flatten().for_each(|g| waits[*g] += 1);
+        let mut ready: std::collections::BTreeSet<usize> =
+            (0..waits.len()).filter(|g| waits[*g] == 0).collect();
+        let mut sorted = Vec::with_capacity(waits.len());
+        while let Some(g) = ready.pop_first() {
+            sorted.push(g);
+            for &next in &self.after[g] {
+                waits[next] -= 1;
+                if waits[next] == 0 {
+                    ready.insert(next);
+                }
+            }
+        }
+        sorted
+    }
+}
