@@ -1,6 +1,7 @@
 //! Finds the libraries of CUDA and loads them for the whole process, so that the bindings find them by name.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use gpu_runtime::GpuError;
 
@@ -11,6 +12,10 @@ pub enum Library {
     Driver,
     /// `libnvrtc`, the run-time compiler.
     Nvrtc,
+    /// `libcublasLt`, matrix products.
+    Blas,
+    /// `libcudnn`, convolutions.
+    Dnn,
 }
 
 impl Library {
@@ -18,6 +23,8 @@ impl Library {
         match self {
             Library::Driver => "the CUDA driver (libcuda)",
             Library::Nvrtc => "NVRTC (libnvrtc)",
+            Library::Blas => "cuBLASLt (libcublasLt)",
+            Library::Dnn => "cuDNN (libcudnn)",
         }
     }
     /// File names, newest first.
@@ -25,6 +32,8 @@ impl Library {
         match self {
             Library::Driver => &["libcuda.so.1", "libcuda.so"],
             Library::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+            Library::Blas => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+            Library::Dnn => &["libcudnn.so.9", "libcudnn.so"],
         }
     }
     fn advice(self) -> &'static str {
@@ -33,15 +42,47 @@ impl Library {
             Library::Nvrtc => {
                 "install the CUDA toolkit or `pip install nvidia-cuda-nvrtc`, and set CUDA_PATH to its folder"
             }
+            Library::Blas => {
+                "matrix products are generated kernels without it; install the CUDA toolkit or `pip install \
+                 nvidia-cublas`, and set CUDA_PATH to its folder"
+            }
+            Library::Dnn => {
+                "convolutions are generated kernels without it; install cuDNN 9 or `pip install nvidia-cudnn-cu13`, \
+                 and set CUDNN_PATH to its folder"
+            }
         }
     }
 }
 
-/// Folders to look in, after the system's own search: `CUDA_PATH`, `CUDA_HOME`, the usual prefix.
+/// Folders to look in, after the system's own search: what CUDNN_PATH, CUDA_PATH and CUDA_HOME name, the usual prefix, and
+/// where the Pythons of PATH keep NVIDIA's packages.
 fn folders() -> Vec<PathBuf> {
-    let given = ["CUDA_PATH", "CUDA_HOME"].iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let given =
+        ["CUDNN_PATH", "CUDA_PATH", "CUDA_HOME"].iter().filter_map(std::env::var_os).map(PathBuf::from);
     let prefixes = given.chain([PathBuf::from("/usr/local/cuda")]);
-    prefixes.flat_map(|p| [p.join("lib64"), p.join("lib"), p]).collect()
+    let mut all: Vec<PathBuf> = prefixes.flat_map(|p| [p.join("lib64"), p.join("lib"), p]).collect();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for bin in std::env::split_paths(&path).filter(|p| p.is_absolute()) {
+        let Some(prefix) = bin.parent() else { continue };
+        for python in children(&prefix.join("lib"), |name| name.starts_with("python3")) {
+            for packages in ["site-packages", "dist-packages"] {
+                let nvidia = children(&python.join(packages).join("nvidia"), |_| true);
+                all.extend(nvidia.into_iter().map(|p| p.join("lib")).filter(|p| p.is_dir()));
+            }
+        }
+    }
+    let mut seen = std::collections::HashSet::new();
+    all.retain(|p| seen.insert(p.clone()));
+    all
+}
+
+/// Entries of a folder by name, in order; none where there is no folder.
+fn children(folder: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> =
+        entries.filter(|e| wanted(&e.file_name().to_string_lossy())).map(|e| e.path()).collect();
+    found.sort();
+    found
 }
 
 /// NVRTC opens a second library by its bare name, which the system does not find beside it.
@@ -65,6 +106,11 @@ fn companions(library: Library, path: &Path) {
 /// # Errors
 /// [`GpuError::Missing`] with everywhere that was looked.
 pub fn find(library: Library) -> Result<PathBuf, GpuError> {
+    static FOUND: [OnceLock<Result<PathBuf, GpuError>>; 4] = [const { OnceLock::new() }; 4];
+    FOUND[library as usize].get_or_init(|| load(library)).clone()
+}
+
+fn load(library: Library) -> Result<PathBuf, GpuError> {
     let names = library.files().iter().map(PathBuf::from);
     let paths = folders().into_iter().flat_map(|f| library.files().iter().map(move |n| f.join(n)));
     let mut looked = Vec::new();
@@ -78,8 +124,36 @@ pub fn find(library: Library) -> Result<PathBuf, GpuError> {
                 companions(library, &path);
                 return Ok(path);
             }
+            // A file that is there and does not load is worth its reason.
+            Err(e) if path.is_file() => looked.push(format!("{} ({e})", path.display())),
             Err(_) => looked.push(path.display().to_string()),
         }
     }
-    Err(GpuError::Missing { library: library.name(), looked: looked.join(", "), advice: library.advice() })
+    Err(missing(library, &looked))
+}
+
+fn missing(library: Library, looked: &[String]) -> GpuError {
+    GpuError::Missing { library: library.name(), looked: looked.join(", "), advice: library.advice() }
+}
+
+/// Where a library lies, by its file alone: nothing is loaded. Its real name ends with the version.
+///
+/// # Errors
+/// [`GpuError::Missing`] with everywhere that was looked.
+pub fn locate(library: Library) -> Result<PathBuf, GpuError> {
+    let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let given: Vec<PathBuf> = std::env::split_paths(&path).filter(|p| p.is_absolute()).collect();
+    let usual = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64"];
+    let all = given.into_iter().chain(usual.map(PathBuf::from)).chain(folders());
+    let mut looked = Vec::new();
+    for folder in all.filter(|f| f.is_dir()) {
+        for name in library.files() {
+            let path = folder.join(name);
+            if path.is_file() {
+                return Ok(path.canonicalize().unwrap_or(path));
+            }
+        }
+        looked.push(folder.display().to_string());
+    }
+    Err(missing(library, &looked))
 }

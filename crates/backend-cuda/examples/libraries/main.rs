@@ -1,0 +1,38 @@
+//! Runs every kind of call of NVIDIA's libraries that the backend makes, each of the ways that it offers for a step, and
+//! prints the error against double precision and the time on the device. Ends with 1 where a way is wrong or fails, with
+//! 0 and a word where there is no GPU.
+//!
+//! `libraries [NAME]`: only the steps whose name contains NAME.
+
+mod case;
+mod cases;
+mod run;
+
+fn main() -> std::process::ExitCode {
+    for library in [
+        backend_cuda::Library::Driver,
+        backend_cuda::Library::Nvrtc,
+        backend_cuda::Library::Blas,
+        backend_cuda::Library::Dnn,
+    ] {
+        match backend_cuda::locate(library) {
+            Ok(path) => println!("{library:?}: {}", path.display()),
+            Err(e) => println!("{library:?}: {e}"),
+        }
+    }
+    let driver = match backend_cuda::open(0) {
+        Ok(driver) => driver,
+        Err(e) => {
+            println!("no GPU to run on: {e}");
+            return std::process::ExitCode::SUCCESS;
+        }
+    };
+    let filter = std::env::args().nth(1).unwrap_or_default();
+    println!("{}", run::HEADER);
+    let mut bad = 0;
+    for case in cases::all().iter().filter(|c| c.name.contains(&filter)) {
+        bad += run::run(&*driver, case);
+    }
+    println!("{bad} ways failed");
+    std::process::ExitCode::from(u8::from(bad > 0))
+}

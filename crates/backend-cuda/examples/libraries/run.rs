@@ -1,0 +1,193 @@
+//! Runs the ways of a step one by one.
+
+use std::time::Instant;
+
+use gpu_runtime::{Choice, Driver, GpuError, Grid, Module, Part, Work};
+use ir_core::{DType, EntityId};
+use kernel_ir::BufId;
+
+use crate::case::{Case, round};
+
+pub const HEADER: &str = "step                                     way                    error    allowed       us   TFLOP/s  plan ms";
+/// Points that are compared with double precision.
+const SAMPLES: i64 = 1500;
+/// Runs of which the median is the time.
+const RUNS: usize = 21;
+
+/// Runs all ways of a step; how many are wrong.
+pub fn run<D: Driver>(driver: &D, case: &Case) -> usize {
+    let mut target = driver.target();
+    target.tf32 = case.tf32;
+    let started = Instant::now();
+    let mut ways = driver.library(&case.program, &case.step, &target);
+    let plan = started.elapsed().as_secs_f64() * 1e3;
+    if ways.is_empty() {
+        println!("{:40} offered nothing ({plan:.1} ms)", case.name);
+    }
+    let generated = gpu_codegen::variants(&case.program, &case.step, &target);
+    // One generated way beside the libraries', for comparison.
+    ways.extend(generated.into_iter().flatten().take(1).map(Choice::from));
+    let memory: Result<Vec<u64>, GpuError> = case.arrays.iter().map(|a| upload(driver, &a.data, case.dtype)).collect();
+    let memory = match memory {
+        Ok(memory) => memory,
+        Err(e) => {
+            println!("{:40} {e}", case.name);
+            return 1;
+        }
+    };
+    let mut bad = 0;
+    for (n, way) in ways.iter().enumerate() {
+        let first = if n == 0 { plan } else { 0.0 };
+        match one(driver, case, way, &memory) {
+            Ok(Outcome { error, allowed, seconds }) => {
+                let good = error <= allowed;
+                bad += usize::from(!good);
+                println!(
+                    "{:40} {:22} {error:8.1e} {allowed:8.1e} {:9.1} {:8.2} {first:8.1} {}",
+                    case.name,
+                    way.name,
+                    seconds * 1e6,
+                    case.flops / seconds / 1e12,
+                    if good { "" } else { "WRONG" },
+                );
+            }
+            Err(e) => {
+                bad += 1;
+                println!("{:40} {:22} FAILED: {e}", case.name, way.name);
+            }
+        }
+    }
+    memory.into_iter().for_each(|m| driver.free(m));
+    bad
+}
+
+struct Outcome {
+    error: f64,
+    allowed: f64,
+    seconds: f64,
+}
+
+fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, memory: &[u64]) -> Result<Outcome, GpuError> {
+    let size = |e: &ir_core::SymExpr| e.as_const().ok_or_else(|| GpuError::Malformed(format!("{e} has no value")));
+    let scratch: Vec<u64> = way
+        .scratch
+        .iter()
+        .map(|bytes| driver.allocate(size(bytes)?.max(1) as u64))
+        .collect::<Result<_, GpuError>>()?;
+    let functions = compile(driver, way)?;
+    let work = Work { address: &|buf: BufId| memory[buf.index()], size: &size, scratch: &scratch };
+    let all = || -> Result<(), GpuError> {
+        let mut next = functions.iter();
+        for part in &way.parts {
+            match part {
+                Part::Kernel(kernel) => {
+                    let Some(function) = next.next() else { continue };
+                    let mut blocks = [0; 3];
+                    for (n, e) in blocks.iter_mut().zip(&kernel.launch.blocks) {
+                        *n = size(e)? as u32;
+                    }
+                    let arguments: Vec<u64> = kernel
+                        .params
+                        .iter()
+                        .map(|p| match p {
+                            gpu_codegen::Param::Buffer(b) => memory[b.index()],
+                            gpu_codegen::Param::Scratch(n) => scratch[*n as usize],
+                            gpu_codegen::Param::Symbol(_) => 0,
+                        })
+                        .collect();
+                    let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
+                    // SAFETY: the arguments are those that the kernel declares; every buffer is as long as it says.
+                    unsafe { driver.launch(function, grid, &arguments)? };
+                }
+                // SAFETY: every buffer is as long as the program says, and scratch as the way does.
+                Part::Library(call) => unsafe { call.run(&work)? },
+            }
+        }
+        Ok(())
+    };
+    // What was there before must not pass for a result.
+    let result = memory[memory.len() - 1];
+    let count = case.arrays[case.arrays.len() - 1].data.len();
+    let bytes = vec![0xffu8; count * case.dtype.size()];
+    // SAFETY: the buffer has these bytes.
+    unsafe { driver.upload(result, bytes.as_ptr(), bytes.len())? };
+    all()?;
+    let (error, allowed) = compare(driver, case, result, count)?;
+    let mut times = driver.timed(RUNS, &mut |_| all())?;
+    times.sort_by(f64::total_cmp);
+    scratch.into_iter().for_each(|s| driver.free(s));
+    Ok(Outcome { error, allowed, seconds: times[RUNS / 2] })
+}
+
+fn compile<D: Driver>(driver: &D, way: &Choice) -> Result<Vec<D::Function>, GpuError> {
+    let kernels = way.parts.iter().filter_map(|p| match p {
+        Part::Kernel(kernel) => Some(kernel),
+        Part::Library(_) => None,
+    });
+    let modules: Vec<Module> = kernels
+        .map(|k| Module { source: format!("{}{}", gpu_codegen::PRELUDE, k.source), entries: vec![k.entry.clone()] })
+        .collect();
+    Ok(driver.compile(&modules)?.into_iter().flatten().collect())
+}
+
+/// The largest error relative to the magnitude of the sum, and what rounding explains.
+fn compare<D: Driver>(driver: &D, case: &Case, result: u64, count: usize) -> Result<(f64, f64), GpuError> {
+    let got = download(driver, result, count, case.dtype)?;
+    let out = &case.arrays[case.arrays.len() - 1];
+    let points: i64 = out.sizes.iter().product();
+    let mut worst = 0.0f64;
+    for n in 0..points.min(SAMPLES) {
+        // A step that shares no factor with usual sizes, so that every row and column is seen.
+        let mut flat = n * (points / SAMPLES).max(1) + (n * 7) % (points / SAMPLES).max(1);
+        let mut at = vec![0; out.sizes.len()];
+        for d in (0..at.len()).rev() {
+            at[d] = flat % out.sizes[d];
+            flat /= out.sizes[d];
+        }
+        let (wanted, size) = case.wanted(&at);
+        let place = at.iter().zip(&out.strides).map(|(i, s)| i * s).sum::<i64>() as usize;
+        let error = (got[place] - wanted).abs() / size.max(1e-30);
+        worst = if error.is_nan() { f64::INFINITY } else { worst.max(error) };
+    }
+    // One rounding of the result (twice where it waits in a narrow dtype), and rounding of sums in single precision.
+    let allowed = match (case.dtype, case.tf32) {
+        (DType::F64, _) => 1e-13,
+        (DType::F32, true) => 2e-3,
+        (DType::F32, false) => 1e-5,
+        (DType::F16, _) => 1.5e-3,
+        _ => 1.2e-2,
+    };
+    Ok((worst, allowed))
+}
+
+fn upload<D: Driver>(driver: &D, data: &[f64], dtype: DType) -> Result<u64, GpuError> {
+    let mut bytes: Vec<u8> = Vec::with_capacity(data.len() * dtype.size());
+    for &x in data {
+        debug_assert_eq!(round(x, dtype), x);
+        match dtype {
+            DType::F64 => bytes.extend(x.to_le_bytes()),
+            DType::F32 => bytes.extend((x as f32).to_le_bytes()),
+            DType::F16 => bytes.extend(plugin_sdk::f16::from_f64(x).to_le_bytes()),
+            _ => bytes.extend(plugin_sdk::bf16::from_f64(x).to_le_bytes()),
+        }
+    }
+    let address = driver.allocate(bytes.len().max(1) as u64)?;
+    // SAFETY: the memory was just allocated for these bytes.
+    unsafe { driver.upload(address, bytes.as_ptr(), bytes.len())? };
+    Ok(address)
+}
+
+fn download<D: Driver>(driver: &D, from: u64, count: usize, dtype: DType) -> Result<Vec<f64>, GpuError> {
+    let mut bytes = vec![0u8; count * dtype.size()];
+    // SAFETY: the buffer has these bytes.
+    unsafe { driver.download(bytes.as_mut_ptr(), from, bytes.len())? };
+    driver.synchronize()?;
+    let number = |c: &[u8]| match *c {
+        [a, b] if dtype == DType::F16 => plugin_sdk::f16::from_le_bytes([a, b]).to_f64(),
+        [a, b] => plugin_sdk::bf16::from_le_bytes([a, b]).to_f64(),
+        [a, b, c, d] => f64::from(f32::from_le_bytes([a, b, c, d])),
+        [a, b, c, d, e, f, g, h] => f64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        _ => f64::NAN,
+    };
+    Ok(bytes.chunks_exact(dtype.size()).map(number).collect())
+}

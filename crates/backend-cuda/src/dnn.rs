@@ -1,0 +1,307 @@
+//! cuDNN: convolutions prepared for sets of sizes, and their launch.
+//!
+//! Not here: which convolution a step is (`dnn_call`, `dnn_layout`) and the operations themselves (`dnn_graph`).
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::cudnn::sys::{
+    self, cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as T, cudnnBackendBehaviorNote_t,
+    cudnnBackendHeurMode_t, cudnnBackendNumericalNote_t,
+};
+use gpu_runtime::GpuError;
+use ir_core::DType;
+
+use crate::dnn_desc::{Desc, Kind, failed};
+use crate::dnn_graph::{Fused, Operations, Uid};
+use crate::vendor::{Lane, Workspace};
+
+/// Prepared convolutions at most; more begin anew.
+const MOST_PLANS: usize = 1024;
+/// Engines that are offered to the search.
+pub(crate) const MOST_ENGINES: usize = 5;
+/// Configurations that the library is asked for, most of which are never built.
+const ASKED: usize = 16;
+/// Bytes of memory that a convolution may use beside its tensors.
+const MOST_WORKSPACE: u64 = 256 << 20;
+/// Bytes that are taken at once, so that the memory grows seldom.
+const LEAST_WORKSPACE: u64 = 32 << 20;
+
+/// The library on one stream.
+pub(crate) struct Dnn {
+    handle: sys::cudnnHandle_t,
+    lane: Lane,
+    /// Grows; earlier blocks stay, since recorded work has their addresses.
+    workspace: Mutex<Workspace>,
+    plans: Mutex<HashMap<(Fused, usize), Arc<Plan>>>,
+    engines: Mutex<HashMap<Fused, Arc<Engines>>>,
+    turn: Mutex<()>,
+}
+
+// SAFETY: the handle is used under `turn` alone.
+unsafe impl Send for Dnn {}
+// SAFETY: as above.
+unsafe impl Sync for Dnn {}
+
+/// What the library proposes for a convolution, the best first by its own rule.
+struct Engines {
+    _operations: Operations,
+    _graph: Desc,
+    configs: Vec<Config>,
+}
+
+struct Config {
+    desc: Desc,
+    /// Whether the library compiles its kernel at run time, which takes long.
+    compiled: bool,
+}
+
+/// A convolution that is ready for launch.
+pub(crate) struct Plan {
+    desc: Desc,
+    workspace: u64,
+    _engines: Arc<Engines>,
+}
+
+/// Addresses of one convolution: those of its tensors by number.
+pub(crate) type Tensors<'a> = &'a [(Uid, u64)];
+
+impl Dnn {
+    /// Starts the library on a stream.
+    ///
+    /// # Errors
+    /// What the library says. The library itself was found before.
+    pub(crate) fn new(lane: Lane) -> Result<Dnn, GpuError> {
+        lane.enter()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the library writes one pointer.
+        unsafe { sys::cudnnCreate(&mut handle).result() }.map_err(failed("cudnnCreate"))?;
+        // SAFETY: the handle was just made; the stream lives as long as the process.
+        unsafe { sys::cudnnSetStream(handle, lane.stream().cast()).result() }.map_err(failed("cudnnSetStream"))?;
+        tracing::debug!(target: "kernel", version = Dnn::version(), "cuDNN");
+        Ok(Dnn {
+            handle,
+            lane,
+            workspace: Mutex::default(),
+            plans: Mutex::default(),
+            engines: Mutex::default(),
+            turn: Mutex::default(),
+        })
+    }
+
+    /// The library's version, `91400` for 9.14.
+    fn version() -> usize {
+        // SAFETY: no arguments; the library was found before.
+        unsafe { sys::cudnnGetVersion() }
+    }
+
+    /// A convolution that is ready for launch. `number` counts the library's engines, those without a compilation at run
+    /// time first; where there are not so many it is the last one.
+    ///
+    /// # Errors
+    /// The library has no engine for it.
+    pub(crate) fn plan(&self, fused: &Fused, number: usize) -> Result<Arc<Plan>, GpuError> {
+        let key = (fused.clone(), number);
+        if let Some(plan) = lock(&self.plans).get(&key) {
+            return Ok(Arc::clone(plan));
+        }
+        self.lane.enter()?;
+        let plan = Arc::new(self.build(&self.engines(fused)?, number)?);
+        let mut plans = lock(&self.plans);
+        if plans.len() >= MOST_PLANS {
+            plans.clear();
+        }
+        plans.insert(key, Arc::clone(&plan));
+        Ok(plan)
+    }
+
+    /// Whether the library has a ready kernel for it, without a compilation at run time.
+    pub(crate) fn is_ready(&self, fused: &Fused) -> bool {
+        self.lane.enter().is_ok()
+            && match self.engines(fused) {
+                Ok(engines) => engines.configs.first().is_some_and(|c| !c.compiled) && self.plan(fused, 0).is_ok(),
+                Err(e) => {
+                    tracing::debug!(target: "kernel", "cuDNN: {e}");
+                    false
+                }
+            }
+    }
+
+    fn build(&self, engines: &Arc<Engines>, number: usize) -> Result<Plan, GpuError> {
+        let mut good = None;
+        let mut reason = GpuError::Driver { call: "cudnnBackendGetAttribute", what: "no engine".into() };
+        let mut built = 0;
+        for config in &engines.configs {
+            match self.one(config, engines) {
+                Ok(plan) => {
+                    good = Some(plan);
+                    built += 1;
+                    if built > number {
+                        break;
+                    }
+                }
+                Err(e) => reason = e,
+            }
+        }
+        let plan = good.ok_or(reason)?;
+        self.reserve(plan.workspace)?;
+        Ok(plan)
+    }
+
+    fn one(&self, config: &Config, engines: &Arc<Engines>) -> Result<Plan, GpuError> {
+        let _turn = lock(&self.turn);
+        let mut desc = Desc::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
+        desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle])?;
+        desc.refer(A::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &[&config.desc])?;
+        let desc = desc.finish()?;
+        let mut bytes = [0i64];
+        desc.get(A::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, T::CUDNN_TYPE_INT64, &mut bytes)?;
+        let workspace = bytes[0].max(0) as u64;
+        if workspace > MOST_WORKSPACE {
+            let what = format!("an engine wants {workspace} bytes of workspace");
+            return Err(GpuError::Driver { call: "cudnnBackendFinalize", what });
+        }
+        Ok(Plan { desc, workspace, _engines: Arc::clone(engines) })
+    }
+
+    /// Sees that the workspace has as many bytes.
+    fn reserve(&self, bytes: u64) -> Result<(), GpuError> {
+        let mut workspace = lock(&self.workspace);
+        if workspace.bytes() < bytes {
+            let made = Workspace::new(self.lane, bytes.next_power_of_two().max(LEAST_WORKSPACE))?;
+            if made.bytes() < bytes {
+                let what = format!("no {bytes} bytes of workspace are left on the device");
+                return Err(GpuError::Driver { call: "cuMemAlloc", what });
+            }
+            *workspace = made;
+        }
+        Ok(())
+    }
+
+    fn engines(&self, fused: &Fused) -> Result<Arc<Engines>, GpuError> {
+        if let Some(engines) = lock(&self.engines).get(fused) {
+            return Ok(Arc::clone(engines));
+        }
+        let turn = lock(&self.turn);
+        let operations = fused.operations()?;
+        let mut graph = Desc::new(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
+        graph.set(A::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle])?;
+        graph.refer(A::CUDNN_ATTR_OPERATIONGRAPH_OPS, &operations.ops.iter().collect::<Vec<_>>())?;
+        let graph = graph.finish()?;
+        let mut configs = Vec::new();
+        for mode in [cudnnBackendHeurMode_t::CUDNN_HEUR_MODE_A, cudnnBackendHeurMode_t::CUDNN_HEUR_MODE_FALLBACK] {
+            match proposed(&graph, mode) {
+                Ok(found) => configs.extend(found),
+                Err(e) => tracing::debug!(target: "kernel", ?mode, "cuDNN: {e}"),
+            }
+        }
+        let mut kept = Vec::new();
+        for desc in configs {
+            let notes = Notes::of(&desc)?;
+            if notes.allowed(fused) {
+                kept.push(Config { desc, compiled: notes.compiled() });
+            }
+        }
+        drop(turn);
+        kept.sort_by_key(|c| c.compiled);
+        let engines = Arc::new(Engines { _operations: operations, _graph: graph, configs: kept });
+        let mut known = lock(&self.engines);
+        if known.len() >= MOST_PLANS {
+            known.clear();
+        }
+        known.insert(fused.clone(), Arc::clone(&engines));
+        Ok(engines)
+    }
+
+    /// Puts a convolution on the stream.
+    ///
+    /// # Errors
+    /// What the library says.
+    ///
+    /// # Safety
+    /// The addresses are device memory in which the plan's tensors lie.
+    pub(crate) unsafe fn launch(&self, plan: &Plan, tensors: Tensors<'_>) -> Result<(), GpuError> {
+        self.lane.enter()?;
+        let _turn = lock(&self.turn);
+        let uids: Vec<i64> = tensors.iter().map(|(uid, _)| *uid as i64).collect();
+        let pointers: Vec<*mut c_void> = tensors.iter().map(|(_, at)| *at as *mut c_void).collect();
+        let workspace = lock(&self.workspace).address() as *mut c_void;
+        let mut pack = Desc::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?;
+        pack.integers(A::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &uids)?;
+        pack.set(A::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, T::CUDNN_TYPE_VOID_PTR, &pointers)?;
+        pack.set(A::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, T::CUDNN_TYPE_VOID_PTR, &[workspace])?;
+        let pack = pack.finish()?;
+        // SAFETY: the caller's promise; plan and pack are finished and live through the call.
+        unsafe { sys::cudnnBackendExecute(self.handle, plan.desc.raw(), pack.raw()).result() }
+            .map_err(failed("cudnnBackendExecute"))
+    }
+}
+
+impl Drop for Dnn {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once.
+        let _ = unsafe { sys::cudnnDestroy(self.handle) };
+    }
+}
+
+/// Configurations that the library proposes for a graph.
+fn proposed(graph: &Desc, mode: cudnnBackendHeurMode_t) -> Result<Vec<Desc>, GpuError> {
+    let mut heuristic = Desc::new(Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
+    heuristic.refer(A::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[graph])?;
+    heuristic.set(A::CUDNN_ATTR_ENGINEHEUR_MODE, T::CUDNN_TYPE_HEUR_MODE, &[mode])?;
+    let heuristic = heuristic.finish()?;
+    let made: Result<Vec<Desc>, GpuError> =
+        (0..ASKED).map(|_| Desc::new(Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)).collect();
+    let mut made = made?;
+    // The library fills the descriptors whose addresses it is given.
+    let mut raw: Vec<sys::cudnnBackendDescriptor_t> = made.iter().map(Desc::raw).collect();
+    let count = heuristic.get(A::CUDNN_ATTR_ENGINEHEUR_RESULTS, T::CUDNN_TYPE_BACKEND_DESCRIPTOR, &mut raw)?;
+    made.truncate(count);
+    Ok(made)
+}
+
+/// What an engine says of itself.
+struct Notes {
+    numerical: Vec<u32>,
+    behaviour: Vec<u32>,
+}
+
+impl Notes {
+    fn of(config: &Desc) -> Result<Notes, GpuError> {
+        let engine = Desc::new(Kind::CUDNN_BACKEND_ENGINE_DESCRIPTOR)?;
+        let mut raw = [engine.raw()];
+        config.get(A::CUDNN_ATTR_ENGINECFG_ENGINE, T::CUDNN_TYPE_BACKEND_DESCRIPTOR, &mut raw)?;
+        // As numbers: a newer library may know notes that these bindings do not.
+        let list = |name, ty| -> Result<Vec<u32>, GpuError> {
+            let mut notes = [0u32; 64];
+            let count = engine.get(name, ty, &mut notes)?;
+            Ok(notes[..count].to_vec())
+        };
+        Ok(Notes {
+            numerical: list(A::CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, T::CUDNN_TYPE_NUMERICAL_NOTE)?,
+            behaviour: list(A::CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, T::CUDNN_TYPE_BEHAVIOR_NOTE)?,
+        })
+    }
+
+    /// Whether the engine's arithmetic is what was asked for.
+    fn allowed(&self, fused: &Fused) -> bool {
+        use cudnnBackendNumericalNote_t as N;
+        let says = |note: N| self.numerical.contains(&(note as u32));
+        let single = fused.dtype == DType::F32 && !fused.tf32;
+        let rounds = says(N::CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) && fused.dtype == DType::F32;
+        !rounds
+            && !(single && says(N::CUDNN_NUMERICAL_NOTE_TENSOR_CORE))
+            && !says(N::CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)
+            && !(fused.deterministic && says(N::CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC))
+    }
+
+    fn compiled(&self) -> bool {
+        let note = cudnnBackendBehaviorNote_t::CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION as u32;
+        self.behaviour.contains(&note)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

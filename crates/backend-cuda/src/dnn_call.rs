@@ -1,0 +1,337 @@
+//! Convolutions of programs as calls of cuDNN: operands in the order that its kernels want, epilogues that it does itself
+//! and those that wait for a kernel.
+
+use std::sync::{Arc, OnceLock};
+
+use gpu_codegen::{Kernel, Place, Tail, Target, epilogue, relayout, store_order, tail};
+use gpu_runtime::{Choice, GpuError, LibraryCall, Part, Work};
+use ir_core::{DType, Shape, SymExpr};
+use kernel_ir::{BufId, Conv, Operand, Program, Step};
+
+use crate::dnn::{Dnn, MOST_ENGINES, Plan};
+use crate::dnn_graph::{Fused, Uid, number_type};
+use crate::dnn_layout::{self as layout, Format, Problem, Role, Tensor, dims, pick};
+use crate::sizes::{likely, other};
+
+/// Bytes that addresses of tensors must be multiples of.
+const ALIGNMENT: i64 = 16;
+
+/// Where a tensor of the call lies.
+#[derive(Clone)]
+enum Source {
+    /// In a buffer, from this element on.
+    Buffer(BufId, SymExpr),
+    /// Scratch buffer of this number.
+    Scratch(usize),
+}
+
+/// A convolution of a program as the library is to compute it.
+struct Spec {
+    conv: Conv,
+    role: Role,
+    format: Format,
+    dtype: DType,
+    tf32: bool,
+    deterministic: bool,
+    input: Source,
+    weight: Source,
+    result: Source,
+    bias: Option<Source>,
+    residual: Option<Source>,
+    relu: bool,
+}
+
+/// Whether the library has convolutions of these dtypes.
+pub(crate) fn wants(program: &Program, k: &Conv) -> bool {
+    let (x, w) = (program.buffers[k.input.buf].dtype, program.buffers[k.weight.buf].dtype);
+    let rank = k.epilogue.ranges.len();
+    x == w
+        && number_type(x).is_some()
+        && k.acc == DType::F32
+        && (3..=5).contains(&rank)
+        && [&k.input, &k.weight].into_iter().all(|o| o.sizes.len() == rank && o.strides.len() == rank)
+        && [k.stride.len(), k.padding.len(), k.dilation.len()] == [rank - 2; 3]
+}
+
+type Eval<'a> = &'a dyn Fn(&SymExpr) -> Result<i64, GpuError>;
+
+fn numbers(k: &Conv, eval: Eval<'_>) -> Result<layout::Conv, GpuError> {
+    let all = |of: &[SymExpr]| of.iter().map(eval).collect::<Result<Vec<i64>, GpuError>>();
+    let tensor = |o: &Operand| Ok::<_, GpuError>(Tensor { sizes: all(&o.sizes)?, strides: all(&o.strides)? });
+    Ok(layout::Conv {
+        input: tensor(&k.input)?,
+        weight: tensor(&k.weight)?,
+        output: all(&k.epilogue.ranges)?,
+        stride: k.stride.clone(),
+        padding: k.padding.clone(),
+        dilation: k.dilation.clone(),
+        groups: k.groups,
+        transposed: k.transposed,
+    })
+}
+
+/// A step, looked at with the sizes of capture and with others.
+struct Look<'a> {
+    program: &'a Program,
+    k: &'a Conv,
+    role: Role,
+    format: Format,
+    seen: [layout::Conv; 2],
+}
+
+impl<'a> Look<'a> {
+    fn new(program: &'a Program, k: &'a Conv, tf32: bool) -> Option<Look<'a>> {
+        let (likely, other) = (likely(program), other(program));
+        let known = |e: &SymExpr, value: Option<i64>| {
+            value.ok_or_else(|| GpuError::Malformed(format!("the size {e} has no value")))
+        };
+        let seen = [
+            numbers(k, &|e| known(e, likely(e))).ok()?,
+            numbers(k, &|e| known(e, other(e))).ok()?,
+        ];
+        let role = seen[0].role();
+        let narrow = program.buffers[k.input.buf].dtype != DType::F32 || tf32;
+        // Tensor cores read channels-last; in single precision the other order is as good, where all is in it already.
+        let turned = dims(role, seen[0].output.len());
+        let first = Format::ChannelsFirst.holds(&pick(&seen[0].input, &turned))
+            && Format::ChannelsFirst.holds(&pick(&seen[0].weight, &turned))
+            && in_order(&store_order(program, &k.epilogue), Format::ChannelsFirst, &turned);
+        let format = if first && !narrow { Format::ChannelsFirst } else { Format::ChannelsLast };
+        Some(Look { program, k, role, format, seen })
+    }
+
+    /// Step dimensions in the order of the format's memory.
+    fn order(&self) -> Vec<usize> {
+        let rank = self.k.epilogue.ranges.len();
+        let dims = dims(self.role, rank);
+        self.format.order(rank).into_iter().map(|d| dims[d]).collect()
+    }
+
+    /// Whether an operand lies as the library wants it.
+    fn holds(&self, operand: &Operand, of: fn(&layout::Conv) -> &Tensor) -> bool {
+        let dims = dims(self.role, operand.sizes.len());
+        self.seen.iter().all(|c| self.format.holds(&pick(of(c), &dims))) && self.aligned(operand.buf, &operand.offset)
+    }
+
+    fn aligned(&self, buf: BufId, offset: &SymExpr) -> bool {
+        let size = self.program.buffers[buf].dtype.size() as i64;
+        let (terms, constant) = offset.terms();
+        constant * size % ALIGNMENT == 0 && terms.iter().all(|(coef, _)| coef * size % ALIGNMENT == 0)
+    }
+
+    /// Whether a walk over the result is dense in the format.
+    fn dense(&self, place: &Place) -> bool {
+        let turned = dims(self.role, place.strides.len());
+        let at = |eval: &dyn Fn(&SymExpr) -> Option<i64>, sizes: &[i64]| {
+            let strides: Option<Vec<i64>> = place.strides.iter().map(eval).collect();
+            strides.is_some_and(|strides| {
+                self.format.holds(&pick(&Tensor { sizes: sizes.to_vec(), strides }, &turned))
+            })
+        };
+        self.aligned(place.buf, &place.offset)
+            && at(&likely(self.program), &self.seen[0].output)
+            && at(&other(self.program), &self.seen[1].output)
+    }
+}
+
+fn in_order(order: &[usize], format: Format, dims: &[usize]) -> bool {
+    format.order(order.len()).into_iter().map(|d| dims[d]).eq(order.iter().copied())
+}
+
+/// The ways in which the library computes the convolution, the best by rule first.
+pub(crate) fn choices(dnn: &Arc<Dnn>, program: &Program, step: &Step, k: &Conv, target: &Target) -> Vec<Choice> {
+    let Some(look) = Look::new(program, k, target.tf32) else { return Vec::new() };
+    let mut out = Vec::new();
+    // Scratch buffer 0 is the result's, whether it is used or not, since epilogues find it there.
+    let ranges = &k.epilogue.ranges;
+    let dtype = program.buffers[k.input.buf].dtype;
+    let bytes = |sizes: &[SymExpr]| sizes.iter().fold(SymExpr::from_i64(dtype.size() as i64), |n, e| n * e);
+    let mut scratch = vec![SymExpr::ZERO];
+    let mut before = Vec::new();
+    let mut placed = |operand: &Operand, of: fn(&layout::Conv) -> &Tensor| -> Option<Source> {
+        if look.holds(operand, of) {
+            return Some(Source::Buffer(operand.buf, operand.offset.clone()));
+        }
+        let number = scratch.len();
+        before.push(relayout(program, operand, &look.order(), number as u32).ok()?);
+        scratch.push(bytes(&operand.sizes));
+        Some(Source::Scratch(number))
+    };
+    let (Some(input), Some(weight)) = (placed(&k.input, |c| &c.input), placed(&k.weight, |c| &c.weight)) else {
+        return Vec::new();
+    };
+    let bare = Spec {
+        conv: k.clone(),
+        role: look.role,
+        format: look.format,
+        dtype,
+        tf32: target.tf32,
+        deterministic: target.deterministic,
+        input,
+        weight,
+        result: Source::Scratch(0),
+        bias: None,
+        residual: None,
+        relu: false,
+    };
+    let whole = tail(program, &k.epilogue).and_then(|t| fused(&look, &bare, t));
+    if let Some(spec) = whole.filter(|s| s.is_ready(dnn, &look)) {
+        offer(&mut out, dnn, spec, "cudnn", &before, None, &scratch);
+    }
+    // The library rounds the result of 16-bit operands to their own dtype, whatever the epilogue makes of it.
+    if let Ok(kernel) = epilogue(program, step, dtype, &look.order()) {
+        if bare.is_ready(dnn, &look) {
+            scratch[0] = bytes(ranges);
+            offer(&mut out, dnn, bare, "cudnn+epilogue", &before, Some(kernel), &scratch);
+        }
+    }
+    out
+}
+
+fn offer(
+    out: &mut Vec<Choice>,
+    dnn: &Arc<Dnn>,
+    spec: Spec,
+    name: &str,
+    before: &[Kernel],
+    after: Option<Kernel>,
+    scratch: &[SymExpr],
+) {
+    let spec = Arc::new(spec);
+    for number in 0..MOST_ENGINES {
+        let call = Call { dnn: Arc::clone(dnn), spec: Arc::clone(&spec), number, fixed: OnceLock::new() };
+        let mut parts: Vec<Part> = before.iter().cloned().map(Part::Kernel).collect();
+        parts.push(Part::Library(Box::new(call)));
+        parts.extend(after.clone().map(Part::Kernel));
+        out.push(Choice { name: format!("{name}_{number}"), parts, scratch: scratch.to_vec() });
+    }
+}
+
+/// The convolution with its whole epilogue done by the library.
+fn fused(look: &Look<'_>, bare: &Spec, t: Tail) -> Option<Spec> {
+    let program = look.program;
+    let same = |buf: BufId| program.buffers[buf].dtype == bare.dtype;
+    if t.alpha != 1.0 || !same(t.out.buf) || !look.dense(&t.out) {
+        return None;
+    }
+    if bare.role == Role::Filter && (t.bias.is_some() || t.residual.is_some() || t.relu) {
+        return None;
+    }
+    if t.bias.as_ref().is_some_and(|b| b.dim != 1 || !same(b.buf) || !look.aligned(b.buf, &b.offset)) {
+        return None;
+    }
+    let apart = |r: &Place| program.root(r.buf) != program.root(t.out.buf) && same(r.buf) && look.dense(r);
+    if !t.residual.iter().all(apart) {
+        return None;
+    }
+    Some(Spec {
+        conv: bare.conv.clone(),
+        input: bare.input.clone(),
+        weight: bare.weight.clone(),
+        result: Source::Buffer(t.out.buf, t.out.offset),
+        bias: t.bias.map(|b| Source::Buffer(b.buf, b.offset)),
+        residual: t.residual.map(|r| Source::Buffer(r.buf, r.offset)),
+        relu: t.relu,
+        ..*bare
+    })
+}
+
+impl Spec {
+    fn fused(&self, problem: Problem) -> Fused {
+        Fused {
+            problem,
+            dtype: self.dtype,
+            tf32: self.tf32,
+            deterministic: self.deterministic,
+            bias: self.bias.is_some(),
+            residual: self.residual.is_some(),
+            relu: self.relu,
+        }
+    }
+
+    /// Whether the library has a ready kernel for it at the sizes of capture.
+    fn is_ready(&self, dnn: &Dnn, look: &Look<'_>) -> bool {
+        let [at_capture, elsewhere] = &look.seen;
+        match (at_capture.problem(self.role, self.format), elsewhere.problem(self.role, self.format)) {
+            (Some(problem), Some(_)) => dnn.is_ready(&self.fused(problem)),
+            _ => false,
+        }
+    }
+
+    fn is_fixed(&self) -> bool {
+        let c = &self.conv;
+        let all: [&Shape; 5] =
+            [&c.input.sizes, &c.input.strides, &c.weight.sizes, &c.weight.strides, &c.epilogue.ranges];
+        all.into_iter().flatten().all(|e| e.as_const().is_some())
+    }
+}
+
+struct Call {
+    dnn: Arc<Dnn>,
+    spec: Arc<Spec>,
+    number: usize,
+    /// The plan where no size is symbolic; `None` where there is nothing to compute.
+    fixed: OnceLock<Option<Arc<Plan>>>,
+}
+
+impl Call {
+    fn plan(&self, eval: Eval<'_>) -> Result<Option<Arc<Plan>>, GpuError> {
+        let spec = &self.spec;
+        let numbers = numbers(&spec.conv, eval)?;
+        if numbers.output.contains(&0) {
+            return Ok(None);
+        }
+        let refused = || GpuError::Unsupported {
+            kernel: spec.conv.name.clone(),
+            reason: "cuDNN has no such convolution at these sizes".into(),
+        };
+        let problem = numbers.problem(spec.role, spec.format).ok_or_else(refused)?;
+        self.dnn.plan(&spec.fused(problem), self.number).map(Some)
+    }
+
+    fn address(&self, source: &Source, work: &Work<'_>) -> Result<u64, GpuError> {
+        match source {
+            Source::Buffer(buf, offset) => {
+                Ok((work.address)(*buf) + (work.size)(offset)? as u64 * self.spec.dtype.size() as u64)
+            }
+            Source::Scratch(n) => work.scratch.get(*n).copied().ok_or_else(|| {
+                GpuError::Malformed("a library call without its scratch memory".into())
+            }),
+        }
+    }
+}
+
+impl LibraryCall for Call {
+    unsafe fn run(&self, work: &Work<'_>) -> Result<(), GpuError> {
+        let plan = match self.fixed.get() {
+            Some(plan) => plan.clone(),
+            None => {
+                let plan = self.plan(&|e| (work.size)(e))?;
+                if self.spec.is_fixed() {
+                    self.fixed.get_or_init(|| plan.clone());
+                }
+                plan
+            }
+        };
+        let Some(plan) = plan else { return Ok(()) };
+        let spec = &self.spec;
+        // The result takes the place of the tensor that is sought.
+        let (x, w, y) = match spec.role {
+            Role::Forward => (&spec.input, &spec.weight, &spec.result),
+            Role::Data => (&spec.result, &spec.weight, &spec.input),
+            Role::Filter => (&spec.input, &spec.result, &spec.weight),
+        };
+        let mut tensors = vec![
+            (Uid::X, self.address(x, work)?),
+            (Uid::W, self.address(w, work)?),
+            (Uid::Y, self.address(y, work)?),
+        ];
+        for (uid, source) in [(Uid::Bias, &spec.bias), (Uid::Residual, &spec.residual)] {
+            if let Some(source) = source {
+                tensors.push((uid, self.address(source, work)?));
+            }
+        }
+        // SAFETY: the caller's promise: every tensor lies dense in its buffer or scratch, as `Look` saw.
+        unsafe { self.dnn.launch(&plan, &tensors) }
+    }
+}

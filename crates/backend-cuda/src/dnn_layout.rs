@@ -1,0 +1,286 @@
+//! A convolution in numbers as cuDNN takes it: which of its three convolutions it is, and how tensors must lie.
+//!
+//! Pure: no library call, no symbols.
+
+/// Sizes and strides of a tensor: batch (or output channels), channels, spatial dimensions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Tensor {
+    pub(crate) sizes: Vec<i64>,
+    pub(crate) strides: Vec<i64>,
+}
+
+/// The order of dimensions in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Format {
+    /// Batch, spatial dimensions, channels: what tensor cores read without a transposition.
+    ChannelsLast,
+    /// Batch, channels, spatial dimensions.
+    ChannelsFirst,
+}
+
+/// Which of the library's convolutions a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Role {
+    /// A plain convolution.
+    Forward,
+    /// A transposed one: the gradient to the input of a plain one.
+    Data,
+    /// A convolution over the batch, as the gradient to the weight is written: batch and channels of its operands (and of
+    /// its result) have changed places.
+    Filter,
+}
+
+/// A convolution of a program at some sizes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Conv {
+    pub(crate) input: Tensor,
+    pub(crate) weight: Tensor,
+    pub(crate) output: Vec<i64>,
+    pub(crate) stride: Vec<i64>,
+    pub(crate) padding: Vec<(i64, i64)>,
+    pub(crate) dilation: Vec<i64>,
+    pub(crate) groups: i64,
+    pub(crate) transposed: bool,
+}
+
+/// The convolution as the library takes it: `y = x * w`, of which one is sought and the others are given.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Problem {
+    pub(crate) role: Role,
+    /// Of a plain convolution: its input, weight and output. All dense, in `format`.
+    pub(crate) x: Vec<i64>,
+    pub(crate) w: Vec<i64>,
+    pub(crate) y: Vec<i64>,
+    pub(crate) format: Format,
+    pub(crate) padding: Vec<i64>,
+    pub(crate) stride: Vec<i64>,
+    pub(crate) dilation: Vec<i64>,
+}
+
+impl Format {
+    /// The dimensions of a tensor of this rank, outermost first.
+    pub(crate) fn order(self, rank: usize) -> Vec<usize> {
+        match self {
+            Format::ChannelsFirst => (0..rank).collect(),
+            Format::ChannelsLast => [0].into_iter().chain(2..rank).chain([1]).collect(),
+        }
+    }
+
+    /// Strides of a dense tensor.
+    pub(crate) fn strides(self, sizes: &[i64]) -> Vec<i64> {
+        let mut strides = vec![1; sizes.len()];
+        let mut step = 1;
+        for d in self.order(sizes.len()).into_iter().rev() {
+            strides[d] = step;
+            step *= sizes[d].max(1);
+        }
+        strides
+    }
+
+    /// Whether a tensor is dense in this format; dimensions of size 1 have any stride.
+    pub(crate) fn holds(self, tensor: &Tensor) -> bool {
+        let dense = self.strides(&tensor.sizes);
+        (0..tensor.sizes.len()).all(|d| tensor.sizes[d] <= 1 || tensor.strides[d] == dense[d])
+    }
+}
+
+/// The dimensions of an operand (or of the result) of the step as those of the library's tensor.
+pub(crate) fn dims(role: Role, rank: usize) -> Vec<usize> {
+    match role {
+        Role::Filter => [1, 0].into_iter().chain(2..rank).collect(),
+        _ => (0..rank).collect(),
+    }
+}
+
+/// A tensor with the dimensions in another order.
+pub(crate) fn pick(tensor: &Tensor, dims: &[usize]) -> Tensor {
+    let by = |v: &[i64]| dims.iter().map(|&d| v[d]).collect();
+    Tensor { sizes: by(&tensor.sizes), strides: by(&tensor.strides) }
+}
+
+impl Conv {
+    /// Which of the library's convolutions computes this fastest.
+    pub(crate) fn role(&self) -> Role {
+        if self.transposed {
+            return Role::Data;
+        }
+        let volume = |sizes: &[i64]| sizes[2..].iter().product::<i64>();
+        // Of one element of the batch the strides say nothing: a window larger than the result was a gradient.
+        let wide = volume(&self.weight.sizes) > volume(&self.output);
+        let turned = [&self.input, &self.weight].into_iter().all(|t| match (t.sizes[0] > 1, t.sizes[1] > 1) {
+            (true, true) => t.strides[0] < t.strides[1],
+            _ => wide,
+        });
+        if self.groups == 1 && turned { Role::Filter } else { Role::Forward }
+    }
+
+    /// The library's problem; `None` where it has none for it.
+    pub(crate) fn problem(&self, role: Role, format: Format) -> Option<Problem> {
+        let rank = self.output.len();
+        let dims = dims(role, rank);
+        let by = |v: &[i64]| -> Vec<i64> { dims.iter().map(|&d| v[d]).collect() };
+        let (input, weight, output) = (by(&self.input.sizes), by(&self.weight.sizes), by(&self.output));
+        // The window's step over the input of a convolution over the batch is the dilation of the plain one.
+        let (x, w, y, stride, dilation) = match role {
+            Role::Forward => (input, weight, output, &self.stride, &self.dilation),
+            Role::Data => (output, weight, input, &self.stride, &self.dilation),
+            Role::Filter => (input, output, weight, &self.dilation, &self.stride),
+        };
+        let mut padding = Vec::new();
+        for (d, &(before, _)) in self.padding.iter().enumerate() {
+            let reach = (w[d + 2] - 1) * dilation[d] + 1;
+            let room = x[d + 2] + 2 * before - reach;
+            // What is padded behind only says where the result ends: the same padding on both sides gives this size too,
+            // or the library has no such convolution.
+            if before < 0 || room < 0 || room / stride[d] + 1 != y[d + 2] {
+                return None;
+            }
+            padding.push(before);
+        }
+        let groups = x[1] / w[1].max(1);
+        let whole = w[1] * groups == x[1] && groups > 0 && w[0] % groups == 0;
+        if !whole || groups != self.groups || x[0] != y[0] || y[1] != w[0] {
+            return None;
+        }
+        let mut p = Problem {
+            role,
+            x,
+            w,
+            y,
+            format,
+            padding,
+            stride: stride.clone(),
+            dilation: dilation.clone(),
+        };
+        if rank == 3 {
+            p.widen();
+        }
+        (4..=5).contains(&p.x.len()).then_some(p)
+    }
+}
+
+impl Problem {
+    /// One spatial dimension as the second of two.
+    fn widen(&mut self) {
+        for sizes in [&mut self.x, &mut self.w, &mut self.y] {
+            sizes.insert(2, 1);
+        }
+        self.padding.insert(0, 0);
+        self.stride.insert(0, 1);
+        self.dilation.insert(0, 1);
+    }
+
+    /// Sizes of what is computed.
+    pub(crate) fn result(&self) -> &[i64] {
+        match self.role {
+            Role::Forward => &self.y,
+            Role::Data => &self.x,
+            Role::Filter => &self.w,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(sizes: &[i64], format: Format) -> Tensor {
+        Tensor { sizes: sizes.to_vec(), strides: format.strides(sizes) }
+    }
+
+    fn plain(format: Format) -> Conv {
+        Conv {
+            input: tensor(&[4, 8, 10, 12], format),
+            weight: tensor(&[16, 8, 3, 3], format),
+            output: vec![4, 16, 5, 6],
+            stride: vec![2, 2],
+            padding: vec![(1, 1), (1, 1)],
+            dilation: vec![1, 1],
+            groups: 1,
+            transposed: false,
+        }
+    }
+
+    /// The gradient to the weight of `plain`, as the gradient rule of convolution writes it.
+    fn gradient(format: Format) -> Conv {
+        let turn = |t: Tensor| pick(&t, &[1, 0, 2, 3]);
+        Conv {
+            input: turn(tensor(&[4, 8, 10, 12], format)),
+            weight: turn(tensor(&[4, 16, 5, 6], format)),
+            // One more row and column of the window than there is: no window began there.
+            output: vec![8, 16, 4, 4],
+            stride: vec![1, 1],
+            dilation: vec![2, 2],
+            ..plain(format)
+        }
+    }
+
+    #[test]
+    fn formats() {
+        assert_eq!(Format::ChannelsLast.strides(&[2, 3, 4, 5]), [60, 1, 15, 3]);
+        assert_eq!(Format::ChannelsFirst.strides(&[2, 3, 4, 5]), [60, 20, 5, 1]);
+        let one = Tensor { sizes: vec![2, 1, 4, 5], strides: vec![20, 7, 5, 1] };
+        assert!(Format::ChannelsLast.holds(&one) && Format::ChannelsFirst.holds(&one));
+        assert!(!Format::ChannelsFirst.holds(&tensor(&[2, 3, 4, 5], Format::ChannelsLast)));
+    }
+
+    #[test]
+    fn a_plain_convolution() {
+        for format in [Format::ChannelsLast, Format::ChannelsFirst] {
+            let c = plain(format);
+            assert_eq!(c.role(), Role::Forward);
+            let p = c.problem(Role::Forward, format).unwrap();
+            assert_eq!((&p.x[..], &p.w[..], &p.y[..]), (&[4, 8, 10, 12][..], &[16, 8, 3, 3][..], &[4, 16, 5, 6][..]));
+        }
+    }
+
+    #[test]
+    fn the_gradient_to_a_weight() {
+        for format in [Format::ChannelsLast, Format::ChannelsFirst] {
+            let c = gradient(format);
+            assert_eq!(c.role(), Role::Filter);
+            let p = c.problem(Role::Filter, format).unwrap();
+            assert_eq!((&p.x[..], &p.w[..], &p.y[..]), (&[4, 8, 10, 12][..], &[16, 8, 4, 4][..], &[4, 16, 5, 6][..]));
+            assert_eq!((&p.stride[..], &p.dilation[..]), (&[2, 2][..], &[1, 1][..]));
+            assert_eq!(p.result(), [16, 8, 4, 4]);
+        }
+    }
+
+    #[test]
+    fn a_transposed_convolution_is_a_gradient_to_the_input() {
+        let c = Conv {
+            input: tensor(&[4, 16, 5, 6], Format::ChannelsLast),
+            output: vec![4, 8, 10, 12],
+            // One element more at the end, as `output_padding` gives it.
+            padding: vec![(1, 0), (1, 0)],
+            transposed: true,
+            ..plain(Format::ChannelsLast)
+        };
+        assert_eq!(c.role(), Role::Data);
+        let p = c.problem(Role::Data, Format::ChannelsLast).unwrap();
+        assert_eq!((&p.x[..], &p.y[..]), (&[4, 8, 10, 12][..], &[4, 16, 5, 6][..]));
+        assert_eq!(p.padding, [1, 1]);
+    }
+
+    #[test]
+    fn groups_and_one_dimension() {
+        let c = Conv {
+            input: tensor(&[2, 8, 20], Format::ChannelsFirst),
+            weight: tensor(&[8, 1, 5], Format::ChannelsFirst),
+            output: vec![2, 8, 20],
+            stride: vec![1],
+            padding: vec![(2, 2)],
+            dilation: vec![1],
+            groups: 8,
+            transposed: false,
+        };
+        let p = c.problem(c.role(), Format::ChannelsFirst).unwrap();
+        assert_eq!((p.role, &p.x[..], &p.padding[..]), (Role::Forward, &[2, 8, 1, 20][..], &[0, 2][..]));
+    }
+
+    #[test]
+    fn padding_of_one_side_is_refused() {
+        let c = Conv { padding: vec![(0, 3), (1, 1)], output: vec![4, 16, 6, 6], ..plain(Format::ChannelsLast) };
+        assert!(c.problem(Role::Forward, Format::ChannelsLast).is_none());
+    }
+}

@@ -1,0 +1,38 @@
+//! Sizes before a program runs: those at capture, and others in range that a rule must hold for too.
+
+use ir_core::{Atom, Shape, SymExpr};
+use kernel_ir::Program;
+
+/// Values at capture.
+pub(crate) fn likely(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
+    move |e| {
+        e.eval(&|a| match a {
+            Atom::Sym(id) => program.symbols.get(*id).map(|s| s.hint.unwrap_or(s.min.max(1))),
+            _ => None,
+        })
+    }
+}
+
+/// Values that differ from those at capture where the range allows it, so that a stride which happens to be 1 shows.
+pub(crate) fn other(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
+    move |e| {
+        e.eval(&|a| match a {
+            Atom::Sym(id) => program.symbols.get(*id).map(|s| {
+                let next = s.hint.unwrap_or(s.min.max(1)) + 1;
+                s.max.map_or(next, |max| next.min(max))
+            }),
+            _ => None,
+        })
+    }
+}
+
+/// Strides of dense memory whose dimensions lie in `order`, outermost first.
+pub(crate) fn dense(sizes: &[SymExpr], order: &[usize]) -> Shape {
+    let mut strides: Shape = sizes.iter().map(|_| SymExpr::ONE).collect();
+    let mut step = SymExpr::ONE;
+    for &d in order.iter().rev() {
+        strides[d] = step.clone();
+        step = step * &sizes[d];
+    }
+    strides
+}

@@ -1,0 +1,146 @@
+//! NVIDIA's libraries on a device's stream: loaded when a program first has a use for them, and what they offer for a
+//! step. Where one is missing, nothing is offered and generated kernels serve.
+
+use std::ffi::c_void;
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::{result, sys};
+use gpu_codegen::Target;
+use gpu_runtime::{Choice, GpuError};
+use kernel_ir::{Program, Step};
+
+use crate::blas::Blas;
+use crate::dnn::Dnn;
+use crate::libraries::{Library, find, locate};
+use crate::{blas_call, dnn_call};
+
+/// Bytes of memory that cuBLASLt may use beside operands, as PyTorch gives it on Hopper.
+const BLAS_WORKSPACE: u64 = 32 << 20;
+
+/// A context and a stream of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Lane {
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+}
+
+// SAFETY: handles of the driver's, valid in every thread that has made the context current.
+unsafe impl Send for Lane {}
+// SAFETY: as above.
+unsafe impl Sync for Lane {}
+
+impl Lane {
+    pub(crate) fn new(context: sys::CUcontext, stream: sys::CUstream) -> Lane {
+        Lane { context, stream }
+    }
+
+    /// Makes the context current in this thread.
+    pub(crate) fn enter(&self) -> Result<(), GpuError> {
+        // SAFETY: the context is retained for the life of the process.
+        unsafe { result::ctx::set_current(self.context) }
+            .map_err(|e| GpuError::Driver { call: "cuCtxSetCurrent", what: format!("{e:?}") })
+    }
+
+    pub(crate) fn stream(&self) -> *mut c_void {
+        self.stream.cast()
+    }
+}
+
+/// Device memory that calls of one stream use one after another. Kept for the life of the process, since recorded work
+/// has its address.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Workspace {
+    address: u64,
+    bytes: u64,
+}
+
+impl Workspace {
+    /// As many bytes, or none where the device has not so many left.
+    pub(crate) fn new(lane: Lane, bytes: u64) -> Result<Workspace, GpuError> {
+        lane.enter()?;
+        // SAFETY: the context is current; the memory is never freed.
+        match unsafe { result::malloc_sync(bytes as usize) } {
+            Ok(address) => Ok(Workspace { address, bytes }),
+            Err(e) => {
+                tracing::warn!(target: "kernel", bytes, error = ?e, "no workspace for a library");
+                Ok(Workspace::default())
+            }
+        }
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// The libraries of a device.
+pub(crate) struct Vendor {
+    lane: Lane,
+    blas: OnceLock<Option<Arc<Blas>>>,
+    dnn: OnceLock<Option<Arc<Dnn>>>,
+}
+
+impl Vendor {
+    pub(crate) fn new(lane: Lane) -> Vendor {
+        Vendor { lane, blas: OnceLock::new(), dnn: OnceLock::new() }
+    }
+
+    fn blas(&self) -> Option<&Arc<Blas>> {
+        let start = || {
+            find(Library::Blas)?;
+            Blas::new(self.lane, Workspace::new(self.lane, BLAS_WORKSPACE)?)
+        };
+        self.blas.get_or_init(|| started("cuBLASLt", start())).as_ref()
+    }
+
+    fn dnn(&self) -> Option<&Arc<Dnn>> {
+        let start = || {
+            // Some of its kernels are those of cuBLASLt, which it opens by name.
+            let _ = find(Library::Blas);
+            find(Library::Dnn)?;
+            Dnn::new(self.lane)
+        };
+        self.dnn.get_or_init(|| started("cuDNN", start())).as_ref()
+    }
+
+    /// The ways in which the libraries compute a step, the best by rule first.
+    pub(crate) fn choices(&self, program: &Program, step: &Step, target: &Target) -> Vec<Choice> {
+        match step {
+            Step::Matmul(k) if blas_call::wants(program, k) => match self.blas() {
+                Some(blas) => blas_call::choices(blas, program, step, k, target),
+                None => Vec::new(),
+            },
+            Step::Conv(k) if dnn_call::wants(program, k) => match self.dnn() {
+                Some(dnn) => dnn_call::choices(dnn, program, step, k, target),
+                None => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn started<T>(name: &str, library: Result<T, GpuError>) -> Option<Arc<T>> {
+    match library {
+        Ok(library) => Some(Arc::new(library)),
+        Err(e) => {
+            tracing::warn!(target: "kernel", "{name} is not used: {e}");
+            None
+        }
+    }
+}
+
+/// What there is of libraries beside the driver: the file that would be loaded, or where it was looked for.
+pub(crate) fn about() -> Vec<(String, String)> {
+    let line = |name: &str, library| {
+        let text = match locate(library) {
+            Ok(path) => path.display().to_string(),
+            Err(e) => e.to_string(),
+        };
+        (name.to_owned(), text)
+    };
+    vec![line("nvrtc", Library::Nvrtc), line("cublaslt", Library::Blas), line("cudnn", Library::Dnn)]
+}
