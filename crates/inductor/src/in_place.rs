@@ -5,13 +5,13 @@
 //! memory of its own and copied at the end of the call (`emit`).
 
 use fx_ir::{Arg, Graph, InputKind, OutputKind, ValueId};
-use ir_core::{Atom, DType, Shape, SymExpr};
-use kernel_ir::{BodyBuilder, BufId, InstKind, LoopBounds, ScalarOp, StoreMode, Val};
+use ir_core::{Atom, DType, Scalar, Shape, SymExpr};
+use kernel_ir::{BodyBuilder, BufId, Inst, InstKind, LoopBounds, ScalarOp, StoreMode, Val};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::affine::SymBounds;
 use crate::defs::{DefKind, Defs};
-use crate::inline::{Inliner, convert, no_forward};
+use crate::inline::{Inliner, convert};
 use crate::schedule::Schedule;
 
 /// For each output of the graph the parameter or buffer that it is the new value of, where that can be written in place:
@@ -87,6 +87,9 @@ pub(crate) fn lineage(defs: &Defs, write: Write) -> Vec<BufId> {
     }
 }
 
+/// Most choices within each other that are looked into.
+const MOST_CUTS: usize = 4;
+
 /// The new value as a scatter of the elements that differ from the old ones, where it is one box of them.
 fn part(defs: &Defs, write: Write) -> Option<DefKind> {
     let def = defs.get(write.def);
@@ -95,9 +98,10 @@ fn part(defs: &Defs, write: Write) -> Option<DefKind> {
     }
     let mut ranges = def.sizes.clone();
     let mut at: Shape = (0..ranges.len() as u32).map(SymExpr::loop_var).collect();
-    let mut depth = 0;
-    // A slice of a slice is a choice within a choice.
-    while let Some(cut) = Spliced::new(defs, write, &at, &ranges, depth).cut() {
+    // A slice of a slice is a choice within a choice; the outer one is decided once the loops are cut.
+    let mut spliced = Spliced::new(defs, write, &at, &ranges);
+    for _ in 0..MOST_CUTS {
+        let Some(cut) = spliced.cut() else { break };
         for (d, (start, extent)) in cut.into_iter().enumerate() {
             let Some(extent) = extent else { continue };
             let moved = if extent == SymExpr::ONE { start } else { SymExpr::loop_var(d as u32) + start };
@@ -105,12 +109,12 @@ fn part(defs: &Defs, write: Write) -> Option<DefKind> {
             at.iter_mut().for_each(|e| *e = e.subst(&here));
             ranges[d] = extent;
         }
-        depth += 1;
+        spliced = Spliced::new(defs, write, &at, &ranges);
     }
-    if depth == 0 {
+    if ranges == def.sizes {
         return None;
     }
-    let Spliced { b, value, .. } = Spliced::new(defs, write, &at, &ranges, depth);
+    let Spliced { b, value, .. } = spliced;
     Some(DefKind::Scatter {
         base: write.input,
         ranges,
@@ -127,39 +131,36 @@ type Cut = Vec<(SymExpr, Option<SymExpr>)>;
 /// The body of a new value at some points, everything without memory spliced in.
 struct Spliced<'a> {
     write: Write,
-    at: &'a [SymExpr],
-    ranges: &'a [SymExpr],
+    at: Shape,
+    ranges: Shape,
     symbols: SymBounds<'a>,
     b: BodyBuilder,
-    /// The value that is taken once `depth` choices between it and the old value are made.
     value: Val,
 }
 
 impl<'a> Spliced<'a> {
-    fn new(
-        defs: &'a Defs,
-        write: Write,
-        at: &'a [SymExpr],
-        ranges: &'a [SymExpr],
-        depth: usize,
-    ) -> Spliced<'a> {
+    fn new(defs: &'a Defs, write: Write, at: &Shape, ranges: &Shape) -> Spliced<'a> {
         let symbols = SymBounds(defs);
         let bounds = LoopBounds { extents: ranges, symbols: &symbols };
         let mut b = BodyBuilder::new();
         let def = defs.get(write.def);
-        let vals = Inliner::new(defs, &bounds).body(&mut b, &mut no_forward, def.insts(), at, None);
+        // Masks that are made once, before every call, are of use here as what they are.
+        let mut seen_through = |b: &mut BodyBuilder, id: BufId, index: &[SymExpr]| {
+            let of = defs.get(id);
+            let DefKind::Loop { insts, value } = &of.kind else { return None };
+            if !of.realized || !index_only(defs, id, 8) {
+                return None;
+            }
+            let vals = whole(defs, &bounds, b, insts, index);
+            Some(convert(b, vals[value.0 as usize], of.dtype))
+        };
+        let vals = Inliner::new(defs, &bounds).body(&mut b, &mut seen_through, def.insts(), at, None);
         let mut value = match &def.kind {
             DefKind::Loop { value, .. } => convert(&mut b, vals[value.0 as usize], def.dtype),
             _ => Val(0),
         };
-        let mut spliced = Spliced { write, at, ranges, symbols, b, value };
-        for _ in 0..depth {
-            if let Some((_, taken)) = spliced.choice() {
-                value = convert(&mut spliced.b, taken, def.dtype);
-                spliced.value = value;
-            }
-        }
-        spliced
+        (b, value) = folded(&b, value, &bounds);
+        Spliced { write, at: at.clone(), ranges: ranges.clone(), symbols, b, value }
     }
 
     fn kind(&self, v: Val) -> &InstKind {
@@ -181,8 +182,8 @@ impl<'a> Spliced<'a> {
         };
         let old = self.kind(self.bare(args[2]));
         let same = |index: &[SymExpr]| {
-            let bounds = LoopBounds { extents: self.ranges, symbols: &self.symbols };
-            index.iter().zip(self.at).all(|(e, at)| *e == *at || e.simplify(&bounds) == at.simplify(&bounds))
+            let bounds = LoopBounds { extents: &self.ranges, symbols: &self.symbols };
+            index.iter().zip(&self.at).all(|(e, at)| *e == *at || e.simplify(&bounds) == at.simplify(&bounds))
         };
         // A conversion to fewer bits and back would not give the old value; there is none where its dtype is that of a
         // choice in a wider one.
@@ -195,7 +196,7 @@ impl<'a> Spliced<'a> {
         let (mask, _) = self.choice()?;
         let mut limits: Vec<[Option<SymExpr>; 2]> = vec![[None, None]; self.ranges.len()];
         self.limit(mask, &mut limits)?;
-        let bounds = LoopBounds { extents: self.ranges, symbols: &self.symbols };
+        let bounds = LoopBounds { extents: &self.ranges, symbols: &self.symbols };
         let one = |([low, high], extent): ([Option<SymExpr>; 2], &SymExpr)| {
             if low.is_none() && high.is_none() {
                 return (SymExpr::ZERO, None);
@@ -205,7 +206,7 @@ impl<'a> Spliced<'a> {
             let length = (high - &low).sym_max(&SymExpr::ZERO).simplify(&bounds);
             (low, Some(length))
         };
-        Some(limits.into_iter().zip(self.ranges).map(one).collect())
+        Some(limits.into_iter().zip(&self.ranges).map(one).collect())
     }
 
     /// Adds what a mask says of the loops; `None` where it says anything else.
@@ -215,7 +216,7 @@ impl<'a> Spliced<'a> {
             self.limit(args[0], limits)?;
             return self.limit(args[1], limits);
         }
-        let e = self.number(args[0])? - self.number(args[1])?;
+        let e = number(&self.b, args[0])? - number(&self.b, args[1])?;
         let at = (0..self.ranges.len() as u32)
             .find(|d| e.any_leaf(|a| *a == Atom::Loop(*d)) && self.ranges[*d as usize] != SymExpr::ONE)?;
         let (coef, rest) = e.affine_in(&Atom::Loop(at))?;
@@ -245,14 +246,125 @@ impl<'a> Spliced<'a> {
         }
         Some(())
     }
+}
 
-    /// An integer known from loops and sizes.
-    fn number(&self, v: Val) -> Option<SymExpr> {
-        match self.kind(v) {
-            InstKind::Index(e) => Some(e.clone()),
-            InstKind::Const(s) if self.b.dtype(v) == DType::I64 => Some(SymExpr::from_i64(s.as_i64())),
-            _ => None,
+/// Whether a value follows from its index alone: loops over numbers, `depth` of them within each other at most.
+fn index_only(defs: &Defs, id: BufId, depth: usize) -> bool {
+    let def = defs.get(id);
+    depth > 0
+        && matches!(def.kind, DefKind::Loop { .. })
+        && def.reads().into_iter().all(|read| index_only(defs, read, depth - 1))
+}
+
+/// A body with everything that it reads spliced in, where it reads what [`index_only`] holds of.
+fn whole(
+    defs: &Defs,
+    bounds: &LoopBounds<'_>,
+    b: &mut BodyBuilder,
+    insts: &[Inst],
+    at: &[SymExpr],
+) -> Vec<Val> {
+    let mut inner = |b: &mut BodyBuilder, id: BufId, index: &[SymExpr]| {
+        let of = defs.get(id);
+        let DefKind::Loop { insts, value } = &of.kind else { return None };
+        let vals = whole(defs, bounds, b, insts, index);
+        Some(convert(b, vals[value.0 as usize], of.dtype))
+    };
+    Inliner::new(defs, bounds).body(b, &mut inner, insts, at, None)
+}
+
+/// The same body with comparisons decided that the loops' extents decide, and what follows from them.
+fn folded(from: &BodyBuilder, value: Val, bounds: &LoopBounds<'_>) -> (BodyBuilder, Val) {
+    let mut b = BodyBuilder::new();
+    let mut new: Vec<Val> = Vec::with_capacity(from.insts().len());
+    for inst in from.insts() {
+        let at = |v: &Val| new[v.0 as usize];
+        let expr = |b: &BodyBuilder, e: &SymExpr| {
+            let e = e.subst(&|a| match a {
+                Atom::Value(v) => Some(b.as_index(new[*v as usize])),
+                _ => None,
+            });
+            e.simplify(bounds)
+        };
+        let v = match &inst.kind {
+            InstKind::Const(s) => b.constant(*s, inst.dtype),
+            InstKind::Index(e) => {
+                let e = expr(&b, e);
+                b.index(e)
+            }
+            InstKind::Load { buf, index, mask } => {
+                let index: Shape = index.iter().map(|e| expr(&b, e)).collect();
+                let mask = mask.as_ref().map(at);
+                match mask.and_then(|m| b.as_const(m)).map(Scalar::as_bool) {
+                    Some(false) => b.constant(Scalar::zero(inst.dtype), inst.dtype),
+                    Some(true) => b.push(inst.dtype, InstKind::Load { buf: *buf, index, mask: None }),
+                    None => b.push(inst.dtype, InstKind::Load { buf: *buf, index, mask }),
+                }
+            }
+            InstKind::Op { op, args } => {
+                let args: Vec<Val> = args.iter().map(at).collect();
+                decided(&mut b, *op, &args, bounds).unwrap_or_else(|| b.op(*op, &args))
+            }
+            InstKind::Cast(v) => match b.insts()[at(v).0 as usize].kind {
+                // There and back is nothing where the way there loses nothing.
+                InstKind::Cast(of) if b.dtype(of) == inst.dtype && b.dtype(at(v)) == inst.dtype.compute() => {
+                    of
+                }
+                _ => b.cast(at(v), inst.dtype),
+            },
+            InstKind::Bitcast(v) => b.push(inst.dtype, InstKind::Bitcast(at(v))),
+            // Recorded bodies hold nothing else.
+            other => b.push(inst.dtype, other.clone()),
+        };
+        new.push(v);
+    }
+    let value = new[value.0 as usize];
+    (b, value)
+}
+
+/// What an operator gives where that is known.
+fn decided(b: &mut BodyBuilder, op: ScalarOp, args: &[Val], bounds: &LoopBounds<'_>) -> Option<Val> {
+    let truth = |b: &BodyBuilder, v: Val| {
+        if b.dtype(v) == DType::Bool { b.as_const(v).map(Scalar::as_bool) } else { None }
+    };
+    match (op, args) {
+        (ScalarOp::Select, [mask, yes, no]) => {
+            truth(b, *mask).map(|m| if m { *yes } else { *no }).or((yes == no).then_some(*yes))
         }
+        (ScalarOp::And, [x, y]) => match (truth(b, *x), truth(b, *y)) {
+            (Some(true), _) => Some(*y),
+            (_, Some(true)) => Some(*x),
+            (Some(false), _) => Some(*x),
+            (_, Some(false)) => Some(*y),
+            _ => None,
+        },
+        (ScalarOp::Ge | ScalarOp::Gt | ScalarOp::Lt | ScalarOp::Le, [x, y]) => {
+            let (x, y) = (number(b, *x)?, number(b, *y)?);
+            let holds = |low: &SymExpr, high: &SymExpr| (high - low).is_non_negative(bounds);
+            let less = |low: &SymExpr, high: &SymExpr| low.is_less_than(high, bounds);
+            let known = match op {
+                ScalarOp::Ge if holds(&y, &x) => true,
+                ScalarOp::Ge if less(&x, &y) => false,
+                ScalarOp::Gt if less(&y, &x) => true,
+                ScalarOp::Gt if holds(&x, &y) => false,
+                ScalarOp::Lt if less(&x, &y) => true,
+                ScalarOp::Lt if holds(&y, &x) => false,
+                ScalarOp::Le if holds(&x, &y) => true,
+                ScalarOp::Le if less(&y, &x) => false,
+                _ => return None,
+            };
+            Some(b.constant(known, DType::Bool))
+        }
+        _ => None,
+    }
+}
+
+/// An integer known from loops and sizes.
+fn number(b: &BodyBuilder, v: Val) -> Option<SymExpr> {
+    match &b.insts()[v.0 as usize].kind {
+        InstKind::Index(e) if !e.any_leaf(|a| matches!(a, Atom::Value(_))) => Some(e.clone()),
+        InstKind::Const(s) if b.dtype(v) == DType::I64 => Some(SymExpr::from_i64(s.as_i64())),
+        _ => None,
     }
 }
 

@@ -19,3 +19,57 @@ graph "sgd" {
   return buffer "w" = %new
   return %dx
 }
+
+# expected:
+# kir 1.4
+# program "sgd"
+# buffer b0 "x" f32[8, 6]{6, 1}+0 input 0
+# buffer b1 "w" f32[6, 3]{3, 1}+0 input 1
+# buffer b2 "y" f32[8, 3]{3, 1}+0 arena
+# buffer b3 "loss" f32[]{}+0 output
+# buffer b4 "dy" f32[8, 3]{3, 1}+0 arena
+# buffer b5 "new" f32[6, 3]{3, 1}+0 view b1
+# buffer b6 "dx" f32[8, 6]{6, 1}+0 output
+# input "x" b0
+# input "w" b1 written
+# output "loss" b3[]{}+0
+# output "dx" b6[8, 6]{6, 1}+0
+# init:
+# steps:
+# matmul "y_dy" acc f32 from "y", "dy"
+#   a b0[8, 6]{6, 1}+0
+#   b b1[6, 3]{3, 1}+0
+#   epilogue [8, 3]
+#     v0: f32 = template
+#     v1: f32 = const 2.0
+#     v2: f32 = mul v0, v1
+#     v3: f32 = store b2[i0, i1], v0
+#     v4: f32 = store b4[i0, i1], v2
+# loop "fused_square_loss" outer [] from "square", "loss"
+#   acc0: f32 sum
+#   stage [8, 3]
+#     v0: f32 = load b2[i0, i1]
+#     v1: f32 = mul v0, v0
+#     v2: f32 = reduce acc0, v1
+#   stage []
+#     v0: f32 = acc0
+#     v1: f32 = store b3[], v0
+# matmul "dx" acc f32 from "dx"
+#   a b4[8, 3]{3, 1}+0
+#   b b1[3, 6]{1, 3}+0
+#   epilogue [8, 6]
+#     v0: f32 = template
+#     v1: f32 = store b6[i0, i1], v0
+# matmul "dw_step_new" acc f32 from "dw", "step", "new"
+#   a b0[6, 8]{1, 6}+0
+#   b b4[8, 3]{3, 1}+0
+#   epilogue [6, 3]
+#     v0: f32 = template
+#     v1: f32 = load b1[i0, i1]
+#     v2: f32 = const 0.10000000149011612
+#     v3: f32 = mul v0, v2
+#     v4: f32 = sub v1, v3
+#     v5: f32 = store b5[i0, i1], v4
+# plan bytes 256:
+#   b2 live 0..1 at 0
+#   b4 live 0..3 at 128
