@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use ir_core::{Atom, DType, SymExpr, SymId};
-use kernel_ir::{AccDecl, AccId, BufId, Inst, InstKind, LoopBounds, Program, ReduceOp, StoreMode, Val};
+use kernel_ir::{
+    AccDecl, AccId, BufId, Inst, InstKind, LoopBounds, Program, ReduceOp, ScalarOp, StoreMode, Val,
+};
 
 use crate::index::{Names, text};
 use crate::types::{memory_type, number, value_type};
@@ -22,7 +24,7 @@ pub(crate) struct Uses {
     /// Which of them bodies read.
     pub(crate) loaded: BTreeSet<BufId>,
     pub(crate) symbols: BTreeSet<SymId>,
-    /// Element types of the scratch buffers, `s<number>` in the text.
+    /// Element types of the scratch buffers, `scratch<number>` in the text (`s0` is a size).
     pub(crate) scratch: Vec<&'static str>,
 }
 
@@ -131,6 +133,17 @@ impl BodyWriter<'_> {
         let name = self.name(v);
         let ty = value_type(inst.dtype)?;
         let dtype_of = |v: Val| insts[v.0 as usize].dtype;
+        if let Some(other) = sine_and_cosine(insts, v) {
+            // Both at once share the reduction of the argument; the first of the two declares them.
+            if v < other {
+                let other = self.name(other);
+                let (sine, cosine) = if is_op(inst, ScalarOp::Sin) { (&name, &other) } else { (&other, &name) };
+                let InstKind::Op { args, .. } = &inst.kind else { return Ok(()) };
+                let (f, arg) = (if inst.dtype == DType::F32 { "f" } else { "" }, self.name(args[0]));
+                let _ = writeln!(out, "{ty} {name}, {other}; sincos{f}({arg}, &{sine}, &{cosine});");
+            }
+            return Ok(());
+        }
         let value = match &inst.kind {
             InstKind::Const(s) => number(*s, inst.dtype)?,
             InstKind::Index(e) => format!("(i64){}", self.expr(e, uses)),
@@ -225,6 +238,23 @@ impl BodyWriter<'_> {
         };
         Ok(())
     }
+}
+
+fn is_op(inst: &Inst, wanted: ScalarOp) -> bool {
+    matches!(&inst.kind, InstKind::Op { op, .. } if *op == wanted)
+}
+
+/// The cosine of the same argument where this value is a sine, and the other way round; the first of each.
+fn sine_and_cosine(insts: &[Inst], v: Val) -> Option<Val> {
+    let inst = insts.get(v.0 as usize)?;
+    let InstKind::Op { op: ScalarOp::Sin | ScalarOp::Cos, args } = &inst.kind else { return None };
+    let first = |wanted: ScalarOp| {
+        let same = |i: &Inst| matches!(&i.kind, InstKind::Op { op, args: a } if *op == wanted && a == args);
+        insts.iter().position(same).map(|n| Val(n as u32))
+    };
+    let (sine, cosine) = (first(ScalarOp::Sin)?, first(ScalarOp::Cos)?);
+    let float = matches!(inst.dtype, DType::F32 | DType::F64);
+    (float && (v == sine || v == cosine)).then_some(if v == sine { cosine } else { sine })
 }
 
 /// Truth values lie in memory as bytes 0 and 1: sums and products of them are logical.

@@ -1,5 +1,5 @@
 //! Pointwise kernels over memory without gaps: a thread computes several neighbouring points, and what it reads and
-//! writes moves 16 bytes at once. What a broadcast reads is the same for all points.
+//! writes moves 16 bytes at once, past the cache where the whole does not fit there. What a broadcast reads is the same for all points.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,12 +8,15 @@ use ir_core::{Atom, SymExpr};
 use kernel_ir::{BufId, Inst, InstKind, LoopKernel, Program, StoreMode};
 
 use crate::body::{BodyWriter, Effects, Uses};
+use crate::looped::hint;
 use crate::template::{assemble, blocks_of, volume};
 use crate::types::memory_type;
-use crate::{GenError, Kernel, Launch, THREADS};
+use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target};
 
 /// Bytes that a thread reads or writes at once.
 const WIDTH: usize = 16;
+/// Instructions of a body, times the points that one thread computes, at most.
+const MOST_TEXT: i64 = 512;
 
 /// The buffers that a kernel walks side by side, and how many points a thread takes at once; `None` where it is of
 /// another kind.
@@ -66,7 +69,7 @@ impl Flat {
         &self,
         program: &Program,
         k: &LoopKernel,
-        entry: &str,
+        target: &Target,
     ) -> Result<Kernel, GenError> {
         let mut uses = Uses::default();
         let insts = &k.stages[0].insts;
@@ -74,23 +77,21 @@ impl Flat {
         let wide = BodyWriter { program, extents: &k.outer, prefix: "v", guard: None, store_guard: None };
         let count = wide.expr(&points, &mut uses);
         let lanes = self.lanes;
-        let vector = |buf: BufId| -> Result<String, GenError> {
-            Ok(format!("Vec<{}, {lanes}>", memory_type(program.buffers[buf].dtype)?))
-        };
-        let (mut before, mut after) = (String::new(), String::new());
+        let numbers = self.numbers(program, k, target);
+        let (vectors, stream) = (numbers.vectors, numbers.stream);
+        let (mut declared, mut before, mut after) = (String::new(), String::new(), String::new());
         let mut places = BTreeMap::new();
         for &buf in &self.walked {
             let memory = uses.memory(program.root(buf));
-            let (ty, name) = (vector(buf)?, memory.replace('b', "x"));
-            places.insert(buf, format!("{name}.v[u]"));
-            let reads = insts.iter().any(|i| matches!(i.kind, InstKind::Load { buf: b, .. } if b == buf));
-            let writes = insts.iter().any(|i| matches!(i.kind, InstKind::Store { buf: b, .. } if b == buf));
-            let _ = match reads {
-                true => writeln!(before, "{ty} {name} = ((const {ty} *){memory})[g];"),
-                false => writeln!(before, "{ty} {name};"),
-            };
-            if writes {
-                let _ = writeln!(after, "(({ty} *){memory})[g] = {name};");
+            let ty = format!("Vec<{}, {lanes}>", memory_type(program.buffers[buf].dtype)?);
+            let name = memory.replace('b', "x");
+            places.insert(buf, format!("{name}[w].v[u]"));
+            let _ = writeln!(declared, "{ty} {name}[{vectors}];");
+            if insts.iter().any(|i| matches!(i.kind, InstKind::Load { buf: b, .. } if b == buf)) {
+                let _ = writeln!(before, "{name}[w] = load_vector<{stream}>((const {ty} *){memory} + g);");
+            }
+            if insts.iter().any(|i| matches!(i.kind, InstKind::Store { buf: b, .. } if b == buf)) {
+                let _ = writeln!(after, "store_vector<{stream}>(({ty} *){memory} + g, {name}[w]);");
             }
         }
         let text = wide.write_placed(insts, &NoEffects, &mut uses, &places)?;
@@ -98,21 +99,60 @@ impl Flat {
         let single: BTreeMap<BufId, String> =
             self.walked.iter().map(|&buf| (buf, format!("{}[p]", uses.memory(program.root(buf))))).collect();
         let rest = wide.write_placed(insts, &NoEffects, &mut uses, &single)?;
-        let step = "(idx)gridDim.x * blockDim.x";
+        let many = i64::from(THREADS) * vectors;
+        let each = format!("#pragma unroll\nfor (int w = 0; w < {vectors}; ++w)");
+        let here = format!("const idx g = g0 + w * {THREADS};\nif (g < all)");
+        // All loads stand before all computation: that many are under way at once.
         let body = format!(
-            "const idx first = blockIdx.x * (idx)blockDim.x + threadIdx.x;
-for (idx g = first; g < {count} / {lanes}; g += {step}) {{
-{before}#pragma unroll
+            "const idx all = {count} / {lanes};
+for (idx g0 = blockIdx.x * (idx){many} + threadIdx.x; g0 < all; g0 += (idx)gridDim.x * {many}) {{
+{declared}{each} {{
+{here} {{
+{before}}}
+}}
+{each} {{
+#pragma unroll
 for (int u = 0; u < {lanes}; ++u) {{
 {text}}}
+}}
+{each} {{
+{here} {{
 {after}}}
-for (idx p = {count} / {lanes} * {lanes} + first; p < {count}; p += {step}) {{
+}}
+}}
+for (idx p = all * {lanes} + blockIdx.x * (idx){THREADS} + threadIdx.x; p < {count}; p += (idx)gridDim.x * {THREADS}) {{
 {rest}}}
 "
         );
-        let blocks = blocks_of(&points, i64::from(THREADS) * lanes as i64);
-        assemble(program, entry, &uses, Launch::flat(blocks, THREADS), &body)
+        let blocks = blocks_of(&points, many * lanes as i64);
+        assemble(program, ENTRY, &uses, Launch::flat(blocks, THREADS), &body)
     }
+
+    /// How many vectors a thread takes at once, and whether they go past the cache.
+    fn numbers(&self, program: &Program, k: &LoopKernel, target: &Target) -> Numbers {
+        let insts = &k.stages[0].insts;
+        let reads =
+            |b: &&BufId| insts.iter().any(|i| matches!(&i.kind, InstKind::Load { buf, .. } if buf == *b));
+        let read = self.walked.iter().filter(reads).count();
+        let points = hint(program, &volume(&k.outer));
+        let bytes: u64 =
+            self.walked.iter().map(|b| program.buffers[*b].dtype.size() as u64 * points.max(0) as u64).sum();
+        // Two loads or more are under way, the text stays small, and every multiprocessor has blocks.
+        let fits = |v: i64| {
+            let blocks = points / (i64::from(THREADS) * v * self.lanes as i64);
+            v * read.max(1) as i64 <= 4
+                && insts.len() as i64 * v * self.lanes as i64 <= MOST_TEXT
+                && blocks >= 4 * i64::from(target.multiprocessors)
+        };
+        let vectors = [4, 2].into_iter().find(|v| fits(*v)).unwrap_or(1);
+        Numbers { vectors, stream: bytes > target.cache }
+    }
+}
+
+/// The shape of the work of one thread.
+struct Numbers {
+    vectors: i64,
+    stream: bool,
 }
 
 /// Every load of a buffer comes before any store to its memory.

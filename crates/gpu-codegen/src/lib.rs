@@ -16,6 +16,7 @@ mod index;
 mod looped;
 mod matmul;
 mod ops;
+mod reduce;
 mod sort;
 mod tail;
 mod template;
@@ -34,7 +35,12 @@ pub use tail::{Bias, Place, Tail, tail};
 
 /// What every module begins with.
 pub const PRELUDE: &str =
-    concat!(include_str!("prelude.cu"), include_str!("tensor_core.cu"), include_str!("tile.cu"));
+    concat!(
+    include_str!("prelude.cu"),
+    include_str!("tensor_core.cu"),
+    include_str!("tile.cu"),
+    include_str!("loops.cu")
+);
 
 /// What kernels are made for. What a device cannot do must not be in its kernels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -12,6 +12,7 @@ use kernel_ir::{AccDecl, AccId, InstKind, LoopKernel, Program, ReduceOp, Stage};
 
 use crate::body::{BodyWriter, Effects, Uses, accumulator};
 use crate::flat::Flat;
+use crate::reduce::Split;
 use crate::template::{assemble, blocks_of, unravel, volume};
 use crate::types::{number, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
@@ -24,24 +25,29 @@ const WARP_WORK: i64 = 1024;
 const MANY: i64 = 16 * 1024;
 
 /// The ways of computing it, the best by rule first.
-pub(crate) fn variants(program: &Program, k: &LoopKernel, _target: &Target) -> Result<Vec<Variant>, GenError> {
-    Ok(vec![Variant::single("loop", generate(program, k, ENTRY)?)])
-}
-
-/// The kernel.
-fn generate(program: &Program, k: &LoopKernel, entry: &str) -> Result<Kernel, GenError> {
+pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Result<Vec<Variant>, GenError> {
     // Reductions over a single element are bodies with accumulators and no loop: those are not walked flat.
     if let Some(flat) = Flat::of(program, k).filter(|_| k.accs.is_empty()) {
-        return flat.generate(program, k, entry);
+        return Ok(vec![Variant::single("flat", flat.generate(program, k, target)?)]);
     }
+    let mut ways = Vec::new();
+    if let Some(split) = Split::of(program, k, target) {
+        ways.push(split.generate(program, k)?);
+    }
+    ways.push(Variant::single("loop", generate(program, k)?));
+    Ok(ways)
+}
+
+/// The kernel that is always there.
+fn generate(program: &Program, k: &LoopKernel) -> Result<Kernel, GenError> {
     match team(program, k) {
-        None => threads(program, k, entry),
-        Some(team) => teams(program, k, entry, team),
+        None => threads(program, k, ENTRY),
+        Some(team) => teams(program, k, ENTRY, team),
     }
 }
 
 /// A size's number, by the sizes at capture where it is symbolic.
-fn hint(program: &Program, e: &SymExpr) -> i64 {
+pub(crate) fn hint(program: &Program, e: &SymExpr) -> i64 {
     let value = |a: &Atom| match a {
         Atom::Sym(id) => Some(program.symbols[*id].hint.unwrap_or(64)),
         _ => None,
@@ -65,7 +71,7 @@ fn team(program: &Program, k: &LoopKernel) -> Option<u32> {
 }
 
 /// Whether neighbouring outer points lie side by side in memory and inner ones do not.
-fn along_outer(program: &Program, k: &LoopKernel) -> bool {
+pub(crate) fn along_outer(program: &Program, k: &LoopKernel) -> bool {
     let Some(last) = k.outer.iter().rposition(|e| *e != SymExpr::ONE) else { return false };
     let (mut along, mut across) = (0, 0);
     for stage in k.stages.iter().filter(|s| !s.inner.is_empty()) {
@@ -83,7 +89,7 @@ fn along_outer(program: &Program, k: &LoopKernel) -> bool {
 }
 
 /// The accumulators' declarations, each at its identity.
-fn declare(accs: &[AccDecl]) -> Result<String, GenError> {
+pub(crate) fn declare(accs: &[AccDecl]) -> Result<String, GenError> {
     let mut out = String::new();
     for (n, acc) in accs.iter().enumerate() {
         let ty = value_type(acc.dtype)?;
@@ -96,15 +102,26 @@ fn declare(accs: &[AccDecl]) -> Result<String, GenError> {
     Ok(out)
 }
 
-fn keeps_position(op: ReduceOp) -> bool {
+/// The C++ type of an accumulator.
+pub(crate) fn accumulator_type(acc: &AccDecl) -> Result<String, GenError> {
+    let ty = value_type(acc.dtype)?;
+    Ok(if keeps_position(acc.op) { format!("At<{ty}>") } else { ty.to_owned() })
+}
+
+/// Whether the loop variables of a stage are divided out of one counter.
+pub(crate) fn divides(stage: &Stage) -> bool {
+    stage.inner.iter().filter(|e| **e != SymExpr::ONE).count() > 1
+}
+
+pub(crate) fn keeps_position(op: ReduceOp) -> bool {
     matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin)
 }
 
 /// What a thread alone or a team does with reductions and scans.
-struct LoopEffects<'a> {
-    accs: &'a [AccDecl],
+pub(crate) struct LoopEffects<'a> {
+    pub(crate) accs: &'a [AccDecl],
     /// The team's scans: `team_scan` over `TEAM` threads; `None` runs them serially in `carry<name>`.
-    team: Option<u32>,
+    pub(crate) team: Option<u32>,
 }
 
 impl Effects for LoopEffects<'_> {
@@ -268,8 +285,7 @@ fn team_stage(
         let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
         let count = writer.expr(&volume(&stage.inner), uses);
         // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
-        let divides = stage.inner.iter().filter(|e| **e != SymExpr::ONE).count() > 1;
-        out.push_str(if divides { "#pragma unroll 1\n" } else { "" });
+        out.push_str(if divides(stage) { "#pragma unroll 1\n" } else { "" });
         let _ = writeln!(out, "for (idx q = rank; q < {count}; q += {team}) {{");
         out.push_str(&unravel(&writer, &stage.inner, first, "q", uses));
         out.push_str(&writer.write(&stage.insts, &effects, uses)?);

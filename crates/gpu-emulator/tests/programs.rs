@@ -87,6 +87,15 @@ fn reductions() {
         c.shows("aten.argmax.default", vec![x.into(), 1i64.into()]);
         c.shows("aten.var.correction", vec![x.into(), ints(&[1])]);
     }
+    // Columns in parts.
+    let x = c.any(F32, &[9000, 40]);
+    c.shows("aten.mean.dim", vec![x.into(), ints(&[0])]);
+    c.shows("aten.argmin.default", vec![x.into(), 0i64.into()]);
+    c.shows("aten.var.correction", vec![x.into(), ints(&[0])]);
+    c.shows("aten.log_softmax.int", vec![x.into(), 0i64.into()]);
+    let x = c.any(F32, &[3, 5, 40, 50]);
+    c.shows("aten.mean.dim", vec![x.into(), ints(&[0, 2, 3])]);
+    c.shows("aten.var.correction", vec![x.into(), ints(&[0, 1, 2, 3])]);
     let x = c.any(F64, &[6, 2000]);
     c.shows("aten.sum.default", vec![x.into()]);
     let x = c.any(BF16, &[6, 2000]);
