@@ -3,33 +3,71 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpu_runtime::{Compiled, GpuError};
+use gpu_runtime::{Compiled, DeviceMemory, Driver, GpuError, Mode, Settings};
 use kernel_ir::{IR_MAJOR, IR_MINOR};
 use plugin_sdk::dlpack::DL_CUDA;
 use plugin_sdk::{
-    Backend, CompileRequest, Constants, Description, DeviceId, DeviceInfo, Executable, Host, IrVersion,
-    OwnedTensor, PluginError, Signature, Stream, TensorView,
+    Backend, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo, Executable, Host,
+    IrVersion, OptionKind, OptionSpec, OwnedTensor, PluginError, Signature, Stream, TensorView,
 };
 
+use crate::cache::Cache;
 use crate::driver::{self, Device};
+
+type Memory = Arc<DeviceMemory<Device>>;
 
 /// The `cuda` backend.
 #[derive(Default)]
 pub struct CudaBackend {
-    /// Devices that were compiled for, opened once.
-    open: Mutex<HashMap<i32, Arc<Device>>>,
+    /// Devices that are in use, opened once.
+    open: Mutex<HashMap<i32, Memory>>,
 }
 
 impl CudaBackend {
-    fn device(&self, ordinal: i32) -> Result<Arc<Device>, GpuError> {
+    /// The memory of a device, opened where it is not. One that was lost is opened anew: what was on it is gone.
+    fn device(&self, ordinal: i32) -> Result<Memory, GpuError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(device) = open.get(&ordinal) {
-            return Ok(Arc::clone(device));
+        if let Some(memory) = open.get(&ordinal) {
+            if !memory.driver().is_lost() {
+                return Ok(Arc::clone(memory));
+            }
+            Device::reset(ordinal)?;
+            open.remove(&ordinal);
         }
-        let device = Arc::new(Device::open(ordinal)?);
-        open.insert(ordinal, Arc::clone(&device));
-        Ok(device)
+        let memory = DeviceMemory::new(Arc::new(Device::open(ordinal)?));
+        open.insert(ordinal, Arc::clone(&memory));
+        Ok(memory)
     }
+
+    /// A device that is in use.
+    fn opened(&self, ordinal: i32) -> Option<Memory> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).get(&ordinal).cloned()
+    }
+}
+
+fn options() -> [OptionSpec; 4] {
+    let toggle = || OptionKind::Choice(vec!["on".into(), "off".into()]);
+    [
+        OptionSpec::new(
+            "tf32",
+            toggle(),
+            "off",
+            "whether float32 products may be computed in tf32, with 10 bits of mantissa",
+        ),
+        OptionSpec::new(
+            "deterministic",
+            toggle(),
+            "off",
+            "whether sums must not depend on the order in which blocks end",
+        ),
+        OptionSpec::new(
+            "cache",
+            OptionKind::Text,
+            "",
+            "folder of compiled code; `off` keeps none, nothing is the system's cache folder",
+        ),
+        OptionSpec::new("profile", OptionKind::Int, "0", "calls of which every step's time is measured and logged"),
+    ]
 }
 
 impl Backend for CudaBackend {
@@ -38,9 +76,11 @@ impl Backend for CudaBackend {
     }
 
     fn describe(&self) -> Description {
-        Description::new("cuda", env!("CARGO_PKG_VERSION"))
+        let description = Description::new("cuda", env!("CARGO_PKG_VERSION"))
             .summary("NVIDIA GPUs: generated kernels compiled by NVRTC")
-            .reads(IrVersion::kernel_ir(IR_MAJOR, IR_MINOR))
+            .reads(IrVersion::kernel_ir(IR_MAJOR, IR_MINOR));
+        let description = Mode::OTHERS.iter().fold(description, |d, (name, _)| d.mode(*name));
+        options().into_iter().fold(description, Description::option)
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {
@@ -61,6 +101,14 @@ impl Backend for CudaBackend {
                 let mut info = DeviceInfo::new(id(ordinal), about.name);
                 info.memory_bytes = about.memory;
                 info.attributes = about.attributes;
+                if let Some(memory) = self.opened(ordinal) {
+                    let usage = memory.usage();
+                    let mut add = |name: &str, n: u64| info.attributes.push((name.into(), n.to_string()));
+                    add("memory_used_bytes", usage.used);
+                    add("memory_peak_bytes", usage.peak);
+                    add("memory_reserved_bytes", usage.reserved);
+                    add("memory_allocations", usage.allocations);
+                }
                 info.unavailable_because = nvrtc.clone();
                 info
             }
@@ -81,10 +129,75 @@ impl Backend for CudaBackend {
         Ok(gpu_runtime::to_host(&self.device(tensor.device().device_id)?, tensor)?)
     }
 
-    fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
-        let device = self.device(request.device.device_id)?;
-        Ok(Box::new(CudaExecutable(Compiled::new(device, request.kernels()?)?)))
+    fn allocate(
+        &self,
+        dtype: DType,
+        sizes: &[i64],
+        strides: &[i64],
+        device: DeviceId,
+    ) -> Result<OwnedTensor, PluginError> {
+        Ok(gpu_runtime::allocate(&self.device(device.device_id)?, dtype, sizes, strides)?)
     }
+
+    fn copy(&self, from: &TensorView<'_>, to: &TensorView<'_>, stream: Stream) -> Result<(), PluginError> {
+        let here = [from, to].into_iter().find(|t| t.device().device_type == DL_CUDA);
+        let memory = self.device(here.map_or(0, |t| t.device().device_id))?;
+        on_stream(memory.driver(), stream, || {
+            // SAFETY: the host vouches for the memory behind `to`.
+            unsafe { gpu_runtime::copy(&memory, from, to) }
+        })
+    }
+
+    fn has_streams(&self) -> bool {
+        true
+    }
+
+    /// All work of a device is on one stream, so that is what everyone gets.
+    fn create_stream(&self, device: DeviceId) -> Result<Stream, PluginError> {
+        Ok(Stream(self.device(device.device_id)?.driver().stream().cast()))
+    }
+
+    fn synchronize(&self, device: DeviceId, stream: Stream) -> Result<(), PluginError> {
+        let memory = self.device(device.device_id)?;
+        let driver = memory.driver();
+        if stream != Stream::DEFAULT && stream.0 != driver.stream().cast() {
+            driver.after(stream.0.cast())?;
+        }
+        Ok(driver.synchronize()?)
+    }
+
+    fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
+        let memory = self.device(request.device.device_id)?;
+        let options = &request.options;
+        memory.driver().keep_code_in(Cache::named(options.text("cache")?));
+        let settings = Settings {
+            mode: Mode::named(request.mode),
+            tf32: Some(options.text("tf32")? == "on"),
+            deterministic: Some(options.text("deterministic")? == "on"),
+            profile: u32::try_from(options.int("profile")?.max(0)).unwrap_or(u32::MAX),
+        };
+        Ok(Box::new(CudaExecutable(Compiled::with(&memory, request.kernels()?, settings)?)))
+    }
+}
+
+/// Puts work on the device's own stream so that a caller's stream sees it in order. The default stream waits for it.
+fn on_stream<T>(
+    driver: &Device,
+    stream: Stream,
+    work: impl FnOnce() -> Result<T, GpuError>,
+) -> Result<T, PluginError> {
+    let own = stream.0 == driver.stream().cast();
+    let foreign = stream != Stream::DEFAULT && !own;
+    if foreign {
+        driver.after(stream.0.cast())?;
+    }
+    let result = work()?;
+    if foreign {
+        driver.before(stream.0.cast())?;
+    } else if !own {
+        driver.synchronize()?;
+    }
+    Ok(result)
 }
 
 struct CudaExecutable(Compiled<Device>);
@@ -104,8 +217,9 @@ impl Executable for CudaExecutable {
         &self,
         inputs: &[TensorView<'_>],
         _constants: &Constants<'_>,
-        _stream: Stream,
+        stream: Stream,
     ) -> Result<Vec<OwnedTensor>, PluginError> {
-        Ok(self.0.execute(inputs)?)
+        let memory = Arc::clone(self.0.memory());
+        on_stream(memory.driver(), stream, || self.0.execute(inputs))
     }
 }

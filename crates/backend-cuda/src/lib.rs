@@ -2,10 +2,35 @@
 //! this builds and starts on machines without any; [`CudaBackend`] then says what is missing.
 
 mod backend;
+mod blas;
+mod blas_call;
+mod blas_layout;
+mod cache;
+mod dnn;
+mod dnn_call;
+mod dnn_desc;
+mod dnn_graph;
+mod dnn_layout;
 mod driver;
+mod events;
+mod graph;
 mod libraries;
 mod nvrtc;
+mod sizes;
+mod staging;
+mod vendor;
 
 pub use backend::CudaBackend;
-pub use libraries::{Library, find};
+pub use libraries::{Library, find, locate};
 pub use nvrtc::compile;
+
+/// A device, opened anew, for whoever wants to run single steps on it: its driver, with all ways of computing a step that
+/// NVIDIA's libraries offer.
+///
+/// # Errors
+/// No driver, no NVRTC, no such device.
+pub fn open(
+    ordinal: i32,
+) -> Result<std::sync::Arc<impl gpu_runtime::Driver>, gpu_runtime::GpuError> {
+    driver::Device::open(ordinal).map(std::sync::Arc::new)
+}

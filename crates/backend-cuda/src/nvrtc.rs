@@ -7,6 +7,10 @@ use gpu_runtime::{GpuError, Module};
 
 use crate::libraries::{Library, find};
 
+/// What every compilation is told beside its architecture. Products and sums are not contracted: results are those of the
+/// operators, one by one.
+const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
+
 /// Machine code (a cubin) of a module for an architecture as `sm_90`.
 ///
 /// # Errors
@@ -17,13 +21,23 @@ pub fn compile(module: &Module, architecture: &str) -> Result<Vec<u8>, GpuError>
     let failed = |log: String| GpuError::Compile { module: name.clone(), log };
     let source = CString::new(module.source.as_str()).map_err(|e| failed(e.to_string()))?;
     let program = Program(result::create_program(&source, None).map_err(|e| failed(format!("{e:?}")))?);
-    let options = [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "--fmad=false".into()];
+    let mut options = vec![format!("--gpu-architecture={architecture}")];
+    options.extend(OPTIONS.map(String::from));
     // SAFETY: the program was just made and is destroyed when `program` goes.
     let compiled = unsafe { result::compile_program(program.0, &options) };
     if compiled.is_err() {
         return Err(failed(program.log()));
     }
     program.cubin().map_err(failed)
+}
+
+/// What machine code depends on beside text and architecture: the compiler's version and what it is told.
+pub(crate) fn identity() -> Result<String, GpuError> {
+    find(Library::Nvrtc)?;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: two numbers are written to locals. A version that is not told is 0.0.
+    let _ = unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
+    Ok(format!("nvrtc {major}.{minor} {}", OPTIONS.join(" ")))
 }
 
 /// A program of NVRTC's, destroyed when dropped.

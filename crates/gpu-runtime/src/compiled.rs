@@ -1,26 +1,29 @@
 //! A program on a device: its kernels, its bound constants, and calls of it.
 
-use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ir_core::{DType, EntityId};
-use kernel_ir::{Buffer, Program, Storage};
-use plugin_sdk::dlpack::{DL_CPU, DL_CUDA_HOST};
+use ir_core::EntityId;
+use kernel_ir::{Program, Storage};
 use plugin_sdk::{OwnedTensor, TensorView};
 
+use crate::arguments::{self, Source, source};
+use crate::graph::{Given, MOST_RECORDINGS, Recorded};
 use crate::machine::{Dynamic, Machine, bytes_of};
-use crate::memory::{copy_strided, span};
 use crate::plan::{DeviceStep, Planned, Planner};
+use crate::prepare::{Layout, On, Prepared};
+use crate::profile::{self, StepTime};
 use crate::sizes::Sizes;
-use crate::{Block, Driver, GpuError};
+use crate::transfer::{owned, upload};
+use crate::{Block, DeviceMemory, Driver, GpuError, Settings, autotune};
 
-/// What kernels take the addresses of buffers to be multiples of.
-const ALIGNMENT: u64 = 16;
+/// Sets of sizes that calls stay prepared for; those that were used longest ago go first.
+const MOST_PREPARED: usize = 64;
 
 /// A compiled program. Calls from several threads run one after another: they share one stream.
 pub struct Compiled<D: Driver> {
-    driver: Arc<D>,
+    memory: Arc<DeviceMemory<D>>,
     program: Program,
+    settings: Settings,
     device_steps: Vec<DeviceStep>,
     functions: Vec<D::Function>,
     init: Vec<Planned>,
@@ -28,7 +31,7 @@ pub struct Compiled<D: Driver> {
     dynamic: Dynamic,
     bound: Option<Bound<D>>,
     nowhere: Block<D>,
-    turn: Mutex<()>,
+    state: Mutex<State<D>>,
 }
 
 /// Constants and what is made of them, on the device.
@@ -37,20 +40,89 @@ struct Bound<D: Driver> {
     _memory: Vec<Block<D>>,
 }
 
+/// What calls leave for later ones.
+struct State<D: Driver> {
+    /// The set of sizes that was used last comes first.
+    entries: Vec<Entry<D>>,
+    /// Grows with the largest call.
+    arena: Option<Block<D>>,
+    /// Counts changes of the arena and of the constants.
+    generation: u64,
+}
+
+/// Calls of one set of sizes.
+struct Entry<D: Driver> {
+    prepared: Prepared,
+    /// Address of each buffer's memory in the last call; views have none.
+    addresses: Vec<u64>,
+    /// Of the state when the addresses that stay were written.
+    generation: u64,
+    calls: u64,
+    recorded: Recorded<D>,
+    /// Seconds of each launch, summed up.
+    times: Vec<f64>,
+    timed: u32,
+}
+
+/// A program's fixed parts, lent to those who run it.
+pub(crate) struct Parts<'a, D: Driver> {
+    pub(crate) memory: &'a Arc<DeviceMemory<D>>,
+    pub(crate) driver: &'a D,
+    pub(crate) program: &'a Program,
+    pub(crate) steps: &'a [DeviceStep],
+    pub(crate) functions: &'a [D::Function],
+    /// Where nothing lies: an address that may be passed and is never followed.
+    pub(crate) nowhere: u64,
+}
+
+impl<'a, D: Driver> Parts<'a, D> {
+    pub(crate) fn on<'b>(&'b self, addresses: &'b [u64], scratch: u64) -> On<'b, D> {
+        On {
+            driver: self.driver,
+            program: self.program,
+            steps: self.steps,
+            functions: self.functions,
+            addresses,
+            scratch,
+        }
+    }
+}
+
+type Blocks<D> = Vec<(usize, Arc<Block<D>>)>;
+
 impl<D: Driver> Compiled<D> {
-    /// Generates and compiles every kernel of a program.
+    /// Generates and compiles every kernel of a program, for a device of its own memory, in default mode.
+    ///
+    /// # Errors
+    /// As for [`Compiled::with`].
     pub fn new(driver: Arc<D>, program: Program) -> Result<Compiled<D>, GpuError> {
+        Compiled::with(&DeviceMemory::new(driver), program, Settings::default())
+    }
+
+    /// Generates and compiles every kernel of a program.
+    ///
+    /// # Errors
+    /// Steps without a kernel, kernels that do not compile, no memory, a lost device.
+    pub fn with(
+        memory: &Arc<DeviceMemory<D>>,
+        program: Program,
+        settings: Settings,
+    ) -> Result<Compiled<D>, GpuError> {
         kernel_ir::verify(&program).map_err(|e| GpuError::Malformed(e.to_string()))?;
-        let target = driver.target();
-        let library = |step: &kernel_ir::Step| driver.library(&program, step);
-        let mut planner = Planner::new(&program, &target, &library, false);
+        let driver = &**memory.driver();
+        let target = settings.target(driver.target());
+        let library = |step: &kernel_ir::Step| driver.library(&program, step, &target);
+        let mut planner = Planner::new(&program, &target, &library, settings.mode.searches());
         let init = planner.plan(&program.init)?;
         let steps = planner.plan(&program.steps)?;
-        let kernels = planner.kernels;
+        let mut kernels = planner.kernels;
         let started = std::time::Instant::now();
-        let functions = kernels.compile(&*driver)?;
+        let functions = kernels.compile(driver)?;
+        if settings.mode.searches() {
+            let _turn = memory.turn();
+            autotune::choose(memory, &program, &mut kernels, &functions)?;
+        }
         tracing::debug!(target: "kernel", steps = kernels.steps.len(), kernels = functions.len(), time = ?started.elapsed(), "compiled");
-        let nowhere = Block::new(&driver, 256)?;
         Ok(Compiled {
             dynamic: Dynamic::new(&program),
             device_steps: kernels.steps,
@@ -58,10 +130,11 @@ impl<D: Driver> Compiled<D> {
             init,
             steps,
             bound: None,
-            nowhere,
-            turn: Mutex::new(()),
+            nowhere: memory.block(256)?,
+            state: Mutex::new(State { entries: Vec::new(), arena: None, generation: 1 }),
+            memory: Arc::clone(memory),
             program,
-            driver,
+            settings,
         })
     }
 
@@ -70,8 +143,39 @@ impl<D: Driver> Compiled<D> {
         &self.program
     }
 
-    /// Copies the constants to the device and runs the init steps.
+    /// The device's memory.
+    pub fn memory(&self) -> &Arc<DeviceMemory<D>> {
+        &self.memory
+    }
+
+    fn driver(&self) -> &D {
+        self.memory.driver()
+    }
+
+    fn parts(&self) -> Parts<'_, D> {
+        Parts {
+            memory: &self.memory,
+            driver: self.memory.driver(),
+            program: &self.program,
+            steps: &self.device_steps,
+            functions: &self.functions,
+            nowhere: self.nowhere.address(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<D>> {
+        // A call that panics leaves addresses of blocks that are gone; the next one writes its own over them.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the constants, copying those of the host to the device, and runs the init steps.
+    ///
+    /// # Errors
+    /// A constant that is missing or of another type, no memory, what init steps run into.
     pub fn bind(&mut self, constants: &[(&str, TensorView<'_>)]) -> Result<(), GpuError> {
+        self.bound = None;
+        let memory_of_device = Arc::clone(&self.memory);
+        let turn = memory_of_device.turn();
         let sizes = Sizes::hints(&self.program);
         let mut addresses = vec![self.nowhere.address(); self.program.buffers.len()];
         let mut memory = Vec::new();
@@ -79,66 +183,276 @@ impl<D: Driver> Compiled<D> {
             let found = constants.iter().find(|(name, _)| *name == c.name);
             let (_, view) = found
                 .ok_or_else(|| GpuError::Argument(format!("the constant `{}` was not bound", c.name)))?;
-            let (address, block) = self.place(&c.name, &self.program.buffers[c.buf], view, &sizes)?;
+            let layout = Layout::of_buffer(&self.program, c.buf, &sizes)?;
+            let place = source(&c.name, &layout, view, self.driver().device())?;
+            let (address, block) = self.placed(place, &layout, view)?;
             addresses[c.buf.index()] = address;
             memory.extend(block);
         }
         for (id, _) in self.program.buffers.iter().filter(|(_, b)| b.storage == Storage::Persistent) {
-            let block = Block::new(&self.driver, bytes_of(&self.program, id, &sizes)?)?;
+            let block = self.memory.block(bytes_of(&self.program, id, &sizes)?)?;
             addresses[id.index()] = block.address();
             memory.push(block);
         }
         let mut machine = self.machine(addresses, sizes);
         machine.run(&self.init)?;
         let addresses = machine.addresses;
-        self.driver.synchronize()?;
+        drop(turn);
         self.bound = Some(Bound { addresses, _memory: memory });
+        let mut state = self.state();
+        state.generation += 1;
+        state.entries.clear();
         Ok(())
     }
 
-    /// Runs the program.
+    /// Runs the program. The outputs are ready when the work that is now on the device's stream is done.
+    ///
+    /// # Errors
+    /// Inputs that do not fit, constants that were not bound, conditions of the program that do not hold, no memory, a
+    /// lost device.
     pub fn execute(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.memory.turn();
+        let mut state = self.state();
+        match self.attempt(&mut state, inputs) {
+            // What is written in place may have been written already.
+            Err(GpuError::OutOfMemory { .. }) if !self.program.inputs.iter().any(|i| i.written) => {
+                state.entries.iter_mut().for_each(|e| e.recorded.forget());
+                state.arena = None;
+                state.generation += 1;
+                self.memory.trim();
+                self.attempt(&mut state, inputs)
+            }
+            other => other,
+        }
+    }
+
+    fn attempt(
+        &self,
+        state: &mut State<D>,
+        inputs: &[TensorView<'_>],
+    ) -> Result<Vec<OwnedTensor>, GpuError> {
+        self.find(state, inputs)?;
+        let recorded = state.entries.iter().filter(|e| e.recorded.is_there()).count();
+        if recorded >= MOST_RECORDINGS
+            && !state.entries.first().is_some_and(|e| e.recorded.is_there())
+            && let Some(last) = state.entries.iter_mut().rev().find(|e| e.recorded.is_there())
+        {
+            last.recorded.forget();
+        }
+        self.arrange(state)?;
+        let (arena, generation) = (state.arena.as_ref().map_or(0, Block::address), state.generation);
+        let Some(entry) = state.entries.first_mut() else {
+            return Err(GpuError::Malformed("a call without sizes".into()));
+        };
+        let device = self.driver().device();
+        let sources = (self.program.inputs.iter().zip(inputs).zip(&entry.prepared.inputs))
+            .map(|((spec, view), layout)| source(&spec.name, layout, view, device))
+            .collect::<Result<Vec<Source>, GpuError>>()?;
+        let scratch = arena + entry.prepared.scratch;
+        let given = Given { views: inputs, sources: &sources, scratch, generation };
+        entry.calls += 1;
+        if entry.prepared.list.is_ok() {
+            self.run_list(entry, &given)
+        } else {
+            self.run_steps(entry, &given)
+        }
+    }
+
+    /// Brings the entry of these inputs' sizes to the front.
+    fn find(&self, state: &mut State<D>, inputs: &[TensorView<'_>]) -> Result<(), GpuError> {
+        let found = state.entries.iter().position(|e| arguments::sizes_fit(&e.prepared.inputs, inputs));
+        if let Some(n) = found {
+            state.entries[..=n].rotate_right(1);
+            return Ok(());
+        }
         let sizes_of: Vec<&[i64]> = inputs.iter().map(|v| v.sizes()).collect();
         let sizes = Sizes::bind(&self.program, &sizes_of)?;
-        let mut addresses = match &self.bound {
+        let prepared = Prepared::new(&self.program, &self.device_steps, &self.steps, sizes)?;
+        if self.settings.mode.records()
+            && let Err(why) = &prepared.list
+        {
+            tracing::info!(target: "graph", program = self.program.name, "no device graph: {why}");
+        }
+        state.entries.truncate(MOST_PREPARED - 1);
+        state.entries.insert(
+            0,
+            Entry {
+                prepared,
+                addresses: Vec::new(),
+                generation: 0,
+                calls: 0,
+                recorded: Recorded::default(),
+                times: Vec::new(),
+                timed: 0,
+            },
+        );
+        Ok(())
+    }
+
+    /// Makes the arena large enough for the first entry, and writes the addresses that stay.
+    fn arrange(&self, state: &mut State<D>) -> Result<(), GpuError> {
+        let Some(entry) = state.entries.first_mut() else { return Ok(()) };
+        let wanted = entry.prepared.arena_bytes;
+        if state.arena.as_ref().is_none_or(|a| a.bytes() < wanted) {
+            // Freed first: the new one may take its place.
+            state.arena = None;
+            state.generation += 1;
+            state.arena = Some(self.memory.block(wanted)?);
+        }
+        if entry.generation == state.generation {
+            return Ok(());
+        }
+        entry.addresses = match &self.bound {
             Some(bound) => bound.addresses.clone(),
             None if self.program.constants.is_empty() && self.program.init.is_empty() => {
                 vec![self.nowhere.address(); self.program.buffers.len()]
             }
             None => return Err(GpuError::Argument("the constants were not bound".into())),
         };
+        let arena = state.arena.as_ref().map_or(0, Block::address);
+        for &(root, at) in &entry.prepared.arena {
+            entry.addresses[root] = arena + at;
+        }
+        if let Ok(list) = &mut entry.prepared.list {
+            list.fix(&entry.addresses, arena + entry.prepared.scratch);
+        }
+        entry.generation = state.generation;
+        Ok(())
+    }
+
+    /// A tensor where kernels can read it: its own memory where that fits, else a copy.
+    fn placed(
+        &self,
+        from: Source,
+        layout: &Layout,
+        view: &TensorView<'_>,
+    ) -> Result<(u64, Option<Block<D>>), GpuError> {
+        match from {
+            Source::Empty => return Ok((self.nowhere.address(), None)),
+            Source::Device(address) => return Ok((address, None)),
+            _ => {}
+        }
+        let block = self.memory.block(layout.bytes)?;
+        match from {
+            // SAFETY: the view's memory is the device's and as long; the block is new.
+            Source::Crooked(address) => unsafe {
+                self.driver().copy(block.address(), address, layout.bytes)?;
+            },
+            _ => upload(self.driver(), view, &layout.strides, block.address())?,
+        }
+        Ok((block.address(), Some(block)))
+    }
+
+    /// Places all inputs; what was copied lives as long as the result.
+    fn place_inputs(&self, entry: &mut Entry<D>, given: &Given<'_>) -> Result<Vec<Block<D>>, GpuError> {
         let mut copies = Vec::new();
-        for (spec, view) in self.program.inputs.iter().zip(inputs) {
-            let (address, block) = self.place(&spec.name, &self.program.buffers[spec.buf], view, &sizes)?;
-            addresses[spec.buf.index()] = address;
+        for ((layout, from), view) in entry.prepared.inputs.iter().zip(given.sources).zip(given.views) {
+            let (address, block) = self.placed(*from, layout, view)?;
+            entry.addresses[layout.root] = address;
             copies.extend(block);
         }
-        let value = |id: ir_core::SymId| sizes.0.get(id.index()).copied();
-        let plan = &self.program.plan;
-        let (offsets, bytes) =
-            plan.place(&self.program, &value).map_err(|e| GpuError::Argument(e.to_string()))?;
-        let arena = Block::new(&self.driver, bytes)?;
-        for (live, offset) in plan.lives.iter().zip(offsets) {
-            addresses[live.buf.index()] = arena.address() + offset;
+        Ok(copies)
+    }
+
+    /// Runs a call whose launches are all known.
+    fn run_list(&self, entry: &mut Entry<D>, given: &Given<'_>) -> Result<Vec<OwnedTensor>, GpuError> {
+        let parts = self.parts();
+        let profiled = entry.calls > 1 && entry.timed < self.settings.profile;
+        // The first call is run launch by launch: libraries choose their algorithms then.
+        if self.settings.mode.records() && entry.calls > 1 && !profiled && entry.recorded.wanted() {
+            let Entry { prepared, addresses, recorded, .. } = &mut *entry;
+            // SAFETY: the arena and the constants were written by `arrange`, the rest is the recording's own.
+            if let Some(outputs) = unsafe { recorded.run(prepared, &parts, given, addresses)? } {
+                self.write_back(entry, given)?;
+                return self.listed_results(entry, &outputs.shared);
+            }
         }
-        let mut machine = self.machine(addresses, sizes);
-        let outputs = || self.program.buffers.iter().filter(|(_, b)| b.storage == Storage::Output);
-        for (id, _) in outputs().filter(|(id, _)| !self.program.is_dynamic(*id)) {
-            machine.provide(id.index())?;
+        let _copies = self.place_inputs(entry, given)?;
+        let mut blocks: Blocks<D> = Vec::with_capacity(entry.prepared.outputs.len());
+        for &(root, bytes) in &entry.prepared.outputs {
+            let block = self.memory.block(bytes)?;
+            entry.addresses[root] = block.address();
+            blocks.push((root, Arc::new(block)));
+        }
+        let Ok(list) = &mut entry.prepared.list else {
+            return Err(GpuError::Malformed("a call without launches".into()));
+        };
+        list.patch(&entry.addresses);
+        let on = parts.on(&entry.addresses, given.scratch);
+        // SAFETY: every address is memory of this call, as large as its buffer, by the plan, the blocks above and the
+        // checks of the inputs.
+        let mut one = |n: usize| unsafe { list.launch(n, &on) };
+        if profiled {
+            let times = self.driver().timed(list.calls.len(), &mut one)?;
+            self.note_times(entry, &times);
+        } else {
+            (0..list.calls.len()).try_for_each(one)?;
+        }
+        self.write_back(entry, given)?;
+        self.listed_results(entry, &blocks)
+    }
+
+    /// Copies inputs that the call has written in a copy back to where they are from.
+    fn write_back(&self, entry: &Entry<D>, given: &Given<'_>) -> Result<(), GpuError> {
+        for (n, (spec, layout)) in self.program.inputs.iter().zip(&entry.prepared.inputs).enumerate() {
+            if !spec.written {
+                continue;
+            }
+            let from = entry.addresses[layout.root];
+            // SAFETY: the caller's tensor may be written, by the input's declaration, and has this span; so has the copy.
+            match given.sources[n] {
+                Source::Crooked(to) => unsafe { self.driver().copy(to, from, layout.bytes)? },
+                Source::Host => {
+                    let view = &given.views[n];
+                    if !crate::transfer::same_layout(&layout.extent, view.strides(), &layout.strides) {
+                        let what = format!("`{}` is written: it must have the strides", spec.name);
+                        return Err(GpuError::Argument(format!("{what} {:?}", layout.strides)));
+                    }
+                    // SAFETY: as above.
+                    unsafe {
+                        self.driver().download(view.as_ptr().cast_mut(), from, layout.bytes as usize)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn listed_results(
+        &self,
+        entry: &Entry<D>,
+        blocks: &[(usize, Arc<Block<D>>)],
+    ) -> Result<Vec<OwnedTensor>, GpuError> {
+        let Ok(list) = &entry.prepared.list else { return Ok(Vec::new()) };
+        let block = |layout: &Layout| blocks.iter().find(|(root, _)| *root == layout.root).map(|(_, b)| b);
+        list.results.iter().map(|l| self.result(l, block(l), entry.addresses[l.root])).collect()
+    }
+
+    /// Runs a call step by step.
+    fn run_steps(&self, entry: &mut Entry<D>, given: &Given<'_>) -> Result<Vec<OwnedTensor>, GpuError> {
+        let _copies = self.place_inputs(entry, given)?;
+        let mut machine = self.machine(entry.addresses.clone(), entry.prepared.sizes.clone());
+        for (root, _) in &entry.prepared.outputs {
+            machine.provide(*root)?;
         }
         machine.run(&self.steps)?;
-        for (id, _) in outputs() {
+        let outputs = self.program.buffers.iter().filter(|(_, b)| b.storage == Storage::Output);
+        for (id, _) in outputs {
             machine.provide(id.index())?;
         }
-        let results = self.program.outputs.iter().map(|spec| self.result(spec, &machine)).collect();
-        self.driver.synchronize()?;
-        results
+        self.write_back(entry, given)?;
+        let result = |spec| {
+            let layout = Layout::of_output(&self.program, spec, &machine.sizes)?;
+            self.result(&layout, machine.blocks[layout.root].as_ref(), machine.addresses[layout.root])
+        };
+        self.program.outputs.iter().map(result).collect()
     }
 
     fn machine(&self, addresses: Vec<u64>, sizes: Sizes) -> Machine<'_, D> {
         Machine {
-            driver: &self.driver,
+            memory: &self.memory,
+            driver: self.memory.driver(),
             program: &self.program,
             steps: &self.device_steps,
             functions: &self.functions,
@@ -150,154 +464,64 @@ impl<D: Driver> Compiled<D> {
         }
     }
 
-    /// A tensor as its buffer wants it: its own memory on this device where that fits, else a copy.
-    fn place(
-        &self,
-        name: &str,
-        buffer: &Buffer,
-        view: &TensorView<'_>,
-        sizes: &Sizes,
-    ) -> Result<(u64, Option<Block<D>>), GpuError> {
-        let (extent, strides) = (sizes.all(&buffer.sizes)?, sizes.all(&buffer.strides)?);
-        if view.dtype() != buffer.dtype || view.sizes() != extent {
-            let what = format!(
-                "`{name}` is {}{:?}, the program wants {}{extent:?}",
-                view.dtype(),
-                view.sizes(),
-                buffer.dtype
-            );
-            return Err(GpuError::Argument(what));
-        }
-        if view.numel() == 0 {
-            return Ok((self.nowhere.address(), None));
-        }
-        let same = |d: usize| extent[d] <= 1 || view.strides()[d] == strides[d];
-        let fits = (0..extent.len()).all(same);
-        let device = view.device();
-        if device == self.driver.device() && fits {
-            let address = view.as_ptr() as u64;
-            if address.is_multiple_of(ALIGNMENT) {
-                return Ok((address, None));
-            }
-            // Kernels read 16 bytes at once; a view into the middle of a tensor may begin anywhere.
-            let bytes = span(&extent, &strides) * buffer.dtype.size() as u64;
-            let block = Block::new(&self.driver, bytes)?;
-            // SAFETY: the view's memory is the device's and as long; the block is new.
-            unsafe { self.driver.copy(block.address(), address, bytes)? };
-            return Ok((block.address(), Some(block)));
-        }
-        if device == self.driver.device() {
-            let what = format!(
-                "`{name}` has strides {:?}, the program wants {strides:?}: make it contiguous",
-                view.strides()
-            );
-            return Err(GpuError::Argument(what));
-        }
-        let (block, address) = uploaded(&self.driver, view, &extent, &strides)?;
-        Ok((address, Some(block)))
-    }
-
-    /// An output, on the device. What the call made belongs to the caller; parts of inputs and constants are copied.
+    /// An output, on the device. What the call made for the caller is the caller's; all else is copied.
     fn result(
         &self,
-        spec: &kernel_ir::OutputSpec,
-        machine: &Machine<'_, D>,
+        layout: &Layout,
+        block: Option<&Arc<Block<D>>>,
+        address: u64,
     ) -> Result<OwnedTensor, GpuError> {
-        let root = self.program.root(spec.buf).index();
-        let dtype = self.program.buffers[spec.buf].dtype;
-        let (extent, strides) = (machine.sizes.all(&spec.sizes)?, machine.sizes.all(&spec.strides)?);
-        let at = machine.sizes.eval(&spec.offset)? as u64 * dtype.size() as u64;
-        let bytes = span(&extent, &strides) * dtype.size() as u64;
-        let (block, address) = match &machine.blocks[root] {
-            Some(block) => (Arc::clone(block), block.address() + at),
+        let (block, address) = match block {
+            Some(block) => (Arc::clone(block), block.address() + layout.at),
             None => {
-                let block = Arc::new(Block::new(&self.driver, bytes)?);
-                // SAFETY: the output is a view of its buffer, by the program's promise; the block has its span.
-                unsafe { self.driver.copy(block.address(), machine.addresses[root] + at, bytes)? };
+                let block = Arc::new(self.memory.block(layout.bytes)?);
+                if layout.bytes > 0 {
+                    // SAFETY: the output is a view of its buffer, by the program's promise; the block has its span.
+                    unsafe { self.driver().copy(block.address(), address + layout.at, layout.bytes)? };
+                }
                 let address = block.address();
                 (block, address)
             }
         };
-        owned(&self.driver, block, address, dtype, &extent, &strides)
+        owned(self.driver(), block, address, layout.dtype, &layout.extent, &layout.strides)
     }
-}
 
-/// A tensor of the caller in a block of the device.
-fn owned<D: Driver>(
-    driver: &Arc<D>,
-    block: Arc<Block<D>>,
-    address: u64,
-    dtype: DType,
-    sizes: &[i64],
-    strides: &[i64],
-) -> Result<OwnedTensor, GpuError> {
-    let data =
-        NonNull::new(address as *mut u8).ok_or_else(|| GpuError::Malformed("a null address".into()))?;
-    // SAFETY: the block lives as long as the tensor and nobody else writes it; all work is in the stream's order, which
-    // every reader waits for.
-    unsafe { OwnedTensor::from_raw_parts(data, dtype, driver.device(), sizes, strides, Box::new(block)) }
-        .map_err(|e| GpuError::Argument(e.to_string()))
-}
-
-/// A copy of a host tensor on the device, row-major.
-///
-/// # Errors
-/// No memory, a lost device, a tensor that is not the host's.
-pub fn to_device<D: Driver>(driver: &Arc<D>, view: &TensorView<'_>) -> Result<OwnedTensor, GpuError> {
-    let (sizes, dtype) = (view.sizes(), view.dtype());
-    let mut strides = vec![1i64; sizes.len()];
-    for d in (1..sizes.len()).rev() {
-        strides[d - 1] = strides[d] * sizes[d].max(1);
-    }
-    let (block, address) = uploaded(driver, view, sizes, &strides)?;
-    owned(driver, Arc::new(block), address, dtype, sizes, &strides)
-}
-
-/// A copy of a device tensor on the host, with the same strides.
-///
-/// # Errors
-/// A lost device, errors of work that was started before, a tensor of another device.
-pub fn to_host<D: Driver>(driver: &Arc<D>, view: &TensorView<'_>) -> Result<OwnedTensor, GpuError> {
-    if view.device() != driver.device() {
-        return Err(GpuError::Argument("the tensor lies on another device".into()));
-    }
-    let host = |e: plugin_sdk::PluginError| GpuError::Argument(e.to_string());
-    let mut tensor = OwnedTensor::zeroed_strided(view.dtype(), view.sizes(), view.strides()).map_err(host)?;
-    let bytes = span(view.sizes(), view.strides()) as usize * view.dtype().size();
-    if bytes > 0 {
-        // SAFETY: the tensor was allocated for this span, and the view's memory is the device's.
-        unsafe { driver.download(tensor.as_mut_ptr(), view.as_ptr() as u64, bytes)? };
-    }
-    Ok(tensor)
-}
-
-/// A host tensor in new device memory with these strides.
-fn uploaded<D: Driver>(
-    driver: &Arc<D>,
-    view: &TensorView<'_>,
-    extent: &[i64],
-    strides: &[i64],
-) -> Result<(Block<D>, u64), GpuError> {
-    if !matches!(view.device().device_type, DL_CPU | DL_CUDA_HOST) {
-        return Err(GpuError::Argument(
-            "the tensor lies on another device: copy it to the host first".into(),
-        ));
-    }
-    let width = view.dtype().size();
-    let bytes = span(extent, strides) as usize * width;
-    let block = Block::new(driver, bytes as u64)?;
-    let same = |d: usize| extent[d] <= 1 || view.strides()[d] == strides[d];
-    if bytes > 0 && (0..extent.len()).all(same) {
-        // SAFETY: the view's span is readable host memory, and the block is as long.
-        unsafe { driver.upload(block.address(), view.as_ptr(), bytes)? };
-    } else if bytes > 0 {
-        let mut staged = vec![0u8; bytes];
-        // SAFETY: the view addresses its elements; the staging memory has the span of the layout.
-        unsafe {
-            copy_strided(width, extent, (view.as_ptr(), view.strides()), (staged.as_mut_ptr(), strides));
-            driver.upload(block.address(), staged.as_ptr(), bytes)?;
+    /// Adds the times of a call's launches up; logs their means when enough calls were timed.
+    fn note_times(&self, entry: &mut Entry<D>, times: &[f64]) {
+        entry.times.resize(times.len(), 0.0);
+        entry.times.iter_mut().zip(times).for_each(|(sum, t)| *sum += t);
+        entry.timed += 1;
+        if entry.timed == self.settings.profile {
+            let table = profile::table(self.means(entry));
+            tracing::info!(target: "profile", program = self.program.name, "{table}");
         }
     }
-    let address = block.address();
-    Ok((block, address))
+
+    fn means(&self, entry: &Entry<D>) -> Vec<StepTime> {
+        let Ok(list) = &entry.prepared.list else { return Vec::new() };
+        let calls = f64::from(entry.timed.max(1));
+        let one = |(call, sum): (&crate::prepare::Call, &f64)| {
+            let step = &self.device_steps[call.step as usize];
+            let way = step.way().map_or("", |w| w.name.as_str());
+            let several = step.way().is_some_and(|w| w.parts.len() > 1);
+            StepTime {
+                name: step.name.clone(),
+                way: if several { format!("{way} part {}", call.part) } else { way.to_owned() },
+                seconds: sum / calls,
+                bytes: profile::bytes(step, &entry.prepared.sizes),
+            }
+        };
+        list.calls.iter().zip(&entry.times).map(one).collect()
+    }
+
+    /// The mean time of each launch of the calls that were timed: as many as the settings say, after the first one of each
+    /// set of sizes. Empty before that, and for programs whose steps depend on data.
+    pub fn profile(&self) -> Vec<StepTime> {
+        self.state().entries.first().filter(|e| e.timed > 0).map_or(Vec::new(), |e| self.means(e))
+    }
+
+    /// Whether the last call's sizes have a recording.
+    pub fn is_recorded(&self) -> bool {
+        self.state().entries.first().is_some_and(|e| e.recorded.is_there())
+    }
 }

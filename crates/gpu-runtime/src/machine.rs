@@ -10,11 +10,9 @@ use kernel_ir::{BufId, Program, Storage};
 
 use crate::memory::span;
 use crate::plan::{DeviceStep, Launchable, Number, Op, Planned, Runnable};
+use crate::prepare::grid;
 use crate::sizes::Sizes;
-use crate::{Block, Driver, GpuError, Grid, Work};
-
-/// The largest grid that every device takes in x.
-const MOST_BLOCKS: i64 = i32::MAX as i64;
+use crate::{Block, DeviceMemory, Driver, GpuError, Work};
 
 /// Which buffers have memory of their own during a call.
 pub(crate) struct Dynamic {
@@ -54,7 +52,8 @@ impl Dynamic {
 
 /// A call in progress.
 pub(crate) struct Machine<'a, D: Driver> {
-    pub(crate) driver: &'a Arc<D>,
+    pub(crate) memory: &'a Arc<DeviceMemory<D>>,
+    pub(crate) driver: &'a D,
     pub(crate) program: &'a Program,
     pub(crate) steps: &'a [DeviceStep],
     pub(crate) functions: &'a [D::Function],
@@ -126,15 +125,15 @@ impl<D: Driver> Machine<'_, D> {
         }
     }
 
-    /// Runs the first way of a step.
+    /// Runs a step the way that was chosen.
     fn compute(&self, step: &DeviceStep) -> Result<(), GpuError> {
-        let way = step.ways.first().ok_or_else(|| GpuError::Malformed("a step without a way".into()))?;
+        let way = step.way().ok_or_else(|| GpuError::Malformed("a step without a way".into()))?;
         tracing::trace!(target: "kernel", step = step.name, way = way.name);
         // Work of the stream is in order, so the memory may go back before the work has run.
         let scratch: Vec<Block<D>> = way
             .scratch
             .iter()
-            .map(|bytes| Block::new(self.driver, self.sizes.eval(bytes)?.max(0) as u64))
+            .map(|bytes| self.memory.block(self.sizes.eval(bytes)?.max(0) as u64))
             .collect::<Result<_, GpuError>>()?;
         let scratch: Vec<u64> = scratch.iter().map(Block::address).collect();
         way.parts.iter().try_for_each(|part| match part {
@@ -153,20 +152,15 @@ impl<D: Driver> Machine<'_, D> {
     }
 
     fn launch(&self, kernel: &Launchable, scratch: &[u64]) -> Result<(), GpuError> {
-        let mut blocks = [0u32; 3];
-        for (n, e) in blocks.iter_mut().zip(&kernel.launch.blocks) {
-            *n = self.sizes.eval(e)?.clamp(0, MOST_BLOCKS) as u32;
-        }
-        if blocks.contains(&0) {
-            return Ok(());
-        }
+        let Some(grid) = grid(kernel, &self.sizes)? else { return Ok(()) };
         let argument = |p: &Param| match p {
-            Param::Buffer(b) => self.addresses[b.index()],
-            Param::Symbol(s) => self.sizes.0[s.index()] as u64,
-            Param::Scratch(n) => scratch[*n as usize],
+            Param::Buffer(b) => Some(self.addresses[self.program.root(*b).index()]),
+            Param::Symbol(s) => Some(self.sizes.0[s.index()] as u64),
+            Param::Scratch(n) => scratch.get(*n as usize).copied(),
         };
-        let arguments: Vec<u64> = kernel.params.iter().map(argument).collect();
-        let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
+        let arguments = kernel.params.iter().map(argument).collect::<Option<Vec<u64>>>();
+        let arguments =
+            arguments.ok_or_else(|| GpuError::Malformed("a kernel without its scratch".into()))?;
         // SAFETY: parameters are in the kernel's order; every address is memory of this call, as large as its buffer, by
         // `provide`, the plan and the checks of the inputs; scratch is as long as the way asks for.
         unsafe { self.driver.launch(&self.functions[kernel.function], grid, &arguments) }
@@ -239,7 +233,7 @@ impl<D: Driver> Machine<'_, D> {
     pub(crate) fn provide(&mut self, buffer: usize) -> Result<(), GpuError> {
         if self.blocks[buffer].is_none() {
             let bytes = bytes_of(self.program, BufId::from_index(buffer), &self.sizes)?;
-            let block = Arc::new(Block::new(self.driver, bytes)?);
+            let block = Arc::new(self.memory.block(bytes)?);
             self.addresses[buffer] = block.address();
             self.blocks[buffer] = Some(block);
         }

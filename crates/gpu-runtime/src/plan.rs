@@ -6,6 +6,7 @@ use ir_core::{DType, EntityId, SymExpr, SymId};
 use kernel_ir::{BufId, ExternOp, Operand, Program, Step};
 use rustc_hash::FxHashMap;
 
+use crate::profile::{Traffic, traffic};
 use crate::{Choice, Driver, GpuError, LibraryCall, Module, Part};
 
 /// Kernels of one module: few enough that modules compile in parallel, many enough that the prelude is not all of it.
@@ -69,6 +70,19 @@ pub(crate) struct Kernels {
 pub(crate) struct DeviceStep {
     pub(crate) name: String,
     pub(crate) ways: Vec<Way>,
+    /// The way that is taken.
+    pub(crate) chosen: usize,
+    /// Numbers of the buffers (no views) that it uses.
+    pub(crate) roots: Vec<usize>,
+    /// What it reads and writes.
+    pub(crate) traffic: Vec<Traffic>,
+}
+
+impl DeviceStep {
+    /// The way that is taken.
+    pub(crate) fn way(&self) -> Option<&Way> {
+        self.ways.get(self.chosen)
+    }
 }
 
 /// A way of computing a step whose kernels have numbers.
@@ -172,7 +186,18 @@ impl<'a> Planner<'a> {
             choices.truncate(1);
         }
         let ways = choices.into_iter().map(|c| self.kernels.way(c, step.name())).collect();
-        self.kernels.steps.push(DeviceStep { name: step.name().to_owned(), ways });
+        let (reads, writes) = step.accesses();
+        let mut roots: Vec<usize> =
+            reads.into_iter().chain(writes).map(|b| self.program.root(b).index()).collect();
+        roots.sort_unstable();
+        roots.dedup();
+        self.kernels.steps.push(DeviceStep {
+            name: step.name().to_owned(),
+            ways,
+            chosen: 0,
+            roots,
+            traffic: traffic(self.program, step),
+        });
         Ok(self.kernels.steps.len() - 1)
     }
 }
@@ -199,6 +224,11 @@ impl Kernels {
             }
         };
         Launchable { function, params, launch }
+    }
+
+    /// The text of a kernel.
+    pub(crate) fn text(&self, function: usize) -> &str {
+        self.texts.get(function).map_or("", |(_, text)| text.as_str())
     }
 
     /// All texts, some to a module.

@@ -1,0 +1,214 @@
+//! The search: every way of computing a step timed on the device, at the sizes of capture, and the fastest taken. Steps that
+//! are equal are timed once; the choice is kept by the driver, if it keeps such things, for later processes.
+
+use std::fmt::Write;
+
+use gpu_codegen::Param;
+use ir_core::EntityId;
+use kernel_ir::{BufId, Program};
+use rustc_hash::FxHashMap;
+
+use crate::machine::bytes_of;
+use crate::plan::{DeviceStep, Kernels, Runnable, Way};
+use crate::prepare::grid;
+use crate::sizes::Sizes;
+use crate::{Block, DeviceMemory, Driver, GpuError, Work};
+use std::sync::Arc;
+
+/// Timed runs of a way; the median counts.
+const RUNS: usize = 9;
+/// Two small numbers as f16 (0.0001) or bf16 (0.0027), a small one as f32: nothing overflows and nothing is a subnormal.
+const WORD: u32 = 0x3b31_3b31;
+
+/// Chooses a way for every step that has several.
+///
+/// # Errors
+/// A lost device. What fails for one way leaves that way out.
+pub(crate) fn choose<D: Driver>(
+    memory: &Arc<DeviceMemory<D>>,
+    program: &Program,
+    kernels: &mut Kernels,
+    functions: &[D::Function],
+) -> Result<(), GpuError> {
+    let sizes = Sizes::hints(program);
+    let mut known: FxHashMap<String, usize> = FxHashMap::default();
+    let mut flush = None;
+    for n in 0..kernels.steps.len() {
+        let step = &kernels.steps[n];
+        if step.ways.len() < 2 {
+            continue;
+        }
+        let Ok(key) = key(kernels, step, &sizes) else { continue };
+        let chosen = match known.get(&key) {
+            Some(&way) => way,
+            None => {
+                let way = match recalled(&**memory.driver(), step, &key) {
+                    Some(way) => way,
+                    None => {
+                        let search = Search { memory, program, functions, sizes: &sizes };
+                        let way = search.best(step, &mut flush)?;
+                        let driver = memory.driver();
+                        driver.remember(&identified(&**driver, &key), &step.ways[way].name);
+                        way
+                    }
+                };
+                known.insert(key, way);
+                way
+            }
+        };
+        kernels.steps[n].chosen = chosen.min(kernels.steps[n].ways.len() - 1);
+    }
+    Ok(())
+}
+
+fn identified<D: Driver>(driver: &D, key: &str) -> String {
+    format!("autotune\n{}\n{key}", driver.identity())
+}
+
+fn recalled<D: Driver>(driver: &D, step: &DeviceStep, key: &str) -> Option<usize> {
+    let name = driver.recall(&identified(driver, key))?;
+    step.ways.iter().position(|w| w.name == name)
+}
+
+/// Everything that the time of a step's ways depends on, beside the device.
+fn key(kernels: &Kernels, step: &DeviceStep, sizes: &Sizes) -> Result<String, GpuError> {
+    let mut key = String::new();
+    for way in &step.ways {
+        let _ = writeln!(key, "way {}", way.name);
+        for part in &way.parts {
+            let Runnable::Kernel(kernel) = part else { continue };
+            let symbols = kernel.params.iter().filter_map(|p| match p {
+                Param::Symbol(s) => sizes.0.get(s.index()),
+                _ => None,
+            });
+            let symbols: Vec<&i64> = symbols.collect();
+            let _ = writeln!(key, "{:?} {symbols:?}", grid(kernel, sizes)?);
+            key.push_str(kernels.text(kernel.function));
+        }
+    }
+    Ok(key)
+}
+
+struct Search<'a, D: Driver> {
+    memory: &'a Arc<DeviceMemory<D>>,
+    program: &'a Program,
+    functions: &'a [D::Function],
+    sizes: &'a Sizes,
+}
+
+impl<D: Driver> Search<'_, D> {
+    /// The fastest way of a step; the first where none can be timed.
+    fn best(&self, step: &DeviceStep, flush: &mut Option<Block<D>>) -> Result<usize, GpuError> {
+        let driver = &**self.memory.driver();
+        let buffers = match self.buffers(step) {
+            Ok(buffers) => buffers,
+            Err(e @ GpuError::Lost { .. }) => return Err(e),
+            Err(e) => {
+                tracing::info!(target: "autotune", step = step.name, "not searched: {e}");
+                return Ok(0);
+            }
+        };
+        if flush.is_none() {
+            // Twice the cache: nothing that a way reads is still there from the run before.
+            *flush = Some(self.memory.block((2 * driver.target().cache).max(1 << 20))?);
+        }
+        let mut times = Vec::with_capacity(step.ways.len());
+        for (n, way) in step.ways.iter().enumerate() {
+            match self.time(way, &buffers, flush.as_ref()) {
+                Ok(time) => times.push((time, n)),
+                Err(e @ GpuError::Lost { .. }) => return Err(e),
+                Err(e) => {
+                    tracing::info!(target: "autotune", step = step.name, way = way.name, "left out: {e}");
+                }
+            }
+        }
+        times.sort_by(|a, b| a.0.total_cmp(&b.0));
+        tracing::info!(target: "autotune", "{}", table(step, &times));
+        Ok(times.first().map_or(0, |t| t.1))
+    }
+
+    /// Memory for the buffers of a step, as large as they really are.
+    fn buffers(&self, step: &DeviceStep) -> Result<FxHashMap<usize, Block<D>>, GpuError> {
+        let mut all = FxHashMap::default();
+        for &root in &step.roots {
+            let id = BufId::from_index(root);
+            let block = self.memory.block(bytes_of(self.program, id, self.sizes)?.max(16))?;
+            // An index of 0 is valid everywhere.
+            let word = if self.program.buffers[id].dtype.is_inexact() { WORD } else { 0 };
+            // SAFETY: the block is new and has as many whole words.
+            unsafe { self.memory.driver().fill(block.address(), word, block.bytes() / 4)? };
+            all.insert(root, block);
+        }
+        Ok(all)
+    }
+
+    /// Seconds of a way, with cold caches.
+    fn time(
+        &self,
+        way: &Way,
+        buffers: &FxHashMap<usize, Block<D>>,
+        flush: Option<&Block<D>>,
+    ) -> Result<f64, GpuError> {
+        let driver = &**self.memory.driver();
+        let scratch: Vec<Block<D>> = way
+            .scratch
+            .iter()
+            .map(|bytes| self.memory.block(self.sizes.eval(bytes)?.max(0) as u64))
+            .collect::<Result<_, GpuError>>()?;
+        let scratch: Vec<u64> = scratch.iter().map(Block::address).collect();
+        self.run(way, buffers, &scratch)?;
+        driver.synchronize()?;
+        let times = driver.timed(2 * RUNS, &mut |n| match flush {
+            // SAFETY: the block has as many whole words.
+            Some(block) if n % 2 == 0 => unsafe { driver.fill(block.address(), 0, block.bytes() / 4) },
+            _ if n % 2 == 0 => Ok(()),
+            _ => self.run(way, buffers, &scratch),
+        })?;
+        let mut times: Vec<f64> = times.into_iter().skip(1).step_by(2).collect();
+        times.sort_by(f64::total_cmp);
+        times.get(times.len() / 2).copied().ok_or_else(|| GpuError::Malformed("no times".into()))
+    }
+
+    fn run(
+        &self,
+        way: &Way,
+        buffers: &FxHashMap<usize, Block<D>>,
+        scratch: &[u64],
+    ) -> Result<(), GpuError> {
+        let address = |buf: BufId| buffers.get(&self.program.root(buf).index()).map_or(0, Block::address);
+        for part in &way.parts {
+            match part {
+                Runnable::Kernel(kernel) => {
+                    let Some(grid) = grid(kernel, self.sizes)? else { continue };
+                    let argument = |p: &Param| match p {
+                        Param::Buffer(b) => address(*b),
+                        Param::Symbol(s) => self.sizes.0[s.index()] as u64,
+                        Param::Scratch(n) => scratch.get(*n as usize).copied().unwrap_or(0),
+                    };
+                    let arguments: Vec<u64> = kernel.params.iter().map(argument).collect();
+                    let function = &self.functions[kernel.function];
+                    // SAFETY: parameters are in the kernel's order; every buffer of the step has memory of its size.
+                    unsafe { self.memory.driver().launch(function, grid, &arguments)? };
+                }
+                Runnable::Library(call) => {
+                    let work =
+                        Work { address: &address, size: &|e| self.sizes.eval(e), scratch };
+                    // SAFETY: as above.
+                    unsafe { call.run(&work)? };
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Ways and their times, the fastest first, as PyTorch prints them.
+fn table(step: &DeviceStep, times: &[(f64, usize)]) -> String {
+    let mut text = format!("AUTOTUNE {}\n", step.name);
+    let best = times.first().map_or(0.0, |t| t.0);
+    for (time, way) in times {
+        let share = if *time > 0.0 { 100.0 * best / time } else { 100.0 };
+        let _ = writeln!(text, "  {:<40} {:>9.4} ms {share:>6.1}%", step.ways[*way].name, 1e3 * time);
+    }
+    text
+}

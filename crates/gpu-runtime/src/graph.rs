@@ -1,0 +1,352 @@
+//! Calls as device graphs: a prepared list of launches is recorded once a set of sizes and then runs as one.
+//!
+//! The recording holds addresses. An input is read where the caller has it; where its address changes, either the launches
+//! that read it are told the new one, or it is copied to a place of the recording's own from then on. Outputs belong to the
+//! caller alone: memory that the caller still holds when the next call comes is left to it, and the launches that write it
+//! are told another place. What a library call reads or writes cannot be told anew, so that is copied or recorded again.
+
+use std::sync::Arc;
+
+use plugin_sdk::TensorView;
+
+use crate::arguments::Source;
+use crate::compiled::Parts;
+use crate::prepare::{List, Prepared, What};
+use crate::transfer::upload;
+use crate::{Block, Driver, GpuError, Recording};
+
+/// Recordings of one program at a time; those of sizes that were used longest ago go first.
+pub(crate) const MOST_RECORDINGS: usize = 8;
+/// How often one set of sizes is recorded again because addresses change, before it is given up.
+const MOST_ANEW: u32 = 16;
+/// An input that so few launches read is read where it lies, whatever its address.
+const FEW_USES: usize = 2;
+/// An input that is larger is never copied: copying takes longer than telling the launches, about 1 µs each.
+const LARGE: u64 = 4 << 20;
+
+/// Where one set of sizes stands.
+pub(crate) struct Recorded<D: Driver> {
+    graph: Option<Graph<D>>,
+    /// There is no use in recording again.
+    given_up: bool,
+    times: u32,
+    /// Inputs that have a place of the recording's own.
+    fickle: Vec<bool>,
+    uses: Option<Uses>,
+}
+
+struct Graph<D: Driver> {
+    recording: Box<dyn Recording<D::Function>>,
+    generation: u64,
+    inputs: Vec<Bound<D>>,
+    /// In the order of [`Prepared::outputs`].
+    outputs: Vec<Held<D>>,
+}
+
+enum Bound<D: Driver> {
+    /// It has no elements.
+    Empty,
+    /// Read at this address, which is the caller's.
+    Caller(u64),
+    /// Copied here by each call.
+    Own(Block<D>),
+}
+
+enum Held<D: Driver> {
+    /// Written by kernels: given to the caller as it is.
+    Shared(Arc<Block<D>>),
+    /// Written by a library: copied for the caller.
+    Copied { _memory: Block<D> },
+}
+
+/// Which launches use a buffer.
+struct Uses {
+    /// For each buffer the kernels by their number among kernels and their number among all launches.
+    kernels: Vec<Vec<(usize, usize)>>,
+    /// Whether a library call uses it.
+    library: Vec<bool>,
+}
+
+/// What a call by recording gives: the block of each output, those that are to be copied marked.
+pub(crate) struct Outputs<D: Driver> {
+    /// Number of the buffer, its block where the caller may have it.
+    pub(crate) shared: Vec<(usize, Arc<Block<D>>)>,
+}
+
+impl<D: Driver> Default for Recorded<D> {
+    fn default() -> Self {
+        Recorded { graph: None, given_up: false, times: 0, fickle: Vec::new(), uses: None }
+    }
+}
+
+impl<D: Driver> Recorded<D> {
+    /// Whether there is a recording now.
+    pub(crate) fn is_there(&self) -> bool {
+        self.graph.is_some()
+    }
+    /// Whether a call may be recorded.
+    pub(crate) fn wanted(&self) -> bool {
+        !self.given_up
+    }
+    /// Drops the recording and its memory; it is made anew when it is needed.
+    pub(crate) fn forget(&mut self) {
+        self.graph = None;
+    }
+
+    fn give_up(&mut self, program: &str, why: &str) {
+        self.given_up = true;
+        self.graph = None;
+        tracing::info!(target: "graph", program, "no device graph: {why}");
+    }
+
+    /// Runs a call by its recording, which is made where there is none. `None` where the call has to run launch by launch
+    /// instead; nothing has run then. `addresses` are those of the last call.
+    ///
+    /// # Safety
+    /// As for the launches of the list.
+    pub(crate) unsafe fn run(
+        &mut self,
+        prepared: &mut Prepared,
+        parts: &Parts<'_, D>,
+        call: &Given<'_>,
+        addresses: &mut [u64],
+    ) -> Result<Option<Outputs<D>>, GpuError> {
+        self.fickle.resize(call.sources.len(), false);
+        if self.uses.is_none() {
+            self.uses = prepared.list.as_ref().ok().map(|list| Uses::of(list, parts, addresses.len()));
+        }
+        let anew = match &self.graph {
+            Some(graph) => graph.generation != call.generation || self.must_record_anew(prepared, parts, call),
+            None => true,
+        };
+        if anew && !self.record(prepared, parts, call, addresses)? {
+            return Ok(None);
+        }
+        let (Some(graph), Some(uses), Ok(list)) = (&mut self.graph, &self.uses, &mut prepared.list) else {
+            return Ok(None);
+        };
+        let mut moved = Vec::new();
+        for (n, bound) in graph.inputs.iter_mut().enumerate() {
+            let layout = &prepared.inputs[n];
+            let few = uses.kernels[layout.root].len() <= FEW_USES;
+            let stays = few || layout.bytes > LARGE || parts.program.inputs[n].written;
+            if let Some(address) = bound.meet(call.sources[n], stays, layout.bytes, parts)? {
+                addresses[layout.root] = address;
+                moved.push(layout.root);
+            }
+            bound.fill(call, n, &layout.strides, layout.bytes, parts)?;
+        }
+        for (held, &(root, bytes)) in graph.outputs.iter_mut().zip(&prepared.outputs) {
+            if let Held::Shared(block) = held
+                && Arc::get_mut(block).is_none()
+            {
+                *block = Arc::new(parts.memory.block(bytes)?);
+                addresses[root] = block.address();
+                moved.push(root);
+            }
+        }
+        // SAFETY: the caller's promise; the new addresses are as large as the old ones.
+        unsafe { graph.tell(list, uses, &moved, parts, addresses)? };
+        graph.recording.launch()?;
+        Ok(Some(graph.given(&prepared.outputs)))
+    }
+
+    /// Whether an input that a library call uses has moved.
+    fn must_record_anew(&mut self, prepared: &Prepared, parts: &Parts<'_, D>, call: &Given<'_>) -> bool {
+        let (Some(graph), Some(uses)) = (&self.graph, &self.uses) else { return true };
+        let mut anew = false;
+        for (n, bound) in graph.inputs.iter().enumerate() {
+            let Bound::Caller(address) = bound else { continue };
+            if call.sources[n] == Source::Device(*address) || !uses.library[prepared.inputs[n].root] {
+                continue;
+            }
+            anew = true;
+            // What is written in place has no other place than the caller's.
+            self.fickle[n] = !parts.program.inputs[n].written;
+        }
+        anew
+    }
+
+    /// Records the call; whether there is a recording now.
+    fn record(
+        &mut self,
+        prepared: &mut Prepared,
+        parts: &Parts<'_, D>,
+        call: &Given<'_>,
+        addresses: &mut [u64],
+    ) -> Result<bool, GpuError> {
+        self.graph = None;
+        let name = &parts.program.name;
+        let list = match (&mut prepared.list, &self.uses) {
+            (Ok(list), Some(_)) => list,
+            (Err(why), _) => {
+                let why = why.clone();
+                self.give_up(name, &why);
+                return Ok(false);
+            }
+            _ => return Ok(false),
+        };
+        self.times += 1;
+        if self.times > MOST_ANEW {
+            self.give_up(name, "the addresses of inputs that library calls use change too often");
+            return Ok(false);
+        }
+        let mut inputs = Vec::with_capacity(call.sources.len());
+        for (n, source) in call.sources.iter().enumerate() {
+            let bound = match *source {
+                Source::Empty => Bound::Empty,
+                Source::Device(address) if !self.fickle[n] => Bound::Caller(address),
+                _ => Bound::Own(parts.memory.block(prepared.inputs[n].bytes)?),
+            };
+            addresses[prepared.inputs[n].root] = bound.address(parts.nowhere);
+            inputs.push(bound);
+        }
+        let mut outputs = Vec::with_capacity(prepared.outputs.len());
+        for &(root, bytes) in &prepared.outputs {
+            let block = parts.memory.block(bytes)?;
+            addresses[root] = block.address();
+            let library = self.uses.as_ref().is_some_and(|u| u.library[root]);
+            outputs.push(if library { Held::Copied { _memory: block } } else { Held::Shared(Arc::new(block)) });
+        }
+        list.patch(addresses);
+        let (list, on) = (&*list, parts.on(addresses, call.scratch));
+        // SAFETY: the addresses are those of the blocks above and of the call's tensors.
+        let mut work = || (0..list.calls.len()).try_for_each(|n| unsafe { list.launch(n, &on) });
+        let start = std::time::Instant::now();
+        match parts.driver.record(&mut work) {
+            Ok(Some(recording)) => {
+                tracing::debug!(target: "graph", program = name, launches = list.calls.len(), time = ?start.elapsed(), "recorded");
+                self.graph = Some(Graph { recording, generation: call.generation, inputs, outputs });
+                Ok(true)
+            }
+            Ok(None) => {
+                self.give_up(name, "the driver has none");
+                Ok(false)
+            }
+            Err(e @ (GpuError::Lost { .. } | GpuError::OutOfMemory { .. })) => Err(e),
+            Err(e) => {
+                self.give_up(name, &e.to_string());
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// A call's tensors.
+pub(crate) struct Given<'a> {
+    pub(crate) views: &'a [TensorView<'a>],
+    pub(crate) sources: &'a [Source],
+    /// Address of scratch memory.
+    pub(crate) scratch: u64,
+    /// Counts changes of what is neither input nor output.
+    pub(crate) generation: u64,
+}
+
+impl<D: Driver> Graph<D> {
+    /// Tells the launches that use these buffers their new addresses.
+    ///
+    /// # Safety
+    /// As for [`Recording::update`].
+    unsafe fn tell(
+        &self,
+        list: &mut List,
+        uses: &Uses,
+        moved: &[usize],
+        parts: &Parts<'_, D>,
+        addresses: &[u64],
+    ) -> Result<(), GpuError> {
+        if moved.is_empty() {
+            return Ok(());
+        }
+        list.patch(addresses);
+        let mut launches: Vec<(usize, usize)> =
+            moved.iter().flat_map(|root| uses.kernels[*root].iter().copied()).collect();
+        launches.sort_unstable();
+        launches.dedup();
+        for (kernel, call) in launches {
+            let What::Kernel { function, grid, words } = &list.calls[call].what else { continue };
+            let arguments = &list.words[words.start as usize..words.end as usize];
+            // SAFETY: the caller's promise; the launch was recorded with this function and grid.
+            unsafe { self.recording.update(kernel, &parts.functions[*function], *grid, arguments)? };
+        }
+        Ok(())
+    }
+
+    fn given(&self, outputs: &[(usize, u64)]) -> Outputs<D> {
+        let shared = |(held, (root, _)): (&Held<D>, &(usize, u64))| match held {
+            Held::Shared(block) => Some((*root, Arc::clone(block))),
+            Held::Copied { .. } => None,
+        };
+        Outputs { shared: self.outputs.iter().zip(outputs).filter_map(shared).collect() }
+    }
+}
+
+
+impl<D: Driver> Bound<D> {
+    fn address(&self, nowhere: u64) -> u64 {
+        match self {
+            Bound::Empty => nowhere,
+            Bound::Caller(address) => *address,
+            Bound::Own(block) => block.address(),
+        }
+    }
+
+    /// Adapts to where the tensor lies in this call; the new address, where it is another one. `stays`: an input in device
+    /// memory is read where it lies.
+    fn meet(
+        &mut self,
+        source: Source,
+        stays: bool,
+        bytes: u64,
+        parts: &Parts<'_, D>,
+    ) -> Result<Option<u64>, GpuError> {
+        match (&*self, source) {
+            (Bound::Caller(old), Source::Device(new)) if *old == new => return Ok(None),
+            (Bound::Caller(_), Source::Device(new)) if stays => *self = Bound::Caller(new),
+            (Bound::Caller(_), _) => *self = Bound::Own(parts.memory.block(bytes)?),
+            _ => return Ok(None),
+        }
+        Ok(Some(self.address(parts.nowhere)))
+    }
+
+    /// Copies the tensor to the place of the recording's own, where it has one.
+    fn fill(
+        &self,
+        call: &Given<'_>,
+        n: usize,
+        strides: &[i64],
+        bytes: u64,
+        parts: &Parts<'_, D>,
+    ) -> Result<(), GpuError> {
+        let Bound::Own(block) = self else { return Ok(()) };
+        match call.sources[n] {
+            Source::Empty => Ok(()),
+            Source::Host => upload(parts.driver, &call.views[n], strides, block.address()),
+            // SAFETY: the view's memory is the device's and as long as the block, by the checks of its layout.
+            Source::Device(from) | Source::Crooked(from) => unsafe {
+                parts.driver.copy(block.address(), from, bytes)
+            },
+        }
+    }
+}
+
+impl Uses {
+    fn of<D: Driver>(list: &List, parts: &Parts<'_, D>, buffers: usize) -> Uses {
+        let mut uses = Uses { kernels: vec![Vec::new(); buffers], library: vec![false; buffers] };
+        let mut kernels = 0;
+        for (n, call) in list.calls.iter().enumerate() {
+            match &call.what {
+                What::Kernel { words, .. } => {
+                    let from = list.moving.partition_point(|(word, _)| *word < words.start);
+                    let own = list.moving[from..].iter().take_while(|(word, _)| *word < words.end);
+                    own.for_each(|(_, root)| uses.kernels[*root as usize].push((kernels, n)));
+                    kernels += 1;
+                }
+                What::Library { .. } => {
+                    parts.steps[call.step as usize].roots.iter().for_each(|root| uses.library[*root] = true);
+                }
+            }
+        }
+        uses
+    }
+}

@@ -1,0 +1,350 @@
+//! A call of a program for one set of sizes, prepared: where its buffers lie, and, where no step depends on data, every
+//! launch with its grid and its arguments. What is left for a call is to write addresses into the arguments.
+
+use std::ops::Range;
+
+use gpu_codegen::Param;
+use ir_core::{DType, EntityId, SymId};
+use kernel_ir::{BufId, Program, Storage};
+
+use crate::machine::bytes_of;
+use crate::memory::span;
+use crate::plan::{DeviceStep, Launchable, Op, Planned, Runnable};
+use crate::sizes::Sizes;
+use crate::{Driver, GpuError, Grid, Work};
+
+/// The largest grid that every device takes in x.
+const MOST_BLOCKS: i64 = i32::MAX as i64;
+/// A loop that is longer than this is run turn by turn and not laid out.
+const MOST_CALLS: usize = 1 << 14;
+/// What scratch buffers are aligned to.
+const SCRATCH_GRAIN: u64 = 256;
+
+/// One set of sizes.
+pub(crate) struct Prepared {
+    pub(crate) sizes: Sizes,
+    pub(crate) inputs: Vec<Layout>,
+    /// Outputs of known size: number of the buffer and bytes.
+    pub(crate) outputs: Vec<(usize, u64)>,
+    /// Offset of each buffer of the arena.
+    pub(crate) arena: Vec<(usize, u64)>,
+    /// Bytes of the arena, scratch included.
+    pub(crate) arena_bytes: u64,
+    /// Where scratch begins in the arena.
+    pub(crate) scratch: u64,
+    /// Every launch, or why there is no such list.
+    pub(crate) list: Result<List, String>,
+}
+
+/// How a tensor lies in memory, in numbers.
+pub(crate) struct Layout {
+    /// Its buffer.
+    pub(crate) root: usize,
+    pub(crate) dtype: DType,
+    pub(crate) extent: Vec<i64>,
+    pub(crate) strides: Vec<i64>,
+    /// Bytes before its first element within the buffer.
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+}
+
+/// All launches of a call.
+pub(crate) struct List {
+    pub(crate) calls: Vec<Call>,
+    /// The arguments of all launches.
+    pub(crate) words: Vec<u64>,
+    /// Words that hold addresses which stay while arena and constants do.
+    pub(crate) fixed: Vec<(u32, Place)>,
+    /// Words that hold addresses of inputs and outputs: word, buffer.
+    pub(crate) moving: Vec<(u32, u32)>,
+    /// Tensors that the call returns.
+    pub(crate) results: Vec<Layout>,
+    /// Values of the symbols, for library calls.
+    pub(crate) values: Vec<Sizes>,
+}
+
+/// What an address is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A buffer that is no view.
+    Root(u32),
+    /// A scratch buffer, by offset.
+    Scratch(u64),
+}
+
+/// One launch.
+pub(crate) struct Call {
+    /// Number of the device step.
+    pub(crate) step: u32,
+    /// Number of the part within the step's way.
+    pub(crate) part: u32,
+    pub(crate) what: What,
+}
+
+pub(crate) enum What {
+    Kernel {
+        function: usize,
+        grid: Grid,
+        words: Range<u32>,
+    },
+    /// Offsets of its scratch, number of its values.
+    Library {
+        scratch: Vec<u64>,
+        values: u32,
+    },
+}
+
+/// Why a program has no list.
+enum Stop {
+    Error(GpuError),
+    Dynamic(String),
+}
+
+impl From<GpuError> for Stop {
+    fn from(e: GpuError) -> Stop {
+        Stop::Error(e)
+    }
+}
+
+impl Prepared {
+    pub(crate) fn new(
+        program: &Program,
+        device_steps: &[DeviceStep],
+        steps: &[Planned],
+        sizes: Sizes,
+    ) -> Result<Prepared, GpuError> {
+        let value = |id: SymId| sizes.0.get(id.index()).copied();
+        let (offsets, bytes) =
+            program.plan.place(program, &value).map_err(|e| GpuError::Argument(e.to_string()))?;
+        let arena = program.plan.lives.iter().zip(offsets).map(|(l, at)| (l.buf.index(), at)).collect();
+        let inputs = program.inputs.iter().map(|i| Layout::of_buffer(program, i.buf, &sizes));
+        let inputs = inputs.collect::<Result<_, GpuError>>()?;
+        let fixed = |id: &BufId| {
+            program.buffers[*id].storage == Storage::Output && !program.is_dynamic(*id)
+        };
+        let outputs = program.buffers.ids().filter(fixed);
+        let outputs = outputs.map(|id| Ok((id.index(), bytes_of(program, id, &sizes)?)));
+        let outputs = outputs.collect::<Result<_, GpuError>>()?;
+        let scratch = bytes.next_multiple_of(SCRATCH_GRAIN);
+        let mut lister = Lister { program, device_steps, sizes: sizes.clone(), list: List::empty(), scratch: 0 };
+        let list = match steps.iter().try_for_each(|s| lister.add(s)).and_then(|()| lister.results()) {
+            Ok(()) => Ok(lister.list),
+            Err(Stop::Dynamic(why)) => Err(why),
+            Err(Stop::Error(e)) => return Err(e),
+        };
+        let scratch_bytes = if list.is_ok() { lister.scratch } else { 0 };
+        let arena_bytes = if scratch_bytes > 0 { scratch + scratch_bytes } else { bytes };
+        Ok(Prepared { sizes, inputs, outputs, arena, arena_bytes, scratch, list })
+    }
+}
+
+impl Layout {
+    pub(crate) fn of_buffer(program: &Program, buf: BufId, sizes: &Sizes) -> Result<Layout, GpuError> {
+        let buffer = &program.buffers[buf];
+        let (extent, strides) = (sizes.all(&buffer.sizes)?, sizes.all(&buffer.strides)?);
+        let bytes = span(&extent, &strides) * buffer.dtype.size() as u64;
+        Ok(Layout { root: program.root(buf).index(), dtype: buffer.dtype, extent, strides, at: 0, bytes })
+    }
+
+    /// An output as it is returned.
+    pub(crate) fn of_output(
+        program: &Program,
+        spec: &kernel_ir::OutputSpec,
+        sizes: &Sizes,
+    ) -> Result<Layout, GpuError> {
+        let dtype = program.buffers[spec.buf].dtype;
+        let width = dtype.size() as u64;
+        let (extent, strides) = (sizes.all(&spec.sizes)?, sizes.all(&spec.strides)?);
+        let at = sizes.eval(&spec.offset)? as u64 * width;
+        let bytes = span(&extent, &strides) * width;
+        Ok(Layout { root: program.root(spec.buf).index(), dtype, extent, strides, at, bytes })
+    }
+}
+
+impl List {
+    fn empty() -> List {
+        List {
+            calls: Vec::new(),
+            words: Vec::new(),
+            fixed: Vec::new(),
+            moving: Vec::new(),
+            results: Vec::new(),
+            values: Vec::new(),
+        }
+    }
+
+    /// Writes the addresses that stay into the arguments.
+    pub(crate) fn fix(&mut self, addresses: &[u64], scratch: u64) {
+        for &(word, place) in &self.fixed {
+            self.words[word as usize] = match place {
+                Place::Root(root) => addresses[root as usize],
+                Place::Scratch(at) => scratch + at,
+            };
+        }
+    }
+
+    /// Writes the addresses of this call into the arguments.
+    pub(crate) fn patch(&mut self, addresses: &[u64]) {
+        for &(word, root) in &self.moving {
+            self.words[word as usize] = addresses[root as usize];
+        }
+    }
+
+    /// Puts launch `n` on the stream.
+    ///
+    /// # Safety
+    /// The arguments hold addresses of memory that is as large as the buffers; so do `addresses` and `scratch`.
+    pub(crate) unsafe fn launch<D: Driver>(&self, n: usize, on: &On<'_, D>) -> Result<(), GpuError> {
+        let call = &self.calls[n];
+        match &call.what {
+            What::Kernel { function, grid, words } => {
+                let arguments = &self.words[words.start as usize..words.end as usize];
+                // SAFETY: the caller's promise; the arguments are in the order of the kernel's parameters.
+                unsafe { on.driver.launch(&on.functions[*function], *grid, arguments) }
+            }
+            What::Library { scratch, values } => {
+                let step = &on.steps[call.step as usize];
+                let Some(Runnable::Library(library)) =
+                    step.way().and_then(|w| w.parts.get(call.part as usize))
+                else {
+                    return Err(GpuError::Malformed(format!("step `{}` has no such part", step.name)));
+                };
+                let scratch: Vec<u64> = scratch.iter().map(|at| on.scratch + at).collect();
+                let sizes = &self.values[*values as usize];
+                let work = Work {
+                    address: &|buf| on.addresses[on.program.root(buf).index()],
+                    size: &|e| sizes.eval(e),
+                    scratch: &scratch,
+                };
+                // SAFETY: the caller's promise.
+                unsafe { library.run(&work) }
+            }
+        }
+    }
+}
+
+/// What launches of a list need.
+pub(crate) struct On<'a, D: Driver> {
+    pub(crate) driver: &'a D,
+    pub(crate) program: &'a Program,
+    pub(crate) steps: &'a [DeviceStep],
+    pub(crate) functions: &'a [D::Function],
+    pub(crate) addresses: &'a [u64],
+    pub(crate) scratch: u64,
+}
+
+/// Makes a list.
+struct Lister<'a> {
+    program: &'a Program,
+    device_steps: &'a [DeviceStep],
+    sizes: Sizes,
+    list: List,
+    /// The most scratch that a step needs. All steps share it: they run one after another.
+    scratch: u64,
+}
+
+impl Lister<'_> {
+    fn add(&mut self, planned: &Planned) -> Result<(), Stop> {
+        if let Some(&buffer) = planned.dynamic.first() {
+            let name = &self.program.buffers[BufId::from_index(buffer)].name;
+            return Err(Stop::Dynamic(format!("the size of `{name}` depends on data")));
+        }
+        let stop = |what: String| Err(Stop::Dynamic(what));
+        match &planned.op {
+            Op::Device(n) => self.device(*n),
+            Op::For { symbol, count, body } => {
+                for turn in 0..self.sizes.eval(count)? {
+                    self.sizes.0[symbol.index()] = turn;
+                    body.iter().try_for_each(|p| self.add(p))?;
+                }
+                Ok(())
+            }
+            Op::Host(_) => stop("a matrix routine runs on the host".into()),
+            Op::Bind { name, .. } => stop(format!("step `{name}` reads a size from memory")),
+            Op::Assert { name, .. } => stop(format!("step `{name}` checks a condition on data")),
+            Op::Cond { .. } => stop("a branch depends on data".into()),
+            Op::While { .. } => stop("the turns of a loop depend on data".into()),
+        }
+    }
+
+    fn device(&mut self, n: usize) -> Result<(), Stop> {
+        let step = &self.device_steps[n];
+        let way = step.way().ok_or_else(|| GpuError::Malformed("a step without a way".into()))?;
+        let (mut places, mut end) = (Vec::with_capacity(way.scratch.len()), 0u64);
+        for bytes in &way.scratch {
+            places.push(end);
+            end += (self.sizes.eval(bytes)?.max(0) as u64).next_multiple_of(SCRATCH_GRAIN);
+        }
+        self.scratch = self.scratch.max(end);
+        for (part, runnable) in way.parts.iter().enumerate() {
+            let what = match runnable {
+                Runnable::Kernel(kernel) => self.kernel(kernel, &places)?,
+                Runnable::Library(_) => Some(self.library(&places)),
+            };
+            if let Some(what) = what {
+                self.list.calls.push(Call { step: n as u32, part: part as u32, what });
+            }
+        }
+        if self.list.calls.len() > MOST_CALLS {
+            return Err(Stop::Dynamic(format!("a call has more than {MOST_CALLS} launches")));
+        }
+        Ok(())
+    }
+
+    fn kernel(&mut self, kernel: &Launchable, scratch: &[u64]) -> Result<Option<What>, Stop> {
+        let Some(grid) = grid(kernel, &self.sizes)? else { return Ok(None) };
+        let start = self.list.words.len() as u32;
+        for param in &kernel.params {
+            let word = self.list.words.len() as u32;
+            let mut number = 0;
+            match *param {
+                Param::Symbol(s) => number = self.sizes.0[s.index()] as u64,
+                Param::Scratch(n) => {
+                    let at = scratch.get(n as usize).copied();
+                    let at = at.ok_or_else(|| GpuError::Malformed("a kernel without its scratch".into()))?;
+                    self.list.fixed.push((word, Place::Scratch(at)));
+                }
+                Param::Buffer(buf) => {
+                    let root = self.program.root(buf);
+                    match self.program.buffers[root].storage {
+                        Storage::Input(_) | Storage::Output => {
+                            self.list.moving.push((word, root.index() as u32));
+                        }
+                        _ => self.list.fixed.push((word, Place::Root(root.index() as u32))),
+                    }
+                }
+            }
+            self.list.words.push(number);
+        }
+        let words = start..self.list.words.len() as u32;
+        Ok(Some(What::Kernel { function: kernel.function, grid, words }))
+    }
+
+    fn library(&mut self, scratch: &[u64]) -> What {
+        if self.list.values.last() != Some(&self.sizes) {
+            self.list.values.push(self.sizes.clone());
+        }
+        What::Library { scratch: scratch.to_vec(), values: self.list.values.len() as u32 - 1 }
+    }
+
+    fn results(&mut self) -> Result<(), Stop> {
+        for spec in &self.program.outputs {
+            let layout = Layout::of_output(self.program, spec, &self.sizes)?;
+            if self.program.is_dynamic(BufId::from_index(layout.root)) {
+                return Err(Stop::Dynamic(format!("the size of `{}` depends on data", spec.name)));
+            }
+            self.list.results.push(layout);
+        }
+        Ok(())
+    }
+}
+
+/// The grid of a launch; `None` where nothing is to be launched.
+pub(crate) fn grid(kernel: &Launchable, sizes: &Sizes) -> Result<Option<Grid>, GpuError> {
+    let mut blocks = [0u32; 3];
+    for (n, e) in blocks.iter_mut().zip(&kernel.launch.blocks) {
+        *n = sizes.eval(e)?.clamp(0, MOST_BLOCKS) as u32;
+    }
+    let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
+    Ok((!blocks.contains(&0)).then_some(grid))
+}
