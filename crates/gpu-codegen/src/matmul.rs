@@ -1,11 +1,12 @@
-//! Matrix products by tiles in shared memory: any strides, any dtypes, the epilogue fused. The kernel that is always
-//! there; what a vendor's library or tensor cores do faster is chosen by the backend.
+//! Matrix products: by tiles (`tile`) where the dtype has them, else by a simple kernel that takes any strides and dtypes.
+//! The epilogue is fused in both.
 
-use ir_core::SymExpr;
+use ir_core::{DType, SymExpr};
 use kernel_ir::{Matmul, Program};
 
 use crate::body::{BodyWriter, Uses};
 use crate::template::{assemble, compute_type, element, epilogue, unravel, volume};
+use crate::tile::{Axis, Factor, Product};
 use crate::{ENTRY, GenError, Kernel, Launch, Target, Variant};
 
 /// Rows and columns of a block's tile, and how far it goes along the inner dimension at once.
@@ -15,8 +16,51 @@ const DEPTH: i64 = 16;
 const THREADS: u32 = 256;
 
 /// The ways of computing it, the best by rule first.
-pub(crate) fn variants(program: &Program, k: &Matmul, _target: &Target) -> Result<Vec<Variant>, GenError> {
-    Ok(vec![Variant::single("simple", generate(program, k, ENTRY)?)])
+pub(crate) fn variants(program: &Program, k: &Matmul, target: &Target) -> Result<Vec<Variant>, GenError> {
+    let mut ways = match product(program, k) {
+        Some(product) => crate::tile_rule::ways(&product, target)?,
+        None => Vec::new(),
+    };
+    if ways.is_empty() {
+        ways.push(Variant::single("simple", generate(program, k, ENTRY)?));
+    }
+    Ok(ways)
+}
+
+/// The product as tiles take it; `None` for dtypes that they do not.
+fn product<'a>(program: &'a Program, k: &'a Matmul) -> Option<Product<'a>> {
+    let ranges = &k.epilogue.ranges;
+    let split = ranges.len().checked_sub(2)?;
+    let dtype = program.buffers[k.a.buf].dtype;
+    if program.buffers[k.b.buf].dtype != dtype || k.acc != DType::F32 {
+        return None;
+    }
+    let step = |of: &kernel_ir::Operand, d: usize| of.strides.get(d).cloned();
+    let axis = |extent: &SymExpr, steps: [SymExpr; 2], result: Option<usize>| Axis {
+        extent: extent.clone(),
+        steps,
+        space: None,
+        result: result.map(|v| (v, SymExpr::ONE)),
+    };
+    let mut batch = Vec::new();
+    for d in 0..split {
+        batch.push(axis(&ranges[d], [step(&k.a, d)?, step(&k.b, d)?], Some(d)));
+    }
+    let (row, col) = (split, split + 1);
+    let factor = |of: &kernel_ir::Operand| Factor { buf: of.buf, offset: of.offset.clone() };
+    let mut product = Product {
+        program,
+        epilogue: &k.epilogue,
+        dtype,
+        factors: [factor(&k.a), factor(&k.b)],
+        batch,
+        rows: vec![axis(&ranges[row], [step(&k.a, row)?, SymExpr::ZERO], Some(row))],
+        cols: vec![axis(&ranges[col], [SymExpr::ZERO, step(&k.b, col)?], Some(col))],
+        inner: vec![axis(k.a.sizes.get(col)?, [step(&k.a, col)?, step(&k.b, row)?], None)],
+        spaces: Vec::new(),
+    };
+    product.arrange();
+    Some(product)
 }
 
 /// The kernel that is always there.

@@ -30,7 +30,7 @@ pub(crate) fn assemble(
         params.push(Param::Buffer(buf));
     }
     for (n, ty) in uses.scratch.iter().enumerate() {
-        list.push(format!("{ty} *s{n}"));
+        list.push(format!("{ty} *scratch{n}"));
         params.push(Param::Scratch(n as u32));
     }
     for &symbol in &uses.symbols {

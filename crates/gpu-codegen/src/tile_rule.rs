@@ -1,0 +1,174 @@
+//! Which shapes of tiles a product is tried with: an estimate of each one's time, the shortest first.
+//!
+//! The estimate knows three limits of a multiprocessor (multiplications, bytes from the second-level cache, the latency of
+//! a block that waits for its own copies) and how evenly blocks fill the device. Its constants are rounded figures of
+//! Hopper; only their ratios matter. What a device really takes is found by timing the ways side by side.
+
+use ir_core::DType;
+
+use crate::tile::{Product, Reading, count, hint};
+use crate::tile_text::{Form, Unit, variant};
+use crate::{GenError, Target, Variant};
+
+/// Ways that are given at most.
+const WAYS: usize = 6;
+/// Bytes a cycle that a multiprocessor gets from the second-level cache with all others reading too.
+const CACHE_BYTES: f64 = 28.0;
+/// Cycles from a copy's start to its end.
+const LATENCY: f64 = 700.0;
+/// Cycles of a launch, of the first copies and of the epilogue.
+const START: f64 = 3000.0;
+/// Cycles of exchanging sums within a cluster, and of a second kernel.
+const CLUSTER: f64 = 1200.0;
+const SECOND: f64 = 4000.0;
+/// Warps and bytes of shared memory of a multiprocessor.
+const WARPS: i64 = 48;
+const SHARED: i64 = 227 * 1024;
+
+/// `(rows, columns, depth, stages, warps along rows, warps along columns)` of 16-bit tiles.
+const TENSOR: &[(i64, i64, i64, i64, i64, i64)] = &[
+    (128, 256, 32, 4, 2, 4),
+    (128, 128, 32, 4, 2, 4),
+    (128, 128, 64, 3, 2, 4),
+    (128, 64, 64, 3, 4, 2),
+    (64, 128, 64, 3, 2, 4),
+    (64, 64, 64, 4, 2, 2),
+    (64, 32, 64, 4, 2, 2),
+    (32, 64, 64, 4, 2, 2),
+    (16, 64, 128, 4, 1, 4),
+];
+const TF32: &[(i64, i64, i64, i64, i64, i64)] = &[
+    (128, 128, 32, 3, 2, 4),
+    (128, 64, 32, 3, 4, 2),
+    (64, 128, 32, 3, 2, 4),
+    (64, 64, 32, 4, 2, 2),
+    (64, 32, 32, 4, 2, 2),
+    (32, 64, 32, 4, 2, 2),
+];
+const PLAIN: &[(i64, i64, i64, i64, i64, i64)] = &[
+    (128, 128, 16, 3, 8, 1),
+    (128, 64, 16, 3, 8, 1),
+    (64, 128, 16, 3, 8, 1),
+    (64, 64, 16, 4, 8, 1),
+    (64, 32, 32, 3, 8, 1),
+    (32, 64, 32, 3, 8, 1),
+    (32, 32, 32, 3, 8, 1),
+];
+
+/// The ways of computing a product, the best by estimate first; none where its dtype has no tiles.
+pub(crate) fn ways(product: &Product<'_>, target: &Target) -> Result<Vec<Variant>, GenError> {
+    forms(product, target).into_iter().map(|form| variant(product, form)).collect()
+}
+
+/// What multiplies factors of a dtype.
+fn unit(dtype: DType, target: &Target) -> Option<Unit> {
+    match dtype {
+        DType::F16 | DType::BF16 => Some(Unit::Tensor),
+        DType::F32 if target.tf32 => Some(Unit::Tf32),
+        DType::F32 => Some(Unit::Plain),
+        _ => None,
+    }
+}
+
+/// The shapes, best first.
+fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
+    let Some(unit) = unit(product.dtype, target) else { return Vec::new() };
+    let shapes = match unit {
+        Unit::Tensor => TENSOR,
+        Unit::Tf32 => TF32,
+        Unit::Plain => PLAIN,
+    };
+    let cluster = target.architecture >= 90;
+    let mut found: Vec<(f64, Form)> = Vec::new();
+    for &(bm, bn, depth, stages, wm, wn) in shapes {
+        for parts in [1, 2, 4, 8, 16, 32] {
+            let form = Form {
+                unit,
+                tile: (bm, bn),
+                depth,
+                stages,
+                warps: (wm, wn),
+                parts,
+                // A cluster has 8 blocks at most.
+                cluster: cluster && (2..=8).contains(&parts),
+            };
+            if fits(product, &form, target) {
+                found.push((estimate(product, &form, target), form));
+            }
+        }
+    }
+    found.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // Two ways of sharing the inner dimension for each shape of tile are enough to try.
+    let mut kept: Vec<Form> = Vec::new();
+    for (_, form) in found {
+        if kept.iter().filter(|k| k.tile == form.tile && k.depth == form.depth).count() < 2 {
+            kept.push(form);
+        }
+    }
+    kept.truncate(WAYS);
+    kept
+}
+
+/// Whether a kernel of this form can be made and is no waste.
+fn fits(product: &Product<'_>, form: &Form, target: &Target) -> bool {
+    let depth = hint(product.program, &count(&product.inner));
+    let steps = (depth + form.depth - 1) / form.depth;
+    let threads = form.threads();
+    // The block's threads divide into the lines of each factor's tile (`Tile` in `tile.cu`).
+    let divides = |side: usize, rows: i64| match product.reading(side) {
+        Reading::AlongInner(w) => form.depth % w == 0 && threads % (form.depth / w) == 0,
+        Reading::AlongRows(w) => rows % w == 0 && threads % (rows / w) == 0,
+        Reading::SingleInner | Reading::SingleRows => threads % form.depth == 0 && threads % rows == 0,
+    };
+    form.shared(product) <= i64::from(target.shared_memory)
+        && divides(0, form.tile.0)
+        && divides(1, form.tile.1)
+        && (form.parts == 1 || steps >= 2 * form.parts)
+        && form.tile.0 % form.parts == 0
+        && form.tile.1 * form.tile.0 / form.parts >= 32
+}
+
+/// Multiplications and additions a cycle of a multiprocessor.
+fn rate(form: &Form) -> f64 {
+    let (pm, pn) = (form.tile.0 / form.warps.0, form.tile.1 / form.warps.1);
+    // Small parts of a warp read more of shared memory for each product.
+    let reuse = (pm * pn) as f64 / (pm + pn) as f64;
+    match form.unit {
+        Unit::Tensor => 1200.0 * (reuse / 21.0).min(1.0),
+        Unit::Tf32 => 550.0 * (reuse / 21.0).min(1.0),
+        Unit::Plain => {
+            let (tm, tn) = ((form.tile.0 / 16) as f64, (form.tile.1 / 16) as f64);
+            110.0 * (tm * tn / (tm + tn) / 2.7).min(1.0)
+        }
+    }
+}
+
+/// Cycles.
+fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
+    let at = |axes| hint(product.program, &count(axes));
+    let (m, n, k, batch) = (at(&product.rows), at(&product.cols), at(&product.inner), at(&product.batch));
+    let ((bm, bn), depth) = (form.tile, form.depth);
+    let up = |a: i64, b: i64| (a + b - 1) / b;
+    let blocks = batch * up(m, bm) * up(n, bn) * form.parts;
+    let steps = up(up(k, depth), form.parts) as f64;
+    let device = i64::from(target.multiprocessors.max(1));
+    let at_once = (SHARED / (form.shared(product) + 1024)).min(WARPS * 32 / form.threads()).max(1);
+    let each = up(blocks, device);
+    let compute = (bm * bn * depth) as f64 / rate(form);
+    let bytes = ((bm + bn) * depth) as f64 * product.dtype.size() as f64 / CACHE_BYTES;
+    // Elements that are read one by one take instructions, not bytes.
+    let slow = [(0, bm), (1, bn)].map(|(side, rows)| match product.reading(side) {
+        Reading::SingleInner | Reading::SingleRows => (rows * depth) as f64 / 5.0,
+        Reading::AlongInner(w) | Reading::AlongRows(w) => (rows * depth / w) as f64 / 12.0,
+    });
+    let step = compute.max(bytes).max(slow[0] + slow[1]);
+    let busy = each as f64 * steps * step;
+    let alone = up(each, at_once) as f64 * steps * step.max(LATENCY / (form.stages - 1) as f64);
+    let sums = (bm * bn * 4) as f64 / CACHE_BYTES;
+    let exchange = match (form.parts, form.cluster) {
+        (1, _) => 0.0,
+        (_, true) => CLUSTER + sums,
+        (parts, false) => SECOND + (m * n * batch * parts * 4) as f64 / (CACHE_BYTES * device as f64) + sums,
+    };
+    START + busy.max(alone) + exchange
+}
