@@ -4,6 +4,7 @@
 mod compare;
 mod corpus;
 mod drift;
+mod gpu_suite;
 mod header;
 mod emulator;
 mod kernels;
@@ -37,6 +38,8 @@ enum Command {
     Tidy(tidy::Args),
     /// Compiles every GPU kernel of golden cases without a GPU.
     Kernels(kernels::Args),
+    /// Runs everything on a machine with a GPU.
+    GpuSuite(gpu_suite::Args),
     /// Writes the C header of the plugin ABI.
     Header(header::Args),
     /// Writes the page of operators.
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Drift(args) => drift::run(&args),
         Command::Tidy(args) => tidy::run(&args),
         Command::Kernels(args) => kernels::run(&args),
+        Command::GpuSuite(args) => gpu_suite::run(&args),
         Command::Header(args) => header::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Tutorial(args) => tutorial::run(&args),

@@ -187,7 +187,7 @@ weight += f * shared_total[w][r];
 }}
 const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq};
 const i64 row = ((i64)i0 * {heads} + i1) * {lq} + i2;
-float *record = s0 + (row * {parts} + blockIdx.y) * (i64)({width} + 2);
+float *record = scratch0 + (row * {parts} + blockIdx.y) * (i64)({width} + 2);
 if (e == 0) {{ record[0] = top; record[1] = weight; }}
 if (e < {width}) record[2 + e] = sum;
 }}
@@ -226,7 +226,7 @@ __syncthreads();
         let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
         let body = format!(
             "for (idx p = blockIdx.x * (idx)blockDim.x + threadIdx.x; p < {count}; p += (idx)gridDim.x * blockDim.x) {{
-const float *record = s0 + (i64)(p / {width}) * {parts} * ({width} + 2);
+const float *record = scratch0 + (i64)(p / {width}) * {parts} * ({width} + 2);
 float most = -INF32;
 #pragma unroll 8
 for (int part = 0; part < {parts}; ++part) most = fmaxf(most, record[part * (i64)({width} + 2)]);

@@ -1,0 +1,68 @@
+//! The steps of the suite, in the order of what is most worth knowing: what the machine is, benchmarks beside PyTorch's,
+//! then the golden cases, then the memory checker.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// One program to run.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Vec<(&'static str, String)>,
+    /// What it may take.
+    pub(crate) limit: Duration,
+    /// Lines at the end of its log that the table shows.
+    pub(crate) lines: usize,
+}
+
+/// The programs that are benchmarked.
+const BENCHMARKS: [&str; 5] =
+    ["llama2_7b_decode", "vit_b_16_bf16", "resnet152_bf16", "resnet18_train", "trig"];
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// All steps, for a packed folder.
+pub(crate) fn steps(folder: &Path, python: &str) -> Vec<Step> {
+    let ferroflux = folder.join("bin/ferroflux");
+    let xtask = folder.join("bin/xtask");
+    let cache = std::env::temp_dir().join(format!("gpu-suite-cache-{}", std::process::id()));
+    let cache = vec![("XDG_CACHE_HOME", cache.display().to_string())];
+    let step = |name, program: &Path, text: &str, seconds, lines| Step {
+        name,
+        program: program.to_owned(),
+        args: words(text),
+        env: cache.clone(),
+        limit: Duration::from_secs(seconds),
+        lines,
+    };
+    let cases = BENCHMARKS.map(|b| format!("corpus/gpu/{b}.zip")).join(" ");
+    let bench = |mode: &str| format!("bench {cases} --backend cuda --mode {mode} --seconds 1");
+    let corpus = |what: &str| format!("corpus {what} --backend cuda --jobs 8");
+    vec![
+        step("machine", Path::new("nvidia-smi"), "-L", 20, 4),
+        step("backends", &ferroflux, "backends", 20, 12),
+        step("bench-reduce", &ferroflux, &bench("reduce-overhead"), 120, 7),
+        // The second process finds compiled kernels in the cache.
+        step("bench-warm", &ferroflux, &bench("reduce-overhead"), 60, 7),
+        step("bench-default", &ferroflux, &bench("default"), 60, 7),
+        step("bench-autotune", &ferroflux, &bench("max-autotune"), 120, 40),
+        step("pytorch", Path::new(python), &format!("peers/torch_gpu.py {cases}"), 240, 18),
+        step("ops", &xtask, &corpus("corpus/ops.zip --kind forward"), 150, 6),
+        step("gradients", &xtask, &corpus("corpus/ops.zip --kind gradient"), 120, 6),
+        step("models", &xtask, &corpus("corpus/hf corpus/tv corpus/timm corpus/dynamic"), 150, 8),
+        step("train", &xtask, &corpus("corpus/train"), 90, 6),
+        step(
+            "sanitizer",
+            Path::new("compute-sanitizer"),
+            &format!(
+                "--error-exitcode 3 {} bench corpus/tv/resnet18.zip --backend cuda --seconds 0",
+                ferroflux.display()
+            ),
+            120,
+            3,
+        ),
+    ]
+}
