@@ -54,13 +54,19 @@ enum Command {
     Explain(commands::explain::Args),
     /// Lists the backends, their devices, and why one cannot run here.
     Backends(commands::backends::Args),
+    /// Lists, explains, judges, writes and installs plugins.
+    Plugin(Box<commands::plugin::Args>),
 }
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     report::install_panic_hook();
-    if let Err(error) = log::start(cli.global.log.as_deref()) {
+    let usual = match &cli.command {
+        Command::Bench(args) => args.tables(),
+        _ => None,
+    };
+    if let Err(error) = log::start(cli.global.log.as_deref(), usual) {
         report::print(&error);
         return ExitCode::from(2);
     }
@@ -85,6 +91,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Bench(args) => commands::bench::run(args, &cli.global, &mut out),
         Command::Explain(args) => commands::explain::run(args, &mut out),
         Command::Backends(args) => commands::backends::run(args, &mut out),
+        Command::Plugin(args) => commands::plugin::run(args, &mut out),
     };
     // What was computed before a failure is shown, whatever failed.
     let flushed = out.flush().map_err(anyhow::Error::from);

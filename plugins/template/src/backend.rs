@@ -2,8 +2,8 @@
 
 use plugin_sdk::kernel_ir::{Program, Storage};
 use plugin_sdk::{
-    Artifact, Backend, CompileRequest, Constants, Description, DeviceId, DeviceInfo, Executable, Host, KERNEL_IR,
-    OwnedTensor, PluginError, Refusal, Signature, Stream, TensorView,
+    Artifact, Backend, CompileRequest, Constants, Description, DeviceId, DeviceInfo, Executable, Host,
+    KERNEL_IR, OwnedTensor, PluginError, Refusal, Signature, Stream, TensorView,
 };
 
 use crate::memory::Memory;
@@ -43,7 +43,8 @@ impl Backend for Acme {
     }
 
     fn load_artifact(&self, artifact: &Artifact<'_>) -> Result<Box<dyn Executable>, PluginError> {
-        let program = Program::from_bytes(artifact.payload).map_err(|e| PluginError::damaged(e.to_string()))?;
+        let program =
+            Program::from_bytes(artifact.payload).map_err(|e| PluginError::damaged(e.to_string()))?;
         Ok(Box::new(Compiled::new(program)?))
     }
 }
@@ -64,7 +65,8 @@ impl Compiled {
             return Err(PluginError::unsupported(refusal.reason).at(refusal.node));
         }
         let mut compiled = Compiled { program, persistent: Vec::new() };
-        if compiled.program.constants.is_empty() {
+        // With constants, `bind_constants` does this.
+        if compiled.program.constants.is_empty() && !compiled.program.init.is_empty() {
             compiled.run_init(&Constants::NONE)?;
         }
         Ok(compiled)

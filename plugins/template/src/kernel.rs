@@ -36,8 +36,7 @@ fn run_kernel(
     memory: &mut Memory,
 ) -> Result<(), PluginError> {
     let outer = sizes.all(&kernel.outer)?;
-    let inner: Vec<Vec<i64>> =
-        kernel.stages.iter().map(|s| sizes.all(&s.inner)).collect::<Result<_, _>>()?;
+    let inner: Vec<Vec<i64>> = kernel.stages.iter().map(|s| sizes.all(&s.inner)).collect::<Result<_, _>>()?;
     for_each_index(&outer, &mut |point| {
         let mut accs: Vec<Acc> = kernel.accs.iter().map(Acc::new).collect();
         for (stage, inner) in kernel.stages.iter().zip(&inner) {
@@ -141,9 +140,13 @@ impl Body<'_> {
         Ok(match &inst.kind {
             InstKind::Const(c) => number::rounded(inst.dtype, *c),
             InstKind::Index(e) => number::rounded(inst.dtype, Scalar::Int(self.index(e)?)),
-            InstKind::Load { mask: Some(mask), .. } if !self.value(*mask).as_bool() => Scalar::zero(inst.dtype),
+            InstKind::Load { mask: Some(mask), .. } if !self.value(*mask).as_bool() => {
+                Scalar::zero(inst.dtype)
+            }
             InstKind::Load { buf, index, .. } => self.memory.load(*buf, &self.indices(index)?)?,
-            InstKind::Store { mask: Some(mask), .. } if !self.value(*mask).as_bool() => Scalar::zero(inst.dtype),
+            InstKind::Store { mask: Some(mask), .. } if !self.value(*mask).as_bool() => {
+                Scalar::zero(inst.dtype)
+            }
             InstKind::Store { buf, index, value, mode, .. } => {
                 let (index, value) = (self.indices(index)?, self.value(*value));
                 self.store(*buf, &index, value, *mode)?;
@@ -172,11 +175,19 @@ impl Body<'_> {
                 scan.combine(value, None);
                 scan.result()
             }
-            InstKind::Template => return Err(PluginError::invalid("a loop kernel reads a template's result")),
+            InstKind::Template => {
+                return Err(PluginError::invalid("a loop kernel reads a template's result"));
+            }
         })
     }
 
-    fn store(&mut self, buf: BufId, index: &[i64], value: Scalar, mode: StoreMode) -> Result<(), PluginError> {
+    fn store(
+        &mut self,
+        buf: BufId,
+        index: &[i64],
+        value: Scalar,
+        mode: StoreMode,
+    ) -> Result<(), PluginError> {
         let dtype = self.program.buffers[buf].dtype;
         let combine = match mode {
             StoreMode::Write => None,

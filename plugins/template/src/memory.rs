@@ -120,7 +120,8 @@ impl Memory {
     /// Root and element. Indices that depend on data are checked here: a wrong one is an error, not a wild read.
     fn place(&self, buf: BufId, index: &[i64]) -> Result<(usize, usize), PluginError> {
         let b = &self.located[buf.0 as usize];
-        let inside = index.len() == b.sizes.len() && index.iter().zip(&b.sizes).all(|(i, n)| (0..*n).contains(i));
+        let inside =
+            index.len() == b.sizes.len() && index.iter().zip(&b.sizes).all(|(i, n)| (0..*n).contains(i));
         if !inside {
             let text = format!("index {index:?} lies outside of sizes {:?}", b.sizes);
             return Err(PluginError::invalid(text));
@@ -189,4 +190,3 @@ pub(crate) fn for_each_index(
         index[d + 1..].fill(0);
     }
 }
-

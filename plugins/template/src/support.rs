@@ -10,7 +10,10 @@ pub(crate) fn refusals(program: &Program) -> Vec<Refusal> {
     let mut refuse = |node: &str, reason: String| refused.push(Refusal { node: node.to_owned(), reason });
     for step in program.init.iter().chain(&program.steps) {
         if !matches!(step, Step::Loop(_)) {
-            refuse(step.name(), format!("acme runs loop kernels only, this is a step of kind `{}`", step.kind()));
+            refuse(
+                step.name(),
+                format!("acme runs loop kernels only, this is a step of kind `{}`", step.kind()),
+            );
         } else if let Some(dtype) = complex(step) {
             refuse(step.name(), format!("acme has no arithmetic for {dtype}"));
         }

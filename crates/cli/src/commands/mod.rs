@@ -4,5 +4,6 @@ pub(crate) mod backends;
 pub(crate) mod bench;
 pub(crate) mod explain;
 pub(crate) mod graph;
+pub(crate) mod plugin;
 pub(crate) mod run;
 pub(crate) mod train;
