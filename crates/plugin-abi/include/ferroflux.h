@@ -520,8 +520,11 @@ typedef struct FfxPlugin {
   // Required. Numbers of inputs, outputs and constants.
   FfxExecutableInfoFn executable_info;
   // Required. Runs the program on borrowed inputs. Fills all `n_outputs` pointers with tensors that the plugin
-  // allocated and the caller owns, or none of them where it fails. `stream` is the device's native stream handle; null
-  // is the default stream, on which the call returns only after the outputs are readable.
+  // allocated and the caller owns, or none of them where it fails. Inputs are only read, but for those that a program of
+  // kernel-ir 1.4 or newer declares written: their memory is writable and nobody else's during the call, and the new
+  // values must lie in it when the call's work is done, whatever the tensor's strides, alignment and device; a plugin that
+  // computes on a copy writes it back. Where the call fails their elements may be old or new. `stream` is the device's
+  // native stream handle; null is the default stream, on which the call returns only after the outputs are readable.
   FfxExecute execute;
   // Required. Frees an executable of `compile`.
   FfxExecutableDestroy executable_destroy;

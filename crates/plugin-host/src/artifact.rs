@@ -4,10 +4,10 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use plugin_abi::{DLDevice, FFX_ERR_UNSUPPORTED, FfxArtifact, FfxBytesSink, FfxError, Head};
+use plugin_abi::{DLDevice, FFX_ERR_DAMAGED, FFX_ERR_UNSUPPORTED, FfxArtifact, FfxBytesSink, FfxError, Head};
 
 use crate::handshake::call;
-use crate::{HostError, LoadedBackend, LoadedExecutable};
+use crate::{HostError, LoadedBackend, LoadedExecutable, PluginFailure};
 
 /// Longest compatibility string, in bytes.
 const MAX_COMPAT: usize = 4096;
@@ -43,6 +43,11 @@ impl LoadedBackend {
     ) -> Result<LoadedExecutable, HostError> {
         let not_offered = || HostError::NotOffered { backend: self.name().to_owned(), slot: "artifact_load" };
         let slots = self.0.slots.artifacts.ok_or_else(not_offered)?;
+        let (written, bytes) = unframed(bytes).ok_or_else(|| HostError::Plugin {
+            backend: self.name().to_owned(),
+            call: "artifact_load",
+            failure: PluginFailure { code: FFX_ERR_DAMAGED, node: None, message: "it ends early".into() },
+        })?;
         let artifact = FfxArtifact {
             head: Head::of::<FfxArtifact>(),
             device: self.device_or_first(device)?,
@@ -54,8 +59,9 @@ impl LoadedBackend {
             // SAFETY: the artifact, the place and the error struct live through the call.
             unsafe { (slots.load)(self.0.slots.ctx, &artifact, &mut executable, error) }
         })?;
-        // SAFETY: a successful `artifact_load` hands over an executable of this plugin.
-        unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable) }
+        // SAFETY: a successful `artifact_load` hands over an executable of this plugin; which inputs it writes was written
+        // down when it was saved.
+        unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable, written) }
     }
 }
 
@@ -66,11 +72,36 @@ impl LoadedExecutable {
     /// The plugin's own.
     pub fn save_artifact(&self) -> Result<Option<Vec<u8>>, HostError> {
         let Some(slots) = self.plugin().slots.artifacts else { return Ok(None) };
-        collect(&self.plugin().described.name, "artifact_save", |sink, user, error| {
+        let saved = collect(&self.plugin().described.name, "artifact_save", |sink, user, error| {
             // SAFETY: the executable lives; the sink and what it collects live through the call.
             unsafe { (slots.save)(self.plugin().slots.ctx, self.raw(), sink, user, error) }
-        })
+        })?;
+        Ok(saved.map(|bytes| framed(self.written_inputs(), bytes)))
     }
+}
+
+/// An artifact with the numbers of the inputs that it writes: their count and they, as little-endian u32, and the
+/// plugin's bytes. A host that has the artifact alone must know which memory a call writes.
+fn framed(written: &[bool], mut bytes: Vec<u8>) -> Vec<u8> {
+    let numbers: Vec<u32> = (0..).zip(written).filter(|(_, w)| **w).map(|(n, _)| n).collect();
+    let head = [numbers.len() as u32].into_iter().chain(numbers).flat_map(u32::to_le_bytes);
+    bytes.splice(0..0, head);
+    bytes
+}
+
+/// What [`framed`] put together; `None` where the bytes are too few.
+fn unframed(bytes: &[u8]) -> Option<(Vec<bool>, &[u8])> {
+    let number = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?) as usize);
+    let count = number(0)?;
+    let end = count.checked_mul(4)?.checked_add(4).filter(|end| *end <= bytes.len())?;
+    let mut written = Vec::new();
+    for n in (4..end).step_by(4) {
+        // No program has as many inputs.
+        let input = number(n).filter(|i| *i < 1 << 20)?;
+        written.resize(written.len().max(input + 1), false);
+        written[input] = true;
+    }
+    Some((written, &bytes[end..]))
 }
 
 /// All bytes that a call gives to its sink; `None` where the plugin says that it does not do that.

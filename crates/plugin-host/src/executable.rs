@@ -12,7 +12,7 @@ use crate::HostError;
 use crate::backend::Inner;
 use crate::handshake::call;
 use crate::memory::DeviceStream;
-use crate::tensors::{Borrows, Managed, Value};
+use crate::tensors::{Arg, Borrows, Managed, Value};
 
 /// A compiled program. `execute` may run on many threads at once.
 pub struct LoadedExecutable {
@@ -21,8 +21,10 @@ pub struct LoadedExecutable {
     inputs: usize,
     outputs: usize,
     constants: usize,
+    /// For each input whether a call writes it.
+    written: Vec<bool>,
     /// What is bound: the plugin reads this memory until the executable is destroyed, so it is dropped last.
-    bound: Vec<Tensor>,
+    bound: Vec<Value>,
 }
 
 // SAFETY: the ABI demands that executables may be used from any thread.
@@ -50,11 +52,16 @@ impl Drop for LoadedExecutable {
 }
 
 impl LoadedExecutable {
-    /// Takes over what `compile` made and asks it for its counts.
+    /// Takes over what `compile` made and asks it for its counts. `written` says which inputs the program writes; those
+    /// beyond its end are only read.
     ///
     /// # Safety
-    /// `raw` is null or an executable of `plugin` that the caller owns.
-    pub(crate) unsafe fn adopt(plugin: Arc<Inner>, raw: *mut FfxExecutable) -> Result<Self, HostError> {
+    /// `raw` is null or an executable of `plugin` that the caller owns, which writes no other inputs.
+    pub(crate) unsafe fn adopt(
+        plugin: Arc<Inner>,
+        raw: *mut FfxExecutable,
+        mut written: Vec<bool>,
+    ) -> Result<Self, HostError> {
         let Some(raw) = NonNull::new(raw) else {
             return Err(HostError::handshake(
                 &plugin.described.name,
@@ -62,7 +69,8 @@ impl LoadedExecutable {
             ));
         };
         // Built first: from here on the executable is destroyed on every way out.
-        let mut this = Self { raw, plugin, inputs: 0, outputs: 0, constants: 0, bound: Vec::new() };
+        let (bound, none) = (Vec::new(), Vec::new());
+        let mut this = Self { raw, plugin, inputs: 0, outputs: 0, constants: 0, written: none, bound };
         let head = Head::of::<FfxExecutableInfo>();
         let mut info = FfxExecutableInfo { head, n_inputs: 0, n_outputs: 0, n_constants: 0 };
         let slots = this.plugin.slots;
@@ -77,6 +85,8 @@ impl LoadedExecutable {
             return Err(HostError::handshake(this.backend(), reason));
         }
         (this.inputs, this.outputs, this.constants) = (info.n_inputs, info.n_outputs, info.n_constants);
+        written.truncate(info.n_inputs);
+        this.written = written;
         Ok(this)
     }
 
@@ -104,9 +114,21 @@ impl LoadedExecutable {
         self.constants
     }
 
+    /// For each input whether a call writes it in place: such a program is run by [`execute_args`](Self::execute_args).
+    pub fn written_inputs(&self) -> &[bool] {
+        &self.written
+    }
+
     /// Binds all constants by name, in place of every earlier binding. The tensors' memory is shared, not copied, and
     /// kept until the executable is dropped or bound again. After an error nothing is bound.
     pub fn bind_constants(&mut self, constants: &[(&str, &Tensor)]) -> Result<(), HostError> {
+        let values: Vec<(&str, Value)> =
+            constants.iter().map(|&(name, t)| (name, Value::Host(t.clone()))).collect();
+        self.bind_values(&values.iter().map(|(name, v)| (*name, v)).collect::<Vec<_>>())
+    }
+
+    /// As [`bind_constants`](Self::bind_constants), of tensors wherever they lie.
+    pub fn bind_values(&mut self, constants: &[(&str, &Value)]) -> Result<(), HostError> {
         let Some(bind) = self.plugin.slots.bind_constants else {
             if constants.is_empty() {
                 return Ok(());
@@ -114,8 +136,8 @@ impl LoadedExecutable {
             return Err(HostError::NotOffered { backend: self.backend().to_owned(), slot: "bind_constants" });
         };
         let names: Vec<_> = constants.iter().map(|(name, _)| FfxStr::new(name)).collect();
-        let tensors: Vec<Tensor> = constants.iter().map(|&(_, t)| t.clone()).collect();
-        let mut borrows = Borrows::new(tensors.iter()).map_err(|r| HostError::argument(self.backend(), r))?;
+        let tensors: Vec<Value> = constants.iter().map(|&(_, t)| t.clone()).collect();
+        let mut borrows = Borrows::values(tensors.iter()).map_err(|r| HostError::argument(self.backend(), r))?;
         let (slots, raw) = (self.plugin.slots, self.raw.as_ptr());
         let bound = call(self.backend(), "bind_constants", |error| {
             let n = borrows.len();
@@ -133,8 +155,10 @@ impl LoadedExecutable {
     /// view of each is dropped; those on a device are copied to the host.
     ///
     /// # Errors
-    /// A wrong number of inputs, missing constants, the plugin's own error, or malformed outputs.
+    /// A wrong number of inputs, missing constants, a program that writes inputs, the plugin's own error, or malformed
+    /// outputs.
     pub fn execute(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, HostError> {
+        self.reads_only()?;
         let outputs = self.run(Borrows::new(inputs.iter().copied()), std::ptr::null_mut())?;
         outputs.into_iter().map(|value| self.to_host(value)).collect()
     }
@@ -144,7 +168,34 @@ impl LoadedExecutable {
     /// # Errors
     /// As for [`execute`](Self::execute).
     pub fn execute_values(&self, inputs: &[&Value]) -> Result<Vec<Value>, HostError> {
+        self.reads_only()?;
         self.run(Borrows::values(inputs.iter().copied()), std::ptr::null_mut())
+    }
+
+    /// As [`execute_values`](Self::execute_values), for programs that write inputs in place: those inputs are
+    /// [`Arg::Write`], each the one handle of its memory, and have their new values when the call returns. After an error
+    /// that the plugin reports their elements may be old or new.
+    ///
+    /// # Errors
+    /// As for [`execute`](Self::execute); an input that the program writes and that may not be written.
+    pub fn execute_args(&self, inputs: &mut [Arg<'_>]) -> Result<Vec<Value>, HostError> {
+        let mut pairs = inputs.iter_mut().zip(&self.written);
+        if let Some(n) = pairs.position(|(input, written)| *written && !input.is_writable()) {
+            let what = "is written by the program: give it by `Arg::Write`, as the one handle of its memory";
+            return Err(HostError::argument(self.backend(), format!("input {n} {what}")));
+        }
+        self.run(Borrows::args(inputs), std::ptr::null_mut())
+    }
+
+    /// An error where a call would write inputs.
+    fn reads_only(&self) -> Result<(), HostError> {
+        match self.written.iter().position(|w| *w) {
+            None => Ok(()),
+            Some(n) => Err(HostError::argument(
+                self.backend(),
+                format!("the program writes input {n} in place: run it by `execute_args`"),
+            )),
+        }
     }
 
     /// As [`execute_values`](Self::execute_values) on a stream: may return before the outputs are there. Whoever reads them
@@ -153,6 +204,7 @@ impl LoadedExecutable {
     /// # Errors
     /// As for [`execute`](Self::execute); a stream of another plugin.
     pub fn execute_on(&self, inputs: &[&Value], stream: &DeviceStream) -> Result<Vec<Value>, HostError> {
+        self.reads_only()?;
         if !stream.belongs_to(&self.plugin) {
             return Err(HostError::argument(self.backend(), "the stream is not one of this backend's"));
         }

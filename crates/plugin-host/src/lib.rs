@@ -51,7 +51,7 @@ pub use ir_core::nearest;
 pub use manifest::{Manifest, target_triple};
 pub use memory::DeviceStream;
 pub use registry::{BuiltinPlugin, GraphBackend, Registry, Resolved};
-pub use tensors::Value;
+pub use tensors::{Arg, Value};
 
 /// Declares what `inventory::submit!` needs, so that a crate that registers a backend need not depend on it.
 pub use inventory;

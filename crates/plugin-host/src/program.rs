@@ -38,3 +38,12 @@ pub(crate) fn for_reader<'a>(
     })?;
     Ok((newest, Cow::Owned(written)))
 }
+
+/// Which inputs a program writes in place: the host must have the memory to itself. None where the bytes are no program
+/// of kernel-ir; that is for the plugin to say.
+pub(crate) fn written_inputs(ir: FfxIrVersion, bytes: &[u8]) -> Vec<bool> {
+    if ir.level != FFX_LEVEL_KERNEL_IR {
+        return Vec::new();
+    }
+    Program::written_inputs(bytes).unwrap_or_default()
+}

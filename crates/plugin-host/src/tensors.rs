@@ -36,10 +36,49 @@ impl Value {
             Value::Device(t) => t.dtype(),
         }
     }
+    /// Distance in elements between neighbours of each dimension.
+    pub fn strides(&self) -> &[isize] {
+        match self {
+            Value::Host(t) => t.strides(),
+            Value::Device(t) => t.strides(),
+        }
+    }
+    /// Whether a call may write it: nobody else has a handle of the memory, which is no mapped file's.
+    pub fn is_writable(&mut self) -> bool {
+        match self {
+            Value::Host(t) => t.is_writable(),
+            Value::Device(t) => t.is_unique(),
+        }
+    }
     fn lend(&self) -> Lent<'_> {
         match self {
             Value::Host(t) => Lent::host(t),
             Value::Device(t) => Lent::device(t),
+        }
+    }
+}
+
+/// An input of a call.
+#[derive(Debug)]
+pub enum Arg<'a> {
+    /// What the program reads.
+    Read(&'a Value),
+    /// What the program may write in place.
+    Write(&'a mut Value),
+}
+
+impl Arg<'_> {
+    fn lend(&self) -> Lent<'_> {
+        match self {
+            Arg::Read(value) => value.lend(),
+            Arg::Write(value) => value.lend(),
+        }
+    }
+    /// Whether the program may write the tensor.
+    pub(crate) fn is_writable(&mut self) -> bool {
+        match self {
+            Arg::Read(_) => false,
+            Arg::Write(value) => value.is_writable(),
         }
     }
 }
@@ -97,6 +136,11 @@ impl<'a> Borrows<'a> {
     /// As [`Borrows::new`], wherever the tensors lie.
     pub(crate) fn values(of: impl Iterator<Item = &'a Value>) -> Result<Self, String> {
         Borrows::lent(of.map(Value::lend))
+    }
+
+    /// As [`Borrows::values`], of a call's inputs.
+    pub(crate) fn args(of: &'a [Arg<'_>]) -> Result<Self, String> {
+        Borrows::lent(of.iter().map(Arg::lend))
     }
 
     /// One device tensor.

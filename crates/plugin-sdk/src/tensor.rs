@@ -63,7 +63,7 @@ impl<'a> TensorView<'a> {
     ///
     /// # Safety
     /// `tensor` keeps the contract of `DLTensor` for `'a`: `ndim` readable sizes and strides, and memory for every
-    /// element that nobody writes meanwhile.
+    /// element that nobody but the backend writes meanwhile.
     pub(crate) unsafe fn from_dl(tensor: &DLTensor, dtype: DType) -> Result<Self, PluginError> {
         if !(0..=MAX_DIMS).contains(&tensor.ndim) {
             return Err(PluginError::invalid(format!("a tensor has {} dimensions", tensor.ndim)));
@@ -138,6 +138,11 @@ impl<'a> TensorView<'a> {
     /// there are no elements.
     pub fn as_ptr(&self) -> *const u8 {
         self.data
+    }
+    /// Address of the first element of an input that the program declares written (kernel-ir 1.4): the memory is writable
+    /// during the call and nobody else's, and has the new value when `execute` returns. Other inputs must not be written.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.data.cast_mut()
     }
     /// Whether the elements lie row-major without gaps.
     pub fn is_contiguous(&self) -> bool {

@@ -129,7 +129,7 @@ fn kernel_ir_arrives_decoded() {
         offset: ir_core::SymExpr::ZERO,
         storage: kernel_ir::Storage::Input(0),
     });
-    program.inputs = vec![kernel_ir::InputSpec { name: "x".into(), buf }; 3];
+    program.inputs = vec![kernel_ir::InputSpec { name: "x".into(), buf, written: false }; 3];
     let bytes = program.to_bytes();
     each_way(|backend| {
         let compile =

@@ -70,6 +70,10 @@ impl DeviceTensor {
     pub fn dtype(&self) -> DType {
         self.0.dtype
     }
+    /// Whether this is the one handle of its memory.
+    pub fn is_unique(&mut self) -> bool {
+        Arc::get_mut(&mut self.0).is_some()
+    }
     /// Where it lies.
     pub fn device(&self) -> DeviceNumber {
         self.0.device

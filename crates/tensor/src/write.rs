@@ -43,6 +43,29 @@ impl Tensor {
         Ok(own)
     }
 
+    /// Whether this is the one handle of memory that may be written.
+    pub fn is_writable(&mut self) -> bool {
+        self.storage.is_unique()
+    }
+
+    /// Gives the tensor memory of its own that may be written, in the same strides: a copy where the bytes are shared,
+    /// mapped or foreign.
+    ///
+    /// # Errors
+    /// No memory; negative strides.
+    pub fn make_writable(&mut self) -> Result<(), TensorError> {
+        if self.is_writable() {
+            return Ok(());
+        }
+        *self = if self.is_contiguous() {
+            self.copied()?
+        } else {
+            let like = Tensor::empty_strided(self.dtype, &self.sizes, &self.strides)?;
+            like.with_storage(like.storage_with(self)?)?.with_device(self.device.clone())
+        };
+        Ok(())
+    }
+
     /// The tensor itself where its elements lie side by side in row-major order, else a copy that does.
     pub fn contiguous(&self) -> Result<Tensor, TensorError> {
         if self.is_contiguous() { Ok(self.clone()) } else { self.copied() }

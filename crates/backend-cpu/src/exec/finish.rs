@@ -117,6 +117,10 @@ pub(super) fn recognise(program: &Program, body: &Epilogue, walk: &Walk) -> Opti
     let out = found.rows(*buf, index)?;
     let (value, activation) = found.activation(*value);
     found.sum(value)?;
+    // Sums of a first pass over k lie in the output: factors and shifts must not.
+    if [&found.scale, &found.shift].into_iter().flatten().any(|c| c.root == out.root) {
+        return None;
+    }
     // A residual of several batch dimensions has no single distance between entries.
     let batches = found.residual.as_ref().map_or(0, |r| r.batch.len());
     (found.templates == 1 && batches <= 1).then_some(())?;
