@@ -7,8 +7,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use broken::{FAULTS, VARIABLE};
 use conformance::{CHECKS, Effort, Error, Judge, Options, Report, Status, check};
+use ferroflux_broken::{FAULTS, VARIABLE};
 
 /// The library that cargo built beside this test.
 fn library() -> PathBuf {

@@ -12,7 +12,7 @@ use conformance::stress;
 #[test]
 fn two_plugins_at_once_from_eight_threads() {
     // Keeps the library among those that cargo builds for this test.
-    assert!(!broken::FAULTS.is_empty());
+    assert!(!ferroflux_broken::FAULTS.is_empty());
     let test = std::env::current_exe().unwrap();
     let name = format!("{}ferroflux_broken{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     let library: PathBuf = test.ancestors().map(|dir| dir.join(&name)).find(|p| p.is_file()).unwrap();

@@ -2,21 +2,18 @@
 //! check with an allocator that looks behind every allocation when it is freed, where there is one.
 
 use ir_core::DType;
-use kernel_ir::{BodyBuilder, ScalarOp, StoreMode};
 use plugin_abi::{FFX_OK, FfxExecutableInfo};
 use tensor::Tensor;
 
 use super::{Cx, reduce, support};
-use crate::build::{Build, loops, shape};
-use crate::case::{Case, Fault};
+use crate::case::Fault;
 use crate::raw::{ErrorPlace, Raw};
-use crate::values::filled;
 
 pub(super) fn bounds(cx: &mut Cx) -> Result<(), Fault> {
     let raw = Raw::open(cx.library(), None)?;
     let device = raw.usable()?;
     let dtypes = [DType::F32, DType::F64, DType::I16, DType::U8];
-    let mut cases = dtypes.iter().map(|d| copied(*d, 61)).collect::<Result<Vec<_>, _>>()?;
+    let mut cases = dtypes.iter().map(|d| support::doubled_of(*d, 61)).collect::<Result<Vec<_>, _>>()?;
     cases.extend([support::doubled(16)?, support::doubled(1000)?, reduce::softmax([5, 33])?]);
     for case in cases {
         let name = format!("`{}`", case.name);
@@ -41,16 +38,4 @@ pub(super) fn bounds(cx: &mut Cx) -> Result<(), Fault> {
         });
     }
     Ok(())
-}
-
-/// `y = x + x` for any dtype.
-fn copied(dtype: DType, n: i64) -> Result<Case, Fault> {
-    let mut b = Build::new("double");
-    let (x, y) = (b.input(dtype, shape(&[n])), b.output(dtype, shape(&[n])));
-    let mut body = BodyBuilder::new();
-    let v = body.load(x, dtype, loops(1));
-    let v = body.op(ScalarOp::Add, &[v, v]);
-    body.store(y, loops(1), v, StoreMode::Write);
-    b.point(shape(&[n]), body);
-    Ok(Case::new(format!("double {dtype}[{n}]"), b.finish(), vec![filled(dtype, &[n as usize], 3)?]))
 }

@@ -55,9 +55,10 @@ fn execute(executable: &Owned<'_>, input: &Tensor) -> Result<Output, Fault> {
 pub(super) fn deleters(cx: &mut Cx) -> Result<(), Fault> {
     let raw = Raw::open(cx.library(), None)?;
     let device = raw.usable()?;
-    // 64 KiB an output: small enough to come from the heap, large enough to be missed.
-    const N: i64 = 1 << 14;
-    let case = support::doubled(N)?;
+    // 32 KiB an output: small enough to come from the heap, large enough to be missed.
+    const N: i64 = 1 << 12;
+    const BYTES: usize = 8 * N as usize;
+    let case = support::doubled_of(DType::F64, N)?;
     let form = raw.form(&case.program)?;
     let request = form.request(device);
     let input = &case.calls[0][0];
@@ -85,11 +86,11 @@ pub(super) fn deleters(cx: &mut Cx) -> Result<(), Fault> {
         let executable = raw.compiled(&request)?;
         let output = execute(&executable, input)?;
         let (_, _, on_host) = output.addresses();
-        let before = if on_host { output.bytes(4 * N as usize) } else { Vec::new() };
+        let before = if on_host { output.bytes(BYTES) } else { Vec::new() };
         drop(executable);
         // Memory that is handed out anew now would be the output's, were it freed with the executable.
-        let others: Vec<Vec<u8>> = (0..16).map(|k| vec![k; 4 * N as usize]).collect();
-        let after = if on_host { output.bytes(4 * N as usize) } else { Vec::new() };
+        let others: Vec<Vec<u8>> = (0..16).map(|k| vec![k; BYTES]).collect();
+        let after = if on_host { output.bytes(BYTES) } else { Vec::new() };
         drop(others);
         if before == after {
             Ok(())
@@ -97,11 +98,11 @@ pub(super) fn deleters(cx: &mut Cx) -> Result<(), Fault> {
             Err(Fault::wrong("an output changes when the executable is destroyed"))
         }
     });
-    let runs = cx.by_effort(300, 1000);
+    let runs = cx.by_effort(200, 1000);
     cx.case("nothing is left behind", || {
         let executable = raw.compiled(&request)?;
         let run = |n: usize| (0..n).try_for_each(|_| execute(&executable, input).map(drop));
-        grows_less_than(16 << 20, || run(runs / 4), || run(runs))
+        grows_less_than(4 << 20, || run(runs / 4), || run(runs))
     });
     Ok(())
 }

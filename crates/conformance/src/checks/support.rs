@@ -16,17 +16,22 @@ pub(super) fn simple() -> Result<Case, Fault> {
     doubled(6)
 }
 
-/// `y = x + x` over `n` numbers.
+/// `y = x + x` over `n` numbers of `f32`.
 pub(super) fn doubled(n: i64) -> Result<Case, Fault> {
+    doubled_of(DType::F32, n)
+}
+
+/// `y = x + x` over `n` numbers.
+pub(super) fn doubled_of(dtype: DType, n: i64) -> Result<Case, Fault> {
     let mut b = Build::new("double");
-    let (x, y) = (b.input(DType::F32, shape(&[n])), b.output(DType::F32, shape(&[n])));
+    let (x, y) = (b.input(dtype, shape(&[n])), b.output(dtype, shape(&[n])));
     let mut body = BodyBuilder::new();
-    let v = body.load(x, DType::F32, loops(1));
+    let v = body.load(x, dtype, loops(1));
     let sum = body.op(ScalarOp::Add, &[v, v]);
     body.store(y, loops(1), sum, StoreMode::Write);
     b.point(shape(&[n]), body);
-    let input = values::filled(DType::F32, &[n as usize], 1)?;
-    Ok(Case::new("double", b.finish(), vec![input]))
+    let input = values::filled(dtype, &[n as usize], 1)?;
+    Ok(Case::new(format!("double {dtype}[{n}]"), b.finish(), vec![input]))
 }
 
 /// One or a few programs of each kind.
