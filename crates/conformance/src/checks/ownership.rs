@@ -56,9 +56,9 @@ pub(super) fn deleters(cx: &mut Cx) -> Result<(), Fault> {
     let raw = Raw::open(cx.library(), None)?;
     let device = raw.usable()?;
     // 32 KiB an output: small enough to come from the heap, large enough to be missed.
-    const N: i64 = 1 << 12;
-    const BYTES: usize = 8 * N as usize;
-    let case = support::doubled_of(DType::F64, N)?;
+    const N: i64 = 1 << 13;
+    const BYTES: usize = 4 * N as usize;
+    let case = support::doubled(N)?;
     let form = raw.form(&case.program)?;
     let request = form.request(device);
     let input = &case.calls[0][0];
@@ -98,7 +98,7 @@ pub(super) fn deleters(cx: &mut Cx) -> Result<(), Fault> {
             Err(Fault::wrong("an output changes when the executable is destroyed"))
         }
     });
-    let runs = cx.by_effort(200, 1000);
+    let runs = cx.by_effort(160, 500);
     cx.case("nothing is left behind", || {
         let executable = raw.compiled(&request)?;
         let run = |n: usize| (0..n).try_for_each(|_| execute(&executable, input).map(drop));
