@@ -1,10 +1,11 @@
 //! Code of one graph, by whichever backend: what [`crate::Compiled`] and the training programs run. Knows neither state nor
 //! the caller's inputs; those who own one say what its inputs are.
 
-use fx_ir::{Arg, Graph, OutputKind};
+use fx_ir::{Graph, OutputKind};
+use ir_core::DType;
 use kernel_ir::Program as Kernels;
-use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable, Resolved, Value};
-use tensor::Tensor;
+use plugin_host::{Arg, CompileArgs, IrVersion, KERNEL_IR, LoadedBackend, LoadedExecutable, Resolved, Value};
+use tensor::{DeviceTensor, Tensor};
 use tracing::info_span;
 
 use crate::complex_boundary::ComplexBoundary;
@@ -12,26 +13,57 @@ use crate::graph_backend::{self, GraphCompiler, GraphExecutable};
 use crate::seeds::{seed_place, seed_tensor};
 use crate::{Error, Options, stages};
 
-/// Gives the tensors of constants by name.
-pub(crate) type Weights<'a> = &'a dyn Fn(&str) -> Option<Tensor>;
+/// Gives the tensors of constants by name, wherever they lie.
+pub(crate) type Weights<'a> = &'a dyn Fn(&str) -> Result<Option<Value>, Error>;
 
 /// Something that runs on tensors.
 pub(crate) enum Code {
-    /// A plugin's executable, the place of the seed among its inputs, and which results are complex.
-    Plugin(LoadedExecutable, Option<usize>, ComplexBoundary),
+    /// A plugin's executable.
+    Plugin(Box<PluginCode>),
     /// A graph backend's.
     Graph(Box<dyn GraphExecutable>),
+}
+
+/// A plugin's executable and what connects it with a graph.
+pub(crate) struct PluginCode {
+    code: LoadedExecutable,
+    backend: LoadedBackend,
+    /// Place of the seed among its inputs.
+    seed_place: Option<usize>,
+    /// Which results are complex.
+    boundary: ComplexBoundary,
+    /// For each result of the graph whether the call leaves it in the input that it is the new value of.
+    in_place: Vec<bool>,
+}
+
+/// Has `make` compile for a backend with new values of state written in place; where that is not `wanted`, or the backend
+/// does not read such programs or refuses this one, with new values as outputs.
+pub(crate) fn in_place_or_returned<T>(
+    backend: &LoadedBackend,
+    wanted: bool,
+    make: &dyn Fn(bool) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let reads = backend.reads().iter().any(|own| own.reads(IrVersion::kernel_ir(1, 4)));
+    if wanted && reads {
+        match make(true) {
+            // What it refuses otherwise it refuses again.
+            Err(Error::Refused { .. }) => {}
+            made => return made,
+        }
+    }
+    make(false)
 }
 
 impl Code {
     /// Compiles a fused program and binds its constants; `boundary` is that of the graph it was made of.
     pub(crate) fn plugin(
-        kernels: &Kernels,
+        kernels: &stages::Kernels,
         boundary: ComplexBoundary,
         backend: &LoadedBackend,
         weight: Weights<'_>,
         options: &Options,
     ) -> Result<Code, Error> {
+        let stages::Kernels { program: kernels, in_place } = kernels;
         let bytes = kernels.to_bytes();
         let list: Vec<(&str, &str)> =
             options.backend_options.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -45,16 +77,17 @@ impl Code {
             let _span = info_span!("backend compile", backend = backend.name()).entered();
             backend.compile(&args)?
         };
-        let constants: Vec<(&str, Tensor)> =
-            kernels.constants.iter().filter_map(|c| Some((c.name.as_str(), weight(&c.name)?))).collect();
-        let bound = ComplexBoundary::inputs(&constants.iter().map(|(_, t)| t).collect::<Vec<_>>())?;
-        let constants: Vec<(&str, &Tensor)> =
-            constants.iter().zip(&bound).map(|((name, _), t)| (*name, t)).collect();
+        let mut constants: Vec<(&str, Value)> = Vec::with_capacity(kernels.constants.len());
+        for c in &kernels.constants {
+            let Some(value) = weight(&c.name)? else { continue };
+            constants.push((&c.name, bound_form(value, &kernels.buffers[c.buf], backend)?));
+        }
         {
             let _span = info_span!("bind constants", count = constants.len()).entered();
-            code.bind_constants(&constants)?;
+            code.bind_values(&constants.iter().map(|(name, v)| (*name, v)).collect::<Vec<_>>())?;
         }
-        Ok(Code::Plugin(code, seed_place(kernels), boundary))
+        let (seed_place, backend, in_place) = (seed_place(kernels), backend.clone(), in_place.clone());
+        Ok(Code::Plugin(Box::new(PluginCode { code, backend, seed_place, boundary, in_place })))
     }
 
     /// Compiles for a graph backend.
@@ -63,25 +96,41 @@ impl Code {
         backend: &dyn GraphCompiler,
         weight: Weights<'_>,
     ) -> Result<Code, Error> {
-        Ok(Code::Graph(backend.compile(graph, weight)?))
+        let failed = std::cell::RefCell::new(None);
+        let host = |name: &str| match weight(name) {
+            Ok(Some(Value::Host(tensor))) => Some(tensor),
+            Ok(_) => None,
+            Err(e) => {
+                failed.replace(Some(e));
+                None
+            }
+        };
+        let code = backend.compile(graph, &host);
+        match failed.into_inner() {
+            Some(e) => Err(e),
+            None => Ok(Code::Graph(code?)),
+        }
     }
 
     /// Compiles a graph of prims for the backend of `options`; also the fused program, where the backend takes one.
-    /// Parameters and buffers that no output of the graph gives a new value are constants.
+    /// Parameters and buffers that no output of the graph gives a new value are constants. With `in_place` those new values
+    /// are written where the old ones are, if the backend can: [`Code::run_args`] then takes the old ones for writing.
     pub(crate) fn of_prims(
         prims: &Graph,
         weight: Weights<'_>,
         options: &Options,
+        in_place: bool,
     ) -> Result<(Code, Option<Kernels>), Error> {
         match crate::registry().resolve(&options.backend)? {
             Resolved::Plugin(backend) => {
-                let kernels = {
-                    let _span = info_span!("inductor").entered();
+                let real = stages::real(prims)?;
+                in_place_or_returned(&backend, in_place, &|in_place| {
                     let output_strides = prims.outputs.iter().map(|o| strides(prims, o)).collect();
-                    inductor::compile(&stages::real(prims)?, &inductor::Options { output_strides })?
-                };
-                let boundary = ComplexBoundary::of(prims);
-                Ok((Code::plugin(&kernels, boundary, &backend, weight, options)?, Some(kernels)))
+                    let kernels = stages::lowered(&real, output_strides, in_place)?;
+                    let boundary = ComplexBoundary::of(prims);
+                    let code = Code::plugin(&kernels, boundary, &backend, weight, options)?;
+                    Ok((code, Some(kernels.program)))
+                })
             }
             Resolved::Graph(entry) => {
                 graph_backend::check_mode(entry, options)?;
@@ -92,59 +141,155 @@ impl Code {
 
     /// Runs on all inputs that are no constants, in the order of the graph's placeholders, the seed left out.
     pub(crate) fn run(&self, inputs: &[&Tensor], seed: u64) -> Result<Vec<Tensor>, Error> {
-        match self {
-            Code::Plugin(code, seed_place, boundary) => {
-                let mut all = ComplexBoundary::inputs(inputs)?;
-                if let Some(place) = seed_place {
-                    all.insert((*place).min(all.len()), seed_tensor(seed)?);
-                }
-                boundary.outputs(code.execute(&all.iter().collect::<Vec<_>>())?)
-            }
-            Code::Graph(code) => code.execute_seeded(inputs, seed),
-        }
+        let inputs: Vec<Value> = inputs.iter().map(|t| Value::Host((*t).clone())).collect();
+        let outputs = self.run_values(&inputs.iter().collect::<Vec<_>>(), seed)?;
+        outputs.into_iter().enumerate().map(|(n, value)| self.to_host(n, value)).collect()
     }
-}
 
-impl Code {
     /// As [`Code::run`], but tensors may stay on the backend's device: what is given may lie there, what comes out stays
     /// where the backend left it. [`Code::to_host`] reads an output.
     pub(crate) fn run_values(&self, inputs: &[&Value], seed: u64) -> Result<Vec<Value>, Error> {
+        let outputs = self.run_args(inputs.iter().map(|v| Arg::Read(v)).collect(), seed)?;
+        Ok(outputs.into_iter().flatten().collect())
+    }
+
+    /// As [`Code::run_values`], for code that writes new values of state in place: those are `Arg::Write`, in the form of
+    /// [`Code::own`]. A result that is left in an input is `None`.
+    pub(crate) fn run_args(&self, mut inputs: Vec<Arg<'_>>, seed: u64) -> Result<Vec<Option<Value>>, Error> {
         match self {
-            Code::Plugin(code, seed_place, _) => {
-                let mut all = ComplexBoundary::input_values(inputs)?;
-                if let Some(place) = seed_place {
-                    all.insert((*place).min(all.len()), seed_tensor(seed)?.into());
-                }
-                Ok(code.execute_values(&all.iter().collect::<Vec<_>>())?)
-            }
+            Code::Plugin(plugin) => plugin.run(&mut inputs, seed),
             Code::Graph(code) => {
-                let host = |v: &&Value| match v {
-                    Value::Host(t) => Ok(t.clone()),
-                    Value::Device(t) => Err(Error::OtherDevice(format!("{t:?}"))),
+                let host = |arg: &Arg<'_>| {
+                    let value: &Value = match arg {
+                        Arg::Read(v) => v,
+                        Arg::Write(v) => v,
+                    };
+                    match value {
+                        Value::Host(t) => Ok(t.clone()),
+                        Value::Device(t) => Err(Error::OtherDevice(format!("{t:?}"))),
+                    }
                 };
                 let inputs: Vec<Tensor> = inputs.iter().map(host).collect::<Result<_, _>>()?;
                 let outputs = code.execute_seeded(&inputs.iter().collect::<Vec<_>>(), seed)?;
-                Ok(outputs.into_iter().map(Value::Host).collect())
+                Ok(outputs.into_iter().map(|t| Some(Value::Host(t))).collect())
             }
         }
     }
 
-    /// Output `n` of [`Code::run_values`] as the program's caller knows it.
+    /// Output `n` as the program's caller knows it.
     pub(crate) fn to_host(&self, n: usize, value: Value) -> Result<Tensor, Error> {
         match (self, value) {
-            (Code::Plugin(code, _, boundary), value) => {
-                let tensor = code.to_host(value)?;
-                Ok(if boundary.is_complex(n) { tensor.view_as_complex()? } else { tensor })
+            (Code::Plugin(plugin), value) => {
+                let tensor = plugin.code.to_host(value)?;
+                Ok(if plugin.boundary.is_complex(n) { tensor.view_as_complex()? } else { tensor })
             }
             (Code::Graph(_), Value::Host(tensor)) => Ok(tensor),
             (Code::Graph(_), Value::Device(t)) => Err(Error::OtherDevice(format!("{t:?}"))),
         }
     }
+
+    /// A tensor in the form in which the code takes it: complex ones as real ones, where it knows no complex numbers.
+    pub(crate) fn form(&self, tensor: &Tensor) -> Result<Tensor, Error> {
+        match self {
+            Code::Plugin(_) => Ok(tensor.view_as_real()?),
+            Code::Graph(_) => Ok(tensor.clone()),
+        }
+    }
+
+    /// A tensor of the caller's state as the code keeps it: on the backend's device where tensors may stay there, else, if
+    /// calls write it, in host memory of its own.
+    ///
+    /// # Errors
+    /// No memory; the device's.
+    pub(crate) fn own(&self, tensor: &Tensor) -> Result<Value, Error> {
+        let mut tensor = self.form(tensor)?;
+        let Code::Plugin(plugin) = self else { return Ok(Value::Host(tensor)) };
+        if plugin.backend.has_device_memory()
+            && let Some(value) = on_device(&plugin.backend, &tensor)?
+        {
+            return Ok(value);
+        }
+        if plugin.in_place.contains(&true) {
+            tensor.make_writable()?;
+        }
+        Ok(Value::Host(tensor))
+    }
+
+    /// A copy of what [`Code::own`] keeps, of the dtype that the program's user knows.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn fetch(&self, value: &Value, dtype: DType) -> Result<Tensor, Error> {
+        let tensor = match (self, value) {
+            (_, Value::Host(tensor)) => tensor.clone(),
+            (Code::Plugin(plugin), value) => plugin.code.to_host(value.clone())?,
+            (Code::Graph(_), Value::Device(t)) => return Err(Error::OtherDevice(format!("{t:?}"))),
+        };
+        Ok(if dtype.is_complex() && !tensor.dtype().is_complex() {
+            tensor.view_as_complex()?
+        } else {
+            tensor
+        })
+    }
+}
+
+impl PluginCode {
+    fn run(&self, inputs: &mut [Arg<'_>], seed: u64) -> Result<Vec<Option<Value>>, Error> {
+        let mut reads: Vec<Option<Value>> = Vec::with_capacity(inputs.len() + 1);
+        for input in inputs.iter_mut() {
+            reads.push(match input {
+                Arg::Read(v) => Some(ComplexBoundary::real_value(v)?),
+                // Whoever was given the tensor keeps the values that it had then.
+                Arg::Write(Value::Host(t)) if self.in_place.contains(&true) => {
+                    t.make_writable()?;
+                    None
+                }
+                Arg::Write(_) => None,
+            });
+        }
+        let seed = self
+            .seed_place
+            .map(|place| Ok::<_, Error>((place, Value::Host(seed_tensor(seed)?))))
+            .transpose()?;
+        let mut all: Vec<Arg<'_>> = Vec::with_capacity(inputs.len() + 1);
+        for (input, read) in inputs.iter_mut().zip(&reads) {
+            all.push(match (input, read) {
+                (_, Some(value)) => Arg::Read(value),
+                (Arg::Read(value), None) => Arg::Read(value),
+                (Arg::Write(value), None) => Arg::Write(value),
+            });
+        }
+        if let Some((place, seed)) = &seed {
+            all.insert((*place).min(all.len()), Arg::Read(seed));
+        }
+        let mut outputs = self.code.execute_args(&mut all)?.into_iter();
+        let mut results: Vec<Option<Value>> =
+            self.in_place.iter().map(|stays| if *stays { None } else { outputs.next() }).collect();
+        results.extend(outputs.map(Some));
+        Ok(results)
+    }
+}
+
+/// The tensor on the backend's device in its own strides; `None` where it has gaps, which a copy would not have.
+fn on_device(backend: &LoadedBackend, tensor: &Tensor) -> Result<Option<Value>, Error> {
+    let mut order: Vec<usize> = (0..tensor.rank()).collect();
+    order.sort_by_key(|&d| (std::cmp::Reverse(tensor.strides()[d]), d));
+    let dense = if tensor.is_contiguous() { tensor.clone() } else { tensor.permute(&order)? };
+    if !dense.is_contiguous() {
+        return Ok(None);
+    }
+    let copy = backend.to_device(&dense, backend.first_device()?)?;
+    if tensor.is_contiguous() {
+        return Ok(Some(Value::Device(copy)));
+    }
+    let (data, dtype, device) = (copy.data(), copy.dtype(), copy.device());
+    let turned = DeviceTensor::new(data, dtype, device, tensor.sizes(), tensor.strides(), move || drop(copy));
+    Ok(Some(Value::Device(turned)))
 }
 
 /// The strides of a returned tensor: those of the state that it replaces, or the value's own.
 fn strides(prims: &Graph, output: &fx_ir::Output) -> Option<ir_core::Shape> {
-    let Arg::Value(v) = output.arg else { return None };
+    let fx_ir::Arg::Value(v) = output.arg else { return None };
     let replaced = match &output.kind {
         OutputKind::BufferMutation(name) => {
             prims.inputs().find(|(_, _, other)| other == name).map(|(v, _, _)| v)
@@ -152,4 +297,21 @@ fn strides(prims: &Graph, output: &fx_ir::Output) -> Option<ir_core::Shape> {
         _ => None,
     };
     prims.meta(replaced.unwrap_or(v)).map(|m| ::prims::split_complex::boundary_meta(m).strides)
+}
+
+/// A constant as a plugin takes it: a complex one as a real one, one of the device in the strides that the program addresses
+/// (the plugin lays out host tensors itself).
+fn bound_form(value: Value, buffer: &kernel_ir::Buffer, backend: &LoadedBackend) -> Result<Value, Error> {
+    let tensor = match value {
+        Value::Device(tensor) => {
+            let wanted = buffer.strides.iter().map(|s| s.as_const().and_then(|n| isize::try_from(n).ok()));
+            let fits = wanted.zip(tensor.strides()).all(|(want, is)| want == Some(*is));
+            if fits || tensor.sizes().contains(&0) {
+                return Ok(Value::Device(tensor));
+            }
+            backend.to_host(&tensor)?
+        }
+        Value::Host(tensor) => tensor,
+    };
+    Ok(tensor.view_as_real().unwrap_or(tensor).into())
 }

@@ -1,21 +1,24 @@
 //! A compiled model: call it from any thread.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use fx_ir::{Arg, Graph, InputKind, OutputKind, Symbol};
+use fx_ir::{Graph, InputKind, OutputKind, Symbol};
 use ir_core::{Arena, SymId};
-use plugin_host::{LoadedBackend, Value};
+use plugin_host::{Arg, LoadedBackend, Value};
 use tensor::Tensor;
 
-use crate::code::Code;
+use crate::code::{Code, Weights, in_place_or_returned};
 use crate::complex_boundary::ComplexBoundary;
 use crate::explain::{Explanation, explain};
 use crate::graph_backend::GraphCompiler;
+use crate::recipe::Maker;
 use crate::seeds::Seeds;
 use crate::{Error, InputInfo, Options, Program, check, stages};
 
-/// A model that is ready to run. Buffers that the model writes (running statistics, caches) are kept here and carried
-/// from call to call; calls of such a model run one after another.
+/// A model that is ready to run. Buffers that the model writes (running statistics, caches) are kept here, on the backend's
+/// device where it keeps tensors there, and are updated in place by calls; calls of such a model run one after another. A
+/// call that fails in the backend may leave them between their old and new values.
 pub struct Compiled {
     backend: String,
     inputs: Vec<InputInfo>,
@@ -25,12 +28,13 @@ pub struct Compiled {
     sources: Vec<Source>,
     /// What each output of the code is.
     sinks: Vec<Sink>,
-    /// On the backend's device from the first call on, where it keeps tensors there.
+    /// On the backend's device, where it keeps tensors there.
     state: Mutex<Vec<Value>>,
     seeds: Seeds,
     /// Moves tensors to the backend's device, where it has one.
     memory: Option<LoadedBackend>,
     explanation: Explanation,
+    making_weights: Duration,
 }
 
 #[derive(Clone, Copy)]
@@ -43,7 +47,16 @@ enum Source {
 enum Sink {
     User,
     State(usize),
+    /// The new value of the user's input of this number.
+    Input(usize),
     Dropped,
+}
+
+/// What a call gives to the caller: tensors with their numbers among all outputs.
+struct Given {
+    users: Vec<(usize, Value)>,
+    /// New values of inputs by the input's number.
+    inputs: Vec<(usize, usize, Value)>,
 }
 
 impl Compiled {
@@ -53,11 +66,16 @@ impl Compiled {
         options: &Options,
     ) -> Result<Compiled, Error> {
         let functional = program.functional()?;
-        let kernels = stages::compile(&functional)?;
-        let weight = |name: &str| program.weight(name).cloned();
-        let code = Code::plugin(&kernels, ComplexBoundary::of(&functional), backend, &weight, options)?;
-        let state = State::of(&functional, program)?;
-        let explanation = explain(program.graph(), Some(&kernels));
+        let maker = Maker::of(backend, options);
+        let weight = |name: &str| program.weight_value(name, maker.as_ref());
+        let (kernels, code) = in_place_or_returned(backend, true, &|in_place| {
+            let kernels = stages::compile_for(&functional, in_place)?;
+            let boundary = ComplexBoundary::of(&functional);
+            let code = Code::plugin(&kernels, boundary, backend, &weight, options)?;
+            Ok((kernels, code))
+        })?;
+        let state = State::of(&functional, &weight, &code)?;
+        let explanation = explain(program.graph(), Some(&kernels.program));
         Ok(Compiled {
             backend: backend.name().into(),
             inputs: program.inputs(),
@@ -69,6 +87,7 @@ impl Compiled {
             seeds: Seeds::new(options.seed),
             memory: backend.has_device_memory().then(|| backend.clone()),
             explanation,
+            making_weights: maker.as_ref().map_or(Duration::ZERO, Maker::spent),
         })
     }
 
@@ -79,9 +98,9 @@ impl Compiled {
         options: &Options,
     ) -> Result<Compiled, Error> {
         let functional = program.functional()?;
-        let state = State::of(&functional, program)?;
-        let weight = |name: &str| program.weight(name).cloned();
+        let weight = |name: &str| program.weight_value(name, None);
         let code = Code::graph(program.graph(), backend, &weight)?;
+        let state = State::of(&functional, &weight, &code)?;
         let explanation = explain(program.graph(), None);
         Ok(Compiled {
             backend: name.into(),
@@ -94,19 +113,42 @@ impl Compiled {
             seeds: Seeds::new(options.seed),
             memory: None,
             explanation,
+            making_weights: Duration::ZERO,
         })
     }
 
     /// Runs the model on its inputs in order; returns the tensors that it returns, in order. The outputs are the
-    /// caller's to keep.
+    /// caller's to keep. Inputs stay as they are, also those that the model writes (see [`call_mut`](Self::call_mut)).
     ///
     /// # Errors
     /// Inputs that do not fit the model's dtypes, ranks or size ranges, and whatever the backend runs into.
     pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let users = check::conform(&self.inputs, &self.symbols, inputs)?;
         let values: Vec<Value> = users.into_iter().map(Value::Host).collect();
-        let outputs = self.run(&values)?;
-        outputs.into_iter().map(|(n, value)| self.code.to_host(n, value)).collect()
+        let given = self.run(&values)?;
+        given.users.into_iter().map(|(n, value)| self.code.to_host(n, value)).collect()
+    }
+
+    /// As [`call`](Self::call), and gives the inputs that the model writes their new values, as a call in PyTorch does: the
+    /// caller's variables hold new tensors afterwards. Other handles of the old tensors keep the old values, for a
+    /// [`Tensor`] that is shared never changes; where PyTorch's views would show the new ones, views taken before do not.
+    ///
+    /// # Errors
+    /// As for `call`; the inputs are what they were then.
+    pub fn call_mut(&self, inputs: &mut [Tensor]) -> Result<Vec<Tensor>, Error> {
+        let users = check::conform(&self.inputs, &self.symbols, inputs)?;
+        let values: Vec<Value> = users.into_iter().map(Value::Host).collect();
+        let given = self.run(&values)?;
+        let new = given.inputs.into_iter().map(|(input, n, value)| Ok((input, self.code.to_host(n, value)?)));
+        let new: Vec<(usize, Tensor)> = new.collect::<Result<_, Error>>()?;
+        let outputs = given.users.into_iter().map(|(n, value)| self.code.to_host(n, value));
+        let outputs = outputs.collect::<Result<_, _>>()?;
+        for (input, tensor) in new {
+            if let Some(place) = inputs.get_mut(input) {
+                *place = tensor;
+            }
+        }
+        Ok(outputs)
     }
 
     /// As [`call`](Self::call) on tensors that may lie on the backend's device (see [`to_device`](Self::to_device));
@@ -116,7 +158,22 @@ impl Compiled {
     /// # Errors
     /// As for `call`.
     pub fn call_values(&self, inputs: &[Value]) -> Result<Vec<Value>, Error> {
-        Ok(self.run(inputs)?.into_iter().map(|(_, value)| value).collect())
+        Ok(self.run(inputs)?.users.into_iter().map(|(_, value)| value).collect())
+    }
+
+    /// As [`call_values`](Self::call_values), and gives the inputs that the model writes their new values, as
+    /// [`call_mut`](Self::call_mut) does.
+    ///
+    /// # Errors
+    /// As for `call`.
+    pub fn call_values_mut(&self, inputs: &mut [Value]) -> Result<Vec<Value>, Error> {
+        let given = self.run(inputs)?;
+        for (input, _, value) in given.inputs {
+            if let Some(place) = inputs.get_mut(input) {
+                *place = value;
+            }
+        }
+        Ok(given.users.into_iter().map(|(_, value)| value).collect())
     }
 
     /// A copy of a tensor on the backend's device; the tensor itself where the backend keeps none there.
@@ -141,22 +198,28 @@ impl Compiled {
         }
     }
 
-    /// Runs the code and keeps the state; the user's outputs with their numbers among all outputs.
-    fn run(&self, users: &[Value]) -> Result<Vec<(usize, Value)>, Error> {
-        // A panic of another call cannot leave the state half written: it is replaced whole.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Runs the code and keeps the state.
+    fn run(&self, users: &[Value]) -> Result<Given, Error> {
+        let state = self.state.lock();
+        // A panic of another call cannot leave a tensor without memory; what it leaves of the values is said above.
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
         if state.is_empty() {
             drop(state);
             let outputs = self.code.run_values(&users.iter().collect::<Vec<_>>(), self.seeds.next())?;
-            return Ok(self.split(outputs, None));
+            return Ok(self.split(outputs.into_iter().map(Some).collect(), &mut []));
         }
-        let pick = |s: &Source| match *s {
-            Source::User(n) => users.get(n).ok_or_else(|| self.missing_input(users.len())),
-            Source::State(n) => Ok(&state[n]),
-        };
-        let all: Vec<&Value> = self.sources.iter().map(pick).collect::<Result<_, _>>()?;
-        let outputs = self.code.run_values(&all, self.seeds.next())?;
-        Ok(self.split(outputs, Some(&mut state)))
+        let mut kept: Vec<Option<&mut Value>> = state.iter_mut().map(Some).collect();
+        let mut all: Vec<Arg<'_>> = Vec::with_capacity(self.sources.len());
+        for source in &self.sources {
+            all.push(match *source {
+                Source::User(n) => Arg::Read(users.get(n).ok_or_else(|| self.missing_input(users.len()))?),
+                Source::State(n) => Arg::Write(kept[n].take().ok_or_else(|| {
+                    Error::Internal(format!("buffer {n} is two inputs of the compiled model"))
+                })?),
+            });
+        }
+        let outputs = self.code.run_args(all, self.seeds.next())?;
+        Ok(self.split(outputs, &mut state))
     }
 
     fn missing_input(&self, given: usize) -> Error {
@@ -164,18 +227,29 @@ impl Compiled {
         Error::InputCount { expected: self.inputs.len(), given, names }
     }
 
-    fn split(&self, outputs: Vec<Value>, mut state: Option<&mut Vec<Value>>) -> Vec<(usize, Value)> {
-        let mut users = Vec::with_capacity(outputs.len());
+    fn split(&self, outputs: Vec<Option<Value>>, state: &mut [Value]) -> Given {
+        let mut given = Given { users: Vec::with_capacity(outputs.len()), inputs: Vec::new() };
         for (n, (value, sink)) in outputs.into_iter().zip(&self.sinks).enumerate() {
-            match (sink, &mut state) {
-                (Sink::User, _) => users.push((n, value)),
-                (Sink::State(n), Some(state)) => state[*n] = value,
-                _ => {}
+            // What a call has left in the state's memory is there.
+            let Some(value) = value else { continue };
+            match *sink {
+                Sink::User => given.users.push((n, value)),
+                Sink::Input(input) => given.inputs.push((input, n, value)),
+                Sink::State(at) => {
+                    if let Some(place) = state.get_mut(at) {
+                        *place = value;
+                    }
+                }
+                Sink::Dropped => {}
             }
         }
-        users
+        given
     }
 
+    /// What of the compilation was making weights by formula ([`Program::make_weights`]).
+    pub fn making_weights(&self) -> Duration {
+        self.making_weights
+    }
     /// The backend that compiled it.
     pub fn backend(&self) -> &str {
         &self.backend
@@ -198,15 +272,22 @@ struct State {
 }
 
 impl State {
-    fn of(functional: &Graph, program: &Program) -> Result<State, Error> {
+    fn of(functional: &Graph, weight: Weights<'_>, code: &Code) -> Result<State, Error> {
+        let inputs = functional
+            .inputs()
+            .filter(|(v, kind, _)| *kind == InputKind::User && functional.meta(*v).is_some());
+        let inputs: Vec<&str> = inputs.map(|(_, _, name)| name).collect();
         let mut names: Vec<&str> = Vec::new();
         let mut sinks = Vec::new();
-        for output in functional.outputs.iter().filter(|o| matches!(o.arg, Arg::Value(_))) {
+        for output in functional.outputs.iter().filter(|o| matches!(o.arg, fx_ir::Arg::Value(_))) {
             sinks.push(match &output.kind {
                 OutputKind::User | OutputKind::Loss => Sink::User,
                 OutputKind::BufferMutation(name) => {
                     names.push(name);
                     Sink::State(names.len() - 1)
+                }
+                OutputKind::InputMutation(name) => {
+                    inputs.iter().position(|input| input == name).map_or(Sink::Dropped, Sink::Input)
                 }
                 _ => Sink::Dropped,
             });
@@ -224,11 +305,12 @@ impl State {
             }
         }
         let missing = |name: &str| Error::MissingWeights { count: 1, first: name.into() };
-        // The buffers are written by replacement: the mapped originals stay as they are.
-        let tensors = names
-            .iter()
-            .map(|n| program.weight(n).cloned().map(Value::Host).ok_or_else(|| missing(n)))
-            .collect::<Result<_, _>>()?;
+        // The archive's tensors stay as they are; what was made for this model on the device is its own.
+        let one = |name: &&str| match weight(name)?.ok_or_else(|| missing(name))? {
+            Value::Host(tensor) => code.own(&tensor),
+            made => Ok(made),
+        };
+        let tensors = names.iter().map(one).collect::<Result<_, _>>()?;
         Ok(State { sources, sinks, tensors })
     }
 }

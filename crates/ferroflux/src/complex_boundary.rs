@@ -27,13 +27,12 @@ impl ComplexBoundary {
         inputs.iter().map(|t| Ok(t.view_as_real()?)).collect()
     }
 
-    /// The same of values; those on a device are real already: they came out of compiled code.
-    pub(crate) fn input_values(inputs: &[&Value]) -> Result<Vec<Value>, Error> {
-        let real = |v: &&Value| match v {
+    /// The same of one value; those on a device are real already: they came out of compiled code.
+    pub(crate) fn real_value(value: &Value) -> Result<Value, Error> {
+        match value {
             Value::Host(t) => Ok(Value::Host(t.view_as_real()?)),
-            Value::Device(_) => Ok((*v).clone()),
-        };
-        inputs.iter().map(real).collect()
+            Value::Device(_) => Ok(value.clone()),
+        }
     }
 
     /// Whether output `n` is complex for the program's caller.

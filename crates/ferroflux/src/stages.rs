@@ -25,29 +25,60 @@ pub(crate) fn real(prims: &Graph) -> Result<Graph, Error> {
     prims::split_complex::split_complex(prims).map_err(Error::Unsupported)
 }
 
-/// The same with less: passes on a graph whose weights stay as they are. `FERROFLUX_SKIP_PASSES` names passes to leave
-/// out, with commas between them.
+/// Names of passes to leave out: `FERROFLUX_SKIP_PASSES`, with commas between them.
+fn skipped() -> Vec<String> {
+    std::env::var("FERROFLUX_SKIP_PASSES").unwrap_or_default().split(',').map(str::to_owned).collect()
+}
+
+/// The same with less: passes on a graph whose weights stay as they are, but for those of `FERROFLUX_SKIP_PASSES`.
 pub(crate) fn optimized(mut prims: Graph) -> Graph {
     let _span = info_span!("passes").entered();
-    let skip = std::env::var("FERROFLUX_SKIP_PASSES").unwrap_or_default();
-    let skip = skip.split(',').map(str::to_owned).collect();
+    let skip = skipped();
     aot_autograd::passes::optimize(&mut prims, &PassCx { skip, ..PassCx::inference() });
     prims
 }
 
-/// Captured to kernels.
+/// Captured to kernels, as a backend gets them that writes buffers in place.
 pub(crate) fn kernels(captured: &Graph) -> Result<Program, Error> {
-    compile(&functional(captured)?)
+    Ok(compile_for(&functional(captured)?, true)?.program)
 }
 
-/// Functional to kernels.
+/// Functional to kernels; new values of buffers are outputs.
 pub(crate) fn compile(functional: &Graph) -> Result<Program, Error> {
-    let real = optimized(real(&prims(functional)?)?);
+    Ok(compile_for(functional, false)?.program)
+}
+
+/// A program and what it does with new values of parameters and buffers.
+pub(crate) struct Kernels {
+    pub(crate) program: Program,
+    /// For each result that is a value whether the call leaves it in the input that it is the new value of, instead of
+    /// returning it.
+    pub(crate) in_place: Vec<bool>,
+}
+
+/// Graph of prims without complex numbers to kernels. New values are outputs too where `FERROFLUX_SKIP_PASSES` has
+/// `in_place`.
+pub(crate) fn lowered(
+    real: &Graph,
+    output_strides: Vec<Option<ir_core::Shape>>,
+    in_place: bool,
+) -> Result<Kernels, Error> {
     let _span = info_span!("inductor").entered();
+    let in_place = in_place && !skipped().iter().any(|name| name == "in_place");
+    let written = if in_place { inductor::buffer_writes(real) } else { Vec::new() };
+    let stays = |n: usize| written.get(n).is_some_and(Option::is_some);
+    let values = real.outputs.iter().enumerate().filter(|(_, o)| matches!(o.arg, Arg::Value(_)));
+    let in_place = values.map(|(n, _)| stays(n)).collect();
+    let program = inductor::compile(real, &inductor::Options { output_strides, written })?;
+    Ok(Kernels { program, in_place })
+}
+
+/// Functional to kernels, which write new values of buffers in place where that is wanted.
+pub(crate) fn compile_for(functional: &Graph, in_place: bool) -> Result<Kernels, Error> {
+    let real = optimized(real(&prims(functional)?)?);
     let strides = |o: &fx_ir::Output| match o.arg {
         Arg::Value(v) => functional.meta(v).map(|m| prims::split_complex::boundary_meta(m).strides),
         _ => None,
     };
-    let options = inductor::Options { output_strides: functional.outputs.iter().map(strides).collect() };
-    Ok(inductor::compile(&real, &options)?)
+    lowered(&real, functional.outputs.iter().map(strides).collect(), in_place)
 }

@@ -242,7 +242,7 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     let seconds = begin.1.elapsed().as_secs_f64();
     let samples = ((run.losses.len() - begin.0) * run.data.batch) as f64;
     if let Some(path) = &args.out {
-        let weights = SafetensorsFile { tensors: run.step.weights(), ..SafetensorsFile::default() };
+        let weights = SafetensorsFile { tensors: run.step.weights()?, ..SafetensorsFile::default() };
         weights.write(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let plot = args.plot.clone().or_else(|| Some(args.checkpoint.as_ref()?.join("loss.svg")));
@@ -334,7 +334,7 @@ fn write_checkpoint(args: &Args, run: &Run) -> Result<Option<PathBuf>> {
         let memory = plateau.memory().map(|x| if x.is_finite() { x } else { f64::MAX });
         settings.insert("plateau".into(), serde_json::to_string(&memory)?);
     }
-    let checkpoint = Checkpoint { snapshot: run.step.snapshot(), losses: run.losses.clone(), settings };
+    let checkpoint = Checkpoint { snapshot: run.step.snapshot()?, losses: run.losses.clone(), settings };
     checkpoint.write(folder, args.keep).map(Some)
 }
 
@@ -381,7 +381,7 @@ fn evaluated(args: &Args, global: &Global, run: &Run, data: &SafetensorsFile) ->
     };
     let own = args.evaluation.eval_data.as_deref().map(model::tensors).transpose()?;
     let program = Model::open(path)?.program;
-    let program = evaluate::with_weights(program, &run.step.weights())?;
+    let program = evaluate::with_weights(program, &run.step.weights()?)?;
     let options = args.backend.options(global);
     let held = own.as_ref().unwrap_or(data);
     evaluate::accuracy(&program, &options, held, &args.evaluation.eval_prefix, label).map(Some)

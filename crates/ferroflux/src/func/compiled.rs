@@ -25,7 +25,7 @@ impl CompiledFunc {
         let inputs = users
             .filter_map(|(v, _, name)| Some(InputInfo { name: name.into(), meta: graph.meta(v)?.clone() }))
             .collect();
-        let (code, _) = Code::of_prims(&graph, &|_| None, options)?;
+        let (code, _) = Code::of_prims(&graph, &|_| Ok(None), options, false)?;
         let symbols = graph.symbols.clone();
         Ok(CompiledFunc { graph, inputs, symbols, code, seeds: Seeds::new(options.seed) })
     }

@@ -6,13 +6,16 @@ use std::sync::{Mutex, PoisonError};
 
 use fx_ir::{Arg, Graph, InputKind, OutputKind, Symbol, ValueId, ValueType};
 use interp::Bindings;
-use ir_core::{Arena, SymExpr, SymId};
+use ir_core::{Arena, DType, SymExpr, SymId};
+use plugin_host::Value;
 use tensor::Tensor;
 
 use super::graphs::{
     DiffOptions, bind_sizes, forward, joint, optimized, per_call, save_computed_sizes, split, written,
 };
-use super::wiring::{Sink, Source, State, initial, sinks, size_meta, size_tensor, sources, user_numbers};
+use super::wiring::{
+    Sink, Source, State, initial, replace, sinks, size_meta, size_tensor, sources, user_numbers,
+};
 use crate::code::Code;
 use crate::seeds::Seeds;
 use crate::{Error, InputInfo, Options, Program, check};
@@ -33,6 +36,8 @@ pub struct Differentiated {
     computed: Vec<(usize, SymExpr)>,
     saved_bytes: Option<i64>,
     state: Mutex<State>,
+    /// Of what the state holds, as the program's user knows it.
+    dtypes: BTreeMap<String, DType>,
     seeds: Seeds,
 }
 
@@ -88,7 +93,7 @@ impl Gradients {
 pub struct Saved<'d> {
     of: &'d Differentiated,
     /// Inputs of the backward but for the cotangents.
-    tensors: BTreeMap<usize, Tensor>,
+    tensors: BTreeMap<usize, Value>,
     /// The sizes of the inputs.
     sizes: Vec<(SymExpr, i64)>,
     seed: u64,
@@ -101,6 +106,9 @@ impl Program {
     /// As for [`compile`](Program::compile); all calls without a gradient where one is needed; no loss.
     pub fn differentiate(&self, diff: &DiffOptions, options: &Options) -> Result<Differentiated, Error> {
         self.require_weights()?;
+        if let Some(whole) = self.made_on_host()? {
+            return whole.differentiate(diff, options);
+        }
         let joint = joint(forward(self, diff.loss, diff.autocast)?, diff)?;
         let mut partition = split(&joint, diff.memory_budget);
         let computed = save_computed_sizes(&mut partition).map_err(|e| Error::Internal(e.to_string()))?;
@@ -125,6 +133,11 @@ impl Program {
         let sizes = sizes.collect();
         let forward = self.forward_half(partition.forward.clone(), &users, &kept, options)?;
         let backward = self.backward_half(&partition, &kept, tangents.len(), options)?;
+        // Parameters lie where both halves read them. A forward call replaces the buffers that it writes: the backward half
+        // reads them as they were.
+        let state = initial(self, &kept)?.into_iter().map(|(name, t)| Ok((name, forward.code.own(&t)?)));
+        let state = state.collect::<Result<State, Error>>()?;
+        let dtypes = kept.iter().filter_map(|n| Some((n.clone(), self.weight(n)?.dtype()))).collect();
         Ok(Differentiated {
             inputs: self.inputs(),
             symbols: joint.graph.symbols.clone(),
@@ -136,7 +149,8 @@ impl Program {
             sizes,
             computed,
             saved_bytes,
-            state: Mutex::new(initial(self, &kept)?),
+            state: Mutex::new(state),
+            dtypes,
             seeds: Seeds::new(options.seed),
         })
     }
@@ -158,8 +172,8 @@ impl Program {
                 && kept.iter().any(|k| k == name)
                 && !written.iter().any(|w| w == name)
         });
-        let weight = |name: &str| self.weight(name).cloned();
-        let (code, kernels) = Code::of_prims(&optimized(graph), &weight, options)?;
+        let weight = |name: &str| self.weight_value(name, None);
+        let (code, kernels) = Code::of_prims(&optimized(graph), &weight, options, false)?;
         Ok(Half { code, sources, kernels })
     }
 
@@ -205,8 +219,8 @@ impl Program {
             matches!(kind, InputKind::Parameter | InputKind::Buffer { .. }) && kept.iter().any(|k| k == name)
         });
         bind_sizes(&mut graph);
-        let weight = |name: &str| self.weight(name).cloned();
-        let (code, kernels) = Code::of_prims(&optimized(graph), &weight, options)?;
+        let weight = |name: &str| self.weight_value(name, None);
+        let (code, kernels) = Code::of_prims(&optimized(graph), &weight, options, false)?;
         Ok(Half { code, sources, kernels })
     }
 }
@@ -249,19 +263,19 @@ impl Differentiated {
             state.get(name).cloned().ok_or_else(|| Error::MissingWeights { count: 1, first: name.into() })
         };
         let pick = |s: &Source| match s {
-            Source::User(n) => Ok(users[*n].clone()),
+            Source::User(n) => Ok(Value::Host(users[*n].clone())),
             Source::State(name) => lookup(&state, name),
             _ => Err(Error::Internal("a forward graph reads what only the backward has".into())),
         };
         let all = self.forward.sources.iter().map(pick).collect::<Result<Vec<_>, _>>()?;
         let seed = self.seeds.next();
-        let results = self.forward.code.run(&all.iter().collect::<Vec<_>>(), seed)?;
+        let results = self.forward.code.run_values(&all.iter().collect::<Vec<_>>(), seed)?;
         let (mut outputs, mut saved, mut new) = (Vec::new(), Vec::new(), Vec::new());
-        for (tensor, sink) in results.into_iter().zip(&self.sinks) {
+        for (n, (value, sink)) in results.into_iter().zip(&self.sinks).enumerate() {
             match sink {
-                Sink::User | Sink::Loss => outputs.push(tensor),
-                Sink::Saved => saved.push(tensor),
-                Sink::State(name) => new.push((name.clone(), tensor)),
+                Sink::User | Sink::Loss => outputs.push(self.forward.code.to_host(n, value)?),
+                Sink::Saved => saved.push(value),
+                Sink::State(name) => new.push((name.clone(), value)),
                 _ => {}
             }
         }
@@ -269,18 +283,18 @@ impl Differentiated {
         for (place, size) in &self.computed {
             let lost = || Error::Internal("the forward did not save a size".into());
             let number = saved.get_mut(*place).ok_or_else(lost)?;
-            let n = number.item().ok_or_else(lost)?.as_i64();
-            *number = size_tensor(n)?;
+            let n = self.forward.code.fetch(number, DType::I64)?.item().ok_or_else(lost)?.as_i64();
+            *number = size_tensor(n)?.into();
             sizes.push((size.clone(), n));
         }
         for size in &self.sizes {
-            saved.push(size_tensor(self.size(size, &users)?)?);
+            saved.push(size_tensor(self.size(size, &users)?)?.into());
         }
         let mut tensors = BTreeMap::new();
         for (n, source) in self.backward.sources.iter().enumerate() {
             let tensor = match source {
                 Source::Saved(k) => saved.get(*k).cloned(),
-                Source::User(k) => users.get(*k).cloned(),
+                Source::User(k) => users.get(*k).cloned().map(Value::Host),
                 // As the forward read it, before its own writes.
                 Source::State(name) => Some(lookup(&state, name)?),
                 _ => None,
@@ -325,9 +339,11 @@ impl Differentiated {
     pub fn kernels(&self) -> Option<(&kernel_ir::Program, &kernel_ir::Program)> {
         Some((self.forward.kernels.as_ref()?, self.backward.kernels.as_ref()?))
     }
-    /// The present value of a parameter, or of a buffer that the program writes.
+    /// The present value of a parameter, or of a buffer that the program writes; `None` also where a device does not give
+    /// it.
     pub fn get(&self, name: &str) -> Option<Tensor> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.forward.code.fetch(state.get(name)?, *self.dtypes.get(name)?).ok()
     }
     /// Replaces a parameter or written buffer.
     ///
@@ -335,7 +351,7 @@ impl Differentiated {
     /// A name that is neither, and a tensor of another dtype or size.
     pub fn set(&self, name: &str, tensor: Tensor) -> Result<(), Error> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        super::step::replace(&mut state, name, tensor)
+        replace(&mut state, name, &tensor, &self.forward.code)
     }
 }
 
@@ -348,6 +364,7 @@ impl Saved<'_> {
         let of = self.of;
         let infos: Vec<InputInfo> = of.tangents.iter().map(|t| t.info.clone()).collect();
         let tangents = check::conform_knowing(&infos, &of.symbols, tangents, self.sizes.clone())?;
+        let tangents: Vec<Value> = tangents.into_iter().map(Value::Host).collect();
         let mut all = Vec::with_capacity(of.backward.sources.len());
         for (n, source) in of.backward.sources.iter().enumerate() {
             all.push(match source {
@@ -358,7 +375,9 @@ impl Saved<'_> {
                     .ok_or_else(|| Error::Internal("the backward reads what was not saved".into()))?,
             });
         }
-        let mut results = of.backward.code.run(&all, self.seed)?.into_iter();
+        let results = of.backward.code.run_values(&all, self.seed)?;
+        let results = results.into_iter().enumerate().map(|(n, value)| of.backward.code.to_host(n, value));
+        let mut results = results.collect::<Result<Vec<_>, _>>()?.into_iter();
         let gradient = |info: &GradientInfo| Gradient {
             name: info.name.clone(),
             parameter: info.parameter,

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use aot_autograd::Wrt;
 use fx_ir::{InputKind, Symbol};
 use ir_core::{Arena, DType, Scalar, SymId};
+use plugin_host::{Arg, Value};
 use tensor::Tensor;
 
 use super::graphs::{DiffOptions, forward, joint_for_loss, optimized, written};
 use super::update::{NumberInput, append};
-use super::wiring::{Sink, Source, State, initial, sinks, sources, user_numbers};
+use super::wiring::{Sink, Source, State, initial, replace, sinks, sources, user_numbers};
 use crate::code::Code;
 use crate::optim::Optimizer;
 use crate::seeds::{fresh_base, seed_of};
@@ -144,7 +145,10 @@ pub struct StepOutcome {
     pub skipped: bool,
 }
 
-/// Everything that training goes on from: a copy of the state, shared where nothing has changed.
+/// Results of a step by what they are: for the caller, for the state, reports.
+type Sorted = (StepOutcome, Vec<(String, Value)>, Vec<Tensor>);
+
+/// Everything that training goes on from: a copy of the state.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// Parameters, written buffers and the optimizer's tensors (`optimizer/SLOT/PARAMETER`).
@@ -160,6 +164,9 @@ impl Program {
     /// As for [`differentiate`](Program::differentiate); settings of the optimizer that make no sense.
     pub fn train_step(&self, train: &TrainOptions, options: &Options) -> Result<TrainStep, Error> {
         self.require_weights()?;
+        if let Some(whole) = self.made_on_host()? {
+            return whole.train_step(train, options);
+        }
         train.optimizer.check().map_err(Error::Optimizer)?;
         let prims = forward(self, train.loss, train.autocast)?;
         let users = user_numbers(&prims);
@@ -183,17 +190,19 @@ impl Program {
         });
         let own: Vec<String> =
             kept.iter().filter(|k| !updated.slots.iter().any(|s| s.name == **k)).cloned().collect();
-        let mut state = initial(self, &own)?;
+        let mut fresh = initial(self, &own)?;
         for slot in &updated.slots {
             let sizes: Option<Vec<usize>> =
                 slot.meta.sizes.iter().map(|s| usize::try_from(s.as_const()?).ok()).collect();
             let sizes = sizes.ok_or_else(|| Error::Internal(format!("`{}` has no fixed size", slot.name)))?;
-            state.insert(slot.name.clone(), Tensor::zeros(slot.meta.dtype, &sizes)?);
+            fresh.insert(slot.name.clone(), Tensor::zeros(slot.meta.dtype, &sizes)?);
         }
-        let weight = |name: &str| self.weight(name).cloned();
+        let weight = |name: &str| self.weight_value(name, None);
         let sinks = sinks(&graph);
         let symbols = graph.symbols.clone();
-        let (code, kernels) = Code::of_prims(&optimized(graph), &weight, options)?;
+        let (code, kernels) = Code::of_prims(&optimized(graph), &weight, options, true)?;
+        let state = fresh.into_iter().map(|(name, t)| Ok((name, code.own(&t)?)));
+        let state = state.collect::<Result<State, Error>>()?;
         let seed = options.seed.unwrap_or_else(fresh_base);
         Ok(TrainStep {
             program: self.clone(),
@@ -216,25 +225,27 @@ impl TrainStep {
     /// One step on these inputs with this learning rate.
     ///
     /// # Errors
-    /// Inputs that do not fit, a gradient norm that is not finite where that was asked to be an error, and whatever
-    /// the backend runs into. After an error the state is what it was before.
+    /// Inputs that do not fit, a gradient norm that is not finite where that was asked to be an error: the state is what
+    /// it was before then. And whatever the backend runs into: then parameters, buffers and the optimizer's tensors,
+    /// which the step writes in place, may be old or new each.
     pub fn step(&mut self, inputs: &[Tensor], lr: f64) -> Result<StepOutcome, Error> {
         let users = check::conform(&self.inputs, &self.symbols, inputs)?;
-        let numbers = self.number_tensors(lr)?;
-        let mut all = Vec::with_capacity(self.sources.len());
-        for source in &self.sources {
-            all.push(match source {
-                Source::User(n) => &users[*n],
-                Source::State(name) => self
-                    .state
-                    .get(name)
-                    .ok_or_else(|| Error::Internal(format!("there is no state `{name}`")))?,
-                Source::Scalar(n) => &numbers[*n],
-                _ => return Err(Error::Internal("a training step saves nothing".into())),
-            });
+        self.step_values(users.into_iter().map(Value::Host).collect(), lr)
+    }
+
+    /// As [`step`](TrainStep::step) on tensors that may lie on the backend's device (see
+    /// [`to_device`](TrainStep::to_device)); sizes of those are checked by the backend.
+    ///
+    /// # Errors
+    /// As for `step`.
+    pub fn step_values(&mut self, inputs: Vec<Value>, lr: f64) -> Result<StepOutcome, Error> {
+        if inputs.len() != self.inputs.len() {
+            let names = self.inputs.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(", ");
+            return Err(Error::InputCount { expected: self.inputs.len(), given: inputs.len(), names });
         }
-        let results = self.code.run(&all, seed_of(self.progress.seed, self.progress.calls))?;
-        let (mut outcome, new, reports) = self.sort(results);
+        let numbers = self.number_tensors(lr)?;
+        let results = self.run(inputs, numbers)?;
+        let (mut outcome, new, reports) = self.sort(results)?;
         let number = |t: &Tensor| t.item().map_or(f64::NAN, Scalar::as_f64);
         let mut reports = reports.iter().map(number);
         outcome.grad_norm = if self.reports.0 { reports.next() } else { None };
@@ -252,40 +263,54 @@ impl TrainStep {
             scaler.update(finite);
         }
         self.progress.updates += u64::from(finite);
-        for (name, tensor) in new {
-            // Buffers have their new values even where the update is left out.
-            if finite || !self.is_trained(&name) {
-                self.state.insert(name, tensor);
-            }
-        }
+        // What the step writes in place is there already. Where the update is left out, the program has left the values
+        // as they were.
+        self.state.extend(new);
         Ok(outcome)
     }
 
-    fn is_trained(&self, name: &str) -> bool {
-        name.starts_with("optimizer/")
-            || self.program.exported().weights.get(name).is_some_and(|w| w.kind == InputKind::Parameter)
+    /// Runs the program on the caller's inputs, numbers and the state, which it updates.
+    fn run(&mut self, given: Vec<Value>, numbers: Vec<Tensor>) -> Result<Vec<Option<Value>>, Error> {
+        let numbers: Vec<Value> = numbers.into_iter().map(Value::Host).collect();
+        let mut kept: BTreeMap<&str, &mut Value> =
+            self.state.iter_mut().map(|(name, value)| (name.as_str(), value)).collect();
+        let mut all = Vec::with_capacity(self.sources.len());
+        for source in &self.sources {
+            all.push(match source {
+                Source::User(n) => Arg::Read(&given[*n]),
+                Source::State(name) => {
+                    let value = kept.remove(name.as_str());
+                    Arg::Write(value.ok_or_else(|| Error::Internal(format!("there is no state `{name}`")))?)
+                }
+                Source::Scalar(n) => Arg::Read(&numbers[*n]),
+                _ => return Err(Error::Internal("a training step saves nothing".into())),
+            });
+        }
+        self.code.run_args(all, seed_of(self.progress.seed, self.progress.calls))
     }
 
     /// The results by what they are: for the caller, for the state, reports.
-    fn sort(&self, results: Vec<Tensor>) -> (StepOutcome, Vec<(String, Tensor)>, Vec<Tensor>) {
+    fn sort(&self, results: Vec<Option<Value>>) -> Result<Sorted, Error> {
         let mut outcome =
             StepOutcome { loss: f64::NAN, outputs: Vec::new(), grad_norm: None, skipped: false };
         let (mut new, mut reports) = (Vec::new(), Vec::new());
         let lone = self.sinks.iter().filter(|s| matches!(s, Sink::User | Sink::Loss)).count() == 1;
-        for (tensor, sink) in results.into_iter().zip(&self.sinks) {
+        for (n, (value, sink)) in results.into_iter().zip(&self.sinks).enumerate() {
+            let Some(value) = value else { continue };
             match sink {
                 Sink::User | Sink::Loss => {
+                    let tensor = self.code.to_host(n, value)?;
                     if *sink == Sink::Loss || lone {
                         outcome.loss = tensor.item().map_or(f64::NAN, Scalar::as_f64);
                     }
                     outcome.outputs.push(tensor);
                 }
-                Sink::State(name) => new.push((name.clone(), tensor)),
-                Sink::Saved => reports.push(tensor),
+                Sink::State(name) => new.push((name.clone(), value)),
+                Sink::Saved => reports.push(self.code.to_host(n, value)?),
                 _ => {}
             }
         }
-        (outcome, new, reports)
+        Ok((outcome, new, reports))
     }
 
     /// The numbers of the next update as tensors.
@@ -299,6 +324,14 @@ impl TrainStep {
             Ok(Tensor::scalar(n.dtype, Scalar::Float(value))?)
         };
         self.numbers.iter().map(one).collect()
+    }
+
+    /// A copy of a tensor on the backend's device; on the host where the backend keeps none there.
+    ///
+    /// # Errors
+    /// The device's: no memory, lost.
+    pub fn to_device(&self, tensor: &Tensor) -> Result<Value, Error> {
+        self.code.own(tensor)
     }
 
     /// The tensors that a step takes.
@@ -317,27 +350,49 @@ impl TrainStep {
     pub fn kernels(&self) -> Option<&kernel_ir::Program> {
         self.kernels.as_ref()
     }
-    /// The present value of a parameter or buffer.
-    pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.state.get(name).or_else(|| self.program.weight(name))
+    /// The present value of a parameter or buffer, which later steps do not change; `None` also where a device does not
+    /// give it ([`weights`](Self::weights) says why).
+    pub fn get(&self, name: &str) -> Option<Tensor> {
+        match self.state.get(name) {
+            Some(value) => self.fetch(name, value).ok(),
+            None => self.program.weight(name).cloned(),
+        }
+    }
+    fn fetch(&self, name: &str, value: &Value) -> Result<Tensor, Error> {
+        let dtype = self.program.weight(name).map_or(value.dtype(), Tensor::dtype);
+        self.code.fetch(value, dtype)
     }
     /// Replaces a trained parameter or written buffer.
     ///
     /// # Errors
     /// A name that is neither, and a tensor of another dtype or size.
     pub fn set(&mut self, name: &str, tensor: Tensor) -> Result<(), Error> {
-        replace(&mut self.state, name, tensor)
+        replace(&mut self.state, name, &tensor, &self.code)
     }
     /// All parameters and persistent buffers of the program at present, by name.
-    pub fn weights(&self) -> BTreeMap<String, Tensor> {
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn weights(&self) -> Result<BTreeMap<String, Tensor>, Error> {
         let all = self.program.exported().weights.iter();
         let kept =
             all.filter(|w| matches!(w.kind, InputKind::Parameter | InputKind::Buffer { persistent: true }));
-        kept.filter_map(|w| Some((w.name.clone(), self.get(&w.name)?.clone()))).collect()
+        let mut weights = BTreeMap::new();
+        for w in kept {
+            let tensor = match self.state.get(&w.name) {
+                Some(value) => Some(self.fetch(&w.name, value)?),
+                None => self.program.weight(&w.name).cloned(),
+            };
+            weights.extend(tensor.map(|t| (w.name.clone(), t)));
+        }
+        Ok(weights)
     }
 
-    /// What training goes on from.
-    pub fn snapshot(&self) -> Snapshot {
+    /// What training goes on from. Later steps do not change it.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn snapshot(&self) -> Result<Snapshot, Error> {
         let p = &self.progress;
         let mut numbers = BTreeMap::from([
             ("updates".to_owned(), p.updates.to_string()),
@@ -349,7 +404,8 @@ impl TrainStep {
             numbers.insert("scale".into(), s.scale.to_string());
             numbers.insert("scale_good".into(), s.good.to_string());
         }
-        Snapshot { tensors: self.state.clone(), numbers }
+        let tensors = self.state.iter().map(|(name, value)| Ok((name.clone(), self.fetch(name, value)?)));
+        Ok(Snapshot { tensors: tensors.collect::<Result<_, Error>>()?, numbers })
     }
 
     /// Goes on from a snapshot of the same program and optimizer.
@@ -362,7 +418,7 @@ impl TrainStep {
             return Err(Error::Snapshot(format!("it has no `{name}`: it is of another model or optimizer")));
         }
         for (name, tensor) in &snapshot.tensors {
-            replace(&mut state, name, tensor.clone())?;
+            replace(&mut state, name, tensor, &self.code)?;
         }
         let mut progress = self.progress.clone();
         progress.updates = number(snapshot, "updates")?;
@@ -380,32 +436,6 @@ impl TrainStep {
 fn number<T: std::str::FromStr>(snapshot: &Snapshot, name: &str) -> Result<T, Error> {
     let text = snapshot.numbers.get(name).and_then(|text| text.parse().ok());
     text.ok_or_else(|| Error::Snapshot(format!("its `{name}` is missing or no number")))
-}
-
-/// Replaces a tensor of the state by one of the same type.
-pub(crate) fn replace(state: &mut State, name: &str, tensor: Tensor) -> Result<(), Error> {
-    let Some(old) = state.get_mut(name) else {
-        let near = plugin_host::nearest(name, state.keys().map(String::as_str));
-        return Err(Error::UnknownState { name: name.into(), near });
-    };
-    if old.dtype() != tensor.dtype() || old.sizes() != tensor.sizes() {
-        let (is, wanted) = (type_of(&tensor), type_of(old));
-        return Err(Error::Snapshot(format!("`{name}` is {is}, the model wants {wanted}")));
-    }
-    // Compiled code addresses the state by the strides it was compiled for.
-    *old = if old.strides() == tensor.strides() { tensor } else { restrided(&tensor, old)? };
-    Ok(())
-}
-
-/// The elements of `tensor` in the memory layout of `like`.
-fn restrided(tensor: &Tensor, like: &Tensor) -> Result<Tensor, Error> {
-    let place = Tensor::empty_strided(like.dtype(), like.sizes(), like.strides())?;
-    let storage = place.storage_with(tensor)?;
-    Ok(place.with_storage(storage)?)
-}
-
-fn type_of(t: &Tensor) -> String {
-    format!("{}{:?}", t.dtype(), t.sizes())
 }
 
 const _: fn() = || {

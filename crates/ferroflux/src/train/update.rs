@@ -56,7 +56,7 @@ struct Trained {
 pub(crate) fn append(joint: JointGraph, options: &TrainOptions) -> Result<Updated, OpError> {
     let trained = trained(&joint)?;
     let scale = loss_tangent(&joint);
-    let mut u = Update { numbers: Vec::new(), slots: Vec::new(), graph: joint.graph };
+    let mut u = Update { numbers: Vec::new(), slots: Vec::new(), graph: joint.graph, keep: None };
     u.graph.outputs.truncate(joint.forward_outputs);
     let mut gradients: Vec<ValueId> = trained.iter().map(|t| t.gradient).collect();
     let mut finite = None;
@@ -67,6 +67,7 @@ pub(crate) fn append(joint: JointGraph, options: &TrainOptions) -> Result<Update
         u.unscale(&trained, &mut gradients)?;
     }
     let norm = u.clip(options.clip, &mut gradients)?;
+    u.guard(options.clip, norm, finite)?;
     for (t, gradient) in trained.iter().zip(gradients) {
         u.parameter(&options.optimizer, t, gradient)?;
     }
@@ -104,6 +105,9 @@ struct Update {
     graph: Graph,
     numbers: Vec<NumberInput>,
     slots: Vec<Slot>,
+    /// Where this is false, the step changes no parameter and none of the optimizer's tensors: they are written in place,
+    /// so that the graph itself has to leave them as they are.
+    keep: Option<ValueId>,
 }
 
 impl Update {
@@ -163,6 +167,46 @@ impl Update {
         Ok(())
     }
 
+    /// Says when the step updates nothing: where a scaled gradient is not finite, or where the gradients' norm is not and
+    /// that is an error; in the latter case the program's buffers keep their values too.
+    fn guard(
+        &mut self,
+        clip: Option<Clip>,
+        norm: Option<ValueId>,
+        finite: Option<ValueId>,
+    ) -> Result<(), OpError> {
+        self.keep = finite;
+        let Some(Clip::Norm { error_if_nonfinite: true, .. }) = clip else { return Ok(()) };
+        let Some(norm) = norm else { return Ok(()) };
+        let mut b = self.builder("guard");
+        let good = b.lt(norm, Scalar::Float(f64::INFINITY))?;
+        let (updates, advances) = match finite {
+            None => (good, good),
+            Some(finite) => {
+                let left_out = b.not(finite)?;
+                (b.and(good, finite)?, b.or(good, left_out)?)
+            }
+        };
+        self.keep = Some(updates);
+        for n in 0..self.graph.outputs.len() {
+            let Some((new, old)) = self.advanced(n) else { continue };
+            let guarded = self.builder("guard").select(advances, new, old)?;
+            self.graph.outputs[n].arg = Arg::Value(guarded);
+        }
+        Ok(())
+    }
+
+    /// The new and the old value of the program's buffer that output `n` is a new value of.
+    fn advanced(&self, n: usize) -> Option<(ValueId, ValueId)> {
+        let Output { kind: OutputKind::BufferMutation(name), arg: Arg::Value(new) } = &self.graph.outputs[n]
+        else {
+            return None;
+        };
+        let kept = |kind: InputKind| !matches!(kind, InputKind::User | InputKind::Seed);
+        let (old, _, _) = self.graph.inputs().find(|(_, kind, other)| kept(*kind) && other == name)?;
+        Some((*new, old))
+    }
+
     /// Clips the gradients; the norm of all of them where that is what clips.
     fn clip(&mut self, clip: Option<Clip>, gradients: &mut [ValueId]) -> Result<Option<ValueId>, OpError> {
         match clip {
@@ -212,7 +256,7 @@ impl Update {
         Ok(Some(norm))
     }
 
-    /// The update of one parameter. What a gradient that is not finite makes of it, the step throws away.
+    /// The update of one parameter, which keeps its value where the step is to change nothing.
     fn parameter(&mut self, optimizer: &Optimizer, t: &Trained, gradient: ValueId) -> Result<(), OpError> {
         let compute = t.dtype.compute();
         let names = optimizer.numbers(0.0, 1);
@@ -234,7 +278,11 @@ impl Update {
         let mut b = self.builder(optimizer.name());
         let news =
             optimizer.update(&mut Math::new(&mut b, t.dtype, &lookup), t.value, gradient, &olds[1..])?;
-        for ((name, _), new) in state.into_iter().zip(news) {
+        for ((name, old), new) in state.into_iter().zip(news) {
+            let new = match self.keep {
+                Some(keep) => self.builder("guard").select(keep, new, old)?,
+                None => new,
+            };
             let kind = OutputKind::BufferMutation(name);
             self.graph.outputs.push(Output { kind, arg: Arg::Value(new) });
         }

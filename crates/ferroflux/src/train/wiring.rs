@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use fx_ir::{Arg, Graph, InputKind, OutputKind, ValueId};
 use ir_core::SymExpr;
+use plugin_host::Value;
 use tensor::Tensor;
 
+use crate::code::Code;
 use crate::{Error, Program};
 
-/// Parameters, buffers and whatever else outlives a step, by name.
-pub(crate) type State = BTreeMap<String, Tensor>;
+/// Parameters, buffers and whatever else outlives a step, by name; on the backend's device where it keeps tensors there.
+pub(crate) type State = BTreeMap<String, Value>;
 
 /// Where a graph's input comes from.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,10 +75,33 @@ pub(crate) fn user_numbers(graph: &Graph) -> BTreeMap<ValueId, usize> {
 }
 
 /// The weights that a step changes or that gradients are taken of, from the program.
-pub(crate) fn initial(program: &Program, names: &[String]) -> Result<State, Error> {
+pub(crate) fn initial(program: &Program, names: &[String]) -> Result<BTreeMap<String, Tensor>, Error> {
     let missing = |name: &String| Error::MissingWeights { count: 1, first: name.clone() };
     let one = |name: &String| Ok((name.clone(), program.weight(name).cloned().ok_or_else(|| missing(name))?));
     names.iter().map(one).collect()
+}
+
+/// Replaces a tensor of the state, which `code` owns, by one of the same type.
+pub(crate) fn replace(state: &mut State, name: &str, tensor: &Tensor, code: &Code) -> Result<(), Error> {
+    let Some(old) = state.get_mut(name) else {
+        let near = plugin_host::nearest(name, state.keys().map(String::as_str));
+        return Err(Error::UnknownState { name: name.into(), near });
+    };
+    let real = code.form(tensor)?;
+    if old.dtype() != real.dtype() || old.sizes() != real.sizes() {
+        let is = format!("{}{:?}", real.dtype(), real.sizes());
+        let wanted = format!("{}{:?}", old.dtype(), old.sizes());
+        return Err(Error::Snapshot(format!("`{name}` is {is}, the model wants {wanted}")));
+    }
+    // Compiled code addresses the state by the strides it was compiled for.
+    *old = if old.strides() == real.strides() {
+        code.own(&real)?
+    } else {
+        let place = Tensor::empty_strided(old.dtype(), old.sizes(), old.strides())?;
+        let storage = place.storage_with(&real)?;
+        code.own(&place.with_storage(storage)?)?
+    };
+    Ok(())
 }
 
 /// A tensor of size `n` without memory to speak of: it tells a program the value of a size symbol.

@@ -100,7 +100,8 @@ pub fn kernels(graph: &Graph) -> Result<Program, inductor::InductorError> {
         Arg::Value(v) => graph.meta(v).map(|m| m.strides.clone()),
         _ => None,
     };
-    let options = inductor::Options { output_strides: graph.outputs.iter().map(strides).collect() };
+    let output_strides = graph.outputs.iter().map(strides).collect();
+    let options = inductor::Options { output_strides, ..inductor::Options::default() };
     inductor::compile(graph, &options)
 }
 
