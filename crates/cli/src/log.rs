@@ -9,15 +9,18 @@ use crate::report::usage;
 const STAGES: &[(&str, &[&str])] = &[
     ("archive", &["pt2"]),
     ("aot", &["aot_autograd"]),
-    ("graph", &["fx_ir", "prims", "ferroflux"]),
+    ("graph", &["graph", "fx_ir", "prims", "ferroflux"]),
     ("fusion", &["inductor"]),
-    ("kernel", &["backend_cpu", "kernel_ir"]),
+    ("kernel", &["kernel", "backend_cpu", "kernel_ir"]),
+    ("autotune", &["autotune"]),
+    ("profile", &["profile"]),
     ("plugin", &["plugin_host", "plugin_sdk", "ferroflux::plugin"]),
 ];
 
-/// Sets up the log. `option` goes before the variable.
-pub(crate) fn start(option: Option<&str>) -> Result<()> {
-    let Some(text) = option.map(str::to_owned).or_else(|| std::env::var("FERROFLUX_LOG").ok()) else {
+/// Sets up the log. `option` goes before the variable, both before `usual`: what the command itself wants to be seen.
+pub(crate) fn start(option: Option<&str>, usual: Option<&str>) -> Result<()> {
+    let asked = option.map(str::to_owned).or_else(|| std::env::var("FERROFLUX_LOG").ok());
+    let Some(text) = asked.or_else(|| usual.map(str::to_owned)) else {
         return Ok(());
     };
     let names: Vec<&str> = STAGES.iter().map(|s| s.0).collect();
@@ -59,6 +62,6 @@ mod tests {
     fn stages_are_their_crates() {
         assert_eq!(directives("fusion"), "inductor=debug");
         assert_eq!(directives("info, archive=trace"), "info,pt2=trace");
-        assert_eq!(directives("kernel=info"), "backend_cpu=info,kernel_ir=info");
+        assert_eq!(directives("kernel=info"), "kernel=info,backend_cpu=info,kernel_ir=info");
     }
 }

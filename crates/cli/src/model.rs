@@ -45,6 +45,15 @@ impl Model {
     /// Fills missing weights from `--weights`, and by the formulas of `golden` or of the case. What nothing gives stays
     /// missing; compiling says so.
     pub(crate) fn fill(&mut self, args: &WeightArgs, golden: Option<&SafetensorsFile>) -> Result<()> {
+        self.fill_from_files(args)?;
+        for file in golden.into_iter().chain(&self.golden) {
+            self.program.fill_weights(&FormulaWeights::of(file)?)?;
+        }
+        Ok(())
+    }
+
+    /// Fills missing weights from `--weights` alone.
+    pub(crate) fn fill_from_files(&mut self, args: &WeightArgs) -> Result<()> {
         if let Some(path) = &args.weights {
             let file = tensors(path)?;
             let source = SafetensorsSource { file: &file, prefix: &args.weights_prefix };
@@ -53,9 +62,6 @@ impl Model {
             if before > 0 && after == before {
                 return Err(no_weight_found(self, path, &file, &args.weights_prefix));
             }
-        }
-        for file in golden.into_iter().chain(&self.golden) {
-            self.program.fill_weights(&FormulaWeights::of(file)?)?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use tensor::safetensors::SafetensorsFile;
 use tensor::{Tensor, TensorError, formula};
 use thiserror::Error;
 
-use crate::{DType, Weight, WeightSource};
+use crate::{DType, Recipe, RecipeSource, Weight, WeightSource};
 
 /// What is wrong with a file's metadata.
 #[derive(Debug, Error)]
@@ -116,6 +116,20 @@ impl WeightSource for FormulaWeights {
         };
         made.map(Some).map_err(|e| e.to_string())
     }
+}
+
+impl RecipeSource for FormulaWeights {
+    fn recipe(&self, weight: &Weight) -> Option<Recipe> {
+        let zero = self.zeros.contains(&weight.name);
+        let (scale, offset) = if zero { (0.0, 0.0) } else { *self.params.get(&weight.name)? };
+        Some(recipe(weight, scale, offset))
+    }
+}
+
+/// How [`by_formula`] makes a weight.
+pub fn recipe(weight: &Weight, scale: f32, offset: f32) -> Recipe {
+    let stream = weight.name.strip_prefix("m.").unwrap_or(&weight.name).to_owned();
+    Recipe { stream, scale, offset }
 }
 
 /// A weight by formula; its stream is its name, without the leading `m.` that some exports have.

@@ -33,6 +33,7 @@ pub mod graph_backend;
 pub mod optim;
 mod options;
 mod program;
+mod recipe;
 mod seeds;
 mod stages;
 pub mod train;
@@ -46,6 +47,7 @@ pub use kernel_ir;
 pub use options::{Mode, Options};
 pub use plugin_host::{BackendInfo, DeviceInfo, Value, nearest};
 pub use program::{InputInfo, Program};
+pub use recipe::{Recipe, RecipeSource};
 pub use pt2::{Pt2Error, SafetensorsSource, Weight, WeightSource};
 pub use tensor::{self, Tensor, TensorError};
 
@@ -67,6 +69,17 @@ mod builtin {
 /// What is found is kept for the life of the process.
 pub fn list_backends() -> Vec<BackendInfo> {
     registry().list_backends()
+}
+
+/// Whether a backend keeps tensors on a device, so that weights by formula are made there.
+///
+/// # Errors
+/// There is no such backend, or it cannot be loaded.
+pub fn keeps_tensors_on_a_device(backend: &str) -> Result<bool, Error> {
+    Ok(match registry().resolve(backend)? {
+        plugin_host::Resolved::Plugin(backend) => backend.has_device_memory(),
+        plugin_host::Resolved::Graph(_) => false,
+    })
 }
 
 /// The one registry of the process: libraries are checked and loaded once.

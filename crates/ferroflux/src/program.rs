@@ -1,19 +1,24 @@
 //! A model: its captured graph and its weights.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use fx_ir::{Graph, InputKind};
+use fx_ir::{Arg, Graph, InputKind, OutputKind};
 use ir_core::{SymExpr, TensorMeta};
+use plugin_host::Value;
 use pt2::{ExportedProgram, Weight, WeightSource};
 use tensor::Tensor;
 
+use crate::recipe::{Maker, Recipe, RecipeSource};
 use crate::{Compiled, Error, Options, graph_backend, stages};
 
 /// A model read from a `torch.export` archive. Cheap to clone; weights are mapped from the file.
 #[derive(Clone, Debug)]
 pub struct Program {
     exported: Arc<ExportedProgram>,
+    /// How weights are made that are in no file, by name.
+    recipes: Arc<BTreeMap<String, Recipe>>,
 }
 
 /// An input of a model.
@@ -54,9 +59,17 @@ impl Program {
             })
             .collect()
     }
-    /// Weights whose data the archive lacks.
+    /// Weights whose data the archive lacks and that are not made by formula.
     pub fn missing_weights(&self) -> impl Iterator<Item = &Weight> {
-        self.exported.weights.missing()
+        self.exported.weights.missing().filter(|w| !self.recipes.contains_key(&w.name))
+    }
+    /// Has missing weights made by formula when the program is compiled, on the backend's device where it keeps tensors
+    /// there; returns how many are missing still.
+    pub fn make_weights(&mut self, source: &dyn RecipeSource) -> usize {
+        let recipes = self.missing_weights().filter_map(|w| Some((w.name.clone(), source.recipe(w)?)));
+        let recipes: Vec<(String, Recipe)> = recipes.collect();
+        Arc::make_mut(&mut self.recipes).extend(recipes);
+        self.missing_weights().count()
     }
     /// Asks `source` for every missing weight; returns how many are missing still.
     pub fn fill_weights(&mut self, source: &dyn WeightSource) -> Result<usize, Error> {
@@ -65,6 +78,62 @@ impl Program {
     /// The data of a weight, by name.
     pub fn weight(&self, name: &str) -> Option<&Tensor> {
         self.exported.weights.get(name)?.tensor.as_ref()
+    }
+    /// Makes the weights of [`make_weights`](Program::make_weights) now, on the host.
+    ///
+    /// # Errors
+    /// They do not fit memory.
+    pub fn make_weights_now(&mut self) -> Result<(), Error> {
+        if let Some(whole) = self.made_on_host()? {
+            *self = whole;
+        }
+        Ok(())
+    }
+    /// Whether a call returns a loss that parameters can be trained by: the archive marks one, or the one tensor returned is a
+    /// single number and there are parameters that require gradients.
+    pub fn trains(&self) -> bool {
+        let outputs = &self.graph().outputs;
+        let trained = self
+            .exported
+            .weights
+            .iter()
+            .any(|w| w.kind == InputKind::Parameter && w.requires_grad);
+        let lone = match &outputs.iter().filter(|o| o.kind == OutputKind::User).collect::<Vec<_>>()[..] {
+            [one] => match one.arg {
+                Arg::Value(v) => {
+                    self.graph().meta(v).is_some_and(|m| m.rank() == 0 && m.dtype.is_inexact())
+                }
+                _ => false,
+            },
+            _ => false,
+        };
+        trained && (lone || outputs.iter().any(|o| o.kind == OutputKind::Loss))
+    }
+    /// A weight wherever it lies: that of the archive, or one that is made by formula, by `maker` on its device or else on
+    /// the host. `None` where there is neither.
+    pub(crate) fn weight_value(&self, name: &str, maker: Option<&Maker>) -> Result<Option<Value>, Error> {
+        let Some(weight) = self.exported.weights.get(name) else { return Ok(None) };
+        match (&weight.tensor, self.recipes.get(name), maker) {
+            (Some(tensor), _, _) => Ok(Some(tensor.clone().into())),
+            (None, Some(recipe), Some(maker)) => maker.make(weight, recipe).map(Some),
+            (None, Some(recipe), None) => recipe.on_host(weight).map(|t| Some(t.into())),
+            (None, None, _) => Ok(None),
+        }
+    }
+    /// The program with the weights that are made by formula made on the host; `None` where there are no such.
+    pub(crate) fn made_on_host(&self) -> Result<Option<Program>, Error> {
+        if self.recipes.is_empty() {
+            return Ok(None);
+        }
+        let mut exported = Arc::clone(&self.exported);
+        let weights = &mut Arc::make_mut(&mut exported).weights;
+        for (name, recipe) in &*self.recipes {
+            let made = weights.get(name).map(|w| recipe.on_host(w)).transpose()?;
+            if let Some(tensor) = made {
+                weights.set(name, tensor)?;
+            }
+        }
+        Ok(Some(Program { exported, recipes: Arc::default() }))
     }
     /// Replaces the data of a weight.
     ///
@@ -112,6 +181,6 @@ impl Program {
 
 impl From<ExportedProgram> for Program {
     fn from(exported: ExportedProgram) -> Program {
-        Program { exported: Arc::new(exported) }
+        Program { exported: Arc::new(exported), recipes: Arc::default() }
     }
 }

@@ -105,10 +105,11 @@ impl<D: Driver> Compiled<D> {
     /// Steps without a kernel, kernels that do not compile, no memory, a lost device.
     pub fn with(
         memory: &Arc<DeviceMemory<D>>,
-        program: Program,
+        mut program: Program,
         settings: Settings,
     ) -> Result<Compiled<D>, GpuError> {
         kernel_ir::verify(&program).map_err(|e| GpuError::Malformed(e.to_string()))?;
+        gpu_codegen::pack_weights(&mut program);
         let driver = &**memory.driver();
         let target = settings.target(driver.target());
         let library = |step: &kernel_ir::Step| driver.library(&program, step, &target);

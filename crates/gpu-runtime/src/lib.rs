@@ -34,8 +34,10 @@ pub use transfer::{allocate, copy, to_device, to_host};
 /// # Errors
 /// A step that has no kernel.
 pub fn modules(program: &kernel_ir::Program, target: &gpu_codegen::Target) -> Result<Vec<Module>, GpuError> {
-    let mut planner = plan::Planner::new(program, target, &|_| Vec::new(), true);
+    let mut program = program.clone();
+    gpu_codegen::pack_weights(&mut program);
+    let mut planner = plan::Planner::new(&program, target, &|_| Vec::new(), true);
     planner.plan(&program.init)?;
     planner.plan(&program.steps)?;
-    Ok(planner.kernels.modules())
+    Ok(planner.kernels.modules(plan::MOST_PER_MODULE))
 }

@@ -9,8 +9,10 @@ use rustc_hash::FxHashMap;
 use crate::profile::{Traffic, traffic};
 use crate::{Choice, Driver, GpuError, LibraryCall, Module, Part};
 
-/// Kernels of one module: few enough that modules compile in parallel, many enough that the prelude is not all of it.
-const KERNELS_PER_MODULE: usize = 8;
+/// Kernels of one module where there are many: the prelude is not all of it then.
+pub(crate) const MOST_PER_MODULE: usize = 8;
+/// Modules that are compiled at once are more than any host has cores, where there are kernels for so many.
+const MODULES: usize = 64;
 
 /// One operation and the buffers of unbacked size that it writes.
 pub(crate) struct Planned {
@@ -231,10 +233,10 @@ impl Kernels {
         self.texts.get(function).map_or("", |(_, text)| text.as_str())
     }
 
-    /// All texts, some to a module.
-    pub(crate) fn modules(&self) -> Vec<Module> {
+    /// All texts, so many to a module.
+    pub(crate) fn modules(&self, each: usize) -> Vec<Module> {
         self.texts
-            .chunks(KERNELS_PER_MODULE)
+            .chunks(each)
             .map(|part| Module {
                 source: part.iter().fold(String::from(PRELUDE), |text, (_, kernel)| text + kernel),
                 entries: part.iter().map(|(entry, _)| entry.clone()).collect(),
@@ -244,7 +246,8 @@ impl Kernels {
 
     /// Compiles all texts; the functions in the order of their numbers.
     pub(crate) fn compile<D: Driver>(&self, driver: &D) -> Result<Vec<D::Function>, GpuError> {
-        Ok(driver.compile(&self.modules())?.into_iter().flatten().collect())
+        let each = self.texts.len().div_ceil(MODULES).clamp(1, MOST_PER_MODULE);
+        Ok(driver.compile(&self.modules(each))?.into_iter().flatten().collect())
     }
 }
 

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use ferroflux::golden::FormulaWeights;
 use ferroflux::ir_core::Scalar;
+use ferroflux::optim::{Optimizer, Sgd};
 use ferroflux::tensor::safetensors::SafetensorsFile;
-use ferroflux::train::{Differentiated, TangentInfo};
-use ferroflux::{Compiled, Options, Tensor};
+use ferroflux::train::{Differentiated, TangentInfo, TrainOptions, TrainStep};
+use ferroflux::{Compiled, Mode, Options, Tensor, Value, list_backends};
 use serde::Serialize;
 
 use crate::any_weights::AnyWeights;
@@ -21,6 +23,10 @@ use crate::{inputs, show};
 
 /// Fewest runs that are timed, however slow the model.
 const RUNS: usize = 5;
+/// Learning rate of measured training steps.
+const RATE: f64 = 0.01;
+/// Calls of which `--profile` measures every step.
+const PROFILED: usize = 5;
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
@@ -35,8 +41,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     inputs: Option<PathBuf>,
     /// Measures forward and backward: the gradients of the loss with respect to all parameters.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "inference")]
     train: bool,
+    /// Runs models that return a loss as they are, instead of measuring a training step: forward, backward and an update by
+    /// SGD.
+    #[arg(long)]
+    inference: bool,
+    /// Measures the time of every step on the device and prints a table of it, the longest first; other figures are
+    /// then slower than without.
+    #[arg(long)]
+    profile: bool,
     #[command(flatten)]
     weights: WeightArgs,
     #[command(flatten)]
@@ -52,6 +66,8 @@ struct Measured {
     model: String,
     backend: String,
     mode: &'static str,
+    /// `inference`, `gradients` or `training step`.
+    work: &'static str,
     median_ms: f64,
     min_ms: f64,
     runs: usize,
@@ -63,13 +79,27 @@ struct Measured {
     saved_bytes: Option<i64>,
     /// Peak resident memory of the process since the model was opened; none where the system does not tell.
     peak_mb: Option<u64>,
+    /// Most memory in use at once on the backend's device since the process began, and what was asked of the driver;
+    /// none where the backend does not tell.
+    device_peak_mb: Option<u64>,
+    /// How often the driver was asked for memory while the runs were timed.
+    device_allocations: Option<u64>,
+}
+
+impl Args {
+    /// Tables that are shown without being asked for by `--log`.
+    pub(crate) fn tables(&self) -> Option<&'static str> {
+        let searched = matches!(self.backend.mode, Mode::MaxAutotune | Mode::MaxAutotuneNoCudagraphs);
+        (self.profile || searched).then_some("autotune=info,profile=info")
+    }
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<()> {
     let mut failed = Vec::new();
     if !args.json {
-        let titles = ["model", "median ms", "min ms", "runs", "first call s", "compile s", "peak MB"];
+        let titles =
+            ["model", "median ms", "min ms", "runs", "first call s", "compile s", "peak MB", "device MB"];
         let [model, rest @ ..] = titles;
         writeln!(out, "{model:<32}{}", rest.map(|t| format!("{t:>13}")).concat())?;
     }
@@ -97,20 +127,23 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
 fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
     reset_peak();
     let mut model = Model::open(path)?;
-    let options = args.backend.options(global);
+    let mut options = args.backend.options(global);
+    if args.profile {
+        options = options.backend_option("profile", PROFILED.to_string());
+    }
     let tensors = prepare(&mut model, args)?;
     let what =
         |what: &str| format!("cannot {what} `{}` with the backend `{}`", model.name, options.backend_name());
-    let (compiled, compile) = {
+    let (mut compiled, compile) = {
         let _progress = Progress::start(format!("{}: compiling", model.name));
-        compile(&model, args.train, &options).with_context(|| what("compile"))?
+        compile(&model, args, &options).with_context(|| what("compile"))?
     };
     let start = Instant::now();
     compiled.run(&tensors).with_context(|| what("run"))?;
     let first = model.read + compile + start.elapsed();
-    let mut times = {
+    let (mut times, allocations) = {
         let _progress = Progress::start(format!("{}: measuring", model.name));
-        time(&compiled, &tensors, args.seconds).with_context(|| what("run"))?
+        time(&mut compiled, &tensors, args, options.backend_name()).with_context(|| what("run"))?
     };
     times.sort_unstable();
     let ms = |t: Duration| show::rounded(show::millis(t), 4);
@@ -119,6 +152,7 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
         model: model.name,
         backend: args.backend.backend.clone(),
         mode: args.backend.mode.name(),
+        work: compiled.name(),
         median_ms: ms(median(&times)),
         min_ms: ms(times.first().copied().unwrap_or_default()),
         runs: times.len(),
@@ -126,6 +160,8 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
         compile_s: seconds(compile),
         saved_bytes: compiled.saved_bytes(),
         peak_mb: peak(),
+        device_peak_mb: device(options.backend_name(), "memory_peak_bytes").map(|bytes| bytes >> 20),
+        device_allocations: allocations,
     })
 }
 
@@ -133,8 +169,15 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
 fn prepare(model: &mut Model, args: &Args) -> Result<Vec<Tensor>> {
     let _progress = Progress::start(format!("{}: making weights and inputs", model.name));
     let given: Option<SafetensorsFile> = args.inputs.as_deref().map(model::tensors).transpose()?;
-    model.fill(&args.weights, given.as_ref())?;
-    model.program.fill_weights(&AnyWeights)?;
+    model.fill_from_files(&args.weights)?;
+    for file in given.iter().chain(&model.golden) {
+        model.program.make_weights(&FormulaWeights::of(file)?);
+    }
+    model.program.make_weights(&AnyWeights);
+    let trains = args.train || (model.program.trains() && !args.inference);
+    if trains || !ferroflux::keeps_tensors_on_a_device(&args.backend.backend)? {
+        model.program.make_weights_now()?;
+    }
     let infos = model.program.inputs();
     let Some(file) = given.as_ref().or(model.golden.as_ref()) else {
         return inputs::any(&infos, &model.program.graph().symbols);
@@ -147,14 +190,25 @@ fn prepare(model: &mut Model, args: &Args) -> Result<Vec<Tensor>> {
 /// What is measured.
 enum Work {
     Inference(Box<Compiled>),
-    Training(Box<Differentiated>),
+    Gradients(Box<Differentiated>),
+    Step(Box<TrainStep>),
 }
 
 impl Work {
-    fn run(&self, tensors: &[Tensor]) -> Result<(), ferroflux::Error> {
+    fn name(&self) -> &'static str {
+        match self {
+            Work::Inference(_) => "inference",
+            Work::Gradients(_) => "gradients",
+            Work::Step(_) => "training step",
+        }
+    }
+
+    /// One call, its results read.
+    fn run(&mut self, tensors: &[Tensor]) -> Result<(), ferroflux::Error> {
         match self {
             Work::Inference(compiled) => compiled.call(tensors).map(drop),
-            Work::Training(model) => {
+            Work::Step(step) => step.step(tensors, RATE).map(drop),
+            Work::Gradients(model) => {
                 let (outputs, saved) = model.forward(tensors)?;
                 let ones = |t: &TangentInfo| {
                     let output = &outputs[t.output];
@@ -169,40 +223,76 @@ impl Work {
 
     fn saved_bytes(&self) -> Option<i64> {
         match self {
-            Work::Inference(_) => None,
-            Work::Training(model) => model.saved_bytes(),
+            Work::Inference(_) | Work::Step(_) => None,
+            Work::Gradients(model) => model.saved_bytes(),
+        }
+    }
+
+    /// The tensors where the backend keeps them: they are there before the clock runs, as a service would have them.
+    fn placed(&self, tensors: &[Tensor]) -> Result<Vec<Value>, ferroflux::Error> {
+        match self {
+            Work::Inference(compiled) => tensors.iter().map(|t| compiled.to_device(t)).collect(),
+            Work::Step(step) => tensors.iter().map(|t| step.to_device(t)).collect(),
+            Work::Gradients(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// One call on placed tensors; outputs stay on the device, and the call is over when it returns.
+    fn timed(&mut self, placed: &[Value], tensors: &[Tensor]) -> Result<(), ferroflux::Error> {
+        match self {
+            Work::Inference(compiled) => compiled.call_values(placed).map(drop),
+            Work::Step(step) => step.step_values(placed.to_vec(), RATE).map(drop),
+            Work::Gradients(_) => self.run(tensors),
         }
     }
 }
 
-fn compile(model: &Model, train: bool, options: &Options) -> Result<(Work, Duration), ferroflux::Error> {
+fn compile(model: &Model, args: &Args, options: &Options) -> Result<(Work, Duration), ferroflux::Error> {
     let start = Instant::now();
     let program = &model.program;
-    let work = match train {
-        true => Work::Training(Box::new(program.differentiate(&program.usual_gradients(), options)?)),
-        false => Work::Inference(Box::new(program.compile(options)?)),
+    let work = if args.train {
+        Work::Gradients(Box::new(program.differentiate(&program.usual_gradients(), options)?))
+    } else if program.trains() && !args.inference {
+        let train = TrainOptions::new(Optimizer::Sgd(Sgd::default()));
+        Work::Step(Box::new(program.train_step(&train, options)?))
+    } else {
+        Work::Inference(Box::new(program.compile(options)?))
     };
-    Ok((work, start.elapsed()))
+    let made = match &work {
+        Work::Inference(compiled) => compiled.making_weights(),
+        _ => Duration::ZERO,
+    };
+    Ok((work, start.elapsed().saturating_sub(made)))
 }
 
-fn time(work: &Work, tensors: &[Tensor], seconds: f64) -> Result<Vec<Duration>, ferroflux::Error> {
-    // Inputs that a device keeps are there before the clock runs, as a service would have them; so do outputs stay.
-    let placed = match work {
-        Work::Inference(compiled) => {
-            tensors.iter().map(|t| compiled.to_device(t)).collect::<Result<Vec<_>, _>>()?
-        }
-        Work::Training(_) => Vec::new(),
-    };
+/// Times of calls, and how often the device's driver was asked for memory meanwhile.
+fn time(
+    work: &mut Work,
+    tensors: &[Tensor],
+    args: &Args,
+    backend: &str,
+) -> Result<(Vec<Duration>, Option<u64>), ferroflux::Error> {
+    let placed = work.placed(tensors)?;
+    // Calls that are measured step by step, and those in which a graph is recorded.
+    for _ in 0..if args.profile { PROFILED + 1 } else { 3 } {
+        work.timed(&placed, tensors)?;
+    }
+    let asked = device(backend, "memory_allocations");
     let (mut times, begin) = (Vec::new(), Instant::now());
-    while times.len() < RUNS || begin.elapsed().as_secs_f64() < seconds {
+    while times.len() < RUNS || begin.elapsed().as_secs_f64() < args.seconds {
         let start = Instant::now();
-        match work {
-            Work::Inference(compiled) => drop(compiled.call_values(&placed)?),
-            Work::Training(_) => work.run(tensors)?,
-        }
+        work.timed(&placed, tensors)?;
         times.push(start.elapsed());
     }
-    Ok(times)
+    let asked = device(backend, "memory_allocations").zip(asked).map(|(now, before)| now - before);
+    Ok((times, asked))
+}
+
+/// A number that a backend tells of its first device.
+fn device(backend: &str, attribute: &str) -> Option<u64> {
+    let info = list_backends().into_iter().find(|b| b.name == backend)?;
+    let devices = info.devices.into_iter().find(|d| d.unavailable_because.is_none())?;
+    devices.attributes.iter().find(|(name, _)| name == attribute)?.1.parse().ok()
 }
 
 /// Of sorted times.
@@ -234,10 +324,11 @@ fn print(m: &Measured, json: bool, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "{}", serde_json::to_string(m)?)?;
         return Ok(());
     }
-    let peak = m.peak_mb.map_or("-".to_owned(), |mb| mb.to_string());
+    let mb = |mb: Option<u64>| mb.map_or("-".to_owned(), |mb| mb.to_string());
+    let (peak, device) = (mb(m.peak_mb), mb(m.device_peak_mb));
     writeln!(
         out,
-        "{:<32}{:>13.3}{:>13.3}{:>13}{:>13.3}{:>13.3}{peak:>13}",
+        "{:<32}{:>13.3}{:>13.3}{:>13}{:>13.3}{:>13.3}{peak:>13}{device:>13}",
         m.model, m.median_ms, m.min_ms, m.runs, m.first_call_s, m.compile_s
     )?;
     Ok(())

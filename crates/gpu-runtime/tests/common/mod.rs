@@ -1,0 +1,151 @@
+//! A driver over host memory whose only kernel adds 1 to 32-bit floats: enough to see where memory is, how often it is asked
+//! for, and what a graph does.
+
+#![allow(dead_code)]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+use gpu_codegen::Target;
+use gpu_runtime::{Driver, GpuError, Grid, Module, Recording};
+use plugin_sdk::DeviceId;
+
+/// The host itself as a device: its tensors are the device's.
+pub const HERE: DeviceId = DeviceId { device_type: 1, device_id: 0 };
+/// A device of an extension: tensors of the host have to be copied there.
+pub const ELSEWHERE: DeviceId = DeviceId { device_type: 12, device_id: 0 };
+
+/// What the driver was asked for so far.
+#[derive(Default)]
+pub struct Counts {
+    pub allocations: AtomicUsize,
+    pub launches: AtomicUsize,
+    pub recordings: AtomicUsize,
+    pub graph_launches: AtomicUsize,
+    pub updates: AtomicUsize,
+    pub copies: AtomicUsize,
+    pub synchronizations: AtomicUsize,
+}
+
+impl Counts {
+    pub fn of(&self, which: impl Fn(&Counts) -> &AtomicUsize) -> usize {
+        which(self).load(SeqCst)
+    }
+}
+
+/// A launch: buffers and the number of elements.
+type Launch = Vec<u64>;
+
+pub struct Mock {
+    pub counts: Arc<Counts>,
+    pub device: DeviceId,
+    live: Mutex<HashMap<u64, Box<[u64]>>>,
+    /// Bytes that there are.
+    pub limit: Option<u64>,
+    recorded: Mutex<Option<Vec<Launch>>>,
+}
+
+impl Mock {
+    pub fn new(device: DeviceId) -> Mock {
+        Mock { counts: Arc::default(), device, live: Mutex::default(), limit: None, recorded: Mutex::default() }
+    }
+    fn used(&self) -> u64 {
+        self.live.lock().unwrap().values().map(|b| 8 * b.len() as u64).sum()
+    }
+}
+
+/// Every kernel has the parameters `x`, `y`, `n` and does `y[i] = x[i] + 1`.
+fn run(launch: &[u64]) {
+    let [x, y, n] = launch else { panic!("{launch:?}") };
+    for i in 0..*n {
+        // SAFETY: the runtime passes addresses of buffers of this many elements.
+        unsafe { *(*y as *mut f32).add(i as usize) = *(*x as *const f32).add(i as usize) + 1.0 };
+    }
+}
+
+struct Graph {
+    counts: Arc<Counts>,
+    launches: Mutex<Vec<Launch>>,
+}
+
+impl Recording<()> for Graph {
+    fn launch(&self) -> Result<(), GpuError> {
+        self.counts.graph_launches.fetch_add(1, SeqCst);
+        self.launches.lock().unwrap().iter().for_each(|l| run(l));
+        Ok(())
+    }
+    unsafe fn update(&self, n: usize, _: &(), _: Grid, arguments: &[u64]) -> Result<(), GpuError> {
+        self.counts.updates.fetch_add(1, SeqCst);
+        self.launches.lock().unwrap()[n] = arguments.to_vec();
+        Ok(())
+    }
+}
+
+impl Driver for Mock {
+    type Function = ();
+
+    fn compile(&self, modules: &[Module]) -> Result<Vec<Vec<()>>, GpuError> {
+        Ok(modules.iter().map(|m| vec![(); m.entries.len()]).collect())
+    }
+    fn allocate(&self, bytes: u64) -> Result<u64, GpuError> {
+        self.counts.allocations.fetch_add(1, SeqCst);
+        if self.limit.is_some_and(|limit| self.used() + bytes > limit) {
+            return Err(GpuError::OutOfMemory { bytes, free: 0, total: self.limit.unwrap_or(0) });
+        }
+        // Two words more than asked for: addresses are made multiples of 16.
+        let memory = vec![u64::MAX; bytes.div_ceil(8) as usize + 2].into_boxed_slice();
+        let address = (memory.as_ptr() as u64).next_multiple_of(16);
+        self.live.lock().unwrap().insert(address, memory);
+        Ok(address)
+    }
+    fn free(&self, address: u64) {
+        assert!(self.live.lock().unwrap().remove(&address).is_some(), "freed once");
+    }
+    unsafe fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuError> {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from, to as *mut u8, bytes) };
+        Ok(())
+    }
+    unsafe fn download(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuError> {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, bytes) };
+        Ok(())
+    }
+    unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), GpuError> {
+        self.counts.copies.fetch_add(1, SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize) };
+        Ok(())
+    }
+    unsafe fn launch(&self, _: &(), _: Grid, arguments: &[u64]) -> Result<(), GpuError> {
+        if let Some(recorded) = &mut *self.recorded.lock().unwrap() {
+            recorded.push(arguments.to_vec());
+            return Ok(());
+        }
+        self.counts.launches.fetch_add(1, SeqCst);
+        run(arguments);
+        Ok(())
+    }
+    fn record(
+        &self,
+        work: &mut dyn FnMut() -> Result<(), GpuError>,
+    ) -> Result<Option<Box<dyn Recording<()>>>, GpuError> {
+        self.counts.recordings.fetch_add(1, SeqCst);
+        *self.recorded.lock().unwrap() = Some(Vec::new());
+        let done = work();
+        let launches = self.recorded.lock().unwrap().take().unwrap();
+        done?;
+        Ok(Some(Box::new(Graph { counts: Arc::clone(&self.counts), launches: Mutex::new(launches) })))
+    }
+    fn target(&self) -> Target {
+        Target::HOPPER
+    }
+    fn synchronize(&self) -> Result<(), GpuError> {
+        self.counts.synchronizations.fetch_add(1, SeqCst);
+        Ok(())
+    }
+    fn device(&self) -> DeviceId {
+        self.device
+    }
+}
