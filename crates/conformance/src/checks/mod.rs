@@ -16,6 +16,7 @@ mod support;
 mod table;
 mod templates;
 mod threads;
+mod written;
 
 use std::fs::File;
 use std::io::Write;
@@ -129,6 +130,11 @@ pub const CHECKS: &[Check] = &[
     check("sort", "stable sorting along any dimension", templates::sort),
     check("control-flow", "sizes that depend on data, conditions, loops, assertions", control::control_flow),
     check("constants", "constants are bound by name, all or none, and again", constants::constants),
+    check(
+        "written-inputs",
+        "inputs that a program writes have their new values, and nothing around them changes",
+        written::written_inputs,
+    ),
     check(
         "outputs",
         "outputs stand on their own: beyond the inputs, the next call and the executable",
