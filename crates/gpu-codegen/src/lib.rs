@@ -16,6 +16,7 @@ mod index;
 mod looped;
 mod matmul;
 mod ops;
+mod pack;
 mod reduce;
 mod sort;
 mod tail;
@@ -31,6 +32,7 @@ use kernel_ir::{BufId, Program, Step};
 use thiserror::Error;
 
 pub use epilogue::{epilogue, epilogue_of, relayout, result_dtype, store_order};
+pub use pack::pack_weights;
 pub use tail::{Bias, Place, Tail, tail};
 
 /// What every module begins with.

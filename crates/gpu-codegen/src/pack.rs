@@ -1,0 +1,120 @@
+//! Weights of convolutions laid out for tiles, once, when the constants are bound: the channels of a window's point together,
+//! as PyTorch's channels-last does. A program to a program; what it computes is the same.
+//!
+//! Not here: weights that change between calls (inputs), and those of depthwise convolutions, which no tile reads.
+
+use ir_core::{DType, Shape, SymExpr};
+use kernel_ir::{
+    BodyBuilder, BufId, Buffer, Conv, InstKind, LoopKernel, Operand, Program, Stage, Step, Storage, StoreMode,
+};
+
+/// Rewrites a program's convolutions to read packed weights, and its init steps to make them.
+pub fn pack_weights(program: &mut Program) {
+    let mut steps = std::mem::take(&mut program.steps);
+    let mut packed: Vec<(Operand, Operand)> = Vec::new();
+    for_each_conv(&mut steps, &mut |conv| {
+        let Some(strides) = wanted(program, conv) else { return };
+        let known = packed.iter().find(|(from, to)| *from == conv.weight && to.strides == strides);
+        let to = match known {
+            Some((_, to)) => to.clone(),
+            None => {
+                let to = copy(program, &conv.weight, strides);
+                packed.push((conv.weight.clone(), to.clone()));
+                to
+            }
+        };
+        conv.weight = to;
+    });
+    program.steps = steps;
+}
+
+fn for_each_conv(steps: &mut [Step], visit: &mut dyn FnMut(&mut Conv)) {
+    for step in steps {
+        match step {
+            Step::Conv(conv) => visit(conv),
+            Step::Cond(s) => {
+                for_each_conv(&mut s.then, visit);
+                for_each_conv(&mut s.otherwise, visit);
+            }
+            Step::For(s) => for_each_conv(&mut s.body, visit),
+            Step::While(s) => {
+                for_each_conv(&mut s.cond, visit);
+                for_each_conv(&mut s.body, visit);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The strides that a convolution's weight is best read with; `None` where it lies so already or cannot be packed.
+fn wanted(program: &Program, conv: &Conv) -> Option<Shape> {
+    let weight = &conv.weight;
+    let rank = weight.sizes.len();
+    let root = program.root(weight.buf);
+    let constant = matches!(program.buffers[root].storage, Storage::Constant(_) | Storage::Persistent);
+    let tiled = matches!(program.buffers[weight.buf].dtype, DType::F16 | DType::BF16 | DType::F32);
+    let fixed =
+        weight.sizes.iter().chain(&weight.strides).chain([&weight.offset]).all(|e| e.as_const().is_some());
+    let spread = conv.transposed && conv.stride.iter().any(|s| *s != 1);
+    if !constant || !tiled || !fixed || spread || rank < 3 {
+        return None;
+    }
+    // The dimension of output channels and that of input channels, within a group.
+    let (to, from) = if conv.transposed { (1, 0) } else { (0, 1) };
+    let in_group = if conv.transposed {
+        weight.sizes[0].floor_div(&SymExpr::from_i64(conv.groups))
+    } else {
+        weight.sizes[1].clone()
+    };
+    if conv.groups > 1 && in_group == SymExpr::ONE {
+        return None;
+    }
+    let mut strides: Shape = weight.strides.clone();
+    let mut step = SymExpr::ONE;
+    for d in [from].into_iter().chain((2..rank).rev()).chain([to]) {
+        strides[d] = step.clone();
+        step = step * &weight.sizes[d];
+    }
+    let same = (0..rank).all(|d| weight.sizes[d] == SymExpr::ONE || weight.strides[d] == strides[d]);
+    (!same).then_some(strides)
+}
+
+/// A copy of an operand with other strides, made by an init step.
+fn copy(program: &mut Program, from: &Operand, strides: Shape) -> Operand {
+    let root = program.root(from.buf);
+    let (name, dtype) = (program.buffers[root].name.clone(), program.buffers[root].dtype);
+    let sizes = from.sizes.clone();
+    let view = program.buffers.push(Buffer {
+        name: format!("{name}_as_read"),
+        dtype,
+        sizes: sizes.clone(),
+        strides: from.strides.clone(),
+        offset: from.offset.clone(),
+        storage: Storage::View(root),
+    });
+    let to = program.buffers.push(Buffer {
+        name: format!("{name}_packed"),
+        dtype,
+        sizes: sizes.clone(),
+        strides: strides.clone(),
+        offset: SymExpr::ZERO,
+        storage: Storage::Persistent,
+    });
+    program.init.push(Step::Loop(copying(format!("pack_{name}"), view, to, dtype, &sizes)));
+    Operand { buf: to, sizes, strides, offset: SymExpr::ZERO }
+}
+
+/// `to[i…] = from[i…]`.
+fn copying(name: String, from: BufId, to: BufId, dtype: DType, sizes: &Shape) -> LoopKernel {
+    let index: Shape = (0..sizes.len() as u32).map(SymExpr::loop_var).collect();
+    let mut b = BodyBuilder::new();
+    let value = b.push(dtype, InstKind::Load { buf: from, index: index.clone(), mask: None });
+    b.store(to, index, value, StoreMode::Write);
+    LoopKernel {
+        name,
+        origins: Vec::new(),
+        outer: sizes.clone(),
+        accs: Vec::new(),
+        stages: vec![Stage { inner: Shape::new(), insts: b.finish() }],
+    }
+}
