@@ -2,10 +2,12 @@
 
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program, Storage};
 use plugin_sdk::{
-    Backend, CompileRequest, Constants, Description, DeviceInfo, ErrorKind, Executable, Host, IrVersion,
-    MemoryEstimate, OptionKind, OptionSpec, OwnedTensor, PluginError, Refusal, Signature, Stream, TensorView,
+    Artifact, Backend, CompileRequest, Constants, Description, DeviceId, DeviceInfo, ErrorKind, Executable,
+    Host, IrVersion, MemoryEstimate, OptionKind, OptionSpec, OwnedTensor, PluginError, Refusal, Signature,
+    Stream, TensorView,
 };
 
+use crate::clif::{self, Bytes, Saved};
 use crate::exec::{Compiled, ExecError, ExecOptions, physical_cores};
 use crate::micro::Isa;
 
@@ -76,7 +78,27 @@ impl Backend for CpuBackend {
             .filter(|n| *n <= 4096)
             .ok_or_else(|| PluginError::invalid("option `threads` must be 0 to 4096"))?;
         let compiled = Compiled::new(read(request)?, ExecOptions { threads })?;
-        Ok(Box::new(CpuExecutable(compiled)))
+        Ok(Box::new(CpuExecutable { compiled, program: request.kernel_ir_bytes()?.into(), threads }))
+    }
+
+    /// This build, the instruction set that Cranelift found, and the one that the hand-written kernels use.
+    fn artifact_compat(&self, _device: DeviceId) -> Result<Option<String>, PluginError> {
+        let set = clif::instruction_set().map_err(ExecError::from)?;
+        Ok(Some(format!("build {} {:?} {set}", env!("FFX_CPU_BUILD"), Isa::best())))
+    }
+
+    fn load_artifact(&self, artifact: &Artifact<'_>) -> Result<Box<dyn Executable>, PluginError> {
+        let damaged = || PluginError::damaged("the artifact is not what this backend saves");
+        let mut saved = Bytes(artifact.payload);
+        let threads = saved.u64().and_then(|n| usize::try_from(n).ok()).ok_or_else(damaged)?;
+        let program = saved.bytes().ok_or_else(damaged)?;
+        let functions = saved.functions().filter(|_| saved.0.is_empty()).ok_or_else(damaged)?;
+        let read = Program::from_bytes(program).map_err(|e| PluginError::damaged(e.to_string()))?;
+        let compiled = Compiled::load(read, ExecOptions { threads }, functions).map_err(|e| match e {
+            ExecError::Jit(e) => PluginError::damaged(e.to_string()),
+            other => other.into(),
+        })?;
+        Ok(Box::new(CpuExecutable { compiled, program: program.into(), threads }))
     }
 }
 
@@ -85,19 +107,23 @@ fn read(request: &CompileRequest<'_>) -> Result<Program, PluginError> {
         .map_err(|e| PluginError::new(ErrorKind::Incompatible, e.to_string()))
 }
 
-/// A compiled program behind the plugin's trait.
-struct CpuExecutable(Compiled);
+/// A compiled program behind the plugin's trait, with what it was compiled from: compiling adds to the program.
+struct CpuExecutable {
+    compiled: Compiled,
+    program: Box<[u8]>,
+    threads: usize,
+}
 
 impl Executable for CpuExecutable {
     fn signature(&self) -> Signature {
-        let p = self.0.program();
+        let p = self.compiled.program();
         Signature { inputs: p.inputs.len(), outputs: p.outputs.len(), constants: p.constants.len() }
     }
 
     fn bind_constants(&mut self, constants: &Constants<'_>) -> Result<(), PluginError> {
         let all: Vec<_> = constants.iter().collect();
         // SAFETY: bound constants stay valid and unwritten until the next binding, by the contract of the trait.
-        Ok(unsafe { self.0.bind(&all) }?)
+        Ok(unsafe { self.compiled.bind(&all) }?)
     }
 
     fn execute(
@@ -106,7 +132,17 @@ impl Executable for CpuExecutable {
         _constants: &Constants<'_>,
         _stream: Stream,
     ) -> Result<Vec<OwnedTensor>, PluginError> {
-        Ok(self.0.execute(inputs)?)
+        Ok(self.compiled.execute(inputs)?)
+    }
+
+    fn save_artifact(&self) -> Result<Vec<u8>, PluginError> {
+        let mut saved = Saved::default();
+        saved.u64(self.threads as u64);
+        saved.bytes(&self.program);
+        saved
+            .functions(self.compiled.functions())
+            .ok_or_else(|| PluginError::unsupported("the machine code refers to what cannot be saved"))?;
+        Ok(saved.0)
     }
 }
 

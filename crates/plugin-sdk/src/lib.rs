@@ -52,12 +52,122 @@
 //! With `crate-type = ["cdylib"]` that is a plugin library. A host that links the backend statically registers
 //! [`entry::<Echo>`](entry) instead; both ways go through the same table and the same checks.
 //!
+//! # From here to a backend
+//!
+//! 1. **Say what you read**: [`KERNEL_IR`] for fused loops and templates, which [`CompileRequest::kernels`] decodes, or
+//!    `IrVersion::fx_ir(1, 0)` for whole graphs as text. The host writes programs in an older form for a plugin that says an
+//!    older minor.
+//! 2. **Say what you do not take**, in [`Backend::query_support`]: every step, with a reason that tells the user what to do.
+//! 3. **Compile**: [`Backend::compile`] gets device, mode and options, all checked against [`Description`]. Do here what need
+//!    not be done at every call.
+//! 4. **Keep weights**: [`Executable::bind_constants`] is told of them once. They stay where they are until the next binding, so
+//!    read them in place or pack a copy.
+//! 5. **Run**: [`Executable::execute`] gets [`TensorView`]s with any strides and returns [`OwnedTensor`]s.
+//! 6. **Save**: with [`Backend::artifact_compat`], [`Executable::save_artifact`] and [`Backend::load_artifact`] the host keeps
+//!    compiled code on disk. Foreign and damaged bytes are refused before you see them.
+//! 7. **Prove it**: `ferroflux plugin check LIBRARY` runs the conformance suite; `ferroflux plugin new NAME` begins a project that
+//!    passes it.
+//!
+//! A backend with the middle part of that, which takes programs of loops and saves them:
+//!
+//! ```
+//! use plugin_sdk::kernel_ir::{Program, Step};
+//! use plugin_sdk::{
+//!     Artifact, Backend, CompileRequest, Constants, Description, DeviceId, DeviceInfo, Executable, Host, KERNEL_IR,
+//!     OptionKind, OptionSpec, OwnedTensor, PluginError, Refusal, Signature, Stream, TensorView,
+//! };
+//!
+//! struct Loops;
+//!
+//! impl Backend for Loops {
+//!     fn open(_host: Host) -> Result<Self, PluginError> {
+//!         Ok(Loops)
+//!     }
+//!     fn describe(&self) -> Description {
+//!         let threads = OptionSpec::new("threads", OptionKind::Int, 1, "worker threads");
+//!         Description::new("loops", "0.1.0").summary("loops alone").reads(KERNEL_IR).option(threads)
+//!     }
+//!     fn devices(&self) -> Vec<DeviceInfo> {
+//!         vec![DeviceInfo::cpu("host").attribute("cores", 1)]
+//!     }
+//!     fn query_support(&self, request: &CompileRequest<'_>) -> Result<Vec<Refusal>, PluginError> {
+//!         let program = request.kernels()?;
+//!         let others = program.steps.iter().filter(|step| !matches!(step, Step::Loop(_)));
+//!         let refusal = |step: &Step| Refusal {
+//!             node: step.name().to_owned(),
+//!             reason: format!("only loops are taken, no {}", step.kind()),
+//!         };
+//!         Ok(others.map(refusal).collect())
+//!     }
+//!     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
+//!         if let Some(refused) = self.query_support(request)?.into_iter().next() {
+//!             return Err(PluginError::unsupported(refused.reason).at(refused.node));
+//!         }
+//!         let threads = request.options.int("threads")?;
+//!         if threads != 1 {
+//!             return Err(PluginError::invalid("option `threads` must be 1"));
+//!         }
+//!         Ok(Box::new(Compiled { program: request.kernels()? }))
+//!     }
+//!     fn artifact_compat(&self, _device: DeviceId) -> Result<Option<String>, PluginError> {
+//!         // The SDK adds name and version. Whatever else the code depends on stands here.
+//!         Ok(Some("interpreted".to_owned()))
+//!     }
+//!     fn load_artifact(&self, artifact: &Artifact<'_>) -> Result<Box<dyn Executable>, PluginError> {
+//!         let program = Program::from_bytes(artifact.payload).map_err(|e| PluginError::damaged(e.to_string()))?;
+//!         Ok(Box::new(Compiled { program }))
+//!     }
+//! }
+//!
+//! struct Compiled {
+//!     program: Program,
+//! }
+//!
+//! impl Executable for Compiled {
+//!     fn signature(&self) -> Signature {
+//!         let p = &self.program;
+//!         Signature { inputs: p.inputs.len(), outputs: p.outputs.len(), constants: p.constants.len() }
+//!     }
+//!     fn bind_constants(&mut self, constants: &Constants<'_>) -> Result<(), PluginError> {
+//!         // An error names the constant; the host then counts none as bound.
+//!         self.program.constants.iter().try_for_each(|c| constants.by_name(&c.name).map(drop))
+//!     }
+//!     fn execute(
+//!         &self,
+//!         inputs: &[TensorView<'_>],
+//!         constants: &Constants<'_>,
+//!         _stream: Stream,
+//!     ) -> Result<Vec<OwnedTensor>, PluginError> {
+//!         # let _ = (inputs, constants);
+//!         // Your machine code. Until it is there, say so:
+//!         Err(PluginError::unsupported("nothing is computed yet").at(self.program.name.as_str()))
+//!     }
+//!     fn save_artifact(&self) -> Result<Vec<u8>, PluginError> {
+//!         Ok(self.program.to_bytes())
+//!     }
+//! }
+//!
+//! plugin_sdk::export_plugin!(Loops);
+//!
+//! // A unit test needs no host:
+//! # fn main() -> Result<(), PluginError> {
+//! let loops = Loops::open(Host::NONE)?;
+//! let saved = Compiled { program: Program::default() }.save_artifact()?;
+//! let device = DeviceId { device_type: plugin_sdk::dlpack::DL_CPU, device_id: 0 };
+//! let loaded = loops.load_artifact(&Artifact { device, payload: &saved })?;
+//! assert_eq!(loaded.signature(), Signature::default());
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What the author may rely on
 //!
 //! - `compile` and `execute` are called from many threads at once; `bind_constants` and the destructor are exclusive.
-//! - A panic anywhere becomes an error of that call. Build plugins with `panic = "unwind"` (the default).
+//! - A panic anywhere, with any payload, becomes an error of that call; a panic of a destructor is swallowed. Build plugins with
+//!   `panic = "unwind"` (the default).
 //! - Programs of another IR major, unknown modes and options, and malformed tensors never reach the backend.
 //! - The number of inputs is checked against [`Signature`]; dtypes and sizes are the backend's to check.
+//! - No `unsafe` is needed for host memory. Memory of a device's driver comes in by [`OwnedTensor::from_raw_parts`].
 
 mod artifact;
 mod backend;

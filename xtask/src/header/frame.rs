@@ -20,12 +20,9 @@ pub(super) fn assemble(parts: &Parts) -> String {
         ("FFX_DEVICE_MEMORY", "Extension: tensors that stay on a device.", plugin_abi::DEVICE_MEMORY),
         ("FFX_STREAMS", "Extension: streams.", plugin_abi::STREAMS),
     ];
-    let texts: Vec<String> = texts
-        .iter()
-        .map(|(name, what, text)| format!("// {what}\n#define {name} \"{text}\""))
-        .collect();
-    let rules: Vec<String> =
-        parts.rules.lines().map(|l| format!("// {l}").trim_end().to_owned()).collect();
+    let texts: Vec<String> =
+        texts.iter().map(|(name, what, text)| format!("// {what}\n#define {name} \"{text}\"")).collect();
+    let rules: Vec<String> = parts.rules.lines().map(|l| format!("// {l}").trim_end().to_owned()).collect();
     [
         &format!("{TOP}\n{}", rules.join("\n")),
         OPENING,

@@ -152,8 +152,11 @@ mod tests {
         let folder = tempfile::TempDir::new().unwrap();
         for (compiler, standard, file) in [("cc", "c99", "a.c"), ("c++", "c++17", "a.cc")] {
             let source = folder.path().join(file);
-            std::fs::write(&source, "#include <ferroflux.h>\n#include <ferroflux.h>\nint main(void) { return 0; }\n")
-                .unwrap();
+            std::fs::write(
+                &source,
+                "#include <ferroflux.h>\n#include <ferroflux.h>\nint main(void) { return 0; }\n",
+            )
+            .unwrap();
             let out = Command::new(compiler)
                 .args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only"])
                 .arg(format!("-std={standard}"))
@@ -171,10 +174,13 @@ mod tests {
         use plugin_abi::*;
         fn lines<T: Table>(program: &mut String, wanted: &mut Vec<String>) {
             for field in T::FIELDS {
-                let (name, c) = (T::NAME, match field.name {
-                    head @ ("struct_size" | "major" | "minor") => format!("head.{head}"),
-                    other => other.to_owned(),
-                });
+                let (name, c) = (
+                    T::NAME,
+                    match field.name {
+                        head @ ("struct_size" | "major" | "minor") => format!("head.{head}"),
+                        other => other.to_owned(),
+                    },
+                );
                 program.push_str(&format!(
                     "printf(\"%s %zu %zu\\n\", \"{name}.{c}\", offsetof({name}, {c}), sizeof((({name} *)0)->{c}));\n"
                 ));
@@ -198,7 +204,8 @@ mod tests {
         lines::<FfxPlugin>(&mut body, &mut wanted);
         let folder = tempfile::TempDir::new().unwrap();
         let (source, binary) = (folder.path().join("layout.c"), folder.path().join("layout"));
-        let program = format!("#include <stdio.h>\n#include <ferroflux.h>\nint main(void) {{\n{body}return 0;\n}}\n");
+        let program =
+            format!("#include <stdio.h>\n#include <ferroflux.h>\nint main(void) {{\n{body}return 0;\n}}\n");
         std::fs::write(&source, program).unwrap();
         let include = root().unwrap().join(HEADER).parent().unwrap().to_owned();
         let built = Command::new("cc")

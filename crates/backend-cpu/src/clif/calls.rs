@@ -1,5 +1,5 @@
 //! Host functions that generated code calls for operators without machine code of their own: the reference evaluation
-//! of `kernel-ir`, one `extern "C"` function an operator and class.
+//! of `kernel-ir`, one `extern "C"` function an operator and class. Code names them by number (`host`).
 
 use cranelift_codegen::ir::Type;
 use cranelift_codegen::ir::types::{F32, F64, I32, I64};
@@ -10,7 +10,8 @@ use super::values::Class;
 
 /// A host function on values of one type.
 pub(super) struct Call {
-    pub(super) address: usize,
+    /// For [`address`].
+    pub(super) number: u32,
     pub(super) ty: Type,
 }
 
@@ -79,17 +80,53 @@ extern "C" fn same_i64(a: i64) -> i64 {
     a
 }
 
-/// The function for an operator on scalars of a class. What means nothing there gives what the reference gives: NaN for
-/// floats, the operand for integers.
+/// Classes, in the order of their numbers.
+const CLASSES: [Class; 5] = [Class::F32, Class::F64, Class::I32, Class::I64, Class::Mask];
+
+/// The function for an operator on scalars of a class.
 pub(super) fn of(op: ScalarOp, class: Class) -> Call {
+    let ty = match class {
+        Class::F32 => F32,
+        Class::F64 => F64,
+        Class::I64 => I64,
+        Class::I32 | Class::Mask => I32,
+    };
+    Call { number: op as u32 * CLASSES.len() as u32 + class as u32, ty }
+}
+
+/// Where the function of a number is; `None` where there is no such operator.
+pub(super) fn address(number: u32) -> Option<usize> {
+    let classes = CLASSES.len() as u32;
+    let op = *ScalarOp::ALL.get((number / classes) as usize)?;
+    Some(address_of(op, CLASSES[(number % classes) as usize]))
+}
+
+/// What means nothing for a class gives what the reference gives: NaN for floats, the operand for integers.
+fn address_of(op: ScalarOp, class: Class) -> usize {
     let pow = op == ScalarOp::Pow;
     match class {
-        Class::F32 => Call { address: float(op, true).unwrap_or(nan_f32 as *const () as usize), ty: F32 },
-        Class::F64 => Call { address: float(op, false).unwrap_or(nan_f64 as *const () as usize), ty: F64 },
-        Class::I64 if pow => Call { address: pow_i64 as *const () as usize, ty: I64 },
-        Class::I64 if op == ScalarOp::Philox => Call { address: philox as *const () as usize, ty: I64 },
-        Class::I64 => Call { address: same_i64 as *const () as usize, ty: I64 },
-        Class::I32 | Class::Mask if pow => Call { address: pow_i32 as *const () as usize, ty: I32 },
-        Class::I32 | Class::Mask => Call { address: same_i32 as *const () as usize, ty: I32 },
+        Class::F32 => float(op, true).unwrap_or(nan_f32 as *const () as usize),
+        Class::F64 => float(op, false).unwrap_or(nan_f64 as *const () as usize),
+        Class::I64 if pow => pow_i64 as *const () as usize,
+        Class::I64 if op == ScalarOp::Philox => philox as *const () as usize,
+        Class::I64 => same_i64 as *const () as usize,
+        Class::I32 | Class::Mask if pow => pow_i32 as *const () as usize,
+        Class::I32 | Class::Mask => same_i32 as *const () as usize,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_lead_back_to_their_function() {
+        for &op in ScalarOp::ALL {
+            for (n, class) in CLASSES.into_iter().enumerate() {
+                assert_eq!(class as usize, n);
+                assert_eq!(address(of(op, class).number), Some(address_of(op, class)), "{op:?}");
+            }
+        }
+        assert_eq!(address(u32::MAX), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Runs Cranelift on all functions of a program, in parallel, and keeps the machine code.
+//! Runs Cranelift on all functions of a program, in parallel, and keeps the machine code; or takes it as it was saved.
 
 use cranelift_codegen::Context;
 use cranelift_codegen::control::ControlPlane;
@@ -6,11 +6,13 @@ use cranelift_codegen::ir::{AbiParam, Function, Signature, UserFuncName};
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_jit::{JITBuilder, JITModule};
-use cranelift_module::{FuncId, Linkage, Module, ModuleReloc};
+use cranelift_module::{FuncId, Linkage, Module, ModuleReloc, ModuleRelocTarget};
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 
 use super::emit::{Emit, Machine};
 use super::epilogue::Walk;
+use super::host;
 use crate::micro::EpilogueBlock;
 use crate::vir::VKernel;
 
@@ -50,7 +52,8 @@ pub enum JitError {
 pub struct Code {
     module: Option<JITModule>,
     addresses: Vec<*const u8>,
-    bytes: usize,
+    /// As it was before it got its addresses, for saving.
+    functions: Vec<MachineFunction>,
 }
 
 // SAFETY: after `compile` the module is only kept alive and freed; the addresses are of immutable code.
@@ -80,54 +83,116 @@ impl Code {
     }
     /// Bytes of machine code.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.functions.iter().map(|f| f.code.len()).sum()
+    }
+    /// The functions as they can be saved.
+    pub(crate) fn functions(&self) -> &[MachineFunction] {
+        &self.functions
     }
 }
 
-struct Compiled {
-    code: Vec<u8>,
-    align: u64,
-    relocs: Vec<ModuleReloc>,
+/// Machine code of one function that stands nowhere yet.
+pub(crate) struct MachineFunction {
+    /// Whether it is an [`EpilogueFn`], else a [`KernelFn`].
+    pub(super) epilogue: bool,
+    pub(super) align: u64,
+    pub(super) code: Vec<u8>,
+    /// Names of host things are in [`host::NAMESPACE`]; offsets into the function itself have no meaningful number.
+    pub(super) relocs: Vec<ModuleReloc>,
 }
 
 /// Compiles all jobs.
 pub fn compile(jobs: &[Job]) -> Result<Code, JitError> {
-    let mut module = JITModule::new(builder()?);
-    let made: Vec<Result<Compiled, JitError>> = if jobs.len() < PARALLEL {
-        jobs.iter().enumerate().map(|(n, j)| function(module.isa(), n, j)).collect()
+    let module = JITModule::new(builder()?);
+    let isa = module.isa();
+    let made = if jobs.len() < PARALLEL {
+        jobs.iter().enumerate().map(|(n, j)| function(isa, n, j)).collect::<Result<Vec<_>, _>>()?
     } else {
-        let isa = module.isa();
-        jobs.par_iter().enumerate().map(|(n, j)| function(isa, n, j)).collect()
+        jobs.par_iter().enumerate().map(|(n, j)| function(isa, n, j)).collect::<Result<Vec<_>, _>>()?
     };
+    link(module, made)
+}
+
+/// Makes code of what was saved for the same jobs, without compiling them.
+///
+/// # Errors
+/// It is of other jobs, or cannot be placed.
+pub(crate) fn load(functions: Vec<MachineFunction>, jobs: &[Job]) -> Result<Code, JitError> {
+    let is_epilogue = |job: &Job| matches!(job, Job::Epilogue(..));
+    let same = functions.iter().map(|f| f.epilogue).eq(jobs.iter().map(is_epilogue));
+    if !same {
+        return Err(JitError::Module("the saved functions are not those of the program".into()));
+    }
+    link(JITModule::new(builder()?), functions)
+}
+
+/// Places functions in a module.
+fn link(mut module: JITModule, functions: Vec<MachineFunction>) -> Result<Code, JitError> {
     let refused = |e: cranelift_module::ModuleError| JitError::Module(e.to_string());
-    let mut ids = Vec::new();
-    let mut bytes = 0;
-    for (n, (made, job)) in made.into_iter().zip(jobs).enumerate() {
-        let made = made?;
-        let sig = signature(module.isa(), job);
+    let mut hosts = FxHashMap::default();
+    let mut ids = Vec::with_capacity(functions.len());
+    for (n, f) in functions.iter().enumerate() {
+        let sig = signature(module.isa(), f.epilogue);
         let id = module.declare_function(&format!("k{n}"), Linkage::Local, &sig).map_err(refused)?;
-        module.define_function_bytes(id, made.align, &made.code, &made.relocs).map_err(refused)?;
-        bytes += made.code.len();
+        let relocs: Vec<ModuleReloc> =
+            f.relocs.iter().map(|r| placed(&mut module, &mut hosts, r, id)).collect::<Result<_, _>>()?;
+        module.define_function_bytes(id, f.align, &f.code, &relocs).map_err(refused)?;
         ids.push(id);
     }
     module.finalize_definitions().map_err(refused)?;
     let addresses = ids.iter().map(|id| module.get_finalized_function(*id)).collect();
-    Ok(Code { module: Some(module), addresses, bytes })
+    Ok(Code { module: Some(module), addresses, functions })
+}
+
+/// A relocation with the names of a module: host things are imported when they are first named.
+fn placed(
+    module: &mut JITModule,
+    hosts: &mut FxHashMap<u32, FuncId>,
+    reloc: &ModuleReloc,
+    own: FuncId,
+) -> Result<ModuleReloc, JitError> {
+    let name = match reloc.name {
+        ModuleRelocTarget::User { namespace: host::NAMESPACE, index } => match hosts.get(&index) {
+            Some(id) => (*id).into(),
+            None => {
+                let sig = Signature::new(module.isa().default_call_conv());
+                let id = module
+                    .declare_function(&host::symbol(index), Linkage::Import, &sig)
+                    .map_err(|e| JitError::Module(e.to_string()))?;
+                hosts.insert(index, id);
+                id.into()
+            }
+        },
+        ModuleRelocTarget::FunctionOffset(_, offset) => ModuleRelocTarget::FunctionOffset(own, offset),
+        ref other => other.clone(),
+    };
+    Ok(ModuleReloc { offset: reloc.offset, kind: reloc.kind, name, addend: reloc.addend })
+}
+
+/// The instruction set that code is made for, in words: what saved code depends on besides this library.
+pub(crate) fn instruction_set() -> Result<String, JitError> {
+    let module = JITModule::new(builder()?);
+    let isa = module.isa();
+    let on = isa.isa_flags().into_iter().filter(|f| f.as_bool() != Some(false));
+    let on: Vec<String> = on.map(|f| f.to_string()).collect();
+    let text = format!("{} {}", isa.triple(), on.join(" "));
+    // SAFETY: nothing was compiled into it.
+    unsafe { module.free_memory() };
+    Ok(text)
 }
 
 fn builder() -> Result<JITBuilder, JitError> {
     let debug = if cfg!(debug_assertions) { "true" } else { "false" };
     let flags = [("opt_level", "speed"), ("enable_verifier", debug), ("regalloc_checker", "false")];
-    JITBuilder::with_flags(&flags, cranelift_module::default_libcall_names())
-        .map_err(|e| JitError::Module(e.to_string()))
+    let mut builder = JITBuilder::with_flags(&flags, cranelift_module::default_libcall_names())
+        .map_err(|e| JitError::Module(e.to_string()))?;
+    builder.symbol_lookup_fn(Box::new(host::lookup));
+    Ok(builder)
 }
 
-fn signature(isa: &dyn TargetIsa, job: &Job) -> Signature {
+fn signature(isa: &dyn TargetIsa, epilogue: bool) -> Signature {
     let mut sig = Signature::new(isa.default_call_conv());
-    let params = match job {
-        Job::Kernel(_) => 5,
-        Job::Epilogue(..) => 2,
-    };
+    let params = if epilogue { 2 } else { 5 };
     sig.params = vec![AbiParam::new(isa.pointer_type()); params];
     sig
 }
@@ -138,12 +203,14 @@ fn has_fma(isa: &dyn TargetIsa) -> bool {
         || isa.isa_flags().iter().any(|f| f.name == "has_fma" && f.as_bool() == Some(true))
 }
 
-fn function(isa: &dyn TargetIsa, number: usize, job: &Job) -> Result<Compiled, JitError> {
+fn function(isa: &dyn TargetIsa, number: usize, job: &Job) -> Result<MachineFunction, JitError> {
     let machine = Machine { fma: has_fma(isa), pointer: isa.pointer_type(), conv: isa.default_call_conv() };
     let mut context = Context::new();
     let dump = tracing::enabled!(target: "kernel", tracing::Level::TRACE);
     context.set_disasm(dump);
-    context.func = Function::with_name_signature(UserFuncName::user(0, number as u32), signature(isa, job));
+    let epilogue = matches!(job, Job::Epilogue(..));
+    context.func =
+        Function::with_name_signature(UserFuncName::user(0, number as u32), signature(isa, epilogue));
     let mut frontend = FunctionBuilderContext::new();
     let mut b = FunctionBuilder::new(&mut context.func, &mut frontend);
     let entry = b.create_block();
@@ -171,5 +238,5 @@ fn function(isa: &dyn TargetIsa, number: usize, job: &Job) -> Result<Compiled, J
     let id = FuncId::from_u32(number as u32);
     let relocs = compiled.buffer.relocs();
     let relocs = relocs.iter().map(|r| ModuleReloc::from_mach_reloc(r, &context.func, id)).collect();
-    Ok(Compiled { code: compiled.code_buffer().to_vec(), align, relocs })
+    Ok(MachineFunction { epilogue, align, code: compiled.code_buffer().to_vec(), relocs })
 }

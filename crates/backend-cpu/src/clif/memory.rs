@@ -9,6 +9,7 @@ use kernel_ir::{StoreMode, Val};
 use smallvec::SmallVec;
 
 use super::emit::Emit;
+use super::host;
 use super::regs::Regs;
 use super::values::{Class, Vals};
 use crate::vir::{Access, Along};
@@ -97,7 +98,7 @@ impl<'f> Emit<'f, '_> {
     fn masked_address(&mut self, p: Value, mask: &Option<(Vals, u32)>, lane: u32) -> Value {
         let Some((mask, width)) = mask else { return p };
         let m = self.mask_lane(mask, *width, lane);
-        let zeros = self.b.ins().iconst(self.cx.pointer, ZEROS.address() as i64);
+        let zeros = host::value(&mut self.b, self.cx.pointer, host::ZEROS_NUMBER);
         self.b.ins().select(m, p, zeros)
     }
 

@@ -8,14 +8,18 @@ mod compile;
 mod convert;
 mod emit;
 mod epilogue;
+mod host;
 mod index;
 mod math;
 mod memory;
 mod ops;
 mod reduce;
 mod regs;
+mod saved;
 mod values;
 
 pub use compile::{Code, EpilogueFn, JitError, Job, KernelFn, compile};
+pub(crate) use compile::{MachineFunction, instruction_set, load};
 pub use epilogue::{EpilogueContext, Walk};
 pub(crate) use memory::ZEROS;
+pub(crate) use saved::{Bytes, Saved};

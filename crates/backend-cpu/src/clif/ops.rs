@@ -8,10 +8,10 @@ use ir_core::{DType, Scalar};
 use kernel_ir::ScalarOp;
 use smallvec::SmallVec;
 
-use super::calls;
 use super::emit::Emit;
 use super::regs::Regs;
 use super::values::{Class, Vals};
+use super::{calls, host};
 
 /// Beyond this magnitude `sin` and `cos` are called lane by lane.
 const TRIG_LIMIT: f32 = 268_435_456.0;
@@ -343,7 +343,7 @@ impl<'f> Emit<'f, '_> {
         sig.params.extend(args.iter().map(|_| param(call.ty)));
         sig.returns.push(param(call.ty));
         let sig = self.b.import_signature(sig);
-        let address = self.b.ins().iconst(pointer, call.address as i64);
+        let address = host::value(&mut self.b, pointer, call.number);
         let inst = self.b.ins().call_indirect(sig, address, args);
         self.b.inst_results(inst)[0]
     }

@@ -118,7 +118,27 @@ impl Compiled {
     ///
     /// # Errors
     /// [`ExecError`] for a kernel that this backend does not take or a malformed program.
-    pub fn new(mut program: Program, options: ExecOptions) -> Result<Compiled, ExecError> {
+    pub fn new(program: Program, options: ExecOptions) -> Result<Compiled, ExecError> {
+        Compiled::with_code(program, options, clif::compile)
+    }
+
+    /// The same of code that was saved from the same program by this build on this machine's instruction set.
+    ///
+    /// # Errors
+    /// As for [`Compiled::new`]; the code is that of another program.
+    pub(crate) fn load(
+        program: Program,
+        options: ExecOptions,
+        functions: Vec<clif::MachineFunction>,
+    ) -> Result<Compiled, ExecError> {
+        Compiled::with_code(program, options, |jobs| clif::load(functions, jobs))
+    }
+
+    fn with_code(
+        mut program: Program,
+        options: ExecOptions,
+        make: impl FnOnce(&[clif::Job]) -> Result<Code, clif::JitError>,
+    ) -> Result<Compiled, ExecError> {
         kernel_ir::verify(&program).map_err(|e| ExecError::Malformed(e.to_string()))?;
         let mut jobs = jobs::Jobs::default();
         let (init_steps, call_steps) =
@@ -128,7 +148,7 @@ impl Compiled {
         number_packs(&mut steps, &mut 0);
         (program.init, program.steps) = (init_steps, call_steps);
         let started = std::time::Instant::now();
-        let code = clif::compile(jobs.list())?;
+        let code = make(jobs.list())?;
         tracing::debug!(target: "kernel", functions = jobs.list().len(), bytes = code.bytes(), time = ?started.elapsed(), "compiled");
         let fixed = match (&program.plan.offsets, program.plan.bytes) {
             (Some(offsets), Some(bytes)) => Some(Arc::new(Place { offsets: offsets.clone(), bytes })),
@@ -154,6 +174,10 @@ impl Compiled {
     /// The program.
     pub fn program(&self) -> &Program {
         &self.program
+    }
+    /// The machine code as it can be saved.
+    pub(crate) fn functions(&self) -> &[clif::MachineFunction] {
+        self.code.functions()
     }
     /// Bytes of machine code.
     pub fn code_bytes(&self) -> usize {
@@ -225,19 +249,37 @@ impl Compiled {
         let mut buffers = Buffers(bound.base.0.clone());
         buffers.0.resize(self.program.buffers.len(), clif::ZEROS.address() as *mut u8);
         let mut copies = Vec::new();
-        for (spec, view) in self.program.inputs.iter().zip(inputs) {
+        // Copies of written inputs, by the input's number.
+        let mut back = Vec::new();
+        for (n, (spec, view)) in self.program.inputs.iter().zip(inputs).enumerate() {
             let (ptr, copy) = self.place_tensor(&spec.name, &self.program.buffers[spec.buf], view, &sizes)?;
             buffers.0[spec.buf.index()] = ptr;
+            if spec.written && copy.is_some() {
+                back.push(n);
+            }
             copies.extend(copy);
         }
         let arena = self.arenas.take(usize::try_from(place.bytes).unwrap_or(usize::MAX))?;
         for (live, offset) in self.program.plan.lives.iter().zip(&place.offsets) {
             buffers.0[live.buf.index()] = arena.ptr().wrapping_add(*offset as usize);
         }
-        let machine = self.machine(buffers, sizes, &bound.packed);
+        let places: Vec<*mut u8> =
+            back.iter().map(|n| buffers.0[self.program.inputs[*n].buf.index()]).collect();
+        let machine = self.machine(buffers, sizes.clone(), &bound.packed);
         let results = self.run_call(machine);
         self.arenas.give(arena);
-        results
+        let results = results?;
+        for (n, from) in back.into_iter().zip(places) {
+            let buffer = &self.program.buffers[self.program.inputs[n].buf];
+            let strides = sizes.all(&buffer.strides)?;
+            let (from, to) = (
+                Region { ptr: from, strides: &strides },
+                Region { ptr: inputs[n].as_mut_ptr(), strides: inputs[n].strides() },
+            );
+            // SAFETY: the copy was made for the buffer's span; the caller's tensor is writable, for its input is.
+            unsafe { copy_strided(buffer.dtype.size(), inputs[n].sizes(), from, to) };
+        }
+        Ok(results)
     }
 
     fn run_call(&self, mut machine: Machine<'_>) -> Result<Vec<OwnedTensor>, ExecError> {

@@ -1,0 +1,40 @@
+//! What generated code refers to in this library, by number instead of address: so that saved code means the same in
+//! another process. Numbers are kept within one build alone.
+
+use cranelift_codegen::ir::{ExternalName, GlobalValueData, InstBuilder, Type, UserExternalName, Value};
+use cranelift_frontend::FunctionBuilder;
+
+use super::calls;
+use super::memory::ZEROS;
+
+/// Namespace of these names among those of a function; 0 and 1 are the module's own.
+pub(super) const NAMESPACE: u32 = 2;
+/// Number of the block of zeros.
+pub(super) const ZEROS_NUMBER: u32 = u32::MAX;
+/// Start of the symbols by which a module finds the addresses.
+const PREFIX: &str = "ffx_host_";
+
+/// The address of a number, as a value of a function.
+pub(super) fn value(b: &mut FunctionBuilder<'_>, pointer: Type, number: u32) -> Value {
+    let name = b.func.declare_imported_user_function(UserExternalName::new(NAMESPACE, number));
+    let name = ExternalName::user(name);
+    let data = GlobalValueData::Symbol { name, offset: 0.into(), colocated: false, tls: false };
+    let symbol = b.create_global_value(data);
+    b.ins().symbol_value(pointer, symbol)
+}
+
+/// The symbol of a number.
+pub(super) fn symbol(number: u32) -> String {
+    format!("{PREFIX}{number}")
+}
+
+/// The address behind a symbol.
+pub(super) fn lookup(symbol: &str) -> Option<*const u8> {
+    let number: u32 = symbol.strip_prefix(PREFIX)?.parse().ok()?;
+    address(number).map(|a| a as *const u8)
+}
+
+/// The address of a number; `None` where there is nothing of this number.
+pub(super) fn address(number: u32) -> Option<usize> {
+    if number == ZEROS_NUMBER { Some(ZEROS.address()) } else { calls::address(number) }
+}

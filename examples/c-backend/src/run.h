@@ -1,0 +1,42 @@
+// Running kernels: memory of each buffer at the sizes of a call, and the loops over it.
+#ifndef RUN_H
+#define RUN_H
+
+#include "program.h"
+
+// Where a buffer lies, in elements. Every index within `sizes` is inside of the memory: that is checked when it is made.
+typedef struct Place {
+  float *data;
+  size_t rank, span;
+  int64_t sizes[MAX_RANK], strides[MAX_RANK], offset;
+} Place;
+
+// One call.
+typedef struct Call {
+  const Program *program;
+  int64_t *symbols;
+  Place *places;         // of each buffer
+  float **owned;         // memory of each buffer that the call allocated, or NULL
+  const char *problem;   // why it failed; static text
+  Text about;            // what the problem is with
+  bool no_memory;
+} Call;
+
+// A call without memory yet; false without memory for itself.
+bool call_open(Call *call, const Program *program);
+void call_close(Call *call);
+// Notes a failure; gives false.
+bool call_fail(Call *call, const char *problem, Text about);
+
+// Evaluates sizes, strides and offset at the call's sizes; false, with the reason, where they make no tensor.
+bool place_evaluate(Call *call, Place *place, const Shape *sizes, const Shape *strides, const Expr *offset, Text name);
+// Gives memory to every buffer of a kind of storage (zeros), then places every view.
+bool place_owned(Call *call, Storage storage);
+bool place_views(Call *call);
+// Copies elements from one place to another of the same sizes.
+void place_copy(const Place *from, Place *to);
+
+// Runs kernels in order; false, with the reason, where an index is out of its buffer.
+bool run_kernels(Call *call, const Kernel *kernels, size_t n);
+
+#endif
