@@ -151,7 +151,7 @@ impl Blas {
     }
 
     /// The library's version, `130100` for 13.1.
-    fn version() -> usize {
+    pub(crate) fn version() -> usize {
         // SAFETY: no arguments; the library was found before.
         unsafe { sys::cublasLtGetVersion() }
     }

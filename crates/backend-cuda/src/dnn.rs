@@ -21,8 +21,9 @@ use crate::vendor::{Lane, Workspace};
 const MOST_PLANS: usize = 1024;
 /// Engines that are offered to the search.
 pub(crate) const MOST_ENGINES: usize = 5;
-/// Configurations that the library is asked for, most of which are never built.
-const ASKED: usize = 16;
+/// Configurations that the library is asked for, most of which are never built. In single precision without tf32 the first
+/// thirty are for tensor cores (seen with 9.14 for a Hopper).
+const ASKED: usize = 64;
 /// Bytes of memory that a convolution may use beside its tensors.
 const MOST_WORKSPACE: u64 = 256 << 20;
 /// Bytes that are taken at once, so that the memory grows seldom.
@@ -91,7 +92,7 @@ impl Dnn {
     }
 
     /// The library's version, `91400` for 9.14.
-    fn version() -> usize {
+    pub(crate) fn version() -> usize {
         // SAFETY: no arguments; the library was found before.
         unsafe { sys::cudnnGetVersion() }
     }
@@ -133,7 +134,9 @@ impl Dnn {
         let mut reason = GpuError::Driver { call: "cudnnBackendGetAttribute", what: "no engine".into() };
         let mut built = 0;
         for config in &engines.configs {
-            match self.one(config, engines) {
+            // Where the device has no memory left for an engine's workspace, the next one may want less.
+            let ready = self.one(config, engines).and_then(|p| self.reserve(p.workspace).map(|()| p));
+            match ready {
                 Ok(plan) => {
                     good = Some(plan);
                     built += 1;
@@ -144,9 +147,7 @@ impl Dnn {
                 Err(e) => reason = e,
             }
         }
-        let plan = good.ok_or(reason)?;
-        self.reserve(plan.workspace)?;
-        Ok(plan)
+        good.ok_or(reason)
     }
 
     fn one(&self, config: &Config, engines: &Arc<Engines>) -> Result<Plan, GpuError> {

@@ -177,6 +177,7 @@ pub(crate) fn choices(dnn: &Arc<Dnn>, program: &Program, step: &Step, k: &Conv, 
     let whole = tail(program, &k.epilogue).and_then(|t| fused(&look, &bare, t));
     if let Some(spec) = whole.filter(|s| s.is_ready(dnn, &look)) {
         offer(&mut out, dnn, spec, "cudnn", &before, None, &scratch);
+        return out;
     }
     // The library rounds the result of 16-bit operands to their own dtype, whatever the epilogue makes of it.
     if let Ok(kernel) = epilogue(program, step, dtype, &look.order()) {

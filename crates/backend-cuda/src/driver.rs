@@ -38,6 +38,8 @@ pub(crate) struct Device {
     /// Nodes of the launches so far, while a graph is recorded.
     recorded: Mutex<Vec<sys::CUgraphNode>>,
     recording: AtomicBool,
+    /// Whether a kernel's blocks may be placed while the launch before it still runs; kernels wait themselves.
+    overlap: AtomicBool,
     /// Why the device does not answer any more.
     lost: OnceLock<(&'static str, String)>,
 }
@@ -248,6 +250,7 @@ impl Device {
             vendor: Vendor::new(Lane::new(context, stream)),
             recorded: Mutex::default(),
             recording: AtomicBool::new(false),
+            overlap: AtomicBool::new(false),
             lost: OnceLock::new(),
         };
         opened.keep_freed_memory()?;
@@ -269,6 +272,43 @@ impl Device {
     /// Where compiled code is kept from now on.
     pub(crate) fn keep_code_in(&self, cache: Cache) {
         *locked(&self.cache) = cache;
+    }
+
+    /// Whether launches from now on may overlap with what is launched before them (programmatic dependent launch).
+    pub(crate) fn let_launches_overlap(&self, overlap: bool) {
+        // What only newer cards have the others are never asked for.
+        self.overlap.store(overlap && self.target.architecture >= 90, Ordering::Relaxed);
+    }
+
+    /// A launch whose blocks may be placed early.
+    ///
+    /// # Safety
+    /// As for [`Driver::launch`]; `pointers` are to the arguments.
+    unsafe fn launch_early(
+        &self,
+        handle: sys::CUfunction,
+        grid: Grid,
+        pointers: *mut *mut c_void,
+    ) -> sys::CUresult {
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let configuration = sys::CUlaunchConfig {
+            gridDimX: grid.blocks[0],
+            gridDimY: grid.blocks[1],
+            gridDimZ: grid.blocks[2],
+            blockDimX: grid.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: grid.shared,
+            hStream: self.stream,
+            attrs: &mut attribute,
+            numAttrs: 1,
+        };
+        // SAFETY: the caller's promise; configuration and attribute live through the call.
+        unsafe { sys::cuLaunchKernelEx(&configuration, handle, pointers, std::ptr::null_mut()) }
     }
 
     /// The stream that all work is put on.
@@ -464,6 +504,9 @@ impl Driver for Device {
         let [x, y, z] = grid.blocks;
         // SAFETY: the caller's promise; the driver copies the arguments before it returns.
         let done = with_pointers(arguments, |pointers| unsafe {
+            if self.overlap.load(Ordering::Relaxed) {
+                return self.launch_early(handle, grid, pointers);
+            }
             let none = std::ptr::null_mut();
             sys::cuLaunchKernel(
                 handle, x, y, z, grid.threads, 1, 1, grid.shared, self.stream, pointers, none,
@@ -506,7 +549,8 @@ impl Driver for Device {
         // SAFETY: the number is written to a local; one that is not told is 0.
         let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
         let compiler = nvrtc::identity().unwrap_or_default();
-        format!("{} {} driver {version} {compiler}", self.name, self.architecture)
+        let libraries = crate::vendor::versions();
+        format!("{} {} driver {version} {compiler} {libraries}", self.name, self.architecture)
     }
 
     fn recall(&self, key: &str) -> Option<String> {

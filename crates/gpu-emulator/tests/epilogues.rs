@@ -1,0 +1,243 @@
+//! The kernels around a library's call: the epilogue over a result in scratch memory, in every order of its dimensions and
+//! with buffers that lie otherwise, and the copy of an operand into another order.
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+use gpu_codegen::{ENTRY, Kernel, PRELUDE, Param, epilogue, relayout, result_dtype, store_order, tail};
+use gpu_emulator::Emulator;
+use gpu_runtime::{Driver, Grid, Module};
+use ir_core::{DType, EntityId, Scalar, Shape, SymExpr};
+use kernel_ir::{
+    BodyBuilder, BufId, Buffer, Epilogue, InstKind, Matmul, Operand, Program, ScalarOp, Step, Storage,
+    StoreMode,
+};
+
+fn shape(sizes: &[i64]) -> Shape {
+    sizes.iter().map(|&n| SymExpr::from_i64(n)).collect()
+}
+
+/// Strides of dense memory whose dimensions lie in `order`.
+fn dense(sizes: &[i64], order: &[usize]) -> Vec<i64> {
+    let mut strides = vec![1; sizes.len()];
+    let mut step = 1;
+    for &d in order.iter().rev() {
+        strides[d] = step;
+        step *= sizes[d];
+    }
+    strides
+}
+
+fn points(sizes: &[i64]) -> Vec<Vec<i64>> {
+    let mut all = vec![Vec::new()];
+    for &n in sizes {
+        all = all.iter().flat_map(|p: &Vec<i64>| (0..n).map(|i| [&p[..], &[i]].concat())).collect();
+    }
+    all
+}
+
+fn at(index: &[i64], strides: &[i64]) -> usize {
+    index.iter().zip(strides).map(|(i, s)| i * s).sum::<i64>() as usize
+}
+
+/// Small integers and halves, which every float holds.
+fn number(seed: usize, i: usize) -> f32 {
+    ((i * 37 + seed * 101) % 61) as f32 * 0.5 - 15.0
+}
+
+fn to_bytes(dtype: DType, numbers: &[f32]) -> Vec<u8> {
+    match dtype {
+        DType::BF16 => numbers.iter().flat_map(|x| ((x.to_bits() >> 16) as u16).to_le_bytes()).collect(),
+        _ => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+    }
+}
+
+fn from_bytes(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+    match dtype {
+        DType::BF16 => bytes
+            .chunks(2)
+            .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16))
+            .collect(),
+        _ => bytes.chunks(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+    }
+}
+
+/// A program under construction and what lies in its buffers.
+#[derive(Default)]
+struct Case {
+    program: Program,
+    data: Vec<Vec<f32>>,
+}
+
+impl Case {
+    fn buffer(&mut self, dtype: DType, sizes: &[i64], order: &[usize]) -> BufId {
+        let count: i64 = sizes.iter().product();
+        let seed = self.data.len();
+        self.data.push((0..count as usize).map(|i| number(seed, i)).collect());
+        self.program.buffers.push(Buffer {
+            name: "b".into(),
+            dtype,
+            sizes: shape(sizes),
+            strides: shape(&dense(sizes, order)),
+            offset: SymExpr::ZERO,
+            storage: Storage::Arena,
+        })
+    }
+
+    /// Runs a kernel with these scratch buffers; what lies in `out` and in the scratch buffers afterwards.
+    fn run(&self, kernel: &Kernel, scratch: &[Vec<u8>], out: BufId) -> (Vec<f32>, Vec<Vec<u8>>) {
+        let emulator = Emulator::default();
+        let upload = |bytes: &[u8]| {
+            let address = emulator.allocate(bytes.len() as u64).unwrap();
+            // SAFETY: the memory was just allocated for these bytes.
+            unsafe { emulator.upload(address, bytes.as_ptr(), bytes.len()) }.unwrap();
+            address
+        };
+        let download = |address: u64, len: usize| {
+            let mut bytes = vec![0u8; len];
+            // SAFETY: the memory was allocated for as many bytes.
+            unsafe { emulator.download(bytes.as_mut_ptr(), address, len) }.unwrap();
+            bytes
+        };
+        let memory: Vec<u64> = self
+            .program
+            .buffers
+            .iter()
+            .map(|(id, b)| upload(&to_bytes(b.dtype, &self.data[id.index()])))
+            .collect();
+        let extra: Vec<u64> = scratch.iter().map(|s| upload(s)).collect();
+        let source = format!("{PRELUDE}{}", kernel.source.replace(ENTRY, "entry"));
+        let function = &emulator.compile(&[Module { source, entries: vec!["entry".into()] }]).unwrap()[0][0];
+        let arguments: Vec<u64> = kernel
+            .params
+            .iter()
+            .map(|p| match p {
+                Param::Buffer(b) => memory[b.index()],
+                Param::Scratch(n) => extra[*n as usize],
+                Param::Symbol(_) => unreachable!("the cases have fixed sizes"),
+            })
+            .collect();
+        let blocks = [0, 1, 2].map(|d| kernel.launch.blocks[d].as_const().unwrap() as u32);
+        let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
+        // SAFETY: the arguments are in the kernel's order and as large as its buffers.
+        unsafe { emulator.launch(function, grid, &arguments) }.unwrap();
+        let dtype = self.program.buffers[out].dtype;
+        let result = from_bytes(dtype, &download(memory[out.index()], self.data[out.index()].len() * dtype.size()));
+        (result, extra.iter().zip(scratch).map(|(a, s)| download(*a, s.len())).collect())
+    }
+
+    fn operand(&self, buf: BufId) -> Operand {
+        let b = &self.program.buffers[buf];
+        Operand { buf, sizes: b.sizes.clone(), strides: b.strides.clone(), offset: SymExpr::ZERO }
+    }
+}
+
+/// `out = max(result + residual + bias[last], 0)`, its buffers in these orders.
+fn sum(case: &mut Case, dtype: DType, sizes: &[i64], residual: &[usize], out: &[usize]) -> (Step, [BufId; 3]) {
+    let last = sizes.len() - 1;
+    let residual = case.buffer(dtype, sizes, residual);
+    let bias = case.buffer(dtype, &sizes[last..], &[0]);
+    let out = case.buffer(dtype, sizes, out);
+    let mut b = BodyBuilder::new();
+    let index: Shape = (0..sizes.len() as u32).map(SymExpr::loop_var).collect();
+    let x = b.push(DType::F32, InstKind::Template);
+    let r = b.load(residual, dtype, index.clone());
+    let r = b.cast(r, DType::F32);
+    let x = b.op(ScalarOp::Add, &[x, r]);
+    let v = b.load(bias, dtype, [SymExpr::loop_var(last as u32)].into_iter().collect());
+    let v = b.cast(v, DType::F32);
+    let x = b.op(ScalarOp::Add, &[x, v]);
+    let zero = b.constant(Scalar::Float(0.0), DType::F32);
+    let x = b.op(ScalarOp::Max, &[x, zero]);
+    let x = b.cast(x, dtype);
+    b.store(out, index, x, StoreMode::Write);
+    let epilogue = Epilogue { ranges: shape(sizes), insts: b.finish() };
+    // The factors play no part here.
+    let (a, w) = (case.operand(residual), case.operand(residual));
+    let step = Step::Matmul(Matmul { name: "m".into(), origins: Vec::new(), a, b: w, acc: DType::F32, epilogue });
+    (step, [residual, bias, out])
+}
+
+fn check(dtype: DType, sizes: &[i64], order: &[usize], residual: &[usize], out: &[usize]) -> Kernel {
+    let mut case = Case::default();
+    let (step, [r, v, o]) = sum(&mut case, dtype, sizes, residual, out);
+    let kernel = epilogue(&case.program, &step, dtype, order).unwrap();
+    let count: i64 = sizes.iter().product();
+    let result: Vec<f32> = (0..count as usize).map(|i| number(9, i)).collect();
+    let (got, _) = case.run(&kernel, &[to_bytes(dtype, &result)], o);
+    for p in points(sizes) {
+        let x = result[at(&p, &dense(sizes, order))];
+        let y = x + case.data[r.index()][at(&p, &dense(sizes, residual))];
+        let y = (y + case.data[v.index()][p[sizes.len() - 1] as usize]).max(0.0);
+        assert_eq!(got[at(&p, &dense(sizes, out))], y, "{dtype} {sizes:?} {order:?} at {p:?}\n{}", kernel.source);
+    }
+    kernel
+}
+
+#[test]
+fn epilogues_in_every_order() {
+    for dtype in [DType::F32, DType::BF16] {
+        let orders = [[0, 1, 2], [0, 2, 1], [1, 2, 0], [2, 1, 0]];
+        for order in orders {
+            for out in orders {
+                check(dtype, &[3, 5, 16], &order, &out, &out);
+            }
+        }
+        // Sizes that leave a remainder, and dimensions of size 1.
+        check(dtype, &[3, 5, 7], &[0, 1, 2], &[0, 1, 2], &[0, 1, 2]);
+        check(dtype, &[4, 1, 8], &[0, 1, 2], &[0, 1, 2], &[0, 1, 2]);
+        check(dtype, &[1, 1], &[0, 1], &[0, 1], &[0, 1]);
+    }
+}
+
+#[test]
+fn what_lies_side_by_side_moves_at_once() {
+    let kernel = check(DType::BF16, &[6, 32], &[0, 1], &[0, 1], &[0, 1]);
+    // The result, the residual, the biases and the store: eight elements of 2 bytes each.
+    assert_eq!(kernel.source.matches("const Vec<bf16, 8> *)").count(), 3, "{}", kernel.source);
+    assert_eq!(kernel.launch.blocks[0].as_const(), Some(1));
+    let odd = check(DType::BF16, &[6, 12], &[0, 1], &[0, 1], &[0, 1]);
+    assert!(odd.source.contains("Vec<bf16, 4>"), "{}", odd.source);
+}
+
+#[test]
+fn copies_into_another_order() {
+    let (sizes, order) = ([3i64, 4, 5, 2], [0usize, 2, 3, 1]);
+    for dtype in [DType::F32, DType::BF16] {
+        let mut case = Case::default();
+        let from = case.buffer(dtype, &sizes, &[0, 1, 2, 3]);
+        let kernel = relayout(&case.program, &case.operand(from), &order, 1).unwrap();
+        let empty = vec![0u8; 120 * dtype.size()];
+        let (_, scratch) = case.run(&kernel, &[Vec::from([0u8]), empty], from);
+        let got = from_bytes(dtype, &scratch[1]);
+        for p in points(&sizes) {
+            let wanted = case.data[from.index()][at(&p, &dense(&sizes, &[0, 1, 2, 3]))];
+            assert_eq!(got[at(&p, &dense(&sizes, &order))], wanted, "{p:?}");
+        }
+    }
+}
+
+/// What a library can do itself is told apart from what it cannot, and results wait in the order of the store.
+#[test]
+fn tails() {
+    let mut case = Case::default();
+    let (step, [residual, bias, out]) = sum(&mut case, DType::BF16, &[4, 6, 8], &[0, 2, 1], &[0, 2, 1]);
+    let body = gpu_codegen::epilogue_of(&step).unwrap();
+    let t = tail(&case.program, body).unwrap();
+    assert_eq!((t.out.buf, t.residual.unwrap().buf, t.relu, t.alpha), (out, residual, true, 1.0));
+    assert_eq!((t.bias.as_ref().unwrap().buf, t.bias.unwrap().dim), (bias, 2));
+    assert_eq!(t.out.strides, shape(&[48, 1, 6]));
+    assert_eq!(store_order(&case.program, body), [0, 2, 1]);
+    assert_eq!(result_dtype(body, DType::F32), DType::F32);
+
+    let mut rounded = body.clone();
+    rounded.insts.clear();
+    let mut b = BodyBuilder::new();
+    let x = b.push(DType::F32, InstKind::Template);
+    let narrow = b.cast(x, DType::BF16);
+    let wide = b.cast(narrow, DType::F32);
+    let y = b.op(ScalarOp::Tanh, &[wide]);
+    let y = b.cast(y, DType::BF16);
+    b.store(out, (0..3).map(SymExpr::loop_var).collect(), y, StoreMode::Write);
+    rounded.insts = b.finish();
+    assert!(tail(&case.program, &rounded).is_none());
+    assert_eq!(result_dtype(&rounded, DType::F32), DType::BF16);
+}
