@@ -14,12 +14,15 @@ use crate::{GenError, Target, Variant};
 const WAYS: usize = 6;
 /// Bytes a cycle that a multiprocessor gets from the second-level cache with all others reading too.
 const CACHE_BYTES: f64 = 28.0;
+/// The same where few others read, and bytes a cycle of its shared memory.
+const OWN_BYTES: f64 = 60.0;
+const SHARED_BYTES: f64 = 100.0;
 /// Cycles from a copy's start to its end.
 const LATENCY: f64 = 700.0;
-/// Cycles of a launch, of the first copies and of the epilogue.
-const START: f64 = 3000.0;
+/// Cycles of a launch.
+const START: f64 = 2000.0;
 /// Cycles of exchanging sums within a cluster, and of a second kernel.
-const CLUSTER: f64 = 1200.0;
+const CLUSTER: f64 = 500.0;
 const SECOND: f64 = 4000.0;
 /// Warps and bytes of shared memory of a multiprocessor.
 const WARPS: i64 = 48;
@@ -105,6 +108,11 @@ fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
             kept.push(form);
         }
     }
+    // One that shares nothing is always among them.
+    let alone = kept.iter().position(|form| form.parts == 1).filter(|&place| place >= WAYS);
+    if let Some(place) = alone {
+        kept.swap(WAYS - 1, place);
+    }
     kept.truncate(WAYS);
     kept
 }
@@ -155,20 +163,26 @@ fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
     let at_once = (SHARED / (form.shared(product) + 1024)).min(WARPS * 32 / form.threads()).max(1);
     let each = up(blocks, device);
     let compute = (bm * bn * depth) as f64 / rate(form);
-    let bytes = ((bm + bn) * depth) as f64 * product.dtype.size() as f64 / CACHE_BYTES;
+    let bytes = ((bm + bn) * depth) as f64 * product.dtype.size() as f64;
     // Elements that are read one by one take instructions, not bytes.
-    let slow = [(0, bm), (1, bn)].map(|(side, rows)| match product.reading(side) {
+    let copies = [(0, bm), (1, bn)].map(|(side, rows)| match product.reading(side) {
         Reading::SingleInner | Reading::SingleRows => (rows * depth) as f64 / 5.0,
         Reading::AlongInner(w) | Reading::AlongRows(w) => (rows * depth / w) as f64 / 12.0,
     });
-    let step = compute.max(bytes).max(slow[0] + slow[1]);
-    let busy = each as f64 * steps * step;
-    let alone = up(each, at_once) as f64 * steps * step.max(LATENCY / (form.stages - 1) as f64);
-    let sums = (bm * bn * 4) as f64 / CACHE_BYTES;
-    let exchange = match (form.parts, form.cluster) {
-        (1, _) => 0.0,
-        (_, true) => CLUSTER + sums,
-        (parts, false) => SECOND + (m * n * batch * parts * 4) as f64 / (CACHE_BYTES * device as f64) + sums,
+    let step = compute.max(bytes / OWN_BYTES).max(copies[0] + copies[1]);
+    // The sums go through shared memory once, those of a cluster also between its blocks.
+    let sums = (bm * bn * 4) as f64;
+    let exchange = if form.parts > 1 { CLUSTER + sums / CACHE_BYTES } else { 0.0 };
+    let end = 2.0 * sums / SHARED_BYTES + exchange;
+    let shared = blocks as f64 * steps * bytes / (CACHE_BYTES * device as f64);
+    let busy = (each as f64 * steps * step).max(shared) + each as f64 * end;
+    let waves = up(each, at_once) as f64;
+    let alone = waves * (1.5 * LATENCY + steps * step.max(LATENCY / (form.stages - 1) as f64) + end);
+    let second = match form.parts {
+        parts if parts > 1 && !form.cluster => {
+            SECOND + (m * n * batch * parts * 4) as f64 / (CACHE_BYTES * device as f64)
+        }
+        _ => 0.0,
     };
-    START + busy.max(alone) + exchange
+    START + busy.max(alone) + second
 }
