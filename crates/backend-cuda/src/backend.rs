@@ -45,7 +45,7 @@ impl CudaBackend {
     }
 }
 
-fn options() -> [OptionSpec; 4] {
+fn options() -> [OptionSpec; 5] {
     let toggle = || OptionKind::Choice(vec!["on".into(), "off".into()]);
     [
         OptionSpec::new(
@@ -65,6 +65,12 @@ fn options() -> [OptionSpec; 4] {
             OptionKind::Text,
             "",
             "folder of compiled code; `off` keeps none, nothing is the system's cache folder",
+        ),
+        OptionSpec::new(
+            "overlap",
+            toggle(),
+            "off",
+            "whether blocks of the next kernel may be placed early; holds for the whole device from then on",
         ),
         OptionSpec::new("profile", OptionKind::Int, "0", "calls of which every step's time is measured and logged"),
     ]
@@ -170,6 +176,7 @@ impl Backend for CudaBackend {
         let memory = self.device(request.device.device_id)?;
         let options = &request.options;
         memory.driver().keep_code_in(Cache::named(options.text("cache")?));
+        memory.driver().let_launches_overlap(options.text("overlap")? == "on");
         let settings = Settings {
             mode: Mode::named(request.mode),
             tf32: Some(options.text("tf32")? == "on"),

@@ -42,6 +42,8 @@ pub(crate) fn end(stream: sys::CUstream) -> Result<sys::CUgraph, GpuError> {
 pub(crate) fn last_node(stream: sys::CUstream) -> Result<sys::CUgraphNode, GpuError> {
     let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     let mut nodes: *const sys::CUgraphNode = null();
+    // Asked for as well: without it launches that may overlap are an error here.
+    let mut edges: *const sys::CUgraphEdgeData = null();
     let mut count = 0usize;
     // SAFETY: the stream is the caller's, results are written to locals; what is not asked for is null.
     unsafe {
@@ -51,7 +53,7 @@ pub(crate) fn last_node(stream: sys::CUstream) -> Result<sys::CUgraphNode, GpuEr
             null_mut(),
             null_mut(),
             &mut nodes,
-            null_mut(),
+            &mut edges,
             &mut count,
         )
     }

@@ -368,3 +368,12 @@ template <> __device__ __forceinline__ void atomic<SUM, float>(float *p, float x
 template <> __device__ __forceinline__ void atomic<SUM, double>(double *p, double x) { atomicAdd(p, x); }
 template <> __device__ __forceinline__ void atomic<SUM, i32>(i32 *p, i32 x) { atomicAdd(p, x); }
 template <> __device__ __forceinline__ void atomic<SUM, i64>(i64 *p, i64 x) { atomicAdd((u64 *)p, (u64)x); }
+
+// Every kernel begins with this. Where launches may overlap, it waits for all that earlier launches write and lets the next
+// launch's blocks begin to wait as soon as there is room for them; elsewhere it does nothing.
+__device__ __forceinline__ void launch_order() {
+#if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}

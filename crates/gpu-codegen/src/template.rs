@@ -41,7 +41,7 @@ pub(crate) fn assemble(
     let symbols: String = uses.symbols.iter().map(|s| format!("const idx {s} = (idx){s}_;\n")).collect();
     let threads = launch.threads;
     let source = format!(
-        "extern \"C\" __global__ void __launch_bounds__({threads}) {entry}({}) {{\nusing idx = {idx};\n{symbols}{body}}}\n",
+        "extern \"C\" __global__ void __launch_bounds__({threads}) {entry}({}) {{\nlaunch_order();\nusing idx = {idx};\n{symbols}{body}}}\n",
         list.join(", ")
     );
     Ok(Kernel { entry: entry.to_owned(), source, params, launch })

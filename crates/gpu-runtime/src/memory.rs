@@ -12,6 +12,10 @@ use crate::{Driver, GpuError};
 const GRAIN: u64 = 512;
 /// Steps of size classes for each power of two: at most an eighth of a block is unused.
 const STEPS: u64 = 8;
+/// Larger blocks are multiples of a page of the device: weights are many and large, and hardly anything may be unused.
+const LARGE: u64 = 16 << 20;
+/// A page of the device.
+const PAGE: u64 = 2 << 20;
 
 /// The memory of one device: whatever the programs and tensors on it need comes from here.
 pub struct DeviceMemory<D: Driver> {
@@ -142,6 +146,9 @@ impl<D: Driver> Drop for DeviceMemory<D> {
 
 /// The size of the block that serves `bytes`.
 fn class(bytes: u64) -> u64 {
+    if bytes > LARGE {
+        return bytes.next_multiple_of(PAGE);
+    }
     let grains = bytes.max(1).div_ceil(GRAIN);
     let step = (grains.next_power_of_two() / 2 / STEPS).max(1);
     grains.next_multiple_of(step) * GRAIN

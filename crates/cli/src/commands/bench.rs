@@ -138,12 +138,15 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
         let _progress = Progress::start(format!("{}: compiling", model.name));
         compile(&model, args, &options).with_context(|| what("compile"))?
     };
+    // Inputs that a device keeps are there before the clock runs, as a service would have them.
+    let placed = compiled.placed(&tensors).with_context(|| what("run"))?;
     let start = Instant::now();
-    compiled.run(&tensors).with_context(|| what("run"))?;
+    compiled.timed(&placed, &tensors).with_context(|| what("run"))?;
     let first = model.read + compile + start.elapsed();
     let (mut times, allocations) = {
         let _progress = Progress::start(format!("{}: measuring", model.name));
-        time(&mut compiled, &tensors, args, options.backend_name()).with_context(|| what("run"))?
+        let given = (&placed[..], &tensors[..]);
+        time(&mut compiled, given, args, options.backend_name()).with_context(|| what("run"))?
     };
     times.sort_unstable();
     let ms = |t: Duration| show::rounded(show::millis(t), 4);
@@ -203,24 +206,6 @@ impl Work {
         }
     }
 
-    /// One call, its results read.
-    fn run(&mut self, tensors: &[Tensor]) -> Result<(), ferroflux::Error> {
-        match self {
-            Work::Inference(compiled) => compiled.call(tensors).map(drop),
-            Work::Step(step) => step.step(tensors, RATE).map(drop),
-            Work::Gradients(model) => {
-                let (outputs, saved) = model.forward(tensors)?;
-                let ones = |t: &TangentInfo| {
-                    let output = &outputs[t.output];
-                    Ok(Tensor::full(t.info.meta.dtype, output.sizes(), Scalar::Float(1.0))?)
-                };
-                let tangents =
-                    model.tangents().iter().map(ones).collect::<Result<Vec<_>, ferroflux::Error>>()?;
-                saved.backward(&tangents).map(drop)
-            }
-        }
-    }
-
     fn saved_bytes(&self) -> Option<i64> {
         match self {
             Work::Inference(_) | Work::Step(_) => None,
@@ -228,7 +213,7 @@ impl Work {
         }
     }
 
-    /// The tensors where the backend keeps them: they are there before the clock runs, as a service would have them.
+    /// The tensors where the backend keeps them.
     fn placed(&self, tensors: &[Tensor]) -> Result<Vec<Value>, ferroflux::Error> {
         match self {
             Work::Inference(compiled) => tensors.iter().map(|t| compiled.to_device(t)).collect(),
@@ -242,7 +227,16 @@ impl Work {
         match self {
             Work::Inference(compiled) => compiled.call_values(placed).map(drop),
             Work::Step(step) => step.step_values(placed.to_vec(), RATE).map(drop),
-            Work::Gradients(_) => self.run(tensors),
+            Work::Gradients(model) => {
+                let (outputs, saved) = model.forward(tensors)?;
+                let ones = |t: &TangentInfo| {
+                    let output = &outputs[t.output];
+                    Ok(Tensor::full(t.info.meta.dtype, output.sizes(), Scalar::Float(1.0))?)
+                };
+                let tangents =
+                    model.tangents().iter().map(ones).collect::<Result<Vec<_>, ferroflux::Error>>()?;
+                saved.backward(&tangents).map(drop)
+            }
         }
     }
 }
@@ -268,20 +262,19 @@ fn compile(model: &Model, args: &Args, options: &Options) -> Result<(Work, Durat
 /// Times of calls, and how often the device's driver was asked for memory meanwhile.
 fn time(
     work: &mut Work,
-    tensors: &[Tensor],
+    (placed, tensors): (&[Value], &[Tensor]),
     args: &Args,
     backend: &str,
 ) -> Result<(Vec<Duration>, Option<u64>), ferroflux::Error> {
-    let placed = work.placed(tensors)?;
     // Calls that are measured step by step, and those in which a graph is recorded.
     for _ in 0..if args.profile { PROFILED + 1 } else { 3 } {
-        work.timed(&placed, tensors)?;
+        work.timed(placed, tensors)?;
     }
     let asked = device(backend, "memory_allocations");
     let (mut times, begin) = (Vec::new(), Instant::now());
     while times.len() < RUNS || begin.elapsed().as_secs_f64() < args.seconds {
         let start = Instant::now();
-        work.timed(&placed, tensors)?;
+        work.timed(placed, tensors)?;
         times.push(start.elapsed());
     }
     let asked = device(backend, "memory_allocations").zip(asked).map(|(now, before)| now - before);

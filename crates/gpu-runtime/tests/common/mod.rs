@@ -55,12 +55,18 @@ impl Mock {
     }
 }
 
-/// Every kernel has the parameters `x`, `y`, `n` and does `y[i] = x[i] + 1`.
+/// Elements where the size is no argument.
+pub const COUNT: u64 = 1000;
+
+/// Every kernel does `y[i] = x[i] + 1`, `x` its first buffer and `y` its last one, which may be the same.
 fn run(launch: &[u64]) {
-    let [x, y, n] = launch else { panic!("{launch:?}") };
-    for i in 0..*n {
+    let is_address = |a: &&u64| **a > 1 << 24;
+    let buffers: Vec<u64> = launch.iter().filter(is_address).copied().collect();
+    let n = launch.iter().find(|a| !is_address(a)).copied().unwrap_or(COUNT);
+    let (Some(x), Some(y)) = (buffers.first(), buffers.last()) else { panic!("{launch:?}") };
+    for i in 0..n as usize {
         // SAFETY: the runtime passes addresses of buffers of this many elements.
-        unsafe { *(*y as *mut f32).add(i as usize) = *(*x as *const f32).add(i as usize) + 1.0 };
+        unsafe { *(*y as *mut f32).add(i) = *(*x as *const f32).add(i) + 1.0 };
     }
 }
 
