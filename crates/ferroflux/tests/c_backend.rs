@@ -70,7 +70,7 @@ fn input(name: &str, sizes: &[usize]) -> Tensor {
 
 /// Compares the library with the interpreter in double precision.
 fn check(f: &Func, inputs: &[Tensor]) {
-    let wide: Vec<Tensor> = inputs.iter().map(|t| t.cast(DType::F64).unwrap()).collect();
+    let wide: Vec<Tensor> = inputs.iter().map(|t| t.to_dtype(DType::F64).unwrap()).collect();
     let wanted = f.call(&wide, &Options::new().backend("eager")).unwrap();
     for library in libraries() {
         let got = f.call(inputs, &Options::new().backend(library.to_str().unwrap())).unwrap();
@@ -219,7 +219,7 @@ fn constants_are_bound_by_name() {
         buffer b3 \"y\" f32[4]{1}+0 output\ninput \"x\" b0\nconstant \"w\" b1\noutput \"y\" b3[4]{1}+0\n\
         init:\nloop \"double\" outer [4]\n  stage []\n    v0: f32 = load b1[i0]\n    v1: f32 = add v0, v0\n    \
         v2: f32 = store b2[i0], v1\nsteps:\nloop \"scale\" outer [4]\n  stage []\n    v0: f32 = load b0[i0]\n    \
-        v1: f32 = load b2[i0]\n    v2: f32 = mul v0, v1\n    v3: f32 = store b3[i0], v2\n";
+        v1: f32 = load b2[i0]\n    v2: f32 = mul v0, v1\n    v3: f32 = store b3[i0], v2\nplan:\n";
     let bytes = text.parse::<ferroflux::kernel_ir::Program>().unwrap().to_bytes();
     let mut program = loaded().compile(&CompileArgs::new(KERNEL_IR, &bytes)).unwrap();
     let x = Tensor::from_slice(&[1f32, 2., 3., 4.], &[4]).unwrap();
