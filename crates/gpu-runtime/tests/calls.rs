@@ -205,7 +205,8 @@ fn inputs_that_are_written_change_where_they_are() {
 
 #[test]
 fn memory_that_is_short_is_given_back_and_asked_for_again() {
-    let driver = Mock { limit: Some(200_000), ..Mock::new(HERE) };
+    let mut driver = Mock::new(HERE);
+    driver.limit = Some(200_000);
     let (code, counts) = compiled(TWICE, driver, Mode::ReduceOverhead);
     // Each needs 80 kB of arena and 80 kB of output; together they do not fit.
     for n in [20_000, 19_000, 20_000, 10_000, 20_000] {
