@@ -160,7 +160,13 @@ impl Blas {
     ///
     /// # Errors
     /// The library has no algorithm for it.
-    pub(crate) fn prepare(&self, gemm: &Gemm, kind: &Kind, at: &Addresses, algorithm: usize) -> Result<(), GpuError> {
+    pub(crate) fn prepare(
+        &self,
+        gemm: &Gemm,
+        kind: &Kind,
+        at: &Addresses,
+        algorithm: usize,
+    ) -> Result<(), GpuError> {
         self.lane.enter()?;
         let alignments = [at.first, at.second, at.addend, at.out].map(|a| alignment(&[a]));
         self.plan(Key { gemm: *gemm, kind: *kind, alignments, algorithm }, at).map(|_| ())
@@ -215,7 +221,8 @@ impl Blas {
     /// Asks the library for algorithms and keeps the one of the key's number, or the last there is.
     fn choose(&self, plan: &mut Plan, key: &Key) -> Result<(), GpuError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as P;
-        let preference = Preference(result::create_matmul_pref().map_err(failed("cublasLtMatmulPreferenceCreate"))?);
+        let preference =
+            Preference(result::create_matmul_pref().map_err(failed("cublasLtMatmulPreferenceCreate"))?);
         let addend = if key.gemm.addend.is_some() { key.alignments[2] } else { key.alignments[3] };
         preference.set(P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, self.workspace.bytes())?;
         // Partial sums of a split inner dimension are added in the dtype that is computed in, in a fixed order.
@@ -253,10 +260,10 @@ impl Blas {
             .result()
             .map_err(failed("cublasLtMatmulAlgoGetHeuristic"))?;
         }
-        let good = found[..count.clamp(0, wanted) as usize]
+        let mut good = found[..count.clamp(0, wanted) as usize]
             .iter()
             .filter(|r| r.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS);
-        let Some(chosen) = good.last() else {
+        let Some(chosen) = good.next_back() else {
             let what = format!("no algorithm for {:?}", key.gemm);
             return Err(GpuError::Driver { call: "cublasLtMatmulAlgoGetHeuristic", what });
         };
@@ -344,10 +351,8 @@ struct Preference(sys::cublasLtMatmulPreference_t);
 impl Preference {
     fn set<T>(&self, name: sys::cublasLtMatmulPreferenceAttributes_t, value: T) -> Result<(), GpuError> {
         // SAFETY: the preference lives; the library copies as many bytes as it is told.
-        unsafe {
-            result::set_matmul_pref_attribute(self.0, name, (&raw const value).cast(), size_of::<T>())
-        }
-        .map_err(failed("cublasLtMatmulPreferenceSetAttribute"))
+        unsafe { result::set_matmul_pref_attribute(self.0, name, (&raw const value).cast(), size_of::<T>()) }
+            .map_err(failed("cublasLtMatmulPreferenceSetAttribute"))
     }
 }
 
@@ -415,6 +420,10 @@ mod tests {
     #[test]
     fn what_the_library_multiplies() {
         assert!(takes(DType::BF16, DType::F32) && takes(DType::F16, DType::F16));
-        assert!(!takes(DType::BF16, DType::F16) && !takes(DType::F32, DType::BF16) && !takes(DType::I8, DType::I32));
+        assert!(
+            !takes(DType::BF16, DType::F16)
+                && !takes(DType::F32, DType::BF16)
+                && !takes(DType::I8, DType::I32)
+        );
     }
 }

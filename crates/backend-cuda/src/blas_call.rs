@@ -62,15 +62,21 @@ fn is_skinny(program: &Program, k: &Matmul, dtype: DType) -> bool {
 }
 
 /// The ways in which the library computes the product, the best by rule first.
-pub(crate) fn choices(blas: &Arc<Blas>, program: &Program, step: &Step, k: &Matmul, target: &Target) -> Vec<Choice> {
-    let whole = tail(program, &k.epilogue).and_then(|t| fused(program, k, t, target)).filter(|s| works(blas, program, s));
+pub(crate) fn choices(
+    blas: &Arc<Blas>,
+    program: &Program,
+    step: &Step,
+    k: &Matmul,
+    target: &Target,
+) -> Vec<Choice> {
+    let whole = tail(program, &k.epilogue)
+        .and_then(|t| fused(program, k, t, target))
+        .filter(|s| works(blas, program, s));
     if let Some(spec) = whole {
         let spec = Arc::new(spec);
-        return ways(blas, &spec, "cublaslt").map(|(name, call)| Choice {
-            name,
-            parts: vec![Part::Library(call)],
-            scratch: Vec::new(),
-        }).collect();
+        return ways(blas, &spec, "cublaslt")
+            .map(|(name, call)| Choice { name, parts: vec![Part::Library(call)], scratch: Vec::new() })
+            .collect();
     }
     let dtype = result_dtype(&k.epilogue, k.acc);
     let order = store_order(program, &k.epilogue);
@@ -80,11 +86,13 @@ pub(crate) fn choices(blas: &Arc<Blas>, program: &Program, step: &Step, k: &Matm
     let Ok(kernel) = epilogue(program, step, dtype, &order) else { return Vec::new() };
     let bytes = k.epilogue.ranges.iter().fold(SymExpr::from_i64(dtype.size() as i64), |n, e| n * e);
     let spec = Arc::new(spec);
-    ways(blas, &spec, "cublaslt+epilogue").map(|(name, call)| Choice {
-        name,
-        parts: vec![Part::Library(call), Part::Kernel(kernel.clone())],
-        scratch: vec![bytes.clone()],
-    }).collect()
+    ways(blas, &spec, "cublaslt+epilogue")
+        .map(|(name, call)| Choice {
+            name,
+            parts: vec![Part::Library(call), Part::Kernel(kernel.clone())],
+            scratch: vec![bytes.clone()],
+        })
+        .collect()
 }
 
 fn ways<'a>(
@@ -103,7 +111,8 @@ fn fused(program: &Program, k: &Matmul, t: Tail, target: &Target) -> Option<Spec
     let out = program.buffers[t.out.buf].dtype;
     let factors = program.buffers[k.a.buf].dtype;
     let same = |buf: BufId| program.buffers[buf].dtype == out;
-    if !takes(factors, out) || !t.residual.iter().all(|r| same(r.buf)) || !t.bias.iter().all(|b| same(b.buf)) {
+    if !takes(factors, out) || !t.residual.iter().all(|r| same(r.buf)) || !t.bias.iter().all(|b| same(b.buf))
+    {
         return None;
     }
     // Biases go along the columns of the product; an addend read in another place than it is written must not be the result.
@@ -111,7 +120,10 @@ fn fused(program: &Program, k: &Matmul, t: Tail, target: &Target) -> Option<Spec
     if t.bias.as_ref().is_some_and(|b| b.dim + 1 != rank) {
         return None;
     }
-    let apart = |r: &Place| program.root(r.buf) != program.root(t.out.buf) || (r.strides == t.out.strides && r.offset == t.out.offset);
+    let apart = |r: &Place| {
+        program.root(r.buf) != program.root(t.out.buf)
+            || (r.strides == t.out.strides && r.offset == t.out.offset)
+    };
     if !t.residual.iter().all(apart) {
         return None;
     }
@@ -245,7 +257,9 @@ impl Call {
     unsafe fn each(&self, calls: &Calls, loops: &[Loop], at: Addresses) -> Result<(), GpuError> {
         let Some((outer, rest)) = loops.split_first() else {
             // SAFETY: the caller's promise, and the layout's matrices lie within the step's buffers.
-            return unsafe { self.blas.launch(&calls.gemm, &self.spec.kind, self.spec.alpha, &at, self.algorithm) };
+            return unsafe {
+                self.blas.launch(&calls.gemm, &self.spec.kind, self.spec.alpha, &at, self.algorithm)
+            };
         };
         let (narrow, wide) = (self.spec.kind.factors.size() as i64, self.spec.kind.out.size() as i64);
         let (first, second) = if calls.gemm.swapped { (outer.b, outer.a) } else { (outer.a, outer.b) };

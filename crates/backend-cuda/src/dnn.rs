@@ -79,7 +79,8 @@ impl Dnn {
         // SAFETY: the library writes one pointer.
         unsafe { sys::cudnnCreate(&mut handle).result() }.map_err(failed("cudnnCreate"))?;
         // SAFETY: the handle was just made; the stream lives as long as the process.
-        unsafe { sys::cudnnSetStream(handle, lane.stream().cast()).result() }.map_err(failed("cudnnSetStream"))?;
+        unsafe { sys::cudnnSetStream(handle, lane.stream().cast()).result() }
+            .map_err(failed("cudnnSetStream"))?;
         tracing::debug!(target: "kernel", version = Dnn::version(), "cuDNN");
         Ok(Dnn {
             handle,
@@ -121,7 +122,9 @@ impl Dnn {
     pub(crate) fn is_ready(&self, fused: &Fused) -> bool {
         self.lane.enter().is_ok()
             && match self.engines(fused) {
-                Ok(engines) => engines.configs.first().is_some_and(|c| !c.compiled) && self.plan(fused, 0).is_ok(),
+                Ok(engines) => {
+                    engines.configs.first().is_some_and(|c| !c.compiled) && self.plan(fused, 0).is_ok()
+                }
                 Err(e) => {
                     tracing::debug!(target: "kernel", "cuDNN: {e}");
                     false
@@ -191,7 +194,9 @@ impl Dnn {
         graph.refer(A::CUDNN_ATTR_OPERATIONGRAPH_OPS, &operations.ops.iter().collect::<Vec<_>>())?;
         let graph = graph.finish()?;
         let mut configs = Vec::new();
-        for mode in [cudnnBackendHeurMode_t::CUDNN_HEUR_MODE_A, cudnnBackendHeurMode_t::CUDNN_HEUR_MODE_FALLBACK] {
+        for mode in
+            [cudnnBackendHeurMode_t::CUDNN_HEUR_MODE_A, cudnnBackendHeurMode_t::CUDNN_HEUR_MODE_FALLBACK]
+        {
             match proposed(&graph, mode) {
                 Ok(found) => configs.extend(found),
                 Err(e) => tracing::debug!(target: "kernel", ?mode, "cuDNN: {e}"),
@@ -257,7 +262,8 @@ fn proposed(graph: &Desc, mode: cudnnBackendHeurMode_t) -> Result<Vec<Desc>, Gpu
     let mut made = made?;
     // The library fills the descriptors whose addresses it is given.
     let mut raw: Vec<sys::cudnnBackendDescriptor_t> = made.iter().map(Desc::raw).collect();
-    let count = heuristic.get(A::CUDNN_ATTR_ENGINEHEUR_RESULTS, T::CUDNN_TYPE_BACKEND_DESCRIPTOR, &mut raw)?;
+    let count =
+        heuristic.get(A::CUDNN_ATTR_ENGINEHEUR_RESULTS, T::CUDNN_TYPE_BACKEND_DESCRIPTOR, &mut raw)?;
     made.truncate(count);
     Ok(made)
 }
@@ -289,12 +295,11 @@ impl Notes {
     fn allowed(&self, fused: &Fused) -> bool {
         use cudnnBackendNumericalNote_t as N;
         let says = |note: N| self.numerical.contains(&(note as u32));
-        let single = fused.dtype == DType::F32 && !fused.tf32;
-        let rounds = says(N::CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) && fused.dtype == DType::F32;
-        !rounds
-            && !(single && says(N::CUDNN_NUMERICAL_NOTE_TENSOR_CORE))
-            && !says(N::CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)
-            && !(fused.deterministic && says(N::CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC))
+        let single = fused.dtype == DType::F32;
+        let rounds = single && says(N::CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS);
+        let narrow = single && !fused.tf32 && says(N::CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+        let varies = fused.deterministic && says(N::CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
+        !(rounds || narrow || varies || says(N::CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION))
     }
 
     fn compiled(&self) -> bool {

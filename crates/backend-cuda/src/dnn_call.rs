@@ -85,10 +85,7 @@ impl<'a> Look<'a> {
         let known = |e: &SymExpr, value: Option<i64>| {
             value.ok_or_else(|| GpuError::Malformed(format!("the size {e} has no value")))
         };
-        let seen = [
-            numbers(k, &|e| known(e, likely(e))).ok()?,
-            numbers(k, &|e| known(e, other(e))).ok()?,
-        ];
+        let seen = [numbers(k, &|e| known(e, likely(e))).ok()?, numbers(k, &|e| known(e, other(e))).ok()?];
         let role = seen[0].role();
         let narrow = program.buffers[k.input.buf].dtype != DType::F32 || tf32;
         // Tensor cores read channels-last; in single precision the other order is as good, where all is in it already.
@@ -110,7 +107,8 @@ impl<'a> Look<'a> {
     /// Whether an operand lies as the library wants it.
     fn holds(&self, operand: &Operand, of: fn(&layout::Conv) -> &Tensor) -> bool {
         let dims = dims(self.role, operand.sizes.len());
-        self.seen.iter().all(|c| self.format.holds(&pick(of(c), &dims))) && self.aligned(operand.buf, &operand.offset)
+        self.seen.iter().all(|c| self.format.holds(&pick(of(c), &dims)))
+            && self.aligned(operand.buf, &operand.offset)
     }
 
     fn aligned(&self, buf: BufId, offset: &SymExpr) -> bool {
@@ -139,7 +137,13 @@ fn in_order(order: &[usize], format: Format, dims: &[usize]) -> bool {
 }
 
 /// The ways in which the library computes the convolution, the best by rule first.
-pub(crate) fn choices(dnn: &Arc<Dnn>, program: &Program, step: &Step, k: &Conv, target: &Target) -> Vec<Choice> {
+pub(crate) fn choices(
+    dnn: &Arc<Dnn>,
+    program: &Program,
+    step: &Step,
+    k: &Conv,
+    target: &Target,
+) -> Vec<Choice> {
     let Some(look) = Look::new(program, k, target.tf32) else { return Vec::new() };
     let mut out = Vec::new();
     // Scratch buffer 0 is the result's, whether it is used or not, since epilogues find it there.
@@ -157,7 +161,8 @@ pub(crate) fn choices(dnn: &Arc<Dnn>, program: &Program, step: &Step, k: &Conv, 
         scratch.push(bytes(&operand.sizes));
         Some(Source::Scratch(number))
     };
-    let (Some(input), Some(weight)) = (placed(&k.input, |c| &c.input), placed(&k.weight, |c| &c.weight)) else {
+    let (Some(input), Some(weight)) = (placed(&k.input, |c| &c.input), placed(&k.weight, |c| &c.weight))
+    else {
         return Vec::new();
     };
     let bare = Spec {
@@ -180,11 +185,10 @@ pub(crate) fn choices(dnn: &Arc<Dnn>, program: &Program, step: &Step, k: &Conv, 
         return out;
     }
     // The library rounds the result of 16-bit operands to their own dtype, whatever the epilogue makes of it.
-    if let Ok(kernel) = epilogue(program, step, dtype, &look.order()) {
-        if bare.is_ready(dnn, &look) {
-            scratch[0] = bytes(ranges);
-            offer(&mut out, dnn, bare, "cudnn+epilogue", &before, Some(kernel), &scratch);
-        }
+    let Ok(kernel) = epilogue(program, step, dtype, &look.order()) else { return out };
+    if bare.is_ready(dnn, &look) {
+        scratch[0] = bytes(ranges);
+        offer(&mut out, dnn, bare, "cudnn+epilogue", &before, Some(kernel), &scratch);
     }
     out
 }
@@ -295,9 +299,11 @@ impl Call {
             Source::Buffer(buf, offset) => {
                 Ok((work.address)(*buf) + (work.size)(offset)? as u64 * self.spec.dtype.size() as u64)
             }
-            Source::Scratch(n) => work.scratch.get(*n).copied().ok_or_else(|| {
-                GpuError::Malformed("a library call without its scratch memory".into())
-            }),
+            Source::Scratch(n) => work
+                .scratch
+                .get(*n)
+                .copied()
+                .ok_or_else(|| GpuError::Malformed("a library call without its scratch memory".into())),
         }
     }
 }

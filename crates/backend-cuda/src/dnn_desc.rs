@@ -39,8 +39,14 @@ impl Desc {
     pub(crate) fn set<T>(&mut self, name: Name, ty: Type, values: &[T]) -> Result<(), GpuError> {
         // SAFETY: the descriptor lives; the library copies as many values of the type that is named, which are `T`.
         unsafe {
-            sys::cudnnBackendSetAttribute(self.0, name, ty, values.len() as i64, values.as_ptr().cast::<c_void>())
-                .result()
+            sys::cudnnBackendSetAttribute(
+                self.0,
+                name,
+                ty,
+                values.len() as i64,
+                values.as_ptr().cast::<c_void>(),
+            )
+            .result()
         }
         .map_err(failed("cudnnBackendSetAttribute"))
     }

@@ -90,20 +90,20 @@ impl Fused {
         }
         let mut channels = vec![1; sizes.len()];
         channels[1] = sizes[1];
-        let addends = [
-            (self.residual, Uid::Residual, &sizes),
-            (self.bias, Uid::Bias, &channels),
-        ];
+        let addends = [(self.residual, Uid::Residual, &sizes), (self.bias, Uid::Bias, &channels)];
         for (_, uid, shape) in addends.into_iter().filter(|(there, ..)| *there) {
             steps -= 1;
             let addend = real(uid, shape)?;
             let next = if steps == 0 { None } else { Some(between(steps)?) };
             ops.push(add(&current, &addend, next.as_ref().unwrap_or(&tensors[place]))?);
             tensors.push(addend);
-            tensors.push(std::mem::replace(&mut current, match next {
-                Some(next) => next,
-                None => break,
-            }));
+            tensors.push(std::mem::replace(
+                &mut current,
+                match next {
+                    Some(next) => next,
+                    None => break,
+                },
+            ));
         }
         if self.relu {
             ops.push(relu(&current, &tensors[place])?);
@@ -119,8 +119,8 @@ impl Fused {
         let mode = cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
         conv.set(A::CUDNN_ATTR_CONVOLUTION_CONV_MODE, T::CUDNN_TYPE_CONVOLUTION_MODE, &[mode])?;
         conv.integers(A::CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, &[p.stride.len() as i64])?;
-        conv.integers(A::CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, &p.padding)?;
-        conv.integers(A::CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, &p.padding)?;
+        conv.integers(A::CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, &p.padding[0])?;
+        conv.integers(A::CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, &p.padding[1])?;
         conv.integers(A::CUDNN_ATTR_CONVOLUTION_DILATIONS, &p.dilation)?;
         conv.integers(A::CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, &p.stride)?;
         let conv = conv.finish()?;

@@ -52,7 +52,8 @@ pub(crate) struct Problem {
     pub(crate) w: Vec<i64>,
     pub(crate) y: Vec<i64>,
     pub(crate) format: Format,
-    pub(crate) padding: Vec<i64>,
+    /// Zeros before and after each spatial dimension; the same on both sides wherever that gives the same result.
+    pub(crate) padding: [Vec<i64>; 2],
     pub(crate) stride: Vec<i64>,
     pub(crate) dilation: Vec<i64>,
 }
@@ -107,10 +108,11 @@ impl Conv {
         let volume = |sizes: &[i64]| sizes[2..].iter().product::<i64>();
         // Of one element of the batch the strides say nothing: a window larger than the result was a gradient.
         let wide = volume(&self.weight.sizes) > volume(&self.output);
-        let turned = [&self.input, &self.weight].into_iter().all(|t| match (t.sizes[0] > 1, t.sizes[1] > 1) {
-            (true, true) => t.strides[0] < t.strides[1],
-            _ => wide,
-        });
+        let turned =
+            [&self.input, &self.weight].into_iter().all(|t| match (t.sizes[0] > 1, t.sizes[1] > 1) {
+                (true, true) => t.strides[0] < t.strides[1],
+                _ => wide,
+            });
         if self.groups == 1 && turned { Role::Filter } else { Role::Forward }
     }
 
@@ -126,32 +128,26 @@ impl Conv {
             Role::Data => (output, weight, input, &self.stride, &self.dilation),
             Role::Filter => (input, output, weight, &self.dilation, &self.stride),
         };
-        let mut padding = Vec::new();
-        for (d, &(before, _)) in self.padding.iter().enumerate() {
+        let mut padding = [Vec::new(), Vec::new()];
+        for (d, &(before, after)) in self.padding.iter().enumerate() {
             let reach = (w[d + 2] - 1) * dilation[d] + 1;
-            let room = x[d + 2] + 2 * before - reach;
-            // What is padded behind only says where the result ends: the same padding on both sides gives this size too,
-            // or the library has no such convolution.
-            if before < 0 || room < 0 || room / stride[d] + 1 != y[d + 2] {
-                return None;
-            }
-            padding.push(before);
+            let ends = |after: &i64| {
+                let room = x[d + 2] + before + after - reach;
+                *after >= 0 && room >= 0 && room / stride[d] + 1 == y[d + 2]
+            };
+            // What is padded behind only says where the result ends: the same padding on both sides may do as well, and
+            // more of the library's kernels take that.
+            let after = [before, after].into_iter().find(ends).filter(|_| before >= 0)?;
+            padding[0].push(before);
+            padding[1].push(after);
         }
         let groups = x[1] / w[1].max(1);
         let whole = w[1] * groups == x[1] && groups > 0 && w[0] % groups == 0;
         if !whole || groups != self.groups || x[0] != y[0] || y[1] != w[0] {
             return None;
         }
-        let mut p = Problem {
-            role,
-            x,
-            w,
-            y,
-            format,
-            padding,
-            stride: stride.clone(),
-            dilation: dilation.clone(),
-        };
+        let mut p =
+            Problem { role, x, w, y, format, padding, stride: stride.clone(), dilation: dilation.clone() };
         if rank == 3 {
             p.widen();
         }
@@ -165,7 +161,7 @@ impl Problem {
         for sizes in [&mut self.x, &mut self.w, &mut self.y] {
             sizes.insert(2, 1);
         }
-        self.padding.insert(0, 0);
+        self.padding.iter_mut().for_each(|p| p.insert(0, 0));
         self.stride.insert(0, 1);
         self.dilation.insert(0, 1);
     }
@@ -230,7 +226,10 @@ mod tests {
             let c = plain(format);
             assert_eq!(c.role(), Role::Forward);
             let p = c.problem(Role::Forward, format).unwrap();
-            assert_eq!((&p.x[..], &p.w[..], &p.y[..]), (&[4, 8, 10, 12][..], &[16, 8, 3, 3][..], &[4, 16, 5, 6][..]));
+            assert_eq!(
+                (&p.x[..], &p.w[..], &p.y[..]),
+                (&[4, 8, 10, 12][..], &[16, 8, 3, 3][..], &[4, 16, 5, 6][..])
+            );
         }
     }
 
@@ -240,7 +239,10 @@ mod tests {
             let c = gradient(format);
             assert_eq!(c.role(), Role::Filter);
             let p = c.problem(Role::Filter, format).unwrap();
-            assert_eq!((&p.x[..], &p.w[..], &p.y[..]), (&[4, 8, 10, 12][..], &[16, 8, 4, 4][..], &[4, 16, 5, 6][..]));
+            assert_eq!(
+                (&p.x[..], &p.w[..], &p.y[..]),
+                (&[4, 8, 10, 12][..], &[16, 8, 4, 4][..], &[4, 16, 5, 6][..])
+            );
             assert_eq!((&p.stride[..], &p.dilation[..]), (&[2, 2][..], &[1, 1][..]));
             assert_eq!(p.result(), [16, 8, 4, 4]);
         }
@@ -259,7 +261,7 @@ mod tests {
         assert_eq!(c.role(), Role::Data);
         let p = c.problem(Role::Data, Format::ChannelsLast).unwrap();
         assert_eq!((&p.x[..], &p.y[..]), (&[4, 8, 10, 12][..], &[4, 16, 5, 6][..]));
-        assert_eq!(p.padding, [1, 1]);
+        assert_eq!(p.padding, [[1, 1], [1, 1]]);
     }
 
     #[test]
@@ -275,12 +277,24 @@ mod tests {
             transposed: false,
         };
         let p = c.problem(c.role(), Format::ChannelsFirst).unwrap();
-        assert_eq!((p.role, &p.x[..], &p.padding[..]), (Role::Forward, &[2, 8, 1, 20][..], &[0, 2][..]));
+        assert_eq!((p.role, &p.x[..], &p.padding[1][..]), (Role::Forward, &[2, 8, 1, 20][..], &[0, 2][..]));
     }
 
     #[test]
-    fn padding_of_one_side_is_refused() {
-        let c = Conv { padding: vec![(0, 3), (1, 1)], output: vec![4, 16, 6, 6], ..plain(Format::ChannelsLast) };
-        assert!(c.problem(Role::Forward, Format::ChannelsLast).is_none());
+    fn padding_of_one_side() {
+        // Two more behind are needed: the library's kernels that take it are fewer.
+        let c = Conv { padding: vec![(0, 3), (1, 1)], ..plain(Format::ChannelsLast) };
+        let p = Conv { output: vec![4, 16, 6, 6], ..c.clone() }
+            .problem(Role::Forward, Format::ChannelsLast)
+            .unwrap();
+        assert_eq!(p.padding, [[0, 1], [3, 1]]);
+        // What reaches over the end by less than a step is the same without it.
+        let odd = Conv { padding: vec![(1, 0), (1, 0)], ..plain(Format::ChannelsLast) };
+        let p = odd.problem(Role::Forward, Format::ChannelsLast).unwrap();
+        assert_eq!(p.padding, [[1, 1], [1, 1]]);
+        // A size that no padding gives.
+        assert!(
+            Conv { output: vec![4, 16, 9, 6], ..c }.problem(Role::Forward, Format::ChannelsLast).is_none()
+        );
     }
 }

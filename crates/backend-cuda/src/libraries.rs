@@ -143,7 +143,8 @@ fn missing(library: Library, looked: &[String]) -> GpuError {
 pub fn locate(library: Library) -> Result<PathBuf, GpuError> {
     let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let given: Vec<PathBuf> = std::env::split_paths(&path).filter(|p| p.is_absolute()).collect();
-    let usual = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64"];
+    let usual =
+        ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64"];
     let all = given.into_iter().chain(usual.map(PathBuf::from)).chain(folders());
     let mut looked = Vec::new();
     for folder in all.filter(|f| f.is_dir()) {

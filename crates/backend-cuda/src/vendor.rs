@@ -136,7 +136,11 @@ fn started<T>(name: &str, library: Result<T, GpuError>) -> Option<Arc<T>> {
 /// The versions of the libraries, on which depends what their numbered algorithms are.
 pub(crate) fn versions() -> String {
     let version = |library, of: fn() -> usize| find(library).map_or(0, |_| of());
-    format!("cublaslt {} cudnn {}", version(Library::Blas, Blas::version), version(Library::Dnn, Dnn::version))
+    format!(
+        "cublaslt {} cudnn {}",
+        version(Library::Blas, Blas::version),
+        version(Library::Dnn, Dnn::version)
+    )
 }
 
 /// What there is of libraries beside the driver: the file that would be loaded, or where it was looked for.

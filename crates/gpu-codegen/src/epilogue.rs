@@ -98,13 +98,8 @@ pub fn epilogue(program: &Program, step: &Step, dtype: DType, order: &[usize]) -
     uses.scratch.push(memory_type(dtype)?);
     let places = Places::of(&walk, &epilogue.insts, dtype.size());
     let lanes = places.lanes;
-    let writer = BodyWriter {
-        program,
-        extents: &epilogue.ranges,
-        prefix: "e",
-        guard: None,
-        store_guard: None,
-    };
+    let writer =
+        BodyWriter { program, extents: &epilogue.ranges, prefix: "e", guard: None, store_guard: None };
     let (mut before, mut after) = (String::new(), String::new());
     let mut placed = Placed::new();
     for wide in &places.wide {
@@ -112,7 +107,10 @@ pub fn epilogue(program: &Program, step: &Step, dtype: DType, order: &[usize]) -
         let (ty, name) = (memory_type(program.buffers[wide.buf].dtype)?, memory.replace('b', "x"));
         let address = writer.expr(&wide.address, &mut uses);
         let _ = match wide.read {
-            true => writeln!(before, "Vec<{ty}, {lanes}> {name} = *(const Vec<{ty}, {lanes}> *)({memory} + {address});"),
+            true => writeln!(
+                before,
+                "Vec<{ty}, {lanes}> {name} = *(const Vec<{ty}, {lanes}> *)({memory} + {address});"
+            ),
             false => writeln!(before, "Vec<{ty}, {lanes}> {name};"),
         };
         if wide.written {
@@ -132,7 +130,8 @@ pub fn epilogue(program: &Program, step: &Step, dtype: DType, order: &[usize]) -
         walk.lanes_head(lanes),
     );
     let body = walk.text(&writer, lanes, &body, &mut uses);
-    let launch = Launch::flat(blocks_of(&volume(&epilogue.ranges), i64::from(THREADS) * lanes as i64), THREADS);
+    let launch =
+        Launch::flat(blocks_of(&volume(&epilogue.ranges), i64::from(THREADS) * lanes as i64), THREADS);
     assemble(program, ENTRY, &uses, launch, &body)
 }
 
@@ -149,8 +148,7 @@ pub fn relayout(
     let walk = Walk::new(program, &operand.sizes, order)?;
     let mut uses = Uses::default();
     uses.scratch.push(memory_type(program.buffers[operand.buf].dtype)?);
-    let writer =
-        BodyWriter { program, extents: &operand.sizes, prefix: "e", guard: None, store_guard: None };
+    let writer = BodyWriter { program, extents: &operand.sizes, prefix: "e", guard: None, store_guard: None };
     let index: Vec<String> = (0..operand.sizes.len()).map(|d| format!("i{d}")).collect();
     let index: Vec<&str> = index.iter().map(String::as_str).collect();
     let from = element(&writer, operand, &index, &mut uses);
@@ -177,7 +175,10 @@ impl<'a> Walk<'a> {
         let mut sorted = order.to_vec();
         sorted.sort_unstable();
         if !sorted.iter().copied().eq(0..extents.len()) {
-            return Err(GenError::Malformed(format!("{order:?} is no order of {} dimensions", extents.len())));
+            return Err(GenError::Malformed(format!(
+                "{order:?} is no order of {} dimensions",
+                extents.len()
+            )));
         }
         Ok(Walk { program, extents, order })
     }
@@ -211,7 +212,8 @@ impl<'a> Walk<'a> {
                 rest = "0".into();
             } else {
                 let extent = writer.expr(&self.extents[d], uses);
-                let _ = writeln!(out, "const idx i{d} = {rest} % {extent}; const idx r{d} = {rest} / {extent};");
+                let _ =
+                    writeln!(out, "const idx i{d} = {rest} % {extent}; const idx r{d} = {rest} / {extent};");
                 rest = format!("r{d}");
             }
         }

@@ -66,7 +66,8 @@ impl Place {
 pub fn tail(program: &Program, epilogue: &Epilogue) -> Option<Tail> {
     let insts = &epilogue.insts;
     let mut stores = insts.iter().filter(|i| matches!(i.kind, InstKind::Store { .. }));
-    let InstKind::Store { buf, index, value, mask: None, mode: StoreMode::Write } = &stores.next()?.kind else {
+    let InstKind::Store { buf, index, value, mask: None, mode: StoreMode::Write } = &stores.next()?.kind
+    else {
         return None;
     };
     if stores.next().is_some() {
@@ -151,7 +152,11 @@ impl Reader<'_> {
         let moving: Vec<usize> =
             (0..self.ranges.len()).filter(|&d| addend.strides[d] != SymExpr::ZERO).collect();
         match moving[..] {
-            [dim] if addend.strides[dim] == SymExpr::ONE && sum.bias.is_none() && (self.wide() > 1 || sum.residual.is_some()) => {
+            [dim]
+                if addend.strides[dim] == SymExpr::ONE
+                    && sum.bias.is_none()
+                    && (self.wide() > 1 || sum.residual.is_some()) =>
+            {
                 Some(Sum { bias: Some(Bias { buf: addend.buf, dim, offset: addend.offset }), ..sum })
             }
             _ if moving.len() == self.wide() && sum.residual.is_none() => {

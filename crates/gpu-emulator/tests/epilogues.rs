@@ -120,7 +120,8 @@ impl Case {
         // SAFETY: the arguments are in the kernel's order and as large as its buffers.
         unsafe { emulator.launch(function, grid, &arguments) }.unwrap();
         let dtype = self.program.buffers[out].dtype;
-        let result = from_bytes(dtype, &download(memory[out.index()], self.data[out.index()].len() * dtype.size()));
+        let result =
+            from_bytes(dtype, &download(memory[out.index()], self.data[out.index()].len() * dtype.size()));
         (result, extra.iter().zip(scratch).map(|(a, s)| download(*a, s.len())).collect())
     }
 
@@ -131,7 +132,13 @@ impl Case {
 }
 
 /// `out = max(result + residual + bias[last], 0)`, its buffers in these orders.
-fn sum(case: &mut Case, dtype: DType, sizes: &[i64], residual: &[usize], out: &[usize]) -> (Step, [BufId; 3]) {
+fn sum(
+    case: &mut Case,
+    dtype: DType,
+    sizes: &[i64],
+    residual: &[usize],
+    out: &[usize],
+) -> (Step, [BufId; 3]) {
     let last = sizes.len() - 1;
     let residual = case.buffer(dtype, sizes, residual);
     let bias = case.buffer(dtype, &sizes[last..], &[0]);
@@ -152,7 +159,8 @@ fn sum(case: &mut Case, dtype: DType, sizes: &[i64], residual: &[usize], out: &[
     let epilogue = Epilogue { ranges: shape(sizes), insts: b.finish() };
     // The factors play no part here.
     let (a, w) = (case.operand(residual), case.operand(residual));
-    let step = Step::Matmul(Matmul { name: "m".into(), origins: Vec::new(), a, b: w, acc: DType::F32, epilogue });
+    let step =
+        Step::Matmul(Matmul { name: "m".into(), origins: Vec::new(), a, b: w, acc: DType::F32, epilogue });
     (step, [residual, bias, out])
 }
 
@@ -167,7 +175,12 @@ fn check(dtype: DType, sizes: &[i64], order: &[usize], residual: &[usize], out: 
         let x = result[at(&p, &dense(sizes, order))];
         let y = x + case.data[r.index()][at(&p, &dense(sizes, residual))];
         let y = (y + case.data[v.index()][p[sizes.len() - 1] as usize]).max(0.0);
-        assert_eq!(got[at(&p, &dense(sizes, out))], y, "{dtype} {sizes:?} {order:?} at {p:?}\n{}", kernel.source);
+        assert_eq!(
+            got[at(&p, &dense(sizes, out))],
+            y,
+            "{dtype} {sizes:?} {order:?} at {p:?}\n{}",
+            kernel.source
+        );
     }
     kernel
 }

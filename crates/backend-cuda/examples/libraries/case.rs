@@ -8,7 +8,7 @@ use kernel_ir::{
 
 /// What follows the product or convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tail {
+pub(crate) enum Tail {
     Plain,
     Bias,
     BiasRelu,
@@ -43,35 +43,35 @@ fn libm_erf(x: f64) -> f64 {
 }
 
 /// A tensor in memory.
-pub struct Array {
-    pub sizes: Vec<i64>,
-    pub strides: Vec<i64>,
+pub(crate) struct Array {
+    pub(crate) sizes: Vec<i64>,
+    pub(crate) strides: Vec<i64>,
     /// Elements of memory, rounded to the dtype.
-    pub data: Vec<f64>,
+    pub(crate) data: Vec<f64>,
 }
 
 impl Array {
-    pub fn at(&self, index: &[i64]) -> f64 {
+    pub(crate) fn at(&self, index: &[i64]) -> f64 {
         self.data[index.iter().zip(&self.strides).map(|(i, s)| i * s).sum::<i64>() as usize]
     }
 }
 
 /// A step to run.
-pub struct Case {
-    pub name: String,
-    pub program: Program,
-    pub step: Step,
-    pub dtype: DType,
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) program: Program,
+    pub(crate) step: Step,
+    pub(crate) dtype: DType,
     pub tf32: bool,
     /// The buffers, by number; the last one is the result.
-    pub arrays: Vec<Array>,
-    pub tail: Tail,
+    pub(crate) arrays: Vec<Array>,
+    pub(crate) tail: Tail,
     /// Multiplications and additions.
-    pub flops: f64,
+    pub(crate) flops: f64,
 }
 
 /// Strides of dense memory whose dimensions lie in `order`.
-pub fn dense(sizes: &[i64], order: &[usize]) -> Vec<i64> {
+pub(crate) fn dense(sizes: &[i64], order: &[usize]) -> Vec<i64> {
     let mut strides = vec![1; sizes.len()];
     let mut step = 1;
     for &d in order.iter().rev() {
@@ -81,15 +81,15 @@ pub fn dense(sizes: &[i64], order: &[usize]) -> Vec<i64> {
     strides
 }
 
-pub fn rows(sizes: &[i64]) -> Vec<i64> {
+pub(crate) fn rows(sizes: &[i64]) -> Vec<i64> {
     dense(sizes, &(0..sizes.len()).collect::<Vec<_>>())
 }
 
-pub fn last(sizes: &[i64]) -> Vec<i64> {
+pub(crate) fn last(sizes: &[i64]) -> Vec<i64> {
     dense(sizes, &[0].into_iter().chain(2..sizes.len()).chain([1]).collect::<Vec<_>>())
 }
 
-pub fn round(x: f64, dtype: DType) -> f64 {
+pub(crate) fn round(x: f64, dtype: DType) -> f64 {
     match dtype {
         DType::F64 => x,
         DType::F32 => f64::from(x as f32),
@@ -118,7 +118,11 @@ impl Maker {
             let h = (i * 64 + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             ((h ^ (h >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f64 / f64::from(1 << 23) - 1.0
         };
-        let data = if filled { (0..span as u64).map(|i| round(number(i), self.dtype)).collect() } else { vec![0.0; span as usize] };
+        let data = if filled {
+            (0..span as u64).map(|i| round(number(i), self.dtype)).collect()
+        } else {
+            vec![0.0; span as usize]
+        };
         self.arrays.push(Array { sizes: sizes.to_vec(), strides: strides.to_vec(), data });
         self.program.buffers.push(Buffer {
             name: format!("b{seed}"),
@@ -180,17 +184,17 @@ fn added(body: &mut BodyBuilder, x: Val, buf: BufId, dtype: DType, index: Shape,
 }
 
 /// A matrix product. Strides of `a`, `b` and the result are given, batch first.
-pub struct Product<'a> {
-    pub batch: &'a [i64],
-    pub m: i64,
-    pub n: i64,
-    pub k: i64,
-    pub a: Vec<i64>,
-    pub b: Vec<i64>,
-    pub out: Vec<i64>,
+pub(crate) struct Product<'a> {
+    pub(crate) batch: &'a [i64],
+    pub(crate) m: i64,
+    pub(crate) n: i64,
+    pub(crate) k: i64,
+    pub(crate) a: Vec<i64>,
+    pub(crate) b: Vec<i64>,
+    pub(crate) out: Vec<i64>,
 }
 
-pub fn matmul(name: &str, dtype: DType, tf32: bool, p: &Product<'_>, tail: Tail) -> Case {
+pub(crate) fn matmul(name: &str, dtype: DType, tf32: bool, p: &Product<'_>, tail: Tail) -> Case {
     let mut maker = Maker { program: Program::default(), arrays: Vec::new(), dtype };
     let with = |r: i64, c: i64| -> Vec<i64> { p.batch.iter().copied().chain([r, c]).collect() };
     let a = maker.buffer(&with(p.m, p.k), &p.a, true);
@@ -205,18 +209,18 @@ pub fn matmul(name: &str, dtype: DType, tf32: bool, p: &Product<'_>, tail: Tail)
 }
 
 /// A convolution; `result` gives the sizes of the output.
-pub struct Window<'a> {
-    pub input: (&'a [i64], Vec<i64>),
-    pub weight: (&'a [i64], Vec<i64>),
-    pub result: (&'a [i64], Vec<i64>),
-    pub stride: &'a [i64],
-    pub padding: &'a [(i64, i64)],
-    pub dilation: &'a [i64],
-    pub groups: i64,
-    pub transposed: bool,
+pub(crate) struct Window<'a> {
+    pub(crate) input: (&'a [i64], Vec<i64>),
+    pub(crate) weight: (&'a [i64], Vec<i64>),
+    pub(crate) result: (&'a [i64], Vec<i64>),
+    pub(crate) stride: &'a [i64],
+    pub(crate) padding: &'a [(i64, i64)],
+    pub(crate) dilation: &'a [i64],
+    pub(crate) groups: i64,
+    pub(crate) transposed: bool,
 }
 
-pub fn conv(name: &str, dtype: DType, tf32: bool, w: &Window<'_>, tail: Tail) -> Case {
+pub(crate) fn conv(name: &str, dtype: DType, tf32: bool, w: &Window<'_>, tail: Tail) -> Case {
     let mut maker = Maker { program: Program::default(), arrays: Vec::new(), dtype };
     let input = maker.buffer(w.input.0, &w.input.1, true);
     let weight = maker.buffer(w.weight.0, &w.weight.1, true);
@@ -245,7 +249,7 @@ pub fn conv(name: &str, dtype: DType, tf32: bool, w: &Window<'_>, tail: Tail) ->
 
 impl Case {
     /// The result at a point in double precision, and the magnitude of what was added up to it.
-    pub fn wanted(&self, at: &[i64]) -> (f64, f64) {
+    pub(crate) fn wanted(&self, at: &[i64]) -> (f64, f64) {
         let (sum, size) = match &self.step {
             Step::Matmul(_) => self.product_at(at),
             Step::Conv(c) => self.conv_at(c, at),
@@ -254,7 +258,11 @@ impl Case {
         let mut extra = self.arrays[2..self.arrays.len() - 1].iter();
         let residual = if self.tail.has_residual() { extra.next().map_or(0.0, |a| a.at(at)) } else { 0.0 };
         let channel = if matches!(self.step, Step::Conv(_)) { 1 } else { at.len() - 1 };
-        let bias = if self.tail.has_bias() { extra.next().map_or(0.0, |a| a.at(&at[channel..=channel])) } else { 0.0 };
+        let bias = if self.tail.has_bias() {
+            extra.next().map_or(0.0, |a| a.at(&at[channel..=channel]))
+        } else {
+            0.0
+        };
         (self.tail.apply(sum, bias, residual), size + residual.abs() + bias.abs())
     }
 

@@ -9,7 +9,7 @@ const F16: DType = DType::F16;
 const F32: DType = DType::F32;
 const F64: DType = DType::F64;
 
-pub fn all() -> Vec<Case> {
+pub(crate) fn all() -> Vec<Case> {
     let mut out = products();
     out.extend(batches());
     out.extend(convolutions());
@@ -35,7 +35,13 @@ fn products() -> Vec<Case> {
         matmul("linear f16 bias", F16, false, &plain(256, 512, 1024, true), Tail::Bias),
         matmul("linear bf16 bias relu", BF, false, &plain(256, 512, 1024, true), Tail::BiasRelu),
         matmul("linear bf16 residual", BF, false, &plain(256, 512, 1024, true), Tail::Residual),
-        matmul("linear bf16 residual bias relu", BF, false, &plain(256, 512, 1024, true), Tail::ResidualBiasRelu),
+        matmul(
+            "linear bf16 residual bias relu",
+            BF,
+            false,
+            &plain(256, 512, 1024, true),
+            Tail::ResidualBiasRelu,
+        ),
         matmul("linear bf16 erf gelu", BF, false, &plain(256, 512, 1024, true), Tail::ErfBias),
         matmul("linear f32 erf gelu", F32, false, &plain(100, 300, 200, true), Tail::ErfBias),
         matmul("odd bf16", BF, false, &plain(37, 53, 29, false), Tail::BiasRelu),
@@ -201,6 +207,12 @@ fn kinds_of_convolution() -> Vec<Case> {
         dilation: &[2, 2],
         ..base((&wide.0, last(&wide.0)), (&wide.1, rows(&wide.1)), (&wide.2, last(&wide.2)))
     };
+    // As the gradient to the input of a strided convolution has it.
+    let uneven = ([4, 64, 27, 27], [32, 64, 3, 3], [4, 32, 28, 28]);
+    let one_sided = Window {
+        padding: &[(1, 2); 2],
+        ..base((&uneven.0, last(&uneven.0)), (&uneven.1, rows(&uneven.1)), (&uneven.2, last(&uneven.2)))
+    };
     // One element more at the end, as `output_padding` gives it.
     let transposed = || Window {
         stride: &[2, 2],
@@ -214,6 +226,9 @@ fn kinds_of_convolution() -> Vec<Case> {
         conv("conv3d f32", F32, false, &cubed, Tail::Bias),
         conv("conv3d bf16", BF, false, &cubed, Tail::Bias),
         conv("dilated bf16", BF, false, &dilated, Tail::Plain),
+        conv("padding of one side bf16", BF, false, &one_sided, Tail::Bias),
+        conv("padding of one side tf32", F32, true, &one_sided, Tail::Plain),
+        conv("padding of one side f32", F32, false, &one_sided, Tail::Plain),
         conv("transposed f32", F32, false, &transposed(), Tail::Bias),
         conv("transposed bf16", BF, false, &transposed(), Tail::Plain),
     ]
@@ -248,7 +263,12 @@ fn gradients() -> Vec<Case> {
         gradient("weight gradient f32 nchw", F32, false, Square { channels_last: false, ..SMALL }),
         gradient("weight gradient tf32 stride 2", F32, true, Square { stride: 2, ..SMALL }),
         gradient("weight gradient bf16", BF, false, SMALL),
-        gradient("weight gradient f32 1x1 stride 2", F32, false, Square { taps: 1, pad: 0, stride: 2, ..SMALL }),
+        gradient(
+            "weight gradient f32 1x1 stride 2",
+            F32,
+            false,
+            Square { taps: 1, pad: 0, stride: 2, ..SMALL },
+        ),
     ]
 }
 

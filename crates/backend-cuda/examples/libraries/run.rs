@@ -8,14 +8,14 @@ use kernel_ir::BufId;
 
 use crate::case::{Case, round};
 
-pub const HEADER: &str = "step                                     way                    error    allowed       us   TFLOP/s  plan ms";
+pub(crate) const HEADER: &str = "step                                     way                    error    allowed       us   TFLOP/s  plan ms";
 /// Points that are compared with double precision.
 const SAMPLES: i64 = 1500;
 /// Runs of which the median is the time.
 const RUNS: usize = 21;
 
 /// Runs all ways of a step; how many are wrong.
-pub fn run<D: Driver>(driver: &D, case: &Case) -> usize {
+pub(crate) fn run<D: Driver>(driver: &D, case: &Case) -> usize {
     let mut target = driver.target();
     target.tf32 = case.tf32;
     let started = Instant::now();
@@ -27,7 +27,8 @@ pub fn run<D: Driver>(driver: &D, case: &Case) -> usize {
     let generated = gpu_codegen::variants(&case.program, &case.step, &target);
     // One generated way beside the libraries', for comparison.
     ways.extend(generated.into_iter().flatten().take(1).map(Choice::from));
-    let memory: Result<Vec<u64>, GpuError> = case.arrays.iter().map(|a| upload(driver, &a.data, case.dtype)).collect();
+    let memory: Result<Vec<u64>, GpuError> =
+        case.arrays.iter().map(|a| upload(driver, &a.data, case.dtype)).collect();
     let memory = match memory {
         Ok(memory) => memory,
         Err(e) => {
@@ -68,7 +69,8 @@ struct Outcome {
 }
 
 fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, memory: &[u64]) -> Result<Outcome, GpuError> {
-    let size = |e: &ir_core::SymExpr| e.as_const().ok_or_else(|| GpuError::Malformed(format!("{e} has no value")));
+    let size =
+        |e: &ir_core::SymExpr| e.as_const().ok_or_else(|| GpuError::Malformed(format!("{e} has no value")));
     let scratch: Vec<u64> = way
         .scratch
         .iter()
@@ -125,7 +127,10 @@ fn compile<D: Driver>(driver: &D, way: &Choice) -> Result<Vec<D::Function>, GpuE
         Part::Library(_) => None,
     });
     let modules: Vec<Module> = kernels
-        .map(|k| Module { source: format!("{}{}", gpu_codegen::PRELUDE, k.source), entries: vec![k.entry.clone()] })
+        .map(|k| Module {
+            source: format!("{}{}", gpu_codegen::PRELUDE, k.source),
+            entries: vec![k.entry.clone()],
+        })
         .collect();
     Ok(driver.compile(&modules)?.into_iter().flatten().collect())
 }
