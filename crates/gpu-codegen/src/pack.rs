@@ -3,6 +3,8 @@
 //!
 //! Not here: weights that change between calls (inputs), and those of depthwise convolutions, which no tile reads.
 
+use std::collections::BTreeMap;
+
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{
     BodyBuilder, BufId, Buffer, Conv, InstKind, LoopKernel, Operand, Program, Stage, Step, Storage, StoreMode,
@@ -10,10 +12,15 @@ use kernel_ir::{
 
 /// Rewrites a program's convolutions to read packed weights, and its init steps to make them.
 pub fn pack_weights(program: &mut Program) {
+    let relaid = relay(program);
     let mut steps = std::mem::take(&mut program.steps);
     let mut packed: Vec<(Operand, Operand)> = Vec::new();
     for_each_conv(&mut steps, &mut |conv| {
         let Some(strides) = wanted(program, conv) else { return };
+        if relaid.contains(&conv.weight.buf) {
+            conv.weight.strides = strides;
+            return;
+        }
         let known = packed.iter().find(|(from, to)| *from == conv.weight && to.strides == strides);
         let to = match known {
             Some((_, to)) => to.clone(),
@@ -26,6 +33,60 @@ pub fn pack_weights(program: &mut Program) {
         conv.weight = to;
     });
     program.steps = steps;
+}
+
+/// Gives weights that init steps make and convolutions alone read other strides where they are: no copy is needed then.
+fn relay(program: &mut Program) -> Vec<BufId> {
+    // For each such weight the strides that all who read it want; `None` where they differ or somebody else reads it.
+    let mut found: BTreeMap<BufId, Option<Shape>> = BTreeMap::new();
+    let views = program.buffers.iter().filter_map(|(_, b)| match b.storage {
+        Storage::View(of) => Some(of),
+        _ => None,
+    });
+    let fixed = views.chain(program.outputs.iter().map(|o| o.buf));
+    found.extend(fixed.map(|buf| (buf, None)));
+    for_each_step(&program.init, &mut |step| look(program, step, false, &mut found));
+    for_each_step(&program.steps, &mut |step| look(program, step, true, &mut found));
+    let mut relaid = Vec::new();
+    for (buf, strides) in found {
+        if let Some(strides) = strides {
+            program.buffers[buf].strides = strides;
+            relaid.push(buf);
+        }
+    }
+    relaid
+}
+
+/// Notes what a step asks of the weights that it reads as operands, if it `may` ask. Bodies name elements by index, whatever
+/// the strides.
+fn look(program: &Program, step: &Step, may: bool, found: &mut BTreeMap<BufId, Option<Shape>>) {
+    let mut note = |buf: BufId, strides: Option<Shape>| {
+        let known = found.entry(buf).or_insert_with(|| strides.clone());
+        if *known != strides {
+            *known = None;
+        }
+    };
+    if let Step::Extern(call) = step {
+        call.outputs.iter().for_each(|o| note(o.buf, None));
+    }
+    let weight = if let Step::Conv(conv) = step { Some(conv) } else { None };
+    for operand in step.operands() {
+        let buffer = &program.buffers[operand.buf];
+        let whole = may
+            && buffer.storage == Storage::Persistent
+            && operand.sizes == buffer.sizes
+            && operand.strides == buffer.strides
+            && operand.offset == SymExpr::ZERO;
+        let conv = weight.filter(|c| whole && std::ptr::eq(&c.weight, operand));
+        note(operand.buf, conv.and_then(|c| wanted(program, c)));
+    }
+}
+
+fn for_each_step(steps: &[Step], visit: &mut dyn FnMut(&Step)) {
+    for step in steps {
+        visit(step);
+        step.nested().into_iter().for_each(|list| for_each_step(list, visit));
+    }
 }
 
 fn for_each_conv(steps: &mut [Step], visit: &mut dyn FnMut(&mut Conv)) {
