@@ -61,7 +61,7 @@ impl Flat {
         }
         let lanes = WIDTH / widest;
         // A buffer that is read and written is the same memory at the same point: its new value is not read back.
-        (lanes > 1 && !walked.is_empty() && no_reread(&k.stages[0].insts)).then_some(Flat { lanes, walked })
+        (lanes > 1 && !walked.is_empty() && no_reread(program, &k.stages[0].insts)).then_some(Flat { lanes, walked })
     }
 
     /// The kernel.
@@ -81,16 +81,24 @@ impl Flat {
         let (vectors, stream) = (numbers.vectors, numbers.stream);
         let (mut declared, mut before, mut after) = (String::new(), String::new(), String::new());
         let mut places = BTreeMap::new();
+        // The old and the new value of an input that is written in place are two buffers and one memory.
+        let mut seen = Vec::new();
         for &buf in &self.walked {
-            let memory = uses.memory(program.root(buf));
+            let root = program.root(buf);
+            let memory = uses.memory(root);
             let ty = format!("Vec<{}, {lanes}>", memory_type(program.buffers[buf].dtype)?);
             let name = memory.replace('b', "x");
             places.insert(buf, format!("{name}[w].v[u]"));
+            if seen.contains(&root) {
+                continue;
+            }
+            seen.push(root);
             let _ = writeln!(declared, "{ty} {name}[{vectors}];");
-            if insts.iter().any(|i| matches!(i.kind, InstKind::Load { buf: b, .. } if b == buf)) {
+            let same = |b: BufId| program.root(b) == root;
+            if insts.iter().any(|i| matches!(i.kind, InstKind::Load { buf: b, .. } if same(b))) {
                 let _ = writeln!(before, "{name}[w] = load_vector<{stream}>((const {ty} *){memory} + g);");
             }
-            if insts.iter().any(|i| matches!(i.kind, InstKind::Store { buf: b, .. } if b == buf)) {
+            if insts.iter().any(|i| matches!(i.kind, InstKind::Store { buf: b, .. } if same(b))) {
                 let _ = writeln!(after, "store_vector<{stream}>(({ty} *){memory} + g, {name}[w]);");
             }
         }
@@ -156,14 +164,14 @@ struct Numbers {
 }
 
 /// Every load of a buffer comes before any store to its memory.
-fn no_reread(insts: &[Inst]) -> bool {
+fn no_reread(program: &Program, insts: &[Inst]) -> bool {
     let mut written = Vec::new();
     insts.iter().all(|inst| match &inst.kind {
         InstKind::Store { buf, .. } => {
-            written.push(*buf);
+            written.push(program.root(*buf));
             true
         }
-        InstKind::Load { buf, .. } => !written.contains(buf),
+        InstKind::Load { buf, .. } => !written.contains(&program.root(*buf)),
         _ => true,
     })
 }
