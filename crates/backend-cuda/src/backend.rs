@@ -72,7 +72,12 @@ fn options() -> [OptionSpec; 5] {
             "off",
             "whether blocks of the next kernel may be placed early; holds for the whole device from then on",
         ),
-        OptionSpec::new("profile", OptionKind::Int, "0", "calls of which every step's time is measured and logged"),
+        OptionSpec::new(
+            "profile",
+            OptionKind::Int,
+            "0",
+            "calls of which every step's time is measured and logged",
+        ),
     ]
 }
 

@@ -118,8 +118,8 @@ fn allow_shared(function: sys::CUfunction, most: i32) -> Result<(), GpuError> {
     };
     // SAFETY: the function is of a loaded module.
     unsafe {
-        let used =
-            result::function::get_function_attribute(function, STATIC).map_err(error("cuFuncGetAttribute"))?;
+        let used = result::function::get_function_attribute(function, STATIC)
+            .map_err(error("cuFuncGetAttribute"))?;
         result::function::set_function_attribute(function, DYNAMIC, (most - used).max(0))
             .map_err(error("cuFuncSetAttribute"))
     }
@@ -378,10 +378,7 @@ impl Device {
     }
 
     /// The pinned memory; made when it is first used.
-    fn staged<T>(
-        &self,
-        body: impl FnOnce(&mut Staging) -> Result<T, GpuError>,
-    ) -> Result<T, GpuError> {
+    fn staged<T>(&self, body: impl FnOnce(&mut Staging) -> Result<T, GpuError>) -> Result<T, GpuError> {
         let mut staging = locked(&self.staging);
         if staging.is_none() {
             *staging = Some(Staging::new()?);
@@ -508,9 +505,7 @@ impl Driver for Device {
                 return self.launch_early(handle, grid, pointers);
             }
             let none = std::ptr::null_mut();
-            sys::cuLaunchKernel(
-                handle, x, y, z, grid.threads, 1, 1, grid.shared, self.stream, pointers, none,
-            )
+            sys::cuLaunchKernel(handle, x, y, z, grid.threads, 1, 1, grid.shared, self.stream, pointers, none)
         });
         self.note(done.result().map_err(error("cuLaunchKernel")))?;
         if self.recording.load(Ordering::Relaxed) {

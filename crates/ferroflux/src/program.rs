@@ -93,16 +93,10 @@ impl Program {
     /// single number and there are parameters that require gradients.
     pub fn trains(&self) -> bool {
         let outputs = &self.graph().outputs;
-        let trained = self
-            .exported
-            .weights
-            .iter()
-            .any(|w| w.kind == InputKind::Parameter && w.requires_grad);
+        let trained = self.exported.weights.iter().any(|w| w.kind == InputKind::Parameter && w.requires_grad);
         let lone = match &outputs.iter().filter(|o| o.kind == OutputKind::User).collect::<Vec<_>>()[..] {
             [one] => match one.arg {
-                Arg::Value(v) => {
-                    self.graph().meta(v).is_some_and(|m| m.rank() == 0 && m.dtype.is_inexact())
-                }
+                Arg::Value(v) => self.graph().meta(v).is_some_and(|m| m.rank() == 0 && m.dtype.is_inexact()),
                 _ => false,
             },
             _ => false,

@@ -127,7 +127,13 @@ fn shaped(line: DeviceTensor, sizes: &[usize]) -> DeviceTensor {
 /// there are to be.
 fn graph(dtype: DType) -> Result<Graph, OpError> {
     let mut graph = Graph::new("weights by formula");
-    let n = graph.add_symbol(Symbol { name: "n".into(), min: 1, max: None, hint: Some(1 << 20), unbacked: false });
+    let n = graph.add_symbol(Symbol {
+        name: "n".into(),
+        min: 1,
+        max: None,
+        hint: Some(1 << 20),
+        unbacked: false,
+    });
     let n = SymExpr::sym(n);
     let mut input = |name: &str, dtype, sizes: &[SymExpr]| {
         let ty = ValueType::Tensor(TensorMeta::contiguous(dtype, sizes.iter().cloned()));

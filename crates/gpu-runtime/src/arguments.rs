@@ -46,9 +46,9 @@ pub(crate) fn source(
     if view.device() != device {
         return match on_host(view.device()) {
             true => Ok(Source::Host),
-            false => Err(GpuError::Argument(format!(
-                "`{name}` lies on another device: copy it to the host first"
-            ))),
+            false => {
+                Err(GpuError::Argument(format!("`{name}` lies on another device: copy it to the host first")))
+            }
         };
     }
     if !same_layout(extent, view.strides(), &layout.strides) {

@@ -169,12 +169,7 @@ impl<D: Driver> Search<'_, D> {
         times.get(times.len() / 2).copied().ok_or_else(|| GpuError::Malformed("no times".into()))
     }
 
-    fn run(
-        &self,
-        way: &Way,
-        buffers: &FxHashMap<usize, Block<D>>,
-        scratch: &[u64],
-    ) -> Result<(), GpuError> {
+    fn run(&self, way: &Way, buffers: &FxHashMap<usize, Block<D>>, scratch: &[u64]) -> Result<(), GpuError> {
         let address = |buf: BufId| buffers.get(&self.program.root(buf).index()).map_or(0, Block::address);
         for part in &way.parts {
             match part {
@@ -191,8 +186,7 @@ impl<D: Driver> Search<'_, D> {
                     unsafe { self.memory.driver().launch(function, grid, &arguments)? };
                 }
                 Runnable::Library(call) => {
-                    let work =
-                        Work { address: &address, size: &|e| self.sizes.eval(e), scratch };
+                    let work = Work { address: &address, size: &|e| self.sizes.eval(e), scratch };
                     // SAFETY: as above.
                     unsafe { call.run(&work)? };
                 }

@@ -227,11 +227,7 @@ impl<D: Driver> Compiled<D> {
         }
     }
 
-    fn attempt(
-        &self,
-        state: &mut State<D>,
-        inputs: &[TensorView<'_>],
-    ) -> Result<Vec<OwnedTensor>, GpuError> {
+    fn attempt(&self, state: &mut State<D>, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
         self.find(state, inputs)?;
         let recorded = state.entries.iter().filter(|e| e.recorded.is_there()).count();
         if recorded >= MOST_RECORDINGS
@@ -252,11 +248,7 @@ impl<D: Driver> Compiled<D> {
         let scratch = arena + entry.prepared.scratch;
         let given = Given { views: inputs, sources: &sources, scratch, generation };
         entry.calls += 1;
-        if entry.prepared.list.is_ok() {
-            self.run_list(entry, &given)
-        } else {
-            self.run_steps(entry, &given)
-        }
+        if entry.prepared.list.is_ok() { self.run_list(entry, &given) } else { self.run_steps(entry, &given) }
     }
 
     /// Brings the entry of these inputs' sizes to the front.
@@ -400,8 +392,9 @@ impl<D: Driver> Compiled<D> {
                 continue;
             }
             let from = entry.addresses[layout.root];
-            // SAFETY: the caller's tensor may be written, by the input's declaration, and has this span; so has the copy.
             match given.sources[n] {
+                // SAFETY: the caller's tensor may be written, by the input's declaration, and has this span; so has the
+                // copy.
                 Source::Crooked(to) => unsafe { self.driver().copy(to, from, layout.bytes)? },
                 Source::Host => {
                     let view = &given.views[n];

@@ -38,7 +38,8 @@ pub trait Driver: Send + Sync + 'static {
     ///
     /// # Safety
     /// The arguments are what the kernel takes, and its addresses are device memory that it may use.
-    unsafe fn launch(&self, function: &Self::Function, grid: Grid, arguments: &[u64]) -> Result<(), GpuError>;
+    unsafe fn launch(&self, function: &Self::Function, grid: Grid, arguments: &[u64])
+    -> Result<(), GpuError>;
     /// What kernels are made for where the caller of `compile` asks for nothing else.
     fn target(&self) -> Target;
     /// The ways in which libraries of the vendor compute a step, the best by rule first; they are tried before the generated

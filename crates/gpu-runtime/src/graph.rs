@@ -116,7 +116,9 @@ impl<D: Driver> Recorded<D> {
             self.uses = prepared.list.as_ref().ok().map(|list| Uses::of(list, parts, addresses.len()));
         }
         let anew = match &self.graph {
-            Some(graph) => graph.generation != call.generation || self.must_record_anew(prepared, parts, call),
+            Some(graph) => {
+                graph.generation != call.generation || self.must_record_anew(prepared, parts, call)
+            }
             None => true,
         };
         if anew && !self.record(prepared, parts, call, addresses)? {
@@ -206,7 +208,11 @@ impl<D: Driver> Recorded<D> {
             let block = parts.memory.block(bytes)?;
             addresses[root] = block.address();
             let library = self.uses.as_ref().is_some_and(|u| u.library[root]);
-            outputs.push(if library { Held::Copied { _memory: block } } else { Held::Shared(Arc::new(block)) });
+            outputs.push(if library {
+                Held::Copied { _memory: block }
+            } else {
+                Held::Shared(Arc::new(block))
+            });
         }
         list.patch(addresses);
         let (list, on) = (&*list, parts.on(addresses, call.scratch));
@@ -280,7 +286,6 @@ impl<D: Driver> Graph<D> {
         Outputs { shared: self.outputs.iter().zip(outputs).filter_map(shared).collect() }
     }
 }
-
 
 impl<D: Driver> Bound<D> {
     fn address(&self, nowhere: u64) -> u64 {

@@ -210,7 +210,11 @@ impl Kernels {
             Part::Kernel(kernel) => Runnable::Kernel(self.launchable(kernel, step)),
             Part::Library(call) => Runnable::Library(call),
         };
-        Way { name: choice.name, parts: choice.parts.into_iter().map(part).collect(), scratch: choice.scratch }
+        Way {
+            name: choice.name,
+            parts: choice.parts.into_iter().map(part).collect(),
+            scratch: choice.scratch,
+        }
     }
 
     fn launchable(&mut self, kernel: Kernel, step: &str) -> Launchable {

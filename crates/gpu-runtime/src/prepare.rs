@@ -119,14 +119,13 @@ impl Prepared {
         let arena = program.plan.lives.iter().zip(offsets).map(|(l, at)| (l.buf.index(), at)).collect();
         let inputs = program.inputs.iter().map(|i| Layout::of_buffer(program, i.buf, &sizes));
         let inputs = inputs.collect::<Result<_, GpuError>>()?;
-        let fixed = |id: &BufId| {
-            program.buffers[*id].storage == Storage::Output && !program.is_dynamic(*id)
-        };
+        let fixed = |id: &BufId| program.buffers[*id].storage == Storage::Output && !program.is_dynamic(*id);
         let outputs = program.buffers.ids().filter(fixed);
         let outputs = outputs.map(|id| Ok((id.index(), bytes_of(program, id, &sizes)?)));
         let outputs = outputs.collect::<Result<_, GpuError>>()?;
         let scratch = bytes.next_multiple_of(SCRATCH_GRAIN);
-        let mut lister = Lister { program, device_steps, sizes: sizes.clone(), list: List::empty(), scratch: 0 };
+        let mut lister =
+            Lister { program, device_steps, sizes: sizes.clone(), list: List::empty(), scratch: 0 };
         let list = match steps.iter().try_for_each(|s| lister.add(s)).and_then(|()| lister.results()) {
             Ok(()) => Ok(lister.list),
             Err(Stop::Dynamic(why)) => Err(why),

@@ -96,13 +96,8 @@ pub(crate) fn table(mut times: Vec<StepTime>) -> String {
     for t in times {
         let share = if total > 0.0 { 100.0 * t.seconds / total } else { 0.0 };
         let rate = if t.seconds > 0.0 { t.bytes as f64 / t.seconds / 1e9 } else { 0.0 };
-        let _ = writeln!(
-            text,
-            "{:>10.2} {share:>7.2} {rate:>9.1}  {:<28} {}",
-            1e6 * t.seconds,
-            t.way,
-            t.name
-        );
+        let _ =
+            writeln!(text, "{:>10.2} {share:>7.2} {rate:>9.1}  {:<28} {}", 1e6 * t.seconds, t.way, t.name);
     }
     text
 }

@@ -48,7 +48,13 @@ pub struct Mock {
 
 impl Mock {
     pub fn new(device: DeviceId) -> Mock {
-        Mock { counts: Arc::default(), device, live: Mutex::default(), limit: None, recorded: Mutex::default() }
+        Mock {
+            counts: Arc::default(),
+            device,
+            live: Mutex::default(),
+            limit: None,
+            recorded: Mutex::default(),
+        }
     }
     fn used(&self) -> u64 {
         self.live.lock().unwrap().values().map(|b| 8 * b.len() as u64).sum()
