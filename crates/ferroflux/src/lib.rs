@@ -47,8 +47,8 @@ pub use kernel_ir;
 pub use options::{Mode, Options};
 pub use plugin_host::{BackendInfo, DeviceInfo, Value, nearest};
 pub use program::{InputInfo, Program};
-pub use recipe::{Recipe, RecipeSource};
 pub use pt2::{Pt2Error, SafetensorsSource, Weight, WeightSource};
+pub use recipe::{Recipe, RecipeSource};
 pub use tensor::{self, Tensor, TensorError};
 
 #[cfg(any(feature = "cpu", feature = "cuda"))]
