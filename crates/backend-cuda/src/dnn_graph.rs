@@ -2,7 +2,7 @@
 
 use cudarc::cudnn::sys::{
     cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as T, cudnnConvolutionMode_t,
-    cudnnDataType_t as D, cudnnPointwiseMode_t,
+    cudnnDataType_t as D, cudnnNanPropagation_t, cudnnPointwiseMode_t,
 };
 use gpu_runtime::GpuError;
 use ir_core::DType;
@@ -192,6 +192,11 @@ fn pointwise(mode: cudnnPointwiseMode_t) -> Result<Desc, GpuError> {
     let mut d = Desc::new(Kind::CUDNN_BACKEND_POINTWISE_DESCRIPTOR)?;
     d.set(A::CUDNN_ATTR_POINTWISE_MODE, T::CUDNN_TYPE_POINTWISE_MODE, &[mode])?;
     d.dtype(A::CUDNN_ATTR_POINTWISE_MATH_PREC, D::CUDNN_DATA_FLOAT)?;
+    if mode == cudnnPointwiseMode_t::CUDNN_POINTWISE_RELU_FWD {
+        // The larger of `NaN` and 0 is `NaN`, as everywhere else.
+        let keep = cudnnNanPropagation_t::CUDNN_PROPAGATE_NAN;
+        d.set(A::CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, T::CUDNN_TYPE_NAN_PROPOGATION, &[keep])?;
+    }
     d.finish()
 }
 
