@@ -52,6 +52,10 @@ pub(crate) trait Effects {
     fn scan(&self, name: &str, dtype: DType, op: ReduceOp, value: &str) -> Result<String, GenError>;
     /// The template's result.
     fn template(&self) -> Result<String, GenError>;
+    /// Combines `value` into an element of memory of type `ty`.
+    fn combine(&self, element: &str, op: &str, ty: &str, value: &str) -> String {
+        format!("atomic<{op}, {ty}>(&{element}, {value});")
+    }
 }
 
 /// Writes bodies of one kernel.
@@ -137,7 +141,8 @@ impl BodyWriter<'_> {
             // Both at once share the reduction of the argument; the first of the two declares them.
             if v < other {
                 let other = self.name(other);
-                let (sine, cosine) = if is_op(inst, ScalarOp::Sin) { (&name, &other) } else { (&other, &name) };
+                let (sine, cosine) =
+                    if is_op(inst, ScalarOp::Sin) { (&name, &other) } else { (&other, &name) };
                 let InstKind::Op { args, .. } = &inst.kind else { return Ok(()) };
                 let (f, arg) = (if inst.dtype == DType::F32 { "f" } else { "" }, self.name(args[0]));
                 let _ = writeln!(out, "{ty} {name}, {other}; sincos{f}({arg}, &{sine}, &{cosine});");
@@ -157,7 +162,7 @@ impl BodyWriter<'_> {
                 uses.written.insert(self.program.root(*buf));
                 let element = self.element(*buf, index, uses, placed);
                 let mask = mask.map(|m| self.name(m));
-                self.store(out, &element, &self.name(*value), inst.dtype, mask, *mode)?;
+                self.store(out, &element, &self.name(*value), inst.dtype, mask, *mode, effects)?;
                 return Ok(());
             }
             InstKind::Op { op, args } => {
@@ -206,6 +211,7 @@ impl BodyWriter<'_> {
         Ok(())
     }
 
+    #[allow(clippy::too_many_arguments)] // one a part of the instruction
     fn store(
         &self,
         out: &mut String,
@@ -214,6 +220,7 @@ impl BodyWriter<'_> {
         dtype: DType,
         mask: Option<String>,
         mode: StoreMode,
+        effects: &dyn Effects,
     ) -> Result<(), GenError> {
         let memory = memory_type(dtype)?;
         let value = if dtype == DType::Bool { format!("(u8){value}") } else { value.to_owned() };
@@ -227,7 +234,7 @@ impl BodyWriter<'_> {
         };
         let statement = match op {
             None => format!("{element} = {value};"),
-            Some(op) => format!("atomic<{op}, {memory}>(&{element}, {value});"),
+            Some(op) => effects.combine(element, op, memory, &value),
         };
         let conditions: Vec<&str> =
             self.guard.into_iter().chain(self.store_guard).chain(mask.as_deref()).collect();

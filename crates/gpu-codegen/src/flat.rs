@@ -61,7 +61,8 @@ impl Flat {
         }
         let lanes = WIDTH / widest;
         // A buffer that is read and written is the same memory at the same point: its new value is not read back.
-        (lanes > 1 && !walked.is_empty() && no_reread(program, &k.stages[0].insts)).then_some(Flat { lanes, walked })
+        (lanes > 1 && !walked.is_empty() && no_reread(program, &k.stages[0].insts))
+            .then_some(Flat { lanes, walked })
     }
 
     /// The kernel.
@@ -196,7 +197,7 @@ fn is_flat(address: &SymExpr, outer: &[SymExpr]) -> bool {
 }
 
 /// A pointwise body combines nothing.
-struct NoEffects;
+pub(crate) struct NoEffects;
 
 impl Effects for NoEffects {
     fn reduce(&self, _: kernel_ir::AccId, _: &str, _: Option<&str>) -> Result<String, GenError> {

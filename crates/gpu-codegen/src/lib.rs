@@ -16,8 +16,10 @@ mod index;
 mod looped;
 mod matmul;
 mod ops;
+mod ordered;
 mod pack;
 mod reduce;
+mod scan;
 mod sort;
 mod tail;
 mod template;
@@ -25,6 +27,7 @@ mod tile;
 mod tile_finish;
 mod tile_rule;
 mod tile_text;
+mod transpose;
 mod types;
 
 use ir_core::{DType, SymExpr, SymId};
@@ -36,12 +39,12 @@ pub use pack::pack_weights;
 pub use tail::{Bias, Place, Tail, tail};
 
 /// What every module begins with.
-pub const PRELUDE: &str =
-    concat!(
+pub const PRELUDE: &str = concat!(
     include_str!("prelude.cu"),
     include_str!("tensor_core.cu"),
     include_str!("tile.cu"),
-    include_str!("loops.cu")
+    include_str!("loops.cu"),
+    include_str!("sort.cu")
 );
 
 /// What kernels are made for. What a device cannot do must not be in its kernels.

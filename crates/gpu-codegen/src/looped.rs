@@ -13,9 +13,11 @@ use kernel_ir::{AccDecl, AccId, InstKind, LoopKernel, Program, ReduceOp, Stage};
 use crate::body::{BodyWriter, Effects, Uses, accumulator};
 use crate::flat::Flat;
 use crate::reduce::Split;
+use crate::scan::Parts;
 use crate::template::{assemble, blocks_of, unravel, volume};
+use crate::transpose::Transpose;
 use crate::types::{number, value_type};
-use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
+use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant, ordered};
 
 /// Inner loops up to this long are one thread's work.
 const SHORT: i64 = 16;
@@ -30,9 +32,19 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
     if let Some(flat) = Flat::of(program, k).filter(|_| k.accs.is_empty()) {
         return Ok(vec![Variant::single("flat", flat.generate(program, k, target)?)]);
     }
+    if target.deterministic && ordered::unordered(k) {
+        let in_order = || Ok(Variant::single("in_order", threads(program, k, ENTRY, true)?));
+        return Ok(vec![ordered::sorted(program, k)?.map_or_else(in_order, Ok)?]);
+    }
     let mut ways = Vec::new();
     if let Some(split) = Split::of(program, k, target) {
         ways.push(split.generate(program, k)?);
+    }
+    if let Some(parts) = Parts::of(program, k, target) {
+        ways.push(parts.generate(program, k)?);
+    }
+    if let Some(transpose) = Transpose::of(program, k) {
+        ways.push(Variant::single("transpose", transpose.generate(program, k)?));
     }
     ways.push(Variant::single("loop", generate(program, k)?));
     Ok(ways)
@@ -41,7 +53,7 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
 /// The kernel that is always there.
 fn generate(program: &Program, k: &LoopKernel) -> Result<Kernel, GenError> {
     match team(program, k) {
-        None => threads(program, k, ENTRY),
+        None => threads(program, k, ENTRY, false),
         Some(team) => teams(program, k, ENTRY, team),
     }
 }
@@ -170,7 +182,10 @@ impl LoopEffects<'_> {
 }
 
 /// The scans of a stage: variable, dtype, operator.
-fn scans<'s>(stage: &'s Stage, prefix: &'s str) -> impl Iterator<Item = (String, DType, ReduceOp)> + use<'s> {
+pub(crate) fn scans<'s>(
+    stage: &'s Stage,
+    prefix: &'s str,
+) -> impl Iterator<Item = (String, DType, ReduceOp)> + use<'s> {
     stage.insts.iter().enumerate().filter_map(move |(n, inst)| match inst.kind {
         InstKind::Scan { op, .. } => Some((format!("{prefix}{n}"), inst.dtype, op)),
         _ => None,
@@ -187,8 +202,8 @@ fn carries(stage: &Stage, prefix: &str) -> Result<String, GenError> {
     Ok(out)
 }
 
-/// A thread an outer point, serial inner loops.
-fn threads(program: &Program, k: &LoopKernel, entry: &str) -> Result<Kernel, GenError> {
+/// A thread an outer point, serial inner loops; or one thread alone, which takes the points in their order.
+fn threads(program: &Program, k: &LoopKernel, entry: &str, alone: bool) -> Result<Kernel, GenError> {
     let mut uses = Uses::default();
     let points = volume(&k.outer);
     let head = BodyWriter { program, extents: &k.outer, prefix: "", guard: None, store_guard: None };
@@ -220,7 +235,10 @@ fn threads(program: &Program, k: &LoopKernel, entry: &str) -> Result<Kernel, Gen
         body.push_str(&"}\n".repeat(stage.inner.len() + 1));
     }
     body.push_str("}\n");
-    let launch = Launch::flat(blocks_of(&points, i64::from(THREADS)), THREADS);
+    let launch = match alone {
+        true => Launch::flat(SymExpr::ONE, 1),
+        false => Launch::flat(blocks_of(&points, i64::from(THREADS)), THREADS),
+    };
     assemble(program, entry, &uses, launch, &body)
 }
 

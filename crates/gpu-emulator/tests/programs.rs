@@ -134,6 +134,11 @@ fn scans() {
         let n = c.any(I64, &sizes);
         c.shows("aten.cumsum.default", vec![n.into(), 1i64.into()]);
     }
+    // In parts, two scans over one row.
+    let x = c.any(F32, &[2, 20_000]);
+    let y = c.call("aten.exp.default", vec![x.into()]);
+    c.shows("aten.cumsum.default", vec![y.into(), 1i64.into()]);
+    c.shows("aten.cumsum.default", vec![x.into(), 1i64.into()]);
     let x = c.input(F64, &[4, 200], |i| 1.0 + 0.001 * (i % 17) as f64);
     c.shows("aten.cumprod.default", vec![x.into(), 1i64.into()]);
     c.check(&emulator);
@@ -143,7 +148,7 @@ fn scans() {
 fn sorts() {
     let Some(emulator) = emulator() else { return };
     let mut c = Case::new("sorts");
-    for (dtype, sizes) in [(F32, [7, 100]), (I64, [3, 1000]), (BF16, [2, 33]), (F64, [1, 3000]), (Bool, [2, 65])] {
+    for (dtype, sizes) in [(F32, [7, 100]), (I64, [3, 1000]), (BF16, [2, 33]), (F64, [2, 3000]), (Bool, [2, 65]), (F32, [2, 20_000])] {
         let x = c.any(dtype, &sizes);
         for descending in [false, true] {
             for v in c.calls("aten.sort.stable", vec![x.into(), true.into(), 1i64.into(), descending.into()]) {
@@ -157,6 +162,10 @@ fn sorts() {
     }
     let x = c.any(F32, &[4, 50]);
     for v in c.calls("aten.topk.default", vec![x.into(), 5i64.into(), 1i64.into()]) {
+        c.output(v);
+    }
+    let equal = c.input(I32, &[3, 9000], |i| (i * i % 5) as f64);
+    for v in c.calls("aten.sort.stable", vec![equal.into(), true.into(), 1i64.into(), true.into()]) {
         c.output(v);
     }
     let x = c.any(F32, &[65, 6]);
@@ -188,6 +197,28 @@ fn gather_scatter_and_views() {
     c.shows("aten.cat.default", vec![Arg::values([x, x]), 1i64.into()]);
     c.shows("aten.flip.default", vec![x.into(), ints(&[0, 1])]);
     c.shows("aten.constant_pad_nd.default", vec![x.into(), ints(&[1, 2]), 0.5.into()]);
+    c.check(&emulator);
+}
+
+/// Reads along one dimension, writes along another.
+#[test]
+fn transposes() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("transposes");
+    for (dtype, sizes) in [(F32, [3, 40, 70]), (BF16, [2, 33, 64]), (F64, [1, 17, 100]), (Bool, [2, 50, 31])] {
+        let [x, y] = [0, 1].map(|_| c.any(dtype, &sizes));
+        let turned = c.call("aten.permute.default", vec![x.into(), ints(&[0, 2, 1])]);
+        c.shows("aten.clone.default", vec![turned.into(), Arg::None]);
+        let first = c.call("aten.permute.default", vec![y.into(), ints(&[2, 1, 0])]);
+        let straight = c.any(dtype, &[sizes[2], sizes[1], sizes[0]]);
+        c.shows("aten.logical_or.default", vec![first.into(), straight.into()]);
+    }
+    let x = c.any(F32, &[64, 48]);
+    let turned = c.call("aten.t.default", vec![x.into()]);
+    let other = c.any(F32, &[48, 64]);
+    let sum = c.call("aten.add.Tensor", vec![turned.into(), other.into()]);
+    let row = c.any(F32, &[64]);
+    c.shows("aten.mul.Tensor", vec![sum.into(), row.into()]);
     c.check(&emulator);
 }
 
