@@ -34,7 +34,7 @@ pub(crate) fn variants(program: &Program, k: &ExternCall, _: &Target) -> Result<
     let mut kernels = vec![merging.pieces(&sort.writer(), uses, &make)?];
     kernels.extend(merging.merges(&sort.writer(), most)?);
     kernels.push(sort.finish(&merging)?);
-    Ok(vec![Variant { name: "merge".into(), kernels, scratch: merging.scratch().into() }])
+    Ok(vec![Variant { name: "merge".into(), kernels, scratch: merging.scratch() }])
 }
 
 /// A sort and how its items look.
