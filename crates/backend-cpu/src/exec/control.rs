@@ -96,6 +96,7 @@ pub(super) fn number_packs(ops: &mut [Planned], next: &mut usize) {
                 *slot = *next;
                 *next += 1;
             }
+            Op::Several(list) => number_packs(list, next),
             Op::Control(c) => c.nested_mut().into_iter().for_each(|list| number_packs(list, next)),
             _ => {}
         }

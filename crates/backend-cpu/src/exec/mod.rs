@@ -10,6 +10,7 @@ mod jobs;
 mod linalg;
 mod looped;
 mod memory;
+mod phases;
 mod prepare;
 mod sizes;
 mod sort;
@@ -67,6 +68,8 @@ enum Op {
     Staged(Box<staged::StagedOp>, usize),
     Sort(sort::SortOp),
     Linalg(host_routines::MatrixRoutine),
+    /// One step that is done as several.
+    Several(Vec<Planned>),
     Control(control::Control),
 }
 
@@ -447,6 +450,7 @@ fn pack(
                 packed.push(if c.packs { c.pack(base, sizes).ok().map(Packed::Conv) } else { None });
             }
             Op::Staged(s, _) => packed.push(s.pack(base, sizes)?),
+            Op::Several(list) => pack(list, base, sizes, packed)?,
             Op::Control(c) => c.nested().into_iter().try_for_each(|list| pack(list, base, sizes, packed))?,
             _ => {}
         }
@@ -454,9 +458,10 @@ fn pack(
     Ok(())
 }
 
-fn run(op: &Op, call: &Call<'_>, packed: &[Option<Packed>]) -> Result<(), ExecError> {
-    let packed = |slot: &usize| packed.get(*slot).and_then(Option::as_ref);
+fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError> {
+    let packed = |slot: &usize| all.get(*slot).and_then(Option::as_ref);
     match op {
+        Op::Several(list) => list.iter().try_for_each(|p| run(&p.op, call, all)),
         Op::Loop(k) => k.run(call),
         Op::Matmul(m, slot) => {
             m.run(call, packed(slot).and_then(|p| if let Packed::Matmul(b) = p { Some(b) } else { None }))

@@ -8,6 +8,7 @@ use super::control::{Control, Number, Planned};
 use super::finish::recognise;
 use super::jobs::Jobs;
 use super::looped::LoopOp;
+use super::phases::plain_steps;
 use super::sort::SortOp;
 use super::staged::{self, StagedOp};
 use super::template::{AttentionOp, ConvOp, Finish, MatmulOp, flattens};
@@ -154,6 +155,9 @@ fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Op, ExecErro
             "convolution `{}` has operands of wrong rank or steps",
             c.name
         )));
+    }
+    if let Some(parts) = plain_steps(c) {
+        return steps(program, &parts, jobs).map(Op::Several);
     }
     let negative = c.padding.iter().any(|p| p.0 < 0 || p.1 < 0);
     let static_weight = c.weight.sizes.iter().all(|s| s.as_const().is_some());
