@@ -115,14 +115,10 @@ impl<'a> Skinny<'a> {
         let (n, inner) = (Self::about(self.columns_of()), Self::about(self.inner()));
         let turns = inner / (32 * self.lanes);
         let unroll = if turns >= 4 { 4 } else { turns.max(1).min(2) };
-        // Enough warps that every multiprocessor has sixteen; then each may take two columns and keep more loads in flight.
-        let enough = 16 * i64::from(target.multiprocessors);
-        let (columns, sharing) = match n {
-            n if n >= 2 * enough => (2, 1),
-            n if n >= enough => (1, 1),
-            _ => (1, WARPS),
-        };
-        let mut ways = vec![RowWay { columns, unroll, sharing }];
+        // Measured on an H200 for the products of a 7B decoder: two columns and the inner dimension shared by the warps of a
+        // block is the fastest or within 1 % of it, at 1,000 to 32,000 columns. Fewer columns keep more blocks busy.
+        let columns = if n >= 4 * i64::from(target.multiprocessors) { 2 } else { 1 };
+        let mut ways = vec![RowWay { columns, unroll, sharing: WARPS }];
         for (columns, sharing) in [(2, 1), (4, 1), (2, WARPS), (1, WARPS)] {
             if ways.iter().all(|w| (w.columns, w.sharing) != (columns, sharing)) && columns * self.rows <= 32
             {
