@@ -91,7 +91,8 @@ impl<'a> Skinny<'a> {
         let inner = k.a.sizes.last()?;
         let whole = |e: &SymExpr| e.as_const().is_some_and(|n| n % lanes == 0 && n > 0);
         let along_inner = aligned(&k.b, split, lanes) && whole(inner);
-        if !along_inner && !(aligned(&k.b, split + 1, lanes) && whole(&ranges[split + 1])) {
+        let along_columns = aligned(&k.b, split + 1, lanes) && whole(&ranges[split + 1]);
+        if !(along_inner || along_columns) {
             return None;
         }
         let vector_left = dtype(&k.a) == dtype(&k.b) && aligned(&k.a, split + 1, lanes);
@@ -114,7 +115,7 @@ impl<'a> Skinny<'a> {
     fn row_ways(&self, target: &Target) -> Vec<RowWay> {
         let (n, inner) = (Self::about(self.columns_of()), Self::about(self.inner()));
         let turns = inner / (32 * self.lanes);
-        let unroll = if turns >= 4 { 4 } else { turns.max(1).min(2) };
+        let unroll = if turns >= 4 { 4 } else { turns.clamp(1, 2) };
         // Measured on an H200 for the products of a 7B decoder: two columns and the inner dimension shared by the warps of a
         // block is the fastest or within 1 % of it, at 1,000 to 32,000 columns. Fewer columns keep more blocks busy.
         let columns = if n >= 4 * i64::from(target.multiprocessors) { 2 } else { 1 };
