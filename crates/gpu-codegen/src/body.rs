@@ -138,15 +138,7 @@ impl BodyWriter<'_> {
         let ty = value_type(inst.dtype)?;
         let dtype_of = |v: Val| insts[v.0 as usize].dtype;
         if let Some(other) = sine_and_cosine(insts, v) {
-            // Both at once share the reduction of the argument; the first of the two declares them.
-            if v < other {
-                let other = self.name(other);
-                let (sine, cosine) =
-                    if is_op(inst, ScalarOp::Sin) { (&name, &other) } else { (&other, &name) };
-                let InstKind::Op { args, .. } = &inst.kind else { return Ok(()) };
-                let (f, arg) = (if inst.dtype == DType::F32 { "f" } else { "" }, self.name(args[0]));
-                let _ = writeln!(out, "{ty} {name}, {other}; sincos{f}({arg}, &{sine}, &{cosine});");
-            }
+            self.both(out, insts, v, other);
             return Ok(());
         }
         let value = match &inst.kind {
@@ -190,6 +182,18 @@ impl BodyWriter<'_> {
         };
         let _ = writeln!(out, "{ty} {name} = {value};");
         Ok(())
+    }
+
+    /// A sine and a cosine of one argument share its reduction; the first of the two declares them.
+    fn both(&self, out: &mut String, insts: &[Inst], v: Val, other: Val) {
+        let inst = &insts[v.0 as usize];
+        let InstKind::Op { args, .. } = &inst.kind else { return };
+        if v < other {
+            let (one, two, arg) = (self.name(v), self.name(other), self.name(args[0]));
+            let (sine, cosine) = if is_op(inst, ScalarOp::Sin) { (&one, &two) } else { (&two, &one) };
+            let (ty, f) = if inst.dtype == DType::F32 { ("float", "f") } else { ("double", "") };
+            let _ = writeln!(out, "{ty} {one}, {two}; sincos{f}({arg}, &{sine}, &{cosine});");
+        }
     }
 
     fn load(

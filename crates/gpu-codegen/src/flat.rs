@@ -79,30 +79,8 @@ impl Flat {
         let count = wide.expr(&points, &mut uses);
         let lanes = self.lanes;
         let numbers = self.numbers(program, k, target);
-        let (vectors, stream) = (numbers.vectors, numbers.stream);
-        let (mut declared, mut before, mut after) = (String::new(), String::new(), String::new());
-        let mut places = BTreeMap::new();
-        // The old and the new value of an input that is written in place are two buffers and one memory.
-        let mut seen = Vec::new();
-        for &buf in &self.walked {
-            let root = program.root(buf);
-            let memory = uses.memory(root);
-            let ty = format!("Vec<{}, {lanes}>", memory_type(program.buffers[buf].dtype)?);
-            let name = memory.replace('b', "x");
-            places.insert(buf, format!("{name}[w].v[u]"));
-            if seen.contains(&root) {
-                continue;
-            }
-            seen.push(root);
-            let _ = writeln!(declared, "{ty} {name}[{vectors}];");
-            let same = |b: BufId| program.root(b) == root;
-            if insts.iter().any(|i| matches!(i.kind, InstKind::Load { buf: b, .. } if same(b))) {
-                let _ = writeln!(before, "{name}[w] = load_vector<{stream}>((const {ty} *){memory} + g);");
-            }
-            if insts.iter().any(|i| matches!(i.kind, InstKind::Store { buf: b, .. } if same(b))) {
-                let _ = writeln!(after, "store_vector<{stream}>(({ty} *){memory} + g, {name}[w]);");
-            }
-        }
+        let vectors = numbers.vectors;
+        let Moves { declared, before, after, places } = self.moves(program, insts, &numbers, &mut uses)?;
         let text = wide.write_placed(insts, &NoEffects, &mut uses, &places)?;
         // What is left over is done point by point.
         let single: BTreeMap<BufId, String> =
@@ -137,6 +115,41 @@ for (idx p = all * {lanes} + blockIdx.x * (idx){THREADS} + threadIdx.x; p < {cou
         assemble(program, ENTRY, &uses, Launch::flat(blocks, THREADS), &body)
     }
 
+    /// The vectors of a thread, and how they come from memory and go there.
+    fn moves(
+        &self,
+        program: &Program,
+        insts: &[Inst],
+        numbers: &Numbers,
+        uses: &mut Uses,
+    ) -> Result<Moves, GenError> {
+        let (lanes, Numbers { vectors, stream }) = (self.lanes, numbers);
+        let (mut declared, mut before, mut after) = (String::new(), String::new(), String::new());
+        let mut places = BTreeMap::new();
+        // The old and the new value of an input that is written in place are two buffers and one memory.
+        let mut seen = Vec::new();
+        for &buf in &self.walked {
+            let root = program.root(buf);
+            let memory = uses.memory(root);
+            let ty = format!("Vec<{}, {lanes}>", memory_type(program.buffers[buf].dtype)?);
+            let name = memory.replace('b', "x");
+            places.insert(buf, format!("{name}[w].v[u]"));
+            if seen.contains(&root) {
+                continue;
+            }
+            seen.push(root);
+            let _ = writeln!(declared, "{ty} {name}[{vectors}];");
+            let same = |b: BufId| program.root(b) == root;
+            if insts.iter().any(|i| matches!(i.kind, InstKind::Load { buf: b, .. } if same(b))) {
+                let _ = writeln!(before, "{name}[w] = load_vector<{stream}>((const {ty} *){memory} + g);");
+            }
+            if insts.iter().any(|i| matches!(i.kind, InstKind::Store { buf: b, .. } if same(b))) {
+                let _ = writeln!(after, "store_vector<{stream}>(({ty} *){memory} + g, {name}[w]);");
+            }
+        }
+        Ok(Moves { declared, before, after, places })
+    }
+
     /// How many vectors a thread takes at once, and whether they go past the cache.
     fn numbers(&self, program: &Program, k: &LoopKernel, target: &Target) -> Numbers {
         let insts = &k.stages[0].insts;
@@ -156,6 +169,15 @@ for (idx p = all * {lanes} + blockIdx.x * (idx){THREADS} + threadIdx.x; p < {cou
         let vectors = [4, 2].into_iter().find(|v| fits(*v)).unwrap_or(1);
         Numbers { vectors, stream: bytes > target.cache }
     }
+}
+
+/// The text of what a thread moves.
+struct Moves {
+    declared: String,
+    before: String,
+    after: String,
+    /// What stands for an element of each buffer.
+    places: BTreeMap<BufId, String>,
 }
 
 /// The shape of the work of one thread.

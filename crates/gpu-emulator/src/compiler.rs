@@ -115,7 +115,8 @@ fn one(module: &Module, version: &str, folder: &Path) -> Result<Vec<Function>, E
 /// The whole text: the emulator's own, the module's, the table of entries.
 fn text(module: &Module) -> String {
     let kernels = module.source.strip_prefix(PRELUDE).unwrap_or(&module.source);
-    let mut text = format!("{BEFORE}#line 1 \"prelude.cu\"\n{PRELUDE}\n{BEHIND}#line 1 \"kernels.cu\"\n{kernels}\n");
+    let mut text =
+        format!("{BEFORE}#line 1 \"prelude.cu\"\n{PRELUDE}\n{BEHIND}#line 1 \"kernels.cu\"\n{kernels}\n");
     text.push_str("extern \"C\" void ffx_launch(FfxLaunch *launch) {\nswitch (launch->entry) {\n");
     for (n, entry) in module.entries.iter().enumerate() {
         let call = format!("[](const ffx_u64 *a) {{ ffx_call({entry}, a); }}");
@@ -135,7 +136,10 @@ fn build(module: &Module, text: &str, folder: &Path, library: &Path) -> Result<(
     let output = run.output().map_err(|e| system(&source, &e))?;
     if !output.status.success() {
         let log: String = String::from_utf8_lossy(&output.stderr).chars().take(4000).collect();
-        return Err(EmulatorError::Compile { module: module.entries.first().cloned().unwrap_or_default(), log });
+        return Err(EmulatorError::Compile {
+            module: module.entries.first().cloned().unwrap_or_default(),
+            log,
+        });
     }
     std::fs::rename(&made, library).map_err(|e| system(library, &e))
 }

@@ -46,7 +46,8 @@ fn collectives_that_lanes_come_to_differently() {
     assert!(run(mixed, 1, 0).unwrap().unwrap_err().to_string().contains("different collectives"));
     let own = "if (threadIdx.x & 1) __syncwarp(0xaaaaaaaau); out[threadIdx.x] = 1;";
     assert_eq!(run(own, 1, 0).unwrap().unwrap(), vec![1.0; 64]);
-    let parts = "if (threadIdx.x < 32) { barrier_sync(1, 64); barrier_sync(2, 64); } else barrier_sync(1, 64);";
+    let parts =
+        "if (threadIdx.x < 32) { barrier_sync(1, 64); barrier_sync(2, 64); } else barrier_sync(1, 64);";
     assert!(matches!(run(parts, 1, 0).unwrap(), Err(EmulatorError::Deadlock { .. })));
 }
 

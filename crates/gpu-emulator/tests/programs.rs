@@ -148,15 +148,24 @@ fn scans() {
 fn sorts() {
     let Some(emulator) = emulator() else { return };
     let mut c = Case::new("sorts");
-    for (dtype, sizes) in [(F32, [7, 100]), (I64, [3, 1000]), (BF16, [2, 33]), (F64, [2, 3000]), (Bool, [2, 65]), (F32, [2, 20_000])] {
+    for (dtype, sizes) in [
+        (F32, [7, 100]),
+        (I64, [3, 1000]),
+        (BF16, [2, 33]),
+        (F64, [2, 3000]),
+        (Bool, [2, 65]),
+        (F32, [2, 20_000]),
+    ] {
         let x = c.any(dtype, &sizes);
         for descending in [false, true] {
-            for v in c.calls("aten.sort.stable", vec![x.into(), true.into(), 1i64.into(), descending.into()]) {
+            for v in c.calls("aten.sort.stable", vec![x.into(), true.into(), 1i64.into(), descending.into()])
+            {
                 c.output(v);
             }
         }
     }
-    let wild = c.input(F32, &[70], |i| [f64::NAN, 0.0, -0.0, f64::INFINITY, -1.0, f64::NEG_INFINITY, 2.0][i % 7]);
+    let wild =
+        c.input(F32, &[70], |i| [f64::NAN, 0.0, -0.0, f64::INFINITY, -1.0, f64::NEG_INFINITY, 2.0][i % 7]);
     for v in c.calls("aten.sort.stable", vec![wild.into(), true.into(), 0i64.into()]) {
         c.output(v);
     }
@@ -205,7 +214,8 @@ fn gather_scatter_and_views() {
 fn transposes() {
     let Some(emulator) = emulator() else { return };
     let mut c = Case::new("transposes");
-    for (dtype, sizes) in [(F32, [3, 40, 70]), (BF16, [2, 33, 64]), (F64, [1, 17, 100]), (Bool, [2, 50, 31])] {
+    for (dtype, sizes) in [(F32, [3, 40, 70]), (BF16, [2, 33, 64]), (F64, [1, 17, 100]), (Bool, [2, 50, 31])]
+    {
         let [x, y] = [0, 1].map(|_| c.any(dtype, &sizes));
         let turned = c.call("aten.permute.default", vec![x.into(), ints(&[0, 2, 1])]);
         c.shows("aten.clone.default", vec![turned.into(), Arg::None]);
@@ -247,7 +257,8 @@ fn convolutions() {
         let none = Arg::None;
         c.shows("aten.conv2d.default", vec![x.into(), w.into(), none.clone(), ints(&[2, 1]), ints(&[1, 1])]);
         let grouped = c.any(dtype, &[6, 1, 3, 3]);
-        let args = vec![x.into(), grouped.into(), none, ints(&[1, 1]), ints(&[2, 2]), ints(&[2, 2]), 6i64.into()];
+        let args =
+            vec![x.into(), grouped.into(), none, ints(&[1, 1]), ints(&[2, 2]), ints(&[2, 2]), 6i64.into()];
         c.shows("aten.conv2d.default", args);
     }
     let (x, w) = (c.any(F32, &[2, 4, 9]), c.any(F32, &[4, 5, 4]));

@@ -139,7 +139,13 @@ fn in_double(graph: &Graph) -> Graph {
 /// Integers are equal where both precisions agree on them; floats are off by little more than `interp` is.
 fn compare(got: &Tensor, expected: &Tensor, truth: &Tensor) -> Result<(), String> {
     if got.dtype() != expected.dtype() || got.sizes() != expected.sizes() {
-        return Err(format!("is {}{:?}, not {}{:?}", got.dtype(), got.sizes(), expected.dtype(), expected.sizes()));
+        return Err(format!(
+            "is {}{:?}, not {}{:?}",
+            got.dtype(),
+            got.sizes(),
+            expected.dtype(),
+            expected.sizes()
+        ));
     }
     let rows = || got.iter_f64().zip(expected.iter_f64()).zip(truth.iter_f64()).enumerate();
     if !got.dtype().is_float() {
