@@ -49,7 +49,8 @@ fn operands(op: ScalarOp, dtype: DType, first: usize, second: usize) -> Vec<(DTy
     let pairs = values.iter().flat_map(|a| few.iter().map(move |b| (*a, *b)));
     let (mut a, mut b): (Vec<Scalar>, Vec<Scalar>) = pairs.unzip();
     if a.len().is_multiple_of(2) {
-        (a.push(values[0]), b.push(values[0]));
+        a.push(values[0]);
+        b.push(values[0]);
     }
     match op {
         ScalarOp::Select => {

@@ -63,7 +63,10 @@ pub(super) fn support(cx: &mut Cx) -> Result<(), Fault> {
                 )));
             }
             match (backend.compile(&args), refused.is_empty()) {
-                (Ok(_), true) => Ok(taken += 1),
+                (Ok(_), true) => {
+                    taken += 1;
+                    Ok(())
+                }
                 (Ok(_), false) => Err(Fault::wrong(format!(
                     "query_support refuses `{}` ({}), but compile takes it",
                     refused[0].node, refused[0].reason

@@ -163,7 +163,8 @@ fn compare(got: &Tensor, expected: &Tensor, truth: &Tensor) -> Result<(), String
     let allowed = relative * scale.max(0.25) + 8.0 * own;
     for (i, ((g, e), t)) in rows() {
         let same = g == t || g == e || (g.is_nan() && (t.is_nan() || e.is_nan()));
-        if !same && !((g - t).abs() <= allowed) {
+        let close = (g - t).abs() <= allowed;
+        if !(same || close) {
             return Err(format!("element {i} is {g}, expected {t} (interp {e}, allowed {allowed:.1e})"));
         }
     }

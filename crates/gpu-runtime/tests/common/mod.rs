@@ -12,24 +12,24 @@ use gpu_runtime::{Driver, GpuError, Grid, Module, Recording};
 use plugin_sdk::DeviceId;
 
 /// The host itself as a device: its tensors are the device's.
-pub const HERE: DeviceId = DeviceId { device_type: 1, device_id: 0 };
+pub(crate) const HERE: DeviceId = DeviceId { device_type: 1, device_id: 0 };
 /// A device of an extension: tensors of the host have to be copied there.
-pub const ELSEWHERE: DeviceId = DeviceId { device_type: 12, device_id: 0 };
+pub(crate) const ELSEWHERE: DeviceId = DeviceId { device_type: 12, device_id: 0 };
 
 /// What the driver was asked for so far.
 #[derive(Default)]
-pub struct Counts {
-    pub allocations: AtomicUsize,
-    pub launches: AtomicUsize,
-    pub recordings: AtomicUsize,
-    pub graph_launches: AtomicUsize,
-    pub updates: AtomicUsize,
-    pub copies: AtomicUsize,
-    pub synchronizations: AtomicUsize,
+pub(crate) struct Counts {
+    pub(crate) allocations: AtomicUsize,
+    pub(crate) launches: AtomicUsize,
+    pub(crate) recordings: AtomicUsize,
+    pub(crate) graph_launches: AtomicUsize,
+    pub(crate) updates: AtomicUsize,
+    pub(crate) copies: AtomicUsize,
+    pub(crate) synchronizations: AtomicUsize,
 }
 
 impl Counts {
-    pub fn of(&self, which: impl Fn(&Counts) -> &AtomicUsize) -> usize {
+    pub(crate) fn of(&self, which: impl Fn(&Counts) -> &AtomicUsize) -> usize {
         which(self).load(SeqCst)
     }
 }
@@ -37,17 +37,17 @@ impl Counts {
 /// A launch: buffers and the number of elements.
 type Launch = Vec<u64>;
 
-pub struct Mock {
-    pub counts: Arc<Counts>,
-    pub device: DeviceId,
+pub(crate) struct Mock {
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) device: DeviceId,
     live: Mutex<HashMap<u64, Box<[u64]>>>,
     /// Bytes that there are.
-    pub limit: Option<u64>,
+    pub(crate) limit: Option<u64>,
     recorded: Mutex<Option<Vec<Launch>>>,
 }
 
 impl Mock {
-    pub fn new(device: DeviceId) -> Mock {
+    pub(crate) fn new(device: DeviceId) -> Mock {
         Mock {
             counts: Arc::default(),
             device,
@@ -62,7 +62,7 @@ impl Mock {
 }
 
 /// Elements where the size is no argument.
-pub const COUNT: u64 = 1000;
+pub(crate) const COUNT: u64 = 1000;
 
 /// Every kernel does `y[i] = x[i] + 1`, `x` its first buffer and `y` its last one, which may be the same.
 fn run(launch: &[u64]) {
