@@ -18,7 +18,7 @@ pub(super) fn leaks(cx: &mut Cx) -> Result<(), Fault> {
         let name = format!("1000 compilations of `{}`", case.name);
         cx.case(&name, || {
             case.compile(&backend, &device)?;
-            let compile = |n: usize| (0..n).try_for_each(|_| backend.compile(&args).map(drop));
+            let compile = |n: usize| (0..n).try_for_each(|_| Ok(backend.compile(&args).map(drop)?));
             grows_less_than(ALLOWED, || compile(100), || compile(1000))
         });
     }
