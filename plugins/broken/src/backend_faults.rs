@@ -6,11 +6,12 @@ use std::time::Duration;
 use kernel_ir::{InstKind, Program, ScalarOp, Step};
 use plugin_sdk::{
     Artifact, Backend, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo, Executable, Host,
-    OwnedTensor, PluginError, Refusal, Signature, Stream, TensorView, dlpack,
+    IrVersion, OwnedTensor, PluginError, Refusal, Signature, Stream, TensorView, dlpack,
 };
 
 use crate::backend::{Acme, Compiled};
 use crate::fault::{Fault, fault};
+use crate::graphs::GraphExecutable;
 
 /// The template's backend with a fault.
 pub(crate) struct Broken(Acme);
@@ -20,12 +21,15 @@ impl Backend for Broken {
         Acme::open(host).map(Broken)
     }
     fn describe(&self) -> Description {
-        Description { name: "broken".into(), ..self.0.describe() }
+        Description { name: "broken".into(), ..self.0.describe() }.reads(IrVersion::fx_ir(1, 0))
     }
     fn devices(&self) -> Vec<DeviceInfo> {
         self.0.devices()
     }
     fn query_support(&self, request: &CompileRequest<'_>) -> Result<Vec<Refusal>, PluginError> {
+        if let Ok(text) = request.fx_ir_bytes() {
+            return GraphExecutable::new(text).map(|_| Vec::new());
+        }
         let mut refused = self.0.query_support(request)?;
         if fault() == Fault::Silent {
             refused.iter_mut().for_each(|r| r.reason.clear());
@@ -35,6 +39,9 @@ impl Backend for Broken {
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
         if fault() == Fault::LeaksCompiling {
             vec![1u8; 64 << 10].leak();
+        }
+        if let Ok(text) = request.fx_ir_bytes() {
+            return Ok(Box::new(GraphExecutable::new(text)?));
         }
         let mut program = request.kernels()?;
         if fault() == Fault::WrongResult {

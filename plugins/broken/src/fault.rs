@@ -44,6 +44,7 @@ faults! {
     IgnoresStrides "ignores-strides" "strides" "reads every input as if it were row-major";
     Hangs "hangs" "zero-sizes" "never comes back where an output has no elements";
     FirstSizes "first-sizes" "dynamic-sizes" "computes at the sizes of the first call for ever";
+    WrongGraph "wrong-graph" "graphs" "swaps the operands of each call of a subtraction";
     FirstBinding "first-binding" "constants" "keeps what the first constants were packed to";
     FreesTwice "frees-twice" "deleters" "frees outputs with their executable, and again in their deleter";
     NeverFrees "never-frees" "deleters" "has a deleter that frees nothing";

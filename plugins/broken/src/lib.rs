@@ -2,12 +2,13 @@
 //! picks. Without it, or with `none`, the plugin is sound.
 //!
 //! The sound part is the template of `ferroflux plugin new`. Faults that a safe backend can have stand in [`backend_faults`],
-//! those of the C table in [`table_faults`]. Each is made so that it shows in one check and nowhere else.
+//! those of the C table in [`table_faults`]; [`graphs`] takes fx graphs beside kernels. Each is made so that it shows in one check and nowhere else.
 
 #[path = "../../template/src/backend.rs"]
 mod backend;
 mod backend_faults;
 mod fault;
+mod graphs;
 #[path = "../../template/src/kernel.rs"]
 mod kernel;
 #[path = "../../template/src/memory.rs"]

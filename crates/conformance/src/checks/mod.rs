@@ -5,6 +5,7 @@ mod bounds;
 mod constants;
 mod control;
 mod errors;
+mod graphs;
 mod handshake;
 mod layout;
 mod memory;
@@ -129,6 +130,7 @@ pub const CHECKS: &[Check] = &[
     check("attention", "attention with masks, causal, grouped heads", templates::attention),
     check("sort", "stable sorting along any dimension", templates::sort),
     check("control-flow", "sizes that depend on data, conditions, loops, assertions", control::control_flow),
+    check("graphs", "for plugins that take fx graphs: every prim of the operator table", graphs::graphs),
     check("constants", "constants are bound by name, all or none, and again", constants::constants),
     check(
         "written-inputs",
