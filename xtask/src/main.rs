@@ -4,9 +4,9 @@
 mod compare;
 mod corpus;
 mod drift;
+mod emulator;
 mod gpu_suite;
 mod header;
-mod emulator;
 mod kernels;
 mod ops;
 mod root;

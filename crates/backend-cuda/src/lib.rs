@@ -29,8 +29,6 @@ pub use nvrtc::compile;
 ///
 /// # Errors
 /// No driver, no NVRTC, no such device.
-pub fn open(
-    ordinal: i32,
-) -> Result<std::sync::Arc<impl gpu_runtime::Driver>, gpu_runtime::GpuError> {
+pub fn open(ordinal: i32) -> Result<std::sync::Arc<impl gpu_runtime::Driver>, gpu_runtime::GpuError> {
     driver::Device::open(ordinal).map(std::sync::Arc::new)
 }

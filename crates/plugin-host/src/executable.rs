@@ -137,7 +137,8 @@ impl LoadedExecutable {
         };
         let names: Vec<_> = constants.iter().map(|(name, _)| FfxStr::new(name)).collect();
         let tensors: Vec<Value> = constants.iter().map(|&(_, t)| t.clone()).collect();
-        let mut borrows = Borrows::values(tensors.iter()).map_err(|r| HostError::argument(self.backend(), r))?;
+        let mut borrows =
+            Borrows::values(tensors.iter()).map_err(|r| HostError::argument(self.backend(), r))?;
         let (slots, raw) = (self.plugin.slots, self.raw.as_ptr());
         let bound = call(self.backend(), "bind_constants", |error| {
             let n = borrows.len();
