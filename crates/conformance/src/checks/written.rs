@@ -37,7 +37,8 @@ fn added(what: &str, sizes: &[i64], strides: &[i64], offset: i64, part: &[i64]) 
     }
     let z = b.output(DType::F32, shape(part));
     let mut body = BodyBuilder::new();
-    let v = body.load(new, DType::F32, loops(2));
+    // The old value, at the same place: what is stored has another name.
+    let v = body.load(old, DType::F32, loops(2));
     let w = body.load(y, DType::F32, loops(2));
     let sum = body.op(ScalarOp::Add, &[v, w]);
     body.store(new, loops(2), sum, StoreMode::Write);
