@@ -39,7 +39,8 @@ pub(crate) fn steps(folder: &Path, python: &str) -> Vec<Step> {
         lines,
     };
     let cases = BENCHMARKS.map(|b| format!("corpus/gpu/{b}.zip")).join(" ");
-    let bench = |mode: &str| format!("bench {cases} --backend cuda --mode {mode} --seconds 1");
+    let bench = |mode: &str| format!("bench {cases} --backend cuda --mode {mode} --seconds 1 --json");
+    let train = "bench corpus/gpu/resnet18_train.zip --backend cuda -o tf32=on --seconds 1";
     let corpus = |what: &str| format!("corpus {what} --backend cuda --jobs 8");
     vec![
         step("machine", Path::new("nvidia-smi"), "-L", 20, 4),
@@ -48,7 +49,10 @@ pub(crate) fn steps(folder: &Path, python: &str) -> Vec<Step> {
         // The second process finds compiled kernels in the cache.
         step("bench-warm", &ferroflux, &bench("reduce-overhead"), 60, 7),
         step("bench-default", &ferroflux, &bench("default"), 60, 7),
-        step("bench-autotune", &ferroflux, &bench("max-autotune"), 120, 40),
+        step("bench-autotune", &ferroflux, &bench("max-autotune"), 120, 9),
+        // PyTorch's convolutions of float32 are tf32 unless it is told otherwise.
+        step("bench-tf32", &ferroflux, &format!("{train} --mode max-autotune"), 60, 4),
+        step("profile-train", &ferroflux, &format!("{train} --mode max-autotune --profile"), 60, 40),
         step("pytorch", Path::new(python), &format!("peers/torch_gpu.py {cases}"), 240, 18),
         step("ops", &xtask, &corpus("corpus/ops.zip --kind forward"), 150, 6),
         step("gradients", &xtask, &corpus("corpus/ops.zip --kind gradient"), 120, 6),

@@ -21,6 +21,10 @@ use crate::progress::Progress;
 use crate::report;
 use crate::{inputs, show};
 
+/// Numbers of an output whose mean is told, and the most that an output may have for that.
+const CHECKED: usize = 4096;
+const MOST_CHECKED: usize = 1 << 26;
+
 /// Fewest runs that are timed, however slow the model.
 const RUNS: usize = 5;
 /// Learning rate of measured training steps.
@@ -84,6 +88,9 @@ struct Measured {
     device_peak_mb: Option<u64>,
     /// How often the driver was asked for memory while the runs were timed.
     device_allocations: Option<u64>,
+    /// Mean of the first 4,096 numbers of each of the first two outputs of the first call, for comparison with other
+    /// programs on the same weights; none of training and of outputs that are too large to be fetched.
+    check: Vec<f64>,
 }
 
 impl Args {
@@ -141,8 +148,10 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
     // Inputs that a device keeps are there before the clock runs, as a service would have them.
     let placed = compiled.placed(&tensors).with_context(|| what("run"))?;
     let start = Instant::now();
-    compiled.timed(&placed, &tensors).with_context(|| what("run"))?;
+    let outputs = compiled.first(&placed, &tensors).with_context(|| what("run"))?;
     let first = model.read + compile + start.elapsed();
+    let check = compiled.check(&outputs).with_context(|| what("run"))?;
+    drop(outputs);
     let (mut times, allocations) = {
         let _progress = Progress::start(format!("{}: measuring", model.name));
         let given = (&placed[..], &tensors[..]);
@@ -165,6 +174,7 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
         peak_mb: peak(),
         device_peak_mb: device(options.backend_name(), "memory_peak_bytes").map(|bytes| bytes >> 20),
         device_allocations: allocations,
+        check,
     })
 }
 
@@ -220,6 +230,25 @@ impl Work {
             Work::Step(step) => tensors.iter().map(|t| step.to_device(t)).collect(),
             Work::Gradients(_) => Ok(Vec::new()),
         }
+    }
+
+    /// The first call; the outputs of an inference.
+    fn first(&mut self, placed: &[Value], tensors: &[Tensor]) -> Result<Vec<Value>, ferroflux::Error> {
+        match self {
+            Work::Inference(compiled) => compiled.call_values(placed),
+            _ => self.timed(placed, tensors).map(|()| Vec::new()),
+        }
+    }
+
+    /// What is told of the first outputs.
+    fn check(&self, outputs: &[Value]) -> Result<Vec<f64>, ferroflux::Error> {
+        let Work::Inference(compiled) = self else { return Ok(Vec::new()) };
+        let small = |v: &&Value| v.sizes().iter().product::<usize>() <= MOST_CHECKED;
+        let mean = |v: &Value| {
+            let numbers: Vec<f64> = compiled.to_host(v.clone())?.iter_f64().take(CHECKED).collect();
+            Ok(show::rounded(numbers.iter().sum::<f64>() / numbers.len().max(1) as f64, 5))
+        };
+        outputs.iter().take(2).filter(small).map(mean).collect()
     }
 
     /// One call on placed tensors; outputs stay on the device, and the call is over when it returns.
