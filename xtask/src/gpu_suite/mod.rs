@@ -5,6 +5,7 @@
 //! What is measured and compared is the business of the programs that are called: `xtask corpus`, `ferroflux bench`, and
 //! PyTorch's own script beside the corpus.
 
+mod faults;
 mod steps;
 
 use std::fs;
@@ -36,6 +37,8 @@ enum What {
         #[arg(long, default_value = "../shared/corpus")]
         corpus: PathBuf,
     },
+    /// Runs out of memory and loses the first device, on purpose, and goes on.
+    Faults,
     /// Runs the steps in a packed folder.
     Run {
         /// The folder.
@@ -58,6 +61,7 @@ enum What {
 /// Packs or runs; `false` where a step failed.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     match &args.what {
+        What::Faults => faults::run().map(|()| true),
         What::Pack { folder, programs, corpus } => pack(folder, programs, corpus).map(|()| true),
         What::Run { folder, minutes, logs, only, python } => {
             let folder = folder.canonicalize().with_context(|| format!("{}", folder.display()))?;

