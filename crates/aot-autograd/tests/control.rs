@@ -92,6 +92,37 @@ graph "scan" {
 }
 "#;
 
+/// A linear recurrence with a factor that every combination reads.
+const ASSOCIATIVE: &str = r#"fx 1.0
+
+graph "associative" {
+  subgraph g0 "combine" {
+    %a: f64[2] = input "a"
+    %b: f64[2] = input "b"
+    %c: f64[2] = input "c"
+    %d: f64[2] = input "d"
+    %w: f64[2] = input "w"
+
+    %ac: f64[2] = aten.mul.Tensor(%a, %c)
+    %bc: f64[2] = aten.mul.Tensor(%b, %c)
+    %bw: f64[2] = aten.mul.Tensor(%bc, %w)
+    %e: f64[2] = aten.add.Tensor(%bw, %d, 1)
+    return %ac
+    return %e
+  }
+  %xs: f64[4, 2] = input "xs"
+  %zs: f64[4, 2] = input "zs"
+  %w: f64[2] = parameter "w"
+
+  %p: f64[4, 2], %q: f64[4, 2] = higher_order.associative_scan(&g0, [%xs, %zs], [%w])
+  %sq: f64[4, 2] = aten.mul.Tensor(%q, %xs)
+  %t: f64[4, 2] = aten.sin.default(%p)
+  %u: f64[4, 2] = aten.add.Tensor(%sq, %t, 1)
+  %loss: f64[] = aten.sum.default(%u, none)
+  return %loss
+}
+"#;
+
 const MAP: &str = r#"fx 1.0
 
 graph "map" {
@@ -193,6 +224,13 @@ fn cond_takes_the_gradient_of_the_branch_that_ran() {
 fn scan_goes_back_from_its_last_turn() {
     let n = Tensor::from_vec(vec![2i64], &[]).unwrap();
     check(SCAN, &[floats(&[4, 2]), floats(&[2]), floats(&[2, 2]), n]);
+}
+
+#[test]
+fn associative_scan_goes_back_from_its_last_result() {
+    check(ASSOCIATIVE, &[floats(&[4, 2]), floats(&[4, 2]), floats(&[2])]);
+    let single = ASSOCIATIVE.replace("[4, 2]", "[1, 2]");
+    check(&single, &[floats(&[1, 2]), floats(&[1, 2]), floats(&[2])]);
 }
 
 #[test]

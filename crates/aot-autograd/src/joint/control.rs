@@ -2,7 +2,8 @@
 //! of a `map`, which carries nothing) a `scan` from the last turn to the first. Each body's backward is its own joint
 //! graph, so bodies may nest.
 //!
-//! A `scan` keeps what every turn was given; everything within a turn is computed anew. A `while_loop` is refused, as
+//! A `scan` keeps what every turn was given; everything within a turn is computed anew. An `associative_scan` goes back as
+//! the `scan` that it is, from its last result to its first. A `while_loop` is refused, as
 //! PyTorch refuses it: nobody knows beforehand how many turns there are values to keep of. So are bodies that bind a size
 //! from data, for a symbol is bound by one call alone.
 
@@ -77,6 +78,9 @@ impl Pass {
             ("scan", [Arg::Graph(body), carried, xs, rest @ ..]) => {
                 self.scan(&site, *body, [flat(one(carried)), flat(one(xs)), flat(rest)])
             }
+            ("associative_scan", [Arg::Graph(body), xs, rest @ ..]) => {
+                self.associative(&site, *body, &flat(one(xs)), &flat(rest))
+            }
             ("while_loop", _) => Err(GradProblem::Control(
                 "has no gradient, for only running tells how many turns it takes: use `scan` over a fixed number of them, or \
                  detach what it reads",
@@ -138,10 +142,7 @@ impl Pass {
 
         let mut first = Vec::new();
         for &n in &carries {
-            first.push(match site.cotangents[n] {
-                Some(g) => g.into(),
-                None => self.zeros(site, &init[n])?,
-            });
+            first.push(self.result_cotangent(site, n, &init[n])?);
         }
         for &n in &of_fixed {
             first.push(self.zeros(site, &fixed[n])?);
@@ -167,6 +168,89 @@ impl Pass {
             }
         }
         self.give(site, of.into_iter(), &made)
+    }
+
+    /// Results are the carries of a scan that begins with the first elements, so nothing more has to be kept. The backward
+    /// carries the whole cotangent of a result from the last one to the first, whose own it is in the end:
+    /// `(d y[t - 1], d x[t]) = vjp(y[t - 1], x[t], d y[t])`, and `d x[0] = d y[0]`.
+    fn associative(
+        &mut self,
+        site: &Site<'_>,
+        body: SubgraphId,
+        xs: &[Arg],
+        fixed: &[Arg],
+    ) -> Result<(), GradProblem> {
+        let n = xs.len();
+        let length = xs.first().and_then(|x| self.meta_of(x)).and_then(|m| m.sizes.first().cloned());
+        let length = length.ok_or(GradProblem::Control("goes over nothing"))?;
+        let inexact = |a: &Arg| self.meta_of(a).is_some_and(|m| m.dtype.is_inexact());
+        let own: Vec<usize> = (0..n).filter(|k| inexact(&xs[*k])).collect();
+        let of_fixed = self.wanted(fixed);
+        let wanted = own.iter().copied().chain(own.iter().map(|k| n + k));
+        let wanted: Vec<usize> = wanted.chain(of_fixed.iter().map(|k| 2 * n + k)).collect();
+        let vjp = self.vjp(body, &own, &wanted)?;
+        let turn = turn_of_results(vjp, own.len(), 2 * n)?;
+        let turn = Arg::Graph(self.graph.subgraphs.push(turn));
+
+        let mut cotangents = Vec::new();
+        for &k in &own {
+            cotangents.push(self.result_cotangent(site, k, &xs[k])?);
+        }
+        // All but the last one, and all but the first.
+        let others = &length - 1;
+        let (before, after) = ((SymExpr::ZERO, others.clone()), (SymExpr::ONE, others.clone()));
+        let mut first = Vec::new();
+        for g in &cotangents {
+            first.push(self.part(site, g, (others.clone(), SymExpr::ONE), true)?);
+        }
+        for &k in &of_fixed {
+            first.push(self.zeros(site, &fixed[k])?);
+        }
+        let results: Vec<Arg> = site.outputs[..n].iter().map(|v| Arg::Value(*v)).collect();
+        let parts = results.iter().map(|y| (y, before.clone()));
+        let parts = parts.chain(xs.iter().map(|x| (x, after.clone())));
+        let parts: Vec<(&Arg, (SymExpr, SymExpr))> =
+            parts.chain(cotangents.iter().map(|g| (g, before.clone()))).collect();
+        let mut slices = Vec::new();
+        for (v, range) in parts {
+            let part = self.part(site, v, range, false)?;
+            slices.push(self.flipped(site, &part)?);
+        }
+        let carried = own.iter().map(|k| first_of(self.meta_of(&xs[*k])));
+        let types = carried.chain(of_fixed.iter().map(|k| self.fresh_type(&fixed[*k])));
+        let stacked: Vec<&Arg> = slices[n..].iter().collect();
+        let types = types.chain(own.iter().map(|k| self.fresh_type(stacked[*k])));
+        let types: Vec<ValueType> = types.flatten().collect();
+        let args = vec![turn, Arg::List(first), Arg::List(slices.clone()), Arg::List(fixed.to_vec())];
+        let made = self.append(site, "higher_order.scan", args, types);
+        self.give(site, of_fixed.iter().map(|k| &fixed[*k]), &made[own.len()..])?;
+        for (at, &k) in own.iter().enumerate() {
+            let rest = self.flipped(site, &Arg::Value(made[own.len() + of_fixed.len() + at]))?;
+            let mut b = Builder::new(&mut self.graph, site.name.clone(), site.origin);
+            let head = b.unsqueeze(made[at], 0)?;
+            let list = Arg::List(vec![head.into(), rest]);
+            let gradient = b.call1("aten.cat.default", vec![list, 0i64.into()])?;
+            self.give(site, std::iter::once(&xs[k]), &[gradient])?;
+        }
+        Ok(())
+    }
+
+    /// `count` slices of dimension 0 from `start`; of a single one the slice itself.
+    fn part(
+        &mut self,
+        site: &Site<'_>,
+        v: &Arg,
+        (start, count): (SymExpr, SymExpr),
+        single: bool,
+    ) -> Result<Arg, GradProblem> {
+        let Arg::Value(v) = v else { return Err(GradProblem::NotPrim) };
+        let mut b = Builder::new(&mut self.graph, site.name.clone(), site.origin);
+        let part = b.slice(*v, 0, start, count, 1)?;
+        if !single {
+            return Ok(part.into());
+        }
+        let sizes = b.sizes(part)?;
+        Ok(b.reshape(part, &sizes[1..])?.into())
     }
 
     /// What every turn of a scan was given, stacked: further results of the forward call.
@@ -301,6 +385,14 @@ impl Pass {
         self.meta_of(arg).map(fresh)
     }
 
+    /// The cotangent of result `n`, zeros like `like` where nothing reads it.
+    fn result_cotangent(&mut self, site: &Site<'_>, n: usize, like: &Arg) -> Result<Arg, GradProblem> {
+        match site.cotangents[n] {
+            Some(g) => Ok(g.into()),
+            None => self.zeros(site, like),
+        }
+    }
+
     fn zeros(&mut self, site: &Site<'_>, like: &Arg) -> Result<Arg, GradProblem> {
         let Some(meta) = self.meta_of(like).cloned() else { return Err(GradProblem::NotPrim) };
         let mut b = Builder::new(&mut self.graph, site.name.clone(), site.origin);
@@ -333,6 +425,41 @@ fn turn(mut vjp: Vjp, [carries, of_xs]: [usize; 2], [carried, xs]: [usize; 2]) -
     let placeholders = [of_carry, &sums, slices, of_ys, fixed].concat();
     let results = [of_carries, &totals, of_slices].concat();
     Ok(vjp.finish(&placeholders, &results))
+}
+
+/// One turn of the backward of an associative scan. It carries the cotangents of `own` results and the sums of the fixed
+/// operands' gradients, goes over the `slices` operands and the own cotangents of the results before, which are added to
+/// what goes on, and gives the gradients of the elements.
+fn turn_of_results(mut vjp: Vjp, own: usize, slices: usize) -> Result<Graph, GradProblem> {
+    let gradients = vjp.gradients.clone();
+    let (before, rest) = gradients.split_at(own);
+    let (of_elements, of_fixed) = rest.split_at(own);
+    let mut sum_with = |name: &str, g: ValueId| -> Result<(ValueId, ValueId), GradProblem> {
+        let Some(ty) = vjp.graph.meta(g).map(fresh) else { return Err(GradProblem::NotPrim) };
+        let other = vjp.graph.placeholder(InputKind::User, name, name, ty);
+        Ok((other, Builder::new(&mut vjp.graph, "total", OriginId(0)).add(other, g)?))
+    };
+    let (mut sums, mut totals, mut cotangents, mut carries) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (k, &g) in of_fixed.iter().enumerate() {
+        let (sum, total) = sum_with(&format!("sum_{k}"), g)?;
+        sums.push(sum);
+        totals.push(total);
+    }
+    for (k, &g) in before.iter().enumerate() {
+        let (cotangent, carry) = sum_with(&format!("cotangent_{k}"), g)?;
+        cotangents.push(cotangent);
+        carries.push(carry);
+    }
+    let (operands, fixed) = vjp.own.split_at(slices);
+    let placeholders = [&vjp.tangents, &sums, operands, &cotangents, fixed].concat();
+    let results = [&carries, &totals, of_elements].concat();
+    Ok(vjp.finish(&placeholders, &results))
+}
+
+/// The type of one slice.
+fn first_of(meta: Option<&TensorMeta>) -> Option<ValueType> {
+    meta.map(|m| ValueType::Tensor(TensorMeta::contiguous(m.dtype, m.sizes[1..].iter().cloned())))
 }
 
 /// Memory of its own for a gradient.
