@@ -26,7 +26,7 @@ const BACKENDS: [&str; 2] = ["eager", "cpu"];
 /// Arguments of `xtask test-all`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Runs every case of the corpus beside the project instead of a sample.
+    /// Runs every case of the corpus beside the project instead of a sample, and checks the example that has a tokenizer.
     #[arg(long)]
     full: bool,
     /// Only steps whose name contains this text.
@@ -98,6 +98,11 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
         checked("tests", &[&tests[..], &["--lib", "--bins", "--tests"]].concat()),
         checked("doc tests", &[&tests[..], &["--doc"]].concat()),
     ];
+    if full {
+        let manifest = "examples/sentence-embeddings/Cargo.toml";
+        let check = ["check", "--manifest-path", manifest, "--target-dir", "target"];
+        steps.push(checked("example of embeddings", &check));
+    }
     let mut cases = |what: &str, paths: &[&str], refusals: bool, more: &[&str]| {
         for backend in BACKENDS {
             let name = format!("{what}, {backend}");
