@@ -24,11 +24,9 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Where the system has such things: `$XDG_CACHE_HOME/ferroflux` or `~/.cache/ferroflux`.
+    /// In the user's cache folder.
     pub(crate) fn usual() -> Cache {
-        let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-        let base = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
-        Cache { folder: base.map(|b| b.join("ferroflux").join("cuda")), limit: LIMIT }
+        Cache { folder: ir_core::cache_folder().map(|f| f.join("cuda")), limit: LIMIT }
     }
 
     /// A folder of the user's choice; `off` keeps nothing, the empty text is the usual place.

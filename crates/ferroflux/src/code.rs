@@ -8,6 +8,7 @@ use plugin_host::{Arg, CompileArgs, IrVersion, KERNEL_IR, LoadedBackend, LoadedE
 use tensor::{DeviceTensor, Tensor};
 use tracing::info_span;
 
+use crate::cache::{Form, Lookup, Stage, through};
 use crate::complex_boundary::ComplexBoundary;
 use crate::graph_backend::{self, GraphCompiler, GraphExecutable};
 use crate::seeds::{seed_place, seed_tensor};
@@ -54,29 +55,33 @@ pub(crate) fn in_place_or_returned<T>(
     make(false)
 }
 
+/// Compiles a fused program, if the backend takes all of it. Its constants are to be bound.
+pub(crate) fn executable(
+    kernels: &stages::Kernels,
+    backend: &LoadedBackend,
+    options: &Options,
+) -> Result<LoadedExecutable, Error> {
+    let bytes = kernels.program.to_bytes();
+    let list = options.backend_option_list();
+    let args = CompileArgs::new(KERNEL_IR, &bytes).mode(options.mode.name()).options(&list);
+    let refused = backend.query_support(&args)?;
+    if !refused.is_empty() {
+        let refused = refused.iter().map(|r| format!("{r:?}")).collect();
+        return Err(Error::Refused { backend: backend.name().into(), refused });
+    }
+    let _span = info_span!("backend compile", backend = backend.name()).entered();
+    Ok(backend.compile(&args)?)
+}
+
 impl Code {
-    /// Compiles a fused program and binds its constants; `boundary` is that of the graph it was made of.
-    pub(crate) fn plugin(
-        kernels: &stages::Kernels,
-        boundary: ComplexBoundary,
+    /// Binds the constants of what [`executable`] made, or of what the cache had.
+    pub(crate) fn bound(
+        form: &Form,
+        mut code: LoadedExecutable,
         backend: &LoadedBackend,
         weight: Weights<'_>,
-        options: &Options,
     ) -> Result<Code, Error> {
-        let stages::Kernels { program: kernels, in_place } = kernels;
-        let bytes = kernels.to_bytes();
-        let list: Vec<(&str, &str)> =
-            options.backend_options.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let args = CompileArgs::new(KERNEL_IR, &bytes).mode(options.mode.name()).options(&list);
-        let refused = backend.query_support(&args)?;
-        if !refused.is_empty() {
-            let refused = refused.iter().map(|r| format!("{r:?}")).collect();
-            return Err(Error::Refused { backend: backend.name().into(), refused });
-        }
-        let mut code = {
-            let _span = info_span!("backend compile", backend = backend.name()).entered();
-            backend.compile(&args)?
-        };
+        let stages::Kernels { program: kernels, in_place } = &form.kernels;
         let mut constants: Vec<(&str, Value)> = Vec::with_capacity(kernels.constants.len());
         for c in &kernels.constants {
             let Some(value) = weight(&c.name)? else { continue };
@@ -87,6 +92,7 @@ impl Code {
             code.bind_values(&constants.iter().map(|(name, v)| (*name, v)).collect::<Vec<_>>())?;
         }
         let (seed_place, backend, in_place) = (seed_place(kernels), backend.clone(), in_place.clone());
+        let boundary = ComplexBoundary::known(form.complex.clone());
         Ok(Code::Plugin(Box::new(PluginCode { code, backend, seed_place, boundary, in_place })))
     }
 
@@ -123,14 +129,19 @@ impl Code {
     ) -> Result<(Code, Option<Kernels>), Error> {
         match crate::registry().resolve(&options.backend)? {
             Resolved::Plugin(backend) => {
-                let real = stages::real(prims)?;
-                in_place_or_returned(&backend, in_place, &|in_place| {
-                    let output_strides = prims.outputs.iter().map(|o| strides(prims, o)).collect();
-                    let kernels = stages::lowered(&real, output_strides, in_place)?;
-                    let boundary = ComplexBoundary::of(prims);
-                    let code = Code::plugin(&kernels, boundary, &backend, weight, options)?;
-                    Ok((code, Some(kernels.program)))
-                })
+                let lookup = Lookup::new(Stage::Prims { in_place }, prims, "", &backend, options);
+                let (form, executable, _) = through(lookup, || {
+                    let real = stages::real(prims)?;
+                    in_place_or_returned(&backend, in_place, &|in_place| {
+                        let output_strides = prims.outputs.iter().map(|o| strides(prims, o)).collect();
+                        let kernels = stages::lowered(&real, output_strides, in_place)?;
+                        let executable = executable(&kernels, &backend, options)?;
+                        let complex = ComplexBoundary::of(prims).all().to_vec();
+                        Ok((Form { kernels, complex, wiring: None }, executable))
+                    })
+                })?;
+                let code = Code::bound(&form, executable, &backend, weight)?;
+                Ok((code, Some(form.kernels.program)))
             }
             Resolved::Graph(entry) => {
                 graph_backend::check_mode(entry, options)?;

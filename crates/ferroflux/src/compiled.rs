@@ -6,9 +6,11 @@ use std::time::Duration;
 use fx_ir::{Graph, InputKind, OutputKind, Symbol};
 use ir_core::{Arena, SymId};
 use plugin_host::{Arg, LoadedBackend, Value};
+use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 
-use crate::code::{Code, Weights, in_place_or_returned};
+use crate::cache::{Form, Lookup, Stage, Wiring, through};
+use crate::code::{Code, Weights, executable, in_place_or_returned};
 use crate::complex_boundary::ComplexBoundary;
 use crate::explain::{Explanation, explain};
 use crate::graph_backend::GraphCompiler;
@@ -35,20 +37,28 @@ pub struct Compiled {
     memory: Option<LoadedBackend>,
     explanation: Explanation,
     making_weights: Duration,
+    from_cache: bool,
 }
 
-#[derive(Clone, Copy)]
-enum Source {
+/// What an input of the code is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Source {
+    /// The user's input of this number.
     User(usize),
+    /// The kept buffer of this number.
     State(usize),
 }
 
-#[derive(Clone, Copy)]
-enum Sink {
+/// What an output of the code is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Sink {
+    /// The user's.
     User,
+    /// The new value of the kept buffer of this number.
     State(usize),
     /// The new value of the user's input of this number.
     Input(usize),
+    /// Nobody's.
     Dropped,
 }
 
@@ -65,29 +75,27 @@ impl Compiled {
         backend: &LoadedBackend,
         options: &Options,
     ) -> Result<Compiled, Error> {
-        let functional = program.functional()?;
+        let lookup = Lookup::new(Stage::Captured, program.graph(), program.name(), backend, options);
+        let (form, code, from_cache) = through(lookup, || {
+            let functional = program.functional()?;
+            in_place_or_returned(backend, true, &|in_place| {
+                let kernels = stages::compile_for(&functional, in_place)?;
+                let executable = executable(&kernels, backend, options)?;
+                let complex = ComplexBoundary::of(&functional).all().to_vec();
+                Ok((Form { kernels, complex, wiring: Some(Wiring::of(&functional)) }, executable))
+            })
+        })?;
         let maker = Maker::of(backend, options);
         let weight = |name: &str| program.weight_value(name, maker.as_ref());
-        let (kernels, code) = in_place_or_returned(backend, true, &|in_place| {
-            let kernels = stages::compile_for(&functional, in_place)?;
-            let boundary = ComplexBoundary::of(&functional);
-            let code = Code::plugin(&kernels, boundary, backend, &weight, options)?;
-            Ok((kernels, code))
-        })?;
-        let state = State::of(&functional, &weight, &code)?;
-        let explanation = explain(program.graph(), Some(&kernels.program));
+        let code = Code::bound(&form, code, backend, &weight)?;
+        let explanation = explain(program.graph(), Some(&form.kernels.program));
+        let lost = || Error::Internal("a compiled model without its inputs and outputs".into());
+        let wiring = form.wiring.ok_or_else(lost)?;
         Ok(Compiled {
-            backend: backend.name().into(),
-            inputs: program.inputs(),
-            symbols: functional.symbols.clone(),
-            code,
-            sources: state.sources,
-            sinks: state.sinks,
-            state: Mutex::new(state.tensors),
-            seeds: Seeds::new(options.seed),
+            from_cache,
             memory: backend.has_device_memory().then(|| backend.clone()),
-            explanation,
             making_weights: maker.as_ref().map_or(Duration::ZERO, Maker::spent),
+            ..Compiled::of(program, backend.name(), wiring, code, &weight, options, explanation)?
         })
     }
 
@@ -97,23 +105,35 @@ impl Compiled {
         backend: &dyn GraphCompiler,
         options: &Options,
     ) -> Result<Compiled, Error> {
-        let functional = program.functional()?;
+        let wiring = Wiring::of(&program.functional()?);
         let weight = |name: &str| program.weight_value(name, None);
         let code = Code::graph(program.graph(), backend, &weight)?;
-        let state = State::of(&functional, &weight, &code)?;
-        let explanation = explain(program.graph(), None);
+        Compiled::of(program, name, wiring, code, &weight, options, explain(program.graph(), None))
+    }
+
+    fn of(
+        program: &Program,
+        backend: &str,
+        wiring: Wiring,
+        code: Code,
+        weight: Weights<'_>,
+        options: &Options,
+        explanation: Explanation,
+    ) -> Result<Compiled, Error> {
+        let state = initial(&wiring.state, weight, &code)?;
         Ok(Compiled {
-            backend: name.into(),
+            backend: backend.into(),
             inputs: program.inputs(),
-            symbols: functional.symbols.clone(),
+            symbols: wiring.symbols,
             code,
-            sources: state.sources,
-            sinks: state.sinks,
-            state: Mutex::new(state.tensors),
+            sources: wiring.sources,
+            sinks: wiring.sinks,
+            state: Mutex::new(state),
             seeds: Seeds::new(options.seed),
             memory: None,
             explanation,
             making_weights: Duration::ZERO,
+            from_cache: false,
         })
     }
 
@@ -250,6 +270,10 @@ impl Compiled {
     pub fn making_weights(&self) -> Duration {
         self.making_weights
     }
+    /// Whether an earlier process had compiled it.
+    pub fn is_from_cache(&self) -> bool {
+        self.from_cache
+    }
     /// The backend that compiled it.
     pub fn backend(&self) -> &str {
         &self.backend
@@ -264,27 +288,21 @@ impl Compiled {
     }
 }
 
-/// What connects the placeholders and outputs of a functional graph with the caller and the kept buffers.
-struct State {
-    sources: Vec<Source>,
-    sinks: Vec<Sink>,
-    tensors: Vec<Value>,
-}
-
-impl State {
-    fn of(functional: &Graph, weight: Weights<'_>, code: &Code) -> Result<State, Error> {
+impl Wiring {
+    /// That of a functional graph.
+    fn of(functional: &Graph) -> Wiring {
         let inputs = functional
             .inputs()
             .filter(|(v, kind, _)| *kind == InputKind::User && functional.meta(*v).is_some());
         let inputs: Vec<&str> = inputs.map(|(_, _, name)| name).collect();
-        let mut names: Vec<&str> = Vec::new();
+        let mut state: Vec<String> = Vec::new();
         let mut sinks = Vec::new();
         for output in functional.outputs.iter().filter(|o| matches!(o.arg, fx_ir::Arg::Value(_))) {
             sinks.push(match &output.kind {
                 OutputKind::User | OutputKind::Loss => Sink::User,
                 OutputKind::BufferMutation(name) => {
-                    names.push(name);
-                    Sink::State(names.len() - 1)
+                    state.push(name.clone());
+                    Sink::State(state.len() - 1)
                 }
                 OutputKind::InputMutation(name) => {
                     inputs.iter().position(|input| input == name).map_or(Sink::Dropped, Sink::Input)
@@ -300,19 +318,23 @@ impl State {
             if kind == InputKind::User {
                 sources.push(Source::User(users));
                 users += 1;
-            } else if let Some(n) = names.iter().position(|other| *other == name) {
+            } else if let Some(n) = state.iter().position(|other| other == name) {
                 sources.push(Source::State(n));
             }
         }
-        let missing = |name: &str| Error::MissingWeights { count: 1, first: name.into() };
-        // The archive's tensors stay as they are; what was made for this model on the device is its own.
-        let one = |name: &&str| match weight(name)?.ok_or_else(|| missing(name))? {
-            Value::Host(tensor) => code.own(&tensor),
-            made => Ok(made),
-        };
-        let tensors = names.iter().map(one).collect::<Result<_, _>>()?;
-        Ok(State { sources, sinks, tensors })
+        Wiring { symbols: functional.symbols.clone(), state, sources, sinks }
     }
+}
+
+/// The kept buffers as the model has them before its first call.
+fn initial(names: &[String], weight: Weights<'_>, code: &Code) -> Result<Vec<Value>, Error> {
+    let missing = |name: &str| Error::MissingWeights { count: 1, first: name.into() };
+    // The archive's tensors stay as they are; what was made for this model on the device is its own.
+    let one = |name: &String| match weight(name)?.ok_or_else(|| missing(name))? {
+        Value::Host(tensor) => code.own(&tensor),
+        made => Ok(made),
+    };
+    names.iter().map(one).collect()
 }
 
 const _: fn() = || {

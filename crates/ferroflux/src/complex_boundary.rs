@@ -22,6 +22,16 @@ impl ComplexBoundary {
         ComplexBoundary { outputs: functional.outputs.iter().filter_map(complex).collect() }
     }
 
+    /// Of results of which it is known which are complex.
+    pub(crate) fn known(outputs: Vec<bool>) -> ComplexBoundary {
+        ComplexBoundary { outputs }
+    }
+
+    /// For each result whether it is complex.
+    pub(crate) fn all(&self) -> &[bool] {
+        &self.outputs
+    }
+
     /// The tensors as compiled code takes them.
     pub(crate) fn inputs(inputs: &[&Tensor]) -> Result<Vec<Tensor>, Error> {
         inputs.iter().map(|t| Ok(t.view_as_real()?)).collect()

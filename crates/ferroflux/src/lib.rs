@@ -14,6 +14,7 @@
 //! - [`Program`]: a model read from a `torch.export` archive, and every stage it goes through.
 //! - [`Options`], [`Mode`]: which backend compiles it and how.
 //! - [`Compiled`]: the result; call it from any thread.
+//! - [`cache`]: compiled programs on disk, for later processes.
 //! - [`train`], [`optim`]: gradients, and training steps compiled as one program.
 //! - [`func`]: functions of tensors in Rust, and their transforms: `grad`, `vmap`, `jvp`, `hessian`, ….
 //! - [`list_backends`]: what can run here, and why something cannot.
@@ -21,6 +22,7 @@
 //!
 //! Not here: the stages themselves. Each is a crate of its own; this one only connects them.
 
+pub mod cache;
 mod check;
 mod code;
 mod compiled;

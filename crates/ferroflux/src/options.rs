@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use crate::Error;
+use crate::cache::Cache;
 
 /// The modes of `torch.compile`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -45,11 +46,18 @@ pub struct Options {
     pub(crate) mode: Mode,
     pub(crate) backend_options: Vec<(String, String)>,
     pub(crate) seed: Option<u64>,
+    pub(crate) cache: Cache,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { backend: "cpu".into(), mode: Mode::Default, backend_options: Vec::new(), seed: None }
+        Options {
+            backend: "cpu".into(),
+            mode: Mode::Default,
+            backend_options: Vec::new(),
+            seed: None,
+            cache: Cache::Usual,
+        }
     }
 }
 
@@ -82,6 +90,16 @@ impl Options {
     /// Threads for one call; a backend option of `cpu`.
     pub fn threads(self, threads: usize) -> Options {
         self.backend_option("threads", threads.to_string())
+    }
+    /// Whether what is compiled is kept on disk for later processes, and where; in the user's cache folder where nothing is
+    /// said. See [`cache`](crate::cache).
+    pub fn cache(mut self, cache: Cache) -> Options {
+        self.cache = cache;
+        self
+    }
+    /// The backend's options as it is given them.
+    pub(crate) fn backend_option_list(&self) -> Vec<(&str, &str)> {
+        self.backend_options.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
     }
     /// The backend's name.
     pub fn backend_name(&self) -> &str {

@@ -19,6 +19,8 @@ pub struct Program {
     exported: Arc<ExportedProgram>,
     /// How weights are made that are in no file, by name.
     recipes: Arc<BTreeMap<String, Recipe>>,
+    /// What the user calls it.
+    name: Arc<str>,
 }
 
 /// An input of a model.
@@ -33,7 +35,17 @@ pub struct InputInfo {
 impl Program {
     /// Reads the archive at `path`.
     pub fn load(path: impl AsRef<Path>) -> Result<Program, Error> {
-        Ok(ExportedProgram::load(path)?.into())
+        let path = path.as_ref();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        Ok(Program::from(ExportedProgram::load(path)?).named(&name))
+    }
+    /// The same program under another name, which listings of the cache show.
+    pub fn named(self, name: &str) -> Program {
+        Program { name: name.into(), ..self }
+    }
+    /// Its name: that of the file it was read from, or of the model in its archive.
+    pub fn name(&self) -> &str {
+        &self.name
     }
     /// Reads an archive in memory.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Program, Error> {
@@ -127,7 +139,7 @@ impl Program {
                 weights.set(name, tensor)?;
             }
         }
-        Ok(Some(Program { exported, recipes: Arc::default() }))
+        Ok(Some(Program { exported, recipes: Arc::default(), name: self.name.clone() }))
     }
     /// Replaces the data of a weight.
     ///
@@ -175,6 +187,7 @@ impl Program {
 
 impl From<ExportedProgram> for Program {
     fn from(exported: ExportedProgram) -> Program {
-        Program { exported: Arc::new(exported), recipes: Arc::default() }
+        let name = exported.name.as_str().into();
+        Program { exported: Arc::new(exported), recipes: Arc::default(), name }
     }
 }

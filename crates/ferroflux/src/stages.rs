@@ -26,8 +26,9 @@ pub(crate) fn real(prims: &Graph) -> Result<Graph, Error> {
 }
 
 /// Names of passes to leave out: `FERROFLUX_SKIP_PASSES`, with commas between them.
-fn skipped() -> Vec<String> {
-    std::env::var("FERROFLUX_SKIP_PASSES").unwrap_or_default().split(',').map(str::to_owned).collect()
+pub(crate) fn skipped() -> Vec<String> {
+    let text = std::env::var("FERROFLUX_SKIP_PASSES").unwrap_or_default();
+    text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// The same with less: passes on a graph whose weights stay as they are, but for those of `FERROFLUX_SKIP_PASSES`.

@@ -5,6 +5,7 @@
 //! the workspace; every other crate may depend on it.
 
 mod arena;
+mod cache_folder;
 mod device;
 mod dtype;
 mod meta;
@@ -14,6 +15,7 @@ mod suggest;
 pub mod sym;
 
 pub use arena::{Arena, EntityId};
+pub use cache_folder::{CACHE_FOLDER_VARIABLE, cache_folder};
 pub use device::{Device, DeviceKind};
 pub use dtype::{Class, DType};
 pub use meta::{Layout, MemoryFormat, Shape, TensorMeta, contiguous_strides, numel};

@@ -5,14 +5,33 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use plugin_abi::{DLDevice, FFX_ERR_DAMAGED, FFX_ERR_UNSUPPORTED, FfxArtifact, FfxBytesSink, FfxError, Head};
+use sha2::{Digest, Sha256};
 
 use crate::handshake::call;
-use crate::{HostError, LoadedBackend, LoadedExecutable, PluginFailure};
+use crate::{HostError, LoadedBackend, LoadedExecutable, Manifest, PluginFailure, Source};
 
 /// Longest compatibility string, in bytes.
 const MAX_COMPAT: usize = 4096;
 
 impl LoadedBackend {
+    /// SHA-256 of the plugin's library as hexadecimal digits; `None` for a plugin that is linked in. Of one that came by a
+    /// manifest it is the checksum that held when it was loaded.
+    ///
+    /// # Errors
+    /// The library cannot be read any more.
+    pub fn library_checksum(&self) -> Result<Option<String>, HostError> {
+        if let Some(known) = self.0.checksum.get() {
+            return Ok(Some(known.clone()));
+        }
+        let library = match &self.0.source {
+            Source::BuiltIn => return Ok(None),
+            Source::Manifest(path) => Manifest::read(path)?.library_path(path),
+            Source::Library(path) => path.clone(),
+        };
+        let found = crate::manifest::sha256_of(&library)?;
+        Ok(Some(self.0.checksum.get_or_init(|| found).clone()))
+    }
+
     /// The string under which artifacts of a device (`None`: the first usable one) are made and loaded: a part of the key
     /// of a cache. `None` where the backend makes no artifacts.
     ///
@@ -46,7 +65,11 @@ impl LoadedBackend {
         let (written, bytes) = unframed(bytes).ok_or_else(|| HostError::Plugin {
             backend: self.name().to_owned(),
             call: "artifact_load",
-            failure: PluginFailure { code: FFX_ERR_DAMAGED, node: None, message: "it ends early".into() },
+            failure: PluginFailure {
+                code: FFX_ERR_DAMAGED,
+                node: None,
+                message: "its list of written inputs is damaged".into(),
+            },
         })?;
         let artifact = FfxArtifact {
             head: Head::of::<FfxArtifact>(),
@@ -80,28 +103,40 @@ impl LoadedExecutable {
     }
 }
 
-/// An artifact with the numbers of the inputs that it writes: their count and they, as little-endian u32, and the
-/// plugin's bytes. A host that has the artifact alone must know which memory a call writes.
+/// What an artifact of a host begins with.
+const MAGIC: &[u8; 4] = b"FFXW";
+/// Bytes of the checksum.
+const SUM: usize = 8;
+
+/// An artifact with the numbers of the inputs that it writes: `FFXW`, their count and they as little-endian u32, the first
+/// eight bytes of the SHA-256 of all that, and the plugin's bytes, which have a checksum of their own. A host that has the
+/// artifact alone must know which memory a call writes.
 fn framed(written: &[bool], mut bytes: Vec<u8>) -> Vec<u8> {
     let numbers: Vec<u32> = (0..).zip(written).filter(|(_, w)| **w).map(|(n, _)| n).collect();
-    let head = [numbers.len() as u32].into_iter().chain(numbers).flat_map(u32::to_le_bytes);
+    let list = [numbers.len() as u32].into_iter().chain(numbers).flat_map(u32::to_le_bytes);
+    let mut head: Vec<u8> = MAGIC.iter().copied().chain(list).collect();
+    head.extend_from_slice(&Sha256::digest(&head)[..SUM]);
     bytes.splice(0..0, head);
     bytes
 }
 
-/// What [`framed`] put together; `None` where the bytes are too few.
+/// What [`framed`] put together; `None` where the list is not what was written.
 fn unframed(bytes: &[u8]) -> Option<(Vec<bool>, &[u8])> {
     let number = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?) as usize);
-    let count = number(0)?;
-    let end = count.checked_mul(4)?.checked_add(4).filter(|end| *end <= bytes.len())?;
+    let (start, count) = (MAGIC.len() + 4, number(MAGIC.len())?);
+    let end = count.checked_mul(4)?.checked_add(start)?;
+    let (head, sum) = (bytes.get(..end)?, bytes.get(end..end.checked_add(SUM)?)?);
+    if !head.starts_with(MAGIC) || Sha256::digest(head)[..SUM] != *sum {
+        return None;
+    }
     let mut written = Vec::new();
-    for n in (4..end).step_by(4) {
+    for n in (start..end).step_by(4) {
         // No program has as many inputs.
         let input = number(n).filter(|i| *i < 1 << 20)?;
         written.resize(written.len().max(input + 1), false);
         written[input] = true;
     }
-    Some((written, &bytes[end..]))
+    Some((written, &bytes[end + SUM..]))
 }
 
 /// All bytes that a call gives to its sink; `None` where the plugin says that it does not do that.
@@ -123,5 +158,32 @@ fn collect(
         Ok(()) => Ok(Some(collected)),
         Err(HostError::Plugin { failure, .. }) if failure.code == FFX_ERR_UNSUPPORTED => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_list_of_written_inputs_is_what_was_written_or_nothing() {
+        for written in [vec![], vec![false, true], vec![true, false, false, true]] {
+            let whole = framed(&written, b"code".to_vec());
+            let (found, rest) = unframed(&whole).unwrap();
+            assert_eq!(rest, b"code");
+            assert_eq!(found.iter().filter(|w| **w).count(), written.iter().filter(|w| **w).count());
+            assert!(written.iter().zip(&found).all(|(a, b)| a == b), "{written:?} {found:?}");
+            let head = whole.len() - 4;
+            for end in 0..head {
+                assert!(unframed(&whole[..end]).is_none(), "cut at {end}");
+            }
+            for bit in 0..head * 8 {
+                let mut changed = whole.clone();
+                changed[bit / 8] ^= 1 << (bit % 8);
+                assert!(unframed(&changed).is_none(), "bit {bit}");
+            }
+        }
     }
 }

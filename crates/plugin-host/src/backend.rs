@@ -1,7 +1,7 @@
 //! A loaded plugin as a safe handle: description, devices, and the calls that take a program.
 
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use plugin_abi::{
     ABI_MAJOR, ABI_MINOR, DLDevice, FfxCompileRequest, FfxEntry, FfxIrVersion, FfxMemoryEstimate,
@@ -60,7 +60,9 @@ pub struct LoadedBackend(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) slots: Slots,
     pub(crate) described: Described,
-    source: Source,
+    pub(crate) source: Source,
+    /// SHA-256 of the library, where it was needed.
+    pub(crate) checksum: OnceLock<String>,
 }
 
 impl std::fmt::Debug for LoadedBackend {
@@ -87,7 +89,7 @@ impl LoadedBackend {
             let reason = format!("it calls itself `{}`, but is registered as `{name}`", described.name);
             return Err(HostError::handshake(name, reason));
         }
-        Ok(Self(Arc::new(Inner { slots, described, source })))
+        Ok(Self(Arc::new(Inner { slots, described, source, checksum: OnceLock::new() })))
     }
 
     /// Name.

@@ -50,6 +50,7 @@ pub use info::{
 pub use ir_core::nearest;
 pub use manifest::{Manifest, target_triple};
 pub use memory::DeviceStream;
+pub use permissions::check as check_permissions;
 pub use registry::{BuiltinPlugin, GraphBackend, Registry, Resolved};
 pub use tensors::{Arg, Value};
 

@@ -1,4 +1,5 @@
-//! Refusal of files and folders that any user of the machine could replace. What a plugin library does, the host does.
+//! Refusal of files and folders that any user of the machine could replace. What a plugin library does, the host does; the
+//! same holds for folders of machine code.
 
 use std::path::Path;
 
@@ -8,7 +9,10 @@ use crate::HostError;
 /// may be, where its sticky bit keeps others from replacing what they do not own (`/tmp`).
 ///
 /// Symbolic links are resolved first. On systems without Unix permissions nothing is checked.
-pub(crate) fn check(file: &Path) -> Result<(), HostError> {
+///
+/// # Errors
+/// [`HostError::WorldWritable`] with the first such place; [`HostError::Io`] where one cannot be looked at.
+pub fn check(file: &Path) -> Result<(), HostError> {
     let real = file.canonicalize().map_err(|e| HostError::io(file, e))?;
     for (level, place) in real.ancestors().enumerate() {
         let meta = place.metadata().map_err(|e| HostError::io(place, e))?;

@@ -194,7 +194,12 @@ impl Entry {
             Origin::Graph(graph) => return Err(HostError::GraphBackend { name: graph.name.to_owned() }),
         };
         // SAFETY: whoever registered a built-in, and the library by exporting the symbol, vouch for the contract.
-        unsafe { LoadedBackend::enter(entry, Some(&self.name), self.source.clone()) }
+        let loaded = unsafe { LoadedBackend::enter(entry, Some(&self.name), self.source.clone()) }?;
+        if let Origin::Manifest { manifest, .. } = &self.origin {
+            // The library that was loaded had this checksum, whatever becomes of the file.
+            loaded.0.checksum.get_or_init(|| manifest.sha256.clone());
+        }
+        Ok(loaded)
     }
 
     fn info(&self) -> BackendInfo {

@@ -1,0 +1,94 @@
+//! What an entry holds of a program: everything from which an executable is made without a pass, and what connects it with
+//! its caller.
+
+use fx_ir::Symbol;
+use ir_core::{Arena, SymId};
+use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable};
+use serde::{Deserialize, Serialize};
+
+use crate::compiled::{Sink, Source};
+use crate::{Options, stages};
+
+/// A compiled program before its constants are bound.
+pub(crate) struct Form {
+    /// The fused program.
+    pub(crate) kernels: stages::Kernels,
+    /// For each result of the graph that is a value whether it is complex.
+    pub(crate) complex: Vec<bool>,
+    /// Of a whole model: what its inputs and outputs are.
+    pub(crate) wiring: Option<Wiring>,
+}
+
+/// What the placeholders and outputs of a functional graph are to its caller.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Wiring {
+    /// The size symbols.
+    pub(crate) symbols: Arena<SymId, Symbol>,
+    /// Names of the buffers that calls write.
+    pub(crate) state: Vec<String>,
+    /// What each input of the code is.
+    pub(crate) sources: Vec<Source>,
+    /// What each output of the code is.
+    pub(crate) sinks: Vec<Sink>,
+}
+
+/// What of a form is neither the program nor machine code.
+#[derive(Serialize, Deserialize)]
+struct Facts {
+    in_place: Vec<bool>,
+    complex: Vec<bool>,
+    wiring: Option<Wiring>,
+}
+
+/// The sections of an entry.
+pub(super) struct Sections {
+    program: Vec<u8>,
+    facts: Vec<u8>,
+    /// Empty where the backend makes none.
+    artifact: Vec<u8>,
+}
+
+impl Sections {
+    /// Of what was compiled.
+    pub(super) fn of(form: &Form, executable: &LoadedExecutable) -> Result<Sections, String> {
+        let stages::Kernels { program, in_place } = &form.kernels;
+        let facts =
+            Facts { in_place: in_place.clone(), complex: form.complex.clone(), wiring: form.wiring.clone() };
+        let facts = serde_json::to_vec(&facts).map_err(|e| e.to_string())?;
+        let artifact = executable.save_artifact().map_err(|e| e.to_string())?;
+        Ok(Sections { program: program.to_bytes(), facts, artifact: artifact.unwrap_or_default() })
+    }
+
+    pub(super) fn list(&self) -> [&[u8]; 3] {
+        [&self.program, &self.facts, &self.artifact]
+    }
+}
+
+/// The form and its executable out of an entry's sections.
+///
+/// # Errors
+/// What cannot be used.
+pub(super) fn restore(
+    sections: &[&[u8]],
+    backend: &LoadedBackend,
+    options: &Options,
+) -> Result<(Form, LoadedExecutable), String> {
+    let [bytes, facts, artifact] = sections else { return Err("it has other sections".into()) };
+    let Facts { in_place, complex, wiring } = serde_json::from_slice(facts).map_err(|e| e.to_string())?;
+    let program = kernel_ir::Program::from_bytes(bytes).map_err(|e| e.to_string())?;
+    let executable = if artifact.is_empty() {
+        let list = options.backend_option_list();
+        let args = CompileArgs::new(KERNEL_IR, bytes).mode(options.mode.name()).options(&list);
+        backend.compile(&args)
+    } else {
+        backend.load_artifact(artifact, None)
+    };
+    let executable = executable.map_err(|e| e.to_string())?;
+    if executable.num_constants() != program.constants.len()
+        || executable.num_inputs() != program.inputs.len()
+        || executable.num_outputs() != program.outputs.len()
+    {
+        return Err("its machine code is that of another program".into());
+    }
+    Ok((Form { kernels: stages::Kernels { program, in_place }, complex, wiring }, executable))
+}

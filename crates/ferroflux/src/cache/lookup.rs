@@ -1,0 +1,154 @@
+//! The way of one compilation through the cache: its key, what is found under it, and what is kept.
+
+use std::time::Instant;
+
+use fx_ir::Graph;
+use plugin_host::{KERNEL_IR, LoadedBackend, LoadedExecutable};
+use tracing::{debug, info_span};
+
+use super::form::{self, Sections};
+use super::{Form, Key, Part, Store};
+use crate::{Error, Options, stages};
+
+/// What the graph is that a key begins with: the same graph is compiled otherwise at another stage.
+#[derive(Clone, Copy)]
+pub(crate) enum Stage {
+    /// A captured graph, for inference.
+    Captured,
+    /// Prims that went through the passes of a training step or of a function; whether state may be written in place.
+    Prims { in_place: bool },
+}
+
+/// One compilation.
+pub(crate) struct Lookup<'a> {
+    store: Store,
+    key: Key,
+    program: String,
+    backend: &'a LoadedBackend,
+    options: &'a Options,
+}
+
+impl<'a> Lookup<'a> {
+    /// Of a graph; `None`, with the reason in the log, where nothing is cached. `program` is what the user calls it.
+    pub(crate) fn new(
+        stage: Stage,
+        graph: &Graph,
+        program: &str,
+        backend: &'a LoadedBackend,
+        options: &'a Options,
+    ) -> Option<Lookup<'a>> {
+        let program = if program.is_empty() { &graph.name } else { program }.to_owned();
+        let made =
+            Store::open(&options.cache).and_then(|store| Ok((store, key(stage, graph, backend, options)?)));
+        match made {
+            Ok((store, key)) => Some(Lookup { store, key, program, backend, options }),
+            Err(why) => {
+                debug!(target: "cache", program, backend = backend.name(), "not cached: {why}");
+                None
+            }
+        }
+    }
+
+    pub(super) fn parts(self) -> (Store, Key) {
+        (self.store, self.key)
+    }
+
+    /// What an earlier process compiled.
+    fn find(&self) -> Option<(Form, LoadedExecutable)> {
+        let _span = info_span!("cache", program = self.program).entered();
+        let start = Instant::now();
+        let found = self.store.get(&self.key, |sections| form::restore(sections, self.backend, self.options));
+        let (program, entry) = (&self.program, self.key.id());
+        match &found {
+            Some(_) => debug!(target: "cache", program, entry, time = ?start.elapsed(), "found"),
+            None => debug!(target: "cache", program, entry, "not there"),
+        }
+        found
+    }
+
+    /// Keeps what was compiled. That it cannot be is no error of the caller's.
+    fn keep(&self, form: &Form, executable: &LoadedExecutable) {
+        let start = Instant::now();
+        let names = (&*self.program, self.backend.name(), self.options.mode.name());
+        let kept = Sections::of(form, executable).and_then(|s| self.store.put(&self.key, names, &s.list()));
+        let (program, entry) = (&self.program, self.key.id());
+        match kept {
+            Ok(bytes) => debug!(target: "cache", program, entry, bytes, time = ?start.elapsed(), "kept"),
+            Err(why) => debug!(target: "cache", program, "not kept: {why}"),
+        }
+    }
+}
+
+/// What the cache has for a compilation, else what `make` makes, which is kept; and whether it was there.
+pub(crate) fn through(
+    lookup: Option<Lookup<'_>>,
+    make: impl FnOnce() -> Result<(Form, LoadedExecutable), Error>,
+) -> Result<(Form, LoadedExecutable, bool), Error> {
+    if let Some((form, executable)) = lookup.as_ref().and_then(Lookup::find) {
+        return Ok((form, executable, true));
+    }
+    let (form, executable) = make()?;
+    if let Some(lookup) = &lookup {
+        lookup.keep(&form, &executable);
+    }
+    Ok((form, executable, false))
+}
+
+/// All that decides what a graph is compiled to. The graph is taken as it stands at its stage: no pass runs for the key.
+///
+/// # Errors
+/// Why it cannot be told.
+fn key(stage: Stage, graph: &Graph, backend: &LoadedBackend, options: &Options) -> Result<Key, String> {
+    let (kind, in_place) = match stage {
+        Stage::Captured => ("captured", true),
+        Stage::Prims { in_place } => ("prims", in_place),
+    };
+    let text = fx_ir::text::print(graph);
+    let shown = format!("{kind} graph of {} nodes", graph.order.len());
+    let graph = Part::new("graph", &[kind.as_bytes(), text.as_bytes()], shown);
+    let version = format!("ferroflux {} build {}, {KERNEL_IR}", env!("CARGO_PKG_VERSION"), env!("FFX_BUILD"));
+    let reads: Vec<String> = backend.reads().iter().map(ToString::to_string).collect();
+    let about = format!(
+        "{} {}, ABI {}, reads {}",
+        backend.name(),
+        backend.version(),
+        backend.abi(),
+        reads.join(", ")
+    );
+    let checksum = backend.library_checksum().map_err(|e| e.to_string())?;
+    let plugin = checksum.map_or_else(|| "linked in".to_owned(), |sum| format!("library {sum}"));
+    Ok(Key(vec![
+        graph,
+        Part::said("options", options_text(options, in_place)),
+        Part::said("version", version),
+        Part::said("backend", about),
+        Part::said("plugin", plugin),
+        Part::said("device", device(backend)?),
+    ]))
+}
+
+fn options_text(options: &Options, in_place: bool) -> String {
+    let mut text = format!("mode {}", options.mode.name());
+    for (name, value) in &options.backend_options {
+        text.push_str(&format!(", {name}={value:?}"));
+    }
+    if !in_place {
+        text.push_str(", new state is returned");
+    }
+    let skipped = stages::skipped();
+    if !skipped.is_empty() {
+        text.push_str(&format!(", without {}", skipped.join(", ")));
+    }
+    text
+}
+
+/// Where artifacts load; the first usable device where the backend makes none.
+fn device(backend: &LoadedBackend) -> Result<String, String> {
+    if let Some(text) = backend.artifact_compat(None).map_err(|e| e.to_string())? {
+        return Ok(text);
+    }
+    let devices = backend.devices().map_err(|e| e.to_string())?;
+    let first = devices.into_iter().find(|d| d.unavailable_because.is_none());
+    let first = first.ok_or("the backend has no usable device")?;
+    Ok(format!("{} ({}:{})", first.name, first.device.device_type, first.device.device_id))
+}

@@ -1,0 +1,98 @@
+//! Whether a model would be found in the cache, and if not, what is different from the entry that is most like it.
+
+use plugin_host::Resolved;
+use serde::Serialize;
+
+use super::lookup::{Lookup, Stage};
+use super::{EntryInfo, Key, Store};
+use crate::{Error, Options, Program};
+
+/// What the cache has for a model.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// An entry with this key.
+    Hit(Key),
+    /// None.
+    Miss {
+        /// The key that was looked for.
+        key: Key,
+        /// Why a file that is there cannot be used.
+        damaged: Option<String>,
+        /// The entry that agrees in most parts, and those in which it does not. None where the cache has no entries.
+        nearest: Option<(Box<EntryInfo>, Vec<Difference>)>,
+    },
+    /// Nothing is cached, and why.
+    Off(String),
+}
+
+/// A part in which an entry differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Name of the part.
+    pub part: String,
+    /// What the entry has.
+    pub entry: String,
+    /// What was looked for.
+    pub wanted: String,
+}
+
+impl Program {
+    /// What the cache has for [`compile`](Program::compile) with these options. Nothing is compiled or changed.
+    ///
+    /// # Errors
+    /// There is no such backend, or it cannot be loaded.
+    pub fn cached(&self, options: &Options) -> Result<Report, Error> {
+        let backend = match crate::registry().resolve(&options.backend)? {
+            Resolved::Plugin(backend) => backend,
+            Resolved::Graph(entry) => {
+                return Ok(Report::Off(format!(
+                    "`{}` takes graphs as they are: there is nothing compiled",
+                    entry.name
+                )));
+            }
+        };
+        if let Err(why) = Store::open(&options.cache) {
+            return Ok(Report::Off(why));
+        }
+        match Lookup::new(Stage::Captured, self.graph(), self.name(), &backend, options) {
+            Some(lookup) => {
+                let (store, key) = lookup.parts();
+                Ok(report(&store, key))
+            }
+            None => Ok(Report::Off("the backend does not say what its code depends on; see the log".into())),
+        }
+    }
+}
+
+pub(super) fn report(store: &Store, key: Key) -> Report {
+    let damaged = match store.look(&key) {
+        Ok(true) => return Report::Hit(key),
+        Ok(false) => None,
+        Err(why) => Some(why),
+    };
+    let agreeing =
+        |e: &EntryInfo| key.0.iter().filter(|p| e.key.part(&p.name).is_some_and(|o| o.sum == p.sum)).count();
+    // Of the same model first; of several the one that was used last.
+    let same_graph = |e: &EntryInfo| e.key.part("graph").map(|p| &p.sum) == key.part("graph").map(|p| &p.sum);
+    let entries = store.entries().into_iter().rev();
+    let nearest = entries.max_by_key(|e| (same_graph(e), agreeing(e)));
+    let nearest = nearest.map(|e| {
+        let differences = differences(&e.key, &key);
+        (Box::new(e), differences)
+    });
+    Report::Miss { key, damaged, nearest }
+}
+
+fn differences(entry: &Key, wanted: &Key) -> Vec<Difference> {
+    let one = |p: &super::Part| {
+        let other = entry.part(&p.name);
+        let differs = other.is_none_or(|o| o.sum != p.sum);
+        differs.then(|| Difference {
+            part: p.name.clone(),
+            entry: other.map_or_else(String::new, |o| o.shown.clone()),
+            wanted: p.shown.clone(),
+        })
+    };
+    wanted.0.iter().filter_map(one).collect()
+}

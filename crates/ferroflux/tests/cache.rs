@@ -1,0 +1,263 @@
+//! Models through the cache on disk: what is found computes bit for bit what was kept, whatever decides the code is in the
+//! key, and a file that is not what it should be is made anew without a word to the user.
+
+#![cfg(feature = "cpu")]
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ferroflux::cache::{Cache, Report, Store};
+use ferroflux::func::{self, Types};
+use ferroflux::fx_ir::Graph;
+use ferroflux::optim::{Optimizer, Sgd};
+use ferroflux::tensor::formula;
+use ferroflux::train::TrainOptions;
+use ferroflux::{Compiled, DType, Options, Program, Tensor};
+use tempfile::TempDir;
+
+fn digits(file: &str) -> Program {
+    Program::load(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits").join(file)).unwrap()
+}
+
+fn at(folder: &TempDir) -> Options {
+    Options::new().cache(Cache::at(folder.path()))
+}
+
+fn images(program: &Program) -> Vec<Tensor> {
+    let sizes = |s: &ferroflux::ir_core::SymExpr| s.as_const().map_or(7, |n| n as usize);
+    let one = |i: &ferroflux::InputInfo| {
+        let sizes: Vec<usize> = i.meta.sizes.iter().map(sizes).collect();
+        formula::fill(&i.name, &sizes, 1.0, 0.5).unwrap().to_dtype(i.meta.dtype).unwrap()
+    };
+    program.inputs().iter().map(one).collect()
+}
+
+fn bits(tensors: &[Tensor]) -> Vec<u64> {
+    tensors.iter().flat_map(|t| t.iter_f64().map(f64::to_bits).collect::<Vec<_>>()).collect()
+}
+
+fn entries(folder: &TempDir) -> Vec<PathBuf> {
+    let Ok(files) = fs::read_dir(folder.path().join("programs")) else { return Vec::new() };
+    files.map(|f| f.unwrap().path()).collect()
+}
+
+/// The part in which the nearest entry differs.
+fn missed(program: &Program, options: &Options) -> Vec<String> {
+    match program.cached(options).unwrap() {
+        Report::Hit(_) => Vec::new(),
+        Report::Miss { nearest: Some((_, differences)), .. } => {
+            differences.into_iter().map(|d| d.part).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_found_computes_bit_for_bit_what_was_kept() {
+    let folder = TempDir::new().unwrap();
+    let program = digits("digits.pt2");
+    let inputs = images(&program);
+    let run = |options: &Options| -> (Compiled, Vec<u64>) {
+        let compiled = program.compile(options).unwrap();
+        let outputs = bits(&compiled.call(&inputs).unwrap());
+        (compiled, outputs)
+    };
+    let (plain, wanted) = run(&Options::new().cache(Cache::Off));
+    assert!(entries(&folder).is_empty() && !plain.is_from_cache());
+    let (cold, first) = run(&at(&folder));
+    assert!(!cold.is_from_cache());
+    let (warm, second) = run(&at(&folder));
+    assert!(warm.is_from_cache(), "{:?}", missed(&program, &at(&folder)));
+    assert_eq!((first, second), (wanted.clone(), wanted));
+    assert_eq!(warm.explain(), cold.explain());
+    assert_eq!(entries(&folder).len(), 1);
+    let [entry] = &Store::open(&Cache::at(folder.path())).unwrap().entries()[..] else { panic!("one entry") };
+    assert_eq!((&*entry.program, &*entry.backend), ("digits", "cpu"));
+}
+
+#[test]
+fn weights_are_bound_anew() {
+    let folder = TempDir::new().unwrap();
+    let mut program = digits("digits.pt2");
+    let inputs = images(&program);
+    program.compile(&at(&folder)).unwrap();
+    let weight = program.exported().weights.iter().find(|w| w.dtype == DType::F32).unwrap().clone();
+    program.set_weight(&weight.name, formula::fill("other", &weight.sizes, 0.1, 0.0).unwrap()).unwrap();
+    let warm = program.compile(&at(&folder)).unwrap();
+    assert!(warm.is_from_cache());
+    let fresh = program.compile(&Options::new().cache(Cache::Off)).unwrap();
+    assert_eq!(bits(&warm.call(&inputs).unwrap()), bits(&fresh.call(&inputs).unwrap()));
+}
+
+#[test]
+fn whatever_decides_the_code_is_a_part_of_the_key() {
+    let folder = TempDir::new().unwrap();
+    let program = digits("digits.pt2");
+    let other = digits("digits_train.pt2");
+    assert!(matches!(program.cached(&at(&folder)).unwrap(), Report::Miss { nearest: None, .. }));
+    program.compile(&at(&folder)).unwrap();
+    assert_eq!(missed(&program, &at(&folder)), [""; 0]);
+    assert_eq!(missed(&program, &at(&folder).threads(1)), ["options"]);
+    assert_eq!(missed(&other, &at(&folder)), ["graph"]);
+    assert!(!program.compile(&at(&folder).threads(1)).unwrap().is_from_cache());
+    assert!(program.compile(&at(&folder).threads(1)).unwrap().is_from_cache());
+    assert!(matches!(program.cached(&at(&folder).backend("eager")).unwrap(), Report::Off(_)));
+    assert!(matches!(program.cached(&Options::new().cache(Cache::Off)).unwrap(), Report::Off(_)));
+    // The key's other parts are what this build and this machine are.
+    let Report::Hit(key) = program.cached(&at(&folder)).unwrap() else { panic!("a hit") };
+    let names: Vec<&str> = key.0.iter().map(|p| &*p.name).collect();
+    assert_eq!(names, ["graph", "options", "version", "backend", "plugin", "device"]);
+    let shown = |name: &str| key.part(name).unwrap().shown.clone();
+    assert!(shown("version").contains(env!("CARGO_PKG_VERSION")) && shown("version").contains("kernel-ir"));
+    assert!(shown("device").contains(std::env::consts::ARCH), "{}", shown("device"));
+}
+
+#[test]
+fn damaged_and_foreign_entries_are_made_anew() {
+    let folder = TempDir::new().unwrap();
+    let program = digits("digits.pt2");
+    let inputs = images(&program);
+    let wanted = bits(&program.compile(&at(&folder)).unwrap().call(&inputs).unwrap());
+    let path = entries(&folder).remove(0);
+    let whole = fs::read(&path).unwrap();
+    let flipped = |at: usize| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x40;
+        bytes
+    };
+    let damages = [
+        whole[..whole.len() / 2].to_vec(),
+        whole[..10].to_vec(),
+        Vec::new(),
+        b"something else".to_vec(),
+        flipped(9),
+        flipped(100),
+        flipped(whole.len() / 3),
+        flipped(whole.len() - 1),
+    ];
+    for (n, damage) in damages.into_iter().enumerate() {
+        fs::write(&path, damage).unwrap();
+        let compiled = program.compile(&at(&folder)).unwrap();
+        assert!(!compiled.is_from_cache(), "damage {n}");
+        assert_eq!(bits(&compiled.call(&inputs).unwrap()), wanted, "damage {n}");
+        assert!(program.compile(&at(&folder)).unwrap().is_from_cache(), "damage {n} was not mended");
+    }
+    // The entry of another model under this one's name.
+    let other = TempDir::new().unwrap();
+    digits("digits_train.pt2").compile(&at(&other)).unwrap();
+    fs::copy(entries(&other).remove(0), &path).unwrap();
+    let compiled = program.compile(&at(&folder)).unwrap();
+    assert!(!compiled.is_from_cache());
+    assert_eq!(bits(&compiled.call(&inputs).unwrap()), wanted);
+}
+
+#[test]
+fn training_steps_go_through_the_cache() {
+    let folder = TempDir::new().unwrap();
+    let program = digits("digits_train.pt2");
+    let inputs = images(&program);
+    let inputs: Vec<Tensor> = inputs
+        .into_iter()
+        .map(|t| if t.dtype().is_float() { t } else { Tensor::zeros(t.dtype(), t.sizes()).unwrap() })
+        .collect();
+    let train = TrainOptions::new(Optimizer::Sgd(Sgd::default()));
+    let losses = |options: &Options| -> Vec<u64> {
+        let mut step = program.train_step(&train, options).unwrap();
+        (0..3)
+            .flat_map(|_| {
+                step.step(&inputs, 0.05).unwrap();
+                let state = step.snapshot().unwrap().tensors;
+                bits(&state.into_values().collect::<Vec<_>>())
+            })
+            .collect()
+    };
+    let wanted = losses(&Options::new().cache(Cache::Off).seed(1));
+    assert_eq!(losses(&at(&folder).seed(1)), wanted);
+    let kept = entries(&folder);
+    assert_eq!(kept.len(), 1);
+    let made = fs::read(&kept[0]).unwrap();
+    assert_eq!(losses(&at(&folder).seed(1)), wanted);
+    assert!(fs::read(&kept[0]).unwrap() == made && entries(&folder) == kept, "it was found, not made anew");
+}
+
+#[test]
+fn one_entry_serves_every_size() {
+    let folder = TempDir::new().unwrap();
+    let mut types = Types::new();
+    let n = types.symbol("n", 1, None);
+    let types = types.tensor(DType::F32, [n.clone(), 5.into()]).tensor(DType::F32, [n, 5.into()]);
+    let f = func::of(|[x, y]| (x.sin() * y).softmax(1) + x);
+    for _ in 0..2 {
+        let compiled = f.compile(&types, &at(&folder)).unwrap();
+        for n in [1, 3, 17] {
+            let inputs = ["x", "y"].map(|name| formula::fill(name, &[n, 5], 1.0, 0.0).unwrap());
+            let plain = f.call(&inputs, &Options::new().cache(Cache::Off)).unwrap();
+            let found = compiled.call(&inputs).unwrap();
+            for (a, b) in plain[0].iter_f64().zip(found[0].iter_f64()) {
+                assert!((a - b).abs() < 1e-6, "{a} {b}");
+            }
+        }
+        assert_eq!(entries(&folder).len(), 1);
+    }
+}
+
+#[test]
+fn state_that_calls_write_is_kept_by_what_was_found() {
+    let folder = TempDir::new().unwrap();
+    let text = r#"fx 1.0
+graph "counter" {
+  %x: f32[4] = input "x"
+  %n: f32[4] = buffer "n"
+  %m: f32[4] = aten.add_.Tensor(%n, %x)
+  %y: f32[4] = aten.mul.Tensor(%m, %x)
+  return %y
+}
+"#;
+    let graph: Graph = text.parse().unwrap();
+    let types = Types::new().tensor(DType::F32, [4]).tensor(DType::F32, [4]);
+    let f = func::Func::from_graph(prims::decompose(&aot_autograd::functionalize(&graph).unwrap()).unwrap());
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[4]).unwrap();
+    let results: Vec<Vec<u64>> = (0..2)
+        .map(|_| bits(&f.compile(&types, &at(&folder)).unwrap().call(&[x.clone(), x.clone()]).unwrap()))
+        .collect();
+    assert_eq!(results[0], results[1]);
+    assert_eq!(entries(&folder).len(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_changed_library_misses() {
+    use std::process::Command;
+    let (folder, built) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let library = built.path().join("libc_loops.so");
+    let sources = fs::read_dir(here.join("../../examples/c-backend/src")).unwrap().map(|e| e.unwrap().path());
+    let sources: Vec<PathBuf> = sources.filter(|p| p.extension().is_some_and(|e| e == "c")).collect();
+    let build = |name: &str, flag: &str| {
+        let output = built.path().join(name);
+        let done = Command::new("cc")
+            .args(["-std=c99", flag, "-fPIC", "-shared", "-fvisibility=hidden"])
+            .arg(format!("-I{}", here.join("../plugin-abi/include").display()))
+            .args(&sources)
+            .args([Path::new("-o"), &output, Path::new("-lm")])
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        output
+    };
+    build("libc_loops.so", "-O1");
+    let changed = build("changed.so", "-O0");
+    let program = digits("digits.pt2");
+    let options = |library: &Path| at(&folder).backend(library.to_str().unwrap());
+    let parts = |library: &Path| match program.cached(&options(library)).unwrap() {
+        Report::Hit(key) | Report::Miss { key, .. } => key,
+        Report::Off(why) => panic!("{why}"),
+    };
+    let differing = |a: &Path, b: &Path| {
+        let (a, b) = (parts(a), parts(b));
+        a.0.iter().zip(&b.0).filter(|(a, b)| a.sum != b.sum).map(|(a, _)| a.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(differing(&library, &changed), ["plugin"]);
+    assert_eq!(differing(&library, &library), [""; 0]);
+}
