@@ -116,12 +116,29 @@ fn both(b: &mut BodyBuilder, x: Option<Val>, y: Option<Val>) -> Option<Val> {
 
 fn masked(b: &mut BodyBuilder, v: Val, mask: Option<Val>) -> Val {
     let Some(mask) = mask else { return v };
+    if is_zero_without(b, v, mask) {
+        return v;
+    }
     let dtype = b.dtype(v);
     // Operators take no 16-bit floats: select in f32.
     let wide = convert(b, v, dtype.compute());
     let zero = b.constant(Scalar::zero(dtype), dtype.compute());
     let v = b.select(mask, wide, zero);
     convert(b, v, dtype)
+}
+
+/// Whether a value is zero already where `mask` is false.
+fn is_zero_without(b: &BodyBuilder, v: Val, mask: Val) -> bool {
+    match &b.insts()[v.0 as usize].kind {
+        InstKind::Load { mask: Some(own), .. } => *own == mask,
+        InstKind::Const(c) => *c == Scalar::zero(b.dtype(v)),
+        InstKind::Cast(v) => is_zero_without(b, *v, mask),
+        InstKind::Op { op: ScalarOp::Select, args } => {
+            let zero = |v: Val| b.as_const(v).is_some_and(|c| c == Scalar::zero(b.dtype(v)));
+            args[0] == mask && zero(args[2])
+        }
+        _ => false,
+    }
 }
 
 /// A conversion. One to a 16-bit float is kept even where the next step goes back to `f32`: PyTorch rounds there too,

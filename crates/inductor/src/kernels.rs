@@ -7,7 +7,7 @@ use kernel_ir::{
 use rustc_hash::FxHashMap;
 
 use crate::affine::{self, SymBounds};
-use crate::defs::{DefKind, Defs};
+use crate::defs::{Def, DefKind, Defs};
 use crate::inline::{Inliner, convert};
 use crate::realize::step;
 use crate::schedule::{Group, Member, Schedule, renamed, substituted};
@@ -143,8 +143,7 @@ fn emit_member(
             let value = vals[value.0 as usize];
             let dtype = b.dtype(value);
             let positional = matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin);
-            let position =
-                positional.then(|| b.index(member.map.get(def.sizes.len()).cloned().unwrap_or_default()));
+            let position = positional.then(|| b.index(row_major(def, &member.map)));
             let acc = kernel.add_acc(*op, dtype);
             b.reduce(acc, value, position);
             Place::Acc(at, acc, if positional { DType::I64 } else { dtype })
@@ -159,6 +158,12 @@ fn emit_member(
         // Other kinds are no members of loop groups.
         _ => Place::Value(at, Val(0)),
     }
+}
+
+/// The number of a point among those that are reduced.
+fn row_major(def: &Def, map: &[SymExpr]) -> SymExpr {
+    let reduced = map.iter().zip(def.domain()).skip(def.sizes.len());
+    reduced.fold(SymExpr::ZERO, |n, (at, size)| n * size + at)
 }
 
 fn store_members<'a>(
@@ -272,8 +277,9 @@ fn ordered(defs: &Defs, s: &Schedule, group: &Group) -> Group {
             let target = defs.get(buf);
             let address = affine::address(&index, &target.strides);
             let numel = defs.numel_hint(&target.sizes);
-            for (v, slot) in steps.iter_mut().enumerate() {
-                if let Some(step) = step(defs, &address, v as u32)
+            let extents = group.outer.iter().chain(&member.inner);
+            for ((v, slot), extent) in steps.iter_mut().enumerate().zip(extents) {
+                if let Some(step) = step(defs, &address, v as u32, extent)
                     && step != 0
                     && numel > slot.0
                 {

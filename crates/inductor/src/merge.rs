@@ -1,12 +1,14 @@
 //! Brings groups together that the order of definitions kept apart: a group that is put off to a later one over the same
 //! points, which reads it there (a value that two values of one kernel need), or that is as small and independent of
-//! it (updates of many small parameters). Putting off is right where nobody reads the group before.
+//! it (updates of many small parameters), or that reduces the same elements. Putting off is right where nobody reads the
+//! group before.
 
+use ir_core::{Atom, SymExpr};
 use kernel_ir::BufId;
 use rustc_hash::FxHashMap;
 
 use crate::defs::{DefKind, Defs};
-use crate::schedule::{Group, Schedule, substituted};
+use crate::schedule::{Group, Member, Schedule, substituted};
 
 /// Independent groups are merged up to so many elements each: beyond that, memory is what takes the time.
 const SMALL: i64 = 1 << 14;
@@ -32,6 +34,7 @@ pub(crate) fn merge(defs: &Defs, s: &mut Schedule) {
             }
         }
     }
+    merge_siblings(defs, s, &readers);
     merge_small(defs, s, &readers);
 }
 
@@ -49,9 +52,7 @@ fn readers(s: &Schedule) -> Readers {
 type Readers = FxHashMap<BufId, Vec<BufId>>;
 
 fn is_pointwise(defs: &Defs, group: &Group) -> bool {
-    let loop_only = |m: &crate::schedule::Member| {
-        m.inner.is_empty() && matches!(defs.get(m.def).kind, DefKind::Loop { .. })
-    };
+    let loop_only = |m: &Member| m.inner.is_empty() && matches!(defs.get(m.def).kind, DefKind::Loop { .. });
     group.template.is_none() && !group.members.is_empty() && group.members.iter().all(loop_only)
 }
 
@@ -71,18 +72,31 @@ fn is_late(s: &Schedule, readers: &Readers, other: usize, at: usize) -> bool {
 /// Whether `other` has the points of `at`, and `at` reads it at its own point alone.
 fn fits(defs: &Defs, s: &Schedule, other: usize, at: usize) -> bool {
     let (from, to) = (&s.groups[other], &s.groups[at]);
-    let own_point = |m: &crate::schedule::Member| {
-        s.loads[&m.def].iter().all(|(buf, index)| {
-            from.members.iter().find(|f| f.def == *buf).is_none_or(|f| {
-                index.len() == f.map.len()
-                    && index.iter().zip(&f.map).all(|(e, wanted)| substituted(e, &m.map) == *wanted)
-            })
-        })
-    };
     is_pointwise(defs, from)
         && from.outer == to.outer
         && from.constant == to.constant
-        && to.members.iter().all(own_point)
+        && own_points(defs, s, other, at)
+}
+
+/// Whether the members of `at` read those of `other` at their own point alone.
+fn own_points(defs: &Defs, s: &Schedule, other: usize, at: usize) -> bool {
+    let (from, to) = (&s.groups[other], &s.groups[at]);
+    let outer = to.outer.len();
+    let own_point = |m: &Member| {
+        s.loads[&m.def].iter().all(|(buf, index)| {
+            from.members.iter().find(|f| f.def == *buf).is_none_or(|f| {
+                let places = &f.map[..defs.get(f.def).sizes.len().min(f.map.len())];
+                let own = |(e, wanted): (&SymExpr, &SymExpr)| substituted(e, &m.map) == *wanted;
+                // A value of an inner point is complete after its stage alone.
+                let outside =
+                    |e: &SymExpr| !e.any_leaf(|a| matches!(a, Atom::Loop(v) if *v as usize >= outer));
+                index.len() == places.len()
+                    && index.iter().zip(places).all(own)
+                    && (m.inner == f.inner || places.iter().all(outside))
+            })
+        })
+    };
+    to.members.iter().all(own_point)
 }
 
 /// Moves the members of `other` to the front of `at`.
@@ -93,6 +107,59 @@ fn take(s: &mut Schedule, other: usize, at: usize) {
     }
     members.append(&mut s.groups[at].members);
     s.groups[at].members = members;
+}
+
+/// Merges reductions that read the same elements at the same points (the largest element of a window and where it is, the two
+/// sums of a normalisation's gradient behind a template): one walk over memory instead of two.
+fn merge_siblings(defs: &Defs, s: &mut Schedule, readers: &Readers) {
+    for at in 0..s.groups.len() {
+        let mut tried: Vec<usize> = Vec::new();
+        while let Some(other) = next_sibling(defs, s, readers, at, &tried) {
+            tried.push(other);
+            let few = s.groups[other].members.len() + s.groups[at].members.len() <= MOST_MEMBERS;
+            if few && is_late(s, readers, other, at) && own_points(defs, s, other, at) {
+                take(s, other, at);
+            }
+        }
+    }
+}
+
+/// The latest earlier group that reduces what group `at` reduces.
+fn next_sibling(defs: &Defs, s: &Schedule, readers: &Readers, at: usize, tried: &[usize]) -> Option<usize> {
+    let to = &s.groups[at];
+    let own = reductions(defs, to)?;
+    let reads = own.iter().flat_map(|m| s.loads[&m.def].iter().map(move |load| (*m, load)));
+    let siblings = reads.flat_map(|(m, (buf, index))| {
+        let index: ir_core::Shape = index.iter().map(|e| substituted(e, &m.map)).collect();
+        let groups = readers.get(buf).into_iter().flatten().filter_map(|r| s.group_of.get(r).copied());
+        let fresh = groups.filter(|g| *g < at && !tried.contains(g));
+        fresh.filter(move |g| {
+            let from = &s.groups[*g];
+            let same = |f: &&Member| {
+                f.inner == m.inner
+                    && s.loads[&f.def].iter().any(|(b, e)| {
+                        b == buf && e.len() == index.len() && {
+                            e.iter().zip(&index).all(|(e, wanted)| substituted(e, &f.map) == *wanted)
+                        }
+                    })
+            };
+            from.outer == to.outer
+                && from.constant == to.constant
+                && reductions(defs, from).is_some_and(|list| list.iter().any(same))
+        })
+    });
+    siblings.max()
+}
+
+/// The reductions of a group of loops and reductions; `None` of another one, or where there are none.
+fn reductions<'a>(defs: &Defs, group: &'a Group) -> Option<Vec<&'a Member>> {
+    let of_kind = |m: &Member| matches!(defs.get(m.def).kind, DefKind::Loop { .. } | DefKind::Reduce { .. });
+    if group.template.is_some() || !group.members.iter().all(of_kind) {
+        return None;
+    }
+    let reduces = |m: &&Member| matches!(defs.get(m.def).kind, DefKind::Reduce { .. });
+    let list: Vec<&Member> = group.members.iter().filter(reduces).collect();
+    (!list.is_empty()).then_some(list)
 }
 
 /// Merges small groups over the same points that do not depend on each other.

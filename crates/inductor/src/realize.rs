@@ -6,6 +6,8 @@
 use ir_core::{Arena, Atom, Shape, SymExpr};
 use kernel_ir::{BodyBuilder, BufId, InstKind, LoopBounds};
 use prims::TemplateSpec;
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
 
 use crate::affine::{self, SymBounds};
 use crate::defs::{Def, DefKind, Defs, template_operands};
@@ -17,7 +19,7 @@ const MAX_INLINED: u32 = 160;
 const MAX_RECOMPUTED: u32 = 12;
 
 /// What is known of computing one element of a value where it is read.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Cost {
     /// Instructions, operands without memory included.
     insts: u32,
@@ -25,12 +27,41 @@ struct Cost {
     full_loads: u32,
     /// Holds an operator of tens of cycles.
     heavy: bool,
-    /// Reads the result of a template, whose epilogue it could be.
-    from_template: bool,
+    /// Templates whose results it reads, of whose epilogues it could be.
+    templates: SmallVec<[BufId; 2]>,
+}
+
+/// What each definition reads, and when it is computed.
+struct Order {
+    reads: Arena<BufId, Vec<BufId>>,
+    place: Arena<BufId, usize>,
+}
+
+impl Order {
+    fn of(defs: &Defs) -> Order {
+        let reads = defs.list.values().map(|d| d.as_ref().map_or(Vec::new(), Def::reads)).collect();
+        let mut place: Arena<BufId, usize> = defs.list.ids().map(|_| 0).collect();
+        defs.order.iter().enumerate().for_each(|(n, id)| place[*id] = n);
+        Order { reads, place }
+    }
+    /// Whether computing `id` takes `source`, directly or not.
+    fn depends(&self, id: BufId, source: BufId) -> bool {
+        let (mut open, mut seen) = (vec![id], FxHashSet::default());
+        while let Some(at) = open.pop() {
+            if at == source {
+                return true;
+            }
+            if self.place[at] > self.place[source] && seen.insert(at) {
+                open.extend(&self.reads[at]);
+            }
+        }
+        false
+    }
 }
 
 /// Sets `realized`, `strides` and `users` of every definition.
 pub(crate) fn realize(defs: &mut Defs) {
+    let order = Order::of(defs);
     let consumers = consumers(defs);
     let mut costs: Arena<BufId, Cost> = defs.list.ids().map(|_| Cost::default()).collect();
     for id in defs.order.clone() {
@@ -38,7 +69,7 @@ pub(crate) fn realize(defs: &mut Defs) {
         match &def.kind {
             DefKind::Input | DefKind::Constant => continue,
             DefKind::Loop { .. } => {
-                costs[id] = cost(defs, id, &costs);
+                costs[id] = cost(defs, id, &order, &costs);
                 let wanted = def.realized || wants_memory(defs, id, &consumers[id], &costs);
                 defs.get_mut(id).realized = wanted;
             }
@@ -127,28 +158,37 @@ fn behind_views(defs: &Defs, v: BufId) -> BufId {
     }
 }
 
-fn cost(defs: &Defs, id: BufId, costs: &Arena<BufId, Cost>) -> Cost {
+fn cost(defs: &Defs, id: BufId, order: &Order, costs: &Arena<BufId, Cost>) -> Cost {
     let def = defs.get(id);
     let numel = defs.numel_hint(&def.sizes);
     let mut total = Cost { insts: def.insts().len() as u32, heavy: def.is_heavy(), ..Cost::default() };
-    for read in def.reads() {
+    let reads = &order.reads[id];
+    for &read in reads {
         let source = defs.get(read);
         if source.realized {
             total.full_loads += u32::from(defs.numel_hint(&source.sizes) >= numel);
-            total.from_template |= matches!(source.kind, DefKind::Template(_));
+            total.templates.extend(matches!(source.kind, DefKind::Template(_)).then_some(read));
         } else {
-            let inner = costs[read];
+            let inner = &costs[read];
             total.insts += inner.insts;
             total.full_loads += inner.full_loads;
             total.heavy |= inner.heavy;
-            total.from_template |= inner.from_template;
+            total.templates.extend(inner.templates.iter().copied());
         }
     }
+    total.templates.sort_unstable();
+    total.templates.dedup();
+    // What also reads something that is made of the template's result (a mean of it) comes after it.
+    total.templates.retain(|template| {
+        let at_hand = |read: BufId| read == *template || costs[read].templates.contains(template);
+        reads.iter().all(|&read| at_hand(read) || !order.depends(read, *template))
+    });
     total
 }
 
 fn wants_memory(defs: &Defs, id: BufId, consumers: &[BufId], costs: &Arena<BufId, Cost>) -> bool {
-    let (def, cost) = (defs.get(id), costs[id]);
+    let (def, cost) = (defs.get(id), &costs[id]);
+    let from_template = !cost.templates.is_empty();
     if consumers.is_empty() || def.as_fill().is_some() || def.is_view() {
         return false;
     }
@@ -162,15 +202,38 @@ fn wants_memory(defs: &Defs, id: BufId, consumers: &[BufId], costs: &Arena<BufId
     }
     let numel = defs.numel_hint(&def.sizes);
     // The template's result is stored anyway unless all that reads it is elementwise: then store what is final.
-    if cost.from_template && consumers.iter().any(|c| defs.numel_hint(&defs.get(*c).domain()) != numel) {
+    if from_template && consumers.iter().any(|c| defs.numel_hint(&defs.get(*c).domain()) != numel) {
         return true;
     }
     let read_often = consumers.iter().any(|c| defs.numel_hint(&defs.get(*c).domain()) > numel);
     if cost.heavy && read_often {
         return true;
     }
-    consumers.len() > 1
-        && (cost.heavy || cost.full_loads > 1 || cost.from_template || cost.insts > MAX_RECOMPUTED)
+    if narrows(defs, id) {
+        return true;
+    }
+    consumers.len() > 1 && (cost.heavy || cost.full_loads > 1 || from_template || cost.insts > MAX_RECOMPUTED)
+}
+
+/// Whether it is the result of a reduction or scan that nobody else reads, in a smaller dtype: it can be stored in the place of
+/// that result, for fewer bytes.
+fn narrows(defs: &Defs, id: BufId) -> bool {
+    let numel = defs.numel_hint(&defs.get(id).sizes);
+    let mut at = id;
+    loop {
+        let reads = defs.get(at).reads().into_iter();
+        let mut full = reads.filter(|read| defs.numel_hint(&defs.get(*read).sizes) >= numel);
+        let (Some(read), None) = (full.next(), full.next()) else { return false };
+        let source = defs.get(read);
+        if source.users != 1 || source.output {
+            return false;
+        }
+        if source.realized {
+            let fuses = matches!(source.kind, DefKind::Reduce { .. } | DefKind::Scan { .. });
+            return fuses && defs.get(id).dtype.size() < source.dtype.size();
+        }
+        at = read;
+    }
 }
 
 /// Strides for a value's memory: dense, dimensions in the order in which its largest source has them; convolutions
@@ -218,7 +281,8 @@ fn source_order(defs: &Defs, def: &Def) -> Option<Vec<usize>> {
         let InstKind::Load { buf, index, .. } = &inst.kind else { continue };
         let source = defs.get(*buf);
         let whole = affine::address(index, &source.strides).simplify(&bounds);
-        let steps: Option<Vec<i64>> = (0..rank as u32).map(|d| step(defs, &whole, d)).collect();
+        let steps: Option<Vec<i64>> =
+            (0..rank as u32).map(|d| step(defs, &whole, d, &domain[d as usize])).collect();
         let Some(steps) = steps else { continue };
         let covers = steps.iter().zip(&def.sizes).all(|(s, size)| *s != 0 || *size == SymExpr::ONE);
         let numel = defs.numel_hint(&source.sizes);
@@ -233,8 +297,25 @@ fn source_order(defs: &Defs, def: &Def) -> Option<Vec<usize>> {
     Some(order)
 }
 
-/// How far one step of loop variable `d` goes in memory, at the symbols' hints.
-pub(crate) fn step(defs: &Defs, address: &SymExpr, d: u32) -> Option<i64> {
-    let (coef, _) = address.affine_in(&Atom::Loop(d))?;
-    Some(defs.hint(&coef))
+/// How far one step of loop variable `d`, of the given extent, goes in memory, at the symbols' hints: on average over some
+/// steps where they are not equal (an element that is read for several points, a window's remainder). `None` where it
+/// depends on values.
+pub(crate) fn step(defs: &Defs, address: &SymExpr, d: u32, extent: &SymExpr) -> Option<i64> {
+    const LOOKED_AT: i64 = 16;
+    if let Some((coef, _)) = address.affine_in(&Atom::Loop(d)) {
+        return Some(defs.hint(&coef));
+    }
+    if address.any_leaf(|a| matches!(a, Atom::Value(_))) {
+        return None;
+    }
+    let place = |n: i64| {
+        let at = |a: &Atom| match a {
+            Atom::Loop(v) => Some(SymExpr::from_i64(if *v == d { n } else { 0 })),
+            _ => None,
+        };
+        defs.hint(&address.subst(&at))
+    };
+    let steps = (defs.hint(extent) - 1).clamp(0, LOOKED_AT);
+    let sum: i64 = (0..steps).map(|n| (place(n + 1) - place(n)).abs()).sum();
+    Some((sum + steps - 1).checked_div(steps).unwrap_or(0))
 }

@@ -254,3 +254,95 @@ fn zero_sizes_and_scalars_pass() {
     case.returns(y);
     case.check(&[data("x", &[0, 4]), data("k", &[])]);
 }
+
+/// Windows of three with stride two over both spatial dimensions of `[2, 3, 9, 8]`: the view, and the number of the largest.
+fn pooled(b: &mut Builder<'_>, x: ValueId) -> (ValueId, ValueId) {
+    let lists = [[5i64, 4], [3, 3], [2, 2], [1, 1], [1, 1]].map(|l| Arg::from(&l[..]));
+    let args = [Arg::Value(x)].into_iter().chain(lists).chain([Arg::from(f64::NEG_INFINITY)]).collect();
+    let view = b.call1("prims.window", args).unwrap();
+    let best = b.reduce(ReduceOp::ArgMax, view, &[4, 5], false).unwrap();
+    (view, b.cast(best, DType::U8).unwrap())
+}
+
+#[test]
+fn a_largest_element_and_its_number_are_one_walk() {
+    let mut case = Case::new();
+    let x = case.input("x", &n(&[2, 3, 9, 8]));
+    let mut b = case.b("pool");
+    let (view, best) = pooled(&mut b, x);
+    let y = b.call1("prims.amax_at", vec![view.into(), best.into(), [4i64, 5][..].into()]).unwrap();
+    case.returns(y);
+    case.returns(best);
+    assert_eq!(case.check(&[data("x", &[2, 3, 9, 8])]), ["loop"]);
+    let program = case.compile();
+    let [Step::Loop(kernel)] = &program.steps[..] else { panic!("{program}") };
+    assert_eq!((kernel.accs.len(), kernel.stages.len()), (2, 2), "{program}");
+}
+
+#[test]
+fn numbers_of_the_largest_are_kept_in_a_byte_and_read_by_a_gather() {
+    let mut case = Case::new();
+    let x = case.input("x", &n(&[2, 3, 9, 8]));
+    let g = case.input("g", &n(&[2, 3, 5, 4]));
+    let mut b = case.b("pool");
+    let (_, best) = pooled(&mut b, x);
+    let best = b.cast(best, DType::I64).unwrap();
+    let apart = |b: &mut Builder<'_>, v: ValueId| {
+        let v = b.reshape(v, &n(&[2, 3, 5, 4, 1, 1])).unwrap();
+        b.expand(v, &n(&[2, 3, 5, 4, 3, 3])).unwrap()
+    };
+    let (best, g) = (apart(&mut b, best), apart(&mut b, g));
+    let args = vec![9i64.into(), 0i64.into(), 1i64.into(), DType::I64.into()];
+    let number = b.call1("prims.iota", args).unwrap();
+    let number = b.reshape(number, &n(&[1, 1, 1, 1, 3, 3])).unwrap();
+    let own = b.eq(best, number).unwrap();
+    let own = b.select(own, g, 0.0).unwrap();
+    let lists = [[9i64, 8], [2, 2], [1, 1], [1, 1]].map(|l| Arg::from(&l[..]));
+    let covers = b.call1("prims.cover", [Arg::Value(own)].into_iter().chain(lists).collect()).unwrap();
+    let grad = b.reduce(ReduceOp::Sum, covers, &[4, 5], false).unwrap();
+    // Two sums read the gradient: it is computed once.
+    let sum = b.reduce(ReduceOp::Sum, grad, &[0, 2, 3], false).unwrap();
+    let product = b.mul(grad, x).unwrap();
+    let other = b.reduce(ReduceOp::Sum, product, &[0, 2, 3], false).unwrap();
+    case.returns(sum);
+    case.returns(other);
+    assert_eq!(case.check(&[data("x", &[2, 3, 9, 8]), data("g", &[2, 3, 5, 4])]), ["loop", "loop", "loop"]);
+    let program = case.compile();
+    let bytes = program.buffers.values().filter(|b| b.dtype == DType::U8).count();
+    let wide = program.buffers.values().filter(|b| b.dtype == DType::I64).count();
+    assert_eq!((bytes, wide), (1, 0), "{program}");
+}
+
+#[test]
+fn the_statistics_of_a_convolution_keep_no_second_copy() {
+    let mut case = Case::new();
+    let x = case.input("x", &n(&[4, 3, 6, 6]));
+    let w = case.weight("w", &[8, 3, 1, 1]);
+    let mut b = case.b("norm");
+    let (one, pads) = ([1i64, 1], [0i64; 4]);
+    let args = vec![
+        x.into(),
+        w.into(),
+        one[..].into(),
+        pads[..].into(),
+        one[..].into(),
+        false.into(),
+        [0i64, 0][..].into(),
+        1i64.into(),
+    ];
+    let y = b.call1("prims.conv", args).unwrap();
+    let sum = b.reduce(ReduceOp::Sum, y, &[0, 2, 3], true).unwrap();
+    let mean = b.div(sum, 144.0).unwrap();
+    let centred = b.sub(y, mean).unwrap();
+    let square = b.mul(centred, centred).unwrap();
+    let sum = b.reduce(ReduceOp::Sum, square, &[0, 2, 3], true).unwrap();
+    let var = b.div(sum, 144.0).unwrap();
+    let r = b.rsqrt(var).unwrap();
+    let z = b.mul(centred, r).unwrap();
+    case.returns(z);
+    assert_eq!(case.check(&[data("x", &[4, 3, 6, 6])]), ["conv", "loop"]);
+    let program = case.compile();
+    let full = |b: &&kernel_ir::Buffer| b.span().as_const() == Some(4 * 8 * 36);
+    // The convolution's result and that of the norm.
+    assert_eq!(program.buffers.values().filter(full).count(), 2, "{program}");
+}

@@ -193,7 +193,7 @@ pub struct Conv {
     pub weight: Operand,
     /// Step of the window in each spatial dimension.
     pub stride: Vec<i64>,
-    /// Zeros added before and after each spatial dimension.
+    /// Zeros added before and after each spatial dimension; a negative number leaves out so many elements instead.
     pub padding: Vec<(i64, i64)>,
     /// Distance of the window's points.
     pub dilation: Vec<i64>,

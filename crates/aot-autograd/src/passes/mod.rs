@@ -16,6 +16,7 @@ mod fold;
 mod matching;
 mod rewrite;
 mod scalars;
+mod sums;
 mod views;
 
 use fx_ir::{Graph, ValueId};
@@ -79,6 +80,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "fast-math", run: fast_math::run },
     Pass { name: "attention", run: attention::run },
     Pass { name: "conv", run: conv::run },
+    Pass { name: "sums", run: sums::run },
     Pass { name: "views-again", run: views::run },
     Pass { name: "cse-again", run: cse::run },
     Pass { name: "dead", run: dead::run },

@@ -159,6 +159,7 @@ fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Op, ExecErro
     if let Some(parts) = plain_steps(c) {
         return steps(program, &parts, jobs).map(Op::Several);
     }
+    let c = &cut(c);
     let negative = c.padding.iter().any(|p| p.0 < 0 || p.1 < 0);
     let static_weight = c.weight.sizes.iter().all(|s| s.as_const().is_some());
     let window = !c.transposed && !negative && static_weight;
@@ -173,6 +174,19 @@ fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Op, ExecErro
     let walk = Walk { batch: dims(ranges, 0..1), rows: dims(ranges, 2..rank), column: 1 };
     let finish = finish(program, &c.name, &c.epilogue, walk, jobs)?;
     Ok(Op::Conv(ConvOp::new(program, c, finish), 0))
+}
+
+/// A plain convolution whose negative padding is elements less of its input.
+fn cut(c: &Conv) -> Conv {
+    let mut c = c.clone();
+    for (d, (before, after)) in c.padding.iter_mut().enumerate().filter(|_| !c.transposed) {
+        let (first, last) = ((-*before).max(0), (-*after).max(0));
+        let (stride, size) = (&c.input.strides[d + 2], &mut c.input.sizes[d + 2]);
+        c.input.offset = &c.input.offset + stride * first;
+        *size = &*size - (first + last);
+        (*before, *after) = ((*before).max(0), (*after).max(0));
+    }
+    c
 }
 
 fn attention(program: &mut Program, a: &Attention, jobs: &mut Jobs) -> Result<Op, ExecError> {

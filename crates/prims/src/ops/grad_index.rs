@@ -3,6 +3,7 @@
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{Scalar, Shape, SymExpr};
+use kernel_ir::ReduceOp;
 
 use super::grad_scalar::{Grads, conj};
 use crate::{Builder, GradCall, OpError};
@@ -234,36 +235,18 @@ fn transposed(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
     b.permute(v, &order)
 }
 
-/// Every window element is added to where it came from: one scatter by the numbers of the elements, which a window over
-/// the numbers themselves gives; what lies outside goes to an extra place that is cut off.
+/// Every place gets the sum of what windows hold of it, gathered: nothing is added to memory.
 pub(super) fn window(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let mut grads = none(call);
     let Some(g) = cotangent(b, call)? else { return Ok(grads) };
     let meta = b.meta(call.call.value("a")?)?.clone();
     let spatial = call.call.syms("sizes")?.len();
-    let lead = meta.rank() - spatial;
-    let space: Shape = meta.sizes[lead..].iter().cloned().collect();
-    let count = ir_core::numel(&space);
-    let numbers = super::creation::iota(b, count.clone())?;
-    let numbers = b.reshape(numbers, &space)?;
-    let mut args = vec![Arg::Value(numbers)];
-    args.extend(["sizes", "window", "stride", "dilation", "low"].map(|name| call.call.arg(name).clone()));
-    args.push(Arg::int(-1));
-    let numbers = b.call1("prims.window", args)?;
-    let outside = b.lt(numbers, 0i64)?;
-    let numbers = b.select(outside, count.clone(), numbers)?;
-    let line = b.meta(numbers)?.numel();
-    let batch = ir_core::numel(&meta.sizes[..lead]);
-    let numbers = b.reshape(numbers, &[SymExpr::ONE, line.clone()])?;
-    let numbers = b.expand(numbers, &[batch.clone(), line.clone()])?;
-    let source = b.reshape(g, &[batch.clone(), line])?;
-    let zeros = b.full(&[batch, &count + 1], Scalar::zero(meta.dtype), meta.dtype)?;
-    let sum = b.call1(
-        "prims.scatter",
-        vec![zeros.into(), 1i64.into(), numbers.into(), source.into(), "add".into()],
-    )?;
-    let sum = b.slice(sum, 1, SymExpr::ZERO, count, 1)?;
-    grads[0] = Some(b.reshape(sum, &meta.sizes)?);
+    let space: Shape = meta.sizes[meta.rank() - spatial..].iter().cloned().collect();
+    let mut args = vec![Arg::Value(g), space[..].into()];
+    args.extend(["stride", "dilation", "low"].map(|name| call.call.arg(name).clone()));
+    let covers = b.call1("prims.cover", args)?;
+    let dims: Vec<usize> = (meta.rank()..meta.rank() + spatial).collect();
+    grads[0] = Some(b.reduce(ReduceOp::Sum, covers, &dims, false)?);
     Ok(grads)
 }
 

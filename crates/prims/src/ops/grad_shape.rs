@@ -44,6 +44,8 @@ unary_rule! {
     sum |b, call, a, g| spread(b, call, a, g);
     #[doc = "The elements that equal the extreme share its cotangent."]
     extreme extreme_of;
+    #[doc = "The element whose number is given gets the cotangent."]
+    extreme_at extreme_at_of;
     #[doc = "The cotangent times the product of the other elements."]
     prod prod_of;
     #[doc = "The running sum from the other end."]
@@ -130,6 +132,30 @@ fn extreme_of(b: &mut Builder<'_>, call: &GradCall<'_>, a: ValueId, g: ValueId) 
     let share = b.div(g, count)?;
     let share = spread(b, call, a, share)?;
     b.mul(share, equal)
+}
+
+fn extreme_at_of(
+    b: &mut Builder<'_>,
+    call: &GradCall<'_>,
+    a: ValueId,
+    g: ValueId,
+) -> Result<ValueId, OpError> {
+    let sizes = b.sizes(a)?;
+    let dims = reduced_dims(call.call, sizes.len())?;
+    if dims.is_empty() {
+        return Ok(g);
+    }
+    let count = dims.iter().fold(SymExpr::ONE, |n, d| n * &sizes[*d]);
+    let number = super::creation::iota(b, count)?;
+    let ones: Shape =
+        (0..sizes.len()).map(|d| if dims.contains(&d) { sizes[d].clone() } else { SymExpr::ONE }).collect();
+    let number = b.reshape(number, &ones)?;
+    let at = b.cast(call.call.value("at")?, ir_core::DType::I64)?;
+    let at = spread(b, call, a, at)?;
+    let own = b.eq(at, number)?;
+    let g = spread(b, call, a, g)?;
+    let zero = Scalar::zero(b.dtype(g)?);
+    b.select(own, g, zero)
 }
 
 fn cumprod_of(b: &mut Builder<'_>, call: &GradCall<'_>, a: ValueId, g: ValueId) -> Result<ValueId, OpError> {

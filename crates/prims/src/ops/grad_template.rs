@@ -55,10 +55,17 @@ pub(super) fn conv(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
         groups: c.int("groups")?,
     };
     let transposed = c.bool("transposed")?;
-    let extra = if transposed { vec![0; window.stride.len()] } else { missing(b, &window, g, x, w)? };
+    // The tensor that windows lie in, and that with an element a window.
+    let (big, small) = if transposed { (g, x) } else { (x, g) };
+    let left = missing(b, &window, small, big, w)?;
+    let extra = if transposed { vec![0; left.len()] } else { given(&left, &window) };
     // Of complex operands the conjugates.
     let (x, w) = (conj(b, x)?, conj(b, w)?);
-    let direct = if transposed { None } else { direct_input_gradient(b, &window, g, w, &extra)? };
+    let direct = if transposed || by_phases(b, &window, w)? {
+        None
+    } else {
+        direct_input_gradient(b, &window, g, w, &extra)?
+    };
     let to_x = match direct {
         Some(to_x) => to_x,
         None => window.call(b, g, w, !transposed, &extra)?,
@@ -67,9 +74,18 @@ pub(super) fn conv(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     grads[0] = Some(first_of(b, to_x, &sizes)?);
     let (big, small) = if transposed { (g, x) } else { (x, g) };
     let sizes = b.sizes(w)?;
-    let to_w = weight_gradient(b, &window, big, small)?;
+    let to_w = weight_gradient(b, &window, big, small, &left)?;
     grads[1] = Some(first_of(b, to_w, &sizes)?);
     Ok(grads)
+}
+
+/// Whether the transposed convolution is better left one: with a stride a plain one would mostly multiply zeros. Libraries
+/// compute it as it is, other backends take it apart into plain ones a remainder of the stride, which cannot be done with the
+/// weight of groups that have several channels on both sides.
+fn by_phases(b: &Builder<'_>, window: &Window, w: ValueId) -> Result<bool, OpError> {
+    let sizes = b.sizes(w)?;
+    let alone = window.groups == 1 || sizes[1] == SymExpr::ONE;
+    Ok(alone && window.stride.iter().any(|s| *s > 1) && sizes[2..].iter().all(|n| n.as_const().is_some()))
 }
 
 /// The transposed convolution as a plain one, which backends have fast kernels for: the gradient spread out by the
@@ -125,24 +141,29 @@ fn spread(b: &mut Builder<'_>, v: ValueId, stride: &[i64]) -> Result<ValueId, Op
     b.call1("prims.pad", vec![v.into(), none[..].into(), none[..].into(), between[..].into(), zero.into()])
 }
 
-/// Elements that the opposite convolution would fall short of: those that no window reached, fewer than the stride. Of
-/// symbolic sizes as many as there may be, for what is too much is cut off.
+/// Elements of each spatial dimension of `x` that no window of the convolution to `g` reaches, fewer than the stride; `None`
+/// where sizes are symbolic and do not say.
 fn missing(
     b: &Builder<'_>,
     window: &Window,
     g: ValueId,
     x: ValueId,
     w: ValueId,
-) -> Result<Vec<i64>, OpError> {
+) -> Result<Vec<Option<i64>>, OpError> {
     let (g, x, w) = (b.meta(g)?, b.meta(x)?, b.meta(w)?);
     let at = |d: usize| {
         let reach = (&w.sizes[d + 2] - 1) * window.dilation[d];
         let pad = window.padding[2 * d] + window.padding[2 * d + 1];
         let reached = (&g.sizes[d + 2] - 1) * window.stride[d] + reach + 1 - SymExpr::from_i64(pad);
-        let left = &x.sizes[d + 2] - reached;
-        left.as_const().unwrap_or(window.stride[d] - 1)
+        (&x.sizes[d + 2] - reached).as_const()
     };
     Ok((0..window.stride.len()).map(at).collect())
+}
+
+/// What the opposite convolution has to add to its result: what it would fall short of. Of symbolic sizes as much as there
+/// may be, for what is too much is cut off.
+fn given(missing: &[Option<i64>], window: &Window) -> Vec<i64> {
+    missing.iter().zip(&window.stride).map(|(left, stride)| left.unwrap_or(stride - 1)).collect()
 }
 
 /// The first elements of every dimension.
@@ -154,12 +175,14 @@ fn first_of(b: &mut Builder<'_>, v: ValueId, sizes: &[SymExpr]) -> Result<ValueI
     Ok(out)
 }
 
-/// `[small channels, big channels / groups, window…]` (and perhaps more window than there is).
+/// `[small channels, big channels / groups, window…]`. What no window reaches is left out by so much less padding behind
+/// (perhaps less than none); where sizes are symbolic the result may have more window than there is.
 fn weight_gradient(
     b: &mut Builder<'_>,
     window: &Window,
     big: ValueId,
     small: ValueId,
+    missing: &[Option<i64>],
 ) -> Result<ValueId, OpError> {
     let sizes = b.sizes(big)?;
     let groups = SymExpr::from_i64(window.groups);
@@ -175,9 +198,13 @@ fn weight_gradient(
     joined.extend(sizes[2..].iter().cloned());
     let input = b.reshape(turned, &joined)?;
     let weight = swap(b, small)?;
+    let mut padding = window.padding.clone();
+    for (d, left) in missing.iter().enumerate() {
+        padding[2 * d + 1] -= left.unwrap_or(0);
+    }
     let exchanged = Window {
         stride: window.dilation.clone(),
-        padding: window.padding.clone(),
+        padding,
         dilation: window.stride.clone(),
         groups: window.groups,
     };

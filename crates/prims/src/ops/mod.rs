@@ -79,6 +79,7 @@ mod mode;
 mod norm;
 mod pad;
 mod pool;
+mod prims_cover;
 mod prims_index;
 mod prims_linalg;
 mod prims_linalg_grad;
@@ -126,6 +127,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     prims_template::OPS,
     prims_value::OPS,
     prims_move::OPS,
+    prims_cover::OPS,
     prims_index::OPS,
     prims_linalg::OPS,
     prims_sort::OPS,

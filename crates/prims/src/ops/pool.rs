@@ -156,6 +156,30 @@ impl Windows {
         ];
         b.call1("prims.window", args)
     }
+    /// The number of the first element within each window that lies in the input, where `best` is one in the padding: that
+    /// is chosen only where all elements are as low as the padding, and then the first of them counts.
+    fn inside(&self, b: &mut Builder<'_>, best: ValueId) -> Result<ValueId, OpError> {
+        let (rank, mut best) = (b.rank(best)?, best);
+        let mut first: Option<ValueId> = None;
+        for d in (0..self.n).filter(|d| self.padding[*d] > 0) {
+            let rest: i64 = self.kernel[d + 1..].iter().product();
+            let (dilation, stride) = (self.dilation[d], self.stride[d]);
+            let short =
+                shape::iota(b, &self.sizes[d], (self.padding[d] + dilation - 1).into(), (-stride).into())?;
+            let short = b.maximum(short, 0i64)?;
+            let steps = b.div(short, dilation)?;
+            let number = b.mul(steps, rest)?;
+            let number = shape::along(b, number, rank - self.n + d, rank)?;
+            first = Some(match first {
+                Some(sum) => b.add(sum, number)?,
+                None => number,
+            });
+        }
+        if let Some(first) = first {
+            best = b.maximum(best, first)?;
+        }
+        Ok(best)
+    }
     /// The dimensions of the window in a tensor of windows.
     fn window_dims(&self, b: &Builder<'_>, v: ValueId) -> Result<Vec<usize>, OpError> {
         let rank = b.rank(v)?;
@@ -163,6 +187,8 @@ impl Windows {
     }
 }
 
+/// The largest element of each window; of equal ones the first in row-major order is chosen, a `NaN` before all numbers. The
+/// gradient goes to that element alone.
 fn max_pool(b: &mut Builder<'_>, c: &Call<'_>, n: usize, indices: bool) -> Made {
     let x = c.value("self")?;
     let w = windows(b, c, n, true)?;
@@ -172,12 +198,12 @@ fn max_pool(b: &mut Builder<'_>, c: &Call<'_>, n: usize, indices: bool) -> Made 
     let low = lowest(b.dtype(x)?);
     let view = w.of(b, x, low)?;
     let dims = w.window_dims(b, view)?;
-    let y = b.reduce(ReduceOp::Max, view, &dims, false)?;
+    let best = b.reduce(ReduceOp::ArgMax, view, &dims, false)?;
+    let best = w.inside(b, best)?;
+    let y = largest(b, view, best, &dims)?;
     if !indices {
         return out(y);
     }
-    let flat = shape::merge_dims(b, view, dims[0], n)?;
-    let best = b.reduce(ReduceOp::ArgMax, flat, &[dims[0]], false)?;
     let mut starts = Vec::new();
     for d in 0..n {
         let v = shape::iota(b, &w.sizes[d], (-w.padding[d]).into(), w.stride[d].into())?;
@@ -185,6 +211,17 @@ fn max_pool(b: &mut Builder<'_>, c: &Call<'_>, n: usize, indices: bool) -> Made 
     }
     let kernel: Vec<SymExpr> = w.kernel.iter().map(|k| SymExpr::from_i64(*k)).collect();
     Ok(smallvec![y, flat_places(b, best, &starts, &kernel, &w.dilation, &w.from)?])
+}
+
+/// The largest element of `view` over the last dimensions `dims`, whose number there is `best`. What is kept for the
+/// backward is the number, in one byte where it fits.
+fn largest(b: &mut Builder<'_>, view: ValueId, best: ValueId, dims: &[usize]) -> Result<ValueId, OpError> {
+    let sizes = b.sizes(view)?;
+    let count = numel(&sizes[dims[0]..]);
+    let small = count.as_const().is_some_and(|n| n <= 256);
+    let best = b.cast(best, if small { DType::U8 } else { DType::I64 })?;
+    let dims: Vec<i64> = dims.iter().map(|d| *d as i64).collect();
+    b.call1("prims.amax_at", vec![view.into(), best.into(), dims[..].into()])
 }
 
 /// The place in the flattened input that position `best` in its window means; `starts` are vectors with the first
@@ -398,29 +435,32 @@ fn adaptive_max(b: &mut Builder<'_>, c: &Call<'_>, n: usize) -> Made {
     let mut masks = Vec::new();
     for d in 0..n {
         let (size, outs) = (&sizes[first + d], &want[d]);
+        let each = size.floor_div(outs);
+        if &each * outs == *size {
+            x = shape::split_dim(b, x, first + 2 * d, &[outs.clone(), each.clone()])?;
+            starts.push(shape::iota(b, outs, 0.into(), each.clone())?);
+            longest.push(each);
+            continue;
+        }
         let uneven = uneven(b, size, outs)?;
         let (view, inside) = uneven.read(b, x, first + 2 * d, size)?;
         x = view;
-        let even = size.as_const().zip(outs.as_const()).is_some_and(|(n, k)| n % k == 0);
-        masks.push((d, inside, !even));
+        masks.push((d, inside));
         starts.push(uneven.start);
         longest.push(uneven.longest);
     }
     let full = b.sizes(x)?;
-    for (d, inside, needed) in masks {
-        if needed {
-            let inside = with_tail(b, inside, 2 * (n - d - 1))?;
-            let inside = b.expand(inside, &full)?;
-            x = choose(b, inside, x, lowest(dtype), dtype)?;
-        }
+    for (d, inside) in masks {
+        let inside = with_tail(b, inside, 2 * (n - d - 1))?;
+        let inside = b.expand(inside, &full)?;
+        x = choose(b, inside, x, lowest(dtype), dtype)?;
     }
     let spaces = (0..n).map(|d| first + 2 * d);
     let order: Vec<usize> = (0..first).chain(spaces.clone()).chain(spaces.map(|d| d + 1)).collect();
     let view = b.permute(x, &order)?;
     let dims: Vec<usize> = (first + n..first + 2 * n).collect();
-    let y = b.reduce(ReduceOp::Max, view, &dims, false)?;
-    let flat = shape::merge_dims(b, view, first + n, n)?;
-    let best = b.reduce(ReduceOp::ArgMax, flat, &[first + n], false)?;
+    let best = b.reduce(ReduceOp::ArgMax, view, &dims, false)?;
+    let y = largest(b, view, best, &dims)?;
     let places = flat_places(b, best, &starts, &longest, &vec![1; n], &sizes[first..])?;
     debug_assert_eq!(b.dtype(places)?, DType::I64);
     Ok(smallvec![y, places])

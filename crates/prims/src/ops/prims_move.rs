@@ -228,7 +228,7 @@ pub(super) fn pick(
 }
 
 /// Lists of one length, an item for each dimension.
-fn check_lengths(call: &Call<'_>, names: &[&str], n: usize) -> Result<(), OpError> {
+pub(super) fn check_lengths(call: &Call<'_>, names: &[&str], n: usize) -> Result<(), OpError> {
     match names.iter().find(|name| !matches!(call.arg(name), Arg::List(items) if items.len() == n)) {
         Some(name) => Err(call.bad_arg(name, format!("must have {n} items"))),
         None => Ok(()),

@@ -31,6 +31,21 @@ macro_rules! reductions {
             samples: |s| samples_reduce(ReduceOp::$op, s),
         },)*
         OpDef {
+            schema: "prims::amax_at(Tensor a, Tensor at, int[] dims) -> Tensor",
+            kind: Kind::Prim {
+                doc: "As `amax`, of a largest element whose number over `dims` (in row-major order) is known: the derivative \
+                      is that element's alone. The number itself, an integer, is not read.",
+                meta: meta_at,
+                lower: Lower::Reduce(ReduceOp::Max),
+                complex: ComplexRule::NO_ORDER,
+                batch: BatchRule::Shift(&["dims"]),
+                reference: Reference::Fn(|c| reduce(ReduceOp::Max, c)),
+            },
+            grad: Grad::Rule(grad_shape::extreme_at),
+            tolerance: Tolerance::ACCUMULATE,
+            samples: samples_at,
+        },
+        OpDef {
             schema: "prims::cumsum(Tensor a, int dim) -> Tensor",
             kind: Kind::Prim {
                 doc: "Inclusive running sum along `dim`.",
@@ -113,10 +128,10 @@ pub(super) const OPS: &[OpDef] = reductions! {
         "Exclusive or of the bits over `dims`."
         Grad::NotDifferentiable("it works on bits"), ComplexRule::REAL_ONLY;
     ArgMax "prims::argmax(Tensor a, int[] dims) -> Tensor"
-        "Position (`int64`) of the largest element along one dimension, the first of equal ones; `NaN` counts as largest."
+        "Number (`int64`) of the largest element over `dims`, in row-major order; the first of equal ones, `NaN` counts as largest."
         Grad::NotDifferentiable("it gives a position"), ComplexRule::NO_ORDER;
     ArgMin "prims::argmin(Tensor a, int[] dims) -> Tensor"
-        "Position (`int64`) of the smallest element along one dimension, the first of equal ones; `NaN` counts as smallest."
+        "Number (`int64`) of the smallest element over `dims`, in row-major order; the first of equal ones, `NaN` counts as smallest."
         Grad::NotDifferentiable("it gives a position"), ComplexRule::NO_ORDER;
 };
 
@@ -136,9 +151,6 @@ fn meta_reduce(op: ReduceOp, cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, 
     let a = cx.meta(call, "a")?;
     let dims = reduced_dims(call, a.rank())?;
     let positional = matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin);
-    if positional && dims.len() > 1 {
-        return Err(call.invalid("positions are of one dimension; reshape first"));
-    }
     let bools = matches!(op, ReduceOp::Any | ReduceOp::All);
     if bools && a.dtype != DType::Bool {
         return Err(OpError::DType { op: call.name().into(), dtype: a.dtype });
@@ -146,6 +158,13 @@ fn meta_reduce(op: ReduceOp, cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, 
     let dtype = if positional { DType::I64 } else { a.dtype };
     let kept = a.sizes.iter().enumerate().filter(|(d, _)| !dims.contains(d)).map(|(_, s)| s.clone());
     Ok(tensor(dtype, kept))
+}
+
+fn meta_at(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let types = meta_reduce(ReduceOp::Max, cx, call)?;
+    let at = cx.meta(call, "at")?;
+    let fits = at.dtype.is_integral() && matches!(&types[0], ValueType::Tensor(m) if m.rank() == at.rank());
+    if fits { Ok(types) } else { Err(call.bad_arg("at", format!("is {at}, not an integer for each result"))) }
 }
 
 fn meta_same(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
@@ -290,13 +309,25 @@ fn samples_reduce(op: ReduceOp, s: &mut Samples) {
         ReduceOp::Xor => s.ints("a", &[3, 4, 5], 100),
         _ => s.float("a", &[3, 4, 5]),
     };
-    let dim_lists: &[&[i64]] = if matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin) {
-        &[&[0], &[1], &[2]]
-    } else {
-        &[&[0], &[1], &[2], &[0, 2], &[0, 1, 2]]
-    };
-    for dims in dim_lists {
-        s.add(vec![a.clone()], vec![Arg::Value(ValueId(0)), (*dims).into()]);
+    for dims in [&[0i64][..], &[1], &[2], &[0, 2], &[0, 1, 2]] {
+        s.add(vec![a.clone()], vec![Arg::Value(ValueId(0)), dims.into()]);
+    }
+}
+
+/// The numbers are right: gradients are held against differences.
+fn samples_at(s: &mut Samples) {
+    let a = s.float("a", &[3, 4, 5]);
+    let values: Vec<f64> = a.iter().map(|x| x.as_f64()).collect();
+    for (dims, row) in [(&[2i64][..], 5), (&[1, 2], 20), (&[0, 1, 2], 60)] {
+        let best = |line: &[f64]| {
+            let larger = |b: usize, i: usize| if line[i] > line[b] { i } else { b };
+            (0..line.len()).fold(0, larger) as i64
+        };
+        let at: Vec<i64> = values.chunks(row).map(best).collect();
+        let kept = &[3, 4, 5][..3 - dims.len()];
+        let args = vec![Arg::Value(ValueId(0)), Arg::Value(ValueId(1)), dims.into()];
+        // As many numbers as there are lines.
+        s.add(vec![a.clone(), Tensor::from_vec(at, kept).expect("a sample fits memory")], args);
     }
 }
 
