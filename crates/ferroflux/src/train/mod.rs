@@ -23,6 +23,7 @@
 
 mod differentiated;
 mod graphs;
+mod layout;
 mod step;
 mod update;
 mod wiring;

@@ -9,6 +9,7 @@ use plugin_host::{Arg, Value};
 use tensor::Tensor;
 
 use super::graphs::{DiffOptions, forward, joint_for_loss, optimized, written};
+use super::layout::Layouts;
 use super::update::{NumberInput, append};
 use super::wiring::{Sink, Source, State, initial, replace, sinks, sources, user_numbers};
 use crate::code::Code;
@@ -76,12 +77,13 @@ pub struct TrainOptions {
     pub(crate) scaler: Option<Scaler>,
     pub(crate) loss: Option<usize>,
     pub(crate) autocast: Option<DType>,
+    pub(crate) channels_last: Option<bool>,
 }
 
 impl TrainOptions {
     /// This optimizer, no clipping, no scaling.
     pub fn new(optimizer: Optimizer) -> TrainOptions {
-        TrainOptions { optimizer, clip: None, scaler: None, loss: None, autocast: None }
+        TrainOptions { optimizer, clip: None, scaler: None, loss: None, autocast: None, channels_last: None }
     }
     /// Limits the gradients.
     pub fn clip(mut self, clip: Clip) -> TrainOptions {
@@ -96,6 +98,13 @@ impl TrainOptions {
     /// Computes in `bf16` or `f16` what PyTorch's autocast does; `f16` wants a [`scaler`](TrainOptions::scaler) too.
     pub fn autocast(mut self, dtype: DType) -> TrainOptions {
         self.autocast = Some(dtype);
+        self
+    }
+    /// Whether trained weights of convolutions lie channels-last in memory for as long as the step lives, as libraries for
+    /// GPUs want them; where this is not said, they do on backends that keep tensors on a device. Only speed differs: what
+    /// the step returns, and what is taken from its state or put there, is laid out as ever.
+    pub fn channels_last(mut self, wanted: bool) -> TrainOptions {
+        self.channels_last = Some(wanted);
         self
     }
     /// Which of the returned tensors is the loss; not needed where the program marks one or returns one alone.
@@ -118,6 +127,7 @@ pub struct TrainStep {
     reports: (bool, bool),
     options: TrainOptions,
     state: State,
+    layouts: Layouts,
     progress: Progress,
 }
 
@@ -200,8 +210,15 @@ impl Program {
         let weight = |name: &str| self.weight_value(name, None);
         let sinks = sinks(&graph);
         let symbols = graph.symbols.clone();
-        let (code, kernels) = Code::of_prims(&optimized(graph), &weight, options, true)?;
-        let state = fresh.into_iter().map(|(name, t)| Ok((name, code.own(&t)?)));
+        let mut graph = optimized(graph);
+        let device = || crate::keeps_tensors_on_a_device(&options.backend);
+        let layouts = Layouts::of(&mut graph, &updated.slots, train.channels_last.map_or_else(device, Ok)?);
+        let (code, kernels) = Code::of_prims(&graph, &weight, options, true)?;
+        let owned = |(name, t): (String, Tensor)| {
+            let value = code.own(&layouts.laid_out(&name, t)?)?;
+            Ok((name, value))
+        };
+        let state = fresh.into_iter().map(owned);
         let state = state.collect::<Result<State, Error>>()?;
         let seed = options.seed.unwrap_or_else(fresh_base);
         Ok(TrainStep {
@@ -215,6 +232,7 @@ impl Program {
             numbers,
             reports: updated.reports,
             state,
+            layouts,
             progress: Progress { updates: 0, calls: 0, seed, scaler: train.scaler.clone() },
             options: train.clone(),
         })
@@ -360,7 +378,7 @@ impl TrainStep {
     }
     fn fetch(&self, name: &str, value: &Value) -> Result<Tensor, Error> {
         let dtype = self.program.weight(name).map_or(value.dtype(), Tensor::dtype);
-        self.code.fetch(value, dtype)
+        self.layouts.restored(name, self.code.fetch(value, dtype)?)
     }
     /// Replaces a trained parameter or written buffer.
     ///

@@ -22,6 +22,8 @@ pub(crate) struct NumberInput {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Slot {
     pub(crate) name: String,
+    /// The parameter that it belongs to.
+    pub(crate) parameter: String,
     pub(crate) meta: TensorMeta,
 }
 
@@ -270,7 +272,7 @@ impl Update {
             let Some(meta) = meta else { continue };
             let name = slot_name(slot, &t.name);
             let value = self.placeholder(InputKind::Buffer { persistent: true }, &name, meta.clone());
-            self.slots.push(Slot { name: name.clone(), meta });
+            self.slots.push(Slot { name: name.clone(), parameter: t.name.clone(), meta });
             state.push((name, value));
         }
         let olds: Vec<ValueId> = state.iter().map(|(_, v)| *v).collect();

@@ -7,6 +7,7 @@ use ir_core::SymExpr;
 use plugin_host::Value;
 use tensor::Tensor;
 
+use super::layout::relaid;
 use crate::code::Code;
 use crate::{Error, Program};
 
@@ -94,13 +95,7 @@ pub(crate) fn replace(state: &mut State, name: &str, tensor: &Tensor, code: &Cod
         return Err(Error::Snapshot(format!("`{name}` is {is}, the model wants {wanted}")));
     }
     // Compiled code addresses the state by the strides it was compiled for.
-    *old = if old.strides() == real.strides() {
-        code.own(&real)?
-    } else {
-        let place = Tensor::empty_strided(old.dtype(), old.sizes(), old.strides())?;
-        let storage = place.storage_with(&real)?;
-        code.own(&place.with_storage(storage)?)?
-    };
+    *old = code.own(&relaid(&real, old.strides())?)?;
     Ok(())
 }
 
