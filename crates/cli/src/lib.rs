@@ -54,6 +54,8 @@ enum Command {
     Explain(commands::explain::Args),
     /// Lists the backends, their devices, and why one cannot run here.
     Backends(commands::backends::Args),
+    /// Lists and removes compiled programs that are kept on disk, and tells why a model would be compiled again.
+    Cache(commands::cache::Args),
     /// Lists, explains, judges, writes and installs plugins.
     Plugin(Box<commands::plugin::Args>),
 }
@@ -91,6 +93,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Bench(args) => commands::bench::run(args, &cli.global, &mut out),
         Command::Explain(args) => commands::explain::run(args, &mut out),
         Command::Backends(args) => commands::backends::run(args, &mut out),
+        Command::Cache(args) => commands::cache::run(args, &cli.global, &mut out),
         Command::Plugin(args) => commands::plugin::run(args, &mut out),
     };
     // What was computed before a failure is shown, whatever failed.

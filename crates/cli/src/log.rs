@@ -13,6 +13,7 @@ const STAGES: &[(&str, &[&str])] = &[
     ("fusion", &["inductor"]),
     ("kernel", &["kernel", "backend_cpu", "kernel_ir"]),
     ("autotune", &["autotune"]),
+    ("cache", &["cache"]),
     ("profile", &["profile"]),
     ("plugin", &["plugin_host", "plugin_sdk", "ferroflux::plugin"]),
 ];

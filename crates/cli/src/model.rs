@@ -34,7 +34,7 @@ impl Model {
         if is_case(path) {
             let (archive, golden) = read_case(path).with_context(failed)?;
             let start = Instant::now();
-            let program = Program::from_bytes(archive).with_context(failed)?;
+            let program = Program::from_bytes(archive).with_context(failed)?.named(&name);
             return Ok(Model { name, program, golden: Some(golden), read: start.elapsed() });
         }
         let start = Instant::now();

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use ferroflux::cache::Cache;
 use ferroflux::{Mode, Options};
 
 /// Options of the command itself.
@@ -16,6 +17,20 @@ pub(crate) struct Global {
     /// Threads of one call; what the backend finds best where not given.
     #[arg(long, global = true, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
+    /// Folder of compiled programs, `off` for none; the user's cache folder where not given (docs/cache.md).
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) cache: Option<PathBuf>,
+}
+
+impl Global {
+    /// Where compiled programs are kept.
+    pub(crate) fn cache(&self) -> Cache {
+        match &self.cache {
+            None => Cache::Usual,
+            Some(path) if path.as_os_str() == "off" => Cache::Off,
+            Some(path) => Cache::at(path),
+        }
+    }
 }
 
 /// Where weights come from that the archive lacks.
@@ -46,7 +61,7 @@ pub(crate) struct BackendArgs {
 impl BackendArgs {
     /// The facade's options.
     pub(crate) fn options(&self, global: &Global) -> Options {
-        let mut options = Options::new().backend(&self.backend).mode(self.mode);
+        let mut options = Options::new().backend(&self.backend).mode(self.mode).cache(global.cache());
         if let Some(threads) = global.threads {
             options = options.threads(threads.get());
         }

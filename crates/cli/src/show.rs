@@ -1,7 +1,9 @@
 //! Tensors, numbers, times and sizes as text.
 
+use std::io::Write;
 use std::time::Duration;
 
+use anyhow::Result;
 use ferroflux::Tensor;
 use ferroflux::ir_core::Scalar;
 
@@ -85,6 +87,18 @@ pub(crate) fn bytes(bytes: u64) -> String {
 /// `1 kernel`, `3 kernels`.
 pub(crate) fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// Columns side by side, each as wide as its widest cell.
+pub(crate) fn columns(rows: &[Vec<String>], out: &mut dyn Write) -> Result<()> {
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -79,6 +79,8 @@ struct Measured {
     first_call_s: f64,
     /// Compiling alone.
     compile_s: f64,
+    /// Whether an earlier run had compiled it (`--cache off` compiles anew); none of training.
+    from_cache: Option<bool>,
     /// Bytes that the forward keeps for the backward beside inputs and parameters; none without `--train`.
     saved_bytes: Option<i64>,
     /// Peak resident memory of the process since the model was opened; none where the system does not tell.
@@ -170,6 +172,7 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
         runs: times.len(),
         first_call_s: seconds(first),
         compile_s: seconds(compile),
+        from_cache: compiled.from_cache(),
         saved_bytes: compiled.saved_bytes(),
         peak_mb: peak(),
         device_peak_mb: device(options.backend_name(), "memory_peak_bytes").map(|bytes| bytes >> 20),
@@ -213,6 +216,13 @@ impl Work {
             Work::Inference(_) => "inference",
             Work::Gradients(_) => "gradients",
             Work::Step(_) => "training step",
+        }
+    }
+
+    fn from_cache(&self) -> Option<bool> {
+        match self {
+            Work::Inference(compiled) => Some(compiled.is_from_cache()),
+            Work::Step(_) | Work::Gradients(_) => None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod backends;
 pub(crate) mod bench;
+pub(crate) mod cache;
 pub(crate) mod explain;
 pub(crate) mod graph;
 pub(crate) mod plugin;

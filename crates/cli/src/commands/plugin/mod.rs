@@ -11,6 +11,8 @@ use std::io::Write;
 
 use anyhow::Result;
 
+use crate::show::columns;
+
 /// Arguments of `plugin`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -41,16 +43,4 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
         Command::New(args) => new::run(args, out),
         Command::Install(args) => install::run(args, out),
     }
-}
-
-/// Columns side by side, each as wide as its widest cell.
-fn columns(rows: &[Vec<String>], out: &mut dyn Write) -> Result<()> {
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..count).map(width).collect();
-    for row in rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
-    Ok(())
 }
