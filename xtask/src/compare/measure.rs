@@ -109,7 +109,8 @@ fn figures(setup: &Setup, case: &Path, side: Side) -> Result<Figures> {
     let mut command = match side {
         Side::Ferroflux => {
             let mut command = Command::new(&setup.command);
-            command.args(["bench", "--backend", "cpu", "--json"]);
+            // The first call is to compile.
+            command.args(["bench", "--backend", "cpu", "--json"]).env("FERROFLUX_CACHE", "off");
             command
         }
         Side::Eager | Side::Inductor => {
