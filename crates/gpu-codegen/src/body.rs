@@ -26,6 +26,8 @@ pub(crate) struct Uses {
     pub(crate) symbols: BTreeSet<SymId>,
     /// Element types of the scratch buffers, `scratch<number>` in the text (`s0` is a size).
     pub(crate) scratch: Vec<&'static str>,
+    /// Whether blocks are counted, in `tickets`.
+    pub(crate) tickets: bool,
 }
 
 impl Uses {

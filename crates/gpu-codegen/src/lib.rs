@@ -4,17 +4,22 @@
 //! one [`Kernel`]: text, parameters in order and the shape of its launch, all as expressions in the size symbols, so that
 //! one compiled kernel serves every size. [`PRELUDE`] stands before the kernels of a module.
 
+mod accumulate;
 mod attention;
 mod attention_decode;
 mod attention_flash;
 mod body;
+mod collapse;
+mod columns;
 mod conv;
 mod epilogue;
 mod flat;
 mod gemv;
 mod index;
+mod linear;
 mod looped;
 mod matmul;
+mod moments;
 mod ops;
 mod ordered;
 mod pack;
@@ -116,6 +121,9 @@ pub enum Param {
     Symbol(SymId),
     /// The address of a scratch buffer of the variant, aligned to 256 bytes.
     Scratch(u32),
+    /// The address of [`TICKETS`] 32-bit words that are 0 when the kernel begins and 0 again when it ends: blocks count
+    /// there which of them comes last. Kernels that run one after another share them.
+    Tickets,
 }
 
 /// The shape of a launch. Nothing is launched where the number of blocks is 0.
@@ -157,6 +165,9 @@ pub enum GenError {
     #[error("malformed kernel: {0}")]
     Malformed(String),
 }
+
+/// Words of [`Param::Tickets`].
+pub const TICKETS: u32 = 4096;
 
 /// Threads of a block where nothing else is called for.
 pub(crate) const THREADS: u32 = 256;

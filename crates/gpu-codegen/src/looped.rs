@@ -11,16 +11,17 @@ use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{AccDecl, AccId, InstKind, LoopKernel, Program, ReduceOp, Stage};
 
 use crate::body::{BodyWriter, Effects, Uses, accumulator};
+use crate::collapse::collapsed;
 use crate::flat::Flat;
-use crate::reduce::Split;
+use crate::moments::Pair;
 use crate::scan::Parts;
 use crate::template::{assemble, blocks_of, unravel, volume};
 use crate::transpose::Transpose;
 use crate::types::{number, value_type};
-use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant, ordered};
+use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant, ordered, reduce};
 
 /// Inner loops up to this long are one thread's work.
-const SHORT: i64 = 16;
+pub(crate) const SHORT: i64 = 16;
 /// Inner loops up to this long are a warp's work.
 const WARP_WORK: i64 = 1024;
 /// With so many outer points a thread each fills the device, where memory runs along the outer points.
@@ -37,16 +38,14 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
         return Ok(vec![ordered::sorted(program, k)?.map_or_else(in_order, Ok)?]);
     }
     let mut ways = Vec::new();
-    if let Some(split) = Split::of(program, k, target) {
-        ways.push(split.generate(program, k)?);
-    }
+    ways.extend(reduce::split(program, k, target)?);
     if let Some(parts) = Parts::of(program, k, target) {
         ways.push(parts.generate(program, k)?);
     }
     if let Some(transpose) = Transpose::of(program, k) {
         ways.push(Variant::single("transpose", transpose.generate(program, k)?));
     }
-    ways.push(Variant::single("loop", generate(program, k)?));
+    ways.push(Variant::single("loop", generate(program, &collapsed(program, k))?));
     Ok(ways)
 }
 
@@ -134,23 +133,30 @@ pub(crate) struct LoopEffects<'a> {
     pub(crate) accs: &'a [AccDecl],
     /// The team's scans: `team_scan` over `TEAM` threads; `None` runs them serially in `carry<name>`.
     pub(crate) team: Option<u32>,
+    /// What stands behind the name of an accumulator where a thread has several of each: `[u]`.
+    pub(crate) lane: &'static str,
+    /// Accumulators that are made together.
+    pub(crate) pairs: &'a [Pair],
 }
 
 impl Effects for LoopEffects<'_> {
     fn reduce(&self, acc: AccId, value: &str, position: Option<&str>) -> Result<String, GenError> {
         let decl = self.decl(acc)?;
-        let (n, op) = (acc.0, accumulator(decl));
+        let (n, op, lane) = (acc.0, accumulator(decl), self.lane);
+        if self.pairs.iter().any(|p| p.sum == n as usize) {
+            return Ok(format!("mom{n}{lane}.add({value}, each{n});"));
+        }
         let ty = value_type(decl.dtype)?;
         Ok(match position {
-            Some(p) => format!("acc{n} = combine<{op}>(acc{n}, At<{ty}>{{{value}, {p}}});"),
-            None => format!("acc{n} = combine<{op}>(acc{n}, {value});"),
+            Some(p) => format!("acc{n}{lane} = combine<{op}>(acc{n}{lane}, At<{ty}>{{{value}, {p}}});"),
+            None => format!("acc{n}{lane} = combine<{op}>(acc{n}{lane}, {value});"),
         })
     }
     fn acc(&self, acc: AccId) -> String {
         let position = self.accs.get(acc.0 as usize).is_some_and(|a| keeps_position(a.op));
         match position {
-            true => format!("(acc{0}.p == 0x7fffffffffffffffLL ? 0 : acc{0}.p)", acc.0),
-            false => format!("acc{}", acc.0),
+            true => format!("(acc{0}{1}.p == 0x7fffffffffffffffLL ? 0 : acc{0}{1}.p)", acc.0, self.lane),
+            false => format!("acc{}{}", acc.0, self.lane),
         }
     }
     fn scan(&self, name: &str, dtype: DType, op: ReduceOp, value: &str) -> Result<String, GenError> {
@@ -213,7 +219,7 @@ fn threads(program: &Program, k: &LoopKernel, entry: &str, alone: bool) -> Resul
     );
     body.push_str(&unravel(&head, &k.outer, 0, "p", &mut uses));
     body.push_str(&declare(&k.accs)?);
-    let effects = LoopEffects { accs: &k.accs, team: None };
+    let effects = LoopEffects { accs: &k.accs, team: None, lane: "", pairs: &[] };
     for (n, stage) in k.stages.iter().enumerate() {
         let prefix = format!("v{n}_");
         let extents: Vec<SymExpr> = k.outer.iter().chain(&stage.inner).cloned().collect();
@@ -276,7 +282,7 @@ fn team_stage(
 ) -> Result<String, GenError> {
     let prefix = format!("v{n}_");
     let extents: Vec<SymExpr> = k.outer.iter().chain(&stage.inner).cloned().collect();
-    let effects = LoopEffects { accs: &k.accs, team: Some(team) };
+    let effects = LoopEffects { accs: &k.accs, team: Some(team), lane: "", pairs: &[] };
     let first = k.outer.len();
     let mut out = String::from("{\n");
     if stage.inner.is_empty() {

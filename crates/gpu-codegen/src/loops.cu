@@ -16,14 +16,95 @@ template <bool STREAM, class V> DEV void store_vector(V *p, const V &x) {
     } else *p = x;
 }
 
-// The threads of a block that have the same lane combine one value each; all of them get the result. WARPS is that of the
-// block; the order is fixed.
-template <int OP, int WARPS, class T> DEV T column_combine(T x, void *scratch) {
-    T *part = (T *)scratch;
+// How many numbers, their mean and the sum of their squared differences from it.
+template <class T> struct Moments {
+    T n, mean, m2;
+    // One number more (Welford); `each` is one divided by how many there are with it. `n` is set when all are there.
+    __device__ __forceinline__ void add(T x, T each) {
+        T d = x - mean;
+        mean = mean + d * each;
+        m2 = m2 + d * (x - mean);
+    }
+};
+// Both together (Chan).
+template <int OP, class T> DEV Moments<T> combine(Moments<T> a, Moments<T> b) {
+    if (b.n == 0) return a;
+    if (a.n == 0) return b;
+    T n = a.n + b.n, share = b.n / n, d = b.mean - a.mean;
+    return {n, a.mean + d * share, a.m2 + b.m2 + d * d * (a.n * share)};
+}
+DEV float inverse(float n) { return __fdividef(1.0f, n); }
+DEV double inverse(double n) { return 1.0 / n; }
+
+// Threads of a block combine the V columns that each of them has, TX threads side by side: thread `n` of the block gets the
+// total of column `n`, of which there are TX * V. The order is fixed. `part` is memory for as many in each warp.
+template <int OP, int TX, int V, int WARPS, class T> DEV T column_total(T (&x)[V], T *part) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, columns = TX * V;
+    #pragma unroll
+    for (int n = 16; n >= TX; n >>= 1) {
+        #pragma unroll
+        for (int u = 0; u < V; ++u) x[u] = combine<OP>(x[u], shuffle_down(x[u], n));
+    }
+    __syncthreads();
+    if (lane < TX) {
+        #pragma unroll
+        for (int u = 0; u < V; ++u) part[warp * columns + lane * V + u] = x[u];
+    }
+    __syncthreads();
+    T sum = x[0];
+    if (threadIdx.x < columns) {
+        sum = part[threadIdx.x];
+        #pragma unroll
+        for (int w = 1; w < WARPS; ++w) sum = combine<OP>(sum, part[w * columns + threadIdx.x]);
+    }
+    return sum;
+}
+
+// What other blocks wrote during this launch, past the first-level cache.
+template <class T> DEV T fresh(const T *p) {
+    if constexpr (sizeof(T) % 8 == 0) {
+        union { u64 w[sizeof(T) / 8]; T t; } u;
+        #pragma unroll
+        for (int i = 0; i < (int)sizeof(T) / 8; ++i) u.w[i] = __ldcg((const u64 *)p + i);
+        return u.t;
+    } else if constexpr (sizeof(T) % 4 == 0) {
+        union { u32 w[sizeof(T) / 4]; T t; } u;
+        #pragma unroll
+        for (int i = 0; i < (int)sizeof(T) / 4; ++i) u.w[i] = __ldcg((const u32 *)p + i);
+        return u.t;
+    } else if constexpr (sizeof(T) == 2) return bits_as<T>((u16)*(const volatile u16 *)p);
+    else return bits_as<T>((u8)*(const volatile u8 *)p);
+}
+// What `parts` blocks left of COLUMNS neighbouring columns, of which `here` exist, combined in the order of the blocks: thread
+// `n` of THREADS gets that of column `n`. `stride` is from one block's to the next one's.
+template <int OP, int COLUMNS, int THREADS, class T>
+DEV T parts_total(const T *from, i64 stride, int parts, int here, T start, T *part) {
+    const int column = threadIdx.x % COLUMNS, slices = THREADS / COLUMNS;
+    T x = start;
+    if (column < here) {
+        #pragma unroll 8
+        for (int s = threadIdx.x / COLUMNS; s < parts; s += slices) x = combine<OP>(x, fresh(from + s * stride + column));
+    }
     __syncthreads();
     part[threadIdx.x] = x;
     __syncthreads();
-    T sum = part[threadIdx.x & 31];
-    for (int w = 1; w < WARPS; ++w) sum = combine<OP>(sum, part[w * 32 + (threadIdx.x & 31)]);
-    return sum;
+    if (threadIdx.x < COLUMNS) {
+        #pragma unroll 8
+        for (int s = 1; s < slices; ++s) x = combine<OP>(x, part[s * COLUMNS + threadIdx.x]);
+    }
+    return x;
+}
+// Whether this block is the last of `parts` that come here, which every thread of it gets to know. It sees all that the
+// others wrote before. The ticket is 0 again afterwards.
+DEV bool comes_last(u32 *ticket, int parts, u32 *seen) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *seen = atomicAdd(ticket, 1u);
+        if (*seen == (u32)parts - 1) *ticket = 0;
+    }
+    __syncthreads();
+    bool last = *seen == (u32)parts - 1;
+    if (last) __threadfence();
+    return last;
 }

@@ -97,7 +97,7 @@ impl Parts {
             );
         }
         let i = k.outer.len();
-        let effects = LoopEffects { accs: &k.accs, team: Some(THREADS) };
+        let effects = LoopEffects { accs: &k.accs, team: Some(THREADS), lane: "", pairs: &[] };
         let text = writer.write(&stage.insts, &effects, &mut uses)?;
         let _ = write!(
             body,

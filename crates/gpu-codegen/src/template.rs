@@ -33,6 +33,10 @@ pub(crate) fn assemble(
         list.push(format!("{ty} *scratch{n}"));
         params.push(Param::Scratch(n as u32));
     }
+    if uses.tickets {
+        list.push("u32 *tickets".into());
+        params.push(Param::Tickets);
+    }
     for &symbol in &uses.symbols {
         list.push(format!("i64 {symbol}_"));
         params.push(Param::Symbol(symbol));

@@ -106,3 +106,42 @@ fn what_a_team_reads_back_is_not_restricted() {
     assert!(source.contains("float *__restrict__ b2"), "{source}");
     assert_eq!(source.matches("team_combine<SUM, 1024>").count(), 1, "{source}");
 }
+
+/// What a normalisation over all but the last dimension of `b0` reads like, behind a head that declares its buffers.
+fn parsed(text: &str) -> (Program, Step) {
+    let program: Program = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    let step = program.steps[0].clone();
+    (program, step)
+}
+
+const NORMALISATION: &str = include_str!("normalisation.kir");
+const GRADIENT: &str = include_str!("normalisation_gradient.kir");
+
+/// Mean and variance in one pass, then the pass that applies them; what that was handed in memory is not stored.
+#[test]
+fn a_normalisation_is_two_kernels() {
+    let (program, step) = parsed(NORMALISATION);
+    let first = variants(&program, &step, &Target::HOPPER).unwrap().swap_remove(0);
+    assert!(first.name.starts_with("columns"), "{}", first.name);
+    assert_eq!(first.kernels.len(), 2);
+    let names = |n: usize| -> Vec<&str> {
+        let buffer = |p: &Param| match p {
+            Param::Buffer(b) => Some(program.buffers[*b].name.as_str()),
+            _ => None,
+        };
+        first.kernels[n].params.iter().filter_map(buffer).collect()
+    };
+    assert_eq!(names(0).iter().filter(|n| **n == "x").count(), 1);
+    assert!(!names(0).contains(&"centred") && !names(1).contains(&"centred"));
+    assert!(first.kernels[0].params.contains(&Param::Tickets));
+    assert!(!first.kernels[1].params.contains(&Param::Tickets));
+}
+
+/// The second sum of a gradient is made of sums that the first pass makes.
+#[test]
+fn its_gradient_is_two_kernels() {
+    let (program, step) = parsed(GRADIENT);
+    let first = variants(&program, &step, &Target::HOPPER).unwrap().swap_remove(0);
+    assert!(first.name.starts_with("columns"), "{}", first.name);
+    assert_eq!(first.kernels.len(), 2);
+}

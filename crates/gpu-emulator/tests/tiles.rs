@@ -220,6 +220,7 @@ fn arguments(kernel: &Kernel, buffers: &[u64], scratch: &[u64]) -> Vec<u64> {
         Param::Buffer(b) => buffers[b.0 as usize],
         Param::Scratch(n) => scratch[*n as usize],
         Param::Symbol(s) => panic!("a kernel of fixed sizes takes {s}"),
+        Param::Tickets => panic!("no template counts its blocks"),
     };
     kernel.params.iter().map(value).collect()
 }

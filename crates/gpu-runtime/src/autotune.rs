@@ -8,6 +8,7 @@ use ir_core::EntityId;
 use kernel_ir::{BufId, Program};
 use rustc_hash::FxHashMap;
 
+use crate::compiled::tickets;
 use crate::machine::bytes_of;
 use crate::plan::{DeviceStep, Kernels, Runnable, Way};
 use crate::prepare::grid;
@@ -33,6 +34,7 @@ pub(crate) fn choose<D: Driver>(
     let sizes = Sizes::hints(program);
     let mut known: FxHashMap<String, usize> = FxHashMap::default();
     let mut flush = None;
+    let tickets = tickets(memory)?;
     for n in 0..kernels.steps.len() {
         let step = &kernels.steps[n];
         if step.ways.len() < 2 {
@@ -45,7 +47,8 @@ pub(crate) fn choose<D: Driver>(
                 let way = match recalled(&**memory.driver(), step, &key) {
                     Some(way) => way,
                     None => {
-                        let search = Search { memory, program, functions, sizes: &sizes };
+                        let tickets = tickets.address();
+                        let search = Search { memory, program, functions, sizes: &sizes, tickets };
                         let way = search.best(step, &mut flush)?;
                         let driver = memory.driver();
                         driver.remember(&identified(&**driver, &key), &step.ways[way].name);
@@ -94,6 +97,8 @@ struct Search<'a, D: Driver> {
     program: &'a Program,
     functions: &'a [D::Function],
     sizes: &'a Sizes,
+    /// Address of zeroed words for counting blocks.
+    tickets: u64,
 }
 
 impl<D: Driver> Search<'_, D> {
@@ -179,6 +184,7 @@ impl<D: Driver> Search<'_, D> {
                         Param::Buffer(b) => address(*b),
                         Param::Symbol(s) => self.sizes.0[s.index()] as u64,
                         Param::Scratch(n) => scratch.get(*n as usize).copied().unwrap_or(0),
+                        Param::Tickets => self.tickets,
                     };
                     let arguments: Vec<u64> = kernel.params.iter().map(argument).collect();
                     let function = &self.functions[kernel.function];

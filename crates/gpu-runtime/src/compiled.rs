@@ -31,6 +31,7 @@ pub struct Compiled<D: Driver> {
     dynamic: Dynamic,
     bound: Option<Bound<D>>,
     nowhere: Block<D>,
+    tickets: Block<D>,
     state: Mutex<State<D>>,
 }
 
@@ -88,6 +89,15 @@ impl<'a, D: Driver> Parts<'a, D> {
     }
 }
 
+/// Memory for [`gpu_codegen::Param::Tickets`], zeroed. Every kernel leaves zeros, and work of the device is in order, so one
+/// is enough for all calls of a program.
+pub(crate) fn tickets<D: Driver>(memory: &Arc<DeviceMemory<D>>) -> Result<Block<D>, GpuError> {
+    let block = memory.block(4 * u64::from(gpu_codegen::TICKETS))?;
+    // SAFETY: the block is new and has as many words.
+    unsafe { memory.driver().fill(block.address(), 0, u64::from(gpu_codegen::TICKETS))? };
+    Ok(block)
+}
+
 type Blocks<D> = Vec<(usize, Arc<Block<D>>)>;
 
 impl<D: Driver> Compiled<D> {
@@ -132,6 +142,7 @@ impl<D: Driver> Compiled<D> {
             steps,
             bound: None,
             nowhere: memory.block(256)?,
+            tickets: tickets(memory)?,
             state: Mutex::new(State { entries: Vec::new(), arena: None, generation: 1 }),
             memory: Arc::clone(memory),
             program,
@@ -307,7 +318,7 @@ impl<D: Driver> Compiled<D> {
             entry.addresses[root] = arena + at;
         }
         if let Ok(list) = &mut entry.prepared.list {
-            list.fix(&entry.addresses, arena + entry.prepared.scratch);
+            list.fix(&entry.addresses, arena + entry.prepared.scratch, self.tickets.address());
         }
         entry.generation = state.generation;
         Ok(())
@@ -455,6 +466,7 @@ impl<D: Driver> Compiled<D> {
             addresses,
             sizes,
             nowhere: self.nowhere.address(),
+            tickets: self.tickets.address(),
         }
     }
 

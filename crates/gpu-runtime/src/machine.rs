@@ -65,6 +65,8 @@ pub(crate) struct Machine<'a, D: Driver> {
     pub(crate) blocks: Vec<Option<Arc<Block<D>>>>,
     /// Where nothing lies: an address that may be passed and is never followed.
     pub(crate) nowhere: u64,
+    /// The words in which blocks of a launch are counted, all 0 between launches.
+    pub(crate) tickets: u64,
 }
 
 impl<D: Driver> Machine<'_, D> {
@@ -157,6 +159,7 @@ impl<D: Driver> Machine<'_, D> {
             Param::Buffer(b) => Some(self.addresses[self.program.root(*b).index()]),
             Param::Symbol(s) => Some(self.sizes.0[s.index()] as u64),
             Param::Scratch(n) => scratch.get(*n as usize).copied(),
+            Param::Tickets => Some(self.tickets),
         };
         let arguments = kernel.params.iter().map(argument).collect::<Option<Vec<u64>>>();
         let arguments =

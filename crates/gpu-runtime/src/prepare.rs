@@ -70,6 +70,8 @@ pub(crate) enum Place {
     Root(u32),
     /// A scratch buffer, by offset.
     Scratch(u64),
+    /// The words in which blocks are counted.
+    Tickets,
 }
 
 /// One launch.
@@ -173,11 +175,12 @@ impl List {
     }
 
     /// Writes the addresses that stay into the arguments.
-    pub(crate) fn fix(&mut self, addresses: &[u64], scratch: u64) {
+    pub(crate) fn fix(&mut self, addresses: &[u64], scratch: u64, tickets: u64) {
         for &(word, place) in &self.fixed {
             self.words[word as usize] = match place {
                 Place::Root(root) => addresses[root as usize],
                 Place::Scratch(at) => scratch + at,
+                Place::Tickets => tickets,
             };
         }
     }
@@ -303,6 +306,7 @@ impl Lister<'_> {
                     let at = at.ok_or_else(|| GpuError::Malformed("a kernel without its scratch".into()))?;
                     self.list.fixed.push((word, Place::Scratch(at)));
                 }
+                Param::Tickets => self.list.fixed.push((word, Place::Tickets)),
                 Param::Buffer(buf) => {
                     let root = self.program.root(buf);
                     match self.program.buffers[root].storage {

@@ -94,7 +94,8 @@ fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, memory: &[u64]) -> Resu
                         .map(|p| match p {
                             gpu_codegen::Param::Buffer(b) => memory[b.index()],
                             gpu_codegen::Param::Scratch(n) => scratch[*n as usize],
-                            gpu_codegen::Param::Symbol(_) => 0,
+                            // Sizes are fixed, and no kernel of a product or a convolution counts its blocks.
+                            gpu_codegen::Param::Symbol(_) | gpu_codegen::Param::Tickets => 0,
                         })
                         .collect();
                     let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
