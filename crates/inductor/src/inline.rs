@@ -32,8 +32,21 @@ impl<'a> Inliner<'a> {
         index: Shape,
         mask: Option<Val>,
     ) -> Val {
+        let v = self.unmasked(b, forward, def, index, mask);
+        masked(b, v, mask)
+    }
+
+    /// The element of `def` at `index`, anything where `mask` is false; but no memory is read there.
+    fn unmasked(
+        &mut self,
+        b: &mut BodyBuilder,
+        forward: Forward<'_>,
+        def: BufId,
+        index: Shape,
+        mask: Option<Val>,
+    ) -> Val {
         if let Some(v) = forward(b, def, &index) {
-            return masked(b, v, mask);
+            return v;
         }
         let d = self.defs.get(def);
         if d.realized {
@@ -49,12 +62,12 @@ impl<'a> Inliner<'a> {
         };
         let vals = self.body(b, forward, insts, &key.1, mask);
         let v = convert(b, vals[value.0 as usize], d.dtype);
-        let v = masked(b, v, mask);
         self.memo.insert(key, v);
         v
     }
 
-    /// Splices a body with loop variable `d` replaced by `at[d]`; gives the new value of every instruction.
+    /// Splices a body with loop variable `d` replaced by `at[d]`; gives the new value of every instruction. Where `mask` is
+    /// false they may be anything, but no memory is read there.
     pub(crate) fn body(
         &mut self,
         b: &mut BodyBuilder,
@@ -69,8 +82,10 @@ impl<'a> Inliner<'a> {
                 InstKind::Load { buf, index, mask: own } => {
                     let index = self.index(b, index, at, &vals);
                     let own = own.map(|m| vals[m.0 as usize]);
-                    let mask = both(b, own, mask);
-                    self.element(b, forward, *buf, index, mask)
+                    let all = both(b, own, mask);
+                    let v = self.unmasked(b, forward, *buf, index, all);
+                    // What surrounds the body discards what is outside of `mask`.
+                    if own.is_some() { masked(b, v, all) } else { v }
                 }
                 InstKind::Index(e) => {
                     let e = self.expr(b, e, at, &vals);

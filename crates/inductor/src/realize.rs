@@ -218,22 +218,32 @@ fn wants_memory(defs: &Defs, id: BufId, consumers: &[BufId], costs: &Arena<BufId
 /// Whether it is the result of a reduction or scan that nobody else reads, in a smaller dtype: it can be stored in the place of
 /// that result, for fewer bytes.
 fn narrows(defs: &Defs, id: BufId) -> bool {
-    let numel = defs.numel_hint(&defs.get(id).sizes);
-    let mut at = id;
-    loop {
-        let reads = defs.get(at).reads().into_iter();
-        let mut full = reads.filter(|read| defs.numel_hint(&defs.get(*read).sizes) >= numel);
-        let (Some(read), None) = (full.next(), full.next()) else { return false };
-        let source = defs.get(read);
-        if source.users != 1 || source.output {
-            return false;
-        }
-        if source.realized {
-            let fuses = matches!(source.kind, DefKind::Reduce { .. } | DefKind::Scan { .. });
-            return fuses && defs.get(id).dtype.size() < source.dtype.size();
-        }
-        at = read;
+    let def = defs.get(id);
+    if def.reads().iter().all(|read| defs.get(*read).dtype.size() <= def.dtype.size()) {
+        return false;
     }
+    let Some(Some(source)) = only_source(defs, id, defs.numel_hint(&def.sizes)) else { return false };
+    let source = defs.get(source);
+    let fuses = matches!(source.kind, DefKind::Reduce { .. } | DefKind::Scan { .. });
+    fuses && def.dtype.size() < source.dtype.size()
+}
+
+/// The value in memory of at least `numel` elements that a definition is computed from, where nothing else is computed from it
+/// and there is no second one; `Some(None)` where there is none at all.
+fn only_source(defs: &Defs, id: BufId, numel: i64) -> Option<Option<BufId>> {
+    let mut found: Option<BufId> = None;
+    for read in defs.get(id).reads() {
+        let source = defs.get(read);
+        let inner = match source.realized {
+            true => (defs.numel_hint(&source.sizes) >= numel).then_some(read),
+            false => only_source(defs, read, numel)?,
+        };
+        if inner.is_some() && (found.is_some() || source.users != 1 || source.output) {
+            return None;
+        }
+        found = inner.or(found);
+    }
+    Some(found)
 }
 
 /// Strides for a value's memory: dense, dimensions in the order in which its largest source has them; convolutions

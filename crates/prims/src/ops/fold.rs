@@ -2,6 +2,7 @@
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{Shape, SymExpr, numel};
+use kernel_ir::ReduceOp;
 
 use super::shape::{self, Made, out};
 use crate::{Builder, Call, OpDef, OpError};
@@ -158,7 +159,7 @@ fn im2col(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     out(shape::merge_dims(b, view, lead, 3)?)
 }
 
-/// Every window's elements added where they came from: for each tap a padded copy, all summed.
+/// What windows hold of each place, added up.
 fn col2im(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let (x, p) = (c.value("self")?, plane(c)?);
     let (sizes, want) = (b.sizes(x)?, c.syms("output_size")?);
@@ -177,38 +178,13 @@ fn col2im(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let x = b.reshape(x, &apart)?;
     let dtype = b.dtype(x)?;
     let x = super::common::widen(b, x)?;
-    let mut sum: Option<ValueId> = None;
-    for tap in 0..taps {
-        let (dy, dx) = (tap / p.kernel[1], tap % p.kernel[1]);
-        let part = shape::select(b, x, lead + 1, tap.into())?;
-        let placed = place(b, part, &p, &want, &counts, [dy, dx])?;
-        sum = Some(match sum {
-            Some(sum) => b.add(sum, placed)?,
-            None => placed,
-        });
-    }
-    let sum = sum.ok_or_else(|| c.invalid("has no window"))?;
+    // [n…, c, taps, windows…] -> [n…, c, windows…, taps…]
+    let order: Vec<usize> = (0..=lead).chain([lead + 2, lead + 3, lead + 1]).collect();
+    let x = b.permute(x, &order)?;
+    let x = shape::split_dim(b, x, lead + 3, &[p.kernel[0].into(), p.kernel[1].into()])?;
+    let lists = [&p.stride, &p.dilation, &p.padding].map(|l| Arg::from(&l[..]));
+    let args = [Arg::Value(x), want[..].into()].into_iter().chain(lists).collect();
+    let covers = b.call1("prims.cover", args)?;
+    let sum = b.reduce(ReduceOp::Sum, covers, &[lead + 3, lead + 4], false)?;
     out(b.cast(sum, dtype)?)
-}
-
-/// One tap of all windows at its places in the image.
-fn place(
-    b: &mut Builder<'_>,
-    part: ValueId,
-    p: &Plane,
-    want: &[SymExpr],
-    counts: &[SymExpr; 2],
-    tap: [i64; 2],
-) -> Result<ValueId, OpError> {
-    let rank = b.rank(part)?;
-    let mut low: Shape = std::iter::repeat_n(SymExpr::ZERO, rank).collect();
-    let (mut high, mut interior) = (low.clone(), vec![0; rank]);
-    for d in 0..2 {
-        let at = rank - 2 + d;
-        let first = tap[d] * p.dilation[d] - p.padding[d];
-        low[at] = first.into();
-        interior[at] = p.stride[d] - 1;
-        high[at] = &want[d] - first - ((&counts[d] - 1) * p.stride[d] + 1);
-    }
-    shape::pad(b, part, &low, &high, &interior, 0)
 }

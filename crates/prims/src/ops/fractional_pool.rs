@@ -63,8 +63,9 @@ fn pool(b: &mut Builder<'_>, c: &Call<'_>, n: usize) -> Made {
     let values = b.call1("prims.gather", vec![line.into(), 1i64.into(), place.into()])?;
     let split = [rows, windows.into(), taps.into()];
     let (values, place) = (b.reshape(values, &split)?, b.reshape(place, &split)?);
-    let y = b.reduce(ReduceOp::Max, values, &[2], false)?;
-    let best = b.reduce(ReduceOp::ArgMax, values, &[2], true)?;
+    let best = b.reduce(ReduceOp::ArgMax, values, &[2], false)?;
+    let y = b.call1("prims.amax_at", vec![values.into(), best.into(), [2i64][..].into()])?;
+    let best = b.unsqueeze(best, 2)?;
     let best = b.call1("prims.gather", vec![place.into(), 2i64.into(), best.into()])?;
     let result: Shape =
         sizes[..lead].iter().cloned().chain(outs.iter().map(|&o| SymExpr::from_i64(o))).collect();

@@ -367,11 +367,11 @@ fn not_negative(b: &mut Builder<'_>, exponent: &Arg) -> Result<ValueId, OpError>
 }
 
 /// `g` where this operand wins. Two tensors that are equal share it; against a number the tensor must be beyond it,
-/// as in `relu`.
+/// as in `relu`: where it is, the result is too, which is at hand more often than the operand.
 fn larger(b: &mut Builder<'_>, p: &Parts, beats: ScalarOp, first: bool) -> Result<ValueId, OpError> {
     let (own, other) = if first { (&p.a, &p.b) } else { (&p.b, &p.a) };
     if !matches!(other, Arg::Value(_)) {
-        let wins = b.scalar_op(beats, &[own.clone(), other.clone()])?;
+        let wins = b.scalar_op(beats, &[p.y.into(), other.clone()])?;
         return b.select(wins, p.g, 0.0);
     }
     let loses = b.scalar_op(beats, &[other.clone(), own.clone()])?;

@@ -146,11 +146,14 @@ fn extreme_at_of(
         return Ok(g);
     }
     let count = dims.iter().fold(SymExpr::ONE, |n, d| n * &sizes[*d]);
-    let number = super::creation::iota(b, count)?;
+    let number = super::creation::iota(b, count.clone())?;
     let ones: Shape =
         (0..sizes.len()).map(|d| if dims.contains(&d) { sizes[d].clone() } else { SymExpr::ONE }).collect();
     let number = b.reshape(number, &ones)?;
-    let at = b.cast(call.call.value("at")?, ir_core::DType::I64)?;
+    // Lanes as wide as those of `f32`.
+    let short = count.as_const().is_some_and(|n| i32::try_from(n).is_ok());
+    let wide = if short { ir_core::DType::I32 } else { ir_core::DType::I64 };
+    let (number, at) = (b.cast(number, wide)?, b.cast(call.call.value("at")?, wide)?);
     let at = spread(b, call, a, at)?;
     let own = b.eq(at, number)?;
     let g = spread(b, call, a, g)?;
