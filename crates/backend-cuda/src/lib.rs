@@ -11,6 +11,7 @@ mod dnn_call;
 mod dnn_desc;
 mod dnn_graph;
 mod dnn_layout;
+mod dnn_turned;
 mod driver;
 mod events;
 mod graph;

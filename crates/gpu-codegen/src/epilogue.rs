@@ -82,29 +82,67 @@ pub fn store_order(program: &Program, epilogue: &Epilogue) -> Vec<usize> {
     order
 }
 
-/// The kernel that applies the epilogue of `step` to a result of `dtype` which lies dense in scratch buffer 0, its
-/// dimensions in `order`, outermost first. Neighbouring points move 16 bytes at once wherever buffers have them side by
-/// side.
+/// How a tensor lies in scratch memory: without gaps, or with the innermost dimension filled up with zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed<'a> {
+    /// The dimensions, outermost first.
+    pub order: &'a [usize],
+    /// Elements that the innermost dimension is filled up to, no fewer than it has.
+    pub pitch: Option<i64>,
+}
+
+impl<'a> Packed<'a> {
+    /// Without gaps.
+    pub fn dense(order: &'a [usize]) -> Packed<'a> {
+        Packed { order, pitch: None }
+    }
+
+    /// Elements of a tensor of these sizes.
+    pub fn elements(&self, sizes: &[SymExpr]) -> SymExpr {
+        volume(&self.filled(sizes))
+    }
+
+    /// Sizes with what is filled up.
+    fn filled(&self, sizes: &[SymExpr]) -> Vec<SymExpr> {
+        let mut sizes = sizes.to_vec();
+        if let (Some(pitch), Some(size)) = (self.pitch, self.order.last().and_then(|&d| sizes.get_mut(d))) {
+            *size = SymExpr::from_i64(pitch);
+        }
+        sizes
+    }
+}
+
+/// The kernel that applies the epilogue of `step` to a result of `dtype` which lies in scratch buffer 0. Neighbouring points
+/// move 16 bytes at once wherever buffers have them side by side and nothing is filled up.
 ///
 /// # Errors
 /// A step without epilogue, an order that is none, dtypes without arithmetic.
-pub fn epilogue(program: &Program, step: &Step, dtype: DType, order: &[usize]) -> Result<Kernel, GenError> {
+pub fn epilogue(
+    program: &Program,
+    step: &Step,
+    dtype: DType,
+    packed: Packed<'_>,
+) -> Result<Kernel, GenError> {
     let Some(epilogue) = epilogue_of(step) else {
         return Err(GenError::Malformed(format!("`{}` has no epilogue", step.name())));
     };
     let acc = epilogue.insts.iter().find(|i| matches!(i.kind, InstKind::Template)).map(|i| i.dtype);
-    let walk = Walk::new(program, &epilogue.ranges, order)?;
+    let walk = Walk::new(program, &epilogue.ranges, packed.order)?;
     let mut uses = Uses::default();
     uses.scratch.push(memory_type(dtype)?);
-    let places = Places::of(&walk, &epilogue.insts, dtype.size());
+    let places = match packed.pitch {
+        None => Places::of(&walk, &epilogue.insts, dtype.size()),
+        Some(_) => Places { lanes: 1, wide: Vec::new() },
+    };
     let lanes = places.lanes;
     let writer =
         BodyWriter { program, extents: &epilogue.ranges, prefix: "e", guard: None, store_guard: None };
     let (mut before, mut after) = (String::new(), String::new());
     let mut placed = Placed::new();
     for wide in &places.wide {
-        let memory = uses.memory(program.root(wide.buf));
-        let (ty, name) = (memory_type(program.buffers[wide.buf].dtype)?, memory.replace('b', "x"));
+        let Some(&buf) = wide.bufs.first() else { continue };
+        let memory = uses.memory(program.root(buf));
+        let (ty, name) = (memory_type(program.buffers[buf].dtype)?, memory.replace('b', "x"));
         let address = writer.expr(&wide.address, &mut uses);
         let _ = match wide.read {
             true => writeln!(
@@ -116,14 +154,21 @@ pub fn epilogue(program: &Program, step: &Step, dtype: DType, order: &[usize]) -
         if wide.written {
             let _ = writeln!(after, "*(Vec<{ty}, {lanes}> *)({memory} + {address}) = {name};");
         }
-        placed.insert(wide.buf, format!("{name}.v[u]"));
+        placed.extend(wide.bufs.iter().map(|&buf| (buf, format!("{name}.v[u]"))));
     }
     let effects = EpilogueEffects { result: "result" };
     let text = writer.write_placed(&epilogue.insts, &effects, &mut uses, &placed)?;
     let ty = value_type(dtype)?;
     let result = value_type(acc.unwrap_or(dtype))?;
+    let group = match (packed.pitch, walk.inner()) {
+        (Some(pitch), Some(d)) => {
+            let size = writer.expr(&epilogue.ranges[d], &mut uses);
+            format!("g / {size} * {pitch} + g % {size}")
+        }
+        _ => "g".into(),
+    };
     let body = format!(
-        "{before}const Vec<{ty}, {lanes}> part = ((const Vec<{ty}, {lanes}> *)scratch0)[g];
+        "{before}const Vec<{ty}, {lanes}> part = ((const Vec<{ty}, {lanes}> *)scratch0)[{group}];
 {}const {result} result = to<{result}>(part.v[u]);
 {text}}}
 {after}",
@@ -135,25 +180,51 @@ pub fn epilogue(program: &Program, step: &Step, dtype: DType, order: &[usize]) -
     assemble(program, ENTRY, &uses, launch, &body)
 }
 
-/// The kernel that copies an operand to scratch buffer `scratch`, dense, its dimensions in `order`, outermost first.
+/// The kernel that copies an operand to scratch buffer `scratch`. What is filled up is zero.
 ///
 /// # Errors
-/// An order that is none, a dtype without a type in C++.
+/// An order that is none, a pitch of no whole vectors, a dtype without a type in C++.
 pub fn relayout(
     program: &Program,
     operand: &Operand,
-    order: &[usize],
+    packed: Packed<'_>,
     scratch: u32,
 ) -> Result<Kernel, GenError> {
-    let walk = Walk::new(program, &operand.sizes, order)?;
+    let extents = packed.filled(&operand.sizes);
+    let walk = Walk::new(program, &extents, packed.order)?;
+    let dtype = program.buffers[operand.buf].dtype;
+    let ty = memory_type(dtype)?;
     let mut uses = Uses::default();
-    uses.scratch.push(memory_type(program.buffers[operand.buf].dtype)?);
-    let writer = BodyWriter { program, extents: &operand.sizes, prefix: "e", guard: None, store_guard: None };
+    uses.scratch.push(ty);
+    let writer = BodyWriter { program, extents: &extents, prefix: "e", guard: None, store_guard: None };
     let index: Vec<String> = (0..operand.sizes.len()).map(|d| format!("i{d}")).collect();
     let index: Vec<&str> = index.iter().map(String::as_str).collect();
     let from = element(&writer, operand, &index, &mut uses);
-    let body = walk.text(&writer, 1, &format!("scratch0[g] = {from};\n"), &mut uses);
-    let launch = Launch::flat(blocks_of(&volume(&operand.sizes), i64::from(THREADS)), THREADS);
+    let (lanes, body) = match packed.pitch.zip(walk.inner()) {
+        None => (1, format!("scratch0[g] = {from};\n")),
+        Some((pitch, d)) => {
+            let lanes = WIDTH / dtype.size().max(1);
+            if lanes < 2 || pitch % lanes as i64 != 0 {
+                return Err(GenError::Malformed(format!(
+                    "rows of {pitch} elements of {dtype} are no vectors"
+                )));
+            }
+            let size = writer.expr(&operand.sizes[d], &mut uses);
+            let body = format!(
+                "Vec<{ty}, {lanes}> part = {{}};
+#pragma unroll
+for (int u = 0; u < {lanes}; ++u) {{
+const idx i{d} = first{d} + u;
+if (i{d} < {size}) part.v[u] = {from};
+}}
+((Vec<{ty}, {lanes}> *)scratch0)[g] = part;
+"
+            );
+            (lanes, body)
+        }
+    };
+    let body = walk.text(&writer, lanes, &body, &mut uses);
+    let launch = Launch::flat(blocks_of(&volume(&extents), i64::from(THREADS) * lanes as i64), THREADS);
     let mut kernel = assemble(program, ENTRY, &uses, launch, &body)?;
     for param in &mut kernel.params {
         if let Param::Scratch(n) = param {
@@ -226,9 +297,10 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A buffer that a thread reads or writes several elements of at once.
+/// Memory that a thread reads or writes several elements of at once.
 struct Wide {
-    buf: BufId,
+    /// The buffers over it: the old and the new value of an input that is written in place are two.
+    bufs: Vec<BufId>,
     address: SymExpr,
     read: bool,
     written: bool,
@@ -276,9 +348,11 @@ impl Places {
         let wide = by_root.values().filter_map(|all| {
             let first = all[0];
             // Memory that is reached in two ways is reached in the order of the body.
-            let one = all.iter().all(|a| a.plain && a.buf == first.buf && a.address == first.address);
+            let dtype = |buf: BufId| program.buffers[buf].dtype;
+            let one =
+                all.iter().all(|a| a.plain && dtype(a.buf) == dtype(first.buf) && a.address == first.address);
             (one && is_wide(&first.address, inner, lanes)).then(|| Wide {
-                buf: first.buf,
+                bufs: all.iter().map(|a| a.buf).collect(),
                 address: first.address.clone(),
                 read: all.iter().any(|a| !a.store),
                 written: all.iter().any(|a| a.store),

@@ -34,7 +34,7 @@ use ir_core::{DType, SymExpr, SymId};
 use kernel_ir::{BufId, Program, Step};
 use thiserror::Error;
 
-pub use epilogue::{epilogue, epilogue_of, relayout, result_dtype, store_order};
+pub use epilogue::{Packed, epilogue, epilogue_of, relayout, result_dtype, store_order};
 pub use pack::pack_weights;
 pub use tail::{Bias, Place, Tail, tail};
 

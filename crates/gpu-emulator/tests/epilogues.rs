@@ -2,7 +2,9 @@
 //! with buffers that lie otherwise, and the copy of an operand into another order.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
-use gpu_codegen::{ENTRY, Kernel, PRELUDE, Param, epilogue, relayout, result_dtype, store_order, tail};
+use gpu_codegen::{
+    ENTRY, Kernel, PRELUDE, Packed, Param, epilogue, relayout, result_dtype, store_order, tail,
+};
 use gpu_emulator::Emulator;
 use gpu_runtime::{Driver, Grid, Module};
 use ir_core::{DType, EntityId, Scalar, Shape, SymExpr};
@@ -167,7 +169,7 @@ fn sum(
 fn check(dtype: DType, sizes: &[i64], order: &[usize], residual: &[usize], out: &[usize]) -> Kernel {
     let mut case = Case::default();
     let (step, [r, v, o]) = sum(&mut case, dtype, sizes, residual, out);
-    let kernel = epilogue(&case.program, &step, dtype, order).unwrap();
+    let kernel = epilogue(&case.program, &step, dtype, Packed::dense(order)).unwrap();
     let count: i64 = sizes.iter().product();
     let result: Vec<f32> = (0..count as usize).map(|i| number(9, i)).collect();
     let (got, _) = case.run(&kernel, &[to_bytes(dtype, &result)], o);
@@ -217,7 +219,7 @@ fn copies_into_another_order() {
     for dtype in [DType::F32, DType::BF16] {
         let mut case = Case::default();
         let from = case.buffer(dtype, &sizes, &[0, 1, 2, 3]);
-        let kernel = relayout(&case.program, &case.operand(from), &order, 1).unwrap();
+        let kernel = relayout(&case.program, &case.operand(from), Packed::dense(&order), 1).unwrap();
         let empty = vec![0u8; 120 * dtype.size()];
         let (_, scratch) = case.run(&kernel, &[Vec::from([0u8]), empty], from);
         let got = from_bytes(dtype, &scratch[1]);
@@ -253,4 +255,88 @@ fn tails() {
     rounded.insts = b.finish();
     assert!(tail(&case.program, &rounded).is_none());
     assert_eq!(result_dtype(&rounded, DType::F32), DType::BF16);
+}
+
+#[test]
+fn channels_are_filled_up_with_zeros() {
+    let (sizes, order, pitch) = ([2i64, 3, 4, 5], [0usize, 2, 3, 1], 8);
+    let packed = Packed { order: &order, pitch: Some(pitch) };
+    let full = dense(&[2, pitch, 4, 5], &order);
+    for dtype in [DType::F32, DType::BF16] {
+        let mut case = Case::default();
+        let from = case.buffer(dtype, &sizes, &[0, 1, 2, 3]);
+        let kernel = relayout(&case.program, &case.operand(from), packed, 1).unwrap();
+        assert_eq!(packed.elements(&shape(&sizes)).as_const(), Some(2 * 8 * 4 * 5));
+        // What was there before is overwritten.
+        let (_, scratch) = case.run(&kernel, &[vec![0], vec![0x41; 320 * dtype.size()]], from);
+        let got = from_bytes(dtype, &scratch[1]);
+        for p in points(&[2, pitch, 4, 5]) {
+            let own = p[1] < 3;
+            let wanted =
+                if own { case.data[from.index()][at(&p, &dense(&sizes, &[0, 1, 2, 3]))] } else { 0.0 };
+            assert_eq!(got[at(&p, &full)], wanted, "{dtype} {p:?}");
+        }
+    }
+    let mut case = Case::default();
+    let from = case.buffer(DType::F32, &sizes, &[0, 1, 2, 3]);
+    let crooked = Packed { order: &order, pitch: Some(6) };
+    assert!(relayout(&case.program, &case.operand(from), crooked, 1).is_err());
+}
+
+#[test]
+fn epilogues_of_results_that_are_filled_up() {
+    // The result's innermost dimension has 3 elements, of 4 in scratch memory; buffers lie in both orders.
+    for (order, out) in [([1usize, 2, 0], [1usize, 2, 0]), ([1, 2, 0], [0, 1, 2])] {
+        let (sizes, full) = ([3i64, 5, 8], [4i64, 5, 8]);
+        let mut case = Case::default();
+        let (step, [r, v, o]) = sum(&mut case, DType::F32, &sizes, &out, &out);
+        let packed = Packed { order: &order, pitch: Some(4) };
+        let kernel = epilogue(&case.program, &step, DType::F32, packed).unwrap();
+        let result: Vec<f32> = (0..4 * 5 * 8).map(|i| number(9, i)).collect();
+        let (got, _) = case.run(&kernel, &[to_bytes(DType::F32, &result)], o);
+        for p in points(&sizes) {
+            let x =
+                result[at(&p, &dense(&full, &order))] + case.data[r.index()][at(&p, &dense(&sizes, &out))];
+            let y = (x + case.data[v.index()][p[2] as usize]).max(0.0);
+            assert_eq!(got[at(&p, &dense(&sizes, &out))], y, "{order:?} {out:?} {p:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_written_in_place_moves_at_once() {
+    // `old - result / 2`, stored over `old`: an update of a weight. The new value is a view of the old one's memory.
+    let (sizes, order) = ([8i64, 3, 4], [1usize, 2, 0]);
+    let mut case = Case::default();
+    let old = case.buffer(DType::F32, &sizes, &order);
+    let own = case.program.buffers[old].clone();
+    let new = case.program.buffers.push(Buffer { storage: Storage::View(old), ..own });
+    // The view has no memory of its own.
+    case.data.push(vec![0.0]);
+    let mut b = BodyBuilder::new();
+    let index: Shape = (0..3).map(SymExpr::loop_var).collect();
+    let x = b.push(DType::F32, InstKind::Template);
+    let half = b.constant(Scalar::Float(-0.5), DType::F32);
+    let x = b.op(ScalarOp::Mul, &[x, half]);
+    let w = b.load(old, DType::F32, index.clone());
+    let x = b.op(ScalarOp::Add, &[w, x]);
+    b.store(new, index, x, StoreMode::Write);
+    let epilogue_of_update = Epilogue { ranges: shape(&sizes), insts: b.finish() };
+    let (a, w) = (case.operand(old), case.operand(old));
+    let matmul = Matmul {
+        name: "m".into(),
+        origins: Vec::new(),
+        a,
+        b: w,
+        acc: DType::F32,
+        epilogue: epilogue_of_update,
+    };
+    let step = Step::Matmul(matmul);
+    let kernel = epilogue(&case.program, &step, DType::F32, Packed::dense(&order)).unwrap();
+    assert_eq!(kernel.source.matches("Vec<float, 4> *)(b0").count(), 2, "{}", kernel.source);
+    let result: Vec<f32> = (0..96).map(|i| number(9, i)).collect();
+    let (got, _) = case.run(&kernel, &[to_bytes(DType::F32, &result)], old);
+    for (i, (got, old)) in got.iter().zip(&case.data[old.index()]).enumerate() {
+        assert_eq!(*got, old - 0.5 * result[i], "{i}");
+    }
 }
