@@ -83,7 +83,7 @@ pub(crate) fn choices(
     let Some(spec) = waiting(program, k, dtype, &order, target).filter(|s| works(blas, program, s)) else {
         return Vec::new();
     };
-    let Ok(kernel) = epilogue(program, step, dtype, Packed::dense(&order)) else { return Vec::new() };
+    let Ok(kernel) = epilogue(program, step, dtype, Packed::Dense(&order)) else { return Vec::new() };
     let bytes = k.epilogue.ranges.iter().fold(SymExpr::from_i64(dtype.size() as i64), |n, e| n * e);
     let spec = Arc::new(spec);
     ways(blas, &spec, "cublaslt+epilogue")

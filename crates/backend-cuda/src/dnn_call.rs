@@ -3,12 +3,13 @@
 
 use std::sync::{Arc, OnceLock};
 
-use gpu_codegen::{Kernel, Packed, Place, Tail, Target, epilogue, relayout, store_order, tail};
+use gpu_codegen::{Blocks, Kernel, Packed, Place, Tail, Target, epilogue, fold, relayout, store_order, tail};
 use gpu_runtime::{Choice, GpuError, LibraryCall, Part, Work};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BufId, Conv, Operand, Program, Step};
 
 use crate::dnn::{Dnn, MOST_ENGINES, Plan};
+use crate::dnn_fold::Folded;
 use crate::dnn_graph::{Fused, Uid, number_type};
 use crate::dnn_layout::{self as layout, Format, Problem, Role, Tensor, dims, pick};
 use crate::dnn_turned::opposite;
@@ -31,8 +32,8 @@ struct Spec {
     conv: Conv,
     role: Role,
     format: Format,
-    /// Channels that those of `x` are filled up to.
-    pitch: Option<i64>,
+    /// How its operands are folded, where they are.
+    folded: Option<Folded>,
     dtype: DType,
     tf32: bool,
     deterministic: bool,
@@ -118,19 +119,10 @@ impl<'a> Look<'a> {
         self.program.buffers[self.k.input.buf].dtype
     }
 
-    /// The channels that those of `x` are better filled up to: tensor cores read 16 bytes at once. `None` where they need not
-    /// be, or where that would be most of them.
-    fn pitch(&self) -> Option<i64> {
-        let [at_capture, elsewhere] = &self.seen;
-        let channels = at_capture.problem(self.role, self.format)?.x[1];
-        let fixed = elsewhere.problem(self.role, self.format)?.x[1] == channels;
-        let vector = 16 / self.dtype().size() as i64;
-        let plain = self.narrow
-            && self.format == Format::ChannelsLast
-            && self.k.groups == 1
-            && self.role != Role::Data;
-        (fixed && plain && channels % vector != 0 && channels < 4 * vector)
-            .then(|| (channels + vector - 1) / vector * vector)
+    /// How the convolution is folded, where tensor cores compute it faster so.
+    fn folded(&self) -> Option<Folded> {
+        let wanted = self.narrow && self.format == Format::ChannelsLast;
+        Folded::of(self.k, self.role).filter(|_| wanted)
     }
 
     /// Step dimensions in the order of the format's memory.
@@ -183,32 +175,44 @@ pub(crate) fn choices(
     let opposite = opposite(k);
     let Some(look) = Look::best(program, k, opposite.as_ref(), target.tf32) else { return Vec::new() };
     let as_it_is = ways(dnn, &look, step, target, None);
-    let Some(pitch) = look.pitch() else { return as_it_is };
-    as_it_is.into_iter().chain(ways(dnn, &look, step, target, Some(pitch))).collect()
+    let Some(folded) = look.folded() else { return as_it_is };
+    as_it_is.into_iter().chain(ways(dnn, &look, step, target, Some(folded))).collect()
 }
 
-/// The ways with the channels of `x` as they are, or filled up to `pitch`.
-fn ways(dnn: &Arc<Dnn>, look: &Look<'_>, step: &Step, target: &Target, pitch: Option<i64>) -> Vec<Choice> {
+/// The ways with operands as they are, or folded.
+fn ways(
+    dnn: &Arc<Dnn>,
+    look: &Look<'_>,
+    step: &Step,
+    target: &Target,
+    folded: Option<Folded>,
+) -> Vec<Choice> {
     let (program, k, dtype) = (look.program, look.k, look.dtype());
     let mut out = Vec::new();
     let order = look.order();
-    let bytes = |packed: Packed<'_>, sizes: &[SymExpr]| packed.elements(sizes) * dtype.size() as i64;
-    let [of_input, of_weight, of_result] =
-        look.role.with_channels_of_x().map(|has| Packed { order: &order, pitch: pitch.filter(|_| has) });
+    let bytes = |elements: SymExpr| elements * dtype.size() as i64;
     // Scratch buffer 0 is the result's, whether it is used or not, since epilogues find it there.
     let mut scratch = vec![SymExpr::ZERO];
     let mut before = Vec::new();
-    let mut placed =
-        |operand: &Operand, packed: Packed<'_>, of: fn(&layout::Conv) -> &Tensor| -> Option<Source> {
-            if packed.pitch.is_none() && look.holds(operand, of) {
-                return Some(Source::Buffer(operand.buf, operand.offset.clone()));
-            }
-            let number = scratch.len();
-            before.push(relayout(program, operand, packed, number as u32).ok()?);
-            scratch.push(bytes(packed, &operand.sizes));
-            Some(Source::Scratch(number))
+    let mut placed = |operand: &Operand,
+                      blocks: Option<&Blocks>,
+                      of: fn(&layout::Conv) -> &Tensor|
+     -> Option<Source> {
+        if blocks.is_none() && look.holds(operand, of) {
+            return Some(Source::Buffer(operand.buf, operand.offset.clone()));
+        }
+        let number = scratch.len();
+        let (kernel, elements) = match blocks {
+            Some(blocks) => (fold(program, operand, blocks, number as u32), blocks.elements(&operand.sizes)),
+            None => (relayout(program, operand, &order, number as u32), product(&operand.sizes)),
         };
-    let input = placed(&k.input, of_input, |c| &c.input);
+        before.push(kernel.ok()?);
+        scratch.push(bytes(elements));
+        Some(Source::Scratch(number))
+    };
+    let of_weight = folded.as_ref().filter(|_| look.role == Role::Forward).map(|f| &f.w);
+    let of_result = folded.as_ref().filter(|_| look.role == Role::Filter).map(|f| &f.w);
+    let input = placed(&k.input, folded.as_ref().map(|f| &f.x), |c| &c.input);
     let (Some(input), Some(weight)) = (input, placed(&k.weight, of_weight, |c| &c.weight)) else {
         return Vec::new();
     };
@@ -216,7 +220,7 @@ fn ways(dnn: &Arc<Dnn>, look: &Look<'_>, step: &Step, target: &Target, pitch: Op
         conv: k.clone(),
         role: look.role,
         format: look.format,
-        pitch,
+        folded: folded.clone(),
         dtype,
         tf32: target.tf32,
         deterministic: target.deterministic,
@@ -227,20 +231,26 @@ fn ways(dnn: &Arc<Dnn>, look: &Look<'_>, step: &Step, target: &Target, pitch: Op
         residual: None,
         relu: false,
     };
-    let suffix = if pitch.is_some() { "_filled" } else { "" };
-    let whole = tail(program, &k.epilogue).filter(|_| of_result.pitch.is_none());
+    let suffix = if folded.is_some() { "_folded" } else { "" };
+    let whole = tail(program, &k.epilogue).filter(|_| of_result.is_none());
     let whole = whole.and_then(|t| fused(look, &bare, t));
     if let Some(spec) = whole.filter(|s| s.is_ready(dnn, look)) {
         offer(&mut out, dnn, spec, &format!("cudnn{suffix}"), &before, None, &scratch);
         return out;
     }
     // The library rounds the result of 16-bit operands to their own dtype, whatever the epilogue makes of it.
-    let Ok(kernel) = epilogue(program, step, dtype, of_result) else { return out };
+    let packed = of_result.map_or(Packed::Dense(&order), Packed::Folded);
+    let Ok(kernel) = epilogue(program, step, dtype, packed) else { return out };
     if bare.is_ready(dnn, look) {
-        scratch[0] = bytes(of_result, &k.epilogue.ranges);
+        let ranges = &k.epilogue.ranges;
+        scratch[0] = bytes(of_result.map_or_else(|| product(ranges), |blocks| blocks.elements(ranges)));
         offer(&mut out, dnn, bare, &format!("cudnn{suffix}+epilogue"), &before, Some(kernel), &scratch);
     }
     out
+}
+
+fn product(sizes: &[SymExpr]) -> SymExpr {
+    sizes.iter().fold(SymExpr::ONE, |n, e| n * e)
 }
 
 fn offer(
@@ -281,6 +291,7 @@ fn fused(look: &Look<'_>, bare: &Spec, t: Tail) -> Option<Spec> {
     }
     Some(Spec {
         conv: bare.conv.clone(),
+        folded: bare.folded.clone(),
         input: bare.input.clone(),
         weight: bare.weight.clone(),
         result: Source::Buffer(t.out.buf, t.out.offset),
@@ -295,10 +306,10 @@ impl Spec {
     /// The library's problem at some sizes; `None` where it has none for it.
     fn problem(&self, conv: &layout::Conv) -> Option<Problem> {
         let problem = conv.problem(self.role, self.format)?;
-        match self.pitch {
-            Some(pitch) => problem.filled(pitch),
-            None => Some(problem),
-        }
+        Some(match &self.folded {
+            Some(folded) => folded.problem(problem),
+            None => problem,
+        })
     }
 
     fn fused(&self, problem: Problem) -> Fused {

@@ -85,17 +85,6 @@ impl Format {
     }
 }
 
-impl Role {
-    /// Whether the step's input, weight and result have the channels of `x`.
-    pub(crate) fn with_channels_of_x(self) -> [bool; 3] {
-        match self {
-            Role::Forward => [true, true, false],
-            Role::Data => [false, true, true],
-            Role::Filter => [true, false, true],
-        }
-    }
-}
-
 /// The dimensions of an operand (or of the result) of the step as those of the library's tensor.
 pub(crate) fn dims(role: Role, rank: usize) -> Vec<usize> {
     match role {
@@ -175,13 +164,6 @@ impl Problem {
         self.padding.iter_mut().for_each(|p| p.insert(0, 0));
         self.stride.insert(0, 1);
         self.dilation.insert(0, 1);
-    }
-
-    /// The same with so many channels of `x`, those that are more being zeros; `None` where groups would not be the same.
-    pub(crate) fn filled(mut self, channels: i64) -> Option<Problem> {
-        let whole = self.x[1] == self.w[1] && channels >= self.x[1];
-        (self.x[1], self.w[1]) = (channels, channels);
-        whole.then_some(self)
     }
 
     /// Sizes of what is computed.
@@ -280,16 +262,6 @@ mod tests {
         let p = c.problem(Role::Data, Format::ChannelsLast).unwrap();
         assert_eq!((&p.x[..], &p.y[..]), (&[4, 8, 10, 12][..], &[4, 16, 5, 6][..]));
         assert_eq!(p.padding, [[1, 1], [1, 1]]);
-    }
-
-    #[test]
-    fn channels_that_are_filled_up() {
-        let p = gradient(Format::ChannelsLast).problem(Role::Filter, Format::ChannelsLast).unwrap();
-        let filled = p.clone().filled(12).unwrap();
-        assert_eq!((&filled.x[..], &filled.w[..]), (&[4, 12, 10, 12][..], &[16, 12, 4, 4][..]));
-        assert_eq!((&filled.y, filled.result()), (&p.y, &[16, 12, 4, 4][..]));
-        assert!(p.clone().filled(7).is_none());
-        assert!(Problem { w: vec![16, 4, 4, 4], ..p }.filled(12).is_none(), "two groups");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod cache;
 mod dnn;
 mod dnn_call;
 mod dnn_desc;
+mod dnn_fold;
 mod dnn_graph;
 mod dnn_layout;
 mod dnn_turned;

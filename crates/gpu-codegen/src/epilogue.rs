@@ -9,13 +9,14 @@ use std::fmt::Write;
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, Operand, Program, Step, StoreMode};
 
+use crate::blocks::Blocks;
 use crate::body::{BodyWriter, Placed, Uses};
 use crate::template::{EpilogueEffects, assemble, blocks_of, element, volume};
 use crate::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, Param, THREADS};
 
 /// Bytes that a thread reads or writes at once.
-const WIDTH: usize = 16;
+pub(crate) const WIDTH: usize = 16;
 
 /// The epilogue of a step that is a template.
 pub fn epilogue_of(step: &Step) -> Option<&Epilogue> {
@@ -82,38 +83,17 @@ pub fn store_order(program: &Program, epilogue: &Epilogue) -> Vec<usize> {
     order
 }
 
-/// How a tensor lies in scratch memory: without gaps, or with the innermost dimension filled up with zeros.
+/// How a template's result lies in scratch memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packed<'a> {
-    /// The dimensions, outermost first.
-    pub order: &'a [usize],
-    /// Elements that the innermost dimension is filled up to, no fewer than it has.
-    pub pitch: Option<i64>,
-}
-
-impl<'a> Packed<'a> {
-    /// Without gaps.
-    pub fn dense(order: &'a [usize]) -> Packed<'a> {
-        Packed { order, pitch: None }
-    }
-
-    /// Elements of a tensor of these sizes.
-    pub fn elements(&self, sizes: &[SymExpr]) -> SymExpr {
-        volume(&self.filled(sizes))
-    }
-
-    /// Sizes with what is filled up.
-    fn filled(&self, sizes: &[SymExpr]) -> Vec<SymExpr> {
-        let mut sizes = sizes.to_vec();
-        if let (Some(pitch), Some(size)) = (self.pitch, self.order.last().and_then(|&d| sizes.get_mut(d))) {
-            *size = SymExpr::from_i64(pitch);
-        }
-        sizes
-    }
+pub enum Packed<'a> {
+    /// Without gaps, its dimensions in this order, outermost first.
+    Dense(&'a [usize]),
+    /// Folded.
+    Folded(&'a Blocks),
 }
 
 /// The kernel that applies the epilogue of `step` to a result of `dtype` which lies in scratch buffer 0. Neighbouring points
-/// move 16 bytes at once wherever buffers have them side by side and nothing is filled up.
+/// move 16 bytes at once wherever buffers have them side by side and nothing is folded.
 ///
 /// # Errors
 /// A step without epilogue, an order that is none, dtypes without arithmetic.
@@ -127,12 +107,19 @@ pub fn epilogue(
         return Err(GenError::Malformed(format!("`{}` has no epilogue", step.name())));
     };
     let acc = epilogue.insts.iter().find(|i| matches!(i.kind, InstKind::Template)).map(|i| i.dtype);
-    let walk = Walk::new(program, &epilogue.ranges, packed.order)?;
+    let order = match packed {
+        Packed::Dense(order) => order.to_vec(),
+        Packed::Folded(blocks) => blocks.order(),
+    };
+    let walk = Walk::new(program, &epilogue.ranges, &order)?;
     let mut uses = Uses::default();
     uses.scratch.push(memory_type(dtype)?);
-    let places = match packed.pitch {
-        None => Places::of(&walk, &epilogue.insts, dtype.size()),
-        Some(_) => Places { lanes: 1, wide: Vec::new() },
+    let (places, group) = match packed {
+        Packed::Dense(_) => (Places::of(&walk, &epilogue.insts, dtype.size()), "g".into()),
+        Packed::Folded(blocks) => {
+            blocks.check(epilogue.ranges.len(), 1)?;
+            (Places { lanes: 1, wide: Vec::new() }, blocks.place())
+        }
     };
     let lanes = places.lanes;
     let writer =
@@ -160,13 +147,6 @@ pub fn epilogue(
     let text = writer.write_placed(&epilogue.insts, &effects, &mut uses, &placed)?;
     let ty = value_type(dtype)?;
     let result = value_type(acc.unwrap_or(dtype))?;
-    let group = match (packed.pitch, walk.inner()) {
-        (Some(pitch), Some(d)) => {
-            let size = writer.expr(&epilogue.ranges[d], &mut uses);
-            format!("g / {size} * {pitch} + g % {size}")
-        }
-        _ => "g".into(),
-    };
     let body = format!(
         "{before}const Vec<{ty}, {lanes}> part = ((const Vec<{ty}, {lanes}> *)scratch0)[{group}];
 {}const {result} result = to<{result}>(part.v[u]);
@@ -180,51 +160,25 @@ pub fn epilogue(
     assemble(program, ENTRY, &uses, launch, &body)
 }
 
-/// The kernel that copies an operand to scratch buffer `scratch`. What is filled up is zero.
+/// The kernel that copies an operand to scratch buffer `scratch`, dense, its dimensions in `order`, outermost first.
 ///
 /// # Errors
-/// An order that is none, a pitch of no whole vectors, a dtype without a type in C++.
+/// An order that is none, a dtype without a type in C++.
 pub fn relayout(
     program: &Program,
     operand: &Operand,
-    packed: Packed<'_>,
+    order: &[usize],
     scratch: u32,
 ) -> Result<Kernel, GenError> {
-    let extents = packed.filled(&operand.sizes);
-    let walk = Walk::new(program, &extents, packed.order)?;
-    let dtype = program.buffers[operand.buf].dtype;
-    let ty = memory_type(dtype)?;
+    let walk = Walk::new(program, &operand.sizes, order)?;
     let mut uses = Uses::default();
-    uses.scratch.push(ty);
-    let writer = BodyWriter { program, extents: &extents, prefix: "e", guard: None, store_guard: None };
+    uses.scratch.push(memory_type(program.buffers[operand.buf].dtype)?);
+    let writer = BodyWriter { program, extents: &operand.sizes, prefix: "e", guard: None, store_guard: None };
     let index: Vec<String> = (0..operand.sizes.len()).map(|d| format!("i{d}")).collect();
     let index: Vec<&str> = index.iter().map(String::as_str).collect();
     let from = element(&writer, operand, &index, &mut uses);
-    let (lanes, body) = match packed.pitch.zip(walk.inner()) {
-        None => (1, format!("scratch0[g] = {from};\n")),
-        Some((pitch, d)) => {
-            let lanes = WIDTH / dtype.size().max(1);
-            if lanes < 2 || pitch % lanes as i64 != 0 {
-                return Err(GenError::Malformed(format!(
-                    "rows of {pitch} elements of {dtype} are no vectors"
-                )));
-            }
-            let size = writer.expr(&operand.sizes[d], &mut uses);
-            let body = format!(
-                "Vec<{ty}, {lanes}> part = {{}};
-#pragma unroll
-for (int u = 0; u < {lanes}; ++u) {{
-const idx i{d} = first{d} + u;
-if (i{d} < {size}) part.v[u] = {from};
-}}
-((Vec<{ty}, {lanes}> *)scratch0)[g] = part;
-"
-            );
-            (lanes, body)
-        }
-    };
-    let body = walk.text(&writer, lanes, &body, &mut uses);
-    let launch = Launch::flat(blocks_of(&volume(&extents), i64::from(THREADS) * lanes as i64), THREADS);
+    let body = walk.text(&writer, 1, &format!("scratch0[g] = {from};\n"), &mut uses);
+    let launch = Launch::flat(blocks_of(&volume(&operand.sizes), i64::from(THREADS)), THREADS);
     let mut kernel = assemble(program, ENTRY, &uses, launch, &body)?;
     for param in &mut kernel.params {
         if let Param::Scratch(n) = param {
@@ -235,14 +189,18 @@ if (i{d} < {size}) part.v[u] = {from};
 }
 
 /// All points in the order of memory.
-struct Walk<'a> {
+pub(crate) struct Walk<'a> {
     program: &'a Program,
     extents: &'a [SymExpr],
     order: &'a [usize],
 }
 
 impl<'a> Walk<'a> {
-    fn new(program: &'a Program, extents: &'a [SymExpr], order: &'a [usize]) -> Result<Walk<'a>, GenError> {
+    pub(crate) fn new(
+        program: &'a Program,
+        extents: &'a [SymExpr],
+        order: &'a [usize],
+    ) -> Result<Walk<'a>, GenError> {
         let mut sorted = order.to_vec();
         sorted.sort_unstable();
         if !sorted.iter().copied().eq(0..extents.len()) {
@@ -269,7 +227,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The loop over groups `g` of `lanes` points around `body`, with the loop variables in scope.
-    fn text(&self, writer: &BodyWriter<'_>, lanes: usize, body: &str, uses: &mut Uses) -> String {
+    pub(crate) fn text(&self, writer: &BodyWriter<'_>, lanes: usize, body: &str, uses: &mut Uses) -> String {
         let count = writer.expr(&volume(self.extents), uses);
         let mut out = format!(
             "for (idx g = blockIdx.x * (idx)blockDim.x + threadIdx.x; g < {count} / {lanes}; g += (idx)gridDim.x * blockDim.x) {{\n"

@@ -7,6 +7,7 @@
 mod attention;
 mod attention_decode;
 mod attention_flash;
+mod blocks;
 mod body;
 mod conv;
 mod epilogue;
@@ -34,6 +35,7 @@ use ir_core::{DType, SymExpr, SymId};
 use kernel_ir::{BufId, Program, Step};
 use thiserror::Error;
 
+pub use blocks::{Blocks, fold};
 pub use epilogue::{Packed, epilogue, epilogue_of, relayout, result_dtype, store_order};
 pub use pack::pack_weights;
 pub use tail::{Bias, Place, Tail, tail};
