@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use gpu_codegen::{Place, Tail, Target, epilogue, result_dtype, store_order, tail};
+use gpu_codegen::{Packed, Place, Tail, Target, epilogue, result_dtype, store_order, tail};
 use gpu_runtime::{Choice, GpuError, LibraryCall, Part, Work};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BufId, Matmul, Operand, Program, Step};
@@ -83,7 +83,7 @@ pub(crate) fn choices(
     let Some(spec) = waiting(program, k, dtype, &order, target).filter(|s| works(blas, program, s)) else {
         return Vec::new();
     };
-    let Ok(kernel) = epilogue(program, step, dtype, &order) else { return Vec::new() };
+    let Ok(kernel) = epilogue(program, step, dtype, Packed::Dense(&order)) else { return Vec::new() };
     let bytes = k.epilogue.ranges.iter().fold(SymExpr::from_i64(dtype.size() as i64), |n, e| n * e);
     let spec = Arc::new(spec);
     ways(blas, &spec, "cublaslt+epilogue")

@@ -24,6 +24,8 @@ pub(crate) const MOST_ENGINES: usize = 5;
 /// Configurations that the library is asked for, most of which are never built. In single precision without tf32 the first
 /// thirty are for tensor cores (seen with 9.14 for a Hopper).
 const ASKED: usize = 64;
+/// Convolutions of at most so many channels are of few.
+const FEW_CHANNELS: i64 = 16;
 /// Bytes of memory that a convolution may use beside its tensors.
 const MOST_WORKSPACE: u64 = 256 << 20;
 /// Bytes that are taken at once, so that the memory grows seldom.
@@ -54,6 +56,8 @@ struct Engines {
 
 struct Config {
     desc: Desc,
+    /// Whether it says that it uses tensor cores.
+    tensor_cores: bool,
     /// Whether the library compiles its kernel at run time, which takes long.
     compiled: bool,
 }
@@ -154,19 +158,24 @@ impl Dnn {
     }
 
     fn one(&self, config: &Config, engines: &Arc<Engines>) -> Result<Plan, GpuError> {
-        let _turn = lock(&self.turn);
-        let mut desc = Desc::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
-        desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle])?;
-        desc.refer(A::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &[&config.desc])?;
-        let desc = desc.finish()?;
-        let mut bytes = [0i64];
-        desc.get(A::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, T::CUDNN_TYPE_INT64, &mut bytes)?;
-        let workspace = bytes[0].max(0) as u64;
+        let (desc, workspace) = self.prepared(&config.desc)?;
         if workspace > MOST_WORKSPACE {
             let what = format!("an engine wants {workspace} bytes of workspace");
             return Err(GpuError::Driver { call: "cudnnBackendFinalize", what });
         }
         Ok(Plan { desc, workspace, _engines: Arc::clone(engines) })
+    }
+
+    /// A plan of a configuration, and the bytes of workspace that it wants.
+    fn prepared(&self, config: &Desc) -> Result<(Desc, u64), GpuError> {
+        let _turn = lock(&self.turn);
+        let mut desc = Desc::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
+        desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle])?;
+        desc.refer(A::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &[config])?;
+        let desc = desc.finish()?;
+        let mut bytes = [0i64];
+        desc.get(A::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, T::CUDNN_TYPE_INT64, &mut bytes)?;
+        Ok((desc, bytes[0].max(0) as u64))
     }
 
     /// Sees that the workspace has as many bytes.
@@ -206,11 +215,17 @@ impl Dnn {
         for desc in configs {
             let notes = Notes::of(&desc)?;
             if notes.allowed(fused) {
-                kept.push(Config { desc, compiled: notes.compiled() });
+                kept.push(Config { desc, tensor_cores: notes.tensor_cores(), compiled: notes.compiled() });
             }
         }
         drop(turn);
         kept.sort_by_key(|c| c.compiled);
+        // Of few channels the library prefers engines that lay all tensors out anew, and it has others.
+        if fused.problem.x[1] <= FEW_CHANNELS && (fused.dtype != DType::F32 || fused.tf32) {
+            let most = fused.bytes() / 2;
+            let moves = |c: &Config| !self.prepared(&c.desc).is_ok_and(|(_, bytes)| bytes <= most);
+            kept.sort_by_cached_key(|c| (c.compiled, c.compiled || !c.tensor_cores || moves(c)));
+        }
         let engines = Arc::new(Engines { _operations: operations, _graph: graph, configs: kept });
         let mut known = lock(&self.engines);
         if known.len() >= MOST_PLANS {
@@ -300,6 +315,10 @@ impl Notes {
         let narrow = single && !fused.tf32 && says(N::CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
         let varies = fused.deterministic && says(N::CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
         !(rounds || narrow || varies || says(N::CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION))
+    }
+
+    fn tensor_cores(&self) -> bool {
+        self.numerical.contains(&(cudnnBackendNumericalNote_t::CUDNN_NUMERICAL_NOTE_TENSOR_CORE as u32))
     }
 
     fn compiled(&self) -> bool {

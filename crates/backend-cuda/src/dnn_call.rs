@@ -3,14 +3,16 @@
 
 use std::sync::{Arc, OnceLock};
 
-use gpu_codegen::{Kernel, Place, Tail, Target, epilogue, relayout, store_order, tail};
+use gpu_codegen::{Blocks, Kernel, Packed, Place, Tail, Target, epilogue, fold, relayout, store_order, tail};
 use gpu_runtime::{Choice, GpuError, LibraryCall, Part, Work};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BufId, Conv, Operand, Program, Step};
 
 use crate::dnn::{Dnn, MOST_ENGINES, Plan};
+use crate::dnn_fold::Folded;
 use crate::dnn_graph::{Fused, Uid, number_type};
 use crate::dnn_layout::{self as layout, Format, Problem, Role, Tensor, dims, pick};
+use crate::dnn_turned::opposite;
 use crate::sizes::{likely, other};
 
 /// Bytes that addresses of tensors must be multiples of.
@@ -30,6 +32,8 @@ struct Spec {
     conv: Conv,
     role: Role,
     format: Format,
+    /// How its operands are folded, where they are.
+    folded: Option<Folded>,
     dtype: DType,
     tf32: bool,
     deterministic: bool,
@@ -76,6 +80,8 @@ struct Look<'a> {
     k: &'a Conv,
     role: Role,
     format: Format,
+    /// Whether tensor cores compute it.
+    narrow: bool,
     seen: [layout::Conv; 2],
 }
 
@@ -94,7 +100,29 @@ impl<'a> Look<'a> {
             && Format::ChannelsFirst.holds(&pick(&seen[0].weight, &turned))
             && in_order(&store_order(program, &k.epilogue), Format::ChannelsFirst, &turned);
         let format = if first && !narrow { Format::ChannelsFirst } else { Format::ChannelsLast };
-        Some(Look { program, k, role, format, seen })
+        Some(Look { program, k, role, format, narrow, seen })
+    }
+
+    /// The step, or its opposite where the weight lies as the library wants it for that one alone.
+    fn best(program: &'a Program, k: &'a Conv, opposite: Option<&'a Conv>, tf32: bool) -> Option<Look<'a>> {
+        let look = Look::new(program, k, tf32)?;
+        let in_place = |look: &Look<'_>| look.holds(&look.k.weight, |c| &c.weight);
+        if in_place(&look) {
+            return Some(look);
+        }
+        let other = opposite.and_then(|k| Look::new(program, k, tf32)).filter(in_place);
+        Some(other.unwrap_or(look))
+    }
+
+    /// Of the operands.
+    fn dtype(&self) -> DType {
+        self.program.buffers[self.k.input.buf].dtype
+    }
+
+    /// How the convolution is folded, where tensor cores compute it faster so.
+    fn folded(&self) -> Option<Folded> {
+        let wanted = self.narrow && self.format == Format::ChannelsLast;
+        Folded::of(self.k, self.role).filter(|_| wanted)
     }
 
     /// Step dimensions in the order of the format's memory.
@@ -144,31 +172,55 @@ pub(crate) fn choices(
     k: &Conv,
     target: &Target,
 ) -> Vec<Choice> {
-    let Some(look) = Look::new(program, k, target.tf32) else { return Vec::new() };
+    let opposite = opposite(k);
+    let Some(look) = Look::best(program, k, opposite.as_ref(), target.tf32) else { return Vec::new() };
+    let as_it_is = ways(dnn, &look, step, target, None);
+    let Some(folded) = look.folded() else { return as_it_is };
+    as_it_is.into_iter().chain(ways(dnn, &look, step, target, Some(folded))).collect()
+}
+
+/// The ways with operands as they are, or folded.
+fn ways(
+    dnn: &Arc<Dnn>,
+    look: &Look<'_>,
+    step: &Step,
+    target: &Target,
+    folded: Option<Folded>,
+) -> Vec<Choice> {
+    let (program, k, dtype) = (look.program, look.k, look.dtype());
     let mut out = Vec::new();
+    let order = look.order();
+    let bytes = |elements: SymExpr| elements * dtype.size() as i64;
     // Scratch buffer 0 is the result's, whether it is used or not, since epilogues find it there.
-    let ranges = &k.epilogue.ranges;
-    let dtype = program.buffers[k.input.buf].dtype;
-    let bytes = |sizes: &[SymExpr]| sizes.iter().fold(SymExpr::from_i64(dtype.size() as i64), |n, e| n * e);
     let mut scratch = vec![SymExpr::ZERO];
     let mut before = Vec::new();
-    let mut placed = |operand: &Operand, of: fn(&layout::Conv) -> &Tensor| -> Option<Source> {
-        if look.holds(operand, of) {
+    let mut placed = |operand: &Operand,
+                      blocks: Option<&Blocks>,
+                      of: fn(&layout::Conv) -> &Tensor|
+     -> Option<Source> {
+        if blocks.is_none() && look.holds(operand, of) {
             return Some(Source::Buffer(operand.buf, operand.offset.clone()));
         }
         let number = scratch.len();
-        before.push(relayout(program, operand, &look.order(), number as u32).ok()?);
-        scratch.push(bytes(&operand.sizes));
+        let (kernel, elements) = match blocks {
+            Some(blocks) => (fold(program, operand, blocks, number as u32), blocks.elements(&operand.sizes)),
+            None => (relayout(program, operand, &order, number as u32), product(&operand.sizes)),
+        };
+        before.push(kernel.ok()?);
+        scratch.push(bytes(elements));
         Some(Source::Scratch(number))
     };
-    let (Some(input), Some(weight)) = (placed(&k.input, |c| &c.input), placed(&k.weight, |c| &c.weight))
-    else {
+    let of_weight = folded.as_ref().filter(|_| look.role == Role::Forward).map(|f| &f.w);
+    let of_result = folded.as_ref().filter(|_| look.role == Role::Filter).map(|f| &f.w);
+    let input = placed(&k.input, folded.as_ref().map(|f| &f.x), |c| &c.input);
+    let (Some(input), Some(weight)) = (input, placed(&k.weight, of_weight, |c| &c.weight)) else {
         return Vec::new();
     };
     let bare = Spec {
         conv: k.clone(),
         role: look.role,
         format: look.format,
+        folded: folded.clone(),
         dtype,
         tf32: target.tf32,
         deterministic: target.deterministic,
@@ -179,18 +231,26 @@ pub(crate) fn choices(
         residual: None,
         relu: false,
     };
-    let whole = tail(program, &k.epilogue).and_then(|t| fused(&look, &bare, t));
-    if let Some(spec) = whole.filter(|s| s.is_ready(dnn, &look)) {
-        offer(&mut out, dnn, spec, "cudnn", &before, None, &scratch);
+    let suffix = if folded.is_some() { "_folded" } else { "" };
+    let whole = tail(program, &k.epilogue).filter(|_| of_result.is_none());
+    let whole = whole.and_then(|t| fused(look, &bare, t));
+    if let Some(spec) = whole.filter(|s| s.is_ready(dnn, look)) {
+        offer(&mut out, dnn, spec, &format!("cudnn{suffix}"), &before, None, &scratch);
         return out;
     }
     // The library rounds the result of 16-bit operands to their own dtype, whatever the epilogue makes of it.
-    let Ok(kernel) = epilogue(program, step, dtype, &look.order()) else { return out };
-    if bare.is_ready(dnn, &look) {
-        scratch[0] = bytes(ranges);
-        offer(&mut out, dnn, bare, "cudnn+epilogue", &before, Some(kernel), &scratch);
+    let packed = of_result.map_or(Packed::Dense(&order), Packed::Folded);
+    let Ok(kernel) = epilogue(program, step, dtype, packed) else { return out };
+    if bare.is_ready(dnn, look) {
+        let ranges = &k.epilogue.ranges;
+        scratch[0] = bytes(of_result.map_or_else(|| product(ranges), |blocks| blocks.elements(ranges)));
+        offer(&mut out, dnn, bare, &format!("cudnn{suffix}+epilogue"), &before, Some(kernel), &scratch);
     }
     out
+}
+
+fn product(sizes: &[SymExpr]) -> SymExpr {
+    sizes.iter().fold(SymExpr::ONE, |n, e| n * e)
 }
 
 fn offer(
@@ -231,6 +291,7 @@ fn fused(look: &Look<'_>, bare: &Spec, t: Tail) -> Option<Spec> {
     }
     Some(Spec {
         conv: bare.conv.clone(),
+        folded: bare.folded.clone(),
         input: bare.input.clone(),
         weight: bare.weight.clone(),
         result: Source::Buffer(t.out.buf, t.out.offset),
@@ -242,6 +303,15 @@ fn fused(look: &Look<'_>, bare: &Spec, t: Tail) -> Option<Spec> {
 }
 
 impl Spec {
+    /// The library's problem at some sizes; `None` where it has none for it.
+    fn problem(&self, conv: &layout::Conv) -> Option<Problem> {
+        let problem = conv.problem(self.role, self.format)?;
+        Some(match &self.folded {
+            Some(folded) => folded.problem(problem),
+            None => problem,
+        })
+    }
+
     fn fused(&self, problem: Problem) -> Fused {
         Fused {
             problem,
@@ -257,7 +327,7 @@ impl Spec {
     /// Whether the library has a ready kernel for it at the sizes of capture.
     fn is_ready(&self, dnn: &Dnn, look: &Look<'_>) -> bool {
         let [at_capture, elsewhere] = &look.seen;
-        match (at_capture.problem(self.role, self.format), elsewhere.problem(self.role, self.format)) {
+        match (self.problem(at_capture), self.problem(elsewhere)) {
             (Some(problem), Some(_)) => dnn.is_ready(&self.fused(problem)),
             _ => false,
         }
@@ -290,7 +360,7 @@ impl Call {
             kernel: spec.conv.name.clone(),
             reason: "cuDNN has no such convolution at these sizes".into(),
         };
-        let problem = numbers.problem(spec.role, spec.format).ok_or_else(refused)?;
+        let problem = spec.problem(&numbers).ok_or_else(refused)?;
         self.dnn.plan(&spec.fused(problem), self.number).map(Some)
     }
 

@@ -58,6 +58,13 @@ pub(crate) fn number_type(dtype: DType) -> Option<D> {
 }
 
 impl Fused {
+    /// Bytes of the convolution's tensors.
+    pub(crate) fn bytes(&self) -> u64 {
+        let p = &self.problem;
+        let elements: i64 = [&p.x, &p.w, &p.y].into_iter().map(|t| t.iter().product::<i64>()).sum();
+        elements.max(0) as u64 * self.dtype.size() as u64
+    }
+
     /// The operations, in order: the convolution, the residual, the biases, the rectifier.
     ///
     /// # Errors

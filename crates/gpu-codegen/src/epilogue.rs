@@ -9,13 +9,14 @@ use std::fmt::Write;
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, Operand, Program, Step, StoreMode};
 
+use crate::blocks::Blocks;
 use crate::body::{BodyWriter, Placed, Uses};
 use crate::template::{EpilogueEffects, assemble, blocks_of, element, volume};
 use crate::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, Param, THREADS};
 
 /// Bytes that a thread reads or writes at once.
-const WIDTH: usize = 16;
+pub(crate) const WIDTH: usize = 16;
 
 /// The epilogue of a step that is a template.
 pub fn epilogue_of(step: &Step) -> Option<&Epilogue> {
@@ -82,29 +83,53 @@ pub fn store_order(program: &Program, epilogue: &Epilogue) -> Vec<usize> {
     order
 }
 
-/// The kernel that applies the epilogue of `step` to a result of `dtype` which lies dense in scratch buffer 0, its
-/// dimensions in `order`, outermost first. Neighbouring points move 16 bytes at once wherever buffers have them side by
-/// side.
+/// How a template's result lies in scratch memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packed<'a> {
+    /// Without gaps, its dimensions in this order, outermost first.
+    Dense(&'a [usize]),
+    /// Folded.
+    Folded(&'a Blocks),
+}
+
+/// The kernel that applies the epilogue of `step` to a result of `dtype` which lies in scratch buffer 0. Neighbouring points
+/// move 16 bytes at once wherever buffers have them side by side and nothing is folded.
 ///
 /// # Errors
 /// A step without epilogue, an order that is none, dtypes without arithmetic.
-pub fn epilogue(program: &Program, step: &Step, dtype: DType, order: &[usize]) -> Result<Kernel, GenError> {
+pub fn epilogue(
+    program: &Program,
+    step: &Step,
+    dtype: DType,
+    packed: Packed<'_>,
+) -> Result<Kernel, GenError> {
     let Some(epilogue) = epilogue_of(step) else {
         return Err(GenError::Malformed(format!("`{}` has no epilogue", step.name())));
     };
     let acc = epilogue.insts.iter().find(|i| matches!(i.kind, InstKind::Template)).map(|i| i.dtype);
-    let walk = Walk::new(program, &epilogue.ranges, order)?;
+    let order = match packed {
+        Packed::Dense(order) => order.to_vec(),
+        Packed::Folded(blocks) => blocks.order(),
+    };
+    let walk = Walk::new(program, &epilogue.ranges, &order)?;
     let mut uses = Uses::default();
     uses.scratch.push(memory_type(dtype)?);
-    let places = Places::of(&walk, &epilogue.insts, dtype.size());
+    let (places, group) = match packed {
+        Packed::Dense(_) => (Places::of(&walk, &epilogue.insts, dtype.size()), "g".into()),
+        Packed::Folded(blocks) => {
+            blocks.check(epilogue.ranges.len(), 1)?;
+            (Places { lanes: 1, wide: Vec::new() }, blocks.place())
+        }
+    };
     let lanes = places.lanes;
     let writer =
         BodyWriter { program, extents: &epilogue.ranges, prefix: "e", guard: None, store_guard: None };
     let (mut before, mut after) = (String::new(), String::new());
     let mut placed = Placed::new();
     for wide in &places.wide {
-        let memory = uses.memory(program.root(wide.buf));
-        let (ty, name) = (memory_type(program.buffers[wide.buf].dtype)?, memory.replace('b', "x"));
+        let Some(&buf) = wide.bufs.first() else { continue };
+        let memory = uses.memory(program.root(buf));
+        let (ty, name) = (memory_type(program.buffers[buf].dtype)?, memory.replace('b', "x"));
         let address = writer.expr(&wide.address, &mut uses);
         let _ = match wide.read {
             true => writeln!(
@@ -116,14 +141,14 @@ pub fn epilogue(program: &Program, step: &Step, dtype: DType, order: &[usize]) -
         if wide.written {
             let _ = writeln!(after, "*(Vec<{ty}, {lanes}> *)({memory} + {address}) = {name};");
         }
-        placed.insert(wide.buf, format!("{name}.v[u]"));
+        placed.extend(wide.bufs.iter().map(|&buf| (buf, format!("{name}.v[u]"))));
     }
     let effects = EpilogueEffects { result: "result" };
     let text = writer.write_placed(&epilogue.insts, &effects, &mut uses, &placed)?;
     let ty = value_type(dtype)?;
     let result = value_type(acc.unwrap_or(dtype))?;
     let body = format!(
-        "{before}const Vec<{ty}, {lanes}> part = ((const Vec<{ty}, {lanes}> *)scratch0)[g];
+        "{before}const Vec<{ty}, {lanes}> part = ((const Vec<{ty}, {lanes}> *)scratch0)[{group}];
 {}const {result} result = to<{result}>(part.v[u]);
 {text}}}
 {after}",
@@ -164,14 +189,18 @@ pub fn relayout(
 }
 
 /// All points in the order of memory.
-struct Walk<'a> {
+pub(crate) struct Walk<'a> {
     program: &'a Program,
     extents: &'a [SymExpr],
     order: &'a [usize],
 }
 
 impl<'a> Walk<'a> {
-    fn new(program: &'a Program, extents: &'a [SymExpr], order: &'a [usize]) -> Result<Walk<'a>, GenError> {
+    pub(crate) fn new(
+        program: &'a Program,
+        extents: &'a [SymExpr],
+        order: &'a [usize],
+    ) -> Result<Walk<'a>, GenError> {
         let mut sorted = order.to_vec();
         sorted.sort_unstable();
         if !sorted.iter().copied().eq(0..extents.len()) {
@@ -198,7 +227,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The loop over groups `g` of `lanes` points around `body`, with the loop variables in scope.
-    fn text(&self, writer: &BodyWriter<'_>, lanes: usize, body: &str, uses: &mut Uses) -> String {
+    pub(crate) fn text(&self, writer: &BodyWriter<'_>, lanes: usize, body: &str, uses: &mut Uses) -> String {
         let count = writer.expr(&volume(self.extents), uses);
         let mut out = format!(
             "for (idx g = blockIdx.x * (idx)blockDim.x + threadIdx.x; g < {count} / {lanes}; g += (idx)gridDim.x * blockDim.x) {{\n"
@@ -226,9 +255,10 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A buffer that a thread reads or writes several elements of at once.
+/// Memory that a thread reads or writes several elements of at once.
 struct Wide {
-    buf: BufId,
+    /// The buffers over it: the old and the new value of an input that is written in place are two.
+    bufs: Vec<BufId>,
     address: SymExpr,
     read: bool,
     written: bool,
@@ -276,9 +306,11 @@ impl Places {
         let wide = by_root.values().filter_map(|all| {
             let first = all[0];
             // Memory that is reached in two ways is reached in the order of the body.
-            let one = all.iter().all(|a| a.plain && a.buf == first.buf && a.address == first.address);
+            let dtype = |buf: BufId| program.buffers[buf].dtype;
+            let one =
+                all.iter().all(|a| a.plain && dtype(a.buf) == dtype(first.buf) && a.address == first.address);
             (one && is_wide(&first.address, inner, lanes)).then(|| Wide {
-                buf: first.buf,
+                bufs: all.iter().map(|a| a.buf).collect(),
                 address: first.address.clone(),
                 read: all.iter().any(|a| !a.store),
                 written: all.iter().any(|a| a.store),

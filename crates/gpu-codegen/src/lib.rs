@@ -8,6 +8,7 @@ mod accumulate;
 mod attention;
 mod attention_decode;
 mod attention_flash;
+mod blocks;
 mod body;
 mod collapse;
 mod columns;
@@ -39,7 +40,8 @@ use ir_core::{DType, SymExpr, SymId};
 use kernel_ir::{BufId, Program, Step};
 use thiserror::Error;
 
-pub use epilogue::{epilogue, epilogue_of, relayout, result_dtype, store_order};
+pub use blocks::{Blocks, fold};
+pub use epilogue::{Packed, epilogue, epilogue_of, relayout, result_dtype, store_order};
 pub use pack::pack_weights;
 pub use tail::{Bias, Place, Tail, tail};
 

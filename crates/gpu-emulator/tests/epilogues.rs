@@ -2,7 +2,9 @@
 //! with buffers that lie otherwise, and the copy of an operand into another order.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
-use gpu_codegen::{ENTRY, Kernel, PRELUDE, Param, epilogue, relayout, result_dtype, store_order, tail};
+use gpu_codegen::{
+    Blocks, ENTRY, Kernel, PRELUDE, Packed, Param, epilogue, fold, relayout, result_dtype, store_order, tail,
+};
 use gpu_emulator::Emulator;
 use gpu_runtime::{Driver, Grid, Module};
 use ir_core::{DType, EntityId, Scalar, Shape, SymExpr};
@@ -168,7 +170,7 @@ fn sum(
 fn check(dtype: DType, sizes: &[i64], order: &[usize], residual: &[usize], out: &[usize]) -> Kernel {
     let mut case = Case::default();
     let (step, [r, v, o]) = sum(&mut case, dtype, sizes, residual, out);
-    let kernel = epilogue(&case.program, &step, dtype, order).unwrap();
+    let kernel = epilogue(&case.program, &step, dtype, Packed::Dense(order)).unwrap();
     let count: i64 = sizes.iter().product();
     let result: Vec<f32> = (0..count as usize).map(|i| number(9, i)).collect();
     let (got, _) = case.run(&kernel, &[to_bytes(dtype, &result)], o);
@@ -254,4 +256,126 @@ fn tails() {
     rounded.insts = b.finish();
     assert!(tail(&case.program, &rounded).is_none());
     assert_eq!(result_dtype(&rounded, DType::F32), DType::BF16);
+}
+
+/// Where the element at `p` of a folded tensor lies, and how long the folded tensor is.
+fn place(blocks: &Blocks, sizes: &[i64], p: &[i64]) -> (usize, usize) {
+    let outer = 1 - blocks.channel;
+    let (mut at, mut point, mut all) = (p[outer], 0, sizes[outer]);
+    for d in 0..blocks.points.len() {
+        let from = p[d + 2] + blocks.lead[d];
+        at = at * blocks.counts[d] + from / blocks.points[d];
+        point = point * blocks.points[d] + from % blocks.points[d];
+        all *= blocks.counts[d];
+    }
+    let at = at * blocks.filled + point * blocks.channels + p[blocks.channel];
+    (at as usize, (all * blocks.filled) as usize)
+}
+
+fn folds() -> Vec<(Blocks, [i64; 4])> {
+    let blocks = |channel, points: [i64; 2], lead: [i64; 2], counts: [i64; 2], filled| Blocks {
+        channel,
+        channels: 3,
+        filled,
+        points: points.to_vec(),
+        lead: lead.to_vec(),
+        counts: counts.to_vec(),
+    };
+    vec![
+        (blocks(1, [2, 2], [4, 4], [6, 7], 16), [2, 3, 7, 9]),
+        // The first dimension holds the channels; blocks that the tensor does not fill, before it and behind.
+        (blocks(0, [2, 3], [1, 0], [5, 4], 24), [3, 2, 7, 9]),
+        (blocks(1, [1, 1], [0, 0], [4, 5], 8), [2, 3, 4, 5]),
+    ]
+}
+
+#[test]
+fn tensors_of_few_channels_are_folded() {
+    for (blocks, sizes) in folds() {
+        for dtype in [DType::F32, DType::BF16] {
+            let mut case = Case::default();
+            let from = case.buffer(dtype, &sizes, &[0, 1, 2, 3]);
+            let kernel = fold(&case.program, &case.operand(from), &blocks, 1).unwrap();
+            let (_, len) = place(&blocks, &sizes, &[0; 4]);
+            assert_eq!(blocks.elements(&shape(&sizes)).as_const(), Some(len as i64));
+            // What was there before is overwritten.
+            let (_, scratch) = case.run(&kernel, &[vec![0], vec![0x41; len * dtype.size()]], from);
+            let mut wanted = vec![0.0; len];
+            for p in points(&sizes) {
+                let value = case.data[from.index()][at(&p, &dense(&sizes, &[0, 1, 2, 3]))];
+                wanted[place(&blocks, &sizes, &p).0] = value;
+            }
+            assert_eq!(from_bytes(dtype, &scratch[1]), wanted, "{dtype} {blocks:?}\n{}", kernel.source);
+        }
+    }
+    let (blocks, sizes) = folds().remove(0);
+    let mut case = Case::default();
+    let from = case.buffer(DType::F32, &sizes, &[0, 1, 2, 3]);
+    let bad = [
+        Blocks { filled: 10, ..blocks.clone() },
+        Blocks { filled: 8, ..blocks.clone() },
+        Blocks { points: vec![2], ..blocks.clone() },
+        Blocks { channel: 2, ..blocks },
+    ];
+    for blocks in bad {
+        assert!(fold(&case.program, &case.operand(from), &blocks, 1).is_err(), "{blocks:?}");
+    }
+}
+
+#[test]
+fn epilogues_of_folded_results() {
+    for (blocks, sizes) in folds() {
+        for out in [blocks.order(), vec![0, 1, 2, 3]] {
+            let mut case = Case::default();
+            let (step, [r, v, o]) = sum(&mut case, DType::F32, &sizes, &out, &out);
+            let kernel = epilogue(&case.program, &step, DType::F32, Packed::Folded(&blocks)).unwrap();
+            let (_, len) = place(&blocks, &sizes, &[0; 4]);
+            let result: Vec<f32> = (0..len).map(|i| number(9, i)).collect();
+            let (got, _) = case.run(&kernel, &[to_bytes(DType::F32, &result)], o);
+            for p in points(&sizes) {
+                let x = result[place(&blocks, &sizes, &p).0];
+                let y = x + case.data[r.index()][at(&p, &dense(&sizes, &out))];
+                let y = (y + case.data[v.index()][p[3] as usize]).max(0.0);
+                assert_eq!(got[at(&p, &dense(&sizes, &out))], y, "{blocks:?} {out:?} {p:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_written_in_place_moves_at_once() {
+    // `old - result / 2`, stored over `old`: an update of a weight. The new value is a view of the old one's memory.
+    let (sizes, order) = ([8i64, 3, 4], [1usize, 2, 0]);
+    let mut case = Case::default();
+    let old = case.buffer(DType::F32, &sizes, &order);
+    let own = case.program.buffers[old].clone();
+    let new = case.program.buffers.push(Buffer { storage: Storage::View(old), ..own });
+    // The view has no memory of its own.
+    case.data.push(vec![0.0]);
+    let mut b = BodyBuilder::new();
+    let index: Shape = (0..3).map(SymExpr::loop_var).collect();
+    let x = b.push(DType::F32, InstKind::Template);
+    let half = b.constant(Scalar::Float(-0.5), DType::F32);
+    let x = b.op(ScalarOp::Mul, &[x, half]);
+    let w = b.load(old, DType::F32, index.clone());
+    let x = b.op(ScalarOp::Add, &[w, x]);
+    b.store(new, index, x, StoreMode::Write);
+    let epilogue_of_update = Epilogue { ranges: shape(&sizes), insts: b.finish() };
+    let (a, w) = (case.operand(old), case.operand(old));
+    let matmul = Matmul {
+        name: "m".into(),
+        origins: Vec::new(),
+        a,
+        b: w,
+        acc: DType::F32,
+        epilogue: epilogue_of_update,
+    };
+    let step = Step::Matmul(matmul);
+    let kernel = epilogue(&case.program, &step, DType::F32, Packed::Dense(&order)).unwrap();
+    assert_eq!(kernel.source.matches("Vec<float, 4> *)(b0").count(), 2, "{}", kernel.source);
+    let result: Vec<f32> = (0..96).map(|i| number(9, i)).collect();
+    let (got, _) = case.run(&kernel, &[to_bytes(DType::F32, &result)], old);
+    for (i, (got, old)) in got.iter().zip(&case.data[old.index()]).enumerate() {
+        assert_eq!(*got, old - 0.5 * result[i], "{i}");
+    }
 }

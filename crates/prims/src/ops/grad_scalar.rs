@@ -371,6 +371,7 @@ fn not_negative(b: &mut Builder<'_>, exponent: &Arg) -> Result<ValueId, OpError>
 fn larger(b: &mut Builder<'_>, p: &Parts, beats: ScalarOp, first: bool) -> Result<ValueId, OpError> {
     let (own, other) = if first { (&p.a, &p.b) } else { (&p.b, &p.a) };
     if !matches!(other, Arg::Value(_)) {
+        // The result is beyond the number where the tensor is, and whoever is next keeps it anyway: the tensor need not be.
         let wins = b.scalar_op(beats, &[p.y.into(), other.clone()])?;
         return b.select(wins, p.g, 0.0);
     }
