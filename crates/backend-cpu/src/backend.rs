@@ -29,6 +29,12 @@ impl Backend for CpuBackend {
                 0,
                 "worker threads; 0 is one a physical core",
             ))
+            .option(OptionSpec::new(
+                "cache",
+                OptionKind::Text,
+                "off",
+                "folder for packed weights of 8 MiB and more, which later processes map instead of packing them anew",
+            ))
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {
@@ -78,7 +84,11 @@ impl Backend for CpuBackend {
             .filter(|n| *n <= 4096)
             .ok_or_else(|| PluginError::invalid("option `threads` must be 0 to 4096"))?;
         let compiled = Compiled::new(read(request)?, ExecOptions { threads })?;
-        Ok(Box::new(CpuExecutable { compiled, program: request.kernel_ir_bytes()?.into(), threads }))
+        let folder = match request.options.text("cache")? {
+            "off" | "" => None,
+            folder => Some(folder.to_owned()),
+        };
+        Ok(Box::new(CpuExecutable::new(compiled, request.kernel_ir_bytes()?, threads, folder)))
     }
 
     /// This build, the instruction set that Cranelift found, and the one that the hand-written kernels use.
@@ -91,6 +101,7 @@ impl Backend for CpuBackend {
         let damaged = || PluginError::damaged("the artifact is not what this backend saves");
         let mut saved = Bytes(artifact.payload);
         let threads = saved.u64().and_then(|n| usize::try_from(n).ok()).ok_or_else(damaged)?;
+        let folder = saved.bytes().and_then(|b| std::str::from_utf8(b).ok()).ok_or_else(damaged)?;
         let program = saved.bytes().ok_or_else(damaged)?;
         let functions = saved.functions().filter(|_| saved.0.is_empty()).ok_or_else(damaged)?;
         let read = Program::from_bytes(program).map_err(|e| PluginError::damaged(e.to_string()))?;
@@ -98,7 +109,8 @@ impl Backend for CpuBackend {
             ExecError::Jit(e) => PluginError::damaged(e.to_string()),
             other => other.into(),
         })?;
-        Ok(Box::new(CpuExecutable { compiled, program: program.into(), threads }))
+        let folder = Some(folder.to_owned()).filter(|f| !f.is_empty());
+        Ok(Box::new(CpuExecutable::new(compiled, program, threads, folder)))
     }
 }
 
@@ -112,6 +124,17 @@ struct CpuExecutable {
     compiled: Compiled,
     program: Box<[u8]>,
     threads: usize,
+    /// Of packed weights.
+    folder: Option<String>,
+}
+
+impl CpuExecutable {
+    fn new(mut compiled: Compiled, program: &[u8], threads: usize, folder: Option<String>) -> CpuExecutable {
+        if let Some(folder) = &folder {
+            compiled.keep_weights_in(folder.into(), program);
+        }
+        CpuExecutable { compiled, program: program.into(), threads, folder }
+    }
 }
 
 impl Executable for CpuExecutable {
@@ -138,6 +161,7 @@ impl Executable for CpuExecutable {
     fn save_artifact(&self) -> Result<Vec<u8>, PluginError> {
         let mut saved = Saved::default();
         saved.u64(self.threads as u64);
+        saved.bytes(self.folder.as_deref().unwrap_or_default().as_bytes());
         saved.bytes(&self.program);
         saved
             .functions(self.compiled.functions())

@@ -55,14 +55,20 @@ pub(crate) fn in_place_or_returned<T>(
     make(false)
 }
 
-/// Compiles a fused program, if the backend takes all of it. Its constants are to be bound.
+/// The option of backends that keep files of their own, nowhere unless they are told where.
+pub(crate) const CACHE_OPTION: &str = "cache";
+
+/// Compiles a fused program, if the backend takes all of it. Its constants are to be bound; `weights` is the folder in which
+/// the backend may keep what it makes of them.
 pub(crate) fn executable(
     kernels: &stages::Kernels,
     backend: &LoadedBackend,
     options: &Options,
+    weights: Option<&str>,
 ) -> Result<LoadedExecutable, Error> {
     let bytes = kernels.program.to_bytes();
-    let list = options.backend_option_list();
+    let mut list = options.backend_option_list();
+    list.extend(weights.map(|folder| (CACHE_OPTION, folder)));
     let args = CompileArgs::new(KERNEL_IR, &bytes).mode(options.mode.name()).options(&list);
     let refused = backend.query_support(&args)?;
     if !refused.is_empty() {
@@ -130,17 +136,21 @@ impl Code {
         match crate::registry().resolve(&options.backend)? {
             Resolved::Plugin(backend) => {
                 let lookup = Lookup::new(Stage::Prims { in_place }, prims, "", &backend, options);
-                let (form, executable, _) = through(lookup, || {
+                let (form, executable, from_cache) = through(lookup.as_ref(), || {
                     let real = stages::real(prims)?;
                     in_place_or_returned(&backend, in_place, &|in_place| {
                         let output_strides = prims.outputs.iter().map(|o| strides(prims, o)).collect();
                         let kernels = stages::lowered(&real, output_strides, in_place)?;
-                        let executable = executable(&kernels, &backend, options)?;
+                        let folder = lookup.as_ref().and_then(|l| l.weights_folder(&kernels));
+                        let executable = executable(&kernels, &backend, options, folder.as_deref())?;
                         let complex = ComplexBoundary::of(prims).all().to_vec();
                         Ok((Form { kernels, complex, wiring: None }, executable))
                     })
                 })?;
                 let code = Code::bound(&form, executable, &backend, weight)?;
+                if !from_cache {
+                    lookup.iter().for_each(Lookup::tidy);
+                }
                 Ok((code, Some(form.kernels.program)))
             }
             Resolved::Graph(entry) => {

@@ -76,11 +76,12 @@ impl Compiled {
         options: &Options,
     ) -> Result<Compiled, Error> {
         let lookup = Lookup::new(Stage::Captured, program.graph(), program.name(), backend, options);
-        let (form, code, from_cache) = through(lookup, || {
+        let (form, code, from_cache) = through(lookup.as_ref(), || {
             let functional = program.functional()?;
             in_place_or_returned(backend, true, &|in_place| {
                 let kernels = stages::compile_for(&functional, in_place)?;
-                let executable = executable(&kernels, backend, options)?;
+                let folder = lookup.as_ref().and_then(|l| l.weights_folder(&kernels));
+                let executable = executable(&kernels, backend, options, folder.as_deref())?;
                 let complex = ComplexBoundary::of(&functional).all().to_vec();
                 Ok((Form { kernels, complex, wiring: Some(Wiring::of(&functional)) }, executable))
             })
@@ -88,6 +89,9 @@ impl Compiled {
         let maker = Maker::of(backend, options);
         let weight = |name: &str| program.weight_value(name, maker.as_ref());
         let code = Code::bound(&form, code, backend, &weight)?;
+        if !from_cache {
+            lookup.iter().for_each(Lookup::tidy);
+        }
         let explanation = explain(program.graph(), Some(&form.kernels.program));
         let lost = || Error::Internal("a compiled model without its inputs and outputs".into());
         let wiring = form.wiring.ok_or_else(lost)?;

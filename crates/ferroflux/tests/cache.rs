@@ -261,3 +261,77 @@ fn a_changed_library_misses() {
     assert_eq!(differing(&library, &changed), ["plugin"]);
     assert_eq!(differing(&library, &library), [""; 0]);
 }
+
+/// Weights of a product that are made of constants when those are bound, and a sum that calls read of the constants' results.
+const BOUND: &str = r#"fx 1.0
+graph "bound" {
+  %x: f32[5, 1500] = input "x"
+  %w: f32[1500, 1600] = parameter "w"
+  %s: f32[1600] = parameter "s"
+  %p: f32[1500, 1600] = aten.mul.Tensor(%w, %s)
+  %y: f32[5, 1600] = aten.mm.default(%x, %p)
+  %b: f32[1600] = aten.exp.default(%s)
+  %z: f32[5, 1600] = aten.add.Tensor(%y, %b)
+  return %z
+}
+"#;
+
+#[test]
+fn packed_weights_are_taken_from_their_file_or_made_anew() {
+    use plugin_host::{CompileArgs, KERNEL_IR, Registry, SearchPath};
+    let folder = TempDir::new().unwrap();
+    let graph: Graph = BOUND.parse().unwrap();
+    let prims = prims::decompose(&aot_autograd::functionalize(&graph).unwrap()).unwrap();
+    let program = inductor::compile(&prims, &inductor::Options::default()).unwrap();
+    assert!(!program.init.is_empty(), "something is made of constants");
+    let backend = Registry::new(&SearchPath::default()).load("cpu").unwrap();
+    let bytes = program.to_bytes();
+    let tensor = |name: &str, sizes: &[usize]| formula::fill(name, sizes, 1.0, 0.0).unwrap();
+    let (x, s) = (tensor("x", &[5, 1500]), tensor("s", &[1600]));
+    let run = |w: &Tensor, cache: &str| -> Vec<u64> {
+        let options = [("cache", cache)];
+        let mut code = backend.compile(&CompileArgs::new(KERNEL_IR, &bytes).options(&options)).unwrap();
+        // As the cache does it: machine code that was saved keeps the folder.
+        code = backend.load_artifact(&code.save_artifact().unwrap().unwrap(), None).unwrap();
+        code.bind_constants(&[("w", w), ("s", &s)]).unwrap();
+        let first = bits(&code.execute(&[&x]).unwrap());
+        assert_eq!(bits(&code.execute(&[&x]).unwrap()), first);
+        first
+    };
+    let (w, other) = (tensor("w", &[1500, 1600]), tensor("v", &[1500, 1600]));
+    let (wanted, wanted_other) = (run(&w, "off"), run(&other, "off"));
+    let place = folder.path().join("programs");
+    let cache = place.to_str().unwrap();
+    assert_eq!(run(&w, cache), wanted);
+    let [file] = &entries(&folder)[..] else { panic!("one file") };
+    let whole = fs::read(file).unwrap();
+    // The product's weights once, as they were packed, and not as they were before.
+    assert!(whole.len() < 2 * 1500 * 1600 * 4, "{} bytes", whole.len());
+    let time = || fs::metadata(file).unwrap().modified().unwrap();
+    let past = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1000);
+    fs::File::options().append(true).open(file).unwrap().set_modified(past).unwrap();
+    assert_eq!(run(&w, cache), wanted);
+    assert!(time() > past && fs::read(file).unwrap() == whole, "it was used");
+    // Other constants have another file, which is not taken under this one's name.
+    assert_eq!(run(&other, cache), wanted_other);
+    let files = entries(&folder);
+    assert_eq!(files.len(), 2);
+    fs::copy(files.iter().find(|f| *f != file).unwrap(), file).unwrap();
+    assert_eq!(run(&w, cache), wanted);
+    assert!(fs::read(file).unwrap() == whole, "it was made anew");
+    let mut damages: Vec<Vec<u8>> =
+        [0, 30, 60, whole.len() / 2, whole.len() - 1].map(|end| whole[..end].to_vec()).into();
+    for at in [3, 20, 41, 50, 70, 5000, whole.len() / 2] {
+        let mut changed = whole.clone();
+        changed[at] ^= 0x20;
+        damages.push(changed);
+    }
+    for (n, damage) in damages.into_iter().enumerate() {
+        // Renamed, as every writer does it: a file that is mapped is never changed.
+        let damaged = folder.path().join("damaged");
+        fs::write(&damaged, damage).unwrap();
+        fs::rename(&damaged, file).unwrap();
+        assert_eq!(run(&w, cache), wanted, "damage {n}");
+        assert!(fs::read(file).unwrap() == whole, "damage {n}");
+    }
+}

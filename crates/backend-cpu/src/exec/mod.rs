@@ -7,6 +7,7 @@ mod error;
 mod fallback;
 mod finish;
 mod jobs;
+mod kept;
 mod linalg;
 mod looped;
 mod memory;
@@ -91,6 +92,8 @@ struct Bound {
     packed: Vec<Option<Packed>>,
     /// Persistent buffers and copies of constants that did not lie as the program wants them.
     _memory: Vec<Block>,
+    /// The file that persistent buffers and packed weights lie in instead.
+    _file: Option<Arc<memmap2::Mmap>>,
 }
 
 /// How a program runs.
@@ -114,6 +117,7 @@ pub struct Compiled {
     bound: Option<Bound>,
     pool: Option<Arc<rayon::ThreadPool>>,
     persistent_bytes: u64,
+    keeping: Option<kept::Keeping>,
 }
 
 impl Compiled {
@@ -170,6 +174,7 @@ impl Compiled {
             bound: None,
             pool: pool(options.threads)?,
             persistent_bytes: 0,
+            keeping: None,
             program,
         })
     }
@@ -181,6 +186,11 @@ impl Compiled {
     /// The machine code as it can be saved.
     pub(crate) fn functions(&self) -> &[clif::MachineFunction] {
         self.code.functions()
+    }
+    /// Keeps what binding makes of large constants in files of this folder, and takes it from there; `program` are the
+    /// program's bytes.
+    pub(crate) fn keep_weights_in(&mut self, folder: std::path::PathBuf, program: &[u8]) {
+        self.keeping = Some(kept::Keeping { folder, program: kept::one(program) });
     }
     /// Bytes of machine code.
     pub fn code_bytes(&self) -> usize {
@@ -202,13 +212,32 @@ impl Compiled {
         let sizes = self.default_sizes();
         let mut base = Buffers(vec![clif::ZEROS.address() as *mut u8; self.program.buffers.len()]);
         let mut memory = Vec::new();
+        let mut contents: Vec<(&str, &[u8])> = Vec::new();
         for c in &self.program.constants {
             let found = constants.iter().find(|(name, _)| *name == c.name);
             let (_, view) = found.ok_or_else(|| ExecError::MissingConstant(c.name.clone()))?;
             let buffer = &self.program.buffers[c.buf];
             let (ptr, copy) = self.place_tensor(&c.name, buffer, view, &sizes)?;
             base.0[c.buf.index()] = ptr;
+            let (span, elements) = (byte_size(buffer, &sizes)?, view.numel() * buffer.dtype.size());
+            // Bytes between the elements of a tensor with gaps say nothing.
+            if self.keeping.is_some() && span == elements {
+                // SAFETY: the constant lies there, without gaps, by the caller's promise or as a copy.
+                contents.push((&c.name, unsafe { std::slice::from_raw_parts(ptr, span) }));
+            }
             memory.extend(copy);
+        }
+        let whole = contents.len() == self.program.constants.len();
+        let kept = self.keeping.as_ref().filter(|_| whole).and_then(|k| k.path(&contents));
+        let mut slots = 0;
+        number_packs(&mut self.steps, &mut slots);
+        let loaded = kept.as_ref().and_then(|path| kept::load(path, &self.program, slots));
+        if let Some(loaded) = loaded.filter(|l| self.is_whole(l, &sizes)) {
+            loaded.buffers.iter().for_each(|(number, ptr, _)| base.0[*number] = *ptr);
+            self.persistent_bytes = loaded.map.len() as u64;
+            let (packed, _file) = (loaded.packed, Some(loaded.map));
+            self.bound = Some(Bound { base, packed, _memory: memory, _file });
+            return Ok(());
         }
         let mut bytes = 0;
         for (id, buffer) in self.program.buffers.iter().filter(|(_, b)| b.storage == Storage::Persistent) {
@@ -228,9 +257,37 @@ impl Compiled {
                 Packed::Conv(w) => w.bytes(),
             } as u64;
         }
+        if let Some(path) = kept {
+            self.save_bound(&path, &base, &packed, &sizes);
+        }
         self.persistent_bytes = bytes;
-        self.bound = Some(Bound { base, packed, _memory: memory });
+        self.bound = Some(Bound { base, packed, _memory: memory, _file: None });
         Ok(())
+    }
+
+    /// Whether a file has all buffers that calls read, in their sizes.
+    fn is_whole(&self, loaded: &kept::Loaded, sizes: &Sizes) -> bool {
+        let needed = kept::needed(&self.program, &self.steps, &loaded.packed);
+        let size = |number: usize| self.program.buffers.values().nth(number).map(|b| byte_size(b, sizes));
+        needed.len() == loaded.buffers.len()
+            && needed.iter().zip(&loaded.buffers).all(|(wanted, (number, _, bytes))| {
+                wanted == number && matches!(size(*number), Some(Ok(size)) if size == *bytes)
+            })
+    }
+
+    /// Keeps what was bound for later processes. That it cannot be is no error.
+    fn save_bound(&self, path: &std::path::Path, base: &Buffers, packed: &[Option<Packed>], sizes: &Sizes) {
+        let needed = kept::needed(&self.program, &self.steps, packed);
+        let bytes = |number: &usize| {
+            let buffer = self.program.buffers.values().nth(*number)?;
+            let span = byte_size(buffer, sizes).ok()?;
+            // SAFETY: the persistent buffer's block, which the init steps have written, has so many bytes.
+            Some((*number, unsafe { std::slice::from_raw_parts(base.0[*number].cast_const(), span) }))
+        };
+        let Some(buffers) = needed.iter().map(bytes).collect::<Option<Vec<_>>>() else { return };
+        if let Err(e) = kept::save(path, &buffers, packed) {
+            tracing::debug!(target: "cache", file = %path.display(), "packed weights are not kept: {e}");
+        }
     }
 
     fn default_sizes(&self) -> Sizes {
@@ -433,7 +490,8 @@ impl Compiled {
 }
 
 /// Constants of a program that has none.
-static EMPTY: Bound = Bound { base: Buffers(Vec::new()), packed: Vec::new(), _memory: Vec::new() };
+static EMPTY: Bound =
+    Bound { base: Buffers(Vec::new()), packed: Vec::new(), _memory: Vec::new(), _file: None };
 
 /// Packs the constant weights of operations and of those nested in them, in the order of `number_packs`.
 fn pack(

@@ -85,3 +85,4 @@ pub use isa::Isa;
 pub use matmul::{BatchDim, MatRef, MatmulPacked, MatmulStrided, matmul_packed, matmul_strided};
 pub use matmul_f64::{MatmulF64, matmul_f64};
 pub use pack::PackedB;
+pub(crate) use scratch::AlignedBuf;

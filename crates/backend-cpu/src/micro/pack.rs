@@ -49,6 +49,23 @@ impl PackedB {
         PackedB { isa, groups, k, n, buf: AlignedBuf::zeroed(groups * panels * k * panel_width(isa)) }
     }
 
+    /// What [`PackedB::as_bytes`] gave for this shape; `None` where the buffer has another size.
+    pub(crate) fn of_file(isa: Isa, [groups, k, n]: [usize; 3], buf: AlignedBuf) -> Option<PackedB> {
+        let width = panel_width(isa);
+        let len = n.div_ceil(width).checked_mul(k)?.checked_mul(width)?.checked_mul(groups)?;
+        (buf.len() == len).then_some(PackedB { isa, groups, k, n, buf })
+    }
+
+    /// Groups, K and N.
+    pub(crate) fn shape(&self) -> [usize; 3] {
+        [self.groups, self.k, self.n]
+    }
+
+    /// The panels of all groups.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.buf.as_bytes()
+    }
+
     /// Packs some rows and columns of one group, `src` standing at the first of each.
     ///
     /// # Safety

@@ -3,8 +3,9 @@
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
+use std::sync::Arc;
 
-use memmap2::MmapMut;
+use memmap2::{Mmap, MmapMut};
 
 /// Cache lines: no vector load of an aligned row crosses one.
 const ALIGN: usize = 64;
@@ -17,8 +18,16 @@ const HUGE: usize = 4 << 20;
 pub(crate) struct AlignedBuf {
     ptr: *mut f32,
     len: usize,
-    /// Owns the memory, where that is a map of its own.
-    map: Option<MmapMut>,
+    /// Owns the memory, where that is a map.
+    map: Option<Owner>,
+}
+
+/// What keeps a map.
+enum Owner {
+    /// Its own.
+    Own { _map: MmapMut },
+    /// A part of a file, which is only read.
+    File { _map: Arc<Mmap> },
 }
 
 // SAFETY: the buffer owns its memory; there is no interior sharing.
@@ -66,7 +75,20 @@ impl AlignedBuf {
         // Only advice: without huge pages the memory is as good.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
-        Some(AlignedBuf { ptr: map.as_mut_ptr().cast(), len, map: Some(map) })
+        Some(AlignedBuf { ptr: map.as_mut_ptr().cast(), len, map: Some(Owner::Own { _map: map }) })
+    }
+
+    /// `len` values of a file from byte `at` on, a multiple of 64 inside of it; nobody may write them.
+    pub(crate) fn of_file(map: Arc<Mmap>, at: usize, len: usize) -> AlignedBuf {
+        let bytes = &map[at..at + len * size_of::<f32>()];
+        let ptr = bytes.as_ptr().cast::<f32>().cast_mut();
+        AlignedBuf { ptr, len, map: Some(Owner::File { _map: map }) }
+    }
+
+    /// The memory of all values, which must have been set.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the buffer owns so many bytes; packing has set them all, and nobody writes a finished pack.
+        unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.len * size_of::<f32>()) }
     }
 
     /// First value.

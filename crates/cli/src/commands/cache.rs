@@ -56,8 +56,8 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
         Command::List { json } => list(&store(global)?, *json, out),
         Command::Clear { older_than, .. } => {
             let removed = store(global)?.clear(*older_than).context("cannot clear the cache")?;
-            let entries = show::count(removed.entries, "file");
-            writeln!(out, "{entries} removed, {}", show::bytes(removed.bytes))?;
+            let files = show::count(removed.files, "file");
+            writeln!(out, "{files} removed, {}", show::bytes(removed.bytes))?;
             Ok(())
         }
         Command::Explain { model, backend, json } => {
@@ -83,7 +83,7 @@ fn store(global: &Global) -> Result<Store> {
 
 fn list(store: &Store, as_json: bool, out: &mut dyn Write) -> Result<()> {
     let entries = store.entries();
-    let total: u64 = entries.iter().map(|e| e.bytes).sum();
+    let total = store.bytes();
     if as_json {
         let one = |e: &EntryInfo| {
             json!({
@@ -109,7 +109,11 @@ fn list(store: &Store, as_json: bool, out: &mut dyn Write) -> Result<()> {
     }
     let programs = show::count(entries.len(), "program");
     let (total, limit) = (show::bytes(total), show::bytes(store.limit()));
-    writeln!(out, "{programs} in {}, {total} of at most {limit}", store.folder().display())?;
+    writeln!(
+        out,
+        "{programs} in {}, {total} with packed weights, of at most {limit}",
+        store.folder().display()
+    )?;
     Ok(())
 }
 

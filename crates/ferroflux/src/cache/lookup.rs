@@ -3,12 +3,16 @@
 use std::time::Instant;
 
 use fx_ir::Graph;
-use plugin_host::{KERNEL_IR, LoadedBackend, LoadedExecutable};
+use plugin_host::{KERNEL_IR, LoadedBackend, LoadedExecutable, OptionInfo};
 use tracing::{debug, info_span};
 
 use super::form::{self, Sections};
 use super::{Form, Key, Part, Store};
+use crate::code::CACHE_OPTION;
 use crate::{Error, Options, stages};
+
+/// What share of the bound the weights of one program may have.
+const LARGEST: u64 = 4;
 
 /// What the graph is that a key begins with: the same graph is compiled otherwise at another stage.
 #[derive(Clone, Copy)]
@@ -49,6 +53,31 @@ impl<'a> Lookup<'a> {
         }
     }
 
+    /// The folder in which the backend may keep what it makes of the program's constants, where it keeps such things at all
+    /// and there would be room for them.
+    pub(crate) fn weights_folder(&self, kernels: &stages::Kernels) -> Option<String> {
+        let keeps = |o: &OptionInfo| o.name == CACHE_OPTION && o.default == "off";
+        let told = self.options.backend_options.iter().any(|(name, _)| name == CACHE_OPTION);
+        if told || !self.backend.options().iter().any(keeps) {
+            return None;
+        }
+        let program = &kernels.program;
+        let buffers = program.constants.iter().map(|c| &program.buffers[c.buf]);
+        let bytes =
+            |b: &kernel_ir::Buffer| Some(u64::try_from(b.span().as_const()?).ok()? * b.dtype.size() as u64);
+        let total = buffers.map(bytes).sum::<Option<u64>>()?;
+        if total > self.store.limit() / LARGEST {
+            debug!(target: "cache", program = self.program, bytes = total, "packed weights are not kept: too large for the bound");
+            return None;
+        }
+        self.store.folder().to_str().map(str::to_owned)
+    }
+
+    /// Keeps the files within their bound, after the backend has written its own.
+    pub(crate) fn tidy(&self) {
+        self.store.evict();
+    }
+
     pub(super) fn parts(self) -> (Store, Key) {
         (self.store, self.key)
     }
@@ -81,14 +110,14 @@ impl<'a> Lookup<'a> {
 
 /// What the cache has for a compilation, else what `make` makes, which is kept; and whether it was there.
 pub(crate) fn through(
-    lookup: Option<Lookup<'_>>,
+    lookup: Option<&Lookup<'_>>,
     make: impl FnOnce() -> Result<(Form, LoadedExecutable), Error>,
 ) -> Result<(Form, LoadedExecutable, bool), Error> {
-    if let Some((form, executable)) = lookup.as_ref().and_then(Lookup::find) {
+    if let Some((form, executable)) = lookup.and_then(Lookup::find) {
         return Ok((form, executable, true));
     }
     let (form, executable) = make()?;
-    if let Some(lookup) = &lookup {
+    if let Some(lookup) = lookup {
         lookup.keep(&form, &executable);
     }
     Ok((form, executable, false))

@@ -13,7 +13,9 @@ use super::folder::{self, Place};
 use super::{Cache, Key};
 
 /// How names of entries end.
-const SUFFIX: &str = "entry";
+const SUFFIX: &str = ".entry";
+/// How names of files end that backends write into the folder: what they make of constants.
+const OTHERS: &str = ".weights";
 /// How names of files begin that are being written.
 const UNFINISHED: &str = ".new-";
 /// After this an unfinished file is a dead process'.
@@ -26,8 +28,8 @@ pub struct Store(Place);
 /// What was removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Removed {
-    /// Files.
-    pub entries: usize,
+    /// How many.
+    pub files: usize,
     /// Their bytes.
     pub bytes: u64,
 }
@@ -67,7 +69,12 @@ impl Store {
         files.iter().filter_map(|f| entry::info(&f.path)).collect()
     }
 
-    /// Removes entries that were not used for so long; all where no time is given, damaged and unfinished files too.
+    /// Bytes of all files, those of backends included.
+    pub fn bytes(&self) -> u64 {
+        self.files().iter().map(|f| f.bytes).sum()
+    }
+
+    /// Removes files that were not used for so long; all where no time is given, damaged and unfinished files too.
     ///
     /// # Errors
     /// The system's, with the file.
@@ -81,7 +88,7 @@ impl Store {
             }
             match fs::remove_file(&file.path) {
                 Ok(()) => {
-                    removed.entries += 1;
+                    removed.files += 1;
                     removed.bytes += file.bytes;
                 }
                 // Another process was faster.
@@ -93,7 +100,7 @@ impl Store {
     }
 
     fn path(&self, key: &Key) -> PathBuf {
-        self.0.folder.join(format!("{}.{SUFFIX}", key.id()))
+        self.0.folder.join(format!("{}{SUFFIX}", key.id()))
     }
 
     /// Whether there is an entry for the key; leaves it as it is.
@@ -170,8 +177,8 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the entries that were unused the longest until the rest is within the bound, and what dead processes left.
-    fn evict(&self) {
+    /// Removes the files that were unused the longest until the rest is within the bound, and what dead processes left.
+    pub(super) fn evict(&self) {
         let now = SystemTime::now();
         let dead = |f: &File| now.duration_since(f.used).is_ok_and(|since| since > STALE);
         for file in self.unfinished().iter().filter(|f| dead(f)) {
@@ -192,7 +199,7 @@ impl Store {
     }
 
     fn files(&self) -> Vec<File> {
-        self.named(|name| name.ends_with(SUFFIX) && !name.starts_with(UNFINISHED))
+        self.named(|name| (name.ends_with(SUFFIX) || name.ends_with(OTHERS)) && !name.starts_with(UNFINISHED))
     }
 
     fn unfinished(&self) -> Vec<File> {

@@ -156,9 +156,9 @@ fn clearing_spares_what_was_used_lately() {
     put(&store, &old, b"1");
     used(&store, &old, 1000);
     put(&store, &new, b"2");
-    assert_eq!(store.clear(Some(Duration::from_secs(3600))).unwrap().entries, 1);
+    assert_eq!(store.clear(Some(Duration::from_secs(3600))).unwrap().files, 1);
     assert!(get(&store, &old).is_none() && get(&store, &new).is_some());
-    assert_eq!(store.clear(None).unwrap().entries, 1);
+    assert_eq!(store.clear(None).unwrap().files, 1);
     assert!(store.entries().is_empty());
 }
 

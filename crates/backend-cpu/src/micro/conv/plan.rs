@@ -78,6 +78,29 @@ pub(super) enum Weights {
 }
 
 impl ConvWeights {
+    /// Weights as panels.
+    pub(crate) fn of_matrix(matrix: PackedB) -> ConvWeights {
+        ConvWeights(Weights::Packed(matrix))
+    }
+    /// Weights `[taps, C]` of a depthwise convolution.
+    pub(crate) fn of_depthwise(weights: AlignedBuf) -> ConvWeights {
+        ConvWeights(Weights::Depthwise(weights))
+    }
+    /// The panels; `None` for a depthwise convolution.
+    pub(crate) fn matrix(&self) -> Option<&PackedB> {
+        match &self.0 {
+            Weights::Packed(b) => Some(b),
+            Weights::Depthwise(_) => None,
+        }
+    }
+    /// The memory of all weights.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Weights::Packed(b) => b.as_bytes(),
+            Weights::Depthwise(w) => w.as_bytes(),
+        }
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         match &self.0 {

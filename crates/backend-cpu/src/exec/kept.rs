@@ -1,0 +1,276 @@
+//! What binding makes of constants, kept in a file for later processes: packed weights and the persistent buffers that calls
+//! read. Its name is a checksum of the program, this build, the instruction set and all constants, its bytes are checked
+//! before they are used, and whatever is wrong with it, the weights are packed again. Where files lie and when they go is
+//! the business of whoever names the folder.
+//!
+//! Layout, integers little-endian: `FFXPACK1`, the file's name without its end (32 letters), u64 records, u64 checksum of
+//! all records up to the next page; the records (seven u64 each: kind, three numbers, place, length in bytes, checksum); then
+//! the data at multiples of 64 bytes, from a page boundary on.
+
+use std::fs::{self, File};
+use std::hash::Hasher;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ir_core::EntityId;
+use kernel_ir::{InstKind, Operand, Program, Step, Storage};
+use memmap2::{Mmap, MmapOptions};
+use rayon::prelude::*;
+use rustc_hash::FxHasher;
+
+use super::control::Planned;
+use super::{Op, Packed};
+use crate::micro::{AlignedBuf, ConvWeights, Isa, PackedB};
+
+const MAGIC: &[u8; 8] = b"FFXPACK1";
+const HEAD: usize = 56;
+/// Letters of a name.
+const NAME: usize = 32;
+const RECORD: usize = 56;
+/// Constants of fewer bytes than these are packed sooner than they are read.
+const LEAST: usize = 8 << 20;
+/// Bytes that one thread hashes at a time.
+const CHUNK: usize = 1 << 20;
+const PAGE: usize = 4096;
+/// Where data begin: one cache line.
+const ALIGN: usize = 64;
+
+/// Where results of binding are kept.
+pub(super) struct Keeping {
+    pub(super) folder: PathBuf,
+    /// Of the program's bytes.
+    pub(super) program: u64,
+}
+
+/// A persistent buffer; its first number is the buffer's.
+const BUFFER: u64 = 0;
+/// A slot of packed weights that holds none.
+const EMPTY: u64 = 1;
+/// Panels of a matrix; its numbers are groups, K and N.
+const MATMUL: u64 = 2;
+/// The same of a convolution.
+const CONV: u64 = 3;
+/// Weights of a depthwise convolution.
+const DEPTHWISE: u64 = 4;
+
+/// What a record is of: kind, numbers, data.
+type Item<'a> = (u64, [usize; 3], &'a [u8]);
+
+/// What a file gives.
+pub(super) struct Loaded {
+    /// Persistent buffers: number, first byte, bytes.
+    pub(super) buffers: Vec<(usize, *mut u8, usize)>,
+    pub(super) packed: Vec<Option<Packed>>,
+    pub(super) map: Arc<Mmap>,
+}
+
+/// Checksum of bytes, by all threads. It tells accidents, not attackers.
+fn checksum(bytes: &[u8]) -> u64 {
+    let parts: Vec<u64> = bytes.par_chunks(CHUNK).map(one).collect();
+    let mut hash = FxHasher::default();
+    hash.write_usize(bytes.len());
+    parts.into_iter().for_each(|p| hash.write_u64(p));
+    hash.finish()
+}
+
+pub(super) fn one(bytes: &[u8]) -> u64 {
+    let mut hash = FxHasher::default();
+    hash.write(bytes);
+    hash.finish()
+}
+
+impl Keeping {
+    /// The file for these constants; `None` where they are too few to be worth one.
+    pub(super) fn path(&self, constants: &[(&str, &[u8])]) -> Option<PathBuf> {
+        let bytes: usize = constants.iter().map(|(_, b)| b.len()).sum();
+        if bytes < LEAST {
+            return None;
+        }
+        let sums: Vec<u64> = constants.par_iter().map(|(_, b)| checksum(b)).collect();
+        let half = |seed: u64| {
+            let mut hash = FxHasher::default();
+            hash.write_u64(seed);
+            hash.write_u64(self.program);
+            hash.write(env!("FFX_CPU_BUILD").as_bytes());
+            hash.write_u8(Isa::best() as u8);
+            for ((name, bytes), sum) in constants.iter().zip(&sums) {
+                hash.write(name.as_bytes());
+                hash.write_usize(bytes.len());
+                hash.write_u64(*sum);
+            }
+            hash.finish()
+        };
+        Some(self.folder.join(format!("{:016x}{:016x}.weights", half(1), half(2))))
+    }
+}
+
+/// The persistent buffers that steps of a call read otherwise than through packed weights.
+pub(super) fn needed(program: &Program, steps: &[Planned], packed: &[Option<Packed>]) -> Vec<usize> {
+    let mut found = Vec::new();
+    let mut add = |buf| {
+        let root = program.root(buf);
+        if program.buffers[root].storage == Storage::Persistent {
+            found.push(root.index());
+        }
+    };
+    program.outputs.iter().for_each(|o| add(o.buf));
+    let is_packed = |slot: usize| packed.get(slot).is_some_and(Option::is_some);
+    for (step, planned) in program.steps.iter().zip(steps) {
+        let through: Option<&Operand> = match (step, &planned.op) {
+            (Step::Matmul(m), Op::Matmul(_, slot)) if is_packed(*slot) => Some(&m.b),
+            (Step::Conv(c), Op::Conv(_, slot)) if is_packed(*slot) => Some(&c.weight),
+            _ => None,
+        };
+        let Some(through) = through else {
+            step.accesses().0.into_iter().for_each(&mut add);
+            continue;
+        };
+        step.operands().into_iter().filter(|o| !std::ptr::eq(*o, through)).for_each(|o| add(o.buf));
+        for inst in step.bodies().into_iter().flat_map(|(_, insts)| insts) {
+            if let InstKind::Load { buf, .. } = &inst.kind {
+                add(*buf);
+            }
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Writes a file, whole or not at all.
+///
+/// # Errors
+/// The system's.
+pub(super) fn save(
+    path: &Path,
+    buffers: &[(usize, &[u8])],
+    packed: &[Option<Packed>],
+) -> std::io::Result<()> {
+    let buffers = buffers.iter().map(|&(number, bytes)| (BUFFER, [number, 0, 0], bytes));
+    let slots = packed.iter().map(|slot| match slot {
+        None => (EMPTY, [0; 3], &[][..]),
+        Some(Packed::Matmul(b)) => (MATMUL, b.shape(), b.as_bytes()),
+        Some(Packed::Conv(w)) => match w.matrix() {
+            Some(b) => (CONV, b.shape(), b.as_bytes()),
+            None => (DEPTHWISE, [0; 3], w.as_bytes()),
+        },
+    });
+    write(path, &buffers.chain(slots).collect::<Vec<Item<'_>>>())
+}
+
+fn write(path: &Path, items: &[Item<'_>]) -> std::io::Result<()> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let start = (HEAD + RECORD * items.len()).next_multiple_of(PAGE);
+    let mut head = vec![0u8; start];
+    let mut at = start;
+    for (n, (kind, [a, b, c], data)) in items.iter().enumerate() {
+        let sum = checksum(data);
+        let record = [*kind, *a as u64, *b as u64, *c as u64, at as u64, data.len() as u64, sum];
+        for (k, number) in record.iter().enumerate() {
+            let at = HEAD + n * RECORD + k * 8;
+            head[at..at + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        at = (at + data.len()).next_multiple_of(ALIGN);
+    }
+    head[..8].copy_from_slice(MAGIC);
+    head[8..8 + NAME].copy_from_slice(name_of(path).as_bytes());
+    head[40..48].copy_from_slice(&(items.len() as u64).to_le_bytes());
+    let sum = checksum(&head[HEAD..]);
+    head[48..56].copy_from_slice(&sum.to_le_bytes());
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let name = format!(".new-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    let unfinished = folder.join(name);
+    let file = File::options().write(true).create_new(true).open(&unfinished)?;
+    let mut file = BufWriter::with_capacity(CHUNK, file);
+    let mut all = || {
+        file.write_all(&head)?;
+        for (_, _, data) in items {
+            file.write_all(data)?;
+            file.write_all(&[0; ALIGN][..data.len().next_multiple_of(ALIGN) - data.len()])?;
+        }
+        file.flush()
+    };
+    let written = all().and_then(|()| fs::rename(&unfinished, path));
+    if written.is_err() {
+        // What is left is removed with what dead processes leave.
+        let _ = fs::remove_file(&unfinished);
+    }
+    written
+}
+
+/// The name of a file without its end, as long as names are.
+fn name_of(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    stem.chars().filter(char::is_ascii_hexdigit).chain(std::iter::repeat('0')).take(NAME).collect()
+}
+
+/// Reads a file for a program; `None`, with the reason in the log, where it is not there or not what was written.
+pub(super) fn load(path: &Path, program: &Program, slots: usize) -> Option<Loaded> {
+    let file = File::open(path).ok()?;
+    match read(&file, &name_of(path), program, slots) {
+        Ok(loaded) => {
+            // The time says when it was last used; that it cannot be set is no harm.
+            let file = File::options().append(true).open(path);
+            let _ = file.and_then(|f| f.set_modified(std::time::SystemTime::now()));
+            Some(loaded)
+        }
+        Err(why) => {
+            tracing::warn!(target: "cache", file = %path.display(), "packed weights cannot be used and are made anew: {why}");
+            let _ = fs::remove_file(path);
+            None
+        }
+    }
+}
+
+fn read(file: &File, name: &str, program: &Program, slots: usize) -> Result<Loaded, String> {
+    let mut options = MmapOptions::new();
+    options.populate();
+    // SAFETY: the mapping is only read. Files of the folder are replaced by renaming, never changed.
+    let map = Arc::new(unsafe { options.map(file) }.map_err(|e| e.to_string())?);
+    let number = |at: usize| -> Result<u64, String> {
+        let bytes = map.get(at..).and_then(<[u8]>::first_chunk::<8>).ok_or("it is cut short")?;
+        Ok(u64::from_le_bytes(*bytes))
+    };
+    if !map.starts_with(MAGIC) {
+        return Err("it is no file of packed weights".into());
+    }
+    if map.get(8..8 + NAME) != Some(name.as_bytes()) {
+        return Err("it is that of other constants or of another program".into());
+    }
+    let count = usize::try_from(number(40)?).unwrap_or(usize::MAX);
+    let table = count.checked_mul(RECORD).and_then(|n| n.checked_add(HEAD + PAGE - 1)).unwrap_or(usize::MAX);
+    if map.get(HEAD..table / PAGE * PAGE).map(checksum) != Some(number(48)?) {
+        return Err("its table's checksum is wrong".into());
+    }
+    let mut loaded = Loaded { buffers: Vec::new(), packed: Vec::new(), map: Arc::clone(&map) };
+    for n in 0..count {
+        let field = |k: usize| number(HEAD + n * RECORD + k * 8);
+        let size = |k: usize| usize::try_from(field(k)?).map_err(|e| e.to_string());
+        let (shape, at, bytes) = ([size(1)?, size(2)?, size(3)?], size(4)?, size(5)?);
+        let data = at.checked_add(bytes).and_then(|end| map.get(at..end)).filter(|_| at % ALIGN == 0);
+        let data = data.ok_or("a record lies outside of it")?;
+        if checksum(data) != field(6)? {
+            return Err("a checksum is wrong".into());
+        }
+        let buf = || AlignedBuf::of_file(Arc::clone(&map), at, bytes / size_of::<f32>());
+        let matrix = || PackedB::of_file(Isa::best(), shape, buf()).ok_or("a pack has another size");
+        loaded.packed.push(match field(0)? {
+            BUFFER => {
+                if shape[0] >= program.buffers.len() {
+                    return Err("it is of another program".into());
+                }
+                loaded.buffers.push((shape[0], data.as_ptr().cast_mut(), bytes));
+                continue;
+            }
+            EMPTY => None,
+            MATMUL => Some(Packed::Matmul(matrix()?)),
+            CONV => Some(Packed::Conv(ConvWeights::of_matrix(matrix()?))),
+            DEPTHWISE => Some(Packed::Conv(ConvWeights::of_depthwise(buf()))),
+            _ => return Err("it has records of another version".into()),
+        });
+    }
+    if loaded.packed.len() == slots { Ok(loaded) } else { Err("it is of another program".into()) }
+}
