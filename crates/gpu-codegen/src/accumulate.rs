@@ -9,9 +9,9 @@ use ir_core::SymExpr;
 use kernel_ir::{AccDecl, AccId, BufId, InstKind, LoopKernel, Program, Stage};
 
 use crate::GenError;
-use crate::body::accumulator;
-use crate::looped::{accumulator_type, keeps_position};
-use crate::moments::Pair;
+use crate::body::{BodyWriter, Uses, accumulator};
+use crate::looped::{LoopEffects, accumulator_type, keeps_position};
+use crate::moments::{Pair, computing};
 use crate::template::volume;
 use crate::types::{number, value_type};
 
@@ -58,9 +58,9 @@ impl Made {
                 name: format!("mom{sum}"),
                 ty: format!("Moments<{}>", value_type(accs[sum].dtype)?),
                 op: "SUM",
-                start: "{0, 0, 0}".into(),
+                start: "{0, 0, 0, 0}".into(),
                 place: sum,
-                bytes: 3 * accs[sum].dtype.size() as i64,
+                bytes: 4 * accs[sum].dtype.size() as i64,
             }),
         }
     }
@@ -71,7 +71,7 @@ impl Made {
             Made::One(_) => String::new(),
             Made::Moments(Pair { sum, square }) => {
                 format!(
-                    "acc{sum}{lane} = mom{sum}{lane}.n * mom{sum}{lane}.mean; acc{square}{lane} = mom{sum}{lane}.m2;\n"
+                    "acc{sum}{lane} = mom{sum}{lane}.n * (mom{sum}{lane}.shift + mom{sum}{lane}.mean); acc{square}{lane} = mom{sum}{lane}.m2;\n"
                 )
             }
         }
@@ -84,8 +84,38 @@ impl Made {
         Ok([
             format!("{ty} count{n} = 0;\n"),
             format!("count{n} += 1;\nconst {ty} each{n} = inverse(count{n});\n"),
-            format!("mom{n}{lane}.n = count{n};\n"),
+            format!("mom{n}{lane}.n = count{n}; mom{n}{lane}.shift = shift{n}{lane};\n"),
         ])
+    }
+
+    /// Of moments: the declaration of their `shift`.
+    pub(crate) fn shift(self, accs: &[AccDecl]) -> Result<String, GenError> {
+        let Made::Moments(Pair { sum: n, .. }) = self else { return Ok(String::new()) };
+        Ok(format!("{} shift{n}", value_type(accs[n].dtype)?))
+    }
+
+    /// Of moments: statements that give `shift` of a point the number at the first inner point of the stage.
+    pub(crate) fn shifted(
+        self,
+        writer: &BodyWriter<'_>,
+        k: &LoopKernel,
+        stage: &Stage,
+        lane: &str,
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
+        let Made::Moments(Pair { sum: n, .. }) = self else { return Ok(String::new()) };
+        let summed = stage.insts.iter().find_map(|i| match i.kind {
+            InstKind::Reduce { acc: AccId(a), value, .. } if a as usize == n => Some(value),
+            _ => None,
+        });
+        let summed = summed.ok_or_else(|| GenError::Malformed(format!("nothing is summed in acc{n}")))?;
+        let insts = computing(&stage.insts, summed);
+        let prefix = format!("k{n}_");
+        let effects = LoopEffects { accs: &k.accs, team: None, lane: "", pairs: &[] };
+        let text = BodyWriter { prefix: &prefix, ..*writer }.write(&insts, &effects, uses)?;
+        let inner = k.outer.len()..k.outer.len() + stage.inner.len();
+        let index: String = inner.map(|d| format!("const idx i{d} = 0;\n")).collect();
+        Ok(format!("{index}{text}shift{n}{lane} = {prefix}{};\n", insts.len() - 1))
     }
 
     /// Whether an accumulator gets its value from this.

@@ -74,7 +74,8 @@ pub(crate) struct BodyWriter<'a> {
 }
 
 impl BodyWriter<'_> {
-    fn name(&self, v: Val) -> String {
+    /// The name of a value.
+    pub(crate) fn name(&self, v: Val) -> String {
         format!("{}{}", self.prefix, v.0)
     }
 
@@ -126,7 +127,8 @@ impl BodyWriter<'_> {
         Ok(out)
     }
 
-    fn inst(
+    /// One statement.
+    pub(crate) fn inst(
         &self,
         out: &mut String,
         insts: &[Inst],

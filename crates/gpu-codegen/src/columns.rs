@@ -358,6 +358,10 @@ const idx point = here ? p : 0;
         let body = writer.write_placed(&stage.insts, effects, uses, &placed)?;
         for m in made(stage, self.pairs) {
             let [begins, adds, ends] = m.counted(&self.k.accs, "[u]")?;
+            let shifted = m.shifted(writer, self.k, stage, "[u]", uses)?;
+            if !shifted.is_empty() {
+                let _ = writeln!(counted, "{}[{}];\n{lanes}{shifted}}}", m.shift(&self.k.accs)?, self.lanes);
+            }
             counted.push_str(&begins);
             each.push_str(&adds);
             if !ends.is_empty() {

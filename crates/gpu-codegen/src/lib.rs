@@ -35,6 +35,7 @@ mod tile_rule;
 mod tile_text;
 mod transpose;
 mod types;
+mod wide;
 
 use ir_core::{DType, SymExpr, SymId};
 use kernel_ir::{BufId, Program, Step};

@@ -18,6 +18,7 @@ use crate::scan::Parts;
 use crate::template::{assemble, blocks_of, unravel, volume};
 use crate::transpose::Transpose;
 use crate::types::{number, value_type};
+use crate::wide::Wide;
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant, ordered, reduce};
 
 /// Inner loops up to this long are one thread's work.
@@ -45,7 +46,11 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
     if let Some(transpose) = Transpose::of(program, k) {
         ways.push(Variant::single("transpose", transpose.generate(program, k)?));
     }
-    ways.push(Variant::single("loop", generate(program, &collapsed(program, k))?));
+    let short = collapsed(program, k);
+    if let Some(wide) = Wide::of(program, &short) {
+        ways.push(Variant::single(wide.name(), wide.generate()?));
+    }
+    ways.push(Variant::single("loop", generate(program, &short)?));
     Ok(ways)
 }
 
@@ -144,7 +149,7 @@ impl Effects for LoopEffects<'_> {
         let decl = self.decl(acc)?;
         let (n, op, lane) = (acc.0, accumulator(decl), self.lane);
         if self.pairs.iter().any(|p| p.sum == n as usize) {
-            return Ok(format!("mom{n}{lane}.add({value}, each{n});"));
+            return Ok(format!("mom{n}{lane}.add({value} - shift{n}{lane}, each{n});"));
         }
         let ty = value_type(decl.dtype)?;
         Ok(match position {

@@ -16,10 +16,12 @@ template <bool STREAM, class V> DEV void store_vector(V *p, const V &x) {
     } else *p = x;
 }
 
-// How many numbers, their mean and the sum of their squared differences from it.
+// How many numbers, their mean and the sum of their squared differences from it. The mean is that of the differences from
+// `shift`, one of the numbers, which is the same for all that are put together: so it has digits where numbers are far from 0.
 template <class T> struct Moments {
-    T n, mean, m2;
-    // One number more (Welford); `each` is one divided by how many there are with it. `n` is set when all are there.
+    T n, mean, m2, shift;
+    // One difference more (Welford); `each` is one divided by how many there are with it. `n` and `shift` are set when all are
+    // there.
     __device__ __forceinline__ void add(T x, T each) {
         T d = x - mean;
         mean = mean + d * each;
@@ -31,7 +33,7 @@ template <int OP, class T> DEV Moments<T> combine(Moments<T> a, Moments<T> b) {
     if (b.n == 0) return a;
     if (a.n == 0) return b;
     T n = a.n + b.n, share = b.n / n, d = b.mean - a.mean;
-    return {n, a.mean + d * share, a.m2 + b.m2 + d * d * (a.n * share)};
+    return {n, a.mean + d * share, a.m2 + b.m2 + d * d * (a.n * share), a.shift};
 }
 DEV float inverse(float n) { return __fdividef(1.0f, n); }
 DEV double inverse(double n) { return 1.0 / n; }

@@ -278,9 +278,13 @@ fn readers(program: &Program, root: BufId) -> usize {
 
 /// The body without one effect, and without what only that needed.
 pub(crate) fn without(insts: &[Inst], effect: usize) -> Vec<Inst> {
-    let mut needed = vec![false; insts.len()];
+    let effects = insts.iter().enumerate().map(|(n, i)| n != effect && i.kind.has_effect()).collect();
+    kept(insts, effects)
+}
+
+/// The instructions that are needed, and those that they need.
+fn kept(insts: &[Inst], mut needed: Vec<bool>) -> Vec<Inst> {
     for n in (0..insts.len()).rev() {
-        needed[n] = n != effect && (needed[n] || insts[n].kind.has_effect());
         if needed[n] {
             insts[n].kind.for_each_val(&mut |v| needed[v.0 as usize] = true);
         }
@@ -292,6 +296,13 @@ pub(crate) fn without(insts: &[Inst], effect: usize) -> Vec<Inst> {
         now[n] = Val(out.len() as u32 - 1);
     }
     out
+}
+
+/// What it takes to compute a value, which is the last one then.
+pub(crate) fn computing(insts: &[Inst], value: Val) -> Vec<Inst> {
+    let mut needed = vec![false; value.0 as usize + 1];
+    needed[value.0 as usize] = true;
+    kept(&insts[..=value.0 as usize], needed)
 }
 
 /// The instruction with other numbers for the values that it uses.

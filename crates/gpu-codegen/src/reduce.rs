@@ -83,7 +83,7 @@ impl Rows<'_> {
         };
         let points = volume(&k.outer);
         let count = head.expr(&points, &mut uses);
-        // The largest accumulator is three words of 8 bytes.
+        // The largest accumulator is four words of 8 bytes.
         let mut body = format!(
             "__shared__ double scratch_memory[{}];\n__shared__ u32 seen;\nvoid *scratch = scratch_memory;
 const int rank = threadIdx.x;
@@ -91,7 +91,7 @@ const idx points = {count}, parts = points > {TICKETS} ? 1 : {};
 for (idx block = blockIdx.x; block < points * parts; block += gridDim.x) {{
 const idx part = block / points, point = block % points;
 ",
-            3 * THREADS / 32,
+            4 * THREADS / 32,
             group.parts
         );
         body.push_str(&unravel(&head, &k.outer, 0, "point", &mut uses));
@@ -148,6 +148,10 @@ const idx part = block / points, point = block % points;
         let made = made(stage, self.pairs);
         for m in &made {
             let [begins, adds, ends] = m.counted(&self.k.accs, "")?;
+            let shifted = m.shifted(&writer, self.k, stage, "", uses)?;
+            if !shifted.is_empty() {
+                let _ = writeln!(counted, "{};\n{{\n{shifted}}}", m.shift(&self.k.accs)?);
+            }
             counted.push_str(&begins);
             each.push_str(&adds);
             known.push_str(&ends);

@@ -145,3 +145,12 @@ fn its_gradient_is_two_kernels() {
     assert!(first.name.starts_with("columns"), "{}", first.name);
     assert_eq!(first.kernels.len(), 2);
 }
+
+/// The loop over a window is one thread's, and channels that lie side by side move at once.
+#[test]
+fn windows_take_several_channels() {
+    let (program, step) = parsed(include_str!("window.kir"));
+    let first = variants(&program, &step, &Target::HOPPER).unwrap().swap_remove(0);
+    assert_eq!(first.name, "wide_4");
+    assert!(first.kernels[0].source.contains("*(const Vec<float, 4> *)"));
+}

@@ -115,7 +115,7 @@ impl Case {
                 Param::Buffer(b) => memory[b.index()],
                 Param::Scratch(n) => extra[*n as usize],
                 Param::Symbol(_) => unreachable!("the cases have fixed sizes"),
-                    Param::Tickets => unreachable!("no template counts its blocks"),
+                Param::Tickets => unreachable!("no template counts its blocks"),
             })
             .collect();
         let blocks = [0, 1, 2].map(|d| kernel.launch.blocks[d].as_const().unwrap() as u32);

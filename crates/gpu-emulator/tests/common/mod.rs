@@ -87,7 +87,16 @@ impl Case {
     }
 
     /// Compiles for the emulator, runs and compares every output.
-    pub fn check(mut self, emulator: &LoadedBackend) {
+    pub fn check(self, emulator: &LoadedBackend) {
+        self.checked(emulator, 1);
+    }
+
+    /// The same, and a second call gives the same bits.
+    pub fn check_twice(self, emulator: &LoadedBackend) {
+        self.checked(emulator, 2);
+    }
+
+    fn checked(mut self, emulator: &LoadedBackend, calls: usize) {
         let nodes = &self.graph.nodes;
         self.graph.order.sort_by_key(|id| !matches!(nodes[*id].kind, NodeKind::Placeholder { .. }));
         prims::scalars::eliminate_dead(&mut self.graph);
@@ -103,6 +112,13 @@ impl Case {
         let given: Vec<&Tensor> = self.data.iter().collect();
         let got = code.execute(&given).unwrap_or_else(|e| panic!("{name}: {e}\n{program}"));
         assert_eq!(got.len(), expected.len());
+        for _ in 1..calls {
+            let again = code.execute(&given).unwrap_or_else(|e| panic!("{name}: {e}\n{program}"));
+            for (n, (one, two)) in got.iter().zip(&again).enumerate() {
+                let bits = |t: &Tensor| t.iter_f64().map(f64::to_bits).collect::<Vec<_>>();
+                assert!(bits(one) == bits(two), "{name}, output {n}: a second call gives something else");
+            }
+        }
         for (n, ((g, e), t)) in got.iter().zip(&expected).zip(&truth).enumerate() {
             if let Err(what) = compare(g, e, t) {
                 panic!("{name}, output {n}: {what}\n{program}");
