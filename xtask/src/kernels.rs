@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use gpu_codegen::Target;
 use gpu_runtime::Module;
+use rayon::prelude::*;
 
 use crate::corpus::{self, Kind};
 
@@ -62,15 +63,18 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         }
         return Ok(true);
     }
-    let mut failed = 0;
-    for arch in &args.arch {
-        for (case, module) in modules.values() {
-            if let Err(error) = backend_cuda::compile(module, arch) {
-                failed += 1;
-                println!("{arch} {case}: {error}");
-            }
-        }
-    }
-    println!("{} cases, {} modules, {failed} failed", cases.len(), modules.len());
+    let wanted: Vec<_> = args.arch.iter().flat_map(|arch| modules.values().map(move |m| (arch, m))).collect();
+    let refusal = |(arch, (case, module)): &(&String, &(String, Module))| {
+        backend_cuda::compile(module, arch).err().map(|error| format!("{arch} {case}: {error}"))
+    };
+    let refusals: Vec<String> = wanted.par_iter().filter_map(refusal).collect();
+    refusals.iter().for_each(|text| println!("{text}"));
+    let failed = refusals.len();
+    println!(
+        "{} cases, {} modules, {} architectures, {failed} failed",
+        cases.len(),
+        modules.len(),
+        args.arch.len()
+    );
     Ok(failed == 0)
 }

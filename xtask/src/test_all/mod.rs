@@ -1,6 +1,7 @@
 //! `xtask test-all`: everything that must pass, in one command, with a table of what took how long at the end.
 //!
-//! Formatting, lints, tidy, unit and integration tests, golden cases on each backend, doc tests. Nothing here builds in
+//! Formatting, lints, tidy, unit and integration tests, golden cases on each backend, doc tests; where NVIDIA's run-time
+//! compiler is there, GPU kernels of the golden cases are compiled. Nothing here builds in
 //! the release profile or needs more than the Rust toolchain and a C compiler (the linker). The larger corpus beside the
 //! project is run where it is there: a sample, or all of it with `--full`. A step that fails shows its output and the
 //! next one runs all the same. The last line is `N passed, N failed, N skipped`.
@@ -18,6 +19,8 @@ use crate::root::{cargo, root};
 
 /// Golden cases inside the project.
 const GOLDENS: [&str; 2] = ["tests/data/corpus", "tests/data/models"];
+/// The step that compiles generated kernels for architectures of NVIDIA's.
+const GPU_KERNELS: &str = "GPU kernels";
 /// The larger corpus, which is optional.
 const CORPUS: &str = "../shared/corpus";
 /// What runs golden cases.
@@ -74,12 +77,20 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let logs = root.join("target").join("test-all");
     std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
     let mut steps = steps(&root, &logs, args.full);
-    steps.retain(|step| args.only.as_ref().is_none_or(|only| step.name.contains(only.as_str())));
+    let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    steps.retain(|step| wanted(&step.name));
     if args.list {
         steps.iter().for_each(|step| println!("{}: cargo {}", step.name, step.args.join(" ")));
         return Ok(true);
     }
     let mut done = Vec::new();
+    if let Err(why) = backend_cuda::find(backend_cuda::Library::Nvrtc)
+        && wanted(GPU_KERNELS)
+    {
+        eprintln!("test-all: {GPU_KERNELS} are left out: {why}");
+        let counts = Counts { skipped: 1, ..Counts::default() };
+        done.push(Done { name: GPU_KERNELS.to_owned(), counts, time: Duration::ZERO });
+    }
     for step in &steps {
         eprintln!("test-all: {} …", step.name);
         done.push(perform(step, &root, &logs)?);
@@ -98,6 +109,11 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
         checked("tests", &[&tests[..], &["--lib", "--bins", "--tests"]].concat()),
         checked("doc tests", &[&tests[..], &["--doc"]].concat()),
     ];
+    // NVIDIA's compiler needs no GPU.
+    if backend_cuda::find(backend_cuda::Library::Nvrtc).is_ok() {
+        let kernels = ["run", "--quiet", "--package", "xtask", "--", "kernels"];
+        steps.push(checked(GPU_KERNELS, &[&kernels[..], &GOLDENS].concat()));
+    }
     if full {
         let manifest = "examples/sentence-embeddings/Cargo.toml";
         let check = ["check", "--manifest-path", manifest, "--target-dir", "target"];
