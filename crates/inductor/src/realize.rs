@@ -17,6 +17,8 @@ use crate::inline::{Inliner, no_forward};
 const MAX_INLINED: u32 = 160;
 /// A value read more than once is computed again only where that takes at most this many instructions.
 const MAX_RECOMPUTED: u32 = 12;
+/// A constant made of indices alone is computed where it is read up to so many instructions: a load takes as long.
+const MAX_INDICES: u32 = 6;
 
 /// What is known of computing one element of a value where it is read.
 #[derive(Clone, Default)]
@@ -27,6 +29,8 @@ struct Cost {
     full_loads: u32,
     /// Holds an operator of tens of cycles.
     heavy: bool,
+    /// Reads memory.
+    loads: bool,
     /// Templates whose results it reads, of whose epilogues it could be.
     templates: SmallVec<[BufId; 2]>,
 }
@@ -166,6 +170,7 @@ fn cost(defs: &Defs, id: BufId, order: &Order, costs: &Arena<BufId, Cost>) -> Co
     for &read in reads {
         let source = defs.get(read);
         if source.realized {
+            total.loads = true;
             total.full_loads += u32::from(defs.numel_hint(&source.sizes) >= numel);
             total.templates.extend(matches!(source.kind, DefKind::Template(_)).then_some(read));
         } else {
@@ -173,6 +178,7 @@ fn cost(defs: &Defs, id: BufId, order: &Order, costs: &Arena<BufId, Cost>) -> Co
             total.insts += inner.insts;
             total.full_loads += inner.full_loads;
             total.heavy |= inner.heavy;
+            total.loads |= inner.loads;
             total.templates.extend(inner.templates.iter().copied());
         }
     }
@@ -196,8 +202,8 @@ fn wants_memory(defs: &Defs, id: BufId, consumers: &[BufId], costs: &Arena<BufId
         return true;
     }
     // Computed once when the constants are bound, instead of at every call.
-    let has_loads = !def.reads().is_empty();
-    if def.constant && (has_loads || cost.heavy) && consumers.iter().any(|c| !defs.get(*c).constant) {
+    let worth = cost.loads || cost.heavy || (!def.reads().is_empty() && cost.insts > MAX_INDICES);
+    if def.constant && worth && consumers.iter().any(|c| !defs.get(*c).constant) {
         return true;
     }
     let numel = defs.numel_hint(&def.sizes);
