@@ -127,7 +127,7 @@ impl<'a> Columns<'a> {
                     );
                 }
                 // What was stored is not read back from memory.
-                Some(Some(w)) if w.address == address && !(w.stored && !stores) => {
+                Some(Some(w)) if w.address == address && (stores || !w.stored) => {
                     w.buffers.push(buf);
                     (w.loaded, w.stored) = (w.loaded || !stores, w.stored || stores);
                 }

@@ -1,7 +1,8 @@
 //! Loop kernels. Three shapes, chosen by the domain:
 //!
 //! - *points*: no stage has a loop; a thread computes a point.
-//! - *threads*: short or strided inner loops; a thread computes an outer point with serial loops.
+//! - *threads*: short or strided inner loops; a thread computes an outer point with serial loops (`wide`: several that lie
+//!   side by side).
 //! - *teams*: a warp or a block computes an outer point, its threads share the inner loops; reductions and scans combine
 //!   over the team in a fixed order, so that results do not change from run to run.
 
