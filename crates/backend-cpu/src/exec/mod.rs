@@ -213,9 +213,10 @@ impl Compiled {
         let mut base = Buffers(vec![clif::ZEROS.address() as *mut u8; self.program.buffers.len()]);
         let mut memory = Vec::new();
         let mut contents: Vec<(&str, &[u8])> = Vec::new();
+        let by_name: HashMap<&str, &TensorView<'_>> =
+            constants.iter().map(|(name, view)| (*name, view)).collect();
         for c in &self.program.constants {
-            let found = constants.iter().find(|(name, _)| *name == c.name);
-            let (_, view) = found.ok_or_else(|| ExecError::MissingConstant(c.name.clone()))?;
+            let view = *by_name.get(&*c.name).ok_or_else(|| ExecError::MissingConstant(c.name.clone()))?;
             let buffer = &self.program.buffers[c.buf];
             let (ptr, copy) = self.place_tensor(&c.name, buffer, view, &sizes)?;
             base.0[c.buf.index()] = ptr;

@@ -172,7 +172,7 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
         runs: times.len(),
         first_call_s: seconds(first),
         compile_s: seconds(compile),
-        from_cache: compiled.from_cache(),
+        from_cache: compiled.was_cached(),
         saved_bytes: compiled.saved_bytes(),
         peak_mb: peak(),
         device_peak_mb: device(options.backend_name(), "memory_peak_bytes").map(|bytes| bytes >> 20),
@@ -219,7 +219,7 @@ impl Work {
         }
     }
 
-    fn from_cache(&self) -> Option<bool> {
+    fn was_cached(&self) -> Option<bool> {
         match self {
             Work::Inference(compiled) => Some(compiled.is_from_cache()),
             Work::Step(_) | Work::Gradients(_) => None,
