@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use gpu_codegen::Target;
 use gpu_runtime::Module;
 use rayon::prelude::*;
@@ -36,8 +36,10 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let mut cases = corpus::find(&args.paths, &[Kind::Forward, Kind::Model, Kind::Dynamic])?;
     cases.retain(|case| only.as_ref().is_none_or(|only| only.is_match(&case.case)));
     let mut loader = corpus::Loader::default();
+    let targets: Vec<(&str, Target)> =
+        args.arch.iter().map(|arch| Ok((arch.as_str(), target(arch)?))).collect::<Result<_>>()?;
     // Equal modules of several cases are compiled once.
-    let mut modules: BTreeMap<String, (String, Module)> = BTreeMap::new();
+    let mut modules: BTreeMap<(&str, String), (String, Module)> = BTreeMap::new();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();
     for case in &cases {
         let program = match loader.program(case) {
@@ -46,12 +48,14 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         };
         // What does not compile to kernel-ir is counted by `xtask corpus`.
         let Ok(kernels) = program.kernels() else { continue };
-        match gpu_runtime::modules(&kernels, &Target::HOPPER) {
-            Ok(list) => {
-                let named = list.into_iter().map(|m| (m.source.clone(), (case.case.clone(), m)));
-                modules.extend(named);
+        for (arch, target) in &targets {
+            match gpu_runtime::modules(&kernels, target) {
+                Ok(list) => {
+                    let named = list.into_iter().map(|m| ((*arch, m.source.clone()), (case.case.clone(), m)));
+                    modules.extend(named);
+                }
+                Err(error) => *refused.entry(error.to_string()).or_default() += 1,
             }
-            Err(error) => *refused.entry(error.to_string()).or_default() += 1,
         }
     }
     for (reason, count) in &refused {
@@ -63,18 +67,35 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         }
         return Ok(true);
     }
-    let wanted: Vec<_> = args.arch.iter().flat_map(|arch| modules.values().map(move |m| (arch, m))).collect();
-    let refusal = |(arch, (case, module)): &(&String, &(String, Module))| {
+    let wanted: Vec<_> = modules.iter().collect();
+    let refusal = |((arch, _), (case, module)): &(&(&str, String), &(String, Module))| {
         backend_cuda::compile(module, arch).err().map(|error| format!("{arch} {case}: {error}"))
     };
     let refusals: Vec<String> = wanted.par_iter().filter_map(refusal).collect();
     refusals.iter().for_each(|text| println!("{text}"));
     let failed = refusals.len();
-    println!(
-        "{} cases, {} modules, {} architectures, {failed} failed",
-        cases.len(),
-        modules.len(),
-        args.arch.len()
-    );
+    println!("{} cases, {} modules, {failed} failed", cases.len(), modules.len());
     Ok(failed == 0)
+}
+
+/// A card of an architecture as `sm_90`, with the shared memory of a block that CUDA's table of compute capabilities gives it.
+fn target(arch: &str) -> Result<Target> {
+    let number = arch.strip_prefix("sm_").map(|n| n.trim_end_matches(['a', 'f']).parse());
+    let Some(Ok(architecture)) = number else { bail!("{arch}: an architecture is named as `sm_90`") };
+    let kibibytes = match architecture {
+        80 | 87 => 163,
+        90..120 => 227,
+        _ => 99,
+    };
+    Ok(Target { architecture, shared_memory: kibibytes * 1024, ..Target::HOPPER })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn architectures_are_known_by_name() {
+        assert_eq!(super::target("sm_80").unwrap().architecture, 80);
+        assert_eq!(super::target("sm_90a").unwrap().shared_memory, 227 * 1024);
+        assert!(super::target("90").is_err() && super::target("sm_x").is_err());
+    }
 }
