@@ -174,9 +174,10 @@ pub(crate) fn choices(
 ) -> Vec<Choice> {
     let opposite = opposite(k);
     let Some(look) = Look::best(program, k, opposite.as_ref(), target.tf32) else { return Vec::new() };
-    let as_it_is = ways(dnn, &look, step, target, None);
-    let Some(folded) = look.folded() else { return as_it_is };
-    as_it_is.into_iter().chain(ways(dnn, &look, step, target, Some(folded))).collect()
+    // Folded first: the library has no kernel for tensor cores that reads few channels of 32 bits as they are, it lays them
+    // out anew.
+    let folded = look.folded().map(|f| ways(dnn, &look, step, target, Some(f)));
+    folded.into_iter().flatten().chain(ways(dnn, &look, step, target, None)).collect()
 }
 
 /// The ways with operands as they are, or folded.
