@@ -154,7 +154,7 @@ fn tied(returned: bool) -> Program {
 #[test]
 fn a_weight_that_is_also_read_otherwise() {
     let sgd = TrainOptions::new(Optimizer::Sgd(Sgd { momentum: 0.9, ..Sgd::default() }));
-    let input = tensor::formula::fill("x", &[2, 16, 6, 6], 1.0, 0.0).unwrap();
+    let inputs = [tensor::formula::fill("x", &[2, 16, 6, 6], 1.0, 0.0).unwrap()];
     for returned in [false, true] {
         let make = |backend: &str, last| {
             let options = sgd.clone().channels_last(last);
@@ -165,8 +165,7 @@ fn a_weight_that_is_also_read_otherwise() {
         let order = if returned { vec![144, 9, 3, 1] } else { vec![144, 1, 48, 16] };
         assert_eq!(strides(last.kernels().unwrap(), &[32, 16, 3, 3])[0], order);
         for _ in 0..2 {
-            let (a, b) =
-                (last.step(&[input.clone()], 0.01).unwrap(), plain.step(&[input.clone()], 0.01).unwrap());
+            let (a, b) = (last.step(&inputs, 0.01).unwrap(), plain.step(&inputs, 0.01).unwrap());
             assert!((a.loss - b.loss).abs() <= 1e-5 * b.loss.abs(), "{} {}", a.loss, b.loss);
             for (a, b) in a.outputs.iter().zip(&b.outputs) {
                 tensor::allclose(a, b, 1e-5, 1e-4).unwrap();

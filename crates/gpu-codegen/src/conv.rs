@@ -1,10 +1,11 @@
 //! Convolutions: by tiles (`tile`) as a product whose left factor is the input seen through the window, else directly, a
-//! thread an output point: any number of spatial dimensions, groups, dilation, transposed. The epilogue is fused in both.
+//! thread an output point: any number of spatial dimensions, groups, dilation, transposed. A transposed one that spreads its
+//! input out is several plain ones. The epilogue is fused in all.
 
 use std::fmt::Write;
 
 use ir_core::{Atom, DType, SymExpr};
-use kernel_ir::{Conv, InstKind, Program};
+use kernel_ir::{Conv, InstKind, Program, Step};
 
 use crate::body::{BodyWriter, Uses};
 use crate::template::{assemble, blocks_of, compute_type, element, epilogue, unravel, volume};
@@ -14,12 +15,15 @@ use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
 /// Groups of fewer channels of the input, or of the output, fill so little of a tile that a thread a point is faster.
 const FEW_CHANNELS: i64 = 8;
 
+/// Ways of taking a convolution apart into phases, at most: each has as many kernels.
+const MOST_OF_PHASES: usize = 4;
+
 /// The ways of computing it, the best by rule first.
 pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<Vec<Variant>, GenError> {
     check(k)?;
     let mut ways = match product(program, k) {
         Some(product) => crate::tile_rule::ways(&product, target)?,
-        None => Vec::new(),
+        None => phases(program, k, target)?,
     };
     let few = |e: &SymExpr| hint(program, e) < FEW_CHANNELS * k.groups;
     let direct = k.groups > 1 && (few(&k.input.sizes[1]) || few(&k.epilogue.ranges[1]));
@@ -28,6 +32,36 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
         ways.insert(0, Variant::single("direct", generate(program, k, ENTRY)?));
     }
     Ok(ways)
+}
+
+/// Ways of a transposed convolution that spreads the input out: its phases, each a plain convolution by tiles. None where
+/// it cannot be taken apart.
+fn phases(program: &Program, k: &Conv, target: &Target) -> Result<Vec<Variant>, GenError> {
+    let steps = kernel_ir::plain_steps(k).unwrap_or_default();
+    let mut name = None;
+    let mut parts: Vec<Vec<Variant>> = Vec::new();
+    for step in &steps {
+        let mut ways = match step {
+            Step::Conv(c) => match product(program, c) {
+                Some(product) => crate::tile_rule::ways(&product, target)?,
+                None => return Ok(Vec::new()),
+            },
+            other => crate::variants(program, other, target)?,
+        };
+        ways.retain(|w| w.scratch.is_empty());
+        if let (Step::Conv(_), None) = (step, name) {
+            name = Some(parts.len());
+        }
+        parts.push(ways);
+    }
+    let Some(named) = name else { return Ok(Vec::new()) };
+    let count = parts.iter().map(Vec::len).min().unwrap_or(0).min(MOST_OF_PHASES);
+    let way = |n: usize| Variant {
+        name: format!("phases_{}", parts[named][n].name),
+        kernels: parts.iter().flat_map(|ways| ways[n].kernels.clone()).collect(),
+        scratch: Vec::new(),
+    };
+    Ok((0..count).map(way).collect())
 }
 
 fn check(k: &Conv) -> Result<(), GenError> {

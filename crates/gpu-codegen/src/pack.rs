@@ -116,12 +116,9 @@ fn wanted(program: &Program, conv: &Conv) -> Option<Shape> {
     let tiled = matches!(program.buffers[weight.buf].dtype, DType::F16 | DType::BF16 | DType::F32);
     let fixed =
         weight.sizes.iter().chain(&weight.strides).chain([&weight.offset]).all(|e| e.as_const().is_some());
-    let spread = conv.transposed && conv.stride.iter().any(|s| *s != 1);
-    if !constant || !tiled || !fixed || spread || rank < 3 {
+    if !constant || !tiled || !fixed || rank < 3 {
         return None;
     }
-    // The dimension of output channels and that of input channels, within a group.
-    let (to, from) = if conv.transposed { (1, 0) } else { (0, 1) };
     let in_group = if conv.transposed {
         weight.sizes[0].floor_div(&SymExpr::from_i64(conv.groups))
     } else {
@@ -132,7 +129,8 @@ fn wanted(program: &Program, conv: &Conv) -> Option<Shape> {
     }
     let mut strides: Shape = weight.strides.clone();
     let mut step = SymExpr::ONE;
-    for d in [from].into_iter().chain((2..rank).rev()).chain([to]) {
+    // The same order for transposed ones: libraries know their weight as that of the opposite convolution.
+    for d in [1].into_iter().chain((2..rank).rev()).chain([0]) {
         strides[d] = step.clone();
         step = step * &weight.sizes[d];
     }

@@ -414,6 +414,12 @@ fn transposed_convolutions() {
         convolution("transposed", dtype, one, last);
         let spread = Shapes { counts: [1, 16, 24, 2], stride: [2, 2], dilation: [1, 1], ..one };
         convolution("transposed and spread", dtype, spread, last);
+        // Taken apart by remainders; with a window smaller than the stride some have nothing.
+        let alone = Shapes { counts: [2, 16, 24, 1], ..spread };
+        convolution("phases", dtype, alone, last);
+        convolution("phases, some empty", dtype, Shapes { window: [1, 2], stride: [2, 3], ..alone }, last);
+        let apart = Shapes { window: [4, 3], stride: [3, 2], dilation: [1, 3], ..alone };
+        convolution("phases and dilation", dtype, apart, last);
     }
 }
 
@@ -457,8 +463,14 @@ fn weights_made_at_binding_are_laid_out_in_place() {
 /// Constant weights are copied by an init step and read with the channels of a point together.
 #[test]
 fn constant_weights_are_packed() {
+    packed(false, [8, 16, 3, 3], [1, 8, 3, 3], [144, 1, 48, 16]);
+    // That of a transposed one lies as that of the convolution whose gradient it is.
+    packed(true, [16, 8, 3, 3], [1, 8, 11, 11], [72, 1, 24, 8]);
+}
+
+fn packed(transposed: bool, weight: [i64; 4], ranges: [i64; 4], strides: [i64; 4]) {
     let mut case = Case::new("packed", BF16);
-    let (input, weight, ranges) = ([1, 16, 5, 5], [8, 16, 3, 3], [1, 8, 3, 3]);
+    let input = [1, 16, 5, 5];
     let (x, w) = (
         case.operand(BF16, &input, &channels(&input, true)),
         case.operand(BF16, &weight, &row_major(&weight)),
@@ -470,11 +482,11 @@ fn constant_weights_are_packed() {
         origins: vec![],
         input: x,
         weight: w.clone(),
-        stride: vec![1, 1],
+        stride: vec![1 + i64::from(transposed); 2],
         padding: vec![(0, 0); 2],
         dilation: vec![1, 1],
         groups: 1,
-        transposed: false,
+        transposed,
         acc: F32,
         epilogue,
     };
@@ -484,7 +496,7 @@ fn constant_weights_are_packed() {
     assert_eq!(case.program.init.len(), 1);
     for step in &case.program.steps {
         let Step::Conv(conv) = step else { panic!("a convolution stays one") };
-        assert_eq!(conv.weight.strides, shape(&[144, 1, 48, 16]));
+        assert_eq!(conv.weight.strides, shape(&strides));
         assert_eq!(case.program.buffers[conv.weight.buf].storage, Storage::Persistent);
         assert_ne!(conv.weight.buf, w.buf);
     }

@@ -8,6 +8,7 @@ mod body;
 mod build;
 mod kernel;
 mod linalg;
+mod phases;
 mod plan;
 mod program;
 mod scalar_op;
@@ -24,6 +25,7 @@ pub use kernel::{
     LoopKernel, Matmul, Operand, Stage, Step, While,
 };
 pub use linalg::LinalgOp;
+pub use phases::plain_steps;
 pub use plan::{ALIGN, ArenaPlan, Live, PlanError};
 pub use program::{Buffer, Const, InputSpec, OutputSpec, Program, Storage, SymbolDecl};
 pub use scalar_op::philox::{philox_bits, philox4x32_10};

@@ -11,7 +11,6 @@ mod kept;
 mod linalg;
 mod looped;
 mod memory;
-mod phases;
 mod prepare;
 mod sizes;
 mod sort;

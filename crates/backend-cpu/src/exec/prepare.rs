@@ -2,13 +2,12 @@
 
 use host_routines::MatrixRoutine;
 use ir_core::{DType, Shape, SymExpr};
-use kernel_ir::{Attention, Conv, Epilogue, ExternOp, LoopKernel, Matmul, Program, Step};
+use kernel_ir::{Attention, Conv, Epilogue, ExternOp, LoopKernel, Matmul, Program, Step, plain_steps};
 
 use super::control::{Control, Number, Planned};
 use super::finish::recognise;
 use super::jobs::Jobs;
 use super::looped::LoopOp;
-use super::phases::plain_steps;
 use super::sort::SortOp;
 use super::staged::{self, StagedOp};
 use super::template::{AttentionOp, ConvOp, Finish, MatmulOp, flattens};

@@ -1,12 +1,12 @@
 //! Transposed convolutions as plain ones. An output point `t` of a transposed convolution of stride `s` is reached by the
 //! taps `j` with `t + padding - j * dilation` divisible by `s` alone: the points with one remainder, a *phase*, are a plain
-//! convolution of stride 1 over every tap that may reach them, and no product with an inserted zero is made. The
-//! hand-written kernels are those of plain convolutions.
+//! convolution of stride 1 over every tap that may reach them, and no product with an inserted zero is made. Backends
+//! whose fast kernels are those of plain convolutions compute them so.
 
 use ir_core::{Atom, DType, Scalar, Shape, SymExpr};
 use smallvec::SmallVec;
 
-use kernel_ir::{Conv, Epilogue, Inst, InstKind, LoopKernel, Operand, Stage, Step};
+use crate::{Conv, Epilogue, Inst, InstKind, LoopKernel, Operand, Stage, Step};
 
 /// Most phases that a convolution is taken apart into: each is a step of its own.
 const MOST_PHASES: i64 = 64;
@@ -42,7 +42,7 @@ struct Window {
 ///
 /// `None` for a plain convolution, for sizes of which it is not known how they relate, and for groups of several
 /// channels on both sides (their weight is not one strided view).
-pub(super) fn plain_steps(conv: &Conv) -> Option<Vec<Step>> {
+pub fn plain_steps(conv: &Conv) -> Option<Vec<Step>> {
     if !conv.transposed {
         return None;
     }
@@ -216,7 +216,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use kernel_ir::{BodyBuilder, BufId, StoreMode};
+    use crate::{BodyBuilder, BufId, StoreMode};
 
     /// Sizes of a transposed convolution in one dimension.
     #[derive(Clone, Copy, Debug)]
