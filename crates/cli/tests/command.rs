@@ -245,7 +245,7 @@ fn every_stage_is_printed_and_drawn() {
         ("functional", "aten.batch_norm.default"),
         ("prim", "prims.conv"),
         ("loops", "rsqrt"),
-        ("kernels", "conv \"conv2d\""),
+        ("kernels", "conv \"conv2d_batch_norm_relu\""),
     ] {
         let printed = ferroflux(&["graph", &model, "--stage", stage]);
         assert!(printed.code == Some(0) && printed.out.contains(wanted), "{stage}: {}", printed.err);
