@@ -29,7 +29,8 @@ const BACKENDS: [&str; 2] = ["eager", "cpu"];
 /// Arguments of `xtask test-all`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Runs every case of the corpus beside the project instead of a sample, and checks the example that has a tokenizer.
+    /// Runs every case of the corpus beside the project instead of a sample, compiles GPU kernels for more architectures,
+    /// and checks the example that has a tokenizer.
     #[arg(long)]
     full: bool,
     /// Only steps whose name contains this text.
@@ -112,7 +113,9 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
     // NVIDIA's compiler needs no GPU.
     if backend_cuda::find(backend_cuda::Library::Nvrtc).is_ok() {
         let kernels = ["run", "--quiet", "--package", "xtask", "--", "kernels"];
-        steps.push(checked(GPU_KERNELS, &[&kernels[..], &GOLDENS].concat()));
+        // Each takes minutes on two cores.
+        let arch = ["--arch", if full { "sm_80,sm_90,sm_100" } else { "sm_90" }];
+        steps.push(checked(GPU_KERNELS, &[&kernels[..], &GOLDENS, &arch].concat()));
     }
     if full {
         let manifest = "examples/sentence-embeddings/Cargo.toml";
