@@ -15,6 +15,7 @@ use rayon::prelude::*;
 use crate::cache::Cache;
 use crate::events::{self, Event};
 use crate::graph;
+use crate::kept::Shared;
 use crate::libraries::{Library, find};
 use crate::nvrtc;
 use crate::staging::{SMALL, Staging};
@@ -32,7 +33,7 @@ pub(crate) struct Device {
     name: String,
     architecture: String,
     target: Target,
-    cache: Mutex<Cache>,
+    cache: Shared,
     staging: Mutex<Option<Staging>>,
     vendor: Vendor,
     /// Nodes of the launches so far, while a graph is recorded.
@@ -87,6 +88,7 @@ impl Code {
         if let Some(module) = self.module.get() {
             return Ok(module.0);
         }
+        let _span = tracing::debug_span!(target: "kernel", "load machine code").entered();
         // SAFETY: the code is a whole cubin, made for this device. Two threads may both load it: one module is kept, and
         // neither is unloaded.
         let module = unsafe { result::module::load_data(self.bytes.as_ptr().cast::<c_void>()) }
@@ -225,6 +227,7 @@ pub(crate) fn about(ordinal: i32) -> Result<About, GpuError> {
 impl Device {
     /// Opens a device: its primary context (shared with everything else in the process) and a stream.
     pub(crate) fn open(ordinal: i32) -> Result<Device, GpuError> {
+        let _span = tracing::debug_span!(target: "kernel", "open the device").entered();
         if !(0..count()?).contains(&ordinal) {
             return Err(GpuError::Argument(format!("there is no CUDA device {ordinal}")));
         }
@@ -237,17 +240,21 @@ impl Device {
         unsafe { result::ctx::set_current(context) }.map_err(error("cuCtxSetCurrent"))?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(error("cuStreamCreate"))?;
+        let name = result::device::get_name(device).map_err(error("cuDeviceGetName"))?;
+        let architecture = architecture(device)?;
+        let cache = Arc::new(Mutex::new(Cache::usual()));
+        let card = format!("{name} {architecture}");
         let opened = Device {
             ordinal,
             device,
             context,
             stream,
-            name: result::device::get_name(device).map_err(error("cuDeviceGetName"))?,
-            architecture: architecture(device)?,
+            name,
+            architecture,
             target: target(device)?,
-            cache: Mutex::new(Cache::usual()),
+            cache: Arc::clone(&cache),
             staging: Mutex::default(),
-            vendor: Vendor::new(Lane::new(context, stream)),
+            vendor: Vendor::new(Lane::new(context, stream), card, cache),
             recorded: Mutex::default(),
             recording: AtomicBool::new(false),
             overlap: AtomicBool::new(false),

@@ -16,6 +16,7 @@ mod dnn_turned;
 mod driver;
 mod events;
 mod graph;
+mod kept;
 mod libraries;
 mod nvrtc;
 mod sizes;

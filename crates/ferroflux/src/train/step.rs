@@ -200,13 +200,7 @@ impl Program {
         });
         let own: Vec<String> =
             kept.iter().filter(|k| !updated.slots.iter().any(|s| s.name == **k)).cloned().collect();
-        let mut fresh = initial(self, &own)?;
-        for slot in &updated.slots {
-            let sizes: Option<Vec<usize>> =
-                slot.meta.sizes.iter().map(|s| usize::try_from(s.as_const()?).ok()).collect();
-            let sizes = sizes.ok_or_else(|| Error::Internal(format!("`{}` has no fixed size", slot.name)))?;
-            fresh.insert(slot.name.clone(), Tensor::zeros(slot.meta.dtype, &sizes)?);
-        }
+        let given = initial(self, &own)?;
         let weight = |name: &str| self.weight_value(name, None);
         let sinks = sinks(&graph);
         let symbols = graph.symbols.clone();
@@ -214,12 +208,18 @@ impl Program {
         let device = || crate::keeps_tensors_on_a_device(&options.backend);
         let layouts = Layouts::of(&mut graph, &updated.slots, train.channels_last.map_or_else(device, Ok)?);
         let (code, kernels) = Code::of_prims(&graph, &weight, options, true)?;
-        let owned = |(name, t): (String, Tensor)| {
-            let value = code.own(&layouts.laid_out(&name, t)?)?;
-            Ok((name, value))
-        };
-        let state = fresh.into_iter().map(owned);
-        let state = state.collect::<Result<State, Error>>()?;
+        let mut state = State::new();
+        for (name, tensor) in given {
+            let value = code.own(&layouts.laid_out(&name, tensor)?)?;
+            state.insert(name, value);
+        }
+        for slot in &updated.slots {
+            let sizes: Option<Vec<usize>> =
+                slot.meta.sizes.iter().map(|s| usize::try_from(s.as_const()?).ok()).collect();
+            let sizes = sizes.ok_or_else(|| Error::Internal(format!("`{}` has no fixed size", slot.name)))?;
+            let zeros = layouts.zeros(&slot.name, slot.meta.dtype, &sizes)?;
+            state.insert(slot.name.clone(), code.own(&zeros)?);
+        }
         let seed = options.seed.unwrap_or_else(fresh_base);
         Ok(TrainStep {
             program: self.clone(),
