@@ -107,7 +107,10 @@ impl Backend for CudaBackend {
             Ok(count) => count,
             Err(e) => return vec![unavailable(e.to_string())],
         };
-        let nvrtc = crate::find(crate::Library::Nvrtc).err().map(|e| e.to_string());
+        let nvrtc = crate::locate(crate::Library::Nvrtc)
+            .or_else(|_| crate::find(crate::Library::Nvrtc))
+            .err()
+            .map(|e| e.to_string());
         let info = |ordinal| match driver::about(ordinal) {
             Ok(about) => {
                 let mut info = DeviceInfo::new(id(ordinal), about.name);

@@ -42,7 +42,7 @@ const PLAN: &[u8] = b"cudnn plan";
 
 /// The library on one stream.
 pub(crate) struct Dnn {
-    handle: sys::cudnnHandle_t,
+    handle: Handle,
     lane: Lane,
     /// Plans of earlier processes.
     kept: Kept,
@@ -51,6 +51,31 @@ pub(crate) struct Dnn {
     plans: Mutex<HashMap<(Fused, usize), Arc<Plan>>>,
     engines: Mutex<HashMap<Fused, Arc<Engines>>>,
     turn: Mutex<()>,
+    /// Handles that plans are read with, as many as threads do so at once.
+    readers: Mutex<Vec<Handle>>,
+}
+
+/// The library's, destroyed when dropped.
+struct Handle(sys::cudnnHandle_t);
+
+// SAFETY: whoever uses a handle has it exclusively.
+unsafe impl Send for Handle {}
+
+impl Handle {
+    /// The context is current.
+    fn new() -> Result<Handle, GpuError> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the library writes one pointer.
+        unsafe { sys::cudnnCreate(&mut handle).result() }.map_err(failed("cudnnCreate"))?;
+        Ok(Handle(handle))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once.
+        let _ = unsafe { sys::cudnnDestroy(self.0) };
+    }
 }
 
 // SAFETY: the handle is used under `turn` alone.
@@ -103,11 +128,9 @@ impl Dnn {
     pub(crate) fn new(lane: Lane, kept: Kept) -> Result<Dnn, GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "start cuDNN").entered();
         lane.enter()?;
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: the library writes one pointer.
-        unsafe { sys::cudnnCreate(&mut handle).result() }.map_err(failed("cudnnCreate"))?;
+        let handle = Handle::new()?;
         // SAFETY: the handle was just made; the stream lives as long as the process.
-        unsafe { sys::cudnnSetStream(handle, lane.stream().cast()).result() }
+        unsafe { sys::cudnnSetStream(handle.0, lane.stream().cast()).result() }
             .map_err(failed("cudnnSetStream"))?;
         tracing::debug!(target: "kernel", version = Dnn::version(), "cuDNN");
         Ok(Dnn {
@@ -118,6 +141,7 @@ impl Dnn {
             plans: Mutex::default(),
             engines: Mutex::default(),
             turn: Mutex::default(),
+            readers: Mutex::default(),
         })
     }
 
@@ -220,11 +244,14 @@ impl Dnn {
     /// A plan from its description, and the bytes of workspace that it wants.
     fn restored(&self, json: &[u8]) -> Result<(Desc, u64), GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "kept plan of cuDNN").entered();
-        let _turn = lock(&self.turn);
+        let unused = lock(&self.readers).pop();
+        let reader = unused.map_or_else(Handle::new, Ok)?;
         let mut desc = Desc::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
-        desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle])?;
+        desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[reader.0])?;
         desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, T::CUDNN_TYPE_CHAR, json)?;
-        let desc = desc.finish()?;
+        let desc = desc.finish();
+        lock(&self.readers).push(reader);
+        let desc = desc?;
         let bytes = workspace_of(&desc)?;
         Ok((desc, bytes))
     }
@@ -264,7 +291,7 @@ impl Dnn {
     fn prepared(&self, config: &Desc) -> Result<(Desc, u64), GpuError> {
         let _turn = lock(&self.turn);
         let mut desc = Desc::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
-        desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle])?;
+        desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle.0])?;
         desc.refer(A::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &[config])?;
         let desc = desc.finish()?;
         let bytes = workspace_of(&desc)?;
@@ -294,7 +321,7 @@ impl Dnn {
         let turn = lock(&self.turn);
         let operations = fused.operations()?;
         let mut graph = Desc::new(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
-        graph.set(A::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle])?;
+        graph.set(A::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle.0])?;
         graph.refer(A::CUDNN_ATTR_OPERATIONGRAPH_OPS, &operations.ops.iter().collect::<Vec<_>>())?;
         let graph = graph.finish()?;
         let mut configs = Vec::new();
@@ -349,15 +376,8 @@ impl Dnn {
         pack.set(A::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, T::CUDNN_TYPE_VOID_PTR, &[workspace])?;
         let pack = pack.finish()?;
         // SAFETY: the caller's promise; plan and pack are finished and live through the call.
-        unsafe { sys::cudnnBackendExecute(self.handle, plan.desc.raw(), pack.raw()).result() }
+        unsafe { sys::cudnnBackendExecute(self.handle.0, plan.desc.raw(), pack.raw()).result() }
             .map_err(failed("cudnnBackendExecute"))
-    }
-}
-
-impl Drop for Dnn {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once.
-        let _ = unsafe { sys::cudnnDestroy(self.handle) };
     }
 }
 

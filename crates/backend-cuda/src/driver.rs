@@ -231,7 +231,8 @@ impl Device {
         if !(0..count()?).contains(&ordinal) {
             return Err(GpuError::Argument(format!("there is no CUDA device {ordinal}")));
         }
-        find(Library::Nvrtc)?;
+        // Said before anything is done; the library is loaded when something has to be compiled.
+        nvrtc::identity()?;
         let device = result::device::get(ordinal).map_err(error("cuDeviceGet"))?;
         // SAFETY: the device was given by the driver; the context is kept for the life of the process.
         let context =

@@ -124,10 +124,14 @@ impl<D: Driver> Compiled<D> {
         let target = settings.target(driver.target());
         let library = |step: &kernel_ir::Step| driver.library(&program, step, &target);
         let mut planner = Planner::new(&program, &target, &library, settings.mode.searches());
-        let (init, steps) = {
+        // The first memory of a device takes as long as many steps.
+        let blocks = || Ok::<_, GpuError>((memory.block(256)?, tickets(memory)?));
+        let plan = || {
             let _span = tracing::debug_span!(target: "kernel", "ways of steps").entered();
-            (planner.plan(&program.init)?, planner.plan(&program.steps)?)
+            Ok::<_, GpuError>((planner.plan(&program.init)?, planner.plan(&program.steps)?))
         };
+        let (blocks, planned) = rayon::join(blocks, plan);
+        let ((nowhere, tickets), (init, steps)) = (blocks?, planned?);
         let mut kernels = planner.kernels;
         let started = std::time::Instant::now();
         let functions = kernels.compile(driver)?;
@@ -143,8 +147,8 @@ impl<D: Driver> Compiled<D> {
             init,
             steps,
             bound: None,
-            nowhere: memory.block(256)?,
-            tickets: tickets(memory)?,
+            nowhere,
+            tickets,
             state: Mutex::new(State { entries: Vec::new(), arena: None, generation: 1 }),
             memory: Arc::clone(memory),
             program,
