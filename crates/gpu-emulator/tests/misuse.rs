@@ -3,7 +3,7 @@
 
 use gpu_codegen::PRELUDE;
 use gpu_emulator::{Emulator, EmulatorError};
-use gpu_runtime::{Driver, Grid, Module};
+use gpu_runtime::{Arguments, Driver, Grid, Module};
 
 /// Runs a kernel of the body over one buffer of 64 floats, 64 threads a block; what the buffer holds, or the error.
 /// `None` where there is no compiler.
@@ -18,7 +18,7 @@ fn run(body: &str, blocks: u32, shared: u32) -> Option<Result<Vec<f32>, Emulator
     let out = device.allocate(64 * 4).unwrap();
     let grid = Grid { blocks: [blocks, 1, 1], threads: 64, shared };
     // SAFETY: the kernel takes an address and a number; the buffer has guard zones for what it does beyond.
-    let ended = unsafe { device.launch_checked(&functions[0][0], grid, &[out, 64]) };
+    let ended = unsafe { device.launch_checked(&functions[0][0], grid, Arguments::plain(&[out, 64])) };
     let mut values = vec![0f32; 64];
     // SAFETY: the buffer has 64 floats.
     unsafe { device.download(values.as_mut_ptr().cast(), out, 256).unwrap() };

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use gpu_runtime::{Choice, Driver, GpuError, Grid, Module, Part, Work};
+use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, Map, Module, Part, Work};
 use ir_core::{DType, EntityId};
 use kernel_ir::BufId;
 
@@ -96,11 +96,14 @@ fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, memory: &[u64]) -> Resu
                             gpu_codegen::Param::Scratch(n) => scratch[*n as usize],
                             // Sizes are fixed, and no kernel of a product or a convolution counts its blocks.
                             gpu_codegen::Param::Symbol(_) | gpu_codegen::Param::Tickets => 0,
+                            gpu_codegen::Param::Map(n) => memory[kernel.maps[*n as usize].buf.index()],
                         })
                         .collect();
                     let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
+                    let maps = Map::of(&kernel.params, &kernel.maps, &size)?;
+                    let arguments = Arguments { words: &arguments, maps: &maps };
                     // SAFETY: the arguments are those that the kernel declares; every buffer is as long as it says.
-                    unsafe { driver.launch(function, grid, &arguments)? };
+                    unsafe { driver.launch(function, grid, arguments)? };
                 }
                 // SAFETY: every buffer is as long as the program says, and scratch as the way does.
                 Part::Library(call) => unsafe { call.run(&work)? },

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use gpu_codegen::Target;
-use gpu_runtime::{Driver, GpuError, Grid, Module, Recording};
+use gpu_runtime::{Arguments, Driver, GpuError, Grid, Module, Recording};
 use plugin_sdk::DeviceId;
 
 /// The host itself as a device: its tensors are the device's.
@@ -87,9 +87,9 @@ impl Recording<()> for Graph {
         self.launches.lock().unwrap().iter().for_each(|l| run(l));
         Ok(())
     }
-    unsafe fn update(&self, n: usize, _: &(), _: Grid, arguments: &[u64]) -> Result<(), GpuError> {
+    unsafe fn update(&self, n: usize, _: &(), _: Grid, arguments: Arguments<'_>) -> Result<(), GpuError> {
         self.counts.updates.fetch_add(1, SeqCst);
-        self.launches.lock().unwrap()[n] = arguments.to_vec();
+        self.launches.lock().unwrap()[n] = arguments.words.to_vec();
         Ok(())
     }
 }
@@ -130,13 +130,13 @@ impl Driver for Mock {
         unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize) };
         Ok(())
     }
-    unsafe fn launch(&self, _: &(), _: Grid, arguments: &[u64]) -> Result<(), GpuError> {
+    unsafe fn launch(&self, _: &(), _: Grid, arguments: Arguments<'_>) -> Result<(), GpuError> {
         if let Some(recorded) = &mut *self.recorded.lock().unwrap() {
-            recorded.push(arguments.to_vec());
+            recorded.push(arguments.words.to_vec());
             return Ok(());
         }
         self.counts.launches.fetch_add(1, SeqCst);
-        run(arguments);
+        run(arguments.words);
         Ok(())
     }
     fn record(
