@@ -21,9 +21,10 @@ use crate::{ENTRY, Kernel};
 
 /// Threads of a warpgroup.
 pub(crate) const WARPGROUP: i64 = 128;
-/// Columns that a warp takes through shared memory to the epilogue at once, and floats between its rows beyond them.
-const SLAB: i64 = 32;
-const SLAB_GAP: i64 = 8;
+/// Columns that a warp takes through shared memory to the epilogue at once.
+const SLAB: i64 = 64;
+/// Turns of that whose reads are under way together.
+const AT_ONCE: i64 = 4;
 /// Rows of a warp in a product of a warpgroup.
 const WARP_ROWS: i64 = 16;
 /// Bytes of the two barriers of a stage.
@@ -39,7 +40,7 @@ impl Form {
     pub(crate) fn bulk_shared(&self, sums: i64) -> i64 {
         let ring = self.stages * (self.tile.0 + self.tile.1) * 128;
         let body = match self.pipeline {
-            Pipeline::Stay { .. } => ring + self.warps.0 * self.warps.1 * WARP_ROWS * (SLAB + SLAB_GAP) * 4,
+            Pipeline::Stay { .. } => ring + self.warps.0 * self.warps.1 * WARP_ROWS * SLAB * 4,
             _ => ring.max(sums),
         };
         body + self.stages * BARRIERS
@@ -171,7 +172,7 @@ if (threadIdx.x == CONSUMERS * 128) {{
 Core core;
 if (first >= last) core.clear();
 {}barrier_sync(1, CONSUMERS * 128);
-core.template store_all<PITCH>(sums);
+core.template store<PITCH>(sums);
 }}
 ",
             self.produce(majors, "first", "last"),
@@ -184,7 +185,7 @@ core.template store_all<PITCH>(sums);
     pub(crate) fn stay(mut self) -> Result<Kernel, GenError> {
         let majors = self.bulk_maps()?;
         let ring = format!(
-            "constexpr int SLAB = {SLAB}, PITCH = SLAB + {SLAB_GAP}, RING = STAGES * STAGE + CONSUMERS * 4 * {WARP_ROWS} * PITCH * 4;\n"
+            "constexpr int SLAB = {WARP_ROWS} * {SLAB}, RING = STAGES * STAGE + CONSUMERS * 4 * SLAB * 4;\n"
         );
         let mut body = self.bulk_head(majors, &ring)?;
         let place = self.place("block");
@@ -208,7 +209,7 @@ if (warpgroup() == CONSUMERS) {{
 }}
 }} else {{
 {up}Core core;
-float *slab = (float *)(memory + STAGES * STAGE) + (threadIdx.x >> 5) * ({WARP_ROWS} * PITCH);
+float *slab = (float *)(memory + STAGES * STAGE) + (threadIdx.x >> 5) * SLAB;
 {turns}{}mbarrier_arrive<SHARE>(empty + before);
 {finish}}}
 }}
@@ -236,32 +237,44 @@ bulk_end<SHARE>();
     /// its text is there once.
     fn finish_slab(&mut self) -> Result<String, GenError> {
         let finish = Finish::of(self.product, self.form.tile);
+        let lanes = finish.lanes;
+        // Lanes of a row; all turns of a thread have the same column where a row takes no more than a warp.
+        let line = SLAB / lanes;
+        let turns = WARP_ROWS * line / 32;
         let place = match finish.rows_first {
-            true => format!("const int r = e % {WARP_ROWS}, c = e / {WARP_ROWS};"),
-            false => "const int r = e / (SLAB / LANES), c = e % (SLAB / LANES) * LANES;".to_owned(),
+            true => format!(
+                "const int r = lane % {WARP_ROWS}, c = turn * {} + lane / {WARP_ROWS};",
+                32 / WARP_ROWS
+            ),
+            false if line <= 32 => {
+                format!("const int r = turn * {} + lane / {line}, c = lane % {line} * {lanes};", 32 / line)
+            }
+            false => format!("const int r = turn / {0}, c = turn % {0} * 32 + lane;", line / 32),
         };
+        let at_once = if lanes > 1 { AT_ONCE } else { 1 };
         let (m, n) = (count(&self.product.rows), count(&self.product.cols));
         let (m, n) = (self.text(&m), self.text(&n));
         let text = finish.text(self)?;
         Ok(format!(
-            "constexpr int LANES = {lanes};
+            "constexpr int LANES = {lanes}, PARTS_N = BN / {SLAB};
+const int lane = threadIdx.x & 31;
 #pragma unroll 1
-for (int part = 0; part < Core::MI * (BN / SLAB); ++part) {{
-const int part_m = part / (BN / SLAB), part_n = part % (BN / SLAB);
-core.template store<SLAB, PITCH>(slab, part_m, part_n);
+for (int part = 0; part < Core::MI * PARTS_N; ++part) {{
+const int part_m = part / PARTS_N, part_n = part % PARTS_N;
+core.store_slab(slab, part_m, part_n);
 __syncwarp();
-for (int e = threadIdx.x & 31; e < {WARP_ROWS} * SLAB / LANES; e += 32) {{
+#pragma unroll {at_once}
+for (int turn = 0; turn < {turns}; ++turn) {{
 {place}
-const idx row = row0 + Core::row(part_m) + r, col = col0 + part_n * SLAB + c;
+const idx row = row0 + Core::row(part_m) + r, col = col0 + part_n * {SLAB} + c;
 if (row < {m} && col < {n}) {{
 float sum[LANES];
-tile_result<LANES, 1, 1>(sum, slab, slab + r * PITCH + c);
+tile_result<LANES, 1, 1>(sum, slab, slab + Core::slab(r, c));
 {text}}}
 }}
 __syncwarp();
 }}
-",
-            lanes = finish.lanes,
+"
         ))
     }
 }

@@ -36,13 +36,15 @@ DEV void mbarrier_publish() { asm volatile("fence.mbarrier_init.release.cluster;
 DEV void mbarrier_expect(u64 *bar, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(shared_address(bar)), "r"(bytes) : "memory");
 }
-// Arrives at the same barrier of each of the SHARE blocks of the cluster: one lane each.
+// Arrives at the same barrier of each of the SHARE blocks of the cluster: one lane each. What it gives back was read by
+// products alone, so nothing of the thread's own is to be seen by others: a release for the cluster would wait for all of
+// its stores.
 template <int SHARE> DEV void mbarrier_arrive(u64 *bar) {
     const int lane = threadIdx.x & 31;
     if constexpr (SHARE == 1) {
         if (lane == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(bar)) : "memory");
     } else if (lane < SHARE) {
-        asm volatile("{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\nmbarrier.arrive.release.cluster.shared::cluster.b64 _, [at];\n}"
+        asm volatile("{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [at];\n}"
             :: "r"(shared_address(bar)), "r"(lane) : "memory");
     }
 }
@@ -291,28 +293,39 @@ template <class T, class A, class B, int PM, int BN> struct WgmmaProduct {
                     wgmma_advance(b, B::place(0, k)), more || k > 0);
         wgmma_commit();
     }
-    // Stores columns PART * WIDTH to PART * WIDTH + WIDTH - 1 of the warp's 16 rows of block `i`, if `part` is that one.
-    // All of `p` and `mi` are constants once unrolled: registers have no addresses.
-    template <int WIDTH, int PITCH> MEMBER void store(float *out, int i, int part) const {
+    // Where a column of a row of a slab of 64 columns lies in it, in groups of 8: rows side by side have other banks.
+    DEV int slab(int row, int col) { return row * 64 + (col ^ (row & 7) * 8); }
+    // Stores columns 64 * part to 64 * part + 63 of the warp's 16 rows of block `i` to a slab. Both are compared with
+    // constants: registers have no addresses.
+    MEMBER void store_slab(float *out, int i, int part) const {
         const int lane = threadIdx.x & 31;
-        float *at = out + lane / 4 * PITCH + lane % 4 * 2;
         #pragma unroll
         for (int mi = 0; mi < MI; ++mi)
             #pragma unroll
-            for (int p = 0; p < BN / WIDTH; ++p) {
+            for (int p = 0; p < BN / 64; ++p) {
                 if (mi != i || p != part) continue;
                 #pragma unroll
-                for (int j = 0; j < WIDTH / 8; ++j) {
-                    const float *v = &d[mi][(p * WIDTH / 8 + j) * 4];
-                    *(Vec<float, 2> *)(at + j * 8) = {{v[0], v[1]}};
-                    *(Vec<float, 2> *)(at + 8 * PITCH + j * 8) = {{v[2], v[3]}};
+                for (int j = 0; j < 8; ++j) {
+                    const float *v = &d[mi][(p * 8 + j) * 4];
+                    float *to = out + slab(lane / 4, j * 8 + lane % 4 * 2);
+                    *(Vec<float, 2> *)to = {{v[0], v[1]}};
+                    *(Vec<float, 2> *)(to + 8 * 64) = {{v[2], v[3]}};
                 }
             }
     }
     // Stores all to the block's tile.
-    template <int PITCH> MEMBER void store_all(float *out) const {
+    template <int PITCH> MEMBER void store(float *out) const {
+        const int lane = threadIdx.x & 31;
         #pragma unroll
-        for (int i = 0; i < MI; ++i) store<BN, PITCH>(out + row(i) * PITCH, i, 0);
+        for (int i = 0; i < MI; ++i) {
+            float *at = out + (row(i) + lane / 4) * PITCH + lane % 4 * 2;
+            #pragma unroll
+            for (int j = 0; j < BN / 8; ++j) {
+                const float *v = &d[i][j * 4];
+                *(Vec<float, 2> *)(at + j * 8) = {{v[0], v[1]}};
+                *(Vec<float, 2> *)(at + 8 * PITCH + j * 8) = {{v[2], v[3]}};
+            }
+        }
     }
 };
 

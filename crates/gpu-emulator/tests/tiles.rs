@@ -17,7 +17,7 @@ use steps::{Case, at, channels, points, row_major, shape};
 const WAYS: usize = 2;
 
 /// The first ways for three kinds of device.
-fn first(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
+fn first_ways(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
     let hopper = Target::HOPPER;
     let ampere =
         Target { architecture: 80, multiprocessors: 108, shared_memory: 163 << 10, ..hopper.clone() };
@@ -30,7 +30,7 @@ fn first(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
 }
 
 fn product(name: &str, dtype: DType, sizes: [i64; 4], a: [i64; 3], b: [i64; 3], out: Option<[i64; 3]>) {
-    steps::product(name, dtype, sizes, a, b, out, first);
+    steps::product(name, dtype, sizes, a, b, out, first_ways);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn convolution(name: &str, dtype: DType, s: Shapes, last: bool) {
         acc: F32,
         epilogue,
     };
-    case.run(Step::Conv(step), first);
+    case.run(Step::Conv(step), first_ways);
 }
 
 #[test]
