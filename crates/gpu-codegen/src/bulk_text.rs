@@ -170,8 +170,8 @@ if (threadIdx.x == CONSUMERS * 128) {{
 {}}}
 }} else {{
 Core core;
-if (first >= last) core.clear();
-{}barrier_sync(1, CONSUMERS * 128);
+{}if (first >= last) core.clear();
+barrier_sync(1, CONSUMERS * 128);
 core.template store<PITCH>(sums);
 }}
 ",

@@ -24,6 +24,8 @@ pub(crate) struct Counts {
     pub(crate) recordings: AtomicUsize,
     pub(crate) graph_launches: AtomicUsize,
     pub(crate) updates: AtomicUsize,
+    /// Launches, recordings and updates of launches that have tensor maps.
+    pub(crate) mapped: AtomicUsize,
     pub(crate) copies: AtomicUsize,
     pub(crate) synchronizations: AtomicUsize,
 }
@@ -31,6 +33,13 @@ pub(crate) struct Counts {
 impl Counts {
     pub(crate) fn of(&self, which: impl Fn(&Counts) -> &AtomicUsize) -> usize {
         which(self).load(SeqCst)
+    }
+    /// The arguments; of a tensor map where its tensor begins.
+    fn words(&self, arguments: Arguments<'_>) -> Launch {
+        let mut words = arguments.words.to_vec();
+        arguments.maps.iter().for_each(|map| words[map.param] = arguments.start(map));
+        self.mapped.fetch_add(usize::from(!arguments.maps.is_empty()), SeqCst);
+        words
     }
 }
 
@@ -89,7 +98,7 @@ impl Recording<()> for Graph {
     }
     unsafe fn update(&self, n: usize, _: &(), _: Grid, arguments: Arguments<'_>) -> Result<(), GpuError> {
         self.counts.updates.fetch_add(1, SeqCst);
-        self.launches.lock().unwrap()[n] = arguments.words.to_vec();
+        self.launches.lock().unwrap()[n] = self.counts.words(arguments);
         Ok(())
     }
 }
@@ -132,11 +141,11 @@ impl Driver for Mock {
     }
     unsafe fn launch(&self, _: &(), _: Grid, arguments: Arguments<'_>) -> Result<(), GpuError> {
         if let Some(recorded) = &mut *self.recorded.lock().unwrap() {
-            recorded.push(arguments.words.to_vec());
+            recorded.push(self.counts.words(arguments));
             return Ok(());
         }
         self.counts.launches.fetch_add(1, SeqCst);
-        run(arguments.words);
+        run(&self.counts.words(arguments));
         Ok(())
     }
     fn record(
