@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::{result, sys};
 use gpu_codegen::Target;
-use gpu_runtime::{Choice, Driver, GpuError, Grid, Module, Recording};
+use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, Module, Recording};
 use kernel_ir::{Program, Step};
 use plugin_sdk::DeviceId;
 use plugin_sdk::dlpack::DL_CUDA;
@@ -19,6 +19,7 @@ use crate::kept::Shared;
 use crate::libraries::{Library, find};
 use crate::nvrtc;
 use crate::staging::{SMALL, Staging};
+use crate::tensor_map;
 use crate::vendor::{Lane, Vendor};
 
 /// Parameters of a launch that need no allocation.
@@ -127,16 +128,32 @@ fn allow_shared(function: sys::CUfunction, most: i32) -> Result<(), GpuError> {
     }
 }
 
-/// Lends pointers to arguments, as the driver wants them; nothing is allocated for kernels of the usual size.
-pub(crate) fn with_pointers<T>(arguments: &[u64], body: impl FnOnce(*mut *mut c_void) -> T) -> T {
+/// Lends pointers to arguments, as the driver wants them; nothing is allocated for kernels of the usual size without
+/// tensor maps.
+///
+/// # Errors
+/// A tensor map that the driver refuses; `body` was not called then.
+pub(crate) fn with_pointers<T>(
+    arguments: Arguments<'_>,
+    body: impl FnOnce(*mut *mut c_void) -> T,
+) -> Result<T, GpuError> {
+    let maps = arguments.maps.iter().map(|map| tensor_map::encode(map, arguments.start(map)));
+    let maps = maps.collect::<Result<Vec<sys::CUtensorMap>, GpuError>>()?;
+    let words = arguments.words;
     let pointer = |a: &u64| std::ptr::from_ref(a).cast_mut().cast::<c_void>();
     let mut few = [std::ptr::null_mut::<c_void>(); FEW];
-    if arguments.len() <= FEW {
-        few.iter_mut().zip(arguments).for_each(|(p, a)| *p = pointer(a));
-        return body(few.as_mut_ptr());
+    let mut many = Vec::new();
+    let pointers = if words.len() <= FEW {
+        &mut few[..words.len()]
+    } else {
+        many.resize(words.len(), std::ptr::null_mut());
+        &mut many[..]
+    };
+    pointers.iter_mut().zip(words).for_each(|(p, a)| *p = pointer(a));
+    for (map, encoded) in arguments.maps.iter().zip(&maps) {
+        pointers[map.param] = std::ptr::from_ref(encoded).cast_mut().cast::<c_void>();
     }
-    let mut many: Vec<*mut c_void> = arguments.iter().map(pointer).collect();
-    body(many.as_mut_ptr())
+    Ok(body(pointers.as_mut_ptr()))
 }
 
 /// What a device is.
@@ -188,9 +205,11 @@ fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i3
 fn target(device: sys::CUdevice) -> Result<Target, GpuError> {
     use sys::CUdevice_attribute as A;
     let number = |which| attribute(device, which).map(|n| n.max(0) as u32);
+    let architecture = 10 * number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
+        + number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     Ok(Target {
-        architecture: 10 * number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
-            + number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        architecture,
+        tensor_maps: architecture >= 90 && tensor_map::are_there(),
         multiprocessors: number(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         shared_memory: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         cache: u64::from(number(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
@@ -503,7 +522,12 @@ impl Driver for Device {
         self.note(done.result().map_err(error("cuMemsetD32Async")))
     }
 
-    unsafe fn launch(&self, function: &Function, grid: Grid, arguments: &[u64]) -> Result<(), GpuError> {
+    unsafe fn launch(
+        &self,
+        function: &Function,
+        grid: Grid,
+        arguments: Arguments<'_>,
+    ) -> Result<(), GpuError> {
         self.enter()?;
         let handle = function.handle()?;
         let [x, y, z] = grid.blocks;
@@ -514,7 +538,7 @@ impl Driver for Device {
             }
             let none = std::ptr::null_mut();
             sys::cuLaunchKernel(handle, x, y, z, grid.threads, 1, 1, grid.shared, self.stream, pointers, none)
-        });
+        })?;
         self.note(done.result().map_err(error("cuLaunchKernel")))?;
         if self.recording.load(Ordering::Relaxed) {
             locked(&self.recorded).push(graph::last_node(self.stream)?);

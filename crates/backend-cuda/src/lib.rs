@@ -21,6 +21,7 @@ mod libraries;
 mod nvrtc;
 mod sizes;
 mod staging;
+mod tensor_map;
 mod vendor;
 
 pub use backend::CudaBackend;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use gpu_codegen::{ENTRY, Kernel, Launch, PRELUDE, Param, Target, variants};
+use gpu_codegen::{ENTRY, Kernel, Launch, PRELUDE, Param, Target, TensorMap, variants};
 use host_routines::MatrixRoutine;
 use ir_core::{DType, EntityId, SymExpr, SymId};
 use kernel_ir::{BufId, ExternOp, Operand, Program, Step};
@@ -108,6 +108,7 @@ pub(crate) enum Runnable {
 pub(crate) struct Launchable {
     pub(crate) function: usize,
     pub(crate) params: Vec<Param>,
+    pub(crate) maps: Vec<TensorMap>,
     pub(crate) launch: Launch,
 }
 
@@ -265,7 +266,7 @@ impl Kernels {
     }
 
     fn launchable(&mut self, kernel: Kernel, step: &str) -> Launchable {
-        let Kernel { source, params, launch, .. } = kernel;
+        let Kernel { source, params, maps, launch, .. } = kernel;
         let function = match self.known.get(&source) {
             Some(&n) => n,
             None => {
@@ -276,7 +277,7 @@ impl Kernels {
                 n
             }
         };
-        Launchable { function, params, launch }
+        Launchable { function, params, maps, launch }
     }
 
     /// The text of a kernel.
