@@ -175,6 +175,7 @@ impl From<ExecError> for PluginError {
         let kind = match &e {
             ExecError::Lower(_) => ErrorKind::Unsupported,
             ExecError::OutOfMemory(_) => ErrorKind::OutOfMemory,
+            ExecError::WeightsCut => ErrorKind::Damaged,
             ExecError::Jit(_) | ExecError::Host(_) => ErrorKind::Internal,
             ExecError::Malformed(_)
             | ExecError::Template { .. }

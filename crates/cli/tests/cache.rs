@@ -75,6 +75,18 @@ fn explain_names_the_part_that_differs() {
     let graph = explain(&[&digits("digits_train.pt2")]);
     assert!(graph.starts_with("digits_train: miss: graph\n"), "{graph}");
     assert!(graph.contains("nearest entry: digits for cpu"), "{graph}");
+    let training = digits("digits_train.pt2");
+    let step = |more: &[&str]| explain(&[&[&*training, "--train"][..], more].concat());
+    assert!(step(&[]).starts_with("digits_train: miss: "));
+    succeeds(folder.path(), &["bench", &training, "--seconds", "0"]);
+    assert!(step(&[]).starts_with("digits_train: hit\n"), "{}", step(&[]));
+    let adam = step(&["--optimizer", "adam", "--clip-norm", "1"]);
+    assert!(adam.starts_with("digits_train: miss: training\n") && adam.contains("Adam {"), "{adam}");
+    let inference = explain(&[&training]);
+    assert!(inference.starts_with("digits_train: miss: training\n"), "{inference}");
+    let (code, _, err) = ferroflux(folder.path(), &["cache", "explain", &model, "--optimizer", "adam"]);
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("`--train`"), "{err}");
     let eager = explain(&[&model, "--backend", "eager"]);
     assert!(eager.contains("nothing is cached"), "{eager}");
 }

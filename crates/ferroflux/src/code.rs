@@ -8,9 +8,10 @@ use plugin_host::{Arg, CompileArgs, IrVersion, KERNEL_IR, LoadedBackend, LoadedE
 use tensor::{DeviceTensor, Tensor};
 use tracing::info_span;
 
-use crate::cache::{Form, Lookup, Stage, through};
+use crate::cache::{Caller, Form, Lookup, Stage, through};
 use crate::complex_boundary::ComplexBoundary;
 use crate::graph_backend::{self, GraphCompiler, GraphExecutable};
+use crate::graph_plugin;
 use crate::seeds::{seed_place, seed_tensor};
 use crate::{Error, Options, stages};
 
@@ -35,6 +36,8 @@ pub(crate) struct PluginCode {
     boundary: ComplexBoundary,
     /// For each result of the graph whether the call leaves it in the input that it is the new value of.
     in_place: Vec<bool>,
+    /// Whether the code knows real numbers alone.
+    real: bool,
 }
 
 /// Has `make` compile for a backend with new values of state written in place; where that is not `wanted`, or the backend
@@ -72,11 +75,31 @@ pub(crate) fn executable(
     let args = CompileArgs::new(KERNEL_IR, &bytes).mode(options.mode.name()).options(&list);
     let refused = backend.query_support(&args)?;
     if !refused.is_empty() {
-        let refused = refused.iter().map(|r| format!("{r:?}")).collect();
+        let refused = refused.iter().map(ToString::to_string).collect();
         return Err(Error::Refused { backend: backend.name().into(), refused });
     }
     let _span = info_span!("backend compile", backend = backend.name()).entered();
     Ok(backend.compile(&args)?)
+}
+
+/// Compiles prims for a plugin that takes fused programs; see [`Code::of_prims`]. Nothing is looked for in the cache:
+/// `lookup` says where weights may be kept.
+pub(crate) fn of_prims(
+    prims: &Graph,
+    backend: &LoadedBackend,
+    options: &Options,
+    in_place: bool,
+    lookup: Option<&Lookup<'_>>,
+) -> Result<(Form, LoadedExecutable), Error> {
+    let real = stages::real(prims)?;
+    in_place_or_returned(backend, in_place, &|in_place| {
+        let output_strides = prims.outputs.iter().map(|o| strides(prims, o)).collect();
+        let kernels = stages::lowered(&real, output_strides, in_place)?;
+        let folder = lookup.and_then(|l| l.weights_folder(&kernels));
+        let executable = executable(&kernels, backend, options, folder.as_deref())?;
+        let complex = ComplexBoundary::of(prims).all().to_vec();
+        Ok((Form { kernels, complex, caller: Caller::Graph }, executable))
+    })
 }
 
 impl Code {
@@ -99,7 +122,7 @@ impl Code {
         }
         let (seed_place, backend, in_place) = (seed_place(kernels), backend.clone(), in_place.clone());
         let boundary = ComplexBoundary::known(form.complex.clone());
-        Ok(Code::Plugin(Box::new(PluginCode { code, backend, seed_place, boundary, in_place })))
+        Ok(Code::Plugin(Box::new(PluginCode { code, backend, seed_place, boundary, in_place, real: true })))
     }
 
     /// Compiles for a graph backend.
@@ -134,18 +157,13 @@ impl Code {
         in_place: bool,
     ) -> Result<(Code, Option<Kernels>), Error> {
         match crate::registry().resolve(&options.backend)? {
+            Resolved::Plugin(backend) if graph_plugin::takes_graphs(&backend) => {
+                Ok((graph_plugin::compile_prims(prims, &backend, options, weight)?, None))
+            }
             Resolved::Plugin(backend) => {
                 let lookup = Lookup::new(Stage::Prims { in_place }, prims, "", &backend, options);
                 let (form, executable, from_cache) = through(lookup.as_ref(), || {
-                    let real = stages::real(prims)?;
-                    in_place_or_returned(&backend, in_place, &|in_place| {
-                        let output_strides = prims.outputs.iter().map(|o| strides(prims, o)).collect();
-                        let kernels = stages::lowered(&real, output_strides, in_place)?;
-                        let folder = lookup.as_ref().and_then(|l| l.weights_folder(&kernels));
-                        let executable = executable(&kernels, &backend, options, folder.as_deref())?;
-                        let complex = ComplexBoundary::of(prims).all().to_vec();
-                        Ok((Form { kernels, complex, wiring: None }, executable))
-                    })
+                    of_prims(prims, &backend, options, in_place, lookup.as_ref())
                 })?;
                 let code = Code::bound(&form, executable, &backend, weight)?;
                 if !from_cache {
@@ -212,8 +230,8 @@ impl Code {
     /// A tensor in the form in which the code takes it: complex ones as real ones, where it knows no complex numbers.
     pub(crate) fn form(&self, tensor: &Tensor) -> Result<Tensor, Error> {
         match self {
-            Code::Plugin(_) => Ok(tensor.view_as_real()?),
-            Code::Graph(_) => Ok(tensor.clone()),
+            Code::Plugin(plugin) if plugin.real => Ok(tensor.view_as_real()?),
+            Code::Plugin(_) | Code::Graph(_) => Ok(tensor.clone()),
         }
     }
 
@@ -255,11 +273,25 @@ impl Code {
 }
 
 impl PluginCode {
+    /// Of a graph that a plugin took whole. `split` says which results were complex where complex numbers were taken apart.
+    pub(crate) fn of_graph(
+        code: LoadedExecutable,
+        backend: &LoadedBackend,
+        seed_place: Option<usize>,
+        split: Option<ComplexBoundary>,
+        outputs: usize,
+    ) -> PluginCode {
+        let (backend, in_place, real) = (backend.clone(), vec![false; outputs], split.is_some());
+        let boundary = split.unwrap_or_else(|| ComplexBoundary::known(Vec::new()));
+        PluginCode { code, backend, seed_place, boundary, in_place, real }
+    }
+
     fn run(&self, inputs: &mut [Arg<'_>], seed: u64) -> Result<Vec<Option<Value>>, Error> {
         let mut reads: Vec<Option<Value>> = Vec::with_capacity(inputs.len() + 1);
         for input in inputs.iter_mut() {
             reads.push(match input {
-                Arg::Read(v) => Some(ComplexBoundary::real_value(v)?),
+                Arg::Read(v) if self.real && v.dtype().is_complex() => Some(ComplexBoundary::real_value(v)?),
+                Arg::Read(_) => None,
                 // Whoever was given the tensor keeps the values that it had then.
                 Arg::Write(Value::Host(t)) if self.in_place.contains(&true) => {
                     t.make_writable()?;

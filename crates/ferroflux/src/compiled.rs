@@ -9,11 +9,12 @@ use plugin_host::{Arg, LoadedBackend, Value};
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 
-use crate::cache::{Form, Lookup, Stage, Wiring, through};
+use crate::cache::{Caller, Form, Lookup, Stage, Wiring, through};
 use crate::code::{Code, Weights, executable, in_place_or_returned};
 use crate::complex_boundary::ComplexBoundary;
 use crate::explain::{Explanation, explain};
 use crate::graph_backend::GraphCompiler;
+use crate::graph_plugin;
 use crate::recipe::Maker;
 use crate::seeds::Seeds;
 use crate::{Error, InputInfo, Options, Program, check, stages};
@@ -75,6 +76,9 @@ impl Compiled {
         backend: &LoadedBackend,
         options: &Options,
     ) -> Result<Compiled, Error> {
+        if graph_plugin::takes_graphs(backend) {
+            return Compiled::with_graph_plugin(program, backend, options);
+        }
         let lookup = Lookup::new(Stage::Captured, program.graph(), program.name(), backend, options);
         let (form, code, from_cache) = through(lookup.as_ref(), || {
             let functional = program.functional()?;
@@ -83,7 +87,7 @@ impl Compiled {
                 let folder = lookup.as_ref().and_then(|l| l.weights_folder(&kernels));
                 let executable = executable(&kernels, backend, options, folder.as_deref())?;
                 let complex = ComplexBoundary::of(&functional).all().to_vec();
-                Ok((Form { kernels, complex, wiring: Some(Wiring::of(&functional)) }, executable))
+                Ok((Form { kernels, complex, caller: Caller::Model(Wiring::of(&functional)) }, executable))
             })
         })?;
         let maker = Maker::of(backend, options);
@@ -93,12 +97,29 @@ impl Compiled {
             lookup.iter().for_each(Lookup::tidy);
         }
         let explanation = explain(program.graph(), Some(&form.kernels.program));
-        let lost = || Error::Internal("a compiled model without its inputs and outputs".into());
-        let wiring = form.wiring.ok_or_else(lost)?;
+        let Caller::Model(wiring) = form.caller else {
+            return Err(Error::Internal("a compiled model without its inputs and outputs".into()));
+        };
         Ok(Compiled {
             from_cache,
             memory: backend.has_device_memory().then(|| backend.clone()),
             making_weights: maker.as_ref().map_or(Duration::ZERO, Maker::spent),
+            ..Compiled::of(program, backend.name(), wiring, code, &weight, options, explanation)?
+        })
+    }
+
+    fn with_graph_plugin(
+        program: &Program,
+        backend: &LoadedBackend,
+        options: &Options,
+    ) -> Result<Compiled, Error> {
+        let functional = program.functional()?;
+        let wiring = Wiring::of(&functional);
+        let weight = |name: &str| program.weight_value(name, None);
+        let code = graph_plugin::compile(&functional, backend, options, &weight)?;
+        let explanation = explain(program.graph(), None);
+        Ok(Compiled {
+            memory: backend.has_device_memory().then(|| backend.clone()),
             ..Compiled::of(program, backend.name(), wiring, code, &weight, options, explanation)?
         })
     }

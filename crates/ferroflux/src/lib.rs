@@ -18,7 +18,7 @@
 //! - [`train`], [`optim`]: gradients, and training steps compiled as one program.
 //! - [`func`]: functions of tensors in Rust, and their transforms: `grad`, `vmap`, `jvp`, `hessian`, ….
 //! - [`list_backends`]: what can run here, and why something cannot.
-//! - [`graph_backend`]: backends of the host that take whole graphs (`eager`, `inspect`, your own).
+//! - [`graph_backend`]: backends of the host that take whole graphs (`eager`, `inspect`, your own). Plugins may take such too.
 //!
 //! Not here: the stages themselves. Each is a crate of its own; this one only connects them.
 
@@ -32,6 +32,7 @@ mod explain;
 pub mod func;
 pub mod golden;
 pub mod graph_backend;
+mod graph_plugin;
 pub mod optim;
 mod options;
 mod program;

@@ -59,7 +59,8 @@ pub(crate) struct Maker {
 }
 
 impl Maker {
-    /// For a backend that keeps tensors on its device; `None` for others.
+    /// For a backend that keeps tensors on its device; `None` for others. (One that takes whole graphs is not asked for more
+    /// than the model: its weights are made on the host.)
     pub(crate) fn of(backend: &LoadedBackend, options: &Options) -> Option<Maker> {
         let options = Options { mode: crate::Mode::Default, ..options.clone() };
         let programs = Mutex::default();

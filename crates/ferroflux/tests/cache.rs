@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use ferroflux::cache::{Cache, Report, Store};
 use ferroflux::func::{self, Types};
 use ferroflux::fx_ir::Graph;
-use ferroflux::optim::{Optimizer, Sgd};
+use ferroflux::optim::{Adam, Optimizer, Sgd};
 use ferroflux::tensor::formula;
-use ferroflux::train::TrainOptions;
+use ferroflux::train::{Clip, Scaler, TrainOptions};
 use ferroflux::{Compiled, DType, Options, Program, Tensor};
+use plugin_host::{CompileArgs, KERNEL_IR, LoadedExecutable, Registry, SearchPath};
 use tempfile::TempDir;
 
 fn digits(file: &str) -> Program {
@@ -152,33 +153,101 @@ fn damaged_and_foreign_entries_are_made_anew() {
     assert_eq!(bits(&compiled.call(&inputs).unwrap()), wanted);
 }
 
+/// Batches for a program that takes floats and class numbers.
+fn batch(program: &Program) -> Vec<Tensor> {
+    let zeros = |t: Tensor| Tensor::zeros(t.dtype(), t.sizes()).unwrap();
+    images(program).into_iter().map(|t| if t.dtype().is_float() { t } else { zeros(t) }).collect()
+}
+
 #[test]
-fn training_steps_go_through_the_cache() {
+fn training_steps_are_found_before_any_pass_and_compute_the_same() {
     let folder = TempDir::new().unwrap();
     let program = digits("digits_train.pt2");
-    let inputs = images(&program);
-    let inputs: Vec<Tensor> = inputs
-        .into_iter()
-        .map(|t| if t.dtype().is_float() { t } else { Tensor::zeros(t.dtype(), t.sizes()).unwrap() })
-        .collect();
-    let train = TrainOptions::new(Optimizer::Sgd(Sgd::default()));
-    let losses = |options: &Options| -> Vec<u64> {
-        let mut step = program.train_step(&train, options).unwrap();
-        (0..3)
-            .flat_map(|_| {
-                step.step(&inputs, 0.05).unwrap();
-                let state = step.snapshot().unwrap().tensors;
-                bits(&state.into_values().collect::<Vec<_>>())
-            })
-            .collect()
+    let inputs = batch(&program);
+    let sgd = TrainOptions::new(Optimizer::Sgd(Sgd { momentum: 0.9, ..Sgd::default() }));
+    let scaled = TrainOptions::new(Optimizer::Adam(Adam::adamw()))
+        .clip(Clip::Norm { max: 1.0, error_if_nonfinite: true })
+        .autocast(DType::F16)
+        .scaler(Scaler::default())
+        .channels_last(true);
+    for (n, train) in [sgd, scaled].into_iter().enumerate() {
+        let states = |options: &Options, cached: bool| -> Vec<u64> {
+            let mut step = program.train_step(&train, options).unwrap();
+            assert_eq!(step.is_from_cache(), cached);
+            (0..3)
+                .flat_map(|_| {
+                    let outcome = step.step(&inputs, 0.05).unwrap();
+                    let state = step.snapshot().unwrap().tensors;
+                    let mut all = bits(&state.into_values().collect::<Vec<_>>());
+                    all.push(outcome.loss.to_bits());
+                    all.push(outcome.grad_norm.unwrap_or(0.0).to_bits());
+                    all
+                })
+                .collect()
+        };
+        let wanted = states(&Options::new().cache(Cache::Off).seed(1), false);
+        assert_eq!(states(&at(&folder).seed(1), false), wanted);
+        let kept = entries(&folder);
+        assert_eq!(kept.len(), n + 1, "one entry a step");
+        assert_eq!(states(&at(&folder).seed(1), true), wanted);
+        assert_eq!(entries(&folder).len(), n + 1);
+    }
+}
+
+#[test]
+fn whatever_decides_a_training_step_is_a_part_of_its_key() {
+    let folder = TempDir::new().unwrap();
+    let mut program = digits("digits_train.pt2");
+    let sgd = |momentum: f64| TrainOptions::new(Optimizer::Sgd(Sgd { momentum, ..Sgd::default() }));
+    let missed = |program: &Program, train: &TrainOptions, options: &Options| -> Vec<String> {
+        match program.cached_step(train, options).unwrap() {
+            Report::Hit(_) => Vec::new(),
+            Report::Miss { nearest: Some((_, differences)), .. } => {
+                differences.into_iter().map(|d| d.part).collect()
+            }
+            other => panic!("{other:?}"),
+        }
     };
-    let wanted = losses(&Options::new().cache(Cache::Off).seed(1));
-    assert_eq!(losses(&at(&folder).seed(1)), wanted);
-    let kept = entries(&folder);
-    assert_eq!(kept.len(), 1);
-    let made = fs::read(&kept[0]).unwrap();
-    assert_eq!(losses(&at(&folder).seed(1)), wanted);
-    assert!(fs::read(&kept[0]).unwrap() == made && entries(&folder) == kept, "it was found, not made anew");
+    program.train_step(&sgd(0.9), &at(&folder)).unwrap();
+    assert_eq!(missed(&program, &sgd(0.9), &at(&folder)), [""; 0]);
+    let clip = |max| Clip::Norm { max, error_if_nonfinite: false };
+    let others = [
+        sgd(0.8),
+        sgd(0.9).clip(clip(1.0)),
+        sgd(0.9).clip(Clip::Value(1.0)),
+        sgd(0.9).autocast(DType::BF16),
+        sgd(0.9).scaler(Scaler::default()),
+        sgd(0.9).channels_last(true),
+        sgd(0.9).loss(0),
+        TrainOptions::new(Optimizer::Adam(Adam::default())),
+    ];
+    for other in &others {
+        assert_eq!(missed(&program, other, &at(&folder)), ["training"], "{other:?}");
+    }
+    // What is said and what goes without saying are the same, and so are all states of a scaler.
+    assert_eq!(missed(&program, &sgd(0.9).channels_last(false), &at(&folder)), [""; 0]);
+    let late = Scaler { scale: 2.0, good: 7, ..Scaler::default() };
+    program.train_step(&sgd(0.9).scaler(late), &at(&folder)).unwrap();
+    assert_eq!(missed(&program, &sgd(0.9).scaler(Scaler::default()), &at(&folder)), [""; 0]);
+    assert_eq!(missed(&program, &sgd(0.9), &at(&folder).threads(1)), ["options"]);
+    // Training and inference of one model are two things.
+    assert!(!program.compile(&at(&folder)).unwrap().is_from_cache());
+    assert!(matches!(program.cached(&at(&folder)).unwrap(), Report::Hit(_)));
+    let elsewhere = TempDir::new().unwrap();
+    program.train_step(&sgd(0.9), &at(&elsewhere)).unwrap();
+    match program.cached(&at(&elsewhere)).unwrap() {
+        Report::Miss { nearest: Some((_, differences)), .. } => {
+            assert_eq!(differences.iter().map(|d| &*d.part).collect::<Vec<_>>(), ["training"]);
+            assert_eq!(differences[0].wanted, "none");
+        }
+        other => panic!("{other:?}"),
+    }
+    // Another weight is trained.
+    let frozen = program.exported().weights.iter().find(|w| w.requires_grad).unwrap().name.clone();
+    let mut exported = program.exported().clone();
+    exported.weights.set_requires_grad(&frozen, false).unwrap();
+    program = Program::from(exported);
+    assert_eq!(missed(&program, &sgd(0.9), &at(&folder)), ["training"]);
 }
 
 #[test]
@@ -276,29 +345,63 @@ graph "bound" {
 }
 "#;
 
-#[test]
-fn packed_weights_are_taken_from_their_file_or_made_anew() {
-    use plugin_host::{CompileArgs, KERNEL_IR, Registry, SearchPath};
-    let folder = TempDir::new().unwrap();
+/// [`BOUND`] with the weights `w`, whose packs are kept in the folder `cache`.
+fn bound(w: &Tensor, cache: &str) -> LoadedExecutable {
     let graph: Graph = BOUND.parse().unwrap();
     let prims = prims::decompose(&aot_autograd::functionalize(&graph).unwrap()).unwrap();
     let program = inductor::compile(&prims, &inductor::Options::default()).unwrap();
     assert!(!program.init.is_empty(), "something is made of constants");
     let backend = Registry::new(&SearchPath::default()).load("cpu").unwrap();
-    let bytes = program.to_bytes();
-    let tensor = |name: &str, sizes: &[usize]| formula::fill(name, sizes, 1.0, 0.0).unwrap();
-    let (x, s) = (tensor("x", &[5, 1500]), tensor("s", &[1600]));
+    let (bytes, options) = (program.to_bytes(), [("cache", cache)]);
+    let mut code = backend.compile(&CompileArgs::new(KERNEL_IR, &bytes).options(&options)).unwrap();
+    // As the cache does it: machine code that was saved keeps the folder.
+    code = backend.load_artifact(&code.save_artifact().unwrap().unwrap(), None).unwrap();
+    code.bind_constants(&[("w", w), ("s", &matrix("s", &[1600]))]).unwrap();
+    code
+}
+
+fn matrix(name: &str, sizes: &[usize]) -> Tensor {
+    formula::fill(name, sizes, 1.0, 0.0).unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_of_weights_that_is_cut_short_under_a_running_program_is_an_error() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = TempDir::new().unwrap();
+    let place = folder.path().join("programs");
+    let (w, x) = (matrix("w", &[1500, 1600]), matrix("x", &[5, 1500]));
+    let wanted = bits(&bound(&w, place.to_str().unwrap()).execute(&[&x]).unwrap());
+    let [file] = &entries(&folder)[..] else { panic!("one file") };
+    let mode = fs::metadata(file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o400, "nobody writes it");
+    let mut code = bound(&w, place.to_str().unwrap());
+    assert_eq!(bits(&code.execute(&[&x]).unwrap()), wanted);
+    fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
+    let cut = fs::metadata(file).unwrap().len() / 2;
+    fs::File::options().write(true).open(file).unwrap().set_len(cut).unwrap();
+    let error = code.execute(&[&x]).unwrap_err().to_string();
+    assert!(error.contains("cut short") && error.contains("bind the constants again"), "{error}");
+    code.bind_constants(&[("w", &w), ("s", &matrix("s", &[1600]))]).unwrap();
+    assert_eq!(bits(&code.execute(&[&x]).unwrap()), wanted);
+    assert!(fs::metadata(file).unwrap().len() > cut, "it was made anew");
+    // A name that is gone takes nothing away.
+    let code = bound(&w, place.to_str().unwrap());
+    fs::remove_file(file).unwrap();
+    assert_eq!(bits(&code.execute(&[&x]).unwrap()), wanted);
+}
+
+#[test]
+fn packed_weights_are_taken_from_their_file_or_made_anew() {
+    let folder = TempDir::new().unwrap();
+    let x = matrix("x", &[5, 1500]);
     let run = |w: &Tensor, cache: &str| -> Vec<u64> {
-        let options = [("cache", cache)];
-        let mut code = backend.compile(&CompileArgs::new(KERNEL_IR, &bytes).options(&options)).unwrap();
-        // As the cache does it: machine code that was saved keeps the folder.
-        code = backend.load_artifact(&code.save_artifact().unwrap().unwrap(), None).unwrap();
-        code.bind_constants(&[("w", w), ("s", &s)]).unwrap();
+        let code = bound(w, cache);
         let first = bits(&code.execute(&[&x]).unwrap());
         assert_eq!(bits(&code.execute(&[&x]).unwrap()), first);
         first
     };
-    let (w, other) = (tensor("w", &[1500, 1600]), tensor("v", &[1500, 1600]));
+    let (w, other) = (matrix("w", &[1500, 1600]), matrix("v", &[1500, 1600]));
     let (wanted, wanted_other) = (run(&w, "off"), run(&other, "off"));
     let place = folder.path().join("programs");
     let cache = place.to_str().unwrap();
@@ -309,13 +412,14 @@ fn packed_weights_are_taken_from_their_file_or_made_anew() {
     assert!(whole.len() < 2 * 1500 * 1600 * 4, "{} bytes", whole.len());
     let time = || fs::metadata(file).unwrap().modified().unwrap();
     let past = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1000);
-    fs::File::options().append(true).open(file).unwrap().set_modified(past).unwrap();
+    fs::File::open(file).unwrap().set_modified(past).unwrap();
     assert_eq!(run(&w, cache), wanted);
     assert!(time() > past && fs::read(file).unwrap() == whole, "it was used");
     // Other constants have another file, which is not taken under this one's name.
     assert_eq!(run(&other, cache), wanted_other);
     let files = entries(&folder);
     assert_eq!(files.len(), 2);
+    fs::remove_file(file).unwrap();
     fs::copy(files.iter().find(|f| *f != file).unwrap(), file).unwrap();
     assert_eq!(run(&w, cache), wanted);
     assert!(fs::read(file).unwrap() == whole, "it was made anew");

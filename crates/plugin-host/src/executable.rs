@@ -12,7 +12,7 @@ use crate::HostError;
 use crate::backend::Inner;
 use crate::handshake::call;
 use crate::memory::DeviceStream;
-use crate::tensors::{Arg, Borrows, Managed, Value};
+use crate::tensors::{Arg, Lend, Managed, Value, lend_all};
 
 /// A compiled program. `execute` may run on many threads at once.
 pub struct LoadedExecutable {
@@ -137,16 +137,15 @@ impl LoadedExecutable {
         };
         let names: Vec<_> = constants.iter().map(|(name, _)| FfxStr::new(name)).collect();
         let tensors: Vec<Value> = constants.iter().map(|&(_, t)| t.clone()).collect();
-        let mut borrows =
-            Borrows::values(tensors.iter()).map_err(|r| HostError::argument(self.backend(), r))?;
         let (slots, raw) = (self.plugin.slots, self.raw.as_ptr());
-        let bound = call(self.backend(), "bind_constants", |error| {
-            let n = borrows.len();
-            // SAFETY: names and tensor structs live through the call; the memory behind the tensors is kept below, or,
-            // where the call fails, is no longer used by the plugin.
-            unsafe { bind(slots.ctx, raw, names.as_ptr(), borrows.pointers(), n, error) }
+        let bound = lend_all(&tensors, |lent| {
+            call(self.backend(), "bind_constants", |error| {
+                // SAFETY: names and tensor structs live through the call; the memory behind the tensors is kept below, or,
+                // where the call fails, is no longer used by the plugin.
+                unsafe { bind(slots.ctx, raw, names.as_ptr(), lent.as_ptr(), lent.len(), error) }
+            })
         });
-        drop(borrows);
+        let bound = bound.map_err(|reason| HostError::argument(self.backend(), reason))?;
         // The old tensors go only now: until the call returned the plugin could read them.
         self.bound = if bound.is_ok() { tensors } else { Vec::new() };
         bound
@@ -160,7 +159,7 @@ impl LoadedExecutable {
     /// outputs.
     pub fn execute(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, HostError> {
         self.reads_only()?;
-        let outputs = self.run(Borrows::new(inputs.iter().copied()), std::ptr::null_mut())?;
+        let outputs = self.run(inputs, std::ptr::null_mut())?;
         outputs.into_iter().map(|value| self.to_host(value)).collect()
     }
 
@@ -170,7 +169,7 @@ impl LoadedExecutable {
     /// As for [`execute`](Self::execute).
     pub fn execute_values(&self, inputs: &[&Value]) -> Result<Vec<Value>, HostError> {
         self.reads_only()?;
-        self.run(Borrows::values(inputs.iter().copied()), std::ptr::null_mut())
+        self.run(inputs, std::ptr::null_mut())
     }
 
     /// As [`execute_values`](Self::execute_values), for programs that write inputs in place: those inputs are
@@ -185,7 +184,7 @@ impl LoadedExecutable {
             let what = "is written by the program: give it by `Arg::Write`, as the one handle of its memory";
             return Err(HostError::argument(self.backend(), format!("input {n} {what}")));
         }
-        self.run(Borrows::args(inputs), std::ptr::null_mut())
+        self.run(inputs, std::ptr::null_mut())
     }
 
     /// An error where a call would write inputs.
@@ -211,7 +210,7 @@ impl LoadedExecutable {
         }
         // Kept before the call: work that was started reads them even where the call fails.
         stream.keep(inputs.iter().map(|&v| v.clone()));
-        self.run(Borrows::values(inputs.iter().copied()), stream.as_raw())
+        self.run(inputs, stream.as_raw())
     }
 
     /// The value on the host: itself, or a copy.
@@ -225,39 +224,20 @@ impl LoadedExecutable {
         }
     }
 
-    fn run(
-        &self,
-        borrows: Result<Borrows<'_>, String>,
-        stream: *mut c_void,
-    ) -> Result<Vec<Value>, HostError> {
-        let argument = |reason: String| HostError::argument(self.backend(), reason);
-        let mut borrows = borrows.map_err(argument)?;
-        if borrows.len() != self.inputs {
-            return Err(argument(format!(
-                "the program takes {} inputs, {} were given",
-                self.inputs,
-                borrows.len()
-            )));
-        }
-        if self.bound.len() < self.constants {
-            return Err(argument(format!(
-                "{} of {} constants are bound; call bind_constants first",
-                self.bound.len(),
-                self.constants
-            )));
-        }
+    fn run<T: Lend>(&self, inputs: &[T], stream: *mut c_void) -> Result<Vec<Value>, HostError> {
+        self.check_counts(inputs.len())?;
         let mut raw: SmallVec<[_; 16]> = SmallVec::from_elem(std::ptr::null_mut(), self.outputs);
         let slots = &self.plugin.slots;
-        call(self.backend(), "execute", |error| {
-            let n = borrows.len();
-            // SAFETY: inputs, places for outputs and the error struct live through the call; the stream is the default or
-            // a live one of this plugin.
-            unsafe {
-                let (inputs, outputs) = (borrows.pointers(), raw.as_mut_ptr());
-                let exe = self.raw.as_ptr();
-                (slots.execute)(slots.ctx, exe, inputs, n, outputs, self.outputs, stream, error)
-            }
-        })?;
+        let done = lend_all(inputs, |inputs| {
+            call(self.backend(), "execute", |error| {
+                let (exe, outputs) = (self.raw.as_ptr(), raw.as_mut_ptr());
+                let (n, inputs) = (inputs.len(), inputs.as_ptr());
+                // SAFETY: inputs, places for outputs and the error struct live through the call; the stream is the default
+                // or a live one of this plugin.
+                unsafe { (slots.execute)(slots.ctx, exe, inputs, n, outputs, self.outputs, stream, error) }
+            })
+        });
+        done.map_err(|reason| HostError::argument(self.backend(), reason))??;
         // Owned first, all of them: an error in one must free the others.
         // SAFETY: a successful `execute` hands over every tensor that it filled in.
         let owned: SmallVec<[_; 16]> = raw.into_iter().map(|raw| unsafe { Managed::take(raw) }).collect();
@@ -268,5 +248,19 @@ impl LoadedExecutable {
                 .map_err(|r| HostError::handshake(self.backend(), format!("output {i} is malformed: {r}")))
         };
         owned.into_iter().enumerate().map(adopt).collect()
+    }
+
+    /// An error where a call with so many inputs cannot be made.
+    fn check_counts(&self, given: usize) -> Result<(), HostError> {
+        if given != self.inputs {
+            let reason = format!("the program takes {} inputs, {given} were given", self.inputs);
+            return Err(HostError::argument(self.backend(), reason));
+        }
+        if self.bound.len() < self.constants {
+            let (bound, wanted) = (self.bound.len(), self.constants);
+            let reason = format!("{bound} of {wanted} constants are bound; call bind_constants first");
+            return Err(HostError::argument(self.backend(), reason));
+        }
+        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! From an entry function to a checked table: version, required slots, description.
 //! Slots become plain fields here, so that the rest of the host need not ask again which of them exist.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 
 use plugin_abi::table::read;
@@ -180,21 +181,34 @@ fn extension<T: Table>(table: &FfxPlugin, name: &'static str, backend: &str) -> 
     unsafe { read(found.cast()) }.map(Some).map_err(|e| bad_table(backend, e))
 }
 
-/// Runs one call with a fresh error struct and turns its status into a result.
+thread_local! {
+    /// An error struct without text, kept from call to call: clearing its 2 KB is dearer than the rest of a small call.
+    static SPARE: Cell<Option<Box<FfxError>>> = const { Cell::new(None) };
+}
+
+/// Runs one call with an empty error struct and turns its status into a result.
 pub(crate) fn call(
     backend: &str,
     name: &'static str,
     body: impl FnOnce(*mut FfxError) -> i32,
 ) -> Result<(), HostError> {
-    let mut error = FfxError::new();
-    match body(&mut error) {
-        FFX_OK => Ok(()),
-        status => Err(HostError::Plugin {
-            backend: backend.to_owned(),
-            call: name,
-            failure: failure(&error, status),
-        }),
+    // Taken, not borrowed: the plugin may call back, and the thread may be ending.
+    let spare = SPARE.try_with(Cell::take).ok().flatten();
+    let mut error = spare.unwrap_or_else(|| Box::new(FfxError::new()));
+    let status = body(&mut *error);
+    if status != FFX_OK {
+        return Err(failed(backend, name, &error, status));
     }
+    // What a plugin wrote although all went well is not kept for another call.
+    if error.code == FFX_OK && error.node[0] == 0 && error.message[0] == 0 {
+        let _ = SPARE.try_with(|place| place.set(Some(error)));
+    }
+    Ok(())
+}
+
+#[cold]
+fn failed(backend: &str, call: &'static str, error: &FfxError, status: i32) -> HostError {
+    HostError::Plugin { backend: backend.to_owned(), call, failure: failure(error, status) }
 }
 
 /// Asks a plugin for its devices.

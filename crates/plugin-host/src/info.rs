@@ -146,6 +146,12 @@ pub struct Refusal {
     pub reason: String,
 }
 
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "`{}`: {}", self.node, self.reason)
+    }
+}
+
 /// Bytes on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryEstimate {

@@ -58,6 +58,8 @@ pub use tensors::{Arg, Value};
 pub use inventory;
 /// Device type and ordinal in DLPack's numbering.
 pub use plugin_abi::DLDevice as DeviceId;
+/// The code of a plugin that does not do what was asked.
+pub use plugin_abi::FFX_ERR_UNSUPPORTED;
 /// A program form: level, major, minor.
 pub use plugin_abi::FfxIrVersion as IrVersion;
 /// DLPack's device types.

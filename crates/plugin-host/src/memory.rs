@@ -10,7 +10,7 @@ use tensor::{DeviceTensor, Tensor};
 
 use crate::backend::Inner;
 use crate::handshake::{MemorySlots, StreamSlots, call};
-use crate::tensors::{Borrows, Managed, Value};
+use crate::tensors::{Lend, Managed, Value, lend_one};
 use crate::{HostError, LoadedBackend};
 
 impl Inner {
@@ -29,8 +29,7 @@ impl Inner {
     /// See [`LoadedBackend::to_device`].
     fn to_device(&self, tensor: &Tensor, device: DLDevice) -> Result<DeviceTensor, HostError> {
         let to_device = self.memory("to_device")?.to_device;
-        let borrows = Borrows::new(std::iter::once(tensor));
-        let moved = self.made("to_device", borrows, |tensor, out, error| {
+        let moved = self.made("to_device", tensor, |tensor, out, error| {
             // SAFETY: everything lent lives through the call.
             unsafe { to_device(self.slots.ctx, tensor, device, out, error) }
         })?;
@@ -43,8 +42,7 @@ impl Inner {
     /// See [`LoadedBackend::to_host`].
     pub(crate) fn to_host(&self, tensor: &DeviceTensor) -> Result<Tensor, HostError> {
         let to_host = self.memory("to_host")?.to_host;
-        let borrows = Borrows::device(tensor);
-        let moved = self.made("to_host", borrows, |tensor, out, error| {
+        let moved = self.made("to_host", tensor, |tensor, out, error| {
             // SAFETY: everything lent lives through the call.
             unsafe { to_host(self.slots.ctx, tensor, out, error) }
         })?;
@@ -60,16 +58,13 @@ impl Inner {
     fn made(
         &self,
         name: &'static str,
-        borrows: Result<Borrows<'_>, String>,
+        lent: &impl Lend,
         make: impl FnOnce(*const DLTensor, *mut *mut DLManagedTensorVersioned, *mut FfxError) -> i32,
     ) -> Result<Value, HostError> {
         let backend = &self.described.name;
-        let mut borrows = borrows.map_err(|reason| HostError::argument(backend, reason))?;
         let mut out = std::ptr::null_mut();
-        call(backend, name, |error| {
-            // SAFETY: the array has one entry.
-            make(unsafe { *borrows.pointers() }, &mut out, error)
-        })?;
+        let made = lend_one(lent, |tensor| call(backend, name, |error| make(tensor, &mut out, error)));
+        made.map_err(|reason| HostError::argument(backend, reason))??;
         // SAFETY: a successful call hands over the tensor that it filled in.
         let managed = unsafe { Managed::take(out) };
         let managed =
@@ -105,7 +100,7 @@ impl LoadedBackend {
     /// As for [`to_device`](Self::to_device).
     pub fn allocate_like(&self, like: &Value, device: DLDevice) -> Result<Value, HostError> {
         let allocate = self.0.memory("allocate")?.allocate.ok_or_else(|| self.0.not_offered("allocate"))?;
-        self.0.made("allocate", Borrows::values(std::iter::once(like)), |like, out, error| {
+        self.0.made("allocate", like, |like, out, error| {
             // SAFETY: everything lent lives through the call.
             unsafe { allocate(self.0.slots.ctx, like, device, out, error) }
         })
@@ -119,13 +114,15 @@ impl LoadedBackend {
     /// The backend does not copy, or its own error (other dtypes or sizes).
     pub unsafe fn copy(&self, from: &Value, to: &DeviceTensor) -> Result<(), HostError> {
         let copy = self.0.memory("copy")?.copy.ok_or_else(|| self.0.not_offered("copy"))?;
-        let argument = |reason: String| HostError::argument(self.name(), reason);
-        let mut from = Borrows::values(std::iter::once(from)).map_err(argument)?;
-        let mut to = Borrows::device(to).map_err(argument)?;
-        call(self.name(), "copy", |error| {
-            // SAFETY: both arrays have one entry and live through the call; the caller vouches for the rest.
-            unsafe { copy(self.0.slots.ctx, *from.pointers(), *to.pointers(), std::ptr::null_mut(), error) }
-        })
+        let done = lend_one(from, |from| {
+            lend_one(to, |to| {
+                call(self.name(), "copy", |error| {
+                    // SAFETY: both tensors live through the call; the caller vouches for the rest.
+                    unsafe { copy(self.0.slots.ctx, from, to, std::ptr::null_mut(), error) }
+                })
+            })
+        });
+        done.and_then(|done| done).map_err(|reason| HostError::argument(self.name(), reason))?
     }
 
     /// Whether it makes streams.

@@ -50,12 +50,6 @@ impl Value {
             Value::Device(t) => t.is_unique(),
         }
     }
-    fn lend(&self) -> Lent<'_> {
-        match self {
-            Value::Host(t) => Lent::host(t),
-            Value::Device(t) => Lent::device(t),
-        }
-    }
 }
 
 /// An input of a call.
@@ -68,12 +62,6 @@ pub enum Arg<'a> {
 }
 
 impl Arg<'_> {
-    fn lend(&self) -> Lent<'_> {
-        match self {
-            Arg::Read(value) => value.lend(),
-            Arg::Write(value) => value.lend(),
-        }
-    }
     /// Whether the program may write the tensor.
     pub(crate) fn is_writable(&mut self) -> bool {
         match self {
@@ -94,113 +82,102 @@ impl From<DeviceTensor> for Value {
     }
 }
 
-/// A tensor's parts for the time of a call.
-struct Lent<'a> {
-    data: *const u8,
-    dtype: ir_core::DType,
-    sizes: &'a [usize],
-    strides: &'a [isize],
-    device: DLDevice,
-}
-
-impl<'a> Lent<'a> {
-    fn host(t: &'a Tensor) -> Lent<'a> {
-        let parts = t.raw_parts();
-        let device = DLDevice { device_type: DL_CPU, device_id: 0 };
-        Lent { data: parts.data, dtype: parts.dtype, sizes: parts.sizes, strides: parts.strides, device }
-    }
-    fn device(t: &'a DeviceTensor) -> Lent<'a> {
-        let device = DLDevice { device_type: t.device().kind, device_id: t.device().ordinal };
-        Lent { data: t.data(), dtype: t.dtype(), sizes: t.sizes(), strides: t.strides(), device }
-    }
-}
-
-/// DLPack borrows of tensors, as the array of pointers that the ABI takes. Small calls allocate nothing.
-pub(crate) struct Borrows<'a> {
-    /// Sizes and strides of all tensors, in order.
-    dims: SmallVec<[i64; 128]>,
-    tensors: SmallVec<[DLTensor; 16]>,
-    pointers: SmallVec<[*const DLTensor; 16]>,
-    lent: std::marker::PhantomData<&'a Tensor>,
-}
-
-impl<'a> Borrows<'a> {
-    /// Borrows tensors for as long as they live.
+/// A tensor that a call may borrow.
+pub(crate) trait Lend {
+    /// Its DLPack borrow, which points to the sizes and strides of the tensor itself.
     ///
     /// # Errors
-    /// A message for a tensor with negative strides, which DLPack's consumers do not take.
-    pub(crate) fn new(of: impl Iterator<Item = &'a Tensor>) -> Result<Self, String> {
-        Borrows::lent(of.map(Lent::host))
-    }
+    /// A message for negative strides, which DLPack's consumers do not take.
+    fn lend(&self) -> Result<DLTensor, String>;
+}
 
-    /// As [`Borrows::new`], wherever the tensors lie.
-    pub(crate) fn values(of: impl Iterator<Item = &'a Value>) -> Result<Self, String> {
-        Borrows::lent(of.map(Value::lend))
-    }
-
-    /// As [`Borrows::values`], of a call's inputs.
-    pub(crate) fn args(of: &'a [Arg<'_>]) -> Result<Self, String> {
-        Borrows::lent(of.iter().map(Arg::lend))
-    }
-
-    /// One device tensor.
-    pub(crate) fn device(of: &'a DeviceTensor) -> Result<Self, String> {
-        Borrows::lent(std::iter::once(Lent::device(of)))
-    }
-
-    fn lent(of: impl Iterator<Item = Lent<'a>>) -> Result<Self, String> {
-        let mut dims = SmallVec::<[i64; 128]>::new();
-        let mut tensors = SmallVec::new();
-        for (i, parts) in of.enumerate() {
-            let mut negative = false;
-            dims.extend(parts.sizes.iter().map(|&s| s as i64));
-            dims.extend(parts.strides.iter().map(|&s| {
-                negative |= s < 0;
-                s as i64
-            }));
-            if negative {
-                return Err(format!(
-                    "tensor {i} has negative strides {:?}; make it contiguous",
-                    parts.strides
-                ));
-            }
-            tensors.push(dl_tensor(&parts));
-        }
-        Ok(Self { dims, tensors, pointers: SmallVec::new(), lent: std::marker::PhantomData })
-    }
-
-    /// The array for a call. Taken through `&mut self`, so the value stays in place while pointers into it live.
-    pub(crate) fn pointers(&mut self) -> *const *const DLTensor {
-        // A moved `SmallVec` moves what it holds inline, so addresses are only now final.
-        let mut next = self.dims.as_mut_ptr();
-        for tensor in &mut self.tensors {
-            let rank = tensor.ndim as usize;
-            tensor.shape = next;
-            tensor.strides = next.wrapping_add(rank);
-            next = next.wrapping_add(2 * rank);
-        }
-        self.pointers = self.tensors.iter().map(std::ptr::from_ref).collect();
-        self.pointers.as_ptr()
-    }
-
-    /// How many tensors.
-    pub(crate) fn len(&self) -> usize {
-        self.tensors.len()
+impl<T: Lend> Lend for &T {
+    fn lend(&self) -> Result<DLTensor, String> {
+        (**self).lend()
     }
 }
 
-/// A tensor without its sizes and strides, which [`Borrows::pointers`] fills in.
-fn dl_tensor(parts: &Lent<'_>) -> DLTensor {
-    let (code, bits) = parts.dtype.dlpack();
-    DLTensor {
-        data: parts.data.cast_mut().cast(),
-        device: parts.device,
-        ndim: parts.sizes.len() as i32,
-        dtype: DLDataType { code, bits, lanes: 1 },
-        shape: std::ptr::null_mut(),
-        strides: std::ptr::null_mut(),
-        byte_offset: 0,
+impl Lend for Tensor {
+    fn lend(&self) -> Result<DLTensor, String> {
+        let parts = self.raw_parts();
+        let device = DLDevice { device_type: DL_CPU, device_id: 0 };
+        borrow(parts.data, parts.dtype, device, parts.sizes, parts.strides)
     }
+}
+
+impl Lend for DeviceTensor {
+    fn lend(&self) -> Result<DLTensor, String> {
+        let device = DLDevice { device_type: self.device().kind, device_id: self.device().ordinal };
+        borrow(self.data(), self.dtype(), device, self.sizes(), self.strides())
+    }
+}
+
+impl Lend for Value {
+    fn lend(&self) -> Result<DLTensor, String> {
+        match self {
+            Value::Host(t) => t.lend(),
+            Value::Device(t) => t.lend(),
+        }
+    }
+}
+
+impl Lend for Arg<'_> {
+    fn lend(&self) -> Result<DLTensor, String> {
+        match self {
+            Arg::Read(value) => value.lend(),
+            Arg::Write(value) => value.lend(),
+        }
+    }
+}
+
+// Sizes (which fit `isize`) and strides of a tensor are read as DLPack's `i64` where they lie.
+const _: () = assert!(size_of::<usize>() == size_of::<i64>() && align_of::<usize>() == align_of::<i64>());
+
+#[inline]
+fn borrow(
+    data: *const u8,
+    dtype: ir_core::DType,
+    device: DLDevice,
+    sizes: &[usize],
+    strides: &[isize],
+) -> Result<DLTensor, String> {
+    if strides.iter().any(|s| *s < 0) {
+        return Err(format!("has negative strides {strides:?}; make it contiguous"));
+    }
+    let (code, bits) = dtype.dlpack();
+    Ok(DLTensor {
+        data: data.cast_mut().cast(),
+        device,
+        ndim: sizes.len() as i32,
+        dtype: DLDataType { code, bits, lanes: 1 },
+        shape: sizes.as_ptr().cast::<i64>().cast_mut(),
+        strides: strides.as_ptr().cast::<i64>().cast_mut(),
+        byte_offset: 0,
+    })
+}
+
+/// Lends tensors to a call as the array of pointers that the ABI takes, valid while `body` runs. A usual call allocates
+/// nothing for it, and copies neither sizes nor strides.
+///
+/// # Errors
+/// A message for a tensor that cannot be lent; `body` has not run then.
+#[inline]
+pub(crate) fn lend_all<T: Lend, R>(
+    of: &[T],
+    body: impl FnOnce(&[*const DLTensor]) -> R,
+) -> Result<R, String> {
+    let mut tensors: SmallVec<[DLTensor; 16]> = SmallVec::with_capacity(of.len());
+    for (i, tensor) in of.iter().enumerate() {
+        tensors.push(tensor.lend().map_err(|reason| format!("tensor {i} {reason}"))?);
+    }
+    let pointers: SmallVec<[*const DLTensor; 16]> = tensors.iter().map(std::ptr::from_ref).collect();
+    Ok(body(&pointers))
+}
+
+/// As [`lend_all`], one tensor.
+pub(crate) fn lend_one<R>(of: &impl Lend, body: impl FnOnce(*const DLTensor) -> R) -> Result<R, String> {
+    let tensor = of.lend().map_err(|reason| format!("the tensor {reason}"))?;
+    Ok(body(&tensor))
 }
 
 /// A plugin's tensor that this host owns: calls the deleter once, when dropped.

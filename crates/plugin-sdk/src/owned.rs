@@ -8,8 +8,9 @@ use std::ptr::NonNull;
 use ir_core::DType;
 use plugin_abi::dlpack::{DL_CPU, DLPACK_MAJOR, DLPACK_MINOR};
 use plugin_abi::{DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor};
+use smallvec::SmallVec;
 
-use crate::tensor::{check_element, is_contiguous, numel, span_elements};
+use crate::tensor::{check_element, is_contiguous, numel, span_of};
 use crate::thunk::discard;
 use crate::{Element, PluginError};
 
@@ -56,15 +57,24 @@ pub struct OwnedTensor {
     data: NonNull<u8>,
     dtype: DType,
     device: DLDevice,
-    sizes: Vec<i64>,
-    strides: Vec<i64>,
-    /// Whether the memory was allocated here, so that nobody else reads it.
-    own: bool,
+    sizes: Dims,
+    strides: Dims,
     /// Keeps the memory; freed by the host through DLPack's deleter, on any thread.
-    _owner: Box<dyn Any + Send>,
+    owner: Owner,
 }
 
-// SAFETY: `data` points into memory that `_owner` (which is `Send`) keeps and nobody else writes.
+/// Sizes or strides; those of usual tensors lie in the struct itself.
+type Dims = SmallVec<[i64; 6]>;
+
+/// Whose memory it is.
+enum Owner {
+    /// Allocated here, so that nobody else reads it.
+    Own { _block: Block },
+    /// The backend's.
+    Backend { _keeps: Box<dyn Any + Send> },
+}
+
+// SAFETY: `data` points into memory that `owner` (which is `Send`) keeps and nobody else writes.
 unsafe impl Send for OwnedTensor {}
 
 /// Host memory that the backend has yet to fill.
@@ -119,10 +129,9 @@ impl OwnedTensor {
             data,
             dtype,
             device,
-            sizes: sizes.into(),
-            strides: strides.into(),
-            own: false,
-            _owner: owner,
+            sizes: Dims::from_slice(sizes),
+            strides: Dims::from_slice(strides),
+            owner: Owner::Backend { _keeps: owner },
         })
     }
 
@@ -132,13 +141,15 @@ impl OwnedTensor {
             data: block.aligned(),
             dtype,
             device: DLDevice { device_type: DL_CPU, device_id: 0 },
-            sizes: sizes.into(),
-            strides: strides.into(),
-            own: true,
-            _owner: Box::new(block),
+            sizes: Dims::from_slice(sizes),
+            strides: Dims::from_slice(strides),
+            owner: Owner::Own { _block: block },
         })
     }
 
+    fn is_own(&self) -> bool {
+        matches!(self.owner, Owner::Own { .. })
+    }
     /// Element type.
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -163,7 +174,7 @@ impl OwnedTensor {
     /// The elements of a contiguous host tensor that was allocated by this type.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], PluginError> {
         check_element::<T>(self.dtype)?;
-        if !self.own || !is_contiguous(&self.sizes, &self.strides) {
+        if !self.is_own() || !is_contiguous(&self.sizes, &self.strides) {
             let reason = "only a contiguous tensor over memory of its own can be written as a slice";
             return Err(PluginError::invalid(reason));
         }
@@ -179,7 +190,7 @@ impl OwnedTensor {
         check_element::<T>(self.dtype)?;
         let inside = index.len() == self.sizes.len()
             && index.iter().zip(&self.sizes).all(|(&i, &size)| (0..size).contains(&i));
-        if !self.own || !inside {
+        if !self.is_own() || !inside {
             let reason =
                 format!("index {index:?} of sizes {:?} is not an element that can be written", self.sizes);
             return Err(PluginError::invalid(reason));
@@ -194,7 +205,7 @@ impl OwnedTensor {
     /// Hands the tensor to the host: a heap struct that its own deleter frees.
     pub(crate) fn into_dlpack(self) -> *mut DLManagedTensorVersioned {
         let (code, bits) = self.dtype.dlpack();
-        let mut exported = Box::new(Exported {
+        let exported = Box::new(Exported {
             managed: DLManagedTensorVersioned {
                 version: DLPackVersion { major: DLPACK_MAJOR, minor: DLPACK_MINOR },
                 manager_ctx: std::ptr::null_mut(),
@@ -212,12 +223,14 @@ impl OwnedTensor {
             },
             tensor: self,
         });
-        exported.managed.dl_tensor.shape = exported.tensor.sizes.as_mut_ptr();
-        exported.managed.dl_tensor.strides = exported.tensor.strides.as_mut_ptr();
         let raw = Box::into_raw(exported);
-        // SAFETY: `raw` was just made from a box; nothing else refers to it.
+        // SAFETY: `raw` was just made from a box; nothing else refers to it. Sizes and strides may lie in it, so that their
+        // addresses are final only here.
         unsafe {
-            (*raw).managed.manager_ctx = raw.cast();
+            let Exported { managed, tensor } = &mut *raw;
+            managed.manager_ctx = raw.cast();
+            managed.dl_tensor.shape = tensor.sizes.as_mut_ptr();
+            managed.dl_tensor.strides = tensor.strides.as_mut_ptr();
             &raw mut (*raw).managed
         }
     }
@@ -272,8 +285,8 @@ unsafe extern "C" fn delete(managed: *mut DLManagedTensorVersioned) {
 }
 
 /// Strides of a row-major tensor.
-fn row_major(sizes: &[i64]) -> Vec<i64> {
-    let mut strides = vec![1i64; sizes.len()];
+fn row_major(sizes: &[i64]) -> Dims {
+    let mut strides = Dims::from_elem(1, sizes.len());
     for i in (1..sizes.len()).rev() {
         strides[i - 1] = strides[i].saturating_mul(sizes[i].max(1));
     }
@@ -285,7 +298,7 @@ fn check_shape(dtype: DType, sizes: &[i64], strides: &[i64]) -> Result<usize, Pl
     if sizes.len() != strides.len() || sizes.len() > crate::tensor::MAX_DIMS as usize {
         return Err(PluginError::invalid(format!("sizes {sizes:?} with strides {strides:?}")));
     }
-    let span = span_elements(sizes, strides)?;
+    let span = span_of(sizes, strides)?;
     span.checked_mul(dtype.size())
         .filter(|&bytes| bytes <= isize::MAX as usize)
         .ok_or_else(|| PluginError::out_of_memory(format!("{span} elements of {dtype}, that is too many")))

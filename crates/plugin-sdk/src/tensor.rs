@@ -64,15 +64,14 @@ impl<'a> TensorView<'a> {
     /// # Safety
     /// `tensor` keeps the contract of `DLTensor` for `'a`: `ndim` readable sizes and strides, and memory for every
     /// element that nobody but the backend writes meanwhile.
-    pub(crate) unsafe fn from_dl(tensor: &DLTensor, dtype: DType) -> Result<Self, PluginError> {
+    #[inline]
+    pub(crate) unsafe fn from_dl(tensor: &DLTensor, dtype: DType) -> Result<Self, Misfit> {
         if !(0..=MAX_DIMS).contains(&tensor.ndim) {
-            return Err(PluginError::invalid(format!("a tensor has {} dimensions", tensor.ndim)));
+            return Err(Misfit::Rank);
         }
         let rank = tensor.ndim as usize;
         if rank > 0 && (tensor.shape.is_null() || tensor.strides.is_null()) {
-            return Err(PluginError::invalid(
-                "a tensor comes without sizes or strides; the host must pass both",
-            ));
+            return Err(Misfit::NoSizes);
         }
         let (sizes, strides): (&[i64], &[i64]) = if rank == 0 {
             (&[], &[])
@@ -87,11 +86,9 @@ impl<'a> TensorView<'a> {
         };
         let span = span_elements(sizes, strides)?;
         if span > 0 && tensor.data.is_null() {
-            return Err(PluginError::invalid("a tensor with elements has no memory"));
+            return Err(Misfit::NoMemory);
         }
-        span.checked_mul(dtype.size())
-            .filter(|&b| b <= isize::MAX as usize)
-            .ok_or_else(|| PluginError::invalid("a tensor's sizes overflow the address space"))?;
+        span.checked_mul(dtype.size()).filter(|&b| b <= isize::MAX as usize).ok_or(Misfit::TooLarge)?;
         let data = (tensor.data as *const u8).wrapping_add(tensor.byte_offset as usize);
         Ok(Self { data, dtype, device: tensor.device, sizes, strides, memory: PhantomData })
     }
@@ -107,7 +104,7 @@ impl<'a> TensorView<'a> {
         if sizes.len() != strides.len() {
             return Err(PluginError::invalid("a tensor has as many strides as sizes"));
         }
-        if span_elements(sizes, strides)? > values.len() {
+        if span_of(sizes, strides)? > values.len() {
             return Err(PluginError::invalid("sizes and strides reach beyond the slice"));
         }
         let device = DLDevice { device_type: DL_CPU, device_id: 0 };
@@ -219,29 +216,81 @@ pub(crate) fn is_contiguous(sizes: &[i64], strides: &[i64]) -> bool {
     })
 }
 
+/// Why sizes, strides and memory are no tensor: without a text, which the way of every tensor of every call would carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Misfit {
+    Rank,
+    NoSizes,
+    Negative,
+    Overflow,
+    NoMemory,
+    TooLarge,
+}
+
+impl Misfit {
+    /// The error of a tensor of the host.
+    ///
+    /// # Safety
+    /// As for [`TensorView::from_dl`].
+    #[cold]
+    pub(crate) unsafe fn of_dl(self, tensor: &DLTensor) -> PluginError {
+        let (mut sizes, mut strides): (&[i64], &[i64]) = (&[], &[]);
+        if matches!(self, Misfit::Negative | Misfit::Overflow) {
+            // SAFETY: these two are found in sizes and strides, which hold `ndim` values then.
+            unsafe {
+                sizes = std::slice::from_raw_parts(tensor.shape, tensor.ndim as usize);
+                strides = std::slice::from_raw_parts(tensor.strides, tensor.ndim as usize);
+            }
+        }
+        match self {
+            Misfit::Rank => PluginError::invalid(format!("a tensor has {} dimensions", tensor.ndim)),
+            _ => self.error(sizes, strides),
+        }
+    }
+
+    #[cold]
+    fn error(self, sizes: &[i64], strides: &[i64]) -> PluginError {
+        PluginError::invalid(match self {
+            Misfit::Rank => "a tensor has too many dimensions".to_owned(),
+            Misfit::NoSizes => "a tensor comes without sizes or strides; the host must pass both".to_owned(),
+            Misfit::Negative => format!("negative sizes {sizes:?} or strides {strides:?}"),
+            Misfit::Overflow => format!("sizes {sizes:?} with strides {strides:?} overflow"),
+            Misfit::NoMemory => "a tensor with elements has no memory".to_owned(),
+            Misfit::TooLarge => "a tensor's sizes overflow the address space".to_owned(),
+        })
+    }
+}
+
+/// [`span_elements`] with an error in words.
+pub(crate) fn span_of(sizes: &[i64], strides: &[i64]) -> Result<usize, PluginError> {
+    span_elements(sizes, strides).map_err(|misfit| misfit.error(sizes, strides))
+}
+
 /// Elements from the first to the last one addressed, both included; 0 where a size is 0. One pass: this runs for every
 /// tensor of every call.
-pub(crate) fn span_elements(sizes: &[i64], strides: &[i64]) -> Result<usize, PluginError> {
+#[inline]
+fn span_elements(sizes: &[i64], strides: &[i64]) -> Result<usize, Misfit> {
     let (mut last, mut numel) = (0i64, 1i64);
-    let (mut negative, mut empty, mut overflow) = (false, false, false);
+    let (mut signs, mut empty, mut overflow) = (0i64, false, false);
     for (&size, &stride) in sizes.iter().zip(strides) {
-        negative |= size < 0 || stride < 0;
+        // The sign is set where one is negative.
+        signs |= size | stride;
         empty |= size == 0;
         let (reach, reach_over) = size.wrapping_sub(1).overflowing_mul(stride);
         let (sum, sum_over) = last.overflowing_add(reach);
         // `numel` must not overflow either: zero strides make it larger than the span.
         let (product, product_over) = numel.overflowing_mul(size);
         (last, numel) = (sum, product);
-        overflow |= reach_over || sum_over || product_over;
+        overflow |= reach_over | sum_over | product_over;
     }
-    if negative {
-        return Err(PluginError::invalid(format!("negative sizes {sizes:?} or strides {strides:?}")));
+    if signs < 0 {
+        return Err(Misfit::Negative);
     }
     if empty {
         return Ok(0);
     }
     if overflow || last == i64::MAX {
-        return Err(PluginError::invalid(format!("sizes {sizes:?} with strides {strides:?} overflow")));
+        return Err(Misfit::Overflow);
     }
     Ok(last as usize + 1)
 }

@@ -94,6 +94,25 @@ impl WeightTable {
         self.weights.iter().filter(|w| w.tensor.is_none())
     }
 
+    /// The weight of that name, for changing.
+    fn known(&mut self, name: &str) -> Result<&mut Weight> {
+        let at = At::Entry("the weights");
+        let problem = "the program has no such weight".to_owned();
+        match self.by_name.get(name) {
+            Some(&index) => Ok(&mut self.weights[index]),
+            None => Err(Pt2Error::Weight { at: at.place(), name: name.to_owned(), problem }),
+        }
+    }
+
+    /// Says whether a weight is trained, whatever the archive says.
+    ///
+    /// # Errors
+    /// `Weight` where there is none of that name.
+    pub fn set_requires_grad(&mut self, name: &str, wanted: bool) -> Result<()> {
+        self.known(name)?.requires_grad = wanted;
+        Ok(())
+    }
+
     /// Sets a weight.
     ///
     /// # Errors
@@ -101,8 +120,7 @@ impl WeightTable {
     pub fn set(&mut self, name: &str, tensor: Tensor) -> Result<()> {
         let at = At::Entry("the weights");
         let error = |problem: String| Pt2Error::Weight { at: at.place(), name: name.to_owned(), problem };
-        let index = *self.by_name.get(name).ok_or_else(|| error("the program has no such weight".into()))?;
-        let weight = &mut self.weights[index];
+        let weight = self.known(name)?;
         if tensor.dtype() != weight.dtype || tensor.sizes() != &weight.sizes[..] {
             return Err(error(format!(
                 "given as {}{:?}, but the program wants {}{:?}",

@@ -49,6 +49,9 @@ pub enum ExecError {
     /// `execute` before `bind_constants`.
     #[error("the constants were not bound: call bind_constants before execute")]
     NotBound,
+    /// The file that packed weights are read from was cut short.
+    #[error("the file of packed weights was cut short while it was in use: bind the constants again")]
+    WeightsCut,
     /// A tensor of another dtype.
     #[error("`{name}` has dtype {got}, the program was compiled for {expected}")]
     DType {

@@ -3,13 +3,18 @@
 //! before they are used, and whatever is wrong with it, the weights are packed again. Where files lie and when they go is
 //! the business of whoever names the folder.
 //!
+//! A file is mapped, so that its pages are those of every process that uses it. Whoever cuts a mapped file short takes the pages
+//! away: a read of them kills the process (SIGBUS). So nothing is mapped beyond what the file has, files are written without
+//! permission to write them, and each call first looks whether the file still has its length ([`Mapped::is_whole`]). What
+//! remains is a file that its owner or the administrator makes writable and cuts short within a call.
+//!
 //! Layout, integers little-endian: `FFXPACK1`, the file's name without its end (32 letters), u64 records, u64 checksum of
 //! all records up to the next page; the records (seven u64 each: kind, three numbers, place, length in bytes, checksum); then
 //! the data at multiples of 64 bytes, from a page boundary on.
 
 use std::fs::{self, File};
 use std::hash::Hasher;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +68,24 @@ pub(super) struct Loaded {
     /// Persistent buffers: number, first byte, bytes.
     pub(super) buffers: Vec<(usize, *mut u8, usize)>,
     pub(super) packed: Vec<Option<Packed>>,
-    pub(super) map: Arc<Mmap>,
+    pub(super) mapped: Mapped,
+}
+
+/// A mapped file and a handle of it, by which its length can be asked whatever becomes of its name.
+pub(super) struct Mapped {
+    map: Arc<Mmap>,
+    file: File,
+}
+
+impl Mapped {
+    /// Bytes that are mapped.
+    pub(super) fn bytes(&self) -> usize {
+        self.map.len()
+    }
+    /// Whether the file still has all that is mapped.
+    pub(super) fn is_whole(&self) -> bool {
+        self.file.metadata().is_ok_and(|about| about.len() >= self.map.len() as u64)
+    }
 }
 
 /// Checksum of bytes, by all threads. It tells accidents, not attackers.
@@ -183,7 +205,12 @@ fn write(path: &Path, items: &[Item<'_>]) -> std::io::Result<()> {
     fs::create_dir_all(folder)?;
     let name = format!(".new-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
     let unfinished = folder.join(name);
-    let file = File::options().write(true).create_new(true).open(&unfinished)?;
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    // Nobody writes it again: it is mapped, and replaced by renaming.
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o400);
+    let file = options.open(&unfinished)?;
     let mut file = BufWriter::with_capacity(CHUNK, file);
     let mut all = || {
         file.write_all(&head)?;
@@ -210,11 +237,10 @@ fn name_of(path: &Path) -> String {
 /// Reads a file for a program; `None`, with the reason in the log, where it is not there or not what was written.
 pub(super) fn load(path: &Path, program: &Program, slots: usize) -> Option<Loaded> {
     let file = File::open(path).ok()?;
-    match read(&file, &name_of(path), program, slots) {
+    match read(file, &name_of(path), program, slots) {
         Ok(loaded) => {
             // The time says when it was last used; that it cannot be set is no harm.
-            let file = File::options().append(true).open(path);
-            let _ = file.and_then(|f| f.set_modified(std::time::SystemTime::now()));
+            let _ = loaded.mapped.file.set_modified(std::time::SystemTime::now());
             Some(loaded)
         }
         Err(why) => {
@@ -225,39 +251,64 @@ pub(super) fn load(path: &Path, program: &Program, slots: usize) -> Option<Loade
     }
 }
 
-fn read(file: &File, name: &str, program: &Program, slots: usize) -> Result<Loaded, String> {
-    let mut options = MmapOptions::new();
-    options.populate();
-    // SAFETY: the mapping is only read. Files of the folder are replaced by renaming, never changed.
-    let map = Arc::new(unsafe { options.map(file) }.map_err(|e| e.to_string())?);
-    let number = |at: usize| -> Result<u64, String> {
-        let bytes = map.get(at..).and_then(<[u8]>::first_chunk::<8>).ok_or("it is cut short")?;
-        Ok(u64::from_le_bytes(*bytes))
-    };
-    if !map.starts_with(MAGIC) {
+/// One record: kind, three numbers, place, length in bytes, checksum.
+type Record = [u64; RECORD / 8];
+
+/// The records of a file, and where the last of their data ends. Nothing is mapped yet: what will be is known to be there.
+fn records(mut file: &File, name: &str) -> Result<(Vec<Record>, u64), String> {
+    let short = |_| "it is cut short".to_owned();
+    let length = file.metadata().map_err(|e| e.to_string())?.len();
+    let mut head = [0u8; HEAD];
+    file.read_exact(&mut head).map_err(short)?;
+    if !head.starts_with(MAGIC) {
         return Err("it is no file of packed weights".into());
     }
-    if map.get(8..8 + NAME) != Some(name.as_bytes()) {
+    if head[8..8 + NAME] != *name.as_bytes() {
         return Err("it is that of other constants or of another program".into());
     }
-    let count = usize::try_from(number(40)?).unwrap_or(usize::MAX);
-    let table = count.checked_mul(RECORD).and_then(|n| n.checked_add(HEAD + PAGE - 1)).unwrap_or(usize::MAX);
-    if map.get(HEAD..table / PAGE * PAGE).map(checksum) != Some(number(48)?) {
+    let number = |bytes: &[u8], k: usize| {
+        bytes.get(8 * k..).and_then(<[u8]>::first_chunk::<8>).map_or(0, |b| u64::from_le_bytes(*b))
+    };
+    let bytes = number(&head, 5).checked_mul(RECORD as u64).filter(|n| *n <= length);
+    let bytes = usize::try_from(bytes.ok_or("its table's length is wrong")?).map_err(|e| e.to_string())?;
+    let mut table = vec![0u8; (HEAD + bytes).next_multiple_of(PAGE) - HEAD];
+    file.read_exact(&mut table).map_err(short)?;
+    if checksum(&table) != number(&head, 6) {
         return Err("its table's checksum is wrong".into());
     }
-    let mut loaded = Loaded { buffers: Vec::new(), packed: Vec::new(), map: Arc::clone(&map) };
-    for n in 0..count {
-        let field = |k: usize| number(HEAD + n * RECORD + k * 8);
-        let size = |k: usize| usize::try_from(field(k)?).map_err(|e| e.to_string());
-        let (shape, at, bytes) = ([size(1)?, size(2)?, size(3)?], size(4)?, size(5)?);
+    let record = |bytes: &[u8]| std::array::from_fn(|k| number(bytes, k));
+    let records: Vec<Record> = table[..bytes].chunks_exact(RECORD).map(record).collect();
+    let ends = records.iter().map(|r| r[4].checked_add(r[5]));
+    let end = ends.max().flatten().unwrap_or(0).max((HEAD + table.len()) as u64);
+    if end > length {
+        return Err("it is cut short".into());
+    }
+    Ok((records, end))
+}
+
+fn read(file: File, name: &str, program: &Program, slots: usize) -> Result<Loaded, String> {
+    let (records, end) = records(&file, name)?;
+    let mut options = MmapOptions::new();
+    options.populate().len(usize::try_from(end).map_err(|e| e.to_string())?);
+    // SAFETY: the mapping is only read, and lies within the file. Files of the folder are replaced by renaming, never changed;
+    // the head of this file says what is done where somebody does change one.
+    let map = Arc::new(unsafe { options.map(&file) }.map_err(|e| e.to_string())?);
+    let mapped = Mapped { map: Arc::clone(&map), file };
+    if !mapped.is_whole() {
+        return Err("it is cut short".into());
+    }
+    let mut loaded = Loaded { buffers: Vec::new(), packed: Vec::new(), mapped };
+    for [kind, a, b, c, at, bytes, sum] in records {
+        let size = |n: u64| usize::try_from(n).map_err(|e| e.to_string());
+        let (shape, at, bytes) = ([size(a)?, size(b)?, size(c)?], size(at)?, size(bytes)?);
         let data = at.checked_add(bytes).and_then(|end| map.get(at..end)).filter(|_| at % ALIGN == 0);
         let data = data.ok_or("a record lies outside of it")?;
-        if checksum(data) != field(6)? {
+        if checksum(data) != sum {
             return Err("a checksum is wrong".into());
         }
         let buf = || AlignedBuf::of_file(Arc::clone(&map), at, bytes / size_of::<f32>());
         let matrix = || PackedB::of_file(Isa::best(), shape, buf()).ok_or("a pack has another size");
-        loaded.packed.push(match field(0)? {
+        loaded.packed.push(match kind {
             BUFFER => {
                 if shape[0] >= program.buffers.len() {
                     return Err("it is of another program".into());

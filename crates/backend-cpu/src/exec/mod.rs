@@ -92,7 +92,7 @@ struct Bound {
     /// Persistent buffers and copies of constants that did not lie as the program wants them.
     _memory: Vec<Block>,
     /// The file that persistent buffers and packed weights lie in instead.
-    _file: Option<Arc<memmap2::Mmap>>,
+    file: Option<kept::Mapped>,
 }
 
 /// How a program runs.
@@ -234,9 +234,9 @@ impl Compiled {
         let loaded = kept.as_ref().and_then(|path| kept::load(path, &self.program, slots));
         if let Some(loaded) = loaded.filter(|l| self.is_whole(l, &sizes)) {
             loaded.buffers.iter().for_each(|(number, ptr, _)| base.0[*number] = *ptr);
-            self.persistent_bytes = loaded.map.len() as u64;
-            let (packed, _file) = (loaded.packed, Some(loaded.map));
-            self.bound = Some(Bound { base, packed, _memory: memory, _file });
+            self.persistent_bytes = loaded.mapped.bytes() as u64;
+            let (packed, file) = (loaded.packed, Some(loaded.mapped));
+            self.bound = Some(Bound { base, packed, _memory: memory, file });
             return Ok(());
         }
         let mut bytes = 0;
@@ -261,7 +261,7 @@ impl Compiled {
             self.save_bound(&path, &base, &packed, &sizes);
         }
         self.persistent_bytes = bytes;
-        self.bound = Some(Bound { base, packed, _memory: memory, _file: None });
+        self.bound = Some(Bound { base, packed, _memory: memory, file: None });
         Ok(())
     }
 
@@ -304,6 +304,9 @@ impl Compiled {
             None if self.program.constants.is_empty() && self.init.is_empty() => &EMPTY,
             None => return Err(ExecError::NotBound),
         };
+        if bound.file.as_ref().is_some_and(|file| !file.is_whole()) {
+            return Err(ExecError::WeightsCut);
+        }
         let sizes = self.bind_sizes(inputs)?;
         let place = self.place(&sizes)?;
         let mut buffers = Buffers(bound.base.0.clone());
@@ -491,7 +494,7 @@ impl Compiled {
 
 /// Constants of a program that has none.
 static EMPTY: Bound =
-    Bound { base: Buffers(Vec::new()), packed: Vec::new(), _memory: Vec::new(), _file: None };
+    Bound { base: Buffers(Vec::new()), packed: Vec::new(), _memory: Vec::new(), file: None };
 
 /// Packs the constant weights of operations and of those nested in them, in the order of `number_packs`.
 fn pack(

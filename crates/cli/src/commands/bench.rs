@@ -79,7 +79,7 @@ struct Measured {
     first_call_s: f64,
     /// Compiling alone.
     compile_s: f64,
-    /// Whether an earlier run had compiled it (`--cache off` compiles anew); none of training.
+    /// Whether an earlier run had compiled it (`--cache off` compiles anew); none of gradients.
     from_cache: Option<bool>,
     /// Bytes that the forward keeps for the backward beside inputs and parameters; none without `--train`.
     saved_bytes: Option<i64>,
@@ -222,7 +222,8 @@ impl Work {
     fn was_cached(&self) -> Option<bool> {
         match self {
             Work::Inference(compiled) => Some(compiled.is_from_cache()),
-            Work::Step(_) | Work::Gradients(_) => None,
+            Work::Step(step) => Some(step.is_from_cache()),
+            Work::Gradients(_) => None,
         }
     }
 

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ferroflux::cache::{Difference, EntryInfo, Key, Report, Store};
+use ferroflux::optim::{Optimizer, Sgd};
+use ferroflux::train::TrainOptions;
 use serde_json::json;
 
 use crate::model::Model;
 use crate::options::{BackendArgs, Global};
-use crate::report::advised;
+use crate::report::{advised, usage};
 use crate::show;
+use crate::training::step::StepArgs;
 
 /// Arguments of `cache`.
 #[derive(clap::Args)]
@@ -42,6 +45,11 @@ enum Command {
     Explain {
         /// The model: a `.pt2` archive, or a `.zip` with one.
         model: PathBuf,
+        /// Asks for a training step, as `train` does with the same options (and `bench` with none of them).
+        #[arg(long)]
+        train: bool,
+        #[command(flatten)]
+        step: StepArgs,
         #[command(flatten)]
         backend: BackendArgs,
         /// Prints one JSON object instead of text.
@@ -60,9 +68,17 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
             writeln!(out, "{files} removed, {}", show::bytes(removed.bytes))?;
             Ok(())
         }
-        Command::Explain { model, backend, json } => {
+        Command::Explain { model, train, step, backend, json } => {
             let model = Model::open(model)?;
-            let report = model.program.cached(&backend.options(global))?;
+            let options = backend.options(global);
+            let step = step.options()?;
+            if !train && step != TrainOptions::new(Optimizer::Sgd(Sgd::default())) {
+                return Err(usage("options of a training step, but none is asked for", "add `--train`"));
+            }
+            let report = match train {
+                true => model.program.cached_step(&step, &options)?,
+                false => model.program.cached(&options)?,
+            };
             match json {
                 true => writeln!(out, "{}", serde_json::to_string(&report)?)?,
                 false => explain(&model.name, &report, out)?,

@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use ferroflux::DType;
-use ferroflux::optim::{Adam, Optimizer, Sgd};
 use ferroflux::tensor::safetensors::SafetensorsFile;
-use ferroflux::train::{Clip, Scaler, TrainOptions, TrainStep};
+use ferroflux::train::TrainStep;
 use serde_json::json;
 
 use crate::compare::Accuracy;
@@ -22,6 +20,7 @@ use crate::training::checkpoint::Checkpoint;
 use crate::training::data::Data;
 use crate::training::display::Display;
 use crate::training::schedule::{self, Rates};
+use crate::training::step::StepArgs;
 use crate::training::{evaluate, plot};
 use crate::{files, show};
 
@@ -36,11 +35,10 @@ pub(crate) struct Args {
     /// What the names of the training data begin with, for example `train_`.
     #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: String,
-    /// Which of the returned tensors is the loss, from 0; not needed where the model returns one alone.
-    #[arg(long, value_name = "N")]
-    loss: Option<usize>,
     #[command(flatten)]
-    optimizer: OptimizerArgs,
+    what: StepArgs,
+    #[command(flatten)]
+    rate: RateArgs,
     /// How often every sample is seen.
     #[arg(long, default_value_t = 1)]
     epochs: u64,
@@ -53,9 +51,6 @@ pub(crate) struct Args {
     /// Takes the samples of every epoch in another order.
     #[arg(long)]
     shuffle: bool,
-    /// Computes in this dtype what PyTorch's autocast does; f16 scales the loss and leaves out steps that overflow.
-    #[arg(long, value_enum, value_name = "DTYPE")]
-    autocast: Option<Half>,
     /// Fixes the order of the samples and the random numbers of the model.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -88,36 +83,12 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The optimizer and its settings.
+/// How fast a step learns.
 #[derive(clap::Args)]
-struct OptimizerArgs {
-    /// The optimizer.
-    #[arg(long, value_enum, default_value_t = Kind::Sgd)]
-    optimizer: Kind,
+struct RateArgs {
     /// Learning rate.
     #[arg(long)]
     lr: f64,
-    /// Momentum of sgd.
-    #[arg(long, default_value_t = 0.0)]
-    momentum: f64,
-    /// Dampening of sgd's momentum.
-    #[arg(long, default_value_t = 0.0)]
-    dampening: f64,
-    /// Nesterov's momentum.
-    #[arg(long)]
-    nesterov: bool,
-    /// Weight decay; 0.01 for adamw and 0 for the others where not given.
-    #[arg(long)]
-    weight_decay: Option<f64>,
-    /// Decays of adam's running means.
-    #[arg(long, value_name = "B1,B2", value_delimiter = ',', num_args = 1, default_values_t = [0.9, 0.999])]
-    betas: Vec<f64>,
-    /// Added to adam's denominator.
-    #[arg(long, default_value_t = 1e-8)]
-    eps: f64,
-    /// Adam divides by the largest running mean so far.
-    #[arg(long)]
-    amsgrad: bool,
     /// Learning-rate schedule: constant, step:size=N, multi-step:at=N/N, exponential:gamma=G, cosine, one-cycle,
     /// polynomial, plateau; settings follow as NAME=VALUE,….
     #[arg(long, default_value = "constant")]
@@ -125,26 +96,6 @@ struct OptimizerArgs {
     /// Steps during which the rate climbs to where the schedule begins.
     #[arg(long, value_name = "STEPS", default_value_t = 0)]
     warmup: u64,
-    /// Scales all gradients down so that their norm is at most this.
-    #[arg(long, value_name = "NORM", conflicts_with = "clip_value")]
-    clip_norm: Option<f64>,
-    /// Limits every element of a gradient.
-    #[arg(long, value_name = "LIMIT")]
-    clip_value: Option<f64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Kind {
-    Sgd,
-    Adam,
-    Adamw,
-}
-
-/// The dtypes of mixed precision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Half {
-    Bf16,
-    F16,
 }
 
 /// What is done with the trained weights at the end.
@@ -164,48 +115,12 @@ struct EvaluationArgs {
     eval_data: Option<PathBuf>,
 }
 
-impl OptimizerArgs {
-    fn optimizer(&self) -> Result<Optimizer> {
-        let decay = self.weight_decay;
-        let optimizer = match self.optimizer {
-            Kind::Sgd => Optimizer::Sgd(Sgd {
-                momentum: self.momentum,
-                dampening: self.dampening,
-                weight_decay: decay.unwrap_or(0.0),
-                nesterov: self.nesterov,
-                maximize: false,
-            }),
-            kind => {
-                let [beta1, beta2] = self.betas[..] else {
-                    return Err(usage("`--betas` takes two numbers", "for example `--betas 0.9,0.999`"));
-                };
-                let base = if kind == Kind::Adamw { Adam::adamw() } else { Adam::default() };
-                let weight_decay = decay.unwrap_or(base.weight_decay);
-                let (eps, amsgrad) = (self.eps, self.amsgrad);
-                Optimizer::Adam(Adam { beta1, beta2, eps, amsgrad, weight_decay, ..base })
-            }
-        };
-        optimizer.check().map_err(|why| usage(why, "see `ferroflux train --help`"))?;
-        if !(self.lr.is_finite() && self.lr >= 0.0) {
-            return Err(usage(
-                format!("a learning rate of {} makes no sense", self.lr),
-                "give `--lr` at least 0",
-            ));
+impl RateArgs {
+    fn check(&self) -> Result<()> {
+        if self.lr.is_finite() && self.lr >= 0.0 {
+            return Ok(());
         }
-        Ok(optimizer)
-    }
-
-    fn clip(&self) -> Result<Option<Clip>> {
-        let clip = match (self.clip_norm, self.clip_value) {
-            (Some(max), _) => Some(Clip::Norm { max, error_if_nonfinite: true }),
-            (None, value) => value.map(Clip::Value),
-        };
-        let limit = self.clip_norm.or(self.clip_value).unwrap_or(1.0);
-        if limit > 0.0 {
-            Ok(clip)
-        } else {
-            Err(usage(format!("gradients clipped at {limit}"), "give a limit above 0"))
-        }
+        Err(usage(format!("a learning rate of {} makes no sense", self.lr), "give `--lr` at least 0"))
     }
 }
 
@@ -265,19 +180,9 @@ fn prepare(args: &Args, global: &Global, model: &Model, file: &SafetensorsFile) 
     let shuffle = args.shuffle.then_some(args.seed);
     let data = Data::new(&model.program.inputs(), file, &args.prefix, args.batch_size, shuffle)?;
     let total = args.steps.unwrap_or_else(|| data.steps(args.epochs));
-    let rates = schedule::parse(&args.optimizer.schedule, total, args.optimizer.warmup)?;
-    let mut train = TrainOptions::new(args.optimizer.optimizer()?);
-    if let Some(clip) = args.optimizer.clip()? {
-        train = train.clip(clip);
-    }
-    if let Some(loss) = args.loss {
-        train = train.loss(loss);
-    }
-    match args.autocast {
-        Some(Half::Bf16) => train = train.autocast(DType::BF16),
-        Some(Half::F16) => train = train.autocast(DType::F16).scaler(Scaler::default()),
-        None => {}
-    }
+    let rates = schedule::parse(&args.rate.schedule, total, args.rate.warmup)?;
+    let train = args.what.options()?;
+    args.rate.check()?;
     let options = args.backend.options(global).seed(args.seed);
     let start = Instant::now();
     let step = {
@@ -287,15 +192,15 @@ fn prepare(args: &Args, global: &Global, model: &Model, file: &SafetensorsFile) 
         model.program.train_step(&train, &options).with_context(failed)?
     };
     let about = [
-        ("optimizer", format!("{:?}", args.optimizer.optimizer()?)),
-        ("clip", format!("{:?}", args.optimizer.clip()?)),
-        ("lr", args.optimizer.lr.to_string()),
-        ("schedule", format!("{} warmup {}", args.optimizer.schedule, args.optimizer.warmup)),
-        ("autocast", format!("{:?}", args.autocast)),
+        ("optimizer", format!("{:?}", args.what.optimizer()?)),
+        ("clip", format!("{:?}", args.what.clip()?)),
+        ("lr", args.rate.lr.to_string()),
+        ("schedule", format!("{} warmup {}", args.rate.schedule, args.rate.warmup)),
+        ("autocast", format!("{:?}", args.what.autocast)),
         ("data", format!("{} samples, {} a step, shuffled {:?}", data.len, data.batch, shuffle)),
     ];
     let settings = about.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-    let (lr, losses, compile) = (args.optimizer.lr, Vec::new(), start.elapsed());
+    let (lr, losses, compile) = (args.rate.lr, Vec::new(), start.elapsed());
     Ok(Run { step, data, rates, lr, losses, total, settings, compile })
 }
 

@@ -1,5 +1,5 @@
-//! What `ferroflux train` is made of beside the compiled step: data in batches, checkpoints, schedules by name, the loss
-//! plot, the display of progress.
+//! What `ferroflux train` is made of beside the compiled step: data in batches, checkpoints, schedules by name, the
+//! options of a step, the loss plot, the display of progress.
 
 pub(crate) mod checkpoint;
 pub(crate) mod data;
@@ -7,3 +7,4 @@ pub(crate) mod display;
 pub(crate) mod evaluate;
 pub(crate) mod plot;
 pub(crate) mod schedule;
+pub(crate) mod step;

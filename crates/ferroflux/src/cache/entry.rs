@@ -15,7 +15,7 @@ use super::Key;
 
 const MAGIC: &[u8; 8] = b"FFXCACHE";
 /// Grows with every change of what is in a file; files of another version are made anew.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const FIXED: usize = 8 + 4 + 4 + 8 + 32 + 32;
 /// Longest header that is read, in bytes.
 const MAX_HEADER: usize = 1 << 20;

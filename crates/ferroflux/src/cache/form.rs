@@ -7,6 +7,7 @@ use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable};
 use serde::{Deserialize, Serialize};
 
 use crate::compiled::{Sink, Source};
+use crate::train::plan::StepPlan;
 use crate::{Options, stages};
 
 /// A compiled program before its constants are bound.
@@ -15,8 +16,19 @@ pub(crate) struct Form {
     pub(crate) kernels: stages::Kernels,
     /// For each result of the graph that is a value whether it is complex.
     pub(crate) complex: Vec<bool>,
-    /// Of a whole model: what its inputs and outputs are.
-    pub(crate) wiring: Option<Wiring>,
+    /// What its inputs and outputs are to its caller.
+    pub(crate) caller: Caller,
+}
+
+/// What connects a program with its caller: as much as the passes would find out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Caller {
+    /// Code of prims, whose caller has the graph.
+    Graph,
+    /// A whole model.
+    Model(Wiring),
+    /// A training step.
+    Step(StepPlan),
 }
 
 /// What the placeholders and outputs of a functional graph are to its caller.
@@ -37,7 +49,7 @@ pub(crate) struct Wiring {
 struct Facts {
     in_place: Vec<bool>,
     complex: Vec<bool>,
-    wiring: Option<Wiring>,
+    caller: Caller,
 }
 
 /// The sections of an entry.
@@ -53,7 +65,7 @@ impl Sections {
     pub(super) fn of(form: &Form, executable: &LoadedExecutable) -> Result<Sections, String> {
         let stages::Kernels { program, in_place } = &form.kernels;
         let facts =
-            Facts { in_place: in_place.clone(), complex: form.complex.clone(), wiring: form.wiring.clone() };
+            Facts { in_place: in_place.clone(), complex: form.complex.clone(), caller: form.caller.clone() };
         let facts = serde_json::to_vec(&facts).map_err(|e| e.to_string())?;
         let artifact = executable.save_artifact().map_err(|e| e.to_string())?;
         Ok(Sections { program: program.to_bytes(), facts, artifact: artifact.unwrap_or_default() })
@@ -74,7 +86,7 @@ pub(super) fn restore(
     options: &Options,
 ) -> Result<(Form, LoadedExecutable), String> {
     let [bytes, facts, artifact] = sections else { return Err("it has other sections".into()) };
-    let Facts { in_place, complex, wiring } = serde_json::from_slice(facts).map_err(|e| e.to_string())?;
+    let Facts { in_place, complex, caller } = serde_json::from_slice(facts).map_err(|e| e.to_string())?;
     let program = kernel_ir::Program::from_bytes(bytes).map_err(|e| e.to_string())?;
     let executable = if artifact.is_empty() {
         let list = options.backend_option_list();
@@ -90,5 +102,5 @@ pub(super) fn restore(
     {
         return Err("its machine code is that of another program".into());
     }
-    Ok((Form { kernels: stages::Kernels { program, in_place }, complex, wiring }, executable))
+    Ok((Form { kernels: stages::Kernels { program, in_place }, complex, caller }, executable))
 }

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 /// One part of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// `graph`, `options`, `version`, `backend`, `plugin` or `device`.
+    /// `graph`, `options`, `version`, `backend`, `plugin`, `device`; of training programs also `training`.
     pub name: String,
     /// SHA-256 of all of it, as hexadecimal digits.
     pub sum: String,

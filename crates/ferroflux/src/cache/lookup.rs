@@ -16,11 +16,13 @@ const LARGEST: u64 = 4;
 
 /// What the graph is that a key begins with: the same graph is compiled otherwise at another stage.
 #[derive(Clone, Copy)]
-pub(crate) enum Stage {
+pub(crate) enum Stage<'a> {
     /// A captured graph, for inference.
     Captured,
-    /// Prims that went through the passes of a training step or of a function; whether state may be written in place.
+    /// Prims that went through the passes of a function; whether state may be written in place.
     Prims { in_place: bool },
+    /// A captured graph, for training: all that decides what is made of it, and how that is shown.
+    Training { what: &'a str, shown: &'a str },
 }
 
 /// One compilation.
@@ -35,7 +37,7 @@ pub(crate) struct Lookup<'a> {
 impl<'a> Lookup<'a> {
     /// Of a graph; `None`, with the reason in the log, where nothing is cached. `program` is what the user calls it.
     pub(crate) fn new(
-        stage: Stage,
+        stage: Stage<'_>,
         graph: &Graph,
         program: &str,
         backend: &'a LoadedBackend,
@@ -127,9 +129,9 @@ pub(crate) fn through(
 ///
 /// # Errors
 /// Why it cannot be told.
-fn key(stage: Stage, graph: &Graph, backend: &LoadedBackend, options: &Options) -> Result<Key, String> {
+fn key(stage: Stage<'_>, graph: &Graph, backend: &LoadedBackend, options: &Options) -> Result<Key, String> {
     let (kind, in_place) = match stage {
-        Stage::Captured => ("captured", true),
+        Stage::Captured | Stage::Training { .. } => ("captured", true),
         Stage::Prims { in_place } => ("prims", in_place),
     };
     let text = fx_ir::text::print(graph);
@@ -146,14 +148,18 @@ fn key(stage: Stage, graph: &Graph, backend: &LoadedBackend, options: &Options) 
     );
     let checksum = backend.library_checksum().map_err(|e| e.to_string())?;
     let plugin = checksum.map_or_else(|| "linked in".to_owned(), |sum| format!("library {sum}"));
-    Ok(Key(vec![
+    let mut parts = vec![
         graph,
         Part::said("options", options_text(options, in_place)),
         Part::said("version", version),
         Part::said("backend", about),
         Part::said("plugin", plugin),
         Part::said("device", device(backend)?),
-    ]))
+    ];
+    if let Stage::Training { what, shown } = stage {
+        parts.push(Part::new("training", &[what.as_bytes()], shown));
+    }
+    Ok(Key(parts))
 }
 
 fn options_text(options: &Options, in_place: bool) -> String {

@@ -24,7 +24,7 @@ pub use key::{Key, Part};
 pub use report::{Difference, Report};
 pub use store::{Removed, Store};
 
-pub(crate) use form::{Form, Wiring};
+pub(crate) use form::{Caller, Form, Wiring};
 pub(crate) use lookup::{Lookup, Stage, through};
 #[cfg(test)]
 mod tests;

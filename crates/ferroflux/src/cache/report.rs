@@ -1,11 +1,12 @@
 //! Whether a model would be found in the cache, and if not, what is different from the entry that is most like it.
 
-use plugin_host::Resolved;
+use plugin_host::{LoadedBackend, Resolved};
 use serde::Serialize;
 
 use super::lookup::{Lookup, Stage};
 use super::{EntryInfo, Key, Store};
-use crate::{Error, Options, Program};
+use crate::train::TrainOptions;
+use crate::{Error, Options, Program, graph_plugin};
 
 /// What the cache has for a model.
 #[derive(Clone, Debug, Serialize)]
@@ -43,25 +44,44 @@ impl Program {
     /// # Errors
     /// There is no such backend, or it cannot be loaded.
     pub fn cached(&self, options: &Options) -> Result<Report, Error> {
-        let backend = match crate::registry().resolve(&options.backend)? {
-            Resolved::Plugin(backend) => backend,
-            Resolved::Graph(entry) => {
-                return Ok(Report::Off(format!(
-                    "`{}` takes graphs as they are: there is nothing compiled",
-                    entry.name
-                )));
+        Ok(match backend(options)? {
+            Ok(backend) => {
+                looked_up(Lookup::new(Stage::Captured, self.graph(), self.name(), &backend, options))
             }
-        };
-        if let Err(why) = Store::open(&options.cache) {
-            return Ok(Report::Off(why));
+            Err(why) => Report::Off(why),
+        })
+    }
+
+    /// What the cache has for [`train_step`](Program::train_step) with these options. Nothing is compiled or changed.
+    ///
+    /// # Errors
+    /// As for [`cached`](Program::cached).
+    pub fn cached_step(&self, train: &TrainOptions, options: &Options) -> Result<Report, Error> {
+        let channels_last = train.lies_channels_last(options)?;
+        Ok(match backend(options)? {
+            Ok(backend) => looked_up(self.step_lookup(train, channels_last, &backend, options)),
+            Err(why) => Report::Off(why),
+        })
+    }
+}
+
+/// The backend, or why nothing is cached.
+fn backend(options: &Options) -> Result<Result<LoadedBackend, String>, Error> {
+    let whole = |name: &str| format!("`{name}` takes graphs as they are: there is nothing compiled");
+    Ok(match crate::registry().resolve(&options.backend)? {
+        Resolved::Plugin(backend) if graph_plugin::takes_graphs(&backend) => Err(whole(backend.name())),
+        Resolved::Plugin(backend) => Store::open(&options.cache).map(|_| backend),
+        Resolved::Graph(entry) => Err(whole(entry.name)),
+    })
+}
+
+fn looked_up(lookup: Option<Lookup<'_>>) -> Report {
+    match lookup {
+        Some(lookup) => {
+            let (store, key) = lookup.parts();
+            report(&store, key)
         }
-        match Lookup::new(Stage::Captured, self.graph(), self.name(), &backend, options) {
-            Some(lookup) => {
-                let (store, key) = lookup.parts();
-                Ok(report(&store, key))
-            }
-            None => Ok(Report::Off("the backend does not say what its code depends on; see the log".into())),
-        }
+        None => Report::Off("the backend does not say what its code depends on; see the log".into()),
     }
 }
 
@@ -85,14 +105,13 @@ pub(super) fn report(store: &Store, key: Key) -> Report {
 }
 
 fn differences(entry: &Key, wanted: &Key) -> Vec<Difference> {
+    // A part that one of them lacks is a difference too.
+    let lacking = entry.0.iter().filter(|p| wanted.part(&p.name).is_none());
     let one = |p: &super::Part| {
-        let other = entry.part(&p.name);
-        let differs = other.is_none_or(|o| o.sum != p.sum);
-        differs.then(|| Difference {
-            part: p.name.clone(),
-            entry: other.map_or_else(String::new, |o| o.shown.clone()),
-            wanted: p.shown.clone(),
-        })
+        let (has, wants) = (entry.part(&p.name), wanted.part(&p.name));
+        let shown = |part: Option<&super::Part>| part.map_or_else(|| "none".to_owned(), |p| p.shown.clone());
+        let differs = has.map(|p| &p.sum) != wants.map(|p| &p.sum);
+        differs.then(|| Difference { part: p.name.clone(), entry: shown(has), wanted: shown(wants) })
     };
-    wanted.0.iter().filter_map(one).collect()
+    wanted.0.iter().chain(lacking).filter_map(one).collect()
 }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use fx_ir::{Arg, Graph, InputKind, NodeKind, Output, OutputKind, ValueId, ValueType};
 use ir_core::{DType, SymExpr, TensorMeta};
 use prims::Call;
+use serde::{Deserialize, Serialize};
 use tensor::{Strides, Tensor};
 
 use super::graphs::written;
@@ -18,7 +19,7 @@ use super::update::Slot;
 use crate::Error;
 
 /// Tensors of the state that lie otherwise than the caller knows them, by name.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Layouts(BTreeMap<String, Strides>);
 
 impl Layouts {

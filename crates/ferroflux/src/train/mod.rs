@@ -24,6 +24,7 @@
 mod differentiated;
 mod graphs;
 mod layout;
+pub(crate) mod plan;
 mod step;
 mod update;
 mod wiring;

@@ -2,20 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use aot_autograd::Wrt;
-use fx_ir::{InputKind, Symbol};
-use ir_core::{Arena, DType, Scalar, SymId};
-use plugin_host::{Arg, Value};
+use fx_ir::InputKind;
+use ir_core::{DType, Scalar};
+use plugin_host::{Arg, LoadedBackend, Resolved, Value};
 use tensor::Tensor;
 
-use super::graphs::{DiffOptions, forward, joint_for_loss, optimized, written};
-use super::layout::Layouts;
-use super::update::{NumberInput, append};
-use super::wiring::{Sink, Source, State, initial, replace, sinks, sources, user_numbers};
-use crate::code::Code;
+use super::plan::{self, Number, StepPlan};
+use super::wiring::{Sink, Source, State, initial, replace};
+use crate::cache::{Caller, Form, Lookup, Stage, through};
+use crate::code::{Code, of_prims};
 use crate::optim::Optimizer;
 use crate::seeds::{fresh_base, seed_of};
-use crate::{Error, InputInfo, Options, Program, check};
+use crate::{Error, InputInfo, Options, Program, check, graph_plugin};
 
 /// How gradients are limited before the update.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -112,22 +110,22 @@ impl TrainOptions {
         self.loss = Some(output);
         self
     }
+    /// Whether trained weights lie channels-last, where it is said and where it is not.
+    pub(crate) fn lies_channels_last(&self, options: &Options) -> Result<bool, Error> {
+        self.channels_last.map_or_else(|| crate::keeps_tensors_on_a_device(&options.backend), Ok)
+    }
 }
 
 /// A training step, compiled, and the state that it trains. Parameters that do not require gradients stay as they are.
 pub struct TrainStep {
     program: Program,
     inputs: Vec<InputInfo>,
-    symbols: Arena<SymId, Symbol>,
+    plan: StepPlan,
     code: Code,
     kernels: Option<kernel_ir::Program>,
-    sources: Vec<Source>,
-    sinks: Vec<Sink>,
-    numbers: Vec<NumberInput>,
-    reports: (bool, bool),
+    from_cache: bool,
     options: TrainOptions,
     state: State,
-    layouts: Layouts,
     progress: Progress,
 }
 
@@ -178,65 +176,87 @@ impl Program {
             return whole.train_step(train, options);
         }
         train.optimizer.check().map_err(Error::Optimizer)?;
-        let prims = forward(self, train.loss, train.autocast)?;
-        let users = user_numbers(&prims);
-        let wanted = prims.inputs().filter(|(_, kind, name)| {
-            *kind == InputKind::Parameter && self.exported().weights.get(name).is_none_or(|w| w.requires_grad)
-        });
-        let diff = DiffOptions::new().wrt(Wrt::Values(wanted.map(|(v, _, _)| v).collect()));
-        let joint = joint_for_loss(prims, &diff, train.scaler.is_some())?;
-        let updated = append(joint, train).map_err(|e| Error::Optimizer(e.to_string()))?;
-        if updated.trained.is_empty() {
-            return Err(Error::Optimizer("the loss depends on no parameter that requires gradients".into()));
-        }
-        let graph = updated.graph;
-        let kept: Vec<String> = written(&graph).into_iter().map(str::to_owned).collect();
-        let numbers = updated.numbers;
-        let sources = sources(&graph, &|v, _, name| {
-            let number = numbers.iter().position(|n| n.value == v).map(Source::Scalar);
-            let user = || users.get(&v).map(|n| Source::User(*n));
-            let state = || kept.iter().any(|k| k == name).then(|| Source::State(name.into()));
-            number.or_else(user).or_else(state)
-        });
-        let own: Vec<String> =
-            kept.iter().filter(|k| !updated.slots.iter().any(|s| s.name == **k)).cloned().collect();
-        let given = initial(self, &own)?;
-        let weight = |name: &str| self.weight_value(name, None);
-        let sinks = sinks(&graph);
-        let symbols = graph.symbols.clone();
-        let mut graph = optimized(graph);
-        let device = || crate::keeps_tensors_on_a_device(&options.backend);
-        let layouts = Layouts::of(&mut graph, &updated.slots, train.channels_last.map_or_else(device, Ok)?);
-        let (code, kernels) = Code::of_prims(&graph, &weight, options, true)?;
+        let Made { plan, code, kernels, from_cache } = self.made_step(train, options)?;
+        let _span = tracing::info_span!("state").entered();
         let mut state = State::new();
-        for (name, tensor) in given {
-            let value = code.own(&layouts.laid_out(&name, tensor)?)?;
+        for (name, tensor) in initial(self, &plan.own)? {
+            let value = code.own(&plan.layouts.laid_out(&name, tensor)?)?;
             state.insert(name, value);
         }
-        for slot in &updated.slots {
-            let sizes: Option<Vec<usize>> =
-                slot.meta.sizes.iter().map(|s| usize::try_from(s.as_const()?).ok()).collect();
-            let sizes = sizes.ok_or_else(|| Error::Internal(format!("`{}` has no fixed size", slot.name)))?;
-            let zeros = layouts.zeros(&slot.name, slot.meta.dtype, &sizes)?;
+        for slot in &plan.slots {
+            let zeros = plan.layouts.zeros(&slot.name, slot.dtype, &slot.sizes)?;
             state.insert(slot.name.clone(), code.own(&zeros)?);
         }
         let seed = options.seed.unwrap_or_else(fresh_base);
         Ok(TrainStep {
             program: self.clone(),
             inputs: self.inputs(),
-            symbols,
+            plan,
             code,
             kernels,
-            sources,
-            sinks,
-            numbers,
-            reports: updated.reports,
+            from_cache,
             state,
-            layouts,
             progress: Progress { updates: 0, calls: 0, seed, scaler: train.scaler.clone() },
             options: train.clone(),
         })
     }
+
+    /// The code of a step, from the cache where it is there: then no pass runs.
+    fn made_step(&self, train: &TrainOptions, options: &Options) -> Result<Made, Error> {
+        let channels_last = train.lies_channels_last(options)?;
+        let weight = |name: &str| self.weight_value(name, None);
+        let backend = match crate::registry().resolve(&options.backend)? {
+            Resolved::Plugin(backend) if !graph_plugin::takes_graphs(&backend) => backend,
+            _ => {
+                let (plan, graph) = StepPlan::make(self, train, channels_last)?;
+                let (code, kernels) = Code::of_prims(&graph, &weight, options, true)?;
+                return Ok(Made { plan, code, kernels, from_cache: false });
+            }
+        };
+        let lookup = self.step_lookup(train, channels_last, &backend, options);
+        let (form, executable, from_cache) = through(lookup.as_ref(), || {
+            let (plan, graph) = StepPlan::make(self, train, channels_last)?;
+            let (form, executable) = of_prims(&graph, &backend, options, true, lookup.as_ref())?;
+            Ok((Form { caller: Caller::Step(plan), ..form }, executable))
+        })?;
+        let code = Code::bound(&form, executable, &backend, &weight)?;
+        if !from_cache {
+            lookup.iter().for_each(Lookup::tidy);
+        }
+        let Caller::Step(plan) = form.caller else {
+            return Err(Error::Internal("a compiled training step without its inputs and outputs".into()));
+        };
+        Ok(Made { plan, code, kernels: Some(form.kernels.program), from_cache })
+    }
+
+    /// What a step with these options is found by in the cache: the captured graph, and all that the passes are told.
+    pub(crate) fn step_lookup<'a>(
+        &self,
+        train: &TrainOptions,
+        channels_last: bool,
+        backend: &'a LoadedBackend,
+        options: &'a Options,
+    ) -> Option<Lookup<'a>> {
+        // The numbers of the scaler are inputs of the program; whether there is one is not.
+        let decides = TrainOptions { scaler: None, channels_last: Some(channels_last), ..train.clone() };
+        let (scaled, trained) = (train.scaler.is_some(), plan::trained(self));
+        let what = format!("step, {decides:?}, scaled {scaled}, trained {trained:?}");
+        let TrainOptions { optimizer, clip, loss, autocast, .. } = &decides;
+        let shown = format!(
+            "step of {optimizer:?}, clip {clip:?}, loss {loss:?}, autocast {autocast:?}, scaled {scaled}, channels last {channels_last}, {} parameters",
+            trained.len()
+        );
+        let stage = Stage::Training { what: &what, shown: &shown };
+        Lookup::new(stage, self.graph(), self.name(), backend, options)
+    }
+}
+
+/// A step's code and what connects it with its caller.
+struct Made {
+    plan: StepPlan,
+    code: Code,
+    kernels: Option<kernel_ir::Program>,
+    from_cache: bool,
 }
 
 impl TrainStep {
@@ -247,7 +267,7 @@ impl TrainStep {
     /// it was before then. And whatever the backend runs into: then parameters, buffers and the optimizer's tensors,
     /// which the step writes in place, may be old or new each.
     pub fn step(&mut self, inputs: &[Tensor], lr: f64) -> Result<StepOutcome, Error> {
-        let users = check::conform(&self.inputs, &self.symbols, inputs)?;
+        let users = check::conform(&self.inputs, &self.plan.symbols, inputs)?;
         self.step_values(users.into_iter().map(Value::Host).collect(), lr)
     }
 
@@ -266,8 +286,8 @@ impl TrainStep {
         let (mut outcome, new, reports) = self.sort(results)?;
         let number = |t: &Tensor| t.item().map_or(f64::NAN, Scalar::as_f64);
         let mut reports = reports.iter().map(number);
-        outcome.grad_norm = if self.reports.0 { reports.next() } else { None };
-        let finite = !self.reports.1 || reports.next() == Some(1.0);
+        outcome.grad_norm = if self.plan.reports.0 { reports.next() } else { None };
+        let finite = !self.plan.reports.1 || reports.next() == Some(1.0);
         if let (Some(Clip::Norm { error_if_nonfinite: true, .. }), Some(norm)) =
             (self.options.clip, outcome.grad_norm)
             && finite
@@ -292,8 +312,8 @@ impl TrainStep {
         let numbers: Vec<Value> = numbers.into_iter().map(Value::Host).collect();
         let mut kept: BTreeMap<&str, &mut Value> =
             self.state.iter_mut().map(|(name, value)| (name.as_str(), value)).collect();
-        let mut all = Vec::with_capacity(self.sources.len());
-        for source in &self.sources {
+        let mut all = Vec::with_capacity(self.plan.sources.len());
+        for source in &self.plan.sources {
             all.push(match source {
                 Source::User(n) => Arg::Read(&given[*n]),
                 Source::State(name) => {
@@ -312,8 +332,8 @@ impl TrainStep {
         let mut outcome =
             StepOutcome { loss: f64::NAN, outputs: Vec::new(), grad_norm: None, skipped: false };
         let (mut new, mut reports) = (Vec::new(), Vec::new());
-        let lone = self.sinks.iter().filter(|s| matches!(s, Sink::User | Sink::Loss)).count() == 1;
-        for (n, (value, sink)) in results.into_iter().zip(&self.sinks).enumerate() {
+        let lone = self.plan.sinks.iter().filter(|s| matches!(s, Sink::User | Sink::Loss)).count() == 1;
+        for (n, (value, sink)) in results.into_iter().zip(&self.plan.sinks).enumerate() {
             let Some(value) = value else { continue };
             match sink {
                 Sink::User | Sink::Loss => {
@@ -336,12 +356,12 @@ impl TrainStep {
         let mut values = self.options.optimizer.numbers(lr, self.progress.updates + 1);
         let scale = self.progress.scaler.as_ref().map_or(1.0, |s| s.scale);
         values.extend([("scale", scale), ("inverse_scale", 1.0 / scale)]);
-        let one = |n: &NumberInput| {
+        let one = |n: &Number| {
             let value = values.iter().find(|(name, _)| *name == n.name).map(|(_, x)| *x);
             let value = value.ok_or_else(|| Error::Internal(format!("a step has no number `{}`", n.name)))?;
             Ok(Tensor::scalar(n.dtype, Scalar::Float(value))?)
         };
-        self.numbers.iter().map(one).collect()
+        self.plan.numbers.iter().map(one).collect()
     }
 
     /// A copy of a tensor on the backend's device; on the host where the backend keeps none there.
@@ -352,6 +372,10 @@ impl TrainStep {
         self.code.own(tensor)
     }
 
+    /// Whether an earlier process had compiled it.
+    pub fn is_from_cache(&self) -> bool {
+        self.from_cache
+    }
     /// The tensors that a step takes.
     pub fn inputs(&self) -> &[InputInfo] {
         &self.inputs
@@ -378,7 +402,7 @@ impl TrainStep {
     }
     fn fetch(&self, name: &str, value: &Value) -> Result<Tensor, Error> {
         let dtype = self.program.weight(name).map_or(value.dtype(), Tensor::dtype);
-        self.layouts.restored(name, self.code.fetch(value, dtype)?)
+        self.plan.layouts.restored(name, self.code.fetch(value, dtype)?)
     }
     /// Replaces a trained parameter or written buffer.
     ///

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use fx_ir::{Arg, Graph, InputKind, OutputKind, ValueId};
 use ir_core::SymExpr;
 use plugin_host::Value;
+use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 
 use super::layout::relaid;
@@ -15,7 +16,7 @@ use crate::{Error, Program};
 pub(crate) type State = BTreeMap<String, Value>;
 
 /// Where a graph's input comes from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Source {
     /// The caller's input of this number.
     User(usize),
@@ -30,7 +31,7 @@ pub(crate) enum Source {
 }
 
 /// What a graph's result is.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Sink {
     /// Returned to the caller.
     User,

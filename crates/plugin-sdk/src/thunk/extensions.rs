@@ -107,7 +107,8 @@ unsafe fn made<B: Backend>(
     unsafe {
         guard(error, || {
             let out = out.as_mut().ok_or_else(null_out)?;
-            let views = request::views(&tensor, 1, "tensors")?;
+            let mut views = request::Views::new();
+            request::views(&mut views, &tensor, 1, "tensors")?;
             let view = views.first().ok_or_else(null_out)?;
             *out = make(&instance::<B>(ctx)?.backend, view)?.into_dlpack();
             Ok(())
@@ -125,7 +126,8 @@ unsafe extern "C" fn copy<B: Backend>(
     // SAFETY: the module's contract.
     unsafe {
         guard(error, || {
-            let both = request::views([from, to].as_ptr(), 2, "tensors")?;
+            let mut both = request::Views::new();
+            request::views(&mut both, [from, to].as_ptr(), 2, "tensors")?;
             let [from, to] = both[..] else { return Err(null_out()) };
             if from.dtype() != to.dtype() || from.sizes() != to.sizes() {
                 return Err(PluginError::invalid(format!("a copy from {from:?} to {to:?}")));

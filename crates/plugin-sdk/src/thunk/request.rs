@@ -3,6 +3,7 @@
 use ir_core::DType;
 use plugin_abi::table::read;
 use plugin_abi::{DLDataType, DLTensor, FfxCompileRequest, FfxNameValue, FfxProgram, FfxStr, Table};
+use smallvec::SmallVec;
 
 use crate::tensor::dtype_of;
 use crate::{CompileRequest, Description, ErrorKind, Options, PluginError, ProgramBytes, TensorView};
@@ -114,33 +115,44 @@ fn check_mode(mode: &str, description: &Description) -> Result<(), PluginError> 
     Err(PluginError::invalid(format!("unknown mode `{mode}`; this backend takes {}", known.join(", "))))
 }
 
-/// Views of an array of tensors.
+/// Views of a call's tensors; a usual call allocates nothing for them.
+pub(crate) type Views<'a> = SmallVec<[TensorView<'a>; 16]>;
+
+/// Views of an array of tensors, pushed to `views`.
 ///
 /// # Safety
 /// `tensors` is null or points to `n` pointers, each null or to a tensor that keeps DLPack's contract for `'a`.
 pub(crate) unsafe fn views<'a>(
+    views: &mut Views<'a>,
     tensors: *const *const DLTensor,
     n: usize,
     what: &str,
-) -> Result<Vec<TensorView<'a>>, PluginError> {
+) -> Result<(), PluginError> {
     // SAFETY: passed on.
     let tensors = unsafe { array(tensors, n, what)? };
-    let mut views = Vec::with_capacity(n);
+    views.reserve_exact(n);
+    let place = |i: usize, e: PluginError| PluginError {
+        message: format!("number {i} of {n} {what}: {}", e.message),
+        ..e
+    };
     // Neighbours mostly share their dtype; its lookup is the dearest part of a view.
     let mut known: Option<(DLDataType, DType)> = None;
     for (i, &tensor) in tensors.iter().enumerate() {
-        let place =
-            |e: PluginError| PluginError { message: format!("number {i} of {n} {what}: {}", e.message), ..e };
         // SAFETY: null or a tensor by the caller's word.
-        let tensor =
-            unsafe { tensor.as_ref() }.ok_or_else(|| place(PluginError::invalid("the pointer is null")))?;
+        let Some(tensor) = (unsafe { tensor.as_ref() }) else {
+            return Err(place(i, PluginError::invalid("the pointer is null")));
+        };
         let dtype = match known {
             Some((code, dtype)) if code == tensor.dtype => dtype,
-            _ => dtype_of(tensor.dtype).map_err(place)?,
+            _ => dtype_of(tensor.dtype).map_err(|e| place(i, e))?,
         };
         known = Some((tensor.dtype, dtype));
         // SAFETY: a tensor that keeps DLPack's contract for `'a`.
-        views.push(unsafe { TensorView::from_dl(tensor, dtype) }.map_err(place)?);
+        match unsafe { TensorView::from_dl(tensor, dtype) } {
+            Ok(view) => views.push(view),
+            // SAFETY: the same tensor.
+            Err(misfit) => return Err(place(i, unsafe { misfit.of_dl(tensor) })),
+        }
     }
-    Ok(views)
+    Ok(())
 }

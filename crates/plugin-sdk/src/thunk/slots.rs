@@ -221,7 +221,8 @@ pub(super) unsafe extern "C" fn bind_constants(
         guard(error, || {
             let cell = cell(exe)?;
             let names = request::array(names, n, "names of constants")?;
-            let views = request::views(tensors, n, "constants")?;
+            let mut views = request::Views::new();
+            request::views(&mut views, tensors, n, "constants")?;
             let bound = names
                 .iter()
                 .zip(views)
@@ -252,7 +253,8 @@ pub(super) unsafe extern "C" fn execute(
         guard(error, || {
             let cell = cell(exe)?;
             check_counts(&cell.signature, n_inputs, n_outputs, outputs.is_null())?;
-            let inputs = request::views(inputs, n_inputs, "inputs")?;
+            let mut views = request::Views::new();
+            request::views(&mut views, inputs, n_inputs, "inputs")?;
             let state = cell.read()?;
             if state.constants.len() < cell.signature.constants {
                 return Err(PluginError::invalid(format!(
@@ -262,7 +264,7 @@ pub(super) unsafe extern "C" fn execute(
                 )));
             }
             let results =
-                state.executable.execute(&inputs, &Constants::new(&state.constants), Stream(stream))?;
+                state.executable.execute(&views, &Constants::new(&state.constants), Stream(stream))?;
             if results.len() != n_outputs {
                 return Err(PluginError::internal(format!(
                     "the backend returned {} outputs, its signature says {n_outputs}",

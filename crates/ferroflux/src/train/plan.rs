@@ -1,0 +1,109 @@
+//! What a compiled training step keeps of the graph that it was made of: what its inputs and results are to the caller and to
+//! the state. It stands in the cache beside the code, so that a step that is found there runs without a pass.
+
+use aot_autograd::Wrt;
+use fx_ir::{Graph, InputKind, Symbol};
+use ir_core::{Arena, DType, SymId};
+use serde::{Deserialize, Serialize};
+
+use super::graphs::{DiffOptions, forward, joint_for_loss, optimized, written};
+use super::layout::Layouts;
+use super::step::TrainOptions;
+use super::update::{self, append};
+use super::wiring::{Sink, Source, sinks, sources, user_numbers};
+use crate::{Error, Program};
+
+/// The facts of a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StepPlan {
+    /// The size symbols.
+    pub(crate) symbols: Arena<SymId, Symbol>,
+    /// What each input of the code is.
+    pub(crate) sources: Vec<Source>,
+    /// What each result of the code is.
+    pub(crate) sinks: Vec<Sink>,
+    /// The numbers that a call is given, in order.
+    pub(crate) numbers: Vec<Number>,
+    /// Whether the results end with the norm of all gradients, and with whether all were finite.
+    pub(crate) reports: (bool, bool),
+    /// How the state lies in memory.
+    pub(crate) layouts: Layouts,
+    /// The program's tensors that a step changes.
+    pub(crate) own: Vec<String>,
+    /// The optimizer's tensors, which begin as zeros.
+    pub(crate) slots: Vec<Slot>,
+}
+
+/// A number that a call is given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Number {
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+}
+
+/// A tensor of the optimizer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Slot {
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+    pub(crate) sizes: Vec<usize>,
+}
+
+/// Whether a step updates the parameter of this name.
+fn is_trained(program: &Program, name: &str) -> bool {
+    program.exported().weights.get(name).is_none_or(|w| w.requires_grad)
+}
+
+/// The parameters that a step updates: what of the weights decides the graph.
+pub(crate) fn trained(program: &Program) -> Vec<&str> {
+    let parameters = program.graph().inputs().filter(|(_, kind, _)| *kind == InputKind::Parameter);
+    parameters.map(|(_, _, name)| name).filter(|name| is_trained(program, name)).collect()
+}
+
+impl StepPlan {
+    /// The graph of a step, through all passes before lowering, and its facts.
+    ///
+    /// # Errors
+    /// As for [`Program::train_step`].
+    pub(crate) fn make(
+        program: &Program,
+        train: &TrainOptions,
+        channels_last: bool,
+    ) -> Result<(StepPlan, Graph), Error> {
+        let prims = forward(program, train.loss, train.autocast)?;
+        let users = user_numbers(&prims);
+        let wanted = prims
+            .inputs()
+            .filter(|(_, kind, name)| *kind == InputKind::Parameter && is_trained(program, name));
+        let diff = DiffOptions::new().wrt(Wrt::Values(wanted.map(|(v, _, _)| v).collect()));
+        let joint = joint_for_loss(prims, &diff, train.scaler.is_some())?;
+        let updated = append(joint, train).map_err(|e| Error::Optimizer(e.to_string()))?;
+        if updated.trained.is_empty() {
+            return Err(Error::Optimizer("the loss depends on no parameter that requires gradients".into()));
+        }
+        let graph = updated.graph;
+        let kept: Vec<String> = written(&graph).into_iter().map(str::to_owned).collect();
+        let numbers = updated.numbers;
+        let sources = sources(&graph, &|v, _, name| {
+            let number = numbers.iter().position(|n| n.value == v).map(Source::Scalar);
+            let user = || users.get(&v).map(|n| Source::User(*n));
+            let state = || kept.iter().any(|k| k == name).then(|| Source::State(name.into()));
+            number.or_else(user).or_else(state)
+        });
+        let own = kept.iter().filter(|k| !updated.slots.iter().any(|s| s.name == **k)).cloned().collect();
+        let slots = updated.slots.iter().map(sized).collect::<Result<_, Error>>()?;
+        let (sinks, symbols) = (sinks(&graph), graph.symbols.clone());
+        let mut graph = optimized(graph);
+        let layouts = Layouts::of(&mut graph, &updated.slots, channels_last);
+        let numbers = numbers.into_iter().map(|n| Number { name: n.name.into(), dtype: n.dtype }).collect();
+        let plan =
+            StepPlan { symbols, sources, sinks, numbers, reports: updated.reports, layouts, own, slots };
+        Ok((plan, graph))
+    }
+}
+
+fn sized(slot: &update::Slot) -> Result<Slot, Error> {
+    let sizes = slot.meta.sizes.iter().map(|s| usize::try_from(s.as_const()?).ok()).collect::<Option<_>>();
+    let sizes = sizes.ok_or_else(|| Error::Internal(format!("`{}` has no fixed size", slot.name)))?;
+    Ok(Slot { name: slot.name.clone(), dtype: slot.meta.dtype, sizes })
+}

@@ -1,0 +1,94 @@
+//! For build scripts: gives a crate a hash of the sources that decide what it compiles programs to. What was saved by another
+//! build is only used where it is equal: versions of releases differ, but so do two builds between them.
+//!
+//! Versions of dependencies are in it by way of the lock file. It is not a checksum against attackers, and no part of a program
+//! that runs: build scripts alone use this crate.
+
+use std::path::{Path, PathBuf};
+
+/// Sets the variable `variable` of the crate that is built to the hash of the folders `src` of the named crates, which lie
+/// beside it, and of the workspace's lock file; has the script run again where one of them changes. What is not there (a copy
+/// of the crate alone) does not count.
+pub fn emit(variable: &str, crates: &[&str]) {
+    let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
+    let beside = here.parent().unwrap_or(Path::new("."));
+    let mut files = vec![beside.join("../Cargo.lock")];
+    println!("cargo::rerun-if-changed={}", files[0].display());
+    for name in crates {
+        let folder = beside.join(name).join("src");
+        println!("cargo::rerun-if-changed={}", folder.display());
+        collect(&folder, &mut files);
+    }
+    println!("cargo::rustc-env={variable}={:016x}", hash(beside, files));
+}
+
+/// The files of a folder and of all folders in it.
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    let Ok(entries) = folder.read_dir() else { return };
+    for path in entries.filter_map(Result::ok).map(|e| e.path()) {
+        if path.is_dir() {
+            collect(&path, files);
+        } else {
+            files.push(path);
+        }
+    }
+}
+
+/// Of names below `root` and contents, in an order of their own. FNV-1a: stable from build to build, which the standard
+/// library's hashers do not promise.
+fn hash(root: &Path, mut files: Vec<PathBuf>) -> u64 {
+    files.sort();
+    files.dedup();
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add = |bytes: &[u8]| {
+        for byte in (bytes.len() as u64).to_le_bytes().iter().chain(bytes) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    };
+    for file in files {
+        let name = file.strip_prefix(root).unwrap_or(&file);
+        add(name.to_string_lossy().as_bytes());
+        add(&std::fs::read(&file).unwrap_or_default());
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failing test may panic
+
+    use std::fs;
+
+    use super::*;
+
+    fn of(root: &Path) -> u64 {
+        let mut files = Vec::new();
+        collect(root, &mut files);
+        hash(root, files)
+    }
+
+    #[test]
+    fn names_and_contents_decide_and_the_place_does_not() {
+        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for root in [&a, &b] {
+            fs::create_dir(root.path().join("deep")).unwrap();
+            fs::write(root.path().join("one.rs"), "1").unwrap();
+            fs::write(root.path().join("deep/two.cuh"), "2").unwrap();
+        }
+        let first = of(a.path());
+        assert_eq!(first, of(b.path()));
+        fs::write(b.path().join("deep/two.cuh"), "3").unwrap();
+        assert_ne!(first, of(b.path()));
+        fs::write(b.path().join("deep/two.cuh"), "2").unwrap();
+        assert_eq!(first, of(b.path()));
+        fs::rename(b.path().join("one.rs"), b.path().join("three.rs")).unwrap();
+        assert_ne!(first, of(b.path()));
+        // What stands at the end of one file is not the beginning of another.
+        fs::write(a.path().join("one.rs"), "").unwrap();
+        fs::write(a.path().join("deep/two.cuh"), "21").unwrap();
+        let moved = of(a.path());
+        fs::write(a.path().join("one.rs"), "1").unwrap();
+        fs::write(a.path().join("deep/two.cuh"), "2").unwrap();
+        assert_ne!(moved, of(a.path()));
+    }
+}
