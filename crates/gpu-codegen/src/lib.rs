@@ -6,6 +6,8 @@
 
 mod accumulate;
 mod attention;
+mod attention_backward;
+mod attention_backward_flash;
 mod attention_decode;
 mod attention_flash;
 mod blocks;
@@ -41,7 +43,7 @@ mod types;
 mod wide;
 
 use ir_core::{DType, SymExpr, SymId};
-use kernel_ir::{BufId, Program, Step};
+use kernel_ir::{BufId, ExternOp, Program, Step};
 use thiserror::Error;
 
 pub use blocks::{Blocks, fold};
@@ -224,7 +226,10 @@ pub fn variants(program: &Program, step: &Step, target: &Target) -> Result<Vec<V
         }
         Step::Conv(k) => conv::variants(program, k, target),
         Step::Attention(k) => attention::variants(program, k, target),
-        Step::Extern(k) => sort::variants(program, k, target),
+        Step::Extern(k) => match k.op {
+            ExternOp::AttentionBackward { .. } => attention_backward::variants(program, k, target),
+            _ => sort::variants(program, k, target),
+        },
         _ => Err(GenError::Routine(step.name().to_owned())),
     }
 }

@@ -180,7 +180,9 @@ impl<'a> Planner<'a> {
                     MatrixRoutine::new(program, call, op, complex)
                         .map_err(|e| GpuError::Malformed(e.to_string()))?,
                 ),
-                ExternOp::Sort { .. } => Op::Device(self.device_step(step)?),
+                ExternOp::Sort { .. } | ExternOp::AttentionBackward { .. } => {
+                    Op::Device(self.device_step(step)?)
+                }
             },
             _ => Op::Device(self.device_step(step)?),
         };
