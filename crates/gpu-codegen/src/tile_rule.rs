@@ -15,7 +15,9 @@ const WAYS: usize = 6;
 const BULK_WAYS: usize = 4;
 /// Bytes a cycle that a multiprocessor gets from the second-level cache with all others reading too.
 const CACHE_BYTES: f64 = 28.0;
-/// The same where few others read, and bytes a cycle of its shared memory.
+/// The same of the copy engine, which asks for whole lines and takes no thread's time.
+const BULK_BYTES: f64 = 44.0;
+/// As [`CACHE_BYTES`] where few others read, and bytes a cycle of its shared memory.
 const OWN_BYTES: f64 = 60.0;
 const SHARED_BYTES: f64 = 100.0;
 /// Cycles from a copy's start to its end.
@@ -199,7 +201,8 @@ fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
     let sums = (bm * bn * 4) as f64;
     let exchange = if form.parts > 1 { CLUSTER + sums / CACHE_BYTES } else { 0.0 };
     let end = 2.0 * sums / SHARED_BYTES + exchange;
-    let shared = (blocks * share) as f64 * steps * bytes / (CACHE_BYTES * device as f64);
+    let cache = if form.pipeline == Pipeline::Threads { CACHE_BYTES } else { BULK_BYTES };
+    let shared = (blocks * share) as f64 * steps * bytes / (cache * device as f64);
     let busy = (each as f64 * steps * step).max(shared) + each as f64 * end;
     let waves = up(each, at_once) as f64;
     // Where blocks stay, the next tile's copies do not wait for the end of the one before.
