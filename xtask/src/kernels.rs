@@ -20,7 +20,7 @@ pub(crate) struct Args {
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Architectures to compile for.
-    #[arg(long, value_delimiter = ',', default_value = "sm_80,sm_90,sm_100")]
+    #[arg(long, value_delimiter = ',', default_value = "sm_80,sm_90a,sm_100")]
     arch: Vec<String>,
     /// Only cases whose name this regular expression finds.
     #[arg(long, value_name = "REGEX")]
@@ -87,7 +87,9 @@ fn target(arch: &str) -> Result<Target> {
         90..120 => 227,
         _ => 99,
     };
-    Ok(Target { architecture, shared_memory: kibibytes * 1024, ..Target::HOPPER })
+    // What only the card itself has (`wgmma`) is in code for the card itself.
+    let tensor_maps = arch == "sm_90a";
+    Ok(Target { architecture, shared_memory: kibibytes * 1024, tensor_maps, ..Target::HOPPER })
 }
 
 #[cfg(test)]
@@ -96,6 +98,7 @@ mod tests {
     fn architectures_are_known_by_name() {
         assert_eq!(super::target("sm_80").unwrap().architecture, 80);
         assert_eq!(super::target("sm_90a").unwrap().shared_memory, 227 * 1024);
+        assert!(super::target("sm_90a").unwrap().tensor_maps && !super::target("sm_90").unwrap().tensor_maps);
         assert!(super::target("90").is_err() && super::target("sm_x").is_err());
     }
 }

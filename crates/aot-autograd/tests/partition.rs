@@ -190,3 +190,43 @@ graph "layer" {
     assert_eq!(bytes(&none), 0);
     assert!(targets(&none).contains(&"prims.matmul".to_owned()));
 }
+
+/// A loss of attention over 64 keys of 8 numbers, with projections before it.
+fn attends(dtype: DType) -> JointGraph {
+    let mut graph = Graph::new("attends");
+    let input = |graph: &mut Graph, name: &str, kind, sizes: &[i64]| {
+        let meta = TensorMeta::contiguous(dtype, sizes.iter().map(|&n| SymExpr::from_i64(n)));
+        graph.placeholder(kind, name, name, ValueType::Tensor(meta))
+    };
+    let x = input(&mut graph, "x", InputKind::User, &[2, 4, 64, 8]);
+    let weights = ["wq", "wk", "wv"].map(|name| input(&mut graph, name, InputKind::Parameter, &[2, 4, 8, 8]));
+    let mut b = Builder::new(&mut graph, "v", OriginId(0));
+    let mut args: Vec<Arg> = Vec::new();
+    for w in weights {
+        args.push(b.call1("prims.matmul", vec![x.into(), w.into()]).unwrap().into());
+    }
+    args.extend([Arg::None, true.into(), 0.35.into()]);
+    let y = b.call1("prims.attention", args).unwrap();
+    let y = b.tanh(y).unwrap();
+    let loss = b.call1("aten.sum.default", vec![y.into()]).unwrap();
+    graph.outputs.push(Output { kind: OutputKind::Loss, arg: Arg::Value(loss) });
+    joint(&graph, &JointOptions { wrt: Wrt::Parameters, tangents: Tangents::Loss }).unwrap()
+}
+
+#[test]
+fn attention_saves_its_sums_and_no_scores() {
+    for dtype in [DType::F32, DType::BF16] {
+        let joint = attends(dtype);
+        let scores = |g: &Graph| {
+            let of = |v: &ValueId| g.meta(*v).is_some_and(|m| m.sizes.ends_with(&[64.into(), 64.into()]));
+            g.iter().flat_map(|(_, n)| n.outputs.clone()).filter(of).count()
+        };
+        for p in [partition(&joint), partition_min_cut(&joint, &MinCut::default())] {
+            assert_eq!((scores(&p.forward), scores(&p.backward)), (0, 0));
+        }
+        // Queries, keys, values and the result, and a number for each row.
+        let rows = 2 * 4 * 64;
+        let p = partition_min_cut(&joint, &MinCut::default());
+        assert_eq!(p.saved_bytes(), Some(rows * 4 + 4 * rows * 8 * dtype.size() as i64));
+    }
+}

@@ -270,6 +270,7 @@ fn attend([b, h, lq, lk, d]: [usize; 5], causal: bool) -> Result<(f64, f64), Mic
         v_strides: strides(lk),
         o: o.as_mut_ptr(),
         o_strides: strides(lq),
+        sums: None,
         scale: 1.0 / (d as f32).sqrt(),
         mask: Mask::None,
         causal: causal.then_some(0),

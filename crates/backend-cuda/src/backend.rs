@@ -13,6 +13,7 @@ use plugin_sdk::{
 
 use crate::cache::Cache;
 use crate::driver::{self, Device};
+use crate::vendor;
 
 type Memory = Arc<DeviceMemory<Device>>;
 
@@ -106,7 +107,10 @@ impl Backend for CudaBackend {
             Ok(count) => count,
             Err(e) => return vec![unavailable(e.to_string())],
         };
-        let nvrtc = crate::find(crate::Library::Nvrtc).err().map(|e| e.to_string());
+        let nvrtc = crate::locate(crate::Library::Nvrtc)
+            .or_else(|_| crate::find(crate::Library::Nvrtc))
+            .err()
+            .map(|e| e.to_string());
         let info = |ordinal| match driver::about(ordinal) {
             Ok(about) => {
                 let mut info = DeviceInfo::new(id(ordinal), about.name);
@@ -178,6 +182,8 @@ impl Backend for CudaBackend {
     }
 
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
+        let program = request.kernels()?;
+        vendor::load_ahead(&program);
         let memory = self.device(request.device.device_id)?;
         let options = &request.options;
         memory.driver().keep_code_in(Cache::named(options.text("cache")?));
@@ -188,7 +194,7 @@ impl Backend for CudaBackend {
             deterministic: Some(options.text("deterministic")? == "on"),
             profile: u32::try_from(options.int("profile")?.max(0)).unwrap_or(u32::MAX),
         };
-        Ok(Box::new(CudaExecutable(Compiled::with(&memory, request.kernels()?, settings)?)))
+        Ok(Box::new(CudaExecutable(Compiled::with(&memory, program, settings)?)))
     }
 }
 

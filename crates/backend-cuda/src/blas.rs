@@ -139,6 +139,7 @@ impl Blas {
     /// # Errors
     /// What the library says. The library itself was found before.
     pub(crate) fn new(lane: Lane, workspace: Workspace) -> Result<Blas, GpuError> {
+        let _span = tracing::debug_span!(target: "kernel", "start cuBLASLt").entered();
         lane.enter()?;
         let handle = result::create_handle().map_err(failed("cublasLtCreate"))?;
         tracing::debug!(target: "kernel", version = Blas::version(), "cuBLASLt");
@@ -176,6 +177,7 @@ impl Blas {
         if let Some(plan) = lock(&self.plans).get(&key) {
             return Ok(Arc::clone(plan));
         }
+        let _span = tracing::debug_span!(target: "kernel", "plan of cuBLASLt").entered();
         let plan = Arc::new(self.make(&key, at)?);
         let mut plans = lock(&self.plans);
         if plans.len() >= MOST_PLANS {

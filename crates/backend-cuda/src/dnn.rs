@@ -15,6 +15,7 @@ use ir_core::DType;
 
 use crate::dnn_desc::{Desc, Kind, failed};
 use crate::dnn_graph::{Fused, Operations, Uid};
+use crate::kept::Kept;
 use crate::vendor::{Lane, Workspace};
 
 /// Prepared convolutions at most; more begin anew.
@@ -31,15 +32,50 @@ const MOST_WORKSPACE: u64 = 256 << 20;
 /// Bytes that are taken at once, so that the memory grows seldom.
 const LEAST_WORKSPACE: u64 = 32 << 20;
 
+/// What the text of a kept plan begins with: whether the kernel is the library's own or compiled at run time, or that there is
+/// no plan.
+const READY: u8 = b'r';
+const COMPILED: u8 = b'c';
+const NOTHING: u8 = b'-';
+/// What is kept of this library.
+const PLAN: &[u8] = b"cudnn plan";
+
 /// The library on one stream.
 pub(crate) struct Dnn {
-    handle: sys::cudnnHandle_t,
+    handle: Handle,
     lane: Lane,
+    /// Plans of earlier processes.
+    kept: Kept,
     /// Grows; earlier blocks stay, since recorded work has their addresses.
     workspace: Mutex<Workspace>,
     plans: Mutex<HashMap<(Fused, usize), Arc<Plan>>>,
     engines: Mutex<HashMap<Fused, Arc<Engines>>>,
     turn: Mutex<()>,
+    /// Handles that plans are read with, as many as threads do so at once.
+    readers: Mutex<Vec<Handle>>,
+}
+
+/// The library's, destroyed when dropped.
+struct Handle(sys::cudnnHandle_t);
+
+// SAFETY: whoever uses a handle has it exclusively.
+unsafe impl Send for Handle {}
+
+impl Handle {
+    /// The context is current.
+    fn new() -> Result<Handle, GpuError> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the library writes one pointer.
+        unsafe { sys::cudnnCreate(&mut handle).result() }.map_err(failed("cudnnCreate"))?;
+        Ok(Handle(handle))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once.
+        let _ = unsafe { sys::cudnnDestroy(self.0) };
+    }
 }
 
 // SAFETY: the handle is used under `turn` alone.
@@ -66,7 +102,19 @@ struct Config {
 pub(crate) struct Plan {
     desc: Desc,
     workspace: u64,
-    _engines: Arc<Engines>,
+    /// Whether the library compiled its kernel at run time.
+    compiled: bool,
+    /// What it was made of; nothing where an earlier process made it.
+    _engines: Option<Arc<Engines>>,
+}
+
+/// What an earlier process found out about a convolution.
+enum Known {
+    Plan(Arc<Plan>),
+    /// The library proposes no engine but such as are compiled at run time, none of which was.
+    Slow,
+    /// The library proposes no engine.
+    Nothing,
 }
 
 /// Addresses of one convolution: those of its tensors by number.
@@ -77,22 +125,23 @@ impl Dnn {
     ///
     /// # Errors
     /// What the library says. The library itself was found before.
-    pub(crate) fn new(lane: Lane) -> Result<Dnn, GpuError> {
+    pub(crate) fn new(lane: Lane, kept: Kept) -> Result<Dnn, GpuError> {
+        let _span = tracing::debug_span!(target: "kernel", "start cuDNN").entered();
         lane.enter()?;
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: the library writes one pointer.
-        unsafe { sys::cudnnCreate(&mut handle).result() }.map_err(failed("cudnnCreate"))?;
+        let handle = Handle::new()?;
         // SAFETY: the handle was just made; the stream lives as long as the process.
-        unsafe { sys::cudnnSetStream(handle, lane.stream().cast()).result() }
+        unsafe { sys::cudnnSetStream(handle.0, lane.stream().cast()).result() }
             .map_err(failed("cudnnSetStream"))?;
         tracing::debug!(target: "kernel", version = Dnn::version(), "cuDNN");
         Ok(Dnn {
             handle,
             lane,
+            kept,
             workspace: Mutex::default(),
             plans: Mutex::default(),
             engines: Mutex::default(),
             turn: Mutex::default(),
+            readers: Mutex::default(),
         })
     }
 
@@ -108,37 +157,108 @@ impl Dnn {
     /// # Errors
     /// The library has no engine for it.
     pub(crate) fn plan(&self, fused: &Fused, number: usize) -> Result<Arc<Plan>, GpuError> {
+        match self.known(fused, number)? {
+            Some(Known::Plan(plan)) => Ok(plan),
+            Some(Known::Nothing) => Err(none()),
+            Some(Known::Slow) | None => self.made(fused, number),
+        }
+    }
+
+    /// Whether the library has a ready kernel for it, without a compilation at run time.
+    pub(crate) fn is_ready(&self, fused: &Fused) -> bool {
+        let ready = match self.known(fused, 0) {
+            Ok(Some(Known::Plan(plan))) => Ok(!plan.compiled),
+            Ok(Some(Known::Slow | Known::Nothing)) => Ok(false),
+            Ok(None) => self.engines(fused).and_then(|engines| match engines.configs.first() {
+                Some(first) if first.compiled => {
+                    self.kept.put(&[PLAN, &name(fused, 0)], &[COMPILED]);
+                    Ok(false)
+                }
+                _ => self.made(fused, 0).map(|plan| !plan.compiled),
+            }),
+            Err(e) => Err(e),
+        };
+        ready.unwrap_or_else(|e| {
+            tracing::debug!(target: "kernel", "cuDNN: {e}");
+            false
+        })
+    }
+
+    /// What this process or an earlier one knows about a convolution.
+    fn known(&self, fused: &Fused, number: usize) -> Result<Option<Known>, GpuError> {
         let key = (fused.clone(), number);
         if let Some(plan) = lock(&self.plans).get(&key) {
-            return Ok(Arc::clone(plan));
+            return Ok(Some(Known::Plan(Arc::clone(plan))));
+        }
+        let Some(text) = self.kept.get(&[PLAN, &name(fused, number)]) else { return Ok(None) };
+        let Some((&first, json)) = text.split_first() else { return Ok(None) };
+        match first {
+            NOTHING => return Ok(Some(Known::Nothing)),
+            COMPILED if json.is_empty() => return Ok(Some(Known::Slow)),
+            _ => {}
         }
         self.lane.enter()?;
-        let plan = Arc::new(self.build(&self.engines(fused)?, number)?);
+        match self.restored(json).and_then(|found| self.reserve(found.1).map(|()| found)) {
+            Ok((desc, workspace)) => {
+                let plan = Plan { desc, workspace, compiled: first == COMPILED, _engines: None };
+                Ok(Some(Known::Plan(self.keep(key, plan))))
+            }
+            Err(e) => {
+                tracing::debug!(target: "kernel", "a kept plan of cuDNN is made anew: {e}");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Asks the library, and keeps for later processes what it says.
+    fn made(&self, fused: &Fused, number: usize) -> Result<Arc<Plan>, GpuError> {
+        let _span = tracing::debug_span!(target: "kernel", "plan of cuDNN").entered();
+        self.lane.enter()?;
+        let engines = self.engines(fused)?;
+        let key = [PLAN, &name(fused, number)[..]];
+        if engines.configs.is_empty() {
+            self.kept.put(&key, &[NOTHING]);
+            return Err(none());
+        }
+        let plan = self.build(&engines, number)?;
+        match plan.desc.text(A::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION) {
+            Ok(json) => {
+                let first = if plan.compiled { COMPILED } else { READY };
+                self.kept.put(&key, &[&[first], &json[..]].concat());
+            }
+            Err(e) => tracing::debug!(target: "kernel", "a plan of cuDNN is not kept: {e}"),
+        }
+        Ok(self.keep((fused.clone(), number), plan))
+    }
+
+    fn keep(&self, key: (Fused, usize), plan: Plan) -> Arc<Plan> {
+        let plan = Arc::new(plan);
         let mut plans = lock(&self.plans);
         if plans.len() >= MOST_PLANS {
             plans.clear();
         }
         plans.insert(key, Arc::clone(&plan));
-        Ok(plan)
+        plan
     }
 
-    /// Whether the library has a ready kernel for it, without a compilation at run time.
-    pub(crate) fn is_ready(&self, fused: &Fused) -> bool {
-        self.lane.enter().is_ok()
-            && match self.engines(fused) {
-                Ok(engines) => {
-                    engines.configs.first().is_some_and(|c| !c.compiled) && self.plan(fused, 0).is_ok()
-                }
-                Err(e) => {
-                    tracing::debug!(target: "kernel", "cuDNN: {e}");
-                    false
-                }
-            }
+    /// A plan from its description, and the bytes of workspace that it wants.
+    fn restored(&self, json: &[u8]) -> Result<(Desc, u64), GpuError> {
+        let _span = tracing::debug_span!(target: "kernel", "kept plan of cuDNN").entered();
+        let unused = lock(&self.readers).pop();
+        let reader = unused.map_or_else(Handle::new, Ok)?;
+        let mut desc = Desc::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
+        desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[reader.0])?;
+        desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, T::CUDNN_TYPE_CHAR, json)?;
+        let desc = desc.finish();
+        lock(&self.readers).push(reader);
+        let desc = desc?;
+        let bytes = workspace_of(&desc)?;
+        Ok((desc, bytes))
     }
 
     fn build(&self, engines: &Arc<Engines>, number: usize) -> Result<Plan, GpuError> {
         let mut good = None;
-        let mut reason = GpuError::Driver { call: "cudnnBackendGetAttribute", what: "no engine".into() };
+        let mut reason = none();
         let mut built = 0;
         for config in &engines.configs {
             // Where the device has no memory left for an engine's workspace, the next one may want less.
@@ -163,19 +283,19 @@ impl Dnn {
             let what = format!("an engine wants {workspace} bytes of workspace");
             return Err(GpuError::Driver { call: "cudnnBackendFinalize", what });
         }
-        Ok(Plan { desc, workspace, _engines: Arc::clone(engines) })
+        let _engines = Some(Arc::clone(engines));
+        Ok(Plan { desc, workspace, compiled: config.compiled, _engines })
     }
 
     /// A plan of a configuration, and the bytes of workspace that it wants.
     fn prepared(&self, config: &Desc) -> Result<(Desc, u64), GpuError> {
         let _turn = lock(&self.turn);
         let mut desc = Desc::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
-        desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle])?;
+        desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle.0])?;
         desc.refer(A::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &[config])?;
         let desc = desc.finish()?;
-        let mut bytes = [0i64];
-        desc.get(A::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, T::CUDNN_TYPE_INT64, &mut bytes)?;
-        Ok((desc, bytes[0].max(0) as u64))
+        let bytes = workspace_of(&desc)?;
+        Ok((desc, bytes))
     }
 
     /// Sees that the workspace has as many bytes.
@@ -196,10 +316,12 @@ impl Dnn {
         if let Some(engines) = lock(&self.engines).get(fused) {
             return Ok(Arc::clone(engines));
         }
+        let _span = tracing::debug_span!(target: "kernel", "engines of cuDNN").entered();
+        self.lane.enter()?;
         let turn = lock(&self.turn);
         let operations = fused.operations()?;
         let mut graph = Desc::new(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
-        graph.set(A::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle])?;
+        graph.set(A::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle.0])?;
         graph.refer(A::CUDNN_ATTR_OPERATIONGRAPH_OPS, &operations.ops.iter().collect::<Vec<_>>())?;
         let graph = graph.finish()?;
         let mut configs = Vec::new();
@@ -254,16 +376,26 @@ impl Dnn {
         pack.set(A::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, T::CUDNN_TYPE_VOID_PTR, &[workspace])?;
         let pack = pack.finish()?;
         // SAFETY: the caller's promise; plan and pack are finished and live through the call.
-        unsafe { sys::cudnnBackendExecute(self.handle, plan.desc.raw(), pack.raw()).result() }
+        unsafe { sys::cudnnBackendExecute(self.handle.0, plan.desc.raw(), pack.raw()).result() }
             .map_err(failed("cudnnBackendExecute"))
     }
 }
 
-impl Drop for Dnn {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once.
-        let _ = unsafe { sys::cudnnDestroy(self.handle) };
-    }
+/// The library proposes nothing for a convolution.
+fn none() -> GpuError {
+    GpuError::Driver { call: "cudnnBackendGetAttribute", what: "no engine".into() }
+}
+
+/// A convolution and an engine's number as a part of a key.
+fn name(fused: &Fused, number: usize) -> Vec<u8> {
+    format!("{number} {fused:?}").into_bytes()
+}
+
+/// Bytes of workspace that a plan wants.
+fn workspace_of(plan: &Desc) -> Result<u64, GpuError> {
+    let mut bytes = [0i64];
+    plan.get(A::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, T::CUDNN_TYPE_INT64, &mut bytes)?;
+    Ok(bytes[0].max(0) as u64)
 }
 
 /// Configurations that the library proposes for a graph.

@@ -93,6 +93,21 @@ impl Desc {
         .map_err(failed("cudnnBackendGetAttribute"))?;
         Ok(count.clamp(0, values.len() as i64) as usize)
     }
+
+    /// A text of any length.
+    pub(crate) fn text(&self, name: Name) -> Result<Vec<u8>, GpuError> {
+        let mut length = 0;
+        let none = std::ptr::null_mut();
+        // SAFETY: the descriptor lives; of no elements nothing is written but their number.
+        unsafe {
+            sys::cudnnBackendGetAttribute(self.0, name, Type::CUDNN_TYPE_CHAR, 0, &mut length, none).result()
+        }
+        .map_err(failed("cudnnBackendGetAttribute"))?;
+        let mut text = vec![0u8; usize::try_from(length).unwrap_or(0)];
+        let count = self.get(name, Type::CUDNN_TYPE_CHAR, &mut text)?;
+        text.truncate(count);
+        Ok(text)
+    }
 }
 
 impl Drop for Desc {

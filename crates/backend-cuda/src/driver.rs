@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::{result, sys};
 use gpu_codegen::Target;
-use gpu_runtime::{Choice, Driver, GpuError, Grid, Module, Recording};
+use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, Module, Recording};
 use kernel_ir::{Program, Step};
 use plugin_sdk::DeviceId;
 use plugin_sdk::dlpack::DL_CUDA;
@@ -15,9 +15,11 @@ use rayon::prelude::*;
 use crate::cache::Cache;
 use crate::events::{self, Event};
 use crate::graph;
+use crate::kept::Shared;
 use crate::libraries::{Library, find};
 use crate::nvrtc;
 use crate::staging::{SMALL, Staging};
+use crate::tensor_map;
 use crate::vendor::{Lane, Vendor};
 
 /// Parameters of a launch that need no allocation.
@@ -32,7 +34,7 @@ pub(crate) struct Device {
     name: String,
     architecture: String,
     target: Target,
-    cache: Mutex<Cache>,
+    cache: Shared,
     staging: Mutex<Option<Staging>>,
     vendor: Vendor,
     /// Nodes of the launches so far, while a graph is recorded.
@@ -87,6 +89,7 @@ impl Code {
         if let Some(module) = self.module.get() {
             return Ok(module.0);
         }
+        let _span = tracing::debug_span!(target: "kernel", "load machine code").entered();
         // SAFETY: the code is a whole cubin, made for this device. Two threads may both load it: one module is kept, and
         // neither is unloaded.
         let module = unsafe { result::module::load_data(self.bytes.as_ptr().cast::<c_void>()) }
@@ -125,16 +128,32 @@ fn allow_shared(function: sys::CUfunction, most: i32) -> Result<(), GpuError> {
     }
 }
 
-/// Lends pointers to arguments, as the driver wants them; nothing is allocated for kernels of the usual size.
-pub(crate) fn with_pointers<T>(arguments: &[u64], body: impl FnOnce(*mut *mut c_void) -> T) -> T {
+/// Lends pointers to arguments, as the driver wants them; nothing is allocated for kernels of the usual size without
+/// tensor maps.
+///
+/// # Errors
+/// A tensor map that the driver refuses; `body` was not called then.
+pub(crate) fn with_pointers<T>(
+    arguments: Arguments<'_>,
+    body: impl FnOnce(*mut *mut c_void) -> T,
+) -> Result<T, GpuError> {
+    let maps = arguments.maps.iter().map(|map| tensor_map::encode(map, arguments.start(map)));
+    let maps = maps.collect::<Result<Vec<sys::CUtensorMap>, GpuError>>()?;
+    let words = arguments.words;
     let pointer = |a: &u64| std::ptr::from_ref(a).cast_mut().cast::<c_void>();
     let mut few = [std::ptr::null_mut::<c_void>(); FEW];
-    if arguments.len() <= FEW {
-        few.iter_mut().zip(arguments).for_each(|(p, a)| *p = pointer(a));
-        return body(few.as_mut_ptr());
+    let mut many = Vec::new();
+    let pointers = if words.len() <= FEW {
+        &mut few[..words.len()]
+    } else {
+        many.resize(words.len(), std::ptr::null_mut());
+        &mut many[..]
+    };
+    pointers.iter_mut().zip(words).for_each(|(p, a)| *p = pointer(a));
+    for (map, encoded) in arguments.maps.iter().zip(&maps) {
+        pointers[map.param] = std::ptr::from_ref(encoded).cast_mut().cast::<c_void>();
     }
-    let mut many: Vec<*mut c_void> = arguments.iter().map(pointer).collect();
-    body(many.as_mut_ptr())
+    Ok(body(pointers.as_mut_ptr()))
 }
 
 /// What a device is.
@@ -186,9 +205,11 @@ fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i3
 fn target(device: sys::CUdevice) -> Result<Target, GpuError> {
     use sys::CUdevice_attribute as A;
     let number = |which| attribute(device, which).map(|n| n.max(0) as u32);
+    let architecture = 10 * number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
+        + number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     Ok(Target {
-        architecture: 10 * number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
-            + number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        architecture,
+        tensor_maps: architecture >= 90 && tensor_map::are_there(),
         multiprocessors: number(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         shared_memory: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         cache: u64::from(number(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
@@ -225,10 +246,12 @@ pub(crate) fn about(ordinal: i32) -> Result<About, GpuError> {
 impl Device {
     /// Opens a device: its primary context (shared with everything else in the process) and a stream.
     pub(crate) fn open(ordinal: i32) -> Result<Device, GpuError> {
+        let _span = tracing::debug_span!(target: "kernel", "open the device").entered();
         if !(0..count()?).contains(&ordinal) {
             return Err(GpuError::Argument(format!("there is no CUDA device {ordinal}")));
         }
-        find(Library::Nvrtc)?;
+        // Said before anything is done; the library is loaded when something has to be compiled.
+        nvrtc::identity()?;
         let device = result::device::get(ordinal).map_err(error("cuDeviceGet"))?;
         // SAFETY: the device was given by the driver; the context is kept for the life of the process.
         let context =
@@ -237,17 +260,21 @@ impl Device {
         unsafe { result::ctx::set_current(context) }.map_err(error("cuCtxSetCurrent"))?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(error("cuStreamCreate"))?;
+        let name = result::device::get_name(device).map_err(error("cuDeviceGetName"))?;
+        let architecture = architecture(device)?;
+        let cache = Arc::new(Mutex::new(Cache::usual()));
+        let card = format!("{name} {architecture}");
         let opened = Device {
             ordinal,
             device,
             context,
             stream,
-            name: result::device::get_name(device).map_err(error("cuDeviceGetName"))?,
-            architecture: architecture(device)?,
+            name,
+            architecture,
             target: target(device)?,
-            cache: Mutex::new(Cache::usual()),
+            cache: Arc::clone(&cache),
             staging: Mutex::default(),
-            vendor: Vendor::new(Lane::new(context, stream)),
+            vendor: Vendor::new(Lane::new(context, stream), card, cache),
             recorded: Mutex::default(),
             recording: AtomicBool::new(false),
             overlap: AtomicBool::new(false),
@@ -495,7 +522,12 @@ impl Driver for Device {
         self.note(done.result().map_err(error("cuMemsetD32Async")))
     }
 
-    unsafe fn launch(&self, function: &Function, grid: Grid, arguments: &[u64]) -> Result<(), GpuError> {
+    unsafe fn launch(
+        &self,
+        function: &Function,
+        grid: Grid,
+        arguments: Arguments<'_>,
+    ) -> Result<(), GpuError> {
         self.enter()?;
         let handle = function.handle()?;
         let [x, y, z] = grid.blocks;
@@ -506,7 +538,7 @@ impl Driver for Device {
             }
             let none = std::ptr::null_mut();
             sys::cuLaunchKernel(handle, x, y, z, grid.threads, 1, 1, grid.shared, self.stream, pointers, none)
-        });
+        })?;
         self.note(done.result().map_err(error("cuLaunchKernel")))?;
         if self.recording.load(Ordering::Relaxed) {
             locked(&self.recorded).push(graph::last_node(self.stream)?);

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
 use cudarc::driver::sys;
-use gpu_runtime::{GpuError, Grid, Recording};
+use gpu_runtime::{Arguments, GpuError, Grid, Recording};
 
 use crate::driver::{Function, error};
 
@@ -106,7 +106,7 @@ impl Recording<Function> for Graph {
         n: usize,
         function: &Function,
         grid: Grid,
-        arguments: &[u64],
+        arguments: Arguments<'_>,
     ) -> Result<(), GpuError> {
         self.enter()?;
         let node = self.nodes.get(n).copied();
@@ -130,7 +130,7 @@ impl Recording<Function> for Graph {
             unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, node, &parameters) }
                 .result()
                 .map_err(error("cuGraphExecKernelNodeSetParams"))
-        })
+        })?
     }
 }
 

@@ -16,10 +16,12 @@ mod dnn_turned;
 mod driver;
 mod events;
 mod graph;
+mod kept;
 mod libraries;
 mod nvrtc;
 mod sizes;
 mod staging;
+mod tensor_map;
 mod vendor;
 
 pub use backend::CudaBackend;

@@ -101,6 +101,20 @@ fn companions(library: Library, path: &Path) {
     }
 }
 
+/// Loads what cuDNN itself opens when it is first asked for a convolution, which takes longer than all else. Where that fails
+/// the library does it, or says why not.
+pub(crate) fn load_engines() {
+    let _span = tracing::debug_span!(target: "kernel", "load engines of cuDNN").entered();
+    let Ok(path) = find(Library::Dnn) else { return };
+    for name in ["libcudnn_graph.so.9", "libcudnn_engines_precompiled.so.9"] {
+        let part = path.with_file_name(name);
+        // SAFETY: as for the library itself.
+        if let Ok(loaded) = unsafe { libloading::Library::new(part) } {
+            std::mem::forget(loaded);
+        }
+    }
+}
+
 /// Loads a library and keeps it for the life of the process; where it was found.
 ///
 /// # Errors
@@ -111,6 +125,7 @@ pub fn find(library: Library) -> Result<PathBuf, GpuError> {
 }
 
 fn load(library: Library) -> Result<PathBuf, GpuError> {
+    let _span = tracing::debug_span!(target: "kernel", "load", library = library.name()).entered();
     let names = library.files().iter().map(PathBuf::from);
     let paths = folders().into_iter().flat_map(|f| library.files().iter().map(move |n| f.join(n)));
     let mut looked = Vec::new();

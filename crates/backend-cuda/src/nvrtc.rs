@@ -1,11 +1,12 @@
 //! NVRTC: kernel text to machine code of one architecture. Needs no GPU.
 
 use std::ffi::{CString, c_char};
+use std::time::UNIX_EPOCH;
 
 use cudarc::nvrtc::{result, sys};
 use gpu_runtime::{GpuError, Module};
 
-use crate::libraries::{Library, find};
+use crate::libraries::{Library, find, locate};
 
 /// What every compilation is told beside its architecture. Products and sums are not contracted: results are those of the
 /// operators, one by one.
@@ -31,13 +32,19 @@ pub fn compile(module: &Module, architecture: &str) -> Result<Vec<u8>, GpuError>
     program.cubin().map_err(failed)
 }
 
-/// What machine code depends on beside text and architecture: the compiler's version and what it is told.
+/// What machine code depends on beside text and architecture: the compiler's file and what it is told. The library is not
+/// loaded for that: where all code is in the cache it is never needed.
+///
+/// # Errors
+/// NVRTC is not there.
 pub(crate) fn identity() -> Result<String, GpuError> {
-    find(Library::Nvrtc)?;
-    let (mut major, mut minor) = (0, 0);
-    // SAFETY: two numbers are written to locals. A version that is not told is 0.0.
-    let _ = unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
-    Ok(format!("nvrtc {major}.{minor} {}", OPTIONS.join(" ")))
+    let path = locate(Library::Nvrtc).or_else(|_| find(Library::Nvrtc))?;
+    let file = std::fs::metadata(&path).ok();
+    let changed = file.as_ref().and_then(|f| f.modified().ok());
+    let seconds = changed.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map_or(0, |d| d.as_secs());
+    let bytes = file.map_or(0, |f| f.len());
+    // A distribution's file name ends with the version; size and time tell apart what is installed under one name.
+    Ok(format!("nvrtc {} {bytes} {seconds} {}", path.display(), OPTIONS.join(" ")))
 }
 
 /// A program of NVRTC's, destroyed when dropped.

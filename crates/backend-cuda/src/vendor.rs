@@ -11,7 +11,8 @@ use kernel_ir::{Program, Step};
 
 use crate::blas::Blas;
 use crate::dnn::Dnn;
-use crate::libraries::{Library, find, locate};
+use crate::kept::{Kept, Shared};
+use crate::libraries::{Library, find, load_engines, locate};
 use crate::{blas_call, dnn_call};
 
 /// Bytes of memory that cuBLASLt may use beside operands, as PyTorch gives it on Hopper.
@@ -80,13 +81,21 @@ impl Workspace {
 /// The libraries of a device.
 pub(crate) struct Vendor {
     lane: Lane,
+    /// Name and architecture of the device.
+    card: String,
+    cache: Shared,
     blas: OnceLock<Option<Arc<Blas>>>,
     dnn: OnceLock<Option<Arc<Dnn>>>,
 }
 
 impl Vendor {
-    pub(crate) fn new(lane: Lane) -> Vendor {
-        Vendor { lane, blas: OnceLock::new(), dnn: OnceLock::new() }
+    pub(crate) fn new(lane: Lane, card: String, cache: Shared) -> Vendor {
+        Vendor { lane, card, cache, blas: OnceLock::new(), dnn: OnceLock::new() }
+    }
+
+    /// Answers that are kept of a library of this version.
+    fn kept(&self, library: &str, version: usize) -> Kept {
+        Kept::new(Arc::clone(&self.cache), &format!("{} {library} {version}", self.card))
     }
 
     fn blas(&self) -> Option<&Arc<Blas>> {
@@ -102,7 +111,7 @@ impl Vendor {
             // Some of its kernels are those of cuBLASLt, which it opens by name.
             let _ = find(Library::Blas);
             find(Library::Dnn)?;
-            Dnn::new(self.lane)
+            Dnn::new(self.lane, self.kept("cudnn", Dnn::version()))
         };
         self.dnn.get_or_init(|| started("cuDNN", start())).as_ref()
     }
@@ -120,6 +129,31 @@ impl Vendor {
             },
             _ => Vec::new(),
         }
+    }
+}
+
+/// Begins to load the libraries that a program has a use for, beside whatever else is done until they are needed. What fails
+/// is said then.
+pub(crate) fn load_ahead(program: &Program) {
+    let mut wanted = Vec::new();
+    let mut look = vec![&program.init[..], &program.steps[..]];
+    while let Some(steps) = look.pop() {
+        for step in steps {
+            match step {
+                Step::Matmul(k) if blas_call::wants(program, k) => wanted.push(Library::Blas),
+                // Some of its kernels are those of the other one.
+                Step::Conv(k) if dnn_call::wants(program, k) => wanted.extend([Library::Blas, Library::Dnn]),
+                _ => look.extend(step.nested()),
+            }
+        }
+    }
+    for library in [Library::Blas, Library::Dnn].into_iter().filter(|l| wanted.contains(l)) {
+        let load = move || match library {
+            Library::Dnn => load_engines(),
+            other => drop(find(other)),
+        };
+        // Without a thread it is loaded when it is needed.
+        let _ = std::thread::Builder::new().spawn(load);
     }
 }
 

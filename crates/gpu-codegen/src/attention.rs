@@ -57,6 +57,16 @@ impl<'a> Operands<'a> {
         element(&self.writer, operand, &index, uses)
     }
 
+    /// A statement that stores the logarithm of the sum of a row's exponentials, of which `total` was added up less the
+    /// largest score `most`; nothing where nobody wants it. The loop variables `i0` to `i2` are in scope.
+    pub(crate) fn sums(&self, most: &str, total: &str, uses: &mut Uses) -> String {
+        let Some(sums) = &self.k.sums else { return String::new() };
+        let place = element(&self.writer, sums, &["i0", "i1", "i2"], uses);
+        uses.written.insert(self.writer.program.root(sums.buf));
+        let (infinity, log) = if self.k.acc == DType::F64 { ("INF64", "log") } else { ("INF32", "logf") };
+        format!("{place} = {total} == 0 ? -{infinity} : {most} + {log}({total});\n")
+    }
+
     /// Statements that apply the mask to the float `score`, or say that a key is not `seen`.
     pub(crate) fn mask_of(&self, score: &str, uses: &mut Uses) -> String {
         let Some(mask) = &self.k.mask else { return String::new() };
@@ -106,6 +116,7 @@ fn generate(program: &Program, k: &Attention, entry: &str) -> Result<Kernel, Gen
     };
     let (infinity, exp) = if acc == "double" { ("INF64", "exp") } else { ("INF32", "expf") };
     let scale = crate::types::number(ir_core::Scalar::Float(k.scale), k.acc.compute())?;
+    let sums = Operands::of(program, k, &mut uses).sums("most", "total", &mut uses);
     let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
     let result = value_type(k.acc)?;
     let body = format!(
@@ -147,6 +158,8 @@ if (e < {width} && w != 0) out[u] += w * to<{acc}>({value});
 }}
 }}
 }}
+if (lane == 0) {{
+{sums}}}
 #pragma unroll
 for (int u = 0; u < {per_lane}; ++u) {{
 const idx i3 = lane + 32 * u;
@@ -156,19 +169,8 @@ const {result} result = to<{result}>(total == 0 ? {empty} : out[u] / total);
 }}
 }}
 ",
-        empty = empty_row(k, program, acc),
+        empty = if acc == "double" { "0.0" } else { "0.0f" },
     );
     let blocks = rows.ceil_div(&SymExpr::from_i64(WARPS)).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
     assemble(program, entry, &uses, Launch::flat(blocks, 32 * WARPS as u32), &body)
-}
-
-/// What a row without any key gives: zeros for a mask of truth values, not a number for one that is added.
-pub(crate) fn empty_row(k: &Attention, program: &Program, acc: &str) -> &'static str {
-    let added = k.mask.as_ref().is_some_and(|m| program.buffers[m.buf].dtype != DType::Bool);
-    match (added, acc) {
-        (false, "double") => "0.0",
-        (false, _) => "0.0f",
-        (true, "double") => "NAN64",
-        (true, _) => "NAN32",
-    }
 }

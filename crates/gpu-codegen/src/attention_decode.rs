@@ -7,7 +7,7 @@
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Program};
 
-use crate::attention::{Operands, empty_row};
+use crate::attention::Operands;
 use crate::body::Uses;
 use crate::template::{assemble, blocks_of, epilogue, unravel, volume};
 use crate::types::{memory_type, value_type};
@@ -223,6 +223,10 @@ __syncthreads();
         let points = volume(ranges);
         let (count, width) = (o.text(&points, &mut uses), o.text(&ranges[3], &mut uses));
         let index = unravel(&o.writer, ranges, 0, "p", &mut uses);
+        let sums = match o.sums("most * 0.6931471805599453f", "total", &mut uses) {
+            none if none.is_empty() => none,
+            sums => format!("if (i3 == 0) {{\n{sums}}}\n"),
+        };
         let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
         let body = format!(
             "for (idx p = blockIdx.x * (idx)blockDim.x + threadIdx.x; p < {count}; p += (idx)gridDim.x * blockDim.x) {{
@@ -239,11 +243,10 @@ const float f = exp2f(of[0] - shift);
 total += f * of[1];
 sum += f * of[2 + p % {width}];
 }}
-const {result} result = to<{result}>(total == 0 ? {empty} : sum / total);
-{index}{tail}}}
+const {result} result = to<{result}>(total == 0 ? 0.0f : sum / total);
+{index}{sums}{tail}}}
 ",
             result = value_type(k.acc)?,
-            empty = empty_row(k, program, "float"),
         );
         assemble(program, ENTRY, &uses, Launch::flat(blocks_of(&points, 128), 128), &body)
     }

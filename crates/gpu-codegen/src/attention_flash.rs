@@ -7,7 +7,7 @@
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Program};
 
-use crate::attention::{Operands, empty_row};
+use crate::attention::Operands;
 use crate::body::Uses;
 use crate::template::{assemble, epilogue, volume};
 use crate::types::value_type;
@@ -79,6 +79,13 @@ impl<'a> Flash<'a> {
         let (tiles, all) = (o.text(&tiles, &mut uses), o.text(&count, &mut uses));
         let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
         let mask = o.mask_of("sc", &mut uses);
+        let sums = match o.sums("most[r] * 0.6931471805599453f", "total[r]", &mut uses) {
+            none if none.is_empty() => none,
+            sums => format!(
+                "if (pair == 0 && first + r * 8 < {}) {{\nconst idx i2 = first + r * 8;\n{sums}}}\n",
+                o.rows
+            ),
+        };
         let (depth, width) = (up(self.depth), up(self.width));
         let rows_of_tile = |name: &str,
                             source: &str,
@@ -211,14 +218,14 @@ __syncthreads();
 for (int r = 0; r < 2; ++r) {{
 total[r] += __shfl_xor_sync(0xffffffffu, total[r], 1);
 total[r] += __shfl_xor_sync(0xffffffffu, total[r], 2);
-}}
+{sums}}}
 #pragma unroll
 for (int t = 0; t < {wt}; ++t)
 #pragma unroll
 for (int e = 0; e < 4; ++e) {{
 const idx i2 = first + (e >> 1) * 8, i3 = t * 8 + pair * 2 + (e & 1);
 if (i2 < {rows} && i3 < {width_}) {{
-const {result} result = to<{result}>(total[e >> 1] == 0 ? {empty} : out[t][e] / total[e >> 1]);
+const {result} result = to<{result}>(total[e >> 1] == 0 ? 0.0f : out[t][e] / total[e >> 1]);
 {tail}}}
 }}
 cp_async_wait<0>();
@@ -238,7 +245,6 @@ __syncthreads();
             mma = if self.dtype == DType::BF16 { "mma_bf16" } else { "mma_f16" },
             pack = if self.dtype == DType::BF16 { "pack_bf16" } else { "pack_f16" },
             result = value_type(k.acc)?,
-            empty = empty_row(k, program, "float"),
         );
         let most = SymExpr::from_i64(crate::MOST_BLOCKS);
         let mut launch = Launch::flat(count.sym_min(&most), 32 * warps as u32);

@@ -11,7 +11,7 @@ use kernel_ir::{
 
 use crate::index::{Names, text};
 use crate::types::{memory_type, number, value_type};
-use crate::{GenError, ops};
+use crate::{GenError, TensorMap, ops};
 
 /// What a kernel uses of its program, collected while its text is written.
 #[derive(Default)]
@@ -28,6 +28,8 @@ pub(crate) struct Uses {
     pub(crate) scratch: Vec<&'static str>,
     /// Whether blocks are counted, in `tickets`.
     pub(crate) tickets: bool,
+    /// Tensor maps, `map<number>` in the text.
+    pub(crate) maps: Vec<TensorMap>,
 }
 
 impl Uses {

@@ -6,10 +6,15 @@
 
 mod accumulate;
 mod attention;
+mod attention_backward;
+mod attention_backward_flash;
 mod attention_decode;
 mod attention_flash;
 mod blocks;
 mod body;
+mod bulk;
+mod bulk_rule;
+mod bulk_text;
 mod collapse;
 mod columns;
 mod conv;
@@ -38,7 +43,7 @@ mod types;
 mod wide;
 
 use ir_core::{DType, SymExpr, SymId};
-use kernel_ir::{BufId, Program, Step};
+use kernel_ir::{BufId, ExternOp, Program, Step};
 use thiserror::Error;
 
 pub use blocks::{Blocks, fold};
@@ -51,6 +56,7 @@ pub const PRELUDE: &str = concat!(
     include_str!("prelude.cu"),
     include_str!("tensor_core.cu"),
     include_str!("tile.cu"),
+    include_str!("wgmma.cu"),
     include_str!("loops.cu"),
     include_str!("sort.cu")
 );
@@ -66,6 +72,8 @@ pub struct Target {
     pub shared_memory: u32,
     /// Bytes of the second-level cache.
     pub cache: u64,
+    /// Whether the driver makes tensor maps ([`TensorMap`]), and code is made for this very architecture (`sm_90a`).
+    pub tensor_maps: bool,
     /// Whether float32 products may be computed in tf32 (10 bits of mantissa) on tensor cores.
     pub tf32: bool,
     /// Whether sums must not depend on the order in which blocks end.
@@ -79,6 +87,7 @@ impl Target {
         multiprocessors: 132,
         shared_memory: 227 * 1024,
         cache: 50 << 20,
+        tensor_maps: true,
         tf32: false,
         deterministic: false,
     };
@@ -111,6 +120,8 @@ pub struct Kernel {
     pub source: String,
     /// What the entry takes, in order.
     pub params: Vec<Param>,
+    /// The tensor maps that [`Param::Map`] numbers.
+    pub maps: Vec<TensorMap>,
     /// How it is launched.
     pub launch: Launch,
 }
@@ -127,6 +138,27 @@ pub enum Param {
     /// The address of [`TICKETS`] 32-bit words that are 0 when the kernel begins and 0 again when it ends: blocks count
     /// there which of them comes last. Kernels that run one after another share them.
     Tickets,
+    /// A tensor map by its number in [`Kernel::maps`], passed by value.
+    Map(u32),
+}
+
+/// A part of a buffer's memory as the copy engine is told of it: 128 bytes that the driver makes of this, at most five
+/// dimensions, the innermost first. What is read beyond the sizes is 0. Boxes lie in shared memory without gaps, 128 bytes
+/// of the innermost dimension a line, in the order of the 128-byte swizzle.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorMap {
+    /// The buffer; of a view: what it is a view of.
+    pub buf: BufId,
+    /// Dtype of its elements.
+    pub dtype: DType,
+    /// Elements before the first one: a multiple of 16 bytes.
+    pub offset: SymExpr,
+    /// Sizes, none of them 0.
+    pub sizes: Vec<SymExpr>,
+    /// Elements from one to the next, of every dimension but the innermost, where it is 1: multiples of 16 bytes.
+    pub strides: Vec<SymExpr>,
+    /// Sizes of the box that is copied at once, at most 256 each.
+    pub window: Vec<u32>,
 }
 
 /// The shape of a launch. Nothing is launched where the number of blocks is 0.
@@ -194,7 +226,10 @@ pub fn variants(program: &Program, step: &Step, target: &Target) -> Result<Vec<V
         }
         Step::Conv(k) => conv::variants(program, k, target),
         Step::Attention(k) => attention::variants(program, k, target),
-        Step::Extern(k) => sort::variants(program, k, target),
+        Step::Extern(k) => match k.op {
+            ExternOp::AttentionBackward { .. } => attention_backward::variants(program, k, target),
+            _ => sort::variants(program, k, target),
+        },
         _ => Err(GenError::Routine(step.name().to_owned())),
     }
 }

@@ -16,6 +16,10 @@ template <bool STREAM, class V> DEV void store_vector(V *p, const V &x) {
     } else *p = x;
 }
 
+// One divided by a number of numbers, to two units in the last place.
+DEV float inverse(float n) { return __fdividef(1.0f, n); }
+DEV double inverse(double n) { return 1.0 / n; }
+
 // How many numbers, their mean and the sum of their squared differences from it. The mean is that of the differences from
 // `shift`, one of the numbers, which is the same for all that are put together: so it has digits where numbers are far from 0.
 template <class T> struct Moments {
@@ -32,11 +36,23 @@ template <class T> struct Moments {
 template <int OP, class T> DEV Moments<T> combine(Moments<T> a, Moments<T> b) {
     if (b.n == 0) return a;
     if (a.n == 0) return b;
-    T n = a.n + b.n, share = b.n / n, d = b.mean - a.mean;
+    T n = a.n + b.n, share = b.n * inverse(n), d = b.mean - a.mean;
     return {n, a.mean + d * share, a.m2 + b.m2 + d * d * (a.n * share), a.shift};
 }
-DEV float inverse(float n) { return __fdividef(1.0f, n); }
-DEV double inverse(double n) { return 1.0 / n; }
+
+// COUNT values that lie `stride` apart, combined in their order four by four: a combination waits for that of the four before it
+// and not for each of them.
+template <int OP, int COUNT, class T> DEV T in_fours(const T *from, int stride) {
+    static_assert(COUNT % 4 == 0, "whole fours");
+    T all = from[0];
+    #pragma unroll
+    for (int n = 0; n < COUNT; n += 4) {
+        const T *x = from + n * stride;
+        T four = combine<OP>(combine<OP>(x[0], x[stride]), combine<OP>(x[2 * stride], x[3 * stride]));
+        all = n ? combine<OP>(all, four) : four;
+    }
+    return all;
+}
 
 // Threads of a block combine the V columns that each of them has, TX threads side by side: thread `n` of the block gets the
 // total of column `n`, of which there are TX * V. The order is fixed. `part` is memory for as many in each warp.
@@ -54,11 +70,7 @@ template <int OP, int TX, int V, int WARPS, class T> DEV T column_total(T (&x)[V
     }
     __syncthreads();
     T sum = x[0];
-    if (threadIdx.x < columns) {
-        sum = part[threadIdx.x];
-        #pragma unroll
-        for (int w = 1; w < WARPS; ++w) sum = combine<OP>(sum, part[w * columns + threadIdx.x]);
-    }
+    if (threadIdx.x < columns) sum = in_fours<OP, WARPS>(part + threadIdx.x, columns);
     return sum;
 }
 
@@ -81,32 +93,34 @@ template <class T> DEV T fresh(const T *p) {
 // `n` of THREADS gets that of column `n`. `stride` is from one block's to the next one's.
 template <int OP, int COLUMNS, int THREADS, class T>
 DEV T parts_total(const T *from, i64 stride, int parts, int here, T start, T *part) {
-    const int column = threadIdx.x % COLUMNS, slices = THREADS / COLUMNS;
+    const int column = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS;
+    constexpr int SLICES = THREADS / COLUMNS, LAST = SLICES < 8 ? SLICES : 8;
     T x = start;
     if (column < here) {
         #pragma unroll 8
-        for (int s = threadIdx.x / COLUMNS; s < parts; s += slices) x = combine<OP>(x, fresh(from + s * stride + column));
+        for (int s = slice; s < parts; s += SLICES) x = combine<OP>(x, fresh(from + s * stride + column));
     }
     __syncthreads();
     part[threadIdx.x] = x;
     __syncthreads();
-    if (threadIdx.x < COLUMNS) {
-        #pragma unroll 8
-        for (int s = 1; s < slices; ++s) x = combine<OP>(x, part[s * COLUMNS + threadIdx.x]);
+    #pragma unroll
+    for (int n = SLICES / 2; n >= LAST; n /= 2) {
+        if (slice < n) part[threadIdx.x] = x = combine<OP>(x, part[threadIdx.x + n * COLUMNS]);
+        __syncthreads();
     }
+    if (threadIdx.x < COLUMNS) x = in_fours<OP, LAST>(part + threadIdx.x, COLUMNS);
     return x;
 }
 // Whether this block is the last of `parts` that come here, which every thread of it gets to know. It sees all that the
-// others wrote before. The ticket is 0 again afterwards.
+// others wrote before: the barriers pass on to one thread, and from it, what its fences order. The ticket is 0 again afterwards.
 DEV bool comes_last(u32 *ticket, int parts, u32 *seen) {
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
+        __threadfence();
         *seen = atomicAdd(ticket, 1u);
+        __threadfence();
         if (*seen == (u32)parts - 1) *ticket = 0;
     }
     __syncthreads();
-    bool last = *seen == (u32)parts - 1;
-    if (last) __threadfence();
-    return last;
+    return *seen == (u32)parts - 1;
 }

@@ -17,6 +17,10 @@ pub(crate) fn assemble(
 ) -> Result<Kernel, GenError> {
     let mut params = Vec::new();
     let mut list = Vec::new();
+    for n in 0..uses.maps.len() {
+        list.push(format!("TENSOR_MAP(map{n})"));
+        params.push(Param::Map(n as u32));
+    }
     for (place, &buf) in uses.buffers.iter().enumerate() {
         let ty = memory_type(program.buffers[buf].dtype)?;
         // What is only read may go through the read-only cache. What is read back after it was written must not be
@@ -48,7 +52,7 @@ pub(crate) fn assemble(
         "extern \"C\" __global__ void __launch_bounds__({threads}) {entry}({}) {{\nlaunch_order();\nusing idx = {idx};\n{symbols}{body}}}\n",
         list.join(", ")
     );
-    Ok(Kernel { entry: entry.to_owned(), source, params, launch })
+    Ok(Kernel { entry: entry.to_owned(), source, params, maps: uses.maps.clone(), launch })
 }
 
 /// 32 bits where every address of the kernel surely fits.

@@ -303,6 +303,7 @@ template <int PARTS, int FLOATS> DEV bool cluster_share(const float *sums) {
     __syncthreads();
     return blockIdx.y == PARTS - 1;
 }
+DEV void cluster_sync() { __syncthreads(); }
 DEV void cluster_end() {}
 DEV int cluster_row(int) { return 0; }
 DEV int cluster_rows(int, int all) { return all; }

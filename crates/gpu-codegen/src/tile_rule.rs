@@ -7,11 +7,12 @@
 use ir_core::DType;
 
 use crate::tile::{Product, Reading, count, hint};
-use crate::tile_text::{Form, Unit, variant};
-use crate::{GenError, Target, Variant};
+use crate::tile_text::{Form, Pipeline, Unit, variant};
+use crate::{GenError, Target, Variant, bulk_rule};
 
-/// Ways that are given at most.
+/// Ways that are given at most, of those whose threads copy and of those by the copy engine.
 const WAYS: usize = 6;
+const BULK_WAYS: usize = 4;
 /// Bytes a cycle that a multiprocessor gets from the second-level cache with all others reading too.
 const CACHE_BYTES: f64 = 28.0;
 /// The same where few others read, and bytes a cycle of its shared memory.
@@ -24,6 +25,8 @@ const START: f64 = 2000.0;
 /// Cycles of exchanging sums within a cluster, and of a second kernel.
 const CLUSTER: f64 = 500.0;
 const SECOND: f64 = 4000.0;
+/// Multiplications and additions of 16-bit floats a cycle by `wgmma`, of the 2048 that there are at most.
+const WGMMA: f64 = 1700.0;
 /// Warps and bytes of shared memory of a multiprocessor.
 const WARPS: i64 = 48;
 const SHARED: i64 = 227 * 1024;
@@ -82,38 +85,50 @@ fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
         Unit::Plain => PLAIN,
     };
     let cluster = target.architecture >= 90;
+    let whole = |&(bm, bn, depth, stages, wm, wn): &(i64, i64, i64, i64, i64, i64)| Form {
+        unit,
+        pipeline: Pipeline::Threads,
+        tile: (bm, bn),
+        depth,
+        stages,
+        warps: (wm, wn),
+        parts: 1,
+        cluster: false,
+    };
     let mut found: Vec<(f64, Form)> = Vec::new();
-    for &(bm, bn, depth, stages, wm, wn) in shapes {
+    for form in shapes.iter().map(whole).chain(bulk_rule::forms(product, unit, target)) {
         for parts in [1, 2, 4, 8, 16, 32] {
-            let form = Form {
-                unit,
-                tile: (bm, bn),
-                depth,
-                stages,
-                warps: (wm, wn),
-                parts,
-                // A cluster has 8 blocks at most.
-                cluster: cluster && (2..=8).contains(&parts),
-            };
+            // A cluster has 8 blocks at most.
+            let form = Form { parts, cluster: cluster && (2..=8).contains(&parts), ..form };
             if fits(product, &form, target) {
                 found.push((estimate(product, &form, target), form));
             }
         }
     }
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // Of each kind the best: the estimate compares one kind's forms better than those of two.
+    let (threads, bulk) = found.into_iter().partition(|(_, form)| form.pipeline == Pipeline::Threads);
+    let mut kept = [best(threads, WAYS), best(bulk, BULK_WAYS)].concat();
+    kept.sort_by(|a, b| a.0.total_cmp(&b.0));
+    kept.into_iter().map(|(_, form)| form).collect()
+}
+
+/// The first `most` of one kind, which are sorted by their estimates.
+fn best(found: Vec<(f64, Form)>, most: usize) -> Vec<(f64, Form)> {
     // Two ways of sharing the inner dimension for each shape of tile are enough to try.
-    let mut kept: Vec<Form> = Vec::new();
-    for (_, form) in found {
-        if kept.iter().filter(|k| k.tile == form.tile && k.depth == form.depth).count() < 2 {
-            kept.push(form);
+    let mut kept: Vec<(f64, Form)> = Vec::new();
+    for (time, form) in found {
+        let same = |(_, k): &&(f64, Form)| (k.tile, k.depth) == (form.tile, form.depth);
+        if kept.iter().filter(same).count() < 2 {
+            kept.push((time, form));
         }
     }
     // One that shares nothing is always among them.
-    let alone = kept.iter().position(|form| form.parts == 1).filter(|&place| place >= WAYS);
+    let alone = kept.iter().position(|(_, form)| form.parts == 1).filter(|&place| place >= most);
     if let Some(place) = alone {
-        kept.swap(WAYS - 1, place);
+        kept.swap(most - 1, place);
     }
-    kept.truncate(WAYS);
+    kept.truncate(most);
     kept
 }
 
@@ -124,6 +139,7 @@ fn fits(product: &Product<'_>, form: &Form, target: &Target) -> bool {
     let threads = form.threads();
     // The block's threads divide into the lines of each factor's tile (`Tile` in `tile.cu`).
     let divides = |side: usize, rows: i64| match product.reading(side) {
+        _ if form.pipeline != Pipeline::Threads => true,
         Reading::AlongInner(w) => form.depth % w == 0 && threads % (form.depth / w) == 0,
         Reading::AlongRows(w) => rows % w == 0 && threads % (rows / w) == 0,
         Reading::SingleInner | Reading::SingleRows => threads % form.depth == 0 && threads % rows == 0,
@@ -132,12 +148,18 @@ fn fits(product: &Product<'_>, form: &Form, target: &Target) -> bool {
         && divides(0, form.tile.0)
         && divides(1, form.tile.1)
         && (form.parts == 1 || steps >= 2 * form.parts)
+        && (form.parts == 1 || !matches!(form.pipeline, Pipeline::Stay { .. }))
         && form.tile.0 % form.parts == 0
         && form.tile.1 * form.tile.0 / form.parts >= 32
 }
 
 /// Multiplications and additions a cycle of a multiprocessor.
 fn rate(form: &Form) -> f64 {
+    if form.pipeline != Pipeline::Threads {
+        // A narrow product of a warpgroup reads as much of shared memory as there is.
+        let narrow = if form.tile.1 < 128 { 0.8 } else { 1.0 };
+        return narrow * if form.unit == Unit::Tf32 { WGMMA / 2.0 } else { WGMMA };
+    }
     let (pm, pn) = (form.tile.0 / form.warps.0, form.tile.1 / form.warps.1);
     // Small parts of a warp read more of shared memory for each product.
     let reuse = (pm * pn) as f64 / (pm + pn) as f64;
@@ -157,15 +179,18 @@ fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
     let (m, n, k, batch) = (at(&product.rows), at(&product.cols), at(&product.inner), at(&product.batch));
     let ((bm, bn), depth) = (form.tile, form.depth);
     let up = |a: i64, b: i64| (a + b - 1) / b;
-    let blocks = batch * up(m, bm) * up(n, bn) * form.parts;
+    // Blocks that share are counted as one: they take their tiles together.
+    let (share, stays) = (form.share(), matches!(form.pipeline, Pipeline::Stay { .. }));
+    let blocks = batch * up(m, bm * share) * up(n, bn) * form.parts;
     let steps = up(up(k, depth), form.parts) as f64;
     let device = i64::from(target.multiprocessors.max(1));
     let at_once = (SHARED / (form.shared(product) + 1024)).min(WARPS * 32 / form.threads()).max(1);
-    let each = up(blocks, device);
+    let each = up(blocks, (device / share).max(1));
     let compute = (bm * bn * depth) as f64 / rate(form);
-    let bytes = ((bm + bn) * depth) as f64 * product.dtype.size() as f64;
+    let bytes = ((bm + bn / share) * depth) as f64 * product.dtype.size() as f64;
     // Elements that are read one by one take instructions, not bytes.
     let copies = [(0, bm), (1, bn)].map(|(side, rows)| match product.reading(side) {
+        _ if form.pipeline != Pipeline::Threads => 0.0,
         Reading::SingleInner | Reading::SingleRows => (rows * depth) as f64 / 5.0,
         Reading::AlongInner(w) | Reading::AlongRows(w) => (rows * depth / w) as f64 / 12.0,
     });
@@ -174,10 +199,12 @@ fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
     let sums = (bm * bn * 4) as f64;
     let exchange = if form.parts > 1 { CLUSTER + sums / CACHE_BYTES } else { 0.0 };
     let end = 2.0 * sums / SHARED_BYTES + exchange;
-    let shared = blocks as f64 * steps * bytes / (CACHE_BYTES * device as f64);
+    let shared = (blocks * share) as f64 * steps * bytes / (CACHE_BYTES * device as f64);
     let busy = (each as f64 * steps * step).max(shared) + each as f64 * end;
     let waves = up(each, at_once) as f64;
-    let alone = waves * (1.5 * LATENCY + steps * step.max(LATENCY / (form.stages - 1) as f64) + end);
+    // Where blocks stay, the next tile's copies do not wait for the end of the one before.
+    let starts = if stays { 1.0 } else { waves };
+    let alone = starts * 1.5 * LATENCY + waves * (steps * step.max(LATENCY / (form.stages - 1) as f64) + end);
     let second = match form.parts {
         parts if parts > 1 && !form.cluster => {
             SECOND + (m * n * batch * parts * 4) as f64 / (CACHE_BYTES * device as f64)

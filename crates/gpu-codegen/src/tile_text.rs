@@ -7,6 +7,7 @@ use std::fmt::Write;
 use ir_core::{DType, SymExpr};
 
 use crate::body::{BodyWriter, Uses};
+use crate::bulk_text::WARPGROUP;
 use crate::template::{assemble, blocks_of};
 use crate::tile::{Axis, Product, Reading, count, is_multiple, merged};
 use crate::tile_finish::Finish;
@@ -24,10 +25,23 @@ pub(crate) enum Unit {
     Plain,
 }
 
+/// How factors come into shared memory, and who multiplies them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pipeline {
+    /// Every thread copies pieces and multiplies fragments.
+    Threads,
+    /// The copy engine brings tiles and warpgroups multiply them (`bulk_text`), a block a tile.
+    Bulk,
+    /// The same; blocks stay and take one tile after another. `share` blocks of a cluster, one above the other, read the
+    /// right factor together; there are `most` clusters at most.
+    Stay { share: i64, most: i64 },
+}
+
 /// The shape of a tiled kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) unit: Unit,
+    pub(crate) pipeline: Pipeline,
     /// Rows and columns of a block's tile.
     pub(crate) tile: (i64, i64),
     /// Inner points of a stage.
@@ -45,22 +59,28 @@ pub(crate) struct Form {
 /// Tiles of rows whose blocks follow one another, so that the columns that they share are in the cache.
 const GROUP: i64 = 8;
 /// Floats between the rows of a tile of sums beyond the columns: fragments are stored without conflicts.
-const SUMS_GAP: i64 = 8;
+pub(crate) const SUMS_GAP: i64 = 8;
 
 impl Form {
-    /// Threads of a block.
+    /// Threads of a block: those that multiply, and the warpgroup that tends the copy engine.
     pub(crate) fn threads(&self) -> i64 {
-        self.warps.0 * self.warps.1 * 32
+        let producers = if self.pipeline == Pipeline::Threads { 0 } else { WARPGROUP };
+        self.warps.0 * self.warps.1 * 32 + producers
     }
     /// The name in tables.
     pub(crate) fn name(&self) -> String {
-        let unit = match self.unit {
-            Unit::Tensor => "mma",
-            Unit::Tf32 => "tf32",
-            Unit::Plain => "fma",
+        let unit = match (self.unit, self.pipeline) {
+            (Unit::Tensor, Pipeline::Threads) => "mma",
+            (Unit::Tf32, Pipeline::Threads) => "tf32",
+            (Unit::Plain, _) => "fma",
+            (Unit::Tensor, Pipeline::Bulk) => "wgmma",
+            (Unit::Tf32, Pipeline::Bulk) => "wgmma_tf32",
+            (Unit::Tensor, Pipeline::Stay { .. }) => "wgmma_stay",
+            (Unit::Tf32, Pipeline::Stay { .. }) => "wgmma_tf32_stay",
         };
         let (m, n) = self.tile;
         let parts = match (self.parts, self.cluster) {
+            (1, _) if self.share() > 1 => format!("_share{}", self.share()),
             (1, _) => String::new(),
             (parts, true) => format!("_cluster{parts}"),
             (parts, false) => format!("_split{parts}"),
@@ -76,9 +96,13 @@ impl Form {
     /// Bytes of shared memory.
     pub(crate) fn shared(&self, product: &Product<'_>) -> i64 {
         let bytes = product.dtype.size() as i64;
+        let sums = self.tile.0 * (self.tile.1 + SUMS_GAP) * 4;
+        if self.pipeline != Pipeline::Threads {
+            return self.bulk_shared(sums);
+        }
         let stage = self.stage_bytes(product.reading(0), self.tile.0, bytes)
             + self.stage_bytes(product.reading(1), self.tile.1, bytes);
-        (stage * self.stages).max(self.tile.0 * (self.tile.1 + SUMS_GAP) * 4)
+        (stage * self.stages).max(sums)
     }
 }
 
@@ -221,32 +245,42 @@ DYNAMIC_SHARED(memory);
         ))
     }
 
-    /// Which tile of which batch the block computes: `row0`, `col0`, `batch` and the batch axes' numbers `g0…`.
-    fn place(&mut self) -> String {
+    /// Which tile of which batch the block computes, by its number: `row0`, `col0`, `batch` and the batch axes' numbers
+    /// `g0…`. Blocks that share have their tiles one above the other.
+    pub(crate) fn place(&mut self, block: &str) -> String {
         let product = self.product;
         let (tiles_m, tiles_n) = self.tiles();
         let (tm, tn) = (self.text(&tiles_m), self.text(&tiles_n));
         let batches = self.unravel(&product.batch, "g", "batch");
+        let share = self.form.share();
+        let (high, own) = match share {
+            1 => ("BM".to_owned(), String::new()),
+            _ => (format!("(BM * {share})"), format!(" + (idx)blockIdx.x % {share} * BM")),
+        };
+        let group = (GROUP / share).max(1);
         format!(
             "const idx tiles_m = {tm}, tiles_n = {tn};
-const idx batch = (idx)blockIdx.x / (tiles_m * tiles_n), tile = (idx)blockIdx.x % (tiles_m * tiles_n);
-const idx first_m = tile / ({GROUP} * tiles_n) * {GROUP}, tall = imin<idx>(tiles_m - first_m, {GROUP});
-const idx row0 = (first_m + tile % ({GROUP} * tiles_n) % tall) * BM, col0 = tile % ({GROUP} * tiles_n) / tall * BN;
+const idx batch = {block} / (tiles_m * tiles_n), tile = {block} % (tiles_m * tiles_n);
+const idx first_m = tile / ({group} * tiles_n) * {group}, tall = imin<idx>(tiles_m - first_m, {group});
+const idx row0 = (first_m + tile % ({group} * tiles_n) % tall) * {high}{own}, col0 = tile % ({group} * tiles_n) / tall * BN;
 {batches}"
         )
     }
 
-    /// Tiles along rows and columns.
-    fn tiles(&self) -> (SymExpr, SymExpr) {
-        let (bm, bn) = self.form.tile;
+    /// Tiles along rows and columns; those of blocks that share count once.
+    pub(crate) fn tiles(&self) -> (SymExpr, SymExpr) {
+        let (bm, bn) = (self.form.tile.0 * self.form.share(), self.form.tile.1);
         let p = self.product;
         (count(&p.rows).ceil_div(&SymExpr::from_i64(bm)), count(&p.cols).ceil_div(&SymExpr::from_i64(bn)))
     }
 
     /// Up to the tile of sums in shared memory.
     fn sums(&mut self) -> Result<String, GenError> {
+        if self.form.pipeline == Pipeline::Bulk {
+            return self.bulk_sums();
+        }
         let mut out = self.head()?;
-        out.push_str(&self.place());
+        out.push_str(&self.place("(idx)blockIdx.x"));
         out.push_str(&self.address(0, "a"));
         out.push_str(&self.address(1, "b"));
         let depth = self.text(&count(&self.product.inner).ceil_div(&SymExpr::from_i64(self.form.depth)));
@@ -308,14 +342,17 @@ core.template store<PITCH>(sums);
     }
 
     /// The launch over all tiles.
-    fn launch(&self) -> Launch {
+    pub(crate) fn launch(&self) -> Launch {
         let (tiles_m, tiles_n) = self.tiles();
+        let tiles = count(&self.product.batch) * tiles_m * tiles_n;
+        let blocks = match self.form.pipeline {
+            Pipeline::Stay { share, most } => {
+                tiles.sym_min(&SymExpr::from_i64(most)) * SymExpr::from_i64(share)
+            }
+            _ => tiles,
+        };
         Launch {
-            blocks: [
-                count(&self.product.batch) * tiles_m * tiles_n,
-                SymExpr::from_i64(self.form.parts),
-                SymExpr::ONE,
-            ],
+            blocks: [blocks, SymExpr::from_i64(self.form.parts), SymExpr::ONE],
             threads: self.form.threads() as u32,
             shared: self.form.shared(self.product) as u32,
         }
@@ -432,6 +469,9 @@ for (int w = 0; w < {width}; ++w) sum[u + w] += v.v[w];
 /// A product by tiles of a form.
 pub(crate) fn variant(product: &Product<'_>, form: Form) -> Result<Variant, GenError> {
     let name = form.name();
+    if let Pipeline::Stay { .. } = form.pipeline {
+        return Ok(Variant::single(name, Writer::new(product, form).stay()?));
+    }
     if form.parts == 1 || form.cluster {
         return Ok(Variant::single(name, Writer::new(product, form).whole()?));
     }

@@ -13,8 +13,14 @@ use crate::EmulatorError;
 use crate::launch::{Function, Library};
 
 /// What stands before the prelude.
-const BEFORE: &str =
-    concat!(include_str!("emulation/language.h"), "\n", include_str!("emulation/scheduler.h"), "\n");
+const BEFORE: &str = concat!(
+    include_str!("emulation/language.h"),
+    "\n",
+    include_str!("emulation/scheduler.h"),
+    "\n",
+    include_str!("emulation/bulk.h"),
+    "\n"
+);
 /// What stands between the prelude and the kernels.
 const BEHIND: &str = include_str!("emulation/launch.h");
 

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use gpu_codegen::{Target, variants};
-use gpu_runtime::{Choice, Driver, GpuError, Grid, Module};
+use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, Module};
 use kernel_ir::{Program, Step};
 use plugin_sdk::DeviceId;
 use plugin_sdk::dlpack::DL_EXT_DEV;
@@ -52,7 +52,7 @@ impl Emulator {
         &self,
         function: &Function,
         grid: Grid,
-        arguments: &[u64],
+        arguments: Arguments<'_>,
     ) -> Result<(), EmulatorError> {
         // SAFETY: the caller's promise.
         let ended = unsafe { launch::run(function, grid, arguments) };
@@ -98,7 +98,12 @@ impl Driver for Emulator {
         Ok(())
     }
 
-    unsafe fn launch(&self, function: &Function, grid: Grid, arguments: &[u64]) -> Result<(), GpuError> {
+    unsafe fn launch(
+        &self,
+        function: &Function,
+        grid: Grid,
+        arguments: Arguments<'_>,
+    ) -> Result<(), GpuError> {
         // SAFETY: the caller's promise.
         Ok(unsafe { self.launch_checked(function, grid, arguments) }?)
     }

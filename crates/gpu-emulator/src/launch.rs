@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use gpu_runtime::Grid;
+use gpu_runtime::{Arguments, Grid, Map};
 
 use crate::EmulatorError;
 
@@ -67,6 +67,41 @@ impl Function {
     }
 }
 
+/// A tensor map, laid out as `FfxTensor`.
+#[repr(C)]
+struct Tensor {
+    address: u64,
+    sizes: [u64; 5],
+    strides: [u64; 5],
+    window: [u32; 5],
+    rank: u32,
+    width: u32,
+}
+
+impl Tensor {
+    /// What the driver of a device refuses is refused.
+    fn new(map: &Map, address: u64) -> Result<Tensor, String> {
+        let all = |list: &[u64]| list[..map.rank].iter().all(|n| *n > 0 && *n <= 1 << 32);
+        let strides = &map.strides[1..map.rank];
+        if address % 16 != 0 || strides.iter().any(|s| s % 16 != 0 || *s >= 1 << 40) {
+            return Err(format!(
+                "a tensor map at {address:#x} with strides of {strides:?} bytes: not aligned to 16"
+            ));
+        }
+        if !all(&map.sizes) || map.window[..map.rank].iter().any(|n| *n == 0 || *n > 256) {
+            return Err(format!("a tensor map of sizes {:?}, window {:?}", map.sizes, map.window));
+        }
+        Ok(Tensor {
+            address,
+            sizes: map.sizes,
+            strides: map.strides,
+            window: map.window,
+            rank: map.rank as u32,
+            width: map.dtype.size() as u32,
+        })
+    }
+}
+
 /// Stacks of fibers. One launch runs at a time: shared memory is static in the libraries.
 struct Stacks(Vec<u64>);
 
@@ -80,7 +115,11 @@ fn stacks() -> &'static Mutex<Stacks> {
 ///
 /// # Safety
 /// The arguments are what the kernel takes, and its addresses are memory that it may use.
-pub(crate) unsafe fn run(function: &Function, grid: Grid, arguments: &[u64]) -> Result<(), EmulatorError> {
+pub(crate) unsafe fn run(
+    function: &Function,
+    grid: Grid,
+    arguments: Arguments<'_>,
+) -> Result<(), EmulatorError> {
     let refuse = |what: String| Err(EmulatorError::Launch { kernel: function.name.clone(), what });
     if grid.threads == 0 || grid.threads > MOST_THREADS {
         return refuse(format!("{} threads a block: 1 to {MOST_THREADS} are possible", grid.threads));
@@ -88,18 +127,28 @@ pub(crate) unsafe fn run(function: &Function, grid: Grid, arguments: &[u64]) -> 
     if grid.blocks.contains(&0) || grid.blocks[1..].iter().any(|n| *n > 65_535) {
         return refuse(format!("a grid of {:?} blocks", grid.blocks));
     }
+    // A kernel gets its tensor maps by their address.
+    let tensors = arguments.maps.iter().map(|map| Tensor::new(map, arguments.start(map)));
+    let tensors = match tensors.collect::<Result<Vec<Tensor>, String>>() {
+        Ok(tensors) => tensors,
+        Err(what) => return refuse(what),
+    };
+    let mut words = arguments.words.to_vec();
+    for (map, tensor) in arguments.maps.iter().zip(&tensors) {
+        words[map.param] = std::ptr::from_ref(tensor) as u64;
+    }
     let mut stacks = stacks().lock().unwrap_or_else(PoisonError::into_inner);
-    // Aligned to 128 bytes, as the dialect promises.
-    let mut dynamic = vec![[0u64; 16]; grid.shared as usize / 128 + 2];
+    // Aligned to 1024 bytes, as the dialect promises.
+    let mut dynamic = vec![[0u64; 128]; grid.shared as usize / 1024 + 2];
     let aligned = dynamic.as_mut_ptr().cast::<u8>();
-    // SAFETY: the block has 128 bytes more than are asked for.
-    let aligned = unsafe { aligned.add(aligned.align_offset(128)) };
+    // SAFETY: the block has 1024 bytes more than are asked for.
+    let aligned = unsafe { aligned.add(aligned.align_offset(1024)) };
     let mut request = Request {
         grid: grid.blocks,
         threads: grid.threads,
         shared: grid.shared,
         entry: function.entry,
-        arguments: arguments.as_ptr(),
+        arguments: words.as_ptr(),
         stacks: stacks.0.as_mut_ptr().cast(),
         stack_bytes: STACK as u64,
         dynamic: aligned,

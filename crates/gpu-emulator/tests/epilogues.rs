@@ -6,7 +6,7 @@ use gpu_codegen::{
     Blocks, ENTRY, Kernel, PRELUDE, Packed, Param, epilogue, fold, relayout, result_dtype, store_order, tail,
 };
 use gpu_emulator::Emulator;
-use gpu_runtime::{Driver, Grid, Module};
+use gpu_runtime::{Arguments, Driver, Grid, Module};
 use ir_core::{DType, EntityId, Scalar, Shape, SymExpr};
 use kernel_ir::{
     BodyBuilder, BufId, Buffer, Epilogue, InstKind, Matmul, Operand, Program, ScalarOp, Step, Storage,
@@ -116,12 +116,13 @@ impl Case {
                 Param::Scratch(n) => extra[*n as usize],
                 Param::Symbol(_) => unreachable!("the cases have fixed sizes"),
                 Param::Tickets => unreachable!("no template counts its blocks"),
+                Param::Map(_) => unreachable!("an epilogue reads no tiles"),
             })
             .collect();
         let blocks = [0, 1, 2].map(|d| kernel.launch.blocks[d].as_const().unwrap() as u32);
         let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
         // SAFETY: the arguments are in the kernel's order and as large as its buffers.
-        unsafe { emulator.launch(function, grid, &arguments) }.unwrap();
+        unsafe { emulator.launch(function, grid, Arguments::plain(&arguments)) }.unwrap();
         let dtype = self.program.buffers[out].dtype;
         let result =
             from_bytes(dtype, &download(memory[out.index()], self.data[out.index()].len() * dtype.size()));

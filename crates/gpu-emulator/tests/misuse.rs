@@ -3,7 +3,7 @@
 
 use gpu_codegen::PRELUDE;
 use gpu_emulator::{Emulator, EmulatorError};
-use gpu_runtime::{Driver, Grid, Module};
+use gpu_runtime::{Arguments, Driver, Grid, Module};
 
 /// Runs a kernel of the body over one buffer of 64 floats, 64 threads a block; what the buffer holds, or the error.
 /// `None` where there is no compiler.
@@ -18,7 +18,7 @@ fn run(body: &str, blocks: u32, shared: u32) -> Option<Result<Vec<f32>, Emulator
     let out = device.allocate(64 * 4).unwrap();
     let grid = Grid { blocks: [blocks, 1, 1], threads: 64, shared };
     // SAFETY: the kernel takes an address and a number; the buffer has guard zones for what it does beyond.
-    let ended = unsafe { device.launch_checked(&functions[0][0], grid, &[out, 64]) };
+    let ended = unsafe { device.launch_checked(&functions[0][0], grid, Arguments::plain(&[out, 64])) };
     let mut values = vec![0f32; 64];
     // SAFETY: the buffer has 64 floats.
     unsafe { device.download(values.as_mut_ptr().cast(), out, 256).unwrap() };
@@ -97,4 +97,46 @@ fn asynchronous_copies_arrive_when_they_are_waited_for() {
 fn launches_that_no_device_takes() {
     let Some(ended) = run("out[threadIdx.x] = 1;", 0, 0) else { return };
     assert!(matches!(ended, Err(EmulatorError::Launch { .. })), "{ended:?}");
+}
+
+/// A kernel with a barrier in shared memory that counts one arrival, and a tensor of 64 floats to copy from.
+fn with_barrier(body: &str) -> Option<Result<Vec<f32>, EmulatorError>> {
+    let head = "__shared__ u64 bar[1]; DYNAMIC_TILES(pool);
+if (threadIdx.x == 0) mbarrier_init(bar, 1);
+FfxTensor tensor = {(u64)out, {32, 2}, {4, 128}, {32, 8, 1, 1, 1}, 2, 4};
+const TensorMap map((u64)&tensor);
+__syncthreads();\n";
+    run(&format!("{head}{body}"), 1, 1024)
+}
+
+#[test]
+fn barriers_in_memory_count_exactly() {
+    let Some(ended) = with_barrier("if (threadIdx.x == 0) mbarrier_arrive<1>(bar); mbarrier_wait(bar, 0);")
+    else {
+        return;
+    };
+    ended.unwrap();
+    let ended = with_barrier("if (threadIdx.x == 5) mbarrier_wait(bar, 0);").unwrap();
+    assert!(ended.unwrap_err().to_string().contains("1 at barriers in memory"));
+    let twice = "if (threadIdx.x == 0) { mbarrier_init(bar, 2); mbarrier_arrive<1>(bar); mbarrier_expect(bar, 8); mbarrier_arrive<1>(bar); }";
+    let ended = with_barrier(twice).unwrap();
+    assert!(matches!(ended, Err(EmulatorError::Illegal { thread: 0, .. })), "{ended:?}");
+}
+
+#[test]
+fn boxes_arrive_when_they_are_waited_for() {
+    let copy = |wait: &str| {
+        format!(
+            "out[threadIdx.x] = threadIdx.x; __syncthreads();
+if (threadIdx.x == 0) {{ mbarrier_expect(bar, 1024); tma_load<1>(pool, map, bar, {{0, 1}}); {wait} }}
+__syncthreads();
+// Line 0 is row 1 of the tensor, in its order; line 1 is beyond the end.
+out[threadIdx.x] = ((float *)pool)[threadIdx.x];"
+        )
+    };
+    let Some(values) = with_barrier(&copy("mbarrier_wait(bar, 0);")) else { return };
+    let expected: Vec<f32> = (0..64).map(|i| if i < 32 { 32.0 + i as f32 } else { 0.0 }).collect();
+    assert_eq!(values.unwrap(), expected);
+    let ended = with_barrier(&copy("")).unwrap();
+    assert!(ended.unwrap_err().to_string().contains("1 boxes"), "a copy that nobody waits for");
 }

@@ -3,7 +3,7 @@
 
 use gpu_codegen::PRELUDE;
 use gpu_emulator::Emulator;
-use gpu_runtime::{Driver, Grid, Module};
+use gpu_runtime::{Arguments, Driver, Grid, Module};
 
 /// Runs a kernel of one warp over three buffers of floats, the third of which is the result.
 fn run(body: &str, a: &[f32], b: &[f32], result: usize) -> Option<Vec<f32>> {
@@ -23,7 +23,7 @@ fn run(body: &str, a: &[f32], b: &[f32], result: usize) -> Option<Vec<f32>> {
         device.upload(pa, a.as_ptr().cast(), 4 * a.len()).unwrap();
         device.upload(pb, b.as_ptr().cast(), 4 * b.len()).unwrap();
         let grid = Grid { blocks: [1; 3], threads: 32, shared: 4096 };
-        device.launch_checked(&functions[0][0], grid, &[pa, pb, po]).unwrap();
+        device.launch_checked(&functions[0][0], grid, Arguments::plain(&[pa, pb, po])).unwrap();
         device.download(out.as_mut_ptr().cast(), po, 4 * result).unwrap();
     }
     [pa, pb, po].into_iter().for_each(|p| device.free(p));

@@ -1,279 +1,36 @@
 //! Products and convolutions by tiles: the first ways of computing each for three kinds of device, over odd sizes, strides,
-//! batches, groups, padding and dilation, against sums in double precision. Factors are small multiples of 1/8, so that every
-//! product and sum is exact in all dtypes and only the last rounding differs.
+//! batches, groups, padding and dilation, against sums in double precision.
 #![allow(clippy::unwrap_used)] // a failing test may panic
+
+mod steps;
 
 use std::collections::BTreeMap;
 
-use gpu_codegen::{ENTRY, Kernel, PRELUDE, Param, Target, Variant, pack_weights, variants};
-use gpu_emulator::Emulator;
-use gpu_runtime::{Driver, Grid, Module};
-use ir_core::{DType, Shape, SymExpr};
-use kernel_ir::{
-    BodyBuilder, BufId, Buffer, Conv, Epilogue, InstKind, Matmul, Operand, Program, ScalarOp, Step, Storage,
-    StoreMode,
-};
+use gpu_codegen::{Target, Variant, pack_weights, variants};
+use ir_core::DType;
+use kernel_ir::{Buffer, Conv, Operand, Program, Step, Storage};
 
 use DType::{BF16, F16, F32};
+use steps::{Case, at, channels, points, row_major, shape};
 
 /// Ways of each case and device that are run.
 const WAYS: usize = 2;
 
-fn shape(list: &[i64]) -> Shape {
-    list.iter().map(|n| SymExpr::from_i64(*n)).collect()
-}
-
-/// Strides of memory without gaps, dimensions in `order`, outermost first.
-fn dense(sizes: &[i64], order: &[usize]) -> Vec<i64> {
-    let (mut strides, mut step) = (vec![1; sizes.len()], 1);
-    for &d in order.iter().rev() {
-        strides[d] = step;
-        step *= sizes[d];
+/// The first ways for three kinds of device.
+fn first_ways(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
+    let hopper = Target::HOPPER;
+    let ampere =
+        Target { architecture: 80, multiprocessors: 108, shared_memory: 163 << 10, ..hopper.clone() };
+    let mut ways = BTreeMap::new();
+    for target in [hopper.clone(), Target { tf32: true, ..hopper }, ampere] {
+        let list = variants(program, step, &target).unwrap();
+        ways.extend(list.into_iter().take(WAYS).map(|way| (way.name.clone(), way)));
     }
-    strides
+    ways
 }
 
-fn row_major(sizes: &[i64]) -> Vec<i64> {
-    dense(sizes, &(0..sizes.len()).collect::<Vec<_>>())
-}
-
-fn channels(sizes: &[i64], last: bool) -> Vec<i64> {
-    let order: Vec<usize> = [0].into_iter().chain(2..sizes.len()).chain([1]).collect();
-    if last { dense(sizes, &order) } else { row_major(sizes) }
-}
-
-fn at(index: &[i64], strides: &[i64]) -> usize {
-    index.iter().zip(strides).map(|(i, s)| i * s).sum::<i64>() as usize
-}
-
-/// All points of a domain.
-fn points(sizes: &[i64]) -> impl Iterator<Item = Vec<i64>> + '_ {
-    let count: i64 = sizes.iter().product();
-    (0..count).map(|mut n| {
-        let mut index = vec![0; sizes.len()];
-        for d in (0..sizes.len()).rev() {
-            index[d] = n % sizes[d];
-            n /= sizes[d];
-        }
-        index
-    })
-}
-
-/// A program of one step, what its buffers hold, and what the output must.
-struct Case {
-    name: String,
-    program: Program,
-    /// Values by element of memory; of the output what is expected, and not a number in its gaps.
-    data: Vec<Vec<f64>>,
-    out: BufId,
-}
-
-impl Case {
-    fn new(name: &str, dtype: DType) -> Case {
-        Case {
-            name: format!("{name}, {dtype}"),
-            program: Program::default(),
-            data: Vec::new(),
-            out: BufId(0),
-        }
-    }
-
-    fn buffer(&mut self, dtype: DType, sizes: &[i64], strides: &[i64]) -> BufId {
-        let span = 1 + sizes.iter().zip(strides).map(|(n, s)| (n - 1) * s).sum::<i64>();
-        let seed = self.data.len() as u64 + 1;
-        let value = |i: u64| {
-            let mixed = (i + seed * 7919).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            ((mixed >> 40) % 17) as f64 / 8.0 - 1.0
-        };
-        self.data.push((0..span as u64).map(value).collect());
-        self.program.buffers.push(Buffer {
-            name: "b".into(),
-            dtype,
-            sizes: shape(sizes),
-            strides: shape(strides),
-            offset: SymExpr::ZERO,
-            storage: Storage::Arena,
-        })
-    }
-
-    fn operand(&mut self, dtype: DType, sizes: &[i64], strides: &[i64]) -> Operand {
-        let buf = self.buffer(dtype, sizes, strides);
-        Operand { buf, sizes: shape(sizes), strides: shape(strides), offset: SymExpr::ZERO }
-    }
-
-    /// `out = max(product + bias, 0) + residual`; computes what is expected of `product`.
-    fn finish(
-        &mut self,
-        dtype: DType,
-        ranges: &[i64],
-        strides: &[i64],
-        channel: usize,
-        product: impl Fn(&[i64], &[Vec<f64>]) -> f64,
-    ) -> Epilogue {
-        let bias = self.buffer(dtype, &[ranges[channel]], &[1]);
-        let residual = self.buffer(dtype, ranges, strides);
-        let out = self.buffer(dtype, ranges, strides);
-        let index: Shape = (0..ranges.len() as u32).map(SymExpr::loop_var).collect();
-        let mut e = BodyBuilder::new();
-        let result = e.push(F32, InstKind::Template);
-        let b = e.load(bias, dtype, [SymExpr::loop_var(channel as u32)].into_iter().collect());
-        let b = e.cast(b, F32);
-        let sum = e.op(ScalarOp::Add, &[result, b]);
-        let zero = e.constant(0.0, F32);
-        let positive = e.op(ScalarOp::Max, &[sum, zero]);
-        let r = e.load(residual, dtype, index.clone());
-        let r = e.cast(r, F32);
-        let all = e.op(ScalarOp::Add, &[positive, r]);
-        let all = e.cast(all, dtype);
-        e.store(out, index, all, StoreMode::Write);
-        let mut expected = vec![f64::NAN; self.data[out.0 as usize].len()];
-        for i in points(ranges) {
-            let sum = product(&i, &self.data) + self.data[bias.0 as usize][i[channel] as usize];
-            expected[at(&i, strides)] = sum.max(0.0) + self.data[residual.0 as usize][at(&i, strides)];
-        }
-        self.data[out.0 as usize] = expected;
-        self.out = out;
-        Epilogue { ranges: shape(ranges), insts: e.finish() }
-    }
-
-    fn run(mut self, step: Step) {
-        if let Err(why) = gpu_emulator::available() {
-            eprintln!("skipped: {why}");
-            return;
-        }
-        self.program.steps = vec![step];
-        let hopper = Target::HOPPER;
-        let ampere =
-            Target { architecture: 80, multiprocessors: 108, shared_memory: 163 << 10, ..hopper.clone() };
-        let mut ways: BTreeMap<String, Variant> = BTreeMap::new();
-        for target in [hopper.clone(), Target { tf32: true, ..hopper }, ampere] {
-            let list = variants(&self.program, &self.program.steps[0], &target).unwrap();
-            ways.extend(list.into_iter().take(WAYS).map(|way| (way.name.clone(), way)));
-        }
-        let emulator = Emulator::default();
-        let mut module = Module { source: PRELUDE.to_owned(), entries: Vec::new() };
-        for kernel in ways.values().flat_map(|w| &w.kernels) {
-            let entry = format!("k{}", module.entries.len());
-            module.source.push_str(&kernel.source.replace(ENTRY, &entry));
-            module.entries.push(entry);
-        }
-        let functions =
-            emulator.compile(&[module]).unwrap_or_else(|e| panic!("{}: {e}", self.name)).remove(0);
-        let mut next = functions.iter();
-        for way in ways.values() {
-            let functions: Vec<_> = way.kernels.iter().map(|_| next.next().unwrap()).collect();
-            self.check(&emulator, way, &functions);
-        }
-    }
-
-    fn check(&self, emulator: &Emulator, way: &Variant, functions: &[&gpu_emulator::Function]) {
-        let name = format!("{}, {}", self.name, way.name);
-        let upload = |bytes: &[u8]| {
-            let address = emulator.allocate(bytes.len() as u64).unwrap();
-            // SAFETY: the memory was just allocated with this size.
-            unsafe { emulator.upload(address, bytes.as_ptr(), bytes.len()).unwrap() };
-            address
-        };
-        let buffers: Vec<u64> = self
-            .data
-            .iter()
-            .enumerate()
-            .map(|(n, values)| {
-                let id = BufId(n as u32);
-                let bytes = encode(self.program.buffers[id].dtype, values);
-                upload(&if id == self.out { vec![0xff; bytes.len()] } else { bytes })
-            })
-            .collect();
-        let scratch: Vec<u64> =
-            way.scratch.iter().map(|n| upload(&vec![0xff; n.as_const().unwrap() as usize])).collect();
-        for (kernel, function) in way.kernels.iter().zip(functions) {
-            let arguments = arguments(kernel, &buffers, &scratch);
-            let blocks = kernel.launch.blocks.clone().map(|n| n.as_const().unwrap() as u32);
-            let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
-            // SAFETY: the arguments are those that the kernel asks for, in memory of this emulator.
-            unsafe { emulator.launch(function, grid, &arguments) }.unwrap_or_else(|e| panic!("{name}: {e}"));
-        }
-        let dtype = self.program.buffers[self.out].dtype;
-        let expected = &self.data[self.out.0 as usize];
-        let mut bytes = vec![0u8; expected.len() * dtype.size()];
-        // SAFETY: the output has as many bytes.
-        unsafe { emulator.download(bytes.as_mut_ptr(), buffers[self.out.0 as usize], bytes.len()).unwrap() };
-        let got = decode(dtype, &bytes);
-        // Half a unit in the last place of the output's dtype; sums are exact.
-        let unit = if dtype == F32 {
-            0.0
-        } else if dtype == F16 {
-            0.5f64.powi(11)
-        } else {
-            0.5f64.powi(8)
-        };
-        for (i, (g, e)) in got.iter().zip(expected).enumerate() {
-            let right = if e.is_nan() { g.is_nan() } else { (g - e).abs() <= unit * e.abs() };
-            assert!(right, "{name}: element {i} is {g}, expected {e}");
-        }
-        buffers.into_iter().chain(scratch).for_each(|address| emulator.free(address));
-    }
-}
-
-fn arguments(kernel: &Kernel, buffers: &[u64], scratch: &[u64]) -> Vec<u64> {
-    let value = |p: &Param| match p {
-        Param::Buffer(b) => buffers[b.0 as usize],
-        Param::Scratch(n) => scratch[*n as usize],
-        Param::Symbol(s) => panic!("a kernel of fixed sizes takes {s}"),
-        Param::Tickets => panic!("no template counts its blocks"),
-    };
-    kernel.params.iter().map(value).collect()
-}
-
-/// Numbers that are exact in each dtype.
-fn encode(dtype: DType, values: &[f64]) -> Vec<u8> {
-    let half = |x: f32| {
-        let b = x.to_bits();
-        let exponent = ((b >> 23) & 0xff) as u16;
-        if exponent == 0 {
-            0
-        } else {
-            (b >> 16) as u16 & 0x8000 | (exponent - 112) << 10 | (b >> 13) as u16 & 0x3ff
-        }
-    };
-    let bytes = |x: &f64| match dtype {
-        F32 => (*x as f32).to_le_bytes().to_vec(),
-        BF16 => (((*x as f32).to_bits() >> 16) as u16).to_le_bytes().to_vec(),
-        _ => half(*x as f32).to_le_bytes().to_vec(),
-    };
-    values.iter().flat_map(bytes).collect()
-}
-
-fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
-    let half = |h: u16| {
-        let (sign, exponent, rest) =
-            (if h >> 15 == 1 { -1.0 } else { 1.0 }, i32::from(h >> 10 & 31), f64::from(h & 0x3ff));
-        match exponent {
-            31 => f64::NAN,
-            0 => sign * rest * 2f64.powi(-24),
-            _ => sign * (1.0 + rest / 1024.0) * 2f64.powi(exponent - 15),
-        }
-    };
-    let value = |b: &[u8]| match dtype {
-        F32 => f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
-        BF16 => f64::from(f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16)),
-        _ => half(u16::from_le_bytes([b[0], b[1]])),
-    };
-    bytes.chunks(dtype.size()).map(value).collect()
-}
-
-/// `[batch, m, k] x [batch, k, n]` with the strides given.
 fn product(name: &str, dtype: DType, sizes: [i64; 4], a: [i64; 3], b: [i64; 3], out: Option<[i64; 3]>) {
-    let [batch, m, n, k] = sizes;
-    let mut case = Case::new(name, dtype);
-    let (left, right) = (case.operand(dtype, &[batch, m, k], &a), case.operand(dtype, &[batch, k, n], &b));
-    let ranges = [batch, m, n];
-    let strides = out.map_or(row_major(&ranges), |s| s.to_vec());
-    let epilogue = case.finish(dtype, &ranges, &strides, 2, |i, data| {
-        (0..k).map(|q| data[0][at(&[i[0], i[1], q], &a)] * data[1][at(&[i[0], q, i[2]], &b)]).sum()
-    });
-    let step = Matmul { name: name.into(), origins: vec![], a: left, b: right, acc: F32, epilogue };
-    case.run(Step::Matmul(step));
+    steps::product(name, dtype, sizes, a, b, out, first_ways);
 }
 
 #[test]
@@ -366,7 +123,7 @@ fn convolution(name: &str, dtype: DType, s: Shapes, last: bool) {
         acc: F32,
         epilogue,
     };
-    case.run(Step::Conv(step));
+    case.run(Step::Conv(step), first_ways);
 }
 
 #[test]

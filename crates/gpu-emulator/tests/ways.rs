@@ -4,7 +4,7 @@
 
 use gpu_codegen::{ENTRY, PRELUDE, Param, Target, Variant, variants};
 use gpu_emulator::Emulator;
-use gpu_runtime::{Driver, Grid, Module};
+use gpu_runtime::{Arguments, Driver, Grid, Map, Module};
 use ir_core::{DType, EntityId, Shape, SymExpr};
 use kernel_ir::{
     Attention, BodyBuilder, BufId, Buffer, Epilogue, InstKind, Matmul, Operand, Program, Step, Storage,
@@ -99,12 +99,15 @@ impl Case {
                     Param::Scratch(n) => scratch[*n as usize],
                     Param::Symbol(_) => unreachable!("the cases have fixed sizes"),
                     Param::Tickets => unreachable!("no template counts its blocks"),
+                    Param::Map(n) => addresses[kernel.maps[*n as usize].buf.index()],
                 })
                 .collect();
             let blocks = [0, 1, 2].map(|d| size(&kernel.launch.blocks[d]) as u32);
             let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
+            let maps = Map::of(&kernel.params, &kernel.maps, &|e| Ok(size(e))).unwrap();
+            let arguments = Arguments { words: &arguments, maps: &maps };
             // SAFETY: the arguments are in the kernel's order and as large as its buffers.
-            unsafe { emulator.launch(function, grid, &arguments) }.unwrap();
+            unsafe { emulator.launch(function, grid, arguments) }.unwrap();
         }
         self.read(&emulator, addresses[out.index()], out)
     }

@@ -13,7 +13,7 @@ use crate::machine::bytes_of;
 use crate::plan::{DeviceStep, Kernels, Runnable, Way};
 use crate::prepare::grid;
 use crate::sizes::Sizes;
-use crate::{Block, DeviceMemory, Driver, GpuError, Work};
+use crate::{Arguments, Block, DeviceMemory, Driver, GpuError, Map, Work};
 use std::sync::Arc;
 
 /// Timed runs of a way; the median counts.
@@ -85,7 +85,8 @@ fn key(kernels: &Kernels, step: &DeviceStep, sizes: &Sizes) -> Result<String, Gp
                 _ => None,
             });
             let symbols: Vec<&i64> = symbols.collect();
-            let _ = writeln!(key, "{:?} {symbols:?}", grid(kernel, sizes)?);
+            let maps = Map::of(&kernel.params, &kernel.maps, &|e| sizes.eval(e))?;
+            let _ = writeln!(key, "{:?} {symbols:?} {maps:?}", grid(kernel, sizes)?);
             key.push_str(kernels.text(kernel.function));
         }
     }
@@ -185,11 +186,14 @@ impl<D: Driver> Search<'_, D> {
                         Param::Symbol(s) => self.sizes.0[s.index()] as u64,
                         Param::Scratch(n) => scratch.get(*n as usize).copied().unwrap_or(0),
                         Param::Tickets => self.tickets,
+                        Param::Map(n) => kernel.maps.get(*n as usize).map_or(0, |map| address(map.buf)),
                     };
-                    let arguments: Vec<u64> = kernel.params.iter().map(argument).collect();
+                    let words: Vec<u64> = kernel.params.iter().map(argument).collect();
+                    let maps = Map::of(&kernel.params, &kernel.maps, &|e| self.sizes.eval(e))?;
+                    let arguments = Arguments { words: &words, maps: &maps };
                     let function = &self.functions[kernel.function];
                     // SAFETY: parameters are in the kernel's order; every buffer of the step has memory of its size.
-                    unsafe { self.memory.driver().launch(function, grid, &arguments)? };
+                    unsafe { self.memory.driver().launch(function, grid, arguments)? };
                 }
                 Runnable::Library(call) => {
                     let work = Work { address: &address, size: &|e| self.sizes.eval(e), scratch };

@@ -124,8 +124,14 @@ impl<D: Driver> Compiled<D> {
         let target = settings.target(driver.target());
         let library = |step: &kernel_ir::Step| driver.library(&program, step, &target);
         let mut planner = Planner::new(&program, &target, &library, settings.mode.searches());
-        let init = planner.plan(&program.init)?;
-        let steps = planner.plan(&program.steps)?;
+        // The first memory of a device takes as long as many steps.
+        let blocks = || Ok::<_, GpuError>((memory.block(256)?, tickets(memory)?));
+        let plan = || {
+            let _span = tracing::debug_span!(target: "kernel", "ways of steps").entered();
+            Ok::<_, GpuError>((planner.plan(&program.init)?, planner.plan(&program.steps)?))
+        };
+        let (blocks, planned) = rayon::join(blocks, plan);
+        let ((nowhere, tickets), (init, steps)) = (blocks?, planned?);
         let mut kernels = planner.kernels;
         let started = std::time::Instant::now();
         let functions = kernels.compile(driver)?;
@@ -141,8 +147,8 @@ impl<D: Driver> Compiled<D> {
             init,
             steps,
             bound: None,
-            nowhere: memory.block(256)?,
-            tickets: tickets(memory)?,
+            nowhere,
+            tickets,
             state: Mutex::new(State { entries: Vec::new(), arena: None, generation: 1 }),
             memory: Arc::clone(memory),
             program,
@@ -207,7 +213,10 @@ impl<D: Driver> Compiled<D> {
             memory.push(block);
         }
         let mut machine = self.machine(addresses, sizes);
-        machine.run(&self.init)?;
+        {
+            let _span = tracing::debug_span!(target: "kernel", "init steps").entered();
+            machine.run(&self.init)?;
+        }
         let addresses = machine.addresses;
         drop(turn);
         self.bound = Some(Bound { addresses, _memory: memory });
@@ -225,6 +234,7 @@ impl<D: Driver> Compiled<D> {
     pub fn execute(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
         let _turn = self.memory.turn();
         let mut state = self.state();
+        let _span = tracing::trace_span!(target: "kernel", "call").entered();
         match self.attempt(&mut state, inputs) {
             // What is written in place may have been written already.
             Err(GpuError::OutOfMemory { .. }) if !self.program.inputs.iter().any(|i| i.written) => {
@@ -271,7 +281,9 @@ impl<D: Driver> Compiled<D> {
         }
         let sizes_of: Vec<&[i64]> = inputs.iter().map(|v| v.sizes()).collect();
         let sizes = Sizes::bind(&self.program, &sizes_of)?;
+        let span = tracing::debug_span!(target: "kernel", "prepare the call").entered();
         let prepared = Prepared::new(&self.program, &self.device_steps, &self.steps, sizes)?;
+        drop(span);
         if self.settings.mode.records()
             && let Err(why) = &prepared.list
         {

@@ -6,7 +6,7 @@ use gpu_codegen::Target;
 use kernel_ir::{Program, Step};
 use plugin_sdk::DeviceId;
 
-use crate::{Choice, GpuError};
+use crate::{Arguments, Choice, GpuError};
 
 /// A device of a vendor. All work of one driver runs in the order of its calls.
 pub trait Driver: Send + Sync + 'static {
@@ -34,12 +34,17 @@ pub trait Driver: Send + Sync + 'static {
     /// # Safety
     /// Both are device memory for as many bytes and do not overlap.
     unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), GpuError>;
-    /// Launches a kernel with `shared` bytes of dynamic shared memory. Every argument is 64 bits: an address or a number.
+    /// Launches a kernel. Every argument is 64 bits, an address or a number, or a tensor map: those are asked for only where
+    /// [`Target::tensor_maps`] says that there are any.
     ///
     /// # Safety
     /// The arguments are what the kernel takes, and its addresses are device memory that it may use.
-    unsafe fn launch(&self, function: &Self::Function, grid: Grid, arguments: &[u64])
-    -> Result<(), GpuError>;
+    unsafe fn launch(
+        &self,
+        function: &Self::Function,
+        grid: Grid,
+        arguments: Arguments<'_>,
+    ) -> Result<(), GpuError>;
     /// What kernels are made for where the caller of `compile` asks for nothing else.
     fn target(&self) -> Target;
     /// The ways in which libraries of the vendor compute a step, the best by rule first; they are tried before the generated
@@ -124,7 +129,13 @@ pub trait Recording<F>: Send + Sync {
     ///
     /// # Safety
     /// As for [`Driver::launch`], and addresses stay valid as long as the recording is launched.
-    unsafe fn update(&self, n: usize, function: &F, grid: Grid, arguments: &[u64]) -> Result<(), GpuError>;
+    unsafe fn update(
+        &self,
+        n: usize,
+        function: &F,
+        grid: Grid,
+        arguments: Arguments<'_>,
+    ) -> Result<(), GpuError>;
 }
 
 /// The shape of one launch, in numbers.

@@ -13,7 +13,7 @@ use crate::arguments::Source;
 use crate::compiled::Parts;
 use crate::prepare::{List, Prepared, What};
 use crate::transfer::upload;
-use crate::{Block, Driver, GpuError, Recording};
+use crate::{Arguments, Block, Driver, GpuError, Recording};
 
 /// Recordings of one program at a time; those of sizes that were used longest ago go first.
 pub(crate) const MOST_RECORDINGS: usize = 8;
@@ -270,8 +270,9 @@ impl<D: Driver> Graph<D> {
         launches.sort_unstable();
         launches.dedup();
         for (kernel, call) in launches {
-            let What::Kernel { function, grid, words } = &list.calls[call].what else { continue };
-            let arguments = &list.words[words.start as usize..words.end as usize];
+            let What::Kernel { function, grid, words, maps } = &list.calls[call].what else { continue };
+            let words = &list.words[words.start as usize..words.end as usize];
+            let arguments = Arguments { words, maps };
             // SAFETY: the caller's promise; the launch was recorded with this function and grid.
             unsafe { self.recording.update(kernel, &parts.functions[*function], *grid, arguments)? };
         }

@@ -12,7 +12,7 @@ use crate::memory::span;
 use crate::plan::{DeviceStep, Launchable, Number, Op, Planned, Runnable};
 use crate::prepare::grid;
 use crate::sizes::Sizes;
-use crate::{Block, DeviceMemory, Driver, GpuError, Work};
+use crate::{Arguments, Block, DeviceMemory, Driver, GpuError, Map, Work};
 
 /// Which buffers have memory of their own during a call.
 pub(crate) struct Dynamic {
@@ -160,13 +160,19 @@ impl<D: Driver> Machine<'_, D> {
             Param::Symbol(s) => Some(self.sizes.0[s.index()] as u64),
             Param::Scratch(n) => scratch.get(*n as usize).copied(),
             Param::Tickets => Some(self.tickets),
+            Param::Map(n) => {
+                let map = kernel.maps.get(*n as usize)?;
+                Some(self.addresses[self.program.root(map.buf).index()])
+            }
         };
-        let arguments = kernel.params.iter().map(argument).collect::<Option<Vec<u64>>>();
-        let arguments =
-            arguments.ok_or_else(|| GpuError::Malformed("a kernel without its scratch".into()))?;
+        let words = kernel.params.iter().map(argument).collect::<Option<Vec<u64>>>();
+        let words =
+            words.ok_or_else(|| GpuError::Malformed("a kernel without its scratch or its map".into()))?;
+        let maps = Map::of(&kernel.params, &kernel.maps, &|e| self.sizes.eval(e))?;
+        let arguments = Arguments { words: &words, maps: &maps };
         // SAFETY: parameters are in the kernel's order; every address is memory of this call, as large as its buffer, by
         // `provide`, the plan and the checks of the inputs; scratch is as long as the way asks for.
-        unsafe { self.driver.launch(&self.functions[kernel.function], grid, &arguments) }
+        unsafe { self.driver.launch(&self.functions[kernel.function], grid, arguments) }
     }
 
     /// Runs a routine on copies of its operands and brings the results back.

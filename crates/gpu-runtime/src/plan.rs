@@ -1,9 +1,12 @@
 //! From steps to operations: which kernels there are, how they are launched, what control flow surrounds them.
 
-use gpu_codegen::{ENTRY, Kernel, Launch, PRELUDE, Param, Target, variants};
+use std::collections::VecDeque;
+
+use gpu_codegen::{ENTRY, Kernel, Launch, PRELUDE, Param, Target, TensorMap, variants};
 use host_routines::MatrixRoutine;
 use ir_core::{DType, EntityId, SymExpr, SymId};
 use kernel_ir::{BufId, ExternOp, Operand, Program, Step};
+use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::profile::{Traffic, traffic};
@@ -105,6 +108,7 @@ pub(crate) enum Runnable {
 pub(crate) struct Launchable {
     pub(crate) function: usize,
     pub(crate) params: Vec<Param>,
+    pub(crate) maps: Vec<TensorMap>,
     pub(crate) launch: Launch,
 }
 
@@ -112,24 +116,38 @@ pub(crate) struct Launchable {
 pub(crate) struct Planner<'a> {
     program: &'a Program,
     target: &'a Target,
-    library: &'a dyn Fn(&Step) -> Vec<Choice>,
+    library: Library<'a>,
     /// Whether every way of a step is kept, not only the first.
     all: bool,
+    /// The ways of steps that are not planned yet, in their order.
+    ways: VecDeque<Result<Vec<Choice>, GpuError>>,
     pub(crate) kernels: Kernels,
 }
+
+/// The ways of a step that the driver's libraries offer.
+pub(crate) type Library<'a> = &'a (dyn Fn(&Step) -> Vec<Choice> + Sync);
 
 impl<'a> Planner<'a> {
     pub(crate) fn new(
         program: &'a Program,
         target: &'a Target,
-        library: &'a dyn Fn(&Step) -> Vec<Choice>,
+        library: Library<'a>,
         all: bool,
     ) -> Planner<'a> {
-        Planner { program, target, library, all, kernels: Kernels::default() }
+        Planner { program, target, library, all, ways: VecDeque::new(), kernels: Kernels::default() }
     }
 
-    /// The operations of a list of steps.
+    /// The operations of a list of steps. The ways of all of them are looked for at once: libraries are asked and texts
+    /// are written on all cores.
     pub(crate) fn plan(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
+        let mut list = Vec::new();
+        of_device(steps, &mut list);
+        let ways: Vec<_> = list.into_par_iter().map(|step| self.choices(step)).collect();
+        self.ways = ways.into();
+        self.operations(steps)
+    }
+
+    fn operations(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
         steps.iter().map(|step| self.planned(step)).collect()
     }
 
@@ -146,19 +164,25 @@ impl<'a> Planner<'a> {
             }
             Step::Cond(c) => Op::Cond {
                 pred: number(&c.pred),
-                then: self.plan(&c.then)?,
-                otherwise: self.plan(&c.otherwise)?,
+                then: self.operations(&c.then)?,
+                otherwise: self.operations(&c.otherwise)?,
             },
-            Step::For(f) => Op::For { symbol: f.symbol, count: f.count.clone(), body: self.plan(&f.body)? },
-            Step::While(w) => {
-                Op::While { cond: self.plan(&w.cond)?, pred: number(&w.pred), body: self.plan(&w.body)? }
+            Step::For(f) => {
+                Op::For { symbol: f.symbol, count: f.count.clone(), body: self.operations(&f.body)? }
             }
+            Step::While(w) => Op::While {
+                cond: self.operations(&w.cond)?,
+                pred: number(&w.pred),
+                body: self.operations(&w.body)?,
+            },
             Step::Extern(call) => match call.op {
                 ExternOp::Linalg { op, complex } => Op::Host(
                     MatrixRoutine::new(program, call, op, complex)
                         .map_err(|e| GpuError::Malformed(e.to_string()))?,
                 ),
-                ExternOp::Sort { .. } => Op::Device(self.device_step(step)?),
+                ExternOp::Sort { .. } | ExternOp::AttentionBackward { .. } => {
+                    Op::Device(self.device_step(step)?)
+                }
             },
             _ => Op::Device(self.device_step(step)?),
         };
@@ -174,7 +198,8 @@ impl<'a> Planner<'a> {
         Ok(Planned { op, dynamic })
     }
 
-    fn device_step(&mut self, step: &Step) -> Result<usize, GpuError> {
+    /// The ways of a step, the best by rule first.
+    fn choices(&self, step: &Step) -> Result<Vec<Choice>, GpuError> {
         let refused = |e: gpu_codegen::GenError| GpuError::Unsupported {
             kernel: step.name().into(),
             reason: e.to_string(),
@@ -193,6 +218,11 @@ impl<'a> Planner<'a> {
         if !self.all {
             choices.truncate(1);
         }
+        Ok(choices)
+    }
+
+    fn device_step(&mut self, step: &Step) -> Result<usize, GpuError> {
+        let choices = self.ways.pop_front().unwrap_or_else(|| self.choices(step))?;
         let ways = choices.into_iter().map(|c| self.kernels.way(c, step.name())).collect();
         let (reads, writes) = step.accesses();
         let mut roots: Vec<usize> =
@@ -210,6 +240,20 @@ impl<'a> Planner<'a> {
     }
 }
 
+/// The steps that the device computes, nested ones too, in the order in which they are planned.
+fn of_device<'s>(steps: &'s [Step], out: &mut Vec<&'s Step>) {
+    for step in steps {
+        match step {
+            Step::Bind(_) | Step::Assert(_) => {}
+            Step::Cond(_) | Step::For(_) | Step::While(_) => {
+                step.nested().into_iter().for_each(|s| of_device(s, out));
+            }
+            Step::Extern(call) if matches!(call.op, ExternOp::Linalg { .. }) => {}
+            _ => out.push(step),
+        }
+    }
+}
+
 impl Kernels {
     fn way(&mut self, choice: Choice, step: &str) -> Way {
         let part = |part| match part {
@@ -224,7 +268,7 @@ impl Kernels {
     }
 
     fn launchable(&mut self, kernel: Kernel, step: &str) -> Launchable {
-        let Kernel { source, params, launch, .. } = kernel;
+        let Kernel { source, params, maps, launch, .. } = kernel;
         let function = match self.known.get(&source) {
             Some(&n) => n,
             None => {
@@ -235,7 +279,7 @@ impl Kernels {
                 n
             }
         };
-        Launchable { function, params, launch }
+        Launchable { function, params, maps, launch }
     }
 
     /// The text of a kernel.

@@ -11,7 +11,7 @@ use crate::machine::bytes_of;
 use crate::memory::span;
 use crate::plan::{DeviceStep, Launchable, Op, Planned, Runnable};
 use crate::sizes::Sizes;
-use crate::{Driver, GpuError, Grid, Work};
+use crate::{Arguments, Driver, GpuError, Grid, Map, Work};
 
 /// The largest grid that every device takes in x.
 const MOST_BLOCKS: i64 = i32::MAX as i64;
@@ -88,6 +88,7 @@ pub(crate) enum What {
         function: usize,
         grid: Grid,
         words: Range<u32>,
+        maps: Vec<Map>,
     },
     /// Offsets of its scratch, number of its values.
     Library {
@@ -199,8 +200,9 @@ impl List {
     pub(crate) unsafe fn launch<D: Driver>(&self, n: usize, on: &On<'_, D>) -> Result<(), GpuError> {
         let call = &self.calls[n];
         match &call.what {
-            What::Kernel { function, grid, words } => {
-                let arguments = &self.words[words.start as usize..words.end as usize];
+            What::Kernel { function, grid, words, maps } => {
+                let words = &self.words[words.start as usize..words.end as usize];
+                let arguments = Arguments { words, maps };
                 // SAFETY: the caller's promise; the arguments are in the order of the kernel's parameters.
                 unsafe { on.driver.launch(&on.functions[*function], *grid, arguments) }
             }
@@ -307,20 +309,27 @@ impl Lister<'_> {
                     self.list.fixed.push((word, Place::Scratch(at)));
                 }
                 Param::Tickets => self.list.fixed.push((word, Place::Tickets)),
-                Param::Buffer(buf) => {
-                    let root = self.program.root(buf);
-                    match self.program.buffers[root].storage {
-                        Storage::Input(_) | Storage::Output => {
-                            self.list.moving.push((word, root.index() as u32));
-                        }
-                        _ => self.list.fixed.push((word, Place::Root(root.index() as u32))),
-                    }
+                Param::Buffer(buf) => self.buffer(word, buf),
+                Param::Map(n) => {
+                    let map = kernel.maps.get(n as usize);
+                    let map = map.ok_or_else(|| GpuError::Malformed("a kernel without its map".into()))?;
+                    self.buffer(word, map.buf);
                 }
             }
             self.list.words.push(number);
         }
         let words = start..self.list.words.len() as u32;
-        Ok(Some(What::Kernel { function: kernel.function, grid, words }))
+        let maps = Map::of(&kernel.params, &kernel.maps, &|e| self.sizes.eval(e))?;
+        Ok(Some(What::Kernel { function: kernel.function, grid, words, maps }))
+    }
+
+    /// Notes that a word is the address of a buffer.
+    fn buffer(&mut self, word: u32, buf: BufId) {
+        let root = self.program.root(buf);
+        match self.program.buffers[root].storage {
+            Storage::Input(_) | Storage::Output => self.list.moving.push((word, root.index() as u32)),
+            _ => self.list.fixed.push((word, Place::Root(root.index() as u32))),
+        }
     }
 
     fn library(&mut self, scratch: &[u64]) -> What {

@@ -42,13 +42,8 @@ pub(crate) fn traffic(program: &Program, step: &Step) -> Vec<Traffic> {
         let elements = real_elements(&o.sizes, &o.strides);
         access(o.buf, store, if elements == SymExpr::ONE { product(&[]) } else { elements });
     };
-    match step {
-        Step::Extern(k) => {
-            k.inputs.iter().for_each(|o| operand(o, false));
-            k.outputs.iter().for_each(|o| operand(o, true));
-        }
-        _ => step.operands().into_iter().for_each(|o| operand(o, false)),
-    }
+    step.operands().into_iter().for_each(|o| operand(o, false));
+    step.results().into_iter().for_each(|o| operand(o, true));
     all.into_values().collect()
 }
 

@@ -59,6 +59,27 @@ loop "two" outer [1000]
 plan bytes 0:
 "#;
 
+/// A product of 16-bit floats that is large enough for the copy engine.
+const PRODUCT: &str = r#"kir 1.3
+program "product"
+buffer b0 "a" bf16[512, 512]{512, 1}+0 input 0
+buffer b1 "b" bf16[512, 512]{512, 1}+0 input 1
+buffer b2 "y" bf16[512, 512]{512, 1}+0 output
+input "a" b0
+input "b" b1
+output "y" b2[512, 512]{512, 1}+0
+init:
+steps:
+matmul "m" acc f32
+  a b0[512, 512]{512, 1}+0
+  b b1[512, 512]{1, 512}+0
+  epilogue [512, 512]
+    v0: f32 = template
+    v1: bf16 = cast v0
+    v2: bf16 = store b2[i0, i1], v1
+plan bytes 0:
+"#;
+
 fn compiled(text: &str, driver: Mock, mode: Mode) -> (Compiled<Mock>, Arc<Counts>) {
     let counts = Arc::clone(&driver.counts);
     let settings = Settings { mode, ..Settings::default() };
@@ -152,6 +173,31 @@ fn inputs_that_move_from_device_to_host_and_back_are_read_where_they_are() {
         expect(&mut call(&code, &x.slice()[1..]).unwrap(), &x.slice()[1..], 2.0);
     }
     assert!(counts.of(|c| &c.copies) >= 3, "what is not aligned is copied");
+}
+
+/// What the copy engine reads is described anew where it moves, in recorded launches too.
+#[test]
+fn tensor_maps_follow_their_tensors() {
+    let (code, counts) = compiled(PRODUCT, Mock::new(HERE), Mode::ReduceOverhead);
+    let b = Numbers::new(0.0, 512 * 256);
+    // All of them live, so that no two lie at the same place.
+    let all: Vec<Numbers> = (0..4).map(|n| Numbers::new(100.0 * n as f32, 512 * 256)).collect();
+    for a in &all {
+        let view = |x: &Numbers| {
+            // SAFETY: as many bytes as a matrix of 16-bit floats has.
+            let halves = unsafe {
+                std::slice::from_raw_parts(x.slice().as_ptr().cast::<plugin_sdk::bf16>(), 512 * 512)
+            };
+            TensorView::from_slice(halves, DType::BF16, &[512, 512], &[512, 1]).unwrap()
+        };
+        let mut y = code.execute(&[view(a), view(&b)]).unwrap().remove(0);
+        // SAFETY: the mock's memory is the host's, and the tensor has as many bytes.
+        let got = unsafe { std::slice::from_raw_parts(y.as_mut_ptr().cast::<f32>(), 1000) };
+        let expected: Vec<f32> = a.slice()[..1000].iter().map(|x| x + 1.0).collect();
+        assert_eq!(got, expected);
+    }
+    assert_eq!(counts.of(|c| &c.recordings), 1);
+    assert!(counts.of(|c| &c.mapped) >= 4, "{} launches with tensor maps", counts.of(|c| &c.mapped));
 }
 
 #[test]

@@ -111,6 +111,11 @@ pub enum DefKind {
     },
     /// A template; operands are definitions by value number.
     Template(TemplateSpec),
+    /// A further result of a template, whose step writes it: the sums of an attention.
+    Beside {
+        /// The definition of the template's own result.
+        template: BufId,
+    },
     /// A routine; this is result number `which` of it.
     Extern {
         /// Which routine.
@@ -176,6 +181,7 @@ impl Def {
     pub fn reads(&self) -> Vec<BufId> {
         let mut reads: Vec<BufId> = match &self.kind {
             DefKind::Template(spec) => template_operands(spec),
+            DefKind::Beside { template } => vec![*template],
             DefKind::Extern { inputs, .. } => inputs.clone(),
             DefKind::Control { call, .. } => call.reads(),
             DefKind::Scatter { base, .. } => vec![*base],

@@ -3,8 +3,8 @@
 use fx_ir::{Graph, NodeKind};
 use ir_core::{EntityId, Origin, SymExpr};
 use kernel_ir::{
-    ArenaPlan, Attention, BufId, Buffer, Const, Conv, ExternCall, InputSpec, Matmul, Operand, OutputSpec,
-    Program, Step, Storage,
+    ArenaPlan, Attention, BufId, Buffer, Const, Conv, ExternCall, ExternOp, InputSpec, Matmul, Operand,
+    OutputSpec, Program, Step, Storage,
 };
 use prims::TemplateSpec;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -159,12 +159,17 @@ fn steps(
                 return Ok(Vec::new());
             }
             let operand = |v: &BufId| affine::operand(defs, *v).ok_or(first);
-            let inputs = inputs.iter().map(operand).collect::<Result<_, _>>()?;
+            let mut inputs = inputs.iter().map(operand).collect::<Result<Vec<_>, _>>()?;
+            if let (ExternOp::AttentionBackward { .. }, [_, q, k, _, _, _, mask]) = (op, &mut inputs[..]) {
+                *mask = broadcast(mask.clone(), &q.sizes, &k.sizes);
+            }
             let outputs = outputs.iter().map(operand).collect::<Result<_, _>>()?;
             let call =
                 ExternCall { name: String::new(), origins: Vec::new(), op: op.clone(), inputs, outputs };
             Ok(vec![Step::Extern(call)])
         }
+        // Its template writes it.
+        DefKind::Beside { .. } => Ok(Vec::new()),
         _ => {
             let kernel = kernels::loop_kernel(defs, schedule, group);
             Ok(if kernel.stages.is_empty() { Vec::new() } else { vec![Step::Loop(kernel)] })
@@ -189,6 +194,7 @@ fn template(
     let acc = defs.get(id).dtype.compute();
     let epilogue = kernels::epilogue(defs, schedule, group, id, acc);
     let (name, origins) = (String::new(), Vec::new());
+    let sizes = |v: fx_ir::ValueId| defs.get(BufId(v.0)).sizes.clone();
     Ok(match spec {
         TemplateSpec::Matmul { a, b } => {
             Step::Matmul(Matmul { name, origins, a: operand(*a)?, b: operand(*b)?, acc, epilogue })
@@ -208,14 +214,19 @@ fn template(
                 epilogue,
             })
         }
-        TemplateSpec::Attention { q, k, v, mask, causal, scale } => Step::Attention(Attention {
+        TemplateSpec::Attention { q, k, v, mask, sums, causal, scale } => Step::Attention(Attention {
             name,
             origins,
             q: operand(*q)?,
             k: operand(*k)?,
             v: operand(*v)?,
             mask: match mask {
-                Some(m) => Some(broadcast(operand(*m)?, defs, *q, *k)),
+                Some(m) => Some(broadcast(operand(*m)?, &sizes(*q), &sizes(*k))),
+                None => None,
+            },
+            // Only where somebody reads them.
+            sums: match sums.filter(|v| schedule.group_of.contains_key(&BufId(v.0))) {
+                Some(sums) => Some(operand(sums)?),
                 None => None,
             },
             causal: *causal,
@@ -226,10 +237,9 @@ fn template(
     })
 }
 
-/// A mask as a `[b, h, lq, lk]` view: missing and size-1 dimensions get stride 0.
-fn broadcast(mask: Operand, defs: &Defs, q: fx_ir::ValueId, k: fx_ir::ValueId) -> Operand {
-    let (q, k) = (defs.get(BufId(q.0)), defs.get(BufId(k.0)));
-    let sizes = [&q.sizes[0], &q.sizes[1], &q.sizes[2], &k.sizes[2]];
+/// A mask as a `[b, h, lq, lk]` view, for queries and keys of these sizes: missing and size-1 dimensions get stride 0.
+fn broadcast(mask: Operand, q: &[SymExpr], k: &[SymExpr]) -> Operand {
+    let sizes = [&q[0], &q[1], &q[2], &k[2]];
     let missing = 4 - mask.sizes.len().min(4);
     let stride = |d: usize| match d.checked_sub(missing) {
         Some(m) if mask.sizes[m] != SymExpr::ONE => mask.strides[m].clone(),

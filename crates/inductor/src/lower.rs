@@ -295,7 +295,14 @@ fn record(lower: &Lower, cx: LowerCall<'_>) -> Result<Vec<DefKind>, OpError> {
                 mode: spec.mode,
             }])
         }
-        Lower::Template(rule) => Ok(vec![DefKind::Template(rule(&cx)?)]),
+        Lower::Template(rule) => {
+            let spec = DefKind::Template(rule(&cx)?);
+            let (Some(template), further) = (cx.outs.first().map(|v| BufId(v.0)), cx.outs.iter().skip(1))
+            else {
+                return Ok(vec![spec]);
+            };
+            Ok([spec].into_iter().chain(further.map(|_| DefKind::Beside { template })).collect())
+        }
         Lower::Extern(rule) => {
             let op = rule(&cx)?;
             let mut inputs = Vec::new();
@@ -428,7 +435,11 @@ fn written(graph: &Graph, defs: &mut Defs, new: ValueId, old: ValueId) -> Result
     // Steps of routines and control flow write where and when they like; kernels are told apart.
     let fixed = matches!(
         def.kind,
-        DefKind::Input | DefKind::Constant | DefKind::Extern { .. } | DefKind::Control { .. }
+        DefKind::Input
+            | DefKind::Constant
+            | DefKind::Beside { .. }
+            | DefKind::Extern { .. }
+            | DefKind::Control { .. }
     ) || def.output
         || def.constant;
     let id = if fixed { copy_of(defs, source) } else { source };

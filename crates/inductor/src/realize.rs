@@ -4,7 +4,7 @@
 //! than once, to what templates read in no strided way, and to reductions and templates themselves.
 
 use ir_core::{Arena, Atom, Shape, SymExpr};
-use kernel_ir::{BodyBuilder, BufId, InstKind, LoopBounds};
+use kernel_ir::{BodyBuilder, BufId, ExternOp, InstKind, LoopBounds};
 use prims::TemplateSpec;
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
@@ -261,7 +261,12 @@ fn layout(defs: &Defs, id: BufId) -> Shape {
         DefKind::Template(TemplateSpec::Conv { .. }) if rank >= 3 => {
             [0].into_iter().chain(2..rank).chain([1]).collect()
         }
-        DefKind::Template(TemplateSpec::Attention { .. }) if rank == 4 => vec![0, 2, 1, 3],
+        DefKind::Template(TemplateSpec::Attention { .. })
+        | DefKind::Extern { op: ExternOp::AttentionBackward { .. }, .. }
+            if rank == 4 =>
+        {
+            vec![0, 2, 1, 3]
+        }
         DefKind::Loop { .. } | DefKind::Reduce { .. } | DefKind::Scan { .. } => {
             source_order(defs, def).unwrap_or_else(|| (0..rank).collect())
         }

@@ -62,11 +62,19 @@ impl Schedule {
         let outside = |readers: &Vec<usize>| readers.iter().any(|g| Some(g) != own);
         defs.get(id).output || self.readers.get(&id).is_some_and(outside)
     }
-    fn note_readers(&mut self) {
-        for (reader, reads) in &self.loads {
+    fn note_readers(&mut self, defs: &Defs) {
+        let is_beside = |id: &BufId| matches!(defs.get(*id).kind, DefKind::Beside { .. });
+        for (reader, reads) in self.loads.iter().filter(|(reader, _)| !is_beside(reader)) {
             let Some(&group) = self.group_of.get(reader) else { continue };
             for (read, _) in reads {
                 self.readers.entry(*read).or_default().push(group);
+            }
+        }
+        // A further result of a template is written with it and reads nothing of it; but a step stores something.
+        for (reader, reads) in self.loads.iter().filter(|(reader, _)| is_beside(reader)) {
+            let Some(&group) = self.group_of.get(reader) else { continue };
+            for (read, _) in reads {
+                self.readers.entry(*read).or_insert_with(|| vec![group]);
             }
         }
     }
@@ -96,7 +104,7 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
     }
     crate::merge::merge(defs, &mut s);
     crate::in_place::postpone(defs, &mut s);
-    s.note_readers();
+    s.note_readers(defs);
     s
 }
 
@@ -192,6 +200,7 @@ fn loads_of_memory(defs: &Defs, id: BufId) -> Vec<(BufId, Shape)> {
     let whole = |v: &BufId| affine::operand(defs, *v).map(|o| (o.buf, Shape::new()));
     match &def.kind {
         DefKind::Template(spec) => return template_operands(spec).iter().filter_map(whole).collect(),
+        DefKind::Beside { template } => return whole(template).into_iter().collect(),
         DefKind::Extern { inputs, .. } => return inputs.iter().filter_map(whole).collect(),
         DefKind::Control { call, .. } => return call.reads().iter().filter_map(whole).collect(),
         DefKind::Input | DefKind::Constant => return Vec::new(),
@@ -261,7 +270,11 @@ fn join(defs: &Defs, group: &Group, id: BufId, loads: &[(BufId, Shape)]) -> Opti
     let single = |k: &DefKind| {
         matches!(
             k,
-            DefKind::Scatter { .. } | DefKind::Extern { .. } | DefKind::Control { .. } | DefKind::Template(_)
+            DefKind::Scatter { .. }
+                | DefKind::Extern { .. }
+                | DefKind::Control { .. }
+                | DefKind::Template(_)
+                | DefKind::Beside { .. }
         )
     };
     if group.constant != def.constant || single(&def.kind) {

@@ -209,7 +209,7 @@ pub struct Conv {
 
 /// `softmax(q kᵀ · scale + mask) v` over the last two dimensions, without storing the scores.
 ///
-/// Rows that are masked everywhere give what the mask's kind gives in PyTorch: zeros for a boolean mask.
+/// Rows in which nothing takes part give zeros, as PyTorch's `scaled_dot_product_attention` does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attention {
     /// Name.
@@ -224,6 +224,10 @@ pub struct Attention {
     pub v: Operand,
     /// `[b, hq, lq, lk]` by broadcast strides: `bool` (true takes part) or a float that is added.
     pub mask: Option<Operand>,
+    /// `[b, hq, lq]` of dtype `acc`, written: the logarithm of the sum of the exponentials of each row's scores, minus
+    /// infinity where nothing takes part. With it a gradient has the weights without the scores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sums: Option<Operand>,
     /// Position `i` sees positions up to `i` (aligned at the start, as PyTorch does).
     pub causal: bool,
     /// Factor on the scores.
@@ -250,7 +254,7 @@ pub struct ExternCall {
 }
 
 /// The routines.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ExternOp {
     /// Sorts along `dim`: values and positions (`i64`). Always stable; `NaN` counts as largest.
     Sort {
@@ -265,6 +269,19 @@ pub enum ExternOp {
         op: LinalgOp,
         /// Its matrices are complex: each number is a pair of real ones, `[…, 2]`.
         complex: bool,
+    },
+    /// The gradients of an [`Attention`], without storing scores. With `s = q kᵀ · scale + mask`, weights
+    /// `p = exp(s - sums)` (zero where nothing is seen) and `ds = p (g vᵀ - deltas)` they are `dq = ds k · scale`,
+    /// `dk = dsᵀ q · scale`, `dv = pᵀ g`; heads of queries that share a head of keys are added up.
+    ///
+    /// Inputs: cotangent `g` `[b, hq, lq, dv]`; `q`, `k`, `v` and an optional last one, `mask`, as those of the attention;
+    /// before the mask `sums` and `deltas`, both `[b, hq, lq]` in the dtype of arithmetic. `deltas` is the sum of
+    /// `g · result` over a row, less the cotangent of `sums`. Outputs: `dq`, `dk`, `dv`.
+    AttentionBackward {
+        /// Position `i` sees positions up to `i`.
+        causal: bool,
+        /// Factor on the scores.
+        scale: f64,
     },
 }
 
@@ -337,6 +354,14 @@ impl Step {
             Step::While(k) => vec![&k.pred],
         }
     }
+    /// The strided operands that the step itself writes; what its bodies store is not among them.
+    pub fn results(&self) -> Vec<&Operand> {
+        match self {
+            Step::Attention(k) => k.sums.iter().collect(),
+            Step::Extern(k) => k.outputs.iter().collect(),
+            _ => Vec::new(),
+        }
+    }
     /// The bodies in it, with the extents of their loop variables; not those of nested steps.
     pub fn bodies(&self) -> Vec<(Shape, &[Inst])> {
         match self {
@@ -369,9 +394,7 @@ impl Step {
                 }
             }
         }
-        if let Step::Extern(k) = self {
-            writes.extend(k.outputs.iter().map(|o| o.buf));
-        }
+        writes.extend(self.results().iter().map(|o| o.buf));
         for step in self.nested().into_iter().flatten() {
             let (r, w) = step.accesses();
             reads.extend(r);

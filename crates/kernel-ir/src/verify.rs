@@ -224,11 +224,7 @@ impl<'a> Scope<'a> {
 
     /// The step's own shapes, indices and buffers use known symbols.
     fn shapes(&self, step: &Step, place: &dyn Fn() -> String) -> Result {
-        let mut operands = step.operands();
-        if let Step::Extern(k) = step {
-            operands.extend(&k.outputs);
-        }
-        for o in operands {
+        for o in step.operands().into_iter().chain(step.results()) {
             self.buffer(o.buf, place)?;
             o.sizes.iter().chain(&o.strides).chain([&o.offset]).try_for_each(|e| self.bound(e, place))?;
         }
@@ -310,14 +306,10 @@ fn operands(program: &Program, step: &Step) -> Result {
             && o.sizes.len() == o.strides.len()
             && o.sizes.iter().chain(&o.strides).chain([&o.offset]).all(|e| is_size(program, e))
     };
-    let mut all = step.operands();
-    if let Step::Extern(k) = step {
-        all.extend(&k.outputs);
-        for o in &k.outputs {
-            ensure(valid(o) && is_writable(program, o.buf), &place, "it writes an input or constant")?;
-        }
+    for o in step.results() {
+        ensure(valid(o) && is_writable(program, o.buf), &place, "it writes an input or constant")?;
     }
-    ensure(all.into_iter().all(valid), &place, "an operand's buffer or shape is not valid")?;
+    ensure(step.operands().into_iter().all(valid), &place, "an operand's buffer or shape is not valid")?;
     let rank = |o: &Operand, n: usize| ensure(o.sizes.len() == n, &place, "an operand has the wrong rank");
     match step {
         Step::Loop(_) => Ok(()),
@@ -343,7 +335,21 @@ fn operands(program: &Program, step: &Step) -> Result {
         }
         Step::Attention(a) => {
             ensure(a.epilogue.ranges.len() == 4, &place, "attention has four dimensions")?;
-            [&a.q, &a.k, &a.v].into_iter().chain(&a.mask).try_for_each(|o| rank(o, 4))
+            [&a.q, &a.k, &a.v].into_iter().chain(&a.mask).try_for_each(|o| rank(o, 4))?;
+            a.sums.iter().try_for_each(|o| {
+                ensure(program.buffers[o.buf].dtype == a.acc, &place, "its sums have another dtype")?;
+                rank(o, 3)
+            })
+        }
+        Step::Extern(ExternCall { op: ExternOp::AttentionBackward { .. }, inputs, outputs, .. }) => {
+            let count = matches!((inputs.len(), outputs.len()), (6 | 7, 3));
+            ensure(
+                count,
+                &place,
+                "an attention's backward takes six tensors, with a mask seven, and gives three",
+            )?;
+            let ranks = [4, 4, 4, 4, 3, 3, 4].into_iter();
+            inputs.iter().zip(ranks).chain(outputs.iter().zip([4; 3])).try_for_each(|(o, n)| rank(o, n))
         }
         Step::Extern(ExternCall { op: ExternOp::Linalg { op, .. }, inputs, outputs, .. }) => ensure(
             (inputs.len(), outputs.len()) == op.arity(),

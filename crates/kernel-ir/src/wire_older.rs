@@ -77,11 +77,15 @@ fn of_step(step: &Step, found: &mut Found<'_>) {
             ExternOp::Sort { .. } => 0,
             // Older readers know no routine but sorting.
             ExternOp::Linalg { .. } => 3,
+            ExternOp::AttentionBackward { .. } => 5,
         },
         Step::Bind(_) | Step::Assert(_) | Step::Cond(_) | Step::For(_) | Step::While(_) => 2,
     };
     if since > 0 {
         found(since, &|| format!("the step `{}`", step.kind()), step.name());
+    }
+    if matches!(step, Step::Attention(k) if k.sums.is_some()) {
+        found(5, &|| "an attention that gives the logarithms of its sums".into(), step.name());
     }
     for (_, insts) in step.bodies() {
         for inst in insts {

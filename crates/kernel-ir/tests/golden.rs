@@ -122,6 +122,9 @@ fn what_has_no_older_form_is_named() {
     let bytes = fs::read(golden("program_1_3.ffxk")).unwrap();
     let error = Program::from_bytes(&bytes).unwrap().to_bytes_at(2).unwrap_err();
     assert_eq!((error.feature.as_str(), error.since), ("the step `extern`", 3));
+    let bytes = fs::read(golden("program_1_5.ffxk")).unwrap();
+    let error = Program::from_bytes(&bytes).unwrap().to_bytes_at(4).unwrap_err();
+    assert_eq!((error.place.as_str(), error.since), ("sdpa", 5));
 }
 
 /// Any MessagePack value, its scalars by kind alone.

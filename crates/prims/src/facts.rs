@@ -3,7 +3,7 @@
 
 use fx_ir::{Arg, Graph, ValueId, ValueType};
 use ir_core::SymExpr;
-use kernel_ir::ScalarOp;
+use kernel_ir::{ExternOp, ScalarOp};
 
 use crate::{Call, Kind, Lower, LowerCall, Op, TemplateSpec};
 
@@ -104,6 +104,12 @@ pub fn operations_hint(graph: &Graph, op: &'static Op, args: &[Arg], outs: &[Val
     let last = |v: ValueId| size(v, graph.meta(v)?.rank().checked_sub(1)?);
     let spec = match op.lower() {
         Some(Lower::Template(spec)) => spec(&call).ok(),
+        Some(Lower::Extern(op)) if matches!(op(&call), Ok(ExternOp::AttentionBackward { .. })) => {
+            // The scores and the cotangents of weights, keys, values and queries: five products.
+            let keys = call.call.value("k").ok().and_then(|k| size(k, 2));
+            let queries = call.call.value("q").map_or(0, |q| numel_hint(graph, q));
+            return keys.map_or(made, |keys| queries.saturating_mul(10).saturating_mul(keys));
+        }
         Some(Lower::Scalar(_)) => return made,
         _ => None,
     };

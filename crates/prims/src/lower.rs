@@ -177,6 +177,8 @@ pub enum TemplateSpec {
         v: ValueId,
         /// `[b, h, lq, lk]`.
         mask: Option<ValueId>,
+        /// `[b, h, lq]`, the second result.
+        sums: Option<ValueId>,
         /// Whether causal.
         causal: bool,
         /// Factor on the scores.

@@ -26,6 +26,16 @@ impl Offsets {
             left: tensor.numel(),
         }
     }
+
+    /// The first element of each row, rows being along the last dimension.
+    pub(crate) fn of_rows(tensor: &Tensor) -> Offsets {
+        let mut all = Offsets::new(tensor);
+        let width = all.sizes.pop().unwrap_or(1);
+        all.strides.pop();
+        all.index.pop();
+        all.left = all.left.checked_div(width).unwrap_or(0);
+        all
+    }
 }
 
 impl Iterator for Offsets {

@@ -2,7 +2,7 @@
 
 use ir_core::Scalar;
 
-use crate::iter::read;
+use crate::iter::{Offsets, read};
 use crate::{Element, Storage, Tensor, TensorError, with_element};
 
 fn write<T: Element>(bytes: &mut [u8], at: isize, value: T) {
@@ -11,6 +11,20 @@ fn write<T: Element>(bytes: &mut [u8], at: isize, value: T) {
     let Some(place) = bytes.get_mut(start..start + size_of::<T>()) else { return };
     // SAFETY: `place` has the size of `T`, which is plain memory without padding.
     unsafe { place.as_mut_ptr().cast::<T>().write_unaligned(value) }
+}
+
+/// The elements in row-major order, row by row: between rows alone is the index counted.
+fn gather<T: Element>(from: &Tensor, to: &mut [T]) {
+    let width = from.sizes.last().copied().unwrap_or(1);
+    let step = from.strides.last().copied().unwrap_or(0);
+    if width == 0 {
+        return;
+    }
+    for (row, start) in to.chunks_exact_mut(width).zip(Offsets::of_rows(from)) {
+        for (n, place) in row.iter_mut().enumerate() {
+            *place = read::<T>(from, start + n as isize * step);
+        }
+    }
 }
 
 impl Tensor {
@@ -37,7 +51,7 @@ impl Tensor {
         with_element!(self.dtype, T => if let Some(to) = own.as_mut_slice::<T>() {
             match self.as_slice::<T>() {
                 Some(from) => to.copy_from_slice(from),
-                None => to.iter_mut().zip(self.offsets()).for_each(|(to, at)| *to = read::<T>(self, at)),
+                None => gather(self, to),
             }
         });
         Ok(own)

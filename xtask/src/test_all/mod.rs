@@ -114,7 +114,7 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
     if backend_cuda::find(backend_cuda::Library::Nvrtc).is_ok() {
         let kernels = ["run", "--quiet", "--package", "xtask", "--", "kernels"];
         // Each takes minutes on two cores.
-        let arch = ["--arch", if full { "sm_80,sm_90,sm_100" } else { "sm_90" }];
+        let arch = ["--arch", if full { "sm_80,sm_90a,sm_100" } else { "sm_90a" }];
         steps.push(checked(GPU_KERNELS, &[&kernels[..], &GOLDENS, &arch].concat()));
     }
     if full {

@@ -394,6 +394,12 @@ fn second_derivatives_of_layers() {
         b.call1("aten.layer_norm.default", vec![v[0].into(), sizes, v[1].into(), v[2].into()])
     });
     twice(&[d("x", &[3, 5])], |b, v| b.call1("aten.softmax.int", vec![v[0].into(), 1i64.into()]));
+    // Windows that overlap: an element may be the maximum of several.
+    twice(&[d("x", &[2, 3, 6, 5])], |b, v| {
+        let list = |l: &[i64]| Arg::from(l);
+        let args = vec![v[0].into(), list(&[3, 2]), list(&[2, 1]), list(&[1, 0])];
+        b.call1("aten.max_pool2d.default", args)
+    });
     twice(&[d("q", &[1, 4, 3, 4]), d("k", &[1, 2, 5, 4]), d("v", &[1, 2, 5, 2])], |b, v| {
         let args = vec![v[0].into(), v[1].into(), v[2].into(), Arg::None, true.into(), 0.5.into()];
         b.call1("prims.attention", args)

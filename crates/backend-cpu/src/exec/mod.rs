@@ -2,6 +2,7 @@
 //!
 //! It owns memory and order, no arithmetic: steps are generated functions (`clif`) or hand-written kernels (`micro`).
 
+mod attention_backward;
 mod control;
 mod error;
 mod fallback;
@@ -64,6 +65,7 @@ enum Op {
     /// As above.
     Conv(template::ConvOp, usize),
     Attention(template::AttentionOp),
+    AttentionBackward(Box<attention_backward::AttentionBackwardOp>),
     /// With its place in the list of packed weights.
     Staged(Box<staged::StagedOp>, usize),
     Sort(sort::SortOp),
@@ -533,6 +535,7 @@ fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError
         // The machine runs these itself.
         Op::Control(_) => Ok(()),
         Op::Attention(a) => a.run(call),
+        Op::AttentionBackward(a) => a.run(call),
         Op::Staged(s, slot) => s.run(call, packed(slot)),
         Op::Sort(s) => s.run(call),
         Op::Linalg(l) => linalg::run(l, call),

@@ -4,6 +4,7 @@ use host_routines::MatrixRoutine;
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{Attention, Conv, Epilogue, ExternOp, LoopKernel, Matmul, Program, Step, plain_steps};
 
+use super::attention_backward::AttentionBackwardOp;
 use super::control::{Control, Number, Planned};
 use super::finish::recognise;
 use super::jobs::Jobs;
@@ -61,6 +62,9 @@ fn prepare(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Op, Ex
         Step::Attention(a) => attention(program, a, jobs),
         Step::Extern(e) => match e.op {
             ExternOp::Sort { .. } => Ok(Op::Sort(SortOp::new(program, e)?)),
+            ExternOp::AttentionBackward { causal, scale } => {
+                Ok(Op::AttentionBackward(Box::new(AttentionBackwardOp::new(program, e, causal, scale)?)))
+            }
             ExternOp::Linalg { op, complex } => Ok(Op::Linalg(MatrixRoutine::new(program, e, op, complex)?)),
         },
         _ => control(program, step, jobs).map(Op::Control),

@@ -17,7 +17,7 @@ use super::jobs::Jobs;
 use super::looped::LoopOp;
 use super::memory::Block;
 use super::sizes::Sizes;
-use super::template::{View, conv_shape, flattens, is_constant, strides5};
+use super::template::{View, conv_shape, flattens, is_constant, strides5, sums_place};
 use super::{Buffers, Call, ExecError, Packed};
 use crate::micro::{self, BatchDim, COut, ConvPlan, ConvWeights, Isa, MatRef, PackedB, Strides5, team};
 use crate::vir::lower_kernel;
@@ -26,7 +26,7 @@ use crate::vir::lower_kernel;
 enum Kind {
     Matmul { flat: bool },
     Conv(Box<Conv>),
-    Attention { causal: bool, scale: f64 },
+    Attention { causal: bool, scale: f64, sums: Option<View> },
 }
 
 /// A template that writes its result to memory of the call.
@@ -108,7 +108,9 @@ impl StagedOp {
         let operands = all.map(|o| (View::new(program, o), program.buffers[o.buf].dtype)).collect();
         let strides = row_major(&a.epilogue.ranges);
         let parts = Parts { name: &a.name, origins: &a.origins, acc: a.acc, epilogue: &a.epilogue, strides };
-        StagedOp::new(program, parts, Kind::Attention { causal: a.causal, scale: a.scale }, operands, jobs)
+        let sums = a.sums.as_ref().map(|o| View::new(program, o));
+        let kind = Kind::Attention { causal: a.causal, scale: a.scale, sums };
+        StagedOp::new(program, parts, kind, operands, jobs)
     }
 
     fn new(
@@ -196,7 +198,8 @@ impl StagedOp {
         let count = out.iter().try_fold(1usize, |n, d| n.checked_mul(usize::try_from(*d).ok()?));
         let bytes = count.and_then(|n| n.checked_mul(if self.wide { 8 } else { 4 }));
         let block = Block::new(bytes.ok_or(ExecError::OutOfMemory(usize::MAX))?)?;
-        if out.contains(&0) {
+        let sums = if let Kind::Attention { sums, .. } = &self.kind { sums.as_ref() } else { None };
+        if out.contains(&0) && sums.is_none() {
             return Ok(());
         }
         let result = block.ptr();
@@ -207,11 +210,13 @@ impl StagedOp {
                 _ => self.matmul_f32(call, *flat, result.cast())?,
             },
             Kind::Conv(conv) => self.conv_f32(call, conv, packed, &out, result.cast())?,
-            Kind::Attention { causal, scale } if self.wide => {
-                self.attention_f64(call, *causal, *scale, &out, result.cast())?;
+            Kind::Attention { causal, scale, sums } if self.wide => {
+                let results = (result.cast(), sums_place(sums.as_ref(), call)?);
+                self.attention_f64(call, *causal, *scale, &out, results)?;
             }
-            Kind::Attention { causal, scale } => {
-                self.attention_f32(call, *causal, *scale, &out, result.cast())?;
+            Kind::Attention { causal, scale, sums } => {
+                let results = (result.cast(), sums_place(sums.as_ref(), call)?);
+                self.attention_f32(call, *causal, *scale, &out, results)?;
             }
         }
         let mut buffers = Buffers(call.buffers.0.clone());
@@ -332,7 +337,7 @@ impl StagedOp {
         causal: bool,
         scale: f64,
         out: &[i64],
-        o: *mut f32,
+        (o, sums): (*mut f32, Option<(*mut f32, [isize; 3])>),
     ) -> Result<(), ExecError> {
         let (q, k, v) = (
             self.single(call.buffers, call.sizes, 0)?,
@@ -369,6 +374,7 @@ impl StagedOp {
             v_strides: v.four(),
             o,
             o_strides: [h * l * d, l * d, d, 1],
+            sums,
             scale: scale as f32,
             mask,
             causal: causal.then_some(0),
@@ -384,7 +390,7 @@ impl StagedOp {
         causal: bool,
         scale: f64,
         out: &[i64],
-        o: *mut f64,
+        (o, sums): (*mut f64, Option<(*mut f64, [isize; 3])>),
     ) -> Result<(), ExecError> {
         let [q, k, v] = [self.plain(call, 0)?, self.plain(call, 1)?, self.plain(call, 2)?];
         let (mut added, mut seen) = (None, None);
@@ -411,6 +417,7 @@ impl StagedOp {
             k: (k.ptr, k.four()),
             v: (v.ptr, v.four()),
             o,
+            sums,
             scale,
             mask,
             causal,
@@ -444,7 +451,7 @@ fn weights(plan: &ConvPlan, weight: &Ready<'_, f32>) -> ConvWeights {
 }
 
 /// A view with these sizes and strides in `f32`.
-fn single<'a>(
+pub(super) fn single<'a>(
     view: &View,
     dtype: DType,
     buffers: &Buffers,
@@ -462,10 +469,10 @@ fn single<'a>(
 }
 
 /// An operand as a kernel takes it.
-struct Ready<'a, T> {
-    ptr: *const T,
-    sizes: Vec<i64>,
-    strides: Vec<i64>,
+pub(super) struct Ready<'a, T> {
+    pub(super) ptr: *const T,
+    pub(super) sizes: Vec<i64>,
+    pub(super) strides: Vec<i64>,
     /// Keeps a converted operand.
     #[allow(dead_code)]
     copy: Option<Block>,
@@ -474,7 +481,7 @@ struct Ready<'a, T> {
 
 impl<T> Ready<'_, T> {
     /// Strides of an operand with four dimensions.
-    fn four(&self) -> [isize; 4] {
+    pub(super) fn four(&self) -> [isize; 4] {
         [0, 1, 2, 3].map(|d| self.strides[d] as isize)
     }
 }

@@ -359,10 +359,22 @@ pub(super) struct AttentionOp {
     k: View,
     v: View,
     mask: Option<(View, DType)>,
+    sums: Option<View>,
     causal: bool,
     scale: f64,
     ranges: Vec<SymExpr>,
     finish: Finish,
+}
+
+/// Where the sums of an attention go, with their strides.
+pub(super) fn sums_place<T>(
+    sums: Option<&View>,
+    call: &Call<'_>,
+) -> Result<Option<(*mut T, [isize; 3])>, ExecError> {
+    let Some(view) = sums else { return Ok(None) };
+    let s = call.sizes.all(&view.strides)?;
+    let ptr = view.ptr::<T>(call.buffers, call.sizes)?.cast_mut();
+    Ok(Some((ptr, [s[0] as isize, s[1] as isize, s[2] as isize])))
 }
 
 impl AttentionOp {
@@ -373,6 +385,7 @@ impl AttentionOp {
             k: View::new(program, &a.k),
             v: View::new(program, &a.v),
             mask: a.mask.as_ref().map(|m| (View::new(program, m), program.buffers[m.buf].dtype)),
+            sums: a.sums.as_ref().map(|o| View::new(program, o)),
             causal: a.causal,
             scale: a.scale,
             ranges: a.epilogue.ranges.to_vec(),
@@ -383,7 +396,7 @@ impl AttentionOp {
     pub(super) fn run(&self, call: &Call<'_>) -> Result<(), ExecError> {
         let s = call.sizes;
         let out = s.all(&self.ranges)?;
-        if out.contains(&0) {
+        if out.contains(&0) && self.sums.is_none() {
             return Ok(());
         }
         let four = |v: &[SymExpr]| -> Result<[isize; 4], ExecError> {
@@ -434,6 +447,7 @@ impl AttentionOp {
             v_strides: four(&self.v.strides)?,
             o,
             o_strides,
+            sums: sums_place(self.sums.as_ref(), call)?,
             scale: self.scale as f32,
             mask,
             causal: self.causal.then_some(0),
@@ -442,7 +456,9 @@ impl AttentionOp {
         // SAFETY: operands lie inside of their buffers, and the output has memory of its own.
         unsafe { micro::attention(&attention) }
             .map_err(|source| ExecError::Template { kernel: self.name.clone(), source })?;
-        if let Finish::Hook(f) = &self.finish {
+        if let Finish::Hook(f) = &self.finish
+            && numel > 0
+        {
             self.after(call, f, o, &out);
         }
         Ok(())

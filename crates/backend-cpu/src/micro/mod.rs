@@ -41,7 +41,7 @@
 //! # Attention
 //!
 //! [`attention`] computes `softmax(scale * Q K^T + mask) V` block by block over keys, strided, with boolean or additive mask,
-//! causal limit and grouped key/value heads.
+//! causal limit and grouped key/value heads. [`attention_backward`] gives its gradients from the logarithms of the sums.
 //!
 //! # Epilogues
 //!
@@ -77,7 +77,10 @@ pub mod team;
 mod tests;
 mod transpose;
 
-pub use attention::{Attention, AttentionF64, EmptyRow, Mask, MaskF64, attention, attention_f64};
+pub use attention::{
+    Attention, AttentionBackward, AttentionBackwardF64, AttentionF64, EmptyRow, Four, Mask, MaskF64, OfRows,
+    attention, attention_backward, attention_backward_f64, attention_f64,
+};
 pub use conv::{ConvPlan, ConvShape, ConvWeights, Strides5};
 pub use epilogue::{Activation, COut, Epilogue, EpilogueBlock, Hook, Residual};
 pub use error::MicroError;

@@ -25,6 +25,42 @@ fn plain(m: i64, n: i64, k: i64, turned: bool) -> Product<'static> {
     Product { batch: &[], m, n, k, a: vec![k, 1], b, out: vec![n, 1] }
 }
 
+/// A product that is made when it is run.
+type Make = Box<dyn Fn(&str) -> Case>;
+
+/// Products of the sizes that networks have: large ones, those of a vision transformer for one image, a batch.
+pub(crate) fn large() -> Vec<(String, Make)> {
+    let mut out: Vec<(String, Make)> = Vec::new();
+    for (dtype, tf32, [m, n, k], turned, tail) in [
+        (BF, false, [4096, 4096, 4096], true, Tail::Plain),
+        (BF, false, [8192, 8192, 8192], true, Tail::Plain),
+        (BF, false, [4096, 4096, 4096], false, Tail::ResidualBiasRelu),
+        (BF, false, [2048, 4096, 1024], true, Tail::Plain),
+        (BF, false, [2048, 4096, 1024], true, Tail::ErfBias),
+        (BF, false, [197, 768, 3072], true, Tail::ResidualBiasRelu),
+        (BF, false, [197, 3072, 768], true, Tail::ErfBias),
+        (F16, false, [1576, 768, 768], true, Tail::Bias),
+        (F32, true, [4096, 4096, 4096], true, Tail::Plain),
+    ] {
+        let name = format!("{dtype} {m}x{n}x{k} {tail:?}{}", if turned { "" } else { " by rows" });
+        out.push((name, Box::new(move |name| matmul(name, dtype, tf32, &plain(m, n, k, turned), tail))));
+    }
+    let heads = || Product {
+        batch: &[32],
+        m: 512,
+        n: 512,
+        k: 64,
+        a: vec![512 * 64, 64, 1],
+        b: vec![64 * 512, 512, 1],
+        out: vec![512 * 512, 512, 1],
+    };
+    out.push((
+        "bf16 batch of 32 512x512x64".into(),
+        Box::new(move |name| matmul(name, BF, false, &heads(), Tail::Plain)),
+    ));
+    out
+}
+
 fn products() -> Vec<Case> {
     vec![
         matmul("matmul f32", F32, false, &plain(512, 512, 512, false), Tail::Plain),

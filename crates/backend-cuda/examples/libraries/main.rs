@@ -2,7 +2,8 @@
 //! prints the error against double precision and the time on the device. Ends with 1 where a way is wrong or fails, with
 //! 0 and a word where there is no GPU.
 //!
-//! `libraries [NAME]`: only the steps whose name contains NAME.
+//! `libraries [NAME]`: only the steps whose name contains NAME. `libraries --large [NAME]`: products of the sizes that
+//! networks have, by every generated way of the copy engine and the first few others, beside the library's.
 
 mod case;
 mod cases;
@@ -27,11 +28,23 @@ fn main() -> std::process::ExitCode {
             return std::process::ExitCode::SUCCESS;
         }
     };
-    let filter = std::env::args().nth(1).unwrap_or_default();
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let large = args.first().is_some_and(|a| a == "--large");
+    if large {
+        args.remove(0);
+    }
+    let filter = args.first().cloned().unwrap_or_default();
     println!("{}", run::HEADER);
     let mut bad = 0;
-    for case in cases::all().iter().filter(|c| c.name.contains(&filter)) {
-        bad += run::run(&*driver, case);
+    if large {
+        // One at a time: their numbers fill gigabytes.
+        for (name, make) in cases::large().iter().filter(|(name, _)| name.contains(&filter)) {
+            bad += run::run(&*driver, &make(name), run::FEW);
+        }
+    } else {
+        for case in cases::all().iter().filter(|c| c.name.contains(&filter)) {
+            bad += run::run(&*driver, case, 1);
+        }
     }
     println!("{bad} ways failed");
     std::process::ExitCode::from(u8::from(bad > 0))

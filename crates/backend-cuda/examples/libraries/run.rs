@@ -2,20 +2,24 @@
 
 use std::time::Instant;
 
-use gpu_runtime::{Choice, Driver, GpuError, Grid, Module, Part, Work};
+use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, Map, Module, Part, Work};
 use ir_core::{DType, EntityId};
 use kernel_ir::BufId;
 
 use crate::case::{Case, round};
 
-pub(crate) const HEADER: &str = "step                                     way                    error    allowed       us   TFLOP/s  plan ms";
+pub(crate) const HEADER: &str = "step                                     way                            error    allowed       us   TFLOP/s  plan ms";
 /// Points that are compared with double precision.
 const SAMPLES: i64 = 1500;
 /// Runs of which the median is the time.
 const RUNS: usize = 21;
 
-/// Runs all ways of a step; how many are wrong.
-pub(crate) fn run<D: Driver>(driver: &D, case: &Case) -> usize {
+/// Generated ways that are run where all those of the copy engine are.
+pub(crate) const FEW: usize = 3;
+
+/// Runs a library's ways of a step and so many generated ones, those of the copy engine beside them where they are more
+/// than one; how many are wrong.
+pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize) -> usize {
     let mut target = driver.target();
     target.tf32 = case.tf32;
     let started = Instant::now();
@@ -25,8 +29,13 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case) -> usize {
         println!("{:40} offered nothing ({plan:.1} ms)", case.name);
     }
     let generated = gpu_codegen::variants(&case.program, &case.step, &target);
-    // One generated way beside the libraries', for comparison.
-    ways.extend(generated.into_iter().flatten().take(1).map(Choice::from));
+    // For comparison.
+    let mut others = 0;
+    ways.extend(generated.into_iter().flatten().map(Choice::from).filter(|way| {
+        let bulk = most > 1 && way.name.starts_with("wgmma");
+        others += usize::from(!bulk);
+        bulk || others <= most
+    }));
     let memory: Result<Vec<u64>, GpuError> =
         case.arrays.iter().map(|a| upload(driver, &a.data, case.dtype)).collect();
     let memory = match memory {
@@ -44,7 +53,7 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case) -> usize {
                 let good = error <= allowed;
                 bad += usize::from(!good);
                 println!(
-                    "{:40} {:22} {error:8.1e} {allowed:8.1e} {:9.1} {:8.2} {first:8.1} {}",
+                    "{:40} {:30} {error:8.1e} {allowed:8.1e} {:9.1} {:8.2} {first:8.1} {}",
                     case.name,
                     way.name,
                     seconds * 1e6,
@@ -54,7 +63,7 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case) -> usize {
             }
             Err(e) => {
                 bad += 1;
-                println!("{:40} {:22} FAILED: {e}", case.name, way.name);
+                println!("{:40} {:30} FAILED: {e}", case.name, way.name);
             }
         }
     }
@@ -96,11 +105,14 @@ fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, memory: &[u64]) -> Resu
                             gpu_codegen::Param::Scratch(n) => scratch[*n as usize],
                             // Sizes are fixed, and no kernel of a product or a convolution counts its blocks.
                             gpu_codegen::Param::Symbol(_) | gpu_codegen::Param::Tickets => 0,
+                            gpu_codegen::Param::Map(n) => memory[kernel.maps[*n as usize].buf.index()],
                         })
                         .collect();
                     let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
+                    let maps = Map::of(&kernel.params, &kernel.maps, &size)?;
+                    let arguments = Arguments { words: &arguments, maps: &maps };
                     // SAFETY: the arguments are those that the kernel declares; every buffer is as long as it says.
-                    unsafe { driver.launch(function, grid, &arguments)? };
+                    unsafe { driver.launch(function, grid, arguments)? };
                 }
                 // SAFETY: every buffer is as long as the program says, and scratch as the way does.
                 Part::Library(call) => unsafe { call.run(&work)? },

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use fx_ir::{Arg, Graph, InputKind, NodeKind, Output, OutputKind, ValueId, ValueType};
-use ir_core::{SymExpr, TensorMeta};
+use ir_core::{DType, SymExpr, TensorMeta};
 use prims::Call;
 use serde::{Deserialize, Serialize};
 use tensor::{Strides, Tensor};
@@ -55,6 +55,14 @@ impl Layouts {
         }
     }
 
+    /// Zeros as the program reads them.
+    pub(crate) fn zeros(&self, name: &str, dtype: DType, sizes: &[usize]) -> Result<Tensor, Error> {
+        Ok(match self.0.get(name) {
+            Some(strides) => Tensor::empty_strided(dtype, sizes, strides)?,
+            None => Tensor::zeros(dtype, sizes)?,
+        })
+    }
+
     /// A copy of a tensor of the state as the caller knows it.
     pub(crate) fn restored(&self, name: &str, tensor: Tensor) -> Result<Tensor, Error> {
         if self.0.contains_key(name) { Ok(tensor.contiguous()?) } else { Ok(tensor) }
@@ -65,6 +73,14 @@ impl Layouts {
 pub(crate) fn relaid(tensor: &Tensor, strides: &[isize]) -> Result<Tensor, Error> {
     if tensor.strides() == strides {
         return Ok(tensor.clone());
+    }
+    // Dense strides are a row-major copy of the dimensions in another order.
+    let mut order: Vec<usize> = (0..tensor.rank()).collect();
+    order.sort_by_key(|&d| (std::cmp::Reverse(strides[d]), d));
+    let dense = tensor.permute(&order)?.copied()?;
+    let same = |(n, &d): (usize, &usize)| tensor.sizes()[d] <= 1 || dense.strides()[n] == strides[d];
+    if order.iter().enumerate().all(same) {
+        return Ok(dense.as_strided(tensor.sizes(), strides, 0)?);
     }
     let place = Tensor::empty_strided(tensor.dtype(), tensor.sizes(), strides)?;
     let storage = place.storage_with(tensor)?;

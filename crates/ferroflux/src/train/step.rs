@@ -177,16 +177,16 @@ impl Program {
         }
         train.optimizer.check().map_err(Error::Optimizer)?;
         let Made { plan, code, kernels, from_cache } = self.made_step(train, options)?;
-        let mut fresh = initial(self, &plan.own)?;
-        for slot in &plan.slots {
-            fresh.insert(slot.name.clone(), Tensor::zeros(slot.dtype, &slot.sizes)?);
+        let _span = tracing::info_span!("state").entered();
+        let mut state = State::new();
+        for (name, tensor) in initial(self, &plan.own)? {
+            let value = code.own(&plan.layouts.laid_out(&name, tensor)?)?;
+            state.insert(name, value);
         }
-        let owned = |(name, t): (String, Tensor)| {
-            let value = code.own(&plan.layouts.laid_out(&name, t)?)?;
-            Ok((name, value))
-        };
-        let state = fresh.into_iter().map(owned);
-        let state = state.collect::<Result<State, Error>>()?;
+        for slot in &plan.slots {
+            let zeros = plan.layouts.zeros(&slot.name, slot.dtype, &slot.sizes)?;
+            state.insert(slot.name.clone(), code.own(&zeros)?);
+        }
         let seed = options.seed.unwrap_or_else(fresh_base);
         Ok(TrainStep {
             program: self.clone(),

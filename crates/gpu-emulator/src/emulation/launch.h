@@ -64,15 +64,15 @@ static bool ffx_resume(ffx_u32 thread, ffx_u32 *stack) {
 }
 
 static void ffx_stuck() {
-    int counts[6] = {};
+    int counts[7] = {};
     for (ffx_u32 t = 0; t < blockDim.x; ++t) ++counts[ffx_fibers[t].state];
     ffx_now->error = FFX_DEADLOCK;
     ffx_now->block[0] = blockIdx.x;
     ffx_now->block[1] = blockIdx.y;
     ffx_now->block[2] = blockIdx.z;
     snprintf(ffx_now->message, sizeof ffx_now->message,
-        "threads wait for each other: %d for the block, %d for their warps, %d at barriers of a part; %d have left",
-        counts[FFX_BLOCK], counts[FFX_WARP], counts[FFX_PART], counts[FFX_DONE]);
+        "threads wait for each other: %d for the block, %d for their warps, %d at barriers of a part, %d at barriers in memory; %d have left",
+        counts[FFX_BLOCK], counts[FFX_WARP], counts[FFX_PART], counts[FFX_PHASE], counts[FFX_DONE]);
 }
 
 // Threads run in turn, forwards and backwards by passes, so that what relies on an order shows.
@@ -80,6 +80,7 @@ static bool ffx_block() {
     ffx_u32 stack = 0, n = blockDim.x;
     ffx_waiting = ffx_finished = 0;
     for (auto &part : ffx_parts) part = {0, 0};
+    ffx_bulk_clear();
     for (ffx_u32 t = 0; t < n; ++t) {
         FfxFiber *f = ffx_fibers + t;
         f->state = FFX_NEW;
@@ -98,7 +99,7 @@ static bool ffx_block() {
             return false;
         }
     }
-    return true;
+    return ffx_bulk_ended();
 }
 
 static void ffx_run(FfxLaunch *launch, void (*kernel)(const ffx_u64 *)) {

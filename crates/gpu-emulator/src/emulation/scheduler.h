@@ -3,7 +3,7 @@
 // leaves undefined or hangs on is an error here: threads that left while others wait, lanes that come to different
 // collectives, threads that wait for each other.
 
-enum { FFX_NEW, FFX_READY, FFX_BLOCK, FFX_WARP, FFX_PART, FFX_DONE };
+enum { FFX_NEW, FFX_READY, FFX_BLOCK, FFX_WARP, FFX_PART, FFX_PHASE, FFX_DONE };
 enum { FFX_MOST_THREADS = 1024, FFX_BARRIERS = 16 };
 // What goes wrong; the numbers are known to the launcher.
 enum { FFX_OK, FFX_DIVERGED, FFX_DEADLOCK, FFX_STACK, FFX_MISALIGNED, FFX_BAD_CALL, FFX_TRAP };

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use gpu_codegen::Target;
-use gpu_runtime::{Driver, GpuError, Grid, Module, Recording};
+use gpu_runtime::{Arguments, Driver, GpuError, Grid, Module, Recording};
 use plugin_sdk::DeviceId;
 
 /// The host itself as a device: its tensors are the device's.
@@ -24,6 +24,8 @@ pub(crate) struct Counts {
     pub(crate) recordings: AtomicUsize,
     pub(crate) graph_launches: AtomicUsize,
     pub(crate) updates: AtomicUsize,
+    /// Launches, recordings and updates of launches that have tensor maps.
+    pub(crate) mapped: AtomicUsize,
     pub(crate) copies: AtomicUsize,
     pub(crate) synchronizations: AtomicUsize,
 }
@@ -31,6 +33,13 @@ pub(crate) struct Counts {
 impl Counts {
     pub(crate) fn of(&self, which: impl Fn(&Counts) -> &AtomicUsize) -> usize {
         which(self).load(SeqCst)
+    }
+    /// The arguments; of a tensor map where its tensor begins.
+    fn words(&self, arguments: Arguments<'_>) -> Launch {
+        let mut words = arguments.words.to_vec();
+        arguments.maps.iter().for_each(|map| words[map.param] = arguments.start(map));
+        self.mapped.fetch_add(usize::from(!arguments.maps.is_empty()), SeqCst);
+        words
     }
 }
 
@@ -87,9 +96,9 @@ impl Recording<()> for Graph {
         self.launches.lock().unwrap().iter().for_each(|l| run(l));
         Ok(())
     }
-    unsafe fn update(&self, n: usize, _: &(), _: Grid, arguments: &[u64]) -> Result<(), GpuError> {
+    unsafe fn update(&self, n: usize, _: &(), _: Grid, arguments: Arguments<'_>) -> Result<(), GpuError> {
         self.counts.updates.fetch_add(1, SeqCst);
-        self.launches.lock().unwrap()[n] = arguments.to_vec();
+        self.launches.lock().unwrap()[n] = self.counts.words(arguments);
         Ok(())
     }
 }
@@ -130,13 +139,13 @@ impl Driver for Mock {
         unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize) };
         Ok(())
     }
-    unsafe fn launch(&self, _: &(), _: Grid, arguments: &[u64]) -> Result<(), GpuError> {
+    unsafe fn launch(&self, _: &(), _: Grid, arguments: Arguments<'_>) -> Result<(), GpuError> {
         if let Some(recorded) = &mut *self.recorded.lock().unwrap() {
-            recorded.push(arguments.to_vec());
+            recorded.push(self.counts.words(arguments));
             return Ok(());
         }
         self.counts.launches.fetch_add(1, SeqCst);
-        run(arguments);
+        run(&self.counts.words(arguments));
         Ok(())
     }
     fn record(

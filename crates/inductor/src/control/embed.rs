@@ -313,7 +313,11 @@ pub(crate) fn rename(step: &mut Step, map: &FxHashMap<BufId, BufId>, shift: &FxH
             insts(&mut k.epilogue.insts);
         }
         Step::Attention(k) => {
-            [&mut k.q, &mut k.k, &mut k.v].into_iter().chain(&mut k.mask).for_each(operand);
+            [&mut k.q, &mut k.k, &mut k.v]
+                .into_iter()
+                .chain(&mut k.mask)
+                .chain(&mut k.sums)
+                .for_each(operand);
             insts(&mut k.epilogue.insts);
         }
         Step::Extern(k) => k.inputs.iter_mut().chain(&mut k.outputs).for_each(operand),

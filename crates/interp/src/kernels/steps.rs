@@ -139,9 +139,36 @@ fn attention(k: &Attention, bindings: &Bindings, memory: &mut Memory) -> Result<
     let (q, key, v) = (operand(&k.q)?, operand(&k.k)?, operand(&k.v)?);
     let mask = k.mask.as_ref().map(operand).transpose()?;
     let result = linalg::attention((&q, &key, &v), mask.as_ref(), k.causal, k.scale, k.acc);
-    let result = result.map_err(refused(&k.name))?;
+    let (result, sums) = result.map_err(refused(&k.name))?;
     drop((q, key, v, mask));
+    if let Some(operand) = &k.sums {
+        memory.store_operand(&k.name, operand, &sums, bindings)?;
+    }
     loops::run_epilogue(&k.name, &k.epilogue, &result, bindings, memory)
+}
+
+fn attention_backward(
+    call: &ExternCall,
+    causal: bool,
+    scale: f64,
+    bindings: &Bindings,
+    memory: &mut Memory,
+) -> Result<(), KernelError> {
+    let read = |o| memory.operand(&call.name, o, bindings);
+    let inputs = call.inputs.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let ([cotangent, q, k, v, sums, deltas, mask @ ..], [dq, dk, dv]) = (&inputs[..], &call.outputs[..])
+    else {
+        return Err(KernelError::malformed(&call.name, "a routine with the wrong number of operands"));
+    };
+    let dtype = q.dtype();
+    let given = linalg::AttentionCotangent { cotangent, sums, deltas };
+    let grads = linalg::attention_backward(&given, (q, k, v), mask.first(), causal, scale, dtype);
+    let grads = grads.map_err(refused(&call.name))?;
+    drop(inputs);
+    [dq, dk, dv]
+        .into_iter()
+        .zip(&grads)
+        .try_for_each(|(operand, grad)| memory.store_operand(&call.name, operand, grad, bindings))
 }
 
 fn routine(call: &ExternCall, bindings: &Bindings, memory: &mut Memory) -> Result<(), KernelError> {
@@ -152,6 +179,9 @@ fn routine(call: &ExternCall, bindings: &Bindings, memory: &mut Memory) -> Resul
             drop(input);
             memory.store_operand(&call.name, values, &sorted, bindings)?;
             memory.store_operand(&call.name, positions, &order, bindings)
+        }
+        (ExternOp::AttentionBackward { causal, scale }, ..) => {
+            attention_backward(call, *causal, *scale, bindings, memory)
         }
         (ExternOp::Linalg { op, complex }, ..) => super::linalg::run(call, *op, *complex, bindings, memory),
         _ => Err(KernelError::malformed(&call.name, "a routine with the wrong number of operands")),

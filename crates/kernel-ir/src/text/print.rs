@@ -187,6 +187,9 @@ impl fmt::Display for Attention {
         if let Some(mask) = &self.mask {
             writeln!(f, "  mask {mask}")?;
         }
+        if let Some(sums) = &self.sums {
+            writeln!(f, "  sums {sums}")?;
+        }
         epilogue(&self.epilogue, f)
     }
 }
@@ -197,6 +200,11 @@ impl fmt::Display for ExternCall {
             ExternOp::Sort { dim, descending } => {
                 let order = if *descending { "descending" } else { "ascending" };
                 writeln!(f, "extern {} sort dim {dim} {order}{}", quote(&self.name), from(&self.origins))?;
+            }
+            ExternOp::AttentionBackward { causal, scale } => {
+                let causal = if *causal { " causal" } else { "" };
+                let (name, scale) = (quote(&self.name), float(*scale));
+                writeln!(f, "extern {name} attention_backward scale {scale}{causal}{}", from(&self.origins))?;
             }
             ExternOp::Linalg { op, complex } => {
                 let complex = if *complex { " complex" } else { "" };

@@ -125,7 +125,8 @@ fn attention(c: &mut Cursor<'_>) -> Result<Attention> {
     let origins = origins(c)?;
     let (q, k, v) = (titled(c, "q")?, titled(c, "k")?, titled(c, "v")?);
     let mask = if c.eat_word("mask") { Some(operand(c)?) } else { None };
-    Ok(Attention { name, origins, q, k, v, mask, causal, scale, acc, epilogue: epilogue(c)? })
+    let sums = if c.eat_word("sums") { Some(operand(c)?) } else { None };
+    Ok(Attention { name, origins, q, k, v, mask, sums, causal, scale, acc, epilogue: epilogue(c)? })
 }
 
 fn extern_call(c: &mut Cursor<'_>) -> Result<ExternCall> {
@@ -133,6 +134,11 @@ fn extern_call(c: &mut Cursor<'_>) -> Result<ExternCall> {
     let mark = c.mark();
     let op = match c.word() {
         "sort" => sort(c)?,
+        "attention_backward" => {
+            c.expect_word("scale")?;
+            let scale = c.float()?;
+            ExternOp::AttentionBackward { causal: c.eat_word("causal"), scale }
+        }
         word => match LinalgOp::from_name(word, |option| c.eat_word(option)) {
             Some(op) => ExternOp::Linalg { op, complex: c.eat_word("complex") },
             None => return Err(c.expected_at(mark, "a routine such as `sort` or `solve`")),

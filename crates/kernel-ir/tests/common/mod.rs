@@ -227,7 +227,20 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
             let (q, k, v) = (operand(rng, p, 4), operand(rng, p, 4), operand(rng, p, 4));
             let mask = rng.flip().then(|| operand(rng, p, 4));
             let (causal, scale, epilogue) = (rng.flip(), float(rng), epilogue(rng, p, 4));
-            Step::Attention(Attention { name: kernel, origins, q, k, v, mask, causal, scale, acc, epilogue })
+            let sums = |rng: &mut Rng, buf: BufId| Operand { buf, ..operand(rng, p, 3) };
+            let same = writable(p).into_iter().find(|b| p.buffers[*b].dtype == acc);
+            let sums = same.filter(|_| rng.flip()).map(|buf| sums(rng, buf));
+            let attention =
+                Attention { name: kernel, origins, q, k, v, mask, sums, causal, scale, acc, epilogue };
+            Step::Attention(attention)
+        }
+        3 if rng.below(3) == 0 => {
+            let op = ExternOp::AttentionBackward { causal: rng.flip(), scale: float(rng) };
+            let ranks = [4, 4, 4, 4, 3, 3, 4];
+            let inputs = ranks.into_iter().take(6 + rng.below(2)).map(|n| operand(rng, p, n)).collect();
+            let out = |rng: &mut Rng| Operand { buf: rng.pick(&writable(p)), ..operand(rng, p, 4) };
+            let outputs = (0..3).map(|_| out(rng)).collect();
+            Step::Extern(ExternCall { name: kernel, origins, op, inputs, outputs })
         }
         3 => {
             let rank = rng.below(4);

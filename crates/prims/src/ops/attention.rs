@@ -11,7 +11,7 @@ use crate::{Builder, Call, OpDef, OpError};
 pub(super) const OPS: &[OpDef] = &[composite!(
     "aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor",
     |b, c| {
-        let y = attention(b, c)?;
+        let (y, _) = attention(b, c)?;
         out(y)
     }
 )];
@@ -29,7 +29,8 @@ fn to_four(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
     }
 }
 
-fn attention(b: &mut Builder<'_>, c: &Call<'_>) -> Result<ValueId, OpError> {
+/// The result of a call of the entry, and the logarithms of its sums `[…, l]`, which dropout has none of.
+pub(super) fn attention(b: &mut Builder<'_>, c: &Call<'_>) -> Result<(ValueId, Option<ValueId>), OpError> {
     let (q, k, v) = (c.value("query")?, c.value("key")?, c.value("value")?);
     let (sizes_q, sizes_k, sizes_v) = (b.sizes(q)?, b.sizes(k)?, b.sizes(v)?);
     let rank = sizes_q.len();
@@ -50,7 +51,7 @@ fn attention(b: &mut Builder<'_>, c: &Call<'_>) -> Result<ValueId, OpError> {
         (None, None) => (scaled_by_depth(b, q, depth)?, 1.0),
     };
     if c.float("dropout_p")? != 0.0 {
-        return with_dropout(b, c, [(q, &wide_q), (k, &wide_k), (v, &wide_v)], scale);
+        return Ok((with_dropout(b, c, [(q, &wide_q), (k, &wide_k), (v, &wide_v)], scale)?, None));
     }
     let mask = mask(b, c, &wide_q, &wide_k)?;
     let mut operand = |v: ValueId, sizes: &Shape| {
@@ -66,9 +67,11 @@ fn attention(b: &mut Builder<'_>, c: &Call<'_>) -> Result<ValueId, OpError> {
         c.bool("is_causal")?.into(),
         scale.into(),
     ];
-    let y = b.call1("prims.attention", args)?;
-    let result: Shape = wide_q[..wide_q.len() - 1].iter().chain(wide_v.last()).cloned().collect();
-    b.reshape(y, &result)
+    let outs = b.call("prims.attention", args)?;
+    let rows = &wide_q[..wide_q.len() - 1];
+    let result: Shape = rows.iter().chain(wide_v.last()).cloned().collect();
+    let sums = outs.get(1).map(|sums| b.reshape(*sums, rows)).transpose()?;
+    Ok((b.reshape(outs[0], &result)?, sums))
 }
 
 /// `q / sqrt(depth)`, where only running tells the head size.

@@ -7,16 +7,14 @@ use smallvec::smallvec;
 
 use super::common::{choose, one, widen};
 use super::shape;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Builder, Call, OpDef, OpError, Outs, lookup};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0., bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor output, Tensor logsumexp)",
         |b, c| {
-            let y = attend(b, c, c.arg("attn_mask"))?;
-            let scores = scores(b, c, c.arg("attn_mask"))?;
-            let sums = b.call1("aten.logsumexp.default", vec![scores.into(), [-1i64].as_slice().into()])?;
+            let (y, sums) = attend(b, c, c.arg("attn_mask"))?;
             Ok(smallvec![y, sums])
         }
     ),
@@ -60,7 +58,8 @@ pub(super) const OPS: &[OpDef] = &[
     ),
 ];
 
-fn attend(b: &mut Builder<'_>, c: &Call<'_>, mask: &Arg) -> Result<ValueId, OpError> {
+/// The result, and the logarithms of the sums of the scores' exponentials.
+fn attend(b: &mut Builder<'_>, c: &Call<'_>, mask: &Arg) -> Result<(ValueId, ValueId), OpError> {
     let args = vec![
         c.arg("query").clone(),
         c.arg("key").clone(),
@@ -69,8 +68,16 @@ fn attend(b: &mut Builder<'_>, c: &Call<'_>, mask: &Arg) -> Result<ValueId, OpEr
         c.arg("dropout_p").clone(),
         c.arg("is_causal").clone(),
         c.arg("scale").clone(),
+        false.into(),
     ];
-    b.call1("aten.scaled_dot_product_attention.default", args)
+    let target = "aten.scaled_dot_product_attention.default";
+    let op = lookup(target).ok_or_else(|| OpError::Unknown(target.into()))?;
+    let (y, sums) = super::attention::attention(b, &Call { op, args: &args })?;
+    if let Some(sums) = sums {
+        return Ok((y, sums));
+    }
+    let scores = scores(b, c, mask)?;
+    Ok((y, b.call1("aten.logsumexp.default", vec![scores.into(), [-1i64].as_slice().into()])?))
 }
 
 /// `q kᵀ scale + mask` in the dtype of arithmetic.
@@ -108,11 +115,9 @@ fn scores(b: &mut Builder<'_>, c: &Call<'_>, mask: &Arg) -> Result<ValueId, OpEr
 /// are those of another generator and 0.
 fn efficient(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let bias = c.arg("attn_bias");
-    let y = attend(b, c, bias)?;
+    let (y, sums) = attend(b, c, bias)?;
     let sizes = b.sizes(c.value("query")?)?;
     let sums = if c.bool("compute_log_sumexp")? {
-        let scores = scores(b, c, bias)?;
-        let sums = b.call1("aten.logsumexp.default", vec![scores.into(), [-1i64].as_slice().into()])?;
         let sums = b.cast(sums, DType::F32)?;
         let rows = &sizes[sizes.len() - 2];
         let missing = rows.ceil_div(&32.into()) * 32 - rows;

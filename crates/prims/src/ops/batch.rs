@@ -190,10 +190,20 @@ pub(super) fn folded(b: &mut Builder<'_>, call: &BatchCall<'_>, v: ValueId) -> R
 
 /// The batch joins the one of the operator. A mask that is the same for a whole batch of it stays as it is.
 pub(super) fn attention(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
+    attention_of(b, call, &["q", "k", "v"], 3)
+}
+
+/// As that of the attention.
+pub(super) fn attention_backward(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
+    attention_of(b, call, &["grad", "q", "k", "v", "sums", "deltas"], 6)
+}
+
+/// A call whose first arguments begin with the batch of the operator, and whose argument `place` is a mask.
+fn attention_of(b: &mut Builder<'_>, call: &BatchCall<'_>, names: &[&str], place: usize) -> Made {
     let q = call.value("q")?;
     let own = call.sizes(b, q)?[0].clone();
     let mut args = call.call.args.to_vec();
-    for (i, name) in [(0, "q"), (1, "k"), (2, "v")] {
+    for (i, name) in names.iter().enumerate() {
         args[i] = folded(b, call, call.value(name)?)?.into();
     }
     if let Some(mask) = call.call.opt_value("mask")? {
@@ -206,9 +216,10 @@ pub(super) fn attention(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
             v = b.reshape(v, &call.with_batch(&sizes))?;
             sizes[0] = own.clone();
             v = b.expand(v, &call.with_batch(&sizes))?;
-            args[3] = shape::merge_dims(b, v, 0, 2)?.into();
+            args[place] = shape::merge_dims(b, v, 0, 2)?.into();
         }
     }
-    let v = b.call1(&call.call.op.target, args)?;
-    out(shape::split_dim(b, v, 0, &[call.size.clone(), own])?)
+    let outs = b.call_op(call.call.op, args)?;
+    let parts = [call.size.clone(), own];
+    outs.into_iter().map(|v| shape::split_dim(b, v, 0, &parts)).collect()
 }

@@ -1,11 +1,9 @@
-//! Gradients of convolution and attention: convolutions and matrix products again.
+//! The gradient of convolution: convolutions again.
 
-use fx_ir::{Arg, ValueId};
-use ir_core::{DType, SymExpr};
-use kernel_ir::{ReduceOp, ScalarOp};
+use fx_ir::ValueId;
+use ir_core::SymExpr;
 
 use super::grad_scalar::{Grads, conj};
-use super::reduction::sum_to_exact;
 use crate::{Builder, GradCall, OpError};
 
 /// The lists of a convolution call.
@@ -217,105 +215,4 @@ fn swap(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
     let mut order: Vec<usize> = (0..b.rank(v)?).collect();
     order.swap(0, 1);
     b.permute(v, &order)
-}
-
-/// The last two dimensions exchanged.
-fn turn(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
-    let rank = b.rank(v)?;
-    let mut order: Vec<usize> = (0..rank).collect();
-    order.swap(rank - 1, rank - 2);
-    b.permute(v, &order)
-}
-
-fn product(b: &mut Builder<'_>, x: ValueId, y: ValueId) -> Result<ValueId, OpError> {
-    b.call1("prims.matmul", vec![x.into(), y.into()])
-}
-
-/// With weights `p = softmax(s)`: `dv = pᵀ g`, `dp = g vᵀ`, `ds = p (dp - sum(p dp))`, `dq = ds k scale`,
-/// `dk = dsᵀ q scale`. Weights are computed anew.
-pub(super) fn attention(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
-    let mut grads = vec![None; call.call.args.len()];
-    let Some(Some(g)) = call.cotangents.first().copied() else { return Ok(grads) };
-    let c = call.call;
-    let (q, k, v, mask) = (c.value("q")?, c.value("k")?, c.value("v")?, c.opt_value("mask")?);
-    let scale = c.float("scale")?;
-    let own = b.dtype(q)?;
-    let wide = own.compute();
-    let [q_sizes, k_sizes] = [b.sizes(q)?, b.sizes(k)?];
-    let (heads, shared) = (q_sizes[1].clone(), k_sizes[1].clone());
-    let scores_sizes = [q_sizes[0].clone(), heads.clone(), q_sizes[2].clone(), k_sizes[2].clone()];
-    // Query heads that share keys become rows of one head.
-    let rows = heads.floor_div(&shared) * &q_sizes[2];
-    let grouped = |b: &mut Builder<'_>, v: ValueId| {
-        let v = b.cast(v, wide)?;
-        let sizes = b.sizes(v)?;
-        b.reshape(v, &[sizes[0].clone(), shared.clone(), rows.clone(), sizes[3].clone()])
-    };
-    let (qg, gg) = (grouped(b, q)?, grouped(b, g)?);
-    let (kw, vw) = (b.cast(k, wide)?, b.cast(v, wide)?);
-    let kt = turn(b, kw)?;
-    let scores = product(b, qg, kt)?;
-    let scores = b.mul(scores, scale)?;
-    let scores = b.reshape(scores, &scores_sizes)?;
-    let weights = masked_softmax(b, scores, mask, c.bool("causal")?)?;
-    let full = b.sizes(weights)?;
-    let p = grouped(b, weights)?;
-    let pt = turn(b, p)?;
-    let dv = product(b, pt, gg)?;
-    let vt = turn(b, vw)?;
-    let dp = product(b, gg, vt)?;
-    let weighted = b.mul(p, dp)?;
-    let sum = b.reduce(ReduceOp::Sum, weighted, &[3], true)?;
-    let rest = b.sub(dp, sum)?;
-    let ds = b.mul(p, rest)?;
-    if let Some(mask) = mask.filter(|&m| b.dtype(m).is_ok_and(DType::is_inexact)) {
-        let (sizes, dtype) = (b.sizes(mask)?, b.dtype(mask)?);
-        let to_mask = b.reshape(ds, &full)?;
-        let to_mask = sum_to_exact(b, to_mask, &sizes)?;
-        grads[3] = Some(b.cast(to_mask, dtype)?);
-    }
-    let scaled = b.mul(ds, scale)?;
-    let dq = product(b, scaled, kw)?;
-    let dq = b.reshape(dq, &q_sizes)?;
-    let turned = turn(b, scaled)?;
-    let dk = product(b, turned, qg)?;
-    for (slot, grad) in [(0, dq), (1, dk), (2, dv)] {
-        grads[slot] = Some(b.cast(grad, own)?);
-    }
-    Ok(grads)
-}
-
-/// Softmax of scores `[b, h, lq, lk]` over the last dimension; rows in which nothing takes part are zero.
-fn masked_softmax(
-    b: &mut Builder<'_>,
-    scores: ValueId,
-    mask: Option<ValueId>,
-    causal: bool,
-) -> Result<ValueId, OpError> {
-    let mut s = scores;
-    let dtype = b.dtype(s)?;
-    if let Some(mask) = mask {
-        s = if b.dtype(mask)? == DType::Bool {
-            b.select(mask, s, f64::NEG_INFINITY)?
-        } else {
-            let mask = b.cast(mask, dtype)?;
-            b.add(s, mask)?
-        };
-    }
-    if causal {
-        let sizes = b.sizes(s)?;
-        let rows = super::creation::iota(b, sizes[2].clone())?;
-        let columns = super::creation::iota(b, sizes[3].clone())?;
-        let rows = b.unsqueeze(rows, 1)?;
-        let past = b.scalar_op(ScalarOp::Le, &[Arg::Value(columns), rows.into()])?;
-        s = b.select(past, s, f64::NEG_INFINITY)?;
-    }
-    let max = b.reduce(ReduceOp::Max, s, &[3], true)?;
-    let nothing = b.eq(max, f64::NEG_INFINITY)?;
-    let max = b.select(nothing, 0.0, max)?;
-    let moved = b.sub(s, max)?;
-    let e = b.exp(moved)?;
-    let sum = b.reduce(ReduceOp::Sum, e, &[3], true)?;
-    let weights = b.div(e, sum)?;
-    b.select(nothing, 0.0, weights)
 }

@@ -56,6 +56,7 @@ mod foreach;
 mod fractional_pool;
 mod frexp;
 mod gamma;
+mod grad_attention;
 mod grad_index;
 mod grad_move;
 mod grad_scalar;

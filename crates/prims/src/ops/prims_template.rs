@@ -1,12 +1,14 @@
 //! Prims that a backend computes by a template: matrix product, convolution, attention.
 
 use fx_ir::{Arg, ValueId, ValueType};
-use ir_core::SymExpr;
+use ir_core::{SymExpr, TensorMeta};
+use kernel_ir::ExternOp;
 use smallvec::SmallVec;
+use tensor::Tensor;
 
 use crate::builder::tensor;
 use crate::{
-    BatchRule, Call, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError, Reference,
+    BatchRule, Call, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError, Reference, Samples,
     TemplateSpec, Tolerance,
 };
 
@@ -70,11 +72,13 @@ pub(super) const OPS: &[OpDef] = &[
         },
     },
     OpDef {
-        schema: "prims::attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale) -> Tensor",
+        schema: "prims::attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale) -> (Tensor out, Tensor sums)",
         kind: Kind::Prim {
             doc: "`softmax(q kᵀ · scale + mask) v` on `[b, h, l, d]`; `h` of `q` is a multiple of that of \
                   `k` and `v`. `mask` broadcasts to `[b, h, lq, lk]`: `bool` (true takes part) or a float \
-                  that is added.",
+                  that is added. `sums` `[b, h, lq]` is the logarithm of the sum of the exponentials of a \
+                  row's scores, in the dtype of arithmetic. Where nothing takes part `out` is zero and `sums` \
+                  minus infinity.",
             meta: meta_attention,
             lower: Lower::Template(|c| {
                 Ok(TemplateSpec::Attention {
@@ -82,6 +86,7 @@ pub(super) const OPS: &[OpDef] = &[
                     k: c.call.value("k")?,
                     v: c.call.value("v")?,
                     mask: c.call.opt_value("mask")?,
+                    sums: c.outs.get(1).copied(),
                     causal: c.call.bool("causal")?,
                     scale: c.call.float("scale")?,
                 })
@@ -90,22 +95,72 @@ pub(super) const OPS: &[OpDef] = &[
             batch: BatchRule::Rule(super::batch::attention),
             reference: Reference::Fn(reference::attention),
         },
-        grad: Grad::Rule(super::grad_template::attention),
+        grad: Grad::Rule(super::grad_attention::attention),
         tolerance: Tolerance::ACCUMULATE,
         samples: |s| {
             let t = |n: u32| Arg::Value(ValueId(n));
             let qkv = || {
                 vec![s.float("q", &[2, 4, 5, 8]), s.float("k", &[2, 2, 6, 8]), s.float("v", &[2, 2, 6, 3])]
             };
-            let (plain, causal) = (qkv(), qkv());
-            let mut masked = qkv();
+            let [plain, causal, mut masked, mut added, mut hidden] = [(); 5].map(|()| qkv());
             masked.push(s.bools("m", &[2, 1, 5, 6]));
+            added.push(s.float("b", &[4, 1, 6]));
+            // The first row sees nothing.
+            let seen = Tensor::from_vec((0..30).map(|i| tensor::Bool::from(i > 6)).collect(), &[5, 6]);
+            hidden.push(seen.expect("a sample fits memory"));
             s.add(plain, vec![t(0), t(1), t(2), Arg::None, false.into(), 0.5.into()]);
             s.add(causal, vec![t(0), t(1), t(2), Arg::None, true.into(), 0.25.into()]);
             s.add(masked, vec![t(0), t(1), t(2), t(3), false.into(), 0.5.into()]);
+            s.add(added, vec![t(0), t(1), t(2), t(3), true.into(), 0.5.into()]);
+            s.add(hidden, vec![t(0), t(1), t(2), t(3), false.into(), 0.5.into()]);
         },
     },
+    OpDef {
+        schema: "prims::attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor sums, Tensor deltas, Tensor? mask, bool causal, float scale) -> (Tensor dq, Tensor dk, Tensor dv)",
+        kind: Kind::Prim {
+            doc: "Gradients of `prims.attention` from the cotangent `grad` of its `out`. With \
+                  `s = q kᵀ · scale + mask`, weights `p = exp(s - sums)` (zero where nothing takes part) and \
+                  `ds = p (grad vᵀ - deltas)`: `dq = ds k · scale`, `dk = dsᵀ q · scale`, `dv = pᵀ grad`. \
+                  `sums` is that of the attention, `deltas` the sum of `grad · out` over a row less the \
+                  cotangent of `sums`; both are `[b, h, lq]` in the dtype of arithmetic.",
+            meta: meta_attention_backward,
+            lower: Lower::Extern(|c| {
+                let (causal, scale) = (c.call.bool("causal")?, c.call.float("scale")?);
+                Ok(ExternOp::AttentionBackward { causal, scale })
+            }),
+            complex: ComplexRule::NO_ORDER,
+            batch: BatchRule::Rule(super::batch::attention_backward),
+            reference: Reference::Fn(reference::attention_backward),
+        },
+        grad: Grad::Rule(super::grad_attention::attention_backward),
+        tolerance: Tolerance::ACCUMULATE,
+        samples: attention_backward_samples,
+    },
 ];
+
+/// Sums and deltas that are those of no attention: the gradients are what they are for any.
+fn attention_backward_samples(s: &mut Samples) {
+    let t = |n: u32| Arg::Value(ValueId(n));
+    let mut add = |mask: Option<Tensor>, causal: bool, scale: f64| {
+        let mut tensors = vec![
+            s.float("g", &[2, 4, 5, 3]),
+            s.float("q", &[2, 4, 5, 8]),
+            s.float("k", &[2, 2, 6, 8]),
+            s.float("v", &[2, 2, 6, 3]),
+            s.float("sums", &[2, 4, 5]),
+            s.float("deltas", &[2, 4, 5]),
+        ];
+        let masked = if mask.is_some() { t(6) } else { Arg::None };
+        tensors.extend(mask);
+        let mut args: Vec<Arg> = (0..6).map(t).collect();
+        args.extend([masked, causal.into(), scale.into()]);
+        s.add(tensors, args);
+    };
+    add(None, false, 0.1);
+    add(None, true, 0.2);
+    let mask = Samples::default().bools("m", &[2, 1, 5, 6]);
+    add(Some(mask), false, 0.1);
+}
 
 fn meta_matmul(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let (a, b) = (cx.meta(call, "a")?, cx.meta(call, "b")?);
@@ -194,5 +249,24 @@ fn meta_attention(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
         return Err(call.invalid(format!("{q}, {k} and {v} are not [b, h, l, d] operands of one dtype")));
     }
     let sizes = q.sizes[..3].iter().chain([&v.sizes[3]]).cloned();
-    Ok(tensor(q.dtype, sizes))
+    let mut types = tensor(q.dtype, sizes);
+    types.extend(tensor(q.dtype.compute(), q.sizes[..3].iter().cloned()));
+    Ok(types)
+}
+
+fn meta_attention_backward(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    // The operands of the attention obey its rule.
+    meta_attention(cx, call)?;
+    let (g, q, sums, deltas) =
+        (cx.meta(call, "grad")?, cx.meta(call, "q")?, cx.meta(call, "sums")?, cx.meta(call, "deltas")?);
+    let of_rows = |m: &TensorMeta| m.rank() == 3 && m.dtype == q.dtype.compute();
+    if g.rank() != 4 || g.dtype != q.dtype || !of_rows(sums) || !of_rows(deltas) {
+        return Err(call.invalid(format!("{g}, {sums} and {deltas} are no cotangent and numbers of rows")));
+    }
+    let mut types = Types::new();
+    for operand in ["q", "k", "v"] {
+        let meta = cx.meta(call, operand)?;
+        types.extend(tensor(meta.dtype, meta.sizes.iter().cloned()));
+    }
+    Ok(types)
 }

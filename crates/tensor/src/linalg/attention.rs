@@ -9,47 +9,96 @@ use crate::{Tensor, TensorError};
 /// Attention of `q [b, hq, lq, d]` to `k [b, hkv, lk, d]` and `v [b, hkv, lk, dv]`, `hq` a multiple of `hkv`. `mask`
 /// is `[b, hq, lq, lk]` (expand first): `bool`, true takes part, or real numbers that are added to the scores. With
 /// `causal` position `i` sees positions up to `i`. A row in which nothing takes part is zero. The result is
-/// `[b, hq, lq, dv]`, row-major, in `dtype`.
+/// `[b, hq, lq, dv]`, row-major, in `dtype`, and beside it the logarithms of the sums of the scores' exponentials, `[b, hq,
+/// lq]` in the dtype of its arithmetic: minus infinity where nothing takes part.
 pub fn attention(
     (q, k, v): (&Tensor, &Tensor, &Tensor),
     mask: Option<&Tensor>,
     causal: bool,
     scale: f64,
     dtype: DType,
-) -> Result<Tensor, TensorError> {
+) -> Result<(Tensor, Tensor), TensorError> {
     let s = Shape::of(q, k, v, mask)?;
-    let data = Data {
-        q: widened::<f64>(q)?,
-        k: widened::<f64>(k)?,
-        v: widened::<f64>(v)?,
-        mask: mask.map(widened::<f64>).transpose()?,
-        additive: mask.is_some_and(|m| m.dtype() != DType::Bool),
-    };
-    let mut out = super::zeroed::<f64>(s.b * s.hq * s.lq * s.dv)?;
-    out.par_chunks_mut(s.dv.max(1)).enumerate().for_each(|(n, row)| attend(&s, &data, causal, scale, n, row));
-    narrowed(&out, dtype, &[s.b, s.hq, s.lq, s.dv])
+    let data = Data::of([q, k, v], mask, causal, scale)?;
+    let rows = s.b * s.hq * s.lq;
+    let mut sums = super::zeroed::<f64>(rows)?;
+    let weigh = |n: usize| data.scores(&s, n);
+    sums.par_iter_mut().enumerate().for_each(|(n, sum)| *sum = logarithm_of_sum(&weigh(n)));
+    let mut out = super::zeroed::<f64>(rows * s.dv)?;
+    out.par_chunks_mut(s.dv.max(1)).enumerate().for_each(|(n, row)| attend(&s, &data, n, row));
+    let out = narrowed(&out, dtype, &[s.b, s.hq, s.lq, s.dv])?;
+    Ok((out, narrowed(&sums, dtype.compute(), &[s.b, s.hq, s.lq])?))
 }
 
-struct Shape {
-    b: usize,
-    hq: usize,
-    hkv: usize,
-    lq: usize,
-    lk: usize,
-    d: usize,
-    dv: usize,
+pub(super) struct Shape {
+    pub(super) b: usize,
+    pub(super) hq: usize,
+    pub(super) hkv: usize,
+    pub(super) lq: usize,
+    pub(super) lk: usize,
+    pub(super) d: usize,
+    pub(super) dv: usize,
 }
 
-struct Data {
-    q: Vec<f64>,
-    k: Vec<f64>,
-    v: Vec<f64>,
+pub(super) struct Data {
+    pub(super) q: Vec<f64>,
+    pub(super) k: Vec<f64>,
+    pub(super) v: Vec<f64>,
     mask: Option<Vec<f64>>,
     additive: bool,
+    causal: bool,
+    pub(super) scale: f64,
+}
+
+impl Data {
+    pub(super) fn of(
+        [q, k, v]: [&Tensor; 3],
+        mask: Option<&Tensor>,
+        causal: bool,
+        scale: f64,
+    ) -> Result<Data, TensorError> {
+        Ok(Data {
+            q: widened::<f64>(q)?,
+            k: widened::<f64>(k)?,
+            v: widened::<f64>(v)?,
+            mask: mask.map(widened::<f64>).transpose()?,
+            additive: mask.is_some_and(|m| m.dtype() != DType::Bool),
+            causal,
+            scale,
+        })
+    }
+
+    /// The scores of row `n`, counted over batch, heads and positions.
+    pub(super) fn scores(&self, s: &Shape, n: usize) -> Vec<f64> {
+        let position = n % s.lq;
+        let kv = s.head_of_keys(n);
+        let q = &self.q[n * s.d..][..s.d];
+        let score = |j: usize| {
+            let k = &self.k[(kv * s.lk + j) * s.d..][..s.d];
+            let score = q.iter().zip(k).map(|(a, b)| a * b).sum::<f64>() * self.scale;
+            match self.mask.as_ref().map(|m| m[n * s.lk + j]) {
+                _ if self.causal && j > position => f64::NEG_INFINITY,
+                Some(m) if self.additive => score + m,
+                Some(0.0) => f64::NEG_INFINITY,
+                _ => score,
+            }
+        };
+        (0..s.lk).map(score).collect()
+    }
 }
 
 impl Shape {
-    fn of(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Shape, TensorError> {
+    /// The head of keys, counted over the batch, that row `n` reads.
+    fn head_of_keys(&self, n: usize) -> usize {
+        let head = n / self.lq;
+        head / self.hq * self.hkv + head % self.hq / (self.hq / self.hkv)
+    }
+    pub(super) fn of(
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        mask: Option<&Tensor>,
+    ) -> Result<Shape, TensorError> {
         let refused = || {
             let sizes = [q.sizes(), k.sizes(), v.sizes(), mask.map_or(&[], |m| m.sizes())];
             TensorError::Shape(format!("attention of q, k, v, mask with sizes {sizes:?}"))
@@ -70,26 +119,24 @@ impl Shape {
     }
 }
 
-/// Row `n` of the result, counted over batch, heads and positions.
-fn attend(s: &Shape, data: &Data, causal: bool, scale: f64, n: usize, row: &mut [f64]) {
-    let (position, head) = (n % s.lq, n / s.lq);
-    let kv = head / s.hq * s.hkv + head % s.hq / (s.hq / s.hkv);
-    let q = &data.q[n * s.d..][..s.d];
-    let mut scores: Vec<f64> = Vec::with_capacity(s.lk);
-    for j in 0..s.lk {
-        let k = &data.k[(kv * s.lk + j) * s.d..][..s.d];
-        let score = q.iter().zip(k).map(|(a, b)| a * b).sum::<f64>() * scale;
-        let mask = data.mask.as_ref().map(|m| m[n * s.lk + j]);
-        scores.push(match mask {
-            _ if causal && j > position => f64::NEG_INFINITY,
-            Some(m) if data.additive => score + m,
-            Some(0.0) => f64::NEG_INFINITY,
-            _ => score,
-        });
-    }
-    // `f64::max` drops a NaN on either side.
+/// The largest score; not a number where one is none, which `f64::max` would drop.
+fn largest(scores: &[f64]) -> f64 {
     let top = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) };
-    let top = scores.iter().copied().fold(f64::NEG_INFINITY, top);
+    scores.iter().copied().fold(f64::NEG_INFINITY, top)
+}
+
+fn logarithm_of_sum(scores: &[f64]) -> f64 {
+    let top = largest(scores);
+    if top == f64::NEG_INFINITY {
+        return top;
+    }
+    top + scores.iter().map(|x| (x - top).exp()).sum::<f64>().ln()
+}
+
+/// Row `n` of the result, counted over batch, heads and positions.
+fn attend(s: &Shape, data: &Data, n: usize, row: &mut [f64]) {
+    let (kv, scores) = (s.head_of_keys(n), data.scores(s, n));
+    let top = largest(&scores);
     if top == f64::NEG_INFINITY {
         return;
     }

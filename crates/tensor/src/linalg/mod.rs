@@ -6,6 +6,7 @@
 //! other arithmetic in this crate, and backends do not call these.
 
 mod attention;
+mod attention_backward;
 mod conv;
 mod matmul;
 
@@ -16,6 +17,7 @@ use ir_core::{Class, DType, Scalar};
 use num_complex::Complex;
 
 pub use attention::attention;
+pub use attention_backward::{AttentionCotangent, attention_backward};
 pub use conv::{ConvGeometry, conv};
 pub use matmul::matmul;
 

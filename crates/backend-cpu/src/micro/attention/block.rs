@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use super::softmax::{self, Row, Seen};
-use super::{Attention, EmptyRow, KEYS, Mask};
+use super::softmax::{self, Row};
+use super::{Attention, EmptyRow, KEYS};
 use crate::micro::driver::{Small, odd_lines, small};
 use crate::micro::kernel::panel_width;
 use crate::micro::scratch;
@@ -203,6 +203,9 @@ impl Work<'_> {
     unsafe fn thin_values(&self, keys: &Range<usize>, seen: usize) {
         let (call, s) = (self.call, &self.call.v_strides);
         let n = self.rows.len();
+        if call.v_dim == 0 {
+            return;
+        }
         let p = self.kv(s, keys.start);
         scratch::with(n * self.ldo, |part| {
             let thin = Thin {
@@ -237,18 +240,13 @@ impl Work<'_> {
     unsafe fn softmax_row(&self, row: usize, keys: &Range<usize>, seen: usize) {
         let p = self.place(row);
         let at = |s: &[isize; 4]| p.b * s[0] + p.h * s[1] + p.i * s[2] + keys.start as isize * s[3];
-        let seen_by = match &self.call.mask {
-            Mask::None => Seen::All,
-            Mask::Additive { ptr, strides } => Seen::Additive(ptr.wrapping_offset(at(strides)), strides[3]),
-            Mask::Boolean { ptr, strides } => Seen::Boolean(ptr.wrapping_offset(at(strides)), strides[3]),
-        };
         // SAFETY: the caller's promise; the row lies in the scratch.
         unsafe {
             let row = Row {
                 scores: self.s.add(row * self.lds),
                 len: self.limit(row, keys).min(seen),
                 padded: seen,
-                seen: seen_by,
+                seen: self.call.mask.of_row(at),
                 max: self.max.add(row),
                 sum: self.sum.add(row),
                 o: self.o.add(row * self.ldo),
@@ -267,6 +265,10 @@ impl Work<'_> {
             // SAFETY: the caller's promise.
             unsafe {
                 let sum = *self.sum.add(row);
+                if let Some((sums, s)) = call.sums {
+                    let to = sums.wrapping_offset(p.b * s[0] + p.h * s[1] + p.i * s[2]);
+                    *to = if sum == 0.0 { f32::NEG_INFINITY } else { *self.max.add(row) + sum.ln() };
+                }
                 let from = self.o.add(row * self.ldo);
                 if sum != 0.0 && s[3] == 1 {
                     softmax::scaled(call.isa, from, 1, to, call.v_dim, 1.0 / sum);

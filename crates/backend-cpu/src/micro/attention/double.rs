@@ -38,6 +38,8 @@ pub struct AttentionF64 {
     pub v: (*const f64, [isize; 4]),
     /// `[B, Hq, Lq, Dv]`, dense.
     pub o: *mut f64,
+    /// `[B, Hq, Lq]` and strides: where the logarithm of each row's sum of exponentials goes, -inf where it sees no key.
+    pub sums: Option<(*mut f64, [isize; 3])>,
     /// Usually `1 / sqrt(D)`.
     pub scale: f64,
     /// Mask or bias.
@@ -63,54 +65,85 @@ pub unsafe fn attention_f64(call: &AttentionF64) {
     });
 }
 
-unsafe fn one(call: &AttentionF64, row: usize) {
-    let i = (row % call.q_len) as isize;
-    let head = row / call.q_len;
-    let (b, h) = ((head / call.q_heads) as isize, head % call.q_heads);
-    let kv = (h / (call.q_heads / call.kv_heads).max(1)) as isize;
-    let h = h as isize;
-    let base = |(ptr, s): (*const f64, [isize; 4]), h: isize| ptr.wrapping_offset(b * s[0] + h * s[1]);
-    let (q, k, v) = (base(call.q, h).wrapping_offset(i * call.q.1[2]), base(call.k, kv), base(call.v, kv));
-    let keys = if call.causal { call.kv_len.min(i as usize + 1) } else { call.kv_len };
-    // SAFETY: the caller's promise, here and below.
-    let out = unsafe { std::slice::from_raw_parts_mut(call.o.add(row * call.v_dim), call.v_dim) };
-    out.fill(0.0);
-    let mut scores = vec![f64::NEG_INFINITY; keys];
-    for (j, score) in scores.iter_mut().enumerate() {
-        let at = |s: &[isize; 4]| b * s[0] + h * s[1] + i * s[2] + j as isize * s[3];
-        let bias = match &call.mask {
-            MaskF64::None => 0.0,
-            // SAFETY: the mask has an element for every score, by the caller's promise.
-            MaskF64::Additive(ptr, s) => unsafe { *ptr.offset(at(s)) },
-            MaskF64::Boolean(ptr, s) => {
-                // SAFETY: as above.
-                if !unsafe { *ptr.offset(at(s)) } {
-                    continue;
+/// A row of queries: where it is and what it reads.
+pub(super) struct Row {
+    pub(super) b: isize,
+    pub(super) h: isize,
+    pub(super) i: isize,
+    /// First elements of the query, and of keys and values of its head.
+    pub(super) q: *const f64,
+    pub(super) k: *const f64,
+    pub(super) v: *const f64,
+}
+
+impl AttentionF64 {
+    /// Row `i` of head `h` of queries in batch entry `b`.
+    pub(super) fn row(&self, b: usize, h: usize, i: usize) -> Row {
+        let kv = (h / (self.q_heads / self.kv_heads).max(1)) as isize;
+        let (b, h, i) = (b as isize, h as isize, i as isize);
+        let base = |(ptr, s): (*const f64, [isize; 4]), h: isize| ptr.wrapping_offset(b * s[0] + h * s[1]);
+        let q = base(self.q, h).wrapping_offset(i * self.q.1[2]);
+        Row { b, h, i, q, k: base(self.k, kv), v: base(self.v, kv) }
+    }
+
+    /// Its scores, as far as it sees keys by its position.
+    ///
+    /// # Safety
+    /// As [`attention_f64`].
+    pub(super) unsafe fn scores(&self, row: &Row) -> Vec<f64> {
+        let keys = if self.causal { self.kv_len.min(row.i as usize + 1) } else { self.kv_len };
+        let mut scores = vec![f64::NEG_INFINITY; keys];
+        for (j, score) in scores.iter_mut().enumerate() {
+            let at = |s: &[isize; 4]| row.b * s[0] + row.h * s[1] + row.i * s[2] + j as isize * s[3];
+            let bias = match &self.mask {
+                MaskF64::None => 0.0,
+                // SAFETY: the mask has an element for every score, by the caller's promise.
+                MaskF64::Additive(ptr, s) => unsafe { *ptr.offset(at(s)) },
+                MaskF64::Boolean(ptr, s) => {
+                    // SAFETY: as above.
+                    if !unsafe { *ptr.offset(at(s)) } {
+                        continue;
+                    }
+                    0.0
                 }
-                0.0
+            };
+            let key = row.k.wrapping_offset(j as isize * self.k.1[2]);
+            let mut sum = 0.0;
+            for d in 0..self.head_dim as isize {
+                // SAFETY: query and key rows have `head_dim` elements, by the caller's promise.
+                sum += unsafe { *row.q.offset(d * self.q.1[3]) * *key.offset(d * self.k.1[3]) };
             }
-        };
-        let key = k.wrapping_offset(j as isize * call.k.1[2]);
-        let mut sum = 0.0;
-        for d in 0..call.head_dim as isize {
-            // SAFETY: query and key rows have `head_dim` elements, by the caller's promise.
-            sum += unsafe { *q.offset(d * call.q.1[3]) * *key.offset(d * call.k.1[3]) };
+            *score = sum * self.scale + bias;
         }
-        *score = sum * call.scale + bias;
+        scores
     }
+}
+
+unsafe fn one(call: &AttentionF64, number: usize) {
+    let (i, head) = (number % call.q_len, number / call.q_len);
+    let row = call.row(head / call.q_heads, head % call.q_heads, i);
+    // SAFETY: the caller's promise, here and below.
+    let out = unsafe { std::slice::from_raw_parts_mut(call.o.add(number * call.v_dim), call.v_dim) };
+    out.fill(0.0);
+    // SAFETY: as above.
+    let scores = unsafe { call.scores(&row) };
     let most = scores.iter().fold(f64::NEG_INFINITY, |m, s| if *s > m || s.is_nan() { *s } else { m });
-    if most == f64::NEG_INFINITY {
-        return;
-    }
     let mut total = 0.0;
-    for (j, score) in scores.iter().enumerate() {
-        let weight = (score - most).exp();
-        total += weight;
-        let value = v.wrapping_offset(j as isize * call.v.1[2]);
-        for (d, o) in out.iter_mut().enumerate() {
-            // SAFETY: value rows have `v_dim` elements, as many as `out`.
-            *o += weight * unsafe { *value.offset(d as isize * call.v.1[3]) };
+    if most != f64::NEG_INFINITY {
+        for (j, score) in scores.iter().enumerate() {
+            let weight = (score - most).exp();
+            total += weight;
+            let value = row.v.wrapping_offset(j as isize * call.v.1[2]);
+            for (d, o) in out.iter_mut().enumerate() {
+                // SAFETY: value rows have `v_dim` elements, as many as `out`.
+                *o += weight * unsafe { *value.offset(d as isize * call.v.1[3]) };
+            }
         }
+        out.iter_mut().for_each(|o| *o /= total);
     }
-    out.iter_mut().for_each(|o| *o /= total);
+    if let Some((sums, s)) = call.sums {
+        let to = sums.wrapping_offset(row.b * s[0] + row.h * s[1] + row.i * s[2]);
+        // SAFETY: there is a sum for every row, by the caller's promise.
+        unsafe { *to = if total == 0.0 { f64::NEG_INFINITY } else { most + total.ln() } };
+    }
 }

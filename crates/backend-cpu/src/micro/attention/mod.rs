@@ -1,18 +1,23 @@
 //! Fused attention, `softmax(scale * Q K^T + mask) V`, block by block over keys with a running maximum and sum (Milakov
 //! and Gimelshein 2018; Dao et al. 2022), so that no more than a block of scores ever exists. Dropout is not here.
 
+mod backward;
+mod backward_double;
 mod block;
 mod double;
 mod softmax;
+mod weights;
 
-use super::error::same;
 use super::kernel::{panel_width, tile_rows};
 use super::pack::pack_panel;
 use super::skinny;
 use super::transpose::Source;
 use super::{Isa, MicroError, scratch, team};
 
+pub use backward::{AttentionBackward, Four, OfRows, attention_backward};
+pub use backward_double::{AttentionBackwardF64, attention_backward_f64};
 pub use double::{AttentionF64, MaskF64, attention_f64};
+use softmax::Seen;
 
 /// Keys in a block: the scores of 70 rows are then 140 KiB, beside the block's K and V in the second-level cache.
 const KEYS: usize = 512;
@@ -88,6 +93,8 @@ pub struct Attention {
     pub o: *mut f32,
     /// Strides of O.
     pub o_strides: [isize; 4],
+    /// `[B, Hq, Lq]` and strides: where the logarithm of each row's sum of exponentials goes, -inf where it sees no key.
+    pub sums: Option<(*mut f32, [isize; 3])>,
     /// Usually `1 / sqrt(D)`; T5 has 1.
     pub scale: f32,
     /// Mask or bias.
@@ -113,15 +120,9 @@ unsafe impl Sync for Attention {}
 /// [`MicroError`] if `kv_heads` does not divide `q_heads`, or the processor lacks `isa`.
 pub unsafe fn attention(call: &Attention) -> Result<(), MicroError> {
     call.isa.require()?;
-    if call.kv_heads == 0 || !call.q_heads.is_multiple_of(call.kv_heads) {
-        return Err(MicroError::Invalid {
-            what: "attention key/value heads",
-            value: call.kv_heads as i64,
-            why: "they must divide the query heads",
-        });
-    }
-    same("attention query heads per key head", call.q_heads, call.group() * call.kv_heads)?;
-    if call.batch * call.q_heads * call.q_len * call.v_dim == 0 {
+    check_heads(call.q_heads, call.kv_heads)?;
+    let rows = call.batch * call.q_heads * call.q_len;
+    if rows == 0 || (call.v_dim == 0 && call.sums.is_none()) {
         return Ok(());
     }
     let rows = call.group() * call.q_len;
@@ -129,6 +130,25 @@ pub unsafe fn attention(call: &Attention) -> Result<(), MicroError> {
     // SAFETY: the caller's promise.
     unsafe { if as_it_lies { in_place(call) } else { packed(call) } }
     Ok(())
+}
+
+fn check_heads(q_heads: usize, kv_heads: usize) -> Result<(), MicroError> {
+    if kv_heads > 0 && q_heads.is_multiple_of(kv_heads) {
+        return Ok(());
+    }
+    let (what, why) = ("attention key/value heads", "they must divide the query heads");
+    Err(MicroError::Invalid { what, value: kv_heads as i64, why })
+}
+
+impl Mask {
+    /// The mask of one row, whose first entry is as far from that of element (0, 0, 0, 0) as `at` says of the strides.
+    fn of_row(&self, at: impl Fn(&[isize; 4]) -> isize) -> Seen {
+        match self {
+            Mask::None => Seen::All,
+            Mask::Additive { ptr, strides } => Seen::Additive(ptr.wrapping_offset(at(strides)), strides[3]),
+            Mask::Boolean { ptr, strides } => Seen::Boolean(ptr.wrapping_offset(at(strides)), strides[3]),
+        }
+    }
 }
 
 impl Attention {

@@ -113,7 +113,7 @@ unsafe fn go_avx512(row: &Row) {
 unsafe fn go<S: Simd>(row: &Row) {
     // SAFETY: the caller's promise.
     unsafe {
-        apply_mask::<S>(row);
+        mask_scores::<S>(row.scores, row.len, row.seen);
         // The last vector is made whole with -inf, whose weight is 0.
         let end = row.len.next_multiple_of(S::LANES);
         for j in row.len..end {
@@ -133,28 +133,31 @@ unsafe fn go<S: Simd>(row: &Row) {
     }
 }
 
-/// Adds or applies the mask to the scores.
+/// Adds or applies the mask to the first `len` scores.
+///
+/// # Safety
+/// The pointers cover `len` scores.
 #[inline(always)]
-unsafe fn apply_mask<S: Simd>(row: &Row) {
+pub(super) unsafe fn mask_scores<S: Simd>(scores: *mut f32, len: usize, seen: Seen) {
     // SAFETY: the caller's promise.
     unsafe {
-        match row.seen {
+        match seen {
             Seen::All => {}
             Seen::Additive(mask, 1) => {
-                for j in (0..row.len).step_by(S::LANES) {
-                    let m = S::mask((row.len - j).min(S::LANES));
-                    let p = row.scores.add(j);
+                for j in (0..len).step_by(S::LANES) {
+                    let m = S::mask((len - j).min(S::LANES));
+                    let p = scores.add(j);
                     S::store_masked(p, m, S::add(S::load_masked(p, m), S::load_masked(mask.add(j), m)));
                 }
             }
             Seen::Additive(mask, stride) => {
-                for j in 0..row.len {
-                    *row.scores.add(j) += *mask.wrapping_offset(j as isize * stride);
+                for j in 0..len {
+                    *scores.add(j) += *mask.wrapping_offset(j as isize * stride);
                 }
             }
             Seen::Boolean(mask, stride) => {
-                for j in 0..row.len {
-                    let p = row.scores.add(j);
+                for j in 0..len {
+                    let p = scores.add(j);
                     *p = if *mask.wrapping_offset(j as isize * stride) { *p } else { f32::NEG_INFINITY };
                 }
             }

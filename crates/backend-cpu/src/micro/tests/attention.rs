@@ -5,19 +5,19 @@ use super::*;
 
 /// Sizes of a case.
 #[derive(Debug, Clone, Copy)]
-struct Case {
-    batch: usize,
-    heads: [usize; 2],
-    len: [usize; 2],
-    dim: [usize; 2],
-    causal: Option<isize>,
+pub(super) struct Case {
+    pub(super) batch: usize,
+    pub(super) heads: [usize; 2],
+    pub(super) len: [usize; 2],
+    pub(super) dim: [usize; 2],
+    pub(super) causal: Option<isize>,
     /// 0 none, 1 additive `[1, 1, Lq, Lk]`, 2 boolean `[B, 1, 1, Lk]`, 3 additive `[1, H, Lq, Lk]` of every second element.
-    mask: usize,
+    pub(super) mask: usize,
     /// `[B, H, L, D]` (0), `[B, L, H, D]` (1) or `[B, H, D, L]` (2).
-    layout: usize,
+    pub(super) layout: usize,
 }
 
-fn strides(layout: usize, h: usize, l: usize, d: usize) -> [isize; 4] {
+pub(super) fn strides(layout: usize, h: usize, l: usize, d: usize) -> [isize; 4] {
     let (h, l, d) = (h as isize, l as isize, d as isize);
     match layout {
         0 => [h * l * d, l * d, d, 1],
@@ -26,20 +26,20 @@ fn strides(layout: usize, h: usize, l: usize, d: usize) -> [isize; 4] {
     }
 }
 
-fn at(s: &[isize; 4], i: [usize; 4]) -> usize {
+pub(super) fn at(s: &[isize; 4], i: [usize; 4]) -> usize {
     (0..4).map(|d| i[d] as isize * s[d]).sum::<isize>() as usize
 }
 
-struct Data {
-    q: Vec<f32>,
-    k: Vec<f32>,
-    v: Vec<f32>,
-    add: Vec<f32>,
-    seen: Vec<bool>,
-    mask_strides: [isize; 4],
+pub(super) struct Data {
+    pub(super) q: Vec<f32>,
+    pub(super) k: Vec<f32>,
+    pub(super) v: Vec<f32>,
+    pub(super) add: Vec<f32>,
+    pub(super) seen: Vec<bool>,
+    pub(super) mask_strides: [isize; 4],
 }
 
-fn data(c: &Case) -> Data {
+pub(super) fn data(c: &Case) -> Data {
     let [lq, lk] = c.len;
     let seen: Vec<bool> = random(9, c.batch * lk).iter().map(|x| *x > -0.4).collect();
     let mut add = random(8, 2 * c.heads[0] * lq * lk);
@@ -94,6 +94,7 @@ fn check(isa: Isa, c: Case) {
             v_strides: vs,
             o: o.as_mut_ptr(),
             o_strides: os,
+            sums: None,
             scale,
             mask,
             causal: c.causal,
@@ -206,6 +207,7 @@ fn rows_that_see_nothing_become_what_was_asked_for() {
                         v_strides: s,
                         o: o.as_mut_ptr(),
                         o_strides: s,
+                        sums: None,
                         scale: 1.0,
                         mask,
                         causal: None,

@@ -2,6 +2,7 @@
 //! bounds of a sum of k products in f32, never fitted.
 
 mod attention;
+mod attention_backward;
 mod conv;
 mod matmul;
 mod threads;

@@ -1,6 +1,6 @@
 //! References of the template prims: the typed loops of `tensor::linalg`, which accumulate in double precision.
 
-use tensor::linalg;
+use tensor::{Tensor, linalg};
 
 use crate::ops::prims_shape::one;
 use crate::{OpError, RefCall, RefOut};
@@ -28,8 +28,29 @@ pub(super) fn conv(c: &RefCall<'_>) -> Result<RefOut, OpError> {
 }
 
 pub(super) fn attention(c: &RefCall<'_>) -> Result<RefOut, OpError> {
-    let (q, k, v) = (c.tensor("q")?, c.tensor("k")?, c.tensor("v")?);
+    let (operands, mask) = attention_operands(c)?;
     let (causal, scale) = (c.bool("causal")?, c.scalar("scale")?.as_f64());
+    let result = linalg::attention(operands, mask.as_ref(), causal, scale, c.out().0);
+    result.map(|(y, sums)| vec![y, sums]).map_err(|e| c.tensor_error(e))
+}
+
+pub(super) fn attention_backward(c: &RefCall<'_>) -> Result<RefOut, OpError> {
+    let (operands, mask) = attention_operands(c)?;
+    let (causal, scale) = (c.bool("causal")?, c.scalar("scale")?.as_f64());
+    let given = linalg::AttentionCotangent {
+        cotangent: c.tensor("grad")?,
+        sums: c.tensor("sums")?,
+        deltas: c.tensor("deltas")?,
+    };
+    let grads = linalg::attention_backward(&given, operands, mask.as_ref(), causal, scale, c.out().0);
+    grads.map(Vec::from).map_err(|e| c.tensor_error(e))
+}
+
+type AttentionOperands<'a> = ((&'a Tensor, &'a Tensor, &'a Tensor), Option<Tensor>);
+
+/// Queries, keys and values, and the mask broadcast to all scores.
+fn attention_operands<'a>(c: &RefCall<'a>) -> Result<AttentionOperands<'a>, OpError> {
+    let (q, k, v) = (c.tensor("q")?, c.tensor("k")?, c.tensor("v")?);
     let mask = match (c.opt_tensor("mask")?, q.sizes(), k.sizes()) {
         (Some(m), &[b, h, lq, _], &[_, _, lk, _]) => {
             Some(m.expand(&[b, h, lq, lk]).map_err(|e| c.tensor_error(e))?)
@@ -37,5 +58,5 @@ pub(super) fn attention(c: &RefCall<'_>) -> Result<RefOut, OpError> {
         (Some(m), _, _) => Some(m.clone()),
         (None, _, _) => None,
     };
-    one(c, linalg::attention((q, k, v), mask.as_ref(), causal, scale, c.out().0))
+    Ok(((q, k, v), mask))
 }

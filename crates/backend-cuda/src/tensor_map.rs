@@ -1,0 +1,59 @@
+//! Tensor maps: what the copy engine is told of a tensor, encoded by the driver. No call of the device: host memory alone.
+
+use std::ffi::c_void;
+
+use cudarc::driver::sys;
+use gpu_runtime::{GpuError, Map};
+use ir_core::DType;
+
+use crate::driver::error;
+
+/// The first driver that encodes them: 12.0.
+const FIRST_VERSION: i32 = 12_000;
+
+/// Whether the driver encodes tensor maps. Asked before anything else of them: an older one lacks the function.
+pub(crate) fn are_there() -> bool {
+    let mut version = 0;
+    // SAFETY: the number is written to a local; one that is not told is 0.
+    let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
+    version >= FIRST_VERSION
+}
+
+/// The bytes of a map whose tensor begins at `address`.
+///
+/// # Errors
+/// A dtype that the copy engine does not know, sizes and strides that it does not take.
+pub(crate) fn encode(map: &Map, address: u64) -> Result<sys::CUtensorMap, GpuError> {
+    use sys::CUtensorMapDataType::{
+        CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+    };
+    let dtype = match map.dtype {
+        DType::F16 => CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        DType::BF16 => CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        DType::F32 => CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+        other => return Err(GpuError::Malformed(format!("a tensor map of {other}"))),
+    };
+    let steps = [1u32; 5];
+    let mut encoded = sys::CUtensorMap { opaque: [0; 16] };
+    // SAFETY: every list has `rank` numbers at least, at most five; the map is written to a local. The address is not
+    // followed.
+    let done = unsafe {
+        sys::cuTensorMapEncodeTiled(
+            &mut encoded,
+            dtype,
+            map.rank as u32,
+            address as *mut c_void,
+            map.sizes.as_ptr(),
+            // Of the innermost dimension there is none.
+            map.strides[1..].as_ptr(),
+            map.window.as_ptr(),
+            steps.as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    };
+    done.result().map_err(error("cuTensorMapEncodeTiled"))?;
+    Ok(encoded)
+}

@@ -1,0 +1,145 @@
+// The copy engine and the products of warpgroups: barriers that count arrivals and bytes, copies of boxes of tensors,
+// products that run when they are waited for. What a GPU leaves undefined is an error here: more arrivals than a barrier
+// counts, a product or a copy that nobody waited for when the block ends; what a copy is to bring holds a pattern that is
+// not a number until its barrier is waited for.
+
+// ---- barriers in shared memory
+struct FfxPhase { unsigned short expected, pending; int bytes : 31; ffx_u32 parity : 1; };
+static_assert(sizeof(FfxPhase) == 8, "a barrier is 64 bits");
+
+static void ffx_phase_init(void *bar, int count) {
+    ffx_aligned(bar, 8);
+    *(FfxPhase *)bar = {(unsigned short)count, (unsigned short)count, 0, 0};
+}
+static void ffx_phase_check(void *bar) {
+    FfxPhase *p = (FfxPhase *)bar;
+    if (p->pending || p->bytes) return;
+    p->pending = p->expected;
+    p->parity ^= 1;
+    for (ffx_u32 t = 0; t < blockDim.x; ++t)
+        if (ffx_fibers[t].state == FFX_PHASE && ffx_fibers[t].operands == bar) ffx_fibers[t].state = FFX_READY;
+}
+// Arrives; the phase waits for so many bytes more.
+static __noinline__ void ffx_phase_arrive(void *bar, int bytes) {
+    FfxPhase *p = (FfxPhase *)bar;
+    if (p->pending == 0) ffx_fail(FFX_BAD_CALL, "more than %d arrivals at a barrier in shared memory", p->expected);
+    p->bytes += bytes;
+    --p->pending;
+    ffx_phase_check(bar);
+}
+
+// ---- copies of boxes
+// What a tensor map says; `launch.rs` has the same. Strides are in bytes.
+struct FfxTensor { ffx_u64 address, size[5], stride[5]; ffx_u32 window[5], rank, width; };
+struct FfxBox { char *to; FfxTensor map; void *bar; int at[5]; };
+enum { FFX_BOXES = 256 };
+static FfxBox ffx_boxes[FFX_BOXES];
+static int ffx_box_count;
+
+// 16-byte pieces of lines of 128 bytes change places with the number of the line.
+static inline ffx_u64 ffx_swizzled(ffx_u64 at) { return at ^ (at >> 7 & 7) << 4; }
+static int ffx_box_bytes(const FfxTensor *map) {
+    int bytes = (int)map->width;
+    for (ffx_u32 d = 0; d < map->rank; ++d) bytes *= (int)map->window[d];
+    return bytes;
+}
+static __noinline__ void ffx_box_later(void *to, const FfxTensor &map, void *bar, const int *at, int rank) {
+    ffx_aligned(to, 1024);
+    if ((ffx_u32)rank != map.rank) ffx_fail(FFX_BAD_CALL, "%d coordinates of a tensor of %d dimensions", rank, (int)map.rank);
+    if (map.window[0] * map.width != 128) ffx_fail(FFX_BAD_CALL, "a line of a box is %d bytes", (int)(map.window[0] * map.width));
+    if (ffx_box_count == FFX_BOXES) ffx_fail(FFX_BAD_CALL, "more than %d copies of boxes are under way", FFX_BOXES);
+    FfxBox *box = ffx_boxes + ffx_box_count++;
+    *box = {(char *)to, map, bar, {}};
+    for (int d = 0; d < rank; ++d) box->at[d] = at[d];
+    memset(to, 0xff, (ffx_u64)ffx_box_bytes(&map));
+}
+static void ffx_box_copy(const FfxBox *box) {
+    const FfxTensor *map = &box->map;
+    int bytes = ffx_box_bytes(map), lines = bytes / (int)map->width;
+    for (int n = 0; n < lines; ++n) {
+        ffx_u64 from = map->address;
+        bool inside = true;
+        int rest = n;
+        for (ffx_u32 d = 0; d < map->rank; ++d) {
+            ffx_i64 at = box->at[d] + rest % (int)map->window[d];
+            rest /= (int)map->window[d];
+            inside &= at >= 0 && (ffx_u64)at < map->size[d];
+            from += (ffx_u64)at * map->stride[d];
+        }
+        void *to = (void *)ffx_swizzled((ffx_u64)box->to + (ffx_u64)n * map->width);
+        if (inside) memcpy(to, (const void *)from, map->width);
+        else memset(to, 0, map->width);
+    }
+    ((FfxPhase *)box->bar)->bytes -= bytes;
+}
+// Brings the boxes that a barrier counts, if it knows how many bytes they are.
+static void ffx_box_arrive(void *bar) {
+    if (((FfxPhase *)bar)->bytes == 0) return;
+    int kept = 0;
+    for (int i = 0; i < ffx_box_count; ++i) {
+        if (ffx_boxes[i].bar == bar) ffx_box_copy(ffx_boxes + i);
+        else ffx_boxes[kept++] = ffx_boxes[i];
+    }
+    ffx_box_count = kept;
+    ffx_phase_check(bar);
+}
+// Waits until the phase of this parity has ended.
+static __noinline__ void ffx_phase_wait(void *bar, ffx_u32 parity) {
+    ffx_aligned(bar, 8);
+    for (;;) {
+        ffx_box_arrive(bar);
+        if (((FfxPhase *)bar)->parity != parity) return;
+        ffx_self->operands = bar;
+        ffx_self->state = FFX_PHASE;
+        ffx_yield();
+    }
+}
+
+// ---- products
+struct FfxProduct {
+    float *d;
+    const void *a, *b;
+    int lead_a, lead_b;
+    bool more;
+    int group;
+    void (*run)(FfxProduct);
+};
+enum { FFX_PRODUCTS = 64 };
+static struct { FfxProduct list[FFX_PRODUCTS]; int count, group; } ffx_products[FFX_MOST_THREADS];
+
+static __noinline__ void ffx_product_later(FfxProduct p) {
+    auto &own = ffx_products[ffx_number()];
+    ffx_aligned(p.a, 16);
+    ffx_aligned(p.b, 16);
+    if (own.count == FFX_PRODUCTS) ffx_fail(FFX_BAD_CALL, "more than %d products of a warpgroup are under way", FFX_PRODUCTS);
+    p.group = own.group;
+    own.list[own.count++] = p;
+}
+static inline void ffx_product_commit() { ++ffx_products[ffx_number()].group; }
+// Groups up to the latest `pending` ones are computed, in their order.
+static __noinline__ void ffx_product_wait(int pending) {
+    auto &own = ffx_products[ffx_number()];
+    int kept = 0;
+    for (int i = 0; i < own.count; ++i) {
+        if (own.list[i].group < own.group - pending) own.list[i].run(own.list[i]);
+        else own.list[kept++] = own.list[i];
+    }
+    own.count = kept;
+}
+
+// What a block begins with, and what it must not leave.
+static void ffx_bulk_clear() {
+    ffx_box_count = 0;
+    for (ffx_u32 t = 0; t < blockDim.x; ++t) ffx_products[t].count = ffx_products[t].group = 0;
+}
+static __noinline__ bool ffx_bulk_ended() {
+    int products = 0;
+    for (ffx_u32 t = 0; t < blockDim.x; ++t) products += ffx_products[t].count;
+    if (!products && !ffx_box_count) return true;
+    ffx_now->error = FFX_BAD_CALL;
+    ffx_now->block[0] = blockIdx.x;
+    ffx_now->block[1] = blockIdx.y;
+    ffx_now->block[2] = blockIdx.z;
+    snprintf(ffx_now->message, sizeof ffx_now->message, "a block ends with %d boxes and %d products under way", ffx_box_count, products);
+    return false;
+}
