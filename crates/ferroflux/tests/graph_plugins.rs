@@ -158,7 +158,8 @@ graph "noise" {
     let x = formula::fill("x", &[40], 1.0, 0.0).unwrap();
     let draws = |options: Options| {
         let model = program(text).compile(&options.seed(3)).unwrap();
-        let (a, b) = (model.call(&[x.clone()]).unwrap(), model.call(&[x.clone()]).unwrap());
+        let (a, b) =
+            (model.call(std::slice::from_ref(&x)).unwrap(), model.call(std::slice::from_ref(&x)).unwrap());
         assert!(a[0].iter_f64().ne(b[0].iter_f64()), "each call draws anew");
         [a, b].concat()
     };
@@ -175,9 +176,9 @@ graph "turned" {
 }
 "#;
     let x = formula::fill("x", &[6, 2], 1.0, 0.0).unwrap().view_as_complex().unwrap();
-    let wanted = program(text).compile(&eager()).unwrap().call(&[x.clone()]).unwrap();
+    let wanted = program(text).compile(&eager()).unwrap().call(std::slice::from_ref(&x)).unwrap();
     for options in [plugin(), functional()] {
-        let got = program(text).compile(&options).unwrap().call(&[x.clone()]).unwrap();
+        let got = program(text).compile(&options).unwrap().call(std::slice::from_ref(&x)).unwrap();
         assert_eq!(got[0].dtype(), DType::C64);
         close(&[got[0].view_as_real().unwrap()], &[wanted[0].view_as_real().unwrap()]);
     }
@@ -293,7 +294,11 @@ fn the_first_form_that_a_plugin_lists_is_the_one_it_is_given() {
     for (name, level) in [("graphs-first", IrVersion::fx_ir(1, 0).level), ("kernels-first", KERNEL_IR.level)]
     {
         let model = program(ONE).compile(&Options::new().backend(name)).unwrap();
-        assert_eq!(model.call(&[x.clone()]).unwrap()[0].item().unwrap().as_f64(), f64::from(level), "{name}");
+        assert_eq!(
+            model.call(std::slice::from_ref(&x)).unwrap()[0].item().unwrap().as_f64(),
+            f64::from(level),
+            "{name}"
+        );
     }
 }
 

@@ -38,7 +38,7 @@ impl Description {
         self.summary = summary.into();
         self
     }
-    /// Adds a program form.
+    /// Adds a program form. Of several the one that is added first is the one that the host sends.
     pub fn reads(mut self, ir: FfxIrVersion) -> Self {
         self.irs.push(ir);
         self
