@@ -56,7 +56,7 @@ fn rows(p: &Program, from: BufId, to: BufId) -> Step {
 fn scattered(from: BufId, to: BufId, count: i64) -> Step {
     let mut b = BodyBuilder::new();
     let v = b.load(from, DType::F32, loops(1));
-    let at = b.index(i(0) % n(3));
+    let at = b.index(i(0).modulo(&n(3)));
     let at = b.as_index(at);
     b.store(to, [at].into_iter().collect(), v, StoreMode::Add);
     looped("scattered", shape(&[count]), vec![], vec![Stage { inner: Shape::new(), insts: b.finish() }])
