@@ -73,17 +73,7 @@ impl<'g> Groups<'g> {
         for (once, step) in
             program.init.iter().map(|s| (true, s)).chain(program.steps.iter().map(|s| (false, s)))
         {
-            let part = match (once, step) {
-                (true, _) => Part::Once,
-                (false, Step::Loop(_)) => Part::Loop,
-                _ => Part::Template,
-            };
-            let word = if once { "once: " } else { "" };
-            let label = format!("{word}{} ({})", step.name(), step.kind());
-            diagram.clusters.push(DrawCluster { label, parent: None });
-            for name in step.origins() {
-                by_name.entry(name).or_default().push((diagram.clusters.len() - 1, part));
-            }
+            frames(step, once, None, &mut by_name, diagram);
         }
         Groups { prims, by_name, fixed: fixed(prims) }
     }
@@ -108,6 +98,31 @@ impl<'g> Groups<'g> {
         let mut frames = users.map(|&user| self.group(user));
         let first = frames.next().flatten();
         first.filter(|first| frames.all(|frame| frame == Some(*first)))
+    }
+}
+
+/// Adds the frame of a kernel, or that of steps together with the frames of its members in it.
+fn frames<'g>(
+    step: &'g Step,
+    once: bool,
+    parent: Option<usize>,
+    by_name: &mut HashMap<&'g str, Vec<(usize, Part)>>,
+    diagram: &mut Diagram,
+) {
+    let part = match (once, step) {
+        (true, _) => Part::Once,
+        (false, Step::Loop(_)) => Part::Loop,
+        _ => Part::Template,
+    };
+    let word = if once { "once: " } else { "" };
+    let label = format!("{word}{} ({})", step.name(), step.kind());
+    let frame = diagram.clusters.len();
+    diagram.clusters.push(DrawCluster { label, parent });
+    for name in step.origins() {
+        by_name.entry(name).or_default().push((frame, part));
+    }
+    if let Step::Together(t) = step {
+        t.steps.iter().for_each(|s| frames(s, once, Some(frame), by_name, diagram));
     }
 }
 
@@ -171,6 +186,8 @@ fn hue(step: &Step) -> Style {
         Step::Attention(_) => 3,
         Step::Extern(_) => 4,
         Step::Bind(_) | Step::Assert(_) | Step::Cond(_) | Step::For(_) | Step::While(_) => 5,
+        // Members are of one kind.
+        Step::Together(t) => return t.steps.first().map_or(Style::Family(0), hue),
     })
 }
 
@@ -234,10 +251,16 @@ impl Maker<'_> {
         let (reads, writes) = step.accesses();
         let from: Vec<Option<usize>> = reads.iter().map(|&buf| self.source(buf, cluster)).collect();
         let mut lines = vec![step.name().to_owned(), step.kind().to_owned()];
-        lines.extend(writes.iter().map(|&buf| type_of(&self.program.buffers[buf])));
-        lines.extend(step.origins().iter().take(LISTED).map(|o| format!("· {o}")));
-        if step.origins().len() > LISTED {
-            lines.push(format!("· … {} more", step.origins().len() - LISTED));
+        let listed: Vec<&str> = match step {
+            Step::Together(t) => t.steps.iter().map(Step::name).collect(),
+            _ => {
+                lines.extend(writes.iter().map(|&buf| type_of(&self.program.buffers[buf])));
+                step.origins().iter().map(String::as_str).collect()
+            }
+        };
+        lines.extend(listed.iter().take(LISTED).map(|o| format!("· {o}")));
+        if listed.len() > LISTED {
+            lines.push(format!("· … {} more", listed.len() - LISTED));
         }
         let tooltip = step.to_string();
         let node = self.node(DrawNode { lines, tooltip, style: hue(step), small: false, cluster });

@@ -27,10 +27,12 @@ pub struct Explanation {
 pub struct KernelInfo {
     /// Its name.
     pub name: String,
-    /// `loop`, `matmul`, `conv`, `attention` or `extern`.
+    /// `loop`, `matmul`, `conv`, `attention` or `extern`; `together` where several may run at once.
     pub kind: &'static str,
     /// The graph nodes fused into it.
     pub nodes: Vec<String>,
+    /// The kernels that may run at once in it; none of another kind.
+    pub members: Vec<KernelInfo>,
 }
 
 /// A call that is not supported.
@@ -118,5 +120,11 @@ pub(crate) fn explain(graph: &Graph, program: Option<&Program>) -> Explanation {
 }
 
 fn kernel(step: &Step) -> KernelInfo {
-    KernelInfo { name: step.name().into(), kind: step.kind(), nodes: step.origins().to_vec() }
+    let mut nodes = step.origins().to_vec();
+    let mut members = Vec::new();
+    if let Step::Together(t) = step {
+        members = t.steps.iter().map(kernel).collect();
+        nodes = t.steps.iter().flat_map(Step::origins).cloned().collect();
+    }
+    KernelInfo { name: step.name().into(), kind: step.kind(), nodes, members }
 }

@@ -14,7 +14,7 @@ use crate::types::{memory_type, number, value_type};
 use crate::{GenError, TensorMap, ops};
 
 /// What a kernel uses of its program, collected while its text is written.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Uses {
     /// Buffers with memory of their own (a view counts as what it is a view of), by first use: `b<place>` in the text, so
     /// that kernels which differ in nothing else have one text.
@@ -30,6 +30,8 @@ pub(crate) struct Uses {
     pub(crate) tickets: bool,
     /// Tensor maps, `map<number>` in the text.
     pub(crate) maps: Vec<TensorMap>,
+    /// Bytes of static shared memory, where whoever writes the text counts them.
+    pub(crate) shared: u32,
 }
 
 impl Uses {

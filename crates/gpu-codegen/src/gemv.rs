@@ -176,6 +176,7 @@ for (int j = 0; j < {lanes}; ++j) x[j] = to<float>(xv.v[j]);
         let (im, in_) = (format!("i{}", self.split), format!("i{}", self.split + 1));
         let tail = epilogue(self.program, &k.epilogue, "result", &mut uses)?;
         let result = value_type(k.acc)?;
+        uses.shared = if sharing == 1 { 0 } else { (4 * WARPS * rows * columns) as u32 };
         let together = shared_sums(rows * columns, sharing);
         let body = format!(
             "const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;

@@ -38,6 +38,7 @@ mod tile;
 mod tile_finish;
 mod tile_rule;
 mod tile_text;
+mod together;
 mod transpose;
 mod types;
 mod wide;
@@ -50,6 +51,7 @@ pub use blocks::{Blocks, fold};
 pub use epilogue::{Packed, epilogue, epilogue_of, relayout, result_dtype, store_order};
 pub use pack::pack_weights;
 pub use tail::{Bias, Place, Tail, tail};
+pub use together::{Joint, together};
 
 /// What every module begins with.
 pub const PRELUDE: &str = concat!(
@@ -124,6 +126,8 @@ pub struct Kernel {
     pub maps: Vec<TensorMap>,
     /// How it is launched.
     pub launch: Launch,
+    /// What it is made of, for whoever makes one kernel of several.
+    pub(crate) inside: template::Inside,
 }
 
 /// A parameter of a kernel.

@@ -256,7 +256,7 @@ fn threads(program: &Program, k: &LoopKernel, entry: &str, alone: bool) -> Resul
 
 /// A team of `team` threads an outer point.
 fn teams(program: &Program, k: &LoopKernel, entry: &str, team: u32) -> Result<Kernel, GenError> {
-    let mut uses = Uses::default();
+    let mut uses = Uses { shared: 64 * 8, ..Uses::default() };
     let points = volume(&k.outer);
     let head = BodyWriter { program, extents: &k.outer, prefix: "", guard: None, store_guard: None };
     let count = head.expr(&points, &mut uses);

@@ -91,19 +91,10 @@ fn for_each_step(steps: &[Step], visit: &mut dyn FnMut(&Step)) {
 
 fn for_each_conv(steps: &mut [Step], visit: &mut dyn FnMut(&mut Conv)) {
     for step in steps {
-        match step {
-            Step::Conv(conv) => visit(conv),
-            Step::Cond(s) => {
-                for_each_conv(&mut s.then, visit);
-                for_each_conv(&mut s.otherwise, visit);
-            }
-            Step::For(s) => for_each_conv(&mut s.body, visit),
-            Step::While(s) => {
-                for_each_conv(&mut s.cond, visit);
-                for_each_conv(&mut s.body, visit);
-            }
-            _ => {}
+        if let Step::Conv(conv) = step {
+            visit(conv);
         }
+        step.nested_mut().into_iter().for_each(|list| for_each_conv(list, visit));
     }
 }
 

@@ -369,6 +369,9 @@ template <> __device__ __forceinline__ void atomic<SUM, double>(double *p, doubl
 template <> __device__ __forceinline__ void atomic<SUM, i32>(i32 *p, i32 x) { atomicAdd(p, x); }
 template <> __device__ __forceinline__ void atomic<SUM, i64>(i64 *p, i64 x) { atomicAdd((u64 *)p, (u64)x); }
 
+// The blocks of one kernel of several that share a launch: the number of a block among them, or how many there are.
+struct Dealt { u32 x, y; };
+
 // Every kernel begins with this. Where launches may overlap, it waits for all that earlier launches write and lets the next
 // launch's blocks begin to wait as soon as there is room for them; elsewhere it does nothing.
 __device__ __forceinline__ void launch_order() {

@@ -7,6 +7,17 @@ use crate::body::{BodyWriter, Effects, Uses};
 use crate::types::{memory_type, value_type};
 use crate::{GenError, Kernel, Launch, MOST_BLOCKS, Param};
 
+/// The parts of a kernel's text.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Inside {
+    /// What the body names.
+    pub(crate) uses: Uses,
+    /// The parameters' declarations.
+    pub(crate) declared: String,
+    /// What stands between the braces of the entry, without the order of launches.
+    pub(crate) body: String,
+}
+
 /// Puts the parts of a kernel together. `body` uses the buffers and symbols of `uses`.
 pub(crate) fn assemble(
     program: &Program,
@@ -48,11 +59,13 @@ pub(crate) fn assemble(
     let idx = index_type(program, uses);
     let symbols: String = uses.symbols.iter().map(|s| format!("const idx {s} = (idx){s}_;\n")).collect();
     let threads = launch.threads;
+    let (declared, body) = (list.join(", "), format!("using idx = {idx};\n{symbols}{body}"));
     let source = format!(
-        "extern \"C\" __global__ void __launch_bounds__({threads}) {entry}({}) {{\nlaunch_order();\nusing idx = {idx};\n{symbols}{body}}}\n",
-        list.join(", ")
+        "extern \"C\" __global__ void __launch_bounds__({threads}) {entry}({declared}) {{\nlaunch_order();\n{body}}}\n"
     );
-    Ok(Kernel { entry: entry.to_owned(), source, params, maps: uses.maps.clone(), launch })
+    let maps = uses.maps.clone();
+    let inside = Inside { uses: uses.clone(), declared, body };
+    Ok(Kernel { entry: entry.to_owned(), source, params, maps, launch, inside })
 }
 
 /// 32 bits where every address of the kernel surely fits.

@@ -2,7 +2,7 @@
 //! `xtask kernels`, what they compute by golden cases on a device.
 #![allow(clippy::unwrap_used)]
 
-use gpu_codegen::{Kernel, Param, Target, variants};
+use gpu_codegen::{Joint, Kernel, Param, Target, together, variants};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{
     AccDecl, AccId, BodyBuilder, BufId, Buffer, InstKind, LoopKernel, Program, ReduceOp, ScalarOp, Stage,
@@ -153,4 +153,36 @@ fn windows_take_several_channels() {
     let first = variants(&program, &step, &Target::HOPPER).unwrap().swap_remove(0);
     assert_eq!(first.name, "wide_4");
     assert!(first.kernels[0].source.contains("*(const Vec<float, 4> *)"));
+}
+
+#[test]
+fn kernels_that_share_a_launch_are_functions_of_one_text() {
+    let mut p = Program::default();
+    let bufs: Vec<BufId> = (0..6).map(|_| buffer(&mut p, &[5000], Storage::Arena)).collect();
+    let kernels = [
+        pointwise(&p, bufs[0], bufs[1], 5000),
+        pointwise(&p, bufs[2], bufs[3], 5000),
+        pointwise(&p, bufs[0], bufs[5], 4999),
+    ];
+    let mut joint = Joint::default();
+    assert!(joint.add(&p, &kernels[0], &Target::HOPPER));
+    assert!(together(&p, &joint).unwrap().is_none(), "one kernel shares with nobody");
+    assert!(kernels[1..].iter().all(|k| joint.add(&p, k, &Target::HOPPER)));
+    let all = together(&p, &joint).unwrap().unwrap();
+    assert_eq!(all.source.matches("static __device__ void member").count(), 2, "{}", all.source);
+    assert_eq!(all.source.matches("launch_order();").count(), 1, "{}", all.source);
+    let params: Vec<Param> = [0, 1, 2, 3, 5].iter().map(|n| Param::Buffer(bufs[*n])).collect();
+    assert_eq!(all.params, params);
+    let blocks = |k: &Kernel| k.launch.blocks[0].as_const().unwrap();
+    assert_eq!(blocks(&all), kernels.iter().map(blocks).sum::<i64>());
+    assert!(all.source.contains("const float *__restrict__ b0"), "{}", all.source);
+}
+
+#[test]
+fn a_kernel_that_fills_the_device_keeps_its_launch() {
+    let mut p = Program::default();
+    let n = 1 << 26;
+    let bufs: Vec<BufId> = (0..2).map(|_| buffer(&mut p, &[n], Storage::Arena)).collect();
+    let large = pointwise(&p, bufs[0], bufs[1], n);
+    assert!(!Joint::default().add(&p, &large, &Target::HOPPER));
 }

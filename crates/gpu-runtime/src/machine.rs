@@ -91,6 +91,7 @@ impl<D: Driver> Machine<'_, D> {
         }
         match &planned.op {
             Op::Device(n) => self.compute(&self.steps[*n]),
+            Op::Several(list) => self.list(list),
             Op::Host(routine) => self.on_host(routine),
             Op::Bind { name, symbol, from } => {
                 let value = self.read(from)?;

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use gpu_codegen::{ENTRY, Kernel, Launch, PRELUDE, Param, Target, TensorMap, variants};
+use gpu_codegen::{ENTRY, Joint, Kernel, Launch, PRELUDE, Param, Target, TensorMap, together, variants};
 use host_routines::MatrixRoutine;
 use ir_core::{DType, EntityId, SymExpr, SymId};
-use kernel_ir::{BufId, ExternOp, Operand, Program, Step};
+use kernel_ir::{ExternOp, Footprint, Operand, Program, Step};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -26,6 +26,8 @@ pub(crate) struct Planned {
 pub(crate) enum Op {
     /// A step that the device computes, by number of [`Kernels::steps`].
     Device(usize),
+    /// Steps that may run at once, as few operations.
+    Several(Vec<Planned>),
     /// A routine that the host runs on copies.
     Host(MatrixRoutine),
     Bind {
@@ -175,6 +177,7 @@ impl<'a> Planner<'a> {
                 pred: number(&w.pred),
                 body: self.operations(&w.body)?,
             },
+            Step::Together(t) => Op::Several(self.together(&t.steps)?),
             Step::Extern(call) => match call.op {
                 ExternOp::Linalg { op, complex } => Op::Host(
                     MatrixRoutine::new(program, call, op, complex)
@@ -187,23 +190,66 @@ impl<'a> Planner<'a> {
             _ => Op::Device(self.device_step(step)?),
         };
         // Nested steps have their own.
-        let writes: Vec<BufId> = if step.nested().is_empty() { step.accesses().1 } else { Vec::new() };
-        let mut dynamic: Vec<usize> = writes
-            .into_iter()
-            .map(|b| program.root(b))
-            .filter(|b| program.is_dynamic(*b))
-            .map(|b| b.index())
-            .collect();
-        dynamic.dedup();
-        Ok(Planned { op, dynamic })
+        let own: &[&Step] = if step.nested().is_empty() { &[step] } else { &[] };
+        Ok(Planned { op, dynamic: dynamic(program, own) })
     }
 
-    /// The ways of a step, the best by rule first.
+    /// Steps that may run at once: those whose kernels have blocks of one size share launches, the others have their own.
+    fn together(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
+        let (program, target) = (self.program, self.target);
+        let mut open: Vec<(&Step, Vec<Choice>)> =
+            steps.iter().map(|s| Ok((s, self.next(s)?))).collect::<Result<_, GpuError>>()?;
+        let mut planned = Vec::new();
+        while !open.is_empty() {
+            let mut joint = Joint::default();
+            let taken: Vec<bool> =
+                open.iter().map(|(_, c)| single(c).is_some_and(|k| joint.add(program, k, target))).collect();
+            let shared = together(program, &joint).map_err(|e| refused(open[0].0, &e))?;
+            let Some(shared) = shared else {
+                // The first of them has no other to share with.
+                let n = taken.iter().position(|t| *t).unwrap_or(0);
+                let (step, choices) = open.remove(n);
+                planned.push(self.device(step.name(), &[step], choices));
+                continue;
+            };
+            let mut taken = taken.into_iter();
+            let (members, others) = open.into_iter().partition(|_| taken.next() == Some(true));
+            open = others;
+            planned.push(self.shared(members, shared));
+        }
+        Ok(planned)
+    }
+
+    /// Steps that share a launch; where all ways are kept, each launched on its own is one too.
+    fn shared(&mut self, members: Vec<(&Step, Vec<Choice>)>, kernel: Kernel) -> Planned {
+        let steps: Vec<&Step> = members.iter().map(|(step, _)| *step).collect();
+        let name = format!("{}_and_{}_more", steps[0].name(), steps.len() - 1);
+        let way = |name: &str, parts| Choice { name: name.into(), parts, scratch: Vec::new() };
+        let mut choices = vec![way("together", vec![Part::Kernel(kernel)])];
+        if self.all {
+            let firsts = members.into_iter().filter_map(|(_, choices)| choices.into_iter().next());
+            choices.push(way("one_by_one", firsts.flat_map(|c| c.parts).collect()));
+        }
+        self.device(&name, &steps, choices)
+    }
+
+    fn device(&mut self, name: &str, steps: &[&Step], choices: Vec<Choice>) -> Planned {
+        let op = Op::Device(self.add(name, steps, choices));
+        Planned { op, dynamic: dynamic(self.program, steps) }
+    }
+
+    fn device_step(&mut self, step: &Step) -> Result<usize, GpuError> {
+        let choices = self.next(step)?;
+        Ok(self.add(step.name(), &[step], choices))
+    }
+
+    /// The ways of the step that is next, which were looked for before.
+    fn next(&mut self, step: &Step) -> Result<Vec<Choice>, GpuError> {
+        self.ways.pop_front().unwrap_or_else(|| self.choices(step))
+    }
+
+    /// The ways of computing a step, the best by rule first; that one alone where not all are kept.
     fn choices(&self, step: &Step) -> Result<Vec<Choice>, GpuError> {
-        let refused = |e: gpu_codegen::GenError| GpuError::Unsupported {
-            kernel: step.name().into(),
-            reason: e.to_string(),
-        };
         // A convolution of a library whose result a second kernel has to go through takes longer than a generated one with
         // the epilogue in it: measured on an H200 in bf16, 24 of 24 such shapes of ResNet-152. In tf32 it is the other way round.
         let narrow = matches!(step, Step::Conv(k) if self.program.buffers[k.input.buf].dtype.size() == 2);
@@ -211,7 +257,7 @@ impl<'a> Planner<'a> {
         let (behind, mut choices): (Vec<Choice>, Vec<Choice>) =
             (self.library)(step).into_iter().partition(late);
         if self.all || choices.is_empty() {
-            let generated = variants(self.program, step, self.target).map_err(refused)?;
+            let generated = variants(self.program, step, self.target).map_err(|e| refused(step, &e))?;
             choices.extend(generated.into_iter().map(Choice::from));
         }
         choices.extend(behind);
@@ -221,22 +267,19 @@ impl<'a> Planner<'a> {
         Ok(choices)
     }
 
-    fn device_step(&mut self, step: &Step) -> Result<usize, GpuError> {
-        let choices = self.ways.pop_front().unwrap_or_else(|| self.choices(step))?;
-        let ways = choices.into_iter().map(|c| self.kernels.way(c, step.name())).collect();
-        let (reads, writes) = step.accesses();
-        let mut roots: Vec<usize> =
-            reads.into_iter().chain(writes).map(|b| self.program.root(b).index()).collect();
+    /// Adds what the device computes at once; gives its number.
+    fn add(&mut self, name: &str, steps: &[&Step], choices: Vec<Choice>) -> usize {
+        let ways = choices.into_iter().map(|c| self.kernels.way(c, name)).collect();
+        let used = steps.iter().flat_map(|s| {
+            let Footprint { reads, writes } = Footprint::of(self.program, s);
+            reads.into_iter().chain(writes)
+        });
+        let mut roots: Vec<usize> = used.map(|b| b.index()).collect();
         roots.sort_unstable();
         roots.dedup();
-        self.kernels.steps.push(DeviceStep {
-            name: step.name().to_owned(),
-            ways,
-            chosen: 0,
-            roots,
-            traffic: traffic(self.program, step),
-        });
-        Ok(self.kernels.steps.len() - 1)
+        let traffic = steps.iter().flat_map(|s| traffic(self.program, s)).collect();
+        self.kernels.steps.push(DeviceStep { name: name.to_owned(), ways, chosen: 0, roots, traffic });
+        self.kernels.steps.len() - 1
     }
 }
 
@@ -245,13 +288,31 @@ fn of_device<'s>(steps: &'s [Step], out: &mut Vec<&'s Step>) {
     for step in steps {
         match step {
             Step::Bind(_) | Step::Assert(_) => {}
-            Step::Cond(_) | Step::For(_) | Step::While(_) => {
+            Step::Cond(_) | Step::For(_) | Step::While(_) | Step::Together(_) => {
                 step.nested().into_iter().for_each(|s| of_device(s, out));
             }
             Step::Extern(call) if matches!(call.op, ExternOp::Linalg { .. }) => {}
             _ => out.push(step),
         }
     }
+}
+
+fn refused(step: &Step, e: &gpu_codegen::GenError) -> GpuError {
+    GpuError::Unsupported { kernel: step.name().into(), reason: e.to_string() }
+}
+
+/// The kernel of the first choice, where that is one kernel.
+fn single(choices: &[Choice]) -> Option<&Kernel> {
+    match &choices.first()?.parts[..] {
+        [Part::Kernel(kernel)] => Some(kernel),
+        _ => None,
+    }
+}
+
+/// The buffers of unbacked size that steps write.
+fn dynamic(program: &Program, steps: &[&Step]) -> Vec<usize> {
+    let written = steps.iter().flat_map(|s| Footprint::of(program, s).writes);
+    written.filter(|b| program.is_dynamic(*b)).map(|b| b.index()).collect()
 }
 
 impl Kernels {

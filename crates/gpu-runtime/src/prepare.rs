@@ -256,6 +256,7 @@ impl Lister<'_> {
         let stop = |what: String| Err(Stop::Dynamic(what));
         match &planned.op {
             Op::Device(n) => self.device(*n),
+            Op::Several(list) => list.iter().try_for_each(|p| self.add(p)),
             Op::For { symbol, count, body } => {
                 for turn in 0..self.sizes.eval(count)? {
                     self.sizes.0[symbol.index()] = turn;

@@ -276,8 +276,8 @@ fn name(defs: &Defs, group: &Group, step: &mut Step, taken: &mut FxHashMap<Strin
         Step::Cond(k) => (&mut k.name, &mut k.origins),
         Step::For(k) => (&mut k.name, &mut k.origins),
         Step::While(k) => (&mut k.name, &mut k.origins),
-        // These are named after what they bind or assert.
-        Step::Bind(_) | Step::Assert(_) => return,
+        // These are named after what they bind or assert; steps are put together later.
+        Step::Bind(_) | Step::Assert(_) | Step::Together(_) => return,
     };
     (*name, *list) = (unique, origins);
 }

@@ -1,9 +1,9 @@
 //! The compiler's middle: from a graph of prims to a kernel-ir program.
 //!
-//! Four stages, each a function from data to data: [`lower`](lower::lower) records a loop body for every prim;
+//! Five stages, each a function from data to data: [`lower`](lower::lower) records a loop body for every prim;
 //! [`realize`](realize::realize) decides which values get memory and how it is laid out, the others being computed where
 //! they are read; [`schedule`](schedule::schedule) fuses loops into groups; [`emit`](emit::emit) turns groups into
-//! kernels and buffers with a static memory plan. Nothing here knows a device; nothing runs.
+//! kernels and buffers with a static memory plan; [`together`](together::run) says which of them may run at once. Nothing here knows a device; nothing runs.
 
 mod affine;
 mod control;
@@ -18,6 +18,7 @@ mod merge;
 mod realize;
 mod schedule;
 mod text;
+mod together;
 
 use fx_ir::{Graph, ValueId};
 use ir_core::{Arena, Shape, SymId};
@@ -46,7 +47,9 @@ pub struct Options {
 
 /// Compiles a graph in the prim dialect. Every problem of the graph is in the error.
 pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorError> {
-    compile_part(graph, lower::symbols(graph), &FxHashSet::default(), options)
+    let mut program = compile_part(graph, lower::symbols(graph), &FxHashSet::default(), options)?;
+    together::run(&mut program);
+    Ok(program)
 }
 
 /// Compiles a graph whose symbols are declared outside of it; those in `known` have values around it.

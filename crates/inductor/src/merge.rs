@@ -1,7 +1,7 @@
 //! Brings groups together that the order of definitions kept apart: a group that is put off to a later one over the same
-//! points, which reads it there (a value that two values of one kernel need), or that is as small and independent of
-//! it (updates of many small parameters), or that reduces the same elements. Putting off is right where nobody reads the
-//! group before.
+//! points, which reads it there (a value that two values of one kernel need), or that reduces the same elements. Putting off
+//! is right where nobody reads the group before. Groups that are merely small and independent are not merged but stand
+//! together (`together`).
 
 use ir_core::{Atom, SymExpr};
 use kernel_ir::BufId;
@@ -10,9 +10,7 @@ use rustc_hash::FxHashMap;
 use crate::defs::{DefKind, Defs};
 use crate::schedule::{Group, Member, Schedule, substituted};
 
-/// Independent groups are merged up to so many elements each: beyond that, memory is what takes the time.
-const SMALL: i64 = 1 << 14;
-/// Members of a group of merged small ones; a longer body compiles slowly and spills.
+/// Members of a group of merged reductions; a longer body compiles slowly and spills.
 const MOST_MEMBERS: usize = 48;
 
 /// Merges groups of `s` in place; what was merged away has no members.
@@ -35,7 +33,6 @@ pub(crate) fn merge(defs: &Defs, s: &mut Schedule) {
         }
     }
     merge_siblings(defs, s, &readers);
-    merge_small(defs, s, &readers);
 }
 
 /// Who reads each definition.
@@ -160,26 +157,4 @@ fn reductions<'a>(defs: &Defs, group: &'a Group) -> Option<Vec<&'a Member>> {
     let reduces = |m: &&Member| matches!(defs.get(m.def).kind, DefKind::Reduce { .. });
     let list: Vec<&Member> = group.members.iter().filter(reduces).collect();
     (!list.is_empty()).then_some(list)
-}
-
-/// Merges small groups over the same points that do not depend on each other.
-fn merge_small(defs: &Defs, s: &mut Schedule, readers: &Readers) {
-    let mut open: FxHashMap<ir_core::Shape, usize> = FxHashMap::default();
-    for at in 0..s.groups.len() {
-        let small = is_pointwise(defs, &s.groups[at])
-            && !s.groups[at].constant
-            && defs.numel_hint(&s.groups[at].outer) <= SMALL;
-        if !small {
-            continue;
-        }
-        let outer = s.groups[at].outer.clone();
-        if let Some(&other) = open.get(&outer)
-            && s.groups[other].members.len() + s.groups[at].members.len() <= MOST_MEMBERS
-            && is_late(s, readers, other, at)
-            && fits(defs, s, other, at)
-        {
-            take(s, other, at);
-        }
-        open.insert(outer, at);
-    }
 }

@@ -3,7 +3,7 @@
 use ir_core::{Atom, Bounds, DType, Shape, SymExpr, SymId};
 use serde::{Deserialize, Serialize};
 
-use crate::{AccId, BufId, Inst, LinalgOp, ReduceOp};
+use crate::{AccId, BufId, Inst, LinalgOp, ReduceOp, Together};
 
 /// One step of the execution plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +28,8 @@ pub enum Step {
     For(For),
     /// Steps while a truth value in memory holds.
     While(While),
+    /// Steps that may run at once.
+    Together(Together),
 }
 
 /// Binds an unbacked symbol for all steps that run afterwards. A value outside of the symbol's range is an error of
@@ -299,6 +301,7 @@ impl Step {
             Step::Cond(k) => &k.name,
             Step::For(k) => &k.name,
             Step::While(k) => &k.name,
+            Step::Together(k) => &k.name,
         }
     }
     /// What it is, as its text form begins: `loop`, `matmul`, `cond`.
@@ -314,9 +317,10 @@ impl Step {
             Step::Cond(_) => "cond",
             Step::For(_) => "for",
             Step::While(_) => "while",
+            Step::Together(_) => "together",
         }
     }
-    /// Names of the graph nodes in it.
+    /// Names of the graph nodes in it; members of a [`Together`] have their own.
     pub fn origins(&self) -> &[String] {
         match self {
             Step::Loop(k) => &k.origins,
@@ -324,7 +328,7 @@ impl Step {
             Step::Conv(k) => &k.origins,
             Step::Attention(k) => &k.origins,
             Step::Extern(k) => &k.origins,
-            Step::Bind(_) | Step::Assert(_) => &[],
+            Step::Bind(_) | Step::Assert(_) | Step::Together(_) => &[],
             Step::Cond(k) => &k.origins,
             Step::For(k) => &k.origins,
             Step::While(k) => &k.origins,
@@ -336,6 +340,17 @@ impl Step {
             Step::Cond(k) => vec![&k.then, &k.otherwise],
             Step::For(k) => vec![&k.body],
             Step::While(k) => vec![&k.cond, &k.body],
+            Step::Together(k) => vec![&k.steps],
+            _ => Vec::new(),
+        }
+    }
+    /// The same lists, to be changed.
+    pub fn nested_mut(&mut self) -> Vec<&mut Vec<Step>> {
+        match self {
+            Step::Cond(k) => vec![&mut k.then, &mut k.otherwise],
+            Step::For(k) => vec![&mut k.body],
+            Step::While(k) => vec![&mut k.cond, &mut k.body],
+            Step::Together(k) => vec![&mut k.steps],
             _ => Vec::new(),
         }
     }
@@ -350,7 +365,7 @@ impl Step {
             Step::Bind(k) => vec![&k.from],
             Step::Assert(k) => vec![&k.pred],
             Step::Cond(k) => vec![&k.pred],
-            Step::For(_) => Vec::new(),
+            Step::For(_) | Step::Together(_) => Vec::new(),
             Step::While(k) => vec![&k.pred],
         }
     }
@@ -378,7 +393,8 @@ impl Step {
             | Step::Assert(_)
             | Step::Cond(_)
             | Step::For(_)
-            | Step::While(_) => Vec::new(),
+            | Step::While(_)
+            | Step::Together(_) => Vec::new(),
         }
     }
     /// The buffers that the step reads and writes, nested steps included.

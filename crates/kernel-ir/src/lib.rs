@@ -13,6 +13,7 @@ mod plan;
 mod program;
 mod scalar_op;
 mod text;
+mod together;
 mod verify;
 mod wire;
 mod wire_older;
@@ -31,6 +32,7 @@ pub use program::{Buffer, Const, InputSpec, OutputSpec, Program, Storage, Symbol
 pub use scalar_op::philox::{philox_bits, philox4x32_10};
 pub use scalar_op::{DTypeRule, ScalarOp};
 pub use text::{MAX_TEXT_BYTES, TextError, TextProblem};
+pub use together::{Footprint, Together};
 pub use verify::{VerifyError, takes, verify};
 pub use wire::{IR_MAJOR, IR_MINOR, WireError};
 pub use wire_older::NoOlderForm;

@@ -14,7 +14,9 @@
 //! 8. Control flow: conditions are one `bool`, what `bind` reads one integer; nesting has a limit. Symbols that steps bind
 //!    (`unbacked`) are used only where they are bound: after the `bind` in the same list of steps or one inside of it,
 //!    after a `cond` whose branches both bind them, and in the body of the `for`. Shapes of inputs, constants and persistent buffers use none of them.
-//! 9. The plan: every arena buffer that is used has a place, aligned and inside of the arena; offsets come with the arena's bytes; buffers that live at once do not
+//! 9. Steps together: at least one, loops and templates alone; what one of them writes none of the others reads or writes,
+//!    views of the same memory included.
+//! 10. The plan: every arena buffer that is used has a place, aligned and inside of the arena; offsets come with the arena's bytes; buffers that live at once do not
 //!    overlap.
 
 use ir_core::{Arena, Atom, DType, EntityId, SymExpr};
@@ -195,6 +197,12 @@ impl<'a> Scope<'a> {
                 self.list(&w.cond, depth)?;
                 self.list(&w.body, depth)?;
             }
+            Step::Together(t) => {
+                self.list(&t.steps, depth)?;
+                if let Some(what) = t.fault(self.program) {
+                    return fail(place(), what);
+                }
+            }
             _ => {}
         }
         Ok(())
@@ -365,7 +373,12 @@ fn operands(program: &Program, step: &Step) -> Result {
             )?;
             ensure(k.outputs.iter().all(one), &place, "an operand has the wrong rank")
         }
-        Step::Bind(_) | Step::Assert(_) | Step::Cond(_) | Step::For(_) | Step::While(_) => Ok(()),
+        Step::Bind(_)
+        | Step::Assert(_)
+        | Step::Cond(_)
+        | Step::For(_)
+        | Step::While(_)
+        | Step::Together(_) => Ok(()),
     }
 }
 

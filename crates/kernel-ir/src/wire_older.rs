@@ -2,7 +2,8 @@
 //!
 //! A minor only adds. So an older form is the present one with an older number in the header, provided that nothing in the
 //! program would be lost on a reader which skips the keys that it does not know. What would be is listed here, once for
-//! each minor: every addition to kernel-ir adds its line.
+//! each minor: every addition to kernel-ir adds its line. What merely allows something has an older form of its own: steps
+//! that may run at once become steps one after another.
 
 use thiserror::Error;
 
@@ -30,6 +31,9 @@ impl Program {
     /// The first thing in the program that came later.
     pub fn to_bytes_at(&self, minor: u16) -> Result<Vec<u8>, NoOlderForm> {
         let wanted = minor.min(IR_MINOR);
+        if wanted < TOGETHER && self.init.iter().chain(&self.steps).any(has_together) {
+            return self.one_by_one().to_bytes_at(wanted);
+        }
         let mut newer = None;
         self.for_each_feature(&mut |since, feature, place| {
             if since > wanted && newer.is_none() {
@@ -47,7 +51,7 @@ impl Program {
         }
     }
 
-    /// The oldest minor whose readers understand the program.
+    /// The oldest minor whose readers understand the program as it is.
     pub fn needs_minor(&self) -> u16 {
         let mut needs = 0;
         self.for_each_feature(&mut |since, _, _| needs = needs.max(since));
@@ -68,6 +72,13 @@ impl Program {
     }
 }
 
+/// The minor that steps which may run at once came with.
+const TOGETHER: u16 = 5;
+
+fn has_together(step: &Step) -> bool {
+    matches!(step, Step::Together(_)) || step.nested().into_iter().flatten().any(has_together)
+}
+
 type Found<'a> = dyn FnMut(u16, &dyn Fn() -> String, &str) + 'a;
 
 fn of_step(step: &Step, found: &mut Found<'_>) {
@@ -80,6 +91,7 @@ fn of_step(step: &Step, found: &mut Found<'_>) {
             ExternOp::AttentionBackward { .. } => 5,
         },
         Step::Bind(_) | Step::Assert(_) | Step::Cond(_) | Step::For(_) | Step::While(_) => 2,
+        Step::Together(_) => TOGETHER,
     };
     if since > 0 {
         found(since, &|| format!("the step `{}`", step.kind()), step.name());

@@ -99,6 +99,8 @@ impl Order<'_> {
                 }
             }
             Step::For(_) | Step::While(_) => self.repeated(step),
+            // What one of them writes none of the others uses, so that any order is this one.
+            Step::Together(t) => self.list(&t.steps),
             _ => self.single(step),
         }
     }

@@ -99,9 +99,17 @@ fn a_program_goes_back_to_the_oldest_minor_that_has_all_of_it() {
         let bytes = fs::read(golden(&format!("program_{IR_MAJOR}_{minor}.ffxk"))).unwrap();
         let program = Program::from_bytes(&bytes).unwrap();
         assert_eq!(program.needs_minor(), minor, "each version's golden uses what it added");
-        for older in 0..minor {
+        // What may run at once has an older form: one after another.
+        let single = program.one_by_one();
+        for older in 0..single.needs_minor() {
             let error = program.to_bytes_at(older).unwrap_err();
             assert!(error.since > older && error.wanted == older, "{error}");
+        }
+        for older in single.needs_minor()..minor {
+            let written = program.to_bytes_at(older).unwrap();
+            assert_eq!(written[6], older as u8);
+            assert_eq!(Program::from_bytes(&written).unwrap(), single);
+            verify(&single).unwrap();
         }
         for newer in minor..=IR_MINOR + 1 {
             let written = program.to_bytes_at(newer).unwrap();
@@ -125,6 +133,52 @@ fn what_has_no_older_form_is_named() {
     let bytes = fs::read(golden("program_1_5.ffxk")).unwrap();
     let error = Program::from_bytes(&bytes).unwrap().to_bytes_at(4).unwrap_err();
     assert_eq!((error.place.as_str(), error.since), ("sdpa", 5));
+}
+
+#[test]
+fn steps_that_may_run_at_once_become_steps_of_their_own() {
+    let text = r#"kir 1.5
+program "p"
+buffer b0 "x" f32[8]{1}+0 input 0
+buffer b1 "t" f32[8]{1}+0 arena
+buffer b2 "u" f32[8]{1}+0 arena
+buffer b3 "y" f32[8]{1}+0 output
+input "x" b0
+output "y" b3[8]{1}+0
+init:
+steps:
+together "both"
+do:
+loop "one" outer [8]
+  stage []
+    v0: f32 = load b0[i0]
+    v1: f32 = store b1[i0], v0
+loop "two" outer [8]
+  stage []
+    v0: f32 = load b0[i0]
+    v1: f32 = store b2[i0], v0
+end
+loop "sum" outer [8]
+  stage []
+    v0: f32 = load b1[i0]
+    v1: f32 = load b2[i0]
+    v2: f32 = add v0, v1
+    v3: f32 = store b3[i0], v2
+plan bytes 128:
+  b1 live 0..1 at 0
+  b2 live 0..1 at 64
+"#;
+    let program: Program = text.parse().unwrap();
+    verify(&program).unwrap();
+    assert_eq!(program.needs_minor(), 5);
+    let older = Program::from_bytes(&program.to_bytes_at(0).unwrap()).unwrap();
+    verify(&older).unwrap();
+    assert_eq!(older.needs_minor(), 0);
+    let names: Vec<&str> = older.steps.iter().map(kernel_ir::Step::name).collect();
+    assert_eq!(names, ["one", "two", "sum"]);
+    let lives: Vec<_> = older.plan.lives.iter().map(|l| (l.first, l.last)).collect();
+    assert_eq!(lives, [(0, 2), (0, 2)], "both live from the first member on");
+    assert_eq!(older.plan.offsets, program.plan.offsets);
 }
 
 /// Any MessagePack value, its scalars by kind alone.

@@ -20,6 +20,10 @@ pub(crate) fn run(
     memory: &mut Memory,
 ) -> Result<(), PluginError> {
     for step in steps {
+        if let Step::Together(members) = step {
+            run(program, &members.steps, sizes, memory)?;
+            continue;
+        }
         let Step::Loop(kernel) = step else {
             // `support` has refused everything else before.
             return Err(PluginError::unsupported("not a loop kernel").at(step.name()));

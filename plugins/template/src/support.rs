@@ -8,7 +8,9 @@ use plugin_sdk::kernel_ir::{Program, Step, Storage};
 pub(crate) fn refusals(program: &Program) -> Vec<Refusal> {
     let mut refused = Vec::new();
     let mut refuse = |node: &str, reason: String| refused.push(Refusal { node: node.to_owned(), reason });
-    for step in program.init.iter().chain(&program.steps) {
+    // Steps that may run at once run one after another here.
+    let single = program.one_by_one();
+    for step in single.init.iter().chain(&single.steps) {
         if !matches!(step, Step::Loop(_)) {
             refuse(
                 step.name(),

@@ -20,8 +20,8 @@ pub(super) struct Planned {
 
 impl Planned {
     pub(super) fn new(program: &Program, step: &Step, op: Op) -> Planned {
-        // Nested steps have their own.
-        let writes = if step.nested().is_empty() { step.accesses().1 } else { Vec::new() };
+        // Nested steps of control flow have their own.
+        let writes = if matches!(op, Op::Control(_)) { Vec::new() } else { step.accesses().1 };
         let roots = writes.into_iter().map(|b| program.root(b));
         let name = step.name().to_owned();
         Planned { op, name, dynamic: roots.filter(|b| program.is_dynamic(*b)).map(|b| b.index()).collect() }

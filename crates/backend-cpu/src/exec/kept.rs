@@ -26,6 +26,7 @@ use rayon::prelude::*;
 use rustc_hash::FxHasher;
 
 use super::control::Planned;
+use super::prepare::members;
 use super::{Op, Packed};
 use crate::micro::{AlignedBuf, ConvWeights, Isa, PackedB};
 
@@ -139,10 +140,14 @@ pub(super) fn needed(program: &Program, steps: &[Planned], packed: &[Option<Pack
     };
     program.outputs.iter().for_each(|o| add(o.buf));
     let is_packed = |slot: usize| packed.get(slot).is_some_and(Option::is_some);
-    for (step, planned) in program.steps.iter().zip(steps) {
-        let through: Option<&Operand> = match (step, &planned.op) {
-            (Step::Matmul(m), Op::Matmul(_, slot)) if is_packed(*slot) => Some(&m.b),
-            (Step::Conv(c), Op::Conv(_, slot)) if is_packed(*slot) => Some(&c.weight),
+    let each = program.steps.iter().zip(steps).flat_map(|(step, planned)| match (step, &planned.op) {
+        (Step::Together(t), Op::Several(list)) => members(&t.steps, list),
+        _ => vec![(step, Some(planned))],
+    });
+    for (step, planned) in each {
+        let through: Option<&Operand> = match (step, planned.map(|p| &p.op)) {
+            (Step::Matmul(m), Some(Op::Matmul(_, slot))) if is_packed(*slot) => Some(&m.b),
+            (Step::Conv(c), Some(Op::Conv(_, slot))) if is_packed(*slot) => Some(&c.weight),
             _ => None,
         };
         let Some(through) = through else {

@@ -1,5 +1,7 @@
 //! Runs a generated loop kernel: how many outer points there are at the call's sizes, and how threads share them.
 
+use std::ops::Range;
+
 use ir_core::SymExpr;
 use smallvec::SmallVec;
 
@@ -42,13 +44,15 @@ struct Load<'a> {
     work: f64,
 }
 
-/// Outer points of one function that one thread runs.
+/// Outer points of one function.
 struct Task {
     /// Number of the part.
     part: usize,
     begin: i64,
     end: i64,
     block: i64,
+    /// Rough nanoseconds.
+    work: f64,
 }
 
 impl LoopOp {
@@ -88,17 +92,34 @@ impl LoopOp {
         for (n, load) in loads.iter().enumerate() {
             load.tasks(n, least, threads as i64 * 4, &mut tasks);
         }
+        let batches = batches(&tasks);
         let own: SmallVec<[_; 2]> = self.parts.iter().map(|p| p.function.table(call.buffers)).collect();
         let tables: SmallVec<[usize; 2]> = own.iter().map(|t| t.as_ptr() as usize).collect();
         let symbols = symbols as usize;
-        team::par_for(tasks.len(), &|t| {
-            let Task { part, begin, end, block } = tasks[t];
-            let f = call.code.kernel(self.parts[part].function.number);
-            // SAFETY: as above; outer points are independent, so tasks may run at once.
-            unsafe { f(tables[part] as *const *mut u8, symbols as *const i64, begin, end, block) };
+        team::par_for(batches.len(), &|n| {
+            for &Task { part, begin, end, block, .. } in &tasks[batches[n].clone()] {
+                let f = call.code.kernel(self.parts[part].function.number);
+                // SAFETY: as above; outer points are independent, so tasks may run at once.
+                unsafe { f(tables[part] as *const *mut u8, symbols as *const i64, begin, end, block) };
+            }
         });
         Ok(())
     }
+}
+
+/// Neighbouring tasks that one thread runs: many small parts are not worth a turn each.
+fn batches(tasks: &[Task]) -> Vec<Range<usize>> {
+    let mut all = Vec::new();
+    let (mut begin, mut work) = (0, 0.0);
+    for (n, task) in tasks.iter().enumerate() {
+        if n > begin && work + task.work > TASK {
+            all.push(begin..n);
+            (begin, work) = (n, 0.0);
+        }
+        work += task.work;
+    }
+    all.push(begin..tasks.len());
+    all
 }
 
 impl Part {
@@ -137,7 +158,9 @@ impl Load<'_> {
         };
         let items = self.points * self.blocks(block);
         let count = wanted.min(items);
-        let task = |t: i64| Task { part, begin: items * t / count, end: items * (t + 1) / count, block };
+        let work = self.work / count.max(1) as f64;
+        let task =
+            |t: i64| Task { part, begin: items * t / count, end: items * (t + 1) / count, block, work };
         tasks.extend((0..count).map(task));
     }
 }

@@ -14,7 +14,7 @@ use super::staged::{self, StagedOp};
 use super::template::{AttentionOp, ConvOp, Finish, MatmulOp, flattens};
 use super::{ExecError, Op, fallback};
 use crate::clif::Walk;
-use crate::vir::{Dim, LowerError, lower_epilogue, lower_kernel, split};
+use crate::vir::{Dim, LowerError, VKernel, lower_epilogue, lower_kernel, split};
 
 /// Lowers all steps; functions are appended to `jobs`.
 pub(super) fn steps(
@@ -67,14 +67,49 @@ fn prepare(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Op, Ex
             }
             ExternOp::Linalg { op, complex } => Ok(Op::Linalg(MatrixRoutine::new(program, e, op, complex)?)),
         },
+        Step::Together(t) => together(program, &t.steps, jobs).map(Op::Several),
         _ => control(program, step, jobs).map(Op::Control),
     }
 }
 
 fn looped(program: &Program, k: &LoopKernel, jobs: &mut Jobs) -> Result<Op, ExecError> {
-    let parts = split(program, k);
-    let kernels = parts.iter().map(|k| lower_kernel(program, k)).collect::<Result<Vec<_>, _>>()?;
-    Ok(Op::Loop(LoopOp::new(kernels, jobs)))
+    Ok(Op::Loop(LoopOp::new(lowered(program, k)?, jobs)))
+}
+
+fn lowered(program: &Program, k: &LoopKernel) -> Result<Vec<VKernel>, ExecError> {
+    Ok(split(program, k).iter().map(|k| lower_kernel(program, k)).collect::<Result<_, _>>()?)
+}
+
+/// Steps that may run at once: all loops whose points are independent are one operation, which threads share; what else
+/// there is follows in its order, as [`members`] says.
+fn together(program: &mut Program, steps: &[Step], jobs: &mut Jobs) -> Result<Vec<Planned>, ExecError> {
+    let (mut shared, mut serial, mut first) = (Vec::new(), Vec::new(), None);
+    for step in steps {
+        let Step::Loop(k) = step else { continue };
+        first = first.or(Some(step));
+        let kernels = lowered(program, k)?;
+        match kernels.iter().any(|k| k.serial) {
+            true => serial.push(Planned::new(program, step, Op::Loop(LoopOp::new(kernels, jobs)))),
+            false => shared.extend(kernels),
+        }
+    }
+    let mut all = Vec::new();
+    if let Some(first) = first.filter(|_| !shared.is_empty()) {
+        all.push(Planned::new(program, first, Op::Loop(LoopOp::new(shared, jobs))));
+    }
+    all.extend(serial);
+    for step in steps.iter().filter(|s| !matches!(s, Step::Loop(_))) {
+        let op = prepare(program, step, jobs)?;
+        all.push(Planned::new(program, step, op));
+    }
+    Ok(all)
+}
+
+/// The members of steps that may run at once, each with its operation where it has one of its own.
+pub(super) fn members<'a>(steps: &'a [Step], planned: &'a [Planned]) -> Vec<(&'a Step, Option<&'a Planned>)> {
+    let (loops, others): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(|s| matches!(s, Step::Loop(_)));
+    let own = planned.iter().skip(planned.len().saturating_sub(others.len())).map(Some);
+    loops.into_iter().map(|s| (s, None)).chain(others.into_iter().zip(own)).collect()
 }
 
 fn dims(ranges: &Shape, vars: impl Iterator<Item = usize>) -> Vec<Dim> {

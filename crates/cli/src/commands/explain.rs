@@ -107,9 +107,25 @@ fn print_operators(name: &str, e: &Explanation, out: &mut dyn Write) -> Result<(
 fn print_kernels(title: &str, kernels: &[KernelInfo], out: &mut dyn Write) -> Result<()> {
     writeln!(out, "\n{title}")?;
     for (n, k) in kernels.iter().enumerate() {
-        writeln!(out, "{n:6}  {} {}: {}", k.kind, k.name, k.nodes.join(", "))?;
+        if k.members.is_empty() {
+            writeln!(out, "{n:6}  {} {}: {}", k.kind, k.name, k.nodes.join(", "))?;
+            continue;
+        }
+        writeln!(out, "{n:6}  {} {}:", k.kind, k.name)?;
+        for m in &k.members {
+            writeln!(out, "          {} {}: {}", m.kind, m.name, m.nodes.join(", "))?;
+        }
     }
     Ok(())
+}
+
+/// `12 kernels`, or `70 kernels in 12 steps` where some may run at once.
+fn counted(kernels: &[KernelInfo]) -> String {
+    let all: usize = kernels.iter().map(|k| k.members.len().max(1)).sum();
+    match all == kernels.len() {
+        true => show::count(all, "kernel"),
+        false => format!("{} in {}", show::count(all, "kernel"), show::count(kernels.len(), "step")),
+    }
 }
 
 fn print(
@@ -120,8 +136,7 @@ fn print(
     out: &mut dyn Write,
 ) -> Result<()> {
     print_operators(name, e, out)?;
-    let title =
-        format!("{} a call, each with the graph nodes in it:", show::count(e.kernels.len(), "kernel"));
+    let title = format!("{} a call, each with the graph nodes in it:", counted(&e.kernels));
     print_kernels(&title, &e.kernels, out)?;
     if !e.init_kernels.is_empty() {
         let title =
@@ -148,9 +163,7 @@ fn print_unsupported(name: &str, e: &Explanation, list: &[Unsupported], out: &mu
 }
 
 fn as_json(name: &str, e: &Explanation, memory: Option<&Memory>, unsupported: &[Unsupported]) -> Value {
-    let kernels = |list: &[KernelInfo]| -> Vec<Value> {
-        list.iter().map(|k| json!({"name": k.name, "kind": k.kind, "nodes": k.nodes})).collect()
-    };
+    let kernels = |list: &[KernelInfo]| -> Vec<Value> { list.iter().map(kernel_json).collect() };
     let one = |u: &Unsupported| json!({"target": u.target, "node": u.node, "message": u.message});
     json!({
         "model": name,
@@ -163,4 +176,12 @@ fn as_json(name: &str, e: &Explanation, memory: Option<&Memory>, unsupported: &[
         "peak_bytes": memory.map(|m| m.weights + m.temporaries + m.outputs),
         "unsupported": unsupported.iter().map(one).collect::<Vec<_>>(),
     })
+}
+
+fn kernel_json(k: &KernelInfo) -> Value {
+    let mut value = json!({"name": k.name, "kind": k.kind, "nodes": k.nodes});
+    if !k.members.is_empty() {
+        value["members"] = k.members.iter().map(kernel_json).collect();
+    }
+    value
 }

@@ -17,6 +17,7 @@ mod support;
 mod table;
 mod templates;
 mod threads;
+mod together;
 mod written;
 
 use std::fs::File;
@@ -130,6 +131,11 @@ pub const CHECKS: &[Check] = &[
     check("attention", "attention with masks, causal, grouped heads", templates::attention),
     check("sort", "stable sorting along any dimension", templates::sort),
     check("control-flow", "sizes that depend on data, conditions, loops, assertions", control::control_flow),
+    check(
+        "together",
+        "steps that may run at once: several shapes, temporaries, many members",
+        together::together,
+    ),
     check("graphs", "for plugins that take fx graphs: every prim of the operator table", graphs::graphs),
     check("constants", "constants are bound by name, all or none, and again", constants::constants),
     check(

@@ -334,6 +334,7 @@ pub(crate) fn rename(step: &mut Step, map: &FxHashMap<BufId, BufId>, shift: &FxH
             operand(&mut k.pred);
             nested(&mut k.body);
         }
+        Step::Together(k) => nested(&mut k.steps),
     }
 }
 

@@ -16,7 +16,7 @@ graph "chain" {
 }
 
 # expected:
-# kir 1.4
+# kir 1.5
 # program "chain"
 # buffer b0 "cache" f32[6, 4]{4, 1}+0 input 0
 # buffer b1 "a" f32[1, 4]{4, 1}+0 input 1

@@ -14,7 +14,7 @@ graph "reset" {
 }
 
 # expected:
-# kir 1.4
+# kir 1.5
 # program "reset"
 # buffer b0 "x" f32[3]{1}+0 input 0
 # buffer b1 "kept" f32[3]{1}+0 input 1
@@ -27,12 +27,14 @@ graph "reset" {
 # output "y" b3[3]{1}+0
 # init:
 # steps:
-# loop "fused_y_none" outer [3] from "y", "none"
+# loop "y" outer [3] from "y"
 #   stage []
 #     v0: f32 = load b0[i0]
 #     v1: f32 = load b2[i0]
 #     v2: f32 = add v0, v1
-#     v3: f32 = const 0.0
-#     v4: f32 = store b3[i0], v2
-#     v5: f32 = store b4[i0], v3
+#     v3: f32 = store b3[i0], v2
+# loop "none" outer [3] from "none"
+#   stage []
+#     v0: f32 = const 0.0
+#     v1: f32 = store b4[i0], v0
 # plan bytes 0:

@@ -25,6 +25,7 @@ pub(super) fn run(
         Step::Bind(b) => bind(program, b, bindings, memory),
         Step::Assert(a) if truth(&a.name, &a.pred, bindings, memory)? => Ok(()),
         Step::Assert(a) => Err(KernelError::Assertion { step: a.name.clone(), message: a.message.clone() }),
+        Step::Together(t) => all(program, &t.steps, bindings, memory),
         Step::Cond(c) => {
             let taken = if truth(&c.name, &c.pred, bindings, memory)? { &c.then } else { &c.otherwise };
             all(program, taken, bindings, memory)

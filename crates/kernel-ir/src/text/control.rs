@@ -1,5 +1,5 @@
-//! The text of control flow: `bind`, `assert`, `cond`, `for`, `while`, each with its lists of steps closed by `end`. Kernels
-//! are read in `steps` and printed in `print`.
+//! The text of control flow: `bind`, `assert`, `cond`, `for`, `while`, each with its lists of steps closed by `end`, and of
+//! `together`, which holds steps in the same way. Kernels are read in `steps` and printed in `print`.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::print::from;
 use super::steps::{name, origins, step};
 use super::words::quote;
 use crate::verify::MAX_DEPTH;
-use crate::{Assert, Bind, Cond, For, Step, While};
+use crate::{Assert, Bind, Cond, For, Step, Together, While};
 
 /// `bind "n" s3 b2[]{}+0` or `assert "positive" "message" b2[]{}+0`.
 pub(super) fn single(c: &mut Cursor<'_>) -> Result<Step> {
@@ -29,7 +29,7 @@ fn symbol(c: &mut Cursor<'_>) -> Result<SymId> {
     c.numbered("s").map(SymId)
 }
 
-/// `cond`, `for` or `while` with its lists of steps.
+/// `cond`, `for`, `while` or `together` with its lists of steps.
 pub(super) fn nested(c: &mut Cursor<'_>, depth: usize) -> Result<Step> {
     if depth >= MAX_DEPTH {
         let mark = c.mark();
@@ -55,6 +55,9 @@ pub(super) fn nested(c: &mut Cursor<'_>, depth: usize) -> Result<Step> {
         c.expect("]")?;
         let origins = origins(c)?;
         Step::For(For { name, origins, symbol, count, body: list(c, "do")? })
+    } else if c.eat_word("together") {
+        let name = name(c)?;
+        Step::Together(Together { name, steps: list(c, "do")? })
     } else {
         c.expect_word("while")?;
         let (name, pred, origins) = (name(c)?, operand(c)?, origins(c)?);
@@ -104,6 +107,14 @@ impl fmt::Display for While {
         writeln!(f, "while {} {}{}", quote(&self.name), self.pred, from(&self.origins))?;
         list("test", &self.cond, f)?;
         list("do", &self.body, f)?;
+        writeln!(f, "end")
+    }
+}
+
+impl fmt::Display for Together {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "together {}", quote(&self.name))?;
+        list("do", &self.steps, f)?;
         writeln!(f, "end")
     }
 }

@@ -31,7 +31,8 @@
 //!   routine with its options (`lu pivot check complex`) with `in`, `out`. Templates end
 //!   with `epilogue [ranges]`.
 //! - Control flow: `bind "n" s1 b2[]{}+0`, `assert "name" "message" b2[]{}+0`, `cond "c" b2[]{}+0` with `then:` and `else:`,
-//!   `for "f" s1 [s0]` with `do:`, `while "w" b2[]{}+0` with `test:` and `do:`; lists of steps, closed by `end`. Symbols
+//!   `for "f" s1 [s0]` with `do:`, `while "w" b2[]{}+0` with `test:` and `do:`; lists of steps, closed by `end`. Steps that
+//!   may run at once stand in the same way: `together "t"` with `do:`. Symbols
 //!   that steps bind are declared `unbacked`: `symbol s1 "u0" 0.. unbacked`.
 //! - Instructions: `const`, `index`, `load b0[…] if v1`, `store b0[…], v2 if v1` (`store_add`, `store_max`, …), `cast`,
 //!   `bitcast`, `reduce acc0, v1, v2`, `acc0`, `scan_sum v0`, `template` and the names of [`ScalarOp`](crate::ScalarOp).

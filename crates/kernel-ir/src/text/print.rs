@@ -116,6 +116,7 @@ impl fmt::Display for Step {
             Step::Cond(k) => k.fmt(f),
             Step::For(k) => k.fmt(f),
             Step::While(k) => k.fmt(f),
+            Step::Together(k) => k.fmt(f),
         }
     }
 }

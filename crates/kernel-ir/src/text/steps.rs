@@ -19,7 +19,9 @@ pub(super) fn step(c: &mut Cursor<'_>, depth: usize) -> Result<Option<Step>> {
         () if c.eat_word("attention") => Step::Attention(attention(c)?),
         () if c.eat_word("extern") => Step::Extern(extern_call(c)?),
         () if c.sees_word("bind") || c.sees_word("assert") => control::single(c)?,
-        () if ["cond", "for", "while"].iter().any(|w| c.sees_word(w)) => control::nested(c, depth)?,
+        () if ["cond", "for", "while", "together"].iter().any(|w| c.sees_word(w)) => {
+            control::nested(c, depth)?
+        }
         () => return Ok(None),
     }))
 }

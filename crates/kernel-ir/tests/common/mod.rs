@@ -6,8 +6,8 @@
 use ir_core::{DType, EntityId, Scalar, Shape, SymExpr, SymId};
 use kernel_ir::{
     AccDecl, AccId, ArenaPlan, Attention, BufId, Buffer, Const, Conv, Epilogue, ExternCall, ExternOp,
-    InputSpec, Inst, InstKind, LinalgOp, LoopKernel, Matmul, Operand, OutputSpec, Program, ReduceOp,
-    ScalarOp, Stage, Step, Storage, StoreMode, SymbolDecl, Val, takes,
+    Footprint, InputSpec, Inst, InstKind, LinalgOp, LoopKernel, Matmul, Operand, OutputSpec, Program,
+    ReduceOp, ScalarOp, Stage, Step, Storage, StoreMode, SymbolDecl, Together, Val, takes,
 };
 
 /// A small generator (xorshift64*), so that a seed names a case for ever.
@@ -143,6 +143,9 @@ pub(crate) fn program(rng: &mut Rng) -> Program {
     }
     p.init = (0..rng.below(2)).map(|_| step(rng, &p)).collect();
     p.steps = (0..rng.below(6)).map(|_| step(rng, &p)).collect();
+    if rng.flip() {
+        p.steps.extend(together(rng, &p));
+    }
     p.plan = ArenaPlan::of(&p);
     if rng.below(4) == 0 {
         (p.plan.offsets, p.plan.bytes) = (None, None);
@@ -258,6 +261,20 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
         }
         _ => Step::Loop(loop_kernel(rng, p, kernel, origins)),
     }
+}
+
+/// Those of a few random steps that may run at once.
+fn together(rng: &mut Rng, p: &Program) -> Option<Step> {
+    let (mut steps, mut used) = (Vec::new(), Footprint::default());
+    for _ in 0..4 {
+        let step = step(rng, p);
+        let own = Footprint::of(p, &step);
+        if !matches!(step, Step::Extern(_)) && own.clash(&used).is_none() {
+            used.extend(&own);
+            steps.push(step);
+        }
+    }
+    (!steps.is_empty()).then(|| Step::Together(Together { name: name(rng), steps }))
 }
 
 fn epilogue(rng: &mut Rng, p: &Program, rank: usize) -> Epilogue {

@@ -1,0 +1,180 @@
+//! Puts steps together that do not depend on each other and are too small to be worth a launch, or a parallel region, of
+//! their own: the updates of all parameters whatever their shapes, sums over channels, products of a few rows. A program to
+//! a program, over finished steps; what each of them computes stays as it is, only their order changes.
+//!
+//! A step joins an earlier group of its kind where nothing in between depends on it, nor it on that; or the group waits for
+//! it, where nothing in between needs what the group does. Whether a group becomes one launch is the backend's choice. Not here: fusion of loops over the same points (`schedule`, `merge`).
+
+use ir_core::{Atom, EntityId, SymExpr};
+use kernel_ir::{ArenaPlan, BufId, Footprint, Program, Step, Storage, Together};
+
+/// Bytes of temporary memory that a member may write, and those that a group which waits may read: they are there for
+/// longer, so that what is larger would be felt in the arena's size. New values of inputs and outputs of the call have memory of their own.
+const MOST_BYTES: i64 = 1 << 16;
+/// The same of all members of a group.
+const MOST_GROUP_BYTES: i64 = 1 << 20;
+/// Rows of a product that is bound by the memory of its matrix alone; those of more rows fill a device by themselves.
+const MOST_ROWS: i64 = 16;
+
+/// Rewrites the steps of a call, and its memory plan where they changed.
+pub(crate) fn run(program: &mut Program) {
+    let before = std::mem::take(&mut program.steps);
+    let count = before.len();
+    let steps = arranged(program, before);
+    let changed = steps.len() != count || steps.iter().any(|s| !s.nested().is_empty());
+    program.steps = steps;
+    if changed {
+        program.plan = ArenaPlan::of(program);
+    }
+}
+
+/// What a group has alike, so that one launch is likely to suit all its members.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Points,
+    Reductions,
+    Products,
+}
+
+/// A step, or a group of them.
+struct Slot {
+    /// `None` where no other step may join.
+    kind: Option<Kind>,
+    steps: Vec<Step>,
+    footprint: Footprint,
+    /// Bytes of temporary memory that the members write, and those that they read.
+    written: i64,
+    read: i64,
+}
+
+fn arranged(program: &Program, steps: Vec<Step>) -> Vec<Step> {
+    let mut slots: Vec<Slot> = Vec::with_capacity(steps.len());
+    for mut step in steps {
+        for list in step.nested_mut() {
+            *list = arranged(program, std::mem::take(list));
+        }
+        let slot = Slot::new(program, step);
+        if let Some(n) = earlier(&slots, &slot) {
+            slots[n].take(slot);
+        } else if let Some(n) = waiting(program, &slots, &slot) {
+            let mut group = slots.remove(n);
+            group.take(slot);
+            slots.push(group);
+        } else {
+            slots.push(slot);
+        }
+    }
+    slots.into_iter().flat_map(joined).collect()
+}
+
+impl Slot {
+    fn new(program: &Program, step: Step) -> Slot {
+        let footprint = Footprint::of(program, &step);
+        let bytes =
+            |list: &[BufId]| list.iter().map(|b| arena_bytes(program, *b)).fold(0, i64::saturating_add);
+        let (written, read) = (bytes(&footprint.writes), bytes(&footprint.reads));
+        let kind = kind(program, &step).filter(|_| written <= MOST_BYTES);
+        Slot { kind, steps: vec![step], footprint, written, read }
+    }
+
+    fn take(&mut self, other: Slot) {
+        self.footprint.extend(&other.footprint);
+        self.steps.extend(other.steps);
+        self.written = self.written.saturating_add(other.written);
+        self.read = self.read.saturating_add(other.read);
+    }
+
+    /// Whether both may be one group as far as their own kind and size are concerned.
+    fn suits(&self, other: &Slot) -> bool {
+        self.kind.is_some()
+            && self.kind == other.kind
+            && self.written.saturating_add(other.written) <= MOST_GROUP_BYTES
+    }
+}
+
+/// The latest group that a step may join where the group stands.
+fn earlier(slots: &[Slot], step: &Slot) -> Option<usize> {
+    for (n, slot) in slots.iter().enumerate().rev() {
+        if step.kind.is_none() || is_fixed(slot) || slot.footprint.clash(&step.footprint).is_some() {
+            return None;
+        }
+        if slot.suits(step) {
+            return Some(n);
+        }
+    }
+    None
+}
+
+/// The latest group that may wait for a step: nothing behind the group uses what it writes, or writes what it uses.
+fn waiting(program: &Program, slots: &[Slot], step: &Slot) -> Option<usize> {
+    // Of each buffer whether what stands behind the group reads it, and whether it writes it.
+    let mut behind = vec![(false, false); program.buffers.len()];
+    let pass = |f: &Footprint, behind: &mut [(bool, bool)]| {
+        f.reads.iter().for_each(|b| behind[b.index()].0 = true);
+        f.writes.iter().for_each(|b| behind[b.index()].1 = true);
+    };
+    let free = |f: &Footprint, behind: &[(bool, bool)]| {
+        f.reads.iter().all(|b| !behind[b.index()].1)
+            && f.writes.iter().all(|b| behind[b.index()] == (false, false))
+    };
+    pass(&step.footprint, &mut behind);
+    for (n, slot) in slots.iter().enumerate().rev() {
+        if step.kind.is_none() || is_fixed(slot) {
+            return None;
+        }
+        if slot.suits(step) && slot.read <= MOST_BYTES && free(&slot.footprint, &behind) {
+            return Some(n);
+        }
+        pass(&slot.footprint, &mut behind);
+    }
+    None
+}
+
+/// Whether nothing moves past it: it binds a size, or what comes after it does not always run.
+fn is_fixed(slot: &Slot) -> bool {
+    let fixed = |s: &Step| matches!(s, Step::Bind(_) | Step::Assert(_)) || !s.nested().is_empty();
+    slot.steps.iter().any(fixed)
+}
+
+fn joined(slot: Slot) -> Vec<Step> {
+    let Slot { steps, .. } = slot;
+    match &steps[..] {
+        [first, _, ..] => {
+            let name = format!("{}_and_{}_more", first.name(), steps.len() - 1);
+            vec![Step::Together(Together { name, steps })]
+        }
+        _ => steps,
+    }
+}
+
+fn kind(program: &Program, step: &Step) -> Option<Kind> {
+    match step {
+        Step::Loop(k) if k.accs.is_empty() && k.stages.iter().all(|s| s.inner.is_empty()) => {
+            Some(Kind::Points)
+        }
+        Step::Loop(_) => Some(Kind::Reductions),
+        Step::Matmul(k) => {
+            let rows = k.epilogue.ranges.iter().rev().nth(1)?;
+            (hint(program, rows) <= MOST_ROWS).then_some(Kind::Products)
+        }
+        _ => None,
+    }
+}
+
+/// Bytes that a buffer takes of the memory that steps share.
+fn arena_bytes(program: &Program, buf: BufId) -> i64 {
+    let buffer = &program.buffers[buf];
+    match buffer.storage {
+        Storage::Arena => hint(program, &buffer.span()).saturating_mul(buffer.dtype.size() as i64),
+        _ => 0,
+    }
+}
+
+/// The value of a size at the symbols' hints.
+fn hint(program: &Program, e: &SymExpr) -> i64 {
+    let leaf = |a: &Atom| match a {
+        Atom::Sym(s) => program.symbols.get(*s).map(|s| s.hint.unwrap_or(s.min.max(16))),
+        _ => None,
+    };
+    e.eval(&leaf).unwrap_or(i64::MAX)
+}
