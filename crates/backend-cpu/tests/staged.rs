@@ -181,6 +181,7 @@ fn attention_with_masks_and_shared_heads() {
                 k,
                 v,
                 mask,
+                sums: None,
                 causal,
                 scale: 0.5,
                 acc: acc(dtype),

@@ -439,6 +439,7 @@ fn attention_with_and_without_epilogue() {
             k,
             v,
             mask: None,
+            sums: None,
             causal: true,
             scale: 0.25,
             acc: DType::F32,

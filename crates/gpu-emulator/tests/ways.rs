@@ -237,6 +237,7 @@ fn attention(dtype: DType, [b, hq, hkv]: [i64; 3], [lq, lk, d]: [i64; 3], look: 
         k: case.operand(k, &[b, hkv, lk, d], &ks, 0),
         v: case.operand(v, &[b, hkv, lk, d], &ks, 0),
         mask: (look.mask > 0).then(|| case.operand(mask, &[b, hq, lq, lk], &[0, 0, lk, 1], 0)),
+        sums: None,
         causal: look.causal,
         scale: 0.25,
         acc: DType::F32,

@@ -291,6 +291,7 @@ fn attend(([n, hq, hk], [lq, lk], [d, dv]): Heads, kind: Mask) -> Result<Case, F
         k,
         v,
         mask,
+        sums: None,
         causal: kind == Mask::Causal,
         scale: 1.0 / (d as f64).sqrt(),
         acc: DType::F32,
