@@ -13,8 +13,7 @@ use crate::case::{Case, Fault, Tolerance};
 use crate::values::filled;
 
 pub(super) fn together(cx: &mut Cx) -> Result<(), Fault> {
-    cx.cases([many_shapes(), one_after_another(), many_alike()]);
-    Ok(())
+    cx.cases([many_shapes(), one_after_another(), many_alike()])
 }
 
 /// `to[…] = op(from[…])` over the whole of both.
