@@ -83,7 +83,7 @@ impl Tensor {
     fn new(map: &Map, address: u64) -> Result<Tensor, String> {
         let all = |list: &[u64]| list[..map.rank].iter().all(|n| *n > 0 && *n <= 1 << 32);
         let strides = &map.strides[1..map.rank];
-        if address % 16 != 0 || strides.iter().any(|s| s % 16 != 0 || *s >= 1 << 40) {
+        if !address.is_multiple_of(16) || strides.iter().any(|s| s % 16 != 0 || *s >= 1 << 40) {
             return Err(format!(
                 "a tensor map at {address:#x} with strides of {strides:?} bytes: not aligned to 16"
             ));

@@ -17,7 +17,7 @@
 //! 9. Steps together: at least one, loops and templates alone; what one of them writes none of the others reads or writes,
 //!    views of the same memory included.
 //! 10. The plan: every arena buffer that is used has a place, aligned and inside of the arena; offsets come with the arena's bytes; buffers that live at once do not
-//!    overlap.
+//!     overlap.
 
 use ir_core::{Arena, Atom, DType, EntityId, SymExpr};
 use thiserror::Error;
