@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use gpu_codegen::{ENTRY, Joint, Kernel, Launch, PRELUDE, Param, Target, TensorMap, together, variants};
+use gpu_codegen::{
+    ENTRY, Joint, Kernel, Launch, PRELUDE, Param, Target, TensorMap, leads, together, variants,
+};
 use host_routines::MatrixRoutine;
 use ir_core::{DType, EntityId, SymExpr, SymId};
 use kernel_ir::{ExternOp, Footprint, Operand, Program, Step};
@@ -10,7 +12,7 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::profile::{Traffic, traffic};
-use crate::{Choice, Driver, GpuError, LibraryCall, Module, Part};
+use crate::{Choice, Driver, GpuError, LibraryCall, Mode, Module, Part};
 
 /// Kernels of one module where there are many: the prelude is not all of it then.
 pub(crate) const MOST_PER_MODULE: usize = 8;
@@ -119,8 +121,8 @@ pub(crate) struct Planner<'a> {
     program: &'a Program,
     target: &'a Target,
     library: Library<'a>,
-    /// Whether every way of a step is kept, not only the first.
-    all: bool,
+    /// Where it searches every way of a step is kept, not only the first.
+    mode: Mode,
     /// The ways of steps that are not planned yet, in their order.
     ways: VecDeque<Result<Vec<Choice>, GpuError>>,
     pub(crate) kernels: Kernels,
@@ -134,9 +136,9 @@ impl<'a> Planner<'a> {
         program: &'a Program,
         target: &'a Target,
         library: Library<'a>,
-        all: bool,
+        mode: Mode,
     ) -> Planner<'a> {
-        Planner { program, target, library, all, ways: VecDeque::new(), kernels: Kernels::default() }
+        Planner { program, target, library, mode, ways: VecDeque::new(), kernels: Kernels::default() }
     }
 
     /// The operations of a list of steps. The ways of all of them are looked for at once: libraries are asked and texts
@@ -226,7 +228,7 @@ impl<'a> Planner<'a> {
         let name = format!("{}_and_{}_more", steps[0].name(), steps.len() - 1);
         let way = |name: &str, parts| Choice { name: name.into(), parts, scratch: Vec::new() };
         let mut choices = vec![way("together", vec![Part::Kernel(kernel)])];
-        if self.all {
+        if self.mode.searches() {
             let firsts = members.into_iter().filter_map(|(_, choices)| choices.into_iter().next());
             choices.push(way("one_by_one", firsts.flat_map(|c| c.parts).collect()));
         }
@@ -254,14 +256,15 @@ impl<'a> Planner<'a> {
         // the epilogue in it: measured on an H200 in bf16, 24 of 24 such shapes of ResNet-152. In tf32 it is the other way round.
         let narrow = matches!(step, Step::Conv(k) if self.program.buffers[k.input.buf].dtype.size() == 2);
         let late = |c: &Choice| narrow && c.parts.len() > 1;
-        let (behind, mut choices): (Vec<Choice>, Vec<Choice>) =
-            (self.library)(step).into_iter().partition(late);
-        if self.all || choices.is_empty() {
+        let asked = asks_libraries(self.program, step, self.target, self.mode);
+        let offered = if asked { (self.library)(step) } else { Vec::new() };
+        let (behind, mut choices): (Vec<Choice>, Vec<Choice>) = offered.into_iter().partition(late);
+        if self.mode.searches() || choices.is_empty() {
             let generated = variants(self.program, step, self.target).map_err(|e| refused(step, &e))?;
             choices.extend(generated.into_iter().map(Choice::from));
         }
         choices.extend(behind);
-        if !self.all {
+        if !self.mode.searches() {
             choices.truncate(1);
         }
         Ok(choices)
@@ -280,6 +283,17 @@ impl<'a> Planner<'a> {
         let traffic = steps.iter().flat_map(|s| traffic(self.program, s)).collect();
         self.kernels.steps.push(DeviceStep { name: name.to_owned(), ways, chosen: 0, roots, traffic });
         self.kernels.steps.len() - 1
+    }
+}
+
+/// Whether libraries are asked how they would compute a step. One that was not used yet takes a tenth of a second for its
+/// first answer; where a generated kernel is about as fast, only a mode that may take longer to compile asks.
+pub fn asks_libraries(program: &Program, step: &Step, target: &Target, mode: Mode) -> bool {
+    match mode {
+        Mode::Default => !leads(program, step, target),
+        // The generated convolution is the faster one.
+        Mode::ReduceOverhead => !(matches!(step, Step::Conv(_)) && leads(program, step, target)),
+        Mode::MaxAutotune | Mode::MaxAutotuneNoCudagraphs => true,
     }
 }
 
