@@ -293,6 +293,31 @@ fn masked_window_and_floor_indices() {
     check(b.finish(), &[values(DType::F32, &[c, h, w], 5)], 0.0, 0.0, "pool and upsample");
 }
 
+/// `out[h, c] = a[c, h - 1]`, 0 in the first row: where `c` is the axis its lanes lie apart and share a mask.
+#[test]
+fn lanes_apart_under_one_mask() {
+    for dtype in
+        [DType::F32, DType::F64, DType::BF16, DType::F16, DType::I32, DType::I64, DType::U8, DType::Bool]
+    {
+        for [rows, columns] in [[5, 64], [64, 5], [3, 21], [1, 40]] {
+            let mut b = Build::default();
+            let a = b.input(dtype, shape(&[columns, rows]));
+            let out = b.output(dtype, shape(&[rows, columns]));
+            let mut body = BodyBuilder::new();
+            let above = &i(0) - 1;
+            let at = body.index(above.clone());
+            let zero = body.constant(0i64, DType::I64);
+            let mask = body.op(ScalarOp::Ge, &[at, zero]);
+            let x = body.load_masked(a, dtype, idx([i(1), above]), mask);
+            body.store(out, idx([i(0), i(1)]), x, StoreMode::Write);
+            let stages = vec![Stage { inner: shape(&[]), insts: body.finish() }];
+            b.kernel(shape(&[rows, columns]), Vec::new(), stages);
+            let inputs = [values(dtype, &[columns, rows], 5)];
+            check(b.finish(), &inputs, 0.0, 0.0, &format!("{dtype} {rows} by {columns}"));
+        }
+    }
+}
+
 #[test]
 fn gather_scatter_and_combining_stores() {
     let (rows, d, count) = (11i64, 13i64, 29i64);
