@@ -69,9 +69,10 @@ fn options() -> [OptionSpec; 5] {
         ),
         OptionSpec::new(
             "overlap",
-            toggle(),
-            "off",
-            "whether blocks of the next kernel may be placed early; holds for the whole device from then on",
+            OptionKind::Choice(vec!["recorded".into(), "on".into(), "off".into()]),
+            "recorded",
+            "which kernels' blocks may be placed while the kernel before still runs: those of recorded calls, all, none; \
+             holds for the whole device from then on",
         ),
         OptionSpec::new(
             "profile",
@@ -187,7 +188,7 @@ impl Backend for CudaBackend {
         let memory = self.device(request.device.device_id)?;
         let options = &request.options;
         memory.driver().keep_code_in(Cache::named(options.text("cache")?));
-        memory.driver().let_launches_overlap(options.text("overlap")? == "on");
+        memory.driver().let_launches_overlap(options.text("overlap")?);
         let settings = Settings {
             mode: Mode::named(request.mode),
             tf32: Some(options.text("tf32")? == "on"),

@@ -1,7 +1,7 @@
 //! The CUDA driver as `gpu_runtime::Driver`: one device, its primary context, one stream, stream-ordered memory.
 
 use std::ffi::{CString, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::{result, sys};
@@ -25,6 +25,11 @@ use crate::vendor::{Lane, Vendor};
 /// Parameters of a launch that need no allocation.
 const FEW: usize = 48;
 
+/// Which launches overlap: none, those that are recorded, all that follow another one of a call.
+const NEVER: u8 = 0;
+const RECORDED: u8 = 1;
+const ALWAYS: u8 = 2;
+
 /// An open device.
 pub(crate) struct Device {
     ordinal: i32,
@@ -40,8 +45,8 @@ pub(crate) struct Device {
     /// Nodes of the launches so far, while a graph is recorded.
     recorded: Mutex<Vec<sys::CUgraphNode>>,
     recording: AtomicBool,
-    /// Whether a kernel's blocks may be placed while the launch before it still runs; kernels wait themselves.
-    overlap: AtomicBool,
+    /// Which kernels' blocks may be placed while the kernel before still runs; kernels wait themselves.
+    overlap: AtomicU8,
     /// Why the device does not answer any more.
     lost: OnceLock<(&'static str, String)>,
 }
@@ -277,7 +282,7 @@ impl Device {
             vendor: Vendor::new(Lane::new(context, stream), card, cache),
             recorded: Mutex::default(),
             recording: AtomicBool::new(false),
-            overlap: AtomicBool::new(false),
+            overlap: AtomicU8::new(RECORDED),
             lost: OnceLock::new(),
         };
         opened.keep_freed_memory()?;
@@ -301,10 +306,25 @@ impl Device {
         *locked(&self.cache) = cache;
     }
 
-    /// Whether launches from now on may overlap with what is launched before them (programmatic dependent launch).
-    pub(crate) fn let_launches_overlap(&self, overlap: bool) {
+    /// Which launches from now on may overlap with the one before them (programmatic dependent launch), by the option's value.
+    pub(crate) fn let_launches_overlap(&self, which: &str) {
+        let which = match which {
+            "on" => ALWAYS,
+            "off" => NEVER,
+            _ => RECORDED,
+        };
+        self.overlap.store(which, Ordering::Relaxed);
+    }
+
+    /// Whether a kernel behind another one may begin before that has ended.
+    fn overlaps(&self) -> bool {
         // What only newer cards have the others are never asked for.
-        self.overlap.store(overlap && self.target.architecture >= 90, Ordering::Relaxed);
+        self.target.architecture >= 90
+            && match self.overlap.load(Ordering::Relaxed) {
+                ALWAYS => true,
+                RECORDED => self.recording.load(Ordering::Relaxed),
+                _ => false,
+            }
     }
 
     /// A launch whose blocks may be placed early.
@@ -411,6 +431,35 @@ impl Device {
             *staging = Some(Staging::new()?);
         }
         staging.as_mut().map_or_else(|| Err(GpuError::Malformed("no pinned memory".into())), body)
+    }
+
+    /// Puts a kernel on the stream; `early`: its blocks may be placed while the kernel before still runs.
+    ///
+    /// # Safety
+    /// As for [`Driver::launch`].
+    unsafe fn put(
+        &self,
+        function: &Function,
+        grid: Grid,
+        arguments: Arguments<'_>,
+        early: bool,
+    ) -> Result<(), GpuError> {
+        self.enter()?;
+        let handle = function.handle()?;
+        let [x, y, z] = grid.blocks;
+        // SAFETY: the caller's promise; the driver copies the arguments before it returns.
+        let done = with_pointers(arguments, |pointers| unsafe {
+            if early {
+                return self.launch_early(handle, grid, pointers);
+            }
+            let none = std::ptr::null_mut();
+            sys::cuLaunchKernel(handle, x, y, z, grid.threads, 1, 1, grid.shared, self.stream, pointers, none)
+        })?;
+        self.note(done.result().map_err(error("cuLaunchKernel")))?;
+        if self.recording.load(Ordering::Relaxed) {
+            locked(&self.recorded).push(graph::last_node(self.stream)?);
+        }
+        Ok(())
     }
 
     /// Records work as a graph.
@@ -528,22 +577,18 @@ impl Driver for Device {
         grid: Grid,
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError> {
-        self.enter()?;
-        let handle = function.handle()?;
-        let [x, y, z] = grid.blocks;
-        // SAFETY: the caller's promise; the driver copies the arguments before it returns.
-        let done = with_pointers(arguments, |pointers| unsafe {
-            if self.overlap.load(Ordering::Relaxed) {
-                return self.launch_early(handle, grid, pointers);
-            }
-            let none = std::ptr::null_mut();
-            sys::cuLaunchKernel(handle, x, y, z, grid.threads, 1, 1, grid.shared, self.stream, pointers, none)
-        })?;
-        self.note(done.result().map_err(error("cuLaunchKernel")))?;
-        if self.recording.load(Ordering::Relaxed) {
-            locked(&self.recorded).push(graph::last_node(self.stream)?);
-        }
-        Ok(())
+        // SAFETY: the caller's promise.
+        unsafe { self.put(function, grid, arguments, false) }
+    }
+
+    unsafe fn launch_behind(
+        &self,
+        function: &Function,
+        grid: Grid,
+        arguments: Arguments<'_>,
+    ) -> Result<(), GpuError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.put(function, grid, arguments, self.overlaps()) }
     }
 
     fn record(

@@ -9,7 +9,7 @@ use plugin_sdk::{OwnedTensor, TensorView};
 use crate::arguments::{self, Source, source};
 use crate::graph::{Given, MOST_RECORDINGS, Recorded};
 use crate::machine::{Dynamic, Machine, bytes_of};
-use crate::plan::{DeviceStep, Planned, Planner};
+use crate::plan::{DeviceStep, Planned, Planner, widened};
 use crate::prepare::{Layout, On, Prepared};
 use crate::profile::{self, StepTime};
 use crate::sizes::Sizes;
@@ -128,11 +128,13 @@ impl<D: Driver> Compiled<D> {
         let blocks = || Ok::<_, GpuError>((memory.block(256)?, tickets(memory)?));
         let plan = || {
             let _span = tracing::debug_span!(target: "kernel", "ways of steps").entered();
-            Ok::<_, GpuError>((planner.plan(&program.init)?, planner.plan(&program.steps)?))
+            Ok::<_, GpuError>((planner.plan(&program.init)?, planner.plan_call(&program.steps)?))
         };
         let (blocks, planned) = rayon::join(blocks, plan);
         let ((nowhere, tickets), (init, steps)) = (blocks?, planned?);
+        let plan = widened(&program, &planner.chains);
         let mut kernels = planner.kernels;
+        program.plan = plan;
         let started = std::time::Instant::now();
         let functions = kernels.compile(driver)?;
         if settings.mode.searches() {

@@ -203,8 +203,15 @@ impl List {
             What::Kernel { function, grid, words, maps } => {
                 let words = &self.words[words.start as usize..words.end as usize];
                 let arguments = Arguments { words, maps };
+                let function = &on.functions[*function];
+                let behind = n > 0 && matches!(self.calls[n - 1].what, What::Kernel { .. });
                 // SAFETY: the caller's promise; the arguments are in the order of the kernel's parameters.
-                unsafe { on.driver.launch(&on.functions[*function], *grid, arguments) }
+                unsafe {
+                    match behind {
+                        true => on.driver.launch_behind(function, *grid, arguments),
+                        false => on.driver.launch(function, *grid, arguments),
+                    }
+                }
             }
             What::Library { scratch, values } => {
                 let step = &on.steps[call.step as usize];
