@@ -71,8 +71,8 @@ fn options() -> [OptionSpec; 5] {
             "overlap",
             OptionKind::Choice(vec!["recorded".into(), "on".into(), "off".into()]),
             "recorded",
-            "which kernels' blocks may be placed while the kernel before still runs: those of recorded calls, all, none; \
-             holds for the whole device from then on",
+            "in which calls blocks of a kernel that gains by it are placed while the kernel before still runs: recorded ones, \
+             all (`on`), none; holds for the whole device from then on",
         ),
         OptionSpec::new(
             "profile",

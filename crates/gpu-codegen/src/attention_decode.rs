@@ -26,7 +26,8 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
     let Some(shape) = Decode::of(program, k) else { return Ok(Vec::new()) };
     let heads = volume(&k.k.sizes[..2]).as_const().unwrap_or(32);
     let keys = k.k.sizes[2].as_const().unwrap_or(2048);
-    let most = (keys / 64).clamp(1, 64);
+    // A block's first loads are of so many keys; where there are few all of them are one turn.
+    let most = (keys / (AHEAD * WARPS * 32 / shape.group)).clamp(1, 64);
     let parts = (4 * i64::from(target.multiprocessors) / heads.max(1)).clamp(1, most);
     let mut all = vec![shape.variant(parts)?];
     if parts > 1 {

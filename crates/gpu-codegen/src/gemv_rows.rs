@@ -19,10 +19,15 @@ use crate::template::{EpilogueEffects, assemble, unravel, volume};
 use crate::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Launch, MOST_BLOCKS, Target, Variant};
 
-/// Warps of a block that share columns out, or the inner dimension.
+/// Warps that share the inner dimension at least.
 const WARPS: i64 = 4;
-/// The same where every block makes the left operand itself: fewer blocks make it.
-const PROLOGUE_WARPS: i64 = 16;
+/// Warps of a block at most; where every block makes the left operand itself also about as many as it has: fewer blocks
+/// make it.
+const MOST_WARPS: i64 = 16;
+/// Loads of a lane and column that are in flight together at most.
+const MOST_LOADS: i64 = 4;
+/// Threads that a multiprocessor has at once, by the registers of such kernels.
+const THREADS_EACH: i64 = 1024;
 /// What the epilogue of each product calls its result.
 const RESULTS: [&str; 2] = ["result0", "result1"];
 
@@ -45,6 +50,8 @@ struct Way {
     sharing: i64,
     /// Warps of a block.
     warps: i64,
+    /// Blocks that the device has at once, about.
+    resident: i64,
 }
 
 impl<'a> Rows<'a> {
@@ -89,17 +96,31 @@ impl<'a> Rows<'a> {
     fn ways(&self, target: &Target) -> Vec<Way> {
         let (shape, count) = (&self.products[0], self.products.len() as i64);
         let (n, inner) = (Skinny::about(shape.columns_of()), Skinny::about(shape.inner()));
-        let turns = inner / (32 * shape.lanes);
-        let unroll = if turns >= 4 { 4 } else { turns.clamp(1, 2) };
+        // So many loads of a warp are a column. Every thread reads once where that is possible: all of a block is asked for at
+        // once, and before anything is waited for.
+        let shares = |n: i64, each: i64| (n + each - 1) / each;
+        let loads = shares(inner, 32 * shape.lanes).max(1);
+        let each = shares(loads, shares(loads, MOST_WARPS * MOST_LOADS));
+        let sharing = shares(each, MOST_LOADS).clamp(WARPS, MOST_WARPS);
+        let unroll = shares(each, sharing).clamp(1, MOST_LOADS);
         // Measured on an H200 for the products of a 7B decoder: two columns and the inner dimension shared by the warps of a
         // block is the fastest or within 2 % of it, at 1,000 to 32,000 columns. Fewer columns keep more blocks busy.
         let columns = if n >= 4 * i64::from(target.multiprocessors) { 2 / count } else { 1 };
-        let warps = if self.prologue.is_some() { PROLOGUE_WARPS } else { WARPS };
-        let mut ways = vec![Way { columns, unroll, sharing: WARPS, warps }];
-        for (columns, sharing) in [(2, 1), (4, 1), (2, WARPS), (1, WARPS)] {
+        let warps = |sharing: i64| match self.prologue {
+            Some(_) => MOST_WARPS / sharing * sharing,
+            None => sharing.max(WARPS),
+        };
+        let multiprocessors = i64::from(target.multiprocessors);
+        let way = |columns, unroll, sharing| {
+            let warps = warps(sharing);
+            let resident = multiprocessors * (THREADS_EACH / (32 * warps)).max(1);
+            Way { columns, unroll, sharing, warps, resident }
+        };
+        let mut ways = vec![way(columns, unroll, sharing)];
+        for (columns, sharing) in [(2, 1), (4, 1), (2, WARPS), (1, WARPS), (1, sharing)] {
             let known = ways.iter().any(|w| (w.columns, w.sharing) == (columns, sharing));
             if !known && columns * shape.rows <= 32 && columns * count <= 4 {
-                ways.push(Way { columns, unroll: (unroll * 2 / columns / count).max(1), sharing, warps });
+                ways.push(way(columns, (2 * MOST_LOADS / columns / count).clamp(1, 2 * unroll), sharing));
             }
         }
         ways
@@ -199,6 +220,33 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
         out
     }
 
+    /// Statements by which the first blocks of a launch have the second-level cache ask for what the next ones read, while they
+    /// wait for earlier launches.
+    fn ahead(&self, way: Way, [tiles, many, n, lead]: [&str; 4], uses: &mut Uses) -> String {
+        let shape = &self.products[0];
+        let bytes = Skinny::about(shape.inner()) * shape.program.buffers[shape.k.b.buf].dtype.size() as i64;
+        let rows: String = self
+            .products
+            .iter()
+            .map(|p| {
+                let row = p.address(&p.k.b, "0", "col", uses);
+                format!("cache_ahead(&{row}, {bytes});\n")
+            })
+            .collect();
+        let Way { columns, sharing, warps, resident, .. } = way;
+        format!(
+            "if (blockIdx.x < {resident} && threadIdx.x < {all}) {{
+const idx group = (blockIdx.x + {resident}) * (idx){per_block} + threadIdx.x / {columns};
+if (group < {many}) {{
+const idx batch = group / {tiles}, col = imin<idx>(group % {tiles} * {columns} + threadIdx.x % {columns}, {n} - 1);
+{lead}{rows}}}
+}}
+",
+            per_block = warps / sharing,
+            all = warps / sharing * columns,
+        )
+    }
+
     /// What follows the sums: the products' epilogues, one after another.
     fn tails(&self, uses: &mut Uses) -> Result<String, GenError> {
         let mut out = String::new();
@@ -218,7 +266,7 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
     fn way(&self, way: Way) -> Result<Variant, GenError> {
         let shape = &self.products[0];
         let (k, lanes, rows, count) = (shape.k, shape.lanes, shape.rows, self.products.len() as i64);
-        let Way { columns, unroll, sharing, warps } = way;
+        let Way { columns, unroll, sharing, warps, .. } = way;
         let (ranges, split) = (&k.epilogue.ranges, shape.split);
         let mut uses = Uses { waits: self.constant(), ..Uses::default() };
         let writer = shape.writer();
@@ -234,7 +282,13 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
         let (load, consume) = (self.load(ty, way, &inner), self.consume(way, &inner, &mut uses)?);
         let tail = self.tails(&mut uses)?;
         uses.shared = if sharing == 1 { 0 } else { (4 * warps * count * rows * columns) as u32 };
-        let wait = if uses.waits { "launch_wait();\n" } else { "" };
+        let wait = match uses.waits {
+            true => format!(
+                "if (first == blockIdx.x * (idx){per_block}) {{\n{}launch_wait();\n}}\n",
+                self.ahead(way, [&tiles, &many, &n, &lead], &mut uses)
+            ),
+            false => String::new(),
+        };
         let prologue = match &self.prologue {
             Some(p) => {
                 format!("if (first == blockIdx.x * (idx){per_block}) {{\n{}}}\n", p.text(warps, &mut uses)?)

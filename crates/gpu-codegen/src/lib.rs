@@ -130,6 +130,8 @@ pub struct Kernel {
     pub maps: Vec<TensorMap>,
     /// How it is launched.
     pub launch: Launch,
+    /// Whether it asks for constants before it waits for earlier launches: it gains where it may begin before they end.
+    pub early: bool,
     /// What it is made of, for whoever makes one kernel of several.
     pub(crate) inside: template::Inside,
 }

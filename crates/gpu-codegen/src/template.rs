@@ -66,7 +66,7 @@ pub(crate) fn assemble(
     );
     let maps = uses.maps.clone();
     let inside = Inside { uses: uses.clone(), declared, body };
-    Ok(Kernel { entry: entry.to_owned(), source, params, maps, launch, inside })
+    Ok(Kernel { entry: entry.to_owned(), source, params, maps, launch, early: uses.waits, inside })
 }
 
 /// 32 bits where every address of the kernel surely fits.

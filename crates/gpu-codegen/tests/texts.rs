@@ -207,6 +207,7 @@ matmul \"linear\" acc f32 from \"linear\"
     v0: f32 = template
     v1: bf16 = cast v0
     v2: bf16 = store b2[0, i1], v1
+plan bytes 0:
 "
     );
     let (program, step) = parsed(&text);

@@ -45,7 +45,7 @@ pub trait Driver: Send + Sync + 'static {
         grid: Grid,
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError>;
-    /// The same for a kernel that directly follows another one of the same call: where the device can do that, its blocks are
+    /// The same for a kernel that directly follows another one of the same call: where the device can do that, its blocks may be
     /// placed while the other one still runs. Generated kernels wait themselves before they use anything but constants.
     ///
     /// # Safety

@@ -115,6 +115,8 @@ pub(crate) struct Launchable {
     pub(crate) params: Vec<Param>,
     pub(crate) maps: Vec<TensorMap>,
     pub(crate) launch: Launch,
+    /// Whether it gains where it may begin before earlier launches end.
+    pub(crate) early: bool,
 }
 
 /// Turns steps into operations.
@@ -406,7 +408,7 @@ impl Kernels {
     }
 
     fn launchable(&mut self, kernel: Kernel, step: &str) -> Launchable {
-        let Kernel { source, params, maps, launch, .. } = kernel;
+        let Kernel { source, params, maps, launch, early, .. } = kernel;
         let function = match self.known.get(&source) {
             Some(&n) => n,
             None => {
@@ -417,7 +419,7 @@ impl Kernels {
                 n
             }
         };
-        Launchable { function, params, maps, launch }
+        Launchable { function, params, maps, launch, early }
     }
 
     /// The text of a kernel.

@@ -17,6 +17,9 @@ use crate::{Arguments, Driver, GpuError, Grid, Map, Work};
 const MOST_BLOCKS: i64 = i32::MAX as i64;
 /// A loop that is longer than this is run turn by turn and not laid out.
 const MOST_CALLS: usize = 1 << 14;
+/// Launches that begin early: one that gains by it and those right before it. It begins when all blocks of the one before have
+/// begun. On an H200 a call of 400 launches of which none gains takes 0.2 ms longer where all begin early.
+const LEAD: u32 = 4;
 /// What scratch buffers are aligned to.
 const SCRATCH_GRAIN: u64 = 256;
 
@@ -89,12 +92,11 @@ pub(crate) enum What {
         grid: Grid,
         words: Range<u32>,
         maps: Vec<Map>,
+        /// Whether it may begin before the launch before it, a kernel too, has ended.
+        early: bool,
     },
     /// Offsets of its scratch, number of its values.
-    Library {
-        scratch: Vec<u64>,
-        values: u32,
-    },
+    Library { scratch: Vec<u64>, values: u32 },
 }
 
 /// Why a program has no list.
@@ -130,7 +132,10 @@ impl Prepared {
         let mut lister =
             Lister { program, device_steps, sizes: sizes.clone(), list: List::empty(), scratch: 0 };
         let list = match steps.iter().try_for_each(|s| lister.add(s)).and_then(|()| lister.results()) {
-            Ok(()) => Ok(lister.list),
+            Ok(()) => {
+                lister.list.let_begin_early();
+                Ok(lister.list)
+            }
             Err(Stop::Dynamic(why)) => Err(why),
             Err(Stop::Error(e)) => return Err(e),
         };
@@ -175,6 +180,24 @@ impl List {
         }
     }
 
+    /// Lets the launches before a kernel that gains by an early beginning begin early too, and none that follows no kernel.
+    fn let_begin_early(&mut self) {
+        let mut lead = 0;
+        let mut rest = &mut self.calls[..];
+        while let [before @ .., call] = rest {
+            let behind = matches!(before.last(), Some(Call { what: What::Kernel { .. }, .. }));
+            match &mut call.what {
+                What::Kernel { early, .. } => {
+                    lead = if *early { LEAD } else { lead };
+                    *early = behind && lead > 0;
+                    lead = lead.saturating_sub(1);
+                }
+                What::Library { .. } => lead = 0,
+            }
+            rest = before;
+        }
+    }
+
     /// Writes the addresses that stay into the arguments.
     pub(crate) fn fix(&mut self, addresses: &[u64], scratch: u64, tickets: u64) {
         for &(word, place) in &self.fixed {
@@ -200,14 +223,13 @@ impl List {
     pub(crate) unsafe fn launch<D: Driver>(&self, n: usize, on: &On<'_, D>) -> Result<(), GpuError> {
         let call = &self.calls[n];
         match &call.what {
-            What::Kernel { function, grid, words, maps } => {
+            What::Kernel { function, grid, words, maps, early } => {
                 let words = &self.words[words.start as usize..words.end as usize];
                 let arguments = Arguments { words, maps };
                 let function = &on.functions[*function];
-                let behind = n > 0 && matches!(self.calls[n - 1].what, What::Kernel { .. });
                 // SAFETY: the caller's promise; the arguments are in the order of the kernel's parameters.
                 unsafe {
-                    match behind {
+                    match early {
                         true => on.driver.launch_behind(function, *grid, arguments),
                         false => on.driver.launch(function, *grid, arguments),
                     }
@@ -328,7 +350,7 @@ impl Lister<'_> {
         }
         let words = start..self.list.words.len() as u32;
         let maps = Map::of(&kernel.params, &kernel.maps, &|e| self.sizes.eval(e))?;
-        Ok(Some(What::Kernel { function: kernel.function, grid, words, maps }))
+        Ok(Some(What::Kernel { function: kernel.function, grid, words, maps, early: kernel.early }))
     }
 
     /// Notes that a word is the address of a buffer.
