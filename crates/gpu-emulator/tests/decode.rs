@@ -132,3 +132,23 @@ fn products_that_read_each_other_elsewhere_stay_apart() {
     assert!(!text.contains("result1"), "{text}");
     c.check_twice(&emulator);
 }
+
+/// What the normalisation reads is of no use behind it; what the product writes must not lie there all the same: blocks still
+/// read it.
+#[test]
+fn what_is_read_first_is_not_written_over() {
+    let Some(emulator) = emulator() else { return };
+    for (dtype, rows, inner) in [(F32, 1, 256), (BF16, 3, 520)] {
+        let mut c = Case::new(&format!("row of norms {dtype} {rows}x{inner}"));
+        let mut x = c.any(dtype, &[rows, inner]);
+        for _ in 0..3 {
+            let y = linear(&mut c, x, dtype, inner, inner);
+            let weight = c.any(dtype, &[inner]);
+            x = rms_norm(&mut c, y, weight, dtype);
+        }
+        c.shows("aten.neg.default", vec![x.into()]);
+        let text = texts(&mut c);
+        assert!(text.contains("staged["), "{text}");
+        c.check_twice(&emulator);
+    }
+}

@@ -390,3 +390,37 @@ pub(crate) fn grid(kernel: &Launchable, sizes: &Sizes) -> Result<Option<Grid>, G
     let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
     Ok((!blocks.contains(&0)).then_some(grid))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `c`: a kernel that asks for constants early, `k`: another one, `l`: a library's call.
+    fn early(kinds: &str) -> String {
+        let call = |kind: char| {
+            let grid = Grid { blocks: [1; 3], threads: 32, shared: 0 };
+            let kernel = |early| What::Kernel { function: 0, grid, words: 0..0, maps: Vec::new(), early };
+            let what = match kind {
+                'l' => What::Library { scratch: Vec::new(), values: 0 },
+                kind => kernel(kind == 'c'),
+            };
+            Call { step: 0, part: 0, what }
+        };
+        let mut list = List { calls: kinds.chars().map(call).collect(), ..List::empty() };
+        list.let_begin_early();
+        let shown = |c: &Call| match c.what {
+            What::Kernel { early: true, .. } => 'e',
+            _ => '.',
+        };
+        list.calls.iter().map(shown).collect()
+    }
+
+    #[test]
+    fn kernels_begin_early_where_one_gains_by_it_and_never_behind_something_else() {
+        assert_eq!(early("kkkkkk"), "......");
+        assert_eq!(early("kkkkkkckk"), "...eeee..");
+        assert_eq!(early("ckkclkcc"), ".eee..ee");
+        assert_eq!(early("c"), ".");
+        assert_eq!(early("lclkckkkkkkc"), "....e...eeee");
+    }
+}
