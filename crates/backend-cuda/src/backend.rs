@@ -69,10 +69,10 @@ fn options() -> [OptionSpec; 5] {
         ),
         OptionSpec::new(
             "overlap",
-            OptionKind::Choice(vec!["recorded".into(), "on".into(), "off".into()]),
-            "recorded",
-            "in which calls blocks of a kernel that gains by it are placed while the kernel before still runs: recorded ones, \
-             all (`on`), none; holds for the whole device from then on",
+            toggle(),
+            "on",
+            "whether blocks of a kernel that gains by it are placed while the kernel before still runs; holds for the whole \
+             device from then on",
         ),
         OptionSpec::new(
             "profile",
@@ -188,7 +188,7 @@ impl Backend for CudaBackend {
         let memory = self.device(request.device.device_id)?;
         let options = &request.options;
         memory.driver().keep_code_in(Cache::named(options.text("cache")?));
-        memory.driver().let_launches_overlap(options.text("overlap")?);
+        memory.driver().let_launches_overlap(options.text("overlap")? == "on");
         let settings = Settings {
             mode: Mode::named(request.mode),
             tf32: Some(options.text("tf32")? == "on"),

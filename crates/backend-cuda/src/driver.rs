@@ -1,7 +1,9 @@
 //! The CUDA driver as `gpu_runtime::Driver`: one device, its primary context, one stream, stream-ordered memory.
 
+mod launch;
+
 use std::ffi::{CString, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::{result, sys};
@@ -25,11 +27,6 @@ use crate::vendor::{Lane, Vendor};
 /// Parameters of a launch that need no allocation.
 const FEW: usize = 48;
 
-/// Which launches overlap: none, those that are recorded, all that follow another one of a call.
-const NEVER: u8 = 0;
-const RECORDED: u8 = 1;
-const ALWAYS: u8 = 2;
-
 /// An open device.
 pub(crate) struct Device {
     ordinal: i32,
@@ -45,8 +42,8 @@ pub(crate) struct Device {
     /// Nodes of the launches so far, while a graph is recorded.
     recorded: Mutex<Vec<sys::CUgraphNode>>,
     recording: AtomicBool,
-    /// Which kernels' blocks may be placed while the kernel before still runs; kernels wait themselves.
-    overlap: AtomicU8,
+    /// Whether a kernel's blocks may be placed while the kernel before still runs; kernels wait themselves.
+    overlap: AtomicBool,
     /// Why the device does not answer any more.
     lost: OnceLock<(&'static str, String)>,
 }
@@ -282,7 +279,7 @@ impl Device {
             vendor: Vendor::new(Lane::new(context, stream), card, cache),
             recorded: Mutex::default(),
             recording: AtomicBool::new(false),
-            overlap: AtomicU8::new(RECORDED),
+            overlap: AtomicBool::new(false),
             lost: OnceLock::new(),
         };
         opened.keep_freed_memory()?;
@@ -304,58 +301,6 @@ impl Device {
     /// Where compiled code is kept from now on.
     pub(crate) fn keep_code_in(&self, cache: Cache) {
         *locked(&self.cache) = cache;
-    }
-
-    /// Which launches from now on may overlap with the one before them (programmatic dependent launch), by the option's value.
-    pub(crate) fn let_launches_overlap(&self, which: &str) {
-        let which = match which {
-            "on" => ALWAYS,
-            "off" => NEVER,
-            _ => RECORDED,
-        };
-        self.overlap.store(which, Ordering::Relaxed);
-    }
-
-    /// Whether a kernel behind another one may begin before that has ended.
-    fn overlaps(&self) -> bool {
-        // What only newer cards have the others are never asked for.
-        self.target.architecture >= 90
-            && match self.overlap.load(Ordering::Relaxed) {
-                ALWAYS => true,
-                RECORDED => self.recording.load(Ordering::Relaxed),
-                _ => false,
-            }
-    }
-
-    /// A launch whose blocks may be placed early.
-    ///
-    /// # Safety
-    /// As for [`Driver::launch`]; `pointers` are to the arguments.
-    unsafe fn launch_early(
-        &self,
-        handle: sys::CUfunction,
-        grid: Grid,
-        pointers: *mut *mut c_void,
-    ) -> sys::CUresult {
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-        };
-        let configuration = sys::CUlaunchConfig {
-            gridDimX: grid.blocks[0],
-            gridDimY: grid.blocks[1],
-            gridDimZ: grid.blocks[2],
-            blockDimX: grid.threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: grid.shared,
-            hStream: self.stream,
-            attrs: &mut attribute,
-            numAttrs: 1,
-        };
-        // SAFETY: the caller's promise; configuration and attribute live through the call.
-        unsafe { sys::cuLaunchKernelEx(&configuration, handle, pointers, std::ptr::null_mut()) }
     }
 
     /// The stream that all work is put on.
@@ -431,35 +376,6 @@ impl Device {
             *staging = Some(Staging::new()?);
         }
         staging.as_mut().map_or_else(|| Err(GpuError::Malformed("no pinned memory".into())), body)
-    }
-
-    /// Puts a kernel on the stream; `early`: its blocks may be placed while the kernel before still runs.
-    ///
-    /// # Safety
-    /// As for [`Driver::launch`].
-    unsafe fn put(
-        &self,
-        function: &Function,
-        grid: Grid,
-        arguments: Arguments<'_>,
-        early: bool,
-    ) -> Result<(), GpuError> {
-        self.enter()?;
-        let handle = function.handle()?;
-        let [x, y, z] = grid.blocks;
-        // SAFETY: the caller's promise; the driver copies the arguments before it returns.
-        let done = with_pointers(arguments, |pointers| unsafe {
-            if early {
-                return self.launch_early(handle, grid, pointers);
-            }
-            let none = std::ptr::null_mut();
-            sys::cuLaunchKernel(handle, x, y, z, grid.threads, 1, 1, grid.shared, self.stream, pointers, none)
-        })?;
-        self.note(done.result().map_err(error("cuLaunchKernel")))?;
-        if self.recording.load(Ordering::Relaxed) {
-            locked(&self.recorded).push(graph::last_node(self.stream)?);
-        }
-        Ok(())
     }
 
     /// Records work as a graph.

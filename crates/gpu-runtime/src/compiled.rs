@@ -85,6 +85,7 @@ impl<'a, D: Driver> Parts<'a, D> {
             functions: self.functions,
             addresses,
             scratch,
+            apart: false,
         }
     }
 }
@@ -396,7 +397,7 @@ impl<D: Driver> Compiled<D> {
             return Err(GpuError::Malformed("a call without launches".into()));
         };
         list.patch(&entry.addresses);
-        let on = parts.on(&entry.addresses, given.scratch);
+        let on = On { apart: profiled, ..parts.on(&entry.addresses, given.scratch) };
         // SAFETY: every address is memory of this call, as large as its buffer, by the plan, the blocks above and the
         // checks of the inputs.
         let mut one = |n: usize| unsafe { list.launch(n, &on) };

@@ -229,7 +229,7 @@ impl List {
                 let function = &on.functions[*function];
                 // SAFETY: the caller's promise; the arguments are in the order of the kernel's parameters.
                 unsafe {
-                    match early {
+                    match *early && !on.apart {
                         true => on.driver.launch_behind(function, *grid, arguments),
                         false => on.driver.launch(function, *grid, arguments),
                     }
@@ -264,6 +264,8 @@ pub(crate) struct On<'a, D: Driver> {
     pub(crate) functions: &'a [D::Function],
     pub(crate) addresses: &'a [u64],
     pub(crate) scratch: u64,
+    /// Whether each launch begins when the one before has ended: they are timed.
+    pub(crate) apart: bool,
 }
 
 /// Makes a list.
