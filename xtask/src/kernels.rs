@@ -1,12 +1,16 @@
 //! `xtask kernels`: compiles every GPU kernel that golden cases need to machine code, without a GPU.
 //!
-//! NVRTC is enough for that (`pip install nvidia-cuda-nvrtc`; its folder in `CUDA_PATH`). What a kernel computes is not
-//! looked at here; that needs a device.
+//! NVRTC is enough for that (`pip install nvidia-cuda-nvrtc`; its folder in `CUDA_PATH`). Of gradients both halves are
+//! compiled, of training cases a whole step too. What a kernel computes is not looked at here; that needs a device.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use clap::ValueEnum as _;
+use ferroflux::Options;
+use ferroflux::optim::{Optimizer, Sgd};
+use ferroflux::train::{DiffOptions, TrainOptions, Wrt};
 use gpu_codegen::Target;
 use gpu_runtime::Module;
 use rayon::prelude::*;
@@ -25,6 +29,9 @@ pub(crate) struct Args {
     /// Only cases whose name this regular expression finds.
     #[arg(long, value_name = "REGEX")]
     only: Option<String>,
+    /// What of a case: every kind where none is given.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    kind: Vec<Kind>,
     /// Prints the texts, without the prelude, and compiles nothing.
     #[arg(long)]
     print: bool,
@@ -33,7 +40,8 @@ pub(crate) struct Args {
 /// Compiles; `false` where a kernel is refused.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let only = args.only.as_deref().map(regex::Regex::new).transpose()?;
-    let mut cases = corpus::find(&args.paths, &[Kind::Forward, Kind::Model, Kind::Dynamic])?;
+    let kinds = if args.kind.is_empty() { Kind::value_variants() } else { &args.kind };
+    let mut cases = corpus::find(&args.paths, kinds)?;
     cases.retain(|case| only.as_ref().is_none_or(|only| only.is_match(&case.case)));
     let mut loader = corpus::Loader::default();
     let targets: Vec<(&str, Target)> =
@@ -42,14 +50,10 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let mut modules: BTreeMap<(&str, String), (String, Module)> = BTreeMap::new();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();
     for case in &cases {
-        let program = match loader.program(case) {
-            Ok(program) => ferroflux::Program::from(program),
-            Err(_) => continue,
-        };
         // What does not compile to kernel-ir is counted by `xtask corpus`.
-        let Ok(kernels) = program.kernels() else { continue };
-        for (arch, target) in &targets {
-            match gpu_runtime::modules(&kernels, target) {
+        let Ok(programs) = programs(&mut loader, case) else { continue };
+        for ((arch, target), program) in targets.iter().flat_map(|t| programs.iter().map(move |p| (t, p))) {
+            match gpu_runtime::modules(program, target) {
                 Ok(list) => {
                     let named = list.into_iter().map(|m| ((*arch, m.source.clone()), (case.case.clone(), m)));
                     modules.extend(named);
@@ -76,6 +80,26 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let failed = refusals.len();
     println!("{} cases, {} modules, {failed} failed", cases.len(), modules.len());
     Ok(failed == 0)
+}
+
+/// What a case compiles to. Training is compiled for the CPU: a backend's programs are the same for every device.
+fn programs(loader: &mut corpus::Loader, case: &corpus::Case) -> Result<Vec<kernel_ir::Program>> {
+    let differentiation = match case.kind {
+        Kind::Forward | Kind::Model | Kind::Dynamic => {
+            return Ok(vec![ferroflux::Program::from(loader.program(case)?).kernels()?]);
+        }
+        Kind::Gradient => DiffOptions::new().wrt(Wrt::Inputs).tangents(),
+        Kind::Train => DiffOptions::new(),
+    };
+    let program = ferroflux::Program::from(loader.load(case)?.program);
+    let options = Options::new().backend("cpu");
+    let halves = program.differentiate(&differentiation, &options)?;
+    let mut all: Vec<_> = halves.kernels().into_iter().flat_map(|(f, b)| [f.clone(), b.clone()]).collect();
+    if case.kind == Kind::Train {
+        let train = TrainOptions::new(Optimizer::Sgd(Sgd::default()));
+        all.extend(program.train_step(&train, &options)?.kernels().cloned());
+    }
+    Ok(all)
 }
 
 /// A card of an architecture as `sm_90`, with the shared memory of a block that CUDA's table of compute capabilities gives it.

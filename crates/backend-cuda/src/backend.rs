@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use gpu_codegen::Target;
 use gpu_runtime::{Compiled, DeviceMemory, Driver, GpuError, Mode, Settings};
 use kernel_ir::{IR_MAJOR, IR_MINOR};
 use plugin_sdk::dlpack::DL_CUDA;
@@ -11,9 +12,9 @@ use plugin_sdk::{
     IrVersion, OptionKind, OptionSpec, OwnedTensor, PluginError, Signature, Stream, TensorView,
 };
 
+use crate::ahead::Wanted;
 use crate::cache::Cache;
 use crate::driver::{self, Device};
-use crate::vendor;
 
 type Memory = Arc<DeviceMemory<Device>>;
 
@@ -184,14 +185,21 @@ impl Backend for CudaBackend {
 
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
         let program = request.kernels()?;
-        vendor::load_ahead(&program);
-        let memory = self.device(request.device.device_id)?;
+        let ordinal = request.device.device_id;
+        let mode = Mode::named(request.mode);
         let options = &request.options;
-        memory.driver().keep_code_in(Cache::named(options.text("cache")?));
+        let cache = Cache::named(options.text("cache")?);
+        let tf32 = options.text("tf32")? == "on";
+        let target = Target { tf32, ..driver::target_of(ordinal)? };
+        let wanted = Wanted::of(&program, &target, mode);
+        wanted.load(driver::card(ordinal)?, Arc::new(Mutex::new(cache.clone())));
+        let memory = self.device(ordinal)?;
+        wanted.start(memory.driver().vendor());
+        memory.driver().keep_code_in(cache);
         memory.driver().let_launches_overlap(options.text("overlap")? == "on");
         let settings = Settings {
-            mode: Mode::named(request.mode),
-            tf32: Some(options.text("tf32")? == "on"),
+            mode,
+            tf32: Some(tf32),
             deterministic: Some(options.text("deterministic")? == "on"),
             profile: u32::try_from(options.int("profile")?.max(0)).unwrap_or(u32::MAX),
         };

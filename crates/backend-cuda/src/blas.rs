@@ -146,6 +146,29 @@ impl Blas {
         Ok(Blas { handle, lane, workspace, plans: Mutex::default(), turn: Mutex::default() })
     }
 
+    /// Has the library make its tables, which its first answer does else: asks for a small product of a kind that will be
+    /// asked for, since each kind has its own.
+    pub(crate) fn begin(&self, factors: DType, tf32: bool) {
+        let _span = tracing::debug_span!(target: "kernel", "begin with cuBLASLt").entered();
+        let matrix = Matrix { transposed: false, ld: 64, step: 0 };
+        let gemm = Gemm {
+            rows: 64,
+            cols: 64,
+            depth: 64,
+            batch: 1,
+            first: matrix,
+            second: matrix,
+            out: matrix,
+            addend: None,
+            swapped: false,
+        };
+        let kind =
+            Kind { factors, out: factors, tf32: tf32 && factors == DType::F32, bias: false, relu: false };
+        if let Err(e) = self.prepare(&gemm, &kind, &Addresses::default(), 0) {
+            tracing::debug!(target: "kernel", "cuBLASLt: {e}");
+        }
+    }
+
     /// Makes the context current in this thread.
     pub(crate) fn enter(&self) -> Result<(), GpuError> {
         self.lane.enter()

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use cudarc::cudnn::sys::{
     self, cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as T, cudnnBackendBehaviorNote_t,
@@ -37,8 +37,11 @@ const LEAST_WORKSPACE: u64 = 32 << 20;
 const READY: u8 = b'r';
 const COMPILED: u8 = b'c';
 const NOTHING: u8 = b'-';
-/// What is kept of this library.
+/// What is kept of this library: plans by convolution, and for the start of a later process what it says of the device and
+/// one of the plans.
 const PLAN: &[u8] = b"cudnn plan";
+const DEVICE: &[u8] = b"cudnn device";
+const ANY_PLAN: &[u8] = b"cudnn any plan";
 
 /// The library on one stream.
 pub(crate) struct Dnn {
@@ -51,8 +54,8 @@ pub(crate) struct Dnn {
     plans: Mutex<HashMap<(Fused, usize), Arc<Plan>>>,
     engines: Mutex<HashMap<Fused, Arc<Engines>>>,
     turn: Mutex<()>,
-    /// Handles that plans are read with, as many as threads do so at once.
-    readers: Mutex<Vec<Handle>>,
+    /// Whether what a later process begins with is kept.
+    beginning: Once,
 }
 
 /// The library's, destroyed when dropped.
@@ -141,8 +144,43 @@ impl Dnn {
             plans: Mutex::default(),
             engines: Mutex::default(),
             turn: Mutex::default(),
-            readers: Mutex::default(),
+            beginning: Once::new(),
         })
+    }
+
+    /// Has the library make its tables, which its first plan does else, before there is a context: reads a kept plan for the kept
+    /// properties of the device. Nothing where there is none of both, or a library that cannot do so (before 9.8).
+    pub(crate) fn begin(kept: &Kept) {
+        let _span = tracing::debug_span!(target: "kernel", "begin with cuDNN").entered();
+        let (Some(device), Some(plan)) = (kept.get(&[DEVICE]), kept.get(&[ANY_PLAN])) else { return };
+        let read = || {
+            let mut properties = Desc::new(Kind::CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)?;
+            properties.set(A::CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, T::CUDNN_TYPE_CHAR, &device)?;
+            let properties = properties.finish()?;
+            let mut desc = Desc::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
+            desc.refer(A::CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, &[&properties])?;
+            desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, T::CUDNN_TYPE_CHAR, &plan)?;
+            desc.finish().map(drop)
+        };
+        if let Err(e) = read() {
+            tracing::debug!(target: "kernel", "cuDNN is not begun with before it is needed: {e}");
+        }
+    }
+
+    /// Keeps what [`begin`](Dnn::begin) reads.
+    fn keep_beginning(&self, plan: &[u8]) {
+        let about = || {
+            let mut properties = Desc::new(Kind::CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)?;
+            properties.set(A::CUDNN_ATTR_DEVICEPROP_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle.0])?;
+            properties.finish()?.text(A::CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION)
+        };
+        match about() {
+            Ok(device) => {
+                self.kept.put(&[DEVICE], &device);
+                self.kept.put(&[ANY_PLAN], plan);
+            }
+            Err(e) => tracing::debug!(target: "kernel", "cuDNN says nothing of the device: {e}"),
+        }
     }
 
     /// The library's version, `91400` for 9.14.
@@ -225,6 +263,7 @@ impl Dnn {
             Ok(json) => {
                 let first = if plan.compiled { COMPILED } else { READY };
                 self.kept.put(&key, &[&[first], &json[..]].concat());
+                self.beginning.call_once(|| self.keep_beginning(&json));
             }
             Err(e) => tracing::debug!(target: "kernel", "a plan of cuDNN is not kept: {e}"),
         }
@@ -244,14 +283,12 @@ impl Dnn {
     /// A plan from its description, and the bytes of workspace that it wants.
     fn restored(&self, json: &[u8]) -> Result<(Desc, u64), GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "kept plan of cuDNN").entered();
-        let unused = lock(&self.readers).pop();
-        let reader = unused.map_or_else(Handle::new, Ok)?;
+        // A plan takes a fifth of a millisecond; a handle for each thread that reads some takes two, one after another.
+        let _turn = lock(&self.turn);
         let mut desc = Desc::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
-        desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[reader.0])?;
+        desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle.0])?;
         desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, T::CUDNN_TYPE_CHAR, json)?;
-        let desc = desc.finish();
-        lock(&self.readers).push(reader);
-        let desc = desc?;
+        let desc = desc.finish()?;
         let bytes = workspace_of(&desc)?;
         Ok((desc, bytes))
     }

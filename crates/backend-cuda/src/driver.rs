@@ -38,7 +38,7 @@ pub(crate) struct Device {
     target: Target,
     cache: Shared,
     staging: Mutex<Option<Staging>>,
-    vendor: Vendor,
+    vendor: Arc<Vendor>,
     /// Nodes of the launches so far, while a graph is recorded.
     recorded: Mutex<Vec<sys::CUgraphNode>>,
     recording: AtomicBool,
@@ -204,6 +204,19 @@ fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i3
     unsafe { result::device::get_attribute(device, which) }.map_err(error("cuDeviceGetAttribute"))
 }
 
+/// A device's name and architecture, on which depends what is kept of libraries; it need not be open.
+pub(crate) fn card(ordinal: i32) -> Result<String, GpuError> {
+    let device = result::device::get(ordinal).map_err(error("cuDeviceGet"))?;
+    let name = result::device::get_name(device).map_err(error("cuDeviceGetName"))?;
+    Ok(format!("{name} {}", architecture(device)?))
+}
+
+/// What kernels are made for; the device need not be open.
+pub(crate) fn target_of(ordinal: i32) -> Result<Target, GpuError> {
+    count()?;
+    target(result::device::get(ordinal).map_err(error("cuDeviceGet"))?)
+}
+
 fn target(device: sys::CUdevice) -> Result<Target, GpuError> {
     use sys::CUdevice_attribute as A;
     let number = |which| attribute(device, which).map(|n| n.max(0) as u32);
@@ -265,7 +278,7 @@ impl Device {
         let name = result::device::get_name(device).map_err(error("cuDeviceGetName"))?;
         let architecture = architecture(device)?;
         let cache = Arc::new(Mutex::new(Cache::usual()));
-        let card = format!("{name} {architecture}");
+        let card = card(ordinal)?;
         let opened = Device {
             ordinal,
             device,
@@ -276,7 +289,7 @@ impl Device {
             target: target(device)?,
             cache: Arc::clone(&cache),
             staging: Mutex::default(),
-            vendor: Vendor::new(Lane::new(context, stream), card, cache),
+            vendor: Arc::new(Vendor::new(Lane::new(context, stream), card, cache)),
             recorded: Mutex::default(),
             recording: AtomicBool::new(false),
             overlap: AtomicBool::new(false),
@@ -296,6 +309,11 @@ impl Device {
     /// Whether the device has stopped to answer.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.get().is_some()
+    }
+
+    /// NVIDIA's libraries on this device.
+    pub(crate) fn vendor(&self) -> &Arc<Vendor> {
+        &self.vendor
     }
 
     /// Where compiled code is kept from now on.

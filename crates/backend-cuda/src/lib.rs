@@ -1,6 +1,7 @@
 //! NVIDIA GPUs: the driver behind `gpu-runtime`, NVRTC, and the plugin. Every library of CUDA is loaded at run time, so
 //! this builds and starts on machines without any; [`CudaBackend`] then says what is missing.
 
+mod ahead;
 mod backend;
 mod blas;
 mod blas_call;

@@ -55,8 +55,13 @@ impl Library {
 }
 
 /// Folders to look in, after the system's own search: what CUDNN_PATH, CUDA_PATH and CUDA_HOME name, the usual prefix, and
-/// where the Pythons of PATH keep NVIDIA's packages.
-fn folders() -> Vec<PathBuf> {
+/// where the Pythons of PATH keep NVIDIA's packages. Looked up once: that reads a hundred folders.
+fn folders() -> &'static [PathBuf] {
+    static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    FOLDERS.get_or_init(listed)
+}
+
+fn listed() -> Vec<PathBuf> {
     let given =
         ["CUDNN_PATH", "CUDA_PATH", "CUDA_HOME"].iter().filter_map(std::env::var_os).map(PathBuf::from);
     let prefixes = given.chain([PathBuf::from("/usr/local/cuda")]);
@@ -127,7 +132,7 @@ pub fn find(library: Library) -> Result<PathBuf, GpuError> {
 fn load(library: Library) -> Result<PathBuf, GpuError> {
     let _span = tracing::debug_span!(target: "kernel", "load", library = library.name()).entered();
     let names = library.files().iter().map(PathBuf::from);
-    let paths = folders().into_iter().flat_map(|f| library.files().iter().map(move |n| f.join(n)));
+    let paths = folders().iter().flat_map(|f| library.files().iter().map(move |n| f.join(n)));
     let mut looked = Vec::new();
     for path in names.chain(paths) {
         // SAFETY: the libraries of CUDA do nothing but set themselves up when loaded; what has these names is trusted as
@@ -151,16 +156,21 @@ fn missing(library: Library, looked: &[String]) -> GpuError {
     GpuError::Missing { library: library.name(), looked: looked.join(", "), advice: library.advice() }
 }
 
-/// Where a library lies, by its file alone: nothing is loaded. Its real name ends with the version.
+/// Where a library lies, by its file alone: nothing is loaded. Its real name ends with the version. Looked up once.
 ///
 /// # Errors
 /// [`GpuError::Missing`] with everywhere that was looked.
 pub fn locate(library: Library) -> Result<PathBuf, GpuError> {
+    static FOUND: [OnceLock<Result<PathBuf, GpuError>>; 4] = [const { OnceLock::new() }; 4];
+    FOUND[library as usize].get_or_init(|| look_for(library)).clone()
+}
+
+fn look_for(library: Library) -> Result<PathBuf, GpuError> {
     let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let given: Vec<PathBuf> = std::env::split_paths(&path).filter(|p| p.is_absolute()).collect();
     let usual =
         ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64"];
-    let all = given.into_iter().chain(usual.map(PathBuf::from)).chain(folders());
+    let all = given.into_iter().chain(usual.map(PathBuf::from)).chain(folders().iter().cloned());
     let mut looked = Vec::new();
     for folder in all.filter(|f| f.is_dir()) {
         for name in library.files() {

@@ -12,7 +12,7 @@ use kernel_ir::{Program, Step};
 use crate::blas::Blas;
 use crate::dnn::Dnn;
 use crate::kept::{Kept, Shared};
-use crate::libraries::{Library, find, load_engines, locate};
+use crate::libraries::{Library, find, locate};
 use crate::{blas_call, dnn_call};
 
 /// Bytes of memory that cuBLASLt may use beside operands, as PyTorch gives it on Hopper.
@@ -93,12 +93,7 @@ impl Vendor {
         Vendor { lane, card, cache, blas: OnceLock::new(), dnn: OnceLock::new() }
     }
 
-    /// Answers that are kept of a library of this version.
-    fn kept(&self, library: &str, version: usize) -> Kept {
-        Kept::new(Arc::clone(&self.cache), &format!("{} {library} {version}", self.card))
-    }
-
-    fn blas(&self) -> Option<&Arc<Blas>> {
+    pub(crate) fn blas(&self) -> Option<&Arc<Blas>> {
         let start = || {
             find(Library::Blas)?;
             Blas::new(self.lane, Workspace::new(self.lane, BLAS_WORKSPACE)?)
@@ -106,12 +101,12 @@ impl Vendor {
         self.blas.get_or_init(|| started("cuBLASLt", start())).as_ref()
     }
 
-    fn dnn(&self) -> Option<&Arc<Dnn>> {
+    pub(crate) fn dnn(&self) -> Option<&Arc<Dnn>> {
         let start = || {
             // Some of its kernels are those of cuBLASLt, which it opens by name.
             let _ = find(Library::Blas);
             find(Library::Dnn)?;
-            Dnn::new(self.lane, self.kept("cudnn", Dnn::version()))
+            Dnn::new(self.lane, kept_plans(&self.card, Arc::clone(&self.cache)))
         };
         self.dnn.get_or_init(|| started("cuDNN", start())).as_ref()
     }
@@ -132,29 +127,9 @@ impl Vendor {
     }
 }
 
-/// Begins to load the libraries that a program has a use for, beside whatever else is done until they are needed. What fails
-/// is said then.
-pub(crate) fn load_ahead(program: &Program) {
-    let mut wanted = Vec::new();
-    let mut look = vec![&program.init[..], &program.steps[..]];
-    while let Some(steps) = look.pop() {
-        for step in steps {
-            match step {
-                Step::Matmul(k) if blas_call::wants(program, k) => wanted.push(Library::Blas),
-                // Some of its kernels are those of the other one.
-                Step::Conv(k) if dnn_call::wants(program, k) => wanted.extend([Library::Blas, Library::Dnn]),
-                _ => look.extend(step.nested()),
-            }
-        }
-    }
-    for library in [Library::Blas, Library::Dnn].into_iter().filter(|l| wanted.contains(l)) {
-        let load = move || match library {
-            Library::Dnn => load_engines(),
-            other => drop(find(other)),
-        };
-        // Without a thread it is loaded when it is needed.
-        let _ = std::thread::Builder::new().spawn(load);
-    }
+/// Plans of cuDNN that are kept of a device of this name and architecture. The library was found before.
+pub(crate) fn kept_plans(card: &str, cache: Shared) -> Kept {
+    Kept::new(cache, &format!("{card} cudnn {}", Dnn::version()))
 }
 
 fn started<T>(name: &str, library: Result<T, GpuError>) -> Option<Arc<T>> {

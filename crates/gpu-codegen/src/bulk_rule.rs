@@ -10,7 +10,7 @@ use crate::tile::Product;
 use crate::tile_text::{Form, Pipeline, Unit};
 
 /// The one architecture that has `wgmma`.
-const ARCHITECTURE: u32 = 90;
+pub(crate) const ARCHITECTURE: u32 = 90;
 
 /// `(rows, columns, stages, warpgroups)` of tiles that a block computes alone, or a part of, and leaves.
 const ALONE: &[(i64, i64, i64, i64)] = &[(128, 128, 5, 2), (128, 64, 4, 2), (64, 128, 4, 1), (64, 64, 6, 1)];

@@ -34,6 +34,13 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
     Ok(ways)
 }
 
+/// Whether no library need be asked: see [`tile_rule::leads`](crate::tile_rule::leads). Groups are a library's.
+pub(crate) fn leads(program: &Program, k: &Conv, target: &Target) -> bool {
+    k.groups == 1
+        && check(k).is_ok()
+        && product(program, k).is_some_and(|p| crate::tile_rule::leads(&p, target))
+}
+
 /// Ways of a transposed convolution that spreads the input out: its phases, each a plain convolution by tiles. None where
 /// it cannot be taken apart.
 fn phases(program: &Program, k: &Conv, target: &Target) -> Result<Vec<Variant>, GenError> {

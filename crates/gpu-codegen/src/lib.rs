@@ -222,6 +222,16 @@ pub(crate) const MOST_BLOCKS: i64 = 1 << 20;
 /// What stands for the name of a kernel's entry until the runtime numbers it: equal kernels then have equal texts.
 pub const ENTRY: &str = "ENTRY_POINT";
 
+/// Whether the first of a step's [`variants`] is by rule at least about as fast as a library's kernel, so that no library
+/// need be asked where ways are not timed.
+pub fn leads(program: &Program, step: &Step, target: &Target) -> bool {
+    match step {
+        Step::Matmul(k) => matmul::leads(program, k, target),
+        Step::Conv(k) => conv::leads(program, k, target),
+        _ => false,
+    }
+}
+
 /// The ways of computing a step, the one that is best by rule first. Never empty.
 ///
 /// # Errors

@@ -7,6 +7,7 @@ use kernel_ir::{Matmul, Program};
 use crate::body::{BodyWriter, Uses};
 use crate::template::{assemble, compute_type, element, epilogue, unravel, volume};
 use crate::tile::{Axis, Factor, Product};
+use crate::tile_text::Unit;
 use crate::{ENTRY, GenError, Kernel, Launch, Target, Variant};
 
 /// Rows and columns of a block's tile, and how far it goes along the inner dimension at once.
@@ -25,6 +26,14 @@ pub(crate) fn variants(program: &Program, k: &Matmul, target: &Target) -> Result
         ways.push(Variant::single("simple", generate(program, k, ENTRY)?));
     }
     Ok(ways)
+}
+
+/// Whether no library need be asked: see [`tile_rule::leads`](crate::tile_rule::leads). Where the copy engine cannot read the
+/// factors a library does better.
+pub(crate) fn leads(program: &Program, k: &Matmul, target: &Target) -> bool {
+    product(program, k).is_some_and(|p| {
+        crate::tile_rule::leads(&p, target) && !crate::bulk_rule::forms(&p, Unit::Tensor, target).is_empty()
+    })
 }
 
 /// The product as tiles take it; `None` for dtypes that they do not.

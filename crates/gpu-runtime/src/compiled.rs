@@ -124,7 +124,7 @@ impl<D: Driver> Compiled<D> {
         let driver = &**memory.driver();
         let target = settings.target(driver.target());
         let library = |step: &kernel_ir::Step| driver.library(&program, step, &target);
-        let mut planner = Planner::new(&program, &target, &library, settings.mode.searches());
+        let mut planner = Planner::new(&program, &target, &library, settings.mode);
         // The first memory of a device takes as long as many steps.
         let blocks = || Ok::<_, GpuError>((memory.block(256)?, tickets(memory)?));
         let plan = || {

@@ -26,6 +26,7 @@ pub use driver::{Driver, Grid, Module, Recording};
 pub use error::GpuError;
 pub use maps::{Arguments, Map};
 pub use memory::{Block, DeviceMemory, MemoryUsage};
+pub use plan::asks_libraries;
 pub use profile::StepTime;
 pub use settings::{Mode, Settings};
 pub use transfer::{allocate, copy, to_device, to_host};
@@ -38,7 +39,7 @@ pub use transfer::{allocate, copy, to_device, to_host};
 pub fn modules(program: &kernel_ir::Program, target: &gpu_codegen::Target) -> Result<Vec<Module>, GpuError> {
     let mut program = program.clone();
     gpu_codegen::pack_weights(&mut program);
-    let mut planner = plan::Planner::new(&program, target, &|_| Vec::new(), true);
+    let mut planner = plan::Planner::new(&program, target, &|_| Vec::new(), Mode::MaxAutotune);
     planner.plan(&program.init)?;
     planner.plan_call(&program.steps)?;
     Ok(planner.kernels.modules(plan::MOST_PER_MODULE))

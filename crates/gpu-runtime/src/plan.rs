@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use gpu_codegen::{
-    ENTRY, Joint, Kernel, Launch, PRELUDE, Param, Target, TensorMap, chain, together, variants,
+    ENTRY, Joint, Kernel, Launch, PRELUDE, Param, Target, TensorMap, chain, leads, together, variants,
 };
 use host_routines::MatrixRoutine;
 use ir_core::{DType, EntityId, SymExpr, SymId};
@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::profile::{Traffic, traffic};
-use crate::{Choice, Driver, GpuError, LibraryCall, Module, Part};
+use crate::{Choice, Driver, GpuError, LibraryCall, Mode, Module, Part};
 
 /// Kernels of one module where there are many: the prelude is not all of it then.
 pub(crate) const MOST_PER_MODULE: usize = 8;
@@ -124,8 +124,8 @@ pub(crate) struct Planner<'a> {
     program: &'a Program,
     target: &'a Target,
     library: Library<'a>,
-    /// Whether every way of a step is kept, not only the first.
-    all: bool,
+    /// Where it searches every way of a step is kept, not only the first.
+    mode: Mode,
     /// The ways of steps that are not planned yet, in their order.
     ways: VecDeque<Result<Vec<Choice>, GpuError>>,
     pub(crate) kernels: Kernels,
@@ -141,13 +141,13 @@ impl<'a> Planner<'a> {
         program: &'a Program,
         target: &'a Target,
         library: Library<'a>,
-        all: bool,
+        mode: Mode,
     ) -> Planner<'a> {
         Planner {
             program,
             target,
             library,
-            all,
+            mode,
             ways: VecDeque::new(),
             kernels: Kernels::default(),
             chains: Vec::new(),
@@ -282,7 +282,7 @@ impl<'a> Planner<'a> {
     fn shared(&mut self, members: Vec<(&Step, Vec<Choice>)>, mut choices: Vec<Choice>) -> Planned {
         let steps: Vec<&Step> = members.iter().map(|(step, _)| *step).collect();
         let name = format!("{}_and_{}_more", steps[0].name(), steps.len() - 1);
-        if self.all {
+        if self.mode.searches() {
             let firsts = members.into_iter().filter_map(|(_, choices)| choices.into_iter().next());
             let firsts: Vec<Choice> = firsts.collect();
             // Scratch memory has numbers of its own in each.
@@ -317,14 +317,15 @@ impl<'a> Planner<'a> {
         // the epilogue in it: measured on an H200 in bf16, 24 of 24 such shapes of ResNet-152. In tf32 it is the other way round.
         let narrow = matches!(step, Step::Conv(k) if self.program.buffers[k.input.buf].dtype.size() == 2);
         let late = |c: &Choice| narrow && c.parts.len() > 1;
-        let (behind, mut choices): (Vec<Choice>, Vec<Choice>) =
-            (self.library)(step).into_iter().partition(late);
-        if self.all || choices.is_empty() {
+        let asked = asks_libraries(self.program, step, self.target, self.mode);
+        let offered = if asked { (self.library)(step) } else { Vec::new() };
+        let (behind, mut choices): (Vec<Choice>, Vec<Choice>) = offered.into_iter().partition(late);
+        if self.mode.searches() || choices.is_empty() {
             let generated = variants(self.program, step, self.target).map_err(|e| refused(step, &e))?;
             choices.extend(generated.into_iter().map(Choice::from));
         }
         choices.extend(behind);
-        if !self.all {
+        if !self.mode.searches() {
             choices.truncate(1);
         }
         Ok(choices)
@@ -360,6 +361,17 @@ pub(crate) fn widened(program: &Program, chains: &[Range<usize>]) -> ArenaPlan {
     }
     (plan.offsets, plan.bytes) = plan.place(program, &|_| None).ok().unzip();
     plan
+}
+
+/// Whether libraries are asked how they would compute a step. One that was not used yet takes a tenth of a second for its
+/// first answer; where a generated kernel is about as fast, only a mode that may take longer to compile asks.
+pub fn asks_libraries(program: &Program, step: &Step, target: &Target, mode: Mode) -> bool {
+    match mode {
+        Mode::Default => !leads(program, step, target),
+        // The generated convolution is the faster one.
+        Mode::ReduceOverhead => !(matches!(step, Step::Conv(_)) && leads(program, step, target)),
+        Mode::MaxAutotune | Mode::MaxAutotuneNoCudagraphs => true,
+    }
 }
 
 /// The steps that the device computes, nested ones too, in the order in which they are planned.

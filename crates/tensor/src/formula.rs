@@ -1,6 +1,8 @@
 //! Weights and inputs by formula: the same numbers as the corpus' Python, so that an archive without payloads can be
 //! completed anywhere. A value is `offset + scale * u` in `f32`, `u` uniform in `[-1, 1)`.
 
+use rayon::prelude::*;
+
 use crate::{Tensor, TensorError};
 
 /// FNV-1a, 64 bits.
@@ -43,7 +45,7 @@ pub fn fill(name: &str, sizes: &[usize], scale: f32, offset: f32) -> Result<Tens
     let stream = Stream::new(name);
     let mut tensor = Tensor::empty(ir_core::DType::F32, sizes)?;
     if let Some(all) = tensor.as_mut_slice::<f32>() {
-        all.iter_mut().enumerate().for_each(|(i, x)| *x = offset + scale * stream.at(i as u64));
+        all.par_iter_mut().enumerate().for_each(|(i, x)| *x = offset + scale * stream.at(i as u64));
     }
     Ok(tensor)
 }
