@@ -125,12 +125,6 @@ DEV uint4 load_streaming(const void *p) {
 DEV void store_streaming(void *p, uint4 x) {
     asm volatile("st.global.cs.v4.u32 [%0], {%1,%2,%3,%4};" :: "l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
-// Has the second-level cache ask for memory that is read later; whole multiples of 16 bytes.
-DEV void cache_ahead(const void *p, u32 bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(p), "r"(bytes));
-#endif
-}
 // What other blocks wrote during this launch: past the first-level cache.
 DEV u32 load_volatile(const u32 *p) { return *(volatile const u32 *)p; }
 
@@ -245,7 +239,6 @@ DEV void barrier_arrive(int number, int threads) { ffx_barrier(number, threads, 
 DEV void grid_dependency_wait() {}
 DEV void grid_dependency_launch() {}
 DEV uint4 load_streaming(const void *p) { ffx_aligned(p, 16); return *(const uint4 *)p; }
-DEV void cache_ahead(const void *p, u32 bytes) { ffx_aligned(p, 16); (void)((const volatile char *)p)[bytes - 1]; }
 DEV void store_streaming(void *p, uint4 x) { ffx_aligned(p, 16); *(uint4 *)p = x; }
 DEV u32 load_volatile(const u32 *p) { return *(volatile const u32 *)p; }
 
