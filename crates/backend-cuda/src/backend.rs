@@ -14,7 +14,8 @@ use plugin_sdk::{
 
 use crate::ahead::Wanted;
 use crate::cache::Cache;
-use crate::driver::{self, Device};
+use crate::card::{self, Card};
+use crate::driver::Device;
 
 type Memory = Arc<DeviceMemory<Device>>;
 
@@ -104,7 +105,7 @@ impl Backend for CudaBackend {
             info.unavailable_because = Some(why);
             info
         };
-        let count = match driver::count() {
+        let count = match card::count() {
             Ok(0) => return vec![unavailable("the driver sees no device".into())],
             Ok(count) => count,
             Err(e) => return vec![unavailable(e.to_string())],
@@ -113,11 +114,11 @@ impl Backend for CudaBackend {
             .or_else(|_| crate::find(crate::Library::Nvrtc))
             .err()
             .map(|e| e.to_string());
-        let info = |ordinal| match driver::about(ordinal) {
-            Ok(about) => {
-                let mut info = DeviceInfo::new(id(ordinal), about.name);
-                info.memory_bytes = about.memory;
-                info.attributes = about.attributes;
+        let info = |ordinal| match Card::of(ordinal).and_then(|card| Ok((card.memory()?, card))) {
+            Ok((bytes, card)) => {
+                let mut info = DeviceInfo::new(id(ordinal), card.name.clone());
+                info.memory_bytes = bytes;
+                info.attributes = card.attributes();
                 if let Some(memory) = self.opened(ordinal) {
                     let usage = memory.usage();
                     let mut add = |name: &str, n: u64| info.attributes.push((name.into(), n.to_string()));
@@ -190,9 +191,9 @@ impl Backend for CudaBackend {
         let options = &request.options;
         let cache = Cache::named(options.text("cache")?);
         let tf32 = options.text("tf32")? == "on";
-        let target = Target { tf32, ..driver::target_of(ordinal)? };
-        let wanted = Wanted::of(&program, &target, mode);
-        wanted.load(driver::card(ordinal)?, Arc::new(Mutex::new(cache.clone())));
+        let card = Card::of(ordinal)?;
+        let wanted = Wanted::of(&program, &Target { tf32, ..card.target.clone() }, mode);
+        wanted.load(card.identity(), Arc::new(Mutex::new(cache.clone())));
         let memory = self.device(ordinal)?;
         wanted.start(memory.driver().vendor());
         memory.driver().keep_code_in(cache);

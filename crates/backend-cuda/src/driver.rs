@@ -15,10 +15,10 @@ use plugin_sdk::dlpack::DL_CUDA;
 use rayon::prelude::*;
 
 use crate::cache::Cache;
+use crate::card::Card;
 use crate::events::{self, Event};
 use crate::graph;
 use crate::kept::Shared;
-use crate::libraries::{Library, find};
 use crate::nvrtc;
 use crate::staging::{SMALL, Staging};
 use crate::tensor_map;
@@ -30,12 +30,9 @@ const FEW: usize = 48;
 /// An open device.
 pub(crate) struct Device {
     ordinal: i32,
-    device: sys::CUdevice,
+    card: Card,
     context: sys::CUcontext,
     stream: sys::CUstream,
-    name: String,
-    architecture: String,
-    target: Target,
     cache: Shared,
     staging: Mutex<Option<Staging>>,
     vendor: Arc<Vendor>,
@@ -158,13 +155,6 @@ pub(crate) fn with_pointers<T>(
     Ok(body(pointers.as_mut_ptr()))
 }
 
-/// What a device is.
-pub(crate) struct About {
-    pub(crate) name: String,
-    pub(crate) memory: u64,
-    pub(crate) attributes: Vec<(String, String)>,
-}
-
 /// An error of the driver's, by what the user can do.
 pub(crate) fn error(call: &'static str) -> impl Fn(result::DriverError) -> GpuError {
     use sys::CUresult as R;
@@ -192,104 +182,30 @@ pub(crate) fn error(call: &'static str) -> impl Fn(result::DriverError) -> GpuEr
     }
 }
 
-/// How many devices there are.
-pub(crate) fn count() -> Result<i32, GpuError> {
-    find(Library::Driver)?;
-    result::init().map_err(error("cuInit"))?;
-    result::device::get_count().map_err(error("cuDeviceGetCount"))
-}
-
-fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i32, GpuError> {
-    // SAFETY: the device was given by the driver.
-    unsafe { result::device::get_attribute(device, which) }.map_err(error("cuDeviceGetAttribute"))
-}
-
-/// A device's name and architecture, on which depends what is kept of libraries; it need not be open.
-pub(crate) fn card(ordinal: i32) -> Result<String, GpuError> {
-    let device = result::device::get(ordinal).map_err(error("cuDeviceGet"))?;
-    let name = result::device::get_name(device).map_err(error("cuDeviceGetName"))?;
-    Ok(format!("{name} {}", architecture(device)?))
-}
-
-/// What kernels are made for; the device need not be open.
-pub(crate) fn target_of(ordinal: i32) -> Result<Target, GpuError> {
-    count()?;
-    target(result::device::get(ordinal).map_err(error("cuDeviceGet"))?)
-}
-
-fn target(device: sys::CUdevice) -> Result<Target, GpuError> {
-    use sys::CUdevice_attribute as A;
-    let number = |which| attribute(device, which).map(|n| n.max(0) as u32);
-    let architecture = 10 * number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
-        + number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    Ok(Target {
-        architecture,
-        tensor_maps: architecture >= 90 && tensor_map::are_there(),
-        multiprocessors: number(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-        shared_memory: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
-        cache: u64::from(number(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
-        tf32: false,
-        deterministic: false,
-    })
-}
-
-/// The architecture that code is made for: that of this very card, with what only its generation has (`sm_90a`).
-fn architecture(device: sys::CUdevice) -> Result<String, GpuError> {
-    use sys::CUdevice_attribute::{
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
-    };
-    let (major, minor) = (attribute(device, MAJOR)?, attribute(device, MINOR)?);
-    Ok(format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" }))
-}
-
-/// What the driver says of a device, without opening it.
-pub(crate) fn about(ordinal: i32) -> Result<About, GpuError> {
-    let device = result::device::get(ordinal).map_err(error("cuDeviceGet"))?;
-    let name = result::device::get_name(device).map_err(error("cuDeviceGetName"))?;
-    // SAFETY: the device was given by the driver.
-    let memory = unsafe { result::device::total_mem(device) }.map_err(error("cuDeviceTotalMem"))? as u64;
-    let processors = attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-    let attributes = vec![
-        ("architecture".into(), architecture(device)?),
-        ("multiprocessors".into(), processors.to_string()),
-    ];
-    let attributes = attributes.into_iter().chain(crate::vendor::about()).collect();
-    Ok(About { name, memory, attributes })
-}
-
 impl Device {
     /// Opens a device: its primary context (shared with everything else in the process) and a stream.
     pub(crate) fn open(ordinal: i32) -> Result<Device, GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "open the device").entered();
-        if !(0..count()?).contains(&ordinal) {
-            return Err(GpuError::Argument(format!("there is no CUDA device {ordinal}")));
-        }
+        let card = Card::of(ordinal)?;
         // Said before anything is done; the library is loaded when something has to be compiled.
         nvrtc::identity()?;
-        let device = result::device::get(ordinal).map_err(error("cuDeviceGet"))?;
         // SAFETY: the device was given by the driver; the context is kept for the life of the process.
         let context =
-            unsafe { result::primary_ctx::retain(device) }.map_err(error("cuDevicePrimaryCtxRetain"))?;
+            unsafe { result::primary_ctx::retain(card.device) }.map_err(error("cuDevicePrimaryCtxRetain"))?;
         // SAFETY: the context was just retained.
         unsafe { result::ctx::set_current(context) }.map_err(error("cuCtxSetCurrent"))?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(error("cuStreamCreate"))?;
-        let name = result::device::get_name(device).map_err(error("cuDeviceGetName"))?;
-        let architecture = architecture(device)?;
         let cache = Arc::new(Mutex::new(Cache::usual()));
-        let card = card(ordinal)?;
+        let lane = Lane::new(context, stream);
         let opened = Device {
             ordinal,
-            device,
+            vendor: Arc::new(Vendor::new(lane, card.identity(), Arc::clone(&cache))),
+            card,
             context,
             stream,
-            name,
-            architecture,
-            target: target(device)?,
-            cache: Arc::clone(&cache),
+            cache,
             staging: Mutex::default(),
-            vendor: Arc::new(Vendor::new(Lane::new(context, stream), card, cache)),
             recorded: Mutex::default(),
             recording: AtomicBool::new(false),
             overlap: AtomicBool::new(false),
@@ -344,7 +260,7 @@ impl Device {
 
     fn pool(&self) -> Result<sys::CUmemoryPool, GpuError> {
         // SAFETY: the device was given by the driver.
-        unsafe { result::device::get_default_mem_pool(self.device) }
+        unsafe { result::device::get_default_mem_pool(self.card.device) }
             .map_err(error("cuDeviceGetDefaultMemPool"))
     }
 
@@ -378,11 +294,11 @@ impl Device {
 
     /// Machine code of a module, from the cache or compiled.
     fn code(&self, module: &Module, compiler: &str, cache: &Cache) -> Result<(Vec<u8>, bool), GpuError> {
-        let key = [module.source.as_bytes(), self.architecture.as_bytes(), compiler.as_bytes()];
+        let key = [module.source.as_bytes(), self.card.architecture.as_bytes(), compiler.as_bytes()];
         if let Some(code) = cache.get(&key) {
             return Ok((code, false));
         }
-        let code = nvrtc::compile(module, &self.architecture)?;
+        let code = nvrtc::compile(module, &self.card.architecture)?;
         cache.put(&key, &code);
         Ok((code, true))
     }
@@ -434,7 +350,7 @@ impl Driver for Device {
             cache.tidy();
         }
         let functions = |((bytes, _), module): ((Vec<u8>, bool), &Module)| {
-            let shared = self.target.shared_memory as i32;
+            let shared = self.card.target.shared_memory as i32;
             let code = Arc::new(Code { bytes, shared, module: OnceLock::new() });
             let function = |entry: &String| {
                 let entry = CString::new(entry.as_str()).map_err(|e| GpuError::Malformed(e.to_string()))?;
@@ -556,7 +472,7 @@ impl Driver for Device {
         let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
         let compiler = nvrtc::identity().unwrap_or_default();
         let libraries = crate::vendor::versions();
-        format!("{} {} driver {version} {compiler} {libraries}", self.name, self.architecture)
+        format!("{} driver {version} {compiler} {libraries}", self.card.identity())
     }
 
     fn recall(&self, key: &str) -> Option<String> {
@@ -574,7 +490,7 @@ impl Driver for Device {
     }
 
     fn target(&self) -> Target {
-        self.target.clone()
+        self.card.target.clone()
     }
 
     fn synchronize(&self) -> Result<(), GpuError> {

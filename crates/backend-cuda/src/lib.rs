@@ -7,6 +7,7 @@ mod blas;
 mod blas_call;
 mod blas_layout;
 mod cache;
+mod card;
 mod dnn;
 mod dnn_call;
 mod dnn_desc;
