@@ -255,7 +255,7 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
             None => String::new(),
         };
         let declared = self.prologue.as_ref().map(Prologue::declared).transpose()?.unwrap_or_default();
-        let together = shared_sums(way, count, rows * columns);
+        let together = warp_sums(count, rows, columns) + &shared_sums(way, count, rows * columns);
         let body = format!(
             "{declared}const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 const int share = warp % {sharing};
@@ -270,16 +270,6 @@ idx q0 = (idx)(share * {unroll} * 32 + lane) * {lanes};
 {consume}q0 += {turn};
 if (q0 < {inner}) {{
 {load}}}
-}}
-float mine[{count}] = {{}};
-#pragma unroll
-for (int p = 0; p < {count}; ++p)
-#pragma unroll
-for (int m = 0; m < {rows}; ++m)
-#pragma unroll
-for (int c = 0; c < {columns}; ++c) {{
-const float all = team_combine<SUM, 32>(sum[p][m][c], (void *)0);
-if (lane == m * {columns} + c) mine[p] = all;
 }}
 {together}const idx {im} = lane / {columns}, {in_} = col0 + lane % {columns};
 if (acts && share == 0 && lane < {outs} && {in_} < {n}) {{
@@ -329,6 +319,23 @@ fn handed(first: &Skinny<'_>, second: &Matmul) -> Option<Placed> {
         }
     }
     Some(handed)
+}
+
+/// Statements that add up the sums of a warp's lanes; a lane has those of its row and column, `mine`.
+fn warp_sums(count: i64, rows: i64, columns: i64) -> String {
+    format!(
+        "float mine[{count}] = {{}};
+#pragma unroll
+for (int p = 0; p < {count}; ++p)
+#pragma unroll
+for (int m = 0; m < {rows}; ++m)
+#pragma unroll
+for (int c = 0; c < {columns}; ++c) {{
+const float all = team_combine<SUM, 32>(sum[p][m][c], (void *)0);
+if (lane == m * {columns} + c) mine[p] = all;
+}}
+"
+    )
 }
 
 /// Statements that add up the sums of the warps which share the inner dimension; the first has them.
