@@ -113,9 +113,12 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
     // NVIDIA's compiler needs no GPU.
     if backend_cuda::find(backend_cuda::Library::Nvrtc).is_ok() {
         let kernels = ["run", "--quiet", "--package", "xtask", "--", "kernels"];
-        // Each takes minutes on two cores.
-        let arch = ["--arch", if full { "sm_80,sm_90a,sm_100" } else { "sm_90a" }];
-        steps.push(checked(GPU_KERNELS, &[&kernels[..], &GOLDENS, &arch].concat()));
+        // Each architecture takes minutes on two cores, and gradients as long as all else.
+        let what = match full {
+            true => ["--arch", "sm_80,sm_90a,sm_100", "--kind", "forward,model,dynamic,gradient,train"],
+            false => ["--arch", "sm_90a", "--kind", "forward,model,dynamic"],
+        };
+        steps.push(checked(GPU_KERNELS, &[&kernels[..], &GOLDENS, &what].concat()));
     }
     if full {
         let manifest = "examples/sentence-embeddings/Cargo.toml";

@@ -3,8 +3,8 @@
 //! A masked-out load reads a block of zeros instead of the tensor, so it needs no branch and gives zero by itself.
 
 use cranelift_codegen::ir::types::{F32X4, F64X2, I8X16, I16, I32, I32X4, I64, I64X2};
-use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value, types};
-use ir_core::{Atom, DType, SymExpr};
+use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, Type, Value, types};
+use ir_core::{Atom, DType, Scalar, SymExpr};
 use kernel_ir::{StoreMode, Val};
 use smallvec::SmallVec;
 
@@ -77,7 +77,7 @@ impl<'f> Emit<'f, '_> {
         if self.width == 1 || (at.along == Along::Uniform && !varying_mask) {
             let p = self.address(at, 0);
             let p = self.masked_address(p, &mask, 0);
-            let x = self.scalar(|e| e.load_scalar(p, at.dtype, flags));
+            let x = self.scalar(|e| e.load_scalar(p, at.dtype, flags, 0));
             return self.splat(class, x);
         }
         if at.along == Along::Unit && !varying_mask {
@@ -85,14 +85,56 @@ impl<'f> Emit<'f, '_> {
             let p = self.masked_address(p, &mask, 0);
             return self.load_wide(p, at.dtype, flags);
         }
+        if let Some(step) = self.lane_step(at).filter(|_| !varying_mask) {
+            return self.load_apart(at, &mask, step);
+        }
         let mut lanes: SmallVec<[Value; 16]> = SmallVec::new();
         for lane in 0..self.width {
             let p = self.address(at, lane);
             let p = self.masked_address(p, &mask, lane);
-            let x = self.scalar(|e| e.load_scalar(p, at.dtype, flags));
+            let x = self.scalar(|e| e.load_scalar(p, at.dtype, flags, 0));
             lanes.push(x);
         }
         self.gather(class, &lanes)
+    }
+
+    /// Bytes from one lane of an access to the next, where that is one number for all and small enough to be a part of an
+    /// instruction.
+    fn lane_step(&self, at: &Access) -> Option<i32> {
+        let (step, rest) = at.address.affine_in(&Atom::Loop(self.axis?))?;
+        let bytes = step.as_const()?.checked_mul(at.dtype.size() as i64)?;
+        let last = bytes.checked_mul(i64::from(self.width) - 1)?;
+        let fixed = !rest.any_leaf(|a| matches!(a, Atom::Value(_)));
+        i32::try_from(last).ok().and_then(|_| i32::try_from(bytes).ok()).filter(|_| fixed)
+    }
+
+    /// Loads lanes `step` bytes apart, all of them or none: one address, and where there is a mask one branch, which costs less
+    /// than an address of each lane that may be the zeros'.
+    fn load_apart(&mut self, at: &Access, mask: &Option<(Vals, u32)>, step: i32) -> Vals {
+        let first = self.address(at, 0);
+        let Some((mask, width)) = mask else { return self.lanes_apart(first, at.dtype, flags(at), step) };
+        let zeros = self.constant(at.dtype, Scalar::zero(at.dtype));
+        let m = self.mask_lane(mask, *width, 0);
+        let (read, join) = (self.b.create_block(), self.b.create_block());
+        let as_args = |x: &Vals| x.iter().map(|v| BlockArg::from(*v)).collect::<SmallVec<[BlockArg; 4]>>();
+        let types: SmallVec<[Type; 4]> = zeros.iter().map(|v| self.b.func.dfg.value_type(*v)).collect();
+        let loaded = types.into_iter().map(|ty| self.b.append_block_param(join, ty)).collect();
+        self.b.ins().brif(m, read, &[], join, &as_args(&zeros));
+        self.b.switch_to_block(read);
+        self.b.seal_block(read);
+        // Not such a load as may be moved: out of here it would read what the mask leaves out.
+        let x = self.lanes_apart(first, at.dtype, MemFlagsData::new().with_notrap(), step);
+        self.b.ins().jump(join, &as_args(&x));
+        self.b.switch_to_block(join);
+        self.b.seal_block(join);
+        loaded
+    }
+
+    fn lanes_apart(&mut self, first: Value, dtype: DType, flags: MemFlagsData, step: i32) -> Vals {
+        let load = |e: &mut Self, lane: u32| e.load_scalar(first, dtype, flags, lane as i32 * step);
+        let lanes: SmallVec<[Value; 16]> =
+            (0..self.width).map(|lane| self.scalar(|e| load(e, lane))).collect();
+        self.gather(Class::of(dtype), &lanes)
     }
 
     fn masked_address(&mut self, p: Value, mask: &Option<(Vals, u32)>, lane: u32) -> Value {
@@ -109,26 +151,27 @@ impl<'f> Emit<'f, '_> {
         m
     }
 
-    fn load_scalar(&mut self, p: Value, dtype: DType, flags: MemFlagsData) -> Value {
+    /// One element, `offset` bytes behind an address.
+    fn load_scalar(&mut self, p: Value, dtype: DType, flags: MemFlagsData, offset: i32) -> Value {
         let ins = self.b.ins();
         match dtype {
             DType::Bool => {
-                let x = ins.load(types::I8, flags, p, 0);
+                let x = ins.load(types::I8, flags, p, offset);
                 self.b.ins().icmp_imm_s(cranelift_codegen::ir::condcodes::IntCC::NotEqual, x, 0)
             }
-            DType::U8 => ins.uload8(I32, flags, p, 0),
-            DType::I8 => ins.sload8(I32, flags, p, 0),
-            DType::I16 => ins.sload16(I32, flags, p, 0),
-            DType::I32 => ins.load(I32, flags, p, 0),
-            DType::I64 => ins.load(I64, flags, p, 0),
-            DType::F32 => ins.load(types::F32, flags, p, 0),
-            DType::F64 | DType::C64 | DType::C128 => ins.load(types::F64, flags, p, 0),
+            DType::U8 => ins.uload8(I32, flags, p, offset),
+            DType::I8 => ins.sload8(I32, flags, p, offset),
+            DType::I16 => ins.sload16(I32, flags, p, offset),
+            DType::I32 => ins.load(I32, flags, p, offset),
+            DType::I64 => ins.load(I64, flags, p, offset),
+            DType::F32 => ins.load(types::F32, flags, p, offset),
+            DType::F64 | DType::C64 | DType::C128 => ins.load(types::F64, flags, p, offset),
             DType::BF16 => {
-                let x = ins.uload16(I32, flags, p, 0);
+                let x = ins.uload16(I32, flags, p, offset);
                 self.regs().bf16_to_f32(x)
             }
             DType::F16 => {
-                let x = ins.uload16(I32, flags, p, 0);
+                let x = ins.uload16(I32, flags, p, offset);
                 self.regs().f16_to_f32(x)
             }
         }
@@ -229,7 +272,7 @@ impl<'f> Emit<'f, '_> {
         let x = match op {
             None => x,
             Some(op) => {
-                let old = self.load_scalar(p, dtype, MemFlagsData::new().with_notrap());
+                let old = self.load_scalar(p, dtype, MemFlagsData::new().with_notrap(), 0);
                 self.combine(op, dtype, &SmallVec::from_elem(old, 1), &SmallVec::from_elem(x, 1))[0]
             }
         };

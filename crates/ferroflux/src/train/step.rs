@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use fx_ir::InputKind;
 use ir_core::{DType, Scalar};
 use plugin_host::{Arg, LoadedBackend, Resolved, Value};
+use rayon::prelude::*;
 use tensor::Tensor;
 
 use super::plan::{self, Number, StepPlan};
@@ -179,8 +180,13 @@ impl Program {
         let Made { plan, code, kernels, from_cache } = self.made_step(train, options)?;
         let _span = tracing::info_span!("state").entered();
         let mut state = State::new();
-        for (name, tensor) in initial(self, &plan.own)? {
-            let value = code.own(&plan.layouts.laid_out(&name, tensor)?)?;
+        // Laying weights out anew takes the host longer than a device takes to read them.
+        let laid_out = initial(self, &plan.own)?.into_par_iter().map(|(name, tensor)| {
+            let tensor = plan.layouts.laid_out(&name, tensor)?;
+            Ok((name, tensor))
+        });
+        for (name, tensor) in laid_out.collect::<Result<Vec<_>, Error>>()? {
+            let value = code.own(&tensor)?;
             state.insert(name, value);
         }
         for slot in &plan.slots {
