@@ -72,8 +72,9 @@ fn options() -> [OptionSpec; 5] {
         OptionSpec::new(
             "overlap",
             toggle(),
-            "off",
-            "whether blocks of the next kernel may be placed early; holds for the whole device from then on",
+            "on",
+            "whether blocks of a kernel that gains by it are placed while the kernel before still runs; holds for the whole \
+             device from then on",
         ),
         OptionSpec::new(
             "profile",

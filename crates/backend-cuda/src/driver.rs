@@ -1,5 +1,7 @@
 //! The CUDA driver as `gpu_runtime::Driver`: one device, its primary context, one stream, stream-ordered memory.
 
+mod launch;
+
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -37,7 +39,7 @@ pub(crate) struct Device {
     /// Nodes of the launches so far, while a graph is recorded.
     recorded: Mutex<Vec<sys::CUgraphNode>>,
     recording: AtomicBool,
-    /// Whether a kernel's blocks may be placed while the launch before it still runs; kernels wait themselves.
+    /// Whether a kernel's blocks may be placed while the kernel before still runs; kernels wait themselves.
     overlap: AtomicBool,
     /// Why the device does not answer any more.
     lost: OnceLock<(&'static str, String)>,
@@ -235,43 +237,6 @@ impl Device {
         *locked(&self.cache) = cache;
     }
 
-    /// Whether launches from now on may overlap with what is launched before them (programmatic dependent launch).
-    pub(crate) fn let_launches_overlap(&self, overlap: bool) {
-        // What only newer cards have the others are never asked for.
-        self.overlap.store(overlap && self.card.target.architecture >= 90, Ordering::Relaxed);
-    }
-
-    /// A launch whose blocks may be placed early.
-    ///
-    /// # Safety
-    /// As for [`Driver::launch`]; `pointers` are to the arguments.
-    unsafe fn launch_early(
-        &self,
-        handle: sys::CUfunction,
-        grid: Grid,
-        pointers: *mut *mut c_void,
-    ) -> sys::CUresult {
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-        };
-        let configuration = sys::CUlaunchConfig {
-            gridDimX: grid.blocks[0],
-            gridDimY: grid.blocks[1],
-            gridDimZ: grid.blocks[2],
-            blockDimX: grid.threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: grid.shared,
-            hStream: self.stream,
-            attrs: &mut attribute,
-            numAttrs: 1,
-        };
-        // SAFETY: the caller's promise; configuration and attribute live through the call.
-        unsafe { sys::cuLaunchKernelEx(&configuration, handle, pointers, std::ptr::null_mut()) }
-    }
-
     /// The stream that all work is put on.
     pub(crate) fn stream(&self) -> sys::CUstream {
         self.stream
@@ -462,22 +427,18 @@ impl Driver for Device {
         grid: Grid,
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError> {
-        self.enter()?;
-        let handle = function.handle()?;
-        let [x, y, z] = grid.blocks;
-        // SAFETY: the caller's promise; the driver copies the arguments before it returns.
-        let done = with_pointers(arguments, |pointers| unsafe {
-            if self.overlap.load(Ordering::Relaxed) {
-                return self.launch_early(handle, grid, pointers);
-            }
-            let none = std::ptr::null_mut();
-            sys::cuLaunchKernel(handle, x, y, z, grid.threads, 1, 1, grid.shared, self.stream, pointers, none)
-        })?;
-        self.note(done.result().map_err(error("cuLaunchKernel")))?;
-        if self.recording.load(Ordering::Relaxed) {
-            locked(&self.recorded).push(graph::last_node(self.stream)?);
-        }
-        Ok(())
+        // SAFETY: the caller's promise.
+        unsafe { self.put(function, grid, arguments, false) }
+    }
+
+    unsafe fn launch_behind(
+        &self,
+        function: &Function,
+        grid: Grid,
+        arguments: Arguments<'_>,
+    ) -> Result<(), GpuError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.put(function, grid, arguments, self.overlaps()) }
     }
 
     fn record(

@@ -1,6 +1,7 @@
 //! Attention of a few query rows over many keys, as decoding has it: bound by the memory of keys and values, so the keys are
-//! shared out over blocks, warps and groups of lanes, each with a running softmax of its own; a second kernel puts the
-//! parts together in their order. Query heads that share a key head are computed together.
+//! shared out over blocks, warps and groups of lanes, each with a running softmax of its own; the last block of a key head,
+//! or a second kernel where there are too many heads to count blocks of each, puts the parts together in their order. Query
+//! heads that share a key head are computed together.
 //!
 //! Not here: many query rows (`attention_flash`).
 
@@ -11,7 +12,7 @@ use crate::attention::Operands;
 use crate::body::Uses;
 use crate::template::{assemble, blocks_of, epilogue, unravel, volume};
 use crate::types::{memory_type, value_type};
-use crate::{ENTRY, GenError, Kernel, Launch, Target, Variant};
+use crate::{ENTRY, GenError, Kernel, Launch, TICKETS, Target, Variant};
 
 /// Rows that are computed together at most: query rows times query heads of a key head.
 const MOST_ROWS: i64 = 8;
@@ -25,7 +26,8 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
     let Some(shape) = Decode::of(program, k) else { return Ok(Vec::new()) };
     let heads = volume(&k.k.sizes[..2]).as_const().unwrap_or(32);
     let keys = k.k.sizes[2].as_const().unwrap_or(2048);
-    let most = (keys / 64).clamp(1, 64);
+    // A block's first loads are of so many keys; where there are few all of them are one turn.
+    let most = (keys / (AHEAD * WARPS * 32 / shape.group)).clamp(1, 64);
     let parts = (4 * i64::from(target.multiprocessors) / heads.max(1)).clamp(1, most);
     let mut all = vec![shape.variant(parts)?];
     if parts > 1 {
@@ -74,14 +76,16 @@ impl<'a> Decode<'a> {
         let rows = volume(&self.k.epilogue.ranges[..3]);
         let record = &self.k.epilogue.ranges[3] + SymExpr::from_i64(2);
         let scratch = vec![rows * record * SymExpr::from_i64(4 * parts)];
-        Ok(Variant {
-            name: format!("decode_{parts}"),
-            kernels: vec![self.parts(parts)?, self.together(parts)?],
-            scratch,
-        })
+        let counted = volume(&self.k.k.sizes[..2]).as_const().is_some_and(|n| n <= i64::from(TICKETS));
+        let mut kernels = vec![self.parts(parts, counted)?];
+        if !counted {
+            kernels.push(self.together(parts)?);
+        }
+        Ok(Variant { name: format!("decode_{parts}"), kernels, scratch })
     }
 
-    fn parts(&self, parts: i64) -> Result<Kernel, GenError> {
+    /// The parts of all rows; where blocks are `counted`, the last one of a key head puts its rows together.
+    fn parts(&self, parts: i64, counted: bool) -> Result<Kernel, GenError> {
         let (program, k, lanes) = (self.program, self.k, self.lanes);
         let mut uses = Uses::default();
         uses.scratch.push("float");
@@ -97,8 +101,10 @@ impl<'a> Decode<'a> {
         let mask = o.mask_of("sc", &mut uses);
         let causal = if k.causal { "seen = seen && j <= i2;\n" } else { "" };
         let (depth, width) = (o.text(&k.q.sizes[3], &mut uses), o.text(&k.v.sizes[3], &mut uses));
+        let end = if counted { self.end(&o, parts, &mut uses)? } else { "__syncthreads();\n".into() };
         let body = format!(
-            "__shared__ float shared_most[{WARPS}][{rows}], shared_total[{WARPS}][{rows}], shared_out[{WARPS}][{rows}][{wide}];
+            "__shared__ u32 seen;
+__shared__ float shared_most[{WARPS}][{rows}], shared_total[{WARPS}][{rows}], shared_out[{WARPS}][{rows}][{wide}];
 const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, member = lane % {group}, team = lane / {group};
 const int c = member * {lanes};
 const idx cd = c < {depth} ? c : 0, cw = c < {width} ? c : 0;
@@ -191,8 +197,7 @@ float *record = scratch0 + (row * {parts} + blockIdx.y) * (i64)({width} + 2);
 if (e == 0) {{ record[0] = top; record[1] = weight; }}
 if (e < {width}) record[2 + e] = sum;
 }}
-__syncthreads();
-}}
+{end}}}
 ",
             keys = o.keys,
             heads = o.heads,
@@ -213,7 +218,57 @@ __syncthreads();
         assemble(program, ENTRY, &uses, launch, &body)
     }
 
-    /// Puts the parts of a row together.
+    /// Statements by which the last of a key head's blocks puts its rows together.
+    fn end(&self, o: &Operands<'_>, parts: i64, uses: &mut Uses) -> Result<String, GenError> {
+        uses.tickets = true;
+        let width = o.text(&self.k.v.sizes[3], uses);
+        let finished = self.finished(o, parts, uses)?;
+        Ok(format!(
+            "if (!comes_last(tickets + block, {parts}, &seen)) continue;
+for (int t = threadIdx.x; t < {rows} * {width}; t += {threads}) {{
+const int r = t / {width};
+const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq}, i3 = t % {width};
+const float *record = scratch0 + (((i64)i0 * {heads} + i1) * {lq} + i2) * {parts} * ({width} + 2);
+{finished}}}
+__syncthreads();
+",
+            rows = self.lq * self.shared,
+            shared = self.shared,
+            lq = self.lq,
+            heads = o.heads,
+            threads = 32 * WARPS,
+        ))
+    }
+
+    /// Statements that put the parts of element `i3` of a row together, which begin at `record`, and run the epilogue.
+    fn finished(&self, o: &Operands<'_>, parts: i64, uses: &mut Uses) -> Result<String, GenError> {
+        let (program, k) = (self.program, self.k);
+        let width = o.text(&k.v.sizes[3], uses);
+        let sums = match o.sums("most * 0.6931471805599453f", "total", uses) {
+            none if none.is_empty() => none,
+            sums => format!("if (i3 == 0) {{\n{sums}}}\n"),
+        };
+        let tail = epilogue(program, &k.epilogue, "result", uses)?;
+        Ok(format!(
+            "float most = -INF32;
+#pragma unroll 8
+for (int part = 0; part < {parts}; ++part) most = fmaxf(most, fresh(record + part * (i64)({width} + 2)));
+const float shift = most == -INF32 ? 0.0f : most;
+float total = 0, sum = 0;
+#pragma unroll 8
+for (int part = 0; part < {parts}; ++part) {{
+const float *of = record + part * (i64)({width} + 2);
+const float f = exp2f(fresh(of) - shift);
+total += f * fresh(of + 1);
+sum += f * fresh(of + 2 + i3);
+}}
+const {result} result = to<{result}>(total == 0 ? 0.0f : sum / total);
+{sums}{tail}",
+            result = value_type(k.acc)?,
+        ))
+    }
+
+    /// Puts the parts of all rows together.
     fn together(&self, parts: i64) -> Result<Kernel, GenError> {
         let (program, k) = (self.program, self.k);
         let ranges = &k.epilogue.ranges;
@@ -223,30 +278,12 @@ __syncthreads();
         let points = volume(ranges);
         let (count, width) = (o.text(&points, &mut uses), o.text(&ranges[3], &mut uses));
         let index = unravel(&o.writer, ranges, 0, "p", &mut uses);
-        let sums = match o.sums("most * 0.6931471805599453f", "total", &mut uses) {
-            none if none.is_empty() => none,
-            sums => format!("if (i3 == 0) {{\n{sums}}}\n"),
-        };
-        let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
+        let finished = self.finished(&o, parts, &mut uses)?;
         let body = format!(
             "for (idx p = blockIdx.x * (idx)blockDim.x + threadIdx.x; p < {count}; p += (idx)gridDim.x * blockDim.x) {{
 const float *record = scratch0 + (i64)(p / {width}) * {parts} * ({width} + 2);
-float most = -INF32;
-#pragma unroll 8
-for (int part = 0; part < {parts}; ++part) most = fmaxf(most, record[part * (i64)({width} + 2)]);
-const float shift = most == -INF32 ? 0.0f : most;
-float total = 0, sum = 0;
-#pragma unroll 8
-for (int part = 0; part < {parts}; ++part) {{
-const float *of = record + part * (i64)({width} + 2);
-const float f = exp2f(of[0] - shift);
-total += f * of[1];
-sum += f * of[2 + p % {width}];
-}}
-const {result} result = to<{result}>(total == 0 ? 0.0f : sum / total);
-{index}{sums}{tail}}}
-",
-            result = value_type(k.acc)?,
+{index}{finished}}}
+"
         );
         assemble(program, ENTRY, &uses, Launch::flat(blocks_of(&points, 128), 128), &body)
     }

@@ -32,6 +32,8 @@ pub(crate) struct Uses {
     pub(crate) maps: Vec<TensorMap>,
     /// Bytes of static shared memory, where whoever writes the text counts them.
     pub(crate) shared: u32,
+    /// Whether the body itself waits for earlier launches, before it uses anything that they write.
+    pub(crate) waits: bool,
 }
 
 impl Uses {

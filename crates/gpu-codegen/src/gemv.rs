@@ -1,8 +1,8 @@
 //! Products of a few rows with a matrix, as decoding has them: bound by the memory that the matrix is read from, so every
 //! thread keeps several loads of 16 bytes in flight and nothing is staged.
 //!
-//! - *rows*: the matrix lies along the inner dimension. Warps take a few columns of the result each and share the inner
-//!   dimension over their lanes (and, where there are few columns, over the warps of a block).
+//! - *rows* (`gemv_rows`): the matrix lies along the inner dimension. Warps take a few columns of the result each and share
+//!   the inner dimension over their lanes (and, where there are few columns, over the warps of a block).
 //! - *columns*: the matrix lies along the columns. Eight lanes read 128 bytes of a row; warps and, where there are few
 //!   columns, blocks share the inner dimension. Parts are added up in a fixed order.
 //!
@@ -12,6 +12,7 @@ use ir_core::{DType, SymExpr};
 use kernel_ir::{Matmul, Operand, Program};
 
 use crate::body::{BodyWriter, Uses};
+use crate::gemv_rows::Rows;
 use crate::template::{assemble, element, epilogue, unravel, volume};
 use crate::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Launch, Target, Variant};
@@ -20,8 +21,6 @@ use crate::{ENTRY, GenError, Launch, Target, Variant};
 const MOST_ROWS: i64 = 8;
 /// Bytes of a load.
 const WIDTH: i64 = 16;
-/// Warps of a block that share columns out, or the inner dimension.
-const WARPS: i64 = 4;
 /// Warps of a block in the *columns* form, and rows of the matrix that a warp reads at once.
 const COLUMN_WARPS: i64 = 8;
 const ROWS_AT_ONCE: i64 = 4;
@@ -29,37 +28,22 @@ const ROWS_AT_ONCE: i64 = 4;
 /// The ways of computing it; none where it is no product of a few rows.
 pub(crate) fn variants(program: &Program, k: &Matmul, target: &Target) -> Result<Vec<Variant>, GenError> {
     let Some(shape) = Skinny::of(program, k) else { return Ok(Vec::new()) };
-    if shape.along_inner {
-        shape.row_ways(target).into_iter().map(|way| shape.rows(way)).collect()
-    } else {
-        Ok(vec![shape.columns(target)?])
-    }
+    if shape.along_inner { Rows::of(shape).variants(target) } else { Ok(vec![shape.columns(target)?]) }
 }
 
 /// A product of few rows whose matrix can be read 16 bytes at once.
-struct Skinny<'a> {
-    program: &'a Program,
-    k: &'a Matmul,
+pub(crate) struct Skinny<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) k: &'a Matmul,
     /// Dimensions before the last two.
-    split: usize,
-    rows: i64,
+    pub(crate) split: usize,
+    pub(crate) rows: i64,
     /// Elements of a load.
-    lanes: i64,
+    pub(crate) lanes: i64,
     /// Whether the matrix lies along the inner dimension.
-    along_inner: bool,
+    pub(crate) along_inner: bool,
     /// Whether the left operand can be read as vectors too.
-    vector_left: bool,
-}
-
-/// How the *rows* form is cut.
-#[derive(Clone, Copy)]
-struct RowWay {
-    /// Columns of the result a warp.
-    columns: i64,
-    /// Loads of a lane and column that are in flight together.
-    unroll: i64,
-    /// Warps that share the inner dimension of the same columns.
-    sharing: i64,
+    pub(crate) vector_left: bool,
 }
 
 /// Whether every row that starts along dimension `along` starts at a multiple of 16 bytes, the buffers' own memory doing so.
@@ -78,7 +62,7 @@ pub(crate) fn aligned(operand: &Operand, along: usize, lanes: i64) -> bool {
 }
 
 impl<'a> Skinny<'a> {
-    fn of(program: &'a Program, k: &'a Matmul) -> Option<Skinny<'a>> {
+    pub(crate) fn of(program: &'a Program, k: &'a Matmul) -> Option<Skinny<'a>> {
         let ranges = &k.epilogue.ranges;
         let split = ranges.len().checked_sub(2)?;
         let rows = ranges[split].as_const().filter(|m| (1..=MOST_ROWS).contains(m))?;
@@ -99,143 +83,29 @@ impl<'a> Skinny<'a> {
         Some(Skinny { program, k, split, rows, lanes, along_inner, vector_left })
     }
 
-    fn columns_of(&self) -> &SymExpr {
+    pub(crate) fn columns_of(&self) -> &SymExpr {
         &self.k.epilogue.ranges[self.split + 1]
     }
 
-    fn inner(&self) -> &SymExpr {
+    pub(crate) fn inner(&self) -> &SymExpr {
         &self.k.a.sizes[self.split + 1]
     }
 
     /// The value of a size, or a usual one where it is not known.
-    fn about(e: &SymExpr) -> i64 {
+    pub(crate) fn about(e: &SymExpr) -> i64 {
         e.as_const().unwrap_or(4096)
     }
 
-    fn row_ways(&self, target: &Target) -> Vec<RowWay> {
-        let (n, inner) = (Self::about(self.columns_of()), Self::about(self.inner()));
-        let turns = inner / (32 * self.lanes);
-        let unroll = if turns >= 4 { 4 } else { turns.clamp(1, 2) };
-        // Measured on an H200 for the products of a 7B decoder: two columns and the inner dimension shared by the warps of a
-        // block is the fastest or within 2 % of it, at 1,000 to 32,000 columns. Fewer columns keep more blocks busy.
-        let columns = if n >= 4 * i64::from(target.multiprocessors) { 2 } else { 1 };
-        let mut ways = vec![RowWay { columns, unroll, sharing: WARPS }];
-        for (columns, sharing) in [(2, 1), (4, 1), (2, WARPS), (1, WARPS)] {
-            if ways.iter().all(|w| (w.columns, w.sharing) != (columns, sharing)) && columns * self.rows <= 32
-            {
-                ways.push(RowWay { columns, unroll: (unroll * 2 / columns).max(1), sharing });
-            }
-        }
-        ways
-    }
-
-    fn writer(&self) -> BodyWriter<'a> {
+    pub(crate) fn writer(&self) -> BodyWriter<'a> {
         let extents = &self.k.epilogue.ranges;
         BodyWriter { program: self.program, extents, prefix: "", guard: None, store_guard: None }
     }
 
     /// The address of an element; `row` and `col` are texts.
-    fn address(&self, operand: &Operand, row: &str, col: &str, uses: &mut Uses) -> String {
+    pub(crate) fn address(&self, operand: &Operand, row: &str, col: &str, uses: &mut Uses) -> String {
         let lead: Vec<String> = (0..self.split).map(|d| format!("i{d}")).collect();
         let index: Vec<&str> = lead.iter().map(String::as_str).chain([row, col]).collect();
         element(&self.writer(), operand, &index, uses)
-    }
-
-    /// Statements that read `lanes` elements of row `m` of the left operand from position `q` on into `x`.
-    fn left(&self, uses: &mut Uses) -> Result<String, GenError> {
-        let lanes = self.lanes;
-        if self.vector_left {
-            let ty = memory_type(self.program.buffers[self.k.a.buf].dtype)?;
-            let at = self.address(&self.k.a, "m", "q", uses);
-            return Ok(format!(
-                "const Vec<{ty}, {lanes}> xv = *(const Vec<{ty}, {lanes}> *)&{at};
-#pragma unroll
-for (int j = 0; j < {lanes}; ++j) x[j] = to<float>(xv.v[j]);
-"
-            ));
-        }
-        let at = self.address(&self.k.a, "m", "(q + j)", uses);
-        Ok(format!("#pragma unroll\nfor (int j = 0; j < {lanes}; ++j) x[j] = to<float>({at});\n"))
-    }
-
-    fn rows(&self, way: RowWay) -> Result<Variant, GenError> {
-        let (k, lanes, rows) = (self.k, self.lanes, self.rows);
-        let RowWay { columns, unroll, sharing } = way;
-        let ranges = &k.epilogue.ranges;
-        let mut uses = Uses::default();
-        let writer = self.writer();
-        let (n, inner) = (writer.expr(self.columns_of(), &mut uses), writer.expr(self.inner(), &mut uses));
-        let tiles = self.columns_of().ceil_div(&SymExpr::from_i64(columns));
-        let groups = volume(&ranges[..self.split]) * &tiles;
-        let (tiles, count) = (writer.expr(&tiles, &mut uses), writer.expr(&groups, &mut uses));
-        let lead = unravel(&writer, &ranges[..self.split], 0, "batch", &mut uses);
-        let ty = memory_type(self.program.buffers[k.b.buf].dtype)?;
-        let column = self.address(&k.b, "0", "col", &mut uses);
-        let left = self.left(&mut uses)?;
-        let per_block = WARPS / sharing;
-        let (im, in_) = (format!("i{}", self.split), format!("i{}", self.split + 1));
-        let tail = epilogue(self.program, &k.epilogue, "result", &mut uses)?;
-        let result = value_type(k.acc)?;
-        uses.shared = if sharing == 1 { 0 } else { (4 * WARPS * rows * columns) as u32 };
-        let together = shared_sums(rows * columns, sharing);
-        let body = format!(
-            "const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-const int share = warp % {sharing};
-for (idx first = blockIdx.x * (idx){per_block}; first < {count}; first += (idx)gridDim.x * {per_block}) {{
-const idx group = first + warp / {sharing};
-const bool acts = group < {count};
-const idx batch = acts ? group / {tiles} : 0, col0 = acts ? group % {tiles} * {columns} : 0;
-{lead}float sum[{rows}][{columns}] = {{}};
-const {ty} *w[{columns}];
-#pragma unroll
-for (int c = 0; c < {columns}; ++c) {{ const idx col = imin<idx>(col0 + c, {n} - 1); w[c] = &{column}; }}
-for (idx q0 = (idx)(share * {unroll} * 32 + lane) * {lanes}; acts && q0 < {inner}; q0 += {turn}) {{
-Vec<{ty}, {lanes}> wv[{unroll}][{columns}];
-#pragma unroll
-for (int u = 0; u < {unroll}; ++u)
-#pragma unroll
-for (int c = 0; c < {columns}; ++c) {{
-const idx q = q0 + u * {step};
-wv[u][c] = bits_as<Vec<{ty}, {lanes}>>(q < {inner} ? load_streaming(w[c] + q) : uint4{{0, 0, 0, 0}});
-}}
-#pragma unroll
-for (int u = 0; u < {unroll}; ++u) {{
-const idx q = q0 + u * {step};
-if (q < {inner}) {{
-#pragma unroll
-for (int m = 0; m < {rows}; ++m) {{
-float x[{lanes}];
-{left}#pragma unroll
-for (int c = 0; c < {columns}; ++c)
-#pragma unroll
-for (int j = 0; j < {lanes}; ++j) sum[m][c] = fmaf(x[j], to<float>(wv[u][c].v[j]), sum[m][c]);
-}}
-}}
-}}
-}}
-float mine = 0;
-#pragma unroll
-for (int m = 0; m < {rows}; ++m)
-#pragma unroll
-for (int c = 0; c < {columns}; ++c) {{
-const float all = team_combine<SUM, 32>(sum[m][c], (void *)0);
-if (lane == m * {columns} + c) mine = all;
-}}
-{together}const idx {im} = lane / {columns}, {in_} = col0 + lane % {columns};
-if (acts && share == 0 && lane < {outs} && {in_} < {n}) {{
-const {result} result = to<{result}>(mine);
-{tail}}}
-}}
-",
-            turn = 32 * lanes * unroll * sharing,
-            step = 32 * lanes,
-            outs = rows * columns,
-        );
-        let blocks =
-            groups.ceil_div(&SymExpr::from_i64(per_block)).sym_min(&SymExpr::from_i64(crate::MOST_BLOCKS));
-        let launch = Launch::flat(blocks, 32 * WARPS as u32);
-        let kernel = assemble(self.program, ENTRY, &uses, launch, &body)?;
-        Ok(Variant::single(format!("gemv_rows_{columns}x{unroll}_{sharing}"), kernel))
     }
 
     /// Blocks that share the inner dimension in the *columns* form.
@@ -357,22 +227,4 @@ const {result} result = to<{result}>(all);
         let launch = Launch::flat(crate::template::blocks_of(&points, 128), 128);
         assemble(self.program, ENTRY, &uses, launch, &body)
     }
-}
-
-/// Statements that add up the sums of the warps which share the inner dimension; the first has them.
-fn shared_sums(outs: i64, sharing: i64) -> String {
-    if sharing == 1 {
-        return String::new();
-    }
-    format!(
-        "__shared__ float sums[{WARPS}][{outs}];
-__syncthreads();
-if (lane < {outs}) sums[warp][lane] = mine;
-__syncthreads();
-if (share == 0 && lane < {outs}) {{
-#pragma unroll
-for (int s = 1; s < {sharing}; ++s) mine += sums[warp + s][lane];
-}}
-"
-    )
 }

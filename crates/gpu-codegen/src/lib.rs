@@ -15,12 +15,14 @@ mod body;
 mod bulk;
 mod bulk_rule;
 mod bulk_text;
+mod chain;
 mod collapse;
 mod columns;
 mod conv;
 mod epilogue;
 mod flat;
 mod gemv;
+mod gemv_rows;
 mod index;
 mod linear;
 mod looped;
@@ -29,6 +31,7 @@ mod moments;
 mod ops;
 mod ordered;
 mod pack;
+mod prologue;
 mod reduce;
 mod scan;
 mod sort;
@@ -48,6 +51,7 @@ use kernel_ir::{BufId, ExternOp, Program, Step};
 use thiserror::Error;
 
 pub use blocks::{Blocks, fold};
+pub use chain::{Chain, chain};
 pub use epilogue::{Packed, epilogue, epilogue_of, relayout, result_dtype, store_order};
 pub use pack::pack_weights;
 pub use tail::{Bias, Place, Tail, tail};
@@ -126,6 +130,8 @@ pub struct Kernel {
     pub maps: Vec<TensorMap>,
     /// How it is launched.
     pub launch: Launch,
+    /// Whether it asks for constants before it waits for earlier launches: it gains where it may begin before they end.
+    pub early: bool,
     /// What it is made of, for whoever makes one kernel of several.
     pub(crate) inside: template::Inside,
 }

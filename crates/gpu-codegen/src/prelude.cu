@@ -372,11 +372,23 @@ template <> __device__ __forceinline__ void atomic<SUM, i64>(i64 *p, i64 x) { at
 // The blocks of one kernel of several that share a launch: the number of a block among them, or how many there are.
 struct Dealt { u32 x, y; };
 
-// Every kernel begins with this. Where launches may overlap, it waits for all that earlier launches write and lets the next
-// launch's blocks begin to wait as soon as there is room for them; elsewhere it does nothing.
-__device__ __forceinline__ void launch_order() {
+// Where launches may overlap, the next launch's blocks are placed once all blocks of this one have come here and there is room
+// for them; elsewhere this does nothing.
+__device__ __forceinline__ void launch_next() {
 #if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+// Waits until earlier launches have ended: all that they write is there, and all that they read has been read. Every thread
+// comes here, and before it uses nothing but its arguments and what no launch of a call writes (constants): since a launch
+// ends after it has waited, waiting for the one before is waiting for all.
+__device__ __forceinline__ void launch_wait() {
+#if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// What kernels begin with that do nothing before they wait.
+__device__ __forceinline__ void launch_order() {
+    launch_next();
+    launch_wait();
 }

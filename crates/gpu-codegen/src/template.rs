@@ -60,12 +60,13 @@ pub(crate) fn assemble(
     let symbols: String = uses.symbols.iter().map(|s| format!("const idx {s} = (idx){s}_;\n")).collect();
     let threads = launch.threads;
     let (declared, body) = (list.join(", "), format!("using idx = {idx};\n{symbols}{body}"));
+    let order = if uses.waits { "launch_next" } else { "launch_order" };
     let source = format!(
-        "extern \"C\" __global__ void __launch_bounds__({threads}) {entry}({declared}) {{\nlaunch_order();\n{body}}}\n"
+        "extern \"C\" __global__ void __launch_bounds__({threads}) {entry}({declared}) {{\n{order}();\n{body}}}\n"
     );
     let maps = uses.maps.clone();
     let inside = Inside { uses: uses.clone(), declared, body };
-    Ok(Kernel { entry: entry.to_owned(), source, params, maps, launch, inside })
+    Ok(Kernel { entry: entry.to_owned(), source, params, maps, launch, early: uses.waits, inside })
 }
 
 /// 32 bits where every address of the kernel surely fits.

@@ -88,6 +88,7 @@ fn united(a: &Uses, b: &Uses) -> Uses {
 pub fn together(program: &Program, joint: &Joint<'_>) -> Result<Option<Kernel>, GenError> {
     let [first, _, ..] = &joint.kernels[..] else { return Ok(None) };
     let mut uses = joint.uses.clone();
+    uses.waits = joint.kernels.iter().all(|k| k.inside.uses.waits);
     // What is dealt out is known by the first block that comes after it.
     let (mut functions, mut ends, mut calls) = (Vec::<String>::new(), String::new(), Vec::new());
     let writer = BodyWriter { program, extents: &[], prefix: "", guard: None, store_guard: None };

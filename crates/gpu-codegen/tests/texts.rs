@@ -186,3 +186,45 @@ fn a_kernel_that_fills_the_device_keeps_its_launch() {
     let large = pointwise(&p, bufs[0], bufs[1], n);
     assert!(!Joint::default().add(&p, &large, &Target::HOPPER));
 }
+
+/// A product of one row; what it is of is a constant or an input.
+fn of_one_row(storage: &str, declared: &str) -> String {
+    let text = format!(
+        "kir 1.5
+program \"p\"
+buffer b0 \"x\" bf16[1, 4096]{{4096, 1}}+0 input 0
+buffer b1 \"w\" bf16[64, 4096]{{4096, 1}}+0 {storage}
+buffer b2 \"y\" bf16[1, 64]{{64, 1}}+0 output
+input \"x\" b0
+{declared} \"w\" b1
+output \"y\" b2[1, 64]{{64, 1}}+0
+init:
+steps:
+matmul \"linear\" acc f32 from \"linear\"
+  a b0[1, 4096]{{4096, 1}}+0
+  b b1[4096, 64]{{1, 4096}}+0
+  epilogue [1, 64]
+    v0: f32 = template
+    v1: bf16 = cast v0
+    v2: bf16 = store b2[0, i1], v1
+plan bytes 0:
+"
+    );
+    let (program, step) = parsed(&text);
+    let first = variants(&program, &step, &Target::HOPPER).unwrap().swap_remove(0);
+    assert!(first.name.starts_with("gemv_rows"), "{}", first.name);
+    first.kernels[0].source.clone()
+}
+
+/// Before a kernel has waited for earlier launches it reads constants alone.
+#[test]
+fn constants_are_read_before_the_wait() {
+    let source = of_one_row("constant 0", "constant");
+    let (before, after) = source.split_once("launch_wait();").unwrap();
+    let body = before.split_once("launch_next();").unwrap().1;
+    assert!(body.contains("load_streaming(") && body.contains("b0["), "{source}");
+    assert!(!body.contains("b1") && !body.contains("b2"), "{source}");
+    assert!(after.contains("b1[") && after.contains("b2["), "{source}");
+    let source = of_one_row("input 1", "input");
+    assert!(source.contains("launch_order();") && !source.contains("launch_wait();"), "{source}");
+}

@@ -86,6 +86,9 @@ impl Case {
             self.program.buffers.iter().map(|(id, b)| self.place(&emulator, id, b)).collect();
         let scratch: Vec<u64> =
             way.scratch.iter().map(|n| emulator.allocate(size(n) as u64).unwrap()).collect();
+        let tickets = emulator.allocate(4 * u64::from(gpu_codegen::TICKETS)).unwrap();
+        // SAFETY: the memory is new and has as many words.
+        unsafe { emulator.fill(tickets, 0, u64::from(gpu_codegen::TICKETS)) }.unwrap();
         for (n, kernel) in way.kernels.iter().enumerate() {
             let entry = format!("entry{n}");
             let source = format!("{PRELUDE}{}", kernel.source.replace(ENTRY, &entry));
@@ -98,7 +101,7 @@ impl Case {
                     Param::Buffer(b) => addresses[b.index()],
                     Param::Scratch(n) => scratch[*n as usize],
                     Param::Symbol(_) => unreachable!("the cases have fixed sizes"),
-                    Param::Tickets => unreachable!("no template counts its blocks"),
+                    Param::Tickets => tickets,
                     Param::Map(n) => addresses[kernel.maps[*n as usize].buf.index()],
                 })
                 .collect();

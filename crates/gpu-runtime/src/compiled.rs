@@ -9,7 +9,7 @@ use plugin_sdk::{OwnedTensor, TensorView};
 use crate::arguments::{self, Source, source};
 use crate::graph::{Given, MOST_RECORDINGS, Recorded};
 use crate::machine::{Dynamic, Machine, bytes_of};
-use crate::plan::{DeviceStep, Planned, Planner};
+use crate::plan::{DeviceStep, Planned, Planner, widened};
 use crate::prepare::{Layout, On, Prepared};
 use crate::profile::{self, StepTime};
 use crate::sizes::Sizes;
@@ -85,6 +85,7 @@ impl<'a, D: Driver> Parts<'a, D> {
             functions: self.functions,
             addresses,
             scratch,
+            apart: false,
         }
     }
 }
@@ -128,11 +129,13 @@ impl<D: Driver> Compiled<D> {
         let blocks = || Ok::<_, GpuError>((memory.block(256)?, tickets(memory)?));
         let plan = || {
             let _span = tracing::debug_span!(target: "kernel", "ways of steps").entered();
-            Ok::<_, GpuError>((planner.plan(&program.init)?, planner.plan(&program.steps)?))
+            Ok::<_, GpuError>((planner.plan(&program.init)?, planner.plan_call(&program.steps)?))
         };
         let (blocks, planned) = rayon::join(blocks, plan);
         let ((nowhere, tickets), (init, steps)) = (blocks?, planned?);
+        let plan = widened(&program, &planner.chains);
         let mut kernels = planner.kernels;
+        program.plan = plan;
         let started = std::time::Instant::now();
         let functions = kernels.compile(driver)?;
         if settings.mode.searches() {
@@ -394,7 +397,7 @@ impl<D: Driver> Compiled<D> {
             return Err(GpuError::Malformed("a call without launches".into()));
         };
         list.patch(&entry.addresses);
-        let on = parts.on(&entry.addresses, given.scratch);
+        let on = On { apart: profiled, ..parts.on(&entry.addresses, given.scratch) };
         // SAFETY: every address is memory of this call, as large as its buffer, by the plan, the blocks above and the
         // checks of the inputs.
         let mut one = |n: usize| unsafe { list.launch(n, &on) };

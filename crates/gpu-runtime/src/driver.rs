@@ -45,6 +45,20 @@ pub trait Driver: Send + Sync + 'static {
         grid: Grid,
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError>;
+    /// The same for a kernel that directly follows another one of the same call: where the device can do that, its blocks may be
+    /// placed while the other one still runs. Generated kernels wait themselves before they use anything but constants.
+    ///
+    /// # Safety
+    /// As for [`Driver::launch`]; no launch of the call writes its constants.
+    unsafe fn launch_behind(
+        &self,
+        function: &Self::Function,
+        grid: Grid,
+        arguments: Arguments<'_>,
+    ) -> Result<(), GpuError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch(function, grid, arguments) }
+    }
     /// What kernels are made for where the caller of `compile` asks for nothing else.
     fn target(&self) -> Target;
     /// The ways in which libraries of the vendor compute a step, the best by rule first; they are tried before the generated

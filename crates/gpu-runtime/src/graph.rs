@@ -270,7 +270,7 @@ impl<D: Driver> Graph<D> {
         launches.sort_unstable();
         launches.dedup();
         for (kernel, call) in launches {
-            let What::Kernel { function, grid, words, maps } = &list.calls[call].what else { continue };
+            let What::Kernel { function, grid, words, maps, .. } = &list.calls[call].what else { continue };
             let words = &list.words[words.start as usize..words.end as usize];
             let arguments = Arguments { words, maps };
             // SAFETY: the caller's promise; the launch was recorded with this function and grid.

@@ -41,6 +41,6 @@ pub fn modules(program: &kernel_ir::Program, target: &gpu_codegen::Target) -> Re
     gpu_codegen::pack_weights(&mut program);
     let mut planner = plan::Planner::new(&program, target, &|_| Vec::new(), Mode::MaxAutotune);
     planner.plan(&program.init)?;
-    planner.plan(&program.steps)?;
+    planner.plan_call(&program.steps)?;
     Ok(planner.kernels.modules(plan::MOST_PER_MODULE))
 }

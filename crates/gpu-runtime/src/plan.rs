@@ -1,13 +1,14 @@
 //! From steps to operations: which kernels there are, how they are launched, what control flow surrounds them.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use gpu_codegen::{
-    ENTRY, Joint, Kernel, Launch, PRELUDE, Param, Target, TensorMap, leads, together, variants,
+    ENTRY, Joint, Kernel, Launch, PRELUDE, Param, Target, TensorMap, chain, leads, together, variants,
 };
 use host_routines::MatrixRoutine;
 use ir_core::{DType, EntityId, SymExpr, SymId};
-use kernel_ir::{ExternOp, Footprint, Operand, Program, Step};
+use kernel_ir::{ArenaPlan, ExternOp, Footprint, Live, Operand, Program, Step};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -114,6 +115,8 @@ pub(crate) struct Launchable {
     pub(crate) params: Vec<Param>,
     pub(crate) maps: Vec<TensorMap>,
     pub(crate) launch: Launch,
+    /// Whether it gains where it may begin before earlier launches end.
+    pub(crate) early: bool,
 }
 
 /// Turns steps into operations.
@@ -126,6 +129,8 @@ pub(crate) struct Planner<'a> {
     /// The ways of steps that are not planned yet, in their order.
     ways: VecDeque<Result<Vec<Choice>, GpuError>>,
     pub(crate) kernels: Kernels,
+    /// Steps of a call that became one launch: to memory they are one step.
+    pub(crate) chains: Vec<Range<usize>>,
 }
 
 /// The ways of a step that the driver's libraries offer.
@@ -138,17 +143,66 @@ impl<'a> Planner<'a> {
         library: Library<'a>,
         mode: Mode,
     ) -> Planner<'a> {
-        Planner { program, target, library, mode, ways: VecDeque::new(), kernels: Kernels::default() }
+        Planner {
+            program,
+            target,
+            library,
+            mode,
+            ways: VecDeque::new(),
+            kernels: Kernels::default(),
+            chains: Vec::new(),
+        }
     }
 
     /// The operations of a list of steps. The ways of all of them are looked for at once: libraries are asked and texts
     /// are written on all cores.
     pub(crate) fn plan(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
+        self.look(steps);
+        self.operations(steps)
+    }
+
+    fn look(&mut self, steps: &[Step]) {
         let mut list = Vec::new();
         of_device(steps, &mut list);
         let ways: Vec<_> = list.into_par_iter().map(|step| self.choices(step)).collect();
         self.ways = ways.into();
-        self.operations(steps)
+    }
+
+    /// The operations of a call: as [`Planner::plan`], and steps that follow each other share launches where that saves some.
+    pub(crate) fn plan_call(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
+        self.look(steps);
+        let mut planned = Vec::with_capacity(steps.len());
+        while let Some(step) = steps.get(planned.len()) {
+            let at = planned.len();
+            match self.chained(&steps[at..])? {
+                Some((op, count)) => {
+                    planned.push(op);
+                    // Operations are numbered as steps are.
+                    let none = || Planned { op: Op::Several(Vec::new()), dynamic: Vec::new() };
+                    planned.extend(std::iter::repeat_with(none).take(count - 1));
+                    self.chains.push(at..at + count);
+                }
+                None => planned.push(self.planned(step)?),
+            }
+        }
+        Ok(planned)
+    }
+
+    /// The first steps as one launch, and how many they are.
+    fn chained(&mut self, steps: &[Step]) -> Result<Option<(Planned, usize)>, GpuError> {
+        let found = chain(self.program, steps, self.target).map_err(|e| refused(&steps[0], &e))?;
+        let Some(found) = found else { return Ok(None) };
+        let mut members = Vec::new();
+        of_device(&steps[..found.steps], &mut members);
+        // What a library computes is not generated.
+        let generated = |c: &Result<Vec<Choice>, GpuError>| c.as_ref().is_ok_and(|c| single(c).is_some());
+        if !self.ways.iter().take(members.len()).all(generated) {
+            return Ok(None);
+        }
+        let members =
+            members.into_iter().map(|s| Ok((s, self.next(s)?))).collect::<Result<Vec<_>, GpuError>>()?;
+        let ways = found.ways.into_iter().map(Choice::from).collect();
+        Ok(Some((self.shared(members, ways), found.steps)))
     }
 
     fn operations(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
@@ -217,20 +271,27 @@ impl<'a> Planner<'a> {
             let mut taken = taken.into_iter();
             let (members, others) = open.into_iter().partition(|_| taken.next() == Some(true));
             open = others;
-            planned.push(self.shared(members, shared));
+            let way =
+                Choice { name: "together".into(), parts: vec![Part::Kernel(shared)], scratch: Vec::new() };
+            planned.push(self.shared(members, vec![way]));
         }
         Ok(planned)
     }
 
     /// Steps that share a launch; where all ways are kept, each launched on its own is one too.
-    fn shared(&mut self, members: Vec<(&Step, Vec<Choice>)>, kernel: Kernel) -> Planned {
+    fn shared(&mut self, members: Vec<(&Step, Vec<Choice>)>, mut choices: Vec<Choice>) -> Planned {
         let steps: Vec<&Step> = members.iter().map(|(step, _)| *step).collect();
         let name = format!("{}_and_{}_more", steps[0].name(), steps.len() - 1);
-        let way = |name: &str, parts| Choice { name: name.into(), parts, scratch: Vec::new() };
-        let mut choices = vec![way("together", vec![Part::Kernel(kernel)])];
         if self.mode.searches() {
             let firsts = members.into_iter().filter_map(|(_, choices)| choices.into_iter().next());
-            choices.push(way("one_by_one", firsts.flat_map(|c| c.parts).collect()));
+            let firsts: Vec<Choice> = firsts.collect();
+            // Scratch memory has numbers of its own in each.
+            if firsts.iter().all(|c| c.scratch.is_empty()) {
+                let parts = firsts.into_iter().flat_map(|c| c.parts).collect();
+                choices.push(Choice { name: "one_by_one".into(), parts, scratch: Vec::new() });
+            }
+        } else {
+            choices.truncate(1);
         }
         self.device(&name, &steps, choices)
     }
@@ -284,6 +345,22 @@ impl<'a> Planner<'a> {
         self.kernels.steps.push(DeviceStep { name: name.to_owned(), ways, chosen: 0, roots, traffic });
         self.kernels.steps.len() - 1
     }
+}
+
+/// The plan of a program where each of these ranges of steps is one: what the last of them writes lies nowhere where the first
+/// one reads.
+pub(crate) fn widened(program: &Program, chains: &[Range<usize>]) -> ArenaPlan {
+    let mut plan = program.plan.clone();
+    if chains.is_empty() {
+        return plan;
+    }
+    let of = |n: u32| chains.iter().find(|c| c.contains(&(n as usize)));
+    for Live { first, last, .. } in plan.lives.iter_mut().chain(&mut plan.dynamic) {
+        *first = of(*first).map_or(*first, |c| c.start as u32);
+        *last = of(*last).map_or(*last, |c| c.end as u32 - 1);
+    }
+    (plan.offsets, plan.bytes) = plan.place(program, &|_| None).ok().unzip();
+    plan
 }
 
 /// Whether libraries are asked how they would compute a step. One that was not used yet takes a tenth of a second for its
@@ -343,7 +420,7 @@ impl Kernels {
     }
 
     fn launchable(&mut self, kernel: Kernel, step: &str) -> Launchable {
-        let Kernel { source, params, maps, launch, .. } = kernel;
+        let Kernel { source, params, maps, launch, early, .. } = kernel;
         let function = match self.known.get(&source) {
             Some(&n) => n,
             None => {
@@ -354,7 +431,7 @@ impl Kernels {
                 n
             }
         };
-        Launchable { function, params, maps, launch }
+        Launchable { function, params, maps, launch, early }
     }
 
     /// The text of a kernel.

@@ -17,6 +17,9 @@ use crate::{Arguments, Driver, GpuError, Grid, Map, Work};
 const MOST_BLOCKS: i64 = i32::MAX as i64;
 /// A loop that is longer than this is run turn by turn and not laid out.
 const MOST_CALLS: usize = 1 << 14;
+/// Launches that begin early: one that gains by it and those right before it. It begins when all blocks of the one before have
+/// begun. On an H200 a call of 400 launches of which none gains takes 0.2 ms longer where all begin early.
+const LEAD: u32 = 4;
 /// What scratch buffers are aligned to.
 const SCRATCH_GRAIN: u64 = 256;
 
@@ -89,12 +92,11 @@ pub(crate) enum What {
         grid: Grid,
         words: Range<u32>,
         maps: Vec<Map>,
+        /// Whether it may begin before the launch before it, a kernel too, has ended.
+        early: bool,
     },
     /// Offsets of its scratch, number of its values.
-    Library {
-        scratch: Vec<u64>,
-        values: u32,
-    },
+    Library { scratch: Vec<u64>, values: u32 },
 }
 
 /// Why a program has no list.
@@ -130,7 +132,10 @@ impl Prepared {
         let mut lister =
             Lister { program, device_steps, sizes: sizes.clone(), list: List::empty(), scratch: 0 };
         let list = match steps.iter().try_for_each(|s| lister.add(s)).and_then(|()| lister.results()) {
-            Ok(()) => Ok(lister.list),
+            Ok(()) => {
+                lister.list.let_begin_early();
+                Ok(lister.list)
+            }
             Err(Stop::Dynamic(why)) => Err(why),
             Err(Stop::Error(e)) => return Err(e),
         };
@@ -175,6 +180,24 @@ impl List {
         }
     }
 
+    /// Lets the launches before a kernel that gains by an early beginning begin early too, and none that follows no kernel.
+    fn let_begin_early(&mut self) {
+        let mut lead = 0;
+        let mut rest = &mut self.calls[..];
+        while let [before @ .., call] = rest {
+            let behind = matches!(before.last(), Some(Call { what: What::Kernel { .. }, .. }));
+            match &mut call.what {
+                What::Kernel { early, .. } => {
+                    lead = if *early { LEAD } else { lead };
+                    *early = behind && lead > 0;
+                    lead = lead.saturating_sub(1);
+                }
+                What::Library { .. } => lead = 0,
+            }
+            rest = before;
+        }
+    }
+
     /// Writes the addresses that stay into the arguments.
     pub(crate) fn fix(&mut self, addresses: &[u64], scratch: u64, tickets: u64) {
         for &(word, place) in &self.fixed {
@@ -200,11 +223,17 @@ impl List {
     pub(crate) unsafe fn launch<D: Driver>(&self, n: usize, on: &On<'_, D>) -> Result<(), GpuError> {
         let call = &self.calls[n];
         match &call.what {
-            What::Kernel { function, grid, words, maps } => {
+            What::Kernel { function, grid, words, maps, early } => {
                 let words = &self.words[words.start as usize..words.end as usize];
                 let arguments = Arguments { words, maps };
+                let function = &on.functions[*function];
                 // SAFETY: the caller's promise; the arguments are in the order of the kernel's parameters.
-                unsafe { on.driver.launch(&on.functions[*function], *grid, arguments) }
+                unsafe {
+                    match *early && !on.apart {
+                        true => on.driver.launch_behind(function, *grid, arguments),
+                        false => on.driver.launch(function, *grid, arguments),
+                    }
+                }
             }
             What::Library { scratch, values } => {
                 let step = &on.steps[call.step as usize];
@@ -235,6 +264,8 @@ pub(crate) struct On<'a, D: Driver> {
     pub(crate) functions: &'a [D::Function],
     pub(crate) addresses: &'a [u64],
     pub(crate) scratch: u64,
+    /// Whether each launch begins when the one before has ended: they are timed.
+    pub(crate) apart: bool,
 }
 
 /// Makes a list.
@@ -321,7 +352,7 @@ impl Lister<'_> {
         }
         let words = start..self.list.words.len() as u32;
         let maps = Map::of(&kernel.params, &kernel.maps, &|e| self.sizes.eval(e))?;
-        Ok(Some(What::Kernel { function: kernel.function, grid, words, maps }))
+        Ok(Some(What::Kernel { function: kernel.function, grid, words, maps, early: kernel.early }))
     }
 
     /// Notes that a word is the address of a buffer.
@@ -360,4 +391,38 @@ pub(crate) fn grid(kernel: &Launchable, sizes: &Sizes) -> Result<Option<Grid>, G
     }
     let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
     Ok((!blocks.contains(&0)).then_some(grid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `c`: a kernel that asks for constants early, `k`: another one, `l`: a library's call.
+    fn early(kinds: &str) -> String {
+        let call = |kind: char| {
+            let grid = Grid { blocks: [1; 3], threads: 32, shared: 0 };
+            let kernel = |early| What::Kernel { function: 0, grid, words: 0..0, maps: Vec::new(), early };
+            let what = match kind {
+                'l' => What::Library { scratch: Vec::new(), values: 0 },
+                kind => kernel(kind == 'c'),
+            };
+            Call { step: 0, part: 0, what }
+        };
+        let mut list = List { calls: kinds.chars().map(call).collect(), ..List::empty() };
+        list.let_begin_early();
+        let shown = |c: &Call| match c.what {
+            What::Kernel { early: true, .. } => 'e',
+            _ => '.',
+        };
+        list.calls.iter().map(shown).collect()
+    }
+
+    #[test]
+    fn kernels_begin_early_where_one_gains_by_it_and_never_behind_something_else() {
+        assert_eq!(early("kkkkkk"), "......");
+        assert_eq!(early("kkkkkkckk"), "...eeee..");
+        assert_eq!(early("ckkclkcc"), ".eee..ee");
+        assert_eq!(early("c"), ".");
+        assert_eq!(early("lclkckkkkkkc"), "....e...eeee");
+    }
 }

@@ -184,6 +184,8 @@ fn cost(defs: &Defs, id: BufId, order: &Order, costs: &Arena<BufId, Cost>) -> Co
     }
     total.templates.sort_unstable();
     total.templates.dedup();
+    // What has other points (a slice of the result) is never its epilogue.
+    total.templates.retain(|template| defs.numel_hint(&defs.get(*template).sizes) == numel);
     // What also reads something that is made of the template's result (a mean of it) comes after it.
     total.templates.retain(|template| {
         let at_hand = |read: BufId| read == *template || costs[read].templates.contains(template);

@@ -96,14 +96,19 @@ impl Case {
         self.checked(emulator, 2);
     }
 
-    fn checked(mut self, emulator: &LoadedBackend, calls: usize) {
+    /// What is compiled.
+    pub fn program(&mut self) -> kernel_ir::Program {
         let nodes = &self.graph.nodes;
         self.graph.order.sort_by_key(|id| !matches!(nodes[*id].kind, NodeKind::Placeholder { .. }));
         prims::scalars::eliminate_dead(&mut self.graph);
+        inductor::compile(&self.graph, &inductor::Options::default()).unwrap()
+    }
+
+    fn checked(mut self, emulator: &LoadedBackend, calls: usize) {
+        let program = self.program();
         let expected = interp::run(&self.graph, &self.data).unwrap();
         let wide: Vec<Tensor> = self.data.iter().map(|t| t.to_dtype(widened(t.dtype())).unwrap()).collect();
         let truth = interp::run(&in_double(&self.graph), &wide).unwrap();
-        let program = inductor::compile(&self.graph, &inductor::Options::default()).unwrap();
         let bytes = program.to_bytes();
         let args = CompileArgs::new(KERNEL_IR, &bytes).mode("default");
         let name = &self.graph.name;
