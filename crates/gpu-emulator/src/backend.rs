@@ -7,7 +7,7 @@ use kernel_ir::{IR_MAJOR, IR_MINOR};
 use plugin_sdk::dlpack::DL_EXT_DEV;
 use plugin_sdk::{
     Backend, CompileRequest, Constants, Description, DeviceId, DeviceInfo, Executable, Host, IrVersion,
-    OwnedTensor, PluginError, Signature, Stream, TensorView,
+    OptionKind, OptionSpec, OwnedTensor, PluginError, Signature, Stream, TensorView,
 };
 
 use crate::Emulator;
@@ -36,6 +36,12 @@ impl Backend for EmulatorBackend {
             .mode("reduce-overhead")
             .mode("max-autotune")
             .mode("max-autotune-no-cudagraphs")
+            .option(OptionSpec::new(
+                "prefer",
+                OptionKind::Text,
+                "",
+                "ways whose name contains this come first",
+            ))
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {
@@ -58,7 +64,11 @@ impl Backend for EmulatorBackend {
 
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
         let settings = Settings { mode: Mode::named(request.mode), ..Settings::default() };
-        let compiled = Compiled::with(self.device(), request.kernels()?, settings)?;
+        let device = match request.options.text("prefer")? {
+            "" => Arc::clone(self.device()),
+            prefer => DeviceMemory::new(Arc::new(self.device().driver().prefer(prefer))),
+        };
+        let compiled = Compiled::with(&device, request.kernels()?, settings)?;
         Ok(Box::new(EmulatorExecutable(compiled)))
     }
 }

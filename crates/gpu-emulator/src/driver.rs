@@ -1,6 +1,6 @@
 //! The emulated device as `gpu_runtime::Driver`. Everything has happened when a call returns.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_codegen::{Target, variants};
 use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, Module};
@@ -14,7 +14,7 @@ use crate::{EmulatorError, compiler, launch};
 
 /// An emulated device with memory of its own.
 pub struct Emulator {
-    memory: Mutex<Memory>,
+    memory: Arc<Mutex<Memory>>,
     target: Target,
     prefer: Option<String>,
 }
@@ -28,13 +28,14 @@ impl Default for Emulator {
 impl Emulator {
     /// A device for which kernels are made as for `target`.
     pub fn new(target: Target) -> Emulator {
-        Emulator { memory: Mutex::default(), target, prefer: None }
+        Emulator { memory: Arc::default(), target, prefer: None }
     }
 
-    /// Steps are computed by the first of their variants whose name contains this text, where there is one.
-    pub fn prefer(mut self, variant: impl Into<String>) -> Emulator {
-        self.prefer = Some(variant.into());
-        self
+    /// The same device, its memory too; steps are computed by the first of their variants whose name contains this text,
+    /// where there is one.
+    pub fn prefer(&self, variant: impl Into<String>) -> Emulator {
+        let (memory, target) = (Arc::clone(&self.memory), self.target.clone());
+        Emulator { memory, target, prefer: Some(variant.into()) }
     }
 
     fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {

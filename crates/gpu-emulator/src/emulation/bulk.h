@@ -11,13 +11,17 @@ static void ffx_phase_init(void *bar, int count) {
     ffx_aligned(bar, 8);
     *(FfxPhase *)bar = {(unsigned short)count, (unsigned short)count, 0, 0};
 }
+// Those that wait at a barrier look again.
+static void ffx_phase_wake(void *bar) {
+    for (ffx_u32 t = 0; t < blockDim.x; ++t)
+        if (ffx_fibers[t].state == FFX_PHASE && ffx_fibers[t].operands == bar) ffx_fibers[t].state = FFX_READY;
+}
 static void ffx_phase_check(void *bar) {
     FfxPhase *p = (FfxPhase *)bar;
     if (p->pending || p->bytes) return;
     p->pending = p->expected;
     p->parity ^= 1;
-    for (ffx_u32 t = 0; t < blockDim.x; ++t)
-        if (ffx_fibers[t].state == FFX_PHASE && ffx_fibers[t].operands == bar) ffx_fibers[t].state = FFX_READY;
+    ffx_phase_wake(bar);
 }
 // Arrives; the phase waits for so many bytes more.
 static __noinline__ void ffx_phase_arrive(void *bar, int bytes) {
@@ -52,6 +56,7 @@ static __noinline__ void ffx_box_later(void *to, const FfxTensor &map, void *bar
     *box = {(char *)to, map, bar, {}};
     for (int d = 0; d < rank; ++d) box->at[d] = at[d];
     memset(to, 0xff, (ffx_u64)ffx_box_bytes(&map));
+    ffx_phase_wake(bar);
 }
 static void ffx_box_copy(const FfxBox *box) {
     const FfxTensor *map = &box->map;
@@ -103,6 +108,8 @@ struct FfxProduct {
     bool more;
     int group;
     void (*run)(FfxProduct);
+    // The thread's two rows of a left factor that lies in registers, two 16-bit numbers each.
+    ffx_u32 rows[16];
 };
 enum { FFX_PRODUCTS = 64 };
 static struct { FfxProduct list[FFX_PRODUCTS]; int count, group; } ffx_products[FFX_MOST_THREADS];

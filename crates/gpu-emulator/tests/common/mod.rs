@@ -88,12 +88,17 @@ impl Case {
 
     /// Compiles for the emulator, runs and compares every output.
     pub fn check(self, emulator: &LoadedBackend) {
-        self.checked(emulator, 1);
+        self.checked(emulator, 1, &[""]);
     }
 
     /// The same, and a second call gives the same bits.
     pub fn check_twice(self, emulator: &LoadedBackend) {
-        self.checked(emulator, 2);
+        self.checked(emulator, 2, &[""]);
+    }
+
+    /// The same, with each of these ways where steps have them.
+    pub fn check_ways(self, emulator: &LoadedBackend, ways: &[&str]) {
+        self.checked(emulator, 2, ways);
     }
 
     /// What is compiled.
@@ -104,29 +109,32 @@ impl Case {
         inductor::compile(&self.graph, &inductor::Options::default()).unwrap()
     }
 
-    fn checked(mut self, emulator: &LoadedBackend, calls: usize) {
+    fn checked(mut self, emulator: &LoadedBackend, calls: usize, ways: &[&str]) {
         let program = self.program();
         let expected = interp::run(&self.graph, &self.data).unwrap();
         let wide: Vec<Tensor> = self.data.iter().map(|t| t.to_dtype(widened(t.dtype())).unwrap()).collect();
         let truth = interp::run(&in_double(&self.graph), &wide).unwrap();
         let bytes = program.to_bytes();
-        let args = CompileArgs::new(KERNEL_IR, &bytes).mode("default");
-        let name = &self.graph.name;
-        let mut code = emulator.compile(&args).unwrap_or_else(|e| panic!("{name}: {e}"));
-        code.bind_constants(&[]).unwrap();
-        let given: Vec<&Tensor> = self.data.iter().collect();
-        let got = code.execute(&given).unwrap_or_else(|e| panic!("{name}: {e}\n{program}"));
-        assert_eq!(got.len(), expected.len());
-        for _ in 1..calls {
-            let again = code.execute(&given).unwrap_or_else(|e| panic!("{name}: {e}\n{program}"));
-            for (n, (one, two)) in got.iter().zip(&again).enumerate() {
-                let bits = |t: &Tensor| t.iter_f64().map(f64::to_bits).collect::<Vec<_>>();
-                assert!(bits(one) == bits(two), "{name}, output {n}: a second call gives something else");
+        for way in ways {
+            let options = [("prefer", *way)];
+            let args = CompileArgs::new(KERNEL_IR, &bytes).mode("default").options(&options);
+            let name = format!("{} {way}", self.graph.name);
+            let mut code = emulator.compile(&args).unwrap_or_else(|e| panic!("{name}: {e}"));
+            code.bind_constants(&[]).unwrap();
+            let given: Vec<&Tensor> = self.data.iter().collect();
+            let got = code.execute(&given).unwrap_or_else(|e| panic!("{name}: {e}\n{program}"));
+            assert_eq!(got.len(), expected.len());
+            for _ in 1..calls {
+                let again = code.execute(&given).unwrap_or_else(|e| panic!("{name}: {e}\n{program}"));
+                for (n, (one, two)) in got.iter().zip(&again).enumerate() {
+                    let bits = |t: &Tensor| t.iter_f64().map(f64::to_bits).collect::<Vec<_>>();
+                    assert!(bits(one) == bits(two), "{name}, output {n}: a second call gives something else");
+                }
             }
-        }
-        for (n, ((g, e), t)) in got.iter().zip(&expected).zip(&truth).enumerate() {
-            if let Err(what) = compare(g, e, t) {
-                panic!("{name}, output {n}: {what}\n{program}");
+            for (n, ((g, e), t)) in got.iter().zip(&expected).zip(&truth).enumerate() {
+                if let Err(what) = compare(g, e, t) {
+                    panic!("{name}, output {n}: {what}\n{program}");
+                }
             }
         }
     }
