@@ -8,7 +8,8 @@ use crate::body::{BodyWriter, Uses};
 use crate::template::{assemble, compute_type, element, epilogue, volume};
 use crate::types::value_type;
 use crate::{
-    ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant, attention_decode, attention_flash,
+    ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant, attention_bulk, attention_decode,
+    attention_flash,
 };
 
 /// Elements of a result row that a lane keeps in registers: rows up to 32 times as long.
@@ -19,6 +20,7 @@ const WARPS: i64 = 4;
 /// The ways of computing it, the best by rule first.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
     let mut all = attention_decode::variants(program, k, target)?;
+    all.extend(attention_bulk::variants(program, k, target)?);
     all.extend(attention_flash::variants(program, k, target)?);
     all.push(Variant::single("simple", generate(program, k, ENTRY)?));
     Ok(all)

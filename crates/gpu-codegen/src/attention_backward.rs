@@ -9,7 +9,8 @@ use crate::attention::Operands;
 use crate::body::Uses;
 use crate::template::{assemble, compute_type, element, volume};
 use crate::types::{memory_type, number};
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant, attention_backward_flash};
+use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant};
+use crate::{attention_backward_bulk, attention_backward_flash};
 
 /// Elements of a gradient's row that a lane adds up at a time; longer rows take several turns.
 const PER_LANE: i64 = 4;
@@ -19,10 +20,18 @@ const WARPS: i64 = 4;
 /// The ways of computing them, the best by rule first.
 pub(crate) fn variants(program: &Program, k: &ExternCall, target: &Target) -> Result<Vec<Variant>, GenError> {
     let backward = Backward::of(program, k)?;
-    let mut all = attention_backward_flash::variants(program, &backward, target)?;
+    let mut all = attention_backward_bulk::variants(program, &backward, target)?;
+    all.extend(attention_backward_flash::variants(program, &backward, target)?);
     let kernels = vec![backward.of_queries(program)?, backward.of_keys(program)?];
     all.push(Variant { name: "simple".into(), kernels, scratch: Vec::new() });
     Ok(all)
+}
+
+/// Whose gradients a kernel makes.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Side {
+    Queries,
+    Keys,
 }
 
 /// The operands by their names.

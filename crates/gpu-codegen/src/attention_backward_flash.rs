@@ -9,7 +9,7 @@ use ir_core::{DType, SymExpr};
 use kernel_ir::{Operand, Program};
 
 use crate::attention::Operands;
-use crate::attention_backward::{Backward, is_half};
+use crate::attention_backward::{Backward, Side, is_half};
 use crate::body::Uses;
 use crate::template::{assemble, volume};
 use crate::types::value_type;
@@ -40,13 +40,6 @@ struct Flash<'a> {
     /// Elements of a query and of a key, of a value; in shared memory both are filled up to multiples of 16.
     depth: i64,
     width: i64,
-}
-
-/// Whose gradients a kernel makes.
-#[derive(Clone, Copy, PartialEq)]
-enum Side {
-    Queries,
-    Keys,
 }
 
 fn up(n: i64) -> i64 {

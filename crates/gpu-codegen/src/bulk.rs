@@ -12,7 +12,7 @@ use crate::tile::{Axis, Product, count, is_multiple, merged};
 /// Bytes of a line of a box: what the swizzle works on.
 const LINE: i64 = 128;
 /// What addresses and strides must be multiples of.
-const GRAIN: i64 = 16;
+pub(crate) const GRAIN: i64 = 16;
 /// Dimensions of a tensor map at most.
 const MOST_DIMENSIONS: usize = 5;
 /// The largest size of a dimension whose coordinates surely are 32-bit numbers, with a tile beyond its end.
@@ -83,7 +83,7 @@ fn lines(product: &Product<'_>, side: usize) -> Option<(Option<Axis>, Axis)> {
 }
 
 /// Whether a size surely is no 0 and its coordinates fit 32 bits; of one without a known end it is taken that they do.
-fn countable(program: &Program, e: &SymExpr) -> bool {
+pub(crate) fn countable(program: &Program, e: &SymExpr) -> bool {
     let (low, high) = e.range(&program.bounds());
     low.is_some_and(|n| n >= 1) && high.is_none_or(|n| n <= MOST_POINTS)
 }

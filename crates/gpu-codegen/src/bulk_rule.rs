@@ -9,9 +9,6 @@ use crate::bulk_text::readable;
 use crate::tile::Product;
 use crate::tile_text::{Form, Pipeline, Unit};
 
-/// The one architecture that has `wgmma`.
-pub(crate) const ARCHITECTURE: u32 = 90;
-
 /// `(rows, columns, stages, warpgroups)` of tiles that a block computes alone, or a part of, and leaves.
 const ALONE: &[(i64, i64, i64, i64)] = &[(128, 128, 5, 2), (128, 64, 4, 2), (64, 128, 4, 1), (64, 64, 6, 1)];
 /// The same, and how many blocks share, of tiles whose blocks stay.
@@ -20,7 +17,7 @@ const STAYING: &[(i64, i64, i64, i64, i64)] =
 
 /// The forms that a device has for a product, without those that share the inner dimension.
 pub(crate) fn forms(product: &Product<'_>, unit: Unit, target: &Target) -> Vec<Form> {
-    if target.architecture != ARCHITECTURE || !target.tensor_maps || unit == Unit::Plain {
+    if !target.wgmma() || unit == Unit::Plain {
         return Vec::new();
     }
     let form = |tile, stages, warpgroups: i64, pipeline| Form {

@@ -7,7 +7,9 @@
 mod accumulate;
 mod attention;
 mod attention_backward;
+mod attention_backward_bulk;
 mod attention_backward_flash;
+mod attention_bulk;
 mod attention_decode;
 mod attention_flash;
 mod blocks;
@@ -24,6 +26,7 @@ mod flat;
 mod gemv;
 mod gemv_rows;
 mod index;
+mod lanes;
 mod linear;
 mod looped;
 mod matmul;
@@ -63,6 +66,7 @@ pub const PRELUDE: &str = concat!(
     include_str!("tensor_core.cu"),
     include_str!("tile.cu"),
     include_str!("wgmma.cu"),
+    include_str!("flash.cu"),
     include_str!("loops.cu"),
     include_str!("sort.cu")
 );
@@ -87,6 +91,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// Whether there are products of warpgroups from shared memory that the copy engine fills: of Hopper alone.
+    pub(crate) fn wgmma(&self) -> bool {
+        self.architecture == 90 && self.tensor_maps
+    }
+
     /// A Hopper of 132 multiprocessors, for whoever generates without a device.
     pub const HOPPER: Target = Target {
         architecture: 90,

@@ -47,6 +47,8 @@ DEV void mma_tf32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 // Two floats rounded to 16 bits each, the first in the low half.
 DEV u32 pack_bf16(float low, float high) { u32 y; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y; }
 DEV u32 pack_f16(float low, float high) { u32 y; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y; }
+// 2 to the power x, numbers below the smallest normal one as 0.
+DEV float exp2_flushed(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 // A float rounded to the nearest tf32 (ties away from zero), as bits.
 DEV u32 to_tf32(float x) { u32 y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y; }
 
@@ -223,6 +225,10 @@ template <int PENDING> DEV void cp_async_wait() { ffx_copy_wait(PENDING); }
 
 DEV u32 pack_bf16(float low, float high) { return (u32)to_bf16(low).bits | (u32)to_bf16(high).bits << 16; }
 DEV u32 pack_f16(float low, float high) { return (u32)to_f16(low).bits | (u32)to_f16(high).bits << 16; }
+DEV float exp2_flushed(float x) {
+    const float y = exp2f(x);
+    return y < 0x1p-126f ? 0.0f : y;
+}
 DEV void red_add(float *p, float x) { *p += x; }
 DEV void red_add_f16x2(void *p, u32 x) {
     ffx_aligned(p, 4);

@@ -82,7 +82,7 @@ pub(crate) fn leads(product: &Product<'_>, target: &Target) -> bool {
     let sizes = [&product.batch, &product.rows, &product.cols, &product.inner];
     let few = sizes.iter().fold(1, |n: i64, axes| n.saturating_mul(at(axes))) <= FEW;
     let narrow = unit(product.dtype, target) == Some(Unit::Tensor);
-    narrow && few && target.architecture == bulk_rule::ARCHITECTURE && target.tensor_maps
+    narrow && few && target.wgmma()
 }
 
 /// What multiplies factors of a dtype.

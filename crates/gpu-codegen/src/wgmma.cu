@@ -124,6 +124,21 @@ template <class T, int N> struct Wgmma;
     FFX_WGMMA(T, TY, 64, 16, FFX_D32(0), FFX_R16 FFX_R32, "32", "33", "34", ", %35, %36", MA, MB) \
     FFX_WGMMA(T, TY, 128, 16, FFX_S64, FFX_R16 FFX_R32 FFX_R64, "64", "65", "66", ", %67, %68", MA, MB) \
     FFX_WGMMA(T, TY, 256, 16, FFX_S128, FFX_R16 FFX_R32 FFX_R64 FFX_R96 FFX_R128, "128", "129", "130", ", %131, %132", MA, MB)
+// The same with the left factor in registers: of a warp's 16 rows as `mma.m16n8k16` has it (`tensor_core.cu`). They belong to
+// the product until it is waited for.
+template <class T, int N> struct WgmmaHeld;
+#define FFX_WGMMA_HELD(T, TY, N, D, REGS, A0, A1, A2, A3, B, MORE, TB) \
+    template <> struct WgmmaHeld<T, N> { \
+        template <int MB> DEV void run(float (&d)[N / 2], const u32 (&a)[4], u64 b, bool more) { \
+            asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %" MORE ", 0;\n" \
+                "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TY "." TY " {" REGS "}, {%" A0 ",%" A1 ",%" A2 ",%" A3 "}, %" B ", more, 1, 1, %" TB ";\n}" \
+                : D : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)more), "n"(MB)); \
+        } \
+    };
+#define FFX_WGMMA_HELD_16(T, TY) \
+    FFX_WGMMA_HELD(T, TY, 64, FFX_D32(0), FFX_R16 FFX_R32, "32", "33", "34", "35", "36", "37", "38") \
+    FFX_WGMMA_HELD(T, TY, 128, FFX_S64, FFX_R16 FFX_R32 FFX_R64, "64", "65", "66", "67", "68", "69", "70") \
+    FFX_WGMMA_HELD(T, TY, 256, FFX_S128, FFX_R16 FFX_R32 FFX_R64 FFX_R96 FFX_R128, "128", "129", "130", "131", "132", "133", "134")
 #define FFX_S16 FFX_D8(0), FFX_D8(8)
 #define FFX_S64 FFX_D32(0), FFX_D32(32)
 #define FFX_S128 FFX_S64, FFX_D32(64), FFX_D32(96)
@@ -133,6 +148,13 @@ FFX_WGMMA(float, "tf32", 32, 8, FFX_S16, FFX_R16, "16", "17", "18", "",,)
 FFX_WGMMA(float, "tf32", 64, 8, FFX_D32(0), FFX_R16 FFX_R32, "32", "33", "34", "",,)
 FFX_WGMMA(float, "tf32", 128, 8, FFX_S64, FFX_R16 FFX_R32 FFX_R64, "64", "65", "66", "",,)
 FFX_WGMMA(float, "tf32", 256, 8, FFX_S128, FFX_R16 FFX_R32 FFX_R64 FFX_R96 FFX_R128, "128", "129", "130", "",,)
+FFX_WGMMA_HELD_16(bf16, "bf16")
+FFX_WGMMA_HELD_16(f16, "f16")
+// What products have left in registers is read behind this, not before: the compiler does not know that they ran on.
+template <int N> DEV void wgmma_settle(float (&d)[N]) {
+    #pragma unroll
+    for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
+}
 
 #endif // __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -179,14 +201,14 @@ template <class T> DEV float ffx_element(FfxOperand operand, int major, int row,
     else at += (u64)(row / LINE * operand.lead + k * 128 + row % LINE * (int)sizeof(T));
     return ffx_factor(*(const T *)ffx_swizzled(at));
 }
-// A thread's share of the product: exact products, added in double precision and rounded once.
-template <class T, int N, int MA, int MB> static void ffx_wgmma(FfxProduct p) {
+// A thread's share of the product with the left factor's elements of its two rows: exact products, added in double
+// precision and rounded once.
+template <class T, int N, int MB, class Left> static void ffx_wgmma_rows(FfxProduct p, FfxOperand b, Left left) {
     constexpr int K = 32 / (int)sizeof(T);
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3;
-    const FfxOperand a = {(const u8 *)p.a, p.lead_a}, b = {(const u8 *)p.b, p.lead_b};
+    const int lane = threadIdx.x & 31;
     float row[2][K];
     for (int h = 0; h < 2; ++h)
-        for (int k = 0; k < K; ++k) row[h][k] = ffx_element<T>(a, MA, 16 * warp + lane / 4 + 8 * h, k);
+        for (int k = 0; k < K; ++k) row[h][k] = left(h, k);
     for (int c = 0; c < N / 4; ++c) {
         double sum[2] = {};
         for (int k = 0; k < K; ++k) {
@@ -199,10 +221,39 @@ template <class T, int N, int MA, int MB> static void ffx_wgmma(FfxProduct p) {
         }
     }
 }
+template <class T, int N, int MA, int MB> static void ffx_wgmma(FfxProduct p) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3;
+    const FfxOperand a = {(const u8 *)p.a, p.lead_a}, b = {(const u8 *)p.b, p.lead_b};
+    ffx_wgmma_rows<T, N, MB>(p, b, [&](int h, int k) { return ffx_element<T>(a, MA, 16 * warp + lane / 4 + 8 * h, k); });
+}
+// The lanes of 4 that hold two rows give each other their parts of them.
+struct FfxHeld { const u32 *a; u32 *rows; };
+static void ffx_held_rows(void **lanes, u32) {
+    for (int lane = 0; lane < 32; ++lane) {
+        FfxHeld *to = (FfxHeld *)lanes[lane];
+        for (int pair = 0; pair < 4; ++pair) {
+            const u32 *a = ((const FfxHeld *)lanes[lane / 4 * 4 + pair])->a;
+            for (int r = 0; r < 4; ++r) to->rows[r % 2 * 8 + r / 2 * 4 + pair] = a[r];
+        }
+    }
+}
+template <class T, int N, int MB> static void ffx_wgmma_held(FfxProduct p) {
+    const FfxOperand b = {(const u8 *)p.b, p.lead_b};
+    ffx_wgmma_rows<T, N, MB>(p, b, [&](int h, int k) { return ffx_half<T>(p.rows[h * 8 + k / 2], k % 2); });
+}
+template <class T, int N> struct WgmmaHeld {
+    template <int MB> DEV void run(float (&d)[N / 2], const u32 (&a)[4], FfxOperand b, bool more) {
+        FfxProduct p = {d, b.at, b.at, 0, b.lead, more, 0, ffx_wgmma_held<T, N, MB>, {}};
+        FfxHeld held = {a, p.rows};
+        ffx_collective(0xffffffffu, &held, ffx_held_rows);
+        ffx_product_later(p);
+    }
+};
+template <int N> DEV void wgmma_settle(float (&)[N]) {}
 template <class T, int N> struct Wgmma {
     template <int MA, int MB> DEV void run(float (&d)[N / 2], FfxOperand a, FfxOperand b, bool more) {
         static_assert(sizeof(T) == 2 || (MA == K_MAJOR && MB == K_MAJOR), "the rows of 32-bit factors do not lie together");
-        ffx_product_later({d, a.at, b.at, a.lead, b.lead, more, 0, ffx_wgmma<T, N, MA, MB>});
+        ffx_product_later({d, a.at, b.at, a.lead, b.lead, more, 0, ffx_wgmma<T, N, MA, MB>, {}});
     }
 };
 #endif

@@ -38,6 +38,8 @@ fn gradients(
 #[test]
 fn on_tensor_cores() {
     let Some(emulator) = emulator() else { return };
+    // More than one group of warps, and rows that others would leave to the copy engine.
+    let flash = ["flash_64", "flash_32"];
     let mut c = Case::new("tensor_cores");
     gradients(&mut c, BF16, [1, 2, 2], [35, 70, 64, 64], (None, false));
     gradients(&mut c, F16, [1, 4, 2], [70, 70, 40, 24], (None, true));
@@ -46,7 +48,31 @@ fn on_tensor_cores() {
     gradients(&mut c, BF16, [1, 2, 1], [33, 64, 128, 32], (Some(seen), false));
     let added = c.any(F16, &[1, 3, 80, 17]);
     gradients(&mut c, F16, [2, 3, 1], [80, 17, 8, 8], (Some(added), false));
-    c.check_twice(&emulator);
+    c.check_ways(&emulator, &flash);
+}
+
+/// Queries enough for the copy engine; every cut of the kernels is named by its tiles.
+#[test]
+fn by_the_copy_engine() {
+    let Some(emulator) = emulator() else { return };
+    let short = ["wgmma_64x128_64x64", "wgmma_128x128_128x64"];
+    let mut c = Case::new("plain");
+    gradients(&mut c, BF16, [2, 2, 2], [130, 70, 64, 64], (None, false));
+    c.check_ways(&emulator, &short);
+    let mut c = Case::new("causal, shared heads, rows of other lengths");
+    gradients(&mut c, F16, [1, 4, 2], [150, 201, 40, 24], (None, true));
+    gradients(&mut c, BF16, [1, 2, 1], [201, 77, 64, 64], (None, true));
+    c.check_ways(&emulator, &short);
+    let mut c = Case::new("long rows");
+    gradients(&mut c, BF16, [1, 2, 1], [133, 70, 128, 128], (None, true));
+    gradients(&mut c, F16, [1, 1, 1], [65, 150, 96, 32], (None, false));
+    c.check_ways(&emulator, &["wgmma_64x64_128x64", "wgmma_128x64_128x64"]);
+    let mut c = Case::new("masks");
+    let seen = c.any(Bool, &[70, 64]);
+    gradients(&mut c, BF16, [1, 2, 1], [70, 64, 64, 64], (Some(seen), false));
+    let added = c.any(F16, &[1, 3, 80, 17]);
+    gradients(&mut c, F16, [2, 3, 1], [80, 17, 16, 128], (Some(added), true));
+    c.check_ways(&emulator, &["wgmma_64x", "wgmma_128x"]);
 }
 
 #[test]
@@ -67,10 +93,12 @@ fn rows_that_see_nothing_are_zero() {
     let Some(emulator) = emulator() else { return };
     for dtype in [BF16, F32] {
         let mut c = Case::new("nothing_seen");
-        let seen = c.input(Bool, &[20, 24], |i| f64::from(i >= 48));
-        gradients(&mut c, dtype, [1, 2, 1], [20, 24, 16, 16], (Some(seen), false));
-        let added = c.input(dtype, &[20, 24], |i| if i < 48 { f64::NEG_INFINITY } else { 0.5 });
-        gradients(&mut c, dtype, [1, 2, 1], [20, 24, 16, 16], (Some(added), false));
+        for rows in [20, 70] {
+            let seen = c.input(Bool, &[rows, 24], |i| f64::from(i >= 48));
+            gradients(&mut c, dtype, [1, 2, 1], [rows, 24, 16, 16], (Some(seen), false));
+            let added = c.input(dtype, &[rows, 24], |i| if i < 48 { f64::NEG_INFINITY } else { 0.5 });
+            gradients(&mut c, dtype, [1, 2, 1], [rows, 24, 16, 16], (Some(added), false));
+        }
         c.check(&emulator);
     }
 }

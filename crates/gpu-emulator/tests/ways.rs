@@ -295,6 +295,17 @@ fn attention_of_many_rows() {
 }
 
 #[test]
+fn attention_by_the_copy_engine() {
+    let (plain, causal) = (Look::default(), Look { causal: true, mask: 0 });
+    let (ways, long) = (["wgmma_64x128", "wgmma_128x128"], ["wgmma_128x128", "wgmma_64x64"]);
+    attention(DType::BF16, [2, 2, 2], [130, 35, 64], plain, &ways);
+    attention(DType::BF16, [1, 4, 2], [150, 300, 40], causal, &ways);
+    attention(DType::BF16, [1, 2, 1], [301, 140, 128], causal, &long);
+    attention(DType::BF16, [2, 1, 1], [70, 267, 96], Look { causal: false, mask: 1 }, &long);
+    attention(DType::BF16, [1, 2, 1], [64, 140, 64], Look { causal: true, mask: 2 }, &ways);
+}
+
+#[test]
 fn attention_of_few_rows() {
     let plain = Look::default();
     attention(DType::BF16, [1, 4, 4], [1, 333, 64], plain, &["decode"]);
