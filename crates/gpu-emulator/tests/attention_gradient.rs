@@ -5,8 +5,8 @@
 mod common;
 
 use common::{Case, emulator};
-use fx_ir::{Arg, ValueId};
-use ir_core::DType;
+use fx_ir::{Arg, Symbol, ValueId};
+use ir_core::{DType, SymExpr};
 
 use DType::{BF16, Bool, F16, F32, F64};
 
@@ -73,6 +73,26 @@ fn by_the_copy_engine() {
     let added = c.any(F16, &[1, 3, 80, 17]);
     gradients(&mut c, F16, [2, 3, 1], [80, 17, 16, 128], (Some(added), true));
     c.check_ways(&emulator, &["wgmma_64x", "wgmma_128x"]);
+}
+
+#[test]
+fn lengths_that_a_call_tells() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("symbols");
+    let symbol =
+        |name: &str| Symbol { name: name.into(), min: 1, max: None, hint: Some(64), unbacked: false };
+    let [rows, keys] = ["rows", "keys"].map(|name| SymExpr::sym(c.graph.add_symbol(symbol(name))));
+    let mut operand = |length: i64, known: &SymExpr, seed: usize| {
+        let [batch, heads, depth] = [1, 2, 64].map(SymExpr::from_i64);
+        let known = vec![batch, heads, known.clone(), depth];
+        let value = |i: usize| ((i * 7919 + seed * 104_729) % 1009) as f64 / 504.5 - 1.0;
+        Arg::Value(c.sized(BF16, &[1, 2, length, 64], known, value))
+    };
+    let mut args = vec![operand(150, &rows, 1), operand(77, &keys, 2), operand(77, &keys, 3)];
+    args.extend([Arg::None, true.into(), 0.125.into()]);
+    let outs = c.calls("prims.attention", args);
+    outs.into_iter().for_each(|v| c.output(v));
+    c.check_ways(&emulator, &["wgmma_64x128", "wgmma_128x128"]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)]
 
 use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, Output, OutputKind, ValueId, ValueType};
+use gpu_codegen::{Target, variants};
 use ir_core::{DType, Scalar, SymExpr, TensorMeta};
 use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend};
 use prims::Builder;
@@ -39,8 +40,19 @@ impl Case {
 
     /// An input whose elements are `value(i)`, rounded to the dtype.
     pub fn input(&mut self, dtype: DType, sizes: &[i64], value: impl Fn(usize) -> f64) -> ValueId {
+        self.sized(dtype, sizes, fixed(sizes), value)
+    }
+
+    /// The same where the graph knows the sizes as expressions.
+    pub fn sized(
+        &mut self,
+        dtype: DType,
+        sizes: &[i64],
+        known: Vec<SymExpr>,
+        value: impl Fn(usize) -> f64,
+    ) -> ValueId {
         let name = format!("x{}", self.data.len());
-        let meta = TensorMeta::contiguous(dtype, fixed(sizes));
+        let meta = TensorMeta::contiguous(dtype, known);
         let shape: Vec<usize> = sizes.iter().map(|n| *n as usize).collect();
         let mut t = Tensor::zeros(DType::F64, &[shape.iter().product()]).unwrap();
         for i in 0..t.numel() {
@@ -96,7 +108,7 @@ impl Case {
         self.checked(emulator, 2, &[""]);
     }
 
-    /// The same, with each of these ways where steps have them.
+    /// The same, with each of these ways where steps have them; one has.
     pub fn check_ways(self, emulator: &LoadedBackend, ways: &[&str]) {
         self.checked(emulator, 2, ways);
     }
@@ -116,6 +128,11 @@ impl Case {
         let truth = interp::run(&in_double(&self.graph), &wide).unwrap();
         let bytes = program.to_bytes();
         for way in ways {
+            let has = |step| {
+                variants(&program, step, &Target::HOPPER)
+                    .is_ok_and(|v| v.iter().any(|v| v.name.contains(way)))
+            };
+            assert!(program.steps.iter().any(has), "{}: no step has a way `{way}`", self.graph.name);
             let options = [("prefer", *way)];
             let args = CompileArgs::new(KERNEL_IR, &bytes).mode("default").options(&options);
             let name = format!("{} {way}", self.graph.name);
