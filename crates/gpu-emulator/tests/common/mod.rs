@@ -132,7 +132,8 @@ impl Case {
                 variants(&program, step, &Target::HOPPER)
                     .is_ok_and(|v| v.iter().any(|v| v.name.contains(way)))
             };
-            assert!(program.steps.iter().any(has), "{}: no step has a way `{way}`", self.graph.name);
+            let wanted = way.is_empty() || program.steps.iter().any(has);
+            assert!(wanted, "{}: no step has a way `{way}`", self.graph.name);
             let options = [("prefer", *way)];
             let args = CompileArgs::new(KERNEL_IR, &bytes).mode("default").options(&options);
             let name = format!("{} {way}", self.graph.name);
