@@ -73,3 +73,54 @@ impl Wanted {
 fn beside(work: impl FnOnce() + Send + 'static) {
     let _ = std::thread::Builder::new().spawn(work);
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// A product within a branch.
+    fn nested(dtype: &str) -> Program {
+        let text = format!(
+            r#"kir 1.3
+program "nested"
+buffer b0 "a" {dtype}[192, 256]{{256, 1}}+0 input 0
+buffer b1 "b" {dtype}[256, 192]{{192, 1}}+0 input 1
+buffer b2 "y" {dtype}[192, 192]{{192, 1}}+0 output
+buffer b3 "p" bool[]{{}}+0 input 2
+input "a" b0
+input "b" b1
+input "p" b3
+output "y" b2[192, 192]{{192, 1}}+0
+init:
+steps:
+cond "branch" b3[]{{}}+0
+then:
+matmul "m" acc f32
+  a b0[192, 256]{{256, 1}}+0
+  b b1[256, 192]{{192, 1}}+0
+  epilogue [192, 192]
+    v0: f32 = template
+    v1: {dtype} = cast v0
+    v2: {dtype} = store b2[i0, i1], v1
+else:
+end
+plan bytes 0:
+"#
+        );
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn libraries_are_wanted_by_what_asks_them() {
+        let hopper = Target { tensor_maps: true, ..Target::HOPPER };
+        let of = |dtype, target: &Target, mode| Wanted::of(&nested(dtype), target, mode);
+        let single = Wanted { blas: Some((DType::F32, false)), dnn: false };
+        assert_eq!(of("f32", &hopper, Mode::Default), single);
+        let rounded = Target { tf32: true, ..hopper.clone() };
+        assert_eq!(of("f32", &rounded, Mode::Default).blas, Some((DType::F32, true)));
+        assert_eq!(of("bf16", &hopper, Mode::Default), Wanted::default());
+        assert_eq!(of("bf16", &hopper, Mode::ReduceOverhead).blas, Some((DType::BF16, false)));
+    }
+}
