@@ -167,7 +167,7 @@ impl Code {
                 })?;
                 let code = Code::bound(&form, executable, &backend, weight)?;
                 if !from_cache {
-                    lookup.iter().for_each(Lookup::tidy);
+                    lookup.iter().for_each(|l| l.tidy(&form.kernels));
                 }
                 Ok((code, Some(form.kernels.program)))
             }

@@ -94,7 +94,7 @@ impl Compiled {
         let weight = |name: &str| program.weight_value(name, maker.as_ref());
         let code = Code::bound(&form, code, backend, &weight)?;
         if !from_cache {
-            lookup.iter().for_each(Lookup::tidy);
+            lookup.iter().for_each(|l| l.tidy(&form.kernels));
         }
         let explanation = explain(program.graph(), Some(&form.kernels.program));
         let Caller::Model(wiring) = form.caller else {

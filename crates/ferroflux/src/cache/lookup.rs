@@ -63,11 +63,7 @@ impl<'a> Lookup<'a> {
         if told || !self.backend.options().iter().any(keeps) {
             return None;
         }
-        let program = &kernels.program;
-        let buffers = program.constants.iter().map(|c| &program.buffers[c.buf]);
-        let bytes =
-            |b: &kernel_ir::Buffer| Some(u64::try_from(b.span().as_const()?).ok()? * b.dtype.size() as u64);
-        let total = buffers.map(bytes).sum::<Option<u64>>()?;
+        let total = constant_bytes(kernels)?;
         if total > self.store.limit() / LARGEST {
             debug!(target: "cache", program = self.program, bytes = total, "packed weights are not kept: too large for the bound");
             return None;
@@ -75,9 +71,9 @@ impl<'a> Lookup<'a> {
         self.store.folder().to_str().map(str::to_owned)
     }
 
-    /// Keeps the files within their bound, after the backend has written its own.
-    pub(crate) fn tidy(&self) {
-        self.store.evict();
+    /// Keeps the files within their bound, after the backend may have written what it makes of the constants.
+    pub(crate) fn tidy(&self, kernels: &stages::Kernels) {
+        self.store.keep_bound(constant_bytes(kernels).unwrap_or(u64::MAX));
     }
 
     pub(super) fn parts(self) -> (Store, Key) {
@@ -108,6 +104,15 @@ impl<'a> Lookup<'a> {
             Err(why) => debug!(target: "cache", program, "not kept: {why}"),
         }
     }
+}
+
+/// Bytes of a program's constants; `None` where they depend on sizes that a call tells.
+fn constant_bytes(kernels: &stages::Kernels) -> Option<u64> {
+    let program = &kernels.program;
+    let buffers = program.constants.iter().map(|c| &program.buffers[c.buf]);
+    let bytes =
+        |b: &kernel_ir::Buffer| Some(u64::try_from(b.span().as_const()?).ok()? * b.dtype.size() as u64);
+    buffers.map(bytes).sum()
 }
 
 /// What the cache has for a compilation, else what `make` makes, which is kept; and whether it was there.

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -20,6 +21,11 @@ const OTHERS: &str = ".weights";
 const UNFINISHED: &str = ".new-";
 /// After this an unfinished file is a dead process'.
 const STALE: Duration = Duration::from_secs(3600);
+
+/// The part of the bound by which files may pass it before this process looks again.
+const SHARE: u64 = 64;
+/// Bytes that this process wrote since it last looked; at first as if there were many.
+static WRITTEN: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// A folder of entries.
 #[derive(Clone, Debug)]
@@ -162,8 +168,19 @@ impl Store {
             return Err(format!("it has {} bytes, the bound is {}", bytes.len(), self.0.limit));
         }
         self.write(&self.path(key), &bytes)?;
-        self.evict();
+        self.keep_bound(bytes.len() as u64);
         Ok(bytes.len() as u64)
+    }
+
+    /// Looks at the folder's size now and then, after so many bytes were written: that takes as long as a small compilation where
+    /// there are a thousand files.
+    pub(super) fn keep_bound(&self, bytes: u64) {
+        let written = WRITTEN.load(Relaxed).saturating_add(bytes);
+        let due = written > self.0.limit / SHARE;
+        WRITTEN.store(if due { 0 } else { written }, Relaxed);
+        if due {
+            self.evict();
+        }
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), String> {
@@ -178,7 +195,7 @@ impl Store {
     }
 
     /// Removes the files that were unused the longest until the rest is within the bound, and what dead processes left.
-    pub(super) fn evict(&self) {
+    fn evict(&self) {
         let now = SystemTime::now();
         let dead = |f: &File| now.duration_since(f.used).is_ok_and(|since| since > STALE);
         for file in self.unfinished().iter().filter(|f| dead(f)) {
@@ -209,9 +226,9 @@ impl Store {
     fn named(&self, wanted: impl Fn(&str) -> bool) -> Vec<File> {
         let entries = fs::read_dir(&self.0.folder).into_iter().flatten().flatten();
         let file = |e: fs::DirEntry| {
+            e.file_name().to_str().filter(|name| wanted(name))?;
             let about = e.metadata().ok().filter(fs::Metadata::is_file)?;
-            let named = e.file_name().to_str().is_some_and(&wanted);
-            named.then_some(File { path: e.path(), used: about.modified().ok()?, bytes: about.len() })
+            Some(File { path: e.path(), used: about.modified().ok()?, bytes: about.len() })
         };
         entries.filter_map(file).collect()
     }

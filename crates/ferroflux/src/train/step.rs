@@ -227,7 +227,7 @@ impl Program {
         })?;
         let code = Code::bound(&form, executable, &backend, &weight)?;
         if !from_cache {
-            lookup.iter().for_each(Lookup::tidy);
+            lookup.iter().for_each(|l| l.tidy(&form.kernels));
         }
         let Caller::Step(plan) = form.caller else {
             return Err(Error::Internal("a compiled training step without its inputs and outputs".into()));
