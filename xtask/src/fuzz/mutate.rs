@@ -47,6 +47,20 @@ pub(crate) fn mutate(parts: &mut Parts, rng: &mut Rng) -> Vec<String> {
     done
 }
 
+/// What a reader skips is not worth a case.
+const SKIPPED: [&str; 10] = [
+    "metadata",
+    "module_call_graph",
+    "torch_version",
+    "verifiers",
+    "kind",
+    "is_hop_single_tensor_return",
+    "requires_grad",
+    "device",
+    "opset_version",
+    "output_specs",
+];
+
 /// Where a leaf of the JSON stands: keys and numbers from the root.
 type Path = Vec<String>;
 
@@ -55,8 +69,7 @@ fn leaves(value: &Value, path: &mut Path, into: &mut Vec<Path>) {
     match value {
         Value::Object(map) => {
             for (key, value) in map {
-                // What a reader skips is not worth a case.
-                if matches!(key.as_str(), "metadata" | "module_call_graph" | "torch_version" | "verifiers") {
+                if SKIPPED.contains(&key.as_str()) {
                     continue;
                 }
                 path.push(key.clone());
@@ -94,7 +107,10 @@ fn leaf(program: &mut Value, rng: &mut Rng) -> Option<String> {
     *place = match place {
         Value::Number(n) => number(n.as_i64(), n.as_f64(), path.last().map(String::as_str), rng),
         Value::Bool(b) => Value::Bool(!*b),
-        Value::String(_) => Value::String(rng.pick(&names)?.clone()),
+        Value::String(old) => {
+            let others: Vec<&String> = names.iter().filter(|name| *name != old).collect();
+            Value::String((*rng.pick(&others)?).clone())
+        }
         _ => Value::from(NUMBERS[rng.below(NUMBERS.len())]),
     };
     Some(format!("{}: {before} to {place}", path.join(".")))
