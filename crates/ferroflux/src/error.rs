@@ -60,6 +60,32 @@ pub enum Error {
         /// Their names.
         names: String,
     },
+    /// An input of another kind.
+    #[error("input {index} (`{name}`) is {given}, the model wants {wanted}")]
+    InputKind {
+        /// Its place.
+        index: usize,
+        /// Its name.
+        name: String,
+        /// What the model takes there.
+        wanted: String,
+        /// What was given.
+        given: String,
+    },
+    /// Another value than the one that the model was exported for.
+    #[error(
+        "expected input {index} (`{name}`) to be equal to {expected}, but got {given}: the model was exported for that value alone; export it again with the other value, or with an integer that is dynamic (`dynamic_shapes={{\"{name}\": Dim.DYNAMIC}}`)"
+    )]
+    ConstantInput {
+        /// Its place.
+        index: usize,
+        /// Its name.
+        name: String,
+        /// The value that it was exported for.
+        expected: String,
+        /// What was given.
+        given: String,
+    },
     /// An input that does not fit.
     #[error("input {index} (`{name}`): {problem}")]
     Input {

@@ -12,9 +12,10 @@ use super::plan::{self, Number, StepPlan};
 use super::wiring::{Sink, Source, State, initial, replace};
 use crate::cache::{Caller, Form, Lookup, Stage, through};
 use crate::code::{Code, of_prims};
+use crate::inputs::{Input, InputInfo, Signature};
 use crate::optim::Optimizer;
 use crate::seeds::{fresh_base, seed_of};
-use crate::{Error, InputInfo, Options, Program, check, graph_plugin};
+use crate::{Error, Options, Program, graph_plugin};
 
 /// How gradients are limited before the update.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -120,7 +121,7 @@ impl TrainOptions {
 /// A training step, compiled, and the state that it trains. Parameters that do not require gradients stay as they are.
 pub struct TrainStep {
     program: Program,
-    inputs: Vec<InputInfo>,
+    signature: Signature,
     plan: StepPlan,
     code: Code,
     kernels: Option<kernel_ir::Program>,
@@ -196,7 +197,7 @@ impl Program {
         let seed = options.seed.unwrap_or_else(fresh_base);
         Ok(TrainStep {
             program: self.clone(),
-            inputs: self.inputs(),
+            signature: Signature::new(self.inputs(), plan.symbols.clone()),
             plan,
             code,
             kernels,
@@ -273,20 +274,29 @@ impl TrainStep {
     /// it was before then. And whatever the backend runs into: then parameters, buffers and the optimizer's tensors,
     /// which the step writes in place, may be old or new each.
     pub fn step(&mut self, inputs: &[Tensor], lr: f64) -> Result<StepOutcome, Error> {
-        let users = check::conform(&self.inputs, &self.plan.symbols, inputs)?;
-        self.step_values(users.into_iter().map(Value::Host).collect(), lr)
+        let users = self.signature.conform(inputs)?;
+        self.step_tensors(users.into_iter().map(Value::Host).collect(), lr)
+    }
+
+    /// As [`step`](TrainStep::step) on inputs of any kind, as [`Compiled::call_with`](crate::Compiled::call_with) takes them.
+    ///
+    /// # Errors
+    /// As for `step`; an input of another kind, and another value than the one that the model was exported for.
+    pub fn step_with(&mut self, inputs: &[Input], lr: f64) -> Result<StepOutcome, Error> {
+        let users = self.signature.conform_with(inputs)?;
+        self.step_tensors(users, lr)
     }
 
     /// As [`step`](TrainStep::step) on tensors that may lie on the backend's device (see
-    /// [`to_device`](TrainStep::to_device)); sizes of those are checked by the backend.
+    /// [`to_device`](TrainStep::to_device)).
     ///
     /// # Errors
     /// As for `step`.
     pub fn step_values(&mut self, inputs: Vec<Value>, lr: f64) -> Result<StepOutcome, Error> {
-        if inputs.len() != self.inputs.len() {
-            let names = self.inputs.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(Error::InputCount { expected: self.inputs.len(), given: inputs.len(), names });
-        }
+        self.step_with(&inputs.into_iter().map(Input::from).collect::<Vec<_>>(), lr)
+    }
+
+    fn step_tensors(&mut self, inputs: Vec<Value>, lr: f64) -> Result<StepOutcome, Error> {
         let numbers = self.number_tensors(lr)?;
         let results = self.run(inputs, numbers)?;
         let (mut outcome, new, reports) = self.sort(results)?;
@@ -384,7 +394,7 @@ impl TrainStep {
     }
     /// The tensors that a step takes.
     pub fn inputs(&self) -> &[InputInfo] {
-        &self.inputs
+        self.signature.inputs()
     }
     /// Updates so far.
     pub fn updates(&self) -> u64 {
