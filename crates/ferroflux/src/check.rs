@@ -77,6 +77,7 @@ fn check(
             (Some(_), Conflict::Differs { expected, .. }) => {
                 format!("the inputs before it make it {expected}")
             }
+            (Some(value), Conflict::NoSolution { .. }) => format!("it must be `{value}` of an integer"),
             _ => conflict.to_string(),
         };
         misfit(expected, given, index, &why)
@@ -114,12 +115,13 @@ fn misfit(expected: &[TensorInfo], given: &[Value], index: usize, why: &str) -> 
         Value::Host(tensor) if info.value.is_some() => tensor.item(),
         _ => None,
     };
-    let mut problem = match number {
-        Some(number) => format!("is {number}"),
-        None => format!("is {}{:?}, the model wants {}", value.dtype(), value.sizes(), info.meta),
+    let problem = match number {
+        Some(number) => format!("is {number}, {why}"),
+        None => {
+            let problem =
+                format!("is {}{:?}, the model wants {}", value.dtype(), value.sizes(), info.meta);
+            if why.is_empty() { problem } else { format!("{problem}: {why}") }
+        }
     };
-    if !why.is_empty() {
-        problem = format!("{problem}: {why}");
-    }
     Error::Input { index, name: info.name.clone(), problem }
 }

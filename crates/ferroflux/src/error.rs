@@ -74,7 +74,8 @@ pub enum Error {
     },
     /// Another value than the one that the model was exported for.
     #[error(
-        "expected input {index} (`{name}`) to be equal to {expected}, but got {given}: the model was exported for that value alone; export it again with the other value, or with an integer that is dynamic (`dynamic_shapes={{\"{name}\": Dim.DYNAMIC}}`)"
+        "expected input {index} (`{name}`) to be equal to {expected}, but got {given}: the model was exported for that value alone; export it again with the value that is wanted{}",
+        dynamic(name, expected)
     )]
     ConstantInput {
         /// Its place.
@@ -166,6 +167,14 @@ pub enum Error {
 
 fn lines<T: std::fmt::Display>(items: &[T]) -> String {
     items.iter().map(|i| format!("  {i}")).collect::<Vec<_>>().join("\n")
+}
+
+/// What else can be done about an integer.
+fn dynamic(name: &str, value: &str) -> String {
+    match value.parse::<i64>() {
+        Ok(_) => format!(", or with `dynamic_shapes={{\"{name}\": Dim.DYNAMIC}}` for any integer"),
+        Err(_) => String::new(),
+    }
 }
 
 fn did_you_mean(near: &[String]) -> String {

@@ -28,7 +28,10 @@ pub(crate) fn read_as_tensors(graph: &mut Graph) {
     // What a rule refuses keeps its symbol.
     if pass.run(graph).is_err() {
         *graph = before;
+        return;
     }
+    // No call binds it any more, so that readers that know no such calls take the program.
+    pass.sources.keys().for_each(|id| graph.symbols[*id].unbacked = false);
 }
 
 /// The symbols that `prims.item` binds from an input of a call, and the inputs.

@@ -91,11 +91,10 @@ fn memory(program: &Program, kernels: &kernel_ir::Program) -> Option<Memory> {
 /// What a call takes, a line each.
 fn print_inputs(program: &Program, out: &mut dyn Write) -> Result<()> {
     let infos = program.inputs();
-    writeln!(out, "{}:", show::count(infos.len(), "input"))?;
+    writeln!(out, "\n{}:", show::count(infos.len(), "input"))?;
     for info in infos {
         writeln!(out, "  {}", show::input(&info))?;
     }
-    writeln!(out)?;
     Ok(())
 }
 
@@ -152,8 +151,8 @@ fn print(
     dynamic: bool,
     out: &mut dyn Write,
 ) -> Result<()> {
-    print_inputs(&model.program, out)?;
     print_operators(&model.name, e, out)?;
+    print_inputs(&model.program, out)?;
     let title = format!("{} a call, each with the graph nodes in it:", counted(&e.kernels));
     print_kernels(&title, &e.kernels, out)?;
     if !e.init_kernels.is_empty() {
@@ -177,8 +176,8 @@ fn print_unsupported(
     list: &[Unsupported],
     out: &mut dyn Write,
 ) -> Result<()> {
-    print_inputs(&model.program, out)?;
     print_operators(&model.name, e, out)?;
+    print_inputs(&model.program, out)?;
     writeln!(out, "\nnot supported:")?;
     for u in list {
         writeln!(out, "  {}", u.message)?;

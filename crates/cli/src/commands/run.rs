@@ -138,6 +138,8 @@ fn output_names(graph: &Graph) -> Vec<String> {
     let users = graph.outputs.iter().filter(|o| matches!(o.kind, OutputKind::User | OutputKind::Loss));
     let name = |o: &ferroflux::fx_ir::Output| match o.arg {
         Arg::Value(v) => graph.values.get(v).map(|v| v.name.clone()),
+        // A number that the model returns is a tensor without dimensions.
+        Arg::Int(_) | Arg::Scalar(_) => Some("number".into()),
         _ => None,
     };
     users.filter_map(name).collect()
