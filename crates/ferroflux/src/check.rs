@@ -118,8 +118,7 @@ fn misfit(expected: &[TensorInfo], given: &[Value], index: usize, why: &str) -> 
     let problem = match number {
         Some(number) => format!("is {number}, {why}"),
         None => {
-            let problem =
-                format!("is {}{:?}, the model wants {}", value.dtype(), value.sizes(), info.meta);
+            let problem = format!("is {}{:?}, the model wants {}", value.dtype(), value.sizes(), info.meta);
             if why.is_empty() { problem } else { format!("{problem}: {why}") }
         }
     };

@@ -14,7 +14,7 @@ use crate::complex_boundary::ComplexBoundary;
 use crate::explain::{Explanation, explain};
 use crate::graph_backend::GraphCompiler;
 use crate::graph_plugin;
-use crate::inputs::{Input, InputInfo, Signature};
+use crate::inputs::{Input, InputInfo, Arguments};
 use crate::recipe::Maker;
 use crate::seeds::Seeds;
 use crate::{Error, Options, Program, stages};
@@ -24,7 +24,7 @@ use crate::{Error, Options, Program, stages};
 /// call that fails in the backend may leave them between their old and new values.
 pub struct Compiled {
     backend: String,
-    signature: Signature,
+    arguments: Arguments,
     code: Code,
     /// What each input of the code is: a user input by number, or a state buffer by number.
     sources: Vec<Source>,
@@ -147,7 +147,7 @@ impl Compiled {
         let state = initial(&wiring.state, weight, &code)?;
         Ok(Compiled {
             backend: backend.into(),
-            signature: Signature::new(program.inputs(), wiring.symbols),
+            arguments: Arguments::new(program.inputs(), wiring.symbols),
             code,
             sources: wiring.sources,
             sinks: wiring.sinks,
@@ -167,7 +167,7 @@ impl Compiled {
     /// # Errors
     /// Inputs that do not fit the model's dtypes, ranks or size ranges, and whatever the backend runs into.
     pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let users = self.signature.conform(inputs)?;
+        let users = self.arguments.conform(inputs)?;
         let values: Vec<Value> = users.into_iter().map(Value::Host).collect();
         self.outputs(self.run(&values)?)
     }
@@ -178,7 +178,7 @@ impl Compiled {
     /// # Errors
     /// As for `call`; an input of another kind, and another value than the one that the model was exported for.
     pub fn call_with(&self, inputs: &[Input]) -> Result<Vec<Tensor>, Error> {
-        let values = self.signature.conform_with(inputs)?;
+        let values = self.arguments.conform_with(inputs)?;
         self.outputs(self.run(&values)?)
     }
 
@@ -193,7 +193,7 @@ impl Compiled {
     /// # Errors
     /// As for `call`; the inputs are what they were then.
     pub fn call_mut(&self, inputs: &mut [Tensor]) -> Result<Vec<Tensor>, Error> {
-        let users = self.signature.conform(inputs)?;
+        let users = self.arguments.conform(inputs)?;
         let values: Vec<Value> = users.into_iter().map(Value::Host).collect();
         let given = self.run(&values)?;
         let new = given.inputs.into_iter().map(|(input, n, value)| Ok((input, self.code.to_host(n, value)?)));
@@ -202,7 +202,7 @@ impl Compiled {
         let outputs = outputs.collect::<Result<_, _>>()?;
         let count = inputs.len();
         for (input, tensor) in new {
-            if let Some(place) = inputs.get_mut(self.signature.place(input, count)) {
+            if let Some(place) = inputs.get_mut(self.arguments.place(input, count)) {
                 *place = tensor;
             }
         }
@@ -225,12 +225,12 @@ impl Compiled {
     /// # Errors
     /// As for `call_with`.
     pub fn call_values_with(&self, inputs: &[Input]) -> Result<Vec<Value>, Error> {
-        let given = self.run(&self.signature.conform_with(inputs)?)?;
+        let given = self.run(&self.arguments.conform_with(inputs)?)?;
         Ok(given.users.into_iter().map(|(_, value)| value).collect())
     }
 
     fn values(&self, inputs: &[Value]) -> Result<Vec<Value>, Error> {
-        self.signature.conform_with(&inputs.iter().map(Input::from).collect::<Vec<_>>())
+        self.arguments.conform_with(&inputs.iter().map(Input::from).collect::<Vec<_>>())
     }
 
     /// As [`call_values`](Self::call_values), and gives the inputs that the model writes their new values, as
@@ -243,7 +243,7 @@ impl Compiled {
         let given = self.run(&values)?;
         let count = inputs.len();
         for (input, _, value) in given.inputs {
-            if let Some(place) = inputs.get_mut(self.signature.place(input, count)) {
+            if let Some(place) = inputs.get_mut(self.arguments.place(input, count)) {
                 *place = value;
             }
         }
@@ -286,7 +286,7 @@ impl Compiled {
         let mut all: Vec<Arg<'_>> = Vec::with_capacity(self.sources.len());
         for source in &self.sources {
             all.push(match *source {
-                Source::User(n) => Arg::Read(users.get(n).ok_or_else(|| self.signature.count(users.len()))?),
+                Source::User(n) => Arg::Read(users.get(n).ok_or_else(|| self.arguments.count(users.len()))?),
                 Source::State(n) => Arg::Write(kept[n].take().ok_or_else(|| {
                     Error::Internal(format!("buffer {n} is two inputs of the compiled model"))
                 })?),
@@ -329,7 +329,7 @@ impl Compiled {
     }
     /// What a call takes, in order.
     pub fn inputs(&self) -> &[InputInfo] {
-        self.signature.inputs()
+        self.arguments.inputs()
     }
     /// Operators, kernels and memory.
     pub fn explain(&self) -> &Explanation {

@@ -162,16 +162,16 @@ impl TensorInfo {
 }
 
 /// The inputs of a compiled model, and what of them crosses to its backend.
-pub(crate) struct Signature {
+pub(crate) struct Arguments {
     inputs: Vec<InputInfo>,
     tensors: Vec<TensorInfo>,
     symbols: Arena<SymId, Symbol>,
 }
 
-impl Signature {
-    pub(crate) fn new(inputs: Vec<InputInfo>, symbols: Arena<SymId, Symbol>) -> Signature {
+impl Arguments {
+    pub(crate) fn new(inputs: Vec<InputInfo>, symbols: Arena<SymId, Symbol>) -> Arguments {
         let tensors = inputs.iter().filter_map(InputInfo::tensor).collect();
-        Signature { inputs, tensors, symbols }
+        Arguments { inputs, tensors, symbols }
     }
 
     pub(crate) fn inputs(&self) -> &[InputInfo] {

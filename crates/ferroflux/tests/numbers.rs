@@ -163,7 +163,11 @@ fn constants_are_compared() {
         (1, "3".into(), "to be equal to 3, but got the text \"3\""),
         (3, 2.into(), "expected input 3 (`scale`) to be equal to 2.5, but got the integer 2"),
         (4, false.into(), "expected input 4 (`flag`) to be equal to true, but got the bool false"),
-        (5, "cosine".into(), "expected input 5 (`mode`) to be equal to \"sine\", but got the text \"cosine\""),
+        (
+            5,
+            "cosine".into(),
+            "expected input 5 (`mode`) to be equal to \"sine\", but got the text \"cosine\"",
+        ),
         (6, x(), "expected input 6 (`mask`) to be equal to none, but got the tensor f32[3, 4]"),
     ] {
         let inputs = with(n, input);
@@ -266,5 +270,89 @@ fn numbers_of_a_loss() {
         let expected: Vec<f32> = moved.map(|(w, g)| (w - 0.5 * g) as f32).collect();
         assert_close(&after, &Tensor::from_vec(expected, &[3]).unwrap(), backend);
         assert!(matches!(step.step_with(&inputs[..1], 0.5), Err(Error::InputCount { .. })));
+    }
+}
+
+/// Exporting makes no floats and truth values dynamic; other front ends may. An integer of several symbols, and a size that
+/// integers alone determine, are rare in archives too.
+const OTHER: &str = r#"fx 1.0
+graph "other" {
+  symbol s0 "k" 0..=100
+  symbol s1 "half" 0..
+  symbol s2 "j" 1..
+  %x: i64[3] = input "x"
+  %y: f32[2, s0*s2] = input "y"
+  %scale: float = input "scale"
+  %flag: bool = input "flag"
+  %k: int(s0) = input "k"
+  %m: int(2*s1 + s0) = input "m"
+  %j: int(s2) = input "j"
+
+  %mul: f32[3] = aten.mul.Tensor(%x, %scale)
+  %add: f32[3] = aten.add.Tensor(%mul, %flag, 1)
+  %full: f64[s1] = aten.full.default([s1], %scale, f64, none, none, none)
+  %sum: f32[2] = aten.sum.dim_IntList(%y, [1], false, none)
+  %twice: f32[2, s0*s2] = aten.mul_.Tensor(%y, %j)
+  return %add
+  return %full
+  return %sum
+  return %m
+  return %flag
+}
+"#;
+
+fn other() -> Program {
+    let mut exported = load("number").0.exported().clone();
+    exported.graph = OTHER.parse().unwrap();
+    let user = |(value, _, name): (ferroflux::fx_ir::ValueId, _, &str)| pt2::UserInput {
+        path: name.into(),
+        name: name.into(),
+        value: Some(value),
+        constant: None,
+    };
+    exported.inputs = exported.graph.inputs().map(user).collect();
+    Program::from(exported)
+}
+
+#[test]
+fn floats_truth_values_and_sizes_of_several_integers() {
+    let program = other();
+    let x = Tensor::from_vec(vec![1i64, -2, 5], &[3]).unwrap();
+    let y = Tensor::from_vec((0..12).map(|n| n as f32).collect(), &[2, 6]).unwrap();
+    for backend in backends() {
+        let model = program.compile(&Options::new().backend(backend)).unwrap();
+        let call = |k: i64, m: i64, j: i64, flag: Input| {
+            let y = Input::from(&y);
+            model.call_with(&[(&x).into(), y, 2.5.into(), flag, k.into(), m.into(), j.into()])
+        };
+        let outputs = call(2, 8, 3, true.into()).unwrap();
+        // Integers times a float are PyTorch's default float, whatever the width of the number.
+        let expected = Tensor::from_vec(vec![3.5f32, -4.0, 13.5], &[3]).unwrap();
+        assert_close(&outputs[0], &expected, backend);
+        assert_close(&outputs[1], &Tensor::from_vec(vec![2.5f64; 3], &[3]).unwrap(), backend);
+        assert_close(&outputs[2], &Tensor::from_vec(vec![15f32, 51.0], &[2]).unwrap(), backend);
+        assert_close(&outputs[3], &Tensor::from_vec(vec![8i64], &[]).unwrap(), backend);
+        assert_close(&outputs[4], &Tensor::scalar(DType::Bool, true.into()).unwrap(), backend);
+        let outputs = call(6, 6, 1, false.into()).unwrap();
+        assert_eq!(outputs[1].sizes(), [0]);
+        assert_close(&outputs[3], &Tensor::from_vec(vec![6i64], &[]).unwrap(), backend);
+        for (refused, message) in [
+            (call(2, 8, 2, true.into()), "input 6 (`j`): is 2, the inputs before it make it 3"),
+            (call(2, 7, 3, true.into()), "input 5 (`m`): is 7, it must be `s0 + 2*s1` of an integer"),
+            (call(101, 101, 1, true.into()), "the model wants an integer from 0 to 100"),
+            (call(2, 8, 3, 1.into()), "input 3 (`flag`) is the integer 1, the model wants a bool"),
+        ] {
+            let message_of = refused.unwrap_err().to_string();
+            assert!(message_of.contains(message), "{message_of}");
+        }
+        // What the model writes is the caller's second input.
+        let mut inputs = [&x, &y].map(Tensor::clone).to_vec();
+        let number = |n: i64| Tensor::from_vec(vec![n], &[]).unwrap();
+        inputs.push(Tensor::from_vec(vec![2.5f64], &[]).unwrap());
+        inputs.push(Tensor::scalar(DType::Bool, true.into()).unwrap());
+        inputs.extend([2, 8, 3].map(number));
+        model.call_mut(&mut inputs).unwrap();
+        let expected: Vec<f32> = (0..12).map(|n| 3.0 * n as f32).collect();
+        assert_close(&inputs[1], &Tensor::from_vec(expected, &[2, 6]).unwrap(), backend);
     }
 }

@@ -17,14 +17,14 @@ use super::wiring::{
     Sink, Source, State, initial, replace, sinks, size_meta, size_tensor, sources, user_numbers,
 };
 use crate::code::Code;
-use crate::inputs::{Input, InputInfo, Signature, TensorInfo};
+use crate::inputs::{Input, InputInfo, Arguments, TensorInfo};
 use crate::seeds::Seeds;
 use crate::{Error, Options, Program, check};
 
 /// A program with its gradients, compiled. Buffers that the program writes are kept here from call to call, as are the
 /// parameters, which [`set`](Differentiated::set) replaces.
 pub struct Differentiated {
-    signature: Signature,
+    arguments: Arguments,
     symbols: Arena<SymId, Symbol>,
     forward: Half,
     backward: Half,
@@ -140,7 +140,7 @@ impl Program {
         let state = state.collect::<Result<State, Error>>()?;
         let dtypes = kept.iter().filter_map(|n| Some((n.clone(), self.weight(n)?.dtype()))).collect();
         Ok(Differentiated {
-            signature: Signature::new(self.inputs(), joint.graph.symbols.clone()),
+            arguments: Arguments::new(self.inputs(), joint.graph.symbols.clone()),
             symbols: joint.graph.symbols.clone(),
             forward,
             backward,
@@ -258,7 +258,7 @@ impl Differentiated {
     /// # Errors
     /// Inputs that do not fit, and whatever the backend runs into.
     pub fn forward(&self, inputs: &[Tensor]) -> Result<(Vec<Tensor>, Saved<'_>), Error> {
-        self.forward_tensors(self.signature.conform(inputs)?.into_iter().map(Value::Host).collect())
+        self.forward_tensors(self.arguments.conform(inputs)?.into_iter().map(Value::Host).collect())
     }
 
     /// As [`forward`](Differentiated::forward) on inputs of any kind, as
@@ -267,7 +267,7 @@ impl Differentiated {
     /// # Errors
     /// As for `forward`; an input of another kind, and another value than the one that the program was exported for.
     pub fn forward_with(&self, inputs: &[Input]) -> Result<(Vec<Tensor>, Saved<'_>), Error> {
-        self.forward_tensors(self.signature.conform_with(inputs)?)
+        self.forward_tensors(self.arguments.conform_with(inputs)?)
     }
 
     fn forward_tensors(&self, users: Vec<Value>) -> Result<(Vec<Tensor>, Saved<'_>), Error> {
@@ -320,7 +320,7 @@ impl Differentiated {
 
     /// The sizes of these inputs and what they are.
     fn input_sizes(&self, users: &[Value]) -> Vec<(SymExpr, i64)> {
-        self.signature.tensors().iter().zip(users).flat_map(|(info, value)| info.equations(value)).collect()
+        self.arguments.tensors().iter().zip(users).flat_map(|(info, value)| info.equations(value)).collect()
     }
 
     /// The value of a size for these inputs.
@@ -339,7 +339,7 @@ impl Differentiated {
     }
     /// What a forward call takes, in order.
     pub fn inputs(&self) -> &[InputInfo] {
-        self.signature.inputs()
+        self.arguments.inputs()
     }
     /// Bytes that a forward call keeps for its backward call beside inputs and parameters, where sizes are numbers.
     pub fn saved_bytes(&self) -> Option<i64> {

@@ -12,7 +12,7 @@ use super::plan::{self, Number, StepPlan};
 use super::wiring::{Sink, Source, State, initial, replace};
 use crate::cache::{Caller, Form, Lookup, Stage, through};
 use crate::code::{Code, of_prims};
-use crate::inputs::{Input, InputInfo, Signature};
+use crate::inputs::{Input, InputInfo, Arguments};
 use crate::optim::Optimizer;
 use crate::seeds::{fresh_base, seed_of};
 use crate::{Error, Options, Program, graph_plugin};
@@ -121,7 +121,7 @@ impl TrainOptions {
 /// A training step, compiled, and the state that it trains. Parameters that do not require gradients stay as they are.
 pub struct TrainStep {
     program: Program,
-    signature: Signature,
+    arguments: Arguments,
     plan: StepPlan,
     code: Code,
     kernels: Option<kernel_ir::Program>,
@@ -197,7 +197,7 @@ impl Program {
         let seed = options.seed.unwrap_or_else(fresh_base);
         Ok(TrainStep {
             program: self.clone(),
-            signature: Signature::new(self.inputs(), plan.symbols.clone()),
+            arguments: Arguments::new(self.inputs(), plan.symbols.clone()),
             plan,
             code,
             kernels,
@@ -274,7 +274,7 @@ impl TrainStep {
     /// it was before then. And whatever the backend runs into: then parameters, buffers and the optimizer's tensors,
     /// which the step writes in place, may be old or new each.
     pub fn step(&mut self, inputs: &[Tensor], lr: f64) -> Result<StepOutcome, Error> {
-        let users = self.signature.conform(inputs)?;
+        let users = self.arguments.conform(inputs)?;
         self.step_tensors(users.into_iter().map(Value::Host).collect(), lr)
     }
 
@@ -283,7 +283,7 @@ impl TrainStep {
     /// # Errors
     /// As for `step`; an input of another kind, and another value than the one that the model was exported for.
     pub fn step_with(&mut self, inputs: &[Input], lr: f64) -> Result<StepOutcome, Error> {
-        let users = self.signature.conform_with(inputs)?;
+        let users = self.arguments.conform_with(inputs)?;
         self.step_tensors(users, lr)
     }
 
@@ -394,7 +394,7 @@ impl TrainStep {
     }
     /// The tensors that a step takes.
     pub fn inputs(&self) -> &[InputInfo] {
-        self.signature.inputs()
+        self.arguments.inputs()
     }
     /// Updates so far.
     pub fn updates(&self) -> u64 {

@@ -177,9 +177,10 @@ impl<'a> Symbols<'a> {
     /// symbol, which PyTorch does not check at a call: the integer may be negative where it is no size.
     pub(super) fn is_given(&mut self, value: &SymExpr) {
         let Some(id) = value.as_sym() else { return };
-        let symbol = &mut self.arena[id];
-        if self.given.insert(id) && !self.sizes.contains(&id) && symbol.min == 0 {
-            symbol.min = i64::MIN;
+        if self.given.insert(id) && !self.sizes.contains(&id) {
+            let symbol = &mut self.arena[id];
+            let recorded = self.ranges.get(symbol.name.as_str()).and_then(|range| range.min_val);
+            symbol.min = recorded.filter(|&min| min > 0).unwrap_or(i64::MIN);
         }
     }
 
