@@ -14,7 +14,7 @@ use crate::complex_boundary::ComplexBoundary;
 use crate::explain::{Explanation, explain};
 use crate::graph_backend::GraphCompiler;
 use crate::graph_plugin;
-use crate::inputs::{Input, InputInfo, Arguments};
+use crate::inputs::{Arguments, Input, InputInfo};
 use crate::recipe::Maker;
 use crate::seeds::Seeds;
 use crate::{Error, Options, Program, stages};

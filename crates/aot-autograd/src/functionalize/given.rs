@@ -3,7 +3,8 @@
 //! the symbol of an integer where the sizes of the tensors do not tell it already.
 //!
 //! Not here: numbers that a program returns ([`super::numbers`]), and integers that are only computed with, which need no
-//! symbol (`prims::decompose`). That a number and the sizes agree is checked before a call, by whoever has the call's inputs.
+//! symbol (`prims::decompose`). That a number and the sizes agree, and guards on such integers, are checked before a call, by
+//! whoever has the call's inputs.
 
 use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, Symbol, ValueId, ValueType};
 use ir_core::{Atom, DType, Origin, Shape, SymExpr, SymId, TensorMeta, contiguous_strides};
@@ -207,6 +208,9 @@ impl Pass {
         let is_call = |id: &fx_ir::NodeId| matches!(self.out.nodes[*id].kind, NodeKind::Call { .. });
         let at = self.out.order.iter().position(is_call).unwrap_or(self.before);
         self.out.order.splice(at..at, added);
+        // Only who has the inputs of a call can hold guards on given integers, with those of the captured graph.
+        let bound = |a: &Atom| matches!(a, Atom::Sym(id) if self.bound.contains(id));
+        self.out.guards.retain(|guard| !guard.expression.any_leaf(bound));
         self.out
     }
 }

@@ -17,7 +17,7 @@ use super::wiring::{
     Sink, Source, State, initial, replace, sinks, size_meta, size_tensor, sources, user_numbers,
 };
 use crate::code::Code;
-use crate::inputs::{Input, InputInfo, Arguments, TensorInfo};
+use crate::inputs::{Arguments, Input, InputInfo, TensorInfo};
 use crate::seeds::Seeds;
 use crate::{Error, Options, Program, check};
 

@@ -12,7 +12,7 @@ use super::plan::{self, Number, StepPlan};
 use super::wiring::{Sink, Source, State, initial, replace};
 use crate::cache::{Caller, Form, Lookup, Stage, through};
 use crate::code::{Code, of_prims};
-use crate::inputs::{Input, InputInfo, Arguments};
+use crate::inputs::{Arguments, Input, InputInfo};
 use crate::optim::Optimizer;
 use crate::seeds::{fresh_base, seed_of};
 use crate::{Error, Options, Program, graph_plugin};
