@@ -11,6 +11,7 @@ mod complex_rule;
 mod decompose;
 mod error;
 pub mod facts;
+mod given;
 mod lower;
 mod near;
 mod needs;

@@ -33,6 +33,10 @@ pub(super) struct Symbols<'a> {
     asserted: Vec<Asserted>,
     /// Those that some value's sizes or an integer value mention.
     bound: HashSet<SymId>,
+    /// Those that are the size of a tensor.
+    sizes: HashSet<SymId>,
+    /// Those of integers that the caller gives.
+    given: HashSet<SymId>,
 }
 
 impl<'a> Symbols<'a> {
@@ -45,6 +49,8 @@ impl<'a> Symbols<'a> {
             bounds,
             asserted: Vec::new(),
             bound: HashSet::new(),
+            sizes: HashSet::new(),
+            given: HashSet::new(),
         }
     }
 
@@ -231,13 +237,29 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    /// A symbol that is the size of a tensor is not negative.
+    /// A symbol that is the size of a tensor is not negative, nor is a size that is computed from a given integer.
     pub(super) fn is_size(&mut self, size: &SymExpr) {
         if let Some(id) = size.as_sym() {
+            self.sizes.insert(id);
             let symbol = &mut self.arena[id];
             if symbol.max.is_none_or(|max| max >= 0) {
                 symbol.min = symbol.min.max(0);
             }
+        } else if !self.given.is_empty()
+            && size.any_leaf(|a| matches!(a, Atom::Sym(id) if self.given.contains(id)))
+        {
+            let _ = self.narrow(&AtLeast { left: size.clone(), right: SymExpr::ZERO });
+        }
+    }
+
+    /// Takes note that the caller gives this integer. Exporting writes 0 as the lower end of the range of every such
+    /// symbol, which PyTorch does not check at a call: the integer may be negative where it is no size.
+    pub(super) fn is_given(&mut self, value: &SymExpr) {
+        let Some(id) = value.as_sym() else { return };
+        if self.given.insert(id) && !self.sizes.contains(&id) {
+            let symbol = &mut self.arena[id];
+            let recorded = self.ranges.get(symbol.name.as_str()).and_then(|range| range.min_val);
+            symbol.min = recorded.filter(|&min| min > 0).unwrap_or(i64::MIN);
         }
     }
 
