@@ -28,7 +28,12 @@ impl Zeros {
 
 fn flags(at: &Access) -> MemFlagsData {
     let flags = MemFlagsData::new().with_notrap();
-    if at.read_only { flags.with_readonly().with_can_move() } else { flags }
+    match (at.read_only, at.checked) {
+        (true, false) => flags.with_readonly().with_can_move(),
+        // Moved out of its loop it would read before the check.
+        (true, true) => flags.with_readonly(),
+        (false, _) => flags,
+    }
 }
 
 impl<'f> Emit<'f, '_> {
