@@ -50,7 +50,7 @@ fn inputs(p: &Program, symbols: &[i64], size: i64) -> Vec<Data> {
         let mut data = Data::floats(dtype, &sizes, |k| match dtype {
             DType::Bool => f64::from(u8::from(k % 3 != 1)),
             d if d.is_float() => ((k * 7919 % 1013) as f64 - 500.0) / 256.0,
-            _ => (k as i64 * 7 % size.max(1)) as f64,
+            _ => (k as i64 * 5 % size.max(1)) as f64,
         });
         data.values.iter_mut().for_each(|v| *v = round(dtype, *v));
         data
@@ -291,13 +291,19 @@ fn epilogues_of_templates_that_scatter() {
             window stride [1, 1] padding [(0, 0), (0, 0)] dilation [1, 1] groups 1\n";
         let acc = if dtype == "f64" { "f64" } else { "f32" };
         let steps = format!("conv \"window\" acc {acc}\n{operands}{body}").replace("f32", acc);
-        let (x, w) = (format!("x {dtype}[1, 3, 7, 9]{{189, 63, 9, 1}}"), format!("w {dtype}[24, 3, 3, 3]{{27, 9, 3, 1}}"));
+        let (x, w) = (
+            format!("x {dtype}[1, 3, 7, 9]{{189, 63, 9, 1}}"),
+            format!("w {dtype}[24, 3, 3, 3]{{27, 9, 3, 1}}"),
+        );
         scatters(&all("ids i64[5, 7]{7, 1}", &x, &w, &format!("y {acc}[50, 24]{{24, 1}}"), &steps), 50);
         let body = "epilogue [1, 2, 9, 24]\n v0: i64 = load b0[i1, i2]\n v1: i64 = check v0, [50] at 0\n v2: f32 = template\n \
             v3: f32 = store b3[v1, i3], v2\n";
         let operands = "q b1[1, 2, 9, 8]{144, 72, 8, 1}+0\nk b1[1, 2, 9, 8]{144, 72, 8, 1}+0\nv b2[1, 2, 9, 24]{432, 216, 24, 1}+0\n";
         let steps = format!("attention \"heads\" acc {acc} scale 0.5\n{operands}{body}").replace("f32", acc);
-        let (q, v) = (format!("q {dtype}[1, 2, 9, 8]{{144, 72, 8, 1}}"), format!("v {dtype}[1, 2, 9, 24]{{432, 216, 24, 1}}"));
+        let (q, v) = (
+            format!("q {dtype}[1, 2, 9, 8]{{144, 72, 8, 1}}"),
+            format!("v {dtype}[1, 2, 9, 24]{{432, 216, 24, 1}}"),
+        );
         scatters(&all("ids i64[2, 9]{9, 1}", &q, &v, &format!("y {acc}[50, 24]{{24, 1}}"), &steps), 50);
     }
 }
@@ -408,7 +414,10 @@ fn inputs_written_in_place_are_whole_or_named() {
         compiled(&p, 1)
     };
     let x: Vec<f32> = (0..10).map(|k| k as f32).collect();
-    let (late, early) = (build(&format!("{take}{scatter}")), build(&format!("{scatter}{take}")));
+    let (late, early) = (
+        build(&format!("{take}{scatter}")),
+        build(&format!("{scatter}{}", take.replace("load b1", "load b3"))),
+    );
     let good: Vec<i64> = (0..20).map(|k| k % 6).collect();
     for bad in [6, 7, 9, -1, 10, 1_000_000_000, i64::MIN] {
         let mut ids = good.clone();
@@ -432,5 +441,5 @@ fn inputs_written_in_place_are_whole_or_named() {
     }
     let (error, memory) = in_place(&early, &good, &x, &[1]);
     assert!(error.is_none());
-    assert_eq!(memory[..6], [4.0, 5.0, 6.0, 7.0, 7.0, 8.0]);
+    assert_eq!(memory[..6], [4.0, 5.0, 5.0, 6.0, 7.0, 8.0]);
 }
