@@ -43,14 +43,14 @@ impl<'f, 'k> Emit<'f, 'k> {
     pub(super) fn check(&mut self, value: Val, size: &SymExpr, mask: Option<Val>, site: u32) -> Vals {
         let x = self.get(value.0 as usize);
         let mask = mask.map(|m| self.get(m.0 as usize));
+        if self.width == 1 {
+            self.check_lane(x[0], size, 0, mask.map(|m| m[0]), site);
+            return x;
+        }
         let size = self.size(size);
         let check = Check { value: x.clone(), mask, size, site };
         let narrow = self.narrow_index(value);
         let bad = match (&check.size, narrow) {
-            (Size::One(size), _) if self.width == 1 => {
-                let bad = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, x[0], *size);
-                check.mask.as_ref().map_or(bad, |m| self.b.ins().band(bad, m[0]))
-            }
             (Size::One(size), Some(narrow)) => self.outside_narrow(&narrow, *size, &check.mask),
             _ => self.outside(&check),
         };
@@ -64,31 +64,77 @@ impl<'f, 'k> Emit<'f, 'k> {
         x
     }
 
-    /// The size for all lanes, or one for each where it differs.
-    fn size(&mut self, e: &SymExpr) -> Size {
-        let lanes = self.width > 1
-            && e.any_leaf(|a| match a {
-                Atom::Loop(v) => self.axis == Some(*v),
-                Atom::Value(n) => self.stored(*n as usize).1 > 1,
-                _ => false,
-            });
-        if lanes {
-            return Size::Each(self.index(e));
+    /// Ends the function where one index is not in `0..size` and the condition `counts`, if there is one, holds.
+    pub(super) fn check_lane(
+        &mut self,
+        x: Value,
+        size: &SymExpr,
+        lane: u32,
+        counts: Option<Value>,
+        site: u32,
+    ) {
+        let size = self.whole_size(size, lane);
+        let bad = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, x, size);
+        let bad = counts.map_or(bad, |m| self.b.ins().band(bad, m));
+        let (cold, inside) = (self.cold_end(site), self.b.create_block());
+        self.b.ins().brif(bad, cold, &[x.into(), size.into()], inside, &[]);
+        self.b.seal_block(inside);
+        self.b.switch_to_block(inside);
+    }
+
+    /// The end of the function for scalar checks of a site, which get there with the index and the size.
+    fn cold_end(&mut self, site: u32) -> Block {
+        if let Some((_, block)) = self.cold.iter().find(|(s, _)| *s == site) {
+            return *block;
         }
+        let block = self.b.create_block();
+        self.b.set_cold_block(block);
+        self.b.append_block_param(block, I64);
+        self.b.append_block_param(block, I64);
+        self.cold.push((site, block));
+        block
+    }
+
+    /// The code of all ends that scalar checks go to, once the rest of the function is made.
+    pub(super) fn cold_ends(&mut self) {
+        for (site, block) in std::mem::take(&mut self.cold) {
+            self.b.seal_block(block);
+            self.b.switch_to_block(block);
+            let (index, size) = (self.b.block_params(block)[0], self.b.block_params(block)[1]);
+            let slot = self.fault_slot();
+            self.lay_out(slot, 0, &[index]);
+            self.lay_out(slot, 2, &[size]);
+            self.report(slot, site, 1);
+            self.b.ins().return_(&[]);
+        }
+    }
+
+    /// A size that is not negative.
+    fn whole_size(&mut self, e: &SymExpr, lane: u32) -> Value {
         match e.as_const() {
-            Some(n) => Size::One(self.b.ins().iconst(I64, n.max(0))),
+            Some(n) => self.b.ins().iconst(I64, n.max(0)),
             None => {
-                let (size, zero) = (self.expr(e, 0), self.b.ins().iconst(I64, 0));
-                Size::One(self.b.ins().smax(size, zero))
+                let (size, zero) = (self.expr(e, lane), self.b.ins().iconst(I64, 0));
+                self.b.ins().smax(size, zero)
             }
         }
+    }
+
+    /// The size for all lanes, or one for each where it differs.
+    fn size(&mut self, e: &SymExpr) -> Size {
+        let each = e.any_leaf(|a| match a {
+            Atom::Loop(v) => self.axis == Some(*v),
+            Atom::Value(n) => self.stored(*n as usize).1 > 1,
+            _ => false,
+        });
+        if each { Size::Each(self.index(e)) } else { Size::One(self.whole_size(e, 0)) }
     }
 
     /// The 32-bit lanes that the value was widened from, where it was: comparing those takes half the instructions.
     fn narrow_index(&mut self, value: Val) -> Option<Vals> {
         let VKind::Cast(from) = self.inst(value).kind else { return None };
         let narrow = Class::of(self.dtype_of(from.0 as usize)) == Class::I32;
-        (narrow && self.width > 1).then(|| self.get(from.0 as usize))
+        narrow.then(|| self.get(from.0 as usize))
     }
 
     /// Whether any 32-bit lane is outside, as a condition. What is negative is large without a sign.
@@ -123,7 +169,6 @@ impl<'f, 'k> Emit<'f, 'k> {
     /// Whether any 64-bit lane is outside, as a condition: one of `x` and `size - 1 - x` is negative then. Nothing overflows,
     /// for a negative size, whose difference could, counts by its own sign.
     fn outside(&mut self, check: &Check) -> Value {
-        let width = self.width;
         let mask = check.mask.as_ref().map(|m| self.mask_for(Class::I64, m));
         let one = self.constant(DType::I64, Scalar::Int(1));
         let last: Vals = match &check.size {
@@ -148,16 +193,12 @@ impl<'f, 'k> Emit<'f, 'k> {
         }
         // PROOF: a value has a register.
         let any = any.expect("a value has a register");
-        if width == 1 {
-            let zero = self.b.ins().iconst(I64, 0);
-            return self.b.ins().icmp(IntCC::SignedLessThan, any, zero);
-        }
         let signs = self.constant(DType::I64, Scalar::Int(i64::MIN))[0];
         let signs = self.b.ins().band(any, signs);
         self.b.ins().vany_true(signs)
     }
 
-    /// The cold end of the function: hands all lanes to the host, which knows the first that failed.
+    /// The cold end of the function behind a check of several lanes: hands all lanes to the host, which knows the first that failed.
     fn leave(&mut self, cold: Block, check: &Check) {
         self.b.switch_to_block(cold);
         let slot = self.fault_slot();
@@ -165,10 +206,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         let mut form = u64::from(self.width);
         if let Some(mask) = &check.mask {
             form |= MASKED;
-            let mask: Vals = match self.width {
-                1 => mask.iter().map(|&m| self.b.ins().uextend(I64, m)).collect(),
-                _ => self.mask_for(Class::I64, mask),
-            };
+            let mask = self.mask_for(Class::I64, mask);
             self.lay_out(slot, 1, &mask);
         }
         match &check.size {

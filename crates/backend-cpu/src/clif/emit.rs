@@ -6,7 +6,7 @@
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32, I64};
-use cranelift_codegen::ir::{InstBuilder, MemFlagsData, StackSlot, Type, Value};
+use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, StackSlot, Type, Value};
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
 use ir_core::{Atom, DType, EntityId, SymExpr, SymId};
@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 
 use super::reduce::Acc;
 use super::values::{Class, Vals};
-use crate::vir::{Dim, VInst, VKernel, VKind, VStage};
+use crate::vir::{self, Dim, VInst, VKernel, VKind, VStage};
 
 /// Facts of the machine.
 pub(super) struct Machine {
@@ -41,6 +41,8 @@ pub(super) struct Emit<'f, 'k> {
     values: Made,
     /// Values of stages' bodies that were made before the innermost loop, by the stage's number.
     pub(super) early: FxHashMap<usize, Made>,
+    /// Lanes of the present body's values that are made one by one.
+    pub(super) lanes: FxHashMap<(usize, u32), Value>,
     bases: FxHashMap<BufId, Value>,
     symbols: FxHashMap<SymId, Value>,
     pub(super) accs: Vec<Acc>,
@@ -51,6 +53,8 @@ pub(super) struct Emit<'f, 'k> {
     pub(super) table: Value,
     /// Where failed checks lay out their lanes.
     pub(super) fault: Option<StackSlot>,
+    /// Where scalar checks of each site go with the index and the size when they fail.
+    pub(super) cold: Vec<(u32, Block)>,
 }
 
 /// Values of a body, each with its width, as far as they are made.
@@ -71,6 +75,7 @@ impl<'f, 'k> Emit<'f, 'k> {
             innermost: None,
             values: Vec::new(),
             early: FxHashMap::default(),
+            lanes: FxHashMap::default(),
             bases: FxHashMap::default(),
             symbols: FxHashMap::default(),
             accs: vec![Acc::default(); kernel.accs.len()],
@@ -78,6 +83,7 @@ impl<'f, 'k> Emit<'f, 'k> {
             template: None,
             table: Value::from_u32(0),
             fault: None,
+            cold: Vec::new(),
         }
     }
 
@@ -119,6 +125,7 @@ impl<'f, 'k> Emit<'f, 'k> {
             e.advance(&digits, &at, &extents);
         });
         self.b.ins().return_(&[]);
+        self.cold_ends();
         self.b
     }
 
@@ -382,6 +389,10 @@ impl<'f, 'k> Emit<'f, 'k> {
     pub(super) fn dtype_of(&self, n: usize) -> DType {
         self.kernel.stages[self.stage].insts[n].dtype
     }
+    /// A value with its width, where all its lanes are made.
+    pub(super) fn made(&self, n: usize) -> Option<(Vals, u32)> {
+        self.values[n].clone()
+    }
     /// A value as it was made, with its width.
     pub(super) fn stored(&self, n: usize) -> (Vals, u32) {
         // PROOF: the verifier saw that values are made before they are used; the body is made in order.
@@ -399,7 +410,9 @@ impl<'f, 'k> Emit<'f, 'k> {
 
     /// The code of a body at the present width; what does not vary along the axis is scalar code.
     pub(super) fn body(&mut self, insts: &'k [VInst]) {
-        self.instructions(insts, |_| true);
+        let later = if self.width > 1 { vir::by_lane(insts) } else { Vec::new() };
+        self.lanes.clear();
+        self.instructions(insts, |n| !later.get(n).is_some_and(|l| *l));
     }
 
     /// The code of those instructions of a body that are wanted and not made yet; all that are made by then.

@@ -76,6 +76,7 @@ impl<'f> Emit<'f, '_> {
             });
         });
         self.b.ins().return_(&[]);
+        self.cold_ends();
         self.b
     }
 

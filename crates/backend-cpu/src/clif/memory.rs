@@ -135,6 +135,12 @@ impl<'f> Emit<'f, '_> {
         loaded
     }
 
+    /// One lane of a load without a mask.
+    pub(super) fn load_lane(&mut self, at: &Access, lane: u32) -> Value {
+        let p = self.address(at, lane);
+        self.load_scalar(p, at.dtype, flags(at), 0)
+    }
+
     fn lanes_apart(&mut self, first: Value, dtype: DType, flags: MemFlagsData, step: i32) -> Vals {
         let load = |e: &mut Self, lane: u32| e.load_scalar(first, dtype, flags, lane as i32 * step);
         let lanes: SmallVec<[Value; 16]> =

@@ -12,6 +12,7 @@ mod epilogue;
 mod fault;
 mod host;
 mod index;
+mod lanes;
 mod math;
 mod memory;
 mod ops;

@@ -9,6 +9,7 @@
 mod axis;
 mod collapse;
 mod hoist;
+mod lanes;
 mod lower;
 mod share;
 mod split;
@@ -18,6 +19,7 @@ use kernel_ir::{AccDecl, AccId, BufId, ReduceOp, ScalarOp, StoreMode, Val};
 use smallvec::SmallVec;
 
 pub(crate) use hoist::before_loop;
+pub(crate) use lanes::by_lane;
 pub(crate) use lower::wants_blocks;
 pub use lower::{LowerError, lower_epilogue, lower_kernel};
 pub use share::{Base, Form, form, relocate};
