@@ -252,8 +252,9 @@ impl<'f> Emit<'f, '_> {
                 Along::Lanes => {}
             }
         }
-        for lane in 0..self.width {
-            let p = self.address(at, lane);
+        // All lanes are checked before the first one is stored.
+        let places: SmallVec<[Value; 16]> = (0..self.width).map(|lane| self.address(at, lane)).collect();
+        for (lane, p) in (0..).zip(places) {
             let s = self.lane(class, &x, lane);
             self.guarded(&mask, lane, |e| e.scalar(|e| e.store_lane(p, at.dtype, s, mode)));
         }
