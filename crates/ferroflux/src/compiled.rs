@@ -83,7 +83,7 @@ impl Compiled {
         let (form, code, from_cache) = through(lookup.as_ref(), || {
             let functional = program.functional()?;
             in_place_or_returned(backend, true, &|in_place| {
-                let kernels = stages::compile_for(&functional, in_place)?;
+                let kernels = stages::compile_for(&functional, in_place, options.unchecked_indices)?;
                 let folder = lookup.as_ref().and_then(|l| l.weights_folder(&kernels));
                 let executable = executable(&kernels, backend, options, folder.as_deref())?;
                 let complex = ComplexBoundary::of(&functional).all().to_vec();

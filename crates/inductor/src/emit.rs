@@ -72,6 +72,9 @@ fn attempt(
 ) -> Result<Program, InductorError> {
     let mut program =
         Program { name: graph.name.clone(), symbols: defs.symbols.clone(), ..Program::default() };
+    // Of programs that are embedded come more; what no check names goes at the end.
+    program.sites = defs.sites.clone();
+    program.unchecked_indices = !defs.checked;
     let mut problems = Vec::new();
     let mut names = FxHashMap::default();
     let mut extra = Extra::default();

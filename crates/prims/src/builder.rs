@@ -21,12 +21,14 @@ pub struct Builder<'g> {
     expected: Option<usize>,
     /// Random tensors drawn so far.
     draws: u16,
+    /// The composite of the program that is being decomposed.
+    caller: Option<&'static str>,
 }
 
 impl<'g> Builder<'g> {
     /// A builder whose values are named `name` and come from `origin`.
     pub fn new(graph: &'g mut Graph, name: impl Into<String>, origin: OriginId) -> Builder<'g> {
-        Builder { graph, origin, name: name.into(), depth: 0, expected: None, draws: 0 }
+        Builder { graph, origin, name: name.into(), depth: 0, expected: None, draws: 0, caller: None }
     }
     /// Says how many values the program takes of the call that comes next.
     pub fn expect(&mut self, values: usize) {
@@ -82,9 +84,15 @@ impl<'g> Builder<'g> {
                 if self.depth >= MAX_DEPTH {
                     return Err(call.invalid("its decomposition never ends"));
                 }
+                if self.depth == 0 {
+                    self.caller = Some(&op.target);
+                }
                 self.depth += 1;
                 let outs = decompose(self, &call);
                 self.depth -= 1;
+                if self.depth == 0 {
+                    self.caller = None;
+                }
                 outs
             }
             Kind::Prim { meta, .. } => {
@@ -93,8 +101,25 @@ impl<'g> Builder<'g> {
                 }
                 let types = meta(&MetaCx { graph: self.graph }, &call)?;
                 let outputs = types.into_iter().map(|ty| (self.name.as_str(), ty));
-                Ok(self.graph.call(op.target.as_str(), args.clone(), outputs, self.origin))
+                let origin = self.origin;
+                let outs = self.graph.call(op.target.as_str(), args.clone(), outputs, origin);
+                if crate::site::is_indexing(&op.target) {
+                    self.name_operator(outs.first().copied());
+                }
+                Ok(outs)
             }
+        }
+    }
+
+    /// Errors of indices name the operator of the program, so what was just made must know it.
+    fn name_operator(&mut self, made: Option<ValueId>) {
+        let (Some(operator), Some(v)) = (self.caller, made) else { return };
+        let mut origin = self.graph.origins.get(self.origin).cloned().unwrap_or_default();
+        if origin.operator.is_empty() {
+            origin.operator = operator.into();
+            let origin = self.graph.add_origin(origin);
+            let node = self.graph.values[v].def;
+            self.graph.nodes[node].origin = origin;
         }
     }
 

@@ -21,6 +21,7 @@ mod samples;
 pub mod scalars;
 mod schema;
 mod seeds;
+mod site;
 pub mod split_complex;
 mod table;
 
@@ -36,4 +37,5 @@ pub use reference::{RefArg, RefCall, RefOut};
 pub use samples::{Sample, Samples};
 pub use schema::{ArgType, Schema, SchemaArg, SchemaDefault, SchemaError, SchemaReturn};
 pub use seeds::turn_seed;
+pub use site::site;
 pub use table::{Op, all, functional_of, lookup, schema_of};
