@@ -4,7 +4,7 @@
 //! sizes cannot tell (indices from data), which backends check.
 
 use fx_ir::Symbol;
-use ir_core::{Arena, Atom, DType, EntityId, Guard, Relation, SizeCode, SymExpr, SymId};
+use ir_core::{Arena, Atom, DType, Guard, SizeCode, SymExpr, SymId};
 use plugin_host::Value;
 use smallvec::SmallVec;
 use tensor::Tensor;
@@ -435,7 +435,7 @@ fn from(guard: &Guard) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ir_core::{Origin, TensorMeta};
+    use ir_core::{Origin, Relation, TensorMeta};
 
     fn e(text: &str) -> SymExpr {
         text.parse().unwrap()

@@ -184,9 +184,11 @@ impl<'a> Symbols<'a> {
 
     /// Ranges of expressions (`2*s60`), which PyTorch checks like those of symbols: lower ends above 2 alone.
     fn keep_ranges(&mut self) {
-        let mut ranges: Vec<(&str, schema::Range)> = self.ranges.iter().map(|(k, r)| (*k, *r)).collect();
-        ranges.sort_unstable_by_key(|(key, _)| *key);
-        for (key, range) in ranges.into_iter().filter(|(key, _)| !self.by_name.contains_key(*key)) {
+        let expressions = self.ranges.iter().filter(|(key, _)| !self.by_name.contains_key(&***key));
+        let mut ranges: Vec<(String, schema::Range)> =
+            expressions.map(|(key, range)| (key.to_string(), *range)).collect();
+        ranges.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        for (key, range) in &ranges {
             let known =
                 |name: &str| self.by_name.get(name).map(|id| SymExpr::sym(*id)).ok_or_else(String::new);
             let Ok(Value::Int(e)) = sym::parse(key, &self.bounds, &mut { known }) else { continue };
