@@ -13,6 +13,7 @@ mod origin;
 mod scalar;
 mod suggest;
 pub mod sym;
+mod whole_file;
 
 pub use arena::{Arena, EntityId};
 pub use cache_folder::{CACHE_FOLDER_VARIABLE, cache_folder};
@@ -23,3 +24,4 @@ pub use origin::Origin;
 pub use scalar::Scalar;
 pub use suggest::nearest;
 pub use sym::{Atom, Bounds, NoBounds, SymExpr, SymId};
+pub use whole_file::{WholeFile, write_whole};
