@@ -271,7 +271,7 @@ fn bind(
         if let (ValueType::Tensor(was), ValueType::Tensor(is)) = (&graph.values[old].ty, &out.values[new].ty)
             && !agree(was, is)
             // Archives state wrong sizes for states of recurrent layers that nobody reads.
-            && is_read(graph, old)
+            && graph.is_read(old)
             // They state one dimension too many where such a state is read.
             && !target.starts_with("aten.lstm") && !target.starts_with("aten.gru") && !target.starts_with("aten.rnn_")
         {
@@ -283,13 +283,6 @@ fn bind(
         map[old] = Some(Arg::Value(new));
     }
     Ok(())
-}
-
-fn is_read(graph: &Graph, v: ValueId) -> bool {
-    let mut read = false;
-    graph.iter().for_each(|(_, node)| node.for_each_use(&mut |used| read |= used == v));
-    graph.outputs.iter().for_each(|o| o.arg.for_each_value(&mut |used| read |= used == v));
-    read
 }
 
 fn agree(a: &TensorMeta, b: &TensorMeta) -> bool {
