@@ -59,7 +59,7 @@ fn check(b: Build, dtype: DType, sizes: &[i64], inputs: &[Data], raw: &[f64], wh
 fn bound(mut program: Program, x: &Data, w: &Data) -> Data {
     let buf = program.inputs.remove(1).buf;
     program.buffers[buf].storage = Storage::Constant(0);
-    program.constants.push(Const { name: "w".into(), buf });
+    program.constants.push(Const { name: "w".into(), buf, range: None });
     let mut bytes = w.bytes();
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     let words: Vec<u64> = bytes.chunks(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect();

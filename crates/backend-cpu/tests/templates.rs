@@ -202,7 +202,7 @@ fn constant_weights_are_packed_and_any_number_of_rows_runs() {
         let x = b.input(DType::F32, [rows.clone(), SymExpr::from_i64(k)].into_iter().collect());
         // The weight is [N, K], read transposed.
         let w = b.buffer(DType::F32, shape(&[n, k]), shape(&[k, 1]), Storage::Constant(0));
-        b.program.constants.push(Const { name: "w".into(), buf: w });
+        b.program.constants.push(Const { name: "w".into(), buf: w, range: None });
         let a = operand(&b, x);
         let o = Operand { buf: w, sizes: shape(&[k, n]), strides: shape(&[1, k]), offset: SymExpr::ZERO };
         if kind == Kind::BiasResidual || kind == Kind::Transposed {

@@ -72,7 +72,7 @@ impl Build {
         let number = self.program.constants.len();
         let strides = contiguous_strides(&sizes);
         let buf = self.buffer(dtype, sizes, strides, Storage::Constant(number as u32));
-        self.program.constants.push(Const { name: name.into(), buf });
+        self.program.constants.push(Const { name: name.into(), buf, range: None });
         buf
     }
     /// A row-major output.

@@ -3,7 +3,7 @@
 //! Nodes are appended and never moved; `order` is the execution order and the only statement of what is in the graph
 //! (a node that is not in `order` is erased). Passes either edit `order` or build a new graph.
 
-use ir_core::{Arena, DType, Origin, SymExpr, SymId, TensorMeta};
+use ir_core::{Arena, DType, Guard, Origin, SymExpr, SymId, TensorMeta};
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -40,6 +40,10 @@ pub struct Graph {
     pub name: GraphName,
     /// Size symbols; empty in a subgraph, which uses its parent's.
     pub symbols: Arena<SymId, Symbol>,
+    /// What was taken for granted of the symbols; every pass keeps them, and a call is refused that breaks one. Empty in a
+    /// subgraph, which uses its parent's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guards: Vec<Guard>,
     /// All nodes ever made.
     pub nodes: Arena<NodeId, Node>,
     /// Execution order. Placeholders stand first.
@@ -276,6 +280,13 @@ impl Graph {
     /// Origin of a node.
     pub fn origin(&self, id: NodeId) -> &Origin {
         &self.origins[self.nodes[id].origin]
+    }
+    /// Records a guard, once.
+    pub fn add_guard(&mut self, guard: Guard) {
+        let same = |g: &Guard| g.expression == guard.expression && g.relation == guard.relation;
+        if !self.guards.iter().any(same) {
+            self.guards.push(guard);
+        }
     }
     /// Adds a symbol and returns its id.
     pub fn add_symbol(&mut self, symbol: Symbol) -> SymId {

@@ -15,7 +15,8 @@
 //! 9. A size expression has no leaf but symbols (loop variables and kernel values are kernel-ir's).
 //! 10. A tensor's meta has as many strides as sizes; no size or stride that is a number is negative.
 //! 11. Integers are [`Arg::Int`], never `Arg::Scalar(Scalar::Int)`.
-//! 12. Every call is legal in the dialect, as the caller's predicate says.
+//! 12. Guards use symbols of the graph that inputs bind; a subgraph has none.
+//! 13. Every call is legal in the dialect, as the caller's predicate says.
 //!
 //! That an operator gets the operands it takes, and a higher-order operator's subgraph the inputs it has, is knowledge
 //! of `prims` and is judged by the predicate.
@@ -128,6 +129,8 @@ pub enum Problem {
     EmptyRange(SymId),
     #[error("a subgraph has symbols of its own: it uses its parent's by number")]
     SubgraphSymbols,
+    #[error("guard `{0}` uses something that is not bound by inputs, or stands in a subgraph")]
+    Guard(String),
     #[error("size expression `{0}` has a leaf that is no symbol of the graph")]
     ForeignLeaf(String),
     #[error("{sizes} sizes but {strides} strides")]
@@ -148,6 +151,7 @@ pub enum Problem {
 pub fn verify(graph: &Graph, legality: &dyn Legality) -> Result<(), Vec<VerifyError>> {
     let mut errors = Vec::new();
     symbols(graph, &mut errors);
+    guards(graph, &mut errors);
     Checker { symbols: &graph.symbols, legality }.graph(graph, &mut errors);
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
@@ -180,6 +184,15 @@ fn symbols(graph: &Graph, errors: &mut Vec<VerifyError>) {
     }
 }
 
+fn guards(graph: &Graph, errors: &mut Vec<VerifyError>) {
+    let given = |a: &Atom| matches!(a, Atom::Sym(id) if graph.symbols.get(*id).is_some_and(|s| !s.unbacked));
+    for guard in &graph.guards {
+        if guard.expression.any_leaf(|a| !given(a)) {
+            errors.push(error(graph, None, Problem::Guard(guard.message.clone())));
+        }
+    }
+}
+
 struct Checker<'a> {
     symbols: &'a Arena<SymId, Symbol>,
     legality: &'a dyn Legality,
@@ -190,6 +203,9 @@ impl Checker<'_> {
         for sub in graph.subgraphs.values() {
             if !sub.symbols.is_empty() {
                 errors.push(error(sub, None, Problem::SubgraphSymbols));
+            }
+            for guard in &sub.guards {
+                errors.push(error(sub, None, Problem::Guard(guard.message.clone())));
             }
             self.graph(sub, errors);
         }

@@ -167,6 +167,8 @@ impl BodyWriter<'_> {
                 self.store(out, &element, &self.name(*value), inst.dtype, mask, *mode, effects)?;
                 return Ok(());
             }
+            // Not checked yet: the value as it is.
+            InstKind::Check { value, .. } => self.name(*value),
             InstKind::Op { op, args } => {
                 let operand = args.last().map_or(inst.dtype, |a| dtype_of(*a));
                 let args: Vec<String> = args.iter().map(|a| self.name(*a)).collect();

@@ -325,6 +325,10 @@ pub(crate) fn renumbered(inst: &Inst, now: &dyn Fn(Val) -> Val) -> Inst {
             index.iter_mut().for_each(expr);
             (*value, *mask) = (now(*value), mask.map(now));
         }
+        InstKind::Check { value, size, mask, .. } => {
+            expr(size);
+            (*value, *mask) = (now(*value), mask.map(now));
+        }
         InstKind::Op { args, .. } => args.iter_mut().for_each(|v| *v = now(*v)),
         InstKind::Cast(v) | InstKind::Bitcast(v) | InstKind::Scan { value: v, .. } => *v = now(*v),
         InstKind::Reduce { value, position, .. } => (*value, *position) = (now(*value), position.map(now)),

@@ -333,7 +333,7 @@ fn buffers(
         map.insert(BufId(v.0), buf);
         let name = name.clone();
         if constant {
-            program.constants.push(Const { name, buf })
+            program.constants.push(Const { name, buf, range: None })
         } else {
             let written = defs.written.iter().any(|w| w.input == BufId(v.0));
             program.inputs.push(InputSpec { name, buf, written })

@@ -353,6 +353,11 @@ fn renumbered(mut inst: kernel_ir::Inst, number: &[Val]) -> kernel_ir::Inst {
             *value = new(value);
             *mask = mask.as_ref().map(new);
         }
+        InstKind::Check { value, size, mask, .. } => {
+            *size = expr(size);
+            *value = new(value);
+            *mask = mask.as_ref().map(new);
+        }
         InstKind::Op { args, .. } => args.iter_mut().for_each(|v| *v = new(v)),
         InstKind::Cast(v) | InstKind::Bitcast(v) | InstKind::Scan { value: v, .. } => *v = new(v),
         InstKind::Reduce { value, position, .. } => {

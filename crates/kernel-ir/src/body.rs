@@ -62,6 +62,19 @@ pub enum InstKind {
         /// How it combines with what is there.
         mode: StoreMode,
     },
+    /// A value from data that becomes part of an index: `value` itself (`i64`), which must lie in `0..size`. Where it does
+    /// not, the call ends with an error; loads and stores whose index uses the result touch no memory then. With a mask, lanes
+    /// where it is false are not looked at, and what they give is used by nothing that touches memory. Since 1.6.
+    Check {
+        /// The value, `i64`.
+        value: Val,
+        /// One more than the largest that is allowed: the size of the dimension as the program's author sees it.
+        size: SymExpr,
+        /// A `bool` value.
+        mask: Option<Val>,
+        /// Who asks: the number of an entry of the program's `sites`.
+        site: u32,
+    },
     /// A scalar operator.
     Op {
         /// Which.
@@ -216,6 +229,11 @@ impl InstKind {
             }
             InstKind::Store { index, value, mask, .. } => {
                 index_vals(index, visit);
+                visit(*value);
+                mask.iter().for_each(|m| visit(*m));
+            }
+            InstKind::Check { value, size, mask, .. } => {
+                index_vals(std::slice::from_ref(size), visit);
                 visit(*value);
                 mask.iter().for_each(|m| visit(*m));
             }

@@ -79,6 +79,15 @@ impl BodyBuilder {
     pub fn load_masked(&mut self, buf: BufId, dtype: DType, index: Shape, mask: Val) -> Val {
         self.push(dtype, InstKind::Load { buf, index, mask: Some(mask) })
     }
+    /// `value` (an integer, converted to `i64`) as an index that must lie in `0..size`; none where it is a constant that does.
+    pub fn check(&mut self, value: Val, size: SymExpr, mask: Option<Val>, site: u32) -> Val {
+        let value = self.cast(value, DType::I64);
+        let inside = |c: i64| size.as_const().is_some_and(|size| (0..size).contains(&c));
+        if self.as_const(value).is_some_and(|c| inside(c.as_i64())) {
+            return value;
+        }
+        self.push(DType::I64, InstKind::Check { value, size, mask, site })
+    }
     /// Writes a value.
     pub fn store(&mut self, buf: BufId, index: Shape, value: Val, mode: StoreMode) {
         self.push(self.dtype(value), InstKind::Store { buf, index, value, mask: None, mode });

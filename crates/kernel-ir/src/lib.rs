@@ -28,7 +28,7 @@ pub use kernel::{
 pub use linalg::LinalgOp;
 pub use phases::plain_steps;
 pub use plan::{ALIGN, ArenaPlan, Live, PlanError};
-pub use program::{Buffer, Const, InputSpec, OutputSpec, Program, Storage, SymbolDecl};
+pub use program::{Buffer, Const, InputSpec, OutputSpec, Program, Site, Storage, SymbolDecl};
 pub use scalar_op::philox::{philox_bits, philox4x32_10};
 pub use scalar_op::{DTypeRule, ScalarOp};
 pub use text::{MAX_TEXT_BYTES, TextError, TextProblem};

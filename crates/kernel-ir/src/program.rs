@@ -1,6 +1,6 @@
 //! A program: buffers, inputs, constants, outputs and the steps that make the outputs from the inputs.
 
-use ir_core::{Arena, Atom, Bounds, DType, Shape, SymExpr, SymId};
+use ir_core::{Arena, Atom, Bounds, DType, Guard, Shape, SymExpr, SymId};
 use serde::{Deserialize, Serialize};
 
 use crate::{ArenaPlan, BufId, Step};
@@ -12,6 +12,16 @@ pub struct Program {
     pub name: String,
     /// Size symbols.
     pub symbols: Arena<SymId, SymbolDecl>,
+    /// What must hold of the sizes in every call. Whoever calls checks it before the backend is asked, so a backend need not
+    /// read it. Since 1.6, left out where there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guards: Vec<Guard>,
+    /// Who asks for the checks of indices ([`InstKind::Check`](crate::InstKind::Check)), for their messages. Since 1.6.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sites: Vec<Site>,
+    /// Whether whoever compiled the program answers for its indices from data: none of them is checked. Since 1.6.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unchecked_indices: bool,
     /// Buffers.
     pub buffers: Arena<BufId, Buffer>,
     /// Inputs of a call, in order.
@@ -42,6 +52,17 @@ pub struct SymbolDecl {
     /// Bound by a step (`Bind`, `For`), not by the sizes of the inputs.
     #[serde(default)]
     pub unbacked: bool,
+}
+
+/// Who asks for the check of an index.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Site {
+    /// The operator: `aten.embedding.default`.
+    pub operator: String,
+    /// Where it stands in the user's program, as far as that is known.
+    pub origin: String,
+    /// The dimension that the index is of, as the operator's author counts them.
+    pub dim: u32,
 }
 
 /// A piece of typed, strided memory.
@@ -104,6 +125,10 @@ pub struct Const {
     pub name: String,
     /// Its buffer.
     pub buf: BufId,
+    /// Smallest and largest value that steps rely on where elements are indices; whoever binds the constant checks it.
+    /// Since 1.6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<(i64, i64)>,
 }
 
 /// An output of a call: a strided view of a buffer.
@@ -121,6 +146,15 @@ pub struct OutputSpec {
     pub strides: Shape,
     /// Its first element within the buffer.
     pub offset: SymExpr,
+}
+
+impl Site {
+    /// What to say of an index that fails the check of this site.
+    pub fn message(&self, index: i64, size: i64) -> String {
+        let at = if self.origin.is_empty() { String::new() } else { format!(" ({})", self.origin) };
+        let Site { operator, dim, .. } = self;
+        format!("`{operator}`{at}: index {index} is out of bounds for dimension {dim} with size {size}")
+    }
 }
 
 impl Buffer {

@@ -16,7 +16,8 @@
 //!    after a `cond` whose branches both bind them, and in the body of the `for`. Shapes of inputs, constants and persistent buffers use none of them.
 //! 9. Steps together: at least one, loops and templates alone; what one of them writes none of the others reads or writes,
 //!    views of the same memory included.
-//! 10. The plan: every arena buffer that is used has a place, aligned and inside of the arena; offsets come with the arena's bytes; buffers that live at once do not
+//! 10. Checks of indices: `i64`, of a site that the program has. Guards use symbols of inputs alone.
+//! 11. The plan: every arena buffer that is used has a place, aligned and inside of the arena; offsets come with the arena's bytes; buffers that live at once do not
 //!     overlap.
 
 use ir_core::{Arena, Atom, DType, EntityId, SymExpr};
@@ -41,6 +42,7 @@ type Result<T = ()> = std::result::Result<T, VerifyError>;
 
 /// Checks all invariants; the first that is broken is the error.
 pub fn verify(program: &Program) -> Result {
+    guards(program)?;
     buffers(program)?;
     signature(program)?;
     let mut scope = Scope::new(program);
@@ -81,6 +83,16 @@ const MAX_TERMS: usize = 1024;
 fn multiplies(a: &SymExpr, b: &SymExpr) -> bool {
     let terms = |e: &SymExpr| if e.as_const().is_some() { 1 } else { e.terms().0.len() + 1 };
     terms(a).saturating_mul(terms(b)) <= MAX_TERMS
+}
+
+fn guards(program: &Program) -> Result {
+    let unbacked =
+        |a: &Atom| matches!(a, Atom::Sym(id) if program.symbols.get(*id).is_some_and(|s| s.unbacked));
+    program.guards.iter().enumerate().try_for_each(|(n, g)| {
+        let given = is_size(program, &g.expression) && !g.expression.any_leaf(unbacked);
+        let what = "its expression uses something that is not the size of an input";
+        ensure(given, &|| format!("guard {n} `{}`", g.message), what)
+    })
 }
 
 fn buffers(program: &Program) -> Result {
@@ -240,7 +252,7 @@ impl<'a> Scope<'a> {
             extents.iter().try_for_each(|e| self.bound(e, place))?;
             for inst in insts {
                 match &inst.kind {
-                    InstKind::Index(e) => self.bound(e, place)?,
+                    InstKind::Index(e) | InstKind::Check { size: e, .. } => self.bound(e, place)?,
                     InstKind::Load { buf, index, .. } | InstKind::Store { buf, index, .. } => {
                         self.buffer(*buf, place)?;
                         index.iter().try_for_each(|e| self.bound(e, place))?;
@@ -466,6 +478,14 @@ impl Body<'_> {
                     place,
                     &format!("`{}` does not take {dtypes:?}", op.name()),
                 )
+            }
+            InstKind::Check { value, size, mask, site } => {
+                let fits = inst.dtype == DType::I64 && self.dtype(*value) == DType::I64;
+                ensure(fits, place, "a checked index is i64")?;
+                ensure(mask.is_none_or(|m| self.dtype(m) == DType::Bool), place, "the mask is not bool")?;
+                let known = (*site as usize) < self.program.sites.len();
+                ensure(known, place, "the check names a site that the program does not have")?;
+                self.expr(size, place)
             }
             InstKind::Cast(_) => Ok(()),
             InstKind::Bitcast(v) => {

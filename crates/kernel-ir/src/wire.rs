@@ -12,7 +12,7 @@ use crate::Program;
 /// Readers refuse another major.
 pub const IR_MAJOR: u16 = 1;
 /// Grows with every addition.
-pub const IR_MINOR: u16 = 5;
+pub const IR_MINOR: u16 = 6;
 const MAGIC: &[u8; 4] = b"FFXK";
 
 /// Why bytes are not a program.

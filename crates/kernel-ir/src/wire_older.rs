@@ -66,6 +66,7 @@ impl Program {
         for input in self.inputs.iter().filter(|i| i.written) {
             found(4, &|| "an input that is written in place".into(), &input.name);
         }
+        // Guards, sites and ranges are the caller's to check; a reader that skips them runs the same steps.
         for step in self.init.iter().chain(&self.steps) {
             of_step(step, found);
         }
@@ -74,6 +75,9 @@ impl Program {
 
 /// The minor that steps which may run at once came with.
 const TOGETHER: u16 = 5;
+
+/// The minor that checks of indices came with.
+const CHECKS: u16 = 6;
 
 fn has_together(step: &Step) -> bool {
     matches!(step, Step::Together(_)) || step.nested().into_iter().flatten().any(has_together)
@@ -101,6 +105,9 @@ fn of_step(step: &Step, found: &mut Found<'_>) {
     }
     for (_, insts) in step.bodies() {
         for inst in insts {
+            if matches!(inst.kind, InstKind::Check { .. }) {
+                found(CHECKS, &|| "the check of an index from data".into(), step.name());
+            }
             if let InstKind::Op { op, .. } = inst.kind {
                 let since = operator_since(op);
                 if since > 0 {

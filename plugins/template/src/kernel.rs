@@ -156,6 +156,17 @@ impl Body<'_> {
                 self.store(*buf, &index, value, *mode)?;
                 value
             }
+            InstKind::Check { value, mask: Some(mask), .. } if !self.value(*mask).as_bool() => {
+                self.value(*value)
+            }
+            InstKind::Check { value, size, site, .. } => {
+                let (index, size) = (self.value(*value), self.index(size)?);
+                if !(0..size).contains(&index.as_i64()) {
+                    let site = &self.program.sites[*site as usize];
+                    return Err(PluginError::invalid(site.message(index.as_i64(), size)));
+                }
+                index
+            }
             InstKind::Op { op, args } => {
                 // All operands have one dtype but the first of `select`, so the last one tells it.
                 let operands = args.last().map_or(inst.dtype, |v| stage.insts[v.0 as usize].dtype);

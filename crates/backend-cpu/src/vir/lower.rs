@@ -315,7 +315,8 @@ fn classify(program: &Program, body: &Body, axis: Option<u32>, outer: bool, writ
                 varies = args.iter().any(varying);
                 VKind::Op { op: *op, args: args.clone() }
             }
-            InstKind::Cast(v) => {
+            // Not checked yet: the value as it is.
+            InstKind::Cast(v) | InstKind::Check { value: v, .. } => {
                 varies = varying(v);
                 VKind::Cast(*v)
             }

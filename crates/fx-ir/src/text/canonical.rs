@@ -11,6 +11,7 @@ pub(super) fn graph(old: &Graph) -> Graph {
     let names = Names::of(old);
     let mut new = Graph::new(old.name.clone());
     new.symbols = old.symbols.clone();
+    new.guards = old.guards.clone();
     new.subgraphs = old.subgraphs.values().map(graph).collect();
     let mut values: FxHashMap<ValueId, ValueId> = FxHashMap::default();
     let mut origins: FxHashMap<Origin, OriginId> = FxHashMap::from_iter([(Origin::default(), OriginId(0))]);

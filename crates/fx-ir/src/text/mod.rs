@@ -18,6 +18,7 @@
 //! Line ends are white space, `#` starts a comment. The grammar, in the order of a graph's body:
 //!
 //! - `symbol s<n> "name" <min>..[=<max>] [hint <n>] [unbacked]`, numbered from 0.
+//! - `guard expression, zero|nonzero|nonnegative "message" [from module[:function[:"source"]]]` (1.1), behind the symbols.
 //! - `subgraph g<n> "name" { body }`, numbered from 0; an argument names it `&g0`.
 //! - `%value: type = input|parameter|buffer|buffer transient|constant "outside name"`.
 //! - `[%value: type, …] = target(argument, …) [from module[:function[:"source"]]]`; no value, no `=`.
@@ -50,8 +51,12 @@ use crate::Graph;
 pub(crate) use names::Names;
 pub(crate) use print::{arg_text, type_text};
 
-/// Version of the text form that [`print()`] writes. A reader takes the same major and no newer minor.
-pub const TEXT_VERSION: (u32, u32) = (1, 0);
+/// Version of the text form. A reader takes the same major and no newer minor; [`print()`] writes the oldest minor that
+/// has all that the graph uses.
+pub const TEXT_VERSION: (u32, u32) = (1, 1);
+
+/// The minor that guards came with.
+const GUARDS: u32 = 1;
 
 /// Deepest nesting of lists and subgraphs that the parser follows; more than any real graph has.
 pub const MAX_DEPTH: usize = 64;
@@ -120,7 +125,8 @@ pub enum TextProblem {
 
 /// The text form of `graph`, with the version header. Names of values are made unique.
 pub fn print(graph: &Graph) -> String {
-    let mut out = format!("fx {}.{}\n\n", TEXT_VERSION.0, TEXT_VERSION.1);
+    let minor = if graph.guards.is_empty() { 0 } else { GUARDS };
+    let mut out = format!("fx {}.{minor}\n\n", TEXT_VERSION.0);
     print::graph(graph, &mut out);
     out
 }

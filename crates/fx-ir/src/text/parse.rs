@@ -1,7 +1,9 @@
 //! Reads the text form: one function a construct of the grammar in the module's header. Depth and length are bounded,
 //! every failure is a [`TextError`] with its place.
 
-use ir_core::{DType, Device, EntityId, Origin, Scalar, Shape, SymExpr, TensorMeta, contiguous_strides};
+use ir_core::{
+    DType, Device, EntityId, Guard, Origin, Relation, Scalar, Shape, SymExpr, TensorMeta, contiguous_strides,
+};
 use rustc_hash::FxHashMap;
 
 use super::cursor::Cursor;
@@ -90,6 +92,11 @@ fn statement(cursor: &mut Cursor<'_>, body: &mut Body, depth: usize) -> Result<(
     if cursor.eat_word("symbol") {
         return symbol(cursor, body);
     }
+    if cursor.eat_word("guard") {
+        let guard = guard(cursor)?;
+        body.graph.guards.push(guard);
+        return Ok(());
+    }
     if cursor.eat_word("subgraph") {
         return subgraph(cursor, body, depth);
     }
@@ -132,6 +139,21 @@ fn symbol(cursor: &mut Cursor<'_>, body: &mut Body) -> Result<()> {
     let unbacked = cursor.eat_word("unbacked");
     body.graph.add_symbol(Symbol { name, min, max, hint, unbacked });
     Ok(())
+}
+
+/// `s0 - s1, zero "the sizes differ" from add`
+fn guard(cursor: &mut Cursor<'_>) -> Result<Guard> {
+    let expression = size(cursor)?;
+    cursor.expect(",")?;
+    let mark = cursor.mark();
+    let word = cursor.word();
+    let Some(relation) = Relation::ALL.into_iter().find(|r| r.name() == word) else {
+        cursor.reset(mark);
+        return Err(cursor.expected("`zero`, `nonzero` or `nonnegative`"));
+    };
+    let message = cursor.quoted("the guard's message")?;
+    let origin = bare_origin(cursor)?;
+    Ok(Guard { expression, relation, origin, message })
 }
 
 /// `g0 "name" { … }`
@@ -199,8 +221,19 @@ fn node_kind(cursor: &mut Cursor<'_>, body: &Body, declared: usize) -> Result<No
 
 /// ` from module:function:"source"`
 fn origin(cursor: &mut Cursor<'_>, body: &mut Body) -> Result<OriginId> {
+    let origin = bare_origin(cursor)?;
+    if let Some(&id) = body.origins.get(&origin) {
+        return Ok(id);
+    }
+    let id = body.graph.origins.push(origin.clone());
+    body.origins.insert(origin, id);
+    Ok(id)
+}
+
+/// The same, as it is written.
+fn bare_origin(cursor: &mut Cursor<'_>) -> Result<Origin> {
     if !cursor.eat_word("from") {
-        return Ok(OriginId(0));
+        return Ok(Origin::default());
     }
     let part = |cursor: &mut Cursor<'_>| match cursor.peek() {
         Some(':') => Ok(String::new()),
@@ -213,12 +246,7 @@ fn origin(cursor: &mut Cursor<'_>, body: &mut Body) -> Result<OriginId> {
     if cursor.eat(":") {
         origin.source = Some(cursor.quoted("the source line")?);
     }
-    if let Some(&id) = body.origins.get(&origin) {
-        return Ok(id);
-    }
-    let id = body.graph.origins.push(origin.clone());
-    body.origins.insert(origin, id);
-    Ok(id)
+    Ok(origin)
 }
 
 /// `%x`, `loss %l`, `buffer "name" = %x`

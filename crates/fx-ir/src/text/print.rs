@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ir_core::{Origin, Scalar};
+use ir_core::{Guard, Origin, Scalar};
 
 use super::Names;
 use super::words::{self, INPUTS, LAYOUTS, MEMORY_FORMATS, quote};
@@ -21,6 +21,9 @@ fn body(graph: &Graph, depth: usize, out: &mut String) {
     out.push_str("{\n");
     for (id, symbol) in graph.symbols.iter() {
         let _ = writeln!(out, "{indent}symbol {id} {}", symbol_text(symbol));
+    }
+    for guard in &graph.guards {
+        let _ = writeln!(out, "{indent}guard {}", guard_text(guard));
     }
     for (id, sub) in graph.subgraphs.iter() {
         let _ = write!(out, "{indent}subgraph {id} {} ", quote(&sub.name));
@@ -54,6 +57,12 @@ fn symbol_text(symbol: &Symbol) -> String {
         text.push_str(" unbacked");
     }
     text
+}
+
+/// `s0 - s1, zero "the sizes differ" from add`.
+fn guard_text(guard: &Guard) -> String {
+    let Guard { expression, relation, origin, message } = guard;
+    format!("{expression}, {} {}{}", relation.name(), quote(message), origin_text(origin))
 }
 
 fn statement(graph: &Graph, names: &Names, node: &Node) -> String {

@@ -27,7 +27,7 @@ pub(super) const MEMORY_FORMATS: &[(&str, MemoryFormat)] = &[
 ];
 
 /// Words that begin or end a statement, so that a target of this name stands in quotes.
-pub(super) const RESERVED: &[&str] = &["symbol", "subgraph", "return", "from"];
+pub(super) const RESERVED: &[&str] = &["symbol", "guard", "subgraph", "return", "from"];
 
 /// The word of `value` in a table.
 pub(super) fn word_of<T: PartialEq>(table: &'static [(&'static str, T)], value: &T) -> &'static str {

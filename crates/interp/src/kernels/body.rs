@@ -20,6 +20,7 @@ pub(super) enum Kind {
     Load { buf: BufId, index: Vec<Index>, mask: Option<Val> },
     Store { buf: BufId, index: Vec<Index>, value: Val, mask: Option<Val>, mode: StoreMode },
     Op { op: ScalarOp, operands: DType, args: Vec<Val> },
+    Check { value: Val, size: Index, mask: Option<Val>, site: u32 },
     Cast(Val),
     Bitcast(Val, DType),
     Reduce { acc: AccId, value: Val, position: Option<Val> },
@@ -113,6 +114,9 @@ fn one(kernel: &str, inst: &Inst, insts: &[Inst], bindings: &Bindings) -> Result
                 ));
             }
             Kind::Op { op: *op, operands, args: args.to_vec() }
+        }
+        InstKind::Check { value, size, mask, site } => {
+            Kind::Check { value: *value, size: index(size), mask: *mask, site: *site }
         }
         InstKind::Cast(v) => Kind::Cast(*v),
         InstKind::Bitcast(v) => Kind::Bitcast(*v, dtype_of(v)),
@@ -240,6 +244,17 @@ fn step(n: usize, inst: &Code, point: &Point<'_>, state: &mut State<'_>) -> Resu
             let (index, new) = (at(index)?, value(v));
             store(point.kernel, *buf, &index, new, *mode, state)?;
             new
+        }
+        Kind::Check { value: v, mask: Some(mask), .. } if !value(mask).as_bool() => value(v),
+        Kind::Check { value: v, size, site, .. } => {
+            let size =
+                size.eval(point.loops, &state.values).ok_or_else(|| malformed("a size has no value"))?;
+            let index = value(v).as_i64();
+            if !(0..size).contains(&index) {
+                let (kernel, site) = (point.kernel.to_string(), *site);
+                return Err(KernelError::Index { kernel, site, index, size });
+            }
+            value(v)
         }
         Kind::Op { op, operands, args } => {
             let args: smallvec::SmallVec<[Scalar; 3]> = args.iter().map(value).collect();

@@ -63,6 +63,18 @@ pub enum KernelError {
         /// The buffer's sizes.
         sizes: Vec<usize>,
     },
+    /// An index from data is not within its dimension.
+    #[error("kernel `{kernel}`, site {site}: index {index} is out of bounds for a dimension of size {size}")]
+    Index {
+        /// The kernel.
+        kernel: String,
+        /// The program's site that asks.
+        site: u32,
+        /// The index.
+        index: i64,
+        /// The size.
+        size: i64,
+    },
     /// A kernel writes an input or a constant.
     #[error("kernel `{kernel}` writes buffer `{buffer}`, which is read-only")]
     ReadOnly {

@@ -57,7 +57,7 @@ impl Executable {
     ) -> Result<Executable, KernelError> {
         let mut bindings = Bindings::new();
         let mut bound = Vec::new();
-        for Const { name, buf } in &program.constants {
+        for Const { name, buf, .. } in &program.constants {
             let tensor = constants(name).ok_or_else(|| KernelError::MissingConstant(name.clone()))?;
             bound.push(memory::conform(&program, (*buf, name, false), &tensor, &bindings)?);
         }

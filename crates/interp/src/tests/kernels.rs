@@ -248,7 +248,10 @@ fn linear_program() -> Program {
     p.symbols.push(SymbolDecl { name: "n".into(), min: 0, max: None, hint: None, unbacked: false });
     let w = buffer(&mut p, "w", DType::F32, "3, 2", Place::Constant(0));
     let bias = buffer(&mut p, "bias", DType::F32, "3", Place::Constant(1));
-    p.constants = vec![Const { name: "fc.w".into(), buf: w }, Const { name: "fc.bias".into(), buf: bias }];
+    p.constants = vec![
+        Const { name: "fc.w".into(), buf: w, range: None },
+        Const { name: "fc.bias".into(), buf: bias, range: None },
+    ];
     let packed = buffer(&mut p, "packed", DType::F32, "2, 3", Place::Persistent);
     let out = output(&mut p, DType::F32, "s0, 3");
     let pack = body(|b| {

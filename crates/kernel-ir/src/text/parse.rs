@@ -1,14 +1,14 @@
 //! Reads a program's declarations, one function a construct of the grammar in the module's header. Every failure is a
 //! [`TextError`] with its place. Kernels are read in `steps`.
 
-use ir_core::{DType, Shape, SymExpr};
+use ir_core::{DType, Guard, Origin, Relation, Shape, SymExpr};
 
 use super::cursor::Cursor;
 use super::steps::step;
 use super::{MAX_TEXT_BYTES, TextError, TextProblem};
 use crate::{
-    ArenaPlan, BufId, Buffer, Const, IR_MAJOR, IR_MINOR, InputSpec, Live, Operand, OutputSpec, Program, Step,
-    Storage, SymbolDecl,
+    ArenaPlan, BufId, Buffer, Const, IR_MAJOR, IR_MINOR, InputSpec, Live, Operand, OutputSpec, Program, Site,
+    Step, Storage, SymbolDecl,
 };
 
 pub(super) type Result<T> = std::result::Result<T, TextError>;
@@ -49,6 +49,13 @@ fn declarations(c: &mut Cursor<'_>, program: &mut Program) -> Result<()> {
         c.next_number("s", program.symbols.len())?;
         program.symbols.push(symbol(c)?);
     }
+    while c.eat_word("guard") {
+        program.guards.push(guard(c)?);
+    }
+    while c.eat_word("site") {
+        program.sites.push(site(c)?);
+    }
+    program.unchecked_indices = c.eat_word("unchecked_indices");
     while c.eat_word("buffer") {
         c.next_number("b", program.buffers.len())?;
         program.buffers.push(buffer(c)?);
@@ -59,7 +66,9 @@ fn declarations(c: &mut Cursor<'_>, program: &mut Program) -> Result<()> {
     }
     while c.eat_word("constant") {
         let name = c.quoted("the constant's name")?;
-        program.constants.push(Const { name, buf: buf(c)? });
+        let buf = buf(c)?;
+        let range = if c.eat_word("range") { Some(range(c)?) } else { None };
+        program.constants.push(Const { name, buf, range });
     }
     while c.eat_word("output") {
         let name = c.quoted("the output's name")?;
@@ -67,6 +76,42 @@ fn declarations(c: &mut Cursor<'_>, program: &mut Program) -> Result<()> {
         program.outputs.push(OutputSpec { name, buf, sizes, strides, offset });
     }
     Ok(())
+}
+
+/// `[s0 - s1], zero "the sizes differ" "add"`
+fn guard(c: &mut Cursor<'_>) -> Result<Guard> {
+    c.expect("[")?;
+    let expression = expr(c)?;
+    c.expect("]")?;
+    c.expect(",")?;
+    let mark = c.mark();
+    let word = c.word();
+    let Some(relation) = Relation::ALL.into_iter().find(|r| r.name() == word) else {
+        return Err(c.expected_at(mark, "`zero`, `nonzero` or `nonnegative`"));
+    };
+    let message = c.quoted("the guard's message")?;
+    let mut origin = Origin::default();
+    if c.eat_word("from") {
+        origin.module = c.quoted("the module")?;
+        origin.function = c.quoted("the function")?;
+        origin.source = if c.eat_word("source") { Some(c.quoted("the source line")?) } else { None };
+    }
+    Ok(Guard { expression, relation, origin, message })
+}
+
+/// `"aten.embedding.default" "model.py:12" dim 0`
+fn site(c: &mut Cursor<'_>) -> Result<Site> {
+    let operator = c.quoted("the operator")?;
+    let origin = c.quoted("the origin")?;
+    c.expect_word("dim")?;
+    Ok(Site { operator, origin, dim: c.number("the dimension")? })
+}
+
+/// `-4..=3`
+fn range(c: &mut Cursor<'_>) -> Result<(i64, i64)> {
+    let low = c.number("the smallest value")?;
+    c.expect("..=")?;
+    Ok((low, c.number("the largest value")?))
 }
 
 /// `"batch" 2..=64 hint 8`, `"u0" 0.. unbacked`

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use ir_core::{Guard, Origin};
+
 use super::words::{float, list, offset, quote, scalar};
 use crate::{
     Attention, Buffer, Conv, Epilogue, ExternCall, ExternOp, IR_MAJOR, IR_MINOR, Inst, InstKind, LoopKernel,
@@ -27,6 +29,13 @@ impl fmt::Display for Program {
             let unbacked = if s.unbacked { " unbacked" } else { "" };
             writeln!(f, "symbol {id} {} {}..{max}{hint}{unbacked}", quote(&s.name), s.min)?;
         }
+        self.guards.iter().try_for_each(|g| guard(g, f))?;
+        for s in &self.sites {
+            writeln!(f, "site {} {} dim {}", quote(&s.operator), quote(&s.origin), s.dim)?;
+        }
+        if self.unchecked_indices {
+            writeln!(f, "unchecked_indices")?;
+        }
         for (id, b) in self.buffers.iter() {
             writeln!(f, "buffer {id} {b}")?;
         }
@@ -35,7 +44,8 @@ impl fmt::Display for Program {
             writeln!(f, "input {} {}{written}", quote(&i.name), i.buf)?;
         }
         for c in &self.constants {
-            writeln!(f, "constant {} {}", quote(&c.name), c.buf)?;
+            let range = c.range.map_or(String::new(), |(low, high)| format!(" range {low}..={high}"));
+            writeln!(f, "constant {} {}{range}", quote(&c.name), c.buf)?;
         }
         for o in &self.outputs {
             writeln!(
@@ -55,6 +65,19 @@ impl fmt::Display for Program {
             }
         }
         plan(self, f)
+    }
+}
+
+/// `guard [s0 - s1], zero "message" from "module" "function" source "line"`.
+fn guard(guard: &Guard, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "guard [{}], {} {}", guard.expression, guard.relation.name(), quote(&guard.message))?;
+    let Origin { module, function, source } = &guard.origin;
+    if guard.origin != Origin::default() {
+        write!(f, " from {} {}", quote(module), quote(function))?;
+    }
+    match source {
+        Some(source) => writeln!(f, " source {}", quote(source)),
+        None => writeln!(f),
     }
 }
 
@@ -245,6 +268,9 @@ impl fmt::Display for Inst {
             InstKind::Load { buf, index, mask } => write!(f, "load {buf}[{}]{}", list(index), given(mask)),
             InstKind::Store { buf, index, value, mask, mode } => {
                 write!(f, "{mode} {buf}[{}], {value}{}", list(index), given(mask))
+            }
+            InstKind::Check { value, size, mask, site } => {
+                write!(f, "check {value}, [{size}]{} at {site}", given(mask))
             }
             InstKind::Op { op, args } => {
                 write!(f, "{} {}", op.name(), list(args))

@@ -200,6 +200,7 @@ fn inst(c: &mut Cursor<'_>) -> Result<InstKind> {
         "const" => InstKind::Const(scalar(c)?),
         "index" => InstKind::Index(expr(c)?),
         "load" => InstKind::Load { buf: buf(c)?, index: shape(c)?, mask: mask(c)? },
+        "check" => check(c)?,
         "cast" => InstKind::Cast(val(c)?),
         "bitcast" => InstKind::Bitcast(val(c)?),
         "reduce" => reduce(c)?,
@@ -213,6 +214,18 @@ fn inst(c: &mut Cursor<'_>) -> Result<InstKind> {
             },
         },
     })
+}
+
+/// `v0, [s0] if v1 at 2`
+fn check(c: &mut Cursor<'_>) -> Result<InstKind> {
+    let value = val(c)?;
+    c.expect(",")?;
+    c.expect("[")?;
+    let size = expr(c)?;
+    c.expect("]")?;
+    let mask = mask(c)?;
+    c.expect_word("at")?;
+    Ok(InstKind::Check { value, size, mask, site: c.number("the number of a site")? })
 }
 
 fn val(c: &mut Cursor<'_>) -> Result<Val> {

@@ -180,7 +180,7 @@ fn buffer_of(rng: &mut Rng, p: &mut Program, storage: Storage) {
     let buf = p.buffers.next_id();
     match storage {
         Storage::Input(_) => p.inputs.push(InputSpec { name: name(rng), buf, written: rng.below(3) == 0 }),
-        Storage::Constant(_) => p.constants.push(Const { name: name(rng), buf }),
+        Storage::Constant(_) => p.constants.push(Const { name: name(rng), buf, range: None }),
         _ => {}
     }
     let dtype = rng.pick(DType::ALL);
