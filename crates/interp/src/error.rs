@@ -102,6 +102,18 @@ pub enum InterpError {
         /// The expression.
         expr: String,
     },
+    /// A size of a result is negative in this call.
+    #[error("{at}: dimension {dim} of its result, `{expr}`, is {size}: the inputs are too small for it")]
+    NegativeSize {
+        /// Which node.
+        at: Box<At>,
+        /// Which dimension.
+        dim: usize,
+        /// The size as the graph writes it.
+        expr: String,
+        /// Its value.
+        size: i64,
+    },
     /// A value is used before it is made: the graph is broken.
     #[error("{at}: {what}")]
     Graph {

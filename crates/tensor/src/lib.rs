@@ -26,7 +26,7 @@ pub use element::{Bool, Element};
 pub use error::TensorError;
 pub use foreign::RawParts;
 pub use iter::{Offsets, Values};
-pub use storage::Storage;
+pub use storage::{Storage, require_room};
 pub use tensor::{Sizes, Strides, Tensor, contiguous_strides};
 pub use view::view_strides;
 

@@ -1,8 +1,9 @@
 //! Diagonals and strided views: diagonal, diag_embed, diag, diagonal_scatter, as_strided.
 
-use fx_ir::ValueId;
+use fx_ir::{SymbolBounds, ValueId};
 use ir_core::{Shape, SymExpr, contiguous_strides, numel};
 
+use super::prims_move::Extent;
 use super::scatter::put;
 use super::shape::{self, Made, out};
 use crate::{Builder, Call, OpDef, OpError};
@@ -191,20 +192,8 @@ fn diagonal_scatter(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
 /// The elements of `x` in the order they have in memory, and the dimensions in that order. Strides are those that
 /// the graph states.
 fn in_memory_order(b: &mut Builder<'_>, c: &Call<'_>, x: ValueId) -> Result<(ValueId, Vec<usize>), OpError> {
-    let meta = b.meta(x)?.clone();
-    let mut order: Vec<usize> = (0..meta.rank()).collect();
-    let stride = |d: usize| meta.strides[d].as_const().unwrap_or(i64::MAX);
-    if !meta.is_contiguous() {
-        // Outermost first; dimensions of size 1 lie anywhere.
-        order.sort_by_key(|&d| std::cmp::Reverse(stride(d)));
-        let mut expected = SymExpr::ONE;
-        for &d in order.iter().rev().filter(|&&d| meta.sizes[d] != SymExpr::ONE) {
-            if meta.strides[d] != expected {
-                return Err(c.unsupported("a base that is itself a view with gaps"));
-            }
-            expected = expected * &meta.sizes[d];
-        }
-    }
+    let order = b.meta(x)?.memory_order();
+    let order = order.ok_or_else(|| c.unsupported("a base that is itself a view with gaps"))?;
     let moved = b.permute(x, &order)?;
     Ok((super::index::flat(b, moved)?, order))
 }
@@ -216,9 +205,41 @@ fn geometry(b: &Builder<'_>, c: &Call<'_>) -> Result<(Vec<SymExpr>, Vec<SymExpr>
     Ok((c.syms("size")?, c.syms("stride")?, offset))
 }
 
+/// An error where elements are named that the line does not have.
+fn check_extent(
+    b: &mut Builder<'_>,
+    c: &Call<'_>,
+    line: ValueId,
+    (sizes, strides, offset): (&[SymExpr], &[SymExpr], &SymExpr),
+) -> Result<(), OpError> {
+    if sizes.len() != strides.len() {
+        return Err(c.invalid(format!("{} sizes but {} strides are given", sizes.len(), strides.len())));
+    }
+    let bounds = SymbolBounds(&b.graph().symbols);
+    let negative = |e: &&SymExpr| e.range(&bounds).1.is_some_and(|high| high < 0);
+    if let Some(e) = sizes.iter().chain(strides).chain([offset]).find(negative) {
+        let what = "sizes, strides and the offset must not be negative";
+        return Err(c.invalid(format!("{what}, but one is {e} (the offset within the tensor is {offset})")));
+    }
+    if sizes.contains(&SymExpr::ZERO) {
+        return Ok(());
+    }
+    let Some(extent) = Extent::of(sizes, strides, offset.clone(), &bounds) else {
+        return Err(c.unsupported("strides of which only a call tells whether they are negative"));
+    };
+    let have = numel(&b.sizes(line)?);
+    let room = &have - 1 - &extent.last;
+    if [&extent.first, &room].into_iter().any(|e| negative(&e)) {
+        let advice = "make the view smaller, or take it of a larger tensor";
+        return Err(c.invalid(format!("reads {extent} of a tensor that has {have}; {advice}")));
+    }
+    Ok(())
+}
+
 fn as_strided(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let (sizes, strides, offset) = geometry(b, c)?;
     let (line, _) = in_memory_order(b, c, c.value("self")?)?;
+    check_extent(b, c, line, (&sizes, &strides, &offset))?;
     out(b.call1("prims.strided", vec![line.into(), sizes[..].into(), strides[..].into(), offset.into()])?)
 }
 
@@ -226,6 +247,7 @@ fn as_strided_scatter(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let x = c.value("self")?;
     let (sizes, strides, offset) = geometry(b, c)?;
     let (line, order) = in_memory_order(b, c, x)?;
+    check_extent(b, c, line, (&sizes, &strides, &offset))?;
     let full = b.sizes(x)?;
     let mut place = b.full(&sizes, 0i64, ir_core::DType::I64)?;
     place = match offset.as_const() {

@@ -1,13 +1,12 @@
 //! Prims that place elements by index arithmetic with bounds: concatenation, padding, windows, strided reads.
 
-use fx_ir::{Arg, ValueId, ValueType};
+use fx_ir::{Arg, SymbolBounds, ValueId, ValueType};
 use ir_core::{Class, DType, Scalar, Shape, SymExpr};
 use kernel_ir::{ScalarOp, Val};
 use smallvec::SmallVec;
 use tensor::{Tensor, with_element};
 
 use crate::builder::tensor;
-use crate::ops::prims_shape::one;
 use crate::ops::shape::for_each_index;
 use crate::{
     BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
@@ -113,9 +112,7 @@ fn meta_cat(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     }
     let mut sizes = first.sizes.clone();
     for other in &metas[1..] {
-        let differs = |(d, (x, y)): (usize, (&SymExpr, &SymExpr))| {
-            d != dim && x.as_const().zip(y.as_const()).is_some_and(|(x, y)| x != y)
-        };
+        let differs = |(d, (x, y)): (usize, (&SymExpr, &SymExpr))| d != dim && cx.differ(x, y);
         if other.dtype != first.dtype
             || other.rank() != first.rank()
             || other.sizes.iter().zip(&sizes).enumerate().any(differs)
@@ -187,11 +184,16 @@ fn ref_cat(c: &RefCall<'_>) -> Result<RefOut, OpError> {
             .map(|t| t.to_vec::<T>().map(|v| (v, t.sizes()[dim] * inner)))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|e| c.tensor_error(e))?;
-        let mut all = Vec::with_capacity(sizes.iter().product());
+        let mut all = Tensor::empty(dtype, sizes).map_err(|e| c.tensor_error(e))?;
+        let mut rest = all.as_mut_slice::<T>().unwrap_or(&mut []);
         for o in 0..outer {
-            parts.iter().for_each(|(v, row)| all.extend_from_slice(&v[o * row..(o + 1) * row]));
+            for (v, row) in &parts {
+                let (part, behind) = rest.split_at_mut_checked(*row).ok_or_else(|| c.invalid("sizes differ"))?;
+                part.copy_from_slice(&v[o * row..(o + 1) * row]);
+                rest = behind;
+            }
         }
-        one(c, Tensor::from_vec(all, sizes))
+        Ok(vec![all])
     })
 }
 
@@ -213,17 +215,21 @@ pub(super) fn pick(
             }
         };
         let fill = <T as tensor::Element>::from_scalar(fill);
-        let (mut all, mut bad) = (Vec::with_capacity(sizes.iter().product()), false);
+        let mut all = Tensor::empty(dtype, sizes).map_err(|e| c.tensor_error(e))?;
+        let (mut places, mut bad) = (all.as_mut_slice::<T>().unwrap_or(&mut []).iter_mut(), false);
         for_each_index(sizes, |at| {
-            all.push(match source(at) {
+            let value = match source(at) {
                 Some(n) => from.get(n).copied().unwrap_or_else(|| { bad = true; fill }),
                 None => fill,
-            });
+            };
+            if let Some(place) = places.next() {
+                *place = value;
+            }
         });
         if bad {
             return Err(c.invalid("reads outside its operand"));
         }
-        one(c, Tensor::from_vec(all, sizes))
+        Ok(vec![all])
     })
 }
 
@@ -248,7 +254,7 @@ fn meta_pad(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
         return Err(call.bad_arg("interior", "must not be negative"));
     }
     let sizes: Shape = (0..a.rank()).map(|d| spread(&a.sizes[d], interior[d]) + &low[d] + &high[d]).collect();
-    if sizes.iter().any(|s| s.as_const().is_some_and(|s| s < 0)) {
+    if sizes.iter().any(|s| cx.exceeds(&SymExpr::ZERO, s)) {
         return Err(call.invalid(format!("cuts more than {a} has")));
     }
     Ok(tensor(a.dtype, sizes))
@@ -321,9 +327,15 @@ fn meta_window(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let (a, window) = (cx.meta(call, "a")?, call.ints("window")?);
     check_lengths(call, &["sizes", "stride", "dilation", "low"], window.len())?;
     let positive = |list: &[i64]| list.iter().all(|&x| x > 0);
-    if window.len() > a.rank() || !positive(&window) || !positive(&call.ints("dilation")?) {
-        return Err(call.invalid(format!("a window of {window:?} does not fit {a}")));
+    let stride = call.ints("stride")?;
+    if window.len() > a.rank()
+        || !positive(&window)
+        || !positive(&call.ints("dilation")?)
+        || stride.iter().any(|&s| s < 0)
+    {
+        return Err(call.invalid(format!("a window of {window:?} in steps of {stride:?} does not fit {a}")));
     }
+    cx.check_sizes(call, &call.syms("sizes")?)?;
     let lead = a.sizes[..a.rank() - window.len()].iter().cloned();
     Ok(tensor(a.dtype, lead.chain(call.syms("sizes")?).chain(window.iter().map(|&w| w.into()))))
 }
@@ -377,7 +389,50 @@ fn meta_strided(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     if a.rank() != 1 {
         return Err(call.invalid(format!("{a} has not one dimension; reshape first")));
     }
+    cx.check_sizes(call, &sizes)?;
+    let bounds = SymbolBounds(&cx.graph.symbols);
+    if let Some(extent) = Extent::of(&sizes, &call.syms("strides")?, call.sym("offset")?, &bounds)
+        && (cx.exceeds(&SymExpr::ZERO, &extent.first) || cx.exceeds(&extent.last, &(&a.sizes[0] - 1)))
+    {
+        return Err(call.invalid(format!("reads {extent} of {} elements", a.sizes[0])));
+    }
     Ok(tensor(a.dtype, sizes))
+}
+
+/// The first and the last element that sizes, strides and an offset reach.
+pub(super) struct Extent {
+    pub(super) first: SymExpr,
+    pub(super) last: SymExpr,
+}
+
+impl Extent {
+    /// `None` where there is no element, and where it depends on a call whether a stride counts up or down.
+    pub(super) fn of(
+        sizes: &[SymExpr],
+        strides: &[SymExpr],
+        offset: SymExpr,
+        bounds: &SymbolBounds<'_>,
+    ) -> Option<Extent> {
+        if sizes.contains(&SymExpr::ZERO) {
+            return None;
+        }
+        let (mut first, mut last) = (offset.clone(), offset);
+        for (size, stride) in sizes.iter().zip(strides) {
+            let span = (size - 1) * stride;
+            match stride.range(bounds) {
+                (Some(low), _) if low >= 0 => last = last + span,
+                (_, Some(high)) if high <= 0 => first = first + span,
+                _ => return None,
+            }
+        }
+        Some(Extent { first, last })
+    }
+}
+
+impl std::fmt::Display for Extent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "elements {} to {}", self.first, self.last)
+    }
 }
 
 fn lower_strided(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
@@ -390,9 +445,10 @@ fn lower_strided(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
 fn ref_strided(c: &RefCall<'_>) -> Result<RefOut, OpError> {
     let (a, strides, offset) = (c.tensor("a")?, c.ints("strides")?, c.int("offset")?);
     pick(c, a, Scalar::Bool(false), |at| {
-        let n = at.iter().zip(&strides).fold(offset, |n, (&i, s)| n + i as i64 * s);
+        let step = |n: i64, (&i, &s): (&usize, &i64)| n.checked_add((i as i64).checked_mul(s)?);
+        let n = at.iter().zip(&strides).try_fold(offset, step);
         // Outside either way: `pick` refuses it.
-        Some(usize::try_from(n).unwrap_or(usize::MAX))
+        Some(n.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX))
     })
 }
 

@@ -21,7 +21,7 @@ pub(super) const OPS: &[OpDef] = &[
         schema: "prims::expand(Tensor a, SymInt[] sizes) -> Tensor",
         kind: Kind::Prim {
             doc: "Broadcasts to `sizes` (NumPy's rule: aligned at the last dimension).",
-            meta: |cx, call| Ok(tensor(cx.meta(call, "a")?.dtype, call.syms("sizes")?)),
+            meta: meta_expand,
             lower: Lower::Loop(lower_expand),
             complex: ComplexRule::Parts,
             batch: BatchRule::Rule(super::batch::expand),
@@ -109,7 +109,11 @@ pub(super) const OPS: &[OpDef] = &[
         schema: "prims::full(SymInt[] sizes, Scalar value, ScalarType dtype) -> Tensor",
         kind: Kind::Prim {
             doc: "Every element is `value`.",
-            meta: |_, call| Ok(tensor(dtype_arg(call)?, call.syms("sizes")?)),
+            meta: |cx, call| {
+                let sizes = call.syms("sizes")?;
+                cx.check_sizes(call, &sizes)?;
+                Ok(tensor(dtype_arg(call)?, sizes))
+            },
             lower: Lower::Loop(|cx| {
                 let dtype = dtype_arg(&cx.call.call)?;
                 let value = cx.call.call.arg("value").clone();
@@ -128,7 +132,11 @@ pub(super) const OPS: &[OpDef] = &[
         schema: "prims::iota(SymInt length, SymInt start, SymInt step, ScalarType dtype) -> Tensor",
         kind: Kind::Prim {
             doc: "`start + i * step` for i in 0..length, in `dtype` (an integer dtype).",
-            meta: |_, call| Ok(tensor(dtype_arg(call)?, [call.sym("length")?])),
+            meta: |cx, call| {
+                let length = call.sym("length")?;
+                cx.check_sizes(call, std::slice::from_ref(&length))?;
+                Ok(tensor(dtype_arg(call)?, [length]))
+            },
             lower: Lower::Loop(|cx| {
                 let call = cx.call.call;
                 let e = call.sym("start")? + cx.index[0].clone() * call.sym("step")?;
@@ -155,6 +163,18 @@ pub(crate) fn one(c: &RefCall<'_>, result: Result<Tensor, tensor::TensorError>) 
 /// The argument `dtype`, which must be there.
 pub(crate) fn dtype_arg(call: &Call<'_>) -> Result<DType, OpError> {
     call.opt_dtype("dtype")?.ok_or_else(|| call.bad_arg("dtype", "is missing"))
+}
+
+fn meta_expand(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let (a, sizes) = (cx.meta(call, "a")?, call.syms("sizes")?);
+    cx.check_sizes(call, &sizes)?;
+    let fits = sizes.len().checked_sub(a.rank()).is_some_and(|lead| {
+        a.sizes.iter().zip(&sizes[lead..]).all(|(own, want)| *own == SymExpr::ONE || !cx.differ(own, want))
+    });
+    if !fits {
+        return Err(call.invalid(format!("{a} does not broadcast to {sizes:?}")));
+    }
+    Ok(tensor(a.dtype, sizes))
 }
 
 fn lower_expand(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
@@ -206,9 +226,9 @@ fn ref_permute(c: &RefCall<'_>) -> Result<RefOut, OpError> {
 
 fn meta_reshape(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let (a, sizes) = (cx.meta(call, "a")?, call.syms("sizes")?);
-    if let (Some(have), Some(want)) = (a.numel().as_const(), numel(&sizes).as_const())
-        && have != want
-    {
+    cx.check_sizes(call, &sizes)?;
+    let have = a.numel();
+    if cx.differ(&have, &numel(&sizes)) {
         return Err(call.invalid(format!("{have} elements do not fill the shape {sizes:?}")));
     }
     Ok(tensor(a.dtype, sizes))
@@ -287,7 +307,17 @@ fn meta_slice(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     if dim >= sizes.len() {
         return Err(call.invalid("a 0-dim tensor cannot be sliced"));
     }
-    sizes[dim] = call.sym("length")?;
+    let (start, length, step) = (call.sym("start")?, call.sym("length")?, call.int("step")?);
+    cx.check_sizes(call, std::slice::from_ref(&length))?;
+    let last = &start + (&length - 1) * step;
+    let end = &sizes[dim] - 1;
+    let outside = |place: &SymExpr| cx.exceeds(&SymExpr::ZERO, place) || cx.exceeds(place, &end);
+    // No element is taken where the length is zero.
+    if cx.exceeds(&length, &SymExpr::ZERO) && (outside(&start) || outside(&last)) {
+        let what = format!("{length} elements from {start} in steps of {step}");
+        return Err(call.invalid(format!("{what} lie outside a dimension of size {}", sizes[dim])));
+    }
+    sizes[dim] = length;
     Ok(tensor(a.dtype, sizes))
 }
 
@@ -307,14 +337,18 @@ fn ref_slice(c: &RefCall<'_>) -> Result<RefOut, OpError> {
     if dim >= strides.len() {
         return Err(c.invalid("the dimension is out of range"));
     }
-    let offset = a.offset() + start as isize * strides[dim];
-    strides[dim] *= step as isize;
+    let outside = || c.invalid(format!("begins at {start} in steps of {step}, outside of {:?}", a.sizes()));
+    let moved = (start as isize).checked_mul(strides[dim]).and_then(|by| a.offset().checked_add(by));
+    // Where no element is taken it does not matter where the first one would be.
+    let offset = if c.out().1.contains(&0) { 0 } else { moved.ok_or_else(outside)? };
+    strides[dim] = strides[dim].checked_mul(step as isize).ok_or_else(outside)?;
     one(c, a.as_strided(c.out().1, &strides, offset))
 }
 
 fn ref_iota(c: &RefCall<'_>) -> Result<RefOut, OpError> {
     let (start, step, length) = (c.int("start")?, c.int("step")?, c.int("length")?);
-    let values: Vec<i64> = (0..length).map(|i| start.wrapping_add(i.wrapping_mul(step))).collect();
+    let mut values = c.room::<i64>(length.max(0) as usize)?;
+    values.extend((0..length).map(|i| start.wrapping_add(i.wrapping_mul(step))));
     let t = Tensor::from_vec(values, &[length.max(0) as usize]).and_then(|t| t.to_dtype(c.out().0));
     one(c, t)
 }
