@@ -245,6 +245,9 @@ impl Compiled {
 
     /// Runs the code and keeps the state.
     fn run(&self, users: &[Value]) -> Result<Given, Error> {
+        if users.len() != self.inputs.len() {
+            return Err(self.wrong_count(users.len()));
+        }
         let state = self.state.lock();
         // A panic of another call cannot leave a tensor without memory; what it leaves of the values is said above.
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
@@ -257,7 +260,7 @@ impl Compiled {
         let mut all: Vec<Arg<'_>> = Vec::with_capacity(self.sources.len());
         for source in &self.sources {
             all.push(match *source {
-                Source::User(n) => Arg::Read(users.get(n).ok_or_else(|| self.missing_input(users.len()))?),
+                Source::User(n) => Arg::Read(users.get(n).ok_or_else(|| self.wrong_count(users.len()))?),
                 Source::State(n) => Arg::Write(kept[n].take().ok_or_else(|| {
                     Error::Internal(format!("buffer {n} is two inputs of the compiled model"))
                 })?),
@@ -267,7 +270,7 @@ impl Compiled {
         Ok(self.split(outputs, &mut state))
     }
 
-    fn missing_input(&self, given: usize) -> Error {
+    fn wrong_count(&self, given: usize) -> Error {
         let names = self.inputs.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(", ");
         Error::InputCount { expected: self.inputs.len(), given, names }
     }
