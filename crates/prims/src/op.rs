@@ -1,7 +1,7 @@
 //! The form of a table entry.
 
-use fx_ir::{Graph, SymbolBounds, ValueId, ValueType};
-use ir_core::{Relation, SymExpr, TensorMeta};
+use fx_ir::{Graph, ValueId, ValueType};
+use ir_core::TensorMeta;
 use kernel_ir::ScalarOp;
 use smallvec::SmallVec;
 
@@ -60,24 +60,6 @@ impl MetaCx<'_> {
     pub fn meta(&self, call: &Call<'_>, arg: &str) -> Result<&TensorMeta, OpError> {
         let value = call.value(arg)?;
         self.graph.meta(value).ok_or_else(|| call.bad_arg(arg, "is not a tensor"))
-    }
-    /// Whether two sizes differ whatever the symbols are.
-    pub fn differ(&self, a: &SymExpr, b: &SymExpr) -> bool {
-        a != b && self.decided(Relation::Zero, &(a - b)) == Some(false)
-    }
-    /// Whether `a` is larger than `b` whatever the symbols are.
-    pub fn exceeds(&self, a: &SymExpr, b: &SymExpr) -> bool {
-        a != b && self.decided(Relation::NonNegative, &(b - a)) == Some(false)
-    }
-    /// An error where a size of a result is negative whatever the symbols are.
-    pub fn check_sizes(&self, call: &Call<'_>, sizes: &[SymExpr]) -> Result<(), OpError> {
-        match sizes.iter().find(|size| self.exceeds(&SymExpr::ZERO, size)) {
-            Some(size) => Err(call.invalid(format!("a size of its result is {size}, which is negative"))),
-            None => Ok(()),
-        }
-    }
-    fn decided(&self, relation: Relation, e: &SymExpr) -> Option<bool> {
-        relation.decided(e, &SymbolBounds(&self.graph.symbols))
     }
 }
 

@@ -163,10 +163,7 @@ fn meta_reduce(op: ReduceOp, cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, 
 fn meta_at(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let types = meta_reduce(ReduceOp::Max, cx, call)?;
     let at = cx.meta(call, "at")?;
-    let same = |m: &ir_core::TensorMeta| {
-        m.rank() == at.rank() && !m.sizes.iter().zip(&at.sizes).any(|(x, y)| cx.differ(x, y))
-    };
-    let fits = at.dtype.is_integral() && matches!(&types[0], ValueType::Tensor(m) if same(m));
+    let fits = at.dtype.is_integral() && matches!(&types[0], ValueType::Tensor(m) if m.rank() == at.rank());
     if fits { Ok(types) } else { Err(call.bad_arg("at", format!("is {at}, not an integer for each result"))) }
 }
 
