@@ -2,7 +2,7 @@
 //! decomposition at once. So whatever a rule calls, only prims are ever appended.
 
 use fx_ir::{Arg, Graph, OriginId, Symbol, ValueId, ValueType};
-use ir_core::{DType, Scalar, Shape, SymExpr, TensorMeta};
+use ir_core::{DType, Guard, Origin, Scalar, Shape, SymExpr, TensorMeta};
 use kernel_ir::{ReduceOp, ScalarOp};
 use smallvec::SmallVec;
 
@@ -40,6 +40,18 @@ impl<'g> Builder<'g> {
     /// The graph so far.
     pub fn graph(&self) -> &Graph {
         self.graph
+    }
+    /// Name of the values that are made, for messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+    /// Where the calls come from.
+    pub(crate) fn origin(&self) -> Origin {
+        self.graph.origins.get(self.origin).cloned().unwrap_or_default()
+    }
+    /// Records a guard; [`require`](Builder::require) is how a rule does.
+    pub(crate) fn add_guard(&mut self, guard: Guard) {
+        self.graph.add_guard(guard);
     }
     /// The meta of a tensor value.
     pub fn meta(&self, v: ValueId) -> Result<&TensorMeta, OpError> {
@@ -91,7 +103,10 @@ impl<'g> Builder<'g> {
                 if let Some(part) = self.known_part(op, &args) {
                     return Ok(SmallVec::from_iter([part]));
                 }
-                let types = meta(&MetaCx { graph: self.graph }, &call)?;
+                let cx = MetaCx::new(self.graph);
+                let types = meta(&cx, &call)?;
+                let needs = cx.needs();
+                needs.into_iter().for_each(|need| self.record(need));
                 let outputs = types.into_iter().map(|ty| (self.name.as_str(), ty));
                 Ok(self.graph.call(op.target.as_str(), args.clone(), outputs, self.origin))
             }
@@ -138,26 +153,26 @@ impl<'g> Builder<'g> {
         self.call1(&format!("prims.{}", op.name()), args)
     }
 
-    /// The shape to which tensors broadcast (NumPy's rule). A symbolic size is taken to be other than 1.
-    pub fn broadcast_sizes(&self, tensors: &[ValueId]) -> Result<Shape, OpError> {
+    /// The shape to which tensors broadcast (NumPy's rule). Two sizes that are not known to be 1 must be equal: a call in which
+    /// one of them is 1 and the other is not is refused.
+    pub fn broadcast_sizes(&mut self, tensors: &[ValueId]) -> Result<Shape, OpError> {
         let mut result = Shape::new();
         for &v in tensors {
-            let sizes = &self.meta(v)?.sizes;
+            let sizes = self.sizes(v)?;
             while result.len() < sizes.len() {
                 result.insert(0, SymExpr::ONE);
             }
             let skip = result.len() - sizes.len();
-            for (have, want) in result[skip..].iter_mut().zip(sizes) {
+            for (have, want) in result[skip..].iter_mut().zip(&sizes) {
                 if *have == SymExpr::ONE {
                     *have = want.clone();
-                } else if *want != SymExpr::ONE
-                    && want != have
-                    && (want.as_const().is_some() && have.as_const().is_some())
-                {
-                    let what = format!("sizes {want} and {have} do not broadcast");
-                    return Err(OpError::Invalid { op: self.name.clone(), what });
-                } else if want.as_const().is_some() && *want != SymExpr::ONE {
-                    *have = want.clone();
+                } else if *want != SymExpr::ONE {
+                    self.require_equal(want, have, |graph| {
+                        format!("sizes {} and {} do not broadcast", graph.size_text(have), graph.size_text(want))
+                    })?;
+                    if want.as_const().is_some() {
+                        *have = want.clone();
+                    }
                 }
             }
         }

@@ -14,6 +14,7 @@ mod error;
 pub mod facts;
 mod lower;
 mod near;
+mod needs;
 mod op;
 pub mod ops;
 pub mod promotion;
@@ -33,7 +34,8 @@ pub use complex_rule::{ComplexCall, ComplexFn, ComplexRule, Parts, Split, SplitA
 pub use decompose::{DecomposeError, decompose, decompose_call, decompose_partial};
 pub use error::OpError;
 pub use lower::{LoopCx, Lower, LowerCall, ScatterSpec, TemplateSpec};
-pub use op::{DecomposeFn, Grad, GradCall, Kind, MetaCx, MetaFn, OpDef, Outs, Reference, Tolerance};
+pub use needs::{MetaCx, Need, hoist_guards};
+pub use op::{DecomposeFn, Grad, GradCall, Kind, MetaFn, OpDef, Outs, Reference, Tolerance};
 pub use reference::{RefArg, RefCall, RefOut};
 pub use samples::{Sample, Samples};
 pub use schema::{ArgType, Schema, SchemaArg, SchemaDefault, SchemaError, SchemaReturn};

@@ -122,11 +122,25 @@ fn check_index(call: &Call<'_>, meta: &TensorMeta) -> Result<(), OpError> {
 fn meta_gather(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let (a, index) = (cx.meta(call, "a")?, cx.meta(call, "index")?);
     check_index(call, index)?;
-    call.dim(call.int("dim")?, a.rank())?;
+    let dim = call.dim(call.int("dim")?, a.rank())?;
     if a.rank() != index.rank() || a.rank() == 0 {
         return Err(call.invalid(format!("{a} and the index {index} differ in rank")));
     }
+    covered(cx, call, index, a, Some(dim))?;
     Ok(tensor(a.dtype, index.sizes.iter().cloned()))
+}
+
+/// The index is nowhere larger than the tensor, but for dimension `but`, along which its numbers say where.
+fn covered(
+    cx: &MetaCx<'_>,
+    call: &Call<'_>,
+    index: &TensorMeta,
+    of: &TensorMeta,
+    but: Option<usize>,
+) -> Result<(), OpError> {
+    let what = || format!("the index of sizes {} is larger than {}", cx.text(&index.sizes), cx.text(&of.sizes));
+    let pairs = index.sizes.iter().zip(&of.sizes).enumerate().filter(|(d, (i, s))| Some(*d) != but && i != s);
+    pairs.map(|(_, pair)| pair).try_for_each(|(i, s)| cx.non_negative(call, &(s - i), what))
 }
 
 fn lower_gather(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
@@ -187,8 +201,8 @@ fn indexed<'a>(graph: &'a fx_ir::Graph, call: &Call<'_>) -> Result<Indexed<'a>, 
     for &v in &indices {
         let meta = graph.meta(v).ok_or_else(missing)?;
         check_index(call, meta)?;
-        if meta.sizes != *shape {
-            return Err(call.invalid("indices differ in shape"));
+        if meta.rank() != shape.len() {
+            return Err(call.invalid("indices differ in rank"));
         }
     }
     if start + indices.len() > a.rank() {
@@ -207,8 +221,20 @@ impl Indexed<'_> {
     }
 }
 
-fn meta_index(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+/// The operands of an indexing whose indices have one shape.
+fn checked<'a>(cx: &MetaCx<'a>, call: &Call<'_>) -> Result<Indexed<'a>, OpError> {
     let x = indexed(cx.graph, call)?;
+    for v in call.values("indices")? {
+        let Some(meta) = cx.graph.meta(v) else { continue };
+        cx.equal_sizes(call, x.shape, &meta.sizes, || {
+            format!("indices have sizes {} and {}", cx.text(x.shape), cx.text(&meta.sizes))
+        })?;
+    }
+    Ok(x)
+}
+
+fn meta_index(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let x = checked(cx, call)?;
     Ok(tensor(x.a.dtype, x.sizes()))
 }
 
@@ -300,11 +326,13 @@ fn mode(call: &Call<'_>) -> Result<StoreMode, OpError> {
 fn meta_scatter(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let (a, index, src) = (cx.meta(call, "a")?, cx.meta(call, "index")?, cx.meta(call, "src")?);
     check_index(call, index)?;
-    call.dim(call.int("dim")?, a.rank())?;
+    let dim = call.dim(call.int("dim")?, a.rank())?;
     mode(call)?;
     if a.rank() == 0 || a.rank() != index.rank() || a.rank() != src.rank() || a.dtype != src.dtype {
         return Err(call.invalid(format!("{src} does not scatter into {a} by {index}")));
     }
+    covered(cx, call, index, a, Some(dim))?;
+    covered(cx, call, index, src, None)?;
     Ok(tensor(a.dtype, a.sizes.iter().cloned()))
 }
 
@@ -325,14 +353,17 @@ fn lower_scatter(cx: &mut LoopCx<'_>) -> Result<ScatterSpec, OpError> {
 }
 
 fn meta_index_put(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
-    let (x, values) = (indexed(cx.graph, call)?, cx.meta(call, "values")?);
+    let (x, values) = (checked(cx, call)?, cx.meta(call, "values")?);
     mode(call)?;
-    let fits = |(x, y): (&SymExpr, &SymExpr)| x.as_const().zip(y.as_const()).is_none_or(|(x, y)| x == y);
     let sizes = x.sizes();
-    if x.a.dtype != values.dtype || sizes.len() != values.rank() || !sizes.iter().zip(&values.sizes).all(fits)
-    {
-        return Err(call.invalid(format!("{values} are not values for {sizes:?} places of {}", x.a)));
+    let what = || {
+        let (of, places) = (cx.text(&x.a.sizes), cx.text(&sizes));
+        format!("values of sizes {} do not fit {places} places of sizes {of}", cx.text(&values.sizes))
+    };
+    if x.a.dtype != values.dtype {
+        return Err(call.invalid(format!("the values are {}, the tensor {}", values.dtype, x.a.dtype)));
     }
+    cx.equal_sizes(call, &sizes, &values.sizes, what)?;
     Ok(tensor(x.a.dtype, x.a.sizes.iter().cloned()))
 }
 
