@@ -1,6 +1,7 @@
 //! Holds the inputs of a call against what the model was captured with, before a backend sees them.
 
-use interp::Bindings;
+use fx_ir::SymbolBounds;
+use interp::{Bindings, Conflict};
 use ir_core::{Arena, SymExpr, SymId};
 use tensor::Tensor;
 
@@ -26,7 +27,8 @@ pub(crate) fn conform_knowing(
         let names = expected.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(Error::InputCount { expected: expected.len(), given: given.len(), names });
     }
-    let mut owners = vec![0; known.len()];
+    let first = known.len();
+    let mut owners = vec![0; first];
     let mut equations = known;
     let mut inputs = Vec::with_capacity(given.len());
     for (index, (info, tensor)) in expected.iter().zip(given).enumerate() {
@@ -40,19 +42,21 @@ pub(crate) fn conform_knowing(
         inputs.push(if copy { tensor.contiguous()? } else { tensor.clone() });
     }
     let mut bindings = Bindings::new();
-    bindings
-        .solve(&equations)
-        .map_err(|(n, conflict)| misfit(expected, given, owners[n], &conflict.to_string()))?;
-    for (n, (size, _)) in equations.iter().enumerate() {
-        let Some(id) = size.as_sym() else { continue };
-        let (Some(symbol), Some(value)) = (symbols.get(id), bindings.get(id)) else { continue };
-        if value < symbol.min || symbol.max.is_some_and(|max| value > max) {
-            let max = symbol.max.map_or("unbounded".to_string(), |m| m.to_string());
-            let why = format!("size `{}` is {value}, outside of {} to {max}", symbol.name, symbol.min);
-            return Err(misfit(expected, given, owners[n], &why));
-        }
+    // Speaks of what the caller gave: a dimension of an input, not the symbol behind it.
+    let refused = |(n, conflict): (usize, Conflict)| {
+        let (size, value) = &equations[n];
+        let dim = owners[first..n].iter().filter(|owner| **owner == owners[n]).count();
+        let why = match n < first {
+            true => conflict.to_string(),
+            false => conflict.of_size(dim, size, *value, &SymbolBounds(symbols)),
+        };
+        misfit(expected, given, owners[n], &why)
+    };
+    bindings.solve(&equations).map_err(refused)?;
+    match bindings.out_of_range(symbols.iter().map(|(id, s)| (id, s.name.as_str(), s.min, s.max)), &equations) {
+        Some(found) => Err(refused(found)),
+        None => Ok(inputs),
     }
-    Ok(inputs)
 }
 
 fn misfit(expected: &[InputInfo], given: &[Tensor], index: usize, why: &str) -> Error {

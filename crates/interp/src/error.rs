@@ -68,11 +68,13 @@ pub enum InterpError {
         expected: String,
     },
     /// The inputs contradict each other or a symbol's range.
-    #[error("input `{input}`: {conflict}")]
+    #[error("input `{input}`: {problem}")]
     Symbol {
         /// Name of the argument.
         input: String,
-        /// What does not fit.
+        /// What does not fit, in the caller's sizes.
+        problem: String,
+        /// The same in the graph's symbols.
         conflict: Conflict,
     },
     /// An operator refused.

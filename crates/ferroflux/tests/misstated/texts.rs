@@ -21,29 +21,29 @@ fn types_in_a_text_are_held_against_the_rules() {
         ("%y: f32[400, 3] = prims.add(%x, %x)", "the program expects"),
         ("%y: f64[4, 3] = prims.neg(%x)", "the program expects"),
         ("%y: f32[12] = prims.neg(%x)", "the program expects"),
-        ("%y: f32[9, 3] = prims.slice(%x, 0, 0, 9, 1)", "outside a dimension of size 4"),
-        ("%y: f32[2, 3] = prims.slice(%x, 0, -2, 2, 1)", "outside a dimension of size 4"),
-        ("%y: f32[2, 3] = prims.slice(%x, 0, 1, 2, 1000)", "outside a dimension of size 4"),
-        ("%y: f32[4, 3] = prims.slice(%x, 0, 2, 4, -1)", "outside a dimension of size 4"),
-        ("%y: f32[7, 3] = prims.expand(%x, [7, 3])", "does not broadcast"),
-        ("%y: f32[3] = prims.expand(%x, [3])", "does not broadcast"),
+        ("%y: f32[9, 3] = prims.slice(%x, 0, 0, 9, 1)", "do not lie within a dimension of size 4"),
+        ("%y: f32[2, 3] = prims.slice(%x, 0, -2, 2, 1)", "do not lie within a dimension of size 4"),
+        ("%y: f32[2, 3] = prims.slice(%x, 0, 1, 2, 1000)", "do not lie within a dimension of size 4"),
+        ("%y: f32[4, 3] = prims.slice(%x, 0, 2, 4, -1)", "do not lie within a dimension of size 4"),
+        ("%y: f32[7, 3] = prims.expand(%x, [7, 3])", "do not expand"),
+        ("%y: f32[3] = prims.expand(%x, [3])", "do not expand"),
         ("%y: f32[5, 5] = prims.reshape(%x, [5, 5])", "do not fill"),
         ("%y: f32[100] = prims.strided(%x, [100], [1], 0)", "reshape first"),
-        ("%z: f32[12] = prims.reshape(%x, [12])\n%y: f32[4] = prims.strided(%z, [4], [5], 0)", "elements 0 to 15"),
-        ("%z: f32[12] = prims.reshape(%x, [12])\n%y: f32[4] = prims.strided(%z, [4], [-1], 2)", "elements -1 to 2"),
+        ("%z: f32[12] = prims.reshape(%x, [12])\n%y: f32[4] = prims.strided(%z, [4], [5], 0)", "do not lie within 12 elements"),
+        ("%z: f32[12] = prims.reshape(%x, [12])\n%y: f32[4] = prims.strided(%z, [4], [-1], 2)", "do not lie within 12 elements"),
         ("%y: f32[4, 4] = prims.matmul(%x, %x)", "do not multiply"),
-        ("%i: i64[9, 9] = prims.full([9, 9], 0, i64)\n%y: f32[9, 9] = prims.gather(%x, %i, 0)", "larger than"),
+        ("%i: i64[9, 9] = prims.full([9, 9], 0, i64)\n%y: f32[9, 9] = prims.gather(%x, %i, 0)", "is larger than"),
         ("%y: f32[-1] = prims.full([-1], 0.0, f32)", "negative"),
         ("%y: f32[4, 3] = prims.neg(%z)", "text"),
     ] {
         let text = format!("%x: f32[4, 3] = input \"x\"\n{text}\nreturn %y");
-        for backend in BACKENDS {
+        for &backend in BACKENDS {
             let error = call(&text, backend, &inputs).expect_err(&text);
             assert!(error.contains(part), "{backend}: {text}\nno `{part}` in {error}");
         }
     }
     let text = "%x: f32[4, 3] = input \"x\"\n%y: f32[2, 3] = prims.slice(%x, 0, 3, 2, -2)\nreturn %y";
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         let y = call(text, backend, &inputs).unwrap();
         assert_eq!(numbers(&y[0]), [9., 10., 11., 3., 4., 5.], "{backend}");
     }

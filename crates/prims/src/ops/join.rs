@@ -295,8 +295,10 @@ fn diff(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
         if n == SymExpr::ZERO {
             break;
         }
-        let high = b.slice(x, d, SymExpr::ONE, &n - 1, 1)?;
-        let low = b.slice(x, d, SymExpr::ZERO, &n - 1, 1)?;
+        // Of nothing there are no differences either.
+        let left = shape::simplify(b, (&n - 1).sym_max(&SymExpr::ZERO));
+        let high = b.slice(x, d, &n - &left, left.clone(), 1)?;
+        let low = b.slice(x, d, SymExpr::ZERO, left, 1)?;
         let op = if b.dtype(x)? == ir_core::DType::Bool { ScalarOp::Ne } else { ScalarOp::Sub };
         x = b.scalar_op(op, &[high.into(), low.into()])?;
     }

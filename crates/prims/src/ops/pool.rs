@@ -3,8 +3,8 @@
 //! Adaptive pools whose windows are all of one size are plain reductions of a reshaped tensor; others read through
 //! clipped index arithmetic.
 
-use fx_ir::{Arg, ValueId};
-use ir_core::{DType, Scalar, Shape, SymExpr, numel};
+use fx_ir::{Arg, Graph, ValueId};
+use ir_core::{DType, Relation, Scalar, Shape, SymExpr, numel};
 use kernel_ir::ReduceOp;
 use smallvec::smallvec;
 
@@ -90,7 +90,7 @@ struct Windows {
     sizes: Shape,
 }
 
-fn windows(b: &Builder<'_>, c: &Call<'_>, n: usize, dilated: bool) -> Result<Windows, OpError> {
+fn windows(b: &mut Builder<'_>, c: &Call<'_>, n: usize, dilated: bool) -> Result<Windows, OpError> {
     let sizes = b.sizes(c.value("self")?)?;
     if sizes.len() != n + 1 && sizes.len() != n + 2 {
         return Err(c.invalid(format!("takes {} or {} dimensions, not {}", n + 1, n + 2, sizes.len())));
@@ -108,14 +108,15 @@ fn windows(b: &Builder<'_>, c: &Call<'_>, n: usize, dilated: bool) -> Result<Win
     }
     let from: Shape = sizes[sizes.len() - n..].iter().cloned().collect();
     let ceil = c.bool("ceil_mode")?;
-    let count = |d: usize| pooled(c, &from[d], kernel[d], stride[d], padding[d], dilation[d], ceil);
-    let sizes = (0..n).map(count).collect::<Result<_, _>>()?;
+    let mut count = |d: usize| pooled(b, &from[d], kernel[d], stride[d], padding[d], dilation[d], ceil);
+    let sizes = (0..n).map(&mut count).collect::<Result<_, _>>()?;
     Ok(Windows { n, kernel, stride, padding, dilation, from, sizes })
 }
 
-/// Number of windows along a dimension. Rounding up, the last one must start inside the input or its left padding.
+/// Number of windows along a dimension, at least one. Rounding up, the last one must start inside the input or its left
+/// padding.
 fn pooled(
-    c: &Call<'_>,
+    b: &mut Builder<'_>,
     n: &SymExpr,
     kernel: i64,
     stride: i64,
@@ -124,21 +125,20 @@ fn pooled(
     ceil: bool,
 ) -> Result<SymExpr, OpError> {
     let room = n + 2 * padding - dilation * (kernel - 1) - 1;
+    let what = |graph: &Graph| {
+        let (n, window) = (graph.size_text(n), dilation * (kernel - 1) + 1);
+        format!("a window of {window} elements is larger than {n} and padding of {padding} on both sides")
+    };
     if !ceil {
-        let count = room.floor_div(&stride.into()) + 1;
-        return match count.as_const() {
-            Some(k) if k < 1 => Err(c.invalid("the window is larger than the padded input")),
-            _ => Ok(count),
-        };
+        b.require(Relation::NonNegative, room.clone(), what)?;
+        return Ok(room.floor_div(&stride.into()) + 1);
     }
     let step = SymExpr::from_i64(stride);
     let count = (room + (stride - 1)).floor_div(&step) + 1;
     let starting_inside = (n + (padding - 1)).floor_div(&step) + 1;
     let count = count.sym_min(&starting_inside);
-    match count.as_const() {
-        Some(k) if k < 1 => Err(c.invalid("the window is larger than the padded input")),
-        _ => Ok(count),
-    }
+    b.require(Relation::NonNegative, &count - 1, what)?;
+    Ok(count)
 }
 
 impl Windows {

@@ -103,6 +103,9 @@ impl Archive {
         let (graph, mut inputs) = build(&mut builder, &program.graph_module, &name, &module_at)?;
         let call = signature::call_spec(&program.graph_module.module_call_graph, &module_at)?;
         signature::name_inputs(&mut inputs, &call);
+        if let Some(first) = fx_ir::well_formed(&graph).err().and_then(|errors| errors.into_iter().next()) {
+            return Err(module_at.invalid(first.to_string()));
+        }
         let weights = weights::read(self, &name, &graph)?;
         debug!(model = %name, nodes = graph.order.len(), weights = weights.len(), "program read");
         Ok(ExportedProgram {
