@@ -53,7 +53,8 @@ pub(crate) fn conform_knowing(
         misfit(expected, given, owners[n], &why)
     };
     bindings.solve(&equations).map_err(refused)?;
-    match bindings.out_of_range(symbols.iter().map(|(id, s)| (id, s.name.as_str(), s.min, s.max)), &equations) {
+    match bindings.out_of_range(symbols.iter().map(|(id, s)| (id, s.name.as_str(), s.min, s.max)), &equations)
+    {
         Some(found) => Err(refused(found)),
         None => Ok(inputs),
     }

@@ -25,7 +25,8 @@ pub fn buffer_writes(graph: &Graph) -> Vec<Option<ValueId>> {
         let stateful = |kind: InputKind| !matches!(kind, InputKind::User | InputKind::Seed);
         let (old, _, _) = graph.inputs().find(|(_, kind, name)| stateful(*kind) && name == wanted)?;
         let (was, is) = (graph.meta(old)?, graph.meta(*new)?);
-        (was.dtype == is.dtype && was.sizes == is.sizes && was.memory_order().is_some() && taken.insert(old)).then_some(old)
+        (was.dtype == is.dtype && was.sizes == is.sizes && was.memory_order().is_some() && taken.insert(old))
+            .then_some(old)
     };
     graph.outputs.iter().map(one).collect()
 }

@@ -71,12 +71,7 @@ impl Relation {
         }
     }
     /// As [`decided`](Relation::decided), where guards hold too.
-    pub fn decided_given(
-        self,
-        expression: &SymExpr,
-        known: &dyn Bounds,
-        guards: &[Guard],
-    ) -> Option<bool> {
+    pub fn decided_given(self, expression: &SymExpr, known: &dyn Bounds, guards: &[Guard]) -> Option<bool> {
         self.decided(expression, known).or_else(|| {
             let negated = SymExpr::ZERO - expression;
             guards.iter().find_map(|g| self.implied(expression, &negated, g, known)).or_else(|| {

@@ -150,7 +150,8 @@ mod tests {
 
     fn order(sizes: &[i64], strides: &[i64]) -> Option<Vec<usize>> {
         let list = |x: &[i64]| x.iter().map(|&n| SymExpr::from_i64(n)).collect::<Shape>();
-        TensorMeta { strides: list(strides), ..TensorMeta::contiguous(DType::F32, list(sizes)) }.memory_order()
+        TensorMeta { strides: list(strides), ..TensorMeta::contiguous(DType::F32, list(sizes)) }
+            .memory_order()
     }
 
     #[test]

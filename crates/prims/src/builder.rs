@@ -168,7 +168,11 @@ impl<'g> Builder<'g> {
                     *have = want.clone();
                 } else if *want != SymExpr::ONE {
                     self.require_equal(want, have, |graph| {
-                        format!("sizes {} and {} do not broadcast", graph.size_text(have), graph.size_text(want))
+                        format!(
+                            "sizes {} and {} do not broadcast",
+                            graph.size_text(have),
+                            graph.size_text(want)
+                        )
                     })?;
                     if want.as_const().is_some() {
                         *have = want.clone();

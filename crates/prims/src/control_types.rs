@@ -78,7 +78,10 @@ impl Flow<'_> {
     }
 
     fn subgraph(&self, id: SubgraphId) -> Result<&Graph, OpError> {
-        self.out.subgraphs.get(id).ok_or_else(|| self.invalid(format!("names the subgraph {id}, which is not there")))
+        self.out
+            .subgraphs
+            .get(id)
+            .ok_or_else(|| self.invalid(format!("names the subgraph {id}, which is not there")))
     }
 
     /// Whether the placeholders of a subgraph are what it is given.
@@ -134,7 +137,9 @@ impl Flow<'_> {
         self.same("carried value", carried, next)?;
         let stacked = |y: &Part| {
             let y = y.as_ref()?;
-            Some(y.with_sizes(std::iter::once(length.clone()).chain(y.sizes.iter().cloned()).collect::<Shape>()))
+            Some(y.with_sizes(
+                std::iter::once(length.clone()).chain(y.sizes.iter().cloned()).collect::<Shape>(),
+            ))
         };
         let wanted: Vec<Part> = carried.iter().cloned().chain(ys.iter().map(stacked)).collect();
         self.same("result", results, &wanted)

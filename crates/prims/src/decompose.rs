@@ -291,7 +291,8 @@ pub(crate) fn is_recurrent(target: &str) -> bool {
 
 /// The program says something else of a value than the operator's rule.
 pub(crate) fn misstated(target: &str, given: &TensorMeta, stated: &TensorMeta) -> OpError {
-    let what = format!("gives {given}, the program expects {stated}; export it again, or correct what it says");
+    let what =
+        format!("gives {given}, the program expects {stated}; export it again, or correct what it says");
     OpError::Invalid { op: target.into(), what }
 }
 

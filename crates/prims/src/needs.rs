@@ -151,8 +151,7 @@ impl Builder<'_> {
 
     /// Keeps what a call must hold to.
     pub(crate) fn record(&mut self, need: Need) {
-        let unbacked =
-            |a: &Atom| matches!(a, Atom::Sym(id) if self.graph().symbols.get(*id).is_some_and(|s| s.unbacked));
+        let unbacked = |a: &Atom| matches!(a, Atom::Sym(id) if self.graph().symbols.get(*id).is_some_and(|s| s.unbacked));
         if need.expression.any_leaf(unbacked) {
             let pred = Arg::Int(truth(need.relation, &need.expression));
             if !asserts(self.graph(), &pred) {
@@ -208,7 +207,11 @@ mod tests {
         for relation in Relation::ALL {
             let e = truth(relation, &SymExpr::sym(ir_core::SymId(0)));
             for value in [-7, -1, 0, 1, 9] {
-                assert_eq!(e.eval(&|_| Some(value)), Some(i64::from(relation.holds(value))), "{relation:?} {value}");
+                assert_eq!(
+                    e.eval(&|_| Some(value)),
+                    Some(i64::from(relation.holds(value))),
+                    "{relation:?} {value}"
+                );
             }
         }
     }

@@ -205,8 +205,7 @@ pub(crate) fn read(archive: &Archive, model: &str, graph: &Graph) -> Result<Weig
 fn missing(name: &str, kind: InputKind, meta: &ir_core::TensorMeta) -> Result<Weight> {
     let at = At::Entry("the graph's inputs");
     let problem = "its size is symbolic: sizes of a weight must be numbers";
-    let error =
-        || Pt2Error::Weight { at: at.place(), name: name.to_owned(), problem: problem.into() };
+    let error = || Pt2Error::Weight { at: at.place(), name: name.to_owned(), problem: problem.into() };
     let sizes = meta.static_sizes().ok_or_else(error)?;
     let sizes = sizes.into_iter().map(|n| usize::try_from(n).map_err(|_| error())).collect::<Result<_>>()?;
     Ok(Weight { name: name.to_owned(), kind, dtype: meta.dtype, sizes, requires_grad: false, tensor: None })
@@ -220,7 +219,9 @@ fn agree(weight: &Weight, meta: &ir_core::TensorMeta) -> Result<()> {
     };
     let fixed = |e: &ir_core::SymExpr| e.as_const().is_some();
     if !meta.sizes.iter().chain(&meta.strides).chain([&meta.offset]).all(fixed) {
-        return refused(format!("the graph reads {meta}: sizes, strides and offset of a weight must be numbers"));
+        return refused(format!(
+            "the graph reads {meta}: sizes, strides and offset of a weight must be numbers"
+        ));
     }
     let wanted = meta.static_sizes().unwrap_or_default();
     let same = wanted.len() == weight.sizes.len()

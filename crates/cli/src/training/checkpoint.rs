@@ -72,7 +72,8 @@ impl Checkpoint {
             match Checkpoint::read(&path, step).with_context(failed) {
                 Ok(found) => return Ok(found),
                 Err(error) => {
-                    let older = if list.is_empty() { "there is no older one" } else { "an older one is tried" };
+                    let older =
+                        if list.is_empty() { "there is no older one" } else { "an older one is tried" };
                     warn(format!("{error:#}; {older}"));
                     first.get_or_insert(error);
                 }
@@ -89,8 +90,8 @@ impl Checkpoint {
         let file = SafetensorsFile::open(path)?;
         let mut tensors = file.tensors;
         let losses = tensors.remove(LOSSES).and_then(|t| t.to_vec::<f64>().ok());
-        let losses =
-            losses.ok_or_else(|| advised("it holds no losses", "it is no checkpoint of `ferroflux train`"))?;
+        let losses = losses
+            .ok_or_else(|| advised("it holds no losses", "it is no checkpoint of `ferroflux train`"))?;
         if losses.len() != steps {
             let why = format!("it holds the losses of {} steps, its name says {steps}", losses.len());
             return Err(advised(why, "the file was renamed or is another's"));

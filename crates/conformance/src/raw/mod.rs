@@ -15,8 +15,8 @@ use std::ptr::{null, null_mut};
 use kernel_ir::Program;
 use plugin_abi::table::read;
 use plugin_abi::{
-    DLDevice, FFX_LEVEL_KERNEL_IR, FFX_OK, FfxArtifact, FfxCompileRequest, FfxDescription,
-    FfxDeviceInfo, FfxEntry, FfxError, FfxExecutable, FfxHost, FfxIrVersion, FfxPlugin, FfxStr, Head,
+    DLDevice, FFX_LEVEL_KERNEL_IR, FFX_OK, FfxArtifact, FfxCompileRequest, FfxDescription, FfxDeviceInfo,
+    FfxEntry, FfxError, FfxExecutable, FfxHost, FfxIrVersion, FfxPlugin, FfxStr, Head,
 };
 
 pub use executable::Owned;

@@ -130,8 +130,8 @@ impl Archive {
         ];
         let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
         for (name, text) in entries {
-            let stored = zip::write::SimpleFileOptions::default()
-                .compression_method(zip::CompressionMethod::Stored);
+            let stored =
+                zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
             zip.start_file(format!("model/{name}"), stored).unwrap();
             zip.write_all(text.as_bytes()).unwrap();
         }

@@ -11,7 +11,8 @@ fn of_image(target: &str, args: &[(&str, Value)], sizes: &[&str]) -> Result<Prog
     let ones = vec!["1"; sizes.len()];
     let all: Vec<(&str, Value)> =
         [("self", tensor("x"))].into_iter().chain(args.iter().map(|(n, a)| (*n, a.clone()))).collect();
-    let archive = Archive::new().range("s0", 0, 64).input("x", f32(&["1", "1", "s0", "4"], &["4", "4", "4", "1"]));
+    let archive =
+        Archive::new().range("s0", 0, 64).input("x", f32(&["1", "1", "s0", "4"], &["4", "4", "4", "1"]));
     archive.call("y", target, &all, f32(sizes, &ones)).program(&["y"])
 }
 
@@ -84,6 +85,10 @@ fn windows_that_never_fit_name_node_and_line() {
         ),
     ] {
         let program = || of_image(target, &args, sizes);
-        refused(program, &[counted(&[1, 1, 3, 4])], &["`y`", "model.py:7", target.split('.').next().unwrap()]);
+        refused(
+            program,
+            &[counted(&[1, 1, 3, 4])],
+            &["`y`", "model.py:7", target.split('.').next().unwrap()],
+        );
     }
 }

@@ -6,10 +6,11 @@ use ferroflux::{DType, Options, Tensor};
 use crate::{BACKENDS, counted, numbers};
 
 fn call(text: &str, backend: &str, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
-    let graph = format!("fx 1.0\n\ngraph \"g\" {{\n{text}\n}}\n").parse().map_err(|e| format!("text: {e}"))?;
-    let types = inputs.iter().fold(Types::new(), |types, t| {
-        types.tensor(t.dtype(), t.sizes().iter().map(|&n| n as i64))
-    });
+    let graph =
+        format!("fx 1.0\n\ngraph \"g\" {{\n{text}\n}}\n").parse().map_err(|e| format!("text: {e}"))?;
+    let types = inputs
+        .iter()
+        .fold(Types::new(), |types, t| types.tensor(t.dtype(), t.sizes().iter().map(|&n| n as i64)));
     let done = Func::from_graph(graph).compile(&types, &Options::new().backend(backend));
     done.and_then(|f| f.call(inputs)).map_err(|e| e.to_string())
 }
@@ -29,10 +30,19 @@ fn types_in_a_text_are_held_against_the_rules() {
         ("%y: f32[3] = prims.expand(%x, [3])", "do not expand"),
         ("%y: f32[5, 5] = prims.reshape(%x, [5, 5])", "do not fill"),
         ("%y: f32[100] = prims.strided(%x, [100], [1], 0)", "reshape first"),
-        ("%z: f32[12] = prims.reshape(%x, [12])\n%y: f32[4] = prims.strided(%z, [4], [5], 0)", "do not lie within 12 elements"),
-        ("%z: f32[12] = prims.reshape(%x, [12])\n%y: f32[4] = prims.strided(%z, [4], [-1], 2)", "do not lie within 12 elements"),
+        (
+            "%z: f32[12] = prims.reshape(%x, [12])\n%y: f32[4] = prims.strided(%z, [4], [5], 0)",
+            "do not lie within 12 elements",
+        ),
+        (
+            "%z: f32[12] = prims.reshape(%x, [12])\n%y: f32[4] = prims.strided(%z, [4], [-1], 2)",
+            "do not lie within 12 elements",
+        ),
         ("%y: f32[4, 4] = prims.matmul(%x, %x)", "do not multiply"),
-        ("%i: i64[9, 9] = prims.full([9, 9], 0, i64)\n%y: f32[9, 9] = prims.gather(%x, %i, 0)", "is larger than"),
+        (
+            "%i: i64[9, 9] = prims.full([9, 9], 0, i64)\n%y: f32[9, 9] = prims.gather(%x, 0, %i)",
+            "is larger than",
+        ),
         ("%y: f32[-1] = prims.full([-1], 0.0, f32)", "negative"),
         ("%y: f32[4, 3] = prims.neg(%z)", "text"),
     ] {
@@ -51,7 +61,8 @@ fn types_in_a_text_are_held_against_the_rules() {
 
 #[test]
 fn graphs_that_are_not_well_formed_are_refused() {
-    let text = "fx 1.0\n\ngraph \"g\" {\n%x: f32[4] = input \"x\"\n%y: f32[4] = prims.neg(%x)\nreturn %y\n}\n";
+    let text =
+        "fx 1.0\n\ngraph \"g\" {\n%x: f32[4] = input \"x\"\n%y: f32[4] = prims.neg(%x)\nreturn %y\n}\n";
     let good: fx_ir::Graph = text.parse().unwrap();
     let broken: [fn(&mut fx_ir::Graph); 4] = [
         |g| g.order.push(fx_ir::NodeId(77)),

@@ -57,8 +57,8 @@ impl Frame<'_, '_> {
         Ok((meta.dtype, sizes))
     }
 
-    /// An error where results of these types, with what a reference makes of its operands on the way, are more than memory
-    /// holds: references collect elements as doubles.
+    /// An error where results of these types are more than memory holds, or with what a reference makes of its operands on
+    /// the way: references collect elements as doubles.
     fn check_room(
         &self,
         id: NodeId,
@@ -66,23 +66,18 @@ impl Frame<'_, '_> {
         outs: &[(DType, Vec<usize>)],
     ) -> Result<(), InterpError> {
         const WIDE: usize = 8;
-        let bytes = |dtype: DType, sizes: &[usize]| {
-            let numel = sizes.iter().try_fold(1usize, |n, &s| n.checked_mul(s))?;
-            numel.checked_mul(dtype.size() + WIDE)
-        };
-        let operands = args.iter().filter_map(|a| if let RefArg::Tensor(t) = a { Some(t) } else { None });
-        let sum = outs
-            .iter()
-            .map(|(dtype, sizes)| bytes(*dtype, sizes))
-            .chain(operands.map(|t| t.numel().checked_mul(WIDE)))
-            .try_fold(0usize, |sum, n| sum.checked_add(n?));
-        match sum.map(tensor::require_room) {
-            Some(checked) => checked.map_err(|e| self.tensor_error(id, e)),
-            None => {
-                let bytes = usize::MAX;
-                Err(self.tensor_error(id, tensor::TensorError::OutOfMemory { bytes }))
-            }
+        let refused = |e| self.tensor_error(id, e);
+        let mut sum = 0usize;
+        for (dtype, sizes) in outs {
+            let numel = tensor::checked_numel(*dtype, sizes).map_err(refused)?;
+            tensor::require_room(numel * dtype.size()).map_err(refused)?;
+            sum = sum.saturating_add(numel.saturating_mul(dtype.size() + WIDE));
         }
+        for arg in args {
+            let numel = if let RefArg::Tensor(t) = arg { t.numel() } else { 0 };
+            sum = sum.saturating_add(numel.saturating_mul(WIDE));
+        }
+        tensor::require_room(sum).map_err(refused)
     }
 
     fn ref_arg(&self, id: NodeId, arg: &Arg) -> Result<RefArg, InterpError> {

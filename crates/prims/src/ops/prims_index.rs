@@ -138,7 +138,8 @@ fn covered(
     of: &TensorMeta,
     but: Option<usize>,
 ) -> Result<(), OpError> {
-    let what = || format!("the index of sizes {} is larger than {}", cx.text(&index.sizes), cx.text(&of.sizes));
+    let what =
+        || format!("the index of sizes {} is larger than {}", cx.text(&index.sizes), cx.text(&of.sizes));
     let pairs = index.sizes.iter().zip(&of.sizes).enumerate().filter(|(d, (i, s))| Some(*d) != but && i != s);
     pairs.map(|(_, pair)| pair).try_for_each(|(i, s)| cx.non_negative(call, &(s - i), what))
 }

@@ -224,7 +224,10 @@ fn meta_conv(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
         let reach = (&w.sizes[d + 2] - 1) * g.dilation[d];
         let what = || {
             let (window, size) = (text(&w.sizes[d + 2]), text(size));
-            format!("a window of {window} (dilation {}) is larger than {size} and padding of {pad}", g.dilation[d])
+            format!(
+                "a window of {window} (dilation {}) is larger than {size} and padding of {pad}",
+                g.dilation[d]
+            )
         };
         let out = if g.transposed {
             (size - 1) * g.stride[d] - SymExpr::from_i64(pad) + reach + g.output_padding[d] + 1
