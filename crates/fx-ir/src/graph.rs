@@ -294,6 +294,11 @@ impl Graph {
         self.symbols = of.symbols.clone();
         self.guards = of.guards.clone();
     }
+    /// Hands what is known of the symbols, guards included, to a subgraph that is being built, or back to the graph around it.
+    pub fn move_symbols(&mut self, to: &mut Graph) {
+        to.symbols = std::mem::take(&mut self.symbols);
+        to.guards = std::mem::take(&mut self.guards);
+    }
     /// A size with the names that its symbols have in the user's program, for messages.
     pub fn size_text(&self, size: &SymExpr) -> String {
         size.text_with(&|id| self.symbols.get(id).map(|s| s.name.as_str()).filter(|n| !n.is_empty()))

@@ -70,8 +70,12 @@ fn attempt(
     graph: &Graph,
     places: &Places,
 ) -> Result<Program, InductorError> {
-    let mut program =
-        Program { name: graph.name.clone(), symbols: defs.symbols.clone(), ..Program::default() };
+    let mut program = Program {
+        name: graph.name.clone(),
+        symbols: defs.symbols.clone(),
+        guards: graph.guards.clone(),
+        ..Program::default()
+    };
     let mut problems = Vec::new();
     let mut names = FxHashMap::default();
     let mut extra = Extra::default();

@@ -34,7 +34,7 @@ pub use complex_rule::{ComplexCall, ComplexFn, ComplexRule, Parts, Split, SplitA
 pub use decompose::{DecomposeError, decompose, decompose_call, decompose_partial};
 pub use error::OpError;
 pub use lower::{LoopCx, Lower, LowerCall, ScatterSpec, TemplateSpec};
-pub use needs::{MetaCx, Need, hoist_guards};
+pub use needs::{MetaCx, Need};
 pub use op::{DecomposeFn, Grad, GradCall, Kind, MetaFn, OpDef, Outs, Reference, Tolerance};
 pub use reference::{RefArg, RefCall, RefOut};
 pub use samples::{Sample, Samples};

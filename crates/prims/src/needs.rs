@@ -53,6 +53,10 @@ impl<'a> MetaCx<'a> {
         let value = call.value(arg)?;
         self.graph.meta(value).ok_or_else(|| call.bad_arg(arg, "is not a tensor"))
     }
+    /// Whether the condition holds in every call, or in none, as far as is known.
+    pub(crate) fn decided(&self, relation: Relation, expression: &SymExpr) -> Option<bool> {
+        decided(self.graph, relation, expression)
+    }
     /// The expression must compare so with zero; `what` is said where it does not.
     pub(crate) fn require(
         &self,
@@ -149,6 +153,46 @@ impl Builder<'_> {
         if a == b { Ok(()) } else { self.require(Relation::Zero, a - b, what) }
     }
 
+    /// A choice between two ways of computing, made for all calls: whether the expression compares so with zero. Where that is
+    /// not decided the sizes at capture say, or `otherwise`, and calls of which it is not true are refused with `what`.
+    ///
+    /// # Errors
+    /// None at present: either way is a valid graph.
+    pub(crate) fn choose(
+        &mut self,
+        relation: Relation,
+        expression: &SymExpr,
+        otherwise: bool,
+        what: impl FnOnce(&Graph) -> String,
+    ) -> Result<bool, OpError> {
+        if let Some(known) = decided(self.graph(), relation, expression) {
+            return Ok(known);
+        }
+        let hint = |a: &Atom| match a {
+            Atom::Sym(id) => self.graph().symbols.get(*id)?.hint,
+            _ => None,
+        };
+        let chosen = expression.eval(&hint).map_or(otherwise, |value| relation.holds(value));
+        let (relation, expression) = match (chosen, relation) {
+            (true, relation) => (relation, expression.clone()),
+            (false, Relation::Zero) => (Relation::NonZero, expression.clone()),
+            (false, Relation::NonZero) => (Relation::Zero, expression.clone()),
+            (false, Relation::NonNegative) => (relation, SymExpr::from_i64(-1) - expression),
+        };
+        self.require(relation, expression, what)?;
+        Ok(chosen)
+    }
+
+    /// A size must be at least so many.
+    pub(crate) fn require_at_least(
+        &mut self,
+        size: &SymExpr,
+        least: impl Into<SymExpr>,
+        what: impl FnOnce(&Graph) -> String,
+    ) -> Result<(), OpError> {
+        self.require(Relation::NonNegative, size - least.into(), what)
+    }
+
     /// Keeps what a call must hold to.
     pub(crate) fn record(&mut self, need: Need) {
         let unbacked = |a: &Atom| matches!(a, Atom::Sym(id) if self.graph().symbols.get(*id).is_some_and(|s| s.unbacked));
@@ -185,17 +229,6 @@ fn truth(relation: Relation, e: &SymExpr) -> SymExpr {
         Relation::NonZero => differs(),
         Relation::NonNegative => e.sym_max(&SymExpr::from_i64(-1)).sym_min(&SymExpr::ZERO) + 1,
     }
-}
-
-/// Moves what building the subgraphs of a graph recorded to the graph itself, whose symbols they share.
-pub fn hoist_guards(graph: &mut Graph) {
-    let mut found = Vec::new();
-    for id in graph.subgraphs.ids().collect::<Vec<_>>() {
-        let sub = &mut graph.subgraphs[id];
-        hoist_guards(sub);
-        found.append(&mut sub.guards);
-    }
-    found.into_iter().for_each(|guard| graph.add_guard(guard));
 }
 
 #[cfg(test)]

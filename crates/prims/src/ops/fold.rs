@@ -1,7 +1,7 @@
 //! Windows as tensors and back: unfold, im2col, col2im, and the shuffles between channels and space.
 
 use fx_ir::{Arg, ValueId};
-use ir_core::{Relation, Shape, SymExpr, numel};
+use ir_core::{Shape, SymExpr};
 use kernel_ir::ReduceOp;
 
 use super::shape::{self, Made, out};
@@ -97,8 +97,8 @@ fn unfold(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     }
     let x = if rank == 0 { super::index::flat(b, x)? } else { x };
     let n = b.sizes(x)?[d].clone();
-    b.require(Relation::NonNegative, &n - size, |graph| {
-        format!("windows of {size} elements do not fit into a dimension of size {}", graph.size_text(&n))
+    b.require_at_least(&n, size, |graph| {
+        format!("windows of {size} elements do not fit into {}", graph.size_text(&n))
     })?;
     let count = (n - size).floor_div(&step.into()) + 1;
     if rank == 0 {
@@ -140,15 +140,10 @@ fn plane(c: &Call<'_>) -> Result<Plane, OpError> {
 }
 
 impl Plane {
-    /// Number of windows along dimension `d` of size `n`, at least one.
-    fn count(&self, b: &mut Builder<'_>, d: usize, n: &SymExpr) -> Result<SymExpr, OpError> {
-        let window = self.dilation[d] * (self.kernel[d] - 1) + 1;
-        let room = n + 2 * self.padding[d] - window;
-        b.require(Relation::NonNegative, room.clone(), |graph| {
-            let (n, padding) = (graph.size_text(n), self.padding[d]);
-            format!("a window of {window} elements is larger than {n} and padding of {padding} on both sides")
-        })?;
-        Ok(room.floor_div(&self.stride[d].into()) + 1)
+    /// Number of windows along dimension `d` of size `n`.
+    fn count(&self, d: usize, n: &SymExpr) -> SymExpr {
+        let room = n + 2 * self.padding[d] - self.dilation[d] * (self.kernel[d] - 1) - 1;
+        room.floor_div(&self.stride[d].into()) + 1
     }
 }
 
@@ -156,7 +151,7 @@ impl Plane {
 fn im2col(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let (x, p) = (c.value("self")?, plane(c)?);
     let (sizes, lead) = image(b, c, x)?;
-    let counts = [p.count(b, 0, &sizes[lead + 1])?, p.count(b, 1, &sizes[lead + 2])?];
+    let counts = [p.count(0, &sizes[lead + 1]), p.count(1, &sizes[lead + 2])];
     let view = window(b, x, &counts, &p.kernel, &p.stride, &p.dilation, &p.padding)?;
     let order: Vec<usize> = (0..lead).chain([0, 3, 4, 1, 2].map(|d| d + lead)).collect();
     let view = b.permute(view, &order)?;
@@ -171,16 +166,16 @@ fn col2im(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let lead = sizes.len().checked_sub(2).ok_or_else(|| c.invalid("takes [n, c * kernel, windows]"))?;
     let taps = p.kernel[0] * p.kernel[1];
     let channels = sizes[lead].floor_div(&taps.into());
-    let [height, width] = &want[..] else { return Err(c.bad_arg("output_size", "must have 2 items")) };
-    let counts = [p.count(b, 0, height)?, p.count(b, 1, width)?];
+    let counts = [p.count(0, &want[0]), p.count(1, &want[1])];
     let apart: Shape = sizes[..lead]
         .iter()
         .cloned()
         .chain([channels, taps.into(), counts[0].clone(), counts[1].clone()])
         .collect();
-    if numel(&apart).as_const().zip(numel(&sizes).as_const()).is_some_and(|(x, y)| x != y) {
-        return Err(c.invalid("the number of windows does not fit the output size"));
-    }
+    let count = &counts[0] * &counts[1];
+    let what = "the number of channels or windows does not fit the output size";
+    b.require_equal(&(&apart[lead] * taps), &sizes[lead], |_| what.into())?;
+    b.require_equal(&count, &sizes[lead + 1], |_| what.into())?;
     let x = b.reshape(x, &apart)?;
     let dtype = b.dtype(x)?;
     let x = super::common::widen(b, x)?;

@@ -1,7 +1,7 @@
 //! Prims that move or make elements without arithmetic: expand, permute, reshape, slice, convert, full, iota.
 
 use fx_ir::{Arg, ValueId, ValueType};
-use ir_core::{DType, Shape, SymExpr, numel};
+use ir_core::{DType, Relation, Shape, SymExpr, numel};
 use kernel_ir::Val;
 use smallvec::SmallVec;
 use tensor::Tensor;
@@ -325,11 +325,16 @@ fn in_bounds(cx: &MetaCx<'_>, call: &Call<'_>, n: &SymExpr) -> Result<(), OpErro
         format!("{length} elements{by} from {start} on do not lie within a dimension of size {}", text(n))
     };
     cx.non_negative(call, &length, what)?;
-    // Nothing is read where nothing is wanted; both ends then say less than they would of one element.
     let last = &start + (&length - 1) * step;
-    let (lowest, highest) = if step < 0 { (&last, &start) } else { (&start, &last) };
-    cx.non_negative(call, lowest, what)?;
-    cx.non_negative(call, &(n - 1 - highest), what)
+    let (lowest, highest) = if step < 0 { (last, start.clone()) } else { (start.clone(), last) };
+    for left in [lowest, n - 1 - highest] {
+        // Where nothing is wanted nothing is read.
+        match cx.decided(Relation::NonNegative, &left) {
+            Some(true) => {}
+            _ => cx.non_negative(call, &left.sym_max(&(SymExpr::ZERO - &length)), what)?,
+        }
+    }
+    Ok(())
 }
 
 fn lower_slice(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
