@@ -393,7 +393,14 @@ impl Pass {
     }
 
     /// A gradient has the dtype and the sizes of its operand.
-    fn check(&mut self, arg: usize, v: ValueId, g: ValueId, name: &str, origin: OriginId) -> Result<(), GradProblem> {
+    fn check(
+        &mut self,
+        arg: usize,
+        v: ValueId,
+        g: ValueId,
+        name: &str,
+        origin: OriginId,
+    ) -> Result<(), GradProblem> {
         let (Some(expected), Some(got)) = (self.graph.meta(v).cloned(), self.graph.meta(g).cloned()) else {
             return Ok(());
         };

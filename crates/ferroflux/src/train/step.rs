@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fx_ir::InputKind;
-use ir_core::{DType, Scalar};
+use ir_core::{DType, Guard, Scalar};
 use plugin_host::{Arg, LoadedBackend, Resolved, Value};
 use rayon::prelude::*;
 use tensor::Tensor;
@@ -12,9 +12,10 @@ use super::plan::{self, Number, StepPlan};
 use super::wiring::{Sink, Source, State, initial, replace};
 use crate::cache::{Caller, Form, Lookup, Stage, through};
 use crate::code::{Code, of_prims};
+use crate::inputs::{Arguments, Input, InputInfo};
 use crate::optim::Optimizer;
 use crate::seeds::{fresh_base, seed_of};
-use crate::{Error, InputInfo, Options, Program, check, graph_plugin};
+use crate::{Error, Options, Program, graph_plugin};
 
 /// How gradients are limited before the update.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -120,7 +121,7 @@ impl TrainOptions {
 /// A training step, compiled, and the state that it trains. Parameters that do not require gradients stay as they are.
 pub struct TrainStep {
     program: Program,
-    inputs: Vec<InputInfo>,
+    arguments: Arguments,
     plan: StepPlan,
     code: Code,
     kernels: Option<kernel_ir::Program>,
@@ -177,7 +178,7 @@ impl Program {
             return whole.train_step(train, options);
         }
         train.optimizer.check().map_err(Error::Optimizer)?;
-        let Made { plan, code, kernels, from_cache } = self.made_step(train, options)?;
+        let Made { plan, code, kernels, from_cache, guards } = self.made_step(train, options)?;
         let _span = tracing::info_span!("state").entered();
         let mut state = State::new();
         // Laying weights out anew takes the host longer than a device takes to read them.
@@ -196,7 +197,7 @@ impl Program {
         let seed = options.seed.unwrap_or_else(fresh_base);
         Ok(TrainStep {
             program: self.clone(),
-            inputs: self.inputs(),
+            arguments: Arguments::new(self.inputs(), &plan.symbols, &guards)?,
             plan,
             code,
             kernels,
@@ -216,7 +217,7 @@ impl Program {
             _ => {
                 let (plan, graph) = StepPlan::make(self, train, channels_last)?;
                 let (code, kernels) = Code::of_prims(&graph, &weight, options, true)?;
-                return Ok(Made { plan, code, kernels, from_cache: false });
+                return Ok(Made { plan, code, kernels, from_cache: false, guards: graph.guards });
             }
         };
         let lookup = self.step_lookup(train, channels_last, &backend, options);
@@ -232,7 +233,8 @@ impl Program {
         let Caller::Step(plan) = form.caller else {
             return Err(Error::Internal("a compiled training step without its inputs and outputs".into()));
         };
-        Ok(Made { plan, code, kernels: Some(form.kernels.program), from_cache })
+        let kernels = form.kernels.program;
+        Ok(Made { plan, code, guards: kernels.guards.clone(), kernels: Some(kernels), from_cache })
     }
 
     /// What a step with these options is found by in the cache: the captured graph, and all that the passes are told.
@@ -263,6 +265,7 @@ struct Made {
     code: Code,
     kernels: Option<kernel_ir::Program>,
     from_cache: bool,
+    guards: Vec<Guard>,
 }
 
 impl TrainStep {
@@ -273,20 +276,29 @@ impl TrainStep {
     /// it was before then. And whatever the backend runs into: then parameters, buffers and the optimizer's tensors,
     /// which the step writes in place, may be old or new each.
     pub fn step(&mut self, inputs: &[Tensor], lr: f64) -> Result<StepOutcome, Error> {
-        let users = check::conform(&self.inputs, &self.plan.symbols, inputs)?;
-        self.step_values(users.into_iter().map(Value::Host).collect(), lr)
+        let users = self.arguments.conform(inputs)?;
+        self.step_tensors(users.into_iter().map(Value::Host).collect(), lr)
+    }
+
+    /// As [`step`](TrainStep::step) on inputs of any kind, as [`Compiled::call_with`](crate::Compiled::call_with) takes them.
+    ///
+    /// # Errors
+    /// As for `step`; an input of another kind, and another value than the one that the model was exported for.
+    pub fn step_with(&mut self, inputs: &[Input], lr: f64) -> Result<StepOutcome, Error> {
+        let users = self.arguments.conform_with(inputs)?;
+        self.step_tensors(users, lr)
     }
 
     /// As [`step`](TrainStep::step) on tensors that may lie on the backend's device (see
-    /// [`to_device`](TrainStep::to_device)); sizes of those are checked by the backend.
+    /// [`to_device`](TrainStep::to_device)).
     ///
     /// # Errors
     /// As for `step`.
     pub fn step_values(&mut self, inputs: Vec<Value>, lr: f64) -> Result<StepOutcome, Error> {
-        if inputs.len() != self.inputs.len() {
-            let names = self.inputs.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(Error::InputCount { expected: self.inputs.len(), given: inputs.len(), names });
-        }
+        self.step_with(&inputs.into_iter().map(Input::from).collect::<Vec<_>>(), lr)
+    }
+
+    fn step_tensors(&mut self, inputs: Vec<Value>, lr: f64) -> Result<StepOutcome, Error> {
         let numbers = self.number_tensors(lr)?;
         let results = self.run(inputs, numbers)?;
         let (mut outcome, new, reports) = self.sort(results)?;
@@ -384,7 +396,7 @@ impl TrainStep {
     }
     /// The tensors that a step takes.
     pub fn inputs(&self) -> &[InputInfo] {
-        &self.inputs
+        self.arguments.inputs()
     }
     /// Updates so far.
     pub fn updates(&self) -> u64 {

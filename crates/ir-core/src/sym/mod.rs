@@ -7,6 +7,7 @@
 
 mod allowed;
 mod bounds;
+mod code;
 mod parse;
 mod poly;
 mod text;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 pub use bounds::{Bounds, NoBounds};
+pub use code::SizeCode;
 
 crate::define_id! {
     /// A size symbol of a graph: prints as `s3`.

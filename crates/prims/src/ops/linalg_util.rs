@@ -183,11 +183,7 @@ pub(super) fn parts(
 }
 
 /// Square matrices: batch and order.
-pub(super) fn square(
-    call: &Call<'_>,
-    b: &mut Builder<'_>,
-    v: ValueId,
-) -> Result<(Shape, SymExpr), OpError> {
+pub(super) fn square(call: &Call<'_>, b: &mut Builder<'_>, v: ValueId) -> Result<(Shape, SymExpr), OpError> {
     let (batch, rows, columns) = parts(call, b, v)?;
     b.require_equal(&rows, &columns, |graph| {
         let (m, n) = (graph.size_text(&rows), graph.size_text(&columns));

@@ -29,11 +29,7 @@ fn multinomial(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let count = c.sym("num_samples")?;
     b.require_at_least(&count, 1, |_| "`num_samples` must be positive".into())?;
     let weights = b.cast(weights, DType::F64)?;
-    if c.bool("replacement")? {
-        with_replacement(b, c, weights, count)
-    } else {
-        without(b, weights, count)
-    }
+    if c.bool("replacement")? { with_replacement(b, c, weights, count) } else { without(b, weights, count) }
 }
 
 /// Inverts the distribution function at uniform numbers.
