@@ -160,8 +160,11 @@ impl Compiled {
         let started = std::time::Instant::now();
         let code = make(jobs.list())?;
         tracing::debug!(target: "kernel", functions = jobs.list().len(), bytes = code.bytes(), time = ?started.elapsed(), "compiled");
+        // Where there are symbols every set of sizes is looked at once, whatever the arena is.
         let fixed = match (&program.plan.offsets, program.plan.bytes) {
-            (Some(offsets), Some(bytes)) => Some(Arc::new(Place { offsets: offsets.clone(), bytes })),
+            (Some(offsets), Some(bytes)) if program.symbols.is_empty() => {
+                Some(Arc::new(Place { offsets: offsets.clone(), bytes }))
+            }
             _ => None,
         };
         let binder = Binder::new(&program);
