@@ -5,6 +5,7 @@ mod compare;
 mod corpus;
 mod drift;
 mod emulator;
+mod fuzz;
 mod gpu_suite;
 mod header;
 mod kernels;
@@ -17,6 +18,10 @@ mod tutorial;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+/// The system's, until the fuzzer asks for guarded blocks.
+#[global_allocator]
+static ALLOCATOR: fuzz::allocator::Guarded = fuzz::allocator::Guarded;
 
 #[derive(Parser)]
 #[command(name = "xtask", about = "Automation of the project")]
@@ -36,6 +41,11 @@ enum Command {
     Drift(drift::Args),
     /// Checks the rules of the house: layers, file heads and lengths, safety comments.
     Tidy(tidy::Args),
+    /// Runs changed archives and looks for crashes, panics and wrong answers.
+    Fuzz(fuzz::Args),
+    /// Runs changed archives for `fuzz`.
+    #[command(hide = true)]
+    FuzzWorker(fuzz::WorkerArgs),
     /// Compiles every GPU kernel of golden cases without a GPU.
     Kernels(kernels::Args),
     /// Runs everything on a machine with a GPU.
@@ -58,6 +68,8 @@ fn main() -> ExitCode {
         Command::CorpusWorker(args) => corpus::work(&args),
         Command::Drift(args) => drift::run(&args),
         Command::Tidy(args) => tidy::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
+        Command::FuzzWorker(args) => fuzz::work(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::GpuSuite(args) => gpu_suite::run(&args),
         Command::Header(args) => header::run(&args),

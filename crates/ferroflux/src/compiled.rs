@@ -3,13 +3,14 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use fx_ir::{Graph, InputKind, OutputKind, Symbol};
-use ir_core::{Arena, SymId};
+use fx_ir::{Graph, InputKind, OutputKind};
+use ir_core::Guard;
 use plugin_host::{Arg, LoadedBackend, Value};
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 
 use crate::cache::{Caller, Form, Lookup, Stage, Wiring, through};
+use crate::check::Signature;
 use crate::code::{Code, Weights, executable, in_place_or_returned};
 use crate::complex_boundary::ComplexBoundary;
 use crate::explain::{Explanation, explain};
@@ -17,7 +18,7 @@ use crate::graph_backend::GraphCompiler;
 use crate::graph_plugin;
 use crate::recipe::Maker;
 use crate::seeds::Seeds;
-use crate::{Error, InputInfo, Options, Program, check, stages};
+use crate::{Error, InputInfo, Options, Program, stages};
 
 /// A model that is ready to run. Buffers that the model writes (running statistics, caches) are kept here, on the backend's
 /// device where it keeps tensors there, and are updated in place by calls; calls of such a model run one after another. A
@@ -25,7 +26,7 @@ use crate::{Error, InputInfo, Options, Program, check, stages};
 pub struct Compiled {
     backend: String,
     inputs: Vec<InputInfo>,
-    symbols: Arena<SymId, Symbol>,
+    signature: Signature,
     code: Code,
     /// What each input of the code is: a user input by number, or a state buffer by number.
     sources: Vec<Source>,
@@ -83,7 +84,7 @@ impl Compiled {
         let (form, code, from_cache) = through(lookup.as_ref(), || {
             let functional = program.functional()?;
             in_place_or_returned(backend, true, &|in_place| {
-                let kernels = stages::compile_for(&functional, in_place)?;
+                let kernels = stages::compile_for(&functional, in_place, options.unchecked_indices)?;
                 let folder = lookup.as_ref().and_then(|l| l.weights_folder(&kernels));
                 let executable = executable(&kernels, backend, options, folder.as_deref())?;
                 let complex = ComplexBoundary::of(&functional).all().to_vec();
@@ -104,7 +105,15 @@ impl Compiled {
             from_cache,
             memory: backend.has_device_memory().then(|| backend.clone()),
             making_weights: maker.as_ref().map_or(Duration::ZERO, Maker::spent),
-            ..Compiled::of(program, backend.name(), wiring, code, &weight, options, explanation)?
+            ..Compiled::of(
+                program,
+                backend.name(),
+                (wiring, &form.kernels.program.guards),
+                code,
+                &weight,
+                options,
+                explanation,
+            )?
         })
     }
 
@@ -116,11 +125,11 @@ impl Compiled {
         let functional = program.functional()?;
         let wiring = Wiring::of(&functional);
         let weight = |name: &str| program.weight_value(name, None);
-        let code = graph_plugin::compile(&functional, backend, options, &weight)?;
+        let (code, guards) = graph_plugin::compile(&functional, backend, options, &weight)?;
         let explanation = explain(program.graph(), None);
         Ok(Compiled {
             memory: backend.has_device_memory().then(|| backend.clone()),
-            ..Compiled::of(program, backend.name(), wiring, code, &weight, options, explanation)?
+            ..Compiled::of(program, backend.name(), (wiring, &guards), code, &weight, options, explanation)?
         })
     }
 
@@ -130,7 +139,8 @@ impl Compiled {
         backend: &dyn GraphCompiler,
         options: &Options,
     ) -> Result<Compiled, Error> {
-        let wiring = Wiring::of(&program.functional()?);
+        let functional = program.functional()?;
+        let wiring = (Wiring::of(&functional), &functional.guards[..]);
         let weight = |name: &str| program.weight_value(name, None);
         let code = Code::graph(program.graph(), backend, &weight)?;
         Compiled::of(program, name, wiring, code, &weight, options, explain(program.graph(), None))
@@ -139,7 +149,7 @@ impl Compiled {
     fn of(
         program: &Program,
         backend: &str,
-        wiring: Wiring,
+        (wiring, guards): (Wiring, &[Guard]),
         code: Code,
         weight: Weights<'_>,
         options: &Options,
@@ -148,8 +158,8 @@ impl Compiled {
         let state = initial(&wiring.state, weight, &code)?;
         Ok(Compiled {
             backend: backend.into(),
+            signature: Signature::of(&program.inputs(), &wiring.symbols, guards)?,
             inputs: program.inputs(),
-            symbols: wiring.symbols,
             code,
             sources: wiring.sources,
             sinks: wiring.sinks,
@@ -168,7 +178,7 @@ impl Compiled {
     /// # Errors
     /// Inputs that do not fit the model's dtypes, ranks or size ranges, and whatever the backend runs into.
     pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let users = check::conform(&self.inputs, &self.symbols, inputs)?;
+        let users = self.signature.conform(inputs)?;
         let values: Vec<Value> = users.into_iter().map(Value::Host).collect();
         let given = self.run(&values)?;
         given.users.into_iter().map(|(n, value)| self.code.to_host(n, value)).collect()
@@ -181,7 +191,7 @@ impl Compiled {
     /// # Errors
     /// As for `call`; the inputs are what they were then.
     pub fn call_mut(&self, inputs: &mut [Tensor]) -> Result<Vec<Tensor>, Error> {
-        let users = check::conform(&self.inputs, &self.symbols, inputs)?;
+        let users = self.signature.conform(inputs)?;
         let values: Vec<Value> = users.into_iter().map(Value::Host).collect();
         let given = self.run(&values)?;
         let new = given.inputs.into_iter().map(|(input, n, value)| Ok((input, self.code.to_host(n, value)?)));
@@ -198,11 +208,12 @@ impl Compiled {
 
     /// As [`call`](Self::call) on tensors that may lie on the backend's device (see [`to_device`](Self::to_device));
     /// nothing is copied, and outputs stay where the backend left them. Complex outputs are real ones with a last dimension
-    /// of 2. Sizes of device tensors are checked by the backend.
+    /// of 2.
     ///
     /// # Errors
     /// As for `call`.
     pub fn call_values(&self, inputs: &[Value]) -> Result<Vec<Value>, Error> {
+        self.signature.check(inputs)?;
         Ok(self.run(inputs)?.users.into_iter().map(|(_, value)| value).collect())
     }
 
@@ -212,6 +223,7 @@ impl Compiled {
     /// # Errors
     /// As for `call`.
     pub fn call_values_mut(&self, inputs: &mut [Value]) -> Result<Vec<Value>, Error> {
+        self.signature.check(inputs)?;
         let given = self.run(inputs)?;
         for (input, _, value) in given.inputs {
             if let Some(place) = inputs.get_mut(input) {

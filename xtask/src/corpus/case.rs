@@ -45,6 +45,19 @@ impl Loader {
         Ok(Loaded { program, golden, load_ms })
     }
 
+    /// The archive of a case as bytes, and its goldens.
+    pub(crate) fn raw(&mut self, case: &Case) -> Result<(Vec<u8>, SafetensorsFile)> {
+        let bytes = match self.bytes(case)? {
+            Some(bytes) => bytes,
+            None => std::fs::read(&case.file)?,
+        };
+        let golden = match &case.stem {
+            None => SafetensorsFile::open(case.file.with_extension("safetensors"))?,
+            Some(stem) => discover::golden(self.zip(&case.file)?, stem)?,
+        };
+        Ok((bytes, golden))
+    }
+
     /// The program of a case, without what the goldens add.
     pub(crate) fn program(&mut self, case: &Case) -> Result<ExportedProgram> {
         let bytes = self.bytes(case)?;

@@ -1,6 +1,6 @@
 //! `xtask test-all`: everything that must pass, in one command, with a table of what took how long at the end.
 //!
-//! Formatting, lints, tidy, unit and integration tests, golden cases on each backend, doc tests; where NVIDIA's run-time
+//! Formatting, lints, tidy, unit and integration tests, golden cases on each backend, changed archives, doc tests; where NVIDIA's run-time
 //! compiler is there, GPU kernels of the golden cases are compiled. Nothing here builds in
 //! the release profile or needs more than the Rust toolchain and a C compiler (the linker). The larger corpus beside the
 //! project is run where it is there: a sample, or all of it with `--full`. A step that fails shows its output and the
@@ -120,6 +120,10 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
         };
         steps.push(checked(GPU_KERNELS, &[&kernels[..], &GOLDENS, &what].concat()));
     }
+    // Enough to notice that reading, compiling or running strangers' archives is broken; `cargo xtask fuzz` runs more.
+    let cases = if full { "20000" } else { "1000" };
+    let fuzz = ["run", "--quiet", "--package", "xtask", "--", "fuzz", "--cases", cases];
+    steps.push(checked("changed archives", &fuzz));
     if full {
         let manifest = "examples/sentence-embeddings/Cargo.toml";
         let check = ["check", "--manifest-path", manifest, "--target-dir", "target"];

@@ -1,19 +1,19 @@
 //! A compiled function: code of its graph by whichever backend.
 
 use aot_autograd::passes::{PassCx, optimize};
-use fx_ir::{Graph, InputKind, Symbol};
-use ir_core::{Arena, SymId};
+use fx_ir::{Graph, InputKind};
 use tensor::Tensor;
 
+use crate::check::Signature;
 use crate::code::Code;
 use crate::seeds::Seeds;
-use crate::{Error, InputInfo, Options, check};
+use crate::{Error, InputInfo, Options};
 
 /// A function ready to be called, from any thread.
 pub struct CompiledFunc {
     graph: Graph,
     inputs: Vec<InputInfo>,
-    symbols: Arena<SymId, Symbol>,
+    signature: Signature,
     code: Code,
     seeds: Seeds,
 }
@@ -22,20 +22,20 @@ impl CompiledFunc {
     pub(super) fn new(mut graph: Graph, options: &Options) -> Result<CompiledFunc, Error> {
         optimize(&mut graph, &PassCx::training());
         let users = graph.inputs().filter(|(_, kind, _)| *kind != InputKind::Seed);
-        let inputs = users
+        let inputs: Vec<InputInfo> = users
             .filter_map(|(v, _, name)| Some(InputInfo { name: name.into(), meta: graph.meta(v)?.clone() }))
             .collect();
         let (code, _) = Code::of_prims(&graph, &|_| Ok(None), options, false)?;
-        let symbols = graph.symbols.clone();
-        Ok(CompiledFunc { graph, inputs, symbols, code, seeds: Seeds::new(options.seed) })
+        let signature = Signature::of(&inputs, &graph.symbols, &graph.guards)?;
+        Ok(CompiledFunc { graph, inputs, signature, code, seeds: Seeds::new(options.seed) })
     }
 
     /// Runs it; gives its results in order.
     ///
     /// # Errors
-    /// Tensors that do not fit the types it was compiled for, and whatever the backend runs into.
+    /// Tensors that do not fit the types it was compiled for, sizes that break one of its guards, and whatever the backend runs into.
     pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let inputs = check::conform(&self.inputs, &self.symbols, inputs)?;
+        let inputs = self.signature.conform(inputs)?;
         self.code.run(&inputs.iter().collect::<Vec<_>>(), self.seeds.next())
     }
 

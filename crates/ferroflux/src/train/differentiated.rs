@@ -16,14 +16,16 @@ use super::graphs::{
 use super::wiring::{
     Sink, Source, State, initial, replace, sinks, size_meta, size_tensor, sources, user_numbers,
 };
+use crate::check::Signature;
 use crate::code::Code;
 use crate::seeds::Seeds;
-use crate::{Error, InputInfo, Options, Program, check};
+use crate::{Error, InputInfo, Options, Program};
 
 /// A program with its gradients, compiled. Buffers that the program writes are kept here from call to call, as are the
 /// parameters, which [`set`](Differentiated::set) replaces.
 pub struct Differentiated {
     inputs: Vec<InputInfo>,
+    signature: Signature,
     symbols: Arena<SymId, Symbol>,
     forward: Half,
     backward: Half,
@@ -139,6 +141,7 @@ impl Program {
         let state = state.collect::<Result<State, Error>>()?;
         let dtypes = kept.iter().filter_map(|n| Some((n.clone(), self.weight(n)?.dtype()))).collect();
         Ok(Differentiated {
+            signature: Signature::of(&self.inputs(), &joint.graph.symbols, &joint.graph.guards)?,
             inputs: self.inputs(),
             symbols: joint.graph.symbols.clone(),
             forward,
@@ -257,7 +260,7 @@ impl Differentiated {
     /// # Errors
     /// Inputs that do not fit, and whatever the backend runs into.
     pub fn forward(&self, inputs: &[Tensor]) -> Result<(Vec<Tensor>, Saved<'_>), Error> {
-        let users = check::conform(&self.inputs, &self.symbols, inputs)?;
+        let users = self.signature.conform(inputs)?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let lookup = |state: &State, name: &str| {
             state.get(name).cloned().ok_or_else(|| Error::MissingWeights { count: 1, first: name.into() })
@@ -363,7 +366,14 @@ impl Saved<'_> {
     pub fn backward(&self, tangents: &[Tensor]) -> Result<Gradients, Error> {
         let of = self.of;
         let infos: Vec<InputInfo> = of.tangents.iter().map(|t| t.info.clone()).collect();
-        let tangents = check::conform_knowing(&infos, &of.symbols, tangents, self.sizes.clone())?;
+        let mut bindings = Bindings::new();
+        // The forward's check has solved the same equations.
+        let _ = bindings.solve(&self.sizes);
+        let known = of.symbols.ids().filter_map(|id| Some((id, bindings.get(id)?)));
+        let (known, values): (Vec<SymId>, Vec<i64>) = known.unzip();
+        // The guards were checked then, too.
+        let signature = Signature::knowing(&infos, &of.symbols, &[], &known)?;
+        let tangents = signature.conform_knowing(tangents, &values)?;
         let tangents: Vec<Value> = tangents.into_iter().map(Value::Host).collect();
         let mut all = Vec::with_capacity(of.backward.sources.len());
         for (n, source) in of.backward.sources.iter().enumerate() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fx_ir::InputKind;
-use ir_core::{DType, Scalar};
+use ir_core::{DType, Guard, Scalar};
 use plugin_host::{Arg, LoadedBackend, Resolved, Value};
 use rayon::prelude::*;
 use tensor::Tensor;
@@ -11,10 +11,11 @@ use tensor::Tensor;
 use super::plan::{self, Number, StepPlan};
 use super::wiring::{Sink, Source, State, initial, replace};
 use crate::cache::{Caller, Form, Lookup, Stage, through};
+use crate::check::Signature;
 use crate::code::{Code, of_prims};
 use crate::optim::Optimizer;
 use crate::seeds::{fresh_base, seed_of};
-use crate::{Error, InputInfo, Options, Program, check, graph_plugin};
+use crate::{Error, InputInfo, Options, Program, graph_plugin};
 
 /// How gradients are limited before the update.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -121,6 +122,7 @@ impl TrainOptions {
 pub struct TrainStep {
     program: Program,
     inputs: Vec<InputInfo>,
+    signature: Signature,
     plan: StepPlan,
     code: Code,
     kernels: Option<kernel_ir::Program>,
@@ -177,7 +179,7 @@ impl Program {
             return whole.train_step(train, options);
         }
         train.optimizer.check().map_err(Error::Optimizer)?;
-        let Made { plan, code, kernels, from_cache } = self.made_step(train, options)?;
+        let Made { plan, code, kernels, from_cache, guards } = self.made_step(train, options)?;
         let _span = tracing::info_span!("state").entered();
         let mut state = State::new();
         // Laying weights out anew takes the host longer than a device takes to read them.
@@ -196,6 +198,7 @@ impl Program {
         let seed = options.seed.unwrap_or_else(fresh_base);
         Ok(TrainStep {
             program: self.clone(),
+            signature: Signature::of(&self.inputs(), &plan.symbols, &guards)?,
             inputs: self.inputs(),
             plan,
             code,
@@ -216,7 +219,7 @@ impl Program {
             _ => {
                 let (plan, graph) = StepPlan::make(self, train, channels_last)?;
                 let (code, kernels) = Code::of_prims(&graph, &weight, options, true)?;
-                return Ok(Made { plan, code, kernels, from_cache: false });
+                return Ok(Made { plan, code, kernels, from_cache: false, guards: graph.guards });
             }
         };
         let lookup = self.step_lookup(train, channels_last, &backend, options);
@@ -232,7 +235,8 @@ impl Program {
         let Caller::Step(plan) = form.caller else {
             return Err(Error::Internal("a compiled training step without its inputs and outputs".into()));
         };
-        Ok(Made { plan, code, kernels: Some(form.kernels.program), from_cache })
+        let kernels = form.kernels.program;
+        Ok(Made { plan, code, guards: kernels.guards.clone(), kernels: Some(kernels), from_cache })
     }
 
     /// What a step with these options is found by in the cache: the captured graph, and all that the passes are told.
@@ -263,6 +267,7 @@ struct Made {
     code: Code,
     kernels: Option<kernel_ir::Program>,
     from_cache: bool,
+    guards: Vec<Guard>,
 }
 
 impl TrainStep {
@@ -273,20 +278,21 @@ impl TrainStep {
     /// it was before then. And whatever the backend runs into: then parameters, buffers and the optimizer's tensors,
     /// which the step writes in place, may be old or new each.
     pub fn step(&mut self, inputs: &[Tensor], lr: f64) -> Result<StepOutcome, Error> {
-        let users = check::conform(&self.inputs, &self.plan.symbols, inputs)?;
-        self.step_values(users.into_iter().map(Value::Host).collect(), lr)
+        let users = self.signature.conform(inputs)?;
+        self.step_checked(users.into_iter().map(Value::Host).collect(), lr)
     }
 
     /// As [`step`](TrainStep::step) on tensors that may lie on the backend's device (see
-    /// [`to_device`](TrainStep::to_device)); sizes of those are checked by the backend.
+    /// [`to_device`](TrainStep::to_device)).
     ///
     /// # Errors
     /// As for `step`.
     pub fn step_values(&mut self, inputs: Vec<Value>, lr: f64) -> Result<StepOutcome, Error> {
-        if inputs.len() != self.inputs.len() {
-            let names = self.inputs.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(Error::InputCount { expected: self.inputs.len(), given: inputs.len(), names });
-        }
+        self.signature.check(&inputs)?;
+        self.step_checked(inputs, lr)
+    }
+
+    fn step_checked(&mut self, inputs: Vec<Value>, lr: f64) -> Result<StepOutcome, Error> {
         let numbers = self.number_tensors(lr)?;
         let results = self.run(inputs, numbers)?;
         let (mut outcome, new, reports) = self.sort(results)?;

@@ -1,5 +1,5 @@
 //! The data of a graph's inputs and weights, a function of name, dtype and sizes alone, so that a graph's text is the
-//! whole case: `…_lt5` holds integers in `0..5`, `nan…` a NaN here and there.
+//! whole case: `…_lt5` holds integers in `0..5`, `…_wild5` some that are outside, `nan…` a NaN here and there.
 
 use fx_ir::Graph;
 use ir_core::{Atom, DType, EntityId, Scalar, SymExpr, TensorMeta};
@@ -35,13 +35,28 @@ fn element(name: &str, dtype: DType, i: usize) -> f64 {
     let u = f64::from(tensor::formula::uniform(name, i as u64));
     match dtype {
         DType::Bool => f64::from(u > 0.0),
-        d if d.is_int() => match name.rsplit_once("_lt").and_then(|(_, bound)| bound.parse::<i64>().ok()) {
-            Some(bound) => (((u + 1.0) / 2.0 * bound as f64) as i64).min(bound - 1) as f64,
-            None => (u * 5.0).floor(),
+        d if d.is_int() => match (bound_of(name, "_lt"), bound_of(name, "_wild")) {
+            (Some(bound), _) => (((u + 1.0) / 2.0 * bound as f64) as i64).min(bound - 1) as f64,
+            (_, Some(bound)) => wild(u, bound),
+            _ => (u * 5.0).floor(),
         },
         _ if name.starts_with("nan") && i % 7 == 3 => f64::NAN,
         _ => u * 1.5,
     }
+}
+
+/// The number behind a mark in a name.
+fn bound_of(name: &str, mark: &str) -> Option<i64> {
+    name.rsplit_once(mark).and_then(|(_, bound)| bound.parse().ok())
+}
+
+/// Mostly an index in `0..bound`; one in fifty is outside.
+fn wild(u: f64, bound: i64) -> f64 {
+    let outside = [-1, bound, 1_000_000_000, -bound - 1, i64::from(i32::MIN)];
+    if u > 0.98 {
+        return outside[((u * 1e6) as usize) % outside.len()] as f64;
+    }
+    ((u + 1.0) / 2.0 * bound as f64).floor().clamp(0.0, (bound - 1) as f64)
 }
 
 /// The same elements with the dimensions in the order of the meta's strides.

@@ -13,6 +13,9 @@ const MAX_NUMEL: i64 = 3000;
 /// But now and then, so that work is spread over threads.
 const MANY: i64 = 30_000;
 
+/// Sizes that symbols have while a graph grows: no other size, so nothing broadcasts by chance.
+const PRIMES: [i64; 3] = [11, 13, 19];
+
 /// A graph and the symbol values to run it at.
 pub struct Case {
     pub graph: Graph,
@@ -43,6 +46,10 @@ pub struct Gen {
     pub allow_nan: bool,
     /// Elements of the largest value that is kept.
     most: i64,
+    /// Whether indices may be out of range.
+    wild: bool,
+    /// Values that must be returned: what looks up indices that may be out of range is not left out then.
+    returned: Vec<ValueId>,
 }
 
 /// The case of a seed, with sizes of at most `limit`.
@@ -76,11 +83,12 @@ impl Gen {
             dims.push(SymExpr::ZERO);
         }
         let mut symbols = Vec::new();
-        if rng.one_in(3) {
-            let symbol = Symbol { name: "s".into(), min: 1, max: Some(64), hint: Some(4), unbacked: false };
-            dims[0] = SymExpr::sym(graph.add_symbol(symbol));
-            // No other size: what broadcasts by chance at this value is refused.
-            symbols.push(11);
+        let count = if rng.one_in(2) { 0 } else { 1 + rng.below(PRIMES.len()) };
+        for (n, prime) in PRIMES.into_iter().take(count).enumerate() {
+            let symbol =
+                Symbol { name: format!("n{n}"), min: 0, max: Some(64), hint: Some(prime), unbacked: false };
+            dims[n] = SymExpr::sym(graph.add_symbol(symbol));
+            symbols.push(prime);
         }
         let most = if limit > 99 && rng.one_in(40) { MANY } else { MAX_NUMEL };
         if most == MANY {
@@ -89,7 +97,9 @@ impl Gen {
         let others = [DType::F64, DType::BF16, DType::F16];
         let float = if rng.one_in(4) { *rng.pick(&others) } else { DType::F32 };
         let allow_nan = rng.one_in(12);
-        Gen { rng, graph, known: Vec::new(), dims, symbols, named: 0, float, allow_nan, most }
+        let wild = rng.one_in(8);
+        let (known, returned) = (Vec::new(), Vec::new());
+        Gen { rng, graph, known, dims, symbols, named: 0, float, allow_nan, most, wild, returned }
     }
 
     /// Any of the case's sizes.
@@ -158,6 +168,20 @@ impl Gen {
         Ok(self.learn(id, exact, size))
     }
 
+    /// An `i64` value that is used as an index into a dimension of this size: an input, within `0..bound` or, in wild cases,
+    /// now and then outside.
+    pub fn index(&mut self, sizes: &[SymExpr], bound: i64) -> Known {
+        let kind = if self.wild { "wild" } else { "lt" };
+        self.input(DType::I64, sizes, &format!("_{kind}{bound}"))
+    }
+    /// What a lookup gave: in wild cases it is returned.
+    pub fn looked_up(&mut self, result: Known) -> Known {
+        if self.wild {
+            self.returned.push(result.id);
+        }
+        result
+    }
+
     fn input_of_rank(&mut self, rank: usize) -> Known {
         let mut sizes = Shape::new();
         for _ in 0..rank {
@@ -213,18 +237,33 @@ impl Gen {
             }
             self.graph.outputs.push(Output { kind: OutputKind::User, arg: Arg::Value(v) });
         }
+        for v in std::mem::take(&mut self.returned) {
+            self.graph.outputs.push(Output { kind: OutputKind::User, arg: Arg::Value(v) });
+        }
         self.write_buffer();
         let nodes = &self.graph.nodes;
         self.graph.order.sort_by_key(|id| !matches!(nodes[*id].kind, NodeKind::Placeholder { .. }));
         prims::scalars::eliminate_dead(&mut self.graph);
-        let symbols = match self.symbols.is_empty() {
-            true => vec![vec![]],
-            false => {
-                let other = *self.rng.pick(&[1, 2, 5, 16, 17]);
-                vec![vec![11], vec![(other as i64).min(limit.min(64) as i64)]]
-            }
-        };
+        let symbols = self.assignments(limit);
         Case { graph: fx_ir::text::canonical(&self.graph), symbols }
+    }
+    /// Values of the symbols: those of the graph's growth, some that are 0, 1 or equal, and large ones.
+    fn assignments(&mut self, limit: usize) -> Vec<Vec<i64>> {
+        if self.symbols.is_empty() {
+            return vec![vec![]];
+        }
+        let mut list = vec![self.symbols.clone()];
+        let most = limit.min(64) as i64;
+        for _ in 0..4 {
+            let all = *self.rng.pick(&[0, 1, 2, 3, 5, 16, 17]);
+            let same = self.rng.one_in(2);
+            let mut value = |_: &i64| {
+                let own = *self.rng.pick(&[0, 1, 2, 5, 16, 17]);
+                (if same { all } else { own }).min(most)
+            };
+            list.push(self.symbols.iter().map(&mut value).collect());
+        }
+        list
     }
     /// Sometimes a buffer gets a new value.
     fn write_buffer(&mut self) {

@@ -117,6 +117,9 @@ pub fn partner(g: &mut Gen, a: Known) -> Known {
     for s in &mut own {
         if g.rng.one_in(4) {
             *s = SymExpr::ONE;
+        } else if s.as_const().is_none() && g.rng.one_in(6) {
+            // Another symbol: the builder must note that the two are equal.
+            *s = g.dim();
         }
     }
     let suffix = if dtype.is_int() { "_lt9" } else { "" };
@@ -422,12 +425,12 @@ fn pad(g: &mut Gen) -> Result<Known, OpError> {
     g.call("aten.constant_pad_nd.default", args, k.exact, k.size)
 }
 
-/// An `i64` value in `0..bound`: an input.
-fn index(g: &mut Gen, sizes: &[SymExpr], bound: i64) -> Known {
-    g.input(DType::I64, sizes, &format!("_lt{bound}"))
+fn lookup(g: &mut Gen) -> Result<Known, OpError> {
+    let result = looked_up(g)?;
+    Ok(g.looked_up(result))
 }
 
-fn lookup(g: &mut Gen) -> Result<Known, OpError> {
+fn looked_up(g: &mut Gen) -> Result<Known, OpError> {
     let k = g.float(1)?;
     let sizes = g.sizes(k.id);
     let d = g.rng.below(sizes.len());
@@ -435,23 +438,23 @@ fn lookup(g: &mut Gen) -> Result<Known, OpError> {
     match g.rng.below(4) {
         0 => {
             let n = g.dim();
-            let at = index(g, &[n], bound);
+            let at = g.index(&[n], bound);
             g.call("aten.index_select.default", vec![k.id.into(), int(d), at.id.into()], k.exact, k.size)
         }
         1 => {
             let mut own = sizes.clone();
             own[d] = g.dim();
-            let at = index(g, &own, bound);
+            let at = g.index(&own, bound);
             g.call("aten.gather.default", vec![k.id.into(), int(d), at.id.into()], k.exact, k.size)
         }
         2 if sizes.len() == 2 && d == 0 => {
             let own: Shape = (0..1 + g.rng.below(2)).map(|_| g.dim()).collect();
-            let at = index(g, &own, bound);
+            let at = g.index(&own, bound);
             g.call("aten.embedding.default", vec![k.id.into(), at.id.into()], k.exact, k.size)
         }
         _ => {
             let n = g.dim();
-            let at = index(g, &[n], bound);
+            let at = g.index(&[n], bound);
             let mut list = vec![Arg::None; d];
             list.push(at.id.into());
             g.call("aten.index.Tensor", vec![k.id.into(), Arg::List(list)], k.exact, k.size)
@@ -460,6 +463,11 @@ fn lookup(g: &mut Gen) -> Result<Known, OpError> {
 }
 
 fn scatter(g: &mut Gen) -> Result<Known, OpError> {
+    let result = scattered(g)?;
+    Ok(g.looked_up(result))
+}
+
+fn scattered(g: &mut Gen) -> Result<Known, OpError> {
     let k = g.float(1)?;
     let (sizes, dtype) = (g.sizes(k.id), g.dtype(k.id));
     let d = g.rng.below(sizes.len());
@@ -469,13 +477,13 @@ fn scatter(g: &mut Gen) -> Result<Known, OpError> {
     if g.rng.one_in(2) {
         let mut own = sizes.clone();
         own[d] = n;
-        let (at, src) = (index(g, &own, bound), g.input(dtype, &own, ""));
+        let (at, src) = (g.index(&own, bound), g.input(dtype, &own, ""));
         let args = vec![k.id.into(), int(d), at.id.into(), src.id.into()];
         return g.call("aten.scatter_add.default", args, false, k.size + 1.5 * count);
     }
     let mut own = sizes.clone();
     own[d] = n.clone();
-    let (at, src) = (index(g, &[n], bound), g.input(dtype, &own, ""));
+    let (at, src) = (g.index(&[n], bound), g.input(dtype, &own, ""));
     let args = vec![k.id.into(), int(d), at.id.into(), src.id.into()];
     g.call("aten.index_add.default", args, false, k.size + 1.5 * count)
 }
