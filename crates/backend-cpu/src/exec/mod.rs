@@ -533,14 +533,9 @@ fn pack(
 fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError> {
     let packed = |slot: &usize| all.get(*slot).and_then(Option::as_ref);
     match op {
+        // What follows a failed check is not needed.
         Op::Several(list) => {
-            for planned in list {
-                run(&planned.op, call, all)?;
-                if call.fault.is_set() {
-                    break;
-                }
-            }
-            Ok(())
+            list.iter().take_while(|_| !call.fault.is_set()).try_for_each(|p| run(&p.op, call, all))
         }
         Op::Loop(k) => k.run(call),
         Op::Matmul(m, slot) => {
