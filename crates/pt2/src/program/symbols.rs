@@ -178,9 +178,10 @@ impl<'a> Symbols<'a> {
 
     /// Ranges of expressions (`2*s60`), which PyTorch checks like those of symbols: lower ends above 2 alone.
     fn keep_ranges(&mut self) {
-        let mut ranges: Vec<(&str, schema::Range)> = self.ranges.iter().map(|(k, r)| (*k, *r)).collect();
+        let ranges = self.ranges.iter().filter(|(key, _)| !self.by_name.contains_key(**key));
+        let mut ranges: Vec<(&str, schema::Range)> = ranges.map(|(key, range)| (*key, *range)).collect();
         ranges.sort_unstable_by_key(|(key, _)| *key);
-        for (key, range) in ranges.into_iter().filter(|(key, _)| !self.by_name.contains_key(*key)) {
+        for (key, range) in ranges {
             let known =
                 |name: &str| self.by_name.get(name).map(|id| SymExpr::sym(*id)).ok_or_else(String::new);
             let Ok(Value::Int(e)) = sym::parse(key, &self.bounds, &mut { known }) else { continue };
