@@ -60,6 +60,33 @@ pub enum Error {
         /// Their names.
         names: String,
     },
+    /// An input of another kind.
+    #[error("input {index} (`{name}`) is {given}, the model wants {wanted}")]
+    InputKind {
+        /// Its place.
+        index: usize,
+        /// Its name.
+        name: String,
+        /// What the model takes there.
+        wanted: String,
+        /// What was given.
+        given: String,
+    },
+    /// Another value than the one that the model was exported for.
+    #[error(
+        "expected input {index} (`{name}`) to be equal to {expected}, but got {given}: the model was exported for that value alone; export it again with the value that is wanted{}",
+        dynamic(name, expected)
+    )]
+    ConstantInput {
+        /// Its place.
+        index: usize,
+        /// Its name.
+        name: String,
+        /// The value that it was exported for.
+        expected: String,
+        /// What was given.
+        given: String,
+    },
     /// An input that does not fit.
     #[error("input {index} (`{name}`): {problem}")]
     Input {
@@ -155,6 +182,14 @@ fn at(origin: &str) -> String {
 
 fn lines<T: std::fmt::Display>(items: &[T]) -> String {
     items.iter().map(|i| format!("  {i}")).collect::<Vec<_>>().join("\n")
+}
+
+/// What else can be done about an integer.
+fn dynamic(name: &str, value: &str) -> String {
+    match value.parse::<i64>() {
+        Ok(_) => format!(", or with `dynamic_shapes={{\"{name}\": Dim.DYNAMIC}}` for any integer"),
+        Err(_) => String::new(),
+    }
 }
 
 fn did_you_mean(near: &[String]) -> String {

@@ -74,6 +74,9 @@ fn attempt(
         name: graph.name.clone(),
         symbols: defs.symbols.clone(),
         guards: graph.guards.clone(),
+        // Of programs that are embedded come more; what no check names goes at the end.
+        sites: defs.sites.clone(),
+        unchecked_indices: !defs.checked,
         ..Program::default()
     };
     let mut problems = Vec::new();

@@ -21,12 +21,25 @@ pub struct Builder<'g> {
     expected: Option<usize>,
     /// Random tensors drawn so far.
     draws: u16,
+    /// Tensors without dimensions that stand for numbers of the program.
+    numbers: Vec<ValueId>,
+    /// The composite of the program that is being decomposed.
+    caller: Option<&'static str>,
 }
 
 impl<'g> Builder<'g> {
     /// A builder whose values are named `name` and come from `origin`.
     pub fn new(graph: &'g mut Graph, name: impl Into<String>, origin: OriginId) -> Builder<'g> {
-        Builder { graph, origin, name: name.into(), depth: 0, expected: None, draws: 0 }
+        Builder {
+            graph,
+            origin,
+            name: name.into(),
+            depth: 0,
+            expected: None,
+            draws: 0,
+            numbers: Vec::new(),
+            caller: None,
+        }
     }
     /// Says how many values the program takes of the call that comes next.
     pub fn expect(&mut self, values: usize) {
@@ -36,6 +49,15 @@ impl<'g> Builder<'g> {
     /// sizes.
     pub fn expected(&self) -> Option<usize> {
         self.expected
+    }
+    /// Says which tensors without dimensions are numbers of the program (`item` of a float): they weigh as numbers do where
+    /// dtypes are promoted.
+    pub(crate) fn weigh_as_numbers(&mut self, numbers: &[ValueId]) {
+        self.numbers = numbers.to_vec();
+    }
+    /// Whether a tensor is a number of the program.
+    pub(crate) fn is_number(&self, v: ValueId) -> bool {
+        self.numbers.contains(&v)
     }
     /// The graph so far.
     pub fn graph(&self) -> &Graph {
@@ -94,9 +116,15 @@ impl<'g> Builder<'g> {
                 if self.depth >= MAX_DEPTH {
                     return Err(call.invalid("its decomposition never ends"));
                 }
+                if self.depth == 0 {
+                    self.caller = Some(&op.target);
+                }
                 self.depth += 1;
                 let outs = decompose(self, &call);
                 self.depth -= 1;
+                if self.depth == 0 {
+                    self.caller = None;
+                }
                 outs
             }
             Kind::Prim { meta, .. } => {
@@ -108,8 +136,25 @@ impl<'g> Builder<'g> {
                 let needs = cx.needs();
                 needs.into_iter().for_each(|need| self.record(need));
                 let outputs = types.into_iter().map(|ty| (self.name.as_str(), ty));
-                Ok(self.graph.call(op.target.as_str(), args.clone(), outputs, self.origin))
+                let origin = self.origin;
+                let outs = self.graph.call(op.target.as_str(), args.clone(), outputs, origin);
+                if crate::site::is_indexing(&op.target) {
+                    self.name_operator(outs.first().copied());
+                }
+                Ok(outs)
             }
+        }
+    }
+
+    /// Errors of indices name the operator of the program, so what was just made must know it.
+    fn name_operator(&mut self, made: Option<ValueId>) {
+        let (Some(operator), Some(v)) = (self.caller, made) else { return };
+        let mut origin = self.graph.origins.get(self.origin).cloned().unwrap_or_default();
+        if origin.operator.is_empty() {
+            origin.operator = operator.into();
+            let origin = self.graph.add_origin(origin);
+            let node = self.graph.values[v].def;
+            self.graph.nodes[node].origin = origin;
         }
     }
 

@@ -6,7 +6,7 @@ use ir_core::{Arena, Atom, EntityId, Origin, SymExpr, SymId, TensorMeta};
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-use crate::{Builder, OpError, Outs, functional_of, lookup, scalars, seeds};
+use crate::{Builder, OpError, Outs, functional_of, given, lookup, scalars, seeds};
 
 /// A call that could not be decomposed.
 #[derive(Clone, Debug, Error)]
@@ -28,7 +28,8 @@ fn at(origin: &Origin) -> String {
     if text.is_empty() { text } else { format!(", from {text}") }
 }
 
-/// The same program in prims. Placeholders, symbols and outputs stay; dead calls go.
+/// The same program in prims. Placeholders, symbols and outputs stay; dead calls go, and so do the bindings of integers that
+/// the program is given and only computes with: these are read as tensors.
 pub fn decompose(graph: &Graph) -> Result<Graph, Vec<DecomposeError>> {
     let (out, errors) = decompose_partial(graph);
     if errors.is_empty() { Ok(out) } else { Err(errors) }
@@ -38,7 +39,10 @@ pub fn decompose(graph: &Graph) -> Result<Graph, Vec<DecomposeError>> {
 /// `None`, so the graph is not the program wherever there is an error.
 pub fn decompose_partial(graph: &Graph) -> (Graph, Vec<DecomposeError>) {
     let mut errors = Vec::new();
-    let out = decompose_graph(graph, None, &mut errors);
+    let mut out = decompose_graph(graph, None, &mut errors);
+    if errors.is_empty() {
+        given::read_as_tensors(&mut out);
+    }
     (out, errors)
 }
 
@@ -120,8 +124,10 @@ fn step(
                 return Ok(());
             }
             let symbols = out.symbols.len();
+            let numbers = numbers_of(graph, node, map);
             let mut b = Builder::new(out, graph.node_name(id), node.origin);
             b.expect(node.outputs.len());
+            b.weigh_as_numbers(&numbers);
             let outs = decompose_call(&mut b, target, args)?;
             if out.symbols.len() > symbols {
                 settle_symbols(graph, graph.node_name(id), node, &outs, out, symbols)?;
@@ -130,6 +136,18 @@ fn step(
             bind(graph, node, &outs, out, map, target)
         }
     }
+}
+
+/// The tensors that stand for floats and truth values among a call's operands.
+fn numbers_of(graph: &Graph, node: &Node, map: &Arena<ValueId, Option<Arg>>) -> Vec<ValueId> {
+    let mut found = Vec::new();
+    node.for_each_use(&mut |old| {
+        let number = matches!(graph.values[old].ty, ValueType::Float | ValueType::Bool);
+        if let (true, Some(Arg::Value(v))) = (number, &map[old]) {
+            found.push(*v);
+        }
+    });
+    found
 }
 
 fn known(target: &str) -> bool {

@@ -3,10 +3,12 @@
 //! Every tensor is a view of a storage ([`state`]). An in-place call becomes its out-of-place counterpart
 //! ([`inplace`]), whose result is written through the chain of views to the storage's new value; a later read through
 //! any other view replays that view on the new value. What is written to an input is an extra output. How a view is
-//! replayed and undone stands in [`views`].
+//! replayed and undone stands in [`views`]. Numbers that the caller gives become tensors before ([`given`]), those that
+//! the program returns behind it ([`numbers`]).
 //!
 //! Assumed, as PyTorch's export does: two inputs never share memory. Dead replays are left to later passes.
 
+mod given;
 mod inplace;
 mod norms;
 mod numbers;
@@ -74,6 +76,14 @@ pub enum FunctionalizeProblem {
         "its subgraph writes to an operand; only `cond` supports that: return the new value from the subgraph"
     )]
     Subgraph,
+    /// An integer that the caller gives is an expression of several unknown symbols.
+    #[error(
+        "is `{expr}` by the program's symbols, and no input tells each of them: give the model one integer for each symbol"
+    )]
+    Undetermined {
+        /// The expression.
+        expr: String,
+    },
     /// A node reads a value that does not exist or that a refused call should have given.
     #[error("reads a value that no node before it gives")]
     Undefined,
@@ -84,13 +94,16 @@ pub enum FunctionalizeProblem {
 /// [`OutputKind::InputMutation`], appended unless the graph returns them already. Subgraphs likewise; what a branch of
 /// `cond` writes to its operands comes back as extra results of the call.
 ///
+/// Integers, floats and truth values that the caller gives are tensors without dimensions in the result (`i64`, `f64`, `bool`).
+///
 /// Operators that the table does not know pass through (`prims::decompose` reports them all together).
 ///
 /// # Errors
 /// Every call that has no functional form, in execution order.
 pub fn functionalize(graph: &Graph) -> Result<Graph, Vec<FunctionalizeError>> {
     let mut errors = Vec::new();
-    let mut body = run(graph, false, &mut errors);
+    let given = given::to_tensors(graph).map_err(|error| vec![error])?;
+    let mut body = run(given.as_ref().unwrap_or(graph), false, &mut errors);
     numbers::to_tensors(&mut body.graph);
     // Random numbers depend on the names of the calls that draw them, on every way from here on.
     body.graph.make_names_unique();
