@@ -4,8 +4,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Result;
-use ferroflux::Tensor;
 use ferroflux::ir_core::Scalar;
+use ferroflux::{InputInfo, Tensor};
 
 /// How many values of a tensor are shown.
 pub(crate) const VALUES: usize = 8;
@@ -23,6 +23,14 @@ pub(crate) fn tensor(tensor: &Tensor) -> String {
 /// `f32[2, 3]`; `f32[]` for a scalar.
 pub(crate) fn type_of(tensor: &Tensor) -> String {
     format!("{}{:?}", tensor.dtype(), tensor.sizes())
+}
+
+/// `x: f32[2, 3]`, `k: an integer`, `mode = "mean", as the model was exported`.
+pub(crate) fn input(info: &InputInfo) -> String {
+    match info.is_constant() {
+        true => format!("{} = {}, as the model was exported", info.name, info.kind),
+        false => format!("{}: {}", info.name, info.kind),
+    }
 }
 
 fn scalar(value: Scalar) -> String {

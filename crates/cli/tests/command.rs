@@ -130,7 +130,7 @@ fn inputs_that_do_not_fit() {
         ("rank", "image", tensor(DType::F32, &[1, 8, 8]), "wants f32[s0, 1, 8, 8]"),
         ("size", "image", tensor(DType::F32, &[2, 1, 9, 8]), "wants f32[s0, 1, 8, 8]"),
         ("dtype", "in0", tensor(DType::F64, &[2, 1, 8, 8]), "is f64[2, 1, 8, 8]"),
-        ("empty", "image", tensor(DType::F32, &[0, 1, 8, 8]), "outside of 1 to 4096"),
+        ("empty", "image", tensor(DType::F32, &[0, 1, 8, 8]), "dimension 0 is 0; it must be from 1 to 4096"),
         ("name", "imagr", tensor(DType::F32, &[2, 1, 8, 8]), "did you mean `imagr`?"),
     ];
     for (name, tensor_name, tensor, message) in cases {
@@ -318,4 +318,87 @@ fn a_closed_pipe_is_no_failure() {
     drop(child.stdout.take());
     let ran = text(child.wait_with_output().unwrap());
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+}
+
+fn archive(file: &str) -> String {
+    format!("{}/../../tests/data/pt2/{file}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn numbers_are_set_by_name() {
+    let (model, file) = (archive("constants.pt2"), archive("constants.safetensors"));
+    for backend in BACKENDS {
+        let args = ["run", &model, "--inputs", &file, "--prefix", "s0.", "--backend", backend];
+        let run = |more: &[&str]| ferroflux(&[&args[..], more].concat());
+        // 5 is in the file.
+        for more in [&["--expect", &*file][..], &["--set", "k=5", "--set", "mode=sine", "--expect", &*file]] {
+            let ran = run(more);
+            assert!(ran.out.contains("out0 is as expected"), "{}{}", ran.out, ran.err);
+        }
+        let ran = run(&["--set", "k=6", "--expect", &file]);
+        assert!(ran.err.contains("elements differ"), "{}", ran.err);
+        for (set, code, message) in [
+            ("kk=5", 2, "the model has no input `kk`; did you mean `k`?"),
+            ("kk=5", 2, "its inputs are `x`, `n`, `k`, `scale`, `flag`, `mode`, `mask`"),
+            ("k=2.5", 2, "`k` cannot be `2.5`"),
+            ("k=2.5", 2, "`k` is an integer: write such a value"),
+            ("k", 2, "`--set k` has no value"),
+            ("x=1", 2, "`x` is a tensor (f32[s0, 4]), no number"),
+            (
+                "mode=cosine",
+                1,
+                "expected input 5 (`mode`) to be equal to \"sine\", but got the text \"cosine\"",
+            ),
+            ("n=4", 1, "expected input 1 (`n`) to be equal to 3, but got the integer 4"),
+            ("flag=false", 1, "expected input 4 (`flag`) to be equal to true, but got the bool false"),
+            ("mask=none", 0, ""),
+            ("scale=2.5", 0, ""),
+        ] {
+            let given = [&args[..], &["--set", set]].concat();
+            match code {
+                0 => assert_eq!(ferroflux(&given).code, Some(0), "{set}"),
+                code => drop(fails(&given, code, message)),
+            }
+        }
+        fails(&[&args[..], &["--set", "k=1", "--set", "k=2"]].concat(), 2, "`k` is set twice");
+    }
+    let (model, file) = (archive("number_sizes.pt2"), archive("number_sizes.safetensors"));
+    let args = ["run", &model, "--inputs", &file, "--prefix", "s0.", "--backend", "eager"];
+    fails(&[&args[..], &["--set", "k=9"]].concat(), 1, "is 9, the model wants an integer from 0 to 8");
+    let folder = tempfile::tempdir().unwrap();
+    let x = write(folder.path(), "x.safetensors", &[("x", Tensor::zeros(DType::F32, &[8, 4]).unwrap())]);
+    let args = ["run", &model, "--inputs", &x, "--set", "j=2"];
+    fails(&args, 2, "input `k` is an integer from 0 to 8, and nothing gives it");
+}
+
+#[test]
+fn numbers_are_shown_measured_and_trained_with() {
+    let explained = ferroflux(&["explain", &archive("constants.pt2")]).out;
+    for line in ["7 inputs:", "  k: an integer", "  mode = \"sine\", as the model was exported"] {
+        assert!(explained.lines().any(|l| l == line), "{explained}");
+    }
+    let json = ferroflux(&["explain", &archive("constants.pt2"), "--json"]).out;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["inputs"][2], serde_json::json!({"name": "k", "kind": "an integer", "constant": false}));
+    let graph = ferroflux(&["graph", &archive("constants.pt2")]).out;
+    assert!(graph.contains("%k: int(s1) = input \"k\""), "{graph}");
+    assert!(graph.ends_with("# input mask = none, as the model was exported\n"), "{graph}");
+    assert!(graph.parse::<ferroflux::fx_ir::Graph>().is_ok(), "{graph}");
+
+    let model = archive("number_sizes.pt2");
+    let ran = ferroflux(&["bench", &model, "--seconds", "0", "--set", "k=4", "--backend", "eager"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    fails(&["bench", &model, "--set", "k=9", "--backend", "eager"], 1, "is 9, the model wants");
+
+    let (model, data) = (archive("number_loss.pt2"), archive("number_loss.safetensors"));
+    let train = |set: &[&str]| {
+        let args = ["train", &model, "--data", &data, "--prefix", "s0.", "--lr", "0", "--steps", "1"];
+        let ran = ferroflux(&[&args[..], &["--backend", "eager", "--json"], set].concat());
+        assert_eq!(ran.code, Some(0), "{}", ran.err);
+        let object: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        object["loss"].as_f64().unwrap()
+    };
+    let golden = SafetensorsFile::open(&data).unwrap().tensors["s0.out0"].iter_f64().next().unwrap();
+    let (two, four) = (train(&[]), train(&["--set", "s=4"]));
+    assert!((two - golden).abs() < 1e-5 && (four - 2.0 * golden).abs() < 1e-5, "{two} {four} {golden}");
 }

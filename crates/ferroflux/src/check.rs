@@ -1,14 +1,16 @@
 //! Holds the inputs of a call against what was compiled, before a backend sees them: number, dtype, rank, sizes, ranges of size
-//! symbols, guards. One [`Signature`] a compiled thing, made when it is compiled, for every backend alike; a call that fits
-//! costs no allocation. Not here: what sizes cannot tell (indices from data), which backends check.
+//! symbols, integers, guards. One [`Signature`] a compiled thing, made when it is compiled, for every backend alike; a call
+//! that fits costs no allocation. Not here: what numbers, text and absent inputs are to a model ([`crate::inputs`]), and what
+//! sizes cannot tell (indices from data), which backends check.
 
 use fx_ir::Symbol;
-use ir_core::{Arena, Atom, DType, EntityId, Guard, Relation, SizeCode, SymExpr, SymId};
+use ir_core::{Arena, Atom, Bounds, DType, Guard, SizeCode, SymExpr, SymId};
 use plugin_host::Value;
 use smallvec::SmallVec;
 use tensor::Tensor;
 
-use crate::{Error, InputInfo};
+use crate::Error;
+use crate::inputs::{InputKind, TensorInfo};
 
 /// Values of size symbols while a call is checked.
 type Slots = SmallVec<[i64; 32]>;
@@ -23,9 +25,32 @@ pub(crate) struct Signature {
 }
 
 struct Expected {
-    info: InputInfo,
+    info: TensorInfo,
     /// Whether code was compiled for dense rows, so that a tensor with other strides is copied.
     dense: bool,
+}
+
+impl Expected {
+    /// Compiled code addresses inputs by the strides it was compiled for.
+    fn laid_out(&self, tensor: &Tensor) -> Result<Tensor, Error> {
+        let copy = self.dense && !tensor.is_contiguous();
+        Ok(if copy { tensor.contiguous()? } else { tensor.clone() })
+    }
+    /// The size or integer at a place, in the model's symbols.
+    fn at(&self, place: Place) -> &SymExpr {
+        match place {
+            Place::Dim(dim) => &self.info.meta.sizes[dim],
+            Place::Value => self.info.value.as_ref().unwrap_or(&SymExpr::ZERO),
+        }
+    }
+}
+
+/// The number that a call gives at a place.
+fn number<T: Given>(given: &T, place: Place) -> Option<i64> {
+    match place {
+        Place::Dim(dim) => given.sizes().get(dim).and_then(|s| i64::try_from(*s).ok()),
+        Place::Value => given.integer(),
+    }
 }
 
 /// A symbol with a value.
@@ -36,11 +61,20 @@ struct Bound {
     max: Option<i64>,
 }
 
-/// What one size of one input says.
+/// What one size of one input says, or the integer that the input is.
 struct Step {
     input: usize,
-    dim: usize,
+    place: Place,
     what: What,
+}
+
+/// Which number of an input.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    /// The size of this dimension.
+    Dim(usize),
+    /// The integer that a tensor without dimensions holds.
+    Value,
 }
 
 enum What {
@@ -65,6 +99,8 @@ struct Checked {
 pub(crate) trait Given {
     fn dtype(&self) -> DType;
     fn sizes(&self) -> &[usize];
+    /// The integer that a tensor of the host without dimensions holds.
+    fn integer(&self) -> Option<i64>;
 }
 
 impl Given for Tensor {
@@ -74,6 +110,9 @@ impl Given for Tensor {
     fn sizes(&self) -> &[usize] {
         Tensor::sizes(self)
     }
+    fn integer(&self) -> Option<i64> {
+        self.item().map(|n| n.as_i64())
+    }
 }
 
 impl Given for Value {
@@ -82,6 +121,12 @@ impl Given for Value {
     }
     fn sizes(&self) -> &[usize] {
         Value::sizes(self)
+    }
+    fn integer(&self) -> Option<i64> {
+        match self {
+            Value::Host(tensor) => tensor.integer(),
+            Value::Device(_) => None,
+        }
     }
 }
 
@@ -101,7 +146,7 @@ impl Signature {
     /// # Errors
     /// A guard that uses a symbol which the sizes of the inputs do not determine.
     pub(crate) fn of(
-        inputs: &[InputInfo],
+        inputs: &[TensorInfo],
         symbols: &Arena<SymId, Symbol>,
         guards: &[Guard],
     ) -> Result<Signature, Error> {
@@ -110,7 +155,7 @@ impl Signature {
 
     /// As [`of`](Signature::of), where the values of some symbols are known before the inputs are seen.
     pub(crate) fn knowing(
-        inputs: &[InputInfo],
+        inputs: &[TensorInfo],
         symbols: &Arena<SymId, Symbol>,
         guards: &[Guard],
         known: &[SymId],
@@ -120,16 +165,17 @@ impl Signature {
         known.iter().for_each(|id| {
             made.bind(*id, symbols);
         });
-        let mut open: Vec<(usize, usize, &SymExpr)> = Vec::new();
+        let mut open: Vec<(usize, Place, &SymExpr)> = Vec::new();
         for (n, info) in inputs.iter().enumerate() {
             made.inputs.push(Expected { info: info.clone(), dense: info.meta.is_contiguous() });
-            open.extend(info.meta.sizes.iter().enumerate().map(|(dim, size)| (n, dim, size)));
+            open.extend(info.meta.sizes.iter().enumerate().map(|(dim, size)| (n, Place::Dim(dim), size)));
+            open.extend(info.value.iter().map(|value| (n, Place::Value, value)));
         }
         loop {
             let before = open.len();
-            open.retain(|&(input, dim, size)| match made.settle(size, symbols) {
+            open.retain(|&(input, place, size)| match made.settle(size, symbols) {
                 Some(what) => {
-                    made.steps.push(Step { input, dim, what });
+                    made.steps.push(Step { input, place, what });
                     false
                 }
                 None => true,
@@ -138,7 +184,7 @@ impl Signature {
                 break;
             }
         }
-        let undetermined = |(input, dim, _)| Step { input, dim, what: What::Undetermined };
+        let undetermined = |(input, place, _)| Step { input, place, what: What::Undetermined };
         made.steps.extend(open.into_iter().map(undetermined));
         for guard in guards {
             let code = made.code(&guard.expression).ok_or_else(|| Error::Guard {
@@ -196,7 +242,7 @@ impl Signature {
     }
 
     /// The expected inputs.
-    fn infos(&self) -> impl Iterator<Item = &InputInfo> {
+    fn infos(&self) -> impl Iterator<Item = &TensorInfo> {
         self.inputs.iter().map(|e| &e.info)
     }
 
@@ -224,12 +270,17 @@ impl Signature {
     /// As [`conform`](Signature::conform), with the values of the symbols that are known before the call.
     pub(crate) fn conform_knowing(&self, given: &[Tensor], known: &[i64]) -> Result<Vec<Tensor>, Error> {
         self.check_knowing(given, known)?;
-        let laid_out = |(expected, tensor): (&Expected, &Tensor)| {
-            // Compiled code addresses inputs by the strides it was compiled for.
-            let copy = expected.dense && !tensor.is_contiguous();
-            if copy { Ok(tensor.contiguous()?) } else { Ok(tensor.clone()) }
+        self.inputs.iter().zip(given).map(|(expected, tensor)| expected.laid_out(tensor)).collect()
+    }
+
+    /// As [`conform`](Signature::conform) on tensors wherever they lie; those of a device stay as they are.
+    pub(crate) fn conform_values(&self, given: Vec<Value>) -> Result<Vec<Value>, Error> {
+        self.check(&given)?;
+        let one = |(expected, value): (&Expected, Value)| match value {
+            Value::Host(tensor) => expected.laid_out(&tensor).map(Value::Host),
+            device => Ok(device),
         };
-        self.inputs.iter().zip(given).map(laid_out).collect()
+        self.inputs.iter().zip(given).map(one).collect()
     }
 
     fn holds<T: Given>(&self, given: &[T], slots: &mut Slots) -> Result<(), Misfit> {
@@ -243,8 +294,8 @@ impl Signature {
         }
         slots.resize(self.symbols.len(), 0);
         for (n, step) in self.steps.iter().enumerate() {
-            let size = given.get(step.input).and_then(|g| g.sizes().get(step.dim));
-            let size = size.and_then(|s| i64::try_from(*s).ok()).ok_or(Misfit::Type(step.input))?;
+            let size = given.get(step.input).and_then(|g| number(g, step.place));
+            let size = size.ok_or(Misfit::Type(step.input))?;
             let bound = match &step.what {
                 What::Number(number) if size == *number => continue,
                 What::Same(code) if code.eval(slots) == Some(size) => continue,
@@ -275,31 +326,34 @@ impl Signature {
             Misfit::Type(input) => self.misfit(given, input, ""),
             Misfit::Step(n) => {
                 let step = &self.steps[n];
-                let size = &self.inputs[step.input].info.meta.sizes[step.dim];
-                let has = given[step.input].sizes()[step.dim];
-                let size = self.text(size);
+                let has = number(&given[step.input], step.place).unwrap_or_default();
+                let size = self.text(self.inputs[step.input].at(step.place));
                 let why = match &step.what {
+                    What::Number(number) if step.place == Place::Value => format!("the model wants {number}"),
                     What::Number(_) => String::new(),
+                    What::Same(code) if step.place == Place::Value => {
+                        let by = code.eval(slots).map_or("no number".to_string(), |n| n.to_string());
+                        format!("the inputs before it make it {by}")
+                    }
                     What::Same(code) => {
                         let by = code.eval(slots).map_or("no number".to_string(), |n| n.to_string());
                         format!("`{size}` is {by} by the sizes before, not {has}")
                     }
                     What::Undetermined => format!("the sizes of the inputs do not determine `{size}`"),
-                    _ => format!("{has} is no value of `{size}`"),
+                    _ if step.place == Place::Value => format!("it must be `{size}` of an integer"),
+                    _ => self.must(step, has),
                 };
                 self.misfit(given, step.input, &why)
             }
             Misfit::Range(n, slot) => {
                 let (step, symbol) = (&self.steps[n], &self.symbols[slot]);
-                let has = given[step.input].sizes()[step.dim];
-                let max = symbol.max.map_or("unbounded".to_string(), |m| m.to_string());
-                let (name, value, min) = (&symbol.name, slots[slot], symbol.min);
+                let has = number(&given[step.input], step.place).unwrap_or_default();
                 let why = match step.what {
-                    What::Bind(_) => format!("size `{name}` is {value}, outside of {min} to {max}"),
-                    _ => {
-                        let size = self.text(&self.inputs[step.input].info.meta.sizes[step.dim]);
-                        format!("`{size}` is {has}, so `{name}` is {value}, outside of {min} to {max}")
+                    What::Bind(_) if step.place == Place::Value => {
+                        let (value, min, max) = (SymExpr::sym(symbol.id), symbol.min, symbol.max);
+                        format!("the model wants {}", InputKind::Int { value, min, max })
                     }
+                    _ => self.must(step, has),
                 };
                 self.misfit(given, step.input, &why)
             }
@@ -314,6 +368,16 @@ impl Signature {
         }
     }
 
+    /// What a number must be, in the caller's sizes: of `2*n` the caller knows the product, not the symbol.
+    fn must(&self, step: &Step, has: i64) -> String {
+        let wanted = self.inputs[step.input].at(step.place);
+        let must = wanted.allowed(self).unwrap_or_else(|| format!("a value of `{}`", self.text(wanted)));
+        match step.place {
+            Place::Dim(dim) => format!("dimension {dim} is {has}; it must be {must}"),
+            Place::Value => format!("it must be {must}"),
+        }
+    }
+
     /// A size by the names of its symbols.
     fn text(&self, size: &SymExpr) -> String {
         size.text_with(&|id| {
@@ -323,6 +387,9 @@ impl Signature {
 
     fn misfit<T: Given>(&self, given: &[T], index: usize, why: &str) -> Error {
         let (info, tensor) = (&self.inputs[index].info, &given[index]);
+        if let (Some(_), Some(number)) = (&info.value, tensor.integer()) {
+            return Error::Input { index, name: info.name.clone(), problem: format!("is {number}, {why}") };
+        }
         let mut problem = format!("is {}{:?}, the model wants {}", tensor.dtype(), tensor.sizes(), info.meta);
         if !why.is_empty() {
             problem = format!("{problem}: {why}");
@@ -344,6 +411,17 @@ impl Signature {
             list.push(format!("`{}` is {value}", symbol.name));
         }
         list.join(", ")
+    }
+}
+
+/// The ranges of the symbols.
+impl Bounds for Signature {
+    fn range(&self, leaf: &Atom) -> (Option<i64>, Option<i64>) {
+        let slot = if let Atom::Sym(id) = leaf { self.slot(*id) } else { None };
+        slot.map_or((None, None), |slot| (Some(self.symbols[slot].min), self.symbols[slot].max))
+    }
+    fn extent(&self, _: u32) -> Option<SymExpr> {
+        None
     }
 }
 
@@ -372,15 +450,15 @@ fn from(guard: &Guard) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ir_core::{Origin, TensorMeta};
+    use ir_core::{Origin, Relation, TensorMeta};
 
     fn e(text: &str) -> SymExpr {
         text.parse().unwrap()
     }
 
-    fn input(name: &str, sizes: &[&str]) -> InputInfo {
+    fn input(name: &str, sizes: &[&str]) -> TensorInfo {
         let sizes: Vec<SymExpr> = sizes.iter().map(|s| e(s)).collect();
-        InputInfo { name: name.into(), meta: TensorMeta::contiguous(DType::F32, sizes) }
+        TensorInfo::new(name, TensorMeta::contiguous(DType::F32, sizes))
     }
 
     fn symbols(list: &[(&str, i64, Option<i64>)]) -> Arena<SymId, Symbol> {

@@ -10,23 +10,22 @@ use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 
 use crate::cache::{Caller, Form, Lookup, Stage, Wiring, through};
-use crate::check::Signature;
 use crate::code::{Code, Weights, executable, in_place_or_returned};
 use crate::complex_boundary::ComplexBoundary;
 use crate::explain::{Explanation, explain};
 use crate::graph_backend::GraphCompiler;
 use crate::graph_plugin;
+use crate::inputs::{Arguments, Input, InputInfo};
 use crate::recipe::Maker;
 use crate::seeds::Seeds;
-use crate::{Error, InputInfo, Options, Program, stages};
+use crate::{Error, Options, Program, stages};
 
 /// A model that is ready to run. Buffers that the model writes (running statistics, caches) are kept here, on the backend's
 /// device where it keeps tensors there, and are updated in place by calls; calls of such a model run one after another. A
 /// call that fails in the backend may leave them between their old and new values.
 pub struct Compiled {
     backend: String,
-    inputs: Vec<InputInfo>,
-    signature: Signature,
+    arguments: Arguments,
     code: Code,
     /// What each input of the code is: a user input by number, or a state buffer by number.
     sources: Vec<Source>,
@@ -140,9 +139,10 @@ impl Compiled {
         options: &Options,
     ) -> Result<Compiled, Error> {
         let functional = program.functional()?;
-        let wiring = (Wiring::of(&functional), &functional.guards[..]);
         let weight = |name: &str| program.weight_value(name, None);
         let code = Code::graph(program.graph(), backend, &weight)?;
+        let guards = [&functional.guards, code.guards()].concat();
+        let wiring = (Wiring::of(&functional), &guards[..]);
         Compiled::of(program, name, wiring, code, &weight, options, explain(program.graph(), None))
     }
 
@@ -158,8 +158,7 @@ impl Compiled {
         let state = initial(&wiring.state, weight, &code)?;
         Ok(Compiled {
             backend: backend.into(),
-            signature: Signature::of(&program.inputs(), &wiring.symbols, guards)?,
-            inputs: program.inputs(),
+            arguments: Arguments::new(program.inputs(), &wiring.symbols, guards)?,
             code,
             sources: wiring.sources,
             sinks: wiring.sinks,
@@ -174,13 +173,27 @@ impl Compiled {
 
     /// Runs the model on its inputs in order; returns the tensors that it returns, in order. The outputs are the
     /// caller's to keep. Inputs stay as they are, also those that the model writes (see [`call_mut`](Self::call_mut)).
+    /// A tensor without dimensions may stand for a number; values that the model was exported for are left out.
     ///
     /// # Errors
     /// Inputs that do not fit the model's dtypes, ranks or size ranges, and whatever the backend runs into.
     pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let users = self.signature.conform(inputs)?;
+        let users = self.arguments.conform(inputs)?;
         let values: Vec<Value> = users.into_iter().map(Value::Host).collect();
-        let given = self.run(&values)?;
+        self.outputs(self.run(&values)?)
+    }
+
+    /// As [`call`](Self::call) on inputs of any kind: `model.call_with(&[x.into(), 7.into(), "mean".into()])`. All inputs of
+    /// [`inputs`](Self::inputs) are given, or all but those that are [constant](InputInfo::is_constant).
+    ///
+    /// # Errors
+    /// As for `call`; an input of another kind, and another value than the one that the model was exported for.
+    pub fn call_with(&self, inputs: &[Input]) -> Result<Vec<Tensor>, Error> {
+        let values = self.arguments.conform_with(inputs)?;
+        self.outputs(self.run(&values)?)
+    }
+
+    fn outputs(&self, given: Given) -> Result<Vec<Tensor>, Error> {
         given.users.into_iter().map(|(n, value)| self.code.to_host(n, value)).collect()
     }
 
@@ -191,15 +204,16 @@ impl Compiled {
     /// # Errors
     /// As for `call`; the inputs are what they were then.
     pub fn call_mut(&self, inputs: &mut [Tensor]) -> Result<Vec<Tensor>, Error> {
-        let users = self.signature.conform(inputs)?;
+        let users = self.arguments.conform(inputs)?;
         let values: Vec<Value> = users.into_iter().map(Value::Host).collect();
         let given = self.run(&values)?;
         let new = given.inputs.into_iter().map(|(input, n, value)| Ok((input, self.code.to_host(n, value)?)));
         let new: Vec<(usize, Tensor)> = new.collect::<Result<_, Error>>()?;
         let outputs = given.users.into_iter().map(|(n, value)| self.code.to_host(n, value));
         let outputs = outputs.collect::<Result<_, _>>()?;
+        let count = inputs.len();
         for (input, tensor) in new {
-            if let Some(place) = inputs.get_mut(input) {
+            if let Some(place) = inputs.get_mut(self.arguments.place(input, count)) {
                 *place = tensor;
             }
         }
@@ -207,14 +221,27 @@ impl Compiled {
     }
 
     /// As [`call`](Self::call) on tensors that may lie on the backend's device (see [`to_device`](Self::to_device));
-    /// nothing is copied, and outputs stay where the backend left them. Complex outputs are real ones with a last dimension
-    /// of 2.
+    /// nothing of the device is copied, and outputs stay where the backend left them. Complex outputs are real ones with a
+    /// last dimension of 2. Numbers are tensors of the host without dimensions.
     ///
     /// # Errors
     /// As for `call`.
     pub fn call_values(&self, inputs: &[Value]) -> Result<Vec<Value>, Error> {
-        self.signature.check(inputs)?;
-        Ok(self.run(inputs)?.users.into_iter().map(|(_, value)| value).collect())
+        let given = self.run(&self.values(inputs)?)?;
+        Ok(given.users.into_iter().map(|(_, value)| value).collect())
+    }
+
+    /// As [`call_values`](Self::call_values) on inputs of any kind (see [`call_with`](Self::call_with)).
+    ///
+    /// # Errors
+    /// As for `call_with`.
+    pub fn call_values_with(&self, inputs: &[Input]) -> Result<Vec<Value>, Error> {
+        let given = self.run(&self.arguments.conform_with(inputs)?)?;
+        Ok(given.users.into_iter().map(|(_, value)| value).collect())
+    }
+
+    fn values(&self, inputs: &[Value]) -> Result<Vec<Value>, Error> {
+        self.arguments.conform_with(&inputs.iter().map(Input::from).collect::<Vec<_>>())
     }
 
     /// As [`call_values`](Self::call_values), and gives the inputs that the model writes their new values, as
@@ -223,10 +250,11 @@ impl Compiled {
     /// # Errors
     /// As for `call`.
     pub fn call_values_mut(&self, inputs: &mut [Value]) -> Result<Vec<Value>, Error> {
-        self.signature.check(inputs)?;
-        let given = self.run(inputs)?;
+        let values = self.values(inputs)?;
+        let given = self.run(&values)?;
+        let count = inputs.len();
         for (input, _, value) in given.inputs {
-            if let Some(place) = inputs.get_mut(input) {
+            if let Some(place) = inputs.get_mut(self.arguments.place(input, count)) {
                 *place = value;
             }
         }
@@ -269,7 +297,7 @@ impl Compiled {
         let mut all: Vec<Arg<'_>> = Vec::with_capacity(self.sources.len());
         for source in &self.sources {
             all.push(match *source {
-                Source::User(n) => Arg::Read(users.get(n).ok_or_else(|| self.missing_input(users.len()))?),
+                Source::User(n) => Arg::Read(users.get(n).ok_or_else(|| self.arguments.count(users.len()))?),
                 Source::State(n) => Arg::Write(kept[n].take().ok_or_else(|| {
                     Error::Internal(format!("buffer {n} is two inputs of the compiled model"))
                 })?),
@@ -277,11 +305,6 @@ impl Compiled {
         }
         let outputs = self.code.run_args(all, self.seeds.next())?;
         Ok(self.split(outputs, &mut state))
-    }
-
-    fn missing_input(&self, given: usize) -> Error {
-        let names = self.inputs.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(", ");
-        Error::InputCount { expected: self.inputs.len(), given, names }
     }
 
     fn split(&self, outputs: Vec<Option<Value>>, state: &mut [Value]) -> Given {
@@ -315,9 +338,9 @@ impl Compiled {
     pub fn backend(&self) -> &str {
         &self.backend
     }
-    /// The tensors that a call takes, in order.
+    /// What a call takes, in order.
     pub fn inputs(&self) -> &[InputInfo] {
-        &self.inputs
+        self.arguments.inputs()
     }
     /// Operators, kernels and memory.
     pub fn explain(&self) -> &Explanation {

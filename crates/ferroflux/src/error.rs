@@ -19,6 +19,12 @@ pub enum Error {
         /// Name, dtype and sizes of the first.
         first: String,
     },
+    /// A graph that is not well formed: every violation.
+    #[error("the graph is not well formed:\n{}", lines(.0))]
+    Graph(Vec<fx_ir::VerifyError>),
+    /// Values that are not what the program says of them: all of them.
+    #[error("the program says of {} of its values what they are not:\n{}", .0.len(), lines(.0))]
+    Misstated(Vec<prims::DecomposeError>),
     /// Mutation that has no functional form.
     #[error("the model mutates in ways that cannot be compiled:\n{}", lines(.0))]
     Functionalize(Vec<aot_autograd::FunctionalizeError>),
@@ -59,6 +65,33 @@ pub enum Error {
         given: usize,
         /// Their names.
         names: String,
+    },
+    /// An input of another kind.
+    #[error("input {index} (`{name}`) is {given}, the model wants {wanted}")]
+    InputKind {
+        /// Its place.
+        index: usize,
+        /// Its name.
+        name: String,
+        /// What the model takes there.
+        wanted: String,
+        /// What was given.
+        given: String,
+    },
+    /// Another value than the one that the model was exported for.
+    #[error(
+        "expected input {index} (`{name}`) to be equal to {expected}, but got {given}: the model was exported for that value alone; export it again with the value that is wanted{}",
+        dynamic(name, expected)
+    )]
+    ConstantInput {
+        /// Its place.
+        index: usize,
+        /// Its name.
+        name: String,
+        /// The value that it was exported for.
+        expected: String,
+        /// What was given.
+        given: String,
     },
     /// An input that does not fit.
     #[error("input {index} (`{name}`): {problem}")]
@@ -155,6 +188,14 @@ fn at(origin: &str) -> String {
 
 fn lines<T: std::fmt::Display>(items: &[T]) -> String {
     items.iter().map(|i| format!("  {i}")).collect::<Vec<_>>().join("\n")
+}
+
+/// What else can be done about an integer.
+fn dynamic(name: &str, value: &str) -> String {
+    match value.parse::<i64>() {
+        Ok(_) => format!(", or with `dynamic_shapes={{\"{name}\": Dim.DYNAMIC}}` for any integer"),
+        Err(_) => String::new(),
+    }
 }
 
 fn did_you_mean(near: &[String]) -> String {

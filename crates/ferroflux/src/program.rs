@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fx_ir::{Arg, Graph, InputKind, OutputKind};
-use ir_core::{SymExpr, TensorMeta};
 use plugin_host::Value;
 use pt2::{ExportedProgram, Weight, WeightSource};
 use tensor::Tensor;
 
+use crate::inputs::{self, InputInfo};
 use crate::recipe::{Maker, Recipe, RecipeSource};
 use crate::{Compiled, Error, Options, graph_backend, stages};
 
@@ -21,15 +21,6 @@ pub struct Program {
     recipes: Arc<BTreeMap<String, Recipe>>,
     /// What the user calls it.
     name: Arc<str>,
-}
-
-/// An input of a model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct InputInfo {
-    /// Name of the argument.
-    pub name: String,
-    /// dtype and sizes; sizes may be symbolic.
-    pub meta: TensorMeta,
 }
 
 impl Program {
@@ -59,17 +50,9 @@ impl Program {
     pub fn graph(&self) -> &Graph {
         &self.exported.graph
     }
-    /// The tensors that a call takes, in order.
+    /// What a call takes, in order: tensors, numbers, and values that the model was exported for.
     pub fn inputs(&self) -> Vec<InputInfo> {
-        let graph = self.graph();
-        let users = graph.inputs().filter(|(_, kind, _)| *kind == InputKind::User);
-        users
-            .filter_map(|(v, _, name)| {
-                // Where the example tensor of the capture lay in its memory is nobody's concern.
-                let meta = |meta: &TensorMeta| TensorMeta { offset: SymExpr::ZERO, ..meta.clone() };
-                graph.meta(v).map(|m| InputInfo { name: name.into(), meta: meta(m) })
-            })
-            .collect()
+        inputs::of_model(self.graph(), &self.exported.inputs)
     }
     /// Weights whose data the archive lacks and that are not made by formula.
     pub fn missing_weights(&self) -> impl Iterator<Item = &Weight> {

@@ -28,8 +28,8 @@ fn at(folder: &TempDir) -> Options {
 fn images(program: &Program) -> Vec<Tensor> {
     let sizes = |s: &ferroflux::ir_core::SymExpr| s.as_const().map_or(7, |n| n as usize);
     let one = |i: &ferroflux::InputInfo| {
-        let sizes: Vec<usize> = i.meta.sizes.iter().map(sizes).collect();
-        formula::fill(&i.name, &sizes, 1.0, 0.5).unwrap().to_dtype(i.meta.dtype).unwrap()
+        let sizes: Vec<usize> = i.meta().unwrap().sizes.iter().map(sizes).collect();
+        formula::fill(&i.name, &sizes, 1.0, 0.5).unwrap().to_dtype(i.meta().unwrap().dtype).unwrap()
     };
     program.inputs().iter().map(one).collect()
 }

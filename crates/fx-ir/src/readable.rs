@@ -22,7 +22,8 @@ fn function(graph: &Graph, depth: usize, out: &mut String) {
         let max = s.max.map_or_else(String::new, |m| format!("={m}"));
         let hint = s.hint.map_or_else(String::new, |h| format!(", at capture {h}"));
         let unbacked = if s.unbacked { ", known at run time only" } else { "" };
-        let _ = writeln!(out, "{indent}// {id} = {}: {}..{max}{hint}{unbacked}", s.name, s.min);
+        let min = if s.min == i64::MIN { String::new() } else { s.min.to_string() };
+        let _ = writeln!(out, "{indent}// {id} = {}: {min}..{max}{hint}{unbacked}", s.name);
     }
     let name = if graph.name.is_empty() { "graph" } else { &graph.name };
     let _ = writeln!(out, "{indent}fn {name}(");

@@ -21,6 +21,8 @@ pub struct Builder<'g> {
     expected: Option<usize>,
     /// Random tensors drawn so far.
     draws: u16,
+    /// Tensors without dimensions that stand for numbers of the program.
+    numbers: Vec<ValueId>,
     /// The composite of the program that is being decomposed.
     caller: Option<&'static str>,
 }
@@ -28,7 +30,16 @@ pub struct Builder<'g> {
 impl<'g> Builder<'g> {
     /// A builder whose values are named `name` and come from `origin`.
     pub fn new(graph: &'g mut Graph, name: impl Into<String>, origin: OriginId) -> Builder<'g> {
-        Builder { graph, origin, name: name.into(), depth: 0, expected: None, draws: 0, caller: None }
+        Builder {
+            graph,
+            origin,
+            name: name.into(),
+            depth: 0,
+            expected: None,
+            draws: 0,
+            numbers: Vec::new(),
+            caller: None,
+        }
     }
     /// Says how many values the program takes of the call that comes next.
     pub fn expect(&mut self, values: usize) {
@@ -38,6 +49,15 @@ impl<'g> Builder<'g> {
     /// sizes.
     pub fn expected(&self) -> Option<usize> {
         self.expected
+    }
+    /// Says which tensors without dimensions are numbers of the program (`item` of a float): they weigh as numbers do where
+    /// dtypes are promoted.
+    pub(crate) fn weigh_as_numbers(&mut self, numbers: &[ValueId]) {
+        self.numbers = numbers.to_vec();
+    }
+    /// Whether a tensor is a number of the program.
+    pub(crate) fn is_number(&self, v: ValueId) -> bool {
+        self.numbers.contains(&v)
     }
     /// The graph so far.
     pub fn graph(&self) -> &Graph {

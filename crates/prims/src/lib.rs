@@ -8,9 +8,11 @@ mod batch_rule;
 mod builder;
 mod call;
 mod complex_rule;
+mod control_types;
 mod decompose;
 mod error;
 pub mod facts;
+mod given;
 mod lower;
 mod near;
 mod needs;
@@ -25,6 +27,7 @@ mod seeds;
 mod site;
 pub mod split_complex;
 mod table;
+mod values;
 
 pub use batch_rule::{BatchCall, BatchFn, BatchRule, Randomness, batch_call, draws};
 pub use builder::Builder;
@@ -41,3 +44,4 @@ pub use schema::{ArgType, Schema, SchemaArg, SchemaDefault, SchemaError, SchemaR
 pub use seeds::turn_seed;
 pub use site::site;
 pub use table::{Op, all, functional_of, lookup, schema_of};
+pub use values::check_values;

@@ -105,6 +105,9 @@ impl Builder<'_> {
             |slot: &mut Option<DType>, d: DType| *slot = Some(slot.map_or(d, |s| promote_types(s, d)));
         for operand in operands {
             match operand {
+                Arg::Value(v) if self.is_number(*v) => {
+                    merge(&mut numbers, default_of(self.dtype(*v)?.class()));
+                }
                 Arg::Value(v) => {
                     let meta = self.meta(*v)?;
                     merge(if meta.rank() == 0 { &mut zero_dim } else { &mut dims }, meta.dtype);

@@ -155,6 +155,58 @@ fn nested_and_constant_arguments_keep_their_names() {
 }
 
 #[test]
+fn numbers_are_inputs_with_their_ranges() {
+    let types = |name: &str| -> Vec<String> {
+        let program = load(name);
+        let text = program.graph.to_string();
+        let inputs = program.inputs.iter().map(|i| match (i.value, &i.constant) {
+            (Some(v), None) => {
+                let name = &program.graph.values[v].name;
+                let line = text.lines().find(|l| l.trim_start().starts_with(&format!("%{name}:"))).unwrap();
+                line.trim().to_owned()
+            }
+            (None, Some(constant)) => format!("{} {constant:?}", i.path),
+            other => panic!("{}: {other:?}", i.path),
+        });
+        let symbols = program.graph.symbols.values().map(|s| (s.name.as_str(), s.min, s.max));
+        symbols.map(|s| format!("{s:?}")).chain(inputs).collect()
+    };
+    // Exporting writes 0 as the lower end for every integer, but PyTorch takes negative ones where they are no sizes.
+    let any = i64::MIN;
+    assert_eq!(
+        types("number.pt2"),
+        [
+            "(\"s77\", 2, None)".to_owned(),
+            format!("(\"s16\", {any}, None)"),
+            "%x: f32[s0, 4] = input \"x\"".into(),
+            "%k: int(s1) = input \"k\"".into(),
+        ]
+    );
+    assert_eq!(
+        types("number_sizes.pt2"),
+        [
+            "(\"s16\", 0, Some(8))",
+            "(\"s60\", 1, None)",
+            "%x: f32[8, 4] = input \"x\"",
+            "%k: int(s0) = input \"k\"",
+            "%j: int(s1) = input \"j\"",
+        ]
+    );
+    assert_eq!(
+        types("constants.pt2")[2..],
+        [
+            "%x: f32[s0, 4] = input \"x\"",
+            "n Int(3)",
+            "%k: int(s1) = input \"k\"",
+            "scale Scalar(Float(2.5))",
+            "flag Scalar(Bool(true))",
+            "mode Str(\"sine\")",
+            "mask None",
+        ]
+    );
+}
+
+#[test]
 fn a_loss_has_its_gradients() {
     let program = load("loss.pt2");
     let kinds: Vec<_> = program.graph.outputs.iter().map(|o| o.kind.clone()).collect();

@@ -146,6 +146,7 @@ impl Tensor {
         if T::DTYPE != self.dtype {
             return Err(TensorError::DType { got: self.dtype, expected: T::DTYPE });
         }
+        crate::require_room(self.nbytes())?;
         let mut all = Vec::new();
         all.try_reserve_exact(self.numel()).map_err(|_| TensorError::OutOfMemory { bytes: self.nbytes() })?;
         match self.as_slice::<T>() {

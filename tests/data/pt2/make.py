@@ -1,16 +1,20 @@
-"""Writes the golden archives beside this file, with PyTorch 2.11 on a CPU: `python make.py`.
+"""Writes the golden archives beside this file, with PyTorch 2.11 and safetensors on a CPU: `python make.py`.
 
 Small programs, each for one part of the format. Stack traces are removed, because they name the machine's paths.
 """
 
 import pathlib
+import zipfile
 
 import torch
+from safetensors.torch import save_file
 from torch.export import Dim, export, save
 from torch.export.experimental import _export_forward_backward
 from torch.export.pt2_archive._package import package_pt2
 
 HERE = pathlib.Path(__file__).parent
+# Names of inputs whose values samples hold.
+INPUTS = ["x", "y", "k", "m", "j", "s"]
 nn = torch.nn
 
 
@@ -24,6 +28,15 @@ def strip(program):
 
 def write(name, program):
     save(strip(program), str(HERE / f"{name}.pt2"))
+
+
+def deflate(path):
+    """The archive compressed, without the inputs of the capture."""
+    with zipfile.ZipFile(path) as archive:
+        entries = [(name, archive.read(name)) for name in archive.namelist() if "sample_inputs" not in name]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in entries:
+            archive.writestr(name, data)
 
 
 class Weights(nn.Module):
@@ -119,6 +132,97 @@ class Loss(nn.Module):
         return nn.functional.cross_entropy(self.l(x), y)
 
 
+class Number(nn.Module):
+    """An integer that is only computed with, in expressions of every kind; numbers are returned."""
+
+    def forward(self, x, k):
+        i = x.to(torch.int64)
+        parts = x / (k * 0.5 + 1) + k // 3 + k % 5 - torch.sym_max(k, 4)
+        return x * k + k, i * k, i * (k * 0.5), torch.full((2,), k), parts, k, k + 1
+
+
+class NumberSizes(nn.Module):
+    """Integers that are sizes: of a part, of a new tensor, of both with the size of an input."""
+
+    def forward(self, x, k, j):
+        torch._check(j >= 1)
+        return x.narrow(0, 0, k) * j, torch.arange(k + j), x.new_ones(x.shape[1], j).sum(1) * k
+
+
+class NumberAgree(nn.Module):
+    """Integers that must agree with a size and with each other."""
+
+    def forward(self, x, y, k, m, j):
+        torch._check(x.shape[0] == k)
+        torch._check(m == 2 * j)
+        torch._check(y.shape[0] == k + j)
+        return x * k + m + j, y.sum(0) * j
+
+
+class Constants(nn.Module):
+    """Arguments that exporting specialises on, around an integer that it does not."""
+
+    def forward(self, x, n, k, scale, flag, mode, mask=None):
+        y = x * n + k * scale
+        y = y * 2 if flag else y
+        y = y.sin() if mode == "sine" else y
+        return y if mask is None else y * mask
+
+
+class NumberLoss(nn.Module):
+    """A loss over as many samples as an integer says, times another integer."""
+
+    def __init__(self):
+        super().__init__()
+        self.l = nn.Linear(4, 3)
+
+    def forward(self, x, k, s):
+        return self.l(x).narrow(0, 0, k).pow(2).mean() * s
+
+
+def write_samples(name, program, samples):
+    """Archive, and for each sample the inputs by name (numbers as tensors without dimensions) and what PyTorch gives."""
+    write(name, program)
+    deflate(HERE / f"{name}.pt2")
+    module, tensors = program.module(), {}
+    names = [path for path in program.graph_signature.user_inputs]
+    for n, sample in enumerate(samples):
+        # What exporting specialised on has no name here.
+        given = [(name, torch.as_tensor(a)) for name, a in zip(names, sample) if isinstance(name, str) and name in INPUTS]
+        tensors |= {f"s{n}.{name}": t.clone() for name, t in given}
+        results = module(*sample)
+        results = results if isinstance(results, tuple) else (results,)
+        tensors |= {f"s{n}.out{k}": torch.as_tensor(r).detach().clone() for k, r in enumerate(results)}
+        if module.state_dict():
+            results[0].backward()
+            for parameter, p in module.named_parameters():
+                tensors[f"s{n}.grad:{parameter}"], p.grad = p.grad, None
+    save_file(tensors, str(HERE / f"{name}.safetensors"))
+
+
+def numbers():
+    """Programs that take numbers."""
+    dynamic, auto = Dim.DYNAMIC, {0: Dim.AUTO}
+    x = torch.randn(3, 4)
+    program = export(Number(), (x, 3), dynamic_shapes={"x": auto, "k": dynamic})
+    samples = [(x, 3), (torch.randn(5, 4), -7), (x, 0), (x, 2**33 + 1)]
+    write_samples("number", program, samples)
+    shapes = {"x": None, "k": dynamic, "j": dynamic}
+    program = export(NumberSizes(), (torch.randn(8, 4), 3, 2), dynamic_shapes=shapes)
+    write_samples("number_sizes", program, [(torch.randn(8, 4), k, j) for k, j in [(3, 2), (8, 5), (2, 9)]])
+    shapes = {"x": auto, "y": auto, "k": Dim.AUTO, "m": Dim.AUTO, "j": Dim.AUTO}
+    args = (x, torch.randn(5, 2), 3, 4, 2)
+    program = export(NumberAgree(), args, dynamic_shapes=shapes)
+    write_samples("number_agree", program, [args, (torch.randn(6, 4), torch.randn(11, 2), 6, 10, 5)])
+    args = (x, 3, 5, 2.5, True, "sine", None)
+    shapes = {"x": auto, "n": None, "k": dynamic, "scale": None, "flag": None, "mode": None, "mask": None}
+    program = export(Constants(), args, dynamic_shapes=shapes)
+    write_samples("constants", program, [args, (torch.randn(2, 4), 3, -2, 2.5, True, "sine", None)])
+    shapes = {"x": None, "k": dynamic, "s": dynamic}
+    program = export(NumberLoss(), (torch.randn(6, 4), 3, 2), dynamic_shapes=shapes)
+    write_samples("number_loss", program, [(torch.randn(6, 4), k, s) for k, s in [(3, 2), (6, -4)]])
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     write("weights", export(Weights(), (torch.tensor([1, 2]),)))
@@ -135,3 +239,4 @@ if __name__ == "__main__":
     write("loss", _export_forward_backward(loss))
     pair = {"a": strip(export(Loss(), (torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])))), "b": strip(nested)}
     package_pt2(str(HERE / "two.pt2"), exported_programs=pair)
+    numbers()

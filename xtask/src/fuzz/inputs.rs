@@ -1,7 +1,7 @@
 //! What a changed program is called with: the goldens' inputs where they fit, else tensors of the sizes that it says, now and
-//! then with a size or an index that is wrong.
+//! then with a size, an index or a number that is wrong. Numbers are tensors without dimensions.
 
-use ferroflux::Program;
+use ferroflux::{InputInfo, InputKind, Program};
 use ir_core::{Atom, DType, EntityId, Scalar, SymExpr};
 use tensor::Tensor;
 
@@ -15,21 +15,26 @@ pub(crate) fn inputs(program: &Program, golden: &[Tensor], rng: &mut Rng) -> Opt
     let infos = program.inputs();
     let symbols: Vec<i64> = program.graph().symbols.values().map(|s| symbol(s, rng)).collect();
     let mut made = Vec::with_capacity(infos.len());
-    for (n, info) in infos.iter().enumerate() {
-        let fits = |t: &&Tensor| t.dtype() == info.meta.dtype && t.rank() == info.meta.rank();
-        if let Some(given) = golden.get(n).filter(fits)
+    let mut tensors = 0;
+    for info in infos.iter().filter(|i| !i.is_constant()) {
+        let Some(meta) = info.meta() else {
+            made.push(number(info, &symbols, rng)?);
+            continue;
+        };
+        tensors += 1;
+        let fits = |t: &&Tensor| t.dtype() == meta.dtype && t.rank() == meta.rank();
+        if let Some(given) = golden.get(tensors - 1).filter(fits)
             && !rng.one_in(6)
         {
             made.push(disturbed(given, rng));
             continue;
         }
-        let mut sizes: Vec<usize> =
-            info.meta.sizes.iter().map(|e| size(e, &symbols)).collect::<Option<_>>()?;
+        let mut sizes: Vec<usize> = meta.sizes.iter().map(|e| size(e, &symbols)).collect::<Option<_>>()?;
         if rng.one_in(10) && !sizes.is_empty() {
             let d = rng.below(sizes.len());
             sizes[d] = rng.below(sizes[d].saturating_add(2));
         }
-        made.push(tensor(info.meta.dtype, &sizes, rng)?);
+        made.push(tensor(meta.dtype, &sizes, rng)?);
     }
     Some(made)
 }
@@ -40,12 +45,27 @@ fn symbol(symbol: &fx_ir::Symbol, rng: &mut Rng) -> i64 {
     picks[rng.below(picks.len())]
 }
 
-fn size(e: &SymExpr, symbols: &[i64]) -> Option<usize> {
-    let leaf = |a: &Atom| match a {
+fn value(e: &SymExpr, symbols: &[i64]) -> Option<i64> {
+    e.eval(&|a: &Atom| match a {
         Atom::Sym(id) => symbols.get(id.index()).copied(),
         _ => None,
+    })
+}
+
+fn size(e: &SymExpr, symbols: &[i64]) -> Option<usize> {
+    usize::try_from(value(e, symbols)?).ok()
+}
+
+/// A number that the program is given, most often one that agrees with the sizes.
+fn number(info: &InputInfo, symbols: &[i64], rng: &mut Rng) -> Option<Tensor> {
+    let (dtype, scalar) = match &info.kind {
+        InputKind::Int { .. } if rng.one_in(6) => (DType::I64, Scalar::Int(integer(rng))),
+        InputKind::Int { value: e, .. } => (DType::I64, Scalar::Int(value(e, symbols)?)),
+        InputKind::Float => (DType::F64, Scalar::Float(rng.unit() * 2.0)),
+        InputKind::Bool => (DType::Bool, Scalar::Bool(rng.one_in(2))),
+        InputKind::Tensor(_) | InputKind::Constant(_) => return None,
     };
-    usize::try_from(e.eval(&leaf)?).ok()
+    Tensor::scalar(dtype, scalar).ok()
 }
 
 /// The same tensor, now and then with an element that is an unlikely index.

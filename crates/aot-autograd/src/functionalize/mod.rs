@@ -3,10 +3,12 @@
 //! Every tensor is a view of a storage ([`state`]). An in-place call becomes its out-of-place counterpart
 //! ([`inplace`]), whose result is written through the chain of views to the storage's new value; a later read through
 //! any other view replays that view on the new value. What is written to an input is an extra output. How a view is
-//! replayed and undone stands in [`views`].
+//! replayed and undone stands in [`views`]. Numbers that the caller gives become tensors before ([`given`]), those that
+//! the program returns behind it ([`numbers`]).
 //!
 //! Assumed, as PyTorch's export does: two inputs never share memory. Dead replays are left to later passes.
 
+mod given;
 mod inplace;
 mod norms;
 mod numbers;
@@ -74,6 +76,14 @@ pub enum FunctionalizeProblem {
         "its subgraph writes to an operand; only `cond` supports that: return the new value from the subgraph"
     )]
     Subgraph,
+    /// An integer that the caller gives is an expression of several unknown symbols.
+    #[error(
+        "is `{expr}` by the program's symbols, and no input tells each of them: give the model one integer for each symbol"
+    )]
+    Undetermined {
+        /// The expression.
+        expr: String,
+    },
     /// A node reads a value that does not exist or that a refused call should have given.
     #[error("reads a value that no node before it gives")]
     Undefined,
@@ -84,13 +94,16 @@ pub enum FunctionalizeProblem {
 /// [`OutputKind::InputMutation`], appended unless the graph returns them already. Subgraphs likewise; what a branch of
 /// `cond` writes to its operands comes back as extra results of the call.
 ///
+/// Integers, floats and truth values that the caller gives are tensors without dimensions in the result (`i64`, `f64`, `bool`).
+///
 /// Operators that the table does not know pass through (`prims::decompose` reports them all together).
 ///
 /// # Errors
 /// Every call that has no functional form, in execution order.
 pub fn functionalize(graph: &Graph) -> Result<Graph, Vec<FunctionalizeError>> {
     let mut errors = Vec::new();
-    let mut body = run(graph, false, &mut errors);
+    let given = given::to_tensors(graph).map_err(|error| vec![error])?;
+    let mut body = run(given.as_ref().unwrap_or(graph), false, &mut errors);
     numbers::to_tensors(&mut body.graph);
     // Random numbers depend on the names of the calls that draw them, on every way from here on.
     body.graph.make_names_unique();
@@ -198,7 +211,7 @@ impl Pass<'_> {
 
     /// A call that writes nothing: its results are new storages, or views of its first operand.
     fn pure(&mut self, node: &Node, target: &str, args: &[Arg]) -> Step<()> {
-        let new_args = self.read_args(args, node.origin)?;
+        let new_args = self.read_args(args)?;
         let metas: Vec<&TensorMeta> = node.outputs.iter().filter_map(|&v| self.old.meta(v)).collect();
         let mut rules: Vec<Option<views::Rule>> = vec![None; node.outputs.len()];
         let source = self.viewed(args);
@@ -214,7 +227,8 @@ impl Pass<'_> {
             && rule.of_storage
         {
             let (old, rule) = (node.outputs[0], rule.clone());
-            let view = self.derive(source, rule, None, metas[0], &self.old.values[old].name)?;
+            let view =
+                self.derive(source, rule, None, metas[0], (&self.old.values[old].name, node.origin))?;
             self.bindings[old] = Some(Binding::View(view));
             return Ok(());
         }
@@ -226,7 +240,7 @@ impl Pass<'_> {
             self.bindings[old] = Some(match (self.old.meta(old), source, rule) {
                 (None, ..) => Binding::Plain(new),
                 (Some(meta), Some(s), Some(rule)) => {
-                    Binding::View(self.derive(s, rule, Some(new), meta, name)?)
+                    Binding::View(self.derive(s, rule, Some(new), meta, (name, node.origin))?)
                 }
                 (Some(meta), ..) => Binding::View(self.storages.add(new, meta.clone(), name, None)),
             });
@@ -242,17 +256,17 @@ impl Pass<'_> {
         rule: views::Rule,
         new: Option<ValueId>,
         meta: &TensorMeta,
-        name: &str,
+        (name, origin): (&str, OriginId),
     ) -> Step<ViewRef> {
         let mut parent = source;
         if rule.of_storage {
             parent = self.storages.root_of(source);
             let root = &self.storages.view(parent).meta;
             if let Some((rule, meta)) = views::in_memory_order(root).map_err(FunctionalizeProblem::View)? {
-                parent = self.storages.push(View::derived(parent, rule, meta, name), None);
+                parent = self.storages.push(View::derived(parent, rule, meta, name, origin), None);
             }
         }
-        Ok(self.storages.push(View::derived(parent, rule, meta.clone(), name), new))
+        Ok(self.storages.push(View::derived(parent, rule, meta.clone(), name, origin), new))
     }
 
     /// The view that the first operand is, where it is a tensor.
@@ -267,21 +281,21 @@ impl Pass<'_> {
     }
 
     /// The arguments with every tensor's present value.
-    fn read_args(&mut self, args: &[Arg], origin: OriginId) -> Step<Vec<Arg>> {
-        args.iter().map(|a| self.read_arg(a, origin)).collect()
+    fn read_args(&mut self, args: &[Arg]) -> Step<Vec<Arg>> {
+        args.iter().map(|a| self.read_arg(a)).collect()
     }
 
-    fn read_arg(&mut self, arg: &Arg, origin: OriginId) -> Step<Arg> {
+    fn read_arg(&mut self, arg: &Arg) -> Step<Arg> {
         Ok(match arg {
-            Arg::Value(v) => Arg::Value(self.read(*v, origin)?),
-            Arg::List(items) => Arg::List(self.read_args(items, origin)?),
+            Arg::Value(v) => Arg::Value(self.read(*v)?),
+            Arg::List(items) => Arg::List(self.read_args(items)?),
             other => other.clone(),
         })
     }
 
-    fn read(&mut self, old: ValueId, origin: OriginId) -> Step<ValueId> {
+    fn read(&mut self, old: ValueId) -> Step<ValueId> {
         match self.bindings.get(old) {
-            Some(Some(Binding::View(view))) => Ok(self.storages.read(&mut self.out, *view, origin)),
+            Some(Some(Binding::View(view))) => Ok(self.storages.read(&mut self.out, *view)),
             Some(Some(Binding::Plain(value))) => Ok(*value),
             _ => Err(FunctionalizeProblem::Undefined),
         }
@@ -302,7 +316,7 @@ impl Pass<'_> {
 
     fn outputs(&mut self, errors: &mut Vec<FunctionalizeError>) {
         for output in &self.old.outputs {
-            match self.read_arg(&output.arg, OriginId(0)) {
+            match self.read_arg(&output.arg) {
                 Ok(arg) => self.out.outputs.push(Output { kind: output.kind.clone(), arg }),
                 Err(_) if !errors.is_empty() => {}
                 Err(problem) => errors.push(FunctionalizeError {

@@ -26,9 +26,29 @@ impl Zeros {
     }
 }
 
+/// An expression as a sum of one without values of the body and one of terms that have some.
+fn by_values(e: &SymExpr) -> (SymExpr, SymExpr) {
+    let (terms, constant) = e.terms();
+    let mut sums = (SymExpr::from_i64(constant), SymExpr::ZERO);
+    for (coef, factors) in terms {
+        let product = factors.iter().fold(SymExpr::from_i64(coef), |p, f| p * SymExpr::atom(f.clone()));
+        if product.any_leaf(|a| matches!(a, Atom::Value(_))) {
+            sums.1 = sums.1 + product;
+        } else {
+            sums.0 = sums.0 + product;
+        }
+    }
+    sums
+}
+
 fn flags(at: &Access) -> MemFlagsData {
     let flags = MemFlagsData::new().with_notrap();
-    if at.read_only { flags.with_readonly().with_can_move() } else { flags }
+    match (at.read_only, at.checked) {
+        (true, false) => flags.with_readonly().with_can_move(),
+        // Moved out of its loop it would read before the check.
+        (true, true) => flags.with_readonly(),
+        (false, _) => flags,
+    }
 }
 
 impl<'f> Emit<'f, '_> {
@@ -58,6 +78,13 @@ impl<'f> Emit<'f, '_> {
                 let step = self.expr(&step, lane);
                 let step = self.times(step, size);
                 let moved = self.b.ins().imul(x, step);
+                self.b.ins().iadd(row, moved)
+            }
+            _ if indirect(&at.address) => {
+                // What holds no value is an address of its own, most of which leaves the loop and is the same for all lanes.
+                let (direct, values) = by_values(&at.address);
+                let row = self.address(&Access { address: direct, ..at.clone() }, lane);
+                let moved = self.expr(&(values * size), lane);
                 self.b.ins().iadd(row, moved)
             }
             _ => {
@@ -128,6 +155,12 @@ impl<'f> Emit<'f, '_> {
         self.b.switch_to_block(join);
         self.b.seal_block(join);
         loaded
+    }
+
+    /// One lane of a load without a mask.
+    pub(super) fn load_lane(&mut self, at: &Access, lane: u32) -> Value {
+        let p = self.address(at, lane);
+        self.load_scalar(p, at.dtype, flags(at), 0)
     }
 
     fn lanes_apart(&mut self, first: Value, dtype: DType, flags: MemFlagsData, step: i32) -> Vals {
@@ -241,8 +274,9 @@ impl<'f> Emit<'f, '_> {
                 Along::Lanes => {}
             }
         }
-        for lane in 0..self.width {
-            let p = self.address(at, lane);
+        // All lanes are checked before the first one is stored.
+        let places: SmallVec<[Value; 16]> = (0..self.width).map(|lane| self.address(at, lane)).collect();
+        for (lane, p) in (0..).zip(places) {
             let s = self.lane(class, &x, lane);
             self.guarded(&mask, lane, |e| e.scalar(|e| e.store_lane(p, at.dtype, s, mode)));
         }

@@ -87,18 +87,12 @@ pub enum ExecError {
         expr: String,
     },
     /// A size outside of its symbol's range.
-    #[error("dimension {dim} of `{name}` is {got}, outside of the range {range} of `{symbol}`")]
+    #[error("`{name}`: {problem}")]
     Range {
         /// The input.
         name: String,
-        /// Which dimension.
-        dim: usize,
-        /// The size given.
-        got: i64,
-        /// `1..=64`.
-        range: String,
-        /// Name of the symbol.
-        symbol: String,
+        /// Which dimension is what, and what it must be.
+        problem: String,
     },
     /// A number that the program computes is outside of its symbol's range.
     #[error("step `{step}` gives {value}, outside of the range {range} of `{symbol}`")]
@@ -120,6 +114,20 @@ pub enum ExecError {
         /// What the program says.
         message: String,
     },
+    /// An index from data is not within its dimension. Nothing was read or stored there, and the call has no results.
+    #[error("{message}{written}")]
+    Index {
+        /// The step.
+        step: String,
+        /// The operator, where it stands, the index, the dimension and its size.
+        message: String,
+        /// The index.
+        index: i64,
+        /// The size of the dimension.
+        size: i64,
+        /// What became of inputs that calls write in place.
+        written: Written,
+    },
     /// A size expression without a value.
     #[error("the size `{0}` has no value: no input determines it")]
     Unbound(String),
@@ -132,4 +140,26 @@ pub enum ExecError {
     /// The host refused a result.
     #[error("{0}")]
     Host(String),
+}
+
+/// What a call that failed has left of the inputs that it writes in place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Whether the program has such inputs.
+    pub any: bool,
+    /// Names of those that a step has begun to store to.
+    pub begun: Vec<String>,
+}
+
+impl std::fmt::Display for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.begun[..] {
+            [] if self.any => write!(f, "; the inputs that are written in place are as before"),
+            [] => Ok(()),
+            names => {
+                let names: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
+                write!(f, "; written in place, and now partly written: {}", names.join(", "))
+            }
+        }
+    }
 }

@@ -11,15 +11,15 @@ use ferroflux::ir_core::Scalar;
 use ferroflux::optim::{Optimizer, Sgd};
 use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::train::{Differentiated, TangentInfo, TrainOptions, TrainStep};
-use ferroflux::{Compiled, Mode, Options, Tensor, Value, list_backends};
+use ferroflux::{Compiled, Input, Mode, Options, Tensor, Value, list_backends};
 use serde::Serialize;
 
 use crate::any_weights::AnyWeights;
+use crate::inputs::{self, SetArgs};
 use crate::model::{self, Model};
 use crate::options::{BackendArgs, Global, WeightArgs};
 use crate::progress::Progress;
-use crate::report;
-use crate::{inputs, show};
+use crate::{report, show};
 
 /// Numbers of an output whose mean is told, and the most that an output may have for that.
 const CHECKED: usize = 4096;
@@ -44,6 +44,8 @@ pub(crate) struct Args {
     /// Safetensors file with the inputs; made up where not given.
     #[arg(long, value_name = "FILE")]
     inputs: Option<PathBuf>,
+    #[command(flatten)]
+    set: SetArgs,
     /// Measures forward and backward: the gradients of the loss with respect to all parameters.
     #[arg(long, conflicts_with = "inference")]
     train: bool,
@@ -140,7 +142,7 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
     if args.profile {
         options = options.backend_option("profile", PROFILED.to_string());
     }
-    let tensors = prepare(&mut model, args)?;
+    let inputs = prepare(&mut model, args)?;
     let what =
         |what: &str| format!("cannot {what} `{}` with the backend `{}`", model.name, options.backend_name());
     let (mut compiled, compile) = {
@@ -148,15 +150,15 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
         compile(&model, args, &options).with_context(|| what("compile"))?
     };
     // Inputs that a device keeps are there before the clock runs, as a service would have them.
-    let placed = compiled.placed(&tensors).with_context(|| what("run"))?;
+    let placed = compiled.placed(&inputs).with_context(|| what("run"))?;
     let start = Instant::now();
-    let outputs = compiled.first(&placed, &tensors).with_context(|| what("run"))?;
+    let outputs = compiled.first(&placed, &inputs).with_context(|| what("run"))?;
     let first = model.read + compile + start.elapsed();
     let check = compiled.check(&outputs).with_context(|| what("run"))?;
     drop(outputs);
     let (mut times, allocations) = {
         let _progress = Progress::start(format!("{}: measuring", model.name));
-        let given = (&placed[..], &tensors[..]);
+        let given = (&placed[..], &inputs[..]);
         time(&mut compiled, given, args, options.backend_name()).with_context(|| what("run"))?
     };
     times.sort_unstable();
@@ -182,7 +184,7 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
 }
 
 /// Weights and inputs: of the files that are given, by the case's formulas, else made up.
-fn prepare(model: &mut Model, args: &Args) -> Result<Vec<Tensor>> {
+fn prepare(model: &mut Model, args: &Args) -> Result<Vec<Input>> {
     let _progress = Progress::start(format!("{}: making weights and inputs", model.name));
     let given: Option<SafetensorsFile> = args.inputs.as_deref().map(model::tensors).transpose()?;
     model.fill_from_files(&args.weights)?;
@@ -195,12 +197,13 @@ fn prepare(model: &mut Model, args: &Args) -> Result<Vec<Tensor>> {
         model.program.make_weights_now()?;
     }
     let infos = model.program.inputs();
+    let set = args.set.of(&infos)?;
     let Some(file) = given.as_ref().or(model.golden.as_ref()) else {
-        return inputs::any(&infos, &model.program.graph().symbols);
+        return inputs::any(&infos, &model.program.graph().symbols, &set);
     };
     // A case with symbolic sizes has several samples; the first is measured.
     let prefix = if file.tensors.contains_key("s0.in0") { "s0." } else { "" };
-    inputs::from_file(&infos, file, prefix)
+    inputs::from_file(&infos, file, prefix, &set)
 }
 
 /// What is measured.
@@ -234,20 +237,23 @@ impl Work {
         }
     }
 
-    /// The tensors where the backend keeps them.
-    fn placed(&self, tensors: &[Tensor]) -> Result<Vec<Value>, ferroflux::Error> {
-        match self {
-            Work::Inference(compiled) => tensors.iter().map(|t| compiled.to_device(t)).collect(),
-            Work::Step(step) => tensors.iter().map(|t| step.to_device(t)).collect(),
-            Work::Gradients(_) => Ok(Vec::new()),
-        }
+    /// The inputs, tensors where the backend keeps them.
+    fn placed(&self, inputs: &[Input]) -> Result<Vec<Input>, ferroflux::Error> {
+        let placed = |input: &Input| match (self, input) {
+            (Work::Inference(compiled), Input::Tensor(Value::Host(t))) => {
+                compiled.to_device(t).map(Input::from)
+            }
+            (Work::Step(step), Input::Tensor(Value::Host(t))) => step.to_device(t).map(Input::from),
+            (_, other) => Ok(other.clone()),
+        };
+        inputs.iter().map(placed).collect()
     }
 
     /// The first call; the outputs of an inference.
-    fn first(&mut self, placed: &[Value], tensors: &[Tensor]) -> Result<Vec<Value>, ferroflux::Error> {
+    fn first(&mut self, placed: &[Input], inputs: &[Input]) -> Result<Vec<Value>, ferroflux::Error> {
         match self {
-            Work::Inference(compiled) => compiled.call_values(placed),
-            _ => self.timed(placed, tensors).map(|()| Vec::new()),
+            Work::Inference(compiled) => compiled.call_values_with(placed),
+            _ => self.timed(placed, inputs).map(|()| Vec::new()),
         }
     }
 
@@ -263,12 +269,12 @@ impl Work {
     }
 
     /// One call on placed tensors; outputs stay on the device, and the call is over when it returns.
-    fn timed(&mut self, placed: &[Value], tensors: &[Tensor]) -> Result<(), ferroflux::Error> {
+    fn timed(&mut self, placed: &[Input], inputs: &[Input]) -> Result<(), ferroflux::Error> {
         match self {
-            Work::Inference(compiled) => compiled.call_values(placed).map(drop),
-            Work::Step(step) => step.step_values(placed.to_vec(), RATE).map(drop),
+            Work::Inference(compiled) => compiled.call_values_with(placed).map(drop),
+            Work::Step(step) => step.step_with(placed, RATE).map(drop),
             Work::Gradients(model) => {
-                let (outputs, saved) = model.forward(tensors)?;
+                let (outputs, saved) = model.forward_with(inputs)?;
                 let ones = |t: &TangentInfo| {
                     let output = &outputs[t.output];
                     Ok(Tensor::full(t.info.meta.dtype, output.sizes(), Scalar::Float(1.0))?)
@@ -302,19 +308,19 @@ fn compile(model: &Model, args: &Args, options: &Options) -> Result<(Work, Durat
 /// Times of calls, and how often the device's driver was asked for memory meanwhile.
 fn time(
     work: &mut Work,
-    (placed, tensors): (&[Value], &[Tensor]),
+    (placed, inputs): (&[Input], &[Input]),
     args: &Args,
     backend: &str,
 ) -> Result<(Vec<Duration>, Option<u64>), ferroflux::Error> {
     // Calls that are measured step by step, and those in which a graph is recorded.
     for _ in 0..if args.profile { PROFILED + 1 } else { 3 } {
-        work.timed(placed, tensors)?;
+        work.timed(placed, inputs)?;
     }
     let asked = device(backend, "memory_allocations");
     let (mut times, begin) = (Vec::new(), Instant::now());
     while times.len() < RUNS || begin.elapsed().as_secs_f64() < args.seconds {
         let start = Instant::now();
-        work.timed(placed, tensors)?;
+        work.timed(placed, inputs)?;
         times.push(start.elapsed());
     }
     let asked = device(backend, "memory_allocations").zip(asked).map(|(now, before)| now - before);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use ferroflux::ir_core::Atom;
 use ferroflux::kernel_ir::{self, Storage};
-use ferroflux::{Error, Explanation, KernelInfo, Program, Unsupported};
+use ferroflux::{Error, Explanation, InputInfo, KernelInfo, Program, Unsupported};
 use serde_json::{Value, json};
 
 use crate::inputs::at_hints;
@@ -43,8 +43,8 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
             let memory = memory(program, &kernels);
             let dynamic = kernels.plan.bytes.is_none();
             match args.json {
-                true => writeln!(out, "{}", as_json(&model.name, &explanation, memory.as_ref(), &[]))?,
-                false => print(&model.name, &explanation, memory.as_ref(), dynamic, out)?,
+                true => writeln!(out, "{}", as_json(&model, &explanation, memory.as_ref(), &[]))?,
+                false => print(&model, &explanation, memory.as_ref(), dynamic, out)?,
             }
             Ok(())
         }
@@ -52,8 +52,8 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
             let list = program.unsupported();
             let explanation = Explanation { operators: program.operators(), ..Explanation::default() };
             match args.json {
-                true => writeln!(out, "{}", as_json(&model.name, &explanation, None, &list))?,
-                false => print_unsupported(&model.name, &explanation, &list, out)?,
+                true => writeln!(out, "{}", as_json(&model, &explanation, None, &list))?,
+                false => print_unsupported(&model, &explanation, &list, out)?,
             }
             let what = show::count(list.len(), "call");
             let verb = if list.len() == 1 { "is" } else { "are" };
@@ -86,6 +86,22 @@ fn memory(program: &Program, kernels: &kernel_ir::Program) -> Option<Memory> {
         temporaries: kernels.plan.place(kernels, &symbol).ok()?.1,
         outputs: sum(&|s| *s == Storage::Output)?,
     })
+}
+
+/// What a call takes, a line each.
+fn print_inputs(program: &Program, out: &mut dyn Write) -> Result<()> {
+    let infos = program.inputs();
+    writeln!(out, "\n{}:", show::count(infos.len(), "input"))?;
+    for info in infos {
+        writeln!(out, "  {}", show::input(&info))?;
+    }
+    Ok(())
+}
+
+fn inputs_json(program: &Program) -> Vec<Value> {
+    let one =
+        |i: &InputInfo| json!({"name": i.name, "kind": i.kind.to_string(), "constant": i.is_constant()});
+    program.inputs().iter().map(one).collect()
 }
 
 fn print_operators(name: &str, e: &Explanation, out: &mut dyn Write) -> Result<()> {
@@ -129,13 +145,14 @@ fn counted(kernels: &[KernelInfo]) -> String {
 }
 
 fn print(
-    name: &str,
+    model: &Model,
     e: &Explanation,
     memory: Option<&Memory>,
     dynamic: bool,
     out: &mut dyn Write,
 ) -> Result<()> {
-    print_operators(name, e, out)?;
+    print_operators(&model.name, e, out)?;
+    print_inputs(&model.program, out)?;
     let title = format!("{} a call, each with the graph nodes in it:", counted(&e.kernels));
     print_kernels(&title, &e.kernels, out)?;
     if !e.init_kernels.is_empty() {
@@ -153,8 +170,14 @@ fn print(
     Ok(())
 }
 
-fn print_unsupported(name: &str, e: &Explanation, list: &[Unsupported], out: &mut dyn Write) -> Result<()> {
-    print_operators(name, e, out)?;
+fn print_unsupported(
+    model: &Model,
+    e: &Explanation,
+    list: &[Unsupported],
+    out: &mut dyn Write,
+) -> Result<()> {
+    print_operators(&model.name, e, out)?;
+    print_inputs(&model.program, out)?;
     writeln!(out, "\nnot supported:")?;
     for u in list {
         writeln!(out, "  {}", u.message)?;
@@ -162,11 +185,12 @@ fn print_unsupported(name: &str, e: &Explanation, list: &[Unsupported], out: &mu
     Ok(())
 }
 
-fn as_json(name: &str, e: &Explanation, memory: Option<&Memory>, unsupported: &[Unsupported]) -> Value {
+fn as_json(model: &Model, e: &Explanation, memory: Option<&Memory>, unsupported: &[Unsupported]) -> Value {
     let kernels = |list: &[KernelInfo]| -> Vec<Value> { list.iter().map(kernel_json).collect() };
     let one = |u: &Unsupported| json!({"target": u.target, "node": u.node, "message": u.message});
     json!({
-        "model": name,
+        "model": model.name,
+        "inputs": inputs_json(&model.program),
         "operators": e.operators,
         "kernels": kernels(&e.kernels),
         "init_kernels": kernels(&e.init_kernels),

@@ -11,7 +11,7 @@ use ferroflux::fx_ir::{Graph, text};
 use crate::model::Model;
 use crate::progress::Progress;
 use crate::report::usage;
-use crate::{diagram, files};
+use crate::{diagram, files, show};
 
 /// Arguments of `graph`.
 #[derive(clap::Args)]
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
 fn text_of(program: &Program, stage: Stage, readable: bool) -> Result<String> {
     let print = |graph: &Graph| if readable { graph.print_readable() } else { text::print(graph) };
     Ok(match stage {
-        Stage::Captured => print(program.graph()),
+        Stage::Captured => print(program.graph()) + &constants(program, if readable { "//" } else { "#" }),
         Stage::Functional => print(&program.functional()?),
         Stage::Prim => print(&program.prims()?),
         Stage::Joint => print(&program.joint(&program.usual_gradients())?.graph),
@@ -96,6 +96,13 @@ fn text_of(program: &Program, stage: Stage, readable: bool) -> Result<String> {
         Stage::Loops => program.loops_text()?,
         Stage::Kernels => program.kernels()?.to_string(),
     })
+}
+
+/// Comments on the inputs that no graph has: those with the one value that the model was exported for.
+fn constants(program: &Program, comment: &str) -> String {
+    let infos = program.inputs();
+    let constants = infos.iter().filter(|i| i.is_constant());
+    constants.map(|i| format!("{comment} input {}\n", show::input(i))).collect()
 }
 
 fn diagram_of(program: &Program, stage: Stage) -> Result<Diagram> {

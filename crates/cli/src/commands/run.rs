@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use ferroflux::fx_ir::{Arg, Graph, OutputKind};
 use ferroflux::tensor::safetensors::SafetensorsFile;
-use ferroflux::{Options, Tensor};
+use ferroflux::{Input, InputInfo, Options, Tensor};
 use serde_json::{Value, json};
 
 use crate::compare::{self, Accuracy, Agreement, ToleranceArgs};
+use crate::inputs::{self, SetArgs};
 use crate::model::{self, Model};
 use crate::options::{BackendArgs, Global, WeightArgs};
 use crate::progress::Progress;
 use crate::report::usage;
-use crate::{files, inputs, show};
+use crate::{files, show};
 
 /// Arguments of `run`.
 #[derive(clap::Args)]
@@ -25,6 +26,8 @@ pub(crate) struct Args {
     /// Safetensors file with the inputs, by argument name or as in0, in1, …
     #[arg(long, value_name = "FILE")]
     inputs: Option<PathBuf>,
+    #[command(flatten)]
+    set: SetArgs,
     /// Safetensors file to write the outputs to, as out0, out1, …
     #[arg(long, value_name = "FILE")]
     outputs: Option<PathBuf>,
@@ -75,8 +78,9 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     model.fill(&args.weights, given.as_ref())?;
     let given = given.or_else(|| model.golden.take()).unwrap_or_default();
     let expected = args.expect.as_deref().map(model::tensors).transpose()?;
-    let tensors = inputs::from_file(&model.program.inputs(), &given, &args.prefix)?;
-    let (outputs, times) = execute(&model, &args.backend.options(global), &tensors)?;
+    let infos = model.program.inputs();
+    let inputs = inputs::from_file(&infos, &given, &args.prefix, &args.set.of(&infos)?)?;
+    let (outputs, times) = execute(&model, &args.backend.options(global), &inputs)?;
     if let Some(path) = &args.outputs {
         write_outputs(path, &outputs)?;
     }
@@ -94,14 +98,15 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     compared.transpose().map(drop)
 }
 
-/// The inputs file; a corpus case has its own, and a model without inputs needs none.
+/// The inputs file; a corpus case has its own, and a model without tensors among its inputs needs none.
 fn given(args: &Args, model: &Model) -> Result<Option<SafetensorsFile>> {
+    let infos = model.program.inputs();
+    let wanted: Vec<&InputInfo> = infos.iter().filter(|i| i.meta().is_some()).collect();
     match &args.inputs {
         Some(path) => model::tensors(path).map(Some),
-        None if model.golden.is_some() || model.program.inputs().is_empty() => Ok(None),
+        None if model.golden.is_some() || wanted.is_empty() => Ok(None),
         None => {
-            let wanted = model.program.inputs();
-            let wanted: Vec<String> = wanted.iter().map(|i| format!("{}: {}", i.name, i.meta)).collect();
+            let wanted: Vec<String> = wanted.iter().map(|i| format!("{}: {}", i.name, i.kind)).collect();
             Err(usage(
                 format!("the model takes inputs ({}), and no file gives them", wanted.join(", ")),
                 "give a safetensors file with `--inputs FILE`, or measure with made-up inputs: `ferroflux bench`",
@@ -110,7 +115,7 @@ fn given(args: &Args, model: &Model) -> Result<Option<SafetensorsFile>> {
     }
 }
 
-fn execute(model: &Model, options: &Options, inputs: &[Tensor]) -> Result<(Vec<(String, Tensor)>, Times)> {
+fn execute(model: &Model, options: &Options, inputs: &[Input]) -> Result<(Vec<(String, Tensor)>, Times)> {
     let failed =
         |what: &str| format!("cannot {what} `{}` with the backend `{}`", model.name, options.backend_name());
     let start = Instant::now();
@@ -122,7 +127,7 @@ fn execute(model: &Model, options: &Options, inputs: &[Tensor]) -> Result<(Vec<(
     let start = Instant::now();
     let outputs = {
         let _progress = Progress::start(format!("{}: running", model.name));
-        compiled.call(inputs).with_context(|| failed("run"))?
+        compiled.call_with(inputs).with_context(|| failed("run"))?
     };
     let times = Times { read: model.read, compile, call: start.elapsed() };
     Ok((output_names(model.program.graph()).into_iter().zip(outputs).collect(), times))
@@ -133,6 +138,8 @@ fn output_names(graph: &Graph) -> Vec<String> {
     let users = graph.outputs.iter().filter(|o| matches!(o.kind, OutputKind::User | OutputKind::Loss));
     let name = |o: &ferroflux::fx_ir::Output| match o.arg {
         Arg::Value(v) => graph.values.get(v).map(|v| v.name.clone()),
+        // A number that the model returns is a tensor without dimensions.
+        Arg::Int(_) | Arg::Scalar(_) => Some("number".into()),
         _ => None,
     };
     users.filter_map(name).collect()

@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use ferroflux::Program;
 use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::train::TrainStep;
 use serde_json::json;
 
 use crate::compare::Accuracy;
+use crate::inputs::{Set, SetArgs};
 use crate::model::{self, Model};
 use crate::options::{BackendArgs, Global, WeightArgs};
 use crate::progress::Progress;
@@ -35,6 +37,8 @@ pub(crate) struct Args {
     /// What the names of the training data begin with, for example `train_`.
     #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: String,
+    #[command(flatten)]
+    set: SetArgs,
     #[command(flatten)]
     what: StepArgs,
     #[command(flatten)]
@@ -63,7 +67,7 @@ pub(crate) struct Args {
     /// How many checkpoints are kept.
     #[arg(long, value_name = "N", default_value_t = 3)]
     keep: usize,
-    /// Goes on from the newest checkpoint.
+    /// Goes on from the newest checkpoint that can be read.
     #[arg(long, requires = "checkpoint")]
     resume: bool,
     /// Writes the trained weights.
@@ -148,7 +152,10 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     let file = file.or_else(|| model.golden.take());
     let file =
         file.ok_or_else(|| usage("there is no data to train on", "give it as `--data FILE.safetensors`"))?;
-    let mut run = prepare(args, global, &model, &file)?;
+    let judge = args.evaluation.eval.as_deref().map(Model::open).transpose()?.map(|m| m.program);
+    let infos = [model.program.inputs(), judge.as_ref().map_or(Vec::new(), Program::inputs)];
+    let set = args.set.of_several(&[&infos[0], &infos[1]])?;
+    let mut run = prepare(args, global, &model, &file, &set)?;
     if args.resume {
         resume(args, &mut run)?;
     }
@@ -164,7 +171,7 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     if let Some(path) = &plot {
         files::write(path, plot::losses(&model.name, &run.losses).as_bytes())?;
     }
-    let accuracy = if finished { evaluated(args, global, &run, &file)? } else { None };
+    let accuracy = if finished { evaluated(args, global, &run, judge, (&file, &set))? } else { None };
     report(args, &model, &run, Speed { seconds, rate: samples / seconds.max(1e-9) }, accuracy.as_ref(), out)?;
     if finished {
         return Ok(());
@@ -176,9 +183,15 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     Err(advised(format!("stopped after step {} of {}", run.losses.len(), run.total), how))
 }
 
-fn prepare(args: &Args, global: &Global, model: &Model, file: &SafetensorsFile) -> Result<Run> {
+fn prepare(
+    args: &Args,
+    global: &Global,
+    model: &Model,
+    file: &SafetensorsFile,
+    set: &Set<'_>,
+) -> Result<Run> {
     let shuffle = args.shuffle.then_some(args.seed);
-    let data = Data::new(&model.program.inputs(), file, &args.prefix, args.batch_size, shuffle)?;
+    let data = Data::new(&model.program.inputs(), file, (&args.prefix, set), args.batch_size, shuffle)?;
     let total = args.steps.unwrap_or_else(|| data.steps(args.epochs));
     let rates = schedule::parse(&args.rate.schedule, total, args.rate.warmup)?;
     let train = args.what.options()?;
@@ -212,7 +225,7 @@ fn folder(args: &Args) -> Result<&std::path::Path> {
 
 /// Takes over the newest checkpoint, which must be of the same training.
 fn resume(args: &Args, run: &mut Run) -> Result<()> {
-    let found = Checkpoint::newest(folder(args)?)?;
+    let found = Checkpoint::newest(folder(args)?, &|text| eprintln!("warning: {text}"))?;
     for (name, wanted) in &run.settings {
         let held = found.settings.get(name).map_or("unknown", String::as_str);
         if held != wanted {
@@ -259,7 +272,7 @@ fn train(args: &Args, run: &mut Run) -> Result<bool> {
         let n = run.losses.len() as u64;
         let batch = run.data.batch(n)?;
         let lr = run.rates.rate(run.lr, n);
-        let outcome = run.step.step(&batch, lr).with_context(|| format!("step {n}"))?;
+        let outcome = run.step.step_with(&batch, lr).with_context(|| format!("step {n}"))?;
         if outcome.skipped {
             display.say(&format!("step {n}: a gradient is not finite, the update is left out"));
         }
@@ -280,16 +293,22 @@ fn train(args: &Args, run: &mut Run) -> Result<bool> {
     Ok(run.losses.len() as u64 >= run.total)
 }
 
-fn evaluated(args: &Args, global: &Global, run: &Run, data: &SafetensorsFile) -> Result<Option<Accuracy>> {
-    let (Some(path), Some(label)) = (&args.evaluation.eval, &args.evaluation.accuracy) else {
+/// The accuracy of the model to evaluate, where there is one, with the trained weights.
+fn evaluated(
+    args: &Args,
+    global: &Global,
+    run: &Run,
+    judge: Option<Program>,
+    (data, set): (&SafetensorsFile, &Set<'_>),
+) -> Result<Option<Accuracy>> {
+    let (Some(program), Some(label)) = (judge, &args.evaluation.accuracy) else {
         return Ok(None);
     };
     let own = args.evaluation.eval_data.as_deref().map(model::tensors).transpose()?;
-    let program = Model::open(path)?.program;
     let program = evaluate::with_weights(program, &run.step.weights()?)?;
     let options = args.backend.options(global);
     let held = own.as_ref().unwrap_or(data);
-    evaluate::accuracy(&program, &options, held, &args.evaluation.eval_prefix, label).map(Some)
+    evaluate::accuracy(&program, &options, held, (&args.evaluation.eval_prefix, set), label).map(Some)
 }
 
 /// How fast it went.

@@ -3,19 +3,17 @@
 //! from its number alone and training resumes anywhere.
 
 use anyhow::Result;
+use ferroflux::ir_core::TensorMeta;
 use ferroflux::tensor::formula::splitmix64;
 use ferroflux::tensor::safetensors::SafetensorsFile;
-use ferroflux::{InputInfo, Tensor};
+use ferroflux::{Input, InputInfo, Tensor, Value};
 
-use crate::inputs;
+use crate::inputs::{self, Set};
 use crate::report::advised;
 
-/// A data set: one tensor for each input of the model, samples along dimension 0.
+/// A data set: one tensor for each tensor that the model takes, samples along dimension 0.
 pub(crate) struct Data {
-    /// Tensors whose first dimension is the sample.
-    tensors: Vec<Tensor>,
-    /// Whether each input is one value for all batches, as masks or positions are.
-    fixed: Vec<bool>,
+    inputs: Vec<Column>,
     /// Samples.
     pub(crate) len: usize,
     /// Samples of a step.
@@ -26,24 +24,38 @@ pub(crate) struct Data {
     order: Option<(u64, Vec<u32>)>,
 }
 
+/// What a step is given for one input of the model.
+enum Column {
+    /// The same for all batches: numbers, and tensors such as masks or positions.
+    Fixed(Input),
+    /// The samples of the batch.
+    Samples(Tensor),
+}
+
 impl Data {
     /// The data for these inputs out of a file. `wanted` is the batch size where the model leaves it open.
     pub(crate) fn new(
         infos: &[InputInfo],
         file: &SafetensorsFile,
-        prefix: &str,
+        (prefix, set): (&str, &Set<'_>),
         wanted: Option<usize>,
         shuffle: Option<u64>,
     ) -> Result<Data> {
-        let tensors = inputs::from_file(infos, file, prefix)?;
+        let given = inputs::from_file(infos, file, prefix, set)?;
         let batch = batch_size(infos, wanted)?;
         let mut len = None;
-        let mut fixed = Vec::new();
-        for (info, tensor) in infos.iter().zip(&tensors) {
-            check_type(info, tensor)?;
-            let whole = info.meta.rank() == 0 || !leads(info, batch);
-            fixed.push(whole);
-            if whole {
+        let mut inputs = Vec::new();
+        for (info, input) in infos.iter().zip(given) {
+            let (tensor, meta) = match (&input, info.meta()) {
+                (Input::Tensor(Value::Host(tensor)), Some(meta)) => (tensor.clone(), meta),
+                _ => {
+                    inputs.push(Column::Fixed(input));
+                    continue;
+                }
+            };
+            check_type(info, meta, &tensor)?;
+            if meta.rank() == 0 || !leads(meta, batch) {
+                inputs.push(Column::Fixed(input));
                 continue;
             }
             let samples = tensor.sizes()[0];
@@ -57,22 +69,23 @@ impl Data {
                 }
                 Some(_) => {}
             }
+            inputs.push(Column::Samples(tensor));
         }
         match len {
-            Some((len, _)) if len > 0 => Ok(Data { tensors, fixed, len, batch, shuffle, order: None }),
+            Some((len, _)) if len > 0 => Ok(Data { inputs, len, batch, shuffle, order: None }),
             _ => Err(advised("the data holds no samples", "give at least one sample along dimension 0")),
         }
     }
 
     /// The inputs of step `step` (the first is 0).
-    pub(crate) fn batch(&mut self, step: u64) -> Result<Vec<Tensor>> {
+    pub(crate) fn batch(&mut self, step: u64) -> Result<Vec<Input>> {
         let first = step * self.batch as u64;
         let rows: Vec<usize> = (0..self.batch as u64).map(|n| self.sample(first + n)).collect();
-        let mut batch = Vec::with_capacity(self.tensors.len());
-        for (tensor, fixed) in self.tensors.iter().zip(&self.fixed) {
-            batch.push(if *fixed { tensor.clone() } else { gather(tensor, &rows)? });
-        }
-        Ok(batch)
+        let one = |column: &Column| match column {
+            Column::Fixed(input) => Ok(input.clone()),
+            Column::Samples(tensor) => gather(tensor, &rows).map(Input::from),
+        };
+        self.inputs.iter().map(one).collect()
     }
 
     /// Steps in which every sample was seen `epochs` times; the last one may begin the next pass.
@@ -121,13 +134,13 @@ pub(crate) fn gather(tensor: &Tensor, rows: &[usize]) -> Result<Tensor> {
 }
 
 /// Whether the input's first size is the batch.
-fn leads(info: &InputInfo, batch: usize) -> bool {
-    info.meta.sizes.first().is_some_and(|s| s.as_const().is_none_or(|n| n == batch as i64))
+fn leads(meta: &TensorMeta, batch: usize) -> bool {
+    meta.sizes.first().is_some_and(|s| s.as_const().is_none_or(|n| n == batch as i64))
 }
 
 /// The batch size that the model was exported with, or what the user wants where it is open.
 fn batch_size(infos: &[InputInfo], wanted: Option<usize>) -> Result<usize> {
-    let first = infos.iter().find_map(|i| i.meta.sizes.first());
+    let first = infos.iter().find_map(|i| i.meta()?.sizes.first());
     let Some(first) = first else {
         return Err(advised(
             "no input of the model has a first dimension",
@@ -151,21 +164,20 @@ fn batch_size(infos: &[InputInfo], wanted: Option<usize>) -> Result<usize> {
 }
 
 /// dtype, rank and the sizes of a sample.
-fn check_type(info: &InputInfo, tensor: &Tensor) -> Result<()> {
-    let sizes = info.meta.sizes.iter().zip(tensor.sizes()).skip(1);
+fn check_type(info: &InputInfo, meta: &TensorMeta, tensor: &Tensor) -> Result<()> {
+    let sizes = meta.sizes.iter().zip(tensor.sizes()).skip(1);
     let same = |(want, have): (&ferroflux::ir_core::SymExpr, &usize)| {
         want.as_const().is_none_or(|n| n == *have as i64)
     };
-    if tensor.dtype() == info.meta.dtype && tensor.rank() == info.meta.rank() && sizes.into_iter().all(same) {
+    if tensor.dtype() == meta.dtype && tensor.rank() == meta.rank() && sizes.into_iter().all(same) {
         return Ok(());
     }
     Err(advised(
         format!(
-            "the data for `{}` is {}{:?}, the model takes {}",
+            "the data for `{}` is {}{:?}, the model takes {meta}",
             info.name,
             tensor.dtype(),
             tensor.sizes(),
-            info.meta
         ),
         "samples lie along the first dimension, which may be of any size; the rest must be as the model has it",
     ))

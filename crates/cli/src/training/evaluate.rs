@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use ferroflux::tensor::safetensors::SafetensorsFile;
-use ferroflux::{Options, Program, Tensor};
+use ferroflux::{Input, Options, Program, Tensor, Value};
 
 use super::data::gather;
 use crate::compare::{self, Accuracy};
-use crate::inputs;
+use crate::inputs::{self, Set};
 use crate::report::advised;
 
 /// The program's weights by those of the trained model: the same name, or one that ends with the other behind a dot.
@@ -44,21 +44,31 @@ pub(crate) fn accuracy(
     program: &Program,
     options: &Options,
     data: &SafetensorsFile,
-    prefix: &str,
+    (prefix, set): (&str, &Set<'_>),
     label: &str,
 ) -> Result<Accuracy> {
     let compiled = program.compile(options).context("cannot compile the model to evaluate")?;
-    let inputs = inputs::from_file(&program.inputs(), data, prefix)?;
-    let fixed = program.inputs().first().and_then(|i| i.meta.sizes.first().and_then(|s| s.as_const()));
-    let len = inputs.first().and_then(|t| t.sizes().first().copied()).unwrap_or(0);
+    let infos = program.inputs();
+    let inputs = inputs::from_file(&infos, data, prefix, set)?;
+    let sample = infos.iter().position(|i| i.meta().is_some());
+    let first = sample.and_then(|n| Some((infos[n].meta()?, inputs.get(n)?)));
+    let fixed = first.and_then(|(meta, _)| meta.sizes.first().and_then(|s| s.as_const()));
+    let len = match first {
+        Some((_, Input::Tensor(value))) => value.sizes().first().copied().unwrap_or(0),
+        _ => 0,
+    };
     let batch = fixed.and_then(|n| usize::try_from(n).ok()).unwrap_or(len).max(1);
     let mut scores: Vec<f64> = Vec::new();
     for first in (0..len).step_by(batch) {
         // The last batch is filled up with its first sample, whose scores are not taken again.
         let real = batch.min(len - first);
         let rows: Vec<usize> = (0..batch).map(|n| if n < real { first + n } else { first }).collect();
-        let given = inputs.iter().map(|t| gather(t, &rows)).collect::<Result<Vec<_>>>()?;
-        let outputs = compiled.call(&given)?;
+        let rows_of = |input: &Input| match input {
+            Input::Tensor(Value::Host(t)) => gather(t, &rows).map(Input::from),
+            other => Ok(other.clone()),
+        };
+        let given = inputs.iter().map(rows_of).collect::<Result<Vec<_>>>()?;
+        let outputs = compiled.call_with(&given)?;
         let whole = outputs.first().ok_or_else(|| advised("the model to evaluate returns nothing", ""))?;
         if whole.rank() != 2 || whole.sizes()[0] != batch {
             let what = format!("the model to evaluate returns {}", crate::show::type_of(whole));

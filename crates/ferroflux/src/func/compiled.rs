@@ -1,18 +1,19 @@
 //! A compiled function: code of its graph by whichever backend.
 
 use aot_autograd::passes::{PassCx, optimize};
-use fx_ir::{Graph, InputKind};
+use fx_ir::Graph;
 use tensor::Tensor;
 
 use crate::check::Signature;
 use crate::code::Code;
+use crate::inputs::{self, TensorInfo};
 use crate::seeds::Seeds;
-use crate::{Error, InputInfo, Options};
+use crate::{Error, Options};
 
 /// A function ready to be called, from any thread.
 pub struct CompiledFunc {
     graph: Graph,
-    inputs: Vec<InputInfo>,
+    inputs: Vec<TensorInfo>,
     signature: Signature,
     code: Code,
     seeds: Seeds,
@@ -21,10 +22,7 @@ pub struct CompiledFunc {
 impl CompiledFunc {
     pub(super) fn new(mut graph: Graph, options: &Options) -> Result<CompiledFunc, Error> {
         optimize(&mut graph, &PassCx::training());
-        let users = graph.inputs().filter(|(_, kind, _)| *kind != InputKind::Seed);
-        let inputs: Vec<InputInfo> = users
-            .filter_map(|(v, _, name)| Some(InputInfo { name: name.into(), meta: graph.meta(v)?.clone() }))
-            .collect();
+        let inputs = inputs::of_graph(&graph);
         let (code, _) = Code::of_prims(&graph, &|_| Ok(None), options, false)?;
         let signature = Signature::of(&inputs, &graph.symbols, &graph.guards)?;
         Ok(CompiledFunc { graph, inputs, signature, code, seeds: Seeds::new(options.seed) })
@@ -45,7 +43,7 @@ impl CompiledFunc {
     }
 
     /// The tensors that it takes, in order.
-    pub fn inputs(&self) -> &[InputInfo] {
+    pub fn inputs(&self) -> &[TensorInfo] {
         &self.inputs
     }
 }

@@ -18,14 +18,14 @@ use super::wiring::{
 };
 use crate::check::Signature;
 use crate::code::Code;
+use crate::inputs::{Arguments, Input, InputInfo, TensorInfo};
 use crate::seeds::Seeds;
-use crate::{Error, InputInfo, Options, Program};
+use crate::{Error, Options, Program};
 
 /// A program with its gradients, compiled. Buffers that the program writes are kept here from call to call, as are the
 /// parameters, which [`set`](Differentiated::set) replaces.
 pub struct Differentiated {
-    inputs: Vec<InputInfo>,
-    signature: Signature,
+    arguments: Arguments,
     symbols: Arena<SymId, Symbol>,
     forward: Half,
     backward: Half,
@@ -55,7 +55,7 @@ pub struct TangentInfo {
     /// Number of the returned tensor that it belongs to.
     pub output: usize,
     /// Its type.
-    pub info: InputInfo,
+    pub info: TensorInfo,
 }
 
 struct GradientInfo {
@@ -141,8 +141,7 @@ impl Program {
         let state = state.collect::<Result<State, Error>>()?;
         let dtypes = kept.iter().filter_map(|n| Some((n.clone(), self.weight(n)?.dtype()))).collect();
         Ok(Differentiated {
-            signature: Signature::of(&self.inputs(), &joint.graph.symbols, &joint.graph.guards)?,
-            inputs: self.inputs(),
+            arguments: Arguments::new(self.inputs(), &joint.graph.symbols, &joint.graph.guards)?,
             symbols: joint.graph.symbols.clone(),
             forward,
             backward,
@@ -245,7 +244,7 @@ fn tangent_infos(joint: &aot_autograd::JointGraph) -> Vec<TangentInfo> {
     for (o, tangent) in joint.graph.outputs.iter().zip(&joint.tangents) {
         let visible = matches!(o.kind, OutputKind::User | OutputKind::Loss);
         if let Some(meta) = tangent.and_then(|t| joint.graph.meta(t)) {
-            let info = InputInfo { name: format!("tangents[{output}]"), meta: meta.clone() };
+            let info = TensorInfo::new(&format!("tangents[{output}]"), meta.clone());
             list.push(TangentInfo { output, info });
         }
         output += usize::from(visible && matches!(o.arg, Arg::Value(_)));
@@ -260,13 +259,25 @@ impl Differentiated {
     /// # Errors
     /// Inputs that do not fit, and whatever the backend runs into.
     pub fn forward(&self, inputs: &[Tensor]) -> Result<(Vec<Tensor>, Saved<'_>), Error> {
-        let users = self.signature.conform(inputs)?;
+        self.forward_tensors(self.arguments.conform(inputs)?.into_iter().map(Value::Host).collect())
+    }
+
+    /// As [`forward`](Differentiated::forward) on inputs of any kind, as
+    /// [`Compiled::call_with`](crate::Compiled::call_with) takes them.
+    ///
+    /// # Errors
+    /// As for `forward`; an input of another kind, and another value than the one that the program was exported for.
+    pub fn forward_with(&self, inputs: &[Input]) -> Result<(Vec<Tensor>, Saved<'_>), Error> {
+        self.forward_tensors(self.arguments.conform_with(inputs)?)
+    }
+
+    fn forward_tensors(&self, users: Vec<Value>) -> Result<(Vec<Tensor>, Saved<'_>), Error> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let lookup = |state: &State, name: &str| {
             state.get(name).cloned().ok_or_else(|| Error::MissingWeights { count: 1, first: name.into() })
         };
         let pick = |s: &Source| match s {
-            Source::User(n) => Ok(Value::Host(users[*n].clone())),
+            Source::User(n) => Ok(users[*n].clone()),
             Source::State(name) => lookup(&state, name),
             _ => Err(Error::Internal("a forward graph reads what only the backward has".into())),
         };
@@ -297,7 +308,7 @@ impl Differentiated {
         for (n, source) in self.backward.sources.iter().enumerate() {
             let tensor = match source {
                 Source::Saved(k) => saved.get(*k).cloned(),
-                Source::User(k) => users.get(*k).cloned().map(Value::Host),
+                Source::User(k) => users.get(*k).cloned(),
                 // As the forward read it, before its own writes.
                 Source::State(name) => Some(lookup(&state, name)?),
                 _ => None,
@@ -309,15 +320,12 @@ impl Differentiated {
     }
 
     /// The sizes of these inputs and what they are.
-    fn input_sizes(&self, users: &[Tensor]) -> Vec<(SymExpr, i64)> {
-        let sizes = self.inputs.iter().zip(users).flat_map(|(info, t)| {
-            info.meta.sizes.iter().cloned().zip(t.sizes().iter().map(|&s| s as i64)).collect::<Vec<_>>()
-        });
-        sizes.collect()
+    fn input_sizes(&self, users: &[Value]) -> Vec<(SymExpr, i64)> {
+        self.arguments.tensors().iter().zip(users).flat_map(|(info, value)| info.equations(value)).collect()
     }
 
     /// The value of a size for these inputs.
-    fn size(&self, size: &SymExpr, users: &[Tensor]) -> Result<i64, Error> {
+    fn size(&self, size: &SymExpr, users: &[Value]) -> Result<i64, Error> {
         let mut bindings = Bindings::new();
         // `conform` has solved the same equations.
         let _ = bindings.solve(&self.input_sizes(users));
@@ -330,9 +338,9 @@ impl Differentiated {
     pub fn tangents(&self) -> &[TangentInfo] {
         &self.tangents
     }
-    /// The tensors that a forward call takes.
+    /// What a forward call takes, in order.
     pub fn inputs(&self) -> &[InputInfo] {
-        &self.inputs
+        self.arguments.inputs()
     }
     /// Bytes that a forward call keeps for its backward call beside inputs and parameters, where sizes are numbers.
     pub fn saved_bytes(&self) -> Option<i64> {
@@ -365,7 +373,7 @@ impl Saved<'_> {
     /// Cotangents that do not fit, and whatever the backend runs into.
     pub fn backward(&self, tangents: &[Tensor]) -> Result<Gradients, Error> {
         let of = self.of;
-        let infos: Vec<InputInfo> = of.tangents.iter().map(|t| t.info.clone()).collect();
+        let infos: Vec<TensorInfo> = of.tangents.iter().map(|t| t.info.clone()).collect();
         let mut bindings = Bindings::new();
         // The forward's check has solved the same equations.
         let _ = bindings.solve(&self.sizes);

@@ -11,11 +11,11 @@ use tensor::Tensor;
 use super::plan::{self, Number, StepPlan};
 use super::wiring::{Sink, Source, State, initial, replace};
 use crate::cache::{Caller, Form, Lookup, Stage, through};
-use crate::check::Signature;
 use crate::code::{Code, of_prims};
+use crate::inputs::{Arguments, Input, InputInfo};
 use crate::optim::Optimizer;
 use crate::seeds::{fresh_base, seed_of};
-use crate::{Error, InputInfo, Options, Program, graph_plugin};
+use crate::{Error, Options, Program, graph_plugin};
 
 /// How gradients are limited before the update.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -121,8 +121,7 @@ impl TrainOptions {
 /// A training step, compiled, and the state that it trains. Parameters that do not require gradients stay as they are.
 pub struct TrainStep {
     program: Program,
-    inputs: Vec<InputInfo>,
-    signature: Signature,
+    arguments: Arguments,
     plan: StepPlan,
     code: Code,
     kernels: Option<kernel_ir::Program>,
@@ -198,8 +197,7 @@ impl Program {
         let seed = options.seed.unwrap_or_else(fresh_base);
         Ok(TrainStep {
             program: self.clone(),
-            signature: Signature::of(&self.inputs(), &plan.symbols, &guards)?,
-            inputs: self.inputs(),
+            arguments: Arguments::new(self.inputs(), &plan.symbols, &guards)?,
             plan,
             code,
             kernels,
@@ -278,8 +276,17 @@ impl TrainStep {
     /// it was before then. And whatever the backend runs into: then parameters, buffers and the optimizer's tensors,
     /// which the step writes in place, may be old or new each.
     pub fn step(&mut self, inputs: &[Tensor], lr: f64) -> Result<StepOutcome, Error> {
-        let users = self.signature.conform(inputs)?;
-        self.step_checked(users.into_iter().map(Value::Host).collect(), lr)
+        let users = self.arguments.conform(inputs)?;
+        self.step_tensors(users.into_iter().map(Value::Host).collect(), lr)
+    }
+
+    /// As [`step`](TrainStep::step) on inputs of any kind, as [`Compiled::call_with`](crate::Compiled::call_with) takes them.
+    ///
+    /// # Errors
+    /// As for `step`; an input of another kind, and another value than the one that the model was exported for.
+    pub fn step_with(&mut self, inputs: &[Input], lr: f64) -> Result<StepOutcome, Error> {
+        let users = self.arguments.conform_with(inputs)?;
+        self.step_tensors(users, lr)
     }
 
     /// As [`step`](TrainStep::step) on tensors that may lie on the backend's device (see
@@ -288,11 +295,10 @@ impl TrainStep {
     /// # Errors
     /// As for `step`.
     pub fn step_values(&mut self, inputs: Vec<Value>, lr: f64) -> Result<StepOutcome, Error> {
-        self.signature.check(&inputs)?;
-        self.step_checked(inputs, lr)
+        self.step_with(&inputs.into_iter().map(Input::from).collect::<Vec<_>>(), lr)
     }
 
-    fn step_checked(&mut self, inputs: Vec<Value>, lr: f64) -> Result<StepOutcome, Error> {
+    fn step_tensors(&mut self, inputs: Vec<Value>, lr: f64) -> Result<StepOutcome, Error> {
         let numbers = self.number_tensors(lr)?;
         let results = self.run(inputs, numbers)?;
         let (mut outcome, new, reports) = self.sort(results)?;
@@ -390,7 +396,7 @@ impl TrainStep {
     }
     /// The tensors that a step takes.
     pub fn inputs(&self) -> &[InputInfo] {
-        &self.inputs
+        self.arguments.inputs()
     }
     /// Updates so far.
     pub fn updates(&self) -> u64 {

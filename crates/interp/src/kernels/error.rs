@@ -30,12 +30,12 @@ pub enum KernelError {
         expected: String,
     },
     /// The inputs' sizes contradict each other or a range.
-    #[error("input `{input}`: {conflict}")]
+    #[error("input `{input}`: {problem}")]
     Symbol {
         /// Name of the input.
         input: String,
-        /// What does not fit.
-        conflict: Conflict,
+        /// Which dimension is what, and what it must be.
+        problem: String,
     },
     /// There is no constant of this name.
     #[error("constant `{0}` is missing")]

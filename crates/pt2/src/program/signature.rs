@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use fx_ir::{Arg, Graph, InputKind, Output, OutputKind, ValueId};
+use fx_ir::{Arg, Graph, InputKind, Output, OutputKind, ValueId, ValueType};
 
 use super::build::Builder;
 use super::scope::Scope;
@@ -104,6 +104,9 @@ impl<'a> Builder<'a> {
     ) -> Result<()> {
         match self.input_type(scope, arg, at)? {
             Some((name, ty)) => {
+                if let ValueType::Int(e) = &ty {
+                    self.symbols.is_given(e);
+                }
                 let value = self.placeholder(out, scope, (InputKind::User, name), name, ty, at)?;
                 let name = name.to_owned();
                 users.push(UserInput { path: name.clone(), name, value: Some(value), constant: None });

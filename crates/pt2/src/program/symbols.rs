@@ -33,6 +33,10 @@ pub(super) struct Symbols<'a> {
     asserted: Vec<Asserted>,
     /// Those that some value's sizes or an integer value mention.
     bound: HashSet<SymId>,
+    /// Those that are the size of a tensor.
+    sizes: HashSet<SymId>,
+    /// Those of integers that the caller gives.
+    given: HashSet<SymId>,
 }
 
 impl<'a> Symbols<'a> {
@@ -45,6 +49,8 @@ impl<'a> Symbols<'a> {
             bounds,
             asserted: Vec::new(),
             bound: HashSet::new(),
+            sizes: HashSet::new(),
+            given: HashSet::new(),
         }
     }
 
@@ -178,9 +184,11 @@ impl<'a> Symbols<'a> {
 
     /// Ranges of expressions (`2*s60`), which PyTorch checks like those of symbols: lower ends above 2 alone.
     fn keep_ranges(&mut self) {
-        let mut ranges: Vec<(&str, schema::Range)> = self.ranges.iter().map(|(k, r)| (*k, *r)).collect();
-        ranges.sort_unstable_by_key(|(key, _)| *key);
-        for (key, range) in ranges.into_iter().filter(|(key, _)| !self.by_name.contains_key(*key)) {
+        let expressions = self.ranges.iter().filter(|(key, _)| !self.by_name.contains_key(&***key));
+        let mut ranges: Vec<(String, schema::Range)> =
+            expressions.map(|(key, range)| (key.to_string(), *range)).collect();
+        ranges.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        for (key, range) in &ranges {
             let known =
                 |name: &str| self.by_name.get(name).map(|id| SymExpr::sym(*id)).ok_or_else(String::new);
             let Ok(Value::Int(e)) = sym::parse(key, &self.bounds, &mut { known }) else { continue };
@@ -231,13 +239,29 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    /// A symbol that is the size of a tensor is not negative.
+    /// A symbol that is the size of a tensor is not negative, nor is a size that is computed from a given integer.
     pub(super) fn is_size(&mut self, size: &SymExpr) {
         if let Some(id) = size.as_sym() {
+            self.sizes.insert(id);
             let symbol = &mut self.arena[id];
             if symbol.max.is_none_or(|max| max >= 0) {
                 symbol.min = symbol.min.max(0);
             }
+        } else if !self.given.is_empty()
+            && size.any_leaf(|a| matches!(a, Atom::Sym(id) if self.given.contains(id)))
+        {
+            let _ = self.narrow(&AtLeast { left: size.clone(), right: SymExpr::ZERO });
+        }
+    }
+
+    /// Takes note that the caller gives this integer. Exporting writes 0 as the lower end of the range of every such
+    /// symbol, which PyTorch does not check at a call: the integer may be negative where it is no size.
+    pub(super) fn is_given(&mut self, value: &SymExpr) {
+        let Some(id) = value.as_sym() else { return };
+        if self.given.insert(id) && !self.sizes.contains(&id) {
+            let symbol = &mut self.arena[id];
+            let recorded = self.ranges.get(symbol.name.as_str()).and_then(|range| range.min_val);
+            symbol.min = recorded.filter(|&min| min > 0).unwrap_or(i64::MIN);
         }
     }
 
