@@ -399,7 +399,8 @@ fn guarded_programs() -> Vec<Guarded> {
         let list = |k: usize, what: &str| -> Vec<Tensor> {
             (0..).map_while(|i| answers.tensors.get(&format!("s{k}.{what}{i}")).cloned()).collect()
         };
-        let calls = (0..).map(|k| (list(k, "in"), list(k, "out"))).take_while(|(inputs, _)| !inputs.is_empty());
+        let calls =
+            (0..).map(|k| (list(k, "in"), list(k, "out"))).take_while(|(inputs, _)| !inputs.is_empty());
         Guarded { program: Program::load(&file).unwrap(), calls: calls.collect(), name }
     };
     names.into_iter().map(&mut one).collect()
@@ -418,7 +419,11 @@ fn archives_answer_as_pytorch_or_refuse() {
                 let got = compiled.call(inputs);
                 let refused = wanted.is_empty() || REFUSED.contains(&(case.name.as_str(), k));
                 let fits = match &got {
-                    Ok(got) => !refused && got.len() == wanted.len() && got.iter().zip(wanted).all(|(a, b)| same(a, b)),
+                    Ok(got) => {
+                        !refused
+                            && got.len() == wanted.len()
+                            && got.iter().zip(wanted).all(|(a, b)| same(a, b))
+                    }
                     Err(Error::Guard { .. } | Error::Input { .. } | Error::Interp(_)) => refused,
                     Err(_) => false,
                 };

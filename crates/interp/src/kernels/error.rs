@@ -40,6 +40,12 @@ pub enum KernelError {
     /// There is no constant of this name.
     #[error("constant `{0}` is missing")]
     MissingConstant(String),
+    /// A constant holds an index that an operator of the program does not take.
+    #[error("{message}")]
+    ConstantRange {
+        /// Which constant, which number, and who takes what of it.
+        message: String,
+    },
     /// A size symbol has no value.
     #[error("the size `{0}` is not determined by the inputs")]
     Unbound(String),

@@ -61,6 +61,14 @@ impl Executable {
             let tensor = constants(name).ok_or_else(|| KernelError::MissingConstant(name.clone()))?;
             bound.push(memory::conform(&program, (*buf, name, false), &tensor, &bindings)?);
         }
+        let by_name = program.constants.iter().map(|c| &c.name).zip(&bound);
+        for claim in program.constant_ranges() {
+            let (low, high) = claim.range;
+            let of = by_name.clone().filter(|(name, _)| **name == claim.name);
+            if let Some(value) = of.filter_map(|(_, t)| t.first_outside(low, high)).next() {
+                return Err(KernelError::ConstantRange { message: claim.message(value) });
+            }
+        }
         let persistent = program.buffers.ids().map(|_| None).collect();
         let mut executable = Executable { program, options, constants: bound, persistent };
         let mut memory = Memory::new(&executable.parts(&[]), &bindings, false)?;
