@@ -386,23 +386,31 @@ impl Pass {
             if !self.wants(v) {
                 continue;
             }
-            self.check(n, v, g)?;
+            self.check(n, v, g, &name, node.origin)?;
             self.add(v, g, &name, node.origin)?;
         }
         Ok(())
     }
 
     /// A gradient has the dtype and the sizes of its operand.
-    fn check(&self, arg: usize, v: ValueId, g: ValueId) -> Result<(), GradProblem> {
-        let (Some(expected), Some(got)) = (self.graph.meta(v), self.graph.meta(g)) else { return Ok(()) };
-        let same = |(a, b): (&ir_core::SymExpr, &ir_core::SymExpr)| {
-            a.as_const().zip(b.as_const()).is_none_or(|(a, b)| a == b)
-        };
-        let fits = expected.dtype == got.dtype
-            && expected.rank() == got.rank()
-            && expected.sizes.iter().zip(&got.sizes).all(same);
-        if fits {
+    fn check(
+        &mut self,
+        arg: usize,
+        v: ValueId,
+        g: ValueId,
+        name: &str,
+        origin: OriginId,
+    ) -> Result<(), GradProblem> {
+        let (Some(expected), Some(got)) = (self.graph.meta(v).cloned(), self.graph.meta(g).cloned()) else {
             return Ok(());
+        };
+        if expected.dtype == got.dtype && expected.rank() == got.rank() {
+            let mut b = Builder::new(&mut self.graph, name, origin);
+            let mut pairs = expected.sizes.iter().zip(&got.sizes);
+            let what = || format!("an operand is {expected}, its gradient {got}");
+            if pairs.all(|(have, want)| b.require_equal(have, want, |_| what()).is_ok()) {
+                return Ok(());
+            }
         }
         Err(GradProblem::Type { arg, expected: expected.to_string(), got: got.to_string() })
     }

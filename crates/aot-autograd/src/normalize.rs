@@ -22,7 +22,7 @@ impl JointGraph {
         let forward = self.needed_by_forward();
         let old = &self.graph;
         let mut new = Graph::new(old.name.clone());
-        new.symbols = old.symbols.clone();
+        new.share_symbols(old);
         new.origins = old.origins.clone();
         new.subgraphs = old.subgraphs.clone();
         let mut map: Arena<ValueId, ValueId> = old.values.ids().collect();

@@ -190,9 +190,14 @@ impl From<ExecError> for PluginError {
             | ExecError::Range { .. }
             | ExecError::Bound { .. }
             | ExecError::Assertion { .. }
+            | ExecError::Index { .. }
             | ExecError::Unbound(_)
             | ExecError::Device(_) => ErrorKind::InvalidArgument,
         };
-        PluginError::new(kind, e.to_string())
+        let error = PluginError::new(kind, e.to_string());
+        match e {
+            ExecError::Index { step, .. } => error.at(step),
+            _ => error,
+        }
     }
 }

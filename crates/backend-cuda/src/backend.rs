@@ -181,7 +181,7 @@ impl Backend for CudaBackend {
         if stream != Stream::DEFAULT && stream.0 != driver.stream().cast() {
             driver.after(stream.0.cast())?;
         }
-        Ok(driver.synchronize()?)
+        Ok(memory.synchronize()?)
     }
 
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
@@ -241,12 +241,17 @@ impl Executable for CudaExecutable {
         Ok(self.0.bind(&all)?)
     }
 
+    /// On the default stream a call is waited for. On another one it is not: an index that is out of bounds is then reported by
+    /// `synchronize`, by a copy to the host or by a later call of the program.
     fn execute(
         &self,
         inputs: &[TensorView<'_>],
         _constants: &Constants<'_>,
         stream: Stream,
     ) -> Result<Vec<OwnedTensor>, PluginError> {
+        if stream == Stream::DEFAULT {
+            return Ok(self.0.call(inputs)?);
+        }
         let memory = Arc::clone(self.0.memory());
         on_stream(memory.driver(), stream, || self.0.execute(inputs))
     }

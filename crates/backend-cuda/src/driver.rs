@@ -1,6 +1,7 @@
 //! The CUDA driver as `gpu_runtime::Driver`: one device, its primary context, one stream, stream-ordered memory.
 
 mod launch;
+mod shared;
 
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::{result, sys};
 use gpu_codegen::Target;
-use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, Module, Recording};
+use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, HostMemory, Module, Recording};
 use kernel_ir::{Program, Step};
 use plugin_sdk::DeviceId;
 use plugin_sdk::dlpack::DL_CUDA;
@@ -375,6 +376,17 @@ impl Driver for Device {
         if self.enter().is_ok() {
             // SAFETY: allocated on this stream and freed once; what was started before runs first.
             let _ = unsafe { result::free_async(address, self.stream) };
+        }
+    }
+
+    fn allocate_shared(&self, bytes: usize) -> Result<HostMemory, GpuError> {
+        self.enter()?;
+        self.note(shared::allocate(bytes))
+    }
+
+    fn free_shared(&self, memory: HostMemory) {
+        if self.enter().is_ok() {
+            shared::free(memory);
         }
     }
 

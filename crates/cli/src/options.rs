@@ -56,12 +56,17 @@ pub(crate) struct BackendArgs {
     /// An option of the backend itself; may be given several times.
     #[arg(short = 'o', long = "option", value_name = "NAME=VALUE", value_parser = pair)]
     pub(crate) options: Vec<(String, String)>,
+    /// Do not check indices from data (of embeddings, gathers, scatters, class numbers of losses). DANGER: one that is out of
+    /// bounds then reads or writes memory of something else.
+    #[arg(long)]
+    pub(crate) unchecked_indices: bool,
 }
 
 impl BackendArgs {
     /// The facade's options.
     pub(crate) fn options(&self, global: &Global) -> Options {
         let mut options = Options::new().backend(&self.backend).mode(self.mode).cache(global.cache());
+        options = options.unchecked_indices(self.unchecked_indices);
         if let Some(threads) = global.threads {
             options = options.threads(threads.get());
         }

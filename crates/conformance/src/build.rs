@@ -116,8 +116,9 @@ impl Build {
         let Buffer { sizes, strides, offset, .. } = self.program.buffers[buf].clone();
         Operand { buf, sizes, strides, offset }
     }
-    /// The program with its memory plan.
+    /// The program with checks of its indices from data and its memory plan.
     pub fn finish(mut self) -> Program {
+        kernel_ir::guard_indices(&mut self.program);
         self.program.plan = ArenaPlan::of(&self.program);
         self.program
     }

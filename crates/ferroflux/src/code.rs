@@ -94,7 +94,7 @@ pub(crate) fn of_prims(
     let real = stages::real(prims)?;
     in_place_or_returned(backend, in_place, &|in_place| {
         let output_strides = prims.outputs.iter().map(|o| strides(prims, o)).collect();
-        let kernels = stages::lowered(&real, output_strides, in_place)?;
+        let kernels = stages::lowered(&real, output_strides, in_place, options.unchecked_indices)?;
         let folder = lookup.and_then(|l| l.weights_folder(&kernels));
         let executable = executable(&kernels, backend, options, folder.as_deref())?;
         let complex = ComplexBoundary::of(prims).all().to_vec();

@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use fx_ir::{Graph, InputKind, OutputKind};
+use ir_core::Guard;
 use plugin_host::{Arg, LoadedBackend, Value};
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
@@ -82,7 +83,7 @@ impl Compiled {
         let (form, code, from_cache) = through(lookup.as_ref(), || {
             let functional = program.functional()?;
             in_place_or_returned(backend, true, &|in_place| {
-                let kernels = stages::compile_for(&functional, in_place)?;
+                let kernels = stages::compile_for(&functional, in_place, options.unchecked_indices)?;
                 let folder = lookup.as_ref().and_then(|l| l.weights_folder(&kernels));
                 let executable = executable(&kernels, backend, options, folder.as_deref())?;
                 let complex = ComplexBoundary::of(&functional).all().to_vec();
@@ -103,7 +104,15 @@ impl Compiled {
             from_cache,
             memory: backend.has_device_memory().then(|| backend.clone()),
             making_weights: maker.as_ref().map_or(Duration::ZERO, Maker::spent),
-            ..Compiled::of(program, backend.name(), wiring, code, &weight, options, explanation)?
+            ..Compiled::of(
+                program,
+                backend.name(),
+                (wiring, &form.kernels.program.guards),
+                code,
+                &weight,
+                options,
+                explanation,
+            )?
         })
     }
 
@@ -115,11 +124,11 @@ impl Compiled {
         let functional = program.functional()?;
         let wiring = Wiring::of(&functional);
         let weight = |name: &str| program.weight_value(name, None);
-        let code = graph_plugin::compile(&functional, backend, options, &weight)?;
+        let (code, guards) = graph_plugin::compile(&functional, backend, options, &weight)?;
         let explanation = explain(program.graph(), None);
         Ok(Compiled {
             memory: backend.has_device_memory().then(|| backend.clone()),
-            ..Compiled::of(program, backend.name(), wiring, code, &weight, options, explanation)?
+            ..Compiled::of(program, backend.name(), (wiring, &guards), code, &weight, options, explanation)?
         })
     }
 
@@ -129,7 +138,8 @@ impl Compiled {
         backend: &dyn GraphCompiler,
         options: &Options,
     ) -> Result<Compiled, Error> {
-        let wiring = Wiring::of(&program.functional()?);
+        let functional = program.functional()?;
+        let wiring = (Wiring::of(&functional), &functional.guards[..]);
         let weight = |name: &str| program.weight_value(name, None);
         let code = Code::graph(program.graph(), backend, &weight)?;
         Compiled::of(program, name, wiring, code, &weight, options, explain(program.graph(), None))
@@ -138,7 +148,7 @@ impl Compiled {
     fn of(
         program: &Program,
         backend: &str,
-        wiring: Wiring,
+        (wiring, guards): (Wiring, &[Guard]),
         code: Code,
         weight: Weights<'_>,
         options: &Options,
@@ -147,7 +157,7 @@ impl Compiled {
         let state = initial(&wiring.state, weight, &code)?;
         Ok(Compiled {
             backend: backend.into(),
-            arguments: Arguments::new(program.inputs(), wiring.symbols),
+            arguments: Arguments::new(program.inputs(), &wiring.symbols, guards)?,
             code,
             sources: wiring.sources,
             sinks: wiring.sinks,

@@ -97,6 +97,16 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// Sizes that break what the program takes for granted of them.
+    #[error("guard failed: {message}{}: {sizes}", at(.origin))]
+    Guard {
+        /// What the guard says.
+        message: String,
+        /// The node that needs it and its source line; empty where that is not known.
+        origin: String,
+        /// The sizes given.
+        sizes: String,
+    },
     /// A mode that does not exist.
     #[error(
         "there is no mode `{0}`: one of default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs"
@@ -163,6 +173,11 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+}
+
+/// Where something comes from, as the end of a clause.
+fn at(origin: &str) -> String {
+    if origin.is_empty() { String::new() } else { format!(" (at {origin})") }
 }
 
 fn lines<T: std::fmt::Display>(items: &[T]) -> String {

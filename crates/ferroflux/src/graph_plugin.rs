@@ -6,6 +6,7 @@
 
 use fx_ir::text::TEXT_VERSION;
 use fx_ir::{Arg, Graph, InputKind, NodeId, OutputKind};
+use ir_core::Guard;
 use plugin_host::{
     CompileArgs, FFX_ERR_UNSUPPORTED, HostError, IrVersion, KERNEL_IR, LoadedBackend, LoadedExecutable,
     PluginFailure, Value,
@@ -16,8 +17,8 @@ use crate::code::{Code, PluginCode, Weights};
 use crate::complex_boundary::ComplexBoundary;
 use crate::{Error, Options, stages};
 
-/// The fx-ir that graphs are written in.
-const FX_IR: IrVersion = IrVersion::fx_ir(TEXT_VERSION.0 as u16, TEXT_VERSION.1 as u16);
+/// The fx-ir that graphs are written in: without guards, which are checked here before the plugin is asked.
+const FX_IR: IrVersion = IrVersion::fx_ir(TEXT_VERSION.0 as u16, 0);
 /// The option by which a plugin says, and a user may say, which graph is given.
 const DIALECT_OPTION: &str = "dialect";
 
@@ -57,21 +58,20 @@ impl Dialect {
     }
 }
 
-/// Compiles a model's functional graph.
+/// Compiles a model's functional graph; also gives what must hold of the sizes in a call.
 pub(crate) fn compile(
     functional: &Graph,
     backend: &LoadedBackend,
     options: &Options,
     weight: Weights<'_>,
-) -> Result<Code, Error> {
+) -> Result<(Code, Vec<Guard>), Error> {
     let complex = ComplexBoundary::of(functional);
-    match Dialect::of(backend, options)? {
-        Dialect::Functional => Sent::new(functional.clone(), None, backend)?.compile(options, weight),
-        Dialect::Prim => {
-            let prims = stages::optimized(stages::real(&stages::prims(functional)?)?);
-            Sent::new(prims, Some(complex), backend)?.compile(options, weight)
-        }
-    }
+    let (graph, split) = match Dialect::of(backend, options)? {
+        Dialect::Functional => (functional.clone(), None),
+        Dialect::Prim => (stages::optimized(stages::real(&stages::prims(functional)?)?), Some(complex)),
+    };
+    let guards = graph.guards.clone();
+    Ok((Sent::new(graph, split, backend)?.compile(options, weight)?, guards))
 }
 
 /// Compiles a graph that consists of prims already, whatever dialect the plugin prefers.
@@ -105,6 +105,7 @@ impl<'a> Sent<'a> {
         split: Option<ComplexBoundary>,
         backend: &'a LoadedBackend,
     ) -> Result<Self, Error> {
+        graph.guards.clear();
         // The text gives every value a name of its own; refusals are found by it.
         graph.make_names_unique();
         let (mut constants, mut inputs, mut seed) = (Vec::new(), 0, None);

@@ -6,12 +6,13 @@
 use std::fmt;
 
 use fx_ir::{Arg, Graph, InputKind as Kind, Symbol, ValueType};
-use ir_core::{Arena, DType, Scalar, Shape, SymExpr, SymId, TensorMeta};
+use ir_core::{Arena, DType, Guard, Scalar, Shape, SymExpr, SymId, TensorMeta};
 use plugin_host::Value;
 use pt2::UserInput;
 use tensor::{DeviceTensor, Tensor};
 
-use crate::{Error, check};
+use crate::Error;
+use crate::check::Signature;
 
 /// One input of a call: `model.call_with(&[x.into(), 7.into(), "mean".into()])`.
 #[derive(Clone, Debug)]
@@ -165,13 +166,20 @@ impl TensorInfo {
 pub(crate) struct Arguments {
     inputs: Vec<InputInfo>,
     tensors: Vec<TensorInfo>,
-    symbols: Arena<SymId, Symbol>,
+    signature: Signature,
 }
 
 impl Arguments {
-    pub(crate) fn new(inputs: Vec<InputInfo>, symbols: Arena<SymId, Symbol>) -> Arguments {
-        let tensors = inputs.iter().filter_map(InputInfo::tensor).collect();
-        Arguments { inputs, tensors, symbols }
+    /// # Errors
+    /// A guard that uses a symbol which the inputs do not determine.
+    pub(crate) fn new(
+        inputs: Vec<InputInfo>,
+        symbols: &Arena<SymId, Symbol>,
+        guards: &[Guard],
+    ) -> Result<Arguments, Error> {
+        let tensors: Vec<TensorInfo> = inputs.iter().filter_map(InputInfo::tensor).collect();
+        let signature = Signature::of(&tensors, symbols, guards)?;
+        Ok(Arguments { inputs, tensors, signature })
     }
 
     pub(crate) fn inputs(&self) -> &[InputInfo] {
@@ -200,7 +208,7 @@ impl Arguments {
     /// The tensors of a call whose inputs are tensors.
     pub(crate) fn conform(&self, given: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         if self.is_plain() {
-            return check::conform(&self.tensors, &self.symbols, given);
+            return self.signature.conform(given);
         }
         let given: Vec<Input> = given.iter().map(Input::from).collect();
         let host = |value| match value {
@@ -226,7 +234,7 @@ impl Arguments {
             let Some((index, input)) = given_inputs.next() else { break };
             tensors.extend(crossing(info, index, input)?);
         }
-        check::conform_values(&self.tensors, &self.symbols, &tensors).map_err(|e| match e {
+        self.signature.conform_values(tensors).map_err(|e| match e {
             Error::Input { index, name, problem } => {
                 Error::Input { index: self.place(index, given.len()), name, problem }
             }

@@ -47,6 +47,7 @@ pub struct Options {
     pub(crate) backend_options: Vec<(String, String)>,
     pub(crate) seed: Option<u64>,
     pub(crate) cache: Cache,
+    pub(crate) unchecked_indices: bool,
 }
 
 impl Default for Options {
@@ -57,6 +58,7 @@ impl Default for Options {
             backend_options: Vec::new(),
             seed: None,
             cache: Cache::Usual,
+            unchecked_indices: false,
         }
     }
 }
@@ -95,6 +97,16 @@ impl Options {
     /// said. See [`cache`](crate::cache).
     pub fn cache(mut self, cache: Cache) -> Options {
         self.cache = cache;
+        self
+    }
+    /// Whether indices from data (those of an embedding, a gather, a scatter, class numbers of a loss) go unchecked. They are
+    /// checked otherwise, and a call with one that is out of bounds ends with an error.
+    ///
+    /// **Danger:** with `true` an index that is out of bounds reads memory of something else, or writes it: results are wrong
+    /// without a word, or the process dies. It is for models whose checks were measured to matter and whose inputs somebody
+    /// has checked. Backends that run operator by operator (`eager`, `oracle`) check all the same.
+    pub fn unchecked_indices(mut self, unchecked: bool) -> Options {
+        self.unchecked_indices = unchecked;
         self
     }
     /// The backend's options as it is given them.

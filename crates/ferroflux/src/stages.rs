@@ -41,12 +41,12 @@ pub(crate) fn optimized(mut prims: Graph) -> Graph {
 
 /// Captured to kernels, as a backend gets them that writes buffers in place.
 pub(crate) fn kernels(captured: &Graph) -> Result<Program, Error> {
-    Ok(compile_for(&functional(captured)?, true)?.program)
+    Ok(compile_for(&functional(captured)?, true, false)?.program)
 }
 
 /// Functional to kernels; new values of buffers are outputs.
 pub(crate) fn compile(functional: &Graph) -> Result<Program, Error> {
-    Ok(compile_for(functional, false)?.program)
+    Ok(compile_for(functional, false, false)?.program)
 }
 
 /// A program and what it does with new values of parameters and buffers.
@@ -58,11 +58,12 @@ pub(crate) struct Kernels {
 }
 
 /// Graph of prims without complex numbers to kernels. New values are outputs too where `FERROFLUX_SKIP_PASSES` has
-/// `in_place`.
+/// `in_place`. With `unchecked_indices` nobody checks indices from data.
 pub(crate) fn lowered(
     real: &Graph,
     output_strides: Vec<Option<ir_core::Shape>>,
     in_place: bool,
+    unchecked_indices: bool,
 ) -> Result<Kernels, Error> {
     let _span = info_span!("inductor").entered();
     let in_place = in_place && !skipped().iter().any(|name| name == "in_place");
@@ -70,16 +71,21 @@ pub(crate) fn lowered(
     let stays = |n: usize| written.get(n).is_some_and(Option::is_some);
     let values = real.outputs.iter().enumerate().filter(|(_, o)| matches!(o.arg, Arg::Value(_)));
     let in_place = values.map(|(n, _)| stays(n)).collect();
-    let program = inductor::compile(real, &inductor::Options { output_strides, written })?;
+    let options = inductor::Options { output_strides, written, unchecked_indices };
+    let program = inductor::compile(real, &options)?;
     Ok(Kernels { program, in_place })
 }
 
 /// Functional to kernels, which write new values of buffers in place where that is wanted.
-pub(crate) fn compile_for(functional: &Graph, in_place: bool) -> Result<Kernels, Error> {
+pub(crate) fn compile_for(
+    functional: &Graph,
+    in_place: bool,
+    unchecked_indices: bool,
+) -> Result<Kernels, Error> {
     let real = optimized(real(&prims(functional)?)?);
     let strides = |o: &fx_ir::Output| match o.arg {
         Arg::Value(v) => functional.meta(v).map(|m| prims::split_complex::boundary_meta(m).strides),
         _ => None,
     };
-    lowered(&real, functional.outputs.iter().map(strides).collect(), in_place)
+    lowered(&real, functional.outputs.iter().map(strides).collect(), in_place, unchecked_indices)
 }

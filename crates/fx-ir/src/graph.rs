@@ -281,6 +281,26 @@ impl Graph {
             self.guards.push(guard);
         }
     }
+    /// Makes the graph one about the symbols of another: takes over what is known of them, guards included. Whatever builds a
+    /// new graph out of an old one calls this first.
+    pub fn share_symbols(&mut self, of: &Graph) {
+        self.symbols = of.symbols.clone();
+        self.guards = of.guards.clone();
+    }
+    /// Hands what is known of the symbols, guards included, to a subgraph that is being built, or back to the graph around it.
+    pub fn move_symbols(&mut self, to: &mut Graph) {
+        to.symbols = std::mem::take(&mut self.symbols);
+        to.guards = std::mem::take(&mut self.guards);
+    }
+    /// A size with the names that its symbols have in the user's program, for messages.
+    pub fn size_text(&self, size: &SymExpr) -> String {
+        size.text_with(&|id| self.symbols.get(id).map(|s| s.name.as_str()).filter(|n| !n.is_empty()))
+    }
+    /// Sizes as a list in brackets, by [`size_text`](Graph::size_text).
+    pub fn sizes_text(&self, sizes: &[SymExpr]) -> String {
+        let list: Vec<String> = sizes.iter().map(|s| self.size_text(s)).collect();
+        format!("[{}]", list.join(", "))
+    }
     /// Adds a symbol and returns its id.
     pub fn add_symbol(&mut self, symbol: Symbol) -> SymId {
         self.symbols.push(symbol)

@@ -28,6 +28,8 @@ pub(crate) struct Uses {
     pub(crate) scratch: Vec<&'static str>,
     /// Whether blocks are counted, in `tickets`.
     pub(crate) tickets: bool,
+    /// The sites of the checks of indices, in the order of the text.
+    pub(crate) checks: Vec<u32>,
     /// Tensor maps, `map<number>` in the text.
     pub(crate) maps: Vec<TensorMap>,
     /// Bytes of static shared memory, where whoever writes the text counts them.
@@ -157,18 +159,20 @@ impl BodyWriter<'_> {
             InstKind::Load { buf, index, mask } => {
                 uses.loaded.insert(self.program.root(*buf));
                 let element = self.element(*buf, index, uses, placed);
-                self.load(out, &name, inst.dtype, &element, mask.map(|m| self.name(m)))?;
+                self.load(out, &name, inst.dtype, &element, self.conditions(insts, index, *mask))?;
                 return Ok(());
             }
             InstKind::Store { buf, index, value, mask, mode } => {
                 uses.written.insert(self.program.root(*buf));
                 let element = self.element(*buf, index, uses, placed);
-                let mask = mask.map(|m| self.name(m));
-                self.store(out, &element, &self.name(*value), inst.dtype, mask, *mode, effects)?;
+                let conditions = self.conditions(insts, index, *mask);
+                self.store(out, &element, &self.name(*value), inst.dtype, conditions, *mode, effects)?;
                 return Ok(());
             }
-            // Not checked yet: the value as it is.
-            InstKind::Check { value, .. } => self.name(*value),
+            InstKind::Check { .. } => {
+                self.check(out, insts, v, uses);
+                return Ok(());
+            }
             InstKind::Op { op, args } => {
                 let operand = args.last().map_or(inst.dtype, |a| dtype_of(*a));
                 let args: Vec<String> = args.iter().map(|a| self.name(*a)).collect();
@@ -208,17 +212,23 @@ impl BodyWriter<'_> {
         }
     }
 
+    /// The conditions under which an access touches memory, beside those of the thread.
+    pub(crate) fn conditions(&self, insts: &[Inst], index: &[SymExpr], mask: Option<Val>) -> Vec<String> {
+        mask.map(|m| self.name(m)).into_iter().chain(self.checked(insts, index)).collect()
+    }
+
     fn load(
         &self,
         out: &mut String,
         name: &str,
         dtype: DType,
         element: &str,
-        mask: Option<String>,
+        conditions: Vec<String>,
     ) -> Result<(), GenError> {
         let ty = value_type(dtype)?;
         let element = if dtype == DType::Bool { format!("{element} != 0") } else { element.to_owned() };
-        let conditions: Vec<&str> = self.guard.into_iter().chain(mask.as_deref()).collect();
+        let conditions: Vec<&str> =
+            self.guard.into_iter().chain(conditions.iter().map(String::as_str)).collect();
         let _ = if conditions.is_empty() {
             writeln!(out, "{ty} {name} = {element};")
         } else {
@@ -234,7 +244,7 @@ impl BodyWriter<'_> {
         element: &str,
         value: &str,
         dtype: DType,
-        mask: Option<String>,
+        conditions: Vec<String>,
         mode: StoreMode,
         effects: &dyn Effects,
     ) -> Result<(), GenError> {
@@ -252,8 +262,8 @@ impl BodyWriter<'_> {
             None => format!("{element} = {value};"),
             Some(op) => effects.combine(element, op, memory, &value),
         };
-        let conditions: Vec<&str> =
-            self.guard.into_iter().chain(self.store_guard).chain(mask.as_deref()).collect();
+        let of_thread = self.guard.into_iter().chain(self.store_guard);
+        let conditions: Vec<&str> = of_thread.chain(conditions.iter().map(String::as_str)).collect();
         let _ = if conditions.is_empty() {
             writeln!(out, "{statement}")
         } else {

@@ -40,7 +40,7 @@ fn walks_as_one(program: &Program, stage: &Stage, a: u32, b: u32, extent: &SymEx
         InstKind::Load { buf, index, .. } | InstKind::Store { buf, index, .. } => {
             one(&program.buffers[*buf].address(index))
         }
-        InstKind::Index(e) => one(e),
+        InstKind::Index(e) | InstKind::Check { size: e, .. } => one(e),
         _ => true,
     })
 }
@@ -50,7 +50,7 @@ fn still(inst: &mut Inst, variable: u32) {
     let zero = |e: &mut SymExpr| *e = e.subst(&|l| (*l == Atom::Loop(variable)).then_some(SymExpr::ZERO));
     match &mut inst.kind {
         InstKind::Load { index, .. } | InstKind::Store { index, .. } => index.iter_mut().for_each(zero),
-        InstKind::Index(e) => zero(e),
+        InstKind::Index(e) | InstKind::Check { size: e, .. } => zero(e),
         _ => {}
     }
 }

@@ -8,6 +8,7 @@ use ir_core::{Atom, SymExpr};
 use kernel_ir::{BufId, Inst, InstKind, LoopKernel, Program, StoreMode};
 
 use crate::body::{BodyWriter, Effects, Uses};
+use crate::checks;
 use crate::looped::hint;
 use crate::template::{assemble, blocks_of, volume};
 use crate::types::memory_type;
@@ -37,10 +38,10 @@ impl Flat {
                 InstKind::Load { buf, index, mask: None } => (*buf, index),
                 InstKind::Store { buf, index, mask: None, mode: StoreMode::Write, .. } => (*buf, index),
                 InstKind::Load { .. } | InstKind::Store { .. } => return None,
-                InstKind::Index(e) if uses_loops(e) => return None,
+                InstKind::Index(e) | InstKind::Check { size: e, .. } if uses_loops(e) => return None,
                 _ => continue,
             };
-            if index.iter().any(|e| e.any_leaf(|a| matches!(a, Atom::Value(_)))) {
+            if checks::from_data(index) {
                 return None;
             }
             let address = program.buffers[buf].address(index);
@@ -89,6 +90,9 @@ impl Flat {
         let many = i64::from(threads) * vectors;
         let each = format!("#pragma unroll\nfor (int w = 0; w < {vectors}; ++w)");
         let here = format!("const idx g = g0 + w * {threads};\nif (g < all)");
+        // A thread without a vector has nothing to check.
+        let (acts, done) =
+            if checks::any(insts) { (format!("{here} {{\n"), "}\n") } else { Default::default() };
         // All loads stand before all computation: that many are under way at once.
         let body = format!(
             "const idx all = {count} / {lanes};
@@ -98,10 +102,10 @@ for (idx g0 = blockIdx.x * (idx){many} + threadIdx.x; g0 < all; g0 += (idx)gridD
 {before}}}
 }}
 {each} {{
-#pragma unroll
+{acts}#pragma unroll
 for (int u = 0; u < {lanes}; ++u) {{
 {text}}}
-}}
+{done}}}
 {each} {{
 {here} {{
 {after}}}

@@ -18,7 +18,7 @@ use crate::gemv::Skinny;
 use crate::prologue::Prologue;
 use crate::template::{EpilogueEffects, assemble, unravel, volume};
 use crate::types::{memory_type, value_type};
-use crate::{ENTRY, GenError, Launch, MOST_BLOCKS, Target, Variant};
+use crate::{ENTRY, GenError, Launch, MOST_BLOCKS, Target, Variant, checks};
 
 /// Warps that share the inner dimension at least.
 const WARPS: i64 = 4;
@@ -311,7 +311,9 @@ fn handed(first: &Skinny<'_>, second: &Matmul) -> Option<Placed> {
             if program.root(*to) != program.root(*buf) {
                 continue;
             }
-            let same = to == buf && address(*to, at) == address(*buf, index);
+            // Values of the two have the same numbers and are others.
+            let known = !checks::from_data(at) && !checks::from_data(index);
+            let same = known && to == buf && address(*to, at) == address(*buf, index);
             if !same || mask.is_some() || guard.is_some() || *mode != StoreMode::Write {
                 return None;
             }

@@ -7,11 +7,11 @@ use std::fmt::Write;
 use ir_core::{Atom, SymExpr};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, LoopBounds, Program, StoreMode};
 
-use crate::GenError;
 use crate::body::{BodyWriter, Placed, Uses};
 use crate::template::EpilogueEffects;
 use crate::tile::is_multiple;
 use crate::types::memory_type;
+use crate::{GenError, checks};
 
 /// The loop variable of a result that runs over lanes.
 pub(crate) struct Lanes<'a> {
@@ -30,7 +30,7 @@ impl Lanes<'_> {
 
     /// The address of lane 0 of an access whose lanes are neighbours in memory, aligned.
     pub(crate) fn address(&self, buf: BufId, index: &[SymExpr]) -> Option<SymExpr> {
-        if index.iter().any(|e| e.any_leaf(|a| matches!(a, Atom::Value(_)))) {
+        if checks::from_data(index) {
             return None;
         }
         let ranges = &self.epilogue.ranges;

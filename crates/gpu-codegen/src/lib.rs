@@ -18,6 +18,7 @@ mod bulk;
 mod bulk_rule;
 mod bulk_text;
 mod chain;
+mod checks;
 mod collapse;
 mod columns;
 mod conv;
@@ -139,6 +140,9 @@ pub struct Kernel {
     pub maps: Vec<TensorMap>,
     /// How it is launched.
     pub launch: Launch,
+    /// For each check of an index, by its number in the text, the number of its site in [`Program::sites`]. The text has
+    /// the numbers of the checks alone, so that kernels which differ in their sites have one text.
+    pub checks: Vec<u32>,
     /// Whether it asks for constants before it waits for earlier launches: it gains where it may begin before they end.
     pub early: bool,
     /// What it is made of, for whoever makes one kernel of several.
@@ -157,8 +161,27 @@ pub enum Param {
     /// The address of [`TICKETS`] 32-bit words that are 0 when the kernel begins and 0 again when it ends: blocks count
     /// there which of them comes last. Kernels that run one after another share them.
     Tickets,
+    /// The address of the program's [`Fault`], where the first index is noted that fails its check.
+    Fault,
+    /// The number that the first check of the kernel has in [`Fault::check`], 64 bits; the others follow.
+    FirstCheck,
     /// A tensor map by its number in [`Kernel::maps`], passed by value.
     Map(u32),
+}
+
+/// What kernels leave of the first index that fails its check, in memory that the host reads too. All of it is 0 before, and
+/// written by the one thread that sets `claimed`; a launch that has ended has written it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Fault {
+    /// 1 where the rest counts.
+    pub claimed: u32,
+    /// Which check: its number in the kernel, added to [`Param::FirstCheck`].
+    pub check: u32,
+    /// The index that was found.
+    pub index: i64,
+    /// One more than the largest that is allowed.
+    pub size: i64,
 }
 
 /// A part of a buffer's memory as the copy engine is told of it: 128 bytes that the driver makes of this, at most five

@@ -196,8 +196,8 @@ pub(crate) fn rest(program: &Program, k: &LoopKernel, c: usize, insts: Vec<Inst>
     let mut k = k.clone();
     k.stages[c].insts = insts;
     let inner = k.stages[c].inner.clone();
-    let stores = |i: &Inst| matches!(i.kind, InstKind::Store { .. });
-    if !k.stages[c].insts.iter().any(stores) {
+    let acts = |i: &Inst| matches!(i.kind, InstKind::Store { .. } | InstKind::Check { .. });
+    if !k.stages[c].insts.iter().any(acts) {
         k.stages.remove(c);
         return Some(k);
     }
@@ -276,9 +276,11 @@ fn readers(program: &Program, root: BufId) -> usize {
     returned + program.init.iter().chain(&program.steps).map(|s| of(program, s, root)).sum::<usize>()
 }
 
-/// The body without one effect, and without what only that needed.
+/// The body without one effect, and without what only that needed. Checks stay: whether they hold is looked at even where
+/// nothing uses the index any more.
 pub(crate) fn without(insts: &[Inst], effect: usize) -> Vec<Inst> {
-    let effects = insts.iter().enumerate().map(|(n, i)| n != effect && i.kind.has_effect()).collect();
+    let acts = |i: &Inst| i.kind.has_effect() || matches!(i.kind, InstKind::Check { .. });
+    let effects = insts.iter().enumerate().map(|(n, i)| n != effect && acts(i)).collect();
     kept(insts, effects)
 }
 

@@ -369,6 +369,18 @@ template <> __device__ __forceinline__ void atomic<SUM, double>(double *p, doubl
 template <> __device__ __forceinline__ void atomic<SUM, i32>(i32 *p, i32 x) { atomicAdd(p, x); }
 template <> __device__ __forceinline__ void atomic<SUM, i64>(i64 *p, i64 x) { atomicAdd((u64 *)p, (u64)x); }
 
+// ---- indices from data
+// The first index of a program that failed its check: laid out as `gpu_codegen::Fault`, in memory of the host.
+struct Fault { u32 claimed, check; i64 index, size; };
+// Notes an index that failed, where none was noted yet. The thread goes on: others may wait for it at a barrier.
+DEV void index_fault(Fault *fault, i64 check, i64 index, i64 size) {
+    if (*(volatile u32 *)&fault->claimed || atomicCAS(&fault->claimed, 0u, 1u)) return;
+    fault->check = (u32)check;
+    fault->index = index;
+    fault->size = size;
+    __threadfence_system();
+}
+
 // The blocks of one kernel of several that share a launch: the number of a block among them, or how many there are.
 struct Dealt { u32 x, y; };
 

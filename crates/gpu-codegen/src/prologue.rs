@@ -9,11 +9,11 @@ use std::fmt::Write;
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{BufId, InstKind, LoopKernel, Operand, Program, Stage, StoreMode};
 
-use crate::GenError;
 use crate::body::{BodyWriter, Placed, Uses, accumulator};
 use crate::looped::{LoopEffects, declare, keeps_position};
 use crate::template::volume;
 use crate::types::memory_type;
+use crate::{GenError, checks};
 
 /// Bytes of the operand at most: several blocks have to find room on a multiprocessor.
 const MOST_BYTES: i64 = 32 * 1024;
@@ -89,7 +89,10 @@ impl<'a> Prologue<'a> {
                         return None;
                     }
                 }
-                InstKind::Store { buf, index, mask: None, mode: StoreMode::Write, .. } => {
+                // Every block keeps what it stores: where that goes is known beforehand.
+                InstKind::Store { buf, index, mask: None, mode: StoreMode::Write, .. }
+                    if !checks::from_data(index) =>
+                {
                     if row && self.kept.iter().any(|k| k.buf == *buf) {
                         return None;
                     } else if row {

@@ -5,6 +5,8 @@
 use ir_core::{Atom, DType, Shape, SymExpr};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, Program, ScalarOp, StoreMode, Val};
 
+use crate::checks;
+
 /// An epilogue of the form `out = activation(alpha * result + residual + bias)`.
 ///
 /// Sums are in the library's own order, and roundings to a narrower float between the operations are left out: the value
@@ -65,6 +67,10 @@ impl Place {
 /// The epilogue as a tail, where it is one.
 pub fn tail(program: &Program, epilogue: &Epilogue) -> Option<Tail> {
     let insts = &epilogue.insts;
+    // No library checks an index.
+    if checks::any(insts) {
+        return None;
+    }
     let mut stores = insts.iter().filter(|i| matches!(i.kind, InstKind::Store { .. }));
     let InstKind::Store { buf, index, value, mask: None, mode: StoreMode::Write } = &stores.next()?.kind
     else {

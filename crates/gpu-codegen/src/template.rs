@@ -52,6 +52,10 @@ pub(crate) fn assemble(
         list.push("u32 *tickets".into());
         params.push(Param::Tickets);
     }
+    if !uses.checks.is_empty() {
+        list.extend(["Fault *faults".into(), "i64 first_check".into()]);
+        params.extend([Param::Fault, Param::FirstCheck]);
+    }
     for &symbol in &uses.symbols {
         list.push(format!("i64 {symbol}_"));
         params.push(Param::Symbol(symbol));
@@ -64,9 +68,9 @@ pub(crate) fn assemble(
     let source = format!(
         "extern \"C\" __global__ void __launch_bounds__({threads}) {entry}({declared}) {{\n{order}();\n{body}}}\n"
     );
-    let maps = uses.maps.clone();
+    let (maps, checks) = (uses.maps.clone(), uses.checks.clone());
     let inside = Inside { uses: uses.clone(), declared, body };
-    Ok(Kernel { entry: entry.to_owned(), source, params, maps, launch, early: uses.waits, inside })
+    Ok(Kernel { entry: entry.to_owned(), source, params, maps, launch, checks, early: uses.waits, inside })
 }
 
 /// 32 bits where every address of the kernel surely fits.

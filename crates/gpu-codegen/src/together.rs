@@ -38,7 +38,7 @@ impl<'a> Joint<'a> {
             return false;
         }
         let uses = united(&self.uses, &kernel.inside.uses);
-        let parameters = uses.buffers.len() + uses.symbols.len();
+        let parameters = uses.buffers.len() + uses.symbols.len() + 2 * usize::from(!uses.checks.is_empty());
         let fits = self.kernels.first().is_none_or(|k| k.launch.threads == kernel.launch.threads)
             && self.kernels.len() < MOST_KERNELS
             && parameters <= MOST_PARAMETERS
@@ -77,6 +77,7 @@ fn united(a: &Uses, b: &Uses) -> Uses {
     all.written.extend(&b.written);
     all.loaded.extend(&b.loaded);
     all.symbols.extend(&b.symbols);
+    all.checks.extend(&b.checks);
     all.shared += b.shared;
     all
 }
@@ -92,7 +93,7 @@ pub fn together(program: &Program, joint: &Joint<'_>) -> Result<Option<Kernel>, 
     // What is dealt out is known by the first block that comes after it.
     let (mut functions, mut ends, mut calls) = (Vec::<String>::new(), String::new(), Vec::new());
     let writer = BodyWriter { program, extents: &[], prefix: "", guard: None, store_guard: None };
-    let mut blocks = SymExpr::ZERO;
+    let (mut blocks, mut checks) = (SymExpr::ZERO, 0);
     for (n, kernel) in joint.kernels.iter().enumerate() {
         let text = format!("{}) {{\n{}}}\n", kernel.inside.declared, kernel.inside.body);
         let function = functions.iter().position(|f| *f == text).unwrap_or_else(|| {
@@ -106,6 +107,10 @@ pub fn together(program: &Program, joint: &Joint<'_>) -> Result<Option<Kernel>, 
         let mut arguments = format!("{{(u32)(blockIdx.x - {from}), 0}}, {{(u32)(end{n} - {from}), 1}}");
         for buf in &kernel.inside.uses.buffers {
             let _ = write!(arguments, ", {}", uses.memory(*buf));
+        }
+        if !kernel.checks.is_empty() {
+            let _ = write!(arguments, ", faults, first_check + {checks}");
+            checks += kernel.checks.len();
         }
         for symbol in &kernel.inside.uses.symbols {
             let _ = write!(arguments, ", {symbol}_");

@@ -12,7 +12,7 @@ use crate::flat::NoEffects;
 use crate::looped::hint;
 use crate::template::{assemble, unravel, volume};
 use crate::types::memory_type;
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS};
+use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, checks};
 
 /// Rows and columns of a tile.
 const TILE: i64 = 32;
@@ -71,7 +71,7 @@ impl Transpose {
             let along = unit(&address, &k.outer).filter(|d| *d != written && long(*d));
             let across = factor(&address, written).is_some_and(|f| f != SymExpr::ZERO);
             let same = along.is_some_and(|d| read.is_none_or(|r| r == d));
-            let whole = mask.is_none() && !stored.contains(&program.root(*buf));
+            let whole = mask.is_none() && !checks::from_data(index) && !stored.contains(&program.root(*buf));
             // One buffer has one tile: every load of it is at the same address.
             let known = staged.get(buf).is_none_or(|a| *a == address);
             if same && across && whole && known && (staged.len() < MOST_TILES || staged.contains_key(buf)) {

@@ -79,7 +79,7 @@ impl<'a> Wide<'a> {
             inst.kind.for_each_val(&mut |v| once &= out[v.0 as usize] == Kind::Once);
             let kind = match &inst.kind {
                 InstKind::Const(_) => Kind::Once,
-                InstKind::Index(e) if once && !moves(e) => Kind::Once,
+                InstKind::Index(e) | InstKind::Check { size: e, .. } if once && !moves(e) => Kind::Once,
                 InstKind::Op { .. } | InstKind::Cast(_) | InstKind::Bitcast(_) if once => Kind::Once,
                 InstKind::Load { buf, index, .. }
                     if once && !self.stored.contains(&self.program.root(*buf)) =>
@@ -184,14 +184,14 @@ impl<'a> Wide<'a> {
         let effects = LoopEffects { accs: &self.k.accs, team: None, lane: "[u]", pairs: &[] };
         let kinds = self.kinds(stage, self.lanes);
         let (mut once, mut each, mut after) = (String::new(), String::new(), String::new());
-        for (n, (inst, kind)) in stage.insts.iter().zip(kinds).enumerate() {
+        for (n, kind) in kinds.into_iter().enumerate() {
             let v = Val(n as u32);
             let to = if kind == Kind::Once { &mut once } else { &mut each };
             if kind != Kind::Wide {
                 writer.inst(to, &stage.insts, v, &effects, uses, &Placed::new())?;
                 continue;
             }
-            self.moved(writer, inst, v, (&mut once, &mut each, &mut after), uses)?;
+            self.moved(writer, &stage.insts, v, (&mut once, &mut each, &mut after), uses)?;
         }
         Ok(format!("{once}{}const idx i{} = first + u;\n{each}}}\n{after}", self.each(), self.last))
     }
@@ -200,11 +200,12 @@ impl<'a> Wide<'a> {
     fn moved(
         &self,
         writer: &BodyWriter<'_>,
-        inst: &Inst,
+        insts: &[Inst],
         v: Val,
         (once, each, after): (&mut String, &mut String, &mut String),
         uses: &mut Uses,
     ) -> Result<(), GenError> {
+        let inst = &insts[v.0 as usize];
         let (InstKind::Load { buf, index, mask } | InstKind::Store { buf, index, mask, .. }) = &inst.kind
         else {
             return Err(GenError::Malformed("only loads and stores move at once".into()));
@@ -215,7 +216,11 @@ impl<'a> Wide<'a> {
         let address = writer.expr(&self.program.buffers[*buf].address(index), uses);
         let name = writer.name(v);
         let ty = format!("Vec<{}, {}>", memory_type(dtype)?, self.lanes);
-        let condition = mask.map_or(String::new(), |m| format!("if ({}) ", writer.name(m)));
+        let conditions = writer.conditions(insts, index, *mask);
+        let condition = match conditions.is_empty() {
+            true => String::new(),
+            false => format!("if ({}) ", conditions.join(" && ")),
+        };
         let truth = dtype == ir_core::DType::Bool;
         if let InstKind::Store { value, .. } = &inst.kind {
             uses.written.insert(root);

@@ -92,6 +92,6 @@ impl Executable for EmulatorExecutable {
         _constants: &Constants<'_>,
         _stream: Stream,
     ) -> Result<Vec<OwnedTensor>, PluginError> {
-        Ok(self.0.execute(inputs)?)
+        Ok(self.0.call(inputs)?)
     }
 }

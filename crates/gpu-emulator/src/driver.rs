@@ -1,15 +1,17 @@
 //! The emulated device as `gpu_runtime::Driver`. Everything has happened when a call returns.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpu_codegen::{Target, variants};
-use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, Module};
+use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, HostMemory, Module, Recording};
 use kernel_ir::{Program, Step};
 use plugin_sdk::DeviceId;
 use plugin_sdk::dlpack::DL_EXT_DEV;
 
 use crate::launch::Function;
 use crate::memory::Memory;
+use crate::recording::{Graph, Launched};
 use crate::{EmulatorError, compiler, launch};
 
 /// An emulated device with memory of its own.
@@ -17,6 +19,8 @@ pub struct Emulator {
     memory: Arc<Mutex<Memory>>,
     target: Target,
     prefer: Option<String>,
+    /// Launches of the recording that is under way.
+    recorded: Mutex<Option<Vec<Launched>>>,
 }
 
 impl Default for Emulator {
@@ -28,18 +32,18 @@ impl Default for Emulator {
 impl Emulator {
     /// A device for which kernels are made as for `target`.
     pub fn new(target: Target) -> Emulator {
-        Emulator { memory: Arc::default(), target, prefer: None }
+        Emulator { memory: Arc::default(), target, prefer: None, recorded: Mutex::default() }
     }
 
     /// The same device, its memory too; steps are computed by the first of their variants whose name contains this text,
     /// where there is one.
     pub fn prefer(&self, variant: impl Into<String>) -> Emulator {
         let (memory, target) = (Arc::clone(&self.memory), self.target.clone());
-        Emulator { memory, target, prefer: Some(variant.into()) }
+        Emulator { memory, target, prefer: Some(variant.into()), recorded: Mutex::default() }
     }
 
-    fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        locked(&self.memory)
     }
 
     /// Launches a kernel and looks at the guard zones of every buffer.
@@ -56,10 +60,28 @@ impl Emulator {
         arguments: Arguments<'_>,
     ) -> Result<(), EmulatorError> {
         // SAFETY: the caller's promise.
-        let ended = unsafe { launch::run(function, grid, arguments) };
-        let damage = self.memory().damage(function.name());
-        ended.and(damage)
+        unsafe { run(&self.memory, function, grid, arguments) }
     }
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a kernel and looks at the guard zones of every buffer.
+///
+/// # Safety
+/// The arguments are what the kernel takes, and its addresses are memory of this device.
+pub(crate) unsafe fn run(
+    memory: &Mutex<Memory>,
+    function: &Function,
+    grid: Grid,
+    arguments: Arguments<'_>,
+) -> Result<(), EmulatorError> {
+    // SAFETY: the caller's promise.
+    let ended = unsafe { launch::run(function, grid, arguments) };
+    let damage = locked(memory).damage(function.name());
+    ended.and(damage)
 }
 
 impl Driver for Emulator {
@@ -75,6 +97,20 @@ impl Driver for Emulator {
 
     fn free(&self, address: u64) {
         self.memory().free(address);
+    }
+
+    /// All memory of the device is the host's.
+    fn allocate_shared(&self, bytes: usize) -> Result<HostMemory, GpuError> {
+        let none = || GpuError::OutOfMemory { bytes: bytes as u64, free: 0, total: 0 };
+        let device = self.memory().allocate(bytes as u64).ok_or_else(none)?;
+        let host = NonNull::new(device as *mut u8).ok_or_else(none)?;
+        // SAFETY: the memory was just allocated with this length.
+        unsafe { host.write_bytes(0, bytes) };
+        Ok(HostMemory { host, device })
+    }
+
+    fn free_shared(&self, memory: HostMemory) {
+        self.memory().free(memory.device);
     }
 
     unsafe fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuError> {
@@ -105,8 +141,23 @@ impl Driver for Emulator {
         grid: Grid,
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError> {
+        if let Some(recorded) = &mut *locked(&self.recorded) {
+            recorded.push(Launched::new(function, grid, arguments));
+            return Ok(());
+        }
         // SAFETY: the caller's promise.
         Ok(unsafe { self.launch_checked(function, grid, arguments) }?)
+    }
+
+    fn record(
+        &self,
+        work: &mut dyn FnMut() -> Result<(), GpuError>,
+    ) -> Result<Option<Box<dyn Recording<Function>>>, GpuError> {
+        *locked(&self.recorded) = Some(Vec::new());
+        let done = work();
+        let launches = locked(&self.recorded).take().unwrap_or_default();
+        done?;
+        Ok(Some(Box::new(Graph::new(&self.memory, launches))))
     }
 
     fn target(&self) -> Target {

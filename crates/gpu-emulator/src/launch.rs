@@ -51,6 +51,7 @@ impl Library {
 }
 
 /// A kernel that can be launched.
+#[derive(Clone)]
 pub struct Function {
     library: Arc<Library>,
     entry: u32,

@@ -15,6 +15,7 @@ mod driver;
 mod error;
 mod launch;
 mod memory;
+mod recording;
 
 pub use backend::EmulatorBackend;
 pub use compiler::available;

@@ -116,6 +116,7 @@ impl Case {
                 Param::Scratch(n) => extra[*n as usize],
                 Param::Symbol(_) => unreachable!("the cases have fixed sizes"),
                 Param::Tickets => unreachable!("no template counts its blocks"),
+                Param::Fault | Param::FirstCheck => unreachable!("no index comes from data"),
                 Param::Map(_) => unreachable!("an epilogue reads no tiles"),
             })
             .collect();

@@ -102,6 +102,7 @@ impl Case {
                     Param::Scratch(n) => scratch[*n as usize],
                     Param::Symbol(_) => unreachable!("the cases have fixed sizes"),
                     Param::Tickets => tickets,
+                    Param::Fault | Param::FirstCheck => unreachable!("no index comes from data"),
                     Param::Map(n) => addresses[kernel.maps[*n as usize].buf.index()],
                 })
                 .collect();

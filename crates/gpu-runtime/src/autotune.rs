@@ -9,6 +9,7 @@ use kernel_ir::{BufId, Program};
 use rustc_hash::FxHashMap;
 
 use crate::compiled::tickets;
+use crate::faults::Record;
 use crate::machine::bytes_of;
 use crate::plan::{DeviceStep, Kernels, Runnable, Way};
 use crate::prepare::grid;
@@ -35,6 +36,9 @@ pub(crate) fn choose<D: Driver>(
     let mut known: FxHashMap<String, usize> = FxHashMap::default();
     let mut flush = None;
     let tickets = tickets(memory)?;
+    // What the search computes on is nobody's data: nobody reads this record.
+    let faults = (!kernels.checks.is_empty()).then(|| Record::new(memory.driver())).transpose()?;
+    let fault = faults.as_ref().map_or(0, Record::address);
     for n in 0..kernels.steps.len() {
         let step = &kernels.steps[n];
         if step.ways.len() < 2 {
@@ -48,7 +52,7 @@ pub(crate) fn choose<D: Driver>(
                     Some(way) => way,
                     None => {
                         let tickets = tickets.address();
-                        let search = Search { memory, program, functions, sizes: &sizes, tickets };
+                        let search = Search { memory, program, functions, sizes: &sizes, tickets, fault };
                         let way = search.best(step, &mut flush)?;
                         let driver = memory.driver();
                         driver.remember(&identified(&**driver, &key), &step.ways[way].name);
@@ -100,6 +104,8 @@ struct Search<'a, D: Driver> {
     sizes: &'a Sizes,
     /// Address of zeroed words for counting blocks.
     tickets: u64,
+    /// Address of a record of indices that fail their checks.
+    fault: u64,
 }
 
 impl<D: Driver> Search<'_, D> {
@@ -186,6 +192,8 @@ impl<D: Driver> Search<'_, D> {
                         Param::Symbol(s) => self.sizes.0[s.index()] as u64,
                         Param::Scratch(n) => scratch.get(*n as usize).copied().unwrap_or(0),
                         Param::Tickets => self.tickets,
+                        Param::Fault => self.fault,
+                        Param::FirstCheck => u64::from(kernel.first_check),
                         Param::Map(n) => kernel.maps.get(*n as usize).map_or(0, |map| address(map.buf)),
                     };
                     let words: Vec<u64> = kernel.params.iter().map(argument).collect();

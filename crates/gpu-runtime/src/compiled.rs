@@ -7,10 +7,11 @@ use kernel_ir::{Program, Storage};
 use plugin_sdk::{OwnedTensor, TensorView};
 
 use crate::arguments::{self, Source, source};
+use crate::faults::Faults;
 use crate::graph::{Given, MOST_RECORDINGS, Recorded};
 use crate::machine::{Dynamic, Machine, bytes_of};
 use crate::plan::{DeviceStep, Planned, Planner, widened};
-use crate::prepare::{Layout, On, Prepared};
+use crate::prepare::{Layout, On, Own, Prepared};
 use crate::profile::{self, StepTime};
 use crate::sizes::Sizes;
 use crate::transfer::{owned, upload};
@@ -32,6 +33,8 @@ pub struct Compiled<D: Driver> {
     bound: Option<Bound<D>>,
     nowhere: Block<D>,
     tickets: Block<D>,
+    /// Where kernels check indices.
+    faults: Option<Arc<Faults<D>>>,
     state: Mutex<State<D>>,
 }
 
@@ -142,6 +145,7 @@ impl<D: Driver> Compiled<D> {
             let _turn = memory.turn();
             autotune::choose(memory, &program, &mut kernels, &functions)?;
         }
+        let faults = Faults::of(memory.driver(), &program, &kernels.checks)?;
         tracing::debug!(target: "kernel", steps = kernels.steps.len(), kernels = functions.len(), time = ?started.elapsed(), "compiled");
         Ok(Compiled {
             dynamic: Dynamic::new(&program),
@@ -152,6 +156,7 @@ impl<D: Driver> Compiled<D> {
             bound: None,
             nowhere,
             tickets,
+            faults,
             state: Mutex::new(State { entries: Vec::new(), arena: None, generation: 1 }),
             memory: Arc::clone(memory),
             program,
@@ -167,6 +172,16 @@ impl<D: Driver> Compiled<D> {
     /// The device's memory.
     pub fn memory(&self) -> &Arc<DeviceMemory<D>> {
         &self.memory
+    }
+
+    /// The record of indices that fail their checks.
+    pub(crate) fn faults(&self) -> Option<&Arc<Faults<D>>> {
+        self.faults.as_ref()
+    }
+
+    fn own(&self) -> Own {
+        let fault = self.faults.as_ref().map_or(0, |f| f.address());
+        Own { nowhere: self.nowhere.address(), tickets: self.tickets.address(), fault }
     }
 
     fn driver(&self) -> &D {
@@ -215,10 +230,14 @@ impl<D: Driver> Compiled<D> {
             addresses[id.index()] = block.address();
             memory.push(block);
         }
-        let mut machine = self.machine(addresses, sizes);
+        let mut machine = self.machine(addresses, sizes, true);
         {
             let _span = tracing::debug_span!(target: "kernel", "init steps").entered();
             machine.run(&self.init)?;
+        }
+        if let Some(faults) = &self.faults {
+            self.driver().synchronize()?;
+            faults.report(true, faults.unread())?;
         }
         let addresses = machine.addresses;
         drop(turn);
@@ -229,12 +248,23 @@ impl<D: Driver> Compiled<D> {
         Ok(())
     }
 
-    /// Runs the program. The outputs are ready when the work that is now on the device's stream is done.
+    /// Runs the program. The outputs are ready when the work that is now on the device's stream is done. An index of this
+    /// call that is out of bounds is reported by whoever waits next: [`DeviceMemory::synchronize`], a copy to the host, or
+    /// [`call`](Self::call). What is returned is not to be used where that ends with an error.
     ///
     /// # Errors
     /// Inputs that do not fit, constants that were not bound, conditions of the program that do not hold, no memory, a
     /// lost device.
     pub fn execute(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
+        let Some(faults) = &self.faults else { return self.run(inputs) };
+        // What a call under way finds is that call's.
+        let _own = faults.call();
+        self.memory.unread.note(faults);
+        self.run(inputs)
+    }
+
+    /// Puts a call on the stream.
+    pub(crate) fn run(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
         let _turn = self.memory.turn();
         let mut state = self.state();
         let _span = tracing::trace_span!(target: "kernel", "call").entered();
@@ -310,6 +340,7 @@ impl<D: Driver> Compiled<D> {
 
     /// Makes the arena large enough for the first entry, and writes the addresses that stay.
     fn arrange(&self, state: &mut State<D>) -> Result<(), GpuError> {
+        let own = self.own();
         let Some(entry) = state.entries.first_mut() else { return Ok(()) };
         let wanted = entry.prepared.arena_bytes;
         if state.arena.as_ref().is_none_or(|a| a.bytes() < wanted) {
@@ -333,7 +364,7 @@ impl<D: Driver> Compiled<D> {
             entry.addresses[root] = arena + at;
         }
         if let Ok(list) = &mut entry.prepared.list {
-            list.fix(&entry.addresses, arena + entry.prepared.scratch, self.tickets.address());
+            list.fix(&entry.addresses, arena + entry.prepared.scratch, own);
         }
         entry.generation = state.generation;
         Ok(())
@@ -411,8 +442,13 @@ impl<D: Driver> Compiled<D> {
         self.listed_results(entry, &blocks)
     }
 
-    /// Copies inputs that the call has written in a copy back to where they are from.
+    /// Copies inputs that the call has written in a copy back to where they are from: those of the host when all indices are
+    /// known to be in bounds.
     fn write_back(&self, entry: &Entry<D>, given: &Given<'_>) -> Result<(), GpuError> {
+        if let Some(faults) = self.faults.as_ref().filter(|_| self.written(given, |s| s == Source::Host)) {
+            self.driver().synchronize()?;
+            faults.report(self.as_before(given), faults.unread())?;
+        }
         for (n, (spec, layout)) in self.program.inputs.iter().zip(&entry.prepared.inputs).enumerate() {
             if !spec.written {
                 continue;
@@ -439,6 +475,16 @@ impl<D: Driver> Compiled<D> {
         Ok(())
     }
 
+    /// Whether an input that is written in place lies where `is` says.
+    fn written(&self, given: &Given<'_>, is: impl Fn(Source) -> bool) -> bool {
+        self.program.inputs.iter().zip(given.sources).any(|(spec, source)| spec.written && is(*source))
+    }
+
+    /// Whether nothing is written in place before [`write_back`](Self::write_back).
+    fn as_before(&self, given: &Given<'_>) -> bool {
+        !self.written(given, |s| matches!(s, Source::Device(_)))
+    }
+
     fn listed_results(
         &self,
         entry: &Entry<D>,
@@ -452,7 +498,8 @@ impl<D: Driver> Compiled<D> {
     /// Runs a call step by step.
     fn run_steps(&self, entry: &mut Entry<D>, given: &Given<'_>) -> Result<Vec<OwnedTensor>, GpuError> {
         let _copies = self.place_inputs(entry, given)?;
-        let mut machine = self.machine(entry.addresses.clone(), entry.prepared.sizes.clone());
+        let (addresses, sizes) = (entry.addresses.clone(), entry.prepared.sizes.clone());
+        let mut machine = self.machine(addresses, sizes, self.as_before(given));
         for (root, _) in &entry.prepared.outputs {
             machine.provide(*root)?;
         }
@@ -469,7 +516,7 @@ impl<D: Driver> Compiled<D> {
         self.program.outputs.iter().map(result).collect()
     }
 
-    fn machine(&self, addresses: Vec<u64>, sizes: Sizes) -> Machine<'_, D> {
+    fn machine(&self, addresses: Vec<u64>, sizes: Sizes, as_before: bool) -> Machine<'_, D> {
         Machine {
             memory: &self.memory,
             driver: self.memory.driver(),
@@ -480,8 +527,9 @@ impl<D: Driver> Compiled<D> {
             blocks: vec![None; addresses.len()],
             addresses,
             sizes,
-            nowhere: self.nowhere.address(),
-            tickets: self.tickets.address(),
+            own: self.own(),
+            faults: self.faults.as_deref(),
+            as_before,
         }
     }
 

@@ -1,5 +1,6 @@
 //! What a vendor's driver does for the runtime.
 
+use std::ptr::NonNull;
 use std::time::Instant;
 
 use gpu_codegen::Target;
@@ -19,6 +20,11 @@ pub trait Driver: Send + Sync + 'static {
     fn allocate(&self, bytes: u64) -> Result<u64, GpuError>;
     /// Gives memory back; work that was started before may still use it.
     fn free(&self, address: u64);
+    /// A little memory that kernels and the host both read and write, aligned to 8 bytes and zeroed: what a kernel wrote
+    /// there the host reads where it has waited for the kernel, without a copy.
+    fn allocate_shared(&self, bytes: usize) -> Result<HostMemory, GpuError>;
+    /// Gives such memory back; the work that uses it has ended.
+    fn free_shared(&self, memory: HostMemory);
     /// Copies from the host. The host memory may be reused when this returns.
     ///
     /// # Safety
@@ -132,6 +138,15 @@ pub trait Driver: Send + Sync + 'static {
     }
     /// Keeps a text under a key; that it cannot is no error.
     fn remember(&self, _key: &str, _value: &str) {}
+}
+
+/// Memory of the host that kernels reach ([`Driver::allocate_shared`]).
+#[derive(Clone, Copy, Debug)]
+pub struct HostMemory {
+    /// Where the host finds it.
+    pub host: NonNull<u8>,
+    /// Where kernels find it.
+    pub device: u64,
 }
 
 /// Work that was recorded and runs as one.

@@ -1,7 +1,13 @@
 //! What can go wrong on a GPU, told apart by what the user can do about it.
 
+use kernel_ir::Site;
 use plugin_sdk::{ErrorKind, PluginError};
 use thiserror::Error;
+
+use crate::Inputs;
+
+/// What is said where calls were not waited for.
+const EARLIER: &str = "; found by a call that nobody waited for, or by one after it";
 
 /// An error of compiling for a device or of running on it. The process lives on, and so does the device unless it is lost.
 #[derive(Clone, Debug, Error)]
@@ -71,6 +77,21 @@ pub enum GpuError {
         /// What it says.
         message: String,
     },
+    /// An index from data that is out of bounds. No memory was touched there; the outputs of the call are lost, and the next
+    /// call is as if this one had not been.
+    #[error("{}{inputs}{}", site.message(*index, *size), if *earlier { EARLIER } else { "" })]
+    Index {
+        /// Who asked for the check.
+        site: Box<Site>,
+        /// The index.
+        index: i64,
+        /// One more than the largest that is allowed.
+        size: i64,
+        /// What became of the inputs that the call writes in place.
+        inputs: Inputs,
+        /// Whether an earlier call that nobody waited for may have found it.
+        earlier: bool,
+    },
     /// A program that breaks the rules of kernel-ir.
     #[error("malformed program: {0}")]
     Malformed(String),
@@ -83,9 +104,10 @@ impl From<GpuError> for PluginError {
             GpuError::Unsupported { .. } => ErrorKind::Unsupported,
             GpuError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
             GpuError::Compile { .. } | GpuError::Driver { .. } | GpuError::Lost { .. } => ErrorKind::Internal,
-            GpuError::Argument(_) | GpuError::Assertion { .. } | GpuError::Malformed(_) => {
-                ErrorKind::InvalidArgument
-            }
+            GpuError::Argument(_)
+            | GpuError::Assertion { .. }
+            | GpuError::Index { .. }
+            | GpuError::Malformed(_) => ErrorKind::InvalidArgument,
         };
         PluginError::new(kind, e.to_string())
     }

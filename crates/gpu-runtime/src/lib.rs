@@ -9,6 +9,7 @@ mod choice;
 mod compiled;
 mod driver;
 mod error;
+mod faults;
 mod graph;
 mod machine;
 mod maps;
@@ -22,8 +23,9 @@ mod transfer;
 
 pub use choice::{Choice, LibraryCall, Part, Work};
 pub use compiled::Compiled;
-pub use driver::{Driver, Grid, Module, Recording};
+pub use driver::{Driver, Grid, HostMemory, Module, Recording};
 pub use error::GpuError;
+pub use faults::Inputs;
 pub use maps::{Arguments, Map};
 pub use memory::{Block, DeviceMemory, MemoryUsage};
 pub use plan::asks_libraries;

@@ -8,9 +8,10 @@ use host_routines::{MatrixRoutine, Memory};
 use ir_core::{Atom, DType, EntityId, SymExpr, SymId};
 use kernel_ir::{BufId, Program, Storage};
 
+use crate::faults::Faults;
 use crate::memory::span;
 use crate::plan::{DeviceStep, Launchable, Number, Op, Planned, Runnable};
-use crate::prepare::grid;
+use crate::prepare::{Own, grid};
 use crate::sizes::Sizes;
 use crate::{Arguments, Block, DeviceMemory, Driver, GpuError, Map, Work};
 
@@ -63,10 +64,11 @@ pub(crate) struct Machine<'a, D: Driver> {
     pub(crate) sizes: Sizes,
     /// Memory of outputs and of buffers of unbacked size.
     pub(crate) blocks: Vec<Option<Arc<Block<D>>>>,
-    /// Where nothing lies: an address that may be passed and is never followed.
-    pub(crate) nowhere: u64,
-    /// The words in which blocks of a launch are counted, all 0 between launches.
-    pub(crate) tickets: u64,
+    pub(crate) own: Own,
+    /// The record of the program's checks of indices, where there are some.
+    pub(crate) faults: Option<&'a Faults<D>>,
+    /// Whether no input that is written in place lies where kernels write.
+    pub(crate) as_before: bool,
 }
 
 impl<D: Driver> Machine<'_, D> {
@@ -160,7 +162,9 @@ impl<D: Driver> Machine<'_, D> {
             Param::Buffer(b) => Some(self.addresses[self.program.root(*b).index()]),
             Param::Symbol(s) => Some(self.sizes.0[s.index()] as u64),
             Param::Scratch(n) => scratch.get(*n as usize).copied(),
-            Param::Tickets => Some(self.tickets),
+            Param::Tickets => Some(self.own.tickets),
+            Param::Fault => Some(self.own.fault),
+            Param::FirstCheck => Some(u64::from(kernel.first_check)),
             Param::Map(n) => {
                 let map = kernel.maps.get(*n as usize)?;
                 Some(self.addresses[self.program.root(map.buf).index()])
@@ -192,6 +196,7 @@ impl<D: Driver> Machine<'_, D> {
             }
             copies.insert(root, copy);
         }
+        self.report()?;
         let memory = HostCopies {
             addresses: copies.iter_mut().map(|(root, copy)| (*root, copy.as_mut_ptr())).collect(),
             sizes: &self.sizes,
@@ -216,6 +221,7 @@ impl<D: Driver> Machine<'_, D> {
         // SAFETY: one element inside of the buffer, by the verifier; no dtype is wider than the array but complex ones,
         // which the match below refuses and which is looked at first.
         unsafe { self.driver.download(bytes.as_mut_ptr(), at, width.min(8))? };
+        self.report()?;
         Ok(match number.dtype {
             DType::Bool | DType::U8 => i64::from(bytes[0]),
             DType::I8 => i64::from(bytes[0] as i8),
@@ -224,6 +230,11 @@ impl<D: Driver> Machine<'_, D> {
             DType::I64 => i64::from_le_bytes(bytes),
             other => return Err(GpuError::Malformed(format!("a symbol is bound from {other}"))),
         })
+    }
+
+    /// Ends the call where an index was out of bounds: the work so far was waited for, and what it left decides nothing then.
+    fn report(&self) -> Result<(), GpuError> {
+        self.faults.map_or(Ok(()), |f| f.report(self.as_before, f.unread()))
     }
 
     /// A symbol has a new value: buffers whose size mentions it lose their memory.
@@ -236,7 +247,7 @@ impl<D: Driver> Machine<'_, D> {
 
     fn forget(&mut self, buffer: usize) {
         self.blocks[buffer] = None;
-        self.addresses[buffer] = self.nowhere;
+        self.addresses[buffer] = self.own.nowhere;
     }
 
     /// Memory for a buffer that has none.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::faults::{Unread, report_all};
 use crate::{Driver, GpuError};
 
 /// The smallest block, and what all addresses are multiples of.
@@ -22,6 +23,8 @@ pub struct DeviceMemory<D: Driver> {
     driver: Arc<D>,
     pool: Mutex<Pool>,
     turn: Mutex<()>,
+    /// Programs with calls that nobody has waited for.
+    pub(crate) unread: Unread<D>,
 }
 
 /// Blocks that nobody uses, by size, and sums.
@@ -50,7 +53,12 @@ pub struct MemoryUsage {
 impl<D: Driver> DeviceMemory<D> {
     /// An empty pool over a device. One a device: programs that share it share its memory.
     pub fn new(driver: Arc<D>) -> Arc<DeviceMemory<D>> {
-        Arc::new(DeviceMemory { driver, pool: Mutex::default(), turn: Mutex::default() })
+        Arc::new(DeviceMemory {
+            driver,
+            pool: Mutex::default(),
+            turn: Mutex::default(),
+            unread: Unread::default(),
+        })
     }
 
     /// The device.
@@ -118,6 +126,32 @@ impl<D: Driver> DeviceMemory<D> {
             reserved: pool.reserved,
             allocations: pool.allocations,
         }
+    }
+
+    /// Waits for all work so far.
+    ///
+    /// # Errors
+    /// What the driver says of that work, and [`GpuError::Index`] where a call that nobody waited for met an index that is
+    /// out of bounds.
+    pub fn synchronize(&self) -> Result<(), GpuError> {
+        let waited = self.unread.before_waiting();
+        self.driver.synchronize()?;
+        if waited.iter().any(|f| f.found()) {
+            let _turn = self.turn();
+            report_all(&waited)?;
+        }
+        Ok(())
+    }
+
+    /// Copies to the host, after all work so far; errors are those of [`synchronize`](Self::synchronize).
+    ///
+    /// # Safety
+    /// As for [`Driver::download`]; the turn is held.
+    pub(crate) unsafe fn download(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuError> {
+        let waited = self.unread.before_waiting();
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.download(to, from, bytes)? };
+        report_all(&waited)
     }
 
     /// Whoever puts more on the stream than one call, or records it, holds this meanwhile.

@@ -74,6 +74,8 @@ pub(crate) struct Kernels {
     pub(crate) steps: Vec<DeviceStep>,
     texts: Vec<(String, String)>,
     known: FxHashMap<String, usize>,
+    /// The sites of all checks of indices, by the numbers that kernels leave of them.
+    pub(crate) checks: Vec<u32>,
 }
 
 /// A step that the device computes, and the ways of computing it: the best by rule first, never none.
@@ -115,6 +117,8 @@ pub(crate) struct Launchable {
     pub(crate) params: Vec<Param>,
     pub(crate) maps: Vec<TensorMap>,
     pub(crate) launch: Launch,
+    /// The number of its first check of an index, among those of the program.
+    pub(crate) first_check: u32,
     /// Whether it gains where it may begin before earlier launches end.
     pub(crate) early: bool,
 }
@@ -420,7 +424,9 @@ impl Kernels {
     }
 
     fn launchable(&mut self, kernel: Kernel, step: &str) -> Launchable {
-        let Kernel { source, params, maps, launch, early, .. } = kernel;
+        let Kernel { source, params, maps, launch, checks, early, .. } = kernel;
+        let first_check = self.checks.len() as u32;
+        self.checks.extend(checks);
         let function = match self.known.get(&source) {
             Some(&n) => n,
             None => {
@@ -431,7 +437,7 @@ impl Kernels {
                 n
             }
         };
-        Launchable { function, params, maps, launch, early }
+        Launchable { function, params, maps, launch, first_check, early }
     }
 
     /// The text of a kernel.

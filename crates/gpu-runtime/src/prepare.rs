@@ -75,6 +75,19 @@ pub(crate) enum Place {
     Scratch(u64),
     /// The words in which blocks are counted.
     Tickets,
+    /// The record of an index that fails its check.
+    Fault,
+}
+
+/// Memory of a program that every call uses.
+#[derive(Clone, Copy)]
+pub(crate) struct Own {
+    /// Where nothing lies: an address that may be passed and is never followed.
+    pub(crate) nowhere: u64,
+    /// The words in which blocks of a launch are counted, all 0 between launches.
+    pub(crate) tickets: u64,
+    /// The record of an index that fails its check, where there are checks.
+    pub(crate) fault: u64,
 }
 
 /// One launch.
@@ -199,12 +212,13 @@ impl List {
     }
 
     /// Writes the addresses that stay into the arguments.
-    pub(crate) fn fix(&mut self, addresses: &[u64], scratch: u64, tickets: u64) {
+    pub(crate) fn fix(&mut self, addresses: &[u64], scratch: u64, own: Own) {
         for &(word, place) in &self.fixed {
             self.words[word as usize] = match place {
                 Place::Root(root) => addresses[root as usize],
                 Place::Scratch(at) => scratch + at,
-                Place::Tickets => tickets,
+                Place::Tickets => own.tickets,
+                Place::Fault => own.fault,
             };
         }
     }
@@ -341,6 +355,8 @@ impl Lister<'_> {
                     self.list.fixed.push((word, Place::Scratch(at)));
                 }
                 Param::Tickets => self.list.fixed.push((word, Place::Tickets)),
+                Param::Fault => self.list.fixed.push((word, Place::Fault)),
+                Param::FirstCheck => number = u64::from(kernel.first_check),
                 Param::Buffer(buf) => self.buffer(word, buf),
                 Param::Map(n) => {
                     let map = kernel.maps.get(n as usize);

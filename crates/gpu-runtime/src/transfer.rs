@@ -79,7 +79,8 @@ pub fn to_device<D: Driver>(
 /// A copy of a device tensor on the host, with the same strides.
 ///
 /// # Errors
-/// A lost device, errors of work that was started before, a tensor of another device.
+/// A lost device, errors of work that was started before (an index of a call that nobody waited for), a tensor of another
+/// device.
 pub fn to_host<D: Driver>(
     memory: &Arc<DeviceMemory<D>>,
     view: &TensorView<'_>,
@@ -94,7 +95,7 @@ pub fn to_host<D: Driver>(
     if bytes > 0 {
         let _turn = memory.turn();
         // SAFETY: the tensor was allocated for this span, and the view's memory is the device's.
-        unsafe { driver.download(tensor.as_mut_ptr(), view.as_ptr() as u64, bytes)? };
+        unsafe { memory.download(tensor.as_mut_ptr(), view.as_ptr() as u64, bytes)? };
     }
     Ok(tensor)
 }
@@ -134,7 +135,7 @@ pub unsafe fn copy<D: Driver>(
     unsafe {
         match (here(from), here(to)) {
             (true, true) => driver.copy(target as u64, source as u64, bytes),
-            (true, false) => driver.download(target, source as u64, bytes as usize),
+            (true, false) => memory.download(target, source as u64, bytes as usize),
             _ => {
                 std::ptr::copy(source, target, bytes as usize);
                 Ok(())

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use ir_core::{Arena, DType, Scalar, Shape, SymExpr, SymId};
-use kernel_ir::{BufId, ExternOp, Inst, InstKind, ReduceOp, ScalarOp, StoreMode, SymbolDecl, Val};
+use kernel_ir::{BufId, ExternOp, Inst, InstKind, ReduceOp, ScalarOp, Site, StoreMode, SymbolDecl, Val};
 use prims::TemplateSpec;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -32,6 +32,10 @@ pub struct Defs {
     pub(crate) binders: FxHashMap<SymId, BufId>,
     /// Symbols that have a value from outside.
     pub(crate) known: FxHashSet<SymId>,
+    /// Who asks for the checks of indices in the bodies.
+    pub(crate) sites: Vec<Site>,
+    /// Whether indices from data are checked.
+    pub(crate) checked: bool,
 }
 
 /// How a value is computed, and what was decided about it.

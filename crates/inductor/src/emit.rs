@@ -70,8 +70,15 @@ fn attempt(
     graph: &Graph,
     places: &Places,
 ) -> Result<Program, InductorError> {
-    let mut program =
-        Program { name: graph.name.clone(), symbols: defs.symbols.clone(), ..Program::default() };
+    let mut program = Program {
+        name: graph.name.clone(),
+        symbols: defs.symbols.clone(),
+        guards: graph.guards.clone(),
+        // Of programs that are embedded come more; what no check names goes at the end.
+        sites: defs.sites.clone(),
+        unchecked_indices: !defs.checked,
+        ..Program::default()
+    };
     let mut problems = Vec::new();
     let mut names = FxHashMap::default();
     let mut extra = Extra::default();

@@ -97,6 +97,13 @@ impl<'a> Inliner<'a> {
                     b.op(*op, &args)
                 }
                 InstKind::Cast(v) => convert(b, vals[v.0 as usize], inst.dtype),
+                InstKind::Check { value, size, mask: own, site } => {
+                    let size = self.expr(b, size, at, &vals);
+                    let own = own.map(|m| vals[m.0 as usize]);
+                    // Lanes outside of the mask read no memory either.
+                    let all = both(b, own, mask);
+                    b.check(vals[value.0 as usize], size, all, *site)
+                }
                 InstKind::Bitcast(v) => b.push(inst.dtype, InstKind::Bitcast(vals[v.0 as usize])),
                 // Recorded bodies hold nothing else: stores, reductions and scans are made when kernels are.
                 other => b.push(inst.dtype, other.clone()),

@@ -3,6 +3,7 @@
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{
     AccId, BodyBuilder, BufId, Epilogue, InstKind, LoopBounds, LoopKernel, ReduceOp, Stage, StoreMode, Val,
+    pruned,
 };
 use rustc_hash::FxHashMap;
 
@@ -49,7 +50,7 @@ pub(crate) fn loop_kernel(defs: &Defs, s: &Schedule, group: &Group) -> LoopKerne
     }
     store_members(defs, group, &mut stages, &places, &stored);
     kernel.stages =
-        stages.into_iter().map(|st| Stage { inner: st.inner, insts: prune(st.b.finish()) }).collect();
+        stages.into_iter().map(|st| Stage { inner: st.inner, insts: pruned(st.b.finish()) }).collect();
     kernel.stages.retain(|st| !st.insts.is_empty());
     kernel
 }
@@ -220,7 +221,7 @@ pub(crate) fn epilogue(defs: &Defs, s: &Schedule, group: &Group, template: BufId
             b.store(member.def, index, values[&member.def], StoreMode::Write);
         }
     }
-    Epilogue { ranges: group.outer.clone(), insts: prune(b.finish()) }
+    Epilogue { ranges: group.outer.clone(), insts: pruned(b.finish()) }
 }
 
 /// A scatter: a kernel that copies the base and one that combines the values in; the latter alone where the base's memory
@@ -234,7 +235,7 @@ pub(crate) fn scatter_kernels(defs: &Defs, id: BufId, in_place: bool) -> Vec<Loo
         origins: Vec::new(),
         outer: outer.clone(),
         accs: Vec::new(),
-        stages: vec![Stage { inner: Shape::new(), insts: prune(b.finish()) }],
+        stages: vec![Stage { inner: Shape::new(), insts: pruned(b.finish()) }],
     };
     let at = |n: usize| -> Shape { (0..n as u32).map(SymExpr::loop_var).collect() };
     let mut kernels = Vec::new();
@@ -311,59 +312,4 @@ fn ordered(defs: &Defs, s: &Schedule, group: &Group) -> Group {
         member.map = member.map.iter().map(|e| renamed(e, &order)).collect();
     }
     group
-}
-
-/// Drops instructions that nothing uses.
-fn prune(insts: Vec<kernel_ir::Inst>) -> Vec<kernel_ir::Inst> {
-    let mut live = vec![false; insts.len()];
-    for n in (0..insts.len()).rev() {
-        if insts[n].kind.has_effect() || live[n] {
-            live[n] = true;
-            insts[n].kind.for_each_val(&mut |v| live[v.0 as usize] = true);
-        }
-    }
-    let mut number: Vec<Val> = Vec::with_capacity(insts.len());
-    let mut kept: Vec<kernel_ir::Inst> = Vec::new();
-    for (n, inst) in insts.into_iter().enumerate() {
-        number.push(Val(kept.len() as u32));
-        if live[n] {
-            kept.push(renumbered(inst, &number));
-        }
-    }
-    kept
-}
-
-fn renumbered(mut inst: kernel_ir::Inst, number: &[Val]) -> kernel_ir::Inst {
-    let new = |v: &Val| number[v.0 as usize];
-    let expr = |e: &SymExpr| {
-        e.subst(&|a| match a {
-            ir_core::Atom::Value(v) => Some(SymExpr::value(number[*v as usize].0)),
-            _ => None,
-        })
-    };
-    match &mut inst.kind {
-        InstKind::Const(_) | InstKind::Acc(_) | InstKind::Template => {}
-        InstKind::Index(e) => *e = expr(e),
-        InstKind::Load { index, mask, .. } => {
-            index.iter_mut().for_each(|e| *e = expr(e));
-            *mask = mask.as_ref().map(new);
-        }
-        InstKind::Store { index, value, mask, .. } => {
-            index.iter_mut().for_each(|e| *e = expr(e));
-            *value = new(value);
-            *mask = mask.as_ref().map(new);
-        }
-        InstKind::Check { value, size, mask, .. } => {
-            *size = expr(size);
-            *value = new(value);
-            *mask = mask.as_ref().map(new);
-        }
-        InstKind::Op { args, .. } => args.iter_mut().for_each(|v| *v = new(v)),
-        InstKind::Cast(v) | InstKind::Bitcast(v) | InstKind::Scan { value: v, .. } => *v = new(v),
-        InstKind::Reduce { value, position, .. } => {
-            *value = new(value);
-            *position = position.as_ref().map(new);
-        }
-    }
-    inst
 }

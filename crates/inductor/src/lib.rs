@@ -43,11 +43,17 @@ pub struct Options {
     /// value, the new one is computed in a temporary and copied at the end of the call. Inputs that share memory with a
     /// written one are the caller's affair: they may be read before or after the write.
     pub written: Vec<Option<ValueId>>,
+    /// Whether the caller answers for indices from data: then none is checked, and one that is out of bounds reads or writes
+    /// memory of something else.
+    pub unchecked_indices: bool,
 }
 
 /// Compiles a graph in the prim dialect. Every problem of the graph is in the error.
 pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorError> {
     let mut program = compile_part(graph, lower::symbols(graph), &FxHashSet::default(), options)?;
+    kernel_ir::prove_indices(&mut program);
+    // What views and masks hide from the ranges is checked against the buffer itself.
+    kernel_ir::guard_indices(&mut program);
     together::run(&mut program);
     Ok(program)
 }

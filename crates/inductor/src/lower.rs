@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use fx_ir::{Arg, Graph, InputKind, NodeId, NodeKind, OutputKind, ValueId, ValueType};
 use ir_core::{Arena, EntityId, Shape, SymExpr, SymId, contiguous_strides};
-use kernel_ir::{BodyBuilder, BufId, ReduceOp, SymbolDecl};
+use kernel_ir::{BodyBuilder, BufId, Inst, InstKind, ReduceOp, SymbolDecl};
 use prims::{Call, Kind, LoopCx, Lower, LowerCall, OpError};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -46,6 +46,8 @@ pub(crate) fn lower(
         effects: Vec::new(),
         binders: FxHashMap::default(),
         known,
+        sites: Vec::new(),
+        checked: !options.unchecked_indices,
     };
     let mut problems = Vec::new();
     for (id, node) in graph.iter() {
@@ -127,7 +129,7 @@ fn call(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) 
     if missing {
         return Ok(());
     }
-    let kinds = record(lower, cx).map_err(refuse)?;
+    let kinds = record(lower, cx, defs).map_err(refuse)?;
     for (&v, kind) in outs.iter().zip(kinds) {
         let mut def = blank(graph, v, kind);
         if let Some(problem) = refused_dtype(&def) {
@@ -239,9 +241,10 @@ fn refused_dtype(def: &Def) -> Option<String> {
 /// Whether the size or the body depends on size symbols, so that it cannot be computed before a call.
 fn mentions_symbols(def: &Def) -> bool {
     let symbolic = |e: &SymExpr| e.any_leaf(|a| matches!(a, ir_core::Atom::Sym(_)));
-    let index_symbolic = |i: &kernel_ir::Inst| match &i.kind {
-        kernel_ir::InstKind::Index(e) => symbolic(e),
-        kernel_ir::InstKind::Load { index, .. } => index.iter().any(symbolic),
+    let index_symbolic = |i: &Inst| match &i.kind {
+        InstKind::Index(e) => symbolic(e),
+        InstKind::Load { index, .. } => index.iter().any(symbolic),
+        InstKind::Check { size, .. } => symbolic(size),
         _ => false,
     };
     def.domain().iter().any(symbolic)
@@ -249,8 +252,21 @@ fn mentions_symbols(def: &Def) -> bool {
         || def.insts().iter().any(index_symbolic)
 }
 
+/// The body that a rule recorded, the sites of its checks numbered among all of the graph's.
+fn recorded(lc: LoopCx<'_>, defs: &mut Defs) -> Vec<Inst> {
+    let first = defs.sites.len() as u32;
+    defs.sites.extend(lc.sites);
+    let mut insts = lc.b.finish();
+    for inst in &mut insts {
+        if let InstKind::Check { site, .. } = &mut inst.kind {
+            *site += first;
+        }
+    }
+    insts
+}
+
 /// Runs a lowering rule; one kind a result.
-fn record(lower: &Lower, cx: LowerCall<'_>) -> Result<Vec<DefKind>, OpError> {
+fn record(lower: &Lower, cx: LowerCall<'_>, defs: &mut Defs) -> Result<Vec<DefKind>, OpError> {
     match lower {
         Lower::Scalar(op) => {
             let mut lc = LoopCx::new(cx, cx.out(0)?.rank(), 0);
@@ -260,9 +276,10 @@ fn record(lower: &Lower, cx: LowerCall<'_>) -> Result<Vec<DefKind>, OpError> {
         Lower::Loop(rule) => (0..cx.outs.len())
             .map(|which| {
                 let mut lc = LoopCx::new(cx, cx.out(which)?.rank(), which);
+                lc.checked = defs.checked;
                 let value = rule(&mut lc)?;
                 let value = lc.b.cast(value, cx.out(which)?.dtype);
-                Ok(DefKind::Loop { insts: lc.b.finish(), value })
+                Ok(DefKind::Loop { insts: recorded(lc, defs), value })
             })
             .collect(),
         Lower::Reduce(op) => reduce(*op, cx).map(|k| vec![k]),
@@ -283,9 +300,10 @@ fn record(lower: &Lower, cx: LowerCall<'_>) -> Result<Vec<DefKind>, OpError> {
         }
         Lower::Scatter { source, rule } => {
             let mut lc = LoopCx::new(cx, cx.meta(source)?.rank(), 0);
+            lc.checked = defs.checked;
             let spec = rule(&mut lc)?;
             let base = BufId(spec.base.0);
-            let insts = lc.b.finish();
+            let insts = recorded(lc, defs);
             Ok(vec![DefKind::Scatter {
                 base,
                 ranges: spec.ranges,

@@ -1,6 +1,7 @@
 //! Why a graph cannot be run. Every error names the node or the input, and where the node comes from.
 
 use ir_core::{DType, Origin};
+use kernel_ir::Site;
 use prims::OpError;
 use tensor::TensorError;
 
@@ -83,6 +84,16 @@ pub enum InterpError {
         /// Why.
         #[source]
         error: OpError,
+    },
+    /// An index from data does not lie in its dimension.
+    #[error("{}", site.message(*index, *size))]
+    Index {
+        /// Who asks for it.
+        site: Box<Site>,
+        /// The index.
+        index: i64,
+        /// Size of the dimension.
+        size: i64,
     },
     /// A result is not what the graph says of it.
     #[error("{at}: gives {got}, the graph says {expected}")]

@@ -24,4 +24,4 @@ pub use meta::{Layout, MemoryFormat, Shape, TensorMeta, contiguous_strides, nume
 pub use origin::Origin;
 pub use scalar::Scalar;
 pub use suggest::nearest;
-pub use sym::{Atom, Bounds, NoBounds, SymExpr, SymId};
+pub use sym::{Atom, Bounds, NoBounds, SizeCode, SymExpr, SymId};

@@ -13,6 +13,10 @@ pub struct Origin {
     pub function: String,
     /// `file.py:12 in forward, x = self.conv(x)`, where the archive kept stack traces.
     pub source: Option<String>,
+    /// The operator of the user's program that the node is a part of, where decomposition replaced it and errors of a call
+    /// must name it: `aten.embedding.default`. Else empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub operator: String,
 }
 
 impl fmt::Display for Origin {

@@ -3,7 +3,7 @@
 //! Indices are logical, one expression a dimension of the buffer; the buffer's strides turn them into an address. An
 //! index may use loop variables (`i0`), sizes (`s0`) and integer values of the same body (`v3`).
 
-use ir_core::{DType, Scalar, Shape, SymExpr};
+use ir_core::{Atom, DType, Scalar, Shape, SymExpr};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -196,7 +196,7 @@ impl ReduceOp {
 }
 
 /// Smallest and largest value of a dtype (infinities for floats).
-fn dtype_ends(dtype: DType) -> (Scalar, Scalar) {
+pub(crate) fn dtype_ends(dtype: DType) -> (Scalar, Scalar) {
     match dtype {
         DType::Bool => (Scalar::Bool(false), Scalar::Bool(true)),
         DType::U8 => (Scalar::Int(0), Scalar::Int(u8::MAX as i64)),
@@ -208,13 +208,34 @@ fn dtype_ends(dtype: DType) -> (Scalar, Scalar) {
     }
 }
 
+/// The body without the instructions that nothing uses.
+pub fn pruned(insts: Vec<Inst>) -> Vec<Inst> {
+    let mut live = vec![false; insts.len()];
+    for n in (0..insts.len()).rev() {
+        if insts[n].kind.has_effect() || live[n] {
+            live[n] = true;
+            insts[n].kind.for_each_val(&mut |v| live[v.0 as usize] = true);
+        }
+    }
+    let mut number: Vec<Val> = Vec::with_capacity(insts.len());
+    let mut kept: Vec<Inst> = Vec::new();
+    for (n, mut inst) in insts.into_iter().enumerate() {
+        number.push(Val(kept.len() as u32));
+        if live[n] {
+            inst.kind.map_vals(&|v| number[v.0 as usize]);
+            kept.push(inst);
+        }
+    }
+    kept
+}
+
 impl InstKind {
     /// Calls `visit` for every value that the instruction reads, those inside indices included.
     pub fn for_each_val(&self, visit: &mut dyn FnMut(Val)) {
         let index_vals = |index: &[SymExpr], visit: &mut dyn FnMut(Val)| {
             for e in index {
                 e.for_each_leaf(&mut |a| {
-                    if let ir_core::Atom::Value(n) = a {
+                    if let Atom::Value(n) = a {
                         visit(Val(*n));
                     }
                 });
@@ -242,6 +263,42 @@ impl InstKind {
             InstKind::Reduce { value, position, .. } => {
                 visit(*value);
                 position.iter().for_each(|p| visit(*p));
+            }
+        }
+    }
+    /// Replaces every value that the instruction reads, those inside indices included.
+    pub fn map_vals(&mut self, new: &dyn Fn(Val) -> Val) {
+        let expr = |e: &mut SymExpr| {
+            if e.any_leaf(|a| matches!(a, Atom::Value(_))) {
+                *e = e.subst(&|a| match a {
+                    Atom::Value(v) => Some(SymExpr::value(new(Val(*v)).0)),
+                    _ => None,
+                });
+            }
+        };
+        let replace = |v: &mut Val| *v = new(*v);
+        match self {
+            InstKind::Const(_) | InstKind::Acc(_) | InstKind::Template => {}
+            InstKind::Index(e) => expr(e),
+            InstKind::Load { index, mask, .. } => {
+                index.iter_mut().for_each(expr);
+                mask.iter_mut().for_each(replace);
+            }
+            InstKind::Store { index, value, mask, .. } => {
+                index.iter_mut().for_each(expr);
+                replace(value);
+                mask.iter_mut().for_each(replace);
+            }
+            InstKind::Check { value, size, mask, .. } => {
+                expr(size);
+                replace(value);
+                mask.iter_mut().for_each(replace);
+            }
+            InstKind::Op { args, .. } => args.iter_mut().for_each(replace),
+            InstKind::Cast(v) | InstKind::Bitcast(v) | InstKind::Scan { value: v, .. } => replace(v),
+            InstKind::Reduce { value, position, .. } => {
+                replace(value);
+                position.iter_mut().for_each(replace);
             }
         }
     }

@@ -397,6 +397,16 @@ impl Step {
             | Step::Together(_) => Vec::new(),
         }
     }
+    /// The instructions of the same bodies, to be changed.
+    pub fn bodies_mut(&mut self) -> Vec<&mut Vec<Inst>> {
+        match self {
+            Step::Loop(k) => k.stages.iter_mut().map(|s| &mut s.insts).collect(),
+            Step::Matmul(k) => vec![&mut k.epilogue.insts],
+            Step::Conv(k) => vec![&mut k.epilogue.insts],
+            Step::Attention(k) => vec![&mut k.epilogue.insts],
+            _ => Vec::new(),
+        }
+    }
     /// The buffers that the step reads and writes, nested steps included.
     pub fn accesses(&self) -> (Vec<BufId>, Vec<BufId>) {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());

@@ -6,6 +6,7 @@
 
 mod body;
 mod build;
+mod indices;
 mod kernel;
 mod linalg;
 mod phases;
@@ -19,8 +20,9 @@ mod wire;
 mod wire_older;
 mod written;
 
-pub use body::{AccId, BufId, Inst, InstKind, ReduceOp, StoreMode, Val};
+pub use body::{AccId, BufId, Inst, InstKind, ReduceOp, StoreMode, Val, pruned};
 pub use build::BodyBuilder;
+pub use indices::{drop_checks, guard_indices, prove_indices};
 pub use kernel::{
     AccDecl, Assert, Attention, Bind, Cond, Conv, Epilogue, ExternCall, ExternOp, For, LoopBounds,
     LoopKernel, Matmul, Operand, Stage, Step, While,

@@ -55,7 +55,7 @@ pub struct SymbolDecl {
 }
 
 /// Who asks for the check of an index.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Site {
     /// The operator: `aten.embedding.default`.
     pub operator: String,
@@ -63,6 +63,9 @@ pub struct Site {
     pub origin: String,
     /// The dimension that the index is of, as the operator's author counts them.
     pub dim: u32,
+    /// Whether negative numbers count from the end, so that what is checked had the size added to it where it was one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wraps: bool,
 }
 
 /// A piece of typed, strided memory.
@@ -153,6 +156,8 @@ impl Site {
     pub fn message(&self, index: i64, size: i64) -> String {
         let at = if self.origin.is_empty() { String::new() } else { format!(" ({})", self.origin) };
         let Site { operator, dim, .. } = self;
+        // What was negative is still so after the size was added, or it would have been in bounds.
+        let index = if self.wraps && index < 0 { index.wrapping_sub(size) } else { index };
         format!("`{operator}`{at}: index {index} is out of bounds for dimension {dim} with size {size}")
     }
 }

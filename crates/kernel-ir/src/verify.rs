@@ -1,5 +1,6 @@
 //! What every program must satisfy before a backend may compile it. A program that passes cannot make a backend index a
-//! table out of bounds or mix dtypes; that data-dependent indices stay inside of their buffers is the host's promise.
+//! table out of bounds or mix dtypes, and every load and store at an index from data is proved or checked to be inside of its
+//! buffer (that indices made of loop variables and sizes are, is what guards on the sizes keep).
 //!
 //! 1. Buffers: as many strides as sizes, whose products have few terms (as those of indices and strides); shapes use declared size symbols only; a view's root exists and is no view.
 //! 2. Inputs and constants: number n of the list is the buffer of storage `Input(n)` or `Constant(n)`.
@@ -16,7 +17,8 @@
 //!    after a `cond` whose branches both bind them, and in the body of the `for`. Shapes of inputs, constants and persistent buffers use none of them.
 //! 9. Steps together: at least one, loops and templates alone; what one of them writes none of the others reads or writes,
 //!    views of the same memory included.
-//! 10. Checks of indices: `i64`, of a site that the program has. Guards use symbols of inputs alone.
+//! 10. Checks of indices: `i64`, of a site that the program has. Loads and stores at indices from data: `indices` proves them to
+//!     be inside of their buffers, with the checks' help, unless the program says `unchecked_indices`. Guards use symbols of inputs alone.
 //! 11. The plan: every arena buffer that is used has a place, aligned and inside of the arena; offsets come with the arena's bytes; buffers that live at once do not
 //!     overlap.
 
@@ -53,6 +55,7 @@ pub fn verify(program: &Program) -> Result {
         o.sizes.iter().chain(&o.strides).chain([&o.offset]).try_for_each(|e| scope.bound(e, &place))?;
     }
     plan(program)?;
+    crate::indices::verify(program)?;
     match crate::written::hazards(program).into_iter().next() {
         Some(hazard) => fail(hazard.place, format!("{} (input {})", hazard.what, hazard.input)),
         None => Ok(()),

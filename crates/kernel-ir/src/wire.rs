@@ -13,6 +13,8 @@ use crate::Program;
 pub const IR_MAJOR: u16 = 1;
 /// Grows with every addition.
 pub const IR_MINOR: u16 = 6;
+/// The minor that checks of indices came with.
+pub(crate) const CHECKS: u16 = 6;
 const MAGIC: &[u8; 4] = b"FFXK";
 
 /// Why bytes are not a program.
@@ -82,8 +84,16 @@ impl Program {
     }
 
     /// Reads the byte form.
+    ///
+    /// Writers of a minor without checks of indices have made none: such a program gets them here, against its buffers.
     pub fn from_bytes(bytes: &[u8]) -> Result<Program, WireError> {
-        rmp_serde::from_slice(body(bytes)?).map_err(|e| WireError::Damaged(e.to_string()))
+        let mut program: Program =
+            rmp_serde::from_slice(body(bytes)?).map_err(|e| WireError::Damaged(e.to_string()))?;
+        if u16::from_le_bytes([bytes[6], bytes[7]]) < CHECKS {
+            program.unchecked_indices = false;
+            crate::guard_indices(&mut program);
+        }
+        Ok(program)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use thiserror::Error;
 
-use crate::wire::header;
+use crate::wire::{CHECKS, header};
 use crate::{ExternOp, IR_MAJOR, IR_MINOR, InstKind, Program, ScalarOp, Step};
 
 /// Why a program has no form of an older minor.
@@ -75,9 +75,6 @@ impl Program {
 
 /// The minor that steps which may run at once came with.
 const TOGETHER: u16 = 5;
-
-/// The minor that checks of indices came with.
-const CHECKS: u16 = 6;
 
 fn has_together(step: &Step) -> bool {
     matches!(step, Step::Together(_)) || step.nested().into_iter().flatten().any(has_together)

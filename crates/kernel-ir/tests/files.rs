@@ -3,6 +3,8 @@
 //!
 //! - `roundtrip`: the program is well-formed, prints as the file has it, and reads back equal from text and from bytes.
 //! - `verify`: the first violation is expected, or `well-formed`.
+//! - `prove`: the expectation is the program without the checks of indices that ranges prove.
+//! - `guard`: it is the program with a check of every index from data that nothing proves.
 //! - `error`: the text does not parse; the error is expected.
 //!
 //! Running programs stands above this crate, in `interp`.
@@ -54,8 +56,19 @@ fn run(test: &str, input: &str) -> Result<String, String> {
             Err(error) => Ok(error.to_string()),
         };
     }
-    let program: Program = input.parse().map_err(|e| format!("{e}"))?;
+    let mut program: Program = input.parse().map_err(|e| format!("{e}"))?;
     match test {
+        "prove" | "guard" => {
+            if test == "prove" {
+                kernel_ir::prove_indices(&mut program);
+            } else {
+                kernel_ir::guard_indices(&mut program);
+            }
+            verify(&program).map_err(|e| e.to_string())?;
+            let text = program.to_string();
+            let (_, steps) = text.split_once("steps:\n").unwrap();
+            Ok(program.sites.iter().map(|s| format!("{s:?}\n")).chain([steps.into()]).collect())
+        }
         "roundtrip" => roundtrip(&program, input),
         "verify" => Ok(verify(&program).map_or_else(|e| e.to_string(), |()| "well-formed".into())),
         other => Err(format!("`{other}` is no test")),

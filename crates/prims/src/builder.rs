@@ -2,7 +2,7 @@
 //! decomposition at once. So whatever a rule calls, only prims are ever appended.
 
 use fx_ir::{Arg, Graph, OriginId, Symbol, ValueId, ValueType};
-use ir_core::{DType, Scalar, Shape, SymExpr, TensorMeta};
+use ir_core::{DType, Guard, Origin, Scalar, Shape, SymExpr, TensorMeta};
 use kernel_ir::{ReduceOp, ScalarOp};
 use smallvec::SmallVec;
 
@@ -23,12 +23,23 @@ pub struct Builder<'g> {
     draws: u16,
     /// Tensors without dimensions that stand for numbers of the program.
     numbers: Vec<ValueId>,
+    /// The composite of the program that is being decomposed.
+    caller: Option<&'static str>,
 }
 
 impl<'g> Builder<'g> {
     /// A builder whose values are named `name` and come from `origin`.
     pub fn new(graph: &'g mut Graph, name: impl Into<String>, origin: OriginId) -> Builder<'g> {
-        Builder { graph, origin, name: name.into(), depth: 0, expected: None, draws: 0, numbers: Vec::new() }
+        Builder {
+            graph,
+            origin,
+            name: name.into(),
+            depth: 0,
+            expected: None,
+            draws: 0,
+            numbers: Vec::new(),
+            caller: None,
+        }
     }
     /// Says how many values the program takes of the call that comes next.
     pub fn expect(&mut self, values: usize) {
@@ -51,6 +62,18 @@ impl<'g> Builder<'g> {
     /// The graph so far.
     pub fn graph(&self) -> &Graph {
         self.graph
+    }
+    /// Name of the values that are made, for messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+    /// Where the calls come from.
+    pub(crate) fn origin(&self) -> Origin {
+        self.graph.origins.get(self.origin).cloned().unwrap_or_default()
+    }
+    /// Records a guard; [`require`](Builder::require) is how a rule does.
+    pub(crate) fn add_guard(&mut self, guard: Guard) {
+        self.graph.add_guard(guard);
     }
     /// The meta of a tensor value.
     pub fn meta(&self, v: ValueId) -> Result<&TensorMeta, OpError> {
@@ -93,19 +116,45 @@ impl<'g> Builder<'g> {
                 if self.depth >= MAX_DEPTH {
                     return Err(call.invalid("its decomposition never ends"));
                 }
+                if self.depth == 0 {
+                    self.caller = Some(&op.target);
+                }
                 self.depth += 1;
                 let outs = decompose(self, &call);
                 self.depth -= 1;
+                if self.depth == 0 {
+                    self.caller = None;
+                }
                 outs
             }
             Kind::Prim { meta, .. } => {
                 if let Some(part) = self.known_part(op, &args) {
                     return Ok(SmallVec::from_iter([part]));
                 }
-                let types = meta(&MetaCx { graph: self.graph }, &call)?;
+                let cx = MetaCx::new(self.graph);
+                let types = meta(&cx, &call)?;
+                let needs = cx.needs();
+                needs.into_iter().for_each(|need| self.record(need));
                 let outputs = types.into_iter().map(|ty| (self.name.as_str(), ty));
-                Ok(self.graph.call(op.target.as_str(), args.clone(), outputs, self.origin))
+                let origin = self.origin;
+                let outs = self.graph.call(op.target.as_str(), args.clone(), outputs, origin);
+                if crate::site::is_indexing(&op.target) {
+                    self.name_operator(outs.first().copied());
+                }
+                Ok(outs)
             }
+        }
+    }
+
+    /// Errors of indices name the operator of the program, so what was just made must know it.
+    fn name_operator(&mut self, made: Option<ValueId>) {
+        let (Some(operator), Some(v)) = (self.caller, made) else { return };
+        let mut origin = self.graph.origins.get(self.origin).cloned().unwrap_or_default();
+        if origin.operator.is_empty() {
+            origin.operator = operator.into();
+            let origin = self.graph.add_origin(origin);
+            let node = self.graph.values[v].def;
+            self.graph.nodes[node].origin = origin;
         }
     }
 
@@ -149,26 +198,30 @@ impl<'g> Builder<'g> {
         self.call1(&format!("prims.{}", op.name()), args)
     }
 
-    /// The shape to which tensors broadcast (NumPy's rule). A symbolic size is taken to be other than 1.
-    pub fn broadcast_sizes(&self, tensors: &[ValueId]) -> Result<Shape, OpError> {
+    /// The shape to which tensors broadcast (NumPy's rule). Two sizes that are not known to be 1 must be equal: a call in which
+    /// one of them is 1 and the other is not is refused.
+    pub fn broadcast_sizes(&mut self, tensors: &[ValueId]) -> Result<Shape, OpError> {
         let mut result = Shape::new();
         for &v in tensors {
-            let sizes = &self.meta(v)?.sizes;
+            let sizes = self.sizes(v)?;
             while result.len() < sizes.len() {
                 result.insert(0, SymExpr::ONE);
             }
             let skip = result.len() - sizes.len();
-            for (have, want) in result[skip..].iter_mut().zip(sizes) {
+            for (have, want) in result[skip..].iter_mut().zip(&sizes) {
                 if *have == SymExpr::ONE {
                     *have = want.clone();
-                } else if *want != SymExpr::ONE
-                    && want != have
-                    && (want.as_const().is_some() && have.as_const().is_some())
-                {
-                    let what = format!("sizes {want} and {have} do not broadcast");
-                    return Err(OpError::Invalid { op: self.name.clone(), what });
-                } else if want.as_const().is_some() && *want != SymExpr::ONE {
-                    *have = want.clone();
+                } else if *want != SymExpr::ONE {
+                    self.require_equal(want, have, |graph| {
+                        format!(
+                            "sizes {} and {} do not broadcast",
+                            graph.size_text(have),
+                            graph.size_text(want)
+                        )
+                    })?;
+                    if want.as_const().is_some() {
+                        *have = want.clone();
+                    }
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! From the functional dialect to the prim dialect: every call is replaced by prims. All refusals are collected, so
 //! that one report names everything a model needs that is not there.
 
-use fx_ir::{Arg, Graph, Node, NodeId, NodeKind, Symbol, ValueId, ValueType};
+use fx_ir::{Arg, Graph, Node, NodeId, NodeKind, ValueId, ValueType};
 use ir_core::{Arena, Atom, EntityId, Origin, SymExpr, SymId, TensorMeta};
 use rustc_hash::FxHashMap;
 use thiserror::Error;
@@ -39,9 +39,7 @@ pub fn decompose(graph: &Graph) -> Result<Graph, Vec<DecomposeError>> {
 /// `None`, so the graph is not the program wherever there is an error.
 pub fn decompose_partial(graph: &Graph) -> (Graph, Vec<DecomposeError>) {
     let mut errors = Vec::new();
-    let mut symbols = graph.symbols.clone();
-    let mut out = decompose_graph(graph, &mut symbols, &mut errors);
-    out.symbols = symbols;
+    let mut out = decompose_graph(graph, None, &mut errors);
     if errors.is_empty() {
         given::read_as_tensors(&mut out);
     }
@@ -56,19 +54,18 @@ pub fn decompose_call(b: &mut Builder<'_>, target: &str, args: Vec<Arg>) -> Resu
     }
 }
 
-/// `symbols` are those of the outermost graph, which subgraphs share by number: what one adds, no other may have.
-fn decompose_graph(
-    graph: &Graph,
-    symbols: &mut Arena<SymId, Symbol>,
-    errors: &mut Vec<DecomposeError>,
-) -> Graph {
+/// `outer` is the graph around a subgraph, which lends it its symbols: what one adds, no other may have.
+fn decompose_graph(graph: &Graph, mut outer: Option<&mut Graph>, errors: &mut Vec<DecomposeError>) -> Graph {
     let mut out = Graph::new(graph.name.clone());
+    match &mut outer {
+        Some(outer) => outer.move_symbols(&mut out),
+        None => out.share_symbols(graph),
+    }
     out.origins = graph.origins.clone();
     for subgraph in graph.subgraphs.values() {
-        let subgraph = decompose_graph(subgraph, symbols, errors);
+        let subgraph = decompose_graph(subgraph, Some(&mut out), errors);
         out.subgraphs.push(subgraph);
     }
-    out.symbols = std::mem::take(symbols);
     // `None` marks values of calls that were refused: what reads them is not reported again.
     let mut map: Arena<ValueId, Option<Arg>> = graph.values.ids().map(|_| None).collect();
     for (id, node) in graph.iter() {
@@ -87,7 +84,9 @@ fn decompose_graph(
         output.arg = mapped(&output.arg, &map).unwrap_or(Arg::None);
         out.outputs.push(output);
     }
-    *symbols = std::mem::take(&mut out.symbols);
+    if let Some(outer) = outer {
+        out.move_symbols(outer);
+    }
     scalars::eliminate_dead(&mut out);
     out
 }

@@ -1,6 +1,7 @@
 //! Why an operator rule could not be applied. The caller adds the node and its source line.
 
 use ir_core::DType;
+use kernel_ir::Site;
 use thiserror::Error;
 
 /// A rule's refusal.
@@ -42,6 +43,16 @@ pub enum OpError {
         op: String,
         /// The dtype.
         dtype: DType,
+    },
+    /// An index from data does not lie in its dimension.
+    #[error("{}", site.message(*index, *size))]
+    Index {
+        /// Who asks for it.
+        site: Box<Site>,
+        /// The index.
+        index: i64,
+        /// Size of the dimension.
+        size: i64,
     },
     /// Computing on tensors failed.
     #[error("`{op}`: {source}")]

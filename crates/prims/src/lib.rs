@@ -14,6 +14,7 @@ pub mod facts;
 mod given;
 mod lower;
 mod near;
+mod needs;
 mod op;
 pub mod ops;
 pub mod promotion;
@@ -22,6 +23,7 @@ mod samples;
 pub mod scalars;
 mod schema;
 mod seeds;
+mod site;
 pub mod split_complex;
 mod table;
 
@@ -32,9 +34,11 @@ pub use complex_rule::{ComplexCall, ComplexFn, ComplexRule, Parts, Split, SplitA
 pub use decompose::{DecomposeError, decompose, decompose_call, decompose_partial};
 pub use error::OpError;
 pub use lower::{LoopCx, Lower, LowerCall, ScatterSpec, TemplateSpec};
-pub use op::{DecomposeFn, Grad, GradCall, Kind, MetaCx, MetaFn, OpDef, Outs, Reference, Tolerance};
+pub use needs::{MetaCx, Need};
+pub use op::{DecomposeFn, Grad, GradCall, Kind, MetaFn, OpDef, Outs, Reference, Tolerance};
 pub use reference::{RefArg, RefCall, RefOut};
 pub use samples::{Sample, Samples};
 pub use schema::{ArgType, Schema, SchemaArg, SchemaDefault, SchemaError, SchemaReturn};
 pub use seeds::turn_seed;
+pub use site::site;
 pub use table::{Op, all, functional_of, lookup, schema_of};

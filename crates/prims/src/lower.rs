@@ -5,7 +5,7 @@
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::{DType, Shape, SymExpr, TensorMeta};
-use kernel_ir::{BodyBuilder, BufId, ExternOp, ReduceOp, ScalarOp, StoreMode, Val};
+use kernel_ir::{BodyBuilder, BufId, ExternOp, ReduceOp, ScalarOp, Site, StoreMode, Val};
 
 use crate::{Call, OpError};
 
@@ -71,13 +71,43 @@ pub struct LoopCx<'a> {
     pub index: Shape,
     /// Which result is being made.
     pub which: usize,
+    /// Who asks for the checks of indices that the body makes, by number.
+    pub sites: Vec<Site>,
+    /// Whether indices from data are checked at all.
+    pub checked: bool,
 }
 
 impl<'a> LoopCx<'a> {
     /// A context at the point `i0, i1, …` of a domain with `rank` dimensions.
     pub fn new(call: LowerCall<'a>, rank: usize, which: usize) -> LoopCx<'a> {
         let index = (0..rank as u32).map(SymExpr::loop_var).collect();
-        LoopCx { b: BodyBuilder::new(), call, index, which }
+        LoopCx { b: BodyBuilder::new(), call, index, which, sites: Vec::new(), checked: true }
+    }
+    /// A number from data as an index along dimension `dim`, of this size, of the call's operand: checked when it runs.
+    pub fn check(&mut self, at: Val, size: SymExpr, dim: usize) -> Val {
+        let node = self.call.outs.first().map(|v| self.call.graph.values[*v].def);
+        let Some(node) = node.filter(|_| self.checked) else { return self.b.cast(at, DType::I64) };
+        let site = crate::site(self.call.graph, node, dim);
+        let number = self.sites.iter().position(|s| *s == site).unwrap_or(self.sites.len());
+        if number == self.sites.len() {
+            self.sites.push(site);
+        }
+        self.b.check(at, size, None, number as u32)
+    }
+    /// The element of `index` at the point `at` as an index along dimension `dim` of the tensor `of`.
+    pub fn index_from(
+        &mut self,
+        index: ValueId,
+        at: Shape,
+        of: ValueId,
+        dim: usize,
+    ) -> Result<SymExpr, OpError> {
+        let missing =
+            || self.call.call.invalid("has an index for a dimension that its operand does not have");
+        let size = self.call.meta_of(of)?.sizes.get(dim).cloned().ok_or_else(missing)?;
+        let number = self.load(index, at)?;
+        let checked = self.check(number, size, dim);
+        Ok(self.b.as_index(checked))
     }
     /// An element of a value, in its own dtype.
     pub fn load(&mut self, v: ValueId, index: Shape) -> Result<Val, OpError> {

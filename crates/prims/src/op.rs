@@ -1,11 +1,10 @@
 //! The form of a table entry.
 
-use fx_ir::{Graph, ValueId, ValueType};
-use ir_core::TensorMeta;
+use fx_ir::{ValueId, ValueType};
 use kernel_ir::ScalarOp;
 use smallvec::SmallVec;
 
-use crate::{BatchRule, Builder, Call, ComplexRule, Lower, OpError, RefCall, RefOut, Samples};
+use crate::{BatchRule, Builder, Call, ComplexRule, Lower, MetaCx, OpError, RefCall, RefOut, Samples};
 
 /// All that is known of one operator.
 pub struct OpDef {
@@ -46,22 +45,8 @@ pub enum Kind {
 pub type Outs = SmallVec<[ValueId; 1]>;
 /// Builds the call out of other operators and returns its results, one for each (flattened) return of the schema.
 pub type DecomposeFn = fn(&mut Builder<'_>, &Call<'_>) -> Result<Outs, OpError>;
-/// Types of a prim's results; strides are row-major.
+/// Types of a prim's results; strides are row-major. What it takes for granted of sizes it demands of the context.
 pub type MetaFn = fn(&MetaCx<'_>, &Call<'_>) -> Result<SmallVec<[ValueType; 1]>, OpError>;
-
-/// What a meta rule sees.
-pub struct MetaCx<'a> {
-    /// The graph that holds the operands.
-    pub graph: &'a Graph,
-}
-
-impl MetaCx<'_> {
-    /// The meta of a tensor operand.
-    pub fn meta(&self, call: &Call<'_>, arg: &str) -> Result<&TensorMeta, OpError> {
-        let value = call.value(arg)?;
-        self.graph.meta(value).ok_or_else(|| call.bad_arg(arg, "is not a tensor"))
-    }
-}
 
 /// What a prim means, computed slowly on host tensors.
 pub enum Reference {

@@ -49,18 +49,26 @@ pub fn split_complex(graph: &Graph) -> Result<Graph, Vec<DecomposeError>> {
         return Ok(graph.clone());
     }
     let mut errors = Vec::new();
-    let out = split_graph(graph, true, &mut errors);
+    let out = split_graph(graph, None, &mut errors);
     if errors.is_empty() { Ok(out) } else { Err(errors) }
 }
 
 /// What the values of the old graph are in the new one; `None` where a call was refused.
 type Map = Arena<ValueId, Option<Split>>;
 
-fn split_graph(graph: &Graph, outermost: bool, errors: &mut Vec<DecomposeError>) -> Graph {
+/// `outer` is the graph around a subgraph, which lends it its symbols.
+fn split_graph(graph: &Graph, mut outer: Option<&mut Graph>, errors: &mut Vec<DecomposeError>) -> Graph {
+    let outermost = outer.is_none();
     let mut out = Graph::new(graph.name.clone());
-    out.symbols = graph.symbols.clone();
+    match &mut outer {
+        Some(outer) => outer.move_symbols(&mut out),
+        None => out.share_symbols(graph),
+    }
     out.origins = graph.origins.clone();
-    out.subgraphs = graph.subgraphs.values().map(|g| split_graph(g, false, errors)).collect();
+    for subgraph in graph.subgraphs.values() {
+        let subgraph = split_graph(subgraph, Some(&mut out), errors);
+        out.subgraphs.push(subgraph);
+    }
     let mut map: Map = graph.values.ids().map(|_| None).collect();
     for (_, node) in graph.iter() {
         if let NodeKind::Placeholder { kind, name } = &node.kind {
@@ -82,6 +90,9 @@ fn split_graph(graph: &Graph, outermost: bool, errors: &mut Vec<DecomposeError>)
         && let Some(&last) = graph.order.last()
     {
         errors.push(report(graph, last, error));
+    }
+    if let Some(outer) = outer {
+        out.move_symbols(outer);
     }
     crate::scalars::eliminate_dead(&mut out);
     out

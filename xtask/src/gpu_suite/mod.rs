@@ -6,6 +6,7 @@
 //! PyTorch's own script beside the corpus.
 
 mod faults;
+mod indices;
 mod steps;
 
 use std::fs;
@@ -39,6 +40,8 @@ enum What {
     },
     /// Runs out of memory and loses the first device, on purpose, and goes on.
     Faults,
+    /// Gives programs indices that are out of bounds, and times the checks.
+    Indices(indices::Args),
     /// Runs the steps in a packed folder.
     Run {
         /// The folder.
@@ -62,6 +65,7 @@ enum What {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     match &args.what {
         What::Faults => faults::run().map(|()| true),
+        What::Indices(args) => indices::run(args).map(|()| true),
         What::Pack { folder, programs, corpus } => pack(folder, programs, corpus).map(|()| true),
         What::Run { folder, minutes, logs, only, python } => {
             let folder = folder.canonicalize().with_context(|| format!("{}", folder.display()))?;

@@ -55,6 +55,7 @@ pub(crate) fn steps(folder: &Path, python: &str) -> Vec<Step> {
         step("profile-train", &ferroflux, &format!("{train} --mode max-autotune --profile"), 60, 40),
         step("pytorch", Path::new(python), &format!("peers/torch_gpu.py {cases}"), 240, 18),
         step("faults", &xtask, "gpu-suite faults", 60, 4),
+        step("indices", &xtask, "gpu-suite indices", 90, 12),
         step("ops", &xtask, &corpus("corpus/ops.zip --kind forward"), 150, 6),
         step("gradients", &xtask, &corpus("corpus/ops.zip --kind gradient"), 120, 6),
         step("models", &xtask, &corpus("corpus/hf corpus/tv corpus/timm corpus/dynamic"), 150, 8),

@@ -164,7 +164,7 @@ impl Autocast {
     /// Gives the results of a call the types that its decomposition has for the operands as they are now.
     fn retype(&mut self, id: NodeId, target: &str, mut args: Vec<Arg>) -> Result<(), OpError> {
         let mut scratch = Graph::new("types");
-        scratch.symbols = self.graph.symbols.clone();
+        scratch.share_symbols(&self.graph);
         let graph = &self.graph;
         for arg in &mut args {
             arg.for_each_value_mut(&mut |v| {

@@ -202,7 +202,7 @@ impl Pass<'_> {
 /// `None` where the table does not know the operator or refuses the call (`prims::decompose` will report it).
 fn result_dtype(graph: &Graph, target: &str, args: &[Arg]) -> Option<DType> {
     let mut scratch = Graph::new("scratch");
-    scratch.symbols = graph.symbols.clone();
+    scratch.share_symbols(graph);
     let mut args = args.to_vec();
     for arg in &mut args {
         arg.for_each_value_mut(&mut |v| {

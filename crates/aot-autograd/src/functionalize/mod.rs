@@ -149,7 +149,7 @@ type Step<T> = Result<T, FunctionalizeProblem>;
 fn run(old: &Graph, nested: bool, errors: &mut Vec<FunctionalizeError>) -> Body {
     let bodies: Vec<Body> = old.subgraphs.values().map(|g| run(g, true, errors)).collect();
     let mut out = Graph::new(old.name.clone());
-    out.symbols = old.symbols.clone();
+    out.share_symbols(old);
     out.origins = old.origins.clone();
     out.subgraphs = bodies.iter().map(|b| b.graph.clone()).collect();
     let bindings = old.values.ids().map(|_| None).collect();

@@ -311,7 +311,7 @@ impl Pass {
             return Err(GradProblem::Control("gives its body other operands than it takes"));
         }
         // Symbols are those of the outermost graph.
-        of.symbols = self.graph.symbols.clone();
+        of.share_symbols(&self.graph);
         let options = JointOptions { wrt: Wrt::Values(wrt), tangents: Tangents::Placeholders };
         let made = joint(&of, &options).map_err(|e| GradProblem::Within(Box::new(e)))?;
         let mut graph = made.graph;
@@ -340,7 +340,7 @@ impl Pass {
                 (None, None) => return Err(GradProblem::NotPrim),
             });
         }
-        self.graph.symbols = std::mem::take(&mut graph.symbols);
+        graph.move_symbols(&mut self.graph);
         Ok(Vjp { graph, own, tangents, gradients })
     }
 

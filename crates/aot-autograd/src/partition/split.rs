@@ -87,6 +87,7 @@ struct Backward<'j> {
 impl<'j> Backward<'j> {
     fn new(joint: &'j JointGraph, order: Vec<NodeId>) -> Backward<'j> {
         let mut graph = Graph::new(format!("{}_backward", joint.graph.name));
+        // Whoever calls the backward has called the forward with the same sizes, which checked the guards.
         graph.symbols = joint.graph.symbols.clone();
         graph.origins = joint.graph.origins.clone();
         graph.subgraphs = joint.graph.subgraphs.clone();

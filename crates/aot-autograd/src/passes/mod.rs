@@ -100,7 +100,11 @@ pub fn optimize_watched(
     // What a branch or a loop body is given differs from call to call.
     let inner = PassCx { frozen: false, opaque: Vec::new(), ..cx.clone() };
     for id in graph.subgraphs.ids() {
-        optimize(&mut graph.subgraphs[id], &inner);
+        let mut subgraph = std::mem::take(&mut graph.subgraphs[id]);
+        graph.move_symbols(&mut subgraph);
+        optimize(&mut subgraph, &inner);
+        subgraph.move_symbols(graph);
+        graph.subgraphs[id] = subgraph;
     }
     let mut done = Vec::with_capacity(PASSES.len());
     for pass in PASSES.iter().filter(|p| !cx.skip.iter().any(|name| name == p.name)) {

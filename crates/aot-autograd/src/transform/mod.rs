@@ -107,10 +107,10 @@ fn results(graph: &Graph, transform: &'static str) -> Result<Vec<(ValueId, Tenso
     graph.outputs.iter().enumerate().map(one).collect()
 }
 
-/// An empty graph with the symbols of another.
+/// An empty graph about the symbols of another.
 fn beside(graph: &Graph) -> Graph {
     let mut out = Graph::new(graph.name.clone());
-    out.symbols = graph.symbols.clone();
+    out.share_symbols(graph);
     out
 }
 

@@ -285,7 +285,7 @@ impl<'a> Walk<'a> {
         }
         self.errors.append(&mut inner.errors);
         out.outputs = outputs;
-        out.symbols = Arena::default();
+        out.move_symbols(self.out);
         Ok(out)
     }
 

@@ -6,7 +6,7 @@
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32, I64};
-use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value};
+use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, StackSlot, Type, Value};
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
 use ir_core::{Atom, DType, EntityId, SymExpr, SymId};
@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 
 use super::reduce::Acc;
 use super::values::{Class, Vals};
-use crate::vir::{Dim, VInst, VKernel, VKind, VStage};
+use crate::vir::{self, Dim, VInst, VKernel, VKind, VStage};
 
 /// Facts of the machine.
 pub(super) struct Machine {
@@ -29,7 +29,7 @@ pub(super) struct Emit<'f, 'k> {
     pub(super) b: FunctionBuilder<'f>,
     pub(super) cx: &'k Machine,
     pub(super) kernel: &'k VKernel,
-    stage: usize,
+    pub(super) stage: usize,
     /// Lanes of the code being made; 1 is scalar code.
     pub(super) width: u32,
     /// Present value of each loop variable.
@@ -38,16 +38,28 @@ pub(super) struct Emit<'f, 'k> {
     pub(super) axis: Option<u32>,
     /// Variable of the loop around the body being made.
     pub(super) innermost: Option<u32>,
-    values: Vec<Option<(Vals, u32)>>,
+    values: Made,
+    /// Values of stages' bodies that were made before the innermost loop, by the stage's number.
+    pub(super) early: FxHashMap<usize, Made>,
+    /// Lanes of the present body's values that are made one by one.
+    pub(super) lanes: FxHashMap<(usize, u32), Value>,
     bases: FxHashMap<BufId, Value>,
     symbols: FxHashMap<SymId, Value>,
     pub(super) accs: Vec<Acc>,
     pub(super) scans: FxHashMap<usize, Vec<Variable>>,
     /// In an epilogue: address of the template's result for axis point 0 of this row.
     template: Option<Value>,
+    /// Address of the function's table of base pointers.
+    pub(super) table: Value,
+    /// Where failed checks lay out their lanes.
+    pub(super) fault: Option<StackSlot>,
+    /// Where scalar checks of each site go with the index and the size when they fail.
+    pub(super) cold: Vec<(u32, Block)>,
 }
 
-type Body<'a, 'f, 'k> = dyn FnMut(&mut Emit<'f, 'k>) + 'a;
+/// Values of a body, each with its width, as far as they are made.
+pub(super) type Made = Vec<Option<(Vals, u32)>>;
+pub(super) type Body<'a, 'f, 'k> = dyn FnMut(&mut Emit<'f, 'k>) + 'a;
 
 impl<'f, 'k> Emit<'f, 'k> {
     /// Begins a function; the entry block's parameters are appended already.
@@ -62,11 +74,16 @@ impl<'f, 'k> Emit<'f, 'k> {
             axis: None,
             innermost: None,
             values: Vec::new(),
+            early: FxHashMap::default(),
+            lanes: FxHashMap::default(),
             bases: FxHashMap::default(),
             symbols: FxHashMap::default(),
             accs: vec![Acc::default(); kernel.accs.len()],
             scans: FxHashMap::default(),
             template: None,
+            table: Value::from_u32(0),
+            fault: None,
+            cold: Vec::new(),
         }
     }
 
@@ -99,14 +116,22 @@ impl<'f, 'k> Emit<'f, 'k> {
                     let hi = e.b.ins().iadd(lo, block);
                     let hi = e.b.ins().smin(hi, n);
                     e.axis = Some(axis.var);
-                    e.axis_loop(axis, lo, hi, &mut |e| e.stages());
+                    e.checked_before(&e.plain_stages(), axis.var, (lo, hi), &mut |e| {
+                        e.axis_loop(axis, lo, hi, &mut |e| e.stages());
+                    });
                 }
                 _ => e.stages(),
             }
             e.advance(&digits, &at, &extents);
         });
         self.b.ins().return_(&[]);
+        self.cold_ends();
         self.b
+    }
+
+    /// Stages that have no loops of their own.
+    fn plain_stages(&self) -> Vec<usize> {
+        (0..self.kernel.stages.len()).filter(|n| self.kernel.stages[*n].loops.is_empty()).collect()
     }
 
     /// Digits of the first point in the mixed radix of the extents.
@@ -149,6 +174,7 @@ impl<'f, 'k> Emit<'f, 'k> {
     /// Loads base pointers and sizes in the entry block and clears the loop variables.
     pub(super) fn prepare(&mut self, buffers: Value, sizes: Value, walked: &[Dim]) {
         let flags = MemFlagsData::trusted().with_readonly().with_can_move();
+        self.table = buffers;
         let zero = self.b.ins().iconst(I64, 0);
         let (mut vars, mut symbols, mut roots) = (0u32, Vec::new(), Vec::new());
         let mut visit = |e: &SymExpr| {
@@ -167,13 +193,9 @@ impl<'f, 'k> Emit<'f, 'k> {
             dims.push(d.var + 1);
         }
         for inst in k.stages.iter().flat_map(|s| &s.insts) {
-            match &inst.kind {
-                VKind::Index(e) => visit(e),
-                VKind::Load { at, .. } | VKind::Store { at, .. } => {
-                    visit(&at.address);
-                    roots.push(at.root);
-                }
-                _ => {}
+            inst.kind.expr().into_iter().for_each(&mut visit);
+            if let VKind::Load { at, .. } | VKind::Store { at, .. } = &inst.kind {
+                roots.push(at.root);
             }
         }
         let vars = dims.into_iter().fold(vars, u32::max);
@@ -332,12 +354,14 @@ impl<'f, 'k> Emit<'f, 'k> {
                 self.start_scans(stage);
                 self.innermost = Some(last.var);
                 let hi = self.expr(&last.extent, 0);
-                if self.axis_is_inner() && stage.vector {
-                    return self.axis_loop(last, zero, hi, &mut |e| e.body(&stage.insts));
-                }
-                self.cut_loop((zero, hi, 1), depth, &mut |e, i| {
-                    e.loops[last.var as usize] = i;
-                    e.body(&stage.insts);
+                self.checked_before(&[self.stage], last.var, (zero, hi), &mut |e| {
+                    if e.axis_is_inner() && stage.vector {
+                        return e.axis_loop(last, zero, hi, &mut |e| e.body(&stage.insts));
+                    }
+                    e.cut_loop((zero, hi, 1), depth, &mut |e, i| {
+                        e.loops[last.var as usize] = i;
+                        e.body(&stage.insts);
+                    });
                 });
             }
             [first, ..] => {
@@ -365,6 +389,10 @@ impl<'f, 'k> Emit<'f, 'k> {
     pub(super) fn dtype_of(&self, n: usize) -> DType {
         self.kernel.stages[self.stage].insts[n].dtype
     }
+    /// A value with its width, where all its lanes are made.
+    pub(super) fn made(&self, n: usize) -> Option<(Vals, u32)> {
+        self.values[n].clone()
+    }
     /// A value as it was made, with its width.
     pub(super) fn stored(&self, n: usize) -> (Vals, u32) {
         // PROOF: the verifier saw that values are made before they are used; the body is made in order.
@@ -382,14 +410,25 @@ impl<'f, 'k> Emit<'f, 'k> {
 
     /// The code of a body at the present width; what does not vary along the axis is scalar code.
     pub(super) fn body(&mut self, insts: &'k [VInst]) {
-        self.values = vec![None; insts.len()];
+        let later = if self.width > 1 { vir::by_lane(insts) } else { Vec::new() };
+        self.lanes.clear();
+        self.instructions(insts, |n| !later.get(n).is_some_and(|l| *l));
+    }
+
+    /// The code of those instructions of a body that are wanted and not made yet; all that are made by then.
+    pub(super) fn instructions(&mut self, insts: &'k [VInst], wanted: impl Fn(usize) -> bool) -> Made {
+        self.values = self.early.get(&self.stage).cloned().unwrap_or_else(|| vec![None; insts.len()]);
         let width = self.width;
         for (n, inst) in insts.iter().enumerate() {
+            if self.values[n].is_some() || !wanted(n) {
+                continue;
+            }
             self.width = if inst.varies { width } else { 1 };
             let made = self.one(n, inst);
             self.values[n] = Some(made);
         }
         self.width = width;
+        std::mem::take(&mut self.values)
     }
 
     fn one(&mut self, n: usize, inst: &'k VInst) -> (Vals, u32) {
@@ -402,6 +441,7 @@ impl<'f, 'k> Emit<'f, 'k> {
                 self.store(at, *value, *mask, *mode);
                 Vals::new()
             }
+            VKind::Check { value, size, mask, site } => self.check(*value, size, *mask, *site),
             VKind::Op { op, args } => {
                 let operand = args.last().map_or(inst.dtype, |v| self.dtype_of(v.0 as usize));
                 let vals: Vec<Vals> = args.iter().map(|v| self.get(v.0 as usize)).collect();
@@ -446,7 +486,7 @@ impl<'f, 'k> Emit<'f, 'k> {
     }
 
     /// An index expression in every lane.
-    fn index(&mut self, e: &SymExpr) -> Vals {
+    pub(super) fn index(&mut self, e: &SymExpr) -> Vals {
         let lanes: Vec<Value> = match self.axis.and_then(|v| e.affine_in(&Atom::Loop(v))) {
             _ if self.width == 1 => vec![self.expr(e, 0)],
             // Evenly spaced: the first lane and constant distances.

@@ -68,12 +68,15 @@ impl<'f> Emit<'f, '_> {
             let bytes = e.b.ins().ishl_imm_s(first, 2);
             let row = e.b.ins().iadd(data, bytes);
             e.set_template(row);
-            e.axis_loop(&axis, col0, col1, &mut |e| {
-                e.innermost = e.axis;
-                e.body(&kernel.stages[0].insts);
+            e.checked_before(&[0], walk.column, (col0, col1), &mut |e| {
+                e.axis_loop(&axis, col0, col1, &mut |e| {
+                    e.innermost = e.axis;
+                    e.body(&kernel.stages[0].insts);
+                });
             });
         });
         self.b.ins().return_(&[]);
+        self.cold_ends();
         self.b
     }
 

@@ -4,13 +4,15 @@
 use cranelift_codegen::ir::{ExternalName, GlobalValueData, InstBuilder, Type, UserExternalName, Value};
 use cranelift_frontend::FunctionBuilder;
 
-use super::calls;
 use super::memory::ZEROS;
+use super::{calls, fault};
 
 /// Namespace of these names among those of a function; 0 and 1 are the module's own.
 pub(super) const NAMESPACE: u32 = 2;
 /// Number of the block of zeros.
 pub(super) const ZEROS_NUMBER: u32 = u32::MAX;
+/// Number of the function that failed checks report to.
+pub(super) const REPORT_NUMBER: u32 = u32::MAX - 1;
 /// Start of the symbols by which a module finds the addresses.
 const PREFIX: &str = "ffx_host_";
 
@@ -36,5 +38,9 @@ pub(super) fn lookup(symbol: &str) -> Option<*const u8> {
 
 /// The address of a number; `None` where there is nothing of this number.
 pub(super) fn address(number: u32) -> Option<usize> {
-    if number == ZEROS_NUMBER { Some(ZEROS.address()) } else { calls::address(number) }
+    match number {
+        ZEROS_NUMBER => Some(ZEROS.address()),
+        REPORT_NUMBER => Some(fault::report as *const () as usize),
+        _ => calls::address(number),
+    }
 }

@@ -4,6 +4,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{InstBuilder, Value};
 use ir_core::{Atom, NoBounds, SymExpr};
+use kernel_ir::Val;
 
 use super::emit::Emit;
 use super::values::Class;
@@ -66,12 +67,8 @@ impl Emit<'_, '_> {
 
     /// An integer value of this body as `i64`.
     fn value_lane(&mut self, n: u32, lane: u32) -> Value {
-        let (vals, width) = self.stored(n as usize);
-        let class = Class::of(self.dtype_of(n as usize));
-        let saved = std::mem::replace(&mut self.width, width);
-        let x = self.lane(class, &vals, if width == 1 { 0 } else { lane });
-        self.width = saved;
-        match class {
+        let x = self.lane_of(Val(n), lane);
+        match Class::of(self.dtype_of(n as usize)) {
             Class::I64 => x,
             Class::Mask => self.b.ins().uextend(I64, x),
             _ => self.b.ins().sextend(I64, x),

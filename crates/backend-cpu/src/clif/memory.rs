@@ -28,7 +28,12 @@ impl Zeros {
 
 fn flags(at: &Access) -> MemFlagsData {
     let flags = MemFlagsData::new().with_notrap();
-    if at.read_only { flags.with_readonly().with_can_move() } else { flags }
+    match (at.read_only, at.checked) {
+        (true, false) => flags.with_readonly().with_can_move(),
+        // Moved out of its loop it would read before the check.
+        (true, true) => flags.with_readonly(),
+        (false, _) => flags,
+    }
 }
 
 impl<'f> Emit<'f, '_> {
@@ -128,6 +133,12 @@ impl<'f> Emit<'f, '_> {
         self.b.switch_to_block(join);
         self.b.seal_block(join);
         loaded
+    }
+
+    /// One lane of a load without a mask.
+    pub(super) fn load_lane(&mut self, at: &Access, lane: u32) -> Value {
+        let p = self.address(at, lane);
+        self.load_scalar(p, at.dtype, flags(at), 0)
     }
 
     fn lanes_apart(&mut self, first: Value, dtype: DType, flags: MemFlagsData, step: i32) -> Vals {
@@ -241,8 +252,9 @@ impl<'f> Emit<'f, '_> {
                 Along::Lanes => {}
             }
         }
-        for lane in 0..self.width {
-            let p = self.address(at, lane);
+        // All lanes are checked before the first one is stored.
+        let places: SmallVec<[Value; 16]> = (0..self.width).map(|lane| self.address(at, lane)).collect();
+        for (lane, p) in (0..).zip(places) {
             let s = self.lane(class, &x, lane);
             self.guarded(&mask, lane, |e| e.scalar(|e| e.store_lane(p, at.dtype, s, mode)));
         }

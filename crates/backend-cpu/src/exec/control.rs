@@ -6,25 +6,33 @@ use std::sync::Arc;
 use ir_core::{Atom, DType, EntityId, SymExpr, SymId};
 use kernel_ir::{BufId, Operand, Program, Step, Storage};
 
+use super::error::Written;
 use super::memory::Block;
 use super::sizes::Sizes;
 use super::{Buffers, Call, ExecError, Op, Packed, byte_size};
-use crate::clif::{self, Code};
+use crate::clif::{self, Code, Fault, OutOfBounds};
 
 /// An operation and the buffers of unbacked size that it writes.
 pub(super) struct Planned {
     pub(super) op: Op,
     name: String,
     dynamic: Vec<usize>,
+    /// Numbers of the inputs that it stores to, where calls write them in place.
+    inputs: Vec<usize>,
 }
 
 impl Planned {
     pub(super) fn new(program: &Program, step: &Step, op: Op) -> Planned {
         // Nested steps of control flow have their own.
         let writes = if matches!(op, Op::Control(_)) { Vec::new() } else { step.accesses().1 };
-        let roots = writes.into_iter().map(|b| program.root(b));
-        let name = step.name().to_owned();
-        Planned { op, name, dynamic: roots.filter(|b| program.is_dynamic(*b)).map(|b| b.index()).collect() }
+        let roots: Vec<BufId> = writes.into_iter().map(|b| program.root(b)).collect();
+        let input = |b: &BufId| match program.buffers[*b].storage {
+            Storage::Input(n) => Some(n as usize),
+            _ => None,
+        };
+        let dynamic = roots.iter().filter(|b| program.is_dynamic(**b)).map(|b| b.index()).collect();
+        let (name, inputs) = (step.name().to_owned(), roots.iter().filter_map(input).collect());
+        Planned { op, name, dynamic, inputs }
     }
 }
 
@@ -64,7 +72,7 @@ pub(super) enum Control {
     Bind { name: String, symbol: SymId, from: Number },
     Assert { name: String, message: String, pred: Number },
     Cond { pred: Number, then: Vec<Planned>, otherwise: Vec<Planned> },
-    For { symbol: SymId, count: SymExpr, body: Vec<Planned> },
+    For { name: String, symbol: SymId, count: SymExpr, body: Vec<Planned> },
     While { cond: Vec<Planned>, pred: Number, body: Vec<Planned> },
 }
 
@@ -149,6 +157,12 @@ pub(super) struct Machine<'a> {
     pub(super) sizes: Sizes,
     /// Memory of outputs and of buffers of unbacked size, by buffer.
     pub(super) blocks: Vec<Option<Arc<Block>>>,
+    /// Where kernels record an index out of bounds.
+    pub(super) fault: Fault,
+    /// Inputs, by number, whose steps write a copy that goes to the caller when the call has succeeded.
+    pub(super) copied: &'a [usize],
+    /// Inputs, by number, whose memory a step that has begun stores to.
+    pub(super) begun: Vec<usize>,
 }
 
 impl Machine<'_> {
@@ -174,7 +188,18 @@ impl Machine<'_> {
         if let Op::Control(c) = &planned.op {
             return self.control(c);
         }
-        let call = Call { buffers: &self.buffers, sizes: &self.sizes, code: self.code };
+        for &input in planned.inputs.iter().filter(|n| !self.copied.contains(n)) {
+            if !self.begun.contains(&input) {
+                self.begun.push(input);
+            }
+        }
+        self.operation(planned)?;
+        self.fault.get().map_or(Ok(()), |found| Err(self.out_of_bounds(&planned.name, found)))
+    }
+
+    fn operation(&self, planned: &Planned) -> Result<(), ExecError> {
+        let Machine { buffers, sizes, code, fault, .. } = self;
+        let call = Call { buffers, sizes, code, fault };
         if !tracing::enabled!(target: "step", tracing::Level::TRACE) {
             return super::run(&planned.op, &call, self.packed);
         }
@@ -183,6 +208,19 @@ impl Machine<'_> {
         let ns = start.elapsed().as_nanos() as u64;
         tracing::trace!(target: "step", program = self.program.name, step = planned.name, ns);
         done
+    }
+
+    /// The error of an index that a kernel of a step found to be outside.
+    fn out_of_bounds(&self, step: &str, OutOfBounds { site, index, size }: OutOfBounds) -> ExecError {
+        // PROOF: the verifier saw that checks name sites that the program has.
+        let message = self.program.sites[site as usize].message(index, size);
+        let inputs = &self.program.inputs;
+        let written = if self.begun.is_empty() {
+            Written { any: inputs.iter().any(|i| i.written), begun: Vec::new() }
+        } else {
+            Written { any: true, begun: self.begun.iter().map(|n| inputs[*n].name.clone()).collect() }
+        };
+        ExecError::Index { step: step.to_owned(), message, index, size, written }
     }
 
     fn control(&mut self, control: &Control) -> Result<(), ExecError> {
@@ -201,8 +239,9 @@ impl Machine<'_> {
                 let taken = if self.truth(pred)? { then } else { otherwise };
                 self.list(taken)?;
             }
-            Control::For { symbol, count, body } => {
+            Control::For { name, symbol, count, body } => {
                 for n in 0..self.sizes.eval(count)? {
+                    self.check(name, *symbol, n)?;
                     self.bind(*symbol, n);
                     self.list(body)?;
                 }

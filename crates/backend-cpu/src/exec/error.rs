@@ -120,6 +120,20 @@ pub enum ExecError {
         /// What the program says.
         message: String,
     },
+    /// An index from data is not within its dimension. Nothing was read or stored there, and the call has no results.
+    #[error("{message}{written}")]
+    Index {
+        /// The step.
+        step: String,
+        /// The operator, where it stands, the index, the dimension and its size.
+        message: String,
+        /// The index.
+        index: i64,
+        /// The size of the dimension.
+        size: i64,
+        /// What became of inputs that calls write in place.
+        written: Written,
+    },
     /// A size expression without a value.
     #[error("the size `{0}` has no value: no input determines it")]
     Unbound(String),
@@ -132,4 +146,26 @@ pub enum ExecError {
     /// The host refused a result.
     #[error("{0}")]
     Host(String),
+}
+
+/// What a call that failed has left of the inputs that it writes in place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Whether the program has such inputs.
+    pub any: bool,
+    /// Names of those that a step has begun to store to.
+    pub begun: Vec<String>,
+}
+
+impl std::fmt::Display for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.begun[..] {
+            [] if self.any => write!(f, "; the inputs that are written in place are as before"),
+            [] => Ok(()),
+            names => {
+                let names: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
+                write!(f, "; written in place, and now partly written: {}", names.join(", "))
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::Buffers;
-use crate::clif::{Job, Walk};
+use crate::clif::{Fault, Job, Walk};
 use crate::vir::{Base, Form, VKernel, form, relocate};
 
 /// Functions to compile.
@@ -19,6 +19,8 @@ pub(super) struct Jobs {
 pub(super) struct Function {
     pub(super) number: usize,
     bases: Vec<Base>,
+    /// The program's sites of its checks of indices.
+    sites: Box<[u32]>,
 }
 
 impl Jobs {
@@ -30,30 +32,49 @@ impl Jobs {
     /// A loop kernel.
     pub(super) fn kernel(&mut self, mut kernel: VKernel) -> Function {
         let bases = relocate(&mut kernel);
-        self.add((form(&kernel), None), bases, || Job::Kernel(kernel))
+        let sites = std::mem::take(&mut kernel.sites);
+        self.add((form(&kernel), None), bases, sites, || Job::Kernel(kernel))
     }
 
     /// An epilogue.
     pub(super) fn epilogue(&mut self, mut kernel: VKernel, walk: Walk) -> Function {
         let bases = relocate(&mut kernel);
+        let sites = std::mem::take(&mut kernel.sites);
         let key = (form(&kernel), Some(walk.clone()));
-        self.add(key, bases, || Job::Epilogue(kernel, walk))
+        self.add(key, bases, sites, || Job::Epilogue(kernel, walk))
     }
 
-    fn add(&mut self, key: (Form, Option<Walk>), bases: Vec<Base>, job: impl FnOnce() -> Job) -> Function {
+    fn add(
+        &mut self,
+        key: (Form, Option<Walk>),
+        bases: Vec<Base>,
+        sites: Vec<u32>,
+        job: impl FnOnce() -> Job,
+    ) -> Function {
         let list = &mut self.list;
         let number = *self.known.entry(key).or_insert_with(|| {
             list.push(job());
             list.len() - 1
         });
-        Function { number, bases }
+        Function { number, bases, sites: sites.into() }
     }
 }
 
 impl Function {
-    /// The base pointers that the function is called with.
-    pub(super) fn table(&self, buffers: &Buffers) -> SmallVec<[*mut u8; 8]> {
+    /// The base pointers that the function is called with; behind them, where it checks indices, the record of the call's
+    /// failed check and the list of its sites.
+    pub(super) fn table(&self, buffers: &Buffers, fault: &Fault) -> SmallVec<[*mut u8; 8]> {
         let pointer = |b: &Base| buffers.0[b.root.index()].wrapping_offset(b.bytes as isize);
-        self.bases.iter().map(pointer).collect()
+        let mut table: SmallVec<[*mut u8; 8]> = self.bases.iter().map(pointer).collect();
+        if self.checks() {
+            table.push(std::ptr::from_ref(fault).cast_mut().cast());
+            table.push(self.sites.as_ptr().cast_mut().cast());
+        }
+        table
+    }
+
+    /// Whether it checks indices.
+    pub(super) fn checks(&self) -> bool {
+        !self.sites.is_empty()
     }
 }

@@ -81,7 +81,7 @@ impl LoopOp {
             for load in loads.iter().filter(|l| l.points > 0 && l.lanes > 0) {
                 let block = load.whole();
                 let f = call.code.kernel(load.part.function.number);
-                let table = load.part.function.table(call.buffers);
+                let table = load.part.function.table(call.buffers, call.fault);
                 // SAFETY: the tables hold an entry for every buffer and symbol of the kernel the code was made from.
                 unsafe { f(table.as_ptr(), symbols, 0, load.points * load.blocks(block), block) };
             }
@@ -93,11 +93,16 @@ impl LoopOp {
             load.tasks(n, least, threads as i64 * 4, &mut tasks);
         }
         let batches = batches(&tasks);
-        let own: SmallVec<[_; 2]> = self.parts.iter().map(|p| p.function.table(call.buffers)).collect();
+        let table = |p: &Part| p.function.table(call.buffers, call.fault);
+        let own: SmallVec<[_; 2]> = self.parts.iter().map(table).collect();
         let tables: SmallVec<[usize; 2]> = own.iter().map(|t| t.as_ptr() as usize).collect();
         let symbols = symbols as usize;
         team::par_for(batches.len(), &|n| {
             for &Task { part, begin, end, block, .. } in &tasks[batches[n].clone()] {
+                // A failed check ends the call: what is left need not be done.
+                if self.parts[part].function.checks() && call.fault.is_set() {
+                    return;
+                }
                 let f = call.code.kernel(self.parts[part].function.number);
                 // SAFETY: as above; outer points are independent, so tasks may run at once.
                 unsafe { f(tables[part] as *const *mut u8, symbols as *const i64, begin, end, block) };

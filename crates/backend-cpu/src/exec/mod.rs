@@ -27,10 +27,10 @@ use kernel_ir::{Buffer, Program, Storage};
 use plugin_sdk::dlpack::{DL_CPU, DL_CUDA_HOST};
 use plugin_sdk::{DeviceId, OwnedTensor, TensorView};
 
-pub use error::ExecError;
+pub use error::{ExecError, Written};
 pub(crate) use prepare::supports;
 
-use crate::clif::{self, Code, EpilogueContext};
+use crate::clif::{self, Code, EpilogueContext, Fault};
 use crate::micro::{ConvWeights, PackedB, team};
 use control::{Dynamic, Machine, Planned, number_packs};
 use memory::{Arenas, Block, Region, copy_strided};
@@ -49,6 +49,8 @@ struct Call<'a> {
     buffers: &'a Buffers,
     sizes: &'a Sizes,
     code: &'a Code,
+    /// Where its kernels record an index out of bounds.
+    fault: &'a Fault,
 }
 
 impl Call<'_> {
@@ -210,6 +212,8 @@ impl Compiled {
     /// # Errors
     /// A constant is missing or does not fit.
     pub unsafe fn bind(&mut self, constants: &[(&str, TensorView<'_>)]) -> Result<(), ExecError> {
+        // What was bound before may be gone from here on, whether this succeeds or not.
+        self.bound = None;
         let sizes = self.default_sizes();
         let mut base = Buffers(vec![clif::ZEROS.address() as *mut u8; self.program.buffers.len()]);
         let mut memory = Vec::new();
@@ -249,7 +253,7 @@ impl Compiled {
             memory.push(block);
         }
         let buffers = Buffers(base.0.clone());
-        let machine = self.machine(buffers, sizes.clone(), &[]);
+        let machine = self.machine(buffers, sizes.clone(), &[], &[]);
         self.drive(machine, &self.init)?;
         let mut packed = Vec::new();
         pack(&self.steps, &base, &sizes, &mut packed)?;
@@ -330,11 +334,11 @@ impl Compiled {
         }
         let places: Vec<*mut u8> =
             back.iter().map(|n| buffers.0[self.program.inputs[*n].buf.index()]).collect();
-        let machine = self.machine(buffers, sizes.clone(), &bound.packed);
+        let machine = self.machine(buffers, sizes.clone(), &bound.packed, &back);
         let results = self.run_call(machine);
         self.arenas.give(arena);
         let results = results?;
-        for (n, from) in back.into_iter().zip(places) {
+        for (&n, from) in back.iter().zip(places) {
             let buffer = &self.program.buffers[self.program.inputs[n].buf];
             let strides = sizes.all(&buffer.strides)?;
             let (from, to) = (
@@ -365,11 +369,13 @@ impl Compiled {
         mut buffers: Buffers,
         sizes: Sizes,
         packed: &'a [Option<Packed>],
+        copied: &'a [usize],
     ) -> Machine<'a> {
         let count = self.program.buffers.len();
         buffers.0.resize(count, clif::ZEROS.address() as *mut u8);
         let (program, code, dynamic) = (&self.program, &self.code, &self.dynamic);
-        Machine { program, code, dynamic, packed, buffers, sizes, blocks: vec![None; count] }
+        let (blocks, fault, begun) = (vec![None; count], Fault::default(), Vec::new());
+        Machine { program, code, dynamic, packed, buffers, sizes, blocks, fault, copied, begun }
     }
 
     /// Runs the steps on the pool and gives the machine back.
@@ -524,7 +530,15 @@ fn pack(
 fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError> {
     let packed = |slot: &usize| all.get(*slot).and_then(Option::as_ref);
     match op {
-        Op::Several(list) => list.iter().try_for_each(|p| run(&p.op, call, all)),
+        Op::Several(list) => {
+            for planned in list {
+                run(&planned.op, call, all)?;
+                if call.fault.is_set() {
+                    break;
+                }
+            }
+            Ok(())
+        }
         Op::Loop(k) => k.run(call),
         Op::Matmul(m, slot) => {
             m.run(call, packed(slot).and_then(|p| if let Packed::Matmul(b) = p { Some(b) } else { None }))

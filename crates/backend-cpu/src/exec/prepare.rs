@@ -42,9 +42,12 @@ fn control(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Contro
             then: steps(program, &c.then, jobs)?,
             otherwise: steps(program, &c.otherwise, jobs)?,
         },
-        Step::For(f) => {
-            Control::For { symbol: f.symbol, count: f.count.clone(), body: steps(program, &f.body, jobs)? }
-        }
+        Step::For(f) => Control::For {
+            name: f.name.clone(),
+            symbol: f.symbol,
+            count: f.count.clone(),
+            body: steps(program, &f.body, jobs)?,
+        },
         Step::While(w) => Control::While {
             cond: steps(program, &w.cond, jobs)?,
             pred: Number::new(program, &w.pred),

@@ -34,7 +34,7 @@ impl Finish {
     fn table(&self, call: &Call<'_>) -> SmallVec<[*mut u8; 8]> {
         match self {
             Finish::Direct(_) => SmallVec::new(),
-            Finish::Hook(f) => f.table(call.buffers),
+            Finish::Hook(f) => f.table(call.buffers, call.fault),
         }
     }
 }
@@ -466,7 +466,7 @@ impl AttentionOp {
 
     /// Runs the generated epilogue over the finished result, head by head.
     fn after(&self, call: &Call<'_>, f: &Function, o: *mut f32, out: &[i64]) {
-        let table = f.table(call.buffers);
+        let table = f.table(call.buffers, call.fault);
         let context: EpilogueContext = call.context(&table);
         let (l, d) = (out[2] as usize, out[3] as usize);
         let heads = (out[0] * out[1]) as usize;

@@ -1,7 +1,7 @@
 //! Choice of the vector axis, by a rough count of what each access costs for four neighbouring points.
 
 use ir_core::{Atom, SymExpr};
-use kernel_ir::{InstKind, StoreMode};
+use kernel_ir::{Inst, InstKind, StoreMode};
 
 use super::Dim;
 use super::lower::{Body, Placed};
@@ -34,6 +34,7 @@ pub(super) fn body_cost(body: &Body, var: u32, extent: &SymExpr) -> f64 {
     let mut cost = 0.0;
     for p in &body.insts {
         cost += match p {
+            Placed { inst: Inst { kind: InstKind::Check { .. }, .. }, .. } if !short => 1.0,
             Placed { inst, address: Some(e) } => {
                 let combining =
                     matches!(&inst.kind, InstKind::Store { mode, .. } if *mode != StoreMode::Write);

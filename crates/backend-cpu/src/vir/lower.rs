@@ -20,7 +20,7 @@ pub enum LowerError {
     },
 }
 
-/// An instruction and, for loads, stores and index values, its simplified expression.
+/// An instruction and, for loads, stores, index values and checks, its simplified expression.
 pub(super) struct Placed {
     pub(super) inst: Inst,
     pub(super) address: Option<SymExpr>,
@@ -104,7 +104,7 @@ fn check_dtypes<'a>(kernel: &str, insts: impl Iterator<Item = &'a Inst>) -> Resu
 /// The expression of an instruction that has one.
 fn address_of(program: &Program, inst: &Inst) -> Option<SymExpr> {
     match &inst.kind {
-        InstKind::Index(e) => Some(e.clone()),
+        InstKind::Index(e) | InstKind::Check { size: e, .. } => Some(e.clone()),
         InstKind::Load { buf, index, .. } | InstKind::Store { buf, index, .. } => {
             Some(program.buffers[*buf].address(index))
         }
@@ -249,6 +249,8 @@ fn finish(
         serial,
         costs,
         unroll,
+        bases: 0,
+        sites: Vec::new(),
     }
 }
 
@@ -276,7 +278,8 @@ fn inst_cost(inst: &Inst) -> f64 {
 /// Marks what varies along the axis and how each access moves.
 fn classify(program: &Program, body: &Body, axis: Option<u32>, outer: bool, written: &[BufId]) -> Vec<VInst> {
     let mut out: Vec<VInst> = Vec::with_capacity(body.insts.len());
-    for p in &body.insts {
+    let checked = checked(program, &body.insts);
+    for (n, p) in body.insts.iter().enumerate() {
         let on_axis = |e: &SymExpr| axis.is_some_and(|v| e.any_leaf(|a| *a == Atom::Loop(v)));
         let varying = |v: &Val| out[v.0 as usize].varies;
         let mut varies = p.address.as_ref().is_some_and(on_axis);
@@ -296,6 +299,7 @@ fn classify(program: &Program, body: &Body, axis: Option<u32>, outer: bool, writ
             along: along(e),
             address: e.clone(),
             read_only: !written.contains(&program.root(buf)),
+            checked: checked[n],
         };
         let address = p.address.clone().unwrap_or_default();
         let kind = match &p.inst.kind {
@@ -315,7 +319,10 @@ fn classify(program: &Program, body: &Body, axis: Option<u32>, outer: bool, writ
                 varies = args.iter().any(varying);
                 VKind::Op { op: *op, args: args.clone() }
             }
-            // Not checked yet: the value as it is.
+            InstKind::Check { value, mask, site, .. } if !program.unchecked_indices => {
+                varies |= varying(value) || mask.as_ref().is_some_and(varying);
+                VKind::Check { value: *value, size: address, mask: *mask, site: *site }
+            }
             InstKind::Cast(v) | InstKind::Check { value: v, .. } => {
                 varies = varying(v);
                 VKind::Cast(*v)
@@ -344,6 +351,17 @@ fn classify(program: &Program, body: &Body, axis: Option<u32>, outer: bool, writ
         out.push(VInst { dtype: p.inst.dtype, varies, kind });
     }
     out
+}
+
+/// For each instruction whether it reads a checked index, be it through others.
+fn checked(program: &Program, insts: &[Placed]) -> Vec<bool> {
+    let mut from: Vec<bool> = Vec::with_capacity(insts.len());
+    for p in insts {
+        let mut found = matches!(p.inst.kind, InstKind::Check { .. }) && !program.unchecked_indices;
+        p.inst.kind.for_each_val(&mut |v| found |= from[v.0 as usize]);
+        from.push(found);
+    }
+    from
 }
 
 fn along(e: &SymExpr, axis: Option<u32>, insts: &[VInst]) -> Along {

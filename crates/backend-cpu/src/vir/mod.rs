@@ -8,14 +8,18 @@
 
 mod axis;
 mod collapse;
+mod hoist;
+mod lanes;
 mod lower;
 mod share;
 mod split;
 
-use ir_core::{DType, Scalar, SymExpr};
+use ir_core::{Atom, DType, Scalar, SymExpr};
 use kernel_ir::{AccDecl, AccId, BufId, ReduceOp, ScalarOp, StoreMode, Val};
 use smallvec::SmallVec;
 
+pub(crate) use hoist::before_loop;
+pub(crate) use lanes::by_lane;
 pub(crate) use lower::wants_blocks;
 pub use lower::{LowerError, lower_epilogue, lower_kernel};
 pub use share::{Base, Form, form, relocate};
@@ -53,6 +57,11 @@ pub struct VKernel {
     pub costs: Vec<(SymExpr, f64)>,
     /// 128-bit registers that one `f32` value of the widest loop takes: the unroll factor.
     pub unroll: u32,
+    /// Entries of the function's table of base pointers, once [`relocate`] has numbered them. Two more follow where the
+    /// kernel checks indices: the record of the call's failed check, and the numbers of the kernel's sites.
+    pub bases: u32,
+    /// The program's sites that the kernel's checks name by their place in this list, once [`relocate`] has numbered them.
+    pub sites: Vec<u32>,
 }
 
 /// The loops and body of a stage.
@@ -101,6 +110,8 @@ pub struct Access {
     pub along: Along,
     /// The kernel nowhere writes this memory.
     pub read_only: bool,
+    /// The address depends on a checked index: it must not be read before the check.
+    pub checked: bool,
 }
 
 /// What an instruction does; see [`kernel_ir::InstKind`].
@@ -127,6 +138,17 @@ pub enum VKind {
         mask: Option<Val>,
         /// How it combines.
         mode: StoreMode,
+    },
+    /// `value`, which must lie in `0..size` where the mask is true; else the function ends.
+    Check {
+        /// The value, `i64`.
+        value: Val,
+        /// One more than the largest that is allowed.
+        size: SymExpr,
+        /// `bool`.
+        mask: Option<Val>,
+        /// The program's site; after [`relocate`] its number among the kernel's.
+        site: u32,
     },
     /// A scalar operator.
     Op {
@@ -159,6 +181,41 @@ pub enum VKind {
     },
     /// The template's result at this point.
     Template,
+}
+
+impl VKind {
+    /// The expression of an instruction that has one.
+    pub fn expr(&self) -> Option<&SymExpr> {
+        match self {
+            VKind::Index(e) | VKind::Check { size: e, .. } => Some(e),
+            VKind::Load { at, .. } | VKind::Store { at, .. } => Some(&at.address),
+            _ => None,
+        }
+    }
+    /// Calls `visit` for every value that the instruction reads, those inside expressions included.
+    pub fn for_each_val(&self, visit: &mut dyn FnMut(Val)) {
+        if let Some(e) = self.expr() {
+            e.for_each_leaf(&mut |a| {
+                if let Atom::Value(n) = a {
+                    visit(Val(*n));
+                }
+            });
+        }
+        match self {
+            VKind::Const(_) | VKind::Index(_) | VKind::Acc(_) | VKind::Template => {}
+            VKind::Load { mask, .. } => mask.iter().for_each(|m| visit(*m)),
+            VKind::Store { value, mask, .. } | VKind::Check { value, mask, .. } => {
+                visit(*value);
+                mask.iter().for_each(|m| visit(*m));
+            }
+            VKind::Op { args, .. } => args.iter().for_each(|v| visit(*v)),
+            VKind::Cast(v) | VKind::Bitcast(v) | VKind::Scan { value: v, .. } => visit(*v),
+            VKind::Reduce { value, position, .. } => {
+                visit(*value);
+                position.iter().for_each(|p| visit(*p));
+            }
+        }
+    }
 }
 
 impl VKernel {

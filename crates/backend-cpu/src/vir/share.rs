@@ -1,5 +1,6 @@
-//! Makes kernels that do the same in other memory equal: buffers are numbered as they occur, and how far into its buffer
-//! a kernel begins leaves the addresses. The caller gives such a kernel a table of its own base pointers.
+//! Makes kernels that do the same in other memory equal: buffers and the sites of checks are numbered as they occur, and
+//! how far into its buffer a kernel begins leaves the addresses. The caller gives such a kernel a table of its own base
+//! pointers and a list of its own sites.
 
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::{AccDecl, BufId};
@@ -27,7 +28,7 @@ pub struct Form {
     unroll: u32,
 }
 
-/// Numbers the kernel's buffers anew, from 0 on; the bases in that order.
+/// Numbers the kernel's buffers and sites anew, from 0 on; the bases in that order.
 pub fn relocate(kernel: &mut VKernel) -> Vec<Base> {
     let mut bases: Vec<Base> = Vec::new();
     let mut places: FxHashMap<BufId, (usize, i64)> = FxHashMap::default();
@@ -51,6 +52,17 @@ pub fn relocate(kernel: &mut VKernel) -> Vec<Base> {
             at.root = BufId::from_index(whole);
         }
     }
+    kernel.bases = bases.len() as u32;
+    let mut sites: Vec<u32> = Vec::new();
+    for inst in kernel.stages.iter_mut().flat_map(|s| &mut s.insts) {
+        let VKind::Check { site, .. } = &mut inst.kind else { continue };
+        let number = sites.iter().position(|s| s == site).unwrap_or(sites.len());
+        if number == sites.len() {
+            sites.push(*site);
+        }
+        *site = number as u32;
+    }
+    kernel.sites = sites;
     bases
 }
 

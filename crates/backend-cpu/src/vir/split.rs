@@ -146,7 +146,7 @@ enum Known {
     Truth(bool),
     /// It is this other value.
     Same(Val),
-    /// A load that nothing is read by.
+    /// A load or check whose mask is false at every point.
     Zero,
 }
 
@@ -167,7 +167,11 @@ fn known(insts: &[Inst], region: &Region, bounds: &LoopBounds<'_>) -> Vec<Known>
         };
         let found = match &inst.kind {
             InstKind::Const(c) if inst.dtype == DType::Bool => Known::Truth(c.as_bool()),
-            InstKind::Load { mask: Some(m), .. } if truth(*m) == Some(false) => Known::Zero,
+            InstKind::Load { mask: Some(m), .. } | InstKind::Check { mask: Some(m), .. }
+                if truth(*m) == Some(false) =>
+            {
+                Known::Zero
+            }
             InstKind::Op { op: ScalarOp::Select, args } => match truth(args[0]) {
                 Some(t) => Known::Same(args[if t { 1 } else { 2 }]),
                 None => Known::No,
@@ -246,11 +250,12 @@ fn rewritten(insts: &[Inst], known: &[Known], region: &Region, bounds: &LoopBoun
     b.finish()
 }
 
-/// What effects need, given what is known.
+/// What effects need, given what is known. An index is checked whatever becomes of it.
 fn live(insts: &[Inst], known: &[Known]) -> Vec<bool> {
     let mut live = vec![false; insts.len()];
     for n in (0..insts.len()).rev() {
-        live[n] |= insts[n].kind.has_effect();
+        let checks = matches!(insts[n].kind, InstKind::Check { .. }) && known[n] == Known::No;
+        live[n] |= checks || insts[n].kind.has_effect();
         if !live[n] {
             continue;
         }
@@ -299,6 +304,11 @@ fn rewrite(
         InstKind::Op { op, args } => {
             let args: Vec<Val> = args.iter().map(new).collect();
             b.op(*op, &args)
+        }
+        InstKind::Check { value, size, mask, site } => {
+            let size = expr(b, size);
+            let (value, mask) = (new(value), mask.as_ref().and_then(open));
+            b.check(value, size, mask, *site)
         }
         InstKind::Cast(v) => b.cast(new(v), inst.dtype),
         InstKind::Bitcast(v) => b.push(inst.dtype, InstKind::Bitcast(new(v))),

@@ -352,6 +352,12 @@ fn point_of(
                 let args: Vec<Scalar> = args.iter().map(|a| vals[a.0 as usize]).collect();
                 op.eval(operand, &args)
             }
+            InstKind::Check { value, size, mask, .. } => {
+                let index = vals[value.0 as usize].as_i64();
+                let counts = mask.is_none_or(|m| vals[m.0 as usize].as_bool());
+                assert!(!counts || (0..expr(size, &vals)).contains(&index), "index {index}");
+                vals[value.0 as usize]
+            }
             InstKind::Cast(x) => cast(vals[x.0 as usize], inst.dtype),
             InstKind::Bitcast(x) => {
                 decode(inst.dtype, &encode(stage.insts[x.0 as usize].dtype, vals[x.0 as usize]))

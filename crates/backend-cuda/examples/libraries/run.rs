@@ -103,8 +103,11 @@ fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, memory: &[u64]) -> Resu
                         .map(|p| match p {
                             gpu_codegen::Param::Buffer(b) => memory[b.index()],
                             gpu_codegen::Param::Scratch(n) => scratch[*n as usize],
-                            // Sizes are fixed, and no kernel of a product or a convolution counts its blocks.
-                            gpu_codegen::Param::Symbol(_) | gpu_codegen::Param::Tickets => 0,
+                            // Sizes are fixed, and no kernel of these products and convolutions counts its blocks or checks an index.
+                            gpu_codegen::Param::Symbol(_)
+                            | gpu_codegen::Param::Tickets
+                            | gpu_codegen::Param::Fault
+                            | gpu_codegen::Param::FirstCheck => 0,
                             gpu_codegen::Param::Map(n) => memory[kernel.maps[*n as usize].buf.index()],
                         })
                         .collect();

@@ -175,6 +175,9 @@ fn options_text(options: &Options, in_place: bool) -> String {
     if !in_place {
         text.push_str(", new state is returned");
     }
+    if options.unchecked_indices {
+        text.push_str(", indices unchecked");
+    }
     let skipped = stages::skipped();
     if !skipped.is_empty() {
         text.push_str(&format!(", without {}", skipped.join(", ")));

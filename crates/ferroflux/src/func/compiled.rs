@@ -1,20 +1,20 @@
 //! A compiled function: code of its graph by whichever backend.
 
 use aot_autograd::passes::{PassCx, optimize};
-use fx_ir::{Graph, Symbol};
-use ir_core::{Arena, SymId};
+use fx_ir::Graph;
 use tensor::Tensor;
 
+use crate::check::Signature;
 use crate::code::Code;
 use crate::inputs::{self, TensorInfo};
 use crate::seeds::Seeds;
-use crate::{Error, Options, check};
+use crate::{Error, Options};
 
 /// A function ready to be called, from any thread.
 pub struct CompiledFunc {
     graph: Graph,
     inputs: Vec<TensorInfo>,
-    symbols: Arena<SymId, Symbol>,
+    signature: Signature,
     code: Code,
     seeds: Seeds,
 }
@@ -24,16 +24,16 @@ impl CompiledFunc {
         optimize(&mut graph, &PassCx::training());
         let inputs = inputs::of_graph(&graph);
         let (code, _) = Code::of_prims(&graph, &|_| Ok(None), options, false)?;
-        let symbols = graph.symbols.clone();
-        Ok(CompiledFunc { graph, inputs, symbols, code, seeds: Seeds::new(options.seed) })
+        let signature = Signature::of(&inputs, &graph.symbols, &graph.guards)?;
+        Ok(CompiledFunc { graph, inputs, signature, code, seeds: Seeds::new(options.seed) })
     }
 
     /// Runs it; gives its results in order.
     ///
     /// # Errors
-    /// Tensors that do not fit the types it was compiled for, and whatever the backend runs into.
+    /// Tensors that do not fit the types it was compiled for, sizes that break one of its guards, and whatever the backend runs into.
     pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let inputs = check::conform(&self.inputs, &self.symbols, inputs)?;
+        let inputs = self.signature.conform(inputs)?;
         self.code.run(&inputs.iter().collect::<Vec<_>>(), self.seeds.next())
     }
 

@@ -16,10 +16,11 @@ use super::graphs::{
 use super::wiring::{
     Sink, Source, State, initial, replace, sinks, size_meta, size_tensor, sources, user_numbers,
 };
+use crate::check::Signature;
 use crate::code::Code;
 use crate::inputs::{Arguments, Input, InputInfo, TensorInfo};
 use crate::seeds::Seeds;
-use crate::{Error, Options, Program, check};
+use crate::{Error, Options, Program};
 
 /// A program with its gradients, compiled. Buffers that the program writes are kept here from call to call, as are the
 /// parameters, which [`set`](Differentiated::set) replaces.
@@ -140,7 +141,7 @@ impl Program {
         let state = state.collect::<Result<State, Error>>()?;
         let dtypes = kept.iter().filter_map(|n| Some((n.clone(), self.weight(n)?.dtype()))).collect();
         Ok(Differentiated {
-            arguments: Arguments::new(self.inputs(), joint.graph.symbols.clone()),
+            arguments: Arguments::new(self.inputs(), &joint.graph.symbols, &joint.graph.guards)?,
             symbols: joint.graph.symbols.clone(),
             forward,
             backward,
@@ -373,7 +374,14 @@ impl Saved<'_> {
     pub fn backward(&self, tangents: &[Tensor]) -> Result<Gradients, Error> {
         let of = self.of;
         let infos: Vec<TensorInfo> = of.tangents.iter().map(|t| t.info.clone()).collect();
-        let tangents = check::conform_knowing(&infos, &of.symbols, tangents, self.sizes.clone())?;
+        let mut bindings = Bindings::new();
+        // The forward's check has solved the same equations.
+        let _ = bindings.solve(&self.sizes);
+        let known = of.symbols.ids().filter_map(|id| Some((id, bindings.get(id)?)));
+        let (known, values): (Vec<SymId>, Vec<i64>) = known.unzip();
+        // The guards were checked then, too.
+        let signature = Signature::knowing(&infos, &of.symbols, &[], &known)?;
+        let tangents = signature.conform_knowing(tangents, &values)?;
         let tangents: Vec<Value> = tangents.into_iter().map(Value::Host).collect();
         let mut all = Vec::with_capacity(of.backward.sources.len());
         for (n, source) in of.backward.sources.iter().enumerate() {

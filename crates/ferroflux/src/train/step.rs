@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fx_ir::InputKind;
-use ir_core::{DType, Scalar};
+use ir_core::{DType, Guard, Scalar};
 use plugin_host::{Arg, LoadedBackend, Resolved, Value};
 use rayon::prelude::*;
 use tensor::Tensor;
@@ -178,7 +178,7 @@ impl Program {
             return whole.train_step(train, options);
         }
         train.optimizer.check().map_err(Error::Optimizer)?;
-        let Made { plan, code, kernels, from_cache } = self.made_step(train, options)?;
+        let Made { plan, code, kernels, from_cache, guards } = self.made_step(train, options)?;
         let _span = tracing::info_span!("state").entered();
         let mut state = State::new();
         // Laying weights out anew takes the host longer than a device takes to read them.
@@ -197,7 +197,7 @@ impl Program {
         let seed = options.seed.unwrap_or_else(fresh_base);
         Ok(TrainStep {
             program: self.clone(),
-            arguments: Arguments::new(self.inputs(), plan.symbols.clone()),
+            arguments: Arguments::new(self.inputs(), &plan.symbols, &guards)?,
             plan,
             code,
             kernels,
@@ -217,7 +217,7 @@ impl Program {
             _ => {
                 let (plan, graph) = StepPlan::make(self, train, channels_last)?;
                 let (code, kernels) = Code::of_prims(&graph, &weight, options, true)?;
-                return Ok(Made { plan, code, kernels, from_cache: false });
+                return Ok(Made { plan, code, kernels, from_cache: false, guards: graph.guards });
             }
         };
         let lookup = self.step_lookup(train, channels_last, &backend, options);
@@ -233,7 +233,8 @@ impl Program {
         let Caller::Step(plan) = form.caller else {
             return Err(Error::Internal("a compiled training step without its inputs and outputs".into()));
         };
-        Ok(Made { plan, code, kernels: Some(form.kernels.program), from_cache })
+        let kernels = form.kernels.program;
+        Ok(Made { plan, code, guards: kernels.guards.clone(), kernels: Some(kernels), from_cache })
     }
 
     /// What a step with these options is found by in the cache: the captured graph, and all that the passes are told.
@@ -264,6 +265,7 @@ struct Made {
     code: Code,
     kernels: Option<kernel_ir::Program>,
     from_cache: bool,
+    guards: Vec<Guard>,
 }
 
 impl TrainStep {

@@ -10,8 +10,7 @@ use crate::{Arg, Graph, Node, NodeKind, OriginId, Output, Value, ValueId};
 pub(super) fn graph(old: &Graph) -> Graph {
     let names = Names::of(old);
     let mut new = Graph::new(old.name.clone());
-    new.symbols = old.symbols.clone();
-    new.guards = old.guards.clone();
+    new.share_symbols(old);
     new.subgraphs = old.subgraphs.values().map(graph).collect();
     let mut values: FxHashMap<ValueId, ValueId> = FxHashMap::default();
     let mut origins: FxHashMap<Origin, OriginId> = FxHashMap::from_iter([(Origin::default(), OriginId(0))]);

@@ -21,7 +21,8 @@
 //! - `guard expression, zero|nonzero|nonnegative "message" [from module[:function[:"source"]]]` (1.1), behind the symbols.
 //! - `subgraph g<n> "name" { body }`, numbered from 0; an argument names it `&g0`.
 //! - `%value: type = input|parameter|buffer|buffer transient|constant "outside name"`.
-//! - `[%value: type, …] = target(argument, …) [from module[:function[:"source"]]]`; no value, no `=`.
+//! - `[%value: type, …] = target(argument, …) [from module[:function[:["source"][:"operator"]]]]`; no value, no `=`. The
+//!   operator (1.1) is the one of the user's program that the call is a part of, where errors must name it.
 //! - `return [kind] argument`: kinds are `loss`, `saved`, and with `"name" =`: `buffer`, `input`,
 //!   `parameter_gradient`, `input_gradient`.
 //!
@@ -55,7 +56,7 @@ pub(crate) use print::{arg_text, type_text};
 /// has all that the graph uses.
 pub const TEXT_VERSION: (u32, u32) = (1, 1);
 
-/// The minor that guards came with.
+/// The minor that guards, and operators of origins, came with.
 const GUARDS: u32 = 1;
 
 /// Deepest nesting of lists and subgraphs that the parser follows; more than any real graph has.
@@ -123,9 +124,15 @@ pub enum TextProblem {
     Malformed(String),
 }
 
+/// Whether the origin of a node, in subgraphs too, names an operator.
+fn names_operators(graph: &Graph) -> bool {
+    let named = |node: &crate::Node| graph.origins.get(node.origin).is_some_and(|o| !o.operator.is_empty());
+    graph.iter().any(|(_, node)| named(node)) || graph.subgraphs.values().any(names_operators)
+}
+
 /// The text form of `graph`, with the version header. Names of values are made unique.
 pub fn print(graph: &Graph) -> String {
-    let minor = if graph.guards.is_empty() { 0 } else { GUARDS };
+    let minor = if graph.guards.is_empty() && !names_operators(graph) { 0 } else { GUARDS };
     let mut out = format!("fx {}.{minor}\n\n", TEXT_VERSION.0);
     print::graph(graph, &mut out);
     out

@@ -219,7 +219,7 @@ fn node_kind(cursor: &mut Cursor<'_>, body: &Body, declared: usize) -> Result<No
     Ok(NodeKind::Placeholder { kind, name })
 }
 
-/// ` from module:function:"source"`
+/// ` from module:function:"source":"operator"`
 fn origin(cursor: &mut Cursor<'_>, body: &mut Body) -> Result<OriginId> {
     let origin = bare_origin(cursor)?;
     if let Some(&id) = body.origins.get(&origin) {
@@ -243,8 +243,11 @@ fn bare_origin(cursor: &mut Cursor<'_>) -> Result<Origin> {
     if cursor.eat(":") {
         origin.function = part(cursor)?;
     }
-    if cursor.eat(":") {
+    if cursor.eat(":") && cursor.peek() != Some(':') {
         origin.source = Some(cursor.quoted("the source line")?);
+    }
+    if cursor.eat(":") {
+        origin.operator = cursor.quoted("the operator")?;
     }
     Ok(origin)
 }

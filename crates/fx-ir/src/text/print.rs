@@ -98,18 +98,24 @@ fn reference(names: &Names, value: ValueId) -> String {
     format!("%{}", words::name(&names.get(value)))
 }
 
-/// ` from module:function:"source"`, empty for the empty origin; parts that are missing at the end are left out.
+/// ` from module:function:"source":"operator"`, empty for the empty origin; parts that are missing at the end are left out.
 fn origin_text(origin: &Origin) -> String {
     if *origin == Origin::default() {
         return String::new();
     }
     let part = |text: &str| if text.is_empty() { String::new() } else { words::name(text) };
     let mut text = format!(" from {}", part(&origin.module));
-    if !origin.function.is_empty() || origin.source.is_some() {
+    let operator = !origin.operator.is_empty();
+    if !origin.function.is_empty() || origin.source.is_some() || operator {
         text.push_str(&format!(":{}", part(&origin.function)));
     }
-    if let Some(source) = &origin.source {
-        text.push_str(&format!(":{}", quote(source)));
+    match &origin.source {
+        Some(source) => text.push_str(&format!(":{}", quote(source))),
+        None if operator => text.push(':'),
+        None => {}
+    }
+    if operator {
+        text.push_str(&format!(":{}", quote(&origin.operator)));
     }
     text
 }

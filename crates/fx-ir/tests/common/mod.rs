@@ -91,7 +91,8 @@ fn is_read(g: &Graph, node: fx_ir::NodeId) -> bool {
 
 fn origin(rng: &mut Rng) -> Origin {
     let source = rng.pick(&[None, Some("net.py:12 in forward, x = \"y\"".to_string())]);
-    Origin { module: rng.pick(NAMES).into(), function: rng.pick(NAMES).into(), source }
+    let operator = rng.pick(&["", "aten.index.Tensor"]).to_string();
+    Origin { module: rng.pick(NAMES).into(), function: rng.pick(NAMES).into(), source, operator }
 }
 
 pub(crate) fn expr(rng: &mut Rng) -> SymExpr {

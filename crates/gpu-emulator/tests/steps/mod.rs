@@ -218,6 +218,7 @@ fn arguments(kernel: &Kernel, buffers: &[u64], scratch: &[u64]) -> Vec<u64> {
         Param::Scratch(n) => scratch[*n as usize],
         Param::Symbol(s) => panic!("a kernel of fixed sizes takes {s}"),
         Param::Tickets => panic!("no template counts its blocks"),
+        Param::Fault | Param::FirstCheck => panic!("no index comes from data"),
         Param::Map(n) => buffers[kernel.maps[*n as usize].buf.0 as usize],
     };
     kernel.params.iter().map(value).collect()

@@ -4,11 +4,12 @@
 #![allow(dead_code)]
 
 use std::collections::HashMap;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use gpu_codegen::Target;
-use gpu_runtime::{Arguments, Driver, GpuError, Grid, Module, Recording};
+use gpu_runtime::{Arguments, Driver, GpuError, Grid, HostMemory, Module, Recording};
 use plugin_sdk::DeviceId;
 
 /// The host itself as a device: its tensors are the device's.
@@ -122,6 +123,16 @@ impl Driver for Mock {
     }
     fn free(&self, address: u64) {
         assert!(self.live.lock().unwrap().remove(&address).is_some(), "freed once");
+    }
+    fn allocate_shared(&self, bytes: usize) -> Result<HostMemory, GpuError> {
+        let device = self.allocate(bytes as u64)?;
+        let host = NonNull::new(device as *mut u8).unwrap();
+        // SAFETY: the memory was just allocated with this length.
+        unsafe { host.write_bytes(0, bytes) };
+        Ok(HostMemory { host, device })
+    }
+    fn free_shared(&self, memory: HostMemory) {
+        self.free(memory.device);
     }
     unsafe fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuError> {
         // SAFETY: the caller's promise.

@@ -171,7 +171,9 @@ impl Embedder<'_> {
             Target::Temp => None,
             Target::Into(buf) => Some(self.buffer(*buf).strides),
         });
-        let options = Options { output_strides: output_strides.collect(), ..Options::default() };
+        let unchecked_indices = !self.defs.checked;
+        let output_strides = output_strides.collect();
+        let options = Options { output_strides, unchecked_indices, ..Options::default() };
         let mut known = self.defs.known.clone();
         known.extend(self.defs.binders.keys().copied());
         known.extend(self.loops.iter().copied());
@@ -275,14 +277,27 @@ impl Embedder<'_> {
             }
         }
         let outputs = part.outputs.iter().map(|o| map[&o.buf]).collect();
+        let first = self.program.sites.len() as u32;
+        self.program.sites.append(&mut part.sites);
         let mut moved = |mut step: Step| {
             rename(&mut step, &map, &shift);
+            shift_sites(&mut step, first);
             step
         };
         self.program.init.extend(std::mem::take(&mut part.init).into_iter().map(&mut moved));
         steps.extend(std::mem::take(&mut part.steps).into_iter().map(&mut moved));
         outputs
     }
+}
+
+/// Sites are numbered on from those that the program around has.
+fn shift_sites(step: &mut Step, by: u32) {
+    for inst in step.bodies_mut().into_iter().flatten() {
+        if let InstKind::Check { site, .. } = &mut inst.kind {
+            *site += by;
+        }
+    }
+    step.nested_mut().into_iter().flatten().for_each(|s| shift_sites(s, by));
 }
 
 /// New buffer numbers in a step and those nested in it; operands of buffers in `shift` begin that much later.

@@ -225,7 +225,13 @@ impl<'g, 'b> Frame<'g, 'b> {
         })
     }
     fn refused(&self, id: NodeId, error: OpError) -> InterpError {
-        InterpError::Node { at: self.at(id), error }
+        match error {
+            OpError::Index { site, index, size } => {
+                let site = Box::new(prims::site(self.graph, id, site.dim as usize));
+                InterpError::Index { site, index, size }
+            }
+            error => InterpError::Node { at: self.at(id), error },
+        }
     }
     fn tensor_error(&self, id: NodeId, error: TensorError) -> InterpError {
         InterpError::Tensor { at: self.at(id), error }

@@ -1,7 +1,7 @@
 //! One body, prepared: sizes are numbers, index expressions are sums where they are affine.
 
 use ir_core::{Atom, DType, Scalar, SymExpr};
-use kernel_ir::{AccId, BufId, Inst, InstKind, ReduceOp, ScalarOp, StoreMode, Val};
+use kernel_ir::{AccId, BufId, Inst, InstKind, Program, ReduceOp, ScalarOp, Site, StoreMode, Val};
 
 use super::memory::{self, Memory};
 use super::{KernelError, size};
@@ -20,7 +20,7 @@ pub(super) enum Kind {
     Load { buf: BufId, index: Vec<Index>, mask: Option<Val> },
     Store { buf: BufId, index: Vec<Index>, value: Val, mask: Option<Val>, mode: StoreMode },
     Op { op: ScalarOp, operands: DType, args: Vec<Val> },
-    Check { value: Val, size: Index, mask: Option<Val>, site: u32 },
+    Check { value: Val, size: Index, mask: Option<Val>, site: Box<Site> },
     Cast(Val),
     Bitcast(Val, DType),
     Reduce { acc: AccId, value: Val, position: Option<Val> },
@@ -74,7 +74,12 @@ impl Index {
 }
 
 /// Prepares a body.
-pub(super) fn compile(kernel: &str, insts: &[Inst], bindings: &Bindings) -> Result<Vec<Code>, KernelError> {
+pub(super) fn compile(
+    kernel: &str,
+    insts: &[Inst],
+    program: &Program,
+    bindings: &Bindings,
+) -> Result<Vec<Code>, KernelError> {
     for (n, inst) in insts.iter().enumerate() {
         let mut forward = false;
         inst.kind.for_each_val(&mut |v| forward |= v.0 as usize >= n);
@@ -85,10 +90,16 @@ pub(super) fn compile(kernel: &str, insts: &[Inst], bindings: &Bindings) -> Resu
             ));
         }
     }
-    insts.iter().map(|inst| one(kernel, inst, insts, bindings)).collect()
+    insts.iter().map(|inst| one(kernel, inst, insts, program, bindings)).collect()
 }
 
-fn one(kernel: &str, inst: &Inst, insts: &[Inst], bindings: &Bindings) -> Result<Code, KernelError> {
+fn one(
+    kernel: &str,
+    inst: &Inst,
+    insts: &[Inst],
+    program: &Program,
+    bindings: &Bindings,
+) -> Result<Code, KernelError> {
     let index = |e: &SymExpr| Index::new(e, bindings);
     let dtype_of = |v: &Val| insts[v.0 as usize].dtype;
     let kind = match &inst.kind {
@@ -116,7 +127,9 @@ fn one(kernel: &str, inst: &Inst, insts: &[Inst], bindings: &Bindings) -> Result
             Kind::Op { op: *op, operands, args: args.to_vec() }
         }
         InstKind::Check { value, size, mask, site } => {
-            Kind::Check { value: *value, size: index(size), mask: *mask, site: *site }
+            let known = program.sites.get(*site as usize).cloned();
+            let site = known.ok_or_else(|| KernelError::malformed(kernel, "no such site"))?;
+            Kind::Check { value: *value, size: index(size), mask: *mask, site: Box::new(site) }
         }
         InstKind::Cast(v) => Kind::Cast(*v),
         InstKind::Bitcast(v) => Kind::Bitcast(*v, dtype_of(v)),
@@ -251,7 +264,7 @@ fn step(n: usize, inst: &Code, point: &Point<'_>, state: &mut State<'_>) -> Resu
                 size.eval(point.loops, &state.values).ok_or_else(|| malformed("a size has no value"))?;
             let index = value(v).as_i64();
             if !(0..size).contains(&index) {
-                let (kernel, site) = (point.kernel.to_string(), *site);
+                let (kernel, site) = (point.kernel.to_string(), site.clone());
                 return Err(KernelError::Index { kernel, site, index, size });
             }
             value(v)

@@ -1,7 +1,7 @@
 //! Why a kernel program cannot be run. An index outside its buffer is the program's fault, and named.
 
 use ir_core::DType;
-use kernel_ir::PlanError;
+use kernel_ir::{PlanError, Site};
 use tensor::TensorError;
 
 use crate::Conflict;
@@ -64,12 +64,12 @@ pub enum KernelError {
         sizes: Vec<usize>,
     },
     /// An index from data is not within its dimension.
-    #[error("kernel `{kernel}`, site {site}: index {index} is out of bounds for a dimension of size {size}")]
+    #[error("{}", site.message(*index, *size))]
     Index {
         /// The kernel.
         kernel: String,
-        /// The program's site that asks.
-        site: u32,
+        /// Who asks for it.
+        site: Box<Site>,
         /// The index.
         index: i64,
         /// The size.

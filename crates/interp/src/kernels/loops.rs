@@ -1,6 +1,6 @@
 //! Loop kernels: every outer point in order, at each its stages, at each of those every inner point.
 
-use kernel_ir::{LoopKernel, Stage};
+use kernel_ir::{LoopKernel, Program, Stage};
 use tensor::Tensor;
 
 use super::KernelError;
@@ -14,11 +14,16 @@ struct Prepared {
 }
 
 /// Runs a loop kernel.
-pub(super) fn run(kernel: &LoopKernel, bindings: &Bindings, memory: &mut Memory) -> Result<(), KernelError> {
+pub(super) fn run(
+    program: &Program,
+    kernel: &LoopKernel,
+    bindings: &Bindings,
+    memory: &mut Memory,
+) -> Result<(), KernelError> {
     let outer = body::extents(&kernel.outer, bindings)?;
     let prepare = |stage: &Stage| {
         let extents = body::extents(&stage.inner, bindings)?;
-        Ok(Prepared { extents, code: body::compile(&kernel.name, &stage.insts, bindings)? })
+        Ok(Prepared { extents, code: body::compile(&kernel.name, &stage.insts, program, bindings)? })
     };
     let stages = kernel.stages.iter().map(prepare).collect::<Result<Vec<_>, KernelError>>()?;
     let fresh: Vec<Acc> = kernel.accs.iter().map(|a| Acc::new(a.op, a.dtype)).collect();
@@ -52,6 +57,7 @@ fn run_stage(
 
 /// Runs an epilogue over a template's result, which has the sizes of `extents`.
 pub(super) fn run_epilogue(
+    program: &Program,
     kernel: &str,
     epilogue: &kernel_ir::Epilogue,
     result: &Tensor,
@@ -63,7 +69,7 @@ pub(super) fn run_epilogue(
         let what = format!("its epilogue runs over {extents:?}, the result has sizes {:?}", result.sizes());
         return Err(KernelError::malformed(kernel, what));
     }
-    let code = body::compile(kernel, &epilogue.insts, bindings)?;
+    let code = body::compile(kernel, &epilogue.insts, program, bindings)?;
     let scans = code.iter().map(|_| None).collect();
     let mut state = State { memory, accs: &mut [], scans, values: Vec::new() };
     let mut elements = result.iter();

@@ -17,10 +17,10 @@ pub(super) fn run(
     memory: &mut Memory,
 ) -> Result<(), KernelError> {
     match step {
-        Step::Loop(kernel) => loops::run(kernel, bindings, memory),
-        Step::Matmul(kernel) => matmul(kernel, bindings, memory),
-        Step::Conv(kernel) => conv(kernel, bindings, memory),
-        Step::Attention(kernel) => attention(kernel, bindings, memory),
+        Step::Loop(kernel) => loops::run(program, kernel, bindings, memory),
+        Step::Matmul(kernel) => matmul(program, kernel, bindings, memory),
+        Step::Conv(kernel) => conv(program, kernel, bindings, memory),
+        Step::Attention(kernel) => attention(program, kernel, bindings, memory),
         Step::Extern(call) => routine(call, bindings, memory),
         Step::Bind(b) => bind(program, b, bindings, memory),
         Step::Assert(a) if truth(&a.name, &a.pred, bindings, memory)? => Ok(()),
@@ -106,14 +106,19 @@ fn refused(name: &str) -> impl FnOnce(TensorError) -> KernelError + use<> {
     move |error| KernelError::Tensor { what, error }
 }
 
-fn matmul(k: &Matmul, bindings: &Bindings, memory: &mut Memory) -> Result<(), KernelError> {
+fn matmul(
+    program: &Program,
+    k: &Matmul,
+    bindings: &Bindings,
+    memory: &mut Memory,
+) -> Result<(), KernelError> {
     let (a, b) = (memory.operand(&k.name, &k.a, bindings)?, memory.operand(&k.name, &k.b, bindings)?);
     let product = linalg::matmul(&a, &b, k.acc).map_err(refused(&k.name))?;
     drop((a, b));
-    loops::run_epilogue(&k.name, &k.epilogue, &product, bindings, memory)
+    loops::run_epilogue(program, &k.name, &k.epilogue, &product, bindings, memory)
 }
 
-fn conv(k: &Conv, bindings: &Bindings, memory: &mut Memory) -> Result<(), KernelError> {
+fn conv(program: &Program, k: &Conv, bindings: &Bindings, memory: &mut Memory) -> Result<(), KernelError> {
     let input = memory.operand(&k.name, &k.input, bindings)?;
     let weight = memory.operand(&k.name, &k.weight, bindings)?;
     let positive = |list: &[i64]| -> Result<Vec<usize>, KernelError> {
@@ -132,10 +137,15 @@ fn conv(k: &Conv, bindings: &Bindings, memory: &mut Memory) -> Result<(), Kernel
     };
     let result = linalg::conv(&input, &weight, &geometry, k.acc).map_err(refused(&k.name))?;
     drop((input, weight));
-    loops::run_epilogue(&k.name, &k.epilogue, &result, bindings, memory)
+    loops::run_epilogue(program, &k.name, &k.epilogue, &result, bindings, memory)
 }
 
-fn attention(k: &Attention, bindings: &Bindings, memory: &mut Memory) -> Result<(), KernelError> {
+fn attention(
+    program: &Program,
+    k: &Attention,
+    bindings: &Bindings,
+    memory: &mut Memory,
+) -> Result<(), KernelError> {
     let operand = |o| memory.operand(&k.name, o, bindings);
     let (q, key, v) = (operand(&k.q)?, operand(&k.k)?, operand(&k.v)?);
     let mask = k.mask.as_ref().map(operand).transpose()?;
@@ -145,7 +155,7 @@ fn attention(k: &Attention, bindings: &Bindings, memory: &mut Memory) -> Result<
     if let Some(operand) = &k.sums {
         memory.store_operand(&k.name, operand, &sums, bindings)?;
     }
-    loops::run_epilogue(&k.name, &k.epilogue, &result, bindings, memory)
+    loops::run_epilogue(program, &k.name, &k.epilogue, &result, bindings, memory)
 }
 
 fn attention_backward(

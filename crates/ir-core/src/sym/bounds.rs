@@ -42,7 +42,7 @@ impl SymExpr {
     /// Whether the value is never negative, as far as `known` can show.
     pub fn is_non_negative(&self, known: &dyn Bounds) -> bool {
         self.range(known).0.is_some_and(|lo| lo >= 0)
-            || self.at_extreme(known).is_some_and(|e| e.range(known).0.is_some_and(|lo| lo >= 0))
+            || self.least(known).is_some_and(|e| e.range(known).0.is_some_and(|lo| lo >= 0))
     }
 
     /// Whether `self < rhs` always holds, as far as `known` can show.
@@ -50,8 +50,9 @@ impl SymExpr {
         (rhs - self - 1).is_non_negative(known)
     }
 
-    /// A lower bound with loop variables replaced by the end of their range that makes each term smallest.
-    fn at_extreme(&self, known: &dyn Bounds) -> Option<SymExpr> {
+    /// A lower bound in sizes alone: loop variables are replaced by the end of their range that makes each term smallest.
+    /// `None` where that end is not known.
+    pub fn least(&self, known: &dyn Bounds) -> Option<SymExpr> {
         let Repr::Poly(p) = &self.0 else { return None };
         let mut sum = SymExpr::from_i64(p.constant);
         for term in &p.terms {

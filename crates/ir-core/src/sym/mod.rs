@@ -6,6 +6,7 @@
 //! rational numbers, no equation solving.
 
 mod bounds;
+mod code;
 mod parse;
 mod poly;
 mod text;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 pub use bounds::{Bounds, NoBounds};
+pub use code::SizeCode;
 
 crate::define_id! {
     /// A size symbol of a graph: prints as `s3`.

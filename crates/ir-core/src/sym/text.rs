@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{Atom, Repr, SymExpr};
+use super::{Atom, Repr, SymExpr, SymId};
 
 impl fmt::Display for SymExpr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,6 +65,26 @@ impl fmt::Display for Operand<'_> {
             None => self.0.as_const().is_some_and(|c| c >= 0),
         };
         if simple { write!(f, "{}", self.0) } else { write!(f, "({})", self.0) }
+    }
+}
+
+impl SymExpr {
+    /// The text form with other names for size symbols, where `name` knows one.
+    pub fn text_with<'n>(&self, name: &dyn Fn(SymId) -> Option<&'n str>) -> String {
+        let text = self.to_string();
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text.as_str();
+        while let Some(at) = rest.find('s') {
+            let digits = rest[at + 1..].bytes().take_while(u8::is_ascii_digit).count();
+            let end = at + 1 + digits;
+            out.push_str(&rest[..at]);
+            match rest[at + 1..end].parse().ok().and_then(|n| name(SymId(n))) {
+                Some(name) => out.push_str(name),
+                None => out.push_str(&rest[at..end]),
+            }
+            rest = &rest[end..];
+        }
+        out + rest
     }
 }
 

@@ -95,16 +95,20 @@ fn guard(c: &mut Cursor<'_>) -> Result<Guard> {
         origin.module = c.quoted("the module")?;
         origin.function = c.quoted("the function")?;
         origin.source = if c.eat_word("source") { Some(c.quoted("the source line")?) } else { None };
+        if c.eat_word("operator") {
+            origin.operator = c.quoted("the operator")?;
+        }
     }
     Ok(Guard { expression, relation, origin, message })
 }
 
-/// `"aten.embedding.default" "model.py:12" dim 0`
+/// `"aten.index.Tensor" "model.py:12" dim 0 wraps`
 fn site(c: &mut Cursor<'_>) -> Result<Site> {
     let operator = c.quoted("the operator")?;
     let origin = c.quoted("the origin")?;
     c.expect_word("dim")?;
-    Ok(Site { operator, origin, dim: c.number("the dimension")? })
+    let dim = c.number("the dimension")?;
+    Ok(Site { operator, origin, dim, wraps: c.eat_word("wraps") })
 }
 
 /// `-4..=3`

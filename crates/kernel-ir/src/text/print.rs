@@ -31,7 +31,8 @@ impl fmt::Display for Program {
         }
         self.guards.iter().try_for_each(|g| guard(g, f))?;
         for s in &self.sites {
-            writeln!(f, "site {} {} dim {}", quote(&s.operator), quote(&s.origin), s.dim)?;
+            let wraps = if s.wraps { " wraps" } else { "" };
+            writeln!(f, "site {} {} dim {}{wraps}", quote(&s.operator), quote(&s.origin), s.dim)?;
         }
         if self.unchecked_indices {
             writeln!(f, "unchecked_indices")?;
@@ -71,14 +72,17 @@ impl fmt::Display for Program {
 /// `guard [s0 - s1], zero "message" from "module" "function" source "line"`.
 fn guard(guard: &Guard, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "guard [{}], {} {}", guard.expression, guard.relation.name(), quote(&guard.message))?;
-    let Origin { module, function, source } = &guard.origin;
+    let Origin { module, function, source, operator } = &guard.origin;
     if guard.origin != Origin::default() {
         write!(f, " from {} {}", quote(module), quote(function))?;
     }
-    match source {
-        Some(source) => writeln!(f, " source {}", quote(source)),
-        None => writeln!(f),
+    if let Some(source) = source {
+        write!(f, " source {}", quote(source))?;
     }
+    if !operator.is_empty() {
+        write!(f, " operator {}", quote(operator))?;
+    }
+    writeln!(f)
 }
 
 fn plan(program: &Program, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,11 +3,11 @@
 
 #![allow(dead_code)] // not every test file uses all of it
 
-use ir_core::{DType, EntityId, Scalar, Shape, SymExpr, SymId};
+use ir_core::{DType, EntityId, Guard, Origin, Relation, Scalar, Shape, SymExpr, SymId};
 use kernel_ir::{
     AccDecl, AccId, ArenaPlan, Attention, BufId, Buffer, Const, Conv, Epilogue, ExternCall, ExternOp,
     Footprint, InputSpec, Inst, InstKind, LinalgOp, LoopKernel, Matmul, Operand, OutputSpec, Program,
-    ReduceOp, ScalarOp, Stage, Step, Storage, StoreMode, SymbolDecl, Together, Val, takes,
+    ReduceOp, ScalarOp, Site, Stage, Step, Storage, StoreMode, SymbolDecl, Together, Val, takes,
 };
 
 /// A small generator (xorshift64*), so that a seed names a case for ever.
@@ -130,6 +130,7 @@ pub(crate) fn program(rng: &mut Rng) -> Program {
         let (max, hint) = (rng.pick(&[None, Some(64), Some(i64::MAX)]), rng.pick(&[None, Some(-1), Some(8)]));
         p.symbols.push(SymbolDecl { name: name(rng), min: n as i64 - 1, max, hint, unbacked: false });
     }
+    claims(rng, &mut p);
     for _ in 0..2 + rng.below(10) {
         buffer(rng, &mut p);
     }
@@ -146,11 +147,30 @@ pub(crate) fn program(rng: &mut Rng) -> Program {
     if rng.flip() {
         p.steps.extend(together(rng, &p));
     }
+    // Indices from data are checked, or somebody answers for them.
+    p.unchecked_indices = rng.below(3) == 0;
+    kernel_ir::guard_indices(&mut p);
     p.plan = ArenaPlan::of(&p);
     if rng.below(4) == 0 {
         (p.plan.offsets, p.plan.bytes) = (None, None);
     }
     p
+}
+
+/// Guards on sizes and sites of checks.
+fn claims(rng: &mut Rng, p: &mut Program) {
+    let symbols: Vec<SymExpr> = p.symbols.ids().map(SymExpr::sym).collect();
+    for _ in 0..rng.below(3) {
+        let (expression, relation) = (expr(rng, &symbols, true), rng.pick(&Relation::ALL));
+        let (module, function, operator) = (name(rng), name(rng), name(rng));
+        let source = rng.flip().then(|| name(rng));
+        let origin =
+            if rng.flip() { Origin { module, function, source, operator } } else { Origin::default() };
+        p.guards.push(Guard { expression, relation, origin, message: name(rng) });
+    }
+    for dim in 0..rng.below(3) as u32 {
+        p.sites.push(Site { operator: name(rng), origin: name(rng), dim, wraps: rng.flip() });
+    }
 }
 
 fn buffer(rng: &mut Rng, p: &mut Program) {
@@ -180,7 +200,10 @@ fn buffer_of(rng: &mut Rng, p: &mut Program, storage: Storage) {
     let buf = p.buffers.next_id();
     match storage {
         Storage::Input(_) => p.inputs.push(InputSpec { name: name(rng), buf, written: rng.below(3) == 0 }),
-        Storage::Constant(_) => p.constants.push(Const { name: name(rng), buf, range: None }),
+        Storage::Constant(_) => {
+            let range = rng.pick(&[None, Some((-4, 3)), Some((i64::MIN, 0))]);
+            p.constants.push(Const { name: name(rng), buf, range });
+        }
         _ => {}
     }
     let dtype = rng.pick(DType::ALL);
@@ -386,7 +409,13 @@ impl Body<'_> {
     fn fill(&mut self, rng: &mut Rng) {
         for _ in 0..rng.below(10) {
             let dtype = rng.pick(DType::ALL);
-            match rng.below(9) {
+            match rng.below(10) {
+                9 if !self.p.sites.is_empty() => {
+                    let (value, mask) = (self.value(rng, DType::I64), self.mask(rng));
+                    let size = self.index(rng, 1)[0].clone();
+                    let site = rng.below(self.p.sites.len()) as u32;
+                    self.push(DType::I64, InstKind::Check { value, size, mask, site });
+                }
                 0 => drop(self.value(rng, dtype)),
                 1 => {
                     let e = self.index(rng, 1)[0].clone();

@@ -208,9 +208,9 @@ fn glu(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     unary_in_compute(b, c, Promote::Default, |b, x| {
         let sizes = b.sizes(x)?;
         let Some(size) = sizes.get(dim) else { return Err(c.invalid("a 0-dim tensor has no halves")) };
-        if size.as_const().is_some_and(|s| s % 2 != 0) {
-            return Err(c.invalid(format!("dimension {dim} has an odd size, {size}")));
-        }
+        b.require_equal(&size.modulo(&2.into()), &SymExpr::ZERO, |graph| {
+            format!("dimension {dim} has an odd size, {}", graph.size_text(size))
+        })?;
         let half = size.floor_div(&SymExpr::from_i64(2));
         let first = b.slice(x, dim, SymExpr::ZERO, half.clone(), 1)?;
         let second = b.slice(x, dim, half.clone(), half, 1)?;

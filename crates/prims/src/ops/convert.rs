@@ -1,8 +1,6 @@
 //! Conversions, copies and calls that do nothing: values have no memory, so copies of them are the values themselves.
 //! Devices are ignored: a plan is placed as a whole.
 
-use ir_core::SymExpr;
-
 use super::common::one;
 use crate::{Builder, Call, OpDef, OpError, Outs};
 
@@ -103,17 +101,19 @@ fn detach(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
 
 /// What the program was captured with must hold; sizes, strides and devices are the capture's own.
 fn assert_metadata(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
-    let meta = b.meta(c.value("a")?)?;
+    let meta = b.meta(c.value("a")?)?.clone();
     if let Some(dtype) = c.opt_dtype("dtype")?
         && dtype != meta.dtype
     {
         return Err(c.invalid(format!("the tensor is {}, the program expects {dtype}", meta.dtype)));
     }
     if let Some(sizes) = c.opt_syms("size")? {
-        let differ =
-            |(a, b): (&SymExpr, &SymExpr)| a.as_const().zip(b.as_const()).is_some_and(|(a, b)| a != b);
-        if sizes.len() != meta.rank() || sizes.iter().zip(&meta.sizes).any(differ) {
-            return Err(c.invalid(format!("the tensor is {meta}, the program expects sizes {sizes:?}")));
+        let what = || format!("the tensor is {meta}, the program expects sizes {sizes:?}");
+        if sizes.len() != meta.rank() {
+            return Err(c.invalid(what()));
+        }
+        for (have, want) in meta.sizes.iter().zip(&sizes) {
+            b.require_equal(have, want, |_| what())?;
         }
     }
     Ok(Outs::new())

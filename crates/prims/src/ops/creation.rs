@@ -218,7 +218,7 @@ fn arange(b: &mut Builder<'_>, c: &Call<'_>, start: &Arg, end: &Arg, step: &Arg)
     };
     let dtype = c.opt_dtype("dtype")?.unwrap_or(natural);
     if let (Arg::Int(start), Arg::Int(end), Arg::Int(step)) = (start, end, step) {
-        let length = range_length(c, start, end, step)?;
+        let length = range_length(b, c, start, end, step)?;
         let line = b.call1(
             "prims.iota",
             vec![length.into(), start.clone().into(), step.clone().into(), DType::I64.into()],
@@ -247,17 +247,23 @@ fn arange(b: &mut Builder<'_>, c: &Call<'_>, start: &Arg, end: &Arg, step: &Arg)
 }
 
 /// Number of whole steps from `start` to before `end`.
-fn range_length(c: &Call<'_>, start: &SymExpr, end: &SymExpr, step: &SymExpr) -> Result<SymExpr, OpError> {
-    let distance = end - start;
-    let length = match step.as_const() {
+fn range_length(
+    b: &mut Builder<'_>,
+    c: &Call<'_>,
+    start: &SymExpr,
+    end: &SymExpr,
+    step: &SymExpr,
+) -> Result<SymExpr, OpError> {
+    let (distance, by) = match step.as_const() {
         Some(0) | None => return Err(c.bad_arg("step", "must be a number other than 0")),
-        Some(s) if s > 0 => distance.ceil_div(step),
-        Some(s) => (start - end).ceil_div(&SymExpr::from_i64(-s)),
+        Some(s) if s > 0 => (end - start, s),
+        Some(s) => (start - end, -s),
     };
-    match length.as_const() {
-        Some(n) if n < 0 => Err(c.invalid(format!("{start} to {end} in steps of {step} is not a range"))),
-        _ => Ok(length),
-    }
+    b.require_at_least(&distance, 0, |graph| {
+        let (start, end) = (graph.size_text(start), graph.size_text(end));
+        format!("{start} to {end} in steps of {step} is not a range")
+    })?;
+    Ok(distance.ceil_div(&SymExpr::from_i64(by)))
 }
 
 /// `steps` points from `start` to `end`; the second half is counted back from `end`, so that it is met exactly.

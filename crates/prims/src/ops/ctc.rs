@@ -70,9 +70,9 @@ fn lengths(b: &mut Builder<'_>, c: &Call<'_>, name: &str, n: &SymExpr) -> Result
         return b.reshape(v, std::slice::from_ref(n));
     }
     let list = c.syms(name)?;
-    if n.as_const().is_some_and(|n| n != list.len() as i64) {
-        return Err(c.bad_arg(name, format!("has {} items for {n} sequences", list.len())));
-    }
+    b.require_equal(n, &SymExpr::from_i64(list.len() as i64), |graph| {
+        format!("`{name}` has {} items for {} sequences", list.len(), graph.size_text(n))
+    })?;
     let parts = list.into_iter().map(|e| {
         let zero = b.full(&[SymExpr::ONE], 0i64, DType::I64)?;
         b.add(zero, e)

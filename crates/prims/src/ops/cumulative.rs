@@ -150,7 +150,7 @@ fn trapezoid(b: &mut Builder<'_>, c: &Call<'_>, cumulative: bool) -> Result<Outs
 /// Elements without the last, and without the first.
 fn neighbours(b: &mut Builder<'_>, x: ValueId, dim: usize) -> Result<[ValueId; 2], OpError> {
     let length = &b.meta(x)?.sizes[dim] - 1;
-    let length = if length.as_const().is_some_and(|n| n < 0) { SymExpr::ZERO } else { length };
+    let length = super::shape::simplify(b, length.sym_max(&SymExpr::ZERO));
     let first = b.slice(x, dim, SymExpr::ZERO, length.clone(), 1)?;
     Ok([first, b.slice(x, dim, SymExpr::ONE, length, 1)?])
 }

@@ -39,6 +39,9 @@ fn repeated(b: &mut Builder<'_>, c: &Call<'_>, repeats: ValueId) -> Result<Value
         return Err(c.bad_arg("repeats", "must be a vector of 32- or 64-bit integers"));
     }
     let repeats = b.cast(repeats, DType::I64)?;
+    let fits = b.ge(repeats, 0i64)?;
+    let fits = b.reduce(ReduceOp::All, fits, &[0], false)?;
+    b.assert(fits.into(), "repeats can not be negative");
     let ends = b.call1("prims.cumsum", vec![repeats.into(), 0i64.into()])?;
     let places = match c.opt_sym("output_size")? {
         Some(n) => shape::iota(b, &n, 0.into(), 1.into())?,

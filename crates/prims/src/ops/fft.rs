@@ -354,9 +354,7 @@ fn run(b: &mut Builder<'_>, c: &Call<'_>, kind: Kind, dims: &[usize], lengths: &
         let have = &sizes[d];
         let halved = kind.real_out() && d == last;
         let n = length.clone().unwrap_or_else(|| if halved { (have - 1) * 2 } else { have.clone() });
-        if n.as_const().is_some_and(|n| n < 1) {
-            return Err(c.invalid(format!("a transform of {n} elements")));
-        }
+        b.require_at_least(&n, 1, |graph| format!("a transform of {} elements", graph.size_text(&n)))?;
         total = &total * &n;
         let keep = if halved { half_of(&n) } else { n.clone() };
         n_of.push(n);

@@ -1,7 +1,7 @@
 //! Windows as tensors and back: unfold, im2col, col2im, and the shuffles between channels and space.
 
 use fx_ir::{Arg, ValueId};
-use ir_core::{Shape, SymExpr, numel};
+use ir_core::{Shape, SymExpr};
 use kernel_ir::ReduceOp;
 
 use super::shape::{self, Made, out};
@@ -97,9 +97,9 @@ fn unfold(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     }
     let x = if rank == 0 { super::index::flat(b, x)? } else { x };
     let n = b.sizes(x)?[d].clone();
-    if n.as_const().is_some_and(|n| size > n) {
-        return Err(c.invalid(format!("windows of {size} elements do not fit into {n}")));
-    }
+    b.require_at_least(&n, size, |graph| {
+        format!("windows of {size} elements do not fit into {}", graph.size_text(&n))
+    })?;
     let count = (n - size).floor_div(&step.into()) + 1;
     if rank == 0 {
         // One window of the one element, which itself has no place.
@@ -172,9 +172,10 @@ fn col2im(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
         .cloned()
         .chain([channels, taps.into(), counts[0].clone(), counts[1].clone()])
         .collect();
-    if numel(&apart).as_const().zip(numel(&sizes).as_const()).is_some_and(|(x, y)| x != y) {
-        return Err(c.invalid("the number of windows does not fit the output size"));
-    }
+    let count = &counts[0] * &counts[1];
+    let what = "the number of channels or windows does not fit the output size";
+    b.require_equal(&(&apart[lead] * taps), &sizes[lead], |_| what.into())?;
+    b.require_equal(&count, &sizes[lead + 1], |_| what.into())?;
     let x = b.reshape(x, &apart)?;
     let dtype = b.dtype(x)?;
     let x = super::common::widen(b, x)?;

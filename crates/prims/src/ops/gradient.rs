@@ -64,9 +64,9 @@ fn gradient(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let mut outs = Outs::new();
     for (i, &d) in dims.iter().enumerate() {
         let n = b.sizes(x)?.get(d).cloned().unwrap_or(SymExpr::ONE);
-        if n.as_const().is_some_and(|n| n <= order) {
-            return Err(c.invalid(format!("needs more than {order} samples along dimension {d}")));
-        }
+        b.require_at_least(&n, order + 1, |_| {
+            format!("needs more than {order} samples along dimension {d}")
+        })?;
         let spacing = spacing(b, c, i, dims.len())?;
         outs.push(along(b, x, d, &n, spacing, order == 2)?);
     }

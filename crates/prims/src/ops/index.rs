@@ -348,8 +348,6 @@ fn take_along(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let (x, index) = (c.value("self")?, c.value("indices")?);
     let Some(d) = c.opt_int("dim")? else {
         let (x, index) = (flat(b, x)?, flat(b, index)?);
-        let n = b.sizes(x)?[0].clone();
-        let index = wrapped(b, index, &n)?;
         return out(gather(b, x, 0, index)?);
     };
     let d = c.dim(d, b.rank(x)?)?;
@@ -370,6 +368,9 @@ fn take_along(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let (wide_x, wide_i) = (set(&n), set(&along));
     let x = b.expand(x, &wide_x)?;
     let index = b.expand(index, &wide_i)?;
+    // Numbers go around the dimension as often as it takes.
+    let index = b.cast(index, DType::I64)?;
+    let index = b.rem(index, n.clone())?;
     let index = wrapped(b, index, &n)?;
     out(gather(b, x, d, index)?)
 }
@@ -381,6 +382,8 @@ fn one_hot(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
         return Err(c.unsupported("a number of classes that depends on the data; give `num_classes`"));
     }
     let rank = b.rank(x)?;
+    let x = b.cast(x, DType::I64)?;
+    let x = b.call1("prims.check", vec![x.into(), classes.into(), (rank as i64).into()])?;
     let x = b.unsqueeze(x, rank)?;
     let numbers = shape::iota_at(b, &classes.into(), rank, rank + 1)?;
     let hit = b.scalar_op(ScalarOp::Eq, &[Arg::Value(x), Arg::Value(numbers)])?;

@@ -248,7 +248,9 @@ pub(super) fn roll_dim(b: &mut Builder<'_>, x: ValueId, d: usize, by: &SymExpr) 
     if n == SymExpr::ZERO {
         return Ok(x);
     }
-    let by = shape::simplify(b, by.modulo(&n));
+    // Without elements there is nothing to turn, and no remainder.
+    let turns = shape::simplify(b, n.sym_max(&SymExpr::ONE));
+    let by = shape::simplify(b, by.modulo(&turns));
     if by == SymExpr::ZERO {
         return Ok(x);
     }
@@ -295,8 +297,9 @@ fn diff(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
         if n == SymExpr::ZERO {
             break;
         }
-        let high = b.slice(x, d, SymExpr::ONE, &n - 1, 1)?;
-        let low = b.slice(x, d, SymExpr::ZERO, &n - 1, 1)?;
+        let pairs = shape::simplify(b, (&n - 1).sym_max(&SymExpr::ZERO));
+        let high = b.slice(x, d, SymExpr::ONE, pairs.clone(), 1)?;
+        let low = b.slice(x, d, SymExpr::ZERO, pairs, 1)?;
         let op = if b.dtype(x)? == ir_core::DType::Bool { ScalarOp::Ne } else { ScalarOp::Sub };
         x = b.scalar_op(op, &[high.into(), low.into()])?;
     }

@@ -172,11 +172,11 @@ fn householder_product(b: &mut Builder<'_>, c: &Call<'_>, a: ValueId, tau: Value
     let (batch, m, n) = parts(c, b, a)?;
     let dtype = want_matrix_dtype(c, b, a)?;
     let k = b.sizes(tau)?.last().cloned().ok_or_else(|| c.bad_arg("tau", "must have a dimension"))?;
-    let more = |x: &SymExpr, y: &SymExpr| matches!((x.as_const(), y.as_const()), (Some(x), Some(y)) if x > y);
-    if more(&n, &m) || more(&k, &n) {
-        return Err(
-            c.invalid(format!("takes at least as many rows as columns as reflections, not {m}, {n}, {k}"))
-        );
+    for (more, less) in [(&m, &n), (&n, &k)] {
+        b.require_at_least(more, less.clone(), |graph| {
+            let [m, n, k] = [&m, &n, &k].map(|e| graph.size_text(e));
+            format!("takes at least as many rows as columns as reflections, not {m}, {n}, {k}")
+        })?;
     }
     let (v, t) = compact(b, a, tau)?;
     let vh = adjoint(b, v)?;

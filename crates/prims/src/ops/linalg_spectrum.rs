@@ -2,7 +2,7 @@
 //! squares, nuclear norms.
 
 use fx_ir::{Arg, ValueId};
-use ir_core::{DType, Scalar, Shape, SymExpr};
+use ir_core::{DType, Relation, Scalar, Shape, SymExpr};
 use kernel_ir::ReduceOp;
 use smallvec::smallvec;
 
@@ -311,7 +311,10 @@ fn lstsq(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let inverse = pinv_of(b, c, wide, tols, false)?;
     let x = mm(b, inverse, matrix)?;
     let (_, m, n) = parts(c, b, wide)?;
-    let tall = matches!((m.as_const(), n.as_const()), (Some(m), Some(n)) if m > n);
+    let tall = b.choose(Relation::NonNegative, &(&m - &n - 1), false, |graph| {
+        let (m, n) = (graph.size_text(&m), graph.size_text(&n));
+        format!("whether {m} rows are more than {n} columns was decided at capture")
+    })?;
     let real = b.dtype(a)?.to_real();
     let residuals = if tall && driver != "gelsy" {
         let ax = mm(b, wide, x)?;

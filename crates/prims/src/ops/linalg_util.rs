@@ -183,14 +183,13 @@ pub(super) fn parts(
 }
 
 /// Square matrices: batch and order.
-pub(super) fn square(call: &Call<'_>, b: &Builder<'_>, v: ValueId) -> Result<(Shape, SymExpr), OpError> {
+pub(super) fn square(call: &Call<'_>, b: &mut Builder<'_>, v: ValueId) -> Result<(Shape, SymExpr), OpError> {
     let (batch, rows, columns) = parts(call, b, v)?;
-    match (rows.as_const(), columns.as_const()) {
-        (Some(m), Some(n)) if m != n => {
-            Err(call.invalid(format!("the input must be batches of square matrices, not {m} by {n}")))
-        }
-        _ => Ok((batch, rows)),
-    }
+    b.require_equal(&rows, &columns, |graph| {
+        let (m, n) = (graph.size_text(&rows), graph.size_text(&columns));
+        format!("the input must be batches of square matrices, not {m} by {n}")
+    })?;
+    Ok((batch, rows))
 }
 
 /// Refuses what linear algebra has no routines for.

@@ -282,10 +282,14 @@ fn multilabel_margin(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError>
     let there = b.cast(there, DType::I64)?;
     let there = b.call1("prims.cummin", vec![there.into(), (dim as i64).into()])?;
     let valid = b.cast(there, DType::Bool)?;
-    let class = b.select(valid, target, 0i64)?;
+    let classes = b.meta(x)?.sizes[dim].clone();
+    // Behind the first -1 numbers mean nothing, but out of range they are wrong all the same.
+    let end = b.eq(target, -1i64)?;
+    let class = b.select(end, 0i64, target)?;
+    let class = b.call1("prims.check", vec![class.into(), classes.clone().into(), (dim as i64).into()])?;
+    let class = b.select(valid, class, 0i64)?;
     let picked = b.call1("prims.gather", vec![x.into(), (dim as i64).into(), class.into()])?;
     // Rows over the targets, columns over the classes.
-    let classes = b.meta(x)?.sizes[dim].clone();
     let number = super::creation::iota(b, classes.clone())?;
     let [valid, class, picked] = {
         let mut columns = [valid, class, picked];

@@ -248,6 +248,12 @@ pub(super) fn contract(
     let pick =
         |sizes: &[SymExpr], dims: &[usize]| -> Shape { dims.iter().map(|&d| sizes[d].clone()).collect() };
     let (rows, columns) = (pick(&sizes_x, &free_x), pick(&sizes_y, &free_y));
+    for (&dx, &dy) in dims_x.iter().zip(dims_y) {
+        b.require_equal(&sizes_x[dx], &sizes_y[dy], |graph| {
+            let (x, y) = (graph.sizes_text(&sizes_x), graph.sizes_text(&sizes_y));
+            format!("dimension {dx} of {x} is summed with dimension {dy} of {y}")
+        })?;
+    }
     let inner = numel(&pick(&sizes_x, dims_x));
     let order_x: Vec<usize> = free_x.iter().chain(dims_x).copied().collect();
     let order_y: Vec<usize> = dims_y.iter().chain(&free_y).copied().collect();

@@ -25,9 +25,7 @@ fn mode(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     }
     let d = c.dim(c.int("dim")?, rank)?;
     let n = sizes[d].clone();
-    if n == SymExpr::ZERO {
-        return Err(c.invalid("an empty dimension has no most frequent element"));
-    }
+    b.require_at_least(&n, 1, |_| "an empty dimension has no most frequent element".into())?;
     let sorted = b.call("prims.sort", vec![x.into(), (d as i64).into(), false.into()])?;
     let (values, order) = (sorted[0], sorted[1]);
     let mut edge = sizes.clone();

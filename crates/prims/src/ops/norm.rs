@@ -106,14 +106,15 @@ pub(super) fn moments(b: &mut Builder<'_>, x: ValueId, dims: &[usize], eps: f64)
 }
 
 /// The last dimensions, which must have the sizes of the argument `normalized_shape`.
-fn normalised_dims(b: &Builder<'_>, c: &Call<'_>, x: ValueId) -> Result<Vec<usize>, OpError> {
+fn normalised_dims(b: &mut Builder<'_>, c: &Call<'_>, x: ValueId) -> Result<Vec<usize>, OpError> {
     let (sizes, want) = (b.sizes(x)?, c.syms("normalized_shape")?);
     let first = sizes.len().checked_sub(want.len()).filter(|_| !want.is_empty());
     let first = first.ok_or_else(|| c.bad_arg("normalized_shape", "has more dimensions than the input"))?;
-    let differs = |(x, y): (&SymExpr, &SymExpr)| x.as_const().zip(y.as_const()).is_some_and(|(x, y)| x != y);
-    if sizes[first..].iter().zip(&want).any(differs) {
-        let what = format!("is {want:?}, the input ends in {:?}", &sizes[first..]);
-        return Err(c.bad_arg("normalized_shape", what));
+    for (have, wanted) in sizes[first..].iter().zip(&want) {
+        b.require_equal(have, wanted, |graph| {
+            let (have, want) = (graph.sizes_text(&sizes[first..]), graph.sizes_text(&want));
+            format!("`normalized_shape` is {want}, the input ends in {have}")
+        })?;
     }
     Ok((first..sizes.len()).collect())
 }

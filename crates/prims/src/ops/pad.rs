@@ -151,16 +151,17 @@ fn pad_along(
     let x = b.slice(x, d, cut_low.clone(), kept.clone(), 1)?;
     let n = kept;
     let (low, high) = (low + &cut_low, high + &cut_high);
-    let fits = |amount: &SymExpr, most: SymExpr| {
-        amount.as_const().zip(most.as_const()).is_none_or(|(amount, most)| amount <= most)
-    };
     let most = match mode {
-        Mode::Reflect => &n - 1,
-        Mode::Circular => n.clone(),
-        _ => low.sym_max(&high),
+        Mode::Reflect => Some(&n - 1),
+        Mode::Circular => Some(n.clone()),
+        _ => None,
     };
-    if !fits(&low, most.clone()) || !fits(&high, most) {
-        return Err(c.invalid(format!("pads a dimension of size {n} by {low} and {high}")));
+    for amount in [&low, &high] {
+        let Some(most) = &most else { break };
+        b.require_at_least(most, amount.clone(), |graph| {
+            let [n, low, high] = [&n, &low, &high].map(|e| graph.size_text(e));
+            format!("pads a dimension of size {n} by {low} and {high}")
+        })?;
     }
     let mut parts = Vec::new();
     if low != SymExpr::ZERO {

@@ -3,7 +3,7 @@
 //! Adaptive pools whose windows are all of one size are plain reductions of a reshaped tensor; others read through
 //! clipped index arithmetic.
 
-use fx_ir::{Arg, ValueId};
+use fx_ir::{Arg, Graph, ValueId};
 use ir_core::{DType, Scalar, Shape, SymExpr, numel};
 use kernel_ir::ReduceOp;
 use smallvec::smallvec;
@@ -90,7 +90,7 @@ struct Windows {
     sizes: Shape,
 }
 
-fn windows(b: &Builder<'_>, c: &Call<'_>, n: usize, dilated: bool) -> Result<Windows, OpError> {
+fn windows(b: &mut Builder<'_>, c: &Call<'_>, n: usize, dilated: bool) -> Result<Windows, OpError> {
     let sizes = b.sizes(c.value("self")?)?;
     if sizes.len() != n + 1 && sizes.len() != n + 2 {
         return Err(c.invalid(format!("takes {} or {} dimensions, not {}", n + 1, n + 2, sizes.len())));
@@ -108,37 +108,34 @@ fn windows(b: &Builder<'_>, c: &Call<'_>, n: usize, dilated: bool) -> Result<Win
     }
     let from: Shape = sizes[sizes.len() - n..].iter().cloned().collect();
     let ceil = c.bool("ceil_mode")?;
-    let count = |d: usize| pooled(c, &from[d], kernel[d], stride[d], padding[d], dilation[d], ceil);
-    let sizes = (0..n).map(count).collect::<Result<_, _>>()?;
+    let mut sizes = Shape::new();
+    for d in 0..n {
+        sizes.push(pooled(b, &from[d], [kernel[d], stride[d], padding[d], dilation[d]], ceil)?);
+    }
     Ok(Windows { n, kernel, stride, padding, dilation, from, sizes })
 }
 
 /// Number of windows along a dimension. Rounding up, the last one must start inside the input or its left padding.
 fn pooled(
-    c: &Call<'_>,
+    b: &mut Builder<'_>,
     n: &SymExpr,
-    kernel: i64,
-    stride: i64,
-    padding: i64,
-    dilation: i64,
+    [kernel, stride, padding, dilation]: [i64; 4],
     ceil: bool,
 ) -> Result<SymExpr, OpError> {
+    let what = |graph: &Graph| {
+        format!("a window of {kernel} is larger than {} and padding of {padding}", graph.size_text(n))
+    };
     let room = n + 2 * padding - dilation * (kernel - 1) - 1;
     if !ceil {
-        let count = room.floor_div(&stride.into()) + 1;
-        return match count.as_const() {
-            Some(k) if k < 1 => Err(c.invalid("the window is larger than the padded input")),
-            _ => Ok(count),
-        };
+        b.require_at_least(&room, 0, what)?;
+        return Ok(room.floor_div(&stride.into()) + 1);
     }
     let step = SymExpr::from_i64(stride);
     let count = (room + (stride - 1)).floor_div(&step) + 1;
     let starting_inside = (n + (padding - 1)).floor_div(&step) + 1;
     let count = count.sym_min(&starting_inside);
-    match count.as_const() {
-        Some(k) if k < 1 => Err(c.invalid("the window is larger than the padded input")),
-        _ => Ok(count),
-    }
+    b.require_at_least(&count, 1, what)?;
+    Ok(count)
 }
 
 impl Windows {
@@ -320,7 +317,7 @@ fn window_counts(b: &mut Builder<'_>, c: &Call<'_>, w: &Windows, like: ValueId) 
 }
 
 /// Sizes of the result of an adaptive pool in its last dimensions; an absent one stays.
-fn adaptive_sizes(b: &Builder<'_>, c: &Call<'_>, n: usize) -> Result<(Shape, Vec<SymExpr>), OpError> {
+fn adaptive_sizes(b: &mut Builder<'_>, c: &Call<'_>, n: usize) -> Result<(Shape, Vec<SymExpr>), OpError> {
     let sizes = b.sizes(c.value("self")?)?;
     if sizes.len() != n + 1 && sizes.len() != n + 2 {
         return Err(c.invalid(format!("takes {} or {} dimensions, not {}", n + 1, n + 2, sizes.len())));
@@ -329,6 +326,9 @@ fn adaptive_sizes(b: &Builder<'_>, c: &Call<'_>, n: usize) -> Result<(Shape, Vec
     let want = if want.len() == 1 { vec![want[0].clone(); n] } else { want };
     if want.len() != n {
         return Err(c.bad_arg("output_size", format!("must have {n} items")));
+    }
+    for size in &sizes[sizes.len() - n..] {
+        b.require_at_least(size, 1, |_| "pools a dimension without elements".into())?;
     }
     Ok((sizes, want))
 }

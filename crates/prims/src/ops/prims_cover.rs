@@ -86,6 +86,7 @@ impl Cover {
 fn meta_cover(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let a = cx.meta(call, "a")?;
     let c = Cover::of(call, a)?;
+    cx.sizes(call, &c.space)?;
     let covers = (0..c.space.len()).map(|d| c.count(d).into());
     Ok(tensor(a.dtype, c.lead.iter().cloned().chain(c.space.iter().cloned()).chain(covers)))
 }

@@ -1,11 +1,11 @@
-//! Prims with data-dependent indices: gather, index, scatter, index_put.
+//! Prims with data-dependent indices: gather, index, scatter, index_put; and the check alone.
 //!
-//! Indices are `i64` and lie inside their dimension; none is negative (composites wrap first). Compiled code trusts
-//! that, references check it.
+//! Indices are `i64` and lie inside their dimension; none is negative (composites wrap first). References and compiled code
+//! check that against the size of the operand's dimension.
 
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{DType, Scalar, Shape, SymExpr, TensorMeta};
-use kernel_ir::{ReduceOp, ScalarOp, StoreMode, Val};
+use kernel_ir::{ReduceOp, ScalarOp, Site, StoreMode, Val};
 use smallvec::SmallVec;
 use tensor::Tensor;
 
@@ -110,7 +110,43 @@ pub(super) const OPS: &[OpDef] = &[
             );
         },
     },
+    OpDef {
+        schema: "prims::check(Tensor a, SymInt size, int dim) -> Tensor",
+        kind: Kind::Prim {
+            doc: "The `i64` tensor itself, whose elements must lie in `0..size`; else the call ends with an error that \
+                  names them indices of dimension `dim`.",
+            meta: meta_check,
+            lower: Lower::Loop(lower_check),
+            complex: ComplexRule::REAL_ONLY,
+            batch: BatchRule::Leading,
+            reference: Reference::Fn(ref_check),
+        },
+        grad: Grad::NotDifferentiable("it is about integers"),
+        tolerance: Tolerance::EXACT,
+        samples: |s| {
+            s.add(vec![s.ints("a", &[3, 2], 4)], vec![Arg::Value(ValueId(0)), 4i64.into(), 0i64.into()])
+        },
+    },
 ];
+
+fn meta_check(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let a = cx.meta(call, "a")?;
+    check_index(call, a)?;
+    call.int("dim")?;
+    Ok(tensor(a.dtype, a.sizes.iter().cloned()))
+}
+
+fn lower_check(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
+    let (at, call) = (cx.index.clone(), cx.call.call);
+    let value = cx.load_arg("a", at)?;
+    Ok(cx.check(value, call.sym("size")?, call.int("dim")?.max(0) as usize))
+}
+
+fn ref_check(c: &RefCall<'_>) -> Result<RefOut, OpError> {
+    let (a, size, dim) = (c.tensor("a")?, c.int("size")?, c.int("dim")?);
+    numbers(c, a, size.max(0) as usize, dim.max(0) as usize)?;
+    Ok(vec![a.clone()])
+}
 
 fn check_index(call: &Call<'_>, meta: &TensorMeta) -> Result<(), OpError> {
     if meta.dtype == DType::I64 {
@@ -122,18 +158,33 @@ fn check_index(call: &Call<'_>, meta: &TensorMeta) -> Result<(), OpError> {
 fn meta_gather(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let (a, index) = (cx.meta(call, "a")?, cx.meta(call, "index")?);
     check_index(call, index)?;
-    call.dim(call.int("dim")?, a.rank())?;
+    let dim = call.dim(call.int("dim")?, a.rank())?;
     if a.rank() != index.rank() || a.rank() == 0 {
         return Err(call.invalid(format!("{a} and the index {index} differ in rank")));
     }
+    covered(cx, call, index, a, Some(dim))?;
     Ok(tensor(a.dtype, index.sizes.iter().cloned()))
+}
+
+/// The index is nowhere larger than the tensor, but for dimension `but`, along which its numbers say where.
+fn covered(
+    cx: &MetaCx<'_>,
+    call: &Call<'_>,
+    index: &TensorMeta,
+    of: &TensorMeta,
+    but: Option<usize>,
+) -> Result<(), OpError> {
+    let what =
+        || format!("the index of sizes {} is larger than {}", cx.text(&index.sizes), cx.text(&of.sizes));
+    let pairs = index.sizes.iter().zip(&of.sizes).enumerate().filter(|(d, (i, s))| Some(*d) != but && i != s);
+    pairs.map(|(_, pair)| pair).try_for_each(|(i, s)| cx.non_negative(call, &(s - i), what))
 }
 
 fn lower_gather(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
     let dim = cx.call.call.dim(cx.call.call.int("dim")?, cx.index.len())?;
     let mut index = cx.index.clone();
-    let at = cx.load_arg("index", index.clone())?;
-    index[dim] = cx.b.as_index(at);
+    let (a, at) = (cx.call.call.value("a")?, cx.call.call.value("index")?);
+    index[dim] = cx.index_from(at, index.clone(), a, dim)?;
     cx.load_arg("a", index)
 }
 
@@ -142,14 +193,14 @@ fn wrapped(c: &RefCall<'_>, rank: usize) -> Result<usize, OpError> {
     Ok(if dim < 0 { dim + rank as i64 } else { dim } as usize)
 }
 
-/// An index tensor's numbers, each inside `0..size`.
-fn numbers(c: &RefCall<'_>, index: &Tensor, size: usize) -> Result<Vec<usize>, OpError> {
-    let inside = |i: i64| {
-        usize::try_from(i)
-            .ok()
-            .filter(|&i| i < size)
-            .ok_or_else(|| c.invalid(format!("index {i} is out of range for a dimension of size {size}")))
+/// An index tensor's numbers, each inside `0..size`, the size of dimension `dim` of the operand.
+fn numbers(c: &RefCall<'_>, index: &Tensor, size: usize, dim: usize) -> Result<Vec<usize>, OpError> {
+    let outside = |index: i64| {
+        // Whoever runs the call knows the user's operator and line.
+        let site = Site { operator: c.op.target.clone(), dim: dim as u32, ..Site::default() };
+        OpError::Index { site: Box::new(site), index, size: size as i64 }
     };
+    let inside = |i: i64| usize::try_from(i).ok().filter(|&i| i < size).ok_or_else(|| outside(i));
     index.iter_i64().map(inside).collect()
 }
 
@@ -160,7 +211,7 @@ fn flat(at: &[usize], sizes: &[usize]) -> usize {
 fn ref_gather(c: &RefCall<'_>) -> Result<RefOut, OpError> {
     let (a, index) = (c.tensor("a")?, c.tensor("index")?);
     let dim = wrapped(c, a.rank())?;
-    let places = numbers(c, index, a.sizes()[dim])?;
+    let places = numbers(c, index, a.sizes()[dim], dim)?;
     let mut next = places.iter();
     pick(c, a, Scalar::Bool(false), |at| {
         let place = *next.next()?;
@@ -187,8 +238,8 @@ fn indexed<'a>(graph: &'a fx_ir::Graph, call: &Call<'_>) -> Result<Indexed<'a>, 
     for &v in &indices {
         let meta = graph.meta(v).ok_or_else(missing)?;
         check_index(call, meta)?;
-        if meta.sizes != *shape {
-            return Err(call.invalid("indices differ in shape"));
+        if meta.rank() != shape.len() {
+            return Err(call.invalid("indices differ in rank"));
         }
     }
     if start + indices.len() > a.rank() {
@@ -207,8 +258,20 @@ impl Indexed<'_> {
     }
 }
 
-fn meta_index(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+/// The operands of an indexing whose indices have one shape.
+fn checked<'a>(cx: &MetaCx<'a>, call: &Call<'_>) -> Result<Indexed<'a>, OpError> {
     let x = indexed(cx.graph, call)?;
+    for v in call.values("indices")? {
+        let Some(meta) = cx.graph.meta(v) else { continue };
+        cx.equal_sizes(call, x.shape, &meta.sizes, || {
+            format!("indices have sizes {} and {}", cx.text(x.shape), cx.text(&meta.sizes))
+        })?;
+    }
+    Ok(x)
+}
+
+fn meta_index(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let x = checked(cx, call)?;
     Ok(tensor(x.a.dtype, x.sizes()))
 }
 
@@ -218,9 +281,9 @@ fn place(cx: &mut LoopCx<'_>, at: &Shape) -> Result<Shape, OpError> {
     let x = indexed(cx.call.graph, &call)?;
     let (start, inner) = (x.start, x.shape.len());
     let mut index: Shape = at[..start].iter().cloned().collect();
-    for v in call.values("indices")? {
-        let n = cx.load(v, at[start..start + inner].iter().cloned().collect())?;
-        index.push(cx.b.as_index(n));
+    for (k, v) in call.values("indices")?.into_iter().enumerate() {
+        let point = at[start..start + inner].iter().cloned().collect();
+        index.push(cx.index_from(v, point, call.value("a")?, start + k)?);
     }
     index.extend(at[start + inner..].iter().cloned());
     Ok(index)
@@ -244,7 +307,7 @@ fn places(c: &RefCall<'_>, a: &Tensor) -> Result<Places, OpError> {
     let start = c.int("start")?.max(0) as usize;
     let indices = c.tensors("indices")?;
     let shape = indices.first().map_or(Vec::new(), |t| t.sizes().to_vec());
-    let list = indices.iter().enumerate().map(|(k, t)| numbers(c, t, a.sizes()[start + k]));
+    let list = indices.iter().enumerate().map(|(k, t)| numbers(c, t, a.sizes()[start + k], start + k));
     Ok(Places { numbers: list.collect::<Result<_, _>>()?, shape, start, sizes: a.sizes().to_vec() })
 }
 
@@ -300,11 +363,13 @@ fn mode(call: &Call<'_>) -> Result<StoreMode, OpError> {
 fn meta_scatter(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let (a, index, src) = (cx.meta(call, "a")?, cx.meta(call, "index")?, cx.meta(call, "src")?);
     check_index(call, index)?;
-    call.dim(call.int("dim")?, a.rank())?;
+    let dim = call.dim(call.int("dim")?, a.rank())?;
     mode(call)?;
     if a.rank() == 0 || a.rank() != index.rank() || a.rank() != src.rank() || a.dtype != src.dtype {
         return Err(call.invalid(format!("{src} does not scatter into {a} by {index}")));
     }
+    covered(cx, call, index, a, Some(dim))?;
+    covered(cx, call, index, src, None)?;
     Ok(tensor(a.dtype, a.sizes.iter().cloned()))
 }
 
@@ -318,21 +383,23 @@ fn lower_scatter(cx: &mut LoopCx<'_>) -> Result<ScatterSpec, OpError> {
     let dim = call.dim(call.int("dim")?, cx.call.meta("a")?.rank())?;
     let ranges = cx.call.meta("index")?.sizes.clone();
     let mut index = source_point(cx, ranges.len());
-    let at = cx.load_arg("index", index.clone())?;
     let value = cx.load_arg("src", index.clone())?;
-    index[dim] = cx.b.as_index(at);
+    index[dim] = cx.index_from(call.value("index")?, index.clone(), call.value("a")?, dim)?;
     Ok(ScatterSpec { base: call.value("a")?, ranges, index, value, mode: mode(&call)? })
 }
 
 fn meta_index_put(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
-    let (x, values) = (indexed(cx.graph, call)?, cx.meta(call, "values")?);
+    let (x, values) = (checked(cx, call)?, cx.meta(call, "values")?);
     mode(call)?;
-    let fits = |(x, y): (&SymExpr, &SymExpr)| x.as_const().zip(y.as_const()).is_none_or(|(x, y)| x == y);
     let sizes = x.sizes();
-    if x.a.dtype != values.dtype || sizes.len() != values.rank() || !sizes.iter().zip(&values.sizes).all(fits)
-    {
-        return Err(call.invalid(format!("{values} are not values for {sizes:?} places of {}", x.a)));
+    let what = || {
+        let (of, places) = (cx.text(&x.a.sizes), cx.text(&sizes));
+        format!("values of sizes {} do not fit {places} places of sizes {of}", cx.text(&values.sizes))
+    };
+    if x.a.dtype != values.dtype {
+        return Err(call.invalid(format!("the values are {}, the tensor {}", values.dtype, x.a.dtype)));
     }
+    cx.equal_sizes(call, &sizes, &values.sizes, what)?;
     Ok(tensor(x.a.dtype, x.a.sizes.iter().cloned()))
 }
 
@@ -379,7 +446,7 @@ fn combined(
 fn ref_scatter(c: &RefCall<'_>) -> Result<RefOut, OpError> {
     let (a, index, src) = (c.tensor("a")?, c.tensor("index")?, c.tensor("src")?);
     let dim = wrapped(c, a.rank())?;
-    let numbers = numbers(c, index, a.sizes()[dim])?;
+    let numbers = numbers(c, index, a.sizes()[dim], dim)?;
     let mut pairs = Vec::with_capacity(numbers.len());
     let mut bad = false;
     for_each_index(index.sizes(), |at| {

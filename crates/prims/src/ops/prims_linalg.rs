@@ -214,6 +214,7 @@ pub(super) const OPS: &[OpDef] = &[
          `linalg_ldl_factor` gave. Pivots out of range are an error.",
         |cx, c| {
             let a = Matrix::square(cx, c, "a")?;
+            a.beside(cx, c, "pivots", std::slice::from_ref(&a.rows))?;
             Ok(types([a.partner(cx, c, "b")?.like(&[])]))
         },
         |c| Ok(LinalgOp::LdlSolve { hermitian: c.bool("hermitian")? }),
@@ -232,7 +233,11 @@ pub(super) const OPS: &[OpDef] = &[
         "prims::linalg_pinv(Tensor a, Tensor atol, Tensor rtol, bool hermitian, bool interleaved=False) -> Tensor",
         "Moore–Penrose inverse `[*, n, m]` of `a [*, m, n]`; singular values up to `max(atol, rtol · largest)` count as \
          zero, `atol` and `rtol` being real `[*]`. Where `hermitian`, the lower triangle is read.",
-        |cx, c| matrix(cx, c, |a| Ok([a.tail(a.dtype, &[a.columns.clone(), a.rows.clone()])])),
+        |cx, c| matrix(cx, c, |a| {
+            a.beside(cx, c, "atol", &[])?;
+            a.beside(cx, c, "rtol", &[])?;
+            Ok([a.tail(a.dtype, &[a.columns.clone(), a.rows.clone()])])
+        }),
         |c| Ok(LinalgOp::Pinv { hermitian: c.bool("hermitian")? }),
         Grad::Rule(grad::pinv),
         |s| {
@@ -378,26 +383,32 @@ impl Matrix {
 
     fn square(cx: &MetaCx<'_>, call: &Call<'_>, arg: &str) -> Result<Matrix, OpError> {
         let a = Matrix::of(cx, call, arg)?;
-        match (a.rows.as_const(), a.columns.as_const()) {
-            (Some(m), Some(n)) if m != n => {
-                Err(call.bad_arg(arg, format!("must be square matrices, not {m} by {n}")))
-            }
-            _ => Ok(a),
-        }
+        cx.equal(call, &a.rows, &a.columns, || {
+            let (m, n) = (cx.graph.size_text(&a.rows), cx.graph.size_text(&a.columns));
+            format!("`{arg}` must be square matrices, not {m} by {n}")
+        })?;
+        Ok(a)
     }
 
     /// Right-hand sides for these matrices.
     fn partner(&self, cx: &MetaCx<'_>, call: &Call<'_>, arg: &str) -> Result<Matrix, OpError> {
         let b = Matrix::of(cx, call, arg)?;
-        let differ = |x: &SymExpr, y: &SymExpr| x != y && x.as_const().is_some() && y.as_const().is_some();
-        let apart = b.batch.len() != self.batch.len()
-            || b.batch.iter().zip(&self.batch).any(|(x, y)| differ(x, y))
-            || differ(&b.rows, &self.rows)
-            || b.dtype != self.dtype;
-        if apart {
-            return Err(call.bad_arg(arg, "has another batch, number of rows or dtype than the matrices"));
+        let what = || format!("`{arg}` has another batch, number of rows or dtype than the matrices");
+        if b.dtype != self.dtype {
+            return Err(call.invalid(what()));
         }
+        cx.equal_sizes(call, &b.batch, &self.batch, what)?;
+        cx.equal(call, &b.rows, &self.rows, what)?;
         Ok(b)
+    }
+
+    /// An operand has these sizes behind those of the batch.
+    fn beside(&self, cx: &MetaCx<'_>, call: &Call<'_>, arg: &str, last: &[SymExpr]) -> Result<(), OpError> {
+        let sizes: Shape = self.batch.iter().chain(last).cloned().collect();
+        let meta = cx.meta(call, arg)?;
+        cx.equal_sizes(call, &meta.sizes, &sizes, || {
+            format!("`{arg}` has sizes {}, the matrices want {}", cx.text(&meta.sizes), cx.text(&sizes))
+        })
     }
 
     fn least(&self) -> SymExpr {
@@ -466,11 +477,15 @@ fn meta_svd(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
 
 fn meta_permutation(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let pivots = cx.meta(call, "pivots")?;
-    let [batch @ .., _] = &pivots.sizes[..] else {
+    let [batch @ .., swaps] = &pivots.sizes[..] else {
         return Err(call.bad_arg("pivots", "must have a dimension"));
     };
     if pivots.dtype != DType::I32 {
         return Err(OpError::DType { op: call.name().into(), dtype: pivots.dtype });
     }
-    Ok(tensor(DType::I64, batch.iter().cloned().chain([call.sym("rows")?])))
+    let rows = call.sym("rows")?;
+    cx.non_negative(call, &(&rows - swaps), || {
+        format!("{} exchanges of {} rows", cx.graph.size_text(swaps), cx.graph.size_text(&rows))
+    })?;
+    Ok(tensor(DType::I64, batch.iter().cloned().chain([rows])))
 }

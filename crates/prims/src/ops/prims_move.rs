@@ -113,14 +113,15 @@ fn meta_cat(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     }
     let mut sizes = first.sizes.clone();
     for other in &metas[1..] {
-        let differs = |(d, (x, y)): (usize, (&SymExpr, &SymExpr))| {
-            d != dim && x.as_const().zip(y.as_const()).is_some_and(|(x, y)| x != y)
+        let what = || {
+            let (first, other) = (cx.text(&first.sizes), cx.text(&other.sizes));
+            format!("sizes {first} and {other} do not concatenate along dimension {dim}")
         };
-        if other.dtype != first.dtype
-            || other.rank() != first.rank()
-            || other.sizes.iter().zip(&sizes).enumerate().any(differs)
-        {
+        if other.dtype != first.dtype || other.rank() != first.rank() {
             return Err(call.invalid(format!("{first} and {other} do not concatenate along {dim}")));
+        }
+        for d in (0..first.rank()).filter(|&d| d != dim) {
+            cx.equal(call, &first.sizes[d], &other.sizes[d], what)?;
         }
         sizes[dim] = &sizes[dim] + &other.sizes[dim];
     }
@@ -248,8 +249,8 @@ fn meta_pad(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
         return Err(call.bad_arg("interior", "must not be negative"));
     }
     let sizes: Shape = (0..a.rank()).map(|d| spread(&a.sizes[d], interior[d]) + &low[d] + &high[d]).collect();
-    if sizes.iter().any(|s| s.as_const().is_some_and(|s| s < 0)) {
-        return Err(call.invalid(format!("cuts more than {a} has")));
+    for size in &sizes {
+        cx.non_negative(call, size, || format!("cuts more than {} elements", cx.text(&a.sizes)))?;
     }
     Ok(tensor(a.dtype, sizes))
 }
@@ -325,7 +326,9 @@ fn meta_window(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
         return Err(call.invalid(format!("a window of {window:?} does not fit {a}")));
     }
     let lead = a.sizes[..a.rank() - window.len()].iter().cloned();
-    Ok(tensor(a.dtype, lead.chain(call.syms("sizes")?).chain(window.iter().map(|&w| w.into()))))
+    let sizes = call.syms("sizes")?;
+    cx.sizes(call, &sizes)?;
+    Ok(tensor(a.dtype, lead.chain(sizes).chain(window.iter().map(|&w| w.into()))))
 }
 
 fn lower_window(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
@@ -377,7 +380,36 @@ fn meta_strided(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     if a.rank() != 1 {
         return Err(call.invalid(format!("{a} has not one dimension; reshape first")));
     }
+    within(cx, call, &a.sizes[0], &sizes)?;
     Ok(tensor(a.dtype, sizes))
+}
+
+/// The elements of a strided view lie among `n`.
+fn within(cx: &MetaCx<'_>, call: &Call<'_>, n: &SymExpr, sizes: &[SymExpr]) -> Result<(), OpError> {
+    cx.sizes(call, sizes)?;
+    if sizes.contains(&SymExpr::ZERO) {
+        return Ok(());
+    }
+    let (strides, offset) = (call.syms("strides")?, call.sym("offset")?);
+    let what = || {
+        let (sizes, strides) = (cx.text(sizes), cx.text(&strides));
+        let (offset, n) = (cx.graph.size_text(&offset), cx.graph.size_text(n));
+        format!("sizes {sizes} with strides {strides} from {offset} on do not lie within {n} elements")
+    };
+    let (mut lowest, mut highest) = (offset.clone(), offset.clone());
+    for (size, stride) in sizes.iter().zip(&strides) {
+        let reach = (size - 1) * stride;
+        match stride.as_const() {
+            Some(stride) if stride < 0 => lowest = lowest + reach,
+            Some(_) => highest = highest + reach,
+            None => {
+                cx.non_negative(call, stride, what)?;
+                highest = highest + reach;
+            }
+        }
+    }
+    cx.non_negative(call, &lowest, what)?;
+    cx.non_negative(call, &(n - 1 - highest), what)
 }
 
 fn lower_strided(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {

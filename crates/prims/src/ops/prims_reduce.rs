@@ -163,8 +163,14 @@ fn meta_reduce(op: ReduceOp, cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, 
 fn meta_at(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let types = meta_reduce(ReduceOp::Max, cx, call)?;
     let at = cx.meta(call, "at")?;
-    let fits = at.dtype.is_integral() && matches!(&types[0], ValueType::Tensor(m) if m.rank() == at.rank());
-    if fits { Ok(types) } else { Err(call.bad_arg("at", format!("is {at}, not an integer for each result"))) }
+    let wrong = || format!("`at` is {at}, not an integer for each result");
+    match types.first() {
+        Some(ValueType::Tensor(m)) if at.dtype.is_integral() => {
+            cx.equal_sizes(call, &m.sizes, &at.sizes, wrong)?;
+            Ok(types)
+        }
+        _ => Err(call.invalid(wrong())),
+    }
 }
 
 fn meta_same(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {

@@ -136,13 +136,9 @@ fn meta(op: ScalarOp, cx: &MetaCx<'_>, call: &Call<'_>) -> Result<SmallVec<[Valu
     let Some((_, first)) = tensors.first() else { return Err(call.invalid("no operand is a tensor")) };
     let mut operand: Option<DType> = None;
     for (i, meta) in &tensors {
-        if meta.sizes != first.sizes {
-            return Err(call.invalid(format!(
-                "operands have sizes {:?} and {:?}",
-                &first.sizes[..],
-                &meta.sizes[..]
-            )));
-        }
+        cx.equal_sizes(call, &first.sizes, &meta.sizes, || {
+            format!("operands have sizes {} and {}", cx.text(&first.sizes), cx.text(&meta.sizes))
+        })?;
         let is_mask = op.dtype_rule() == DTypeRule::Select && *i == 0;
         let wanted = if is_mask { DType::Bool } else { *operand.get_or_insert(meta.dtype) };
         if meta.dtype != wanted {

@@ -1,7 +1,7 @@
 //! Prims that move or make elements without arithmetic: expand, permute, reshape, slice, convert, full, iota.
 
 use fx_ir::{Arg, ValueId, ValueType};
-use ir_core::{DType, Shape, SymExpr, numel};
+use ir_core::{DType, Relation, Shape, SymExpr, numel};
 use kernel_ir::Val;
 use smallvec::SmallVec;
 use tensor::Tensor;
@@ -21,7 +21,7 @@ pub(super) const OPS: &[OpDef] = &[
         schema: "prims::expand(Tensor a, SymInt[] sizes) -> Tensor",
         kind: Kind::Prim {
             doc: "Broadcasts to `sizes` (NumPy's rule: aligned at the last dimension).",
-            meta: |cx, call| Ok(tensor(cx.meta(call, "a")?.dtype, call.syms("sizes")?)),
+            meta: meta_expand,
             lower: Lower::Loop(lower_expand),
             complex: ComplexRule::Parts,
             batch: BatchRule::Rule(super::batch::expand),
@@ -109,7 +109,11 @@ pub(super) const OPS: &[OpDef] = &[
         schema: "prims::full(SymInt[] sizes, Scalar value, ScalarType dtype) -> Tensor",
         kind: Kind::Prim {
             doc: "Every element is `value`.",
-            meta: |_, call| Ok(tensor(dtype_arg(call)?, call.syms("sizes")?)),
+            meta: |cx, call| {
+                let sizes = call.syms("sizes")?;
+                cx.sizes(call, &sizes)?;
+                Ok(tensor(dtype_arg(call)?, sizes))
+            },
             lower: Lower::Loop(|cx| {
                 let dtype = dtype_arg(&cx.call.call)?;
                 let value = cx.call.call.arg("value").clone();
@@ -128,7 +132,11 @@ pub(super) const OPS: &[OpDef] = &[
         schema: "prims::iota(SymInt length, SymInt start, SymInt step, ScalarType dtype) -> Tensor",
         kind: Kind::Prim {
             doc: "`start + i * step` for i in 0..length, in `dtype` (an integer dtype).",
-            meta: |_, call| Ok(tensor(dtype_arg(call)?, [call.sym("length")?])),
+            meta: |cx, call| {
+                let length = call.sym("length")?;
+                cx.sizes(call, std::slice::from_ref(&length))?;
+                Ok(tensor(dtype_arg(call)?, [length]))
+            },
             lower: Lower::Loop(|cx| {
                 let call = cx.call.call;
                 let e = call.sym("start")? + cx.index[0].clone() * call.sym("step")?;
@@ -172,6 +180,20 @@ fn lower_expand(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
     cx.load_arg("a", index)
 }
 
+fn meta_expand(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
+    let (a, sizes) = (cx.meta(call, "a")?, call.syms("sizes")?);
+    let what = || format!("sizes {} do not expand to {}", cx.text(&a.sizes), cx.text(&sizes));
+    let Some(new) = sizes.len().checked_sub(a.rank()) else { return Err(call.invalid(what())) };
+    cx.sizes(call, &sizes[..new])?;
+    for (have, want) in a.sizes.iter().zip(&sizes[new..]) {
+        match have {
+            &SymExpr::ONE => cx.non_negative(call, want, what)?,
+            have => cx.equal(call, have, want, what)?,
+        }
+    }
+    Ok(tensor(a.dtype, sizes))
+}
+
 fn permutation(call: &Call<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
     let dims: Vec<usize> =
         call.ints("dims")?.into_iter().map(|d| call.dim(d, rank)).collect::<Result<_, _>>()?;
@@ -206,11 +228,12 @@ fn ref_permute(c: &RefCall<'_>) -> Result<RefOut, OpError> {
 
 fn meta_reshape(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let (a, sizes) = (cx.meta(call, "a")?, call.syms("sizes")?);
-    if let (Some(have), Some(want)) = (a.numel().as_const(), numel(&sizes).as_const())
-        && have != want
-    {
-        return Err(call.invalid(format!("{have} elements do not fill the shape {sizes:?}")));
-    }
+    let (have, want) = (a.numel(), numel(&sizes));
+    cx.equal(call, &have, &want, || {
+        format!("{} elements do not fill the shape {}", cx.graph.size_text(&have), cx.text(&sizes))
+    })?;
+    // Equal products leave room for two negative sizes.
+    cx.sizes(call, &sizes)?;
     Ok(tensor(a.dtype, sizes))
 }
 
@@ -287,8 +310,31 @@ fn meta_slice(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     if dim >= sizes.len() {
         return Err(call.invalid("a 0-dim tensor cannot be sliced"));
     }
-    sizes[dim] = call.sym("length")?;
+    let n = std::mem::replace(&mut sizes[dim], call.sym("length")?);
+    in_bounds(cx, call, &n)?;
     Ok(tensor(a.dtype, sizes))
+}
+
+/// The elements of a slice lie within a dimension of size `n`.
+fn in_bounds(cx: &MetaCx<'_>, call: &Call<'_>, n: &SymExpr) -> Result<(), OpError> {
+    let (start, length, step) = (call.sym("start")?, call.sym("length")?, call.int("step")?);
+    let text = |e: &SymExpr| cx.graph.size_text(e);
+    let what = || {
+        let by = if step == 1 { String::new() } else { format!(", every {step}-th,") };
+        let (length, start) = (text(&length), text(&start));
+        format!("{length} elements{by} from {start} on do not lie within a dimension of size {}", text(n))
+    };
+    cx.non_negative(call, &length, what)?;
+    let last = &start + (&length - 1) * step;
+    let (lowest, highest) = if step < 0 { (last, start.clone()) } else { (start.clone(), last) };
+    for left in [lowest, n - 1 - highest] {
+        // Where nothing is wanted nothing is read.
+        match cx.decided(Relation::NonNegative, &left) {
+            Some(true) => {}
+            _ => cx.non_negative(call, &left.sym_max(&(SymExpr::ZERO - &length)), what)?,
+        }
+    }
+    Ok(())
 }
 
 fn lower_slice(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {

@@ -47,9 +47,11 @@ fn meta_pair(
     if !takes(a.dtype) {
         return Err(OpError::DType { op: call.name().into(), dtype: a.dtype });
     }
-    if a.dtype != b.dtype || a.sizes != b.sizes {
-        return Err(call.invalid(format!("{a} and {b} differ in dtype or sizes")));
+    let what = || format!("{a} and {b} differ in dtype or sizes");
+    if a.dtype != b.dtype {
+        return Err(call.invalid(what()));
     }
+    cx.equal_sizes(call, &a.sizes, &b.sizes, what)?;
     Ok(tensor(a.dtype, a.sizes.iter().cloned()))
 }
 

@@ -165,10 +165,12 @@ fn attention_backward_samples(s: &mut Samples) {
 fn meta_matmul(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let (a, b) = (cx.meta(call, "a")?, cx.meta(call, "b")?);
     let rank = a.rank();
-    let differ = |x: &SymExpr, y: &SymExpr| x.as_const().is_some() && y.as_const().is_some() && x != y;
-    if rank < 2 || b.rank() != rank || a.dtype != b.dtype || differ(&a.sizes[rank - 1], &b.sizes[rank - 2]) {
+    if rank < 2 || b.rank() != rank || a.dtype != b.dtype {
         return Err(call.invalid(format!("{a} and {b} do not multiply")));
     }
+    let what = || format!("sizes {} and {} do not multiply", cx.text(&a.sizes), cx.text(&b.sizes));
+    cx.equal_sizes(call, &a.sizes[..rank - 2], &b.sizes[..rank - 2], what)?;
+    cx.equal(call, &a.sizes[rank - 1], &b.sizes[rank - 2], what)?;
     let sizes = a.sizes[..rank - 1].iter().chain([&b.sizes[rank - 1]]).cloned();
     Ok(tensor(a.dtype, sizes))
 }
@@ -208,24 +210,36 @@ fn meta_conv(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
         return Err(call.invalid(format!("{x} and {w} do not convolve in {spatial} dimensions")));
     }
     let channels = if g.transposed { w.sizes[0].clone() } else { &w.sizes[1] * g.groups };
-    if channels.as_const().is_some() && x.sizes[1].as_const().is_some() && channels != x.sizes[1] {
-        return Err(
-            call.invalid(format!("the input has {} channels, the weight wants {channels}", x.sizes[1]))
-        );
-    }
+    let text = |e: &SymExpr| cx.graph.size_text(e);
+    cx.equal(call, &x.sizes[1], &channels, || {
+        format!("the input has {} channels, the weight wants {}", text(&x.sizes[1]), text(&channels))
+    })?;
+    cx.equal(call, &w.sizes[0].modulo(&g.groups.into()), &SymExpr::ZERO, || {
+        format!("{} channels of the weight are not {} equal groups", text(&w.sizes[0]), g.groups)
+    })?;
     let out_channels = if g.transposed { &w.sizes[1] * g.groups } else { w.sizes[0].clone() };
     let mut sizes = vec![x.sizes[0].clone(), out_channels];
     for d in 0..spatial {
         let (size, pad) = (&x.sizes[d + 2], g.padding[d].0 + g.padding[d].1);
         let reach = (&w.sizes[d + 2] - 1) * g.dilation[d];
-        sizes.push(if g.transposed {
+        let what = || {
+            let (window, size) = (text(&w.sizes[d + 2]), text(size));
+            format!(
+                "a window of {window} (dilation {}) is larger than {size} and padding of {pad}",
+                g.dilation[d]
+            )
+        };
+        let out = if g.transposed {
             (size - 1) * g.stride[d] - SymExpr::from_i64(pad) + reach + g.output_padding[d] + 1
         } else {
-            (size + SymExpr::from_i64(pad) - reach - 1).floor_div(&SymExpr::from_i64(g.stride[d])) + 1
-        });
-    }
-    if sizes.iter().any(|s| s.as_const().is_some_and(|s| s < 0)) {
-        return Err(call.invalid("the window is larger than the padded input"));
+            let room = size + SymExpr::from_i64(pad) - reach - 1;
+            cx.non_negative(call, &room, what)?;
+            room.floor_div(&SymExpr::from_i64(g.stride[d])) + 1
+        };
+        if g.transposed {
+            cx.non_negative(call, &out, what)?;
+        }
+        sizes.push(out);
     }
     Ok(tensor(x.dtype, sizes))
 }
@@ -248,10 +262,43 @@ fn meta_attention(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     if q.rank() != 4 || k.rank() != 4 || v.rank() != 4 || q.dtype != k.dtype || q.dtype != v.dtype {
         return Err(call.invalid(format!("{q}, {k} and {v} are not [b, h, l, d] operands of one dtype")));
     }
+    attend(cx, call, q, k, v)?;
     let sizes = q.sizes[..3].iter().chain([&v.sizes[3]]).cloned();
     let mut types = tensor(q.dtype, sizes);
     types.extend(tensor(q.dtype.compute(), q.sizes[..3].iter().cloned()));
     Ok(types)
+}
+
+/// Sizes of operands that belong together.
+fn attend(
+    cx: &MetaCx<'_>,
+    call: &Call<'_>,
+    q: &TensorMeta,
+    k: &TensorMeta,
+    v: &TensorMeta,
+) -> Result<(), OpError> {
+    let what = || {
+        let [q, k, v] = [q, k, v].map(|m| cx.text(&m.sizes));
+        format!("sizes {q}, {k} and {v} are not those of queries, keys and values")
+    };
+    cx.equal_sizes(call, &k.sizes[..3], &v.sizes[..3], what)?;
+    cx.equal(call, &q.sizes[0], &k.sizes[0], what)?;
+    cx.equal(call, &q.sizes[3], &k.sizes[3], what)?;
+    if q.sizes[1] != k.sizes[1] {
+        cx.equal(call, &q.sizes[1].modulo(&k.sizes[1]), &SymExpr::ZERO, what)?;
+    }
+    let Some(mask) = call.opt_value("mask")?.and_then(|v| cx.graph.meta(v)) else { return Ok(()) };
+    let scores = [&q.sizes[0], &q.sizes[1], &q.sizes[2], &k.sizes[2]];
+    let Some(lead) = 4usize.checked_sub(mask.rank()) else {
+        return Err(call.bad_arg("mask", format!("is {mask}, with more than 4 dimensions")));
+    };
+    for (have, want) in mask.sizes.iter().zip(&scores[lead..]).filter(|(have, _)| **have != SymExpr::ONE) {
+        cx.equal(call, have, want, || {
+            let scores: Vec<String> = scores.iter().map(|s| cx.graph.size_text(s)).collect();
+            format!("a mask of sizes {} does not fit scores [{}]", cx.text(&mask.sizes), scores.join(", "))
+        })?;
+    }
+    Ok(())
 }
 
 fn meta_attention_backward(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
@@ -263,6 +310,11 @@ fn meta_attention_backward(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, Op
     if g.rank() != 4 || g.dtype != q.dtype || !of_rows(sums) || !of_rows(deltas) {
         return Err(call.invalid(format!("{g}, {sums} and {deltas} are no cotangent and numbers of rows")));
     }
+    let what = || format!("{g}, {sums} and {deltas} do not fit the queries {q}");
+    cx.equal_sizes(call, &g.sizes[..3], &q.sizes[..3], what)?;
+    cx.equal(call, &g.sizes[3], &cx.meta(call, "v")?.sizes[3], what)?;
+    cx.equal_sizes(call, &sums.sizes, &q.sizes[..3], what)?;
+    cx.equal_sizes(call, &deltas.sizes, &q.sizes[..3], what)?;
     let mut types = Types::new();
     for operand in ["q", "k", "v"] {
         let meta = cx.meta(call, operand)?;

@@ -66,9 +66,11 @@ pub(super) const OPS: &[OpDef] = &[
                   `other`, a tensor of the same dtype and shape whose elements are not read.",
             meta: |cx, call| {
                 let (value, other) = (cx.meta(call, "value")?, cx.meta(call, "other")?);
-                if value.dtype != other.dtype || value.sizes != other.sizes {
-                    return Err(call.invalid(format!("{value} and {other} differ in dtype or shape")));
+                let what = || format!("{value} and {other} differ in dtype or shape");
+                if value.dtype != other.dtype {
+                    return Err(call.invalid(what()));
                 }
+                cx.equal_sizes(call, &value.sizes, &other.sizes, what)?;
                 Ok(tensor(value.dtype, value.sizes.iter().cloned()))
             },
             lower: Lower::Loop(|cx| {
@@ -156,9 +158,11 @@ fn meta_complex(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
         DType::F64 => DType::C128,
         other => return Err(OpError::DType { op: call.name().into(), dtype: other }),
     };
-    if im.dtype != re.dtype || im.sizes != re.sizes {
-        return Err(call.invalid(format!("{re} and {im} are not parts of one tensor")));
+    let what = || format!("{re} and {im} are not parts of one tensor");
+    if im.dtype != re.dtype {
+        return Err(call.invalid(what()));
     }
+    cx.equal_sizes(call, &re.sizes, &im.sizes, what)?;
     Ok(tensor(dtype, re.sizes.iter().cloned()))
 }
 

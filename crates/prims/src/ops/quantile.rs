@@ -100,9 +100,7 @@ fn quantiles_of(
     let sizes = b.sizes(lines)?;
     let last = sizes.len() - 1;
     let n = sizes[last].clone();
-    if n == SymExpr::ZERO {
-        return Err(c.invalid("a quantile of no elements"));
-    }
+    b.require_at_least(&n, 1, |_| "a quantile of no elements".into())?;
     let sorted = b.call("aten.sort.default", vec![lines.into(), (last as i64).into(), false.into()])?[0];
     let is_nan = b.ne(lines, lines)?;
     let ranks = if skip_nan {

@@ -234,16 +234,12 @@ fn integers(b: &mut Builder<'_>, c: &Call<'_>, sizes: &[SymExpr], dtype: DType) 
         Arg::Value(high) => {
             let high = b.cast(*high, DType::I64)?;
             let numel = b.meta(high)?.numel();
-            if numel.as_const().is_some_and(|n| n != 1) {
-                return Err(c.bad_arg("high", "must have one element"));
-            }
+            b.require_equal(&numel, &SymExpr::ONE, |_| "`high` must have one element".into())?;
             Arg::Value(b.reshape(high, &[])?)
         }
         _ => {
             let range = &c.sym("high")? - &low;
-            if range.as_const().is_some_and(|n| n <= 0) {
-                return Err(c.invalid("`high` must be larger than `low`"));
-            }
+            b.require_at_least(&range, 1, |_| "`high` must be larger than `low`".into())?;
             range.into()
         }
     };
@@ -255,9 +251,7 @@ fn integers(b: &mut Builder<'_>, c: &Call<'_>, sizes: &[SymExpr], dtype: DType) 
 fn permutation(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let dtype = c.opt_dtype("dtype")?.unwrap_or(DType::I64);
     let n = c.sym("n")?;
-    if n.as_const().is_some_and(|n| n < 0) {
-        return Err(c.bad_arg("n", "must not be negative"));
-    }
+    b.require_at_least(&n, 0, |_| "`n` must not be negative".into())?;
     let keys = b.random_bits(&[n])?;
     let sorted = b.call("prims.sort", vec![keys.into(), 0i64.into(), false.into()])?;
     one(b.cast(sorted[1], dtype)?)

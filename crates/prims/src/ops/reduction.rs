@@ -1,7 +1,7 @@
 //! Reductions: sums, extremes, questions about all elements, positions, norms.
 
 use fx_ir::{Arg, ValueId};
-use ir_core::{DType, Scalar, SymExpr};
+use ir_core::{DType, Relation, Scalar, SymExpr};
 use kernel_ir::ReduceOp;
 use smallvec::smallvec;
 
@@ -213,20 +213,21 @@ fn nanmean(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
 }
 
 /// An extreme of no elements does not exist.
-fn want_elements(b: &Builder<'_>, c: &Call<'_>, x: ValueId, dims: &[usize]) -> Result<(), OpError> {
-    let meta = b.meta(x)?;
-    let empty = |d: &usize| meta.sizes[*d] == SymExpr::ZERO;
-    let has_results = (0..meta.rank()).filter(|d| !dims.contains(d)).all(|d| meta.sizes[d] != SymExpr::ZERO);
-    if has_results && dims.iter().any(empty) {
-        return Err(c.invalid("reduces over a dimension without elements"));
+fn want_elements(b: &mut Builder<'_>, x: ValueId, dims: &[usize]) -> Result<(), OpError> {
+    let sizes = b.sizes(x)?;
+    let mut kept = (0..sizes.len()).filter(|d| !dims.contains(d));
+    if kept.any(|d| sizes[d] == SymExpr::ZERO) {
+        return Ok(());
     }
-    Ok(())
+    dims.iter().try_for_each(|&d| {
+        b.require(Relation::NonZero, sizes[d].clone(), |_| "reduces over a dimension without elements".into())
+    })
 }
 
 fn extreme(b: &mut Builder<'_>, c: &Call<'_>, op: ReduceOp, dims: Over) -> Result<Outs, OpError> {
     let x = c.value("self")?;
     let (dims, keepdim) = over(c, dims, b.rank(x)?)?;
-    want_elements(b, c, x, &dims)?;
+    want_elements(b, x, &dims)?;
     one(b.reduce(op, x, &dims, keepdim)?)
 }
 
@@ -248,7 +249,7 @@ fn position_along(
 fn with_position(b: &mut Builder<'_>, c: &Call<'_>, op: ReduceOp, at: ReduceOp) -> Result<Outs, OpError> {
     let x = c.value("self")?;
     let dims = dims_of(c, &[c.int("dim")?], b.rank(x)?)?;
-    want_elements(b, c, x, &dims)?;
+    want_elements(b, x, &dims)?;
     let keepdim = c.bool("keepdim")?;
     let value = b.reduce(op, x, &dims, keepdim)?;
     Ok(smallvec![value, position_along(b, x, at, &dims, keepdim)?])
@@ -259,10 +260,10 @@ fn position(b: &mut Builder<'_>, c: &Call<'_>, op: ReduceOp) -> Result<Outs, OpE
     let (rank, keepdim) = (b.rank(x)?, c.bool("keepdim")?);
     if let Some(dim) = c.opt_int("dim")? {
         let dims = dims_of(c, &[dim], rank)?;
-        want_elements(b, c, x, &dims)?;
+        want_elements(b, x, &dims)?;
         return one(position_along(b, x, op, &dims, keepdim)?);
     }
-    want_elements(b, c, x, &(0..rank).collect::<Vec<_>>())?;
+    want_elements(b, x, &(0..rank).collect::<Vec<_>>())?;
     let line = b.meta(x)?.numel();
     let flat = b.reshape(x, &[line])?;
     let out = position_along(b, flat, op, &[0], false)?;

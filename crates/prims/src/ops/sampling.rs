@@ -27,15 +27,9 @@ fn multinomial(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
         return Err(c.bad_arg("self", "must be floating point weights of one or two dimensions"));
     }
     let count = c.sym("num_samples")?;
-    if count.as_const().is_some_and(|n| n <= 0) {
-        return Err(c.bad_arg("num_samples", "must be positive"));
-    }
+    b.require_at_least(&count, 1, |_| "`num_samples` must be positive".into())?;
     let weights = b.cast(weights, DType::F64)?;
-    if c.bool("replacement")? {
-        with_replacement(b, c, weights, count)
-    } else {
-        without(b, c, weights, count)
-    }
+    if c.bool("replacement")? { with_replacement(b, c, weights, count) } else { without(b, weights, count) }
 }
 
 /// Inverts the distribution function at uniform numbers.
@@ -62,14 +56,13 @@ fn with_replacement(
 }
 
 /// The largest of `weight / exponential`: the race of exponential clocks gives an order by weight without repetition.
-fn without(b: &mut Builder<'_>, c: &Call<'_>, weights: ValueId, count: SymExpr) -> Result<Outs, OpError> {
+fn without(b: &mut Builder<'_>, weights: ValueId, count: SymExpr) -> Result<Outs, OpError> {
     let sizes = b.sizes(weights)?;
     let last = sizes.len() - 1;
-    if let (Some(have), Some(want)) = (sizes[last].as_const(), count.as_const())
-        && want > have
-    {
-        return Err(c.bad_arg("num_samples", format!("is {want}, of {have} categories without replacement")));
-    }
+    b.require_at_least(&sizes[last], count.clone(), |graph| {
+        let (want, have) = (graph.size_text(&count), graph.size_text(&sizes[last]));
+        format!("`num_samples` is {want}, of {have} categories without replacement")
+    })?;
     let clock = exponential(b, &sizes, DType::F64)?;
     let race = b.div(weights, clock)?;
     let args = vec![race.into(), Arg::Int(count), (last as i64).into(), true.into(), true.into()];

@@ -90,8 +90,9 @@ pub(super) const OPS: &[OpDef] = &[
         |b, c| {
             let source = c.value("source")?;
             let sizes = b.sizes(source)?;
-            let write =
-                |b: &mut Builder<'_>, x: ValueId, src: ValueId, mode: &str| put_rows(b, c, x, src, mode);
+            let write = |b: &mut Builder<'_>, x: ValueId, src: ValueId, mode: &str| {
+                put_rows(b, c, x, src, mode, Negative::Refused)
+            };
             reduced(b, c, source, &sizes, &write)
         }
     ),
@@ -222,7 +223,7 @@ fn reduced(b: &mut Builder<'_>, c: &Call<'_>, src: ValueId, sizes: &[SymExpr], w
 
 /// `values` (broadcast) written to the rows that `index` names along `dim`.
 fn rows(b: &mut Builder<'_>, c: &Call<'_>, values: ValueId, mode: &str) -> Made {
-    out(put_rows(b, c, c.value("self")?, values, mode)?)
+    out(put_rows(b, c, c.value("self")?, values, mode, Negative::Refused)?)
 }
 
 /// One value for all rows that `index` names: chosen by a mask, so that a row named twice counts once in its gradient.
@@ -231,11 +232,20 @@ fn filled_rows(b: &mut Builder<'_>, c: &Call<'_>, value: ValueId) -> Made {
     let (sizes, dtype) = (b.sizes(x)?, b.dtype(x)?);
     let no = b.full(&sizes, false, DType::Bool)?;
     let yes = b.full(&[], true, DType::Bool)?;
-    let mask = put_rows(b, c, no, yes, "write")?;
+    let mask = put_rows(b, c, no, yes, "write", Negative::FromEnd)?;
     let value = b.cast(value, dtype)?;
     let value = b.reshape(value, &[])?;
     let value = b.expand(value, &sizes)?;
     out(b.select(mask, value, x)?)
+}
+
+/// What a negative number of a row means.
+#[derive(Clone, Copy, PartialEq)]
+enum Negative {
+    /// It counts from the end.
+    FromEnd,
+    /// Nothing: it is out of bounds.
+    Refused,
 }
 
 fn put_rows(
@@ -244,12 +254,17 @@ fn put_rows(
     x: ValueId,
     values: ValueId,
     mode: &str,
+    negative: Negative,
 ) -> Result<ValueId, OpError> {
     let sizes = b.sizes(x)?;
     let d = shape::dim(c, "dim", sizes.len())?;
     let lifted = if sizes.is_empty() { flat(b, x)? } else { x };
     let mut wanted = b.sizes(lifted)?;
-    let index = wrapped(b, c.value("index")?, &wanted[d].clone())?;
+    let index = c.value("index")?;
+    let index = match negative {
+        Negative::FromEnd => wrapped(b, index, &wanted[d])?,
+        Negative::Refused => b.cast(index, DType::I64)?,
+    };
     let index = flat(b, index)?;
     wanted[d] = b.sizes(index)?[0].clone();
     let dtype = b.dtype(x)?;

@@ -20,15 +20,17 @@ pub(super) fn simplify(b: &Builder<'_>, e: SymExpr) -> SymExpr {
     if e.as_const().is_some() { e } else { e.simplify(&SymbolBounds(&b.graph().symbols)) }
 }
 
-/// Whether the expression is negative wherever the symbols' ranges allow.
-fn always_negative(b: &Builder<'_>, e: &SymExpr) -> bool {
-    e.range(&SymbolBounds(&b.graph().symbols)).1.is_some_and(|hi| hi < 0)
-}
-
-/// A position within a dimension of size `n`, counted from the end where it is negative. A symbolic position that is
-/// not known to be negative is taken not to be.
+/// A position within a dimension of size `n`, counted from the end where it is negative.
 pub(super) fn wrap(b: &Builder<'_>, at: SymExpr, n: &SymExpr) -> SymExpr {
-    if always_negative(b, &at) { simplify(b, at + n) } else { at }
+    let known = SymbolBounds(&b.graph().symbols);
+    match ir_core::Relation::NonNegative.decided(&at, &known) {
+        Some(true) => at,
+        Some(false) => simplify(b, at + n),
+        None => {
+            let negative = (SymExpr::ZERO - &at).sym_max(&SymExpr::ZERO).sym_min(&SymExpr::ONE);
+            simplify(b, at + n * negative)
+        }
+    }
 }
 
 /// A slice's bound: wrapped, then moved into `low..=n`.

@@ -171,9 +171,9 @@ fn frames(b: &mut Builder<'_>, c: &Call<'_>, dtype: DType) -> Result<Frames, OpE
     }
     let window = match c.opt_value("window")? {
         Some(w) => {
-            if b.rank(w)? != 1 || b.sizes(w)?[0].as_const().is_some_and(|have| have != length) {
-                return Err(c.bad_arg("window", format!("must be a vector of {length} elements")));
-            }
+            let what = || format!("`window` must be a vector of {length} elements");
+            let [have] = &b.sizes(w)?[..] else { return Err(c.invalid(what())) };
+            b.require_equal(have, &length.into(), |_| what())?;
             Some(w)
         }
         None if length < n => Some(b.full(&[length.into()], 1i64, dtype.to_real())?),

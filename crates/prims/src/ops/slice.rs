@@ -111,10 +111,11 @@ fn select(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let d = dim_of(b, c)?;
     let n = b.sizes(x)?[d].clone();
     let at = c.sym("index")?;
-    if let (Some(at), Some(n)) = (at.as_const(), n.as_const())
-        && !(-n..n).contains(&at)
-    {
-        return Err(c.invalid(format!("index {at} is out of range for a dimension of size {n}")));
+    for left in [&at + &n, &n - 1 - &at] {
+        b.require_at_least(&left, 0, |graph| {
+            let (at, n) = (graph.size_text(&at), graph.size_text(&n));
+            format!("index {at} is out of range for a dimension of size {n}")
+        })?;
     }
     let at = shape::wrap(b, at, &n);
     out(shape::select(b, x, d, at)?)
@@ -154,12 +155,11 @@ fn narrow(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let d = dim_of(b, c)?;
     let n = b.sizes(x)?[d].clone();
     let (start, length) = (shape::wrap(b, c.sym("start")?, &n), c.sym("length")?);
-    if let (Some(start), Some(length), Some(n)) = (start.as_const(), length.as_const(), n.as_const())
-        && (start < 0 || length < 0 || start + length > n)
-    {
-        return Err(
-            c.invalid(format!("elements {start}..{start}+{length} lie outside a dimension of size {n}"))
-        );
+    for left in [start.clone(), length.clone(), &n - &start - &length] {
+        b.require_at_least(&left, 0, |graph| {
+            let [start, length, n] = [&start, &length, &n].map(|e| graph.size_text(e));
+            format!("elements {start}..{start}+{length} lie outside a dimension of size {n}")
+        })?;
     }
     out(b.slice(x, d, start, length, 1)?)
 }
@@ -193,13 +193,19 @@ fn in_parts(b: &mut Builder<'_>, c: &Call<'_>, d: usize, size: &SymExpr) -> Made
     if n == SymExpr::ZERO {
         return out(x);
     }
-    if size.as_const().is_some_and(|s| s < 1) {
-        return Err(c.invalid("parts must have at least one element"));
-    }
+    b.require_at_least(size, 1, |_| "parts must have at least one element".into())?;
     let count = part_count(b, c, &n, size)?.max(1);
+    // The last part has the rest: at least one element, but where it is the only one.
+    let rest = &n - size * (count - 1);
+    for left in [&rest - i64::from(count > 1), size - &rest] {
+        b.require_at_least(&left, 0, |graph| {
+            let (n, size) = (graph.size_text(&n), graph.size_text(size));
+            format!("{n} elements in parts of {size} are not {count} parts")
+        })?;
+    }
     let mut lengths = vec![size.clone(); count as usize];
     if let Some(last) = lengths.last_mut() {
-        *last = &n - size * (count - 1);
+        *last = rest;
     }
     parts(b, x, d, &lengths)
 }
@@ -214,9 +220,10 @@ fn split_sizes(b: &mut Builder<'_>, c: &Call<'_>, name: &str) -> Made {
     let lengths = c.syms(name)?;
     let total = lengths.iter().fold(SymExpr::ZERO, |sum, n| sum + n);
     let n = b.sizes(x)?[d].clone();
-    if total.as_const().zip(n.as_const()).is_some_and(|(t, n)| t != n) {
-        return Err(c.invalid(format!("the parts have {total} elements, the dimension {n}")));
-    }
+    b.require_equal(&total, &n, |graph| {
+        let (total, n) = (graph.size_text(&total), graph.size_text(&n));
+        format!("the parts have {total} elements, the dimension {n}")
+    })?;
     parts(b, x, d, &lengths)
 }
 
@@ -232,10 +239,14 @@ fn chunk(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     }
     let size = n.ceil_div(&SymExpr::from_i64(chunks));
     if n.as_const().is_none() {
-        // Fewer parts come of fewer elements only, which the archive's range excludes.
+        // Some numbers of elements give fewer parts; none gives as many as were asked for.
+        let rest = &n - &size * (chunks - 1);
+        b.require_at_least(&rest, n.sym_min(&SymExpr::ONE), |graph| {
+            format!("{} elements are fewer than {chunks} parts", graph.size_text(&n))
+        })?;
         let mut lengths = vec![size.clone(); chunks as usize];
         if let Some(last) = lengths.last_mut() {
-            *last = &n - size * (chunks - 1);
+            *last = rest;
         }
         return parts(b, x, d, &lengths);
     }
@@ -261,14 +272,16 @@ fn sections(b: &mut Builder<'_>, c: &Call<'_>, name: &str, d: usize, equal: bool
     if &each * count == *n {
         return parts(b, x, d, &vec![each; count as usize]);
     }
+    if equal {
+        b.require_equal(&n.modulo(&count.into()), &SymExpr::ZERO, |graph| {
+            format!("{} elements do not split into {count} equal parts", graph.size_text(n))
+        })?;
+    }
     let Some(n) = n.as_const() else {
         // n / count, and one more for the first n % count.
         let length = |i: i64| (n + (count - 1 - i)).floor_div(&SymExpr::from_i64(count));
         return parts(b, x, d, &(0..count).map(length).collect::<Vec<_>>());
     };
-    if equal {
-        return Err(c.invalid(format!("{n} elements do not split into {count} equal parts")));
-    }
     let lengths: Shape =
         (0..count).map(|i| SymExpr::from_i64(n / count + i64::from(i < n % count))).collect();
     parts(b, x, d, &lengths)

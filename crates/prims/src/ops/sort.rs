@@ -98,10 +98,12 @@ fn topk(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     if b.rank(x)? == 0 {
         return sorted(b, x, 0, false).map(|pair| pair.into_iter().collect());
     }
-    if let (Some(k), Some(n)) = (k.as_const(), b.meta(x)?.sizes[dim].as_const())
-        && !(0..=n).contains(&k)
-    {
-        return Err(c.bad_arg("k", format!("is {k}, but the dimension has {n} elements")));
+    let n = b.meta(x)?.sizes[dim].clone();
+    for left in [k.clone(), &n - &k] {
+        b.require_at_least(&left, 0, |graph| {
+            let (k, n) = (graph.size_text(&k), graph.size_text(&n));
+            format!("`k` is {k}, but the dimension has {n} elements")
+        })?;
     }
     let [values, positions] = sorted(b, x, dim, c.bool("largest")?)?;
     let first = |b: &mut Builder<'_>, v: ValueId| b.slice(v, dim, SymExpr::ZERO, k.clone(), 1);
@@ -114,7 +116,14 @@ fn kthvalue(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let dim = c.dim(c.int("dim")?, b.rank(x)?)?;
     let mut pair = sorted(b, x, dim, false)?;
     if b.rank(x)? > 0 {
-        let at = c.sym("k")? - 1;
+        let (k, n) = (c.sym("k")?, b.meta(x)?.sizes[dim].clone());
+        let at = &k - 1;
+        for left in [at.clone(), &n - &k] {
+            b.require_at_least(&left, 0, |graph| {
+                let (k, n) = (graph.size_text(&k), graph.size_text(&n));
+                format!("`k` is {k}, but the dimension has {n} elements")
+            })?;
+        }
         for v in &mut pair {
             *v = b.slice(*v, dim, at.clone(), SymExpr::ONE, 1)?;
             *v = if c.bool("keepdim")? { *v } else { squeeze(b, *v, &[dim])? };

@@ -1,7 +1,7 @@
 //! Views: other sizes over the same elements. All are made of reshape, permute, slice and expand.
 
 use fx_ir::ValueId;
-use ir_core::{Shape, SymExpr, numel};
+use ir_core::{Relation, Shape, SymExpr, numel};
 use smallvec::SmallVec;
 
 use super::shape::{self, Made, out};
@@ -121,18 +121,24 @@ pub(super) const OPS: &[OpDef] = &[
 ];
 
 /// The wanted sizes with the one `-1` worked out.
-fn inferred(call: &Call<'_>, total: &SymExpr, mut sizes: Vec<SymExpr>) -> Result<Vec<SymExpr>, OpError> {
+fn inferred(
+    b: &mut Builder<'_>,
+    call: &Call<'_>,
+    total: &SymExpr,
+    mut sizes: Vec<SymExpr>,
+) -> Result<Vec<SymExpr>, OpError> {
     let open: Vec<usize> = (0..sizes.len()).filter(|&d| sizes[d].as_const() == Some(-1)).collect();
     match open[..] {
         [] => Ok(sizes),
         [d] => {
             sizes[d] = SymExpr::ONE;
             let rest = numel(&sizes);
-            sizes[d] = match rest.as_const() {
-                // PyTorch refuses `-1` here but where it is the only possibility.
-                Some(0) => return Err(call.invalid("-1 is ambiguous beside a size of 0")),
-                _ => total.floor_div(&rest),
-            };
+            b.require(Relation::NonZero, rest.clone(), |_| "-1 is ambiguous beside a size of 0".into())?;
+            sizes[d] = total.floor_div(&rest);
+            b.require_equal(&(&sizes[d] * &rest), total, |graph| {
+                let (total, rest) = (graph.size_text(total), graph.size_text(&rest));
+                format!("{total} elements are no multiple of {rest}")
+            })?;
             Ok(sizes)
         }
         _ => Err(call.invalid("more than one size is -1")),
@@ -148,10 +154,10 @@ fn resize(b: &mut Builder<'_>, c: &Call<'_>, sizes: &[SymExpr]) -> Made {
         );
     }
     let (have, want) = (numel(&b.sizes(x)?), numel(sizes));
-    let grows = have.as_const().zip(want.as_const()).is_some_and(|(have, want)| want > have);
-    if grows {
-        return Err(c.unsupported("more elements than the tensor has: the new ones would have no value"));
-    }
+    b.require_at_least(&have, want.clone(), |graph| {
+        let (have, want) = (graph.size_text(&have), graph.size_text(&want));
+        format!("of {have} elements {want} cannot be made: the new ones would have no value")
+    })?;
     let line = b.reshape(x, &[have])?;
     let line = b.slice(line, 0, SymExpr::ZERO, want, 1)?;
     out(b.reshape(line, sizes)?)
@@ -160,7 +166,7 @@ fn resize(b: &mut Builder<'_>, c: &Call<'_>, sizes: &[SymExpr]) -> Made {
 fn reshape(b: &mut Builder<'_>, c: &Call<'_>, name: &str) -> Made {
     let x = c.value("self")?;
     let total = numel(&b.sizes(x)?);
-    let sizes = inferred(c, &total, c.syms(name)?)?;
+    let sizes = inferred(b, c, &total, c.syms(name)?)?;
     out(b.reshape(x, &sizes)?)
 }
 
@@ -187,7 +193,7 @@ fn unflatten(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let sizes = b.sizes(x)?;
     let d = shape::dim(c, "dim", sizes.len())?;
     let n = sizes.get(d).ok_or_else(|| c.invalid("a 0-dim tensor cannot be unflattened"))?;
-    let parts = inferred(c, n, c.syms("sizes")?)?;
+    let parts = inferred(b, c, n, c.syms("sizes")?)?;
     out(shape::split_dim(b, x, d, &parts)?)
 }
 
@@ -255,13 +261,21 @@ fn movedim(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     out(b.permute(x, &order)?)
 }
 
-/// Drops the named (or all) dimensions of size 1. A symbolic size is not 1.
+/// Drops the named (or all) dimensions of size 1. Whether a symbolic size is 1 is decided here, for all calls.
 fn squeeze(b: &mut Builder<'_>, c: &Call<'_>, named: bool) -> Made {
     let x = c.value("self")?;
     let sizes = b.sizes(x)?;
     let list = if named { shape::dims(c, "dim", sizes.len())? } else { (0..sizes.len()).collect() };
-    let kept = sizes.iter().enumerate().filter(|(d, s)| !list.contains(d) || **s != SymExpr::ONE);
-    let kept: Shape = kept.map(|(_, s)| s.clone()).collect();
+    let mut kept = Shape::new();
+    for (d, size) in sizes.iter().enumerate() {
+        let one = list.contains(&d)
+            && b.choose(Relation::Zero, &(size - 1), false, |graph| {
+                format!("whether the size {} is 1 was decided at capture", graph.size_text(size))
+            })?;
+        if !one {
+            kept.push(size.clone());
+        }
+    }
     out(b.reshape(x, &kept)?)
 }
 
@@ -288,9 +302,6 @@ fn expand_to(b: &mut Builder<'_>, c: &Call<'_>, x: ValueId, wanted: &[SymExpr]) 
         sizes.push(match (own, want.as_const()) {
             (Some(own), Some(-1)) => own.clone(),
             (None, Some(-1)) => return Err(c.invalid("a new dimension cannot be -1")),
-            (Some(own), Some(n)) if own.as_const().is_some_and(|o| o != n && o != 1) => {
-                return Err(c.invalid(format!("a dimension of size {own} does not expand to {n}")));
-            }
             _ => want.clone(),
         });
     }

@@ -1,5 +1,6 @@
 //! Assertions of the program: they narrow the ranges of symbols, which are checked where a symbol gets its value. One that
-//! no range can hold, of numbers that the program computes, stays a node and is checked when it runs.
+//! no range can hold becomes a guard where it is about the sizes of inputs; of numbers that the program computes, it stays a
+//! node and is checked when it runs.
 //!
 //! What they check of tensors (`_assert_tensor_metadata`) is already held by the values' types; a check of data
 //! (`_assert_async`) stays a node. One about where in its storage a tensor begins, which no backend need agree on with
@@ -9,6 +10,7 @@ use ir_core::SymExpr;
 use tracing::debug;
 
 use super::build::{Builder, named};
+use super::origin;
 use super::scope::Scope;
 use crate::error::Result;
 use crate::schema::{self, Argument};
@@ -40,7 +42,14 @@ impl<'a> Builder<'a> {
         let Some(Argument::AsSymBool(schema::SymBoolArgument::AsName(name))) = asserted else { return true };
         match scope.truth(name) {
             Some(schema::SymBool::AsExpr(expr)) => {
-                self.symbols.assume(&expr.expr_str) || !self.symbols.is_computed(&expr.expr_str)
+                if self.symbols.assume(&expr.expr_str) {
+                    return true;
+                }
+                if self.symbols.is_computed(&expr.expr_str) {
+                    return false;
+                }
+                self.symbols.keep(&expr.expr_str, origin::read(&node.metadata));
+                true
             }
             _ => {
                 debug!(node = %named(node), "an assertion that no range can hold is dropped");
@@ -69,7 +78,8 @@ impl<'a> Builder<'a> {
         if for_size {
             self.symbols.is_size(&size);
         }
-        self.symbols.assume_range(&size, number("min"), number("max"));
+        let origin = origin::read(&node.metadata);
+        self.symbols.assume_range(&size, number("min"), number("max"), &origin);
         Ok(())
     }
 }

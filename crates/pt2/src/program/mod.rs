@@ -4,6 +4,7 @@ mod args;
 mod asserts;
 mod build;
 mod complete;
+mod guards;
 mod inline;
 mod origin;
 mod out;
@@ -23,7 +24,7 @@ use self::build::Builder;
 use self::inline::Mode;
 use self::scope::Scope;
 pub use self::signature::{CallSpec, UserInput};
-use self::symbols::Symbols;
+use self::symbols::{Asserted, Symbols};
 pub use self::treespec::TreeSpec;
 use crate::container::Archive;
 use crate::error::{Place, Pt2Error, Result};
@@ -63,7 +64,7 @@ pub struct ExportedProgram {
     pub schema_version: (i64, i64),
     /// The PyTorch that exported it.
     pub torch_version: Option<String>,
-    /// Python expressions that the inputs must meet, as PyTorch wrote them; for messages only.
+    /// Python expressions that the inputs must meet, as PyTorch wrote them; those about sizes are guards of the graph.
     pub guards: Vec<String>,
 }
 
@@ -100,9 +101,10 @@ impl Archive {
             mode: Mode::default(),
             moved_from_meta: false,
         };
-        let (graph, mut inputs) = build(&mut builder, &program.graph_module, &name, &module_at)?;
+        let (mut graph, mut inputs) = build(&mut builder, &program.graph_module, &name, &module_at)?;
         let call = signature::call_spec(&program.graph_module.module_call_graph, &module_at)?;
         signature::name_inputs(&mut inputs, &call);
+        guards::read(&mut graph, &inputs, &program.guards_code, &bounds);
         let weights = weights::read(self, &name, &graph)?;
         debug!(model = %name, nodes = graph.order.len(), weights = weights.len(), "program read");
         Ok(ExportedProgram {
@@ -161,7 +163,13 @@ fn build<'a>(
     builder.nodes(&mut graph, &mut scope, &module.graph, 0, &graph_at)?;
     builder.outputs(&mut graph, &scope, module, at)?;
     build::drop_unused_symbolics(&mut graph);
+    let asserted = builder.symbols.take_asserted();
     graph.symbols = builder.symbols.take_arena();
+    for asserted in asserted {
+        let Asserted { expression, relation, origin, text } = asserted;
+        let message = format!("the program asserts `{text}`");
+        guards::add(&mut graph, expression, relation, &origin, &message);
+    }
     Ok((graph, inputs))
 }
 

@@ -10,6 +10,7 @@ pub(super) fn read(metadata: &Metadata<'_>) -> Origin {
         module: metadata.nn_module_stack.as_deref().map_or_else(String::new, module),
         function: metadata.torch_fn.as_deref().map_or_else(String::new, function),
         source: metadata.stack_trace.as_deref().and_then(source),
+        operator: String::new(),
     }
 }
 

@@ -5,13 +5,22 @@
 use std::collections::{HashMap, HashSet};
 
 use fx_ir::Symbol;
-use ir_core::{Arena, Atom, SymExpr, SymId};
+use ir_core::{Arena, Atom, Origin, Relation, SymExpr, SymId};
 use tracing::debug;
 
 use crate::error::{Pt2Error, Result, shorten};
 use crate::schema;
 use crate::sym::{self, AtLeast, Bounds, Value};
 use crate::whereabouts::At;
+
+/// An assertion about the sizes of inputs.
+pub(super) struct Asserted {
+    pub(super) expression: SymExpr,
+    pub(super) relation: Relation,
+    pub(super) origin: Origin,
+    /// As the archive has it.
+    pub(super) text: String,
+}
 
 /// Symbols and expressions of one program. Tables have random keys: their names come from the file.
 pub(super) struct Symbols<'a> {
@@ -20,6 +29,8 @@ pub(super) struct Symbols<'a> {
     ranges: HashMap<&'a str, schema::Range>,
     integers: HashMap<&'a str, SymExpr>,
     bounds: Bounds,
+    /// What the program asserts of the sizes of its inputs and no range can hold.
+    asserted: Vec<Asserted>,
     /// Those that some value's sizes or an integer value mention.
     bound: HashSet<SymId>,
     /// Those that are the size of a tensor.
@@ -33,10 +44,10 @@ impl<'a> Symbols<'a> {
         Symbols {
             arena: Arena::new(),
             by_name: HashMap::new(),
-            // Keys that are expressions (`2*s60`) follow from the ranges of their symbols.
             ranges: ranges.0.iter().map(|(name, range)| (&**name, *range)).collect(),
             integers: HashMap::new(),
             bounds,
+            asserted: Vec::new(),
             bound: HashSet::new(),
             sizes: HashSet::new(),
             given: HashSet::new(),
@@ -111,6 +122,8 @@ impl<'a> Symbols<'a> {
         // A size is not negative; what `item` gives may be.
         let lowest = if unbacked { i64::MIN } else { 0 };
         let (min, max) = (range.min_val.unwrap_or(lowest), range.max_val);
+        // PyTorch takes sizes to be 2 or more while it captures, and admits 0 and 1 in a call.
+        let min = if !unbacked && min <= 2 { min.min(0) } else { min };
         if max.is_some_and(|max| max < min) {
             return Err(format!("the range of `{name}` is empty"));
         }
@@ -128,6 +141,64 @@ impl<'a> Symbols<'a> {
             _ => {
                 debug!(assertion = %shorten(text), "no range can hold an assertion");
                 false
+            }
+        }
+    }
+
+    /// Keeps an assertion for the check of a call, where it is about the sizes of inputs alone.
+    pub(super) fn keep(&mut self, text: &str, origin: Origin) {
+        let bounds = self.bounds;
+        let list = match sym::conditions(text, &bounds, &mut |name| self.symbol(name)) {
+            Ok(list) => list,
+            Err(why) => {
+                debug!(assertion = %shorten(text), %why, "an assertion that is not about sizes is dropped");
+                return;
+            }
+        };
+        for (expression, relation) in list {
+            self.keep_expression(expression, relation, origin.clone(), text);
+        }
+    }
+
+    /// As [`keep`](Symbols::keep), of one condition.
+    pub(super) fn keep_expression(
+        &mut self,
+        expression: SymExpr,
+        relation: Relation,
+        origin: Origin,
+        text: &str,
+    ) {
+        let unbacked = |a: &Atom| matches!(a, Atom::Sym(id) if self.arena[*id].unbacked);
+        if expression.any_leaf(unbacked) {
+            debug!(assertion = %shorten(text), "an assertion about what nothing gives is dropped");
+        } else {
+            self.asserted.push(Asserted { expression, relation, origin, text: shorten(text) });
+        }
+    }
+
+    /// What was kept, once the last assertion has been read.
+    pub(super) fn take_asserted(&mut self) -> Vec<Asserted> {
+        self.keep_ranges();
+        std::mem::take(&mut self.asserted)
+    }
+
+    /// Ranges of expressions (`2*s60`), which PyTorch checks like those of symbols: lower ends above 2 alone.
+    fn keep_ranges(&mut self) {
+        let expressions = self.ranges.iter().filter(|(key, _)| !self.by_name.contains_key(&***key));
+        let mut ranges: Vec<(String, schema::Range)> =
+            expressions.map(|(key, range)| (key.to_string(), *range)).collect();
+        ranges.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        for (key, range) in &ranges {
+            let known =
+                |name: &str| self.by_name.get(name).map(|id| SymExpr::sym(*id)).ok_or_else(String::new);
+            let Ok(Value::Int(e)) = sym::parse(key, &self.bounds, &mut { known }) else { continue };
+            if e.as_const().is_some() {
+                continue;
+            }
+            let lower = range.min_val.filter(|min| *min > 2).map(|min| (&e - min, format!("{key} >= {min}")));
+            let upper = range.max_val.map(|max| (SymExpr::from_i64(max) - &e, format!("{key} <= {max}")));
+            for (expression, text) in [lower, upper].into_iter().flatten() {
+                self.keep_expression(expression, Relation::NonNegative, Origin::default(), &text);
             }
         }
     }
@@ -150,11 +221,21 @@ impl<'a> Symbols<'a> {
         free.is_empty() && !bound.is_empty()
     }
 
-    /// Narrows the range of `value`, where it is one symbol alone.
-    pub(super) fn assume_range(&mut self, value: &SymExpr, min: Option<i64>, max: Option<i64>) {
+    /// Narrows the range of `value`, where it is one symbol alone; else the bounds are kept for the check of a call.
+    pub(super) fn assume_range(
+        &mut self,
+        value: &SymExpr,
+        min: Option<i64>,
+        max: Option<i64>,
+        origin: &Origin,
+    ) {
         let facts = [min.map(|min| (value.clone(), min.into())), max.map(|max| (max.into(), value.clone()))];
         for (left, right) in facts.into_iter().flatten() {
-            let _ = self.narrow(&AtLeast { left, right });
+            let text = format!("{left} >= {right}");
+            let difference: SymExpr = &left - &right;
+            if !self.narrow(&AtLeast { left, right }) {
+                self.keep_expression(difference, Relation::NonNegative, origin.clone(), &text);
+            }
         }
     }
 

@@ -9,7 +9,7 @@ mod arith;
 mod lex;
 mod parse;
 
-use ir_core::SymExpr;
+use ir_core::{Relation, SymExpr};
 
 pub(crate) use parse::Bounds;
 
@@ -55,6 +55,32 @@ pub(crate) fn facts(
     let mut parser = parse::Parser::new(text, bounds, symbol)?;
     parser.whole()?;
     Ok(parser.into_facts())
+}
+
+/// What must compare so with zero for a truth expression to be true: one condition for each comparison of a conjunction, else
+/// one for the whole.
+///
+/// # Errors
+/// As [`parse`]; an expression that is no truth value.
+pub(crate) fn conditions(
+    text: &str,
+    bounds: &Bounds,
+    symbol: &mut dyn FnMut(&str) -> Result<SymExpr, String>,
+) -> Result<Vec<(SymExpr, Relation)>, String> {
+    let mut parser = parse::Parser::new(text, bounds, symbol)?;
+    let truth = arith::truth(parser.whole()?)?;
+    let mut list: Vec<(SymExpr, Relation)> = Vec::new();
+    for AtLeast { left, right } in parser.into_facts() {
+        // Both directions are an equality.
+        match list.last_mut() {
+            Some(last) if last.0 == &right - &left => last.1 = Relation::Zero,
+            _ => list.push((left - right, Relation::NonNegative)),
+        }
+    }
+    if list.is_empty() {
+        list.push((truth - 1, Relation::Zero));
+    }
+    Ok(list)
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ impl AttentionF64 {
                 MaskF64::Additive(ptr, s) => unsafe { *ptr.offset(at(s)) },
                 MaskF64::Boolean(ptr, s) => {
                     // SAFETY: as above.
-                    if !unsafe { *ptr.offset(at(s)) } {
+                    if unsafe { *ptr.offset(at(s)).cast::<u8>() } == 0 {
                         continue;
                     }
                     0.0

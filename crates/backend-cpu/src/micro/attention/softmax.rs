@@ -158,7 +158,9 @@ pub(super) unsafe fn mask_scores<S: Simd>(scores: *mut f32, len: usize, seen: Se
             Seen::Boolean(mask, stride) => {
                 for j in 0..len {
                     let p = scores.add(j);
-                    *p = if *mask.wrapping_offset(j as isize * stride) { *p } else { f32::NEG_INFINITY };
+                    // Any byte but zero is true: the mask may come from elsewhere.
+                    let seen = *mask.wrapping_offset(j as isize * stride).cast::<u8>() != 0;
+                    *p = if seen { *p } else { f32::NEG_INFINITY };
                 }
             }
         }

@@ -1,0 +1,64 @@
+//! Launches that were recorded and run as one, as device graphs do: functions and grids stay, arguments may be told anew.
+
+use std::sync::{Arc, Mutex};
+
+use gpu_runtime::{Arguments, GpuError, Grid, Map, Recording};
+
+use crate::driver::{locked, run};
+use crate::launch::Function;
+use crate::memory::Memory;
+
+/// A launch that was recorded.
+pub(crate) struct Launched {
+    function: Function,
+    grid: Grid,
+    words: Vec<u64>,
+    maps: Vec<Map>,
+}
+
+impl Launched {
+    pub(crate) fn new(function: &Function, grid: Grid, arguments: Arguments<'_>) -> Launched {
+        let Arguments { words, maps } = arguments;
+        Launched { function: function.clone(), grid, words: words.to_vec(), maps: maps.to_vec() }
+    }
+}
+
+/// Launches in their order.
+pub(crate) struct Graph {
+    memory: Arc<Mutex<Memory>>,
+    launches: Mutex<Vec<Launched>>,
+}
+
+impl Graph {
+    pub(crate) fn new(memory: &Arc<Mutex<Memory>>, launches: Vec<Launched>) -> Graph {
+        Graph { memory: Arc::clone(memory), launches: Mutex::new(launches) }
+    }
+}
+
+impl Recording<Function> for Graph {
+    fn launch(&self) -> Result<(), GpuError> {
+        for Launched { function, grid, words, maps } in &*locked(&self.launches) {
+            // SAFETY: the arguments are those of the recorded launch or told since, by whose callers they are valid.
+            unsafe { run(&self.memory, function, *grid, Arguments { words, maps })? };
+        }
+        Ok(())
+    }
+
+    unsafe fn update(
+        &self,
+        n: usize,
+        function: &Function,
+        grid: Grid,
+        arguments: Arguments<'_>,
+    ) -> Result<(), GpuError> {
+        let mut launches = locked(&self.launches);
+        let there = launches.get_mut(n).filter(|l| l.grid == grid && l.function.name() == function.name());
+        let Some(there) = there else {
+            return Err(GpuError::Malformed(format!(
+                "launch {n} was not recorded with this kernel and grid"
+            )));
+        };
+        *there = Launched::new(function, grid, arguments);
+        Ok(())
+    }
+}
