@@ -6,11 +6,16 @@
 #![allow(missing_docs)]
 mod common;
 
+use backend_cpu::CpuBackend;
 use backend_cpu::exec::{Compiled, ExecError, ExecOptions};
 use common::*;
 use ir_core::{DType, Scalar};
-use kernel_ir::{Program, Step};
-use plugin_sdk::TensorView;
+use kernel_ir::{IR_MAJOR, IR_MINOR, Program, Step};
+use plugin_sdk::dlpack::DL_CPU;
+use plugin_sdk::{
+    Artifact, Backend, CompileRequest, Constants, DeviceId, ErrorKind, Executable, Host, IrVersion, Options,
+    ProgramBytes, Stream, TensorView,
+};
 
 /// A program of inputs, outputs (name, buffer's text) and steps; buffers are numbered in this order.
 fn program(symbols: &str, inputs: &[&str], outputs: &[&str], steps: &str) -> Program {
@@ -378,6 +383,38 @@ fn many_calls_at_once_have_their_own_errors() {
             });
         }
     });
+}
+
+#[test]
+fn errors_and_saved_code_at_the_boundary_of_plugins() {
+    let body = "v0: i64 = load b0[i0]\n v1: i64 = check v0, [11] at 0\n v2: f32 = load b1[v1, i1]\n v3: f32 = store b2[i0, i1], v2\n";
+    let steps = format!("loop \"rows\" outer [9, 20]\nstage []\n{body}");
+    let p = program("", &["ids i64[9]{1}", "x f32[11, 20]{20, 1}"], &["y f32[9, 20]{20, 1}"], &steps);
+    let (backend, bytes) = (CpuBackend::open(Host::NONE).unwrap(), p.to_bytes());
+    let options = Options::resolve(&backend.describe().options, &[("threads", "1")]).unwrap();
+    let program = ProgramBytes { ir: IrVersion::kernel_ir(IR_MAJOR, IR_MINOR), bytes: &bytes };
+    let device = DeviceId { device_type: DL_CPU, device_id: 0 };
+    let made = backend.compile(&CompileRequest { program, device, mode: "default", options }).unwrap();
+    let payload = made.save_artifact().unwrap();
+    let loaded = backend.load_artifact(&Artifact { payload: &payload, device }).unwrap();
+    for code in [made, loaded] {
+        let x = [0.5f32; 220];
+        for (ids, bad) in [([3i64; 9], None), ([11; 9], Some(11)), ([-1; 9], Some(-1)), ([10; 9], None)] {
+            let views = [
+                TensorView::from_slice(&ids, DType::I64, &[9], &[1]).unwrap(),
+                TensorView::from_slice(&x, DType::F32, &[11, 20], &[20, 1]).unwrap(),
+            ];
+            let result = code.execute(&views, &Constants::NONE, Stream(std::ptr::null_mut()));
+            let Some(bad) = bad else {
+                assert!(result.is_ok());
+                continue;
+            };
+            let error = result.err().unwrap();
+            assert_eq!((error.kind, error.node.as_deref()), (ErrorKind::InvalidArgument, Some("rows")));
+            let at = "`aten.first.default` (model.py:3): index";
+            assert_eq!(error.message, format!("{at} {bad} is out of bounds for dimension 0 with size 11"));
+        }
+    }
 }
 
 /// Runs with the caller's memory of input 1 in place; the call's error, and what the memory holds then.

@@ -105,6 +105,55 @@ fn an_existing_folder_is_never_touched() {
 }
 
 #[test]
+fn names_of_other_backends_are_not_given_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("found.json"), "[]").unwrap();
+    let mut names = vec!["eager", "oracle", "found"];
+    if cfg!(feature = "cpu") {
+        names.push("cpu");
+    }
+    for name in names {
+        let project = folder.path().join("project");
+        let ran = ferroflux(folder.path(), &["plugin", "new", name, "--path", &shown(&project)]);
+        assert_eq!(ran.code, Some(2), "{}", ran.out);
+        assert!(ran.err.contains(&format!("there is a backend `{name}` already")), "{}", ran.err);
+        assert!(!project.exists());
+    }
+}
+
+#[test]
+fn a_library_that_does_not_load_is_told_alike_by_check_and_install() {
+    let folder = tempfile::tempdir().unwrap();
+    // A version behind the suffix is part of a path, not of a backend's name.
+    let library = folder.path().join("text.so.6");
+    std::fs::write(&library, "this is no library at all").unwrap();
+    let reason = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_ferroflux"))
+            .args(args)
+            .current_dir(folder.path())
+            .env("HOME", folder.path())
+            .output();
+        let ran = text(output.unwrap());
+        assert_eq!(ran.code, Some(1), "{}", ran.err);
+        let said = format!("{}{}", ran.out, ran.err);
+        assert!(said.contains("text.so.6: ") && !said.contains("no backend is named"), "{said}");
+        let at = said.find("text.so.6: ").unwrap();
+        said[at..].lines().next().unwrap().to_owned()
+    };
+    let checked = reason(&["plugin", "check", "text.so.6", "--only", "table"]);
+    let installed = reason(&["plugin", "install", "text.so.6"]);
+    assert!(installed.len() > "text.so.6: dlopen failed".len(), "{installed}");
+    assert!(checked.starts_with(&installed), "`{checked}` is not `{installed}`");
+    // The facade tells paths by the same rule.
+    let ran = reason(&["bench", &digits(), "--backend", "text.so.6"]);
+    assert!(ran.starts_with(&installed), "{ran}");
+}
+
+fn digits() -> String {
+    shown(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/digits.pt2"))
+}
+
+#[test]
 fn manifests_that_fail_a_rule_are_told_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("lib.so");

@@ -100,6 +100,32 @@ fn resumed_training_gives_the_same_losses() {
     }
 }
 
+#[test]
+fn a_damaged_checkpoint_is_named_and_the_older_one_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let shared = ["--lr", "0.01", "--backend", "eager", "--checkpoint", path];
+    let with =
+        |more: &[&'static str]| -> Vec<&str> { shared.iter().copied().chain(more.iter().copied()).collect() };
+    let whole = losses(&json(&with(&["--steps", "6", "--checkpoint-every", "2"])));
+    let newest = folder.path().join("step-0000000006.safetensors");
+    let bytes = std::fs::read(&newest).unwrap();
+    for damaged in [&bytes[..bytes.len() / 2], &[], &vec![0; bytes.len()]] {
+        std::fs::write(&newest, damaged).unwrap();
+        let output = train(&with(&["--steps", "6", "--resume", "--json"]));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        assert!(error.contains("warning") && error.contains("step-0000000006.safetensors"), "{error}");
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(losses(&found), whole);
+        assert_eq!(std::fs::read(&newest).unwrap().len(), bytes.len(), "it is written anew");
+    }
+    for name in checkpoints(path) {
+        std::fs::write(folder.path().join(name), "nothing").unwrap();
+    }
+    fails(&with(&["--steps", "6", "--resume"]), "cannot read the checkpoint");
+}
+
 fn checkpoints(folder: &str) -> Vec<String> {
     let names = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.filter(|n| n.ends_with(".safetensors")).collect();

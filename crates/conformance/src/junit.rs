@@ -1,7 +1,6 @@
 //! The report as JUnit XML, which every CI system reads: one test case a check.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 
 use crate::report::{Outcome, Report, Status};
@@ -32,11 +31,7 @@ impl Report {
     /// # Errors
     /// The file system's.
     pub fn write_junit(&self, file: &Path) -> std::io::Result<()> {
-        let folder = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut whole = tempfile::NamedTempFile::new_in(folder)?;
-        whole.write_all(self.junit().as_bytes())?;
-        whole.persist(file).map_err(|e| e.error)?;
-        Ok(())
+        ir_core::write_whole(file, self.junit().as_bytes())
     }
 }
 

@@ -4,7 +4,7 @@
 //! sizes cannot tell (indices from data), which backends check.
 
 use fx_ir::Symbol;
-use ir_core::{Arena, Atom, DType, Guard, SizeCode, SymExpr, SymId};
+use ir_core::{Arena, Atom, Bounds, DType, Guard, SizeCode, SymExpr, SymId};
 use plugin_host::Value;
 use smallvec::SmallVec;
 use tensor::Tensor;
@@ -341,25 +341,19 @@ impl Signature {
                     }
                     What::Undetermined => format!("the sizes of the inputs do not determine `{size}`"),
                     _ if step.place == Place::Value => format!("it must be `{size}` of an integer"),
-                    _ => format!("{has} is no value of `{size}`"),
+                    _ => self.must(step, has),
                 };
                 self.misfit(given, step.input, &why)
             }
             Misfit::Range(n, slot) => {
                 let (step, symbol) = (&self.steps[n], &self.symbols[slot]);
                 let has = number(&given[step.input], step.place).unwrap_or_default();
-                let max = symbol.max.map_or("unbounded".to_string(), |m| m.to_string());
-                let (name, value, min) = (&symbol.name, slots[slot], symbol.min);
                 let why = match step.what {
                     What::Bind(_) if step.place == Place::Value => {
-                        let (value, min, max) = (SymExpr::sym(symbol.id), min, symbol.max);
+                        let (value, min, max) = (SymExpr::sym(symbol.id), symbol.min, symbol.max);
                         format!("the model wants {}", InputKind::Int { value, min, max })
                     }
-                    What::Bind(_) => format!("size `{name}` is {value}, outside of {min} to {max}"),
-                    _ => {
-                        let size = self.text(self.inputs[step.input].at(step.place));
-                        format!("`{size}` is {has}, so `{name}` is {value}, outside of {min} to {max}")
-                    }
+                    _ => self.must(step, has),
                 };
                 self.misfit(given, step.input, &why)
             }
@@ -371,6 +365,16 @@ impl Signature {
                     sizes: self.sizes(guard, given, slots),
                 }
             }
+        }
+    }
+
+    /// What a number must be, in the caller's sizes: of `2*n` the caller knows the product, not the symbol.
+    fn must(&self, step: &Step, has: i64) -> String {
+        let wanted = self.inputs[step.input].at(step.place);
+        let must = wanted.allowed(self).unwrap_or_else(|| format!("a value of `{}`", self.text(wanted)));
+        match step.place {
+            Place::Dim(dim) => format!("dimension {dim} is {has}; it must be {must}"),
+            Place::Value => format!("it must be {must}"),
         }
     }
 
@@ -407,6 +411,17 @@ impl Signature {
             list.push(format!("`{}` is {value}", symbol.name));
         }
         list.join(", ")
+    }
+}
+
+/// The ranges of the symbols.
+impl Bounds for Signature {
+    fn range(&self, leaf: &Atom) -> (Option<i64>, Option<i64>) {
+        let slot = if let Atom::Sym(id) = leaf { self.slot(*id) } else { None };
+        slot.map_or((None, None), |slot| (Some(self.symbols[slot].min), self.symbols[slot].max))
+    }
+    fn extent(&self, _: u32) -> Option<SymExpr> {
+        None
     }
 }
 

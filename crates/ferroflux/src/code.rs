@@ -178,6 +178,14 @@ impl Code {
         }
     }
 
+    /// What the code takes for granted of the sizes, where its backend alone knows it.
+    pub(crate) fn guards(&self) -> &[ir_core::Guard] {
+        match self {
+            Code::Plugin(_) => &[],
+            Code::Graph(code) => code.guards(),
+        }
+    }
+
     /// Runs on all inputs that are no constants, in the order of the graph's placeholders, the seed left out.
     pub(crate) fn run(&self, inputs: &[&Tensor], seed: u64) -> Result<Vec<Tensor>, Error> {
         let inputs: Vec<Value> = inputs.iter().map(|t| Value::Host((*t).clone())).collect();

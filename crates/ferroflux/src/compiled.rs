@@ -139,9 +139,10 @@ impl Compiled {
         options: &Options,
     ) -> Result<Compiled, Error> {
         let functional = program.functional()?;
-        let wiring = (Wiring::of(&functional), &functional.guards[..]);
         let weight = |name: &str| program.weight_value(name, None);
         let code = Code::graph(program.graph(), backend, &weight)?;
+        let guards = [&functional.guards, code.guards()].concat();
+        let wiring = (Wiring::of(&functional), &guards[..]);
         Compiled::of(program, name, wiring, code, &weight, options, explain(program.graph(), None))
     }
 

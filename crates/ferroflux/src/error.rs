@@ -19,6 +19,12 @@ pub enum Error {
         /// Name, dtype and sizes of the first.
         first: String,
     },
+    /// A graph that is not well formed: every violation.
+    #[error("the graph is not well formed:\n{}", lines(.0))]
+    Graph(Vec<fx_ir::VerifyError>),
+    /// Values that are not what the program says of them: all of them.
+    #[error("the program says of {} of its values what they are not:\n{}", .0.len(), lines(.0))]
+    Misstated(Vec<prims::DecomposeError>),
     /// Mutation that has no functional form.
     #[error("the model mutates in ways that cannot be compiled:\n{}", lines(.0))]
     Functionalize(Vec<aot_autograd::FunctionalizeError>),

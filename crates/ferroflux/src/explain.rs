@@ -106,8 +106,8 @@ pub(crate) fn explain(graph: &Graph, program: Option<&Program>) -> Explanation {
     let bytes = |wanted: &dyn Fn(&Storage) -> bool| {
         let sizes = program.buffers.values().filter(|b| wanted(&b.storage));
         sizes
-            .map(|b| b.span().as_const().map(|n| n.max(0) as u64 * b.dtype.size() as u64))
-            .sum::<Option<u64>>()
+            .map(|b| Some((b.span().as_const()?.max(0) as u64).saturating_mul(b.dtype.size() as u64)))
+            .try_fold(0u64, |sum, bytes| Some(sum.saturating_add(bytes?)))
     };
     Explanation {
         operators,

@@ -22,6 +22,7 @@ use std::path::PathBuf;
 
 use fx_ir::{Arg, Graph, InputKind, OutputKind};
 use interp::Value;
+use ir_core::Guard;
 use plugin_host::{BackendInfo, BackendKind, DeviceInfo, Source};
 use tensor::Tensor;
 
@@ -52,6 +53,11 @@ pub trait GraphExecutable: Send + Sync {
     fn execute_seeded(&self, inputs: &[&Tensor], seed: u64) -> Result<Vec<Tensor>, Error> {
         let _ = seed;
         self.execute(inputs)
+    }
+    /// What compiling took for granted of the sizes beyond the graph's own guards; calls that break it are refused before
+    /// they are executed.
+    fn guards(&self) -> &[Guard] {
+        &[]
     }
 }
 
@@ -207,6 +213,7 @@ struct OracleCode {
     code: interp::kernels::Executable,
     boundary: ComplexBoundary,
     seed_at: Option<usize>,
+    guards: Vec<Guard>,
 }
 
 impl GraphCompiler for Oracle {
@@ -222,7 +229,7 @@ impl GraphCompiler for Oracle {
             backend: "oracle".into(),
             message: e.to_string(),
         };
-        let seed_at = seed_place(&program);
+        let (seed_at, guards) = (seed_place(&program), program.guards.clone());
         let code = interp::kernels::Executable::new(
             program,
             &weight,
@@ -232,6 +239,7 @@ impl GraphCompiler for Oracle {
             code: code.map_err(failed)?,
             boundary: ComplexBoundary::of(&functional),
             seed_at,
+            guards,
         }))
     }
 }
@@ -251,5 +259,9 @@ impl GraphExecutable for OracleCode {
             message: e.to_string(),
         };
         self.boundary.outputs(self.code.call(&inputs).map_err(failed)?)
+    }
+
+    fn guards(&self) -> &[Guard] {
+        &self.guards
     }
 }

@@ -82,7 +82,7 @@ impl Maker {
     }
 
     fn made(&self, weight: &Weight, recipe: &Recipe) -> Result<Value, Error> {
-        let count: usize = weight.sizes.iter().product();
+        let count = tensor::checked_numel(weight.dtype, &weight.sizes)?;
         if !matches!(weight.dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16) || count == 0 {
             let device = self.backend.first_device()?;
             return Ok(self.backend.to_device(&recipe.on_host(weight)?, device)?.into());

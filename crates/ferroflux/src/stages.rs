@@ -1,4 +1,4 @@
-//! The pipeline as a list: captured → functional → prim → real → optimized → kernels.
+//! The pipeline as a list: captured (verified) → functional → prim → real → optimized → kernels.
 
 use aot_autograd::passes::PassCx;
 use fx_ir::{Arg, Graph};
@@ -7,8 +7,19 @@ use tracing::info_span;
 
 use crate::Error;
 
+/// Whether a graph from outside is well formed and says of its values what they are.
+///
+/// # Errors
+/// Every violation of the first kind, or every value of the second.
+pub(crate) fn verify(captured: &Graph) -> Result<(), Error> {
+    let _span = info_span!("verify").entered();
+    fx_ir::well_formed(captured).map_err(Error::Graph)?;
+    prims::check_values(captured).map_err(Error::Misstated)
+}
+
 /// Captured to functional.
 pub(crate) fn functional(captured: &Graph) -> Result<Graph, Error> {
+    verify(captured)?;
     let _span = info_span!("functionalize").entered();
     aot_autograd::functionalize(captured).map_err(Error::Functionalize)
 }

@@ -249,6 +249,13 @@ impl Graph {
             _ => None,
         }
     }
+    /// Whether a node or an output reads the value.
+    pub fn is_read(&self, value: ValueId) -> bool {
+        let mut read = false;
+        self.iter().for_each(|(_, node)| node.for_each_use(&mut |used| read |= used == value));
+        self.outputs.iter().for_each(|o| o.arg.for_each_value(&mut |used| read |= used == value));
+        read
+    }
     /// Nodes in execution order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node)> {
         // An id that is out of range is the verifier's to report; walking a graph never panics.

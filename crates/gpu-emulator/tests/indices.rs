@@ -267,7 +267,7 @@ plan bytes 0:
 "#;
     // Every second one is not asked for.
     let good: Vec<i64> = (0..6001).map(|i| i * 5 % 9).collect();
-    let pairs = |t: Tensor| t.narrow(0, 0, 6000).unwrap().contiguous().reshape(&[3000, 2]).unwrap();
+    let pairs = |t: Tensor| t.narrow(0, 0, 6000).unwrap().contiguous().unwrap().reshape(&[3000, 2]).unwrap();
     let calls: Vec<Vec<Tensor>> =
         lists(&good, 9).into_iter().map(|i| vec![floats(&[3000, 64]), pairs(i), floats(&[9])]).collect();
     agrees(text, &["columns"], &calls[..3]);
@@ -488,6 +488,9 @@ loop "both" outer [8, 16]
 end
 plan bytes 0:
 "#;
+    let modules = gpu_runtime::modules(&checked::program(text), &gpu_codegen::Target::HOPPER).unwrap();
+    let joint = |m: &gpu_runtime::Module| m.source.contains("faults, first_check + 2)");
+    assert!(modules.iter().any(joint), "one launch, whose last member has the third check");
     let good = [0, 1, 2, 3, 4, 3, 2, 1];
     let with = |a: Tensor, b: Tensor| vec![floats(&[9, 16]), a, b];
     let mut calls = vec![with(ints(&good), ints(&good))];
@@ -496,4 +499,31 @@ plan bytes 0:
     calls.push(with(ints(&[0, 1, 2, 3, 4, 3, 2, 1]), ints(&[0, 1, 2, 3, -2, 3, 2, 1])));
     calls.push(with(ints(&[0, 1, 2, 3, 8, 3, 2, 1]), ints(&[0, 1, 2, 3, 1, 3, 2, 1])));
     agrees(text, &[], &calls);
+}
+
+/// Read along one dimension and written along another: what stands at an index from data does not go through tiles.
+#[test]
+fn rows_that_are_turned() {
+    let text = r#"kir 1.6
+program "turned"
+site "aten.index_select.default" "model.py:8" dim 0
+buffer b0 "x" f32[6, 40, 48]{1920, 48, 1}+0 input 0
+buffer b1 "index" i64[5]{1}+0 input 1
+buffer b2 "y" f32[5, 48, 40]{1920, 40, 1}+0 output
+input "x" b0
+input "index" b1
+output "y" b2[5, 48, 40]{1920, 40, 1}+0
+init:
+steps:
+loop "turned" outer [5, 48, 40]
+  stage []
+    v0: i64 = load b1[i0]
+    v1: i64 = check v0, [6] at 0
+    v2: f32 = load b0[v1, i2, i1]
+    v3: f32 = store b2[i0, i1, i2], v2
+plan bytes 0:
+"#;
+    let calls: Vec<Vec<Tensor>> =
+        lists(&[5, 0, 2, 2, 3], 6).into_iter().map(|i| vec![floats(&[6, 40, 48]), i]).collect();
+    agrees(text, &["loop"], &calls);
 }

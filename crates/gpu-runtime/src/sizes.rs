@@ -44,12 +44,13 @@ impl Sizes {
                     format!("input `{}` has {} dimensions, not {}", input.name, wanted.len(), got.len());
                 return Err(GpuError::Argument(what));
             }
-            for (e, &n) in wanted.iter().zip(*got) {
+            for (d, (e, &n)) in wanted.iter().zip(*got).enumerate() {
                 if let Some(id) = e.as_sym().filter(|id| !bound[id.index()]) {
                     bound[id.index()] = true;
-                    sizes
-                        .set(program, id, n)
-                        .map_err(|e| GpuError::Argument(format!("input `{}`: {e}", input.name)))?;
+                    sizes.set(program, id, n).map_err(|_| {
+                        let problem = e.misfit(d, n, None, &program.bounds());
+                        GpuError::Argument(format!("input `{}`: {problem}", input.name))
+                    })?;
                 }
             }
         }

@@ -15,7 +15,7 @@ use crate::inline::{Inliner, convert};
 use crate::schedule::Schedule;
 
 /// For each output of the graph the parameter or buffer that it is the new value of, where that can be written in place:
-/// it has the new value's dtype and sizes, and its strides repeat no element. For [`Options::written`](crate::Options).
+/// it has the new value's dtype and sizes and is dense. For [`Options::written`](crate::Options).
 pub fn buffer_writes(graph: &Graph) -> Vec<Option<ValueId>> {
     let mut taken: FxHashSet<ValueId> = FxHashSet::default();
     let one = |output: &fx_ir::Output| {
@@ -25,25 +25,10 @@ pub fn buffer_writes(graph: &Graph) -> Vec<Option<ValueId>> {
         let stateful = |kind: InputKind| !matches!(kind, InputKind::User | InputKind::Seed);
         let (old, _, _) = graph.inputs().find(|(_, kind, name)| stateful(*kind) && name == wanted)?;
         let (was, is) = (graph.meta(old)?, graph.meta(*new)?);
-        let apart =
-            was.sizes.iter().zip(&was.strides).all(|(size, stride)| {
-                *size == SymExpr::ONE || stride.range(&Positive).0.is_some_and(|n| n > 0)
-            });
-        (was.dtype == is.dtype && was.sizes == is.sizes && apart && taken.insert(old)).then_some(old)
+        (was.dtype == is.dtype && was.sizes == is.sizes && was.memory_order().is_some() && taken.insert(old))
+            .then_some(old)
     };
     graph.outputs.iter().map(one).collect()
-}
-
-/// Sizes of a tensor that has elements.
-struct Positive;
-
-impl ir_core::Bounds for Positive {
-    fn range(&self, _: &Atom) -> (Option<i64>, Option<i64>) {
-        (Some(1), None)
-    }
-    fn extent(&self, _: u32) -> Option<SymExpr> {
-        None
-    }
 }
 
 /// A new value that is stored in an input's memory.

@@ -13,6 +13,7 @@ mod error;
 mod in_place;
 mod inline;
 mod kernels;
+mod layout;
 mod lower;
 mod merge;
 mod realize;
@@ -35,7 +36,8 @@ pub use text::loops_text;
 /// What the caller decides.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// For each output of the graph the strides that the returned tensor must have; row-major where `None`.
+    /// For each output of the graph the strides that the returned tensor is to have; row-major where `None` and where the
+    /// strides are not those of a dense tensor.
     pub output_strides: Vec<Option<Shape>>,
     /// For each output of the graph the placeholder in whose memory the call leaves it, in the input's strides: the program
     /// then declares that input written and has no such output. The placeholder has the output's dtype and sizes and is an
@@ -50,7 +52,8 @@ pub struct Options {
 
 /// Compiles a graph in the prim dialect. Every problem of the graph is in the error.
 pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorError> {
-    let mut program = compile_part(graph, lower::symbols(graph), &FxHashSet::default(), options)?;
+    let (graph, options) = (layout::of_inputs(graph), layout::of_outputs(graph, options));
+    let mut program = compile_part(&graph, lower::symbols(&graph), &FxHashSet::default(), &options)?;
     kernel_ir::prove_indices(&mut program);
     // What views and masks hide from the ranges is checked against the buffer itself.
     kernel_ir::guard_indices(&mut program);

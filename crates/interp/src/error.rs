@@ -69,11 +69,13 @@ pub enum InterpError {
         expected: String,
     },
     /// The inputs contradict each other or a symbol's range.
-    #[error("input `{input}`: {conflict}")]
+    #[error("input `{input}`: {problem}")]
     Symbol {
         /// Name of the argument.
         input: String,
-        /// What does not fit.
+        /// What does not fit, in the caller's sizes.
+        problem: String,
+        /// The same in the graph's symbols.
         conflict: Conflict,
     },
     /// An operator refused.
@@ -112,6 +114,18 @@ pub enum InterpError {
         at: Box<At>,
         /// The expression.
         expr: String,
+    },
+    /// A size of a result is negative in this call.
+    #[error("{at}: dimension {dim} of its result, `{expr}`, is {size}: the inputs are too small for it")]
+    NegativeSize {
+        /// Which node.
+        at: Box<At>,
+        /// Which dimension.
+        dim: usize,
+        /// The size as the graph writes it.
+        expr: String,
+        /// Its value.
+        size: i64,
     },
     /// A value is used before it is made: the graph is broken.
     #[error("{at}: {what}")]

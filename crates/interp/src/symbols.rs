@@ -1,7 +1,7 @@
 //! Values of size symbols while a program runs: bound from the sizes of inputs (`s0`, `2*s0 + 1`), and unbacked ones
 //! from results. Not a solver: one equation determines at most one symbol, which must occur in it affinely.
 
-use ir_core::{Atom, EntityId, SymExpr, SymId};
+use ir_core::{Atom, Bounds, EntityId, SymExpr, SymId};
 
 /// What is known of the symbols' values.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +55,17 @@ fn range(min: i64, max: Option<i64>) -> String {
         Some(max) if max == min => format!("{min}"),
         Some(max) => format!("from {min} to {max}"),
         None => format!("at least {min}"),
+    }
+}
+
+impl Conflict {
+    /// The conflict as whoever gave the sizes sees it: dimension `dim` of a tensor, `given`, is to be `expr`.
+    pub fn of_size(&self, dim: usize, expr: &SymExpr, given: i64, known: &dyn Bounds) -> String {
+        match self {
+            Conflict::Differs { expected, .. } => expr.misfit(dim, given, Some(*expected), known),
+            Conflict::Range { .. } | Conflict::NoSolution { .. } => expr.misfit(dim, given, None, known),
+            Conflict::Undetermined { .. } => self.to_string(),
+        }
     }
 }
 
@@ -116,6 +127,21 @@ impl Bindings {
         }
         self.set(id, difference.checked_div(coef).ok_or_else(no_solution)?);
         Ok(true)
+    }
+
+    /// The first symbol whose value is outside of its range, with the number of the equation that it stands in. Symbols have
+    /// their names and ranges.
+    pub fn out_of_range<'s>(
+        &self,
+        symbols: impl IntoIterator<Item = (SymId, &'s str, i64, Option<i64>)>,
+        equations: &[(SymExpr, i64)],
+    ) -> Option<(usize, Conflict)> {
+        symbols.into_iter().find_map(|(id, name, min, max)| {
+            let value = self.get(id).filter(|&v| v < min || max.is_some_and(|max| v > max))?;
+            let of = |(expr, _): &(SymExpr, i64)| expr.any_leaf(|a| *a == Atom::Sym(id));
+            let at = equations.iter().position(of)?;
+            Some((at, Conflict::Range { symbol: name.into(), value, min, max }))
+        })
     }
 
     /// Solves a list of equations in any order; `Ok` when all hold. The error carries the index of its equation.

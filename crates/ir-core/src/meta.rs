@@ -58,6 +58,27 @@ impl TensorMeta {
         let same = |d: usize| self.sizes[d] == SymExpr::ONE || self.strides[d] == expected[d];
         self.sizes.contains(&SymExpr::ZERO) || (0..self.rank()).all(same)
     }
+    /// The dimensions in the order in which they lie in memory, outermost first, where the strides are those of a dense
+    /// tensor: no gaps, no element twice. `None` for any other strides, and where symbols keep it from being shown.
+    pub fn memory_order(&self) -> Option<Vec<usize>> {
+        if self.sizes.len() != self.strides.len() {
+            return None;
+        }
+        if self.is_contiguous() {
+            return Some((0..self.rank()).collect());
+        }
+        // A dimension of size 1 lies anywhere: outside of all others.
+        let (mut order, mut left): (Vec<usize>, Vec<usize>) =
+            (0..self.rank()).partition(|&d| self.sizes[d] == SymExpr::ONE);
+        let (mut inner, mut expected) = (Vec::with_capacity(left.len()), SymExpr::ONE);
+        while let Some(at) = left.iter().rposition(|&d| self.strides[d] == expected) {
+            let d = left.remove(at);
+            expected = expected * &self.sizes[d];
+            inner.push(d);
+        }
+        order.extend(inner.into_iter().rev());
+        left.is_empty().then_some(order)
+    }
 }
 
 impl fmt::Display for TensorMeta {
@@ -121,4 +142,40 @@ pub enum MemoryFormat {
     ChannelsLast,
     /// `[N, C, D, H, W]` with C innermost.
     ChannelsLast3d,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(sizes: &[i64], strides: &[i64]) -> Option<Vec<usize>> {
+        let list = |x: &[i64]| x.iter().map(|&n| SymExpr::from_i64(n)).collect::<Shape>();
+        TensorMeta { strides: list(strides), ..TensorMeta::contiguous(DType::F32, list(sizes)) }
+            .memory_order()
+    }
+
+    #[test]
+    fn dense_strides_have_an_order_in_memory() {
+        assert_eq!(order(&[2, 3, 4], &[12, 4, 1]), Some(vec![0, 1, 2]));
+        assert_eq!(order(&[2, 3, 4, 5], &[60, 1, 15, 3]), Some(vec![0, 2, 3, 1]));
+        assert_eq!(order(&[3, 1, 2], &[1, 77, 3]), Some(vec![1, 2, 0]));
+        assert_eq!(order(&[0, 3], &[1, 1]), Some(vec![0, 1]));
+        assert_eq!(order(&[], &[]), Some(vec![]));
+        // A gap, an element twice, a dimension that repeats, strides from nowhere.
+        assert_eq!(order(&[2, 3], &[4, 1]), None);
+        assert_eq!(order(&[4, 4], &[1, 1]), None);
+        assert_eq!(order(&[4, 3], &[0, 1]), None);
+        assert_eq!(order(&[4, 3], &[1 << 40, 1000]), None);
+    }
+
+    #[test]
+    fn symbols_are_compared_as_they_stand() {
+        let (s, t) = (SymExpr::sym(crate::SymId(0)), SymExpr::sym(crate::SymId(1)));
+        let meta = TensorMeta::contiguous(DType::F32, [s.clone(), 3.into()]);
+        assert_eq!(meta.memory_order(), Some(vec![0, 1]));
+        let turned = TensorMeta { strides: [SymExpr::ONE, s].into_iter().collect(), ..meta.clone() };
+        assert_eq!(turned.memory_order(), Some(vec![1, 0]));
+        let unknown = TensorMeta { strides: [t, SymExpr::ONE].into_iter().collect(), ..meta };
+        assert_eq!(unknown.memory_order(), None);
+    }
 }

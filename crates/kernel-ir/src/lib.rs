@@ -22,7 +22,7 @@ mod written;
 
 pub use body::{AccId, BufId, Inst, InstKind, ReduceOp, StoreMode, Val, pruned};
 pub use build::BodyBuilder;
-pub use indices::{drop_checks, guard_indices, prove_indices};
+pub use indices::{ConstantRange, drop_checks, guard_indices, prove_indices};
 pub use kernel::{
     AccDecl, Assert, Attention, Bind, Cond, Conv, Epilogue, ExternCall, ExternOp, For, LoopBounds,
     LoopKernel, Matmul, Operand, Stage, Step, While,

@@ -43,9 +43,21 @@ pub enum PlanError {
     /// A size has no value.
     #[error("the size of buffer `{0}` is not known: a size symbol is unbound")]
     Unbound(String),
-    /// Sizes are negative or too large.
+    /// Sizes are too large.
     #[error("buffer `{0}` needs more memory than can be addressed")]
     TooLarge(String),
+    /// A size is negative: the inputs are smaller than what is computed of them takes.
+    #[error("dimension {dim} of `{buffer}`, `{expr}`, is {size}: the inputs are too small for it")]
+    Negative {
+        /// Name of the buffer, which is that of its value.
+        buffer: String,
+        /// Which dimension.
+        dim: usize,
+        /// The size as the program writes it.
+        expr: String,
+        /// Its value.
+        size: i64,
+    },
 }
 
 impl ArenaPlan {
@@ -79,6 +91,7 @@ impl ArenaPlan {
         program: &Program,
         symbols: &dyn Fn(SymId) -> Option<i64>,
     ) -> Result<(Vec<u64>, u64), PlanError> {
+        check_sizes(program, symbols)?;
         let sizes =
             self.lives.iter().map(|l| bytes_of(program, l.buf, symbols)).collect::<Result<Vec<u64>, _>>()?;
         let mut order: Vec<usize> = (0..sizes.len()).collect();
@@ -108,6 +121,24 @@ impl ArenaPlan {
         }
         Ok((offsets, total))
     }
+}
+
+/// An error where a buffer's size is negative. Sizes that a step tells are checked when it does.
+fn check_sizes(program: &Program, symbols: &dyn Fn(SymId) -> Option<i64>) -> Result<(), PlanError> {
+    let leaf = |a: &Atom| match a {
+        Atom::Sym(id) => symbols(*id),
+        _ => None,
+    };
+    for (id, buffer) in program.buffers.iter().filter(|(_, b)| !matches!(b.storage, Storage::View(_))) {
+        for (dim, e) in buffer.sizes.iter().enumerate() {
+            let Some(size) = e.eval(&leaf).filter(|size| *size < 0) else { continue };
+            if !program.is_dynamic(id) {
+                let (buffer, expr) = (buffer.name.clone(), e.to_string());
+                return Err(PlanError::Negative { buffer, dim, expr, size });
+            }
+        }
+    }
+    Ok(())
 }
 
 fn bytes_of(program: &Program, buf: BufId, symbols: &dyn Fn(SymId) -> Option<i64>) -> Result<u64, PlanError> {

@@ -66,6 +66,9 @@ pub struct Site {
     /// Whether negative numbers count from the end, so that what is checked had the size added to it where it was one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub wraps: bool,
+    /// The constant whose range stands for checks of this site ([`Const::range`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constant: Option<u32>,
 }
 
 /// A piece of typed, strided memory.
@@ -152,13 +155,17 @@ pub struct OutputSpec {
 }
 
 impl Site {
+    /// The operator and where it stands: `` `aten.embedding.default` (model.py:12) ``.
+    pub fn name(&self) -> String {
+        let at = if self.origin.is_empty() { String::new() } else { format!(" ({})", self.origin) };
+        format!("`{}`{at}", self.operator)
+    }
     /// What to say of an index that fails the check of this site.
     pub fn message(&self, index: i64, size: i64) -> String {
-        let at = if self.origin.is_empty() { String::new() } else { format!(" ({})", self.origin) };
-        let Site { operator, dim, .. } = self;
+        let (name, dim) = (self.name(), self.dim);
         // What was negative is still so after the size was added, or it would have been in bounds.
         let index = if self.wraps && index < 0 { index.wrapping_sub(size) } else { index };
-        format!("`{operator}`{at}: index {index} is out of bounds for dimension {dim} with size {size}")
+        format!("{name}: index {index} is out of bounds for dimension {dim} with size {size}")
     }
 }
 
@@ -195,6 +202,10 @@ impl Program {
             Storage::Input(n) if self.inputs.get(n as usize).is_some_and(|i| i.written) => Some(n),
             _ => None,
         }
+    }
+    /// The ranges that constants declare, which whoever binds them checks.
+    pub fn constant_ranges(&self) -> Vec<crate::ConstantRange> {
+        crate::indices::ranges(&self.constants, &self.sites)
     }
     /// The buffer whose memory `buf` uses: itself, or what it is a view of.
     pub fn root(&self, buf: BufId) -> BufId {

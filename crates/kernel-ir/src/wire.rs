@@ -83,6 +83,22 @@ impl Program {
         Ok(all.inputs.iter().map(|i| i.written).collect())
     }
 
+    /// The ranges that the constants of the program of these bytes declare, without reading the rest of it.
+    ///
+    /// # Errors
+    /// Bytes that are no program.
+    pub fn constant_ranges_of(bytes: &[u8]) -> Result<Vec<crate::ConstantRange>, WireError> {
+        #[derive(Deserialize)]
+        struct Claims {
+            constants: Vec<crate::Const>,
+            #[serde(default)]
+            sites: Vec<crate::Site>,
+        }
+        let all: Claims =
+            rmp_serde::from_slice(body(bytes)?).map_err(|e| WireError::Damaged(e.to_string()))?;
+        Ok(crate::indices::ranges(&all.constants, &all.sites))
+    }
+
     /// Reads the byte form.
     ///
     /// Writers of a minor without checks of indices have made none: such a program gets them here, against its buffers.

@@ -12,7 +12,7 @@ use crate::{ExternOp, IR_MAJOR, IR_MINOR, InstKind, Program, ScalarOp, Step};
 
 /// Why a program has no form of an older minor.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{place}`: {feature} came with kernel-ir {IR_MAJOR}.{since} and has no form in {IR_MAJOR}.{wanted}")]
+#[error("`{place}`: {feature} came with kernel-ir {IR_MAJOR}.{since} and has no form in {IR_MAJOR}.{wanted}{}", advice(*since))]
 pub struct NoOlderForm {
     /// What has none, as it stands in a sentence: "the step `cond`".
     pub feature: String,
@@ -22,6 +22,14 @@ pub struct NoOlderForm {
     pub since: u16,
     /// Minor that was asked for.
     pub wanted: u16,
+}
+
+/// What to do about it, where there is a way around.
+fn advice(since: u16) -> &'static str {
+    match since {
+        CHECKS => ": update the plugin, or compile with `unchecked_indices`",
+        _ => "",
+    }
 }
 
 impl Program {

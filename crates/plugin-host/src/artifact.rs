@@ -8,6 +8,7 @@ use plugin_abi::{DLDevice, FFX_ERR_DAMAGED, FFX_ERR_UNSUPPORTED, FfxArtifact, Ff
 use sha2::{Digest, Sha256};
 
 use crate::handshake::call;
+use crate::program::Claims;
 use crate::{HostError, LoadedBackend, LoadedExecutable, Manifest, PluginFailure, Source};
 
 /// Longest compatibility string, in bytes.
@@ -62,13 +63,13 @@ impl LoadedBackend {
     ) -> Result<LoadedExecutable, HostError> {
         let not_offered = || HostError::NotOffered { backend: self.name().to_owned(), slot: "artifact_load" };
         let slots = self.0.slots.artifacts.ok_or_else(not_offered)?;
-        let (written, bytes) = unframed(bytes).ok_or_else(|| HostError::Plugin {
+        let (claims, bytes) = unframed(bytes).ok_or_else(|| HostError::Plugin {
             backend: self.name().to_owned(),
             call: "artifact_load",
             failure: PluginFailure {
                 code: FFX_ERR_DAMAGED,
                 node: None,
-                message: "its list of written inputs is damaged".into(),
+                message: "what the host wrote of its inputs and constants is damaged".into(),
             },
         })?;
         let artifact = FfxArtifact {
@@ -84,7 +85,7 @@ impl LoadedBackend {
         })?;
         // SAFETY: a successful `artifact_load` hands over an executable of this plugin; which inputs it writes was written
         // down when it was saved.
-        unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable, written) }
+        unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable, claims) }
     }
 }
 
@@ -99,44 +100,38 @@ impl LoadedExecutable {
             // SAFETY: the executable lives; the sink and what it collects live through the call.
             unsafe { (slots.save)(self.plugin().slots.ctx, self.raw(), sink, user, error) }
         })?;
-        Ok(saved.map(|bytes| framed(self.written_inputs(), bytes)))
+        Ok(saved.map(|bytes| framed(self.claims(), bytes)))
     }
 }
 
 /// What an artifact of a host begins with.
-const MAGIC: &[u8; 4] = b"FFXW";
+const MAGIC: &[u8; 4] = b"FFXH";
 /// Bytes of the checksum.
 const SUM: usize = 8;
 
-/// An artifact with the numbers of the inputs that it writes: `FFXW`, their count and they as little-endian u32, the first
-/// eight bytes of the SHA-256 of all that, and the plugin's bytes, which have a checksum of their own. A host that has the
-/// artifact alone must know which memory a call writes.
-fn framed(written: &[bool], mut bytes: Vec<u8>) -> Vec<u8> {
-    let numbers: Vec<u32> = (0..).zip(written).filter(|(_, w)| **w).map(|(n, _)| n).collect();
-    let list = [numbers.len() as u32].into_iter().chain(numbers).flat_map(u32::to_le_bytes);
-    let mut head: Vec<u8> = MAGIC.iter().copied().chain(list).collect();
+/// An artifact with what the host must know of its program, which it has not: `FFXH`, a length as little-endian u32, as much
+/// JSON, the first eight bytes of the SHA-256 of all that, and the plugin's bytes, which have a checksum of their own.
+fn framed(claims: &Claims, mut bytes: Vec<u8>) -> Vec<u8> {
+    // Lists, numbers and text always serialize.
+    let json = serde_json::to_vec(claims).unwrap_or_default();
+    let mut head = MAGIC.to_vec();
+    head.extend((json.len() as u32).to_le_bytes());
+    head.extend(json);
     head.extend_from_slice(&Sha256::digest(&head)[..SUM]);
     bytes.splice(0..0, head);
     bytes
 }
 
-/// What [`framed`] put together; `None` where the list is not what was written.
-fn unframed(bytes: &[u8]) -> Option<(Vec<bool>, &[u8])> {
-    let number = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?) as usize);
-    let (start, count) = (MAGIC.len() + 4, number(MAGIC.len())?);
-    let end = count.checked_mul(4)?.checked_add(start)?;
+/// What [`framed`] put together; `None` where the claims are not what was written.
+fn unframed(bytes: &[u8]) -> Option<(Claims, &[u8])> {
+    let start = MAGIC.len() + 4;
+    let length = u32::from_le_bytes(*bytes.get(MAGIC.len()..)?.first_chunk()?) as usize;
+    let end = length.checked_add(start)?;
     let (head, sum) = (bytes.get(..end)?, bytes.get(end..end.checked_add(SUM)?)?);
     if !head.starts_with(MAGIC) || Sha256::digest(head)[..SUM] != *sum {
         return None;
     }
-    let mut written = Vec::new();
-    for n in (start..end).step_by(4) {
-        // No program has as many inputs.
-        let input = number(n).filter(|i| *i < 1 << 20)?;
-        written.resize(written.len().max(input + 1), false);
-        written[input] = true;
-    }
-    Some((written, &bytes[end + SUM..]))
+    Some((serde_json::from_slice(&head[start..]).ok()?, &bytes[end + SUM..]))
 }
 
 /// All bytes that a call gives to its sink; `None` where the plugin says that it does not do that.
@@ -165,16 +160,19 @@ fn collect(
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use kernel_ir::{ConstantRange, Site};
+
     use super::*;
 
     #[test]
-    fn the_list_of_written_inputs_is_what_was_written_or_nothing() {
+    fn the_claims_are_what_was_written_or_nothing() {
+        let ranges =
+            vec![ConstantRange { name: "w".into(), range: (i64::MIN, 3), sites: vec![Site::default()] }];
         for written in [vec![], vec![false, true], vec![true, false, false, true]] {
-            let whole = framed(&written, b"code".to_vec());
+            let claims = Claims { written, ranges: ranges.clone() };
+            let whole = framed(&claims, b"code".to_vec());
             let (found, rest) = unframed(&whole).unwrap();
-            assert_eq!(rest, b"code");
-            assert_eq!(found.iter().filter(|w| **w).count(), written.iter().filter(|w| **w).count());
-            assert!(written.iter().zip(&found).all(|(a, b)| a == b), "{written:?} {found:?}");
+            assert_eq!((found, rest), (claims, &b"code"[..]));
             let head = whole.len() - 4;
             for end in 0..head {
                 assert!(unframed(&whole[..end]).is_none(), "cut at {end}");

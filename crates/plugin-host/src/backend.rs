@@ -161,7 +161,7 @@ impl LoadedBackend {
     /// Program form, mode or option that the backend does not take (with near names), also a program of a newer minor
     /// than it reads that uses what came later; no usable device; the plugin's own error.
     pub fn compile(&self, args: &CompileArgs<'_>) -> Result<LoadedExecutable, HostError> {
-        let written = crate::program::written_inputs(args.ir, args.bytes);
+        let claims = crate::program::claims(args.ir, args.bytes);
         let mut executable = std::ptr::null_mut();
         self.with_request(args, |request| {
             call(self.name(), "compile", |error| {
@@ -170,7 +170,7 @@ impl LoadedBackend {
             })
         })?;
         // SAFETY: a successful `compile` hands over an executable of this plugin, which writes what its program says.
-        unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable, written) }
+        unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable, claims) }
     }
 
     /// The nodes of a program that the backend refuses, with reasons. A backend without this function refuses none:

@@ -194,6 +194,12 @@ pub enum HostError {
         /// What is wrong.
         reason: String,
     },
+    /// A constant holds an index that an operator of the program does not take.
+    #[error("{message}")]
+    ConstantRange {
+        /// Which constant, which number, and who takes what of it.
+        message: String,
+    },
     /// The plugin lacks an optional function that this call needs.
     #[error("backend `{backend}` does not offer `{slot}`")]
     NotOffered {

@@ -12,6 +12,7 @@ use crate::HostError;
 use crate::backend::Inner;
 use crate::handshake::call;
 use crate::memory::DeviceStream;
+use crate::program::Claims;
 use crate::tensors::{Arg, Lend, Managed, Value, lend_all};
 
 /// A compiled program. `execute` may run on many threads at once.
@@ -21,8 +22,8 @@ pub struct LoadedExecutable {
     inputs: usize,
     outputs: usize,
     constants: usize,
-    /// For each input whether a call writes it.
-    written: Vec<bool>,
+    /// For each input whether a call writes it, and what constants must lie in.
+    claims: Claims,
     /// What is bound: the plugin reads this memory until the executable is destroyed, so it is dropped last.
     bound: Vec<Value>,
 }
@@ -52,15 +53,15 @@ impl Drop for LoadedExecutable {
 }
 
 impl LoadedExecutable {
-    /// Takes over what `compile` made and asks it for its counts. `written` says which inputs the program writes; those
-    /// beyond its end are only read.
+    /// Takes over what `compile` made and asks it for its counts. `claims` says which inputs the program writes, and what
+    /// its constants must lie in.
     ///
     /// # Safety
     /// `raw` is null or an executable of `plugin` that the caller owns, which writes no other inputs.
     pub(crate) unsafe fn adopt(
         plugin: Arc<Inner>,
         raw: *mut FfxExecutable,
-        mut written: Vec<bool>,
+        mut claims: Claims,
     ) -> Result<Self, HostError> {
         let Some(raw) = NonNull::new(raw) else {
             return Err(HostError::handshake(
@@ -69,8 +70,8 @@ impl LoadedExecutable {
             ));
         };
         // Built first: from here on the executable is destroyed on every way out.
-        let (bound, none) = (Vec::new(), Vec::new());
-        let mut this = Self { raw, plugin, inputs: 0, outputs: 0, constants: 0, written: none, bound };
+        let (bound, none) = (Vec::new(), Claims::default());
+        let mut this = Self { raw, plugin, inputs: 0, outputs: 0, constants: 0, claims: none, bound };
         let head = Head::of::<FfxExecutableInfo>();
         let mut info = FfxExecutableInfo { head, n_inputs: 0, n_outputs: 0, n_constants: 0 };
         let slots = this.plugin.slots;
@@ -85,8 +86,8 @@ impl LoadedExecutable {
             return Err(HostError::handshake(this.backend(), reason));
         }
         (this.inputs, this.outputs, this.constants) = (info.n_inputs, info.n_outputs, info.n_constants);
-        written.truncate(info.n_inputs);
-        this.written = written;
+        claims.written.truncate(info.n_inputs);
+        this.claims = claims;
         Ok(this)
     }
 
@@ -116,11 +117,38 @@ impl LoadedExecutable {
 
     /// For each input whether a call writes it in place: such a program is run by [`execute_args`](Self::execute_args).
     pub fn written_inputs(&self) -> &[bool] {
-        &self.written
+        &self.claims.written
+    }
+
+    /// What a host that has the compiled code alone must know.
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    /// Whether the elements of constants lie where the program relies on them to be: indices are checked here once, not in
+    /// every call. Those of tensors on a device are fetched.
+    fn check_ranges(&self, constants: &[(&str, &Value)]) -> Result<(), HostError> {
+        for claim in &self.claims.ranges {
+            let given = constants.iter().find(|(name, _)| *name == claim.name);
+            let (low, high) = claim.range;
+            let outside = match given {
+                Some((_, Value::Host(t))) => t.first_outside(low, high),
+                Some((_, Value::Device(t))) => self.plugin.to_host(t)?.first_outside(low, high),
+                // The plugin names what is missing.
+                None => None,
+            };
+            if let Some(value) = outside {
+                return Err(HostError::ConstantRange { message: claim.message(value) });
+            }
+        }
+        Ok(())
     }
 
     /// Binds all constants by name, in place of every earlier binding. The tensors' memory is shared, not copied, and
     /// kept until the executable is dropped or bound again. After an error nothing is bound.
+    ///
+    /// # Errors
+    /// An index among a constant's elements that the program's operators do not take, or the plugin's own.
     pub fn bind_constants(&mut self, constants: &[(&str, &Tensor)]) -> Result<(), HostError> {
         let values: Vec<(&str, Value)> =
             constants.iter().map(|&(name, t)| (name, Value::Host(t.clone()))).collect();
@@ -135,6 +163,7 @@ impl LoadedExecutable {
             }
             return Err(HostError::NotOffered { backend: self.backend().to_owned(), slot: "bind_constants" });
         };
+        self.check_ranges(constants)?;
         let names: Vec<_> = constants.iter().map(|(name, _)| FfxStr::new(name)).collect();
         let tensors: Vec<Value> = constants.iter().map(|&(_, t)| t.clone()).collect();
         let (slots, raw) = (self.plugin.slots, self.raw.as_ptr());
@@ -179,7 +208,7 @@ impl LoadedExecutable {
     /// # Errors
     /// As for [`execute`](Self::execute); an input that the program writes and that may not be written.
     pub fn execute_args(&self, inputs: &mut [Arg<'_>]) -> Result<Vec<Value>, HostError> {
-        let mut pairs = inputs.iter_mut().zip(&self.written);
+        let mut pairs = inputs.iter_mut().zip(&self.claims.written);
         if let Some(n) = pairs.position(|(input, written)| *written && !input.is_writable()) {
             let what = "is written by the program: give it by `Arg::Write`, as the one handle of its memory";
             return Err(HostError::argument(self.backend(), format!("input {n} {what}")));
@@ -189,7 +218,7 @@ impl LoadedExecutable {
 
     /// An error where a call would write inputs.
     fn reads_only(&self) -> Result<(), HostError> {
-        match self.written.iter().position(|w| *w) {
+        match self.claims.written.iter().position(|w| *w) {
             None => Ok(()),
             Some(n) => Err(HostError::argument(
                 self.backend(),

@@ -48,6 +48,7 @@ pub use info::{
     BackendInfo, BackendKind, DeviceInfo, MemoryEstimate, OptionInfo, OptionKind, Refusal, Source,
 };
 pub use ir_core::nearest;
+pub use library::entry_of;
 pub use manifest::{Manifest, target_triple};
 pub use memory::DeviceStream;
 pub use permissions::check as check_permissions;

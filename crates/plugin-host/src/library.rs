@@ -11,7 +11,10 @@ use crate::{HostError, elf};
 ///
 /// The caller has checked what can be checked from outside (permissions, and the manifest's claims). A library without
 /// the symbol is closed again; any other stays, because a plugin is never unloaded.
-pub(crate) fn entry_of(path: &Path) -> Result<FfxEntry, HostError> {
+///
+/// # Errors
+/// What keeps the library from loading, with the system loader's reason; that it exports no entry.
+pub fn entry_of(path: &Path) -> Result<FfxEntry, HostError> {
     let failed = |reason: String| HostError::Library { path: path.to_owned(), reason };
     // An absolute path keeps the loader from searching its own folders for a bare file name.
     let path = path.canonicalize().map_err(|e| HostError::io(path, e))?;

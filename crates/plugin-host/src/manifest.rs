@@ -20,6 +20,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use ir_core::WholeFile;
 use plugin_abi::{ABI_MAJOR, ABI_MINOR};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -184,17 +185,16 @@ impl Manifest {
     /// Writes the file, whole or not at all.
     pub fn write(&self, path: &Path) -> Result<(), HostError> {
         let io = |e| HostError::io(path, e);
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let text = serde_json::to_string_pretty(self).map_err(|e| io(e.into()))?;
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
+        let mut whole = WholeFile::begin(path).map_err(io)?;
+        let file = whole.file();
         file.write_all(text.as_bytes()).and_then(|()| file.write_all(b"\n")).map_err(io)?;
-        set_public(file.as_file()).map_err(io)?;
-        file.persist(path).map_err(|e| io(e.error))?;
-        Ok(())
+        set_public(file).map_err(io)?;
+        whole.finish().map_err(io)
     }
 }
 
-/// Temporary files are private to their user; an installed manifest is readable by all.
+/// An installed manifest is readable by all and written by its user alone, whatever the umask says: the host refuses others.
 #[cfg(unix)]
 fn set_public(file: &File) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;

@@ -3,8 +3,9 @@
 
 use std::borrow::Cow;
 
-use kernel_ir::Program;
+use kernel_ir::{ConstantRange, Program};
 use plugin_abi::{FFX_LEVEL_KERNEL_IR, FfxIrVersion};
+use serde::{Deserialize, Serialize};
 
 use crate::HostError;
 
@@ -39,9 +40,27 @@ pub(crate) fn for_reader<'a>(
     Ok((newest, Cow::Owned(written)))
 }
 
+/// What a host must know of a program that it has compiled.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Claims {
+    /// For each input whether a call writes it; those beyond its end are only read.
+    pub(crate) written: Vec<bool>,
+    /// What the elements of constants must lie in.
+    pub(crate) ranges: Vec<ConstantRange>,
+}
+
+/// The claims of a program; none where the bytes are no program of kernel-ir: that is for the plugin to say.
+pub(crate) fn claims(ir: FfxIrVersion, bytes: &[u8]) -> Claims {
+    if ir.level != FFX_LEVEL_KERNEL_IR {
+        return Claims::default();
+    }
+    let ranges = Program::constant_ranges_of(bytes).unwrap_or_default();
+    Claims { written: written_inputs(ir, bytes), ranges }
+}
+
 /// Which inputs a program writes in place: the host must have the memory to itself. None where the bytes are no program
 /// of kernel-ir; that is for the plugin to say.
-pub(crate) fn written_inputs(ir: FfxIrVersion, bytes: &[u8]) -> Vec<bool> {
+fn written_inputs(ir: FfxIrVersion, bytes: &[u8]) -> Vec<bool> {
     if ir.level != FFX_LEVEL_KERNEL_IR {
         return Vec::new();
     }

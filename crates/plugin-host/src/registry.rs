@@ -145,16 +145,26 @@ impl Registry {
         self.entries.iter().filter(|e| e.takes_name()).map(|e| e.name.clone()).collect()
     }
 
-    /// Finds a backend by name, or loads a library by its path (a name that ends in `.so`, `.dylib` or `.dll`).
+    /// Where the backend of a name comes from, whether or not it can be loaded; nothing is loaded.
+    pub fn source_of(&self, name: &str) -> Option<&Source> {
+        self.named(name).map(|e| &e.source)
+    }
+
+    /// The candidate for a name; one that cannot be read counts where there is no other.
+    fn named(&self, name: &str) -> Option<&Entry> {
+        let readable = self.entries.iter().find(|e| e.name == name && e.takes_name());
+        readable.or_else(|| self.entries.iter().find(|e| e.name == name))
+    }
+
+    /// Finds a backend by name, or loads a library by its path; [`Registry::is_path`] tells which is meant.
     ///
     /// # Errors
     /// An unknown name, with near and available ones; whatever keeps the plugin from loading.
     pub fn resolve(&self, name: &str) -> Result<Resolved, HostError> {
-        if is_library_path(name) {
+        if self.is_path(name) {
             return load_library(Path::new(name)).map(Resolved::Plugin);
         }
-        let named = self.entries.iter().find(|e| e.name == name && e.takes_name());
-        let Some(entry) = named.or_else(|| self.entries.iter().find(|e| e.name == name)) else {
+        let Some(entry) = self.named(name) else {
             let available = self.names();
             return Err(HostError::UnknownBackend {
                 name: name.to_owned(),
@@ -166,6 +176,13 @@ impl Registry {
             Origin::Graph(graph) => Ok(Resolved::Graph(graph)),
             _ => entry.load().map(Resolved::Plugin),
         }
+    }
+
+    /// Whether `text` is the path of a library rather than the name of a backend: it has a separator, it ends as libraries
+    /// do (`.so`, `.so.6`, `.dylib`, `.dll`), or it is a file and no backend has that name.
+    pub fn is_path(&self, text: &str) -> bool {
+        let unknown_file = || self.named(text).is_none() && Path::new(text).is_file();
+        text.contains(std::path::is_separator) || is_library_name(text) || unknown_file()
     }
 
     /// As [`Registry::resolve`], for plugins only.
@@ -221,8 +238,11 @@ impl Entry {
     }
 }
 
-fn is_library_path(name: &str) -> bool {
-    [".so", ".dylib", ".dll"].iter().any(|end| name.ends_with(end))
+/// Whether a file's name is that of a library, with or without a version behind it (`libx.so.6.0`).
+fn is_library_name(name: &str) -> bool {
+    let unversioned = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let versioned = unversioned.ends_with(".so") && name[unversioned.len()..].starts_with('.');
+    versioned || [".so", ".dylib", ".dll"].iter().any(|end| name.ends_with(end))
 }
 
 /// Loads a library that has no manifest: the user named it, so only its permissions are checked.
@@ -231,4 +251,20 @@ fn load_library(path: &Path) -> Result<LoadedBackend, HostError> {
     let entry = library::entry_of(path)?;
     // SAFETY: the library vouches for the contract by exporting the symbol.
     unsafe { LoadedBackend::enter(entry, None, Source::Library(path.to_owned())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_names_are_told_apart() {
+        let registry = Registry::new(&SearchPath::default());
+        for path in ["a.so", "a.so.6", "liba.so.6.0.1", "a.dylib", "a.dll", "./cpu", "/lib/x", "Cargo.toml"] {
+            assert!(registry.is_path(path), "{path}");
+        }
+        for name in ["cpu", "so", "a.so.", "a.sox", "a.so6", "fast-npu", "v1.6", "src"] {
+            assert!(!registry.is_path(name), "{name}");
+        }
+    }
 }

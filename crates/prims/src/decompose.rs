@@ -6,7 +6,7 @@ use ir_core::{Arena, Atom, EntityId, Origin, SymExpr, SymId, TensorMeta};
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-use crate::{Builder, OpError, Outs, functional_of, given, lookup, scalars, seeds};
+use crate::{Builder, OpError, Outs, control_types, functional_of, given, lookup, scalars, seeds};
 
 /// A call that could not be decomposed.
 #[derive(Clone, Debug, Error)]
@@ -178,6 +178,8 @@ fn copy_higher_order(
     }
     let typed = |&v: &ValueId| (graph.values[v].name.clone(), graph.values[v].ty.clone());
     let mut types: Vec<(String, ValueType)> = node.outputs.iter().map(typed).collect();
+    let stated: Vec<ValueType> = types.iter().map(|(_, ty)| ty.clone()).collect();
+    control_types::check(out, target, &args, &stated)?;
     let name = types.first().map_or_else(|| target.to_string(), |(name, _)| name.clone());
     let args = seeds::with_seed(out, target, args, &mut types, &name, node.origin)?;
     let types = types.iter().map(|(name, ty)| (name.as_str(), ty.clone()));
@@ -288,28 +290,30 @@ fn bind(
         if let (ValueType::Tensor(was), ValueType::Tensor(is)) = (&graph.values[old].ty, &out.values[new].ty)
             && !agree(was, is)
             // Archives state wrong sizes for states of recurrent layers that nobody reads.
-            && is_read(graph, old)
+            && graph.is_read(old)
             // They state one dimension too many where such a state is read.
-            && !target.starts_with("aten.lstm") && !target.starts_with("aten.gru") && !target.starts_with("aten.rnn_")
+            && !is_recurrent(target)
         {
-            return Err(OpError::Invalid {
-                op: target.into(),
-                what: format!("gives {is}, the program expects {was}"),
-            });
+            return Err(misstated(target, is, was));
         }
         map[old] = Some(Arg::Value(new));
     }
     Ok(())
 }
 
-fn is_read(graph: &Graph, v: ValueId) -> bool {
-    let mut read = false;
-    graph.iter().for_each(|(_, node)| node.for_each_use(&mut |used| read |= used == v));
-    graph.outputs.iter().for_each(|o| o.arg.for_each_value(&mut |used| read |= used == v));
-    read
+/// Whether an operator is a recurrent layer.
+pub(crate) fn is_recurrent(target: &str) -> bool {
+    ["aten.lstm", "aten.gru", "aten.rnn_"].iter().any(|name| target.starts_with(name))
 }
 
-fn agree(a: &TensorMeta, b: &TensorMeta) -> bool {
+/// The program says something else of a value than the operator's rule.
+pub(crate) fn misstated(target: &str, given: &TensorMeta, stated: &TensorMeta) -> OpError {
+    let what =
+        format!("gives {given}, the program expects {stated}; export it again, or correct what it says");
+    OpError::Invalid { op: target.into(), what }
+}
+
+pub(crate) fn agree(a: &TensorMeta, b: &TensorMeta) -> bool {
     let same = |(x, y): (&ir_core::SymExpr, &ir_core::SymExpr)| {
         x.as_const().zip(y.as_const()).is_none_or(|(x, y)| x == y)
     };

@@ -8,6 +8,7 @@ mod batch_rule;
 mod builder;
 mod call;
 mod complex_rule;
+mod control_types;
 mod decompose;
 mod error;
 pub mod facts;
@@ -26,6 +27,7 @@ mod seeds;
 mod site;
 pub mod split_complex;
 mod table;
+mod values;
 
 pub use batch_rule::{BatchCall, BatchFn, BatchRule, Randomness, batch_call, draws};
 pub use builder::Builder;
@@ -42,3 +44,4 @@ pub use schema::{ArgType, Schema, SchemaArg, SchemaDefault, SchemaError, SchemaR
 pub use seeds::turn_seed;
 pub use site::site;
 pub use table::{Op, all, functional_of, lookup, schema_of};
+pub use values::check_values;

@@ -51,6 +51,20 @@ impl<'a> RefCall<'a> {
     pub fn tensor_error(&self, source: tensor::TensorError) -> OpError {
         OpError::Tensor { op: self.op.target.clone(), source }
     }
+    /// An empty list with room for so many elements.
+    ///
+    /// # Errors
+    /// The allocator's refusal, with the bytes: sizes may be anything that a graph says.
+    pub fn room<T>(&self, elements: usize) -> Result<Vec<T>, OpError> {
+        let mut list = Vec::new();
+        let bytes = elements.saturating_mul(size_of::<T>());
+        let refused = |_| self.tensor_error(tensor::TensorError::OutOfMemory { bytes });
+        if !ir_core::has_room(bytes) {
+            return Err(refused(()));
+        }
+        list.try_reserve_exact(elements).map_err(|_| refused(()))?;
+        Ok(list)
+    }
     /// The argument with this name.
     pub fn arg(&self, name: &str) -> &'a RefArg {
         const NONE: &RefArg = &RefArg::None;

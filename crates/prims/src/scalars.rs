@@ -81,8 +81,10 @@ pub(crate) fn decompose(
     };
     Ok(vec![match ty {
         ValueType::Int(e) => {
-            if e.as_sym().is_some() {
-                b.bind_item(tensor, e.clone())?;
+            match b.binds(e) {
+                true => b.bind_item(tensor, e.clone())?,
+                // The program knows the number already, so it says.
+                false => b.assert_number(tensor, e.clone())?,
             }
             Arg::Int(e.clone())
         }
@@ -176,12 +178,30 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// Whether a number that the program computes is the first to tell the symbol that `e` is: inputs do not, and no call
+    /// before. A symbol that were bound twice would change the sizes of tensors that are there.
+    fn binds(&self, e: &SymExpr) -> bool {
+        let unbacked = e.as_sym().is_some_and(|s| self.graph().symbols.get(s).is_some_and(|s| s.unbacked));
+        unbacked && !self.graph().values.values().any(|v| v.ty == ValueType::Int(e.clone()))
+    }
+
     /// Stops the program where two integers differ.
     pub(crate) fn assert_same(&mut self, a: SymExpr, b: SymExpr) -> Result<(), OpError> {
         let message = format!("two sizes that the program takes for one differ: `{a}` and `{b}`");
-        let (a, b) = (number(self, &Arg::Int(a))?, number(self, &Arg::Int(b))?);
-        let same = self.call1("aten.eq.Tensor", vec![a.into(), b.into()])?;
-        self.assert(same.into(), &message);
+        let a = number(self, &Arg::Int(a))?;
+        self.assert_equal(a, b, &message)
+    }
+
+    /// Stops the program where the one number of a tensor is not `e`.
+    fn assert_number(&mut self, v: ValueId, e: SymExpr) -> Result<(), OpError> {
+        let message = format!("a number that the program computes is not `{e}`, as which it is read");
+        self.assert_equal(v, e, &message)
+    }
+
+    fn assert_equal(&mut self, v: ValueId, e: SymExpr, message: &str) -> Result<(), OpError> {
+        let e = number(self, &Arg::Int(e))?;
+        let same = self.call1("aten.eq.Tensor", vec![v.into(), e.into()])?;
+        self.assert(same.into(), message);
         Ok(())
     }
 

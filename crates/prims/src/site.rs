@@ -31,6 +31,7 @@ pub fn site(graph: &Graph, node: NodeId, dim: usize) -> Site {
         origin: origin.to_string(),
         dim: operand.map_or(dim, |v| users_dim(graph, v, dim)) as u32,
         wraps: index.is_some_and(|v| wraps(graph, v)),
+        constant: None,
     }
 }
 

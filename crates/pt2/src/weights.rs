@@ -204,8 +204,8 @@ pub(crate) fn read(archive: &Archive, model: &str, graph: &Graph) -> Result<Weig
 /// A weight that no table describes, by the graph's description of it.
 fn missing(name: &str, kind: InputKind, meta: &ir_core::TensorMeta) -> Result<Weight> {
     let at = At::Entry("the graph's inputs");
-    let error =
-        || Pt2Error::Weight { at: at.place(), name: name.to_owned(), problem: "its size is symbolic".into() };
+    let problem = "its size is symbolic: sizes of a weight must be numbers";
+    let error = || Pt2Error::Weight { at: at.place(), name: name.to_owned(), problem: problem.into() };
     let sizes = meta.static_sizes().ok_or_else(error)?;
     let sizes = sizes.into_iter().map(|n| usize::try_from(n).map_err(|_| error())).collect::<Result<_>>()?;
     Ok(Weight { name: name.to_owned(), kind, dtype: meta.dtype, sizes, requires_grad: false, tensor: None })
@@ -213,6 +213,16 @@ fn missing(name: &str, kind: InputKind, meta: &ir_core::TensorMeta) -> Result<We
 
 /// Table and graph must describe the same tensor.
 fn agree(weight: &Weight, meta: &ir_core::TensorMeta) -> Result<()> {
+    let refused = |problem: String| {
+        let at = At::Entry("the graph's inputs").place();
+        Err(Pt2Error::Weight { at, name: weight.name.clone(), problem })
+    };
+    let fixed = |e: &ir_core::SymExpr| e.as_const().is_some();
+    if !meta.sizes.iter().chain(&meta.strides).chain([&meta.offset]).all(fixed) {
+        return refused(format!(
+            "the graph reads {meta}: sizes, strides and offset of a weight must be numbers"
+        ));
+    }
     let wanted = meta.static_sizes().unwrap_or_default();
     let same = wanted.len() == weight.sizes.len()
         && wanted.iter().zip(&weight.sizes).all(|(&a, &b)| usize::try_from(a) == Ok(b));
@@ -220,7 +230,7 @@ fn agree(weight: &Weight, meta: &ir_core::TensorMeta) -> Result<()> {
         return Ok(());
     }
     let problem = format!("it is {}{:?}, but the graph reads {meta}", weight.dtype, weight.sizes);
-    Err(Pt2Error::Weight { at: At::Entry("the graph's inputs").place(), name: weight.name.clone(), problem })
+    refused(problem)
 }
 
 /// Payloads of one archive: each is made into storage once, however many weights share it.

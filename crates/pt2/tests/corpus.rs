@@ -59,6 +59,8 @@ fn every_archive_of_the_corpus_loads() {
                             failures.push(format!("{name}: {problem}"));
                         }
                         failures.extend(problems_of(&program).into_iter().map(|p| format!("{name}: {p}")));
+                        let misstated = prims::check_values(&program.graph).err().unwrap_or_default();
+                        failures.extend(misstated.into_iter().map(|e| format!("{name}: {e}")));
                         targets_without_schema(&program, &mut unknown);
                     }
                     Err(error) => failures.push(format!("{name}: {error}")),
@@ -116,6 +118,10 @@ fn large_archives_read_from_files() {
                 .min()
                 .unwrap();
             println!("{name}: {size} bytes in {best:?}");
+            let program = ExportedProgram::load(file.path()).unwrap();
+            let started = Instant::now();
+            assert!(prims::check_values(&program.graph).is_ok(), "{name}");
+            println!("{name}: values checked in {:?}", started.elapsed());
             let (mapped, held) = (
                 ExportedProgram::load(file.path()).unwrap(),
                 pt2::Archive::from_bytes(std::fs::read(file.path()).unwrap()),

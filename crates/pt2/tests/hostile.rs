@@ -178,6 +178,35 @@ fn edits_of_the_weights_are_found() {
 }
 
 #[test]
+fn the_graph_cannot_say_of_weights_what_they_are_not() {
+    let weights = std::fs::read(golden("weights.pt2")).unwrap();
+    const MODEL: &str = "models/model.json";
+    let s0 = r#"{"as_expr": {"expr_str": "s0", "hint": {"as_int": 1}}}"#;
+    let count = |sizes: &str, strides: &str| {
+        let device = r#""requires_grad": false, "device": {"type": "cpu", "index": null}"#;
+        format!(r#""b_count": {{"dtype": 5, "sizes": [{sizes}], {device}, "strides": [{strides}]"#)
+    };
+    let view = r#""strides": [{"as_int": 1}, {"as_int": 12}]"#;
+    for (from, to, part) in [
+        (count("", ""), count(s0, r#"{"as_int": 1}"#), "must be numbers"),
+        (count("", ""), count(r#"{"as_int": 1}"#, r#"{"as_int": 1}"#), "but the graph reads i64[1]"),
+        (view.to_owned(), format!(r#""strides": [{{"as_int": 1}}, {s0}]"#), "must be numbers"),
+        (
+            r#""storage_offset": {"as_int": 1}"#.to_owned(),
+            format!(r#""storage_offset": {s0}"#),
+            "must be numbers",
+        ),
+        (
+            r#""sizes": [{"as_int": 24}]"#.to_owned(),
+            r#""sizes": [{"as_int": 25}]"#.to_owned(),
+            "but the graph reads f32[25]",
+        ),
+    ] {
+        check(edited_archive(&weights, MODEL, &from, &to), "Weight", part);
+    }
+}
+
+#[test]
 fn records_of_the_archive_are_checked() {
     check(edited("archive_format", "pt2", "pt3"), "Unsupported", "format `pt3`");
     check(edited("archive_version", "0", "1"), "Unsupported", "archive version `1`");

@@ -13,8 +13,8 @@ pub enum TensorError {
         /// Requested sizes.
         sizes: Vec<usize>,
     },
-    /// The allocator refused.
-    #[error("out of memory: {bytes} bytes were refused")]
+    /// The allocator refused, or there is not so much memory.
+    #[error("out of memory: {bytes} bytes cannot be had")]
     OutOfMemory {
         /// Requested bytes.
         bytes: usize,

@@ -146,6 +146,7 @@ impl Tensor {
         if T::DTYPE != self.dtype {
             return Err(TensorError::DType { got: self.dtype, expected: T::DTYPE });
         }
+        crate::require_room(self.nbytes())?;
         let mut all = Vec::new();
         all.try_reserve_exact(self.numel()).map_err(|_| TensorError::OutOfMemory { bytes: self.nbytes() })?;
         match self.as_slice::<T>() {
@@ -153,6 +154,15 @@ impl Tensor {
             None => all.extend(self.offsets().map(|at| read::<T>(self, at))),
         }
         Ok(all)
+    }
+
+    /// An element, as an integer, that does not lie in `low..=high`; `None` where all do. Nothing is copied.
+    pub fn first_outside(&self, low: i64, high: i64) -> Option<i64> {
+        match (self.as_slice::<i64>(), self.as_slice::<i32>()) {
+            (Some(all), _) => outside(all, low, high),
+            (_, Some(all)) => outside(all, low, high),
+            _ => self.iter_i64().find(|n| !(low..=high).contains(n)),
+        }
     }
 
     /// Offset in the storage of the element at `index`; `None` where there is none.
@@ -173,4 +183,12 @@ impl Tensor {
     pub fn item(&self) -> Option<Scalar> {
         if self.numel() == 1 { self.iter().next() } else { None }
     }
+}
+
+/// Looks at many elements between decisions, so that comparing them is vector code.
+fn outside<T: Copy + Into<i64>>(all: &[T], low: i64, high: i64) -> Option<i64> {
+    const AT_ONCE: usize = 4096;
+    let beyond = |n: i64| (n < low) | (n > high);
+    let chunk = all.chunks(AT_ONCE).find(|c| c.iter().fold(false, |any, n| any | beyond((*n).into())))?;
+    chunk.iter().map(|n| (*n).into()).find(|n| beyond(*n))
 }

@@ -26,8 +26,8 @@ pub use element::{Bool, Element};
 pub use error::TensorError;
 pub use foreign::RawParts;
 pub use iter::{Offsets, Values};
-pub use storage::Storage;
-pub use tensor::{Sizes, Strides, Tensor, contiguous_strides};
+pub use storage::{Storage, require_room};
+pub use tensor::{Sizes, Strides, Tensor, checked_numel, contiguous_strides};
 pub use view::view_strides;
 
 pub use half::{bf16, f16};

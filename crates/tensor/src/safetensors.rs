@@ -9,7 +9,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use ir_core::DType;
+use ir_core::{DType, WholeFile};
 use memmap2::Mmap;
 use safetensors::{SafeTensorError, SafeTensors};
 
@@ -115,23 +115,14 @@ impl SafetensorsFile {
         SafetensorsFile::from_storage(&storage)
     }
 
-    /// Writes the file under a temporary name beside `path` and renames it, so that `path` is either the old file or
-    /// the whole new one. Tensors are ordered by falling alignment, then name, so that each is aligned.
+    /// Writes the file as a [`WholeFile`]: `path` is either the old file or the whole new one, also after a loss of power.
+    /// Tensors are ordered by falling alignment, then name, so that each is aligned.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), SafetensorsError> {
         let path = path.as_ref();
         let io = |source| SafetensorsError::Io { path: path.display().to_string(), source };
         let (header, order) = self.header()?;
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".ferroflux-");
-        #[cfg(unix)]
-        // As for any new file: the process' umask takes away what it does not want.
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let temporary = builder.tempfile_in(folder).map_err(io)?;
-        let mut out = BufWriter::with_capacity(1 << 20, temporary.as_file());
+        let mut whole = WholeFile::begin(path).map_err(io)?;
+        let mut out = BufWriter::with_capacity(1 << 20, whole.file());
         out.write_all(&header).map_err(io)?;
         for (name, tensor) in order {
             let tensor = tensor
@@ -141,8 +132,7 @@ impl SafetensorsFile {
         }
         out.flush().map_err(io)?;
         drop(out);
-        temporary.persist(path).map_err(|e| io(e.error))?;
-        Ok(())
+        whole.finish().map_err(io)
     }
 
     /// Length, JSON and padding, and the tensors in file order.

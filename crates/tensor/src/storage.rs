@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use ir_core::has_room;
 use memmap2::Mmap;
 
 use crate::TensorError;
@@ -67,14 +68,29 @@ fn dangling() -> NonNull<u8> {
     unsafe { NonNull::new_unchecked(std::ptr::without_provenance_mut(ALIGN)) }
 }
 
+/// An error where so many bytes cannot be had; asks the allocator too, whose limit may be another than the system's.
+///
+/// # Errors
+/// [`TensorError::OutOfMemory`] with the bytes.
+pub fn require_room(bytes: usize) -> Result<(), TensorError> {
+    // What is less costs more to ask for than to have.
+    const LEAST: usize = 1 << 20;
+    let mut probe = Vec::<u8>::new();
+    match bytes < LEAST || has_room(bytes) && probe.try_reserve_exact(bytes).is_ok() {
+        true => Ok(()),
+        false => Err(TensorError::OutOfMemory { bytes }),
+    }
+}
+
 impl Storage {
-    /// `len` zero bytes, aligned to 64. The allocator's refusal is an error, not an abort.
+    /// `len` zero bytes, aligned to 64. The allocator's refusal is an error, not an abort, and so is a request for more
+    /// than the system has free.
     pub fn zeroed(len: usize) -> Result<Storage, TensorError> {
         if len == 0 {
             return Ok(Storage(Arc::new(Inner { ptr: dangling(), len, owner: Owner::Owned })));
         }
         let refused = TensorError::OutOfMemory { bytes: len };
-        let layout = layout_of(len).ok_or_else(|| refused.clone())?;
+        let layout = layout_of(len).filter(|_| has_room(len)).ok_or_else(|| refused.clone())?;
         // SAFETY: the layout's size is not zero.
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(refused)?;
         Ok(Storage(Arc::new(Inner { ptr, len, owner: Owner::Owned })))

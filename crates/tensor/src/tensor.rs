@@ -41,7 +41,10 @@ pub fn contiguous_strides(sizes: &[usize]) -> Strides {
 }
 
 /// The number of elements, where it and its bytes fit the address space.
-pub(crate) fn checked_numel(dtype: DType, sizes: &[usize]) -> Result<usize, TensorError> {
+///
+/// # Errors
+/// [`TensorError::TooLarge`] where they do not.
+pub fn checked_numel(dtype: DType, sizes: &[usize]) -> Result<usize, TensorError> {
     let too_large = || TensorError::TooLarge { dtype, sizes: sizes.to_vec() };
     if sizes.contains(&0) {
         return Ok(0);
@@ -197,7 +200,8 @@ impl Tensor {
     }
     /// Number of elements.
     pub fn numel(&self) -> usize {
-        self.sizes.iter().product()
+        // The product of the others need not fit where one is zero.
+        if self.sizes.contains(&0) { 0 } else { self.sizes.iter().product() }
     }
     /// Bytes that the elements take when laid side by side.
     pub fn nbytes(&self) -> usize {

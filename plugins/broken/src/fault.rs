@@ -41,6 +41,7 @@ faults! {
     Silent "declines-silently" "support" "declines without a reason";
     Overrun "overrun" "bounds" "writes four bytes beyond each output";
     WrongResult "wrong-result" "ops.i16" "subtracts the wrong way round, for i16 alone";
+    IgnoresChecks "ignores-checks" "indices" "reads rows of a buffer that an operator may not index";
     IgnoresStrides "ignores-strides" "strides" "reads every input as if it were row-major";
     Hangs "hangs" "zero-sizes" "never comes back where an output has no elements";
     FirstSizes "first-sizes" "dynamic-sizes" "computes at the sizes of the first call for ever";

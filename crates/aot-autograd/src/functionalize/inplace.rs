@@ -83,7 +83,7 @@ impl Pass<'_> {
             written.filter_map(|(_, arg)| self.viewed(std::slice::from_ref(arg))).collect();
         let result_of =
             if op.schema.name.ends_with('_') && !views.is_empty() { Some(views.remove(0)) } else { None };
-        let new_args = self.read_args(args, node.origin)?;
+        let new_args = self.read_args(args)?;
         // The batch norms, which are all that has such a form, keep the statistics of 16-bit inputs in float32.
         let computed = |n: usize, ty: &ValueType| match ty {
             ValueType::Tensor(m) if n > 0 => ValueType::Tensor(m.with_dtype(m.dtype.compute())),
@@ -122,14 +122,14 @@ impl Pass<'_> {
             return self.in_place_list(node, functional, args, items);
         }
         let Some(view) = self.viewed(args) else { return Err(FunctionalizeProblem::NoOperand) };
-        let new_args = self.read_args(args, node.origin)?;
+        let new_args = self.read_args(args)?;
         let meta = self.storages.view(view).meta.clone();
         let out_meta = node.outputs.first().and_then(|&v| self.old.meta(v)).unwrap_or(&meta).clone();
         // `detach_`, `squeeze_`, `transpose_` change what the tensor looks like and no element.
         let rule = views::rule(functional, &new_args, &meta, &[&out_meta], 0);
         let name = functional.split('.').nth(1).unwrap_or(functional).to_string();
         if let Some(rule) = rule {
-            let now = self.derive(view, rule, None, &out_meta, self.old.node_name(id))?;
+            let now = self.derive(view, rule, None, &out_meta, (self.old.node_name(id), node.origin))?;
             // All names of the tensor change with it: `y = x.relu_(); x.squeeze_()` squeezes `y`.
             for (_, binding) in self.bindings.iter_mut() {
                 if matches!(binding, Some(Binding::View(v)) if *v == view) {
@@ -154,7 +154,7 @@ impl Pass<'_> {
         for item in items {
             written.push(self.viewed(std::slice::from_ref(item)).ok_or(FunctionalizeProblem::NoOperand)?);
         }
-        let new_args = self.read_args(args, node.origin)?;
+        let new_args = self.read_args(args)?;
         let name = functional.split('.').nth(1).unwrap_or(functional);
         let types: Vec<ValueType> =
             written.iter().map(|&v| ValueType::Tensor(self.storages.view(v).meta.clone())).collect();

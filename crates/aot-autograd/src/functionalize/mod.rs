@@ -211,7 +211,7 @@ impl Pass<'_> {
 
     /// A call that writes nothing: its results are new storages, or views of its first operand.
     fn pure(&mut self, node: &Node, target: &str, args: &[Arg]) -> Step<()> {
-        let new_args = self.read_args(args, node.origin)?;
+        let new_args = self.read_args(args)?;
         let metas: Vec<&TensorMeta> = node.outputs.iter().filter_map(|&v| self.old.meta(v)).collect();
         let mut rules: Vec<Option<views::Rule>> = vec![None; node.outputs.len()];
         let source = self.viewed(args);
@@ -227,7 +227,8 @@ impl Pass<'_> {
             && rule.of_storage
         {
             let (old, rule) = (node.outputs[0], rule.clone());
-            let view = self.derive(source, rule, None, metas[0], &self.old.values[old].name)?;
+            let view =
+                self.derive(source, rule, None, metas[0], (&self.old.values[old].name, node.origin))?;
             self.bindings[old] = Some(Binding::View(view));
             return Ok(());
         }
@@ -239,7 +240,7 @@ impl Pass<'_> {
             self.bindings[old] = Some(match (self.old.meta(old), source, rule) {
                 (None, ..) => Binding::Plain(new),
                 (Some(meta), Some(s), Some(rule)) => {
-                    Binding::View(self.derive(s, rule, Some(new), meta, name)?)
+                    Binding::View(self.derive(s, rule, Some(new), meta, (name, node.origin))?)
                 }
                 (Some(meta), ..) => Binding::View(self.storages.add(new, meta.clone(), name, None)),
             });
@@ -255,17 +256,17 @@ impl Pass<'_> {
         rule: views::Rule,
         new: Option<ValueId>,
         meta: &TensorMeta,
-        name: &str,
+        (name, origin): (&str, OriginId),
     ) -> Step<ViewRef> {
         let mut parent = source;
         if rule.of_storage {
             parent = self.storages.root_of(source);
             let root = &self.storages.view(parent).meta;
             if let Some((rule, meta)) = views::in_memory_order(root).map_err(FunctionalizeProblem::View)? {
-                parent = self.storages.push(View::derived(parent, rule, meta, name), None);
+                parent = self.storages.push(View::derived(parent, rule, meta, name, origin), None);
             }
         }
-        Ok(self.storages.push(View::derived(parent, rule, meta.clone(), name), new))
+        Ok(self.storages.push(View::derived(parent, rule, meta.clone(), name, origin), new))
     }
 
     /// The view that the first operand is, where it is a tensor.
@@ -280,21 +281,21 @@ impl Pass<'_> {
     }
 
     /// The arguments with every tensor's present value.
-    fn read_args(&mut self, args: &[Arg], origin: OriginId) -> Step<Vec<Arg>> {
-        args.iter().map(|a| self.read_arg(a, origin)).collect()
+    fn read_args(&mut self, args: &[Arg]) -> Step<Vec<Arg>> {
+        args.iter().map(|a| self.read_arg(a)).collect()
     }
 
-    fn read_arg(&mut self, arg: &Arg, origin: OriginId) -> Step<Arg> {
+    fn read_arg(&mut self, arg: &Arg) -> Step<Arg> {
         Ok(match arg {
-            Arg::Value(v) => Arg::Value(self.read(*v, origin)?),
-            Arg::List(items) => Arg::List(self.read_args(items, origin)?),
+            Arg::Value(v) => Arg::Value(self.read(*v)?),
+            Arg::List(items) => Arg::List(self.read_args(items)?),
             other => other.clone(),
         })
     }
 
-    fn read(&mut self, old: ValueId, origin: OriginId) -> Step<ValueId> {
+    fn read(&mut self, old: ValueId) -> Step<ValueId> {
         match self.bindings.get(old) {
-            Some(Some(Binding::View(view))) => Ok(self.storages.read(&mut self.out, *view, origin)),
+            Some(Some(Binding::View(view))) => Ok(self.storages.read(&mut self.out, *view)),
             Some(Some(Binding::Plain(value))) => Ok(*value),
             _ => Err(FunctionalizeProblem::Undefined),
         }
@@ -315,7 +316,7 @@ impl Pass<'_> {
 
     fn outputs(&mut self, errors: &mut Vec<FunctionalizeError>) {
         for output in &self.old.outputs {
-            match self.read_arg(&output.arg, OriginId(0)) {
+            match self.read_arg(&output.arg) {
                 Ok(arg) => self.out.outputs.push(Output { kind: output.kind.clone(), arg }),
                 Err(_) if !errors.is_empty() => {}
                 Err(problem) => errors.push(FunctionalizeError {

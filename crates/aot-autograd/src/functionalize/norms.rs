@@ -36,7 +36,7 @@ impl Pass<'_> {
         else {
             return Err(FunctionalizeProblem::NoOperand);
         };
-        let new_args = self.read_args(args.get(..8).unwrap_or(args), node.origin)?;
+        let new_args = self.read_args(args.get(..8).unwrap_or(args))?;
         let metas = [input, mean, var].map(|v| self.storages.view(v).meta.clone());
         let name = node.outputs.first().map_or("batch_norm", |&v| self.old.values[v].name.as_str());
         let outs = match target {

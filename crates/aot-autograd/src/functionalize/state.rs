@@ -18,6 +18,8 @@ pub(super) struct View {
     from: Option<(ViewRef, Rule)>,
     storage: usize,
     name: String,
+    /// The call that made it: what replays it comes from there, whoever reads.
+    origin: OriginId,
     /// The value when the storage had this generation.
     value: Option<ValueId>,
     generation: u32,
@@ -25,8 +27,15 @@ pub(super) struct View {
 
 impl View {
     /// A view of `parent`; [`Storages::push`] completes it.
-    pub(super) fn derived(parent: ViewRef, rule: Rule, meta: TensorMeta, name: &str) -> View {
-        View { meta, from: Some((parent, rule)), storage: 0, name: name.into(), value: None, generation: 0 }
+    pub(super) fn derived(
+        parent: ViewRef,
+        rule: Rule,
+        meta: TensorMeta,
+        name: &str,
+        origin: OriginId,
+    ) -> View {
+        let (from, name) = (Some((parent, rule)), name.into());
+        View { meta, from, storage: 0, name, origin, value: None, generation: 0 }
     }
 }
 
@@ -69,6 +78,7 @@ impl Storages {
             from: None,
             storage,
             name: name.into(),
+            origin: OriginId(0),
             value: Some(value),
             generation: 0,
         });
@@ -119,7 +129,7 @@ impl Storages {
     }
 
     /// The present value; what is stale on the way from the storage is replayed. No recursion: chains may be long.
-    pub(super) fn read(&mut self, out: &mut Graph, view: ViewRef, origin: OriginId) -> ValueId {
+    pub(super) fn read(&mut self, out: &mut Graph, view: ViewRef) -> ValueId {
         let mut stale = Vec::new();
         let mut at = view;
         let mut value = loop {
@@ -139,7 +149,7 @@ impl Storages {
                 let mut args = rule.args.clone();
                 args.insert(0, Arg::Value(value));
                 let ty = ValueType::Tensor(v.meta.clone());
-                value = out.call(rule.target.as_str(), args, [(v.name.as_str(), ty)], origin)[0];
+                value = out.call(rule.target.as_str(), args, [(v.name.as_str(), ty)], v.origin)[0];
             }
             v.value = Some(value);
             v.generation = self.storages[v.storage].generation;
@@ -197,7 +207,7 @@ impl Storages {
                 (target.clone(), args)
             }
             Inverse::Scatter(target, rest) => {
-                let base = self.read(out, parent, origin);
+                let base = self.read(out, parent);
                 let mut args = vec![Arg::Value(base), Arg::Value(new)];
                 args.extend(rest.iter().cloned());
                 (target.clone(), args)

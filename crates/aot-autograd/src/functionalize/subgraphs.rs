@@ -15,7 +15,7 @@ pub(super) struct Body {
 impl Pass<'_> {
     /// A call with subgraphs. Its operands are the items of its last argument.
     pub(super) fn higher_order(&mut self, node: &Node, target: &str, args: &[Arg]) -> Step<()> {
-        let mut new_args = self.read_args(args, node.origin)?;
+        let mut new_args = self.read_args(args)?;
         let written = self.written_operands(args);
         if !written.is_empty() && target != "higher_order.cond" {
             return Err(FunctionalizeProblem::Subgraph);

@@ -264,17 +264,8 @@ pub(super) fn in_memory_order(root: &TensorMeta) -> Result<Option<(Rule, TensorM
     if root.is_contiguous() {
         return Ok(None);
     }
-    let strides: Option<Vec<i64>> = root.strides.iter().map(SymExpr::as_const).collect();
-    let strides = strides.ok_or(REFUSED)?;
-    let mut dims: Vec<usize> = (0..root.rank()).collect();
-    dims.sort_by_key(|&d| (std::cmp::Reverse(strides[d]), d));
-    let sizes = dims.iter().map(|&d| root.sizes[d].clone());
-    let meta = TensorMeta { device: root.device.clone(), ..TensorMeta::contiguous(root.dtype, sizes) };
-    let dense =
-        (0..dims.len()).all(|n| meta.sizes[n] == SymExpr::ONE || meta.strides[n] == root.strides[dims[n]]);
-    if !dense {
-        return Err(REFUSED);
-    }
+    let dims = root.memory_order().ok_or(REFUSED)?;
+    let meta = root.with_sizes(dims.iter().map(|&d| root.sizes[d].clone()));
     let target = "aten.permute.default";
     let order: Vec<i64> = dims.iter().map(|&d| d as i64).collect();
     let order = Arg::from(order.as_slice());

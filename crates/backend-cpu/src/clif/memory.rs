@@ -26,6 +26,21 @@ impl Zeros {
     }
 }
 
+/// An expression as a sum of one without values of the body and one of terms that have some.
+fn by_values(e: &SymExpr) -> (SymExpr, SymExpr) {
+    let (terms, constant) = e.terms();
+    let mut sums = (SymExpr::from_i64(constant), SymExpr::ZERO);
+    for (coef, factors) in terms {
+        let product = factors.iter().fold(SymExpr::from_i64(coef), |p, f| p * SymExpr::atom(f.clone()));
+        if product.any_leaf(|a| matches!(a, Atom::Value(_))) {
+            sums.1 = sums.1 + product;
+        } else {
+            sums.0 = sums.0 + product;
+        }
+    }
+    sums
+}
+
 fn flags(at: &Access) -> MemFlagsData {
     let flags = MemFlagsData::new().with_notrap();
     match (at.read_only, at.checked) {
@@ -63,6 +78,13 @@ impl<'f> Emit<'f, '_> {
                 let step = self.expr(&step, lane);
                 let step = self.times(step, size);
                 let moved = self.b.ins().imul(x, step);
+                self.b.ins().iadd(row, moved)
+            }
+            _ if indirect(&at.address) => {
+                // What holds no value is an address of its own, most of which leaves the loop and is the same for all lanes.
+                let (direct, values) = by_values(&at.address);
+                let row = self.address(&Access { address: direct, ..at.clone() }, lane);
+                let moved = self.expr(&(values * size), lane);
                 self.b.ins().iadd(row, moved)
             }
             _ => {

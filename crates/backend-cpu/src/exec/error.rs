@@ -87,18 +87,12 @@ pub enum ExecError {
         expr: String,
     },
     /// A size outside of its symbol's range.
-    #[error("dimension {dim} of `{name}` is {got}, outside of the range {range} of `{symbol}`")]
+    #[error("`{name}`: {problem}")]
     Range {
         /// The input.
         name: String,
-        /// Which dimension.
-        dim: usize,
-        /// The size given.
-        got: i64,
-        /// `1..=64`.
-        range: String,
-        /// Name of the symbol.
-        symbol: String,
+        /// Which dimension is what, and what it must be.
+        problem: String,
     },
     /// A number that the program computes is outside of its symbol's range.
     #[error("step `{step}` gives {value}, outside of the range {range} of `{symbol}`")]

@@ -160,8 +160,11 @@ impl Compiled {
         let started = std::time::Instant::now();
         let code = make(jobs.list())?;
         tracing::debug!(target: "kernel", functions = jobs.list().len(), bytes = code.bytes(), time = ?started.elapsed(), "compiled");
+        // Where there are symbols every set of sizes is looked at once, whatever the arena is.
         let fixed = match (&program.plan.offsets, program.plan.bytes) {
-            (Some(offsets), Some(bytes)) => Some(Arc::new(Place { offsets: offsets.clone(), bytes })),
+            (Some(offsets), Some(bytes)) if program.symbols.is_empty() => {
+                Some(Arc::new(Place { offsets: offsets.clone(), bytes }))
+            }
             _ => None,
         };
         let binder = Binder::new(&program);
@@ -530,14 +533,9 @@ fn pack(
 fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError> {
     let packed = |slot: &usize| all.get(*slot).and_then(Option::as_ref);
     match op {
+        // What follows a failed check is not needed.
         Op::Several(list) => {
-            for planned in list {
-                run(&planned.op, call, all)?;
-                if call.fault.is_set() {
-                    break;
-                }
-            }
-            Ok(())
+            list.iter().take_while(|_| !call.fault.is_set()).try_for_each(|p| run(&p.op, call, all))
         }
         Op::Loop(k) => k.run(call),
         Op::Matmul(m, slot) => {

@@ -80,14 +80,9 @@ impl Binder {
             let (size, symbol) = (size(i, d), &program.symbols[id]);
             let got = size.saturating_sub(offset).div_euclid(factor);
             if got < symbol.min || symbol.max.is_some_and(|max| got > max) {
-                let max = symbol.max.map_or(String::new(), |m| format!("={m}"));
-                return Err(ExecError::Range {
-                    name: program.inputs[i].name.clone(),
-                    dim: d,
-                    got,
-                    range: format!("{}..{max}", symbol.min),
-                    symbol: symbol.name.clone(),
-                });
+                let expr = &program.buffers[program.inputs[i].buf].sizes[d];
+                let problem = expr.misfit(d, size, None, &program.bounds());
+                return Err(ExecError::Range { name: program.inputs[i].name.clone(), problem });
             }
             sizes.0[id.index()] = got;
         }

@@ -1,6 +1,7 @@
 //! The sort routine: stable, along one dimension, values and positions.
 
 use std::cmp::Ordering;
+use std::sync::atomic::{self, AtomicBool};
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{ExternCall, ExternOp, Operand, Program};
@@ -79,6 +80,7 @@ impl SortOp {
             strides.push(s.all(&p.strides)?);
         }
         let rows = sizes.iter().product::<i64>() / n.max(1);
+        let short = AtomicBool::new(false);
         let task = |row: usize| {
             let mut at = bases;
             let mut rest = row as i64;
@@ -88,23 +90,29 @@ impl SortOp {
                 (0..3).for_each(|p| at[p] += (i * strides[p][d]) as isize);
             }
             let along = [0, 1, 2].map(|p| strides[p].get(self.dim).copied().unwrap_or(0) as isize);
-            self.row(call.buffers, n, at, along);
+            if self.row(call.buffers, n, at, along).is_none() {
+                short.store(true, atomic::Ordering::Relaxed);
+            }
         };
         team::par_for(rows as usize, &task);
+        if short.load(atomic::Ordering::Relaxed) {
+            return Err(ExecError::OutOfMemory((n as usize).saturating_mul(size_of::<(Key, i64)>())));
+        }
         Ok(())
     }
 
-    fn row(&self, buffers: &Buffers, n: i64, at: [isize; 3], along: [isize; 3]) {
+    /// Sorts one row; `None` where there is no memory for it.
+    fn row(&self, buffers: &Buffers, n: i64, at: [isize; 3], along: [isize; 3]) -> Option<()> {
         let size = self.input.dtype.size() as isize;
         let (source, values, positions) =
             (buffers.0[self.input.root], buffers.0[self.values.root], buffers.0[self.positions.root]);
-        let mut keys: Vec<(Key, i64)> = (0..n)
-            .map(|i| {
-                let p = source.wrapping_offset((at[0] + i as isize * along[0]) * size);
-                // SAFETY: element i of this row, inside of the operand by the program's promise.
-                (unsafe { Key::read(self.input.dtype, p) }, i)
-            })
-            .collect();
+        let mut keys: Vec<(Key, i64)> = Vec::new();
+        keys.try_reserve_exact(usize::try_from(n).ok()?).ok()?;
+        keys.extend((0..n).map(|i| {
+            let p = source.wrapping_offset((at[0] + i as isize * along[0]) * size);
+            // SAFETY: element i of this row, inside of the operand by the program's promise.
+            (unsafe { Key::read(self.input.dtype, p) }, i)
+        }));
         keys.sort_by(|a, b| if self.descending { b.0.order(&a.0) } else { a.0.order(&b.0) });
         for (i, (key, position)) in keys.into_iter().enumerate() {
             let i = i as isize;
@@ -114,6 +122,7 @@ impl SortOp {
                 positions.cast::<i64>().wrapping_offset(at[2] + i * along[2]).write_unaligned(position);
             }
         }
+        Some(())
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) struct Args {
     /// How many checkpoints are kept.
     #[arg(long, value_name = "N", default_value_t = 3)]
     keep: usize,
-    /// Goes on from the newest checkpoint.
+    /// Goes on from the newest checkpoint that can be read.
     #[arg(long, requires = "checkpoint")]
     resume: bool,
     /// Writes the trained weights.
@@ -225,7 +225,7 @@ fn folder(args: &Args) -> Result<&std::path::Path> {
 
 /// Takes over the newest checkpoint, which must be of the same training.
 fn resume(args: &Args, run: &mut Run) -> Result<()> {
-    let found = Checkpoint::newest(folder(args)?)?;
+    let found = Checkpoint::newest(folder(args)?, &|text| eprintln!("warning: {text}"))?;
     for (name, wanted) in &run.settings {
         let held = found.settings.get(name).map_or("unknown", String::as_str);
         if held != wanted {

@@ -60,23 +60,42 @@ impl Checkpoint {
         Ok(path)
     }
 
-    /// The newest of a folder.
-    pub(crate) fn newest(folder: &Path) -> Result<Checkpoint> {
-        let newest = if folder.is_dir() { all(folder)?.pop() } else { None };
-        let Some((_, path)) = newest else {
+    /// The newest of a folder that can be read; `warn` is told of newer ones that cannot.
+    ///
+    /// # Errors
+    /// There is none, or none that can be read: what is wrong with the newest.
+    pub(crate) fn newest(folder: &Path, warn: &dyn Fn(String)) -> Result<Checkpoint> {
+        let mut list = if folder.is_dir() { all(folder)? } else { Vec::new() };
+        let mut first = None;
+        while let Some((step, path)) = list.pop() {
+            let failed = || format!("cannot read the checkpoint {}", path.display());
+            match Checkpoint::read(&path, step).with_context(failed) {
+                Ok(found) => return Ok(found),
+                Err(error) => {
+                    let older =
+                        if list.is_empty() { "there is no older one" } else { "an older one is tried" };
+                    warn(format!("{error:#}; {older}"));
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        Err(first.unwrap_or_else(|| {
             let why = format!("there is no checkpoint in {}", folder.display());
-            return Err(advised(
-                why,
-                "leave `--resume` out to begin anew, or name the right folder with `--checkpoint`",
-            ));
-        };
-        let failed = || format!("cannot read the checkpoint {}", path.display());
-        let file = SafetensorsFile::open(&path).with_context(failed)?;
+            advised(why, "leave `--resume` out to begin anew, or name the right folder with `--checkpoint`")
+        }))
+    }
+
+    /// The checkpoint of so many steps.
+    fn read(path: &Path, steps: usize) -> Result<Checkpoint> {
+        let file = SafetensorsFile::open(path)?;
         let mut tensors = file.tensors;
         let losses = tensors.remove(LOSSES).and_then(|t| t.to_vec::<f64>().ok());
-        let losses =
-            losses.ok_or_else(|| advised("it holds no losses", "it is no checkpoint of `ferroflux train`"));
-        let losses = losses.with_context(failed)?;
+        let losses = losses
+            .ok_or_else(|| advised("it holds no losses", "it is no checkpoint of `ferroflux train`"))?;
+        if losses.len() != steps {
+            let why = format!("it holds the losses of {} steps, its name says {steps}", losses.len());
+            return Err(advised(why, "the file was renamed or is another's"));
+        }
         let (mut numbers, mut settings) = (BTreeMap::new(), BTreeMap::new());
         for (name, value) in file.metadata {
             match name.strip_prefix(STEP) {

@@ -7,6 +7,7 @@ mod control;
 mod errors;
 mod graphs;
 mod handshake;
+mod indices;
 mod layout;
 mod memory;
 mod movement;
@@ -117,6 +118,11 @@ pub const CHECKS: &[Check] = &[
     check("stages", "kernels of several stages: softmax, normalisation", reduce::stages),
     check("gather", "masked loads and indices that depend on data", movement::gather),
     check("scatter", "stores that add or combine, masked stores", movement::scatter),
+    check(
+        "indices",
+        "an index from data that is out of bounds ends the call with an error and leaves memory alone",
+        indices::indices,
+    ),
     check(
         "temporaries",
         "several kernels with temporaries that share memory, and views",

@@ -15,8 +15,8 @@ use std::ptr::{null, null_mut};
 use kernel_ir::Program;
 use plugin_abi::table::read;
 use plugin_abi::{
-    DLDevice, ENTRY_SYMBOL, FFX_LEVEL_KERNEL_IR, FFX_OK, FfxArtifact, FfxCompileRequest, FfxDescription,
-    FfxDeviceInfo, FfxEntry, FfxError, FfxExecutable, FfxHost, FfxIrVersion, FfxPlugin, FfxStr, Head,
+    DLDevice, FFX_LEVEL_KERNEL_IR, FFX_OK, FfxArtifact, FfxCompileRequest, FfxDescription, FfxDeviceInfo,
+    FfxEntry, FfxError, FfxExecutable, FfxHost, FfxIrVersion, FfxPlugin, FfxStr, Head,
 };
 
 pub use executable::Owned;
@@ -30,14 +30,8 @@ use crate::case::Fault;
 /// # Errors
 /// The loader's own, or that there is no entry.
 pub fn entry(library: &Path) -> Result<FfxEntry, Fault> {
-    // SAFETY: running a library's initializers is what judging it means; the process is there for nothing else.
-    let loaded = unsafe { libloading::Library::new(library) };
-    let loaded = loaded.map_err(|e| Fault::wrong(format!("the library does not load: {e}")))?;
-    // SAFETY: the symbol's name carries the ABI's major; who exports it vouches for its type.
-    let entry = unsafe { loaded.get::<FfxEntry>(ENTRY_SYMBOL) }.map(|symbol| *symbol);
-    let entry = entry.map_err(|_| Fault::wrong(format!("the library exports no `{ENTRY_SYMBOL}`")))?;
-    std::mem::forget(loaded);
-    Ok(entry)
+    // The host's own way, so that a library is told the same here as where it is installed.
+    plugin_host::entry_of(library).map_err(|e| Fault::wrong(format!("the library does not load: {e}")))
 }
 
 /// Host tables to enter with. They live as long as the process.

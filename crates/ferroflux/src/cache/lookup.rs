@@ -110,9 +110,10 @@ impl<'a> Lookup<'a> {
 fn constant_bytes(kernels: &stages::Kernels) -> Option<u64> {
     let program = &kernels.program;
     let buffers = program.constants.iter().map(|c| &program.buffers[c.buf]);
-    let bytes =
-        |b: &kernel_ir::Buffer| Some(u64::try_from(b.span().as_const()?).ok()? * b.dtype.size() as u64);
-    buffers.map(bytes).sum()
+    let bytes = |b: &kernel_ir::Buffer| {
+        Some(u64::try_from(b.span().as_const()?).ok()?.saturating_mul(b.dtype.size() as u64))
+    };
+    buffers.map(bytes).try_fold(0u64, |sum, bytes| Some(sum.saturating_add(bytes?)))
 }
 
 /// What the cache has for a compilation, else what `make` makes, which is kept; and whether it was there.

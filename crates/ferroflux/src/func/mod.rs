@@ -40,7 +40,7 @@ pub use transforms::{
 pub use types::Types;
 pub use var::{Operand, Var};
 
-use crate::{Error, Options};
+use crate::{Error, Options, stages};
 use var::Tape;
 
 #[cfg(doctest)]
@@ -105,11 +105,12 @@ impl Func {
         Func { inputs, outputs, make: Arc::new(make) }
     }
 
-    /// A graph of prims as a function of all its placeholders, parameters and buffers included (the seed of random
-    /// numbers is none of them), that returns all its outputs. It takes no other types than its own.
+    /// A functional graph as a function of all its placeholders, parameters and buffers included (the seed of random
+    /// numbers is none of them), that returns all its outputs. It takes no other types than its own. What the graph says of
+    /// its values is held against the operators' rules when the function is traced.
     pub fn from_graph(mut graph: Graph) -> Func {
-        for id in graph.order.clone() {
-            if let NodeKind::Placeholder { kind, .. } = &mut graph.nodes[id].kind
+        for (_, node) in graph.nodes.iter_mut() {
+            if let NodeKind::Placeholder { kind, .. } = &mut node.kind
                 && *kind != InputKind::Seed
             {
                 *kind = InputKind::User;
@@ -122,7 +123,9 @@ impl Func {
             if graph.symbols.is_empty() {
                 graph.symbols = types.symbols.clone();
             }
-            Ok(graph)
+            fx_ir::well_formed(&graph).map_err(Error::Graph)?;
+            // The types of all values are the rules' own from here on.
+            stages::prims(&graph)
         })
     }
 

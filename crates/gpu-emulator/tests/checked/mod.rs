@@ -10,7 +10,7 @@ use gpu_emulator::Emulator;
 use gpu_runtime::{Compiled, DeviceMemory, GpuError, Mode, Settings};
 use interp::kernels::KernelError;
 use ir_core::DType;
-use kernel_ir::{Program, Step};
+use kernel_ir::{Program, Site, Step};
 use plugin_sdk::{OwnedTensor, TensorView, bf16};
 use tensor::Tensor;
 
@@ -73,10 +73,7 @@ impl Code {
     pub fn outcome(&self, program: &Program, inputs: &[Tensor]) -> Outcome {
         match self.call(inputs) {
             Ok(values) => Ok(values),
-            Err(GpuError::Index { site, index, size, .. }) => {
-                let number = program.sites.iter().position(|s| *s == *site).unwrap();
-                Err((number as u32, index, size))
-            }
+            Err(GpuError::Index { site, index, size, .. }) => Err((number(program, &site), index, size)),
             Err(e) => panic!("{e}\n{program}"),
         }
     }
@@ -125,11 +122,15 @@ fn elements(mut t: OwnedTensor) -> Vec<f64> {
         .collect()
 }
 
+fn number(program: &Program, site: &Site) -> u32 {
+    program.sites.iter().position(|s| s == site).unwrap() as u32
+}
+
 /// What `interp` says of a call.
 pub fn expected(program: &Program, inputs: &[Tensor]) -> Outcome {
     match interp::kernels::run(program, &|_| None, inputs) {
         Ok(all) => Ok(all.iter().map(|t| t.iter_f64().collect()).collect()),
-        Err(KernelError::Index { site, index, size, .. }) => Err((site, index, size)),
+        Err(KernelError::Index { site, index, size, .. }) => Err((number(program, &site), index, size)),
         Err(e) => panic!("{e}\n{program}"),
     }
 }

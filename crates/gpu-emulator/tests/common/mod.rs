@@ -121,6 +121,21 @@ impl Case {
         inductor::compile(&self.graph, &inductor::Options::default()).unwrap()
     }
 
+    /// Compiles for the emulator, in every mode, and gets this error from a call, which no other one follows from.
+    pub fn refused(mut self, emulator: &LoadedBackend, why: &str) {
+        let bytes = self.program().to_bytes();
+        for mode in ["default", "reduce-overhead", "max-autotune"] {
+            let args = CompileArgs::new(KERNEL_IR, &bytes).mode(mode);
+            let mut code = emulator.compile(&args).unwrap_or_else(|e| panic!("{}: {e}", self.graph.name));
+            code.bind_constants(&[]).unwrap();
+            let given: Vec<&Tensor> = self.data.iter().collect();
+            for turn in 0..2 {
+                let error = code.execute(&given).err().map(|e| e.to_string()).unwrap_or_default();
+                assert!(error.contains(why), "{} {mode} {turn}: `{error}` is not `{why}`", self.graph.name);
+            }
+        }
+    }
+
     fn checked(mut self, emulator: &LoadedBackend, calls: usize, ways: &[&str]) {
         let program = self.program();
         let expected = interp::run(&self.graph, &self.data).unwrap();

@@ -307,7 +307,9 @@ fn is_conversion(target: &str) -> bool {
 }
 
 fn element_numbers(sizes: &[usize]) -> Result<Tensor, TensorError> {
-    let numel: usize = sizes.iter().product();
+    // A view may repeat elements: it has more of them than memory holds.
+    let numel = tensor::checked_numel(DType::I64, sizes)?;
+    tensor::require_room(2 * numel * DType::I64.size())?;
     Tensor::from_vec((0..numel as i64).collect(), sizes)
 }
 

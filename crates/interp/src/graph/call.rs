@@ -33,8 +33,10 @@ impl Frame<'_, '_> {
         args: &[Arg],
     ) -> Result<Vec<Value>, InterpError> {
         let args = args.iter().map(|a| self.ref_arg(id, a)).collect::<Result<Vec<_>, _>>()?;
-        let outs: Vec<(DType, Vec<usize>)> =
-            self.graph.nodes[id].outputs.iter().map(|&v| self.out_type(&self.graph.values[v].ty)).collect();
+        let outputs = self.graph.nodes[id].outputs.iter();
+        let outs = outputs.map(|&v| self.out_type(id, &self.graph.values[v].ty));
+        let outs: Vec<(DType, Vec<usize>)> = outs.collect::<Result<_, _>>()?;
+        self.check_room(id, &args, &outs)?;
         let call = RefCall { op, args: &args, outs: &outs };
         let results = match reference {
             Reference::Scalar(scalar) => scalar_loop::run(*scalar, &call),
@@ -44,10 +46,38 @@ impl Frame<'_, '_> {
     }
 
     /// dtype and sizes of a result; sizes that are not known yet are left out.
-    fn out_type(&self, ty: &ValueType) -> (DType, Vec<usize>) {
-        let ValueType::Tensor(meta) = ty else { return (DType::I64, Vec::new()) };
-        let size = |e: &SymExpr| self.bindings.eval(e).and_then(|n| usize::try_from(n).ok());
-        (meta.dtype, meta.sizes.iter().map(size).collect::<Option<_>>().unwrap_or_default())
+    fn out_type(&self, id: NodeId, ty: &ValueType) -> Result<(DType, Vec<usize>), InterpError> {
+        let ValueType::Tensor(meta) = ty else { return Ok((DType::I64, Vec::new())) };
+        let mut sizes = Vec::with_capacity(meta.rank());
+        for (dim, e) in meta.sizes.iter().enumerate() {
+            let Some(size) = self.bindings.eval(e) else { return Ok((meta.dtype, Vec::new())) };
+            let negative = |_| InterpError::NegativeSize { at: self.at(id), dim, expr: e.to_string(), size };
+            sizes.push(usize::try_from(size).map_err(negative)?);
+        }
+        Ok((meta.dtype, sizes))
+    }
+
+    /// An error where results of these types are more than memory holds, or with what a reference makes of its operands on
+    /// the way: references collect elements as doubles.
+    fn check_room(
+        &self,
+        id: NodeId,
+        args: &[RefArg],
+        outs: &[(DType, Vec<usize>)],
+    ) -> Result<(), InterpError> {
+        const WIDE: usize = 8;
+        let refused = |e| self.tensor_error(id, e);
+        let mut sum = 0usize;
+        for (dtype, sizes) in outs {
+            let numel = tensor::checked_numel(*dtype, sizes).map_err(refused)?;
+            tensor::require_room(numel * dtype.size()).map_err(refused)?;
+            sum = sum.saturating_add(numel.saturating_mul(dtype.size() + WIDE));
+        }
+        for arg in args {
+            let numel = if let RefArg::Tensor(t) = arg { t.numel() } else { 0 };
+            sum = sum.saturating_add(numel.saturating_mul(WIDE));
+        }
+        tensor::require_room(sum).map_err(refused)
     }
 
     fn ref_arg(&self, id: NodeId, arg: &Arg) -> Result<RefArg, InterpError> {

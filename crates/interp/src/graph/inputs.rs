@@ -1,6 +1,6 @@
 //! Binds inputs to placeholders: kinds, dtypes, static sizes, and the size symbols with their ranges.
 
-use fx_ir::{Graph, InputKind, ValueType};
+use fx_ir::{Graph, InputKind, SymbolBounds, ValueType};
 use ir_core::{Scalar, SymExpr, TensorMeta};
 use tensor::Tensor;
 
@@ -18,19 +18,25 @@ pub(super) fn bind(
         return Err(InterpError::InputCount { graph: graph.name.clone(), expected, got: inputs.len() });
     }
     let mut equations: Vec<(SymExpr, i64)> = Vec::new();
-    // Which input each equation comes from.
-    let mut owners: Vec<&str> = Vec::new();
+    // Which input each equation comes from, and which of its dimensions.
+    let mut owners: Vec<(&str, usize)> = Vec::new();
     let mut values = Vec::with_capacity(inputs.len());
     for ((v, _, name), value) in graph.inputs().zip(inputs) {
         let before = equations.len();
         values.push(one(name, &graph.values[v].ty, value, &mut equations)?);
-        owners.extend(std::iter::repeat_n(name, equations.len() - before));
+        owners.extend(dims(&graph.values[v].ty).map(|dim| (name, dim)).take(equations.len() - before));
     }
-    bindings
-        .solve(&equations)
-        .map_err(|(i, conflict)| InterpError::Symbol { input: owners[i].into(), conflict })?;
-    check_ranges(graph, bindings, &equations, &owners)?;
-    Ok(values)
+    let refused = |(i, conflict): (usize, Conflict)| {
+        let ((input, dim), (expr, value)) = (owners[i], &equations[i]);
+        let problem = conflict.of_size(dim, expr, *value, &SymbolBounds(&graph.symbols));
+        InterpError::Symbol { input: input.into(), problem, conflict }
+    };
+    bindings.solve(&equations).map_err(refused)?;
+    let symbols = graph.symbols.iter().map(|(id, s)| (id, s.name.as_str(), s.min, s.max));
+    match bindings.out_of_range(symbols, &equations) {
+        Some(found) => Err(refused(found)),
+        None => Ok(values),
+    }
 }
 
 /// The inputs with the seed where the graph has a placeholder for it that they leave out.
@@ -102,23 +108,10 @@ fn sizes(
     Ok(())
 }
 
-fn check_ranges(
-    graph: &Graph,
-    bindings: &Bindings,
-    equations: &[(SymExpr, i64)],
-    owners: &[&str],
-) -> Result<(), InterpError> {
-    for (id, symbol) in graph.symbols.iter() {
-        let Some(value) = bindings.get(id) else { continue };
-        if value >= symbol.min && symbol.max.is_none_or(|max| value <= max) {
-            continue;
-        }
-        let uses =
-            |(expr, _): &(SymExpr, i64)| expr.any_leaf(|a| matches!(a, ir_core::Atom::Sym(s) if *s == id));
-        let input = equations.iter().position(uses).map_or("?", |i| owners[i]);
-        let conflict =
-            Conflict::Range { symbol: symbol.name.clone(), value, min: symbol.min, max: symbol.max };
-        return Err(InterpError::Symbol { input: input.into(), conflict });
-    }
-    Ok(())
+/// The dimensions that give equations: those with symbolic sizes. A number counts as one.
+fn dims(ty: &ValueType) -> impl Iterator<Item = usize> + '_ {
+    let symbolic = |meta: &TensorMeta| -> Vec<usize> {
+        (0..meta.rank()).filter(|&d| meta.sizes[d].as_const().is_none()).collect()
+    };
+    ty.as_tensor().map_or_else(|| vec![0], symbolic).into_iter()
 }

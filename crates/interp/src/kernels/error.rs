@@ -30,16 +30,22 @@ pub enum KernelError {
         expected: String,
     },
     /// The inputs' sizes contradict each other or a range.
-    #[error("input `{input}`: {conflict}")]
+    #[error("input `{input}`: {problem}")]
     Symbol {
         /// Name of the input.
         input: String,
-        /// What does not fit.
-        conflict: Conflict,
+        /// Which dimension is what, and what it must be.
+        problem: String,
     },
     /// There is no constant of this name.
     #[error("constant `{0}` is missing")]
     MissingConstant(String),
+    /// A constant holds an index that an operator of the program does not take.
+    #[error("{message}")]
+    ConstantRange {
+        /// Which constant, which number, and who takes what of it.
+        message: String,
+    },
     /// A size symbol has no value.
     #[error("the size `{0}` is not determined by the inputs")]
     Unbound(String),

@@ -12,8 +12,8 @@ mod loops;
 mod memory;
 mod steps;
 
-use ir_core::{Atom, SymExpr};
-use kernel_ir::{Const, Program, Storage as Place, SymbolDecl};
+use ir_core::SymExpr;
+use kernel_ir::{Const, Program, Storage as Place};
 use tensor::{Storage, Tensor};
 
 pub use self::error::KernelError;
@@ -60,6 +60,14 @@ impl Executable {
         for Const { name, buf, .. } in &program.constants {
             let tensor = constants(name).ok_or_else(|| KernelError::MissingConstant(name.clone()))?;
             bound.push(memory::conform(&program, (*buf, name, false), &tensor, &bindings)?);
+        }
+        let by_name = program.constants.iter().map(|c| &c.name).zip(&bound);
+        for claim in program.constant_ranges() {
+            let (low, high) = claim.range;
+            let of = by_name.clone().filter(|(name, _)| **name == claim.name);
+            if let Some(value) = of.filter_map(|(_, t)| t.first_outside(low, high)).next() {
+                return Err(KernelError::ConstantRange { message: claim.message(value) });
+            }
         }
         let persistent = program.buffers.ids().map(|_| None).collect();
         let mut executable = Executable { program, options, constants: bound, persistent };
@@ -129,24 +137,23 @@ fn bind(program: &Program, inputs: &[Tensor]) -> Result<Bindings, KernelError> {
         if buffer.sizes.len() != tensor.rank() || buffer.dtype != tensor.dtype() {
             return Err(memory::misfit(buffer, &spec.name, tensor));
         }
-        for (expr, &size) in buffer.sizes.iter().zip(tensor.sizes()) {
+        for (dim, (expr, &size)) in buffer.sizes.iter().zip(tensor.sizes()).enumerate() {
             equations.push((expr.clone(), size as i64));
-            owners.push(&spec.name);
+            owners.push((&spec.name, dim));
         }
     }
     let mut bindings = Bindings::new();
-    let named = |(i, conflict): (usize, Conflict)| KernelError::Symbol { input: owners[i].clone(), conflict };
-    bindings.solve(&equations).map_err(named)?;
-    for (id, SymbolDecl { name, min, max, .. }) in program.symbols.iter() {
-        let Some(value) = bindings.get(id) else { continue };
-        if value < *min || max.is_some_and(|max| value > max) {
-            let uses = |(e, _): &(SymExpr, i64)| e.any_leaf(|a| matches!(a, Atom::Sym(s) if *s == id));
-            let at = equations.iter().position(uses).unwrap_or(0);
-            let conflict = Conflict::Range { symbol: name.clone(), value, min: *min, max: *max };
-            return Err(named((at, conflict)));
-        }
+    let refused = |(i, conflict): (usize, Conflict)| {
+        let ((input, dim), (expr, value)) = (owners[i], &equations[i]);
+        let problem = conflict.of_size(dim, expr, *value, &program.bounds());
+        KernelError::Symbol { input: input.clone(), problem }
+    };
+    bindings.solve(&equations).map_err(refused)?;
+    let symbols = program.symbols.iter().map(|(id, s)| (id, s.name.as_str(), s.min, s.max));
+    match bindings.out_of_range(symbols, &equations) {
+        Some(found) => Err(refused(found)),
+        None => Ok(bindings),
     }
-    Ok(bindings)
 }
 
 /// The value of a size expression.

@@ -34,7 +34,7 @@ fn inputs_that_do_not_fit_are_named() {
     let text = refused(&[x.clone(), reals(&[0.0; 6]), c.clone()]);
     assert_eq!(text, "input `y`: a size is 6, but `2*s0` is 4 by the sizes seen before");
     let text = refused(&[reals(&[1.0]), reals(&[0.0; 2]), c.clone()]);
-    assert_eq!(text, "input `x`: size `batch` is 1, it must be from 2 to 8");
+    assert_eq!(text, "input `x`: dimension 0 is 1; it must be from 2 to 8");
     let text = refused(&[x.unsqueeze(0).unwrap(), y, c]);
     assert_eq!(text, "input `x` has sizes [1, 2], the graph wants [s0]");
 }

@@ -93,7 +93,7 @@ fn one_program_serves_every_size_in_range() {
     assert_eq!(call(&p, &[reals(&[-1.0, 2.0])]).unwrap(), [1.0, 3.0]);
     assert_eq!(call(&p, &[reals(&[5.0])]).unwrap(), [6.0]);
     let text = call(&p, &[reals(&[0.0; 5])]).unwrap_err().to_string();
-    assert_eq!(text, "input `x`: size `n` is 5, it must be from 1 to 4");
+    assert_eq!(text, "input `x`: dimension 0 is 5; it must be from 1 to 4");
     let text = call(&p, &[reals(&[0.0; 4]).reshape(&[2, 2]).unwrap()]).unwrap_err().to_string();
     assert_eq!(text, "`x` is f32[2, 2], the program wants f32[s0]");
 }

@@ -5,6 +5,7 @@
 //! Simplification that needs ranges is asked for with [`SymExpr::simplify`]. Not a general algebra system: no
 //! rational numbers, no equation solving.
 
+mod allowed;
 mod bounds;
 mod code;
 mod parse;

@@ -169,3 +169,43 @@ fn hostile_text_is_refused_quickly() {
     let deep = (0..64).fold("i0".to_string(), |x, n| format!("(2*({x}) + 1) // s{n}"));
     assert_eq!(e(&e(&deep).to_string()), e(&deep));
 }
+
+/// Symbols from 2 to 64, but the second, which has no end, and the third, of which nothing is known.
+struct Ranges;
+
+impl Bounds for Ranges {
+    fn range(&self, leaf: &Atom) -> (Option<i64>, Option<i64>) {
+        match leaf {
+            Atom::Sym(SymId(1)) => (Some(2), None),
+            Atom::Sym(SymId(2)) => (None, None),
+            _ => (Some(2), Some(64)),
+        }
+    }
+    fn extent(&self, _: u32) -> Option<SymExpr> {
+        None
+    }
+}
+
+#[test]
+fn sizes_are_told_as_the_caller_sees_them() {
+    let check = |text: &str, expected: Option<&str>| {
+        let e: SymExpr = text.parse().unwrap();
+        assert_eq!(e.allowed(&Ranges).as_deref(), expected, "{text}");
+    };
+    check("s0", Some("from 2 to 64"));
+    check("s1", Some("at least 2"));
+    check("2*s0", Some("a multiple of 2 from 4 to 128"));
+    check("32*s1", Some("a multiple of 32, at least 64"));
+    check("2*s0 + 1", Some("from 5 to 129 in steps of 2"));
+    check("s0 - 2", Some("from 0 to 62"));
+    check("3*s2", Some("a multiple of 3"));
+    check("3*s2 + 4", Some("1 more than a multiple of 3"));
+    check("7", Some("7"));
+    check("s0*s1", None);
+    check("s0 // 2", Some("from 1 to 32"));
+    let twice: SymExpr = "2*s0".parse().unwrap();
+    let said = twice.misfit(0, 130, None, &Ranges);
+    assert_eq!(said, "dimension 0 is 130; it must be a multiple of 2 from 4 to 128");
+    let said = twice.misfit(1, 6, Some(8), &Ranges);
+    assert_eq!(said, "dimension 1 is 6; it must be 8, which the sizes before it make of `2*s0`");
+}

@@ -331,6 +331,13 @@ impl<'a> Analysis<'a> {
         let granted = |needs: &[Val]| {
             needs.iter().all(|n| masks::conjuncts(self.insts, *n).iter().all(|c| holding.contains(c)))
         };
+        if let Some(Atom::Value(v)) = e.as_atom()
+            && let InstKind::Check { size: checked, mask, .. } = &self.insts[*v as usize].kind
+            && checked == size
+            && granted(mask.as_slice())
+        {
+            return true;
+        }
         let sizes = self.program.bounds();
         let (mut above, mut below) = (false, false);
         for ends in [Ends::Symbolic, Ends::Numbers] {
@@ -354,6 +361,12 @@ impl<'a> Analysis<'a> {
             below |= fact.known.upper().is_some_and(|u| (size - u - offset).is_non_negative(&ranges));
         }
         above && below
+    }
+
+    /// Whether the check that instruction `n` is always holds.
+    pub(super) fn proves(&self, n: usize) -> bool {
+        let InstKind::Check { value, size, mask, .. } = &self.insts[n].kind else { return false };
+        self.stays_inside(&masks::expr_of(self.insts, *value), size, mask.as_slice())
     }
 
     /// What a reduction of this stage gives to later ones.

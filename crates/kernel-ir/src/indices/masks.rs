@@ -1,6 +1,6 @@
 //! What a mask says of integers: `and`s of comparisons, as `LoopCx::in_range` and conditions of `select` make them.
 
-use ir_core::SymExpr;
+use ir_core::{Atom, SymExpr};
 
 use super::known::Known;
 use crate::{Inst, InstKind, ScalarOp, Val};
@@ -28,6 +28,11 @@ pub(super) fn expr_of(insts: &[Inst], v: Val) -> SymExpr {
         InstKind::Const(c) => SymExpr::from_i64(c.as_i64()),
         _ => SymExpr::value(v.0),
     }
+}
+
+/// Whether an index expression uses values of the body.
+pub(super) fn values_in(e: &SymExpr) -> bool {
+    e.any_leaf(|a| matches!(a, Atom::Value(_)))
 }
 
 /// The masks that all hold where `mask` does: the parts of what is joined by `and`.

@@ -7,11 +7,15 @@
 //! Indices made of loop variables and sizes alone are not judged here: guards on sizes keep them inside.
 
 mod analysis;
+mod constants;
 mod known;
 mod masks;
 mod rewrite;
 
-use ir_core::{Atom, SymExpr};
+pub use constants::ConstantRange;
+pub(crate) use constants::ranges;
+
+use ir_core::SymExpr;
 use rustc_hash::FxHashMap;
 
 use self::analysis::Analysis;
@@ -19,8 +23,12 @@ use self::known::Known;
 use crate::{BufId, Inst, InstKind, Program, Site, Step, Val, VerifyError};
 
 /// Drops every check that ranges prove, and every second one of the same value; what merely chose between numbers that
-/// cannot occur (an index plus the size, where it is negative) goes too. Sites that no check names any more are left out.
+/// cannot occur (an index plus the size, where it is negative) goes too. Constants declare a range ([`Const::range`]) where
+/// that proves what is checked of them. Sites that no check and no such range names any more are left out.
+///
+/// [`Const::range`]: crate::Const::range
 pub fn prove_indices(program: &mut Program) {
+    constants::declare(program);
     each_list(program, &mut |program, step| {
         change(program, step, &mut |analysis| {
             let checks = analysis.insts.iter().any(|i| matches!(i.kind, InstKind::Check { .. }));
@@ -40,7 +48,7 @@ pub fn guard_indices(program: &mut Program) {
     each_list(program, &mut |program, step| {
         let name = step.name().to_owned();
         let mut site = |dim: usize| {
-            let site = Site { operator: name.clone(), origin: String::new(), dim: dim as u32, wraps: false };
+            let site = Site { operator: name.clone(), dim: dim as u32, ..Site::default() };
             let known = sites.iter().position(|s| *s == site);
             known.unwrap_or_else(|| {
                 sites.push(site);
@@ -101,10 +109,6 @@ fn access(inst: &Inst) -> Option<(BufId, &[SymExpr], Option<Val>)> {
     }
 }
 
-fn from_data(e: &SymExpr) -> bool {
-    e.any_leaf(|a| matches!(a, Atom::Value(_)))
-}
-
 /// Loads and stores of a body, with the dimension whose index from data is not proved.
 fn unproved<'a>(
     program: &'a Program,
@@ -113,10 +117,9 @@ fn unproved<'a>(
     let accesses = analysis.insts.iter().enumerate().filter_map(|(n, inst)| Some((n, access(inst)?)));
     accesses.flat_map(move |(n, (buf, index, mask))| {
         let sizes = program.buffers.get(buf).map_or(&[][..], |b| &b.sizes[..]);
-        let open =
-            index.iter().zip(sizes).enumerate().filter(move |(_, (e, size))| {
-                from_data(e) && !analysis.stays_inside(e, size, mask.as_slice())
-            });
+        let open = index.iter().zip(sizes).enumerate().filter(move |(_, (e, size))| {
+            masks::values_in(e) && !analysis.stays_inside(e, size, mask.as_slice())
+        });
         open.map(move |(d, _)| (n, d)).collect::<Vec<_>>()
     })
 }
@@ -125,7 +128,7 @@ fn unproved<'a>(
 fn concerns(insts: &[Inst]) -> bool {
     insts.iter().any(|inst| {
         matches!(inst.kind, InstKind::Check { .. })
-            || access(inst).is_some_and(|(_, index, _)| index.iter().any(from_data))
+            || access(inst).is_some_and(|(_, index, _)| index.iter().any(masks::values_in))
     })
 }
 
@@ -188,7 +191,7 @@ fn each_list(program: &mut Program, visit: &mut dyn FnMut(&Program, &mut Step)) 
     (program.init, program.steps) = (init, steps);
 }
 
-/// Leaves out the sites that no check names, and numbers the others anew.
+/// Leaves out the sites that no check and no range of a constant names, and numbers the others anew.
 fn keep_used_sites(program: &mut Program) {
     let mut number: FxHashMap<u32, u32> = FxHashMap::default();
     let old = std::mem::take(&mut program.sites);
@@ -202,5 +205,8 @@ fn keep_used_sites(program: &mut Program) {
             });
         }
     });
+    kept.extend(old.into_iter().enumerate().filter_map(|(n, site)| {
+        (site.constant.is_some() && !number.contains_key(&(n as u32))).then_some(site)
+    }));
     program.sites = kept;
 }

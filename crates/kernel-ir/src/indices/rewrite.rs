@@ -79,12 +79,11 @@ pub(super) fn proved(analysis: &Analysis<'_>) -> Vec<Inst> {
             }
             (InstKind::Check { value, size, mask, .. }, _) => {
                 let new = r.new_val(*value);
-                let at = masks::expr_of(analysis.insts, *value);
                 let mask_new = mask.map(|m| r.new_val(m));
                 let key = |mask: Option<Val>| (new, size.clone(), mask);
                 let twin = checked.get(&key(None)).or_else(|| checked.get(&key(mask_new))).copied();
                 match twin {
-                    _ if analysis.stays_inside(&at, size, mask.as_slice()) => new,
+                    _ if analysis.proves(n) => new,
                     Some(twin) => twin,
                     None => {
                         let v = moved(&mut r, inst);

@@ -21,7 +21,7 @@
 //! ```
 //!
 //! Behind the symbols may stand `guard [s0 - s1], zero "message"` (relations: `zero`, `nonzero`, `nonnegative`), `site
-//! "operator" "origin" dim 0 wraps` and `unchecked_indices`; behind a constant `range -4..=3`.
+//! "operator" "origin" dim 0 wraps constant 1` and `unchecked_indices`; behind a constant `range -4..=3`.
 //!
 //! Line ends are white space but for index expressions, which end with their line; `#` starts a comment. Statements stand
 //! in the order of the example, `constant "name" b2` between inputs and outputs. Symbols, buffers, accumulators and values

@@ -102,13 +102,15 @@ fn guard(c: &mut Cursor<'_>) -> Result<Guard> {
     Ok(Guard { expression, relation, origin, message })
 }
 
-/// `"aten.index.Tensor" "model.py:12" dim 0 wraps`
+/// `"aten.index.Tensor" "model.py:12" dim 0 wraps constant 1`
 fn site(c: &mut Cursor<'_>) -> Result<Site> {
     let operator = c.quoted("the operator")?;
     let origin = c.quoted("the origin")?;
     c.expect_word("dim")?;
     let dim = c.number("the dimension")?;
-    Ok(Site { operator, origin, dim, wraps: c.eat_word("wraps") })
+    let wraps = c.eat_word("wraps");
+    let constant = if c.eat_word("constant") { Some(c.number("the number of a constant")?) } else { None };
+    Ok(Site { operator, origin, dim, wraps, constant })
 }
 
 /// `-4..=3`

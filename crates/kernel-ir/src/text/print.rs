@@ -32,7 +32,8 @@ impl fmt::Display for Program {
         self.guards.iter().try_for_each(|g| guard(g, f))?;
         for s in &self.sites {
             let wraps = if s.wraps { " wraps" } else { "" };
-            writeln!(f, "site {} {} dim {}{wraps}", quote(&s.operator), quote(&s.origin), s.dim)?;
+            let of = s.constant.map_or(String::new(), |n| format!(" constant {n}"));
+            writeln!(f, "site {} {} dim {}{wraps}{of}", quote(&s.operator), quote(&s.origin), s.dim)?;
         }
         if self.unchecked_indices {
             writeln!(f, "unchecked_indices")?;

@@ -169,7 +169,8 @@ fn claims(rng: &mut Rng, p: &mut Program) {
         p.guards.push(Guard { expression, relation, origin, message: name(rng) });
     }
     for dim in 0..rng.below(3) as u32 {
-        p.sites.push(Site { operator: name(rng), origin: name(rng), dim, wraps: rng.flip() });
+        let constant = rng.flip().then_some(dim);
+        p.sites.push(Site { operator: name(rng), origin: name(rng), dim, wraps: rng.flip(), constant });
     }
 }
 

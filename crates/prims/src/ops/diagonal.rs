@@ -1,7 +1,7 @@
 //! Diagonals and strided views: diagonal, diag_embed, diag, diagonal_scatter, as_strided.
 
 use fx_ir::ValueId;
-use ir_core::{Shape, SymExpr, contiguous_strides, numel};
+use ir_core::{Relation, Shape, SymExpr, contiguous_strides, numel};
 
 use super::scatter::put;
 use super::shape::{self, Made, out};
@@ -191,20 +191,8 @@ fn diagonal_scatter(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
 /// The elements of `x` in the order they have in memory, and the dimensions in that order. Strides are those that
 /// the graph states.
 fn in_memory_order(b: &mut Builder<'_>, c: &Call<'_>, x: ValueId) -> Result<(ValueId, Vec<usize>), OpError> {
-    let meta = b.meta(x)?.clone();
-    let mut order: Vec<usize> = (0..meta.rank()).collect();
-    let stride = |d: usize| meta.strides[d].as_const().unwrap_or(i64::MAX);
-    if !meta.is_contiguous() {
-        // Outermost first; dimensions of size 1 lie anywhere.
-        order.sort_by_key(|&d| std::cmp::Reverse(stride(d)));
-        let mut expected = SymExpr::ONE;
-        for &d in order.iter().rev().filter(|&&d| meta.sizes[d] != SymExpr::ONE) {
-            if meta.strides[d] != expected {
-                return Err(c.unsupported("a base that is itself a view with gaps"));
-            }
-            expected = expected * &meta.sizes[d];
-        }
-    }
+    let order = b.meta(x)?.memory_order();
+    let order = order.ok_or_else(|| c.unsupported("a base that is itself a view with gaps"))?;
     let moved = b.permute(x, &order)?;
     Ok((super::index::flat(b, moved)?, order))
 }
@@ -216,16 +204,40 @@ fn geometry(b: &Builder<'_>, c: &Call<'_>) -> Result<(Vec<SymExpr>, Vec<SymExpr>
     Ok((c.syms("size")?, c.syms("stride")?, offset))
 }
 
+/// The elements of the line that sizes, strides and an offset name; PyTorch's own rules first, which are stricter than those
+/// of the prim. The prim's rule refuses what lies outside of the line, or demands of a call that it does not.
+fn strided(
+    b: &mut Builder<'_>,
+    c: &Call<'_>,
+    line: ValueId,
+    (sizes, strides, offset): (&[SymExpr], &[SymExpr], &SymExpr),
+) -> Result<ValueId, OpError> {
+    if sizes.len() != strides.len() {
+        return Err(c.invalid(format!("{} sizes but {} strides are given", sizes.len(), strides.len())));
+    }
+    for e in sizes.iter().chain(strides).chain([offset]) {
+        b.require(Relation::NonNegative, e.clone(), |graph| {
+            let of = [graph.sizes_text(sizes), graph.sizes_text(strides), graph.size_text(offset)];
+            let [sizes, strides, offset] = of;
+            let what = "as_strided: sizes, strides and the offset within the tensor must not be negative";
+            format!("{what}, but are {sizes}, {strides} and {offset}")
+        })?;
+    }
+    b.call1("prims.strided", vec![line.into(), sizes.into(), strides.into(), offset.clone().into()])
+}
+
 fn as_strided(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let (sizes, strides, offset) = geometry(b, c)?;
     let (line, _) = in_memory_order(b, c, c.value("self")?)?;
-    out(b.call1("prims.strided", vec![line.into(), sizes[..].into(), strides[..].into(), offset.into()])?)
+    out(strided(b, c, line, (&sizes, &strides, &offset))?)
 }
 
 fn as_strided_scatter(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let x = c.value("self")?;
     let (sizes, strides, offset) = geometry(b, c)?;
     let (line, order) = in_memory_order(b, c, x)?;
+    // Nobody reads it: what it demands holds for the places that are written.
+    strided(b, c, line, (&sizes, &strides, &offset))?;
     let full = b.sizes(x)?;
     let mut place = b.full(&sizes, 0i64, ir_core::DType::I64)?;
     place = match offset.as_const() {

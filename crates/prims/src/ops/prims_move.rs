@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 use tensor::{Tensor, with_element};
 
 use crate::builder::tensor;
-use crate::ops::prims_shape::one;
 use crate::ops::shape::for_each_index;
 use crate::{
     BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
@@ -188,11 +187,16 @@ fn ref_cat(c: &RefCall<'_>) -> Result<RefOut, OpError> {
             .map(|t| t.to_vec::<T>().map(|v| (v, t.sizes()[dim] * inner)))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|e| c.tensor_error(e))?;
-        let mut all = Vec::with_capacity(sizes.iter().product());
+        let mut all = Tensor::empty(dtype, sizes).map_err(|e| c.tensor_error(e))?;
+        let mut rest = all.as_mut_slice::<T>().unwrap_or(&mut []);
         for o in 0..outer {
-            parts.iter().for_each(|(v, row)| all.extend_from_slice(&v[o * row..(o + 1) * row]));
+            for (v, row) in &parts {
+                let (part, behind) = rest.split_at_mut_checked(*row).ok_or_else(|| c.invalid("sizes differ"))?;
+                part.copy_from_slice(&v[o * row..(o + 1) * row]);
+                rest = behind;
+            }
         }
-        one(c, Tensor::from_vec(all, sizes))
+        Ok(vec![all])
     })
 }
 
@@ -214,17 +218,21 @@ pub(super) fn pick(
             }
         };
         let fill = <T as tensor::Element>::from_scalar(fill);
-        let (mut all, mut bad) = (Vec::with_capacity(sizes.iter().product()), false);
+        let mut all = Tensor::empty(dtype, sizes).map_err(|e| c.tensor_error(e))?;
+        let (mut places, mut bad) = (all.as_mut_slice::<T>().unwrap_or(&mut []).iter_mut(), false);
         for_each_index(sizes, |at| {
-            all.push(match source(at) {
+            let value = match source(at) {
                 Some(n) => from.get(n).copied().unwrap_or_else(|| { bad = true; fill }),
                 None => fill,
-            });
+            };
+            if let Some(place) = places.next() {
+                *place = value;
+            }
         });
         if bad {
             return Err(c.invalid("reads outside its operand"));
         }
-        one(c, Tensor::from_vec(all, sizes))
+        Ok(vec![all])
     })
 }
 
@@ -322,8 +330,10 @@ fn meta_window(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let (a, window) = (cx.meta(call, "a")?, call.ints("window")?);
     check_lengths(call, &["sizes", "stride", "dilation", "low"], window.len())?;
     let positive = |list: &[i64]| list.iter().all(|&x| x > 0);
-    if window.len() > a.rank() || !positive(&window) || !positive(&call.ints("dilation")?) {
-        return Err(call.invalid(format!("a window of {window:?} does not fit {a}")));
+    let stride = call.ints("stride")?;
+    let forwards = positive(&call.ints("dilation")?) && stride.iter().all(|&s| s >= 0);
+    if window.len() > a.rank() || !positive(&window) || !forwards {
+        return Err(call.invalid(format!("a window of {window:?} in steps of {stride:?} does not fit {a}")));
     }
     let lead = a.sizes[..a.rank() - window.len()].iter().cloned();
     let sizes = call.syms("sizes")?;
@@ -422,9 +432,10 @@ fn lower_strided(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
 fn ref_strided(c: &RefCall<'_>) -> Result<RefOut, OpError> {
     let (a, strides, offset) = (c.tensor("a")?, c.ints("strides")?, c.int("offset")?);
     pick(c, a, Scalar::Bool(false), |at| {
-        let n = at.iter().zip(&strides).fold(offset, |n, (&i, s)| n + i as i64 * s);
+        let step = |n: i64, (&i, &s): (&usize, &i64)| n.checked_add((i as i64).checked_mul(s)?);
+        let n = at.iter().zip(&strides).try_fold(offset, step);
         // Outside either way: `pick` refuses it.
-        Some(usize::try_from(n).unwrap_or(usize::MAX))
+        Some(n.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX))
     })
 }
 

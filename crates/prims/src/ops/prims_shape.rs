@@ -353,14 +353,18 @@ fn ref_slice(c: &RefCall<'_>) -> Result<RefOut, OpError> {
     if dim >= strides.len() {
         return Err(c.invalid("the dimension is out of range"));
     }
-    let offset = a.offset() + start as isize * strides[dim];
-    strides[dim] *= step as isize;
+    let outside = || c.invalid(format!("begins at {start} in steps of {step}, outside of {:?}", a.sizes()));
+    let moved = (start as isize).checked_mul(strides[dim]).and_then(|by| a.offset().checked_add(by));
+    // Where no element is taken it does not matter where the first one would be.
+    let offset = if c.out().1.contains(&0) { 0 } else { moved.ok_or_else(outside)? };
+    strides[dim] = strides[dim].checked_mul(step as isize).ok_or_else(outside)?;
     one(c, a.as_strided(c.out().1, &strides, offset))
 }
 
 fn ref_iota(c: &RefCall<'_>) -> Result<RefOut, OpError> {
     let (start, step, length) = (c.int("start")?, c.int("step")?, c.int("length")?);
-    let values: Vec<i64> = (0..length).map(|i| start.wrapping_add(i.wrapping_mul(step))).collect();
+    let mut values = c.room::<i64>(length.max(0) as usize)?;
+    values.extend((0..length).map(|i| start.wrapping_add(i.wrapping_mul(step))));
     let t = Tensor::from_vec(values, &[length.max(0) as usize]).and_then(|t| t.to_dtype(c.out().0));
     one(c, t)
 }

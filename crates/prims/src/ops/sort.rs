@@ -148,6 +148,8 @@ fn median(b: &mut Builder<'_>, c: &Call<'_>, skip_nan: bool, flat: bool) -> Resu
     if b.meta(x)?.sizes[dim] == SymExpr::ZERO {
         return no_median(b, c, x, flat);
     }
+    let n = b.meta(x)?.sizes[dim].clone();
+    b.require_at_least(&n, 1, |_| "the median of no elements".into())?;
     let [values, positions] = sorted(b, x, dim, false)?;
     let at = middle(b, x, dim, skip_nan)?;
     let mut outs = Outs::new();

@@ -1,7 +1,7 @@
 //! Norms, variances and distances.
 
 use fx_ir::{Arg, ValueId};
-use ir_core::{Scalar, SymExpr};
+use ir_core::{DType, Scalar, SymExpr};
 use kernel_ir::ReduceOp;
 use smallvec::smallvec;
 
@@ -239,10 +239,19 @@ pub(crate) fn variance_about(
     let squares = b.mul(distance, distance)?;
     let sum = b.reduce(ReduceOp::Sum, squares, dims, true)?;
     let dtype = b.dtype(sum)?;
-    let divisor = match count_of(b, x, dims)?.as_const() {
+    let count = count_of(b, x, dims)?;
+    let divisor = match count.as_const() {
         Some(n) => Arg::from(Scalar::Float((n as f64 - correction).max(0.0)).to_class_of(dtype)),
-        // Corrections other than whole numbers are not asked for with symbolic sizes.
-        None => count_arg(count_of(b, x, dims)? - SymExpr::from_i64(correction as i64), dtype),
+        None if correction.fract() == 0.0 => {
+            let left = count - SymExpr::from_i64(correction as i64);
+            count_arg(super::shape::simplify(b, left.sym_max(&SymExpr::ZERO)), dtype)
+        }
+        None => {
+            let count = b.call1("prims.full", vec![Arg::List(vec![]), count.into(), DType::F64.into()])?;
+            let left = b.sub(count, correction)?;
+            let left = b.maximum(left, 0.0)?;
+            b.cast(left, dtype)?.into()
+        }
     };
     b.div(sum, divisor)
 }

@@ -105,6 +105,9 @@ impl Archive {
         let call = signature::call_spec(&program.graph_module.module_call_graph, &module_at)?;
         signature::name_inputs(&mut inputs, &call);
         guards::read(&mut graph, &inputs, &program.guards_code, &bounds);
+        if let Some(first) = fx_ir::well_formed(&graph).err().and_then(|errors| errors.into_iter().next()) {
+            return Err(module_at.invalid(first.to_string()));
+        }
         let weights = weights::read(self, &name, &graph)?;
         debug!(model = %name, nodes = graph.order.len(), weights = weights.len(), "program read");
         Ok(ExportedProgram {

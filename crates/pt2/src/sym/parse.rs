@@ -389,6 +389,8 @@ impl<'a> Parser<'a> {
             "Integer" | "Identity" | "ToFloat" => next(),
             "Rational" | "IntTrueDiv" | "FloatTrueDiv" => budget.true_div(next()?, next()?),
             "Add" | "Mul" | "Max" | "Min" | "And" | "Or" => return self.fold(name, args),
+            "max" => return self.fold("Max", args),
+            "min" => return self.fold("Min", args),
             "FloorDiv" => budget.floor_div(next()?, next()?),
             "CleanDiv" => budget.floor_div(next()?, next()?),
             "CeilDiv" => budget.true_div(next()?, next()?).and_then(|v| budget.ceil(v)),

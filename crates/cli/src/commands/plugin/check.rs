@@ -93,15 +93,14 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
 
 /// The library behind a path or behind the name of an installed plugin.
 fn library_of(given: &Path) -> Result<PathBuf> {
-    if given.exists() || given.components().count() != 1 || given.extension().is_some() {
-        return Ok(given.to_owned());
-    }
     let name = given.to_string_lossy();
     let registry = Registry::new(&SearchPath::from_env());
-    let named = registry.list_backends().into_iter().find(|b| b.name == name);
-    match named.map(|b| b.source) {
-        Some(Source::Manifest(path)) => Ok(Manifest::read(&path)?.library_path(&path)),
-        Some(Source::Library(path)) => Ok(path),
+    if registry.is_path(&name) {
+        return Ok(given.to_owned());
+    }
+    match registry.source_of(&name) {
+        Some(Source::Manifest(path)) => Ok(Manifest::read(path)?.library_path(path)),
+        Some(Source::Library(path)) => Ok(path.clone()),
         Some(Source::BuiltIn) => {
             let hint = "build the backend as a library (`plugins/cpu`) and give its path";
             Err(advised(format!("`{name}` is linked into this program and has no library"), hint))

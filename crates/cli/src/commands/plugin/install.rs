@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use ferroflux::ir_core::WholeFile;
 use plugin_host::{Registry, SearchPath, manifest};
 
 use crate::report::advised;
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
         return Err(advised(format!("{} has no file name", source.display()), ""));
     };
     let library = folder.join(file);
-    copy_whole(&source, &folder, &library).with_context(at)?;
+    copy_whole(&source, &library).with_context(at)?;
     let path = folder.join(format!("{}.json", backend.name()));
     manifest::write_for(&library, backend.name(), backend.version(), &path)?;
     writeln!(out, "{}", path.display())?;
@@ -48,13 +49,12 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
 }
 
 /// Copies a file whole or not at all: a program may be loading the old one.
-fn copy_whole(from: &Path, folder: &Path, to: &Path) -> std::io::Result<()> {
-    let mut draft = tempfile::NamedTempFile::new_in(folder)?;
-    std::io::copy(&mut std::fs::File::open(from)?, draft.as_file_mut())?;
+fn copy_whole(from: &Path, to: &Path) -> std::io::Result<()> {
+    let mut whole = WholeFile::begin(to)?;
+    std::io::copy(&mut std::fs::File::open(from)?, whole.file())?;
     let mode = std::fs::metadata(from)?.permissions();
-    draft.as_file().set_permissions(mode)?;
-    draft.persist(to).map_err(|e| e.error)?;
-    Ok(())
+    whole.file().set_permissions(mode)?;
+    whole.finish()
 }
 
 /// The user's own folder of plugins.

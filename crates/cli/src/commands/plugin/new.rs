@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use plugin_host::{Registry, SearchPath};
 
 use crate::report::{advised, usage};
 
@@ -48,6 +49,7 @@ const SDK: &str = r#"plugin-sdk = { path = "../../crates/plugin-sdk" }"#;
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     check_name(&args.name)?;
+    check_free(&args.name)?;
     let folder = args.path.clone().unwrap_or_else(|| PathBuf::from(format!("ferroflux-{}", args.name)));
     let sdk = match &args.sdk {
         Some(path) => {
@@ -77,6 +79,16 @@ fn check_name(name: &str) -> Result<()> {
     }
     let rule = "a name has at most 40 lower-case letters, digits, `-` and `_`, and begins with a letter";
     Err(usage(format!("`{name}` is no name for a backend"), rule))
+}
+
+/// A backend of a name that is taken would be shadowed, or shadow the other.
+fn check_free(name: &str) -> Result<()> {
+    let registry = Registry::new(&SearchPath::from_env());
+    let Some(source) = registry.source_of(name) else { return Ok(()) };
+    Err(usage(
+        format!("there is a backend `{name}` already: {source}"),
+        "choose another name; the first backend of a name is the one that is used",
+    ))
 }
 
 /// Writes all files or none: into a folder beside the target, which then gets its name.

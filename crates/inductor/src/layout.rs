@@ -1,0 +1,46 @@
+//! Which strides of a graph's boundary are believed. Those of inputs and outputs come from whoever captured the graph, and
+//! compiled code addresses memory by them: what has gaps or holds an element twice is laid out row by row instead. Strides
+//! of all other values are chosen by `realize`.
+
+use std::borrow::Cow;
+
+use fx_ir::{Arg, Graph, InputKind, ValueId, ValueType};
+use ir_core::{SymExpr, TensorMeta, contiguous_strides};
+
+use crate::Options;
+
+/// The graph with placeholders in strides of dense tensors. A user's input that nobody reads keeps its own: it takes no
+/// memory then, and may be there for its sizes alone.
+pub(crate) fn of_inputs(graph: &Graph) -> Cow<'_, Graph> {
+    let strange = |v: &ValueId| graph.meta(*v).is_some_and(|m| m.memory_order().is_none());
+    let mut changed: Vec<ValueId> = Vec::new();
+    for (v, kind, _) in graph.inputs().filter(|(v, _, _)| strange(v)) {
+        if kind != InputKind::User || graph.is_read(v) {
+            changed.push(v);
+        }
+    }
+    if changed.is_empty() {
+        return Cow::Borrowed(graph);
+    }
+    let mut graph = graph.clone();
+    for v in changed {
+        if let ValueType::Tensor(meta) = &mut graph.values[v].ty {
+            (meta.strides, meta.offset) = (contiguous_strides(&meta.sizes), SymExpr::ZERO);
+        }
+    }
+    Cow::Owned(graph)
+}
+
+/// The options with strides of dense tensors for outputs.
+pub(crate) fn of_outputs(graph: &Graph, options: &Options) -> Options {
+    let mut options = options.clone();
+    for (output, strides) in graph.outputs.iter().zip(&mut options.output_strides) {
+        let Arg::Value(v) = output.arg else { continue };
+        let (Some(meta), Some(wanted)) = (graph.meta(v), &strides) else { continue };
+        let laid = TensorMeta { strides: wanted.clone(), ..meta.clone() };
+        if laid.memory_order().is_none() {
+            *strides = None;
+        }
+    }
+    options
+}
