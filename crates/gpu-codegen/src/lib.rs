@@ -21,6 +21,9 @@ mod chain;
 mod collapse;
 mod columns;
 mod conv;
+mod depthwise;
+mod depthwise_text;
+mod depthwise_weight;
 mod epilogue;
 mod flat;
 mod gemv;
@@ -68,7 +71,8 @@ pub const PRELUDE: &str = concat!(
     include_str!("wgmma.cu"),
     include_str!("flash.cu"),
     include_str!("loops.cu"),
-    include_str!("sort.cu")
+    include_str!("sort.cu"),
+    include_str!("depthwise.cu")
 );
 
 /// What kernels are made for. What a device cannot do must not be in its kernels.

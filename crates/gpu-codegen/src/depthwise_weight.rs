@@ -1,0 +1,497 @@
+//! Depthwise convolutions over a window that is larger than their result, as the gradient to a depthwise weight is one: over
+//! batch, rows and columns. A thread keeps the sums of one row of the result for neighbouring channels and walks over its part
+//! of the window; the threads of a block, then the blocks, are added up in a fixed order, and the last kernel runs the epilogue.
+//!
+//! Not here: results that are larger than the window (`depthwise`).
+
+use std::fmt::Write;
+
+use ir_core::SymExpr;
+use kernel_ir::{Conv, Operand, Program};
+
+use crate::body::{BodyWriter, Uses};
+use crate::depthwise::{Along, has_dtypes, round_up, up};
+use crate::template::{assemble, element, epilogue, volume};
+use crate::tile::{hint, is_multiple};
+use crate::types::memory_type;
+use crate::{ENTRY, GenError, Kernel, Launch, Target, Variant};
+
+/// Bytes of a load at most.
+const WIDTH: i64 = 16;
+/// Threads of a block, about.
+const THREADS: i64 = 256;
+/// Columns of the result of one thread at most.
+const MOST_COLUMNS: i64 = 9;
+/// Floats of both operands that a thread holds at most.
+const MOST_HELD: i64 = 128;
+/// Parts of the window that the last kernel adds up, at most, and how many threads add up those of one point.
+const MOST_PARTS: i64 = 512;
+const ADDING: i64 = 8;
+/// Threads of the device that keep its memory busy, a multiprocessor.
+const THREADS_EACH: i64 = 1024;
+/// Ways that are given.
+const WAYS: usize = 3;
+
+/// A dimension along which the window moves.
+struct Line {
+    /// Its number; `None` for one that there is not.
+    dim: Option<usize>,
+    /// Points of the result.
+    outs: i64,
+    /// How far the input goes on from point to point of the result, and of the window.
+    by_out: i64,
+    by_tap: i64,
+    before: i64,
+}
+
+/// Such a convolution.
+pub(crate) struct Sums<'a> {
+    program: &'a Program,
+    k: &'a Conv,
+    /// Output channels of an input channel.
+    outputs: i64,
+    /// Whether there is a dimension of which the window takes all, the first.
+    deep: bool,
+    lines: [Line; 2],
+}
+
+/// The shape of the first kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Form {
+    along: Along,
+    /// Channels of a thread, columns of the window that it takes at once, columns of a load.
+    lanes: i64,
+    cols: i64,
+    width: i64,
+    /// Columns of the result of a thread.
+    outs: i64,
+    /// Threads of a block along channels, rows of sums, and the window.
+    team: [i64; 3],
+    /// Blocks that share the window.
+    parts: i64,
+}
+
+impl<'a> Sums<'a> {
+    pub(crate) fn of(program: &'a Program, k: &'a Conv) -> Option<Sums<'a>> {
+        let (spatial, ranges) = (k.stride.len(), &k.epilogue.ranges);
+        if k.groups < 2 || k.transposed || !(1..=3).contains(&spatial) || !has_dtypes(program, k) {
+            return None;
+        }
+        let dtype = |o: &Operand| program.buffers[o.buf].dtype;
+        if dtype(&k.input) != dtype(&k.weight) || ranges[0] != SymExpr::ONE {
+            return None;
+        }
+        let groups = SymExpr::from_i64(k.groups);
+        let alone = k.input.sizes[1].floor_div(&groups) == SymExpr::ONE;
+        let outputs = ranges[1].floor_div(&groups).as_const().filter(|n| *n >= 1 && alone)?;
+        let points = |sizes: &[SymExpr]| hint(program, &volume(&sizes[2..]));
+        if points(&k.weight.sizes) <= points(ranges) {
+            return None;
+        }
+        let whole = || {
+            k.padding[0] == (0, 0)
+                && (k.stride[0], k.dilation[0]) == (1, 1)
+                && ranges[2] == SymExpr::ONE
+                && k.input.sizes[2] == k.weight.sizes[2]
+        };
+        let deep = spatial == 3;
+        if deep && !whole() {
+            return None;
+        }
+        let line = |d: usize| {
+            let outs = ranges[d + 2].as_const().filter(|n| *n >= 1)?;
+            let (by_out, by_tap, before) = (k.stride[d], k.dilation[d], k.padding[d].0);
+            Some(Line { dim: Some(d + 2), outs, by_out, by_tap, before })
+        };
+        let single = Line { dim: None, outs: 1, by_out: 1, by_tap: 1, before: 0 };
+        let lines = match spatial {
+            1 => [single, line(0)?],
+            2 => [line(0)?, line(1)?],
+            _ => [line(1)?, line(2)?],
+        };
+        Some(Sums { program, k, outputs, deep, lines })
+    }
+
+    fn element(&self) -> i64 {
+        self.program.buffers[self.k.input.buf].dtype.size() as i64
+    }
+
+    fn hinted(&self, e: &SymExpr) -> i64 {
+        hint(self.program, e).max(1)
+    }
+
+    /// Points of the window along the first dimension, rows and columns.
+    fn window(&self) -> [SymExpr; 3] {
+        let size = |dim: Option<usize>| dim.map_or(SymExpr::ONE, |d| self.k.weight.sizes[d].clone());
+        [size(self.deep.then_some(2)), size(self.lines[0].dim), size(self.lines[1].dim)]
+    }
+
+    /// The ways of computing it.
+    pub(crate) fn variants(&self, target: &Target) -> Result<Vec<Variant>, GenError> {
+        let forms = self.forms(target);
+        forms.into_iter().map(|form| Text { of: self, form, uses: Uses::default() }.variant()).collect()
+    }
+
+    /// The shapes, the best by rule first: wide loads, then many columns at once.
+    fn forms(&self, target: &Target) -> Vec<Form> {
+        let k = self.k;
+        let one = |o: &Operand, d: usize| o.strides[d] == SymExpr::ONE;
+        let last = k.stride.len() + 1;
+        let both = one(&k.input, 1) && one(&k.weight, 1);
+        let along = if both || !one(&k.input, last) { Along::Channels } else { Along::Columns };
+        let lanes: &[i64] = if along == Along::Channels { &[4, 8, 2, 1] } else { &[1] };
+        let mut found = Vec::new();
+        for &lanes in lanes {
+            for cols in [8, 4, 2, 1] {
+                let form = self.form(along, lanes, cols, target);
+                // Loads of columns are not narrower than a tile of columns allows.
+                found.extend(form.filter(|f| f.along == Along::Channels || f.width == cols || cols <= 4));
+            }
+        }
+        let known = found.iter().copied();
+        let wide = |f: &Form| f.lanes * f.width * self.element() >= WIDTH / 2;
+        let mut kept: Vec<Form> = known.filter(|f| wide(f) && f.cols > 1).take(WAYS).collect();
+        if kept.is_empty() {
+            kept.extend(found.into_iter().take(WAYS));
+        }
+        kept
+    }
+
+    fn form(&self, along: Along, lanes: i64, cols: i64, target: &Target) -> Option<Form> {
+        let channels = self.hinted(&self.k.epilogue.ranges[1]);
+        let [deep, high, wide] = self.window().map(|e| self.hinted(&e));
+        if (cols > 1 && cols >= 2 * wide) || !self.channels_fit(lanes) {
+            return None;
+        }
+        let outs = up(self.lines[1].outs, up(self.lines[1].outs, MOST_COLUMNS));
+        let width = if along == Along::Columns { self.width(cols) } else { 1 };
+        let mut form = Form { along, lanes, cols, width, outs, team: [1; 3], parts: 1 };
+        let along_line = &self.lines[1];
+        let held = (cols - 1) * along_line.by_tap + (outs - 1) * along_line.by_out + width;
+        if (held + cols) * lanes > MOST_HELD || outs * lanes > MOST_HELD / 2 {
+            return None;
+        }
+        let rows = self.rows_of_sums(&form);
+        form.team = match along {
+            Along::Channels => {
+                let all = up(channels, lanes);
+                let most = (128 / (lanes * self.element())).clamp(8, 32).min(all);
+                let across = (1..=most).rev().find(|n| all % n == 0 && n * 2 > most).unwrap_or(most);
+                let rows = rows.min(THREADS / across).max(1);
+                [across, rows, (THREADS / (across * rows)).max(1)]
+            }
+            // A warp for each row of sums.
+            Along::Columns => [1, rows.min(THREADS / 32), 32],
+        };
+        let items = deep * high * up(wide, cols);
+        let blocks = up(channels, form.team[0] * lanes) * up(rows, form.team[1]);
+        let enough = THREADS_EACH * i64::from(target.multiprocessors) / THREADS;
+        let most = up(items, 4 * form.team[2]);
+        form.parts = up(enough, blocks).min(most).clamp(1, MOST_PARTS);
+        Some(form)
+    }
+
+    /// Rows of sums: those of the result, several where it has more columns than a thread takes.
+    fn rows_of_sums(&self, form: &Form) -> i64 {
+        self.lines[0].outs * up(self.lines[1].outs, form.outs)
+    }
+
+    fn channels_fit(&self, lanes: i64) -> bool {
+        let k = self.k;
+        let whole = |o: &Operand| steps_are_multiples(o, 1, lanes);
+        lanes == 1
+            || (self.outputs == 1
+                && lanes * self.element() <= WIDTH
+                && is_multiple(&k.epilogue.ranges[1], lanes)
+                && whole(&k.input)
+                && whole(&k.weight))
+    }
+
+    /// Columns of the widest load of both operands.
+    fn width(&self, cols: i64) -> i64 {
+        let Some(d) = self.lines[1].dim else { return 1 };
+        let by_tap = self.lines[1].by_tap;
+        let fits = |n: &i64| {
+            let whole = |o: &Operand| is_multiple(&o.sizes[d], *n) && steps_are_multiples(o, d, *n);
+            n * self.element() <= WIDTH
+                && cols % n == 0
+                && (cols * by_tap) % n == 0
+                && (self.lines[1].outs <= MOST_COLUMNS)
+                && whole(&self.k.input)
+                && whole(&self.k.weight)
+        };
+        [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+    }
+}
+
+/// Whether an operand's address is a multiple of `n` elements wherever the dimension `along`, whose elements are neighbours,
+/// is at such a one.
+fn steps_are_multiples(o: &Operand, along: usize, n: i64) -> bool {
+    let mut others = (0..o.sizes.len()).filter(|&d| d != along && o.sizes[d] != SymExpr::ONE);
+    o.strides[along] == SymExpr::ONE && is_multiple(&o.offset, n) && others.all(|d| is_multiple(&o.strides[d], n))
+}
+
+impl Form {
+    fn threads(&self) -> i64 {
+        round_up(self.team.iter().product(), 32)
+    }
+
+    fn name(&self) -> String {
+        let along = if self.along == Along::Channels { "" } else { "_columns" };
+        format!("depthwise_sums{along}_{}x{}_{}", self.cols, self.lanes, self.parts)
+    }
+}
+
+/// What is written for one form.
+struct Text<'a> {
+    of: &'a Sums<'a>,
+    form: Form,
+    uses: Uses,
+}
+
+impl<'a> Text<'a> {
+    fn writer(&self) -> BodyWriter<'a> {
+        let extents = &self.of.k.epilogue.ranges;
+        BodyWriter { program: self.of.program, extents, prefix: "", guard: None, store_guard: None }
+    }
+
+    fn expr(&mut self, e: &SymExpr) -> String {
+        self.writer().expr(e, &mut self.uses)
+    }
+
+    fn variant(mut self) -> Result<Variant, GenError> {
+        let (of, form) = (self.of, self.form);
+        let first = self.sums()?;
+        let last = Text { of, form, uses: Uses::default() }.finish()?;
+        let channels = &of.k.epilogue.ranges[1];
+        let floats = form.parts * of.rows_of_sums(&form) * form.outs;
+        let scratch = vec![channels * SymExpr::from_i64(4 * floats)];
+        Ok(Variant { name: form.name(), kernels: vec![first, last], scratch })
+    }
+
+    /// The kernel that leaves the sums of its part in scratch memory, `[part][row of sums][column][channel]`.
+    fn sums(&mut self) -> Result<Kernel, GenError> {
+        let (of, form) = (self.of, self.form);
+        self.uses.scratch.push("float");
+        let mut body = self.head()?;
+        body.push_str(&self.walk()?);
+        body.push_str(match form.along {
+            Along::Channels => ADDED_IN_MEMORY,
+            Along::Columns => ADDED_BY_WARPS,
+        });
+        let [lanes, rows, _] = form.team;
+        let channels = of.k.epilogue.ranges[1].ceil_div(&SymExpr::from_i64(lanes * form.lanes));
+        let blocks = channels * SymExpr::from_i64(up(of.rows_of_sums(&form), rows) * form.parts);
+        let room = if form.along == Along::Channels { rows * form.outs * lanes * form.lanes * 4 } else { 0 };
+        let launch = Launch {
+            blocks: [blocks, SymExpr::ONE, SymExpr::ONE],
+            threads: form.threads() as u32,
+            shared: room as u32,
+        };
+        assemble(of.program, ENTRY, &self.uses, launch, &body)
+    }
+
+    fn head(&mut self) -> Result<String, GenError> {
+        let (of, form) = (self.of, self.form);
+        let [lanes, rows, slices] = form.team;
+        let channels = self.expr(&of.k.epilogue.ranges[1]);
+        let [deep, high, wide] = of.window().map(|e| self.expr(&e));
+        let ty = memory_type(of.program.buffers[of.k.input.buf].dtype)?;
+        let place = match form.along {
+            Along::Channels => format!(
+                "lane = threadIdx.x % {lanes}, own = threadIdx.x / {lanes} % ROWS, slice = threadIdx.x / {}",
+                lanes * rows
+            ),
+            Along::Columns => "lane = 0, own = threadIdx.x / SLICES, slice = threadIdx.x % SLICES".into(),
+        };
+        Ok(format!(
+            "typedef {ty} E;
+constexpr int V = {v}, COLS = {cols}, OUTS = {outs}, LANES = {lanes}, ROWS = {rows}, SLICES = {slices}, PARTS = {parts}, THREADS = {threads};
+constexpr int ALL_ROWS = {all}, ACROSS = {across};
+const idx channels = {channels}, groups = (channels + LANES * V - 1) / (LANES * V);
+const idx channel0 = (idx)blockIdx.x % groups * (LANES * V);
+const int row0 = (int)((idx)blockIdx.x / groups % ((ALL_ROWS + ROWS - 1) / ROWS)) * ROWS;
+const idx part = (idx)blockIdx.x / (groups * ((ALL_ROWS + ROWS - 1) / ROWS));
+const int {place};
+const int row = row0 + own;
+const idx channel = channel0 + lane * V;
+const bool here = channel < channels && row < ALL_ROWS && slice < SLICES;
+const idx out_row = row / ACROSS, out_col = row % ACROSS * OUTS;
+const idx deep = {deep}, high = {high}, wide = {wide}, across = (wide + COLS - 1) / COLS;
+",
+            v = form.lanes,
+            cols = form.cols,
+            outs = form.outs,
+            parts = form.parts,
+            threads = form.threads(),
+            all = of.rows_of_sums(&form),
+            across = up(of.lines[1].outs, form.outs),
+        ))
+    }
+
+    /// The walk of a thread over its part of the window.
+    fn walk(&mut self) -> Result<String, GenError> {
+        let (of, form) = (self.of, self.form);
+        let [down, along] = &of.lines;
+        let size = |line: &Line| line.dim.map_or(SymExpr::ONE, |d| of.k.input.sizes[d].clone());
+        let (tall, broad) = (self.expr(&size(down)), self.expr(&size(along)));
+        // Loads begin at multiples of their width.
+        let first = (-along.before).div_euclid(form.width) * form.width;
+        let lead = -along.before - first;
+        let used = (0..form.cols).flat_map(|t| (0..form.outs).map(move |o| (t, o)));
+        let mut loads: Vec<i64> = used
+            .map(|(t, o)| (lead + t * along.by_tap + o * along.by_out) / form.width * form.width)
+            .collect();
+        loads.sort_unstable();
+        loads.dedup();
+        let columns = loads.last().map_or(0, |c| c + form.width);
+        let mut out = format!(
+            "float acc[OUTS][V];
+#pragma unroll
+for (int o = 0; o < OUTS; ++o)
+#pragma unroll
+for (int v = 0; v < V; ++v) acc[o][v] = 0.0f;
+const idx items = deep * high * across, share = (items + PARTS - 1) / PARTS;
+const idx end = imin<idx>(part * share + share, items);
+for (idx item = part * share + slice; here && item < end; item += SLICES) {{
+const idx col = item % across * COLS, tap = item / across % high, z = item / (across * high);
+const idx y = out_row * {} + tap * {} - {};
+if (!within(y, (idx){tall})) continue;
+const idx x = col * {} + out_col * {} + ({first});
+",
+            down.by_out, down.by_tap, down.before, along.by_tap, along.by_out,
+        );
+        let source = if of.outputs > 1 { format!("channel / {}", of.outputs) } else { "channel".into() };
+        let big = self.element(&of.k.input, [&source, "z", "y", "x"]);
+        let small = self.element(&of.k.weight, ["channel", "z", "tap", "col"]);
+        let (big, small) = (format!("&{big}"), format!("&{small}"));
+        let steps = [&of.k.input, &of.k.weight].map(|o| along.dim.map_or(SymExpr::ZERO, |d| o.strides[d].clone()));
+        let [by_big, by_small] = steps.map(|e| self.expr(&e));
+        let each = form.lanes * form.width;
+        let _ = writeln!(out, "const E *big = {big}, *small = {small};\nfloat held[{columns} * V], taps[COLS * V];");
+        let mut moved = String::new();
+        for (n, column) in loads.iter().enumerate() {
+            let _ = writeln!(
+                out,
+                "Vec<E, {each}> raw{n} = {{}};\nif (within(x + {column}, (idx){broad})) raw{n} = *(const Vec<E, {each}> *)(big + (idx){column} * {by_big});"
+            );
+            let _ = writeln!(moved, "widened(held + {column} * V, raw{n});");
+        }
+        for (n, column) in (0..form.cols).step_by(form.width as usize).enumerate() {
+            let _ = writeln!(
+                out,
+                "Vec<E, {each}> tap{n} = {{}};\nif (col + {column} < wide) tap{n} = *(const Vec<E, {each}> *)(small + (idx){column} * {by_small});"
+            );
+            let _ = writeln!(moved, "widened(taps + {column} * V, tap{n});");
+        }
+        let _ = write!(
+            out,
+            "{moved}#pragma unroll
+for (int t = 0; t < COLS; ++t)
+#pragma unroll
+for (int o = 0; o < OUTS; ++o)
+#pragma unroll
+for (int v = 0; v < V; ++v) acc[o][v] += taps[t * V + v] * held[({lead} + t * {} + o * {}) * V + v];
+}}
+",
+            along.by_tap, along.by_out
+        );
+        Ok(out)
+    }
+
+    /// An element at `[channel, first dimension, row, column]`, of those dimensions that there are.
+    fn element(&mut self, operand: &Operand, [channel, deep, row, col]: [&str; 4]) -> String {
+        let [down, along] = &self.of.lines;
+        let there = [(self.of.deep, deep), (down.dim.is_some(), row), (along.dim.is_some(), col)];
+        let index: Vec<&str> =
+            ["0", channel].into_iter().chain(there.into_iter().filter(|t| t.0).map(|t| t.1)).collect();
+        // Of the window the output channel comes first.
+        let index: Vec<&str> = match std::ptr::eq(operand, &self.of.k.weight) {
+            true => [channel, "0"].into_iter().chain(index.into_iter().skip(2)).collect(),
+            false => index,
+        };
+        element(&self.writer(), operand, &index, &mut self.uses)
+    }
+
+    /// The kernel that adds up the parts and runs the epilogue.
+    fn finish(&mut self) -> Result<Kernel, GenError> {
+        let (of, form) = (self.of, self.form);
+        self.uses.scratch.push("float");
+        let ranges = &of.k.epilogue.ranges;
+        let channels = self.expr(&ranges[1]);
+        let [down, along] = &of.lines;
+        let mut index = String::from("const idx i0 = 0, i1 = p % channels;\n");
+        if of.deep {
+            index.push_str("const idx i2 = 0;\n");
+        }
+        for (line, value) in [(down, "point / WIDE"), (along, "point % WIDE")] {
+            if let Some(d) = line.dim {
+                let _ = writeln!(index, "const idx i{d} = {value};");
+            }
+        }
+        let tail = epilogue(of.program, &of.k.epilogue, "result", &mut self.uses)?;
+        let points = volume(ranges);
+        let all = self.expr(&points);
+        let body = format!(
+            "constexpr int OUTS = {outs}, PARTS = {parts}, ALL_ROWS = {rows}, ACROSS = {across}, WIDE = {wide}, ADDING = {ADDING};
+__shared__ float sums[ADDING][32];
+const int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
+const idx channels = {channels}, p = (idx)blockIdx.x * 32 + lane, point = p / channels;
+float sum = 0.0f;
+if (p < {all}) {{
+const idx row = point / WIDE * ACROSS + point % WIDE / OUTS, column = point % WIDE % OUTS;
+const float *from = scratch0 + (row * OUTS + column) * (i64)channels + p % channels;
+#pragma unroll 4
+for (int part = slice; part < PARTS; part += ADDING) sum += from[(i64)part * (ALL_ROWS * OUTS) * channels];
+}}
+sums[slice][lane] = sum;
+__syncthreads();
+if (slice == 0 && p < {all}) {{
+float result = 0.0f;
+#pragma unroll
+for (int s = 0; s < ADDING; ++s) result += sums[s][lane];
+{index}{tail}}}
+",
+            outs = form.outs,
+            parts = form.parts,
+            rows = of.rows_of_sums(&form),
+            across = up(along.outs, form.outs),
+            wide = along.outs,
+        );
+        let launch = Launch::flat(points.ceil_div(&SymExpr::from_i64(32)), 32 * ADDING as u32);
+        assemble(of.program, ENTRY, &self.uses, launch, &body)
+    }
+}
+
+/// The threads of a block that took parts of the same sums add theirs one after another.
+const ADDED_IN_MEMORY: &str = "\
+DYNAMIC_SHARED(memory);
+float *sums = (float *)memory;
+for (int turn = 0; turn < SLICES; ++turn) {
+if (slice == turn && here)
+#pragma unroll
+for (int o = 0; o < OUTS; ++o)
+#pragma unroll
+for (int v = 0; v < V; ++v) {
+float &sum = sums[(own * OUTS + o) * (LANES * V) + lane * V + v];
+sum = turn == 0 ? acc[o][v] : sum + acc[o][v];
+}
+__syncthreads();
+}
+for (int e = threadIdx.x; e < ROWS * OUTS * LANES * V; e += THREADS) {
+const int c = e % (LANES * V), place = e / (LANES * V);
+if (channel0 + c < channels && row0 + place / OUTS < ALL_ROWS)
+scratch0[((i64)part * (ALL_ROWS * OUTS) + row0 * OUTS + place) * channels + channel0 + c] = sums[e];
+}
+";
+
+/// The lanes of a warp add theirs up by halves.
+const ADDED_BY_WARPS: &str = "\
+#pragma unroll
+for (int o = 0; o < OUTS; ++o) {
+float sum = acc[o][0];
+#pragma unroll
+for (int n = 16; n; n >>= 1) sum += shuffle_down(sum, n);
+if (slice == 0 && here) scratch0[((i64)part * (ALL_ROWS * OUTS) + row * OUTS + o) * channels + channel] = sum;
+}
+";
