@@ -176,6 +176,9 @@ impl<'a> Grouped<'a> {
         if !plain_rows || (spread(&down) && down.dilation > 1) || (spread(&across) && chunked) {
             return None;
         }
+        if down.dim.is_none() && rows > 1 {
+            return None;
+        }
         if down.window.max(across.window) > 127 || (self.inputs > 1 && lanes > 1) {
             return None;
         }
