@@ -1,4 +1,9 @@
-// What kernels of convolutions of few channels a group stand on: elements as floats, and whether a coordinate lies within.
+// What kernels of convolutions of few channels a group stand on: neighbouring elements as words that move together and become
+// floats, and whether a coordinate lies within a size.
+
+template <class E, int N> struct alignas(sizeof(E) * N) Packed { u32 w[sizeof(E) * N / 4]; };
+template <> struct Packed<bf16, 1> { u16 w[1]; };
+template <> struct Packed<f16, 1> { u16 w[1]; };
 
 DEV void widened_pair(float *out, u32 word, Tag<bf16>) {
     out[0] = __uint_as_float(word << 16);
@@ -8,16 +13,15 @@ DEV void widened_pair(float *out, u32 word, Tag<f16>) {
     out[0] = widen(bits_as<f16>((u16)word));
     out[1] = widen(bits_as<f16>((u16)(word >> 16)));
 }
-// Neighbouring elements as floats; 16-bit ones by words of two.
-template <class E, int N> DEV void widened(float *out, const Vec<E, N> &from) {
-    if constexpr (sizeof(E) == 2 && N % 2 == 0) {
-        struct alignas(sizeof(Vec<E, N>)) Words { u32 w[N / 2]; };
-        const Words words = bits_as<Words>(from);
+template <class E, int N> DEV void widened(float *out, const Packed<E, N> &from) {
+    if constexpr (sizeof(E) == 4) {
         #pragma unroll
-        for (int i = 0; i < N / 2; ++i) widened_pair(out + 2 * i, words.w[i], Tag<E>());
+        for (int i = 0; i < N; ++i) out[i] = __uint_as_float(from.w[i]);
+    } else if constexpr (N == 1) {
+        out[0] = widen(bits_as<E>(from.w[0]));
     } else {
         #pragma unroll
-        for (int i = 0; i < N; ++i) out[i] = to<float>(from.v[i]);
+        for (int i = 0; i < N / 2; ++i) widened_pair(out + 2 * i, from.w[i], Tag<E>());
     }
 }
 template <class I> DEV bool within(I x, I size) { return x >= 0 && x < size; }

@@ -367,7 +367,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         for (n, column) in reach.loads().into_iter().enumerate() {
             let _ = writeln!(
                 out,
-                "Vec<E, {each}> raw{n} = {{}};\nif (here >> {n} & 1) raw{n} = *(const Vec<E, {each}> *)(from + (idx){column} * {step});"
+                "Packed<E, {each}> raw{n} = {{}};\nif (here >> {n} & 1) raw{n} = *(const Packed<E, {each}> *)(from + (idx){column} * {step});"
             );
         }
         let _ = writeln!(out, "float held[{}];", reach.columns() * lanes);
@@ -406,7 +406,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
             let _ = writeln!(
                 out,
                 "{guard}{{\n{weight}\n#pragma unroll\nfor (int n = 0; n < {count}; ++n)\n#pragma unroll\n\
-                 for (int v = 0; v < V; ++v) acc[r][{from} + n * {apart}][v] += {value} * tap.v[v];\n}}"
+                 for (int v = 0; v < V; ++v) acc[r][{from} + n * {apart}][v] = fmaf({value}, tap.v[v], acc[r][{from} + n * {apart}][v]);\n}}"
             );
         }
         out.push_str("}\n}\n");

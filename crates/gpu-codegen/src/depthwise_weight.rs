@@ -137,7 +137,8 @@ impl<'a> Sums<'a> {
         let k = self.k;
         let one = |o: &Operand, d: usize| o.strides[d] == SymExpr::ONE;
         let last = k.stride.len() + 1;
-        let both = one(&k.input, 1) && one(&k.weight, 1);
+        // The channels are the second dimension of the input, the first of the window.
+        let both = one(&k.input, 1) && one(&k.weight, 0);
         let along = if both || !one(&k.input, last) { Along::Channels } else { Along::Columns };
         let lanes: &[i64] = if along == Along::Channels { &[4, 8, 2, 1] } else { &[1] };
         let mut found = Vec::new();
@@ -198,13 +199,12 @@ impl<'a> Sums<'a> {
 
     fn channels_fit(&self, lanes: i64) -> bool {
         let k = self.k;
-        let whole = |o: &Operand| steps_are_multiples(o, 1, lanes);
         lanes == 1
             || (self.outputs == 1
                 && lanes * self.element() <= WIDTH
                 && is_multiple(&k.epilogue.ranges[1], lanes)
-                && whole(&k.input)
-                && whole(&k.weight))
+                && steps_are_multiples(&k.input, 1, lanes)
+                && steps_are_multiples(&k.weight, 0, lanes))
     }
 
     /// Columns of the widest load of both operands.
@@ -373,14 +373,14 @@ const idx x = col * {} + out_col * {} + ({first});
         for (n, column) in loads.iter().enumerate() {
             let _ = writeln!(
                 out,
-                "Vec<E, {each}> raw{n} = {{}};\nif (within(x + {column}, (idx){broad})) raw{n} = *(const Vec<E, {each}> *)(big + (idx){column} * {by_big});"
+                "Packed<E, {each}> raw{n} = {{}};\nif (within(x + {column}, (idx){broad})) raw{n} = *(const Packed<E, {each}> *)(big + (idx){column} * {by_big});"
             );
             let _ = writeln!(moved, "widened(held + {column} * V, raw{n});");
         }
         for (n, column) in (0..form.cols).step_by(form.width as usize).enumerate() {
             let _ = writeln!(
                 out,
-                "Vec<E, {each}> tap{n} = {{}};\nif (col + {column} < wide) tap{n} = *(const Vec<E, {each}> *)(small + (idx){column} * {by_small});"
+                "Packed<E, {each}> tap{n} = {{}};\nif (col + {column} < wide) tap{n} = *(const Packed<E, {each}> *)(small + (idx){column} * {by_small});"
             );
             let _ = writeln!(moved, "widened(taps + {column} * V, tap{n});");
         }
@@ -391,7 +391,7 @@ for (int t = 0; t < COLS; ++t)
 #pragma unroll
 for (int o = 0; o < OUTS; ++o)
 #pragma unroll
-for (int v = 0; v < V; ++v) acc[o][v] += taps[t * V + v] * held[({lead} + t * {} + o * {}) * V + v];
+for (int v = 0; v < V; ++v) acc[o][v] = fmaf(taps[t * V + v], held[({lead} + t * {} + o * {}) * V + v], acc[o][v]);
 }}
 ",
             along.by_tap, along.by_out

@@ -8,11 +8,16 @@ use kernel_ir::BufId;
 
 use crate::case::{Case, round};
 
-pub(crate) const HEADER: &str = "step                                     way                            error    allowed       us   TFLOP/s  plan ms";
+pub(crate) const HEADER: &str = "step                                     way                            error    allowed       us   TFLOP/s     GB/s  plan ms";
 /// Points that are compared with double precision.
 const SAMPLES: i64 = 1500;
 /// Runs of which the median is the time.
 const RUNS: usize = 21;
+
+/// Bytes of all sets of a step's memory that its runs go through in turn, so that no run finds in the cache what the one
+/// before left there; and sets at most.
+const ROTATED: usize = 256 << 20;
+const MOST_SETS: usize = 8;
 
 /// Generated ways that are run where all those of the copy engine are.
 pub(crate) const FEW: usize = 3;
@@ -36,8 +41,10 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize) -> usize {
         others += usize::from(!bulk);
         bulk || others <= most
     }));
-    let memory: Result<Vec<u64>, GpuError> =
-        case.arrays.iter().map(|a| upload(driver, &a.data, case.dtype)).collect();
+    let bytes: usize = case.arrays.iter().map(|a| a.data.len() * case.dtype.size()).sum();
+    let sets = (ROTATED / bytes.max(1)).clamp(1, MOST_SETS);
+    let set = || case.arrays.iter().map(|a| upload(driver, &a.data, case.dtype)).collect();
+    let memory: Result<Vec<Vec<u64>>, GpuError> = (0..sets).map(|_| set()).collect();
     let memory = match memory {
         Ok(memory) => memory,
         Err(e) => {
@@ -53,11 +60,12 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize) -> usize {
                 let good = error <= allowed;
                 bad += usize::from(!good);
                 println!(
-                    "{:40} {:30} {error:8.1e} {allowed:8.1e} {:9.1} {:8.2} {first:8.1} {}",
+                    "{:40} {:30} {error:8.1e} {allowed:8.1e} {:9.1} {:8.2} {:8.0} {first:8.1} {}",
                     case.name,
                     way.name,
                     seconds * 1e6,
                     case.flops / seconds / 1e12,
+                    bytes as f64 / seconds / 1e9,
                     if good { "" } else { "WRONG" },
                 );
             }
@@ -67,7 +75,7 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize) -> usize {
             }
         }
     }
-    memory.into_iter().for_each(|m| driver.free(m));
+    memory.into_iter().flatten().for_each(|m| driver.free(m));
     bad
 }
 
@@ -77,7 +85,7 @@ struct Outcome {
     seconds: f64,
 }
 
-fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, memory: &[u64]) -> Result<Outcome, GpuError> {
+fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, sets: &[Vec<u64>]) -> Result<Outcome, GpuError> {
     let size =
         |e: &ir_core::SymExpr| e.as_const().ok_or_else(|| GpuError::Malformed(format!("{e} has no value")));
     let scratch: Vec<u64> = way
@@ -86,8 +94,9 @@ fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, memory: &[u64]) -> Resu
         .map(|bytes| driver.allocate(size(bytes)?.max(1) as u64))
         .collect::<Result<_, GpuError>>()?;
     let functions = compile(driver, way)?;
-    let work = Work { address: &|buf: BufId| memory[buf.index()], size: &size, scratch: &scratch };
-    let all = || -> Result<(), GpuError> {
+    let all = |n: usize| -> Result<(), GpuError> {
+        let memory = &sets[n % sets.len()];
+        let work = Work { address: &|buf: BufId| memory[buf.index()], size: &size, scratch: &scratch };
         let mut next = functions.iter();
         for part in &way.parts {
             match part {
@@ -121,14 +130,14 @@ fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, memory: &[u64]) -> Resu
         Ok(())
     };
     // What was there before must not pass for a result.
-    let result = memory[memory.len() - 1];
+    let result = sets[0][sets[0].len() - 1];
     let count = case.arrays[case.arrays.len() - 1].data.len();
     let bytes = vec![0xffu8; count * case.dtype.size()];
     // SAFETY: the buffer has these bytes.
     unsafe { driver.upload(result, bytes.as_ptr(), bytes.len())? };
-    all()?;
+    all(0)?;
     let (error, allowed) = compare(driver, case, result, count)?;
-    let mut times = driver.timed(RUNS, &mut |_| all())?;
+    let mut times = driver.timed(RUNS, &mut |n| all(n))?;
     times.sort_by(f64::total_cmp);
     scratch.into_iter().for_each(|s| driver.free(s));
     Ok(Outcome { error, allowed, seconds: times[RUNS / 2] })
