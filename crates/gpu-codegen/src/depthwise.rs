@@ -25,8 +25,13 @@ const MOST_HELD: i64 = 128;
 const CHUNK: i64 = 8;
 /// Bytes of shared memory for the weights of a block.
 const MOST_TAPS: i64 = 96 * 1024;
-/// Multiplications of a tile whose loop over the rows is unrolled, so that all its loads are on their way at once.
+/// Multiplications of a tile whose loop over the rows is unrolled, so that all its loads are on their way at once; the same where
+/// weights are kept, of which registers are known by number alone.
 const UNROLLED: i64 = 640;
+const UNROLLED_KEPT: i64 = 2400;
+/// Weights that a thread keeps at most, and all numbers that it holds then.
+const MOST_KEPT: i64 = 54;
+const MOST_REGISTERS: i64 = 150;
 /// Blocks a multiprocessor at most: each copies the weights of its channels.
 const BLOCKS_EACH: i64 = 16;
 /// Ways that are given.
@@ -76,6 +81,8 @@ pub(crate) struct Form {
     pub(crate) team: [i64; 3],
     /// Columns of the window that are taken at once.
     pub(crate) chunk: i64,
+    /// Whether a thread keeps the weights of its channels in registers; else it reads them of shared memory at every row.
+    pub(crate) keeps: bool,
     /// Blocks that share the channels of one.
     pub(crate) most: i64,
 }
@@ -156,13 +163,27 @@ impl<'a> Grouped<'a> {
         for (rows, cols, lanes) in shapes(along) {
             let (rows, cols) = (rows * self.unit(0), round_up(cols, self.unit(1)));
             let Some(form) = self.form(along, [rows, cols, lanes], target) else { continue };
-            if !found.iter().any(|(_, f)| *f == form) {
-                found.push((self.estimate(&form, target), form));
+            let kept = Form { keeps: true, ..form };
+            for form in [form, kept].into_iter().filter(|f| !f.keeps || self.may_keep(f)) {
+                if !found.iter().any(|(_, f)| *f == form) {
+                    found.push((self.estimate(&form, target), form));
+                }
             }
         }
         found.sort_by(|a, b| a.0.total_cmp(&b.0));
         found.truncate(WAYS);
         found.into_iter().map(|(_, form)| form).collect()
+    }
+
+    /// Whether the weights of a thread's channels fit into its registers beside all else.
+    fn may_keep(&self, form: &Form) -> bool {
+        let weights = self.taps() * form.lanes;
+        let held = depthwise_text::Reach::of(self, form).columns() * form.lanes;
+        self.inputs == 1
+            && form.chunk == self.lines[1].window
+            && weights <= MOST_KEPT
+            && weights + held + form.rows * form.cols * form.lanes <= MOST_REGISTERS
+            && form.products(self) <= UNROLLED_KEPT
     }
 
     fn form(&self, along: Along, [rows, cols, lanes]: [i64; 3], target: &Target) -> Option<Form> {
@@ -186,7 +207,7 @@ impl<'a> Grouped<'a> {
             return None;
         }
         let width = if along == Along::Columns { self.width(cols, chunked) } else { 1 };
-        let mut form = Form { along, rows, cols, lanes, width, team: [1; 3], chunk, most: 1 };
+        let mut form = Form { along, rows, cols, lanes, width, team: [1; 3], chunk, keeps: false, most: 1 };
         form.team = self.team(&form);
         let groups = self.hinted(&self.k.epilogue.ranges[1]).div_euclid(form.channels()) + 1;
         form.most = (BLOCKS_EACH * i64::from(target.multiprocessors) / groups).max(1);
@@ -287,15 +308,15 @@ impl<'a> Grouped<'a> {
     fn estimate(&self, form: &Form, target: &Target) -> f64 {
         let reach = depthwise_text::Reach::of(self, form);
         let [down, across] = self.lines;
-        let spread = self.unit(0) * self.unit(1);
         let chunks = up(across.window, form.chunk) * self.inputs;
         let turns = depthwise_text::Rows::of(self, form).count * chunks;
-        let products = form.rows * form.cols * form.lanes * self.taps() / spread;
+        let products = form.products(self);
         let narrow = self.element() == 2;
         let held = reach.columns() * form.lanes;
         let row = 2 * reach.loads().len() as i64 + if narrow { held } else { 0 } + 8;
         let per_tap = if form.along == Along::Channels { up(form.lanes, 4) } else { 1 };
         let weights = form.rows * down.window / self.unit(0) * chunks * form.chunk * per_tap;
+        let weights = if form.keeps { 0 } else { weights };
         let finish = form.rows * form.cols * form.lanes * (2 + self.k.epilogue.insts.len() as i64 * 3 / 4);
         let instructions = (products + turns * row + weights + finish + 60) as f64;
         let [high, wide] = self.tiles(form);
@@ -305,11 +326,16 @@ impl<'a> Grouped<'a> {
         let threads = batch * up(high, td) * td * up(wide, ta) * ta * up(channels, form.lanes);
         let warps = (threads as f64 / 32.0).max(1.0);
         let device = f64::from(target.multiprocessors.max(1));
-        let registers = (form.rows * form.cols * form.lanes + held * 3 / 2 + 32) as f64;
+        let kept = if form.keeps { self.taps() * form.lanes } else { form.lanes * 4 };
+        let registers = (form.rows * form.cols * form.lanes + held * 3 / 2 + kept + 32) as f64;
         let resident = (2048.0 / registers).floor().clamp(4.0, 64.0);
         let outputs = batch * channels * self.hinted(&self.sizes(0)[1]) * self.hinted(&self.sizes(1)[1]);
         let bytes = (outputs * self.element() * 2) as f64;
-        let busy = (warps * instructions / (4.0 * device * 0.8)).max(bytes / (18.0 * device));
+        // Turns of the first-level cache and of shared memory, 128 bytes each.
+        let load = up(32 * form.lanes * form.width * self.element(), 128) * reach.loads().len() as i64 * turns;
+        let read = if form.along == Along::Channels { up(32 * form.lanes * 4, 128).min(4) } else { 1 };
+        let turned = (load + weights * read) as f64 * 1.5;
+        let busy = (warps * instructions / (4.0 * device * 0.7)).max(warps * turned / device).max(bytes / (18.0 * device));
         let alone = if form.unrolled(self) { 1500.0 } else { 900.0 + 350.0 * turns as f64 };
         let waves = (warps / (device * resident)).ceil();
         3000.0 + busy + waves.min(4.0) * alone
@@ -322,9 +348,14 @@ impl Form {
         self.team[0] * self.lanes
     }
 
+    /// Multiplications of a thread's tile.
+    fn products(&self, of: &Grouped<'_>) -> i64 {
+        self.rows * self.cols * self.lanes * of.taps() / (of.unit(0) * of.unit(1))
+    }
+
     /// Whether the loop over the rows of the window is unrolled.
     pub(crate) fn unrolled(&self, of: &Grouped<'_>) -> bool {
-        self.rows * self.cols * self.lanes * of.taps() / (of.unit(0) * of.unit(1)) <= UNROLLED
+        self.keeps || self.products(of) <= UNROLLED
     }
 
     pub(crate) fn threads(&self) -> i64 {
@@ -366,7 +397,8 @@ impl Form {
     /// What tables call it.
     pub(crate) fn name(&self) -> String {
         let along = if self.along == Along::Channels { "" } else { "_columns" };
-        format!("depthwise{along}_{}x{}x{}", self.rows, self.cols, self.lanes)
+        let kept = if self.keeps { "_kept" } else { "" };
+        format!("depthwise{along}_{}x{}x{}{kept}", self.rows, self.cols, self.lanes)
     }
 }
 

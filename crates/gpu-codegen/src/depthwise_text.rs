@@ -239,6 +239,21 @@ const int down = spot / {across}, across = spot % {across};
         let window = (0..2).filter(|&line| self.of.lines[line].dim.is_some()).map(|line| at[line]);
         let index: Vec<&str> = lead.iter().map(String::as_str).chain(window).collect();
         let from = element(&self.writer(), &k.weight, &index, &mut self.uses);
+        let own = match self.form.along {
+            Along::Channels => "[n * PITCH + lane * V + v]".to_owned(),
+            Along::Columns => format!("[imin(lane, {}) * PITCH + n]", self.form.team[0] - 1),
+        };
+        let kept = match self.form.keeps {
+            false => String::new(),
+            true => format!(
+                "float kept[TAPS][V];
+#pragma unroll
+for (int n = 0; n < TAPS; ++n)
+#pragma unroll
+for (int v = 0; v < V; ++v) kept[n][v] = taps{own};
+"
+            ),
+        };
         format!(
             "for (int e = threadIdx.x; e < CHANNELS * TAPS; e += THREADS) {{
 const int c = {c}, tap = {tap}, in = tap / (KH * KW);
@@ -246,7 +261,7 @@ const idx channel = channel0 + c;
 taps[{place}] = channel < channels ? to<float>({from}) : 0.0f;
 }}
 __syncthreads();
-"
+{kept}"
         )
     }
 
@@ -385,6 +400,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         let chunk = if chunked { " + k0" } else { "" };
         let tap = format!("(ky * KW{chunk}{channel})");
         let weights = match form.along {
+            _ if form.keeps => String::new(),
             Along::Channels => format!("const float *w = taps + {tap} * PITCH + lane * V;"),
             Along::Columns => format!("const float *w = taps + lane * PITCH + {tap};"),
         };
@@ -399,6 +415,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         for (k, [from, apart, at, step, count]) in reach.taps.iter().enumerate() {
             let guard = if chunked && k > 0 { format!("if (k0 + {k} < KW) ") } else { String::new() };
             let weight = match form.along {
+                _ if form.keeps => format!("Vec<float, V> tap;\n#pragma unroll\nfor (int v = 0; v < V; ++v) tap.v[v] = kept[ky * KW + {k}][v];"),
                 Along::Channels => format!("const Vec<float, V> tap = *(const Vec<float, V> *)(w + {k} * PITCH);"),
                 Along::Columns => format!("Vec<float, V> tap; tap.v[0] = w[{k}];"),
             };

@@ -20,8 +20,11 @@ use crate::{ENTRY, GenError, Kernel, Launch, Target, Variant};
 const WIDTH: i64 = 16;
 /// Threads of a block, about.
 const THREADS: i64 = 256;
-/// Columns of the result of one thread at most.
+/// Columns of the result of one thread at most, and points.
 const MOST_COLUMNS: i64 = 9;
+const MOST_SUMS: i64 = 54;
+/// Multiplications between one turn of a thread and the next: all are written out.
+const MOST_PRODUCTS: i64 = 1600;
 /// Floats of both operands that a thread holds at most.
 const MOST_HELD: i64 = 128;
 /// Parts of the window that the last kernel adds up, at most, and how many threads add up those of one point.
@@ -63,8 +66,11 @@ struct Form {
     lanes: i64,
     cols: i64,
     width: i64,
-    /// Columns of the result of a thread.
+    /// Columns and rows of the result of a thread.
     outs: i64,
+    high: i64,
+    /// Rows of the window that it takes at once.
+    taps: i64,
     /// Threads of a block along channels, rows of sums, and the window.
     team: [i64; 3],
     /// Blocks that share the window.
@@ -140,61 +146,87 @@ impl<'a> Sums<'a> {
         // The channels are the second dimension of the input, the first of the window.
         let both = one(&k.input, 1) && one(&k.weight, 0);
         let along = if both || !one(&k.input, last) { Along::Channels } else { Along::Columns };
-        let lanes: &[i64] = if along == Along::Channels { &[4, 8, 2, 1] } else { &[1] };
-        let mut found = Vec::new();
+        let lanes: &[i64] = if along == Along::Channels { &[8, 4, 2, 1] } else { &[1] };
+        let mut found: Vec<(f64, Form)> = Vec::new();
         for &lanes in lanes {
-            for cols in [8, 4, 2, 1] {
-                let form = self.form(along, lanes, cols, target);
-                // Loads of columns are not narrower than a tile of columns allows.
-                found.extend(form.filter(|f| f.along == Along::Channels || f.width == cols || cols <= 4));
+            for cols in [8, 7, 4, 2, 1] {
+                for (high, taps) in [(1, 1), (self.lines[0].outs, 1), (self.lines[0].outs, 2), (self.lines[0].outs, 4)] {
+                    let Some(form) = self.form(along, lanes, [cols, high, taps], target) else { continue };
+                    if !found.iter().any(|(_, f)| *f == form) {
+                        found.push((self.estimate(&form, target), form));
+                    }
+                }
             }
         }
-        let known = found.iter().copied();
-        let wide = |f: &Form| f.lanes * f.width * self.element() >= WIDTH / 2;
-        let mut kept: Vec<Form> = known.filter(|f| wide(f) && f.cols > 1).take(WAYS).collect();
-        if kept.is_empty() {
-            kept.extend(found.into_iter().take(WAYS));
-        }
-        kept
+        found.sort_by(|a, b| a.0.total_cmp(&b.0));
+        found.truncate(WAYS);
+        found.into_iter().map(|(_, form)| form).collect()
     }
 
-    fn form(&self, along: Along, lanes: i64, cols: i64, target: &Target) -> Option<Form> {
+    /// Cycles, roughly.
+    fn estimate(&self, form: &Form, target: &Target) -> f64 {
         let channels = self.hinted(&self.k.epilogue.ranges[1]);
         let [deep, high, wide] = self.window().map(|e| self.hinted(&e));
-        if (cols > 1 && cols >= 2 * wide) || !self.channels_fit(lanes) {
+        let plan = Walk::of(self, form);
+        let narrow = self.element() == 2;
+        let row = plan.loads.len() as i64 * 2 + if narrow { plan.columns * form.lanes } else { 0 };
+        let own = form.taps * up(form.cols, form.width) * 2 + if narrow { form.taps * form.cols * form.lanes } else { 0 };
+        let products = form.products();
+        let turn = (products + plan.rows.len() as i64 * (row + 6) + own + 30) as f64;
+        let turns = (deep * up(high, form.taps) * up(wide, form.cols)) as f64;
+        let warps = (up(channels, form.lanes) * self.groups_of_sums(form)) as f64 * turns / 32.0;
+        let device = f64::from(target.multiprocessors.max(1));
+        let bytes = up(32 * form.lanes * form.width * self.element(), 128) as f64;
+        let loads = (plan.loads.len() * plan.rows.len()) as f64 + (form.taps * up(form.cols, form.width)) as f64;
+        let busy = (warps * turn / (4.0 * device * 0.7)).max(warps * loads * bytes * 1.5 / device);
+        let moved = (2 * deep * high * wide * channels * self.element()) as f64 / (18.0 * device);
+        let blocks = up(channels, form.team[0] * form.lanes) * up(self.groups_of_sums(form), form.team[1]) * form.parts;
+        let each = turns / (form.parts * form.team[2]) as f64;
+        let waves = (blocks as f64 * form.threads() as f64 / (device * 512.0)).ceil().min(4.0);
+        let sums = form.high * form.outs * form.lanes;
+        let ends = (sums * form.team[2] * 6) as f64 + 8.0 * form.parts as f64;
+        busy.max(moved) + waves * (700.0 + each.min(4.0) * 600.0) + ends
+    }
+
+    fn form(&self, along: Along, lanes: i64, [cols, high, taps]: [i64; 3], target: &Target) -> Option<Form> {
+        let channels = self.hinted(&self.k.epilogue.ranges[1]);
+        let [deep, tall, wide] = self.window().map(|e| self.hinted(&e));
+        if (cols > 1 && cols >= 2 * wide) || (taps > 1 && taps >= 2 * tall) || !self.channels_fit(lanes) {
             return None;
         }
         let outs = up(self.lines[1].outs, up(self.lines[1].outs, MOST_COLUMNS));
         let width = if along == Along::Columns { self.width(cols) } else { 1 };
-        let mut form = Form { along, lanes, cols, width, outs, team: [1; 3], parts: 1 };
-        let along_line = &self.lines[1];
-        let held = (cols - 1) * along_line.by_tap + (outs - 1) * along_line.by_out + width;
-        if (held + cols) * lanes > MOST_HELD || outs * lanes > MOST_HELD / 2 {
+        let mut form = Form { along, lanes, cols, width, outs, high, taps, team: [1; 3], parts: 1 };
+        let walk = Walk::of(self, &form);
+        let held = (walk.columns + taps * cols) * lanes;
+        if walk.loads.len() > 64 || held > MOST_HELD || outs * high * lanes > MOST_SUMS || form.products() > MOST_PRODUCTS {
             return None;
         }
-        let rows = self.rows_of_sums(&form);
+        let groups = self.groups_of_sums(&form);
         form.team = match along {
             Along::Channels => {
                 let all = up(channels, lanes);
                 let most = (128 / (lanes * self.element())).clamp(8, 32).min(all);
                 let across = (1..=most).rev().find(|n| all % n == 0 && n * 2 > most).unwrap_or(most);
-                let rows = rows.min(THREADS / across).max(1);
-                [across, rows, (THREADS / (across * rows)).max(1)]
+                let groups = groups.min(THREADS / across).max(1);
+                [across, groups, (THREADS / (across * groups)).max(1)]
             }
-            // A warp for each row of sums.
-            Along::Columns => [1, rows.min(THREADS / 32), 32],
+            // A warp for the sums of a channel.
+            Along::Columns => {
+                let groups = groups.min(THREADS / 32);
+                [(THREADS / 32 / groups).clamp(1, channels), groups, 32]
+            }
         };
-        let items = deep * high * up(wide, cols);
-        let blocks = up(channels, form.team[0] * lanes) * up(rows, form.team[1]);
+        let items = deep * up(tall, taps) * up(wide, cols);
+        let blocks = up(channels, form.team[0] * lanes) * up(groups, form.team[1]);
         let enough = THREADS_EACH * i64::from(target.multiprocessors) / THREADS;
-        let most = up(items, 4 * form.team[2]);
-        form.parts = up(enough, blocks).min(most).clamp(1, MOST_PARTS);
+        form.parts = up(enough, blocks).min(up(items, 2 * form.team[2])).clamp(1, MOST_PARTS);
         Some(form)
     }
 
-    /// Rows of sums: those of the result, several where it has more columns than a thread takes.
-    fn rows_of_sums(&self, form: &Form) -> i64 {
-        self.lines[0].outs * up(self.lines[1].outs, form.outs)
+    /// Threads whose sums together are the result of a channel.
+    fn groups_of_sums(&self, form: &Form) -> i64 {
+        up(self.lines[0].outs, form.high) * up(self.lines[1].outs, form.outs)
     }
 
     fn channels_fit(&self, lanes: i64) -> bool {
@@ -236,9 +268,52 @@ impl Form {
         round_up(self.team.iter().product(), 32)
     }
 
+    fn products(&self) -> i64 {
+        self.taps * self.cols * self.lanes * self.outs * self.high
+    }
+
     fn name(&self) -> String {
         let along = if self.along == Along::Channels { "" } else { "_columns" };
-        format!("depthwise_sums{along}_{}x{}_{}", self.cols, self.lanes, self.parts)
+        let rows = format!("{}x{}", self.high, self.taps);
+        format!("depthwise_sums{along}_{rows}x{}x{}_{}", self.cols, self.lanes, self.parts)
+    }
+}
+
+/// What a thread needs of the input for one turn.
+struct Walk {
+    /// The column of the first load where those of the window and of the result are 0, and that of the first element.
+    first: i64,
+    lead: i64,
+    /// Where loads begin, and columns that are held.
+    loads: Vec<i64>,
+    columns: i64,
+    /// The rows of the input, counted from the first, each with the rows of the window and of the result that meet there.
+    rows: Vec<(i64, Vec<(i64, i64)>)>,
+}
+
+impl Walk {
+    fn of(of: &Sums<'_>, form: &Form) -> Walk {
+        let [down, along] = &of.lines;
+        // Loads begin at multiples of their width.
+        let first = (-along.before).div_euclid(form.width) * form.width;
+        let lead = -along.before - first;
+        let used = (0..form.cols).flat_map(|t| (0..form.outs).map(move |o| (t, o)));
+        let mut loads: Vec<i64> = used
+            .map(|(t, o)| (lead + t * along.by_tap + o * along.by_out) / form.width * form.width)
+            .collect();
+        loads.sort_unstable();
+        loads.dedup();
+        let columns = loads.last().map_or(0, |c| c + form.width);
+        let mut rows: Vec<(i64, Vec<(i64, i64)>)> = Vec::new();
+        for (s, o) in (0..form.taps).flat_map(|s| (0..form.high).map(move |o| (s, o))) {
+            let at = s * down.by_tap + o * down.by_out;
+            match rows.iter_mut().find(|(row, _)| *row == at) {
+                Some((_, pairs)) => pairs.push((s, o)),
+                None => rows.push((at, vec![(s, o)])),
+            }
+        }
+        rows.sort_unstable();
+        Walk { first, lead, loads, columns, rows }
     }
 }
 
@@ -264,7 +339,7 @@ impl<'a> Text<'a> {
         let first = self.sums()?;
         let last = Text { of, form, uses: Uses::default() }.finish()?;
         let channels = &of.k.epilogue.ranges[1];
-        let floats = form.parts * of.rows_of_sums(&form) * form.outs;
+        let floats = form.parts * of.groups_of_sums(&form) * form.outs * form.high;
         let scratch = vec![channels * SymExpr::from_i64(4 * floats)];
         Ok(Variant { name: form.name(), kernels: vec![first, last], scratch })
     }
@@ -281,8 +356,8 @@ impl<'a> Text<'a> {
         });
         let [lanes, rows, _] = form.team;
         let channels = of.k.epilogue.ranges[1].ceil_div(&SymExpr::from_i64(lanes * form.lanes));
-        let blocks = channels * SymExpr::from_i64(up(of.rows_of_sums(&form), rows) * form.parts);
-        let room = if form.along == Along::Channels { rows * form.outs * lanes * form.lanes * 4 } else { 0 };
+        let blocks = channels * SymExpr::from_i64(up(of.groups_of_sums(&form), rows) * form.parts);
+        let room = if form.along == Along::Channels { rows * form.outs * form.high * lanes * form.lanes * 4 } else { 0 };
         let launch = Launch {
             blocks: [blocks, SymExpr::ONE, SymExpr::ONE],
             threads: form.threads() as u32,
@@ -302,11 +377,11 @@ impl<'a> Text<'a> {
                 "lane = threadIdx.x % {lanes}, own = threadIdx.x / {lanes} % ROWS, slice = threadIdx.x / {}",
                 lanes * rows
             ),
-            Along::Columns => "lane = 0, own = threadIdx.x / SLICES, slice = threadIdx.x % SLICES".into(),
+            Along::Columns => "lane = threadIdx.x / (ROWS * SLICES), own = threadIdx.x / SLICES % ROWS, slice = threadIdx.x % SLICES".into(),
         };
         Ok(format!(
             "typedef {ty} E;
-constexpr int V = {v}, COLS = {cols}, OUTS = {outs}, LANES = {lanes}, ROWS = {rows}, SLICES = {slices}, PARTS = {parts}, THREADS = {threads};
+constexpr int V = {v}, COLS = {cols}, OUTS = {outs}, HIGH = {high_}, SUMS = OUTS * HIGH, LANES = {lanes}, ROWS = {rows}, SLICES = {slices}, PARTS = {parts}, THREADS = {threads};
 constexpr int ALL_ROWS = {all}, ACROSS = {across};
 const idx channels = {channels}, groups = (channels + LANES * V - 1) / (LANES * V);
 const idx channel0 = (idx)blockIdx.x % groups * (LANES * V);
@@ -315,17 +390,19 @@ const idx part = (idx)blockIdx.x / (groups * ((ALL_ROWS + ROWS - 1) / ROWS));
 const int {place};
 const int row = row0 + own;
 const idx channel = channel0 + lane * V;
-const bool here = channel < channels && row < ALL_ROWS && slice < SLICES;
-const idx out_row = row / ACROSS, out_col = row % ACROSS * OUTS;
-const idx deep = {deep}, high = {high}, wide = {wide}, across = (wide + COLS - 1) / COLS;
+const bool here = lane < LANES && channel < channels && row < ALL_ROWS && slice < SLICES;
+const idx out_row = row / ACROSS * HIGH, out_col = row % ACROSS * OUTS;
+const idx deep = {deep}, high = {high}, wide = {wide}, across = (wide + COLS - 1) / COLS, down = (high + {taps} - 1) / {taps};
 ",
             v = form.lanes,
             cols = form.cols,
             outs = form.outs,
+            high_ = form.high,
             parts = form.parts,
             threads = form.threads(),
-            all = of.rows_of_sums(&form),
+            all = of.groups_of_sums(&form),
             across = up(of.lines[1].outs, form.outs),
+            taps = form.taps,
         ))
     }
 
@@ -335,67 +412,81 @@ const idx deep = {deep}, high = {high}, wide = {wide}, across = (wide + COLS - 1
         let [down, along] = &of.lines;
         let size = |line: &Line| line.dim.map_or(SymExpr::ONE, |d| of.k.input.sizes[d].clone());
         let (tall, broad) = (self.expr(&size(down)), self.expr(&size(along)));
-        // Loads begin at multiples of their width.
-        let first = (-along.before).div_euclid(form.width) * form.width;
-        let lead = -along.before - first;
-        let used = (0..form.cols).flat_map(|t| (0..form.outs).map(move |o| (t, o)));
-        let mut loads: Vec<i64> = used
-            .map(|(t, o)| (lead + t * along.by_tap + o * along.by_out) / form.width * form.width)
-            .collect();
-        loads.sort_unstable();
-        loads.dedup();
-        let columns = loads.last().map_or(0, |c| c + form.width);
+        let plan = Walk::of(of, &form);
         let mut out = format!(
-            "float acc[OUTS][V];
+            "float acc[SUMS][V];
 #pragma unroll
-for (int o = 0; o < OUTS; ++o)
+for (int o = 0; o < SUMS; ++o)
 #pragma unroll
 for (int v = 0; v < V; ++v) acc[o][v] = 0.0f;
-const idx items = deep * high * across, share = (items + PARTS - 1) / PARTS;
+const idx items = deep * down * across, share = (items + PARTS - 1) / PARTS;
 const idx end = imin<idx>(part * share + share, items);
+#pragma unroll 1
 for (idx item = part * share + slice; here && item < end; item += SLICES) {{
-const idx col = item % across * COLS, tap = item / across % high, z = item / (across * high);
-const idx y = out_row * {} + tap * {} - {};
-if (!within(y, (idx){tall})) continue;
-const idx x = col * {} + out_col * {} + ({first});
+const idx col = item % across * COLS, tap = item / across % down * {taps}, z = item / (across * down);
+const idx y = out_row * {by_out} + tap * {by_tap} - {before}, x = col * {x_tap} + out_col * {x_out} + ({first});
 ",
-            down.by_out, down.by_tap, down.before, along.by_tap, along.by_out,
+            taps = form.taps,
+            by_out = down.by_out,
+            by_tap = down.by_tap,
+            before = down.before,
+            x_tap = along.by_tap,
+            x_out = along.by_out,
+            first = plan.first,
         );
         let source = if of.outputs > 1 { format!("channel / {}", of.outputs) } else { "channel".into() };
         let big = self.element(&of.k.input, [&source, "z", "y", "x"]);
         let small = self.element(&of.k.weight, ["channel", "z", "tap", "col"]);
-        let (big, small) = (format!("&{big}"), format!("&{small}"));
-        let steps = [&of.k.input, &of.k.weight].map(|o| along.dim.map_or(SymExpr::ZERO, |d| o.strides[d].clone()));
-        let [by_big, by_small] = steps.map(|e| self.expr(&e));
+        let step = |line: &Line, o: &Operand| line.dim.map_or(SymExpr::ZERO, |d| o.strides[d].clone());
+        let [by_big, by_small] = [&of.k.input, &of.k.weight].map(|o| self.expr(&step(along, o)));
+        let [row_big, row_small] = [&of.k.input, &of.k.weight].map(|o| self.expr(&step(down, o)));
         let each = form.lanes * form.width;
-        let _ = writeln!(out, "const E *big = {big}, *small = {small};\nfloat held[{columns} * V], taps[COLS * V];");
-        let mut moved = String::new();
-        for (n, column) in loads.iter().enumerate() {
-            let _ = writeln!(
-                out,
-                "Packed<E, {each}> raw{n} = {{}};\nif (within(x + {column}, (idx){broad})) raw{n} = *(const Packed<E, {each}> *)(big + (idx){column} * {by_big});"
-            );
-            let _ = writeln!(moved, "widened(held + {column} * V, raw{n});");
+        let starts: Vec<i64> = (0..form.cols).step_by(form.width as usize).collect();
+        let _ = writeln!(out, "const E *big = &{big}, *small = &{small};\nfloat taps[{}][COLS * V];", form.taps);
+        for s in 0..form.taps {
+            for (n, column) in starts.iter().enumerate() {
+                let _ = writeln!(
+                    out,
+                    "Packed<E, {each}> tap{s}_{n} = {{}};\nif (tap + {s} < high && col + {column} < wide) tap{s}_{n} = *(const Packed<E, {each}> *)(small + (idx){s} * {row_small} + (idx){column} * {by_small});"
+                );
+            }
         }
-        for (n, column) in (0..form.cols).step_by(form.width as usize).enumerate() {
-            let _ = writeln!(
-                out,
-                "Packed<E, {each}> tap{n} = {{}};\nif (col + {column} < wide) tap{n} = *(const Packed<E, {each}> *)(small + (idx){column} * {by_small});"
-            );
-            let _ = writeln!(moved, "widened(taps + {column} * V, tap{n});");
+        let mut inside = String::from("u64 inside = 0;\n");
+        for (n, column) in plan.loads.iter().enumerate() {
+            let _ = writeln!(inside, "inside |= (u64)within(x + {column}, (idx){broad}) << {n};");
         }
-        let _ = write!(
-            out,
-            "{moved}#pragma unroll
+        out.push_str(&inside);
+        for s in 0..form.taps {
+            for (n, column) in starts.iter().enumerate() {
+                let _ = writeln!(out, "widened(taps[{s}] + {column} * V, tap{s}_{n});");
+            }
+        }
+        for (row, pairs) in &plan.rows {
+            let _ = writeln!(out, "{{\nconst u64 here = within(y + {row}, (idx){tall}) ? inside : 0;\nfloat held[{} * V];", plan.columns);
+            for (n, column) in plan.loads.iter().enumerate() {
+                let _ = writeln!(
+                    out,
+                    "Packed<E, {each}> raw{n} = {{}};\nif (here >> {n} & 1) raw{n} = *(const Packed<E, {each}> *)(big + (idx){row} * {row_big} + (idx){column} * {by_big});"
+                );
+            }
+            for (n, column) in plan.loads.iter().enumerate() {
+                let _ = writeln!(out, "widened(held + {column} * V, raw{n});");
+            }
+            for (s, o) in pairs {
+                let _ = writeln!(
+                    out,
+                    "#pragma unroll
 for (int t = 0; t < COLS; ++t)
 #pragma unroll
 for (int o = 0; o < OUTS; ++o)
 #pragma unroll
-for (int v = 0; v < V; ++v) acc[o][v] = fmaf(taps[t * V + v], held[({lead} + t * {} + o * {}) * V + v], acc[o][v]);
-}}
-",
-            along.by_tap, along.by_out
-        );
+for (int v = 0; v < V; ++v) acc[{o} * OUTS + o][v] = fmaf(taps[{s}][t * V + v], held[({} + t * {} + o * {}) * V + v], acc[{o} * OUTS + o][v]);",
+                    plan.lead, along.by_tap, along.by_out
+                );
+            }
+            out.push_str("}\n");
+        }
+        out.push_str("}\n");
         Ok(out)
     }
 
@@ -433,16 +524,17 @@ for (int v = 0; v < V; ++v) acc[o][v] = fmaf(taps[t * V + v], held[({lead} + t *
         let points = volume(ranges);
         let all = self.expr(&points);
         let body = format!(
-            "constexpr int OUTS = {outs}, PARTS = {parts}, ALL_ROWS = {rows}, ACROSS = {across}, WIDE = {wide}, ADDING = {ADDING};
+            "constexpr int OUTS = {outs}, HIGH = {high}, PARTS = {parts}, ALL_ROWS = {rows}, ACROSS = {across}, WIDE = {wide}, ADDING = {ADDING};
 __shared__ float sums[ADDING][32];
 const int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
 const idx channels = {channels}, p = (idx)blockIdx.x * 32 + lane, point = p / channels;
 float sum = 0.0f;
 if (p < {all}) {{
-const idx row = point / WIDE * ACROSS + point % WIDE / OUTS, column = point % WIDE % OUTS;
-const float *from = scratch0 + (row * OUTS + column) * (i64)channels + p % channels;
+const idx row = point / WIDE / HIGH * ACROSS + point % WIDE / OUTS;
+const idx column = point / WIDE % HIGH * OUTS + point % WIDE % OUTS;
+const float *from = scratch0 + (row * (OUTS * HIGH) + column) * (i64)channels + p % channels;
 #pragma unroll 4
-for (int part = slice; part < PARTS; part += ADDING) sum += from[(i64)part * (ALL_ROWS * OUTS) * channels];
+for (int part = slice; part < PARTS; part += ADDING) sum += from[(i64)part * (ALL_ROWS * OUTS * HIGH) * channels];
 }}
 sums[slice][lane] = sum;
 __syncthreads();
@@ -453,8 +545,9 @@ for (int s = 0; s < ADDING; ++s) result += sums[s][lane];
 {index}{tail}}}
 ",
             outs = form.outs,
+            high = form.high,
             parts = form.parts,
-            rows = of.rows_of_sums(&form),
+            rows = of.groups_of_sums(&form),
             across = up(along.outs, form.outs),
             wide = along.outs,
         );
@@ -470,28 +563,28 @@ float *sums = (float *)memory;
 for (int turn = 0; turn < SLICES; ++turn) {
 if (slice == turn && here)
 #pragma unroll
-for (int o = 0; o < OUTS; ++o)
+for (int o = 0; o < SUMS; ++o)
 #pragma unroll
 for (int v = 0; v < V; ++v) {
-float &sum = sums[(own * OUTS + o) * (LANES * V) + lane * V + v];
+float &sum = sums[(own * SUMS + o) * (LANES * V) + lane * V + v];
 sum = turn == 0 ? acc[o][v] : sum + acc[o][v];
 }
 __syncthreads();
 }
-for (int e = threadIdx.x; e < ROWS * OUTS * LANES * V; e += THREADS) {
+for (int e = threadIdx.x; e < ROWS * SUMS * LANES * V; e += THREADS) {
 const int c = e % (LANES * V), place = e / (LANES * V);
-if (channel0 + c < channels && row0 + place / OUTS < ALL_ROWS)
-scratch0[((i64)part * (ALL_ROWS * OUTS) + row0 * OUTS + place) * channels + channel0 + c] = sums[e];
+if (channel0 + c < channels && row0 + place / SUMS < ALL_ROWS)
+scratch0[((i64)part * (ALL_ROWS * SUMS) + row0 * SUMS + place) * channels + channel0 + c] = sums[e];
 }
 ";
 
 /// The lanes of a warp add theirs up by halves.
 const ADDED_BY_WARPS: &str = "\
 #pragma unroll
-for (int o = 0; o < OUTS; ++o) {
+for (int o = 0; o < SUMS; ++o) {
 float sum = acc[o][0];
 #pragma unroll
 for (int n = 16; n; n >>= 1) sum += shuffle_down(sum, n);
-if (slice == 0 && here) scratch0[((i64)part * (ALL_ROWS * OUTS) + row * OUTS + o) * channels + channel] = sum;
+if (slice == 0 && here) scratch0[((i64)part * (ALL_ROWS * SUMS) + row * SUMS + o) * channels + channel] = sum;
 }
 ";

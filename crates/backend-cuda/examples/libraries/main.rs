@@ -4,7 +4,8 @@
 //!
 //! `libraries [NAME]`: only the steps whose name contains NAME. `libraries --large [NAME]`: products of the sizes that
 //! networks have, by every generated way of the copy engine and the first few others, beside the library's.
-//! `libraries --depthwise [NAME]`: depthwise convolutions and their gradients likewise, by every generated way.
+//! `libraries --depthwise [NAME]`: depthwise convolutions and their gradients, by every way that is generated for them;
+//! `--depthwise-beside`: also by the library's and by a thread a point, which takes minutes.
 
 mod case;
 mod cases;
@@ -36,20 +37,21 @@ fn main() -> std::process::ExitCode {
         args.remove(0);
     }
     let (made, most) = match kind.as_deref() {
-        Some("--depthwise") => (depthwise::cases(), depthwise::WAYS),
+        Some("--depthwise" | "--depthwise-beside") => (depthwise::cases(), depthwise::WAYS),
         Some(_) => (cases::large(), run::FEW),
         None => (Vec::new(), 1),
     };
     let filter = args.first().cloned().unwrap_or_default();
+    let alone = kind.as_deref() == Some("--depthwise");
     println!("{}", run::HEADER);
     let mut bad = 0;
     // One at a time: their numbers fill gigabytes.
     for (name, make) in made.iter().filter(|(name, _)| name.contains(&filter)) {
-        bad += run::run(&*driver, &make(name), most);
+        bad += run::run(&*driver, &make(name), most, alone);
     }
     if kind.is_none() {
         for case in cases::all().iter().filter(|c| c.name.contains(&filter)) {
-            bad += run::run(&*driver, case, 1);
+            bad += run::run(&*driver, case, 1, false);
         }
     }
     println!("{bad} ways failed");

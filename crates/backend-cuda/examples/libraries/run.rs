@@ -24,19 +24,24 @@ pub(crate) const FEW: usize = 3;
 
 /// Runs a library's ways of a step and so many generated ones, those of the copy engine beside them where they are more
 /// than one; how many are wrong.
-pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize) -> usize {
+///
+/// `alone`: neither a library's ways nor that of a thread a point.
+pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize, alone: bool) -> usize {
     let mut target = driver.target();
     target.tf32 = case.tf32;
     let started = Instant::now();
-    let mut ways = driver.library(&case.program, &case.step, &target);
+    let mut ways = if alone { Vec::new() } else { driver.library(&case.program, &case.step, &target) };
     let plan = started.elapsed().as_secs_f64() * 1e3;
-    if ways.is_empty() {
+    if ways.is_empty() && !alone {
         println!("{:40} offered nothing ({plan:.1} ms)", case.name);
     }
     let generated = gpu_codegen::variants(&case.program, &case.step, &target);
     // For comparison.
     let mut others = 0;
     ways.extend(generated.into_iter().flatten().map(Choice::from).filter(|way| {
+        if alone && way.name == "direct" {
+            return false;
+        }
         let bulk = most > 1 && way.name.starts_with("wgmma");
         others += usize::from(!bulk);
         bulk || others <= most
