@@ -35,7 +35,7 @@ const MOST_REGISTERS: i64 = 150;
 /// Blocks a multiprocessor at most: each copies the weights of its channels.
 const BLOCKS_EACH: i64 = 16;
 /// Ways that are given.
-const WAYS: usize = 4;
+const WAYS: usize = 14;
 
 /// A spatial dimension.
 #[derive(Clone, Copy, Debug)]

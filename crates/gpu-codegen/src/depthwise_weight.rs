@@ -33,7 +33,7 @@ const ADDING: i64 = 8;
 /// Threads of the device that keep its memory busy, a multiprocessor.
 const THREADS_EACH: i64 = 1024;
 /// Ways that are given.
-const WAYS: usize = 3;
+const WAYS: usize = 12;
 
 /// A dimension along which the window moves.
 struct Line {

@@ -7,7 +7,7 @@ use crate::case::{Case, Tail, Window, conv, last, rows};
 use crate::cases::Make;
 
 /// Generated ways of each.
-pub(crate) const WAYS: usize = 5;
+pub(crate) const WAYS: usize = 16;
 
 const BF: DType = DType::BF16;
 const F32: DType = DType::F32;

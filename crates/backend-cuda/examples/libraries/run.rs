@@ -58,9 +58,15 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize, alone: bool) 
         }
     };
     let mut bad = 0;
+    // All at once: the driver's threads share them.
+    let functions = compile(driver, &ways);
     for (n, way) in ways.iter().enumerate() {
         let first = if n == 0 { plan } else { 0.0 };
-        match one(driver, case, way, &memory) {
+        let ran = match &functions {
+            Ok(functions) => one(driver, case, way, &functions[n], &memory),
+            Err(e) => Err(e.clone()),
+        };
+        match ran {
             Ok(Outcome { error, allowed, seconds }) => {
                 let good = error <= allowed;
                 bad += usize::from(!good);
@@ -90,7 +96,13 @@ struct Outcome {
     seconds: f64,
 }
 
-fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, sets: &[Vec<u64>]) -> Result<Outcome, GpuError> {
+fn one<D: Driver>(
+    driver: &D,
+    case: &Case,
+    way: &Choice,
+    functions: &[D::Function],
+    sets: &[Vec<u64>],
+) -> Result<Outcome, GpuError> {
     let size =
         |e: &ir_core::SymExpr| e.as_const().ok_or_else(|| GpuError::Malformed(format!("{e} has no value")));
     let scratch: Vec<u64> = way
@@ -98,7 +110,6 @@ fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, sets: &[Vec<u64>]) -> R
         .iter()
         .map(|bytes| driver.allocate(size(bytes)?.max(1) as u64))
         .collect::<Result<_, GpuError>>()?;
-    let functions = compile(driver, way)?;
     let all = |n: usize| -> Result<(), GpuError> {
         let memory = &sets[n % sets.len()];
         let work = Work { address: &|buf: BufId| memory[buf.index()], size: &size, scratch: &scratch };
@@ -148,18 +159,22 @@ fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, sets: &[Vec<u64>]) -> R
     Ok(Outcome { error, allowed, seconds: times[RUNS / 2] })
 }
 
-fn compile<D: Driver>(driver: &D, way: &Choice) -> Result<Vec<D::Function>, GpuError> {
-    let kernels = way.parts.iter().filter_map(|p| match p {
-        Part::Kernel(kernel) => Some(kernel),
-        Part::Library(_) => None,
-    });
-    let modules: Vec<Module> = kernels
-        .map(|k| Module {
+/// The kernels of every way.
+fn compile<D: Driver>(driver: &D, ways: &[Choice]) -> Result<Vec<Vec<D::Function>>, GpuError> {
+    let kernels = |way: &Choice| -> Vec<Module> {
+        let kernels = way.parts.iter().filter_map(|p| match p {
+            Part::Kernel(kernel) => Some(kernel),
+            Part::Library(_) => None,
+        });
+        let module = |k: &gpu_codegen::Kernel| Module {
             source: format!("{}{}", gpu_codegen::PRELUDE, k.source),
             entries: vec![k.entry.clone()],
-        })
-        .collect();
-    Ok(driver.compile(&modules)?.into_iter().flatten().collect())
+        };
+        kernels.map(module).collect()
+    };
+    let modules: Vec<Module> = ways.iter().flat_map(kernels).collect();
+    let mut made = driver.compile(&modules)?.into_iter().flatten();
+    Ok(ways.iter().map(|way| made.by_ref().take(kernels(way).len()).collect()).collect())
 }
 
 /// The largest error relative to the magnitude of the sum, and what rounding explains.
