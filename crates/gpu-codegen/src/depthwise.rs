@@ -16,6 +16,9 @@ use crate::{GenError, Target, Variant, depthwise_text};
 const FEW: i64 = 8;
 /// Bytes of a load at most.
 const WIDTH: i64 = 16;
+/// Bytes of a line of the first-level cache, and of a sector, the least that is read of memory.
+const LINE: i64 = 128;
+const SECTOR: i64 = 32;
 /// Threads of a block at most.
 const THREADS: i64 = 256;
 /// Sums of a thread at most, and floats of the input that it holds.
@@ -35,7 +38,7 @@ const MOST_REGISTERS: i64 = 150;
 /// Blocks a multiprocessor at most: each copies the weights of its channels.
 const BLOCKS_EACH: i64 = 16;
 /// Ways that are given.
-const WAYS: usize = 14;
+const WAYS: usize = 4;
 
 /// A spatial dimension.
 #[derive(Clone, Copy, Debug)]
@@ -272,9 +275,7 @@ impl<'a> Grouped<'a> {
         let [high, wide] = self.tiles(form);
         match form.along {
             Along::Channels => {
-                let most = (128 / (form.lanes * self.element())).clamp(8, 32);
-                let across = (1..=most.min(channels)).rev().find(|n| channels % n == 0).unwrap_or(1);
-                let across = if across * 2 > most.min(channels) { across } else { most.min(channels) };
+                let across = side_by_side(channels, form.lanes * self.element());
                 let [down, along] = self.patch(form, THREADS / across, [high, wide]);
                 [across, down, along]
             }
@@ -298,9 +299,11 @@ impl<'a> Grouped<'a> {
             let waste = covered(down, high) * covered(along, wide);
             let idle = threads as f64 / (down * along) as f64;
             let around = halo(0, down, form.rows) * halo(1, along, form.cols);
-            waste * (1.0 + 0.25 * around + 0.1 * idle)
+            // One above the other they find each other's rows in the cache soon after.
+            waste * (1.0 + 0.25 * around + 0.1 * idle) * (1.0 + 0.05 * (along - 1) as f64)
         };
-        let shapes = (1..=threads.min(wide)).map(|along| [(threads / along).clamp(1, high), along]);
+        let downs = move |along: i64| (1..=(threads / along).clamp(1, high)).map(move |down| [down, along]);
+        let shapes = (1..=threads.min(wide)).flat_map(downs);
         shapes.min_by(|a, b| cost(*a).total_cmp(&cost(*b))).unwrap_or([1, 1])
     }
 
@@ -325,7 +328,9 @@ impl<'a> Grouped<'a> {
         let [_, td, ta] = form.team;
         let threads = batch * up(high, td) * td * up(wide, ta) * ta * up(channels, form.lanes);
         let warps = (threads as f64 / 32.0).max(1.0);
-        let device = f64::from(target.multiprocessors.max(1));
+        let [tc, ..] = form.team;
+        let blocks = batch * up(high, td) * up(wide, ta) * up(channels, tc * form.lanes);
+        let device = f64::from(target.multiprocessors.max(1)).min(blocks as f64);
         let kept = if form.keeps { self.taps() * form.lanes } else { form.lanes * 4 };
         let registers = (form.rows * form.cols * form.lanes + held * 3 / 2 + kept + 32) as f64;
         let resident = (2048.0 / registers).floor().clamp(4.0, 64.0);
@@ -336,8 +341,11 @@ impl<'a> Grouped<'a> {
         let read = if form.along == Along::Channels { up(32 * form.lanes * 4, 128).min(4) } else { 1 };
         let turned = (load + weights * read) as f64 * 1.5;
         let busy = (warps * instructions / (4.0 * device * 0.7)).max(warps * turned / device).max(bytes / (18.0 * device));
-        let alone = if form.unrolled(self) { 1500.0 } else { 900.0 + 350.0 * turns as f64 };
+        let loading = if form.unrolled(self) { 1500.0 } else { 900.0 + 350.0 * turns as f64 };
+        let alone = loading + instructions;
         let waves = (warps / (device * resident)).ceil();
+        // Measured on an H200: tiles of an odd number of columns and one channel take longer than they should.
+        let busy = if form.lanes == 1 && form.cols % 2 == 1 && form.cols > 1 { 1.25 * busy } else { busy };
         3000.0 + busy + waves.min(4.0) * alone
     }
 }
@@ -428,6 +436,14 @@ pub(crate) fn stores_along(program: &Program, k: &Conv, dim: usize) -> bool {
     let Some((buf, index)) = main_store(k) else { return false };
     let address = program.buffers[buf].address(index);
     address.affine_in(&Atom::Loop(dim as u32)).is_some_and(|(step, _)| step == SymExpr::ONE)
+}
+
+/// Threads side by side along `all` pieces of `bytes` each: about a line of the cache and no part of a sector, if all or a
+/// divisor of them are so.
+pub(crate) fn side_by_side(all: i64, bytes: i64) -> i64 {
+    let whole = |n: &i64| all % n == 0 && (*n == all || (n * bytes % SECTOR == 0 && n * bytes >= LINE / 2));
+    let most = (LINE / bytes).clamp(1, 32).min(all);
+    (1..=most).rev().find(whole).or_else(|| (most..=all.min(32)).find(whole)).unwrap_or(most)
 }
 
 pub(crate) fn up(a: i64, b: i64) -> i64 {

@@ -10,7 +10,7 @@ use ir_core::SymExpr;
 use kernel_ir::{Conv, Operand, Program};
 
 use crate::body::{BodyWriter, Uses};
-use crate::depthwise::{Along, has_dtypes, round_up, up};
+use crate::depthwise::{Along, has_dtypes, round_up, side_by_side, up};
 use crate::template::{assemble, element, epilogue, volume};
 use crate::tile::{hint, is_multiple};
 use crate::types::memory_type;
@@ -33,7 +33,7 @@ const ADDING: i64 = 8;
 /// Threads of the device that keep its memory busy, a multiprocessor.
 const THREADS_EACH: i64 = 1024;
 /// Ways that are given.
-const WAYS: usize = 12;
+const WAYS: usize = 3;
 
 /// A dimension along which the window moves.
 struct Line {
@@ -149,7 +149,7 @@ impl<'a> Sums<'a> {
         let lanes: &[i64] = if along == Along::Channels { &[8, 4, 2, 1] } else { &[1] };
         let mut found: Vec<(f64, Form)> = Vec::new();
         for &lanes in lanes {
-            for cols in [8, 7, 4, 2, 1] {
+            for cols in [8, 4, 2, 1] {
                 for (high, taps) in [(1, 1), (self.lines[0].outs, 1), (self.lines[0].outs, 2), (self.lines[0].outs, 4)] {
                     let Some(form) = self.form(along, lanes, [cols, high, taps], target) else { continue };
                     if !found.iter().any(|(_, f)| *f == form) {
@@ -175,17 +175,18 @@ impl<'a> Sums<'a> {
         let turn = (products + plan.rows.len() as i64 * (row + 6) + own + 30) as f64;
         let turns = (deep * up(high, form.taps) * up(wide, form.cols)) as f64;
         let warps = (up(channels, form.lanes) * self.groups_of_sums(form)) as f64 * turns / 32.0;
-        let device = f64::from(target.multiprocessors.max(1));
+        let blocks = up(channels, form.team[0] * form.lanes) * up(self.groups_of_sums(form), form.team[1]) * form.parts;
+        let all = f64::from(target.multiprocessors.max(1));
+        let device = all.min(blocks as f64);
         let bytes = up(32 * form.lanes * form.width * self.element(), 128) as f64;
         let loads = (plan.loads.len() * plan.rows.len()) as f64 + (form.taps * up(form.cols, form.width)) as f64;
         let busy = (warps * turn / (4.0 * device * 0.7)).max(warps * loads * bytes * 1.5 / device);
         let moved = (2 * deep * high * wide * channels * self.element()) as f64 / (18.0 * device);
-        let blocks = up(channels, form.team[0] * form.lanes) * up(self.groups_of_sums(form), form.team[1]) * form.parts;
         let each = turns / (form.parts * form.team[2]) as f64;
         let waves = (blocks as f64 * form.threads() as f64 / (device * 512.0)).ceil().min(4.0);
         let sums = form.high * form.outs * form.lanes;
         let ends = (sums * form.team[2] * 6) as f64 + 8.0 * form.parts as f64;
-        busy.max(moved) + waves * (700.0 + each.min(4.0) * 600.0) + ends
+        busy.max(moved) + waves * (700.0 + each.min(4.0) * (600.0 + turn)) + ends
     }
 
     fn form(&self, along: Along, lanes: i64, [cols, high, taps]: [i64; 3], target: &Target) -> Option<Form> {
@@ -206,8 +207,7 @@ impl<'a> Sums<'a> {
         form.team = match along {
             Along::Channels => {
                 let all = up(channels, lanes);
-                let most = (128 / (lanes * self.element())).clamp(8, 32).min(all);
-                let across = (1..=most).rev().find(|n| all % n == 0 && n * 2 > most).unwrap_or(most);
+                let across = side_by_side(all, lanes * self.element());
                 let groups = groups.min(THREADS / across).max(1);
                 [across, groups, (THREADS / (across * groups)).max(1)]
             }
@@ -220,7 +220,7 @@ impl<'a> Sums<'a> {
         let items = deep * up(tall, taps) * up(wide, cols);
         let blocks = up(channels, form.team[0] * lanes) * up(groups, form.team[1]);
         let enough = THREADS_EACH * i64::from(target.multiprocessors) / THREADS;
-        form.parts = up(enough, blocks).min(up(items, 2 * form.team[2])).clamp(1, MOST_PARTS);
+        form.parts = up(enough, blocks).min(up(items, form.team[2])).clamp(1, MOST_PARTS);
         Some(form)
     }
 
