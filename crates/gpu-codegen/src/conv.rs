@@ -23,7 +23,10 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
     check(k)?;
     let few = crate::depthwise::variants(program, k, target)?;
     if !few.is_empty() {
-        return Ok(few.into_iter().chain([Variant::single("direct", generate(program, k, ENTRY)?)]).collect());
+        return Ok(few
+            .into_iter()
+            .chain([Variant::single("direct", generate(program, k, ENTRY)?)])
+            .collect());
     }
     let tiled = product(program, k);
     let mut ways = match &tiled {

@@ -107,8 +107,7 @@ pub(crate) fn takes(program: &Program, k: &Conv, target: &Target) -> bool {
 
 /// Whether operands of these dtypes are multiplied in single precision.
 pub(crate) fn has_dtypes(program: &Program, k: &Conv) -> bool {
-    let small =
-        |o: &Operand| matches!(program.buffers[o.buf].dtype, DType::F32 | DType::F16 | DType::BF16);
+    let small = |o: &Operand| matches!(program.buffers[o.buf].dtype, DType::F32 | DType::F16 | DType::BF16);
     k.acc == DType::F32 && small(&k.input) && small(&k.weight)
 }
 
@@ -337,10 +336,13 @@ impl<'a> Grouped<'a> {
         let outputs = batch * channels * self.hinted(&self.sizes(0)[1]) * self.hinted(&self.sizes(1)[1]);
         let bytes = (outputs * self.element() * 2) as f64;
         // Turns of the first-level cache and of shared memory, 128 bytes each.
-        let load = up(32 * form.lanes * form.width * self.element(), 128) * reach.loads().len() as i64 * turns;
+        let load =
+            up(32 * form.lanes * form.width * self.element(), 128) * reach.loads().len() as i64 * turns;
         let read = if form.along == Along::Channels { up(32 * form.lanes * 4, 128).min(4) } else { 1 };
         let turned = (load + weights * read) as f64 * 1.5;
-        let busy = (warps * instructions / (4.0 * device * 0.7)).max(warps * turned / device).max(bytes / (18.0 * device));
+        let busy = (warps * instructions / (4.0 * device * 0.7))
+            .max(warps * turned / device)
+            .max(bytes / (18.0 * device));
         let loading = if form.unrolled(self) { 1500.0 } else { 900.0 + 350.0 * turns as f64 };
         let alone = loading + instructions;
         let waves = (warps / (device * resident)).ceil();

@@ -415,8 +415,12 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         for (k, [from, apart, at, step, count]) in reach.taps.iter().enumerate() {
             let guard = if chunked && k > 0 { format!("if (k0 + {k} < KW) ") } else { String::new() };
             let weight = match form.along {
-                _ if form.keeps => format!("Vec<float, V> tap;\n#pragma unroll\nfor (int v = 0; v < V; ++v) tap.v[v] = kept[ky * KW + {k}][v];"),
-                Along::Channels => format!("const Vec<float, V> tap = *(const Vec<float, V> *)(w + {k} * PITCH);"),
+                _ if form.keeps => format!(
+                    "Vec<float, V> tap;\n#pragma unroll\nfor (int v = 0; v < V; ++v) tap.v[v] = kept[ky * KW + {k}][v];"
+                ),
+                Along::Channels => {
+                    format!("const Vec<float, V> tap = *(const Vec<float, V> *)(w + {k} * PITCH);")
+                }
                 Along::Columns => format!("Vec<float, V> tap; tap.v[0] = w[{k}];"),
             };
             let value = held(&format!("{at} + n * {step}"));
@@ -467,7 +471,9 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
             )
         };
         let lane = "#pragma unroll\nfor (int u = 0; u < LANES; ++u)";
-        let result = |take: &str| format!("{places}if ({}) {{\nfloat sum[LANES];\n{lane} {take}\n{text}}}\n", inside.join(" && "));
+        let result = |take: &str| {
+            format!("{places}if ({}) {{\nfloat sum[LANES];\n{lane} {take}\n{text}}}\n", inside.join(" && "))
+        };
         if !waits {
             return Ok(walk(false, &result(&format!("sum[u] = acc{element};"))));
         }

@@ -150,7 +150,9 @@ impl<'a> Sums<'a> {
         let mut found: Vec<(f64, Form)> = Vec::new();
         for &lanes in lanes {
             for cols in [8, 4, 2, 1] {
-                for (high, taps) in [(1, 1), (self.lines[0].outs, 1), (self.lines[0].outs, 2), (self.lines[0].outs, 4)] {
+                for (high, taps) in
+                    [(1, 1), (self.lines[0].outs, 1), (self.lines[0].outs, 2), (self.lines[0].outs, 4)]
+                {
                     let Some(form) = self.form(along, lanes, [cols, high, taps], target) else { continue };
                     if !found.iter().any(|(_, f)| *f == form) {
                         found.push((self.estimate(&form, target), form));
@@ -170,16 +172,20 @@ impl<'a> Sums<'a> {
         let plan = Walk::of(self, form);
         let narrow = self.element() == 2;
         let row = plan.loads.len() as i64 * 2 + if narrow { plan.columns * form.lanes } else { 0 };
-        let own = form.taps * up(form.cols, form.width) * 2 + if narrow { form.taps * form.cols * form.lanes } else { 0 };
+        let own = form.taps * up(form.cols, form.width) * 2
+            + if narrow { form.taps * form.cols * form.lanes } else { 0 };
         let products = form.products();
         let turn = (products + plan.rows.len() as i64 * (row + 6) + own + 30) as f64;
         let turns = (deep * up(high, form.taps) * up(wide, form.cols)) as f64;
         let warps = (up(channels, form.lanes) * self.groups_of_sums(form)) as f64 * turns / 32.0;
-        let blocks = up(channels, form.team[0] * form.lanes) * up(self.groups_of_sums(form), form.team[1]) * form.parts;
+        let blocks = up(channels, form.team[0] * form.lanes)
+            * up(self.groups_of_sums(form), form.team[1])
+            * form.parts;
         let all = f64::from(target.multiprocessors.max(1));
         let device = all.min(blocks as f64);
         let bytes = up(32 * form.lanes * form.width * self.element(), 128) as f64;
-        let loads = (plan.loads.len() * plan.rows.len()) as f64 + (form.taps * up(form.cols, form.width)) as f64;
+        let loads =
+            (plan.loads.len() * plan.rows.len()) as f64 + (form.taps * up(form.cols, form.width)) as f64;
         let busy = (warps * turn / (4.0 * device * 0.7)).max(warps * loads * bytes * 1.5 / device);
         let moved = (2 * deep * high * wide * channels * self.element()) as f64 / (18.0 * device);
         let each = turns / (form.parts * form.team[2]) as f64;
@@ -200,7 +206,11 @@ impl<'a> Sums<'a> {
         let mut form = Form { along, lanes, cols, width, outs, high, taps, team: [1; 3], parts: 1 };
         let walk = Walk::of(self, &form);
         let held = (walk.columns + taps * cols) * lanes;
-        if walk.loads.len() > 64 || held > MOST_HELD || outs * high * lanes > MOST_SUMS || form.products() > MOST_PRODUCTS {
+        if walk.loads.len() > 64
+            || held > MOST_HELD
+            || outs * high * lanes > MOST_SUMS
+            || form.products() > MOST_PRODUCTS
+        {
             return None;
         }
         let groups = self.groups_of_sums(&form);
@@ -260,7 +270,9 @@ impl<'a> Sums<'a> {
 /// is at such a one.
 fn steps_are_multiples(o: &Operand, along: usize, n: i64) -> bool {
     let mut others = (0..o.sizes.len()).filter(|&d| d != along && o.sizes[d] != SymExpr::ONE);
-    o.strides[along] == SymExpr::ONE && is_multiple(&o.offset, n) && others.all(|d| is_multiple(&o.strides[d], n))
+    o.strides[along] == SymExpr::ONE
+        && is_multiple(&o.offset, n)
+        && others.all(|d| is_multiple(&o.strides[d], n))
 }
 
 impl Form {
@@ -357,7 +369,11 @@ impl<'a> Text<'a> {
         let [lanes, rows, _] = form.team;
         let channels = of.k.epilogue.ranges[1].ceil_div(&SymExpr::from_i64(lanes * form.lanes));
         let blocks = channels * SymExpr::from_i64(up(of.groups_of_sums(&form), rows) * form.parts);
-        let room = if form.along == Along::Channels { rows * form.outs * form.high * lanes * form.lanes * 4 } else { 0 };
+        let room = if form.along == Along::Channels {
+            rows * form.outs * form.high * lanes * form.lanes * 4
+        } else {
+            0
+        };
         let launch = Launch {
             blocks: [blocks, SymExpr::ONE, SymExpr::ONE],
             threads: form.threads() as u32,
@@ -442,7 +458,8 @@ const idx y = out_row * {by_out} + tap * {by_tap} - {before}, x = col * {x_tap} 
         let [row_big, row_small] = [&of.k.input, &of.k.weight].map(|o| self.expr(&step(down, o)));
         let each = form.lanes * form.width;
         let starts: Vec<i64> = (0..form.cols).step_by(form.width as usize).collect();
-        let _ = writeln!(out, "const E *big = &{big}, *small = &{small};\nfloat taps[{}][COLS * V];", form.taps);
+        let _ =
+            writeln!(out, "const E *big = &{big}, *small = &{small};\nfloat taps[{}][COLS * V];", form.taps);
         for s in 0..form.taps {
             for (n, column) in starts.iter().enumerate() {
                 let _ = writeln!(
@@ -462,7 +479,11 @@ const idx y = out_row * {by_out} + tap * {by_tap} - {before}, x = col * {x_tap} 
             }
         }
         for (row, pairs) in &plan.rows {
-            let _ = writeln!(out, "{{\nconst u64 here = within(y + {row}, (idx){tall}) ? inside : 0;\nfloat held[{} * V];", plan.columns);
+            let _ = writeln!(
+                out,
+                "{{\nconst u64 here = within(y + {row}, (idx){tall}) ? inside : 0;\nfloat held[{} * V];",
+                plan.columns
+            );
             for (n, column) in plan.loads.iter().enumerate() {
                 let _ = writeln!(
                     out,

@@ -95,12 +95,16 @@ fn convolution(name: &str, dtype: DType, s: &Shapes, orders: [bool; 2]) -> Vec<S
     let ranges: Vec<i64> = [n, outputs].into_iter().chain((0..s.size.len()).map(|d| s.out(d))).collect();
     let (xs, ws, os) = (channels(&input, orders[0]), row_major(&weight), channels(&ranges, orders[1]));
     let (x, w) = (case.operand(dtype, &input, &xs), case.operand(dtype, &weight, &ws));
-    let epilogue =
-        case.finish(dtype, &ranges, &os, 1, |i, data| s.sum(i, (&data[0], &xs), (&data[1], &ws)));
+    let epilogue = case.finish(dtype, &ranges, &os, 1, |i, data| s.sum(i, (&data[0], &xs), (&data[1], &ws)));
     run(case, s, (x, w), epilogue)
 }
 
-fn run(case: Case, s: &Shapes, (input, weight): (Operand, Operand), epilogue: kernel_ir::Epilogue) -> Vec<String> {
+fn run(
+    case: Case,
+    s: &Shapes,
+    (input, weight): (Operand, Operand),
+    epilogue: kernel_ir::Epilogue,
+) -> Vec<String> {
     let step = Conv {
         name: "conv".into(),
         origins: vec![],
@@ -142,8 +146,12 @@ fn large_windows_are_taken_in_parts() {
     for (dtype, last) in [(BF16, true), (F32, false)] {
         let s = Shapes::square([1, 8, 8, 8], [15, 24], 13);
         has(&convolution("large", dtype, &s, [last; 2]), "depthwise");
-        let uneven = Shapes { window: vec![11, 20], padding: vec![(3, 5), (9, 9)], dilation: vec![1, 2], ..s };
-        has(&convolution("large, uneven", dtype, &Shapes { size: vec![12, 40], ..uneven }, [last; 2]), "depthwise");
+        let uneven =
+            Shapes { window: vec![11, 20], padding: vec![(3, 5), (9, 9)], dilation: vec![1, 2], ..s };
+        has(
+            &convolution("large, uneven", dtype, &Shapes { size: vec![12, 40], ..uneven }, [last; 2]),
+            "depthwise",
+        );
     }
 }
 
@@ -152,7 +160,8 @@ fn strides_and_dilations() {
     for (dtype, last) in [(BF16, true), (F32, true), (BF16, false), (F32, false)] {
         let s = Shapes { stride: vec![2, 2], ..Shapes::square([2, 16, 16, 16], [15, 16], 3) };
         has(&convolution("stride", dtype, &s, [last; 2]), "depthwise");
-        let odd = Shapes { stride: vec![1, 3], dilation: vec![2, 1], padding: vec![(2, 1), (0, 2)], ..s.clone() };
+        let odd =
+            Shapes { stride: vec![1, 3], dilation: vec![2, 1], padding: vec![(2, 1), (0, 2)], ..s.clone() };
         has(&convolution("stride and dilation", dtype, &odd, [last; 2]), "depthwise");
         let far = Shapes { stride: vec![2, 1], dilation: vec![3, 4], padding: vec![(0, 0), (5, 4)], ..s };
         has(&convolution("dilation", dtype, &far, [last; 2]), "depthwise");
@@ -207,7 +216,8 @@ fn transposed() {
             ..Shapes::square([2, 16, 16, 16], [7, 8], 3)
         };
         has(&convolution("transposed", dtype, &s, [last; 2]), "depthwise");
-        let wide = Shapes { window: vec![5, 7], stride: vec![3, 2], padding: vec![(2, 2), (3, 3)], ..s.clone() };
+        let wide =
+            Shapes { window: vec![5, 7], stride: vec![3, 2], padding: vec![(2, 2), (3, 3)], ..s.clone() };
         has(&convolution("transposed, wide", dtype, &wide, [last; 2]), "depthwise");
         let narrow = Shapes { window: vec![2, 1], stride: vec![3, 2], padding: vec![(0, 0); 2], ..s.clone() };
         has(&convolution("transposed, holes", dtype, &narrow, [last; 2]), "depthwise");

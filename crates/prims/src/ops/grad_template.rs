@@ -25,12 +25,7 @@ impl Window {
         for (d, left) in missing.iter().enumerate() {
             padding[2 * d + 1] -= left.unwrap_or(0);
         }
-        Window {
-            stride: self.dilation.clone(),
-            padding,
-            dilation: self.stride.clone(),
-            groups: self.groups,
-        }
+        Window { stride: self.dilation.clone(), padding, dilation: self.stride.clone(), groups: self.groups }
     }
 
     fn call(
