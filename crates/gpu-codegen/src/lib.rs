@@ -24,6 +24,7 @@ mod conv;
 mod depthwise;
 mod depthwise_text;
 mod depthwise_weight;
+mod depthwise_weight_text;
 mod epilogue;
 mod flat;
 mod gemv;
