@@ -339,7 +339,18 @@ impl<'a> Grouped<'a> {
         let load =
             up(32 * form.lanes * form.width * self.element(), 128) * reach.loads().len() as i64 * turns;
         let read = if form.along == Along::Channels { up(32 * form.lanes * 4, 128).min(4) } else { 1 };
-        let turned = (load + weights * read) as f64 * 1.5;
+        // Rows of a length that no vector divides are written element by element, far apart.
+        let at_once = [8, 4, 2].into_iter().find(|n| {
+            form.cols % n == 0 && n * self.element() <= WIDTH && is_multiple(&self.sizes(1)[1], *n)
+        });
+        let write = match form.along {
+            Along::Channels => 0,
+            Along::Columns => {
+                let line = up(32 * form.cols * self.element(), LINE);
+                form.rows * form.cols / at_once.unwrap_or(1) * line
+            }
+        };
+        let turned = (load + weights * read + write) as f64 * 1.5;
         let busy = (warps * instructions / (4.0 * device * 0.7))
             .max(warps * turned / device)
             .max(bytes / (18.0 * device));
