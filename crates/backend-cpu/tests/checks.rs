@@ -13,7 +13,7 @@ use ir_core::{DType, Scalar};
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program, Step};
 use plugin_sdk::dlpack::DL_CPU;
 use plugin_sdk::{
-    Artifact, Backend, CompileRequest, Constants, DeviceId, ErrorKind, Executable, Host, IrVersion, Options,
+    Artifact, Backend, CompileRequest, Constants, DeviceId, ErrorKind, Host, IrVersion, Options,
     ProgramBytes, Stream, TensorView,
 };
 

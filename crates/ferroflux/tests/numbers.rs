@@ -370,7 +370,7 @@ fn floats_truth_values_and_sizes_of_several_integers() {
         assert_eq!(outputs[1].sizes(), [0]);
         assert_close(&outputs[3], &Tensor::from_vec(vec![6i64], &[]).unwrap(), backend);
         for (refused, message) in [
-            (call(2, 8, 2, true.into()), "input 6 (`j`): is 2, the inputs before it make it 3"),
+            (call(2, 8, 2, true.into()), "`k*j` is 4 by the sizes before, not 6"),
             (call(2, 7, 3, true.into()), "input 5 (`m`): is 7, it must be `k + 2*half` of an integer"),
             (call(101, 101, 1, true.into()), "the model wants an integer from 0 to 100"),
             (call(2, 8, 3, 1.into()), "input 3 (`flag`) is the integer 1, the model wants a bool"),

@@ -298,6 +298,15 @@ fn folded(from: &BodyBuilder, value: Val, bounds: &LoopBounds<'_>) -> (BodyBuild
                 _ => b.cast(at(v), inst.dtype),
             },
             InstKind::Bitcast(v) => b.push(inst.dtype, InstKind::Bitcast(at(v))),
+            InstKind::Check { value, size, mask, site } => {
+                let size = expr(&b, size);
+                let mask = mask.as_ref().map(at);
+                match mask.and_then(|m| b.as_const(m)).map(Scalar::as_bool) {
+                    Some(false) => at(value),
+                    Some(true) => b.check(at(value), size, None, *site),
+                    None => b.check(at(value), size, mask, *site),
+                }
+            }
             // Recorded bodies hold nothing else.
             other => b.push(inst.dtype, other.clone()),
         };
