@@ -165,7 +165,8 @@ fn lanes_that_a_mask_leaves_out_are_not_looked_at() {
             let steps =
                 format!("loop \"some\" outer [7, 23]\nstage []\n{body}").replace('T', ids).replace('S', size);
             let list = format!("ids {ids}[7, 23]{{23, 1}}");
-            let all = [&*list, "x f32[s0]{1}", "mask bool[7, 23]{23, 1}"];
+            let x = format!("x f32[{size}]{{1}}");
+            let all = [&*list, &x, "mask bool[7, 23]{23, 1}"];
             let p = program("symbol s0 \"n\" 0..=13\n", &all, &["y f32[7, 23]{23, 1}"], &steps);
             let c = compiled(&p, 1);
             let mut good = inputs(&p, &[13], 13);
