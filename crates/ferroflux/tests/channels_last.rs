@@ -145,10 +145,9 @@ RETURNED}
 "#;
 
 fn tied(returned: bool) -> Program {
-    let mut exported = pt2::ExportedProgram::load(digits("digits_train.pt2")).unwrap();
+    let exported = pt2::ExportedProgram::load(digits("digits_train.pt2")).unwrap();
     let graph: Graph = TIED.replace("RETURNED", if returned { "  return %w\n" } else { "" }).parse().unwrap();
-    exported.graph = graph;
-    Program::from(exported)
+    Program::from(exported.with_graph(graph))
 }
 
 #[test]

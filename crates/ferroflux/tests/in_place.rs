@@ -116,9 +116,8 @@ fn digits(file: &str) -> String {
 
 /// A program over a graph's text whose buffers are those of the digits' network.
 fn program(text: &str) -> Program {
-    let mut exported = pt2::ExportedProgram::load(digits("digits_train.pt2")).unwrap();
-    exported.graph = text.parse().unwrap();
-    Program::from(exported)
+    let exported = pt2::ExportedProgram::load(digits("digits_train.pt2")).unwrap();
+    Program::from(exported.with_graph(text.parse().unwrap()))
 }
 
 /// Buffer and input are written; the buffer's new value is returned too.

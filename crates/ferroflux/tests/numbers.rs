@@ -335,16 +335,8 @@ graph "other" {
 "#;
 
 fn other() -> Program {
-    let mut exported = load("number").0.exported().clone();
-    exported.graph = OTHER.parse().unwrap();
-    let user = |(value, _, name): (ferroflux::fx_ir::ValueId, _, &str)| pt2::UserInput {
-        path: name.into(),
-        name: name.into(),
-        value: Some(value),
-        constant: None,
-    };
-    exported.inputs = exported.graph.inputs().map(user).collect();
-    Program::from(exported)
+    let exported = load("number").0.exported().clone();
+    Program::from(exported.with_graph(OTHER.parse().unwrap()))
 }
 
 #[test]

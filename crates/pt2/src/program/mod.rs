@@ -16,7 +16,7 @@ mod unique;
 
 use std::path::Path;
 
-use fx_ir::Graph;
+use fx_ir::{Graph, InputKind};
 use tracing::debug;
 
 pub(crate) use self::args::dtype;
@@ -75,6 +75,19 @@ impl ExportedProgram {
     /// Every kind of [`Pt2Error`]; none for missing weight payloads, see [`WeightTable::missing`].
     pub fn load(path: impl AsRef<Path>) -> Result<ExportedProgram> {
         Archive::open(path)?.program(None)
+    }
+
+    /// The same weights under another graph, whose user inputs become the arguments in their order.
+    pub fn with_graph(self, graph: Graph) -> ExportedProgram {
+        let users = graph.inputs().filter(|(_, kind, _)| *kind == InputKind::User);
+        let user = |(value, _, name): (fx_ir::ValueId, InputKind, &str)| UserInput {
+            path: name.into(),
+            name: name.into(),
+            value: Some(value),
+            constant: None,
+        };
+        let inputs = users.map(user).collect();
+        ExportedProgram { graph, inputs, ..self }
     }
 }
 
