@@ -13,7 +13,7 @@ use ir_core::{DType, Scalar};
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program, Step};
 use plugin_sdk::dlpack::DL_CPU;
 use plugin_sdk::{
-    Artifact, Backend, CompileRequest, Constants, DeviceId, ErrorKind, Executable, Host, IrVersion, Options,
+    Artifact, Backend, CompileRequest, Constants, DeviceId, ErrorKind, Host, IrVersion, Options,
     ProgramBytes, Stream, TensorView,
 };
 
@@ -165,7 +165,8 @@ fn lanes_that_a_mask_leaves_out_are_not_looked_at() {
             let steps =
                 format!("loop \"some\" outer [7, 23]\nstage []\n{body}").replace('T', ids).replace('S', size);
             let list = format!("ids {ids}[7, 23]{{23, 1}}");
-            let all = [&*list, "x f32[s0]{1}", "mask bool[7, 23]{23, 1}"];
+            let x = format!("x f32[{size}]{{1}}");
+            let all = [&*list, &x, "mask bool[7, 23]{23, 1}"];
             let p = program("symbol s0 \"n\" 0..=13\n", &all, &["y f32[7, 23]{23, 1}"], &steps);
             let c = compiled(&p, 1);
             let mut good = inputs(&p, &[13], 13);

@@ -55,6 +55,15 @@ pub(crate) fn wants(program: &Program, k: &Conv) -> bool {
         && (3..=5).contains(&rank)
         && [&k.input, &k.weight].into_iter().all(|o| o.sizes.len() == rank && o.strides.len() == rank)
         && [k.stride.len(), k.padding.len(), k.dilation.len()] == [rank - 2; 3]
+        && !is_grouped_gradient(program, k)
+}
+
+/// Whether it is the gradient to a weight of groups, a window larger than its result: as a plain convolution, which is all that
+/// the library is asked for with groups, it takes a hundred times as long as the generated kernel.
+fn is_grouped_gradient(program: &Program, k: &Conv) -> bool {
+    let eval = likely(program);
+    let points = |sizes: &[SymExpr]| sizes[2..].iter().map(&eval).product::<Option<i64>>();
+    k.groups > 1 && !k.transposed && points(&k.weight.sizes) > points(&k.epilogue.ranges)
 }
 
 type Eval<'a> = &'a dyn Fn(&SymExpr) -> Result<i64, GpuError>;

@@ -130,7 +130,12 @@ fn inputs_that_do_not_fit() {
         ("rank", "image", tensor(DType::F32, &[1, 8, 8]), "wants f32[s0, 1, 8, 8]"),
         ("size", "image", tensor(DType::F32, &[2, 1, 9, 8]), "wants f32[s0, 1, 8, 8]"),
         ("dtype", "in0", tensor(DType::F64, &[2, 1, 8, 8]), "is f64[2, 1, 8, 8]"),
-        ("empty", "image", tensor(DType::F32, &[0, 1, 8, 8]), "dimension 0 is 0; it must be from 1 to 4096"),
+        (
+            "many",
+            "image",
+            tensor(DType::F32, &[4097, 1, 8, 8]),
+            "dimension 0 is 4097; it must be from 0 to 4096",
+        ),
         ("name", "imagr", tensor(DType::F32, &[2, 1, 8, 8]), "did you mean `imagr`?"),
     ];
     for (name, tensor_name, tensor, message) in cases {

@@ -158,7 +158,7 @@ impl Compiled {
         let state = initial(&wiring.state, weight, &code)?;
         Ok(Compiled {
             backend: backend.into(),
-            arguments: Arguments::new(program.inputs(), &wiring.symbols, guards)?,
+            arguments: Arguments::of(program, &wiring.symbols, guards)?,
             code,
             sources: wiring.sources,
             sinks: wiring.sinks,

@@ -11,8 +11,8 @@ use plugin_host::Value;
 use pt2::UserInput;
 use tensor::{DeviceTensor, Tensor};
 
-use crate::Error;
 use crate::check::Signature;
+use crate::{Error, Program};
 
 /// One input of a call: `model.call_with(&[x.into(), 7.into(), "mean".into()])`.
 #[derive(Clone, Debug)]
@@ -170,9 +170,27 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
+    /// Those of a program, with the guards of what it was compiled to. The captured graph alone has guards on integers that are
+    /// inputs and that no size tells.
+    ///
     /// # Errors
     /// A guard that uses a symbol which the inputs do not determine.
-    pub(crate) fn new(
+    pub(crate) fn of(
+        program: &Program,
+        symbols: &Arena<SymId, Symbol>,
+        compiled: &[Guard],
+    ) -> Result<Arguments, Error> {
+        let mut guards = compiled.to_vec();
+        for guard in &program.graph().guards {
+            let same = |g: &Guard| g.expression == guard.expression && g.relation == guard.relation;
+            if !guards.iter().any(same) {
+                guards.push(guard.clone());
+            }
+        }
+        Arguments::new(program.inputs(), symbols, &guards)
+    }
+
+    fn new(
         inputs: Vec<InputInfo>,
         symbols: &Arena<SymId, Symbol>,
         guards: &[Guard],

@@ -13,7 +13,7 @@
 //!
 //! - [`Program`]: a model read from a `torch.export` archive, and every stage it goes through.
 //! - [`Options`], [`Mode`]: which backend compiles it and how.
-//! - [`Compiled`]: the result; call it from any thread.
+//! - [`Compiled`]: the result; call it from any thread. [`Input`]: numbers and text that a call is given beside tensors.
 //! - [`cache`]: compiled programs on disk, for later processes.
 //! - [`train`], [`optim`]: gradients, and training steps compiled as one program.
 //! - [`func`]: functions of tensors in Rust, and their transforms: `grad`, `vmap`, `jvp`, `hessian`, ….

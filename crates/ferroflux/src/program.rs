@@ -133,6 +133,7 @@ impl Program {
     }
     /// The graph without mutation: written buffers and inputs are extra outputs.
     pub fn functional(&self) -> Result<Graph, Error> {
+        stages::verify(self.graph())?;
         stages::functional(self.graph())
     }
     /// The graph in prims alone.

@@ -19,7 +19,6 @@ pub(crate) fn verify(captured: &Graph) -> Result<(), Error> {
 
 /// Captured to functional.
 pub(crate) fn functional(captured: &Graph) -> Result<Graph, Error> {
-    verify(captured)?;
     let _span = info_span!("functionalize").entered();
     aot_autograd::functionalize(captured).map_err(Error::Functionalize)
 }
@@ -52,6 +51,7 @@ pub(crate) fn optimized(mut prims: Graph) -> Graph {
 
 /// Captured to kernels, as a backend gets them that writes buffers in place.
 pub(crate) fn kernels(captured: &Graph) -> Result<Program, Error> {
+    verify(captured)?;
     Ok(compile_for(&functional(captured)?, true, false)?.program)
 }
 

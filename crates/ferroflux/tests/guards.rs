@@ -437,3 +437,70 @@ fn archives_answer_as_pytorch_or_refuse() {
     }
     assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
 }
+
+/// Batches, rows and channels of 0 and 1: layers of networks.
+#[test]
+fn layers_of_no_batch_and_of_one() {
+    let image = [S(0), Is(4), Is(6), Is(6)];
+    let weight = [Is(4), Is(4), Is(3), Is(3)];
+    let rows = [S(0), S(1)];
+    judge(vec![
+        two("conv2d", &image, &weight, |x, w| x.call("aten.conv2d.default", [w.into()])),
+        two("strided conv2d", &image, &weight, |x, w| {
+            x.call(
+                "aten.conv2d.default",
+                [w.into(), ferroflux::fx_ir::Arg::None.into(), ints(&[2, 2]).into(), ints(&[1, 1]).into()],
+            )
+        }),
+        two("conv_transpose2d", &image, &weight, |x, w| x.call("aten.conv_transpose2d.input", [w.into()])),
+        two("conv1d of symbolic length", &[S(0), Is(2), S(1)], &[Is(3), Is(2), Is(3)], |x, w| {
+            x.call("aten.conv1d.default", [w.into()])
+        }),
+        two("linear of rows", &rows, &[Is(3), S(1)], |x, w| x.call("aten.linear.default", [w.into()])),
+        two("addmm of none", &[S(0), S(1)], &[S(1), Is(2)], |x, y| x.matmul(y).relu()),
+        two("bmm of batches", &[S(0), Is(2), S(1)], &[S(0), S(1), Is(3)], |x, y| x.matmul(y)),
+        one("max_pool2d", &image, |x| x.call("aten.max_pool2d.default", [ints(&[2, 2]).into()])),
+        one("avg_pool2d", &image, |x| x.call("aten.avg_pool2d.default", [ints(&[2, 2]).into()])),
+        one("adaptive_avg_pool2d", &image, |x| {
+            x.call("aten.adaptive_avg_pool2d.default", [ints(&[1, 1]).into()])
+        }),
+        one("upsample nearest", &image, |x| {
+            x.call("aten.upsample_nearest2d.default", [ints(&[12, 12]).into()])
+        }),
+        one("group norm", &image, |x| x.call("aten.group_norm.default", [2i64.into()])),
+        one("layer norm of rows", &[S(0), Is(5)], |x| x.call("aten.layer_norm.default", [ints(&[5]).into()])),
+        one("softmax of rows", &rows, |x| x.softmax(-1)),
+        one("attention of nothing", &[S(0), Is(2), S(1), Is(4)], |x| {
+            x.call("aten.scaled_dot_product_attention.default", [x.into(), x.into()])
+        }),
+        one("gelu", &rows, |x| x.gelu()),
+        one("transpose", &rows, |x| x.transpose(0, 1) + 1.0),
+        one("pixel unshuffle", &[S(0), Is(1), Is(4), Is(4)], |x| {
+            x.call("aten.pixel_unshuffle.default", [2i64.into()])
+        }),
+        one("pad", &rows, |x| {
+            x.call("aten.constant_pad_nd.default", [ints(&[1, 2, 0, 1]).into(), 0.5.into()])
+        }),
+        one("repeat", &rows, |x| x.call("aten.repeat.default", [ints(&[2, 3]).into()])),
+        one("triu", &rows, |x| x.call("aten.triu.default", [1i64.into()])),
+        one("stack of rows", &rows, |x| {
+            x.call("aten.unsqueeze.default", [0i64.into()]).sum_dims(&[0, 1], true)
+        }),
+        one("cumprod", &rows, |x| x.call("aten.cumprod.default", [1i64.into()])),
+        one("count_nonzero", &rows, |x| x.call("aten.count_nonzero.default", [])),
+        one("any", &rows, |x| x.call("aten.gt.Scalar", [0.0.into()]).call("aten.any.dim", [1i64.into()])),
+        one("mean of a channel", &image, |x| x.call("aten.mean.dim", [ints(&[0, 2, 3]).into(), true.into()])),
+        one("var_mean", &rows, |x| x.call("aten.var_mean.correction", [ints(&[0]).into()])),
+        one("normalize", &rows, |x| {
+            x.call("aten.linalg_vector_norm.default", [2.0.into(), ints(&[1]).into(), true.into()])
+        }),
+        one("argsort", &rows, |x| x.call("aten.argsort.default", [1i64.into()])),
+        one("bucket of quarters", &rows, |x| {
+            x.call("aten.floor.default", []).call("aten.clamp.default", [(-1.0).into(), 1.0.into()])
+        }),
+        one("logsoftmax of columns", &rows, |x| x.call("aten.log_softmax.int", [0i64.into()])),
+        one("sum of squares of images", &image, |x| {
+            x.call("aten.sum.dim_IntList", [ints(&[2, 3]).into()]).square()
+        }),
+    ]);
+}

@@ -203,10 +203,10 @@ fn other_kinds_and_counts_are_refused() {
 fn integers_out_of_range_and_in_disagreement_are_refused() {
     let (model, x) = compiled("number_sizes");
     let call = |k: i64, j: i64| model.call_with(&[(&x).into(), k.into(), j.into()]);
-    assert!(call(8, 1).is_ok());
+    assert!(call(8, 2).is_ok());
     let refused = |k, j| call(k, j).unwrap_err().to_string();
-    assert_eq!(refused(9, 1), "input 1 (`k`): is 9, the model wants an integer from 0 to 8");
-    assert_eq!(refused(-1, 1), "input 1 (`k`): is -1, the model wants an integer from 0 to 8");
+    assert_eq!(refused(9, 2), "input 1 (`k`): is 9, the model wants an integer from 0 to 8");
+    assert_eq!(refused(-1, 2), "input 1 (`k`): is -1, the model wants an integer from 0 to 8");
     assert_eq!(refused(3, 0), "input 2 (`j`): is 0, the model wants an integer of at least 1");
 
     let (model, x) = compiled("number_agree");
@@ -217,7 +217,40 @@ fn integers_out_of_range_and_in_disagreement_are_refused() {
     };
     assert_eq!(refused(4, 4, 2), "input 2 (`k`): is 4, the inputs before it make it 3");
     assert_eq!(refused(3, 6, 2), "input 4 (`j`): is 2, the inputs before it make it 3");
-    assert_eq!(refused(3, 5, 2), "input 3 (`m`): is 5, it must be `2*s2` of an integer");
+    assert_eq!(refused(3, 5, 2), "input 3 (`m`): is 5, it must be `2*s60` of an integer");
+}
+
+/// What PyTorch's module refuses with "Guard failed", though range and sizes allow it.
+#[test]
+fn guards_on_integers_hold() {
+    let (program, golden) = load("number_sizes");
+    let x = &golden.tensors["s0.x"];
+    let (agreeing, golden) = load("number_agree");
+    let (x_of_agreeing, y) = (&golden.tensors["s0.x"], Tensor::zeros(DType::F32, &[6, 2]).unwrap());
+    let (loss, golden) = load("number_loss");
+    let x_of_loss = &golden.tensors["s0.x"];
+    for backend in backends() {
+        let options = Options::new().backend(backend);
+        let guarded = |result: Result<Vec<Tensor>, Error>, code: &str| match result {
+            Err(Error::Guard { message, .. }) => assert!(message.contains(code), "{backend}: {message}"),
+            other => panic!("{backend}: {other:?}"),
+        };
+        let model = program.compile(&options).unwrap();
+        let call = |k: i64, j: i64| model.call_with(&[x.into(), k.into(), j.into()]);
+        guarded(call(1, 2), "L['k'] != 1");
+        guarded(call(0, 2), "4*L['k'] >= 2");
+        guarded(call(2, 1), "L['j'] != 1");
+        let model = agreeing.compile(&options).unwrap();
+        let inputs = [x_of_agreeing.into(), (&y).into(), 3.into(), 4.into(), 2.into()];
+        guarded(model.call_with(&inputs), "L['y'].size()[0] == (L['k'] + L['j'])");
+        let model = loss.differentiate(&loss.usual_gradients(), &options).unwrap();
+        let forward = model.forward_with(&[x_of_loss.into(), 1.into(), 2.into()]);
+        guarded(forward.map(|(outputs, _)| outputs), "L['k'] != 1");
+        let sgd = TrainOptions::new(Optimizer::Sgd(Sgd::default()));
+        let mut step = loss.train_step(&sgd, &options).unwrap();
+        let step = step.step_with(&[x_of_loss.into(), 1.into(), 2.into()], 0.1);
+        guarded(step.map(|outcome| outcome.outputs), "L['k'] != 1");
+    }
 }
 
 /// Tensors without dimensions stand for numbers, on the host and through the calls for tensors of a device.
@@ -337,8 +370,8 @@ fn floats_truth_values_and_sizes_of_several_integers() {
         assert_eq!(outputs[1].sizes(), [0]);
         assert_close(&outputs[3], &Tensor::from_vec(vec![6i64], &[]).unwrap(), backend);
         for (refused, message) in [
-            (call(2, 8, 2, true.into()), "input 6 (`j`): is 2, the inputs before it make it 3"),
-            (call(2, 7, 3, true.into()), "input 5 (`m`): is 7, it must be `s0 + 2*s1` of an integer"),
+            (call(2, 8, 2, true.into()), "`k*j` is 4 by the sizes before, not 6"),
+            (call(2, 7, 3, true.into()), "input 5 (`m`): is 7, it must be `k + 2*half` of an integer"),
             (call(101, 101, 1, true.into()), "the model wants an integer from 0 to 100"),
             (call(2, 8, 3, 1.into()), "input 3 (`flag`) is the integer 1, the model wants a bool"),
         ] {

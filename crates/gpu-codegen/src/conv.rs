@@ -21,12 +21,20 @@ const MOST_OF_PHASES: usize = 4;
 /// The ways of computing it, the best by rule first.
 pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<Vec<Variant>, GenError> {
     check(k)?;
-    let mut ways = match product(program, k) {
-        Some(product) => crate::tile_rule::ways(&product, target)?,
+    let few = crate::depthwise::variants(program, k, target)?;
+    if !few.is_empty() {
+        return Ok(few
+            .into_iter()
+            .chain([Variant::single("direct", generate(program, k, ENTRY)?)])
+            .collect());
+    }
+    let tiled = product(program, k);
+    let mut ways = match &tiled {
+        Some(product) => crate::tile_rule::ways(product, target)?,
         None => phases(program, k, target)?,
     };
     let few = |e: &SymExpr| hint(program, e) < FEW_CHANNELS * k.groups;
-    let direct = k.groups > 1 && (few(&k.input.sizes[1]) || few(&k.epilogue.ranges[1]));
+    let direct = tiled.is_some() && k.groups > 1 && (few(&k.input.sizes[1]) || few(&k.epilogue.ranges[1]));
     if ways.is_empty() || direct {
         ways.truncate(2);
         ways.insert(0, Variant::single("direct", generate(program, k, ENTRY)?));
@@ -34,11 +42,11 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
     Ok(ways)
 }
 
-/// Whether no library need be asked: see [`tile_rule::leads`](crate::tile_rule::leads). Groups are a library's.
+/// Whether no library need be asked: see [`tile_rule::leads`](crate::tile_rule::leads); groups of few channels have kernels of
+/// their own, other groups are a library's.
 pub(crate) fn leads(program: &Program, k: &Conv, target: &Target) -> bool {
-    k.groups == 1
-        && check(k).is_ok()
-        && product(program, k).is_some_and(|p| crate::tile_rule::leads(&p, target))
+    let product = || product(program, k).is_some_and(|p| crate::tile_rule::leads(&p, target));
+    check(k).is_ok() && (crate::depthwise::takes(program, k, target) || (k.groups == 1 && product()))
 }
 
 /// Ways of a transposed convolution that spreads the input out: its phases, each a plain convolution by tiles. None where
@@ -49,10 +57,14 @@ fn phases(program: &Program, k: &Conv, target: &Target) -> Result<Vec<Variant>, 
     let mut parts: Vec<Vec<Variant>> = Vec::new();
     for step in &steps {
         let mut ways = match step {
-            Step::Conv(c) => match product(program, c) {
-                Some(product) => crate::tile_rule::ways(&product, target)?,
-                None => return Ok(Vec::new()),
-            },
+            Step::Conv(c) => {
+                let few = crate::depthwise::variants(program, c, target)?;
+                match product(program, c) {
+                    _ if !few.is_empty() => few,
+                    Some(product) => crate::tile_rule::ways(&product, target)?,
+                    None => return Ok(Vec::new()),
+                }
+            }
             other => crate::variants(program, other, target)?,
         };
         ways.retain(|w| w.scratch.is_empty());

@@ -22,6 +22,10 @@ mod checks;
 mod collapse;
 mod columns;
 mod conv;
+mod depthwise;
+mod depthwise_text;
+mod depthwise_weight;
+mod depthwise_weight_text;
 mod epilogue;
 mod flat;
 mod gemv;
@@ -69,7 +73,8 @@ pub const PRELUDE: &str = concat!(
     include_str!("wgmma.cu"),
     include_str!("flash.cu"),
     include_str!("loops.cu"),
-    include_str!("sort.cu")
+    include_str!("sort.cu"),
+    include_str!("depthwise.cu")
 );
 
 /// What kernels are made for. What a device cannot do must not be in its kernels.

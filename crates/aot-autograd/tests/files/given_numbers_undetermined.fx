@@ -10,3 +10,6 @@ graph "g" {
   %full: f32[s0] = aten.full.default([s0], 1.0, f32, none, none, none)
   return %full
 }
+
+# expected:
+# node `k` (placeholder): is `s0 + s1` by the program's symbols, and no input tells each of them: give the model one integer for each symbol

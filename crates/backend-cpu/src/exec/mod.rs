@@ -337,8 +337,7 @@ impl Compiled {
         }
         let places: Vec<*mut u8> =
             back.iter().map(|n| buffers.0[self.program.inputs[*n].buf.index()]).collect();
-        let machine = self.machine(buffers, sizes.clone(), &bound.packed, &back);
-        let results = self.run_call(machine);
+        let results = self.run_call(self.machine(buffers, sizes.clone(), &bound.packed, &back));
         self.arenas.give(arena);
         let results = results?;
         for (&n, from) in back.iter().zip(places) {

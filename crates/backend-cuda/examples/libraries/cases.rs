@@ -26,7 +26,7 @@ fn plain(m: i64, n: i64, k: i64, turned: bool) -> Product<'static> {
 }
 
 /// A product that is made when it is run.
-type Make = Box<dyn Fn(&str) -> Case>;
+pub(crate) type Make = Box<dyn Fn(&str) -> Case>;
 
 /// Products of the sizes that networks have: large ones, those of a vision transformer for one image, a batch.
 pub(crate) fn large() -> Vec<(String, Make)> {

@@ -4,9 +4,12 @@
 //!
 //! `libraries [NAME]`: only the steps whose name contains NAME. `libraries --large [NAME]`: products of the sizes that
 //! networks have, by every generated way of the copy engine and the first few others, beside the library's.
+//! `libraries --depthwise [NAME]`: depthwise convolutions and their gradients, by every way that is generated for them;
+//! `--depthwise-beside`: also by the library's and by a thread a point, which takes minutes.
 
 mod case;
 mod cases;
+mod depthwise;
 mod run;
 
 fn main() -> std::process::ExitCode {
@@ -29,21 +32,26 @@ fn main() -> std::process::ExitCode {
         }
     };
     let mut args: Vec<String> = std::env::args().skip(1).collect();
-    let large = args.first().is_some_and(|a| a == "--large");
-    if large {
+    let kind = args.first().filter(|a| a.starts_with("--")).cloned();
+    if kind.is_some() {
         args.remove(0);
     }
+    let (made, most) = match kind.as_deref() {
+        Some("--depthwise" | "--depthwise-beside") => (depthwise::cases(), depthwise::WAYS),
+        Some(_) => (cases::large(), run::FEW),
+        None => (Vec::new(), 1),
+    };
     let filter = args.first().cloned().unwrap_or_default();
+    let alone = kind.as_deref() == Some("--depthwise");
     println!("{}", run::HEADER);
     let mut bad = 0;
-    if large {
-        // One at a time: their numbers fill gigabytes.
-        for (name, make) in cases::large().iter().filter(|(name, _)| name.contains(&filter)) {
-            bad += run::run(&*driver, &make(name), run::FEW);
-        }
-    } else {
+    // One at a time: their numbers fill gigabytes.
+    for (name, make) in made.iter().filter(|(name, _)| name.contains(&filter)) {
+        bad += run::run(&*driver, &make(name), most, alone);
+    }
+    if kind.is_none() {
         for case in cases::all().iter().filter(|c| c.name.contains(&filter)) {
-            bad += run::run(&*driver, case, 1);
+            bad += run::run(&*driver, case, 1, false);
         }
     }
     println!("{bad} ways failed");

@@ -8,36 +8,49 @@ use kernel_ir::BufId;
 
 use crate::case::{Case, round};
 
-pub(crate) const HEADER: &str = "step                                     way                            error    allowed       us   TFLOP/s  plan ms";
+pub(crate) const HEADER: &str = "step                                     way                            error    allowed       us   TFLOP/s     GB/s  plan ms";
 /// Points that are compared with double precision.
 const SAMPLES: i64 = 1500;
 /// Runs of which the median is the time.
 const RUNS: usize = 21;
+
+/// Bytes of all sets of a step's memory that its runs go through in turn, so that no run finds in the cache what the one
+/// before left there; and sets at most.
+const ROTATED: usize = 160 << 20;
+const MOST_SETS: usize = 6;
 
 /// Generated ways that are run where all those of the copy engine are.
 pub(crate) const FEW: usize = 3;
 
 /// Runs a library's ways of a step and so many generated ones, those of the copy engine beside them where they are more
 /// than one; how many are wrong.
-pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize) -> usize {
+///
+/// `alone`: neither a library's ways nor that of a thread a point.
+pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize, alone: bool) -> usize {
     let mut target = driver.target();
     target.tf32 = case.tf32;
     let started = Instant::now();
-    let mut ways = driver.library(&case.program, &case.step, &target);
+    let mut ways = if alone { Vec::new() } else { driver.library(&case.program, &case.step, &target) };
     let plan = started.elapsed().as_secs_f64() * 1e3;
-    if ways.is_empty() {
+    if ways.is_empty() && !alone {
         println!("{:40} offered nothing ({plan:.1} ms)", case.name);
     }
     let generated = gpu_codegen::variants(&case.program, &case.step, &target);
     // For comparison.
     let mut others = 0;
     ways.extend(generated.into_iter().flatten().map(Choice::from).filter(|way| {
+        if alone && way.name == "direct" {
+            return false;
+        }
         let bulk = most > 1 && way.name.starts_with("wgmma");
         others += usize::from(!bulk);
         bulk || others <= most
     }));
-    let memory: Result<Vec<u64>, GpuError> =
-        case.arrays.iter().map(|a| upload(driver, &a.data, case.dtype)).collect();
+    let bytes: usize = case.arrays.iter().map(|a| a.data.len() * case.dtype.size()).sum();
+    let sets = (ROTATED / bytes.max(1)).clamp(1, MOST_SETS);
+    let numbers: Vec<Vec<u8>> = case.arrays.iter().map(|a| encoded(&a.data, case.dtype)).collect();
+    let set = || numbers.iter().map(|bytes| upload(driver, bytes)).collect();
+    let memory: Result<Vec<Vec<u64>>, GpuError> = (0..sets).map(|_| set()).collect();
     let memory = match memory {
         Ok(memory) => memory,
         Err(e) => {
@@ -46,18 +59,25 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize) -> usize {
         }
     };
     let mut bad = 0;
+    // All at once: the driver's threads share them.
+    let functions = compile(driver, &ways);
     for (n, way) in ways.iter().enumerate() {
         let first = if n == 0 { plan } else { 0.0 };
-        match one(driver, case, way, &memory) {
+        let ran = match &functions {
+            Ok(functions) => one(driver, case, way, &functions[n], &memory),
+            Err(e) => Err(e.clone()),
+        };
+        match ran {
             Ok(Outcome { error, allowed, seconds }) => {
                 let good = error <= allowed;
                 bad += usize::from(!good);
                 println!(
-                    "{:40} {:30} {error:8.1e} {allowed:8.1e} {:9.1} {:8.2} {first:8.1} {}",
+                    "{:40} {:30} {error:8.1e} {allowed:8.1e} {:9.1} {:8.2} {:8.0} {first:8.1} {}",
                     case.name,
                     way.name,
                     seconds * 1e6,
                     case.flops / seconds / 1e12,
+                    bytes as f64 / seconds / 1e9,
                     if good { "" } else { "WRONG" },
                 );
             }
@@ -67,7 +87,7 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize) -> usize {
             }
         }
     }
-    memory.into_iter().for_each(|m| driver.free(m));
+    memory.into_iter().flatten().for_each(|m| driver.free(m));
     bad
 }
 
@@ -77,7 +97,13 @@ struct Outcome {
     seconds: f64,
 }
 
-fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, memory: &[u64]) -> Result<Outcome, GpuError> {
+fn one<D: Driver>(
+    driver: &D,
+    case: &Case,
+    way: &Choice,
+    functions: &[D::Function],
+    sets: &[Vec<u64>],
+) -> Result<Outcome, GpuError> {
     let size =
         |e: &ir_core::SymExpr| e.as_const().ok_or_else(|| GpuError::Malformed(format!("{e} has no value")));
     let scratch: Vec<u64> = way
@@ -85,9 +111,9 @@ fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, memory: &[u64]) -> Resu
         .iter()
         .map(|bytes| driver.allocate(size(bytes)?.max(1) as u64))
         .collect::<Result<_, GpuError>>()?;
-    let functions = compile(driver, way)?;
-    let work = Work { address: &|buf: BufId| memory[buf.index()], size: &size, scratch: &scratch };
-    let all = || -> Result<(), GpuError> {
+    let all = |n: usize| -> Result<(), GpuError> {
+        let memory = &sets[n % sets.len()];
+        let work = Work { address: &|buf: BufId| memory[buf.index()], size: &size, scratch: &scratch };
         let mut next = functions.iter();
         for part in &way.parts {
             match part {
@@ -124,31 +150,35 @@ fn one<D: Driver>(driver: &D, case: &Case, way: &Choice, memory: &[u64]) -> Resu
         Ok(())
     };
     // What was there before must not pass for a result.
-    let result = memory[memory.len() - 1];
+    let result = sets[0][sets[0].len() - 1];
     let count = case.arrays[case.arrays.len() - 1].data.len();
     let bytes = vec![0xffu8; count * case.dtype.size()];
     // SAFETY: the buffer has these bytes.
     unsafe { driver.upload(result, bytes.as_ptr(), bytes.len())? };
-    all()?;
+    all(0)?;
     let (error, allowed) = compare(driver, case, result, count)?;
-    let mut times = driver.timed(RUNS, &mut |_| all())?;
+    let mut times = driver.timed(RUNS, &mut |n| all(n))?;
     times.sort_by(f64::total_cmp);
     scratch.into_iter().for_each(|s| driver.free(s));
     Ok(Outcome { error, allowed, seconds: times[RUNS / 2] })
 }
 
-fn compile<D: Driver>(driver: &D, way: &Choice) -> Result<Vec<D::Function>, GpuError> {
-    let kernels = way.parts.iter().filter_map(|p| match p {
-        Part::Kernel(kernel) => Some(kernel),
-        Part::Library(_) => None,
-    });
-    let modules: Vec<Module> = kernels
-        .map(|k| Module {
+/// The kernels of every way.
+fn compile<D: Driver>(driver: &D, ways: &[Choice]) -> Result<Vec<Vec<D::Function>>, GpuError> {
+    let kernels = |way: &Choice| -> Vec<Module> {
+        let kernels = way.parts.iter().filter_map(|p| match p {
+            Part::Kernel(kernel) => Some(kernel),
+            Part::Library(_) => None,
+        });
+        let module = |k: &gpu_codegen::Kernel| Module {
             source: format!("{}{}", gpu_codegen::PRELUDE, k.source),
             entries: vec![k.entry.clone()],
-        })
-        .collect();
-    Ok(driver.compile(&modules)?.into_iter().flatten().collect())
+        };
+        kernels.map(module).collect()
+    };
+    let modules: Vec<Module> = ways.iter().flat_map(kernels).collect();
+    let mut made = driver.compile(&modules)?.into_iter().flatten();
+    Ok(ways.iter().map(|way| made.by_ref().take(kernels(way).len()).collect()).collect())
 }
 
 /// The largest error relative to the magnitude of the sum, and what rounding explains.
@@ -181,7 +211,7 @@ fn compare<D: Driver>(driver: &D, case: &Case, result: u64, count: usize) -> Res
     Ok((worst, allowed))
 }
 
-fn upload<D: Driver>(driver: &D, data: &[f64], dtype: DType) -> Result<u64, GpuError> {
+fn encoded(data: &[f64], dtype: DType) -> Vec<u8> {
     let mut bytes: Vec<u8> = Vec::with_capacity(data.len() * dtype.size());
     for &x in data {
         debug_assert_eq!(round(x, dtype), x);
@@ -192,6 +222,10 @@ fn upload<D: Driver>(driver: &D, data: &[f64], dtype: DType) -> Result<u64, GpuE
             _ => bytes.extend(plugin_sdk::bf16::from_f64(x).to_le_bytes()),
         }
     }
+    bytes
+}
+
+fn upload<D: Driver>(driver: &D, bytes: &[u8]) -> Result<u64, GpuError> {
     let address = driver.allocate(bytes.len().max(1) as u64)?;
     // SAFETY: the memory was just allocated for these bytes.
     unsafe { driver.upload(address, bytes.as_ptr(), bytes.len())? };

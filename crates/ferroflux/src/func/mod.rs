@@ -148,6 +148,13 @@ impl Func {
             return Err(Error::Function(what));
         }
         let graph = (self.make)(types)?;
+        let number = |(v, _, _): &(fx_ir::ValueId, InputKind, &str)| graph.meta(*v).is_none();
+        if let Some((_, _, name)) = graph.inputs().find(number) {
+            let what = format!(
+                "takes the number `{name}`: functions take tensors, give it as one without dimensions"
+            );
+            return Err(Error::Function(what));
+        }
         let takes: Vec<&TensorMeta> = graph
             .inputs()
             .filter(|(_, kind, _)| *kind != InputKind::Seed)

@@ -141,7 +141,7 @@ impl Program {
         let state = state.collect::<Result<State, Error>>()?;
         let dtypes = kept.iter().filter_map(|n| Some((n.clone(), self.weight(n)?.dtype()))).collect();
         Ok(Differentiated {
-            arguments: Arguments::new(self.inputs(), &joint.graph.symbols, &joint.graph.guards)?,
+            arguments: Arguments::of(self, &joint.graph.symbols, &joint.graph.guards)?,
             symbols: joint.graph.symbols.clone(),
             forward,
             backward,

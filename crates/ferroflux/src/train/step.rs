@@ -197,7 +197,7 @@ impl Program {
         let seed = options.seed.unwrap_or_else(fresh_base);
         Ok(TrainStep {
             program: self.clone(),
-            arguments: Arguments::new(self.inputs(), &plan.symbols, &guards)?,
+            arguments: Arguments::of(self, &plan.symbols, &guards)?,
             plan,
             code,
             kernels,

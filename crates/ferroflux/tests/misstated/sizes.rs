@@ -45,17 +45,17 @@ fn windows_that_do_not_fit_the_call_are_errors() {
 fn sizes_are_told_as_the_caller_gave_them() {
     let program = || {
         let x = f32(&["2*s0", "4"], &["4", "1"]);
-        let archive = Archive::new().range("s0", 2, 64).input("x", x);
+        let archive = Archive::new().range("s0", 3, 64).input("x", x);
         archive.call("y", "neg.default", &[("self", tensor("x"))], x).program(&["y"])
     };
     for (rows, part) in [
-        (130, "dimension 0 is 130; it must be a multiple of 2 from 4 to 128"),
-        (7, "dimension 0 is 7; it must be a multiple of 2 from 4 to 128"),
-        (2, "dimension 0 is 2; it must be a multiple of 2 from 4 to 128"),
+        (130, "dimension 0 is 130; it must be a multiple of 2 from 6 to 128"),
+        (7, "dimension 0 is 7; it must be a multiple of 2 from 6 to 128"),
+        (4, "dimension 0 is 4; it must be a multiple of 2 from 6 to 128"),
     ] {
         refused(program, &[counted(&[rows, 4])], &[part]);
     }
-    gives(program, &[counted(&[4, 4])], &(0..16).map(|n| -f64::from(n)).collect::<Vec<_>>());
+    gives(program, &[counted(&[6, 4])], &(0..24).map(|n| -f64::from(n)).collect::<Vec<_>>());
 }
 
 #[test]

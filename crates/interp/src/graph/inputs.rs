@@ -66,7 +66,8 @@ fn one(
             Ok(value)
         }
         ValueType::Int(expr) => {
-            let number = value.as_scalar().ok_or_else(|| kind("an integer"))?;
+            let integer = |s: &Scalar| matches!(s, Scalar::Int(_) | Scalar::Bool(_));
+            let number = value.as_scalar().filter(integer).ok_or_else(|| kind("an integer"))?;
             equations.push((expr.clone(), number.as_i64()));
             Ok(Value::Scalar(Scalar::Int(number.as_i64())))
         }

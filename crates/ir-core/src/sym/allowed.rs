@@ -1,6 +1,6 @@
 //! Which values a size may have, in the words of whoever gives it: of `2*s0` the caller knows the product, not the symbol.
 
-use super::{Bounds, SymExpr};
+use super::{Atom, Bounds, SymExpr};
 
 impl SymExpr {
     /// `from 2 to 64`, `at least 2`, `a multiple of 2 from 4 to 128`, `from 5 to 129 in steps of 2`; `None` for expressions of
@@ -10,7 +10,7 @@ impl SymExpr {
             return Some(n.to_string());
         }
         let (terms, constant) = self.terms();
-        let [(step, [symbol])] = terms[..] else { return None };
+        let [(step, [symbol @ Atom::Sym(_)])] = terms[..] else { return None };
         if step < 1 {
             return None;
         }

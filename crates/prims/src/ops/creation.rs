@@ -197,6 +197,11 @@ fn filled(
         Arg::Int(e) if e.as_const().is_none() => {
             b.call("prims.full", vec![sizes.into(), Arg::Int(e.clone()), dtype.into()])
         }
+        // A number that the program computes.
+        Arg::Value(v) => {
+            let number = b.cast(*v, dtype)?;
+            one(b.expand(number, sizes)?)
+        }
         _ => one(b.full(sizes, c.scalar(arg)?, dtype)?),
     }
 }

@@ -4,7 +4,11 @@ use fx_ir::ValueId;
 use ir_core::SymExpr;
 
 use super::grad_scalar::{Grads, conj};
+use super::shape;
 use crate::{Builder, GradCall, OpError};
+
+/// Spatial dimensions of a convolution whose gradient to a depthwise weight may have one more: backends have kernels of three.
+const MOST_DEEP: usize = 2;
 
 /// The lists of a convolution call.
 struct Window {
@@ -15,6 +19,15 @@ struct Window {
 }
 
 impl Window {
+    /// With stride and dilation exchanged, and so much less padding behind as no window reaches.
+    fn exchanged(&self, missing: &[Option<i64>]) -> Window {
+        let mut padding = self.padding.clone();
+        for (d, left) in missing.iter().enumerate() {
+            padding[2 * d + 1] -= left.unwrap_or(0);
+        }
+        Window { stride: self.dilation.clone(), padding, dilation: self.stride.clone(), groups: self.groups }
+    }
+
     fn call(
         &self,
         b: &mut Builder<'_>,
@@ -184,6 +197,9 @@ fn weight_gradient(
 ) -> Result<ValueId, OpError> {
     let sizes = b.sizes(big)?;
     let groups = SymExpr::from_i64(window.groups);
+    if window.groups > 1 && sizes[1] == groups && window.stride.len() <= MOST_DEEP {
+        return depthwise_weight_gradient(b, window, big, small, missing);
+    }
     let (n, per_group) = (sizes[0].clone(), sizes[1].floor_div(&groups));
     // [n, g, c, …] -> [c, g, n, …]: the batch takes the place of the channels.
     let mut split = vec![n.clone(), groups.clone(), per_group.clone()];
@@ -196,18 +212,32 @@ fn weight_gradient(
     joined.extend(sizes[2..].iter().cloned());
     let input = b.reshape(turned, &joined)?;
     let weight = swap(b, small)?;
-    let mut padding = window.padding.clone();
-    for (d, left) in missing.iter().enumerate() {
-        padding[2 * d + 1] -= left.unwrap_or(0);
-    }
-    let exchanged = Window {
-        stride: window.dilation.clone(),
-        padding,
-        dilation: window.stride.clone(),
-        groups: window.groups,
-    };
+    let exchanged = window.exchanged(missing);
     let out = exchanged.call(b, input, weight, false, &vec![0; window.stride.len()])?;
     swap(b, out)
+}
+
+/// The same where a group has one channel of `big`: the batch is one more dimension of the window, so both operands are read
+/// as they lie; among the channels it would have to be copied there.
+fn depthwise_weight_gradient(
+    b: &mut Builder<'_>,
+    window: &Window,
+    big: ValueId,
+    small: ValueId,
+    missing: &[Option<i64>],
+) -> Result<ValueId, OpError> {
+    // [n, c, …] -> [1, c, n, …], and [n, o, …] -> [o, 1, n, …].
+    let input = swap(b, big)?;
+    let input = b.unsqueeze(input, 0)?;
+    let weight = swap(b, small)?;
+    let weight = b.unsqueeze(weight, 1)?;
+    let mut exchanged = window.exchanged(missing);
+    exchanged.stride.insert(0, 1);
+    exchanged.dilation.insert(0, 1);
+    exchanged.padding.splice(0..0, [0, 0]);
+    let out = exchanged.call(b, input, weight, false, &vec![0; window.stride.len() + 1])?;
+    // [1, o, 1, …] -> [o, 1, …].
+    shape::drop_dim(b, out, 0)
 }
 
 /// The first two dimensions exchanged.
