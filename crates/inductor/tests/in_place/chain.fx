@@ -16,8 +16,10 @@ graph "chain" {
 }
 
 # expected:
-# kir 1.5
+# kir 1.6
 # program "chain"
+# site "aten.index_copy.default" "" dim 0
+# site "aten.index_add.default" "" dim 0
 # buffer b0 "cache" f32[6, 4]{4, 1}+0 input 0
 # buffer b1 "a" f32[1, 4]{4, 1}+0 input 1
 # buffer b2 "b" f32[1, 4]{4, 1}+0 input 2
@@ -38,12 +40,8 @@ graph "chain" {
 #   stage []
 #     v0: f32 = load b1[i0, i1]
 #     v1: i64 = load b3[i0]
-#     v2: i64 = const 0
-#     v3: bool = lt v1, v2
-#     v4: i64 = const 6
-#     v5: i64 = add v1, v4
-#     v6: i64 = select v3, v5, v1
-#     v7: f32 = store b5[v6, i1], v0
+#     v2: i64 = check v1, [6] at 0
+#     v3: f32 = store b5[v2, i1], v0
 # loop "between" outer [6] from "between"
 #   acc0: f32 sum
 #   stage [4]
@@ -56,10 +54,6 @@ graph "chain" {
 #   stage []
 #     v0: f32 = load b2[i0, i1]
 #     v1: i64 = load b4[i0]
-#     v2: i64 = const 0
-#     v3: bool = lt v1, v2
-#     v4: i64 = const 6
-#     v5: i64 = add v1, v4
-#     v6: i64 = select v3, v5, v1
-#     v7: f32 = store_add b7[v6, i1], v0
+#     v2: i64 = check v1, [6] at 1
+#     v3: f32 = store_add b7[v2, i1], v0
 # plan bytes 0:

@@ -16,8 +16,9 @@ graph "decode" {
 }
 
 # expected:
-# kir 1.5
+# kir 1.6
 # program "decode"
+# site "aten.index_copy.default" "" dim 1
 # buffer b0 "cache" f32[2, 16, 4]{64, 4, 1}+0 input 0
 # buffer b1 "k" f32[2, 1, 4]{4, 4, 1}+0 input 1
 # buffer b2 "at" i64[1]{1}+0 input 2
@@ -37,12 +38,8 @@ graph "decode" {
 #   stage []
 #     v0: f32 = load b1[i0, i1, i2]
 #     v1: i64 = load b2[i1]
-#     v2: i64 = const 0
-#     v3: bool = lt v1, v2
-#     v4: i64 = const 16
-#     v5: i64 = add v1, v4
-#     v6: i64 = select v3, v5, v1
-#     v7: f32 = store b4[i0, v6, i2], v0
+#     v2: i64 = check v1, [16] at 0
+#     v3: f32 = store b4[i0, v2, i2], v0
 # matmul "scores" acc f32 from "scores"
 #   a b3[2, 1, 4]{4, 4, 1}+0
 #   b b4[2, 4, 16]{64, 1, 4}+0
