@@ -14,6 +14,9 @@ use super::regs::Regs;
 use super::values::{Class, Vals};
 use crate::vir::{Access, Along};
 
+/// Lanes whose addresses are made, and so checked, before the first of them is stored to.
+const TOGETHER: usize = 4;
+
 /// What masked-out lanes read. At least the widest body's registers long.
 #[repr(align(64))]
 pub(crate) struct Zeros([u8; 256]);
@@ -274,11 +277,15 @@ impl<'f> Emit<'f, '_> {
                 Along::Lanes => {}
             }
         }
-        // All lanes are checked before the first one is stored.
-        let places: SmallVec<[Value; 16]> = (0..self.width).map(|lane| self.address(at, lane)).collect();
-        for (lane, p) in (0..).zip(places) {
-            let s = self.lane(class, &x, lane);
-            self.guarded(&mask, lane, |e| e.scalar(|e| e.store_lane(p, at.dtype, s, mode)));
+        // Lanes are checked some at a time before they are stored: more addresses than registers would be spilled.
+        for first in (0..self.width).step_by(TOGETHER) {
+            let lanes = first..self.width.min(first + TOGETHER as u32);
+            let places: SmallVec<[Value; TOGETHER]> =
+                lanes.clone().map(|lane| self.address(at, lane)).collect();
+            for (lane, p) in lanes.zip(places) {
+                let s = self.lane(class, &x, lane);
+                self.guarded(&mask, lane, |e| e.scalar(|e| e.store_lane(p, at.dtype, s, mode)));
+            }
         }
     }
 
