@@ -512,8 +512,8 @@ mod tests {
         let y = tensor(&[5, 3]);
         assert_eq!(
             refusal(&signature, &[tensor(&[130, 0]), y.clone()]),
-            "input 0 (`x`): is f32[130, 0], the model wants f32[2*s0, s0*s1]: `2*n` is 130, so `n` is 65, outside of 2 \
-             to 64"
+            "input 0 (`x`): is f32[130, 0], the model wants f32[2*s0, s0*s1]: dimension 0 is 130; it must be a multiple \
+             of 2 from 4 to 128"
         );
         let odd = refusal(&signature, &[tensor(&[7, 0]), y.clone()]);
         assert!(odd.ends_with("7 is no value of `2*n`"), "{odd}");

@@ -241,7 +241,9 @@ impl Entry {
 /// Whether a file's name is that of a library, with or without a version behind it (`libx.so.6.0`).
 fn is_library_name(name: &str) -> bool {
     let unversioned = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    let versioned = unversioned.ends_with(".so") && name[unversioned.len()..].starts_with('.');
+    let version = name[unversioned.len()..].strip_prefix('.');
+    let numbered = version.is_some_and(|v| v.split('.').all(|part| !part.is_empty()));
+    let versioned = unversioned.ends_with(".so") && numbered;
     versioned || [".so", ".dylib", ".dll"].iter().any(|end| name.ends_with(end))
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 
 use plugin_host::{BuiltinPlugin, CompileArgs, HostError, KERNEL_IR, Registry, SearchPath, inventory};
-use plugin_sdk::kernel_ir::Program;
+use plugin_sdk::kernel_ir::{Program, drop_checks};
 use plugin_sdk::{
     Backend, CompileRequest, Constants, Description, DeviceInfo, Executable, Host, IrVersion, OwnedTensor,
     PluginError, Refusal, Signature, Stream, TensorView,
@@ -69,7 +69,10 @@ fn programs_are_written_in_the_newest_form_that_is_read() {
     for (name, newest) in [("reads-0", 0), ("reads-2", 2)] {
         let backend = registry.load(name).unwrap();
         for minor in 0..=KERNEL_IR.minor {
-            let program = golden(minor);
+            // What was read has checks of its indices, which no plugin of these takes.
+            let mut program = golden(minor);
+            assert_eq!(program.needs_minor(), 6, "1.{minor}");
+            drop_checks(&mut program);
             let bytes = program.to_bytes();
             let args = CompileArgs::new(KERNEL_IR, &bytes);
             let compiled = backend.compile(&args);

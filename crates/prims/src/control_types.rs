@@ -2,7 +2,7 @@
 //! graph says of the call's results. Control flow has no entry in the table whose rule could say it. Symbols that only a
 //! call tells are not judged here.
 
-use fx_ir::{Arg, Graph, SubgraphId, SymbolBounds, ValueType};
+use fx_ir::{Arg, Graph, InputKind, SubgraphId, SymbolBounds, ValueType};
 use ir_core::{Relation, Shape, SymExpr, TensorMeta};
 
 use crate::OpError;
@@ -87,7 +87,9 @@ impl Flow<'_> {
     /// Whether the placeholders of a subgraph are what it is given.
     fn takes(&self, id: SubgraphId, given: &[Part]) -> Result<(), OpError> {
         let graph = self.subgraph(id)?;
-        let wanted: Vec<Part> = graph.inputs().map(|(v, _, _)| graph.meta(v).cloned()).collect();
+        // The seed of what a body draws is nobody's operand.
+        let operands = graph.inputs().filter(|(_, kind, _)| *kind != InputKind::Seed);
+        let wanted: Vec<Part> = operands.map(|(v, _, _)| graph.meta(v).cloned()).collect();
         if wanted.len() != given.len() {
             let (name, n, m) = (&graph.name, wanted.len(), given.len());
             return Err(self.invalid(format!("gives the subgraph `{name}`, which takes {n} operands, {m}")));

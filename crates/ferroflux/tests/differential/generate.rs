@@ -55,6 +55,11 @@ pub struct Gen {
 /// The case of a seed, with sizes of at most `limit`.
 pub fn case(seed: u64, limit: usize) -> Case {
     let mut g = Gen::new(seed, limit);
+    // Every symbol is the size of an input.
+    for n in 0..g.symbols.len() {
+        let (float, size) = (g.float, g.dims[n].clone());
+        g.input(float, &[size], "");
+    }
     for _ in 0..1 + g.rng.below(3) {
         let rank = *g.rng.pick(&[0, 1, 2, 2, 3, 3, 4, 4]);
         g.input_of_rank(rank);
