@@ -57,6 +57,11 @@ fn programs() -> Vec<(&'static str, Program, i64)> {
         ("embedding [30522 x 384], 2048 tokens", program(one, table, tokens, WORDS, &rows), TOKENS),
         ("embedding [512 x 384] (in cache)", program(one, cached, tokens, 512, &rows), TOKENS),
         ("gather last dim [2048 x 1000]", program(all, wide, tokens, 1000, &along), TOKENS * 384),
+        (
+            "the same, last dim, into given memory",
+            program(all, wide, tokens, 1000, &along.replace("b2", "b3")),
+            TOKENS * 384,
+        ),
         ("the same, negative ones wrapped", program(all, wide, tokens, 1000, wrapped), TOKENS * 384),
         ("the same, i32", program("i32[2048, 384]{384, 1}", wide, tokens, 1000, narrow), TOKENS * 384),
         (
