@@ -239,7 +239,7 @@ fn an_index_for_all_points_is_checked_before_its_row_is_read() {
     for (outer, inner) in [("[17]", ""), ("[]", ""), ("[5]", "30")] {
         let body = "v0: i64 = load b0[3]\n v1: i64 = check v0, [11] at 0\n v2: f32 = load b1[v1]\n";
         let point = outer.trim_matches(&['[', ']'][..]);
-        let (at, size) = if point.is_empty() { ("", String::new()) } else { ("i0", format!("{{1}}")) };
+        let (at, size) = if point.is_empty() { ("", String::new()) } else { ("i0", "{1}".to_string()) };
         let steps = match inner {
             "" => format!("loop \"one\" outer {outer}\nstage []\n{body} v3: f32 = store b2[{at}], v2\n"),
             n => format!(

@@ -12,7 +12,7 @@ const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let program = Program::load(format!("{FOLDER}/digits.pt2"))?;
     for input in program.inputs() {
-        println!("input {}: {}", input.name, input.meta);
+        println!("input {}: {}", input.name, input.kind);
     }
 
     let model = program.compile(&Options::new().backend("cpu"))?;

@@ -127,7 +127,7 @@ fn every_operator_takes_what_pytorch_takes_and_refuses_the_rest() {
                 let old = &inputs[case.indices];
                 let mut values: Vec<i64> = old.iter_i64().collect();
                 values[0] = index;
-                inputs[case.indices] = ints(&values, &old.sizes().to_vec());
+                inputs[case.indices] = ints(&values, old.sizes());
                 let (result, at) = (f.call(&inputs), format!("{} {index} on {backend}", case.what));
                 match result {
                     Ok(_) => assert!((case.low..case.size).contains(&index), "{at} is taken"),

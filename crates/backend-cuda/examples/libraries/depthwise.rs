@@ -64,7 +64,7 @@ impl Depthwise {
         conv(name, self.dtype, false, &window, tail)
     }
 
-    fn to_input(&self, name: &str) -> Case {
+    fn to_input(self, name: &str) -> Case {
         let (input, weight, result) = (self.of(&self.out()), self.weight(), self.of(self.size));
         let spatial = self.size.len();
         let window = Window {
@@ -81,7 +81,7 @@ impl Depthwise {
     }
 
     /// A convolution over the batch, rows and columns.
-    fn to_weight(&self, name: &str) -> Case {
+    fn to_weight(self, name: &str) -> Case {
         let (x, g) = (self.of(self.size), self.of(&self.out()));
         let turn = |sizes: &[i64], place: usize| {
             let mut strides = self.layout(sizes);

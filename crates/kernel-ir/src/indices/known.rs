@@ -84,7 +84,7 @@ impl Known {
         };
         let high = self.high.zip(other.high).and_then(|(a, b)| a.checked_add(b));
         let uppers = self.upper().zip(other.upper());
-        let below = uppers.map(|(a, b)| a + b - 1).filter(|e| symbolic(e));
+        let below = uppers.map(|(a, b)| a + b - 1).filter(symbolic);
         Known { low: Some(low), high, below, ..Known::default() }.bounded()
     }
     /// `self - other`, where that cannot wrap.
