@@ -32,7 +32,7 @@ fn inputs_that_do_not_fit_are_named() {
     let text = refused(&[x.clone(), y.clone(), reals(&[0.0; 4])]);
     assert_eq!(text, "input `fc.bias` has sizes [4], the graph wants [3]");
     let text = refused(&[x.clone(), reals(&[0.0; 6]), c.clone()]);
-    assert_eq!(text, "input `y`: a size is 6, but `2*s0` is 4 by the sizes seen before");
+    assert_eq!(text, "input `y`: dimension 0 is 6; it must be 4, which the sizes before it make of `2*s0`");
     let text = refused(&[reals(&[1.0]), reals(&[0.0; 2]), c.clone()]);
     assert_eq!(text, "input `x`: dimension 0 is 1; it must be from 2 to 8");
     let text = refused(&[x.unsqueeze(0).unwrap(), y, c]);
