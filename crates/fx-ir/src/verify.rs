@@ -24,11 +24,11 @@
 
 use std::fmt;
 
-use ir_core::{Arena, Atom, Scalar, SymExpr, SymId, TensorMeta};
+use ir_core::{Atom, Scalar, SymExpr, SymId, TensorMeta};
 use rustc_hash::FxHashSet;
 use thiserror::Error;
 
-use crate::{Arg, Graph, InputKind, NodeId, NodeKind, OutputKind, Symbol, ValueId, ValueType};
+use crate::{Arg, Graph, InputKind, NodeId, NodeKind, OutputKind, Symbols, ValueId, ValueType};
 
 /// The stages of a graph, from capture to lowering; each is a predicate over one graph type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -180,8 +180,7 @@ fn error(graph: &Graph, node: Option<NodeId>, problem: Problem) -> VerifyError {
 
 fn symbols(graph: &Graph, errors: &mut Vec<VerifyError>) {
     for (id, s) in graph.symbols.iter() {
-        let inside = |x: i64| x >= s.min && s.max.is_none_or(|max| x <= max);
-        if !inside(s.min) || s.hint.is_some_and(|h| !inside(h)) {
+        if !s.contains(s.min) || s.hint.is_some_and(|h| !s.contains(h)) {
             errors.push(error(graph, None, Problem::EmptyRange(id)));
         }
     }
@@ -200,7 +199,7 @@ fn guards(graph: &Graph, errors: &mut Vec<VerifyError>) {
 const MAX_BYTES: i64 = 1 << 56;
 
 struct Checker<'a> {
-    symbols: &'a Arena<SymId, Symbol>,
+    symbols: &'a Symbols,
     legality: &'a dyn Legality,
 }
 
