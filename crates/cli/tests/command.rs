@@ -269,12 +269,12 @@ fn every_stage_is_printed_and_drawn() {
 
 #[test]
 fn the_graph_after_a_pass_is_printed() {
-    let model = digits("digits.pt2");
+    let model = archive("loss.pt2");
     let optimized = ferroflux(&["graph", &model, "--stage", "optimized"]);
     let last = ferroflux(&["graph", &model, "--after", "dead"]);
     assert!(last.code == Some(0) && last.out == optimized.out, "{}", last.err);
     let first = ferroflux(&["graph", &model, "--after", "fold"]);
-    assert!(first.out.contains("prims.conv") && first.out != optimized.out, "{}", first.err);
+    assert!(first.code == Some(0) && first.out != optimized.out, "{}", first.err);
     assert!(first.out.parse::<ferroflux::fx_ir::Graph>().is_ok(), "{}", first.out);
     fails(&["graph", &model, "--after", "cleanup"], 2, "fold, views, arithmetic");
     fails(&["graph", &model, "--after", "cse", "--stage", "prim"], 2, "cannot be used with");

@@ -89,7 +89,8 @@ impl Compiled {
             let complex = ComplexBoundary::of(&functional).all().to_vec();
             let graph = pipeline::run(functional, At::Autocast..=At::Optimized, &cx)?;
             let optimized = Optimized { graph, complex };
-            let (kernels, executable) = optimized.compile(backend, options, &wanted, (lookup.as_ref(), &cx))?;
+            let (kernels, executable) =
+                optimized.compile(backend, options, &wanted, (lookup.as_ref(), &cx))?;
             Ok((Form { kernels, complex: optimized.complex, caller }, executable))
         })?;
         let maker = Maker::of(backend, options);

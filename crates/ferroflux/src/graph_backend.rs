@@ -26,10 +26,10 @@ use ir_core::Guard;
 use plugin_host::{BackendInfo, BackendKind, DeviceInfo, Source};
 use tensor::Tensor;
 
+use crate::Error;
 use crate::complex_boundary::ComplexBoundary;
-use crate::seeds::{seed_place, seed_tensor};
 use crate::pipeline::{self, At, Cx, KernelOptions};
-use crate::{Error};
+use crate::seeds::{seed_place, seed_tensor};
 
 #[doc(hidden)]
 pub use plugin_host;
@@ -239,12 +239,7 @@ impl GraphCompiler for Oracle {
             &weight,
             interp::kernels::Options { planned_arena: true },
         );
-        Ok(Box::new(OracleCode {
-            code: code.map_err(failed)?,
-            boundary,
-            seed_at,
-            guards,
-        }))
+        Ok(Box::new(OracleCode { code: code.map_err(failed)?, boundary, seed_at, guards }))
     }
 }
 

@@ -10,8 +10,8 @@ use pt2::{ExportedProgram, Weight, WeightSource};
 use tensor::Tensor;
 
 use crate::inputs::{self, InputInfo};
-use crate::recipe::{Maker, Recipe, RecipeSource};
 use crate::pipeline::{self, At, Cx, KERNELS, KernelOptions};
+use crate::recipe::{Maker, Recipe, RecipeSource};
 use crate::{Compiled, Error, Options, graph_backend};
 
 /// A model read from a `torch.export` archive. Cheap to clone; weights are mapped from the file.

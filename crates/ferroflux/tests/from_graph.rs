@@ -62,7 +62,10 @@ fn what_does_not_fit_is_refused() {
     let mut wrong = weights();
     wrong.insert("w".into(), Tensor::from_vec(vec![1.0_f32; 6], &[3, 2]).unwrap());
     let message = error(LINEAR, &wrong);
-    assert!(message.contains("`w`") && message.contains("f32[3, 2]") && message.contains("f32[2, 2]"), "{message}");
+    assert!(
+        message.contains("`w`") && message.contains("f32[3, 2]") && message.contains("f32[2, 2]"),
+        "{message}"
+    );
     let symbolic = LINEAR.replace("%w: f32[2, 2]", "%w: f32[2, s0]");
     assert!(error(&symbolic, &weights()).contains("sizes are numbers"));
     let twice = LINEAR.replace("buffer \"count\"", "buffer \"w\"");

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use ferroflux::{Program, pipeline};
 use ferroflux::fx_ir::draw::{Diagram, Style, graph_diagram, graph_diagram_by_module};
 use ferroflux::fx_ir::{Graph, text};
+use ferroflux::{Program, pipeline};
 
 use crate::model::Model;
 use crate::progress::Progress;

@@ -6,10 +6,10 @@ use ir_core::{Arena, SymId};
 use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable};
 use serde::{Deserialize, Serialize};
 
-use crate::compiled::{Sink, Source};
-use crate::train::plan::StepPlan;
 use crate::Options;
+use crate::compiled::{Sink, Source};
 use crate::pipeline::Kernels;
+use crate::train::plan::StepPlan;
 
 /// A compiled program before its constants are bound.
 pub(crate) struct Form {

@@ -54,7 +54,10 @@ impl KernelOptions {
             };
             graph.meta(replaced.unwrap_or(v)).map(|m| m.strides.clone())
         };
-        KernelOptions { output_strides: graph.outputs.iter().map(strides).collect(), ..KernelOptions::default() }
+        KernelOptions {
+            output_strides: graph.outputs.iter().map(strides).collect(),
+            ..KernelOptions::default()
+        }
     }
 }
 

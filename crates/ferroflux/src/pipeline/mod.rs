@@ -25,11 +25,11 @@ use fx_ir::{Dialect, Graph, VerifyError};
 use ir_core::DType;
 use tracing::info_span;
 
-pub(crate) use kernels::{Kernels, KernelOptions, lower};
+pub(crate) use kernels::{KernelOptions, Kernels, lower};
 pub(crate) use legality::functional as verify_functional;
 use observe::Observer;
-pub(crate) use observe::{known, not_a_graph};
 pub use observe::names;
+pub(crate) use observe::{known, not_a_graph};
 
 use crate::Error;
 

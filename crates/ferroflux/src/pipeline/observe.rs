@@ -47,11 +47,7 @@ impl Print {
 }
 
 fn unknown<'n>(what: &str, name: &str, known: impl Iterator<Item = &'n str>) -> Error {
-    Error::UnknownStage {
-        what: what.into(),
-        name: name.into(),
-        known: known.collect::<Vec<_>>().join(", "),
-    }
+    Error::UnknownStage { what: what.into(), name: name.into(), known: known.collect::<Vec<_>>().join(", ") }
 }
 
 /// The error for a name whose result is no graph.
@@ -151,7 +147,8 @@ mod tests {
         assert_eq!(Print::parse("after-all").ok(), Some(Print::All));
         let two = Print::parse("after:prim, after:cse").ok();
         assert_eq!(two, Some(Print::After(vec!["prim".into(), "cse".into()])));
-        for (text, message) in [("after:csf", "cse-again, dead, kernels"), ("prim", "after-all, after:NAME")] {
+        for (text, message) in [("after:csf", "cse-again, dead, kernels"), ("prim", "after-all, after:NAME")]
+        {
             let error = Print::parse(text).map_err(|e| e.to_string());
             assert!(error.as_ref().is_err_and(|e| e.contains(message)), "{text}: {error:?}");
         }

@@ -10,9 +10,7 @@ use ir_core::{Arena, DType, SymExpr, SymId};
 use plugin_host::Value;
 use tensor::Tensor;
 
-use super::graphs::{
-    DiffOptions, bind_sizes, forward, joint, per_call, save_computed_sizes, split, written,
-};
+use super::graphs::{DiffOptions, bind_sizes, forward, joint, per_call, save_computed_sizes, split, written};
 use super::wiring::{
     Sink, Source, State, initial, replace, sinks, size_meta, size_tensor, sources, user_numbers,
 };
