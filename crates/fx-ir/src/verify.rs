@@ -8,8 +8,8 @@
 //! 4. A value is given by one node only, and its `def` is that node.
 //! 5. A value is read only after the node that gives it.
 //! 6. A returned value is given by a node of the graph.
-//! 7. Outside names of inputs are unique within their kind; a `BufferMutation` names a buffer, an `InputMutation` a
-//!    user input, neither twice.
+//! 7. Outside names of inputs are unique within their kind; a `BufferMutation` names a buffer, or a parameter
+//!    (which a training step updates), an `InputMutation` a user input, neither twice.
 //! 8. Symbols in sizes are of the outermost graph's table; `min <= max`; a hint lies in the range; a subgraph has no
 //!    symbols of its own.
 //! 9. A size expression has no leaf but symbols (loop variables and kernel values are kernel-ir's).
@@ -293,7 +293,7 @@ impl Checker<'_> {
                 _ => continue,
             };
             let is_target = |kind| match what {
-                "buffer" => matches!(kind, InputKind::Buffer { .. }),
+                "buffer" => matches!(kind, InputKind::Buffer { .. } | InputKind::Parameter),
                 _ => kind == InputKind::User,
             };
             if !placeholders(graph).any(|(kind, n)| n == name && is_target(kind)) {
