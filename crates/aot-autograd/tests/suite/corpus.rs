@@ -4,33 +4,10 @@
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use std::collections::BTreeMap;
-use std::io::{Cursor, Read};
-use std::path::{Path, PathBuf};
 
 use aot_autograd::{functional_legality, functionalize};
 use fx_ir::{Graph, OutputKind};
-
-fn corpus() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus");
-    if !root.is_dir() {
-        eprintln!("skipped: no corpus beside the project");
-        return None;
-    }
-    Some(root)
-}
-
-fn archives(path: &Path, mut each: impl FnMut(String, Vec<u8>)) {
-    let mut zip = zip::ZipArchive::new(Cursor::new(std::fs::read(path).unwrap())).unwrap();
-    for i in 0..zip.len() {
-        let mut file = zip.by_index(i).unwrap();
-        let name = file.name().unwrap().into_owned();
-        if name.ends_with(".pt2") {
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes).unwrap();
-            each(name, bytes);
-        }
-    }
-}
+use testing::cases::{Cases, corpus, zips};
 
 /// What is wrong with the functional form of a program, or how many buffers and inputs it writes.
 fn check(captured: &Graph) -> Result<usize, String> {
@@ -60,20 +37,20 @@ fn every_program_of_the_corpus_becomes_functional() {
     for (folder, at_least) in
         [("", 4000), ("tv", 15), ("hf", 30), ("timm", 40), ("train", 11), ("dynamic", 5), ("gpu", 5)]
     {
-        let mut paths: Vec<_> =
-            std::fs::read_dir(root.join(folder)).unwrap().map(|e| e.unwrap().path()).collect();
-        paths.retain(|p| p.extension().is_some_and(|e| e == "zip"));
         let before = programs;
-        for path in paths {
-            archives(&path, |name, bytes| {
+        for path in zips(&root.join(folder)) {
+            let mut zip = Cases::open(&path).unwrap();
+            for name in zip.names() {
                 programs += 1;
-                let program = pt2::Archive::from_bytes(bytes).and_then(|a| a.program(None)).unwrap();
+                let program = pt2::Archive::from_bytes(zip.archive(&name).unwrap())
+                    .and_then(|a| a.program(None))
+                    .unwrap();
                 match check(&program.graph) {
                     Ok(0) => {}
                     Ok(n) => drop(written.insert(name, n)),
                     Err(problem) => failures.push(format!("{name}: {problem}")),
                 }
-            });
+            }
         }
         assert!(programs - before >= at_least, "{folder}: only {} programs", programs - before);
     }
@@ -82,5 +59,5 @@ fn every_program_of_the_corpus_becomes_functional() {
         (failures.len(), failures.iter().take(20).map(|f| format!("\n{f}")).collect::<String>());
     assert!(failures.is_empty(), "{count} of {programs} programs:{head}");
     // ResNet-18 has 20 batch normalisations, each with a mean, a variance and a counter.
-    assert_eq!(written.get("resnet18_train.pt2"), Some(&60));
+    assert_eq!(written.get("resnet18_train"), Some(&60));
 }

@@ -1,9 +1,9 @@
 //! Random programs of views and writes: the functional graph gives what the captured one gives on shared memory, writes
 //! the same inputs, and is legal in the functional dialect.
 
+use crate::oracle::{self, T};
 use aot_autograd::{functional_legality, functionalize};
 use fx_ir::{Arg, Graph, InputKind, OriginId, Output, OutputKind, ValueId, ValueType};
-use crate::oracle::{self, T};
 
 struct Rng(u64);
 

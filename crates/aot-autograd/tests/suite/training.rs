@@ -3,9 +3,6 @@
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
-use std::io::{Cursor, Read};
-use std::path::Path;
-
 use aot_autograd::passes::{PassCx, optimize};
 use aot_autograd::{
     JointGraph, JointOptions, MinCut, Tangents, Wrt, functionalize, joint, partition, partition_min_cut,
@@ -13,6 +10,7 @@ use aot_autograd::{
 use fx_ir::{Graph, InputKind};
 use interp::Value;
 use tensor::Tensor;
+use testing::cases::{Cases, corpus};
 
 /// Bytes of tensors saved for the backward by PyTorch 2.11's `min_cut_rematerialization_partition` with inductor's
 /// decompositions, parameters and inputs apart.
@@ -32,17 +30,9 @@ const PYTORCH: [(&str, i64); 11] = [
 
 /// The captured loss graph of a case.
 fn captured(name: &str) -> Option<Graph> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../../shared/corpus/train/{name}.zip"));
-    let mut zip = zip::ZipArchive::new(Cursor::new(std::fs::read(path).ok()?)).unwrap();
-    for i in 0..zip.len() {
-        let mut file = zip.by_index(i).unwrap();
-        if file.name().unwrap().ends_with(".pt2") {
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes).unwrap();
-            return Some(pt2::Archive::from_bytes(bytes).and_then(|a| a.program(None)).unwrap().graph);
-        }
-    }
-    None
+    let mut zip = Cases::open(&corpus()?.join(format!("train/{name}.zip"))).unwrap();
+    let archive = zip.archive(&zip.names()[0]).unwrap();
+    Some(pt2::Archive::from_bytes(archive).and_then(|a| a.program(None)).unwrap().graph)
 }
 
 /// The joint graph, with and without passes.
@@ -65,10 +55,7 @@ fn joint_of(captured: &Graph, passes: bool) -> JointGraph {
 fn at_most_what_pytorch_saves() {
     let mut failures = Vec::new();
     for (name, pytorch) in PYTORCH {
-        let Some(graph) = captured(name) else {
-            eprintln!("skipped: no corpus beside the project");
-            return;
-        };
+        let Some(graph) = captured(name) else { return };
         let joint = joint_of(&graph, true);
         let bytes = |budget| {
             let p = partition_min_cut(&joint, &MinCut { memory_budget: budget });

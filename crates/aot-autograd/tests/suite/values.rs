@@ -5,44 +5,16 @@
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use std::collections::BTreeMap;
-use std::io::{Cursor, Read};
-use std::path::{Path, PathBuf};
 
 use aot_autograd::functionalize;
 use fx_ir::{Graph, InputKind, OutputKind, text};
 use interp::Value;
-use ir_core::DType;
 use pt2::ExportedProgram;
+use tensor::compare::tolerance;
 use tensor::safetensors::SafetensorsFile;
 use tensor::{Tensor, allclose};
-
-fn corpus() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus");
-    if !root.is_dir() {
-        eprintln!("skipped: no corpus beside the project");
-        return None;
-    }
-    Some(root)
-}
-
-/// Archives and golden tensors of a zip, by stem.
-fn cases(path: &Path) -> BTreeMap<String, (Vec<u8>, Vec<u8>)> {
-    let mut zip = zip::ZipArchive::new(Cursor::new(std::fs::read(path).unwrap())).unwrap();
-    let mut cases: BTreeMap<String, (Vec<u8>, Vec<u8>)> = BTreeMap::new();
-    for i in 0..zip.len() {
-        let mut file = zip.by_index(i).unwrap();
-        let name = file.name().unwrap().into_owned();
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).unwrap();
-        match (name.strip_suffix(".pt2"), name.strip_suffix(".safetensors")) {
-            (Some(stem), _) => cases.entry(stem.into()).or_default().0 = bytes,
-            (_, Some(stem)) => cases.entry(stem.into()).or_default().1 = bytes,
-            _ => {}
-        }
-    }
-    cases.retain(|_, (archive, golden)| !archive.is_empty() && !golden.is_empty());
-    cases
-}
+use testing::cases::{Cases, corpus};
+use testing::compare::thinned;
 
 /// Weights and golden inputs in the order of the graph's inputs.
 fn inputs(program: &ExportedProgram, golden: &SafetensorsFile) -> Result<Vec<Value>, String> {
@@ -57,25 +29,6 @@ fn inputs(program: &ExportedProgram, golden: &SafetensorsFile) -> Result<Vec<Val
         golden.tensors.get(&key).cloned().map(Value::Tensor).ok_or_else(|| format!("no golden `{key}`"))
     };
     program.graph.inputs().map(&mut input).collect()
-}
-
-fn tolerance(dtype: DType) -> (f64, f64) {
-    match dtype {
-        DType::BF16 | DType::F16 => (1e-2, 1.6e-2),
-        DType::F64 => (1e-10, 1e-8),
-        _ => (1e-5, 1.3e-4),
-    }
-}
-
-/// Every `step`-th element of `whole`, as many as `sample` has.
-fn sampled(whole: &Tensor, sample: &Tensor) -> Tensor {
-    let (count, total) = (sample.numel(), whole.numel());
-    if count == total {
-        return whole.clone();
-    }
-    let step = (total / 512).max(1) as isize;
-    let flat = Tensor::from_vec(whole.iter_f64().collect(), &[total]).unwrap();
-    flat.as_strided(&[count], &[step], 0).unwrap().to_dtype(whole.dtype()).unwrap()
 }
 
 /// Runs the functional form; compares user results with `out0…` and what is written with `buf:name`, where given.
@@ -125,8 +78,7 @@ fn check(
             compared += 1;
             continue;
         }
-        let got = sampled(tensor, expected);
-        let got = if got.sizes() == expected.sizes() { got } else { got.reshaped_like(expected) };
+        let got = thinned(tensor, expected).map_err(|e| Some(e.to_string()))?;
         allclose(&got, expected, atol, rtol).map_err(|e| Some(format!("{name}: {e}")))?;
         compared += 1;
     }
@@ -161,27 +113,16 @@ fn same_writes(
     Ok(())
 }
 
-trait ReshapedLike {
-    fn reshaped_like(&self, other: &Tensor) -> Tensor;
-}
-impl ReshapedLike for Tensor {
-    fn reshaped_like(&self, other: &Tensor) -> Tensor {
-        if self.numel() != other.numel() {
-            return self.clone();
-        }
-        let strides: Vec<isize> = other.strides().to_vec();
-        self.as_strided(other.sizes(), &strides, self.offset()).unwrap_or_else(|_| self.clone())
-    }
-}
-
 #[test]
 fn programs_that_write_give_pytorchs_values() {
     let Some(root) = corpus() else { return };
     let (mut ran, mut compared, mut unknown, mut failures) = (0, 0, 0, Vec::new());
     let zips = ["ops.zip", "train/mlp.zip", "train/resnet18_narrow.zip", "dynamic/cond.zip"];
     for zip in zips {
-        for (name, (archive, golden)) in cases(&root.join(zip)) {
-            let program = pt2::Archive::from_bytes(archive).and_then(|a| a.program(None)).unwrap();
+        let mut zip = Cases::open(&root.join(zip)).unwrap();
+        for name in zip.names() {
+            let program =
+                pt2::Archive::from_bytes(zip.archive(&name).unwrap()).and_then(|a| a.program(None)).unwrap();
             let Ok(functional) = functionalize(&program.graph) else {
                 failures.push(format!("{name}: not functional"));
                 continue;
@@ -189,7 +130,7 @@ fn programs_that_write_give_pytorchs_values() {
             if text::print(&functional) == text::print(&program.graph) {
                 continue;
             }
-            match check(&program, &functional, &SafetensorsFile::from_bytes(&golden).unwrap()) {
+            match check(&program, &functional, &zip.golden(&name).unwrap()) {
                 Ok(n) => (ran, compared) = (ran + 1, compared + n),
                 Err(None) => unknown += 1,
                 Err(Some(problem)) => failures.push(format!("{name}: {problem}")),

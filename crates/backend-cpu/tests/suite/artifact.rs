@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, missing_docs)] // a failing test may panic
 use std::time::Instant;
 
-use backend_cpu::CpuBackend;
 use crate::common::*;
+use backend_cpu::CpuBackend;
 use ir_core::DType;
 use kernel_ir::{BodyBuilder, IR_MAJOR, IR_MINOR, Program, ScalarOp, Stage, StoreMode};
 use plugin_sdk::dlpack::DL_CPU;

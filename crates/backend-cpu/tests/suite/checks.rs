@@ -4,9 +4,9 @@
 // A helper of tests may fail as a test does.
 #![allow(clippy::unwrap_used)]
 #![allow(missing_docs)]
+use crate::common::*;
 use backend_cpu::CpuBackend;
 use backend_cpu::exec::{Compiled, ExecError, ExecOptions};
-use crate::common::*;
 use ir_core::{DType, Scalar};
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program, Step};
 use plugin_sdk::dlpack::DL_CPU;

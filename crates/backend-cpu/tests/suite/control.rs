@@ -4,8 +4,8 @@
 // A helper of tests may fail as a test does.
 #![allow(clippy::unwrap_used)]
 #![allow(missing_docs)]
-use backend_cpu::exec::{Compiled, ExecError, ExecOptions};
 use crate::common::*;
+use backend_cpu::exec::{Compiled, ExecError, ExecOptions};
 use ir_core::{DType, Scalar};
 use kernel_ir::Program;
 

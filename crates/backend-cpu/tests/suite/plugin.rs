@@ -3,8 +3,8 @@
 // A helper of tests may fail as a test does.
 #![allow(clippy::unwrap_used)]
 #![allow(missing_docs)]
-use backend_cpu::CpuBackend;
 use crate::common::*;
+use backend_cpu::CpuBackend;
 use ir_core::{DType, SymExpr};
 use kernel_ir::{
     AccId, BodyBuilder, IR_MAJOR, IR_MINOR, InstKind, Program, ScalarOp, Stage, Step, StoreMode,

@@ -4,8 +4,8 @@
 // A helper of tests may fail as a test does.
 #![allow(clippy::unwrap_used)]
 #![allow(missing_docs)]
-use backend_cpu::vir::split;
 use crate::common::*;
+use backend_cpu::vir::split;
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BodyBuilder, BufId, InstKind, LoopKernel, ScalarOp, Stage, Step, StoreMode, Val};
 

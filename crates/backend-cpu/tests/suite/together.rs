@@ -4,8 +4,8 @@
 // A helper of tests may fail as a test does.
 #![allow(clippy::unwrap_used)]
 #![allow(missing_docs)]
-use backend_cpu::exec::{Compiled, ExecOptions};
 use crate::common::*;
+use backend_cpu::exec::{Compiled, ExecOptions};
 use ir_core::{DType, Shape};
 use kernel_ir::{
     AccDecl, AccId, BodyBuilder, BufId, Epilogue, InstKind, LoopKernel, Matmul, Program, ReduceOp, ScalarOp,

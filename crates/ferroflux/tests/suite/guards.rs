@@ -5,7 +5,6 @@
 
 use ferroflux::func::{self, CompiledFunc, Func, Types, Var};
 use ferroflux::ir_core::{DType, SymExpr};
-use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::{Error, Options, Program, Tensor};
 
 const BACKENDS: [&str; 3] = ["eager", "oracle", "cpu"];
@@ -384,20 +383,13 @@ struct Guarded {
 }
 
 fn guarded_programs() -> Vec<Guarded> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/guards/guards.zip");
-    let mut zip = zip::ZipArchive::new(std::fs::File::open(path).unwrap()).unwrap();
-    let names: Vec<String> =
-        zip.file_names().filter_map(|n| Some(n.ok()?.strip_suffix(".pt2")?.to_owned())).collect();
-    let mut read = |name: String| {
-        let mut bytes = Vec::new();
-        std::io::Read::read_to_end(&mut zip.by_name(&name).unwrap(), &mut bytes).unwrap();
-        bytes
-    };
+    let mut zip = testing::cases::Cases::open(&testing::cases::data("guards/guards.zip")).unwrap();
+    let names = zip.names();
     let folder = tempfile::tempdir().unwrap();
     let mut one = |name: String| {
         let file = folder.path().join(format!("{name}.pt2"));
-        std::fs::write(&file, read(format!("{name}.pt2"))).unwrap();
-        let answers = SafetensorsFile::from_bytes(&read(format!("{name}.safetensors"))).unwrap();
+        std::fs::write(&file, zip.archive(&name).unwrap()).unwrap();
+        let answers = zip.golden(&name).unwrap();
         let list = |k: usize, what: &str| -> Vec<Tensor> {
             (0..).map_while(|i| answers.tensors.get(&format!("s{k}.{what}{i}")).cloned()).collect()
         };

@@ -52,10 +52,7 @@ fn spread(t: &Tensor, gaps: bool) -> Tensor {
 #[test]
 fn every_graph_does_on_the_cpu_what_it_does_operator_by_operator() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../inductor/tests/in_place");
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
-    paths.retain(|p| p.extension().is_some_and(|e| e == "fx"));
-    assert!(paths.len() >= 12, "the files are gone");
-    for path in paths {
+    for path in testing::files::list(&folder, "fx", 12) {
         let graph: Graph = fs::read_to_string(&path).unwrap().parse().unwrap();
         let prims = prims::decompose(&graph).unwrap();
         let written = inductor::buffer_writes(&prims);

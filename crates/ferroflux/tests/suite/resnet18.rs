@@ -5,16 +5,12 @@
 // A helper of tests may fail as a test does.
 #![allow(clippy::unwrap_used)]
 
-use std::io::Read;
-
 use ferroflux::{Error, Options, Program};
+use testing::cases::{Cases, data};
 
 fn resnet18() -> Program {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/models/resnet18.zip");
-    let mut zip = zip::ZipArchive::new(std::fs::File::open(path).unwrap()).unwrap();
-    let mut bytes = Vec::new();
-    zip.by_name("resnet18.pt2").unwrap().read_to_end(&mut bytes).unwrap();
-    Program::from_bytes(bytes).unwrap()
+    let mut zip = Cases::open(&data("models/resnet18.zip")).unwrap();
+    Program::from_bytes(zip.archive("resnet18").unwrap()).unwrap()
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! File tests: every `tests/files/*.fx` says in its first lines what is tested (`# test verify`), holds a graph, and ends
-//! with what is expected (`# expected:` and comment lines). `BLESS=1 cargo test -p fx-ir` writes the expectations anew.
+//! with what is expected (`# expected:` and comment lines). `BLESS=1` writes the expectations anew.
 //!
 //! - `roundtrip`: the graph prints as the file has it and reads back equal.
 //! - `error`: the text does not parse; the error is expected.
@@ -9,54 +9,27 @@
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
-use std::fs;
 use std::path::Path;
 
 use fx_ir::{Graph, text, well_formed};
-
-const MARK: &str = "# expected:\n";
+use testing::files::{self, File};
 
 #[test]
 fn every_file_gives_what_it_expects() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
-    paths.retain(|p| p.extension().is_some_and(|e| e == "fx"));
-    paths.sort();
-    assert!(paths.len() >= 8, "the files are gone");
-    let failures: Vec<String> = paths.iter().filter_map(|p| check(p).err()).collect();
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    files::check(&folder, "fx", 8, |file| run(file.directive()?, file));
 }
 
-fn check(path: &Path) -> Result<(), String> {
-    let whole = fs::read_to_string(path).unwrap();
-    let (input, expected) = whole.split_once(MARK).unwrap_or((&whole, ""));
-    let directives: Vec<&str> = input.lines().map_while(|l| l.strip_prefix("# test ")).collect();
-    let [test] = directives[..] else {
-        return Err(format!("{}: begin with one `# test verify|roundtrip|print|draw|error`", path.display()));
-    };
-    let actual = run(test, input).map_err(|e| format!("{}: {e}", path.display()))?;
-    let actual: String = actual.lines().map(|l| format!("# {l}").trim_end().to_string() + "\n").collect();
-    if actual == expected {
-        return Ok(());
-    }
-    if std::env::var_os("BLESS").is_some() {
-        let mark = if actual.is_empty() { "" } else { MARK };
-        fs::write(path, format!("{}\n{mark}{actual}", input.trim_end().to_string() + "\n")).unwrap();
-        return Ok(());
-    }
-    Err(format!("{}: expected\n{expected}\ngot\n{actual}\n(BLESS=1 accepts it)", path.display()))
-}
-
-fn run(test: &str, input: &str) -> Result<String, String> {
+fn run(test: &str, file: &File) -> Result<String, String> {
     if test == "error" {
-        return match text::parse(input) {
+        return match text::parse(&file.input) {
             Ok(_) => Err("parses, although an error is expected".into()),
             Err(error) => Ok(error.to_string()),
         };
     }
-    let graph: Graph = input.parse().map_err(|e| format!("{e}"))?;
+    let graph: Graph = file.input.parse().map_err(|e| format!("{e}"))?;
     match test {
-        "roundtrip" => roundtrip(&graph, input),
+        "roundtrip" => roundtrip(&graph, file),
         "verify" => Ok(match well_formed(&graph) {
             Ok(()) => "well-formed".into(),
             Err(errors) => errors.iter().map(|e| format!("{e}\n")).collect(),
@@ -68,10 +41,9 @@ fn run(test: &str, input: &str) -> Result<String, String> {
 }
 
 /// The file's text itself is the expectation, so that the format of a file in the tree cannot change unseen.
-fn roundtrip(graph: &Graph, input: &str) -> Result<String, String> {
-    let body: String = input.lines().filter(|l| !l.starts_with('#')).map(|l| format!("{l}\n")).collect();
+fn roundtrip(graph: &Graph, file: &File) -> Result<String, String> {
     let printed = text::print(graph);
-    if printed.trim() != body.trim() {
+    if printed.trim() != file.body().trim() {
         return Err(format!("prints as\n{printed}"));
     }
     let again = text::parse(&printed).map_err(|e| e.to_string())?;

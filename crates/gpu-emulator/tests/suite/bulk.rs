@@ -8,8 +8,8 @@ use gpu_codegen::{Target, Variant, variants};
 use ir_core::DType;
 use kernel_ir::{Program, Step};
 
-use DType::{BF16, F16, F32};
 use crate::steps::product;
+use DType::{BF16, F16, F32};
 
 /// Those ways, for devices that have so few multiprocessors that blocks which stay take several tiles, or have many.
 fn bulk(program: &Program, step: &Step) -> BTreeMap<String, Variant> {

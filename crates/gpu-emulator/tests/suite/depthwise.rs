@@ -9,8 +9,8 @@ use gpu_codegen::{Target, Variant, variants};
 use ir_core::DType;
 use kernel_ir::{Conv, Operand, Program, Step};
 
-use DType::{BF16, F16, F32};
 use crate::steps::{Case, at, channels, dense, points, row_major, shape};
+use DType::{BF16, F16, F32};
 
 /// Every way that is no thread a point.
 fn ways(program: &Program, step: &Step) -> BTreeMap<String, Variant> {

@@ -8,8 +8,8 @@ use gpu_codegen::{Target, Variant, pack_weights, variants};
 use ir_core::DType;
 use kernel_ir::{Buffer, Conv, Operand, Program, Step, Storage};
 
-use DType::{BF16, F16, F32};
 use crate::steps::{self, Case, at, channels, points, row_major, shape};
+use DType::{BF16, F16, F32};
 
 /// Ways of each case and device that are run.
 const WAYS: usize = 2;

@@ -4,51 +4,32 @@
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
-use std::fs;
 use std::path::Path;
 
 use fx_ir::{Graph, OutputKind};
 use ir_core::{Bounds, DType, SymExpr};
 use kernel_ir::Program;
 use tensor::Tensor;
-
-const MARK: &str = "# expected:\n";
+use testing::files::{self, File};
 
 #[test]
 fn every_graph_becomes_the_program_behind_it_and_does_what_the_graph_does() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/in_place");
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
-    paths.retain(|p| p.extension().is_some_and(|e| e == "fx"));
-    paths.sort();
-    assert!(paths.len() >= 12, "the files are gone");
-    let failures: Vec<String> = paths.iter().filter_map(|p| check(p).err()).collect();
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    files::check(&folder, "fx", 12, program);
 }
 
-fn check(path: &Path) -> Result<(), String> {
-    let at = path.display();
-    let whole = fs::read_to_string(path).unwrap();
-    let (text, expected) = whole.split_once(MARK).unwrap_or((&whole, ""));
-    let graph: Graph = text.parse().map_err(|e| format!("{at}: {e}"))?;
-    let prims = prims::decompose(&graph).map_err(|e| format!("{at}: {e:?}"))?;
+fn program(file: &File) -> Result<String, String> {
+    let graph: Graph = file.input.parse().map_err(|e| format!("{e}"))?;
+    let prims = prims::decompose(&graph).map_err(|e| format!("{e:?}"))?;
     let written = inductor::buffer_writes(&prims);
     let options = inductor::Options { written, ..inductor::Options::default() };
-    let program = inductor::compile(&prims, &options).map_err(|e| format!("{at}: {e}"))?;
-    kernel_ir::verify(&program).map_err(|e| format!("{at}: {e}\n{program}"))?;
+    let program = inductor::compile(&prims, &options).map_err(|e| e.to_string())?;
+    kernel_ir::verify(&program).map_err(|e| format!("{e}\n{program}"))?;
     assert_eq!(Program::from_bytes(&program.to_bytes()).unwrap(), program);
     for n in [4, 1] {
-        run(&prims, &program, n).map_err(|e| format!("{at}: {e}\n{program}"))?;
+        run(&prims, &program, n).map_err(|e| format!("{e}\n{program}"))?;
     }
-    let actual: String =
-        program.to_string().lines().map(|l| format!("# {l}").trim_end().to_owned() + "\n").collect();
-    if actual == expected {
-        return Ok(());
-    }
-    if std::env::var_os("BLESS").is_some() {
-        fs::write(path, format!("{}\n\n{MARK}{actual}", text.trim_end())).unwrap();
-        return Ok(());
-    }
-    Err(format!("{at}: expected\n{expected}\ngot\n{actual}\n(BLESS=1 accepts it)"))
+    Ok(program.to_string())
 }
 
 /// Every size symbol is `n`.

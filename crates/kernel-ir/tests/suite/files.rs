@@ -1,5 +1,5 @@
 //! File tests: every `tests/files/*.kir` says in its first line what is tested (`# test verify`), holds a program, and ends
-//! with what is expected (`# expected:` and comment lines). `BLESS=1 cargo test -p kernel-ir` writes the expectations anew.
+//! with what is expected (`# expected:` and comment lines). `BLESS=1` writes the expectations anew.
 //!
 //! - `roundtrip`: the program is well-formed, prints as the file has it, and reads back equal from text and from bytes.
 //! - `verify`: the first violation is expected, or `well-formed`.
@@ -11,52 +11,25 @@
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
-use std::fs;
 use std::path::Path;
 
 use kernel_ir::{Program, verify};
-
-const MARK: &str = "# expected:\n";
+use testing::files::{self, File};
 
 #[test]
 fn every_file_gives_what_it_expects() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
-    paths.retain(|p| p.extension().is_some_and(|e| e == "kir"));
-    paths.sort();
-    assert!(paths.len() >= 12, "the files are gone");
-    let failures: Vec<String> = paths.iter().filter_map(|p| check(p).err()).collect();
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    files::check(&folder, "kir", 12, |file| run(file.directive()?, file));
 }
 
-fn check(path: &Path) -> Result<(), String> {
-    let whole = fs::read_to_string(path).unwrap();
-    let (input, expected) = whole.split_once(MARK).unwrap_or((&whole, ""));
-    let directives: Vec<&str> = input.lines().map_while(|l| l.strip_prefix("# test ")).collect();
-    let [test] = directives[..] else {
-        return Err(format!("{}: begin with one `# test verify|roundtrip|error`", path.display()));
-    };
-    let actual = run(test, input).map_err(|e| format!("{}: {e}", path.display()))?;
-    let actual: String = actual.lines().map(|l| format!("# {l}").trim_end().to_string() + "\n").collect();
-    if actual == expected {
-        return Ok(());
-    }
-    if std::env::var_os("BLESS").is_some() {
-        let mark = if actual.is_empty() { "" } else { MARK };
-        fs::write(path, format!("{}\n\n{mark}{actual}", input.trim_end())).unwrap();
-        return Ok(());
-    }
-    Err(format!("{}: expected\n{expected}\ngot\n{actual}\n(BLESS=1 accepts it)", path.display()))
-}
-
-fn run(test: &str, input: &str) -> Result<String, String> {
+fn run(test: &str, file: &File) -> Result<String, String> {
     if test == "error" {
-        return match input.parse::<Program>() {
+        return match file.input.parse::<Program>() {
             Ok(_) => Err("parses, although an error is expected".into()),
             Err(error) => Ok(error.to_string()),
         };
     }
-    let mut program: Program = input.parse().map_err(|e| format!("{e}"))?;
+    let mut program: Program = file.input.parse().map_err(|e| format!("{e}"))?;
     match test {
         "prove" | "guard" => {
             if test == "prove" {
@@ -69,18 +42,17 @@ fn run(test: &str, input: &str) -> Result<String, String> {
             let (_, steps) = text.split_once("steps:\n").unwrap();
             Ok(program.sites.iter().map(|s| format!("{s:?}\n")).chain([steps.into()]).collect())
         }
-        "roundtrip" => roundtrip(&program, input),
+        "roundtrip" => roundtrip(&program, file),
         "verify" => Ok(verify(&program).map_or_else(|e| e.to_string(), |()| "well-formed".into())),
         other => Err(format!("`{other}` is no test")),
     }
 }
 
 /// The file's text itself is the expectation, so that the format of a file in the tree cannot change unseen.
-fn roundtrip(program: &Program, input: &str) -> Result<String, String> {
+fn roundtrip(program: &Program, file: &File) -> Result<String, String> {
     verify(program).map_err(|e| e.to_string())?;
-    let body: String = input.lines().filter(|l| !l.starts_with('#')).map(|l| format!("{l}\n")).collect();
     let printed = program.to_string();
-    if printed.trim() != body.trim() {
+    if printed.trim() != file.body().trim() {
         return Err(format!("prints as\n{printed}"));
     }
     let bytes = program.to_bytes();

@@ -2,10 +2,10 @@
 //! exact fractions for quotients) gives in double precision, one a line of `complex.txt` as `target | operands | results` with
 //! real and imaginary parts in turn; and every prim against its complex reference.
 
+use crate::support::{run, run_split};
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Scalar};
 use prims::{ComplexRule, Kind, all};
-use crate::support::{run, run_split};
 use tensor::{Complex, Tensor};
 
 fn numbers(text: &str) -> Tensor {

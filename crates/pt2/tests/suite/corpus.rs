@@ -2,34 +2,28 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-use std::io::{Cursor, Read};
 use std::path::Path;
 use std::time::Instant;
 
-use crate::common::{corpus, problems_of};
 use pt2::{Archive, ExportedProgram};
+use testing::cases::{Cases, shared};
+
+use crate::common::problems_of;
 
 /// The archives inside a case file: name and bytes.
 fn archives(path: &Path, mut each: impl FnMut(&str, Vec<u8>)) {
-    let bytes = std::fs::read(path).unwrap();
     if path.extension().is_some_and(|e| e == "pt2") {
-        return each(&path.display().to_string(), bytes);
+        return each(&path.display().to_string(), std::fs::read(path).unwrap());
     }
-    let mut zip = zip::ZipArchive::new(Cursor::new(bytes)).unwrap();
-    for i in 0..zip.len() {
-        let mut file = zip.by_index(i).unwrap();
-        let name = file.name().unwrap().into_owned();
-        if name.ends_with(".pt2") {
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes).unwrap();
-            each(&format!("{}:{name}", path.file_name().unwrap().to_string_lossy()), bytes);
-        }
+    let mut zip = Cases::open(path).unwrap();
+    for name in zip.names() {
+        each(&format!("{}: {name}", path.display()), zip.archive(&name).unwrap());
     }
 }
 
 #[test]
 fn every_archive_of_the_corpus_loads() {
-    let Some(root) = corpus() else { return };
+    let Some(root) = shared() else { return };
     let (mut failures, mut nodes, mut unknown) =
         (Vec::new(), 0, std::collections::BTreeMap::<String, usize>::new());
     for (folder, at_least) in [
@@ -100,7 +94,7 @@ fn targets_without_schema(
 /// The largest graphs read from a file as they do from memory; the time is printed, not judged.
 #[test]
 fn large_archives_read_from_files() {
-    let Some(root) = corpus() else { return };
+    let Some(root) = shared() else { return };
     for case in ["gpu/resnet152_bf16", "timm/hrnet_w18", "gpu/llama2_7b_decode"] {
         archives(&root.join(format!("corpus/{case}.zip")), |name, bytes| {
             let size = bytes.len();

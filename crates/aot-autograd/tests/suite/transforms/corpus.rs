@@ -3,15 +3,14 @@
 //! `FERROFLUX_CORPUS_EVERY` says of how many cases one is taken.
 
 use std::collections::BTreeMap;
-use std::io::{Cursor, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 
 use aot_autograd::transform::{Randomness, TransformError, VmapOptions, vjp, vmap};
 use fx_ir::{Graph, InputKind, NodeKind, OutputKind};
 use ir_core::DType;
 use tensor::Tensor;
 use tensor::safetensors::SafetensorsFile;
+use testing::cases::{Cases, corpus};
 
 use super::derivatives::{check, direction, hermitian};
 use super::support::*;
@@ -29,30 +28,14 @@ fn every(default: usize) -> usize {
 
 /// Calls `each` with some of the cases whose name `wanted` accepts.
 fn cases(step: usize, wanted: impl Fn(&str) -> bool, mut each: impl FnMut(&str, Case)) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus/ops.zip");
-    let Ok(bytes) = std::fs::read(path) else {
-        eprintln!("skipped: no corpus beside the project");
-        return;
-    };
-    let mut zip = zip::ZipArchive::new(Cursor::new(bytes)).unwrap();
-    let mut names: Vec<String> = Vec::new();
-    for i in 0..zip.len() {
-        let file = zip.by_index(i).unwrap();
-        let name = file.name().unwrap().into_owned();
-        names.extend(name.strip_suffix(".pt2").filter(|stem| wanted(stem)).map(str::to_owned));
-    }
-    names.sort();
-    let mut read = |name: String| {
-        let mut bytes = Vec::new();
-        zip.by_name(&name).unwrap().read_to_end(&mut bytes).unwrap();
-        bytes
-    };
-    for stem in names.iter().step_by(step) {
-        let program =
-            pt2::Archive::from_bytes(read(format!("{stem}.pt2"))).and_then(|a| a.program(None)).unwrap();
-        let golden = SafetensorsFile::from_bytes(&read(format!("{stem}.safetensors"))).unwrap();
-        if let Some(case) = case(&program, &golden) {
-            each(stem, case);
+    let Some(corpus) = corpus() else { return };
+    let mut zip = Cases::open(&corpus.join("ops.zip")).unwrap();
+    let names: Vec<String> = zip.names().into_iter().filter(|name| wanted(name)).collect();
+    for name in names.iter().step_by(step) {
+        let archive = zip.archive(name).unwrap();
+        let program = pt2::Archive::from_bytes(archive).and_then(|a| a.program(None)).unwrap();
+        if let Some(case) = case(&program, &zip.golden(name).unwrap()) {
+            each(name, case);
         }
     }
 }

@@ -9,11 +9,7 @@ use super::judge::Judge;
 
 pub fn run(judge: &Judge) -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
-    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
-    paths.retain(|p| p.extension().is_some_and(|e| e == "fx"));
-    paths.sort();
-    assert!(!paths.is_empty(), "the files are gone");
-    paths
+    testing::files::list(&folder, "fx", 1)
         .iter()
         .filter_map(|path| one(judge, path).err().map(|e| format!("{}: {e}", path.display())))
         .collect()

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: the corpus' place, a check of a read program, and the golden archives.
+//! What the tests of this crate share: a check of a read program, the golden archives, and zip files taken apart.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test binary uses its part")]
 
@@ -7,19 +7,9 @@ use std::path::PathBuf;
 
 use pt2::ExportedProgram;
 
-/// The folder beside the project that holds corpus and models; `None`, with a printed line, where it is absent.
-pub fn corpus() -> Option<PathBuf> {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
-    if root.join("corpus/README.md").exists() {
-        return Some(root);
-    }
-    println!("no corpus at {}: skipped", root.display());
-    None
-}
-
 /// A golden archive of `tests/data` at the repository's root.
 pub fn golden(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/pt2").join(name)
+    testing::cases::data("pt2").join(name)
 }
 
 /// What is wrong with a program that was read: what the verifier says, and weights without a graph input.

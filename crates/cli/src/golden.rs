@@ -1,15 +1,14 @@
-//! What a safetensors file says beside its tensors in the corpus' format: inputs and weights made by formula, and which
+//! What a safetensors file says beside its tensors in the golden corpus' format: inputs and weights made by formula, and which
 //! values of an output it keeps. A file without such metadata simply has none of it.
 
 use std::collections::{BTreeMap, HashMap};
 
+use ferroflux::tensor::formula;
+use ferroflux::tensor::safetensors::SafetensorsFile;
+use ferroflux::{DType, Recipe, RecipeSource, Tensor, Weight, WeightSource};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tensor::safetensors::SafetensorsFile;
-use tensor::{Tensor, TensorError, formula};
 use thiserror::Error;
-
-use crate::{DType, Recipe, RecipeSource, Weight, WeightSource};
 
 /// What is wrong with a file's metadata.
 #[derive(Debug, Error)]
@@ -108,13 +107,8 @@ impl FormulaWeights {
 
 impl WeightSource for FormulaWeights {
     fn tensor(&self, weight: &Weight) -> Result<Option<Tensor>, String> {
-        let made = if self.zeros.contains(&weight.name) {
-            Tensor::zeros(weight.dtype, &weight.sizes)
-        } else {
-            let Some(&(scale, offset)) = self.params.get(&weight.name) else { return Ok(None) };
-            by_formula(weight, scale, offset)
-        };
-        made.map(Some).map_err(|e| e.to_string())
+        let recipe = self.recipe(weight);
+        recipe.map(|recipe| recipe.on_host(weight)).transpose().map_err(|e| e.to_string())
     }
 }
 
@@ -126,17 +120,8 @@ impl RecipeSource for FormulaWeights {
     }
 }
 
-/// How [`by_formula`] makes a weight.
+/// The recipe of a weight; its stream is its name, without the leading `m.` that some exports have.
 pub fn recipe(weight: &Weight, scale: f32, offset: f32) -> Recipe {
     let stream = weight.name.strip_prefix("m.").unwrap_or(&weight.name).to_owned();
     Recipe { stream, scale, offset }
-}
-
-/// A weight by formula; its stream is its name, without the leading `m.` that some exports have.
-///
-/// # Errors
-/// It does not fit memory.
-pub fn by_formula(weight: &Weight, scale: f32, offset: f32) -> Result<Tensor, TensorError> {
-    let stream = weight.name.strip_prefix("m.").unwrap_or(&weight.name);
-    formula::fill(stream, &weight.sizes, scale, offset).and_then(|t| t.to_dtype(weight.dtype))
 }
