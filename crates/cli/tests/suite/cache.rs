@@ -9,7 +9,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 fn digits(file: &str) -> String {
-    format!("{}/../../examples/digits/{file}", env!("CARGO_MANIFEST_DIR"))
+    testing::cases::digits(file).display().to_string()
 }
 
 /// Exit code, standard output, standard error.

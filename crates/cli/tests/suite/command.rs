@@ -14,7 +14,7 @@ use ferroflux::{DType, Tensor};
 const BACKENDS: &[&str] = if cfg!(feature = "cpu") { &["eager", "cpu"] } else { &["eager"] };
 
 fn digits(file: &str) -> String {
-    format!("{}/../../examples/digits/{file}", env!("CARGO_MANIFEST_DIR"))
+    testing::cases::digits(file).display().to_string()
 }
 
 struct Ran {

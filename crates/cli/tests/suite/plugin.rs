@@ -67,10 +67,18 @@ fn a_new_plugin_builds_passes_is_installed_and_listed() {
     let xml = std::fs::read_to_string(junit).unwrap();
     assert!(xml.contains("failures=\"0\"") && xml.contains("name=\"ops.f32\""), "{xml}");
 
+    // A whole network as it stands, against PyTorch's results.
+    let (model, data) =
+        (shown(&testing::cases::digits("digits.pt2")), shown(&testing::cases::digits("digits.safetensors")));
+    let expected = ["--expect", &data, "--expect-names", "logits", "--backend", &library];
+    let ran = ferroflux(&plugins, &[&["run", &model, "--inputs", &data][..], &expected].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(ran.out.contains("out0 is as expected"), "{}", ran.out);
+
     let ran = ferroflux(&plugins, &["plugin", "install", &library, "--into", &shown(&plugins)]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let ran = ferroflux(&plugins, &["backends"]);
-    assert!(ran.out.contains("fast-npu: ready\n  interprets loop kernels"), "{}", ran.out);
+    assert!(ran.out.contains("fast-npu: ready\n  interprets fused kernels"), "{}", ran.out);
     let ran = ferroflux(&plugins, &["plugin", "list"]);
     let row = ran.out.lines().find(|l| l.starts_with("fast-npu")).unwrap();
     assert!(row.contains("0.1.0") && row.contains("ok") && row.contains("ready"), "{row}");
@@ -150,7 +158,7 @@ fn a_library_that_does_not_load_is_told_alike_by_check_and_install() {
 }
 
 fn digits() -> String {
-    shown(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/digits.pt2"))
+    shown(&testing::cases::digits("digits.pt2"))
 }
 
 #[test]

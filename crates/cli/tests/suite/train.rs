@@ -13,7 +13,7 @@ use serde_json::Value;
 const BACKENDS: &[&str] = if cfg!(feature = "cpu") { &["eager", "cpu"] } else { &["eager"] };
 
 fn digits(file: &str) -> String {
-    format!("{}/../../examples/digits/{file}", env!("CARGO_MANIFEST_DIR"))
+    testing::cases::digits(file).display().to_string()
 }
 
 fn train(more: &[&str]) -> Output {

@@ -37,7 +37,10 @@ fn the_sound_plugin_fails_nothing() {
     println!("{}", report.table());
     assert!(report.is_ok(), "{}", report.table());
     assert_eq!(report.outcomes.len(), CHECKS.len());
-    assert!(report.count(Status::Passed) > CHECKS.len() - 8, "the template declines templates alone");
+    assert!(
+        report.count(Status::Passed) > CHECKS.len() - 6,
+        "the template declines attention, sorting and control flow"
+    );
 }
 
 #[test]

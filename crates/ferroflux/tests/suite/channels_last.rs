@@ -14,7 +14,7 @@ use ferroflux::{Options, Program, Tensor};
 const WEIGHT: &str = "model.c2.weight";
 
 fn digits(file: &str) -> String {
-    format!("{}/../../examples/digits/{file}", env!("CARGO_MANIFEST_DIR"))
+    testing::cases::digits(file).display().to_string()
 }
 
 fn batch(n: usize) -> Vec<Tensor> {

@@ -38,7 +38,7 @@ fn eager() -> Options {
 }
 
 fn digits(file: &str) -> String {
-    format!("{}/../../examples/digits/{file}", env!("CARGO_MANIFEST_DIR"))
+    testing::cases::digits(file).display().to_string()
 }
 
 /// A program over a graph's text whose weights are those of the digits' network.

@@ -108,7 +108,7 @@ fn a_tensor_that_others_hold_is_not_written() {
 }
 
 fn digits(file: &str) -> String {
-    format!("{}/../../examples/digits/{file}", env!("CARGO_MANIFEST_DIR"))
+    testing::cases::digits(file).display().to_string()
 }
 
 /// A program over a graph's text whose buffers are those of the digits' network.

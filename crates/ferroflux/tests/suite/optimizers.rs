@@ -13,7 +13,7 @@ use ferroflux::{Error, Options, Program, Tensor};
 const TOLERANCE: f64 = 1e-4;
 
 fn path(file: &str) -> String {
-    format!("{}/../../examples/digits/{file}", env!("CARGO_MANIFEST_DIR"))
+    testing::cases::digits(file).display().to_string()
 }
 
 fn step(options: &TrainOptions) -> TrainStep {
