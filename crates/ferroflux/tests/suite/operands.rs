@@ -140,10 +140,6 @@ fn no_operator_panics_on_other_operands() {
     let all = std::env::var("FERROFLUX_OPERANDS").is_ok_and(|v| v == "all");
     let (mut calls, mut taken, mut panics) = (0, BTreeMap::<String, usize>::new(), BTreeSet::new());
     archives(&path, |name, graph| {
-        if let Ok(f) = std::env::var("TRACE_OPS") {
-            std::fs::write(f, name).unwrap();
-        }
-        let started = std::time::Instant::now();
         for (_, node) in graph.iter() {
             let Some((target, args)) = node.as_call() else { continue };
             let seen = taken.entry(target.to_owned()).or_default();
@@ -154,10 +150,11 @@ fn no_operator_panics_on_other_operands() {
             for case in Case::of(graph, target, args).changed() {
                 calls += 1;
                 let t1 = std::time::Instant::now();
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| case.compile())) {
+                let result = catch_unwind(AssertUnwindSafe(|| case.compile()));
+                if t1.elapsed().as_secs_f64() > 1.0 { eprintln!("SLOW {:?} {target} {:?} of {:?}", t1.elapsed(), case.args, case.types); }
+                if let Err(panic) = result {
                     let text = panic.downcast_ref::<String>().map(String::as_str);
                     let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?");
-                    let place = text.len(); let _ = place;
                     panics.insert(format!("{target} ({name}): {text}: {:?} of {:?}", case.args, case.types));
                 }
             }
