@@ -1,8 +1,7 @@
 //! What an entry holds of a program: everything from which an executable is made without a pass, and what connects it with
 //! its caller.
 
-use fx_ir::Symbol;
-use ir_core::{Arena, SymId};
+use fx_ir::Symbols;
 use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable};
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +35,7 @@ pub(crate) enum Caller {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Wiring {
     /// The size symbols.
-    pub(crate) symbols: Arena<SymId, Symbol>,
+    pub(crate) symbols: Symbols,
     /// Names of the buffers that calls write.
     pub(crate) state: Vec<String>,
     /// What each input of the code is.

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use fx_ir::{Arg, Graph, InputKind, OutputKind, Symbol, ValueId, ValueType};
+use fx_ir::{Arg, Graph, InputKind, OutputKind, Symbols, ValueId, ValueType};
 use interp::Bindings;
-use ir_core::{Arena, DType, SymExpr, SymId};
+use ir_core::{DType, SymExpr, SymId};
 use plugin_host::Value;
 use tensor::Tensor;
 
@@ -24,7 +24,7 @@ use crate::{Error, Options, Program};
 /// parameters, which [`set`](Differentiated::set) replaces.
 pub struct Differentiated {
     arguments: Arguments,
-    symbols: Arena<SymId, Symbol>,
+    symbols: Symbols,
     forward: Half,
     backward: Half,
     sinks: Vec<Sink>,

@@ -2,8 +2,8 @@
 //! the state. It stands in the cache beside the code, so that a step that is found there runs without a pass.
 
 use aot_autograd::Wrt;
-use fx_ir::{Graph, InputKind, Symbol};
-use ir_core::{Arena, DType, SymId};
+use fx_ir::{Graph, InputKind, Symbols};
+use ir_core::DType;
 use serde::{Deserialize, Serialize};
 
 use super::graphs::{DiffOptions, forward, joint_for_loss, written};
@@ -19,7 +19,7 @@ use crate::{Error, Program};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StepPlan {
     /// The size symbols.
-    pub(crate) symbols: Arena<SymId, Symbol>,
+    pub(crate) symbols: Symbols,
     /// What each input of the code is.
     pub(crate) sources: Vec<Source>,
     /// What each result of the code is.
