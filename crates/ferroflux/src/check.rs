@@ -3,8 +3,8 @@
 //! that fits costs no allocation. Not here: what numbers, text and absent inputs are to a model ([`crate::inputs`]), and what
 //! sizes cannot tell (indices from data), which backends check.
 
-use fx_ir::Symbol;
-use ir_core::{Arena, Atom, Bounds, DType, Guard, SizeCode, SymExpr, SymId};
+use fx_ir::Symbols;
+use ir_core::{Atom, Bounds, DType, Guard, SizeCode, SymExpr, SymId};
 use plugin_host::Value;
 use smallvec::SmallVec;
 use tensor::Tensor;
@@ -145,18 +145,14 @@ impl Signature {
     ///
     /// # Errors
     /// A guard that uses a symbol which the sizes of the inputs do not determine.
-    pub(crate) fn of(
-        inputs: &[TensorInfo],
-        symbols: &Arena<SymId, Symbol>,
-        guards: &[Guard],
-    ) -> Result<Signature, Error> {
+    pub(crate) fn of(inputs: &[TensorInfo], symbols: &Symbols, guards: &[Guard]) -> Result<Signature, Error> {
         Signature::knowing(inputs, symbols, guards, &[])
     }
 
     /// As [`of`](Signature::of), where the values of some symbols are known before the inputs are seen.
     pub(crate) fn knowing(
         inputs: &[TensorInfo],
-        symbols: &Arena<SymId, Symbol>,
+        symbols: &Symbols,
         guards: &[Guard],
         known: &[SymId],
     ) -> Result<Signature, Error> {
@@ -198,7 +194,7 @@ impl Signature {
     }
 
     /// What a size says, given the symbols that have values by now; `None` where that is too little.
-    fn settle(&mut self, size: &SymExpr, symbols: &Arena<SymId, Symbol>) -> Option<What> {
+    fn settle(&mut self, size: &SymExpr, symbols: &Symbols) -> Option<What> {
         if let Some(number) = size.as_const() {
             return Some(What::Number(number));
         }
@@ -219,7 +215,7 @@ impl Signature {
         Some(What::Solve { slot: self.bind(id, symbols), coef, rest })
     }
 
-    fn bind(&mut self, id: SymId, symbols: &Arena<SymId, Symbol>) -> usize {
+    fn bind(&mut self, id: SymId, symbols: &Symbols) -> usize {
         let symbol = symbols.get(id);
         self.symbols.push(Bound {
             id,
@@ -450,6 +446,7 @@ fn from(guard: &Guard) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fx_ir::Symbol;
     use ir_core::{Origin, Relation, TensorMeta};
 
     fn e(text: &str) -> SymExpr {
@@ -461,7 +458,7 @@ mod tests {
         TensorInfo::new(name, TensorMeta::contiguous(DType::F32, sizes))
     }
 
-    fn symbols(list: &[(&str, i64, Option<i64>)]) -> Arena<SymId, Symbol> {
+    fn symbols(list: &[(&str, i64, Option<i64>)]) -> Symbols {
         let one = |&(name, min, max): &(&str, i64, Option<i64>)| Symbol {
             name: name.into(),
             min,

@@ -6,6 +6,7 @@ mod c_backend;
 mod cache;
 mod channels_last;
 mod differential;
+mod from_graph;
 mod graph_plugins;
 mod guards;
 mod in_place;

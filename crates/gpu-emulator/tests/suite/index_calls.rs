@@ -2,16 +2,12 @@
 //! flow, of inputs that are written in place, of calls that nobody waits for, and from many threads.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
-use crate::checked::{self, Code, MODES, expected, floats, ints, program};
+use crate::checked::{self, Code, MODES, available, expected, floats, ints, program};
 use gpu_codegen::Target;
 use gpu_emulator::Emulator;
 use gpu_runtime::{GpuError, Inputs, Mode, Settings};
 use plugin_host::{Arg, CompileArgs, KERNEL_IR, Value};
 use tensor::Tensor;
-
-fn available() -> bool {
-    gpu_emulator::available().inspect_err(|why| eprintln!("skipped: {why}")).is_ok()
-}
 
 /// Two tables, one after another, by the same kernel: `z = one[first] + two[second]` through a temporary.
 const TWO: &str = r#"kir 1.6

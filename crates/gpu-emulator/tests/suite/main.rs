@@ -14,6 +14,7 @@ mod index_operators;
 mod indices;
 mod misuse;
 mod ordered;
+mod present;
 mod programs;
 mod reductions;
 mod steps;

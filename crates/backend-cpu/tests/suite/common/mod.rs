@@ -6,7 +6,7 @@ use backend_cpu::exec::{Compiled, ExecOptions};
 use ir_core::{Atom, DType, Scalar, Shape, SymExpr, contiguous_strides};
 use kernel_ir::{
     AccDecl, ArenaPlan, BufId, Buffer, InputSpec, InstKind, LoopKernel, OutputSpec, Program, ReduceOp, Stage,
-    Step, Storage, StoreMode, SymbolDecl,
+    Step, Storage, StoreMode, Symbol,
 };
 use plugin_sdk::{OwnedTensor, TensorView};
 
@@ -31,7 +31,7 @@ pub struct Build {
 
 impl Build {
     pub fn symbol(&mut self, name: &str, min: i64, max: i64) -> SymExpr {
-        let decl = SymbolDecl { name: name.into(), min, max: Some(max), hint: None, unbacked: false };
+        let decl = Symbol { name: name.into(), min, max: Some(max), hint: None, unbacked: false };
         SymExpr::sym(self.program.symbols.push(decl))
     }
     pub fn buffer(&mut self, dtype: DType, sizes: Shape, strides: Shape, storage: Storage) -> BufId {

@@ -9,17 +9,12 @@ use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend};
 use prims::Builder;
 use tensor::Tensor;
 
-plugin_host::inventory::submit! {
-    plugin_host::BuiltinPlugin { name: "gpu-emulator", entry: plugin_sdk::entry::<gpu_emulator::EmulatorBackend> }
-}
+use crate::present;
 
 /// The emulator, or a line that says why there is none. A test without one has shown nothing.
 pub fn emulator() -> Option<LoadedBackend> {
-    if let Err(why) = gpu_emulator::available() {
-        eprintln!("skipped: {why}");
-        return None;
-    }
-    Some(plugin_host::Registry::from_env().load("gpu-emulator").expect("linked into the test"))
+    let load = || plugin_host::Registry::from_env().load("gpu-emulator").expect("linked into the test");
+    present::available().then(load)
 }
 
 /// A graph under construction.

@@ -7,7 +7,7 @@ use ir_core::{DType, EntityId, Guard, Origin, Relation, Scalar, Shape, SymExpr, 
 use kernel_ir::{
     AccDecl, AccId, ArenaPlan, Attention, BufId, Buffer, Const, Conv, Epilogue, ExternCall, ExternOp,
     Footprint, InputSpec, Inst, InstKind, LinalgOp, LoopKernel, Matmul, Operand, OutputSpec, Program,
-    ReduceOp, ScalarOp, Site, Stage, Step, Storage, StoreMode, SymbolDecl, Together, Val, takes,
+    ReduceOp, ScalarOp, Site, Stage, Step, Storage, StoreMode, Symbol, Together, Val, takes,
 };
 
 /// A small generator (xorshift64*), so that a seed names a case for ever.
@@ -128,7 +128,7 @@ pub(crate) fn program(rng: &mut Rng) -> Program {
     let mut p = Program { name: name(rng), ..Program::default() };
     for n in 0..rng.below(3) {
         let (max, hint) = (rng.pick(&[None, Some(64), Some(i64::MAX)]), rng.pick(&[None, Some(-1), Some(8)]));
-        p.symbols.push(SymbolDecl { name: name(rng), min: n as i64 - 1, max, hint, unbacked: false });
+        p.symbols.push(Symbol { name: name(rng), min: n as i64 - 1, max, hint, unbacked: false });
     }
     claims(rng, &mut p);
     for _ in 0..2 + rng.below(10) {
