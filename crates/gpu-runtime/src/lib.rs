@@ -18,7 +18,6 @@ mod plan;
 mod prepare;
 mod profile;
 mod settings;
-mod sizes;
 mod transfer;
 
 pub use choice::{Choice, LibraryCall, Part, Work};
