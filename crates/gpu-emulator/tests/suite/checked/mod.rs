@@ -15,8 +15,6 @@ use kernel_ir::{Program, Site, Step};
 use plugin_sdk::{OwnedTensor, TensorView, bf16};
 use tensor::Tensor;
 
-pub use crate::present::available;
-
 /// What a call ends with: the elements of its outputs, or an index that is out of bounds: its site, itself and the size.
 pub type Outcome = Result<Vec<Vec<f64>>, (u32, i64, i64)>;
 
