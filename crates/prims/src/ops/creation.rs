@@ -257,7 +257,7 @@ fn range_length(
     let (distance, by) = match step.as_const() {
         Some(0) | None => return Err(c.bad_arg("step", "must be a number other than 0")),
         Some(s) if s > 0 => (end - start, s),
-        Some(s) => (start - end, -s),
+        Some(s) => (start - end, s.saturating_neg()),
     };
     b.require_at_least(&distance, 0, |graph| {
         let (start, end) = (graph.size_text(start), graph.size_text(end));

@@ -149,7 +149,7 @@ fn chunk_cat(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let d = shape::dim(c, "dim", b.rank(first)?)?;
     let mut list = Vec::new();
     for v in tensors {
-        let sizes = b.sizes(v)?;
+        let sizes = b.sizes_of_rank(v, d + 1..)?;
         let each = sizes[d].ceil_div(&SymExpr::from_i64(chunks));
         let mut high: Shape = sizes.iter().map(|_| SymExpr::ZERO).collect();
         let low = high.clone();

@@ -195,6 +195,9 @@ fn in_parts(b: &mut Builder<'_>, c: &Call<'_>, d: usize, size: &SymExpr) -> Made
     }
     b.require_at_least(size, 1, |_| "parts must have at least one element".into())?;
     let count = part_count(b, c, &n, size)?.max(1);
+    if count > crate::builder::MAX_PRIMS as i64 {
+        return Err(c.unsupported(format!("{count} parts")));
+    }
     // The last part has the rest: at least one element, but where it is the only one.
     let rest = &n - size * (count - 1);
     for left in [&rest - i64::from(count > 1), size - &rest] {
