@@ -53,7 +53,7 @@ fn bounds(b: &mut Builder<'_>, c: &Call<'_>, axis: usize) -> Result<(ValueId, Va
 /// Every segment looks at the whole dimension and leaves out what is not its own.
 fn segment_reduce(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let data = c.value("data")?;
-    let (sizes, dtype) = (b.sizes(data)?, b.dtype(data)?);
+    let (sizes, dtype) = (b.sizes_of_rank(data, 1..)?, b.dtype(data)?);
     let axis = shape::dim(c, "axis", sizes.len())?;
     let (op, mean) = match c.opt_str("reduce")? {
         Some("sum") => (ReduceOp::Sum, false),
