@@ -79,7 +79,7 @@ pub(super) const OPS: &[OpDef] = &[
     )),
     composite!("aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor", |b, c| {
         let (x, src) = (c.value("self")?, c.value("src")?);
-        let sizes = b.sizes(x)?;
+        let sizes = b.sizes_of_rank(x, 1..)?;
         let d = shape::dim(c, "dim", sizes.len())?;
         let at = shape::wrap(b, c.sym("index")?, &sizes[d]);
         let src = b.unsqueeze(src, d)?;
