@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpu_codegen::Param;
-use host_routines::{MatrixRoutine, Memory};
+use linalg::host::{MatrixRoutine, Memory};
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::runtime::{Exec, Number, Sizes};
 use kernel_ir::{BufId, Program};

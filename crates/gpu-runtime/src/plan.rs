@@ -6,7 +6,7 @@ use std::ops::Range;
 use gpu_codegen::{
     ENTRY, Joint, Kernel, Launch, PRELUDE, Param, Target, TensorMap, chain, leads, together, variants,
 };
-use host_routines::MatrixRoutine;
+use linalg::host::MatrixRoutine;
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::runtime::{Node, Plan, control};
 use kernel_ir::{ArenaPlan, ExternCall, ExternOp, Footprint, Live, Program, Step};

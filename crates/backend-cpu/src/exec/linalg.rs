@@ -1,6 +1,6 @@
-//! Matrix routines on the executor's own memory; `host_routines` has them.
+//! Matrix routines on the executor's own memory; `linalg::host` has them.
 
-use host_routines::{MatrixRoutine, Memory};
+use linalg::host::{MatrixRoutine, Memory};
 use ir_core::SymExpr;
 
 use super::{Call, ExecError};

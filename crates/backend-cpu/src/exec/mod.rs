@@ -73,7 +73,7 @@ enum Op {
     /// With its place in the list of packed weights.
     Staged(Box<staged::StagedOp>, usize),
     Sort(sort::SortOp),
-    Linalg(host_routines::MatrixRoutine),
+    Linalg(::linalg::host::MatrixRoutine),
     /// One step that is done as several.
     Several(Vec<Planned>),
 }
