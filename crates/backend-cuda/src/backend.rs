@@ -94,7 +94,7 @@ impl Backend for CudaBackend {
         let description = Description::new("cuda", env!("CARGO_PKG_VERSION"))
             .summary("NVIDIA GPUs: generated kernels compiled by NVRTC")
             .reads(IrVersion::kernel_ir(IR_MAJOR, IR_MINOR));
-        let description = Mode::OTHERS.iter().fold(description, |d, (name, _)| d.mode(*name));
+        let description = Mode::OTHERS.iter().fold(description, |d, mode| d.mode(mode.name()));
         options().into_iter().fold(description, Description::option)
     }
 
@@ -187,7 +187,7 @@ impl Backend for CudaBackend {
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
         let program = request.kernels()?;
         let ordinal = request.device.device_id;
-        let mode = Mode::named(request.mode);
+        let mode = request.mode.parse().unwrap_or_default();
         let options = &request.options;
         let cache = Cache::named(options.text("cache")?);
         let tf32 = options.text("tf32")? == "on";

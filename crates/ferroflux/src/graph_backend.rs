@@ -88,7 +88,7 @@ pub fn info(name: &str, summary: &str) -> BackendInfo {
     info.version = env!("CARGO_PKG_VERSION").into();
     info.summary = summary.into();
     info.devices = Vec::<DeviceInfo>::new();
-    info.modes = vec!["default".into()];
+    info.modes = vec![crate::Mode::Default.name().into()];
     info
 }
 

@@ -30,12 +30,12 @@ impl Backend for EmulatorBackend {
     }
 
     fn describe(&self) -> Description {
-        Description::new("gpu-emulator", env!("CARGO_PKG_VERSION"))
+        let description = Description::new("gpu-emulator", env!("CARGO_PKG_VERSION"));
+        Mode::OTHERS
+            .iter()
+            .fold(description, |d, mode| d.mode(mode.name()))
             .summary("generated GPU kernels on the host, by the C++ compiler: slow, for tests")
             .reads(IrVersion::kernel_ir(IR_MAJOR, IR_MINOR))
-            .mode("reduce-overhead")
-            .mode("max-autotune")
-            .mode("max-autotune-no-cudagraphs")
             .option(OptionSpec::new(
                 "prefer",
                 OptionKind::Text,
@@ -63,7 +63,7 @@ impl Backend for EmulatorBackend {
     }
 
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
-        let settings = Settings { mode: Mode::named(request.mode), ..Settings::default() };
+        let settings = Settings { mode: request.mode.parse().unwrap_or_default(), ..Settings::default() };
         let device = match request.options.text("prefer")? {
             "" => Arc::clone(self.device()),
             prefer => DeviceMemory::new(Arc::new(self.device().driver().prefer(prefer))),

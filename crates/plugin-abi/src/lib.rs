@@ -37,6 +37,7 @@ pub mod dlpack;
 pub mod error;
 pub mod host;
 pub mod memory;
+pub mod mode;
 pub mod plugin;
 pub mod streams;
 pub mod table;
@@ -45,6 +46,7 @@ pub use dlpack::{DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, 
 pub use error::*;
 pub use host::*;
 pub use memory::*;
+pub use mode::{Mode, UnknownMode};
 pub use plugin::*;
 pub use streams::*;
 pub use table::{Field, Head, Table, TableError};
