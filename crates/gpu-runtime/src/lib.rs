@@ -28,8 +28,8 @@ pub use faults::Inputs;
 pub use maps::{Arguments, Map};
 pub use memory::{Block, DeviceMemory, MemoryUsage};
 pub use plan::asks_libraries;
-pub use profile::StepTime;
 pub use plugin_sdk::Mode;
+pub use profile::StepTime;
 pub use settings::Settings;
 pub use transfer::{allocate, copy, to_device, to_host};
 

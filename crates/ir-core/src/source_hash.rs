@@ -108,7 +108,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         for (name, manifest) in [
             ("top", "[package]\nname = \"top\"\n[dependencies]\nmiddle.workspace = true\nserde = \"1\"\n"),
-            ("middle", "[dependencies]\n# A remark.\nferroflux-low = { path = \"../low\", optional = true }\n[dev-dependencies]\nother.workspace = true\n"),
+            (
+                "middle",
+                "[dependencies]\n# A remark.\nferroflux-low = { path = \"../low\", optional = true }\n[dev-dependencies]\nother.workspace = true\n",
+            ),
             ("low", "[dependencies]\ntop.workspace = true\n"),
             ("other", ""),
         ] {

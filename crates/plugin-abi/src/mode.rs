@@ -25,8 +25,7 @@ impl Mode {
     pub const ALL: [Mode; 4] =
         [Mode::Default, Mode::ReduceOverhead, Mode::MaxAutotune, Mode::MaxAutotuneNoCudagraphs];
     /// The modes that a plugin has to describe: all but the default one, which every plugin has.
-    pub const OTHERS: [Mode; 3] =
-        [Mode::ReduceOverhead, Mode::MaxAutotune, Mode::MaxAutotuneNoCudagraphs];
+    pub const OTHERS: [Mode; 3] = [Mode::ReduceOverhead, Mode::MaxAutotune, Mode::MaxAutotuneNoCudagraphs];
 
     /// PyTorch's name of the mode.
     pub const fn name(self) -> &'static str {

@@ -110,7 +110,8 @@ fn check_mode(mode: &str, description: &Description) -> Result<(), PluginError> 
     if mode == plugin_abi::Mode::Default.name() || description.modes.iter().any(|m| m == mode) {
         return Ok(());
     }
-    let known = std::iter::once(plugin_abi::Mode::Default.name()).chain(description.modes.iter().map(String::as_str));
+    let known =
+        std::iter::once(plugin_abi::Mode::Default.name()).chain(description.modes.iter().map(String::as_str));
     let known: Vec<_> = known.collect();
     Err(PluginError::invalid(format!("unknown mode `{mode}`; this backend takes {}", known.join(", "))))
 }
