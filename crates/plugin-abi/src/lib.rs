@@ -1,7 +1,7 @@
 //! The C tables between a host and a backend plugin: layouts, version handshake, error struct.
 //!
 //! What this is: `#[repr(C)]` data and the few `const` helpers that both sides need to read each other's tables by
-//! one rule ([`table`]). What this is not: a registry (`plugin-host`), a safe interface (`plugin-sdk`), or a place for
+//! one rule ([`table`]), and the names of the compile modes ([`Mode`]). What this is not: a registry (`plugin-host`), a safe interface (`plugin-sdk`), or a place for
 //! any behaviour. It has no dependency and no `std`, so it can be read next to a C header line by line.
 //!
 //! # Rules of the boundary
