@@ -4,21 +4,21 @@ mod launch;
 mod shared;
 
 use std::ffi::{CString, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::{result, sys};
 use gpu_codegen::Target;
-use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, HostMemory, Module, Recording};
+use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording};
 use kernel_ir::{Program, Step};
-use plugin_sdk::DeviceId;
 use plugin_sdk::dlpack::DL_CUDA;
+use plugin_sdk::{DeviceId, Stream};
 use rayon::prelude::*;
 
 use crate::cache::Cache;
 use crate::card::Card;
 use crate::events::{self, Event};
-use crate::graph;
+use crate::graph::{self, Node};
 use crate::kept::Shared;
 use crate::nvrtc;
 use crate::staging::{SMALL, Staging};
@@ -28,8 +28,8 @@ use crate::vendor::{Lane, Vendor};
 /// Parameters of a launch that need no allocation.
 const FEW: usize = 48;
 
-/// An open device.
-pub(crate) struct Device {
+/// An open CUDA device.
+pub struct Device {
     ordinal: i32,
     card: Card,
     context: sys::CUcontext,
@@ -38,8 +38,7 @@ pub(crate) struct Device {
     staging: Mutex<Option<Staging>>,
     vendor: Arc<Vendor>,
     /// Nodes of the launches so far, while a graph is recorded.
-    recorded: Mutex<Vec<sys::CUgraphNode>>,
-    recording: AtomicBool,
+    recorder: Recorder<Node>,
     /// Whether a kernel's blocks may be placed while the kernel before still runs; kernels wait themselves.
     overlap: AtomicBool,
     /// Why the device does not answer any more.
@@ -52,7 +51,7 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 /// A kernel of a module that is never unloaded, loaded when it is first used.
-pub(crate) struct Function {
+pub struct Function {
     code: Arc<Code>,
     entry: CString,
     handle: OnceLock<Handle>,
@@ -207,8 +206,7 @@ impl Device {
             stream,
             cache,
             staging: Mutex::default(),
-            recorded: Mutex::default(),
-            recording: AtomicBool::new(false),
+            recorder: Recorder::default(),
             overlap: AtomicBool::new(false),
             lost: OnceLock::new(),
         };
@@ -223,11 +221,6 @@ impl Device {
         unsafe { sys::cuDevicePrimaryCtxReset_v2(device) }.result().map_err(error("cuDevicePrimaryCtxReset"))
     }
 
-    /// Whether the device has stopped to answer.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.lost.get().is_some()
-    }
-
     /// NVIDIA's libraries on this device.
     pub(crate) fn vendor(&self) -> &Arc<Vendor> {
         &self.vendor
@@ -236,27 +229,6 @@ impl Device {
     /// Where compiled code is kept from now on.
     pub(crate) fn keep_code_in(&self, cache: Cache) {
         *locked(&self.cache) = cache;
-    }
-
-    /// The stream that all work is put on.
-    pub(crate) fn stream(&self) -> sys::CUstream {
-        self.stream
-    }
-
-    /// Makes work that follows wait for what is on another stream now.
-    pub(crate) fn after(&self, other: sys::CUstream) -> Result<(), GpuError> {
-        self.enter()?;
-        let mark = Event::new(false)?;
-        mark.record(other)?;
-        self.note(mark.hold(self.stream))
-    }
-
-    /// Makes another stream wait for the work so far.
-    pub(crate) fn before(&self, other: sys::CUstream) -> Result<(), GpuError> {
-        self.enter()?;
-        let mark = Event::new(false)?;
-        mark.record(self.stream)?;
-        self.note(mark.hold(other))
     }
 
     fn pool(&self) -> Result<sys::CUmemoryPool, GpuError> {
@@ -319,11 +291,7 @@ impl Device {
         work: &mut dyn FnMut() -> Result<(), GpuError>,
     ) -> Result<Box<dyn Recording<Function>>, GpuError> {
         graph::begin(self.stream)?;
-        locked(&self.recorded).clear();
-        self.recording.store(true, Ordering::Relaxed);
-        let done = work();
-        self.recording.store(false, Ordering::Relaxed);
-        let nodes = std::mem::take(&mut *locked(&self.recorded));
+        let (done, nodes) = self.recorder.during(work);
         // Recording ends whatever happened.
         let ended = graph::end(self.stream);
         done?;
@@ -514,5 +482,27 @@ impl Driver for Device {
 
     fn device(&self) -> DeviceId {
         DeviceId { device_type: DL_CUDA, device_id: self.ordinal }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.get().is_some()
+    }
+
+    fn stream(&self) -> Stream {
+        Stream(self.stream.cast())
+    }
+
+    fn after(&self, other: Stream) -> Result<(), GpuError> {
+        self.enter()?;
+        let mark = Event::new(false)?;
+        mark.record(other.0.cast())?;
+        self.note(mark.hold(self.stream))
+    }
+
+    fn before(&self, other: Stream) -> Result<(), GpuError> {
+        self.enter()?;
+        let mark = Event::new(false)?;
+        mark.record(self.stream)?;
+        self.note(mark.hold(other.0.cast()))
     }
 }

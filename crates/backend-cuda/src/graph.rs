@@ -4,9 +4,16 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
 use cudarc::driver::sys;
-use gpu_runtime::{Arguments, GpuError, Grid, Recording};
+use gpu_runtime::{Arguments, GpuError, Grid, Recorder, Recording};
 
 use crate::driver::{Function, error};
+
+/// The node of a launch that was recorded: a handle of the graph that it is in.
+#[derive(Clone, Copy)]
+pub(crate) struct Node(sys::CUgraphNode);
+
+// SAFETY: a handle of the driver's, which any thread may use that holds the graph or is recording it.
+unsafe impl Send for Node {}
 
 /// A graph that can be launched, with its kernels' nodes in the order of their launches.
 pub(crate) struct Graph {
@@ -14,7 +21,7 @@ pub(crate) struct Graph {
     stream: sys::CUstream,
     graph: sys::CUgraph,
     executable: sys::CUgraphExec,
-    nodes: Vec<sys::CUgraphNode>,
+    nodes: Vec<Node>,
 }
 
 // SAFETY: handles of the driver's; those who hold the graph use it one after another.
@@ -39,7 +46,7 @@ pub(crate) fn end(stream: sys::CUstream) -> Result<sys::CUgraph, GpuError> {
 }
 
 /// The node that was recorded last.
-pub(crate) fn last_node(stream: sys::CUstream) -> Result<sys::CUgraphNode, GpuError> {
+pub(crate) fn last_node(stream: sys::CUstream) -> Result<Node, GpuError> {
     let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     let mut nodes: *const sys::CUgraphNode = null();
     // Asked for as well: without it launches that may overlap are an error here.
@@ -66,7 +73,7 @@ pub(crate) fn last_node(stream: sys::CUstream) -> Result<sys::CUgraphNode, GpuEr
         });
     }
     // SAFETY: the driver says that there is one; it stays valid until the next call on the stream.
-    Ok(unsafe { *nodes })
+    Ok(Node(unsafe { *nodes }))
 }
 
 impl Graph {
@@ -75,7 +82,7 @@ impl Graph {
         context: sys::CUcontext,
         stream: sys::CUstream,
         graph: sys::CUgraph,
-        nodes: Vec<sys::CUgraphNode>,
+        nodes: Vec<Node>,
     ) -> Result<Graph, GpuError> {
         // Owned first: where it cannot be instantiated it is destroyed.
         let mut this = Graph { context, stream, graph, executable: null_mut(), nodes };
@@ -109,8 +116,7 @@ impl Recording<Function> for Graph {
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError> {
         self.enter()?;
-        let node = self.nodes.get(n).copied();
-        let node = node.ok_or_else(|| GpuError::Malformed(format!("launch {n} was not recorded")))?;
+        let Node(node) = *Recorder::nth(&self.nodes, n)?;
         crate::driver::with_pointers(arguments, |pointers| {
             let parameters = sys::CUDA_KERNEL_NODE_PARAMS {
                 func: function.handle()?,

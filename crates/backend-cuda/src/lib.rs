@@ -26,7 +26,8 @@ mod staging;
 mod tensor_map;
 mod vendor;
 
-pub use backend::CudaBackend;
+pub use backend::{Begun, CudaBackend};
+pub use driver::{Device, Function};
 pub use libraries::{Library, find, locate};
 pub use nvrtc::compile;
 
@@ -35,6 +36,6 @@ pub use nvrtc::compile;
 ///
 /// # Errors
 /// No driver, no NVRTC, no such device.
-pub fn open(ordinal: i32) -> Result<std::sync::Arc<impl gpu_runtime::Driver>, gpu_runtime::GpuError> {
-    driver::Device::open(ordinal).map(std::sync::Arc::new)
+pub fn open(ordinal: i32) -> Result<std::sync::Arc<Device>, gpu_runtime::GpuError> {
+    Device::open(ordinal).map(std::sync::Arc::new)
 }

@@ -249,6 +249,7 @@ fn every_stage_is_printed_and_drawn() {
         ("captured", "aten.batch_norm.default"),
         ("functional", "aten.batch_norm.default"),
         ("prim", "prims.conv"),
+        ("optimized", "prims.conv"),
         ("loops", "rsqrt"),
         ("kernels", "conv \"conv2d_batch_norm_relu\""),
     ] {
@@ -264,6 +265,39 @@ fn every_stage_is_printed_and_drawn() {
     let printed = ferroflux(&["graph", &model, "--readable"]);
     assert!(printed.out.contains("image: f32[s0, 1, 8, 8]"), "{}", printed.out);
     fails(&["graph", &model, "--readable", "--stage", "kernels"], 2, "--readable");
+}
+
+#[test]
+fn the_graph_after_a_pass_is_printed() {
+    let model = archive("loss.pt2");
+    let optimized = ferroflux(&["graph", &model, "--stage", "optimized"]);
+    let last = ferroflux(&["graph", &model, "--after", "dead"]);
+    assert!(last.code == Some(0) && last.out == optimized.out, "{}", last.err);
+    let first = ferroflux(&["graph", &model, "--after", "fold"]);
+    assert!(first.code == Some(0) && first.out != optimized.out, "{}", first.err);
+    assert!(first.out.parse::<ferroflux::fx_ir::Graph>().is_ok(), "{}", first.out);
+    fails(&["graph", &model, "--after", "cleanup"], 2, "fold, views, arithmetic");
+    fails(&["graph", &model, "--after", "cse", "--stage", "prim"], 2, "cannot be used with");
+}
+
+#[test]
+fn the_environment_asks_for_graphs_between_passes() {
+    let model = digits("digits.pt2");
+    let printed = |wanted: &str| {
+        let mut command = command(&["graph", &model, "--stage", "kernels"]);
+        let ran = command.env("FERROFLUX_PRINT", wanted).output().unwrap();
+        (ran.status.code(), String::from_utf8(ran.stderr).unwrap())
+    };
+    let (code, all) = printed("after-all");
+    assert_eq!(code, Some(0), "{all}");
+    for place in ["stage functional", "stage prim", "pass cse of stage optimized", "stage kernels"] {
+        assert!(all.contains(&format!("# ----- after {place}: ")), "{place} is missing");
+    }
+    let (_, one) = printed("after:cse");
+    assert!(one.contains("pass cse of stage optimized") && one.matches("# -----").count() == 1, "{one}");
+    let (code, unknown) = printed("after:cleanup");
+    assert_eq!(code, Some(1), "{unknown}");
+    assert!(unknown.contains("FERROFLUX_PRINT: there is no `cleanup`; there are captured"), "{unknown}");
 }
 
 #[test]

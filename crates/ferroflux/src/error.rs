@@ -160,6 +160,19 @@ pub enum Error {
     /// State that does not fit the model.
     #[error("the state does not fit the model: {0}")]
     Snapshot(String),
+    /// A stage or pass that does not exist, in an option or the environment.
+    #[error("{what}: there is no `{name}`; there are {known}")]
+    UnknownStage {
+        /// Who asks for it.
+        what: String,
+        /// The name given.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// A pass whose graph is wanted, but that does not run.
+    #[error("`{0}` does not run: FERROFLUX_SKIP_PASSES leaves it out")]
+    PassSkipped(String),
     /// A defect of ours.
     #[error("internal error: {0}; please report the model")]
     Internal(String),

@@ -26,9 +26,10 @@ use ir_core::Guard;
 use plugin_host::{BackendInfo, BackendKind, DeviceInfo, Source};
 use tensor::Tensor;
 
+use crate::Error;
 use crate::complex_boundary::ComplexBoundary;
+use crate::pipeline::{self, At, Cx, KernelOptions};
 use crate::seeds::{seed_place, seed_tensor};
-use crate::{Error, stages};
 
 #[doc(hidden)]
 pub use plugin_host;
@@ -147,7 +148,7 @@ impl GraphCompiler for Eager {
         weight: &dyn Fn(&str) -> Option<Tensor>,
     ) -> Result<Box<dyn GraphExecutable>, Error> {
         // Functional, so that results come in one order on every backend.
-        let graph = stages::functional(graph)?;
+        let graph = pipeline::run(graph.clone(), At::Functional..=At::Functional, &Cx::inference()?)?;
         let mutated = |name: &str| {
             graph.outputs.iter().any(|o| matches!(&o.kind, OutputKind::BufferMutation(n) if n == name))
         };
@@ -222,8 +223,11 @@ impl GraphCompiler for Oracle {
         graph: &Graph,
         weight: &dyn Fn(&str) -> Option<Tensor>,
     ) -> Result<Box<dyn GraphExecutable>, Error> {
-        let functional = stages::functional(graph)?;
-        let program = stages::compile(&functional)?;
+        let cx = Cx::inference()?;
+        let functional = pipeline::run(graph.clone(), At::Functional..=At::Functional, &cx)?;
+        let (boundary, options) = (ComplexBoundary::of(&functional), KernelOptions::of_model(&functional));
+        let optimized = pipeline::run(functional, At::Autocast..=At::Optimized, &cx)?;
+        let program = pipeline::lower(&optimized, &options, &cx)?.program;
         let weight = |name: &str| weight(name).map(|t| t.view_as_real().unwrap_or(t));
         let failed = |e: interp::kernels::KernelError| Error::GraphBackend {
             backend: "oracle".into(),
@@ -235,12 +239,7 @@ impl GraphCompiler for Oracle {
             &weight,
             interp::kernels::Options { planned_arena: true },
         );
-        Ok(Box::new(OracleCode {
-            code: code.map_err(failed)?,
-            boundary: ComplexBoundary::of(&functional),
-            seed_at,
-            guards,
-        }))
+        Ok(Box::new(OracleCode { code: code.map_err(failed)?, boundary, seed_at, guards }))
     }
 }
 

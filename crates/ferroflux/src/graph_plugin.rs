@@ -7,15 +7,13 @@
 use fx_ir::text::TEXT_VERSION;
 use fx_ir::{Arg, Graph, InputKind, NodeId, OutputKind};
 use ir_core::Guard;
-use plugin_host::{
-    CompileArgs, FFX_ERR_UNSUPPORTED, HostError, IrVersion, KERNEL_IR, LoadedBackend, LoadedExecutable,
-    PluginFailure, Value,
-};
+use plugin_host::{CompileArgs, IrVersion, KERNEL_IR, LoadedBackend, LoadedExecutable, Refusal, Value};
 use tracing::info_span;
 
-use crate::code::{Code, PluginCode, Weights};
+use crate::code::{Code, PluginCode, Weights, compiled_or_refused};
 use crate::complex_boundary::ComplexBoundary;
-use crate::{Error, Options, stages};
+use crate::pipeline::{self, At, Cx};
+use crate::{Error, Options};
 
 /// The fx-ir that graphs are written in: without guards, which are checked here before the plugin is asked.
 const FX_IR: IrVersion = IrVersion::fx_ir(TEXT_VERSION.0 as u16, 0);
@@ -60,29 +58,40 @@ impl Dialect {
 
 /// Compiles a model's functional graph; also gives what must hold of the sizes in a call.
 pub(crate) fn compile(
-    functional: &Graph,
+    functional: Graph,
     backend: &LoadedBackend,
     options: &Options,
-    weight: Weights<'_>,
+    with: (Weights<'_>, &Cx<'_>),
 ) -> Result<(Code, Vec<Guard>), Error> {
-    let complex = ComplexBoundary::of(functional);
+    compile_from(functional, At::Autocast, backend, options, with)
+}
+
+/// As [`compile`], for a graph from behind stage `joint`: it consists of prims whatever dialect the plugin prefers, but one
+/// that prefers the model's operators is given it as it is, before complex numbers are split and passes run.
+pub(crate) fn compile_prims(
+    prims: Graph,
+    backend: &LoadedBackend,
+    options: &Options,
+    with: (Weights<'_>, &Cx<'_>),
+) -> Result<(Code, Vec<Guard>), Error> {
+    compile_from(prims, At::Real, backend, options, with)
+}
+
+/// Compiles what stands before stage `next`.
+fn compile_from(
+    graph: Graph,
+    next: At,
+    backend: &LoadedBackend,
+    options: &Options,
+    (weight, cx): (Weights<'_>, &Cx<'_>),
+) -> Result<(Code, Vec<Guard>), Error> {
+    let complex = ComplexBoundary::of(&graph);
     let (graph, split) = match Dialect::of(backend, options)? {
-        Dialect::Functional => (functional.clone(), None),
-        Dialect::Prim => (stages::optimized(stages::real(&stages::prims(functional)?)?), Some(complex)),
+        Dialect::Functional => (graph, None),
+        Dialect::Prim => (pipeline::run(graph, next..=At::Optimized, cx)?, Some(complex)),
     };
     let guards = graph.guards.clone();
     Ok((Sent::new(graph, split, backend)?.compile(options, weight)?, guards))
-}
-
-/// Compiles a graph that consists of prims already, whatever dialect the plugin prefers.
-pub(crate) fn compile_prims(
-    prims: &Graph,
-    backend: &LoadedBackend,
-    options: &Options,
-    weight: Weights<'_>,
-) -> Result<Code, Error> {
-    let complex = ComplexBoundary::of(prims);
-    Sent::new(stages::real(prims)?, Some(complex), backend)?.compile(options, weight)
 }
 
 /// A graph on its way to a plugin, and what its placeholders are there.
@@ -145,14 +154,7 @@ impl<'a> Sent<'a> {
         let text = fx_ir::text::print(&self.graph);
         let list = options.backend_option_list();
         let args = CompileArgs::new(FX_IR, text.as_bytes()).mode(options.mode.name()).options(&list);
-        let refused = self.backend.query_support(&args)?;
-        if !refused.is_empty() {
-            return Err(self.refused(refused.iter().map(|r| (&*r.node, &*r.reason))));
-        }
-        let mut code = {
-            let _span = info_span!("backend compile", backend = self.backend.name()).entered();
-            self.backend.compile(&args).map_err(|e| self.declined(e))?
-        };
+        let mut code = compiled_or_refused(self.backend, &args, &|refused| self.lines(refused))?;
         self.check(&code)?;
         let mut constants: Vec<(&str, Value)> = Vec::with_capacity(self.constants.len());
         for name in &self.constants {
@@ -173,24 +175,13 @@ impl<'a> Sent<'a> {
         ))))
     }
 
-    /// The error of refused nodes: each with its operator and the line of the model that it comes from.
-    fn refused<'r>(&self, refused: impl Iterator<Item = (&'r str, &'r str)>) -> Error {
-        let line = |(node, reason): (&str, &str)| match place(&self.graph, node) {
+    /// Refused nodes: each with its operator and the line of the model that it comes from.
+    fn lines(&self, refused: &[Refusal]) -> Vec<String> {
+        let line = |Refusal { node, reason }: &Refusal| match place(&self.graph, node) {
             Some(place) => format!("node `{node}`{place}: {reason}"),
             None => format!("`{node}`: {reason}"),
         };
-        Error::Refused { backend: self.backend.name().into(), refused: refused.map(line).collect() }
-    }
-
-    /// What `compile` declines is a refusal too, where it names the node.
-    fn declined(&self, error: HostError) -> Error {
-        match &error {
-            HostError::Plugin {
-                failure: PluginFailure { code: FFX_ERR_UNSUPPORTED, node: Some(node), message },
-                ..
-            } => self.refused([(&**node, &**message)].into_iter()),
-            _ => error.into(),
-        }
+        refused.iter().map(line).collect()
     }
 
     /// An error where the executable takes or gives another number of tensors than the graph.

@@ -12,6 +12,7 @@
 //! ```
 //!
 //! - [`Program`]: a model read from a `torch.export` archive, and every stage it goes through.
+//! - [`pipeline`]: those stages as a list, and how to print the graph between them.
 //! - [`Options`], [`Mode`]: which backend compiles it and how.
 //! - [`Compiled`]: the result; call it from any thread. [`Input`]: numbers and text that a call is given beside tensors.
 //! - [`cache`]: compiled programs on disk, for later processes.
@@ -36,10 +37,10 @@ mod graph_plugin;
 mod inputs;
 pub mod optim;
 mod options;
+pub mod pipeline;
 mod program;
 mod recipe;
 mod seeds;
-mod stages;
 pub mod train;
 
 pub use compiled::Compiled;

@@ -92,7 +92,7 @@ impl Maker {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::btree_map::Entry::Vacant(place) => {
                 let graph = graph(weight.dtype).map_err(|e| Error::Internal(e.to_string()))?;
-                place.insert(Code::of_prims(&graph, &|_| Ok(None), &self.options, false)?.0)
+                place.insert(Code::of_prims(graph, &|_| Ok(None), &self.options)?.code)
             }
         };
         let inputs = inputs(recipe, count)?;
@@ -189,7 +189,7 @@ mod tests {
             [(DType::F32, "oracle"), (DType::BF16, "eager"), (DType::F16, "oracle"), (DType::F64, "eager")]
         {
             let options = Options::new().backend(backend);
-            let (code, _) = Code::of_prims(&graph(dtype).unwrap(), &|_| Ok(None), &options, false).unwrap();
+            let code = Code::of_prims(graph(dtype).unwrap(), &|_| Ok(None), &options).unwrap().code;
             for (stream, count, scale, offset) in [("layer.0.weight", 1000, 0.3, 0.0), ("b", 1, 0.05, 1.0)] {
                 let recipe = Recipe { stream: stream.into(), scale, offset };
                 let weight = Weight {

@@ -147,7 +147,7 @@ RETURNED}
 fn tied(returned: bool) -> Program {
     let exported = pt2::ExportedProgram::load(digits("digits_train.pt2")).unwrap();
     let graph: Graph = TIED.replace("RETURNED", if returned { "  return %w\n" } else { "" }).parse().unwrap();
-    Program::from(exported.with_graph(graph))
+    Program::from_graph(graph, &exported.weights).unwrap()
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn digits(file: &str) -> String {
 /// A program over a graph's text whose weights are those of the digits' network.
 fn program(text: &str) -> Program {
     let exported = pt2::ExportedProgram::load(digits("digits_train.pt2")).unwrap();
-    Program::from(exported.with_graph(text.parse().unwrap()))
+    Program::from_graph(text.parse().unwrap(), &exported.weights).unwrap()
 }
 
 fn close(got: &[Tensor], wanted: &[Tensor]) {

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ferroflux::optim::{Optimizer, Sgd};
@@ -335,8 +336,7 @@ graph "other" {
 "#;
 
 fn other() -> Program {
-    let exported = load("number").0.exported().clone();
-    Program::from(exported.with_graph(OTHER.parse().unwrap()))
+    Program::from_graph(OTHER.parse().unwrap(), &BTreeMap::new()).unwrap()
 }
 
 #[test]

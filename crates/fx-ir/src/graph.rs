@@ -122,7 +122,7 @@ pub enum OutputKind {
     User,
     /// The loss of a training graph, also returned to the caller.
     Loss,
-    /// New value of the buffer with this name.
+    /// New value of the buffer with this name; in a training step also of a parameter.
     BufferMutation(String),
     /// New value of the user input with this name.
     InputMutation(String),

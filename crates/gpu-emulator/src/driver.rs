@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpu_codegen::{Target, variants};
-use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, HostMemory, Module, Recording};
+use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording};
 use kernel_ir::{Program, Step};
 use plugin_sdk::DeviceId;
 use plugin_sdk::dlpack::DL_EXT_DEV;
@@ -20,7 +20,7 @@ pub struct Emulator {
     target: Target,
     prefer: Option<String>,
     /// Launches of the recording that is under way.
-    recorded: Mutex<Option<Vec<Launched>>>,
+    recorder: Recorder<Launched>,
 }
 
 impl Default for Emulator {
@@ -32,14 +32,14 @@ impl Default for Emulator {
 impl Emulator {
     /// A device for which kernels are made as for `target`.
     pub fn new(target: Target) -> Emulator {
-        Emulator { memory: Arc::default(), target, prefer: None, recorded: Mutex::default() }
+        Emulator { memory: Arc::default(), target, prefer: None, recorder: Recorder::default() }
     }
 
     /// The same device, its memory too; steps are computed by the first of their variants whose name contains this text,
     /// where there is one.
     pub fn prefer(&self, variant: impl Into<String>) -> Emulator {
         let (memory, target) = (Arc::clone(&self.memory), self.target.clone());
-        Emulator { memory, target, prefer: Some(variant.into()), recorded: Mutex::default() }
+        Emulator { memory, target, prefer: Some(variant.into()), recorder: Recorder::default() }
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -141,8 +141,8 @@ impl Driver for Emulator {
         grid: Grid,
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError> {
-        if let Some(recorded) = &mut *locked(&self.recorded) {
-            recorded.push(Launched::new(function, grid, arguments));
+        if self.recorder.is_on() {
+            self.recorder.note(Launched::new(function, grid, arguments));
             return Ok(());
         }
         // SAFETY: the caller's promise.
@@ -153,9 +153,7 @@ impl Driver for Emulator {
         &self,
         work: &mut dyn FnMut() -> Result<(), GpuError>,
     ) -> Result<Option<Box<dyn Recording<Function>>>, GpuError> {
-        *locked(&self.recorded) = Some(Vec::new());
-        let done = work();
-        let launches = locked(&self.recorded).take().unwrap_or_default();
+        let (done, launches) = self.recorder.during(work);
         done?;
         Ok(Some(Box::new(Graph::new(&self.memory, launches))))
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use gpu_runtime::{Arguments, GpuError, Grid, Map, Recording};
+use gpu_runtime::{Arguments, GpuError, Grid, Map, Recorder, Recording};
 
 use crate::driver::{locked, run};
 use crate::launch::Function;
@@ -52,13 +52,12 @@ impl Recording<Function> for Graph {
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError> {
         let mut launches = locked(&self.launches);
-        let there = launches.get_mut(n).filter(|l| l.grid == grid && l.function.name() == function.name());
-        let Some(there) = there else {
-            return Err(GpuError::Malformed(format!(
-                "launch {n} was not recorded with this kernel and grid"
-            )));
-        };
-        *there = Launched::new(function, grid, arguments);
+        let there = Recorder::nth(&launches, n)?;
+        if there.grid != grid || there.function.name() != function.name() {
+            let what = format!("launch {n} was not recorded with this kernel and grid");
+            return Err(GpuError::Malformed(what));
+        }
+        launches[n] = Launched::new(function, grid, arguments);
         Ok(())
     }
 }

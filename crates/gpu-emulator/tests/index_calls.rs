@@ -4,20 +4,12 @@
 
 mod checked;
 
-use checked::{Code, MODES, expected, floats, ints, program};
+use checked::{Code, MODES, available, expected, floats, ints, program};
 use gpu_codegen::Target;
 use gpu_emulator::Emulator;
 use gpu_runtime::{GpuError, Inputs, Mode, Settings};
 use plugin_host::{Arg, CompileArgs, KERNEL_IR, Value};
 use tensor::Tensor;
-
-plugin_host::inventory::submit! {
-    plugin_host::BuiltinPlugin { name: "gpu-emulator", entry: plugin_sdk::entry::<gpu_emulator::EmulatorBackend> }
-}
-
-fn available() -> bool {
-    gpu_emulator::available().inspect_err(|why| eprintln!("skipped: {why}")).is_ok()
-}
 
 /// Two tables, one after another, by the same kernel: `z = one[first] + two[second]` through a temporary.
 const TWO: &str = r#"kir 1.6

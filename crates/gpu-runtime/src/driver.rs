@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use gpu_codegen::Target;
 use kernel_ir::{Program, Step};
-use plugin_sdk::DeviceId;
+use plugin_sdk::{DeviceId, Stream};
 
 use crate::{Arguments, Choice, GpuError};
 
@@ -76,6 +76,30 @@ pub trait Driver: Send + Sync + 'static {
     fn synchronize(&self) -> Result<(), GpuError>;
     /// The DLPack type and ordinal of the device.
     fn device(&self) -> DeviceId;
+    /// Whether the device has stopped answering: all that was on it is gone.
+    fn is_lost(&self) -> bool {
+        false
+    }
+    /// The stream that all work is put on; the default one where everything has happened when a call returns.
+    fn stream(&self) -> Stream {
+        Stream::DEFAULT
+    }
+    /// Makes work that follows wait for what is on another stream now.
+    ///
+    /// # Errors
+    /// A lost device, a stream of another one.
+    fn after(&self, other: Stream) -> Result<(), GpuError> {
+        let _ = other;
+        Ok(())
+    }
+    /// Makes another stream wait for the work so far.
+    ///
+    /// # Errors
+    /// As for [`Driver::after`].
+    fn before(&self, other: Stream) -> Result<(), GpuError> {
+        let _ = other;
+        Ok(())
+    }
 
     /// Whether memory that was given back may be used again for something else, in larger blocks than were asked for.
     fn pooled(&self) -> bool {

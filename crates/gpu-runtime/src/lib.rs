@@ -1,10 +1,12 @@
 //! What GPU backends share above the driver: which kernels a program needs, where its memory lies, how its steps run,
-//! control flow and sizes included. A backend is a [`Driver`]: it compiles text, launches and moves bytes.
+//! control flow and sizes included, and the plugin itself ([`GpuBackend`]). A backend is a [`Driver`], which compiles text,
+//! launches and moves bytes, and a [`Platform`], which finds devices and opens them.
 //!
 //! Not here: driver calls, the text of kernels (`gpu-codegen`), anything of one vendor.
 
 mod arguments;
 mod autotune;
+mod backend;
 mod choice;
 mod compiled;
 mod driver;
@@ -17,9 +19,11 @@ mod memory;
 mod plan;
 mod prepare;
 mod profile;
+mod recorder;
 mod settings;
 mod transfer;
 
+pub use backend::{Asked, GpuBackend, Platform};
 pub use choice::{Choice, LibraryCall, Part, Work};
 pub use compiled::Compiled;
 pub use driver::{Driver, Grid, HostMemory, Module, Recording};
@@ -30,6 +34,7 @@ pub use memory::{Block, DeviceMemory, MemoryUsage};
 pub use plan::asks_libraries;
 pub use plugin_sdk::Mode;
 pub use profile::StepTime;
+pub use recorder::Recorder;
 pub use settings::Settings;
 pub use transfer::{allocate, copy, to_device, to_host};
 

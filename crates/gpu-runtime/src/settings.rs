@@ -18,7 +18,7 @@ pub struct Settings {
 
 impl Settings {
     /// What kernels are made for, of what the device is.
-    pub(crate) fn target(&self, device: Target) -> Target {
+    pub fn target(&self, device: Target) -> Target {
         Target {
             tf32: self.tf32.unwrap_or(device.tf32),
             deterministic: self.deterministic.unwrap_or(device.deterministic),

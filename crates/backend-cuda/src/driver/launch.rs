@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use cudarc::driver::sys;
 use gpu_runtime::{Arguments, GpuError, Grid};
 
-use super::{Device, Function, error, locked, with_pointers};
+use super::{Device, Function, error, with_pointers};
 use crate::graph;
 
 impl Device {
@@ -76,8 +76,8 @@ impl Device {
             sys::cuLaunchKernel(handle, x, y, z, grid.threads, 1, 1, grid.shared, self.stream, pointers, none)
         })?;
         self.note(done.result().map_err(error("cuLaunchKernel")))?;
-        if self.recording.load(Ordering::Relaxed) {
-            locked(&self.recorded).push(graph::last_node(self.stream)?);
+        if self.recorder.is_on() {
+            self.recorder.note(graph::last_node(self.stream)?);
         }
         Ok(())
     }

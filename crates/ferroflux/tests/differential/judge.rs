@@ -25,8 +25,15 @@ fn fail<T>(stage: &'static str, what: impl std::fmt::Display) -> Result<T, Failu
 
 /// The stage of `interp`. A graph whose guards hold and that it refuses was built without a guard that it needs.
 pub const EAGER: &str = "eager";
-/// What every refusal of an index says.
-const OUT_OF_BOUNDS: &str = "is out of bounds for dimension";
+/// What a refusal of an index says: of a call, and of a constant when it is bound.
+const OUT_OF_BOUNDS: [&str; 2] = ["is out of bounds for dimension", "holds the index"];
+
+/// How large sums of some ten random values become on their way.
+const SUMMED: f64 = 4.0;
+
+fn refuses_index(error: &str) -> bool {
+    OUT_OF_BOUNDS.iter().any(|what| error.contains(what))
+}
 
 /// Everything a run needs that does not change from graph to graph.
 pub struct Judge {
@@ -57,7 +64,7 @@ impl Judge {
             let wide: Vec<Tensor> = inputs.iter().map(widened).collect();
             let expected = match interp::run(graph, &inputs) {
                 Ok(outputs) => Ok((outputs, interp::run(&double, &wide).or_else(|e| fail(EAGER, e))?)),
-                Err(e) if e.to_string().contains(OUT_OF_BOUNDS) => Err(e.to_string()),
+                Err(e) if refuses_index(&e.to_string()) => Err(e.to_string()),
                 Err(e) => return fail(EAGER, format!("at {values:?}: {e}")),
             };
             runs.push((values, split(graph, inputs), expected));
@@ -66,19 +73,20 @@ impl Judge {
         kernel_ir::verify(&program).or_else(|e| fail("verify", e))?;
         let Some(((_, (weights, _), _), _)) = runs.split_first() else { return Ok(()) };
         let cpu = self.cpu(&program, weights);
+        let unclear = Unclear::of(graph);
         for (values, (weights, users), expected) in &runs {
             let at = |e: String| format!("at {values:?}: {e}");
             let got = oracle(&program, weights, users).map_err(at);
-            judged("oracle", got, expected)?;
+            judged("oracle", got, expected, unclear)?;
             match &cpu {
                 Ok(None) => {}
                 Ok(Some(code)) => {
                     let users: Vec<&Tensor> = users.iter().collect();
                     let got = code.execute(&users).map_err(|e| at(e.to_string()));
-                    judged("cpu", got, expected)?;
+                    judged("cpu", got, expected, unclear)?;
                 }
                 // Where constants are indices out of range they are refused when they are bound.
-                Err(error) => judged("cpu", Err(error.clone()), expected)?,
+                Err(error) => judged("cpu", Err(error.clone()), expected, unclear)?,
             }
         }
         Ok(())
@@ -110,12 +118,42 @@ impl Judge {
 /// Outputs and what they are in double precision, or why the graph must be refused.
 type Expected = Result<(Vec<Tensor>, Vec<Tensor>), String>;
 
+/// What operators of a graph leave open.
+#[derive(Clone, Copy)]
+struct Unclear {
+    /// Values are added in memory of 16 bits, rounded each time: what cancels leaves the error of the sum's largest part.
+    rounds_sums: bool,
+    /// Values that attention hides may be multiplied by 0 or left out, which differs for NaN and infinity.
+    hides: bool,
+}
+
+impl Unclear {
+    fn of(graph: &Graph) -> Unclear {
+        let calls = || graph.order.iter().filter_map(|n| graph.nodes[*n].as_call());
+        let narrow = |args: &[Arg]| match args.first() {
+            Some(Arg::Value(v)) => graph.meta(*v).is_some_and(|m| m.dtype.is_float() && m.dtype.size() == 2),
+            _ => false,
+        };
+        let hides = |args: &[Arg]| matches!(args, [_, _, _, mask, causal, ..] if *mask != Arg::None || *causal == true.into());
+        let adds = |args: &[Arg]| args.iter().any(|a| matches!(a, Arg::Str(mode) if &**mode == "add"));
+        Unclear {
+            rounds_sums: calls().any(|(_, args)| adds(args) && narrow(args)),
+            hides: calls().any(|(target, args)| target == "prims.attention" && hides(args)),
+        }
+    }
+}
+
 /// A refusal where `interp` refuses an index, equal outputs elsewhere.
-fn judged(stage: &'static str, got: Result<Vec<Tensor>, String>, expected: &Expected) -> Result<(), Failure> {
+fn judged(
+    stage: &'static str,
+    got: Result<Vec<Tensor>, String>,
+    expected: &Expected,
+    unclear: Unclear,
+) -> Result<(), Failure> {
     match (got, expected) {
-        (Ok(got), Ok((outputs, truth))) => compare(stage, &got, outputs, truth),
+        (Ok(got), Ok((outputs, truth))) => compare(stage, &got, outputs, truth, unclear),
         (Ok(_), Err(why)) => fail(stage, format!("it answers where interp says: {why}")),
-        (Err(e), Err(_)) if e.contains(OUT_OF_BOUNDS) => Ok(()),
+        (Err(e), Err(_)) if refuses_index(&e) => Ok(()),
         (Err(e), _) => fail(stage, e),
     }
 }
@@ -189,6 +227,7 @@ fn compare(
     got: &[Tensor],
     expected: &[Tensor],
     truth: &[Tensor],
+    unclear: Unclear,
 ) -> Result<(), Failure> {
     if got.len() != expected.len() {
         return fail(stage, format!("{} outputs, expected {}", got.len(), expected.len()));
@@ -200,13 +239,13 @@ fn compare(
                 format!("output {n} is {}{:?}, expected {}{:?}", g.dtype(), g.sizes(), e.dtype(), e.sizes()),
             );
         }
-        output(g, e, t).or_else(|what| fail(stage, format!("output {n}: {what}")))?;
+        output(g, e, t, unclear).or_else(|what| fail(stage, format!("output {n}: {what}")))?;
     }
     Ok(())
 }
 
 /// One output. Integers are equal where both precisions agree on them; floats are off by little more than `interp` is.
-fn output(got: &Tensor, expected: &Tensor, truth: &Tensor) -> Result<(), String> {
+fn output(got: &Tensor, expected: &Tensor, truth: &Tensor, open: Unclear) -> Result<(), String> {
     let rows = || got.iter_f64().zip(expected.iter_f64()).zip(truth.iter_f64()).enumerate();
     if !got.dtype().is_float() {
         let wrong = rows().find(|(_, ((g, e), t))| e == t && g != e);
@@ -220,11 +259,13 @@ fn output(got: &Tensor, expected: &Tensor, truth: &Tensor) -> Result<(), String>
         DType::F32 => 2e-4,
         _ => 2e-2,
     };
-    let allowed = relative * scale.max(0.25) + 8.0 * own;
+    let least = if open.rounds_sums { SUMMED } else { 0.25 };
+    let allowed = relative * scale.max(least) + 8.0 * own;
     for (i, ((g, e), t)) in rows() {
         let same = g == t || g == e || (g.is_nan() && (t.is_nan() || e.is_nan()));
         // What overflows in one precision alone says nothing.
-        let unclear = e.is_nan() != t.is_nan() || e.is_infinite() != t.is_infinite();
+        let unclear =
+            e.is_nan() != t.is_nan() || e.is_infinite() != t.is_infinite() || (open.hides && t.is_nan());
         let near = (g - t).abs() <= allowed;
         if !same && !unclear && !near {
             return Err(format!("element {i} is {g}, expected {t} (interp {e}, allowed {allowed:.1e})"));

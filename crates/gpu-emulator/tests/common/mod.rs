@@ -2,6 +2,9 @@
 //! GPU computes with `interp`, which runs the same graph in its own dtypes and in double precision.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)]
 
+#[path = "../present/mod.rs"]
+mod present;
+
 use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, Output, OutputKind, ValueId, ValueType};
 use gpu_codegen::{Target, variants};
 use ir_core::{DType, Scalar, SymExpr, TensorMeta};
@@ -9,17 +12,10 @@ use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend};
 use prims::Builder;
 use tensor::Tensor;
 
-plugin_host::inventory::submit! {
-    plugin_host::BuiltinPlugin { name: "gpu-emulator", entry: plugin_sdk::entry::<gpu_emulator::EmulatorBackend> }
-}
-
 /// The emulator, or a line that says why there is none. A test without one has shown nothing.
 pub fn emulator() -> Option<LoadedBackend> {
-    if let Err(why) = gpu_emulator::available() {
-        eprintln!("skipped: {why}");
-        return None;
-    }
-    Some(plugin_host::Registry::from_env().load("gpu-emulator").expect("linked into the test"))
+    let load = || plugin_host::Registry::from_env().load("gpu-emulator").expect("linked into the test");
+    present::available().then(load)
 }
 
 /// A graph under construction.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use gpu_codegen::Target;
-use gpu_runtime::{Arguments, Driver, GpuError, Grid, HostMemory, Module, Recording};
+use gpu_runtime::{Arguments, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording};
 use plugin_sdk::DeviceId;
 
 /// The host itself as a device: its tensors are the device's.
@@ -53,7 +53,7 @@ pub(crate) struct Mock {
     live: Mutex<HashMap<u64, Box<[u64]>>>,
     /// Bytes that there are.
     pub(crate) limit: Option<u64>,
-    recorded: Mutex<Option<Vec<Launch>>>,
+    recorder: Recorder<Launch>,
 }
 
 impl Mock {
@@ -63,7 +63,7 @@ impl Mock {
             device,
             live: Mutex::default(),
             limit: None,
-            recorded: Mutex::default(),
+            recorder: Recorder::default(),
         }
     }
     fn used(&self) -> u64 {
@@ -151,8 +151,8 @@ impl Driver for Mock {
         Ok(())
     }
     unsafe fn launch(&self, _: &(), _: Grid, arguments: Arguments<'_>) -> Result<(), GpuError> {
-        if let Some(recorded) = &mut *self.recorded.lock().unwrap() {
-            recorded.push(self.counts.words(arguments));
+        if self.recorder.is_on() {
+            self.recorder.note(self.counts.words(arguments));
             return Ok(());
         }
         self.counts.launches.fetch_add(1, SeqCst);
@@ -164,9 +164,7 @@ impl Driver for Mock {
         work: &mut dyn FnMut() -> Result<(), GpuError>,
     ) -> Result<Option<Box<dyn Recording<()>>>, GpuError> {
         self.counts.recordings.fetch_add(1, SeqCst);
-        *self.recorded.lock().unwrap() = Some(Vec::new());
-        let done = work();
-        let launches = self.recorded.lock().unwrap().take().unwrap();
+        let (done, launches) = self.recorder.during(work);
         done?;
         Ok(Some(Box::new(Graph { counts: Arc::clone(&self.counts), launches: Mutex::new(launches) })))
     }
