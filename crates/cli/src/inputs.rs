@@ -7,8 +7,8 @@ use ferroflux::tensor::formula;
 use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::{DType, Input, InputInfo, InputKind, Tensor, nearest};
 
+use crate::golden;
 use crate::report::{advised, usage};
-use ferroflux::golden;
 
 /// A size that the archive gives no hint for.
 const ANY_SIZE: i64 = 8;

@@ -31,7 +31,6 @@ mod complex_boundary;
 mod error;
 mod explain;
 pub mod func;
-pub mod golden;
 pub mod graph_backend;
 mod graph_plugin;
 mod inputs;

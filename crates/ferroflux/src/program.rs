@@ -136,7 +136,7 @@ impl Program {
         match (&weight.tensor, self.recipes.get(name), maker) {
             (Some(tensor), _, _) => Ok(Some(tensor.clone().into())),
             (None, Some(recipe), Some(maker)) => maker.make(weight, recipe).map(Some),
-            (None, Some(recipe), None) => recipe.on_host(weight).map(|t| Some(t.into())),
+            (None, Some(recipe), None) => Ok(Some(recipe.on_host(weight)?.into())),
             (None, None, _) => Ok(None),
         }
     }

@@ -11,7 +11,7 @@ use kernel_ir::ScalarOp;
 use plugin_host::{LoadedBackend, Value};
 use prims::{Builder, OpError};
 use pt2::Weight;
-use tensor::{DeviceTensor, Tensor, formula};
+use tensor::{DeviceTensor, Tensor, TensorError, formula};
 
 use crate::code::Code;
 use crate::{Error, Options};
@@ -41,12 +41,14 @@ impl<F: Fn(&Weight) -> Option<Recipe>> RecipeSource for F {
 
 impl Recipe {
     /// The weight on the host.
-    pub(crate) fn on_host(&self, weight: &Weight) -> Result<Tensor, Error> {
+    ///
+    /// # Errors
+    /// It does not fit memory.
+    pub fn on_host(&self, weight: &Weight) -> Result<Tensor, TensorError> {
         if !weight.dtype.is_inexact() {
-            return Ok(Tensor::zeros(weight.dtype, &weight.sizes)?);
+            return Tensor::zeros(weight.dtype, &weight.sizes);
         }
-        let filled = formula::fill(&self.stream, &weight.sizes, self.scale, self.offset)?;
-        Ok(filled.to_dtype(weight.dtype)?)
+        formula::fill(&self.stream, &weight.sizes, self.scale, self.offset)?.to_dtype(weight.dtype)
     }
 }
 

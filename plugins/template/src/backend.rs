@@ -20,7 +20,7 @@ impl Backend for Acme {
 
     fn describe(&self) -> Description {
         Description::new("acme", env!("CARGO_PKG_VERSION"))
-            .summary("interprets loop kernels on the host processor")
+            .summary("interprets fused kernels on the host processor")
             .reads(KERNEL_IR)
     }
 

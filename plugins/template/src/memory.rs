@@ -110,6 +110,13 @@ impl Memory {
         self.elements[root].get(at).copied().ok_or_else(outside)
     }
 
+    /// The element at a place of the memory that a buffer uses, as operands of products are described.
+    pub(crate) fn at(&self, buf: BufId, place: i64) -> Result<Scalar, PluginError> {
+        let elements = &self.elements[self.located[buf.0 as usize].root];
+        let element = usize::try_from(place).ok().and_then(|place| elements.get(place));
+        element.copied().ok_or_else(outside)
+    }
+
     /// Writes the element of a buffer; `value` is one that its dtype holds.
     pub(crate) fn store(&mut self, buf: BufId, index: &[i64], value: Scalar) -> Result<(), PluginError> {
         let (root, at) = self.place(buf, index)?;
