@@ -254,7 +254,7 @@ impl Binder {
         program: &Program,
         size: impl Fn(usize, usize) -> Option<i64>,
     ) -> Result<Sizes, (Misfit, Sizes)> {
-        let mut values = Sizes::hints(program).values().to_vec();
+        let mut values = Sizes::hints(program).into_values();
         values.resize(self.slots(), 0);
         let number = |place| match place {
             Place::Dim(input, dim) => size(input, dim),
