@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(solved(&binder, &[&[20, 3], &[9], &[9]]), Ok(vec![4, 5]));
         assert_eq!(solved(&binder, &[&[20, 3], &[8], &[9]]), Err(Misfit::Equation(1)), "8 is no 2*s0 + 1");
         assert_eq!(solved(&binder, &[&[20, 4], &[9], &[9]]), Err(Misfit::Equation(0)));
-        assert_eq!(solved(&binder, &[&[21, 3], &[9], &[9]]), Err(Misfit::Equation(2)));
+        assert_eq!(solved(&binder, &[&[21, 3], &[9], &[9]]), Err(Misfit::Equation(3)), "the last to be told");
         assert_eq!(solved(&binder, &[&[20, 3], &[19], &[9]]), Err(Misfit::Range(1, SymId(0))));
         assert_eq!(binder.order(), [SymId(0), SymId(1)]);
     }
