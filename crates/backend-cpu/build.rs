@@ -1,5 +1,5 @@
 //! Gives the crate `FFX_CPU_BUILD`: a hash of all sources that decide what machine code a program becomes.
 
 fn main() {
-    source_hash::emit("FFX_CPU_BUILD", &["backend-cpu", "kernel-ir", "ir-core", "host-routines", "linalg"]);
+    ir_core::source_hash::emit("FFX_CPU_BUILD");
 }

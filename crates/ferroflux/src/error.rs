@@ -111,10 +111,8 @@ pub enum Error {
         sizes: String,
     },
     /// A mode that does not exist.
-    #[error(
-        "there is no mode `{0}`: one of default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs"
-    )]
-    Mode(String),
+    #[error(transparent)]
+    Mode(#[from] plugin_host::UnknownMode),
     /// Gradients that cannot be had: all calls that stand in the way, or a missing loss.
     #[error(transparent)]
     Joint(aot_autograd::JointError),

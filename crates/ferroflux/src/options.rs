@@ -1,43 +1,8 @@
 //! What the caller decides about a compilation.
 
-use std::str::FromStr;
+pub use plugin_host::Mode;
 
-use crate::Error;
 use crate::cache::Cache;
-
-/// The modes of `torch.compile`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// Good code, fast compilation.
-    #[default]
-    Default,
-    /// Less overhead a call: device graphs, memory bound ahead.
-    ReduceOverhead,
-    /// Searches templates by timing them.
-    MaxAutotune,
-    /// As `MaxAutotune`, without device graphs.
-    MaxAutotuneNoCudagraphs,
-}
-
-impl Mode {
-    /// PyTorch's name of the mode.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Mode::Default => "default",
-            Mode::ReduceOverhead => "reduce-overhead",
-            Mode::MaxAutotune => "max-autotune",
-            Mode::MaxAutotuneNoCudagraphs => "max-autotune-no-cudagraphs",
-        }
-    }
-}
-
-impl FromStr for Mode {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Mode, Error> {
-        let all = [Mode::Default, Mode::ReduceOverhead, Mode::MaxAutotune, Mode::MaxAutotuneNoCudagraphs];
-        all.into_iter().find(|m| m.name() == text).ok_or_else(|| Error::Mode(text.into()))
-    }
-}
 
 /// How to compile. `Options::new()` is the built-in `cpu` backend in default mode.
 #[derive(Clone, Debug)]

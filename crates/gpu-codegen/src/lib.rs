@@ -19,7 +19,6 @@ mod bulk_rule;
 mod bulk_text;
 mod chain;
 mod checks;
-mod collapse;
 mod columns;
 mod conv;
 mod depthwise;

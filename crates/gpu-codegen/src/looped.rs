@@ -9,10 +9,10 @@
 use std::fmt::Write;
 
 use ir_core::{Atom, DType, SymExpr};
+use kernel_ir::collapse::collapsed;
 use kernel_ir::{AccDecl, AccId, InstKind, LoopKernel, Program, ReduceOp, Stage};
 
 use crate::body::{BodyWriter, Effects, Uses, accumulator};
-use crate::collapse::collapsed;
 use crate::flat::Flat;
 use crate::moments::Pair;
 use crate::scan::Parts;

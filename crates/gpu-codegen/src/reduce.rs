@@ -8,11 +8,11 @@
 use std::fmt::Write;
 
 use ir_core::SymExpr;
+use kernel_ir::collapse::collapsed;
 use kernel_ir::{InstKind, LoopKernel, Program};
 
 use crate::accumulate::{Group, Made, groups, kept, made, made_once, recalled, scratch};
 use crate::body::{BodyWriter, Uses};
-use crate::collapse::collapsed;
 use crate::columns::Columns;
 use crate::looped::{LoopEffects, SHORT, along_outer, declare, divides, hint};
 use crate::moments::{Pair, joined};

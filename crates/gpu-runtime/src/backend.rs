@@ -148,7 +148,7 @@ fn options() -> [OptionSpec; 3] {
 fn settings(request: &CompileRequest<'_>) -> Result<Settings, PluginError> {
     let options = &request.options;
     Ok(Settings {
-        mode: Mode::named(request.mode),
+        mode: request.mode.parse().unwrap_or_default(),
         tf32: Some(options.text("tf32")? == "on"),
         deterministic: Some(options.text("deterministic")? == "on"),
         profile: u32::try_from(options.int("profile")?.max(0)).unwrap_or(u32::MAX),
@@ -164,7 +164,7 @@ impl<D: Platform> Backend for GpuBackend<D> {
         let description = Description::new(D::NAME, D::VERSION)
             .summary(D::SUMMARY)
             .reads(IrVersion::kernel_ir(IR_MAJOR, IR_MINOR));
-        let description = Mode::OTHERS.iter().fold(description, |d, (name, _)| d.mode(*name));
+        let description = Mode::OTHERS.iter().fold(description, |d, mode| d.mode(mode.name()));
         options().into_iter().chain(D::options()).fold(description, Description::option)
     }
 

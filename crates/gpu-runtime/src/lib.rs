@@ -32,9 +32,10 @@ pub use faults::Inputs;
 pub use maps::{Arguments, Map};
 pub use memory::{Block, DeviceMemory, MemoryUsage};
 pub use plan::asks_libraries;
+pub use plugin_sdk::Mode;
 pub use profile::StepTime;
 pub use recorder::Recorder;
-pub use settings::{Mode, Settings};
+pub use settings::Settings;
 pub use transfer::{allocate, copy, to_device, to_host};
 
 /// The texts of every kernel of a program and of every way of computing a step, in modules, for whoever wants to compile

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpu_codegen::Param;
-use host_routines::{MatrixRoutine, Memory};
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::runtime::{Exec, Number, Sizes};
 use kernel_ir::{BufId, Program};
+use linalg::host::{MatrixRoutine, Memory};
 
 use crate::faults::Faults;
 use crate::memory::span;

@@ -6,10 +6,10 @@ use std::ops::Range;
 use gpu_codegen::{
     ENTRY, Joint, Kernel, Launch, PRELUDE, Param, Target, TensorMap, chain, leads, together, variants,
 };
-use host_routines::MatrixRoutine;
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::runtime::{Node, Plan, control};
 use kernel_ir::{ArenaPlan, ExternCall, ExternOp, Footprint, Live, Program, Step};
+use linalg::host::MatrixRoutine;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 

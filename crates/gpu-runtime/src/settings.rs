@@ -1,42 +1,7 @@
 //! What the caller of a compilation decides.
 
 use gpu_codegen::Target;
-
-/// How much is done ahead of calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// Launches one by one, the best way of each step by rule.
-    #[default]
-    Default,
-    /// Calls are recorded as device graphs.
-    ReduceOverhead,
-    /// Ways are timed on the device, calls are recorded.
-    MaxAutotune,
-    /// Ways are timed on the device.
-    MaxAutotuneNoCudagraphs,
-}
-
-impl Mode {
-    /// The modes beside the default one, by PyTorch's names.
-    pub const OTHERS: [(&'static str, Mode); 3] = [
-        ("reduce-overhead", Mode::ReduceOverhead),
-        ("max-autotune", Mode::MaxAutotune),
-        ("max-autotune-no-cudagraphs", Mode::MaxAutotuneNoCudagraphs),
-    ];
-
-    /// The mode of that name; the default one where there is none.
-    pub fn named(name: &str) -> Mode {
-        Mode::OTHERS.iter().find(|(n, _)| *n == name).map_or(Mode::Default, |(_, mode)| *mode)
-    }
-    /// Whether calls are recorded.
-    pub fn records(self) -> bool {
-        matches!(self, Mode::ReduceOverhead | Mode::MaxAutotune)
-    }
-    /// Whether ways are timed.
-    pub fn searches(self) -> bool {
-        matches!(self, Mode::MaxAutotune | Mode::MaxAutotuneNoCudagraphs)
-    }
-}
+use plugin_sdk::Mode;
 
 /// Settings of one compilation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Scalar;
+
 /// PyTorch's categories of dtype, in promotion order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
@@ -22,7 +24,7 @@ pub enum Class {
 
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $variant:ident $name:literal $torch:literal pt2 $code:literal size $size:literal
-       $class:ident dlpack $dl_code:literal $dl_bits:literal safetensors $st:literal;)*) => {
+       $class:ident $low:expr, $high:expr; dlpack $dl_code:literal $dl_bits:literal safetensors $st:literal;)*) => {
         /// Element type of a tensor.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum DType { $($(#[$doc])* #[serde(rename = $name)] $variant,)* }
@@ -51,6 +53,11 @@ macro_rules! dtypes {
             pub const fn class(self) -> Class {
                 match self { $(DType::$variant => Class::$class,)* }
             }
+            /// Smallest and largest of the integers around 0 that are all values of the dtype: of an integer dtype all, of a
+            /// float dtype those up to the first that has no successor. Those of a complex dtype are its parts'.
+            pub const fn integers(self) -> (i64, i64) {
+                match self { $(DType::$variant => ($low, $high),)* }
+            }
             /// DLPack's `(DLDataTypeCode, bits)`; lanes are always 1.
             pub const fn dlpack(self) -> (u8, u8) {
                 match self { $(DType::$variant => ($dl_code, $dl_bits),)* }
@@ -65,29 +72,29 @@ macro_rules! dtypes {
 
 dtypes! {
     /// Boolean, one byte, 0 or 1.
-    Bool "bool" "bool" pt2 12 size 1 Bool dlpack 6 8 safetensors "BOOL";
+    Bool "bool" "bool" pt2 12 size 1 Bool 0, 1; dlpack 6 8 safetensors "BOOL";
     /// Unsigned 8-bit integer.
-    U8 "u8" "uint8" pt2 1 size 1 Int dlpack 1 8 safetensors "U8";
+    U8 "u8" "uint8" pt2 1 size 1 Int 0, u8::MAX as i64; dlpack 1 8 safetensors "U8";
     /// Signed 8-bit integer.
-    I8 "i8" "int8" pt2 2 size 1 Int dlpack 0 8 safetensors "I8";
+    I8 "i8" "int8" pt2 2 size 1 Int i8::MIN as i64, i8::MAX as i64; dlpack 0 8 safetensors "I8";
     /// Signed 16-bit integer.
-    I16 "i16" "int16" pt2 3 size 2 Int dlpack 0 16 safetensors "I16";
+    I16 "i16" "int16" pt2 3 size 2 Int i16::MIN as i64, i16::MAX as i64; dlpack 0 16 safetensors "I16";
     /// Signed 32-bit integer.
-    I32 "i32" "int32" pt2 4 size 4 Int dlpack 0 32 safetensors "I32";
+    I32 "i32" "int32" pt2 4 size 4 Int i32::MIN as i64, i32::MAX as i64; dlpack 0 32 safetensors "I32";
     /// Signed 64-bit integer.
-    I64 "i64" "int64" pt2 5 size 8 Int dlpack 0 64 safetensors "I64";
+    I64 "i64" "int64" pt2 5 size 8 Int i64::MIN, i64::MAX; dlpack 0 64 safetensors "I64";
     /// IEEE binary16.
-    F16 "f16" "float16" pt2 6 size 2 Float dlpack 2 16 safetensors "F16";
+    F16 "f16" "float16" pt2 6 size 2 Float -(1 << 11), 1 << 11; dlpack 2 16 safetensors "F16";
     /// The upper half of binary32.
-    BF16 "bf16" "bfloat16" pt2 13 size 2 Float dlpack 4 16 safetensors "BF16";
+    BF16 "bf16" "bfloat16" pt2 13 size 2 Float -(1 << 8), 1 << 8; dlpack 4 16 safetensors "BF16";
     /// IEEE binary32.
-    F32 "f32" "float32" pt2 7 size 4 Float dlpack 2 32 safetensors "F32";
+    F32 "f32" "float32" pt2 7 size 4 Float -(1 << 24), 1 << 24; dlpack 2 32 safetensors "F32";
     /// IEEE binary64.
-    F64 "f64" "float64" pt2 8 size 8 Float dlpack 2 64 safetensors "F64";
+    F64 "f64" "float64" pt2 8 size 8 Float -(1 << 53), 1 << 53; dlpack 2 64 safetensors "F64";
     /// Two binary32: real, imaginary.
-    C64 "c64" "complex64" pt2 10 size 8 Complex dlpack 5 64 safetensors "C64";
+    C64 "c64" "complex64" pt2 10 size 8 Complex -(1 << 24), 1 << 24; dlpack 5 64 safetensors "C64";
     /// Two binary64: real, imaginary.
-    C128 "c128" "complex128" pt2 11 size 16 Complex dlpack 5 128 safetensors "C128";
+    C128 "c128" "complex128" pt2 11 size 16 Complex -(1 << 53), 1 << 53; dlpack 5 128 safetensors "C128";
 }
 
 impl DType {
@@ -122,6 +129,26 @@ impl DType {
     /// `bool` or an integer.
     pub const fn is_integral(self) -> bool {
         matches!(self.class(), Class::Int | Class::Bool)
+    }
+    /// Smallest and largest value; infinities for floats, and of a complex dtype for its parts.
+    pub const fn ends(self) -> (Scalar, Scalar) {
+        match (self.class(), self.integers()) {
+            (Class::Bool, _) => (Scalar::Bool(false), Scalar::Bool(true)),
+            (Class::Int, (low, high)) => (Scalar::Int(low), Scalar::Int(high)),
+            _ => (Scalar::Float(f64::NEG_INFINITY), Scalar::Float(f64::INFINITY)),
+        }
+    }
+    /// An integer as arithmetic in an integer dtype sees it: what does not fit wraps, -1 is 255 among `u8`. In any other dtype
+    /// it stays as it is.
+    pub const fn wrap(self, x: i64) -> i64 {
+        if !self.is_int() {
+            return x;
+        }
+        let above = 64 - 8 * self.size() as u32;
+        match self.integers() {
+            (0, mask) => x & mask,
+            _ => (x << above) >> above,
+        }
     }
     /// The real dtype of a complex one's parts; any other dtype is itself.
     pub const fn to_real(self) -> DType {
@@ -177,5 +204,21 @@ mod tests {
             assert_eq!(d.torch_name().parse::<DType>(), Ok(d));
             assert_eq!(d.dlpack().1 as usize, d.size() * 8);
         }
+    }
+    #[test]
+    fn integers_wrap_into_their_limits() {
+        let of = |d: DType| [-1, 255, 256, 40_000, 1 << 31, i64::MIN].map(|x| d.wrap(x));
+        assert_eq!(of(DType::U8), [255, 255, 0, 64, 0, 0]);
+        assert_eq!(of(DType::I8), [-1, -1, 0, 64, 0, 0]);
+        assert_eq!(of(DType::I16), [-1, 255, 256, 40_000 - 65_536, 0, 0]);
+        assert_eq!(of(DType::I32), [-1, 255, 256, 40_000, i64::from(i32::MIN), 0]);
+        for &d in DType::ALL.iter().filter(|d| d.is_int()) {
+            let (low, high) = d.integers();
+            assert_eq!((d.wrap(low), d.wrap(high)), (low, high));
+            assert_eq!(d.ends(), (Scalar::Int(low), Scalar::Int(high)));
+            assert_eq!(d.wrap(high.wrapping_add(1)), low, "{d}");
+        }
+        assert_eq!(DType::F32.integers().1 as f32 + 1.0, DType::F32.integers().1 as f32);
+        assert_eq!(DType::F64.integers().1 as f64 + 1.0, DType::F64.integers().1 as f64);
     }
 }

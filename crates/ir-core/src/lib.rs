@@ -13,6 +13,7 @@ mod memory;
 mod meta;
 mod origin;
 mod scalar;
+pub mod source_hash;
 mod suggest;
 pub mod sym;
 mod symbol;

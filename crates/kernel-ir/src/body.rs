@@ -173,7 +173,7 @@ impl ReduceOp {
     }
     /// The value that combining starts from, for operands of `dtype`.
     pub fn identity(self, dtype: DType) -> Scalar {
-        let (lowest, highest) = dtype_ends(dtype);
+        let (lowest, highest) = dtype.ends();
         match self {
             ReduceOp::Sum | ReduceOp::Any | ReduceOp::Xor => Scalar::zero(dtype),
             ReduceOp::Prod | ReduceOp::All => Scalar::Int(1).to_class_of(dtype),
@@ -193,19 +193,6 @@ impl ReduceOp {
             ReduceOp::Xor => Some(ScalarOp::Xor),
             ReduceOp::ArgMax | ReduceOp::ArgMin => None,
         }
-    }
-}
-
-/// Smallest and largest value of a dtype (infinities for floats).
-pub(crate) fn dtype_ends(dtype: DType) -> (Scalar, Scalar) {
-    match dtype {
-        DType::Bool => (Scalar::Bool(false), Scalar::Bool(true)),
-        DType::U8 => (Scalar::Int(0), Scalar::Int(u8::MAX as i64)),
-        DType::I8 => (Scalar::Int(i8::MIN as i64), Scalar::Int(i8::MAX as i64)),
-        DType::I16 => (Scalar::Int(i16::MIN as i64), Scalar::Int(i16::MAX as i64)),
-        DType::I32 => (Scalar::Int(i32::MIN as i64), Scalar::Int(i32::MAX as i64)),
-        DType::I64 => (Scalar::Int(i64::MIN), Scalar::Int(i64::MAX)),
-        _ => (Scalar::Float(f64::NEG_INFINITY), Scalar::Float(f64::INFINITY)),
     }
 }
 

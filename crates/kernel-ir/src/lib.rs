@@ -6,6 +6,7 @@
 
 mod body;
 mod build;
+pub mod collapse;
 mod indices;
 mod kernel;
 mod linalg;

@@ -1,83 +1,9 @@
 //! Routines by name on batches of matrices in row-major arrays: what operators and backends call.
 
+use kernel_ir::LinalgOp;
+
 use crate::number::Complex;
 use crate::{LinalgError, Mat, Number};
-
-/// A routine with its options. In the shapes `*` is the batch, the same for every operand; `k = min(m, n)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Routine {
-    /// `a [*, n, n]` → factor `[*, n, n]`, info `[*]`; reads and gives one triangle.
-    Cholesky {
-        /// The upper triangle, `Uᴴ U = a`.
-        upper: bool,
-        /// A matrix that is not positive definite is an error.
-        check: bool,
-    },
-    /// `a [*, m, n]` → factors `[*, m, n]`, pivots `[*, k]`, info `[*]`.
-    Lu {
-        /// With row exchanges.
-        pivot: bool,
-        /// A zero on the diagonal of `U` is an error.
-        check: bool,
-    },
-    /// `a [*, n, n], b [*, n, r]` → `a⁻¹ b`, factors and pivots of `a`, info `[*]`.
-    Solve {
-        /// A singular matrix is an error.
-        check: bool,
-    },
-    /// `a [*, n, n], b [*, n, r]` → `a⁻¹ b`.
-    SolveTriangular {
-        /// `a` is the upper triangle.
-        upper: bool,
-        /// The diagonal counts as ones.
-        unitriangular: bool,
-    },
-    /// factors `a [*, n, n]` as [`Routine::Cholesky`] gives them, `b [*, n, r]` → `x [*, n, r]` with `l lᴴ x = b`.
-    CholeskySolve {
-        /// The upper triangle, `Uᴴ U x = b`.
-        upper: bool,
-    },
-    /// `a [*, m, n]` → reflections and `R` `[*, m, n]`, factors of the reflections `[*, k]`.
-    Geqrf,
-    /// `a [*, m, n]` → `Q [*, m, k], R [*, k, n]`, or with `k = m`.
-    Qr {
-        /// `Q` is square.
-        complete: bool,
-    },
-    /// `a [*, n, n]` → real eigenvalues `[*, n]`, eigenvectors `[*, n, n]`.
-    Eigh {
-        /// Reads the upper triangle.
-        upper: bool,
-    },
-    /// `a [*, n, n]` → complex eigenvalues `[*, n]`, complex eigenvectors `[*, n, n]`.
-    Eig,
-    /// `a [*, m, n]` → `U [*, m, k], S [*, k], Vh [*, k, n]`, or square ones.
-    Svd {
-        /// `U` and `Vh` are square.
-        full: bool,
-    },
-    /// `a [*, n, n]` → factors `[*, n, n]`, pivots `[*, n]`, info `[*]`.
-    LdlFactor {
-        /// Hermitian rather than symmetric.
-        hermitian: bool,
-        /// A zero block is an error.
-        check: bool,
-    },
-    /// factors `[*, n, n]`, pivots `[*, n]`, `b [*, n, r]` → `a⁻¹ b`.
-    LdlSolve {
-        /// Hermitian rather than symmetric.
-        hermitian: bool,
-    },
-    /// `a [*, m, n], atol [*], rtol [*]` → `[*, n, m]`.
-    Pinv {
-        /// `a` is Hermitian; its lower triangle is read.
-        hermitian: bool,
-    },
-    /// `a [*, n, n]` → `[*, n, n]`.
-    MatrixExp,
-    /// pivots `[*, k]` → order of the rows `[*, m]`.
-    Permutation,
-}
 
 /// The elements of an array.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,7 +39,7 @@ impl Array {
 ///
 /// # Errors
 /// [`LinalgError`]: a matrix without the wanted result, or operands that do not fit.
-pub fn run(routine: Routine, inputs: &[Array], outputs: &[Vec<usize>]) -> Result<Vec<Array>, LinalgError> {
+pub fn run(routine: LinalgOp, inputs: &[Array], outputs: &[Vec<usize>]) -> Result<Vec<Array>, LinalgError> {
     if inputs.iter().any(|a| a.sizes.iter().product::<usize>() != a.len()) {
         return Err(LinalgError::Malformed("an array has another number of elements than its sizes say"));
     }
@@ -130,8 +56,8 @@ pub fn run(routine: Routine, inputs: &[Array], outputs: &[Vec<usize>]) -> Result
     }
 }
 
-fn permutations(routine: Routine, pivots: &Array, outputs: &[Vec<usize>]) -> Result<Array, LinalgError> {
-    let (Routine::Permutation, Values::Ints(list)) = (routine, &pivots.values) else {
+fn permutations(routine: LinalgOp, pivots: &Array, outputs: &[Vec<usize>]) -> Result<Array, LinalgError> {
+    let (LinalgOp::Permutation, Values::Ints(list)) = (routine, &pivots.values) else {
         return Err(LinalgError::Malformed("matrices of integers"));
     };
     let last = |sizes: &[usize]| sizes.last().copied().ok_or(LinalgError::Malformed("no pivots"));
@@ -220,14 +146,14 @@ fn integers(list: impl IntoIterator<Item = usize>) -> Values {
     Values::Ints(list.into_iter().map(|i| i as i64).collect())
 }
 
-fn typed<T: Number>(routine: Routine, inputs: &[Array]) -> Result<Vec<Array>, LinalgError> {
+fn typed<T: Number>(routine: LinalgOp, inputs: &[Array]) -> Result<Vec<Array>, LinalgError> {
     let a = Batch::<T>::new(&inputs[0])?;
     let second = || inputs.get(1).ok_or(LinalgError::Malformed("an operand is missing"));
     match routine {
-        Routine::Cholesky { upper, check } => cholesky(&a.square()?, upper, check),
-        Routine::Lu { pivot, check } => lu(&a, pivot, check),
-        Routine::Solve { check } => solve(&a.square()?, second()?, check),
-        Routine::SolveTriangular { upper, unitriangular } => {
+        LinalgOp::Cholesky { upper, check } => cholesky(&a.square()?, upper, check),
+        LinalgOp::Lu { pivot, check } => lu(&a, pivot, check),
+        LinalgOp::Solve { check } => solve(&a.square()?, second()?, check),
+        LinalgOp::SolveTriangular { upper, unitriangular } => {
             let a = a.square()?;
             let b = a.like(second()?, a.rows)?;
             let list = a.each(|n, m| {
@@ -237,7 +163,7 @@ fn typed<T: Number>(routine: Routine, inputs: &[Array]) -> Result<Vec<Array>, Li
             })?;
             Ok(vec![b.matrices(&list, b.rows, b.columns)])
         }
-        Routine::CholeskySolve { upper } => {
+        LinalgOp::CholeskySolve { upper } => {
             let a = a.square()?;
             let b = a.like(second()?, a.rows)?;
             let list = a.each(|n, m| {
@@ -249,7 +175,7 @@ fn typed<T: Number>(routine: Routine, inputs: &[Array]) -> Result<Vec<Array>, Li
             })?;
             Ok(vec![b.matrices(&list, b.rows, b.columns)])
         }
-        Routine::Geqrf => {
+        LinalgOp::Geqrf => {
             let list = a.each(|_, mut m| {
                 let taus = crate::geqrf(&mut m);
                 Ok((m, taus))
@@ -258,32 +184,32 @@ fn typed<T: Number>(routine: Routine, inputs: &[Array]) -> Result<Vec<Array>, Li
             let k = a.rows.min(a.columns);
             Ok(vec![a.matrices(&list, a.rows, a.columns), a.array(&[k], T::wrap(taus))])
         }
-        Routine::Qr { complete } => {
+        LinalgOp::Qr { complete } => {
             let k = if complete { a.rows } else { a.rows.min(a.columns) };
             let (q, r): (Vec<_>, Vec<_>) = a.each(|_, m| Ok(crate::qr(&m, complete)))?.into_iter().unzip();
             Ok(vec![a.matrices(&q, a.rows, k), a.matrices(&r, k, a.columns)])
         }
-        Routine::Eigh { upper } => {
+        LinalgOp::Eigh { upper } => {
             let a = a.square()?;
             let list = a.each(|_, m| crate::eigh(&m, upper).map(|(l, v)| (v, l)))?;
             let (vectors, values) = pairs(list);
             Ok(vec![a.array(&[a.rows], f64::wrap(values)), a.matrices(&vectors, a.rows, a.rows)])
         }
-        Routine::Eig => {
+        LinalgOp::Eig => {
             let a = a.square()?;
             let (vectors, values) = pairs(a.each(|_, m| crate::eig(&m).map(|(l, v)| (v, l)))?);
             Ok(vec![a.array(&[a.rows], Complex::wrap(values)), a.matrices(&vectors, a.rows, a.rows)])
         }
-        Routine::Svd { full } => svd(&a, full),
-        Routine::LdlFactor { hermitian, check } => ldl_factor(&a.square()?, hermitian, check),
-        Routine::LdlSolve { hermitian } => ldl_solve(&a.square()?, inputs, hermitian),
-        Routine::Pinv { hermitian } => pinv(&a, inputs, hermitian),
-        Routine::MatrixExp => {
+        LinalgOp::Svd { full } => svd(&a, full),
+        LinalgOp::LdlFactor { hermitian, check } => ldl_factor(&a.square()?, hermitian, check),
+        LinalgOp::LdlSolve { hermitian } => ldl_solve(&a.square()?, inputs, hermitian),
+        LinalgOp::Pinv { hermitian } => pinv(&a, inputs, hermitian),
+        LinalgOp::MatrixExp => {
             let a = a.square()?;
             let list = a.each(|_, m| Ok(crate::matrix_exp(&m)))?;
             Ok(vec![a.matrices(&list, a.rows, a.rows)])
         }
-        Routine::Permutation => Err(LinalgError::Malformed("pivots that are no integers")),
+        LinalgOp::Permutation => Err(LinalgError::Malformed("pivots that are no integers")),
     }
 }
 
@@ -401,27 +327,27 @@ mod tests {
     fn errors_name_the_batch_element() {
         let a = real(&[2, 1, 1], &[4.0, 0.0]);
         let outs = [vec![2, 1, 1], vec![2, 1], vec![2]];
-        let refused = run(Routine::Lu { pivot: true, check: true }, std::slice::from_ref(&a), &outs);
+        let refused = run(LinalgOp::Lu { pivot: true, check: true }, std::slice::from_ref(&a), &outs);
         assert_eq!(refused, Err(LinalgError::Singular { batch: 1, pivot: 1 }));
-        let given = run(Routine::Lu { pivot: true, check: false }, &[a], &outs).unwrap();
+        let given = run(LinalgOp::Lu { pivot: true, check: false }, &[a], &outs).unwrap();
         assert_eq!(given[2].values, Values::Ints(vec![0, 1]));
     }
 
     #[test]
     fn operands_that_do_not_fit_are_refused() {
         let (a, b) = (real(&[2, 2], &[1.0; 4]), real(&[3, 1], &[1.0; 3]));
-        let refused = run(Routine::Solve { check: false }, &[a.clone(), b], &[]);
+        let refused = run(LinalgOp::Solve { check: false }, &[a.clone(), b], &[]);
         assert!(matches!(refused, Err(LinalgError::Malformed(_))));
-        assert!(matches!(run(Routine::MatrixExp, &[a], &[vec![3]]), Err(LinalgError::Malformed(_))));
-        assert!(matches!(run(Routine::Eig, &[real(&[2, 2], &[1.0])], &[]), Err(LinalgError::Malformed(_))));
-        assert!(matches!(run(Routine::Geqrf, &[], &[]), Err(LinalgError::Malformed(_))));
+        assert!(matches!(run(LinalgOp::MatrixExp, &[a], &[vec![3]]), Err(LinalgError::Malformed(_))));
+        assert!(matches!(run(LinalgOp::Eig, &[real(&[2, 2], &[1.0])], &[]), Err(LinalgError::Malformed(_))));
+        assert!(matches!(run(LinalgOp::Geqrf, &[], &[]), Err(LinalgError::Malformed(_))));
     }
 
     #[test]
     fn the_upper_factor_is_the_adjoint_of_the_lower() {
         let a = real(&[2, 2], &[4.0, 2.0, f64::NAN, 5.0]);
         let outs = [vec![2, 2], vec![]];
-        let given = run(Routine::Cholesky { upper: true, check: true }, &[a], &outs).unwrap();
+        let given = run(LinalgOp::Cholesky { upper: true, check: true }, &[a], &outs).unwrap();
         assert_eq!(given[0], real(&[2, 2], &[2.0, 1.0, 0.0, 2.0]));
     }
 }

@@ -1,23 +1,24 @@
 //! Dense matrix routines in double precision, real and complex: factorizations, solutions, eigenvalues.
 //!
-//! One function per routine on one matrix, and [`run`], which applies a [`Routine`] to a batch given as plain row-major
-//! arrays. Conventions are LAPACK's: `info` codes, pivots counted from 1, Householder vectors below the diagonal. What
+//! One function per routine on one matrix, [`run`], which applies a [`LinalgOp`](kernel_ir::LinalgOp) to a batch given as plain
+//! row-major arrays, and [`host`], which does so for a step of a program. Conventions are LAPACK's: `info` codes, pivots counted from 1, Householder vectors below the diagonal. What
 //! is unique only up to a sign or phase (eigenvectors, singular vectors) is normalised but may differ from LAPACK's.
 //! Single precision is computed in double precision and rounded once by the caller, so each routine exists twice, not
-//! four times. Not here: operators, gradients, strides, dtypes (`prims` and the backends).
+//! four times. Not here: operators, gradients; strides and dtypes are known to [`host`] alone.
 
 mod batch;
 mod cholesky;
 mod eigen;
 mod error;
 mod exp;
+pub mod host;
 mod ldl;
 mod lu;
 mod number;
 mod qr;
 mod svd;
 
-pub use batch::{Array, Routine, Values, run};
+pub use batch::{Array, Values, run};
 pub use cholesky::cholesky;
 pub use eigen::{eig, eigh};
 pub use error::LinalgError;

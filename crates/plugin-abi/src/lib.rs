@@ -1,7 +1,7 @@
 //! The C tables between a host and a backend plugin: layouts, version handshake, error struct.
 //!
 //! What this is: `#[repr(C)]` data and the few `const` helpers that both sides need to read each other's tables by
-//! one rule ([`table`]). What this is not: a registry (`plugin-host`), a safe interface (`plugin-sdk`), or a place for
+//! one rule ([`table`]), and the names of the compile modes ([`Mode`]). What this is not: a registry (`plugin-host`), a safe interface (`plugin-sdk`), or a place for
 //! any behaviour. It has no dependency and no `std`, so it can be read next to a C header line by line.
 //!
 //! # Rules of the boundary
@@ -37,6 +37,7 @@ pub mod dlpack;
 pub mod error;
 pub mod host;
 pub mod memory;
+pub mod mode;
 pub mod plugin;
 pub mod streams;
 pub mod table;
@@ -45,6 +46,7 @@ pub use dlpack::{DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, 
 pub use error::*;
 pub use host::*;
 pub use memory::*;
+pub use mode::{Mode, UnknownMode};
 pub use plugin::*;
 pub use streams::*;
 pub use table::{Field, Head, Table, TableError};

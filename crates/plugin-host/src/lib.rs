@@ -63,6 +63,7 @@ pub use plugin_abi::FFX_ERR_UNSUPPORTED;
 pub use plugin_abi::FfxIrVersion as IrVersion;
 /// DLPack's device types.
 pub use plugin_abi::dlpack;
+pub use plugin_abi::{Mode, UnknownMode};
 
 /// The kernel-ir that this host writes.
 pub const KERNEL_IR: IrVersion = IrVersion::kernel_ir(kernel_ir::IR_MAJOR, kernel_ir::IR_MINOR);

@@ -40,7 +40,8 @@ pub(crate) unsafe fn description(ptr: *const FfxDescription) -> Result<Described
         }
         let modes = array(d.modes, d.n_modes)?.iter().filter(|m| m.len > 0);
         let modes = modes.map(|&m| text(m)).collect::<Result<Vec<_>, _>>()?;
-        let modes = std::iter::once("default".to_owned()).chain(modes.into_iter().filter(|m| m != "default"));
+        let default = plugin_abi::Mode::Default.name();
+        let modes = std::iter::once(default.to_owned()).chain(modes.into_iter().filter(|m| m != default));
         Ok(Described {
             name,
             version: text(d.version)?,

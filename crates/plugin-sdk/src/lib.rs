@@ -203,6 +203,7 @@ pub use plugin_abi::DLDevice as DeviceId;
 pub use plugin_abi::FfxIrVersion as IrVersion;
 /// DLPack's device types (`DL_CPU`, `DL_CUDA`, …) and more.
 pub use plugin_abi::dlpack;
+pub use plugin_abi::{Mode, UnknownMode};
 
 /// The kernel-ir that [`CompileRequest::kernels`] decodes: what a device backend says that it
 /// [reads](Description::reads).

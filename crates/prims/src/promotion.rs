@@ -71,14 +71,7 @@ fn default_of(class: Class) -> DType {
 fn rounded(number: Scalar, dtype: DType) -> Scalar {
     match number {
         Scalar::Float(x) if dtype.compute() == DType::F32 => Scalar::Float(f64::from(x as f32)),
-        // What does not fit wraps: -1 is 255 among `u8`.
-        Scalar::Int(x) => Scalar::Int(match dtype {
-            DType::U8 => i64::from(x as u8),
-            DType::I8 => i64::from(x as i8),
-            DType::I16 => i64::from(x as i16),
-            DType::I32 => i64::from(x as i32),
-            _ => x,
-        }),
+        Scalar::Int(x) => Scalar::Int(dtype.wrap(x)),
         other => other,
     }
 }

@@ -13,11 +13,7 @@ pub(crate) fn rounded(dtype: DType, value: Scalar) -> Scalar {
     };
     match dtype {
         DType::Bool => Scalar::Bool(value.as_bool()),
-        DType::U8 => Scalar::Int(i64::from(int() as u8)),
-        DType::I8 => Scalar::Int(i64::from(int() as i8)),
-        DType::I16 => Scalar::Int(i64::from(int() as i16)),
-        DType::I32 => Scalar::Int(i64::from(int() as i32)),
-        DType::I64 => Scalar::Int(int()),
+        DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 => Scalar::Int(dtype.wrap(int())),
         DType::F16 => Scalar::Float(f16::from_f32(single(value)).to_f64()),
         DType::BF16 => Scalar::Float(bf16::from_f32(single(value)).to_f64()),
         DType::F32 => Scalar::Float(f64::from(single(value))),

@@ -2,13 +2,13 @@
 //! A backend for real work calls a library here, or has kernels of its own; what they must compute is this.
 
 use plugin_sdk::ir_core::Scalar;
+use plugin_sdk::kernel_ir::runtime::Sizes;
 use plugin_sdk::kernel_ir::{BufId, Conv, Matmul, Operand, Program};
 use plugin_sdk::{DType, PluginError};
 
 use crate::kernel::run_epilogue;
 use crate::memory::{Memory, for_each_index};
 use crate::number;
-use plugin_sdk::kernel_ir::runtime::Sizes;
 
 /// An operand whose shape is known in numbers: a view of a buffer's memory.
 struct View {

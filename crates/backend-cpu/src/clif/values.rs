@@ -79,7 +79,7 @@ impl<'f> Emit<'f, '_> {
         let v = match class {
             Class::F32 => r.f32(round_16(dtype, value.as_f64() as f32)),
             Class::F64 => r.f64(value.as_f64()),
-            Class::I32 => r.i32(wrap(dtype, value.as_i64())),
+            Class::I32 => r.i32(dtype.wrap(value.as_i64()) as i32),
             Class::I64 => r.i64(value.as_i64()),
             Class::Mask if r.wide => r.i32(-i32::from(value.as_bool())),
             Class::Mask => r.b.ins().iconst(I8, i64::from(value.as_bool())),
@@ -192,14 +192,5 @@ fn round_16(dtype: DType, x: f32) -> f32 {
         DType::BF16 => half::bf16::from_f32(x).to_f32(),
         DType::F16 => half::f16::from_f32(x).to_f32(),
         _ => x,
-    }
-}
-
-fn wrap(dtype: DType, x: i64) -> i32 {
-    match dtype {
-        DType::U8 => i32::from(x as u8),
-        DType::I8 => i32::from(x as i8),
-        DType::I16 => i32::from(x as i16),
-        _ => x as i32,
     }
 }

@@ -137,7 +137,7 @@ pub enum ExecError {
     Device(String),
     /// A matrix routine refused its operands.
     #[error(transparent)]
-    Linalg(#[from] host_routines::RoutineError),
+    Linalg(#[from] linalg::host::RoutineError),
     /// The host refused a result.
     #[error("{0}")]
     Host(String),

@@ -1,7 +1,7 @@
-//! Matrix routines on the executor's own memory; `host_routines` has them.
+//! Matrix routines on the executor's own memory; `linalg::host` has them.
 
-use host_routines::{MatrixRoutine, Memory};
 use ir_core::SymExpr;
+use linalg::host::{MatrixRoutine, Memory};
 
 use super::{Call, ExecError};
 

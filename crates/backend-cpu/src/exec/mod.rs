@@ -13,6 +13,7 @@ mod linalg;
 mod looped;
 mod memory;
 mod prepare;
+mod sizes;
 mod sort;
 mod staged;
 mod template;
@@ -22,7 +23,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ir_core::EntityId;
-use kernel_ir::runtime::{Binder, Dynamic, Exec, Machine, Misfit, Node, Place as At, Sizes};
+use kernel_ir::runtime::{Binder, Dynamic, Exec, Machine, Node, Sizes};
 use kernel_ir::{Buffer, Program, Storage};
 use plugin_sdk::dlpack::{DL_CPU, DL_CUDA_HOST};
 use plugin_sdk::{DeviceId, OwnedTensor, TensorView};
@@ -73,7 +74,7 @@ enum Op {
     /// With its place in the list of packed weights.
     Staged(Box<staged::StagedOp>, usize),
     Sort(sort::SortOp),
-    Linalg(host_routines::MatrixRoutine),
+    Linalg(::linalg::host::MatrixRoutine),
     /// One step that is done as several.
     Several(Vec<Planned>),
 }
@@ -384,61 +385,6 @@ impl Compiled {
         let done = self
             .in_team(steps.len() > 1, &|| machine.lock().unwrap_or_else(PoisonError::into_inner).run(steps));
         done.map(|()| machine.into_inner().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn bind_sizes(&self, inputs: &[TensorView<'_>]) -> Result<Sizes, ExecError> {
-        let expected = self.program.inputs.len();
-        if inputs.len() != expected {
-            return Err(ExecError::Count { what: "inputs", expected, got: inputs.len() });
-        }
-        for (spec, view) in self.program.inputs.iter().zip(inputs) {
-            let rank = self.program.buffers[spec.buf].sizes.len();
-            if view.sizes().len() != rank {
-                let got = view.sizes().len();
-                return Err(ExecError::Rank { name: spec.name.clone(), expected: rank, got });
-            }
-        }
-        let size = |input: usize, dim: usize| inputs.get(input)?.sizes().get(dim).copied();
-        let bound = self.binder.sizes(&self.program, size);
-        bound.map_err(|(misfit, sizes)| self.misfit(misfit, &sizes, &size))
-    }
-
-    /// What to say of sizes that do not fit.
-    #[cold]
-    fn misfit(&self, misfit: Misfit, sizes: &Sizes, size: &dyn Fn(usize, usize) -> Option<i64>) -> ExecError {
-        let (Misfit::Equation(n) | Misfit::Range(n, _) | Misfit::Missing(n)) = misfit else {
-            return ExecError::Malformed("a guard is no affair of the executor".into());
-        };
-        let equation = self.binder.equation(n);
-        let At::Dim(input, dim) = equation.place else {
-            return ExecError::Malformed("an input is not known by its value".into());
-        };
-        let (name, got) = (self.program.inputs[input].name.clone(), size(input, dim).unwrap_or_default());
-        match (misfit, equation.expected(sizes.values())) {
-            (Misfit::Equation(_), Some(expected)) => {
-                ExecError::Size { name, dim, got, expected, expr: equation.size.to_string() }
-            }
-            _ => ExecError::Range { name, problem: self.binder.problem(misfit, got, sizes.values()) },
-        }
-    }
-
-    /// The arena's layout at these sizes, from the plan or from the table of layouts that were made before.
-    fn place(&self, sizes: &Sizes) -> Result<Arc<Place>, ExecError> {
-        if let Some(fixed) = &self.fixed {
-            return Ok(fixed.clone());
-        }
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = places.get(sizes) {
-            return Ok(place.clone());
-        }
-        let (offsets, bytes) = self.program.plan.place(&self.program, &|id| sizes.get(id))?;
-        let place = Arc::new(Place { offsets, bytes });
-        // A service that sees ever new sizes must not keep a layout of each.
-        if places.len() >= 1024 {
-            places.clear();
-        }
-        places.insert(sizes.clone(), place.clone());
-        Ok(place)
     }
 
     /// Checks a tensor against its buffer; its pointer, and a copy where its strides or alignment are others.

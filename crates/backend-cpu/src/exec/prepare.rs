@@ -1,6 +1,6 @@
 //! From a program's steps to operations: lowers loop kernels, finds templates' epilogues, and lists the functions to compile.
 
-use host_routines::MatrixRoutine;
+use ::linalg::host::MatrixRoutine;
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::runtime::{Node, Plan, control};
 use kernel_ir::{Attention, Conv, Epilogue, ExternOp, LoopKernel, Matmul, Program, Step, plain_steps};

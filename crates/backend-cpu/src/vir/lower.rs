@@ -2,9 +2,9 @@
 //! axis, and the classification of every access along it.
 
 use ir_core::{Atom, DType, Shape, SymExpr};
+use kernel_ir::collapse::{collapse, drop_units};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, LoopBounds, LoopKernel, Program, ReduceOp, ScalarOp, Val};
 
-use super::collapse::{collapse, drop_units};
 use super::{Access, Along, Dim, VInst, VKernel, VKind, VStage, axis};
 
 /// Why a kernel is not compiled.

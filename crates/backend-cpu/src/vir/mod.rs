@@ -7,7 +7,6 @@
 //! stage's innermost loop only. Not a general IR: no control flow but the loops.
 
 mod axis;
-mod collapse;
 mod hoist;
 mod lanes;
 mod lower;
@@ -19,20 +18,12 @@ use kernel_ir::{AccDecl, AccId, BufId, ReduceOp, ScalarOp, StoreMode, Val};
 use smallvec::SmallVec;
 
 pub(crate) use hoist::before_loop;
+pub use kernel_ir::collapse::Dim;
 pub(crate) use lanes::by_lane;
 pub(crate) use lower::wants_blocks;
 pub use lower::{LowerError, lower_epilogue, lower_kernel};
 pub use share::{Base, Form, form, relocate};
 pub use split::split;
-
-/// A loop: its variable and extent.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Dim {
-    /// Number of the loop variable (`Atom::Loop`).
-    pub var: u32,
-    /// It runs from 0 to this, exclusive.
-    pub extent: SymExpr,
-}
 
 /// A kernel ready for machine code.
 #[derive(Clone, Debug)]

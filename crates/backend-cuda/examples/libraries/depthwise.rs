@@ -48,36 +48,37 @@ impl Depthwise {
         [&[self.channels, 1][..], &vec![self.window; self.size.len()]].concat()
     }
 
-    fn forward(&self, name: &str, tail: Tail) -> Case {
-        let (input, weight, result) = (self.of(self.size), self.weight(), self.of(&self.out()));
-        let spatial = self.size.len();
-        let window = Window {
-            input: (&input, self.layout(&input)),
-            weight: (&weight, rows(&weight)),
-            result: (&result, self.layout(&result)),
-            stride: &vec![self.stride; spatial],
-            padding: &vec![(self.window / 2, self.window / 2); spatial],
-            dilation: &vec![1; spatial],
-            groups: self.channels,
-            transposed: false,
-        };
-        conv(name, self.dtype, false, &window, tail)
+    fn forward(self, name: &str, tail: Tail) -> Case {
+        let pad = self.window / 2;
+        self.case(name, (self.size, &self.out()), (pad, pad), false, tail)
     }
 
     fn to_input(self, name: &str) -> Case {
-        let (input, weight, result) = (self.of(&self.out()), self.weight(), self.of(self.size));
+        self.case(name, (&self.out(), self.size), (self.window / 2, 0), true, Tail::Plain)
+    }
+
+    /// From the first of these spatial sizes to the second one.
+    fn case(
+        self,
+        name: &str,
+        (from, to): (&[i64], &[i64]),
+        padding: (i64, i64),
+        transposed: bool,
+        tail: Tail,
+    ) -> Case {
+        let (input, weight, result) = (self.of(from), self.weight(), self.of(to));
         let spatial = self.size.len();
         let window = Window {
             input: (&input, self.layout(&input)),
             weight: (&weight, rows(&weight)),
             result: (&result, self.layout(&result)),
             stride: &vec![self.stride; spatial],
-            padding: &vec![(self.window / 2, 0); spatial],
+            padding: &vec![padding; spatial],
             dilation: &vec![1; spatial],
             groups: self.channels,
-            transposed: true,
+            transposed,
         };
-        conv(name, self.dtype, false, &window, Tail::Plain)
+        conv(name, self.dtype, false, &window, tail)
     }
 
     /// A convolution over the batch, rows and columns.

@@ -11,7 +11,7 @@ use ferroflux::ir_core::Scalar;
 use ferroflux::optim::{Optimizer, Sgd};
 use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::train::{Differentiated, TangentInfo, TrainOptions, TrainStep};
-use ferroflux::{Compiled, Input, Mode, Options, Tensor, Value, list_backends};
+use ferroflux::{Compiled, Input, Options, Tensor, Value, list_backends};
 use serde::Serialize;
 
 use crate::any_weights::AnyWeights;
@@ -100,7 +100,7 @@ struct Measured {
 impl Args {
     /// Tables that are shown without being asked for by `--log`.
     pub(crate) fn tables(&self) -> Option<&'static str> {
-        let searched = matches!(self.backend.mode, Mode::MaxAutotune | Mode::MaxAutotuneNoCudagraphs);
+        let searched = self.backend.mode.searches();
         (self.profile || searched).then_some("autotune=info,profile=info")
     }
 }

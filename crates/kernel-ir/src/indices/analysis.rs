@@ -5,7 +5,6 @@ use ir_core::{Atom, Bounds, DType, Scalar, SymExpr};
 
 use super::known::Known;
 use super::masks::{self, Fact};
-use crate::body::dtype_ends;
 use crate::{Inst, InstKind, Program, ReduceOp, ScalarOp, Storage, Val};
 
 /// How far a condition is followed into what a `select` chooses.
@@ -396,7 +395,7 @@ impl<'a> Analysis<'a> {
 
 /// All that an integer dtype can hold; nothing is known of 64 bits.
 fn dtype_known(dtype: DType) -> Known {
-    match dtype_ends(dtype) {
+    match dtype.ends() {
         _ if dtype == DType::I64 => Known::default(),
         (Scalar::Float(_) | Scalar::Complex(..), _) => Known::default(),
         (low, high) => Known::between(low.as_i64(), high.as_i64()),

@@ -18,6 +18,10 @@ impl Sizes {
     pub(super) fn of(values: Vec<i64>) -> Sizes {
         Sizes(values)
     }
+    /// The values that it is made of.
+    pub(super) fn into_values(self) -> Vec<i64> {
+        self.0
+    }
     /// The values by the symbols' numbers, as kernels are given them.
     pub fn values(&self) -> &[i64] {
         &self.0

@@ -30,7 +30,10 @@ pub(super) fn eval(op: ScalarOp, dtype: DType, args: &[Scalar]) -> Scalar {
         _ if dtype == DType::Bool => {
             Scalar::Bool(boolean(op, args[0].as_bool(), args.get(1).is_some_and(|b| b.as_bool())))
         }
-        _ => wrap_to(dtype, integer(op, args[0].as_i64(), args.get(1).map_or(0, |b| b.as_i64()), dtype)),
+        _ => {
+            let (a, b) = (args[0].as_i64(), args.get(1).map_or(0, |b| b.as_i64()));
+            Scalar::Int(dtype.wrap(integer(op, a, b, dtype)))
+        }
     }
 }
 
@@ -47,16 +50,6 @@ fn compare(op: ScalarOp, order: Option<std::cmp::Ordering>) -> bool {
 
 fn round_to(dtype: DType, x: f64) -> Scalar {
     Scalar::Float(if dtype == DType::F32 { x as f32 as f64 } else { x })
-}
-
-fn wrap_to(dtype: DType, x: i64) -> Scalar {
-    Scalar::Int(match dtype {
-        DType::U8 => x as u8 as i64,
-        DType::I8 => x as i8 as i64,
-        DType::I16 => x as i16 as i64,
-        DType::I32 => x as i32 as i64,
-        _ => x,
-    })
 }
 
 fn float(op: ScalarOp, a: f64, b: f64, dtype: DType) -> f64 {

@@ -76,7 +76,7 @@ pub(crate) unsafe fn compile_request<'a>(
             .map(|o| Ok((text(o.name, "an option's name")?, text(o.value, "an option's value")?)))
             .collect::<Result<Vec<_>, PluginError>>()?;
         let mode = match text(request.mode, "the mode")? {
-            "" => "default",
+            "" => plugin_abi::Mode::Default.name(),
             mode => mode,
         };
         check_mode(mode, description)?;
@@ -107,10 +107,11 @@ unsafe fn program<'a>(
 }
 
 fn check_mode(mode: &str, description: &Description) -> Result<(), PluginError> {
-    if mode == "default" || description.modes.iter().any(|m| m == mode) {
+    if mode == plugin_abi::Mode::Default.name() || description.modes.iter().any(|m| m == mode) {
         return Ok(());
     }
-    let known = std::iter::once("default").chain(description.modes.iter().map(String::as_str));
+    let known =
+        std::iter::once(plugin_abi::Mode::Default.name()).chain(description.modes.iter().map(String::as_str));
     let known: Vec<_> = known.collect();
     Err(PluginError::invalid(format!("unknown mode `{mode}`; this backend takes {}", known.join(", "))))
 }

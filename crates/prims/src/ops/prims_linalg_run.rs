@@ -1,9 +1,9 @@
-//! Matrix routines on host tensors: from a kernel-ir name to `linalg`, tensors to arrays and back. What the references
+//! Matrix routines on host tensors: tensors to arrays of `linalg` and back. What the references
 //! of the matrix prims and the interpreter of kernels share. No entries here.
 
 use ir_core::DType;
 use kernel_ir::LinalgOp;
-use linalg::{Array, Complex, LinalgError, Routine, Values};
+use linalg::{Array, Complex, LinalgError, Values};
 use tensor::{Tensor, TensorError, bf16, f16};
 use thiserror::Error;
 
@@ -16,29 +16,6 @@ pub enum LinalgRunError {
     /// A tensor could not be made.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-}
-
-/// The routine that a kernel-ir operator names.
-fn routine(op: LinalgOp) -> Routine {
-    match op {
-        LinalgOp::Cholesky { upper, check } => Routine::Cholesky { upper, check },
-        LinalgOp::Lu { pivot, check } => Routine::Lu { pivot, check },
-        LinalgOp::Solve { check } => Routine::Solve { check },
-        LinalgOp::SolveTriangular { upper, unitriangular } => {
-            Routine::SolveTriangular { upper, unitriangular }
-        }
-        LinalgOp::CholeskySolve { upper } => Routine::CholeskySolve { upper },
-        LinalgOp::Geqrf => Routine::Geqrf,
-        LinalgOp::Qr { complete } => Routine::Qr { complete },
-        LinalgOp::Eigh { upper } => Routine::Eigh { upper },
-        LinalgOp::Eig => Routine::Eig,
-        LinalgOp::Svd { full } => Routine::Svd { full },
-        LinalgOp::LdlFactor { hermitian, check } => Routine::LdlFactor { hermitian, check },
-        LinalgOp::LdlSolve { hermitian } => Routine::LdlSolve { hermitian },
-        LinalgOp::Pinv { hermitian } => Routine::Pinv { hermitian },
-        LinalgOp::MatrixExp => Routine::MatrixExp,
-        LinalgOp::Permutation => Routine::Permutation,
-    }
 }
 
 /// Applies a matrix routine; `outs` are the dtypes and sizes of the results. Where `pairs` complex numbers are pairs of
@@ -64,7 +41,7 @@ pub fn run_linalg(
             return Err(LinalgError::Malformed("complex operands end with a dimension of 2").into());
         }
     }
-    let results = linalg::run(routine(op), &inputs, &sizes)?;
+    let results = linalg::run(op, &inputs, &sizes)?;
     results.into_iter().zip(outs).map(|(array, (dtype, sizes))| tensor(array, *dtype, sizes)).collect()
 }
 

@@ -226,23 +226,6 @@ fn geometric(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     one(b.cast(trials, meta.dtype)?)
 }
 
-/// Largest integer that `random_` gives: all of an integer dtype, and of a float dtype the last up to which every
-/// integer is one.
-fn largest(dtype: DType) -> i64 {
-    match dtype {
-        DType::Bool => 1,
-        DType::U8 => i64::from(u8::MAX),
-        DType::I8 => i64::from(i8::MAX),
-        DType::I16 => i64::from(i16::MAX),
-        DType::I32 => i64::from(i32::MAX),
-        DType::I64 => i64::MAX,
-        DType::F64 => 1 << 53,
-        DType::F16 => 1 << 11,
-        DType::BF16 => 1 << 8,
-        _ => 1 << 24,
-    }
-}
-
 /// `random_`: integers from `from` up to below `to`, or up to the largest of the dtype.
 fn random_range(
     b: &mut Builder<'_>,
@@ -255,7 +238,7 @@ fn random_range(
         return Err(OpError::DType { op: c.name().into(), dtype: meta.dtype });
     }
     let from = from.unwrap_or(0);
-    let last = to.map_or(largest(meta.dtype), |to| to.saturating_sub(1));
+    let last = to.map_or(meta.dtype.integers().1, |to| to.saturating_sub(1));
     if to.is_some_and(|to| from >= to) || from > last {
         return Err(c.invalid("`from` must be smaller than `to`"));
     }

@@ -1,11 +1,12 @@
-//! Routines of kernel-ir that are no loop nests, on host memory: operands are gathered into row-major arrays in double
-//! precision, `linalg` computes, and the results are scattered. No mathematics here, and no memory of its own: a backend
-//! says where its buffers lie; one whose memory is elsewhere copies first.
+//! Matrix routines of a program on host memory: operands are gathered into row-major arrays in double precision, a routine
+//! computes, and the results are scattered. No mathematics here, and no memory of its own: a backend says where its buffers
+//! lie; one whose memory is elsewhere copies first.
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{ExternCall, LinalgOp, Operand, Program};
-use linalg::{Array, Complex, Routine, Values};
 use thiserror::Error;
+
+use crate::{Array, Complex, LinalgError, Values};
 
 /// Where a call's buffers lie.
 pub trait Memory {
@@ -27,7 +28,7 @@ pub enum RoutineError {
         /// The step.
         kernel: String,
         /// Why.
-        source: linalg::LinalgError,
+        source: LinalgError,
     },
 }
 
@@ -52,32 +53,9 @@ struct Place {
 /// A matrix routine of a program.
 pub struct MatrixRoutine {
     name: String,
-    routine: Routine,
+    op: LinalgOp,
     inputs: Vec<Place>,
     outputs: Vec<Place>,
-}
-
-/// The routine that a program's operator names.
-fn routine(op: LinalgOp) -> Routine {
-    match op {
-        LinalgOp::Cholesky { upper, check } => Routine::Cholesky { upper, check },
-        LinalgOp::Lu { pivot, check } => Routine::Lu { pivot, check },
-        LinalgOp::Solve { check } => Routine::Solve { check },
-        LinalgOp::SolveTriangular { upper, unitriangular } => {
-            Routine::SolveTriangular { upper, unitriangular }
-        }
-        LinalgOp::CholeskySolve { upper } => Routine::CholeskySolve { upper },
-        LinalgOp::Geqrf => Routine::Geqrf,
-        LinalgOp::Qr { complete } => Routine::Qr { complete },
-        LinalgOp::Eigh { upper } => Routine::Eigh { upper },
-        LinalgOp::Eig => Routine::Eig,
-        LinalgOp::Svd { full } => Routine::Svd { full },
-        LinalgOp::LdlFactor { hermitian, check } => Routine::LdlFactor { hermitian, check },
-        LinalgOp::LdlSolve { hermitian } => Routine::LdlSolve { hermitian },
-        LinalgOp::Pinv { hermitian } => Routine::Pinv { hermitian },
-        LinalgOp::MatrixExp => Routine::MatrixExp,
-        LinalgOp::Permutation => Routine::Permutation,
-    }
 }
 
 impl MatrixRoutine {
@@ -102,7 +80,7 @@ impl MatrixRoutine {
         let into = op.complex_inputs().iter().map(|&c| c && complex);
         let step = MatrixRoutine {
             name: call.name.clone(),
-            routine: routine(op),
+            op,
             inputs: call.inputs.iter().zip(into).map(place).collect(),
             outputs: call.outputs.iter().zip(op.complex_outputs(complex)).map(place).collect(),
         };
@@ -137,7 +115,7 @@ impl MatrixRoutine {
     pub unsafe fn run(&self, memory: &dyn Memory) -> Result<(), RoutineError> {
         let inputs = self.inputs.iter().map(|p| p.gather(memory)).collect::<Result<Vec<_>, _>>()?;
         let sizes = self.outputs.iter().map(|p| p.logical(memory)).collect::<Result<Vec<_>, _>>()?;
-        let results = linalg::run(self.routine, &inputs, &sizes)
+        let results = crate::run(self.op, &inputs, &sizes)
             .map_err(|source| RoutineError::Linalg { kernel: self.name.clone(), source })?;
         self.outputs.iter().zip(&results).try_for_each(|(place, array)| place.scatter(memory, array))
     }

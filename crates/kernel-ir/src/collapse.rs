@@ -1,0 +1,158 @@
+//! Loops that every index of a kernel walks as one longer loop become that loop: a step of the slow one is as much as all steps
+//! of the fast one, everywhere. A pointwise kernel over contiguous (or channels-last) tensors ends as a single loop, whatever its
+//! rank. Backends call it when they lower a kernel; programs cross the boundary as they were scheduled.
+
+use ir_core::{Atom, SymExpr};
+
+use crate::{Inst, InstKind, LoopKernel, Program, Stage};
+
+/// A loop: its variable and extent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Dim {
+    /// Number of the loop variable (`Atom::Loop`).
+    pub var: u32,
+    /// It runs from 0 to this, exclusive.
+    pub extent: SymExpr,
+}
+
+/// Drops loops of extent 1 and merges what can be merged. `exprs` must hold every expression that uses the loops.
+pub fn collapse(dims: &mut Vec<Dim>, exprs: &mut [SymExpr]) {
+    drop_units(dims, exprs);
+    while let Some((slow, fast)) = find_pair(dims, exprs) {
+        let var = dims[slow].var;
+        dims[fast].extent = &dims[slow].extent * &dims[fast].extent;
+        dims.remove(slow);
+        exprs.iter_mut().for_each(|e| hold(e, var));
+    }
+}
+
+/// Removes loops that run once.
+pub fn drop_units(dims: &mut Vec<Dim>, exprs: &mut [SymExpr]) {
+    for d in dims.iter().filter(|d| d.extent == SymExpr::ONE) {
+        exprs.iter_mut().for_each(|e| hold(e, d.var));
+    }
+    dims.retain(|d| d.extent != SymExpr::ONE);
+}
+
+/// The kernel with inner dimensions of its stages put together where that can be, so that no counter has to be divided.
+///
+/// The kernel keeps its number of dimensions: the outer one of such a pair gets the extent 1. An index may then be larger than
+/// the size of its own dimension; the address is the same.
+pub fn collapsed(program: &Program, k: &LoopKernel) -> LoopKernel {
+    let mut k = k.clone();
+    let first = k.outer.len();
+    for stage in &mut k.stages {
+        if stage.insts.iter().any(|i| matches!(i.kind, InstKind::Scan { .. })) {
+            continue;
+        }
+        for d in (0..stage.inner.len().saturating_sub(1)).rev() {
+            let wide = |e: &SymExpr| *e != SymExpr::ONE;
+            let Some(next) = stage.inner[d + 1..].iter().position(wide).map(|n| d + 1 + n) else { continue };
+            if !wide(&stage.inner[d]) {
+                continue;
+            }
+            let dim = |n: usize| Dim { var: (first + n) as u32, extent: stage.inner[n].clone() };
+            let (slow, fast) = (dim(d), dim(next));
+            let exprs = walks(program, stage);
+            let steps = |dim: &Dim| Steps::of(dim.var, &exprs);
+            if steps(&slow).zip(steps(&fast)).is_some_and(|(s, f)| s.continue_those(&f, &slow, &fast)) {
+                stage.inner[next] = &slow.extent * &fast.extent;
+                stage.inner[d] = SymExpr::ONE;
+                stage.insts.iter_mut().for_each(|inst| hold_in(inst, slow.var));
+            }
+        }
+    }
+    k
+}
+
+/// How far a step of a loop goes in every expression.
+struct Steps(Vec<SymExpr>);
+
+impl Steps {
+    /// `None` where an expression is not affine in the loop variable.
+    fn of(var: u32, exprs: &[SymExpr]) -> Option<Steps> {
+        let step = |e: &SymExpr| e.affine_in(&Atom::Loop(var)).map(|(step, _)| step);
+        exprs.iter().map(step).collect::<Option<_>>().map(Steps)
+    }
+
+    /// Whether a step of the slow loop, everywhere, is as much as all steps of the fast one.
+    fn continue_those(&self, of_fast: &Steps, slow: &Dim, fast: &Dim) -> bool {
+        let of_both = |l: &Atom| matches!(l, Atom::Loop(n) if *n == slow.var || *n == fast.var);
+        let free = |e: &SymExpr| !e.any_leaf(of_both);
+        let mut pairs = self.0.iter().zip(&of_fast.0);
+        pairs.all(|(s, f)| free(s) && free(f) && *s == f * &fast.extent)
+    }
+}
+
+/// Positions of two loops of which the first goes on where the second one ends.
+fn find_pair(dims: &[Dim], exprs: &[SymExpr]) -> Option<(usize, usize)> {
+    let steps: Vec<Option<Steps>> = dims.iter().map(|d| Steps::of(d.var, exprs)).collect();
+    for (slow, of_slow) in steps.iter().enumerate() {
+        for (fast, of_fast) in steps.iter().enumerate() {
+            let (Some(s), Some(f)) = (of_slow, of_fast) else { continue };
+            if slow != fast && s.continue_those(f, &dims[slow], &dims[fast]) {
+                return Some((slow, fast));
+            }
+        }
+    }
+    None
+}
+
+/// Every expression of a stage that its loops move.
+fn walks(program: &Program, stage: &Stage) -> Vec<SymExpr> {
+    let one = |inst: &Inst| match &inst.kind {
+        InstKind::Load { buf, index, .. } | InstKind::Store { buf, index, .. } => {
+            Some(program.buffers[*buf].address(index))
+        }
+        InstKind::Index(e) | InstKind::Check { size: e, .. } => Some(e.clone()),
+        _ => None,
+    };
+    stage.insts.iter().filter_map(one).collect()
+}
+
+/// Puts 0 for a loop variable.
+fn hold(e: &mut SymExpr, var: u32) {
+    if e.any_leaf(|a| *a == Atom::Loop(var)) {
+        *e = e.subst(&|a| (*a == Atom::Loop(var)).then_some(SymExpr::ZERO));
+    }
+}
+
+/// Puts 0 for a loop variable in the expressions of an instruction.
+fn hold_in(inst: &mut Inst, var: u32) {
+    match &mut inst.kind {
+        InstKind::Load { index, .. } | InstKind::Store { index, .. } => {
+            index.iter_mut().for_each(|e| hold(e, var))
+        }
+        InstKind::Index(e) | InstKind::Check { size: e, .. } => hold(e, var),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn collapsed(extents: &[&str], exprs: &[&str]) -> (Vec<String>, Vec<String>) {
+        let dim = |(n, e): (usize, &&str)| Dim { var: n as u32, extent: e.parse().unwrap() };
+        let mut dims: Vec<Dim> = extents.iter().enumerate().map(dim).collect();
+        let mut exprs: Vec<SymExpr> = exprs.iter().map(|e| e.parse().unwrap()).collect();
+        collapse(&mut dims, &mut exprs);
+        let dims = dims.iter().map(|d| format!("i{}: {}", d.var, d.extent)).collect();
+        (dims, exprs.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn loops_that_continue_each_other_become_one() {
+        let (dims, exprs) =
+            collapsed(&["s0", "1", "4", "8"], &["32*i0 + 8*i2 + i3", "64*i0 + 16*i2 + 2*i3 + 5"]);
+        assert_eq!((dims, exprs), (vec!["i3: 32*s0".into()], vec!["i3".into(), "2*i3 + 5".into()]));
+    }
+
+    #[test]
+    fn what_one_expression_forbids_stays() {
+        let (dims, _) = collapsed(&["4", "8"], &["8*i0 + i1", "i0 + 4*i1"]);
+        assert_eq!(dims, ["i0: 4", "i1: 8"]);
+        let (dims, _) = collapsed(&["4", "8"], &["8*i0 + i1", "(8*i0 + i1) // 3"]);
+        assert_eq!(dims, ["i0: 4", "i1: 8"]);
+    }
+}
