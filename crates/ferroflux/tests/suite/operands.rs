@@ -157,7 +157,8 @@ fn no_operator_panics_on_other_operands() {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| case.compile())) {
                     let text = panic.downcast_ref::<String>().map(String::as_str);
                     let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?");
-                    let place = text.len(); let _ = place;
+                    let place = text.len();
+                    let _ = place;
                     panics.insert(format!("{target} ({name}): {text}: {:?} of {:?}", case.args, case.types));
                 }
             }
