@@ -186,13 +186,13 @@ mod tests {
     fn what_has_no_value_at_a_point_is_a_contradiction() {
         let text = "fx 1.0\ngraph \"g\" {\n%x: f32[2, 3] = input \"x\"\n\n%s: f32[2] = prims.sum(%x, [1])\nreturn %s\n}";
         let graph: fx_ir::Graph = text.parse().expect("it parses");
-        let symbols = crate::lower::symbols(&graph);
+        let symbols = graph.symbols.clone();
         let known = rustc_hash::FxHashSet::default();
         let options = crate::Options::default();
         let mut defs = crate::lower::lower(&graph, symbols, &known, &options).expect("it is lowered");
         let sum = BufId(1);
         defs.list[sum].as_mut().expect("the sum").realized = false;
-        let bounds = crate::defs::SymBounds(&defs);
+        let bounds = crate::affine::SymBounds(&defs);
         let index: Shape = [SymExpr::ZERO].into_iter().collect();
         Inliner::new(&defs, &bounds).element(&mut BodyBuilder::new(), &mut no_forward, sum, index, None);
         let found = defs.contradiction.borrow().clone();
