@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;
 
 use ferroflux::Error;
+use plugin_host::PluginFailure;
 
 /// An error of the command itself, with advice.
 #[derive(Debug)]
@@ -78,6 +79,8 @@ fn hint(error: &anyhow::Error) -> Option<String> {
             Error::Unsupported(_) | Error::Functionalize(_) | Error::Compile(_) => {
                 "`ferroflux explain MODEL` lists everything in the model that is not supported; `--backend eager` may run more"
             }
+            // The message says what of the call to correct.
+            Error::Backend(e) if e.plugin_failure().is_some_and(PluginFailure::is_callers) => return None,
             Error::Backend(_) => {
                 "`ferroflux backends` lists every backend with its modes and options, and the reason where one cannot run"
             }

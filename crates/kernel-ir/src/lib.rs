@@ -12,6 +12,7 @@ mod linalg;
 mod phases;
 mod plan;
 mod program;
+pub mod runtime;
 mod scalar_op;
 mod text;
 mod together;

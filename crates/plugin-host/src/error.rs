@@ -20,6 +20,10 @@ pub struct PluginFailure {
 }
 
 impl PluginFailure {
+    /// Whether what was given is at fault (an index out of bounds, say), and neither the machine nor the plugin.
+    pub fn is_callers(&self) -> bool {
+        self.code == FFX_ERR_INVALID_ARGUMENT
+    }
     /// The kind in words.
     pub fn kind(&self) -> &'static str {
         match self.code {

@@ -5,7 +5,6 @@
 mod artifacts;
 mod calls;
 mod common;
-mod deleters;
 mod manifests;
 mod minors;
 mod older;

@@ -6,3 +6,4 @@ mod common;
 mod corpus;
 mod goldens;
 mod hostile;
+mod shipped;
