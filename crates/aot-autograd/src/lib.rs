@@ -18,4 +18,4 @@ pub mod transform;
 pub use autocast::{AutocastDevice, AutocastError, autocast, autocast_for};
 pub use functionalize::{FunctionalizeError, FunctionalizeProblem, functional_legality, functionalize};
 pub use joint::{GradError, GradProblem, JointError, JointGraph, JointOptions, Tangents, Wrt, joint};
-pub use partition::{MinCut, Partition, Saved, partition, partition_min_cut};
+pub use partition::{Contradiction, MinCut, Partition, Saved, partition, partition_min_cut};

@@ -297,11 +297,15 @@ impl Code {
         if let Some((place, seed)) = &seed {
             all.insert((*place).min(all.len()), Arg::Read(seed));
         }
-        let mut outputs = self.code.execute_args(&mut all)?.into_iter();
-        let mut results: Vec<Option<Value>> =
-            self.in_place.iter().map(|stays| if *stays { None } else { outputs.next() }).collect();
-        results.extend(outputs.map(Some));
-        Ok(results)
+        let outputs = self.code.execute_args(&mut all)?;
+        let (given, wanted) = (outputs.len(), self.in_place.iter().filter(|stays| !**stays).count());
+        if given != wanted {
+            return Err(Error::Internal(format!(
+                "{wanted} results should come out of the code, {given} did"
+            )));
+        }
+        let mut outputs = outputs.into_iter();
+        Ok(self.in_place.iter().map(|stays| if *stays { None } else { outputs.next() }).collect())
     }
 }
 

@@ -280,7 +280,7 @@ impl Compiled {
         if state.is_empty() {
             drop(state);
             let outputs = self.code.run_values(&users.iter().collect::<Vec<_>>(), self.seeds.next())?;
-            return Ok(self.split(outputs.into_iter().map(Some).collect(), &mut []));
+            return self.split(outputs.into_iter().map(Some).collect(), &mut []);
         }
         let mut kept: Vec<Option<&mut Value>> = state.iter_mut().map(Some).collect();
         let mut all: Vec<Arg<'_>> = Vec::with_capacity(self.sources.len());
@@ -293,10 +293,17 @@ impl Compiled {
             });
         }
         let outputs = self.code.run_args(all, self.seeds.next())?;
-        Ok(self.split(outputs, &mut state))
+        self.split(outputs, &mut state)
     }
 
-    fn split(&self, outputs: Vec<Option<Value>>, state: &mut [Value]) -> Given {
+    /// The results by what they are; new values of buffers go to the state.
+    fn split(&self, outputs: Vec<Option<Value>>, state: &mut [Value]) -> Result<Given, Error> {
+        let (results, known) = (outputs.len(), self.sinks.len());
+        if results != known {
+            return Err(Error::Internal(format!(
+                "the model should give {known} results, its code gives {results}"
+            )));
+        }
         let mut given = Given { users: Vec::with_capacity(outputs.len()), inputs: Vec::new() };
         for (n, (value, sink)) in outputs.into_iter().zip(&self.sinks).enumerate() {
             // What a call has left in the state's memory is there.
@@ -305,14 +312,15 @@ impl Compiled {
                 Sink::User => given.users.push((n, value)),
                 Sink::Input(input) => given.inputs.push((input, n, value)),
                 Sink::State(at) => {
-                    if let Some(place) = state.get_mut(at) {
-                        *place = value;
-                    }
+                    let kept = state.len();
+                    let lost =
+                        || Error::Internal(format!("result {n} is buffer {at}, of {kept} that are kept"));
+                    *state.get_mut(at).ok_or_else(lost)? = value;
                 }
                 Sink::Dropped => {}
             }
         }
-        given
+        Ok(given)
     }
 
     /// What of the compilation was making weights by formula ([`Program::make_weights`]).

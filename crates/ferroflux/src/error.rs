@@ -33,7 +33,7 @@ pub enum Error {
     Unsupported(Vec<prims::DecomposeError>),
     /// The compiler.
     #[error(transparent)]
-    Compile(#[from] inductor::InductorError),
+    Compile(inductor::InductorError),
     /// A backend, or finding one.
     #[error(transparent)]
     Backend(#[from] plugin_host::HostError),
@@ -189,6 +189,21 @@ pub enum Error {
     },
 }
 
+impl From<inductor::InductorError> for Error {
+    fn from(error: inductor::InductorError) -> Error {
+        match error {
+            inductor::InductorError::Internal(found) => Error::Internal(found),
+            refused => Error::Compile(refused),
+        }
+    }
+}
+
+impl From<aot_autograd::Contradiction> for Error {
+    fn from(found: aot_autograd::Contradiction) -> Error {
+        Error::Internal(found.to_string())
+    }
+}
+
 /// Where something comes from, as the end of a clause.
 fn at(origin: &str) -> String {
     if origin.is_empty() { String::new() } else { format!(" (at {origin})") }
@@ -208,4 +223,15 @@ fn dynamic(name: &str, value: &str) -> String {
 
 fn did_you_mean(near: &[String]) -> String {
     if near.is_empty() { String::new() } else { format!("; did you mean `{}`?", near.join("` or `")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contradictions_of_the_compiler_are_internal_errors() {
+        let error = Error::from(inductor::InductorError::Internal("`s` has no memory".into()));
+        assert_eq!(error.to_string(), "internal error: `s` has no memory; please report the model");
+    }
 }

@@ -45,12 +45,14 @@ impl Loan {
 /// # Safety
 /// The tensor and all its views are dropped before that.
 pub(crate) unsafe fn constant(view: &TensorView<'_>) -> Result<Tensor, PluginError> {
-    // SAFETY: by the caller's word no handle outlives the memory, which nobody writes while it is bound.
+    // SAFETY: no handle outlives the binding, by the contract of this function, and nobody writes bound memory.
     unsafe { over(view, || ()) }
 }
 
+/// A tensor over the memory of a view.
+///
 /// # Safety
-/// As for [`Tensor::from_foreign`].
+/// Every element stays readable, and nobody writes it, until `release` runs.
 unsafe fn over(
     view: &TensorView<'_>,
     release: impl FnOnce() + Send + Sync + 'static,
@@ -62,7 +64,7 @@ unsafe fn over(
     let stride = |n: &i64| isize::try_from(*n).map_err(|_| PluginError::invalid("a stride is too large"));
     let sizes = view.sizes().iter().map(size).collect::<Result<Vec<_>, _>>()?;
     let strides = view.strides().iter().map(stride).collect::<Result<Vec<_>, _>>()?;
-    // SAFETY: the caller's word.
+    // SAFETY: the caller keeps every element readable and unwritten until `release` runs.
     let tensor = unsafe { Tensor::from_foreign(view.as_ptr(), view.dtype(), &sizes, &strides, release) };
     tensor.map_err(|e| PluginError::invalid(e.to_string()))
 }

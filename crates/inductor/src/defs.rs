@@ -1,6 +1,7 @@
 //! Definitions: for every graph value how it is computed, as a recorded loop body or a template. In a body the buffer
 //! `BufId(n)` is the definition number n.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use ir_core::{Arena, DType, Scalar, Shape, SymExpr, SymId};
@@ -39,6 +40,15 @@ pub struct Defs {
     pub(crate) sites: Vec<Site>,
     /// Whether indices from data are checked.
     pub(crate) checked: bool,
+    /// The first contradiction that the writing of bodies met; no program is given out where there is one.
+    pub(crate) contradiction: RefCell<Option<String>>,
+}
+
+impl Defs {
+    /// Notes that something else was found than what every definition is expected to be.
+    pub(crate) fn contradict(&self, found: impl FnOnce() -> String) {
+        self.contradiction.borrow_mut().get_or_insert_with(found);
+    }
 }
 
 /// How a value is computed, and what was decided about it.

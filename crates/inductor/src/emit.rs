@@ -33,12 +33,11 @@ pub(crate) fn emit(defs: &Defs, schedule: &Schedule, graph: &Graph) -> Result<Pr
         }
         // A copy at the end is in order whatever the steps are, so every turn takes one away.
         if places.direct.len() == before {
-            let what =
-                format!("writes an input out of order ({}): this is a bug in the compiler", hazards[0].what);
-            let node = hazards[0].place.clone();
-            let origin = Origin::default();
-            let problems = vec![Problem { node, target: graph.name.clone(), origin, what }];
-            return Err(InductorError { problems });
+            let kernel_ir::Hazard { place, what, .. } = &hazards[0];
+            let found = format!(
+                "`{place}` writes an input out of order, where only copies at the end are left: {what}"
+            );
+            return Err(InductorError::Internal(found));
         }
     }
 }
@@ -103,7 +102,7 @@ fn attempt(
         }
     }
     if !problems.is_empty() {
-        return Err(InductorError { problems });
+        return Err(InductorError::Refused(problems));
     }
     let copies: Vec<&Write> = defs.written.iter().filter(|w| !places.direct.contains(w)).collect();
     for write in copies {

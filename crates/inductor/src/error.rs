@@ -4,12 +4,25 @@ use ir_core::Origin;
 use prims::OpError;
 use thiserror::Error;
 
-/// A graph that cannot be compiled.
+/// Why a graph is not compiled.
 #[derive(Debug, Error)]
-#[error("{} of the graph's nodes cannot be compiled:\n{}", problems.len(), problems.iter().map(|p| format!("  {p}")).collect::<Vec<_>>().join("\n"))]
-pub struct InductorError {
-    /// All problems, in graph order.
-    pub problems: Vec<Problem>,
+pub enum InductorError {
+    /// Nodes that cannot be compiled: all of them, in graph order.
+    #[error("{} of the graph's nodes cannot be compiled:\n{}", .0.len(), .0.iter().map(|p| format!("  {p}")).collect::<Vec<_>>().join("\n"))]
+    Refused(Vec<Problem>),
+    /// The compiler contradicts itself: what was found where something else was expected. The program would give wrong numbers.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+impl InductorError {
+    /// The nodes that cannot be compiled.
+    pub fn problems(&self) -> &[Problem] {
+        match self {
+            InductorError::Refused(problems) => problems,
+            InductorError::Internal(_) => &[],
+        }
+    }
 }
 
 /// One node that cannot be compiled.

@@ -58,6 +58,9 @@ impl<'a> Inliner<'a> {
         }
         // Only loops lack memory: everything else is realized.
         let DefKind::Loop { insts, value } = &d.kind else {
+            self.defs.contradict(|| {
+                format!("`{}` has no memory and is no loop that could be computed where it is read", d.name)
+            });
             return b.constant(Scalar::zero(d.dtype), d.dtype);
         };
         let vals = self.body(b, forward, insts, &key.1, mask);
@@ -172,4 +175,30 @@ pub(crate) fn convert(b: &mut BodyBuilder, v: Val, to: DType) -> Val {
 /// Never forwards.
 pub(crate) fn no_forward(_: &mut BodyBuilder, _: BufId, _: &[SymExpr]) -> Option<Val> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reduction without memory has no value at a point: the program is not given out.
+    #[test]
+    fn what_has_no_value_at_a_point_is_a_contradiction() {
+        let text = "fx 1.0\ngraph \"g\" {\n%x: f32[2, 3] = input \"x\"\n\n%s: f32[2] = prims.sum(%x, [1])\nreturn %s\n}";
+        let graph: fx_ir::Graph = text.parse().expect("it parses");
+        let symbols = graph.symbols.clone();
+        let known = rustc_hash::FxHashSet::default();
+        let options = crate::Options::default();
+        let mut defs = crate::lower::lower(&graph, symbols, &known, &options).expect("it is lowered");
+        let sum = BufId(1);
+        defs.list[sum].as_mut().expect("the sum").realized = false;
+        let bounds = crate::affine::SymBounds(&defs);
+        let index: Shape = [SymExpr::ZERO].into_iter().collect();
+        Inliner::new(&defs, &bounds).element(&mut BodyBuilder::new(), &mut no_forward, sum, index, None);
+        let found = defs.contradiction.borrow().clone();
+        assert_eq!(
+            found.as_deref(),
+            Some("`s` has no memory and is no loop that could be computed where it is read")
+        );
+    }
 }

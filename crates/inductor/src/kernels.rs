@@ -228,7 +228,10 @@ pub(crate) fn epilogue(defs: &Defs, s: &Schedule, group: &Group, template: BufId
 /// is the result's.
 pub(crate) fn scatter_kernels(defs: &Defs, id: BufId, in_place: bool) -> Vec<LoopKernel> {
     let def = defs.get(id);
-    let DefKind::Scatter { base, ranges, insts, index, value, mode } = &def.kind else { return Vec::new() };
+    let DefKind::Scatter { base, ranges, insts, index, value, mode } = &def.kind else {
+        defs.contradict(|| format!("`{}` is to be scattered and is no scatter", def.name));
+        return Vec::new();
+    };
     let symbols = SymBounds(defs);
     let kernel = |outer: &Shape, b: BodyBuilder| LoopKernel {
         name: String::new(),

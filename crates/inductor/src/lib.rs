@@ -72,14 +72,18 @@ fn compile_part(
     realize::realize(&mut defs);
     in_place::narrow(&mut defs);
     let schedule = schedule::schedule(&mut defs);
-    emit::emit(&defs, &schedule, graph)
+    let program = emit::emit(&defs, &schedule, graph)?;
+    match defs.contradiction.into_inner() {
+        None => Ok(program),
+        Some(found) => Err(InductorError::Internal(found)),
+    }
 }
 
 /// What [`compile`] would refuse; empty where there is nothing.
 pub fn problems(graph: &Graph) -> Vec<Problem> {
     lower::lower(graph, graph.symbols.clone(), &FxHashSet::default(), &Options::default())
         .err()
-        .map_or(Vec::new(), |e| e.problems)
+        .map_or(Vec::new(), |e| e.problems().to_vec())
 }
 
 /// The loop bodies as recorded, before any fusion, as text.

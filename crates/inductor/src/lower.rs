@@ -36,6 +36,7 @@ pub(crate) fn lower(
         known,
         sites: Vec::new(),
         checked: !options.unchecked_indices,
+        contradiction: std::cell::RefCell::default(),
     };
     let mut problems = Vec::new();
     for (id, node) in graph.iter() {
@@ -48,7 +49,7 @@ pub(crate) fn lower(
     if problems.is_empty() {
         outputs(graph, options, &mut defs, &mut problems);
     }
-    if problems.is_empty() { Ok(defs) } else { Err(InductorError { problems }) }
+    if problems.is_empty() { Ok(defs) } else { Err(InductorError::Refused(problems)) }
 }
 
 fn placeholder(

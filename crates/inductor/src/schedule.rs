@@ -92,14 +92,17 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
         let relevant = |read: &BufId| defs.get(*read).constant == defs.get(id).constant;
         let reads = s.loads[&id].iter().filter(|(read, _)| relevant(read));
         let latest = reads.filter_map(|(read, _)| s.group_of.get(read).copied()).max();
-        let fused = latest.is_some_and(|g| {
-            let joined = join(defs, &s.groups[g], id, &s.loads[&id]);
-            joined.map(|group| s.groups[g] = group).is_some()
-        });
-        let at = if fused { latest.unwrap_or(0) } else { s.groups.len() };
-        if !fused {
-            s.groups.push(start(defs, id));
-        }
+        let joined = latest.and_then(|g| Some((g, join(defs, &s.groups[g], id, &s.loads[&id])?)));
+        let at = match joined {
+            Some((g, group)) => {
+                s.groups[g] = group;
+                g
+            }
+            None => {
+                s.groups.push(start(defs, id));
+                s.groups.len() - 1
+            }
+        };
         s.group_of.insert(id, at);
     }
     crate::merge::merge(defs, &mut s);

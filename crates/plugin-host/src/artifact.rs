@@ -100,7 +100,11 @@ impl LoadedExecutable {
             // SAFETY: the executable lives; the sink and what it collects live through the call.
             unsafe { (slots.save)(self.plugin().slots.ctx, self.raw(), sink, user, error) }
         })?;
-        Ok(saved.map(|bytes| framed(self.claims(), bytes)))
+        let failed = |e: serde_json::Error| {
+            let reason = format!("what the host knows of inputs and constants cannot be written: {e}");
+            HostError::argument(&self.plugin().described.name, reason)
+        };
+        saved.map(|bytes| framed(self.claims(), bytes).map_err(failed)).transpose()
     }
 }
 
@@ -111,15 +115,15 @@ const SUM: usize = 8;
 
 /// An artifact with what the host must know of its program, which it has not: `FFXH`, a length as little-endian u32, as much
 /// JSON, the first eight bytes of the SHA-256 of all that, and the plugin's bytes, which have a checksum of their own.
-fn framed(claims: &Claims, mut bytes: Vec<u8>) -> Vec<u8> {
-    // Lists, numbers and text always serialize.
-    let json = serde_json::to_vec(claims).unwrap_or_default();
+fn framed(claims: &Claims, mut bytes: Vec<u8>) -> Result<Vec<u8>, serde_json::Error> {
+    // Without its claims a program would run unchecked.
+    let json = serde_json::to_vec(claims)?;
     let mut head = MAGIC.to_vec();
     head.extend((json.len() as u32).to_le_bytes());
     head.extend(json);
     head.extend_from_slice(&Sha256::digest(&head)[..SUM]);
     bytes.splice(0..0, head);
-    bytes
+    Ok(bytes)
 }
 
 /// What [`framed`] put together; `None` where the claims are not what was written.
@@ -170,7 +174,7 @@ mod tests {
             vec![ConstantRange { name: "w".into(), range: (i64::MIN, 3), sites: vec![Site::default()] }];
         for written in [vec![], vec![false, true], vec![true, false, false, true]] {
             let claims = Claims { written, ranges: ranges.clone() };
-            let whole = framed(&claims, b"code".to_vec());
+            let whole = framed(&claims, b"code".to_vec()).unwrap();
             let (found, rest) = unframed(&whole).unwrap();
             assert_eq!((found, rest), (claims, &b"code"[..]));
             let head = whole.len() - 4;

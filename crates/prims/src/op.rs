@@ -4,7 +4,9 @@ use fx_ir::{ValueId, ValueType};
 use kernel_ir::ScalarOp;
 use smallvec::SmallVec;
 
-use crate::{BatchRule, Builder, Call, ComplexRule, Lower, MetaCx, OpError, RefCall, RefOut, Samples};
+use crate::{
+    BatchRule, Builder, Call, ComplexRule, Lower, MetaCx, OpError, RefCall, RefOut, Samples, Tolerance,
+};
 
 /// All that is known of one operator.
 pub struct OpDef {
@@ -14,10 +16,89 @@ pub struct OpDef {
     pub kind: Kind,
     /// Derivative.
     pub grad: Grad,
-    /// How far a float result may be from float64.
+    /// How far a float result may be from what it should be: the one number that every judge of the operator goes by.
     pub tolerance: Tolerance,
+    /// In which precision autocast runs it.
+    pub autocast: Autocast,
     /// Calls to test with; empty only where the golden corpus covers a composite.
     pub samples: fn(&mut Samples),
+}
+
+impl OpDef {
+    /// The entry of an operator that is on autocast's lists.
+    pub const fn autocast(self, autocast: Autocast) -> OpDef {
+        OpDef { autocast, ..self }
+    }
+}
+
+/// What happens to the floating-point operands of an operator under autocast (those of double precision are left alone).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CastPolicy {
+    /// Cast to the 16-bit type.
+    Lower,
+    /// Cast to `float32`.
+    Float32,
+    /// Cast to `float32` if the first operand is a float and the call names no dtype.
+    Float32Result,
+    /// Cast to the widest type among them.
+    Widest,
+}
+
+/// PyTorch's autocast lists (2.11) as far as they name an operator: the registrations of the dispatch keys `AutocastCPU` and
+/// `AutocastCUDA` (`aten/src/ATen/autocast_mode.h`), all overloads alike. Composites that PyTorch runs as operators of the
+/// lists have what these have. Operators on no list take what comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Autocast {
+    /// Under `torch.autocast("cpu")`.
+    pub cpu: Option<CastPolicy>,
+    /// Under `torch.autocast("cuda")`, also for ROCm.
+    pub gpu: Option<CastPolicy>,
+}
+
+impl Autocast {
+    /// On no list.
+    pub const NONE: Autocast = Autocast { cpu: None, gpu: None };
+    /// In the 16-bit type.
+    pub const LOWER: Autocast = Autocast::both(CastPolicy::Lower);
+    /// In the 16-bit type on the CPU alone.
+    pub const LOWER_ON_CPU: Autocast = Autocast::on_cpu(CastPolicy::Lower);
+    /// In the 16-bit type on GPUs alone.
+    pub const LOWER_ON_GPU: Autocast = Autocast::on_gpu(CastPolicy::Lower);
+    /// In `float32`.
+    pub const FLOAT32: Autocast = Autocast::both(CastPolicy::Float32);
+    /// In `float32` on the CPU alone.
+    pub const FLOAT32_ON_CPU: Autocast = Autocast::on_cpu(CastPolicy::Float32);
+    /// In `float32` on GPUs alone.
+    pub const FLOAT32_ON_GPU: Autocast = Autocast::on_gpu(CastPolicy::Float32);
+    /// With a `float32` result on GPUs alone.
+    pub const FLOAT32_RESULT_ON_GPU: Autocast = Autocast::on_gpu(CastPolicy::Float32Result);
+    /// In `float32` on the CPU, with a `float32` result on GPUs.
+    pub const FLOAT32_ON_CPU_RESULT_ON_GPU: Autocast =
+        Autocast { cpu: Some(CastPolicy::Float32), gpu: Some(CastPolicy::Float32Result) };
+    /// In `float32` on the CPU, in the widest type of its operands on GPUs.
+    pub const FLOAT32_ON_CPU_WIDEST_ON_GPU: Autocast =
+        Autocast { cpu: Some(CastPolicy::Float32), gpu: Some(CastPolicy::Widest) };
+    /// In the widest type of its operands.
+    pub const WIDEST: Autocast = Autocast::both(CastPolicy::Widest);
+    /// In the widest type of its operands on the CPU alone.
+    pub const WIDEST_ON_CPU: Autocast = Autocast::on_cpu(CastPolicy::Widest);
+    /// In the widest type of its operands on GPUs alone.
+    pub const WIDEST_ON_GPU: Autocast = Autocast::on_gpu(CastPolicy::Widest);
+
+    const fn both(policy: CastPolicy) -> Autocast {
+        Autocast { cpu: Some(policy), gpu: Some(policy) }
+    }
+    const fn on_cpu(policy: CastPolicy) -> Autocast {
+        Autocast { cpu: Some(policy), gpu: None }
+    }
+    const fn on_gpu(policy: CastPolicy) -> Autocast {
+        Autocast { cpu: None, gpu: Some(policy) }
+    }
+
+    /// Whether some device runs the operator in the 16-bit type.
+    pub const fn lowers(self) -> bool {
+        matches!(self.cpu, Some(CastPolicy::Lower)) || matches!(self.gpu, Some(CastPolicy::Lower))
+    }
 }
 
 /// What an operator is made of.
@@ -79,22 +160,4 @@ pub struct GradCall<'a> {
     pub cotangents: &'a [Option<ValueId>],
     /// For every argument whether its gradient (of a list: that of any item) is wanted.
     pub wanted: &'a [bool],
-}
-
-/// Allowed distance from float64, `|a - b| <= atol + rtol * |b|`, for `f32` (other dtypes scale with their precision).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tolerance {
-    /// Absolute part.
-    pub atol: f64,
-    /// Relative part.
-    pub rtol: f64,
-}
-
-impl Tolerance {
-    /// No rounding at all: views, integers, selections.
-    pub const EXACT: Tolerance = Tolerance { atol: 0.0, rtol: 0.0 };
-    /// A few units in the last place.
-    pub const FLOAT: Tolerance = Tolerance { atol: 1e-6, rtol: 2e-6 };
-    /// Sums of many terms.
-    pub const ACCUMULATE: Tolerance = Tolerance { atol: 1e-5, rtol: 1.3e-4 };
 }

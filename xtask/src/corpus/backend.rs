@@ -137,7 +137,7 @@ pub(super) fn classify(error: &Error) -> Failure {
         }
         Error::Functionalize(errors) => refusals(error, errors, |e| format!("mutation: {}", e.problem)),
         Error::Compile(error_of) => {
-            let groups = error_of.problems.iter().map(|p| format!("`{}`: {}", p.target, p.what));
+            let groups = error_of.problems().iter().map(|p| format!("`{}`: {}", p.target, p.what));
             let groups: BTreeSet<String> = groups.collect();
             let groups = groups.into_iter().collect();
             Failure { status: Status::Unsupported, reason: error.to_string(), groups }

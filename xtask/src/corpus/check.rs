@@ -65,11 +65,12 @@ fn forward(loaded: &Loaded, compiled: &Compiled, prefix: &str, times: &mut Times
         outputs.retain(|_| !number.next().unwrap_or(false));
         numbers = Vec::new();
     }
+    let entries = prims::Tolerance::of_graph(&loaded.program.graph);
     let mut compared = 0;
     for (n, got) in outputs.iter().enumerate() {
         let name = format!("{prefix}out{n}");
         let Some(expected) = loaded.golden.tensors.get(&name) else { continue };
-        let (atol, rtol) = tolerance(expected.dtype());
+        let (atol, rtol) = entries.of(expected.dtype());
         let same = if numbers.get(n) == Some(&true) {
             // How wide a number is, a golden has of whoever wrote it: Python's have no dtype.
             let [got, expected] = [got, expected].map(|t| t.to_dtype(DType::F64));

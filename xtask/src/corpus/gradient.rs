@@ -8,7 +8,6 @@ use ferroflux::optim::{Adam, Optimizer, Sgd};
 use ferroflux::train::{DiffOptions, Differentiated, Gradients, TrainOptions, Wrt};
 use ferroflux::{Options, Program};
 use fx_ir::{Arg, Graph, InputKind, ValueId};
-use tensor::compare::tolerance;
 use tensor::{Tensor, allclose};
 use testing::compare::{largest, thinned};
 
@@ -24,11 +23,12 @@ const LOSS_TOLERANCE: f64 = 1e-5;
 pub(crate) fn gradient(loaded: &Loaded, backend: &str, times: &mut Times) -> Result<(), Failure> {
     let model = differentiated(loaded, backend, &DiffOptions::new().wrt(Wrt::Inputs).tangents(), times)?;
     let (_, found) = run(loaded, &model, times)?;
+    let entries = prims::Tolerance::of_graph(&loaded.program.graph);
     let mut compared = 0;
     for (n, input) in model.inputs().iter().enumerate() {
         let name = format!("grad{n}");
         let Some(expected) = loaded.golden.tensors.get(&name) else { continue };
-        let (atol, rtol) = tolerance(expected.dtype());
+        let (atol, rtol) = entries.of(expected.dtype());
         let zero = || Tensor::zeros(expected.dtype(), expected.sizes());
         let got = found.input(&input.name).cloned();
         let got = got.map_or_else(zero, Ok).map_err(|e| Failure::error(&e))?;

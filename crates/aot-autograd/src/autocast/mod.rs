@@ -1,5 +1,5 @@
 //! Automatic mixed precision: a functional graph in which operators compute in 16-bit floats where PyTorch's autocast
-//! lets them ([`lists`]).
+//! lets them (the column `autocast` of an operator's entry).
 //!
 //! Casts are inserted before operators of the lists, one a value and type, so that a weight that is read often is cast
 //! once. What other operators give follows from their own promotion. What is written back (buffers, inputs) is cast to
@@ -7,17 +7,29 @@
 //! the weights' type: a cast's gradient casts back. Not here: scaling of the loss for `float16` (the training step's),
 //! branches and loop bodies (they run in the types they were captured with).
 
-mod lists;
-
 use fx_ir::{Arg, Graph, NodeId, NodeKind, Output, OutputKind, ValueId, ValueType};
 use ir_core::{DType, EntityId, Origin};
-use prims::{Builder, OpError, decompose_call};
+use prims::{Builder, CastPolicy, OpError, decompose_call, lookup};
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-use self::lists::{Policy, policy};
+/// Whose lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AutocastDevice {
+    /// `torch.autocast("cpu")`.
+    Cpu,
+    /// `torch.autocast("cuda")`, also for ROCm.
+    Cuda,
+}
 
-pub use self::lists::AutocastDevice;
+/// The policy of an operator (`aten.add.Tensor`), where it is on a list.
+fn policy(device: AutocastDevice, target: &str) -> Option<CastPolicy> {
+    let autocast = lookup(target)?.def.autocast;
+    match device {
+        AutocastDevice::Cpu => autocast.cpu,
+        AutocastDevice::Cuda => autocast.gpu,
+    }
+}
 
 /// A call that does not take the types that autocast gives it.
 #[derive(Clone, Debug, Error)]
@@ -119,11 +131,11 @@ impl Autocast {
     }
 
     /// The type that a policy gives the operands of a call.
-    fn wanted(&self, policy: Policy, target: &str, args: &[Arg]) -> Option<DType> {
+    fn wanted(&self, policy: CastPolicy, target: &str, args: &[Arg]) -> Option<DType> {
         match policy {
-            Policy::Lower => Some(self.dtype),
-            Policy::Float32 => Some(DType::F32),
-            Policy::Float32Result => {
+            CastPolicy::Lower => Some(self.dtype),
+            CastPolicy::Float32 => Some(DType::F32),
+            CastPolicy::Float32Result => {
                 let first = match args.first()? {
                     Arg::Value(v) => self.eligible(*v),
                     _ => false,
@@ -132,7 +144,7 @@ impl Autocast {
                 let open = named.is_none_or(|a| matches!(a, Arg::None));
                 (first && open).then_some(DType::F32)
             }
-            Policy::Widest => {
+            CastPolicy::Widest => {
                 let mut widest = None;
                 let mut visit = |v: ValueId| {
                     if self.eligible(v) {
@@ -206,6 +218,17 @@ mod tests {
     #![allow(clippy::unwrap_used)] // a failing test may panic
 
     use super::*;
+
+    #[test]
+    fn devices_differ() {
+        use AutocastDevice::*;
+        assert_eq!(policy(Cuda, "aten.softmax.int"), Some(CastPolicy::Float32Result));
+        assert_eq!(policy(Cpu, "aten.softmax.int"), None);
+        assert_eq!(policy(Cuda, "aten.pow.Tensor_Scalar"), Some(CastPolicy::Float32));
+        assert_eq!(policy(Cpu, "aten.linear.default"), Some(CastPolicy::Lower));
+        assert_eq!(policy(Cpu, "aten.relu.default"), None);
+        assert_eq!(policy(Cpu, "prims.matmul"), None);
+    }
 
     fn graph(body: &str) -> Graph {
         format!("fx 1.0\n\ngraph \"g\" {{\n{body}\n}}\n").parse().unwrap()

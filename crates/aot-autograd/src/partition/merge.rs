@@ -5,13 +5,16 @@ use ir_core::Arena;
 use prims::Builder;
 use rustc_hash::FxHashSet;
 
-use super::Partition;
+use super::{Contradiction, Partition};
 
 impl Partition {
     /// Forward and backward in one graph: the forward's placeholders, then the tangents; the forward's outputs, then
     /// the gradients. What is computed anew stands in the backward half and reads values of the forward through
     /// `prims.barrier`, so that no pass takes it for what the forward computed.
-    pub fn merge(&self) -> Graph {
+    ///
+    /// # Errors
+    /// [`Contradiction`], which no partition should give.
+    pub fn merge(&self) -> Result<Graph, Contradiction> {
         let mut merge = Merge {
             graph: self.forward.clone(),
             map: self.backward.values.ids().map(|_| None).collect(),
@@ -19,14 +22,14 @@ impl Partition {
         };
         merge.graph.outputs.retain(|o| o.kind != OutputKind::Saved);
         merge.inputs(self);
-        merge.calls(self);
+        merge.calls(self)?;
         for output in &self.backward.outputs {
             let mut output = output.clone();
-            output.arg.for_each_value_mut(&mut |v| *v = merge.map[*v].unwrap_or(*v));
+            merge.rename(self, &mut output.arg, false)?;
             merge.graph.outputs.push(output);
         }
         prims::scalars::eliminate_dead(&mut merge.graph);
-        merge.graph
+        Ok(merge.graph)
     }
 }
 
@@ -68,16 +71,14 @@ impl Merge {
         }
     }
 
-    fn calls(&mut self, partition: &Partition) {
+    fn calls(&mut self, partition: &Partition) -> Result<(), Contradiction> {
         let backward = &partition.backward;
         let recomputed: FxHashSet<_> = partition.recomputed.iter().copied().collect();
         for (id, node) in backward.iter() {
             let NodeKind::Call { target, args } = &node.kind else { continue };
             let mut args = args.clone();
             for arg in &mut args {
-                arg.for_each_value_mut(&mut |v| {
-                    *v = if recomputed.contains(&id) { self.read_anew(backward, *v) } else { self.read(*v) };
-                });
+                self.rename(partition, arg, recomputed.contains(&id))?;
             }
             let types = node.outputs.iter().map(|&v| {
                 let value = &backward.values[v];
@@ -86,32 +87,42 @@ impl Merge {
             let outs = self.graph.call(target.clone(), args, types, node.origin);
             node.outputs.iter().zip(outs).for_each(|(&v, out)| self.map[v] = Some(out));
         }
+        Ok(())
     }
 
-    /// All values of the backward are mapped before they are read: placeholders first, then calls in order.
-    fn read(&self, v: ValueId) -> ValueId {
-        debug_assert!(self.map[v].is_some(), "{v} is read before it is made");
-        self.map[v].unwrap_or(v)
+    /// Puts the merged graph's values for the backward's; `anew` for an operand of what is computed anew. All values are
+    /// mapped before they are read: placeholders first, then calls in order.
+    fn rename(&mut self, partition: &Partition, arg: &mut Arg, anew: bool) -> Result<(), Contradiction> {
+        let backward = &partition.backward;
+        let mut wrong = None;
+        arg.for_each_value_mut(&mut |v| {
+            let missing =
+                || Contradiction(format!("`{}` is read before it is made", backward.values[*v].name));
+            let own = self.map[*v].ok_or_else(missing);
+            match own.and_then(|own| if anew { self.read_anew(backward, *v, own) } else { Ok(own) }) {
+                Ok(new) => *v = new,
+                Err(e) => wrong = Some(e),
+            }
+        });
+        wrong.map_or(Ok(()), Err)
     }
 
     /// A value as what is computed anew reads it: tensors of the forward through a barrier.
-    fn read_anew(&mut self, backward: &Graph, v: ValueId) -> ValueId {
-        let own = self.read(v);
+    fn read_anew(&mut self, backward: &Graph, v: ValueId, own: ValueId) -> Result<ValueId, Contradiction> {
         let value = &backward.values[v];
         let of_forward = backward.nodes[value.def].as_call().is_none();
         if !of_forward || !matches!(value.ty, ValueType::Tensor(_)) {
-            return own;
+            return Ok(own);
         }
         if let Some(behind) = self.behind[v] {
-            return behind;
+            return Ok(behind);
         }
         let origin = self.graph.nodes[self.graph.values[own].def].origin;
         let name = format!("{}_again", value.name);
-        // A barrier takes any tensor.
-        let behind = Builder::new(&mut self.graph, name, origin)
-            .call1("prims.barrier", vec![own.into()])
-            .unwrap_or(own);
+        let refused = |e| Contradiction(format!("`{}` does not go through a barrier: {e}", value.name));
+        let barrier = Builder::new(&mut self.graph, name, origin).call1("prims.barrier", vec![own.into()]);
+        let behind = barrier.map_err(refused)?;
         self.behind[v] = Some(behind);
-        behind
+        Ok(behind)
     }
 }

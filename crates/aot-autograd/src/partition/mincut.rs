@@ -15,7 +15,7 @@ use ir_core::{Arena, EntityId};
 use prims::facts::{Work, bytes_hint, numel_hint, operations_hint};
 
 use super::flow::{INFINITE, Network, SINK, SOURCE};
-use super::{Partition, split};
+use super::{Contradiction, Partition, split};
 use crate::JointGraph;
 use crate::symbols::defines_size;
 
@@ -39,7 +39,10 @@ impl Default for MinCut {
 }
 
 /// Splits a joint graph so that few bytes are saved; see [`MinCut`]. Symbolic sizes count by their hints.
-pub fn partition_min_cut(joint: &JointGraph, options: &MinCut) -> Partition {
+///
+/// # Errors
+/// [`Contradiction`], which no joint graph should give.
+pub fn partition_min_cut(joint: &JointGraph, options: &MinCut) -> Result<Partition, Contradiction> {
     let candidates = Candidates::of(joint);
     let (bytes, mut backward) = candidates.cut(joint, 0);
     let budget = if options.memory_budget.is_nan() { 1.0 } else { options.memory_budget.clamp(0.0, 1.0) };

@@ -12,9 +12,17 @@ mod split;
 
 use fx_ir::{Arg, Graph, NodeId, ValueId, ValueType};
 
+use thiserror::Error;
+
 use crate::JointGraph;
 
 pub use mincut::{MinCut, partition_min_cut};
+
+/// The halves of a joint graph would not compute what it computes: what was found where something else was expected. A defect
+/// of the compiler.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct Contradiction(pub(crate) String);
 
 /// The two halves of a joint graph.
 #[derive(Clone, Debug)]
@@ -65,7 +73,10 @@ impl Partition {
 }
 
 /// Splits by the default rule: what the backward reads of the forward is saved.
-pub fn partition(joint: &JointGraph) -> Partition {
+///
+/// # Errors
+/// [`Contradiction`], which no joint graph should give.
+pub fn partition(joint: &JointGraph) -> Result<Partition, Contradiction> {
     let backward = joint.graph.nodes.ids().map(|id| joint.is_backward(id)).collect();
     split::split(joint, &backward)
 }

@@ -6,22 +6,22 @@ use fx_ir::{Arg, Graph, InputKind, NodeId, NodeKind, Output, OutputKind, ValueId
 use ir_core::{Arena, Atom, EntityId, SymExpr, SymId};
 use rustc_hash::FxHashSet;
 
-use super::{Partition, Saved};
+use super::{Contradiction, Partition, Saved};
 use crate::JointGraph;
 
 /// Splits a joint graph; `backward` says for every node whether the backward computes it if it needs it (placeholders
 /// apart). What it reads beyond that is saved.
-pub(super) fn split(joint: &JointGraph, backward: &Arena<NodeId, bool>) -> Partition {
+pub(super) fn split(joint: &JointGraph, backward: &Arena<NodeId, bool>) -> Result<Partition, Contradiction> {
     let order = backward_order(joint, backward);
     let mut split = Backward::new(joint, order);
     let reads = split.reads();
     split.placeholders(&reads);
     let sizes = split.unbound_sizes();
     split.sizes(&sizes);
-    let recomputed = split.body();
+    let recomputed = split.body()?;
     let Backward { graph, saved, .. } = split;
     let forward = forward(joint, &saved);
-    Partition { forward, backward: graph, saved, recomputed }
+    Ok(Partition { forward, backward: graph, saved, recomputed })
 }
 
 /// Everything that its outputs and the saved values need.
@@ -213,7 +213,7 @@ impl<'j> Backward<'j> {
     }
 
     /// The calls and the gradients. Gives the calls that depend on no tangent.
-    fn body(&mut self) -> Vec<NodeId> {
+    fn body(&mut self) -> Result<Vec<NodeId>, Contradiction> {
         let joint = self.joint;
         let dependent = joint.tangent_dependent();
         let mut recomputed = Vec::new();
@@ -221,7 +221,7 @@ impl<'j> Backward<'j> {
             let node = &joint.graph.nodes[id];
             let NodeKind::Call { target, args } = &node.kind else { continue };
             let mut args = args.clone();
-            args.iter_mut().for_each(|a| self.rename(a));
+            args.iter_mut().try_for_each(|a| self.rename(a))?;
             let values = &joint.graph.values;
             let types = node.outputs.iter().map(|&v| (values[v].name.as_str(), values[v].ty.clone()));
             let new = self.graph.nodes.next_id();
@@ -233,18 +233,22 @@ impl<'j> Backward<'j> {
         }
         for output in self.gradients() {
             let mut output = output.clone();
-            self.rename(&mut output.arg);
+            self.rename(&mut output.arg)?;
             self.graph.outputs.push(output);
         }
-        recomputed
+        Ok(recomputed)
     }
 
     /// Puts the backward's values for the joint graph's. All are there: what is read is made before or a placeholder.
-    fn rename(&self, arg: &mut Arg) {
-        arg.for_each_value_mut(&mut |v| {
-            debug_assert!(self.map[*v].is_some(), "{v} has no value in the backward");
-            *v = self.map[*v].unwrap_or(*v);
+    fn rename(&self, arg: &mut Arg) -> Result<(), Contradiction> {
+        let mut missing = None;
+        arg.for_each_value_mut(&mut |v| match self.map[*v] {
+            Some(new) => *v = new,
+            None => missing = Some(*v),
         });
+        let Some(v) = missing else { return Ok(()) };
+        let name = &self.joint.graph.values[v].name;
+        Err(Contradiction(format!("the backward reads `{name}`, which it neither makes nor is given")))
     }
 }
 

@@ -188,7 +188,7 @@ fn check(text: &str, inputs: &[Tensor]) {
     let graph = prims::decompose(&graph).unwrap();
     let joint = joint(&graph, &LOSS).unwrap();
     fx_ir::well_formed(&joint.graph).unwrap();
-    let merged = partition(&joint).merge();
+    let merged = partition(&joint).unwrap().merge().unwrap();
     fx_ir::well_formed(&merged).unwrap();
     for with_backward in [&joint.graph, &merged] {
         let outs = interp::run(with_backward, inputs).unwrap();

@@ -32,6 +32,7 @@ fn halves(file: &File) -> Result<String, String> {
         }
         _ => return Err("begin with `# test partition default` or `# test partition min-cut BUDGET`".into()),
     };
+    let halves = halves.map_err(|e| e.to_string())?;
     legal(&halves.forward)?;
     legal(&halves.backward)?;
     Ok(format!("{}\n{}", halves.forward, halves.backward))

@@ -52,7 +52,7 @@ fn halves_compute_what_the_whole_computes() {
     let joint = joint(&prims_of(CIRCLE), &LOSS).unwrap();
     let x = Value::Tensor(floats(&[0.3, -1.2, 2.5], &[3]));
     let whole = interp::execute(&joint.graph, vec![x.clone()]).unwrap().outputs;
-    let halves = partition(&joint);
+    let halves = partition(&joint).unwrap();
     fx_ir::well_formed(&halves.forward).unwrap();
     fx_ir::well_formed(&halves.backward).unwrap();
     let forward = interp::execute(&halves.forward, vec![x.clone()]).unwrap().outputs;
@@ -170,7 +170,7 @@ graph "sizes" {
 "#,
     );
     let joint = joint(&graph, &LOSS).unwrap();
-    let halves = partition(&joint);
+    let halves = partition(&joint).unwrap();
     let x = Tensor::full(DType::F64, &[5, 2], Scalar::Float(2.0)).unwrap();
     let forward = interp::execute(&halves.forward, vec![Value::Tensor(x)]).unwrap().outputs;
     assert_eq!(halves.saved.len(), 1);

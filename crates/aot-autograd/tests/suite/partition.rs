@@ -126,7 +126,7 @@ fn same(expected: &[Value], got: &[Value], what: &str) {
 
 fn check(joint: &JointGraph, p: &Partition, expected: &[Value], given: &Named, what: &str) {
     same(expected, &run_halves(p, joint.forward_outputs, given), &format!("{what}, halves"));
-    let merged = p.merge();
+    let merged = p.merge().unwrap();
     same(expected, &execute(&merged, given), &format!("{what}, merged"));
 }
 
@@ -139,11 +139,11 @@ fn partitions_of_random_programs_compute_the_same() {
         let joint = joint(&graph, &options).unwrap();
         let given = inputs(&joint.graph);
         let expected = execute(&joint.graph, &given);
-        let default = partition(&joint);
+        let default = partition(&joint).unwrap();
         check(&joint, &default, &expected, &given, &format!("seed {seed}, default"));
         let mut last = default.saved_bytes().unwrap();
         for budget in [1.0, 0.75, 0.5, 0.25, 0.0] {
-            let p = partition_min_cut(&joint, &MinCut { memory_budget: budget });
+            let p = partition_min_cut(&joint, &MinCut { memory_budget: budget }).unwrap();
             check(&joint, &p, &expected, &given, &format!("seed {seed}, budget {budget}"));
             let bytes = p.saved_bytes().unwrap();
             assert!(bytes <= last, "seed {seed}: {bytes} bytes at {budget}, {last} before");
@@ -177,8 +177,8 @@ graph "layer" {
     let options = JointOptions { wrt: Wrt::Parameters, tangents: Tangents::Placeholders };
     let joint = joint(&graph, &options).unwrap();
     let bytes = |p: &Partition| p.saved_bytes().unwrap();
-    let default = partition(&joint);
-    let cut = partition_min_cut(&joint, &MinCut::default());
+    let default = partition(&joint).unwrap();
+    let cut = partition_min_cut(&joint, &MinCut::default()).unwrap();
     // sin(t) for the gradient of u, t for cos(t) and for 1 - t²; one of them is enough to have both.
     assert_eq!((bytes(&default), bytes(&cut)), (2 * 512, 512));
     let targets = |p: &Partition| -> Vec<String> {
@@ -186,7 +186,7 @@ graph "layer" {
     };
     assert!(targets(&cut).contains(&"prims.sin".to_owned()), "{:?}", targets(&cut));
     assert!(!targets(&cut).contains(&"prims.tanh".to_owned()), "the nearest cut computes least anew");
-    let none = partition_min_cut(&joint, &MinCut { memory_budget: 0.0 });
+    let none = partition_min_cut(&joint, &MinCut { memory_budget: 0.0 }).unwrap();
     assert_eq!(bytes(&none), 0);
     assert!(targets(&none).contains(&"prims.matmul".to_owned()));
 }
@@ -221,12 +221,26 @@ fn attention_saves_its_sums_and_no_scores() {
             let of = |v: &ValueId| g.meta(*v).is_some_and(|m| m.sizes.ends_with(&[64.into(), 64.into()]));
             g.iter().flat_map(|(_, n)| n.outputs.clone()).filter(of).count()
         };
-        for p in [partition(&joint), partition_min_cut(&joint, &MinCut::default())] {
+        for p in [partition(&joint), partition_min_cut(&joint, &MinCut::default())].map(Result::unwrap) {
             assert_eq!((scores(&p.forward), scores(&p.backward)), (0, 0));
         }
         // Queries, keys, values and the result, and a number for each row.
         let rows = 2 * 4 * 64;
-        let p = partition_min_cut(&joint, &MinCut::default());
+        let p = partition_min_cut(&joint, &MinCut::default()).unwrap();
         assert_eq!(p.saved_bytes(), Some(rows * 4 + 4 * rows * 8 * dtype.size() as i64));
     }
+}
+
+/// A half that is given less than it reads is an error, and never another value.
+#[test]
+fn a_backward_that_reads_what_nobody_gives_is_no_graph() {
+    let options = JointOptions { wrt: Wrt::Parameters, tangents: Tangents::Placeholders };
+    let joint = joint(&program(3), &options).unwrap();
+    let mut halves = partition(&joint).unwrap();
+    let lost = halves.saved.remove(0).placeholder;
+    let node = halves.backward.values[lost].def;
+    halves.backward.order.retain(|id| *id != node);
+    let error = halves.merge().unwrap_err().to_string();
+    let name = &halves.backward.values[lost].name;
+    assert_eq!(error, format!("`{name}` is read before it is made"));
 }

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use aot_autograd::functionalize;
 use fx_ir::{Graph, InputKind, OutputKind, text};
 use interp::Value;
+use prims::Tolerance;
 use pt2::ExportedProgram;
-use tensor::compare::tolerance;
 use tensor::safetensors::SafetensorsFile;
 use tensor::{Tensor, allclose};
 use testing::cases::{Cases, corpus};
@@ -68,7 +68,7 @@ fn check(
         let expected =
             golden.tensors.get(&name).or_else(|| golden.tensors.get("loss").filter(|_| name == "out0"));
         let Some(expected) = expected else { continue };
-        let (atol, rtol) = tolerance(tensor.dtype());
+        let (atol, rtol) = Tolerance::of_graph(&program.graph).of(tensor.dtype());
         if tensor.dtype().size() == 2 {
             // PyTorch rounds within an operator where the tables do not; here only the pass is judged.
             let eager = captured.as_ref().and_then(|c| user_output(&program.graph, c, users - 1));
@@ -106,7 +106,7 @@ fn same_writes(
         let Some(now) = written.get(&(kind == InputKind::User, name)) else {
             return Err(Some(format!("the captured program writes `{name}`, the functional one does not")));
         };
-        let (atol, rtol) = tolerance(left.dtype());
+        let (atol, rtol) = Tolerance::of_graph(graph).of(left.dtype());
         allclose(now, left, atol, rtol)
             .map_err(|e| Some(format!("{name} against the captured program: {e}")))?;
     }

@@ -93,10 +93,12 @@ pub(crate) unsafe fn run<'a>(
             unsafe { block(&make(product), rows, panels) };
         });
     };
-    let Some(ld) = like.copy_stride(like.n).map(|_| odd_lines(like.kc)) else {
+    let strides: Option<Vec<(isize, isize)>> = (0..count).map(|i| make(i).strides()).collect();
+    let (Some(strides), true) = (strides, like.copy_stride(like.n).is_some()) else {
         go(make);
         return Ok(());
     };
+    let ld = odd_lines(like.kc);
     if grid.panel_blocks == 1 || count * like.m * ld > MOST_COPY {
         // Each task copies the rows that it needs, which no other task does or which are too many to keep.
         go(make);
@@ -109,7 +111,10 @@ pub(crate) unsafe fn run<'a>(
             let (product, tile) = (i / tiles, i % tiles);
             let rows = tile * MAX_MR..((tile + 1) * MAX_MR).min(like.m);
             // SAFETY: the rows exist in A and in the copy.
-            unsafe { copy_rows(&make(product), &rows, 0, like.kc, copy.row(product, rows.start), ld) };
+            unsafe {
+                let p = make(product);
+                copy_rows(&p, strides[product], &rows, 0, like.kc, copy.row(product, rows.start), ld);
+            };
         });
         go(&|i| copy.product(make(i), i));
     });
@@ -262,10 +267,10 @@ unsafe fn block(p: &Product<'_>, rows: Range<usize>, panels: Range<usize>) {
 unsafe fn block_into(p: &Product<'_>, rows: Range<usize>, cols: Range<usize>, c: *mut f32, ldc: usize) {
     // SAFETY: the caller's promise.
     unsafe {
-        if let Some(ld) = p.copy_stride(cols.len()) {
+        if let (Some(ld), Some(strides)) = (p.copy_stride(cols.len()), p.strides()) {
             scratch::with(rows.len() * ld, |copy| {
                 p.passes(|pass, taps, k0, kc| {
-                    copy_rows(p, &rows, k0, kc, copy, ld);
+                    copy_rows(p, strides, &rows, k0, kc, copy, ld);
                     let a = (copy.cast_const(), ld as isize);
                     tiles(p, &rows, &cols, &Pass { a: Some(a), taps, k0, kc, ..pass }, c, ldc);
                 });
@@ -337,11 +342,19 @@ impl Product<'_> {
         }
     }
 
+    /// The strides of A along rows and k; `None` where rows lie at offsets of their own.
+    fn strides(&self) -> Option<(isize, isize)> {
+        match self.rows {
+            Rows::Strided { row_stride, col_stride } => Some((row_stride, col_stride)),
+            Rows::Pixels { .. } => None,
+        }
+    }
+
     /// The stride of the copy if rows of A have to be copied first: where k is not contiguous, or where the row stride
     /// maps the rows of a tile to so few sets of the first-level cache (64 sets of 64 bytes, 12 ways) that they evict
     /// each other, unless each row is read once only.
     fn copy_stride(&self, cols: usize) -> Option<usize> {
-        let Rows::Strided { row_stride, col_stride } = self.rows else { return None };
+        let (row_stride, col_stride) = self.strides()?;
         let aliases = row_stride % 1024 == 0 && self.m > 6 && cols > panel_width(self.isa);
         if col_stride == 1 && !aliases {
             return None;
@@ -350,9 +363,17 @@ impl Product<'_> {
     }
 }
 
-unsafe fn copy_rows(p: &Product<'_>, rows: &Range<usize>, k0: usize, kc: usize, dst: *mut f32, ld: usize) {
-    let Rows::Strided { row_stride, col_stride } = p.rows else { return };
-    let src = Source { ptr: p.a, row: row_stride, col: col_stride };
+/// Copies rows of A, which has these strides.
+unsafe fn copy_rows(
+    p: &Product<'_>,
+    (row, col): (isize, isize),
+    rows: &Range<usize>,
+    k0: usize,
+    kc: usize,
+    dst: *mut f32,
+    ld: usize,
+) {
+    let src = Source { ptr: p.a, row, col };
     // SAFETY: the rows exist; the copy is `rows * ld` long and `kc <= ld`.
     unsafe { transpose::copy(src.at(rows.start, k0), rows.len(), kc, dst, ld) };
 }

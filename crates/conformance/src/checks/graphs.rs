@@ -54,7 +54,14 @@ fn one(op: &'static Op, sample: &Sample, backend: &LoadedBackend, device: &Devic
     // A graph does not promise strides; only kernels do.
     let [got, expected] =
         [got, expected].map(|all| all.iter().map(Tensor::copied).collect::<Result<Vec<_>, _>>());
-    compare(&got?, &expected?, Tolerance { units: 1024.0, absolute: 1e-5 })
+    let (got, expected) = (got?, expected?);
+    compare(&got, &expected, Tolerance { units: 1024.0, absolute: 1e-5 })?;
+    for (got, expected) in got.iter().zip(&expected) {
+        let (atol, rtol) = op.def.tolerance.of(expected.dtype());
+        let beyond = |m| Fault::wrong(format!("beyond the tolerance of the operator's entry: {m}"));
+        tensor::allclose(got, expected, atol, rtol).map_err(beyond)?;
+    }
+    Ok(())
 }
 
 /// A graph of one call.

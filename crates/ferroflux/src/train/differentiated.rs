@@ -110,7 +110,7 @@ impl Program {
             return whole.differentiate(diff, options);
         }
         let joint = joint(forward(self, diff.loss, diff.autocast)?, diff)?;
-        let mut partition = split(&joint, diff.memory_budget);
+        let mut partition = split(&joint, diff.memory_budget)?;
         let computed = save_computed_sizes(&mut partition).map_err(|e| Error::Internal(e.to_string()))?;
         let asked: Vec<GradientInfo> = joint
             .gradients

@@ -90,7 +90,7 @@ impl Program {
 
     /// The forward graph, which also returns what it saves, and the backward graph.
     pub fn partition(&self, options: &DiffOptions) -> Result<Partition, Error> {
-        Ok(split(&self.joint(options)?, options.memory_budget))
+        split(&self.joint(options)?, options.memory_budget)
     }
 
     /// The joint graph for a drawing: a frame around each half, and values that the forward saves named so.
@@ -100,7 +100,7 @@ impl Program {
     pub fn joint_for_drawing(&self, options: &DiffOptions) -> Result<Graph, Error> {
         let joint = self.joint(options)?;
         let mut graph = joint.graph.clone();
-        let saved = split(&joint, options.memory_budget).saved;
+        let saved = split(&joint, options.memory_budget)?.saved;
         for id in graph.order.clone() {
             let module = if joint.is_backward(id) { "backward" } else { "forward" };
             let mut origin = graph.origins[graph.nodes[id].origin].clone();
@@ -205,9 +205,9 @@ pub(crate) fn joint(prims: Graph, options: &DiffOptions) -> Result<JointGraph, E
 }
 
 /// Joint to two halves.
-pub(crate) fn split(joint: &JointGraph, memory_budget: f64) -> Partition {
+pub(crate) fn split(joint: &JointGraph, memory_budget: f64) -> Result<Partition, Error> {
     let _span = info_span!("partition").entered();
-    aot_autograd::partition_min_cut(joint, &MinCut { memory_budget })
+    Ok(aot_autograd::partition_min_cut(joint, &MinCut { memory_budget })?)
 }
 
 /// Makes placeholders inputs of every call, which the compiler would otherwise take for constants.

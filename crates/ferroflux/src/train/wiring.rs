@@ -102,8 +102,11 @@ pub(crate) fn replace(state: &mut State, name: &str, tensor: &Tensor, code: &Cod
 
 /// A tensor of size `n` without memory to speak of: it tells a program the value of a size symbol.
 pub(crate) fn size_tensor(n: i64) -> Result<Tensor, Error> {
+    let size = usize::try_from(n).map_err(|_| {
+        Error::Internal(format!("a size that the backward needs should not be negative, but is {n}"))
+    })?;
     let one = Tensor::zeros(ir_core::DType::U8, &[1])?;
-    Ok(one.as_strided(&[usize::try_from(n).unwrap_or(0)], &[0], 0)?)
+    Ok(one.as_strided(&[size], &[0], 0)?)
 }
 
 /// The type of [`size_tensor`] for a size.

@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::prepare::{Given, prepare};
 use crate::defs::Defs;
-use crate::{Options, Problem};
+use crate::{InductorError, Options, Problem};
 
 /// Buffers beyond those of definitions.
 #[derive(Default)]
@@ -180,7 +180,14 @@ impl Embedder<'_> {
         let symbols = std::mem::take(&mut self.program.symbols);
         let compiled = crate::compile_part(&ready, symbols.clone(), &known, &options);
         self.program.symbols = symbols;
-        let mut part = compiled.map_err(|e| e.problems)?;
+        let mut part = compiled.map_err(|error| match error {
+            InductorError::Refused(problems) => problems,
+            // Told when the whole program is done, which is not given out.
+            InductorError::Internal(found) => {
+                self.defs.contradict(|| found);
+                Vec::new()
+            }
+        })?;
         if part.outputs.len() < targets.len() {
             return Err(refuse("has a subgraph that gives fewer tensors than the call"));
         }

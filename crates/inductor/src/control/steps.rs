@@ -49,17 +49,19 @@ fn given(operands: &[Operand]) -> Vec<In> {
 
 /// A truth value in memory.
 fn truth(e: &mut Embedder<'_>, pred: &Operand, steps: &mut Vec<Step>) -> BufId {
-    let (from, value) = match pred {
-        Operand::Tensor(b) if e.buffer(*b).dtype == DType::Bool => return *b,
-        Operand::Tensor(b) => (Some(*b), SymExpr::ZERO),
-        Operand::Int(value) => (None, value.clone()),
-    };
-    let to = e.temp("pred", DType::Bool, &from.map(|b| e.buffer(b).sizes).unwrap_or_default());
-    steps.push(match from {
-        Some(from) => e.copy(from, to),
-        None => e.fill(to, &value),
-    });
-    to
+    match pred {
+        Operand::Tensor(b) if e.buffer(*b).dtype == DType::Bool => *b,
+        Operand::Tensor(from) => {
+            let to = e.temp("pred", DType::Bool, &e.buffer(*from).sizes);
+            steps.push(e.copy(*from, to));
+            to
+        }
+        Operand::Int(value) => {
+            let to = e.temp("pred", DType::Bool, &[]);
+            steps.push(e.fill(to, value));
+            to
+        }
+    }
 }
 
 fn assert(e: &mut Embedder<'_>, pred: &Operand, message: &str) -> Vec<Step> {
@@ -82,8 +84,7 @@ fn cond(e: &mut Embedder<'_>, call: &ControlCall, outputs: &[BufId], binds: &Bin
     };
     let targets: Vec<Target> =
         outputs.iter().map(|&b| if waits(e, b) { Target::Temp } else { Target::Into(b) }).collect();
-    let mut branches = Vec::new();
-    for branch in [*then, *otherwise] {
+    let branch = |e: &mut Embedder<'_>, branch| -> Result<Vec<Step>, Vec<Problem>> {
         let before = e.loops.len();
         let sub = e.embed(branch, call.node, &given(operands), &targets)?;
         e.loops.truncate(before);
@@ -102,10 +103,9 @@ fn cond(e: &mut Embedder<'_>, call: &ControlCall, outputs: &[BufId], binds: &Bin
                 list.push(e.copy(from, to));
             }
         }
-        branches.push(list);
-    }
-    let otherwise = branches.pop().unwrap_or_default();
-    let then = branches.pop().unwrap_or_default();
+        Ok(list)
+    };
+    let (then, otherwise) = (branch(e, *then)?, branch(e, *otherwise)?);
     let (name, origins, pred) = (String::new(), Vec::new(), e.whole(pred));
     steps.push(Step::Cond(Cond { name, origins, pred, then, otherwise }));
     Ok(steps)

@@ -196,7 +196,10 @@ impl Memory {
         match (given, &buffer.storage) {
             (Some((storage, offset)), _) => {
                 // The buffer's memory begins where the tensor does, so that views of the buffer count from there.
-                located.base = usize::try_from(offset).unwrap_or(0) * buffer.dtype.size();
+                let begin = usize::try_from(offset).map_err(|_| {
+                    KernelError::malformed(&buffer.name, "its tensor begins before its memory")
+                })?;
+                located.base = begin * buffer.dtype.size();
                 located.block = self.push(storage, writable);
                 self.blocks[located.block].own = false;
             }

@@ -132,7 +132,8 @@ fn conv(program: &Program, k: &Conv, bindings: &Bindings, memory: &mut Memory) -
         padding: &padding,
         dilation: &positive(&k.dilation)?,
         output: output.get(2..).unwrap_or(&[]),
-        groups: usize::try_from(k.groups).unwrap_or(0),
+        groups: usize::try_from(k.groups)
+            .map_err(|_| KernelError::malformed(&k.name, "its number of groups is negative"))?,
         transposed: k.transposed,
     };
     let result = linalg::conv(&input, &weight, &geometry, k.acc).map_err(refused(&k.name))?;

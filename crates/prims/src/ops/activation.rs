@@ -6,7 +6,7 @@ use ir_core::{Scalar, SymExpr};
 use super::common::{in_compute, one, unary_in_compute};
 use super::unary::{one_like, sigmoid};
 use crate::promotion::Promote;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// One tensor in, one out, computed in the dtype of arithmetic.
 macro_rules! activation {
@@ -64,7 +64,8 @@ pub(super) const OPS: &[OpDef] = &[
         let soft = b.div(log, beta)?;
         let linear = b.gt(scaled, threshold)?;
         b.select(linear, x, soft)
-    }),
+    })
+    .autocast(Autocast::FLOAT32_ON_GPU),
     // min(x, 0) - log(1 + exp(-|x|))
     activation!("aten::log_sigmoid(Tensor self) -> Tensor", |b, _, x| {
         let size = b.abs(x)?;
@@ -100,7 +101,7 @@ pub(super) const OPS: &[OpDef] = &[
         c.float("negative_slope")?.into()
     )),
     // In training the slope is random.
-    composite!("aten::prelu(Tensor self, Tensor weight) -> Tensor", prelu),
+    composite!("aten::prelu(Tensor self, Tensor weight) -> Tensor", prelu).autocast(Autocast::LOWER),
     composite!("aten::_prelu_kernel(Tensor self, Tensor weight) -> Tensor", |b, c| in_compute(
         b,
         c,

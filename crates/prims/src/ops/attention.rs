@@ -5,7 +5,7 @@ use ir_core::{DType, Shape, SymExpr};
 
 use super::matmul::broadcast;
 use super::shape::{self, out};
-use crate::{Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[composite!(
@@ -14,7 +14,7 @@ pub(super) const OPS: &[OpDef] = &[composite!(
         let (y, _) = attention(b, c)?;
         out(y)
     }
-)];
+).autocast(Autocast::LOWER)];
 
 /// `[…, l, d]` as `[b, h, l, d]`: leading dimensions merged or added.
 fn to_four(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {

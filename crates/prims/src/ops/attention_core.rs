@@ -7,7 +7,7 @@ use smallvec::smallvec;
 
 use super::common::{choose, one, widen};
 use super::shape;
-use crate::{Builder, Call, OpDef, OpError, Outs, lookup};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs, lookup};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
@@ -51,7 +51,7 @@ pub(super) const OPS: &[OpDef] = &[
             };
             Ok(smallvec![y, weights])
         }
-    ),
+    ).autocast(Autocast::LOWER_ON_CPU),
     composite!(
         "aten::_transformer_encoder_layer_fwd(Tensor src, int embed_dim, int num_heads, Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, bool use_gelu, bool norm_first, float eps, Tensor norm_weight_1, Tensor norm_bias_1, Tensor norm_weight_2, Tensor norm_bias_2, Tensor ffn_weight_1, Tensor ffn_bias_1, Tensor ffn_weight_2, Tensor ffn_bias_2, Tensor? mask=None, int? mask_type=None) -> Tensor",
         encoder_layer

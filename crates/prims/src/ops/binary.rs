@@ -6,7 +6,7 @@ use kernel_ir::ScalarOp;
 
 use super::common::{choose, in_compute, one, plain, promoted};
 use crate::promotion::Promote;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// Operands promoted, one scalar operator.
 macro_rules! binary {
@@ -89,9 +89,12 @@ pub(super) const OPS: &[OpDef] = &[
         Default,
         remainder
     ),
-    composite!("aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor", pow),
-    composite!("aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor", pow),
-    composite!("aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", pow_scalar),
+    composite!("aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor", pow)
+        .autocast(Autocast::FLOAT32_ON_GPU),
+    composite!("aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor", pow)
+        .autocast(Autocast::FLOAT32_ON_GPU),
+    composite!("aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", pow_scalar)
+        .autocast(Autocast::FLOAT32_ON_GPU),
     composite!("aten::float_power.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor", float_power),
     composite!("aten::float_power.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", float_power),
     composite!("aten::float_power.Scalar(Scalar self, Tensor exponent) -> Tensor", float_power),
@@ -111,7 +114,8 @@ pub(super) const OPS: &[OpDef] = &[
         x,
         y
     )),
-    binary!("aten::atan2(Tensor self, Tensor other) -> Tensor", IntToFloat, Atan2),
+    binary!("aten::atan2(Tensor self, Tensor other) -> Tensor", IntToFloat, Atan2)
+        .autocast(Autocast::WIDEST_ON_GPU),
     binary!("aten::arctan2(Tensor self, Tensor other) -> Tensor", IntToFloat, Atan2),
     binary!("aten::copysign.Tensor(Tensor self, Tensor other) -> Tensor", IntToFloat, CopySign),
     binary!("aten::copysign.Scalar(Tensor self, Scalar other) -> Tensor", IntToFloat, CopySign),

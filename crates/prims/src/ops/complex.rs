@@ -6,7 +6,7 @@ use kernel_ir::ScalarOp;
 
 use super::common::{choose, one};
 use crate::promotion::DEFAULT_FLOAT;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
@@ -36,7 +36,8 @@ pub(super) const OPS: &[OpDef] = &[
             *part = b.reshape(half, &sizes)?;
         }
         b.call("prims.complex", vec![parts[0].into(), parts[1].into()])
-    }),
+    })
+    .autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::complex(Tensor real, Tensor imag) -> Tensor", |b, c| {
         let parts = [c.value("real")?, c.value("imag")?];
         let sizes = b.broadcast_sizes(&parts)?;
@@ -49,7 +50,8 @@ pub(super) const OPS: &[OpDef] = &[
         let (cos, sin) = (b.cos(angle)?, b.sin(angle)?);
         let (re, im) = (b.mul(size, cos)?, b.mul(size, sin)?);
         b.call("prims.complex", vec![re.into(), im.into()])
-    }),
+    })
+    .autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::conj(Tensor(a) self) -> Tensor(a)", conj),
     composite!("aten::_conj(Tensor(a) self) -> Tensor(a)", conj),
     composite!("aten::_conj_copy(Tensor self) -> Tensor", conj),

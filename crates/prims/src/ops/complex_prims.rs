@@ -163,7 +163,7 @@ pub(super) fn cumprod(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
     if sizes.is_empty() || sizes.contains(&SymExpr::ZERO) {
         return done(z);
     }
-    let dim = call.ints("dim")?.first().copied().unwrap_or(0);
+    let dim = one_int(call, "dim")?;
     let dim = (if dim < 0 { dim + sizes.len() as i64 } else { dim }) as usize;
     for step in 0..halvings(b, &sizes[dim]) {
         let by = SymExpr::from_i64(1i64 << step);
@@ -217,7 +217,7 @@ pub(super) fn scatter(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
     let (a, src) = (call.parts("a")?, call.parts("src")?);
     let index = call.real_value("index")?;
     let rank = b.rank(a.re)?;
-    let dim = call.ints("dim")?.first().copied().unwrap_or(0);
+    let dim = one_int(call, "dim")?;
     let dim = (if dim < 0 { dim + rank as i64 } else { dim }) as usize;
     // Of `src` only what the index covers is read.
     let sizes = b.sizes(index)?;
@@ -235,7 +235,7 @@ pub(super) fn index_put(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
         }
         _ => return Err(call.bad_arg("indices", "must be a list of tensors")),
     };
-    let start = call.ints("start")?.first().copied().unwrap_or(0) as usize;
+    let start = one_int(call, "start")? as usize;
     let sizes = b.sizes(a.re)?;
     let (lead, rest) = (&sizes[..start], &sizes[start + indices.len()..]);
     let mut place = None;
@@ -369,4 +369,12 @@ fn padded_but(b: &mut Builder<'_>, v: ValueId, sizes: &[SymExpr], dim: usize) ->
         }
     }
     padded(b, v, &to, 0.0)
+}
+
+/// The one integer that an argument is.
+fn one_int(call: &ComplexCall<'_>, name: &str) -> Result<i64, OpError> {
+    match call.ints(name)?[..] {
+        [one] => Ok(one),
+        _ => Err(call.bad_arg(name, "must be one integer")),
+    }
 }

@@ -4,14 +4,14 @@ use fx_ir::{Arg, ValueId};
 use ir_core::{Shape, SymExpr};
 
 use super::shape::{self, Made, out};
-use crate::{Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError};
 
 macro_rules! conv {
     ($n:literal, $plain:literal, $padding:literal, $transposed:literal) => {
         [
-            composite!($plain, |b, c| conv(b, c, $n, false)),
-            composite!($padding, |b, c| conv(b, c, $n, false)),
-            composite!($transposed, |b, c| conv(b, c, $n, true)),
+            composite!($plain, |b, c| conv(b, c, $n, false)).autocast(Autocast::LOWER),
+            composite!($padding, |b, c| conv(b, c, $n, false)).autocast(Autocast::LOWER),
+            composite!($transposed, |b, c| conv(b, c, $n, true)).autocast(Autocast::LOWER),
         ]
     };
 }
@@ -47,7 +47,7 @@ pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
         any_conv
-    ),
+    ).autocast(Autocast::LOWER_ON_GPU),
     composite!(
         "aten::convolution_overrideable(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
         any_conv
@@ -55,18 +55,18 @@ pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool benchmark, bool deterministic, bool cudnn_enabled, bool allow_tf32) -> Tensor",
         any_conv
-    ),
+    ).autocast(Autocast::LOWER),
     composite!(
         "aten::_convolution.deprecated(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, int[] output_padding, SymInt groups, bool benchmark, bool deterministic, bool cudnn_enabled) -> Tensor",
         any_conv
-    ),
+    ).autocast(Autocast::LOWER),
     composite!(
         "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str padding, SymInt[] dilation, SymInt groups) -> Tensor",
         |b, c| {
             let n = spatial(b, c)?;
             conv(b, c, n, false)
         }
-    ),
+    ).autocast(Autocast::LOWER),
 ];
 
 fn spatial(b: &Builder<'_>, c: &Call<'_>) -> Result<usize, OpError> {

@@ -9,7 +9,7 @@ use smallvec::smallvec;
 
 use super::common::{choose, one, want_inexact, widen};
 use super::shape;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// A cast by name.
 macro_rules! cast_to {
@@ -50,31 +50,31 @@ pub(super) const OPS: &[OpDef] = &[
         "aten.mm.default",
         ["self", "mat2"],
         []
-    ),
+    ).autocast(Autocast::LOWER),
     in_dtype!(
         "aten::bmm.dtype(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor",
         "aten.bmm.default",
         ["self", "mat2"],
         []
-    ),
+    ).autocast(Autocast::LOWER),
     in_dtype!(
         "aten::addmm.dtype(Tensor self, Tensor mat1, Tensor mat2, ScalarType out_dtype, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
         "aten.addmm.default",
         ["self", "mat1", "mat2"],
         ["beta", "alpha"]
-    ),
+    ).autocast(Autocast::LOWER),
     in_dtype!(
         "aten::baddbmm.dtype(Tensor self, Tensor batch1, Tensor batch2, ScalarType out_dtype, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
         "aten.baddbmm.default",
         ["self", "batch1", "batch2"],
         ["beta", "alpha"]
-    ),
+    ).autocast(Autocast::LOWER),
     composite!("aten::_int_mm(Tensor self, Tensor mat2) -> Tensor", |b, c| {
         let (x, y) = (b.cast(c.value("self")?, DType::I32)?, b.cast(c.value("mat2")?, DType::I32)?);
         b.call("aten.mm.default", vec![x.into(), y.into()])
     }),
     // What in-place variants write whose counterpart has another overload name.
-    alias!("aten::pow.Tensor(Tensor self, Tensor exponent) -> Tensor", "aten.pow.Tensor_Tensor"),
+    alias!("aten::pow.Tensor(Tensor self, Tensor exponent) -> Tensor", "aten.pow.Tensor_Tensor").autocast(Autocast::FLOAT32_ON_GPU),
     alias!(
         "aten::float_power.Tensor(Tensor self, Tensor exponent) -> Tensor",
         "aten.float_power.Tensor_Tensor"
@@ -158,7 +158,7 @@ pub(super) const OPS: &[OpDef] = &[
             let f = if c.bool("use_gelu")? { "aten.gelu.default" } else { "aten.relu.default" };
             b.call(f, vec![y.into()])
         }
-    ),
+    ).autocast(Autocast::LOWER_ON_CPU),
     composite!("aten::_masked_scale(Tensor self, Tensor mask, float scale) -> Tensor", |b, c| {
         let scaled = b.call1("aten.mul.Tensor", vec![c.arg("self").clone(), c.arg("mask").clone()])?;
         b.call("aten.mul.Scalar", vec![scaled.into(), c.arg("scale").clone()])
@@ -180,7 +180,7 @@ pub(super) const OPS: &[OpDef] = &[
         ];
         b.call("aten.tensordot.default", args)
     }),
-    composite!("aten::conv_tbc(Tensor self, Tensor weight, Tensor bias, int pad=0) -> Tensor", conv_tbc),
+    composite!("aten::conv_tbc(Tensor self, Tensor weight, Tensor bias, int pad=0) -> Tensor", conv_tbc).autocast(Autocast::LOWER),
     composite!("aten::log_sigmoid_forward(Tensor self) -> (Tensor output, Tensor buffer)", |b, c| {
         let x = c.value("self")?;
         let dtype = b.dtype(x)?;

@@ -7,18 +7,18 @@ use kernel_ir::ReduceOp;
 
 use super::common::{choose, one, widen};
 use super::shape;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::ctc_loss.IntList(Tensor log_probs, Tensor targets, int[] input_lengths, int[] target_lengths, int blank=0, int reduction=Mean, bool zero_infinity=False) -> Tensor",
         ctc_loss
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::ctc_loss.Tensor(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank=0, int reduction=Mean, bool zero_infinity=False) -> Tensor",
         ctc_loss
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
 ];
 
 /// Stands for the logarithm of 0: finite, so that differences and gradients are.

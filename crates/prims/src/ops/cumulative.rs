@@ -6,7 +6,7 @@ use smallvec::smallvec;
 
 use super::common::{float_of, one, widen};
 use super::creation::iota;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
@@ -14,12 +14,14 @@ pub(super) const OPS: &[OpDef] = &[
         b,
         c,
         "prims.cumsum"
-    )),
+    ))
+    .autocast(Autocast::FLOAT32_RESULT_ON_GPU),
     composite!("aten::cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor", |b, c| running(
         b,
         c,
         "prims.cumprod"
-    )),
+    ))
+    .autocast(Autocast::FLOAT32_RESULT_ON_GPU),
     composite!("aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)", |b, c| {
         running_extreme(b, c, "prims.cummax")
     }),

@@ -6,11 +6,12 @@ use kernel_ir::ReduceOp;
 
 use super::diagonal::diagonal;
 use super::shape::{Made, out};
-use crate::{Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError};
 
 /// The entry.
 pub(super) const OPS: &[OpDef] =
-    &[composite!("aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor", einsum)];
+    &[composite!("aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor", einsum)
+        .autocast(Autocast::LOWER_ON_GPU)];
 
 /// A label: a letter, or a dimension of the ellipsis counted from its end.
 type Label = u32;

@@ -10,14 +10,14 @@ use super::join::roll_dim;
 use super::matmul::contract;
 use super::shape::{self, Made, out};
 use crate::promotion::DEFAULT_FLOAT;
-use crate::{Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError};
 
 macro_rules! fft {
-    ($kind:ident, $one:literal, $two:literal, $many:literal) => {
+    ($kind:ident, $cast_of_many:ident, $one:literal, $two:literal, $many:literal) => {
         [
-            composite!($one, |b, c| one_dim(b, c, Kind::$kind)),
-            composite!($two, |b, c| many_dims(b, c, Kind::$kind)),
-            composite!($many, |b, c| many_dims(b, c, Kind::$kind)),
+            composite!($one, |b, c| one_dim(b, c, Kind::$kind)).autocast(Autocast::FLOAT32_ON_CPU),
+            composite!($two, |b, c| many_dims(b, c, Kind::$kind)).autocast(Autocast::$cast_of_many),
+            composite!($many, |b, c| many_dims(b, c, Kind::$kind)).autocast(Autocast::$cast_of_many),
         ]
     };
 }
@@ -25,12 +25,14 @@ macro_rules! fft {
 const COMPLEX: [[OpDef; 3]; 2] = [
     fft!(
         Forward,
+        FLOAT32_ON_CPU,
         "aten::fft_fft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor",
         "aten::fft_fft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor",
         "aten::fft_fftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor"
     ),
     fft!(
         Inverse,
+        FLOAT32_ON_CPU,
         "aten::fft_ifft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor",
         "aten::fft_ifft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor",
         "aten::fft_ifftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor"
@@ -39,24 +41,28 @@ const COMPLEX: [[OpDef; 3]; 2] = [
 const REAL: [[OpDef; 3]; 4] = [
     fft!(
         RealIn,
+        FLOAT32_ON_CPU,
         "aten::fft_rfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor",
         "aten::fft_rfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor",
         "aten::fft_rfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor"
     ),
     fft!(
         RealOut,
+        FLOAT32_ON_CPU,
         "aten::fft_irfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor",
         "aten::fft_irfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor",
         "aten::fft_irfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor"
     ),
     fft!(
         HermitianOut,
+        NONE,
         "aten::fft_hfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor",
         "aten::fft_hfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor",
         "aten::fft_hfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor"
     ),
     fft!(
         HermitianIn,
+        NONE,
         "aten::fft_ihfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor",
         "aten::fft_ihfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor",
         "aten::fft_ihfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor"

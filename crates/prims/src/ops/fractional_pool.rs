@@ -6,18 +6,18 @@ use kernel_ir::ReduceOp;
 use smallvec::smallvec;
 
 use super::shape::{self, Made};
-use crate::{Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::fractional_max_pool2d(Tensor self, int[2] kernel_size, int[2] output_size, Tensor random_samples) -> (Tensor, Tensor)",
         |b, c| pool(b, c, 2)
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::fractional_max_pool3d(Tensor self, int[3] kernel_size, int[3] output_size, Tensor random_samples) -> (Tensor, Tensor)",
         |b, c| pool(b, c, 3)
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
 ];
 
 /// Number of the sample for dimension `d`: two dimensions are counted from the innermost, three from the outermost.

@@ -6,11 +6,11 @@ use kernel_ir::ScalarOp;
 
 use super::shape::{self, Made, out};
 use super::view::at_least;
-use crate::{Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
-    composite!("aten::cat(Tensor[] tensors, int dim=0) -> Tensor", cat),
+    composite!("aten::cat(Tensor[] tensors, int dim=0) -> Tensor", cat).autocast(Autocast::WIDEST),
     composite!("aten::concat(Tensor[] tensors, int dim=0) -> Tensor", cat),
     composite!("aten::concatenate(Tensor[] tensors, int dim=0) -> Tensor", cat),
     composite!("aten::stack(Tensor[] tensors, int dim=0) -> Tensor", |b, c| {
@@ -19,7 +19,8 @@ pub(super) const OPS: &[OpDef] = &[
         let d = c.dim(c.int("dim")?, b.rank(*first)? + 1)?;
         let list = tensors.into_iter().map(|v| b.unsqueeze(v, d)).collect::<Result<Vec<_>, _>>()?;
         out(join(b, c, &list, d)?)
-    }),
+    })
+    .autocast(Autocast::WIDEST),
     composite!("aten::hstack(Tensor[] tensors) -> Tensor", |b, c| {
         let list = lifted(b, c, 1)?;
         let d = usize::from(b.rank(list[0])? > 1);

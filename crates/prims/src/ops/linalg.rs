@@ -7,20 +7,20 @@ use smallvec::smallvec;
 
 use super::common::one;
 use super::linalg_util::*;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
     composite!("aten::linalg_cholesky(Tensor self, *, bool upper=False) -> Tensor", |b, c| {
         one(cholesky(b, c, true)?[0])
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::cholesky(Tensor self, bool upper=False) -> Tensor", |b, c| {
         one(cholesky(b, c, true)?[0])
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::linalg_cholesky_ex(Tensor self, *, bool upper=False, bool check_errors=False) -> (Tensor L, Tensor info)",
         |b, c| cholesky(b, c, c.bool("check_errors")?)
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::linalg_lu_factor(Tensor A, *, bool pivot=True) -> (Tensor LU, Tensor pivots)",
         |b, c| {
@@ -35,7 +35,7 @@ pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::_lu_with_info(Tensor self, bool pivot=True, bool check_errors=True) -> (Tensor LU, Tensor pivots, Tensor info)",
         |b, c| lu(b, c, "self", c.bool("check_errors")?)
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::linalg_lu(Tensor A, *, bool pivot=True) -> (Tensor P, Tensor L, Tensor U)", |b, c| {
         let outs = lu(b, c, "A", false)?;
         unpack(b, c, outs[0], outs[1], true, c.bool("pivot")?)
@@ -70,23 +70,23 @@ pub(super) const OPS: &[OpDef] = &[
             Ok(smallvec![nothing(b, a)?, outs[1]])
         }
         other => Err(c.bad_arg("mode", format!("is `{other}`, not `reduced`, `complete` or `r`"))),
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::qr(Tensor self, bool some=True) -> (Tensor Q, Tensor R)", |b, c| {
         qr(b, c.value("self")?, !c.bool("some")?)
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::geqrf(Tensor self) -> (Tensor a, Tensor tau)", |b, c| {
         b.call("prims.linalg_geqrf", vec![c.value("self")?.into()])
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::linalg_householder_product(Tensor input, Tensor tau) -> Tensor", |b, c| {
         householder_product(b, c, c.value("input")?, c.value("tau")?)
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::orgqr(Tensor self, Tensor input2) -> Tensor", |b, c| {
         householder_product(b, c, c.value("self")?, c.value("input2")?)
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::ormqr(Tensor self, Tensor input2, Tensor input3, bool left=True, bool transpose=False) -> Tensor",
         ormqr
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
 ];
 
 /// A tensor without elements: what PyTorch returns for results that were not asked for.

@@ -9,13 +9,13 @@ use super::common::{one, widen};
 use super::linalg_util::*;
 use super::prims_linalg_grad::adjoint_solve;
 use super::shape;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
     composite!("aten::linalg_solve(Tensor A, Tensor B, *, bool left=True) -> Tensor", |b, c| {
         one(solve(b, c, true)?[0])
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::linalg_solve_ex(Tensor A, Tensor B, *, bool left=True, bool check_errors=False) -> (Tensor result, Tensor info)",
         |b, c| {
@@ -29,14 +29,14 @@ pub(super) const OPS: &[OpDef] = &[
     ),
     composite!("aten::linalg_inv(Tensor A) -> Tensor", |b, c| {
         one(inverse(b, c, c.value("A")?, true)?[0])
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::inverse(Tensor self) -> Tensor", |b, c| {
         one(inverse(b, c, c.value("self")?, true)?[0])
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::linalg_inv_ex(Tensor A, *, bool check_errors=False) -> (Tensor inverse, Tensor info)",
         |b, c| inverse(b, c, c.value("A")?, c.bool("check_errors")?)
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::linalg_solve_triangular(Tensor self, Tensor B, *, bool upper, bool left=True, bool unitriangular=False) -> Tensor",
         |b, c| {
@@ -58,11 +58,11 @@ pub(super) const OPS: &[OpDef] = &[
             let x = solve_triangular(b, used, rhs, upper != turned, c.bool("unitriangular")?)?;
             Ok(smallvec![x, a])
         }
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::cholesky_solve(Tensor self, Tensor input2, bool upper=False) -> Tensor", |b, c| {
         let (l, rhs) = same_batch(b, c, c.value("input2")?, c.value("self")?)?;
         b.call("prims.linalg_cholesky_solve", vec![l.into(), rhs.into(), c.bool("upper")?.into()])
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::_cholesky_solve_helper(Tensor self, Tensor A, bool upper) -> Tensor", |b, c| {
         let (l, rhs) = same_batch(b, c, c.value("A")?, c.value("self")?)?;
         b.call("prims.linalg_cholesky_solve", vec![l.into(), rhs.into(), c.bool("upper")?.into()])
@@ -72,7 +72,7 @@ pub(super) const OPS: &[OpDef] = &[
         let (batch, n) = square(c, b, l)?;
         let unit = eye(b, &batch, &n, &n, b.dtype(l)?)?;
         b.call("prims.linalg_cholesky_solve", vec![l.into(), unit.into(), c.bool("upper")?.into()])
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::linalg_lu_solve(Tensor LU, Tensor pivots, Tensor B, *, bool left=True, bool adjoint=False) -> Tensor",
         |b, c| {
@@ -83,7 +83,7 @@ pub(super) const OPS: &[OpDef] = &[
     composite!("aten::lu_solve(Tensor self, Tensor LU_data, Tensor LU_pivots) -> Tensor", |b, c| {
         let (f, pivots, rhs) = (c.value("LU_data")?, c.value("LU_pivots")?, c.value("self")?);
         one(lu_solve(b, c, (f, pivots), rhs, true, false)?)
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::linalg_ldl_solve(Tensor LD, Tensor pivots, Tensor B, *, bool hermitian=False) -> Tensor",
         |b, c| {
@@ -123,11 +123,11 @@ pub(super) const OPS: &[OpDef] = &[
     composite!("aten::matrix_exp_backward(Tensor self, Tensor grad) -> Tensor", |b, c| {
         one(super::prims_linalg_grad::matrix_exp_of(b, c.value("self")?, c.value("grad")?)?)
     }),
-    composite!("aten::linalg_tensorinv(Tensor self, int ind=2) -> Tensor", tensorinv),
+    composite!("aten::linalg_tensorinv(Tensor self, int ind=2) -> Tensor", tensorinv).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::linalg_tensorsolve(Tensor self, Tensor other, int[]? dims=None) -> Tensor",
         tensorsolve
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
 ];
 
 /// Whether a right-hand side is a batch of vectors: one dimension, or the sizes of `a` without its last.

@@ -11,17 +11,17 @@ use super::linalg::nothing;
 use super::linalg_solve::{inverse, is_vector};
 use super::linalg_util::*;
 use super::shape;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::linalg_eigh(Tensor self, str UPLO=\"L\") -> (Tensor eigenvalues, Tensor eigenvectors)",
         |b, c| eigh(b, c, c.value("self")?)
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::linalg_eigvalsh(Tensor self, str UPLO=\"L\") -> Tensor", |b, c| {
         one(eigh(b, c, c.value("self")?)?[0])
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::_linalg_eigh(Tensor A, str UPLO=\"L\", bool compute_v=True) -> (Tensor eigenvalues, Tensor eigenvectors)",
         |b, c| {
@@ -33,17 +33,17 @@ pub(super) const OPS: &[OpDef] = &[
     ),
     composite!("aten::linalg_eig(Tensor self) -> (Tensor eigenvalues, Tensor eigenvectors)", |b, c| {
         b.call("prims.linalg_eig", vec![c.value("self")?.into()])
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::linalg_eigvals(Tensor self) -> Tensor", |b, c| {
         one(b.call("prims.linalg_eig", vec![c.value("self")?.into()])?[0])
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::_linalg_eigvals(Tensor self) -> Tensor", |b, c| {
         one(b.call("prims.linalg_eig", vec![c.value("self")?.into()])?[0])
     }),
     composite!(
         "aten::linalg_svd(Tensor A, bool full_matrices=True, *, str? driver=None) -> (Tensor U, Tensor S, Tensor Vh)",
         |b, c| svd_of(b, c.value("A")?, c.bool("full_matrices")?)
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::_linalg_svd(Tensor A, bool full_matrices=False, bool compute_uv=True, *, str? driver=None) -> (Tensor U, Tensor S, Tensor Vh)",
         |b, c| {
@@ -57,11 +57,11 @@ pub(super) const OPS: &[OpDef] = &[
     ),
     composite!("aten::linalg_svdvals(Tensor A, *, str? driver=None) -> Tensor", |b, c| {
         one(svdvals(b, c.value("A")?)?)
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::svd(Tensor self, bool some=True, bool compute_uv=True) -> (Tensor U, Tensor S, Tensor V)",
         old_svd
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::linalg_pinv(Tensor self, float rcond, bool hermitian=False) -> Tensor", |b, c| {
         pinv(b, c, &Arg::None, c.arg("rcond"), c.bool("hermitian")?)
     }),
@@ -79,22 +79,22 @@ pub(super) const OPS: &[OpDef] = &[
     ),
     composite!("aten::pinverse(Tensor self, float rcond=1.0000000000000001e-15) -> Tensor", |b, c| {
         pinv(b, c, &Arg::None, c.arg("rcond"), false)
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::linalg_matrix_rank(Tensor self, float tol, bool hermitian=False) -> Tensor", |b, c| {
         rank(b, c, c.value("self")?, c.arg("tol"), &Arg::from(0.0))
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::linalg_matrix_rank.tol_tensor(Tensor input, Tensor tol, bool hermitian=False) -> Tensor",
         |b, c| rank(b, c, c.value("input")?, c.arg("tol"), &Arg::from(0.0))
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::linalg_matrix_rank.atol_rtol_float(Tensor self, *, float? atol=None, float? rtol=None, bool hermitian=False) -> Tensor",
         |b, c| rank(b, c, c.value("self")?, c.arg("atol"), c.arg("rtol"))
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::linalg_matrix_rank.atol_rtol_tensor(Tensor input, *, Tensor? atol=None, Tensor? rtol=None, bool hermitian=False) -> Tensor",
         |b, c| rank(b, c, c.value("input")?, c.arg("atol"), c.arg("rtol"))
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::linalg_cond(Tensor self, Scalar? p=None) -> Tensor", |b, c| {
         let p = c.opt_float("p")?;
         match p.unwrap_or(2.0) {
@@ -102,21 +102,21 @@ pub(super) const OPS: &[OpDef] = &[
             -2.0 => spread(b, c, true),
             p => cond(b, c, "aten.linalg_matrix_norm.default", p.into()),
         }
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::linalg_cond.p_str(Tensor self, str p) -> Tensor", |b, c| {
         cond(b, c, "aten.linalg_matrix_norm.str_ord", c.arg("p").clone())
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::linalg_lstsq(Tensor self, Tensor b, float? rcond=None, *, str? driver=None) -> (Tensor solution, Tensor residuals, Tensor rank, Tensor singular_values)",
         lstsq
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::nuclear_norm(Tensor self, bool keepdim=False) -> Tensor", |b, c| {
         nuclear(b, c, &[-2, -1])
-    }),
+    }).autocast(Autocast::FLOAT32_ON_GPU),
     composite!("aten::nuclear_norm.dim(Tensor self, int[2] dim, bool keepdim=False) -> Tensor", |b, c| {
         let dims = c.ints("dim")?;
         nuclear(b, c, &dims)
-    }),
+    }).autocast(Autocast::FLOAT32_ON_GPU),
 ];
 
 fn eigh(b: &mut Builder<'_>, c: &Call<'_>, a: ValueId) -> Result<Outs, OpError> {

@@ -9,7 +9,7 @@ use kernel_ir::ReduceOp;
 use super::common::in_compute;
 use super::reduction::mean_of;
 use crate::promotion::Promote;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// How a loss becomes one number: PyTorch's `reduction`.
 #[derive(Clone, Copy, PartialEq)]
@@ -52,11 +52,11 @@ pub(super) const OPS: &[OpDef] = &[
     loss!("aten::mse_loss(Tensor self, Tensor target, int reduction=1) -> Tensor", |b, _, x, y| {
         let d = b.sub(x, y)?;
         b.mul(d, d)
-    }),
+    }).autocast(Autocast::FLOAT32),
     // |x - y|
     loss!("aten::l1_loss(Tensor self, Tensor target, int reduction=1) -> Tensor", |b, _, x, y| distance(
         b, x, y
-    )),
+    )).autocast(Autocast::FLOAT32),
     // d² / (2 beta) where d = |x - y| is under beta, else d - beta / 2
     loss!(
         "aten::smooth_l1_loss(Tensor self, Tensor target, int reduction=1, float beta=1.) -> Tensor",
@@ -72,7 +72,7 @@ pub(super) const OPS: &[OpDef] = &[
             let near = b.lt(d, beta)?;
             b.select(near, low, high)
         }
-    ),
+    ).autocast(Autocast::FLOAT32),
     // d² / 2 where d = |x - y| is at most delta, else delta (d - delta / 2)
     loss!(
         "aten::huber_loss(Tensor self, Tensor target, int reduction=1, float delta=1.) -> Tensor",
@@ -86,34 +86,34 @@ pub(super) const OPS: &[OpDef] = &[
             let near = b.le(d, delta)?;
             b.select(near, low, high)
         }
-    ),
+    ).autocast(Autocast::FLOAT32),
     // log(1 + exp(-y x))
     loss!("aten::soft_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor", |b, _, x, y| {
         let product = b.mul(y, x)?;
         let minus = b.neg(product)?;
         let e = b.exp(minus)?;
         b.log1p(e)
-    }),
+    }).autocast(Autocast::FLOAT32),
     composite!(
         "aten::binary_cross_entropy(Tensor self, Tensor target, Tensor? weight=None, int reduction=1) -> Tensor",
         |b, c| weighted(b, c, cross_entropy)
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::binary_cross_entropy_with_logits(Tensor self, Tensor target, Tensor? weight=None, Tensor? pos_weight=None, int reduction=1) -> Tensor",
         |b, c| weighted(b, c, cross_entropy_of_logits)
-    ),
+    ).autocast(Autocast::FLOAT32),
     loss!(
         "aten::kl_div(Tensor self, Tensor target, int reduction=1, *, bool log_target=False) -> Tensor",
         kl_div
-    ),
+    ).autocast(Autocast::FLOAT32),
     composite!(
         "aten::poisson_nll_loss(Tensor input, Tensor target, bool log_input, bool full, float eps, int reduction) -> Tensor",
         |b, c| elementwise(b, c, Promote::IntToFloat, &["input", "target"], poisson)
-    ),
+    ).autocast(Autocast::FLOAT32),
     composite!(
         "aten::hinge_embedding_loss(Tensor self, Tensor target, float margin=1., int reduction=1) -> Tensor",
         |b, c| { elementwise(b, c, Promote::IntToFloat, &["self", "target"], hinge_embedding) }
-    ),
+    ).autocast(Autocast::FLOAT32),
     // max(0, margin - target (input1 - input2))
     composite!(
         "aten::margin_ranking_loss(Tensor input1, Tensor input2, Tensor target, float margin=0., int reduction=1) -> Tensor",
@@ -127,7 +127,7 @@ pub(super) const OPS: &[OpDef] = &[
                 reduction.apply(b, loss)
             })
         }
-    ),
+    ).autocast(Autocast::FLOAT32),
 ];
 
 /// `max(0, x + margin)` in the dtype of `x`.

@@ -9,55 +9,55 @@ use super::loss::{Reduction, hinge};
 use super::reduction::count_arg;
 use super::statistics::norm_of;
 use crate::promotion::Promote;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::nll_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt ignore_index=-100) -> Tensor",
         nll_loss
-    ),
+    ).autocast(Autocast::FLOAT32),
     composite!(
         "aten::nll_loss2d(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt ignore_index=-100) -> Tensor",
         nll_loss
-    ),
+    ).autocast(Autocast::FLOAT32),
     composite!(
         "aten::nll_loss_nd(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt ignore_index=-100) -> Tensor",
         nll_loss
-    ),
+    ).autocast(Autocast::FLOAT32),
     composite!(
         "aten::cross_entropy_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt ignore_index=-100, float label_smoothing=0.) -> Tensor",
         cross_entropy
-    ),
+    ).autocast(Autocast::FLOAT32),
     composite!(
         "aten::multi_margin_loss(Tensor self, Tensor target, Scalar p=1, Scalar margin=1, Tensor? weight=None, int reduction=1) -> Tensor",
         multi_margin
-    ),
+    ).autocast(Autocast::FLOAT32),
     composite!(
         "aten::multilabel_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor",
         multilabel_margin
-    ),
+    ).autocast(Autocast::FLOAT32),
     composite!(
         "aten::pairwise_distance(Tensor x1, Tensor x2, float p=2., float eps=9.9999999999999995e-07, bool keepdim=False) -> Tensor",
         pairwise_distance
-    ),
+    ).autocast(Autocast::FLOAT32_ON_GPU),
     composite!(
         "aten::cosine_similarity(Tensor x1, Tensor x2, int dim=1, float eps=1e-08) -> Tensor",
         cosine_similarity
-    ),
+    ).autocast(Autocast::FLOAT32_ON_GPU),
     composite!(
         "aten::cosine_embedding_loss(Tensor input1, Tensor input2, Tensor target, float margin=0., int reduction=1) -> Tensor",
         cosine_embedding
-    ),
+    ).autocast(Autocast::FLOAT32),
     composite!(
         "aten::triplet_margin_loss(Tensor anchor, Tensor positive, Tensor negative, float margin=1., float p=2., float eps=9.9999999999999995e-07, bool swap=False, int reduction=1) -> Tensor",
         triplet_margin
-    ),
-    composite!("aten::cdist(Tensor x1, Tensor x2, float p=2., int? compute_mode=None) -> Tensor", cdist),
+    ).autocast(Autocast::FLOAT32),
+    composite!("aten::cdist(Tensor x1, Tensor x2, float p=2., int? compute_mode=None) -> Tensor", cdist).autocast(Autocast::FLOAT32),
     composite!("aten::_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor", cdist),
     composite!("aten::_euclidean_dist(Tensor x1, Tensor x2) -> Tensor", |b, c| b
         .call("aten.cdist.default", vec![c.arg("x1").clone(), c.arg("x2").clone()])),
-    composite!("aten::pdist(Tensor self, float p=2.) -> Tensor", pdist),
+    composite!("aten::pdist(Tensor self, float p=2.) -> Tensor", pdist).autocast(Autocast::FLOAT32_ON_GPU),
     composite!("aten::_pdist_forward(Tensor self, float p=2.) -> Tensor", pdist),
 ];
 

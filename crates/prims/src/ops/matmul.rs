@@ -8,22 +8,22 @@ use ir_core::{Scalar, Shape, SymExpr, numel};
 
 use super::shape::{self, Made, out};
 use super::view::conjugate;
-use crate::{Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
-    composite!("aten::matmul(Tensor self, Tensor other) -> Tensor", |b, c| named(b, c, "self", "other")),
+    composite!("aten::matmul(Tensor self, Tensor other) -> Tensor", |b, c| named(b, c, "self", "other")).autocast(Autocast::LOWER),
     composite!("aten::linalg_matmul(Tensor self, Tensor other) -> Tensor", |b, c| named(
         b, c, "self", "other"
-    )),
-    composite!("aten::mm(Tensor self, Tensor mat2) -> Tensor", |b, c| named(b, c, "self", "mat2")),
-    composite!("aten::bmm(Tensor self, Tensor mat2) -> Tensor", |b, c| named(b, c, "self", "mat2")),
-    composite!("aten::mv(Tensor self, Tensor vec) -> Tensor", |b, c| named(b, c, "self", "vec")),
-    composite!("aten::dot(Tensor self, Tensor tensor) -> Tensor", |b, c| named(b, c, "self", "tensor")),
+    )).autocast(Autocast::LOWER),
+    composite!("aten::mm(Tensor self, Tensor mat2) -> Tensor", |b, c| named(b, c, "self", "mat2")).autocast(Autocast::LOWER),
+    composite!("aten::bmm(Tensor self, Tensor mat2) -> Tensor", |b, c| named(b, c, "self", "mat2")).autocast(Autocast::LOWER),
+    composite!("aten::mv(Tensor self, Tensor vec) -> Tensor", |b, c| named(b, c, "self", "vec")).autocast(Autocast::LOWER_ON_GPU),
+    composite!("aten::dot(Tensor self, Tensor tensor) -> Tensor", |b, c| named(b, c, "self", "tensor")).autocast(Autocast::WIDEST_ON_GPU),
     composite!("aten::vdot(Tensor self, Tensor other) -> Tensor", |b, c| {
         let x = conjugate(b, c.value("self")?)?;
         out(product(b, c, x, c.value("other")?)?)
-    }),
+    }).autocast(Autocast::WIDEST_ON_GPU),
     composite!("aten::inner(Tensor self, Tensor other) -> Tensor", |b, c| {
         let (x, y) = (c.value("self")?, c.value("other")?);
         if b.rank(x)? == 0 || b.rank(y)? == 0 {
@@ -31,33 +31,33 @@ pub(super) const OPS: &[OpDef] = &[
         }
         let (rank_x, rank_y) = (b.rank(x)?, b.rank(y)?);
         out(contract(b, x, y, &[rank_x - 1], &[rank_y - 1])?)
-    }),
+    }).autocast(Autocast::LOWER),
     composite!("aten::outer(Tensor self, Tensor vec2) -> Tensor", outer),
     composite!("aten::ger(Tensor self, Tensor vec2) -> Tensor", outer),
-    composite!("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", linear),
+    composite!("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", linear).autocast(Autocast::LOWER),
     composite!(
         "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
         |b, c| added(b, c, "mat1", "mat2")
-    ),
+    ).autocast(Autocast::LOWER),
     composite!(
         "aten::baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
         |b, c| added(b, c, "batch1", "batch2")
-    ),
+    ).autocast(Autocast::LOWER),
     composite!(
         "aten::addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
         |b, c| added(b, c, "mat", "vec")
-    ),
+    ).autocast(Autocast::LOWER_ON_GPU),
     composite!(
         "aten::addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
         addbmm
-    ),
+    ).autocast(Autocast::LOWER),
     composite!(
         "aten::addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
         |b, c| {
             let x = outer_of(b, c.value("vec1")?, c.value("vec2")?)?;
             scaled_sum(b, c, x)
         }
-    ),
+    ).autocast(Autocast::LOWER_ON_GPU),
     composite!(
         "aten::tensordot(Tensor self, Tensor other, int[] dims_self, int[] dims_other) -> Tensor",
         |b, c| {
@@ -71,19 +71,19 @@ pub(super) const OPS: &[OpDef] = &[
             let (x, y) = (summed(b, x, y, &dx, &dy)?, summed(b, y, x, &dy, &dx)?);
             out(contract(b, x, y, &dx, &dy)?)
         }
-    ),
+    ).autocast(Autocast::WIDEST_ON_GPU),
     composite!("aten::kron(Tensor self, Tensor other) -> Tensor", kron),
     composite!(
         "aten::bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None) -> Tensor",
         bilinear
-    ),
+    ).autocast(Autocast::WIDEST_ON_GPU),
     composite!("aten::linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor", |b, c| {
         let x = conjugate(b, c.value("x")?)?;
         let xy = b.mul(x, c.value("y")?)?;
         out(b.call1("aten.sum.dim_IntList", vec![xy.into(), Arg::List(vec![c.int("dim")?.into()])])?)
-    }),
-    composite!("aten::linalg_multi_dot(Tensor[] tensors) -> Tensor", |b, c| chain(b, c, "tensors")),
-    composite!("aten::chain_matmul(Tensor[] matrices) -> Tensor", |b, c| chain(b, c, "matrices")),
+    }).autocast(Autocast::LOWER),
+    composite!("aten::linalg_multi_dot(Tensor[] tensors) -> Tensor", |b, c| chain(b, c, "tensors")).autocast(Autocast::LOWER_ON_GPU),
+    composite!("aten::chain_matmul(Tensor[] matrices) -> Tensor", |b, c| chain(b, c, "matrices")).autocast(Autocast::LOWER_ON_GPU),
 ];
 
 fn named(b: &mut Builder<'_>, c: &Call<'_>, x: &str, y: &str) -> Made {

@@ -8,14 +8,14 @@ use super::common::{one, want_inexact, widen};
 use super::reduction::squeeze;
 use super::statistics::norm_of;
 use crate::promotion::Promote;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::linalg_norm(Tensor self, Scalar? ord=None, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
         linalg_norm
-    ),
+    ).autocast(Autocast::FLOAT32_ON_GPU),
     composite!(
         "aten::linalg_norm.ord_str(Tensor self, str ord, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
         |b, c| {
@@ -23,7 +23,7 @@ pub(super) const OPS: &[OpDef] = &[
             let dims = matrix_dims(c, rank)?;
             matrix_norm(b, c, named_norm(c)?, dims)
         }
-    ),
+    ).autocast(Autocast::FLOAT32_ON_GPU),
     composite!(
         "aten::linalg_matrix_norm(Tensor self, Scalar ord, int[] dim=[-2, -1], bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
         |b, c| {
@@ -31,7 +31,7 @@ pub(super) const OPS: &[OpDef] = &[
             let dims = matrix_dims(c, rank)?;
             matrix_norm(b, c, Norm::Order(c.float("ord")?), dims)
         }
-    ),
+    ).autocast(Autocast::FLOAT32_RESULT_ON_GPU),
     composite!(
         "aten::linalg_matrix_norm.str_ord(Tensor self, str ord=\"fro\", int[] dim=[-2, -1], bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
         |b, c| {
@@ -39,9 +39,9 @@ pub(super) const OPS: &[OpDef] = &[
             let dims = matrix_dims(c, rank)?;
             matrix_norm(b, c, named_norm(c)?, dims)
         }
-    ),
+    ).autocast(Autocast::FLOAT32_RESULT_ON_GPU),
     composite!("aten::linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor", cross),
-    composite!("aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor", cross),
+    composite!("aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor", cross).autocast(Autocast::WIDEST_ON_GPU),
     composite!("aten::linalg_vander(Tensor x, *, SymInt? N=None) -> Tensor", vander),
 ];
 

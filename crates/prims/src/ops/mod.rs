@@ -10,7 +10,8 @@ macro_rules! composite {
             schema: $schema,
             kind: $crate::Kind::Composite($decompose),
             grad: $crate::Grad::ByDecomposition,
-            tolerance: $crate::Tolerance::FLOAT,
+            tolerance: $crate::Tolerance::ACCUMULATE,
+            autocast: $crate::Autocast::NONE,
             samples: $crate::samples::golden,
         }
     };

@@ -10,7 +10,7 @@ use smallvec::smallvec;
 
 use super::common::widen;
 use super::shape::{self, count, out};
-use crate::{Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
@@ -20,7 +20,7 @@ pub(super) const OPS: &[OpDef] = &[
             let (y, _) = layer_norm(b, c)?;
             out(y)
         }
-    ),
+    ).autocast(Autocast::FLOAT32_ON_GPU),
     composite!(
         "aten::native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)",
         |b, c| {
@@ -32,7 +32,7 @@ pub(super) const OPS: &[OpDef] = &[
             };
             Ok(smallvec![y, b.cast(m.mean, dtype)?, b.cast(m.rstd, dtype)?])
         }
-    ),
+    ).autocast(Autocast::FLOAT32_ON_GPU),
     composite!(
         "aten::rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor",
         |b, c| {
@@ -53,7 +53,7 @@ pub(super) const OPS: &[OpDef] = &[
             let (y, _) = group_norm(b, c, c.int("num_groups")?)?;
             out(y)
         }
-    ),
+    ).autocast(Autocast::FLOAT32_ON_GPU),
     composite!(
         "aten::native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group, float eps) -> (Tensor, Tensor, Tensor)",
         |b, c| {

@@ -4,7 +4,7 @@ use fx_ir::{Arg, ValueId};
 use ir_core::{Scalar, Shape, SymExpr};
 
 use super::shape::{self, Made, out};
-use crate::{Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError};
 
 /// The entries. Amounts stand in pairs, the last dimension first.
 pub(super) const OPS: &[OpDef] = &[
@@ -42,13 +42,15 @@ pub(super) const OPS: &[OpDef] = &[
         c,
         "padding",
         Mode::Reflect
-    )),
+    ))
+    .autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::reflection_pad2d(Tensor self, SymInt[4] padding) -> Tensor", |b, c| padded(
         b,
         c,
         "padding",
         Mode::Reflect
-    )),
+    ))
+    .autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::reflection_pad3d(Tensor self, SymInt[6] padding) -> Tensor", |b, c| padded(
         b,
         c,
@@ -60,19 +62,22 @@ pub(super) const OPS: &[OpDef] = &[
         c,
         "padding",
         Mode::Replicate
-    )),
+    ))
+    .autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::replication_pad2d(Tensor self, SymInt[4] padding) -> Tensor", |b, c| padded(
         b,
         c,
         "padding",
         Mode::Replicate
-    )),
+    ))
+    .autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::replication_pad3d(Tensor self, SymInt[6] padding) -> Tensor", |b, c| padded(
         b,
         c,
         "padding",
         Mode::Replicate
-    )),
+    ))
+    .autocast(Autocast::FLOAT32_ON_CPU),
 ];
 
 /// What stands outside the tensor.

@@ -11,7 +11,7 @@ use smallvec::smallvec;
 use super::common::{choose, widen};
 use super::prims_move::lowest;
 use super::shape::{self, Made, out};
-use crate::{Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
@@ -26,7 +26,7 @@ pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::max_pool3d(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> Tensor",
         |b, c| max_pool(b, c, 3, false)
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::max_pool1d_with_indices(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0], int[1] dilation=[1], bool ceil_mode=False) -> (Tensor, Tensor)",
         |b, c| max_pool(b, c, 1, true)
@@ -50,7 +50,7 @@ pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::avg_pool3d(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor",
         |b, c| avg_pool(b, c, 3)
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor", |b, c| adaptive_avg(
         b, c, 1
     )),
@@ -62,7 +62,7 @@ pub(super) const OPS: &[OpDef] = &[
     }),
     composite!("aten::adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor", |b, c| {
         adaptive_avg(b, c, 3)
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!("aten::_adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor", |b, c| {
         adaptive_avg(b, c, 3)
     }),
@@ -74,7 +74,7 @@ pub(super) const OPS: &[OpDef] = &[
     }),
     composite!("aten::adaptive_max_pool3d(Tensor self, int[3] output_size) -> (Tensor, Tensor)", |b, c| {
         adaptive_max(b, c, 3)
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
 ];
 
 /// Geometry of the windows over the last `n` dimensions.

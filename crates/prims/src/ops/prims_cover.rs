@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use super::prims_move::{check_lengths, pick};
 use crate::builder::tensor;
 use crate::{
-    BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
-    Reference, Tolerance,
+    Autocast, BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall,
+    RefOut, Reference, Tolerance,
 };
 
 type Types = SmallVec<[ValueType; 1]>;
@@ -31,6 +31,7 @@ pub(super) const OPS: &[OpDef] = &[OpDef {
     },
     grad: Grad::Rule(super::grad_move::cover),
     tolerance: Tolerance::EXACT,
+    autocast: Autocast::NONE,
     samples: |s| {
         let args = |space: &[i64], stride: &[i64], dilation: &[i64], low: &[i64]| {
             let lists = [space, stride, dilation, low].map(Arg::from);

@@ -13,8 +13,8 @@ use super::prims_move::pick;
 use crate::builder::tensor;
 use crate::ops::shape::for_each_index;
 use crate::{
-    BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
-    Reference, ScatterSpec, Tolerance,
+    Autocast, BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall,
+    RefOut, Reference, ScatterSpec, Tolerance,
 };
 
 type Types = SmallVec<[ValueType; 1]>;
@@ -34,6 +34,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_index::gather),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| {
             let args = |dim: i64| vec![Arg::Value(ValueId(0)), dim.into(), Arg::Value(ValueId(1))];
             s.add(vec![s.float("a", &[4, 5]), s.ints("i", &[3, 5], 4)], args(0));
@@ -53,6 +54,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_index::index),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| {
             let args = |n: u32, start: i64| {
                 vec![Arg::Value(ValueId(0)), Arg::values((1..=n).map(ValueId)), start.into()]
@@ -75,6 +77,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_index::scatter),
         tolerance: Tolerance::ACCUMULATE,
+        autocast: Autocast::NONE,
         samples: |s| {
             let t = |n: u32| Arg::Value(ValueId(n));
             for mode in ["add", "prod", "amax", "amin"] {
@@ -96,6 +99,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_index::index_put),
         tolerance: Tolerance::ACCUMULATE,
+        autocast: Autocast::NONE,
         samples: |s| {
             let t = |n: u32| Arg::Value(ValueId(n));
             let tensors = vec![
@@ -123,6 +127,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::NotDifferentiable("it is about integers"),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| {
             s.add(vec![s.ints("a", &[3, 2], 4)], vec![Arg::Value(ValueId(0)), 4i64.into(), 0i64.into()])
         },

@@ -16,8 +16,8 @@ use super::prims_linalg_run::run_linalg;
 use crate::builder::tensor;
 use crate::split_complex::by_buffers;
 use crate::{
-    BatchRule, Builder, Call, ComplexCall, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError,
-    RefArg, RefCall, RefOut, Reference, Samples, SplitArg, Splits, Tolerance,
+    Autocast, BatchRule, Builder, Call, ComplexCall, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx,
+    OpDef, OpError, RefArg, RefCall, RefOut, Reference, Samples, SplitArg, Splits, Tolerance,
 };
 
 /// A matrix prim: its options are read alike from a call and from a reference call.
@@ -41,6 +41,7 @@ macro_rules! routine {
             },
             grad: $grad,
             tolerance: Tolerance::ACCUMULATE,
+            autocast: Autocast::NONE,
             samples: $samples,
         }
     };

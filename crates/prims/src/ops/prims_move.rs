@@ -9,8 +9,8 @@ use tensor::{Tensor, with_element};
 use crate::builder::tensor;
 use crate::ops::shape::for_each_index;
 use crate::{
-    BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
-    Reference, Tolerance,
+    Autocast, BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall,
+    RefOut, Reference, Tolerance,
 };
 
 type Types = SmallVec<[ValueType; 1]>;
@@ -29,6 +29,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_index::cat),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| {
             let args = |dim: i64| vec![Arg::values([ValueId(0), ValueId(1), ValueId(2)]), dim.into()];
             s.add(vec![s.float("a", &[2, 3]), s.float("b", &[1, 3]), s.float("c", &[4, 3])], args(0));
@@ -48,6 +49,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_index::pad),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| {
             let args = |low: &[i64], high: &[i64], interior: &[i64], value: f64| {
                 vec![Arg::Value(ValueId(0)), low.into(), high.into(), interior.into(), value.into()]
@@ -70,6 +72,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_index::window),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| {
             let args = |sizes: &[i64], window: &[i64], stride: &[i64], dilation: &[i64], low: &[i64]| {
                 let lists = [sizes, window, stride, dilation, low].map(Arg::from);
@@ -91,6 +94,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_move::strided),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| {
             let args =
                 vec![Arg::Value(ValueId(0)), [2, 3].as_slice().into(), [1, 2].as_slice().into(), 1i64.into()];

@@ -10,8 +10,8 @@ use tensor::Tensor;
 use super::grad_shape;
 use crate::builder::tensor;
 use crate::{
-    BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference,
-    Samples, Tolerance,
+    Autocast, BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
+    Reference, Samples, Tolerance,
 };
 
 macro_rules! reductions {
@@ -28,6 +28,7 @@ macro_rules! reductions {
             },
             grad: $grad,
             tolerance: Tolerance::ACCUMULATE,
+            autocast: Autocast::NONE,
             samples: |s| samples_reduce(ReduceOp::$op, s),
         },)*
         OpDef {
@@ -43,6 +44,7 @@ macro_rules! reductions {
             },
             grad: Grad::Rule(grad_shape::extreme_at),
             tolerance: Tolerance::ACCUMULATE,
+            autocast: Autocast::NONE,
             samples: samples_at,
         },
         OpDef {
@@ -57,6 +59,7 @@ macro_rules! reductions {
             },
             grad: Grad::Rule(grad_shape::cumsum),
             tolerance: Tolerance::ACCUMULATE,
+            autocast: Autocast::NONE,
             samples: samples_scan,
         },
         OpDef {
@@ -71,6 +74,7 @@ macro_rules! reductions {
             },
             grad: Grad::Rule(grad_shape::cumprod),
             tolerance: Tolerance::ACCUMULATE,
+            autocast: Autocast::NONE,
             samples: samples_scan,
         },
         OpDef {
@@ -85,6 +89,7 @@ macro_rules! reductions {
             },
             grad: Grad::Rule(grad_shape::cumulative_extreme),
             tolerance: Tolerance::EXACT,
+            autocast: Autocast::NONE,
             samples: samples_scan,
         },
         OpDef {
@@ -99,6 +104,7 @@ macro_rules! reductions {
             },
             grad: Grad::Rule(grad_shape::cumulative_extreme),
             tolerance: Tolerance::EXACT,
+            autocast: Autocast::NONE,
             samples: samples_scan,
         }]
     };

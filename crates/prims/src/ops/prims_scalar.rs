@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 
 use super::grad_scalar;
 use crate::{
-    BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, Reference, Samples, Tolerance,
+    Autocast, BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, Reference, Samples,
+    Tolerance,
 };
 
 macro_rules! scalar_prims {
@@ -27,6 +28,7 @@ macro_rules! scalar_prims {
             },
             grad: $grad,
             tolerance: Tolerance::FLOAT,
+            autocast: Autocast::NONE,
             samples: |s| samples(ScalarOp::$op, s),
         },)*];
 

@@ -9,8 +9,8 @@ use tensor::Tensor;
 use super::grad_shape;
 use crate::builder::tensor;
 use crate::{
-    BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
-    Reference, Tolerance,
+    Autocast, BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall,
+    RefOut, Reference, Tolerance,
 };
 
 type Types = SmallVec<[ValueType; 1]>;
@@ -29,6 +29,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(grad_shape::expand),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| {
             s.add(vec![s.float("a", &[3, 1])], vec![Arg::Value(ValueId(0)), [2, 3, 4].as_slice().into()])
         },
@@ -45,6 +46,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(grad_shape::permute),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| {
             s.add(vec![s.float("a", &[2, 3, 4])], vec![Arg::Value(ValueId(0)), [2, 0, 1].as_slice().into()])
         },
@@ -61,6 +63,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(grad_shape::reshape),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| {
             s.add(vec![s.float("a", &[2, 12])], vec![Arg::Value(ValueId(0)), [4, 2, 3].as_slice().into()]);
             s.add(vec![s.float("a", &[4, 1, 6])], vec![Arg::Value(ValueId(0)), [3, 8].as_slice().into()]);
@@ -79,6 +82,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(grad_shape::slice),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| {
             let args = |start: i64, len: i64, step: i64| {
                 vec![Arg::Value(ValueId(0)), 1i64.into(), start.into(), len.into(), step.into()]
@@ -103,6 +107,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(grad_shape::convert),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| s.add(vec![s.float("a", &[5])], vec![Arg::Value(ValueId(0)), DType::I64.into()]),
     },
     OpDef {
@@ -126,6 +131,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::NotDifferentiable("it has no tensor argument"),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| s.add(vec![], vec![[2, 3].as_slice().into(), 1.5.into(), DType::F32.into()]),
     },
     OpDef {
@@ -151,6 +157,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::NotDifferentiable("it has no tensor argument"),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| s.add(vec![], vec![5i64.into(), 2i64.into(), 3i64.into(), DType::I64.into()]),
     },
 ];

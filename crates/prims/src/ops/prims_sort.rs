@@ -10,8 +10,8 @@ use tensor::Tensor;
 
 use crate::builder::tensor;
 use crate::{
-    BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference,
-    Tolerance,
+    Autocast, BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
+    Reference, Tolerance,
 };
 
 /// The entries.
@@ -31,6 +31,7 @@ pub(super) const OPS: &[OpDef] = &[OpDef {
     },
     grad: Grad::Rule(super::grad_shape::sort),
     tolerance: Tolerance::EXACT,
+    autocast: Autocast::NONE,
     samples: |s| {
         for (dim, descending) in [(0i64, false), (1, true), (-1, false)] {
             s.add(

@@ -9,8 +9,8 @@ use tensor::Tensor;
 use super::prims_shape::one;
 use crate::builder::tensor;
 use crate::{
-    BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
-    Reference, Tolerance,
+    Autocast, BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall,
+    RefOut, Reference, Tolerance,
 };
 
 type Types = SmallVec<[ValueType; 1]>;
@@ -28,6 +28,7 @@ pub(super) const OPS: &[OpDef] = &[OpDef {
     },
     grad: Grad::NotDifferentiable("it works on integers"),
     tolerance: Tolerance::EXACT,
+    autocast: Autocast::NONE,
     samples: |s| {
         s.add(
             vec![s.ints("a", &[20], 100), s.ints("b", &[20], 30)],

@@ -8,8 +8,8 @@ use tensor::Tensor;
 
 use crate::builder::tensor;
 use crate::{
-    BatchRule, Call, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError, Reference, Samples,
-    TemplateSpec, Tolerance,
+    Autocast, BatchRule, Call, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError, Reference,
+    Samples, TemplateSpec, Tolerance,
 };
 
 mod reference;
@@ -32,6 +32,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_index::matmul),
         tolerance: Tolerance::ACCUMULATE,
+        autocast: Autocast::NONE,
         samples: |s| {
             let two = || vec![Arg::Value(ValueId(0)), Arg::Value(ValueId(1))];
             s.add(vec![s.float("a", &[5, 7]), s.float("b", &[7, 3])], two());
@@ -52,6 +53,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_template::conv),
         tolerance: Tolerance::ACCUMULATE,
+        autocast: Autocast::NONE,
         samples: |s| {
             let args = |transposed: bool, groups: i64| {
                 let list = |v: &[i64]| Arg::from(v);
@@ -97,6 +99,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_attention::attention),
         tolerance: Tolerance::ACCUMULATE,
+        autocast: Autocast::NONE,
         samples: |s| {
             let t = |n: u32| Arg::Value(ValueId(n));
             let qkv = || {
@@ -134,6 +137,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_attention::attention_backward),
         tolerance: Tolerance::ACCUMULATE,
+        autocast: Autocast::NONE,
         samples: attention_backward_samples,
     },
 ];

@@ -8,8 +8,8 @@ use tensor::{Complex, Tensor};
 use super::prims_shape::one;
 use crate::builder::tensor;
 use crate::{
-    BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut, Reference,
-    Tolerance,
+    Autocast, BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
+    Reference, Tolerance,
 };
 
 type Types = SmallVec<[ValueType; 1]>;
@@ -36,6 +36,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::NotDifferentiable("it stops the gradient"),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| s.add(vec![s.float("a", &[2, 3])], vec![Arg::Value(ValueId(0))]),
     },
     OpDef {
@@ -57,6 +58,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(|_, call| Ok(vec![call.cotangents.first().copied().flatten()])),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| s.add(vec![s.float("a", &[2, 3])], vec![Arg::Value(ValueId(0))]),
     },
     OpDef {
@@ -83,6 +85,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(|_, call| Ok(vec![None, call.cotangents.first().copied().flatten()])),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         // One tensor in both places: only then is the gradient the derivative.
         samples: |s| {
             s.add(vec![s.float("a", &[2, 3])], vec![Arg::Value(ValueId(0)), Arg::Value(ValueId(0))]);
@@ -100,6 +103,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_index::real),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| s.add(vec![complex_sample()], vec![Arg::Value(ValueId(0))]),
     },
     OpDef {
@@ -114,6 +118,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_index::imag),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| s.add(vec![complex_sample()], vec![Arg::Value(ValueId(0))]),
     },
     OpDef {
@@ -129,6 +134,7 @@ pub(super) const OPS: &[OpDef] = &[
         },
         grad: Grad::Rule(super::grad_index::complex),
         tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
         samples: |s| {
             s.add(
                 vec![s.float("re", &[2, 3]), s.float("im", &[2, 3])],

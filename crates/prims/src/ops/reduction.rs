@@ -6,7 +6,7 @@ use kernel_ir::ReduceOp;
 use smallvec::smallvec;
 
 use super::common::{count_of, dims_of, dims_or_all, one, truth, want_inexact, widen};
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
@@ -15,11 +15,11 @@ pub(super) const OPS: &[OpDef] = &[
         c,
         ReduceOp::Sum,
         Over::All
-    )),
+    )).autocast(Autocast::FLOAT32_RESULT_ON_GPU),
     composite!(
         "aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
         |b, c| sum_prod(b, c, ReduceOp::Sum, Over::Dims)
-    ),
+    ).autocast(Autocast::FLOAT32_RESULT_ON_GPU),
     composite!(
         "aten::nansum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
         |b, c| {
@@ -35,11 +35,11 @@ pub(super) const OPS: &[OpDef] = &[
         c,
         ReduceOp::Prod,
         Over::All
-    )),
+    )).autocast(Autocast::FLOAT32_ON_CPU_RESULT_ON_GPU),
     composite!(
         "aten::prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
         |b, c| sum_prod(b, c, ReduceOp::Prod, Over::Dims)
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU_RESULT_ON_GPU),
     composite!("aten::mean(Tensor self, *, ScalarType? dtype=None) -> Tensor", |b, c| mean(b, c, Over::All)),
     composite!(
         "aten::mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
@@ -114,9 +114,9 @@ pub(super) const OPS: &[OpDef] = &[
     ),
     composite!("aten::count_nonzero(Tensor self, int? dim=None) -> Tensor", count_nonzero),
     composite!("aten::count_nonzero.dim_IntList(Tensor self, int[] dim) -> Tensor", count_nonzero),
-    composite!("aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor", logsumexp),
+    composite!("aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor", logsumexp).autocast(Autocast::FLOAT32_ON_GPU),
     composite!("aten::special_logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor", logsumexp),
-    composite!("aten::trace(Tensor self) -> Tensor", trace),
+    composite!("aten::trace(Tensor self) -> Tensor", trace).autocast(Autocast::FLOAT32_ON_CPU),
     // self summed to a shape that broadcasts to its own
     composite!("aten::sum_to_size(Tensor self, SymInt[] size) -> Tensor", |b, c| {
         let x = c.value("self")?;

@@ -7,7 +7,7 @@ use smallvec::smallvec;
 
 use super::matmul::product;
 use super::shape::{self, Made, out};
-use crate::{Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
@@ -20,19 +20,19 @@ pub(super) const OPS: &[OpDef] = &[
             };
             layers(b, c, Cell::Lstm, &[h, cell])
         }
-    ),
+    ).autocast(Autocast::LOWER_ON_GPU),
     composite!(
         "aten::gru.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)",
         |b, c| layers(b, c, Cell::Gru, &[c.value("hx")?])
-    ),
+    ).autocast(Autocast::LOWER_ON_GPU),
     composite!(
         "aten::rnn_tanh.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)",
         |b, c| layers(b, c, Cell::Tanh, &[c.value("hx")?])
-    ),
+    ).autocast(Autocast::LOWER_ON_GPU),
     composite!(
         "aten::rnn_relu.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)",
         |b, c| layers(b, c, Cell::Relu, &[c.value("hx")?])
-    ),
+    ).autocast(Autocast::LOWER_ON_GPU),
     composite!(
         "aten::lstm_cell(Tensor input, Tensor[] hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> (Tensor, Tensor)",
         |b, c| {
@@ -40,19 +40,19 @@ pub(super) const OPS: &[OpDef] = &[
             let state = one_step(b, c, Cell::Lstm, &hx)?;
             Ok(state.into_iter().collect())
         }
-    ),
+    ).autocast(Autocast::LOWER_ON_GPU),
     composite!(
         "aten::gru_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor",
         |b, c| single(b, c, Cell::Gru)
-    ),
+    ).autocast(Autocast::LOWER_ON_GPU),
     composite!(
         "aten::rnn_tanh_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor",
         |b, c| single(b, c, Cell::Tanh)
-    ),
+    ).autocast(Autocast::LOWER_ON_GPU),
     composite!(
         "aten::rnn_relu_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor",
         |b, c| single(b, c, Cell::Relu)
-    ),
+    ).autocast(Autocast::LOWER_ON_GPU),
 ];
 
 #[derive(Clone, Copy, PartialEq)]

@@ -8,7 +8,7 @@ use kernel_ir::ReduceOp;
 use super::common::choose;
 use super::index::{Places, clamped, flat, wrapped};
 use super::shape::{self, Made, out};
-use crate::{Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
@@ -17,7 +17,7 @@ pub(super) const OPS: &[OpDef] = &[
     }),
     composite!("aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor", |b, c| {
         scatter_src(b, c, "add")
-    }),
+    }).autocast(Autocast::WIDEST_ON_GPU),
     composite!(
         "aten::scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor",
         |b, c| scatter_src(b, c, old_mode(c)?)
@@ -43,7 +43,7 @@ pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
         index_put
-    ),
+    ).autocast(Autocast::WIDEST_ON_GPU),
     composite!(
         "aten::_unsafe_index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
         index_put
@@ -72,7 +72,7 @@ pub(super) const OPS: &[OpDef] = &[
     ),
     composite!("aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor", |b, c| {
         rows(b, c, c.value("source")?, "write")
-    }),
+    }).autocast(Autocast::WIDEST_ON_CPU),
     composite!(
         "aten::index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor",
         |b, c| {
@@ -112,11 +112,11 @@ pub(super) const OPS: &[OpDef] = &[
     composite!("aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor", masked_scatter),
     composite!("aten::max_unpool2d(Tensor self, Tensor indices, SymInt[2] output_size) -> Tensor", |b, c| {
         unpool(b, c, 2)
-    }),
+    }).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::max_unpool3d(Tensor self, Tensor indices, SymInt[3] output_size, int[3] stride, int[3] padding) -> Tensor",
         |b, c| unpool(b, c, 3)
-    ),
+    ).autocast(Autocast::FLOAT32_ON_CPU),
     composite!(
         "aten::max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor",
         |b, c| {

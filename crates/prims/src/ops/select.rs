@@ -6,7 +6,7 @@ use kernel_ir::ScalarOp;
 
 use super::common::{choose, in_compute, named, one, promoted, truth};
 use crate::promotion::Promote;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
@@ -50,12 +50,14 @@ pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
         |b, c| fused_add(b, c, ScalarOp::Mul)
-    ),
+    )
+    .autocast(Autocast::WIDEST_ON_GPU),
     // self + value * tensor1 / tensor2
     composite!(
         "aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
         |b, c| fused_add(b, c, ScalarOp::Div)
-    ),
+    )
+    .autocast(Autocast::WIDEST_ON_GPU),
 ];
 
 /// `min(max(self, min), max)`; a `NaN` anywhere wins. As a choice rather than an extreme: at a bound the gradient is

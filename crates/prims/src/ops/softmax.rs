@@ -6,23 +6,27 @@ use kernel_ir::ReduceOp;
 
 use super::common::{choose, widen};
 use super::shape::{self, Made, out};
-use crate::{Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
     composite!("aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", |b, c| {
         with_dtype(b, c, softmax)
-    }),
+    })
+    .autocast(Autocast::FLOAT32_RESULT_ON_GPU),
     composite!("aten::special_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", |b, c| {
         with_dtype(b, c, softmax)
-    }),
+    })
+    .autocast(Autocast::FLOAT32_RESULT_ON_GPU),
     composite!("aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", |b, c| {
         with_dtype(b, c, log_softmax)
-    }),
+    })
+    .autocast(Autocast::FLOAT32_RESULT_ON_GPU),
     composite!(
         "aten::special_log_softmax(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor",
         |b, c| { with_dtype(b, c, log_softmax) }
-    ),
+    )
+    .autocast(Autocast::FLOAT32_RESULT_ON_GPU),
     composite!("aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor", |b, c| half_to_float(
         b, c, softmax
     )),

@@ -7,40 +7,40 @@ use smallvec::smallvec;
 
 use super::common::{count_of, dims_or_all, one, want_inexact, widen};
 use super::reduction::{count_arg, mean_of, squeeze};
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// The entries.
 pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
         |b, c| { norm(b, c, c.float("ord")?, true) }
-    ),
+    ).autocast(Autocast::FLOAT32_RESULT_ON_GPU),
     composite!("aten::norm.Scalar(Tensor self, Scalar p=2) -> Tensor", |b, c| norm(
         b,
         c,
         c.float("p")?,
         false
-    )),
+    )).autocast(Autocast::FLOAT32_ON_GPU),
     composite!(
         "aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor",
         |b, c| { norm(b, c, c.opt_float("p")?.unwrap_or(2.0), true) }
-    ),
+    ).autocast(Autocast::FLOAT32_ON_GPU),
     composite!(
         "aten::norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType dtype) -> Tensor",
         |b, c| { norm(b, c, c.opt_float("p")?.unwrap_or(2.0), true) }
-    ),
+    ).autocast(Autocast::FLOAT32_ON_GPU),
     composite!(
         "aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor",
         |b, c| { norm(b, c, c.opt_float("p")?.unwrap_or(2.0), false) }
-    ),
+    ).autocast(Autocast::FLOAT32_ON_GPU),
     composite!("aten::frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor", |b, c| {
         norm(b, c, 2.0, true)
-    }),
+    }).autocast(Autocast::FLOAT32_ON_GPU),
     composite!("aten::dist(Tensor self, Tensor other, Scalar p=2) -> Tensor", |b, c| {
         let difference = b.call1("aten.sub.Tensor", vec![c.arg("self").clone(), c.arg("other").clone()])?;
         b.call("aten.norm.Scalar", vec![difference.into(), c.arg("p").clone()])
-    }),
-    composite!("aten::renorm(Tensor self, Scalar p, int dim, Scalar maxnorm) -> Tensor", renorm),
+    }).autocast(Autocast::FLOAT32_ON_GPU),
+    composite!("aten::renorm(Tensor self, Scalar p, int dim, Scalar maxnorm) -> Tensor", renorm).autocast(Autocast::FLOAT32_ON_GPU),
     composite!("aten::var(Tensor self, bool unbiased=True) -> Tensor", |b, c| variance(b, c, Want::VAR)),
     composite!(
         "aten::var.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> Tensor",

@@ -6,7 +6,7 @@ use kernel_ir::ScalarOp;
 
 use super::common::{choose, one, plain, unary_in_compute};
 use crate::promotion::Promote;
-use crate::{Builder, Call, OpDef, OpError, Outs};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// A float function; integers are computed in the default float.
 macro_rules! float_fn {
@@ -33,11 +33,11 @@ macro_rules! float_composite {
 pub(super) const OPS: &[OpDef] = &[
     composite!("aten::abs(Tensor self) -> Tensor", abs),
     composite!("aten::absolute(Tensor self) -> Tensor", abs),
-    float_fn!("aten::acos(Tensor self) -> Tensor", Acos),
+    float_fn!("aten::acos(Tensor self) -> Tensor", Acos).autocast(Autocast::FLOAT32_ON_GPU),
     float_fn!("aten::arccos(Tensor self) -> Tensor", Acos),
     float_fn!("aten::acosh(Tensor self) -> Tensor", Acosh),
     float_fn!("aten::arccosh(Tensor self) -> Tensor", Acosh),
-    float_fn!("aten::asin(Tensor self) -> Tensor", Asin),
+    float_fn!("aten::asin(Tensor self) -> Tensor", Asin).autocast(Autocast::FLOAT32_ON_GPU),
     float_fn!("aten::arcsin(Tensor self) -> Tensor", Asin),
     float_fn!("aten::asinh(Tensor self) -> Tensor", Asinh),
     float_fn!("aten::arcsinh(Tensor self) -> Tensor", Asinh),
@@ -47,7 +47,7 @@ pub(super) const OPS: &[OpDef] = &[
     float_fn!("aten::arctanh(Tensor self) -> Tensor", Atanh),
     same!("aten::ceil(Tensor self) -> Tensor", Ceil),
     float_fn!("aten::cos(Tensor self) -> Tensor", Cos),
-    float_fn!("aten::cosh(Tensor self) -> Tensor", Cosh),
+    float_fn!("aten::cosh(Tensor self) -> Tensor", Cosh).autocast(Autocast::FLOAT32_ON_GPU),
     // x * pi / 180
     float_composite!("aten::deg2rad(Tensor self) -> Tensor", |b, x| b.mul(x, std::f64::consts::PI / 180.0)),
     float_fn!("aten::digamma(Tensor self) -> Tensor", Digamma),
@@ -57,12 +57,12 @@ pub(super) const OPS: &[OpDef] = &[
     float_fn!("aten::special_erf(Tensor self) -> Tensor", Erf),
     float_fn!("aten::erfc(Tensor self) -> Tensor", Erfc),
     float_fn!("aten::special_erfc(Tensor self) -> Tensor", Erfc),
-    float_fn!("aten::erfinv(Tensor self) -> Tensor", Erfinv),
+    float_fn!("aten::erfinv(Tensor self) -> Tensor", Erfinv).autocast(Autocast::FLOAT32_ON_GPU),
     float_fn!("aten::special_erfinv(Tensor self) -> Tensor", Erfinv),
-    float_fn!("aten::exp(Tensor self) -> Tensor", Exp),
+    float_fn!("aten::exp(Tensor self) -> Tensor", Exp).autocast(Autocast::FLOAT32_ON_GPU),
     float_fn!("aten::exp2(Tensor self) -> Tensor", Exp2),
     float_fn!("aten::special_exp2(Tensor self) -> Tensor", Exp2),
-    float_fn!("aten::expm1(Tensor self) -> Tensor", Expm1),
+    float_fn!("aten::expm1(Tensor self) -> Tensor", Expm1).autocast(Autocast::FLOAT32_ON_GPU),
     float_fn!("aten::special_expm1(Tensor self) -> Tensor", Expm1),
     same!("aten::floor(Tensor self) -> Tensor", Floor),
     // x - trunc(x)
@@ -77,11 +77,11 @@ pub(super) const OPS: &[OpDef] = &[
     )),
     float_fn!("aten::lgamma(Tensor self) -> Tensor", Lgamma),
     float_fn!("aten::special_gammaln(Tensor self) -> Tensor", Lgamma),
-    float_fn!("aten::log(Tensor self) -> Tensor", Log),
-    float_fn!("aten::log10(Tensor self) -> Tensor", Log10),
-    float_fn!("aten::log1p(Tensor self) -> Tensor", Log1p),
+    float_fn!("aten::log(Tensor self) -> Tensor", Log).autocast(Autocast::FLOAT32_ON_GPU),
+    float_fn!("aten::log10(Tensor self) -> Tensor", Log10).autocast(Autocast::FLOAT32_ON_GPU),
+    float_fn!("aten::log1p(Tensor self) -> Tensor", Log1p).autocast(Autocast::FLOAT32_ON_GPU),
     float_fn!("aten::special_log1p(Tensor self) -> Tensor", Log1p),
-    float_fn!("aten::log2(Tensor self) -> Tensor", Log2),
+    float_fn!("aten::log2(Tensor self) -> Tensor", Log2).autocast(Autocast::FLOAT32_ON_GPU),
     composite!(
         "aten::nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor",
         nan_to_num
@@ -91,10 +91,11 @@ pub(super) const OPS: &[OpDef] = &[
     composite!("aten::positive(Tensor self) -> Tensor", |_, c| one(c.value("self")?)),
     // x * 180 / pi
     float_composite!("aten::rad2deg(Tensor self) -> Tensor", |b, x| b.mul(x, 180.0 / std::f64::consts::PI)),
-    float_composite!("aten::reciprocal(Tensor self) -> Tensor", |b, x| b.div(1.0, x)),
+    float_composite!("aten::reciprocal(Tensor self) -> Tensor", |b, x| b.div(1.0, x))
+        .autocast(Autocast::FLOAT32_ON_GPU),
     same!("aten::round(Tensor self) -> Tensor", Round),
     composite!("aten::round.decimals(Tensor self, *, int decimals) -> Tensor", round_decimals),
-    float_fn!("aten::rsqrt(Tensor self) -> Tensor", Rsqrt),
+    float_fn!("aten::rsqrt(Tensor self) -> Tensor", Rsqrt).autocast(Autocast::FLOAT32_ON_GPU),
     composite!("aten::sgn(Tensor self) -> Tensor", sgn),
     float_composite!("aten::sigmoid(Tensor self) -> Tensor", sigmoid),
     float_composite!("aten::special_expit(Tensor self) -> Tensor", sigmoid),
@@ -102,11 +103,11 @@ pub(super) const OPS: &[OpDef] = &[
     float_fn!("aten::sin(Tensor self) -> Tensor", Sin),
     float_composite!("aten::sinc(Tensor self) -> Tensor", sinc),
     float_composite!("aten::special_sinc(Tensor self) -> Tensor", sinc),
-    float_fn!("aten::sinh(Tensor self) -> Tensor", Sinh),
+    float_fn!("aten::sinh(Tensor self) -> Tensor", Sinh).autocast(Autocast::FLOAT32_ON_GPU),
     float_fn!("aten::sqrt(Tensor self) -> Tensor", Sqrt),
     composite!("aten::square(Tensor self) -> Tensor", |b, c| b
         .call("aten.pow.Tensor_Scalar", vec![c.value("self")?.into(), 2i64.into()])),
-    float_fn!("aten::tan(Tensor self) -> Tensor", Tan),
+    float_fn!("aten::tan(Tensor self) -> Tensor", Tan).autocast(Autocast::FLOAT32_ON_GPU),
     float_fn!("aten::tanh(Tensor self) -> Tensor", Tanh),
     same!("aten::trunc(Tensor self) -> Tensor", Trunc),
     same!("aten::fix(Tensor self) -> Tensor", Trunc),

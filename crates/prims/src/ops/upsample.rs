@@ -9,13 +9,13 @@ use ir_core::{DType, SymExpr};
 use super::common::{choose, widen};
 use super::matmul::contract;
 use super::shape::{self, Made, out};
-use crate::{Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError};
 
 macro_rules! upsample {
     ($n:literal, $kind:expr, $names:expr, $plain:literal, $vec:literal) => {
         [
-            composite!($plain, |b, c| plain(b, c, $n, $kind, &$names)),
-            composite!($vec, |b, c| by_lists(b, c, $n, $kind)),
+            composite!($plain, |b, c| plain(b, c, $n, $kind, &$names)).autocast(Autocast::FLOAT32_ON_GPU),
+            composite!($vec, |b, c| by_lists(b, c, $n, $kind)).autocast(Autocast::FLOAT32_ON_GPU),
         ]
     };
 }

@@ -27,42 +27,6 @@ pub(super) struct Mode {
     pub(super) autocast: Option<DType>,
 }
 
-/// Operators that autocast runs in the low precision, on every device (PyTorch's documentation of `torch.amp`).
-/// `einsum` is here because the products inside it are.
-const LOW_PRECISION: &[&str] = &[
-    "addbmm",
-    "addmm",
-    "addmv",
-    "addr",
-    "baddbmm",
-    "bmm",
-    "chain_matmul",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_tbc",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "convolution",
-    "einsum",
-    "_convolution",
-    "gru",
-    "gru_cell",
-    "linalg_multi_dot",
-    "linalg_vecdot",
-    "linear",
-    "lstm",
-    "lstm_cell",
-    "matmul",
-    "mm",
-    "mv",
-    "prelu",
-    "rnn_relu_cell",
-    "rnn_tanh_cell",
-    "scaled_dot_product_attention",
-];
-
 /// Operators whose result has another dtype because they were asked for it.
 const CONVERSIONS: &[&str] = &["to", "_to_copy", "type_as", "view", "copy", "clone", "full_like"];
 
@@ -182,7 +146,8 @@ impl<'a> Builder<'a> {
         let base = target.strip_prefix("aten.").and_then(|t| t.split('.').next()).unwrap_or_default();
         let asked = asked_for(base, args);
         // A low result of operands none of which is low is autocast's doing in any operator (`einsum`).
-        let lowered = LOW_PRECISION.contains(&base) || (!asked && no_operand_is(out, args, low));
+        let lists = prims::lookup(target).is_some_and(|op| op.def.autocast.lowers());
+        let lowered = lists || (!asked && no_operand_is(out, args, low));
         let wanted = if result == low && lowered {
             low
         } else if result == DType::F32 && !asked {

@@ -125,6 +125,8 @@ struct Unclear {
     rounds_sums: bool,
     /// Values that attention hides may be multiplied by 0 or left out, which differs for NaN and infinity.
     hides: bool,
+    /// What the entries of its operators allow.
+    entries: prims::Tolerance,
 }
 
 impl Unclear {
@@ -139,6 +141,7 @@ impl Unclear {
         Unclear {
             rounds_sums: calls().any(|(_, args)| adds(args) && narrow(args)),
             hides: calls().any(|(target, args)| target == "prims.attention" && hides(args)),
+            entries: prims::Tolerance::of_graph(graph),
         }
     }
 }
@@ -254,11 +257,12 @@ fn output(got: &Tensor, expected: &Tensor, truth: &Tensor, open: Unclear) -> Res
     let finite = |x: f64| if x.is_finite() { x.abs() } else { 0.0 };
     let scale = rows().fold(0.0f64, |m, (_, (_, t))| m.max(finite(t)));
     let own = rows().fold(0.0f64, |m, (_, ((_, e), t))| m.max(finite(e - t)));
-    let relative = match got.dtype() {
+    let most: f64 = match got.dtype() {
         DType::F64 => 1e-6,
         DType::F32 => 2e-4,
         _ => 2e-2,
     };
+    let relative = most.min(open.entries.of(got.dtype()).1);
     let least = if open.rounds_sums { SUMMED } else { 0.25 };
     let allowed = relative * scale.max(least) + 8.0 * own;
     for (i, ((g, e), t)) in rows() {

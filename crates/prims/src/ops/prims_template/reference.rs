@@ -21,7 +21,7 @@ pub(super) fn conv(c: &RefCall<'_>) -> Result<RefOut, OpError> {
         padding: &padding,
         dilation: &positive("dilation")?,
         output: c.out().1.get(2..).unwrap_or(&[]),
-        groups: usize::try_from(c.int("groups")?).unwrap_or(0),
+        groups: usize::try_from(c.int("groups")?).map_err(|_| c.bad_arg("groups", "must not be negative"))?,
         transposed: c.bool("transposed")?,
     };
     one(c, linalg::conv(c.tensor("input")?, c.tensor("weight")?, &geometry, c.out().0))
