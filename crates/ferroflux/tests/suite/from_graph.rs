@@ -1,7 +1,5 @@
 //! Programs of graphs that no archive holds: what they are given as weights, and what is refused.
 
-#![allow(clippy::unwrap_used)] // a failing test may panic
-
 use std::collections::BTreeMap;
 
 use ferroflux::{Error, Options, Program, Tensor, Weight};

@@ -14,6 +14,7 @@ mod index_operators;
 mod indices;
 mod misstated;
 mod numbers;
+mod operands;
 mod optimizers;
 mod random;
 mod random_in_loops;

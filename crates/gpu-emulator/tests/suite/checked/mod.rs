@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+pub use crate::present::available;
 use gpu_codegen::{Target, variants};
 use gpu_emulator::Emulator;
 use gpu_runtime::{Compiled, DeviceMemory, GpuError, Mode, Settings};
@@ -13,8 +14,6 @@ use ir_core::DType;
 use kernel_ir::{Program, Site, Step};
 use plugin_sdk::{OwnedTensor, TensorView, bf16};
 use tensor::Tensor;
-
-pub use crate::present::available;
 
 /// What a call ends with: the elements of its outputs, or an index that is out of bounds: its site, itself and the size.
 pub type Outcome = Result<Vec<Vec<f64>>, (u32, i64, i64)>;
