@@ -5,14 +5,13 @@ use fx_ir::Graph;
 use ir_core::{DType, Guard};
 use plugin_host::{
     Arg, CompileArgs, FFX_ERR_UNSUPPORTED, HostError, IrVersion, KERNEL_IR, LoadedBackend, LoadedExecutable,
-    PluginFailure, Refusal, Resolved, Value,
+    PluginFailure, Refusal, Value,
 };
 use tensor::{DeviceTensor, Tensor};
 use tracing::info_span;
 
 use crate::cache::{Caller, Form, Lookup, Stage, through};
 use crate::complex_boundary::ComplexBoundary;
-use crate::graph_backend::{self, GraphCompiler, GraphExecutable};
 use crate::graph_plugin;
 use crate::pipeline::{self, At, Cx, KernelOptions, Kernels};
 use crate::seeds::{seed_place, seed_tensor};
@@ -20,14 +19,6 @@ use crate::{Error, Options};
 
 /// Gives the tensors of constants by name, wherever they lie.
 pub(crate) type Weights<'a> = &'a dyn Fn(&str) -> Result<Option<Value>, Error>;
-
-/// Something that runs on tensors.
-pub(crate) enum Code {
-    /// A plugin's executable.
-    Plugin(Box<PluginCode>),
-    /// A graph backend's.
-    Graph(Box<dyn GraphExecutable>),
-}
 
 /// Code and what is known of it.
 pub(crate) struct Made {
@@ -38,8 +29,8 @@ pub(crate) struct Made {
     pub(crate) guards: Vec<Guard>,
 }
 
-/// A plugin's executable and what connects it with a graph.
-pub(crate) struct PluginCode {
+/// Something that runs on tensors: a plugin's executable and what connects it with a graph.
+pub(crate) struct Code {
     code: LoadedExecutable,
     backend: LoadedBackend,
     /// Place of the seed among its inputs.
@@ -174,71 +165,32 @@ impl Code {
         }
         let (seed_place, backend, in_place) = (seed_place(kernels), backend.clone(), in_place.clone());
         let boundary = ComplexBoundary::known(form.complex.clone());
-        Ok(Code::Plugin(Box::new(PluginCode { code, backend, seed_place, boundary, in_place, real: true })))
-    }
-
-    /// Compiles for a graph backend.
-    pub(crate) fn graph(
-        graph: &Graph,
-        backend: &dyn GraphCompiler,
-        weight: Weights<'_>,
-    ) -> Result<Code, Error> {
-        let failed = std::cell::RefCell::new(None);
-        let host = |name: &str| match weight(name) {
-            Ok(Some(Value::Host(tensor))) => Some(tensor),
-            Ok(_) => None,
-            Err(e) => {
-                failed.replace(Some(e));
-                None
-            }
-        };
-        let code = backend.compile(graph, &host);
-        match failed.into_inner() {
-            Some(e) => Err(e),
-            None => Ok(Code::Graph(code?)),
-        }
+        Ok(Code { code, backend, seed_place, boundary, in_place, real: true })
     }
 
     /// Compiles a graph from behind stage `joint` for the backend of `options`. Parameters and buffers that no output of the
     /// graph gives a new value are constants; new values are results.
     pub(crate) fn of_prims(prims: Graph, weight: Weights<'_>, options: &Options) -> Result<Made, Error> {
         let cx = Cx::training()?;
-        match crate::registry().resolve(&options.backend)? {
-            Resolved::Plugin(backend) if graph_plugin::takes_graphs(&backend) => {
-                let (code, guards) = graph_plugin::compile_prims(prims, &backend, options, (weight, &cx))?;
-                Ok(Made { code, kernels: None, guards })
-            }
-            Resolved::Plugin(backend) => {
-                let lookup = Lookup::new(Stage::Prims { in_place: false }, &prims, "", &backend, options);
-                let (form, executable, from_cache) = through(lookup.as_ref(), || {
-                    let optimized = Optimized::of_prims(prims, &cx)?;
-                    let wanted = KernelOptions::of_optimized(&optimized.graph);
-                    let with = (lookup.as_ref(), &cx);
-                    let (kernels, executable) = optimized.compile(&backend, options, &wanted, with)?;
-                    Ok((Form { kernels, complex: optimized.complex, caller: Caller::Graph }, executable))
-                })?;
-                let code = Code::bound(&form, executable, &backend, weight)?;
-                if !from_cache {
-                    lookup.iter().for_each(|l| l.tidy(&form.kernels));
-                }
-                let kernels = form.kernels.program;
-                Ok(Made { code, guards: kernels.guards.clone(), kernels: Some(kernels) })
-            }
-            Resolved::Graph(entry) => {
-                graph_backend::check_mode(entry, options)?;
-                let code = Code::graph(&prims, graph_backend::of_entry(entry)?, weight)?;
-                let guards = [&prims.guards, code.guards()].concat();
-                Ok(Made { code, kernels: None, guards })
-            }
+        let backend = crate::registry().load(&options.backend)?;
+        if graph_plugin::takes_graphs(&backend) {
+            let (code, guards) = graph_plugin::compile_prims(prims, &backend, options, (weight, &cx))?;
+            return Ok(Made { code, kernels: None, guards });
         }
-    }
-
-    /// What the code takes for granted of the sizes, where its backend alone knows it.
-    pub(crate) fn guards(&self) -> &[Guard] {
-        match self {
-            Code::Plugin(_) => &[],
-            Code::Graph(code) => code.guards(),
+        let lookup = Lookup::new(Stage::Prims { in_place: false }, &prims, "", &backend, options);
+        let (form, executable, from_cache) = through(lookup.as_ref(), || {
+            let optimized = Optimized::of_prims(prims, &cx)?;
+            let wanted = KernelOptions::of_optimized(&optimized.graph);
+            let (kernels, executable) =
+                optimized.compile(&backend, options, &wanted, (lookup.as_ref(), &cx))?;
+            Ok((Form { kernels, complex: optimized.complex, caller: Caller::Graph }, executable))
+        })?;
+        let code = Code::bound(&form, executable, &backend, weight)?;
+        if !from_cache {
+            lookup.iter().for_each(|l| l.tidy(&form.kernels));
         }
+        let kernels = form.kernels.program;
+        Ok(Made { code, guards: kernels.guards.clone(), kernels: Some(kernels) })
     }
 
     /// Runs on all inputs that are no constants, in the order of the graph's placeholders, the seed left out.
@@ -258,44 +210,18 @@ impl Code {
     /// As [`Code::run_values`], for code that writes new values of state in place: those are `Arg::Write`, in the form of
     /// [`Code::own`]. A result that is left in an input is `None`.
     pub(crate) fn run_args(&self, mut inputs: Vec<Arg<'_>>, seed: u64) -> Result<Vec<Option<Value>>, Error> {
-        match self {
-            Code::Plugin(plugin) => plugin.run(&mut inputs, seed),
-            Code::Graph(code) => {
-                let host = |arg: &Arg<'_>| {
-                    let value: &Value = match arg {
-                        Arg::Read(v) => v,
-                        Arg::Write(v) => v,
-                    };
-                    match value {
-                        Value::Host(t) => Ok(t.clone()),
-                        Value::Device(t) => Err(Error::OtherDevice(format!("{t:?}"))),
-                    }
-                };
-                let inputs: Vec<Tensor> = inputs.iter().map(host).collect::<Result<_, _>>()?;
-                let outputs = code.execute_seeded(&inputs.iter().collect::<Vec<_>>(), seed)?;
-                Ok(outputs.into_iter().map(|t| Some(Value::Host(t))).collect())
-            }
-        }
+        self.run_all(&mut inputs, seed)
     }
 
     /// Output `n` as the program's caller knows it.
     pub(crate) fn to_host(&self, n: usize, value: Value) -> Result<Tensor, Error> {
-        match (self, value) {
-            (Code::Plugin(plugin), value) => {
-                let tensor = plugin.code.to_host(value)?;
-                Ok(if plugin.boundary.is_complex(n) { tensor.view_as_complex()? } else { tensor })
-            }
-            (Code::Graph(_), Value::Host(tensor)) => Ok(tensor),
-            (Code::Graph(_), Value::Device(t)) => Err(Error::OtherDevice(format!("{t:?}"))),
-        }
+        let tensor = self.code.to_host(value)?;
+        Ok(if self.boundary.is_complex(n) { tensor.view_as_complex()? } else { tensor })
     }
 
     /// A tensor in the form in which the code takes it: complex ones as real ones, where it knows no complex numbers.
     pub(crate) fn form(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        match self {
-            Code::Plugin(plugin) if plugin.real => Ok(tensor.view_as_real()?),
-            Code::Plugin(_) | Code::Graph(_) => Ok(tensor.clone()),
-        }
+        Ok(if self.real { tensor.view_as_real()? } else { tensor.clone() })
     }
 
     /// A tensor of the caller's state as the code keeps it: on the backend's device where tensors may stay there, else, if
@@ -305,13 +231,12 @@ impl Code {
     /// No memory; the device's.
     pub(crate) fn own(&self, tensor: &Tensor) -> Result<Value, Error> {
         let mut tensor = self.form(tensor)?;
-        let Code::Plugin(plugin) = self else { return Ok(Value::Host(tensor)) };
-        if plugin.backend.has_device_memory()
-            && let Some(value) = on_device(&plugin.backend, &tensor)?
+        if self.backend.has_device_memory()
+            && let Some(value) = on_device(&self.backend, &tensor)?
         {
             return Ok(value);
         }
-        if plugin.in_place.contains(&true) {
+        if self.in_place.contains(&true) {
             tensor.make_writable()?;
         }
         Ok(Value::Host(tensor))
@@ -322,20 +247,14 @@ impl Code {
     /// # Errors
     /// The device's.
     pub(crate) fn fetch(&self, value: &Value, dtype: DType) -> Result<Tensor, Error> {
-        let tensor = match (self, value) {
-            (_, Value::Host(tensor)) => tensor.clone(),
-            (Code::Plugin(plugin), value) => plugin.code.to_host(value.clone())?,
-            (Code::Graph(_), Value::Device(t)) => return Err(Error::OtherDevice(format!("{t:?}"))),
-        };
+        let tensor = self.code.to_host(value.clone())?;
         Ok(if dtype.is_complex() && !tensor.dtype().is_complex() {
             tensor.view_as_complex()?
         } else {
             tensor
         })
     }
-}
 
-impl PluginCode {
     /// Of a graph that a plugin took whole. `split` says which results were complex where complex numbers were taken apart.
     pub(crate) fn of_graph(
         code: LoadedExecutable,
@@ -343,13 +262,13 @@ impl PluginCode {
         seed_place: Option<usize>,
         split: Option<ComplexBoundary>,
         outputs: usize,
-    ) -> PluginCode {
+    ) -> Code {
         let (backend, in_place, real) = (backend.clone(), vec![false; outputs], split.is_some());
         let boundary = split.unwrap_or_else(|| ComplexBoundary::known(Vec::new()));
-        PluginCode { code, backend, seed_place, boundary, in_place, real }
+        Code { code, backend, seed_place, boundary, in_place, real }
     }
 
-    fn run(&self, inputs: &mut [Arg<'_>], seed: u64) -> Result<Vec<Option<Value>>, Error> {
+    fn run_all(&self, inputs: &mut [Arg<'_>], seed: u64) -> Result<Vec<Option<Value>>, Error> {
         let mut reads: Vec<Option<Value>> = Vec::with_capacity(inputs.len() + 1);
         for input in inputs.iter_mut() {
             reads.push(match input {

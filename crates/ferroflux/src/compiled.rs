@@ -13,7 +13,6 @@ use crate::cache::{Caller, Form, Lookup, Stage, Wiring, through};
 use crate::code::{Code, Optimized, Weights};
 use crate::complex_boundary::ComplexBoundary;
 use crate::explain::{Explanation, explain};
-use crate::graph_backend::GraphCompiler;
 use crate::graph_plugin;
 use crate::inputs::{Arguments, Input, InputInfo};
 use crate::pipeline::{self, At, Cx, KernelOptions};
@@ -134,20 +133,6 @@ impl Compiled {
             memory: backend.has_device_memory().then(|| backend.clone()),
             ..Compiled::of(program, backend.name(), (wiring, &guards), code, &weight, options, explanation)?
         })
-    }
-
-    pub(crate) fn with_graph_backend(
-        program: &Program,
-        name: &str,
-        backend: &dyn GraphCompiler,
-        options: &Options,
-    ) -> Result<Compiled, Error> {
-        let functional = program.functional()?;
-        let weight = |name: &str| program.weight_value(name, None);
-        let code = Code::graph(program.graph(), backend, &weight)?;
-        let guards = [&functional.guards, code.guards()].concat();
-        let wiring = (Wiring::of(&functional), &guards[..]);
-        Compiled::of(program, name, wiring, code, &weight, options, explain(program.graph(), None))
     }
 
     fn of(

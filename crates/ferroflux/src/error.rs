@@ -45,9 +45,6 @@ pub enum Error {
         /// What and why.
         refused: Vec<String>,
     },
-    /// The `eager` backend.
-    #[error(transparent)]
-    Interp(#[from] interp::InterpError),
     /// A graph backend's own error.
     #[error("backend `{backend}`: {message}")]
     GraphBackend {

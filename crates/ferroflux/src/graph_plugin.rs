@@ -1,8 +1,8 @@
 //! Plugins that take whole graphs, as custom Dynamo backends do: who they are, which graph they are given, what connects its
 //! placeholders and results with the caller, and what their refusals mean in the model. `docs/plugins.md` has the contract.
 //!
-//! Not here: backends of the host, which get graphs without crossing the table ([`crate::graph_backend`]), and plugins that take
-//! fused programs ([`crate::code`]).
+//! Not here: how a plugin is written in Rust around a graph ([`crate::graph_backend`]), and plugins that take fused programs
+//! ([`crate::code`]).
 
 use fx_ir::text::TEXT_VERSION;
 use fx_ir::{Arg, Graph, InputKind, NodeId, OutputKind};
@@ -10,7 +10,7 @@ use ir_core::Guard;
 use plugin_host::{CompileArgs, IrVersion, KERNEL_IR, LoadedBackend, LoadedExecutable, Refusal, Value};
 use tracing::info_span;
 
-use crate::code::{Code, PluginCode, Weights, compiled_or_refused};
+use crate::code::{Code, Weights, compiled_or_refused};
 use crate::complex_boundary::ComplexBoundary;
 use crate::pipeline::{self, At, Cx};
 use crate::{Error, Options};
@@ -87,11 +87,19 @@ fn compile_from(
 ) -> Result<(Code, Vec<Guard>), Error> {
     let complex = ComplexBoundary::of(&graph);
     let (graph, split) = match Dialect::of(backend, options)? {
-        Dialect::Functional => (graph, None),
+        Dialect::Functional => (with_seed(graph), None),
         Dialect::Prim => (pipeline::run(graph, next..=At::Optimized, cx)?, Some(complex)),
     };
     let guards = graph.guards.clone();
-    Ok((Sent::new(graph, split, backend)?.compile(options, weight)?, guards))
+    Ok((Sent::new(graph, split, backend).compile(options, weight)?, guards))
+}
+
+/// The graph with a placeholder for the seed where it draws random numbers, which only its decomposition says.
+fn with_seed(mut graph: Graph) -> Graph {
+    if prims::decompose_partial(&graph).0.seed().is_some() {
+        graph.require_seed();
+    }
+    graph
 }
 
 /// A graph on its way to a plugin, and what its placeholders are there.
@@ -109,11 +117,7 @@ struct Sent<'a> {
 }
 
 impl<'a> Sent<'a> {
-    fn new(
-        mut graph: Graph,
-        split: Option<ComplexBoundary>,
-        backend: &'a LoadedBackend,
-    ) -> Result<Self, Error> {
+    fn new(mut graph: Graph, split: Option<ComplexBoundary>, backend: &'a LoadedBackend) -> Self {
         graph.guards.clear();
         // The text gives every value a name of its own; refusals are found by it.
         graph.make_names_unique();
@@ -135,19 +139,8 @@ impl<'a> Sent<'a> {
             }
             inputs += 1;
         }
-        let mut outputs = 0;
-        for output in &graph.outputs {
-            let Arg::Value(v) = output.arg else { continue };
-            if graph.meta(v).is_none() {
-                let refused = vec![format!(
-                    "`{}`: the model returns a number that it computes; return it as a tensor",
-                    graph.values[v].name
-                )];
-                return Err(Error::Refused { backend: backend.name().into(), refused });
-            }
-            outputs += 1;
-        }
-        Ok(Sent { graph, backend, split, constants, inputs, seed, outputs })
+        let outputs = graph.outputs.iter().filter(|o| matches!(o.arg, Arg::Value(_))).count();
+        Sent { graph, backend, split, constants, inputs, seed, outputs }
     }
 
     fn compile(self, options: &Options, weight: Weights<'_>) -> Result<Code, Error> {
@@ -166,13 +159,7 @@ impl<'a> Sent<'a> {
             let _span = info_span!("bind constants", count = constants.len()).entered();
             code.bind_values(&constants.iter().map(|(name, v)| (*name, v)).collect::<Vec<_>>())?;
         }
-        Ok(Code::Plugin(Box::new(PluginCode::of_graph(
-            code,
-            self.backend,
-            self.seed,
-            self.split,
-            self.outputs,
-        ))))
+        Ok(Code::of_graph(code, self.backend, self.seed, self.split, self.outputs))
     }
 
     /// Refused nodes: each with its operator and the line of the model that it comes from.

@@ -19,7 +19,7 @@
 //! - [`train`], [`optim`]: gradients, and training steps compiled as one program.
 //! - [`func`]: functions of tensors in Rust, and their transforms: `grad`, `vmap`, `jvp`, `hessian`, ….
 //! - [`list_backends`]: what can run here, and why something cannot.
-//! - [`graph_backend`]: backends of the host that take whole graphs (`eager`, `inspect`, your own). Plugins may take such too.
+//! - [`graph_backend`]: backends in Rust that take whole graphs (`eager`, `inspect`, your own), behind the table of all plugins.
 //!
 //! Not here: the stages themselves. Each is a crate of its own; this one only connects them.
 
@@ -34,8 +34,10 @@ pub mod func;
 pub mod graph_backend;
 mod graph_plugin;
 mod inputs;
+mod lent;
 pub mod optim;
 mod options;
+mod oracle;
 pub mod pipeline;
 mod program;
 mod recipe;
@@ -81,10 +83,7 @@ pub fn list_backends() -> Vec<BackendInfo> {
 /// # Errors
 /// There is no such backend, or it cannot be loaded.
 pub fn keeps_tensors_on_a_device(backend: &str) -> Result<bool, Error> {
-    Ok(match registry().resolve(backend)? {
-        plugin_host::Resolved::Plugin(backend) => backend.has_device_memory(),
-        plugin_host::Resolved::Graph(_) => false,
-    })
+    Ok(registry().load(backend)?.has_device_memory())
 }
 
 /// The one registry of the process: libraries are checked and loaded once.

@@ -12,7 +12,7 @@ use tensor::Tensor;
 use crate::inputs::{self, InputInfo};
 use crate::pipeline::{self, At, Cx, KERNELS, KernelOptions};
 use crate::recipe::{Maker, Recipe, RecipeSource};
-use crate::{Compiled, Error, Options, graph_backend};
+use crate::{Compiled, Error, Options};
 
 /// A model read from a `torch.export` archive. Cheap to clone; weights are mapped from the file.
 #[derive(Clone, Debug)]
@@ -235,14 +235,7 @@ impl Program {
     /// Compiles for the backend of `options`.
     pub fn compile(&self, options: &Options) -> Result<Compiled, Error> {
         self.require_weights()?;
-        match crate::registry().resolve(&options.backend)? {
-            plugin_host::Resolved::Plugin(backend) => Compiled::with_plugin(self, &backend, options),
-            plugin_host::Resolved::Graph(entry) => {
-                graph_backend::check_mode(entry, options)?;
-                let backend = graph_backend::of_entry(entry)?;
-                Compiled::with_graph_backend(self, entry.name, backend, options)
-            }
-        }
+        Compiled::with_plugin(self, &crate::registry().load(&options.backend)?, options)
     }
 }
 

@@ -37,6 +37,7 @@ mod linalg;
 mod phases;
 mod plan;
 mod program;
+pub mod runtime;
 mod scalar_op;
 mod text;
 mod together;

@@ -12,3 +12,15 @@ graph "g" {
   return %a
   return %b
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[3] = input "x"
+#
+#   %d: bf16[3] = prims.convert(%x, bf16)
+#   %b: f32[3] = prims.convert(%d, f32)
+#   return %x
+#   return %b
+# }

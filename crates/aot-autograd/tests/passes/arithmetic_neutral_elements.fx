@@ -10,3 +10,11 @@ graph "g" {
   %c: f32[3] = prims.div(%b, 1.0)
   return %c
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[3] = input "x"
+#   return %x
+# }

@@ -12,3 +12,16 @@ graph "g" {
   return %a
   return %b
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[3] = input "x"
+#   %y: f32[3] = input "y"
+#
+#   %a: f32[3] = prims.add(%y, %x)
+#   %b: f32[3] = prims.cos(%x)
+#   return %a
+#   return %b
+# }

@@ -8,3 +8,13 @@ graph "g" {
   %a: f32[3] = prims.sub(0.0, %x)
   return %a
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[3] = input "x"
+#
+#   %a: f32[3] = prims.sub(0.0, %x)
+#   return %a
+# }

@@ -22,3 +22,17 @@ graph "g" {
   %y: f32[2, 3, 5, 4] = prims.matmul(%w, %v)
   return %y
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %q: f32[2, 3, 5, 4] = input "q"
+#   %k: f32[2, 3, 6, 4] = input "k"
+#   %v: f32[2, 3, 6, 4] = input "v"
+#
+#   %kt: f32[2, 3, 4, 6] = prims.permute(%k, [0, 1, 3, 2])
+#   %y: f32[2, 3, 6, 4] = prims.permute(%kt, [0, 1, 3, 2])
+#   %y_1: f32[2, 3, 5, 4], %y_2: f32[2, 3, 5] = prims.attention(%q, %y, %v, none, false, 0.5)
+#   return %y_1
+# }

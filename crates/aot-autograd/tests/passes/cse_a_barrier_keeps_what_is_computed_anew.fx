@@ -11,3 +11,16 @@ graph "g" {
   %c: f32[2] = prims.mul(%a, %b)
   return %c
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[2] = input "x"
+#
+#   %a: f32[2] = prims.exp(%x)
+#   %again: f32[2] = prims.barrier(%x)
+#   %b: f32[2] = prims.exp(%again)
+#   %c: f32[2] = prims.mul(%a, %b)
+#   return %c
+# }

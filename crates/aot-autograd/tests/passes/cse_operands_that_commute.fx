@@ -11,3 +11,15 @@ graph "g" {
   %c: f32[2] = prims.mul(%a, %b)
   return %c
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[2] = input "x"
+#   %y: f32[2] = input "y"
+#
+#   %a: f32[2] = prims.add(%x, %y)
+#   %c: f32[2] = prims.mul(%a, %a)
+#   return %c
+# }

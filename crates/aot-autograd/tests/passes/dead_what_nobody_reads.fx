@@ -11,3 +11,15 @@ graph "g" {
   %y: f32[3] = prims.neg(%x)
   return %y
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[3] = input "x"
+#   %p: bool[] = input "p"
+#
+#   prims.assert(%p, "must hold")
+#   %y: f32[3] = prims.neg(%x)
+#   return %y
+# }

@@ -12,3 +12,13 @@ graph "g" {
   %a: f32[3] = prims.add(%ss, %cc)
   return %a
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[3] = input "x"
+#
+#   %a: f32[3] = prims.full([3], 1.0, f32)
+#   return %a
+# }

@@ -9,3 +9,13 @@ graph "g" {
   %a: f32[] = prims.sum(%e, [0])
   return %a
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[2, 3] = input "x"
+#
+#   %a: f32[] = prims.sum(%x, [0, 1])
+#   return %a
+# }

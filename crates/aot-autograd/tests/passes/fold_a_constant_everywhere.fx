@@ -10,3 +10,14 @@ graph "g" {
   %y: f32[3, 3] = prims.mul(%x, %r)
   return %y
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[3, 3] = input "x"
+#
+#   %r: f32[3, 3] = prims.full([3, 3], 2.0, f32)
+#   %y: f32[3, 3] = prims.mul(%x, %r)
+#   return %y
+# }

@@ -8,3 +8,11 @@ graph "g" {
   %b: i64[4] = prims.add(%a, 1)
   return %b
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %b: i64[4] = prims.iota(4, 1, 3, i64)
+#   return %b
+# }

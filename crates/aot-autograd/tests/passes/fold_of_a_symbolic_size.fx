@@ -11,3 +11,15 @@ graph "g" {
   %y: f32[s0] = prims.add(%x, %f)
   return %y
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   symbol s0 "n" 1..=64 hint 4
+#   %x: f32[s0] = input "x"
+#
+#   %f: f32[s0] = prims.full([s0], 2.0, f32)
+#   %y: f32[s0] = prims.add(%x, %f)
+#   return %y
+# }

@@ -15,3 +15,14 @@ graph "g" {
   %y: f32[3] = prims.sum(%a, [0, 2])
   return %y
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[4, 3, 5] = input "x"
+#   %g: f32[4, 3, 5] = input "g"
+#
+#   %y: f32[3] = prims.sum(%g, [0, 2])
+#   return %y
+# }

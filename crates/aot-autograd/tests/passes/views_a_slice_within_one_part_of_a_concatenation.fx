@@ -10,3 +10,14 @@ graph "g" {
   %b: f32[2, 2] = prims.slice(%c, 1, 4, 2, 1)
   return %b
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[2, 3] = input "x"
+#   %y: f32[2, 3] = input "y"
+#
+#   %b: f32[2, 2] = prims.slice(%y, 1, 1, 2, 1)
+#   return %b
+# }

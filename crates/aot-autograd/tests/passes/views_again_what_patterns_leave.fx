@@ -9,3 +9,11 @@ graph "g" {
   %b: f32[2, 3] = prims.permute(%a, [1, 0])
   return %b
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[2, 3] = input "x"
+#   return %x
+# }

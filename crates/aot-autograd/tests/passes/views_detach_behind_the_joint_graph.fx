@@ -9,3 +9,13 @@ graph "g" {
   %y: f32[3] = prims.mul(%x, %d)
   return %y
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[3] = input "x"
+#
+#   %y: f32[3] = prims.mul(%x, %x)
+#   return %y
+# }

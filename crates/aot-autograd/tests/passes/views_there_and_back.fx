@@ -10,3 +10,13 @@ graph "g" {
   %y: f32[2, 3, 4] = prims.exp(%b)
   return %y
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[2, 3, 4] = input "x"
+#
+#   %y: f32[2, 3, 4] = prims.exp(%x)
+#   return %y
+# }

@@ -3,6 +3,7 @@
 //! instead of calling it.
 
 use plugin_sdk::ir_core::{Atom, Scalar, SymExpr};
+use plugin_sdk::kernel_ir::runtime::Sizes;
 use plugin_sdk::kernel_ir::{
     AccDecl, BufId, Inst, InstKind, LoopKernel, Program, ReduceOp, Step, StoreMode, Val,
 };
@@ -11,7 +12,6 @@ use plugin_sdk::{DType, PluginError};
 use crate::memory::{Memory, for_each_index};
 use crate::number;
 use crate::products;
-use crate::sizes::Sizes;
 
 /// Runs steps in order.
 pub(crate) fn run(
@@ -234,7 +234,7 @@ impl Body<'_> {
 
     fn index(&self, expr: &SymExpr) -> Result<i64, PluginError> {
         let leaf = |atom: &Atom| match atom {
-            Atom::Sym(id) => self.sizes.symbol(*id),
+            Atom::Sym(id) => self.sizes.get(*id),
             Atom::Loop(n) => self.loops.get(*n as usize).copied(),
             Atom::Value(n) => self.values.get(*n as usize).map(|v| v.as_i64()),
             _ => None,

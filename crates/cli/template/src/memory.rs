@@ -2,11 +2,11 @@
 //! `program.plan` says which buffers may share memory.
 
 use plugin_sdk::ir_core::Scalar;
+use plugin_sdk::kernel_ir::runtime::Sizes;
 use plugin_sdk::kernel_ir::{BufId, OutputSpec, Program, Storage};
 use plugin_sdk::{Constants, OwnedTensor, PluginError, TensorView};
 
 use crate::number;
-use crate::sizes::Sizes;
 
 /// A buffer whose shape is known in numbers.
 #[derive(Clone, Default)]

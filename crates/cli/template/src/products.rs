@@ -8,7 +8,7 @@ use plugin_sdk::{DType, PluginError};
 use crate::kernel::run_epilogue;
 use crate::memory::{Memory, for_each_index};
 use crate::number;
-use crate::sizes::Sizes;
+use plugin_sdk::kernel_ir::runtime::Sizes;
 
 /// An operand whose shape is known in numbers: a view of a buffer's memory.
 struct View {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fx_ir::InputKind;
 use ir_core::{DType, Guard, Scalar};
-use plugin_host::{Arg, LoadedBackend, Resolved, Value};
+use plugin_host::{Arg, LoadedBackend, Value};
 use rayon::prelude::*;
 use tensor::Tensor;
 
@@ -213,14 +213,12 @@ impl Program {
     fn made_step(&self, train: &TrainOptions, options: &Options) -> Result<Made, Error> {
         let channels_last = train.lies_channels_last(options)?;
         let weight = |name: &str| self.weight_value(name, None);
-        let backend = match crate::registry().resolve(&options.backend)? {
-            Resolved::Plugin(backend) if !graph_plugin::takes_graphs(&backend) => backend,
-            _ => {
-                let planned = StepPlan::make(self, train)?;
-                let MadeCode { code, kernels, guards } = Code::of_prims(planned.graph, &weight, options)?;
-                return Ok(Made { plan: planned.plan, code, kernels, from_cache: false, guards });
-            }
-        };
+        let backend = crate::registry().load(&options.backend)?;
+        if graph_plugin::takes_graphs(&backend) {
+            let planned = StepPlan::make(self, train)?;
+            let MadeCode { code, kernels, guards } = Code::of_prims(planned.graph, &weight, options)?;
+            return Ok(Made { plan: planned.plan, code, kernels, from_cache: false, guards });
+        }
         let lookup = self.step_lookup(train, channels_last, &backend, options);
         let (form, executable, from_cache) = through(lookup.as_ref(), || {
             let cx = Cx::training()?;

@@ -4,8 +4,12 @@
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
+use std::collections::BTreeMap;
+
 use ferroflux::cache::Report;
 use ferroflux::func::{self, Types};
+use ferroflux::fx_ir::Graph;
+use ferroflux::graph_backend::{GraphCompiler, GraphExecutable};
 use ferroflux::optim::{Adam, Optimizer};
 use ferroflux::tensor::{self, formula, safetensors::SafetensorsFile};
 use ferroflux::train::TrainOptions;
@@ -317,4 +321,40 @@ fn faults_of_a_plugin_are_typed_errors() {
     let counted = program(COUNTING).compile(&options("")).err().unwrap();
     let wanted = "takes 1 inputs and 0 constants and gives 1 outputs; the graph has 2, 1 and 4";
     assert!(counted.to_string().contains(wanted), "{counted}");
+}
+
+/// Notes where its inputs lie, and returns the first of them.
+struct Addresses;
+struct First;
+static ADDRESSES: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
+
+impl GraphCompiler for Addresses {
+    fn compile(&self, _: Graph) -> Result<Box<dyn GraphExecutable>, PluginError> {
+        Ok(Box::new(First))
+    }
+}
+
+impl GraphExecutable for First {
+    fn execute(&self, inputs: &[Option<Tensor>], _: u64) -> Result<Vec<Tensor>, PluginError> {
+        let addresses = inputs.iter().flatten().map(|t| t.data_ptr() as usize);
+        ADDRESSES.lock().unwrap().extend(addresses);
+        Ok(vec![inputs[0].clone().unwrap()])
+    }
+}
+
+ferroflux::register_graph_backend!("addresses", "notes where its inputs lie", Addresses);
+
+#[test]
+fn weights_and_inputs_are_lent_and_results_are_the_callers() {
+    let text = "fx 1.0\ngraph \"g\" {\n%w: f32[2] = parameter \"w\"\n%x: f32[2] = input \"x\"\n\n%y: f32[2] = aten.add.Tensor(%w, %x, 1)\nreturn %y\n}";
+    let w = Tensor::from_vec(vec![1.0_f32, 2.0], &[2]).unwrap();
+    let program =
+        Program::from_graph(text.parse().unwrap(), &BTreeMap::from([("w".to_owned(), w.clone())])).unwrap();
+    let x = Tensor::from_vec(vec![3.0_f32, 4.0], &[2]).unwrap();
+    let model = program.compile(&Options::new().backend("addresses")).unwrap();
+    let result = model.call(std::slice::from_ref(&x)).unwrap().remove(0);
+    assert_eq!(*ADDRESSES.lock().unwrap(), [w.data_ptr() as usize, x.data_ptr() as usize]);
+    drop((model, program));
+    assert_ne!(result.data_ptr(), w.data_ptr());
+    assert_eq!(result.to_vec::<f32>().unwrap(), [1.0, 2.0]);
 }

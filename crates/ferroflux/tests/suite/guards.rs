@@ -99,7 +99,7 @@ fn wrong(got: &Result<Vec<Tensor>, Error>, wanted: &Result<Vec<Tensor>, Error>) 
         }
         (Ok(got), Err(why)) => Some(format!("gives {got:?} where sizes that are numbers are refused: {why}")),
         // The sizes are refused before the backend is asked; `eager` may find more in the operators themselves.
-        (Err(Error::Guard { .. } | Error::Input { .. } | Error::Interp(_)), _) => None,
+        (Err(Error::Guard { .. } | Error::Input { .. } | Error::Backend(_)), _) => None,
         (Err(other), _) => Some(format!("fails with {other}")),
     }
 }
@@ -418,7 +418,7 @@ fn archives_answer_as_pytorch_or_refuse() {
                             && got.len() == wanted.len()
                             && got.iter().zip(wanted).all(|(a, b)| same(a, b))
                     }
-                    Err(Error::Guard { .. } | Error::Input { .. } | Error::Interp(_)) => refused,
+                    Err(Error::Guard { .. } | Error::Input { .. } | Error::Backend(_)) => refused,
                     Err(_) => false,
                 };
                 if !fits {

@@ -10,3 +10,19 @@ graph "g" {
   %y: f32[3, 4] = prims.exp(%s)
   return %y
 }
+
+# expected:
+# kir 1.6
+# program "g"
+# buffer b0 "x" f32[4, 6]{6, 1}+0 input 0
+# buffer b1 "y" f32[3, 4]{4, 1}+0 output
+# input "x" b0
+# output "y" b1[3, 4]{4, 1}+0
+# init:
+# steps:
+# loop "y" outer [4, 3] from "y"
+#   stage []
+#     v0: f32 = load b0[i0, 2*i1 + 1]
+#     v1: f32 = exp v0
+#     v2: f32 = store b1[i1, i0], v1
+# plan bytes 0:

@@ -2,5 +2,6 @@
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
+mod files;
 mod fusion;
 mod in_place;

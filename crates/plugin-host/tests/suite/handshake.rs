@@ -2,7 +2,6 @@
 //! as an author without `plugin-sdk` would write it; its deviations are one function each.
 #![allow(clippy::unwrap_used)]
 
-use std::any::Any;
 use std::ffi::c_void;
 use std::mem::offset_of;
 use std::sync::OnceLock;
@@ -14,8 +13,7 @@ use plugin_abi::{
     FfxExecutableInfo, FfxHost, FfxIrVersion, FfxPlugin, FfxStr, Head, write_text,
 };
 use plugin_host::{
-    BackendInfo, BackendKind, BuiltinPlugin, CompileArgs, GraphBackend, HostError, IrVersion, LoadedBackend,
-    Registry, Resolved, SearchPath, Source, inventory,
+    BuiltinPlugin, CompileArgs, HostError, IrVersion, LoadedBackend, Registry, SearchPath, Source, inventory,
 };
 use tensor::Tensor;
 
@@ -237,13 +235,6 @@ unsafe extern "C" fn silent_entry(_: *const FfxHost, _: *mut FfxError) -> *const
 }
 inventory::submit! { BuiltinPlugin { name: "silent", entry: silent_entry } }
 
-struct Inspector(&'static str);
-inventory::submit! { GraphBackend {
-    name: "inspect",
-    info: || BackendInfo::new("inspect", Source::BuiltIn, BackendKind::Graph),
-    factory: || &Inspector("prints graphs"),
-} }
-
 // ---- the tests ----
 
 fn registry() -> Registry {
@@ -332,18 +323,13 @@ fn a_listing_survives_every_bad_plugin() {
     let list = registry.list_backends();
     let usable: Vec<_> =
         list.iter().filter(|b| b.unavailable_because.is_none()).map(|b| b.name.as_str()).collect();
-    assert_eq!(usable, ["half-slot", "inspect", "newer-minor", "older", "twin", "whole"]);
-    assert_eq!(list.len(), 15);
+    assert_eq!(usable, ["half-slot", "newer-minor", "older", "twin", "whole"]);
+    assert_eq!(list.len(), 14);
     assert_eq!(registry.shadowed(), [("twin".to_owned(), Source::BuiltIn)]);
 }
 
 #[test]
-fn graph_backends_are_found_but_not_loaded() {
-    let registry = registry();
-    let Resolved::Graph(graph) = registry.resolve("inspect").unwrap() else { panic!("a graph backend") };
-    let any: &dyn Any = (graph.factory)();
-    assert_eq!(any.downcast_ref::<Inspector>().map(|i| i.0), Some("prints graphs"));
-    assert!(matches!(registry.load("inspect"), Err(HostError::GraphBackend { .. })));
-    let near = registry.load("inspct").unwrap_err().to_string();
-    assert!(near.contains("did you mean inspect"), "{near}");
+fn names_that_are_nearly_right_are_suggested() {
+    let near = registry().load("whol").unwrap_err().to_string();
+    assert!(near.contains("did you mean whole"), "{near}");
 }

@@ -11,3 +11,7 @@ graph "g" {
   return %b
   return %c
 }
+
+# expected:
+# node `a` (aten.no_such_operator.default): unknown operator `aten.no_such_operator.default`
+# node `c` (aten.no_other.default, from net: forward at net.py:9): unknown operator `aten.no_other.default`; the nearest supported forms are `aten.gather.default`, `aten.outer.default`

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 mod complex;
+mod decompose;
 mod given;
 mod semantics;
 mod support;
