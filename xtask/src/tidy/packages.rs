@@ -11,7 +11,9 @@ use super::Finding;
 
 /// What names a file in a source, relative to that source.
 static INCLUDED: LazyLock<Result<Regex, regex::Error>> = LazyLock::new(|| {
-    Regex::new(r#"(?:include_str!|include_bytes!|include!)\s*\(\s*(?:concat!\s*\(\s*)?"([^"]+)"|#\[path\s*=\s*"([^"]+)"\]"#)
+    Regex::new(
+        r#"(?:include_str!|include_bytes!|include!)\s*\(\s*(?:concat!\s*\(\s*)?"([^"]+)"|#\[path\s*=\s*"([^"]+)"\]"#,
+    )
 });
 
 /// Holds the sources below `src` of each package among `files` (relative to `root`) against their manifests.
@@ -21,7 +23,8 @@ pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
         let manifest = std::fs::read_to_string(root.join(&folder).join("Cargo.toml"));
         let Ok(manifest) = manifest else { continue };
         for file in files.iter().filter(|file| file.starts_with(folder.join("src"))) {
-            let text = std::fs::read_to_string(root.join(file)).with_context(|| file.display().to_string())?;
+            let text =
+                std::fs::read_to_string(root.join(file)).with_context(|| file.display().to_string())?;
             findings.extend(source(&folder, &manifest, file, &text)?);
         }
     }
@@ -42,7 +45,8 @@ fn source(folder: &Path, manifest: &str, file: &Path, text: &str) -> Result<Vec<
     let setting = |line: &str| manifest.lines().any(|l| l.trim() == line);
     let mut findings = Vec::new();
     if setting("test = false") && text.lines().any(|line| line.trim() == "#[test]") {
-        findings.push(Finding::error(&*place, "has a test, but its package says `test = false` of its library"));
+        findings
+            .push(Finding::error(&*place, "has a test, but its package says `test = false` of its library"));
     }
     if setting("publish = false") {
         return Ok(findings);

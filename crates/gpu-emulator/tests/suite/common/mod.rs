@@ -12,7 +12,7 @@ use tensor::Tensor;
 /// The emulator, or a line that says why there is none. A test without one has shown nothing.
 pub fn emulator() -> Option<LoadedBackend> {
     let load = || plugin_host::Registry::from_env().load("gpu-emulator").expect("linked into the test");
-    present::available().then(load)
+    crate::present::available().then(load)
 }
 
 /// A graph under construction.
