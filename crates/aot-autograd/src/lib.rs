@@ -5,6 +5,19 @@
 //! [`partition()`], [`partition_min_cut()`]: the two halves. [`passes`]: what makes any graph of prims smaller.
 //! [`transform`]: `grad`, `vjp`, `jvp`, `vmap` and what is made of them, graph to graph. Operators themselves, their gradients included, are `prims`'
 //! knowledge; decomposition to prims is `prims::decompose`.
+//!
+//! ```
+//! let text = r#"fx 1.0
+//! graph "in place" {
+//!   %x: f32[3] = input "x"
+//!   %y: f32[3] = aten.add.Tensor(%x, %x, 1)
+//!   %z: f32[3] = aten.relu_.default(%y)
+//!   return %z
+//! }
+//! "#;
+//! let functional = aot_autograd::functionalize(&text.parse().unwrap()).unwrap();
+//! assert!(functional.to_string().contains("aten.relu.default"), "nothing is written any more");
+//! ```
 
 mod autocast;
 mod functionalize;

@@ -1,5 +1,14 @@
 //! NVIDIA GPUs: the driver behind `gpu-runtime`, NVRTC, and the plugin. Every library of CUDA is loaded at run time, so
 //! this builds and starts on machines without any; [`CudaBackend`] then says what is missing.
+//!
+//! ```
+//! use backend_cuda::Library;
+//!
+//! match backend_cuda::find(Library::Nvrtc) {
+//!     Ok(path) => println!("kernels are compiled by {}", path.display()),
+//!     Err(missing) => println!("{missing}"),
+//! }
+//! ```
 
 mod ahead;
 mod backend;

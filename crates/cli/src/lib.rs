@@ -3,6 +3,11 @@
 //! Not here: any compiler work; what the command knows beyond the facade are files (`model`, `golden`, `inputs`, `files`),
 //! text (`show`, `report`, `progress`) and drawings of stages (`diagram`). Results go to the standard output, everything
 //! else to the standard error. Exit codes: 0 success, 1 failure, 2 a command line that makes no sense.
+//!
+//! ```no_run
+//! // The whole command, over the arguments of this process.
+//! let _exit = cli::main();
+//! ```
 
 mod any_weights;
 mod commands;

@@ -11,6 +11,11 @@
 //! - [`stress`]: two plugins at once on many threads.
 //!
 //! What this is not: a benchmark, and not a test of `inductor`; programs are written here, by hand.
+//!
+//! ```
+//! let names: Vec<&str> = conformance::CHECKS.iter().map(|check| check.name).collect();
+//! assert!(names.contains(&"matmul") && names.contains(&"leaks"));
+//! ```
 
 pub mod build;
 pub mod case;

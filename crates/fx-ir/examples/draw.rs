@@ -1,4 +1,4 @@
-//! `cargo run -p fx-ir --example draw -- graph.fx > graph.svg`: the drawing of a graph; `--dot` for graphviz's language,
+//! `cargo run -p ferroflux-fx-ir --example draw -- graph.fx > graph.svg`: the drawing of a graph; `--dot` for graphviz's language,
 //! `--modules 2` for frames around modules, two levels deep.
 
 use std::io::Write as _;

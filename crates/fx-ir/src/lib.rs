@@ -3,6 +3,23 @@
 //!
 //! fx-ir knows no operator: a call's `target` is a name, and what the name means stands in `prims`. Graphs come from
 //! `pt2` (archives) or `dynamo` (Rust programs) and go through `aot-autograd` and `prims` to `inductor`.
+//!
+//! ```
+//! use fx_ir::Graph;
+//!
+//! let text = r#"fx 1.0
+//! graph "double" {
+//!   symbol s0 "batch" 1..=64
+//!   %x: f32[s0, 4] = input "x"
+//!   %y: f32[s0, 4] = aten.add.Tensor(%x, %x, 1)
+//!   return %y
+//! }
+//! "#;
+//! let graph: Graph = text.parse()?;
+//! assert!(fx_ir::well_formed(&graph).is_ok());
+//! assert_eq!(graph.to_string().parse::<Graph>()?, graph);
+//! # Ok::<(), fx_ir::TextError>(())
+//! ```
 
 mod arg;
 pub mod draw;

@@ -3,6 +3,32 @@
 //! A function from data to data: it knows no driver, launches nothing and keeps nothing. [`generate`] turns one step into
 //! one [`Kernel`]: text, parameters in order and the shape of its launch, all as expressions in the size symbols, so that
 //! one compiled kernel serves every size. [`PRELUDE`] stands before the kernels of a module.
+//!
+//! ```
+//! use gpu_codegen::Target;
+//! use kernel_ir::Program;
+//!
+//! let text = r#"kir 1.0
+//! program "relu"
+//! buffer b0 "x" f32[800]{1}+0 input 0
+//! buffer b1 "y" f32[800]{1}+0 output
+//! input "x" b0
+//! output "y" b1[800]{1}+0
+//! init:
+//! steps:
+//! loop "relu" outer [800]
+//!   stage []
+//!     v0: f32 = load b0[i0]
+//!     v1: f32 = const 0.0
+//!     v2: f32 = max v0, v1
+//!     v3: f32 = store b1[i0], v2
+//! plan:
+//! "#;
+//! let program: Program = text.parse()?;
+//! let ways = gpu_codegen::variants(&program, &program.steps[0], &Target::HOPPER)?;
+//! assert!(!ways.is_empty());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod accumulate;
 mod attention;

@@ -3,6 +3,14 @@
 //! launches and moves bytes, and a [`Platform`], which finds devices and opens them.
 //!
 //! Not here: driver calls, the text of kernels (`gpu-codegen`), anything of one vendor.
+//!
+//! ```
+//! use gpu_runtime::Settings;
+//!
+//! // What a backend does where nothing else is asked for.
+//! let settings = Settings::default();
+//! assert_eq!((settings.tf32, settings.deterministic), (None, None));
+//! ```
 
 mod arguments;
 mod autotune;

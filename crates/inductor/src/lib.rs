@@ -4,6 +4,22 @@
 //! [`realize`](realize::realize) decides which values get memory and how it is laid out, the others being computed where
 //! they are read; [`schedule`](schedule::schedule) fuses loops into groups; [`emit`](emit::emit) turns groups into
 //! kernels and buffers with a static memory plan; [`together`](together::run) says which of them may run at once. Nothing here knows a device; nothing runs.
+//!
+//! ```
+//! let text = r#"fx 1.0
+//! graph "swish" {
+//!   symbol s0 "n" 1..=1024
+//!   %x: f32[s0] = input "x"
+//!   %s: f32[s0] = aten.sigmoid.default(%x)
+//!   %y: f32[s0] = aten.mul.Tensor(%x, %s)
+//!   return %y
+//! }
+//! "#;
+//! let graph = prims::decompose(&text.parse().unwrap()).unwrap();
+//! let program = inductor::compile(&graph, &inductor::Options::default())?;
+//! assert_eq!(program.steps.len(), 1, "one fused loop");
+//! # Ok::<(), inductor::InductorError>(())
+//! ```
 
 mod affine;
 mod control;

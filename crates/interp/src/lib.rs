@@ -7,6 +7,22 @@
 //! Kernel programs: [`kernels::run`], point by point.
 //!
 //! Not here: fusion, memory planning, speed, and the meaning of operators (that stands in `prims`).
+//!
+//! ```
+//! use tensor::Tensor;
+//!
+//! let text = r#"fx 1.0
+//! graph "clipped" {
+//!   %x: f32[3] = input "x"
+//!   %y: f32[3] = aten.relu.default(%x)
+//!   return %y
+//! }
+//! "#;
+//! let x = Tensor::from_slice(&[-1f32, 0.5, 2.0], &[3])?;
+//! let y = interp::run(&text.parse()?, &[x])?;
+//! assert_eq!(y[0].to_vec::<f32>()?, [0.0, 0.5, 2.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod error;
 mod graph;

@@ -3,6 +3,15 @@
 //!
 //! It is not an IR itself and knows no operator, no kernel and no statement of a file format. It depends on no other crate of
 //! the workspace; every other crate may depend on it.
+//!
+//! ```
+//! use ir_core::{DType, SymExpr, SymId};
+//!
+//! // Sizes are polynomials in canonical form: equal sizes are equal values, however they were made.
+//! let n = SymExpr::sym(SymId(0));
+//! assert_eq!(&n + &n + 1, &n * 2 + 1);
+//! assert_eq!(DType::BF16.size(), 2);
+//! ```
 
 mod arena;
 mod cache_folder;

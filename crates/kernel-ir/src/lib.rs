@@ -3,6 +3,31 @@
 //!
 //! It holds no closures, no graph and no device code. Sizes are symbolic; a backend compiles one program once and runs
 //! it at every size in range.
+//!
+//! ```
+//! use kernel_ir::Program;
+//!
+//! let text = r#"kir 1.0
+//! program "relu"
+//! buffer b0 "x" f32[8]{1}+0 input 0
+//! buffer b1 "y" f32[8]{1}+0 output
+//! input "x" b0
+//! output "y" b1[8]{1}+0
+//! init:
+//! steps:
+//! loop "relu" outer [8]
+//!   stage []
+//!     v0: f32 = load b0[i0]
+//!     v1: f32 = const 0.0
+//!     v2: f32 = max v0, v1
+//!     v3: f32 = store b1[i0], v2
+//! plan:
+//! "#;
+//! let program: Program = text.parse()?;
+//! kernel_ir::verify(&program)?;
+//! assert_eq!(Program::from_bytes(&program.to_bytes())?, program);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod body;
 mod build;

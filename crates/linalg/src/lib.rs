@@ -5,6 +5,15 @@
 //! is unique only up to a sign or phase (eigenvectors, singular vectors) is normalised but may differ from LAPACK's.
 //! Single precision is computed in double precision and rounded once by the caller, so each routine exists twice, not
 //! four times. Not here: operators, gradients; strides and dtypes are known to [`host`] alone.
+//!
+//! ```
+//! use linalg::{Mat, eigh};
+//!
+//! let a = Mat::from_fn(2, 2, |i, j| if i == j { 2.0 } else { 1.0 });
+//! let (values, _vectors) = eigh(&a, false)?;
+//! assert!((values[0] - 1.0).abs() < 1e-14 && (values[1] - 3.0).abs() < 1e-14);
+//! # Ok::<(), linalg::LinalgError>(())
+//! ```
 
 mod batch;
 mod cholesky;

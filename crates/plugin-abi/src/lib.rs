@@ -30,6 +30,15 @@
 //!
 //! Append a nullable slot at the end of a table, add one to [`ABI_MINOR`], and add its row to the golden test. A larger,
 //! optional group of functions goes behind [`FfxPlugin::get_extension`] as a table of its own with its own name.
+//!
+//! ```
+//! use plugin_abi::{ABI_MAJOR, FfxPlugin, Head};
+//!
+//! // Every table begins with its size and version, and is read as far as that size covers it.
+//! assert_eq!(std::mem::offset_of!(FfxPlugin, head), 0);
+//! let head = Head { struct_size: size_of::<FfxPlugin>() as u32, major: ABI_MAJOR, minor: 0 };
+//! assert_eq!(head.major, 1);
+//! ```
 #![no_std]
 #![warn(missing_docs)]
 

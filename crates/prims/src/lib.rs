@@ -3,6 +3,13 @@
 //!
 //! Only composites decompose, and they decompose until nothing but *prims* is left: a small closed set that `interp`
 //! and `inductor` understand. Not here: graph storage (`fx-ir`), scheduling (`inductor`), execution (`interp`).
+//!
+//! ```
+//! let gelu = prims::lookup("aten.gelu.default").unwrap();
+//! assert!(!gelu.is_prim(), "it is made of other operators");
+//! let exp = prims::lookup("prims.exp").unwrap();
+//! assert!(exp.is_prim());
+//! ```
 
 mod batch_rule;
 mod builder;

@@ -3,6 +3,16 @@
 //!
 //! Not here: arithmetic (that is `interp` and the backends), symbolic sizes (`ir_core::TensorMeta`), and the DLPack
 //! structs themselves (`plugin-abi` has the layouts; this crate gives and takes the raw parts).
+//!
+//! ```
+//! use tensor::Tensor;
+//!
+//! let x = Tensor::from_vec(vec![1f32, 2., 3., 4., 5., 6.], &[2, 3])?;
+//! let turned = x.transpose(0, 1)?; // a view of the same memory
+//! assert_eq!((turned.sizes(), turned.strides()), (&[3, 2][..], &[1, 3][..]));
+//! assert_eq!(turned.to_vec::<f32>()?, [1., 4., 2., 5., 3., 6.]);
+//! # Ok::<(), tensor::TensorError>(())
+//! ```
 
 pub mod compare;
 mod complex_view;

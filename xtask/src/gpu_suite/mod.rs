@@ -91,7 +91,7 @@ fn pack(folder: &Path, programs: &Path, corpus: &Path) -> Result<()> {
         let built = programs.join(name);
         let to = bin.join(name);
         fs::copy(&built, &to).with_context(|| {
-            format!("{}: build it with `cargo build --release -p cli -p xtask`", built.display())
+            format!("{}: build it with `cargo build --release -p ferroflux-cli -p xtask`", built.display())
         })?;
         // Names of functions are most of a program's bytes; without `strip` it is only larger.
         let _ = Command::new("strip").arg(&to).status();

@@ -97,7 +97,8 @@ impl Table {
     /// Why a crate in row `(layer, may)` may not use `dependency`; `None` where it may.
     fn refuses(&self, row: &(Option<u32>, May), dependency: &Dependency) -> Option<String> {
         let (layer, may) = row;
-        let Some(theirs) = self.layer(&dependency.name) else {
+        let name = short(&dependency.name);
+        let Some(theirs) = self.layer(name) else {
             return Some("which is in no layer".to_owned());
         };
         if layer.is_some_and(|own| theirs >= own) {
@@ -105,11 +106,9 @@ impl Table {
         }
         let allowed = match may {
             May::Any | May::Everything { but: None } => true,
-            May::Everything { but: Some(prefix) } => {
-                dependency.optional || !dependency.name.starts_with(prefix)
-            }
-            May::Below(name) => self.layer(name).is_some_and(|highest| theirs <= highest),
-            May::Names(names) => self.closure(names).contains(&dependency.name),
+            May::Everything { but: Some(prefix) } => dependency.optional || !name.starts_with(prefix),
+            May::Below(highest) => self.layer(highest).is_some_and(|highest| theirs <= highest),
+            May::Names(names) => self.closure(names).contains(name),
         };
         (!allowed).then(|| "which its row does not name".to_owned())
     }
@@ -165,6 +164,11 @@ struct Dependency {
     path: Option<String>,
 }
 
+/// The short name of a package, as the table has it: packages are named for publication.
+fn short(package: &str) -> &str {
+    package.strip_prefix("ferroflux-").unwrap_or(package)
+}
+
 /// Holds the workspace against the page.
 pub(crate) fn check(root: &Path) -> Result<Vec<Finding>> {
     let page = std::fs::read_to_string(root.join(PAGE)).context(PAGE)?;
@@ -186,13 +190,15 @@ fn compare(table: &Table, page: &str, root: &Path, packages: &[Package]) -> Vec<
     for package in packages {
         let folder = package.manifest_path.parent().and_then(|folder| folder.strip_prefix(root).ok());
         let folder = folder.map(|folder| folder.to_string_lossy().replace('\\', "/")).unwrap_or_default();
-        let Some(row) = table.row(&package.name, &folder) else {
+        let Some(row) = table.row(short(&package.name), &folder) else {
             findings.push(Finding::error(&folder, format!("is in no row of the layers in {PAGE}")));
             continue;
         };
-        if row.0.is_some() && !page.contains(&format!("**`{}`**", package.name)) {
-            findings
-                .push(Finding::error(&folder, format!("has no entry (**`{}`**) in {PAGE}", package.name)));
+        if row.0.is_some() && !page.contains(&format!("**`{}`**", short(&package.name))) {
+            findings.push(Finding::error(
+                &folder,
+                format!("has no entry (**`{}`**) in {PAGE}", short(&package.name)),
+            ));
         }
         let held = |d: &&Dependency| d.path.is_some() && d.kind.as_deref() != Some("dev");
         for dependency in package.dependencies.iter().filter(held) {
@@ -203,7 +209,7 @@ fn compare(table: &Table, page: &str, root: &Path, packages: &[Package]) -> Vec<
             }
         }
     }
-    let there: BTreeSet<&str> = packages.iter().map(|p| p.name.as_str()).collect();
+    let there: BTreeSet<&str> = packages.iter().map(|p| short(&p.name)).collect();
     for (name, (layer, _)) in &table.0 {
         if layer.is_some() && !there.contains(name.as_str()) {
             findings.push(Finding::error(PAGE, format!("the layers name `{name}`, which is no crate")));

@@ -1,10 +1,11 @@
 //! `xtask tidy`: the rules of the house that the compiler does not know.
 //!
-//! The layer table of ARCHITECTURE.md against `cargo metadata` (`layers`), and every source file by itself: how it opens,
-//! how long it and its functions are, what its unsafe blocks say (`source`). It builds nothing and takes well under a
-//! second. It does not repeat what rustfmt and clippy judge.
+//! The layer table of ARCHITECTURE.md against `cargo metadata` (`layers`), what manifests promise of sources (`packages`), and
+//! every source file by itself: how it opens, how long it and its functions are, what its unsafe blocks say (`source`). It
+//! builds nothing and takes well under a second. It does not repeat what rustfmt and clippy judge.
 
 mod layers;
+mod packages;
 mod source;
 
 use std::path::{Path, PathBuf};
@@ -51,6 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let root = root()?;
     let mut findings = layers::check(&root)?;
     let files = sources(&root)?;
+    findings.extend(packages::check(&root, &files)?);
     for file in &files {
         let text = std::fs::read_to_string(root.join(file)).with_context(|| file.display().to_string())?;
         findings.extend(source::check(&file.to_string_lossy().replace('\\', "/"), &text));

@@ -4,5 +4,6 @@
 
 mod cache;
 mod command;
+mod documents;
 mod plugin;
 mod train;

@@ -33,23 +33,24 @@ fn shown(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Writes a project and builds it without the network: the workspace's lock file names versions that are there.
+/// Writes a project, tests and builds it as its README says, but without the network, so with the workspace's lock file, which
+/// names versions that are there, and without optimisation.
 fn built(folder: &Path) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let project = folder.join("project");
-    let sdk = root.join("crates/plugin-sdk");
-    let ran =
-        ferroflux(folder, &["plugin", "new", "fast-npu", "--path", &shown(&project), "--sdk", &shown(&sdk)]);
+    let ran = ferroflux(folder, &["plugin", "new", "fast-npu", "--path", &shown(&project)]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert!(ran.out.contains("cargo build --release"), "{}", ran.out);
     std::fs::copy(root.join("Cargo.lock"), project.join("Cargo.lock")).unwrap();
     // Kept between runs, so that only the project itself is built anew.
     let target = root.join("target/template");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let args = ["build", "--offline", "--quiet", "--target-dir", &shown(&target)];
-    let ran =
-        text(Command::new(cargo).args(args).current_dir(&project).env_remove("RUSTFLAGS").output().unwrap());
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    for step in ["test", "build"] {
+        let args = [step, "--offline", "--quiet", "--target-dir", &shown(&target)];
+        let mut run = Command::new(&cargo);
+        let ran = text(run.args(args).current_dir(&project).env_remove("RUSTFLAGS").output().unwrap());
+        assert_eq!(ran.code, Some(0), "{}", ran.err);
+    }
     let name = format!("{}ferroflux_fast_npu{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     target.join("debug").join(name)
 }

@@ -45,7 +45,7 @@ use crate::{Error, Options};
 use var::Tape;
 
 #[cfg(doctest)]
-#[doc = include_str!("../../../../docs/transforms.md")]
+#[doc = include_str!("transforms.md")]
 struct Page;
 
 type Make = dyn Fn(&Types) -> Result<Graph, Error> + Send + Sync;

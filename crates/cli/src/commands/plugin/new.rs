@@ -1,5 +1,6 @@
-//! `ferroflux plugin new NAME`: the template under another name. Its files are those of `plugins/template`, in which the
-//! backend is called `acme`.
+//! `ferroflux plugin new NAME`: the template under another name. Its files are those of the folder `template` of this
+//! package, in which the backend is called `acme` and `manifest.toml` is to be the project's `Cargo.toml` (a folder with a
+//! `Cargo.toml` would not be packed with this package).
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,20 +18,23 @@ pub(crate) struct Args {
     /// Folder to make; `ferroflux-NAME` in the current one where not given.
     #[arg(long, value_name = "DIR")]
     path: Option<PathBuf>,
-    /// A folder with the crate `plugin-sdk` to build against, instead of the published version.
+    /// A folder with the crate `plugin-sdk` to build against: otherwise that of the checkout which this command was built
+    /// from, or, for a published command, the published version.
     #[arg(long, value_name = "DIR")]
     sdk: Option<PathBuf>,
 }
 
 macro_rules! files {
-    ($($name:literal),* $(,)?) => {
-        &[$(($name, include_str!(concat!("../../../../../plugins/template/", $name)))),*]
+    ($($name:literal $(from $file:literal)?),* $(,)?) => {
+        &[$(($name, files!(@ $name $($file)?))),*]
     };
+    (@ $name:literal) => { include_str!(concat!("../../../template/", $name)) };
+    (@ $name:literal $file:literal) => { include_str!(concat!("../../../template/", $file)) };
 }
 
 /// The files of the template.
 const FILES: &[(&str, &str)] = files![
-    "Cargo.toml",
+    "Cargo.toml" from "manifest.toml",
     "README.md",
     ".gitignore",
     "src/lib.rs",
@@ -45,31 +49,41 @@ const FILES: &[(&str, &str)] = files![
 ];
 
 /// How the template refers to the SDK.
-const SDK: &str = r#"plugin-sdk = { path = "../../crates/plugin-sdk" }"#;
+const SDK: &str = r#"ferroflux-plugin-sdk = { path = "../../plugin-sdk" }"#;
+
+/// Where the SDK lay when this command was built, from a checkout; empty for one that was built from a package.
+const CHECKOUT: &str = env!("FFX_SDK");
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     check_name(&args.name)?;
     check_free(&args.name)?;
     let folder = args.path.clone().unwrap_or_else(|| PathBuf::from(format!("ferroflux-{}", args.name)));
-    let sdk = match &args.sdk {
-        Some(path) => {
-            let path = path.canonicalize().with_context(|| path.display().to_string())?;
-            if !path.join("Cargo.toml").is_file() {
-                return Err(advised(
-                    format!("{} holds no crate", path.display()),
-                    "give the folder of `plugin-sdk`",
-                ));
-            }
-            // A string of TOML takes the escapes of a string of Rust.
-            format!("plugin-sdk = {{ path = {:?} }}", path.display().to_string())
-        }
-        None => format!("plugin-sdk = \"{}\"", env!("CARGO_PKG_VERSION")),
-    };
-    write_project(&folder, &args.name, &sdk)?;
+    write_project(&folder, &args.name, &sdk(args.sdk.as_deref(), CHECKOUT)?)?;
     writeln!(out, "{}", folder.display())?;
     writeln!(out, "next: cd {} && cargo build --release; its README.md has the steps", folder.display())?;
     Ok(())
+}
+
+/// The dependency on the SDK: of a folder, where one is given or this command is of a checkout, else of a version. A command of
+/// a checkout never names a version: what is published under that name, if anything, is not its SDK.
+fn sdk(given: Option<&Path>, checkout: &str) -> Result<String> {
+    let folder = match given {
+        Some(path) => path.canonicalize().with_context(|| path.display().to_string())?,
+        None if checkout.is_empty() => {
+            return Ok(format!("ferroflux-plugin-sdk = \"{}\"", env!("CARGO_PKG_VERSION")));
+        }
+        None => PathBuf::from(checkout),
+    };
+    if !folder.join("Cargo.toml").is_file() {
+        let what = match given {
+            Some(_) => format!("{} holds no crate", folder.display()),
+            None => format!("the checkout that this command was built from is gone: {}", folder.display()),
+        };
+        return Err(advised(what, "give the folder of `plugin-sdk` with `--sdk`"));
+    }
+    // A string of TOML takes the escapes of a string of Rust.
+    Ok(format!("ferroflux-plugin-sdk = {{ path = {:?} }}", folder.display().to_string()))
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -151,10 +165,20 @@ mod tests {
 
     #[test]
     fn the_template_is_whole_and_refers_to_the_sdk_once() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/template/src");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("template/src");
         let sources = folder.read_dir().unwrap().count();
         assert_eq!(sources, FILES.iter().filter(|(name, _)| name.starts_with("src/")).count());
         assert_eq!(FILES.iter().map(|(_, text)| text.matches(SDK).count()).sum::<usize>(), 1);
+    }
+
+    #[test]
+    fn a_version_of_the_sdk_is_named_by_a_published_command_alone() {
+        assert!(sdk(None, "").unwrap().starts_with("ferroflux-plugin-sdk = \"0."));
+        let own = sdk(None, CHECKOUT).unwrap();
+        assert!(own.contains("path = ") && own.contains("plugin-sdk"), "{own}");
+        let gone = sdk(None, "/nowhere/plugin-sdk").unwrap_err().to_string();
+        assert!(gone.contains("is gone"), "{gone}");
+        assert!(sdk(Some(Path::new("/")), "").unwrap_err().to_string().contains("holds no crate"));
     }
 
     #[test]

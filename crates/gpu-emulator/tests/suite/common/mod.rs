@@ -9,12 +9,10 @@ use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend};
 use prims::Builder;
 use tensor::Tensor;
 
-use crate::present;
-
 /// The emulator, or a line that says why there is none. A test without one has shown nothing.
 pub fn emulator() -> Option<LoadedBackend> {
     let load = || plugin_host::Registry::from_env().load("gpu-emulator").expect("linked into the test");
-    present::available().then(load)
+    crate::present::available().then(load)
 }
 
 /// A graph under construction.

@@ -15,13 +15,17 @@ plugin_host::inventory::submit! {
     BuiltinPlugin { name: "fixture", entry: plugin_sdk::entry::<backend::Fixture> }
 }
 
-/// A library of `examples/`, which `cargo test -p plugin-sdk` builds beside the tests.
+/// A library of `examples/`, which `cargo test -p ferroflux-plugin-sdk` builds beside the tests.
 pub fn library(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let folder = tests.parent().unwrap().parent().unwrap().join("examples");
     let file = format!("{}{name}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     let path = folder.join(file);
-    assert!(path.exists(), "{} is missing: run `cargo build -p plugin-sdk --examples`", path.display());
+    assert!(
+        path.exists(),
+        "{} is missing: run `cargo build -p ferroflux-plugin-sdk --examples`",
+        path.display()
+    );
     path
 }
 

@@ -1,0 +1,9 @@
+//! Tells the command where the crate `plugin-sdk` of its own checkout lies, which `plugin new` depends on. A command that is
+//! built from a published package has none beside it.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let here = std::path::PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
+    let sdk = here.join("../plugin-sdk").canonicalize().ok().filter(|sdk| sdk.join("Cargo.toml").is_file());
+    println!("cargo::rustc-env=FFX_SDK={}", sdk.unwrap_or_default().display());
+}
