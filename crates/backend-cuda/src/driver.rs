@@ -319,7 +319,7 @@ impl Driver for Device {
             cache.tidy();
         }
         let functions = |((bytes, _), module): ((Vec<u8>, bool), &Module)| {
-            let shared = self.card.target.shared_memory as i32;
+            let shared = self.card.target.lds as i32;
             let code = Arc::new(Code { bytes, shared, module: OnceLock::new() });
             let function = |entry: &String| {
                 let entry = CString::new(entry.as_str()).map_err(|e| GpuError::Malformed(e.to_string()))?;

@@ -24,7 +24,7 @@ pub(crate) fn variants(
         return Ok(Vec::new());
     };
     let gradient = Gradient { bulk, backward, target };
-    let most = i64::from(target.shared_memory);
+    let most = i64::from(target.lds);
     let fits = |[queries, keys]: &&Cuts| {
         gradient.shared(Side::Queries, *queries) <= most && gradient.shared(Side::Keys, *keys) <= most
     };

@@ -22,14 +22,16 @@ const PAD: i64 = 8;
 /// The longest rows whose gradients a warp keeps in registers.
 const WIDEST: i64 = 128;
 
-/// The ways of computing them; none where operands cannot be read 16 bytes at once.
+/// The ways of computing them; none where there is no `mma`, or operands cannot be read 16 bytes at once.
 pub(crate) fn variants(
     program: &Program,
     backward: &Backward,
     target: &Target,
 ) -> Result<Vec<Variant>, GenError> {
-    let Some(flash) = Flash::of(program, backward) else { return Ok(Vec::new()) };
-    let fits = |warps: &i64| flash.shared(*warps) <= i64::from(target.shared_memory);
+    let Some(flash) = Flash::of(program, backward).filter(|_| target.features.mma) else {
+        return Ok(Vec::new());
+    };
+    let fits = |warps: &i64| flash.shared(*warps) <= i64::from(target.lds);
     [4, 8, 2].into_iter().filter(fits).map(|warps| flash.variant(warps)).collect()
 }
 

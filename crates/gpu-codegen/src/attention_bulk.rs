@@ -288,7 +288,7 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
     let Some(bulk) = Bulk::of(program, k, &[], target) else { return Ok(Vec::new()) };
     let forward = Forward { bulk, k, target };
     let cuts = if forward.bulk.depth.max(forward.bulk.width) > 64 { LONG } else { SHORT };
-    let fits = |cut: &&Cut| forward.shared(**cut) <= i64::from(target.shared_memory);
+    let fits = |cut: &&Cut| forward.shared(**cut) <= i64::from(target.lds);
     let variant = |cut: &Cut| {
         let name = format!("wgmma_{}x{}_{}", cut.own, cut.far, cut.stages);
         Ok(Variant::single(name, forward.generate(*cut)?))

@@ -20,13 +20,13 @@ const ROWS: i64 = 16;
 /// Bytes between the ends of two rows in shared memory: eight rows then lie in different banks.
 const PAD: i64 = 8;
 
-/// The ways of computing it; none where operands cannot be read 16 bytes at once.
+/// The ways of computing it; none where there is no `mma`, or operands cannot be read 16 bytes at once.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
-    let Some(shape) = Flash::of(program, k) else { return Ok(Vec::new()) };
+    let Some(shape) = Flash::of(program, k).filter(|_| target.features.mma) else { return Ok(Vec::new()) };
     let rows = k.q.sizes[2].as_const().unwrap_or(512);
     let heads = volume(&k.q.sizes[..2]).as_const().unwrap_or(32);
     let blocks = |warps: i64| heads * ((rows + warps * ROWS - 1) / (warps * ROWS));
-    let fits = |warps: &i64| shape.shared(*warps) <= i64::from(target.shared_memory);
+    let fits = |warps: &i64| shape.shared(*warps) <= i64::from(target.lds);
     // As many warps to a block as still give every multiprocessor one.
     let mut order: Vec<i64> = [4, 2, 1, 8].into_iter().filter(fits).collect();
     let full = |warps: &i64| blocks(*warps) >= i64::from(target.multiprocessors);

@@ -218,7 +218,7 @@ impl<'a> Grouped<'a> {
             && reach.columns() * lanes <= MOST_HELD
             && reach.loads().len() <= 64
             && form.taps_bytes(self) <= MOST_TAPS
-            && form.shared(self) <= i64::from(target.shared_memory);
+            && form.shared(self) <= i64::from(target.lds);
         fits.then_some(form)
     }
 
@@ -332,7 +332,7 @@ impl<'a> Grouped<'a> {
         let device = f64::from(target.multiprocessors.max(1)).min(blocks as f64);
         let kept = if form.keeps { self.taps() * form.lanes } else { form.lanes * 4 };
         let registers = (form.rows * form.cols * form.lanes + held * 3 / 2 + kept + 32) as f64;
-        let resident = (2048.0 / registers).floor().clamp(4.0, 64.0);
+        let resident = (f64::from(target.registers / target.wave) / registers).floor().clamp(4.0, 64.0);
         let outputs = batch * channels * self.hinted(&self.sizes(0)[1]) * self.hinted(&self.sizes(1)[1]);
         let bytes = (outputs * self.element() * 2) as f64;
         // Turns of the first-level cache and of shared memory, 128 bytes each.

@@ -44,6 +44,7 @@ mod reduce;
 mod scan;
 mod sort;
 mod tail;
+mod target;
 mod template;
 mod tile;
 mod tile_finish;
@@ -63,6 +64,7 @@ pub use chain::{Chain, chain};
 pub use epilogue::{Packed, epilogue, epilogue_of, relayout, result_dtype, store_order};
 pub use pack::pack_weights;
 pub use tail::{Bias, Place, Tail, tail};
+pub use target::{Features, Target};
 pub use together::{Joint, together};
 
 /// What every module begins with.
@@ -76,43 +78,6 @@ pub const PRELUDE: &str = concat!(
     include_str!("sort.cu"),
     include_str!("depthwise.cu")
 );
-
-/// What kernels are made for. What a device cannot do must not be in its kernels.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Target {
-    /// Compute capability, `10 * major + minor`: 90 is Hopper.
-    pub architecture: u32,
-    /// Multiprocessors, which say how many blocks fill the device.
-    pub multiprocessors: u32,
-    /// Bytes of shared memory that one block may have at most, opted in to.
-    pub shared_memory: u32,
-    /// Bytes of the second-level cache.
-    pub cache: u64,
-    /// Whether the driver makes tensor maps ([`TensorMap`]), and code is made for this very architecture (`sm_90a`).
-    pub tensor_maps: bool,
-    /// Whether float32 products may be computed in tf32 (10 bits of mantissa) on tensor cores.
-    pub tf32: bool,
-    /// Whether sums must not depend on the order in which blocks end.
-    pub deterministic: bool,
-}
-
-impl Target {
-    /// Whether there are products of warpgroups from shared memory that the copy engine fills: of Hopper alone.
-    pub(crate) fn wgmma(&self) -> bool {
-        self.architecture == 90 && self.tensor_maps
-    }
-
-    /// A Hopper of 132 multiprocessors, for whoever generates without a device.
-    pub const HOPPER: Target = Target {
-        architecture: 90,
-        multiprocessors: 132,
-        shared_memory: 227 * 1024,
-        cache: 50 << 20,
-        tensor_maps: true,
-        tf32: false,
-        deterministic: false,
-    };
-}
 
 /// One way of computing a step: kernels that run one after another, with memory between them.
 #[derive(Clone, Debug, PartialEq)]
@@ -215,7 +180,7 @@ pub struct Launch {
     pub blocks: [SymExpr; 3],
     /// Threads of a block.
     pub threads: u32,
-    /// Bytes of dynamic shared memory, at most [`Target::shared_memory`].
+    /// Bytes of dynamic shared memory, at most [`Target::lds`].
     pub shared: u32,
 }
 

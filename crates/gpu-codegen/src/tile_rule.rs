@@ -89,11 +89,11 @@ pub(crate) fn leads(product: &Product<'_>, target: &Target) -> bool {
     narrow && few && target.wgmma()
 }
 
-/// What multiplies factors of a dtype.
+/// What multiplies factors of a dtype; `None` where no tiles do.
 fn unit(dtype: DType, target: &Target) -> Option<Unit> {
     match dtype {
-        DType::F16 | DType::BF16 => Some(Unit::Tensor),
-        DType::F32 if target.tf32 => Some(Unit::Tf32),
+        DType::F16 | DType::BF16 => target.features.mma.then_some(Unit::Tensor),
+        DType::F32 if target.tf32 && target.features.mma => Some(Unit::Tf32),
         DType::F32 => Some(Unit::Plain),
         _ => None,
     }
@@ -107,7 +107,7 @@ fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
         Unit::Tf32 => TF32,
         Unit::Plain => PLAIN,
     };
-    let cluster = target.architecture >= 90;
+    let cluster = target.features.clusters;
     let whole = |&(bm, bn, depth, stages, wm, wn): &(i64, i64, i64, i64, i64, i64)| Form {
         unit,
         pipeline: Pipeline::Threads,
@@ -167,7 +167,7 @@ fn fits(product: &Product<'_>, form: &Form, target: &Target) -> bool {
         Reading::AlongRows(w) => rows % w == 0 && threads % (rows / w) == 0,
         Reading::SingleInner | Reading::SingleRows => threads % form.depth == 0 && threads % rows == 0,
     };
-    form.shared(product) <= i64::from(target.shared_memory)
+    form.shared(product) <= i64::from(target.lds)
         && divides(0, form.tile.0)
         && divides(1, form.tile.1)
         && (form.parts == 1 || steps >= 2 * form.parts)

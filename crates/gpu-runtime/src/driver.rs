@@ -41,7 +41,7 @@ pub trait Driver: Send + Sync + 'static {
     /// Both are device memory for as many bytes and do not overlap.
     unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), GpuError>;
     /// Launches a kernel. Every argument is 64 bits, an address or a number, or a tensor map: those are asked for only where
-    /// [`Target::tensor_maps`] says that there are any.
+    /// [`tma`](gpu_codegen::Features::tma) says that there are any.
     ///
     /// # Safety
     /// The arguments are what the kernel takes, and its addresses are device memory that it may use.
