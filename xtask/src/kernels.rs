@@ -32,9 +32,12 @@ pub(crate) struct Args {
     /// What of a case: every kind where none is given.
     #[arg(long, value_enum, value_delimiter = ',')]
     kind: Vec<Kind>,
-    /// Prints the texts, without the prelude, and compiles nothing.
+    /// Prints the texts and compiles nothing.
     #[arg(long)]
     print: bool,
+    /// Prints the helpers of each module too.
+    #[arg(long, requires = "print")]
+    helpers: bool,
 }
 
 /// Compiles; `false` where a kernel is refused.
@@ -55,7 +58,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         for ((arch, target), program) in targets.iter().flat_map(|t| programs.iter().map(move |p| (t, p))) {
             match gpu_runtime::modules(program, target) {
                 Ok(list) => {
-                    let named = list.into_iter().map(|m| ((*arch, m.source.clone()), (case.case.clone(), m)));
+                    let named =
+                        list.into_iter().map(|m| ((*arch, m.kernels.clone()), (case.case.clone(), m)));
                     modules.extend(named);
                 }
                 Err(error) => *refused.entry(error.to_string()).or_default() += 1,
@@ -67,7 +71,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     }
     if args.print {
         for (case, module) in modules.values() {
-            println!("// {case}\n{}", module.source.trim_start_matches(gpu_codegen::PRELUDE));
+            let helpers = if args.helpers { module.prelude.as_str() } else { "" };
+            println!("// {case}\n{helpers}{}", module.kernels);
         }
         return Ok(true);
     }

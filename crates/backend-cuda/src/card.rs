@@ -1,7 +1,7 @@
 //! What the driver says of a device that need not be open.
 
 use cudarc::driver::{result, sys};
-use gpu_codegen::{Features, Target};
+use gpu_codegen::{Dialect, Features, Target};
 use gpu_runtime::GpuError;
 
 use crate::driver::error;
@@ -72,7 +72,7 @@ const WARP: u32 = 32;
 /// features. By the table of compute capabilities in the CUDA programming guide; what is in code for the very card alone
 /// (`sm_90a`) is there from 90 on.
 const CAPABILITIES: [(u32, u32, Features); 8] = [
-    (0, 48, NONE),
+    (0, 48, Features::NONE),
     (80, 163, Features::AMPERE),
     (86, 99, Features::AMPERE),
     (87, 163, Features::AMPERE),
@@ -81,7 +81,6 @@ const CAPABILITIES: [(u32, u32, Features); 8] = [
     (100, 227, Features { wgmma: false, ..Features::HOPPER }),
     (120, 99, Features { wgmma: false, ..Features::HOPPER }),
 ];
-const NONE: Features = Features { mma: false, cp_async: false, ..Features::AMPERE };
 
 /// The row of a compute capability.
 fn capability(number: u32) -> (u32, Features) {
@@ -96,7 +95,7 @@ pub fn target_of(architecture: &str) -> Option<Target> {
     let own = number.ends_with(['a', 'f']);
     let (kibibytes, features) = capability(number.trim_end_matches(['a', 'f']).parse().ok()?);
     let features = Features { tma: features.tma && own, wgmma: features.wgmma && own, ..features };
-    Some(Target { wave: WARP, features, lds: kibibytes * 1024, ..Target::HOPPER })
+    Some(Target { dialect: Dialect::CUDA, wave: WARP, features, lds: kibibytes * 1024, ..Target::HOPPER })
 }
 
 fn target(device: sys::CUdevice) -> Result<Target, GpuError> {
@@ -107,6 +106,7 @@ fn target(device: sys::CUdevice) -> Result<Target, GpuError> {
             + number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
     );
     Ok(Target {
+        dialect: Dialect::CUDA,
         wave: WARP,
         features: Features { tma: features.tma && tensor_map::are_there(), ..features },
         multiprocessors: number(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,

@@ -267,7 +267,8 @@ impl Device {
 
     /// Machine code of a module, from the cache or compiled.
     fn code(&self, module: &Module, compiler: &str, cache: &Cache) -> Result<(Vec<u8>, bool), GpuError> {
-        let key = [module.source.as_bytes(), self.card.architecture.as_bytes(), compiler.as_bytes()];
+        let text = [module.prelude.as_bytes(), module.kernels.as_bytes()];
+        let key = [text[0], text[1], self.card.architecture.as_bytes(), compiler.as_bytes()];
         if let Some(code) = cache.get(&key) {
             return Ok((code, false));
         }

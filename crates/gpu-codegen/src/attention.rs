@@ -12,7 +12,7 @@ use crate::{
     attention_flash,
 };
 
-/// Elements of a result row that a lane keeps in registers: rows up to 32 times as long.
+/// Elements of a result row that a lane keeps in registers: rows up to a wave times as long.
 const MOST_PER_LANE: i64 = 16;
 /// Warps of a block.
 const WARPS: i64 = 4;
@@ -22,7 +22,7 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
     let mut all = attention_decode::variants(program, k, target)?;
     all.extend(attention_bulk::variants(program, k, target)?);
     all.extend(attention_flash::variants(program, k, target)?);
-    all.push(Variant::single("simple", generate(program, k, ENTRY)?));
+    all.push(Variant::single("simple", generate(program, k, target)?));
     Ok(all)
 }
 
@@ -47,7 +47,7 @@ impl<'a> Operands<'a> {
         let [heads, rows, keys, group] =
             [&ranges[1], &ranges[2], &k.k.sizes[2], &ranges[1].floor_div(&k.k.sizes[1])]
                 .map(|e| writer.expr(e, uses));
-        let scale = format!("__uint_as_float(0x{:08x}u)", (k.scale as f32).to_bits());
+        let scale = format!("as_float(0x{:08x}u)", (k.scale as f32).to_bits());
         Operands { writer, k, heads, rows, keys, group, scale }
     }
 
@@ -81,16 +81,17 @@ impl<'a> Operands<'a> {
 }
 
 /// The kernel that is always there.
-fn generate(program: &Program, k: &Attention, entry: &str) -> Result<Kernel, GenError> {
+fn generate(program: &Program, k: &Attention, target: &Target) -> Result<Kernel, GenError> {
     let ranges = &k.epilogue.ranges;
     let (true, Some(width)) = (ranges.len() == 4, k.v.sizes.last()) else {
         return Err(GenError::Malformed("attention has operands of four dimensions".into()));
     };
     let mut uses = Uses::default();
     let writer = BodyWriter { program, extents: ranges, prefix: "", guard: None, store_guard: None };
+    let wave = target.lanes();
     let per_lane = match width.range(&program.bounds()).1 {
-        Some(n) if n <= 32 * MOST_PER_LANE => (n.max(1) + 31) / 32,
-        _ => return Err(GenError::Routine(format!("{}: heads wider than {}", k.name, 32 * MOST_PER_LANE))),
+        Some(n) if n <= wave * MOST_PER_LANE => (n.max(1) + wave - 1) / wave,
+        _ => return Err(GenError::Routine(format!("{}: heads wider than {}", k.name, wave * MOST_PER_LANE))),
     };
     let acc = compute_type(k.acc)?;
     let rows = volume(&ranges[..3]);
@@ -122,13 +123,13 @@ fn generate(program: &Program, k: &Attention, entry: &str) -> Result<Kernel, Gen
     let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
     let result = value_type(k.acc)?;
     let body = format!(
-        "const int lane = threadIdx.x & 31;
-for (idx row = blockIdx.x * (idx){WARPS} + threadIdx.x / 32; row < {count}; row += (idx)gridDim.x * {WARPS}) {{
+        "const int lane = {lane};
+for (idx row = blockIdx.x * (idx){WARPS} + threadIdx.x / {wave}; row < {count}; row += (idx)gridDim.x * {WARPS}) {{
 const idx i2 = row % {length}, i1 = row / {length} % {heads}, i0 = row / {length} / {heads};
 const idx kv = i1 / {shared};
 {acc} most = -{infinity}, total = 0, out[{per_lane}] = {{}};
 const idx limit = {limit};
-for (idx j0 = 0; j0 < limit; j0 += 32) {{
+for (idx j0 = 0; j0 < limit; j0 += {wave}) {{
 const idx j = j0 + lane;
 bool seen = j < limit;
 {acc} score = -{infinity};
@@ -138,7 +139,7 @@ for (idx d = 0; d < {depth}; ++d) score += to<{acc}>({q}) * to<{acc}>({key});
 score *= {scale};
 {mask}if (!seen) score = -{infinity};
 }}
-{acc} top = team_combine<MAX, 32>(score, (void *)0);
+{acc} top = team_combine<MAX, {wave}>(score, (void *)0);
 // A score that is not a number makes the whole row so.
 if (!(top <= most)) {{
 const {acc} shrink = most == -{infinity} ? ({acc})0 : {exp}(most - top);
@@ -148,14 +149,14 @@ for (int u = 0; u < {per_lane}; ++u) out[u] *= shrink;
 most = top;
 }}
 const {acc} weight = score == -{infinity} ? ({acc})0 : {exp}(score - most);
-total += team_combine<SUM, 32>(weight, (void *)0);
-const int many = (int)imin<idx>(32, limit - j0);
+total += team_combine<SUM, {wave}>(weight, (void *)0);
+const int many = (int)imin<idx>({wave}, limit - j0);
 for (int t = 0; t < many; ++t) {{
 const {acc} w = shuffle(weight, t);
 const idx from = j0 + t;
 #pragma unroll
 for (int u = 0; u < {per_lane}; ++u) {{
-const idx e = lane + 32 * u;
+const idx e = lane + {wave} * u;
 if (e < {width} && w != 0) out[u] += w * to<{acc}>({value});
 }}
 }}
@@ -164,15 +165,16 @@ if (lane == 0) {{
 {sums}}}
 #pragma unroll
 for (int u = 0; u < {per_lane}; ++u) {{
-const idx i3 = lane + 32 * u;
+const idx i3 = lane + {wave} * u;
 if (i3 < {width}) {{
 const {result} result = to<{result}>(total == 0 ? {empty} : out[u] / total);
 {tail}}}
 }}
 }}
 ",
+        lane = target.lane(),
         empty = if acc == "double" { "0.0" } else { "0.0f" },
     );
     let blocks = rows.ceil_div(&SymExpr::from_i64(WARPS)).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
-    assemble(program, entry, &uses, Launch::flat(blocks, 32 * WARPS as u32), &body)
+    assemble(program, ENTRY, &uses, Launch::flat(blocks, target.wave * WARPS as u32), &body)
 }

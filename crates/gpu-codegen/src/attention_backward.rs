@@ -22,7 +22,7 @@ pub(crate) fn variants(program: &Program, k: &ExternCall, target: &Target) -> Re
     let backward = Backward::of(program, k)?;
     let mut all = attention_backward_bulk::variants(program, &backward, target)?;
     all.extend(attention_backward_flash::variants(program, &backward, target)?);
-    let kernels = vec![backward.of_queries(program)?, backward.of_keys(program)?];
+    let kernels = vec![backward.of_queries(program, target)?, backward.of_keys(program, target)?];
     all.push(Variant { name: "simple".into(), kernels, scratch: Vec::new() });
     Ok(all)
 }
@@ -129,7 +129,7 @@ ds = weight * (dp - delta) * {scale};
     }
 
     /// The gradient of a query in each warp: lanes share keys, then the elements of the gradient.
-    fn of_queries(&self, program: &Program) -> Result<Kernel, GenError> {
+    fn of_queries(&self, program: &Program, target: &Target) -> Result<Kernel, GenError> {
         let a = &self.attention;
         let mut uses = Uses::default();
         let o = Operands::of(program, a, &mut uses);
@@ -141,29 +141,29 @@ ds = weight * (dp - delta) * {scale};
         let key = o.element(&a.k, ["i0", "kv", "at", "e"], &mut uses);
         let store = self.store(&o, (&self.dq, ["i0", "i1", "i2", "e"]), "out[u]", &mut uses)?;
         let body = format!(
-            "const int lane = threadIdx.x & 31;
-for (idx row = blockIdx.x * (idx){WARPS} + threadIdx.x / 32; row < {count}; row += (idx)gridDim.x * {WARPS}) {{
+            "const int lane = {lane};
+for (idx row = blockIdx.x * (idx){WARPS} + threadIdx.x / {wave}; row < {count}; row += (idx)gridDim.x * {WARPS}) {{
 const idx i2 = row % {length}, i1 = row / {length} % {heads}, i0 = row / {length} / {heads};
 const idx kv = i1 / {group}, limit = {limit};
 for (idx e0 = 0; e0 < {depth}; e0 += {columns}) {{
 {acc} out[{PER_LANE}] = {{}};
-for (idx j0 = 0; j0 < limit; j0 += 32) {{
+for (idx j0 = 0; j0 < limit; j0 += {wave}) {{
 const idx j = j0 + lane;
 bool seen = j < limit;
-{weigh}const int many = (int)imin<idx>(32, limit - j0);
+{weigh}const int many = (int)imin<idx>({wave}, limit - j0);
 for (int t = 0; t < many; ++t) {{
 const {acc} x = shuffle(ds, t);
 const idx at = j0 + t;
 #pragma unroll
 for (int u = 0; u < {PER_LANE}; ++u) {{
-const idx e = e0 + lane + 32 * u;
+const idx e = e0 + lane + {wave} * u;
 if (e < {depth}) out[u] += x * to<{acc}>({key});
 }}
 }}
 }}
 #pragma unroll
 for (int u = 0; u < {PER_LANE}; ++u) {{
-const idx e = e0 + lane + 32 * u;
+const idx e = e0 + lane + {wave} * u;
 if (e < {depth}) {{
 {store}}}
 }}
@@ -173,13 +173,15 @@ if (e < {depth}) {{
             length = o.rows,
             heads = o.heads,
             group = o.group,
-            columns = 32 * PER_LANE,
+            lane = target.lane(),
+            wave = target.wave,
+            columns = target.lanes() * PER_LANE,
         );
-        assemble(program, ENTRY, &uses, warps(&rows), &body)
+        assemble(program, ENTRY, &uses, warps(&rows, target), &body)
     }
 
     /// The gradients of a key and its value in each warp: lanes share the queries of all heads that read it.
-    fn of_keys(&self, program: &Program) -> Result<Kernel, GenError> {
+    fn of_keys(&self, program: &Program, target: &Target) -> Result<Kernel, GenError> {
         let a = &self.attention;
         let mut uses = Uses::default();
         let o = Operands::of(program, a, &mut uses);
@@ -195,22 +197,22 @@ if (e < {depth}) {{
         let store_k = self.store(&o, (&self.dk, ["i0", "kv", "j", "e"]), "of_key[u]", &mut uses)?;
         let store_v = self.store(&o, (&self.dv, ["i0", "kv", "j", "e"]), "of_value[u]", &mut uses)?;
         let body = format!(
-            "const int lane = threadIdx.x & 31;
-for (idx row = blockIdx.x * (idx){WARPS} + threadIdx.x / 32; row < {count}; row += (idx)gridDim.x * {WARPS}) {{
+            "const int lane = {lane};
+for (idx row = blockIdx.x * (idx){WARPS} + threadIdx.x / {wave}; row < {count}; row += (idx)gridDim.x * {WARPS}) {{
 const idx j = row % {keys}, kv = row / {keys} % {kv_heads}, i0 = row / {keys} / {kv_heads};
 for (idx e0 = 0; e0 < {depth} || e0 < {width}; e0 += {columns}) {{
 {acc} of_key[{PER_LANE}] = {{}}, of_value[{PER_LANE}] = {{}};
 for (idx i1 = kv * {group}; i1 < (kv + 1) * {group}; ++i1) {{
-for (idx from = {first}; from < {length}; from += 32) {{
+for (idx from = {first}; from < {length}; from += {wave}) {{
 const idx i2 = from + lane;
 bool seen = i2 < {length};
-{weigh}const int many = (int)imin<idx>(32, {length} - from);
+{weigh}const int many = (int)imin<idx>({wave}, {length} - from);
 for (int t = 0; t < many; ++t) {{
 const {acc} w = shuffle(weight, t), x = shuffle(ds, t);
 const idx at = from + t;
 #pragma unroll
 for (int u = 0; u < {PER_LANE}; ++u) {{
-const idx e = e0 + lane + 32 * u;
+const idx e = e0 + lane + {wave} * u;
 if (e < {depth}) of_key[u] += x * to<{acc}>({q});
 if (e < {width}) of_value[u] += w * to<{acc}>({g});
 }}
@@ -219,7 +221,7 @@ if (e < {width}) of_value[u] += w * to<{acc}>({g});
 }}
 #pragma unroll
 for (int u = 0; u < {PER_LANE}; ++u) {{
-const idx e = e0 + lane + 32 * u;
+const idx e = e0 + lane + {wave} * u;
 if (e < {depth}) {{
 {store_k}}}
 if (e < {width}) {{
@@ -231,16 +233,18 @@ if (e < {width}) {{
             keys = o.keys,
             length = o.rows,
             group = o.group,
-            columns = 32 * PER_LANE,
+            lane = target.lane(),
+            wave = target.wave,
+            columns = target.lanes() * PER_LANE,
         );
-        assemble(program, ENTRY, &uses, warps(&rows), &body)
+        assemble(program, ENTRY, &uses, warps(&rows, target), &body)
     }
 }
 
 /// A warp for each row.
-fn warps(rows: &SymExpr) -> Launch {
+fn warps(rows: &SymExpr, target: &Target) -> Launch {
     let blocks = rows.ceil_div(&SymExpr::from_i64(WARPS)).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
-    Launch::flat(blocks, 32 * WARPS as u32)
+    Launch::flat(blocks, target.wave * WARPS as u32)
 }
 
 /// Whether a dtype is one of 16 bits that tensor cores multiply.

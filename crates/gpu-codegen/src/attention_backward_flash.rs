@@ -370,7 +370,7 @@ if (turn + 1 < turns) {{ const idx next = turn + 1;
 {prefetch}}}
 cp_async_commit();
 cp_async_wait<1>();
-__syncthreads();
+block_sync();
 const {ty} *tile1 = far1 + turn % 2 * {tile} * {dp}, *tile2 = far2 + turn % 2 * {tile} * {wp};
 float score[{nt}][4] = {{}}, grad[{nt}][4] = {{}};
 {scores}{grads}#pragma unroll
@@ -378,10 +378,10 @@ for (int n = 0; n < {nt}; ++n)
 #pragma unroll
 for (int e = 0; e < 4; ++e) {{
 {weigh}}}
-{products}__syncthreads();
+{products}block_sync();
 }}
 {stores}cp_async_wait<0>();
-__syncthreads();
+block_sync();
 }}
 ",
             ty = value_type(self.dtype)?,

@@ -211,7 +211,7 @@ pub(crate) fn look(
     uses: &mut Uses,
 ) -> Look {
     let log2_e = std::f64::consts::LOG2_E;
-    let bits = |x: f64| format!("__uint_as_float(0x{:08x}u)", (x as f32).to_bits());
+    let bits = |x: f64| format!("as_float(0x{:08x}u)", (x as f32).to_bits());
     let factor = a.scale * log2_e;
     let plain = a.mask.is_none() && (factor as f32).is_normal() && factor > 0.0;
     let mask = o.mask_of("sc", uses);

@@ -23,11 +23,11 @@ const AHEAD: i64 = 4;
 
 /// The ways of computing it; none where there are many rows, or operands cannot be read 16 bytes at once.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
-    let Some(shape) = Decode::of(program, k) else { return Ok(Vec::new()) };
+    let Some(shape) = Decode::of(program, k, target) else { return Ok(Vec::new()) };
     let heads = volume(&k.k.sizes[..2]).as_const().unwrap_or(32);
     let keys = k.k.sizes[2].as_const().unwrap_or(2048);
     // A block's first loads are of so many keys; where there are few all of them are one turn.
-    let most = (keys / (AHEAD * WARPS * 32 / shape.group)).clamp(1, 64);
+    let most = (keys / (AHEAD * WARPS * target.lanes() / shape.group)).clamp(1, 64);
     let parts = (4 * i64::from(target.multiprocessors) / heads.max(1)).clamp(1, most);
     let mut all = vec![shape.variant(parts)?];
     if parts > 1 {
@@ -46,10 +46,11 @@ struct Decode<'a> {
     /// Query heads of a key head, and query rows.
     shared: i64,
     lq: i64,
+    target: &'a Target,
 }
 
 impl<'a> Decode<'a> {
-    fn of(program: &'a Program, k: &'a Attention) -> Option<Decode<'a>> {
+    fn of(program: &'a Program, k: &'a Attention, target: &'a Target) -> Option<Decode<'a>> {
         let dtype = |o: &kernel_ir::Operand| program.buffers[o.buf].dtype;
         let known = matches!(dtype(&k.k), DType::BF16 | DType::F16 | DType::F32);
         if !known
@@ -66,9 +67,9 @@ impl<'a> Decode<'a> {
         let group = group.next_power_of_two() as i64;
         let shared = k.q.sizes[1].as_const()?.checked_div(k.k.sizes[1].as_const()?)?;
         let lq = k.q.sizes[2].as_const()?;
-        let few = (1..=MOST_ROWS).contains(&(lq * shared)) && group <= 32;
+        let few = (1..=MOST_ROWS).contains(&(lq * shared)) && group <= target.lanes();
         let vectors = [&k.k, &k.v].iter().all(|o| crate::gemv::aligned(o, 3, lanes));
-        (few && vectors).then_some(Decode { program, k, lanes, group, shared, lq })
+        (few && vectors).then_some(Decode { program, k, lanes, group, shared, lq, target })
     }
 
     fn variant(&self, parts: i64) -> Result<Variant, GenError> {
@@ -87,6 +88,7 @@ impl<'a> Decode<'a> {
     /// The parts of all rows; where blocks are `counted`, the last one of a key head puts its rows together.
     fn parts(&self, parts: i64, counted: bool) -> Result<Kernel, GenError> {
         let (program, k, lanes) = (self.program, self.k, self.lanes);
+        let wave = self.target.lanes();
         let mut uses = Uses::default();
         uses.scratch.push("float");
         let o = Operands::of(program, k, &mut uses);
@@ -101,11 +103,11 @@ impl<'a> Decode<'a> {
         let mask = o.mask_of("sc", &mut uses);
         let causal = if k.causal { "seen = seen && j <= i2;\n" } else { "" };
         let (depth, width) = (o.text(&k.q.sizes[3], &mut uses), o.text(&k.v.sizes[3], &mut uses));
-        let end = if counted { self.end(&o, parts, &mut uses)? } else { "__syncthreads();\n".into() };
+        let end = if counted { self.end(&o, parts, &mut uses)? } else { "block_sync();\n".into() };
         let body = format!(
             "__shared__ u32 seen;
 __shared__ float shared_most[{WARPS}][{rows}], shared_total[{WARPS}][{rows}], shared_out[{WARPS}][{rows}][{wide}];
-const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, member = lane % {group}, team = lane / {group};
+const int lane = {lane}, warp = {warp}, member = lane % {group}, team = lane / {group};
 const int c = member * {lanes};
 const idx cd = c < {depth} ? c : 0, cw = c < {width} ? c : 0;
 const idx share = ({keys} + {parts} - 1) / {parts}, from = blockIdx.y * share, until = imin<idx>({keys}, from + share);
@@ -140,7 +142,7 @@ float sc = 0;
 #pragma unroll
 for (int e = 0; e < {lanes}; ++e) sc = fmaf(q[r][e], to<float>(ks[u].v[e]), sc);
 #pragma unroll
-for (int n = {half}; n; n >>= 1) sc += __shfl_xor_sync(0xffffffffu, sc, n);
+for (int n = {half}; n; n >>= 1) sc += shuffle_xor(sc, n);
 bool seen = j < until;
 {causal}if (seen) {{
 {mask}}}
@@ -164,13 +166,13 @@ most[r] = top;
 #pragma unroll
 for (int r = 0; r < {rows}; ++r) {{
 #pragma unroll
-for (int n = {group}; n < 32; n <<= 1) {{
-const float m = __shfl_xor_sync(0xffffffffu, most[r], n), t = __shfl_xor_sync(0xffffffffu, total[r], n);
+for (int n = {group}; n < {wave}; n <<= 1) {{
+const float m = shuffle_xor(most[r], n), t = shuffle_xor(total[r], n);
 const float top = fmaxf(most[r], m), shift = top == -INF32 ? 0.0f : top;
 const float mine = exp2f(most[r] - shift), other = exp2f(m - shift);
 total[r] = total[r] * mine + t * other;
 #pragma unroll
-for (int e = 0; e < {lanes}; ++e) out[r][e] = out[r][e] * mine + __shfl_xor_sync(0xffffffffu, out[r][e], n) * other;
+for (int e = 0; e < {lanes}; ++e) out[r][e] = out[r][e] * mine + shuffle_xor(out[r][e], n) * other;
 most[r] = top;
 }}
 if (team == 0) {{
@@ -179,7 +181,7 @@ if (member == 0) {{ shared_most[warp][r] = most[r]; shared_total[warp][r] = tota
 for (int e = 0; e < {lanes}; ++e) shared_out[warp][r][c + e] = out[r][e];
 }}
 }}
-__syncthreads();
+block_sync();
 for (int t = threadIdx.x; t < {rows} * {wide}; t += {threads}) {{
 const int r = t / {wide}, e = t % {wide};
 float top = shared_most[0][r];
@@ -205,15 +207,17 @@ if (e < {width}) record[2 + e] = sum;
             shared = self.shared,
             lq = self.lq,
             group = self.group,
-            teams = 32 / self.group,
+            lane = self.target.lane(),
+            warp = self.target.wave_of_thread(),
+            teams = wave / self.group,
             half = self.group / 2,
-            step = WARPS * 32 / self.group,
-            turn = AHEAD * WARPS * 32 / self.group,
+            step = WARPS * wave / self.group,
+            turn = AHEAD * WARPS * wave / self.group,
             wide = self.group * lanes,
-            threads = 32 * WARPS,
+            threads = self.target.lanes() * WARPS,
         );
         let most = SymExpr::from_i64(crate::MOST_BLOCKS);
-        let mut launch = Launch::flat(count.sym_min(&most), 32 * WARPS as u32);
+        let mut launch = Launch::flat(count.sym_min(&most), self.target.wave * WARPS as u32);
         launch.blocks[1] = SymExpr::from_i64(parts);
         assemble(program, ENTRY, &uses, launch, &body)
     }
@@ -230,13 +234,13 @@ const int r = t / {width};
 const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq}, i3 = t % {width};
 const float *record = scratch0 + (((i64)i0 * {heads} + i1) * {lq} + i2) * {parts} * ({width} + 2);
 {finished}}}
-__syncthreads();
+block_sync();
 ",
             rows = self.lq * self.shared,
             shared = self.shared,
             lq = self.lq,
             heads = o.heads,
-            threads = 32 * WARPS,
+            threads = self.target.lanes() * WARPS,
         ))
     }
 

@@ -138,7 +138,7 @@ const idx limit = {limit};
 {{ const idx from = 0; {ty} *tk = sk, *tv = sv;
 {load_k}{load_v}cp_async_commit(); }}
 cp_async_wait<1>();
-__syncthreads();
+block_sync();
 u32 q[{dk}][4];
 #pragma unroll
 for (int s = 0; s < {dk}; ++s) ldmatrix_x4(q[s], sq + (warp * 16 + (lane & 15)) * {dp} + s * 16 + (lane >> 4) * 8);
@@ -151,7 +151,7 @@ const idx from = j0 + {KEYS}; {ty} *tk = sk + (turn + 1) % 2 * {KEYS} * {dp}, *t
 {load_k}{load_v}}}
 cp_async_commit();
 cp_async_wait<1>();
-__syncthreads();
+block_sync();
 const {ty} *tk = sk + turn % 2 * {KEYS} * {dp}, *tv = sv + turn % 2 * {KEYS} * {wp};
 float score[{nt}][4] = {{}};
 #pragma unroll
@@ -181,8 +181,8 @@ top[e >> 1] = fmaxf(top[e >> 1], sc);
 float shift[2];
 #pragma unroll
 for (int r = 0; r < 2; ++r) {{
-top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 1));
-top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 2));
+top[r] = fmaxf(top[r], shuffle_xor(top[r], 1));
+top[r] = fmaxf(top[r], shuffle_xor(top[r], 2));
 top[r] = fmaxf(top[r], most[r]);
 shift[r] = top[r] == -INF32 ? 0.0f : top[r];
 const float shrink = exp2f(most[r] - shift[r]);
@@ -212,12 +212,12 @@ const u32 b0[2] = {{b[0], b[1]}}, b1[2] = {{b[2], b[3]}};
 {mma}(out[t + 1], a, b1);
 }}
 }}
-__syncthreads();
+block_sync();
 }}
 #pragma unroll
 for (int r = 0; r < 2; ++r) {{
-total[r] += __shfl_xor_sync(0xffffffffu, total[r], 1);
-total[r] += __shfl_xor_sync(0xffffffffu, total[r], 2);
+total[r] += shuffle_xor(total[r], 1);
+total[r] += shuffle_xor(total[r], 2);
 {sums}}}
 #pragma unroll
 for (int t = 0; t < {wt}; ++t)
@@ -229,7 +229,7 @@ const {result} result = to<{result}>(total[e >> 1] == 0 ? 0.0f : out[t][e] / tot
 {tail}}}
 }}
 cp_async_wait<0>();
-__syncthreads();
+block_sync();
 }}
 ",
             heads = o.heads,

@@ -223,7 +223,7 @@ bulk_end<SHARE>();
         let mut kernel = assemble(self.product.program, ENTRY, &self.uses, launch, &body)?;
         let cluster = match self.form.share() {
             1 => String::new(),
-            share => format!("__cluster_dims__({share}, 1, 1) "),
+            share => format!("CLUSTER({share}, 1, 1) "),
         };
         kernel.source = kernel.source.replacen(
             &format!("__launch_bounds__({threads})"),
@@ -262,7 +262,7 @@ const int lane = threadIdx.x & 31;
 for (int part = 0; part < Core::MI * PARTS_N; ++part) {{
 const int part_m = part / PARTS_N, part_n = part % PARTS_N;
 core.store_slab(slab, part_m, part_n);
-__syncwarp();
+wave_sync();
 #pragma unroll {at_once}
 for (int turn = 0; turn < {turns}; ++turn) {{
 {place}
@@ -272,7 +272,7 @@ float sum[LANES];
 tile_result<LANES, 1, 1>(sum, slab, slab + Core::slab(r, c));
 {text}}}
 }}
-__syncwarp();
+wave_sync();
 }}
 "
         ))

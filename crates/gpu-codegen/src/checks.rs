@@ -88,7 +88,7 @@ impl BodyWriter<'_> {
         let _ = writeln!(
             out,
             "const bool {ok} = {condition};
-if (__builtin_expect(!{ok}, 0){acts}) index_fault(faults, first_check + {ordinal}, {value}, {limit});
+if (UNLIKELY(!{ok}){acts}) index_fault(faults, first_check + {ordinal}, {value}, {limit});
 const i64 {name} = {ok} ? {value} : 0;"
         );
     }

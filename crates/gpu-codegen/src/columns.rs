@@ -50,6 +50,8 @@ pub(crate) struct Columns<'a> {
     across: i64,
     /// Blocks that share a column, for each stage.
     parts: Vec<i64>,
+    /// Lanes of a wave.
+    wave: i64,
 }
 
 /// Memory that a stage walks side by side with the columns: a thread reads or writes its part of a row at once.
@@ -73,7 +75,9 @@ impl<'a> Columns<'a> {
         target: &Target,
     ) -> Option<Columns<'a>> {
         let last = k.outer.iter().rposition(|e| *e != SymExpr::ONE)?;
-        let mut columns = Columns { program, k, pairs, last, lanes: 1, across: LANES, parts: Vec::new() };
+        let wave = target.lanes();
+        let mut columns =
+            Columns { program, k, pairs, last, lanes: 1, across: LANES, parts: Vec::new(), wave };
         columns.lanes = columns.widest();
         columns.across = (LANES / columns.lanes).max(LEAST_ACROSS);
         let points = hint(program, &volume(&k.outer)).max(1);
@@ -255,7 +259,7 @@ impl<'a> Columns<'a> {
         let all = self.k.stages[group.stages.clone()].iter().flat_map(|s| made(s, self.pairs));
         let sizes =
             all.map(|m| Ok(m.written(&self.k.accs)?.bytes)).collect::<Result<Vec<i64>, GenError>>()?;
-        let room = sizes.into_iter().max().unwrap_or(0) * THREADS.max(THREADS / 32 * width);
+        let room = sizes.into_iter().max().unwrap_or(0) * THREADS.max(THREADS / self.wave * width);
         let memory = match room {
             0 => String::new(),
             _ => format!("__shared__ double shared_memory[{}];\n__shared__ u32 seen;\n", (room + 7) / 8),
@@ -308,7 +312,7 @@ const idx point = here ? p : 0;
         if stage.inner.is_empty() {
             let text = writer.write(&stage.insts, &effects, uses)?;
             // What a stage stored is read by other threads of the block in the next one.
-            return Ok(format!("if (here && rank == 0) {{\n{lanes}{text}}}\n}}\n__syncthreads();\n"));
+            return Ok(format!("if (here && rank == 0) {{\n{lanes}{text}}}\n}}\nblock_sync();\n"));
         }
         let mut out = String::from("{\n");
         out.push_str(&self.looped(&writer, stage, &effects, &lanes, uses)?);
@@ -317,7 +321,7 @@ const idx point = here ? p : 0;
         if !made.is_empty() || ends {
             out.push_str(&self.combined(&made, ends, kept, uses)?);
         }
-        out.push_str("__syncthreads();\n}\n");
+        out.push_str("block_sync();\n}\n");
         Ok(out)
     }
 
@@ -406,7 +410,7 @@ const idx end = here ? imin<idx>({count}, begin + chunk) : begin;
             let _ = writeln!(
                 blocks,
                 "{ty} all_{name} = column_total<{op}, {across}, {lanes}, {}>({name}, ({ty} *)shared_memory);",
-                THREADS / 32
+                THREADS / self.wave
             );
             let _ = writeln!(
                 left,
@@ -427,7 +431,7 @@ const idx end = here ? imin<idx>({count}, begin + chunk) : begin;
             let settle = m.settle("[u]");
             let _ = writeln!(
                 back,
-                "__syncthreads();\nif (threadIdx.x < {width}) (({ty} *)shared_memory)[threadIdx.x] = all_{name};\n__syncthreads();
+                "block_sync();\nif (threadIdx.x < {width}) (({ty} *)shared_memory)[threadIdx.x] = all_{name};\nblock_sync();
 {}{name}[u] = (({ty} *)shared_memory)[lane * {lanes} + u];\n{settle}}}",
                 self.each()
             );

@@ -86,6 +86,8 @@ pub(crate) struct Form {
     pub(crate) chunk: i64,
     /// Whether a thread keeps the weights of its channels in registers; else it reads them of shared memory at every row.
     pub(crate) keeps: bool,
+    /// Lanes of a wave: blocks are whole waves.
+    pub(crate) wave: i64,
     /// Blocks that share the channels of one.
     pub(crate) most: i64,
 }
@@ -209,7 +211,18 @@ impl<'a> Grouped<'a> {
             return None;
         }
         let width = if along == Along::Columns { self.width(cols, chunked) } else { 1 };
-        let mut form = Form { along, rows, cols, lanes, width, team: [1; 3], chunk, keeps: false, most: 1 };
+        let mut form = Form {
+            along,
+            rows,
+            cols,
+            lanes,
+            width,
+            team: [1; 3],
+            chunk,
+            keeps: false,
+            most: 1,
+            wave: target.lanes(),
+        };
         form.team = self.team(&form);
         let groups = self.hinted(&self.k.epilogue.ranges[1]).div_euclid(form.channels()) + 1;
         form.most = (BLOCKS_EACH * i64::from(target.multiprocessors) / groups).max(1);
@@ -326,7 +339,8 @@ impl<'a> Grouped<'a> {
         let channels = self.hinted(&self.k.epilogue.ranges[1]);
         let [_, td, ta] = form.team;
         let threads = batch * up(high, td) * td * up(wide, ta) * ta * up(channels, form.lanes);
-        let warps = (threads as f64 / 32.0).max(1.0);
+        let wave = target.lanes();
+        let warps = (threads as f64 / wave as f64).max(1.0);
         let [tc, ..] = form.team;
         let blocks = batch * up(high, td) * up(wide, ta) * up(channels, tc * form.lanes);
         let device = f64::from(target.multiprocessors.max(1)).min(blocks as f64);
@@ -337,8 +351,8 @@ impl<'a> Grouped<'a> {
         let bytes = (outputs * self.element() * 2) as f64;
         // Turns of the first-level cache and of shared memory, 128 bytes each.
         let load =
-            up(32 * form.lanes * form.width * self.element(), 128) * reach.loads().len() as i64 * turns;
-        let read = if form.along == Along::Channels { up(32 * form.lanes * 4, 128).min(4) } else { 1 };
+            up(wave * form.lanes * form.width * self.element(), 128) * reach.loads().len() as i64 * turns;
+        let read = if form.along == Along::Channels { up(wave * form.lanes * 4, 128).min(4) } else { 1 };
         // Rows of a length that no vector divides are written element by element, far apart.
         let at_once = [8, 4, 2].into_iter().find(|n| {
             form.cols % n == 0 && n * self.element() <= WIDTH && is_multiple(&self.sizes(1)[1], *n)
@@ -346,7 +360,7 @@ impl<'a> Grouped<'a> {
         let write = match form.along {
             Along::Channels => 0,
             Along::Columns => {
-                let line = up(32 * form.cols * self.element(), LINE);
+                let line = up(wave * form.cols * self.element(), LINE);
                 form.rows * form.cols / at_once.unwrap_or(1) * line
             }
         };
@@ -380,7 +394,7 @@ impl Form {
     }
 
     pub(crate) fn threads(&self) -> i64 {
-        round_up(self.team.iter().product(), 32)
+        round_up(self.team.iter().product(), self.wave)
     }
 
     /// Floats between one line of weights in shared memory and the next: of channels along channels, else of one channel.

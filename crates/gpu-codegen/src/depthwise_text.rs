@@ -260,7 +260,7 @@ const int c = {c}, tap = {tap}, in = tap / (KH * KW);
 const idx channel = channel0 + c;
 taps[{place}] = channel < channels ? to<float>({from}) : 0.0f;
 }}
-__syncthreads();
+block_sync();
 {kept}"
         )
     }

@@ -71,6 +71,8 @@ pub(crate) struct Form {
     pub(crate) team: [i64; 3],
     /// Blocks that share the window.
     pub(crate) parts: i64,
+    /// Lanes of a wave: blocks are whole waves.
+    pub(crate) wave: i64,
 }
 
 impl<'a> Sums<'a> {
@@ -173,13 +175,14 @@ impl<'a> Sums<'a> {
         let products = form.products();
         let turn = (products + plan.rows.len() as i64 * (row + 6) + own + 30) as f64;
         let turns = (deep * up(high, form.taps) * up(wide, form.cols)) as f64;
-        let warps = (up(channels, form.lanes) * self.groups_of_sums(form)) as f64 * turns / 32.0;
+        let warps =
+            (up(channels, form.lanes) * self.groups_of_sums(form)) as f64 * turns / f64::from(target.wave);
         let blocks = up(channels, form.team[0] * form.lanes)
             * up(self.groups_of_sums(form), form.team[1])
             * form.parts;
         let all = f64::from(target.multiprocessors.max(1));
         let device = all.min(blocks as f64);
-        let bytes = up(32 * form.lanes * form.width * self.element(), 128) as f64;
+        let bytes = up(target.lanes() * form.lanes * form.width * self.element(), 128) as f64;
         let loads =
             (plan.loads.len() * plan.rows.len()) as f64 + (form.taps * up(form.cols, form.width)) as f64;
         let busy = (warps * turn / (4.0 * device * 0.7)).max(warps * loads * bytes * 1.5 / device);
@@ -199,7 +202,18 @@ impl<'a> Sums<'a> {
         }
         let outs = up(self.lines[1].outs, up(self.lines[1].outs, MOST_COLUMNS));
         let width = if along == Along::Columns { self.width(cols) } else { 1 };
-        let mut form = Form { along, lanes, cols, width, outs, high, taps, team: [1; 3], parts: 1 };
+        let mut form = Form {
+            along,
+            lanes,
+            cols,
+            width,
+            outs,
+            high,
+            taps,
+            team: [1; 3],
+            parts: 1,
+            wave: target.lanes(),
+        };
         let walk = Walk::of(self, &form);
         let held = (walk.columns + taps * cols) * lanes;
         if walk.loads.len() > 64
@@ -219,8 +233,8 @@ impl<'a> Sums<'a> {
             }
             // A warp for the sums of a channel.
             Along::Columns => {
-                let groups = groups.min(THREADS / 32);
-                [(THREADS / 32 / groups).clamp(1, channels), groups, 32]
+                let groups = groups.min(THREADS / form.wave);
+                [(THREADS / form.wave / groups).clamp(1, channels), groups, form.wave]
             }
         };
         let items = deep * up(tall, taps) * up(wide, cols);
@@ -273,7 +287,7 @@ fn steps_are_multiples(o: &Operand, along: usize, n: i64) -> bool {
 
 impl Form {
     pub(crate) fn threads(&self) -> i64 {
-        round_up(self.team.iter().product(), 32)
+        round_up(self.team.iter().product(), self.wave)
     }
 
     fn products(&self) -> i64 {

@@ -270,7 +270,7 @@ const float *from = scratch0 + (row * (OUTS * HIGH) + column) * (i64)channels + 
 for (int part = slice; part < PARTS; part += ADDING) sum += from[(i64)part * (ALL_ROWS * OUTS * HIGH) * channels];
 }}
 sums[slice][lane] = sum;
-__syncthreads();
+block_sync();
 if (slice == 0 && p < {all}) {{
 float result = 0.0f;
 #pragma unroll
@@ -302,7 +302,7 @@ for (int v = 0; v < V; ++v) {
 float &sum = sums[(own * SUMS + o) * (LANES * V) + lane * V + v];
 sum = turn == 0 ? acc[o][v] : sum + acc[o][v];
 }
-__syncthreads();
+block_sync();
 }
 for (int e = threadIdx.x; e < ROWS * SUMS * LANES * V; e += THREADS) {
 const int c = e % (LANES * V), place = e / (LANES * V);

@@ -21,9 +21,9 @@ use crate::{ENTRY, GenError, Launch, Target, Variant};
 const MOST_ROWS: i64 = 8;
 /// Bytes of a load.
 const WIDTH: i64 = 16;
-/// Warps of a block in the *columns* form, and rows of the matrix that a warp reads at once.
+/// Warps of a block in the *columns* form, and lanes that read a row of the matrix together.
 const COLUMN_WARPS: i64 = 8;
-const ROWS_AT_ONCE: i64 = 4;
+const ROW_LANES: i64 = 8;
 
 /// The ways of computing it; none where it is no product of a few rows.
 pub(crate) fn variants(program: &Program, k: &Matmul, target: &Target) -> Result<Vec<Variant>, GenError> {
@@ -111,13 +111,18 @@ impl<'a> Skinny<'a> {
     /// Blocks that share the inner dimension in the *columns* form.
     fn parts(&self, target: &Target) -> i64 {
         let across = Self::about(self.columns_of()) / (8 * self.lanes).max(1);
-        let turns = Self::about(self.inner()) / (COLUMN_WARPS * ROWS_AT_ONCE);
+        let turns = Self::about(self.inner()) / (COLUMN_WARPS * (target.lanes() / ROW_LANES));
         (2 * i64::from(target.multiprocessors) / across.max(1)).clamp(1, turns.clamp(1, 64))
     }
 
     fn columns(&self, target: &Target) -> Result<Variant, GenError> {
         let parts = self.parts(target);
         let (k, lanes, rows) = (self.k, self.lanes, self.rows);
+        // Rows of the matrix that a warp reads at once; their sums are added up over the lanes of one column.
+        let at_once = target.lanes() / ROW_LANES;
+        let steps =
+            std::iter::successors(Some(ROW_LANES), |n| Some(2 * n)).take_while(|n| *n < target.lanes());
+        let added: String = steps.map(|n| format!("s += shuffle_xor(s, {n});\n")).collect();
         let ranges = &k.epilogue.ranges;
         let mut uses = Uses::default();
         let writer = self.writer();
@@ -146,17 +151,17 @@ impl<'a> Skinny<'a> {
         };
         let body = format!(
             "__shared__ float sums[{COLUMN_WARPS}][{rows}][{wide}];
-const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, deep = lane >> 3;
+const int lane = {lane}, warp = {warp}, deep = lane >> 3;
 for (idx group = blockIdx.x; group < {count}; group += gridDim.x) {{
 const idx batch = group / {tiles}, col = group % {tiles} * {wide} + (lane & 7) * {lanes};
 {lead}float sum[{rows}][{lanes}] = {{}};
 const idx whole = ({inner} + {parts} - 1) / {parts}, from = blockIdx.y * whole, to_ = imin<idx>({inner}, from + whole);
-for (idx q0 = from + warp * {ROWS_AT_ONCE} + deep; col < {n} && q0 < to_; q0 += {turn}) {{
+for (idx q0 = from + warp * {at_once} + deep; col < {n} && q0 < to_; q0 += {turn}) {{
 Vec<{ty}, {lanes}> wv[4];
 #pragma unroll
 for (int u = 0; u < 4; ++u) {{
 const idx q = q0 + u * {step};
-wv[u] = bits_as<Vec<{ty}, {lanes}>>(q < to_ ? load_streaming(&{at}) : uint4{{0, 0, 0, 0}});
+wv[u] = bits_as<Vec<{ty}, {lanes}>>(q < to_ ? load_streaming(&{at}) : Quad{{0, 0, 0, 0}});
 }}
 #pragma unroll
 for (int u = 0; u < 4; ++u) {{
@@ -174,11 +179,9 @@ for (int m = 0; m < {rows}; ++m)
 #pragma unroll
 for (int j = 0; j < {lanes}; ++j) {{
 float s = sum[m][j];
-s += __shfl_xor_sync(0xffffffffu, s, 8);
-s += __shfl_xor_sync(0xffffffffu, s, 16);
-if (deep == 0) sums[warp][m][(lane & 7) * {lanes} + j] = s;
+{added}if (deep == 0) sums[warp][m][(lane & 7) * {lanes} + j] = s;
 }}
-__syncthreads();
+block_sync();
 for (int t = threadIdx.x; t < {rows} * {wide}; t += {threads}) {{
 const idx {im} = t / {wide}, {in_} = group % {tiles} * {wide} + t % {wide};
 if ({in_} < {n}) {{
@@ -187,15 +190,17 @@ float all = 0;
 for (int w = 0; w < {COLUMN_WARPS}; ++w) all += sums[w][{im}][t % {wide}];
 {out}}}
 }}
-__syncthreads();
+block_sync();
 }}
 ",
-            turn = 4 * COLUMN_WARPS * ROWS_AT_ONCE,
-            step = COLUMN_WARPS * ROWS_AT_ONCE,
-            threads = 32 * COLUMN_WARPS,
+            lane = target.lane(),
+            warp = target.wave_of_thread(),
+            turn = 4 * COLUMN_WARPS * at_once,
+            step = COLUMN_WARPS * at_once,
+            threads = target.lanes() * COLUMN_WARPS,
         );
         let most = SymExpr::from_i64(crate::MOST_BLOCKS);
-        let mut launch = Launch::flat(groups.sym_min(&most), 32 * COLUMN_WARPS as u32);
+        let mut launch = Launch::flat(groups.sym_min(&most), target.wave * COLUMN_WARPS as u32);
         launch.blocks[1] = SymExpr::from_i64(parts);
         let mut kernels = vec![assemble(self.program, ENTRY, &uses, launch, &body)?];
         if parts > 1 {

@@ -49,6 +49,8 @@ struct Way {
     sharing: i64,
     /// Warps of a block.
     warps: i64,
+    /// Lanes of a warp.
+    wave: i64,
 }
 
 impl<'a> Rows<'a> {
@@ -87,7 +89,7 @@ impl<'a> Rows<'a> {
 
     /// The ways of computing it, the best by rule first.
     pub(crate) fn variants(&self, target: &Target) -> Result<Vec<Variant>, GenError> {
-        self.ways(target).into_iter().map(|way| self.way(way)).collect()
+        self.ways(target).into_iter().map(|way| self.way(way, target)).collect()
     }
 
     fn ways(&self, target: &Target) -> Vec<Way> {
@@ -96,7 +98,8 @@ impl<'a> Rows<'a> {
         // So many loads of a warp are a column. Every thread reads once where that is possible: all of a block is asked for at
         // once, and before anything is waited for.
         let shares = |n: i64, each: i64| (n + each - 1) / each;
-        let loads = shares(inner, 32 * shape.lanes).max(1);
+        let wave = target.lanes();
+        let loads = shares(inner, wave * shape.lanes).max(1);
         let each = shares(loads, shares(loads, MOST_WARPS * MOST_LOADS));
         let sharing = shares(each, MOST_LOADS).clamp(WARPS, MOST_WARPS);
         let unroll = shares(each, sharing).clamp(1, MOST_LOADS);
@@ -107,11 +110,11 @@ impl<'a> Rows<'a> {
             Some(_) => MOST_WARPS / sharing * sharing,
             None => sharing.max(WARPS),
         };
-        let way = |columns, unroll, sharing| Way { columns, unroll, sharing, warps: warps(sharing) };
+        let way = |columns, unroll, sharing| Way { columns, unroll, sharing, warps: warps(sharing), wave };
         let mut ways = vec![way(columns, unroll, sharing)];
         for (columns, sharing) in [(2, 1), (4, 1), (2, WARPS), (1, WARPS), (1, sharing)] {
             let known = ways.iter().any(|w| (w.columns, w.sharing) == (columns, sharing));
-            if !known && columns * shape.rows <= 32 && columns * count <= 4 {
+            if !known && columns * shape.rows <= wave && columns * count <= 4 {
                 ways.push(way(columns, (2 * MOST_LOADS / columns / count).clamp(1, 2 * unroll), sharing));
             }
         }
@@ -162,12 +165,12 @@ for (int c = 0; c < {columns}; ++c)
 #pragma unroll
 for (int p = 0; p < {count}; ++p) {{
 const idx q = q0 + u * {step};
-wv[u][p][c] = bits_as<Vec<{ty}, {lanes}>>(q < {inner} ? load_streaming(w[p][c] + q) : uint4{{0, 0, 0, 0}});
+wv[u][p][c] = bits_as<Vec<{ty}, {lanes}>>(q < {inner} ? load_streaming(w[p][c] + q) : Quad{{0, 0, 0, 0}});
 }}
 ",
             unroll = way.unroll,
             columns = way.columns,
-            step = 32 * lanes,
+            step = way.wave * lanes,
         )
     }
 
@@ -194,7 +197,7 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
 ",
             unroll = way.unroll,
             columns = way.columns,
-            step = 32 * lanes,
+            step = way.wave * lanes,
             left = self.left(uses)?,
         ))
     }
@@ -228,10 +231,10 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
         Ok(out)
     }
 
-    fn way(&self, way: Way) -> Result<Variant, GenError> {
+    fn way(&self, way: Way, target: &Target) -> Result<Variant, GenError> {
         let shape = &self.products[0];
         let (k, lanes, rows, count) = (shape.k, shape.lanes, shape.rows, self.products.len() as i64);
-        let Way { columns, unroll, sharing, warps } = way;
+        let Way { columns, unroll, sharing, warps, wave } = way;
         let (ranges, split) = (&k.epilogue.ranges, shape.split);
         let mut uses = Uses { waits: self.constant(), ..Uses::default() };
         let writer = shape.writer();
@@ -250,14 +253,17 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
         let wait = if uses.waits { "launch_wait();\n" } else { "" };
         let prologue = match &self.prologue {
             Some(p) => {
-                format!("if (first == blockIdx.x * (idx){per_block}) {{\n{}}}\n", p.text(warps, &mut uses)?)
+                format!(
+                    "if (first == blockIdx.x * (idx){per_block}) {{\n{}}}\n",
+                    p.text(warps, wave, &mut uses)?
+                )
             }
             None => String::new(),
         };
         let declared = self.prologue.as_ref().map(Prologue::declared).transpose()?.unwrap_or_default();
-        let together = warp_sums(count, rows, columns) + &shared_sums(way, count, rows * columns);
+        let together = warp_sums(way, count, rows) + &shared_sums(way, count, rows * columns);
         let body = format!(
-            "{declared}const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+            "{declared}const int lane = {lane}, warp = {warp};
 const int share = warp % {sharing};
 for (idx first = blockIdx.x * (idx){per_block}; first < {many}; first += (idx)gridDim.x * {per_block}) {{
 const idx group = first + warp / {sharing};
@@ -265,7 +271,7 @@ const bool acts = group < {many};
 const idx batch = acts ? group / {tiles} : 0, col0 = acts ? group % {tiles} * {columns} : 0;
 {lead}float sum[{count}][{rows}][{columns}] = {{}};
 {pointers}Vec<{ty}, {lanes}> wv[{unroll}][{count}][{columns}];
-idx q0 = (idx)(share * {unroll} * 32 + lane) * {lanes};
+idx q0 = (idx)(share * {unroll} * {wave} + lane) * {lanes};
 {load}{wait}{prologue}while (acts && q0 < {inner}) {{
 {consume}q0 += {turn};
 if (q0 < {inner}) {{
@@ -276,11 +282,13 @@ if (acts && share == 0 && lane < {outs} && {in_} < {n}) {{
 {tail}}}
 }}
 ",
-            turn = 32 * lanes * unroll * sharing,
+            lane = target.lane(),
+            warp = target.wave_of_thread(),
+            turn = wave * lanes * unroll * sharing,
             outs = rows * columns,
         );
         let blocks = groups.ceil_div(&SymExpr::from_i64(per_block)).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
-        let launch = Launch::flat(blocks, 32 * warps as u32);
+        let launch = Launch::flat(blocks, (wave * warps) as u32);
         let kernel = assemble(shape.program, ENTRY, &uses, launch, &body)?;
         Ok(Variant::single(self.name(way), kernel))
     }
@@ -324,7 +332,8 @@ fn handed(first: &Skinny<'_>, second: &Matmul) -> Option<Placed> {
 }
 
 /// Statements that add up the sums of a warp's lanes; a lane has those of its row and column, `mine`.
-fn warp_sums(count: i64, rows: i64, columns: i64) -> String {
+fn warp_sums(way: Way, count: i64, rows: i64) -> String {
+    let Way { columns, wave, .. } = way;
     format!(
         "float mine[{count}] = {{}};
 #pragma unroll
@@ -333,7 +342,7 @@ for (int p = 0; p < {count}; ++p)
 for (int m = 0; m < {rows}; ++m)
 #pragma unroll
 for (int c = 0; c < {columns}; ++c) {{
-const float all = team_combine<SUM, 32>(sum[p][m][c], (void *)0);
+const float all = team_combine<SUM, {wave}>(sum[p][m][c], (void *)0);
 if (lane == m * {columns} + c) mine[p] = all;
 }}
 "
@@ -348,10 +357,10 @@ fn shared_sums(way: Way, count: i64, outs: i64) -> String {
     }
     format!(
         "__shared__ float sums[{warps}][{count}][{outs}];
-__syncthreads();
+block_sync();
 #pragma unroll
 for (int p = 0; p < {count}; ++p) if (lane < {outs}) sums[warp][p][lane] = mine[p];
-__syncthreads();
+block_sync();
 if (share == 0 && lane < {outs}) {{
 #pragma unroll
 for (int p = 0; p < {count}; ++p)

@@ -1,8 +1,9 @@
-//! Kernels for GPUs: kernel-ir steps as text of one C++ dialect, header-free, which NVRTC compiles (hiprtc is to follow).
+//! Kernels for GPUs: kernel-ir steps as text of one C++ dialect, header-free, which the compilers of all vendors
+//! read behind the words of their own ([`Dialect`]).
 //!
 //! A function from data to data: it knows no driver, launches nothing and keeps nothing. [`generate`] turns one step into
 //! one [`Kernel`]: text, parameters in order and the shape of its launch, all as expressions in the size symbols, so that
-//! one compiled kernel serves every size. [`PRELUDE`] stands before the kernels of a module.
+//! one compiled kernel serves every size. [`Prelude`] gives what stands before the kernels of a module.
 
 mod accumulate;
 mod attention;
@@ -26,6 +27,7 @@ mod depthwise;
 mod depthwise_text;
 mod depthwise_weight;
 mod depthwise_weight_text;
+mod dialect;
 mod epilogue;
 mod flat;
 mod gemv;
@@ -61,23 +63,12 @@ use thiserror::Error;
 
 pub use blocks::{Blocks, fold};
 pub use chain::{Chain, chain};
+pub use dialect::{Dialect, Prelude};
 pub use epilogue::{Packed, epilogue, epilogue_of, relayout, result_dtype, store_order};
 pub use pack::pack_weights;
 pub use tail::{Bias, Place, Tail, tail};
 pub use target::{Features, Target};
 pub use together::{Joint, together};
-
-/// What every module begins with.
-pub const PRELUDE: &str = concat!(
-    include_str!("prelude.cu"),
-    include_str!("tensor_core.cu"),
-    include_str!("tile.cu"),
-    include_str!("wgmma.cu"),
-    include_str!("flash.cu"),
-    include_str!("loops.cu"),
-    include_str!("sort.cu"),
-    include_str!("depthwise.cu")
-);
 
 /// One way of computing a step: kernels that run one after another, with memory between them.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 //! - *points*: no stage has a loop; a thread computes a point.
 //! - *threads*: short or strided inner loops; a thread computes an outer point with serial loops (`wide`: several that lie
 //!   side by side).
-//! - *teams*: a warp or a block computes an outer point, its threads share the inner loops; reductions and scans combine
+//! - *teams*: a wave or a block computes an outer point, its threads share the inner loops; reductions and scans combine
 //!   over the team in a fixed order, so that results do not change from run to run.
 
 use std::fmt::Write;
@@ -24,7 +24,7 @@ use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant, ordered, 
 
 /// Inner loops up to this long are one thread's work.
 pub(crate) const SHORT: i64 = 16;
-/// Inner loops up to this long are a warp's work.
+/// Inner loops up to this long are a wave's work.
 const WARP_WORK: i64 = 1024;
 /// With so many outer points a thread each fills the device, where memory runs along the outer points.
 const MANY: i64 = 16 * 1024;
@@ -51,15 +51,15 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
     if let Some(wide) = Wide::of(program, &short) {
         ways.push(Variant::single(wide.name(), wide.generate()?));
     }
-    ways.push(Variant::single("loop", generate(program, &short)?));
+    ways.push(Variant::single("loop", generate(program, &short, target)?));
     Ok(ways)
 }
 
 /// The kernel that is always there.
-fn generate(program: &Program, k: &LoopKernel) -> Result<Kernel, GenError> {
-    match team(program, k) {
+fn generate(program: &Program, k: &LoopKernel, target: &Target) -> Result<Kernel, GenError> {
+    match team(program, k, target.wave) {
         None => threads(program, k, ENTRY, false),
-        Some(team) => teams(program, k, ENTRY, team),
+        Some(team) => teams(program, k, team, target.wave),
     }
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn hint(program: &Program, e: &SymExpr) -> i64 {
 }
 
 /// Threads that share an outer point; `None` for one.
-fn team(program: &Program, k: &LoopKernel) -> Option<u32> {
+fn team(program: &Program, k: &LoopKernel, wave: u32) -> Option<u32> {
     let longest = k.stages.iter().map(|s| hint(program, &volume(&s.inner))).max().unwrap_or(1);
     let outer = hint(program, &volume(&k.outer));
     if longest <= SHORT || (outer >= MANY && along_outer(program, k)) {
@@ -81,7 +81,7 @@ fn team(program: &Program, k: &LoopKernel) -> Option<u32> {
     }
     // A team's scan runs along one dimension.
     if longest <= WARP_WORK && outer >= 64 {
-        return Some(32);
+        return Some(wave);
     }
     let wanted = (longest / 4).clamp(64, 1024) as u32;
     Some(wanted.next_power_of_two().min(1024))
@@ -254,13 +254,13 @@ fn threads(program: &Program, k: &LoopKernel, entry: &str, alone: bool) -> Resul
     assemble(program, entry, &uses, launch, &body)
 }
 
-/// A team of `team` threads an outer point.
-fn teams(program: &Program, k: &LoopKernel, entry: &str, team: u32) -> Result<Kernel, GenError> {
+/// A team of `team` threads an outer point: a wave, or a block.
+fn teams(program: &Program, k: &LoopKernel, team: u32, wave: u32) -> Result<Kernel, GenError> {
     let mut uses = Uses { shared: 64 * 8, ..Uses::default() };
     let points = volume(&k.outer);
     let head = BodyWriter { program, extents: &k.outer, prefix: "", guard: None, store_guard: None };
     let count = head.expr(&points, &mut uses);
-    let threads = if team == 32 { 128 } else { team };
+    let threads = if team == wave { 128 } else { team };
     let per_block = i64::from(threads / team);
     let mut body = format!(
         "__shared__ double scratch_memory[64];\nvoid *scratch = scratch_memory;\n\
@@ -274,7 +274,7 @@ fn teams(program: &Program, k: &LoopKernel, entry: &str, team: u32) -> Result<Ke
     }
     body.push_str("}\n");
     let launch = Launch::flat(blocks_of(&points, per_block), threads);
-    assemble(program, entry, &uses, launch, &body)
+    assemble(program, ENTRY, &uses, launch, &body)
 }
 
 /// One stage by a team: its threads take every `team`-th point; then accumulators are combined over the team.

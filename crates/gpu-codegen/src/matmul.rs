@@ -118,7 +118,7 @@ sa[t % {DEPTH}][t / {DEPTH}] = row < {m} && q < {depth} ? to<{acc}>({a}) : ({acc
 {{ const idx q = q0 + t / {TILE}, col = col0 + t % {TILE};
 sb[t / {TILE}][t % {TILE}] = col < {n} && q < {depth} ? to<{acc}>({b}) : ({acc})0; }}
 }}
-__syncthreads();
+block_sync();
 #pragma unroll
 for (int q = 0; q < {DEPTH}; ++q) {{
 {acc} x[4], y[4];
@@ -129,7 +129,7 @@ for (int u = 0; u < 4; ++u)
 #pragma unroll
 for (int w = 0; w < 4; ++w) sum[u][w] += x[u] * y[w];
 }}
-__syncthreads();
+block_sync();
 }}
 #pragma unroll
 for (int u = 0; u < 4; ++u)

@@ -162,8 +162,8 @@ impl<'a> Prologue<'a> {
         memory_type(self.program.buffers[self.a.buf].dtype)
     }
 
-    /// Statements by which all threads of a block of so many warps make the operand.
-    pub(crate) fn text(&self, warps: i64, uses: &mut Uses) -> Result<String, GenError> {
+    /// Statements by which all threads of a block of so many warps of `wave` lanes make the operand.
+    pub(crate) fn text(&self, warps: i64, wave: i64, uses: &mut Uses) -> Result<String, GenError> {
         let width = self.program.buffers[self.a.buf].dtype.size() as i64;
         uses.shared += (self.rows * self.inner * width + 8 * warps) as u32;
         let mut out = format!(
@@ -183,14 +183,14 @@ const int rank = threadIdx.x;\nconst bool leaves = {} && blockIdx.x == 0;
         }
         for (n, stage) in self.k.stages.iter().enumerate() {
             let text = if stage.inner.is_empty() {
-                self.of_row(n, stage, uses)?
+                self.of_row(n, stage, wave, uses)?
             } else {
-                self.of_elements(n, stage, 32 * warps, uses)?
+                self.of_elements(n, stage, wave * warps, uses)?
             };
             let _ = writeln!(out, "{{\n{text}}}");
         }
         // The next row's sums are made where this one's were.
-        out.push_str("__syncthreads();\n}\n");
+        out.push_str("block_sync();\n}\n");
         Ok(out)
     }
 
@@ -203,7 +203,7 @@ const int rank = threadIdx.x;\nconst bool leaves = {} && blockIdx.x == 0;
     }
 
     /// A stage without a loop: every thread knows its numbers.
-    fn of_row(&self, n: usize, stage: &Stage, uses: &mut Uses) -> Result<String, GenError> {
+    fn of_row(&self, n: usize, stage: &Stage, team: i64, uses: &mut Uses) -> Result<String, GenError> {
         let prefix = format!("p{n}_");
         let writer = BodyWriter {
             program: self.program,
@@ -212,7 +212,7 @@ const int rank = threadIdx.x;\nconst bool leaves = {} && blockIdx.x == 0;
             guard: None,
             store_guard: None,
         };
-        let mut out = writer.write_placed(&stage.insts, &self.effects(32), uses, &self.placed())?;
+        let mut out = writer.write_placed(&stage.insts, &self.effects(team), uses, &self.placed())?;
         for (number, kept) in self.kept.iter().enumerate().filter(|(_, k)| k.stage == n && self.leaves) {
             let memory = uses.memory(self.program.root(kept.buf));
             let address = writer.expr(&self.program.buffers[kept.buf].address(kept.index), uses);

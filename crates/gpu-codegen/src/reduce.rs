@@ -50,7 +50,7 @@ pub(crate) fn split(program: &Program, k: &LoopKernel, target: &Target) -> Resul
         return Ok(None);
     }
     let (k, pairs) = joined(program, &collapsed(program, k));
-    Rows { program, k: &k, pairs: &pairs, parts }.generate().map(Some)
+    Rows { program, k: &k, pairs: &pairs, parts, wave: target.wave }.generate().map(Some)
 }
 
 /// A block, or several, for an outer point.
@@ -60,6 +60,7 @@ struct Rows<'a> {
     pairs: &'a [Pair],
     /// Blocks that share an outer point.
     parts: i64,
+    wave: u32,
 }
 
 impl Rows<'_> {
@@ -91,7 +92,7 @@ const idx points = {count}, parts = points > {TICKETS} ? 1 : {};
 for (idx block = blockIdx.x; block < points * parts; block += gridDim.x) {{
 const idx part = block / points, point = block % points;
 ",
-            4 * THREADS / 32,
+            4 * THREADS / self.wave,
             group.parts
         );
         body.push_str(&unravel(&head, &k.outer, 0, "point", &mut uses));
@@ -139,7 +140,7 @@ const idx part = block / points, point = block % points;
             let once =
                 BodyWriter { extents: &extents, prefix: &prefix, store_guard: Some("rank == 0"), ..*head };
             out.push_str(&once.write(&stage.insts, &effects, uses)?);
-            out.push_str("__syncthreads();\n}\n");
+            out.push_str("block_sync();\n}\n");
             return Ok(out);
         }
         let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
@@ -170,7 +171,7 @@ const idx part = block / points, point = block % points;
         let ends = group.parts > 1 && (!made.is_empty() || group.stages.len() > 1);
         out.push_str(&self.combined(&made, ends, kept, uses)?);
         // What a stage stored is read by other threads of the block in the next one.
-        out.push_str("__syncthreads();\n}\n");
+        out.push_str("block_sync();\n}\n");
         Ok(out)
     }
 

@@ -102,7 +102,7 @@ impl Parts {
         let _ = write!(
             body,
             "for (idx base = begin; base < end; base += {THREADS}) {{\nconst bool active = base + rank < end;\n\
-             const idx i{i} = active ? base + rank : 0;\n{text}}}\n__syncthreads();\n}}\n"
+             const idx i{i} = active ? base + rank : 0;\n{text}}}\nblock_sync();\n}}\n"
         );
         self.finished(program, k, &uses, &body)
     }

@@ -143,7 +143,7 @@ if (row < {rows} && at < {length}) {{
 const {item} item = {slot};
 {write}}}
 }}
-__syncthreads();
+block_sync();
 }}
 "
         );
@@ -233,7 +233,7 @@ items[t] = item;
 }}
 block_sort<{capacity}, {capacity}, 512>(items);
 for (int t = threadIdx.x; t < {capacity} && start + t < {length}; t += 512) scratch0[row * {length} + start + t] = items[t];
-__syncthreads();
+block_sync();
 }}
 "
         );

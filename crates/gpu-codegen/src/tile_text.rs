@@ -312,7 +312,7 @@ cp_async_commit();
 int stage = 0;
 for (int now = first; now < last; ++now) {{
 cp_async_wait<STAGES - 2>();
-__syncthreads();
+block_sync();
 const int next = now + STAGES - 1;
 if (next < last) {{
 u8 *to = memory + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE;
@@ -325,7 +325,7 @@ core.step((const T *)from, (const T *)(from + A::BYTES));
 stage = stage + 1 == STAGES ? 0 : stage + 1;
 }}
 cp_async_wait<0>();
-__syncthreads();
+block_sync();
 float *sums = (float *)memory;
 core.template store<PITCH>(sums);
 ",
@@ -367,7 +367,7 @@ core.template store<PITCH>(sums);
         let meet = if clustered {
             "if (!cluster_share<PARTS, BM * PITCH>(sums)) return;\nconst int from_row = cluster_row(BM / PARTS), high = cluster_rows(BM / PARTS, BM);"
         } else {
-            "__syncthreads();\nconstexpr int from_row = 0, high = BM;"
+            "block_sync();\nconstexpr int from_row = 0, high = BM;"
         };
         let (m, n) = (count(&self.product.rows), count(&self.product.cols));
         let (m, n) = (self.text(&m), self.text(&n));
@@ -397,7 +397,7 @@ tile_result<LANES, PARTS, BM * PITCH>(sum, sums, sums + r * PITCH + c);
         let launch = self.launch();
         let mut kernel = assemble(self.product.program, ENTRY, &self.uses, launch, &body)?;
         if clustered {
-            let attribute = format!("__cluster_dims__(1, {}, 1) __launch_bounds__(", self.form.parts);
+            let attribute = format!("CLUSTER(1, {}, 1) __launch_bounds__(", self.form.parts);
             kernel.source = kernel.source.replacen("__launch_bounds__(", &attribute, 1);
         }
         Ok(kernel)
@@ -413,7 +413,7 @@ tile_result<LANES, PARTS, BM * PITCH>(sum, sums, sums + r * PITCH + c);
         let (m, n, batch) = (self.text(&m), self.text(&n), self.text(&batch));
         let _ = write!(
             body,
-            "__syncthreads();
+            "block_sync();
 constexpr int LANES = {lanes};
 float *mine = scratch0 + ((i64)blockIdx.y * {batch} + batch) * {m} * {n};
 for (int e = threadIdx.x; e < BM * BN / LANES; e += THREADS) {{

@@ -120,13 +120,13 @@ const idx i{r} = from_r + lane, i{w} = from_w + j;
 if (i{r} < {long} && i{w} < {wide}) {{
 {fill}}}
 }}
-__syncthreads();
+block_sync();
 {each} {{
 const idx i{r} = from_r + j, i{w} = from_w + lane;
 if (i{r} < {long} && i{w} < {wide}) {{
 {text}}}
 }}
-__syncthreads();
+block_sync();
 }}
 }}
 "

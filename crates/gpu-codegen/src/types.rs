@@ -50,9 +50,9 @@ pub(crate) fn number(value: Scalar, dtype: DType) -> Result<String, GenError> {
 
 /// By its bits, so that nothing is rounded on the way.
 fn float(x: f32) -> String {
-    format!("__uint_as_float(0x{:08x}u)", x.to_bits())
+    format!("as_float(0x{:08x}u)", x.to_bits())
 }
 
 fn double(x: f64) -> String {
-    format!("__longlong_as_double(0x{:016x}LL)", x.to_bits())
+    format!("as_double(0x{:016x}LL)", x.to_bits())
 }

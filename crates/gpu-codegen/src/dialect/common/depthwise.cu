@@ -6,8 +6,8 @@ template <> struct Packed<bf16, 1> { u16 w[1]; };
 template <> struct Packed<f16, 1> { u16 w[1]; };
 
 DEV void widened_pair(float *out, u32 word, Tag<bf16>) {
-    out[0] = __uint_as_float(word << 16);
-    out[1] = __uint_as_float(word & 0xffff0000u);
+    out[0] = as_float(word << 16);
+    out[1] = as_float(word & 0xffff0000u);
 }
 DEV void widened_pair(float *out, u32 word, Tag<f16>) {
     out[0] = widen(bits_as<f16>((u16)word));
@@ -16,7 +16,7 @@ DEV void widened_pair(float *out, u32 word, Tag<f16>) {
 template <class E, int N> DEV void widened(float *out, const Packed<E, N> &from) {
     if constexpr (sizeof(E) == 4) {
         #pragma unroll
-        for (int i = 0; i < N; ++i) out[i] = __uint_as_float(from.w[i]);
+        for (int i = 0; i < N; ++i) out[i] = as_float(from.w[i]);
     } else if constexpr (N == 1) {
         out[0] = widen(bits_as<E>(from.w[0]));
     } else {

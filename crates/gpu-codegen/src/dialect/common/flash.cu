@@ -5,11 +5,9 @@
 // In the gradients of queries the own side is queries with cotangents of results, the far one keys with values; in those of
 // keys and values it is the other way round, and scores are transposed.
 
-#if defined(FFX_EMULATED) || __CUDA_ARCH_FEAT_SM90_ALL
-
 DEV u32 pack_halves(Tag<bf16>, float low, float high) { return pack_bf16(low, high); }
 DEV u32 pack_halves(Tag<f16>, float low, float high) { return pack_f16(low, high); }
-DEV float flash_half(Tag<bf16>, u32 both, int high) { return __uint_as_float(high ? both & 0xffff0000u : both << 16); }
+DEV float flash_half(Tag<bf16>, u32 both, int high) { return as_float(high ? both & 0xffff0000u : both << 16); }
 DEV float flash_half(Tag<f16>, u32 both, int high) { return widen(bits_as<f16>((u16)(both >> 16 * high))); }
 
 // The logarithm of a row's sum in base 2; of a row that sees nothing: what makes its weights 0.
@@ -36,6 +34,7 @@ template <class T, class A, class B> DEV void flash_scores(float (&d)[B::ROWS / 
             wgmma_advance(b, s / 4 * B::PANEL + s % 4 * 32), s > 0);
     wgmma_commit();
 }
+
 // Starts d += weights · tile.
 template <class T, class B> DEV void flash_product(float (&d)[B::WIDTH / 2], const u32 (&weights)[B::ROWS / 16][4], const u8 *tile) {
     const auto b = wgmma_operand<B::PANEL>(tile);
@@ -44,6 +43,7 @@ template <class T, class B> DEV void flash_product(float (&d)[B::WIDTH / 2], con
         WgmmaHeld<T, B::WIDTH>::template run<MN_MAJOR>(d, weights[s], wgmma_advance(b, s * 16 * 128), true);
     wgmma_commit();
 }
+
 // What a product of N columns left as left factors of the next one.
 template <class T, int N> DEV void flash_factors(u32 (&a)[N / 16][4], const float (&d)[N / 2]) {
     #pragma unroll
@@ -77,7 +77,7 @@ template <int STAGES> struct FlashBarriers {
             }
             mbarrier_publish();
         }
-        __syncthreads();
+        block_sync();
     }
 };
 
@@ -134,8 +134,8 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
             float top = -INF32;
             #pragma unroll
             for (int n = 0; n < KEYS / 8; ++n) top = fmaxf(top, fmaxf(score[4 * n + 2 * r], score[4 * n + 2 * r + 1]));
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-            top = fmaxf(fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2)) * factor, most[r]);
+            top = fmaxf(top, shuffle_xor(top, 1));
+            top = fmaxf(fmaxf(top, shuffle_xor(top, 2)) * factor, most[r]);
             const float shift = top == -INF32 ? 0.0f : top;
             shrink[r] = exp2_flushed(most[r] - shift);
             most[r] = top;
@@ -205,14 +205,15 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
         mbarrier_arrive<1>(bars.empty + values);
         #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            total[r] += __shfl_xor_sync(0xffffffffu, total[r], 1);
-            total[r] += __shfl_xor_sync(0xffffffffu, total[r], 2);
+            total[r] += shuffle_xor(total[r], 1);
+            total[r] += shuffle_xor(total[r], 2);
         }
     }
 };
 
 // ---- gradients: a block's OWN rows over tiles of FAR rows
 enum { QUERIES, KEYS_AND_VALUES };
+
 // SPARING: where registers do not hold scores beside cotangents of weights, these are multiplied after those have become
 // weights, which are then read back as they were rounded.
 template <class T, int SIDE, int OWN, int FAR, int DEPTH, int WIDTH, int STAGES_, bool SPARING> struct FlashGradient {
@@ -262,7 +263,7 @@ template <class T, int SIDE, int OWN, int FAR, int DEPTH, int WIDTH, int STAGES_
                     const int i = n * 32 + lane;
                     to[i] = number(i / FAR, i % FAR, turn);
                 }
-                __syncwarp();
+                wave_sync();
                 mbarrier_arrive<1>(full);
             }
             at.next();
@@ -342,5 +343,3 @@ template <class T, int SIDE, int OWN, int FAR, int DEPTH, int WIDTH, int STAGES_
         own ^= 1;
     }
 };
-
-#endif

@@ -9,6 +9,7 @@ DEV u64 item_address(u64 x) { return x >> 32; }
 DEV u64 item_address(LongItem x) { return x.key; }
 DEV bool is_last(u64 x) { return x == ~0ULL; }
 DEV bool is_last(LongItem x) { return x.key == ~0ULL && x.position == ~0u; }
+
 // What comes behind every element.
 DEV void last_item(u64 &x) { x = ~0ULL; }
 DEV void last_item(LongItem &x) { x.key = ~0ULL; x.position = ~0u; }
@@ -16,12 +17,12 @@ DEV void last_item(LongItem &x) { x.key = ~0ULL; x.position = ~0u; }
 // Unsigned numbers in the order of the values: zeros are equal, what is no number comes last.
 DEV u32 sort_key(float x) {
     if (x != x) return ~0u;
-    u32 bits = x == 0.0f ? 0u : __float_as_uint(x);
+    u32 bits = x == 0.0f ? 0u : as_bits(x);
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 DEV u64 sort_key(double x) {
     if (x != x) return ~0ULL;
-    u64 bits = x == 0.0 ? 0ULL : (u64)__double_as_longlong(x);
+    u64 bits = x == 0.0 ? 0ULL : (u64)as_bits(x);
     return bits >> 63 ? ~bits : bits | (1ULL << 63);
 }
 DEV u32 sort_key(bf16 x) { return sort_key(widen(x)); }
@@ -47,7 +48,7 @@ template <int N, int ALL, int THREADS, class I> DEV void block_sort(I *items) {
     for (int k = 2; k <= N; k <<= 1) {
         #pragma unroll 1
         for (int j = k >> 1; j > 0; j >>= 1) {
-            __syncthreads();
+            block_sync();
             for (int t = threadIdx.x; t < ALL / 2; t += THREADS) {
                 int i = 2 * t - (t & (j - 1));
                 bool up = (i & (N - 1) & k) == 0;
@@ -59,7 +60,7 @@ template <int N, int ALL, int THREADS, class I> DEV void block_sort(I *items) {
             }
         }
     }
-    __syncthreads();
+    block_sync();
 }
 
 // How many of the first `diagonal` items of a merged sequence come from `a`.
@@ -83,16 +84,16 @@ DEV void merge_tile(const I *from, I *to, X length, X width, X start, I *shared,
     const I *a = from + base, *b = a + na;
     X first = start - base, last = imin<X>(first + TILE, na + nb);
     if (threadIdx.x < 2) bounds[threadIdx.x] = merge_path<X>(a, na, b, nb, threadIdx.x ? last : first);
-    __syncthreads();
+    block_sync();
     X a0 = bounds[0], a1 = bounds[1], b0 = first - a0, b1 = last - a1;
     int ta = (int)(a1 - a0), tb = (int)(b1 - b0);
     for (int t = threadIdx.x; t < ta + tb; t += THREADS) shared[t] = t < ta ? a[a0 + t] : b[b0 + t - ta];
-    __syncthreads();
+    block_sync();
     int at = imin<int>((int)threadIdx.x * EACH, ta + tb);
     int i = merge_path<int>(shared, ta, shared + ta, tb, at), j = at - i;
     for (int e = 0; e < EACH && at + e < ta + tb; ++e) {
         bool second = i >= ta || (j < tb && item_before(shared[ta + j], shared[i]));
         to[start + at + e] = second ? shared[ta + j++] : shared[i++];
     }
-    __syncthreads();
+    block_sync();
 }
