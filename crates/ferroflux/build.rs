@@ -7,19 +7,21 @@ const CRATES: &[&str] = &[
     "ferroflux",
     "fx-ir",
     "inductor",
+    "interp",
     "ir-core",
     "kernel-ir",
     "linalg",
     "plugin-abi",
     "plugin-host",
+    "plugin-sdk",
     "prims",
     "pt2",
     "tensor",
 ];
 /// Those of the CPU backend.
-const CPU: &[&str] = &["backend-cpu", "host-routines", "plugin-sdk"];
+const CPU: &[&str] = &["backend-cpu", "host-routines"];
 /// Those of the CUDA backend.
-const CUDA: &[&str] = &["backend-cuda", "gpu-codegen", "gpu-runtime", "host-routines", "plugin-sdk"];
+const CUDA: &[&str] = &["backend-cuda", "gpu-codegen", "gpu-runtime", "host-routines"];
 
 fn main() {
     let feature = |name: &str| std::env::var_os(format!("CARGO_FEATURE_{name}")).is_some();

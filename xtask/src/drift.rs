@@ -54,9 +54,9 @@ fn one(loaded: &Loaded, args: &Args, wanted: &Regex) -> Result<()> {
     let chosen = chosen(&joint.narrow, wanted);
     let values: Vec<ValueId> = chosen.iter().map(|(v, _)| *v).collect();
     let reference = joint.values(loaded, &values)?;
-    let mut program = loaded.program.clone();
-    program.graph = corpus::returning(&joint.narrow, &values);
-    let compiled = Program::from(program).compile(&Options::new().backend(&args.backend))?;
+    let graph = corpus::returning(&joint.narrow, &values);
+    let program = Program::from_graph(graph, &loaded.program.weights)?;
+    let compiled = program.compile(&Options::new().backend(&args.backend))?;
     let found = compiled.call(&corpus::inputs(&loaded.golden, "")?)?;
     for (((v, name), found), wanted) in chosen.iter().zip(&found).zip(&reference) {
         let sizes = joint.narrow.meta(*v).map(|m| format!("{:?}", m.sizes)).unwrap_or_default();

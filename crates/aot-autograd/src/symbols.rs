@@ -1,15 +1,10 @@
-//! What a value has to do with size symbols. Symbols themselves are `fx-ir`'s.
+//! What a value has to do with size symbols. Symbols themselves are `ir-core`'s.
 
 use fx_ir::{Graph, ValueId, ValueType};
-use ir_core::Atom;
 
 /// Whether a value is a number that the program computes, or has a size that only running tells: the call that gives
 /// it defines that number, and may neither be made twice nor be merged with another.
 pub(crate) fn defines_size(graph: &Graph, v: ValueId) -> bool {
     let ValueType::Tensor(meta) = &graph.values[v].ty else { return true };
-    let unbacked = |atom: &Atom| match atom {
-        Atom::Sym(id) => graph.symbols.get(*id).is_some_and(|s| s.unbacked),
-        _ => false,
-    };
-    meta.sizes.iter().any(|e| e.any_leaf(unbacked))
+    meta.sizes.iter().any(|e| e.any_leaf(|leaf| graph.symbols.is_unbacked(leaf)))
 }

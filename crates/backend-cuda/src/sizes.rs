@@ -5,12 +5,7 @@ use kernel_ir::Program;
 
 /// Values at capture.
 pub(crate) fn likely(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
-    move |e| {
-        e.eval(&|a| match a {
-            Atom::Sym(id) => program.symbols.get(*id).map(|s| s.hint.unwrap_or(s.min.max(1))),
-            _ => None,
-        })
-    }
+    move |e| e.eval(&|a| program.symbols.likely(a, 1))
 }
 
 /// Values that differ from those at capture where the range allows it, so that a stride which happens to be 1 shows.
@@ -18,7 +13,7 @@ pub(crate) fn other(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ 
     move |e| {
         e.eval(&|a| match a {
             Atom::Sym(id) => program.symbols.get(*id).map(|s| {
-                let next = s.hint.unwrap_or(s.min.max(1)) + 1;
+                let next = s.likely(1) + 1;
                 s.max.map_or(next, |max| next.min(max))
             }),
             _ => None,

@@ -1,7 +1,8 @@
 //! Weights for measuring, where nobody has said which.
 
-use ferroflux::golden::recipe;
 use ferroflux::{Recipe, RecipeSource, Weight};
+
+use crate::golden::recipe;
 
 /// Small, the same every time, and such that norms neither divide by zero nor blow up.
 pub(crate) struct AnyWeights;

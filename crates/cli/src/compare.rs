@@ -2,15 +2,15 @@
 
 use anyhow::Result;
 use ferroflux::ir_core::Class;
-use ferroflux::tensor::compare::tolerance;
+use ferroflux::tensor::compare::{every, tolerance};
 use ferroflux::tensor::safetensors::SafetensorsFile;
-use ferroflux::tensor::{Mismatch, TensorError, allclose};
+use ferroflux::tensor::{Mismatch, allclose};
 use ferroflux::{DType, Tensor};
 use serde::Serialize;
 
+use crate::golden::{self, Sampled};
 use crate::report::{advised, usage};
 use crate::show;
-use ferroflux::golden::{self, Sampled};
 
 /// Largest difference allowed in a whole model's output, relative to the output's largest value, where it computes in
 /// single precision (the corpus' tolerance for models).
@@ -131,14 +131,7 @@ fn sample(tensor: &Tensor, about: &Sampled) -> Result<Tensor, Mismatch> {
     if tensor.sizes() != about.shape {
         return Err(other());
     }
-    every(tensor, about.step.max(1)).map_err(|_| other())
-}
-
-/// Every `step`-th value in row-major order.
-fn every(tensor: &Tensor, step: usize) -> Result<Tensor, TensorError> {
-    let flat = tensor.reshape(&[tensor.numel()])?;
-    let stride = isize::try_from(step).unwrap_or(isize::MAX).saturating_mul(flat.strides()[0]);
-    flat.as_strided(&[tensor.numel().div_ceil(step)], &[stride], flat.offset())
+    every(tensor, about.step).map_err(|_| other())
 }
 
 /// How many rows of `[N, C]` scores are largest at their label.

@@ -1,14 +1,14 @@
 //! The inputs of a call: tensors from a file by name, by formula, or made up for measuring; numbers from `--set`.
 
 use anyhow::Result;
-use ferroflux::fx_ir::{Arg, Symbol};
-use ferroflux::ir_core::{Arena, Atom, Class, Scalar, SymExpr, SymId, TensorMeta};
+use ferroflux::fx_ir::{Arg, Symbol, Symbols};
+use ferroflux::ir_core::{Atom, Class, Scalar, SymExpr, TensorMeta};
 use ferroflux::tensor::formula;
 use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::{DType, Input, InputInfo, InputKind, Tensor, nearest};
 
+use crate::golden;
 use crate::report::{advised, usage};
-use ferroflux::golden;
 
 /// A size that the archive gives no hint for.
 const ANY_SIZE: i64 = 8;
@@ -209,7 +209,7 @@ fn missing(
 }
 
 /// The value of a size expression, symbols at what they were when the model was captured.
-pub(crate) fn at_hints(size: &SymExpr, symbols: &Arena<SymId, Symbol>) -> Option<i64> {
+pub(crate) fn at_hints(size: &SymExpr, symbols: &Symbols) -> Option<i64> {
     size.eval(&|leaf| match leaf {
         Atom::Sym(id) => symbols.get(*id).map(hint),
         _ => None,
@@ -223,7 +223,7 @@ fn hint(symbol: &Symbol) -> i64 {
 
 /// Some inputs for measuring: floats by formula, masks all true, other integer tensors zero (valid as an index), numbers as
 /// they were when the model was captured.
-pub(crate) fn any(infos: &[InputInfo], symbols: &Arena<SymId, Symbol>, set: &Set<'_>) -> Result<Vec<Input>> {
+pub(crate) fn any(infos: &[InputInfo], symbols: &Symbols, set: &Set<'_>) -> Result<Vec<Input>> {
     let one = |info: &InputInfo| match set.get(info)? {
         Some(given) => Ok(given),
         None => one(info, symbols),
@@ -231,7 +231,7 @@ pub(crate) fn any(infos: &[InputInfo], symbols: &Arena<SymId, Symbol>, set: &Set
     infos.iter().map(one).collect()
 }
 
-fn one(info: &InputInfo, symbols: &Arena<SymId, Symbol>) -> Result<Input> {
+fn one(info: &InputInfo, symbols: &Symbols) -> Result<Input> {
     let meta = match &info.kind {
         InputKind::Tensor(meta) => meta,
         InputKind::Int { value, .. } => {

@@ -9,6 +9,7 @@ mod commands;
 mod compare;
 mod diagram;
 mod files;
+pub mod golden;
 mod inputs;
 mod log;
 mod model;

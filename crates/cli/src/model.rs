@@ -10,9 +10,9 @@ use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::{Program, SafetensorsSource};
 use zip::ZipArchive;
 
+use crate::golden::FormulaWeights;
 use crate::options::WeightArgs;
 use crate::report::advised;
-use ferroflux::golden::FormulaWeights;
 
 /// A model and what came with it.
 pub(crate) struct Model {

@@ -3,7 +3,7 @@
 use ir_core::{DType, Shape, SymExpr, contiguous_strides};
 use kernel_ir::{
     AccDecl, ArenaPlan, BufId, Buffer, Const, InputSpec, LoopKernel, Operand, OutputSpec, Program, Stage,
-    Step, Storage, SymbolDecl,
+    Step, Storage, Symbol,
 };
 
 /// Sizes that are numbers.
@@ -47,7 +47,7 @@ impl Build {
         self.declare(name, min, max, true)
     }
     fn declare(&mut self, name: &str, min: i64, max: i64, unbacked: bool) -> ir_core::SymId {
-        let decl = SymbolDecl { name: name.into(), min, max: Some(max), hint: None, unbacked };
+        let decl = Symbol { name: name.into(), min, max: Some(max), hint: None, unbacked };
         self.program.symbols.push(decl)
     }
     /// A buffer of any storage.

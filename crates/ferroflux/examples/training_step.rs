@@ -11,7 +11,7 @@ use std::time::Instant;
 use ferroflux::optim::{Adam, Optimizer};
 use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::train::TrainOptions;
-use ferroflux::{Options, Program, Tensor, golden, kernel_ir};
+use ferroflux::{Options, Program, Tensor, kernel_ir};
 
 fn bytes<'a>(program: &kernel_ir::Program, bufs: impl Iterator<Item = &'a kernel_ir::BufId>) -> i64 {
     let one = |b: &kernel_ir::BufId| {
@@ -30,12 +30,7 @@ fn main() {
     let args: Vec<String> = std::env::args().collect();
     let steps: usize = args.get(3).map_or(30, |n| n.parse().unwrap());
     let data = SafetensorsFile::open(&args[2]).unwrap();
-    let formulas = golden::formula_inputs(&data).unwrap();
-    let named = |n: usize| {
-        let name = format!("in{n}");
-        data.tensors.get(&name).or_else(|| formulas.get(&name)).cloned()
-    };
-    let inputs: Vec<Tensor> = (0..).map_while(named).collect();
+    let inputs: Vec<Tensor> = (0..).map_while(|n| data.tensors.get(&format!("in{n}")).cloned()).collect();
     let program = Program::load(&args[1]).unwrap();
     let options = TrainOptions::new(Optimizer::Adam(Adam::adamw()));
     let mut step = program.train_step(&options, &Options::new().seed(1)).unwrap();

@@ -1,10 +1,12 @@
 //! Holds the inputs of a call against what was compiled, before a backend sees them: number, dtype, rank, sizes, ranges of size
 //! symbols, integers, guards. One [`Signature`] a compiled thing, made when it is compiled, for every backend alike; a call
-//! that fits costs no allocation. Not here: what numbers, text and absent inputs are to a model ([`crate::inputs`]), and what
-//! sizes cannot tell (indices from data), which backends check.
+//! that fits costs no allocation. How symbols get their values is [`Binder`]'s; here is what to say of a call that does not
+//! fit. Not here: what numbers, text and absent inputs are to a model ([`crate::inputs`]), and what sizes cannot tell (indices
+//! from data), which backends check.
 
-use fx_ir::Symbol;
-use ir_core::{Arena, Atom, Bounds, DType, Guard, SizeCode, SymExpr, SymId};
+use fx_ir::Symbols;
+use ir_core::{Atom, DType, EntityId, Guard, SymExpr, SymId};
+use kernel_ir::runtime::{Binder, Equation, Misfit as Mismatch, Place};
 use plugin_host::Value;
 use smallvec::SmallVec;
 use tensor::Tensor;
@@ -18,10 +20,10 @@ type Slots = SmallVec<[i64; 32]>;
 /// What a call's inputs are held against.
 pub(crate) struct Signature {
     inputs: Vec<Expected>,
-    /// Size symbols in the order in which they get values; those that are known before the call come first.
-    symbols: Vec<Bound>,
-    steps: Vec<Step>,
-    guards: Vec<Checked>,
+    /// Symbols whose values are known before the call.
+    known: Vec<SymId>,
+    binder: Binder,
+    guards: Vec<Guard>,
 }
 
 struct Expected {
@@ -36,63 +38,15 @@ impl Expected {
         let copy = self.dense && !tensor.is_contiguous();
         Ok(if copy { tensor.contiguous()? } else { tensor.clone() })
     }
-    /// The size or integer at a place, in the model's symbols.
-    fn at(&self, place: Place) -> &SymExpr {
-        match place {
-            Place::Dim(dim) => &self.info.meta.sizes[dim],
-            Place::Value => self.info.value.as_ref().unwrap_or(&SymExpr::ZERO),
-        }
-    }
 }
 
 /// The number that a call gives at a place.
-fn number<T: Given>(given: &T, place: Place) -> Option<i64> {
+fn number<T: Given>(given: &[T], place: Place) -> Option<i64> {
+    let tensor = given.get(place.input())?;
     match place {
-        Place::Dim(dim) => given.sizes().get(dim).and_then(|s| i64::try_from(*s).ok()),
-        Place::Value => given.integer(),
+        Place::Dim(_, dim) => tensor.sizes().get(dim).and_then(|s| i64::try_from(*s).ok()),
+        Place::Value(_) => tensor.integer(),
     }
-}
-
-/// A symbol with a value.
-struct Bound {
-    id: SymId,
-    name: String,
-    min: i64,
-    max: Option<i64>,
-}
-
-/// What one size of one input says, or the integer that the input is.
-struct Step {
-    input: usize,
-    place: Place,
-    what: What,
-}
-
-/// Which number of an input.
-#[derive(Clone, Copy, PartialEq)]
-enum Place {
-    /// The size of this dimension.
-    Dim(usize),
-    /// The integer that a tensor without dimensions holds.
-    Value,
-}
-
-enum What {
-    /// It is this number.
-    Number(i64),
-    /// It is the value of this symbol.
-    Bind(usize),
-    /// It is `coef * symbol + rest`, of which only the symbol is unknown.
-    Solve { slot: usize, coef: SizeCode, rest: SizeCode },
-    /// It is what follows from sizes seen before.
-    Same(SizeCode),
-    /// The inputs' sizes do not tell the symbols in it.
-    Undetermined,
-}
-
-struct Checked {
-    code: SizeCode,
-    guard: Guard,
 }
 
 /// A tensor on the host or on a device.
@@ -134,10 +88,7 @@ impl Given for Value {
 enum Misfit {
     Count,
     Type(usize),
-    Step(usize),
-    /// The symbol that a step gave a value is outside of its range.
-    Range(usize, usize),
-    Guard(usize),
+    Number(Mismatch),
 }
 
 impl Signature {
@@ -145,100 +96,30 @@ impl Signature {
     ///
     /// # Errors
     /// A guard that uses a symbol which the sizes of the inputs do not determine.
-    pub(crate) fn of(
-        inputs: &[TensorInfo],
-        symbols: &Arena<SymId, Symbol>,
-        guards: &[Guard],
-    ) -> Result<Signature, Error> {
+    pub(crate) fn of(inputs: &[TensorInfo], symbols: &Symbols, guards: &[Guard]) -> Result<Signature, Error> {
         Signature::knowing(inputs, symbols, guards, &[])
     }
 
     /// As [`of`](Signature::of), where the values of some symbols are known before the inputs are seen.
     pub(crate) fn knowing(
         inputs: &[TensorInfo],
-        symbols: &Arena<SymId, Symbol>,
+        symbols: &Symbols,
         guards: &[Guard],
         known: &[SymId],
     ) -> Result<Signature, Error> {
-        let mut made =
-            Signature { inputs: Vec::new(), symbols: Vec::new(), steps: Vec::new(), guards: Vec::new() };
-        known.iter().for_each(|id| {
-            made.bind(*id, symbols);
+        let given = inputs.iter().enumerate().flat_map(|(n, info)| {
+            let sizes = info.meta.sizes.iter().enumerate();
+            let sizes = sizes.map(move |(dim, size)| (Place::Dim(n, dim), size.clone()));
+            sizes.chain(info.value.iter().map(move |value| (Place::Value(n), value.clone())))
         });
-        let mut open: Vec<(usize, Place, &SymExpr)> = Vec::new();
-        for (n, info) in inputs.iter().enumerate() {
-            made.inputs.push(Expected { info: info.clone(), dense: info.meta.is_contiguous() });
-            open.extend(info.meta.sizes.iter().enumerate().map(|(dim, size)| (n, Place::Dim(dim), size)));
-            open.extend(info.value.iter().map(|value| (n, Place::Value, value)));
-        }
-        loop {
-            let before = open.len();
-            open.retain(|&(input, place, size)| match made.settle(size, symbols) {
-                Some(what) => {
-                    made.steps.push(Step { input, place, what });
-                    false
-                }
-                None => true,
-            });
-            if open.is_empty() || open.len() == before {
-                break;
-            }
-        }
-        let undetermined = |(input, place, _)| Step { input, place, what: What::Undetermined };
-        made.steps.extend(open.into_iter().map(undetermined));
-        for guard in guards {
-            let code = made.code(&guard.expression).ok_or_else(|| Error::Guard {
-                message: guard.message.clone(),
-                origin: from(guard),
-                sizes: "the sizes of the inputs do not tell".into(),
-            })?;
-            made.guards.push(Checked { code, guard: guard.clone() });
-        }
-        Ok(made)
-    }
-
-    /// What a size says, given the symbols that have values by now; `None` where that is too little.
-    fn settle(&mut self, size: &SymExpr, symbols: &Arena<SymId, Symbol>) -> Option<What> {
-        if let Some(number) = size.as_const() {
-            return Some(What::Number(number));
-        }
-        if let Some(code) = self.code(size) {
-            return Some(What::Same(code));
-        }
-        if let Some(id) = size.as_sym() {
-            return Some(What::Bind(self.bind(id, symbols)));
-        }
-        let mut unknown: SmallVec<[SymId; 2]> = SmallVec::new();
-        size.for_each_leaf(&mut |a| match a {
-            Atom::Sym(id) if self.slot(*id).is_none() && !unknown.contains(id) => unknown.push(*id),
-            _ => {}
-        });
-        let [id] = unknown[..] else { return None };
-        let (coef, rest) = size.affine_in(&Atom::Sym(id))?;
-        let (coef, rest) = (self.code(&coef)?, self.code(&rest)?);
-        Some(What::Solve { slot: self.bind(id, symbols), coef, rest })
-    }
-
-    fn bind(&mut self, id: SymId, symbols: &Arena<SymId, Symbol>) -> usize {
-        let symbol = symbols.get(id);
-        self.symbols.push(Bound {
-            id,
-            name: symbol.map_or_else(|| id.to_string(), |s| s.name.clone()),
-            min: symbol.map_or(0, |s| s.min),
-            max: symbol.and_then(|s| s.max),
-        });
-        self.symbols.len() - 1
-    }
-
-    fn slot(&self, id: SymId) -> Option<usize> {
-        self.symbols.iter().position(|s| s.id == id)
-    }
-
-    fn code(&self, e: &SymExpr) -> Option<SizeCode> {
-        SizeCode::of(e, &|a| match a {
-            Atom::Sym(id) => u32::try_from(self.slot(*id)?).ok(),
-            _ => None,
-        })
+        let binder = Binder::new(given, symbols, known).guarded(guards).map_err(|n| Error::Guard {
+            message: guards[n].message.clone(),
+            origin: from(&guards[n]),
+            sizes: "the sizes of the inputs do not tell".into(),
+        })?;
+        let expected = |info: &TensorInfo| Expected { info: info.clone(), dense: info.meta.is_contiguous() };
+        let inputs = inputs.iter().map(expected).collect();
+        Ok(Signature { inputs, known: known.to_vec(), binder, guards: guards.to_vec() })
     }
 
     /// The expected inputs.
@@ -255,7 +136,8 @@ impl Signature {
     }
 
     fn check_knowing<T: Given>(&self, given: &[T], known: &[i64]) -> Result<(), Error> {
-        let mut slots: Slots = known.iter().copied().collect();
+        let mut slots = Slots::from_elem(0, self.binder.slots());
+        self.known.iter().zip(known).for_each(|(id, value)| slots[id.index()] = *value);
         self.holds(given, &mut slots).map_err(|misfit| self.error(&misfit, given, &slots))
     }
 
@@ -292,28 +174,8 @@ impl Signature {
                 return Err(Misfit::Type(n));
             }
         }
-        slots.resize(self.symbols.len(), 0);
-        for (n, step) in self.steps.iter().enumerate() {
-            let size = given.get(step.input).and_then(|g| number(g, step.place));
-            let size = size.ok_or(Misfit::Type(step.input))?;
-            let bound = match &step.what {
-                What::Number(number) if size == *number => continue,
-                What::Same(code) if code.eval(slots) == Some(size) => continue,
-                What::Bind(slot) => Some((*slot, size)),
-                What::Solve { slot, coef, rest } => {
-                    solution(size, coef.eval(slots), rest.eval(slots)).map(|value| (*slot, value))
-                }
-                _ => None,
-            };
-            let (slot, value) = bound.ok_or(Misfit::Step(n))?;
-            slots[slot] = value;
-            let symbol = &self.symbols[slot];
-            if value < symbol.min || symbol.max.is_some_and(|max| value > max) {
-                return Err(Misfit::Range(n, slot));
-            }
-        }
-        let broken = |c: &Checked| !c.code.eval(slots).is_some_and(|value| c.guard.relation.holds(value));
-        self.guards.iter().position(broken).map_or(Ok(()), |n| Err(Misfit::Guard(n)))
+        let solved = self.binder.solve(|place| number(given, place), slots);
+        solved.and_then(|()| self.binder.check(&self.guards, slots)).map_err(Misfit::Number)
     }
 
     #[cold]
@@ -324,41 +186,28 @@ impl Signature {
                 Error::InputCount { expected: self.inputs.len(), given: given.len(), names }
             }
             Misfit::Type(input) => self.misfit(given, input, ""),
-            Misfit::Step(n) => {
-                let step = &self.steps[n];
-                let has = number(&given[step.input], step.place).unwrap_or_default();
-                let size = self.text(self.inputs[step.input].at(step.place));
-                let why = match &step.what {
-                    What::Number(number) if step.place == Place::Value => format!("the model wants {number}"),
-                    What::Number(_) => String::new(),
-                    What::Same(code) if step.place == Place::Value => {
-                        let by = code.eval(slots).map_or("no number".to_string(), |n| n.to_string());
-                        format!("the inputs before it make it {by}")
-                    }
-                    What::Same(code) => {
-                        let by = code.eval(slots).map_or("no number".to_string(), |n| n.to_string());
-                        format!("`{size}` is {by} by the sizes before, not {has}")
-                    }
-                    What::Undetermined => format!("the sizes of the inputs do not determine `{size}`"),
-                    _ if step.place == Place::Value => format!("it must be `{size}` of an integer"),
-                    _ => self.must(step, has),
-                };
-                self.misfit(given, step.input, &why)
+            Misfit::Number(Mismatch::Missing(n)) => {
+                self.misfit(given, self.binder.equation(n).place.input(), "")
             }
-            Misfit::Range(n, slot) => {
-                let (step, symbol) = (&self.steps[n], &self.symbols[slot]);
-                let has = number(&given[step.input], step.place).unwrap_or_default();
-                let why = match step.what {
-                    What::Bind(_) if step.place == Place::Value => {
-                        let (value, min, max) = (SymExpr::sym(symbol.id), symbol.min, symbol.max);
+            Misfit::Number(Mismatch::Equation(n)) => {
+                let equation = self.binder.equation(n);
+                let has = number(given, equation.place).unwrap_or_default();
+                self.misfit(given, equation.place.input(), &self.unequal(equation, has, slots))
+            }
+            Misfit::Number(Mismatch::Range(n, id)) => {
+                let equation = self.binder.equation(n);
+                let has = number(given, equation.place).unwrap_or_default();
+                let why = match (equation.place, self.binder.symbols().get(id)) {
+                    (Place::Value(_), Some(symbol)) if equation.binds() => {
+                        let (value, min, max) = (SymExpr::sym(id), symbol.min, symbol.max);
                         format!("the model wants {}", InputKind::Int { value, min, max })
                     }
-                    _ => self.must(step, has),
+                    _ => self.must(equation, has),
                 };
-                self.misfit(given, step.input, &why)
+                self.misfit(given, equation.place.input(), &why)
             }
-            Misfit::Guard(n) => {
-                let guard = &self.guards[n].guard;
+            Misfit::Number(Mismatch::Guard(n)) => {
+                let guard = &self.guards[n];
                 Error::Guard {
                     message: guard.message.clone(),
                     origin: from(guard),
@@ -368,21 +217,42 @@ impl Signature {
         }
     }
 
+    /// Why a number is not the one that an equation wants.
+    fn unequal(&self, equation: &Equation, has: i64, slots: &Slots) -> String {
+        let size = self.text(&equation.size);
+        let by = || equation.expected(slots).map_or("no number".to_string(), |n| n.to_string());
+        let is_value = matches!(equation.place, Place::Value(_));
+        match () {
+            () if equation.is_constant() && is_value => format!("the model wants {}", by()),
+            () if equation.is_constant() => String::new(),
+            () if equation.is_told() && is_value => format!("the inputs before it make it {}", by()),
+            () if equation.is_told() => format!("`{size}` is {} by the sizes before, not {has}", by()),
+            () if equation.is_undetermined() => {
+                format!("the sizes of the inputs do not determine `{size}`")
+            }
+            () if is_value => format!("it must be `{size}` of an integer"),
+            () => self.must(equation, has),
+        }
+    }
+
     /// What a number must be, in the caller's sizes: of `2*n` the caller knows the product, not the symbol.
-    fn must(&self, step: &Step, has: i64) -> String {
-        let wanted = self.inputs[step.input].at(step.place);
-        let must = wanted.allowed(self).unwrap_or_else(|| format!("a value of `{}`", self.text(wanted)));
-        match step.place {
-            Place::Dim(dim) => format!("dimension {dim} is {has}; it must be {must}"),
-            Place::Value => format!("it must be {must}"),
+    fn must(&self, equation: &Equation, has: i64) -> String {
+        let wanted = &equation.size;
+        let must = wanted.allowed(self.binder.symbols());
+        let must = must.unwrap_or_else(|| format!("a value of `{}`", self.text(wanted)));
+        match equation.place {
+            Place::Dim(_, dim) => format!("dimension {dim} is {has}; it must be {must}"),
+            Place::Value(_) => format!("it must be {must}"),
         }
     }
 
     /// A size by the names of its symbols.
     fn text(&self, size: &SymExpr) -> String {
-        size.text_with(&|id| {
-            self.slot(id).map(|slot| self.symbols[slot].name.as_str()).filter(|n| !n.is_empty())
-        })
+        size.text_with(&|id| self.name(id).filter(|_| self.binder.tells(id)).filter(|n| !n.is_empty()))
+    }
+
+    fn name(&self, id: SymId) -> Option<&str> {
+        self.binder.symbols().get(id).map(|s| s.name.as_str())
     }
 
     fn misfit<T: Given>(&self, given: &[T], index: usize, why: &str) -> Error {
@@ -407,21 +277,11 @@ impl Signature {
                 list.push(format!("`{}` has sizes {:?}", info.name, tensor.sizes()));
             }
         }
-        for (symbol, value) in self.symbols.iter().zip(slots).filter(|(s, _)| used(s.id)) {
-            list.push(format!("`{}` is {value}", symbol.name));
+        for &id in self.binder.order().iter().filter(|id| used(**id)) {
+            let name = self.name(id).map_or_else(|| id.to_string(), str::to_owned);
+            list.push(format!("`{name}` is {}", slots[id.index()]));
         }
         list.join(", ")
-    }
-}
-
-/// The ranges of the symbols.
-impl Bounds for Signature {
-    fn range(&self, leaf: &Atom) -> (Option<i64>, Option<i64>) {
-        let slot = if let Atom::Sym(id) = leaf { self.slot(*id) } else { None };
-        slot.map_or((None, None), |slot| (Some(self.symbols[slot].min), self.symbols[slot].max))
-    }
-    fn extent(&self, _: u32) -> Option<SymExpr> {
-        None
     }
 }
 
@@ -433,15 +293,6 @@ fn fits<T: Given>(dtype: DType, rank: usize, given: &T) -> bool {
     own == dtype && sizes.len() == rank || pairs()
 }
 
-/// The whole number `x` with `coef * x + rest == size`.
-fn solution(size: i64, coef: Option<i64>, rest: Option<i64>) -> Option<i64> {
-    let (coef, difference) = (coef?, size.checked_sub(rest?)?);
-    if difference.checked_rem(coef)? != 0 {
-        return None;
-    }
-    difference.checked_div(coef)
-}
-
 /// Where a guard comes from, for messages.
 fn from(guard: &Guard) -> String {
     guard.origin.to_string()
@@ -450,6 +301,7 @@ fn from(guard: &Guard) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fx_ir::Symbol;
     use ir_core::{Origin, Relation, TensorMeta};
 
     fn e(text: &str) -> SymExpr {
@@ -461,7 +313,7 @@ mod tests {
         TensorInfo::new(name, TensorMeta::contiguous(DType::F32, sizes))
     }
 
-    fn symbols(list: &[(&str, i64, Option<i64>)]) -> Arena<SymId, Symbol> {
+    fn symbols(list: &[(&str, i64, Option<i64>)]) -> Symbols {
         let one = |&(name, min, max): &(&str, i64, Option<i64>)| Symbol {
             name: name.into(),
             min,

@@ -1,33 +1,36 @@
 //! Code of one graph, by whichever backend: what [`crate::Compiled`] and the training programs run. Knows neither state nor
 //! the caller's inputs; those who own one say what its inputs are.
 
-use fx_ir::{Graph, OutputKind};
-use ir_core::DType;
-use kernel_ir::Program as Kernels;
-use plugin_host::{Arg, CompileArgs, IrVersion, KERNEL_IR, LoadedBackend, LoadedExecutable, Resolved, Value};
+use fx_ir::Graph;
+use ir_core::{DType, Guard};
+use plugin_host::{
+    Arg, CompileArgs, FFX_ERR_UNSUPPORTED, HostError, IrVersion, KERNEL_IR, LoadedBackend, LoadedExecutable,
+    PluginFailure, Refusal, Value,
+};
 use tensor::{DeviceTensor, Tensor};
 use tracing::info_span;
 
 use crate::cache::{Caller, Form, Lookup, Stage, through};
 use crate::complex_boundary::ComplexBoundary;
-use crate::graph_backend::{self, GraphCompiler, GraphExecutable};
 use crate::graph_plugin;
+use crate::pipeline::{self, At, Cx, KernelOptions, Kernels};
 use crate::seeds::{seed_place, seed_tensor};
-use crate::{Error, Options, stages};
+use crate::{Error, Options};
 
 /// Gives the tensors of constants by name, wherever they lie.
 pub(crate) type Weights<'a> = &'a dyn Fn(&str) -> Result<Option<Value>, Error>;
 
-/// Something that runs on tensors.
-pub(crate) enum Code {
-    /// A plugin's executable.
-    Plugin(Box<PluginCode>),
-    /// A graph backend's.
-    Graph(Box<dyn GraphExecutable>),
+/// Code and what is known of it.
+pub(crate) struct Made {
+    pub(crate) code: Code,
+    /// The fused program, where the backend takes one.
+    pub(crate) kernels: Option<kernel_ir::Program>,
+    /// What must hold of the sizes in a call.
+    pub(crate) guards: Vec<Guard>,
 }
 
-/// A plugin's executable and what connects it with a graph.
-pub(crate) struct PluginCode {
+/// Something that runs on tensors: a plugin's executable and what connects it with a graph.
+pub(crate) struct Code {
     code: LoadedExecutable,
     backend: LoadedBackend,
     /// Place of the seed among its inputs.
@@ -64,7 +67,7 @@ pub(crate) const CACHE_OPTION: &str = "cache";
 /// Compiles a fused program, if the backend takes all of it. Its constants are to be bound; `weights` is the folder in which
 /// the backend may keep what it makes of them.
 pub(crate) fn executable(
-    kernels: &stages::Kernels,
+    kernels: &Kernels,
     backend: &LoadedBackend,
     options: &Options,
     weights: Option<&str>,
@@ -73,33 +76,73 @@ pub(crate) fn executable(
     let mut list = options.backend_option_list();
     list.extend(weights.map(|folder| (CACHE_OPTION, folder)));
     let args = CompileArgs::new(KERNEL_IR, &bytes).mode(options.mode.name()).options(&list);
-    let refused = backend.query_support(&args)?;
-    if !refused.is_empty() {
-        let refused = refused.iter().map(ToString::to_string).collect();
-        return Err(Error::Refused { backend: backend.name().into(), refused });
-    }
-    let _span = info_span!("backend compile", backend = backend.name()).entered();
-    Ok(backend.compile(&args)?)
+    compiled_or_refused(backend, &args, &|refused| refused.iter().map(ToString::to_string).collect())
 }
 
-/// Compiles prims for a plugin that takes fused programs; see [`Code::of_prims`]. Nothing is looked for in the cache:
-/// `lookup` says where weights may be kept.
-pub(crate) fn of_prims(
-    prims: &Graph,
+/// Has a backend compile a program. Only where it does not is it asked for everything that it refuses, because a backend
+/// lowers a program for either question; `lines` writes the refusals down.
+pub(crate) fn compiled_or_refused(
     backend: &LoadedBackend,
-    options: &Options,
-    in_place: bool,
-    lookup: Option<&Lookup<'_>>,
-) -> Result<(Form, LoadedExecutable), Error> {
-    let real = stages::real(prims)?;
-    in_place_or_returned(backend, in_place, &|in_place| {
-        let output_strides = prims.outputs.iter().map(|o| strides(prims, o)).collect();
-        let kernels = stages::lowered(&real, output_strides, in_place, options.unchecked_indices)?;
-        let folder = lookup.and_then(|l| l.weights_folder(&kernels));
-        let executable = executable(&kernels, backend, options, folder.as_deref())?;
-        let complex = ComplexBoundary::of(prims).all().to_vec();
-        Ok((Form { kernels, complex, caller: Caller::Graph }, executable))
-    })
+    args: &CompileArgs<'_>,
+    lines: &dyn Fn(&[Refusal]) -> Vec<String>,
+) -> Result<LoadedExecutable, Error> {
+    let _span = info_span!("backend compile", backend = backend.name()).entered();
+    let error = match backend.compile(args) {
+        Ok(executable) => return Ok(executable),
+        Err(error @ HostError::Plugin { .. }) => error,
+        Err(error) => return Err(error.into()),
+    };
+    let mut refused = backend.query_support(args)?;
+    if let (true, HostError::Plugin { failure, .. }) = (refused.is_empty(), &error)
+        && let PluginFailure { code: FFX_ERR_UNSUPPORTED, node: Some(node), message } = failure
+    {
+        refused.push(Refusal { node: node.clone(), reason: message.clone() });
+    }
+    if refused.is_empty() {
+        return Err(error.into());
+    }
+    Err(Error::Refused { backend: backend.name().into(), refused: lines(&refused) })
+}
+
+/// A graph on its way to the lowering, and which of its results its caller knows as complex.
+pub(crate) struct Optimized {
+    /// What the last stage gave.
+    pub(crate) graph: Graph,
+    /// For each result that is a value whether it was complex.
+    pub(crate) complex: Vec<bool>,
+}
+
+impl Optimized {
+    /// Takes a graph from behind stage `joint` through the stages after it.
+    ///
+    /// # Errors
+    /// Those of the stages.
+    pub(crate) fn of_prims(prims: Graph, cx: &Cx<'_>) -> Result<Optimized, Error> {
+        let complex = ComplexBoundary::of(&prims).all().to_vec();
+        Ok(Optimized { graph: pipeline::run(prims, At::Real..=At::Optimized, cx)?, complex })
+    }
+
+    /// Lowers it and has a backend compile it; new values of state are written in place where that is wanted and the
+    /// backend can. `lookup` says where weights may be kept; nothing is looked for in the cache.
+    ///
+    /// # Errors
+    /// What cannot be lowered, and what the backend refuses.
+    pub(crate) fn compile(
+        &self,
+        backend: &LoadedBackend,
+        options: &Options,
+        kernel_options: &KernelOptions,
+        (lookup, cx): (Option<&Lookup<'_>>, &Cx<'_>),
+    ) -> Result<(Kernels, LoadedExecutable), Error> {
+        in_place_or_returned(backend, kernel_options.in_place, &|in_place| {
+            let unchecked_indices = options.unchecked_indices;
+            let kernel_options = KernelOptions { in_place, unchecked_indices, ..kernel_options.clone() };
+            let kernels = pipeline::lower(&self.graph, &kernel_options, cx)?;
+            let folder = lookup.and_then(|l| l.weights_folder(&kernels));
+            let executable = executable(&kernels, backend, options, folder.as_deref())?;
+            Ok((kernels, executable))
+        })
+    }
 }
 
 impl Code {
@@ -110,7 +153,7 @@ impl Code {
         backend: &LoadedBackend,
         weight: Weights<'_>,
     ) -> Result<Code, Error> {
-        let stages::Kernels { program: kernels, in_place } = &form.kernels;
+        let Kernels { program: kernels, in_place } = &form.kernels;
         let mut constants: Vec<(&str, Value)> = Vec::with_capacity(kernels.constants.len());
         for c in &kernels.constants {
             let Some(value) = weight(&c.name)? else { continue };
@@ -122,68 +165,32 @@ impl Code {
         }
         let (seed_place, backend, in_place) = (seed_place(kernels), backend.clone(), in_place.clone());
         let boundary = ComplexBoundary::known(form.complex.clone());
-        Ok(Code::Plugin(Box::new(PluginCode { code, backend, seed_place, boundary, in_place, real: true })))
+        Ok(Code { code, backend, seed_place, boundary, in_place, real: true })
     }
 
-    /// Compiles for a graph backend.
-    pub(crate) fn graph(
-        graph: &Graph,
-        backend: &dyn GraphCompiler,
-        weight: Weights<'_>,
-    ) -> Result<Code, Error> {
-        let failed = std::cell::RefCell::new(None);
-        let host = |name: &str| match weight(name) {
-            Ok(Some(Value::Host(tensor))) => Some(tensor),
-            Ok(_) => None,
-            Err(e) => {
-                failed.replace(Some(e));
-                None
-            }
-        };
-        let code = backend.compile(graph, &host);
-        match failed.into_inner() {
-            Some(e) => Err(e),
-            None => Ok(Code::Graph(code?)),
+    /// Compiles a graph from behind stage `joint` for the backend of `options`. Parameters and buffers that no output of the
+    /// graph gives a new value are constants; new values are results.
+    pub(crate) fn of_prims(prims: Graph, weight: Weights<'_>, options: &Options) -> Result<Made, Error> {
+        let cx = Cx::training()?;
+        let backend = crate::registry().load(&options.backend)?;
+        if graph_plugin::takes_graphs(&backend) {
+            let (code, guards) = graph_plugin::compile_prims(prims, &backend, options, (weight, &cx))?;
+            return Ok(Made { code, kernels: None, guards });
         }
-    }
-
-    /// Compiles a graph of prims for the backend of `options`; also the fused program, where the backend takes one.
-    /// Parameters and buffers that no output of the graph gives a new value are constants. With `in_place` those new values
-    /// are written where the old ones are, if the backend can: [`Code::run_args`] then takes the old ones for writing.
-    pub(crate) fn of_prims(
-        prims: &Graph,
-        weight: Weights<'_>,
-        options: &Options,
-        in_place: bool,
-    ) -> Result<(Code, Option<Kernels>), Error> {
-        match crate::registry().resolve(&options.backend)? {
-            Resolved::Plugin(backend) if graph_plugin::takes_graphs(&backend) => {
-                Ok((graph_plugin::compile_prims(prims, &backend, options, weight)?, None))
-            }
-            Resolved::Plugin(backend) => {
-                let lookup = Lookup::new(Stage::Prims { in_place }, prims, "", &backend, options);
-                let (form, executable, from_cache) = through(lookup.as_ref(), || {
-                    of_prims(prims, &backend, options, in_place, lookup.as_ref())
-                })?;
-                let code = Code::bound(&form, executable, &backend, weight)?;
-                if !from_cache {
-                    lookup.iter().for_each(|l| l.tidy(&form.kernels));
-                }
-                Ok((code, Some(form.kernels.program)))
-            }
-            Resolved::Graph(entry) => {
-                graph_backend::check_mode(entry, options)?;
-                Ok((Code::graph(prims, graph_backend::of_entry(entry)?, weight)?, None))
-            }
+        let lookup = Lookup::new(Stage::Prims { in_place: false }, &prims, "", &backend, options);
+        let (form, executable, from_cache) = through(lookup.as_ref(), || {
+            let optimized = Optimized::of_prims(prims, &cx)?;
+            let wanted = KernelOptions::of_optimized(&optimized.graph);
+            let (kernels, executable) =
+                optimized.compile(&backend, options, &wanted, (lookup.as_ref(), &cx))?;
+            Ok((Form { kernels, complex: optimized.complex, caller: Caller::Graph }, executable))
+        })?;
+        let code = Code::bound(&form, executable, &backend, weight)?;
+        if !from_cache {
+            lookup.iter().for_each(|l| l.tidy(&form.kernels));
         }
-    }
-
-    /// What the code takes for granted of the sizes, where its backend alone knows it.
-    pub(crate) fn guards(&self) -> &[ir_core::Guard] {
-        match self {
-            Code::Plugin(_) => &[],
-            Code::Graph(code) => code.guards(),
-        }
+        let kernels = form.kernels.program;
+        Ok(Made { code, guards: kernels.guards.clone(), kernels: Some(kernels) })
     }
 
     /// Runs on all inputs that are no constants, in the order of the graph's placeholders, the seed left out.
@@ -203,44 +210,18 @@ impl Code {
     /// As [`Code::run_values`], for code that writes new values of state in place: those are `Arg::Write`, in the form of
     /// [`Code::own`]. A result that is left in an input is `None`.
     pub(crate) fn run_args(&self, mut inputs: Vec<Arg<'_>>, seed: u64) -> Result<Vec<Option<Value>>, Error> {
-        match self {
-            Code::Plugin(plugin) => plugin.run(&mut inputs, seed),
-            Code::Graph(code) => {
-                let host = |arg: &Arg<'_>| {
-                    let value: &Value = match arg {
-                        Arg::Read(v) => v,
-                        Arg::Write(v) => v,
-                    };
-                    match value {
-                        Value::Host(t) => Ok(t.clone()),
-                        Value::Device(t) => Err(Error::OtherDevice(format!("{t:?}"))),
-                    }
-                };
-                let inputs: Vec<Tensor> = inputs.iter().map(host).collect::<Result<_, _>>()?;
-                let outputs = code.execute_seeded(&inputs.iter().collect::<Vec<_>>(), seed)?;
-                Ok(outputs.into_iter().map(|t| Some(Value::Host(t))).collect())
-            }
-        }
+        self.run_all(&mut inputs, seed)
     }
 
     /// Output `n` as the program's caller knows it.
     pub(crate) fn to_host(&self, n: usize, value: Value) -> Result<Tensor, Error> {
-        match (self, value) {
-            (Code::Plugin(plugin), value) => {
-                let tensor = plugin.code.to_host(value)?;
-                Ok(if plugin.boundary.is_complex(n) { tensor.view_as_complex()? } else { tensor })
-            }
-            (Code::Graph(_), Value::Host(tensor)) => Ok(tensor),
-            (Code::Graph(_), Value::Device(t)) => Err(Error::OtherDevice(format!("{t:?}"))),
-        }
+        let tensor = self.code.to_host(value)?;
+        Ok(if self.boundary.is_complex(n) { tensor.view_as_complex()? } else { tensor })
     }
 
     /// A tensor in the form in which the code takes it: complex ones as real ones, where it knows no complex numbers.
     pub(crate) fn form(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        match self {
-            Code::Plugin(plugin) if plugin.real => Ok(tensor.view_as_real()?),
-            Code::Plugin(_) | Code::Graph(_) => Ok(tensor.clone()),
-        }
+        Ok(if self.real { tensor.view_as_real()? } else { tensor.clone() })
     }
 
     /// A tensor of the caller's state as the code keeps it: on the backend's device where tensors may stay there, else, if
@@ -250,13 +231,12 @@ impl Code {
     /// No memory; the device's.
     pub(crate) fn own(&self, tensor: &Tensor) -> Result<Value, Error> {
         let mut tensor = self.form(tensor)?;
-        let Code::Plugin(plugin) = self else { return Ok(Value::Host(tensor)) };
-        if plugin.backend.has_device_memory()
-            && let Some(value) = on_device(&plugin.backend, &tensor)?
+        if self.backend.has_device_memory()
+            && let Some(value) = on_device(&self.backend, &tensor)?
         {
             return Ok(value);
         }
-        if plugin.in_place.contains(&true) {
+        if self.in_place.contains(&true) {
             tensor.make_writable()?;
         }
         Ok(Value::Host(tensor))
@@ -267,20 +247,14 @@ impl Code {
     /// # Errors
     /// The device's.
     pub(crate) fn fetch(&self, value: &Value, dtype: DType) -> Result<Tensor, Error> {
-        let tensor = match (self, value) {
-            (_, Value::Host(tensor)) => tensor.clone(),
-            (Code::Plugin(plugin), value) => plugin.code.to_host(value.clone())?,
-            (Code::Graph(_), Value::Device(t)) => return Err(Error::OtherDevice(format!("{t:?}"))),
-        };
+        let tensor = self.code.to_host(value.clone())?;
         Ok(if dtype.is_complex() && !tensor.dtype().is_complex() {
             tensor.view_as_complex()?
         } else {
             tensor
         })
     }
-}
 
-impl PluginCode {
     /// Of a graph that a plugin took whole. `split` says which results were complex where complex numbers were taken apart.
     pub(crate) fn of_graph(
         code: LoadedExecutable,
@@ -288,13 +262,13 @@ impl PluginCode {
         seed_place: Option<usize>,
         split: Option<ComplexBoundary>,
         outputs: usize,
-    ) -> PluginCode {
+    ) -> Code {
         let (backend, in_place, real) = (backend.clone(), vec![false; outputs], split.is_some());
         let boundary = split.unwrap_or_else(|| ComplexBoundary::known(Vec::new()));
-        PluginCode { code, backend, seed_place, boundary, in_place, real }
+        Code { code, backend, seed_place, boundary, in_place, real }
     }
 
-    fn run(&self, inputs: &mut [Arg<'_>], seed: u64) -> Result<Vec<Option<Value>>, Error> {
+    fn run_all(&self, inputs: &mut [Arg<'_>], seed: u64) -> Result<Vec<Option<Value>>, Error> {
         let mut reads: Vec<Option<Value>> = Vec::with_capacity(inputs.len() + 1);
         for input in inputs.iter_mut() {
             reads.push(match input {
@@ -346,18 +320,6 @@ fn on_device(backend: &LoadedBackend, tensor: &Tensor) -> Result<Option<Value>, 
     let (data, dtype, device) = (copy.data(), copy.dtype(), copy.device());
     let turned = DeviceTensor::new(data, dtype, device, tensor.sizes(), tensor.strides(), move || drop(copy));
     Ok(Some(Value::Device(turned)))
-}
-
-/// The strides of a returned tensor: those of the state that it replaces, or the value's own.
-fn strides(prims: &Graph, output: &fx_ir::Output) -> Option<ir_core::Shape> {
-    let fx_ir::Arg::Value(v) = output.arg else { return None };
-    let replaced = match &output.kind {
-        OutputKind::BufferMutation(name) => {
-            prims.inputs().find(|(_, _, other)| other == name).map(|(v, _, _)| v)
-        }
-        _ => None,
-    };
-    prims.meta(replaced.unwrap_or(v)).map(|m| ::prims::split_complex::boundary_meta(m).strides)
 }
 
 /// A constant as a plugin takes it: a complex one as a real one, one of the device in the strides that the program addresses

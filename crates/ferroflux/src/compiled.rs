@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 
 use crate::cache::{Caller, Form, Lookup, Stage, Wiring, through};
-use crate::code::{Code, Weights, executable, in_place_or_returned};
+use crate::code::{Code, Optimized, Weights};
 use crate::complex_boundary::ComplexBoundary;
 use crate::explain::{Explanation, explain};
-use crate::graph_backend::GraphCompiler;
 use crate::graph_plugin;
 use crate::inputs::{Arguments, Input, InputInfo};
+use crate::pipeline::{self, At, Cx, KernelOptions};
 use crate::recipe::Maker;
 use crate::seeds::Seeds;
-use crate::{Error, Options, Program, stages};
+use crate::{Error, Options, Program};
 
 /// A model that is ready to run. Buffers that the model writes (running statistics, caches) are kept here, on the backend's
 /// device where it keeps tensors there, and are updated in place by calls; calls of such a model run one after another. A
@@ -81,14 +81,16 @@ impl Compiled {
         }
         let lookup = Lookup::new(Stage::Captured, program.graph(), program.name(), backend, options);
         let (form, code, from_cache) = through(lookup.as_ref(), || {
-            let functional = program.functional()?;
-            in_place_or_returned(backend, true, &|in_place| {
-                let kernels = stages::compile_for(&functional, in_place, options.unchecked_indices)?;
-                let folder = lookup.as_ref().and_then(|l| l.weights_folder(&kernels));
-                let executable = executable(&kernels, backend, options, folder.as_deref())?;
-                let complex = ComplexBoundary::of(&functional).all().to_vec();
-                Ok((Form { kernels, complex, caller: Caller::Model(Wiring::of(&functional)) }, executable))
-            })
+            let cx = Cx::inference()?;
+            let functional = program.through(At::Functional, &cx)?;
+            let caller = Caller::Model(Wiring::of(&functional));
+            let wanted = KernelOptions { in_place: true, ..KernelOptions::of_model(&functional) };
+            let complex = ComplexBoundary::of(&functional).all().to_vec();
+            let graph = pipeline::run(functional, At::Autocast..=At::Optimized, &cx)?;
+            let optimized = Optimized { graph, complex };
+            let (kernels, executable) =
+                optimized.compile(backend, options, &wanted, (lookup.as_ref(), &cx))?;
+            Ok((Form { kernels, complex: optimized.complex, caller }, executable))
         })?;
         let maker = Maker::of(backend, options);
         let weight = |name: &str| program.weight_value(name, maker.as_ref());
@@ -121,29 +123,16 @@ impl Compiled {
         backend: &LoadedBackend,
         options: &Options,
     ) -> Result<Compiled, Error> {
-        let functional = program.functional()?;
+        let cx = Cx::inference()?;
+        let functional = program.through(At::Functional, &cx)?;
         let wiring = Wiring::of(&functional);
         let weight = |name: &str| program.weight_value(name, None);
-        let (code, guards) = graph_plugin::compile(&functional, backend, options, &weight)?;
+        let (code, guards) = graph_plugin::compile(functional, backend, options, (&weight, &cx))?;
         let explanation = explain(program.graph(), None);
         Ok(Compiled {
             memory: backend.has_device_memory().then(|| backend.clone()),
             ..Compiled::of(program, backend.name(), (wiring, &guards), code, &weight, options, explanation)?
         })
-    }
-
-    pub(crate) fn with_graph_backend(
-        program: &Program,
-        name: &str,
-        backend: &dyn GraphCompiler,
-        options: &Options,
-    ) -> Result<Compiled, Error> {
-        let functional = program.functional()?;
-        let weight = |name: &str| program.weight_value(name, None);
-        let code = Code::graph(program.graph(), backend, &weight)?;
-        let guards = [&functional.guards, code.guards()].concat();
-        let wiring = (Wiring::of(&functional), &guards[..]);
-        Compiled::of(program, name, wiring, code, &weight, options, explain(program.graph(), None))
     }
 
     fn of(

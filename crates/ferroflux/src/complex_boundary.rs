@@ -3,7 +3,6 @@
 
 use fx_ir::{Arg, Graph};
 use plugin_host::Value;
-use tensor::Tensor;
 
 use crate::Error;
 
@@ -32,12 +31,7 @@ impl ComplexBoundary {
         &self.outputs
     }
 
-    /// The tensors as compiled code takes them.
-    pub(crate) fn inputs(inputs: &[&Tensor]) -> Result<Vec<Tensor>, Error> {
-        inputs.iter().map(|t| Ok(t.view_as_real()?)).collect()
-    }
-
-    /// The same of one value; those on a device are real already: they came out of compiled code.
+    /// A value as compiled code takes it; those on a device are real already: they came out of compiled code.
     pub(crate) fn real_value(value: &Value) -> Result<Value, Error> {
         match value {
             Value::Host(t) => Ok(Value::Host(t.view_as_real()?)),
@@ -48,12 +42,5 @@ impl ComplexBoundary {
     /// Whether output `n` is complex for the program's caller.
     pub(crate) fn is_complex(&self, n: usize) -> bool {
         self.outputs.get(n).copied().unwrap_or(false)
-    }
-
-    /// The results as the program's caller knows them.
-    pub(crate) fn outputs(&self, outputs: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
-        let complex = self.outputs.iter().copied().chain(std::iter::repeat(false));
-        let restore = |(t, complex): (Tensor, bool)| if complex { Ok(t.view_as_complex()?) } else { Ok(t) };
-        outputs.into_iter().zip(complex).map(restore).collect()
     }
 }

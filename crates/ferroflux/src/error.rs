@@ -45,9 +45,6 @@ pub enum Error {
         /// What and why.
         refused: Vec<String>,
     },
-    /// The `eager` backend.
-    #[error(transparent)]
-    Interp(#[from] interp::InterpError),
     /// A graph backend's own error.
     #[error("backend `{backend}`: {message}")]
     GraphBackend {
@@ -162,6 +159,19 @@ pub enum Error {
     /// State that does not fit the model.
     #[error("the state does not fit the model: {0}")]
     Snapshot(String),
+    /// A stage or pass that does not exist, in an option or the environment.
+    #[error("{what}: there is no `{name}`; there are {known}")]
+    UnknownStage {
+        /// Who asks for it.
+        what: String,
+        /// The name given.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// A pass whose graph is wanted, but that does not run.
+    #[error("`{0}` does not run: FERROFLUX_SKIP_PASSES leaves it out")]
+    PassSkipped(String),
     /// A defect of ours.
     #[error("internal error: {0}; please report the model")]
     Internal(String),

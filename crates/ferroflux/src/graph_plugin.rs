@@ -1,21 +1,19 @@
 //! Plugins that take whole graphs, as custom Dynamo backends do: who they are, which graph they are given, what connects its
 //! placeholders and results with the caller, and what their refusals mean in the model. `docs/plugins.md` has the contract.
 //!
-//! Not here: backends of the host, which get graphs without crossing the table ([`crate::graph_backend`]), and plugins that take
-//! fused programs ([`crate::code`]).
+//! Not here: how a plugin is written in Rust around a graph ([`crate::graph_backend`]), and plugins that take fused programs
+//! ([`crate::code`]).
 
 use fx_ir::text::TEXT_VERSION;
 use fx_ir::{Arg, Graph, InputKind, NodeId, OutputKind};
 use ir_core::Guard;
-use plugin_host::{
-    CompileArgs, FFX_ERR_UNSUPPORTED, HostError, IrVersion, KERNEL_IR, LoadedBackend, LoadedExecutable,
-    PluginFailure, Value,
-};
+use plugin_host::{CompileArgs, IrVersion, KERNEL_IR, LoadedBackend, LoadedExecutable, Refusal, Value};
 use tracing::info_span;
 
-use crate::code::{Code, PluginCode, Weights};
+use crate::code::{Code, Weights, compiled_or_refused};
 use crate::complex_boundary::ComplexBoundary;
-use crate::{Error, Options, stages};
+use crate::pipeline::{self, At, Cx};
+use crate::{Error, Options};
 
 /// The fx-ir that graphs are written in: without guards, which are checked here before the plugin is asked.
 const FX_IR: IrVersion = IrVersion::fx_ir(TEXT_VERSION.0 as u16, 0);
@@ -60,29 +58,48 @@ impl Dialect {
 
 /// Compiles a model's functional graph; also gives what must hold of the sizes in a call.
 pub(crate) fn compile(
-    functional: &Graph,
+    functional: Graph,
     backend: &LoadedBackend,
     options: &Options,
-    weight: Weights<'_>,
+    with: (Weights<'_>, &Cx<'_>),
 ) -> Result<(Code, Vec<Guard>), Error> {
-    let complex = ComplexBoundary::of(functional);
-    let (graph, split) = match Dialect::of(backend, options)? {
-        Dialect::Functional => (functional.clone(), None),
-        Dialect::Prim => (stages::optimized(stages::real(&stages::prims(functional)?)?), Some(complex)),
-    };
-    let guards = graph.guards.clone();
-    Ok((Sent::new(graph, split, backend)?.compile(options, weight)?, guards))
+    compile_from(functional, At::Autocast, backend, options, with)
 }
 
-/// Compiles a graph that consists of prims already, whatever dialect the plugin prefers.
+/// As [`compile`], for a graph from behind stage `joint`: it consists of prims whatever dialect the plugin prefers, but one
+/// that prefers the model's operators is given it as it is, before complex numbers are split and passes run.
 pub(crate) fn compile_prims(
-    prims: &Graph,
+    prims: Graph,
     backend: &LoadedBackend,
     options: &Options,
-    weight: Weights<'_>,
-) -> Result<Code, Error> {
-    let complex = ComplexBoundary::of(prims);
-    Sent::new(stages::real(prims)?, Some(complex), backend)?.compile(options, weight)
+    with: (Weights<'_>, &Cx<'_>),
+) -> Result<(Code, Vec<Guard>), Error> {
+    compile_from(prims, At::Real, backend, options, with)
+}
+
+/// Compiles what stands before stage `next`.
+fn compile_from(
+    graph: Graph,
+    next: At,
+    backend: &LoadedBackend,
+    options: &Options,
+    (weight, cx): (Weights<'_>, &Cx<'_>),
+) -> Result<(Code, Vec<Guard>), Error> {
+    let complex = ComplexBoundary::of(&graph);
+    let (graph, split) = match Dialect::of(backend, options)? {
+        Dialect::Functional => (with_seed(graph), None),
+        Dialect::Prim => (pipeline::run(graph, next..=At::Optimized, cx)?, Some(complex)),
+    };
+    let guards = graph.guards.clone();
+    Ok((Sent::new(graph, split, backend).compile(options, weight)?, guards))
+}
+
+/// The graph with a placeholder for the seed where it draws random numbers, which only its decomposition says.
+fn with_seed(mut graph: Graph) -> Graph {
+    if prims::decompose_partial(&graph).0.seed().is_some() {
+        graph.require_seed();
+    }
+    graph
 }
 
 /// A graph on its way to a plugin, and what its placeholders are there.
@@ -100,11 +117,7 @@ struct Sent<'a> {
 }
 
 impl<'a> Sent<'a> {
-    fn new(
-        mut graph: Graph,
-        split: Option<ComplexBoundary>,
-        backend: &'a LoadedBackend,
-    ) -> Result<Self, Error> {
+    fn new(mut graph: Graph, split: Option<ComplexBoundary>, backend: &'a LoadedBackend) -> Self {
         graph.guards.clear();
         // The text gives every value a name of its own; refusals are found by it.
         graph.make_names_unique();
@@ -126,33 +139,15 @@ impl<'a> Sent<'a> {
             }
             inputs += 1;
         }
-        let mut outputs = 0;
-        for output in &graph.outputs {
-            let Arg::Value(v) = output.arg else { continue };
-            if graph.meta(v).is_none() {
-                let refused = vec![format!(
-                    "`{}`: the model returns a number that it computes; return it as a tensor",
-                    graph.values[v].name
-                )];
-                return Err(Error::Refused { backend: backend.name().into(), refused });
-            }
-            outputs += 1;
-        }
-        Ok(Sent { graph, backend, split, constants, inputs, seed, outputs })
+        let outputs = graph.outputs.iter().filter(|o| matches!(o.arg, Arg::Value(_))).count();
+        Sent { graph, backend, split, constants, inputs, seed, outputs }
     }
 
     fn compile(self, options: &Options, weight: Weights<'_>) -> Result<Code, Error> {
         let text = fx_ir::text::print(&self.graph);
         let list = options.backend_option_list();
         let args = CompileArgs::new(FX_IR, text.as_bytes()).mode(options.mode.name()).options(&list);
-        let refused = self.backend.query_support(&args)?;
-        if !refused.is_empty() {
-            return Err(self.refused(refused.iter().map(|r| (&*r.node, &*r.reason))));
-        }
-        let mut code = {
-            let _span = info_span!("backend compile", backend = self.backend.name()).entered();
-            self.backend.compile(&args).map_err(|e| self.declined(e))?
-        };
+        let mut code = compiled_or_refused(self.backend, &args, &|refused| self.lines(refused))?;
         self.check(&code)?;
         let mut constants: Vec<(&str, Value)> = Vec::with_capacity(self.constants.len());
         for name in &self.constants {
@@ -164,33 +159,16 @@ impl<'a> Sent<'a> {
             let _span = info_span!("bind constants", count = constants.len()).entered();
             code.bind_values(&constants.iter().map(|(name, v)| (*name, v)).collect::<Vec<_>>())?;
         }
-        Ok(Code::Plugin(Box::new(PluginCode::of_graph(
-            code,
-            self.backend,
-            self.seed,
-            self.split,
-            self.outputs,
-        ))))
+        Ok(Code::of_graph(code, self.backend, self.seed, self.split, self.outputs))
     }
 
-    /// The error of refused nodes: each with its operator and the line of the model that it comes from.
-    fn refused<'r>(&self, refused: impl Iterator<Item = (&'r str, &'r str)>) -> Error {
-        let line = |(node, reason): (&str, &str)| match place(&self.graph, node) {
+    /// Refused nodes: each with its operator and the line of the model that it comes from.
+    fn lines(&self, refused: &[Refusal]) -> Vec<String> {
+        let line = |Refusal { node, reason }: &Refusal| match place(&self.graph, node) {
             Some(place) => format!("node `{node}`{place}: {reason}"),
             None => format!("`{node}`: {reason}"),
         };
-        Error::Refused { backend: self.backend.name().into(), refused: refused.map(line).collect() }
-    }
-
-    /// What `compile` declines is a refusal too, where it names the node.
-    fn declined(&self, error: HostError) -> Error {
-        match &error {
-            HostError::Plugin {
-                failure: PluginFailure { code: FFX_ERR_UNSUPPORTED, node: Some(node), message },
-                ..
-            } => self.refused([(&**node, &**message)].into_iter()),
-            _ => error.into(),
-        }
+        refused.iter().map(line).collect()
     }
 
     /// An error where the executable takes or gives another number of tensors than the graph.

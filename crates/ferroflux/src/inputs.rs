@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use fx_ir::{Arg, Graph, InputKind as Kind, Symbol, ValueType};
-use ir_core::{Arena, DType, Guard, Scalar, Shape, SymExpr, SymId, TensorMeta};
+use fx_ir::{Arg, Graph, InputKind as Kind, Symbols, ValueType};
+use ir_core::{DType, Guard, Scalar, Shape, SymExpr, TensorMeta};
 use plugin_host::Value;
 use pt2::UserInput;
 use tensor::{DeviceTensor, Tensor};
@@ -75,7 +75,7 @@ pub struct TensorInfo {
 
 impl InputInfo {
     /// The input of this type; `None` for what is given to nobody.
-    pub(crate) fn of(name: &str, ty: &ValueType, symbols: &Arena<SymId, Symbol>) -> Option<InputInfo> {
+    pub(crate) fn of(name: &str, ty: &ValueType, symbols: &Symbols) -> Option<InputInfo> {
         let kind = match ty {
             // Where the example tensor of the capture lay in its memory is nobody's concern.
             ValueType::Tensor(meta) => {
@@ -175,11 +175,7 @@ impl Arguments {
     ///
     /// # Errors
     /// A guard that uses a symbol which the inputs do not determine.
-    pub(crate) fn of(
-        program: &Program,
-        symbols: &Arena<SymId, Symbol>,
-        compiled: &[Guard],
-    ) -> Result<Arguments, Error> {
+    pub(crate) fn of(program: &Program, symbols: &Symbols, compiled: &[Guard]) -> Result<Arguments, Error> {
         let mut guards = compiled.to_vec();
         for guard in &program.graph().guards {
             let same = |g: &Guard| g.expression == guard.expression && g.relation == guard.relation;
@@ -190,11 +186,7 @@ impl Arguments {
         Arguments::new(program.inputs(), symbols, &guards)
     }
 
-    fn new(
-        inputs: Vec<InputInfo>,
-        symbols: &Arena<SymId, Symbol>,
-        guards: &[Guard],
-    ) -> Result<Arguments, Error> {
+    fn new(inputs: Vec<InputInfo>, symbols: &Symbols, guards: &[Guard]) -> Result<Arguments, Error> {
         let tensors: Vec<TensorInfo> = inputs.iter().filter_map(InputInfo::tensor).collect();
         let signature = Signature::of(&tensors, symbols, guards)?;
         Ok(Arguments { inputs, tensors, signature })

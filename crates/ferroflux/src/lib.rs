@@ -12,13 +12,14 @@
 //! ```
 //!
 //! - [`Program`]: a model read from a `torch.export` archive, and every stage it goes through.
+//! - [`pipeline`]: those stages as a list, and how to print the graph between them.
 //! - [`Options`], [`Mode`]: which backend compiles it and how.
 //! - [`Compiled`]: the result; call it from any thread. [`Input`]: numbers and text that a call is given beside tensors.
 //! - [`cache`]: compiled programs on disk, for later processes.
 //! - [`train`], [`optim`]: gradients, and training steps compiled as one program.
 //! - [`func`]: functions of tensors in Rust, and their transforms: `grad`, `vmap`, `jvp`, `hessian`, ….
 //! - [`list_backends`]: what can run here, and why something cannot.
-//! - [`graph_backend`]: backends of the host that take whole graphs (`eager`, `inspect`, your own). Plugins may take such too.
+//! - [`graph_backend`]: backends in Rust that take whole graphs (`eager`, `inspect`, your own), behind the table of all plugins.
 //!
 //! Not here: the stages themselves. Each is a crate of its own; this one only connects them.
 
@@ -30,16 +31,17 @@ mod complex_boundary;
 mod error;
 mod explain;
 pub mod func;
-pub mod golden;
 pub mod graph_backend;
 mod graph_plugin;
 mod inputs;
+mod lent;
 pub mod optim;
 mod options;
+mod oracle;
+pub mod pipeline;
 mod program;
 mod recipe;
 mod seeds;
-mod stages;
 pub mod train;
 
 pub use compiled::Compiled;
@@ -81,10 +83,7 @@ pub fn list_backends() -> Vec<BackendInfo> {
 /// # Errors
 /// There is no such backend, or it cannot be loaded.
 pub fn keeps_tensors_on_a_device(backend: &str) -> Result<bool, Error> {
-    Ok(match registry().resolve(backend)? {
-        plugin_host::Resolved::Plugin(backend) => backend.has_device_memory(),
-        plugin_host::Resolved::Graph(_) => false,
-    })
+    Ok(registry().load(backend)?.has_device_memory())
 }
 
 /// The one registry of the process: libraries are checked and loaded once.

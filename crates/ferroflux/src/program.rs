@@ -10,8 +10,9 @@ use pt2::{ExportedProgram, Weight, WeightSource};
 use tensor::Tensor;
 
 use crate::inputs::{self, InputInfo};
+use crate::pipeline::{self, At, Cx, KERNELS, KernelOptions};
 use crate::recipe::{Maker, Recipe, RecipeSource};
-use crate::{Compiled, Error, Options, graph_backend, stages};
+use crate::{Compiled, Error, Options};
 
 /// A model read from a `torch.export` archive. Cheap to clone; weights are mapped from the file.
 #[derive(Clone, Debug)]
@@ -41,6 +42,36 @@ impl Program {
     /// Reads an archive in memory.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Program, Error> {
         Ok(pt2::Archive::from_bytes(bytes)?.program(None)?.into())
+    }
+    /// A program of a graph that was made in Rust or read as text. Its user inputs are the arguments of a call, in their
+    /// order; `weights` (a map, the weights of another program, a closure) is asked for every parameter, buffer and constant
+    /// by name, with its dtype and sizes. What it does not have may be given later
+    /// ([`fill_weights`](Program::fill_weights), [`set_weight`](Program::set_weight)).
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// # use ferroflux::{Options, Program, Tensor, fx_ir::Graph};
+    /// let graph: Graph = r#"fx 1.0
+    /// graph "scale" {
+    ///   %x: f32[2] = input "x"
+    ///   %w: f32[2] = parameter "w"
+    ///
+    ///   %y: f32[2] = aten.mul.Tensor(%x, %w)
+    ///   return %y
+    /// }"#.parse()?;
+    /// let weights = BTreeMap::from([("w".to_owned(), Tensor::from_vec(vec![2.0_f32, 3.0], &[2])?)]);
+    /// let program = Program::from_graph(graph, &weights)?;
+    /// let y = program.compile(&Options::new())?.call(&[Tensor::from_vec(vec![1.0_f32, 1.0], &[2])?])?;
+    /// assert_eq!(y[0].to_vec::<f32>()?, [2.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A graph that is not well formed; a weight whose sizes are no numbers, or that has the name of another; a tensor of
+    /// another dtype or other sizes than the graph says.
+    pub fn from_graph(graph: Graph, weights: &dyn WeightSource) -> Result<Program, Error> {
+        fx_ir::well_formed(&graph).map_err(Error::Graph)?;
+        Ok(ExportedProgram::from_graph(graph, weights)?.into())
     }
     /// What the archive holds.
     pub fn exported(&self) -> &ExportedProgram {
@@ -105,7 +136,7 @@ impl Program {
         match (&weight.tensor, self.recipes.get(name), maker) {
             (Some(tensor), _, _) => Ok(Some(tensor.clone().into())),
             (None, Some(recipe), Some(maker)) => maker.make(weight, recipe).map(Some),
-            (None, Some(recipe), None) => recipe.on_host(weight).map(|t| Some(t.into())),
+            (None, Some(recipe), None) => Ok(Some(recipe.on_host(weight)?.into())),
             (None, None, _) => Ok(None),
         }
     }
@@ -132,21 +163,67 @@ impl Program {
         Ok(Arc::make_mut(&mut self.exported).weights.set(name, tensor)?)
     }
     /// The graph without mutation: written buffers and inputs are extra outputs.
+    ///
+    /// # Errors
+    /// A graph that is not well formed, and mutation that has no functional form.
     pub fn functional(&self) -> Result<Graph, Error> {
-        stages::verify(self.graph())?;
-        stages::functional(self.graph())
+        self.through(At::Functional, &Cx::inference()?)
     }
     /// The graph in prims alone.
+    ///
+    /// # Errors
+    /// As for [`functional`](Program::functional); all operators that are not supported.
     pub fn prims(&self) -> Result<Graph, Error> {
-        stages::prims(&self.functional()?)
+        self.through(At::Prim, &Cx::inference()?)
+    }
+    /// The graph that is lowered: prims on real numbers, after the passes.
+    ///
+    /// # Errors
+    /// As for [`prims`](Program::prims).
+    pub fn optimized(&self) -> Result<Graph, Error> {
+        self.through(At::Optimized, &Cx::inference()?)
+    }
+    /// The graph behind one stage or pass of [`pipeline::names`], as inference goes through it.
+    ///
+    /// # Errors
+    /// No stage or pass has this name, or the pass is left out; as for [`optimized`](Program::optimized).
+    pub fn after(&self, name: &str) -> Result<Graph, Error> {
+        const WHAT: &str = "stages and passes";
+        let name = pipeline::known(WHAT, name)?;
+        if name == KERNELS {
+            return Err(pipeline::not_a_graph(WHAT, name));
+        }
+        let found = std::cell::RefCell::new(None);
+        let see = |at: &str, graph: &Graph| {
+            if at == name {
+                found.replace(Some(graph.clone()));
+            }
+        };
+        let stage = pipeline::stage_of(name);
+        self.through(stage, &Cx::inference()?.watched(&see))?;
+        found.into_inner().ok_or_else(|| Error::PassSkipped(name.into()))
     }
     /// The fused program that a device backend gets.
+    ///
+    /// # Errors
+    /// As for [`optimized`](Program::optimized); what cannot be lowered.
     pub fn kernels(&self) -> Result<kernel_ir::Program, Error> {
-        stages::kernels(self.graph())
+        let cx = Cx::inference()?;
+        let functional = self.through(At::Functional, &cx)?;
+        let options = KernelOptions { in_place: true, ..KernelOptions::of_model(&functional) };
+        let optimized = pipeline::run(functional, At::Autocast..=At::Optimized, &cx)?;
+        Ok(pipeline::lower(&optimized, &options, &cx)?.program)
     }
     /// The loop bodies as recorded, before fusion, as text.
+    ///
+    /// # Errors
+    /// As for [`kernels`](Program::kernels).
     pub fn loops_text(&self) -> Result<String, Error> {
-        Ok(inductor::lowered_text(&stages::real(&self.prims()?)?)?)
+        Ok(inductor::lowered_text(&self.optimized()?)?)
+    }
+    /// The captured graph, taken through the stages up to `last`.
+    pub(crate) fn through(&self, last: At, cx: &Cx<'_>) -> Result<Graph, Error> {
+        pipeline::run(self.graph().clone(), At::Captured..=last, cx)
     }
     pub(crate) fn require_weights(&self) -> Result<(), Error> {
         let missing: Vec<&Weight> = self.missing_weights().collect();
@@ -158,14 +235,7 @@ impl Program {
     /// Compiles for the backend of `options`.
     pub fn compile(&self, options: &Options) -> Result<Compiled, Error> {
         self.require_weights()?;
-        match crate::registry().resolve(&options.backend)? {
-            plugin_host::Resolved::Plugin(backend) => Compiled::with_plugin(self, &backend, options),
-            plugin_host::Resolved::Graph(entry) => {
-                graph_backend::check_mode(entry, options)?;
-                let backend = graph_backend::of_entry(entry)?;
-                Compiled::with_graph_backend(self, entry.name, backend, options)
-            }
-        }
+        Compiled::with_plugin(self, &crate::registry().load(&options.backend)?, options)
     }
 }
 

@@ -11,7 +11,7 @@ use kernel_ir::ScalarOp;
 use plugin_host::{LoadedBackend, Value};
 use prims::{Builder, OpError};
 use pt2::Weight;
-use tensor::{DeviceTensor, Tensor, formula};
+use tensor::{DeviceTensor, Tensor, TensorError, formula};
 
 use crate::code::Code;
 use crate::{Error, Options};
@@ -41,12 +41,14 @@ impl<F: Fn(&Weight) -> Option<Recipe>> RecipeSource for F {
 
 impl Recipe {
     /// The weight on the host.
-    pub(crate) fn on_host(&self, weight: &Weight) -> Result<Tensor, Error> {
+    ///
+    /// # Errors
+    /// It does not fit memory.
+    pub fn on_host(&self, weight: &Weight) -> Result<Tensor, TensorError> {
         if !weight.dtype.is_inexact() {
-            return Ok(Tensor::zeros(weight.dtype, &weight.sizes)?);
+            return Tensor::zeros(weight.dtype, &weight.sizes);
         }
-        let filled = formula::fill(&self.stream, &weight.sizes, self.scale, self.offset)?;
-        Ok(filled.to_dtype(weight.dtype)?)
+        formula::fill(&self.stream, &weight.sizes, self.scale, self.offset)?.to_dtype(weight.dtype)
     }
 }
 
@@ -92,7 +94,7 @@ impl Maker {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::btree_map::Entry::Vacant(place) => {
                 let graph = graph(weight.dtype).map_err(|e| Error::Internal(e.to_string()))?;
-                place.insert(Code::of_prims(&graph, &|_| Ok(None), &self.options, false)?.0)
+                place.insert(Code::of_prims(graph, &|_| Ok(None), &self.options)?.code)
             }
         };
         let inputs = inputs(recipe, count)?;
@@ -189,7 +191,7 @@ mod tests {
             [(DType::F32, "oracle"), (DType::BF16, "eager"), (DType::F16, "oracle"), (DType::F64, "eager")]
         {
             let options = Options::new().backend(backend);
-            let (code, _) = Code::of_prims(&graph(dtype).unwrap(), &|_| Ok(None), &options, false).unwrap();
+            let code = Code::of_prims(graph(dtype).unwrap(), &|_| Ok(None), &options).unwrap().code;
             for (stream, count, scale, offset) in [("layer.0.weight", 1000, 0.3, 0.0), ("b", 1, 0.05, 1.0)] {
                 let recipe = Recipe { stream: stream.into(), scale, offset };
                 let weight = Weight {

@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::{Arg, Symbol};
+use crate::{Arg, Symbol, Symbols};
 
 ir_core::define_id! {
     /// A node of a graph.
@@ -39,7 +39,7 @@ pub struct Graph {
     /// Name, for messages.
     pub name: GraphName,
     /// Size symbols; empty in a subgraph, which uses its parent's.
-    pub symbols: Arena<SymId, Symbol>,
+    pub symbols: Symbols,
     /// What was taken for granted of the symbols; every pass keeps them, and a call is refused that breaks one. Empty in a
     /// subgraph, which uses its parent's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -122,7 +122,7 @@ pub enum OutputKind {
     User,
     /// The loss of a training graph, also returned to the caller.
     Loss,
-    /// New value of the buffer with this name.
+    /// New value of the buffer with this name; in a training step also of a parameter.
     BufferMutation(String),
     /// New value of the user input with this name.
     InputMutation(String),

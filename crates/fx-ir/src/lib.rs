@@ -9,7 +9,6 @@ pub mod draw;
 mod graph;
 mod readable;
 mod rewrite;
-mod symbol;
 pub mod text;
 pub mod verify;
 
@@ -18,7 +17,7 @@ pub use graph::{
     Graph, GraphName, InputKind, Node, NodeId, NodeKind, OriginId, Output, OutputKind, SEED, SubgraphId,
     Value, ValueId, ValueType,
 };
+pub use ir_core::text::{TextError, TextProblem};
+pub use ir_core::{Symbol, Symbols};
 pub use rewrite::Uses;
-pub use symbol::{Symbol, SymbolBounds};
-pub use text::{TextError, TextProblem};
 pub use verify::{Dialect, Legality, VerifyError, verify, well_formed};

@@ -8,12 +8,13 @@
 //! 4. A value is given by one node only, and its `def` is that node.
 //! 5. A value is read only after the node that gives it.
 //! 6. A returned value is given by a node of the graph.
-//! 7. Outside names of inputs are unique within their kind; a `BufferMutation` names a buffer, an `InputMutation` a
-//!    user input, neither twice.
+//! 7. Outside names of inputs are unique within their kind; a `BufferMutation` names a buffer, or a parameter
+//!    (which a training step updates), an `InputMutation` a user input, neither twice.
 //! 8. Symbols in sizes are of the outermost graph's table; `min <= max`; a hint lies in the range; a subgraph has no
 //!    symbols of its own.
 //! 9. A size expression has no leaf but symbols (loop variables and kernel values are kernel-ir's).
-//! 10. A tensor's meta has as many strides as sizes; no size or stride that is a number is negative.
+//! 10. A tensor's meta has as many strides as sizes; no size or stride that is a number is negative; the sizes that are
+//!     numbers make no more bytes than memory has addresses.
 //! 11. Integers are [`Arg::Int`], never `Arg::Scalar(Scalar::Int)`.
 //! 12. Guards use symbols of the graph that inputs bind; a subgraph has none.
 //! 13. Every call is legal in the dialect, as the caller's predicate says.
@@ -23,11 +24,11 @@
 
 use std::fmt;
 
-use ir_core::{Arena, Atom, Scalar, SymExpr, SymId, TensorMeta};
+use ir_core::{Atom, Scalar, SymExpr, SymId, TensorMeta};
 use rustc_hash::FxHashSet;
 use thiserror::Error;
 
-use crate::{Arg, Graph, InputKind, NodeId, NodeKind, OutputKind, Symbol, ValueId, ValueType};
+use crate::{Arg, Graph, InputKind, NodeId, NodeKind, OutputKind, Symbols, ValueId, ValueType};
 
 /// The stages of a graph, from capture to lowering; each is a predicate over one graph type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -135,6 +136,8 @@ pub enum Problem {
     ForeignLeaf(String),
     #[error("{sizes} sizes but {strides} strides")]
     RankMismatch { sizes: usize, strides: usize },
+    #[error("meta `{0}` says more bytes than memory has addresses: correct its sizes")]
+    TooLarge(String),
     #[error("meta `{0}` has a negative size or stride")]
     Negative(String),
     #[error("an integer stands as a scalar: use `Arg::Int`")]
@@ -177,8 +180,7 @@ fn error(graph: &Graph, node: Option<NodeId>, problem: Problem) -> VerifyError {
 
 fn symbols(graph: &Graph, errors: &mut Vec<VerifyError>) {
     for (id, s) in graph.symbols.iter() {
-        let inside = |x: i64| x >= s.min && s.max.is_none_or(|max| x <= max);
-        if !inside(s.min) || s.hint.is_some_and(|h| !inside(h)) {
+        if !s.contains(s.min) || s.hint.is_some_and(|h| !s.contains(h)) {
             errors.push(error(graph, None, Problem::EmptyRange(id)));
         }
     }
@@ -193,8 +195,11 @@ fn guards(graph: &Graph, errors: &mut Vec<VerifyError>) {
     }
 }
 
+/// More than any machine addresses, and few enough that sums of sizes and strides fit 64 bits.
+const MAX_BYTES: i64 = 1 << 56;
+
 struct Checker<'a> {
-    symbols: &'a Arena<SymId, Symbol>,
+    symbols: &'a Symbols,
     legality: &'a dyn Legality,
 }
 
@@ -288,7 +293,7 @@ impl Checker<'_> {
                 _ => continue,
             };
             let is_target = |kind| match what {
-                "buffer" => matches!(kind, InputKind::Buffer { .. }),
+                "buffer" => matches!(kind, InputKind::Buffer { .. } | InputKind::Parameter),
                 _ => kind == InputKind::User,
             };
             if !placeholders(graph).any(|(kind, n)| n == name && is_target(kind)) {
@@ -327,6 +332,12 @@ impl Checker<'_> {
         all().for_each(|e| self.expr(e, problems));
         if all().any(|e| e.as_const().is_some_and(|c| c < 0)) {
             problems.push(Problem::Negative(meta.to_string()));
+        }
+        let known = meta.sizes.iter().filter_map(SymExpr::as_const);
+        let mut factors = known.chain([meta.dtype.size() as i64]);
+        let bytes = factors.try_fold(1i64, |n, size| n.checked_mul(size));
+        if bytes.is_none_or(|bytes| bytes > MAX_BYTES) && !meta.sizes.contains(&SymExpr::ZERO) {
+            problems.push(Problem::TooLarge(meta.to_string()));
         }
     }
 

@@ -47,7 +47,11 @@ fn atom(a: &Atom, names: &Names<'_>, known: &dyn Bounds) -> String {
         Atom::Loop(n) => format!("i{n}"),
         Atom::Value(n) => format!("(idx){}{n}", names.values),
         Atom::FloorDiv(ab) | Atom::Mod(ab) => {
-            let (x, y) = both(ab);
+            let (x, mut y) = both(ab);
+            // A size of 0 divides only where the number is not used; some processors would stop.
+            if !(&ab.1 - 1).is_non_negative(known) {
+                y = format!("imax({y}, (idx)1)");
+            }
             let div = matches!(a, Atom::FloorDiv(_));
             match (div, plain(ab)) {
                 (true, true) => format!("({x} / {y})"),

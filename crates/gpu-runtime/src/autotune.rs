@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use gpu_codegen::Param;
 use ir_core::EntityId;
+use kernel_ir::runtime::Sizes;
 use kernel_ir::{BufId, Program};
 use rustc_hash::FxHashMap;
 
@@ -13,7 +14,6 @@ use crate::faults::Record;
 use crate::machine::bytes_of;
 use crate::plan::{DeviceStep, Kernels, Runnable, Way};
 use crate::prepare::grid;
-use crate::sizes::Sizes;
 use crate::{Arguments, Block, DeviceMemory, Driver, GpuError, Map, Work};
 use std::sync::Arc;
 
@@ -85,11 +85,11 @@ fn key(kernels: &Kernels, step: &DeviceStep, sizes: &Sizes) -> Result<String, Gp
         for part in &way.parts {
             let Runnable::Kernel(kernel) = part else { continue };
             let symbols = kernel.params.iter().filter_map(|p| match p {
-                Param::Symbol(s) => sizes.0.get(s.index()),
+                Param::Symbol(s) => sizes.get(*s),
                 _ => None,
             });
-            let symbols: Vec<&i64> = symbols.collect();
-            let maps = Map::of(&kernel.params, &kernel.maps, &|e| sizes.eval(e))?;
+            let symbols: Vec<i64> = symbols.collect();
+            let maps = Map::of(&kernel.params, &kernel.maps, &|e| Ok(sizes.eval(e)?))?;
             let _ = writeln!(key, "{:?} {symbols:?} {maps:?}", grid(kernel, sizes)?);
             key.push_str(kernels.text(kernel.function));
         }
@@ -189,7 +189,7 @@ impl<D: Driver> Search<'_, D> {
                     let Some(grid) = grid(kernel, self.sizes)? else { continue };
                     let argument = |p: &Param| match p {
                         Param::Buffer(b) => address(*b),
-                        Param::Symbol(s) => self.sizes.0[s.index()] as u64,
+                        Param::Symbol(s) => self.sizes.get(*s).unwrap_or_default() as u64,
                         Param::Scratch(n) => scratch.get(*n as usize).copied().unwrap_or(0),
                         Param::Tickets => self.tickets,
                         Param::Fault => self.fault,
@@ -197,14 +197,14 @@ impl<D: Driver> Search<'_, D> {
                         Param::Map(n) => kernel.maps.get(*n as usize).map_or(0, |map| address(map.buf)),
                     };
                     let words: Vec<u64> = kernel.params.iter().map(argument).collect();
-                    let maps = Map::of(&kernel.params, &kernel.maps, &|e| self.sizes.eval(e))?;
+                    let maps = Map::of(&kernel.params, &kernel.maps, &|e| Ok(self.sizes.eval(e)?))?;
                     let arguments = Arguments { words: &words, maps: &maps };
                     let function = &self.functions[kernel.function];
                     // SAFETY: parameters are in the kernel's order; every buffer of the step has memory of its size.
                     unsafe { self.memory.driver().launch(function, grid, arguments)? };
                 }
                 Runnable::Library(call) => {
-                    let work = Work { address: &address, size: &|e| self.sizes.eval(e), scratch };
+                    let work = Work { address: &address, size: &|e| Ok(self.sizes.eval(e)?), scratch };
                     // SAFETY: as above.
                     unsafe { call.run(&work)? };
                 }

@@ -3,17 +3,17 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ir_core::EntityId;
-use kernel_ir::{Program, Storage};
+use kernel_ir::runtime::{Binder, Dynamic, Exec, Machine, Misfit, Place as At, Sizes};
+use kernel_ir::{BufId, Program, Storage};
 use plugin_sdk::{OwnedTensor, TensorView};
 
 use crate::arguments::{self, Source, source};
 use crate::faults::Faults;
 use crate::graph::{Given, MOST_RECORDINGS, Recorded};
-use crate::machine::{Dynamic, Machine, bytes_of};
+use crate::machine::{Running, bytes_of};
 use crate::plan::{DeviceStep, Planned, Planner, widened};
 use crate::prepare::{Layout, On, Own, Prepared};
 use crate::profile::{self, StepTime};
-use crate::sizes::Sizes;
 use crate::transfer::{owned, upload};
 use crate::{Block, DeviceMemory, Driver, GpuError, Settings, autotune};
 
@@ -30,6 +30,7 @@ pub struct Compiled<D: Driver> {
     init: Vec<Planned>,
     steps: Vec<Planned>,
     dynamic: Dynamic,
+    binder: Binder,
     bound: Option<Bound<D>>,
     nowhere: Block<D>,
     tickets: Block<D>,
@@ -149,6 +150,7 @@ impl<D: Driver> Compiled<D> {
         tracing::debug!(target: "kernel", steps = kernels.steps.len(), kernels = functions.len(), time = ?started.elapsed(), "compiled");
         Ok(Compiled {
             dynamic: Dynamic::new(&program),
+            binder: Binder::of_inputs(&program),
             device_steps: kernels.steps,
             functions,
             init,
@@ -239,7 +241,7 @@ impl<D: Driver> Compiled<D> {
             self.driver().synchronize()?;
             faults.report(true, faults.unread())?;
         }
-        let addresses = machine.addresses;
+        let addresses = machine.exec.addresses;
         drop(turn);
         self.bound = Some(Bound { addresses, _memory: memory });
         let mut state = self.state();
@@ -305,6 +307,34 @@ impl<D: Driver> Compiled<D> {
         if entry.prepared.list.is_ok() { self.run_list(entry, &given) } else { self.run_steps(entry, &given) }
     }
 
+    /// Binds the symbols from the sizes of a call's inputs and checks all others.
+    fn sizes(&self, inputs: &[TensorView<'_>]) -> Result<Sizes, GpuError> {
+        let program = &self.program;
+        if program.inputs.len() != inputs.len() {
+            let (wants, got) = (program.inputs.len(), inputs.len());
+            return Err(GpuError::Argument(format!("the program takes {wants} inputs, {got} were given")));
+        }
+        for (input, given) in program.inputs.iter().zip(inputs) {
+            let (name, wants, got) =
+                (&input.name, program.buffers[input.buf].sizes.len(), given.sizes().len());
+            if wants != got {
+                return Err(GpuError::Argument(format!("input `{name}` has {wants} dimensions, not {got}")));
+            }
+        }
+        let size = |input: usize, dim: usize| inputs.get(input)?.sizes().get(dim).copied();
+        self.binder.sizes(program, size).map_err(|(misfit, sizes)| {
+            let (Misfit::Equation(n) | Misfit::Range(n, _) | Misfit::Missing(n)) = misfit else {
+                return GpuError::Malformed("a guard is no affair of the executor".into());
+            };
+            let At::Dim(input, dim) = self.binder.equation(n).place else {
+                return GpuError::Malformed("an input is not known by its value".into());
+            };
+            let given = size(input, dim).unwrap_or_default();
+            let problem = self.binder.problem(misfit, given, sizes.values());
+            GpuError::Argument(format!("input `{}`: {problem}", program.inputs[input].name))
+        })
+    }
+
     /// Brings the entry of these inputs' sizes to the front.
     fn find(&self, state: &mut State<D>, inputs: &[TensorView<'_>]) -> Result<(), GpuError> {
         let found = state.entries.iter().position(|e| arguments::sizes_fit(&e.prepared.inputs, inputs));
@@ -312,8 +342,7 @@ impl<D: Driver> Compiled<D> {
             state.entries[..=n].rotate_right(1);
             return Ok(());
         }
-        let sizes_of: Vec<&[i64]> = inputs.iter().map(|v| v.sizes()).collect();
-        let sizes = Sizes::bind(&self.program, &sizes_of)?;
+        let sizes = self.sizes(inputs)?;
         let span = tracing::debug_span!(target: "kernel", "prepare the call").entered();
         let prepared = Prepared::new(&self.program, &self.device_steps, &self.steps, sizes)?;
         drop(span);
@@ -501,36 +530,37 @@ impl<D: Driver> Compiled<D> {
         let (addresses, sizes) = (entry.addresses.clone(), entry.prepared.sizes.clone());
         let mut machine = self.machine(addresses, sizes, self.as_before(given));
         for (root, _) in &entry.prepared.outputs {
-            machine.provide(*root)?;
+            machine.exec.provide(BufId::from_index(*root))?;
         }
         machine.run(&self.steps)?;
         let outputs = self.program.buffers.iter().filter(|(_, b)| b.storage == Storage::Output);
         for (id, _) in outputs {
-            machine.provide(id.index())?;
+            machine.exec.provide(id)?;
         }
         self.write_back(entry, given)?;
         let result = |spec| {
-            let layout = Layout::of_output(&self.program, spec, &machine.sizes)?;
-            self.result(&layout, machine.blocks[layout.root].as_ref(), machine.addresses[layout.root])
+            let call = &machine.exec;
+            let layout = Layout::of_output(&self.program, spec, &call.sizes)?;
+            self.result(&layout, call.blocks[layout.root].as_ref(), call.addresses[layout.root])
         };
         self.program.outputs.iter().map(result).collect()
     }
 
-    fn machine(&self, addresses: Vec<u64>, sizes: Sizes, as_before: bool) -> Machine<'_, D> {
-        Machine {
+    fn machine(&self, addresses: Vec<u64>, sizes: Sizes, as_before: bool) -> Machine<'_, Running<'_, D>> {
+        let running = Running {
             memory: &self.memory,
             driver: self.memory.driver(),
             program: &self.program,
             steps: &self.device_steps,
             functions: &self.functions,
-            dynamic: &self.dynamic,
             blocks: vec![None; addresses.len()],
             addresses,
             sizes,
             own: self.own(),
             faults: self.faults.as_deref(),
             as_before,
-        }
+        };
+        Machine::new(running, &self.program.symbols, &self.dynamic)
     }
 
     /// An output, on the device. What the call made for the caller is the caller's; all else is copied.

@@ -1,6 +1,7 @@
 //! What can go wrong on a GPU, told apart by what the user can do about it.
 
 use kernel_ir::Site;
+use kernel_ir::runtime::RunError;
 use plugin_sdk::{ErrorKind, PluginError};
 use thiserror::Error;
 
@@ -95,6 +96,21 @@ pub enum GpuError {
     /// A program that breaks the rules of kernel-ir.
     #[error("malformed program: {0}")]
     Malformed(String),
+}
+
+impl From<RunError> for GpuError {
+    fn from(e: RunError) -> GpuError {
+        match e {
+            RunError::Unbound(size) => GpuError::Malformed(format!("the size {size} has no value")),
+            RunError::Assertion { step, message } => GpuError::Assertion { step, message },
+            RunError::Range { step, value, symbol, min, max } => {
+                let max = max.map_or("unbounded".to_owned(), |m| m.to_string());
+                let message = format!("`{symbol}` is {value}, outside of {min} to {max}");
+                GpuError::Assertion { step, message }
+            }
+            RunError::NumberType(_) => GpuError::Malformed(e.to_string()),
+        }
+    }
 }
 
 impl From<GpuError> for PluginError {

@@ -21,7 +21,6 @@ mod prepare;
 mod profile;
 mod recorder;
 mod settings;
-mod sizes;
 mod transfer;
 
 pub use backend::{Asked, GpuBackend, Platform};

@@ -1,64 +1,28 @@
-//! A call in progress: memory of its buffers, values of its symbols, and the run of its operations.
+//! A call in progress: memory of its buffers, values of its symbols, and the run of one operation, for the shared walk over
+//! control flow ([`kernel_ir::runtime::Machine`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpu_codegen::Param;
 use host_routines::{MatrixRoutine, Memory};
-use ir_core::{Atom, DType, EntityId, SymExpr, SymId};
-use kernel_ir::{BufId, Program, Storage};
+use ir_core::{EntityId, SymExpr};
+use kernel_ir::runtime::{Exec, Number, Sizes};
+use kernel_ir::{BufId, Program};
 
 use crate::faults::Faults;
 use crate::memory::span;
-use crate::plan::{DeviceStep, Launchable, Number, Op, Planned, Runnable};
+use crate::plan::{DeviceStep, Launchable, Op, Planned, Runnable};
 use crate::prepare::{Own, grid};
-use crate::sizes::Sizes;
 use crate::{Arguments, Block, DeviceMemory, Driver, GpuError, Map, Work};
 
-/// Which buffers have memory of their own during a call.
-pub(crate) struct Dynamic {
-    /// For each symbol that a step binds the buffers whose size mentions it.
-    by_symbol: Vec<Vec<usize>>,
-    /// For each step of the program the buffers that are not used after it.
-    frees: Vec<Vec<usize>>,
-}
-
-impl Dynamic {
-    pub(crate) fn new(program: &Program) -> Dynamic {
-        let mut by_symbol = vec![Vec::new(); program.symbols.len()];
-        let owned = |s: &Storage| matches!(s, Storage::Arena | Storage::Output);
-        for (id, buffer) in program.buffers.iter().filter(|(_, b)| owned(&b.storage)) {
-            let mut mentioned: Vec<SymId> = Vec::new();
-            for e in buffer.sizes.iter().chain(&buffer.strides) {
-                e.for_each_leaf(&mut |a| {
-                    if let Atom::Sym(s) = a {
-                        mentioned.push(*s);
-                    }
-                });
-            }
-            mentioned.sort_unstable();
-            mentioned.dedup();
-            mentioned.retain(|s| program.symbols.get(*s).is_some_and(|s| s.unbacked));
-            mentioned.iter().for_each(|s| by_symbol[s.index()].push(id.index()));
-        }
-        let mut frees = vec![Vec::new(); program.steps.len()];
-        for live in &program.plan.dynamic {
-            if let Some(list) = frees.get_mut(live.last as usize) {
-                list.push(live.buf.index());
-            }
-        }
-        Dynamic { by_symbol, frees }
-    }
-}
-
 /// A call in progress.
-pub(crate) struct Machine<'a, D: Driver> {
+pub(crate) struct Running<'a, D: Driver> {
     pub(crate) memory: &'a Arc<DeviceMemory<D>>,
     pub(crate) driver: &'a D,
     pub(crate) program: &'a Program,
     pub(crate) steps: &'a [DeviceStep],
     pub(crate) functions: &'a [D::Function],
-    pub(crate) dynamic: &'a Dynamic,
     /// Address of each buffer's memory; views have none.
     pub(crate) addresses: Vec<u64>,
     pub(crate) sizes: Sizes,
@@ -71,65 +35,49 @@ pub(crate) struct Machine<'a, D: Driver> {
     pub(crate) as_before: bool,
 }
 
-impl<D: Driver> Machine<'_, D> {
-    /// Runs the program's own steps.
-    pub(crate) fn run(&mut self, steps: &[Planned]) -> Result<(), GpuError> {
-        for (n, planned) in steps.iter().enumerate() {
-            self.step(planned)?;
-            for &buffer in self.dynamic.frees.get(n).into_iter().flatten() {
-                self.forget(buffer);
-            }
+impl<D: Driver> Exec for Running<'_, D> {
+    type Op = Op;
+    type Error = GpuError;
+
+    fn sizes(&mut self) -> &mut Sizes {
+        &mut self.sizes
+    }
+
+    fn run(&mut self, _: &Planned, op: &Op) -> Result<(), GpuError> {
+        match op {
+            Op::Device(n) => self.compute(&self.steps[*n]),
+            Op::Host(routine) => self.on_host(routine),
+        }
+    }
+
+    /// Waits for the number.
+    fn read(&mut self, number: &Number) -> Result<i64, GpuError> {
+        let width = number.dtype.size();
+        let at = self.addresses[number.root()] + self.sizes.eval(&number.offset)? as u64 * width as u64;
+        let mut bytes = [0u8; 8];
+        // SAFETY: one element inside of the buffer, by the verifier; no more is copied than the array has room for.
+        unsafe { self.driver.download(bytes.as_mut_ptr(), at, width.min(8))? };
+        self.report()?;
+        Ok(number.value(bytes)?)
+    }
+
+    fn provide(&mut self, buffer: BufId) -> Result<(), GpuError> {
+        let number = buffer.index();
+        if self.blocks[number].is_none() {
+            let block = Arc::new(self.memory.block(bytes_of(self.program, buffer, &self.sizes)?)?);
+            self.addresses[number] = block.address();
+            self.blocks[number] = Some(block);
         }
         Ok(())
     }
 
-    fn list(&mut self, steps: &[Planned]) -> Result<(), GpuError> {
-        steps.iter().try_for_each(|planned| self.step(planned))
+    fn forget(&mut self, buffer: BufId) {
+        self.blocks[buffer.index()] = None;
+        self.addresses[buffer.index()] = self.own.nowhere;
     }
+}
 
-    fn step(&mut self, planned: &Planned) -> Result<(), GpuError> {
-        for &buffer in &planned.dynamic {
-            self.provide(buffer)?;
-        }
-        match &planned.op {
-            Op::Device(n) => self.compute(&self.steps[*n]),
-            Op::Several(list) => self.list(list),
-            Op::Host(routine) => self.on_host(routine),
-            Op::Bind { name, symbol, from } => {
-                let value = self.read(from)?;
-                let program = self.program;
-                self.sizes
-                    .set(program, *symbol, value)
-                    .map_err(|message| GpuError::Assertion { step: name.clone(), message })?;
-                self.begin_anew(*symbol);
-                Ok(())
-            }
-            Op::Assert { name, message, pred } => match self.read(pred)? {
-                0 => Err(GpuError::Assertion { step: name.clone(), message: message.clone() }),
-                _ => Ok(()),
-            },
-            Op::Cond { pred, then, otherwise } => {
-                let taken = if self.read(pred)? != 0 { then } else { otherwise };
-                self.list(taken)
-            }
-            Op::For { symbol, count, body } => {
-                for n in 0..self.sizes.eval(count)? {
-                    self.sizes.0[symbol.index()] = n;
-                    self.begin_anew(*symbol);
-                    self.list(body)?;
-                }
-                Ok(())
-            }
-            Op::While { cond, pred, body } => loop {
-                self.list(cond)?;
-                if self.read(pred)? == 0 {
-                    return Ok(());
-                }
-                self.list(body)?;
-            },
-        }
-    }
-
+impl<D: Driver> Running<'_, D> {
     /// Runs a step the way that was chosen.
     fn compute(&self, step: &DeviceStep) -> Result<(), GpuError> {
         let way = step.way().ok_or_else(|| GpuError::Malformed("a step without a way".into()))?;
@@ -146,7 +94,7 @@ impl<D: Driver> Machine<'_, D> {
             Runnable::Library(call) => {
                 let work = Work {
                     address: &|buf| self.addresses[self.program.root(buf).index()],
-                    size: &|e| self.sizes.eval(e),
+                    size: &|e| Ok(self.sizes.eval(e)?),
                     scratch: &scratch,
                 };
                 // SAFETY: every address is memory of this call, as large as its buffer, by `provide`, the plan and the
@@ -160,7 +108,7 @@ impl<D: Driver> Machine<'_, D> {
         let Some(grid) = grid(kernel, &self.sizes)? else { return Ok(()) };
         let argument = |p: &Param| match p {
             Param::Buffer(b) => Some(self.addresses[self.program.root(*b).index()]),
-            Param::Symbol(s) => Some(self.sizes.0[s.index()] as u64),
+            Param::Symbol(s) => self.sizes.get(*s).map(|n| n as u64),
             Param::Scratch(n) => scratch.get(*n as usize).copied(),
             Param::Tickets => Some(self.own.tickets),
             Param::Fault => Some(self.own.fault),
@@ -171,9 +119,10 @@ impl<D: Driver> Machine<'_, D> {
             }
         };
         let words = kernel.params.iter().map(argument).collect::<Option<Vec<u64>>>();
-        let words =
-            words.ok_or_else(|| GpuError::Malformed("a kernel without its scratch or its map".into()))?;
-        let maps = Map::of(&kernel.params, &kernel.maps, &|e| self.sizes.eval(e))?;
+        let words = words.ok_or_else(|| {
+            GpuError::Malformed("a kernel without its scratch, its map or its symbol".into())
+        })?;
+        let maps = Map::of(&kernel.params, &kernel.maps, &|e| Ok(self.sizes.eval(e)?))?;
         let arguments = Arguments { words: &words, maps: &maps };
         // SAFETY: parameters are in the kernel's order; every address is memory of this call, as large as its buffer, by
         // `provide`, the plan and the checks of the inputs; scratch is as long as the way asks for.
@@ -213,52 +162,9 @@ impl<D: Driver> Machine<'_, D> {
         Ok(())
     }
 
-    /// One number of the device's memory; waits for it.
-    fn read(&self, number: &Number) -> Result<i64, GpuError> {
-        let width = number.dtype.size();
-        let at = self.addresses[number.root] + self.sizes.eval(&number.offset)? as u64 * width as u64;
-        let mut bytes = [0u8; 8];
-        // SAFETY: one element inside of the buffer, by the verifier; no dtype is wider than the array but complex ones,
-        // which the match below refuses and which is looked at first.
-        unsafe { self.driver.download(bytes.as_mut_ptr(), at, width.min(8))? };
-        self.report()?;
-        Ok(match number.dtype {
-            DType::Bool | DType::U8 => i64::from(bytes[0]),
-            DType::I8 => i64::from(bytes[0] as i8),
-            DType::I16 => i64::from(i16::from_le_bytes([bytes[0], bytes[1]])),
-            DType::I32 => i64::from(i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
-            DType::I64 => i64::from_le_bytes(bytes),
-            other => return Err(GpuError::Malformed(format!("a symbol is bound from {other}"))),
-        })
-    }
-
     /// Ends the call where an index was out of bounds: the work so far was waited for, and what it left decides nothing then.
     fn report(&self) -> Result<(), GpuError> {
         self.faults.map_or(Ok(()), |f| f.report(self.as_before, f.unread()))
-    }
-
-    /// A symbol has a new value: buffers whose size mentions it lose their memory.
-    fn begin_anew(&mut self, symbol: SymId) {
-        let dynamic = self.dynamic;
-        for &buffer in dynamic.by_symbol.get(symbol.index()).into_iter().flatten() {
-            self.forget(buffer);
-        }
-    }
-
-    fn forget(&mut self, buffer: usize) {
-        self.blocks[buffer] = None;
-        self.addresses[buffer] = self.own.nowhere;
-    }
-
-    /// Memory for a buffer that has none.
-    pub(crate) fn provide(&mut self, buffer: usize) -> Result<(), GpuError> {
-        if self.blocks[buffer].is_none() {
-            let bytes = bytes_of(self.program, BufId::from_index(buffer), &self.sizes)?;
-            let block = Arc::new(self.memory.block(bytes)?);
-            self.addresses[buffer] = block.address();
-            self.blocks[buffer] = Some(block);
-        }
-        Ok(())
     }
 }
 

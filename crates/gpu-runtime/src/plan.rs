@@ -7,8 +7,9 @@ use gpu_codegen::{
     ENTRY, Joint, Kernel, Launch, Param, Prelude, Target, TensorMap, chain, leads, together, variants,
 };
 use host_routines::MatrixRoutine;
-use ir_core::{DType, EntityId, SymExpr, SymId};
-use kernel_ir::{ArenaPlan, ExternOp, Footprint, Live, Operand, Program, Step};
+use ir_core::{EntityId, SymExpr};
+use kernel_ir::runtime::{Node, Plan, control};
+use kernel_ir::{ArenaPlan, ExternCall, ExternOp, Footprint, Live, Program, Step};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -20,51 +21,15 @@ pub(crate) const MOST_PER_MODULE: usize = 8;
 /// Modules that are compiled at once are more than any host has cores, where there are kernels for so many.
 const MODULES: usize = 64;
 
-/// One operation and the buffers of unbacked size that it writes.
-pub(crate) struct Planned {
-    pub(crate) op: Op,
-    pub(crate) dynamic: Vec<usize>,
-}
+/// A step as this executor runs it.
+pub(crate) type Planned = kernel_ir::runtime::Planned<Op>;
 
+/// What is run that is no control flow.
 pub(crate) enum Op {
     /// A step that the device computes, by number of [`Kernels::steps`].
     Device(usize),
-    /// Steps that may run at once, as few operations.
-    Several(Vec<Planned>),
     /// A routine that the host runs on copies.
     Host(MatrixRoutine),
-    Bind {
-        name: String,
-        symbol: SymId,
-        from: Number,
-    },
-    Assert {
-        name: String,
-        message: String,
-        pred: Number,
-    },
-    Cond {
-        pred: Number,
-        then: Vec<Planned>,
-        otherwise: Vec<Planned>,
-    },
-    For {
-        symbol: SymId,
-        count: SymExpr,
-        body: Vec<Planned>,
-    },
-    While {
-        cond: Vec<Planned>,
-        pred: Number,
-        body: Vec<Planned>,
-    },
-}
-
-/// One number in memory.
-pub(crate) struct Number {
-    pub(crate) root: usize,
-    pub(crate) dtype: DType,
-    pub(crate) offset: SymExpr,
 }
 
 /// The kernels of a program, equal ones once.
@@ -162,7 +127,7 @@ impl<'a> Planner<'a> {
     /// are written on all cores.
     pub(crate) fn plan(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
         self.look(steps);
-        self.operations(steps)
+        self.list(steps)
     }
 
     fn look(&mut self, steps: &[Step]) {
@@ -182,7 +147,7 @@ impl<'a> Planner<'a> {
                 Some((op, count)) => {
                     planned.push(op);
                     // Operations are numbered as steps are.
-                    let none = || Planned { op: Op::Several(Vec::new()), dynamic: Vec::new() };
+                    let none = || Planned::of_all(self.program, "", &[], Node::Several(Vec::new()));
                     planned.extend(std::iter::repeat_with(none).take(count - 1));
                     self.chains.push(at..at + count);
                 }
@@ -209,49 +174,17 @@ impl<'a> Planner<'a> {
         Ok(Some((self.shared(members, ways), found.steps)))
     }
 
-    fn operations(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
-        steps.iter().map(|step| self.planned(step)).collect()
-    }
-
     fn planned(&mut self, step: &Step) -> Result<Planned, GpuError> {
-        let program = self.program;
-        let number = |o: &Operand| {
-            let root = program.root(o.buf);
-            Number { root: root.index(), dtype: program.buffers[o.buf].dtype, offset: o.offset.clone() }
-        };
-        let op = match step {
-            Step::Bind(b) => Op::Bind { name: b.name.clone(), symbol: b.symbol, from: number(&b.from) },
-            Step::Assert(a) => {
-                Op::Assert { name: a.name.clone(), message: a.message.clone(), pred: number(&a.pred) }
+        let node = match (control(self, step)?, step) {
+            (Some(node), _) => node,
+            (None, Step::Together(t)) => Node::Several(self.together(&t.steps)?),
+            (None, Step::Extern(call @ ExternCall { op: ExternOp::Linalg { op, complex }, .. })) => {
+                let routine = MatrixRoutine::new(self.program, call, *op, *complex);
+                Node::Op(Op::Host(routine.map_err(|e| GpuError::Malformed(e.to_string()))?))
             }
-            Step::Cond(c) => Op::Cond {
-                pred: number(&c.pred),
-                then: self.operations(&c.then)?,
-                otherwise: self.operations(&c.otherwise)?,
-            },
-            Step::For(f) => {
-                Op::For { symbol: f.symbol, count: f.count.clone(), body: self.operations(&f.body)? }
-            }
-            Step::While(w) => Op::While {
-                cond: self.operations(&w.cond)?,
-                pred: number(&w.pred),
-                body: self.operations(&w.body)?,
-            },
-            Step::Together(t) => Op::Several(self.together(&t.steps)?),
-            Step::Extern(call) => match call.op {
-                ExternOp::Linalg { op, complex } => Op::Host(
-                    MatrixRoutine::new(program, call, op, complex)
-                        .map_err(|e| GpuError::Malformed(e.to_string()))?,
-                ),
-                ExternOp::Sort { .. } | ExternOp::AttentionBackward { .. } => {
-                    Op::Device(self.device_step(step)?)
-                }
-            },
-            _ => Op::Device(self.device_step(step)?),
+            _ => Node::Op(Op::Device(self.device_step(step)?)),
         };
-        // Nested steps have their own.
-        let own: &[&Step] = if step.nested().is_empty() { &[step] } else { &[] };
-        Ok(Planned { op, dynamic: dynamic(program, own) })
+        Ok(Planned::new(self.program, step, node))
     }
 
     /// Steps that may run at once: those whose kernels have blocks of one size share launches, the others have their own.
@@ -302,7 +235,7 @@ impl<'a> Planner<'a> {
 
     fn device(&mut self, name: &str, steps: &[&Step], choices: Vec<Choice>) -> Planned {
         let op = Op::Device(self.add(name, steps, choices));
-        Planned { op, dynamic: dynamic(self.program, steps) }
+        Planned::of_all(self.program, name, steps, Node::Op(op))
     }
 
     fn device_step(&mut self, step: &Step) -> Result<usize, GpuError> {
@@ -348,6 +281,18 @@ impl<'a> Planner<'a> {
         let traffic = steps.iter().flat_map(|s| traffic(self.program, s)).collect();
         self.kernels.steps.push(DeviceStep { name: name.to_owned(), ways, chosen: 0, roots, traffic });
         self.kernels.steps.len() - 1
+    }
+}
+
+impl Plan for Planner<'_> {
+    type Op = Op;
+    type Error = GpuError;
+
+    fn program(&self) -> &Program {
+        self.program
+    }
+    fn list(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
+        steps.iter().map(|step| self.planned(step)).collect()
     }
 }
 
@@ -402,12 +347,6 @@ fn single(choices: &[Choice]) -> Option<&Kernel> {
         [Part::Kernel(kernel)] => Some(kernel),
         _ => None,
     }
-}
-
-/// The buffers of unbacked size that steps write.
-fn dynamic(program: &Program, steps: &[&Step]) -> Vec<usize> {
-    let written = steps.iter().flat_map(|s| Footprint::of(program, s).writes);
-    written.filter(|b| program.is_dynamic(*b)).map(|b| b.index()).collect()
 }
 
 impl Kernels {

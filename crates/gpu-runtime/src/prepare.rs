@@ -4,13 +4,13 @@
 use std::ops::Range;
 
 use gpu_codegen::Param;
-use ir_core::{DType, EntityId, SymId};
+use ir_core::{DType, EntityId};
+use kernel_ir::runtime::{Node, RunError, Sizes};
 use kernel_ir::{BufId, Program, Storage};
 
 use crate::machine::bytes_of;
 use crate::memory::span;
 use crate::plan::{DeviceStep, Launchable, Op, Planned, Runnable};
-use crate::sizes::Sizes;
 use crate::{Arguments, Driver, GpuError, Grid, Map, Work};
 
 /// The largest grid that every device takes in x.
@@ -118,6 +118,12 @@ enum Stop {
     Dynamic(String),
 }
 
+impl From<RunError> for Stop {
+    fn from(e: RunError) -> Stop {
+        Stop::Error(e.into())
+    }
+}
+
 impl From<GpuError> for Stop {
     fn from(e: GpuError) -> Stop {
         Stop::Error(e)
@@ -131,9 +137,10 @@ impl Prepared {
         steps: &[Planned],
         sizes: Sizes,
     ) -> Result<Prepared, GpuError> {
-        let value = |id: SymId| sizes.0.get(id.index()).copied();
-        let (offsets, bytes) =
-            program.plan.place(program, &value).map_err(|e| GpuError::Argument(e.to_string()))?;
+        let (offsets, bytes) = program
+            .plan
+            .place(program, &|id| sizes.get(id))
+            .map_err(|e| GpuError::Argument(e.to_string()))?;
         let arena = program.plan.lives.iter().zip(offsets).map(|(l, at)| (l.buf.index(), at)).collect();
         let inputs = program.inputs.iter().map(|i| Layout::of_buffer(program, i.buf, &sizes));
         let inputs = inputs.collect::<Result<_, GpuError>>()?;
@@ -260,7 +267,7 @@ impl List {
                 let sizes = &self.values[*values as usize];
                 let work = Work {
                     address: &|buf| on.addresses[on.program.root(buf).index()],
-                    size: &|e| sizes.eval(e),
+                    size: &|e| Ok(sizes.eval(e)?),
                     scratch: &scratch,
                 };
                 // SAFETY: the caller's promise.
@@ -295,25 +302,26 @@ struct Lister<'a> {
 impl Lister<'_> {
     fn add(&mut self, planned: &Planned) -> Result<(), Stop> {
         if let Some(&buffer) = planned.dynamic.first() {
-            let name = &self.program.buffers[BufId::from_index(buffer)].name;
+            let name = &self.program.buffers[buffer].name;
             return Err(Stop::Dynamic(format!("the size of `{name}` depends on data")));
         }
         let stop = |what: String| Err(Stop::Dynamic(what));
-        match &planned.op {
-            Op::Device(n) => self.device(*n),
-            Op::Several(list) => list.iter().try_for_each(|p| self.add(p)),
-            Op::For { symbol, count, body } => {
+        let name = &planned.name;
+        match &planned.node {
+            Node::Op(Op::Device(n)) => self.device(*n),
+            Node::Several(list) => list.iter().try_for_each(|p| self.add(p)),
+            Node::For { symbol, count, body } => {
                 for turn in 0..self.sizes.eval(count)? {
-                    self.sizes.0[symbol.index()] = turn;
+                    self.sizes.set(*symbol, turn);
                     body.iter().try_for_each(|p| self.add(p))?;
                 }
                 Ok(())
             }
-            Op::Host(_) => stop("a matrix routine runs on the host".into()),
-            Op::Bind { name, .. } => stop(format!("step `{name}` reads a size from memory")),
-            Op::Assert { name, .. } => stop(format!("step `{name}` checks a condition on data")),
-            Op::Cond { .. } => stop("a branch depends on data".into()),
-            Op::While { .. } => stop("the turns of a loop depend on data".into()),
+            Node::Op(Op::Host(_)) => stop("a matrix routine runs on the host".into()),
+            Node::Bind { .. } => stop(format!("step `{name}` reads a size from memory")),
+            Node::Assert { .. } => stop(format!("step `{name}` checks a condition on data")),
+            Node::Cond { .. } => stop("a branch depends on data".into()),
+            Node::While { .. } => stop("the turns of a loop depend on data".into()),
         }
     }
 
@@ -348,7 +356,7 @@ impl Lister<'_> {
             let word = self.list.words.len() as u32;
             let mut number = 0;
             match *param {
-                Param::Symbol(s) => number = self.sizes.0[s.index()] as u64,
+                Param::Symbol(s) => number = self.sizes.get(s).unwrap_or_default() as u64,
                 Param::Scratch(n) => {
                     let at = scratch.get(n as usize).copied();
                     let at = at.ok_or_else(|| GpuError::Malformed("a kernel without its scratch".into()))?;
@@ -367,7 +375,7 @@ impl Lister<'_> {
             self.list.words.push(number);
         }
         let words = start..self.list.words.len() as u32;
-        let maps = Map::of(&kernel.params, &kernel.maps, &|e| self.sizes.eval(e))?;
+        let maps = Map::of(&kernel.params, &kernel.maps, &|e| Ok(self.sizes.eval(e)?))?;
         Ok(Some(What::Kernel { function: kernel.function, grid, words, maps, early: kernel.early }))
     }
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use ir_core::{Atom, SymExpr};
+use kernel_ir::runtime::Sizes;
 use kernel_ir::{BufId, InstKind, Operand, Program, Step};
 
 use crate::plan::DeviceStep;
-use crate::sizes::Sizes;
 
 /// One access of memory by a step.
 pub(crate) struct Traffic {

@@ -4,13 +4,16 @@
 use std::rc::Rc;
 
 use ir_core::{Arena, DType, Scalar, Shape, SymExpr, SymId};
-use kernel_ir::{BufId, ExternOp, Inst, InstKind, ReduceOp, ScalarOp, Site, StoreMode, SymbolDecl, Val};
+use kernel_ir::{BufId, ExternOp, Inst, InstKind, ReduceOp, ScalarOp, Site, StoreMode, Symbols, Val};
 use prims::TemplateSpec;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::control::ControlCall;
 use crate::control::steps::Binds;
 use crate::in_place::Write;
+
+/// The least value that heuristics take for a symbol without a hint.
+pub(crate) const LIKELY: i64 = 16;
 
 /// All definitions of a graph, operands before users.
 pub struct Defs {
@@ -19,7 +22,7 @@ pub struct Defs {
     /// Definitions in execution order.
     pub order: Vec<BufId>,
     /// Size symbols.
-    pub symbols: Arena<SymId, SymbolDecl>,
+    pub symbols: Symbols,
     /// For each output of the program the definition that holds it.
     pub outputs: Vec<BufId>,
     /// Their names.
@@ -152,7 +155,7 @@ impl Defs {
     /// The number of elements at the symbols' hints, for heuristics.
     pub(crate) fn hint(&self, e: &SymExpr) -> i64 {
         let leaf = |a: &ir_core::Atom| match a {
-            ir_core::Atom::Sym(s) => self.symbols.get(*s).map(|s| s.hint.unwrap_or(s.min.max(16))),
+            ir_core::Atom::Sym(_) => self.symbols.likely(a, LIKELY),
             _ => Some(1),
         };
         e.eval(&leaf).unwrap_or(1)

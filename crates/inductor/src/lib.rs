@@ -22,8 +22,8 @@ mod text;
 mod together;
 
 use fx_ir::{Graph, ValueId};
-use ir_core::{Arena, Shape, SymId};
-use kernel_ir::{Program, SymbolDecl};
+use ir_core::{Shape, SymId};
+use kernel_ir::{Program, Symbols};
 use rustc_hash::FxHashSet;
 
 pub use control::ControlCall;
@@ -53,7 +53,7 @@ pub struct Options {
 /// Compiles a graph in the prim dialect. Every problem of the graph is in the error.
 pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorError> {
     let (graph, options) = (layout::of_inputs(graph), layout::of_outputs(graph, options));
-    let mut program = compile_part(&graph, lower::symbols(&graph), &FxHashSet::default(), &options)?;
+    let mut program = compile_part(&graph, graph.symbols.clone(), &FxHashSet::default(), &options)?;
     kernel_ir::prove_indices(&mut program);
     // What views and masks hide from the ranges is checked against the buffer itself.
     kernel_ir::guard_indices(&mut program);
@@ -64,7 +64,7 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorErro
 /// Compiles a graph whose symbols are declared outside of it; those in `known` have values around it.
 fn compile_part(
     graph: &Graph,
-    symbols: Arena<SymId, SymbolDecl>,
+    symbols: Symbols,
     known: &FxHashSet<SymId>,
     options: &Options,
 ) -> Result<Program, InductorError> {
@@ -77,13 +77,13 @@ fn compile_part(
 
 /// What [`compile`] would refuse; empty where there is nothing.
 pub fn problems(graph: &Graph) -> Vec<Problem> {
-    lower::lower(graph, lower::symbols(graph), &FxHashSet::default(), &Options::default())
+    lower::lower(graph, graph.symbols.clone(), &FxHashSet::default(), &Options::default())
         .err()
         .map_or(Vec::new(), |e| e.problems)
 }
 
 /// The loop bodies as recorded, before any fusion, as text.
 pub fn lowered_text(graph: &Graph) -> Result<String, InductorError> {
-    lower::lower(graph, lower::symbols(graph), &FxHashSet::default(), &Options::default())
+    lower::lower(graph, graph.symbols.clone(), &FxHashSet::default(), &Options::default())
         .map(|defs| loops_text(&defs))
 }

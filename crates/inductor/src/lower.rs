@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use fx_ir::{Arg, Graph, InputKind, NodeId, NodeKind, OutputKind, ValueId, ValueType};
-use ir_core::{Arena, EntityId, Shape, SymExpr, SymId, contiguous_strides};
-use kernel_ir::{BodyBuilder, BufId, Inst, InstKind, ReduceOp, SymbolDecl};
+use ir_core::{EntityId, Shape, SymExpr, SymId, contiguous_strides};
+use kernel_ir::{BodyBuilder, BufId, Inst, InstKind, ReduceOp, Symbols};
 use prims::{Call, Kind, LoopCx, Lower, LowerCall, OpError};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -15,22 +15,10 @@ use crate::defs::{Def, DefKind, Defs};
 use crate::in_place::Write;
 use crate::{InductorError, Options, Problem};
 
-/// The graph's symbols as a program declares them.
-pub(crate) fn symbols(graph: &Graph) -> Arena<SymId, SymbolDecl> {
-    let symbols = graph.symbols.values().map(|s| SymbolDecl {
-        name: s.name.clone(),
-        min: s.min,
-        max: s.max,
-        hint: s.hint,
-        unbacked: s.unbacked,
-    });
-    symbols.collect()
-}
-
 /// Definitions of every tensor value of `graph`.
 pub(crate) fn lower(
     graph: &Graph,
-    symbols: Arena<SymId, SymbolDecl>,
+    symbols: Symbols,
     known: &FxHashSet<SymId>,
     options: &Options,
 ) -> Result<Defs, InductorError> {

@@ -5,7 +5,7 @@
 //! A step joins an earlier group of its kind where nothing in between depends on it, nor it on that; or the group waits for
 //! it, where nothing in between needs what the group does. Whether a group becomes one launch is the backend's choice. Not here: fusion of loops over the same points (`schedule`, `merge`).
 
-use ir_core::{Atom, EntityId, SymExpr};
+use ir_core::{EntityId, SymExpr};
 use kernel_ir::{ArenaPlan, BufId, Footprint, Program, Step, Storage, Together};
 
 /// Bytes of temporary memory that a member may write, and those that a group which waits may read: they are there for
@@ -172,9 +172,5 @@ fn arena_bytes(program: &Program, buf: BufId) -> i64 {
 
 /// The value of a size at the symbols' hints.
 fn hint(program: &Program, e: &SymExpr) -> i64 {
-    let leaf = |a: &Atom| match a {
-        Atom::Sym(s) => program.symbols.get(*s).map(|s| s.hint.unwrap_or(s.min.max(16))),
-        _ => None,
-    };
-    e.eval(&leaf).unwrap_or(i64::MAX)
+    e.eval(&|a| program.symbols.likely(a, crate::defs::LIKELY)).unwrap_or(i64::MAX)
 }

@@ -1,7 +1,7 @@
-//! What every intermediate representation of Ferroflux shares: [`DType`], [`Device`], symbolic sizes ([`SymExpr`]),
-//! [`TensorMeta`], typed arenas and the origin of a node in the user's program.
+//! What every intermediate representation of Ferroflux shares: [`DType`], [`Device`], symbolic sizes ([`SymExpr`]) and
+//! their symbols, [`TensorMeta`], typed arenas, the origin of a node in the user's program, and what text forms share ([`text`]).
 //!
-//! It is not an IR itself and knows no operator, no kernel and no file format. It depends on no other crate of
+//! It is not an IR itself and knows no operator, no kernel and no statement of a file format. It depends on no other crate of
 //! the workspace; every other crate may depend on it.
 
 mod arena;
@@ -15,6 +15,8 @@ mod origin;
 mod scalar;
 mod suggest;
 pub mod sym;
+mod symbol;
+pub mod text;
 mod whole_file;
 
 pub use arena::{Arena, EntityId};
@@ -28,4 +30,5 @@ pub use origin::Origin;
 pub use scalar::Scalar;
 pub use suggest::nearest;
 pub use sym::{Atom, Bounds, NoBounds, SizeCode, SymExpr, SymId};
+pub use symbol::{Symbol, Symbols};
 pub use whole_file::{WholeFile, write_whole};

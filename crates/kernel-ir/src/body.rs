@@ -36,7 +36,8 @@ pub struct Inst {
 pub enum InstKind {
     /// A number.
     Const(Scalar),
-    /// The value of an index expression, as `i64`.
+    /// The value of an index expression, as `i64`. Divided by a size that is 0 it is any number, which then is used nowhere;
+    /// a backend must not stop there.
     Index(SymExpr),
     /// An element of a buffer. With a mask, lanes where it is false give zero and do not touch memory.
     Load {
@@ -208,11 +209,13 @@ pub(crate) fn dtype_ends(dtype: DType) -> (Scalar, Scalar) {
     }
 }
 
-/// The body without the instructions that nothing uses.
+/// The body without the instructions that nothing uses. Checks stay: an index along a dimension that fusion took away (one of
+/// size 1, a broadcast one) is in no address any more and must be in bounds all the same.
 pub fn pruned(insts: Vec<Inst>) -> Vec<Inst> {
     let mut live = vec![false; insts.len()];
     for n in (0..insts.len()).rev() {
-        if insts[n].kind.has_effect() || live[n] {
+        let kind = &insts[n].kind;
+        if kind.has_effect() || matches!(kind, InstKind::Check { .. }) || live[n] {
             live[n] = true;
             insts[n].kind.for_each_val(&mut |v| live[v.0 as usize] = true);
         }

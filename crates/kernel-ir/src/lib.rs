@@ -12,6 +12,7 @@ mod linalg;
 mod phases;
 mod plan;
 mod program;
+pub mod runtime;
 mod scalar_op;
 mod text;
 mod together;
@@ -23,6 +24,8 @@ mod written;
 pub use body::{AccId, BufId, Inst, InstKind, ReduceOp, StoreMode, Val, pruned};
 pub use build::BodyBuilder;
 pub use indices::{ConstantRange, drop_checks, guard_indices, prove_indices};
+/// A size symbol of a program.
+pub use ir_core::{Symbol, Symbols};
 pub use kernel::{
     AccDecl, Assert, Attention, Bind, Cond, Conv, Epilogue, ExternCall, ExternOp, For, LoopBounds,
     LoopKernel, Matmul, Operand, Stage, Step, While,
@@ -30,7 +33,7 @@ pub use kernel::{
 pub use linalg::LinalgOp;
 pub use phases::plain_steps;
 pub use plan::{ALIGN, ArenaPlan, Live, PlanError};
-pub use program::{Buffer, Const, InputSpec, OutputSpec, Program, Site, Storage, SymbolDecl};
+pub use program::{Buffer, Const, InputSpec, OutputSpec, Program, Site, Storage};
 pub use scalar_op::philox::{philox_bits, philox4x32_10};
 pub use scalar_op::{DTypeRule, ScalarOp};
 pub use text::{MAX_TEXT_BYTES, TextError, TextProblem};

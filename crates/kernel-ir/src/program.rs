@@ -1,6 +1,6 @@
 //! A program: buffers, inputs, constants, outputs and the steps that make the outputs from the inputs.
 
-use ir_core::{Arena, Atom, Bounds, DType, Guard, Shape, SymExpr, SymId};
+use ir_core::{Arena, DType, Guard, Shape, SymExpr, Symbols};
 use serde::{Deserialize, Serialize};
 
 use crate::{ArenaPlan, BufId, Step};
@@ -11,7 +11,7 @@ pub struct Program {
     /// Name of the model.
     pub name: String,
     /// Size symbols.
-    pub symbols: Arena<SymId, SymbolDecl>,
+    pub symbols: Symbols,
     /// What must hold of the sizes in every call. Whoever calls checks it before the backend is asked, so a backend need not
     /// read it. Since 1.6, left out where there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -36,22 +36,6 @@ pub struct Program {
     pub steps: Vec<Step>,
     /// Where the `Arena` buffers lie.
     pub plan: ArenaPlan,
-}
-
-/// A size symbol and its range, inclusive.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SymbolDecl {
-    /// Name in the user's program.
-    pub name: String,
-    /// Smallest value.
-    pub min: i64,
-    /// Largest value, where bounded.
-    pub max: Option<i64>,
-    /// Value at capture, for heuristics.
-    pub hint: Option<i64>,
-    /// Bound by a step (`Bind`, `For`), not by the sizes of the inputs.
-    #[serde(default)]
-    pub unbacked: bool,
 }
 
 /// Who asks for the check of an index.
@@ -185,16 +169,14 @@ impl Buffer {
 
 impl Program {
     /// The size symbols' ranges, for simplification.
-    pub fn bounds(&self) -> impl Bounds + '_ {
-        ProgramBounds(&self.symbols)
+    pub fn bounds(&self) -> &Symbols {
+        &self.symbols
     }
     /// Whether the memory of `buf` (no view) can be laid out only while the program runs: its size mentions a symbol
     /// that a step binds.
     pub fn is_dynamic(&self, buf: BufId) -> bool {
         let b = &self.buffers[buf];
-        let unbacked =
-            |a: &Atom| matches!(a, Atom::Sym(id) if self.symbols.get(*id).is_some_and(|s| s.unbacked));
-        b.sizes.iter().chain(&b.strides).any(|e| e.any_leaf(unbacked))
+        b.sizes.iter().chain(&b.strides).any(|e| e.any_leaf(|a| self.symbols.is_unbacked(a)))
     }
     /// The number of the input declared written whose memory `buf` is.
     pub fn written_input(&self, buf: BufId) -> Option<u32> {
@@ -213,20 +195,5 @@ impl Program {
             Storage::View(of) => of,
             _ => buf,
         }
-    }
-}
-
-struct ProgramBounds<'a>(&'a Arena<SymId, SymbolDecl>);
-
-impl Bounds for ProgramBounds<'_> {
-    fn range(&self, leaf: &Atom) -> (Option<i64>, Option<i64>) {
-        match leaf {
-            Atom::Sym(id) => self.0.get(*id).map_or((Some(0), None), |s| (Some(s.min), s.max)),
-            Atom::Loop(_) => (Some(0), None),
-            _ => (None, None),
-        }
-    }
-    fn extent(&self, _: u32) -> Option<SymExpr> {
-        None
     }
 }

@@ -89,8 +89,7 @@ fn multiplies(a: &SymExpr, b: &SymExpr) -> bool {
 }
 
 fn guards(program: &Program) -> Result {
-    let unbacked =
-        |a: &Atom| matches!(a, Atom::Sym(id) if program.symbols.get(*id).is_some_and(|s| s.unbacked));
+    let unbacked = |a: &Atom| program.symbols.is_unbacked(a);
     program.guards.iter().enumerate().try_for_each(|(n, g)| {
         let given = is_size(program, &g.expression) && !g.expression.any_leaf(unbacked);
         let what = "its expression uses something that is not the size of an input";

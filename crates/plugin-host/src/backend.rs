@@ -12,8 +12,8 @@ use crate::handshake::{self, Slots, call};
 use crate::program::for_reader;
 use crate::read::{Described, refusal};
 use crate::{
-    BackendInfo, BackendKind, DeviceInfo, HostError, LoadedExecutable, MemoryEstimate, OptionInfo, Refusal,
-    Source, nearest,
+    BackendInfo, DeviceInfo, HostError, LoadedExecutable, MemoryEstimate, OptionInfo, Refusal, Source,
+    nearest,
 };
 
 /// What to compile and how.
@@ -151,7 +151,7 @@ impl LoadedBackend {
             reads: d.reads.clone(),
             abi: self.abi(),
             unavailable_because,
-            ..BackendInfo::new(self.name(), self.0.source.clone(), BackendKind::Plugin)
+            ..BackendInfo::new(self.name(), self.0.source.clone())
         }
     }
 

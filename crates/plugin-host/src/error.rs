@@ -60,12 +60,6 @@ pub enum HostError {
         /// All names.
         available: Vec<String>,
     },
-    /// The name belongs to a host-side backend that takes fx graphs.
-    #[error("`{name}` is a backend of the host that takes whole graphs; it has no plugin library to load")]
-    GraphBackend {
-        /// Its name.
-        name: String,
-    },
     /// The backend has no such mode.
     #[error("backend `{backend}` has no mode `{mode}`{}; available: {}", did_you_mean(.near), listed(.available))]
     UnknownMode {

@@ -16,8 +16,6 @@ pub struct BackendInfo {
     pub summary: String,
     /// Where it comes from.
     pub source: Source,
-    /// What it takes.
-    pub kind: BackendKind,
     /// Its devices, unusable ones included.
     pub devices: Vec<DeviceInfo>,
     /// Compile modes, `default` first.
@@ -34,14 +32,13 @@ pub struct BackendInfo {
 }
 
 impl BackendInfo {
-    /// A backend of which only name, place and kind are known.
-    pub fn new(name: impl Into<String>, source: Source, kind: BackendKind) -> Self {
+    /// A backend of which only name and place are known.
+    pub fn new(name: impl Into<String>, source: Source) -> Self {
         Self {
             name: name.into(),
             version: String::new(),
             summary: String::new(),
             source,
-            kind,
             devices: Vec::new(),
             modes: Vec::new(),
             options: Vec::new(),
@@ -71,16 +68,6 @@ impl std::fmt::Display for Source {
             Self::Manifest(path) | Self::Library(path) => write!(f, "{}", path.display()),
         }
     }
-}
-
-/// What a backend takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BackendKind {
-    /// A plugin behind the C table.
-    Plugin,
-    /// A backend of the host that takes whole fx graphs.
-    Graph,
 }
 
 /// One device of a backend.

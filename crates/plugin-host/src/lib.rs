@@ -1,8 +1,8 @@
 //! The registry of backends: built-ins that register through `inventory`, libraries found by manifest, and a library
 //! named by its path. Everything that crosses to a plugin crosses here.
 //!
-//! What this is not: a compiler (it passes programs on as bytes) and not a device runtime. It does not know fx-ir: host-
-//! side backends that take whole graphs register a [`GraphBackend`], whose factory only the facade understands.
+//! What this is not: a compiler (it passes programs on as bytes) and not a device runtime. It does not know
+//! fx-ir: graphs cross as text.
 //!
 //! - [`Registry`]: finds backends by name and lists them with reasons. Start here.
 //! - [`manifest`], [`SearchPath`]: what is found where, and the checks before anything is loaded.
@@ -44,15 +44,13 @@ pub use backend::{CompileArgs, LoadedBackend};
 pub use discovery::{Folder, PATH_VARIABLE, SearchPath};
 pub use error::{HostError, PluginFailure};
 pub use executable::LoadedExecutable;
-pub use info::{
-    BackendInfo, BackendKind, DeviceInfo, MemoryEstimate, OptionInfo, OptionKind, Refusal, Source,
-};
+pub use info::{BackendInfo, DeviceInfo, MemoryEstimate, OptionInfo, OptionKind, Refusal, Source};
 pub use ir_core::nearest;
 pub use library::entry_of;
 pub use manifest::{Manifest, target_triple};
 pub use memory::DeviceStream;
 pub use permissions::check as check_permissions;
-pub use registry::{BuiltinPlugin, GraphBackend, Registry, Resolved};
+pub use registry::{BuiltinPlugin, Registry};
 pub use tensors::{Arg, Value};
 
 /// Declares what `inventory::submit!` needs, so that a crate that registers a backend need not depend on it.

@@ -1,14 +1,12 @@
 //! The registry: which backends there are, in which order they win a name, and what keeps each from running.
 
-use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use plugin_abi::FfxEntry;
 
 use crate::{
-    BackendInfo, BackendKind, HostError, LoadedBackend, Manifest, SearchPath, Source, library, nearest,
-    permissions,
+    BackendInfo, HostError, LoadedBackend, Manifest, SearchPath, Source, library, nearest, permissions,
 };
 
 /// A plugin that is linked into the program. Register one with
@@ -22,36 +20,6 @@ pub struct BuiltinPlugin {
 }
 inventory::collect!(BuiltinPlugin);
 
-/// A backend of the host that takes whole fx graphs (as a custom Dynamo backend does). This crate only lists it: what the
-/// factory returns is between those who register and those who compile.
-pub struct GraphBackend {
-    /// Name of the backend.
-    pub name: &'static str,
-    /// What a listing says of it.
-    pub info: fn() -> BackendInfo,
-    /// The backend itself, for a downcast by the layer that knows fx-ir.
-    pub factory: fn() -> &'static (dyn Any + Send + Sync),
-}
-inventory::collect!(GraphBackend);
-
-/// A backend found by name.
-#[derive(Clone)]
-pub enum Resolved {
-    /// A plugin, loaded.
-    Plugin(LoadedBackend),
-    /// A graph backend of the host.
-    Graph(&'static GraphBackend),
-}
-
-impl std::fmt::Debug for Resolved {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Plugin(backend) => backend.fmt(f),
-            Self::Graph(graph) => write!(f, "GraphBackend({})", graph.name),
-        }
-    }
-}
-
 /// One candidate for a name.
 struct Entry {
     name: String,
@@ -63,7 +31,6 @@ struct Entry {
 
 enum Origin {
     Builtin(FfxEntry),
-    Graph(&'static GraphBackend),
     Manifest {
         path: PathBuf,
         manifest: Box<Manifest>,
@@ -87,9 +54,8 @@ impl Registry {
     /// Built-ins and the manifests of a search path. The first of two equal names wins, the other is logged.
     pub fn new(search: &SearchPath) -> Self {
         let mut registry = Self { entries: Vec::new(), shadowed: Vec::new() };
-        let plugins = inventory::iter::<BuiltinPlugin>().map(|b| (b.name, Origin::Builtin(b.entry)));
-        let graphs = inventory::iter::<GraphBackend>().map(|g| (g.name, Origin::Graph(g)));
-        let mut builtins: Vec<_> = plugins.chain(graphs).collect();
+        let builtins = inventory::iter::<BuiltinPlugin>().map(|b| (b.name, Origin::Builtin(b.entry)));
+        let mut builtins: Vec<_> = builtins.collect();
         // The linker's order of registrations means nothing.
         builtins.sort_by_key(|&(name, _)| name);
         for (name, origin) in builtins {
@@ -140,7 +106,7 @@ impl Registry {
         &self.shadowed
     }
 
-    /// All names that [`Registry::resolve`] takes.
+    /// All names that [`Registry::load`] takes.
     pub fn names(&self) -> Vec<String> {
         self.entries.iter().filter(|e| e.takes_name()).map(|e| e.name.clone()).collect()
     }
@@ -160,9 +126,9 @@ impl Registry {
     ///
     /// # Errors
     /// An unknown name, with near and available ones; whatever keeps the plugin from loading.
-    pub fn resolve(&self, name: &str) -> Result<Resolved, HostError> {
+    pub fn load(&self, name: &str) -> Result<LoadedBackend, HostError> {
         if self.is_path(name) {
-            return load_library(Path::new(name)).map(Resolved::Plugin);
+            return load_library(Path::new(name));
         }
         let Some(entry) = self.named(name) else {
             let available = self.names();
@@ -172,10 +138,7 @@ impl Registry {
                 available,
             });
         };
-        match entry.origin {
-            Origin::Graph(graph) => Ok(Resolved::Graph(graph)),
-            _ => entry.load().map(Resolved::Plugin),
-        }
+        entry.load()
     }
 
     /// Whether `text` is the path of a library rather than the name of a backend: it has a separator, it ends as libraries
@@ -183,14 +146,6 @@ impl Registry {
     pub fn is_path(&self, text: &str) -> bool {
         let unknown_file = || self.named(text).is_none() && Path::new(text).is_file();
         text.contains(std::path::is_separator) || is_library_name(text) || unknown_file()
-    }
-
-    /// As [`Registry::resolve`], for plugins only.
-    pub fn load(&self, name: &str) -> Result<LoadedBackend, HostError> {
-        match self.resolve(name)? {
-            Resolved::Plugin(backend) => Ok(backend),
-            Resolved::Graph(graph) => Err(HostError::GraphBackend { name: graph.name.to_owned() }),
-        }
     }
 }
 
@@ -208,7 +163,6 @@ impl Entry {
             Origin::Builtin(entry) => *entry,
             Origin::Manifest { path, manifest } => library::entry_of(&manifest.verify(path)?)?,
             Origin::Broken(error) => return Err(error.clone()),
-            Origin::Graph(graph) => return Err(HostError::GraphBackend { name: graph.name.to_owned() }),
         };
         // SAFETY: whoever registered a built-in, and the library by exporting the symbol, vouch for the contract.
         let loaded = unsafe { LoadedBackend::enter(entry, Some(&self.name), self.source.clone()) }?;
@@ -220,19 +174,11 @@ impl Entry {
     }
 
     fn info(&self) -> BackendInfo {
-        if let Origin::Graph(graph) = self.origin {
-            return BackendInfo {
-                name: graph.name.to_owned(),
-                source: Source::BuiltIn,
-                kind: BackendKind::Graph,
-                ..(graph.info)()
-            };
-        }
         match self.load() {
             Ok(backend) => backend.info(),
             Err(error) => BackendInfo {
                 unavailable_because: Some(error.to_string()),
-                ..BackendInfo::new(self.name.clone(), self.source.clone(), BackendKind::Plugin)
+                ..BackendInfo::new(self.name.clone(), self.source.clone())
             },
         }
     }

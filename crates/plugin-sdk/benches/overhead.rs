@@ -4,7 +4,7 @@
 //! counting instructions: `valgrind --tool=callgrind --toggle-collect='*LoadedExecutable::execute' BENCH once`.
 #![allow(clippy::unwrap_used, dead_code)]
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/suite/common/mod.rs"]
 mod common;
 
 use common::{compile, each_way};

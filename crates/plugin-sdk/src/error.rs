@@ -55,6 +55,12 @@ pub struct PluginError {
     pub node: Option<String>,
 }
 
+impl From<kernel_ir::runtime::RunError> for PluginError {
+    fn from(e: kernel_ir::runtime::RunError) -> PluginError {
+        PluginError::invalid(e.to_string())
+    }
+}
+
 impl PluginError {
     /// An error of any kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {

@@ -1,4 +1,5 @@
-//! The whole way of an installed plugin, in a program that links no backend: manifest, checks, library, execution.
+//! The whole way of an installed plugin, manifest, checks, library, execution, in a program of its own: it links no backend,
+//! where the other tests register some for their whole process.
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;

@@ -1,6 +1,8 @@
-//! Everything that a plugin makes is destroyed exactly once. Alone in its process, because the fixture counts globally.
+//! Everything that a plugin makes is destroyed exactly once. A program of its own, because the fixture counts what is alive
+//! in its whole process, where other tests would make and destroy at the same time.
 #![allow(clippy::unwrap_used)]
 
+#[path = "suite/common/mod.rs"]
 mod common;
 
 use common::{compile, each_way};

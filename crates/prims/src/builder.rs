@@ -10,6 +10,8 @@ use crate::{Call, Kind, MetaCx, Op, OpError, Outs, SchemaDefault, lookup};
 
 /// Decompositions deeper than any real one: a rule that calls itself.
 const MAX_DEPTH: u32 = 64;
+/// More prims than any real call becomes: one that is unrolled as often as a wrong number says.
+const MAX_PRIMS: usize = 1 << 16;
 
 /// Appends operator calls to a graph, all with one origin and name.
 pub struct Builder<'g> {
@@ -17,6 +19,8 @@ pub struct Builder<'g> {
     origin: OriginId,
     name: String,
     depth: u32,
+    /// Nodes of the graph before the call.
+    before: usize,
     /// How many values the program takes of the call that is decomposed, where it is known.
     expected: Option<usize>,
     /// Random tensors drawn so far.
@@ -31,6 +35,7 @@ impl<'g> Builder<'g> {
     /// A builder whose values are named `name` and come from `origin`.
     pub fn new(graph: &'g mut Graph, name: impl Into<String>, origin: OriginId) -> Builder<'g> {
         Builder {
+            before: graph.nodes.len(),
             graph,
             origin,
             name: name.into(),
@@ -130,6 +135,15 @@ impl<'g> Builder<'g> {
             Kind::Prim { meta, .. } => {
                 if let Some(part) = self.known_part(op, &args) {
                     return Ok(SmallVec::from_iter([part]));
+                }
+                if self.graph.nodes.len() - self.before > MAX_PRIMS {
+                    let call = self.caller.unwrap_or(&op.target);
+                    return Err(OpError::Unsupported {
+                        op: call.to_owned(),
+                        what: format!(
+                            "a call that takes more than {MAX_PRIMS} prims: loop over its parts instead"
+                        ),
+                    });
                 }
                 let cx = MetaCx::new(self.graph);
                 let types = meta(&cx, &call)?;
@@ -259,7 +273,7 @@ impl<'g> Builder<'g> {
         length: SymExpr,
         step: i64,
     ) -> Result<ValueId, OpError> {
-        if start == SymExpr::ZERO && step == 1 && self.meta(v)?.sizes[dim] == length {
+        if start == SymExpr::ZERO && step == 1 && self.meta(v)?.sizes.get(dim) == Some(&length) {
             return Ok(v);
         }
         self.call1(
@@ -286,7 +300,7 @@ impl<'g> Builder<'g> {
     /// Inserts a dimension of size 1.
     pub fn unsqueeze(&mut self, v: ValueId, dim: usize) -> Result<ValueId, OpError> {
         let mut sizes = self.sizes(v)?;
-        sizes.insert(dim, SymExpr::ONE);
+        sizes.insert(dim.min(sizes.len()), SymExpr::ONE);
         self.reshape(v, &sizes)
     }
     /// Declares a symbol.

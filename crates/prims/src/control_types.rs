@@ -2,7 +2,7 @@
 //! graph says of the call's results. Control flow has no entry in the table whose rule could say it. Symbols that only a
 //! call tells are not judged here.
 
-use fx_ir::{Arg, Graph, InputKind, SubgraphId, SymbolBounds, ValueType};
+use fx_ir::{Arg, Graph, InputKind, SubgraphId, ValueType};
 use ir_core::{Relation, Shape, SymExpr, TensorMeta};
 
 use crate::OpError;
@@ -162,7 +162,7 @@ impl Flow<'_> {
     }
 
     fn differ(&self, a: &SymExpr, b: &SymExpr) -> bool {
-        let bounds = SymbolBounds(&self.out.symbols);
+        let bounds = &self.out.symbols;
         a != b && Relation::Zero.decided(&(a - b), &bounds) == Some(false)
     }
 }

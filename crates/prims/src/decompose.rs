@@ -6,6 +6,7 @@ use ir_core::{Arena, Atom, EntityId, Origin, SymExpr, SymId, TensorMeta};
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
+use crate::legality::is_control_flow;
 use crate::{Builder, OpError, Outs, control_types, functional_of, given, lookup, scalars, seeds};
 
 /// A call that could not be decomposed.
@@ -165,15 +166,7 @@ fn copy_higher_order(
     out: &mut Graph,
     map: &mut Arena<ValueId, Option<Arg>>,
 ) -> Result<(), OpError> {
-    if !matches!(
-        target,
-        "higher_order.cond"
-            | "higher_order.while_loop"
-            | "higher_order.map"
-            | "higher_order.map_impl"
-            | "higher_order.scan"
-            | "higher_order.associative_scan"
-    ) {
+    if !is_control_flow(target) {
         return Err(OpError::Unknown(target.into()));
     }
     let typed = |&v: &ValueId| (graph.values[v].name.clone(), graph.values[v].ty.clone());

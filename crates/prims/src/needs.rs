@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 
-use fx_ir::{Arg, Graph, NodeKind, SymbolBounds};
+use fx_ir::{Arg, Graph, NodeKind};
 use ir_core::{Atom, Guard, Origin, Relation, SymExpr, TensorMeta};
 
 use crate::{Builder, Call, OpError, scalars};
@@ -36,7 +36,7 @@ fn decided(graph: &Graph, relation: Relation, expression: &SymExpr) -> Option<bo
         // A division by zero, the only number that has no value.
         return Some(false);
     }
-    relation.decided_given(expression, &SymbolBounds(&graph.symbols), &graph.guards)
+    relation.decided_given(expression, &graph.symbols, &graph.guards)
 }
 
 impl<'a> MetaCx<'a> {
@@ -195,7 +195,7 @@ impl Builder<'_> {
 
     /// Keeps what a call must hold to.
     pub(crate) fn record(&mut self, need: Need) {
-        let unbacked = |a: &Atom| matches!(a, Atom::Sym(id) if self.graph().symbols.get(*id).is_some_and(|s| s.unbacked));
+        let unbacked = |a: &Atom| self.graph().symbols.is_unbacked(a);
         if need.expression.any_leaf(unbacked) {
             let pred = Arg::Int(truth(need.relation, &need.expression));
             if !asserts(self.graph(), &pred) {

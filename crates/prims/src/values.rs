@@ -3,7 +3,7 @@
 //! large they are), so a statement that is wrong is found before them. Refused calls are the decomposition's to report.
 
 use fx_ir::{Arg, Graph, InputKind, Node, NodeKind, OriginId, ValueType};
-use ir_core::{Arena, SymId, TensorMeta};
+use ir_core::TensorMeta;
 
 use crate::decompose::{agree, is_recurrent, misstated};
 use crate::{Builder, DecomposeError, decompose_call, functional_of, lookup};
@@ -18,7 +18,7 @@ pub fn check_values(graph: &Graph) -> Result<(), Vec<DecomposeError>> {
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-fn check_graph(graph: &Graph, symbols: &Arena<SymId, fx_ir::Symbol>, errors: &mut Vec<DecomposeError>) {
+fn check_graph(graph: &Graph, symbols: &fx_ir::Symbols, errors: &mut Vec<DecomposeError>) {
     graph.subgraphs.values().for_each(|sub| check_graph(sub, symbols, errors));
     for (id, node) in graph.iter() {
         let NodeKind::Call { target, args } = &node.kind else { continue };
@@ -44,7 +44,7 @@ fn check_graph(graph: &Graph, symbols: &Arena<SymId, fx_ir::Symbol>, errors: &mu
 /// The types that the operator's rule gives; `None` for those that are no tensors. None at all where it refuses the call.
 fn results(
     graph: &Graph,
-    symbols: &Arena<SymId, fx_ir::Symbol>,
+    symbols: &fx_ir::Symbols,
     node: &Node,
     target: &str,
     args: &[Arg],

@@ -3,7 +3,7 @@
 //! A stored payload is borrowed from the mapping; a deflated or unaligned one is copied once. A payload that is not in
 //! the archive is no error: the table says what is missing, and takes it later from a [`WeightSource`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use fx_ir::{Graph, InputKind, ValueType};
@@ -72,7 +72,52 @@ impl<F: Fn(&Weight) -> std::result::Result<Option<Tensor>, String>> WeightSource
     }
 }
 
+/// The weights of another program, by name.
+impl WeightSource for WeightTable {
+    fn tensor(&self, weight: &Weight) -> std::result::Result<Option<Tensor>, String> {
+        Ok(self.get(&weight.name).and_then(|w| w.tensor.clone()))
+    }
+}
+
+impl WeightSource for BTreeMap<String, Tensor> {
+    fn tensor(&self, weight: &Weight) -> std::result::Result<Option<Tensor>, String> {
+        Ok(self.get(&weight.name).cloned())
+    }
+}
+
 impl WeightTable {
+    /// What a graph reads as parameters, buffers and constants, without data. All parameters require gradients.
+    ///
+    /// # Errors
+    /// `Weight` where one is no tensor of known size, or has the name of another.
+    pub fn of_graph(graph: &Graph) -> Result<WeightTable> {
+        let mut table = WeightTable::default();
+        for (value, kind, name) in graph.inputs() {
+            if matches!(kind, InputKind::User | InputKind::Seed) {
+                continue;
+            }
+            let error = |problem: String| Pt2Error::Weight {
+                at: At::Entry("the graph").place(),
+                name: name.to_owned(),
+                problem,
+            };
+            let number = |n: &i64| usize::try_from(*n).ok();
+            let of = |meta: &ir_core::TensorMeta| {
+                let sizes = meta.static_sizes()?.iter().map(number).collect::<Option<Vec<usize>>>()?;
+                Some((meta.dtype, sizes))
+            };
+            let (dtype, sizes) = graph.meta(value).and_then(of).ok_or_else(|| {
+                error("a parameter, buffer or constant is a tensor whose sizes are numbers".into())
+            })?;
+            if table.by_name.insert(name.to_owned(), table.weights.len()).is_some() {
+                return Err(error("two weights have this name".into()));
+            }
+            let (name, requires_grad) = (name.to_owned(), kind == InputKind::Parameter);
+            table.weights.push(Weight { name, kind, dtype, sizes, requires_grad, tensor: None });
+        }
+        Ok(table)
+    }
+
     /// Number of weights.
     pub fn len(&self) -> usize {
         self.weights.len()

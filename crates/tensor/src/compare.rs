@@ -3,7 +3,7 @@
 use ir_core::{Class, DType, Scalar};
 use num_complex::Complex;
 
-use crate::{Element, Tensor};
+use crate::{Element, Tensor, TensorError};
 
 /// What a successful comparison saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -136,6 +136,17 @@ pub fn allclose(got: &Tensor, expected: &Tensor, atol: f64, rtol: f64) -> Result
         atol,
         rtol,
     })
+}
+
+/// Every `step`-th value in row-major order, as a vector; a step of 0 is one of 1.
+///
+/// # Errors
+/// The tensor has no row-major view and no memory for one.
+pub fn every(tensor: &Tensor, step: usize) -> Result<Tensor, TensorError> {
+    let step = step.max(1);
+    let flat = tensor.reshape(&[tensor.numel()])?;
+    let stride = isize::try_from(step).unwrap_or(isize::MAX).saturating_mul(flat.strides()[0]);
+    flat.as_strided(&[tensor.numel().div_ceil(step)], &[stride], flat.offset())
 }
 
 /// The index of element number `at` in row-major order.

@@ -25,15 +25,24 @@ static bool check_buffer(Program *p, const Buffer *b) {
   if (b->storage == INPUT && !below(b->of, p->n_inputs)) return false;
   if (b->storage == CONSTANT && !below(b->of, p->n_constants)) return false;
   if (b->storage == VIEW && (!below(b->of, p->n_buffers) || p->buffers[b->of].storage == VIEW)) return false;
-  if (b->dtype == F32) return true;
-  return program_refuse(p, b->name, "tensors of this dtype are not taken, only f32", b->dtype_name);
+  if (b->dtype != OTHER) return true;
+  return program_refuse(p, b->name, "tensors of this dtype are not taken, only f32, i64 and bool", b->dtype_name);
 }
 
-static bool check_ports(const Program *p) {
+// A view of a buffer, as outputs and operands of products are.
+static bool check_view(const Program *p, const Port *view) {
+  size_t n = p->n_symbols;
+  return below(view->buf, p->n_buffers) && view->sizes.n == view->strides.n && names_below(&view->offset, n, 0, 0) &&
+         shape_below(&view->sizes, n, 0, 0) && shape_below(&view->strides, n, 0, 0);
+}
+
+static bool check_ports(Program *p) {
+  Text none = {"", 0};
   for (size_t i = 0; i < p->n_inputs; i++) {
     if (!below(p->inputs[i].buf, p->n_buffers)) return false;
     const Buffer *b = &p->buffers[p->inputs[i].buf];
     if (b->storage != INPUT || b->of != (int64_t)i) return false;
+    if (p->inputs[i].written && !program_refuse(p, p->inputs[i].name, "inputs are not written in place", none)) return false;
   }
   for (size_t i = 0; i < p->n_constants; i++) {
     if (!below(p->constants[i].buf, p->n_buffers)) return false;
@@ -42,9 +51,7 @@ static bool check_ports(const Program *p) {
   }
   for (size_t i = 0; i < p->n_outputs; i++) {
     const Port *o = &p->outputs[i];
-    size_t n = p->n_symbols;
-    if (!below(o->buf, p->n_buffers) || o->sizes.n != o->strides.n || !names_below(&o->offset, n, 0, 0)) return false;
-    if (!shape_below(&o->sizes, n, 0, 0) || !shape_below(&o->strides, n, 0, 0)) return false;
+    if (!check_view(p, o)) return false;
   }
   return true;
 }
@@ -107,6 +114,12 @@ static bool check_op(const Where *w, const Inst *inst) {
          program_refuse(w->p, w->kernel->name, "an operator is applied to dtypes that this backend has it not for", none);
 }
 
+static bool check_index_check(const Where *w, const Inst *inst) {
+  return inst->dtype == I64 && is_value(w, inst->value, I64) && below(inst->buf, w->p->n_sites) &&
+         (inst->mask < 0 || is_value(w, inst->mask, BOOLEANS)) &&
+         names_below(&inst->expr, w->p->n_symbols, w->loops, w->at);
+}
+
 static bool check_inst(const Where *w, const Inst *inst) {
   Shape lone = {(Expr *)&inst->expr, 1};
   switch (inst->kind) {
@@ -114,15 +127,33 @@ static bool check_inst(const Where *w, const Inst *inst) {
     case INDEX: return inst->dtype == I64 && check_index(w, &lone);
     case LOAD:
     case STORE: return check_access(w, inst);
+    case CHECK: return check_index_check(w, inst);
     case OP: return check_op(w, inst);
     case CAST: return below(inst->value, w->at);
     case REDUCE: return below(inst->buf, w->kernel->n_accs) && is_value(w, inst->value, F32);
     case ACC: return below(inst->buf, w->kernel->n_accs) && inst->dtype == F32;
+    case TEMPLATE: return w->kernel->kind != LOOPS && inst->dtype == F32;
   }
   return false;
 }
 
+// Whether a product's parts have the dimensions that belong together; their sizes are known at a call only.
+static bool check_product(Program *p, const Kernel *k) {
+  const Port *factors[2] = {&k->a, &k->b};
+  size_t rank = k->outer.n;
+  for (size_t i = 0; i < 2; i++) {
+    if (!check_view(p, factors[i]) || factors[i]->sizes.n != rank) return false;
+    const Buffer *b = &p->buffers[factors[i]->buf];
+    if (b->dtype != F32 && !program_refuse(p, k->name, "factors of this dtype are not taken, only f32", b->dtype_name))
+      return false;
+  }
+  if (k->n_stages != 1 || rank < 2) return false;
+  if (k->kind == MATMUL) return true;
+  return rank > 2 && k->groups > 0 && k->n_strides == rank - 2 && k->n_paddings == rank - 2 && k->n_dilations == rank - 2;
+}
+
 static bool check_kernel(Program *p, const Kernel *k) {
+  if (k->kind != LOOPS && !check_product(p, k)) return false;
   if (!shape_below(&k->outer, p->n_symbols, 0, 0)) return false;
   for (size_t s = 0; s < k->n_stages; s++) {
     const Stage *stage = &k->stages[s];

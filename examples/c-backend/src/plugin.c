@@ -15,7 +15,7 @@
 struct FfxExecutable {
   Program *program;
   // From `bind_constants`: where constants and persistent buffers lie, and what of it is ours to free.
-  float **bound, **owned;
+  void **bound, **owned;
   bool is_bound;
 };
 
@@ -67,7 +67,7 @@ static void reason_of(const Refused *r, char *line, size_t room) {
 static int32_t describe(void *ctx, const FfxDescription **out, FfxError *error) {
   static const FfxIrVersion irs[] = {{FFX_LEVEL_KERNEL_IR, READS_MAJOR, READS_MINOR}};
   static const FfxDescription description = {
-      FFX_HEAD(FfxDescription), STR(NAME), STR("0.1.0"), STR("float32 loops, one element at a time; an example in C"),
+      FFX_HEAD(FfxDescription), STR(NAME), STR("0.1.0"), STR("fused loops, products and convolutions, one element at a time; an example in C"),
       irs, 1, NULL, 0, NULL, 0,
   };
   (void)ctx;
@@ -110,7 +110,7 @@ static Program *program_of(const FfxCompileRequest *request, FfxError *error, in
   }
   const FfxProgram *given = request->program;
   if (given->ir.level != FFX_LEVEL_KERNEL_IR || given->ir.major != READS_MAJOR || given->ir.minor > READS_MINOR) {
-    *status = fail(error, FFX_ERR_INCOMPATIBLE, none, "this backend reads kernel-ir 1.0");
+    *status = fail(error, FFX_ERR_INCOMPATIBLE, none, "this backend reads kernel-ir 1.6");
     return NULL;
   }
   Program *p = given->bytes == NULL ? NULL : program_read(given->bytes, given->n_bytes, &problem);
@@ -196,17 +196,23 @@ static int32_t executable_info(void *ctx, const FfxExecutable *exe, FfxExecutabl
 
 // ---- tensors ----
 
-// Whether a tensor of the host is float32 in host memory, of this rank.
+static DLDataType dl_type(DType dtype) {
+  DLDataType real = {FFX_DL_FLOAT, 32, 1}, whole = {FFX_DL_INT, 64, 1}, truth = {FFX_DL_BOOL, 8, 1};
+  return dtype == F32 ? real : dtype == I64 ? whole : truth;
+}
+
+// Whether a tensor of the host has this rank and dtype and lies in host memory.
 static bool check_tensor(Call *call, const DLTensor *t, const Buffer *b) {
   if (t == NULL) return call_fail(call, "the tensor is null", b->name);
   if ((int64_t)t->ndim != (int64_t)b->sizes.n) return call_fail(call, "the tensor has another number of dimensions", b->name);
-  if (t->dtype.code != FFX_DL_FLOAT || t->dtype.bits != 32 || t->dtype.lanes != 1)
-    return call_fail(call, "the tensor is not float32", b->name);
+  DLDataType wanted = dl_type(b->dtype);
+  if (t->dtype.code != wanted.code || t->dtype.bits != wanted.bits || t->dtype.lanes != 1)
+    return call_fail(call, "the tensor has another dtype than the program says", b->name);
   if (t->device.device_type != FFX_DL_CPU && t->device.device_type != FFX_DL_CUDA_HOST)
     return call_fail(call, "the tensor is not in host memory", b->name);
   if (t->ndim > 0 && (t->shape == NULL || t->strides == NULL))
     return call_fail(call, "the tensor has no sizes or strides", b->name);
-  if (((uintptr_t)t->data + t->byte_offset) % sizeof(float) != 0)
+  if (((uintptr_t)t->data + t->byte_offset) % width_of(b->dtype) != 0)
     return call_fail(call, "the tensor is not aligned", b->name);
   return true;
 }
@@ -219,6 +225,7 @@ static bool place_tensor(Call *call, size_t id, const DLTensor *t) {
     return false;
   bool same = place->offset == 0;
   given.offset = 0;
+  given.dtype = place->dtype = b->dtype;
   given.rank = place->rank;
   for (size_t d = 0; d < place->rank; d++) {
     if (t->shape[d] != place->sizes[d]) return call_fail(call, "the tensor has another size than the program says", b->name);
@@ -227,12 +234,12 @@ static bool place_tensor(Call *call, size_t id, const DLTensor *t) {
     same = same && (t->shape[d] <= 1 || t->strides[d] == place->strides[d]);
   }
   // The memory behind inputs and constants is only read: stores to such buffers were refused.
-  given.data = (float *)((char *)t->data + t->byte_offset);
+  given.data = (char *)t->data + t->byte_offset;
   if (place->span > 0 && t->data == NULL) return call_fail(call, "the tensor has no memory", b->name);
   place->offset = 0;
   place->data = given.data;
   if (same) return true;
-  call->owned[id] = calloc(place->span + 1, sizeof(float));
+  call->owned[id] = calloc(place->span + 1, width_of(b->dtype));
   call->no_memory = call->owned[id] == NULL;
   if (call->no_memory) return call_fail(call, "there is no memory for a copy", b->name);
   place->data = call->owned[id];
@@ -261,7 +268,8 @@ static int32_t report(const Call *call, FfxError *error) {
   char line[512];
   int len = call->about.len > 200 ? 200 : (int)call->about.len;
   const char *problem = call->problem != NULL ? call->problem : "there is no memory for the call";
-  snprintf(line, sizeof line, "%s: `%.*s`", problem, len, call->about.data != NULL ? call->about.data : "");
+  if (problem == call->message) snprintf(line, sizeof line, "%s", problem);
+  else snprintf(line, sizeof line, "%s: `%.*s`", problem, len, call->about.data != NULL ? call->about.data : "");
   return fail(error, call->no_memory ? FFX_ERR_OUT_OF_MEMORY : FFX_ERR_INVALID_ARGUMENT, call->about, line);
 }
 
@@ -319,7 +327,10 @@ static int32_t bind_constants(void *ctx, FfxExecutable *exe, const FfxStr *names
 typedef struct Exported {
   DLManagedTensorVersioned managed;
   int64_t sizes[MAX_RANK], strides[MAX_RANK];
-  float elements[1];
+  union {
+    float f;
+    int64_t i;
+  } elements[1];
 } Exported;
 
 static void delete_output(DLManagedTensorVersioned *managed) {
@@ -334,7 +345,8 @@ static DLManagedTensorVersioned *make_output(Call *call, const Port *port) {
     call_fail(call, "an output reaches out of its buffer", port->name);
     return NULL;
   }
-  Exported *made = calloc(1, sizeof *made + from.span * sizeof(float));
+  from.dtype = buffer->dtype;
+  Exported *made = calloc(1, sizeof *made + from.span * width_of(from.dtype));
   call->no_memory = made == NULL;
   if (made == NULL) return NULL;
   to = from;
@@ -351,9 +363,7 @@ static DLManagedTensorVersioned *make_output(Call *call, const Port *port) {
   made->managed.dl_tensor.data = made->elements;
   made->managed.dl_tensor.device.device_type = FFX_DL_CPU;
   made->managed.dl_tensor.ndim = (int32_t)from.rank;
-  made->managed.dl_tensor.dtype.code = FFX_DL_FLOAT;
-  made->managed.dl_tensor.dtype.bits = 32;
-  made->managed.dl_tensor.dtype.lanes = 1;
+  made->managed.dl_tensor.dtype = dl_type(from.dtype);
   made->managed.dl_tensor.shape = made->sizes;
   made->managed.dl_tensor.strides = made->strides;
   return &made->managed;
@@ -370,6 +380,7 @@ static bool run(Call *call, const FfxExecutable *exe, const DLTensor *const *inp
     if (b->storage != CONSTANT && b->storage != PERSISTENT) continue;
     if (!place_evaluate(call, &call->places[i], &b->sizes, &b->strides, &b->offset, b->name)) return false;
     call->places[i].offset = 0;
+    call->places[i].dtype = b->dtype;
     call->places[i].data = exe->bound[i];
   }
   return place_owned(call, ARENA) && place_owned(call, OUTPUT) && place_views(call) &&

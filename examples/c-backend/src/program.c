@@ -101,6 +101,7 @@ static void read_port(Build *b, Port *port) {
     Text key = read_text(&b->r);
     if (text_is(key, "name")) port->name = read_text(&b->r);
     else if (text_is(key, "buf")) port->buf = read_optional(&b->r);
+    else if (text_is(key, "written")) port->written = read_item(&b->r).integer != 0;
     else if (text_is(key, "sizes") && port->sizes.dims == NULL) port->sizes = read_shape(b, MAX_RANK);
     else if (text_is(key, "strides") && port->strides.dims == NULL) port->strides = read_shape(b, MAX_RANK);
     else if (text_is(key, "offset") && port->offset.words == NULL) port->offset = expr_read(&b->r);
@@ -157,10 +158,22 @@ static void read_access(Build *b, Inst *inst) {
   }
 }
 
+static void read_index_check(Build *b, Inst *inst) {
+  for (size_t n = read_map(&b->r); n > 0 && !b->r.failed; n--) {
+    Text key = read_text(&b->r);
+    if (text_is(key, "value")) inst->value = read_optional(&b->r);
+    else if (text_is(key, "size") && inst->expr.words == NULL) inst->expr = expr_read(&b->r);
+    else if (text_is(key, "mask")) inst->mask = read_optional(&b->r);
+    else if (text_is(key, "site")) inst->buf = read_optional(&b->r);
+    else skip_value(&b->r);
+  }
+}
+
 // `"Template"`, or a map of one pair: `{"Load": {…}}`.
 static void read_inst_kind(Build *b, Inst *inst) {
   if (next_is_text(&b->r)) {
-    refuse_step(b, "only loops are taken", read_text(&b->r));
+    inst->kind = TEMPLATE;
+    if (!text_is(read_text(&b->r), "Template")) b->r.failed = true;
     return;
   }
   if (read_map(&b->r) != 1) b->r.failed = true;
@@ -169,6 +182,7 @@ static void read_inst_kind(Build *b, Inst *inst) {
   else if (text_is(kind, "Index")) inst->kind = INDEX, inst->expr = expr_read(&b->r);
   else if (text_is(kind, "Load")) inst->kind = LOAD, read_access(b, inst);
   else if (text_is(kind, "Store")) inst->kind = STORE, read_access(b, inst);
+  else if (text_is(kind, "Check")) inst->kind = CHECK, read_index_check(b, inst);
   else if (text_is(kind, "Reduce")) inst->kind = REDUCE, read_access(b, inst);
   else if (text_is(kind, "Op")) inst->kind = OP, read_op(b, inst);
   else if (text_is(kind, "Cast")) inst->kind = CAST, inst->value = read_optional(&b->r);
@@ -191,7 +205,13 @@ static void read_inst(Build *b, Inst *inst) {
   }
   inst->dtype = dtype_of(dtype);
   if (!seen) b->r.failed = true;
-  if (inst->dtype == OTHER) refuse_step(b, "values of this dtype are not taken, only f32", dtype);
+  if (inst->dtype == OTHER) refuse_step(b, "values of this dtype are not taken, only f32, i64 and bool", dtype);
+}
+
+static void read_insts(Build *b, Stage *stage) {
+  size_t count = read_array(&b->r);
+  stage->insts = make(b, count, sizeof *stage->insts);
+  for (size_t i = 0; i < count && !b->r.failed; i++) read_inst(b, &stage->insts[stage->n_insts++]);
 }
 
 static void read_stage(Build *b, Stage *stage) {
@@ -200,9 +220,7 @@ static void read_stage(Build *b, Stage *stage) {
     if (text_is(key, "inner") && stage->inner.dims == NULL) {
       stage->inner = read_shape(b, MAX_LOOPS);
     } else if (text_is(key, "insts") && stage->insts == NULL) {
-      size_t count = read_array(&b->r);
-      stage->insts = make(b, count, sizeof *stage->insts);
-      for (size_t i = 0; i < count && !b->r.failed; i++) read_inst(b, &stage->insts[stage->n_insts++]);
+      read_insts(b, stage);
     } else {
       skip_value(&b->r);
     }
@@ -249,29 +267,132 @@ static void read_kernel(Build *b, Kernel *k) {
   }
 }
 
-// The name of a step that is no loop: everything else of it is passed over.
+static void read_epilogue(Build *b, Kernel *k) {
+  k->stages = make(b, 1, sizeof *k->stages);
+  if (k->stages != NULL) k->n_stages = 1;
+  for (size_t n = read_map(&b->r); n > 0 && !b->r.failed; n--) {
+    Text key = read_text(&b->r);
+    if (text_is(key, "ranges") && k->outer.dims == NULL) k->outer = read_shape(b, MAX_RANK);
+    else if (text_is(key, "insts") && k->stages->insts == NULL) read_insts(b, k->stages);
+    else skip_value(&b->r);
+  }
+}
+
+// One number a spatial dimension, or of `padding` a pair, of which the second follows from the size of the result. What
+// no tensor has is a failure, so that places can be computed without overflow.
+static size_t read_windows(Build *b, Kernel *k, size_t field, bool pairs) {
+  size_t count = read_array(&b->r);
+  if (count > MAX_SPATIAL) b->r.failed = true;
+  for (size_t i = 0; i < count && !b->r.failed; i++) {
+    if (pairs && read_array(&b->r) != 2) b->r.failed = true;
+    int64_t value = read_integer(&b->r), most = 1 << 20;
+    if (pairs) read_integer(&b->r);
+    if (value > most || value < (pairs ? -most : 1)) b->r.failed = true;
+    *(int64_t *)((char *)&k->windows[i] + field) = value;
+  }
+  return count;
+}
+
+static void read_product(Build *b, Kernel *k) {
+  for (size_t n = read_map(&b->r); n > 0 && !b->r.failed; n--) {
+    Text key = read_text(&b->r);
+    if (text_is(key, "name")) b->step = k->name = read_text(&b->r);
+    else if (text_is(key, "a") || text_is(key, "input")) read_port(b, &k->a);
+    else if (text_is(key, "b") || text_is(key, "weight")) read_port(b, &k->b);
+    else if (text_is(key, "stride")) k->n_strides = read_windows(b, k, offsetof(Window, stride), false);
+    else if (text_is(key, "padding")) k->n_paddings = read_windows(b, k, offsetof(Window, before), true);
+    else if (text_is(key, "dilation")) k->n_dilations = read_windows(b, k, offsetof(Window, dilation), false);
+    else if (text_is(key, "groups")) k->groups = read_integer(&b->r);
+    else if (text_is(key, "transposed")) k->transposed = read_item(&b->r).integer != 0;
+    else if (text_is(key, "epilogue") && k->stages == NULL) read_epilogue(b, k);
+    else if (text_is(key, "acc")) {
+      Text acc = read_text(&b->r);
+      if (dtype_of(acc) != F32) refuse_step(b, "products of this dtype are not taken, only f32", acc);
+    } else skip_value(&b->r);
+  }
+}
+
+// The name of a step of another kind: everything else of it is passed over.
 static void read_other_step(Build *b, Text kind) {
   for (size_t n = read_map(&b->r); n > 0 && !b->r.failed; n--) {
     Text key = read_text(&b->r);
     if (text_is(key, "name")) b->step = read_text(&b->r);
     else skip_value(&b->r);
   }
-  refuse_step(b, "only loops are taken, no other steps", kind);
+  refuse_step(b, "only loops, matrix products and convolutions are taken", kind);
+}
+
+// A list of steps that grows: the members of a `Together`, which may run in any order, stand in it one by one.
+typedef struct Steps {
+  Kernel *list;
+  size_t n, room;
+} Steps;
+
+static Kernel *next_step(Build *b, Steps *steps, StepKind kind) {
+  if (steps->n == steps->room) {
+    size_t room = 2 * steps->room + 4;
+    Kernel *list = realloc(steps->list, room * sizeof *list);
+    if (list == NULL) {
+      b->r.failed = true;
+      return NULL;
+    }
+    steps->list = list;
+    steps->room = room;
+  }
+  Kernel *k = &steps->list[steps->n++];
+  memset(k, 0, sizeof *k);
+  k->kind = kind;
+  return k;
+}
+
+static void read_step(Build *b, Steps *steps, bool nested);
+
+static void read_members(Build *b, Steps *steps) {
+  for (size_t n = read_map(&b->r); n > 0 && !b->r.failed; n--) {
+    if (!text_is(read_text(&b->r), "steps")) {
+      skip_value(&b->r);
+      continue;
+    }
+    for (size_t count = read_array(&b->r); count > 0 && !b->r.failed; count--) read_step(b, steps, true);
+  }
+}
+
+// `nested` in a `Together`, which holds no other one.
+static void read_step(Build *b, Steps *steps, bool nested) {
+  if (read_map(&b->r) != 1) b->r.failed = true;
+  Text kind = read_text(&b->r), none = {"", 0};
+  bool loop = text_is(kind, "Loop"), matmul = text_is(kind, "Matmul"), conv = text_is(kind, "Conv");
+  b->refused = false;
+  b->step = none;
+  if (b->r.failed) return;
+  if (loop || matmul || conv) {
+    Kernel *k = next_step(b, steps, loop ? LOOPS : matmul ? MATMUL : CONV);
+    if (k != NULL && loop) read_kernel(b, k);
+    else if (k != NULL) read_product(b, k);
+  } else if (text_is(kind, "Together") && !nested) {
+    read_members(b, steps);
+  } else {
+    read_other_step(b, kind);
+  }
 }
 
 static Kernel *read_steps(Build *b, size_t *n) {
-  size_t count = read_array(&b->r);
-  Kernel *steps = make(b, count, sizeof *steps);
-  for (size_t i = 0; i < count && !b->r.failed; i++) {
-    if (read_map(&b->r) != 1) b->r.failed = true;
-    Text kind = read_text(&b->r);
-    Text none = {"", 0};
-    b->refused = false;
-    b->step = none;
-    if (text_is(kind, "Loop")) read_kernel(b, &steps[(*n)++]);
-    else read_other_step(b, kind);
+  Steps steps = {NULL, 0, 0};
+  for (size_t count = read_array(&b->r); count > 0 && !b->r.failed; count--) read_step(b, &steps, false);
+  *n = steps.n;
+  // No steps are a list too.
+  return steps.list != NULL ? steps.list : make(b, 1, sizeof *steps.list);
+}
+
+static void read_site(Build *b, Site *site) {
+  for (size_t n = read_map(&b->r); n > 0 && !b->r.failed; n--) {
+    Text key = read_text(&b->r);
+    if (text_is(key, "operator")) site->operator_name = read_text(&b->r);
+    else if (text_is(key, "origin")) site->origin = read_text(&b->r);
+    else if (text_is(key, "dim")) site->dim = read_integer(&b->r);
+    else if (text_is(key, "wraps")) site->wraps = read_item(&b->r).integer != 0;
+    else skip_value(&b->r);
   }
-  return steps;
 }
 
 static Port *read_ports(Build *b, size_t *n) {
@@ -293,6 +414,10 @@ static void read_fields(Build *b) {
       size_t count = read_array(&b->r);
       p->buffers = make(b, count, sizeof *p->buffers);
       for (size_t i = 0; i < count && !b->r.failed; i++) read_buffer(b, &p->buffers[p->n_buffers++]);
+    } else if (text_is(key, "sites") && p->sites == NULL) {
+      size_t count = read_array(&b->r);
+      p->sites = make(b, count, sizeof *p->sites);
+      for (size_t i = 0; i < count && !b->r.failed; i++) read_site(b, &p->sites[p->n_sites++]);
     } else if (text_is(key, "inputs") && p->inputs == NULL) {
       p->inputs = read_ports(b, &p->n_inputs);
     } else if (text_is(key, "constants") && p->constants == NULL) {
@@ -314,12 +439,14 @@ static void free_shape(Shape *s) {
   free(s->dims);
 }
 
+static void free_port(Port *port) {
+  free_shape(&port->sizes);
+  free_shape(&port->strides);
+  expr_free(&port->offset);
+}
+
 static void free_ports(Port *ports, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    free_shape(&ports[i].sizes);
-    free_shape(&ports[i].strides);
-    expr_free(&ports[i].offset);
-  }
+  for (size_t i = 0; i < n; i++) free_port(&ports[i]);
   free(ports);
 }
 
@@ -334,6 +461,8 @@ static void free_kernels(Kernel *kernels, size_t n) {
       free_shape(&stage->inner);
       free(stage->insts);
     }
+    free_port(&kernels[k].a);
+    free_port(&kernels[k].b);
     free_shape(&kernels[k].outer);
     free(kernels[k].stages);
     free(kernels[k].accs);
@@ -353,6 +482,7 @@ void program_free(Program *p) {
   free_ports(p->outputs, p->n_outputs);
   free_kernels(p->init, p->n_init);
   free_kernels(p->steps, p->n_steps);
+  free(p->sites);
   free(p->symbols);
   free(p->buffers);
   free(p->refused);

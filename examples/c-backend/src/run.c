@@ -2,6 +2,7 @@
 #include "run.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +39,8 @@ static Names names_of(const Call *call) {
   return names;
 }
 
+size_t width_of(DType dtype) { return dtype == F32 ? sizeof(float) : dtype == I64 ? sizeof(int64_t) : 1; }
+
 bool place_evaluate(Call *call, Place *place, const Shape *sizes, const Shape *strides, const Expr *offset, Text name) {
   Names names = names_of(call);
   int64_t last = 0;
@@ -69,7 +72,8 @@ bool place_owned(Call *call, Storage storage) {
     Place *place = &call->places[i];
     if (!place_evaluate(call, place, &b->sizes, &b->strides, &b->offset, b->name)) return false;
     place->offset = 0;
-    call->owned[i] = calloc(place->span + 1, sizeof(float));
+    place->dtype = b->dtype;
+    call->owned[i] = calloc(place->span + 1, width_of(b->dtype));
     call->no_memory = call->owned[i] == NULL;
     if (call->no_memory) return call_fail(call, "there is no memory for a buffer", b->name);
     place->data = call->owned[i];
@@ -87,7 +91,9 @@ bool place_views(Call *call) {
     if (!place_evaluate(call, place, &b->sizes, &b->strides, &b->offset, b->name)) return false;
     if (place->span > 0 && (uint64_t)place->offset + place->span > root->span)
       return call_fail(call, "a view reaches out of its buffer", b->name);
+    if (b->dtype != root->dtype) return call_fail(call, "a view has another dtype than its buffer", b->name);
     place->data = root->data;
+    place->dtype = root->dtype;
   }
   return true;
 }
@@ -110,7 +116,8 @@ void place_copy(const Place *from, Place *to) {
       source += index[d] * from->strides[d];
       target += index[d] * to->strides[d];
     }
-    to->data[target] = from->data[source];
+    size_t width = width_of(to->dtype);
+    memcpy((char *)to->data + (size_t)target * width, (const char *)from->data + (size_t)source * width, width);
   } while (advance(index, to->sizes, to->rank));
 }
 
@@ -123,6 +130,7 @@ typedef struct Point {
   Value *values;
   int64_t *whole;  // the integer of each value, for indices
   double *accs;
+  float product;  // of a product, at this point
 } Point;
 
 static Names names_at(const Point *at) {
@@ -131,17 +139,45 @@ static Names names_at(const Point *at) {
   return names;
 }
 
-// The element that an index names, or NULL where it is outside.
-static float *element(Point *at, const Inst *inst) {
+// Sets `*found` to where the element that an index names lies; false where it is outside.
+static bool element(Point *at, const Inst *inst, int64_t *found) {
   Names names = names_at(at);
   const Place *place = &at->call->places[inst->buf];
   int64_t address = place->offset;
   for (size_t d = 0; d < inst->index.n; d++) {
     int64_t i;
-    if (!expr_eval(&inst->index.dims[d], &names, &i) || i < 0 || i >= place->sizes[d]) return NULL;
+    if (!expr_eval(&inst->index.dims[d], &names, &i) || i < 0 || i >= place->sizes[d]) return false;
     address += i * place->strides[d];
   }
-  return place->data + address;
+  *found = address;
+  return true;
+}
+
+static Value load(const Place *place, int64_t at) {
+  Value out = {0, 0};
+  if (place->dtype == F32) out.f = ((const float *)place->data)[at];
+  else out.i = place->dtype == I64 ? ((const int64_t *)place->data)[at] : ((const uint8_t *)place->data)[at] != 0;
+  return out;
+}
+
+static void store(const Place *place, int64_t at, Value value) {
+  if (place->dtype == F32) ((float *)place->data)[at] = value.f;
+  else if (place->dtype == I64) ((int64_t *)place->data)[at] = value.i;
+  else ((uint8_t *)place->data)[at] = value.i != 0;
+}
+
+// An index that is out of bounds ends the call, with the words that the host's own backends have for it.
+static bool out_of_bounds(Call *call, const Site *site, int64_t index, int64_t size) {
+  int name = site->operator_name.len > 200 ? 200 : (int)site->operator_name.len;
+  int origin = site->origin.len > 200 ? 200 : (int)site->origin.len;
+  // A negative index that wraps had the size added.
+  if (site->wraps && index < 0) index = (int64_t)((uint64_t)index - (uint64_t)size);
+  snprintf(call->message, sizeof call->message, "`%.*s`%s%.*s%s: index %lld is out of bounds for dimension %lld with size %lld",
+           name, name > 0 ? site->operator_name.data : "", origin > 0 ? " (" : "", origin,
+           origin > 0 ? site->origin.data : "", origin > 0 ? ")" : "", (long long)index, (long long)site->dim,
+           (long long)size);
+  call->problem = call->message;
+  return false;
 }
 
 static Value cast(Value from, DType of, DType to) {
@@ -178,7 +214,8 @@ static bool run_inst(Point *at, const Stage *stage, size_t n) {
   Value *out = &at->values[n];
   Value args[3];
   Names names = names_at(at);
-  float *place;
+  const Place *place;
+  int64_t found;
   bool live = inst->mask < 0 || at->values[inst->mask].i != 0;
   out->f = 0;
   out->i = 0;
@@ -191,13 +228,19 @@ static bool run_inst(Point *at, const Stage *stage, size_t n) {
       if (!expr_eval(&inst->expr, &names, &out->i)) return false;
       break;
     case LOAD:
-      if (live && (place = element(at, inst)) == NULL) return false;
-      if (live) out->f = *place;
-      break;
     case STORE:
-      if (live && (place = element(at, inst)) == NULL) return false;
-      if (live) *place = at->values[inst->value].f;
+      place = &at->call->places[inst->buf];
+      if (live && !element(at, inst, &found)) return false;
+      if (live && inst->kind == LOAD) *out = load(place, found);
+      if (live && inst->kind == STORE) store(place, found, at->values[inst->value]);
       break;
+    case CHECK:
+      out->i = at->values[inst->value].i;
+      if (!expr_eval(&inst->expr, &names, &found)) return false;
+      if (live && (out->i < 0 || out->i >= found))
+        return out_of_bounds(at->call, &at->call->program->sites[inst->buf], out->i, found);
+      break;
+    case TEMPLATE: out->f = at->product; break;
     case OP:
       for (size_t i = 0; i < inst->n_args; i++) args[i] = at->values[inst->args[i]];
       *out = op_apply(inst->op, stage->insts[inst->args[0]].dtype, args);
@@ -239,10 +282,13 @@ static bool run_stage(Point *at, const Stage *stage, size_t n_outer) {
 
 static bool run_points(Point *at, const Kernel *k) {
   int64_t sizes[MAX_LOOPS];
+  Factors factors;
   bool empty;
   if (!extents(at->call, &k->outer, sizes, &empty)) return false;
   if (empty) return true;
+  if (k->kind != LOOPS && !factors_open(at->call, k, sizes, &factors)) return false;
   do {
+    if (k->kind != LOOPS) at->product = product_at(k, &factors, at->loops);
     for (size_t a = 0; a < k->n_accs; a++) at->accs[a] = identity(k->accs[a]);
     for (size_t s = 0; s < k->n_stages; s++)
       if (!run_stage(at, &k->stages[s], k->outer.n)) return false;
@@ -256,7 +302,7 @@ bool run_kernels(Call *call, const Kernel *kernels, size_t n) {
     size_t longest = 1;
     for (size_t s = 0; s < k->n_stages; s++)
       if (k->stages[s].n_insts > longest) longest = k->stages[s].n_insts;
-    Point at = {call, k, {0}, k->outer.n, NULL, NULL, NULL};
+    Point at = {call, k, {0}, k->outer.n, NULL, NULL, NULL, 0};
     at.values = calloc(longest, sizeof *at.values);
     at.whole = calloc(longest, sizeof *at.whole);
     at.accs = calloc(k->n_accs + 1, sizeof *at.accs);
@@ -265,6 +311,7 @@ bool run_kernels(Call *call, const Kernel *kernels, size_t n) {
     free(at.values);
     free(at.whole);
     free(at.accs);
+    if (!done && call->problem != NULL) return false;
     if (!done) return call_fail(call, "an index is outside of its buffer", k->name);
   }
   return true;

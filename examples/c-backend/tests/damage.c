@@ -19,7 +19,7 @@ static void count(void *user, const FfxRefusal *refusal) {
 
 // Inputs of size 2 in every dimension, and constants of the sizes that they have.
 static void run(const FfxExecutable *exe, const Program *p) {
-  static float memory[1 << 16];
+  static double memory[1 << 16];
   static int64_t sizes[64][MAX_RANK], strides[64][MAX_RANK];
   static DLTensor tensors[64];
   static const DLTensor *pointers[64];
@@ -36,7 +36,9 @@ static void run(const FfxExecutable *exe, const Program *p) {
       stride *= sizes[i][d];
       if (stride < 0 || stride > (1 << 16)) return;
     }
-    DLTensor t = {memory, {FFX_DL_CPU, 0}, (int32_t)b->sizes.n, {FFX_DL_FLOAT, 32, 1}, sizes[i], strides[i], 0};
+    DLDataType dtype = {FFX_DL_FLOAT, 32, 1}, whole = {FFX_DL_INT, 64, 1}, truth = {FFX_DL_BOOL, 8, 1};
+    if (b->dtype != F32) dtype = b->dtype == I64 ? whole : truth;
+    DLTensor t = {memory, {FFX_DL_CPU, 0}, (int32_t)b->sizes.n, dtype, sizes[i], strides[i], 0};
     tensors[i] = t;
     pointers[i] = &tensors[i];
   }

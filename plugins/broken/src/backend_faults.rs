@@ -50,7 +50,8 @@ impl Backend for Broken {
         if fault() == Fault::IgnoresChecks {
             kernel_ir::drop_checks(&mut program);
         }
-        let dynamic = !program.symbols.is_empty();
+        let loops = program.init.iter().chain(&program.steps).all(|step| matches!(step, Step::Loop(_)));
+        let dynamic = loops && !program.symbols.is_empty();
         let compiled = Compiled::new(program)?;
         Ok(Box::new(BrokenExecutable { compiled, dynamic, bound: false, first: OnceLock::new() }))
     }
@@ -75,7 +76,7 @@ fn subtract_the_wrong_way(program: &mut Program) {
 
 struct BrokenExecutable {
     compiled: Compiled,
-    /// Whether the program has size symbols.
+    /// Whether the program has size symbols and loops alone; products of any size are the subject of another check.
     dynamic: bool,
     bound: bool,
     /// Inputs of the first call.

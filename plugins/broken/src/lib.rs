@@ -15,6 +15,8 @@ mod kernel;
 mod memory;
 #[path = "../../template/src/number.rs"]
 mod number;
+#[path = "../../template/src/products.rs"]
+mod products;
 #[path = "../../template/src/sizes.rs"]
 mod sizes;
 #[path = "../../template/src/support.rs"]

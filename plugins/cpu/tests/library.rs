@@ -25,7 +25,7 @@ fn library() -> PathBuf {
 fn program() -> Program {
     let mut p = Program { name: "exp_add".into(), ..Program::default() };
     let symbol =
-        kernel_ir::SymbolDecl { name: "batch".into(), min: 1, max: Some(100), hint: None, unbacked: false };
+        kernel_ir::Symbol { name: "batch".into(), min: 1, max: Some(100), hint: None, unbacked: false };
     let sizes: ir_core::Shape = [SymExpr::sym(p.symbols.push(symbol)), 5.into()].into_iter().collect();
     let strides = contiguous_strides(&sizes);
     let mut buffer = |name: &str, storage: Storage| {

@@ -1,5 +1,6 @@
 //! What the host sees: name, devices, what is taken, compilation, execution. It computes nothing itself.
 
+use plugin_sdk::kernel_ir::runtime::{Binder, Sizes};
 use plugin_sdk::kernel_ir::{Program, Storage};
 use plugin_sdk::{
     Artifact, Backend, CompileRequest, Constants, Description, DeviceId, DeviceInfo, Executable, Host,
@@ -7,8 +8,7 @@ use plugin_sdk::{
 };
 
 use crate::memory::Memory;
-use crate::sizes::Sizes;
-use crate::{kernel, support};
+use crate::{kernel, sizes, support};
 
 /// The backend. One value a process; what all programs share (a device handle, a cache) belongs here.
 pub(crate) struct Acme;
@@ -20,7 +20,7 @@ impl Backend for Acme {
 
     fn describe(&self) -> Description {
         Description::new("acme", env!("CARGO_PKG_VERSION"))
-            .summary("interprets loop kernels on the host processor")
+            .summary("interprets fused kernels on the host processor")
             .reads(KERNEL_IR)
     }
 
@@ -52,6 +52,8 @@ impl Backend for Acme {
 /// A compiled program. Here that is the program itself; a real backend keeps machine code.
 pub(crate) struct Compiled {
     program: Program,
+    /// Finds the sizes of a call.
+    binder: Binder,
     /// Buffers that the init steps made of the constants, by number.
     persistent: Vec<Option<Vec<plugin_sdk::ir_core::Scalar>>>,
 }
@@ -64,7 +66,8 @@ impl Compiled {
         if let Some(refusal) = support::refusals(&program).into_iter().next() {
             return Err(PluginError::unsupported(refusal.reason).at(refusal.node));
         }
-        let mut compiled = Compiled { program, persistent: Vec::new() };
+        let binder = Binder::of_inputs(&program);
+        let mut compiled = Compiled { program, binder, persistent: Vec::new() };
         // With constants, `bind_constants` does this.
         if compiled.program.constants.is_empty() && !compiled.program.init.is_empty() {
             compiled.run_init(&Constants::NONE)?;
@@ -74,7 +77,8 @@ impl Compiled {
 
     fn run_init(&mut self, constants: &Constants<'_>) -> Result<(), PluginError> {
         let program = &self.program;
-        let sizes = Sizes::unbound(program);
+        // Nothing is known yet, and the sizes of the init steps are numbers.
+        let sizes = Sizes::default();
         let mut memory = Memory::new(program, &sizes, &[])?;
         memory.take_constants(program, &sizes, constants)?;
         kernel::run(program, &program.init, &sizes, &mut memory)?;
@@ -103,7 +107,7 @@ impl Executable for Compiled {
         _stream: Stream,
     ) -> Result<Vec<OwnedTensor>, PluginError> {
         let program = &self.program;
-        let sizes = Sizes::bind(program, inputs)?;
+        let sizes = sizes::bind(program, &self.binder, inputs)?;
         // Memory of the call's own: many calls run at once on one executable.
         let mut memory = Memory::new(program, &sizes, &self.persistent)?;
         memory.take_constants(program, &sizes, constants)?;

@@ -1,16 +1,17 @@
-//! Loop kernels, interpreted: for every point of the outer domain the stages in order, for every point of a stage's inner
+//! Loop kernels and epilogues, interpreted: for every point of the outer domain the stages in order, for every point of a stage's inner
 //! domain its body. What an operator means stands in one place, `ScalarOp::eval`; a compiler for a device would emit code
 //! instead of calling it.
 
 use plugin_sdk::ir_core::{Atom, Scalar, SymExpr};
+use plugin_sdk::kernel_ir::runtime::Sizes;
 use plugin_sdk::kernel_ir::{
-    AccDecl, BufId, InstKind, LoopKernel, Program, ReduceOp, Stage, Step, StoreMode, Val,
+    AccDecl, BufId, Inst, InstKind, LoopKernel, Program, ReduceOp, Step, StoreMode, Val,
 };
 use plugin_sdk::{DType, PluginError};
 
 use crate::memory::{Memory, for_each_index};
 use crate::number;
-use crate::sizes::Sizes;
+use crate::products;
 
 /// Runs steps in order.
 pub(crate) fn run(
@@ -20,17 +21,31 @@ pub(crate) fn run(
     memory: &mut Memory,
 ) -> Result<(), PluginError> {
     for step in steps {
-        if let Step::Together(members) = step {
-            run(program, &members.steps, sizes, memory)?;
-            continue;
-        }
-        let Step::Loop(kernel) = step else {
+        let ran = match step {
+            Step::Together(members) => run(program, &members.steps, sizes, memory),
+            Step::Loop(kernel) => run_kernel(program, kernel, sizes, memory),
+            Step::Matmul(product) => products::matmul(program, product, sizes, memory),
+            Step::Conv(conv) => products::conv(program, conv, sizes, memory),
             // `support` has refused everything else before.
-            return Err(PluginError::unsupported("not a loop kernel").at(step.name()));
+            _ => Err(PluginError::unsupported("not a step of this backend")),
         };
-        run_kernel(program, kernel, sizes, memory).map_err(|e| e.at(&kernel.name))?;
+        ran.map_err(|e| e.at(step.name()))?;
     }
     Ok(())
+}
+
+/// Runs a body once: the epilogue of a product at a point of its result, which it reads as `template`.
+pub(crate) fn run_epilogue(
+    program: &Program,
+    insts: &[Inst],
+    sizes: &Sizes,
+    memory: &mut Memory,
+    point: &[i64],
+    template: Scalar,
+) -> Result<(), PluginError> {
+    let (loops, template) = (point.to_vec(), Some(template));
+    let (accs, scans, values) = (&mut [], Vec::new(), Vec::new());
+    Body { program, insts, sizes, memory, accs, scans, loops, template, values }.run()
 }
 
 fn run_kernel(
@@ -46,8 +61,9 @@ fn run_kernel(
         for (stage, inner) in kernel.stages.iter().zip(&inner) {
             let scans = vec![None; stage.insts.len()];
             let loops = point.to_vec();
-            let mut body =
-                Body { program, stage, sizes, memory, accs: &mut accs, scans, loops, values: Vec::new() };
+            let (insts, accs) = (&stage.insts[..], &mut accs[..]);
+            let (template, values) = (None, Vec::new());
+            let mut body = Body { program, insts, sizes, memory, accs, scans, loops, template, values };
             for_each_index(inner, &mut |index| {
                 body.loops.truncate(point.len());
                 body.loops.extend_from_slice(index);
@@ -110,16 +126,18 @@ impl Acc {
     }
 }
 
-/// The body of a stage at one point.
+/// The body of a stage, or the epilogue of a product, at one point.
 struct Body<'a> {
     program: &'a Program,
-    stage: &'a Stage,
+    insts: &'a [Inst],
     sizes: &'a Sizes,
     memory: &'a mut Memory,
     accs: &'a mut [Acc],
     scans: Vec<Option<Acc>>,
     /// Loop variables, outermost first.
     loops: Vec<i64>,
+    /// What the product gave, in an epilogue.
+    template: Option<Scalar>,
     /// Results of the instructions so far.
     values: Vec<Scalar>,
 }
@@ -127,7 +145,7 @@ struct Body<'a> {
 impl Body<'_> {
     fn run(&mut self) -> Result<(), PluginError> {
         self.values.clear();
-        for number in 0..self.stage.insts.len() {
+        for number in 0..self.insts.len() {
             let value = self.inst(number)?;
             self.values.push(value);
         }
@@ -139,8 +157,8 @@ impl Body<'_> {
     }
 
     fn inst(&mut self, number: usize) -> Result<Scalar, PluginError> {
-        let stage = self.stage;
-        let inst = &stage.insts[number];
+        let insts = self.insts;
+        let inst = &insts[number];
         Ok(match &inst.kind {
             InstKind::Const(c) => number::rounded(inst.dtype, *c),
             InstKind::Index(e) => number::rounded(inst.dtype, Scalar::Int(self.index(e)?)),
@@ -169,14 +187,12 @@ impl Body<'_> {
             }
             InstKind::Op { op, args } => {
                 // All operands have one dtype but the first of `select`, so the last one tells it.
-                let operands = args.last().map_or(inst.dtype, |v| stage.insts[v.0 as usize].dtype);
+                let operands = args.last().map_or(inst.dtype, |v| insts[v.0 as usize].dtype);
                 let args: Vec<Scalar> = args.iter().map(|v| self.value(*v)).collect();
                 op.eval(operands, &args)
             }
             InstKind::Cast(v) => number::rounded(inst.dtype, self.value(*v)),
-            InstKind::Bitcast(v) => {
-                number::bitcast(stage.insts[v.0 as usize].dtype, inst.dtype, self.value(*v))
-            }
+            InstKind::Bitcast(v) => number::bitcast(insts[v.0 as usize].dtype, inst.dtype, self.value(*v)),
             InstKind::Reduce { acc, value, position } => {
                 let (value, position) = (self.value(*value), position.map(|p| self.value(p).as_i64()));
                 self.accs[acc.0 as usize].combine(value, position);
@@ -191,7 +207,7 @@ impl Body<'_> {
                 scan.result()
             }
             InstKind::Template => {
-                return Err(PluginError::invalid("a loop kernel reads a template's result"));
+                self.template.ok_or_else(|| PluginError::invalid("a loop kernel reads a product's result"))?
             }
         })
     }
@@ -218,7 +234,7 @@ impl Body<'_> {
 
     fn index(&self, expr: &SymExpr) -> Result<i64, PluginError> {
         let leaf = |atom: &Atom| match atom {
-            Atom::Sym(id) => self.sizes.symbol(*id),
+            Atom::Sym(id) => self.sizes.get(*id),
             Atom::Loop(n) => self.loops.get(*n as usize).copied(),
             Atom::Value(n) => self.values.get(*n as usize).map(|v| v.as_i64()),
             _ => None,

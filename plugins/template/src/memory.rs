@@ -2,11 +2,11 @@
 //! `program.plan` says which buffers may share memory.
 
 use plugin_sdk::ir_core::Scalar;
+use plugin_sdk::kernel_ir::runtime::Sizes;
 use plugin_sdk::kernel_ir::{BufId, OutputSpec, Program, Storage};
 use plugin_sdk::{Constants, OwnedTensor, PluginError, TensorView};
 
 use crate::number;
-use crate::sizes::Sizes;
 
 /// A buffer whose shape is known in numbers.
 #[derive(Clone, Default)]
@@ -108,6 +108,13 @@ impl Memory {
     pub(crate) fn load(&self, buf: BufId, index: &[i64]) -> Result<Scalar, PluginError> {
         let (root, at) = self.place(buf, index)?;
         self.elements[root].get(at).copied().ok_or_else(outside)
+    }
+
+    /// The element at a place of the memory that a buffer uses, as operands of products are described.
+    pub(crate) fn at(&self, buf: BufId, place: i64) -> Result<Scalar, PluginError> {
+        let elements = &self.elements[self.located[buf.0 as usize].root];
+        let element = usize::try_from(place).ok().and_then(|place| elements.get(place));
+        element.copied().ok_or_else(outside)
     }
 
     /// Writes the element of a buffer; `value` is one that its dtype holds.

@@ -11,11 +11,8 @@ pub(crate) fn refusals(program: &Program) -> Vec<Refusal> {
     // Steps that may run at once run one after another here.
     let single = program.one_by_one();
     for step in single.init.iter().chain(&single.steps) {
-        if !matches!(step, Step::Loop(_)) {
-            refuse(
-                step.name(),
-                format!("acme runs loop kernels only, this is a step of kind `{}`", step.kind()),
-            );
+        if !matches!(step, Step::Loop(_) | Step::Matmul(_) | Step::Conv(_)) {
+            refuse(step.name(), format!("acme has no steps of kind `{}`", step.kind()));
         } else if let Some(dtype) = complex(step) {
             refuse(step.name(), format!("acme has no arithmetic for {dtype}"));
         }

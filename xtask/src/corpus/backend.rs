@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use ferroflux::{Error, Options, Program};
 use fx_ir::{Graph, InputKind, NodeKind, OutputKind};
 use interp::{InterpError, Value};
+use plugin_host::FFX_ERR_UNSUPPORTED;
 use prims::OpError;
 use pt2::ExportedProgram;
 use tensor::Tensor;
@@ -131,7 +132,9 @@ fn refusals<T: std::fmt::Display>(error: &Error, items: &[T], group: impl Fn(&T)
 
 pub(super) fn classify(error: &Error) -> Failure {
     match error {
-        Error::Interp(error) => classify_interp(error),
+        Error::Backend(e) if e.plugin_failure().is_some_and(|f| f.code == FFX_ERR_UNSUPPORTED) => {
+            Failure { status: Status::Unsupported, ..Failure::error(error) }
+        }
         Error::Unsupported(errors) => {
             let mut failure = refusals(error, errors, |e| e.error.to_string());
             if !errors.iter().any(|e| is_unsupported(&e.error)) {

@@ -2,19 +2,18 @@
 //! formula, in memory.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow};
-use ferroflux::golden::{FormulaWeights, formula_inputs};
+use anyhow::{Result, anyhow};
+use cli::golden::{FormulaWeights, formula_inputs};
 use pt2::{Archive, ExportedProgram};
 use tensor::Tensor;
 use tensor::safetensors::SafetensorsFile;
-use zip::ZipArchive;
+use testing::cases::Cases;
 
+use super::Case;
 use super::check::milliseconds;
-use super::{Case, discover};
 
 /// A program and its goldens.
 pub(crate) struct Loaded {
@@ -27,7 +26,7 @@ pub(crate) struct Loaded {
 /// Opens zip files once for all their cases.
 #[derive(Default)]
 pub(crate) struct Loader {
-    open: Option<(PathBuf, ZipArchive<File>)>,
+    open: Option<Cases>,
 }
 
 impl Loader {
@@ -35,7 +34,7 @@ impl Loader {
     pub(crate) fn load(&mut self, case: &Case) -> Result<Loaded> {
         let golden = match &case.stem {
             None => SafetensorsFile::open(case.file.with_extension("safetensors"))?,
-            Some(stem) => discover::golden(self.zip(&case.file)?, stem)?,
+            Some(stem) => self.zip(&case.file)?.golden(stem)?,
         };
         let bytes = self.bytes(case)?;
         let start = Instant::now();
@@ -53,7 +52,7 @@ impl Loader {
         };
         let golden = match &case.stem {
             None => SafetensorsFile::open(case.file.with_extension("safetensors"))?,
-            Some(stem) => discover::golden(self.zip(&case.file)?, stem)?,
+            Some(stem) => self.zip(&case.file)?.golden(stem)?,
         };
         Ok((bytes, golden))
     }
@@ -74,15 +73,14 @@ impl Loader {
     /// The archive of a case in a zip file.
     fn bytes(&mut self, case: &Case) -> Result<Option<Vec<u8>>> {
         let Some(stem) = &case.stem else { return Ok(None) };
-        Ok(Some(discover::read(self.zip(&case.file)?, &format!("{stem}.pt2"))?))
+        Ok(Some(self.zip(&case.file)?.archive(stem)?))
     }
 
-    fn zip(&mut self, path: &PathBuf) -> Result<&mut ZipArchive<File>> {
-        if self.open.as_ref().is_none_or(|(open, _)| open != path) {
-            let file = File::open(path).with_context(|| path.display().to_string())?;
-            self.open = Some((path.clone(), ZipArchive::new(file)?));
+    fn zip(&mut self, path: &Path) -> Result<&mut Cases> {
+        if self.open.as_ref().is_none_or(|open| open.path() != path) {
+            self.open = Some(Cases::open(path)?);
         }
-        self.open.as_mut().map(|(_, zip)| zip).ok_or_else(|| anyhow!("no file is open"))
+        self.open.as_mut().ok_or_else(|| anyhow!("no file is open"))
     }
 }
 

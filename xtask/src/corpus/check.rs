@@ -2,11 +2,13 @@
 
 use std::time::Instant;
 
-use ferroflux::golden::sampled;
+use cli::golden::sampled;
 use fx_ir::{Arg, Graph, OutputKind, ValueType};
 use ir_core::{Class, DType};
-use tensor::compare::tolerance;
+use tensor::compare::{every, tolerance};
 use tensor::{Mismatch, Tensor, allclose};
+
+use testing::compare::largest;
 
 use super::backend::{Compiled, Failure, compile};
 use super::case::{Loaded, inputs};
@@ -153,19 +155,11 @@ fn model(loaded: &Loaded, compiled: &Compiled, times: &mut Times) -> Result<(), 
     Ok(())
 }
 
-/// Every `step`-th value in row-major order.
-pub(crate) fn every(tensor: &Tensor, step: usize) -> Result<Tensor, tensor::TensorError> {
-    let flat = tensor.reshape(&[tensor.numel()])?;
-    let count = tensor.numel().div_ceil(step.max(1));
-    flat.as_strided(&[count], &[flat.strides()[0].saturating_mul(step.max(1) as isize)], flat.offset())
-}
-
 /// Absolute, from the largest finite value; the dtype's own where that is wider.
 fn model_tolerance(expected: &Tensor) -> (f64, f64) {
     if !matches!(expected.dtype().class(), Class::Float | Class::Complex) {
         return (0.0, 0.0);
     }
-    let largest = expected.iter_complex().map(|z| z.norm()).filter(|x| x.is_finite()).fold(0.0, f64::max);
     let relative = if expected.dtype() == DType::BF16 { tolerance(DType::BF16).1 } else { MODEL_TOLERANCE };
-    (relative * largest, 0.0)
+    (relative * largest(expected), 0.0)
 }

@@ -1,17 +1,12 @@
 //! Finds cases: in zip files with one archive (a model) or many (operators), and in folders of such.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use tensor::safetensors::SafetensorsFile;
-use zip::ZipArchive;
+use testing::cases::Cases;
 
 use super::{Case, Kind};
-
-/// A golden file larger than this is not a golden file.
-const MAX_GOLDEN: u64 = 1 << 30;
 
 /// The cases of a file or folder, sorted by name.
 pub(crate) fn find(path: &Path) -> Result<Vec<Case>> {
@@ -59,19 +54,16 @@ fn plain(path: &Path) -> Result<Option<Case>> {
 }
 
 fn zipped(path: &Path) -> Result<Vec<Case>> {
-    let mut archive = ZipArchive::new(File::open(path)?)?;
-    let names = archive.file_names().map(|n| n.map(|n| n.into_owned())).collect::<Result<Vec<_>, _>>()?;
-    let mut stems: Vec<String> =
-        names.iter().filter_map(|n| n.strip_suffix(".pt2")).map(str::to_owned).collect();
-    stems.sort();
+    let mut zip = Cases::open(path)?;
+    let stems = zip.names();
     if let [stem] = &stems[..] {
-        let golden = golden(&mut archive, stem)?;
+        let golden = zip.golden(stem)?;
         let case = |kind| Case { case: name_of(path), kind, file: path.to_owned(), stem: Some(stem.clone()) };
         return Ok(kind_of(&golden).map(case).into_iter().collect());
     }
     let mut cases = Vec::new();
     for stem in stems {
-        let golden = golden(&mut archive, &stem).with_context(|| stem.clone())?;
+        let golden = zip.golden(&stem)?;
         let case = |kind| Case { case: stem.clone(), kind, file: path.to_owned(), stem: Some(stem.clone()) };
         cases.push(case(Kind::Forward));
         if golden.tensors.keys().any(|k| k.starts_with("grad")) {
@@ -79,19 +71,6 @@ fn zipped(path: &Path) -> Result<Vec<Case>> {
         }
     }
     Ok(cases)
-}
-
-/// The goldens of a case in a zip file.
-pub(crate) fn golden(archive: &mut ZipArchive<File>, stem: &str) -> Result<SafetensorsFile> {
-    Ok(SafetensorsFile::from_bytes(&read(archive, &format!("{stem}.safetensors"))?)?)
-}
-
-/// An entry of a zip file.
-pub(crate) fn read(archive: &mut ZipArchive<File>, name: &str) -> Result<Vec<u8>> {
-    let entry = archive.by_name(name).with_context(|| name.to_owned())?;
-    let mut bytes = Vec::new();
-    entry.take(MAX_GOLDEN).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// What the goldens of a single program are for; `None` where there is nothing to compare with.

@@ -10,10 +10,11 @@ use ferroflux::train::{DiffOptions, Differentiated, Gradients, TrainOptions, Wrt
 use fx_ir::{Arg, Graph, InputKind, ValueId};
 use tensor::compare::tolerance;
 use tensor::{Tensor, allclose};
+use testing::compare::{largest, thinned};
 
 use super::backend::{Failure, classify, options};
 use super::case::{Loaded, inputs};
-use super::check::{MODEL_TOLERANCE, Times, differs, every, milliseconds};
+use super::check::{MODEL_TOLERANCE, Times, differs, milliseconds};
 use super::{Status, Wide};
 
 /// Largest relative difference of a loss.
@@ -140,7 +141,7 @@ fn step_values(
 
 /// Six losses of each optimizer, within PyTorch's own drift between `f32` and `f64`.
 fn curves(loaded: &Loaded, backend: &str, times: &mut Times) -> Result<(), Failure> {
-    let read = |key: &str| ferroflux::golden::metadata::<Option<serde_json::Value>>(&loaded.golden, key);
+    let read = |key: &str| cli::golden::metadata::<Option<serde_json::Value>>(&loaded.golden, key);
     let error = |e: anyhow::Error| Failure::new(Status::Error, format!("{e:#}"));
     let Some(curves) = read("curves").map_err(|e| Failure::error(&e))? else { return Ok(()) };
     let wide = read("sgd_float64").map_err(|e| Failure::error(&e))?.unwrap_or_default();
@@ -197,30 +198,14 @@ fn drift(narrow: &[f64], wide: &[f64]) -> Vec<f64> {
     narrow.iter().zip(wide).map(point).collect()
 }
 
-/// The largest finite magnitude.
-fn largest(t: &Tensor) -> f64 {
-    t.iter_f64().filter(|x| x.is_finite()).map(f64::abs).fold(0.0, f64::max)
-}
-
 /// Compares relative to the golden's largest value, or to rounding of the largest value of its kind: some gradients
 /// (of key biases in attention) are zero but for rounding.
 fn close(name: &str, got: &Tensor, expected: &Tensor, noise: &[(&str, f64)]) -> Result<(), Failure> {
-    let got = thinned(got, expected)?;
+    let got = thinned(got, expected).map_err(|e| Failure::error(&e))?;
     let floor = noise.iter().find(|(prefix, _)| name.starts_with(prefix)).map_or(0.0, |(_, n)| *n);
     let relative = if name == "loss" { LOSS_TOLERANCE } else { MODEL_TOLERANCE };
     let atol = (relative * largest(expected)).max(floor);
     allclose(&got, expected, atol, 0.0).map(drop).map_err(|m| differs(name, &m))
-}
-
-/// The values that the goldens keep of a tensor: all, or every so-manieth.
-fn thinned(got: &Tensor, expected: &Tensor) -> Result<Tensor, Failure> {
-    let thin = || {
-        if got.numel() == expected.numel() {
-            return got.reshape(expected.sizes());
-        }
-        every(got, (got.numel() / 512).max(1))
-    };
-    thin().map_err(|e| Failure::error(&e))
 }
 
 /// Captured to two compiled halves.

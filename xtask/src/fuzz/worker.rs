@@ -5,7 +5,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use anyhow::Result;
-use ferroflux::golden::FormulaWeights;
+use cli::golden::FormulaWeights;
 use ferroflux::{Options, Program};
 use tensor::Tensor;
 

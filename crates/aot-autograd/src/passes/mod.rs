@@ -97,23 +97,29 @@ pub fn optimize_watched(
     cx: &PassCx,
     after: &mut dyn FnMut(&str, &Graph),
 ) -> Vec<(&'static str, Stats)> {
-    // What a branch or a loop body is given differs from call to call.
-    let inner = PassCx { frozen: false, opaque: Vec::new(), ..cx.clone() };
-    for id in graph.subgraphs.ids() {
-        let mut subgraph = std::mem::take(&mut graph.subgraphs[id]);
-        graph.move_symbols(&mut subgraph);
-        optimize(&mut subgraph, &inner);
-        subgraph.move_symbols(graph);
-        graph.subgraphs[id] = subgraph;
-    }
     let mut done = Vec::with_capacity(PASSES.len());
     for pass in PASSES.iter().filter(|p| !cx.skip.iter().any(|name| name == p.name)) {
-        let stats = (pass.run)(graph, cx);
+        let stats = run_pass(pass, graph, cx);
         tracing::debug!(target: "ferroflux::aot", pass = pass.name, changed = stats.changed);
         after(pass.name, graph);
         done.push((pass.name, stats));
     }
     done
+}
+
+/// Runs one pass on the subgraphs and then on the graph, so that the whole graph is that of one moment behind each pass.
+pub fn run_pass(pass: &Pass, graph: &mut Graph, cx: &PassCx) -> Stats {
+    // What a branch or a loop body is given differs from call to call.
+    let inner = PassCx { frozen: false, opaque: Vec::new(), ..cx.clone() };
+    let mut changed = 0;
+    for id in graph.subgraphs.ids() {
+        let mut subgraph = std::mem::take(&mut graph.subgraphs[id]);
+        graph.move_symbols(&mut subgraph);
+        changed += run_pass(pass, &mut subgraph, &inner).changed;
+        subgraph.move_symbols(graph);
+        graph.subgraphs[id] = subgraph;
+    }
+    Stats { changed: changed + (pass.run)(graph, cx).changed }
 }
 
 #[cfg(test)]

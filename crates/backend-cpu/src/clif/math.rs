@@ -1,7 +1,7 @@
 //! Elementary functions of `f32` as straight-line polynomial code, the same for one lane and for four.
 //!
 //! All coefficients are this project's own weighted minimax fits (Lawson iteration on Chebyshev nodes in double
-//! precision, rounded to `f32`). Errors are the largest seen by the tests in `tests/scalar_ops.rs` against the double-precision
+//! precision, rounded to `f32`). Errors are the largest seen by the tests in `tests/suite/scalar_ops.rs` against the double-precision
 //! reference: `exp`, `exp2` 2 ulp, `expm1` 3 ulp, `log`, `log2`, `log1p` 3 ulp, `tanh` 3 ulp, `erf` 3 ulp, `sin`, `cos` 2 ulp.
 //! Special values (NaN, infinities, signed zeros, denormals) come out as the reference has them.
 

@@ -2,6 +2,7 @@
 
 use ir_core::DType;
 use kernel_ir::PlanError;
+use kernel_ir::runtime::RunError;
 
 use crate::clif::JitError;
 use crate::micro::MicroError;
@@ -160,6 +161,20 @@ impl std::fmt::Display for Written {
                 let names: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
                 write!(f, "; written in place, and now partly written: {}", names.join(", "))
             }
+        }
+    }
+}
+
+impl From<RunError> for ExecError {
+    fn from(e: RunError) -> ExecError {
+        match e {
+            RunError::Unbound(size) => ExecError::Unbound(size),
+            RunError::Assertion { step, message } => ExecError::Assertion { name: step, message },
+            RunError::Range { step, value, symbol, min, max } => {
+                let max = max.map_or(String::new(), |m| format!("={m}"));
+                ExecError::Bound { step, value, range: format!("{min}..{max}"), symbol }
+            }
+            RunError::NumberType(_) => ExecError::Malformed(e.to_string()),
         }
     }
 }

@@ -4,11 +4,11 @@
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{BufId, Epilogue, InstKind, Program, ScalarOp, StoreMode, Val};
 
-use super::sizes::Sizes;
 use super::{Buffers, ExecError};
 use crate::clif::Walk;
 use crate::micro;
 use crate::vir::Dim;
+use kernel_ir::runtime::Sizes;
 
 /// Memory addressed by rows and columns: `offset + batch * … + row * row_stride + column`.
 #[derive(Clone, Debug)]

@@ -140,12 +140,12 @@ pub(super) fn needed(program: &Program, steps: &[Planned], packed: &[Option<Pack
     };
     program.outputs.iter().for_each(|o| add(o.buf));
     let is_packed = |slot: usize| packed.get(slot).is_some_and(Option::is_some);
-    let each = program.steps.iter().zip(steps).flat_map(|(step, planned)| match (step, &planned.op) {
-        (Step::Together(t), Op::Several(list)) => members(&t.steps, list),
+    let each = program.steps.iter().zip(steps).flat_map(|(step, planned)| match (step, planned.op()) {
+        (Step::Together(t), Some(Op::Several(list))) => members(&t.steps, list),
         _ => vec![(step, Some(planned))],
     });
     for (step, planned) in each {
-        let through: Option<&Operand> = match (step, planned.map(|p| &p.op)) {
+        let through: Option<&Operand> = match (step, planned.and_then(Planned::op)) {
             (Step::Matmul(m), Some(Op::Matmul(_, slot))) if is_packed(*slot) => Some(&m.b),
             (Step::Conv(c), Some(Op::Conv(_, slot))) if is_packed(*slot) => Some(&c.weight),
             _ => None,

@@ -76,7 +76,7 @@ impl LoopOp {
         let loads = self.parts.iter().map(|p| p.load(call)).collect::<Result<SmallVec<[_; 2]>, _>>()?;
         let work: f64 = loads.iter().map(|l| l.work).sum();
         let threads = team::threads();
-        let symbols = call.sizes.0.as_ptr();
+        let symbols = call.sizes.values().as_ptr();
         if self.serial || threads == 1 || work < SHARE {
             for load in loads.iter().filter(|l| l.points > 0 && l.lanes > 0) {
                 let block = load.whole();

@@ -13,7 +13,6 @@ mod linalg;
 mod looped;
 mod memory;
 mod prepare;
-mod sizes;
 mod sort;
 mod staged;
 mod template;
@@ -23,6 +22,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ir_core::EntityId;
+use kernel_ir::runtime::{Binder, Dynamic, Exec, Machine, Misfit, Node, Place as At, Sizes};
 use kernel_ir::{Buffer, Program, Storage};
 use plugin_sdk::dlpack::{DL_CPU, DL_CUDA_HOST};
 use plugin_sdk::{DeviceId, OwnedTensor, TensorView};
@@ -32,9 +32,8 @@ pub(crate) use prepare::supports;
 
 use crate::clif::{self, Code, EpilogueContext, Fault};
 use crate::micro::{ConvWeights, PackedB, team};
-use control::{Dynamic, Machine, Planned, number_packs};
+use control::{Planned, Running, number_packs};
 use memory::{Arenas, Block, Region, copy_strided};
-use sizes::{Binder, Sizes};
 
 /// Base pointer of each buffer of a program, by number; views hold none.
 struct Buffers(Vec<*mut u8>);
@@ -56,9 +55,12 @@ struct Call<'a> {
 impl Call<'_> {
     /// What an epilogue is called with; `table` has its base pointers.
     fn context(&self, table: &[*mut u8]) -> EpilogueContext {
-        EpilogueContext { buffers: table.as_ptr(), sizes: self.sizes.0.as_ptr() }
+        EpilogueContext { buffers: table.as_ptr(), sizes: self.sizes.values().as_ptr() }
     }
 }
+
+/// The walk of a call over its steps.
+type Walk<'a> = Machine<'a, Running<'a>>;
 
 enum Op {
     Loop(looped::LoopOp),
@@ -74,7 +76,6 @@ enum Op {
     Linalg(host_routines::MatrixRoutine),
     /// One step that is done as several.
     Several(Vec<Planned>),
-    Control(control::Control),
 }
 
 /// A weight in the layout of its kernel.
@@ -167,7 +168,7 @@ impl Compiled {
             }
             _ => None,
         };
-        let binder = Binder::new(&program);
+        let binder = Binder::of_inputs(&program);
         Ok(Compiled {
             binder,
             dynamic: Dynamic::new(&program),
@@ -217,7 +218,7 @@ impl Compiled {
     pub unsafe fn bind(&mut self, constants: &[(&str, TensorView<'_>)]) -> Result<(), ExecError> {
         // What was bound before may be gone from here on, whether this succeeds or not.
         self.bound = None;
-        let sizes = self.default_sizes();
+        let sizes = Sizes::hints(&self.program);
         let mut base = Buffers(vec![clif::ZEROS.address() as *mut u8; self.program.buffers.len()]);
         let mut memory = Vec::new();
         let mut contents: Vec<(&str, &[u8])> = Vec::new();
@@ -299,10 +300,6 @@ impl Compiled {
         }
     }
 
-    fn default_sizes(&self) -> Sizes {
-        Sizes(self.program.symbols.values().map(|s| s.hint.unwrap_or(s.min)).collect())
-    }
-
     /// Runs the program.
     ///
     /// # Errors
@@ -353,17 +350,17 @@ impl Compiled {
         Ok(results)
     }
 
-    fn run_call(&self, mut machine: Machine<'_>) -> Result<Vec<OwnedTensor>, ExecError> {
+    fn run_call(&self, mut machine: Walk<'_>) -> Result<Vec<OwnedTensor>, ExecError> {
         let outputs = || self.program.buffers.iter().filter(|(_, b)| b.storage == Storage::Output);
         for (id, _) in outputs().filter(|(id, _)| !self.program.is_dynamic(*id)) {
-            machine.provide(id.index())?;
+            machine.exec.provide(id)?;
         }
         let mut machine = self.drive(machine, &self.steps)?;
         // Nothing wrote what a loop without turns would have written.
         for (id, _) in outputs() {
-            machine.provide(id.index())?;
+            machine.exec.provide(id)?;
         }
-        self.program.outputs.iter().map(|spec| self.result(spec, &machine)).collect()
+        self.program.outputs.iter().map(|spec| self.result(spec, &machine.exec)).collect()
     }
 
     fn machine<'a>(
@@ -372,16 +369,17 @@ impl Compiled {
         sizes: Sizes,
         packed: &'a [Option<Packed>],
         copied: &'a [usize],
-    ) -> Machine<'a> {
+    ) -> Walk<'a> {
         let count = self.program.buffers.len();
         buffers.0.resize(count, clif::ZEROS.address() as *mut u8);
-        let (program, code, dynamic) = (&self.program, &self.code, &self.dynamic);
+        let (program, code) = (&self.program, &self.code);
         let (blocks, fault, begun) = (vec![None; count], Fault::default(), Vec::new());
-        Machine { program, code, dynamic, packed, buffers, sizes, blocks, fault, copied, begun }
+        let running = Running { program, code, packed, buffers, sizes, blocks, fault, copied, begun };
+        Machine::new(running, &program.symbols, &self.dynamic)
     }
 
     /// Runs the steps on the pool and gives the machine back.
-    fn drive<'a>(&self, machine: Machine<'a>, steps: &[Planned]) -> Result<Machine<'a>, ExecError> {
+    fn drive<'a>(&self, machine: Walk<'a>, steps: &[Planned]) -> Result<Walk<'a>, ExecError> {
         let machine = Mutex::new(machine);
         let done = self
             .in_team(steps.len() > 1, &|| machine.lock().unwrap_or_else(PoisonError::into_inner).run(steps));
@@ -400,7 +398,28 @@ impl Compiled {
                 return Err(ExecError::Rank { name: spec.name.clone(), expected: rank, got });
             }
         }
-        self.binder.bind(&self.program, &|i, d| inputs[i].sizes()[d])
+        let size = |input: usize, dim: usize| inputs.get(input)?.sizes().get(dim).copied();
+        let bound = self.binder.sizes(&self.program, size);
+        bound.map_err(|(misfit, sizes)| self.misfit(misfit, &sizes, &size))
+    }
+
+    /// What to say of sizes that do not fit.
+    #[cold]
+    fn misfit(&self, misfit: Misfit, sizes: &Sizes, size: &dyn Fn(usize, usize) -> Option<i64>) -> ExecError {
+        let (Misfit::Equation(n) | Misfit::Range(n, _) | Misfit::Missing(n)) = misfit else {
+            return ExecError::Malformed("a guard is no affair of the executor".into());
+        };
+        let equation = self.binder.equation(n);
+        let At::Dim(input, dim) = equation.place else {
+            return ExecError::Malformed("an input is not known by its value".into());
+        };
+        let (name, got) = (self.program.inputs[input].name.clone(), size(input, dim).unwrap_or_default());
+        match (misfit, equation.expected(sizes.values())) {
+            (Misfit::Equation(_), Some(expected)) => {
+                ExecError::Size { name, dim, got, expected, expr: equation.size.to_string() }
+            }
+            _ => ExecError::Range { name, problem: self.binder.problem(misfit, got, sizes.values()) },
+        }
     }
 
     /// The arena's layout at these sizes, from the plan or from the table of layouts that were made before.
@@ -412,8 +431,7 @@ impl Compiled {
         if let Some(place) = places.get(sizes) {
             return Ok(place.clone());
         }
-        let value = |id: ir_core::SymId| sizes.0.get(id.index()).copied();
-        let (offsets, bytes) = self.program.plan.place(&self.program, &value)?;
+        let (offsets, bytes) = self.program.plan.place(&self.program, &|id| sizes.get(id))?;
         let place = Arc::new(Place { offsets, bytes });
         // A service that sees ever new sizes must not keep a layout of each.
         if places.len() >= 1024 {
@@ -466,7 +484,7 @@ impl Compiled {
         Ok((copy.ptr(), Some(copy)))
     }
 
-    fn result(&self, spec: &kernel_ir::OutputSpec, machine: &Machine<'_>) -> Result<OwnedTensor, ExecError> {
+    fn result(&self, spec: &kernel_ir::OutputSpec, machine: &Running<'_>) -> Result<OwnedTensor, ExecError> {
         let (buffers, sizes) = (&machine.buffers, &machine.sizes);
         let root = self.program.root(spec.buf).index();
         let dtype = self.program.buffers[spec.buf].dtype;
@@ -514,7 +532,14 @@ fn pack(
     packed: &mut Vec<Option<Packed>>,
 ) -> Result<(), ExecError> {
     for planned in steps {
-        match &planned.op {
+        let op = match &planned.node {
+            Node::Op(op) => op,
+            node => {
+                node.lists().into_iter().try_for_each(|list| pack(list, base, sizes, packed))?;
+                continue;
+            }
+        };
+        match op {
             Op::Matmul(m, _) => packed.push(m.pack(base)?.map(Packed::Matmul)),
             // The packed form does not depend on the image's size; symbols keep their hints here.
             Op::Conv(c, _) => {
@@ -522,7 +547,6 @@ fn pack(
             }
             Op::Staged(s, _) => packed.push(s.pack(base, sizes)?),
             Op::Several(list) => pack(list, base, sizes, packed)?,
-            Op::Control(c) => c.nested().into_iter().try_for_each(|list| pack(list, base, sizes, packed))?,
             _ => {}
         }
     }
@@ -534,7 +558,8 @@ fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError
     match op {
         // What follows a failed check is not needed.
         Op::Several(list) => {
-            list.iter().take_while(|_| !call.fault.is_set()).try_for_each(|p| run(&p.op, call, all))
+            let mut open = list.iter().filter_map(Planned::op).take_while(|_| !call.fault.is_set());
+            open.try_for_each(|op| run(op, call, all))
         }
         Op::Loop(k) => k.run(call),
         Op::Matmul(m, slot) => {
@@ -543,8 +568,6 @@ fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError
         Op::Conv(c, slot) => {
             c.run(call, packed(slot).and_then(|p| if let Packed::Conv(w) = p { Some(w) } else { None }))
         }
-        // The machine runs these itself.
-        Op::Control(_) => Ok(()),
         Op::Attention(a) => a.run(call),
         Op::AttentionBackward(a) => a.run(call),
         Op::Staged(s, slot) => s.run(call, packed(slot)),

@@ -2,10 +2,11 @@
 
 use host_routines::MatrixRoutine;
 use ir_core::{DType, Shape, SymExpr};
+use kernel_ir::runtime::{Node, Plan, control};
 use kernel_ir::{Attention, Conv, Epilogue, ExternOp, LoopKernel, Matmul, Program, Step, plain_steps};
 
 use super::attention_backward::AttentionBackwardOp;
-use super::control::{Control, Number, Planned};
+use super::control::Planned;
 use super::finish::recognise;
 use super::jobs::Jobs;
 use super::looped::LoopOp;
@@ -22,41 +23,36 @@ pub(super) fn steps(
     steps: &[Step],
     jobs: &mut Jobs,
 ) -> Result<Vec<Planned>, ExecError> {
-    let one = |step| prepare(program, step, jobs).map(|op| Planned::new(program, step, op));
-    steps.iter().map(one).collect()
+    Lowering { program, jobs }.list(steps)
 }
 
-/// Control flow with its steps prepared.
-fn control(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Control, ExecError> {
-    Ok(match step {
-        Step::Bind(b) => {
-            Control::Bind { name: b.name.clone(), symbol: b.symbol, from: Number::new(program, &b.from) }
-        }
-        Step::Assert(a) => Control::Assert {
-            name: a.name.clone(),
-            message: a.message.clone(),
-            pred: Number::new(program, &a.pred),
-        },
-        Step::Cond(c) => Control::Cond {
-            pred: Number::new(program, &c.pred),
-            then: steps(program, &c.then, jobs)?,
-            otherwise: steps(program, &c.otherwise, jobs)?,
-        },
-        Step::For(f) => Control::For {
-            name: f.name.clone(),
-            symbol: f.symbol,
-            count: f.count.clone(),
-            body: steps(program, &f.body, jobs)?,
-        },
-        Step::While(w) => Control::While {
-            cond: steps(program, &w.cond, jobs)?,
-            pred: Number::new(program, &w.pred),
-            body: steps(program, &w.body, jobs)?,
-        },
-        other => return Err(ExecError::Malformed(format!("`{}` is no control flow", other.name()))),
-    })
+/// A program whose steps become operations.
+struct Lowering<'a> {
+    program: &'a mut Program,
+    jobs: &'a mut Jobs,
 }
 
+impl Plan for Lowering<'_> {
+    type Op = Op;
+    type Error = ExecError;
+
+    fn program(&self) -> &Program {
+        self.program
+    }
+    fn list(&mut self, steps: &[Step]) -> Result<Vec<Planned>, ExecError> {
+        steps.iter().map(|step| planned(self.program, step, self.jobs)).collect()
+    }
+}
+
+fn planned(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Planned, ExecError> {
+    let node = match control(&mut Lowering { program, jobs }, step)? {
+        Some(node) => node,
+        None => Node::Op(prepare(program, step, jobs)?),
+    };
+    Ok(Planned::new(program, step, node))
+}
+
+/// The operation of a step that is no control flow.
 fn prepare(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Op, ExecError> {
     match step {
         Step::Loop(k) => looped(program, k, jobs),
@@ -71,7 +67,9 @@ fn prepare(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Op, Ex
             ExternOp::Linalg { op, complex } => Ok(Op::Linalg(MatrixRoutine::new(program, e, op, complex)?)),
         },
         Step::Together(t) => together(program, &t.steps, jobs).map(Op::Several),
-        _ => control(program, step, jobs).map(Op::Control),
+        Step::Bind(_) | Step::Assert(_) | Step::Cond(_) | Step::For(_) | Step::While(_) => {
+            Err(ExecError::Malformed(format!("`{}` is control flow, and no operation", step.name())))
+        }
     }
 }
 
@@ -92,18 +90,17 @@ fn together(program: &mut Program, steps: &[Step], jobs: &mut Jobs) -> Result<Ve
         first = first.or(Some(step));
         let kernels = lowered(program, k)?;
         match kernels.iter().any(|k| k.serial) {
-            true => serial.push(Planned::new(program, step, Op::Loop(LoopOp::new(kernels, jobs)))),
+            true => serial.push(Planned::new(program, step, Node::Op(Op::Loop(LoopOp::new(kernels, jobs))))),
             false => shared.extend(kernels),
         }
     }
     let mut all = Vec::new();
     if let Some(first) = first.filter(|_| !shared.is_empty()) {
-        all.push(Planned::new(program, first, Op::Loop(LoopOp::new(shared, jobs))));
+        all.push(Planned::new(program, first, Node::Op(Op::Loop(LoopOp::new(shared, jobs)))));
     }
     all.extend(serial);
     for step in steps.iter().filter(|s| !matches!(s, Step::Loop(_))) {
-        let op = prepare(program, step, jobs)?;
-        all.push(Planned::new(program, step, op));
+        all.push(planned(program, step, jobs)?);
     }
     Ok(all)
 }
@@ -261,5 +258,5 @@ fn attention(program: &mut Program, a: &Attention, jobs: &mut Jobs) -> Result<Op
 /// # Errors
 /// Why not.
 pub(crate) fn supports(program: &mut Program, step: &Step) -> Result<(), ExecError> {
-    prepare(program, step, &mut Jobs::default()).map(|_| ())
+    planned(program, step, &mut Jobs::default()).map(|_| ())
 }

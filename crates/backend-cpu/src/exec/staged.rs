@@ -16,11 +16,11 @@ use kernel_ir::{
 use super::jobs::Jobs;
 use super::looped::LoopOp;
 use super::memory::Block;
-use super::sizes::Sizes;
 use super::template::{View, conv_shape, flattens, is_constant, strides5, sums_place};
 use super::{Buffers, Call, ExecError, Packed};
 use crate::micro::{self, BatchDim, COut, ConvPlan, ConvWeights, Isa, MatRef, PackedB, Strides5, team};
 use crate::vir::lower_kernel;
+use kernel_ir::runtime::Sizes;
 
 /// Operands and what is done with them.
 enum Kind {

@@ -10,13 +10,13 @@ use smallvec::SmallVec;
 use super::finish::Direct;
 use super::jobs::Function;
 use super::memory::Block;
-use super::sizes::Sizes;
 use super::{Buffers, Call, ExecError};
 use crate::clif::EpilogueContext;
 use crate::micro::{
     self, BatchDim, COut, ConvPlan, ConvShape, ConvWeights, EpilogueBlock, Hook, Isa, MatRef, PackedB,
     Strides5,
 };
+use kernel_ir::runtime::Sizes;
 
 /// Products with fewer rows read the weight as it lies.
 const PACK_ROWS: i64 = 8;

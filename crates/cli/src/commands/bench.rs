@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::golden::FormulaWeights;
 use anyhow::{Context, Result};
-use ferroflux::golden::FormulaWeights;
 use ferroflux::ir_core::Scalar;
 use ferroflux::optim::{Optimizer, Sgd};
 use ferroflux::tensor::safetensors::SafetensorsFile;

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use ferroflux::Program;
 use ferroflux::fx_ir::draw::{Diagram, Style, graph_diagram, graph_diagram_by_module};
 use ferroflux::fx_ir::{Graph, text};
+use ferroflux::{Program, pipeline};
 
 use crate::model::Model;
 use crate::progress::Progress;
@@ -21,6 +21,9 @@ pub(crate) struct Args {
     /// Which stage of the compiler.
     #[arg(long, value_enum, default_value_t = Stage::Captured)]
     stage: Stage,
+    /// The graph behind one pass, or behind any stage of the pipeline, by name.
+    #[arg(long, value_name = "PASS", conflicts_with = "stage")]
+    after: Option<String>,
     /// Prints the graph as code, for people; the default text can be read back.
     #[arg(long)]
     readable: bool,
@@ -41,6 +44,8 @@ enum Stage {
     Functional,
     /// Primitive operators alone.
     Prim,
+    /// What is lowered: primitive operators on real numbers, after the passes.
+    Optimized,
     /// Forward and backward in one graph.
     Joint,
     /// The forward half of it; what it saves for the backward is returned.
@@ -62,15 +67,18 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     for path in args.svg.iter().chain(&args.dot) {
         files::check_writable(path)?;
     }
+    if let Some(name) = &args.after {
+        check_after(name)?;
+    }
     let model = Model::open(&args.model)?;
     let _progress = Progress::start(format!("{}: lowering", model.name));
     let failed = || format!("`{}` does not reach this stage", model.name);
     if args.svg.is_none() && args.dot.is_none() {
-        let text = text_of(&model.program, args.stage, args.readable).with_context(failed)?;
+        let text = text_of(&model.program, args).with_context(failed)?;
         out.write_all(text.as_bytes())?;
         return Ok(());
     }
-    let diagram = diagram_of(&model.program, args.stage).with_context(failed)?;
+    let diagram = diagram_of(&model.program, args).with_context(failed)?;
     if let Some(path) = &args.svg {
         files::write(path, diagram.to_svg().as_bytes())?;
     }
@@ -84,12 +92,27 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-fn text_of(program: &Program, stage: Stage, readable: bool) -> Result<String> {
+/// An error of the command line where no pass has this name.
+fn check_after(name: &str) -> Result<()> {
+    let graphs = || pipeline::names().filter(|n| *n != pipeline::KERNELS);
+    if graphs().any(|n| n == name) {
+        return Ok(());
+    }
+    let known = graphs().collect::<Vec<_>>().join(", ");
+    Err(usage(format!("`--after`: no stage or pass `{name}`"), format!("one of {known}")))
+}
+
+fn text_of(program: &Program, args: &Args) -> Result<String> {
+    let readable = args.readable;
     let print = |graph: &Graph| if readable { graph.print_readable() } else { text::print(graph) };
-    Ok(match stage {
+    if let Some(name) = &args.after {
+        return Ok(print(&program.after(name)?));
+    }
+    Ok(match args.stage {
         Stage::Captured => print(program.graph()) + &constants(program, if readable { "//" } else { "#" }),
         Stage::Functional => print(&program.functional()?),
         Stage::Prim => print(&program.prims()?),
+        Stage::Optimized => print(&program.optimized()?),
         Stage::Joint => print(&program.joint(&program.usual_gradients())?.graph),
         Stage::Forward => print(&program.partition(&program.usual_gradients())?.forward),
         Stage::Backward => print(&program.partition(&program.usual_gradients())?.backward),
@@ -105,11 +128,15 @@ fn constants(program: &Program, comment: &str) -> String {
     constants.map(|i| format!("{comment} input {}\n", show::input(i))).collect()
 }
 
-fn diagram_of(program: &Program, stage: Stage) -> Result<Diagram> {
-    Ok(match stage {
+fn diagram_of(program: &Program, args: &Args) -> Result<Diagram> {
+    if let Some(name) = &args.after {
+        return Ok(graph_diagram(&program.after(name)?));
+    }
+    Ok(match args.stage {
         Stage::Captured => graph_diagram(program.graph()),
         Stage::Functional => graph_diagram(&program.functional()?),
         Stage::Prim => graph_diagram(&program.prims()?),
+        Stage::Optimized => graph_diagram(&program.optimized()?),
         Stage::Joint => {
             let graph = program.joint_for_drawing(&program.usual_gradients())?;
             graph_diagram_by_module(&graph, &|target| Style::of_name(target), 1)

@@ -1,19 +1,19 @@
 //! What an entry holds of a program: everything from which an executable is made without a pass, and what connects it with
 //! its caller.
 
-use fx_ir::Symbol;
-use ir_core::{Arena, SymId};
+use fx_ir::Symbols;
 use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable};
 use serde::{Deserialize, Serialize};
 
+use crate::Options;
 use crate::compiled::{Sink, Source};
+use crate::pipeline::Kernels;
 use crate::train::plan::StepPlan;
-use crate::{Options, stages};
 
 /// A compiled program before its constants are bound.
 pub(crate) struct Form {
     /// The fused program.
-    pub(crate) kernels: stages::Kernels,
+    pub(crate) kernels: Kernels,
     /// For each result of the graph that is a value whether it is complex.
     pub(crate) complex: Vec<bool>,
     /// What its inputs and outputs are to its caller.
@@ -35,7 +35,7 @@ pub(crate) enum Caller {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Wiring {
     /// The size symbols.
-    pub(crate) symbols: Arena<SymId, Symbol>,
+    pub(crate) symbols: Symbols,
     /// Names of the buffers that calls write.
     pub(crate) state: Vec<String>,
     /// What each input of the code is.
@@ -63,7 +63,7 @@ pub(super) struct Sections {
 impl Sections {
     /// Of what was compiled.
     pub(super) fn of(form: &Form, executable: &LoadedExecutable) -> Result<Sections, String> {
-        let stages::Kernels { program, in_place } = &form.kernels;
+        let Kernels { program, in_place } = &form.kernels;
         let facts =
             Facts { in_place: in_place.clone(), complex: form.complex.clone(), caller: form.caller.clone() };
         let facts = serde_json::to_vec(&facts).map_err(|e| e.to_string())?;
@@ -102,5 +102,5 @@ pub(super) fn restore(
     {
         return Err("its machine code is that of another program".into());
     }
-    Ok((Form { kernels: stages::Kernels { program, in_place }, complex, caller }, executable))
+    Ok((Form { kernels: Kernels { program, in_place }, complex, caller }, executable))
 }

@@ -9,7 +9,8 @@ use tracing::{debug, info_span};
 use super::form::{self, Sections};
 use super::{Form, Key, Part, Store};
 use crate::code::CACHE_OPTION;
-use crate::{Error, Options, stages};
+use crate::pipeline::{Kernels, skipped};
+use crate::{Error, Options};
 
 /// What share of the bound the weights of one program may have.
 const LARGEST: u64 = 4;
@@ -19,7 +20,7 @@ const LARGEST: u64 = 4;
 pub(crate) enum Stage<'a> {
     /// A captured graph, for inference.
     Captured,
-    /// Prims that went through the passes of a function; whether state may be written in place.
+    /// Prims of a function or of half of a training step, before the passes; whether state may be written in place.
     Prims { in_place: bool },
     /// A captured graph, for training: all that decides what is made of it, and how that is shown.
     Training { what: &'a str, shown: &'a str },
@@ -57,7 +58,7 @@ impl<'a> Lookup<'a> {
 
     /// The folder in which the backend may keep what it makes of the program's constants, where it keeps such things at all
     /// and there would be room for them.
-    pub(crate) fn weights_folder(&self, kernels: &stages::Kernels) -> Option<String> {
+    pub(crate) fn weights_folder(&self, kernels: &Kernels) -> Option<String> {
         let keeps = |o: &OptionInfo| o.name == CACHE_OPTION && o.default == "off";
         let told = self.options.backend_options.iter().any(|(name, _)| name == CACHE_OPTION);
         if told || !self.backend.options().iter().any(keeps) {
@@ -72,7 +73,7 @@ impl<'a> Lookup<'a> {
     }
 
     /// Keeps the files within their bound, after the backend may have written what it makes of the constants.
-    pub(crate) fn tidy(&self, kernels: &stages::Kernels) {
+    pub(crate) fn tidy(&self, kernels: &Kernels) {
         self.store.keep_bound(constant_bytes(kernels).unwrap_or(u64::MAX));
     }
 
@@ -107,7 +108,7 @@ impl<'a> Lookup<'a> {
 }
 
 /// Bytes of a program's constants; `None` where they depend on sizes that a call tells.
-fn constant_bytes(kernels: &stages::Kernels) -> Option<u64> {
+fn constant_bytes(kernels: &Kernels) -> Option<u64> {
     let program = &kernels.program;
     let buffers = program.constants.iter().map(|c| &program.buffers[c.buf]);
     let bytes = |b: &kernel_ir::Buffer| {
@@ -156,7 +157,7 @@ fn key(stage: Stage<'_>, graph: &Graph, backend: &LoadedBackend, options: &Optio
     let plugin = checksum.map_or_else(|| "linked in".to_owned(), |sum| format!("library {sum}"));
     let mut parts = vec![
         graph,
-        Part::said("options", options_text(options, in_place)),
+        Part::said("options", options_text(options, in_place)?),
         Part::said("version", version),
         Part::said("backend", about),
         Part::said("plugin", plugin),
@@ -168,7 +169,7 @@ fn key(stage: Stage<'_>, graph: &Graph, backend: &LoadedBackend, options: &Optio
     Ok(Key(parts))
 }
 
-fn options_text(options: &Options, in_place: bool) -> String {
+fn options_text(options: &Options, in_place: bool) -> Result<String, String> {
     let mut text = format!("mode {}", options.mode.name());
     for (name, value) in &options.backend_options {
         text.push_str(&format!(", {name}={value:?}"));
@@ -179,11 +180,11 @@ fn options_text(options: &Options, in_place: bool) -> String {
     if options.unchecked_indices {
         text.push_str(", indices unchecked");
     }
-    let skipped = stages::skipped();
+    let skipped = skipped().map_err(|e| e.to_string())?;
     if !skipped.is_empty() {
         text.push_str(&format!(", without {}", skipped.join(", ")));
     }
-    text
+    Ok(text)
 }
 
 /// Where artifacts load; the first usable device where the backend makes none.

@@ -1,6 +1,6 @@
 //! Whether a model would be found in the cache, and if not, what is different from the entry that is most like it.
 
-use plugin_host::{LoadedBackend, Resolved};
+use plugin_host::LoadedBackend;
 use serde::Serialize;
 
 use super::lookup::{Lookup, Stage};
@@ -68,11 +68,11 @@ impl Program {
 /// The backend, or why nothing is cached.
 fn backend(options: &Options) -> Result<Result<LoadedBackend, String>, Error> {
     let whole = |name: &str| format!("`{name}` takes graphs as they are: there is nothing compiled");
-    Ok(match crate::registry().resolve(&options.backend)? {
-        Resolved::Plugin(backend) if graph_plugin::takes_graphs(&backend) => Err(whole(backend.name())),
-        Resolved::Plugin(backend) => Store::open(&options.cache).map(|_| backend),
-        Resolved::Graph(entry) => Err(whole(entry.name)),
-    })
+    let backend = crate::registry().load(&options.backend)?;
+    if graph_plugin::takes_graphs(&backend) {
+        return Ok(Err(whole(backend.name())));
+    }
+    Ok(Store::open(&options.cache).map(|_| backend))
 }
 
 fn looked_up(lookup: Option<Lookup<'_>>) -> Report {

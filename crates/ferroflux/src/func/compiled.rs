@@ -1,11 +1,10 @@
 //! A compiled function: code of its graph by whichever backend.
 
-use aot_autograd::passes::{PassCx, optimize};
 use fx_ir::Graph;
 use tensor::Tensor;
 
 use crate::check::Signature;
-use crate::code::Code;
+use crate::code::{Code, Made};
 use crate::inputs::{self, TensorInfo};
 use crate::seeds::Seeds;
 use crate::{Error, Options};
@@ -20,11 +19,10 @@ pub struct CompiledFunc {
 }
 
 impl CompiledFunc {
-    pub(super) fn new(mut graph: Graph, options: &Options) -> Result<CompiledFunc, Error> {
-        optimize(&mut graph, &PassCx::training());
+    pub(super) fn new(graph: Graph, options: &Options) -> Result<CompiledFunc, Error> {
         let inputs = inputs::of_graph(&graph);
-        let (code, _) = Code::of_prims(&graph, &|_| Ok(None), options, false)?;
-        let signature = Signature::of(&inputs, &graph.symbols, &graph.guards)?;
+        let Made { code, guards, .. } = Code::of_prims(graph.clone(), &|_| Ok(None), options)?;
+        let signature = Signature::of(&inputs, &graph.symbols, &guards)?;
         Ok(CompiledFunc { graph, inputs, signature, code, seeds: Seeds::new(options.seed) })
     }
 
@@ -37,7 +35,7 @@ impl CompiledFunc {
         self.code.run(&inputs.iter().collect::<Vec<_>>(), self.seeds.next())
     }
 
-    /// The graph of prims that was compiled.
+    /// The graph of prims that was compiled, before the passes.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }

@@ -40,7 +40,8 @@ pub use transforms::{
 pub use types::Types;
 pub use var::{Operand, Var};
 
-use crate::{Error, Options, stages};
+use crate::pipeline::{self, At, Cx};
+use crate::{Error, Options};
 use var::Tape;
 
 #[cfg(doctest)]
@@ -123,9 +124,10 @@ impl Func {
             if graph.symbols.is_empty() {
                 graph.symbols = types.symbols.clone();
             }
-            fx_ir::well_formed(&graph).map_err(Error::Graph)?;
+            // It comes from outside: judged in all builds.
+            pipeline::verify_functional(&graph).map_err(Error::Graph)?;
             // The types of all values are the rules' own from here on.
-            stages::prims(&graph)
+            pipeline::run(graph, At::Prim..=At::Prim, &Cx::training()?)
         })
     }
 

@@ -1,14 +1,14 @@
 //! Types of the arguments of a function.
 
-use fx_ir::Symbol;
-use ir_core::{Arena, DType, SymExpr, SymId, TensorMeta};
+use fx_ir::{Symbol, Symbols};
+use ir_core::{DType, SymExpr, TensorMeta};
 use tensor::Tensor;
 
 /// dtypes and sizes of a function's arguments, and the symbols that stand in the sizes.
 #[derive(Clone, Debug, Default)]
 pub struct Types {
     pub(super) metas: Vec<TensorMeta>,
-    pub(super) symbols: Arena<SymId, Symbol>,
+    pub(super) symbols: Symbols,
 }
 
 impl Types {

@@ -4,20 +4,18 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use fx_ir::{Arg, Graph, InputKind, OutputKind, Symbol, ValueId, ValueType};
+use fx_ir::{Arg, Graph, InputKind, OutputKind, Symbols, ValueId, ValueType};
 use interp::Bindings;
-use ir_core::{Arena, DType, SymExpr, SymId};
+use ir_core::{DType, SymExpr, SymId};
 use plugin_host::Value;
 use tensor::Tensor;
 
-use super::graphs::{
-    DiffOptions, bind_sizes, forward, joint, optimized, per_call, save_computed_sizes, split, written,
-};
+use super::graphs::{DiffOptions, bind_sizes, forward, joint, per_call, save_computed_sizes, split, written};
 use super::wiring::{
     Sink, Source, State, initial, replace, sinks, size_meta, size_tensor, sources, user_numbers,
 };
 use crate::check::Signature;
-use crate::code::Code;
+use crate::code::{Code, Made};
 use crate::inputs::{Arguments, Input, InputInfo, TensorInfo};
 use crate::seeds::Seeds;
 use crate::{Error, Options, Program};
@@ -26,7 +24,7 @@ use crate::{Error, Options, Program};
 /// parameters, which [`set`](Differentiated::set) replaces.
 pub struct Differentiated {
     arguments: Arguments,
-    symbols: Arena<SymId, Symbol>,
+    symbols: Symbols,
     forward: Half,
     backward: Half,
     sinks: Vec<Sink>,
@@ -175,7 +173,7 @@ impl Program {
                 && !written.iter().any(|w| w == name)
         });
         let weight = |name: &str| self.weight_value(name, None);
-        let (code, kernels) = Code::of_prims(&optimized(graph), &weight, options, false)?;
+        let Made { code, kernels, .. } = Code::of_prims(graph, &weight, options)?;
         Ok(Half { code, sources, kernels })
     }
 
@@ -222,7 +220,7 @@ impl Program {
         });
         bind_sizes(&mut graph);
         let weight = |name: &str| self.weight_value(name, None);
-        let (code, kernels) = Code::of_prims(&optimized(graph), &weight, options, false)?;
+        let Made { code, kernels, .. } = Code::of_prims(graph, &weight, options)?;
         Ok(Half { code, sources, kernels })
     }
 }

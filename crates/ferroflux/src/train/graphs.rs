@@ -1,12 +1,14 @@
-//! The pipeline of training as a list: captured → functional → mixed precision → prims → joint → two halves.
+//! What training does at stage `joint` of the pipeline ([`crate::pipeline`]): prims → joint → two halves. The stages before and
+//! behind it are those of inference.
 
-use aot_autograd::passes::{PassCx, optimize};
+use aot_autograd::passes::PassCx;
 use aot_autograd::{JointGraph, JointOptions, MinCut, Partition, Tangents, Wrt};
 use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, OutputKind, ValueId, ValueType};
 use ir_core::{DType, SymExpr, SymId, TensorMeta};
 use tracing::info_span;
 
-use crate::{Error, Program, stages};
+use crate::pipeline::{self, At, Cx};
+use crate::{Error, Program};
 
 /// What to differentiate.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,20 +121,11 @@ impl Program {
 
 /// Captured to prims that are ready to be differentiated.
 pub(crate) fn forward(program: &Program, loss: Option<usize>, cast: Option<DType>) -> Result<Graph, Error> {
-    let mut functional = program.functional()?;
-    if let Some(dtype) = cast {
-        functional = aot_autograd::autocast(&functional, dtype).map_err(Error::Autocast)?;
-    }
-    let mut prims = marked(stages::prims(&functional)?, loss)?;
-    optimize(&mut prims, &PassCx::before_joint());
+    let cx = Cx::training()?.autocast(cast);
+    let mut prims = marked(program.through(At::Prim, &cx)?, loss)?;
+    // What the gradient is taken of has been made smaller first; complex numbers are still whole here.
+    pipeline::passes(&mut prims, At::Prim, &PassCx::before_joint(), &cx)?;
     Ok(prims)
-}
-
-/// Passes on a half, or on a whole training step.
-pub(crate) fn optimized(mut graph: Graph) -> Graph {
-    let _span = info_span!("passes").entered();
-    optimize(&mut graph, &PassCx::training());
-    graph
 }
 
 /// Size symbols that a graph's inputs tell are bound, whoever computed them first.
@@ -206,7 +199,9 @@ fn marked(mut prims: Graph, loss: Option<usize>) -> Result<Graph, Error> {
 pub(crate) fn joint(prims: Graph, options: &DiffOptions) -> Result<JointGraph, Error> {
     let _span = info_span!("joint graph").entered();
     let options = JointOptions { wrt: options.wrt.clone(), tangents: options.tangents };
-    aot_autograd::joint(&prims, &options).map_err(Error::Joint)
+    let joint = aot_autograd::joint(&prims, &options).map_err(Error::Joint)?;
+    pipeline::reached(At::Joint, &joint.graph, &Cx::training()?)?;
+    Ok(joint)
 }
 
 /// Joint to two halves.

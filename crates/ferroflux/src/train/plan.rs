@@ -2,22 +2,24 @@
 //! the state. It stands in the cache beside the code, so that a step that is found there runs without a pass.
 
 use aot_autograd::Wrt;
-use fx_ir::{Graph, InputKind, Symbol};
-use ir_core::{Arena, DType, SymId};
+use fx_ir::{Graph, InputKind, Symbols};
+use ir_core::DType;
 use serde::{Deserialize, Serialize};
 
-use super::graphs::{DiffOptions, forward, joint_for_loss, optimized, written};
+use super::graphs::{DiffOptions, forward, joint_for_loss, written};
 use super::layout::Layouts;
 use super::step::TrainOptions;
 use super::update::{self, append};
 use super::wiring::{Sink, Source, sinks, sources, user_numbers};
+use crate::code::Optimized;
+use crate::pipeline::Cx;
 use crate::{Error, Program};
 
 /// The facts of a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StepPlan {
     /// The size symbols.
-    pub(crate) symbols: Arena<SymId, Symbol>,
+    pub(crate) symbols: Symbols,
     /// What each input of the code is.
     pub(crate) sources: Vec<Source>,
     /// What each result of the code is.
@@ -61,15 +63,11 @@ pub(crate) fn trained(program: &Program) -> Vec<&str> {
 }
 
 impl StepPlan {
-    /// The graph of a step, through all passes before lowering, and its facts.
+    /// The graph of a step as stage `joint` gives it, and its facts.
     ///
     /// # Errors
     /// As for [`Program::train_step`].
-    pub(crate) fn make(
-        program: &Program,
-        train: &TrainOptions,
-        channels_last: bool,
-    ) -> Result<(StepPlan, Graph), Error> {
+    pub(crate) fn make(program: &Program, train: &TrainOptions) -> Result<Planned, Error> {
         let prims = forward(program, train.loss, train.autocast)?;
         let users = user_numbers(&prims);
         let wanted = prims
@@ -93,12 +91,33 @@ impl StepPlan {
         let own = kept.iter().filter(|k| !updated.slots.iter().any(|s| s.name == **k)).cloned().collect();
         let slots = updated.slots.iter().map(sized).collect::<Result<_, Error>>()?;
         let (sinks, symbols) = (sinks(&graph), graph.symbols.clone());
-        let mut graph = optimized(graph);
-        let layouts = Layouts::of(&mut graph, &updated.slots, channels_last);
         let numbers = numbers.into_iter().map(|n| Number { name: n.name.into(), dtype: n.dtype }).collect();
+        let layouts = Layouts::default();
         let plan =
             StepPlan { symbols, sources, sinks, numbers, reports: updated.reports, layouts, own, slots };
-        Ok((plan, graph))
+        Ok(Planned { plan, graph, kept: updated.slots })
+    }
+}
+
+/// A step on its way to a backend.
+pub(crate) struct Planned {
+    pub(crate) plan: StepPlan,
+    /// What stage `joint` gives.
+    pub(crate) graph: Graph,
+    /// The optimizer's tensors.
+    kept: Vec<update::Slot>,
+}
+
+impl Planned {
+    /// Takes the graph through the stages behind `joint`, and lays the trained weights of convolutions out channels-last
+    /// where that is wanted.
+    ///
+    /// # Errors
+    /// Those of the stages.
+    pub(crate) fn optimized(self, channels_last: bool, cx: &Cx<'_>) -> Result<(StepPlan, Optimized), Error> {
+        let mut optimized = Optimized::of_prims(self.graph, cx)?;
+        let layouts = Layouts::of(&mut optimized.graph, &self.kept, channels_last);
+        Ok((StepPlan { layouts, ..self.plan }, optimized))
     }
 }
 

@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 
 use fx_ir::InputKind;
 use ir_core::{DType, Guard, Scalar};
-use plugin_host::{Arg, LoadedBackend, Resolved, Value};
+use plugin_host::{Arg, LoadedBackend, Value};
 use rayon::prelude::*;
 use tensor::Tensor;
 
 use super::plan::{self, Number, StepPlan};
 use super::wiring::{Sink, Source, State, initial, replace};
 use crate::cache::{Caller, Form, Lookup, Stage, through};
-use crate::code::{Code, of_prims};
+use crate::code::{Code, Made as MadeCode};
 use crate::inputs::{Arguments, Input, InputInfo};
 use crate::optim::Optimizer;
+use crate::pipeline::{Cx, KernelOptions};
 use crate::seeds::{fresh_base, seed_of};
 use crate::{Error, Options, Program, graph_plugin};
 
@@ -212,19 +213,20 @@ impl Program {
     fn made_step(&self, train: &TrainOptions, options: &Options) -> Result<Made, Error> {
         let channels_last = train.lies_channels_last(options)?;
         let weight = |name: &str| self.weight_value(name, None);
-        let backend = match crate::registry().resolve(&options.backend)? {
-            Resolved::Plugin(backend) if !graph_plugin::takes_graphs(&backend) => backend,
-            _ => {
-                let (plan, graph) = StepPlan::make(self, train, channels_last)?;
-                let (code, kernels) = Code::of_prims(&graph, &weight, options, true)?;
-                return Ok(Made { plan, code, kernels, from_cache: false, guards: graph.guards });
-            }
-        };
+        let backend = crate::registry().load(&options.backend)?;
+        if graph_plugin::takes_graphs(&backend) {
+            let planned = StepPlan::make(self, train)?;
+            let MadeCode { code, kernels, guards } = Code::of_prims(planned.graph, &weight, options)?;
+            return Ok(Made { plan: planned.plan, code, kernels, from_cache: false, guards });
+        }
         let lookup = self.step_lookup(train, channels_last, &backend, options);
         let (form, executable, from_cache) = through(lookup.as_ref(), || {
-            let (plan, graph) = StepPlan::make(self, train, channels_last)?;
-            let (form, executable) = of_prims(&graph, &backend, options, true, lookup.as_ref())?;
-            Ok((Form { caller: Caller::Step(plan), ..form }, executable))
+            let cx = Cx::training()?;
+            let (plan, optimized) = StepPlan::make(self, train)?.optimized(channels_last, &cx)?;
+            let wanted = KernelOptions { in_place: true, ..KernelOptions::of_optimized(&optimized.graph) };
+            let (kernels, executable) =
+                optimized.compile(&backend, options, &wanted, (lookup.as_ref(), &cx))?;
+            Ok((Form { kernels, complex: optimized.complex, caller: Caller::Step(plan) }, executable))
         })?;
         let code = Code::bound(&form, executable, &backend, &weight)?;
         if !from_cache {

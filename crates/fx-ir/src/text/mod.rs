@@ -35,7 +35,6 @@
 //! Loop variables and kernel values (`i0`, `v0`) are no sizes of a graph and do not read back.
 
 mod canonical;
-mod cursor;
 mod names;
 mod parse;
 mod print;
@@ -45,7 +44,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use ir_core::TensorMeta;
-use thiserror::Error;
+pub use ir_core::text::{TextError, TextProblem};
 
 use crate::Graph;
 
@@ -64,65 +63,6 @@ pub const MAX_DEPTH: usize = 64;
 
 /// Longest text that the parser takes, in bytes; the largest known model prints to some 3 MB.
 pub const MAX_BYTES: usize = 1 << 28;
-
-/// A text that is no graph: where, and what stands wrong there.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{line}:{column}: {problem}")]
-pub struct TextError {
-    /// Line, from 1.
-    pub line: usize,
-    /// Column in characters, from 1.
-    pub column: usize,
-    /// What is wrong.
-    pub problem: TextProblem,
-}
-
-/// What is wrong with a text.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum TextProblem {
-    /// Something else was expected here.
-    #[error("expected {what}, found {found}")]
-    Expected {
-        /// What the grammar takes here.
-        what: String,
-        /// The text that stands here.
-        found: String,
-    },
-    /// The header's version is not one that this reader takes.
-    #[error("this reader takes `fx {}.x` up to `fx {}.{}`, not `fx {found}`: write the file again with this version", TEXT_VERSION.0, TEXT_VERSION.0, TEXT_VERSION.1)]
-    Version {
-        /// The version in the header.
-        found: String,
-    },
-    /// Lists or subgraphs are nested too deeply.
-    #[error("nested more than {MAX_DEPTH} deep")]
-    TooDeep,
-    /// The text, or one expression in it, is too long.
-    #[error("{what} is longer than {limit} bytes")]
-    TooLong {
-        /// What is too long.
-        what: &'static str,
-        /// The limit.
-        limit: usize,
-    },
-    /// A value is read before a node gives it.
-    #[error("value `%{0}` is not defined above: define it first, or correct the name")]
-    UnknownValue(String),
-    /// Two nodes give a value of the same name.
-    #[error("value `%{0}` is defined twice: rename one")]
-    DuplicateValue(String),
-    /// Symbols or subgraphs are not numbered in order.
-    #[error("expected number {expected} next, found {found}: number from 0 without gaps")]
-    OutOfOrder {
-        /// The next number.
-        expected: usize,
-        /// The number that stands here.
-        found: u32,
-    },
-    /// A size expression or a device does not parse.
-    #[error("{0}")]
-    Malformed(String),
-}
 
 /// Whether the origin of a node, in subgraphs too, names an operator.
 fn names_operators(graph: &Graph) -> bool {

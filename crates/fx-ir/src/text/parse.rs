@@ -1,26 +1,29 @@
 //! Reads the text form: one function a construct of the grammar in the module's header. Depth and length are bounded,
 //! every failure is a [`TextError`] with its place.
 
+use ir_core::text::{Cursor, float_of, value_of};
 use ir_core::{
-    DType, Device, EntityId, Guard, Origin, Relation, Scalar, Shape, SymExpr, TensorMeta, contiguous_strides,
+    DType, Device, EntityId, Guard, Origin, Scalar, Shape, SymExpr, TensorMeta, contiguous_strides,
 };
 use rustc_hash::FxHashMap;
 
-use super::cursor::Cursor;
-use super::words::{INPUTS, LAYOUTS, MEMORY_FORMATS, value_of};
+use super::words::{INPUTS, LAYOUTS, MEMORY_FORMATS, is_bare};
 use super::{MAX_BYTES, MAX_DEPTH, TEXT_VERSION, TextError, TextProblem};
 use crate::{
-    Arg, Graph, InputKind, Node, NodeKind, OriginId, Output, OutputKind, SubgraphId, Symbol, Value, ValueId,
+    Arg, Graph, InputKind, Node, NodeKind, OriginId, Output, OutputKind, SubgraphId, Value, ValueId,
     ValueType,
 };
+
+/// Lists and subgraphs within one another beyond what the parser follows.
+const TOO_DEEP: TextProblem = TextProblem::TooDeep { what: "lists or subgraphs are", limit: MAX_DEPTH };
 
 type Result<T> = std::result::Result<T, TextError>;
 
 /// The whole text of a file.
 pub(super) fn document(text: &str) -> Result<Graph> {
-    let mut cursor = Cursor::new(text);
+    let mut cursor = Cursor::new(text, is_bare);
     if text.len() > MAX_BYTES {
-        return Err(cursor.error_at(0, TextProblem::TooLong { what: "the text", limit: MAX_BYTES }));
+        return Err(cursor.error_at(0, TextProblem::TooLong { limit: MAX_BYTES }));
     }
     header(&mut cursor)?;
     if !cursor.eat_word("graph") {
@@ -33,12 +36,11 @@ pub(super) fn document(text: &str) -> Result<Graph> {
 
 /// A meta alone.
 pub(super) fn lone_meta(text: &str) -> Result<TensorMeta> {
-    let mut cursor = Cursor::new(text);
+    let mut cursor = Cursor::new(text, is_bare);
     let meta = match value_type(&mut cursor)? {
         ValueType::Tensor(meta) => meta,
         _ => {
-            cursor.reset(0);
-            return Err(cursor.expected("a tensor such as `f32[2, s0]`"));
+            return Err(cursor.expected_at(0, "a tensor such as `f32[2, s0]`"));
         }
     };
     if cursor.at_end() { Ok(meta) } else { Err(cursor.expected("the end of the text")) }
@@ -55,11 +57,13 @@ fn header(cursor: &mut Cursor<'_>) -> Result<()> {
         version.split_once('.').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
     match parts {
         Some((major, minor)) if major == TEXT_VERSION.0 && minor <= TEXT_VERSION.1 => Ok(()),
-        Some(_) => Err(cursor.error_at(mark, TextProblem::Version { found: version.to_string() })),
-        None => {
-            cursor.reset(mark);
-            Err(cursor.expected("a version such as `1.0`"))
+        Some(_) => {
+            let advice = "write the file again with this version";
+            let found = version.to_string();
+            let problem = TextProblem::Version { form: "fx", newest: TEXT_VERSION, found, advice };
+            Err(cursor.error_at(mark, problem))
         }
+        None => Err(cursor.expected_at(mark, "a version such as `1.0`")),
     }
 }
 
@@ -73,7 +77,7 @@ struct Body {
 fn body(cursor: &mut Cursor<'_>, name: String, depth: usize) -> Result<Graph> {
     if depth > MAX_DEPTH {
         let mark = cursor.mark();
-        return Err(cursor.error_at(mark, TextProblem::TooDeep));
+        return Err(cursor.error_at(mark, TOO_DEEP));
     }
     cursor.expect("{")?;
     let graph = Graph::new(name);
@@ -90,7 +94,10 @@ fn body(cursor: &mut Cursor<'_>, name: String, depth: usize) -> Result<Graph> {
 
 fn statement(cursor: &mut Cursor<'_>, body: &mut Body, depth: usize) -> Result<()> {
     if cursor.eat_word("symbol") {
-        return symbol(cursor, body);
+        cursor.next_number("s", body.graph.symbols.len())?;
+        let symbol = cursor.symbol()?;
+        body.graph.add_symbol(symbol);
+        return Ok(());
     }
     if cursor.eat_word("guard") {
         let guard = guard(cursor)?;
@@ -108,49 +115,11 @@ fn statement(cursor: &mut Cursor<'_>, body: &mut Body, depth: usize) -> Result<(
     node(cursor, body)
 }
 
-/// A number after `prefix` that must be the next of its table.
-fn next_number(cursor: &mut Cursor<'_>, prefix: &str, expected: usize) -> Result<()> {
-    let mark = cursor.mark();
-    let number = numbered(cursor, prefix)?;
-    if number as usize == expected {
-        return Ok(());
-    }
-    Err(cursor.error_at(mark, TextProblem::OutOfOrder { expected, found: number }))
-}
-
-/// `s0`, `g3`.
-fn numbered(cursor: &mut Cursor<'_>, prefix: &str) -> Result<u32> {
-    let mark = cursor.mark();
-    let number = cursor.word().strip_prefix(prefix).and_then(|n| n.parse().ok());
-    number.ok_or_else(|| {
-        cursor.reset(mark);
-        cursor.expected(&format!("`{prefix}` and a number"))
-    })
-}
-
-/// `s0 "batch" 2..=64 hint 8 unbacked`
-fn symbol(cursor: &mut Cursor<'_>, body: &mut Body) -> Result<()> {
-    next_number(cursor, "s", body.graph.symbols.len())?;
-    let name = cursor.quoted("the symbol's name")?;
-    let min = cursor.integer("the smallest value")?;
-    cursor.expect("..")?;
-    let max = if cursor.eat("=") { Some(cursor.integer("the largest value")?) } else { None };
-    let hint = if cursor.eat_word("hint") { Some(cursor.integer("the hint")?) } else { None };
-    let unbacked = cursor.eat_word("unbacked");
-    body.graph.add_symbol(Symbol { name, min, max, hint, unbacked });
-    Ok(())
-}
-
 /// `s0 - s1, zero "the sizes differ" from add`
 fn guard(cursor: &mut Cursor<'_>) -> Result<Guard> {
     let expression = size(cursor)?;
     cursor.expect(",")?;
-    let mark = cursor.mark();
-    let word = cursor.word();
-    let Some(relation) = Relation::ALL.into_iter().find(|r| r.name() == word) else {
-        cursor.reset(mark);
-        return Err(cursor.expected("`zero`, `nonzero` or `nonnegative`"));
-    };
+    let relation = cursor.relation()?;
     let message = cursor.quoted("the guard's message")?;
     let origin = bare_origin(cursor)?;
     Ok(Guard { expression, relation, origin, message })
@@ -158,7 +127,7 @@ fn guard(cursor: &mut Cursor<'_>) -> Result<Guard> {
 
 /// `g0 "name" { … }`
 fn subgraph(cursor: &mut Cursor<'_>, outer: &mut Body, depth: usize) -> Result<()> {
-    next_number(cursor, "g", outer.graph.subgraphs.len())?;
+    cursor.next_number("g", outer.graph.subgraphs.len())?;
     let name = cursor.quoted("the subgraph's name")?;
     let sub = body(cursor, name, depth + 1)?;
     outer.graph.subgraphs.push(sub);
@@ -205,8 +174,7 @@ fn node_kind(cursor: &mut Cursor<'_>, body: &Body, declared: usize) -> Result<No
         _ => cursor.name("an operator's name")?,
     };
     if cursor.eat("(") {
-        let mut args = Vec::new();
-        list(cursor, body, ")", 0, &mut args)?;
+        let args = cursor.items(")", |c| arg(c, body, 0))?;
         return Ok(NodeKind::Call { target, args });
     }
     let Some(mut kind) = value_of(INPUTS, &target).filter(|_| declared == 1) else {
@@ -296,43 +264,28 @@ fn value_type(cursor: &mut Cursor<'_>) -> Result<ValueType> {
         "float" => Ok(ValueType::Float),
         "bool" => Ok(ValueType::Bool),
         "none" => Ok(ValueType::None),
-        _ => {
-            cursor.reset(mark);
-            Err(cursor.expected("a type: `f32[2, s0]`, `int(s0)`, `float`, `bool` or `none`"))
-        }
+        _ => Err(cursor.expected_at(mark, "a type: `f32[2, s0]`, `int(s0)`, `float`, `bool` or `none`")),
     }
 }
 
 /// The rest of a meta after `dtype[`.
 fn meta(cursor: &mut Cursor<'_>, dtype: DType) -> Result<TensorMeta> {
-    let sizes = sizes(cursor, "]")?;
-    let strides = if cursor.eat("{") { sizes_of_strides(cursor)? } else { contiguous_strides(&sizes) };
+    let sizes = shape(cursor, "]")?;
+    let strides = if cursor.eat("{") { shape(cursor, "}")? } else { contiguous_strides(&sizes) };
     let offset = if cursor.eat("+") { size(cursor)? } else { SymExpr::ZERO };
     let device = if cursor.eat("@") { device(cursor)? } else { Device::CPU };
     Ok(TensorMeta { dtype, device, sizes, strides, offset })
 }
 
-fn sizes_of_strides(cursor: &mut Cursor<'_>) -> Result<Shape> {
-    sizes(cursor, "}")
-}
-
-fn sizes(cursor: &mut Cursor<'_>, close: &str) -> Result<Shape> {
-    let mut sizes = Shape::new();
-    if cursor.eat(close) {
-        return Ok(sizes);
-    }
-    loop {
-        sizes.push(size(cursor)?);
-        if !cursor.eat(",") {
-            return cursor.expect(close).map(|()| sizes);
-        }
-    }
+/// Sizes or strides up to `close`.
+fn shape(cursor: &mut Cursor<'_>, close: &str) -> Result<Shape> {
+    cursor.items(close, size).map(Shape::from_vec)
 }
 
 /// A size expression.
 fn size(cursor: &mut Cursor<'_>) -> Result<SymExpr> {
     let mark = cursor.mark();
-    let raw = cursor.raw()?;
+    let raw = cursor.raw();
     size_of(raw).map_err(|e| cursor.error_at(mark, TextProblem::Malformed(e)))
 }
 
@@ -351,23 +304,10 @@ fn device(cursor: &mut Cursor<'_>) -> Result<Device> {
     text.parse().map_err(|e| cursor.error_at(mark, TextProblem::Malformed(e)))
 }
 
-/// Arguments up to `close`.
-fn list(cursor: &mut Cursor<'_>, body: &Body, close: &str, depth: usize, out: &mut Vec<Arg>) -> Result<()> {
-    if cursor.eat(close) {
-        return Ok(());
-    }
-    loop {
-        out.push(arg(cursor, body, depth)?);
-        if !cursor.eat(",") {
-            return cursor.expect(close);
-        }
-    }
-}
-
 fn arg(cursor: &mut Cursor<'_>, body: &Body, depth: usize) -> Result<Arg> {
     let mark = cursor.mark();
     if depth > MAX_DEPTH {
-        return Err(cursor.error_at(mark, TextProblem::TooDeep));
+        return Err(cursor.error_at(mark, TOO_DEEP));
     }
     match cursor.peek() {
         Some('%') => {
@@ -378,9 +318,7 @@ fn arg(cursor: &mut Cursor<'_>, body: &Body, depth: usize) -> Result<Arg> {
         }
         Some('[') => {
             cursor.expect("[")?;
-            let mut items = Vec::new();
-            list(cursor, body, "]", depth + 1, &mut items)?;
-            Ok(Arg::List(items))
+            cursor.items("]", |c| arg(c, body, depth + 1)).map(Arg::List)
         }
         Some('"') => Ok(Arg::Str(cursor.quoted("a text")?.into())),
         Some('@') => {
@@ -389,7 +327,7 @@ fn arg(cursor: &mut Cursor<'_>, body: &Body, depth: usize) -> Result<Arg> {
         }
         Some('&') => {
             cursor.expect("&")?;
-            let number = numbered(cursor, "g")? as usize;
+            let number = cursor.numbered("g")? as usize;
             Ok(Arg::Graph(SubgraphId::from_index(number)))
         }
         Some(c) if c.is_ascii_alphabetic() => match keyword(cursor)? {
@@ -410,14 +348,7 @@ fn keyword(cursor: &mut Cursor<'_>) -> Result<Option<Arg>> {
         "none" => Arg::None,
         "true" => Arg::from(true),
         "false" => Arg::from(false),
-        "complex" => {
-            cursor.expect("(")?;
-            let re = float(cursor)?;
-            cursor.expect(",")?;
-            let im = float(cursor)?;
-            cursor.expect(")")?;
-            Arg::Scalar(Scalar::Complex(re, im))
-        }
+        "complex" => Arg::Scalar(cursor.complex()?),
         _ => {
             let dtype = DType::ALL.iter().find(|d| d.name() == word).map(|&d| Arg::DType(d));
             let layout = value_of(LAYOUTS, word).map(Arg::Layout);
@@ -429,7 +360,7 @@ fn keyword(cursor: &mut Cursor<'_>) -> Result<Option<Arg>> {
 /// A float or a size expression.
 fn number(cursor: &mut Cursor<'_>) -> Result<Arg> {
     let mark = cursor.mark();
-    let raw = cursor.raw()?;
+    let raw = cursor.raw();
     if let Some(x) = float_of(raw) {
         return Ok(Arg::Scalar(Scalar::Float(x)));
     }
@@ -437,23 +368,4 @@ fn number(cursor: &mut Cursor<'_>) -> Result<Arg> {
         return Err(cursor.expected("an argument"));
     }
     size_of(raw).map(Arg::Int).map_err(|e| cursor.error_at(mark, TextProblem::Malformed(e)))
-}
-
-fn float(cursor: &mut Cursor<'_>) -> Result<f64> {
-    let mark = cursor.mark();
-    let raw = cursor.raw()?;
-    float_of(raw).ok_or_else(|| {
-        cursor.reset(mark);
-        cursor.expected("a float such as `0.5`")
-    })
-}
-
-/// A float always has a point, an exponent or a name, so it is never taken for an integer.
-fn float_of(raw: &str) -> Option<f64> {
-    if let Some(bits) = raw.strip_prefix("nan(0x").and_then(|r| r.strip_suffix(')')) {
-        return u64::from_str_radix(bits, 16).ok().map(f64::from_bits).filter(|x| x.is_nan());
-    }
-    let named = matches!(raw, "inf" | "-inf" | "NaN");
-    let shaped = raw.contains(['.', 'e']) && raw.contains(|c: char| c.is_ascii_digit());
-    if named || shaped { raw.parse().ok() } else { None }
 }

@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
-use ir_core::{Guard, Origin, Scalar};
+use ir_core::text::{self, quote};
+use ir_core::{Guard, Origin};
 
 use super::Names;
-use super::words::{self, INPUTS, LAYOUTS, MEMORY_FORMATS, quote};
-use crate::{Arg, Graph, Node, NodeKind, Output, OutputKind, Symbol, ValueId, ValueType};
+use super::words::{self, INPUTS, LAYOUTS, MEMORY_FORMATS};
+use crate::{Arg, Graph, Node, NodeKind, Output, OutputKind, ValueId, ValueType};
 
 /// Appends `graph "name" { … }`.
 pub(super) fn graph(graph: &Graph, out: &mut String) {
@@ -20,7 +21,7 @@ fn body(graph: &Graph, depth: usize, out: &mut String) {
     let names = Names::of(graph);
     out.push_str("{\n");
     for (id, symbol) in graph.symbols.iter() {
-        let _ = writeln!(out, "{indent}symbol {id} {}", symbol_text(symbol));
+        let _ = writeln!(out, "{indent}symbol {id} {}", text::symbol(symbol));
     }
     for guard in &graph.guards {
         let _ = writeln!(out, "{indent}guard {}", guard_text(guard));
@@ -44,21 +45,6 @@ fn body(graph: &Graph, depth: usize, out: &mut String) {
     let _ = writeln!(out, "{}}}", "  ".repeat(depth - 1));
 }
 
-/// `"batch" 2..=64 hint 8 unbacked`.
-fn symbol_text(symbol: &Symbol) -> String {
-    let mut text = format!("{} {}..", quote(&symbol.name), symbol.min);
-    if let Some(max) = symbol.max {
-        text.push_str(&format!("={max}"));
-    }
-    if let Some(hint) = symbol.hint {
-        text.push_str(&format!(" hint {hint}"));
-    }
-    if symbol.unbacked {
-        text.push_str(" unbacked");
-    }
-    text
-}
-
 /// `s0 - s1, zero "the sizes differ" from add`.
 fn guard_text(guard: &Guard) -> String {
     let Guard { expression, relation, origin, message } = guard;
@@ -77,7 +63,7 @@ fn statement(graph: &Graph, names: &Names, node: &Node) -> String {
     }
     match &node.kind {
         NodeKind::Placeholder { kind, name } => {
-            let _ = write!(text, "{} {}", words::word_of(INPUTS, kind), quote(name));
+            let _ = write!(text, "{} {}", text::word_of(INPUTS, kind), quote(name));
         }
         NodeKind::Call { target, args } => {
             let args: Vec<String> = args.iter().map(|a| arg_text(a, &|v| reference(names, v))).collect();
@@ -137,34 +123,18 @@ pub(crate) fn arg_text(arg: &Arg, value: &dyn Fn(ValueId) -> String) -> String {
         Arg::None => "none".into(),
         Arg::Value(v) => value(*v),
         Arg::Int(e) => e.to_string(),
-        Arg::Scalar(s) => scalar_text(*s),
+        Arg::Scalar(s) => text::scalar(*s),
         Arg::Str(s) => quote(s),
         Arg::DType(d) => d.to_string(),
         Arg::Device(d) => format!("@{d}"),
-        Arg::Layout(l) => words::word_of(LAYOUTS, l).into(),
-        Arg::MemoryFormat(m) => words::word_of(MEMORY_FORMATS, m).into(),
+        Arg::Layout(l) => text::word_of(LAYOUTS, l).into(),
+        Arg::MemoryFormat(m) => text::word_of(MEMORY_FORMATS, m).into(),
         Arg::List(items) => {
             let items: Vec<String> = items.iter().map(|a| arg_text(a, value)).collect();
             format!("[{}]", items.join(", "))
         }
         Arg::Graph(g) => format!("&{g}"),
     }
-}
-
-fn scalar_text(scalar: Scalar) -> String {
-    match scalar {
-        Scalar::Float(x) => float_text(x),
-        Scalar::Complex(re, im) => format!("complex({}, {})", float_text(re), float_text(im)),
-        other => other.to_string(),
-    }
-}
-
-/// The shortest text that reads back; a NaN that is not the usual one is written by its bits.
-fn float_text(x: f64) -> String {
-    if x.is_nan() && x.to_bits() != f64::NAN.to_bits() {
-        return format!("nan({:#x})", x.to_bits());
-    }
-    format!("{x:?}")
 }
 
 fn output_text(output: &Output, names: &Names) -> String {

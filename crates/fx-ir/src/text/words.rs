@@ -29,41 +29,12 @@ pub(super) const MEMORY_FORMATS: &[(&str, MemoryFormat)] = &[
 /// Words that begin or end a statement, so that a target of this name stands in quotes.
 pub(super) const RESERVED: &[&str] = &["symbol", "guard", "subgraph", "return", "from"];
 
-/// The word of `value` in a table.
-pub(super) fn word_of<T: PartialEq>(table: &'static [(&'static str, T)], value: &T) -> &'static str {
-    table.iter().find(|(_, v)| v == value).map_or("", |(word, _)| word)
-}
-
-/// The value of `word` in a table.
-pub(super) fn value_of<T: Copy>(table: &[(&str, T)], word: &str) -> Option<T> {
-    table.iter().find(|(w, _)| *w == word).map(|(_, v)| *v)
-}
-
 /// Whether `c` may stand in a name without quotes.
 pub(super) fn is_bare(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '.'
 }
 
-/// `name` where it may stand bare, else in quotes.
+/// `text` where it may stand bare, else in quotes.
 pub(super) fn name(text: &str) -> String {
-    if !text.is_empty() && text.chars().all(is_bare) { text.to_string() } else { quote(text) }
-}
-
-/// `text` in quotes with what would end or break the line escaped.
-pub(super) fn quote(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            '\r' => out.push_str("\\r"),
-            c if c.is_control() => out.push_str(&format!("\\u{{{:x}}}", c as u32)),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
+    ir_core::text::name(text, is_bare)
 }

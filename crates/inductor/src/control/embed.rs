@@ -8,7 +8,7 @@ use fx_ir::{Graph, SubgraphId, ValueType};
 use ir_core::{DType, EntityId, Shape, SymExpr, SymId, contiguous_strides};
 use kernel_ir::{
     Bind, BodyBuilder, BufId, Buffer, Inst, InstKind, LoopKernel, Operand, Program, Stage, Step, Storage,
-    StoreMode, SymbolDecl,
+    StoreMode, Symbol,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -111,7 +111,7 @@ impl Embedder<'_> {
     /// A symbol that a step binds.
     pub(super) fn symbol(&mut self, name: &str, min: i64) -> SymId {
         let name = format!("{name}{}", self.program.symbols.len());
-        self.program.symbols.push(SymbolDecl { name, min, max: None, hint: None, unbacked: true })
+        self.program.symbols.push(Symbol { name, min, max: None, hint: None, unbacked: true })
     }
 
     /// The buffer's first element as an operand.

@@ -1,6 +1,6 @@
 //! Binds inputs to placeholders: kinds, dtypes, static sizes, and the size symbols with their ranges.
 
-use fx_ir::{Graph, InputKind, SymbolBounds, ValueType};
+use fx_ir::{Graph, InputKind, ValueType};
 use ir_core::{Scalar, SymExpr, TensorMeta};
 use tensor::Tensor;
 
@@ -28,7 +28,7 @@ pub(super) fn bind(
     }
     let refused = |(i, conflict): (usize, Conflict)| {
         let ((input, dim), (expr, value)) = (owners[i], &equations[i]);
-        let problem = conflict.of_size(dim, expr, *value, &SymbolBounds(&graph.symbols));
+        let problem = conflict.of_size(dim, expr, *value, &graph.symbols);
         InterpError::Symbol { input: input.into(), problem, conflict }
     };
     bindings.solve(&equations).map_err(refused)?;

@@ -149,19 +149,41 @@ impl<'g, 'b> Frame<'g, 'b> {
                     && meta.rank() == t.rank()
                     && meta.sizes.iter().zip(t.sizes()).all(|(e, &n)| self.size_is(e, n as i64));
                 if fits {
-                    return Ok(());
+                    return self
+                        .in_range(id, meta.sizes.iter().cloned().zip(t.sizes().iter().map(|&n| n as i64)));
                 }
                 let expected = meta.sizes.iter().map(|e| self.bindings.subst(e).to_string());
                 let expected = format!("{}[{}]", meta.dtype, expected.collect::<Vec<_>>().join(", "));
                 differs(self, format!("{}{:?}", t.dtype(), t.sizes()), expected)
             }
             (ValueType::Int(expr), Value::Scalar(s)) => match self.bindings.unify(expr, s.as_i64()) {
-                Ok(_) => Ok(()),
+                Ok(_) => self.in_range(id, [(expr.clone(), s.as_i64())]),
                 Err(conflict) => differs(self, s.to_string(), conflict.to_string()),
             },
             (ValueType::Tensor(_), _) => differs(self, "no tensor".into(), "a tensor".into()),
             (ValueType::Int(_), _) => differs(self, "no number".into(), "an integer".into()),
             (ValueType::Float | ValueType::Bool | ValueType::None, _) => Ok(()),
+        }
+    }
+
+    /// Whether the sizes that results alone tell lie in their ranges.
+    fn in_range(
+        &self,
+        id: NodeId,
+        told: impl IntoIterator<Item = (SymExpr, i64)>,
+    ) -> Result<(), InterpError> {
+        let mut symbols = self.graph.symbols.iter().filter(|(_, s)| s.unbacked).peekable();
+        if symbols.peek().is_none() {
+            return Ok(());
+        }
+        let symbols = symbols.map(|(id, s)| (id, s.name.as_str(), s.min, s.max));
+        match self.bindings.out_of_range(symbols, &told.into_iter().collect::<Vec<_>>()) {
+            None => Ok(()),
+            Some((_, conflict)) => Err(InterpError::Result {
+                at: self.at(id),
+                got: "a size".into(),
+                expected: conflict.to_string(),
+            }),
         }
     }
 

@@ -52,6 +52,10 @@ impl Index {
         Index::Affine { constant, loops, values }
     }
 
+    fn divides_by_zero(&self) -> bool {
+        matches!(self, Index::General(expr) if divides_by_zero(expr))
+    }
+
     fn eval(&self, loops: &[i64], values: &[Scalar]) -> Option<i64> {
         match self {
             Index::Affine { constant, loops: l, values: v } => {
@@ -71,6 +75,16 @@ impl Index {
             }),
         }
     }
+}
+
+/// Whether there is a division by 0 in it.
+fn divides_by_zero(expr: &SymExpr) -> bool {
+    let within = |ab: &(SymExpr, SymExpr)| divides_by_zero(&ab.0) || divides_by_zero(&ab.1);
+    expr.terms().0.iter().flat_map(|(_, factors)| *factors).any(|atom| match atom {
+        Atom::FloorDiv(ab) | Atom::Mod(ab) => ab.1.as_const() == Some(0) || within(ab),
+        Atom::Min(ab) | Atom::Max(ab) => within(ab),
+        _ => false,
+    })
 }
 
 /// Prepares a body.
@@ -246,8 +260,10 @@ fn step(n: usize, inst: &Code, point: &Point<'_>, state: &mut State<'_>) -> Resu
     Ok(match &inst.kind {
         Kind::Const(s) => *s,
         Kind::Index(index) => {
-            let i =
-                index.eval(point.loops, &state.values).ok_or_else(|| malformed("an index has no value"))?;
+            // Behind a condition that never holds where a size is 0, it may be divided by that size.
+            let none =
+                || if index.divides_by_zero() { Ok(0) } else { Err(malformed("an index has no value")) };
+            let i = index.eval(point.loops, &state.values).map_or_else(none, Ok)?;
             memory::rounded(inst.dtype, Scalar::Int(i))
         }
         Kind::Load { mask: Some(mask), .. } if !value(mask).as_bool() => Scalar::zero(inst.dtype),

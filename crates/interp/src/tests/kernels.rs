@@ -4,7 +4,7 @@ use ir_core::{DType, Scalar, Shape, SymExpr, SymId};
 use kernel_ir::{
     ArenaPlan, BodyBuilder, BufId, Buffer, Const, Epilogue, ExternCall, ExternOp, InputSpec, InstKind,
     LoopKernel, Matmul, Operand, OutputSpec, Program, ReduceOp, ScalarOp, Stage, Step, Storage as Place,
-    StoreMode, SymbolDecl,
+    StoreMode, Symbol,
 };
 use tensor::Tensor;
 
@@ -72,7 +72,7 @@ fn call(p: &Program, inputs: &[Tensor]) -> Result<Vec<f64>, KernelError> {
 /// `out = max(x, 0) + 1` over `s0` elements.
 fn relu_program() -> Program {
     let mut p = Program::default();
-    p.symbols.push(SymbolDecl { name: "n".into(), min: 1, max: Some(4), hint: None, unbacked: false });
+    p.symbols.push(Symbol { name: "n".into(), min: 1, max: Some(4), hint: None, unbacked: false });
     let x = input(&mut p, "x", DType::F32, "s0");
     let out = output(&mut p, DType::F32, "s0");
     let b = body(|b| {
@@ -245,7 +245,7 @@ fn operand(p: &Program, buf: BufId) -> Operand {
 fn linear_program() -> Program {
     let mut p = Program::default();
     let x = input(&mut p, "x", DType::F32, "s0, 2");
-    p.symbols.push(SymbolDecl { name: "n".into(), min: 0, max: None, hint: None, unbacked: false });
+    p.symbols.push(Symbol { name: "n".into(), min: 0, max: None, hint: None, unbacked: false });
     let w = buffer(&mut p, "w", DType::F32, "3, 2", Place::Constant(0));
     let bias = buffer(&mut p, "bias", DType::F32, "3", Place::Constant(1));
     p.constants = vec![

@@ -10,6 +10,15 @@ pub trait Bounds {
     fn extent(&self, loop_var: u32) -> Option<SymExpr>;
 }
 
+impl<B: Bounds + ?Sized> Bounds for &B {
+    fn range(&self, leaf: &Atom) -> (Option<i64>, Option<i64>) {
+        (**self).range(leaf)
+    }
+    fn extent(&self, loop_var: u32) -> Option<SymExpr> {
+        (**self).extent(loop_var)
+    }
+}
+
 /// Knows only that sizes and loop variables are not negative.
 pub struct NoBounds;
 

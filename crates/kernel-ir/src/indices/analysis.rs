@@ -374,11 +374,12 @@ impl<'a> Analysis<'a> {
         if !self.at(position.unwrap_or(value)).needs.is_empty() {
             return Known::default();
         }
+        let sizes = self.program.bounds();
+        let ranges = Ranges { sizes: &sizes, extents: self.extents, values: &[] };
+        let some = self.extents.iter().all(|e| e.range(&ranges).0.is_some_and(|n| n > 0));
         match (op, position) {
-            // Over nothing it is 0.
-            (ReduceOp::ArgMax | ReduceOp::ArgMin, Some(position)) => {
-                self.at(position).join(&Known::number(0), &self.program.bounds())
-            }
+            // Over nothing a position is whatever the backend begins with.
+            (ReduceOp::ArgMax | ReduceOp::ArgMin, Some(position)) if some => self.at(position).clone(),
             (ReduceOp::Any | ReduceOp::All, _) => Known::truth(),
             (ReduceOp::Max | ReduceOp::Min, _) => {
                 let dtype = self.insts[value.0 as usize].dtype;
@@ -386,9 +387,6 @@ impl<'a> Analysis<'a> {
                     Scalar::Float(_) => Known::default(),
                     start => Known::number(start.as_i64()),
                 };
-                let sizes = self.program.bounds();
-                let ranges = Ranges { sizes: &sizes, extents: self.extents, values: &[] };
-                let some = self.extents.iter().all(|e| e.range(&ranges).0.is_some_and(|n| n > 0));
                 if some { self.at(value).clone() } else { self.at(value).join(&start, &sizes) }
             }
             _ => Known::default(),

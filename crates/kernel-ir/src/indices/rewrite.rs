@@ -158,10 +158,15 @@ fn as_value(r: &mut Rewriter<'_>, e: &SymExpr) -> Val {
 pub(super) fn unchecked(insts: Vec<Inst>) -> Vec<Inst> {
     let mut values: Vec<Val> = Vec::with_capacity(insts.len());
     let mut kept = Vec::with_capacity(insts.len());
-    for (n, mut inst) in insts.into_iter().enumerate() {
+    for mut inst in insts {
         inst.kind.map_vals(&|v| values.get(v.0 as usize).copied().unwrap_or(v));
-        values.push(if let InstKind::Check { value, .. } = inst.kind { value } else { Val(n as u32) });
-        kept.push(inst);
+        values.push(match inst.kind {
+            InstKind::Check { value, .. } => value,
+            _ => {
+                kept.push(inst);
+                Val(kept.len() as u32 - 1)
+            }
+        });
     }
     pruned(kept)
 }

@@ -4,13 +4,11 @@
 use std::fmt;
 
 use ir_core::SymId;
+use ir_core::text::{Cursor, TextProblem, quote};
 
-use super::TextProblem;
-use super::cursor::Cursor;
 use super::parse::{Result, expr, operand};
 use super::print::from;
 use super::steps::{name, origins, step};
-use super::words::quote;
 use crate::verify::MAX_DEPTH;
 use crate::{Assert, Bind, Cond, For, Step, Together, While};
 
@@ -33,7 +31,7 @@ fn symbol(c: &mut Cursor<'_>) -> Result<SymId> {
 pub(super) fn nested(c: &mut Cursor<'_>, depth: usize) -> Result<Step> {
     if depth >= MAX_DEPTH {
         let mark = c.mark();
-        return Err(c.error_at(mark, TextProblem::TooDeep));
+        return Err(c.error_at(mark, TextProblem::TooDeep { what: "control flow is", limit: MAX_DEPTH }));
     }
     let list = |c: &mut Cursor<'_>, title: &str| -> Result<Vec<Step>> {
         c.expect_word(title)?;

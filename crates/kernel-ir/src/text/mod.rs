@@ -44,7 +44,6 @@
 //!   `b3 dynamic 1..2` where a step tells the size.
 
 mod control;
-mod cursor;
 mod parse;
 mod print;
 mod steps;
@@ -52,62 +51,12 @@ mod words;
 
 use std::str::FromStr;
 
-use thiserror::Error;
+pub use ir_core::text::{TextError, TextProblem};
 
-use crate::{IR_MAJOR, IR_MINOR, Program};
+use crate::Program;
 
 /// Longest text that the parser takes, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1 << 28;
-
-/// A text that is no program: where, and what stands wrong there.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{line}:{column}: {problem}")]
-pub struct TextError {
-    /// Line, from 1.
-    pub line: usize,
-    /// Column in characters, from 1.
-    pub column: usize,
-    /// What is wrong.
-    pub problem: TextProblem,
-}
-
-/// What is wrong with a text.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum TextProblem {
-    /// Something else was expected here.
-    #[error("expected {what}, found {found}")]
-    Expected {
-        /// What the grammar takes here.
-        what: String,
-        /// The text that stands here.
-        found: String,
-    },
-    /// The header's version is not one that this reader takes.
-    #[error(
-        "this reader takes `kir {IR_MAJOR}.x` up to `kir {IR_MAJOR}.{IR_MINOR}`, not `kir {found}`: print the program again"
-    )]
-    Version {
-        /// The version in the header.
-        found: String,
-    },
-    /// Lists of steps are nested too deep.
-    #[error("control flow is nested more than {} deep", crate::verify::MAX_DEPTH)]
-    TooDeep,
-    /// The text is too long.
-    #[error("the text is longer than {MAX_TEXT_BYTES} bytes")]
-    TooLong,
-    /// Symbols, buffers, accumulators or values are not numbered in order.
-    #[error("expected number {expected} next, found {found}: number from 0 without gaps")]
-    OutOfOrder {
-        /// The next number.
-        expected: usize,
-        /// The number that stands here.
-        found: u32,
-    },
-    /// A size expression or a dtype does not parse.
-    #[error("{0}")]
-    Malformed(String),
-}
 
 impl FromStr for Program {
     type Err = TextError;

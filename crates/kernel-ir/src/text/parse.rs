@@ -1,23 +1,24 @@
 //! Reads a program's declarations, one function a construct of the grammar in the module's header. Every failure is a
 //! [`TextError`] with its place. Kernels are read in `steps`.
 
-use ir_core::{DType, Guard, Origin, Relation, Shape, SymExpr};
+use ir_core::text::{Cursor, TextError, TextProblem};
+use ir_core::{DType, Guard, Origin, Shape, SymExpr};
 
-use super::cursor::Cursor;
+use super::MAX_TEXT_BYTES;
 use super::steps::step;
-use super::{MAX_TEXT_BYTES, TextError, TextProblem};
+use super::words::is_word;
 use crate::{
     ArenaPlan, BufId, Buffer, Const, IR_MAJOR, IR_MINOR, InputSpec, Live, Operand, OutputSpec, Program, Site,
-    Step, Storage, SymbolDecl,
+    Step, Storage,
 };
 
 pub(super) type Result<T> = std::result::Result<T, TextError>;
 
 /// The whole text of a file.
 pub(super) fn document(text: &str) -> Result<Program> {
-    let c = &mut Cursor::new(text);
+    let c = &mut Cursor::new(text, is_word);
     if text.len() > MAX_TEXT_BYTES {
-        return Err(c.error_at(0, TextProblem::TooLong));
+        return Err(c.error_at(0, TextProblem::TooLong { limit: MAX_TEXT_BYTES }));
     }
     header(c)?;
     c.expect_word("program")?;
@@ -41,13 +42,15 @@ fn header(c: &mut Cursor<'_>) -> Result<()> {
     if major == IR_MAJOR && (0..=IR_MINOR).contains(&minor) {
         return Ok(());
     }
-    Err(c.error_at(mark, TextProblem::Version { found: format!("{major}.{minor}") }))
+    let newest = (u32::from(IR_MAJOR), u32::from(IR_MINOR));
+    let (found, advice) = (format!("{major}.{minor}"), "print the program again");
+    Err(c.error_at(mark, TextProblem::Version { form: "kir", newest, found, advice }))
 }
 
 fn declarations(c: &mut Cursor<'_>, program: &mut Program) -> Result<()> {
     while c.eat_word("symbol") {
         c.next_number("s", program.symbols.len())?;
-        program.symbols.push(symbol(c)?);
+        program.symbols.push(c.symbol()?);
     }
     while c.eat_word("guard") {
         program.guards.push(guard(c)?);
@@ -84,11 +87,7 @@ fn guard(c: &mut Cursor<'_>) -> Result<Guard> {
     let expression = expr(c)?;
     c.expect("]")?;
     c.expect(",")?;
-    let mark = c.mark();
-    let word = c.word();
-    let Some(relation) = Relation::ALL.into_iter().find(|r| r.name() == word) else {
-        return Err(c.expected_at(mark, "`zero`, `nonzero` or `nonnegative`"));
-    };
+    let relation = c.relation()?;
     let message = c.quoted("the guard's message")?;
     let mut origin = Origin::default();
     if c.eat_word("from") {
@@ -118,17 +117,6 @@ fn range(c: &mut Cursor<'_>) -> Result<(i64, i64)> {
     let low = c.number("the smallest value")?;
     c.expect("..=")?;
     Ok((low, c.number("the largest value")?))
-}
-
-/// `"batch" 2..=64 hint 8`, `"u0" 0.. unbacked`
-fn symbol(c: &mut Cursor<'_>) -> Result<SymbolDecl> {
-    let name = c.quoted("the symbol's name")?;
-    let min = c.number("the smallest value")?;
-    c.expect("..")?;
-    let max = if c.eat("=") { Some(c.number("the largest value")?) } else { None };
-    let hint = if c.eat_word("hint") { Some(c.number("the hint")?) } else { None };
-    let unbacked = c.eat_word("unbacked");
-    Ok(SymbolDecl { name, min, max, hint, unbacked })
 }
 
 /// `"x" f32[2, 3]{3, 1}+0 arena`
@@ -218,7 +206,7 @@ pub(super) fn operand(c: &mut Cursor<'_>) -> Result<Operand> {
 fn strided(c: &mut Cursor<'_>) -> Result<(Shape, Shape, SymExpr)> {
     let sizes = shape(c)?;
     c.expect("{")?;
-    let strides = Shape::from_vec(items(c, "}", expr)?);
+    let strides = Shape::from_vec(c.items("}", expr)?);
     c.expect("+")?;
     Ok((sizes, strides, offset(c)?))
 }
@@ -237,29 +225,11 @@ fn offset(c: &mut Cursor<'_>) -> Result<SymExpr> {
 /// `[2, s0]`
 pub(super) fn shape(c: &mut Cursor<'_>) -> Result<Shape> {
     c.expect("[")?;
-    items(c, "]", expr).map(Shape::from_vec)
+    c.items("]", expr).map(Shape::from_vec)
 }
 
 /// `2*s0 + 1`
 pub(super) fn expr(c: &mut Cursor<'_>) -> Result<SymExpr> {
     let mark = c.mark();
     c.raw().parse().map_err(|e| c.error_at(mark, TextProblem::Malformed(e)))
-}
-
-/// What `item` reads, separated by commas, up to `close`.
-pub(super) fn items<'a, T>(
-    c: &mut Cursor<'a>,
-    close: &str,
-    item: impl Fn(&mut Cursor<'a>) -> Result<T>,
-) -> Result<Vec<T>> {
-    let mut items = Vec::new();
-    if c.eat(close) {
-        return Ok(items);
-    }
-    loop {
-        items.push(item(c)?);
-        if !c.eat(",") {
-            return c.expect(close).map(|()| items);
-        }
-    }
 }

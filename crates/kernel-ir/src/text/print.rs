@@ -3,9 +3,10 @@
 
 use std::fmt;
 
+use ir_core::text::{self, float, list, quote, scalar};
 use ir_core::{Guard, Origin};
 
-use super::words::{float, list, offset, quote, scalar};
+use super::words::offset;
 use crate::{
     Attention, Buffer, Conv, Epilogue, ExternCall, ExternOp, IR_MAJOR, IR_MINOR, Inst, InstKind, LoopKernel,
     Matmul, Operand, Program, ReduceOp, Step, Storage, StoreMode,
@@ -24,10 +25,7 @@ impl fmt::Display for Program {
         writeln!(f, "kir {IR_MAJOR}.{IR_MINOR}")?;
         writeln!(f, "program {}", quote(&self.name))?;
         for (id, s) in self.symbols.iter() {
-            let max = s.max.map_or(String::new(), |m| format!("={m}"));
-            let hint = s.hint.map_or(String::new(), |h| format!(" hint {h}"));
-            let unbacked = if s.unbacked { " unbacked" } else { "" };
-            writeln!(f, "symbol {id} {} {}..{max}{hint}{unbacked}", quote(&s.name), s.min)?;
+            writeln!(f, "symbol {id} {}", text::symbol(s))?;
         }
         self.guards.iter().try_for_each(|g| guard(g, f))?;
         for s in &self.sites {

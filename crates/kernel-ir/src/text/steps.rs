@@ -1,10 +1,10 @@
 //! Reads kernels and their bodies, one function a construct of the grammar in the module's header.
 
+use ir_core::text::Cursor;
 use ir_core::{DType, Scalar};
 
 use super::control;
-use super::cursor::Cursor;
-use super::parse::{Result, buf, dtype, expr, items, operand, shape};
+use super::parse::{Result, buf, dtype, expr, operand, shape};
 use crate::{
     AccDecl, AccId, Attention, Conv, Epilogue, ExternCall, ExternOp, Inst, InstKind, LinalgOp, LoopKernel,
     Matmul, ReduceOp, ScalarOp, Stage, Step, StoreMode, Val,
@@ -95,7 +95,7 @@ fn conv(c: &mut Cursor<'_>) -> Result<Conv> {
     let stride = numbers(c, "stride")?;
     c.expect_word("padding")?;
     c.expect("[")?;
-    let padding = items(c, "]", pair)?;
+    let padding = c.items("]", pair)?;
     let dilation = numbers(c, "dilation")?;
     c.expect_word("groups")?;
     let groups = c.number("the groups")?;
@@ -107,7 +107,7 @@ fn conv(c: &mut Cursor<'_>) -> Result<Conv> {
 fn numbers(c: &mut Cursor<'_>, title: &str) -> Result<Vec<i64>> {
     c.expect_word(title)?;
     c.expect("[")?;
-    items(c, "]", |c| c.number("a number"))
+    c.items("]", |c| c.number("a number"))
 }
 
 /// `(1, 0)`
@@ -280,11 +280,7 @@ fn scalar(c: &mut Cursor<'_>) -> Result<Scalar> {
         return Ok(Scalar::Bool(false));
     }
     if c.eat_word("complex") {
-        c.expect("(")?;
-        let re = c.float()?;
-        c.expect(",")?;
-        let im = c.float()?;
-        return c.expect(")").map(|()| Scalar::Complex(re, im));
+        return c.complex();
     }
     c.real()
 }

@@ -340,12 +340,20 @@ struct Uneven {
     longest: SymExpr,
 }
 
+/// The longest window where neither number is 0. With `f = o n mod outs` the length is `ceil((f + n) / outs)`, and `f` takes every
+/// value below `outs` that their greatest common divisor divides.
+fn longest(n: i64, outs: i64) -> i64 {
+    let (mut a, mut rest) = (n, outs);
+    while rest != 0 {
+        (a, rest) = (rest, a % rest);
+    }
+    let (n, outs) = (n / a, outs / a);
+    n / outs + (n % outs + 2 * (outs - 1)) / outs
+}
+
 fn uneven(b: &mut Builder<'_>, n: &SymExpr, outs: &SymExpr) -> Result<Uneven, OpError> {
     let longest = match (n.as_const(), outs.as_const()) {
-        (Some(n), Some(outs)) => {
-            let length = |o: i64| ((o + 1) * n + outs - 1) / outs - o * n / outs;
-            (0..outs).map(length).max().unwrap_or(1).into()
-        }
+        (Some(n), Some(outs)) if n > 0 && outs > 0 => longest(n, outs).into(),
         // None is longer; places outside of a window are masked anyway.
         _ => n.ceil_div(outs) + 1,
     };
@@ -464,4 +472,15 @@ fn adaptive_max(b: &mut Builder<'_>, c: &Call<'_>, n: usize) -> Made {
     let places = flat_places(b, best, &starts, &longest, &vec![1; n], &sizes[first..])?;
     debug_assert_eq!(b.dtype(places)?, DType::I64);
     Ok(smallvec![y, places])
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_longest_window_is_that_of_all_windows() {
+        for (n, outs) in (1..40).flat_map(|n| (1..40).map(move |outs| (n, outs))) {
+            let length = |o: i64| ((o + 1) * n + outs - 1) / outs - o * n / outs;
+            assert_eq!(Some(super::longest(n, outs)), (0..outs).map(length).max(), "{n} to {outs}");
+        }
+    }
 }

@@ -307,8 +307,15 @@ fn places(c: &RefCall<'_>, a: &Tensor) -> Result<Places, OpError> {
     let start = c.int("start")?.max(0) as usize;
     let indices = c.tensors("indices")?;
     let shape = indices.first().map_or(Vec::new(), |t| t.sizes().to_vec());
-    let list = indices.iter().enumerate().map(|(k, t)| numbers(c, t, a.sizes()[start + k], start + k));
-    Ok(Places { numbers: list.collect::<Result<_, _>>()?, shape, start, sizes: a.sizes().to_vec() })
+    let mut places = Places { numbers: Vec::new(), shape, start, sizes: a.sizes().to_vec() };
+    // Indices of nothing read and write nothing, whatever they are.
+    let nothing = places.value_sizes(indices.len()).contains(&0);
+    let list = indices.iter().enumerate().map(|(k, t)| match nothing {
+        true => Ok(Vec::new()),
+        false => numbers(c, t, a.sizes()[start + k], start + k),
+    });
+    places.numbers = list.collect::<Result<_, _>>()?;
+    Ok(places)
 }
 
 impl Places {
@@ -326,9 +333,9 @@ impl Places {
         }
         place
     }
-    /// Sizes of the indexed values.
-    fn value_sizes(&self) -> Vec<usize> {
-        let rest = &self.sizes[self.start + self.numbers.len()..];
+    /// Sizes of the values that so many indices name.
+    fn value_sizes(&self, count: usize) -> Vec<usize> {
+        let rest = &self.sizes[self.start + count..];
         self.sizes[..self.start].iter().chain(&self.shape).chain(rest).copied().collect()
     }
 }
@@ -465,6 +472,6 @@ fn ref_index_put(c: &RefCall<'_>) -> Result<RefOut, OpError> {
     let (a, values) = (c.tensor("a")?, c.tensor("values")?);
     let places = places(c, a)?;
     let mut list = Vec::with_capacity(values.numel());
-    for_each_index(&places.value_sizes(), |at| list.push(places.of(at)));
+    for_each_index(&places.value_sizes(places.numbers.len()), |at| list.push(places.of(at)));
     combined(c, a, list.into_iter().zip(values.iter()))
 }

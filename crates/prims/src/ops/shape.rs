@@ -1,7 +1,7 @@
 //! Helpers that the families of views, indexing, windows and norms share: wrapped dimensions, symbolic starts and
 //! lengths, and one-line forms of the shape prims. Holds no entries.
 
-use fx_ir::{Arg, SymbolBounds, ValueId};
+use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Shape, SymExpr, numel};
 use smallvec::smallvec;
 
@@ -17,12 +17,12 @@ pub(super) fn out(v: ValueId) -> Made {
 
 /// The expression with what the ranges of the graph's symbols allow taken out (`min(s0, s0 + 1)` is `s0`).
 pub(super) fn simplify(b: &Builder<'_>, e: SymExpr) -> SymExpr {
-    if e.as_const().is_some() { e } else { e.simplify(&SymbolBounds(&b.graph().symbols)) }
+    if e.as_const().is_some() { e } else { e.simplify(&b.graph().symbols) }
 }
 
 /// A position within a dimension of size `n`, counted from the end where it is negative.
 pub(super) fn wrap(b: &Builder<'_>, at: SymExpr, n: &SymExpr) -> SymExpr {
-    let known = SymbolBounds(&b.graph().symbols);
+    let known = &b.graph().symbols;
     match ir_core::Relation::NonNegative.decided(&at, &known) {
         Some(true) => at,
         Some(false) => simplify(b, at + n),

@@ -1,7 +1,7 @@
 //! Guards of an archive: what `torch.export` wrote down that the sizes of the inputs must meet (`guards_code`), and assertions of
 //! the program about them, as guards of the graph. What is not about sizes is left out, with a note in the log.
 
-use fx_ir::{Graph, SymbolBounds, ValueType};
+use fx_ir::{Graph, ValueType};
 use ir_core::{Guard, Origin, Relation, SymExpr};
 use tracing::debug;
 
@@ -17,7 +17,7 @@ pub(super) fn add(
     origin: &Origin,
     message: &str,
 ) {
-    if relation.decided(&expression, &SymbolBounds(&graph.symbols)) != Some(true) {
+    if relation.decided(&expression, &graph.symbols) != Some(true) {
         graph.add_guard(Guard { expression, relation, origin: origin.clone(), message: message.into() });
     }
 }

@@ -30,7 +30,7 @@ use crate::container::Archive;
 use crate::error::{Place, Pt2Error, Result};
 use crate::schema;
 use crate::sym::Bounds;
-use crate::weights::{self, WeightTable};
+use crate::weights::{self, WeightSource, WeightTable};
 use crate::whereabouts::At;
 use crate::{SCHEMA_MAJOR, SCHEMA_MINOR, json};
 
@@ -77,8 +77,18 @@ impl ExportedProgram {
         Archive::open(path)?.program(None)
     }
 
-    /// The same weights under another graph, whose user inputs become the arguments in their order.
-    pub fn with_graph(self, graph: Graph) -> ExportedProgram {
+    /// A program that no archive holds: its user inputs are the arguments in their order, and `weights` is asked for every
+    /// parameter, buffer and constant. What it does not have is missing, as the payloads of archives may be.
+    ///
+    /// # Errors
+    /// A graph that is not well formed, weights without known sizes or with the name of another, a source that fails, and a
+    /// tensor of another dtype or other sizes than the graph says.
+    pub fn from_graph(graph: Graph, weights: &dyn WeightSource) -> Result<ExportedProgram> {
+        if let Some(first) = fx_ir::well_formed(&graph).err().and_then(|errors| errors.into_iter().next()) {
+            return Err(At::Entry("the graph").invalid(first.to_string()));
+        }
+        let mut table = WeightTable::of_graph(&graph)?;
+        table.fill(weights)?;
         let users = graph.inputs().filter(|(_, kind, _)| *kind == InputKind::User);
         let user = |(value, _, name): (fx_ir::ValueId, InputKind, &str)| UserInput {
             path: name.into(),
@@ -87,7 +97,17 @@ impl ExportedProgram {
             constant: None,
         };
         let inputs = users.map(user).collect();
-        ExportedProgram { graph, inputs, ..self }
+        Ok(ExportedProgram {
+            name: graph.name.clone(),
+            graph,
+            weights: table,
+            inputs,
+            call: CallSpec::default(),
+            dialect: Dialect::Other("graph".into()),
+            schema_version: (SCHEMA_MAJOR, SCHEMA_MINOR),
+            torch_version: None,
+            guards: Vec::new(),
+        })
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Asserted {
 
 /// Symbols and expressions of one program. Tables have random keys: their names come from the file.
 pub(super) struct Symbols<'a> {
-    arena: Arena<SymId, Symbol>,
+    arena: ir_core::Symbols,
     by_name: HashMap<String, SymId>,
     ranges: HashMap<&'a str, schema::Range>,
     integers: HashMap<&'a str, SymExpr>,
@@ -55,12 +55,12 @@ impl<'a> Symbols<'a> {
     }
 
     /// The symbols made, once the last expression has been read.
-    pub(super) fn take_arena(&mut self) -> Arena<SymId, Symbol> {
+    pub(super) fn take_arena(&mut self) -> ir_core::Symbols {
         self.by_name.clear();
         self.integers.clear();
         for (_, symbol) in self.arena.iter_mut() {
             // A forged hint; it is for heuristics only.
-            symbol.hint = symbol.hint.filter(|&h| h >= symbol.min && symbol.max.is_none_or(|max| h <= max));
+            symbol.hint = symbol.hint.filter(|&h| symbol.contains(h));
         }
         std::mem::take(&mut self.arena)
     }
@@ -168,8 +168,7 @@ impl<'a> Symbols<'a> {
         origin: Origin,
         text: &str,
     ) {
-        let unbacked = |a: &Atom| matches!(a, Atom::Sym(id) if self.arena[*id].unbacked);
-        if expression.any_leaf(unbacked) {
+        if expression.any_leaf(|leaf| self.arena.is_unbacked(leaf)) {
             debug!(assertion = %shorten(text), "an assertion about what nothing gives is dropped");
         } else {
             self.asserted.push(Asserted { expression, relation, origin, text: shorten(text) });

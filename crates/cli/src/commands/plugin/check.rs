@@ -105,7 +105,7 @@ fn library_of(given: &Path) -> Result<PathBuf> {
             let hint = "build the backend as a library (`plugins/cpu`) and give its path";
             Err(advised(format!("`{name}` is linked into this program and has no library"), hint))
         }
-        None => Err(match registry.resolve(&name) {
+        None => Err(match registry.load(&name) {
             Err(error) => error.into(),
             Ok(_) => advised(format!("`{name}` is not listed"), ""),
         }),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use plugin_abi::{ABI_MAJOR, ABI_MINOR};
-use plugin_host::{BackendInfo, BackendKind, HostError, Manifest, Registry, Source};
+use plugin_host::{BackendInfo, HostError, Manifest, Registry, Source};
 use serde::Serialize;
 
 /// Arguments of `plugin list`.
@@ -36,7 +36,7 @@ struct Row {
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     let registry = Registry::from_env();
     let backends = registry.list_backends();
-    let mut rows: Vec<Row> = backends.iter().filter(|b| b.kind == BackendKind::Plugin).map(found).collect();
+    let mut rows: Vec<Row> = backends.iter().map(found).collect();
     rows.extend(registry.shadowed().iter().map(|(name, source)| shadowed(name, source, &backends)));
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&rows)?)?;

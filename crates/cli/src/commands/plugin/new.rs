@@ -40,6 +40,7 @@ const FILES: &[(&str, &str)] = files![
     "src/memory.rs",
     "src/number.rs",
     "src/kernel.rs",
+    "src/products.rs",
     "src/tests.rs",
 ];
 

@@ -114,7 +114,7 @@ fn unknown(registry: &Registry, name: &str, search: &SearchPath) -> anyhow::Erro
         "manifests (`*.json`) are looked for in {}; {PATH_VARIABLE} adds folders in front",
         folders.join(", ")
     );
-    match registry.resolve(name) {
+    match registry.load(name) {
         Err(error) => advised(error.to_string(), hint),
         Ok(_) => advised(format!("`{name}` is not listed"), hint),
     }

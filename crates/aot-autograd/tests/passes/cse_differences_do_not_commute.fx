@@ -1,0 +1,26 @@
+# test pass cse
+# `x - y` and `y - x` are two differences.
+fx 1.0
+
+graph "g" {
+  %x: f32[2] = input "x"
+  %y: f32[2] = input "y"
+
+  %a: f32[2] = prims.sub(%x, %y)
+  %b: f32[2] = prims.sub(%y, %x)
+  %c: f32[2] = prims.mul(%a, %b)
+  return %c
+}
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %x: f32[2] = input "x"
+#   %y: f32[2] = input "y"
+#
+#   %a: f32[2] = prims.sub(%x, %y)
+#   %b: f32[2] = prims.sub(%y, %x)
+#   %c: f32[2] = prims.mul(%a, %b)
+#   return %c
+# }

@@ -1,0 +1,15 @@
+//! The tests of this crate, in one program: kernels, templates, control flow and checks on the host, judged by `interp` or by hand. A module a subject.
+
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+mod artifact;
+mod checks;
+mod common;
+mod control;
+mod kernels;
+mod plugin;
+mod scalar_ops;
+mod split;
+mod staged;
+mod templates;
+mod together;

@@ -1,0 +1,83 @@
+//! The lowering behind the last stage: a graph of prims on real numbers becomes a fused program. The one way from graphs to
+//! kernels, for whoever wants them: inference, functions, training, listings.
+
+use fx_ir::{Arg, Graph, OutputKind};
+use ir_core::Shape;
+use kernel_ir::Program;
+use tracing::info_span;
+
+use super::observe::IN_PLACE;
+use super::{Cx, Error};
+
+/// A program and what it does with new values of parameters and buffers.
+pub(crate) struct Kernels {
+    pub(crate) program: Program,
+    /// For each result that is a value whether the call leaves it in the input that it is the new value of, instead of
+    /// returning it.
+    pub(crate) in_place: Vec<bool>,
+}
+
+/// What the caller decides about the lowering.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KernelOptions {
+    /// For each output the strides of the returned tensor; row-major where there are none.
+    pub(crate) output_strides: Vec<Option<Shape>>,
+    /// Whether new values of state are written where the old ones are; outputs also then where `FERROFLUX_SKIP_PASSES` has
+    /// `in_place`.
+    pub(crate) in_place: bool,
+    /// Whether nobody checks indices from data.
+    pub(crate) unchecked_indices: bool,
+}
+
+impl KernelOptions {
+    /// Results with the strides that a model's functional graph states.
+    pub(crate) fn of_model(functional: &Graph) -> KernelOptions {
+        let strides = |o: &fx_ir::Output| match o.arg {
+            Arg::Value(v) => functional.meta(v).map(|m| prims::split_complex::boundary_meta(m).strides),
+            _ => None,
+        };
+        KernelOptions {
+            output_strides: functional.outputs.iter().map(strides).collect(),
+            ..KernelOptions::default()
+        }
+    }
+
+    /// Results with the strides that a graph of the last stage states; new values of state with those of the old ones.
+    pub(crate) fn of_optimized(graph: &Graph) -> KernelOptions {
+        let strides = |o: &fx_ir::Output| {
+            let Arg::Value(v) = o.arg else { return None };
+            let replaced = match &o.kind {
+                OutputKind::BufferMutation(name) => {
+                    graph.inputs().find(|(_, _, other)| other == name).map(|(v, _, _)| v)
+                }
+                _ => None,
+            };
+            graph.meta(replaced.unwrap_or(v)).map(|m| m.strides.clone())
+        };
+        KernelOptions {
+            output_strides: graph.outputs.iter().map(strides).collect(),
+            ..KernelOptions::default()
+        }
+    }
+}
+
+/// What the last stage gives, as kernels.
+///
+/// # Errors
+/// What cannot be lowered.
+pub(crate) fn lower(optimized: &Graph, options: &KernelOptions, cx: &Cx<'_>) -> Result<Kernels, Error> {
+    let _span = info_span!("inductor").entered();
+    let in_place = options.in_place && !cx.passes.skip.iter().any(|name| name == IN_PLACE);
+    let written = if in_place { inductor::buffer_writes(optimized) } else { Vec::new() };
+    let stays = |n: usize| written.get(n).is_some_and(Option::is_some);
+    let values = optimized.outputs.iter().enumerate().filter(|(_, o)| matches!(o.arg, Arg::Value(_)));
+    let in_place = values.map(|(n, _)| stays(n)).collect();
+    let options = inductor::Options {
+        output_strides: options.output_strides.clone(),
+        written,
+        unchecked_indices: options.unchecked_indices,
+    };
+    let program = inductor::compile(optimized, &options)?;
+    cx.observer.kernels(&program)?;
+    Ok(Kernels { program, in_place })
+}

@@ -1,0 +1,47 @@
+//! What graphs may leave a stage: a predicate for each dialect, on top of what [`fx_ir::verify()`] demands of all graphs. What
+//! an operator is, the crates that know say (`prims::prim_legality`, `aot_autograd::functional_legality`).
+
+use fx_ir::verify::Problem;
+use fx_ir::{Dialect, Graph, VerifyError, verify, well_formed};
+
+/// Any operator: those that are not known are reported together by the decomposition.
+pub(super) fn captured(graph: &Graph) -> Result<(), Vec<VerifyError>> {
+    well_formed(graph)
+}
+
+/// No operator that writes an operand.
+pub(crate) fn functional(graph: &Graph) -> Result<(), Vec<VerifyError>> {
+    verify(graph, &aot_autograd::functional_legality())
+}
+
+/// Primitive operators and control flow alone.
+pub(super) fn prim(graph: &Graph) -> Result<(), Vec<VerifyError>> {
+    verify(graph, &prims::prim_legality())
+}
+
+/// As [`prim`], and no complex value.
+pub(super) fn real(graph: &Graph) -> Result<(), Vec<VerifyError>> {
+    prim(graph)?;
+    match complex_call(graph) {
+        None => Ok(()),
+        Some(error) => Err(vec![error]),
+    }
+}
+
+/// The first node that gives a complex value.
+fn complex_call(graph: &Graph) -> Option<VerifyError> {
+    let complex = |v: &fx_ir::ValueId| graph.meta(*v).is_some_and(|m| m.dtype.is_complex());
+    let found = graph.iter().find(|(_, node)| node.outputs.iter().any(complex));
+    let inner = || graph.subgraphs.values().find_map(complex_call);
+    let Some((id, node)) = found else { return inner() };
+    Some(VerifyError {
+        graph: graph.name.clone(),
+        node: Some(graph.node_name(id).into()),
+        origin: graph.origin(id).to_string(),
+        problem: Problem::Illegal {
+            target: node.as_call().map_or("placeholder", |(target, _)| target).into(),
+            dialect: Dialect::Prim,
+            why: "it gives a complex value behind the stage that splits them".into(),
+        },
+    })
+}

@@ -1,0 +1,280 @@
+//! The pipeline as a list: what becomes of a captured graph until it is lowered to kernels, stage by stage ([`STAGES`]).
+//!
+//! Inference, functions ([`crate::func`]) and training take the same stages in the same order. Inference has nothing to do in
+//! `autocast` and `joint`; a function begins behind `prim`, for its tracing gives prims; training makes the joint graph at
+//! `joint` and goes on with the whole step, or with each half.
+//!
+//! Complex numbers are split into real ones behind `joint` and before the passes. Behind `joint`, because the gradient of a
+//! complex operator is a rule on complex values. Before the passes, because these remove what splitting leaves (parts that
+//! are joined and taken apart again, imaginary parts that are zero), and because their patterns then match what kernels see.
+//!
+//! In debug builds [`fx_ir::verify()`] holds the graph against the dialect of its stage behind every stage and every pass;
+//! in all builds it does so once for graphs from outside. `FERROFLUX_PRINT=after-all` prints the graph behind each of them,
+//! `FERROFLUX_PRINT=after:NAME` behind the stage or pass of that name; `FERROFLUX_SKIP_PASSES=NAME,…` leaves passes out.
+//!
+//! Not here: the stages' work, which is that of the crates that they call, and the backends.
+
+mod kernels;
+mod legality;
+mod observe;
+
+use std::ops::RangeInclusive;
+
+use aot_autograd::passes::{self, PassCx};
+use fx_ir::{Dialect, Graph, VerifyError};
+use ir_core::DType;
+use tracing::info_span;
+
+pub(crate) use kernels::{KernelOptions, Kernels, lower};
+pub(crate) use legality::functional as verify_functional;
+use observe::Observer;
+pub use observe::names;
+pub(crate) use observe::{known, not_a_graph};
+
+use crate::Error;
+
+/// One stage: a function from a graph to a graph, and what graphs are behind it.
+pub struct Stage {
+    /// Its name, by which its result can be printed.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub about: &'static str,
+    /// The dialect of its result.
+    pub dialect: Dialect,
+    run: fn(Graph, &Cx<'_>) -> Result<Graph, Error>,
+    /// Whether a graph may leave it; every violation.
+    legality: fn(&Graph) -> Result<(), Vec<VerifyError>>,
+}
+
+/// Every stage of graphs, in order. Behind the last one stand the kernels (named [`KERNELS`]).
+pub const STAGES: &[Stage] = &[
+    Stage {
+        name: "captured",
+        about: "takes the graph as it was exported, and holds its values against the operators' rules",
+        dialect: Dialect::Captured,
+        run: captured,
+        legality: legality::captured,
+    },
+    Stage {
+        name: "functional",
+        about: "removes mutation: what the program writes is an extra output",
+        dialect: Dialect::Functional,
+        run: functional,
+        legality: legality::functional,
+    },
+    Stage {
+        name: "autocast",
+        about: "inserts the conversions of mixed precision, where training asks for them",
+        dialect: Dialect::Functional,
+        run: autocast,
+        legality: legality::functional,
+    },
+    Stage {
+        name: "prim",
+        about: "decomposes every operator to primitive ones",
+        dialect: Dialect::Prim,
+        run: prim,
+        legality: legality::prim,
+    },
+    Stage {
+        name: "joint",
+        about: "appends the backward pass and the optimizer's update, where training asks for them",
+        dialect: Dialect::Prim,
+        run: joint,
+        legality: legality::prim,
+    },
+    Stage {
+        name: "real",
+        about: "makes two real values of every complex one",
+        dialect: Dialect::Prim,
+        run: real,
+        legality: legality::real,
+    },
+    Stage {
+        name: "optimized",
+        about: "runs the passes of `aot_autograd::passes::PASSES`",
+        dialect: Dialect::Prim,
+        run: optimized,
+        legality: legality::real,
+    },
+];
+
+/// The name of what stands behind the last stage: the fused program.
+pub const KERNELS: &str = "kernels";
+
+/// A stage by its place in [`STAGES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum At {
+    Captured,
+    Functional,
+    Autocast,
+    Prim,
+    Joint,
+    Real,
+    Optimized,
+}
+
+impl At {
+    fn stage(self) -> &'static Stage {
+        &STAGES[self as usize]
+    }
+}
+
+/// What the stages are told.
+pub(crate) struct Cx<'a> {
+    passes: PassCx,
+    autocast: Option<DType>,
+    observer: Observer<'a>,
+}
+
+impl<'a> Cx<'a> {
+    /// Of a model whose weights stay as they are.
+    ///
+    /// # Errors
+    /// The environment names a stage or pass that does not exist.
+    pub(crate) fn inference() -> Result<Cx<'a>, Error> {
+        Cx::of(PassCx::inference())
+    }
+
+    /// Of functions, and of training, whose weights change from call to call.
+    ///
+    /// # Errors
+    /// As for [`Cx::inference`].
+    pub(crate) fn training() -> Result<Cx<'a>, Error> {
+        Cx::of(PassCx::training())
+    }
+
+    fn of(passes: PassCx) -> Result<Cx<'a>, Error> {
+        let passes = PassCx { skip: observe::skipped()?, ..passes };
+        Ok(Cx { passes, autocast: None, observer: Observer::of_environment()? })
+    }
+
+    /// Computes in `dtype` what PyTorch's autocast does.
+    pub(crate) fn autocast(self, dtype: Option<DType>) -> Cx<'a> {
+        Cx { autocast: dtype, ..self }
+    }
+
+    /// Shows `see` the graph behind every stage and pass, with the name of each.
+    pub(crate) fn watched(mut self, see: &'a dyn Fn(&str, &Graph)) -> Cx<'a> {
+        self.observer.see = Some(see);
+        self
+    }
+}
+
+/// Names of passes that do not run (`FERROFLUX_SKIP_PASSES`).
+///
+/// # Errors
+/// One of them does not exist.
+pub(crate) fn skipped() -> Result<Vec<String>, Error> {
+    observe::skipped()
+}
+
+/// Takes a graph through some of the stages. It is what the stage before the first of them gives.
+///
+/// # Errors
+/// The stages' own; a violation that a stage left is an [`Error::Internal`].
+pub(crate) fn run(mut graph: Graph, stages: RangeInclusive<At>, cx: &Cx<'_>) -> Result<Graph, Error> {
+    let (first, last) = (*stages.start() as usize, *stages.end() as usize);
+    if cfg!(debug_assertions) && first > 0 {
+        observe::verified(&STAGES[first - 1], None, &graph)?;
+    }
+    for stage in &STAGES[first..=last] {
+        graph = (stage.run)(graph, cx)?;
+        cx.observer.behind(stage, None, &graph)?;
+    }
+    Ok(graph)
+}
+
+/// The stage of this name, or the one that the pass of this name stands in.
+pub(crate) fn stage_of(name: &str) -> At {
+    let all = [At::Captured, At::Functional, At::Autocast, At::Prim, At::Joint, At::Real];
+    all.into_iter().find(|at| at.stage().name == name).unwrap_or(At::Optimized)
+}
+
+/// A stage whose work its caller has done is over: the graph is verified and shown as behind any other.
+///
+/// # Errors
+/// A violation.
+pub(crate) fn reached(at: At, graph: &Graph, cx: &Cx<'_>) -> Result<(), Error> {
+    cx.observer.behind(at.stage(), None, graph)
+}
+
+/// Runs the passes within a stage, whose dialect holds behind each of them.
+///
+/// # Errors
+/// A violation that a pass left.
+pub(crate) fn passes(graph: &mut Graph, at: At, passes: &PassCx, cx: &Cx<'_>) -> Result<(), Error> {
+    let passes = PassCx { skip: cx.passes.skip.clone(), ..passes.clone() };
+    let mut first = Ok(());
+    passes::optimize_watched(graph, &passes, &mut |name, graph| {
+        if first.is_ok() {
+            first = cx.observer.behind(at.stage(), Some(name), graph);
+        }
+    });
+    first
+}
+
+/// A captured graph comes from outside: it is judged in all builds.
+fn captured(graph: Graph, _: &Cx<'_>) -> Result<Graph, Error> {
+    let _span = info_span!("verify").entered();
+    legality::captured(&graph).map_err(Error::Graph)?;
+    prims::check_values(&graph).map_err(Error::Misstated)?;
+    Ok(graph)
+}
+
+fn functional(graph: Graph, _: &Cx<'_>) -> Result<Graph, Error> {
+    let _span = info_span!("functionalize").entered();
+    aot_autograd::functionalize(&graph).map_err(Error::Functionalize)
+}
+
+fn autocast(graph: Graph, cx: &Cx<'_>) -> Result<Graph, Error> {
+    let Some(dtype) = cx.autocast else { return Ok(graph) };
+    aot_autograd::autocast(&graph, dtype).map_err(Error::Autocast)
+}
+
+fn prim(graph: Graph, _: &Cx<'_>) -> Result<Graph, Error> {
+    let _span = info_span!("decompose").entered();
+    prims::decompose(&graph).map_err(Error::Unsupported)
+}
+
+/// Those who differentiate do it themselves, for the joint graph has more than a graph's outputs: see [`reached`].
+fn joint(graph: Graph, _: &Cx<'_>) -> Result<Graph, Error> {
+    Ok(graph)
+}
+
+fn real(graph: Graph, _: &Cx<'_>) -> Result<Graph, Error> {
+    let _span = info_span!("split complex").entered();
+    if !prims::split_complex::has_complex(&graph) {
+        return Ok(graph);
+    }
+    prims::split_complex::split_complex(&graph).map_err(Error::Unsupported)
+}
+
+fn optimized(mut graph: Graph, cx: &Cx<'_>) -> Result<Graph, Error> {
+    let _span = info_span!("passes").entered();
+    passes(&mut graph, At::Optimized, &cx.passes, cx)?;
+    Ok(graph)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_places_are_those_of_the_list() {
+        let all = [At::Captured, At::Functional, At::Autocast, At::Prim, At::Joint, At::Real, At::Optimized];
+        assert_eq!(all.len(), STAGES.len());
+        for at in all {
+            assert_eq!(at.stage().name, format!("{at:?}").to_lowercase());
+        }
+    }
+
+    #[test]
+    fn no_stage_is_named_as_a_pass() {
+        let mut all: Vec<&str> = names().collect();
+        all.sort_unstable();
+        let count = all.len();
+        all.dedup();
+        assert_eq!(all.len(), count);
+    }
+}

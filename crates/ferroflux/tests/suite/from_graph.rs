@@ -1,0 +1,73 @@
+//! Programs of graphs that no archive holds: what they are given as weights, and what is refused.
+
+use std::collections::BTreeMap;
+
+use ferroflux::{Error, Options, Program, Tensor, Weight};
+
+const LINEAR: &str = r#"fx 1.0
+graph "linear" {
+  symbol s0 "batch" 1..=8 hint 2
+  %x: f32[s0, 2] = input "x"
+  %w: f32[2, 2] = parameter "w"
+  %count: i64[] = buffer "count"
+
+  %y: f32[s0, 2] = aten.mm.default(%x, %w)
+  %more: i64[] = aten.add_.Scalar(%count, 1, 1)
+  return %y
+  return %more
+}
+"#;
+
+fn weights() -> BTreeMap<String, Tensor> {
+    let w = Tensor::from_vec(vec![1.0_f32, 2.0, 3.0, 4.0], &[2, 2]).unwrap();
+    let count = Tensor::from_vec(vec![7_i64], &[]).unwrap();
+    BTreeMap::from([("w".into(), w), ("count".into(), count)])
+}
+
+#[test]
+fn it_runs_and_keeps_its_buffers() {
+    let program = Program::from_graph(LINEAR.parse().unwrap(), &weights()).unwrap();
+    assert_eq!(program.name(), "linear");
+    assert_eq!(program.inputs().len(), 1);
+    for backend in ["cpu", "eager", "oracle"] {
+        let model = program.compile(&Options::new().backend(backend)).unwrap();
+        for (rows, count) in [(1, 8), (3, 9)] {
+            let x = Tensor::from_vec(vec![1.0_f32; 2 * rows], &[rows, 2]).unwrap();
+            let outputs = model.call(&[x]).unwrap();
+            assert_eq!(outputs[0].to_vec::<f32>().unwrap(), [4.0, 6.0].repeat(rows), "{backend}");
+            assert_eq!(outputs[1].to_vec::<i64>().unwrap(), [count], "{backend}");
+        }
+    }
+}
+
+#[test]
+fn weights_may_be_given_later() {
+    let only_count = |w: &Weight| Ok(weights().remove(&w.name).filter(|_| w.name == "count"));
+    let mut program = Program::from_graph(LINEAR.parse().unwrap(), &only_count).unwrap();
+    let missing: Vec<String> = program.missing_weights().map(ToString::to_string).collect();
+    assert_eq!(missing, ["w: f32[2, 2]"]);
+    let refused = program.compile(&Options::new()).err().unwrap();
+    assert!(matches!(refused, Error::MissingWeights { count: 1, .. }), "{refused}");
+    program.set_weight("w", weights()["w"].clone()).unwrap();
+    program.compile(&Options::new()).unwrap();
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let error = |text: &str, weights: &BTreeMap<String, Tensor>| {
+        Program::from_graph(text.parse().unwrap(), weights).err().unwrap().to_string()
+    };
+    let mut wrong = weights();
+    wrong.insert("w".into(), Tensor::from_vec(vec![1.0_f32; 6], &[3, 2]).unwrap());
+    let message = error(LINEAR, &wrong);
+    assert!(
+        message.contains("`w`") && message.contains("f32[3, 2]") && message.contains("f32[2, 2]"),
+        "{message}"
+    );
+    let symbolic = LINEAR.replace("%w: f32[2, 2]", "%w: f32[2, s0]");
+    assert!(error(&symbolic, &weights()).contains("sizes are numbers"));
+    let twice = LINEAR.replace("buffer \"count\"", "buffer \"w\"");
+    assert!(error(&twice, &weights()).contains("two weights have this name"));
+    let unknown = LINEAR.replace("return %y", "return buffer \"none\" = %y");
+    assert!(error(&unknown, &weights()).contains("no such input exists"));
+}

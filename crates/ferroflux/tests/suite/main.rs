@@ -1,0 +1,23 @@
+//! The tests of this crate, in one program: the stack from program to numbers, every backend of this build against the interpreter. A module a subject.
+
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+mod c_backend;
+mod cache;
+mod channels_last;
+mod differential;
+mod from_graph;
+mod graph_plugins;
+mod guards;
+mod in_place;
+mod index_operators;
+mod indices;
+mod misstated;
+mod numbers;
+mod operands;
+mod optimizers;
+mod random;
+mod random_in_loops;
+mod resnet18;
+mod together;
+mod transforms;

@@ -1,0 +1,230 @@
+//! What can be said of kernels without a compiler: parameters, launches, equal texts. That they compile is shown by
+//! `xtask kernels`, what they compute by golden cases on a device.
+#![allow(clippy::unwrap_used)]
+
+use gpu_codegen::{Joint, Kernel, Param, Target, together, variants};
+use ir_core::{DType, Shape, SymExpr};
+use kernel_ir::{
+    AccDecl, AccId, BodyBuilder, BufId, Buffer, InstKind, LoopKernel, Program, ReduceOp, ScalarOp, Stage,
+    Step, Storage, StoreMode,
+};
+
+fn buffer(program: &mut Program, sizes: &[i64], storage: Storage) -> BufId {
+    let sizes: Shape = sizes.iter().map(|&n| SymExpr::from_i64(n)).collect();
+    program.buffers.push(Buffer {
+        name: "b".into(),
+        dtype: DType::F32,
+        strides: ir_core::contiguous_strides(&sizes),
+        sizes,
+        offset: SymExpr::ZERO,
+        storage,
+    })
+}
+
+fn store(b: &mut BodyBuilder, buf: BufId, index: Shape, value: kernel_ir::Val) {
+    b.push(DType::F32, InstKind::Store { buf, index, value, mask: None, mode: StoreMode::Write });
+}
+
+/// The one kernel of a loop.
+fn only(program: &Program, kernel: LoopKernel) -> Kernel {
+    let first = variants(program, &Step::Loop(kernel), &Target::HOPPER).unwrap().swap_remove(0);
+    let [kernel] = <[Kernel; 1]>::try_from(first.kernels).unwrap();
+    kernel
+}
+
+/// `out[i] = exp(a[i])`.
+fn pointwise(program: &Program, a: BufId, out: BufId, n: i64) -> Kernel {
+    let mut b = BodyBuilder::new();
+    let index: Shape = [SymExpr::loop_var(0)].into_iter().collect();
+    let x = b.load(a, DType::F32, index.clone());
+    let y = b.op(ScalarOp::Exp, &[x]);
+    store(&mut b, out, index, y);
+    let kernel = LoopKernel {
+        name: "exp".into(),
+        origins: Vec::new(),
+        outer: [SymExpr::from_i64(n)].into_iter().collect(),
+        accs: Vec::new(),
+        stages: vec![Stage { inner: Shape::new(), insts: b.finish() }],
+    };
+    only(program, kernel)
+}
+
+#[test]
+fn equal_kernels_have_equal_texts() {
+    let mut p = Program::default();
+    let bufs: Vec<BufId> = (0..4).map(|_| buffer(&mut p, &[1000], Storage::Arena)).collect();
+    let (one, two) = (pointwise(&p, bufs[0], bufs[1], 1000), pointwise(&p, bufs[3], bufs[2], 1000));
+    assert_eq!(one.source, two.source);
+    assert_eq!(one.params, [Param::Buffer(bufs[0]), Param::Buffer(bufs[1])]);
+    assert_eq!(two.params, [Param::Buffer(bufs[3]), Param::Buffer(bufs[2])]);
+    assert_ne!(one.source, pointwise(&p, bufs[0], bufs[1], 999).source);
+}
+
+#[test]
+fn launches_follow_the_domain() {
+    let mut p = Program::default();
+    let (a, out) = (buffer(&mut p, &[1000], Storage::Arena), buffer(&mut p, &[1000], Storage::Arena));
+    let kernel = pointwise(&p, a, out, 1000);
+    // Four points a thread.
+    assert_eq!(kernel.launch.blocks[0].as_const(), Some(1));
+    assert!(kernel.source.contains("Vec<float, 4>"), "{}", kernel.source);
+    assert_eq!(kernel.launch.threads, 256);
+    assert!(kernel.source.contains("const float *__restrict__ b0"), "{}", kernel.source);
+}
+
+/// A value that one thread stores and others read back behind a barrier must not be promised to be nobody else's.
+#[test]
+fn what_a_team_reads_back_is_not_restricted() {
+    let mut p = Program::default();
+    let (a, mean) = (buffer(&mut p, &[4, 4096], Storage::Arena), buffer(&mut p, &[4], Storage::Arena));
+    let out = buffer(&mut p, &[4, 4096], Storage::Arena);
+    let (row, at): (Shape, Shape) =
+        ([SymExpr::loop_var(0)].into_iter().collect(), (0..2).map(SymExpr::loop_var).collect());
+    let acc = AccId(0);
+    let mut sum = BodyBuilder::new();
+    let x = sum.load(a, DType::F32, at.clone());
+    sum.push(DType::F32, InstKind::Reduce { acc, value: x, position: None });
+    let mut keep = BodyBuilder::new();
+    let total = keep.push(DType::F32, InstKind::Acc(acc));
+    store(&mut keep, mean, row.clone(), total);
+    let mut subtract = BodyBuilder::new();
+    let x = subtract.load(a, DType::F32, at.clone());
+    let m = subtract.load(mean, DType::F32, row);
+    let y = subtract.op(ScalarOp::Sub, &[x, m]);
+    store(&mut subtract, out, at, y);
+    let inner: Shape = [SymExpr::from_i64(4096)].into_iter().collect();
+    let stage = |inner: Shape, b: BodyBuilder| Stage { inner, insts: b.finish() };
+    let kernel = LoopKernel {
+        name: "center".into(),
+        origins: Vec::new(),
+        outer: [SymExpr::from_i64(4)].into_iter().collect(),
+        accs: vec![AccDecl { op: ReduceOp::Sum, dtype: DType::F32 }],
+        stages: vec![stage(inner.clone(), sum), stage(Shape::new(), keep), stage(inner, subtract)],
+    };
+    let source = only(&p, kernel).source;
+    assert!(source.contains("float *b1,"), "{source}");
+    assert!(source.contains("float *__restrict__ b2"), "{source}");
+    assert_eq!(source.matches("team_combine<SUM, 1024>").count(), 1, "{source}");
+}
+
+/// What a normalisation over all but the last dimension of `b0` reads like, behind a head that declares its buffers.
+fn parsed(text: &str) -> (Program, Step) {
+    let program: Program = text.parse().unwrap_or_else(|e| panic!("{e}"));
+    let step = program.steps[0].clone();
+    (program, step)
+}
+
+const NORMALISATION: &str = include_str!("../normalisation.kir");
+const GRADIENT: &str = include_str!("../normalisation_gradient.kir");
+
+/// Mean and variance in one pass, then the pass that applies them; what that was handed in memory is not stored.
+#[test]
+fn a_normalisation_is_two_kernels() {
+    let (program, step) = parsed(NORMALISATION);
+    let first = variants(&program, &step, &Target::HOPPER).unwrap().swap_remove(0);
+    assert!(first.name.starts_with("columns"), "{}", first.name);
+    assert_eq!(first.kernels.len(), 2);
+    let names = |n: usize| -> Vec<&str> {
+        let buffer = |p: &Param| match p {
+            Param::Buffer(b) => Some(program.buffers[*b].name.as_str()),
+            _ => None,
+        };
+        first.kernels[n].params.iter().filter_map(buffer).collect()
+    };
+    assert_eq!(names(0).iter().filter(|n| **n == "x").count(), 1);
+    assert!(!names(0).contains(&"centred") && !names(1).contains(&"centred"));
+    assert!(first.kernels[0].params.contains(&Param::Tickets));
+    assert!(!first.kernels[1].params.contains(&Param::Tickets));
+}
+
+/// The second sum of a gradient is made of sums that the first pass makes.
+#[test]
+fn its_gradient_is_two_kernels() {
+    let (program, step) = parsed(GRADIENT);
+    let first = variants(&program, &step, &Target::HOPPER).unwrap().swap_remove(0);
+    assert!(first.name.starts_with("columns"), "{}", first.name);
+    assert_eq!(first.kernels.len(), 2);
+}
+
+/// The loop over a window is one thread's, and channels that lie side by side move at once.
+#[test]
+fn windows_take_several_channels() {
+    let (program, step) = parsed(include_str!("../window.kir"));
+    let first = variants(&program, &step, &Target::HOPPER).unwrap().swap_remove(0);
+    assert_eq!(first.name, "wide_4");
+    assert!(first.kernels[0].source.contains("*(const Vec<float, 4> *)"));
+}
+
+#[test]
+fn kernels_that_share_a_launch_are_functions_of_one_text() {
+    let mut p = Program::default();
+    let bufs: Vec<BufId> = (0..6).map(|_| buffer(&mut p, &[5000], Storage::Arena)).collect();
+    let kernels = [
+        pointwise(&p, bufs[0], bufs[1], 5000),
+        pointwise(&p, bufs[2], bufs[3], 5000),
+        pointwise(&p, bufs[0], bufs[5], 4999),
+    ];
+    let mut joint = Joint::default();
+    assert!(joint.add(&p, &kernels[0], &Target::HOPPER));
+    assert!(together(&p, &joint).unwrap().is_none(), "one kernel shares with nobody");
+    assert!(kernels[1..].iter().all(|k| joint.add(&p, k, &Target::HOPPER)));
+    let all = together(&p, &joint).unwrap().unwrap();
+    assert_eq!(all.source.matches("static __device__ void member").count(), 2, "{}", all.source);
+    assert_eq!(all.source.matches("launch_order();").count(), 1, "{}", all.source);
+    let params: Vec<Param> = [0, 1, 2, 3, 5].iter().map(|n| Param::Buffer(bufs[*n])).collect();
+    assert_eq!(all.params, params);
+    let blocks = |k: &Kernel| k.launch.blocks[0].as_const().unwrap();
+    assert_eq!(blocks(&all), kernels.iter().map(blocks).sum::<i64>());
+    assert!(all.source.contains("const float *__restrict__ b0"), "{}", all.source);
+}
+
+#[test]
+fn a_kernel_that_fills_the_device_keeps_its_launch() {
+    let mut p = Program::default();
+    let n = 1 << 26;
+    let bufs: Vec<BufId> = (0..2).map(|_| buffer(&mut p, &[n], Storage::Arena)).collect();
+    let large = pointwise(&p, bufs[0], bufs[1], n);
+    assert!(!Joint::default().add(&p, &large, &Target::HOPPER));
+}
+
+/// A product of one row; what it is of is a constant or an input.
+fn of_one_row(storage: &str, declared: &str) -> String {
+    let text = format!(
+        "kir 1.5
+program \"p\"
+buffer b0 \"x\" bf16[1, 4096]{{4096, 1}}+0 input 0
+buffer b1 \"w\" bf16[64, 4096]{{4096, 1}}+0 {storage}
+buffer b2 \"y\" bf16[1, 64]{{64, 1}}+0 output
+input \"x\" b0
+{declared} \"w\" b1
+output \"y\" b2[1, 64]{{64, 1}}+0
+init:
+steps:
+matmul \"linear\" acc f32 from \"linear\"
+  a b0[1, 4096]{{4096, 1}}+0
+  b b1[4096, 64]{{1, 4096}}+0
+  epilogue [1, 64]
+    v0: f32 = template
+    v1: bf16 = cast v0
+    v2: bf16 = store b2[0, i1], v1
+plan bytes 0:
+"
+    );
+    let (program, step) = parsed(&text);
+    let first = variants(&program, &step, &Target::HOPPER).unwrap().swap_remove(0);
+    assert!(first.name.starts_with("gemv_rows"), "{}", first.name);
+    first.kernels[0].source.clone()
+}
+
+/// Before a kernel has waited for earlier launches it reads constants alone.
+#[test]
+fn constants_are_read_before_the_wait() {
+    let source = of_one_row("constant 0", "constant");
+    let (before, after) = source.split_once("launch_wait();").unwrap();
+    let body = before.split_once("launch_next();").unwrap().1;
+    assert!(body.contains("load_streaming(") && body.contains("b0["), "{source}");
+    assert!(!body.contains("b1") && !body.contains("b2"), "{source}");
+    assert!(after.contains("b1[") && after.contains("b2["), "{source}");
+    let source = of_one_row("input 1", "input");
+    assert!(source.contains("launch_order();") && !source.contains("launch_wait();"), "{source}");
+}

@@ -1,0 +1,122 @@
+//! Gradients of attention through the emulated GPU against `interp`: on tensor cores and without, with masks, shared heads
+//! and lengths that leave remainders. A second call gives the same bits.
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+use crate::common::{Case, emulator};
+use fx_ir::{Arg, Symbol, ValueId};
+use ir_core::{DType, SymExpr};
+
+use DType::{BF16, Bool, F16, F32, F64};
+
+/// Attention with its sums, and its gradients for a cotangent; all are outputs.
+fn gradients(
+    c: &mut Case,
+    dtype: DType,
+    [batch, heads, shared]: [i64; 3],
+    [queries, keys, depth, width]: [i64; 4],
+    (mask, causal): (Option<ValueId>, bool),
+) {
+    let q = c.any(dtype, &[batch, heads, queries, depth]);
+    let k = c.any(dtype, &[batch, shared, keys, depth]);
+    let v = c.any(dtype, &[batch, shared, keys, width]);
+    let g = c.any(dtype, &[batch, heads, queries, width]);
+    let mask = mask.map_or(Arg::None, Arg::Value);
+    let options = [mask, causal.into(), (1.0 / (depth as f64).sqrt()).into()];
+    let args = [q, k, v].map(Arg::Value).into_iter().chain(options.clone()).collect();
+    let outs = c.calls("prims.attention", args);
+    let wide = |c: &mut Case, v: ValueId| c.call("prims.convert", vec![v.into(), dtype.compute().into()]);
+    let (y, wide_g) = (wide(c, outs[0]), wide(c, g));
+    let product = c.call("prims.mul", vec![y.into(), wide_g.into()]);
+    let deltas = c.call("prims.sum", vec![product.into(), Arg::from(&[3i64][..])]);
+    let args = [g, q, k, v, outs[1], deltas].map(Arg::Value).into_iter().chain(options).collect();
+    let grads = c.calls("prims.attention_backward", args);
+    outs.into_iter().chain(grads).for_each(|v| c.output(v));
+}
+
+#[test]
+fn on_tensor_cores() {
+    let Some(emulator) = emulator() else { return };
+    // More than one group of warps, and rows that others would leave to the copy engine.
+    let flash = ["flash_64", "flash_32"];
+    let mut c = Case::new("tensor_cores");
+    gradients(&mut c, BF16, [1, 2, 2], [35, 70, 64, 64], (None, false));
+    gradients(&mut c, F16, [1, 4, 2], [70, 70, 40, 24], (None, true));
+    gradients(&mut c, BF16, [2, 1, 1], [20, 67, 16, 128], (None, true));
+    let seen = c.any(Bool, &[33, 64]);
+    gradients(&mut c, BF16, [1, 2, 1], [33, 64, 128, 32], (Some(seen), false));
+    let added = c.any(F16, &[1, 3, 80, 17]);
+    gradients(&mut c, F16, [2, 3, 1], [80, 17, 8, 8], (Some(added), false));
+    c.check_ways(&emulator, &flash);
+}
+
+/// Queries enough for the copy engine; every cut of the kernels is named by its tiles.
+#[test]
+fn by_the_copy_engine() {
+    let Some(emulator) = emulator() else { return };
+    let short = ["wgmma_64x128_64x64", "wgmma_128x128_128x64"];
+    let mut c = Case::new("plain");
+    gradients(&mut c, BF16, [2, 2, 2], [130, 70, 64, 64], (None, false));
+    c.check_ways(&emulator, &short);
+    let mut c = Case::new("causal, shared heads, rows of other lengths");
+    gradients(&mut c, F16, [1, 4, 2], [150, 201, 40, 24], (None, true));
+    gradients(&mut c, BF16, [1, 2, 1], [201, 77, 64, 64], (None, true));
+    c.check_ways(&emulator, &short);
+    let mut c = Case::new("long rows");
+    gradients(&mut c, BF16, [1, 2, 1], [133, 70, 128, 128], (None, true));
+    gradients(&mut c, F16, [1, 1, 1], [65, 150, 96, 32], (None, false));
+    c.check_ways(&emulator, &["wgmma_64x64_128x64", "wgmma_128x64_128x64"]);
+    let mut c = Case::new("masks");
+    let seen = c.any(Bool, &[70, 64]);
+    gradients(&mut c, BF16, [1, 2, 1], [70, 64, 64, 64], (Some(seen), false));
+    let added = c.any(F16, &[1, 3, 80, 17]);
+    gradients(&mut c, F16, [2, 3, 1], [80, 17, 16, 128], (Some(added), true));
+    c.check_ways(&emulator, &["wgmma_64x", "wgmma_128x"]);
+}
+
+#[test]
+fn lengths_that_a_call_tells() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("symbols");
+    let symbol =
+        |name: &str| Symbol { name: name.into(), min: 1, max: None, hint: Some(64), unbacked: false };
+    let [rows, keys] = ["rows", "keys"].map(|name| SymExpr::sym(c.graph.add_symbol(symbol(name))));
+    let mut operand = |length: i64, known: &SymExpr, seed: usize| {
+        let [batch, heads, depth] = [1, 2, 64].map(SymExpr::from_i64);
+        let known = vec![batch, heads, known.clone(), depth];
+        let value = |i: usize| ((i * 7919 + seed * 104_729) % 1009) as f64 / 504.5 - 1.0;
+        Arg::Value(c.sized(BF16, &[1, 2, length, 64], known, value))
+    };
+    let mut args = vec![operand(150, &rows, 1), operand(77, &keys, 2), operand(77, &keys, 3)];
+    args.extend([Arg::None, true.into(), 0.125.into()]);
+    let outs = c.calls("prims.attention", args);
+    outs.into_iter().for_each(|v| c.output(v));
+    c.check_ways(&emulator, &["wgmma_64x128", "wgmma_128x128"]);
+}
+
+#[test]
+fn without_them() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("simple");
+    gradients(&mut c, F32, [1, 2, 1], [33, 40, 24, 40], (None, true));
+    gradients(&mut c, F32, [2, 2, 2], [5, 37, 130, 9], (None, false));
+    gradients(&mut c, F64, [1, 2, 2], [9, 35, 12, 16], (None, true));
+    gradients(&mut c, BF16, [1, 2, 1], [34, 33, 13, 150], (None, false));
+    let added = c.any(F32, &[1, 1, 1, 33]);
+    gradients(&mut c, F32, [2, 4, 2], [3, 33, 16, 16], (Some(added), false));
+    c.check_twice(&emulator);
+}
+
+#[test]
+fn rows_that_see_nothing_are_zero() {
+    let Some(emulator) = emulator() else { return };
+    for dtype in [BF16, F32] {
+        let mut c = Case::new("nothing_seen");
+        for rows in [20, 70] {
+            let seen = c.input(Bool, &[rows, 24], |i| f64::from(i >= 48));
+            gradients(&mut c, dtype, [1, 2, 1], [rows, 24, 16, 16], (Some(seen), false));
+            let added = c.input(dtype, &[rows, 24], |i| if i < 48 { f64::NEG_INFINITY } else { 0.5 });
+            gradients(&mut c, dtype, [1, 2, 1], [rows, 24, 16, 16], (Some(added), false));
+        }
+        c.check(&emulator);
+    }
+}

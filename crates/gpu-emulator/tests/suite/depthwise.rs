@@ -1,0 +1,287 @@
+//! Convolutions of groups of few channels: every way of computing each, over odd sizes, strides, dilations, paddings, channel
+//! multipliers and both orders of memory, against sums in double precision; and gradients to depthwise weights, which are
+//! convolutions over a window larger than their result.
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+use std::collections::BTreeMap;
+
+use gpu_codegen::{Target, Variant, variants};
+use ir_core::DType;
+use kernel_ir::{Conv, Operand, Program, Step};
+
+use crate::steps::{Case, at, channels, dense, points, row_major, shape};
+use DType::{BF16, F16, F32};
+
+/// Every way that is no thread a point.
+fn ways(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
+    let list = variants(program, step, &Target::HOPPER).unwrap().into_iter();
+    list.filter(|way| way.name != "direct").map(|way| (way.name.clone(), way)).collect()
+}
+
+/// A convolution of any number of spatial dimensions.
+#[derive(Clone)]
+struct Shapes {
+    /// Batch, input channels, output channels, groups.
+    counts: [i64; 4],
+    size: Vec<i64>,
+    window: Vec<i64>,
+    stride: Vec<i64>,
+    padding: Vec<(i64, i64)>,
+    dilation: Vec<i64>,
+    transposed: bool,
+}
+
+impl Shapes {
+    /// A square window of stride 1 that keeps the size.
+    fn square(counts: [i64; 4], size: [i64; 2], window: i64) -> Shapes {
+        Shapes {
+            counts,
+            size: size.to_vec(),
+            window: vec![window; 2],
+            stride: vec![1; 2],
+            padding: vec![(window / 2, window / 2); 2],
+            dilation: vec![1; 2],
+            transposed: false,
+        }
+    }
+
+    /// The input's coordinate that an output's and a window's point meet at.
+    fn meets(&self, d: usize, out: i64, window: i64) -> Option<i64> {
+        let (stride, before, reach) = (self.stride[d], self.padding[d].0, window * self.dilation[d]);
+        let x = match self.transposed {
+            false => out * stride - before + reach,
+            true if (out + before - reach) % stride == 0 => (out + before - reach) / stride,
+            true => return None,
+        };
+        (0..self.size[d]).contains(&x).then_some(x)
+    }
+
+    fn out(&self, d: usize) -> i64 {
+        let (reach, (before, after)) = (self.dilation[d] * (self.window[d] - 1) + 1, self.padding[d]);
+        match self.transposed {
+            true => (self.size[d] - 1) * self.stride[d] - before - after + reach,
+            false => (self.size[d] + before + after - reach) / self.stride[d] + 1,
+        }
+    }
+
+    /// The sum of the point `i` of the result.
+    fn sum(&self, i: &[i64], x: (&[f64], &[i64]), w: (&[f64], &[i64])) -> f64 {
+        let [_, inputs, outputs, groups] = self.counts;
+        let (in_group, out_group) = (inputs / groups, outputs / groups);
+        let group = i[1] / out_group;
+        let mut sum = 0.0;
+        for p in points(&[&[in_group], &self.window[..]].concat()) {
+            let places: Option<Vec<i64>> =
+                (0..self.size.len()).map(|d| self.meets(d, i[d + 2], p[d + 1])).collect();
+            let Some(places) = places else { continue };
+            let channel = group * in_group + p[0];
+            let of = if self.transposed { [channel, i[1] % out_group] } else { [i[1], p[0]] };
+            sum += x.0[at(&[&[i[0], channel], &places[..]].concat(), x.1)]
+                * w.0[at(&[&of[..], &p[1..]].concat(), w.1)];
+        }
+        sum
+    }
+}
+
+/// Runs all ways; `orders` are those of the input's and the result's memory, channels last or not.
+fn convolution(name: &str, dtype: DType, s: &Shapes, orders: [bool; 2]) -> Vec<String> {
+    let [n, inputs, outputs, groups] = s.counts;
+    let mut case = Case::new(&format!("{name}, channels last {orders:?}"), dtype);
+    let input = [&[n, inputs], &s.size[..]].concat();
+    let [first, second] = if s.transposed { [inputs, outputs / groups] } else { [outputs, inputs / groups] };
+    let weight = [&[first, second], &s.window[..]].concat();
+    let ranges: Vec<i64> = [n, outputs].into_iter().chain((0..s.size.len()).map(|d| s.out(d))).collect();
+    let (xs, ws, os) = (channels(&input, orders[0]), row_major(&weight), channels(&ranges, orders[1]));
+    let (x, w) = (case.operand(dtype, &input, &xs), case.operand(dtype, &weight, &ws));
+    let epilogue = case.finish(dtype, &ranges, &os, 1, |i, data| s.sum(i, (&data[0], &xs), (&data[1], &ws)));
+    run(case, s, (x, w), epilogue)
+}
+
+fn run(
+    case: Case,
+    s: &Shapes,
+    (input, weight): (Operand, Operand),
+    epilogue: kernel_ir::Epilogue,
+) -> Vec<String> {
+    let step = Conv {
+        name: "conv".into(),
+        origins: vec![],
+        input,
+        weight,
+        stride: s.stride.clone(),
+        padding: s.padding.clone(),
+        dilation: s.dilation.clone(),
+        groups: s.counts[3],
+        transposed: s.transposed,
+        acc: F32,
+        epilogue,
+    };
+    case.run(Step::Conv(step), ways)
+}
+
+/// Names of ways, or none where there is no emulator.
+fn has(names: &[String], start: &str) {
+    assert!(names.is_empty() || names.iter().all(|n| n.starts_with(start)), "{names:?}");
+}
+
+#[test]
+fn windows_of_every_size() {
+    for (dtype, last) in [(BF16, true), (F32, true), (F16, false), (F32, false)] {
+        for (counts, size, window) in [
+            ([2, 24, 24, 24], [9, 13], 3),
+            ([1, 20, 20, 20], [11, 7], 5),
+            ([2, 12, 12, 12], [14, 16], 7),
+            ([1, 5, 5, 5], [7, 24], 9),
+        ] {
+            let names = convolution("window", dtype, &Shapes::square(counts, size, window), [last; 2]);
+            has(&names, if last { "depthwise_" } else { "depthwise_columns" });
+        }
+    }
+}
+
+#[test]
+fn large_windows_are_taken_in_parts() {
+    for (dtype, last) in [(BF16, true), (F32, false)] {
+        let s = Shapes::square([1, 8, 8, 8], [15, 24], 13);
+        has(&convolution("large", dtype, &s, [last; 2]), "depthwise");
+        let uneven =
+            Shapes { window: vec![11, 20], padding: vec![(3, 5), (9, 9)], dilation: vec![1, 2], ..s };
+        has(
+            &convolution("large, uneven", dtype, &Shapes { size: vec![12, 40], ..uneven }, [last; 2]),
+            "depthwise",
+        );
+    }
+}
+
+#[test]
+fn strides_and_dilations() {
+    for (dtype, last) in [(BF16, true), (F32, true), (BF16, false), (F32, false)] {
+        let s = Shapes { stride: vec![2, 2], ..Shapes::square([2, 16, 16, 16], [15, 16], 3) };
+        has(&convolution("stride", dtype, &s, [last; 2]), "depthwise");
+        let odd =
+            Shapes { stride: vec![1, 3], dilation: vec![2, 1], padding: vec![(2, 1), (0, 2)], ..s.clone() };
+        has(&convolution("stride and dilation", dtype, &odd, [last; 2]), "depthwise");
+        let far = Shapes { stride: vec![2, 1], dilation: vec![3, 4], padding: vec![(0, 0), (5, 4)], ..s };
+        has(&convolution("dilation", dtype, &far, [last; 2]), "depthwise");
+    }
+}
+
+#[test]
+fn one_dimension() {
+    for (dtype, last) in [(BF16, true), (F32, true), (F16, false), (F32, false)] {
+        let line = |channels: i64, size, window: i64, stride, before| Shapes {
+            counts: [2, channels, channels, channels],
+            size: vec![size],
+            window: vec![window],
+            stride: vec![stride],
+            padding: vec![(before, 0)],
+            dilation: vec![1],
+            transposed: false,
+        };
+        // As causal convolutions of state space models have it.
+        has(&convolution("causal line", dtype, &line(24, 40, 4, 1, 3), [last; 2]), "depthwise");
+        has(&convolution("line", dtype, &line(6, 33, 31, 2, 15), [last; 2]), "depthwise");
+    }
+}
+
+#[test]
+fn memory_in_two_orders() {
+    for dtype in [BF16, F32] {
+        let s = Shapes::square([2, 16, 16, 16], [10, 16], 3);
+        has(&convolution("last to first", dtype, &s, [true, false]), "depthwise_");
+        has(&convolution("first to last", dtype, &s, [false, true]), "depthwise_columns");
+    }
+}
+
+#[test]
+fn channel_multipliers() {
+    for (dtype, last) in [(BF16, true), (F32, true), (F32, false)] {
+        for (inputs, outputs) in [(6, 12), (4, 16), (12, 6), (9, 6)] {
+            let groups = if inputs == 9 { 3 } else { inputs.min(outputs) };
+            let s = Shapes::square([2, inputs, outputs, groups], [9, 11], 3);
+            has(&convolution("multiplier", dtype, &s, [last; 2]), "depthwise");
+        }
+    }
+}
+
+#[test]
+fn transposed() {
+    for (dtype, last) in [(BF16, true), (F16, false), (F32, false), (F32, true)] {
+        let s = Shapes {
+            stride: vec![2, 2],
+            padding: vec![(1, 0), (1, 0)],
+            transposed: true,
+            ..Shapes::square([2, 16, 16, 16], [7, 8], 3)
+        };
+        has(&convolution("transposed", dtype, &s, [last; 2]), "depthwise");
+        let wide =
+            Shapes { window: vec![5, 7], stride: vec![3, 2], padding: vec![(2, 2), (3, 3)], ..s.clone() };
+        has(&convolution("transposed, wide", dtype, &wide, [last; 2]), "depthwise");
+        let narrow = Shapes { window: vec![2, 1], stride: vec![3, 2], padding: vec![(0, 0); 2], ..s.clone() };
+        has(&convolution("transposed, holes", dtype, &narrow, [last; 2]), "depthwise");
+        let plain = Shapes { stride: vec![1, 1], dilation: vec![2, 3], counts: [1, 4, 8, 4], ..s.clone() };
+        has(&convolution("transposed, stride 1", dtype, &plain, [last; 2]), "depthwise");
+        // Rows with both are taken apart.
+        let apart = Shapes { dilation: vec![3, 3], ..s };
+        has(&convolution("transposed, dilated", dtype, &apart, [last; 2]), "phases_depthwise");
+    }
+}
+
+/// The gradient to the weight of `s`, as the gradient rule writes it: a convolution over the batch, rows and columns.
+fn gradient(name: &str, dtype: DType, s: &Shapes, last: bool) {
+    let [n, inputs, outputs, _] = s.counts;
+    let spatial = s.size.len();
+    let mut case = Case::new(&format!("{name}, channels last {last}"), dtype);
+    let out: Vec<i64> = (0..spatial).map(|d| s.out(d)).collect();
+    // [n, c, …] as [1, c, n, …], and the cotangents as [c, 1, n, …].
+    let strides = |c: i64, size: &[i64]| channels(&[&[n, c], size].concat(), last);
+    let (of_x, of_g) = (strides(inputs, &s.size), strides(outputs, &out));
+    let (mut xs, mut gs) = (of_x, of_g);
+    xs.swap(0, 1);
+    xs.insert(0, 1);
+    gs.swap(0, 1);
+    gs.insert(1, 1);
+    let (input, weight) = ([&[1, inputs, n], &s.size[..]].concat(), [&[outputs, 1, n], &out[..]].concat());
+    let turned = Shapes {
+        counts: [1, inputs, outputs, inputs],
+        size: input[2..].to_vec(),
+        window: weight[2..].to_vec(),
+        stride: [&[1], &s.dilation[..]].concat(),
+        dilation: [&[1], &s.stride[..]].concat(),
+        padding: [&[(0, 0)], &s.padding[..]].concat(),
+        transposed: false,
+    };
+    // What no window reaches would be more of a result.
+    let ranges: Vec<i64> = [1, outputs, 1].into_iter().chain(s.window.iter().copied()).collect();
+    let os = dense(&ranges, &(0..ranges.len()).collect::<Vec<_>>());
+    let (x, g) = (case.operand(dtype, &input, &xs), case.operand(dtype, &weight, &gs));
+    let epilogue =
+        case.finish(dtype, &ranges, &os, 1, |i, data| turned.sum(i, (&data[0], &xs), (&data[1], &gs)));
+    assert_eq!(epilogue.ranges, shape(&ranges));
+    let names = run(case, &turned, (x, g), epilogue);
+    has(&names, "depthwise_sums");
+}
+
+#[test]
+fn gradients_to_weights() {
+    for (dtype, last) in [(BF16, true), (F32, true), (F16, false), (F32, false)] {
+        gradient("3x3", dtype, &Shapes::square([3, 24, 24, 24], [9, 16], 3), last);
+        gradient("7x7", dtype, &Shapes::square([2, 20, 20, 20], [14, 11], 7), last);
+        gradient("11x11", dtype, &Shapes::square([1, 4, 4, 4], [12, 24], 11), last);
+        let strided = Shapes { stride: vec![2, 2], ..Shapes::square([2, 16, 16, 16], [15, 17], 5) };
+        gradient("stride", dtype, &strided, last);
+        let dilated = Shapes { dilation: vec![2, 3], padding: vec![(1, 0), (3, 2)], ..strided };
+        gradient("stride and dilation", dtype, &dilated, last);
+        gradient("multiplier", dtype, &Shapes::square([2, 4, 12, 4], [8, 8], 3), last);
+        let line = Shapes {
+            counts: [2, 8, 8, 8],
+            size: vec![40],
+            window: vec![4],
+            stride: vec![1],
+            padding: vec![(3, 0)],
+            dilation: vec![1],
+            transposed: false,
+        };
+        gradient("line", dtype, &line, last);
+    }
+}

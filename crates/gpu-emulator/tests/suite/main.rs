@@ -1,0 +1,24 @@
+//! The tests of this crate, in one program: generated kernels run on the host, judged by the interpreter. A module a subject.
+
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+mod attention_gradient;
+mod bulk;
+mod checked;
+mod common;
+mod decode;
+mod depthwise;
+mod epilogues;
+mod index_calls;
+mod index_operators;
+mod indices;
+mod misuse;
+mod ordered;
+mod present;
+mod programs;
+mod reductions;
+mod steps;
+mod tensor_core;
+mod tiles;
+mod together;
+mod ways;

@@ -1,0 +1,151 @@
+//! Reductions that several blocks share: what the last block makes of it, in how many passes, and that two calls over the
+//! same scratch memory give the same bits. Everything is run by the emulator and judged against double precision.
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+use crate::common::{Case, emulator};
+use fx_ir::{Arg, ValueId};
+use ir_core::DType::{self, BF16, Bool, F16, F32, F64, I32, I64};
+
+fn ints(list: &[i64]) -> Arg {
+    Arg::List(list.iter().map(|n| (*n).into()).collect())
+}
+
+/// Many columns and few, as many as fill vectors and not, one row and none.
+#[test]
+fn columns_of_every_shape() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("columns");
+    for sizes in
+        [[9000, 40], [4097, 64], [700, 3], [300, 130], [2500, 1], [90, 24], [1, 40], [0, 8], [33, 520]]
+    {
+        let x = c.any(F32, &sizes);
+        c.shows("aten.sum.dim_IntList", vec![x.into(), ints(&[0])]);
+        if sizes[0] > 0 {
+            c.shows("aten.amax.default", vec![x.into(), ints(&[0])]);
+            c.shows("aten.argmin.default", vec![x.into(), 0i64.into()]);
+        }
+        if sizes[0] > 1 {
+            c.shows("aten.var.correction", vec![x.into(), ints(&[0])]);
+        }
+    }
+    c.check_twice(&emulator);
+}
+
+#[test]
+fn columns_of_every_dtype() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("column_dtypes");
+    for dtype in [F64, BF16, F16] {
+        for sizes in [[3000, 48], [2000, 18]] {
+            let x = c.any(dtype, &sizes);
+            c.shows("aten.mean.dim", vec![x.into(), ints(&[0])]);
+            c.shows("aten.argmax.default", vec![x.into(), 0i64.into()]);
+            c.shows("aten.var.correction", vec![x.into(), ints(&[0])]);
+        }
+    }
+    for dtype in [I64, I32] {
+        let x = c.any(dtype, &[5000, 12]);
+        c.shows("aten.sum.dim_IntList", vec![x.into(), ints(&[0])]);
+        c.shows("aten.amin.default", vec![x.into(), ints(&[0])]);
+    }
+    let x = c.any(Bool, &[4000, 9]);
+    c.shows("aten.any.dim", vec![x.into(), 0i64.into()]);
+    c.shows("aten.all.dim", vec![x.into(), 0i64.into()]);
+    c.check_twice(&emulator);
+}
+
+#[test]
+fn rows_in_parts() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("rows");
+    for (dtype, sizes) in [(F32, [1, 70_001]), (F32, [3, 40_000]), (F64, [2, 30_000]), (BF16, [1, 50_000])] {
+        let x = c.any(dtype, &sizes);
+        c.shows("aten.sum.dim_IntList", vec![x.into(), ints(&[1])]);
+        c.shows("aten.argmax.default", vec![x.into(), 1i64.into()]);
+        c.shows("aten.var.correction", vec![x.into(), ints(&[1])]);
+        let w = c.any(dtype, &[sizes[1]]);
+        c.shows("aten.layer_norm.default", vec![x.into(), ints(&[sizes[1]]), w.into(), w.into()]);
+    }
+    let x = c.any(I64, &[1, 20_000]);
+    c.shows("aten.sum.dim_IntList", vec![x.into(), ints(&[1])]);
+    c.check_twice(&emulator);
+}
+
+/// The mean is 10,000 times the deviation: a sum of squares would have no digits left.
+#[test]
+fn variances_far_from_zero() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("far");
+    let far = |i: usize| 1e4 + f64::from(tensor::formula::uniform("far", i as u64));
+    for sizes in [[6000, 32], [1, 90_000]] {
+        let x = c.input(F32, &sizes, far);
+        let dim = i64::from(sizes[0] == 1);
+        c.shows("aten.var.correction", vec![x.into(), ints(&[dim])]);
+        c.shows("aten.mean.dim", vec![x.into(), ints(&[dim])]);
+    }
+    c.check_twice(&emulator);
+}
+
+/// `(x - mean) / sqrt(variance + eps) * w + b` over all but the last dimension, and its gradient with respect to `x`.
+fn normalised(c: &mut Case, dtype: DType, sizes: &[i64]) {
+    let channels = *sizes.last().unwrap();
+    let dims: Vec<i64> = (0..sizes.len() as i64 - 1).collect();
+    let (x, g) = (c.any(dtype, sizes), c.any(dtype, sizes));
+    let (w, b) = (c.any(dtype, &[channels]), c.any(dtype, &[channels]));
+    let two = |c: &mut Case, op: &str, a: ValueId, b: ValueId| {
+        c.call(&format!("aten.{op}.Tensor"), vec![a.into(), b.into()])
+    };
+    let mean_of =
+        |c: &mut Case, v: ValueId| c.call("aten.mean.dim", vec![v.into(), ints(&dims), true.into()]);
+    let mean = mean_of(c, x);
+    let centred = two(c, "sub", x, mean);
+    let squares = two(c, "mul", centred, centred);
+    let variance = mean_of(c, squares);
+    let variance = c.call("aten.add.Scalar", vec![variance.into(), 1e-5.into()]);
+    let scale = c.call("aten.rsqrt.default", vec![variance.into()]);
+    let hat = two(c, "mul", centred, scale);
+    let scaled = two(c, "mul", hat, w);
+    let result = two(c, "add", scaled, b);
+    c.output(result);
+    // Once more from the centred numbers, as a gradient reads them: the second sum hangs on the first one.
+    let product = two(c, "mul", g, centred);
+    let first = c.call("aten.sum.dim_IntList", vec![product.into(), ints(&dims), true.into()]);
+    let cube = two(c, "mul", scale, first);
+    let points: i64 = sizes[..sizes.len() - 1].iter().product();
+    let factor = c.call("aten.mul.Scalar", vec![cube.into(), (-1.0 / points as f64).into()]);
+    let (left, right) = (two(c, "mul", g, scale), two(c, "mul", centred, factor));
+    let sum = two(c, "add", left, right);
+    let whole = mean_of(c, sum);
+    let gradient = two(c, "sub", sum, whole);
+    c.output(gradient);
+}
+
+#[test]
+fn normalisation_and_its_gradient() {
+    let Some(emulator) = emulator() else { return };
+    for (dtype, sizes) in
+        [(F32, [3, 17, 19, 32]), (F32, [2, 30, 31, 5]), (F64, [2, 20, 20, 6]), (F32, [4, 40, 41, 64])]
+    {
+        let mut c = Case::new("normalised");
+        normalised(&mut c, dtype, &sizes);
+        c.check_twice(&emulator);
+    }
+}
+
+/// Short loops at many points: several neighbouring points a thread, borders of windows, 16-bit numbers, truth values.
+#[test]
+fn windows() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("windows");
+    for (dtype, sizes) in [(F32, [600, 3, 256]), (BF16, [1200, 2, 256]), (F64, [260, 3, 258])] {
+        let x = c.any(dtype, &sizes);
+        c.shows("aten.sum.dim_IntList", vec![x.into(), ints(&[1])]);
+        let padded =
+            c.call("aten.constant_pad_nd.default", vec![x.into(), ints(&[0, 0, 1, 1]), (-0.25).into()]);
+        c.shows("aten.amax.default", vec![padded.into(), ints(&[1])]);
+        c.shows("aten.softmax.int", vec![x.into(), 1i64.into()]);
+    }
+    let x = c.any(Bool, &[600, 3, 256]);
+    c.shows("aten.any.dim", vec![x.into(), 1i64.into()]);
+    c.check_twice(&emulator);
+}

@@ -1,0 +1,78 @@
+//! Buffers that a call gives new values in place: the program that each graph of `in_place/` becomes stands behind it (with
+//! `BLESS=1` the present one is written there), and, run point by point, it leaves in the buffers and returns what the
+//! graph does operator by operator. Other crates run the same graphs on their backends.
+
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+use std::path::Path;
+
+use fx_ir::{Graph, OutputKind};
+use ir_core::{Bounds, DType, SymExpr};
+use kernel_ir::Program;
+use tensor::Tensor;
+use testing::files::{self, File};
+
+#[test]
+fn every_graph_becomes_the_program_behind_it_and_does_what_the_graph_does() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/in_place");
+    files::check(&folder, "fx", 12, program);
+}
+
+fn program(file: &File) -> Result<String, String> {
+    let graph: Graph = file.input.parse().map_err(|e| format!("{e}"))?;
+    let prims = prims::decompose(&graph).map_err(|e| format!("{e:?}"))?;
+    let written = inductor::buffer_writes(&prims);
+    let options = inductor::Options { written, ..inductor::Options::default() };
+    let program = inductor::compile(&prims, &options).map_err(|e| e.to_string())?;
+    kernel_ir::verify(&program).map_err(|e| format!("{e}\n{program}"))?;
+    assert_eq!(Program::from_bytes(&program.to_bytes()).unwrap(), program);
+    for n in [4, 1] {
+        run(&prims, &program, n).map_err(|e| format!("{e}\n{program}"))?;
+    }
+    Ok(program.to_string())
+}
+
+/// Every size symbol is `n`.
+fn run(graph: &Graph, program: &Program, n: i64) -> Result<(), String> {
+    let all: Vec<Tensor> = graph.inputs().map(|(v, _, name)| data(name, graph.meta(v).unwrap(), n)).collect();
+    let expected = interp::run(graph, &all).map_err(|e| e.to_string())?;
+    let options = interp::kernels::Options { planned_arena: true };
+    let code = interp::kernels::Executable::new(program.clone(), &|_| None, options);
+    let mut inputs = all.clone();
+    let outputs = code.and_then(|c| c.call_written(&mut inputs)).map_err(|e| e.to_string())?;
+    let mut outputs = outputs.into_iter();
+    for (output, expected) in graph.outputs.iter().zip(&expected) {
+        let got = match &output.kind {
+            OutputKind::BufferMutation(name) => {
+                inputs[graph.inputs().position(|(_, _, n)| n == name).unwrap()].clone()
+            }
+            _ => outputs.next().unwrap(),
+        };
+        tensor::allclose(&got, expected, 1e-5, 1e-5).map_err(|e| format!("{:?}: {e}", output.kind))?;
+    }
+    assert!(outputs.next().is_none());
+    Ok(())
+}
+
+struct All(i64);
+
+impl Bounds for All {
+    fn range(&self, _: &ir_core::Atom) -> (Option<i64>, Option<i64>) {
+        (Some(self.0), Some(self.0))
+    }
+    fn extent(&self, _: u32) -> Option<SymExpr> {
+        None
+    }
+}
+
+/// Floats by formula; integers count from the number in their name.
+fn data(name: &str, meta: &ir_core::TensorMeta, n: i64) -> Tensor {
+    let sizes: Vec<usize> =
+        meta.sizes.iter().map(|s| usize::try_from(s.range(&All(n)).0.unwrap()).unwrap()).collect();
+    if meta.dtype.is_float() {
+        return tensor::formula::fill(name, &sizes, 1.0, 0.0).unwrap().to_dtype(meta.dtype).unwrap();
+    }
+    assert_eq!(meta.dtype, DType::I64);
+    let first: i64 = name.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
+    Tensor::from_vec((first..first + sizes.iter().product::<usize>() as i64).collect(), &sizes).unwrap()
+}

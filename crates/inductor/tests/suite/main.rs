@@ -1,0 +1,7 @@
+//! The tests of this crate, in one program: what is fused, and what is written in place. A module a subject.
+
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+mod files;
+mod fusion;
+mod in_place;

@@ -1,0 +1,334 @@
+//! Finds the values of size symbols from the sizes and integers that a call is given, and checks what they must be: one
+//! equation a number given, solved in an order that is found once. A call that fits allocates nothing. Not here: dtypes, ranks
+//! and memory layouts, and the words in which a caller is told what does not fit.
+
+use ir_core::{Atom, EntityId, Guard, SizeCode, SymExpr, SymId, Symbols};
+use smallvec::SmallVec;
+
+use super::Sizes;
+use crate::Program;
+
+/// Which number of a call's arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The size of a dimension of an input: number of the input, number of the dimension.
+    Dim(usize, usize),
+    /// The integer that an input without dimensions holds.
+    Value(usize),
+}
+
+impl Place {
+    /// The number of the input.
+    pub fn input(self) -> usize {
+        match self {
+            Place::Dim(input, _) | Place::Value(input) => input,
+        }
+    }
+}
+
+/// What one number of the arguments must be.
+#[derive(Clone, Debug)]
+pub struct Equation {
+    /// Where the number stands.
+    pub place: Place,
+    /// The expression that it is a value of.
+    pub size: SymExpr,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    /// It is this number.
+    Number(i64),
+    /// It is the value of this symbol.
+    Bind(SymId),
+    /// It is `coef * symbol + rest`, of which only the symbol is unknown.
+    Solve { symbol: SymId, coef: SizeCode, rest: SizeCode },
+    /// It is what follows from numbers seen before.
+    Same(SizeCode),
+    /// The numbers given do not tell the symbols in it.
+    Undetermined,
+}
+
+impl Equation {
+    /// Whether the number is the value of a symbol.
+    pub fn binds(&self) -> bool {
+        matches!(self.what, What::Bind(_))
+    }
+    /// Whether the number is the same in every call.
+    pub fn is_constant(&self) -> bool {
+        matches!(self.what, What::Number(_))
+    }
+    /// Whether other numbers do not suffice to tell what this one must be.
+    pub fn is_undetermined(&self) -> bool {
+        matches!(self.what, What::Undetermined)
+    }
+    /// Whether the numbers before it tell what it must be.
+    pub fn is_told(&self) -> bool {
+        matches!(self.what, What::Same(_))
+    }
+    /// What the number must be by the values so far; `None` where it tells a symbol, or is not determined.
+    pub fn expected(&self, values: &[i64]) -> Option<i64> {
+        match &self.what {
+            What::Number(n) => Some(*n),
+            What::Same(code) => code.eval(values),
+            _ => None,
+        }
+    }
+}
+
+/// Where a call does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misfit {
+    /// The call has no number where the equation of this number wants one.
+    Missing(usize),
+    /// The equation of this number does not hold.
+    Equation(usize),
+    /// The equation of this number gives a symbol a value outside of its range.
+    Range(usize, SymId),
+    /// The guard of this number does not hold.
+    Guard(usize),
+}
+
+/// The equations of a call's arguments and the guards on them.
+#[derive(Clone, Debug)]
+pub struct Binder {
+    symbols: Symbols,
+    /// Symbols in the order in which they get values; those that are known before the call come first.
+    order: Vec<SymId>,
+    equations: Vec<Equation>,
+    guards: Vec<SizeCode>,
+}
+
+impl Binder {
+    /// For numbers that are values of these expressions. `known` are symbols whose values a call has before its arguments are
+    /// seen.
+    pub fn new(
+        given: impl IntoIterator<Item = (Place, SymExpr)>,
+        symbols: &Symbols,
+        known: &[SymId],
+    ) -> Binder {
+        let mut made = Binder {
+            symbols: symbols.clone(),
+            order: known.to_vec(),
+            equations: Vec::new(),
+            guards: Vec::new(),
+        };
+        let mut open: Vec<(Place, SymExpr)> = given.into_iter().collect();
+        loop {
+            let before = open.len();
+            open.retain(|(place, size)| match made.settle(size) {
+                Some(what) => {
+                    made.equations.push(Equation { place: *place, size: size.clone(), what });
+                    false
+                }
+                None => true,
+            });
+            if open.is_empty() || open.len() == before {
+                break;
+            }
+        }
+        let undetermined = |(place, size)| Equation { place, size, what: What::Undetermined };
+        made.equations.extend(open.into_iter().map(undetermined));
+        made
+    }
+
+    /// For the sizes of a program's inputs. Guards are not among it: whoever calls checks them before a backend is asked.
+    pub fn of_inputs(program: &Program) -> Binder {
+        let inputs = program.inputs.iter().enumerate().flat_map(|(n, input)| {
+            let sizes = program.buffers[input.buf].sizes.iter().enumerate();
+            sizes.map(move |(dim, size)| (Place::Dim(n, dim), size.clone()))
+        });
+        Binder::new(inputs, &program.symbols, &[])
+    }
+
+    /// The same, which also checks these guards.
+    ///
+    /// # Errors
+    /// The number of a guard that uses a symbol which nothing tells.
+    pub fn guarded(mut self, guards: &[Guard]) -> Result<Binder, usize> {
+        for (n, guard) in guards.iter().enumerate() {
+            let code = self.code(&guard.expression).ok_or(n)?;
+            self.guards.push(code);
+        }
+        Ok(self)
+    }
+
+    /// What a number says, given the symbols that have values by now; `None` where that is too little.
+    fn settle(&mut self, size: &SymExpr) -> Option<What> {
+        if let Some(number) = size.as_const() {
+            return Some(What::Number(number));
+        }
+        if let Some(code) = self.code(size) {
+            return Some(What::Same(code));
+        }
+        if let Some(symbol) = size.as_sym() {
+            self.order.push(symbol);
+            return Some(What::Bind(symbol));
+        }
+        let mut unknown: SmallVec<[SymId; 2]> = SmallVec::new();
+        size.for_each_leaf(&mut |a| match a {
+            Atom::Sym(id) if !self.tells(*id) && !unknown.contains(id) => unknown.push(*id),
+            _ => {}
+        });
+        let [symbol] = unknown[..] else { return None };
+        let (coef, rest) = size.affine_in(&Atom::Sym(symbol))?;
+        let (coef, rest) = (self.code(&coef)?, self.code(&rest)?);
+        self.order.push(symbol);
+        Some(What::Solve { symbol, coef, rest })
+    }
+
+    fn code(&self, e: &SymExpr) -> Option<SizeCode> {
+        SizeCode::of(e, &|a| match a {
+            Atom::Sym(id) => self.tells(*id).then_some(id.0),
+            _ => None,
+        })
+    }
+
+    /// Whether a call's arguments tell the value of a symbol.
+    pub fn tells(&self, id: SymId) -> bool {
+        self.order.contains(&id)
+    }
+    /// The symbols that a call tells, in the order in which they get their values.
+    pub fn order(&self) -> &[SymId] {
+        &self.order
+    }
+    /// The symbols and their ranges.
+    pub fn symbols(&self) -> &Symbols {
+        &self.symbols
+    }
+    /// An equation, by the number that a [`Misfit`] has of it.
+    pub fn equation(&self, number: usize) -> &Equation {
+        &self.equations[number]
+    }
+    /// How many values [`solve`](Binder::solve) works on: one a symbol, by its number.
+    pub fn slots(&self) -> usize {
+        self.order.iter().map(|id| id.index() + 1).max().unwrap_or(0).max(self.symbols.len())
+    }
+
+    /// Finds the symbols' values, and checks ranges and guards. `values` has [`slots`](Binder::slots) places, those of the
+    /// known symbols filled in; `number` is the number at a place, where the call has one.
+    ///
+    /// # Errors
+    /// The first thing that does not fit; `values` has what was found before it.
+    pub fn solve(&self, number: impl Fn(Place) -> Option<i64>, values: &mut [i64]) -> Result<(), Misfit> {
+        for (n, equation) in self.equations.iter().enumerate() {
+            let given = number(equation.place).ok_or(Misfit::Missing(n))?;
+            let found = match &equation.what {
+                What::Number(number) if given == *number => continue,
+                What::Same(code) if code.eval(values) == Some(given) => continue,
+                What::Bind(symbol) => Some((*symbol, given)),
+                What::Solve { symbol, coef, rest } => {
+                    solution(given, coef.eval(values), rest.eval(values)).map(|value| (*symbol, value))
+                }
+                _ => None,
+            };
+            let (symbol, value) = found.ok_or(Misfit::Equation(n))?;
+            let slot = values.get_mut(symbol.index()).ok_or(Misfit::Equation(n))?;
+            *slot = value;
+            // A symbol that is declared nowhere is a size.
+            if !self.symbols.get(symbol).map_or(value >= 0, |s| s.contains(value)) {
+                return Err(Misfit::Range(n, symbol));
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of the first guard that the values break; `guards` are those that the binder was made with.
+    ///
+    /// # Errors
+    /// [`Misfit::Guard`].
+    pub fn check(&self, guards: &[Guard], values: &[i64]) -> Result<(), Misfit> {
+        let holds = |(code, guard): (&SizeCode, &Guard)| {
+            code.eval(values).is_some_and(|value| guard.relation.holds(value))
+        };
+        self.guards.iter().zip(guards).position(|pair| !holds(pair)).map_or(Ok(()), |n| Err(Misfit::Guard(n)))
+    }
+
+    /// The sizes of a program's call; `size` is that of a dimension of an input, whose rank was checked.
+    ///
+    /// # Errors
+    /// The first thing that does not fit, and the values found before it.
+    pub fn sizes(
+        &self,
+        program: &Program,
+        size: impl Fn(usize, usize) -> Option<i64>,
+    ) -> Result<Sizes, (Misfit, Sizes)> {
+        let mut values = Sizes::hints(program).values().to_vec();
+        values.resize(self.slots(), 0);
+        let number = |place| match place {
+            Place::Dim(input, dim) => size(input, dim),
+            Place::Value(_) => None,
+        };
+        match self.solve(number, &mut values) {
+            Ok(()) => Ok(Sizes::of(values)),
+            Err(misfit) => Err((misfit, Sizes::of(values))),
+        }
+    }
+
+    /// What is wrong with the size of a dimension that breaks an equation, as whoever gave it sees it: `dimension 0 is 130; it
+    /// must be a multiple of 2 from 4 to 128`. Empty for guards and numbers that are no sizes.
+    pub fn problem(&self, misfit: Misfit, given: i64, values: &[i64]) -> String {
+        let (Misfit::Missing(n) | Misfit::Equation(n) | Misfit::Range(n, _)) = misfit else {
+            return String::new();
+        };
+        let equation = &self.equations[n];
+        let Place::Dim(_, dim) = equation.place else { return String::new() };
+        if equation.is_undetermined() {
+            return format!("the inputs' sizes do not determine `{}`", equation.size);
+        }
+        equation.size.misfit(dim, given, equation.expected(values), &self.symbols)
+    }
+}
+
+/// The whole number `x` with `coef * x + rest == size`.
+fn solution(size: i64, coef: Option<i64>, rest: Option<i64>) -> Option<i64> {
+    let (coef, difference) = (coef?, size.checked_sub(rest?)?);
+    if difference.checked_rem(coef)? != 0 {
+        return None;
+    }
+    difference.checked_div(coef)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ir_core::Symbol;
+
+    fn binder(sizes: &[&[&str]]) -> Binder {
+        let symbol =
+            |name: &str, min, max| Symbol { name: name.into(), min, max, hint: None, unbacked: false };
+        let symbols: Symbols = [symbol("n", 1, Some(8)), symbol("m", 0, None)].into_iter().collect();
+        let given = sizes.iter().enumerate().flat_map(|(n, sizes)| {
+            sizes.iter().enumerate().map(move |(d, e)| (Place::Dim(n, d), e.parse().unwrap()))
+        });
+        Binder::new(given, &symbols, &[])
+    }
+
+    fn solved(binder: &Binder, given: &[&[i64]]) -> Result<Vec<i64>, Misfit> {
+        let mut values = vec![0; binder.slots()];
+        let number = |place| match place {
+            Place::Dim(input, dim) => Some(given[input][dim]),
+            Place::Value(_) => None,
+        };
+        binder.solve(number, &mut values).map(|()| values)
+    }
+
+    #[test]
+    fn sizes_are_solved_in_the_order_that_tells_them() {
+        let binder = binder(&[&["s0*s1", "3"], &["2*s0 + 1"], &["s0 + s1"]]);
+        assert_eq!(solved(&binder, &[&[20, 3], &[9], &[9]]), Ok(vec![4, 5]));
+        assert_eq!(solved(&binder, &[&[20, 3], &[8], &[9]]), Err(Misfit::Equation(1)), "8 is no 2*s0 + 1");
+        assert_eq!(solved(&binder, &[&[20, 4], &[9], &[9]]), Err(Misfit::Equation(0)));
+        assert_eq!(solved(&binder, &[&[21, 3], &[9], &[9]]), Err(Misfit::Equation(2)));
+        assert_eq!(solved(&binder, &[&[20, 3], &[19], &[9]]), Err(Misfit::Range(1, SymId(0))));
+        assert_eq!(binder.order(), [SymId(0), SymId(1)]);
+    }
+
+    #[test]
+    fn what_nothing_tells_is_no_match() {
+        let binder = binder(&[&["s0*s1"]]);
+        assert_eq!(solved(&binder, &[&[4]]), Err(Misfit::Equation(0)));
+        assert_eq!(binder.problem(Misfit::Equation(0), 4, &[]), "the inputs' sizes do not determine `s0*s1`");
+    }
+}

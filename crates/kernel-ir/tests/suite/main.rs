@@ -1,0 +1,8 @@
+//! The tests of this crate, in one program: text, bytes and verifier of programs. A module a subject.
+
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+mod common;
+mod files;
+mod golden;
+mod roundtrip;

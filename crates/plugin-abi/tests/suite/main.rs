@@ -1,0 +1,6 @@
+//! The tests of this crate, in one program: offsets, sizes and the reading of tables. A module a subject.
+
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+mod layout;
+mod read;

@@ -1,0 +1,5 @@
+//! The tests of this crate, in one program: what the host accepts of a plugin. A module a subject.
+
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+mod handshake;

@@ -1,0 +1,28 @@
+//! File tests of the decomposition: every `tests/decompose/*.fx` is a functional graph, followed by the prims that it becomes,
+//! or by every call that is refused. `BLESS=1` writes the expectations anew.
+
+use std::path::Path;
+
+use fx_ir::Graph;
+use testing::files::{self, File};
+
+#[test]
+fn every_file_becomes_what_it_expects() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/decompose");
+    files::check(&folder, "fx", 18, decomposed);
+}
+
+fn decomposed(file: &File) -> Result<String, String> {
+    if file.directive()? != "decompose" {
+        return Err("the one test here is `decompose`".into());
+    }
+    let graph: Graph = file.input.parse().map_err(|e| format!("{e}"))?;
+    fx_ir::well_formed(&graph).map_err(|e| e[0].to_string())?;
+    match prims::decompose(&graph) {
+        Ok(prims) => {
+            fx_ir::verify(&prims, &prims::prim_legality()).map_err(|e| e[0].to_string())?;
+            Ok(prims.to_string())
+        }
+        Err(errors) => Ok(errors.iter().map(|e| format!("{e}\n")).collect()),
+    }
+}

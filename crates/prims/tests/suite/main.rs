@@ -1,0 +1,11 @@
+//! The tests of this crate, in one program: the operator table as a whole. A module a subject.
+
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+mod complex;
+mod decompose;
+mod given;
+mod semantics;
+mod support;
+mod symbolic;
+mod table;

@@ -1,0 +1,140 @@
+//! Matrix products and convolutions, one element of the result after another, each with the epilogue that is fused with it.
+//! A backend for real work calls a library here, or has kernels of its own; what they must compute is this.
+
+use plugin_sdk::ir_core::Scalar;
+use plugin_sdk::kernel_ir::{BufId, Conv, Matmul, Operand, Program};
+use plugin_sdk::{DType, PluginError};
+
+use crate::kernel::run_epilogue;
+use crate::memory::{Memory, for_each_index};
+use crate::number;
+use plugin_sdk::kernel_ir::runtime::Sizes;
+
+/// An operand whose shape is known in numbers: a view of a buffer's memory.
+struct View {
+    buf: BufId,
+    sizes: Vec<i64>,
+    strides: Vec<i64>,
+    offset: i64,
+}
+
+impl View {
+    fn new(operand: &Operand, sizes: &Sizes) -> Result<View, PluginError> {
+        Ok(View {
+            buf: operand.buf,
+            sizes: sizes.all(&operand.sizes)?,
+            strides: sizes.all(&operand.strides)?,
+            offset: sizes.eval(&operand.offset)?,
+        })
+    }
+
+    /// Where an index lies in the buffer's memory.
+    fn place(&self, index: &[i64]) -> i64 {
+        self.offset + index.iter().zip(&self.strides).map(|(i, stride)| i * stride).sum::<i64>()
+    }
+}
+
+/// A sum of products. Floats are added up in double precision, so that the order does not matter much.
+struct Sum {
+    acc: DType,
+    float: f64,
+    whole: i64,
+}
+
+impl Sum {
+    fn new(acc: DType) -> Sum {
+        Sum { acc, float: 0.0, whole: 0 }
+    }
+
+    fn add(&mut self, a: Scalar, b: Scalar) {
+        if self.acc.is_float() {
+            self.float += a.as_f64() * b.as_f64();
+        } else {
+            self.whole = self.whole.wrapping_add(a.as_i64().wrapping_mul(b.as_i64()));
+        }
+    }
+
+    fn result(&self) -> Scalar {
+        let value = if self.acc.is_float() { Scalar::Float(self.float) } else { Scalar::Int(self.whole) };
+        number::rounded(self.acc, value)
+    }
+}
+
+/// `out[…, m, n] = Σ_k a[…, m, k] * b[…, k, n]`.
+pub(crate) fn matmul(
+    program: &Program,
+    step: &Matmul,
+    sizes: &Sizes,
+    memory: &mut Memory,
+) -> Result<(), PluginError> {
+    let (a, b) = (View::new(&step.a, sizes)?, View::new(&step.b, sizes)?);
+    let rank = a.sizes.len();
+    let depth = a.sizes[rank - 1];
+    for_each_index(&sizes.all(&step.epilogue.ranges)?, &mut |point| {
+        // The point is `[batch…, m, n]`: the row of `a` and the column of `b` begin where the summed index is 0.
+        let (mut row, mut column) = (point.to_vec(), point.to_vec());
+        (row[rank - 1], column[rank - 2]) = (0, 0);
+        let (mut at_a, mut at_b) = (a.place(&row), b.place(&column));
+        let mut sum = Sum::new(step.acc);
+        for _ in 0..depth {
+            sum.add(memory.at(a.buf, at_a)?, memory.at(b.buf, at_b)?);
+            at_a += a.strides[rank - 1];
+            at_b += b.strides[rank - 2];
+        }
+        run_epilogue(program, &step.epilogue.insts, sizes, memory, point, sum.result())
+    })
+}
+
+/// A cross-correlation in one to three spatial dimensions; transposed, the gradient of one to its input.
+pub(crate) fn conv(
+    program: &Program,
+    step: &Conv,
+    sizes: &Sizes,
+    memory: &mut Memory,
+) -> Result<(), PluginError> {
+    let (input, weight) = (View::new(&step.input, sizes)?, View::new(&step.weight, sizes)?);
+    let ranges = sizes.all(&step.epilogue.ranges)?;
+    let groups = step.groups.max(1);
+    let (in_channels, out_channels) = (input.sizes[1] / groups, (ranges[1] / groups).max(1));
+    for_each_index(&ranges, &mut |point| {
+        // The point is `[n, o, spatial…]`; both channels count within the group.
+        let (group, out) = (point[1] / out_channels, point[1] % out_channels);
+        let mut sum = Sum::new(step.acc);
+        for_each_index(&weight.sizes[2..], &mut |window| {
+            let Some(spatial) = source(step, &point[2..], window, &input.sizes[2..]) else { return Ok(()) };
+            for channel in 0..in_channels {
+                let from = [&[point[0], group * in_channels + channel], &spatial[..]].concat();
+                let [outer, inner] = match step.transposed {
+                    false => [point[1], channel],
+                    true => [group * in_channels + channel, out],
+                };
+                let factor = [&[outer, inner], window].concat();
+                sum.add(
+                    memory.at(input.buf, input.place(&from))?,
+                    memory.at(weight.buf, weight.place(&factor))?,
+                );
+            }
+            Ok(())
+        })?;
+        run_epilogue(program, &step.epilogue.insts, sizes, memory, point, sum.result())
+    })
+}
+
+/// The input's element that a point of the result meets at a point of the window; `None` for one that is not there: in the
+/// padding, or, transposed, between two elements.
+fn source(step: &Conv, point: &[i64], window: &[i64], sizes: &[i64]) -> Option<Vec<i64>> {
+    let one = |d: usize| {
+        let (stride, before, reach) = (step.stride[d], step.padding[d].0, window[d] * step.dilation[d]);
+        let at = if step.transposed {
+            let spread = point[d] + before - reach;
+            if spread.rem_euclid(stride) != 0 {
+                return None;
+            }
+            spread.div_euclid(stride)
+        } else {
+            point[d] * stride + reach - before
+        };
+        (0..sizes[d]).contains(&at).then_some(at)
+    };
+    (0..point.len()).map(one).collect()
+}
