@@ -5,69 +5,28 @@
 //! one [`Kernel`]: text, parameters in order and the shape of its launch, all as expressions in the size symbols, so that
 //! one compiled kernel serves every size. [`Prelude`] gives what stands before the kernels of a module.
 
-mod accumulate;
 mod attention;
-mod attention_backward;
-mod attention_backward_bulk;
-mod attention_backward_flash;
-mod attention_bulk;
-mod attention_decode;
-mod attention_flash;
-mod blocks;
-mod body;
-mod bulk;
-mod bulk_rule;
-mod bulk_text;
-mod chain;
-mod checks;
-mod collapse;
-mod columns;
 mod conv;
-mod depthwise;
-mod depthwise_text;
-mod depthwise_weight;
-mod depthwise_weight_text;
 mod dialect;
-mod epilogue;
-mod flat;
-mod gemv;
-mod gemv_rows;
-mod index;
-mod lanes;
-mod linear;
-mod looped;
-mod matmul;
-mod moments;
-mod ops;
-mod ordered;
-mod pack;
-mod prologue;
-mod reduce;
-mod scan;
+mod library;
+mod loops;
+mod product;
 mod sort;
-mod tail;
 mod target;
-mod template;
-mod tile;
-mod tile_finish;
-mod tile_rule;
-mod tile_text;
+mod text;
 mod together;
-mod transpose;
-mod types;
-mod wide;
 
 use ir_core::{DType, SymExpr, SymId};
 use kernel_ir::{BufId, ExternOp, Program, Step};
 use thiserror::Error;
 
-pub use blocks::{Blocks, fold};
-pub use chain::{Chain, chain};
 pub use dialect::{Dialect, Prelude};
-pub use epilogue::{Packed, epilogue, epilogue_of, relayout, result_dtype, store_order};
-pub use pack::pack_weights;
-pub use tail::{Bias, Place, Tail, tail};
+pub use library::blocks::{Blocks, fold};
+pub use library::epilogue::{Packed, epilogue, epilogue_of, relayout, result_dtype, store_order};
+pub use library::pack::pack_weights;
+pub use library::tail::{Bias, Place, Tail, tail};
 pub use target::{Features, Target};
+pub use together::chain::{Chain, chain};
 pub use together::{Joint, together};
 
 /// One way of computing a step: kernels that run one after another, with memory between them.
@@ -107,7 +66,7 @@ pub struct Kernel {
     /// Whether it asks for constants before it waits for earlier launches: it gains where it may begin before they end.
     pub early: bool,
     /// What it is made of, for whoever makes one kernel of several.
-    pub(crate) inside: template::Inside,
+    pub(crate) inside: text::template::Inside,
 }
 
 /// A parameter of a kernel.
@@ -219,7 +178,7 @@ pub const ENTRY: &str = "ENTRY_POINT";
 /// need be asked where ways are not timed.
 pub fn leads(program: &Program, step: &Step, target: &Target) -> bool {
     match step {
-        Step::Matmul(k) => matmul::leads(program, k, target),
+        Step::Matmul(k) => product::matmul::leads(program, k, target),
         Step::Conv(k) => conv::leads(program, k, target),
         _ => false,
     }
@@ -231,16 +190,16 @@ pub fn leads(program: &Program, step: &Step, target: &Target) -> bool {
 /// Steps that are no kernels (`bind`, control flow, routines of matrices) are the runtime's.
 pub fn variants(program: &Program, step: &Step, target: &Target) -> Result<Vec<Variant>, GenError> {
     match step {
-        Step::Loop(k) => looped::variants(program, k, target),
+        Step::Loop(k) => loops::variants(program, k, target),
         Step::Matmul(k) => {
-            let mut ways = gemv::variants(program, k, target)?;
-            ways.extend(matmul::variants(program, k, target)?);
+            let mut ways = product::gemv::variants(program, k, target)?;
+            ways.extend(product::matmul::variants(program, k, target)?);
             Ok(ways)
         }
         Step::Conv(k) => conv::variants(program, k, target),
         Step::Attention(k) => attention::variants(program, k, target),
         Step::Extern(k) => match k.op {
-            ExternOp::AttentionBackward { .. } => attention_backward::variants(program, k, target),
+            ExternOp::AttentionBackward { .. } => attention::backward::variants(program, k, target),
             _ => sort::variants(program, k, target),
         },
         _ => Err(GenError::Routine(step.name().to_owned())),

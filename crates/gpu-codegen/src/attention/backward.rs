@@ -6,11 +6,12 @@ use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{Attention, Epilogue, ExternCall, ExternOp, Operand, Program};
 
 use crate::attention::Operands;
-use crate::body::Uses;
-use crate::template::{assemble, compute_type, element, volume};
-use crate::types::{memory_type, number};
+use crate::attention::backward_bulk;
+use crate::attention::backward_flash;
+use crate::text::body::Uses;
+use crate::text::template::{assemble, compute_type, element, volume};
+use crate::text::types::{memory_type, number};
 use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant};
-use crate::{attention_backward_bulk, attention_backward_flash};
 
 /// Elements of a gradient's row that a lane adds up at a time; longer rows take several turns.
 const PER_LANE: i64 = 4;
@@ -20,8 +21,8 @@ const WARPS: i64 = 4;
 /// The ways of computing them, the best by rule first.
 pub(crate) fn variants(program: &Program, k: &ExternCall, target: &Target) -> Result<Vec<Variant>, GenError> {
     let backward = Backward::of(program, k)?;
-    let mut all = attention_backward_bulk::variants(program, &backward, target)?;
-    all.extend(attention_backward_flash::variants(program, &backward, target)?);
+    let mut all = backward_bulk::variants(program, &backward, target)?;
+    all.extend(backward_flash::variants(program, &backward, target)?);
     let kernels = vec![backward.of_queries(program, target)?, backward.of_keys(program, target)?];
     all.push(Variant { name: "simple".into(), kernels, scratch: Vec::new() });
     Ok(all)

@@ -1,4 +1,4 @@
-//! Gradients of attention of 16-bit numbers by the copy engine and `wgmma` (`flash.cu`), in two kernels of one form, as
+//! Gradients of attention of 16-bit numbers by the tensor memory accelerator and `wgmma` (`dialect/common/flash.cu`), in two kernels of one form, as
 //! `attention_backward_flash` has them: the first makes the gradients of queries, the second those of keys and values, in
 //! which the heads of queries that share a head of keys come one after another. No sum depends on the order in which blocks
 //! end.
@@ -7,11 +7,11 @@ use ir_core::SymExpr;
 use kernel_ir::{Operand, Program};
 
 use crate::attention::Operands;
-use crate::attention_backward::{Backward, Side, is_half};
-use crate::attention_bulk::{Bulk, Cut, Look, Order, kernel, load, look};
-use crate::body::Uses;
-use crate::template::volume;
-use crate::types::memory_type;
+use crate::attention::backward::{Backward, Side, is_half};
+use crate::attention::bulk::{Bulk, Cut, Look, Order, kernel, load, look};
+use crate::text::body::Uses;
+use crate::text::template::volume;
+use crate::text::types::memory_type;
 use crate::{GenError, Kernel, Target, Variant};
 
 /// The ways of computing them, the best by rule first; none where the device or the copy engine cannot.
@@ -264,7 +264,7 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
     ) -> Result<String, GenError> {
         let dtype = self.bulk.program.buffers[to.buf].dtype;
         let value = |e: &str| format!("flash.{from}[4 * n + 2 * r{e}]{factor}");
-        let stores = if is_half(dtype) && crate::gemv::aligned(to, 3, 2) {
+        let stores = if is_half(dtype) && crate::product::gemv::aligned(to, 3, 2) {
             uses.written.insert(self.bulk.program.root(to.buf));
             let place = o.element(to, ["i0", head, "row", "column"], uses);
             let ty = memory_type(dtype)?;

@@ -9,10 +9,10 @@ use ir_core::{DType, SymExpr};
 use kernel_ir::{Operand, Program};
 
 use crate::attention::Operands;
-use crate::attention_backward::{Backward, Side, is_half};
-use crate::body::Uses;
-use crate::template::{assemble, volume};
-use crate::types::value_type;
+use crate::attention::backward::{Backward, Side, is_half};
+use crate::text::body::Uses;
+use crate::text::template::{assemble, volume};
+use crate::text::types::value_type;
 use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant};
 
 /// Rows of a warp.
@@ -67,7 +67,7 @@ impl<'a> Flash<'a> {
         let dtype = program.buffers[a.q.buf].dtype;
         let read = [&a.q, &a.k, &a.v, &backward.g];
         let same = read.iter().all(|o| program.buffers[o.buf].dtype == dtype);
-        let vectors = read.iter().all(|o| crate::gemv::aligned(o, 3, 8));
+        let vectors = read.iter().all(|o| crate::product::gemv::aligned(o, 3, 8));
         let narrow = |e: &SymExpr| e.as_const().filter(|n| n % 8 == 0 && (8..=WIDEST).contains(n));
         let (depth, width) = (narrow(&a.q.sizes[3])?, narrow(&a.v.sizes[3])?);
         (same && vectors && is_half(dtype)).then_some(Flash { program, backward, dtype, depth, width })

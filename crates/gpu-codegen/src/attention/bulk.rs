@@ -1,5 +1,5 @@
-//! Attention of 16-bit numbers by the copy engine and `wgmma` (`flash.cu`): what the forward kernel and those of gradients
-//! share (`attention_backward_bulk`), and the forward one.
+//! Attention of 16-bit numbers by the tensor memory accelerator and `wgmma` (`dialect/common/flash.cu`): what the forward kernel and those of gradients
+//! share (`backward_bulk`), and the forward one.
 //!
 //! Its softmax is that of `attention_flash`. Not here: rows longer than [`WIDEST`] and operands that the copy engine cannot
 //! read, which are left to that.
@@ -8,12 +8,12 @@ use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Operand, Program};
 
 use crate::attention::Operands;
-use crate::attention_backward::is_half;
-use crate::body::Uses;
-use crate::bulk::{GRAIN, countable};
-use crate::lanes::{self, Lanes};
-use crate::template::{assemble, volume};
-use crate::types::value_type;
+use crate::attention::backward::is_half;
+use crate::product::bulk::{GRAIN, countable};
+use crate::text::body::Uses;
+use crate::text::lanes::{self, Lanes};
+use crate::text::template::{assemble, volume};
+use crate::text::types::value_type;
 use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, TensorMap, Variant};
 
 /// The longest rows: results of 64 of them take half of a warpgroup's registers.
@@ -100,7 +100,7 @@ fn map(program: &Program, operand: &Operand, rows: i64) -> Option<TensorMap> {
     let dtype = program.buffers[operand.buf].dtype;
     let grain = GRAIN / dtype.size().max(1) as i64;
     let positive = |e: &SymExpr| e.range(&program.bounds()).0.is_some_and(|n| n >= 1);
-    let lies = crate::gemv::aligned(operand, 3, grain)
+    let lies = crate::product::gemv::aligned(operand, 3, grain)
         && operand.sizes.iter().all(|e| countable(program, e))
         && (operand.sizes[2] == SymExpr::ONE || positive(&operand.strides[2]));
     if !lies {

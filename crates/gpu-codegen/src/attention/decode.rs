@@ -3,15 +3,15 @@
 //! or a second kernel where there are too many heads to count blocks of each, puts the parts together in their order. Query
 //! heads that share a key head are computed together.
 //!
-//! Not here: many query rows (`attention_flash`).
+//! Not here: many query rows (`flash`).
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Program};
 
 use crate::attention::Operands;
-use crate::body::Uses;
-use crate::template::{assemble, blocks_of, epilogue, unravel, volume};
-use crate::types::{memory_type, value_type};
+use crate::text::body::Uses;
+use crate::text::template::{assemble, blocks_of, epilogue, unravel, volume};
+use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, TICKETS, Target, Variant};
 
 /// Rows that are computed together at most: query rows times query heads of a key head.
@@ -68,7 +68,7 @@ impl<'a> Decode<'a> {
         let shared = k.q.sizes[1].as_const()?.checked_div(k.k.sizes[1].as_const()?)?;
         let lq = k.q.sizes[2].as_const()?;
         let few = (1..=MOST_ROWS).contains(&(lq * shared)) && group <= target.lanes();
-        let vectors = [&k.k, &k.v].iter().all(|o| crate::gemv::aligned(o, 3, lanes));
+        let vectors = [&k.k, &k.v].iter().all(|o| crate::product::gemv::aligned(o, 3, lanes));
         (few && vectors).then_some(Decode { program, k, lanes, group, shared, lq, target })
     }
 

@@ -2,15 +2,15 @@
 //! registers; tiles of keys and values come into shared memory beside the computation.
 //!
 //! The running softmax is that of "Online normalizer calculation for softmax" (Milakov and Gimelshein, 2018): a new maximum
-//! shrinks what was added up so far. Not here: few query rows (`attention_decode`), wider numbers (`attention`).
+//! shrinks what was added up so far. Not here: few query rows (`decode`), wider numbers (`attention`).
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Program};
 
 use crate::attention::Operands;
-use crate::body::Uses;
-use crate::template::{assemble, epilogue, volume};
-use crate::types::value_type;
+use crate::text::body::Uses;
+use crate::text::template::{assemble, epilogue, volume};
+use crate::text::types::value_type;
 use crate::{ENTRY, GenError, Launch, Target, Variant};
 
 /// Keys of a tile.
@@ -56,7 +56,7 @@ impl<'a> Flash<'a> {
         if !same || !matches!(dtype, DType::BF16 | DType::F16) || k.acc.compute() != DType::F32 {
             return None;
         }
-        let vectors = [&k.q, &k.k, &k.v].iter().all(|o| crate::gemv::aligned(o, 3, 8));
+        let vectors = [&k.q, &k.k, &k.v].iter().all(|o| crate::product::gemv::aligned(o, 3, 8));
         let narrow = |e: &SymExpr| e.as_const().filter(|n| n % 8 == 0 && (8..=256).contains(n));
         let (depth, width) = (narrow(&k.q.sizes[3])?, narrow(&k.v.sizes[3])?);
         (vectors && k.epilogue.ranges.len() == 4).then_some(Flash { program, k, dtype, depth, width })

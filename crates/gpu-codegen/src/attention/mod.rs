@@ -1,16 +1,20 @@
 //! Attention: which kernels compute it, what they share, and the one that is always there: a warp computes one query row
 //! with a running softmax, its lanes share the keys of a tile and then the elements of the result. Scores never reach memory.
 
+pub(crate) mod backward;
+pub(crate) mod backward_bulk;
+pub(crate) mod backward_flash;
+pub(crate) mod bulk;
+pub(crate) mod decode;
+pub(crate) mod flash;
+
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Operand, Program};
 
-use crate::body::{BodyWriter, Uses};
-use crate::template::{assemble, compute_type, element, epilogue, volume};
-use crate::types::value_type;
-use crate::{
-    ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant, attention_bulk, attention_decode,
-    attention_flash,
-};
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, compute_type, element, epilogue, volume};
+use crate::text::types::value_type;
+use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant};
 
 /// Elements of a result row that a lane keeps in registers: rows up to a wave times as long.
 const MOST_PER_LANE: i64 = 16;
@@ -19,9 +23,9 @@ const WARPS: i64 = 4;
 
 /// The ways of computing it, the best by rule first.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
-    let mut all = attention_decode::variants(program, k, target)?;
-    all.extend(attention_bulk::variants(program, k, target)?);
-    all.extend(attention_flash::variants(program, k, target)?);
+    let mut all = decode::variants(program, k, target)?;
+    all.extend(bulk::variants(program, k, target)?);
+    all.extend(flash::variants(program, k, target)?);
     all.push(Variant::single("simple", generate(program, k, target)?));
     Ok(all)
 }
@@ -118,7 +122,7 @@ fn generate(program: &Program, k: &Attention, target: &Target) -> Result<Kernel,
         }
     };
     let (infinity, exp) = if acc == "double" { ("INF64", "exp") } else { ("INF32", "expf") };
-    let scale = crate::types::number(ir_core::Scalar::Float(k.scale), k.acc.compute())?;
+    let scale = crate::text::types::number(ir_core::Scalar::Float(k.scale), k.acc.compute())?;
     let sums = Operands::of(program, k, &mut uses).sums("most", "total", &mut uses);
     let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
     let result = value_type(k.acc)?;

@@ -8,9 +8,10 @@
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{BufId, Conv, InstKind, Operand, Program, StoreMode};
 
-use crate::depthwise_weight::Sums;
-use crate::tile::{hint, is_multiple};
-use crate::{GenError, Target, Variant, depthwise_text};
+use crate::conv::depthwise_text;
+use crate::conv::depthwise_weight::Sums;
+use crate::product::tile::{hint, is_multiple};
+use crate::{GenError, Target, Variant};
 
 /// Input channels of a group at most; one output channel reads them one after another.
 const FEW: i64 = 8;

@@ -11,12 +11,12 @@ use std::fmt::Write;
 use ir_core::SymExpr;
 use kernel_ir::BufId;
 
-use crate::body::{BodyWriter, Uses};
-use crate::depthwise::{Along, Form, Grouped, main_store, stores_along};
-use crate::lanes::{self, Lanes};
-use crate::template::{assemble, element};
-use crate::tile::is_multiple;
-use crate::types::memory_type;
+use crate::conv::depthwise::{Along, Form, Grouped, main_store, stores_along};
+use crate::product::tile::is_multiple;
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::lanes::{self, Lanes};
+use crate::text::template::{assemble, element};
+use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, Variant};
 
 /// Which columns of the input a thread needs for one row of the window, counted from its first load on.

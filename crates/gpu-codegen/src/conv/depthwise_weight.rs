@@ -8,10 +8,11 @@
 use ir_core::SymExpr;
 use kernel_ir::{Conv, Operand, Program};
 
-use crate::depthwise::{Along, has_dtypes, round_up, side_by_side, up};
-use crate::template::volume;
-use crate::tile::{hint, is_multiple};
-use crate::{GenError, Target, Variant, depthwise_weight_text};
+use crate::conv::depthwise::{Along, has_dtypes, round_up, side_by_side, up};
+use crate::conv::depthwise_weight_text;
+use crate::product::tile::{hint, is_multiple};
+use crate::text::template::volume;
+use crate::{GenError, Target, Variant};
 
 /// Bytes of a load at most.
 const WIDTH: i64 = 16;

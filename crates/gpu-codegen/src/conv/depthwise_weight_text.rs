@@ -8,11 +8,11 @@ use std::fmt::Write;
 use ir_core::SymExpr;
 use kernel_ir::Operand;
 
-use crate::body::{BodyWriter, Uses};
-use crate::depthwise::{Along, up};
-use crate::depthwise_weight::{Form, Line, Sums, Walk};
-use crate::template::{assemble, element, epilogue, volume};
-use crate::types::memory_type;
+use crate::conv::depthwise::{Along, up};
+use crate::conv::depthwise_weight::{Form, Line, Sums, Walk};
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, element, epilogue, volume};
+use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, Variant};
 
 /// How many threads add up the parts of one point.

@@ -2,14 +2,19 @@
 //! thread an output point: any number of spatial dimensions, groups, dilation, transposed. A transposed one that spreads its
 //! input out is several plain ones. The epilogue is fused in all.
 
+pub(crate) mod depthwise;
+pub(crate) mod depthwise_text;
+pub(crate) mod depthwise_weight;
+pub(crate) mod depthwise_weight_text;
+
 use std::fmt::Write;
 
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{Conv, InstKind, Program, Step};
 
-use crate::body::{BodyWriter, Uses};
-use crate::template::{assemble, blocks_of, compute_type, element, epilogue, unravel, volume};
-use crate::tile::{Axis, Factor, Product, Space, hint};
+use crate::product::tile::{Axis, Factor, Product, Space, hint};
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, blocks_of, compute_type, element, epilogue, unravel, volume};
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
 
 /// Groups of fewer channels of the input, or of the output, fill so little of a tile that a thread a point is faster.
@@ -21,7 +26,7 @@ const MOST_OF_PHASES: usize = 4;
 /// The ways of computing it, the best by rule first.
 pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<Vec<Variant>, GenError> {
     check(k)?;
-    let few = crate::depthwise::variants(program, k, target)?;
+    let few = crate::conv::depthwise::variants(program, k, target)?;
     if !few.is_empty() {
         return Ok(few
             .into_iter()
@@ -30,7 +35,7 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
     }
     let tiled = product(program, k);
     let mut ways = match &tiled {
-        Some(product) => crate::tile_rule::ways(product, target)?,
+        Some(product) => crate::product::tile_rule::ways(product, target)?,
         None => phases(program, k, target)?,
     };
     let few = |e: &SymExpr| hint(program, e) < FEW_CHANNELS * k.groups;
@@ -42,11 +47,11 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
     Ok(ways)
 }
 
-/// Whether no library need be asked: see [`tile_rule::leads`](crate::tile_rule::leads); groups of few channels have kernels of
+/// Whether no library need be asked: see [`tile_rule::leads`](crate::product::tile_rule::leads); groups of few channels have kernels of
 /// their own, other groups are a library's.
 pub(crate) fn leads(program: &Program, k: &Conv, target: &Target) -> bool {
-    let product = || product(program, k).is_some_and(|p| crate::tile_rule::leads(&p, target));
-    check(k).is_ok() && (crate::depthwise::takes(program, k, target) || (k.groups == 1 && product()))
+    let product = || product(program, k).is_some_and(|p| crate::product::tile_rule::leads(&p, target));
+    check(k).is_ok() && (crate::conv::depthwise::takes(program, k, target) || (k.groups == 1 && product()))
 }
 
 /// Ways of a transposed convolution that spreads the input out: its phases, each a plain convolution by tiles. None where
@@ -58,10 +63,10 @@ fn phases(program: &Program, k: &Conv, target: &Target) -> Result<Vec<Variant>, 
     for step in &steps {
         let mut ways = match step {
             Step::Conv(c) => {
-                let few = crate::depthwise::variants(program, c, target)?;
+                let few = crate::conv::depthwise::variants(program, c, target)?;
                 match product(program, c) {
                     _ if !few.is_empty() => few,
-                    Some(product) => crate::tile_rule::ways(&product, target)?,
+                    Some(product) => crate::product::tile_rule::ways(&product, target)?,
                     None => return Ok(Vec::new()),
                 }
             }
@@ -265,7 +270,7 @@ fn generate(program: &Program, k: &Conv, entry: &str) -> Result<Kernel, GenError
         element(&writer, &k.weight, &weight_index.iter().map(String::as_str).collect::<Vec<_>>(), &mut uses);
     let _ = writeln!(body, "sum += to<{acc}>({x}) * to<{acc}>({w});");
     body.push_str(&"}\n".repeat(loops));
-    let result = crate::types::value_type(k.acc)?;
+    let result = crate::text::types::value_type(k.acc)?;
     let _ = writeln!(body, "const {result} result = to<{result}>(sum);");
     body.push_str(&epilogue(program, &k.epilogue, "result", &mut uses)?);
     body.push_str("}\n");

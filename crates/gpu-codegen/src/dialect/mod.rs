@@ -26,36 +26,36 @@ impl Dialect {
     /// CUDA C++ for NVRTC.
     pub const CUDA: Dialect = Dialect {
         name: "cuda",
-        before: &[include_str!("dialect/cuda/language.cu"), include_str!("dialect/cuda/numbers.cu")],
-        behind: &[include_str!("dialect/cuda/instructions.cu"), include_str!("dialect/cuda/wgmma.cu")],
+        before: &[include_str!("cuda/language.cu"), include_str!("cuda/numbers.cu")],
+        behind: &[include_str!("cuda/instructions.cu"), include_str!("cuda/wgmma.cu")],
     };
     /// HIP for hiprtc.
     pub const HIP: Dialect = Dialect {
         name: "hip",
-        before: &[include_str!("dialect/hip/language.cu"), include_str!("dialect/hip/numbers.cu")],
-        behind: &[include_str!("dialect/hip/instructions.cu")],
+        before: &[include_str!("hip/language.cu"), include_str!("hip/numbers.cu")],
+        behind: &[include_str!("hip/instructions.cu")],
     };
 }
 
 /// The names of types, before a vendor's first words.
-const TYPES: &str = include_str!("dialect/common/types.cu");
+const TYPES: &str = include_str!("common/types.cu");
 /// What a vendor's instructions may use.
 const FIRST: [&str; 4] = [
-    include_str!("dialect/common/scalar.cu"),
-    include_str!("dialect/common/wave.cu"),
-    include_str!("dialect/common/memory.cu"),
-    include_str!("dialect/common/matrix.cu"),
+    include_str!("common/scalar.cu"),
+    include_str!("common/wave.cu"),
+    include_str!("common/memory.cu"),
+    include_str!("common/matrix.cu"),
 ];
 /// What uses them.
 const LAST: [&str; 8] = [
-    include_str!("dialect/common/launch.cu"),
-    include_str!("dialect/common/tile.cu"),
-    include_str!("dialect/common/fragments.cu"),
-    include_str!("dialect/common/warpgroup.cu"),
-    include_str!("dialect/common/flash.cu"),
-    include_str!("dialect/common/loops.cu"),
-    include_str!("dialect/common/sort.cu"),
-    include_str!("dialect/common/depthwise.cu"),
+    include_str!("common/launch.cu"),
+    include_str!("common/tile.cu"),
+    include_str!("common/fragments.cu"),
+    include_str!("common/warpgroup.cu"),
+    include_str!("common/flash.cu"),
+    include_str!("common/loops.cu"),
+    include_str!("common/sort.cu"),
+    include_str!("common/depthwise.cu"),
 ];
 
 /// All helpers of a target, of which modules get what their kernels use.

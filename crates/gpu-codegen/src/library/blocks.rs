@@ -9,10 +9,10 @@ use std::fmt::Write;
 use ir_core::SymExpr;
 use kernel_ir::{Operand, Program};
 
-use crate::body::{BodyWriter, Uses};
-use crate::epilogue::{WIDTH, Walk};
-use crate::template::{assemble, blocks_of, element, volume};
-use crate::types::memory_type;
+use crate::library::epilogue::{WIDTH, Walk};
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, blocks_of, element, volume};
+use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, Param, THREADS};
 
 /// How a tensor `[n, c, spatial…]` (or `[c, n, spatial…]`) is folded: as `[n, blocks…, filled]`, dense, the last dimension

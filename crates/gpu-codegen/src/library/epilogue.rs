@@ -9,10 +9,10 @@ use std::fmt::Write;
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, Operand, Program, Step, StoreMode};
 
-use crate::blocks::Blocks;
-use crate::body::{BodyWriter, Placed, Uses};
-use crate::template::{EpilogueEffects, assemble, blocks_of, element, volume};
-use crate::types::{memory_type, value_type};
+use crate::library::blocks::Blocks;
+use crate::text::body::{BodyWriter, Placed, Uses};
+use crate::text::template::{EpilogueEffects, assemble, blocks_of, element, volume};
+use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, Param, THREADS};
 
 /// Bytes that a thread reads or writes at once.

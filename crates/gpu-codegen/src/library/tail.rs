@@ -5,7 +5,7 @@
 use ir_core::{Atom, DType, Shape, SymExpr};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, Program, ScalarOp, StoreMode, Val};
 
-use crate::checks;
+use crate::text::checks;
 
 /// An epilogue of the form `out = activation(alpha * result + residual + bias)`.
 ///

@@ -9,11 +9,11 @@ use ir_core::SymExpr;
 use kernel_ir::{AccDecl, AccId, BufId, InstKind, LoopKernel, Program, Stage};
 
 use crate::GenError;
-use crate::body::{BodyWriter, Uses, accumulator};
-use crate::looped::{LoopEffects, accumulator_type, keeps_position};
-use crate::moments::{Pair, computing};
-use crate::template::volume;
-use crate::types::{number, value_type};
+use crate::loops::moments::{Pair, computing};
+use crate::loops::{LoopEffects, accumulator_type, keeps_position};
+use crate::text::body::{BodyWriter, Uses, accumulator};
+use crate::text::template::volume;
+use crate::text::types::{number, value_type};
 
 /// Something that a stage combines over its points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

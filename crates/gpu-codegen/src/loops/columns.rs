@@ -10,12 +10,12 @@ use std::fmt::Write;
 use ir_core::{Atom, SymExpr};
 use kernel_ir::{BufId, InstKind, LoopKernel, Program, Stage, StoreMode};
 
-use crate::accumulate::{Group, Made, groups, kept, made, recalled, scratch};
-use crate::body::{BodyWriter, Placed, Uses};
-use crate::looped::{LoopEffects, declare, divides, hint};
-use crate::moments::Pair;
-use crate::template::{assemble, unravel, volume};
-use crate::types::memory_type;
+use crate::loops::accumulate::{Group, Made, groups, kept, made, recalled, scratch};
+use crate::loops::moments::Pair;
+use crate::loops::{LoopEffects, declare, divides, hint};
+use crate::text::body::{BodyWriter, Placed, Uses};
+use crate::text::template::{assemble, unravel, volume};
+use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, TICKETS, Target, Variant};
 
 /// Threads of a block.

@@ -7,11 +7,11 @@ use std::fmt::Write;
 use ir_core::{Atom, SymExpr};
 use kernel_ir::{BufId, Inst, InstKind, LoopKernel, Program, StoreMode};
 
-use crate::body::{BodyWriter, Effects, Uses};
-use crate::checks;
-use crate::looped::hint;
-use crate::template::{assemble, blocks_of, volume};
-use crate::types::memory_type;
+use crate::loops::hint;
+use crate::text::body::{BodyWriter, Effects, Uses};
+use crate::text::checks;
+use crate::text::template::{assemble, blocks_of, volume};
+use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target};
 
 /// Bytes that a thread reads or writes at once.

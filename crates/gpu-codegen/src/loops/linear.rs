@@ -10,9 +10,9 @@ use kernel_ir::{
     AccId, BodyBuilder, BufId, Inst, InstKind, LoopKernel, Program, ReduceOp, ScalarOp, Stage, Val,
 };
 
-use crate::accumulate::roots;
-use crate::moments::{Pair, renumbered, rest, stored, without};
-use crate::template::volume;
+use crate::loops::accumulate::roots;
+use crate::loops::moments::{Pair, renumbered, rest, stored, without};
+use crate::text::template::volume;
 
 /// Terms of a sum at most: each is an accumulator.
 const MOST_TERMS: usize = 4;

@@ -6,21 +6,33 @@
 //! - *teams*: a wave or a block computes an outer point, its threads share the inner loops; reductions and scans combine
 //!   over the team in a fixed order, so that results do not change from run to run.
 
+pub(crate) mod accumulate;
+pub(crate) mod collapse;
+pub(crate) mod columns;
+pub(crate) mod flat;
+pub(crate) mod linear;
+pub(crate) mod moments;
+pub(crate) mod reduce;
+pub(crate) mod scan;
+pub(crate) mod transpose;
+pub(crate) mod wide;
+
 use std::fmt::Write;
 
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{AccDecl, AccId, InstKind, LoopKernel, Program, ReduceOp, Stage};
 
-use crate::body::{BodyWriter, Effects, Uses, accumulator};
-use crate::collapse::collapsed;
-use crate::flat::Flat;
-use crate::moments::Pair;
-use crate::scan::Parts;
-use crate::template::{assemble, blocks_of, unravel, volume};
-use crate::transpose::Transpose;
-use crate::types::{number, value_type};
-use crate::wide::Wide;
-use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant, ordered, reduce};
+use crate::loops::collapse::collapsed;
+use crate::loops::flat::Flat;
+use crate::loops::moments::Pair;
+use crate::loops::scan::Parts;
+use crate::loops::transpose::Transpose;
+use crate::loops::wide::Wide;
+use crate::sort::ordered;
+use crate::text::body::{BodyWriter, Effects, Uses, accumulator};
+use crate::text::template::{assemble, blocks_of, unravel, volume};
+use crate::text::types::{number, value_type};
+use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
 
 /// Inner loops up to this long are one thread's work.
 pub(crate) const SHORT: i64 = 16;

@@ -11,9 +11,9 @@ use kernel_ir::{
     AccId, BufId, Inst, InstKind, LoopKernel, Program, ReduceOp, ScalarOp, Stage, Step, StoreMode, Val,
 };
 
-use crate::accumulate::roots;
-use crate::linear::taken_apart;
-use crate::template::volume;
+use crate::loops::accumulate::roots;
+use crate::loops::linear::taken_apart;
+use crate::text::template::volume;
 
 /// Two accumulators that are made together: the sum of some numbers, and that of their squared differences from the mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,13 +10,13 @@ use std::fmt::Write;
 use ir_core::SymExpr;
 use kernel_ir::{InstKind, LoopKernel, Program};
 
-use crate::accumulate::{Group, Made, groups, kept, made, made_once, recalled, scratch};
-use crate::body::{BodyWriter, Uses};
-use crate::collapse::collapsed;
-use crate::columns::Columns;
-use crate::looped::{LoopEffects, SHORT, along_outer, declare, divides, hint};
-use crate::moments::{Pair, joined};
-use crate::template::{assemble, unravel, volume};
+use crate::loops::accumulate::{Group, Made, groups, kept, made, made_once, recalled, scratch};
+use crate::loops::collapse::collapsed;
+use crate::loops::columns::Columns;
+use crate::loops::moments::{Pair, joined};
+use crate::loops::{LoopEffects, SHORT, along_outer, declare, divides, hint};
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, unravel, volume};
 use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, TICKETS, Target, Variant};
 
 /// Inner points of a part at least.

@@ -6,10 +6,10 @@ use std::fmt::Write;
 use ir_core::{DType, SymExpr};
 use kernel_ir::{AccDecl, AccId, Inst, InstKind, LoopKernel, Program, ReduceOp, Stage, Val};
 
-use crate::body::{BodyWriter, Effects, Uses, accumulator};
-use crate::looped::{LoopEffects, hint, scans};
-use crate::template::{assemble, unravel, volume};
-use crate::types::{number, value_type};
+use crate::loops::{LoopEffects, hint, scans};
+use crate::text::body::{BodyWriter, Effects, Uses, accumulator};
+use crate::text::template::{assemble, unravel, volume};
+use crate::text::types::{number, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant};
 
 /// Elements of a part at least.

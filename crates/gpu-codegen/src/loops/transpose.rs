@@ -7,12 +7,13 @@ use std::fmt::Write;
 use ir_core::{Atom, SymExpr};
 use kernel_ir::{BufId, InstKind, LoopKernel, Program, StoreMode};
 
-use crate::body::{BodyWriter, Uses};
-use crate::flat::NoEffects;
-use crate::looped::hint;
-use crate::template::{assemble, unravel, volume};
-use crate::types::memory_type;
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, checks};
+use crate::loops::flat::NoEffects;
+use crate::loops::hint;
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::checks;
+use crate::text::template::{assemble, unravel, volume};
+use crate::text::types::memory_type;
+use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS};
 
 /// Rows and columns of a tile.
 const TILE: i64 = 32;

@@ -7,11 +7,11 @@ use std::fmt::Write;
 use ir_core::{Atom, SymExpr};
 use kernel_ir::{BufId, Inst, InstKind, LoopKernel, Program, Stage, StoreMode, Val};
 
-use crate::accumulate::roots;
-use crate::body::{BodyWriter, Placed, Uses};
-use crate::looped::{LoopEffects, SHORT, declare, hint};
-use crate::template::{assemble, blocks_of, unravel, volume};
-use crate::types::{memory_type, value_type};
+use crate::loops::accumulate::roots;
+use crate::loops::{LoopEffects, SHORT, declare, hint};
+use crate::text::body::{BodyWriter, Placed, Uses};
+use crate::text::template::{assemble, blocks_of, unravel, volume};
+use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS};
 
 /// Bytes that a thread reads or writes at once.

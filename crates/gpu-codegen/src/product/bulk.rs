@@ -7,7 +7,7 @@ use ir_core::{DType, SymExpr};
 use kernel_ir::Program;
 
 use crate::TensorMap;
-use crate::tile::{Axis, Product, count, is_multiple, merged};
+use crate::product::tile::{Axis, Product, count, is_multiple, merged};
 
 /// Bytes of a line of a box: what the swizzle works on.
 const LINE: i64 = 128;

@@ -4,10 +4,10 @@
 use ir_core::DType;
 
 use crate::Target;
-use crate::bulk;
-use crate::bulk_text::readable;
-use crate::tile::Product;
-use crate::tile_text::{Form, Pipeline, Unit};
+use crate::product::bulk;
+use crate::product::bulk_text::readable;
+use crate::product::tile::Product;
+use crate::product::tile_text::{Form, Pipeline, Unit};
 
 /// `(rows, columns, stages, warpgroups)` of tiles that a block computes alone, or a part of, and leaves.
 const ALONE: &[(i64, i64, i64, i64)] = &[(128, 128, 5, 2), (128, 64, 4, 2), (64, 128, 4, 1), (64, 64, 6, 1)];

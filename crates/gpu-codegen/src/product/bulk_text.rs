@@ -1,4 +1,4 @@
-//! The text of tiled products by `wgmma` (`wgmma.cu`): one warpgroup has the copy engine bring tiles of both factors into a
+//! The text of tiled products by `wgmma` (`dialect/common/warpgroup.cu`): one warpgroup has the copy engine bring tiles of both factors into a
 //! ring of stages, one or two others multiply them as they come. Barriers in shared memory say which stages are full and
 //! which are empty.
 //!
@@ -11,12 +11,12 @@ use std::fmt::Write;
 use ir_core::SymExpr;
 
 use crate::GenError;
-use crate::bulk::{self, Major};
-use crate::template::assemble;
-use crate::tile::{Product, count};
-use crate::tile_finish::Finish;
-use crate::tile_text::{Form, Pipeline, SUMS_GAP, Writer};
-use crate::types::memory_type;
+use crate::product::bulk::{self, Major};
+use crate::product::tile::{Product, count};
+use crate::product::tile_finish::Finish;
+use crate::product::tile_text::{Form, Pipeline, SUMS_GAP, Writer};
+use crate::text::template::assemble;
+use crate::text::types::memory_type;
 use crate::{ENTRY, Kernel};
 
 /// Threads of a warpgroup.

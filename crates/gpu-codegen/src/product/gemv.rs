@@ -11,10 +11,10 @@
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Matmul, Operand, Program};
 
-use crate::body::{BodyWriter, Uses};
-use crate::gemv_rows::Rows;
-use crate::template::{assemble, element, epilogue, unravel, volume};
-use crate::types::{memory_type, value_type};
+use crate::product::gemv_rows::Rows;
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, element, epilogue, unravel, volume};
+use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Launch, Target, Variant};
 
 /// Rows of the left operand at most: their sums are registers of every thread.
@@ -229,7 +229,7 @@ const {result} result = to<{result}>(all);
 {index}{tail}}}
 "
         );
-        let launch = Launch::flat(crate::template::blocks_of(&points, 128), 128);
+        let launch = Launch::flat(crate::text::template::blocks_of(&points, 128), 128);
         assemble(self.program, ENTRY, &uses, launch, &body)
     }
 }

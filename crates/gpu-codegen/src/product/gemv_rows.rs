@@ -13,12 +13,13 @@ use std::fmt::Write;
 use ir_core::SymExpr;
 use kernel_ir::{InstKind, Matmul, Storage, StoreMode};
 
-use crate::body::{BodyWriter, Placed, Uses};
-use crate::gemv::Skinny;
-use crate::prologue::Prologue;
-use crate::template::{EpilogueEffects, assemble, unravel, volume};
-use crate::types::{memory_type, value_type};
-use crate::{ENTRY, GenError, Launch, MOST_BLOCKS, Target, Variant, checks};
+use crate::product::gemv::Skinny;
+use crate::product::prologue::Prologue;
+use crate::text::body::{BodyWriter, Placed, Uses};
+use crate::text::checks;
+use crate::text::template::{EpilogueEffects, assemble, unravel, volume};
+use crate::text::types::{memory_type, value_type};
+use crate::{ENTRY, GenError, Launch, MOST_BLOCKS, Target, Variant};
 
 /// Warps that share the inner dimension at least.
 const WARPS: i64 = 4;

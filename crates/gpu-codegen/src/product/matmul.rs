@@ -4,10 +4,10 @@
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Matmul, Program};
 
-use crate::body::{BodyWriter, Uses};
-use crate::template::{assemble, compute_type, element, epilogue, unravel, volume};
-use crate::tile::{Axis, Factor, Product};
-use crate::tile_text::Unit;
+use crate::product::tile::{Axis, Factor, Product};
+use crate::product::tile_text::Unit;
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, compute_type, element, epilogue, unravel, volume};
 use crate::{ENTRY, GenError, Kernel, Launch, Target, Variant};
 
 /// Rows and columns of a block's tile, and how far it goes along the inner dimension at once.
@@ -19,7 +19,7 @@ const THREADS: u32 = 256;
 /// The ways of computing it, the best by rule first.
 pub(crate) fn variants(program: &Program, k: &Matmul, target: &Target) -> Result<Vec<Variant>, GenError> {
     let mut ways = match product(program, k) {
-        Some(product) => crate::tile_rule::ways(&product, target)?,
+        Some(product) => crate::product::tile_rule::ways(&product, target)?,
         None => Vec::new(),
     };
     if ways.is_empty() {
@@ -28,11 +28,12 @@ pub(crate) fn variants(program: &Program, k: &Matmul, target: &Target) -> Result
     Ok(ways)
 }
 
-/// Whether no library need be asked: see [`tile_rule::leads`](crate::tile_rule::leads). Where the copy engine cannot read the
+/// Whether no library need be asked: see [`tile_rule::leads`](crate::product::tile_rule::leads). Where the copy engine cannot read the
 /// factors a library does better.
 pub(crate) fn leads(program: &Program, k: &Matmul, target: &Target) -> bool {
     product(program, k).is_some_and(|p| {
-        crate::tile_rule::leads(&p, target) && !crate::bulk_rule::forms(&p, Unit::Tensor, target).is_empty()
+        crate::product::tile_rule::leads(&p, target)
+            && !crate::product::bulk_rule::forms(&p, Unit::Tensor, target).is_empty()
     })
 }
 
@@ -142,7 +143,7 @@ const {result} result = to<{result}>(sum[u][w]);
 }}
 }}
 ",
-        result = crate::types::value_type(k.acc)?,
+        result = crate::text::types::value_type(k.acc)?,
     );
     let blocks = (&batch * &tiles_m * &tiles_n).sym_min(&SymExpr::from_i64(crate::MOST_BLOCKS));
     assemble(program, entry, &uses, Launch::flat(blocks, THREADS), &body)

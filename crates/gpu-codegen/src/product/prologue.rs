@@ -9,11 +9,12 @@ use std::fmt::Write;
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{BufId, InstKind, LoopKernel, Operand, Program, Stage, StoreMode};
 
-use crate::body::{BodyWriter, Placed, Uses, accumulator};
-use crate::looped::{LoopEffects, declare, keeps_position};
-use crate::template::volume;
-use crate::types::memory_type;
-use crate::{GenError, checks};
+use crate::GenError;
+use crate::loops::{LoopEffects, declare, keeps_position};
+use crate::text::body::{BodyWriter, Placed, Uses, accumulator};
+use crate::text::checks;
+use crate::text::template::volume;
+use crate::text::types::memory_type;
 
 /// Bytes of the operand at most: several blocks have to find room on a multiprocessor.
 const MOST_BYTES: i64 = 32 * 1024;

@@ -8,9 +8,9 @@ use ir_core::{Atom, SymExpr};
 use kernel_ir::{BufId, Inst, InstKind, StoreMode};
 
 use crate::GenError;
-use crate::lanes::{self, Lanes};
-use crate::tile::{Product, count, is_multiple};
-use crate::tile_text::Writer;
+use crate::product::tile::{Product, count, is_multiple};
+use crate::product::tile_text::Writer;
+use crate::text::lanes::{self, Lanes};
 
 /// How the points of a tile are taken.
 pub(crate) struct Finish {
@@ -93,7 +93,7 @@ fn plain_store(inst: &Inst) -> Option<(BufId, &[SymExpr])> {
 /// Whether neighbouring rows are neighbours in memory and neighbouring columns are not.
 fn along_rows(product: &Product<'_>, buf: BufId, index: &[SymExpr]) -> bool {
     let address = product.program.buffers[buf].address(index);
-    let unit = |axis: Option<&crate::tile::Axis>| {
+    let unit = |axis: Option<&crate::product::tile::Axis>| {
         let Some((var, step)) = axis.and_then(|a| a.result.as_ref()) else { return false };
         let coef = address.affine_in(&Atom::Loop(*var as u32)).map(|(coef, _)| coef * step);
         coef == Some(SymExpr::ONE)

@@ -6,9 +6,10 @@
 
 use ir_core::DType;
 
-use crate::tile::{Product, Reading, count, hint};
-use crate::tile_text::{Form, Pipeline, Unit, variant};
-use crate::{GenError, Target, Variant, bulk_rule};
+use crate::product::bulk_rule;
+use crate::product::tile::{Product, Reading, count, hint};
+use crate::product::tile_text::{Form, Pipeline, Unit, variant};
+use crate::{GenError, Target, Variant};
 
 /// Ways that are given at most, of those whose threads copy and of those by the copy engine.
 const WAYS: usize = 6;
@@ -160,7 +161,7 @@ fn fits(product: &Product<'_>, form: &Form, target: &Target) -> bool {
     let depth = hint(product.program, &count(&product.inner));
     let steps = (depth + form.depth - 1) / form.depth;
     let threads = form.threads();
-    // The block's threads divide into the lines of each factor's tile (`Tile` in `tile.cu`).
+    // The block's threads divide into the lines of each factor's tile (`Tile` in `dialect/common/tile.cu`).
     let divides = |side: usize, rows: i64| match product.reading(side) {
         _ if form.pipeline != Pipeline::Threads => true,
         Reading::AlongInner(w) => form.depth % w == 0 && threads % (form.depth / w) == 0,

@@ -1,17 +1,17 @@
 //! The text of a tiled product: a block computes a tile of the result in a pipeline of copies and multiplications
-//! (`tile.cu`), then runs the epilogue on it. Where the inner dimension is shared by several blocks, their sums are added
+//! (`dialect/common/tile.cu`), then runs the epilogue on it. Where the inner dimension is shared by several blocks, their sums are added
 //! up in the order of the blocks: through the shared memory of a cluster, or through scratch memory by a second kernel.
 
 use std::fmt::Write;
 
 use ir_core::{DType, SymExpr};
 
-use crate::body::{BodyWriter, Uses};
-use crate::bulk_text::WARPGROUP;
-use crate::template::{assemble, blocks_of};
-use crate::tile::{Axis, Product, Reading, count, is_multiple, merged};
-use crate::tile_finish::Finish;
-use crate::types::memory_type;
+use crate::product::bulk_text::WARPGROUP;
+use crate::product::tile::{Axis, Product, Reading, count, is_multiple, merged};
+use crate::product::tile_finish::Finish;
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, blocks_of};
+use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Variant};
 
 /// What multiplies.

@@ -1,11 +1,13 @@
 //! Sorting. Rows that fit into shared memory are sorted there, short ones several to a block; longer ones in pieces that
 //! are merged two by two, with scratch memory between. Stable: the order among items is total, positions break ties.
 
+pub(crate) mod ordered;
+
 use ir_core::{DType, SymExpr};
 use kernel_ir::{ExternCall, ExternOp, Operand, Program};
 
-use crate::body::{BodyWriter, Uses};
-use crate::template::{assemble, blocks_of, element, unravel, volume};
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, blocks_of, element, unravel, volume};
 use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, THREADS, Target, Variant};
 
 /// Items that a block sorts at once where rows are short.

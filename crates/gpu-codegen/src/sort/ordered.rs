@@ -5,10 +5,10 @@
 use ir_core::{DType, SymExpr};
 use kernel_ir::{AccDecl, AccId, BufId, InstKind, LoopKernel, Program, ReduceOp, StoreMode};
 
-use crate::body::{BodyWriter, Effects, accumulator};
 use crate::sort::Merging;
-use crate::template::{assemble, blocks_of, unravel, volume};
-use crate::types::memory_type;
+use crate::text::body::{BodyWriter, Effects, accumulator};
+use crate::text::template::{assemble, blocks_of, unravel, volume};
+use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Variant};
 
 /// A store that combines, where the order shows: not of integers, and not of the largest or smallest.

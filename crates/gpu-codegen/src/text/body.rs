@@ -9,9 +9,10 @@ use kernel_ir::{
     AccDecl, AccId, BufId, Inst, InstKind, LoopBounds, Program, ReduceOp, ScalarOp, StoreMode, Val,
 };
 
-use crate::index::{Names, text};
-use crate::types::{memory_type, number, value_type};
-use crate::{GenError, TensorMap, ops};
+use crate::text::index::{Names, text};
+use crate::text::ops;
+use crate::text::types::{memory_type, number, value_type};
+use crate::{GenError, TensorMap};
 
 /// What a kernel uses of its program, collected while its text is written.
 #[derive(Clone, Debug, Default, PartialEq)]

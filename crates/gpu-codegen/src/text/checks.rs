@@ -4,14 +4,14 @@
 //! a block come to the same barriers. Loads and stores whose index depends on the check are switched off by its outcome,
 //! `ok_<value>`; the value itself becomes 0, which is what memory and accumulators hand on of it.
 //!
-//! Not here: the record (`prelude.cu`) and who reads it (the runtime).
+//! Not here: the record (`dialect/common/memory.cu`) and who reads it (the runtime).
 
 use std::fmt::Write;
 
 use ir_core::{Atom, SymExpr};
 use kernel_ir::{Inst, InstKind, LoopBounds, Val};
 
-use crate::body::{BodyWriter, Uses};
+use crate::text::body::{BodyWriter, Uses};
 
 /// Whether a body checks an index.
 pub(crate) fn any(insts: &[Inst]) -> bool {

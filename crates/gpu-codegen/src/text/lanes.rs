@@ -7,11 +7,12 @@ use std::fmt::Write;
 use ir_core::{Atom, SymExpr};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, LoopBounds, Program, StoreMode};
 
-use crate::body::{BodyWriter, Placed, Uses};
-use crate::template::EpilogueEffects;
-use crate::tile::is_multiple;
-use crate::types::memory_type;
-use crate::{GenError, checks};
+use crate::GenError;
+use crate::product::tile::is_multiple;
+use crate::text::body::{BodyWriter, Placed, Uses};
+use crate::text::checks;
+use crate::text::template::EpilogueEffects;
+use crate::text::types::memory_type;
 
 /// The loop variable of a result that runs over lanes.
 pub(crate) struct Lanes<'a> {

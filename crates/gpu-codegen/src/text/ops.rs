@@ -4,7 +4,7 @@ use ir_core::{Class, DType};
 use kernel_ir::{ReduceOp, ScalarOp};
 
 use crate::GenError;
-use crate::types::value_type;
+use crate::text::types::value_type;
 
 /// The operator applied to operands of `dtype`; the text has the result's type.
 pub(crate) fn apply(op: ScalarOp, dtype: DType, args: &[String]) -> Result<String, GenError> {

@@ -3,8 +3,8 @@
 use ir_core::{DType, SymExpr};
 use kernel_ir::{AccId, BufId, Epilogue, Operand, Program, ReduceOp};
 
-use crate::body::{BodyWriter, Effects, Uses};
-use crate::types::{memory_type, value_type};
+use crate::text::body::{BodyWriter, Effects, Uses};
+use crate::text::types::{memory_type, value_type};
 use crate::{GenError, Kernel, Launch, MOST_BLOCKS, Param};
 
 /// The parts of a kernel's text.

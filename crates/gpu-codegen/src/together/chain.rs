@@ -7,9 +7,9 @@
 
 use kernel_ir::{BufId, Footprint, InstKind, LoopKernel, Matmul, Program, Step};
 
-use crate::gemv::Skinny;
-use crate::gemv_rows::Rows;
-use crate::prologue::Prologue;
+use crate::product::gemv::Skinny;
+use crate::product::gemv_rows::Rows;
+use crate::product::prologue::Prologue;
 use crate::{GenError, Joint, Target, Variant, together};
 
 /// The first of some steps as one.

@@ -3,14 +3,16 @@
 //!
 //! Which steps may run at once is said by the program (`kernel_ir::Together`); which of them do is the runtime's choice.
 
+pub(crate) mod chain;
+
 use std::fmt::Write;
 
 use ir_core::SymExpr;
 use kernel_ir::Program;
 
-use crate::body::{BodyWriter, Uses};
-use crate::looped::hint;
-use crate::template::assemble;
+use crate::loops::hint;
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::assemble;
 use crate::{ENTRY, GenError, Kernel, Launch, Target};
 
 /// Parameters of a launch at most: half of the 4 KiB that every driver takes.
