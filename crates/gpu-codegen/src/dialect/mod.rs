@@ -223,6 +223,8 @@ fn defines<'a>(words: &[&'a str]) -> BTreeSet<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     /// A module has what its kernels name, with what that stands on, in the order of the files, and nothing else.
@@ -260,12 +262,39 @@ mod tests {
         assert!(missing.is_empty(), "hip lacks {missing:?}");
     }
 
-    /// Nothing above a vendor's folder has its instructions or built-in functions.
+    /// Words that begin so are a compiler's; these are those of every vendor's.
+    const SHARED: [&str; 7] = [
+        "__device__",
+        "__global__",
+        "__shared__",
+        "__restrict__",
+        "__forceinline__",
+        "__launch_bounds__",
+        "__builtin_expect",
+    ];
+
+    fn check(file: &str, text: &str) {
+        for word in words(text) {
+            assert!(word != "asm" && (!word.starts_with("__") || SHARED.contains(&word)), "{file}: `{word}`");
+        }
+    }
+
+    /// Nothing above a vendor's folder has its instructions or built-in functions: neither the common helpers nor what writes
+    /// kernels, whose texts stand in strings.
     #[test]
-    fn common_helpers_have_no_vendor() {
-        let shared = ["__device__", "__forceinline__", "__shared__", "__builtin_expect"];
-        for word in [TYPES].iter().chain(&FIRST).chain(&LAST).flat_map(|file| words(file)) {
-            assert!(word != "asm" && (!word.starts_with("__") || shared.contains(&word)), "`{word}`");
+    fn only_dialects_have_a_vendor() {
+        [TYPES].iter().chain(&FIRST).chain(&LAST).for_each(|text| check("a common helper", text));
+        let mut folders = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() && !path.ends_with("dialect") {
+                    folders.push(path);
+                } else if path.is_file() {
+                    let text = std::fs::read_to_string(&path).unwrap().replace('"', " ").replace("//", " ");
+                    check(&path.display().to_string(), &text);
+                }
+            }
         }
     }
 }

@@ -48,7 +48,8 @@ pub(crate) struct Form {
     pub(crate) depth: i64,
     /// Stages of the pipeline.
     pub(crate) stages: i64,
-    /// Warps along rows and along columns. [`Unit::Plain`] has 8 of them in an order of its own.
+    /// Warps along rows and along columns, of 32 threads as `mma` has them. [`Unit::Plain`], which does not know waves, has 256
+    /// threads in an order of its own.
     pub(crate) warps: (i64, i64),
     /// Blocks that share the inner dimension.
     pub(crate) parts: i64,
