@@ -1,6 +1,8 @@
 //! Builds calls into a graph: a prim is appended with the types its meta rule gives, a composite is replaced by its
 //! decomposition at once. So whatever a rule calls, only prims are ever appended.
 
+use std::ops::RangeBounds;
+
 use fx_ir::{Arg, Graph, OriginId, Symbol, ValueId, ValueType};
 use ir_core::{DType, Guard, Origin, Scalar, Shape, SymExpr, TensorMeta};
 use kernel_ir::{ReduceOp, ScalarOp};
@@ -11,7 +13,7 @@ use crate::{Call, Kind, MetaCx, Op, OpError, Outs, SchemaDefault, lookup};
 /// Decompositions deeper than any real one: a rule that calls itself.
 const MAX_DEPTH: u32 = 64;
 /// More prims than any real call becomes: one that is unrolled as often as a wrong number says.
-const MAX_PRIMS: usize = 1 << 16;
+pub(crate) const MAX_PRIMS: usize = 1 << 16;
 
 /// Appends operator calls to a graph, all with one origin and name.
 pub struct Builder<'g> {
@@ -89,6 +91,21 @@ impl<'g> Builder<'g> {
     /// Sizes of a tensor value.
     pub fn sizes(&self, v: ValueId) -> Result<Shape, OpError> {
         self.meta(v).map(|m| m.sizes.clone())
+    }
+    /// Sizes of a tensor value that must have so many dimensions.
+    ///
+    /// # Errors
+    /// It is no tensor, or has another number of dimensions.
+    pub fn sizes_of_rank(&self, v: ValueId, ranks: impl RangeBounds<usize>) -> Result<Shape, OpError> {
+        let sizes = self.sizes(v)?;
+        if ranks.contains(&sizes.len()) {
+            return Ok(sizes);
+        }
+        let op = self.caller.unwrap_or(&self.name).to_owned();
+        Err(OpError::Invalid {
+            op,
+            what: format!("does not take a tensor of {} dimensions here", sizes.len()),
+        })
     }
     /// Element type of a tensor value.
     pub fn dtype(&self, v: ValueId) -> Result<DType, OpError> {

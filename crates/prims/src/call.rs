@@ -3,6 +3,9 @@
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Device, MemoryFormat, Scalar, SymExpr};
 
+/// Larger than any window, stride, padding or dilation, and so small that the product of two fits 64 bits.
+const LARGEST: u64 = 1 << 31;
+
 use crate::{Op, OpError};
 
 /// An operator with complete positional arguments.
@@ -115,14 +118,23 @@ impl<'a> Call<'a> {
         let constant = |e: &SymExpr| e.as_const().ok_or_else(|| self.bad_arg(name, "must not be symbolic"));
         list.iter().map(constant).collect::<Result<_, _>>().map(Some)
     }
-    /// A list of `n` integers; one number stands for all (`stride=2`), an empty list for `n` times `default`.
+    /// A list of `n` integers that say something of windows (their sizes, how far they move); one number stands for all
+    /// (`stride=2`), an empty list for `n` times `default`. None is larger than [`LARGEST`].
     pub fn ints_n(&self, name: &str, n: usize, default: i64) -> Result<Vec<i64>, OpError> {
         let list = self.opt_ints(name)?.unwrap_or_default();
+        self.of_windows(name, &list)?;
         match list.len() {
             0 => Ok(vec![default; n]),
             1 => Ok(vec![list[0]; n]),
             len if len == n => Ok(list),
             len => Err(self.bad_arg(name, format!("has {len} items, not {n}"))),
+        }
+    }
+    /// That no number is larger than windows can have.
+    pub(crate) fn of_windows(&self, name: &str, list: &[i64]) -> Result<(), OpError> {
+        match list.iter().find(|n| n.unsigned_abs() > LARGEST) {
+            Some(n) => Err(self.bad_arg(name, format!("has {n}, which is more than {LARGEST}"))),
+            None => Ok(()),
         }
     }
     /// A number of any kind; a symbolic integer is refused.

@@ -256,7 +256,9 @@ fn define_sizes(graph: &Graph, node: &Node, outs: &[ValueId], out: &mut Graph) -
             let unbacked = was.as_sym().is_some_and(|s| out.symbols.get(s).is_some_and(|s| s.unbacked));
             let bound = |out: &Graph| out.values.values().any(|v| v.ty == ValueType::Int(was.clone()));
             if unbacked && !bound(out) {
+                let range = was.as_sym().and_then(|s| out.symbols.get(s)).map(|s| (s.min, s.max));
                 let mut b = Builder::new(out, graph.values[old].name.as_str(), node.origin);
+                in_range(&mut b, &is, range)?;
                 let args = vec![Arg::List(vec![]), is.into(), ir_core::DType::I64.into()];
                 let number = b.call1("prims.full", args)?;
                 b.bind_item(number, was)?;
@@ -264,6 +266,18 @@ fn define_sizes(graph: &Graph, node: &Node, outs: &[ValueId], out: &mut Graph) -
         }
     }
     Ok(())
+}
+
+/// That a size which the program says to be in a range is so.
+fn in_range(b: &mut Builder<'_>, size: &SymExpr, range: Option<(i64, Option<i64>)>) -> Result<(), OpError> {
+    let Some((min, max)) = range else { return Ok(()) };
+    let ends = [Some(size - min), max.map(|max| SymExpr::from_i64(max) - size)];
+    ends.into_iter().flatten().try_for_each(|left| {
+        b.require_at_least(&left, 0, |graph| {
+            let end = max.map_or_else(|| format!("at least {min}"), |max| format!("from {min} to {max}"));
+            format!("the size is {}, it must be {end}", graph.size_text(size))
+        })
+    })
 }
 
 /// Connects a call's old values to its new ones, after a look at whether both agree.

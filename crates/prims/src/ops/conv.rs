@@ -84,7 +84,7 @@ fn padding(b: &Builder<'_>, c: &Call<'_>, n: usize, dilation: &[i64]) -> Result<
     let Arg::Str(mode) = c.arg("padding") else {
         return Ok(c.ints_n("padding", n, 0)?.into_iter().flat_map(|p| [p, p]).collect());
     };
-    let window = b.sizes(c.value("weight")?)?;
+    let window = b.sizes_of_rank(c.value("weight")?, n + 2..=n + 2)?;
     let mut pads = Vec::new();
     for d in 0..n {
         let reach = dilation[d] * (shape::known(c, &window[d + 2], "convolution window")? - 1);

@@ -257,7 +257,7 @@ fn range_length(
     let (distance, by) = match step.as_const() {
         Some(0) | None => return Err(c.bad_arg("step", "must be a number other than 0")),
         Some(s) if s > 0 => (end - start, s),
-        Some(s) => (start - end, -s),
+        Some(s) => (start - end, s.saturating_neg()),
     };
     b.require_at_least(&distance, 0, |graph| {
         let (start, end) = (graph.size_text(start), graph.size_text(end));
@@ -350,6 +350,20 @@ fn triangle(b: &mut Builder<'_>, c: &Call<'_>, op: ScalarOp) -> Result<Outs, OpE
     one(choose(b, kept, x, Scalar::zero(meta.dtype), meta.dtype)?)
 }
 
+/// The number of a triangle's elements: `clamp(r + offset + 1, 0, columns)` in each row `r` of the lower one, and what is left
+/// above the diagonal in those of the upper one.
+fn in_triangle(rows: i64, columns: i64, offset: i64, lower: bool) -> Option<i64> {
+    let (rows, columns, offset) = (i128::from(rows), i128::from(columns), i128::from(offset));
+    // The sum of min(x, columns) over x = 0 … t.
+    let below = |t: i128| match t.max(0) {
+        t if t <= columns => t * (t + 1) / 2,
+        t => columns * (columns + 1) / 2 + (t - columns) * columns,
+    };
+    let first = if lower { offset + 1 } else { offset };
+    let clamped = below(first + rows - 1) - below(first - 1);
+    i64::try_from(if lower { clamped } else { rows * columns - clamped }).ok()
+}
+
 /// Coordinates `[2, n]` of a triangle's elements, row by row: the row of element k is the number of rows that end at or
 /// before k.
 fn triangle_indices(b: &mut Builder<'_>, c: &Call<'_>, lower: bool) -> Result<Outs, OpError> {
@@ -358,11 +372,8 @@ fn triangle_indices(b: &mut Builder<'_>, c: &Call<'_>, lower: bool) -> Result<Ou
         return Err(c.invalid("sizes must not be negative"));
     }
     let dtype = c.opt_dtype("dtype")?.unwrap_or(DType::I64);
-    let in_row = |r: i64| {
-        let edge = r.saturating_add(offset);
-        if lower { edge.saturating_add(1).clamp(0, columns) } else { columns - edge.clamp(0, columns) }
-    };
-    let count: i64 = (0..rows).map(in_row).sum();
+    let count = in_triangle(rows, columns, offset, lower)
+        .ok_or_else(|| c.invalid("has more elements than memory has addresses"))?;
     let row_number = iota(b, rows.into())?;
     let edge = b.add(row_number, offset)?;
     // Elements of each row, and where the row ends in the list.
@@ -397,4 +408,29 @@ fn triangle_indices(b: &mut Builder<'_>, c: &Call<'_>, lower: bool) -> Result<Ou
     let both = b.select(is_row, row, column)?;
     let both = b.expand(both, &pair)?;
     one(b.cast(both, dtype)?)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn triangles_have_as_many_elements_as_their_rows() {
+        for (rows, columns, offset) in
+            (0..6).flat_map(|r| (0..6).flat_map(move |c| (-8..9).map(move |o| (r, c, o))))
+        {
+            let row = |r: i64| (r + offset + 1).clamp(0, columns);
+            let low = (0..rows).map(row).sum();
+            let high = (0..rows).map(|r| columns - (r + offset).clamp(0, columns)).sum();
+            assert_eq!(
+                super::in_triangle(rows, columns, offset, true),
+                Some(low),
+                "{rows} {columns} {offset}"
+            );
+            assert_eq!(
+                super::in_triangle(rows, columns, offset, false),
+                Some(high),
+                "{rows} {columns} {offset}"
+            );
+        }
+        assert_eq!(super::in_triangle(i64::MAX, i64::MAX, 0, true), None);
+    }
 }

@@ -67,7 +67,7 @@ fn of(b: &mut Builder<'_>, c: &Call<'_>, name: &str) -> Made {
 
 /// Row and column of a diagonal's first element.
 fn corner(offset: i64) -> (i64, i64) {
-    ((-offset).max(0), offset.max(0))
+    (offset.saturating_neg().max(0), offset.max(0))
 }
 
 /// Length of a diagonal of an `n` by `m` matrix.
@@ -116,10 +116,11 @@ pub(super) fn diagonal(
 fn embed(b: &mut Builder<'_>, x: ValueId, offset: i64) -> Result<ValueId, OpError> {
     let sizes = b.sizes(x)?;
     let last = sizes.len() - 1;
-    let side = &sizes[last] + offset.abs();
+    let away = offset.saturating_abs();
+    let side = &sizes[last] + away;
     let mut high: Shape = sizes.iter().map(|_| SymExpr::ZERO).collect();
     let low = high.clone();
-    high[last] = offset.abs().into();
+    high[last] = away.into();
     let x = shape::pad(b, x, &low, &high, &vec![0; sizes.len()], 0)?;
     // The element of row `i` where the diagonal lies above, of column `j` where it lies below.
     let x = if offset >= 0 { b.unsqueeze(x, last + 1)? } else { b.unsqueeze(x, last)? };
@@ -168,7 +169,7 @@ fn diagonal_scatter(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     }
     // The source along rows, shifted to the diagonal's first row, then spread over all columns.
     let (row, _) = corner(offset);
-    let have = b.sizes(src)?;
+    let have = b.sizes_of_rank(src, rank - 1..rank)?;
     let mut low: Shape = have.iter().map(|_| SymExpr::ZERO).collect();
     let mut high = low.clone();
     low[rank - 2] = row.into();

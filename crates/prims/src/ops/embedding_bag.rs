@@ -31,7 +31,7 @@ pub(super) const OPS: &[OpDef] = &[
 
 /// `embedding_bag` counts a negative padding row from the end; its internal form means none by it.
 fn padded(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
-    let rows = b.sizes(c.value("weight")?)?[0].clone();
+    let rows = b.sizes_of_rank(c.value("weight")?, 2..=2)?[0].clone();
     let public = c.name().starts_with("aten.embedding_bag");
     let padding = match c.opt_int("padding_idx")? {
         Some(p) if p < 0 && public => {
@@ -55,13 +55,13 @@ fn bag_numbers(b: &mut Builder<'_>, offsets: ValueId, n: &SymExpr) -> Result<Val
 
 fn bag(b: &mut Builder<'_>, c: &Call<'_>, padding: Option<i64>) -> Made {
     let weight = c.value("weight")?;
-    let (dtype, table) = (b.dtype(weight)?, b.sizes(weight)?);
+    let (dtype, table) = (b.dtype(weight)?, b.sizes_of_rank(weight, 2..=2)?);
     let index_dtype = b.dtype(c.value("offsets")?)?;
     let indices = b.cast(c.value("indices")?, DType::I64)?;
     let mut offsets = b.cast(c.value("offsets")?, DType::I64)?;
     let mode = c.int("mode")?;
     let n = b.sizes(indices)?.first().cloned().ok_or_else(|| c.bad_arg("indices", "must be a vector"))?;
-    let mut bags = b.sizes(offsets)?[0].clone();
+    let mut bags = b.sizes_of_rank(offsets, 1..=1)?[0].clone();
     if c.bool("include_last_offset")? {
         bags = bags - 1;
         offsets = b.slice(offsets, 0, SymExpr::ZERO, bags.clone(), 1)?;

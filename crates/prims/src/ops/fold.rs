@@ -22,8 +22,8 @@ pub(super) const OPS: &[OpDef] = &[
     composite!("aten::pixel_shuffle(Tensor self, int upscale_factor) -> Tensor", |b, c| {
         let (x, r) = (c.value("self")?, c.int("upscale_factor")?);
         let (sizes, lead) = image(b, c, x)?;
-        if r < 1 {
-            return Err(c.bad_arg("upscale_factor", "must be positive"));
+        if !(1..=1 << 31).contains(&r) {
+            return Err(c.bad_arg("upscale_factor", "must be positive, and no larger than a dimension"));
         }
         let channels = sizes[lead].floor_div(&(r * r).into());
         let x = shape::split_dim(b, x, lead, &[channels, r.into(), r.into()])?;

@@ -56,8 +56,11 @@ fn pool(b: &mut Builder<'_>, c: &Call<'_>, n: usize) -> Made {
         });
     }
     let place = place.ok_or_else(|| c.invalid("has no dimension"))?;
-    let windows: i64 = outs.iter().product();
-    let taps: i64 = kernel.iter().product();
+    let count = |list: &[i64]| {
+        let product = list.iter().try_fold(1i64, |n, &k| n.checked_mul(k));
+        product.ok_or_else(|| c.invalid("has more windows than memory has addresses"))
+    };
+    let (windows, taps) = (count(&outs)?, count(&kernel)?);
     let place = b.reshape(place, &[rows.clone(), (windows * taps).into()])?;
     let line = b.reshape(x, &[rows.clone(), numel(&sizes[lead..])])?;
     let values = b.call1("prims.gather", vec![line.into(), 1i64.into(), place.into()])?;

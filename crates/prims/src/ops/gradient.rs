@@ -90,7 +90,7 @@ fn spacing(b: &mut Builder<'_>, c: &Call<'_>, i: usize, count: usize) -> Result<
             // Differences are those of the coordinates' own precision.
             let dtype = float_of(b.dtype(*v)?);
             let v = b.cast(*v, dtype)?;
-            let n = &b.sizes(v)?[0] - 1;
+            let n = &b.sizes_of_rank(v, 1..=1)?[0] - 1;
             let (low, high) =
                 (b.slice(v, 0, SymExpr::ZERO, n.clone(), 1)?, b.slice(v, 0, SymExpr::ONE, n, 1)?);
             Ok(Spacing::Steps(b.sub(high, low)?))

@@ -318,9 +318,10 @@ fn masked_index(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let (x, mask) = (c.value("self")?, c.value("mask")?);
     let sizes = b.sizes(x)?;
     let mut indices = Vec::new();
+    let too_many = || c.bad_arg("indices", "are more than there are dimensions");
     for (d, index) in c.opt_values("indices")?.into_iter().enumerate() {
         indices.push(match index {
-            Some(index) => Some(clamped(b, index, &sizes[d])?),
+            Some(index) => Some(clamped(b, index, sizes.get(d).ok_or_else(too_many)?)?),
             None => None,
         });
     }

@@ -149,7 +149,7 @@ fn chunk_cat(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let d = shape::dim(c, "dim", b.rank(first)?)?;
     let mut list = Vec::new();
     for v in tensors {
-        let sizes = b.sizes(v)?;
+        let sizes = b.sizes_of_rank(v, d + 1..)?;
         let each = sizes[d].ceil_div(&SymExpr::from_i64(chunks));
         let mut high: Shape = sizes.iter().map(|_| SymExpr::ZERO).collect();
         let low = high.clone();
@@ -293,7 +293,7 @@ fn diff(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
         [c.opt_value("prepend")?, Some(x), c.opt_value("append")?].into_iter().flatten().collect();
     let mut x = if list.len() > 1 { join(b, c, &list, d)? } else { x };
     for _ in 0..c.int("n")? {
-        let n = b.sizes(x)?[d].clone();
+        let n = b.sizes_of_rank(x, d + 1..)?[d].clone();
         if n == SymExpr::ZERO {
             break;
         }

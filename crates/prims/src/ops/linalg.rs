@@ -154,7 +154,7 @@ pub(super) fn qr(b: &mut Builder<'_>, a: ValueId, complete: bool) -> Result<Outs
 /// transformations", 1989, whose recursion this solves at once.
 fn compact(b: &mut Builder<'_>, a: ValueId, tau: ValueId) -> Result<(ValueId, ValueId), OpError> {
     let dtype = b.dtype(a)?;
-    let k = b.sizes(tau)?[b.rank(tau)? - 1].clone();
+    let k = b.sizes_of_rank(tau, 1..)?.last().cloned().unwrap_or(SymExpr::ONE);
     let v = narrow(b, a, 1, SymExpr::ZERO, k)?;
     let v = tril(b, v, -1)?;
     let v = with_number(b, v, 1.0)?;

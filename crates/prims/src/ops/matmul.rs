@@ -241,7 +241,8 @@ pub(super) fn contract(
     dims_x: &[usize],
     dims_y: &[usize],
 ) -> Result<ValueId, OpError> {
-    let (sizes_x, sizes_y) = (b.sizes(x)?, b.sizes(y)?);
+    let last = |dims: &[usize]| dims.iter().max().map_or(0, |d| d + 1);
+    let (sizes_x, sizes_y) = (b.sizes_of_rank(x, last(dims_x)..)?, b.sizes_of_rank(y, last(dims_y)..)?);
     let free =
         |rank: usize, used: &[usize]| -> Vec<usize> { (0..rank).filter(|d| !used.contains(d)).collect() };
     let (free_x, free_y) = (free(sizes_x.len(), dims_x), free(sizes_y.len(), dims_y));

@@ -198,8 +198,8 @@ fn replicated(
     }
     let left = low.clamp(0, total);
     let start = low.saturating_neg().max(0);
-    let middle = (n.min(total - low) - start).max(0);
-    let right = total - left - middle;
+    let middle = (n.min(total.saturating_sub(low)).saturating_sub(start)).max(0);
+    let right = total.saturating_sub(left).saturating_sub(middle);
     let mut parts = Vec::new();
     if left > 0 {
         parts.push(edge(b, x, d, SymExpr::ZERO, SymExpr::from_i64(left))?);
@@ -216,7 +216,7 @@ fn replicated(
 /// How much a negative amount cuts.
 fn cut(amount: &SymExpr) -> SymExpr {
     match amount.as_const() {
-        Some(a) if a < 0 => SymExpr::from_i64(-a),
+        Some(a) if a < 0 => SymExpr::from_i64(a.saturating_neg()),
         _ => SymExpr::ZERO,
     }
 }

@@ -348,7 +348,7 @@ fn longest(n: i64, outs: i64) -> i64 {
         (a, rest) = (rest, a % rest);
     }
     let (n, outs) = (n / a, outs / a);
-    n / outs + (n % outs + 2 * (outs - 1)) / outs
+    n / outs + i64::from(outs > 1) + i64::from(n % outs > 1)
 }
 
 fn uneven(b: &mut Builder<'_>, n: &SymExpr, outs: &SymExpr) -> Result<Uneven, OpError> {

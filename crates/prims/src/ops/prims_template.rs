@@ -198,6 +198,11 @@ fn geometry(call: &Call<'_>) -> Result<Geometry, OpError> {
     if g.stride.iter().chain(&g.dilation).any(|&x| x < 1) || g.groups < 1 {
         return Err(call.invalid("stride, dilation and groups must be positive"));
     }
+    call.of_windows("padding", &pads)?;
+    call.of_windows("groups", &[g.groups])?;
+    call.of_windows("output_padding", &g.output_padding)?;
+    call.of_windows("stride", &g.stride)?;
+    call.of_windows("dilation", &g.dilation)?;
     Ok(g)
 }
 

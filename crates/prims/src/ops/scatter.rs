@@ -401,9 +401,10 @@ fn masked_index_put(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
         return out(x);
     }
     let mut indices = Vec::new();
+    let too_many = || c.bad_arg("indices", "are more than there are dimensions");
     for (d, index) in c.opt_values("indices")?.into_iter().enumerate() {
         indices.push(match index {
-            Some(index) => Some(clamped(b, index, &sizes[d])?),
+            Some(index) => Some(clamped(b, index, sizes.get(d).ok_or_else(too_many)?)?),
             None => None,
         });
     }
@@ -445,7 +446,7 @@ fn planes(
     n: usize,
     mode: &str,
 ) -> Result<ValueId, OpError> {
-    let lead = sizes.len() - n;
+    let lead = b.sizes_of_rank(values, n.max(sizes.len())..=sizes.len())?.len() - n;
     let (area, rows) = (numel(&sizes[lead..]), numel(&sizes[..lead]));
     let per = numel(&b.sizes(values)?[lead..]);
     let dtype = b.dtype(values)?;

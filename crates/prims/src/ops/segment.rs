@@ -16,7 +16,7 @@ pub(super) const OPS: &[OpDef] = &[
     ),
     composite!("aten::combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor", |b, c| {
         let x = c.value("self")?;
-        let n = shape::known(c, &b.sizes(x)?[0].clone(), "number of elements to combine")?;
+        let n = shape::known(c, &b.sizes_of_rank(x, 1..=1)?[0].clone(), "number of elements to combine")?;
         let r = c.int("r")?;
         if r < 0 {
             return Err(c.bad_arg("r", "must not be negative"));
@@ -40,7 +40,7 @@ pub(super) const OPS: &[OpDef] = &[
 fn bounds(b: &mut Builder<'_>, c: &Call<'_>, axis: usize) -> Result<(ValueId, ValueId), OpError> {
     if let Some(offsets) = c.opt_value("offsets")? {
         let offsets = b.cast(offsets, DType::I64)?;
-        let n = &b.sizes(offsets)?[axis] - 1;
+        let n = &b.sizes_of_rank(offsets, axis + 1..)?[axis] - 1;
         let start = b.slice(offsets, axis, SymExpr::ZERO, n.clone(), 1)?;
         return Ok((start, b.slice(offsets, axis, SymExpr::ONE, n, 1)?));
     }
@@ -53,7 +53,7 @@ fn bounds(b: &mut Builder<'_>, c: &Call<'_>, axis: usize) -> Result<(ValueId, Va
 /// Every segment looks at the whole dimension and leaves out what is not its own.
 fn segment_reduce(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let data = c.value("data")?;
-    let (sizes, dtype) = (b.sizes(data)?, b.dtype(data)?);
+    let (sizes, dtype) = (b.sizes_of_rank(data, 1..)?, b.dtype(data)?);
     let axis = shape::dim(c, "axis", sizes.len())?;
     let (op, mean) = match c.opt_str("reduce")? {
         Some("sum") => (ReduceOp::Sum, false),
@@ -64,7 +64,7 @@ fn segment_reduce(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
         _ => return Err(c.bad_arg("reduce", "must be sum, mean, prod, max or min")),
     };
     let (start, end) = bounds(b, c, axis)?;
-    let segments = b.sizes(start)?[axis].clone();
+    let segments = b.sizes_of_rank(start, axis + 1..)?[axis].clone();
     let x = widen(b, data)?;
     let compute = b.dtype(x)?;
     // [lead…, segments, places, rest…]

@@ -105,7 +105,7 @@ pub(super) fn swap(b: &mut Builder<'_>, v: ValueId, x: usize, y: usize) -> Resul
 
 /// Dimension `d` backwards.
 pub(super) fn flip(b: &mut Builder<'_>, v: ValueId, d: usize) -> Result<ValueId, OpError> {
-    let n = b.sizes(v)?[d].clone();
+    let n = b.sizes_of_rank(v, d + 1..)?[d].clone();
     if n == SymExpr::ZERO || n == SymExpr::ONE {
         return Ok(v);
     }

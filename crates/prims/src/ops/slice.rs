@@ -79,7 +79,7 @@ pub(super) const OPS: &[OpDef] = &[
     )),
     composite!("aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor", |b, c| {
         let (x, src) = (c.value("self")?, c.value("src")?);
-        let sizes = b.sizes(x)?;
+        let sizes = b.sizes_of_rank(x, 1..)?;
         let d = shape::dim(c, "dim", sizes.len())?;
         let at = shape::wrap(b, c.sym("index")?, &sizes[d]);
         let src = b.unsqueeze(src, d)?;
@@ -187,6 +187,12 @@ fn part_count(b: &Builder<'_>, c: &Call<'_>, n: &SymExpr, size: &SymExpr) -> Res
         })
 }
 
+/// The number of parts, where they are not more than a graph can hold.
+fn few(c: &Call<'_>, count: i64) -> Result<usize, OpError> {
+    let few = usize::try_from(count).ok().filter(|n| *n <= crate::builder::MAX_PRIMS);
+    few.ok_or_else(|| c.unsupported(format!("{count} parts")))
+}
+
 fn in_parts(b: &mut Builder<'_>, c: &Call<'_>, d: usize, size: &SymExpr) -> Made {
     let x = c.value("self")?;
     let n = b.sizes(x)?[d].clone();
@@ -195,6 +201,7 @@ fn in_parts(b: &mut Builder<'_>, c: &Call<'_>, d: usize, size: &SymExpr) -> Made
     }
     b.require_at_least(size, 1, |_| "parts must have at least one element".into())?;
     let count = part_count(b, c, &n, size)?.max(1);
+    let parts_made = few(c, count)?;
     // The last part has the rest: at least one element, but where it is the only one.
     let rest = &n - size * (count - 1);
     for left in [&rest - i64::from(count > 1), size - &rest] {
@@ -203,7 +210,7 @@ fn in_parts(b: &mut Builder<'_>, c: &Call<'_>, d: usize, size: &SymExpr) -> Made
             format!("{n} elements in parts of {size} are not {count} parts")
         })?;
     }
-    let mut lengths = vec![size.clone(); count as usize];
+    let mut lengths = vec![size.clone(); parts_made];
     if let Some(last) = lengths.last_mut() {
         *last = rest;
     }
@@ -235,7 +242,7 @@ fn chunk(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let n = b.sizes(x)?[d].clone();
     if n == SymExpr::ZERO {
         // PyTorch gives as many empty parts as were asked for.
-        return Ok((0..chunks).map(|_| x).collect());
+        return Ok((0..few(c, chunks)?).map(|_| x).collect());
     }
     let size = n.ceil_div(&SymExpr::from_i64(chunks));
     if n.as_const().is_none() {
@@ -244,7 +251,7 @@ fn chunk(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
         b.require_at_least(&rest, n.sym_min(&SymExpr::ONE), |graph| {
             format!("{} elements are fewer than {chunks} parts", graph.size_text(&n))
         })?;
-        let mut lengths = vec![size.clone(); chunks as usize];
+        let mut lengths = vec![size.clone(); few(c, chunks)?];
         if let Some(last) = lengths.last_mut() {
             *last = rest;
         }
@@ -268,9 +275,10 @@ fn sections(b: &mut Builder<'_>, c: &Call<'_>, name: &str, d: usize, equal: bool
     if count < 1 {
         return Err(c.bad_arg(name, "must be positive"));
     }
+    let parts_made = few(c, count)?;
     let each = n.floor_div(&SymExpr::from_i64(count));
     if &each * count == *n {
-        return parts(b, x, d, &vec![each; count as usize]);
+        return parts(b, x, d, &vec![each; parts_made]);
     }
     if equal {
         b.require_equal(&n.modulo(&count.into()), &SymExpr::ZERO, |graph| {
