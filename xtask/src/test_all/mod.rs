@@ -138,7 +138,7 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
         let beside: Vec<String> = CORPUS_OF_WAVES.iter().map(|path| format!("{CORPUS}/{path}")).collect();
         let beside = beside.iter().map(String::as_str).filter(|path| root.join(path).exists());
         let paths: Vec<&str> = GOLDENS.into_iter().chain(beside).collect();
-        steps.push(checked(WAVES, &[&emulated[..], &["--only", OF_WAVES], &paths].concat()));
+        steps.push(checked(WAVES, &[&emulated[..], &["--only", OF_WAVES], &paths[..]].concat()));
     }
     // Enough to notice that reading, compiling or running strangers' archives is broken; `cargo xtask fuzz` runs more.
     let cases = if full { "20000" } else { "1000" };
