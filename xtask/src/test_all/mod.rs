@@ -29,7 +29,8 @@ const WAVES: &str = "waves of 64";
 const OF_WAVES: &str = "^(addmm|argmax|bmm|cumsum|index_add|mm|softmax|sort|std|sum|topk|var)/(float32|int64)_0$\
     |^nn\\.functional\\.[a-z_]*(attention|conv|norm)[a-z_0-9]*/float32_0$|^models/resnet18$|/BertForMaskedLM$|^train/mlp$";
 const CORPUS_OF_WAVES: [&str; 2] = ["hf/BertForMaskedLM.zip", "train/mlp.zip"];
-/// What runs golden cases.: [&str; 2] = ["eager", "cpu"];
+/// What runs golden cases.
+const BACKENDS: [&str; 2] = ["eager", "cpu"];
 
 /// Arguments of `xtask test-all`.
 #[derive(clap::Args)]
