@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
 use ferroflux::Options;
 use ferroflux::optim::{Optimizer, Sgd};
@@ -32,9 +32,12 @@ pub(crate) struct Args {
     /// What of a case: every kind where none is given.
     #[arg(long, value_enum, value_delimiter = ',')]
     kind: Vec<Kind>,
-    /// Prints the texts, without the prelude, and compiles nothing.
+    /// Prints the texts and compiles nothing.
     #[arg(long)]
     print: bool,
+    /// Prints the helpers of each module too.
+    #[arg(long, requires = "print")]
+    helpers: bool,
 }
 
 /// Compiles; `false` where a kernel is refused.
@@ -55,7 +58,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         for ((arch, target), program) in targets.iter().flat_map(|t| programs.iter().map(move |p| (t, p))) {
             match gpu_runtime::modules(program, target) {
                 Ok(list) => {
-                    let named = list.into_iter().map(|m| ((*arch, m.source.clone()), (case.case.clone(), m)));
+                    let named =
+                        list.into_iter().map(|m| ((*arch, m.kernels.clone()), (case.case.clone(), m)));
                     modules.extend(named);
                 }
                 Err(error) => *refused.entry(error.to_string()).or_default() += 1,
@@ -67,7 +71,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     }
     if args.print {
         for (case, module) in modules.values() {
-            println!("// {case}\n{}", module.source.trim_start_matches(gpu_codegen::PRELUDE));
+            let helpers = if args.helpers { module.prelude.as_str() } else { "" };
+            println!("// {case}\n{helpers}{}", module.kernels);
         }
         return Ok(true);
     }
@@ -102,27 +107,6 @@ fn programs(loader: &mut corpus::Loader, case: &corpus::Case) -> Result<Vec<kern
     Ok(all)
 }
 
-/// A card of an architecture as `sm_90`, with the shared memory of a block that CUDA's table of compute capabilities gives it.
 fn target(arch: &str) -> Result<Target> {
-    let number = arch.strip_prefix("sm_").map(|n| n.trim_end_matches(['a', 'f']).parse());
-    let Some(Ok(architecture)) = number else { bail!("{arch}: an architecture is named as `sm_90`") };
-    let kibibytes = match architecture {
-        80 | 87 => 163,
-        90..120 => 227,
-        _ => 99,
-    };
-    // What only the card itself has (`wgmma`) is in code for the card itself.
-    let tensor_maps = arch == "sm_90a";
-    Ok(Target { architecture, shared_memory: kibibytes * 1024, tensor_maps, ..Target::HOPPER })
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn architectures_are_known_by_name() {
-        assert_eq!(super::target("sm_80").unwrap().architecture, 80);
-        assert_eq!(super::target("sm_90a").unwrap().shared_memory, 227 * 1024);
-        assert!(super::target("sm_90a").unwrap().tensor_maps && !super::target("sm_90").unwrap().tensor_maps);
-        assert!(super::target("90").is_err() && super::target("sm_x").is_err());
-    }
+    backend_cuda::target_of(arch).with_context(|| format!("{arch}: an architecture is named as `sm_90`"))
 }

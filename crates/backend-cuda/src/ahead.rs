@@ -114,7 +114,7 @@ plan bytes 0:
 
     #[test]
     fn libraries_are_wanted_by_what_asks_them() {
-        let hopper = Target { tensor_maps: true, ..Target::HOPPER };
+        let hopper = Target::HOPPER;
         let of = |dtype, target: &Target, mode| Wanted::of(&nested(dtype), target, mode);
         let single = Wanted { blas: Some((DType::F32, false)), dnn: false };
         assert_eq!(of("f32", &hopper, Mode::Default), single);

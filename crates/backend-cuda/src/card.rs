@@ -1,7 +1,7 @@
 //! What the driver says of a device that need not be open.
 
 use cudarc::driver::{result, sys};
-use gpu_codegen::Target;
+use gpu_codegen::{Dialect, Features, Target};
 use gpu_runtime::GpuError;
 
 use crate::driver::error;
@@ -65,16 +65,53 @@ fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i3
     unsafe { result::device::get_attribute(device, which) }.map_err(error("cuDeviceGetAttribute"))
 }
 
+/// Threads of a warp on every card.
+const WARP: u32 = 32;
+
+/// What cards have from a compute capability (`10 * major + minor`) on: KiB of shared memory that a block may have at most, and
+/// features. By the table of compute capabilities in the CUDA programming guide; what is in code for the very card alone
+/// (`sm_90a`) is there from 90 on.
+const CAPABILITIES: [(u32, u32, Features); 8] = [
+    (0, 48, Features::NONE),
+    (80, 163, Features::AMPERE),
+    (86, 99, Features::AMPERE),
+    (87, 163, Features::AMPERE),
+    (89, 99, Features::AMPERE),
+    (90, 227, Features::HOPPER),
+    (100, 227, Features { wgmma: false, ..Features::HOPPER }),
+    (120, 99, Features { wgmma: false, ..Features::HOPPER }),
+];
+
+/// The row of a compute capability.
+fn capability(number: u32) -> (u32, Features) {
+    let row = CAPABILITIES.iter().rev().find(|row| row.0 <= number).unwrap_or(&CAPABILITIES[0]);
+    (row.1, row.2)
+}
+
+/// What kernels are made for of which nothing is known but an architecture as `sm_90a`; `None` where that is no name of one.
+/// What only the card itself has is in code for the card itself, which the letter behind the number says.
+pub fn target_of(architecture: &str) -> Option<Target> {
+    let number = architecture.strip_prefix("sm_")?;
+    let own = number.ends_with(['a', 'f']);
+    let (kibibytes, features) = capability(number.trim_end_matches(['a', 'f']).parse().ok()?);
+    let features = Features { tma: features.tma && own, wgmma: features.wgmma && own, ..features };
+    Some(Target { dialect: Dialect::CUDA, wave: WARP, features, lds: kibibytes * 1024, ..Target::HOPPER })
+}
+
 fn target(device: sys::CUdevice) -> Result<Target, GpuError> {
     use sys::CUdevice_attribute as A;
     let number = |which| attribute(device, which).map(|n| n.max(0) as u32);
-    let architecture = 10 * number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
-        + number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let (_, features) = capability(
+        10 * number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
+            + number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    );
     Ok(Target {
-        architecture,
-        tensor_maps: architecture >= 90 && tensor_map::are_there(),
+        dialect: Dialect::CUDA,
+        wave: WARP,
+        features: Features { tma: features.tma && tensor_map::are_there(), ..features },
         multiprocessors: number(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-        shared_memory: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        lds: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        registers: number(A::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
         cache: u64::from(number(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
         tf32: false,
         deterministic: false,
@@ -88,4 +125,23 @@ fn architecture(device: sys::CUdevice) -> Result<String, GpuError> {
     };
     let (major, minor) = (attribute(device, MAJOR)?, attribute(device, MINOR)?);
     Ok(format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn architectures_are_known_by_name() {
+        let of = |name: &str| target_of(name).unwrap();
+        assert_eq!((of("sm_80").features, of("sm_80").lds), (Features::AMPERE, 163 * 1024));
+        assert_eq!((of("sm_86").features, of("sm_86").lds), (Features::AMPERE, 99 * 1024));
+        assert_eq!((of("sm_90a").features, of("sm_90a").lds), (Features::HOPPER, 227 * 1024));
+        assert!(!of("sm_90").features.tma && !of("sm_90").features.wgmma && of("sm_90").features.clusters);
+        assert!(of("sm_100a").features.tma && !of("sm_100a").features.wgmma);
+        assert!(!of("sm_75").features.mma);
+        assert!(target_of("90").is_none() && target_of("sm_x").is_none());
+    }
 }

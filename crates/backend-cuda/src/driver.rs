@@ -267,7 +267,8 @@ impl Device {
 
     /// Machine code of a module, from the cache or compiled.
     fn code(&self, module: &Module, compiler: &str, cache: &Cache) -> Result<(Vec<u8>, bool), GpuError> {
-        let key = [module.source.as_bytes(), self.card.architecture.as_bytes(), compiler.as_bytes()];
+        let text = [module.prelude.as_bytes(), module.kernels.as_bytes()];
+        let key = [text[0], text[1], self.card.architecture.as_bytes(), compiler.as_bytes()];
         if let Some(code) = cache.get(&key) {
             return Ok((code, false));
         }
@@ -319,7 +320,7 @@ impl Driver for Device {
             cache.tidy();
         }
         let functions = |((bytes, _), module): ((Vec<u8>, bool), &Module)| {
-            let shared = self.card.target.shared_memory as i32;
+            let shared = self.card.target.lds as i32;
             let code = Arc::new(Code { bytes, shared, module: OnceLock::new() });
             let function = |entry: &String| {
                 let entry = CString::new(entry.as_str()).map_err(|e| GpuError::Malformed(e.to_string()))?;

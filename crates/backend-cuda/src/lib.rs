@@ -36,6 +36,7 @@ mod tensor_map;
 mod vendor;
 
 pub use backend::{Begun, CudaBackend};
+pub use card::target_of;
 pub use driver::{Device, Function};
 pub use libraries::{Library, find, locate};
 pub use nvrtc::compile;

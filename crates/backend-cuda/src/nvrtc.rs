@@ -20,7 +20,7 @@ pub fn compile(module: &Module, architecture: &str) -> Result<Vec<u8>, GpuError>
     find(Library::Nvrtc)?;
     let name = module.entries.first().cloned().unwrap_or_default();
     let failed = |log: String| GpuError::Compile { module: name.clone(), log };
-    let source = CString::new(module.source.as_str()).map_err(|e| failed(e.to_string()))?;
+    let source = CString::new(module.text()).map_err(|e| failed(e.to_string()))?;
     let program = Program(result::create_program(&source, None).map_err(|e| failed(format!("{e:?}")))?);
     let mut options = vec![format!("--gpu-architecture={architecture}")];
     options.extend(OPTIONS.map(String::from));

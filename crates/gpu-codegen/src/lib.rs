@@ -1,8 +1,9 @@
-//! Kernels for GPUs: kernel-ir steps as text of one C++ dialect, header-free, which NVRTC compiles (hiprtc is to follow).
+//! Kernels for GPUs: kernel-ir steps as text of one C++ dialect, header-free, which the compilers of all vendors
+//! read behind the words of their own ([`Dialect`]).
 //!
 //! A function from data to data: it knows no driver, launches nothing and keeps nothing. [`generate`] turns one step into
 //! one [`Kernel`]: text, parameters in order and the shape of its launch, all as expressions in the size symbols, so that
-//! one compiled kernel serves every size. [`PRELUDE`] stands before the kernels of a module.
+//! one compiled kernel serves every size. [`Prelude`] gives what stands before the kernels of a module.
 //!
 //! ```
 //! use gpu_codegen::Target;
@@ -30,114 +31,29 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod accumulate;
 mod attention;
-mod attention_backward;
-mod attention_backward_bulk;
-mod attention_backward_flash;
-mod attention_bulk;
-mod attention_decode;
-mod attention_flash;
-mod blocks;
-mod body;
-mod bulk;
-mod bulk_rule;
-mod bulk_text;
-mod chain;
-mod checks;
-mod columns;
 mod conv;
-mod depthwise;
-mod depthwise_text;
-mod depthwise_weight;
-mod depthwise_weight_text;
-mod epilogue;
-mod flat;
-mod gemv;
-mod gemv_rows;
-mod index;
-mod lanes;
-mod linear;
-mod looped;
-mod matmul;
-mod moments;
-mod ops;
-mod ordered;
-mod pack;
-mod prologue;
-mod reduce;
-mod scan;
+mod dialect;
+mod library;
+mod loops;
+mod product;
 mod sort;
-mod tail;
-mod template;
-mod tile;
-mod tile_finish;
-mod tile_rule;
-mod tile_text;
+mod target;
+mod text;
 mod together;
-mod transpose;
-mod types;
-mod wide;
 
 use ir_core::{DType, SymExpr, SymId};
 use kernel_ir::{BufId, ExternOp, Program, Step};
 use thiserror::Error;
 
-pub use blocks::{Blocks, fold};
-pub use chain::{Chain, chain};
-pub use epilogue::{Packed, epilogue, epilogue_of, relayout, result_dtype, store_order};
-pub use pack::pack_weights;
-pub use tail::{Bias, Place, Tail, tail};
+pub use dialect::{Dialect, Prelude};
+pub use library::blocks::{Blocks, fold};
+pub use library::epilogue::{Packed, epilogue, epilogue_of, relayout, result_dtype, store_order};
+pub use library::pack::pack_weights;
+pub use library::tail::{Bias, Place, Tail, tail};
+pub use target::{Features, Target};
+pub use together::chain::{Chain, chain};
 pub use together::{Joint, together};
-
-/// What every module begins with.
-pub const PRELUDE: &str = concat!(
-    include_str!("prelude.cu"),
-    include_str!("tensor_core.cu"),
-    include_str!("tile.cu"),
-    include_str!("wgmma.cu"),
-    include_str!("flash.cu"),
-    include_str!("loops.cu"),
-    include_str!("sort.cu"),
-    include_str!("depthwise.cu")
-);
-
-/// What kernels are made for. What a device cannot do must not be in its kernels.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Target {
-    /// Compute capability, `10 * major + minor`: 90 is Hopper.
-    pub architecture: u32,
-    /// Multiprocessors, which say how many blocks fill the device.
-    pub multiprocessors: u32,
-    /// Bytes of shared memory that one block may have at most, opted in to.
-    pub shared_memory: u32,
-    /// Bytes of the second-level cache.
-    pub cache: u64,
-    /// Whether the driver makes tensor maps ([`TensorMap`]), and code is made for this very architecture (`sm_90a`).
-    pub tensor_maps: bool,
-    /// Whether float32 products may be computed in tf32 (10 bits of mantissa) on tensor cores.
-    pub tf32: bool,
-    /// Whether sums must not depend on the order in which blocks end.
-    pub deterministic: bool,
-}
-
-impl Target {
-    /// Whether there are products of warpgroups from shared memory that the copy engine fills: of Hopper alone.
-    pub(crate) fn wgmma(&self) -> bool {
-        self.architecture == 90 && self.tensor_maps
-    }
-
-    /// A Hopper of 132 multiprocessors, for whoever generates without a device.
-    pub const HOPPER: Target = Target {
-        architecture: 90,
-        multiprocessors: 132,
-        shared_memory: 227 * 1024,
-        cache: 50 << 20,
-        tensor_maps: true,
-        tf32: false,
-        deterministic: false,
-    };
-}
 
 /// One way of computing a step: kernels that run one after another, with memory between them.
 #[derive(Clone, Debug, PartialEq)]
@@ -176,7 +92,7 @@ pub struct Kernel {
     /// Whether it asks for constants before it waits for earlier launches: it gains where it may begin before they end.
     pub early: bool,
     /// What it is made of, for whoever makes one kernel of several.
-    pub(crate) inside: template::Inside,
+    pub(crate) inside: text::template::Inside,
 }
 
 /// A parameter of a kernel.
@@ -240,7 +156,7 @@ pub struct Launch {
     pub blocks: [SymExpr; 3],
     /// Threads of a block.
     pub threads: u32,
-    /// Bytes of dynamic shared memory, at most [`Target::shared_memory`].
+    /// Bytes of dynamic shared memory, at most [`Target::lds`].
     pub shared: u32,
 }
 
@@ -288,7 +204,7 @@ pub const ENTRY: &str = "ENTRY_POINT";
 /// need be asked where ways are not timed.
 pub fn leads(program: &Program, step: &Step, target: &Target) -> bool {
     match step {
-        Step::Matmul(k) => matmul::leads(program, k, target),
+        Step::Matmul(k) => product::matmul::leads(program, k, target),
         Step::Conv(k) => conv::leads(program, k, target),
         _ => false,
     }
@@ -300,16 +216,16 @@ pub fn leads(program: &Program, step: &Step, target: &Target) -> bool {
 /// Steps that are no kernels (`bind`, control flow, routines of matrices) are the runtime's.
 pub fn variants(program: &Program, step: &Step, target: &Target) -> Result<Vec<Variant>, GenError> {
     match step {
-        Step::Loop(k) => looped::variants(program, k, target),
+        Step::Loop(k) => loops::variants(program, k, target),
         Step::Matmul(k) => {
-            let mut ways = gemv::variants(program, k, target)?;
-            ways.extend(matmul::variants(program, k, target)?);
+            let mut ways = product::gemv::variants(program, k, target)?;
+            ways.extend(product::matmul::variants(program, k, target)?);
             Ok(ways)
         }
         Step::Conv(k) => conv::variants(program, k, target),
         Step::Attention(k) => attention::variants(program, k, target),
         Step::Extern(k) => match k.op {
-            ExternOp::AttentionBackward { .. } => attention_backward::variants(program, k, target),
+            ExternOp::AttentionBackward { .. } => attention::backward::variants(program, k, target),
             _ => sort::variants(program, k, target),
         },
         _ => Err(GenError::Routine(step.name().to_owned())),

@@ -1,8 +1,9 @@
-//! The backend `gpu-emulator`, for tooling: its device and its option.
+//! The backend `gpu-emulator`, for tooling: its device and its options.
 
 use std::sync::Arc;
 
-use gpu_runtime::{Asked, DeviceMemory, GpuBackend, GpuError, Platform};
+use gpu_codegen::Target;
+use gpu_runtime::{Asked, DeviceMemory, Driver, GpuBackend, GpuError, Platform};
 use plugin_sdk::dlpack::DL_EXT_DEV;
 use plugin_sdk::{DeviceId, DeviceInfo, OptionKind, OptionSpec, PluginError};
 
@@ -19,8 +20,16 @@ impl Platform for Emulator {
     type Ahead = ();
 
     fn options() -> Vec<OptionSpec> {
-        let help = "ways whose name contains this come first";
-        vec![OptionSpec::new("prefer", OptionKind::Text, "", help)]
+        let waves = OptionKind::Choice(vec!["32".into(), "64".into()]);
+        vec![
+            OptionSpec::new("prefer", OptionKind::Text, "", "ways whose name contains this come first"),
+            OptionSpec::new(
+                "wave",
+                waves,
+                "32",
+                "lanes of a wave; those of 64 are an AMD GPU's, with HIP's words",
+            ),
+        ]
     }
 
     fn devices() -> Vec<DeviceInfo> {
@@ -42,9 +51,11 @@ impl Platform for Emulator {
         _ahead: (),
         asked: &Asked<'_>,
     ) -> Result<Arc<DeviceMemory<Emulator>>, PluginError> {
-        Ok(match asked.options.text("prefer")? {
-            "" => device,
-            prefer => DeviceMemory::new(Arc::new(device.driver().prefer(prefer))),
-        })
+        let (prefer, wave) = (asked.options.text("prefer")?, asked.options.text("wave")?);
+        if prefer.is_empty() && wave == "32" {
+            return Ok(device);
+        }
+        let target = if wave == "64" { Target::CDNA } else { device.driver().target() };
+        Ok(DeviceMemory::new(Arc::new(device.driver().like(target).prefer(prefer))))
     }
 }

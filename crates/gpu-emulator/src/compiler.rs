@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use gpu_codegen::PRELUDE;
+use gpu_codegen::{Dialect, Target};
 use gpu_runtime::Module;
 use sha2::{Digest, Sha256};
 
@@ -19,10 +19,24 @@ const BEFORE: &str = concat!(
     include_str!("emulation/scheduler.h"),
     "\n",
     include_str!("emulation/bulk.h"),
+    "\n",
+    include_str!("emulation/launch.h"),
     "\n"
 );
-/// What stands between the prelude and the kernels.
-const BEHIND: &str = include_str!("emulation/launch.h");
+
+/// CUDA's words where what needs PTX is the emulator's own.
+const CUDA: Dialect = Dialect {
+    name: "cuda on the host",
+    before: &[Dialect::CUDA.before[0], include_str!("emulation/numbers.h")],
+    behind: &[include_str!("emulation/instructions.h")],
+};
+
+/// A target whose kernels the host's compiler can read: HIP's words are read as they are, over built-in functions that the
+/// emulator defines.
+pub(crate) fn readable(target: Target) -> Target {
+    let dialect = if target.dialect == Dialect::CUDA { CUDA } else { target.dialect };
+    Target { dialect, ..target }
+}
 
 /// Contraction would round differently from the device's `--fmad=false`; integers wrap and memory is untyped as there.
 const FLAGS: [&str; 9] = [
@@ -75,7 +89,7 @@ fn system(path: &Path, error: &dyn std::fmt::Display) -> EmulatorError {
 }
 
 /// Compiles modules, some at once; the functions of each in the order of its entries.
-pub(crate) fn compile(modules: &[Module]) -> Result<Vec<Vec<Function>>, EmulatorError> {
+pub(crate) fn compile(modules: &[Module], wave: u32) -> Result<Vec<Vec<Function>>, EmulatorError> {
     let version = version()?;
     let folder = folder()?;
     let next = std::sync::atomic::AtomicUsize::new(0);
@@ -85,7 +99,7 @@ pub(crate) fn compile(modules: &[Module]) -> Result<Vec<Vec<Function>>, Emulator
         loop {
             let n = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let Some(module) = modules.get(n) else { return };
-            let _ = results[n].set(one(module, version, &folder));
+            let _ = results[n].set(one(module, wave, version, &folder));
         }
     };
     std::thread::scope(|scope| {
@@ -98,8 +112,8 @@ pub(crate) fn compile(modules: &[Module]) -> Result<Vec<Vec<Function>>, Emulator
     results.into_iter().map(|r| r.into_inner().unwrap_or_else(missing)).collect()
 }
 
-fn one(module: &Module, version: &str, folder: &Path) -> Result<Vec<Function>, EmulatorError> {
-    let text = text(module);
+fn one(module: &Module, wave: u32, version: &str, folder: &Path) -> Result<Vec<Function>, EmulatorError> {
+    let text = text(module, wave);
     let mut hash = Sha256::new();
     for part in [&command(), version, &FLAGS.join(" "), &text] {
         hash.update(part.as_bytes());
@@ -119,10 +133,11 @@ fn one(module: &Module, version: &str, folder: &Path) -> Result<Vec<Function>, E
 }
 
 /// The whole text: the emulator's own, the module's, the table of entries.
-fn text(module: &Module) -> String {
-    let kernels = module.source.strip_prefix(PRELUDE).unwrap_or(&module.source);
-    let mut text =
-        format!("{BEFORE}#line 1 \"prelude.cu\"\n{PRELUDE}\n{BEHIND}#line 1 \"kernels.cu\"\n{kernels}\n");
+fn text(module: &Module, wave: u32) -> String {
+    let Module { prelude, kernels, .. } = module;
+    let mut text = format!(
+        "#define FFX_WAVE {wave}\n{BEFORE}#line 1 \"prelude.cu\"\n{prelude}\n#line 1 \"kernels.cu\"\n{kernels}\n"
+    );
     text.push_str("extern \"C\" void ffx_launch(FfxLaunch *launch) {\nswitch (launch->entry) {\n");
     for (n, entry) in module.entries.iter().enumerate() {
         let call = format!("[](const ffx_u64 *a) {{ ffx_call({entry}, a); }}");

@@ -32,14 +32,31 @@ impl Default for Emulator {
 impl Emulator {
     /// A device for which kernels are made as for `target`.
     pub fn new(target: Target) -> Emulator {
-        Emulator { memory: Arc::default(), target, prefer: None, recorder: Recorder::default() }
+        Emulator {
+            memory: Arc::default(),
+            target: compiler::readable(target),
+            prefer: None,
+
+            recorder: Recorder::default(),
+        }
+    }
+
+    /// Another device over the same memory, for which kernels are made as for `target`.
+    pub fn like(&self, target: Target) -> Emulator {
+        Emulator { memory: Arc::clone(&self.memory), ..Emulator::new(target) }
     }
 
     /// The same device, its memory too; steps are computed by the first of their variants whose name contains this text,
-    /// where there is one.
+    /// where there is one and the text is not empty.
     pub fn prefer(&self, variant: impl Into<String>) -> Emulator {
         let (memory, target) = (Arc::clone(&self.memory), self.target.clone());
-        Emulator { memory, target, prefer: Some(variant.into()), recorder: Recorder::default() }
+        Emulator {
+            memory,
+            target,
+            prefer: Some(variant.into()).filter(|v: &String| !v.is_empty()),
+
+            recorder: Recorder::default(),
+        }
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -88,7 +105,7 @@ impl Driver for Emulator {
     type Function = Function;
 
     fn compile(&self, modules: &[Module]) -> Result<Vec<Vec<Function>>, GpuError> {
-        Ok(compiler::compile(modules)?)
+        Ok(compiler::compile(modules, self.target.wave)?)
     }
 
     fn allocate(&self, bytes: u64) -> Result<u64, GpuError> {

@@ -7,6 +7,7 @@
 //! were waited for, misaligned vector accesses of the tensor-core helpers. What it does not find: races between blocks,
 //! which run one after another, and most races within one (fibers run in turn, each pass in the opposite order).
 //!
+//! Kernels are those of a Hopper, with warps of 32 lanes, or (`wave=64`) those of an AMD GPU with waves of 64 in HIP's words.
 //! [`Emulator`] is a `gpu_runtime::Driver`; [`EmulatorBackend`] is the backend `gpu-emulator`.
 
 mod backend;

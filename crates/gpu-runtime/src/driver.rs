@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::time::Instant;
 
-use gpu_codegen::Target;
+use gpu_codegen::{Prelude, Target};
 use kernel_ir::{Program, Step};
 use plugin_sdk::{DeviceId, Stream};
 
@@ -41,7 +41,7 @@ pub trait Driver: Send + Sync + 'static {
     /// Both are device memory for as many bytes and do not overlap.
     unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), GpuError>;
     /// Launches a kernel. Every argument is 64 bits, an address or a number, or a tensor map: those are asked for only where
-    /// [`Target::tensor_maps`] says that there are any.
+    /// [`tma`](gpu_codegen::Features::tma) says that there are any.
     ///
     /// # Safety
     /// The arguments are what the kernel takes, and its addresses are device memory that it may use.
@@ -205,8 +205,22 @@ pub struct Grid {
 /// Text that is compiled whole.
 #[derive(Clone, Debug)]
 pub struct Module {
-    /// The text, prelude included.
-    pub source: String,
-    /// Its entry points.
+    /// The helpers that the kernels use.
+    pub prelude: String,
+    /// The kernels.
+    pub kernels: String,
+    /// Their entry points.
     pub entries: Vec<String>,
+}
+
+impl Module {
+    /// Kernels with the helpers that they use.
+    pub fn new(helpers: &Prelude, kernels: String, entries: Vec<String>) -> Module {
+        Module { prelude: helpers.of(&kernels), kernels, entries }
+    }
+
+    /// The whole text.
+    pub fn text(&self) -> String {
+        [self.prelude.as_str(), self.kernels.as_str()].concat()
+    }
 }

@@ -57,5 +57,5 @@ pub fn modules(program: &kernel_ir::Program, target: &gpu_codegen::Target) -> Re
     let mut planner = plan::Planner::new(&program, target, &|_| Vec::new(), Mode::MaxAutotune);
     planner.plan(&program.init)?;
     planner.plan_call(&program.steps)?;
-    Ok(planner.kernels.modules(plan::MOST_PER_MODULE))
+    Ok(planner.kernels.modules(plan::MOST_PER_MODULE, target))
 }

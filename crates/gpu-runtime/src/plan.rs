@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use gpu_codegen::{
-    ENTRY, Joint, Kernel, Launch, PRELUDE, Param, Target, TensorMap, chain, leads, together, variants,
+    ENTRY, Joint, Kernel, Launch, Param, Prelude, Target, TensorMap, chain, leads, together, variants,
 };
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::runtime::{Node, Plan, control};
@@ -385,12 +385,13 @@ impl Kernels {
     }
 
     /// All texts, so many to a module.
-    pub(crate) fn modules(&self, each: usize) -> Vec<Module> {
+    pub(crate) fn modules(&self, each: usize, target: &Target) -> Vec<Module> {
+        let helpers = Prelude::new(target);
         self.texts
             .chunks(each)
-            .map(|part| Module {
-                source: part.iter().fold(String::from(PRELUDE), |text, (_, kernel)| text + kernel),
-                entries: part.iter().map(|(entry, _)| entry.clone()).collect(),
+            .map(|part| {
+                let (entries, texts): (Vec<_>, Vec<_>) = part.iter().cloned().unzip();
+                Module::new(&helpers, texts.concat(), entries)
             })
             .collect()
     }
@@ -398,7 +399,7 @@ impl Kernels {
     /// Compiles all texts; the functions in the order of their numbers.
     pub(crate) fn compile<D: Driver>(&self, driver: &D) -> Result<Vec<D::Function>, GpuError> {
         let each = self.texts.len().div_ceil(MODULES).clamp(1, MOST_PER_MODULE);
-        Ok(driver.compile(&self.modules(each))?.into_iter().flatten().collect())
+        Ok(driver.compile(&self.modules(each, &driver.target()))?.into_iter().flatten().collect())
     }
 }
 

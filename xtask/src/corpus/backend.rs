@@ -52,6 +52,13 @@ pub(crate) enum Compiled {
     Captured(Graph, Vec<(InputKind, Option<Tensor>)>),
 }
 
+/// What a backend of the command line stands for: its name, and behind a colon its options as `name=value,…`.
+pub(crate) fn options(backend: &str) -> Options {
+    let (name, given) = backend.split_once(':').unwrap_or((backend, ""));
+    let pairs = given.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.fold(Options::new().backend(name), |options, (name, value)| options.backend_option(name, value))
+}
+
 /// Prepares a program for the backend of that name.
 pub(crate) fn compile(program: &ExportedProgram, backend: &str) -> Result<Compiled, Failure> {
     let mut unknown = BTreeSet::new();
@@ -69,7 +76,7 @@ pub(crate) fn compile(program: &ExportedProgram, backend: &str) -> Result<Compil
             inputs.map(|(_, kind, name)| (kind, if kind == InputKind::User { None } else { weight(name) }));
         return Ok(Compiled::Captured(program.graph.clone(), weights.collect()));
     }
-    let compiled = Program::from(program.clone()).compile(&Options::new().backend(backend));
+    let compiled = Program::from(program.clone()).compile(&options(backend));
     compiled.map(Compiled::Facade).map_err(|e| classify(&e))
 }
 

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use ferroflux::Program;
 use ferroflux::optim::{Adam, Optimizer, Sgd};
 use ferroflux::train::{DiffOptions, Differentiated, Gradients, TrainOptions, Wrt};
-use ferroflux::{Options, Program};
 use fx_ir::{Arg, Graph, InputKind, ValueId};
 use tensor::{Tensor, allclose};
 use testing::compare::{largest, thinned};
 
-use super::backend::{Failure, classify};
+use super::backend::{Failure, classify, options};
 use super::case::{Loaded, inputs};
 use super::check::{MODEL_TOLERANCE, Times, differs, milliseconds};
 use super::{Status, Wide};
@@ -151,7 +151,7 @@ fn curves(loaded: &Loaded, backend: &str, times: &mut Times) -> Result<(), Failu
         let expected = numbers(&curves[name]);
         let start = Instant::now();
         let program = Program::from(loaded.program.clone());
-        let step = program.train_step(&TrainOptions::new(optimizer), &Options::new().backend(backend));
+        let step = program.train_step(&TrainOptions::new(optimizer), &options(backend));
         times.compile_ms += milliseconds(start);
         let mut step = step.map_err(|e| classify(&e))?;
         for (n, wanted) in expected.iter().enumerate() {
@@ -217,7 +217,7 @@ fn differentiated(
 ) -> Result<Differentiated, Failure> {
     let start = Instant::now();
     let program = Program::from(loaded.program.clone());
-    let made = program.differentiate(diff, &Options::new().backend(backend));
+    let made = program.differentiate(diff, &options(backend));
     times.compile_ms += milliseconds(start);
     made.map_err(|e| classify(&e))
 }

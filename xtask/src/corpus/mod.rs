@@ -108,7 +108,7 @@ pub(crate) struct CaseResult {
 pub(crate) struct Args {
     /// Zip files, archives or folders with cases; the corpus beside the project where none is given.
     paths: Vec<PathBuf>,
-    /// What runs the cases.
+    /// What runs the cases: a backend, and behind a colon its options (`gpu-emulator:wave=64`).
     #[arg(long, default_value = "eager")]
     backend: String,
     /// Writes one JSON object a case.

@@ -1,7 +1,7 @@
 //! `xtask test-all`: everything that must pass, in one command, with a table of what took how long at the end.
 //!
 //! Formatting, lints, tidy, packages, unit and integration tests, golden cases on each backend, changed archives, doc tests; where NVIDIA's run-time
-//! compiler is there, GPU kernels of the golden cases are compiled. Nothing here builds in
+//! compiler is there, GPU kernels of the golden cases are compiled; where a C++ compiler is, some run with waves of 64 lanes. Nothing here builds in
 //! the release profile or needs more than the Rust toolchain and a C compiler (the linker). The larger corpus beside the
 //! project is run where it is there: a sample, or all of it with `--full`. A step that fails shows its output and the
 //! next one runs all the same. The last line is `N passed, N failed, N skipped`.
@@ -26,6 +26,12 @@ const CORPUS: &str = "../shared/corpus";
 /// The packages that are not published.
 const UNPUBLISHED: [&str; 7] =
     ["broken", "ferroflux-cpu", "ferroflux-cuda", "gpu-emulator", "sentence-embeddings", "testing", "xtask"];
+/// The step that runs generated kernels as a GPU with waves of 64 lanes would, and its cases: kernels of every kind that knows
+/// waves, a network, and of the larger corpus a language model and a training step.
+const WAVES: &str = "waves of 64";
+const OF_WAVES: &str = "^(addmm|argmax|bmm|cumsum|index_add|mm|softmax|sort|std|sum|topk|var)/(float32|int64)_0$\
+    |^nn\\.functional\\.[a-z_]*(attention|conv|norm)[a-z_0-9]*/float32_0$|^models/resnet18$|/BertForMaskedLM$|^train/mlp$";
+const CORPUS_OF_WAVES: [&str; 2] = ["hf/BertForMaskedLM.zip", "train/mlp.zip"];
 /// What runs golden cases.
 const BACKENDS: [&str; 2] = ["eager", "cpu"];
 
@@ -95,6 +101,13 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         let counts = Counts { skipped: 1, ..Counts::default() };
         done.push(Done { name: GPU_KERNELS.to_owned(), counts, time: Duration::ZERO });
     }
+    if let Err(why) = gpu_emulator::available()
+        && wanted(WAVES)
+    {
+        eprintln!("test-all: {WAVES} are left out: {why}");
+        let counts = Counts { skipped: 1, ..Counts::default() };
+        done.push(Done { name: WAVES.to_owned(), counts, time: Duration::ZERO });
+    }
     for step in &steps {
         eprintln!("test-all: {} …", step.name);
         done.push(perform(step, &root, &logs)?);
@@ -128,6 +141,14 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
             false => ["--arch", "sm_90a", "--kind", "forward,model,dynamic"],
         };
         steps.push(checked(GPU_KERNELS, &[&kernels[..], &GOLDENS, &what].concat()));
+    }
+    if gpu_emulator::available().is_ok() {
+        let emulated =
+            ["run", "--quiet", "--package", "xtask", "--", "corpus", "--backend", "gpu-emulator:wave=64"];
+        let beside: Vec<String> = CORPUS_OF_WAVES.iter().map(|path| format!("{CORPUS}/{path}")).collect();
+        let beside = beside.iter().map(String::as_str).filter(|path| root.join(path).exists());
+        let paths: Vec<&str> = GOLDENS.into_iter().chain(beside).collect();
+        steps.push(checked(WAVES, &[&emulated[..], &["--only", OF_WAVES], &paths[..]].concat()));
     }
     // Enough to notice that reading, compiling or running strangers' archives is broken; `cargo xtask fuzz` runs more.
     let cases = if full { "20000" } else { "1000" };

@@ -165,15 +165,13 @@ fn one<D: Driver>(
 
 /// The kernels of every way.
 fn compile<D: Driver>(driver: &D, ways: &[Choice]) -> Result<Vec<Vec<D::Function>>, GpuError> {
+    let helpers = gpu_codegen::Prelude::new(&driver.target());
     let kernels = |way: &Choice| -> Vec<Module> {
         let kernels = way.parts.iter().filter_map(|p| match p {
             Part::Kernel(kernel) => Some(kernel),
             Part::Library(_) => None,
         });
-        let module = |k: &gpu_codegen::Kernel| Module {
-            source: format!("{}{}", gpu_codegen::PRELUDE, k.source),
-            entries: vec![k.entry.clone()],
-        };
+        let module = |k: &gpu_codegen::Kernel| Module::new(&helpers, k.source.clone(), vec![k.entry.clone()]);
         kernels.map(module).collect()
     };
     let modules: Vec<Module> = ways.iter().flat_map(kernels).collect();

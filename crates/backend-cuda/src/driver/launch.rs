@@ -14,7 +14,7 @@ impl Device {
     /// Whether a kernel that may begin before the one before it has ended does so from now on.
     pub(crate) fn let_launches_overlap(&self, overlap: bool) {
         // What only newer cards have the others are never asked for.
-        self.overlap.store(overlap && self.card.target.architecture >= 90, Ordering::Relaxed);
+        self.overlap.store(overlap && self.card.target.features.early_launch, Ordering::Relaxed);
     }
 
     /// What was said last.

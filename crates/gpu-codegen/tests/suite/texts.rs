@@ -2,7 +2,7 @@
 //! `xtask kernels`, what they compute by golden cases on a device.
 #![allow(clippy::unwrap_used)]
 
-use gpu_codegen::{Joint, Kernel, Param, Target, together, variants};
+use gpu_codegen::{Features, Joint, Kernel, Param, Target, together, variants};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{
     AccDecl, AccId, BodyBuilder, BufId, Buffer, InstKind, LoopKernel, Program, ReduceOp, ScalarOp, Stage,
@@ -227,4 +227,60 @@ fn constants_are_read_before_the_wait() {
     assert!(after.contains("b1[") && after.contains("b2["), "{source}");
     let source = of_one_row("input 1", "input");
     assert!(source.contains("launch_order();") && !source.contains("launch_wait();"), "{source}");
+}
+
+/// A product of bf16 that is large enough for every way that there is.
+fn product() -> (Program, Step) {
+    let mut p = Program::default();
+    let bufs: Vec<BufId> = (0..3)
+        .map(|_| {
+            let id = buffer(&mut p, &[512, 512], Storage::Arena);
+            p.buffers[id].dtype = DType::BF16;
+            id
+        })
+        .collect();
+    let operand = |buf| kernel_ir::Operand {
+        buf,
+        sizes: [512, 512].map(SymExpr::from_i64).into_iter().collect(),
+        strides: [512, 1].map(SymExpr::from_i64).into_iter().collect(),
+        offset: SymExpr::ZERO,
+    };
+    let mut b = BodyBuilder::new();
+    let sum = b.push(DType::F32, InstKind::Template);
+    let y = b.push(DType::BF16, InstKind::Cast(sum));
+    let index: Shape = (0..2).map(SymExpr::loop_var).collect();
+    b.push(
+        DType::BF16,
+        InstKind::Store { buf: bufs[2], index, value: y, mask: None, mode: StoreMode::Write },
+    );
+    let step = Step::Matmul(kernel_ir::Matmul {
+        name: "product".into(),
+        origins: Vec::new(),
+        a: operand(bufs[0]),
+        b: operand(bufs[1]),
+        acc: DType::F32,
+        epilogue: kernel_ir::Epilogue {
+            ranges: [512, 512].map(SymExpr::from_i64).into_iter().collect(),
+            insts: b.finish(),
+        },
+    });
+    (p, step)
+}
+
+/// What a device does not have is in none of its kernels.
+#[test]
+fn features_choose_the_ways() {
+    let (program, step) = product();
+    let names = |target: &Target| -> Vec<String> {
+        variants(&program, &step, target).unwrap().into_iter().map(|way| way.name).collect()
+    };
+    let has = |target: &Target, what: &str| names(target).iter().any(|name| name.contains(what));
+    let without = |features| Target { features, ..Target::HOPPER };
+    assert!(has(&Target::HOPPER, "wgmma") && has(&Target::HOPPER, "mma_") && has(&Target::HOPPER, "cluster"));
+    let no_tma = without(Features { tma: false, ..Features::HOPPER });
+    assert!(!has(&no_tma, "wgmma") && has(&no_tma, "cluster"));
+    assert!(
+        !has(&Target::AMPERE, "wgmma") && !has(&Target::AMPERE, "cluster") && has(&Target::AMPERE, "mma_")
+    );
+    assert_eq!(names(&Target::CDNA), ["simple"]);
 }

@@ -9,10 +9,10 @@
 // All static shared memory lies in one section, so that it can be spoiled between blocks.
 #define __shared__ static __attribute__((section("ffx_shared")))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __align__(n) __attribute__((aligned(n)))
-#define __CUDA_ARCH__ 900
 
 typedef unsigned int ffx_u32;
 typedef unsigned long long ffx_u64;

@@ -1,5 +1,5 @@
-// Runs a launch: blocks one after another, their threads as fibers. Stands after the prelude and before the kernels; the
-// table of entries follows them.
+// Runs a launch: blocks one after another, their threads as fibers. The prelude and the kernels follow, then the table of
+// entries.
 
 extern char __start_ffx_shared[] __attribute__((weak, visibility("hidden")));
 extern char __stop_ffx_shared[] __attribute__((weak, visibility("hidden")));
@@ -24,9 +24,9 @@ static const ffx_u64 FFX_CANARY = 0x7ca9a57ac0ffee11ULL;
 static void ffx_enter() {
     ffx_kernel(ffx_now->arguments);
     if (ffx_waiting) ffx_fail(FFX_DIVERGED, "a thread left the kernel while %d wait for the block", (int)ffx_waiting);
-    ffx_u32 me = ffx_number(), first = me - me % 32;
-    for (ffx_u32 i = first; i < first + 32 && i < blockDim.x; ++i)
-        if (ffx_fibers[i].state == FFX_WARP && ffx_fibers[i].mask >> me % 32 & 1u)
+    ffx_u32 me = ffx_number(), first = me - me % FFX_WAVE;
+    for (ffx_u32 i = first; i < first + FFX_WAVE && i < blockDim.x; ++i)
+        if (ffx_fibers[i].state == FFX_WARP && ffx_fibers[i].mask >> me % FFX_WAVE & 1ULL)
             ffx_fail(FFX_DIVERGED, "a lane left the kernel while lane %d of its warp waits for it", (int)(i - first));
     ffx_self->state = FFX_DONE;
     ++ffx_finished;

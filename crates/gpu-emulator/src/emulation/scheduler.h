@@ -8,7 +8,9 @@ enum { FFX_MOST_THREADS = 1024, FFX_BARRIERS = 16 };
 // What goes wrong; the numbers are known to the launcher.
 enum { FFX_OK, FFX_DIVERGED, FFX_DEADLOCK, FFX_STACK, FFX_MISALIGNED, FFX_BAD_CALL, FFX_TRAP };
 
-typedef void (*FfxWork)(void **lanes, ffx_u32 mask);
+// How many lanes a warp has is said before all this: FFX_WAVE, 32 or 64.
+static const ffx_u64 FFX_ALL = ~0ULL >> (64 - FFX_WAVE);
+typedef void (*FfxWork)(void **lanes, ffx_u64 mask);
 
 struct FfxCopy { void *to; const void *from; int bytes, read, group; };
 
@@ -17,7 +19,7 @@ struct FfxFiber {
     char *bottom;
     int state, line;
     // A warp collective: who takes part, what for, each lane's operands.
-    ffx_u32 mask;
+    ffx_u64 mask;
     FfxWork work;
     void *operands;
     int barrier;
@@ -48,7 +50,7 @@ static struct FfxVotes { int all, any, count; } ffx_votes, ffx_voted;
 static struct { int here, threads; } ffx_parts[FFX_BARRIERS];
 static void (*ffx_kernel)(const ffx_u64 *);
 static ffx_dim3 threadIdx, blockIdx, blockDim, gridDim;
-static const int warpSize = 32;
+static const int warpSize = FFX_WAVE;
 
 // Saves the registers that a call keeps on the stack, stores the stack pointer in `*from` and goes on at `to`.
 extern "C" void ffx_switch(void **from, void *to) __attribute__((visibility("hidden")));
@@ -153,7 +155,7 @@ static __noinline__ void ffx_sync(int line, int value) {
 
 // A barrier of `threads` of the block's threads; with or without waiting.
 static __noinline__ void ffx_barrier(int number, int threads, bool wait) {
-    if (number < 0 || number >= FFX_BARRIERS || threads <= 0 || threads % 32 || threads > (int)blockDim.x)
+    if (number < 0 || number >= FFX_BARRIERS || threads <= 0 || threads % FFX_WAVE || threads > (int)blockDim.x)
         ffx_fail(FFX_BAD_CALL, "barrier %d of %d threads", number, threads);
     if (ffx_parts[number].here && ffx_parts[number].threads != threads)
         ffx_fail(FFX_DIVERGED, "barrier %d is waited at for another number of threads than %d", number, threads);
@@ -169,19 +171,19 @@ static __noinline__ void ffx_barrier(int number, int threads, bool wait) {
 }
 
 // ---- collectives of a warp
-static __noinline__ void ffx_collective(ffx_u32 mask, void *operands, FfxWork work) {
-    ffx_u32 me = ffx_number(), lane = me % 32, first = me - lane;
+static __noinline__ void ffx_collective(ffx_u64 mask, void *operands, FfxWork work) {
+    ffx_u32 me = ffx_number(), lane = me % FFX_WAVE, first = me - lane;
     FfxFiber *warp = ffx_fibers + first;
-    ffx_u32 there = blockDim.x - first < 32 ? (1u << (blockDim.x - first)) - 1u : 0xffffffffu;
-    if (!(mask >> lane & 1u)) ffx_fail(FFX_DIVERGED, "lane %d is not in the mask of its own collective", (int)lane);
+    ffx_u64 there = blockDim.x - first < FFX_WAVE ? (1ULL << (blockDim.x - first)) - 1ULL : FFX_ALL;
+    if (!(mask >> lane & 1ULL)) ffx_fail(FFX_DIVERGED, "lane %d is not in the mask of its own collective", (int)lane);
     mask &= there;
     FfxFiber *f = ffx_self;
     f->mask = mask;
     f->work = work;
     f->operands = operands;
     bool all = true;
-    for (ffx_u32 i = 0; i < 32; ++i) {
-        if (i == lane || !(mask >> i & 1u)) continue;
+    for (ffx_u32 i = 0; i < FFX_WAVE; ++i) {
+        if (i == lane || !(mask >> i & 1ULL)) continue;
         if (warp[i].state == FFX_DONE) ffx_fail(FFX_DIVERGED, "lane %d left the kernel before a collective of its warp", (int)i);
         if (warp[i].state == FFX_BLOCK) ffx_fail(FFX_DIVERGED, "lane %d waits for the block, lane %d for its warp", (int)i, (int)lane);
         if (warp[i].state != FFX_WARP) all = false;
@@ -193,25 +195,26 @@ static __noinline__ void ffx_collective(ffx_u32 mask, void *operands, FfxWork wo
         ffx_yield();
         return;
     }
-    void *lanes[32];
-    for (ffx_u32 i = 0; i < 32; ++i) lanes[i] = mask >> i & 1u ? warp[i].operands : 0;
+    void *lanes[FFX_WAVE];
+    for (ffx_u32 i = 0; i < FFX_WAVE; ++i) lanes[i] = mask >> i & 1ULL ? warp[i].operands : 0;
     work(lanes, mask);
-    for (ffx_u32 i = 0; i < 32; ++i)
-        if (i != lane && mask >> i & 1u) warp[i].state = FFX_READY;
+    for (ffx_u32 i = 0; i < FFX_WAVE; ++i)
+        if (i != lane && mask >> i & 1ULL) warp[i].state = FFX_READY;
 }
 
-static void ffx_nothing(void **, ffx_u32) {}
-static inline void __syncwarp(ffx_u32 mask = 0xffffffffu) { ffx_collective(mask, 0, ffx_nothing); }
-static inline ffx_u32 __activemask() {
-    ffx_u32 me = ffx_number(), first = me - me % 32, mask = 0;
-    for (ffx_u32 i = 0; i < 32 && first + i < blockDim.x; ++i) mask |= (ffx_u32)(ffx_fibers[first + i].state != FFX_DONE) << i;
+static void ffx_nothing(void **, ffx_u64) {}
+static inline void __syncwarp(ffx_u64 mask = FFX_ALL) { ffx_collective(mask, 0, ffx_nothing); }
+static inline ffx_u64 __activemask() {
+    ffx_u32 me = ffx_number(), first = me - me % FFX_WAVE;
+    ffx_u64 mask = 0;
+    for (ffx_u32 i = 0; i < FFX_WAVE && first + i < blockDim.x; ++i) mask |= (ffx_u64)(ffx_fibers[first + i].state != FFX_DONE) << i;
     return mask;
 }
 
 // A lane that is not there gives a pattern that is not a number.
 template <class T> struct FfxShuffle { T give, get; int from; };
-template <class T> static void ffx_shuffle(void **lanes, ffx_u32) {
-    for (int i = 0; i < 32; ++i) {
+template <class T> static void ffx_shuffle(void **lanes, ffx_u64) {
+    for (int i = 0; i < FFX_WAVE; ++i) {
         FfxShuffle<T> *s = (FfxShuffle<T> *)lanes[i];
         if (!s) continue;
         FfxShuffle<T> *from = (FfxShuffle<T> *)lanes[s->from];
@@ -219,55 +222,70 @@ template <class T> static void ffx_shuffle(void **lanes, ffx_u32) {
         else memset(&s->get, 0xff, sizeof(T));
     }
 }
-template <class T> static inline T ffx_shuffled(ffx_u32 mask, T x, int from) {
+template <class T> static inline T ffx_shuffled(ffx_u64 mask, T x, int from) {
     FfxShuffle<T> s = {x, x, from};
     ffx_collective(mask, &s, ffx_shuffle<T>);
     return s.get;
 }
-static inline int ffx_lane() { return (int)(ffx_number() % 32); }
-template <class T> static inline T __shfl_sync(ffx_u32 mask, T x, int from, int width = 32) {
+static inline int ffx_lane() { return (int)(ffx_number() % FFX_WAVE); }
+template <class T> static inline T __shfl_sync(ffx_u64 mask, T x, int from, int width = FFX_WAVE) {
     int lane = ffx_lane();
     return ffx_shuffled(mask, x, (lane & ~(width - 1)) | (from & (width - 1)));
 }
-template <class T> static inline T __shfl_down_sync(ffx_u32 mask, T x, ffx_u32 by, int width = 32) {
+template <class T> static inline T __shfl_down_sync(ffx_u64 mask, T x, ffx_u32 by, int width = FFX_WAVE) {
     int lane = ffx_lane(), from = lane + (int)by;
     return ffx_shuffled(mask, x, (from ^ lane) & ~(width - 1) ? lane : from);
 }
-template <class T> static inline T __shfl_up_sync(ffx_u32 mask, T x, ffx_u32 by, int width = 32) {
+template <class T> static inline T __shfl_up_sync(ffx_u64 mask, T x, ffx_u32 by, int width = FFX_WAVE) {
     int lane = ffx_lane(), from = lane - (int)by;
     return ffx_shuffled(mask, x, from < (lane & ~(width - 1)) ? lane : from);
 }
-template <class T> static inline T __shfl_xor_sync(ffx_u32 mask, T x, int by, int width = 32) {
+template <class T> static inline T __shfl_xor_sync(ffx_u64 mask, T x, int by, int width = FFX_WAVE) {
     int lane = ffx_lane(), from = lane ^ by;
     return ffx_shuffled(mask, x, (from & ~(width - 1)) > (lane & ~(width - 1)) ? lane : from);
 }
-struct FfxVote { int value; ffx_u32 yes; };
-static void ffx_vote(void **lanes, ffx_u32) {
-    ffx_u32 yes = 0;
-    for (int i = 0; i < 32; ++i)
-        if (lanes[i] && ((FfxVote *)lanes[i])->value) yes |= 1u << i;
-    for (int i = 0; i < 32; ++i)
+struct FfxVote { int value; ffx_u64 yes; };
+static void ffx_vote(void **lanes, ffx_u64) {
+    ffx_u64 yes = 0;
+    for (int i = 0; i < FFX_WAVE; ++i)
+        if (lanes[i] && ((FfxVote *)lanes[i])->value) yes |= 1ULL << i;
+    for (int i = 0; i < FFX_WAVE; ++i)
         if (lanes[i]) ((FfxVote *)lanes[i])->yes = yes;
 }
-static inline ffx_u32 __ballot_sync(ffx_u32 mask, int x) {
+static inline ffx_u64 ffx_ballot(ffx_u64 mask, int x) {
     FfxVote v = {x, 0};
     ffx_collective(mask, &v, ffx_vote);
     return v.yes;
 }
-static inline int __any_sync(ffx_u32 mask, int x) { return __ballot_sync(mask, x) != 0; }
-static inline int __all_sync(ffx_u32 mask, int x) { return __ballot_sync(mask, !x) == 0; }
-template <class T> struct FfxMatch { T value; ffx_u32 same; };
-template <class T> static void ffx_match(void **lanes, ffx_u32) {
-    for (int i = 0; i < 32; ++i) {
+static inline ffx_u32 __ballot_sync(ffx_u64 mask, int x) { return (ffx_u32)ffx_ballot(mask, x); }
+static inline int __any_sync(ffx_u64 mask, int x) { return ffx_ballot(mask, x) != 0; }
+static inline int __all_sync(ffx_u64 mask, int x) { return ffx_ballot(mask, !x) == 0; }
+template <class T> struct FfxMatch { T value; ffx_u64 same; };
+template <class T> static void ffx_match(void **lanes, ffx_u64) {
+    for (int i = 0; i < FFX_WAVE; ++i) {
         if (!lanes[i]) continue;
         FfxMatch<T> *m = (FfxMatch<T> *)lanes[i];
         m->same = 0;
-        for (int j = 0; j < 32; ++j)
-            if (lanes[j] && ((FfxMatch<T> *)lanes[j])->value == m->value) m->same |= 1u << j;
+        for (int j = 0; j < FFX_WAVE; ++j)
+            if (lanes[j] && ((FfxMatch<T> *)lanes[j])->value == m->value) m->same |= 1ULL << j;
     }
 }
-template <class T> static inline ffx_u32 __match_any_sync(ffx_u32 mask, T x) {
+template <class T> static inline ffx_u64 __match_any_sync(ffx_u64 mask, T x) {
     FfxMatch<T> m = {x, 0};
     ffx_collective(mask, &m, ffx_match<T>);
     return m.same;
 }
+
+// ---- the same in HIP's words: every lane takes part
+template <class T> static inline T __shfl(T x, int from, int width = FFX_WAVE) { return __shfl_sync(FFX_ALL, x, from, width); }
+template <class T> static inline T __shfl_down(T x, ffx_u32 by, int width = FFX_WAVE) { return __shfl_down_sync(FFX_ALL, x, by, width); }
+template <class T> static inline T __shfl_up(T x, ffx_u32 by, int width = FFX_WAVE) { return __shfl_up_sync(FFX_ALL, x, by, width); }
+template <class T> static inline T __shfl_xor(T x, int by, int width = FFX_WAVE) { return __shfl_xor_sync(FFX_ALL, x, by, width); }
+static inline ffx_u64 __ballot(int x) { return ffx_ballot(FFX_ALL, x); }
+#define __builtin_amdgcn_wave_barrier() __syncwarp()
+#define __builtin_amdgcn_fence(order, scope) ((void)0)
+#define __HIP_MEMORY_SCOPE_AGENT 0
+#define __hip_atomic_load(p, order, scope) (*(p))
+#define __builtin_nontemporal_load(p) (*(p))
+#define __builtin_nontemporal_store(x, p) (*(p) = (x))
+#define HIP_DYNAMIC_SHARED(type, name) type *name = (type *)ffx_dynamic_shared();

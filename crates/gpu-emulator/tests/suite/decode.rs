@@ -4,7 +4,7 @@
 
 use crate::common::{Case, emulator};
 use fx_ir::{Arg, ValueId};
-use gpu_codegen::{PRELUDE, Target};
+use gpu_codegen::Target;
 use ir_core::DType;
 
 use DType::{BF16, F16, F32};
@@ -21,7 +21,7 @@ const SIZES: [(DType, [i64; 3]); 5] = [
 /// The texts of all kernels of a case.
 fn texts(c: &mut Case) -> String {
     let modules = gpu_runtime::modules(&c.program(), &Target::HOPPER).unwrap();
-    modules.iter().map(|m| m.source.trim_start_matches(PRELUDE)).collect()
+    modules.iter().map(|m| m.kernels.as_str()).collect()
 }
 
 /// `x / sqrt(mean(x²) + ε) * weight`, as it is written for bf16: in float32, rounded twice.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use gpu_codegen::{
-    Blocks, ENTRY, Kernel, PRELUDE, Packed, Param, epilogue, fold, relayout, result_dtype, store_order, tail,
+    Blocks, ENTRY, Kernel, Packed, Param, Prelude, epilogue, fold, relayout, result_dtype, store_order, tail,
 };
 use gpu_emulator::Emulator;
 use gpu_runtime::{Arguments, Driver, Grid, Module};
@@ -106,8 +106,9 @@ impl Case {
             .map(|(id, b)| upload(&to_bytes(b.dtype, &self.data[id.index()])))
             .collect();
         let extra: Vec<u64> = scratch.iter().map(|s| upload(s)).collect();
-        let source = format!("{PRELUDE}{}", kernel.source.replace(ENTRY, "entry"));
-        let function = &emulator.compile(&[Module { source, entries: vec!["entry".into()] }]).unwrap()[0][0];
+        let text = kernel.source.replace(ENTRY, "entry");
+        let module = Module::new(&Prelude::new(&emulator.target()), text, vec!["entry".into()]);
+        let function = &emulator.compile(&[module]).unwrap()[0][0];
         let arguments: Vec<u64> = kernel
             .params
             .iter()

@@ -433,7 +433,7 @@ plan:
   b3 live 0..1
 "#;
     let modules = gpu_runtime::modules(&checked::program(text), &gpu_codegen::Target::HOPPER).unwrap();
-    assert!(modules.iter().any(|m| m.source.contains("staged[")), "one launch");
+    assert!(modules.iter().any(|m| m.kernels.contains("staged[")), "one launch");
     let calls: Vec<Vec<Tensor>> =
         lists(&[4], 9).into_iter().map(|i| vec![floats(&[9, 256]), i, floats(&[37, 256])]).collect();
     agrees(text, &[], &calls);
@@ -487,7 +487,7 @@ end
 plan bytes 0:
 "#;
     let modules = gpu_runtime::modules(&checked::program(text), &gpu_codegen::Target::HOPPER).unwrap();
-    let joint = |m: &gpu_runtime::Module| m.source.contains("faults, first_check + 2)");
+    let joint = |m: &gpu_runtime::Module| m.kernels.contains("faults, first_check + 2)");
     assert!(modules.iter().any(joint), "one launch, whose last member has the third check");
     let good = [0, 1, 2, 3, 4, 3, 2, 1];
     let with = |a: Tensor, b: Tensor| vec![floats(&[9, 16]), a, b];

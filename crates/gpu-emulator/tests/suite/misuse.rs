@@ -1,7 +1,7 @@
 //! Kernels that break the rules are found: the emulator says which kernel, where and what.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
-use gpu_codegen::PRELUDE;
+use gpu_codegen::Prelude;
 use gpu_emulator::{Emulator, EmulatorError};
 use gpu_runtime::{Arguments, Driver, Grid, Module};
 
@@ -13,8 +13,9 @@ fn run(body: &str, blocks: u32, shared: u32) -> Option<Result<Vec<f32>, Emulator
         return None;
     }
     let device = Emulator::default();
-    let source = format!("{PRELUDE}\nextern \"C\" __global__ void k(float *out, i64 n) {{\n{body}\n}}\n");
-    let functions = device.compile(&[Module { source, entries: vec!["k".into()] }]).unwrap();
+    let kernel = format!("extern \"C\" __global__ void k(float *out, i64 n) {{\n{body}\n}}\n");
+    let module = Module::new(&Prelude::new(&device.target()), kernel, vec!["k".into()]);
+    let functions = device.compile(&[module]).unwrap();
     let out = device.allocate(64 * 4).unwrap();
     let grid = Grid { blocks: [blocks, 1, 1], threads: 64, shared };
     // SAFETY: the kernel takes an address and a number; the buffer has guard zones for what it does beyond.

@@ -1,7 +1,7 @@
-//! The collectives of tensor-core kernels against plain sums: every fragment layout that `tensor_core.cu` documents.
+//! The collectives of tensor-core kernels against plain sums: every fragment layout that `matrix.cu` documents.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
-use gpu_codegen::PRELUDE;
+use gpu_codegen::Prelude;
 use gpu_emulator::Emulator;
 use gpu_runtime::{Arguments, Driver, Grid, Module};
 
@@ -13,8 +13,9 @@ fn run(body: &str, a: &[f32], b: &[f32], result: usize) -> Option<Vec<f32>> {
     }
     let device = Emulator::default();
     let head = "extern \"C\" __global__ void k(const float *a, const float *b, float *out)";
-    let source = format!("{PRELUDE}\n{head} {{\nconst int lane = threadIdx.x;\n{body}\n}}\n");
-    let functions = device.compile(&[Module { source, entries: vec!["k".into()] }]).unwrap();
+    let kernel = format!("{head} {{\nconst int lane = threadIdx.x;\n{body}\n}}\n");
+    let module = Module::new(&Prelude::new(&device.target()), kernel, vec!["k".into()]);
+    let functions = device.compile(&[module]).unwrap();
     let mut out = vec![0f32; result];
     let at = |n: usize| device.allocate(4 * n as u64).unwrap();
     let (pa, pb, po) = (at(a.len()), at(b.len()), at(result));

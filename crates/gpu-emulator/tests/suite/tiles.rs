@@ -17,10 +17,8 @@ const WAYS: usize = 2;
 /// The first ways for three kinds of device, and those that `besides` says.
 fn ways(program: &Program, step: &Step, besides: fn(&Variant) -> bool) -> BTreeMap<String, Variant> {
     let hopper = Target::HOPPER;
-    let ampere =
-        Target { architecture: 80, multiprocessors: 108, shared_memory: 163 << 10, ..hopper.clone() };
     let mut ways = BTreeMap::new();
-    for target in [hopper.clone(), Target { tf32: true, ..hopper }, ampere] {
+    for target in [hopper.clone(), Target { tf32: true, ..hopper }, Target::AMPERE] {
         let list = variants(program, step, &target).unwrap();
         let wanted = |(n, way): &(usize, Variant)| *n < WAYS || besides(way);
         ways.extend(list.into_iter().enumerate().filter(wanted).map(|(_, way)| (way.name.clone(), way)));

@@ -2,7 +2,7 @@
 //! precision. Which way a device takes by rule is not looked at here.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
-use gpu_codegen::{ENTRY, PRELUDE, Param, Target, Variant, variants};
+use gpu_codegen::{ENTRY, Param, Prelude, Target, Variant, variants};
 use gpu_emulator::Emulator;
 use gpu_runtime::{Arguments, Driver, Grid, Map, Module};
 use ir_core::{DType, EntityId, Shape, SymExpr};
@@ -72,15 +72,22 @@ impl Case {
         (out, Epilogue { ranges: shape(sizes), insts: b.finish() })
     }
 
-    /// The names of the ways that begin so, and what each gives in a buffer.
+    /// The names of the ways that begin so, of devices with waves of 32 and of 64, and what each gives in a buffer.
     fn run(&self, step: &Step, out: BufId, names: &[&str]) -> Vec<(String, Vec<f32>)> {
-        let ways = variants(&self.program, step, &Target::HOPPER).unwrap();
-        let wanted = |way: &&Variant| names.iter().any(|n| way.name.starts_with(n));
-        ways.iter().filter(wanted).map(|way| (way.name.clone(), self.compute(way, out))).collect()
+        let mut all = Vec::new();
+        for target in [Target::HOPPER, Target::CDNA] {
+            let ways = variants(&self.program, step, &target).unwrap();
+            let wanted = |way: &&Variant| names.iter().any(|n| way.name.starts_with(n));
+            all.extend(ways.iter().filter(wanted).map(|way| {
+                let name = format!("{}, waves of {}", way.name, target.wave);
+                (name, self.compute(way, out, &target))
+            }));
+        }
+        all
     }
 
-    fn compute(&self, way: &Variant, out: BufId) -> Vec<f32> {
-        let emulator = Emulator::default();
+    fn compute(&self, way: &Variant, out: BufId, target: &Target) -> Vec<f32> {
+        let emulator = Emulator::new(target.clone());
         let size = |e: &SymExpr| e.as_const().unwrap();
         let addresses: Vec<u64> =
             self.program.buffers.iter().map(|(id, b)| self.place(&emulator, id, b)).collect();
@@ -91,8 +98,8 @@ impl Case {
         unsafe { emulator.fill(tickets, 0, u64::from(gpu_codegen::TICKETS)) }.unwrap();
         for (n, kernel) in way.kernels.iter().enumerate() {
             let entry = format!("entry{n}");
-            let source = format!("{PRELUDE}{}", kernel.source.replace(ENTRY, &entry));
-            let module = Module { source, entries: vec![entry] };
+            let text = kernel.source.replace(ENTRY, &entry);
+            let module = Module::new(&Prelude::new(&emulator.target()), text, vec![entry]);
             let function = &emulator.compile(&[module]).unwrap()[0][0];
             let arguments: Vec<u64> = kernel
                 .params

@@ -1,14 +1,14 @@
 //! Which steps libraries are asked for, by mode: what is small and generated well is not, unless ways are timed.
 #![allow(clippy::unwrap_used)]
 
-use gpu_codegen::Target;
+use gpu_codegen::{Features, Target};
 use gpu_runtime::{Mode, asks_libraries};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{
     BodyBuilder, BufId, Buffer, Conv, Epilogue, InstKind, Matmul, Operand, Program, Step, Storage, StoreMode,
 };
 
-const HOPPER: Target = Target { tensor_maps: true, ..Target::HOPPER };
+const HOPPER: Target = Target::HOPPER;
 const MODES: [Mode; 4] =
     [Mode::Default, Mode::ReduceOverhead, Mode::MaxAutotune, Mode::MaxAutotuneNoCudagraphs];
 
@@ -95,7 +95,7 @@ fn small_convolutions_ask_where_ways_are_timed() {
 
 #[test]
 fn what_is_large_or_wide_or_of_groups_or_for_other_cards_asks() {
-    let older = Target { architecture: 80, tensor_maps: false, ..HOPPER };
+    let older = Target { features: Features::AMPERE, ..HOPPER };
     for (what, target) in [
         (product(DType::BF16, [2048, 4096, 1024]), &HOPPER),
         (product(DType::F32, [192, 768, 768]), &HOPPER),

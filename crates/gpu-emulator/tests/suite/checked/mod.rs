@@ -158,10 +158,10 @@ pub fn agrees(text: &str, wanted: &[&str], calls: &[Vec<Tensor>]) {
     let program = program(text);
     let truth: Vec<Outcome> = calls.iter().map(|c| expected(&program, c)).collect();
     assert!(truth[0].is_ok(), "the first call is a good one: {:?}", truth[0]);
-    for deterministic in [false, true] {
-        let target = Target { deterministic, ..Target::HOPPER };
-        let all = ways(&program, &target);
-        if !deterministic {
+    let in_order = |deterministic| Target { deterministic, ..Target::HOPPER };
+    for target in [in_order(false), in_order(true), Target::CDNA] {
+        let (all, on) = (ways(&program, &target), format!("wave {}", target.wave));
+        if target == Target::HOPPER {
             for way in wanted {
                 assert!(all.iter().any(|w| w.starts_with(way)), "no way `{way}` among {all:?}");
             }
@@ -172,12 +172,8 @@ pub fn agrees(text: &str, wanted: &[&str], calls: &[Vec<Tensor>]) {
             let code = Code::new(&program, device, Settings::default());
             for (call, truth_of) in calls.iter().zip(&truth) {
                 let got = code.outcome(&program, call);
-                assert_eq!(&got, truth_of, "{way} {deterministic}\n{program}");
-                assert_eq!(
-                    code.outcome(&program, &calls[0]),
-                    truth[0],
-                    "{way} {deterministic}: a good call after it"
-                );
+                assert_eq!(&got, truth_of, "{way} {on}\n{program}");
+                assert_eq!(code.outcome(&program, &calls[0]), truth[0], "{way} {on}: a good call after it");
             }
         }
     }

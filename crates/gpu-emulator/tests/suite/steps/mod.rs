@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_codegen::{ENTRY, Kernel, PRELUDE, Param, Variant};
+use gpu_codegen::{ENTRY, Kernel, Param, Prelude, Variant};
 use gpu_emulator::Emulator;
 use gpu_runtime::{Arguments, Driver, Grid, Map, Module};
 use ir_core::{DType, Shape, SymExpr};
@@ -145,12 +145,13 @@ impl Case {
         self.program.steps = vec![step];
         let ways = choose(&self.program, &self.program.steps[0]);
         let emulator = Emulator::default();
-        let mut module = Module { source: PRELUDE.to_owned(), entries: Vec::new() };
+        let (mut text, mut entries) = (String::new(), Vec::new());
         for kernel in ways.values().flat_map(|w| &w.kernels) {
-            let entry = format!("k{}", module.entries.len());
-            module.source.push_str(&kernel.source.replace(ENTRY, &entry));
-            module.entries.push(entry);
+            let entry = format!("k{}", entries.len());
+            text.push_str(&kernel.source.replace(ENTRY, &entry));
+            entries.push(entry);
         }
+        let module = Module::new(&Prelude::new(&emulator.target()), text, entries);
         let functions =
             emulator.compile(&[module]).unwrap_or_else(|e| panic!("{}: {e}", self.name)).remove(0);
         let mut next = functions.iter();

@@ -1,0 +1,291 @@
+//! Gradients of attention of 16-bit numbers by the tensor memory accelerator and `wgmma` (`dialect/common/flash.cu`), in two kernels of one form, as
+//! `attention_backward_flash` has them: the first makes the gradients of queries, the second those of keys and values, in
+//! which the heads of queries that share a head of keys come one after another. No sum depends on the order in which blocks
+//! end.
+
+use ir_core::SymExpr;
+use kernel_ir::{Operand, Program};
+
+use crate::attention::Operands;
+use crate::attention::backward::{Backward, Side, is_half};
+use crate::attention::bulk::{Bulk, Cut, Look, Order, kernel, load, look};
+use crate::text::body::Uses;
+use crate::text::template::volume;
+use crate::text::types::memory_type;
+use crate::{GenError, Kernel, Target, Variant};
+
+/// The ways of computing them, the best by rule first; none where the device or the copy engine cannot.
+pub(crate) fn variants(
+    program: &Program,
+    backward: &Backward,
+    target: &Target,
+) -> Result<Vec<Variant>, GenError> {
+    let Some(bulk) = Bulk::of(program, &backward.attention, &[&backward.g], target) else {
+        return Ok(Vec::new());
+    };
+    let gradient = Gradient { bulk, backward, target };
+    let most = i64::from(target.lds);
+    let fits = |[queries, keys]: &&Cuts| {
+        gradient.shared(Side::Queries, *queries) <= most && gradient.shared(Side::Keys, *keys) <= most
+    };
+    let cuts = if gradient.long() { LONG } else { SHORT };
+    cuts.iter().filter(fits).map(|cuts| gradient.variant(*cuts)).collect()
+}
+
+/// How the kernels of both sides are cut: that of queries, that of keys and values.
+type Cuts = [Cut; 2];
+
+const fn cut(own: i64, far: i64, stages: i64) -> Cut {
+    Cut { own, far, stages }
+}
+
+/// Of rows of at most 64 elements, in the order of times measured on an H200.
+const SHORT: &[Cuts] = &[[cut(64, 128, 2), cut(64, 64, 3)], [cut(128, 128, 2), cut(128, 64, 3)]];
+/// Of longer ones.
+const LONG: &[Cuts] = &[[cut(64, 64, 2), cut(128, 64, 3)], [cut(128, 64, 2), cut(128, 64, 2)]];
+
+struct Gradient<'a> {
+    bulk: Bulk<'a>,
+    backward: &'a Backward,
+    target: &'a Target,
+}
+
+impl Gradient<'_> {
+    /// Whether the registers of a warpgroup hold little beside two gradients of its 64 rows.
+    fn long(&self) -> bool {
+        self.bulk.depth.max(self.bulk.width) > 64
+    }
+
+    fn variant(&self, [queries, keys]: Cuts) -> Result<Variant, GenError> {
+        let name = format!("wgmma_{}x{}_{}x{}", queries.own, queries.far, keys.own, keys.far);
+        let kernels = vec![self.generate(Side::Queries, queries)?, self.generate(Side::Keys, keys)?];
+        Ok(Variant { name, kernels, scratch: Vec::new() })
+    }
+
+    fn shared(&self, side: Side, cut: Cut) -> i64 {
+        let row: i64 = self.bulk.bytes().iter().sum();
+        let numbers = if side == Side::Queries { 0 } else { 2 * cut.far };
+        cut.shared(cut.own * row, cut.far * row, numbers)
+    }
+
+    fn generate(&self, side: Side, cut: Cut) -> Result<Kernel, GenError> {
+        let (program, a) = (self.bulk.program, &self.backward.attention);
+        let mut uses = Uses::default();
+        let o = Operands::of(program, a, &mut uses);
+        let own = if side == Side::Queries { &a.q } else { &a.k };
+        let tiles = own.sizes[2].ceil_div(&SymExpr::from_i64(cut.own));
+        let all_heads = volume(&own.sizes[..2]);
+        let count = &all_heads * &tiles;
+        let place = self.place(&o, side, cut, (&tiles, &all_heads), &mut uses);
+        let name = if side == Side::Queries { "QUERIES" } else { "KEYS_AND_VALUES" };
+        let head = format!(
+            "typedef FlashGradient<{}, {name}, {}, {}, {}, {}, {}, {}> Flash;\nFlash flash(memory);\n",
+            self.bulk.ty()?,
+            cut.own,
+            cut.far,
+            self.bulk.depth,
+            self.bulk.width,
+            cut.stages,
+            self.long() && side == Side::Keys,
+        );
+        let bring = self.bring(&o, side, cut, &place, &mut uses)?;
+        let multiply = self.multiply(&o, side, cut, &place, &mut uses)?;
+        kernel(program, (cut, self.shared(side, cut)), (&count, &uses), [&head, &bring, &multiply])
+    }
+
+    /// The loop over blocks: the own rows and head, how many turns there are, and where the far rows of a turn begin.
+    fn place(
+        &self,
+        o: &Operands<'_>,
+        side: Side,
+        Cut { own, far, .. }: Cut,
+        (tiles, all_heads): (&SymExpr, &SymExpr),
+        uses: &mut Uses,
+    ) -> String {
+        let a = &self.backward.attention;
+        let row: i64 = self.bulk.bytes().iter().sum();
+        let (far_rows, heads) = match side {
+            Side::Queries => (&a.k.sizes[2], o.heads.clone()),
+            Side::Keys => (&a.q.sizes[2], o.text(&a.k.sizes[1], uses)),
+        };
+        let order = Order {
+            tiles: o.text(tiles, uses),
+            all_heads: o.text(all_heads, uses),
+            near: Order::near(self.target, far_rows.as_const().unwrap_or(4096) * row),
+            last_first: a.causal && side == Side::Queries,
+            own,
+            heads: heads.clone(),
+        };
+        let (rows, keys, group) = (&o.rows, &o.keys, &o.group);
+        let turns = match side {
+            Side::Queries => {
+                let limit = if a.causal { format!("imin<idx>({keys}, row0 + {own})") } else { keys.clone() };
+                format!(
+                    "const idx i1 = head % {heads};
+const int turns = (int)(({limit} + {far} - 1) / {far});
+auto far_row = [&](int turn) {{ return (idx)turn * {far}; }};
+"
+                )
+            }
+            Side::Keys => {
+                let first = if a.causal { format!("row0 / {far} * {far}") } else { "0".into() };
+                format!(
+                    "const idx kv = head % {heads}, far0 = {first};
+const int tiles_far = (int)({rows} > far0 ? ({rows} - far0 + {far} - 1) / {far} : 0), turns = tiles_far * (int)({group});
+auto far_row = [&](int turn) {{ return far0 + (idx)(turn % tiles_far) * {far}; }};
+auto far_head = [&](int turn) {{ return kv * {group} + turn / tiles_far; }};
+"
+                )
+            }
+        };
+        order.text() + &turns
+    }
+
+    /// What the warp that brings tiles does.
+    fn bring(
+        &self,
+        o: &Operands<'_>,
+        side: Side,
+        cut: Cut,
+        place: &str,
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
+        let (b, a, program) = (self.backward, &self.backward.attention, self.bulk.program);
+        let group = format!("i1 / {}", o.group);
+        let (own, far, own_head, far_head) = match side {
+            Side::Queries => ([&a.q, &b.g], [&a.k, &a.v], "i1", group.as_str()),
+            Side::Keys => ([&a.k, &a.v], [&a.q, &b.g], "kv", "far_head(turn)"),
+        };
+        let mut loads = String::new();
+        for operand in own {
+            loads += &load(program, (operand, cut.own), ("", "row0", own_head), uses)?;
+            loads += ",\n";
+        }
+        for operand in far {
+            loads += &load(program, (operand, cut.far), (", int turn", "far_row(turn)", far_head), uses)?;
+            loads += ",\n";
+        }
+        let number = match side {
+            Side::Queries => "[](int, int, int) { return 0.0f; }".to_owned(),
+            Side::Keys => format!(
+                "[&](int which, int line, int turn) {{
+const idx i1 = far_head(turn), i2 = far_row(turn) + line;
+if (i2 >= {rows}) return which == 0 ? INF32 : 0.0f;
+return which == 0 ? flash_exponent({sum}) : {delta};
+}}",
+                rows = o.rows,
+                sum = b.of_row(o, &b.sums, uses),
+                delta = b.of_row(o, &b.deltas, uses),
+            ),
+        };
+        Ok(format!(
+            "if (threadIdx.x / 32 == {warp}) {{\n{place}flash.bring(turns, {loads}{number});\n}}\n}}\n",
+            warp = cut.own / 16
+        ))
+    }
+
+    /// What the warpgroups that multiply do.
+    fn multiply(
+        &self,
+        o: &Operands<'_>,
+        side: Side,
+        cut: Cut,
+        place: &str,
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
+        let b = self.backward;
+        let numbers = match side {
+            Side::Keys => String::new(),
+            Side::Queries => format!(
+                "#pragma unroll
+for (int r = 0; r < 2; ++r) {{
+const idx i2 = first + r * 8;
+flash.sums[r] = i2 < {rows} ? flash_exponent({sum}) : INF32;
+flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
+}}
+",
+                rows = o.rows,
+                sum = b.of_row(o, &b.sums, uses),
+                delta = b.of_row(o, &b.deltas, uses),
+            ),
+        };
+        let Look { factor, text } = self.look(o, side, cut, uses);
+        let scale = format!(" * {}", o.scale);
+        let stores = match side {
+            Side::Queries => {
+                self.store(o, (&b.dq, "i1", &o.rows), ("grad1", &scale, self.bulk.depth), uses)?
+            }
+            Side::Keys => {
+                self.store(o, (&b.dk, "kv", &o.keys), ("grad1", &scale, self.bulk.depth), uses)?
+                    + &self.store(o, (&b.dv, "kv", &o.keys), ("grad2", "", self.bulk.width), uses)?
+            }
+        };
+        Ok(format!(
+            "{place}const idx first = row0 + warp * 16 + line4;
+{numbers}flash.turns(turns, {factor}, {text});
+{stores}}}
+"
+        ))
+    }
+
+    fn look(&self, o: &Operands<'_>, side: Side, cut: Cut, uses: &mut Uses) -> Look {
+        let (keys, far) = (&o.keys, cut.far);
+        let group0 = "row0 + warp / 4 * 64";
+        let (place, mut whole, mut seen) = match side {
+            Side::Queries => (
+                "const idx i2 = first + (n >> 1 & 1) * 8, j = from + n / 4 * 8 + pair * 2 + (n & 1);\n",
+                format!("from + {far} <= {keys}"),
+                format!("j < {keys}"),
+            ),
+            // What a key beyond the last one adds up is not stored.
+            Side::Keys => (
+                "const idx i1 = far_head(turn), i2 = from + n / 4 * 8 + pair * 2 + (n & 1), j = first + (n >> 1 & 1) * 8;\n(void)i1;\n(void)i2;\n(void)j;\n",
+                "true".into(),
+                "true".into(),
+            ),
+        };
+        if self.backward.attention.causal {
+            whole += &match side {
+                Side::Queries => format!(" && from + {far} <= {group0} + 1"),
+                Side::Keys => format!(" && from >= {group0} + 63"),
+            };
+            seen += " && j <= i2";
+        }
+        look(o, &self.backward.attention, (far, place, &whole, &seen), uses)
+    }
+
+    /// Statements that store a gradient of the own rows.
+    fn store(
+        &self,
+        o: &Operands<'_>,
+        (to, head, limit): (&Operand, &str, &str),
+        (from, factor, elements): (&str, &str, i64),
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
+        let dtype = self.bulk.program.buffers[to.buf].dtype;
+        let value = |e: &str| format!("flash.{from}[4 * n + 2 * r{e}]{factor}");
+        let stores = if is_half(dtype) && crate::product::gemv::aligned(to, 3, 2) {
+            uses.written.insert(self.bulk.program.root(to.buf));
+            let place = o.element(to, ["i0", head, "row", "column"], uses);
+            let ty = memory_type(dtype)?;
+            format!("*(u32 *)&{place} = pack_halves(Tag<{ty}>(), {}, {});\n", value(""), value(" + 1"))
+        } else {
+            self.backward.store(o, (to, ["i0", head, "row", "column"]), &value(""), uses)?
+                + &self.backward.store(o, (to, ["i0", head, "row", "(column + 1)"]), &value(" + 1"), uses)?
+        };
+        Ok(format!(
+            "#pragma unroll
+for (int r = 0; r < 2; ++r) {{
+const idx row = first + r * 8;
+#pragma unroll
+for (int n = 0; n < {}; ++n) {{
+const idx column = n * 8 + pair * 2;
+if (row < {limit}) {{
+{stores}}}
+}}
+}}
+",
+            elements / 8,
+        ))
+    }
+}

@@ -1,0 +1,400 @@
+//! Gradients of attention of 16-bit numbers on tensor cores, in two kernels that have one form: a warp keeps 16 rows of its
+//! own side (queries, or keys with values) and goes over tiles of the far side; scores and cotangents of weights stay in
+//! registers, where they are turned into factors of the next products.
+//!
+//! The first kernel makes the gradients of queries, the second those of keys and values, in which the heads of queries that
+//! share a head of keys come one after another: no sum depends on the order in which blocks end.
+
+use ir_core::{DType, SymExpr};
+use kernel_ir::{Operand, Program};
+
+use crate::attention::Operands;
+use crate::attention::backward::{Backward, Side, is_half};
+use crate::text::body::Uses;
+use crate::text::template::{assemble, volume};
+use crate::text::types::value_type;
+use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant};
+
+/// Rows of a warp.
+const ROWS: i64 = 16;
+/// Elements between the ends of two rows in shared memory: eight rows then lie in different banks.
+const PAD: i64 = 8;
+/// The longest rows whose gradients a warp keeps in registers.
+const WIDEST: i64 = 128;
+
+/// The ways of computing them; none where there is no `mma`, or operands cannot be read 16 bytes at once.
+pub(crate) fn variants(
+    program: &Program,
+    backward: &Backward,
+    target: &Target,
+) -> Result<Vec<Variant>, GenError> {
+    let Some(flash) = Flash::of(program, backward).filter(|_| target.features.mma) else {
+        return Ok(Vec::new());
+    };
+    let fits = |warps: &i64| flash.shared(*warps) <= i64::from(target.lds);
+    [4, 8, 2].into_iter().filter(fits).map(|warps| flash.variant(warps)).collect()
+}
+
+struct Flash<'a> {
+    program: &'a Program,
+    backward: &'a Backward,
+    dtype: DType,
+    /// Elements of a query and of a key, of a value; in shared memory both are filled up to multiples of 16.
+    depth: i64,
+    width: i64,
+}
+
+fn up(n: i64) -> i64 {
+    (n + 15) / 16 * 16
+}
+
+/// Rows that are brought into shared memory.
+struct Tile<'a> {
+    to: &'a str,
+    operand: &'a Operand,
+    head: &'a str,
+    /// What the row is called, the first one and the end of all.
+    row: &'a str,
+    from: &'a str,
+    limit: &'a str,
+    elements: i64,
+    count: i64,
+}
+
+impl<'a> Flash<'a> {
+    fn of(program: &'a Program, backward: &'a Backward) -> Option<Flash<'a>> {
+        let a = &backward.attention;
+        let dtype = program.buffers[a.q.buf].dtype;
+        let read = [&a.q, &a.k, &a.v, &backward.g];
+        let same = read.iter().all(|o| program.buffers[o.buf].dtype == dtype);
+        let vectors = read.iter().all(|o| crate::product::gemv::aligned(o, 3, 8));
+        let narrow = |e: &SymExpr| e.as_const().filter(|n| n % 8 == 0 && (8..=WIDEST).contains(n));
+        let (depth, width) = (narrow(&a.q.sizes[3])?, narrow(&a.v.sizes[3])?);
+        (same && vectors && is_half(dtype)).then_some(Flash { program, backward, dtype, depth, width })
+    }
+
+    /// Rows of a tile of the far side: with long rows fewer scores leave room in the registers.
+    fn tile(&self) -> i64 {
+        if self.depth.max(self.width) <= 64 { 64 } else { 32 }
+    }
+
+    /// Bytes of shared memory: rows of the own side, two tiles of the far side, and two numbers for each row of these.
+    fn shared(&self, warps: i64) -> i64 {
+        let elements = up(self.depth) + up(self.width) + 2 * PAD;
+        2 * elements * (warps * ROWS + 2 * self.tile()) + 2 * 2 * self.tile() * 4
+    }
+
+    fn variant(&self, warps: i64) -> Result<Variant, GenError> {
+        let kernels = vec![self.kernel(warps, Side::Queries)?, self.kernel(warps, Side::Keys)?];
+        Ok(Variant { name: format!("flash_{}x{}", warps * ROWS, self.tile()), kernels, scratch: Vec::new() })
+    }
+
+    /// Copies of rows, 16 bytes by each thread; rows beyond the last are zeros.
+    fn load(&self, o: &Operands<'_>, tile: &Tile<'_>, warps: i64, uses: &mut Uses) -> String {
+        let at = format!("at_{}", tile.row);
+        let source = o.element(tile.operand, ["i0", tile.head, &at, "d"], uses);
+        format!(
+            "for (int t = threadIdx.x; t < {count} * {chunks}; t += {threads}) {{
+const int line = t / {chunks}, part = t % {chunks} * 8;
+const idx {row} = {from} + line;
+const bool there = {row} < {limit} && part < {elements};
+const idx {at} = there ? {row} : 0;
+const idx d = there ? part : 0;
+cp_async_16({to} + line * {pitch} + part, &{source}, there ? 16 : 0);
+}}
+",
+            count = tile.count,
+            chunks = up(tile.elements) / 8,
+            threads = 32 * warps,
+            row = tile.row,
+            from = tile.from,
+            limit = tile.limit,
+            elements = tile.elements,
+            to = tile.to,
+            pitch = up(tile.elements) + PAD,
+        )
+    }
+
+    /// The copies of both matrices of one side: queries with cotangents, or keys with values.
+    fn load_side(&self, o: &Operands<'_>, side: Side, far: bool, warps: i64, uses: &mut Uses) -> String {
+        let (b, a) = (self.backward, &self.backward.attention);
+        let (operands, head, row, limit) = match side {
+            Side::Queries => ([&a.q, &b.g], "i1", "i2", &o.rows),
+            Side::Keys => ([&a.k, &a.v], "kv", "j", &o.keys),
+        };
+        let (names, from, count) = if far {
+            (["to1", "to2"], "from", self.tile())
+        } else {
+            (["own1", "own2"], "row0", warps * ROWS)
+        };
+        let sizes = [self.depth, self.width];
+        let one = |n: usize, uses: &mut Uses| {
+            let (to, operand, elements) = (names[n], operands[n], sizes[n]);
+            self.load(o, &Tile { to, operand, head, row, from, limit, elements, count }, warps, uses)
+        };
+        let first = one(0, uses);
+        first + &one(1, uses)
+    }
+
+    /// What brings in the tile of turn `next`: its copies, and with queries the two numbers of each row.
+    fn prefetch(&self, o: &Operands<'_>, side: Side, warps: i64, uses: &mut Uses) -> String {
+        let tile = self.tile();
+        let places = format!(
+            "{ty} *to1 = far1 + next % 2 * {tile} * {dp}, *to2 = far2 + next % 2 * {tile} * {wp};\n",
+            ty = self.ty(),
+            dp = up(self.depth) + PAD,
+            wp = up(self.width) + PAD,
+        );
+        match side {
+            Side::Queries => {
+                let copies = self.load_side(o, Side::Keys, true, warps, uses);
+                format!("const idx from = next * {tile};\n{places}{copies}")
+            }
+            Side::Keys => {
+                let copies = self.load_side(o, Side::Queries, true, warps, uses);
+                let sum = self.backward.of_row(o, &self.backward.sums, uses);
+                let delta = self.backward.of_row(o, &self.backward.deltas, uses);
+                format!(
+                    "const idx i1 = kv * {group} + next / tiles_far, from = (first_tile + next % tiles_far) * {tile};
+{places}{copies}for (int t = threadIdx.x; t < {tile}; t += {threads}) {{
+const idx i2 = from + t;
+far_sums[next % 2 * {tile} + t] = i2 < {rows} ? {sum} : -INF32;
+far_deltas[next % 2 * {tile} + t] = i2 < {rows} ? {delta} : 0.0f;
+}}
+",
+                    group = o.group,
+                    rows = o.rows,
+                    threads = 32 * warps,
+                )
+            }
+        }
+    }
+
+    fn ty(&self) -> &'static str {
+        if self.dtype == DType::BF16 { "bf16" } else { "f16" }
+    }
+
+    /// Statements before the turns: how many there are, and with queries the numbers of the own rows.
+    fn bounds(&self, o: &Operands<'_>, side: Side, warps: i64, uses: &mut Uses) -> String {
+        let (a, tile) = (&self.backward.attention, self.tile());
+        match side {
+            Side::Queries => {
+                let limit = if a.causal {
+                    format!("imin<idx>({}, row0 + {})", o.keys, warps * ROWS)
+                } else {
+                    o.keys.clone()
+                };
+                let sum = self.backward.of_row(o, &self.backward.sums, uses);
+                let delta = self.backward.of_row(o, &self.backward.deltas, uses);
+                format!(
+                    "const idx i1 = head, kv = i1 / {group}, turns = ({limit} + {tile} - 1) / {tile};
+float own_sums[2], own_deltas[2];
+#pragma unroll
+for (int r = 0; r < 2; ++r) {{
+const idx i2 = first + r * 8;
+own_sums[r] = i2 < {rows} ? {sum} : -INF32;
+own_deltas[r] = i2 < {rows} ? {delta} : 0.0f;
+}}
+",
+                    group = o.group,
+                    rows = o.rows,
+                )
+            }
+            Side::Keys => {
+                let first = if a.causal { format!("row0 / {tile}") } else { "0".into() };
+                format!(
+                    "const idx kv = head, first_tile = {first}, last_tile = ({rows} + {tile} - 1) / {tile};
+const idx tiles_far = last_tile > first_tile ? last_tile - first_tile : 0, turns = tiles_far * {group};
+",
+                    group = o.group,
+                    rows = o.rows,
+                )
+            }
+        }
+    }
+
+    /// Statements that turn `score` and `grad` of an element into the weight and the cotangent of the score.
+    fn weigh(&self, o: &Operands<'_>, side: Side, uses: &mut Uses) -> String {
+        let tile = self.tile();
+        let places = match side {
+            Side::Queries => format!(
+                "const idx i2 = row, j = turn * {tile} + column;\nconst float sum = own_sums[e >> 1], delta = own_deltas[e >> 1];\n"
+            ),
+            Side::Keys => format!(
+                "const idx j = row, i1 = kv * {group} + turn / tiles_far, i2 = (first_tile + turn % tiles_far) * {tile} + column;
+const float sum = far_sums[turn % 2 * {tile} + column], delta = far_deltas[turn % 2 * {tile} + column];
+",
+                group = o.group
+            ),
+        };
+        let causal = if self.backward.attention.causal { " && j <= i2" } else { "" };
+        format!(
+            "const idx row = first + (e >> 1) * 8;
+const int column = n * 8 + pair * 2 + (e & 1);
+{places}bool seen = i2 < {rows} && j < {keys}{causal};
+float sc = score[n][e] * {scale};
+if (seen) {{
+{mask}}}
+seen = seen && sum != -INF32;
+const float w = seen ? exp2f((sc - sum) * 1.4426950408889634f) : 0.0f;
+score[n][e] = w;
+grad[n][e] = seen ? w * (grad[n][e] - delta) : 0.0f;
+",
+            rows = o.rows,
+            keys = o.keys,
+            scale = o.scale,
+            mask = o.mask_of("sc", uses),
+        )
+    }
+
+    /// `out (+)= factors · tile`: the factors are 16-bit halves of what a warp holds of its rows by the tile's rows.
+    fn product(&self, factors: &str, tile: &str, out: &str, elements: i64) -> String {
+        let half = if self.dtype == DType::BF16 { "bf16" } else { "f16" };
+        format!(
+            "#pragma unroll
+for (int n = 0; n < {nt}; n += 2) {{
+const u32 a[4] = {{ pack_{half}({factors}[n][0], {factors}[n][1]), pack_{half}({factors}[n][2], {factors}[n][3]),
+pack_{half}({factors}[n + 1][0], {factors}[n + 1][1]), pack_{half}({factors}[n + 1][2], {factors}[n + 1][3]) }};
+#pragma unroll
+for (int t = 0; t < {et}; t += 2) {{
+u32 b[4];
+ldmatrix_x4_trans(b, {tile} + (n * 8 + (lane & 15)) * {pitch} + t * 8 + (lane >> 4) * 8);
+const u32 b0[2] = {{b[0], b[1]}}, b1[2] = {{b[2], b[3]}};
+mma_{half}({out}[t], a, b0);
+mma_{half}({out}[t + 1], a, b1);
+}}
+}}
+",
+            nt = self.tile() / 8,
+            et = up(elements) / 8,
+            pitch = up(elements) + PAD,
+        )
+    }
+
+    /// `out = own · tileᵀ`.
+    fn scores(&self, own: &str, tile: &str, out: &str, elements: i64) -> String {
+        let half = if self.dtype == DType::BF16 { "bf16" } else { "f16" };
+        format!(
+            "#pragma unroll
+for (int s = 0; s < {steps}; ++s) {{
+u32 a[4];
+ldmatrix_x4(a, {own} + (warp * 16 + (lane & 15)) * {pitch} + s * 16 + (lane >> 4) * 8);
+#pragma unroll
+for (int n = 0; n < {nt}; n += 2) {{
+u32 b[4];
+ldmatrix_x4(b, {tile} + (n * 8 + (lane & 7) + (lane >> 4) * 8) * {pitch} + s * 16 + (lane >> 3 & 1) * 8);
+const u32 b0[2] = {{b[0], b[1]}}, b1[2] = {{b[2], b[3]}};
+mma_{half}({out}[n], a, b0);
+mma_{half}({out}[n + 1], a, b1);
+}}
+}}
+",
+            steps = up(elements) / 16,
+            nt = self.tile() / 8,
+            pitch = up(elements) + PAD,
+        )
+    }
+
+    /// Statements that store a gradient of the own rows.
+    fn store(
+        &self,
+        o: &Operands<'_>,
+        (to, head, limit): (&Operand, &str, &str),
+        (from, factor, elements): (&str, &str, i64),
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
+        let value = format!("{from}[t][e]{factor}");
+        let store = self.backward.store(o, (to, ["i0", head, "row", "column"]), &value, uses)?;
+        Ok(format!(
+            "#pragma unroll
+for (int t = 0; t < {et}; ++t)
+#pragma unroll
+for (int e = 0; e < 4; ++e) {{
+const idx row = first + (e >> 1) * 8, column = t * 8 + pair * 2 + (e & 1);
+if (row < {limit} && column < {elements}) {{
+{store}}}
+}}
+",
+            et = up(elements) / 8,
+        ))
+    }
+
+    fn kernel(&self, warps: i64, side: Side) -> Result<Kernel, GenError> {
+        let (b, a) = (self.backward, &self.backward.attention);
+        let mut uses = Uses::default();
+        let o = Operands::of(self.program, a, &mut uses);
+        let own = if side == Side::Queries { &a.q } else { &a.k };
+        let tiles = own.sizes[2].ceil_div(&SymExpr::from_i64(warps * ROWS));
+        let count = volume(&own.sizes[..2]) * &tiles;
+        let (tiles, all) = (o.text(&tiles, &mut uses), o.text(&count, &mut uses));
+        let heads = o.text(&own.sizes[1], &mut uses);
+        let load_own = self.load_side(&o, side, false, warps, &mut uses);
+        let bounds = self.bounds(&o, side, warps, &mut uses);
+        let prefetch = self.prefetch(&o, side, warps, &mut uses);
+        let weigh = self.weigh(&o, side, &mut uses);
+        let scale = format!(" * {}", o.scale);
+        let (mut products, mut stores, mut sums) = (String::new(), String::new(), String::new());
+        let (depth, width) = (self.depth, self.width);
+        match side {
+            Side::Queries => {
+                sums += &format!("float of_query[{}][4] = {{}};\n", up(depth) / 8);
+                products += &self.product("grad", "tile1", "of_query", depth);
+                stores += &self.store(&o, (&b.dq, "i1", &o.rows), ("of_query", &scale, depth), &mut uses)?;
+            }
+            Side::Keys => {
+                sums += &format!(
+                    "float of_key[{}][4] = {{}}, of_value[{}][4] = {{}};\n",
+                    up(depth) / 8,
+                    up(width) / 8
+                );
+                products += &self.product("score", "tile2", "of_value", width);
+                products += &self.product("grad", "tile1", "of_key", depth);
+                stores += &self.store(&o, (&b.dk, "kv", &o.keys), ("of_key", &scale, depth), &mut uses)?;
+                stores += &self.store(&o, (&b.dv, "kv", &o.keys), ("of_value", "", width), &mut uses)?;
+            }
+        }
+        let body = format!(
+            "DYNAMIC_SHARED(memory);
+{ty} *own1 = ({ty} *)memory, *own2 = own1 + {block_rows} * {dp}, *far1 = own2 + {block_rows} * {wp}, *far2 = far1 + 2 * {tile} * {dp};
+float *far_sums = (float *)(far2 + 2 * {tile} * {wp}), *far_deltas = far_sums + 2 * {tile};
+(void)far_deltas;
+const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, line4 = lane >> 2, pair = lane & 3;
+for (idx block = blockIdx.x; block < {all}; block += gridDim.x) {{
+const idx row0 = block % {tiles} * {block_rows}, head = block / {tiles} % {heads}, i0 = block / {tiles} / {heads};
+const idx first = row0 + warp * 16 + line4;
+{bounds}{load_own}if (turns > 0) {{ const idx next = 0;
+{prefetch}}}
+cp_async_commit();
+{sums}for (idx turn = 0; turn < turns; ++turn) {{
+if (turn + 1 < turns) {{ const idx next = turn + 1;
+{prefetch}}}
+cp_async_commit();
+cp_async_wait<1>();
+block_sync();
+const {ty} *tile1 = far1 + turn % 2 * {tile} * {dp}, *tile2 = far2 + turn % 2 * {tile} * {wp};
+float score[{nt}][4] = {{}}, grad[{nt}][4] = {{}};
+{scores}{grads}#pragma unroll
+for (int n = 0; n < {nt}; ++n)
+#pragma unroll
+for (int e = 0; e < 4; ++e) {{
+{weigh}}}
+{products}block_sync();
+}}
+{stores}cp_async_wait<0>();
+block_sync();
+}}
+",
+            ty = value_type(self.dtype)?,
+            block_rows = warps * ROWS,
+            dp = up(depth) + PAD,
+            wp = up(width) + PAD,
+            tile = self.tile(),
+            nt = self.tile() / 8,
+            scores = self.scores("own1", "tile1", "score", depth),
+            grads = self.scores("own2", "tile2", "grad", width),
+        );
+        let mut launch = Launch::flat(count.sym_min(&SymExpr::from_i64(MOST_BLOCKS)), 32 * warps as u32);
+        launch.shared = self.shared(warps) as u32;
+        assemble(self.program, ENTRY, &uses, launch, &body)
+    }
+}

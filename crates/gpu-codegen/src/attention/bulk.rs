@@ -1,0 +1,412 @@
+//! Attention of 16-bit numbers by the tensor memory accelerator and `wgmma` (`dialect/common/flash.cu`): what the forward kernel and those of gradients
+//! share (`backward_bulk`), and the forward one.
+//!
+//! Its softmax is that of `attention_flash`. Not here: rows longer than [`WIDEST`] and operands that the copy engine cannot
+//! read, which are left to that.
+
+use ir_core::{DType, SymExpr};
+use kernel_ir::{Attention, Operand, Program};
+
+use crate::attention::Operands;
+use crate::attention::backward::is_half;
+use crate::product::bulk::{GRAIN, countable};
+use crate::text::body::Uses;
+use crate::text::lanes::{self, Lanes};
+use crate::text::template::{assemble, volume};
+use crate::text::types::value_type;
+use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, TensorMap, Variant};
+
+/// The longest rows: results of 64 of them take half of a warpgroup's registers.
+const WIDEST: i64 = 128;
+/// Elements of a panel's line, 128 bytes.
+const LINE: u32 = 64;
+/// Rows of a block that a warpgroup computes.
+const WARPGROUP_ROWS: i64 = 64;
+/// Threads of a warpgroup.
+const WARPGROUP: i64 = 128;
+/// Fewer query rows are left to the ways of a warp: most of a tile would be empty.
+const FEWEST_ROWS: i64 = 64;
+
+/// How a kernel is cut: rows of a block, rows of a tile of the far side, stages of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) own: i64,
+    pub(crate) far: i64,
+    pub(crate) stages: i64,
+}
+
+impl Cut {
+    fn consumers(&self) -> i64 {
+        self.own / WARPGROUP_ROWS
+    }
+
+    fn threads(&self) -> i64 {
+        (self.consumers() + 1) * WARPGROUP
+    }
+
+    /// Bytes of shared memory: the own tiles, the ring, `numbers` floats a stage, the barriers of these.
+    pub(crate) fn shared(&self, own: i64, stage: i64, numbers: i64) -> i64 {
+        own + self.stages * (stage + 4 * numbers) + 8 * (2 + 2 * self.stages)
+    }
+}
+
+/// Elements of rows in shared memory.
+pub(crate) fn padded(elements: i64) -> i64 {
+    (elements + i64::from(LINE) - 1) / i64::from(LINE) * i64::from(LINE)
+}
+
+/// What both directions say of their operands.
+pub(crate) struct Bulk<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) dtype: DType,
+    /// Elements of a query and of a key, of a value.
+    pub(crate) depth: i64,
+    pub(crate) width: i64,
+}
+
+impl<'a> Bulk<'a> {
+    /// `None` where a device or the copy engine cannot.
+    pub(crate) fn of(
+        program: &'a Program,
+        a: &Attention,
+        others: &[&Operand],
+        target: &Target,
+    ) -> Option<Bulk<'a>> {
+        let dtype = program.buffers[a.q.buf].dtype;
+        let narrow = |e: &SymExpr| e.as_const().filter(|n| n % 8 == 0 && (8..=WIDEST).contains(n));
+        let (depth, width) = (narrow(&a.q.sizes[3])?, narrow(&a.v.sizes[3])?);
+        let rows = a.q.sizes[2].as_const().is_none_or(|n| n >= FEWEST_ROWS);
+        let read = || [&a.q, &a.k, &a.v].into_iter().chain(others.iter().copied());
+        let fits = target.wgmma()
+            && rows
+            && is_half(dtype)
+            && a.acc.compute() == DType::F32
+            && read().all(|o| program.buffers[o.buf].dtype == dtype && map(program, o, 64).is_some());
+        fits.then_some(Bulk { program, dtype, depth, width })
+    }
+
+    pub(crate) fn ty(&self) -> Result<&'static str, GenError> {
+        value_type(self.dtype)
+    }
+
+    /// Bytes of a row of queries or keys, and of one of values.
+    pub(crate) fn bytes(&self) -> [i64; 2] {
+        [2 * padded(self.depth), 2 * padded(self.width)]
+    }
+}
+
+/// The tensor map of an operand `[b, h, l, d]`, in boxes of so many rows; `None` where the copy engine cannot read it.
+fn map(program: &Program, operand: &Operand, rows: i64) -> Option<TensorMap> {
+    let dtype = program.buffers[operand.buf].dtype;
+    let grain = GRAIN / dtype.size().max(1) as i64;
+    let positive = |e: &SymExpr| e.range(&program.bounds()).0.is_some_and(|n| n >= 1);
+    let lies = crate::product::gemv::aligned(operand, 3, grain)
+        && operand.sizes.iter().all(|e| countable(program, e))
+        && (operand.sizes[2] == SymExpr::ONE || positive(&operand.strides[2]));
+    if !lies {
+        return None;
+    }
+    // A single row has no step; any that the driver takes will do.
+    let row_step = match operand.sizes[2] == SymExpr::ONE {
+        true => operand.sizes[3].ceil_div(&SymExpr::from_i64(grain)) * SymExpr::from_i64(grain),
+        false => operand.strides[2].clone(),
+    };
+    let mut map = TensorMap {
+        buf: program.root(operand.buf),
+        dtype,
+        offset: operand.offset.clone(),
+        sizes: vec![operand.sizes[3].clone(), operand.sizes[2].clone()],
+        strides: vec![row_step],
+        window: vec![LINE, rows as u32],
+    };
+    for d in moving(operand) {
+        if !positive(&operand.strides[d]) {
+            return None;
+        }
+        map.sizes.push(operand.sizes[d].clone());
+        map.strides.push(operand.strides[d].clone());
+        map.window.push(1);
+    }
+    Some(map)
+}
+
+/// The dimensions of heads and batch that move an operand, the inner one first.
+fn moving(operand: &Operand) -> impl Iterator<Item = usize> {
+    [1, 0].into_iter().filter(|d| operand.sizes[*d] != SymExpr::ONE && operand.strides[*d] != SymExpr::ZERO)
+}
+
+/// A function that has the copy engine bring a box: `given` are its parameters behind the element, `row` and `head` texts.
+pub(crate) fn load(
+    program: &Program,
+    (operand, rows): (&Operand, i64),
+    (given, row, head): (&str, &str, &str),
+    uses: &mut Uses,
+) -> Result<String, GenError> {
+    let map = map(program, operand, rows)
+        .ok_or_else(|| GenError::Malformed("the copy engine cannot read an operand".into()))?;
+    let number = uses.maps.len();
+    uses.maps.push(map);
+    let mut at = format!("element, (int)({row})");
+    for d in moving(operand) {
+        at += if d == 1 { ", (int)" } else { ", (int)i0" };
+        at += if d == 1 { head } else { "" };
+    }
+    Ok(format!(
+        "[&](u8 *to, u64 *bar, int element{given}) {{ tma_load<1>(to, map{number}, bar, {{{at}}}); }}"
+    ))
+}
+
+/// The loop over blocks: which tile of which head comes when. Heads whose far side fits half of the cache together go
+/// through their tiles side by side, the long ones first where there is a diagonal.
+pub(crate) struct Order {
+    /// Rows and heads of the own side, as texts.
+    pub(crate) tiles: String,
+    pub(crate) heads: String,
+    /// Heads of the whole batch.
+    pub(crate) all_heads: String,
+    /// Heads side by side.
+    pub(crate) near: i64,
+    pub(crate) last_first: bool,
+    pub(crate) own: i64,
+}
+
+impl Order {
+    /// How many heads go side by side, of so many bytes each.
+    pub(crate) fn near(target: &Target, bytes: i64) -> i64 {
+        ((target.cache / 2) as i64 / bytes.max(1)).max(1)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let tile = if self.last_first {
+            format!("{} - 1 - rest / these", self.tiles)
+        } else {
+            "rest / these".into()
+        };
+        format!(
+            "for (idx block = blockIdx.x; block < ({tiles}) * ({all}); block += gridDim.x) {{
+const idx run = block / (({tiles}) * {near}) * {near}, these = imin<idx>({near}, {all} - run), rest = block - run * ({tiles});
+const idx head = run + rest % these, i0 = head / {heads}, row0 = ({tile}) * {own};
+",
+            tiles = self.tiles,
+            all = self.all_heads,
+            near = self.near,
+            heads = self.heads,
+            own = self.own,
+        )
+    }
+}
+
+/// What takes a score to an exponent of 2, and statements that treat each score of a turn.
+pub(crate) struct Look {
+    pub(crate) factor: String,
+    pub(crate) text: String,
+}
+
+/// The scores `score` of a turn: what is not seen becomes minus infinity. `place` declares `i2` and `j` of element `n`,
+/// `whole` says where all of a warpgroup's are seen, `seen` where one is; a mask or an unusual factor has all of them scaled.
+pub(crate) fn look(
+    o: &Operands<'_>,
+    a: &Attention,
+    (far, place, whole, seen): (i64, &str, &str, &str),
+    uses: &mut Uses,
+) -> Look {
+    let log2_e = std::f64::consts::LOG2_E;
+    let bits = |x: f64| format!("as_float(0x{:08x}u)", (x as f32).to_bits());
+    let factor = a.scale * log2_e;
+    let plain = a.mask.is_none() && (factor as f32).is_normal() && factor > 0.0;
+    let mask = o.mask_of("sc", uses);
+    let (factor, early, each) = match plain {
+        true => {
+            (bits(factor), format!("if ({whole}) return;\n"), "if (!seen) score[n] = -INF32;\n".to_owned())
+        }
+        false => (
+            "1.0f".into(),
+            String::new(),
+            format!(
+                "float sc = score[n] * {};\nif (seen && i2 < {} && j < {}) {{\n{mask}}}\nscore[n] = seen ? sc * {} : -INF32;\n",
+                o.scale,
+                o.rows,
+                o.keys,
+                bits(log2_e)
+            ),
+        ),
+    };
+    let text = format!(
+        "[&](float (&score)[{half}], int turn) {{
+{place_of_turn}{early}#pragma unroll
+for (int n = 0; n < {half}; ++n) {{
+{place}bool seen = {seen};
+{each}}}
+}}",
+        half = far / 2,
+        place_of_turn = "const idx from = far_row(turn);\n",
+    );
+    Look { factor, text }
+}
+
+/// A kernel of one warpgroup that brings tiles and others that multiply; `head` declares the barriers, `bring` and `multiply` are
+/// what each does for a block.
+pub(crate) fn kernel(
+    program: &Program,
+    (cut, shared): (Cut, i64),
+    (count, uses): (&SymExpr, &Uses),
+    [head, bring, multiply]: [&str; 3],
+) -> Result<Kernel, GenError> {
+    let consumers = cut.consumers();
+    // Registers of a thread, and blocks of a multiprocessor: all of its 65,536 are taken.
+    let (down, up, blocks) = match consumers {
+        1 => (24, 232, 2),
+        _ => (24, 240, 1),
+    };
+    let body = format!(
+        "DYNAMIC_TILES(memory);
+{head}if (warpgroup() == {consumers}) {{
+registers_down<{down}>();
+{bring}}} else {{
+registers_up<{up}>();
+const int warp = threadIdx.x >> 5, line4 = (threadIdx.x & 31) >> 2, pair = threadIdx.x & 3;
+{multiply}}}
+"
+    );
+    let threads = cut.threads();
+    let mut launch = Launch::flat(count.sym_min(&SymExpr::from_i64(MOST_BLOCKS)), threads as u32);
+    launch.shared = shared as u32;
+    let mut kernel = assemble(program, ENTRY, uses, launch, &body)?;
+    kernel.source = kernel.source.replacen(
+        &format!("__launch_bounds__({threads})"),
+        &format!("__launch_bounds__({threads}, {blocks})"),
+        1,
+    );
+    Ok(kernel)
+}
+
+/// The ways of computing attention, the best by rule first; none where the device or the copy engine cannot.
+pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
+    if k.epilogue.ranges.len() != 4 {
+        return Ok(Vec::new());
+    }
+    let Some(bulk) = Bulk::of(program, k, &[], target) else { return Ok(Vec::new()) };
+    let forward = Forward { bulk, k, target };
+    let cuts = if forward.bulk.depth.max(forward.bulk.width) > 64 { LONG } else { SHORT };
+    let fits = |cut: &&Cut| forward.shared(**cut) <= i64::from(target.lds);
+    let variant = |cut: &Cut| {
+        let name = format!("wgmma_{}x{}_{}", cut.own, cut.far, cut.stages);
+        Ok(Variant::single(name, forward.generate(*cut)?))
+    };
+    cuts.iter().filter(fits).map(variant).collect()
+}
+
+/// Of rows of at most 64 elements, in the order of times measured on an H200.
+const SHORT: &[Cut] = &[Cut { own: 64, far: 128, stages: 4 }, Cut { own: 128, far: 128, stages: 4 }];
+/// Of longer ones.
+const LONG: &[Cut] = &[Cut { own: 128, far: 128, stages: 4 }, Cut { own: 64, far: 64, stages: 4 }];
+
+struct Forward<'a> {
+    bulk: Bulk<'a>,
+    k: &'a Attention,
+    target: &'a Target,
+}
+
+impl Forward<'_> {
+    fn shared(&self, cut: Cut) -> i64 {
+        let [query, value] = self.bulk.bytes();
+        cut.shared(cut.own * query, cut.far * query.max(value), 0)
+    }
+
+    fn generate(&self, cut: Cut) -> Result<Kernel, GenError> {
+        let (program, k, Cut { own, far, stages }) = (self.bulk.program, self.k, cut);
+        let mut uses = Uses::default();
+        let o = Operands::of(program, k, &mut uses);
+        let tiles = k.q.sizes[2].ceil_div(&SymExpr::from_i64(own));
+        let all_heads = volume(&k.q.sizes[..2]);
+        let count = &all_heads * &tiles;
+        let far_bytes = k.k.sizes[2].as_const().unwrap_or(4096) * self.bulk.bytes().iter().sum::<i64>();
+        let order = Order {
+            tiles: o.text(&tiles, &mut uses),
+            heads: o.heads.clone(),
+            all_heads: o.text(&all_heads, &mut uses),
+            near: Order::near(self.target, far_bytes),
+            last_first: k.causal,
+            own,
+        };
+        let limit = if k.causal { format!("imin<idx>({}, row0 + {own})", o.keys) } else { o.keys.clone() };
+        let place = format!(
+            "{}const idx i1 = head % {}, limit = {limit};\nconst int turns = (int)((limit + {far} - 1) / {far});\n",
+            order.text(),
+            o.heads
+        );
+        let keys = format!("i1 / {}", o.group);
+        let far_row = format!("(idx)turn * {far}");
+        let load_q = load(program, (&k.q, own), ("", "row0", "i1"), &mut uses)?;
+        let load_k = load(program, (&k.k, far), (", int turn", &far_row, &keys), &mut uses)?;
+        let load_v = load(program, (&k.v, far), (", int turn", &far_row, &keys), &mut uses)?;
+        let head = format!(
+            "typedef FlashForward<{}, {own}, {far}, {}, {}, {stages}> Flash;\nFlash flash(memory);\n",
+            self.bulk.ty()?,
+            self.bulk.depth,
+            self.bulk.width,
+        );
+        let bring = format!(
+            "if (threadIdx.x == {threads}) {{\n{place}flash.bring(turns, {load_q},\n{load_k},\n{load_v});\n}}\n}}\n",
+            threads = cut.consumers() * WARPGROUP
+        );
+        let look = self.look(&o, far, &mut uses);
+        let finish = self.finish(&o, &mut uses)?;
+        let multiply = format!(
+            "{place}const idx first = row0 + warp * 16 + line4;
+auto far_row = [&](int turn) {{ return {far_row}; }};
+flash.turns(turns, {factor}, {look});
+{finish}}}
+",
+            factor = look.factor,
+            look = look.text,
+        );
+        kernel(program, (cut, self.shared(cut)), (&count, &uses), [&head, &bring, &multiply])
+    }
+
+    fn look(&self, o: &Operands<'_>, far: i64, uses: &mut Uses) -> Look {
+        let place = "const idx i2 = first + (n >> 1 & 1) * 8, j = from + n / 4 * 8 + pair * 2 + (n & 1);\n";
+        let keys = &o.keys;
+        let (mut whole, mut seen) = (format!("from + {far} <= {keys}"), format!("j < {keys}"));
+        if self.k.causal {
+            whole += &format!(" && from + {far} <= row0 + warp / 4 * {WARPGROUP_ROWS} + 1");
+            seen += " && j <= i2";
+        }
+        look(o, self.k, (far, place, &whole, &seen), uses)
+    }
+
+    /// Statements that store the sums and run the epilogue on results.
+    fn finish(&self, o: &Operands<'_>, uses: &mut Uses) -> Result<String, GenError> {
+        let (program, epilogue) = (self.bulk.program, &self.k.epilogue);
+        // A thread has pairs of neighbours.
+        let vectors = Lanes { program, epilogue, var: 3, count: 2 }.vectors();
+        let tail = lanes::text(program, epilogue, (Some(3), 2), &vectors, uses)?;
+        let sums = match o.sums("flash.most[r] * 0.6931471805599453f", "flash.total[r]", uses) {
+            none if none.is_empty() => none,
+            sums => format!(
+                "if (pair == 0 && first + r * 8 < {}) {{\nconst idx i2 = first + r * 8;\n{sums}}}\n",
+                o.rows
+            ),
+        };
+        Ok(format!(
+            "constexpr int LANES = 2;
+float share[2];
+#pragma unroll
+for (int r = 0; r < 2; ++r) {{
+share[r] = flash.total[r] == 0 ? 0.0f : 1.0f / flash.total[r];
+{sums}}}
+#pragma unroll
+for (int n = 0; n < {}; ++n)
+#pragma unroll
+for (int r = 0; r < 2; ++r) {{
+const idx i2 = first + r * 8, lane0_3 = n * 8 + pair * 2;
+if (i2 < {}) {{
+const float sum[LANES] = {{flash.out[4 * n + 2 * r] * share[r], flash.out[4 * n + 2 * r + 1] * share[r]}};
+{tail}}}
+}}
+",
+            self.bulk.width / 8,
+            o.rows,
+        ))
+    }
+}

@@ -1,0 +1,184 @@
+//! Attention: which kernels compute it, what they share, and the one that is always there: a warp computes one query row
+//! with a running softmax, its lanes share the keys of a tile and then the elements of the result. Scores never reach memory.
+
+pub(crate) mod backward;
+pub(crate) mod backward_bulk;
+pub(crate) mod backward_flash;
+pub(crate) mod bulk;
+pub(crate) mod decode;
+pub(crate) mod flash;
+
+use ir_core::{DType, SymExpr};
+use kernel_ir::{Attention, Operand, Program};
+
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, compute_type, element, epilogue, volume};
+use crate::text::types::value_type;
+use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant};
+
+/// Elements of a result row that a lane keeps in registers: rows up to a wave times as long.
+const MOST_PER_LANE: i64 = 16;
+/// Warps of a block.
+const WARPS: i64 = 4;
+
+/// The ways of computing it, the best by rule first.
+pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
+    let mut all = decode::variants(program, k, target)?;
+    all.extend(bulk::variants(program, k, target)?);
+    all.extend(flash::variants(program, k, target)?);
+    all.push(Variant::single("simple", generate(program, k, target)?));
+    Ok(all)
+}
+
+/// What the kernels of attention say of its operands, as texts over the loop variables `i0`, `i1`, `i2` and the key `j`.
+pub(crate) struct Operands<'a> {
+    pub(crate) writer: BodyWriter<'a>,
+    k: &'a Attention,
+    /// Query heads, query rows, keys.
+    pub(crate) heads: String,
+    pub(crate) rows: String,
+    pub(crate) keys: String,
+    /// Query heads that share a key head.
+    pub(crate) group: String,
+    /// The factor on the scores, as a float.
+    pub(crate) scale: String,
+}
+
+impl<'a> Operands<'a> {
+    pub(crate) fn of(program: &'a Program, k: &'a Attention, uses: &mut Uses) -> Operands<'a> {
+        let ranges = &k.epilogue.ranges;
+        let writer = BodyWriter { program, extents: ranges, prefix: "", guard: None, store_guard: None };
+        let [heads, rows, keys, group] =
+            [&ranges[1], &ranges[2], &k.k.sizes[2], &ranges[1].floor_div(&k.k.sizes[1])]
+                .map(|e| writer.expr(e, uses));
+        let scale = format!("as_float(0x{:08x}u)", (k.scale as f32).to_bits());
+        Operands { writer, k, heads, rows, keys, group, scale }
+    }
+
+    pub(crate) fn text(&self, e: &SymExpr, uses: &mut Uses) -> String {
+        self.writer.expr(e, uses)
+    }
+
+    pub(crate) fn element(&self, operand: &Operand, index: [&str; 4], uses: &mut Uses) -> String {
+        element(&self.writer, operand, &index, uses)
+    }
+
+    /// A statement that stores the logarithm of the sum of a row's exponentials, of which `total` was added up less the
+    /// largest score `most`; nothing where nobody wants it. The loop variables `i0` to `i2` are in scope.
+    pub(crate) fn sums(&self, most: &str, total: &str, uses: &mut Uses) -> String {
+        let Some(sums) = &self.k.sums else { return String::new() };
+        let place = element(&self.writer, sums, &["i0", "i1", "i2"], uses);
+        uses.written.insert(self.writer.program.root(sums.buf));
+        let (infinity, log) = if self.k.acc == DType::F64 { ("INF64", "log") } else { ("INF32", "logf") };
+        format!("{place} = {total} == 0 ? -{infinity} : {most} + {log}({total});\n")
+    }
+
+    /// Statements that apply the mask to the float `score`, or say that a key is not `seen`.
+    pub(crate) fn mask_of(&self, score: &str, uses: &mut Uses) -> String {
+        let Some(mask) = &self.k.mask else { return String::new() };
+        let m = self.element(mask, ["i0", "i1", "i2", "j"], uses);
+        match self.writer.program.buffers[mask.buf].dtype {
+            DType::Bool => format!("if ({m} == 0) seen = false;\n"),
+            _ => format!("{score} += to<float>({m});\n"),
+        }
+    }
+}
+
+/// The kernel that is always there.
+fn generate(program: &Program, k: &Attention, target: &Target) -> Result<Kernel, GenError> {
+    let ranges = &k.epilogue.ranges;
+    let (true, Some(width)) = (ranges.len() == 4, k.v.sizes.last()) else {
+        return Err(GenError::Malformed("attention has operands of four dimensions".into()));
+    };
+    let mut uses = Uses::default();
+    let writer = BodyWriter { program, extents: ranges, prefix: "", guard: None, store_guard: None };
+    let wave = target.lanes();
+    let per_lane = match width.range(&program.bounds()).1 {
+        Some(n) if n <= wave * MOST_PER_LANE => (n.max(1) + wave - 1) / wave,
+        _ => return Err(GenError::Routine(format!("{}: heads wider than {}", k.name, wave * MOST_PER_LANE))),
+    };
+    let acc = compute_type(k.acc)?;
+    let rows = volume(&ranges[..3]);
+    let text = |e: &SymExpr, uses: &mut Uses| writer.expr(e, uses);
+    let count = text(&rows, &mut uses);
+    let (heads, length) = (text(&ranges[1], &mut uses), text(&ranges[2], &mut uses));
+    let keys = text(&k.k.sizes[2], &mut uses);
+    let depth = text(&k.q.sizes[3], &mut uses);
+    let width = text(width, &mut uses);
+    // Query heads that share a key head.
+    let shared = text(&ranges[1].floor_div(&k.k.sizes[1]), &mut uses);
+    let q = element(&writer, &k.q, &["i0", "i1", "i2", "d"], &mut uses);
+    let key = element(&writer, &k.k, &["i0", "kv", "j", "d"], &mut uses);
+    let value = element(&writer, &k.v, &["i0", "kv", "from", "e"], &mut uses);
+    let limit = if k.causal { format!("imin<idx>({keys}, i2 + 1)") } else { keys };
+    let mask = match &k.mask {
+        None => String::new(),
+        Some(mask) => {
+            let m = element(&writer, mask, &["i0", "i1", "i2", "j"], &mut uses);
+            match program.buffers[mask.buf].dtype {
+                DType::Bool => format!("if ({m} == 0) seen = false;\n"),
+                _ => format!("score += to<{acc}>({m});\n"),
+            }
+        }
+    };
+    let (infinity, exp) = if acc == "double" { ("INF64", "exp") } else { ("INF32", "expf") };
+    let scale = crate::text::types::number(ir_core::Scalar::Float(k.scale), k.acc.compute())?;
+    let sums = Operands::of(program, k, &mut uses).sums("most", "total", &mut uses);
+    let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
+    let result = value_type(k.acc)?;
+    let body = format!(
+        "const int lane = {lane};
+for (idx row = blockIdx.x * (idx){WARPS} + threadIdx.x / {wave}; row < {count}; row += (idx)gridDim.x * {WARPS}) {{
+const idx i2 = row % {length}, i1 = row / {length} % {heads}, i0 = row / {length} / {heads};
+const idx kv = i1 / {shared};
+{acc} most = -{infinity}, total = 0, out[{per_lane}] = {{}};
+const idx limit = {limit};
+for (idx j0 = 0; j0 < limit; j0 += {wave}) {{
+const idx j = j0 + lane;
+bool seen = j < limit;
+{acc} score = -{infinity};
+if (seen) {{
+score = 0;
+for (idx d = 0; d < {depth}; ++d) score += to<{acc}>({q}) * to<{acc}>({key});
+score *= {scale};
+{mask}if (!seen) score = -{infinity};
+}}
+{acc} top = team_combine<MAX, {wave}>(score, (void *)0);
+// A score that is not a number makes the whole row so.
+if (!(top <= most)) {{
+const {acc} shrink = most == -{infinity} ? ({acc})0 : {exp}(most - top);
+total *= shrink;
+#pragma unroll
+for (int u = 0; u < {per_lane}; ++u) out[u] *= shrink;
+most = top;
+}}
+const {acc} weight = score == -{infinity} ? ({acc})0 : {exp}(score - most);
+total += team_combine<SUM, {wave}>(weight, (void *)0);
+const int many = (int)imin<idx>({wave}, limit - j0);
+for (int t = 0; t < many; ++t) {{
+const {acc} w = shuffle(weight, t);
+const idx from = j0 + t;
+#pragma unroll
+for (int u = 0; u < {per_lane}; ++u) {{
+const idx e = lane + {wave} * u;
+if (e < {width} && w != 0) out[u] += w * to<{acc}>({value});
+}}
+}}
+}}
+if (lane == 0) {{
+{sums}}}
+#pragma unroll
+for (int u = 0; u < {per_lane}; ++u) {{
+const idx i3 = lane + {wave} * u;
+if (i3 < {width}) {{
+const {result} result = to<{result}>(total == 0 ? {empty} : out[u] / total);
+{tail}}}
+}}
+}}
+",
+        lane = target.lane(),
+        empty = if acc == "double" { "0.0" } else { "0.0f" },
+    );
+    let blocks = rows.ceil_div(&SymExpr::from_i64(WARPS)).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
+    assemble(program, ENTRY, &uses, Launch::flat(blocks, target.wave * WARPS as u32), &body)
+}

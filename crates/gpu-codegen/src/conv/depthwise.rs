@@ -1,0 +1,483 @@
+//! Convolutions of groups of few channels, depthwise ones above all: a thread computes a tile of rows, columns and neighbouring
+//! channels of the result, so that what a window reads is read once for all of them. Plain ones, and transposed ones that
+//! spread the input out, of one or two spatial dimensions.
+//!
+//! Here: which convolutions these are, which shapes of tiles are tried and in what order. The kernels' text is `depthwise_text`,
+//! convolutions over a window larger than their result, as gradients to weights are, `depthwise_weight`.
+
+use ir_core::{Atom, DType, SymExpr};
+use kernel_ir::{BufId, Conv, InstKind, Operand, Program, StoreMode};
+
+use crate::conv::depthwise_text;
+use crate::conv::depthwise_weight::Sums;
+use crate::product::tile::{hint, is_multiple};
+use crate::{GenError, Target, Variant};
+
+/// Input channels of a group at most; one output channel reads them one after another.
+const FEW: i64 = 8;
+/// Bytes of a load at most.
+const WIDTH: i64 = 16;
+/// Bytes of a line of the first-level cache, and of a sector, the least that is read of memory.
+const LINE: i64 = 128;
+const SECTOR: i64 = 32;
+/// Threads of a block at most.
+const THREADS: i64 = 256;
+/// Sums of a thread at most, and floats of the input that it holds.
+const MOST_SUMS: i64 = 64;
+const MOST_HELD: i64 = 128;
+/// Columns of the window that are taken at once, where there are more.
+const CHUNK: i64 = 8;
+/// Bytes of shared memory for the weights of a block.
+const MOST_TAPS: i64 = 96 * 1024;
+/// Multiplications of a tile whose loop over the rows is unrolled, so that all its loads are on their way at once; the same where
+/// weights are kept, of which registers are known by number alone.
+const UNROLLED: i64 = 640;
+const UNROLLED_KEPT: i64 = 2400;
+/// Weights that a thread keeps at most, and all numbers that it holds then.
+const MOST_KEPT: i64 = 54;
+const MOST_REGISTERS: i64 = 150;
+/// Blocks a multiprocessor at most: each copies the weights of its channels.
+const BLOCKS_EACH: i64 = 16;
+/// Ways that are given.
+const WAYS: usize = 4;
+
+/// A spatial dimension.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line {
+    /// Its number among those of the input and of the result; `None` for the one that a single dimension lacks.
+    pub(crate) dim: Option<usize>,
+    pub(crate) window: i64,
+    pub(crate) stride: i64,
+    pub(crate) dilation: i64,
+    /// Zeros before the first element.
+    pub(crate) before: i64,
+}
+
+/// A convolution of groups of few channels.
+pub(crate) struct Grouped<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) k: &'a Conv,
+    /// Channels of a group.
+    pub(crate) inputs: i64,
+    pub(crate) outputs: i64,
+    /// Rows and columns.
+    pub(crate) lines: [Line; 2],
+}
+
+/// Along what neighbouring elements of the input are loaded, and what neighbouring threads take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Along {
+    Channels,
+    Columns,
+}
+
+/// The shape of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Form {
+    pub(crate) along: Along,
+    /// Rows, columns and channels of a thread.
+    pub(crate) rows: i64,
+    pub(crate) cols: i64,
+    pub(crate) lanes: i64,
+    /// Columns of a load.
+    pub(crate) width: i64,
+    /// Threads of a block along channels, rows and columns.
+    pub(crate) team: [i64; 3],
+    /// Columns of the window that are taken at once.
+    pub(crate) chunk: i64,
+    /// Whether a thread keeps the weights of its channels in registers; else it reads them of shared memory at every row.
+    pub(crate) keeps: bool,
+    /// Lanes of a wave: blocks are whole waves.
+    pub(crate) wave: i64,
+    /// Blocks that share the channels of one.
+    pub(crate) most: i64,
+}
+
+/// The ways of computing it, the best by estimate first; none where it is no such convolution.
+pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<Vec<Variant>, GenError> {
+    if let Some(sums) = Sums::of(program, k) {
+        return sums.variants(target);
+    }
+    let Some(grouped) = Grouped::of(program, k) else { return Ok(Vec::new()) };
+    let forms = grouped.forms(target);
+    forms.into_iter().map(|form| depthwise_text::variant(&grouped, form)).collect()
+}
+
+/// Whether it has ways here, which lead those of a library.
+pub(crate) fn takes(program: &Program, k: &Conv, target: &Target) -> bool {
+    Sums::of(program, k).is_some() || Grouped::of(program, k).is_some_and(|g| !g.forms(target).is_empty())
+}
+
+/// Whether operands of these dtypes are multiplied in single precision.
+pub(crate) fn has_dtypes(program: &Program, k: &Conv) -> bool {
+    let small = |o: &Operand| matches!(program.buffers[o.buf].dtype, DType::F32 | DType::F16 | DType::BF16);
+    k.acc == DType::F32 && small(&k.input) && small(&k.weight)
+}
+
+impl<'a> Grouped<'a> {
+    pub(crate) fn of(program: &'a Program, k: &'a Conv) -> Option<Grouped<'a>> {
+        let spatial = k.stride.len();
+        if k.groups < 2 || !(1..=2).contains(&spatial) || !has_dtypes(program, k) {
+            return None;
+        }
+        let groups = SymExpr::from_i64(k.groups);
+        let inputs = k.input.sizes[1].floor_div(&groups).as_const().filter(|n| (1..=FEW).contains(n))?;
+        let outputs = k.epilogue.ranges[1].floor_div(&groups).as_const().filter(|n| *n >= 1)?;
+        let line = |d: usize| {
+            let window = k.weight.sizes[d + 2].as_const().filter(|n| *n >= 1)?;
+            let (stride, dilation, before) = (k.stride[d], k.dilation[d], k.padding[d].0);
+            Some(Line { dim: Some(d + 2), window, stride, dilation, before })
+        };
+        let single = Line { dim: None, window: 1, stride: 1, dilation: 1, before: 0 };
+        let lines = if spatial == 1 { [single, line(0)?] } else { [line(0)?, line(1)?] };
+        Some(Grouped { program, k, inputs, outputs, lines })
+    }
+
+    /// The size of the input, and of the result, along a line.
+    pub(crate) fn sizes(&self, line: usize) -> [SymExpr; 2] {
+        match self.lines[line].dim {
+            Some(d) => [self.k.input.sizes[d].clone(), self.k.epilogue.ranges[d].clone()],
+            None => [SymExpr::ONE, SymExpr::ONE],
+        }
+    }
+
+    /// How far a step along a line goes in the input.
+    pub(crate) fn step(&self, line: usize) -> SymExpr {
+        self.lines[line].dim.map_or(SymExpr::ZERO, |d| self.k.input.strides[d].clone())
+    }
+
+    /// Weights of one output channel.
+    pub(crate) fn taps(&self) -> i64 {
+        self.inputs * self.lines[0].window * self.lines[1].window
+    }
+
+    /// Rows or columns of a thread are multiples of this.
+    pub(crate) fn unit(&self, line: usize) -> i64 {
+        if self.k.transposed { self.lines[line].stride } else { 1 }
+    }
+
+    fn element(&self) -> i64 {
+        self.program.buffers[self.k.input.buf].dtype.size() as i64
+    }
+
+    /// The shapes, the best by estimate first.
+    fn forms(&self, target: &Target) -> Vec<Form> {
+        let k = self.k;
+        let along = if k.input.strides[1] == SymExpr::ONE { Along::Channels } else { Along::Columns };
+        let mut found: Vec<(f64, Form)> = Vec::new();
+        for (rows, cols, lanes) in shapes(along) {
+            let (rows, cols) = (rows * self.unit(0), round_up(cols, self.unit(1)));
+            let Some(form) = self.form(along, [rows, cols, lanes], target) else { continue };
+            let kept = Form { keeps: true, ..form };
+            for form in [form, kept].into_iter().filter(|f| !f.keeps || self.may_keep(f)) {
+                if !found.iter().any(|(_, f)| *f == form) {
+                    found.push((self.estimate(&form, target), form));
+                }
+            }
+        }
+        found.sort_by(|a, b| a.0.total_cmp(&b.0));
+        found.truncate(WAYS);
+        found.into_iter().map(|(_, form)| form).collect()
+    }
+
+    /// Whether the weights of a thread's channels fit into its registers beside all else.
+    fn may_keep(&self, form: &Form) -> bool {
+        let weights = self.taps() * form.lanes;
+        let held = depthwise_text::Reach::of(self, form).columns() * form.lanes;
+        self.inputs == 1
+            && form.chunk == self.lines[1].window
+            && weights <= MOST_KEPT
+            && weights + held + form.rows * form.cols * form.lanes <= MOST_REGISTERS
+            && form.products(self) <= UNROLLED_KEPT
+    }
+
+    fn form(&self, along: Along, [rows, cols, lanes]: [i64; 3], target: &Target) -> Option<Form> {
+        let [down, across] = self.lines;
+        let transposed = self.k.transposed;
+        // Rows that are spread out by both a stride and a dilation meet the input in no simple order.
+        let plain_rows = rows == 1 || down.dilation == 1;
+        let spread = |l: &Line| transposed && l.stride > 1;
+        let chunk = if across.window > CHUNK + 1 { CHUNK } else { across.window };
+        let chunked = chunk < across.window;
+        if !plain_rows || (spread(&down) && down.dilation > 1) || (spread(&across) && chunked) {
+            return None;
+        }
+        if down.dim.is_none() && rows > 1 {
+            return None;
+        }
+        if down.window.max(across.window) > 127 || (self.inputs > 1 && lanes > 1) {
+            return None;
+        }
+        if along == Along::Channels && !self.channels_fit(lanes) {
+            return None;
+        }
+        let width = if along == Along::Columns { self.width(cols, chunked) } else { 1 };
+        let mut form = Form {
+            along,
+            rows,
+            cols,
+            lanes,
+            width,
+            team: [1; 3],
+            chunk,
+            keeps: false,
+            most: 1,
+            wave: target.lanes(),
+        };
+        form.team = self.team(&form);
+        let groups = self.hinted(&self.k.epilogue.ranges[1]).div_euclid(form.channels()) + 1;
+        form.most = (BLOCKS_EACH * i64::from(target.multiprocessors) / groups).max(1);
+        let reach = depthwise_text::Reach::of(self, &form);
+        let fits = rows * cols * lanes <= MOST_SUMS.max(self.unit(0) * self.unit(1))
+            && reach.columns() * lanes <= MOST_HELD
+            && reach.loads().len() <= 64
+            && form.taps_bytes(self) <= MOST_TAPS
+            && form.shared(self) <= i64::from(target.lds);
+        fits.then_some(form)
+    }
+
+    /// Whether so many neighbouring channels are neighbours in memory, and read neighbours or one element.
+    fn channels_fit(&self, lanes: i64) -> bool {
+        if lanes == 1 {
+            return true;
+        }
+        let bytes = lanes * self.element();
+        let whole = is_multiple(&self.k.epilogue.ranges[1], lanes);
+        let shared = self.outputs > 1 && self.outputs % lanes == 0;
+        whole && (shared || (self.outputs == 1 && bytes <= WIDTH && self.steps_are_multiples(1, lanes)))
+    }
+
+    /// Whether the input's address is a multiple of `n` elements wherever the dimension `along` is at such a one.
+    fn steps_are_multiples(&self, along: usize, n: i64) -> bool {
+        let input = &self.k.input;
+        let moving = (0..input.sizes.len()).filter(|&d| d != along && input.sizes[d] != SymExpr::ONE);
+        input.strides[along] == SymExpr::ONE
+            && is_multiple(&input.offset, n)
+            && moving.into_iter().all(|d| is_multiple(&input.strides[d], n))
+    }
+
+    /// Columns of the widest load: it lies wholly within the input or wholly outside.
+    fn width(&self, cols: i64, chunked: bool) -> i64 {
+        let line = self.lines[1];
+        let Some(d) = line.dim else { return 1 };
+        let apart = if self.k.transposed { cols / line.stride } else { cols * line.stride };
+        let fits = |n: &i64| {
+            n * self.element() <= WIDTH
+                && apart % n == 0
+                && (!chunked || CHUNK * line.dilation % n == 0)
+                && is_multiple(&self.k.input.sizes[d], *n)
+                && self.steps_are_multiples(d, *n)
+        };
+        [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+    }
+
+    pub(crate) fn hinted(&self, e: &SymExpr) -> i64 {
+        hint(self.program, e).max(1)
+    }
+
+    /// Tiles of the result down and across.
+    fn tiles(&self, form: &Form) -> [i64; 2] {
+        let high = self.hinted(&self.sizes(0)[1]);
+        let wide = self.hinted(&self.sizes(1)[1]);
+        [up(high, form.rows), up(wide, form.cols)]
+    }
+
+    /// Threads of a block along channels, rows and columns: a patch of few elements around it that others read too.
+    fn team(&self, form: &Form) -> [i64; 3] {
+        let channels = up(self.hinted(&self.k.epilogue.ranges[1]), form.lanes);
+        let [high, wide] = self.tiles(form);
+        match form.along {
+            Along::Channels => {
+                let across = side_by_side(channels, form.lanes * self.element());
+                let [down, along] = self.patch(form, THREADS / across, [high, wide]);
+                [across, down, along]
+            }
+            Along::Columns => {
+                let [down, along] = self.patch(form, THREADS, [high, wide]);
+                let taps = (MOST_TAPS / 4 / (self.taps() + 1)).max(1);
+                [(THREADS / (down * along)).clamp(1, channels.min(taps)), down, along]
+            }
+        }
+    }
+
+    /// Tiles of a block down and across.
+    fn patch(&self, form: &Form, threads: i64, [high, wide]: [i64; 2]) -> [i64; 2] {
+        let covered = |n: i64, of: i64| (up(of, n) * n) as f64 / of as f64;
+        let halo = |line: usize, tiles: i64, size: i64| {
+            let l = self.lines[line];
+            let own = tiles * size * if self.k.transposed { 1 } else { l.stride };
+            1.0 + ((l.window - 1) * l.dilation) as f64 / own as f64
+        };
+        let cost = |[down, along]: [i64; 2]| {
+            let waste = covered(down, high) * covered(along, wide);
+            let idle = threads as f64 / (down * along) as f64;
+            let around = halo(0, down, form.rows) * halo(1, along, form.cols);
+            // One above the other they find each other's rows in the cache soon after.
+            waste * (1.0 + 0.25 * around + 0.1 * idle) * (1.0 + 0.05 * (along - 1) as f64)
+        };
+        let downs = move |along: i64| (1..=(threads / along).clamp(1, high)).map(move |down| [down, along]);
+        let shapes = (1..=threads.min(wide)).flat_map(downs);
+        shapes.min_by(|a, b| cost(*a).total_cmp(&cost(*b))).unwrap_or([1, 1])
+    }
+
+    /// Cycles, roughly: instructions, bytes from memory, and how long a thread takes alone.
+    fn estimate(&self, form: &Form, target: &Target) -> f64 {
+        let reach = depthwise_text::Reach::of(self, form);
+        let [down, across] = self.lines;
+        let chunks = up(across.window, form.chunk) * self.inputs;
+        let turns = depthwise_text::Rows::of(self, form).count * chunks;
+        let products = form.products(self);
+        let narrow = self.element() == 2;
+        let held = reach.columns() * form.lanes;
+        let row = 2 * reach.loads().len() as i64 + if narrow { held } else { 0 } + 8;
+        let per_tap = if form.along == Along::Channels { up(form.lanes, 4) } else { 1 };
+        let weights = form.rows * down.window / self.unit(0) * chunks * form.chunk * per_tap;
+        let weights = if form.keeps { 0 } else { weights };
+        let finish = form.rows * form.cols * form.lanes * (2 + self.k.epilogue.insts.len() as i64 * 3 / 4);
+        let instructions = (products + turns * row + weights + finish + 60) as f64;
+        let [high, wide] = self.tiles(form);
+        let batch = self.hinted(&self.k.epilogue.ranges[0]);
+        let channels = self.hinted(&self.k.epilogue.ranges[1]);
+        let [_, td, ta] = form.team;
+        let threads = batch * up(high, td) * td * up(wide, ta) * ta * up(channels, form.lanes);
+        let wave = target.lanes();
+        let warps = (threads as f64 / wave as f64).max(1.0);
+        let [tc, ..] = form.team;
+        let blocks = batch * up(high, td) * up(wide, ta) * up(channels, tc * form.lanes);
+        let device = f64::from(target.multiprocessors.max(1)).min(blocks as f64);
+        let kept = if form.keeps { self.taps() * form.lanes } else { form.lanes * 4 };
+        let registers = (form.rows * form.cols * form.lanes + held * 3 / 2 + kept + 32) as f64;
+        let resident = (f64::from(target.registers / target.wave) / registers).floor().clamp(4.0, 64.0);
+        let outputs = batch * channels * self.hinted(&self.sizes(0)[1]) * self.hinted(&self.sizes(1)[1]);
+        let bytes = (outputs * self.element() * 2) as f64;
+        // Turns of the first-level cache and of shared memory, 128 bytes each.
+        let load =
+            up(wave * form.lanes * form.width * self.element(), 128) * reach.loads().len() as i64 * turns;
+        let read = if form.along == Along::Channels { up(wave * form.lanes * 4, 128).min(4) } else { 1 };
+        // Rows of a length that no vector divides are written element by element, far apart.
+        let at_once = [8, 4, 2].into_iter().find(|n| {
+            form.cols % n == 0 && n * self.element() <= WIDTH && is_multiple(&self.sizes(1)[1], *n)
+        });
+        let write = match form.along {
+            Along::Channels => 0,
+            Along::Columns => {
+                let line = up(wave * form.cols * self.element(), LINE);
+                form.rows * form.cols / at_once.unwrap_or(1) * line
+            }
+        };
+        let turned = (load + weights * read + write) as f64 * 1.5;
+        let busy = (warps * instructions / (4.0 * device * 0.7))
+            .max(warps * turned / device)
+            .max(bytes / (18.0 * device));
+        let loading = if form.unrolled(self) { 1500.0 } else { 900.0 + 350.0 * turns as f64 };
+        let alone = loading + instructions;
+        let waves = (warps / (device * resident)).ceil();
+        // Measured on an H200: tiles of an odd number of columns and one channel take longer than they should.
+        let busy = if form.lanes == 1 && form.cols % 2 == 1 && form.cols > 1 { 1.25 * busy } else { busy };
+        3000.0 + busy + waves.min(4.0) * alone
+    }
+}
+
+impl Form {
+    /// Channels of a block.
+    pub(crate) fn channels(&self) -> i64 {
+        self.team[0] * self.lanes
+    }
+
+    /// Multiplications of a thread's tile.
+    fn products(&self, of: &Grouped<'_>) -> i64 {
+        self.rows * self.cols * self.lanes * of.taps() / (of.unit(0) * of.unit(1))
+    }
+
+    /// Whether the loop over the rows of the window is unrolled.
+    pub(crate) fn unrolled(&self, of: &Grouped<'_>) -> bool {
+        self.keeps || self.products(of) <= UNROLLED
+    }
+
+    pub(crate) fn threads(&self) -> i64 {
+        round_up(self.team.iter().product(), self.wave)
+    }
+
+    /// Floats between one line of weights in shared memory and the next: of channels along channels, else of one channel.
+    pub(crate) fn pitch(&self, of: &Grouped<'_>) -> i64 {
+        match self.along {
+            Along::Channels => round_up(self.channels(), 4) + 4,
+            Along::Columns => of.taps() | 1,
+        }
+    }
+
+    pub(crate) fn taps_bytes(&self, of: &Grouped<'_>) -> i64 {
+        let lines = if self.along == Along::Channels { of.taps() } else { self.channels() };
+        round_up(lines * self.pitch(of) * 4, 16)
+    }
+
+    /// Bytes of shared memory.
+    pub(crate) fn shared(&self, of: &Grouped<'_>) -> i64 {
+        let sums = if self.waits(of) { self.threads() * self.rows * self.cols * self.lanes * 4 } else { 0 };
+        self.taps_bytes(of) + sums
+    }
+
+    /// Whether sums wait in shared memory, for the epilogue's text stands once: it would be too long for every sum.
+    pub(crate) fn waits(&self, of: &Grouped<'_>) -> bool {
+        let simple = |i: &kernel_ir::Inst| {
+            use kernel_ir::ScalarOp as O;
+            !matches!(
+                &i.kind,
+                InstKind::Op { op, .. } if !matches!(op, O::Add | O::Sub | O::Mul | O::Max | O::Min | O::Neg)
+            )
+        };
+        let weight: i64 = of.k.epilogue.insts.iter().map(|i| if simple(i) { 1 } else { 20 }).sum();
+        weight * self.rows * self.cols * self.lanes > 1536
+    }
+
+    /// What tables call it.
+    pub(crate) fn name(&self) -> String {
+        let along = if self.along == Along::Channels { "" } else { "_columns" };
+        let kept = if self.keeps { "_kept" } else { "" };
+        format!("depthwise{along}_{}x{}x{}{kept}", self.rows, self.cols, self.lanes)
+    }
+}
+
+/// Rows, columns and channels of a thread that are tried.
+fn shapes(along: Along) -> Vec<(i64, i64, i64)> {
+    let lanes: &[i64] = if along == Along::Channels { &[8, 4, 2, 1] } else { &[1] };
+    let columns: &[i64] = if along == Along::Channels { &[8, 7, 4, 2, 1] } else { &[16, 8, 4, 1] };
+    let mut out = Vec::new();
+    for &v in lanes {
+        for &cols in columns {
+            out.extend([8, 4, 2, 1].map(|rows| (rows, cols, v)));
+        }
+    }
+    out
+}
+
+/// The first plain store of the epilogue: what the order of its points goes by.
+pub(crate) fn main_store(k: &Conv) -> Option<(BufId, &[SymExpr])> {
+    k.epilogue.insts.iter().find_map(|inst| match &inst.kind {
+        InstKind::Store { buf, index, mask: None, mode: StoreMode::Write, .. } => Some((*buf, &index[..])),
+        _ => None,
+    })
+}
+
+/// Whether the main store's address grows by one along a dimension of the result.
+pub(crate) fn stores_along(program: &Program, k: &Conv, dim: usize) -> bool {
+    let Some((buf, index)) = main_store(k) else { return false };
+    let address = program.buffers[buf].address(index);
+    address.affine_in(&Atom::Loop(dim as u32)).is_some_and(|(step, _)| step == SymExpr::ONE)
+}
+
+/// Threads side by side along `all` pieces of `bytes` each: about a line of the cache and no part of a sector, if all or a
+/// divisor of them are so.
+pub(crate) fn side_by_side(all: i64, bytes: i64) -> i64 {
+    let whole = |n: &i64| all % n == 0 && (*n == all || (n * bytes % SECTOR == 0 && n * bytes >= LINE / 2));
+    let most = (LINE / bytes).clamp(1, 32).min(all);
+    (1..=most).rev().find(whole).or_else(|| (most..=all.min(32)).find(whole)).unwrap_or(most)
+}
+
+pub(crate) fn up(a: i64, b: i64) -> i64 {
+    (a + b - 1) / b.max(1)
+}
+
+pub(crate) fn round_up(a: i64, b: i64) -> i64 {
+    up(a, b) * b
+}

@@ -1,0 +1,279 @@
+//! Convolutions: by tiles (`tile`) as a product whose left factor is the input seen through the window, else directly, a
+//! thread an output point: any number of spatial dimensions, groups, dilation, transposed. A transposed one that spreads its
+//! input out is several plain ones. The epilogue is fused in all.
+
+pub(crate) mod depthwise;
+pub(crate) mod depthwise_text;
+pub(crate) mod depthwise_weight;
+pub(crate) mod depthwise_weight_text;
+
+use std::fmt::Write;
+
+use ir_core::{Atom, DType, SymExpr};
+use kernel_ir::{Conv, InstKind, Program, Step};
+
+use crate::product::tile::{Axis, Factor, Product, Space, hint};
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, blocks_of, compute_type, element, epilogue, unravel, volume};
+use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
+
+/// Groups of fewer channels of the input, or of the output, fill so little of a tile that a thread a point is faster.
+const FEW_CHANNELS: i64 = 8;
+
+/// Ways of taking a convolution apart into phases, at most: each has as many kernels.
+const MOST_OF_PHASES: usize = 4;
+
+/// The ways of computing it, the best by rule first.
+pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<Vec<Variant>, GenError> {
+    check(k)?;
+    let few = crate::conv::depthwise::variants(program, k, target)?;
+    if !few.is_empty() {
+        return Ok(few
+            .into_iter()
+            .chain([Variant::single("direct", generate(program, k, ENTRY)?)])
+            .collect());
+    }
+    let tiled = product(program, k);
+    let mut ways = match &tiled {
+        Some(product) => crate::product::tile_rule::ways(product, target)?,
+        None => phases(program, k, target)?,
+    };
+    let few = |e: &SymExpr| hint(program, e) < FEW_CHANNELS * k.groups;
+    let direct = tiled.is_some() && k.groups > 1 && (few(&k.input.sizes[1]) || few(&k.epilogue.ranges[1]));
+    if ways.is_empty() || direct {
+        ways.truncate(2);
+        ways.insert(0, Variant::single("direct", generate(program, k, ENTRY)?));
+    }
+    Ok(ways)
+}
+
+/// Whether no library need be asked: see [`tile_rule::leads`](crate::product::tile_rule::leads); groups of few channels have kernels of
+/// their own, other groups are a library's.
+pub(crate) fn leads(program: &Program, k: &Conv, target: &Target) -> bool {
+    let product = || product(program, k).is_some_and(|p| crate::product::tile_rule::leads(&p, target));
+    check(k).is_ok() && (crate::conv::depthwise::takes(program, k, target) || (k.groups == 1 && product()))
+}
+
+/// Ways of a transposed convolution that spreads the input out: its phases, each a plain convolution by tiles. None where
+/// it cannot be taken apart.
+fn phases(program: &Program, k: &Conv, target: &Target) -> Result<Vec<Variant>, GenError> {
+    let steps = kernel_ir::plain_steps(k).unwrap_or_default();
+    let mut name = None;
+    let mut parts: Vec<Vec<Variant>> = Vec::new();
+    for step in &steps {
+        let mut ways = match step {
+            Step::Conv(c) => {
+                let few = crate::conv::depthwise::variants(program, c, target)?;
+                match product(program, c) {
+                    _ if !few.is_empty() => few,
+                    Some(product) => crate::product::tile_rule::ways(&product, target)?,
+                    None => return Ok(Vec::new()),
+                }
+            }
+            other => crate::variants(program, other, target)?,
+        };
+        ways.retain(|w| w.scratch.is_empty());
+        if let (Step::Conv(_), None) = (step, name) {
+            name = Some(parts.len());
+        }
+        parts.push(ways);
+    }
+    let Some(named) = name else { return Ok(Vec::new()) };
+    let count = parts.iter().map(Vec::len).min().unwrap_or(0).min(MOST_OF_PHASES);
+    let way = |n: usize| Variant {
+        name: format!("phases_{}", parts[named][n].name),
+        kernels: parts.iter().flat_map(|ways| ways[n].kernels.clone()).collect(),
+        scratch: Vec::new(),
+    };
+    Ok((0..count).map(way).collect())
+}
+
+fn check(k: &Conv) -> Result<(), GenError> {
+    let (rank, spatial) = (k.epilogue.ranges.len(), k.stride.len());
+    let ranks =
+        [rank, k.input.sizes.len(), k.weight.sizes.len(), k.input.strides.len(), k.weight.strides.len()];
+    let lists = [k.padding.len(), k.dilation.len()];
+    if ranks.iter().any(|r| *r != spatial + 2) || lists.iter().any(|l| *l != spatial) || k.groups < 1 {
+        return Err(GenError::Malformed("operands of a convolution differ in rank".into()));
+    }
+    if k.stride.iter().chain(&k.dilation).any(|n| *n < 1) {
+        return Err(GenError::Malformed("a convolution's stride or dilation is not positive".into()));
+    }
+    Ok(())
+}
+
+/// The convolution as a product: rows are output positions, columns output channels, the inner dimension is the window's
+/// points and the input's channels. `None` for what tiles do not take: other dtypes, one channel a group, transposed
+/// convolutions that spread the input out.
+fn product<'a>(program: &'a Program, k: &'a Conv) -> Option<Product<'a>> {
+    let ranges = &k.epilogue.ranges;
+    let dtype = program.buffers[k.input.buf].dtype;
+    let spread = k.transposed && k.stride.iter().any(|s| *s != 1);
+    if program.buffers[k.weight.buf].dtype != dtype || k.acc != DType::F32 || spread {
+        return None;
+    }
+    let groups = SymExpr::from_i64(k.groups);
+    let (inputs, outputs) = (k.input.sizes[1].floor_div(&groups), ranges[1].floor_div(&groups));
+    if k.groups > 1 && inputs == SymExpr::ONE {
+        return None;
+    }
+    let (x, w) = (&k.input.strides, &k.weight.strides);
+    // Of the weight: its dimension of output channels and that of input channels.
+    let (to, from) = if k.transposed { (1, 0) } else { (0, 1) };
+    // The groups stand one after another in the weight's first dimension.
+    let group_steps = [&x[1] * &inputs, &w[0] * if k.transposed { &inputs } else { &outputs }];
+    let axis = |extent: &SymExpr, steps: [SymExpr; 2], result: Option<(usize, SymExpr)>| Axis {
+        extent: extent.clone(),
+        steps,
+        space: None,
+        result,
+    };
+    let zero = || SymExpr::ZERO;
+    let mut product = Product {
+        program,
+        epilogue: &k.epilogue,
+        dtype,
+        factors: [
+            Factor { buf: k.input.buf, offset: k.input.offset.clone() },
+            Factor { buf: k.weight.buf, offset: k.weight.offset.clone() },
+        ],
+        batch: vec![axis(&groups, group_steps, Some((1, outputs.clone())))],
+        rows: vec![axis(&ranges[0], [x[0].clone(), zero()], Some((0, SymExpr::ONE)))],
+        cols: vec![axis(&outputs, [zero(), w[to].clone()], Some((1, SymExpr::ONE)))],
+        inner: vec![axis(&inputs, [x[1].clone(), w[from].clone()], None)],
+        spaces: Vec::new(),
+    };
+    for d in 0..k.stride.len() {
+        spatial(k, d, &mut product);
+    }
+    product.arrange();
+    Some(product)
+}
+
+/// Adds a spatial dimension: the position `o` and the window's point `w` meet the input at `o * stride - before + w *
+/// dilation`; transposed, with stride 1, at `o + before - w * dilation`.
+fn spatial(k: &Conv, d: usize, product: &mut Product<'_>) {
+    let (before, after) = k.padding[d];
+    let (start, along) = if k.transposed { (before, -k.dilation[d]) } else { (-before, k.dilation[d]) };
+    let step = &k.input.strides[d + 2];
+    let times = |n: i64| step * &SymExpr::from_i64(n);
+    product.factors[0].offset = &product.factors[0].offset + &times(start);
+    // Without padding every position of the window lies within the input.
+    let space = (k.transposed || before > 0 || after > 0).then(|| {
+        product.spaces.push(Space { start, size: k.input.sizes[d + 2].clone() });
+        product.spaces.len() - 1
+    });
+    product.rows.push(Axis {
+        extent: k.epilogue.ranges[d + 2].clone(),
+        steps: [times(k.stride[d]), SymExpr::ZERO],
+        space: space.map(|s| (s, k.stride[d])),
+        result: Some((d + 2, SymExpr::ONE)),
+    });
+    product.inner.push(Axis {
+        extent: k.weight.sizes[d + 2].clone(),
+        steps: [times(along), k.weight.strides[d + 2].clone()],
+        space: space.map(|s| (s, along)),
+        result: None,
+    });
+}
+
+/// The dimensions of the output in the order in which neighbouring threads take their points: those that are neighbours in
+/// memory last.
+fn order(program: &Program, k: &Conv) -> Vec<usize> {
+    let rank = k.epilogue.ranges.len();
+    let mut order: Vec<usize> = (0..rank).collect();
+    let store = k.epilogue.insts.iter().find_map(|i| match &i.kind {
+        InstKind::Store { buf, index, .. } => Some(program.buffers[*buf].address(index)),
+        _ => None,
+    });
+    let unit = |d: usize| {
+        let coef = store.as_ref().and_then(|a| a.affine_in(&Atom::Loop(d as u32))).map(|(coef, _)| coef);
+        coef == Some(SymExpr::ONE) && k.epilogue.ranges[d] != SymExpr::ONE
+    };
+    if let Some(last) = (0..rank).rev().find(|&d| unit(d)) {
+        order.retain(|&d| d != last);
+        order.push(last);
+    }
+    order
+}
+
+/// The kernel that is always there.
+fn generate(program: &Program, k: &Conv, entry: &str) -> Result<Kernel, GenError> {
+    let ranges = &k.epilogue.ranges;
+    let spatial = k.stride.len();
+    let mut uses = Uses::default();
+    let writer = BodyWriter { program, extents: ranges, prefix: "", guard: None, store_guard: None };
+    let acc = compute_type(k.acc)?;
+    let points = volume(ranges);
+    let count = writer.expr(&points, &mut uses);
+    let mut body = format!(
+        "for (idx p = blockIdx.x * (idx)blockDim.x + threadIdx.x; p < {count}; p += (idx)gridDim.x * blockDim.x) {{\n"
+    );
+    let order = order(program, k);
+    let extents: Vec<SymExpr> = order.iter().map(|&d| ranges[d].clone()).collect();
+    // Numbered by place in the order, behind the dimensions' own numbers.
+    body.push_str(&unravel(&writer, &extents, ranges.len(), "p", &mut uses));
+    for (place, d) in order.iter().enumerate() {
+        let _ = writeln!(body, "const idx i{d} = i{};", ranges.len() + place);
+    }
+    let _ = writeln!(body, "{acc} sum = 0;");
+    let groups = SymExpr::from_i64(k.groups);
+    // Channels of the input in one group, and those of the output.
+    let inputs = writer.expr(&k.input.sizes[1].floor_div(&groups), &mut uses);
+    let outputs = writer.expr(&ranges[1].floor_div(&groups), &mut uses);
+    let _ = writeln!(body, "const idx group = i1 / {outputs};");
+    let mut loops = 1;
+    let _ =
+        writeln!(body, "for (idx c = 0; c < {inputs}; ++c) {{\nconst idx channel = group * {inputs} + c;");
+    for d in 0..spatial {
+        let window = writer.expr(&k.weight.sizes[d + 2], &mut uses);
+        let size = writer.expr(&k.input.sizes[d + 2], &mut uses);
+        let (stride, dilation, (before, _)) = (k.stride[d], k.dilation[d], k.padding[d]);
+        let i = d + 2;
+        loops += 1;
+        let _ = writeln!(body, "for (idx w{d} = 0; w{d} < {window}; ++w{d}) {{");
+        if k.transposed {
+            // The output point `o` is reached from input `x` where o = x * stride - before + w * dilation.
+            let _ = writeln!(
+                body,
+                "const idx t{d} = i{i} + {before} - w{d} * {dilation};\n\
+                 const idx x{d} = t{d} / {stride};\n\
+                 if (t{d} < 0 || t{d} % {stride} != 0 || x{d} >= {size}) continue;"
+            );
+        } else {
+            let _ = writeln!(
+                body,
+                "const idx x{d} = i{i} * {stride} - {before} + w{d} * {dilation};\n\
+                 if (x{d} < 0 || x{d} >= {size}) continue;"
+            );
+        }
+    }
+    let names = |prefix: &str| -> Vec<String> { (0..spatial).map(|d| format!("{prefix}{d}")).collect() };
+    let (xs, ws) = (names("x"), names("w"));
+    let list = |lead: [&'static str; 2], rest: &'_ [String]| -> Vec<String> {
+        lead.iter().map(|s| (*s).to_owned()).chain(rest.iter().cloned()).collect()
+    };
+    let within = format!("i1 % {outputs}");
+    let weight_index = if k.transposed {
+        let mut index = list(["channel", "0"], &ws);
+        index[1] = within;
+        index
+    } else {
+        list(["i1", "c"], &ws)
+    };
+    let refs = |v: &[String]| -> Vec<String> { v.to_vec() };
+    let x = {
+        let index = refs(&list(["i0", "channel"], &xs));
+        element(&writer, &k.input, &index.iter().map(String::as_str).collect::<Vec<_>>(), &mut uses)
+    };
+    let w =
+        element(&writer, &k.weight, &weight_index.iter().map(String::as_str).collect::<Vec<_>>(), &mut uses);
+    let _ = writeln!(body, "sum += to<{acc}>({x}) * to<{acc}>({w});");
+    body.push_str(&"}\n".repeat(loops));
+    let result = crate::text::types::value_type(k.acc)?;
+    let _ = writeln!(body, "const {result} result = to<{result}>(sum);");
+    body.push_str(&epilogue(program, &k.epilogue, "result", &mut uses)?);
+    body.push_str("}\n");
+    let launch = Launch::flat(blocks_of(&points, i64::from(THREADS)), THREADS);
+    assemble(program, entry, &uses, launch, &body)
+}

@@ -1,0 +1,130 @@
+// What loop kernels stand on: vectors past the caches, parts of a reduction that several blocks make.
+
+// 16 bytes at once; STREAM where the kernel's memory is larger than the cache and nothing of it is soon used again.
+template <bool STREAM, class V> DEV V load_vector(const V *p) {
+    if constexpr (STREAM && sizeof(V) == 16) {
+        union { Quad w; V v; } u;
+        u.w = load_streaming(p);
+        return u.v;
+    } else return *p;
+}
+
+template <bool STREAM, class V> DEV void store_vector(V *p, const V &x) {
+    if constexpr (STREAM && sizeof(V) == 16) {
+        union { Quad w; V v; } u;
+        u.v = x;
+        store_streaming(p, u.w);
+    } else *p = x;
+}
+
+// One divided by a number of numbers, to two units in the last place.
+DEV float inverse(float n) { return quick_quotient(1.0f, n); }
+DEV double inverse(double n) { return 1.0 / n; }
+
+// How many numbers, their mean and the sum of their squared differences from it. The mean is that of the differences from
+// `shift`, one of the numbers, which is the same for all that are put together: so it has digits where numbers are far from 0.
+template <class T> struct Moments {
+    T n, mean, m2, shift;
+    // One difference more (Welford); `each` is one divided by how many there are with it. `n` and `shift` are set when all are
+    // there.
+    __device__ __forceinline__ void add(T x, T each) {
+        T d = x - mean;
+        mean = mean + d * each;
+        m2 = m2 + d * (x - mean);
+    }
+};
+
+// Both together (Chan).
+template <int OP, class T> DEV Moments<T> combine(Moments<T> a, Moments<T> b) {
+    if (b.n == 0) return a;
+    if (a.n == 0) return b;
+    T n = a.n + b.n, share = b.n * inverse(n), d = b.mean - a.mean;
+    return {n, a.mean + d * share, a.m2 + b.m2 + d * d * (a.n * share), a.shift};
+}
+
+// COUNT values that lie `stride` apart, combined in their order four by four: a combination waits for that of the four before it
+// and not for each of them.
+template <int OP, int COUNT, class T> DEV T in_fours(const T *from, int stride) {
+    static_assert(COUNT % 4 == 0, "whole fours");
+    T all = from[0];
+    #pragma unroll
+    for (int n = 0; n < COUNT; n += 4) {
+        const T *x = from + n * stride;
+        T four = combine<OP>(combine<OP>(x[0], x[stride]), combine<OP>(x[2 * stride], x[3 * stride]));
+        all = n ? combine<OP>(all, four) : four;
+    }
+    return all;
+}
+
+// Threads of a block combine the V columns that each of them has, TX threads side by side: thread `n` of the block gets the
+// total of column `n`, of which there are TX * V. The order is fixed. `part` is memory for as many in each wave.
+template <int OP, int TX, int V, int WARPS, class T> DEV T column_total(T (&x)[V], T *part) {
+    const int lane = threadIdx.x & (WAVE - 1), warp = threadIdx.x / WAVE, columns = TX * V;
+    #pragma unroll
+    for (int n = WAVE / 2; n >= TX; n >>= 1) {
+        #pragma unroll
+        for (int u = 0; u < V; ++u) x[u] = combine<OP>(x[u], shuffle_down(x[u], n));
+    }
+    block_sync();
+    if (lane < TX) {
+        #pragma unroll
+        for (int u = 0; u < V; ++u) part[warp * columns + lane * V + u] = x[u];
+    }
+    block_sync();
+    T sum = x[0];
+    if (threadIdx.x < columns) sum = in_fours<OP, WARPS>(part + threadIdx.x, columns);
+    return sum;
+}
+
+// What other blocks wrote during this launch, past the first-level cache.
+template <class T> DEV T fresh(const T *p) {
+    if constexpr (sizeof(T) % 8 == 0) {
+        union { u64 w[sizeof(T) / 8]; T t; } u;
+        #pragma unroll
+        for (int i = 0; i < (int)sizeof(T) / 8; ++i) u.w[i] = past_first_cache((const u64 *)p + i);
+        return u.t;
+    } else if constexpr (sizeof(T) % 4 == 0) {
+        union { u32 w[sizeof(T) / 4]; T t; } u;
+        #pragma unroll
+        for (int i = 0; i < (int)sizeof(T) / 4; ++i) u.w[i] = past_first_cache((const u32 *)p + i);
+        return u.t;
+    } else if constexpr (sizeof(T) == 2) return bits_as<T>((u16)*(const volatile u16 *)p);
+    else return bits_as<T>((u8)*(const volatile u8 *)p);
+}
+
+// What `parts` blocks left of COLUMNS neighbouring columns, of which `here` exist, combined in the order of the blocks: thread
+// `n` of THREADS gets that of column `n`. `stride` is from one block's to the next one's.
+template <int OP, int COLUMNS, int THREADS, class T>
+DEV T parts_total(const T *from, i64 stride, int parts, int here, T start, T *part) {
+    const int column = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS;
+    constexpr int SLICES = THREADS / COLUMNS, LAST = SLICES < 8 ? SLICES : 8;
+    T x = start;
+    if (column < here) {
+        #pragma unroll 8
+        for (int s = slice; s < parts; s += SLICES) x = combine<OP>(x, fresh(from + s * stride + column));
+    }
+    block_sync();
+    part[threadIdx.x] = x;
+    block_sync();
+    #pragma unroll
+    for (int n = SLICES / 2; n >= LAST; n /= 2) {
+        if (slice < n) part[threadIdx.x] = x = combine<OP>(x, part[threadIdx.x + n * COLUMNS]);
+        block_sync();
+    }
+    if (threadIdx.x < COLUMNS) x = in_fours<OP, LAST>(part + threadIdx.x, COLUMNS);
+    return x;
+}
+
+// Whether this block is the last of `parts` that come here, which every thread of it gets to know. It sees all that the
+// others wrote before: the barriers pass on to one thread, and from it, what its fences order. The ticket is 0 again afterwards.
+DEV bool comes_last(u32 *ticket, int parts, u32 *seen) {
+    block_sync();
+    if (threadIdx.x == 0) {
+        device_fence();
+        *seen = atomicAdd(ticket, 1u);
+        device_fence();
+        if (*seen == (u32)parts - 1) *ticket = 0;
+    }
+    block_sync();
+    return *seen == (u32)parts - 1;
+}

@@ -1,0 +1,99 @@
+// Sorting. An item is an element's place in the order (its key) with its position in the row: no two are equal, so that
+// any sorting network is stable. Keys of 32 bits and their positions are one word of 64.
+struct LongItem { u64 key; u32 position; };
+DEV bool item_before(u64 a, u64 b) { return a < b; }
+DEV bool item_before(LongItem a, LongItem b) { return a.key < b.key || (a.key == b.key && a.position < b.position); }
+DEV u32 item_position(u64 x) { return (u32)x; }
+DEV u32 item_position(LongItem x) { return x.position; }
+DEV u64 item_address(u64 x) { return x >> 32; }
+DEV u64 item_address(LongItem x) { return x.key; }
+DEV bool is_last(u64 x) { return x == ~0ULL; }
+DEV bool is_last(LongItem x) { return x.key == ~0ULL && x.position == ~0u; }
+
+// What comes behind every element.
+DEV void last_item(u64 &x) { x = ~0ULL; }
+DEV void last_item(LongItem &x) { x.key = ~0ULL; x.position = ~0u; }
+
+// Unsigned numbers in the order of the values: zeros are equal, what is no number comes last.
+DEV u32 sort_key(float x) {
+    if (x != x) return ~0u;
+    u32 bits = x == 0.0f ? 0u : as_bits(x);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+DEV u64 sort_key(double x) {
+    if (x != x) return ~0ULL;
+    u64 bits = x == 0.0 ? 0ULL : (u64)as_bits(x);
+    return bits >> 63 ? ~bits : bits | (1ULL << 63);
+}
+DEV u32 sort_key(bf16 x) { return sort_key(widen(x)); }
+DEV u32 sort_key(f16 x) { return sort_key(widen(x)); }
+DEV u64 sort_key(i64 x) { return (u64)x ^ (1ULL << 63); }
+DEV u32 sort_key(i32 x) { return (u32)x ^ 0x80000000u; }
+DEV u32 sort_key(i16 x) { return sort_key((i32)x); }
+DEV u32 sort_key(i8 x) { return sort_key((i32)x); }
+DEV u32 sort_key(u8 x) { return x; }
+DEV void make_item(u64 &item, u32 key, u32 position) { item = (u64)key << 32 | position; }
+DEV void make_item(LongItem &item, u64 key, u32 position) { item.key = key; item.position = position; }
+template <bool DESCENDING, class I, class T> DEV I sort_item(T x, u32 position) {
+    auto key = sort_key(x);
+    if (DESCENDING) key = ~key;
+    I item;
+    make_item(item, key, position);
+    return item;
+}
+
+// Sorts each row of N neighbouring items (a power of two) among ALL in shared memory: a bitonic network.
+template <int N, int ALL, int THREADS, class I> DEV void block_sort(I *items) {
+    #pragma unroll 1
+    for (int k = 2; k <= N; k <<= 1) {
+        #pragma unroll 1
+        for (int j = k >> 1; j > 0; j >>= 1) {
+            block_sync();
+            for (int t = threadIdx.x; t < ALL / 2; t += THREADS) {
+                int i = 2 * t - (t & (j - 1));
+                bool up = (i & (N - 1) & k) == 0;
+                I a = items[i], b = items[i + j];
+                if (item_before(b, a) == up) {
+                    items[i] = b;
+                    items[i + j] = a;
+                }
+            }
+        }
+    }
+    block_sync();
+}
+
+// How many of the first `diagonal` items of a merged sequence come from `a`.
+template <class X, class I> DEV X merge_path(const I *a, X na, const I *b, X nb, X diagonal) {
+    X low = diagonal > nb ? diagonal - nb : 0, high = diagonal < na ? diagonal : na;
+    while (low < high) {
+        X mid = (low + high) / 2;
+        if (item_before(b[diagonal - 1 - mid], a[mid])) high = mid;
+        else low = mid + 1;
+    }
+    return low;
+}
+
+// Merges the two runs of `width` items of a row of `length` that the tile at `start` lies in; writes the tile's items.
+// A tile never reaches into the next two runs: `width` is a multiple of TILE.
+template <int TILE, int THREADS, class X, class I>
+DEV void merge_tile(const I *from, I *to, X length, X width, X start, I *shared, X *bounds) {
+    constexpr int EACH = TILE / THREADS;
+    X base = start / (2 * width) * (2 * width);
+    X na = imin<X>(width, length - base), nb = imin<X>(width, length - base - na);
+    const I *a = from + base, *b = a + na;
+    X first = start - base, last = imin<X>(first + TILE, na + nb);
+    if (threadIdx.x < 2) bounds[threadIdx.x] = merge_path<X>(a, na, b, nb, threadIdx.x ? last : first);
+    block_sync();
+    X a0 = bounds[0], a1 = bounds[1], b0 = first - a0, b1 = last - a1;
+    int ta = (int)(a1 - a0), tb = (int)(b1 - b0);
+    for (int t = threadIdx.x; t < ta + tb; t += THREADS) shared[t] = t < ta ? a[a0 + t] : b[b0 + t - ta];
+    block_sync();
+    int at = imin<int>((int)threadIdx.x * EACH, ta + tb);
+    int i = merge_path<int>(shared, ta, shared + ta, tb, at), j = at - i;
+    for (int e = 0; e < EACH && at + e < ta + tb; ++e) {
+        bool second = i >= ta || (j < tb && item_before(shared[ta + j], shared[i]));
+        to[start + at + e] = second ? shared[ta + j++] : shared[i++];
+    }
+    block_sync();
+}

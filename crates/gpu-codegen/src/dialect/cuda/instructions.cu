@@ -1,0 +1,139 @@
+// One PTX instruction each, named as PTX names it: matrix fragments of a warp, copies that run beside the computation,
+// barriers of a part of a block, memory past the caches, clusters. How fragments lie stands in `common/matrix.cu`.
+
+// An address of shared memory as the instructions take it.
+DEV u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+
+// Declares `u8 *name`, the block's dynamic shared memory, aligned to 128 bytes.
+#define DYNAMIC_SHARED(name) \
+    extern __shared__ __align__(128) u8 ffx_dynamic_shared[]; \
+    u8 *name = ffx_dynamic_shared
+
+// ---- products (warp)
+DEV void mma_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+DEV void mma_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+DEV void mma_tf32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Two floats rounded to 16 bits each, the first in the low half.
+DEV u32 pack_bf16(float low, float high) { u32 y; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y; }
+
+DEV u32 pack_f16(float low, float high) { u32 y; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y; }
+
+// 2 to the power x, numbers below the smallest normal one as 0.
+DEV float exp2_flushed(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+
+// A float rounded to the nearest tf32 (ties away from zero), as bits.
+DEV u32 to_tf32(float x) { u32 y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y; }
+
+// ---- fragments from shared memory (warp)
+#define MAKE_LDMATRIX(NAME, KIND, N, REGISTERS, ROW, ...) \
+    DEV void NAME(u32 (&r)[N], const void *row) { \
+        asm volatile("ldmatrix.sync.aligned.m8n8." KIND ".shared.b16 {" REGISTERS "}, [" ROW "];" \
+            : __VA_ARGS__ : "r"(shared_address(row)) : "memory"); \
+    }
+#define MAKE_LDMATRIX_2(NAME, KIND) MAKE_LDMATRIX(NAME, KIND, 2, "%0,%1", "%2", "=r"(r[0]), "=r"(r[1]))
+#define MAKE_LDMATRIX_4(NAME, KIND) \
+    MAKE_LDMATRIX(NAME, KIND, 4, "%0,%1,%2,%3", "%4", "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]))
+MAKE_LDMATRIX(ldmatrix_x1, "x1", 1, "%0", "%1", "=r"(r[0])) MAKE_LDMATRIX(ldmatrix_x1_trans, "x1.trans", 1, "%0", "%1", "=r"(r[0]))
+MAKE_LDMATRIX_2(ldmatrix_x2, "x2") MAKE_LDMATRIX_2(ldmatrix_x2_trans, "x2.trans")
+MAKE_LDMATRIX_4(ldmatrix_x4, "x4") MAKE_LDMATRIX_4(ldmatrix_x4_trans, "x4.trans")
+
+// ---- copies from global to shared memory that run beside the computation; each thread waits for its own
+// 16 bytes, both addresses aligned to 16; `bytes` (0 to 16) are read, the rest is zeros. Past the first-level cache.
+DEV void cp_async_16(void *shared, const void *global, int bytes = 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+        :: "r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
+}
+
+// 8 and 4 bytes, aligned to as many.
+DEV void cp_async_8(void *shared, const void *global, int bytes = 8) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+        :: "r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
+}
+
+DEV void cp_async_4(void *shared, const void *global, int bytes = 4) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+        :: "r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
+}
+
+// The thread's copies so far, since the last call, are a group.
+DEV void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most PENDING of the thread's latest groups are under way; others see the copies after a barrier.
+template <int PENDING> DEV void cp_async_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory"); }
+
+// ---- barriers of a part of a block: numbers 1 to 15, `threads` (a multiple of 32) of those that come
+DEV void barrier_sync(int number, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory"); }
+
+// Counts as there without waiting.
+DEV void barrier_arrive(int number, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(number), "r"(threads) : "memory"); }
+
+// ---- 16 bytes that are used once: first to leave the caches
+DEV Quad load_streaming(const void *p) {
+    Quad x;
+    asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p));
+    return x;
+}
+
+DEV void store_streaming(void *p, Quad x) {
+    asm volatile("st.global.cs.v4.u32 [%0], {%1,%2,%3,%4};" :: "l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+
+// ---- the order of launches
+// Where launches may overlap, the next launch's blocks are placed once all blocks of this one have come here and there is room
+// for them; elsewhere this does nothing.
+__device__ __forceinline__ void launch_next() {
+#ifdef EARLY_LAUNCH
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Waits until earlier launches have ended: all that they write is there, and all that they read has been read. Every thread
+// comes here, and before it uses nothing but its arguments and what no launch of a call writes (constants): since a launch
+// ends after it has waited, waiting for the one before is waiting for all.
+__device__ __forceinline__ void launch_wait() {
+#ifdef EARLY_LAUNCH
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// ---- clusters: blocks along y, each of which has its part of a sum in its own shared memory and finishes as many rows
+DEV void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// All parts are there; false where others finish the tile.
+template <int PARTS, int FLOATS> DEV bool cluster_share(const float *) { cluster_sync(); return true; }
+
+// What a block has in shared memory lives until all have read it.
+DEV void cluster_end() { cluster_sync(); }
+
+DEV int cluster_row(int high) { return (int)blockIdx.y * high; }
+
+DEV int cluster_rows(int high, int) { return high; }
+
+// The vector (one or four) at the same place of the shared memory of block `rank` of the cluster.
+template <int W, int PARTS, int FLOATS> DEV Vec<float, W> cluster_load(const float *, const float *p, int rank) {
+    Vec<float, W> x = {};
+    u32 at;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(p)), "r"(rank));
+    if constexpr (W == 1) asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x.v[0]) : "r"(at) : "memory");
+    else
+        asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+            : "=f"(x.v[0]), "=f"(x.v[1]), "=f"(x.v[2]), "=f"(x.v[3]) : "r"(at) : "memory");
+    return x;
+}

@@ -1,0 +1,48 @@
+// NVIDIA's words for what helpers and kernels of all vendors stand on: intrinsics of the compiler, one each. Not here: PTX
+// (`numbers.cu`, `instructions.cu`, `wgmma.cu`).
+
+// ---- bits
+DEV float as_float(u32 x) { return __uint_as_float(x); }
+DEV double as_double(i64 x) { return __longlong_as_double(x); }
+
+DEV u32 as_bits(float x) { return __float_as_uint(x); }
+DEV i64 as_bits(double x) { return __double_as_longlong(x); }
+
+// The nearest float that is not larger in magnitude.
+DEV float toward_zero(double x) { return __double2float_rz(x); }
+
+// The high half of a product.
+DEV u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
+
+// A quotient to two units in the last place.
+DEV float quick_quotient(float a, float b) { return __fdividef(a, b); }
+
+// ---- waves: all lanes that have not left come to these together
+DEV u32 wave_read(u32 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+
+DEV u32 wave_down(u32 x, int n) { return __shfl_down_sync(0xffffffffu, x, n); }
+
+DEV u32 wave_up(u32 x, int n) { return __shfl_up_sync(0xffffffffu, x, n); }
+
+DEV u32 wave_xor(u32 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+
+// The lanes that say yes, a bit each.
+DEV u64 wave_ballot(bool yes) { return __ballot_sync(0xffffffffu, yes); }
+
+#define wave_sync() __syncwarp()
+
+// ---- blocks and memory
+// 16 bytes that move at once.
+typedef uint4 Quad;
+
+#define block_sync() __syncthreads()
+
+DEV void device_fence() { __threadfence(); }
+
+DEV void system_fence() { __threadfence_system(); }
+
+// What other blocks wrote during this launch: past the first-level cache.
+template <class T> DEV T past_first_cache(const T *p) { return __ldcg(p); }
+
+// Launches whose blocks come in clusters of this shape: stands before the bounds of a kernel.
+#define CLUSTER(x, y, z) __cluster_dims__(x, y, z)

@@ -1,0 +1,300 @@
+//! The dialect: what stands before kernels. Helpers of all vendors are in `dialect/common`; they and the kernels use a vendor's
+//! words, each a function that its folder defines (`dialect/cuda`, `dialect/hip`), and what the languages of all vendors have in
+//! common: C++17, `threadIdx` and its like, `__shared__`, `__global__`, `__launch_bounds__`, `__restrict__`, atomics.
+//!
+//! A module gets the helpers that its kernels name, and those that these name: an item of a file is what stands between two
+//! empty lines outside of braces, and what it defines is found by looking at its outermost level.
+//!
+//! Not here: the text of kernels.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Target;
+
+/// A vendor's words: files that define them, before and behind the helpers that they may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Dialect {
+    /// The vendor's compiler.
+    pub name: &'static str,
+    /// Bits, waves, barriers, memory, 16-bit floats.
+    pub before: &'static [&'static str],
+    /// Instructions that take or give what the first helpers define.
+    pub behind: &'static [&'static str],
+}
+
+impl Dialect {
+    /// CUDA C++ for NVRTC.
+    pub const CUDA: Dialect = Dialect {
+        name: "cuda",
+        before: &[include_str!("cuda/language.cu"), include_str!("cuda/numbers.cu")],
+        behind: &[include_str!("cuda/instructions.cu"), include_str!("cuda/wgmma.cu")],
+    };
+    /// HIP for hiprtc.
+    pub const HIP: Dialect = Dialect {
+        name: "hip",
+        before: &[include_str!("hip/language.cu"), include_str!("hip/numbers.cu")],
+        behind: &[include_str!("hip/instructions.cu")],
+    };
+}
+
+/// The names of types, before a vendor's first words.
+const TYPES: &str = include_str!("common/types.cu");
+/// What a vendor's instructions may use.
+const FIRST: [&str; 4] = [
+    include_str!("common/scalar.cu"),
+    include_str!("common/wave.cu"),
+    include_str!("common/memory.cu"),
+    include_str!("common/matrix.cu"),
+];
+/// What uses them.
+const LAST: [&str; 8] = [
+    include_str!("common/launch.cu"),
+    include_str!("common/tile.cu"),
+    include_str!("common/fragments.cu"),
+    include_str!("common/warpgroup.cu"),
+    include_str!("common/flash.cu"),
+    include_str!("common/loops.cu"),
+    include_str!("common/sort.cu"),
+    include_str!("common/depthwise.cu"),
+];
+
+/// All helpers of a target, of which modules get what their kernels use.
+pub struct Prelude {
+    /// What every module begins with: the numbers and features that helpers ask for.
+    head: String,
+    items: Vec<Item>,
+    /// The items that define a name.
+    defined: BTreeMap<&'static str, Vec<usize>>,
+}
+
+/// A part of a file that is taken whole or not at all.
+struct Item {
+    text: &'static str,
+    mentions: BTreeSet<&'static str>,
+}
+
+impl Prelude {
+    /// Reads the files of the target's dialect.
+    pub fn new(target: &Target) -> Prelude {
+        let Dialect { before, behind, .. } = target.dialect;
+        let mut head = format!("#define WAVE {}\n", target.wave);
+        if target.features.early_launch {
+            head.push_str("#define EARLY_LAUNCH\n");
+        }
+        let files = [TYPES].into_iter().chain(before.iter().copied()).chain(FIRST);
+        let files = files.chain(behind.iter().copied()).chain(LAST);
+        let mut prelude = Prelude { head, items: Vec::new(), defined: BTreeMap::new() };
+        for text in files.flat_map(split) {
+            let words = words(text);
+            for name in defines(&words) {
+                prelude.defined.entry(name).or_default().push(prelude.items.len());
+            }
+            let mentions = words.into_iter().filter(|w| is_name(w)).collect();
+            prelude.items.push(Item { text, mentions });
+        }
+        prelude
+    }
+
+    /// What stands before these kernels.
+    pub fn of(&self, kernels: &str) -> String {
+        let mut taken = vec![false; self.items.len()];
+        let mut names: Vec<&str> = words(kernels).into_iter().filter(|w| is_name(w)).collect();
+        while let Some(name) = names.pop() {
+            for &n in self.defined.get(name).into_iter().flatten() {
+                if !std::mem::replace(&mut taken[n], true) {
+                    names.extend(&self.items[n].mentions);
+                }
+            }
+        }
+        let mut out = self.head.clone();
+        for (item, _) in self.items.iter().zip(taken).filter(|(_, taken)| *taken) {
+            for line in item.text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+                out.push_str(line);
+                out.push('\n');
+            }
+        }
+        out
+    }
+}
+
+/// The items of a file.
+fn split(file: &'static str) -> Vec<&'static str> {
+    let (mut items, mut from, mut depth) = (Vec::new(), 0, 0i32);
+    let mut at = 0;
+    for line in file.split_inclusive('\n') {
+        if line.trim().is_empty() && depth == 0 {
+            items.push(&file[from..at]);
+            from = at + line.len();
+        }
+        for word in words(line) {
+            match word {
+                "{" => depth += 1,
+                "}" => depth -= 1,
+                _ => {}
+            }
+        }
+        at += line.len();
+    }
+    items.push(&file[from..]);
+    items.retain(|item| item.lines().any(|l| !l.trim().is_empty() && !l.starts_with("//")));
+    items
+}
+
+fn is_name(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+}
+
+/// Names and single signs of a text, without comments, numbers and strings.
+fn words(text: &str) -> Vec<&str> {
+    let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
+    let name = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    while let Some(&b) = bytes.get(at) {
+        let from = at;
+        at += 1;
+        let run = |at: usize, more: &dyn Fn(u8) -> bool| {
+            bytes[at..].iter().position(|&b| !more(b)).map_or(bytes.len(), |n| at + n)
+        };
+        match b {
+            b'/' if bytes.get(at) == Some(&b'/') => at = run(at, &|b| b != b'\n'),
+            b'"' => {
+                while bytes.get(at).is_some_and(|&b| b != b'"') {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+            }
+            b'0'..=b'9' => at = run(at, &|b| name(b) || b == b'.'),
+            _ if name(b) => {
+                at = run(at, &name);
+                out.push(&text[from..at]);
+            }
+            _ if b.is_ascii_graphic() => out.push(&text[from..at]),
+            _ => {}
+        }
+    }
+    out
+}
+
+/// The names that an item defines: functions, types, enumerators, macros with what their texts define, variables. That it finds
+/// some more does no harm: an item is then taken that nobody needs.
+fn defines<'a>(words: &[&'a str]) -> BTreeSet<&'a str> {
+    let mut names = BTreeSet::new();
+    let (mut braces, mut brackets, mut list) = (0, 0, false);
+    for (n, &word) in words.iter().enumerate() {
+        let before = |back: usize| n.checked_sub(back).map_or("", |n| words[n]);
+        let next = words.get(n + 1).copied().unwrap_or("");
+        match word {
+            "{" => {
+                list |= before(1) == "enum";
+                braces += 1;
+            }
+            "}" => {
+                list = false;
+                braces -= 1;
+            }
+            "(" => brackets += 1,
+            ")" => brackets -= 1,
+            _ if !is_name(word) => {}
+            _ if before(1) == "define" && before(2) == "#" => {
+                names.insert(word);
+            }
+            // The first argument of a macro that makes something is its name.
+            _ if before(1) == "(" && before(2).starts_with("MAKE_") => {
+                names.insert(word);
+            }
+            _ if list => {
+                names.insert(word);
+            }
+            _ if braces == 0 && brackets == 0 => {
+                let named = matches!(next, "(" | ";" | "=" | "{" | "<" | ":");
+                if named {
+                    names.insert(word);
+                }
+            }
+            _ => {}
+        }
+    }
+    for word in
+        ["template", "alignas", "sizeof", "static_assert", "asm", "volatile", "struct", "enum", "union"]
+    {
+        names.remove(word);
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// A module has what its kernels name, with what that stands on, in the order of the files, and nothing else.
+    #[test]
+    fn modules_have_what_they_name() {
+        let prelude = Prelude::new(&Target::HOPPER);
+        let none = prelude.of("extern \"C\" __global__ void k() {}");
+        assert_eq!(none, "#define WAVE 32\n#define EARLY_LAUNCH\n");
+        let sums = prelude.of("x = team_combine<SUM, 512>(x, scratch);");
+        let place = |text: &str| sums.find(text).unwrap_or_else(|| panic!("no `{text}` in\n{sums}"));
+        assert!(place("typedef unsigned int u32;") < place("DEV u32 wave_down("));
+        assert!(place("DEV u32 wave_down(") < place("T shuffle_down("));
+        assert!(place("T shuffle_down(") < place("T team_combine("));
+        assert!(!sums.contains("asm") && !sums.contains("sort_key") && !sums.contains("//"), "{sums}");
+        let product = prelude.of("Wgmma<bf16, 64>::run<0, 0>(d, a, b, more); ldmatrix_x4_trans(r, p);");
+        for text in [
+            "FFX_WGMMA_16(bf16,",
+            "#define FFX_D8(i)",
+            "MAKE_LDMATRIX_4(ldmatrix_x4,",
+            "struct alignas(2) bf16",
+        ] {
+            assert!(product.contains(text), "no `{text}` in\n{product}");
+        }
+    }
+
+    /// Every helper of all vendors stands on words that each vendor has, but for those that a feature brings.
+    #[test]
+    fn words_of_vendors_are_the_same() {
+        let of = |files: &[&'static str]| -> BTreeSet<&str> {
+            files.iter().flat_map(|f| split(f)).flat_map(|item| defines(&words(item))).collect()
+        };
+        let (cuda, hip) = (of(Dialect::CUDA.before), of(Dialect::HIP.before));
+        let common: BTreeSet<&str> = FIRST.iter().chain(&LAST).flat_map(|f| words(f)).collect();
+        let missing: Vec<_> = cuda.iter().filter(|w| common.contains(*w) && !hip.contains(*w)).collect();
+        assert!(missing.is_empty(), "hip lacks {missing:?}");
+    }
+
+    /// Words that begin so are a compiler's; these are those of every vendor's.
+    const SHARED: [&str; 7] = [
+        "__device__",
+        "__global__",
+        "__shared__",
+        "__restrict__",
+        "__forceinline__",
+        "__launch_bounds__",
+        "__builtin_expect",
+    ];
+
+    fn check(file: &str, text: &str) {
+        for word in words(text) {
+            assert!(word != "asm" && (!word.starts_with("__") || SHARED.contains(&word)), "{file}: `{word}`");
+        }
+    }
+
+    /// Nothing above a vendor's folder has its instructions or built-in functions: neither the common helpers nor what writes
+    /// kernels, whose texts stand in strings.
+    #[test]
+    fn only_dialects_have_a_vendor() {
+        [TYPES].iter().chain(&FIRST).chain(&LAST).for_each(|text| check("a common helper", text));
+        let mut folders = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() && !path.ends_with("dialect") {
+                    folders.push(path);
+                } else if path.is_file() {
+                    let text = std::fs::read_to_string(&path).unwrap().replace('"', " ").replace("//", " ");
+                    check(&path.display().to_string(), &text);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Kernels around a library's call: the epilogue of a template over a result that lies in scratch memory, and the copy of
+//! an operand into another order of dimensions.
+//!
+//! Not here: what a library can do of an epilogue itself (`tail`), and which way is taken (the backend).
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use ir_core::{Atom, DType, SymExpr};
+use kernel_ir::{BufId, Epilogue, Inst, InstKind, Operand, Program, Step, StoreMode};
+
+use crate::library::blocks::Blocks;
+use crate::text::body::{BodyWriter, Placed, Uses};
+use crate::text::template::{EpilogueEffects, assemble, blocks_of, element, volume};
+use crate::text::types::{memory_type, value_type};
+use crate::{ENTRY, GenError, Kernel, Launch, Param, THREADS};
+
+/// Bytes that a thread reads or writes at once.
+pub(crate) const WIDTH: usize = 16;
+
+/// The epilogue of a step that is a template.
+pub fn epilogue_of(step: &Step) -> Option<&Epilogue> {
+    match step {
+        Step::Matmul(k) => Some(&k.epilogue),
+        Step::Conv(k) => Some(&k.epilogue),
+        Step::Attention(k) => Some(&k.epilogue),
+        _ => None,
+    }
+}
+
+/// The narrowest dtype in which a template's result can wait for its epilogue and nothing is lost: that to which every
+/// use of it casts it, else `acc`, that of the result itself.
+pub fn result_dtype(epilogue: &Epilogue, acc: DType) -> DType {
+    let insts = &epilogue.insts;
+    let is_result = |v: kernel_ir::Val| matches!(insts[v.0 as usize].kind, InstKind::Template);
+    let mut found = None;
+    for inst in insts {
+        let mut uses = false;
+        inst.kind.for_each_val(&mut |v| uses |= is_result(v));
+        if !uses {
+            continue;
+        }
+        let narrow = matches!(inst.kind, InstKind::Cast(_)) && matches!(inst.dtype, DType::F16 | DType::BF16);
+        if !narrow || found.is_some_and(|d| d != inst.dtype) {
+            return acc;
+        }
+        found = Some(inst.dtype);
+    }
+    found.unwrap_or(acc)
+}
+
+/// The dimensions of the result, outermost first, in the order in which the epilogue's first store has them in memory: in
+/// this order the result should lie in scratch memory. Dimensions whose steps are equal keep their order.
+pub fn store_order(program: &Program, epilogue: &Epilogue) -> Vec<usize> {
+    let rank = epilogue.ranges.len();
+    let stored = epilogue.insts.iter().find_map(|inst| match &inst.kind {
+        InstKind::Store { buf, index, .. } => Some(program.buffers[*buf].address(index)),
+        _ => None,
+    });
+    let hint = |a: &Atom| match a {
+        Atom::Sym(id) => program.symbols.get(*id).map(|s| s.hint.unwrap_or(s.min)),
+        _ => None,
+    };
+    let step = |d: usize| {
+        let (step, _) = stored.as_ref()?.affine_in(&Atom::Loop(d as u32))?;
+        step.eval(&hint)
+    };
+    let mut order: Vec<usize> = (0..rank).collect();
+    let steps: Option<Vec<i64>> = (0..rank).map(step).collect();
+    if let Some(steps) = steps {
+        // A dimension of size 1 says nothing by its stride: it stays where it stands.
+        if epilogue.ranges.iter().all(|e| *e != SymExpr::ONE) {
+            order.sort_by_key(|&d| -steps[d].abs());
+        } else {
+            let mut moving: Vec<usize> = (0..rank).filter(|&d| epilogue.ranges[d] != SymExpr::ONE).collect();
+            let places = moving.clone();
+            moving.sort_by_key(|&d| -steps[d].abs());
+            for (place, d) in places.into_iter().zip(moving) {
+                order[place] = d;
+            }
+        }
+    }
+    order
+}
+
+/// How a template's result lies in scratch memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packed<'a> {
+    /// Without gaps, its dimensions in this order, outermost first.
+    Dense(&'a [usize]),
+    /// Folded.
+    Folded(&'a Blocks),
+}
+
+/// The kernel that applies the epilogue of `step` to a result of `dtype` which lies in scratch buffer 0. Neighbouring points
+/// move 16 bytes at once wherever buffers have them side by side and nothing is folded.
+///
+/// # Errors
+/// A step without epilogue, an order that is none, dtypes without arithmetic.
+pub fn epilogue(
+    program: &Program,
+    step: &Step,
+    dtype: DType,
+    packed: Packed<'_>,
+) -> Result<Kernel, GenError> {
+    let Some(epilogue) = epilogue_of(step) else {
+        return Err(GenError::Malformed(format!("`{}` has no epilogue", step.name())));
+    };
+    let acc = epilogue.insts.iter().find(|i| matches!(i.kind, InstKind::Template)).map(|i| i.dtype);
+    let order = match packed {
+        Packed::Dense(order) => order.to_vec(),
+        Packed::Folded(blocks) => blocks.order(),
+    };
+    let walk = Walk::new(program, &epilogue.ranges, &order)?;
+    let mut uses = Uses::default();
+    uses.scratch.push(memory_type(dtype)?);
+    let (places, group) = match packed {
+        Packed::Dense(_) => (Places::of(&walk, &epilogue.insts, dtype.size()), "g".into()),
+        Packed::Folded(blocks) => {
+            blocks.check(epilogue.ranges.len(), 1)?;
+            (Places { lanes: 1, wide: Vec::new() }, blocks.place())
+        }
+    };
+    let lanes = places.lanes;
+    let writer =
+        BodyWriter { program, extents: &epilogue.ranges, prefix: "e", guard: None, store_guard: None };
+    let (mut before, mut after) = (String::new(), String::new());
+    let mut placed = Placed::new();
+    for wide in &places.wide {
+        let Some(&buf) = wide.bufs.first() else { continue };
+        let memory = uses.memory(program.root(buf));
+        let (ty, name) = (memory_type(program.buffers[buf].dtype)?, memory.replace('b', "x"));
+        let address = writer.expr(&wide.address, &mut uses);
+        let _ = match wide.read {
+            true => writeln!(
+                before,
+                "Vec<{ty}, {lanes}> {name} = *(const Vec<{ty}, {lanes}> *)({memory} + {address});"
+            ),
+            false => writeln!(before, "Vec<{ty}, {lanes}> {name};"),
+        };
+        if wide.written {
+            let _ = writeln!(after, "*(Vec<{ty}, {lanes}> *)({memory} + {address}) = {name};");
+        }
+        placed.extend(wide.bufs.iter().map(|&buf| (buf, format!("{name}.v[u]"))));
+    }
+    let effects = EpilogueEffects { result: "result" };
+    let text = writer.write_placed(&epilogue.insts, &effects, &mut uses, &placed)?;
+    let ty = value_type(dtype)?;
+    let result = value_type(acc.unwrap_or(dtype))?;
+    let body = format!(
+        "{before}const Vec<{ty}, {lanes}> part = ((const Vec<{ty}, {lanes}> *)scratch0)[{group}];
+{}const {result} result = to<{result}>(part.v[u]);
+{text}}}
+{after}",
+        walk.lanes_head(lanes),
+    );
+    let body = walk.text(&writer, lanes, &body, &mut uses);
+    let launch =
+        Launch::flat(blocks_of(&volume(&epilogue.ranges), i64::from(THREADS) * lanes as i64), THREADS);
+    assemble(program, ENTRY, &uses, launch, &body)
+}
+
+/// The kernel that copies an operand to scratch buffer `scratch`, dense, its dimensions in `order`, outermost first.
+///
+/// # Errors
+/// An order that is none, a dtype without a type in C++.
+pub fn relayout(
+    program: &Program,
+    operand: &Operand,
+    order: &[usize],
+    scratch: u32,
+) -> Result<Kernel, GenError> {
+    let walk = Walk::new(program, &operand.sizes, order)?;
+    let mut uses = Uses::default();
+    uses.scratch.push(memory_type(program.buffers[operand.buf].dtype)?);
+    let writer = BodyWriter { program, extents: &operand.sizes, prefix: "e", guard: None, store_guard: None };
+    let index: Vec<String> = (0..operand.sizes.len()).map(|d| format!("i{d}")).collect();
+    let index: Vec<&str> = index.iter().map(String::as_str).collect();
+    let from = element(&writer, operand, &index, &mut uses);
+    let body = walk.text(&writer, 1, &format!("scratch0[g] = {from};\n"), &mut uses);
+    let launch = Launch::flat(blocks_of(&volume(&operand.sizes), i64::from(THREADS)), THREADS);
+    let mut kernel = assemble(program, ENTRY, &uses, launch, &body)?;
+    for param in &mut kernel.params {
+        if let Param::Scratch(n) = param {
+            *n = scratch;
+        }
+    }
+    Ok(kernel)
+}
+
+/// All points in the order of memory.
+pub(crate) struct Walk<'a> {
+    program: &'a Program,
+    extents: &'a [SymExpr],
+    order: &'a [usize],
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) fn new(
+        program: &'a Program,
+        extents: &'a [SymExpr],
+        order: &'a [usize],
+    ) -> Result<Walk<'a>, GenError> {
+        let mut sorted = order.to_vec();
+        sorted.sort_unstable();
+        if !sorted.iter().copied().eq(0..extents.len()) {
+            return Err(GenError::Malformed(format!(
+                "{order:?} is no order of {} dimensions",
+                extents.len()
+            )));
+        }
+        Ok(Walk { program, extents, order })
+    }
+
+    /// The innermost dimension.
+    fn inner(&self) -> Option<usize> {
+        self.order.last().copied()
+    }
+
+    /// The loop over the points of one thread; inside of it the innermost variable is that of the point.
+    fn lanes_head(&self, lanes: usize) -> String {
+        let own = match self.inner() {
+            Some(d) if lanes > 1 => format!("const idx i{d} = first{d} + u;\n"),
+            _ => String::new(),
+        };
+        format!("#pragma unroll\nfor (int u = 0; u < {lanes}; ++u) {{\n{own}")
+    }
+
+    /// The loop over groups `g` of `lanes` points around `body`, with the loop variables in scope.
+    pub(crate) fn text(&self, writer: &BodyWriter<'_>, lanes: usize, body: &str, uses: &mut Uses) -> String {
+        let count = writer.expr(&volume(self.extents), uses);
+        let mut out = format!(
+            "for (idx g = blockIdx.x * (idx)blockDim.x + threadIdx.x; g < {count} / {lanes}; g += (idx)gridDim.x * blockDim.x) {{\n"
+        );
+        let mut rest = if lanes == 1 { "g".to_owned() } else { format!("(g * {lanes})") };
+        for (place, &d) in self.order.iter().enumerate().rev() {
+            if self.extents[d] == SymExpr::ONE {
+                let _ = writeln!(out, "const idx i{d} = 0;");
+            } else if self.order[..place].iter().all(|&o| self.extents[o] == SymExpr::ONE) {
+                let _ = writeln!(out, "const idx i{d} = {rest};");
+                rest = "0".into();
+            } else {
+                let extent = writer.expr(&self.extents[d], uses);
+                let _ =
+                    writeln!(out, "const idx i{d} = {rest} % {extent}; const idx r{d} = {rest} / {extent};");
+                rest = format!("r{d}");
+            }
+        }
+        if let Some(d) = self.inner().filter(|_| lanes > 1) {
+            let _ = writeln!(out, "const idx first{d} = i{d};");
+        }
+        out.push_str(body);
+        out.push_str("}\n");
+        out
+    }
+}
+
+/// Memory that a thread reads or writes several elements of at once.
+struct Wide {
+    /// The buffers over it: the old and the new value of an input that is written in place are two.
+    bufs: Vec<BufId>,
+    address: SymExpr,
+    read: bool,
+    written: bool,
+}
+
+/// Which accesses of an epilogue are wide, and how many points a thread takes.
+struct Places {
+    lanes: usize,
+    wide: Vec<Wide>,
+}
+
+/// One access of a body.
+struct Access {
+    buf: BufId,
+    address: SymExpr,
+    store: bool,
+    plain: bool,
+}
+
+impl Places {
+    fn of(walk: &Walk<'_>, insts: &[Inst], result_size: usize) -> Places {
+        let program = walk.program;
+        let mut accesses: Vec<Access> = insts.iter().filter_map(|i| access(program, i)).collect();
+        // A dimension of size 1 stands at 0 whatever its stride.
+        let single = |a: &Atom| match a {
+            Atom::Loop(n) => {
+                walk.extents.get(*n as usize).filter(|e| **e == SymExpr::ONE).map(|_| SymExpr::ZERO)
+            }
+            _ => None,
+        };
+        accesses.iter_mut().for_each(|a| a.address = a.address.subst(&single));
+        let widest = accesses.iter().map(|a| program.buffers[a.buf].dtype.size()).chain([result_size]).max();
+        let mut lanes = WIDTH / widest.unwrap_or(WIDTH).clamp(1, WIDTH);
+        let Some(inner) = walk.inner() else { return Places { lanes: 1, wide: Vec::new() } };
+        while lanes > 1 && !divisible(&walk.extents[inner], lanes) {
+            lanes /= 2;
+        }
+        if lanes == 1 {
+            return Places { lanes, wide: Vec::new() };
+        }
+        let mut by_root: BTreeMap<BufId, Vec<&Access>> = BTreeMap::new();
+        for a in &accesses {
+            by_root.entry(program.root(a.buf)).or_default().push(a);
+        }
+        let wide = by_root.values().filter_map(|all| {
+            let first = all[0];
+            // Memory that is reached in two ways is reached in the order of the body.
+            let dtype = |buf: BufId| program.buffers[buf].dtype;
+            let one =
+                all.iter().all(|a| a.plain && dtype(a.buf) == dtype(first.buf) && a.address == first.address);
+            (one && is_wide(&first.address, inner, lanes)).then(|| Wide {
+                bufs: all.iter().map(|a| a.buf).collect(),
+                address: first.address.clone(),
+                read: all.iter().any(|a| !a.store),
+                written: all.iter().any(|a| a.store),
+            })
+        });
+        Places { lanes, wide: wide.collect() }
+    }
+}
+
+fn access(program: &Program, inst: &Inst) -> Option<Access> {
+    let (buf, index, store, plain) = match &inst.kind {
+        InstKind::Load { buf, index, mask } => (*buf, index, false, mask.is_none()),
+        InstKind::Store { buf, index, mask, mode, .. } => {
+            (*buf, index, true, mask.is_none() && *mode == StoreMode::Write)
+        }
+        _ => return None,
+    };
+    Some(Access { buf, address: program.buffers[buf].address(index), store, plain })
+}
+
+/// Whether `lanes` points that differ in the innermost variable alone, the first of them a multiple of `lanes`, lie side
+/// by side at a multiple of `lanes`.
+fn is_wide(address: &SymExpr, inner: usize, lanes: usize) -> bool {
+    if address.any_leaf(|a| matches!(a, Atom::Value(_))) {
+        return false;
+    }
+    match address.affine_in(&Atom::Loop(inner as u32)) {
+        Some((step, rest)) => step == SymExpr::ONE && divisible(&rest, lanes),
+        None => false,
+    }
+}
+
+/// Whether every value of the expression surely is a multiple of `n`.
+fn divisible(e: &SymExpr, n: usize) -> bool {
+    let n = n as i64;
+    let (terms, constant) = e.terms();
+    constant % n == 0 && terms.iter().all(|(coef, _)| coef % n == 0)
+}

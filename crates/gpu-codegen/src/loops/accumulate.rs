@@ -1,0 +1,220 @@
+//! What the stages of a loop kernel combine, how several kernels share the work, and how blocks find out which of them is
+//! the last one.
+//!
+//! A stage that several blocks share leaves what each block combined in scratch memory. The block that comes last, by a
+//! ticket, combines it in the order of the blocks, so the result does not depend on which one that is; it then runs the
+//! stages without a loop that follow. A kernel that runs later finds the results in scratch memory.
+
+use ir_core::SymExpr;
+use kernel_ir::{AccDecl, AccId, BufId, InstKind, LoopKernel, Program, Stage};
+
+use crate::GenError;
+use crate::loops::moments::{Pair, computing};
+use crate::loops::{LoopEffects, accumulator_type, keeps_position};
+use crate::text::body::{BodyWriter, Uses, accumulator};
+use crate::text::template::volume;
+use crate::text::types::{number, value_type};
+
+/// Something that a stage combines over its points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// An accumulator.
+    One(usize),
+    /// A sum and the sum of squared differences from the mean, in one pass.
+    Moments(Pair),
+}
+
+/// How [`Made`] is written.
+pub(crate) struct Written {
+    /// The variable: `acc0`, `mom0`.
+    pub(crate) name: String,
+    /// Its C++ type.
+    pub(crate) ty: String,
+    /// The operator of `combine`.
+    pub(crate) op: &'static str,
+    /// What it is before anything was combined.
+    pub(crate) start: String,
+    /// The number of its scratch buffer.
+    pub(crate) place: usize,
+    /// Bytes of one.
+    pub(crate) bytes: i64,
+}
+
+impl Made {
+    pub(crate) fn written(self, accs: &[AccDecl]) -> Result<Written, GenError> {
+        match self {
+            Made::One(n) => {
+                let acc = &accs[n];
+                let start = number(acc.op.identity(acc.dtype), acc.dtype)?;
+                let (start, bytes) = match keeps_position(acc.op) {
+                    // A value with its position is two words of 8 bytes at most.
+                    true => (format!("{{{start}, 0x7fffffffffffffffLL}}"), 16),
+                    false => (start, acc.dtype.size() as i64),
+                };
+                let (ty, op) = (accumulator_type(acc)?, accumulator(acc));
+                Ok(Written { name: format!("acc{n}"), ty, op, start, place: n, bytes })
+            }
+            Made::Moments(Pair { sum, .. }) => Ok(Written {
+                name: format!("mom{sum}"),
+                ty: format!("Moments<{}>", value_type(accs[sum].dtype)?),
+                op: "SUM",
+                start: "{0, 0, 0, 0}".into(),
+                place: sum,
+                bytes: 4 * accs[sum].dtype.size() as i64,
+            }),
+        }
+    }
+
+    /// Statements that give the accumulators of a point their values.
+    pub(crate) fn settle(self, lane: &str) -> String {
+        match self {
+            Made::One(_) => String::new(),
+            Made::Moments(Pair { sum, square }) => {
+                format!(
+                    "acc{sum}{lane} = mom{sum}{lane}.n * (mom{sum}{lane}.shift + mom{sum}{lane}.mean); acc{square}{lane} = mom{sum}{lane}.m2;\n"
+                )
+            }
+        }
+    }
+
+    /// Of moments: statements that begin a thread's count, that count one more, and that tell its end.
+    pub(crate) fn counted(self, accs: &[AccDecl], lane: &str) -> Result<[String; 3], GenError> {
+        let Made::Moments(Pair { sum: n, .. }) = self else { return Ok(Default::default()) };
+        let ty = value_type(accs[n].dtype)?;
+        Ok([
+            format!("{ty} count{n} = 0;\n"),
+            format!("count{n} += 1;\nconst {ty} each{n} = inverse(count{n});\n"),
+            format!("mom{n}{lane}.n = count{n}; mom{n}{lane}.shift = shift{n}{lane};\n"),
+        ])
+    }
+
+    /// Of moments: the declaration of their `shift`.
+    pub(crate) fn shift(self, accs: &[AccDecl]) -> Result<String, GenError> {
+        let Made::Moments(Pair { sum: n, .. }) = self else { return Ok(String::new()) };
+        Ok(format!("{} shift{n}", value_type(accs[n].dtype)?))
+    }
+
+    /// Of moments: statements that give `shift` of a point the number at the first inner point of the stage.
+    pub(crate) fn shifted(
+        self,
+        writer: &BodyWriter<'_>,
+        k: &LoopKernel,
+        stage: &Stage,
+        lane: &str,
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
+        let Made::Moments(Pair { sum: n, .. }) = self else { return Ok(String::new()) };
+        let summed = stage.insts.iter().find_map(|i| match i.kind {
+            InstKind::Reduce { acc: AccId(a), value, .. } if a as usize == n => Some(value),
+            _ => None,
+        });
+        let summed = summed.ok_or_else(|| GenError::Malformed(format!("nothing is summed in acc{n}")))?;
+        let insts = computing(&stage.insts, summed);
+        let prefix = format!("k{n}_");
+        let effects = LoopEffects { accs: &k.accs, team: None, lane: "", pairs: &[] };
+        let text = BodyWriter { prefix: &prefix, ..*writer }.write(&insts, &effects, uses)?;
+        let inner = k.outer.len()..k.outer.len() + stage.inner.len();
+        let index: String = inner.map(|d| format!("const idx i{d} = 0;\n")).collect();
+        Ok(format!("{index}{text}shift{n}{lane} = {prefix}{};\n", insts.len() - 1))
+    }
+
+    /// Whether an accumulator gets its value from this.
+    fn gives(self, acc: usize) -> bool {
+        match self {
+            Made::One(n) => n == acc,
+            Made::Moments(Pair { sum, square }) => acc == sum || acc == square,
+        }
+    }
+}
+
+/// What a stage makes.
+pub(crate) fn made(stage: &Stage, pairs: &[Pair]) -> Vec<Made> {
+    let of = |i: &kernel_ir::Inst| match i.kind {
+        InstKind::Reduce { acc: AccId(n), .. } => Some(n as usize),
+        _ => None,
+    };
+    let mut list: Vec<usize> = stage.insts.iter().filter_map(of).collect();
+    list.sort_unstable();
+    list.dedup();
+    let with = |n: usize| pairs.iter().find(|p| p.sum == n).map_or(Made::One(n), |p| Made::Moments(*p));
+    list.into_iter().map(with).collect()
+}
+
+/// Whether each accumulator is made by one stage, in a loop.
+pub(crate) fn made_once(k: &LoopKernel) -> bool {
+    let all: Vec<Made> = k.stages.iter().flat_map(|s| made(s, &[])).collect();
+    let alone = |s: &Stage| s.inner.is_empty() && !made(s, &[]).is_empty();
+    all.iter().enumerate().all(|(n, m)| !all[..n].contains(m)) && !k.stages.iter().any(alone)
+}
+
+/// Stages that are one kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) stages: std::ops::Range<usize>,
+    /// Blocks that share a point of the outer domain.
+    pub(crate) parts: i64,
+}
+
+/// The kernels of a loop kernel; `parts` says how many blocks share a looped stage. Where no stage is shared, all of them
+/// are one.
+pub(crate) fn groups(program: &Program, k: &LoopKernel, parts: &dyn Fn(usize) -> i64) -> Vec<Group> {
+    let looped = |n: usize| !k.stages[n].inner.is_empty();
+    if (0..k.stages.len()).all(|n| !looped(n) || parts(n) == 1) {
+        return vec![Group { stages: 0..k.stages.len(), parts: 1 }];
+    }
+    let mut out: Vec<Group> = Vec::new();
+    for n in 0..k.stages.len() {
+        match out.last_mut() {
+            Some(last) if !looped(n) && follows(program, k, last.stages.start, n) => last.stages.end = n + 1,
+            _ => out.push(Group { stages: n..n + 1, parts: if looped(n) { parts(n) } else { 1 } }),
+        }
+    }
+    out
+}
+
+/// Whether stage `n`, which has no loop, may be run by the last block of stage `first`: it reads nothing of what other
+/// blocks stored there.
+fn follows(program: &Program, k: &LoopKernel, first: usize, n: usize) -> bool {
+    let written = roots(program, &k.stages[first], true);
+    k.stages[first].inner.is_empty()
+        || !roots(program, &k.stages[n], false).iter().any(|r| written.contains(r))
+}
+
+/// The memory that a stage stores to, or loads from.
+pub(crate) fn roots(program: &Program, stage: &Stage, stored: bool) -> Vec<BufId> {
+    let of = |i: &kernel_ir::Inst| match &i.kind {
+        InstKind::Store { buf, .. } if stored => Some(program.root(*buf)),
+        InstKind::Load { buf, .. } if !stored => Some(program.root(*buf)),
+        _ => None,
+    };
+    stage.insts.iter().filter_map(of).collect()
+}
+
+/// What a group finds in scratch memory: made by earlier kernels and asked for by its stages.
+pub(crate) fn recalled(k: &LoopKernel, group: &Group, pairs: &[Pair]) -> Vec<Made> {
+    let asked = |acc: usize| {
+        let is = |i: &kernel_ir::Inst| matches!(i.kind, InstKind::Acc(AccId(a)) if a as usize == acc);
+        k.stages[group.stages.clone()].iter().any(|s| s.insts.iter().any(is))
+    };
+    let earlier = k.stages[..group.stages.start].iter().flat_map(|s| made(s, pairs));
+    earlier.filter(|m| (0..k.accs.len()).any(|a| m.gives(a) && asked(a))).collect()
+}
+
+/// What later kernels will find.
+pub(crate) fn kept(k: &LoopKernel, group: &Group, pairs: &[Pair]) -> Vec<Made> {
+    let rest = Group { stages: group.stages.end..k.stages.len(), parts: 1 };
+    let own: Vec<Made> = k.stages[group.stages.clone()].iter().flat_map(|s| made(s, pairs)).collect();
+    recalled(k, &rest, pairs).into_iter().filter(|m| own.contains(m)).collect()
+}
+
+/// Bytes of the scratch buffers, one an accumulator: the result of each outer point, then those of the parts.
+pub(crate) fn scratch(k: &LoopKernel, groups: &[Group], pairs: &[Pair]) -> Result<Vec<SymExpr>, GenError> {
+    let mut out = vec![SymExpr::ZERO; k.accs.len()];
+    for group in groups {
+        for m in k.stages[group.stages.clone()].iter().flat_map(|s| made(s, pairs)) {
+            let w = m.written(&k.accs)?;
+            out[w.place] = volume(&k.outer) * SymExpr::from_i64((1 + group.parts) * w.bytes);
+        }
+    }
+    Ok(out)
+}

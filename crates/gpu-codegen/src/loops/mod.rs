@@ -1,0 +1,346 @@
+//! Loop kernels. Three shapes, chosen by the domain:
+//!
+//! - *points*: no stage has a loop; a thread computes a point.
+//! - *threads*: short or strided inner loops; a thread computes an outer point with serial loops (`wide`: several that lie
+//!   side by side).
+//! - *teams*: a wave or a block computes an outer point, its threads share the inner loops; reductions and scans combine
+//!   over the team in a fixed order, so that results do not change from run to run.
+
+pub(crate) mod accumulate;
+pub(crate) mod columns;
+pub(crate) mod flat;
+pub(crate) mod linear;
+pub(crate) mod moments;
+pub(crate) mod reduce;
+pub(crate) mod scan;
+pub(crate) mod transpose;
+pub(crate) mod wide;
+
+use std::fmt::Write;
+
+use ir_core::{Atom, DType, SymExpr};
+use kernel_ir::collapse::collapsed;
+use kernel_ir::{AccDecl, AccId, InstKind, LoopKernel, Program, ReduceOp, Stage};
+
+use crate::loops::flat::Flat;
+use crate::loops::moments::Pair;
+use crate::loops::scan::Parts;
+use crate::loops::transpose::Transpose;
+use crate::loops::wide::Wide;
+use crate::sort::ordered;
+use crate::text::body::{BodyWriter, Effects, Uses, accumulator};
+use crate::text::template::{assemble, blocks_of, unravel, volume};
+use crate::text::types::{number, value_type};
+use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
+
+/// Inner loops up to this long are one thread's work.
+pub(crate) const SHORT: i64 = 16;
+/// Inner loops up to this long are a wave's work.
+const WARP_WORK: i64 = 1024;
+/// With so many outer points a thread each fills the device, where memory runs along the outer points.
+const MANY: i64 = 16 * 1024;
+
+/// The ways of computing it, the best by rule first.
+pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Result<Vec<Variant>, GenError> {
+    // Reductions over a single element are bodies with accumulators and no loop: those are not walked flat.
+    if let Some(flat) = Flat::of(program, k).filter(|_| k.accs.is_empty()) {
+        return Ok(vec![Variant::single("flat", flat.generate(program, k, target)?)]);
+    }
+    if target.deterministic && ordered::unordered(k) {
+        let in_order = || Ok(Variant::single("in_order", threads(program, k, ENTRY, true)?));
+        return Ok(vec![ordered::sorted(program, k)?.map_or_else(in_order, Ok)?]);
+    }
+    let mut ways = Vec::new();
+    ways.extend(reduce::split(program, k, target)?);
+    if let Some(parts) = Parts::of(program, k, target) {
+        ways.push(parts.generate(program, k)?);
+    }
+    if let Some(transpose) = Transpose::of(program, k) {
+        ways.push(Variant::single("transpose", transpose.generate(program, k)?));
+    }
+    let short = collapsed(program, k);
+    if let Some(wide) = Wide::of(program, &short) {
+        ways.push(Variant::single(wide.name(), wide.generate()?));
+    }
+    ways.push(Variant::single("loop", generate(program, &short, target)?));
+    Ok(ways)
+}
+
+/// The kernel that is always there.
+fn generate(program: &Program, k: &LoopKernel, target: &Target) -> Result<Kernel, GenError> {
+    match team(program, k, target.wave) {
+        None => threads(program, k, ENTRY, false),
+        Some(team) => teams(program, k, team, target.wave),
+    }
+}
+
+/// A size's number, by the sizes at capture where it is symbolic.
+pub(crate) fn hint(program: &Program, e: &SymExpr) -> i64 {
+    let value = |a: &Atom| match a {
+        Atom::Sym(id) => Some(program.symbols[*id].hint.unwrap_or(64)),
+        _ => None,
+    };
+    e.eval(&value).unwrap_or(64)
+}
+
+/// Threads that share an outer point; `None` for one.
+fn team(program: &Program, k: &LoopKernel, wave: u32) -> Option<u32> {
+    let longest = k.stages.iter().map(|s| hint(program, &volume(&s.inner))).max().unwrap_or(1);
+    let outer = hint(program, &volume(&k.outer));
+    if longest <= SHORT || (outer >= MANY && along_outer(program, k)) {
+        return None;
+    }
+    // A team's scan runs along one dimension.
+    if longest <= WARP_WORK && outer >= 64 {
+        return Some(wave);
+    }
+    let wanted = (longest / 4).clamp(64, 1024) as u32;
+    Some(wanted.next_power_of_two().min(1024))
+}
+
+/// Whether neighbouring outer points lie side by side in memory and inner ones do not.
+pub(crate) fn along_outer(program: &Program, k: &LoopKernel) -> bool {
+    let Some(last) = k.outer.iter().rposition(|e| *e != SymExpr::ONE) else { return false };
+    let (mut along, mut across) = (0, 0);
+    for stage in k.stages.iter().filter(|s| !s.inner.is_empty()) {
+        let inner = (k.outer.len() + stage.inner.len() - 1) as u32;
+        for inst in &stage.insts {
+            let InstKind::Load { buf, index, .. } = &inst.kind else { continue };
+            let address = program.buffers[*buf].address(index);
+            let unit =
+                |v: u32| address.affine_in(&Atom::Loop(v)).is_some_and(|(coef, _)| coef == SymExpr::ONE);
+            along += usize::from(unit(last as u32));
+            across += usize::from(unit(inner));
+        }
+    }
+    along > across
+}
+
+/// The accumulators' declarations, each at its identity.
+pub(crate) fn declare(accs: &[AccDecl]) -> Result<String, GenError> {
+    let mut out = String::new();
+    for (n, acc) in accs.iter().enumerate() {
+        let ty = value_type(acc.dtype)?;
+        let start = number(acc.op.identity(acc.dtype), acc.dtype)?;
+        let _ = match keeps_position(acc.op) {
+            true => writeln!(out, "At<{ty}> acc{n} = {{{start}, 0x7fffffffffffffffLL}};"),
+            false => writeln!(out, "{ty} acc{n} = {start};"),
+        };
+    }
+    Ok(out)
+}
+
+/// The C++ type of an accumulator.
+pub(crate) fn accumulator_type(acc: &AccDecl) -> Result<String, GenError> {
+    let ty = value_type(acc.dtype)?;
+    Ok(if keeps_position(acc.op) { format!("At<{ty}>") } else { ty.to_owned() })
+}
+
+/// Whether the loop variables of a stage are divided out of one counter.
+pub(crate) fn divides(stage: &Stage) -> bool {
+    stage.inner.iter().filter(|e| **e != SymExpr::ONE).count() > 1
+}
+
+pub(crate) fn keeps_position(op: ReduceOp) -> bool {
+    matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin)
+}
+
+/// What a thread alone or a team does with reductions and scans.
+pub(crate) struct LoopEffects<'a> {
+    pub(crate) accs: &'a [AccDecl],
+    /// The team's scans: `team_scan` over `TEAM` threads; `None` runs them serially in `carry<name>`.
+    pub(crate) team: Option<u32>,
+    /// What stands behind the name of an accumulator where a thread has several of each: `[u]`.
+    pub(crate) lane: &'static str,
+    /// Accumulators that are made together.
+    pub(crate) pairs: &'a [Pair],
+}
+
+impl Effects for LoopEffects<'_> {
+    fn reduce(&self, acc: AccId, value: &str, position: Option<&str>) -> Result<String, GenError> {
+        let decl = self.decl(acc)?;
+        let (n, op, lane) = (acc.0, accumulator(decl), self.lane);
+        if self.pairs.iter().any(|p| p.sum == n as usize) {
+            return Ok(format!("mom{n}{lane}.add({value} - shift{n}{lane}, each{n});"));
+        }
+        let ty = value_type(decl.dtype)?;
+        Ok(match position {
+            Some(p) => format!("acc{n}{lane} = combine<{op}>(acc{n}{lane}, At<{ty}>{{{value}, {p}}});"),
+            None => format!("acc{n}{lane} = combine<{op}>(acc{n}{lane}, {value});"),
+        })
+    }
+    fn acc(&self, acc: AccId) -> String {
+        let position = self.accs.get(acc.0 as usize).is_some_and(|a| keeps_position(a.op));
+        match position {
+            true => format!("(acc{0}{1}.p == 0x7fffffffffffffffLL ? 0 : acc{0}{1}.p)", acc.0, self.lane),
+            false => format!("acc{}{}", acc.0, self.lane),
+        }
+    }
+    fn scan(&self, name: &str, dtype: DType, op: ReduceOp, value: &str) -> Result<String, GenError> {
+        let ty = value_type(dtype)?;
+        let combination = accumulator(&AccDecl { op, dtype });
+        let identity = number(op.identity(dtype), dtype)?;
+        Ok(match self.team {
+            None => format!(
+                "carry_{name} = combine<{combination}>(carry_{name}, {value});\n{ty} {name} = carry_{name};\n"
+            ),
+            // Idle threads add nothing.
+            Some(team) => format!(
+                "{ty} total_{name};\n\
+                 {ty} {name} = team_scan<{combination}, {team}>(active ? {value} : {identity}, total_{name}, scratch);\n\
+                 {name} = combine<{combination}>(carry_{name}, {name});\n\
+                 carry_{name} = combine<{combination}>(carry_{name}, total_{name});\n"
+            ),
+        })
+    }
+    fn template(&self) -> Result<String, GenError> {
+        Err(GenError::Malformed("`template` outside of an epilogue".into()))
+    }
+}
+
+impl LoopEffects<'_> {
+    fn decl(&self, acc: AccId) -> Result<&AccDecl, GenError> {
+        self.accs.get(acc.0 as usize).ok_or_else(|| GenError::Malformed(format!("no accumulator {}", acc.0)))
+    }
+}
+
+/// The scans of a stage: variable, dtype, operator.
+pub(crate) fn scans<'s>(
+    stage: &'s Stage,
+    prefix: &'s str,
+) -> impl Iterator<Item = (String, DType, ReduceOp)> + use<'s> {
+    stage.insts.iter().enumerate().filter_map(move |(n, inst)| match inst.kind {
+        InstKind::Scan { op, .. } => Some((format!("{prefix}{n}"), inst.dtype, op)),
+        _ => None,
+    })
+}
+
+/// Running combinations begin at their identity.
+fn carries(stage: &Stage, prefix: &str) -> Result<String, GenError> {
+    let mut out = String::new();
+    for (name, dtype, op) in scans(stage, prefix) {
+        let start = number(op.identity(dtype), dtype)?;
+        let _ = writeln!(out, "{} carry_{name} = {start};", value_type(dtype)?);
+    }
+    Ok(out)
+}
+
+/// A thread an outer point, serial inner loops; or one thread alone, which takes the points in their order.
+fn threads(program: &Program, k: &LoopKernel, entry: &str, alone: bool) -> Result<Kernel, GenError> {
+    let mut uses = Uses::default();
+    let points = volume(&k.outer);
+    let head = BodyWriter { program, extents: &k.outer, prefix: "", guard: None, store_guard: None };
+    let count = head.expr(&points, &mut uses);
+    let mut body = format!(
+        "for (idx p = blockIdx.x * (idx)blockDim.x + threadIdx.x; p < {count}; p += (idx)gridDim.x * blockDim.x) {{\n"
+    );
+    body.push_str(&unravel(&head, &k.outer, 0, "p", &mut uses));
+    body.push_str(&declare(&k.accs)?);
+    let effects = LoopEffects { accs: &k.accs, team: None, lane: "", pairs: &[] };
+    for (n, stage) in k.stages.iter().enumerate() {
+        let prefix = format!("v{n}_");
+        let extents: Vec<SymExpr> = k.outer.iter().chain(&stage.inner).cloned().collect();
+        let writer = BodyWriter { extents: &extents, prefix: &prefix, ..head };
+        let text = writer.write(&stage.insts, &effects, &mut uses)?;
+        body.push_str("{\n");
+        let innermost = stage.inner.len().wrapping_sub(1);
+        if stage.inner.is_empty() {
+            body.push_str(&carries(stage, &prefix)?);
+        }
+        for (d, extent) in stage.inner.iter().enumerate() {
+            if d == innermost {
+                body.push_str(&carries(stage, &prefix)?);
+            }
+            let (i, extent) = (k.outer.len() + d, writer.expr(extent, &mut uses));
+            let _ = writeln!(body, "for (idx i{i} = 0; i{i} < {extent}; ++i{i}) {{");
+        }
+        body.push_str(&text);
+        body.push_str(&"}\n".repeat(stage.inner.len() + 1));
+    }
+    body.push_str("}\n");
+    let launch = match alone {
+        true => Launch::flat(SymExpr::ONE, 1),
+        false => Launch::flat(blocks_of(&points, i64::from(THREADS)), THREADS),
+    };
+    assemble(program, entry, &uses, launch, &body)
+}
+
+/// A team of `team` threads an outer point: a wave, or a block.
+fn teams(program: &Program, k: &LoopKernel, team: u32, wave: u32) -> Result<Kernel, GenError> {
+    let mut uses = Uses { shared: 64 * 8, ..Uses::default() };
+    let points = volume(&k.outer);
+    let head = BodyWriter { program, extents: &k.outer, prefix: "", guard: None, store_guard: None };
+    let count = head.expr(&points, &mut uses);
+    let threads = if team == wave { 128 } else { team };
+    let per_block = i64::from(threads / team);
+    let mut body = format!(
+        "__shared__ double scratch_memory[64];\nvoid *scratch = scratch_memory;\n\
+         const int rank = threadIdx.x % {team};\n\
+         for (idx p = blockIdx.x * (idx){per_block} + threadIdx.x / {team}; p < {count}; p += (idx)gridDim.x * {per_block}) {{\n"
+    );
+    body.push_str(&unravel(&head, &k.outer, 0, "p", &mut uses));
+    body.push_str(&declare(&k.accs)?);
+    for (n, stage) in k.stages.iter().enumerate() {
+        body.push_str(&team_stage(&head, k, n, stage, team, &mut uses)?);
+    }
+    body.push_str("}\n");
+    let launch = Launch::flat(blocks_of(&points, per_block), threads);
+    assemble(program, ENTRY, &uses, launch, &body)
+}
+
+/// One stage by a team: its threads take every `team`-th point; then accumulators are combined over the team.
+fn team_stage(
+    head: &BodyWriter<'_>,
+    k: &LoopKernel,
+    n: usize,
+    stage: &Stage,
+    team: u32,
+    uses: &mut Uses,
+) -> Result<String, GenError> {
+    let prefix = format!("v{n}_");
+    let extents: Vec<SymExpr> = k.outer.iter().chain(&stage.inner).cloned().collect();
+    let effects = LoopEffects { accs: &k.accs, team: Some(team), lane: "", pairs: &[] };
+    let first = k.outer.len();
+    let mut out = String::from("{\n");
+    if stage.inner.is_empty() {
+        // Every thread knows the values; one of them stores.
+        let once = BodyWriter { extents: &extents, prefix: &prefix, store_guard: Some("rank == 0"), ..*head };
+        out.push_str(&once.write(&stage.insts, &effects, uses)?);
+    } else if scans(stage, &prefix).next().is_some() {
+        let writer = BodyWriter { extents: &extents, prefix: &prefix, guard: Some("active"), ..*head };
+        let last = stage.inner.len() - 1;
+        for (d, extent) in stage.inner[..last].iter().enumerate() {
+            let (i, extent) = (first + d, writer.expr(extent, uses));
+            let _ = writeln!(out, "for (idx i{i} = 0; i{i} < {extent}; ++i{i}) {{");
+        }
+        out.push_str(&carries(stage, &prefix)?);
+        let (i, extent) = (first + last, writer.expr(&stage.inner[last], uses));
+        let _ = writeln!(
+            out,
+            "for (idx base = 0; base < {extent}; base += {team}) {{\nconst bool active = base + rank < {extent};\n\
+             const idx i{i} = active ? base + rank : 0;"
+        );
+        out.push_str(&writer.write(&stage.insts, &effects, uses)?);
+        out.push_str(&"}\n".repeat(stage.inner.len()));
+    } else {
+        let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
+        let count = writer.expr(&volume(&stage.inner), uses);
+        // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
+        out.push_str(if divides(stage) { "#pragma unroll 1\n" } else { "" });
+        let _ = writeln!(out, "for (idx q = rank; q < {count}; q += {team}) {{");
+        out.push_str(&unravel(&writer, &stage.inner, first, "q", uses));
+        out.push_str(&writer.write(&stage.insts, &effects, uses)?);
+        out.push_str("}\n");
+    }
+    for inst in &stage.insts {
+        if let InstKind::Reduce { acc, .. } = inst.kind {
+            let op = accumulator(effects.decl(acc)?);
+            if !stage.inner.is_empty() {
+                let _ = writeln!(out, "acc{0} = team_combine<{op}, {team}>(acc{0}, scratch);", acc.0);
+            }
+        }
+    }
+    // What a stage stored is read by other threads of the team in the next one.
+    let _ = writeln!(out, "team_sync<{team}>();\n}}");
+    Ok(out)
+}

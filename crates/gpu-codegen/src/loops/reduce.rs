@@ -1,0 +1,215 @@
+//! Reductions whose results alone do not fill the device, or lie side by side where their operands do not.
+//!
+//! - *rows*: a block takes a part of the inner points of one outer point.
+//! - *columns* (`columns`): a block takes neighbouring outer points; memory runs along them.
+//!
+//! Which stages are one kernel, and how the last block of a point ends what several began, stands in `accumulate`.
+
+use std::fmt::Write;
+
+use ir_core::SymExpr;
+use kernel_ir::collapse::collapsed;
+use kernel_ir::{InstKind, LoopKernel, Program};
+
+use crate::loops::accumulate::{Group, Made, groups, kept, made, made_once, recalled, scratch};
+use crate::loops::columns::Columns;
+use crate::loops::moments::{Pair, joined};
+use crate::loops::{LoopEffects, SHORT, along_outer, declare, divides, hint};
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, unravel, volume};
+use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, TICKETS, Target, Variant};
+
+/// Inner points of a part at least.
+const LEAST_WORK: i64 = 4096;
+/// Threads of a block.
+const THREADS: u32 = 512;
+/// Blocks that a multiprocessor has at once, for the number of parts.
+const BLOCKS_EACH: i64 = 2;
+/// Outer points for each multiprocessor that fill it with a thread each, where memory runs along them.
+const ENOUGH_POINTS: i64 = 1024;
+
+/// The kernel spread over blocks, where it is one for this.
+pub(crate) fn split(program: &Program, k: &LoopKernel, target: &Target) -> Result<Option<Variant>, GenError> {
+    let longest = k.stages.iter().map(|s| hint(program, &volume(&s.inner))).max().unwrap_or(1);
+    let outer = hint(program, &volume(&k.outer)).max(1);
+    let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
+    // Short loops, as those of a window, are one thread's.
+    if k.accs.is_empty() || scans || longest <= SHORT || !made_once(k) {
+        return Ok(None);
+    }
+    let multiprocessors = i64::from(target.multiprocessors);
+    if along_outer(program, k) {
+        if outer >= ENOUGH_POINTS * multiprocessors {
+            return Ok(None);
+        }
+        let (k, pairs) = joined(program, &collapsed(program, k));
+        return Columns::new(program, &k, &pairs, target).map(|c| c.generate()).transpose();
+    }
+    let parts = (BLOCKS_EACH * multiprocessors / outer).min(longest / LEAST_WORK).max(1);
+    if parts == 1 {
+        return Ok(None);
+    }
+    let (k, pairs) = joined(program, &collapsed(program, k));
+    Rows { program, k: &k, pairs: &pairs, parts, wave: target.wave }.generate().map(Some)
+}
+
+/// A block, or several, for an outer point.
+struct Rows<'a> {
+    program: &'a Program,
+    k: &'a LoopKernel,
+    pairs: &'a [Pair],
+    /// Blocks that share an outer point.
+    parts: i64,
+    wave: u32,
+}
+
+impl Rows<'_> {
+    fn generate(&self) -> Result<Variant, GenError> {
+        let list = groups(self.program, self.k, &|_| self.parts);
+        let kernels = list.iter().map(|g| self.kernel(g)).collect::<Result<_, _>>()?;
+        let scratch = scratch(self.k, &list, self.pairs)?;
+        Ok(Variant { name: format!("rows_{}", self.parts), kernels, scratch })
+    }
+
+    /// Some stages as one kernel.
+    fn kernel(&self, group: &Group) -> Result<Kernel, GenError> {
+        let k = self.k;
+        let mut uses = Uses { scratch: vec!["u8"; k.accs.len()], ..Uses::default() };
+        let head = BodyWriter {
+            program: self.program,
+            extents: &k.outer,
+            prefix: "",
+            guard: None,
+            store_guard: None,
+        };
+        let points = volume(&k.outer);
+        let count = head.expr(&points, &mut uses);
+        // The largest accumulator is four words of 8 bytes.
+        let mut body = format!(
+            "__shared__ double scratch_memory[{}];\n__shared__ u32 seen;\nvoid *scratch = scratch_memory;
+const int rank = threadIdx.x;
+const idx points = {count}, parts = points > {TICKETS} ? 1 : {};
+for (idx block = blockIdx.x; block < points * parts; block += gridDim.x) {{
+const idx part = block / points, point = block % points;
+",
+            4 * THREADS / self.wave,
+            group.parts
+        );
+        body.push_str(&unravel(&head, &k.outer, 0, "point", &mut uses));
+        body.push_str(&declare(&k.accs)?);
+        let own = k.stages[group.stages.clone()].iter().flat_map(|s| made(s, self.pairs));
+        for m in own.chain(recalled(k, group, self.pairs)).filter(|m| matches!(m, Made::Moments(_))) {
+            let w = m.written(&k.accs)?;
+            let _ = writeln!(body, "{} {} = {};", w.ty, w.name, w.start);
+        }
+        for m in recalled(k, group, self.pairs) {
+            let w = m.written(&k.accs)?;
+            let _ = writeln!(
+                body,
+                "{} = ((const {} *)scratch{})[point];\n{}",
+                w.name,
+                w.ty,
+                w.place,
+                m.settle("")
+            );
+        }
+        let kept = kept(k, group, self.pairs);
+        for n in group.stages.clone() {
+            body.push_str(&self.stage(&head, n, group, &kept, &mut uses)?);
+        }
+        body.push_str("}\n");
+        let blocks = (points * SymExpr::from_i64(group.parts)).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
+        assemble(self.program, ENTRY, &uses, Launch::flat(blocks, THREADS), &body)
+    }
+
+    fn stage(
+        &self,
+        head: &BodyWriter<'_>,
+        n: usize,
+        group: &Group,
+        kept: &[Made],
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
+        let stage = &self.k.stages[n];
+        let prefix = format!("v{n}_");
+        let extents: Vec<SymExpr> = self.k.outer.iter().chain(&stage.inner).cloned().collect();
+        let effects = LoopEffects { accs: &self.k.accs, team: Some(THREADS), lane: "", pairs: self.pairs };
+        let mut out = String::from("{\n");
+        if stage.inner.is_empty() {
+            // Every thread knows the values; one of them stores.
+            let once =
+                BodyWriter { extents: &extents, prefix: &prefix, store_guard: Some("rank == 0"), ..*head };
+            out.push_str(&once.write(&stage.insts, &effects, uses)?);
+            out.push_str("block_sync();\n}\n");
+            return Ok(out);
+        }
+        let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
+        let count = writer.expr(&volume(&stage.inner), uses);
+        let (mut counted, mut each, mut known) = (String::new(), String::new(), String::new());
+        let made = made(stage, self.pairs);
+        for m in &made {
+            let [begins, adds, ends] = m.counted(&self.k.accs, "")?;
+            let shifted = m.shifted(&writer, self.k, stage, "", uses)?;
+            if !shifted.is_empty() {
+                let _ = writeln!(counted, "{};\n{{\n{shifted}}}", m.shift(&self.k.accs)?);
+            }
+            counted.push_str(&begins);
+            each.push_str(&adds);
+            known.push_str(&ends);
+        }
+        // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
+        let unroll = if divides(stage) { "#pragma unroll 1" } else { "#pragma unroll 4" };
+        let _ = writeln!(
+            out,
+            "const idx chunk = ({count} + parts - 1) / parts, begin = part * chunk, \
+             end = imin<idx>({count}, begin + chunk);\n{counted}{unroll}\n\
+             for (idx q = begin + rank; q < end; q += {THREADS}) {{\n{each}"
+        );
+        out.push_str(&unravel(&writer, &stage.inner, self.k.outer.len(), "q", uses));
+        out.push_str(&writer.write(&stage.insts, &effects, uses)?);
+        let _ = writeln!(out, "}}\n{known}");
+        let ends = group.parts > 1 && (!made.is_empty() || group.stages.len() > 1);
+        out.push_str(&self.combined(&made, ends, kept, uses)?);
+        // What a stage stored is read by other threads of the block in the next one.
+        out.push_str("block_sync();\n}\n");
+        Ok(out)
+    }
+
+    /// What the threads of a block have combined, together; where blocks share a point, the last one goes on with all of it.
+    fn combined(
+        &self,
+        made: &[Made],
+        ends: bool,
+        kept: &[Made],
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
+        let (mut blocks, mut left, mut parts, mut back) =
+            (String::new(), String::new(), String::new(), String::new());
+        for m in made {
+            let w = m.written(&self.k.accs)?;
+            let (name, ty, op, place, start) = (&w.name, &w.ty, w.op, w.place, &w.start);
+            let together = format!("{name} = team_combine<{op}, {THREADS}>({name}, scratch);\n");
+            blocks.push_str(&together);
+            let _ = writeln!(
+                left,
+                "if (rank == 0) (({ty} *)scratch{place})[(1 + part) * points + point] = {name};"
+            );
+            let from = format!("fresh((const {ty} *)scratch{place} + (1 + s) * points + point)");
+            let _ = writeln!(
+                parts,
+                "{name} = {start};\nfor (idx s = rank; s < parts; s += {THREADS}) {name} = combine<{op}>({name}, {from});\n{together}"
+            );
+            if kept.contains(m) {
+                let _ = writeln!(back, "if (rank == 0) (({ty} *)scratch{place})[point] = {name};");
+            }
+            back.push_str(&m.settle(""));
+        }
+        if !ends {
+            return Ok(blocks + &back);
+        }
+        uses.tickets = true;
+        Ok(format!(
+            "{blocks}if (parts > 1) {{\n{left}if (!comes_last(tickets + point, (int)parts, &seen)) continue;\n{parts}}}\n{back}"
+        ))
+    }
+}

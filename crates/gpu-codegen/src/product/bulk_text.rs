@@ -1,0 +1,280 @@
+//! The text of tiled products by `wgmma` (`dialect/common/warpgroup.cu`): one warpgroup has the copy engine bring tiles of both factors into a
+//! ring of stages, one or two others multiply them as they come. Barriers in shared memory say which stages are full and
+//! which are empty.
+//!
+//! Two forms of a kernel: a block computes one tile and leaves its sums in shared memory, as other tiled products do
+//! (`tile_text`); or blocks stay, take one tile after another, and the next tile's factors are on their way while a warp
+//! runs the epilogue on its part of the sums.
+
+use std::fmt::Write;
+
+use ir_core::SymExpr;
+
+use crate::GenError;
+use crate::product::bulk::{self, Major};
+use crate::product::tile::{Product, count};
+use crate::product::tile_finish::Finish;
+use crate::product::tile_text::{Form, Pipeline, SUMS_GAP, Writer};
+use crate::text::template::assemble;
+use crate::text::types::memory_type;
+use crate::{ENTRY, Kernel};
+
+/// Threads of a warpgroup.
+pub(crate) const WARPGROUP: i64 = 128;
+/// Columns that a warp takes through shared memory to the epilogue at once.
+const SLAB: i64 = 64;
+/// Turns of that whose reads are under way together.
+const AT_ONCE: i64 = 4;
+/// Rows of a warp in a product of a warpgroup.
+const WARP_ROWS: i64 = 16;
+/// Bytes of the two barriers of a stage.
+const BARRIERS: i64 = 16;
+
+impl Form {
+    /// Warpgroups that multiply.
+    pub(crate) fn consumers(&self) -> i64 {
+        self.warps.0 * self.warps.1 * 32 / WARPGROUP
+    }
+
+    /// Bytes of shared memory of a product by the copy engine, whose sums take so many where they go through it whole.
+    pub(crate) fn bulk_shared(&self, sums: i64) -> i64 {
+        let ring = self.stages * (self.tile.0 + self.tile.1) * 128;
+        let body = match self.pipeline {
+            Pipeline::Stay { .. } => ring + self.warps.0 * self.warps.1 * WARP_ROWS * SLAB * 4,
+            _ => ring.max(sums),
+        };
+        body + self.stages * BARRIERS
+    }
+
+    /// Blocks of a cluster that share what they read of the right factor.
+    pub(crate) fn share(&self) -> i64 {
+        if let Pipeline::Stay { share, .. } = self.pipeline { share } else { 1 }
+    }
+}
+
+/// Whether the copy engine can read both factors of a product for a form.
+pub(crate) fn readable(product: &Product<'_>, form: &Form) -> bool {
+    let whole = |major: Major, rows: i64, share: i64| match major {
+        Major::Inner => rows % (8 * share) == 0,
+        Major::Rows => rows % (64 * share) == 0,
+    };
+    let majors = (bulk::major(product, 0), bulk::major(product, 1));
+    let (Some(a), Some(b)) = majors else { return false };
+    whole(a, form.tile.0, 1) && whole(b, form.tile.1, form.share())
+}
+
+impl Writer<'_> {
+    /// Constants, types, barriers.
+    fn bulk_head(&mut self, majors: [Major; 2], ring: &str) -> Result<String, GenError> {
+        let form = self.form;
+        let (bm, bn) = form.tile;
+        Ok(format!(
+            "constexpr int BM = {bm}, BN = {bn}, STAGES = {stages}, THREADS = {threads}, PARTS = {parts}, CONSUMERS = {consumers}, SHARE = {share};
+typedef {ty} T;
+typedef BulkTile<T, BM, {a}> A;
+typedef BulkTile<T, BN, {b}> B;
+typedef WgmmaProduct<T, A, B, BM / CONSUMERS, BN> Core;
+constexpr int DEPTH = A::DEPTH, STAGE = A::BYTES + B::BYTES;
+{ring}DYNAMIC_TILES(memory);
+u64 *full = (u64 *)(memory + RING), *empty = full + STAGES;
+bulk_begin<STAGES, CONSUMERS, SHARE>(full, empty, map0, map1);
+const int depth = (int)({depth});
+",
+            stages = form.stages,
+            threads = form.threads(),
+            parts = form.parts,
+            consumers = form.consumers(),
+            share = form.share(),
+            ty = memory_type(self.product.dtype)?,
+            a = majors[0].text(),
+            b = majors[1].text(),
+            depth = self.text(&count(&self.product.inner).ceil_div(&SymExpr::from_i64(form.depth))),
+        ))
+    }
+
+    /// The tensor maps, and how each factor lies.
+    fn bulk_maps(&mut self) -> Result<[Major; 2], GenError> {
+        let (bm, bn) = self.form.tile;
+        let mut majors = [Major::Inner; 2];
+        for (side, rows) in [(0, bm), (1, bn / self.form.share())] {
+            let (map, major) = bulk::map(self.product, side, rows)
+                .ok_or_else(|| GenError::Malformed("the copy engine cannot read a factor".into()))?;
+            self.uses.maps.push(map);
+            majors[side] = major;
+        }
+        Ok(majors)
+    }
+
+    /// What the producer does for a tile: brings the inner points from `first` to `last`, a stage each.
+    fn produce(&self, majors: [Major; 2], first: &str, last: &str) -> String {
+        let load = |side: usize, name: &str, share: &str| {
+            let mut at = match majors[side] {
+                Major::Inner => "(int)k, (int)row".to_owned(),
+                Major::Rows => "(int)row, (int)k".to_owned(),
+            };
+            for d in bulk::moving(self.product, side) {
+                let _ = write!(at, ", (int)g{d}");
+            }
+            format!(
+                "auto load_{name} = [&](u8 *to, u64 *bar, i64 row, i64 k) {{ tma_load<{share}>(to, map{side}, bar, {{{at}}}); }};\n"
+            )
+        };
+        format!(
+            "{}{}for (int now = {first}; now < {last}; ++now) {{
+mbarrier_wait(empty + at.stage, at.phase ^ 1);
+mbarrier_expect(full + at.stage, STAGE);
+u8 *to = memory + at.stage * STAGE;
+A::template fill<1>(to, full + at.stage, row0, (i64)now * DEPTH, load_a);
+B::template fill<SHARE>(to + A::BYTES, full + at.stage, col0, (i64)now * DEPTH, load_b);
+at.next();
+}}
+",
+            load(0, "a", "1"),
+            load(1, "b", "SHARE"),
+        )
+    }
+
+    /// What a consumer does for a tile: the products of the stages, each given back when the next one's have started.
+    fn consume(&self, first: &str, last: &str) -> String {
+        format!(
+            "int before = 0;
+for (int now = {first}; now < {last}; ++now) {{
+mbarrier_wait(full + at.stage, at.phase);
+const u8 *from = memory + at.stage * STAGE;
+core.step(from, from + A::BYTES, now > {first});
+wgmma_wait<1>();
+if (now > {first}) mbarrier_arrive<SHARE>(empty + before);
+before = at.stage;
+at.next();
+}}
+wgmma_wait<0>();
+"
+        )
+    }
+
+    /// Up to the tile of sums in shared memory: as [`Writer::sums`] of other pipelines.
+    pub(crate) fn bulk_sums(&mut self) -> Result<String, GenError> {
+        let majors = self.bulk_maps()?;
+        let ring = format!(
+            "constexpr int PITCH = BN + {SUMS_GAP}, SUMS = BM * PITCH * 4, RING = STAGES * STAGE > SUMS ? STAGES * STAGE : SUMS;\n"
+        );
+        let mut out = self.bulk_head(majors, &ring)?;
+        out.push_str(&self.place("(idx)blockIdx.x"));
+        let _ = write!(
+            out,
+            "const int share = (depth + PARTS - 1) / PARTS, first = (int)blockIdx.y * share, last = imin<int>(first + share, depth);
+float *sums = (float *)memory;
+Ring<STAGES> at;
+if (threadIdx.x >= CONSUMERS * 128) {{
+if (threadIdx.x == CONSUMERS * 128) {{
+{}}}
+}} else {{
+Core core;
+{}if (first >= last) core.clear();
+barrier_sync(1, CONSUMERS * 128);
+core.template store<PITCH>(sums);
+}}
+",
+            self.produce(majors, "first", "last"),
+            self.consume("first", "last"),
+        );
+        Ok(out)
+    }
+
+    /// A kernel whose blocks stay: each takes one tile after another, and runs the epilogue on it a warp at a time.
+    pub(crate) fn stay(mut self) -> Result<Kernel, GenError> {
+        let majors = self.bulk_maps()?;
+        let ring = format!(
+            "constexpr int SLAB = {WARP_ROWS} * {SLAB}, RING = STAGES * STAGE + CONSUMERS * 4 * SLAB * 4;\n"
+        );
+        let mut body = self.bulk_head(majors, &ring)?;
+        let place = self.place("block");
+        let (tiles_m, tiles_n) = self.tiles();
+        let tiles = self.text(&(count(&self.product.batch) * tiles_m * tiles_n));
+        let turns = format!(
+            "for (idx block = (idx)blockIdx.x / SHARE; block < (idx)({tiles}); block += (idx)gridDim.x / SHARE) {{\n{place}"
+        );
+        let registers = self.form.consumers() > 1;
+        let (down, up) = match registers {
+            true => ("registers_down<40>();\n", "registers_up<232>();\n"),
+            false => ("", ""),
+        };
+        let finish = self.finish_slab()?;
+        let _ = write!(
+            body,
+            "Ring<STAGES> at;
+if (warpgroup() == CONSUMERS) {{
+{down}if (threadIdx.x == CONSUMERS * 128) {{
+{turns}{}}}
+}}
+}} else {{
+{up}Core core;
+float *slab = (float *)(memory + STAGES * STAGE) + (threadIdx.x >> 5) * SLAB;
+{turns}{}mbarrier_arrive<SHARE>(empty + before);
+{finish}}}
+}}
+bulk_end<SHARE>();
+",
+            self.produce(majors, "0", "depth"),
+            self.consume("0", "depth"),
+        );
+        let launch = self.launch();
+        let threads = launch.threads;
+        let mut kernel = assemble(self.product.program, ENTRY, &self.uses, launch, &body)?;
+        let cluster = match self.form.share() {
+            1 => String::new(),
+            share => format!("CLUSTER({share}, 1, 1) "),
+        };
+        kernel.source = kernel.source.replacen(
+            &format!("__launch_bounds__({threads})"),
+            &format!("{cluster}__launch_bounds__({threads}, 1)"),
+            1,
+        );
+        Ok(kernel)
+    }
+
+    /// The epilogue on the sums of a warp, through shared memory of its own: so that lanes have neighbouring columns, and
+    /// its text is there once.
+    fn finish_slab(&mut self) -> Result<String, GenError> {
+        let finish = Finish::of(self.product, self.form.tile);
+        let lanes = finish.lanes;
+        // Lanes of a row; all turns of a thread have the same column where a row takes no more than a warp.
+        let line = SLAB / lanes;
+        let turns = WARP_ROWS * line / 32;
+        let place = match finish.rows_first {
+            true => format!(
+                "const int r = lane % {WARP_ROWS}, c = turn * {} + lane / {WARP_ROWS};",
+                32 / WARP_ROWS
+            ),
+            false if line <= 32 => {
+                format!("const int r = turn * {} + lane / {line}, c = lane % {line} * {lanes};", 32 / line)
+            }
+            false => format!("const int r = turn / {0}, c = turn % {0} * 32 + lane;", line / 32),
+        };
+        let at_once = if lanes > 1 { AT_ONCE } else { 1 };
+        let (m, n) = (count(&self.product.rows), count(&self.product.cols));
+        let (m, n) = (self.text(&m), self.text(&n));
+        let text = finish.text(self)?;
+        Ok(format!(
+            "constexpr int LANES = {lanes}, PARTS_N = BN / {SLAB};
+const int lane = threadIdx.x & 31;
+#pragma unroll 1
+for (int part = 0; part < Core::MI * PARTS_N; ++part) {{
+const int part_m = part / PARTS_N, part_n = part % PARTS_N;
+core.store_slab(slab, part_m, part_n);
+wave_sync();
+#pragma unroll {at_once}
+for (int turn = 0; turn < {turns}; ++turn) {{
+{place}
+const idx row = row0 + Core::row(part_m) + r, col = col0 + part_n * {SLAB} + c;
+if (row < {m} && col < {n}) {{
+float sum[LANES];
+tile_result<LANES, 1, 1>(sum, slab, slab + Core::slab(r, c));
+{text}}}
+}}
+wave_sync();
+}}
+"
+        ))
+    }
+}

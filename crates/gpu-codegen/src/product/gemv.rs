@@ -1,0 +1,235 @@
+//! Products of a few rows with a matrix, as decoding has them: bound by the memory that the matrix is read from, so every
+//! thread keeps several loads of 16 bytes in flight and nothing is staged.
+//!
+//! - *rows* (`gemv_rows`): the matrix lies along the inner dimension. Warps take a few columns of the result each and share
+//!   the inner dimension over their lanes (and, where there are few columns, over the warps of a block).
+//! - *columns*: the matrix lies along the columns. Eight lanes read 128 bytes of a row; warps and, where there are few
+//!   columns, blocks share the inner dimension. Parts are added up in a fixed order.
+//!
+//! Not here: products of many rows (`matmul`).
+
+use ir_core::{DType, SymExpr};
+use kernel_ir::{Matmul, Operand, Program};
+
+use crate::product::gemv_rows::Rows;
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, element, epilogue, unravel, volume};
+use crate::text::types::{memory_type, value_type};
+use crate::{ENTRY, GenError, Launch, Target, Variant};
+
+/// Rows of the left operand at most: their sums are registers of every thread.
+const MOST_ROWS: i64 = 8;
+/// Bytes of a load.
+const WIDTH: i64 = 16;
+/// Warps of a block in the *columns* form, and lanes that read a row of the matrix together.
+const COLUMN_WARPS: i64 = 8;
+const ROW_LANES: i64 = 8;
+
+/// The ways of computing it; none where it is no product of a few rows.
+pub(crate) fn variants(program: &Program, k: &Matmul, target: &Target) -> Result<Vec<Variant>, GenError> {
+    let Some(shape) = Skinny::of(program, k) else { return Ok(Vec::new()) };
+    if shape.along_inner { Rows::of(shape).variants(target) } else { Ok(vec![shape.columns(target)?]) }
+}
+
+/// A product of few rows whose matrix can be read 16 bytes at once.
+pub(crate) struct Skinny<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) k: &'a Matmul,
+    /// Dimensions before the last two.
+    pub(crate) split: usize,
+    pub(crate) rows: i64,
+    /// Elements of a load.
+    pub(crate) lanes: i64,
+    /// Whether the matrix lies along the inner dimension.
+    pub(crate) along_inner: bool,
+    /// Whether the left operand can be read as vectors too.
+    pub(crate) vector_left: bool,
+}
+
+/// Whether every row that starts along dimension `along` starts at a multiple of 16 bytes, the buffers' own memory doing so.
+pub(crate) fn aligned(operand: &Operand, along: usize, lanes: i64) -> bool {
+    let whole = |e: &SymExpr| {
+        let (terms, constant) = e.terms();
+        constant % lanes == 0 && terms.iter().all(|(factor, _)| factor % lanes == 0)
+    };
+    operand.strides.get(along) == Some(&SymExpr::ONE)
+        && whole(&operand.offset)
+        && operand
+            .strides
+            .iter()
+            .enumerate()
+            .all(|(d, s)| d == along || operand.sizes[d] == SymExpr::ONE || whole(s))
+}
+
+impl<'a> Skinny<'a> {
+    pub(crate) fn of(program: &'a Program, k: &'a Matmul) -> Option<Skinny<'a>> {
+        let ranges = &k.epilogue.ranges;
+        let split = ranges.len().checked_sub(2)?;
+        let rows = ranges[split].as_const().filter(|m| (1..=MOST_ROWS).contains(m))?;
+        let dtype = |o: &Operand| program.buffers[o.buf].dtype;
+        let narrow = |d: DType| matches!(d, DType::F32 | DType::BF16 | DType::F16);
+        if !narrow(dtype(&k.b)) || !narrow(dtype(&k.a)) || k.acc.compute() != DType::F32 {
+            return None;
+        }
+        let lanes = WIDTH / dtype(&k.b).size() as i64;
+        let inner = k.a.sizes.last()?;
+        let whole = |e: &SymExpr| e.as_const().is_some_and(|n| n % lanes == 0 && n > 0);
+        let along_inner = aligned(&k.b, split, lanes) && whole(inner);
+        let along_columns = aligned(&k.b, split + 1, lanes) && whole(&ranges[split + 1]);
+        if !(along_inner || along_columns) {
+            return None;
+        }
+        let vector_left = dtype(&k.a) == dtype(&k.b) && aligned(&k.a, split + 1, lanes);
+        Some(Skinny { program, k, split, rows, lanes, along_inner, vector_left })
+    }
+
+    pub(crate) fn columns_of(&self) -> &SymExpr {
+        &self.k.epilogue.ranges[self.split + 1]
+    }
+
+    pub(crate) fn inner(&self) -> &SymExpr {
+        &self.k.a.sizes[self.split + 1]
+    }
+
+    /// The value of a size, or a usual one where it is not known.
+    pub(crate) fn about(e: &SymExpr) -> i64 {
+        e.as_const().unwrap_or(4096)
+    }
+
+    pub(crate) fn writer(&self) -> BodyWriter<'a> {
+        let extents = &self.k.epilogue.ranges;
+        BodyWriter { program: self.program, extents, prefix: "", guard: None, store_guard: None }
+    }
+
+    /// The address of an element; `row` and `col` are texts.
+    pub(crate) fn address(&self, operand: &Operand, row: &str, col: &str, uses: &mut Uses) -> String {
+        let lead: Vec<String> = (0..self.split).map(|d| format!("i{d}")).collect();
+        let index: Vec<&str> = lead.iter().map(String::as_str).chain([row, col]).collect();
+        element(&self.writer(), operand, &index, uses)
+    }
+
+    /// Blocks that share the inner dimension in the *columns* form.
+    fn parts(&self, target: &Target) -> i64 {
+        let across = Self::about(self.columns_of()) / (8 * self.lanes).max(1);
+        let turns = Self::about(self.inner()) / (COLUMN_WARPS * (target.lanes() / ROW_LANES));
+        (2 * i64::from(target.multiprocessors) / across.max(1)).clamp(1, turns.clamp(1, 64))
+    }
+
+    fn columns(&self, target: &Target) -> Result<Variant, GenError> {
+        let parts = self.parts(target);
+        let (k, lanes, rows) = (self.k, self.lanes, self.rows);
+        // Rows of the matrix that a warp reads at once; their sums are added up over the lanes of one column.
+        let at_once = target.lanes() / ROW_LANES;
+        let steps =
+            std::iter::successors(Some(ROW_LANES), |n| Some(2 * n)).take_while(|n| *n < target.lanes());
+        let added: String = steps.map(|n| format!("s += shuffle_xor(s, {n});\n")).collect();
+        let ranges = &k.epilogue.ranges;
+        let mut uses = Uses::default();
+        let writer = self.writer();
+        let (n, inner) = (writer.expr(self.columns_of(), &mut uses), writer.expr(self.inner(), &mut uses));
+        let wide = 8 * lanes;
+        let tiles = self.columns_of().ceil_div(&SymExpr::from_i64(wide));
+        let batches = volume(&ranges[..self.split]);
+        let groups = &batches * &tiles;
+        let (tiles, count) = (writer.expr(&tiles, &mut uses), writer.expr(&groups, &mut uses));
+        let lead = unravel(&writer, &ranges[..self.split], 0, "batch", &mut uses);
+        let ty = memory_type(self.program.buffers[k.b.buf].dtype)?;
+        let at = self.address(&k.b, "q", "col", &mut uses);
+        let x = self.address(&k.a, "m", "q", &mut uses);
+        let (im, in_) = (format!("i{}", self.split), format!("i{}", self.split + 1));
+        let mut scratch = Vec::new();
+        let out = if parts == 1 {
+            let tail = epilogue(self.program, &k.epilogue, "result", &mut uses)?;
+            let result = value_type(k.acc)?;
+            format!("const {result} result = to<{result}>(all);\n{tail}")
+        } else {
+            uses.scratch.push("float");
+            let all = &batches * &SymExpr::from_i64(rows) * self.columns_of();
+            scratch.push(&all * &SymExpr::from_i64(4 * parts));
+            let all = writer.expr(&all, &mut uses);
+            format!("scratch0[blockIdx.y * (i64){all} + (batch * {rows} + {im}) * (i64){n} + {in_}] = all;\n")
+        };
+        let body = format!(
+            "__shared__ float sums[{COLUMN_WARPS}][{rows}][{wide}];
+const int lane = {lane}, warp = {warp}, deep = lane >> 3;
+for (idx group = blockIdx.x; group < {count}; group += gridDim.x) {{
+const idx batch = group / {tiles}, col = group % {tiles} * {wide} + (lane & 7) * {lanes};
+{lead}float sum[{rows}][{lanes}] = {{}};
+const idx whole = ({inner} + {parts} - 1) / {parts}, from = blockIdx.y * whole, to_ = imin<idx>({inner}, from + whole);
+for (idx q0 = from + warp * {at_once} + deep; col < {n} && q0 < to_; q0 += {turn}) {{
+Vec<{ty}, {lanes}> wv[4];
+#pragma unroll
+for (int u = 0; u < 4; ++u) {{
+const idx q = q0 + u * {step};
+wv[u] = bits_as<Vec<{ty}, {lanes}>>(q < to_ ? load_streaming(&{at}) : Quad{{0, 0, 0, 0}});
+}}
+#pragma unroll
+for (int u = 0; u < 4; ++u) {{
+const idx q = q0 + u * {step};
+#pragma unroll
+for (int m = 0; m < {rows}; ++m) {{
+const float x = q < to_ ? to<float>({x}) : 0.0f;
+#pragma unroll
+for (int j = 0; j < {lanes}; ++j) sum[m][j] = fmaf(x, to<float>(wv[u].v[j]), sum[m][j]);
+}}
+}}
+}}
+#pragma unroll
+for (int m = 0; m < {rows}; ++m)
+#pragma unroll
+for (int j = 0; j < {lanes}; ++j) {{
+float s = sum[m][j];
+{added}if (deep == 0) sums[warp][m][(lane & 7) * {lanes} + j] = s;
+}}
+block_sync();
+for (int t = threadIdx.x; t < {rows} * {wide}; t += {threads}) {{
+const idx {im} = t / {wide}, {in_} = group % {tiles} * {wide} + t % {wide};
+if ({in_} < {n}) {{
+float all = 0;
+#pragma unroll
+for (int w = 0; w < {COLUMN_WARPS}; ++w) all += sums[w][{im}][t % {wide}];
+{out}}}
+}}
+block_sync();
+}}
+",
+            lane = target.lane(),
+            warp = target.wave_of_thread(),
+            turn = 4 * COLUMN_WARPS * at_once,
+            step = COLUMN_WARPS * at_once,
+            threads = target.lanes() * COLUMN_WARPS,
+        );
+        let most = SymExpr::from_i64(crate::MOST_BLOCKS);
+        let mut launch = Launch::flat(groups.sym_min(&most), target.wave * COLUMN_WARPS as u32);
+        launch.blocks[1] = SymExpr::from_i64(parts);
+        let mut kernels = vec![assemble(self.program, ENTRY, &uses, launch, &body)?];
+        if parts > 1 {
+            kernels.push(self.added_up(parts)?);
+        }
+        Ok(Variant { name: format!("gemv_columns_{parts}"), kernels, scratch })
+    }
+
+    /// Adds the parts of the inner dimension up, in their order, and runs the epilogue.
+    fn added_up(&self, parts: i64) -> Result<crate::Kernel, GenError> {
+        let ranges = &self.k.epilogue.ranges;
+        let mut uses = Uses::default();
+        uses.scratch.push("float");
+        let writer = self.writer();
+        let points = volume(ranges);
+        let count = writer.expr(&points, &mut uses);
+        let index = unravel(&writer, ranges, 0, "p", &mut uses);
+        let tail = epilogue(self.program, &self.k.epilogue, "result", &mut uses)?;
+        let result = value_type(self.k.acc)?;
+        let body = format!(
+            "for (idx p = blockIdx.x * (idx)blockDim.x + threadIdx.x; p < {count}; p += (idx)gridDim.x * blockDim.x) {{
+float all = 0;
+#pragma unroll 8
+for (int part = 0; part < {parts}; ++part) all += scratch0[part * (i64){count} + p];
+const {result} result = to<{result}>(all);
+{index}{tail}}}
+"
+        );
+        let launch = Launch::flat(crate::text::template::blocks_of(&points, 128), 128);
+        assemble(self.program, ENTRY, &uses, launch, &body)
+    }
+}

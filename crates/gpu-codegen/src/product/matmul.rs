@@ -1,0 +1,150 @@
+//! Matrix products: by tiles (`tile`) where the dtype has them, else by a simple kernel that takes any strides and dtypes.
+//! The epilogue is fused in both.
+
+use ir_core::{DType, SymExpr};
+use kernel_ir::{Matmul, Program};
+
+use crate::product::tile::{Axis, Factor, Product};
+use crate::product::tile_text::Unit;
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, compute_type, element, epilogue, unravel, volume};
+use crate::{ENTRY, GenError, Kernel, Launch, Target, Variant};
+
+/// Rows and columns of a block's tile, and how far it goes along the inner dimension at once.
+const TILE: i64 = 64;
+const DEPTH: i64 = 16;
+/// Threads of a block; each computes 4 × 4 elements.
+const THREADS: u32 = 256;
+
+/// The ways of computing it, the best by rule first.
+pub(crate) fn variants(program: &Program, k: &Matmul, target: &Target) -> Result<Vec<Variant>, GenError> {
+    let mut ways = match product(program, k) {
+        Some(product) => crate::product::tile_rule::ways(&product, target)?,
+        None => Vec::new(),
+    };
+    if ways.is_empty() {
+        ways.push(Variant::single("simple", generate(program, k, ENTRY)?));
+    }
+    Ok(ways)
+}
+
+/// Whether no library need be asked: see [`tile_rule::leads`](crate::product::tile_rule::leads). Where the copy engine cannot read the
+/// factors a library does better.
+pub(crate) fn leads(program: &Program, k: &Matmul, target: &Target) -> bool {
+    product(program, k).is_some_and(|p| {
+        crate::product::tile_rule::leads(&p, target)
+            && !crate::product::bulk_rule::forms(&p, Unit::Tensor, target).is_empty()
+    })
+}
+
+/// The product as tiles take it; `None` for dtypes that they do not.
+fn product<'a>(program: &'a Program, k: &'a Matmul) -> Option<Product<'a>> {
+    let ranges = &k.epilogue.ranges;
+    let split = ranges.len().checked_sub(2)?;
+    let dtype = program.buffers[k.a.buf].dtype;
+    if program.buffers[k.b.buf].dtype != dtype || k.acc != DType::F32 {
+        return None;
+    }
+    let step = |of: &kernel_ir::Operand, d: usize| of.strides.get(d).cloned();
+    let axis = |extent: &SymExpr, steps: [SymExpr; 2], result: Option<usize>| Axis {
+        extent: extent.clone(),
+        steps,
+        space: None,
+        result: result.map(|v| (v, SymExpr::ONE)),
+    };
+    let mut batch = Vec::new();
+    for d in 0..split {
+        batch.push(axis(&ranges[d], [step(&k.a, d)?, step(&k.b, d)?], Some(d)));
+    }
+    let (row, col) = (split, split + 1);
+    let factor = |of: &kernel_ir::Operand| Factor { buf: of.buf, offset: of.offset.clone() };
+    let mut product = Product {
+        program,
+        epilogue: &k.epilogue,
+        dtype,
+        factors: [factor(&k.a), factor(&k.b)],
+        batch,
+        rows: vec![axis(&ranges[row], [step(&k.a, row)?, SymExpr::ZERO], Some(row))],
+        cols: vec![axis(&ranges[col], [SymExpr::ZERO, step(&k.b, col)?], Some(col))],
+        inner: vec![axis(k.a.sizes.get(col)?, [step(&k.a, col)?, step(&k.b, row)?], None)],
+        spaces: Vec::new(),
+    };
+    product.arrange();
+    Some(product)
+}
+
+/// The kernel that is always there.
+fn generate(program: &Program, k: &Matmul, entry: &str) -> Result<Kernel, GenError> {
+    let ranges = &k.epilogue.ranges;
+    let (Some(split), Some(inner)) = (ranges.len().checked_sub(2), k.a.sizes.last()) else {
+        return Err(GenError::Malformed("a matrix product of less than two dimensions".into()));
+    };
+    let mut uses = Uses::default();
+    let writer = BodyWriter { program, extents: ranges, prefix: "", guard: None, store_guard: None };
+    let acc = compute_type(k.acc)?;
+    let (m, n) = (&ranges[split], &ranges[split + 1]);
+    let tile = SymExpr::from_i64(TILE);
+    let (tiles_m, tiles_n) = (m.ceil_div(&tile), n.ceil_div(&tile));
+    let batch = volume(&ranges[..split]);
+    let text = |e: &SymExpr, uses: &mut Uses| writer.expr(e, uses);
+    let (m, n, depth) = (text(m, &mut uses), text(n, &mut uses), text(inner, &mut uses));
+    let (tm, tn) = (text(&tiles_m, &mut uses), text(&tiles_n, &mut uses));
+    let total = text(&(&batch * &tiles_m * &tiles_n), &mut uses);
+    let batches = unravel(&writer, &ranges[..split], 0, "batch", &mut uses);
+    let lead: Vec<String> = (0..split).map(|d| format!("i{d}")).collect();
+    let with = |row: &'static str, col: &'static str| -> Vec<String> {
+        lead.iter().cloned().chain([row.to_owned(), col.to_owned()]).collect()
+    };
+    let index = |list: &[String], operand, uses: &mut Uses| {
+        let list: Vec<&str> = list.iter().map(String::as_str).collect();
+        element(&writer, operand, &list, uses)
+    };
+    let a = index(&with("row", "q"), &k.a, &mut uses);
+    let b = index(&with("q", "col"), &k.b, &mut uses);
+    let (im, in_) = (format!("i{split}"), format!("i{}", split + 1));
+    let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
+    let body = format!(
+        "__shared__ {acc} sa[{DEPTH}][{TILE} + 1];
+__shared__ {acc} sb[{DEPTH}][{TILE} + 1];
+const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+for (idx block = blockIdx.x; block < {total}; block += gridDim.x) {{
+const idx col0 = block % {tn} * {TILE}, row0 = block / {tn} % {tm} * {TILE};
+const idx batch = block / {tn} / {tm};
+{batches}{acc} sum[4][4] = {{}};
+for (idx q0 = 0; q0 < {depth}; q0 += {DEPTH}) {{
+#pragma unroll
+for (int t = threadIdx.x; t < {TILE} * {DEPTH}; t += {THREADS}) {{
+{{ const idx row = row0 + t / {DEPTH}, q = q0 + t % {DEPTH};
+sa[t % {DEPTH}][t / {DEPTH}] = row < {m} && q < {depth} ? to<{acc}>({a}) : ({acc})0; }}
+{{ const idx q = q0 + t / {TILE}, col = col0 + t % {TILE};
+sb[t / {TILE}][t % {TILE}] = col < {n} && q < {depth} ? to<{acc}>({b}) : ({acc})0; }}
+}}
+block_sync();
+#pragma unroll
+for (int q = 0; q < {DEPTH}; ++q) {{
+{acc} x[4], y[4];
+#pragma unroll
+for (int u = 0; u < 4; ++u) {{ x[u] = sa[q][ty + 16 * u]; y[u] = sb[q][tx + 16 * u]; }}
+#pragma unroll
+for (int u = 0; u < 4; ++u)
+#pragma unroll
+for (int w = 0; w < 4; ++w) sum[u][w] += x[u] * y[w];
+}}
+block_sync();
+}}
+#pragma unroll
+for (int u = 0; u < 4; ++u)
+#pragma unroll
+for (int w = 0; w < 4; ++w) {{
+const idx {im} = row0 + ty + 16 * u, {in_} = col0 + tx + 16 * w;
+if ({im} < {m} && {in_} < {n}) {{
+const {result} result = to<{result}>(sum[u][w]);
+{tail}}}
+}}
+}}
+",
+        result = crate::text::types::value_type(k.acc)?,
+    );
+    let blocks = (&batch * &tiles_m * &tiles_n).sym_min(&SymExpr::from_i64(crate::MOST_BLOCKS));
+    assemble(program, entry, &uses, Launch::flat(blocks, THREADS), &body)
+}

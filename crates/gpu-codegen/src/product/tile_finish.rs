@@ -1,0 +1,103 @@
+//! The epilogue of a tiled product: several neighbouring columns at once where memory lies along the columns, so that
+//! what the epilogue reads and writes moves in vectors.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use ir_core::{Atom, SymExpr};
+use kernel_ir::{BufId, Inst, InstKind, StoreMode};
+
+use crate::GenError;
+use crate::product::tile::{Product, count, is_multiple};
+use crate::product::tile_text::Writer;
+use crate::text::lanes::{self, Lanes};
+
+/// How the points of a tile are taken.
+pub(crate) struct Finish {
+    /// Columns that a thread takes at once.
+    pub(crate) lanes: i64,
+    /// Whether neighbouring threads have neighbouring rows (one column each).
+    pub(crate) rows_first: bool,
+    /// Buffers that are read or written as vectors ([`Lanes::vectors`]).
+    vectors: BTreeMap<BufId, SymExpr>,
+}
+
+impl Finish {
+    /// The best way for a product's epilogue; tiles are multiples of eight columns.
+    pub(crate) fn of(product: &Product<'_>, tile: (i64, i64)) -> Finish {
+        let plain = |rows_first| Finish { lanes: 1, rows_first, vectors: BTreeMap::new() };
+        let [axis] = &product.cols[..] else { return plain(false) };
+        let Some((var, step)) = &axis.result else { return plain(false) };
+        let stores: Vec<(BufId, &[SymExpr])> =
+            product.epilogue.insts.iter().filter_map(plain_store).collect();
+        let Some(&(main, index)) = stores.first() else { return plain(false) };
+        let widest = product.program.buffers[main].dtype.size().max(1) as i64;
+        for count in [(16 / widest).min(8), 4] {
+            let lanes = Lanes { program: product.program, epilogue: product.epilogue, var: *var, count };
+            let fits = count >= 4
+                && *step == SymExpr::ONE
+                && is_multiple(&axis.extent, count)
+                && tile.1 % count == 0;
+            if fits && lanes.address(main, index).is_some() {
+                return Finish { lanes: count, rows_first: false, vectors: lanes.vectors() };
+            }
+        }
+        plain(along_rows(product, main, index))
+    }
+
+    /// Statements that run the epilogue for `row`, columns `col…` and the batch's numbers `g0…`, with sums in `sum`.
+    pub(crate) fn text(&self, w: &mut Writer<'_>) -> Result<String, GenError> {
+        let product = w.product;
+        let epilogue = product.epilogue;
+        let mut out = w.unravel(&product.rows, "m", "row");
+        out.push_str(&w.unravel(&product.cols, "n", "col"));
+        let moving = product.cols.first().and_then(|a| a.result.as_ref()).map(|r| r.0);
+        for v in 0..epilogue.ranges.len() {
+            let value = self.variable(w, v);
+            // The lanes' variable is counted within the loop over lanes.
+            let name = if moving == Some(v) { format!("lane0_{v}") } else { format!("i{v}") };
+            let _ = writeln!(out, "const idx {name} = {value};");
+        }
+        out.push_str(&lanes::text(
+            product.program,
+            epilogue,
+            (moving, self.lanes),
+            &self.vectors,
+            &mut w.uses,
+        )?);
+        Ok(out)
+    }
+
+    /// The value of a loop variable of the result at lane 0.
+    fn variable(&self, w: &mut Writer<'_>, v: usize) -> String {
+        let product = w.product;
+        let mut terms = vec!["0".to_owned()];
+        for (name, axes) in [("g", &product.batch), ("m", &product.rows), ("n", &product.cols)] {
+            for (d, axis) in axes.iter().enumerate() {
+                if let Some((_, step)) = axis.result.as_ref().filter(|r| r.0 == v) {
+                    terms.push(format!("{name}{d} * {}", w.text(step)));
+                }
+            }
+        }
+        terms.join(" + ")
+    }
+}
+
+fn plain_store(inst: &Inst) -> Option<(BufId, &[SymExpr])> {
+    match &inst.kind {
+        InstKind::Store { buf, index, mask: None, mode: StoreMode::Write, .. } => Some((*buf, index)),
+        _ => None,
+    }
+}
+
+/// Whether neighbouring rows are neighbours in memory and neighbouring columns are not.
+fn along_rows(product: &Product<'_>, buf: BufId, index: &[SymExpr]) -> bool {
+    let address = product.program.buffers[buf].address(index);
+    let unit = |axis: Option<&crate::product::tile::Axis>| {
+        let Some((var, step)) = axis.and_then(|a| a.result.as_ref()) else { return false };
+        let coef = address.affine_in(&Atom::Loop(*var as u32)).map(|(coef, _)| coef * step);
+        coef == Some(SymExpr::ONE)
+    };
+    let innermost = product.rows.iter().rev().find(|a| a.extent != SymExpr::ONE);
+    unit(innermost) && !unit(product.cols.first()) && count(&product.rows) != SymExpr::ONE
+}

@@ -1,0 +1,245 @@
+//! Which shapes of tiles a product is tried with: an estimate of each one's time, the shortest first.
+//!
+//! The estimate knows three limits of a multiprocessor (multiplications, bytes from the second-level cache, the latency of
+//! a block that waits for its own copies) and how evenly blocks fill the device. Its constants are rounded figures of
+//! Hopper; only their ratios matter. What a device really takes is found by timing the ways side by side.
+
+use ir_core::DType;
+
+use crate::product::bulk_rule;
+use crate::product::tile::{Product, Reading, count, hint};
+use crate::product::tile_text::{Form, Pipeline, Unit, variant};
+use crate::{GenError, Target, Variant};
+
+/// Ways that are given at most, of those whose threads copy and of those by the copy engine.
+const WAYS: usize = 6;
+const BULK_WAYS: usize = 4;
+/// Bytes a cycle that a multiprocessor gets from the second-level cache with all others reading too.
+const CACHE_BYTES: f64 = 28.0;
+/// The same of the copy engine, which asks for whole lines and takes no thread's time.
+const BULK_BYTES: f64 = 44.0;
+/// As [`CACHE_BYTES`] where few others read, and bytes a cycle of its shared memory.
+const OWN_BYTES: f64 = 60.0;
+const SHARED_BYTES: f64 = 100.0;
+/// Cycles from a copy's start to its end.
+const LATENCY: f64 = 700.0;
+/// The same of the copy engine, for a tile's parts of both factors.
+const BULK_LATENCY: f64 = 1500.0;
+/// Cycles of a launch.
+const START: f64 = 2000.0;
+/// By how much kernels whose threads copy take longer than this estimate says, compared with those by the copy engine: on an
+/// H200 both take the same time for 1×1 convolutions of ResNet-152 whose estimates are 1.8 to one, and for products of ViT-B/16
+/// whose estimates are 0.8 to one theirs is the longer by a third.
+const COPYING: f64 = 1.8;
+/// Cycles of exchanging sums within a cluster, and of a second kernel.
+const CLUSTER: f64 = 500.0;
+const SECOND: f64 = 4000.0;
+/// Multiplications and additions of 16-bit floats a cycle by `wgmma`, of the 2048 that there are at most.
+const WGMMA: f64 = 1700.0;
+/// Warps and bytes of shared memory of a multiprocessor.
+const WARPS: i64 = 48;
+const SHARED: i64 = 227 * 1024;
+
+/// Multiplications of a product that takes a few microseconds on a Hopper, of which a launch is a large part.
+const FEW: i64 = 1 << 29;
+
+/// `(rows, columns, depth, stages, warps along rows, warps along columns)` of 16-bit tiles.
+const TENSOR: &[(i64, i64, i64, i64, i64, i64)] = &[
+    (128, 256, 32, 4, 2, 4),
+    (128, 128, 32, 4, 2, 4),
+    (128, 128, 64, 3, 2, 4),
+    (128, 64, 64, 3, 4, 2),
+    (64, 128, 64, 3, 2, 4),
+    (64, 64, 64, 4, 2, 2),
+    (64, 32, 64, 4, 2, 2),
+    (32, 64, 64, 4, 2, 2),
+    (16, 64, 128, 4, 1, 4),
+];
+const TF32: &[(i64, i64, i64, i64, i64, i64)] = &[
+    (128, 128, 32, 3, 2, 4),
+    (128, 64, 32, 3, 4, 2),
+    (64, 128, 32, 3, 2, 4),
+    (64, 64, 32, 4, 2, 2),
+    (64, 32, 32, 4, 2, 2),
+    (32, 64, 32, 4, 2, 2),
+];
+const PLAIN: &[(i64, i64, i64, i64, i64, i64)] = &[
+    (128, 128, 16, 3, 8, 1),
+    (128, 64, 16, 3, 8, 1),
+    (64, 128, 16, 3, 8, 1),
+    (64, 64, 16, 4, 8, 1),
+    (64, 32, 32, 3, 8, 1),
+    (32, 64, 32, 3, 8, 1),
+    (32, 32, 32, 3, 8, 1),
+];
+
+/// The ways of computing a product, the best by estimate first; none where its dtype has no tiles.
+pub(crate) fn ways(product: &Product<'_>, target: &Target) -> Result<Vec<Variant>, GenError> {
+    forms(product, target).into_iter().map(|form| variant(product, form)).collect()
+}
+
+/// Whether the generated kernel of a product is by rule at least about as fast as a library's, so that none need be asked,
+/// which takes longer than a thousand such products. So it is on a Hopper for few multiplications in 16 bit: of 29
+/// convolutions of ResNet-152 (batch 1) the generated kernel with its epilogue was faster for 28, and the four products of a
+/// layer of ViT-B/16 took 38.3 µs together, those of cuBLASLt 39.6.
+pub(crate) fn leads(product: &Product<'_>, target: &Target) -> bool {
+    let at = |axes| hint(product.program, &count(axes));
+    let sizes = [&product.batch, &product.rows, &product.cols, &product.inner];
+    let few = sizes.iter().fold(1, |n: i64, axes| n.saturating_mul(at(axes))) <= FEW;
+    let narrow = unit(product.dtype, target) == Some(Unit::Tensor);
+    narrow && few && target.wgmma()
+}
+
+/// What multiplies factors of a dtype; `None` where no tiles do.
+fn unit(dtype: DType, target: &Target) -> Option<Unit> {
+    match dtype {
+        DType::F16 | DType::BF16 => target.features.mma.then_some(Unit::Tensor),
+        DType::F32 if target.tf32 && target.features.mma => Some(Unit::Tf32),
+        DType::F32 => Some(Unit::Plain),
+        _ => None,
+    }
+}
+
+/// The shapes, best first.
+fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
+    let Some(unit) = unit(product.dtype, target) else { return Vec::new() };
+    let shapes = match unit {
+        Unit::Tensor => TENSOR,
+        Unit::Tf32 => TF32,
+        Unit::Plain => PLAIN,
+    };
+    let cluster = target.features.clusters;
+    let whole = |&(bm, bn, depth, stages, wm, wn): &(i64, i64, i64, i64, i64, i64)| Form {
+        unit,
+        pipeline: Pipeline::Threads,
+        tile: (bm, bn),
+        depth,
+        stages,
+        warps: (wm, wn),
+        parts: 1,
+        cluster: false,
+    };
+    let mut found: Vec<(f64, Form)> = Vec::new();
+    for form in shapes.iter().map(whole).chain(bulk_rule::forms(product, unit, target)) {
+        for parts in [1, 2, 4, 8, 16, 32] {
+            // A cluster has 8 blocks at most.
+            let form = Form { parts, cluster: cluster && (2..=8).contains(&parts), ..form };
+            if fits(product, &form, target) {
+                found.push((estimate(product, &form, target), form));
+            }
+        }
+    }
+    found.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // Some of each kind: the estimate compares one kind's forms better than those of two.
+    let (threads, bulk) = found.into_iter().partition(|(_, form)| form.pipeline == Pipeline::Threads);
+    let mut kept = [best(threads, WAYS), best(bulk, BULK_WAYS)].concat();
+    kept.sort_by(|a, b| a.0.total_cmp(&b.0));
+    kept.into_iter().map(|(_, form)| form).collect()
+}
+
+/// The first `most` of one kind, which are sorted by their estimates.
+fn best(found: Vec<(f64, Form)>, most: usize) -> Vec<(f64, Form)> {
+    // Two ways of sharing the inner dimension for each shape of tile are enough to try.
+    let mut kept: Vec<(f64, Form)> = Vec::new();
+    for (time, form) in found {
+        let same = |(_, k): &&(f64, Form)| (k.tile, k.depth) == (form.tile, form.depth);
+        if kept.iter().filter(same).count() < 2 {
+            kept.push((time, form));
+        }
+    }
+    // One that shares nothing is always among them.
+    let alone = kept.iter().position(|(_, form)| form.parts == 1).filter(|&place| place >= most);
+    if let Some(place) = alone {
+        kept.swap(most - 1, place);
+    }
+    kept.truncate(most);
+    kept
+}
+
+/// Whether a kernel of this form can be made and is no waste.
+fn fits(product: &Product<'_>, form: &Form, target: &Target) -> bool {
+    let depth = hint(product.program, &count(&product.inner));
+    let steps = (depth + form.depth - 1) / form.depth;
+    let threads = form.threads();
+    // The block's threads divide into the lines of each factor's tile (`Tile` in `dialect/common/tile.cu`).
+    let divides = |side: usize, rows: i64| match product.reading(side) {
+        _ if form.pipeline != Pipeline::Threads => true,
+        Reading::AlongInner(w) => form.depth % w == 0 && threads % (form.depth / w) == 0,
+        Reading::AlongRows(w) => rows % w == 0 && threads % (rows / w) == 0,
+        Reading::SingleInner | Reading::SingleRows => threads % form.depth == 0 && threads % rows == 0,
+    };
+    form.shared(product) <= i64::from(target.lds)
+        && divides(0, form.tile.0)
+        && divides(1, form.tile.1)
+        && (form.parts == 1 || steps >= 2 * form.parts)
+        && (form.parts == 1 || !matches!(form.pipeline, Pipeline::Stay { .. }))
+        && form.tile.0 % form.parts == 0
+        && form.tile.1 * form.tile.0 / form.parts >= 32
+}
+
+/// Multiplications and additions a cycle of a multiprocessor.
+fn rate(form: &Form) -> f64 {
+    if form.pipeline != Pipeline::Threads {
+        // A narrow product of a warpgroup reads as much of shared memory as there is.
+        let narrow = if form.tile.1 < 128 { 0.8 } else { 1.0 };
+        return narrow * if form.unit == Unit::Tf32 { WGMMA / 2.0 } else { WGMMA };
+    }
+    let (pm, pn) = (form.tile.0 / form.warps.0, form.tile.1 / form.warps.1);
+    // Small parts of a warp read more of shared memory for each product.
+    let reuse = (pm * pn) as f64 / (pm + pn) as f64;
+    match form.unit {
+        Unit::Tensor => 1200.0 * (reuse / 21.0).min(1.0),
+        Unit::Tf32 => 550.0 * (reuse / 21.0).min(1.0),
+        Unit::Plain => {
+            let (tm, tn) = ((form.tile.0 / 16) as f64, (form.tile.1 / 16) as f64);
+            110.0 * (tm * tn / (tm + tn) / 2.7).min(1.0)
+        }
+    }
+}
+
+/// Cycles.
+fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
+    let at = |axes| hint(product.program, &count(axes));
+    let (m, n, k, batch) = (at(&product.rows), at(&product.cols), at(&product.inner), at(&product.batch));
+    let ((bm, bn), depth) = (form.tile, form.depth);
+    let up = |a: i64, b: i64| (a + b - 1) / b;
+    // Blocks that share are counted as one: they take their tiles together.
+    let (share, stays) = (form.share(), matches!(form.pipeline, Pipeline::Stay { .. }));
+    let blocks = batch * up(m, bm * share) * up(n, bn) * form.parts;
+    let steps = up(up(k, depth), form.parts) as f64;
+    let device = i64::from(target.multiprocessors.max(1));
+    let at_once = (SHARED / (form.shared(product) + 1024)).min(WARPS * 32 / form.threads()).max(1);
+    let each = up(blocks, (device / share).max(1));
+    let compute = (bm * bn * depth) as f64 / rate(form);
+    let bytes = ((bm + bn / share) * depth) as f64 * product.dtype.size() as f64;
+    // Elements that are read one by one take instructions, not bytes.
+    let copies = [(0, bm), (1, bn)].map(|(side, rows)| match product.reading(side) {
+        _ if form.pipeline != Pipeline::Threads => 0.0,
+        Reading::SingleInner | Reading::SingleRows => (rows * depth) as f64 / 5.0,
+        Reading::AlongInner(w) | Reading::AlongRows(w) => (rows * depth / w) as f64 / 12.0,
+    });
+    let step = compute.max(bytes / OWN_BYTES).max(copies[0] + copies[1]);
+    // The sums go through shared memory once, those of a cluster also between its blocks.
+    let sums = (bm * bn * 4) as f64;
+    let exchange = if form.parts > 1 { CLUSTER + sums / CACHE_BYTES } else { 0.0 };
+    let end = 2.0 * sums / SHARED_BYTES + exchange;
+    let (cache, latency) = match form.pipeline {
+        Pipeline::Threads => (CACHE_BYTES, LATENCY),
+        _ => (BULK_BYTES, BULK_LATENCY),
+    };
+    let shared = (blocks * share) as f64 * steps * bytes / (cache * device as f64);
+    let busy = (each as f64 * steps * step).max(shared) + each as f64 * end;
+    let waves = up(each, at_once) as f64;
+    // Where blocks stay, the next tile's copies do not wait for the end of the one before.
+    let starts = if stays { 1.0 } else { waves };
+    let pause = latency / (form.stages - 1) as f64;
+    let alone = starts * 1.5 * latency + waves * (steps * step.max(pause) + end);
+    let second = match form.parts {
+        parts if parts > 1 && !form.cluster => {
+            SECOND + (m * n * batch * parts * 4) as f64 / (CACHE_BYTES * device as f64)
+        }
+        _ => 0.0,
+    };
+    let copying = if form.pipeline == Pipeline::Threads { COPYING } else { 1.0 };
+    START + copying * busy.max(alone) + second
+}

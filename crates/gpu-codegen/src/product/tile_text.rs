@@ -1,0 +1,483 @@
+//! The text of a tiled product: a block computes a tile of the result in a pipeline of copies and multiplications
+//! (`dialect/common/tile.cu`), then runs the epilogue on it. Where the inner dimension is shared by several blocks, their sums are added
+//! up in the order of the blocks: through the shared memory of a cluster, or through scratch memory by a second kernel.
+
+use std::fmt::Write;
+
+use ir_core::{DType, SymExpr};
+
+use crate::product::bulk_text::WARPGROUP;
+use crate::product::tile::{Axis, Product, Reading, count, is_multiple, merged};
+use crate::product::tile_finish::Finish;
+use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::{assemble, blocks_of};
+use crate::text::types::memory_type;
+use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Variant};
+
+/// What multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// 16-bit floats on tensor cores.
+    Tensor,
+    /// float32 rounded to tf32 on tensor cores.
+    Tf32,
+    /// float32 by fused multiply-adds.
+    Plain,
+}
+
+/// How factors come into shared memory, and who multiplies them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pipeline {
+    /// Every thread copies pieces and multiplies fragments.
+    Threads,
+    /// The copy engine brings tiles and warpgroups multiply them (`bulk_text`), a block a tile.
+    Bulk,
+    /// The same; blocks stay and take one tile after another. `share` blocks of a cluster, one above the other, read the
+    /// right factor together; there are `most` clusters at most.
+    Stay { share: i64, most: i64 },
+}
+
+/// The shape of a tiled kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Form {
+    pub(crate) unit: Unit,
+    pub(crate) pipeline: Pipeline,
+    /// Rows and columns of a block's tile.
+    pub(crate) tile: (i64, i64),
+    /// Inner points of a stage.
+    pub(crate) depth: i64,
+    /// Stages of the pipeline.
+    pub(crate) stages: i64,
+    /// Warps along rows and along columns, of 32 threads as `mma` has them. [`Unit::Plain`], which does not know waves, has 256
+    /// threads in an order of its own.
+    pub(crate) warps: (i64, i64),
+    /// Blocks that share the inner dimension.
+    pub(crate) parts: i64,
+    /// Whether those are a cluster.
+    pub(crate) cluster: bool,
+}
+
+/// Tiles of rows whose blocks follow one another, so that the columns that they share are in the cache.
+const GROUP: i64 = 8;
+/// Floats between the rows of a tile of sums beyond the columns: fragments are stored without conflicts.
+pub(crate) const SUMS_GAP: i64 = 8;
+
+impl Form {
+    /// Threads of a block: those that multiply, and the warpgroup that tends the copy engine.
+    pub(crate) fn threads(&self) -> i64 {
+        let producers = if self.pipeline == Pipeline::Threads { 0 } else { WARPGROUP };
+        self.warps.0 * self.warps.1 * 32 + producers
+    }
+    /// The name in tables.
+    pub(crate) fn name(&self) -> String {
+        let unit = match (self.unit, self.pipeline) {
+            (Unit::Tensor, Pipeline::Threads) => "mma",
+            (Unit::Tf32, Pipeline::Threads) => "tf32",
+            (Unit::Plain, _) => "fma",
+            (Unit::Tensor, Pipeline::Bulk) => "wgmma",
+            (Unit::Tf32, Pipeline::Bulk) => "wgmma_tf32",
+            (Unit::Tensor, Pipeline::Stay { .. }) => "wgmma_stay",
+            (Unit::Tf32, Pipeline::Stay { .. }) => "wgmma_tf32_stay",
+        };
+        let (m, n) = self.tile;
+        let parts = match (self.parts, self.cluster) {
+            (1, _) if self.share() > 1 => format!("_share{}", self.share()),
+            (1, _) => String::new(),
+            (parts, true) => format!("_cluster{parts}"),
+            (parts, false) => format!("_split{parts}"),
+        };
+        format!("{unit}_{m}x{n}x{}_{}{parts}", self.depth, self.stages)
+    }
+    /// Bytes of one stage of a factor.
+    fn stage_bytes(&self, reading: Reading, rows: i64, bytes: i64) -> i64 {
+        let (line, lines) =
+            if matches!(reading, Reading::AlongRows(_)) { (rows, self.depth) } else { (self.depth, rows) };
+        lines * (line * bytes + 16)
+    }
+    /// Bytes of shared memory.
+    pub(crate) fn shared(&self, product: &Product<'_>) -> i64 {
+        let bytes = product.dtype.size() as i64;
+        let sums = self.tile.0 * (self.tile.1 + SUMS_GAP) * 4;
+        if self.pipeline != Pipeline::Threads {
+            return self.bulk_shared(sums);
+        }
+        let stage = self.stage_bytes(product.reading(0), self.tile.0, bytes)
+            + self.stage_bytes(product.reading(1), self.tile.1, bytes);
+        (stage * self.stages).max(sums)
+    }
+}
+
+/// One kernel's writing.
+pub(crate) struct Writer<'a> {
+    pub(crate) product: &'a Product<'a>,
+    pub(crate) form: Form,
+    pub(crate) uses: Uses,
+}
+
+impl<'a> Writer<'a> {
+    fn new(product: &'a Product<'a>, form: Form) -> Writer<'a> {
+        Writer { product, form, uses: Uses::default() }
+    }
+
+    /// A size as text.
+    pub(crate) fn text(&mut self, e: &SymExpr) -> String {
+        let extents = &self.product.epilogue.ranges;
+        BodyWriter { program: self.product.program, extents, prefix: "", guard: None, store_guard: None }
+            .expr(e, &mut self.uses)
+    }
+
+    /// Statements that take the numbers `{name}{axis}` out of the flat variable `flat`, innermost fastest. Axes of one
+    /// point have number 0.
+    pub(crate) fn unravel(&mut self, axes: &[Axis], name: &str, flat: &str) -> String {
+        let mut out = String::new();
+        let mut rest = flat.to_owned();
+        let real: Vec<usize> = (0..axes.len()).filter(|&d| axes[d].extent != SymExpr::ONE).collect();
+        for d in (0..axes.len()).filter(|d| !real.contains(d)) {
+            let _ = writeln!(out, "const idx {name}{d} = 0;");
+        }
+        for (place, &d) in real.iter().enumerate().rev() {
+            if place == 0 {
+                let _ = writeln!(out, "const idx {name}{d} = {rest};");
+                continue;
+            }
+            let extent = self.text(&axes[d].extent);
+            let _ = writeln!(
+                out,
+                "const idx {name}{d} = {rest} % {extent}; const idx {name}rest{d} = {rest} / {extent};"
+            );
+            rest = format!("{name}rest{d}");
+        }
+        out
+    }
+
+    /// `start + Σ number * step` of axes numbered `{name}0…`.
+    fn sum(&mut self, start: String, axes: &[Axis], name: &str, step: impl Fn(&Axis) -> SymExpr) -> String {
+        let mut out = start;
+        for (d, axis) in axes.iter().enumerate() {
+            let step = step(axis);
+            if step != SymExpr::ZERO && axis.extent != SymExpr::ONE {
+                let _ = write!(out, " + {name}{d} * {}", self.text(&step));
+            }
+        }
+        out
+    }
+
+    /// The lambdas that say where a factor's elements are: `{f}_row`, `{f}_inner`, `{f}_inside`, and its first element.
+    fn address(&mut self, side: usize, f: &str) -> String {
+        let product = self.product;
+        let (rows, inner) = (product.rows_of(side), &product.inner);
+        let (tile, depth) = (if side == 0 { self.form.tile.0 } else { self.form.tile.1 }, self.form.depth);
+        // A coordinate's start is counted once, with the rows.
+        let row = self.spot(side, &merged(rows, side), &count(rows), tile, true);
+        let k = self.spot(side, &merged(inner, side), &count(inner), depth, false);
+        let mut inside = String::from("r.in & k.in");
+        if side == 0 {
+            for (d, space) in product.spaces.iter().enumerate() {
+                let size = self.text(&space.size);
+                let _ = write!(inside, " & ((u32)(r.x[{d}] + k.x[{d}]) < (u32){size})");
+            }
+        }
+        let factor = &product.factors[side];
+        let offset = self.text(&factor.offset);
+        let start = self.sum(offset, &product.batch, "g", |a| a.steps[side].clone());
+        let memory = self.uses.memory(product.program.root(factor.buf));
+        format!(
+            "const T *base_{f} = {memory} + ({start});\n\
+             auto {f}_row = [=](idx p) {{ {row}return s; }};\n\
+             auto {f}_inner = [=](idx p) {{ {k}return s; }};\n\
+             auto {f}_inside = [=](const S &r, const S &k) {{ return {inside}; }};\n"
+        )
+    }
+
+    /// What number `p` of the axes adds to an address and to coordinates. `block` is how many of them a block takes: a
+    /// multiple of it needs no mask.
+    fn spot(&mut self, side: usize, axes: &[Axis], points: &SymExpr, block: i64, starts: bool) -> String {
+        let mut out = String::from("S s;\n");
+        out.push_str(&self.unravel(axes, "p", "p"));
+        let at = self.sum("0".into(), axes, "p", |a| a.steps[side].clone());
+        let inside = match is_multiple(points, block) {
+            true => "true".to_owned(),
+            false => format!("p < {}", self.text(points)),
+        };
+        let _ = writeln!(out, "s.at = {at}; s.in = {inside};");
+        if side == 0 {
+            for (d, space) in self.product.spaces.iter().enumerate() {
+                let moves = |a: &Axis| a.space.filter(|s| s.0 == d).map_or(0, |s| s.1);
+                let start = if starts { format!("({})", space.start) } else { "0".into() };
+                let x = self.sum(start, axes, "p", |a| SymExpr::from_i64(moves(a)));
+                let _ = writeln!(out, "s.x[{d}] = (i32)({x});");
+            }
+        }
+        out
+    }
+
+    /// The constants and types of the kernel.
+    fn head(&mut self) -> Result<String, GenError> {
+        let (product, form) = (self.product, self.form);
+        let (bm, bn) = form.tile;
+        let ty = memory_type(product.dtype)?;
+        let (a, b) = (product.reading(0), product.reading(1));
+        let (wm, wn) = form.warps;
+        let (pm, pn) = (bm / wm, bn / wn);
+        let core = match form.unit {
+            Unit::Tensor => format!("TensorProduct<T, A, B, {pm}, {pn}, {wn}, DEPTH>"),
+            Unit::Tf32 => format!("Tf32Product<A, B, {pm}, {pn}, {wn}, DEPTH>"),
+            Unit::Plain => format!("PlainProduct<A, B, {bm}, {bn}, DEPTH>"),
+        };
+        Ok(format!(
+            "constexpr int BM = {bm}, BN = {bn}, DEPTH = {depth}, STAGES = {stages}, THREADS = {threads}, PARTS = {parts};
+typedef {ty} T;
+typedef Spot<idx, {spaces}> S;
+typedef Tile<T, BM, DEPTH, {wa}, {ma}, THREADS> A;
+typedef Tile<T, BN, DEPTH, {wb}, {mb}, THREADS> B;
+typedef {core} Core;
+constexpr int STAGE = A::BYTES + B::BYTES, PITCH = BN + {SUMS_GAP};
+DYNAMIC_SHARED(memory);
+",
+            depth = form.depth,
+            stages = form.stages,
+            threads = form.threads(),
+            parts = form.parts,
+            spaces = product.spaces.len(),
+            wa = a.width(),
+            ma = a.mode(),
+            wb = b.width(),
+            mb = b.mode(),
+        ))
+    }
+
+    /// Which tile of which batch the block computes, by its number: `row0`, `col0`, `batch` and the batch axes' numbers
+    /// `g0…`. Blocks that share have their tiles one above the other.
+    pub(crate) fn place(&mut self, block: &str) -> String {
+        let product = self.product;
+        let (tiles_m, tiles_n) = self.tiles();
+        let (tm, tn) = (self.text(&tiles_m), self.text(&tiles_n));
+        let batches = self.unravel(&product.batch, "g", "batch");
+        let share = self.form.share();
+        let (high, own) = match share {
+            1 => ("BM".to_owned(), String::new()),
+            _ => (format!("(BM * {share})"), format!(" + (idx)blockIdx.x % {share} * BM")),
+        };
+        let group = (GROUP / share).max(1);
+        format!(
+            "const idx tiles_m = {tm}, tiles_n = {tn};
+const idx batch = {block} / (tiles_m * tiles_n), tile = {block} % (tiles_m * tiles_n);
+const idx first_m = tile / ({group} * tiles_n) * {group}, tall = imin<idx>(tiles_m - first_m, {group});
+const idx row0 = (first_m + tile % ({group} * tiles_n) % tall) * {high}{own}, col0 = tile % ({group} * tiles_n) / tall * BN;
+{batches}"
+        )
+    }
+
+    /// Tiles along rows and columns; those of blocks that share count once.
+    pub(crate) fn tiles(&self) -> (SymExpr, SymExpr) {
+        let (bm, bn) = (self.form.tile.0 * self.form.share(), self.form.tile.1);
+        let p = self.product;
+        (count(&p.rows).ceil_div(&SymExpr::from_i64(bm)), count(&p.cols).ceil_div(&SymExpr::from_i64(bn)))
+    }
+
+    /// Up to the tile of sums in shared memory.
+    fn sums(&mut self) -> Result<String, GenError> {
+        if self.form.pipeline == Pipeline::Bulk {
+            return self.bulk_sums();
+        }
+        let mut out = self.head()?;
+        out.push_str(&self.place("(idx)blockIdx.x"));
+        out.push_str(&self.address(0, "a"));
+        out.push_str(&self.address(1, "b"));
+        let depth = self.text(&count(&self.product.inner).ceil_div(&SymExpr::from_i64(self.form.depth)));
+        let fill = |f: &str, from: &str, offset: &str| {
+            format!(
+                "fill_{f}.fill((T *)({from}{offset}), base_{f}, {}0, (idx)next * DEPTH, {f}_row, {f}_inner, {f}_inside);",
+                if f == "a" { "row" } else { "col" }
+            )
+        };
+        let _ = write!(
+            out,
+            "Filler<A, T, S, BM, DEPTH, {wa}, {ma}, THREADS> fill_a;
+Filler<B, T, S, BN, DEPTH, {wb}, {mb}, THREADS> fill_b;
+fill_a.begin(row0, a_row);
+fill_b.begin(col0, b_row);
+const int depth = (int)({depth}), share = (depth + PARTS - 1) / PARTS;
+const int first = (int)blockIdx.y * share, last = imin<int>(first + share, depth);
+Core core;
+core.clear();
+#pragma unroll
+for (int stage = 0; stage < STAGES - 1; ++stage) {{
+const int next = first + stage;
+if (next < last) {{
+{fill_a0}
+{fill_b0}
+}}
+cp_async_commit();
+}}
+int stage = 0;
+for (int now = first; now < last; ++now) {{
+cp_async_wait<STAGES - 2>();
+block_sync();
+const int next = now + STAGES - 1;
+if (next < last) {{
+u8 *to = memory + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE;
+{fill_a}
+{fill_b}
+}}
+cp_async_commit();
+const u8 *from = memory + stage * STAGE;
+core.step((const T *)from, (const T *)(from + A::BYTES));
+stage = stage + 1 == STAGES ? 0 : stage + 1;
+}}
+cp_async_wait<0>();
+block_sync();
+float *sums = (float *)memory;
+core.template store<PITCH>(sums);
+",
+            wa = self.product.reading(0).width(),
+            ma = self.product.reading(0).mode(),
+            wb = self.product.reading(1).width(),
+            mb = self.product.reading(1).mode(),
+            fill_a0 = fill("a", "memory + stage * STAGE", ""),
+            fill_b0 = fill("b", "memory + stage * STAGE", " + A::BYTES"),
+            fill_a = fill("a", "to", ""),
+            fill_b = fill("b", "to", " + A::BYTES"),
+        );
+        Ok(out)
+    }
+
+    /// The launch over all tiles.
+    pub(crate) fn launch(&self) -> Launch {
+        let (tiles_m, tiles_n) = self.tiles();
+        let tiles = count(&self.product.batch) * tiles_m * tiles_n;
+        let blocks = match self.form.pipeline {
+            Pipeline::Stay { share, most } => {
+                tiles.sym_min(&SymExpr::from_i64(most)) * SymExpr::from_i64(share)
+            }
+            _ => tiles,
+        };
+        Launch {
+            blocks: [blocks, SymExpr::from_i64(self.form.parts), SymExpr::ONE],
+            threads: self.form.threads() as u32,
+            shared: self.form.shared(self.product) as u32,
+        }
+    }
+
+    /// A kernel that runs the epilogue on its tile, alone or with its cluster.
+    fn whole(mut self) -> Result<Kernel, GenError> {
+        let mut body = self.sums()?;
+        let finish = Finish::of(self.product, self.form.tile);
+        let (lanes, rows_first) = (finish.lanes, finish.rows_first);
+        let clustered = self.form.parts > 1;
+        let meet = if clustered {
+            "if (!cluster_share<PARTS, BM * PITCH>(sums)) return;\nconst int from_row = cluster_row(BM / PARTS), high = cluster_rows(BM / PARTS, BM);"
+        } else {
+            "block_sync();\nconstexpr int from_row = 0, high = BM;"
+        };
+        let (m, n) = (count(&self.product.rows), count(&self.product.cols));
+        let (m, n) = (self.text(&m), self.text(&n));
+        let place = if rows_first {
+            "const int r = from_row + e % high, c = e / high;"
+        } else {
+            "const int r = from_row + e / (BN / LANES), c = e % (BN / LANES) * LANES;"
+        };
+        let text = finish.text(&mut self)?;
+        let _ = write!(
+            body,
+            "{meet}
+constexpr int LANES = {lanes};
+for (int e = threadIdx.x; e < high * BN / LANES; e += THREADS) {{
+{place}
+const idx row = row0 + r, col = col0 + c;
+if (row < {m} && col < {n}) {{
+float sum[LANES];
+tile_result<LANES, PARTS, BM * PITCH>(sum, sums, sums + r * PITCH + c);
+{text}}}
+}}
+"
+        );
+        if clustered {
+            body.push_str("cluster_end();\n");
+        }
+        let launch = self.launch();
+        let mut kernel = assemble(self.product.program, ENTRY, &self.uses, launch, &body)?;
+        if clustered {
+            let attribute = format!("CLUSTER(1, {}, 1) __launch_bounds__(", self.form.parts);
+            kernel.source = kernel.source.replacen("__launch_bounds__(", &attribute, 1);
+        }
+        Ok(kernel)
+    }
+
+    /// A kernel that leaves its part of the sums in scratch memory, `[part][batch][row][column]`.
+    fn part(mut self) -> Result<Kernel, GenError> {
+        self.uses.scratch.push("float");
+        let mut body = self.sums()?;
+        let (m, n) = (count(&self.product.rows), count(&self.product.cols));
+        let batch = count(&self.product.batch);
+        let lanes = if is_multiple(&n, 4) { 4 } else { 1 };
+        let (m, n, batch) = (self.text(&m), self.text(&n), self.text(&batch));
+        let _ = write!(
+            body,
+            "block_sync();
+constexpr int LANES = {lanes};
+float *mine = scratch0 + ((i64)blockIdx.y * {batch} + batch) * {m} * {n};
+for (int e = threadIdx.x; e < BM * BN / LANES; e += THREADS) {{
+const int r = e / (BN / LANES), c = e % (BN / LANES) * LANES;
+const idx row = row0 + r, col = col0 + c;
+if (row < {m} && col < {n}) *(Vec<float, LANES> *)(mine + (i64)row * {n} + col) = *(const Vec<float, LANES> *)(sums + r * PITCH + c);
+}}
+"
+        );
+        let launch = self.launch();
+        assemble(self.product.program, ENTRY, &self.uses, launch, &body)
+    }
+
+    /// The kernel that adds up the parts and runs the epilogue.
+    fn finish(mut self) -> Result<Kernel, GenError> {
+        self.uses.scratch.push("float");
+        let product = self.product;
+        let finish = Finish::of(product, self.form.tile);
+        let lanes = finish.lanes;
+        let (rows, cols, batch) = (count(&product.rows), count(&product.cols), count(&product.batch));
+        let points = &batch * &rows * &cols;
+        let (m, n, all) = (self.text(&rows), self.text(&cols), self.text(&points));
+        let batches = self.unravel(&product.batch, "g", "batch");
+        let text = finish.text(&mut self)?;
+        let (row, col) = match finish.rows_first {
+            true => (format!("p % {m}"), format!("p / {m} % {n}")),
+            false => (format!("p * LANES / {n} % {m}"), format!("p * LANES % {n}")),
+        };
+        let width = if lanes % 4 == 0 { 4 } else { 1 };
+        let body = format!(
+            "constexpr int LANES = {lanes}, PARTS = {parts};
+for (i64 p = blockIdx.x * (i64)blockDim.x + threadIdx.x; p < (i64){all} / LANES; p += (i64)gridDim.x * blockDim.x) {{
+const idx batch = (idx)(p * LANES / ((i64){m} * {n})), row = (idx)({row}), col = (idx)({col});
+{batches}const float *from = scratch0 + ((i64)batch * {m} + row) * {n} + col;
+float sum[LANES] = {{}};
+#pragma unroll
+for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+for (int u = 0; u < LANES; u += {width}) {{
+const Vec<float, {width}> v = *(const Vec<float, {width}> *)(from + (i64){all} * part + u);
+#pragma unroll
+for (int w = 0; w < {width}; ++w) sum[u + w] += v.v[w];
+}}
+{text}}}
+",
+            parts = self.form.parts,
+        );
+        let launch = Launch::flat(blocks_of(&points, i64::from(THREADS) * lanes), THREADS);
+        assemble(product.program, ENTRY, &self.uses, launch, &body)
+    }
+}
+
+/// A product by tiles of a form.
+pub(crate) fn variant(product: &Product<'_>, form: Form) -> Result<Variant, GenError> {
+    let name = form.name();
+    if let Pipeline::Stay { .. } = form.pipeline {
+        return Ok(Variant::single(name, Writer::new(product, form).stay()?));
+    }
+    if form.parts == 1 || form.cluster {
+        return Ok(Variant::single(name, Writer::new(product, form).whole()?));
+    }
+    let sums = count(&product.batch) * count(&product.rows) * count(&product.cols);
+    let scratch = vec![sums * SymExpr::from_i64(form.parts * DType::F32.size() as i64)];
+    let kernels = vec![Writer::new(product, form).part()?, Writer::new(product, form).finish()?];
+    Ok(Variant { name, kernels, scratch })
+}

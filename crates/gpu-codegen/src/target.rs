@@ -1,0 +1,117 @@
+//! What kernels are made for: a device by what it has, never by its model. A driver fills this in, from a table of its own
+//! vendor. Not here: how many of a device there are, where its memory is.
+
+use crate::Dialect;
+
+/// What kernels are made for. What a device cannot do must not be in its kernels.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// The language of the vendor's compiler.
+    pub dialect: Dialect,
+    /// Threads that run in step and exchange values without memory (a warp, a wave): 32 or 64.
+    pub wave: u32,
+    /// What beyond plain arithmetic there is.
+    pub features: Features,
+    /// Multiprocessors (compute units), which say how many blocks fill the device.
+    pub multiprocessors: u32,
+    /// Bytes of shared memory that one block may have at most, opted in to. AMD calls it the local data share.
+    pub lds: u32,
+    /// 32-bit registers of a multiprocessor.
+    pub registers: u32,
+    /// Bytes of the second-level cache.
+    pub cache: u64,
+    /// Whether float32 products may be computed in tf32 (10 bits of mantissa) on tensor cores.
+    pub tf32: bool,
+    /// Whether sums must not depend on the order in which blocks end.
+    pub deterministic: bool,
+}
+
+/// What a device has, by the name of the instructions or of the property.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Features {
+    /// Matrix products of a warp of 32 with fragments in registers (`mma.sync`), 16-bit floats and tf32, and `ldmatrix`.
+    pub mma: bool,
+    /// Matrix products of a wave of 64 (`v_mfma`).
+    pub mfma: bool,
+    /// Matrix products of a wave of 32 (`v_wmma`).
+    pub wmma: bool,
+    /// Matrix products of a warpgroup from shared memory (`wgmma`).
+    pub wgmma: bool,
+    /// The tensor memory accelerator: copies of boxes of tensors that one thread asks for, described by
+    /// [`TensorMap`](crate::TensorMap)s, which the driver encodes.
+    pub tma: bool,
+    /// Copies of a few bytes from global to shared memory that run beside the computation (`cp.async`). Elsewhere threads
+    /// copy through registers.
+    pub cp_async: bool,
+    /// Clusters of blocks that read each other's shared memory.
+    pub clusters: bool,
+    /// Launches whose blocks are placed before the launch before them has ended.
+    pub early_launch: bool,
+}
+
+impl Features {
+    /// Plain arithmetic alone.
+    pub const NONE: Features = Features {
+        mma: false,
+        mfma: false,
+        wmma: false,
+        wgmma: false,
+        tma: false,
+        cp_async: false,
+        clusters: false,
+        early_launch: false,
+    };
+    /// What the first GPUs with bf16 tensor cores have (compute capability 8).
+    pub const AMPERE: Features = Features { mma: true, cp_async: true, ..Features::NONE };
+    /// What Hopper adds to that.
+    pub const HOPPER: Features =
+        Features { wgmma: true, tma: true, clusters: true, early_launch: true, ..Features::AMPERE };
+}
+
+impl Target {
+    /// The lane of a thread in its wave, as text.
+    pub(crate) fn lane(&self) -> String {
+        format!("threadIdx.x & {}", self.wave - 1)
+    }
+    /// The wave of a thread in its block, as text.
+    pub(crate) fn wave_of_thread(&self) -> String {
+        format!("threadIdx.x >> {}", self.wave.trailing_zeros())
+    }
+    /// The lanes of a wave, for arithmetic with sizes.
+    pub(crate) fn lanes(&self) -> i64 {
+        i64::from(self.wave)
+    }
+
+    /// Whether products of warpgroups can read from shared memory what the tensor memory accelerator brings there.
+    pub(crate) fn wgmma(&self) -> bool {
+        self.features.wgmma && self.features.tma
+    }
+
+    /// A Hopper of 132 multiprocessors, for whoever generates without a device.
+    pub const HOPPER: Target = Target {
+        dialect: Dialect::CUDA,
+        wave: 32,
+        features: Features::HOPPER,
+        multiprocessors: 132,
+        lds: 227 * 1024,
+        registers: 65_536,
+        cache: 50 << 20,
+        tf32: false,
+        deterministic: false,
+    };
+    /// An AMD Instinct MI300 of 304 compute units and waves of 64; its matrix cores are not used yet.
+    pub const CDNA: Target = Target {
+        dialect: Dialect::HIP,
+        wave: 64,
+        features: Features { mfma: true, ..Features::NONE },
+        multiprocessors: 304,
+        lds: 64 * 1024,
+        registers: 131_072,
+        cache: 4 << 20,
+        tf32: false,
+        deterministic: false,
+    };
+    /// An Ampere of 108 multiprocessors.
+    pub const AMPERE: Target =
+        Target { features: Features::AMPERE, multiprocessors: 108, lds: 163 * 1024, ..Target::HOPPER };
+}

@@ -1,0 +1,10 @@
+//! What all kernels are written with: bodies as statements, index expressions, types and numbers, checks of indices, the head of
+//! an entry. It knows no kind of kernel and no vendor.
+
+pub(crate) mod body;
+pub(crate) mod checks;
+pub(crate) mod index;
+pub(crate) mod lanes;
+pub(crate) mod ops;
+pub(crate) mod template;
+pub(crate) mod types;

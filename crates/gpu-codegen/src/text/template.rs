@@ -1,0 +1,174 @@
+//! What the kernels of templates and loops share: the entry's head, operands, the epilogue, index width.
+
+use ir_core::{DType, SymExpr};
+use kernel_ir::{AccId, BufId, Epilogue, Operand, Program, ReduceOp};
+
+use crate::text::body::{BodyWriter, Effects, Uses};
+use crate::text::types::{memory_type, value_type};
+use crate::{GenError, Kernel, Launch, MOST_BLOCKS, Param};
+
+/// The parts of a kernel's text.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Inside {
+    /// What the body names.
+    pub(crate) uses: Uses,
+    /// The parameters' declarations.
+    pub(crate) declared: String,
+    /// What stands between the braces of the entry, without the order of launches.
+    pub(crate) body: String,
+}
+
+/// Puts the parts of a kernel together. `body` uses the buffers and symbols of `uses`.
+pub(crate) fn assemble(
+    program: &Program,
+    entry: &str,
+    uses: &Uses,
+    launch: Launch,
+    body: &str,
+) -> Result<Kernel, GenError> {
+    let mut params = Vec::new();
+    let mut list = Vec::new();
+    for n in 0..uses.maps.len() {
+        list.push(format!("TENSOR_MAP(map{n})"));
+        params.push(Param::Map(n as u32));
+    }
+    for (place, &buf) in uses.buffers.iter().enumerate() {
+        let ty = memory_type(program.buffers[buf].dtype)?;
+        // What is only read may go through the read-only cache. What is read back after it was written must not be
+        // `__restrict__`: the compiler would take another thread's value behind a barrier for its own old one.
+        let (head, alone) = match (uses.written.contains(&buf), uses.loaded.contains(&buf)) {
+            (false, _) => ("const ", "__restrict__ "),
+            (true, false) => ("", "__restrict__ "),
+            (true, true) => ("", ""),
+        };
+        list.push(format!("{head}{ty} *{alone}b{place}"));
+        params.push(Param::Buffer(buf));
+    }
+    for (n, ty) in uses.scratch.iter().enumerate() {
+        list.push(format!("{ty} *scratch{n}"));
+        params.push(Param::Scratch(n as u32));
+    }
+    if uses.tickets {
+        list.push("u32 *tickets".into());
+        params.push(Param::Tickets);
+    }
+    if !uses.checks.is_empty() {
+        list.extend(["Fault *faults".into(), "i64 first_check".into()]);
+        params.extend([Param::Fault, Param::FirstCheck]);
+    }
+    for &symbol in &uses.symbols {
+        list.push(format!("i64 {symbol}_"));
+        params.push(Param::Symbol(symbol));
+    }
+    let idx = index_type(program, uses);
+    let symbols: String = uses.symbols.iter().map(|s| format!("const idx {s} = (idx){s}_;\n")).collect();
+    let threads = launch.threads;
+    let (declared, body) = (list.join(", "), format!("using idx = {idx};\n{symbols}{body}"));
+    let order = if uses.waits { "launch_next" } else { "launch_order" };
+    let source = format!(
+        "extern \"C\" __global__ void __launch_bounds__({threads}) {entry}({declared}) {{\n{order}();\n{body}}}\n"
+    );
+    let (maps, checks) = (uses.maps.clone(), uses.checks.clone());
+    let inside = Inside { uses: uses.clone(), declared, body };
+    Ok(Kernel { entry: entry.to_owned(), source, params, maps, launch, checks, early: uses.waits, inside })
+}
+
+/// 32 bits where every address of the kernel surely fits.
+fn index_type(program: &Program, uses: &Uses) -> &'static str {
+    let fits = |buf: &BufId| {
+        let span = program.buffers[*buf].span().range(&program.bounds()).1;
+        span.is_some_and(|n| n < i64::from(i32::MAX) / 2)
+    };
+    if uses.buffers.iter().all(fits) && uses.symbols.is_empty() { "i32" } else { "i64" }
+}
+
+/// `ceil(points / threads)`, at most [`MOST_BLOCKS`].
+pub(crate) fn blocks_of(points: &SymExpr, per_block: i64) -> SymExpr {
+    points.ceil_div(&SymExpr::from_i64(per_block)).sym_min(&SymExpr::from_i64(MOST_BLOCKS))
+}
+
+/// The number of points of a domain.
+pub(crate) fn volume(extents: &[SymExpr]) -> SymExpr {
+    extents.iter().fold(SymExpr::ONE, |n, e| n * e)
+}
+
+/// Statements that take the loop variables `i{first}…` out of the flat variable `flat`, innermost fastest.
+pub(crate) fn unravel(
+    writer: &BodyWriter<'_>,
+    extents: &[SymExpr],
+    first: usize,
+    flat: &str,
+    uses: &mut Uses,
+) -> String {
+    let mut out = String::new();
+    let mut rest = flat.to_owned();
+    for (d, extent) in extents.iter().enumerate().rev() {
+        let n = first + d;
+        if *extent == SymExpr::ONE {
+            out.push_str(&format!("const idx i{n} = 0;\n"));
+            continue;
+        }
+        if d == 0 || extents[..d].iter().all(|e| *e == SymExpr::ONE) {
+            out.push_str(&format!("const idx i{n} = {rest};\n"));
+            rest = "0".into();
+            continue;
+        }
+        let extent = writer.expr(extent, uses);
+        out.push_str(&format!("const idx i{n} = {rest} % {extent}; const idx r{n} = {rest} / {extent};\n"));
+        rest = format!("r{n}");
+    }
+    out
+}
+
+/// An element of an operand at an index given as C++ text, one a dimension; the memory's own type.
+pub(crate) fn element(writer: &BodyWriter<'_>, operand: &Operand, index: &[&str], uses: &mut Uses) -> String {
+    let program = writer.program;
+    let root = program.root(operand.buf);
+    let memory = uses.memory(root);
+    // The operand's offset counts from the buffer's memory, which for a view begins at the root.
+    let mut terms = vec![writer.expr(&operand.offset, uses)];
+    for (i, stride) in index.iter().zip(&operand.strides) {
+        if *stride != SymExpr::ZERO {
+            terms.push(format!("(idx)({i}) * {}", writer.expr(stride, uses)));
+        }
+    }
+    format!("{memory}[{}]", terms.join(" + "))
+}
+
+/// The dtype in which a template multiplies and adds.
+pub(crate) fn compute_type(dtype: DType) -> Result<&'static str, GenError> {
+    value_type(dtype.compute())
+}
+
+/// The effects of an epilogue: it reads the template's result and nothing else of the kernel.
+pub(crate) struct EpilogueEffects {
+    /// The variable that holds the result.
+    pub(crate) result: &'static str,
+}
+
+impl Effects for EpilogueEffects {
+    fn reduce(&self, _: AccId, _: &str, _: Option<&str>) -> Result<String, GenError> {
+        Err(GenError::Malformed("an epilogue cannot reduce".into()))
+    }
+    fn acc(&self, _: AccId) -> String {
+        "0".into()
+    }
+    fn scan(&self, _: &str, _: DType, _: ReduceOp, _: &str) -> Result<String, GenError> {
+        Err(GenError::Malformed("an epilogue cannot scan".into()))
+    }
+    fn template(&self) -> Result<String, GenError> {
+        Ok(self.result.to_owned())
+    }
+}
+
+/// An epilogue as statements; the loop variables are in scope.
+pub(crate) fn epilogue(
+    program: &Program,
+    epilogue: &Epilogue,
+    result: &'static str,
+    uses: &mut Uses,
+) -> Result<String, GenError> {
+    let writer =
+        BodyWriter { program, extents: &epilogue.ranges, prefix: "e", guard: None, store_guard: None };
+    writer.write(&epilogue.insts, &EpilogueEffects { result }, uses)
+}
