@@ -136,7 +136,7 @@ fn collapse_all(points: &mut Vec<Dim>, bodies: &mut [Body]) {
 }
 
 /// A scan runs along the last loop, which must stay even if it runs once.
-fn drop_unit_front(loops: &mut Vec<Dim>, exprs: &mut Vec<SymExpr>) {
+fn drop_unit_front(loops: &mut Vec<Dim>, exprs: &mut [SymExpr]) {
     if let Some(last) = loops.pop() {
         drop_units(loops, exprs);
         loops.push(last);
