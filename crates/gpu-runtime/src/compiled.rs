@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ir_core::EntityId;
-use kernel_ir::runtime::{Binder, Dynamic, Exec, Machine, Misfit, Place as At, Sizes};
+use kernel_ir::runtime::{Binder, Dynamic, Exec, Machine, Mismatch, SizeSource, Sizes};
 use kernel_ir::{BufId, Program, Storage};
 use plugin_sdk::{OwnedTensor, TensorView};
 
@@ -11,7 +11,7 @@ use crate::arguments::{self, Source, source};
 use crate::faults::Faults;
 use crate::graph::{Given, MOST_RECORDINGS, Recorded};
 use crate::machine::{Running, bytes_of};
-use crate::plan::{DeviceStep, Planned, Planner, widened};
+use crate::plan::{DeviceStep, PlannedStep, Planner, widened};
 use crate::prepare::{Layout, On, Own, Prepared};
 use crate::profile::{self, StepTime};
 use crate::transfer::{owned, upload};
@@ -27,8 +27,8 @@ pub struct Compiled<D: Driver> {
     settings: Settings,
     device_steps: Vec<DeviceStep>,
     functions: Vec<D::Function>,
-    init: Vec<Planned>,
-    steps: Vec<Planned>,
+    init: Vec<PlannedStep>,
+    steps: Vec<PlannedStep>,
     dynamic: Dynamic,
     binder: Binder,
     bound: Option<Bound<D>>,
@@ -273,7 +273,7 @@ impl<D: Driver> Compiled<D> {
         match self.attempt(&mut state, inputs) {
             // What is written in place may have been written already.
             Err(GpuError::OutOfMemory { .. }) if !self.program.inputs.iter().any(|i| i.written) => {
-                state.entries.iter_mut().for_each(|e| e.recorded.forget());
+                state.entries.iter_mut().for_each(|e| e.recorded.release());
                 state.arena = None;
                 state.generation += 1;
                 self.memory.trim();
@@ -290,7 +290,7 @@ impl<D: Driver> Compiled<D> {
             && !state.entries.first().is_some_and(|e| e.recorded.is_there())
             && let Some(last) = state.entries.iter_mut().rev().find(|e| e.recorded.is_there())
         {
-            last.recorded.forget();
+            last.recorded.release();
         }
         self.arrange(state)?;
         let (arena, generation) = (state.arena.as_ref().map_or(0, Block::address), state.generation);
@@ -323,10 +323,10 @@ impl<D: Driver> Compiled<D> {
         }
         let size = |input: usize, dim: usize| inputs.get(input)?.sizes().get(dim).copied();
         self.binder.sizes(program, size).map_err(|(misfit, sizes)| {
-            let (Misfit::Equation(n) | Misfit::Range(n, _) | Misfit::Missing(n)) = misfit else {
+            let (Mismatch::Equation(n) | Mismatch::Range(n, _) | Mismatch::Missing(n)) = misfit else {
                 return GpuError::Malformed("a guard is no affair of the executor".into());
             };
-            let At::Dim(input, dim) = self.binder.equation(n).place else {
+            let SizeSource::Dim(input, dim) = self.binder.equation(n).place else {
                 return GpuError::Malformed("an input is not known by its value".into());
             };
             let given = size(input, dim).unwrap_or_default();

@@ -89,7 +89,7 @@ impl<D: Driver> Recorded<D> {
         !self.given_up
     }
     /// Drops the recording and its memory; it is made anew when it is needed.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.graph = None;
     }
 

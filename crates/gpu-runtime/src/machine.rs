@@ -12,7 +12,7 @@ use linalg::host::{MatrixRoutine, Memory};
 
 use crate::faults::Faults;
 use crate::memory::span;
-use crate::plan::{DeviceStep, Launchable, Op, Planned, Runnable};
+use crate::plan::{DeviceStep, Launchable, Op, PlannedStep, Runnable};
 use crate::prepare::{Own, grid};
 use crate::{Arguments, Block, DeviceMemory, Driver, GpuError, Map, Work};
 
@@ -43,7 +43,7 @@ impl<D: Driver> Exec for Running<'_, D> {
         &mut self.sizes
     }
 
-    fn run(&mut self, _: &Planned, op: &Op) -> Result<(), GpuError> {
+    fn run(&mut self, _: &PlannedStep, op: &Op) -> Result<(), GpuError> {
         match op {
             Op::Device(n) => self.compute(&self.steps[*n]),
             Op::Host(routine) => self.on_host(routine),
@@ -71,7 +71,7 @@ impl<D: Driver> Exec for Running<'_, D> {
         Ok(())
     }
 
-    fn forget(&mut self, buffer: BufId) {
+    fn release(&mut self, buffer: BufId) {
         self.blocks[buffer.index()] = None;
         self.addresses[buffer.index()] = self.own.nowhere;
     }

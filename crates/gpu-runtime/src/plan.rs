@@ -8,7 +8,7 @@ use gpu_codegen::{
 };
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::runtime::{Node, Plan, control};
-use kernel_ir::{ArenaPlan, ExternCall, ExternOp, Footprint, Live, Program, Step};
+use kernel_ir::{ArenaPlan, ExternCall, ExternOp, Footprint, LiveRange, Program, Step};
 use linalg::host::MatrixRoutine;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
@@ -22,7 +22,7 @@ pub(crate) const MOST_PER_MODULE: usize = 8;
 const MODULES: usize = 64;
 
 /// A step as this executor runs it.
-pub(crate) type Planned = kernel_ir::runtime::Planned<Op>;
+pub(crate) type PlannedStep = kernel_ir::runtime::PlannedStep<Op>;
 
 /// What is run that is no control flow.
 pub(crate) enum Op {
@@ -125,7 +125,7 @@ impl<'a> Planner<'a> {
 
     /// The operations of a list of steps. The ways of all of them are looked for at once: libraries are asked and texts
     /// are written on all cores.
-    pub(crate) fn plan(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
+    pub(crate) fn plan(&mut self, steps: &[Step]) -> Result<Vec<PlannedStep>, GpuError> {
         self.look(steps);
         self.list(steps)
     }
@@ -138,7 +138,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The operations of a call: as [`Planner::plan`], and steps that follow each other share launches where that saves some.
-    pub(crate) fn plan_call(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
+    pub(crate) fn plan_call(&mut self, steps: &[Step]) -> Result<Vec<PlannedStep>, GpuError> {
         self.look(steps);
         let mut planned = Vec::with_capacity(steps.len());
         while let Some(step) = steps.get(planned.len()) {
@@ -147,7 +147,7 @@ impl<'a> Planner<'a> {
                 Some((op, count)) => {
                     planned.push(op);
                     // Operations are numbered as steps are.
-                    let none = || Planned::of_all(self.program, "", &[], Node::Several(Vec::new()));
+                    let none = || PlannedStep::of_all(self.program, "", &[], Node::Several(Vec::new()));
                     planned.extend(std::iter::repeat_with(none).take(count - 1));
                     self.chains.push(at..at + count);
                 }
@@ -158,7 +158,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The first steps as one launch, and how many they are.
-    fn chained(&mut self, steps: &[Step]) -> Result<Option<(Planned, usize)>, GpuError> {
+    fn chained(&mut self, steps: &[Step]) -> Result<Option<(PlannedStep, usize)>, GpuError> {
         let found = chain(self.program, steps, self.target).map_err(|e| refused(&steps[0], &e))?;
         let Some(found) = found else { return Ok(None) };
         let mut members = Vec::new();
@@ -174,7 +174,7 @@ impl<'a> Planner<'a> {
         Ok(Some((self.shared(members, ways), found.steps)))
     }
 
-    fn planned(&mut self, step: &Step) -> Result<Planned, GpuError> {
+    fn planned(&mut self, step: &Step) -> Result<PlannedStep, GpuError> {
         let node = match (control(self, step)?, step) {
             (Some(node), _) => node,
             (None, Step::Together(t)) => Node::Several(self.together(&t.steps)?),
@@ -184,11 +184,11 @@ impl<'a> Planner<'a> {
             }
             _ => Node::Op(Op::Device(self.device_step(step)?)),
         };
-        Ok(Planned::new(self.program, step, node))
+        Ok(PlannedStep::new(self.program, step, node))
     }
 
     /// Steps that may run at once: those whose kernels have blocks of one size share launches, the others have their own.
-    fn together(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
+    fn together(&mut self, steps: &[Step]) -> Result<Vec<PlannedStep>, GpuError> {
         let (program, target) = (self.program, self.target);
         let mut open: Vec<(&Step, Vec<Choice>)> =
             steps.iter().map(|s| Ok((s, self.next(s)?))).collect::<Result<_, GpuError>>()?;
@@ -216,7 +216,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Steps that share a launch; where all ways are kept, each launched on its own is one too.
-    fn shared(&mut self, members: Vec<(&Step, Vec<Choice>)>, mut choices: Vec<Choice>) -> Planned {
+    fn shared(&mut self, members: Vec<(&Step, Vec<Choice>)>, mut choices: Vec<Choice>) -> PlannedStep {
         let steps: Vec<&Step> = members.iter().map(|(step, _)| *step).collect();
         let name = format!("{}_and_{}_more", steps[0].name(), steps.len() - 1);
         if self.mode.searches() {
@@ -233,9 +233,9 @@ impl<'a> Planner<'a> {
         self.device(&name, &steps, choices)
     }
 
-    fn device(&mut self, name: &str, steps: &[&Step], choices: Vec<Choice>) -> Planned {
+    fn device(&mut self, name: &str, steps: &[&Step], choices: Vec<Choice>) -> PlannedStep {
         let op = Op::Device(self.add(name, steps, choices));
-        Planned::of_all(self.program, name, steps, Node::Op(op))
+        PlannedStep::of_all(self.program, name, steps, Node::Op(op))
     }
 
     fn device_step(&mut self, step: &Step) -> Result<usize, GpuError> {
@@ -291,7 +291,7 @@ impl Plan for Planner<'_> {
     fn program(&self) -> &Program {
         self.program
     }
-    fn list(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
+    fn list(&mut self, steps: &[Step]) -> Result<Vec<PlannedStep>, GpuError> {
         steps.iter().map(|step| self.planned(step)).collect()
     }
 }
@@ -304,7 +304,7 @@ pub(crate) fn widened(program: &Program, chains: &[Range<usize>]) -> ArenaPlan {
         return plan;
     }
     let of = |n: u32| chains.iter().find(|c| c.contains(&(n as usize)));
-    for Live { first, last, .. } in plan.lives.iter_mut().chain(&mut plan.dynamic) {
+    for LiveRange { first, last, .. } in plan.lives.iter_mut().chain(&mut plan.dynamic) {
         *first = of(*first).map_or(*first, |c| c.start as u32);
         *last = of(*last).map_or(*last, |c| c.end as u32 - 1);
     }

@@ -10,7 +10,7 @@ use kernel_ir::{BufId, Program, Storage};
 
 use crate::machine::bytes_of;
 use crate::memory::span;
-use crate::plan::{DeviceStep, Launchable, Op, Planned, Runnable};
+use crate::plan::{DeviceStep, Launchable, Op, PlannedStep, Runnable};
 use crate::{Arguments, Driver, GpuError, Grid, Map, Work};
 
 /// The largest grid that every device takes in x.
@@ -134,7 +134,7 @@ impl Prepared {
     pub(crate) fn new(
         program: &Program,
         device_steps: &[DeviceStep],
-        steps: &[Planned],
+        steps: &[PlannedStep],
         sizes: Sizes,
     ) -> Result<Prepared, GpuError> {
         let (offsets, bytes) = program
@@ -300,7 +300,7 @@ struct Lister<'a> {
 }
 
 impl Lister<'_> {
-    fn add(&mut self, planned: &Planned) -> Result<(), Stop> {
+    fn add(&mut self, planned: &PlannedStep) -> Result<(), Stop> {
         if let Some(&buffer) = planned.dynamic.first() {
             let name = &self.program.buffers[buffer].name;
             return Err(Stop::Dynamic(format!("the size of `{name}` depends on data")));

@@ -19,7 +19,7 @@ const MEMORY: u64 = 4 << 30;
 /// Calls of one compiled program.
 const CALLS: usize = 4;
 /// Larger archives are left out: reading them is most of what such a case would do.
-const MOST_BYTES: usize = 1 << 19;
+const MAX_BYTES: usize = 1 << 19;
 
 /// Arguments of the hidden command.
 #[derive(clap::Args)]
@@ -69,7 +69,7 @@ pub(crate) fn changed(
     // Cases stand in the order of their operators: a stride visits all of them early.
     let case = &cases[(seed as usize).wrapping_mul(7919) % cases.len().max(1)];
     let (bytes, golden) = loader.raw(case)?;
-    if bytes.len() > MOST_BYTES {
+    if bytes.len() > MAX_BYTES {
         return Ok(None);
     }
     let mut parts = Parts::read(&bytes)?;
