@@ -1,5 +1,5 @@
 //! Tells the command where the crate `plugin-sdk` of its own checkout lies, which `plugin new` depends on. A command that is
-//! built from a published package has none beside it.
+//! built from a published package has none next to it.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

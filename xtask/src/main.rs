@@ -58,7 +58,7 @@ enum Command {
     Tutorial(tutorial::Args),
     /// Runs everything that must pass.
     TestAll(test_all::Args),
-    /// Measures this project beside PyTorch.
+    /// Measures this project next to PyTorch.
     Compare(compare::Args),
 }
 

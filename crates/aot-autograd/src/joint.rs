@@ -49,7 +49,7 @@ pub struct JointOptions {
 pub struct JointGraph {
     /// The forward's placeholders, then the tangents'; the forward's outputs, then one for each gradient.
     pub graph: Graph,
-    /// Number of outputs that the forward graph had; those behind are gradients.
+    /// Number of outputs that the forward graph had; those after are gradients.
     pub forward_outputs: usize,
     /// For each forward output its tangent's placeholder, where it has one.
     pub tangents: Vec<Option<ValueId>>,
@@ -124,7 +124,7 @@ pub struct GradError {
 /// Why a call has no gradient.
 #[derive(Clone, Debug, Error)]
 pub enum GradProblem {
-    /// It is no prim.
+    /// It is not a prim.
     #[error("is not a prim: decompose the graph first")]
     NotPrim,
     /// Control flow that has no gradient.
@@ -167,7 +167,7 @@ fn list(errors: &[GradError]) -> String {
 /// output depends on has none. Steps (`floor`, comparisons, …) and `detach` pass nothing on.
 ///
 /// # Errors
-/// All calls that stand in the way, in one report; a loss that is none.
+/// All calls that are in the way, in one report; a loss that is none.
 pub fn joint(graph: &Graph, options: &JointOptions) -> Result<JointGraph, JointError> {
     let wrt = placeholders(graph, &options.wrt)?;
     let needs = needed(graph, &wrt);
@@ -304,7 +304,7 @@ impl Pass {
             wanted.filter_map(|o| if let Arg::Value(v) = o.arg { Some(v) } else { None }).collect()
         };
         let (losses, mut users) = (of(&OutputKind::Loss), of(&OutputKind::User));
-        // Counts and places that are returned beside it are no losses.
+        // Counts and places that are returned next to it are no losses.
         if users.len() > 1 {
             users.retain(|&v| self.graph.meta(v).is_some_and(|m| m.dtype.is_inexact()));
         }

@@ -17,7 +17,7 @@ impl JointGraph {
         stats
     }
 
-    /// Numbers the nodes anew: what the forward outputs need, then the rest, of which the tangents' placeholders are.
+    /// Renumbers the nodes: what the forward outputs need, then the rest, of which the tangents' placeholders are.
     fn normalize(&mut self) {
         let forward = self.needed_by_forward();
         let old = &self.graph;
@@ -43,7 +43,7 @@ impl JointGraph {
         for (input, _) in &mut self.gradients {
             *input = map[*input];
         }
-        // The outputs behind the forward's are the gradients that there are, in order.
+        // The outputs after the forward's are the gradients that there are, in order.
         let outputs = new.outputs[self.forward_outputs..].iter();
         let gradients = self.gradients.iter_mut().filter_map(|(_, g)| g.as_mut());
         for (gradient, output) in gradients.zip(outputs) {

@@ -49,7 +49,7 @@ fn is_drawn(node: &Node, uses: &Uses) -> bool {
     node.as_call().is_some() || node.outputs.iter().any(|&v| !uses.is_dead(v))
 }
 
-/// Which frame a primitive stands in.
+/// Which frame a primitive is in.
 struct Groups<'g> {
     prims: &'g Graph,
     /// For each captured call the frames of the kernels that name it, in order.
@@ -92,7 +92,7 @@ impl<'g> Groups<'g> {
         frame(&|part| part == likely).or_else(other).or_else(|| frame(&|_| true))
     }
 
-    /// The frame that all users of a weight stand in.
+    /// The frame that all users of a weight are in.
     fn of_users(&self, weight: &Node, uses: &Uses) -> Option<usize> {
         let users = weight.outputs.iter().flat_map(|&v| uses.users(v));
         let mut frames = users.map(|&user| self.group(user));
@@ -192,7 +192,7 @@ fn hue(step: &Step) -> Style {
 }
 
 /// The program: a box a kernel, an arrow from whoever writes a buffer to whoever reads it. What runs once, when the
-/// weights are bound, stands in a frame.
+/// weights are bound, is in a frame.
 pub(crate) fn kernels(program: &Program) -> Diagram {
     let title = program.name.clone();
     let mut maker =

@@ -1,4 +1,4 @@
-//! What a safetensors file says beside its tensors in the golden corpus' format: inputs and weights made by formula, and which
+//! What a safetensors file says next to its tensors in the golden corpus' format: inputs and weights made by formula, and which
 //! values of an output it keeps. A file without such metadata simply has none of it.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,4 +1,4 @@
-//! The `ferroflux` command: reads the command line, calls the facade, prints. One file a subcommand in `commands`.
+//! The `ferroflux` command: reads the command line, calls the facade, prints. One file per subcommand in `commands`.
 //!
 //! Not here: any compiler work; what the command knows beyond the facade are files (`model`, `golden`, `inputs`, `files`),
 //! text (`show`, `report`, `progress`) and drawings of stages (`diagram`). Results go to the standard output, everything

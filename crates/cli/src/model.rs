@@ -100,7 +100,7 @@ fn read_case(path: &Path) -> Result<(Vec<u8>, SafetensorsFile)> {
     // Real cases deflate at most 20-fold; a bomb would do 1000-fold.
     let limit = file.metadata()?.len().saturating_mul(100).saturating_add(64 << 20);
     let mut zip = ZipArchive::new(file)?;
-    // A name that cannot be read is no model's.
+    // A name that cannot be read is not a model's.
     let names = zip.file_names().filter_map(|name| name.ok().map(std::borrow::Cow::into_owned));
     let models: Vec<String> = names.filter(|n| n.ends_with(".pt2")).collect();
     let stem = match &models[..] {

@@ -42,7 +42,7 @@ impl Drop for Progress {
     fn drop(&mut self) {
         if let Some((done, thread)) = self.0.take() {
             drop(done);
-            // A spinner that panicked is no reason to fail.
+            // A spinner that panicked is not a reason to fail.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Weights for measuring, where nobody has said which.
+//! Weights for measuring, where nothing has said which.
 
 use ferroflux::{Recipe, RecipeSource, Weight};
 

@@ -38,11 +38,11 @@ impl Build {
     pub fn new(name: &str) -> Build {
         Build { program: Program { name: name.to_owned(), ..Program::default() } }
     }
-    /// A size that the inputs tell.
+    /// A size that the inputs determine.
     pub fn symbol(&mut self, name: &str, min: i64, max: i64) -> SymExpr {
         SymExpr::sym(self.declare(name, min, max, false))
     }
-    /// A size that a step tells.
+    /// A size that a step determines.
     pub fn unbacked(&mut self, name: &str, min: i64, max: i64) -> ir_core::SymId {
         self.declare(name, min, max, true)
     }

@@ -20,7 +20,7 @@ use crate::report::{CaseNote, Outcome, Report, Status};
 pub struct Judge {
     /// Path of the program.
     pub program: PathBuf,
-    /// What stands before the library.
+    /// What is before the library.
     pub args: Vec<OsString>,
 }
 
@@ -62,7 +62,7 @@ pub enum Error {
         /// All names.
         available: Vec<&'static str>,
     },
-    /// The library is no file that can be read.
+    /// The library is not a file that can be read.
     #[error("{}: {source}", path.display())]
     Library {
         /// Its path.
@@ -87,7 +87,7 @@ fn did_you_mean(near: &[String]) -> String {
 /// Judges a library.
 ///
 /// # Errors
-/// An unknown check, a library that is no readable file, or processes that cannot be started. What the plugin does
+/// An unknown check, a library that is not a readable file, or processes that cannot be started. What the plugin does
 /// wrong is in the report.
 pub fn check(library: &Path, options: &Options) -> Result<Report, Error> {
     let wanted = selected(&options.only)?;

@@ -4,7 +4,7 @@
 //! fails the check it is in and nothing else. A backend may decline programs: a check of which everything was declined
 //! counts as *declined*, not as failed.
 //!
-//! - [`checks`]: what is judged, one file a family. Each check is a function over a [`Cx`](checks::Cx).
+//! - [`checks`]: what is judged, one file per family. Each check is a function over a [`Cx`](checks::Cx).
 //! - [`case`]: a program with inputs, run by the plugin and by `interp`.
 //! - [`judge`]: the processes; [`report`] what they found, as table, JSON and JUnit XML.
 //! - [`raw`]: the plugin's table without the host's manners, for what a well-behaved host never does.

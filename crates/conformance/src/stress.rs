@@ -75,7 +75,7 @@ impl Loaded {
         Ok(Loaded { backend, device, cases })
     }
 
-    /// One call in `n` compiles anew.
+    /// One call in `n` recompiles.
     fn turn(&self, n: u64, counts: &Counts) -> Result<(), Fault> {
         let (case, expected, shared) = &self.cases[n as usize % self.cases.len()];
         let inputs: Vec<&Tensor> = case.calls[0].iter().collect();

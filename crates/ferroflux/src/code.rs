@@ -113,7 +113,7 @@ pub(crate) struct Optimized {
 }
 
 impl Optimized {
-    /// Takes a graph from behind stage `joint` through the stages after it.
+    /// Takes a graph from after stage `joint` through the stages after it.
     ///
     /// # Errors
     /// Those of the stages.
@@ -168,7 +168,7 @@ impl Code {
         Ok(Code { code, backend, seed_place, boundary, in_place, real: true })
     }
 
-    /// Compiles a graph from behind stage `joint` for the backend of `options`. Parameters and buffers that no output of the
+    /// Compiles a graph from after stage `joint` for the backend of `options`. Parameters and buffers that no output of the
     /// graph gives a new value are constants; new values are results.
     pub(crate) fn of_prims(
         prims: Graph,

@@ -1,4 +1,4 @@
-//! What can go wrong between an archive and a result. One variant a stage; each says where and what to do.
+//! What can go wrong between an archive and a result. One variant per stage; each says where and what to do.
 
 use thiserror::Error;
 
@@ -113,7 +113,7 @@ pub enum Error {
     /// A mode that does not exist.
     #[error(transparent)]
     Mode(#[from] plugin_host::UnknownMode),
-    /// Gradients that cannot be had: all calls that stand in the way, or a missing loss.
+    /// Gradients that cannot be had: all calls that are in the way, or a missing loss.
     #[error(transparent)]
     Joint(aot_autograd::JointError),
     /// A function that cannot be transformed.
@@ -138,7 +138,7 @@ pub enum Error {
     /// Settings of an optimizer, or parameters that it cannot take.
     #[error("optimizer: {0}")]
     Optimizer(String),
-    /// The norm of the gradients is no finite number.
+    /// The norm of the gradients is not a finite number.
     #[error(
         "the norm of all gradients is {norm}: nothing was updated; lower the learning rate, or look for the operator that gives it"
     )]

@@ -53,7 +53,7 @@ pub trait GraphCompiler: Send + Sync {
 /// A graph that can run.
 pub trait GraphExecutable: Send + Sync {
     /// Runs on one tensor for each placeholder of the graph, in order: weights, buffers and the caller's inputs; `None` for
-    /// one that is no tensor, and for the seed. Returns all results that are tensors, in the order of the graph's outputs.
+    /// one that is not a tensor, and for the seed. Returns all results that are tensors, in the order of the graph's outputs.
     /// `seed` is that of this call's random numbers. The tensors are lent for the call: a result may be one of them, but
     /// the process ends where a clone of one is kept for longer.
     ///
@@ -138,7 +138,7 @@ enum Place {
     Seed(usize),
     /// The constant of this name.
     Constant(String),
-    /// It is no tensor: what reads it has its value in its type.
+    /// It is not a tensor: what reads it has its value in its type.
     Nothing,
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn compile(
     compile_from(functional, StageId::Autocast, backend, options, with)
 }
 
-/// As [`compile`], for a graph from behind stage `joint`: it consists of prims whatever dialect the plugin prefers, but one
+/// As [`compile`], for a graph from after stage `joint`: it consists of prims whatever dialect the plugin prefers, but one
 /// that prefers the model's operators is given it as it is, before complex numbers are split and passes run.
 pub(crate) fn compile_prims(
     prims: Graph,
@@ -77,7 +77,7 @@ pub(crate) fn compile_prims(
     compile_from(prims, StageId::Real, backend, options, with)
 }
 
-/// Compiles what stands before stage `next`.
+/// Compiles what is before stage `next`.
 fn compile_from(
     graph: Graph,
     next: StageId,

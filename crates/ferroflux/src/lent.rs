@@ -45,14 +45,14 @@ impl LentTensors {
 /// # Safety
 /// The tensor and all its views are dropped before that.
 pub(crate) unsafe fn constant(view: &TensorView<'_>) -> Result<Tensor, PluginError> {
-    // SAFETY: no handle outlives the binding, by the contract of this function, and nobody writes bound memory.
+    // SAFETY: no handle outlives the binding, by the contract of this function, and nothing writes bound memory.
     unsafe { over(view, || ()) }
 }
 
 /// A tensor over the memory of a view.
 ///
 /// # Safety
-/// Every element stays readable, and nobody writes it, until `release` runs.
+/// Every element stays readable, and nothing writes it, until `release` runs.
 unsafe fn over(
     view: &TensorView<'_>,
     release: impl FnOnce() + Send + Sync + 'static,

@@ -14,7 +14,7 @@
 //! - [`Program`]: a model read from a `torch.export` archive, and every stage it goes through.
 //! - [`pipeline`]: those stages as a list, and how to print the graph between them.
 //! - [`Options`], [`Mode`]: which backend compiles it and how.
-//! - [`Compiled`]: the result; call it from any thread. [`Input`]: numbers and text that a call is given beside tensors.
+//! - [`Compiled`]: the result; call it from any thread. [`Input`]: numbers and text that a call is given next to tensors.
 //! - [`cache`]: compiled programs on disk, for later processes.
 //! - [`train`], [`optim`]: gradients, and training steps compiled as one program.
 //! - [`func`]: functions of tensors in Rust, and their transforms: `grad`, `vmap`, `jvp`, `hessian`, ….

@@ -183,7 +183,7 @@ impl Program {
     pub fn optimized(&self) -> Result<Graph, Error> {
         self.through(StageId::Optimized, &Cx::inference()?)
     }
-    /// The graph behind one stage or pass of [`pipeline::names`], as inference goes through it.
+    /// The graph after one stage or pass of [`pipeline::names`], as inference goes through it.
     ///
     /// # Errors
     /// No stage or pass has this name, or the pass is left out; as for [`optimized`](Program::optimized).

@@ -107,7 +107,7 @@ impl Maker {
     }
 }
 
-/// What the program takes for so many elements.
+/// What the program takes for this many elements.
 fn inputs(recipe: &Recipe, count: usize) -> Result<[Value; 4], Error> {
     // The increment of SplitMix64 is added once for all elements.
     let base = formula::fnv1a64(&recipe.stream).wrapping_add(0x9E37_79B9_7F4A_7C15) as i64;

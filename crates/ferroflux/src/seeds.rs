@@ -1,5 +1,5 @@
 //! Seeds of random numbers: one for each call of a compiled model, out of the one that the user fixes or the system
-//! gives. How a graph uses it stands in `prims` (`Builder::random_bits`).
+//! gives. How a graph uses it is in `prims` (`Builder::random_bits`).
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

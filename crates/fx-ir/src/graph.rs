@@ -228,7 +228,7 @@ impl Graph {
     pub fn seed(&self) -> Option<ValueId> {
         self.inputs().find(|(_, kind, _)| *kind == InputKind::Seed).map(|(v, _, _)| v)
     }
-    /// The seed's placeholder, added behind the others where the graph has none.
+    /// The seed's placeholder, added after the others where the graph has none.
     pub fn require_seed(&mut self) -> ValueId {
         if let Some(seed) = self.seed() {
             return seed;

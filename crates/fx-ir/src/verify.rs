@@ -3,8 +3,8 @@
 //! Invariants, each checked for the graph and for its subgraphs:
 //!
 //! 1. Every id in `order`, in arguments, in outputs and in `origin` is in range.
-//! 2. No node stands in `order` twice.
-//! 3. Placeholders stand before every call and give exactly one value.
+//! 2. No node is in `order` twice.
+//! 3. Placeholders are before every call and give exactly one value.
 //! 4. A value is given by one node only, and its `def` is that node.
 //! 5. A value is read only after the node that gives it.
 //! 6. A returned value is given by a node of the graph.
@@ -64,7 +64,7 @@ impl fmt::Display for Dialect {
 pub trait Legality {
     /// The dialect, for messages.
     fn dialect(&self) -> Dialect;
-    /// Whether a call may stand in the dialect.
+    /// Whether a call may be in the dialect.
     ///
     /// # Errors
     /// Why not, and what to do.

@@ -50,7 +50,7 @@ pub(crate) fn operand(defs: &Defs, v: BufId) -> Option<Operand> {
     (root.dtype == def.dtype).then_some(Operand { buf: *buf, sizes: def.sizes.clone(), strides, offset })
 }
 
-/// Splits an address into one stride a loop variable and an offset, where it is affine in them.
+/// Splits an address into one stride per loop variable and an offset, where it is affine in them.
 pub(crate) fn affine(address: &SymExpr, rank: usize) -> Option<(Shape, SymExpr)> {
     let mut rest = address.clone();
     let mut strides = Shape::new();

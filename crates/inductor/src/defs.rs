@@ -30,7 +30,7 @@ pub struct Defs {
     pub(crate) output_names: Vec<String>,
     /// New values of inputs that the call leaves in the inputs' memory.
     pub(crate) written: Vec<Write>,
-    /// Definitions that run although nobody reads them: assertions.
+    /// Definitions that run although nothing reads them: assertions.
     pub(crate) effects: Vec<BufId>,
     /// The definition that gives each unbacked symbol its value.
     pub(crate) binders: FxHashMap<SymId, BufId>,

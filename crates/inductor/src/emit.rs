@@ -31,7 +31,7 @@ pub(crate) fn emit(defs: &Defs, schedule: &Schedule, graph: &Graph) -> Result<Pr
         if hazards.is_empty() {
             return Ok(program);
         }
-        // A copy at the end is in order whatever the steps are, so every turn takes one away.
+        // A copy at the end is in order whatever the steps are, so every iteration takes one away.
         if places.direct.len() == before {
             let kernel_ir::Hazard { place, what, .. } = &hazards[0];
             let found = format!(

@@ -375,10 +375,10 @@ fn mirrored(op: ScalarOp) -> Option<ScalarOp> {
     })
 }
 
-/// Puts groups that overwrite an input behind those that read its old value, where these do not need the new one. Groups
+/// Puts groups that overwrite an input after those that read its old value, where these do not need the new one. Groups
 /// keep their order otherwise.
 pub(crate) fn postpone(defs: &Defs, s: &mut Schedule) {
-    // What binds a size or asserts something stands where it stands.
+    // What binds a size or asserts something is where it stands.
     if defs.written.is_empty() || !defs.binders.is_empty() || !defs.effects.is_empty() {
         return;
     }
@@ -462,7 +462,7 @@ impl Order {
         false
     }
 
-    /// All groups, each behind those that come before it, the lowest number first among those that may.
+    /// All groups, each after those that come before it, the lowest number first among those that may.
     fn sorted(&self) -> Vec<usize> {
         let mut waits = vec![0usize; self.after.len()];
         self.after.iter().flatten().for_each(|g| waits[*g] += 1);

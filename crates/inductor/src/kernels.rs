@@ -200,7 +200,7 @@ fn store_members<'a>(
     }
 }
 
-/// The body of a template's epilogue: the members behind the template, at its points.
+/// The body of a template's epilogue: the members after the template, at its points.
 pub(crate) fn epilogue(defs: &Defs, s: &Schedule, group: &Group, template: BufId, acc: DType) -> Epilogue {
     let mut b = BodyBuilder::new();
     let symbols = SymBounds(defs);

@@ -9,7 +9,7 @@ use ir_core::{SymExpr, TensorMeta, contiguous_strides};
 
 use crate::Options;
 
-/// The graph with placeholders in strides of dense tensors. A user's input that nobody reads keeps its own: it takes no
+/// The graph with placeholders in strides of dense tensors. A user's input that nothing reads keeps its own: it takes no
 /// memory then, and may be there for its sizes alone.
 pub(crate) fn of_inputs(graph: &Graph) -> Cow<'_, Graph> {
     let strange = |v: &ValueId| graph.meta(*v).is_some_and(|m| m.memory_order().is_none());

@@ -358,7 +358,7 @@ fn reduce(op: ReduceOp, cx: LowerCall<'_>) -> Result<DefKind, OpError> {
     let kept = a.rank() - dims.len();
     let (mut next_kept, mut next_inner) = (0u32, kept as u32);
     let mut index = Shape::new();
-    // Over one element there is nothing to combine: the loop stands at 0.
+    // Over one element there is nothing to combine: the loop is at 0.
     let single = dims.iter().all(|&d| a.sizes[d] == SymExpr::ONE);
     for d in 0..a.rank() {
         if single && dims.contains(&d) {

@@ -1,6 +1,6 @@
 //! Brings groups together that the order of definitions kept apart: a group that is put off to a later one over the same
 //! points, which reads it there (a value that two values of one kernel need), or that reduces the same elements. Putting off
-//! is right where nobody reads the group before. Groups that are merely small and independent are not merged but stand
+//! is right where nothing reads the group before. Groups that are merely small and independent are not merged but stand
 //! together (`together`).
 
 use ir_core::{Atom, SymExpr};
@@ -15,7 +15,7 @@ const MAX_MEMBERS: usize = 48;
 
 /// Merges groups of `s` in place; what was merged away has no members.
 pub(crate) fn merge(defs: &Defs, s: &mut Schedule) {
-    // What binds a size stands where it stands.
+    // What binds a size is where it stands.
     if !defs.binders.is_empty() {
         return;
     }
@@ -107,7 +107,7 @@ fn take(s: &mut Schedule, other: usize, at: usize) {
 }
 
 /// Merges reductions that read the same elements at the same points (the largest element of a window and where it is, the two
-/// sums of a normalisation's gradient behind a template): one walk over memory instead of two.
+/// sums of a normalisation's gradient after a template): one walk over memory instead of two.
 fn merge_siblings(defs: &Defs, s: &mut Schedule, readers: &Readers) {
     for at in 0..s.groups.len() {
         let mut tried: Vec<usize> = Vec::new();

@@ -17,7 +17,7 @@ use crate::inline::{Inliner, no_forward};
 const MAX_INLINED: u32 = 160;
 /// A value read more than once is computed again only where that takes at most this many instructions.
 const MAX_RECOMPUTED: u32 = 12;
-/// A constant made of indices alone is computed where it is read up to so many instructions: a load takes as long.
+/// A constant made of indices alone is computed where it is read up to this many instructions: a load takes as long.
 const MAX_INDICES: u32 = 6;
 
 /// What is known of computing one element of a value where it is read.
@@ -223,7 +223,7 @@ fn wants_memory(defs: &Defs, id: BufId, consumers: &[BufId], costs: &Arena<BufId
     consumers.len() > 1 && (cost.heavy || cost.full_loads > 1 || from_template || cost.insts > MAX_RECOMPUTED)
 }
 
-/// Whether it is the result of a reduction or scan that nobody else reads, in a smaller dtype: it can be stored in the place of
+/// Whether it is the result of a reduction or scan that nothing else reads, in a smaller dtype: it can be stored in the place of
 /// that result, for fewer bytes.
 fn narrows(defs: &Defs, id: BufId) -> bool {
     let def = defs.get(id);

@@ -88,7 +88,7 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
         if !needed.contains(&id) || matches!(defs.get(id).kind, DefKind::Input | DefKind::Constant) {
             continue;
         }
-        // What is computed once, before every call, is no hindrance.
+        // What is computed once, before every call, is not a hindrance.
         let relevant = |read: &BufId| defs.get(*read).constant == defs.get(id).constant;
         let reads = s.loads[&id].iter().filter(|(read, _)| relevant(read));
         let latest = reads.filter_map(|(read, _)| s.group_of.get(read).copied()).max();
@@ -477,7 +477,7 @@ fn staged(defs: &Defs, group: &Group, id: BufId, reads: &[(&Member, &Shape)]) ->
                 full.push(SymExpr::loop_var((outer_count + inner.len()) as u32));
                 inner.push(domain[d].clone());
             }
-            // An output loop of a reduction that is no outer loop of the group.
+            // An output loop of a reduction that is not an outer loop of the group.
             None => return None,
         }
     }

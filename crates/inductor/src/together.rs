@@ -105,9 +105,9 @@ fn earlier(slots: &[Slot], step: &Slot) -> Option<usize> {
     None
 }
 
-/// The latest group that may wait for a step: nothing behind the group uses what it writes, or writes what it uses.
+/// The latest group that may wait for a step: nothing after the group uses what it writes, or writes what it uses.
 fn waiting(program: &Program, slots: &[Slot], step: &Slot) -> Option<usize> {
-    // Of each buffer whether what stands behind the group reads it, and whether it writes it.
+    // Of each buffer whether what is after the group reads it, and whether it writes it.
     let mut behind = vec![(false, false); program.buffers.len()];
     let pass = |f: &Footprint, behind: &mut [(bool, bool)]| {
         f.reads.iter().for_each(|b| behind[b.index()].0 = true);

@@ -40,7 +40,7 @@ pub enum InterpError {
         /// What was given.
         got: usize,
     },
-    /// An input is no tensor where one is wanted, or the other way round.
+    /// An input is not a tensor where one is wanted, or the other way round.
     #[error("input `{input}` must be {expected}")]
     InputKind {
         /// Name of the argument.

@@ -129,7 +129,7 @@ impl Bindings {
         Ok(true)
     }
 
-    /// The first symbol whose value is outside of its range, with the number of the equation that it stands in. Symbols have
+    /// The first symbol whose value is outside of its range, with the number of the equation that it is in. Symbols have
     /// their names and ranges.
     pub fn out_of_range<'s>(
         &self,

@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all, also after the machine lost its power: written under a temporary name beside
+//! Files that are there whole or not at all, also after the machine lost its power: written under a temporary name next to
 //! the wanted one, brought to the disk, renamed, and the folder brought to the disk too. Not for caches, whose files are
 //! checked when they are read and made again where they are lost: they need no waiting for the disk.
 

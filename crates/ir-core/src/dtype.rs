@@ -1,4 +1,4 @@
-//! The element types. One row a dtype: a new dtype is one line of the table below.
+//! The element types. One row per dtype: a new dtype is one line of the table below.
 //!
 //! Type *promotion* is operator knowledge and lives with the operators; here are only the facts of each type.
 

@@ -5,7 +5,7 @@
 /// Smaller requests are not looked at: asking the system takes longer than they are worth.
 const LARGE: usize = 256 << 20;
 
-/// Whether a request of so many bytes can be met, as far as the system tells; `true` where it tells nothing.
+/// Whether a request of this many bytes can be met, as far as the system tells; `true` where it tells nothing.
 pub fn can_allocate(bytes: usize) -> bool {
     bytes < LARGE || limit().is_none_or(|free| bytes as u64 <= free)
 }

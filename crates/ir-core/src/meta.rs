@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::{DType, Device, SymExpr};
 
-/// Sizes, strides or an index: one expression a dimension.
+/// Sizes, strides or an index: one expression per dimension.
 pub type Shape = SmallVec<[SymExpr; 4]>;
 
 /// dtype, device, sizes and strides (in elements) of a tensor; PyTorch calls this a fake tensor.

@@ -35,7 +35,7 @@ impl Symbol {
 }
 
 impl Symbols {
-    /// Whether `leaf` is a symbol that only running the program tells.
+    /// Whether `leaf` is a symbol known only at run time.
     pub fn is_unbacked(&self, leaf: &Atom) -> bool {
         matches!(leaf, Atom::Sym(id) if self.get(*id).is_some_and(|s| s.unbacked))
     }

@@ -1,6 +1,6 @@
 //! Loop bodies: flat, typed, hashable SSA. An instruction's number within its body is its value.
 //!
-//! Indices are logical, one expression a dimension of the buffer; the buffer's strides turn them into an address. An
+//! Indices are logical, one expression per dimension of the buffer; the buffer's strides turn them into an address. An
 //! index may use loop variables (`i0`), sizes (`s0`) and integer values of the same body (`v3`).
 
 use ir_core::{Atom, DType, Scalar, Shape, SymExpr};
@@ -43,7 +43,7 @@ pub enum InstKind {
     Load {
         /// The buffer.
         buf: BufId,
-        /// One expression a dimension.
+        /// One expression per dimension.
         #[serde(deserialize_with = "crate::wire::bounded")]
         index: Shape,
         /// A `bool` value.
@@ -53,7 +53,7 @@ pub enum InstKind {
     Store {
         /// The buffer.
         buf: BufId,
-        /// One expression a dimension.
+        /// One expression per dimension.
         #[serde(deserialize_with = "crate::wire::bounded")]
         index: Shape,
         /// What to write, of the buffer's dtype.
@@ -90,7 +90,7 @@ pub enum InstKind {
     Bitcast(Val),
     /// Combines `value` into an accumulator over all inner points of the stage.
     Reduce {
-        /// The accumulator; its operator and dtype stand in the kernel.
+        /// The accumulator; its operator and dtype are in the kernel.
         acc: AccId,
         /// What to combine.
         value: Val,

@@ -33,7 +33,7 @@ pub enum Step {
 }
 
 /// Binds an unbacked symbol for all steps that run afterwards. A value outside of the symbol's range is an error of
-/// the call. Buffers whose size mentions the symbol lose their memory: they get it anew when they are next written.
+/// the call. Buffers whose size mentions the symbol lose their memory: they get it again when they are next written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bind {
     /// Name.
@@ -195,7 +195,7 @@ pub struct Conv {
     pub weight: Operand,
     /// Step of the window in each spatial dimension.
     pub stride: Vec<i64>,
-    /// Zeros added before and after each spatial dimension; a negative number leaves out so many elements instead.
+    /// Zeros added before and after each spatial dimension; a negative number leaves out this many elements instead.
     pub padding: Vec<(i64, i64)>,
     /// Distance of the window's points.
     pub dilation: Vec<i64>,

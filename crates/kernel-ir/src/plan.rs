@@ -14,7 +14,7 @@ pub const ALIGN: u64 = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArenaPlan {
     /// For every buffer of storage `Arena` whose size is known before the call: first step that writes it, last step
-    /// that uses it. Nested steps count as the step of the program that they stand in.
+    /// that uses it. Nested steps count as the step of the program that they are in.
     pub lives: Vec<LiveRange>,
     /// Offset in bytes of each entry of `lives`, where every size is a number.
     pub offsets: Option<Vec<u64>>,
@@ -123,7 +123,7 @@ impl ArenaPlan {
     }
 }
 
-/// An error where a buffer's size is negative. Sizes that a step tells are checked when it does.
+/// An error where a buffer's size is negative. Sizes that a step determines are checked when it does.
 fn check_sizes(program: &Program, symbols: &dyn Fn(SymId) -> Option<i64>) -> Result<(), PlanError> {
     let leaf = |a: &Atom| match a {
         Atom::Sym(id) => symbols(*id),

@@ -12,7 +12,7 @@ pub struct Program {
     pub name: String,
     /// Size symbols.
     pub symbols: Symbols,
-    /// What must hold of the sizes in every call. Whoever calls checks it before the backend is asked, so a backend need not
+    /// What must hold of the sizes in every call. The caller checks it before the backend is asked, so a backend need not
     /// read it. Since 1.6, left out where there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<Guard>,
@@ -43,7 +43,7 @@ pub struct Program {
 pub struct Site {
     /// The operator: `aten.embedding.default`.
     pub operator: String,
-    /// Where it stands in the user's program, as far as that is known.
+    /// Where it is in the user's program, as far as that is known.
     pub origin: String,
     /// The dimension that the index is of, as the operator's author counts them.
     pub dim: u32,
@@ -103,7 +103,7 @@ pub struct InputSpec {
     pub buf: BufId,
     /// Whether the call gives the caller's tensor a new value in place. Steps store it to views of the buffer (elements
     /// that no step stores to keep theirs); the buffer itself names the old value, which nothing reads once a view is
-    /// stored to. The tensor must be writable, and nobody else may use it during the call. Since 1.4.
+    /// stored to. The tensor must be writable, and nothing else may use it during the call. Since 1.4.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub written: bool,
 }

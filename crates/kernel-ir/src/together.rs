@@ -94,7 +94,7 @@ impl Program {
     /// The same program with the members of each [`Together`] as steps of their own, one after another: what readers of
     /// older minors get, and backends that launch no steps at once.
     pub fn one_by_one(&self) -> Program {
-        // Number of the first step that each step has become; behind them that of the step that would follow.
+        // Number of the first step that each step has become; after them that of the step that would follow.
         let mut starts = Vec::with_capacity(self.steps.len() + 1);
         let mut steps = Vec::with_capacity(self.steps.len());
         for step in &self.steps {

@@ -2,13 +2,13 @@
 //! table out of bounds or mix dtypes, and every load and store at an index from data is proved or checked to be inside of its
 //! buffer (that indices made of loop variables and sizes are, is what guards on the sizes keep).
 //!
-//! 1. Buffers: as many strides as sizes, whose products have few terms (as those of indices and strides); shapes use declared size symbols only; a view's root exists and is no view.
+//! 1. Buffers: as many strides as sizes, whose products have few terms (as those of indices and strides); shapes use declared size symbols only; a view's root exists and is not a view.
 //! 2. Inputs and constants: number n of the list is the buffer of storage `Input(n)` or `Constant(n)`.
 //! 3. Outputs: an existing buffer, whose memory is an output, input, constant or persistent one.
 //! 4. Bodies: values are made before they are used (also inside indices, where they are integers); loop variables and
 //!    symbols exist; an index has the rank of its buffer; dtypes follow the operators' rules; masks are `bool`.
 //! 5. Reductions: accumulators exist, take values of their dtype, have a position exactly where they keep one, and are read by
-//!    later stages only. Scans stand in stages with a loop. `template` stands in epilogues only, the rest of this item nowhere there.
+//!    later stages only. Scans are in stages with a loop. `template` is in epilogues only, the rest of this item nowhere there.
 //! 6. Stores never go to inputs or constants, but for views of inputs that are declared written; what else these demand
 //!    is said in `written`.
 //! 7. Templates: operands have the rank of the output (convolutions: and of their window).

@@ -14,7 +14,7 @@ use crate::{ExternOp, IR_MAJOR, IR_MINOR, InstKind, Program, ScalarOp, Step};
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{place}`: {feature} came with kernel-ir {IR_MAJOR}.{since} and has no form in {IR_MAJOR}.{wanted}{}", advice(*since))]
 pub struct NoOlderForm {
-    /// What has none, as it stands in a sentence: "the step `cond`".
+    /// What has none, as it is in a sentence: "the step `cond`".
     pub feature: String,
     /// Step or size symbol that uses it.
     pub place: String,

@@ -21,7 +21,7 @@ pub fn eigh<T: Number>(a: &Mat<T>, upper: bool) -> Result<(Vec<f64>, Mat<T>), Li
     if n == 0 {
         return Ok((Vec::new(), Mat::zeros(0, 0)));
     }
-    // The whole matrix out of its triangle: what stands in the other one may be anything.
+    // The whole matrix out of its triangle: what is in the other one may be anything.
     let whole = Mat::from_fn(n, n, |i, j| match i.cmp(&j) {
         std::cmp::Ordering::Equal => T::of(a[(i, i)].re()),
         std::cmp::Ordering::Less if upper => a[(i, j)],

@@ -43,7 +43,7 @@ impl FfxStr {
         Self { data: text.as_ptr(), len: text.len() }
     }
 
-    /// The bytes behind the pair; empty where `data` is null.
+    /// The bytes after the pair; empty where `data` is null.
     ///
     /// # Safety
     /// `data` is null or points to `len` readable bytes that outlive `'a`.
@@ -403,7 +403,7 @@ pub struct FfxPlugin {
     /// the plugin's version, the device's instruction set, the driver's version.
     pub artifact_compat_string: Option<FfxArtifactCompatString>,
     /// Optional, since minor 1; goes with `artifact_load`. Gives the sink the compiled code as bytes, without constants:
-    /// they are bound anew after loading. The executable stays as it is.
+    /// they are bound again after loading. The executable stays as it is.
     pub artifact_save: Option<FfxArtifactSave>,
     /// Optional, since minor 1. Makes of an artifact what `compile` made of its program; mode and options are inside. An
     /// artifact that another compatibility string was saved under is `FFX_ERR_INCOMPATIBLE`, bytes that are no artifact

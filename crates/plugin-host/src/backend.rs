@@ -112,7 +112,7 @@ impl LoadedBackend {
     pub fn options(&self) -> &[OptionInfo] {
         &self.0.described.options
     }
-    /// Its devices, asked anew: unusable ones say why.
+    /// Its devices, asked again: unusable ones say why.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, HostError> {
         handshake::devices(&self.0.slots, self.name())
     }

@@ -280,7 +280,7 @@ impl LoadedExecutable {
         owned.into_iter().enumerate().map(adopt).collect()
     }
 
-    /// An error where a call with so many inputs cannot be made.
+    /// An error where a call with this many inputs cannot be made.
     fn check_counts(&self, given: usize) -> Result<(), HostError> {
         if given != self.inputs {
             let reason = format!("the program takes {} inputs, {given} were given", self.inputs);

@@ -1,4 +1,4 @@
-//! Plugin manifests: a small JSON file beside a library that says what the library is, read and checked before it is
+//! Plugin manifests: a small JSON file next to a library that says what the library is, read and checked before it is
 //! loaded.
 //!
 //! ```json
@@ -34,7 +34,7 @@ pub const MAX_BYTES: u64 = 64 * 1024;
 /// Longest name of a backend, in bytes.
 const MAX_NAME: usize = 64;
 
-/// A manifest as it stands in its file.
+/// A manifest as it is in its file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Version of this form: [`SCHEMA`].
@@ -154,7 +154,7 @@ impl Template {
         serde_json::from_slice(&bytes).map_err(|e| malformed(path, format!("is not a template: {e}")))
     }
 
-    /// The manifest of a library built for this host's target, for a file that will stand at `manifest`: the library's
+    /// The manifest of a library built for this host's target, for a file that will be at `manifest`: the library's
     /// path is written relative where it lies in the manifest's folder or below.
     pub fn complete(&self, library: &Path, version: &str, manifest: &Path) -> Result<Manifest, HostError> {
         let absolute = std::path::absolute(library).map_err(|e| HostError::io(library, e))?;

@@ -221,7 +221,7 @@ impl DeviceStream {
 impl Drop for DeviceStream {
     fn drop(&mut self) {
         if let Some(streams) = self.plugin.slots.streams {
-            // SAFETY: a stream of this plugin, destroyed once; nobody else uses it while it is dropped. The inputs lent to
+            // SAFETY: a stream of this plugin, destroyed once; nothing else uses it while it is dropped. The inputs lent to
             // it are dropped afterwards.
             unsafe { (streams.destroy)(self.plugin.slots.ctx, self.device, self.raw.as_ptr()) }
         }

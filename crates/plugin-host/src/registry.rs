@@ -184,7 +184,7 @@ impl Entry {
     }
 }
 
-/// Whether a file's name is that of a library, with or without a version behind it (`libx.so.6.0`).
+/// Whether a file's name is that of a library, with or without a version after it (`libx.so.6.0`).
 fn is_library_name(name: &str) -> bool {
     let unversioned = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     let version = name[unversioned.len()..].strip_prefix('.');

@@ -43,7 +43,7 @@ impl Value {
             Value::Device(t) => t.strides(),
         }
     }
-    /// Whether a call may write it: nobody else has a handle of the memory, which is no mapped file's.
+    /// Whether a call may write it: nothing else has a handle of the memory, which is not a mapped file's.
     pub fn is_writable(&mut self) -> bool {
         match self {
             Value::Host(t) => t.is_writable(),
@@ -183,7 +183,7 @@ pub(crate) fn lend_one<R>(of: &impl Lend, body: impl FnOnce(*const DLTensor) -> 
 /// A plugin's tensor that this host owns: calls the deleter once, when dropped.
 pub(crate) struct Managed(NonNull<DLManagedTensorVersioned>);
 
-// SAFETY: the ABI demands that the deleter may be called on any thread, and that nobody else touches the tensor.
+// SAFETY: the ABI demands that the deleter may be called on any thread, and that nothing else touches the tensor.
 unsafe impl Send for Managed {}
 // SAFETY: a shared reference only reads plain fields.
 unsafe impl Sync for Managed {}

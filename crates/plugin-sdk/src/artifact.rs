@@ -9,7 +9,7 @@ use crate::{Description, DeviceId, ErrorKind, PluginError};
 const MAGIC: &[u8; 4] = b"FFXA";
 const VERSION: u32 = 1;
 const HEADER: usize = 32;
-/// Where the checksum stands in the header.
+/// Where the checksum is in the header.
 const SUM: std::ops::Range<usize> = 24..32;
 /// Longest compatibility string, in bytes.
 const MAX_COMPAT: usize = 4096;

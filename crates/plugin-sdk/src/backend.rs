@@ -132,7 +132,7 @@ pub trait Executable: Send + Sync {
         stream: Stream,
     ) -> Result<Vec<OwnedTensor>, PluginError>;
 
-    /// The compiled code as bytes, without constants: they are bound anew after
+    /// The compiled code as bytes, without constants: they are bound again after
     /// [`load_artifact`](Backend::load_artifact). Only called where [`Backend::artifact_compat`] gives a text.
     fn save_artifact(&self) -> Result<Vec<u8>, PluginError> {
         Err(PluginError::unsupported("this executable cannot be saved"))

@@ -110,7 +110,7 @@
 //!         Ok(Box::new(Compiled { program: request.kernels()? }))
 //!     }
 //!     fn artifact_compat(&self, _device: DeviceId) -> Result<Option<String>, PluginError> {
-//!         // The SDK adds name and version. Whatever else the code depends on stands here.
+//!         // The SDK adds name and version. Whatever else the code depends on is here.
 //!         Ok(Some("interpreted".to_owned()))
 //!     }
 //!     fn load_artifact(&self, artifact: &Artifact<'_>) -> Result<Box<dyn Executable>, PluginError> {

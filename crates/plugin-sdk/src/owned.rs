@@ -68,13 +68,13 @@ type Dims = SmallVec<[i64; 6]>;
 
 /// Whose memory it is.
 enum Owner {
-    /// Allocated here, so that nobody else reads it.
+    /// Allocated here, so that nothing else reads it.
     Own { _block: Block },
     /// The backend's.
     Backend { _keeps: Box<dyn Any + Send> },
 }
 
-// SAFETY: `data` points into memory that `owner` (which is `Send`) keeps and nobody else writes.
+// SAFETY: `data` points into memory that `owner` (which is `Send`) keeps and nothing else writes.
 unsafe impl Send for OwnedTensor {}
 
 /// Host memory that the backend has yet to fill.
@@ -115,7 +115,7 @@ impl OwnedTensor {
     ///
     /// # Safety
     /// Until `owner` is dropped `data` is valid (on `device`) and initialised for every element that sizes and strides
-    /// address, and nobody writes it.
+    /// address, and nothing writes it.
     pub unsafe fn from_raw_parts(
         data: NonNull<u8>,
         dtype: DType,

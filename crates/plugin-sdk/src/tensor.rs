@@ -53,7 +53,7 @@ pub struct TensorView<'a> {
     memory: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: a view only reads memory that nobody writes while it is borrowed.
+// SAFETY: a view only reads memory that nothing writes while it is borrowed.
 unsafe impl Send for TensorView<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for TensorView<'_> {}
@@ -323,7 +323,7 @@ pub(crate) struct Bound {
     strides: Box<[i64]>,
 }
 
-// SAFETY: memory that nobody writes while it is bound, by the contract of `bind_constants`.
+// SAFETY: memory that nothing writes while it is bound, by the contract of `bind_constants`.
 unsafe impl Send for Bound {}
 // SAFETY: as above.
 unsafe impl Sync for Bound {}

@@ -73,7 +73,7 @@ impl BatchCall<'_> {
     pub fn rank(&self, b: &Builder<'_>, v: ValueId) -> Result<usize, OpError> {
         self.sizes(b, v).map(|s| s.len())
     }
-    /// These sizes behind that of the batch.
+    /// These sizes after that of the batch.
     pub fn with_batch(&self, sizes: &[SymExpr]) -> Shape {
         std::iter::once(self.size).chain(sizes).cloned().collect()
     }

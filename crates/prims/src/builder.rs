@@ -92,10 +92,10 @@ impl<'g> Builder<'g> {
     pub fn sizes(&self, v: ValueId) -> Result<Shape, OpError> {
         self.meta(v).map(|m| m.sizes.clone())
     }
-    /// Sizes of a tensor value that must have so many dimensions.
+    /// Sizes of a tensor value that must have this many dimensions.
     ///
     /// # Errors
-    /// It is no tensor, or has another number of dimensions.
+    /// It is not a tensor, or has another number of dimensions.
     pub fn sizes_of_rank(&self, v: ValueId, ranks: impl RangeBounds<usize>) -> Result<Shape, OpError> {
         let sizes = self.sizes(v)?;
         if ranks.contains(&sizes.len()) {
@@ -324,7 +324,7 @@ impl<'g> Builder<'g> {
     pub(crate) fn add_symbol(&mut self, symbol: Symbol) -> ir_core::SymId {
         self.graph.add_symbol(symbol)
     }
-    /// Appends a call that is no entry of the table.
+    /// Appends a call that is not an entry of the table.
     pub(crate) fn effect(&mut self, target: &str, args: Vec<Arg>, ty: Option<ValueType>) {
         let outputs = ty.map(|ty| (self.name.as_str(), ty));
         self.graph.call(target, args, outputs, self.origin);

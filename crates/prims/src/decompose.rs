@@ -183,7 +183,7 @@ fn copy_higher_order(
     Ok(())
 }
 
-/// Sizes that only running tells have symbols in the program already: those that the decomposition made (from number
+/// Sizes known only at run time have symbols in the program already: those that the decomposition made (from number
 /// `first` on) are replaced by them.
 fn unify_symbols(
     graph: &Graph,
@@ -296,7 +296,7 @@ fn bind(
     for (&old, &new) in node.outputs.iter().zip(outs) {
         if let (ValueType::Tensor(was), ValueType::Tensor(is)) = (&graph.values[old].ty, &out.values[new].ty)
             && !agree(was, is)
-            // Archives state wrong sizes for states of recurrent layers that nobody reads.
+            // Archives state wrong sizes for states of recurrent layers that nothing reads.
             && graph.is_read(old)
             // They state one dimension too many where such a state is read.
             && !is_recurrent(target)

@@ -1,7 +1,7 @@
 //! Integers that a program is given and only computes with: read as tensors, so that no symbol is bound, shapes stay what
 //! they are, and no backend waits for a number before it goes on.
 //!
-//! `prims.item` of an input binds a symbol; where that stands in no size, and elsewhere only as an operand of scalar
+//! `prims.item` of an input binds a symbol; where that is in no size, and elsewhere only as an operand of scalar
 //! operators and as the value of `prims.full`, these read the tensor instead. The range of the symbol is then checked by
 //! whoever has the inputs of a call. Not here: numbers that a program computes, whose range only `prims.item` can check.
 
@@ -54,7 +54,7 @@ fn bound_by(graph: &Graph, node: &Node) -> Option<SymId> {
     }
 }
 
-/// The symbols that stand where only an integer can.
+/// The symbols that are where only an integer can.
 fn symbols_in_sizes(graph: &Graph) -> FxHashSet<SymId> {
     let mut found = FxHashSet::default();
     for (_, node) in graph.iter() {

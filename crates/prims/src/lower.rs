@@ -34,7 +34,7 @@ pub enum Lower {
     Unsupported(&'static str),
 }
 
-/// A call with the graph it stands in.
+/// A call with the graph it is in.
 #[derive(Clone, Copy)]
 pub struct LowerCall<'a> {
     /// The call.
@@ -67,7 +67,7 @@ pub struct LoopCx<'a> {
     pub b: BodyBuilder,
     /// The call.
     pub call: LowerCall<'a>,
-    /// The output point, one expression a dimension (the source point in a scatter).
+    /// The output point, one expression per dimension (the source point in a scatter).
     pub index: Shape,
     /// Which result is being made.
     pub which: usize,
@@ -163,7 +163,7 @@ pub struct ScatterSpec {
     pub base: ValueId,
     /// The source domain; the rule's `index` runs over it.
     pub ranges: Shape,
-    /// Where the value goes, one expression a dimension of the result.
+    /// Where the value goes, one expression per dimension of the result.
     pub index: Shape,
     /// The value, of the result's dtype.
     pub value: Val,

@@ -51,7 +51,7 @@ impl<'a> RefCall<'a> {
     pub fn tensor_error(&self, source: tensor::TensorError) -> OpError {
         OpError::Tensor { op: self.op.target.clone(), source }
     }
-    /// An empty list with room for so many elements.
+    /// An empty list with room for this many elements.
     ///
     /// # Errors
     /// The allocator's refusal, with the bytes: sizes may be anything that a graph says.

@@ -119,7 +119,7 @@ impl<'a> MetaCx<'a> {
 
 impl Builder<'_> {
     /// The expression must compare so with zero in every call of the graph: proved, or refused, or recorded as a guard (as an
-    /// assertion, where only running tells). `what` says what is wrong where it does not hold.
+    /// assertion, where only the run determines it). `what` says what is wrong where it does not hold.
     ///
     /// # Errors
     /// It never holds.

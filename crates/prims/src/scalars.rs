@@ -3,7 +3,7 @@
 //! An integer is a size symbol that `prims.item` binds when it runs; from then on it is an expression. Floats and truth
 //! values, which no size can depend on, are tensors without dimensions (`f64`, `bool`). `prims.item(Tensor) -> SymInt` and
 //! `prims.assert(bool Tensor or SymInt, str)` are no entries of the table: they have no values to differentiate or to
-//! lower, and stay in a graph although nobody reads them ([`is_effect`]).
+//! lower, and stay in a graph although nothing reads them ([`is_effect`]).
 
 use fx_ir::{Arg, Graph, Symbol, ValueId, ValueType};
 use ir_core::{DType, EntityId, Scalar, SymExpr};
@@ -23,12 +23,12 @@ pub fn is_assertion(target: &str) -> bool {
     )
 }
 
-/// Whether a call stays although nobody reads its values.
+/// Whether a call stays although nothing reads its values.
 pub fn is_effect(target: &str) -> bool {
     target == ITEM || is_assertion(target)
 }
 
-/// Erases calls whose results nobody reads, but what binds a size or asserts, be it within a subgraph: the way to erase
+/// Erases calls whose results nothing reads, but what binds a size or asserts, be it within a subgraph: the way to erase
 /// dead calls of any graph whose operators are those of the table. Gives how many went.
 pub fn eliminate_dead(graph: &mut Graph) -> usize {
     let asserts: Vec<bool> = graph.subgraphs.values().map(asserts).collect();

@@ -29,7 +29,7 @@ pub struct SchemaArg {
     pub ty: ArgType,
     /// Value where the caller gives none.
     pub default: Option<SchemaDefault>,
-    /// Whether it stands behind `*`.
+    /// Whether it is after `*`.
     pub keyword_only: bool,
     /// Alias set: `Tensor(a)` gives `("a", false)`, `Tensor(a!)` gives `("a", true)`.
     pub alias: Option<(String, bool)>,

@@ -1,6 +1,6 @@
-//! Seeds of the bodies of control flow. A branch draws with the seed of the call around it. Every turn of a loop has a
+//! Seeds of the bodies of control flow. A branch draws with the seed of the call around it. Every iteration of a loop has a
 //! seed of its own, so that no two draw the same numbers: the `i`-th slice of `map` and `scan` draws with
-//! [`iteration_seed`]`(seed, i)`, each turn of `while_loop` with `iteration_seed(s, 0)` of the seed `s` of the turn before.
+//! [`iteration_seed`]`(seed, i)`, each iteration of `while_loop` with `iteration_seed(s, 0)` of the seed `s` of the turn before.
 //! Subgraphs of `associative_scan`, which combine in an order that is no part of the program, all draw alike.
 
 use fx_ir::{Arg, Graph, NodeKind, OriginId, Output, OutputKind, SubgraphId, ValueId, ValueType};

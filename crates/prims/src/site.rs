@@ -1,5 +1,5 @@
 //! Prims that take indices from data, and what an index that is out of bounds is told with: the operator of the user's program,
-//! where it stands there, and the dimension as its author counts them. One description for references and compiled code.
+//! where it is there, and the dimension as its author counts them. One description for references and compiled code.
 
 use fx_ir::{Arg, Graph, NodeId, ValueId};
 use kernel_ir::Site;

@@ -75,7 +75,7 @@ fn split_graph(graph: &Graph, mut outer: Option<&mut Graph>, errors: &mut Vec<De
             placeholder(graph, node, (*kind, name.as_str()), outermost, &mut out, &mut map);
         }
     }
-    // Placeholders stand first: the parts of complex ones are taken behind the last.
+    // Placeholders stand first: the parts of complex ones are taken after the last.
     for (id, node) in graph.iter() {
         let done = match &node.kind {
             NodeKind::Placeholder { .. } if outermost => take_parts(graph, id, &mut out, &mut map),

@@ -1,4 +1,4 @@
-//! How far a float result may be from what it should be. The number stands in each operator's entry; golden cases, random
+//! How far a float result may be from what it should be. The number is in each operator's entry; golden cases, random
 //! programs, the suite for plugins and the documents read it there. Not here: the comparison (`tensor::compare`), and how
 //! exact kernels of single scalar operators are (`conformance`).
 

@@ -28,7 +28,7 @@ fn check_graph(graph: &Graph, symbols: &fx_ir::Symbols, errors: &mut Vec<Decompo
         for (n, given) in results(graph, symbols, node, target, args).into_iter().enumerate() {
             let (Some(given), Some(&v)) = (given, node.outputs.get(n)) else { continue };
             let Some(stated) = graph.meta(v) else { continue };
-            // Archives state wrong sizes for states of recurrent layers, and for those that nobody reads.
+            // Archives state wrong sizes for states of recurrent layers, and for those that nothing reads.
             if !agree(stated, &given) && !is_recurrent(target) && graph.is_read(v) {
                 errors.push(DecomposeError {
                     node: graph.node_name(id).into(),

@@ -40,7 +40,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// A file format that is not a `torch.export` archive, recognised by what stands in it.
+/// A file format that is not a `torch.export` archive, recognised by what is in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
     /// No bytes at all.

@@ -89,7 +89,7 @@ impl WeightTable {
     /// What a graph reads as parameters, buffers and constants, without data. All parameters require gradients.
     ///
     /// # Errors
-    /// `Weight` where one is no tensor of known size, or has the name of another.
+    /// `Weight` where one is not a tensor of known size, or has the name of another.
     pub fn of_graph(graph: &Graph) -> Result<WeightTable> {
         let mut table = WeightTable::default();
         for (value, kind, name) in graph.inputs() {

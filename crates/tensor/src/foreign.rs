@@ -46,7 +46,7 @@ impl Tensor {
     ///
     /// # Safety
     /// Every element that sizes and strides reach from `ptr` must be valid for reads, from any thread, until
-    /// `release` is called, and nobody may write it meanwhile.
+    /// `release` is called, and nothing may write it meanwhile.
     pub unsafe fn from_foreign(
         ptr: *const u8,
         dtype: DType,

@@ -45,7 +45,7 @@ impl Drop for Inner {
         match &mut self.owner {
             Owner::Owned => {
                 if let (true, Some(layout)) = (self.len > 0, layout_of(self.len)) {
-                    // SAFETY: `Storage::zeroed` allocated `ptr` with this layout and nobody else frees it.
+                    // SAFETY: `Storage::zeroed` allocated `ptr` with this layout and nothing else frees it.
                     unsafe { dealloc(self.ptr.as_ptr(), layout) }
                 }
             }
@@ -68,7 +68,7 @@ fn dangling() -> NonNull<u8> {
     unsafe { NonNull::new_unchecked(std::ptr::without_provenance_mut(ALIGN)) }
 }
 
-/// An error where so many bytes cannot be had; asks the allocator too, whose limit may be another than the system's.
+/// An error where this many bytes cannot be had; asks the allocator too, whose limit may be another than the system's.
 ///
 /// # Errors
 /// [`TensorError::OutOfMemory`] with the bytes.
@@ -119,7 +119,7 @@ impl Storage {
     /// Somebody else's memory, read-only through this crate; `release` runs when the last handle is dropped.
     ///
     /// # Safety
-    /// `ptr` must be valid for reads of `len` bytes, from any thread, until `release` has been called, and nobody may
+    /// `ptr` must be valid for reads of `len` bytes, from any thread, until `release` has been called, and nothing may
     /// write them while a reference made from this storage lives.
     pub unsafe fn foreign(
         ptr: *const u8,

@@ -1,4 +1,4 @@
-//! How computed values are compared with goldens beside `tensor::allclose` and the dtype's `tensor::compare::tolerance`:
+//! How computed values are compared with goldens next to `tensor::allclose` and the dtype's `tensor::compare::tolerance`:
 //! goldens of large tensors keep a part of the values, and gradients are judged by the size of the largest.
 
 use tensor::compare::every;

@@ -9,7 +9,7 @@
 //! # well-formed                 what the test gives, line by line, as comments
 //! ```
 //!
-//! `BLESS=1` writes what a test gives behind the mark instead of failing. What a file's directives mean is its suite's
+//! `BLESS=1` writes what a test gives after the mark instead of failing. What a file's directives mean is its suite's
 //! business; this module finds the files, runs them and compares.
 
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub struct File {
     pub path: PathBuf,
     /// Its text before the mark.
     pub input: String,
-    /// Its text behind the mark, with the comment signs; empty where there is no mark.
+    /// Its text after the mark, with the comment signs; empty where there is no mark.
     pub expected: String,
 }
 
@@ -64,7 +64,7 @@ impl File {
         self.input.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect()
     }
 
-    /// Compares what the test gave with what the file expects; with `bless` the file is written anew instead.
+    /// Compares what the test gave with what the file expects; with `bless` the file is rewritten instead.
     fn judge(&self, actual: &str, bless: bool) -> Result<(), String> {
         let actual: String =
             actual.lines().map(|line| format!("# {line}").trim_end().to_owned() + "\n").collect();

@@ -187,7 +187,7 @@ fn through_scratch(tensor: &TensorView<'_>) -> Result<Vec<f32>, PluginError> {
     Ok(read)
 }
 
-/// The output in memory of its own, with four bytes written behind it.
+/// The output in memory of its own, with four bytes written after it.
 fn overrun(mut tensor: OwnedTensor) -> Result<OwnedTensor, PluginError> {
     let (sizes, strides) = (tensor.sizes().to_vec(), tensor.strides().to_vec());
     if tensor.numel() == 0 {
@@ -195,7 +195,7 @@ fn overrun(mut tensor: OwnedTensor) -> Result<OwnedTensor, PluginError> {
     }
     let last: i64 = sizes.iter().zip(&strides).map(|(n, s)| (n - 1) * s).sum();
     let bytes = (last as usize + 1) * tensor.dtype().size();
-    // glibc keeps at least eight bytes behind an allocation of this size, so that the fault harms nothing by itself.
+    // glibc keeps at least eight bytes after an allocation of this size, so that the fault harms nothing by itself.
     let mut memory = vec![0u8; bytes.next_multiple_of(16)];
     let data = std::ptr::NonNull::from(&mut memory[0]);
     // SAFETY: the copy stays inside of both; the last write does not, which is the fault on show.

@@ -1,8 +1,8 @@
 //! Deliberately broken plugins, to judge the judge: one library, whose fault the environment variable `FERROFLUX_BROKEN`
 //! picks. Without it, or with `none`, the plugin is sound.
 //!
-//! The sound part is the template of `ferroflux plugin new`. Faults that a safe backend can have stand in [`backend_faults`],
-//! those of the C table in [`table_faults`]; [`graphs`] takes fx graphs beside kernels. Each is made so that it shows in one check and nowhere else.
+//! The sound part is the template of `ferroflux plugin new`. Faults that a safe backend can have are in [`backend_faults`],
+//! those of the C table in [`table_faults`]; [`graphs`] takes fx graphs next to kernels. Each is made so that it shows in one check and nowhere else.
 
 #[path = "../../../crates/cli/template/src/backend.rs"]
 mod backend;

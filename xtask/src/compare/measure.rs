@@ -70,7 +70,7 @@ pub(super) struct Row {
 /// Builds the command in the release profile and says where it is.
 pub(super) fn build(root: &Path) -> Result<PathBuf> {
     let out = Command::new(cargo())
-        // Features of the whole workspace, so that nothing is built anew that another build of it has made.
+        // Features of the whole workspace, so that nothing is rebuilt that another build of it has made.
         .args(["build", "--release", "--workspace", "--bin", "ferroflux"])
         .args(["--message-format", "json-render-diagnostics"])
         .current_dir(root)

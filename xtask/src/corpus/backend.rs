@@ -52,7 +52,7 @@ pub(crate) enum Compiled {
     Captured(Graph, Vec<(InputKind, Option<Tensor>)>),
 }
 
-/// What a backend of the command line stands for: its name, and behind a colon its options as `name=value,…`.
+/// What a backend of the command line stands for: its name, and after a colon its options as `name=value,…`.
 pub(crate) fn options(backend: &str) -> Options {
     let (name, given) = backend.split_once(':').unwrap_or((backend, ""));
     let pairs = given.split(',').filter_map(|pair| pair.split_once('='));

@@ -53,7 +53,7 @@ fn call(compiled: &Compiled, inputs: &[Tensor], times: &mut Times) -> Result<Vec
     outputs
 }
 
-/// One call, every output compared whole. `prefix` stands before the goldens' names.
+/// One call, every output compared whole. `prefix` is before the goldens' names.
 fn forward(loaded: &Loaded, compiled: &Compiled, prefix: &str, times: &mut Times) -> Result<(), Failure> {
     let given = inputs(&loaded.golden, prefix).map_err(|e| Failure::new(Status::Error, format!("{e:#}")))?;
     let mut outputs = call(compiled, &given, times)?;

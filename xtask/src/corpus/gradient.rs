@@ -104,7 +104,7 @@ fn distance(a: &Tensor, b: &Tensor) -> f64 {
     differences.fold(0.0, |most: f64, d| if d.is_nan() || most.is_nan() { f64::NAN } else { most.max(d) })
 }
 
-/// What a value is the sum of: the operand of the sum behind reshapes and conversions.
+/// What a value is the sum of: the operand of the sum after reshapes and conversions.
 fn terms(graph: &Graph, value: ValueId) -> Option<ValueId> {
     let mut value = value;
     loop {

@@ -106,9 +106,9 @@ pub(crate) struct CaseResult {
 /// Arguments of `xtask corpus`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Zip files, archives or folders with cases; the corpus beside the project where none is given.
+    /// Zip files, archives or folders with cases; the corpus next to the project where none is given.
     paths: Vec<PathBuf>,
-    /// What runs the cases: a backend, and behind a colon its options (`gpu-emulator:wave=64`).
+    /// What runs the cases: a backend, and after a colon its options (`gpu-emulator:wave=64`).
     #[arg(long, default_value = "eager")]
     backend: String,
     /// Writes one JSON object a case.

@@ -1,4 +1,4 @@
-//! An allocator that puts memory between pages nobody may touch, so that compiled code which reads or writes past a tensor
+//! An allocator that puts memory between pages nothing may touch, so that compiled code which reads or writes past a tensor
 //! ends its process at once instead of spoiling a neighbour. It is the allocator of this whole program but guards nothing
 //! until [`guard_allocations`] is called, which worker processes of the fuzzer do. Not a sanitizer: what stays within a page
 //! before a tensor's first byte is not seen.
@@ -23,7 +23,7 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// The system's allocator, and guarded blocks once that is asked for.
 pub(crate) struct Guarded;
 
-/// From now on every larger allocation of this process stands before a page that nobody may touch. False where the system
+/// From now on every larger allocation of this process is before a page that nothing may touch. False where the system
 /// reserves no addresses; then nothing changes.
 pub(crate) fn guard_allocations() -> bool {
     // SAFETY: a new mapping of no access at an address of the system's choice touches no memory of anyone.
@@ -39,7 +39,7 @@ pub(crate) fn guard_allocations() -> bool {
     true
 }
 
-/// Pages of a block, without the one behind it.
+/// Pages of a block, without the one after it.
 fn pages(layout: Layout) -> usize {
     layout.size().next_multiple_of(layout.align()).div_ceil(PAGE)
 }
@@ -80,7 +80,7 @@ unsafe impl GlobalAlloc for Guarded {
         }
         let bytes = pages(layout) * PAGE;
         let start = at / PAGE * PAGE;
-        // SAFETY: the pages were opened for this block alone; nobody uses it any more.
+        // SAFETY: the pages were opened for this block alone; nothing uses it any more.
         unsafe {
             libc::madvise(start as *mut _, bytes, libc::MADV_DONTNEED);
             libc::mprotect(start as *mut _, bytes, libc::PROT_NONE);

@@ -2,7 +2,7 @@
 //! them, and looks for what must never happen: a signal, a panic, a hang, or an answer that differs from `eager`'s.
 //!
 //! Each seed is one changed archive. Worker processes (`worker`) run them with every larger allocation between pages that
-//! nobody may touch (`allocator`); this one starts workers, notices how they end, and keeps the archives that broke something
+//! nothing may touch (`allocator`); this one starts workers, notices how they end, and keeps the archives that broke something
 //! in `target/fuzz`. A typed error is never a finding. Random graphs are another fuzzer's: `crates/ferroflux/tests/differential`.
 
 pub(crate) mod allocator;
@@ -139,7 +139,7 @@ fn serve(
             return Ok(());
         }
         let mut first = range.start;
-        // A worker that dies is followed by one that begins behind the seed that killed it.
+        // A worker that dies is followed by one that begins after the seed that killed it.
         while first < range.end && deadline.is_none_or(|d| Instant::now() <= d) {
             first = watch(first, range.end, deadline, backend, paths, seen)?;
         }

@@ -66,7 +66,7 @@ pub(crate) fn changed(
     seed: u64,
     rng: &mut Rng,
 ) -> Result<Option<Changed>> {
-    // Cases stand in the order of their operators: a stride visits all of them early.
+    // Cases are in the order of their operators: a stride visits all of them early.
     let case = &cases[(seed as usize).wrapping_mul(7919) % cases.len().max(1)];
     let (bytes, golden) = loader.raw(case)?;
     if bytes.len() > MAX_BYTES {

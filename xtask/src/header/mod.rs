@@ -70,7 +70,7 @@ fn header(root: &Path) -> Result<String> {
     Ok(frame::assemble(&parts))
 }
 
-/// The rules of the boundary as they stand at the head of `lib.rs`, without comment signs.
+/// The rules of the boundary as they are at the head of `lib.rs`, without comment signs.
 fn rules(lib: &str) -> Result<String> {
     let lines = lib.lines().map_while(|l| l.strip_prefix("//!")).map(|l| l.strip_prefix(' ').unwrap_or(l));
     let rules: Vec<&str> = lines

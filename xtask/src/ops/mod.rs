@@ -1,7 +1,7 @@
 //! `xtask ops`: writes `docs/operators.md`, the page of all operators and the contract of the closed prim set.
 //!
 //! What an operator is comes from the table (`prims`); how many golden cases call it and pass comes from
-//! `tests/data/operator-cases.tsv` (`cases`), which `--corpus` makes anew. `page` puts both together. The page is
+//! `tests/data/operator-cases.tsv` (`cases`), which `--corpus` makes again. `page` puts both together. The page is
 //! generated: `--check`, which the tests run, fails where it is not what the table gives.
 
 mod cases;

@@ -1,6 +1,6 @@
 //! How the results of golden cases are judged.
 //!
-//! Inside the project every case must pass that the list of known failures does not name. The corpus beside it goes
+//! Inside the project every case must pass that the list of known failures does not name. The corpus next to it goes
 //! further than the project does: there a case that is refused as unsupported is skipped too; a wrong result, a crash or
 //! a hang that the list does not name fails the step. Lines of the list that pass now are told, so that it gets shorter.
 
@@ -22,7 +22,7 @@ pub(super) const SAMPLE: [&str; 2] = [
     "/(float32|complex64|int64|bool)_0$|^dynamic/|^tv/(resnet18|mobilenet_v2|squeezenet1_1)$|^train/(mlp|gcn|lstm|gpt2_tiny|unet)$",
 ];
 
-/// Counts the results at `path`, one JSON object a line, of the cases run on `backend`; `known` is the list, and
+/// Counts the results at `path`, one JSON object per line, of the cases run on `backend`; `known` is the list, and
 /// `refusals` says whether a case may be unsupported.
 pub(super) fn counts(path: &Path, backend: &str, known: &Path, refusals: bool) -> Result<Counts> {
     // Where the command failed before it wrote anything, that is one failure.

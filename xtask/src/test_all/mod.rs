@@ -2,7 +2,7 @@
 //!
 //! Formatting, lints, tidy, packages, unit and integration tests, golden cases on each backend, changed archives, doc tests; where NVIDIA's run-time
 //! compiler is there, GPU kernels of the golden cases are compiled; where a C++ compiler is, some run with waves of 64 lanes. Nothing here builds in
-//! the release profile or needs more than the Rust toolchain and a C compiler (the linker). The larger corpus beside the
+//! the release profile or needs more than the Rust toolchain and a C compiler (the linker). The larger corpus next to the
 //! project is run where it is there: a sample, or all of it with `--full`. A step that fails shows its output and the
 //! next one runs all the same. The last line is `N passed, N failed, N skipped`.
 
@@ -38,7 +38,7 @@ const BACKENDS: [&str; 2] = ["eager", "cpu"];
 /// Arguments of `xtask test-all`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Runs every case of the corpus beside the project instead of a sample, compiles GPU kernels for more architectures,
+    /// Runs every case of the corpus next to the project instead of a sample, compiles GPU kernels for more architectures,
     /// and checks the example that has a tokenizer.
     #[arg(long)]
     full: bool,

@@ -2,7 +2,7 @@
 //!
 //! The page is the one place where layers are written; this file reads its table. What a crate may use is: nothing
 //! (`–`), anything (`any`), `everything above`, `NAME and below`, or names, with all that those may use in turn. `but
-//! NAMEs` after `everything above` takes out the crates whose names begin with `NAME-`, except behind a feature; what
+//! NAMEs` after `everything above` takes out the crates whose names begin with `NAME-`, except after a feature; what
 //! follows a `;` is a remark. Dependencies of tests alone are not held: a test may compare with anything.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -135,7 +135,7 @@ impl Allowed {
     }
 }
 
-/// The names of a cell, which stand in backticks or bare, with commas between.
+/// The names of a cell, which are in backticks or bare, with commas between.
 fn names(cell: &str) -> Vec<String> {
     let names = cell.split(',').map(|name| name.replace('`', "").trim().to_owned());
     names.filter(|name| !name.is_empty()).collect()

@@ -117,7 +117,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Whether a `SAFETY:` comment stands on the line (counted from 1), or above the statement that it belongs to.
+    /// Whether a `SAFETY:` comment is on the line (counted from 1), or above the statement that it belongs to.
     fn explained(&self, line: usize) -> bool {
         let above = &self.lines[..line - 1];
         let says = |text: &str| text.contains("// SAFETY:");

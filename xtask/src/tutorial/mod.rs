@@ -1,7 +1,7 @@
 //! `xtask tutorial`: writes `docs/tutorial-sin2-cos2.md` and its drawings, which walk one function through every stage.
 //!
 //! What is printed there is what the stages print, and the numbers are those that the compiled function gives; the words
-//! between stand in `page.md`, with `{{name}}` where a stage's text goes. `--check`, which the tests run, fails where
+//! between are in `page.md`, with `{{name}}` where a stage's text goes. `--check`, which the tests run, fails where
 //! the page or a drawing is not fresh.
 
 use std::collections::BTreeMap;

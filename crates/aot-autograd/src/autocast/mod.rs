@@ -87,7 +87,7 @@ struct Autocast {
 }
 
 impl Autocast {
-    /// Puts a node behind the casts that it needs, with the types that it gives now.
+    /// Puts a node after the casts that it needs, with the types that it gives now.
     fn node(&mut self, old: &Graph, id: NodeId) -> Result<(), OpError> {
         let NodeKind::Call { target, args } = &old.nodes[id].kind else {
             self.graph.order.push(id);

@@ -46,7 +46,7 @@ pub(super) fn counterpart(target: &str) -> Option<String> {
     Some(format!("{namespace}.{base}.{overload}"))
 }
 
-/// The operator that returns what this one writes to its operands, behind its own results: by ATen's naming rule
+/// The operator that returns what this one writes to its operands, after its own results: by ATen's naming rule
 /// `_batch_norm_with_update` has `_batch_norm_with_update_functional`. That of an in-place operator gives the new value
 /// of its first operand as its result.
 pub(super) fn returning_form(target: &str) -> Option<(&'static prims::Op, &'static prims::Op)> {

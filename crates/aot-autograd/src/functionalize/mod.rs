@@ -3,8 +3,8 @@
 //! Every tensor is a view of a storage ([`state`]). An in-place call becomes its out-of-place counterpart
 //! ([`inplace`]), whose result is written through the chain of views to the storage's new value; a later read through
 //! any other view replays that view on the new value. What is written to an input is an extra output. How a view is
-//! replayed and undone stands in [`views`]. Numbers that the caller gives become tensors before ([`given`]), those that
-//! the program returns behind it ([`numbers`]).
+//! replayed and undone is in [`views`]. Numbers that the caller gives become tensors before ([`given`]), those that
+//! the program returns after it ([`numbers`]).
 //!
 //! Assumed, as PyTorch's export does: two inputs never share memory. Dead replays are left to later passes.
 
@@ -135,7 +135,7 @@ struct Pass<'a> {
     out: Graph,
     storages: Storages,
     bindings: Arena<ValueId, Option<Binding>>,
-    /// Subgraphs, functional, as they stand before a call adds results to them.
+    /// Subgraphs, functional, as they are before a call adds results to them.
     bodies: Vec<Body>,
     /// Whether a subgraph of `out` has been given to a call.
     taken: Vec<bool>,
@@ -343,7 +343,7 @@ impl Pass<'_> {
                 }
             }
         }
-        // Inputs by position; one that is no tensor is never written.
+        // Inputs by position; one that is not a tensor is never written.
         let values = self.old.inputs().map(|(v, _, _)| match self.bindings[v] {
             Some(Binding::View(view)) => self.storages.present(view),
             Some(Binding::Plain(value)) => (value, false),

@@ -40,9 +40,9 @@ pub(super) fn to_tensors(graph: &Graph) -> Result<Option<Graph>, FunctionalizeEr
 
 struct Pass {
     out: Graph,
-    /// How many nodes stand in the order without those added here.
+    /// How many nodes are in the order without those added here.
     before: usize,
-    /// Symbols that the sizes of tensors tell.
+    /// Symbols that the sizes of tensors determine.
     sized: FxHashSet<SymId>,
     /// Symbols that numbers bind.
     bound: FxHashSet<SymId>,
@@ -202,7 +202,7 @@ impl Pass {
         }
     }
 
-    /// The graph with what was added behind the placeholders.
+    /// The graph with what was added after the placeholders.
     fn finish(mut self) -> Graph {
         let added = self.out.order.split_off(self.before);
         let is_call = |id: &fx_ir::NodeId| matches!(self.out.nodes[*id].kind, NodeKind::Call { .. });
@@ -215,7 +215,7 @@ impl Pass {
     }
 }
 
-/// The symbol that a size tells: the one of `factor * symbol + offset` with a positive factor. Backends bind symbols so.
+/// The symbol that a size determines: the one of `factor * symbol + offset` with a positive factor. Backends bind symbols so.
 fn symbol_determined_by(size: &SymExpr) -> Option<SymId> {
     let (terms, _) = size.terms();
     match terms[..] {

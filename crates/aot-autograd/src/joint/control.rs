@@ -1,8 +1,8 @@
 //! Gradients through control flow: the backward of a `cond` is a `cond` of the branches' backwards, that of a `scan` (and
-//! of a `map`, which carries nothing) a `scan` from the last turn to the first. Each body's backward is its own joint
+//! of a `map`, which carries nothing) a `scan` from the last iteration to the first. Each body's backward is its own joint
 //! graph, so bodies may nest.
 //!
-//! A `scan` keeps what every turn was given; everything within a turn is computed anew. An `associative_scan` goes back as
+//! A `scan` keeps what every iteration was given; everything within a turn is recomputed. An `associative_scan` goes back as
 //! the `scan` that it is, from its last result to its first. A `while_loop` is refused, as
 //! PyTorch refuses it: nobody knows beforehand how many turns there are values to keep of. So are bodies that bind a size
 //! from data, for a symbol is bound by one call alone.
@@ -254,7 +254,7 @@ impl Pass {
         Ok(b.reshape(part, &sizes[1..])?.into())
     }
 
-    /// What every turn of a scan was given, stacked: further results of the forward call.
+    /// What every iteration of a scan was given, stacked: further results of the forward call.
     fn keep_carries(
         &mut self,
         site: &Site<'_>,

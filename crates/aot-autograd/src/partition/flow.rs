@@ -18,7 +18,7 @@ pub(super) const SOURCE: usize = 0;
 pub(super) const SINK: usize = 1;
 
 impl Network {
-    /// A network of so many vertices, source and sink among them.
+    /// A network of this many vertices, source and sink among them.
     pub(super) fn new(vertices: usize) -> Network {
         Network { edges: Vec::new(), out: vec![Vec::new(); vertices.max(2)] }
     }

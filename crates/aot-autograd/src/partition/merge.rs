@@ -9,7 +9,7 @@ use super::{Contradiction, Partition};
 
 impl Partition {
     /// Forward and backward in one graph: the forward's placeholders, then the tangents; the forward's outputs, then
-    /// the gradients. What is computed anew stands in the backward half and reads values of the forward through
+    /// the gradients. What is recomputed is in the backward half and reads values of the forward through
     /// `prims.barrier`, so that no pass takes it for what the forward computed.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ struct Merge {
     graph: Graph,
     /// The merged graph's value for each of the backward's.
     map: Arena<ValueId, Option<ValueId>>,
-    /// The same behind a barrier, for values of the forward.
+    /// The same after a barrier, for values of the forward.
     behind: Arena<ValueId, Option<ValueId>>,
 }
 
@@ -90,7 +90,7 @@ impl Merge {
         Ok(())
     }
 
-    /// Puts the merged graph's values for the backward's; `anew` for an operand of what is computed anew. All values are
+    /// Puts the merged graph's values for the backward's; `anew` for an operand of what is recomputed. All values are
     /// mapped before they are read: placeholders first, then calls in order.
     fn rename(&mut self, partition: &Partition, arg: &mut Arg, anew: bool) -> Result<(), Contradiction> {
         let backward = &partition.backward;
@@ -107,7 +107,7 @@ impl Merge {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// A value as what is computed anew reads it: tensors of the forward through a barrier.
+    /// A value as what is recomputed reads it: tensors of the forward through a barrier.
     fn read_anew(&mut self, backward: &Graph, v: ValueId, own: ValueId) -> Result<ValueId, Contradiction> {
         let value = &backward.values[v];
         let of_forward = backward.nodes[value.def].as_call().is_none();

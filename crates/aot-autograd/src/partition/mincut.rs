@@ -1,10 +1,10 @@
 //! The choice of what is saved: a minimum cut between what the forward must compute and what the backward needs.
 //!
 //! Every value is an edge whose capacity is its bytes; to cut it is to save it. A node on the sink's side is computed
-//! anew in the backward. What must not be computed twice hangs on the source: by default templates, routines,
+//! again in the backward. What must not be computed twice hangs on the source: by default templates, routines,
 //! scatters, scans, reductions of much to little, and the end of a long chain of arithmetic (the heuristics of
 //! PyTorch's min-cut partitioner). Parameters and inputs cost nothing: they are kept anyway. Of cuts with equal bytes
-//! the one that computes least anew is taken.
+//! the one that recomputes least is taken.
 //!
 //! A memory budget below 1 lifts these bans one by one, cheapest work a saved byte first, until the budget is met:
 //! a greedy knapsack whose weights are cuts. The bans lifted for one budget are lifted for every smaller one, so fewer
@@ -19,16 +19,16 @@ use super::{Contradiction, Partition, split};
 use crate::JointGraph;
 use crate::symbols::defines_size;
 
-/// Nodes of arithmetic in a row that are computed anew at most; beyond that the chain is cut by saving.
+/// Nodes of arithmetic in a row that are recomputed at most; beyond that the chain is cut by saving.
 const LONGEST_CHAIN: u32 = 100;
 /// A reduction to less than this fraction of its operand is not computed twice.
 const REDUCES_MUCH: i64 = 4;
 
-/// How much to compute anew.
+/// How much to recompute.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MinCut {
     /// 1: only what is cheap. Below: as fraction of the bytes that 1 saves, how many may be saved; 0 saves inputs only,
-    /// as far as values can be computed anew at all. Numbers outside 0..=1 count as the nearer end.
+    /// as far as values can be recomputed at all. Numbers outside 0..=1 count as the nearer end.
     pub memory_budget: f64,
 }
 
@@ -166,7 +166,7 @@ fn recomputable(graph: &Graph, id: NodeId) -> Recompute {
     }
 }
 
-/// Operations to compute a node anew for each byte that it gives.
+/// Operations to recompute a node for each byte that it gives.
 fn cost_a_byte(graph: &Graph, id: NodeId) -> f64 {
     let node = &graph.nodes[id];
     let Some((target, args)) = node.as_call() else { return f64::INFINITY };

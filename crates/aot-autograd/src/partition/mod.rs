@@ -1,7 +1,7 @@
 //! Splits a joint graph into a forward and a backward graph.
 //!
 //! [`partition()`] keeps what the backward reads of the forward. [`partition_min_cut()`] keeps as few bytes as it can and
-//! computes the rest anew in the backward ([`MinCut`] says how far it goes). Both give a [`Partition`], whose
+//! recomputes the rest in the backward ([`MinCut`] says how far it goes). Both give a [`Partition`], whose
 //! [`merge`](Partition::merge) is one graph again. Not here: which node is of which half (`joint`), what a prim costs
 //! (`prims::facts`).
 
@@ -34,7 +34,7 @@ pub struct Partition {
     pub backward: Graph,
     /// The saved values in order. A size that the backward needs and cannot read off a tensor is an integer.
     pub saved: Vec<Saved>,
-    /// Nodes of the backward that depend on no tangent: what is computed anew, and what gradient rules compute from
+    /// Nodes of the backward that depend on no tangent: what is recomputed, and what gradient rules compute from
     /// values of the forward alone.
     pub recomputed: Vec<NodeId>,
 }
@@ -50,7 +50,7 @@ pub struct Saved {
 
 impl Partition {
     /// Bytes of the saved tensors, where their sizes are known ahead of time. Parameters and inputs that the backward
-    /// reads are not kept anew and do not count.
+    /// reads are not kept again and do not count.
     pub fn saved_bytes(&self) -> Option<i64> {
         let bytes = |s: &Saved| match &s.arg {
             Arg::Value(v) => match &self.forward.values[*v].ty {

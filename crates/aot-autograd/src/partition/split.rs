@@ -1,6 +1,6 @@
 //! Makes the two graphs, once it is decided which nodes the backward computes.
 //!
-//! A node may stand in both: the backward then computes it anew, just before it is first read.
+//! A node may be in both: the backward then recomputes it, just before it is first read.
 
 use fx_ir::{Arg, Graph, InputKind, NodeId, NodeKind, Output, OutputKind, ValueId, ValueType};
 use ir_core::{Arena, Atom, EntityId, SymExpr, SymId};
@@ -202,7 +202,7 @@ impl<'j> Backward<'j> {
             let e = SymExpr::sym(id);
             let value_name = self.graph.symbols[id].name.clone();
             let new = self.graph.placeholder(InputKind::User, name, &value_name, ValueType::Int(e.clone()));
-            // Before the tangents, behind the other saved values.
+            // Before the tangents, after the other saved values.
             let tangents = self.tangents().len();
             if let Some(node) = self.graph.order.pop() {
                 let place = self.graph.order.len() - tangents;

@@ -1,4 +1,4 @@
-//! Algebra that is exact in floating point: one rule a function, its equation above it. What would round differently is
+//! Algebra that is exact in floating point: one rule per function, its equation above it. What would round differently is
 //! in [`super::fast_math`].
 
 use fx_ir::{Arg, Graph, ValueId};

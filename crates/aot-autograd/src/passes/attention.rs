@@ -4,7 +4,7 @@
 //! softmax(q kᵀ [* s | / s] [+ mask]) v  =  attention(q, k, v, mask, scale = s)
 //! ```
 //!
-//! with 16-bit floats widened for the softmax and narrowed behind it, on three or four dimensions. Weights or scores
+//! with 16-bit floats widened for the softmax and narrowed after it, on three or four dimensions. Weights or scores
 //! that somebody else reads keep the written form, and so do weights with dropout. Rows that a mask of minus infinity
 //! excludes whole are zero in the prim and `NaN` in the written form, as with PyTorch's own rewriting.
 

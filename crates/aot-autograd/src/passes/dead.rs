@@ -1,4 +1,4 @@
-//! Erases calls whose results nobody reads. Every prim is pure; what binds a size or asserts stays.
+//! Erases calls whose results nothing reads. Every prim is pure; what binds a size or asserts stays.
 
 use fx_ir::Graph;
 

@@ -71,7 +71,7 @@ pub struct Pass {
     pub run: fn(&mut Graph, &PassCx) -> Stats,
 }
 
-/// Every pass in the order in which they run. Simplification comes again behind the patterns, which leave views.
+/// Every pass in the order in which they run. Simplification comes again after the patterns, which leave views.
 pub const PASSES: &[Pass] = &[
     Pass { name: "fold", run: fold::run },
     Pass { name: "views", run: views::run },
@@ -107,7 +107,7 @@ pub fn optimize_watched(
     done
 }
 
-/// Runs one pass on the subgraphs and then on the graph, so that the whole graph is that of one moment behind each pass.
+/// Runs one pass on the subgraphs and then on the graph, so that the whole graph is that of one moment after each pass.
 pub fn run_pass(pass: &Pass, graph: &mut Graph, cx: &PassCx) -> Stats {
     // What a branch or a loop body is given differs from call to call.
     let inner = PassCx { frozen: false, opaque: Vec::new(), ..cx.clone() };

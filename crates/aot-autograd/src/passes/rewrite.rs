@@ -7,7 +7,7 @@ use prims::{Builder, Call, OpError};
 use super::{PassCx, Stats};
 
 /// A rule: the value that takes the place of a call's only result, or `None` where the rule does not fit. What it
-/// builds stands where the call stood.
+/// builds is where the call stood.
 pub(super) type Rule = fn(&mut Builder<'_>, &Site<'_>) -> Result<Option<ValueId>, OpError>;
 
 /// The call that a rule looks at.

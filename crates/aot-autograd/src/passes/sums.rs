@@ -1,5 +1,5 @@
 //! Sums of what is known to sum to nothing: an element less the mean of all. The gradient of every normalisation has such
-//! terms, and with them a walk over memory of its own behind those that give its other sums. What is left rounds a little
+//! terms, and with them a walk over memory of its own after those that give its other sums. What is left rounds a little
 //! differently: without the rounding errors of the terms that cancel.
 
 use fx_ir::{Arg, Graph, ValueId};
@@ -98,7 +98,7 @@ fn terms(graph: &Graph, v: ValueId, dims: &[usize]) -> Option<Vec<Term>> {
     Some(done)
 }
 
-/// What a term is made of; `None` where its leaf is no sum, product with a factor or negative.
+/// What a term is made of; `None` where its leaf is not a sum, product with a factor or negative.
 fn parts(graph: &Graph, term: &Term, dims: &[usize]) -> Option<Vec<Term>> {
     let call = def(graph, term.leaf)?;
     let whole = |arg: &Arg| match arg {

@@ -1,4 +1,4 @@
-//! Views of views, views that show all there is, and what moves no element: one rule a function, its equation above it.
+//! Views of views, views that show all there is, and what moves no element: one rule per function, its equation above it.
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::SymExpr;

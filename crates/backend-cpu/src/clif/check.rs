@@ -1,5 +1,5 @@
 //! Checks of indices from data: one comparison and one branch that is never taken for all lanes of a body, the cold code
-//! behind it, and checks that do not vary along the innermost loop, which are made before it. What is recorded is in
+//! after it, and checks that do not vary along the innermost loop, which are made before it. What is recorded is in
 //! `fault`.
 
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -198,7 +198,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         self.b.ins().vany_true(signs)
     }
 
-    /// The cold end of the function behind a check of several lanes: hands all lanes to the host, which knows the first that failed.
+    /// The cold end of the function after a check of several lanes: hands all lanes to the host, which knows the first that failed.
     fn leave(&mut self, cold: Block, check: &Check) {
         self.b.switch_to_block(cold);
         let slot = self.fault_slot();
@@ -220,7 +220,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         self.b.ins().return_(&[]);
     }
 
-    /// Stores registers of 64-bit numbers behind each other into a list of the frame.
+    /// Stores registers of 64-bit numbers after each other into a list of the frame.
     fn lay_out(&mut self, slot: StackSlot, list: usize, registers: &[Value]) {
         let mut at = list * LANES * 8;
         for &x in registers {

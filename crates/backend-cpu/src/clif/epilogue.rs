@@ -57,7 +57,7 @@ impl<'f> Emit<'f, '_> {
         let stride = field(&mut self, std::mem::offset_of!(EpilogueBlock, row_stride));
         self.digits(batch, &walk.batch);
         self.axis = Some(walk.column);
-        // Blocks begin and end anywhere: an extent that is no number makes the loop run at every width.
+        // Blocks begin and end anywhere: an extent that is not a number makes the loop run at every width.
         let axis = Dim { var: walk.column, extent: SymExpr::loop_var(walk.column) };
         let kernel = self.kernel;
         self.counted(row0, row1, 1, &mut |e, row| {

@@ -1,4 +1,4 @@
-//! The gradients of attention: operands in the dtype of arithmetic, and gradients of 16 bits narrowed behind it.
+//! The gradients of attention: operands in the dtype of arithmetic, and gradients of 16 bits narrowed after it.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};

@@ -213,7 +213,7 @@ fn write(path: &Path, items: &[Item<'_>]) -> std::io::Result<()> {
     let mut options = File::options();
     options.write(true).create_new(true);
     #[cfg(unix)]
-    // Nobody writes it again: it is mapped, and replaced by renaming.
+    // Nothing writes it again: it is mapped, and replaced by renaming.
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o400);
     let file = options.open(&unfinished)?;
     let mut file = BufWriter::with_capacity(CHUNK, file);

@@ -27,7 +27,7 @@ impl Rows {
     }
 }
 
-/// One value a column.
+/// One value per column.
 #[derive(Clone, Debug)]
 pub(super) struct Columns {
     root: BufId,

@@ -61,7 +61,7 @@ impl Jobs {
 }
 
 impl Function {
-    /// The base pointers that the function is called with; behind them, where it checks indices, the record of the call's
+    /// The base pointers that the function is called with; after them, where it checks indices, the record of the call's
     /// failed check and the list of its sites.
     pub(super) fn table(&self, buffers: &Buffers, fault: &Fault) -> SmallVec<[*mut u8; 8]> {
         let pointer = |b: &Base| buffers.0[b.root.index()].wrapping_offset(b.bytes as isize);

@@ -292,7 +292,7 @@ impl Compiled {
         let bytes = |number: &usize| {
             let buffer = self.program.buffers.values().nth(*number)?;
             let span = byte_size(buffer, sizes).ok()?;
-            // SAFETY: the persistent buffer's block, which the init steps have written, has so many bytes.
+            // SAFETY: the persistent buffer's block, which the init steps have written, has this many bytes.
             Some((*number, unsafe { std::slice::from_raw_parts(base.0[*number].cast_const(), span) }))
         };
         let Some(buffers) = needed.iter().map(bytes).collect::<Option<Vec<_>>>() else { return };
@@ -357,7 +357,7 @@ impl Compiled {
             machine.exec.provide(id)?;
         }
         let mut machine = self.drive(machine, &self.steps)?;
-        // Nothing wrote what a loop without turns would have written.
+        // Nothing wrote what a loop without iterations would have written.
         for (id, _) in outputs() {
             machine.exec.provide(id)?;
         }
@@ -451,7 +451,7 @@ impl Compiled {
         };
         let device = DeviceId { device_type: DL_CPU, device_id: 0 };
         let data = NonNull::new(ptr).ok_or(ExecError::OutOfMemory(0))?;
-        // SAFETY: the block lives as long as the tensor, nobody else writes it, and the view lies inside of it.
+        // SAFETY: the block lives as long as the tensor, nothing else writes it, and the view lies inside of it.
         unsafe { OwnedTensor::from_raw_parts(data, dtype, device, &extent, &strides, Box::new(block)) }
             .map_err(|e| ExecError::Host(e.to_string()))
     }

@@ -14,7 +14,7 @@ use super::simd::{Portable, Simd};
 /// Most rows of a tile of any instruction set.
 pub(crate) const MAX_MR: usize = 14;
 
-/// What is applied to a tile before its last store; every pointer stands at the tile's first column (and row).
+/// What is applied to a tile before its last store; every pointer is at the tile's first column (and row).
 #[derive(Clone, Copy)]
 pub(crate) struct Finish {
     /// Per-column factors, or null.

@@ -27,7 +27,7 @@
 //!
 //! [`matmul_strided`] takes any strides for A, B and C and any number of batch dimensions ([`BatchDim`], stride 0
 //! broadcasts). For `M <= 8` it reads B once, as it lies, in either layout; otherwise it packs block by block into
-//! thread-local scratch. So a weight used only with few rows (decoding) needs no packed copy beside the original: use
+//! thread-local scratch. So a weight used only with few rows (decoding) needs no packed copy next to the original: use
 //! [`matmul_strided`]; where the original can be dropped or `M` is large, [`PackedB`] is faster.
 //! [`matmul_f64`] is the same for f64, through the `gemm` crate.
 //!

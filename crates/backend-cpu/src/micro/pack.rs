@@ -69,7 +69,7 @@ impl PackedB {
     /// Packs some rows and columns of one group, `src` standing at the first of each.
     ///
     /// # Safety
-    /// `rows * cols` elements of `src` must be readable; nobody else may read or write the group meanwhile.
+    /// `rows * cols` elements of `src` must be readable; nothing else may read or write the group meanwhile.
     pub(crate) unsafe fn fill(&self, group: usize, rows: Range<usize>, cols: Range<usize>, src: Source) {
         let nr = panel_width(self.isa);
         let mut col = cols.start;

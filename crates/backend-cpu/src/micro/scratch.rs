@@ -78,7 +78,7 @@ impl AlignedBuf {
         Some(AlignedBuf { ptr: map.as_mut_ptr().cast(), len, map: Some(Owner::Own { _map: map }) })
     }
 
-    /// `len` values of a file from byte `at` on, a multiple of 64 inside of it; nobody may write them.
+    /// `len` values of a file from byte `at` on, a multiple of 64 inside of it; nothing may write them.
     pub(crate) fn of_file(map: Arc<Mmap>, at: usize, len: usize) -> AlignedBuf {
         let bytes = &map[at..at + len * size_of::<f32>()];
         let ptr = bytes.as_ptr().cast::<f32>().cast_mut();
@@ -87,7 +87,7 @@ impl AlignedBuf {
 
     /// The memory of all values, which must have been set.
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the buffer owns so many bytes; packing has set them all, and nobody writes a finished pack.
+        // SAFETY: the buffer owns this many bytes; packing has set them all, and nothing writes a finished pack.
         unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.len * size_of::<f32>()) }
     }
 

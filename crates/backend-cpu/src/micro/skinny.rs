@@ -22,7 +22,7 @@ pub(crate) const MAX_ROWS: usize = 8;
 /// Rows of A that one sweep serves; more rows sweep again over what is then in cache.
 const ROWS_PER_SWEEP: usize = 4;
 
-/// Rows of B of at most so many values are asked for [`AHEAD`] rows early: a cached key or value of one head.
+/// Rows of B of at most this many values are asked for [`AHEAD`] rows early: a cached key or value of one head.
 const SHORT: usize = 256;
 /// See [`SHORT`]: about the latency of memory at the time that eight such rows take.
 const AHEAD: usize = 16;

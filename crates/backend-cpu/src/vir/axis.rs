@@ -6,7 +6,7 @@ use kernel_ir::{Inst, InstKind, StoreMode};
 use super::Dim;
 use super::lower::{Body, PlacedInst};
 
-/// Cost of four lanes of an access that is contiguous, broadcast, or one address a lane.
+/// Cost of four lanes of an access that is contiguous, broadcast, or one address per lane.
 const UNIT: f64 = 1.0;
 const UNIFORM: f64 = 0.4;
 const LANES: f64 = 6.0;

@@ -88,7 +88,7 @@ pub enum Along {
     Lanes,
 }
 
-/// A memory access: `memory[address]` of a buffer that is no view.
+/// A memory access: `memory[address]` of a buffer that is not a view.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Access {
     /// The buffer whose base pointer is used.

@@ -28,7 +28,7 @@ pub struct Form {
     unroll: u32,
 }
 
-/// Numbers the kernel's buffers and sites anew, from 0 on; the bases in that order.
+/// Renumbers the kernel's buffers and sites, from 0 on; the bases in that order.
 pub fn relocate(kernel: &mut VKernel) -> Vec<Base> {
     let mut bases: Vec<Base> = Vec::new();
     let mut places: FxHashMap<BufId, (usize, i64)> = FxHashMap::default();

@@ -1,4 +1,4 @@
-//! Splits a pointwise kernel where a comparison of its own indices changes: a concatenation becomes one loop a piece, a
+//! Splits a pointwise kernel where a comparison of its own indices changes: a concatenation becomes one loop per piece, a
 //! padding its border and its interior, each without the masks and selects that the whole had. Works on kernel-ir, before
 //! addresses are made. Not for kernels with reductions or scans: what order these add up in stays as it is.
 

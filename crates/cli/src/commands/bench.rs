@@ -61,7 +61,7 @@ pub(crate) struct Args {
     weights: WeightArgs,
     #[command(flatten)]
     backend: BackendArgs,
-    /// Prints one JSON object a model instead of text.
+    /// Prints one JSON object per model instead of text.
     #[arg(long)]
     json: bool,
 }
@@ -81,9 +81,9 @@ struct Measured {
     first_call_s: f64,
     /// Compiling alone.
     compile_s: f64,
-    /// Whether an earlier run had compiled it (`--cache off` compiles anew); none of gradients.
+    /// Whether an earlier run had compiled it (`--cache off` recompiles); none of gradients.
     from_cache: Option<bool>,
-    /// Bytes that the forward keeps for the backward beside inputs and parameters; none without `--train`.
+    /// Bytes that the forward keeps for the backward next to inputs and parameters; none without `--train`.
     saved_bytes: Option<i64>,
     /// Peak resident memory of the process since the model was opened; none where the system does not tell.
     peak_mb: Option<u64>,

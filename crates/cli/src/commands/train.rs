@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// How often every sample is seen.
     #[arg(long, default_value_t = 1)]
     epochs: u64,
-    /// Stops after so many steps instead.
+    /// Stops after this many steps instead.
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     steps: Option<u64>,
     /// Samples of a step, where the model was exported with a dynamic batch.

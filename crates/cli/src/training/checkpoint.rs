@@ -85,7 +85,7 @@ impl Checkpoint {
         }))
     }
 
-    /// The checkpoint of so many steps.
+    /// The checkpoint of this many steps.
     fn read(path: &Path, steps: usize) -> Result<Checkpoint> {
         let file = SafetensorsFile::open(path)?;
         let mut tensors = file.tensors;

@@ -11,7 +11,7 @@ use crate::compare::{self, Accuracy};
 use crate::inputs::{self, Set};
 use crate::report::advised;
 
-/// The program's weights by those of the trained model: the same name, or one that ends with the other behind a dot.
+/// The program's weights by those of the trained model: the same name, or one that ends with the other after a dot.
 pub(crate) fn with_weights(mut program: Program, trained: &BTreeMap<String, Tensor>) -> Result<Program> {
     let names: Vec<String> = program.exported().weights.iter().map(|w| w.name.clone()).collect();
     let mut unknown = Vec::new();
@@ -39,7 +39,7 @@ fn counterpart<'t>(name: &str, trained: &'t BTreeMap<String, Tensor>) -> Option<
     trained.get(name).or_else(|| alike().next().filter(|_| alike().count() == 1))
 }
 
-/// Part of the samples whose largest score stands at their label.
+/// Part of the samples whose largest score is at their label.
 pub(crate) fn accuracy(
     program: &Program,
     options: &Options,

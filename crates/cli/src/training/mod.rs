@@ -1,4 +1,4 @@
-//! What `ferroflux train` is made of beside the compiled step: data in batches, checkpoints, schedules by name, the
+//! What `ferroflux train` is made of next to the compiled step: data in batches, checkpoints, schedules by name, the
 //! options of a step, the loss plot, the display of progress.
 
 pub(crate) mod checkpoint;

@@ -10,7 +10,7 @@ use plugin_sdk::{
 use crate::memory::Memory;
 use crate::{kernel, sizes, support};
 
-/// The backend. One value a process; what all programs share (a device handle, a cache) belongs here.
+/// The backend. One value per process; what all programs share (a device handle, a cache) belongs here.
 pub(crate) struct Acme;
 
 impl Backend for Acme {

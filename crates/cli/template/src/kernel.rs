@@ -1,5 +1,5 @@
 //! Loop kernels and epilogues, interpreted: for every point of the outer domain the stages in order, for every point of a stage's inner
-//! domain its body. What an operator means stands in one place, `ScalarOp::eval`; a compiler for a device would emit code
+//! domain its body. What an operator means is in one place, `ScalarOp::eval`; a compiler for a device would emit code
 //! instead of calling it.
 
 use plugin_sdk::ir_core::{Atom, Scalar, SymExpr};

@@ -54,7 +54,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The elements of a buffer that is no view.
+    /// The elements of a buffer that is not a view.
     pub(crate) fn elements(&self, buf: BufId) -> &[Scalar] {
         &self.elements[buf.0 as usize]
     }

@@ -1,4 +1,4 @@
-//! Control flow: sizes that a step tells, conditions, counted and open loops, assertions.
+//! Control flow: sizes that a step determines, conditions, counted and open loops, assertions.
 
 use ir_core::{DType, Scalar, SymExpr};
 use kernel_ir::{
@@ -116,7 +116,7 @@ fn branch() -> Result<Case, Fault> {
     Ok(case)
 }
 
-/// Sums of the rows, one row a turn.
+/// Sums of the rows, one row per iteration.
 fn counted() -> Result<Case, Fault> {
     let mut b = Build::new("rows");
     let (x, y) = (b.input(DType::F32, shape(&[5, 3])), b.output(DType::F32, shape(&[5])));

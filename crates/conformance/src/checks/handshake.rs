@@ -74,7 +74,7 @@ pub(super) fn newer(cx: &mut Cx) -> Result<(), Fault> {
     served(cx, &raw, "a program in larger structs", |request| request.newer(256))?;
     cx.case("a larger error struct", || {
         let mut error = ErrorPlace::whole();
-        // SAFETY: the pointer is to a whole struct; the strip behind it is as long as what is claimed here.
+        // SAFETY: the pointer is to a whole struct; the strip after it is as long as what is claimed here.
         unsafe { (*error.pointer()).head.struct_size += 128 };
         let (status, _) = raw.compile(null(), error.pointer())?;
         error.expect_failure(status)

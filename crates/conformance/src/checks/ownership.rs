@@ -88,7 +88,7 @@ pub(super) fn deleters(cx: &mut Cx) -> Result<(), Fault> {
         let (_, _, on_host) = output.addresses();
         let before = if on_host { output.bytes(BYTES) } else { Vec::new() };
         drop(executable);
-        // Memory that is handed out anew now would be the output's, were it freed with the executable.
+        // Memory that is handed out again now would be the output's, were it freed with the executable.
         let others: Vec<Vec<u8>> = (0..16).map(|k| vec![k; BYTES]).collect();
         let after = if on_host { output.bytes(BYTES) } else { Vec::new() };
         drop(others);
@@ -114,7 +114,7 @@ pub(super) fn grows_less_than(
     work: impl Fn() -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let unknown = || Fault::Declined("this system does not say how much memory a process holds".into());
-    // The first rounds fill caches and pools, which is no leak.
+    // The first rounds fill caches and pools, which is not a leak.
     warm()?;
     let before = resident().ok_or_else(unknown)?;
     work()?;

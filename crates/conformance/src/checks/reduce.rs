@@ -60,7 +60,7 @@ pub(super) fn reductions(cx: &mut Cx) -> Result<(), Fault> {
     let mut all = Vec::new();
     for op in ReduceOp::ALL {
         for dtype in DTYPES.iter().filter(|d| takes(*op, **d)) {
-            // The first of nothing is no position.
+            // The first of nothing is not a position.
             let shapes = shapes.iter().filter(|(s, along)| op.combine().is_some() || s[*along] > 0);
             all.extend(shapes.map(|(sizes, along)| reduction(*op, *dtype, sizes, *along)));
         }

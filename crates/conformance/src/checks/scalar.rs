@@ -38,7 +38,7 @@ fn operator(op: ScalarOp, dtype: DType, first: usize, second: usize) -> Result<C
     Ok(Case::new(format!("{} {dtype}", op.name()), b.finish(), tensors).tolerance(tolerance(op)))
 }
 
-/// Dtype and numbers of each operand; all of one length, which is no multiple of any vector's.
+/// Dtype and numbers of each operand; all of one length, which is not a multiple of any vector's.
 fn operands(op: ScalarOp, dtype: DType, first: usize, second: usize) -> Vec<(DType, Vec<Scalar>)> {
     let mut values: Vec<Scalar> = special(dtype).into_iter().take(first).collect();
     values.extend(ordinary(dtype, 37.min(first), 5));

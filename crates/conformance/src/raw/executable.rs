@@ -64,7 +64,7 @@ impl Owned<'_> {
         let execute = self.raw.table.execute.ok_or_else(|| missing("execute"))?;
         let lent: Vec<LentTensor> = inputs.iter().map(|t| LentTensor::new(t)).collect();
         let pointers: Vec<*const DLTensor> = lent.iter().map(|l| &raw const *l.tensor).collect();
-        /// Places behind those that the plugin is told of.
+        /// Places after those that the plugin is told of.
         const EXTRA: usize = 8;
         let mut places: Vec<*mut DLManagedTensorVersioned> = vec![null_mut(); outputs + EXTRA];
         // SAFETY: the executable lives; inputs, places and the error struct live through the call.

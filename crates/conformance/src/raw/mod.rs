@@ -1,7 +1,7 @@
 //! The plugin's table as it is, without the host's manners: for handshakes and calls that a well-behaved host never
-//! makes. All `unsafe` of the suite stands here.
+//! makes. All `unsafe` of the suite is here.
 //!
-//! What is lent to the plugin stands in front of a strip of known bytes, so that a write beyond it shows.
+//! What is lent to the plugin is in front of a strip of known bytes, so that a write beyond it shows.
 #![allow(clippy::not_unsafe_ptr_arg_deref)] // plugins are given null and wrong pointers on purpose
 
 mod executable;
@@ -152,7 +152,7 @@ impl Raw {
     pub fn form(&self, program: &Program) -> Result<Form, Fault> {
         let (_, description) = self.describe()?;
         let irs: &[FfxIrVersion] = match (description.irs.is_null(), description.n_irs) {
-            // SAFETY: the description lives as long as the process and has so many forms.
+            // SAFETY: the description lives as long as the process and has this many forms.
             (false, n @ 1..=4096) => unsafe { std::slice::from_raw_parts(description.irs, n) },
             _ => &[],
         };

@@ -1,4 +1,4 @@
-//! Memory that the plugin may write, with known bytes behind it.
+//! Memory that the plugin may write, with known bytes after it.
 
 use plugin_abi::table::covers;
 use plugin_abi::{FFX_OK, FfxError, Table, text_bytes};
@@ -7,7 +7,7 @@ use crate::case::Fault;
 
 const STRIP: u8 = 0xc3;
 
-/// A value and the strip behind it.
+/// A value and the strip after it.
 #[repr(C)]
 pub struct Guarded<T> {
     /// The value.
@@ -16,11 +16,11 @@ pub struct Guarded<T> {
 }
 
 impl<T> Guarded<T> {
-    /// Puts the strip behind a value.
+    /// Puts the strip after a value.
     pub fn new(value: T) -> Box<Guarded<T>> {
         Box::new(Guarded { value, strip: [STRIP; 512] })
     }
-    /// Whether nothing was written behind the value.
+    /// Whether nothing was written after the value.
     pub fn is_intact(&self) -> bool {
         self.strip.iter().all(|b| *b == STRIP)
     }

@@ -78,7 +78,7 @@ enum Place {
     Seed(usize),
     /// The constant of this name.
     Constant(String),
-    /// Nowhere: it is no tensor, and what reads it has its value in its type.
+    /// Nowhere: it is not a tensor, and what reads it has its value in its type.
     Nothing,
 }
 

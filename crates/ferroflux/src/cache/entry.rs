@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::Key;
 
 const MAGIC: &[u8; 8] = b"FFXCACHE";
-/// Grows with every change of what is in a file; files of another version are made anew.
+/// Grows with every change of what is in a file; files of another version are rebuilt.
 const VERSION: u32 = 2;
 const FIXED: usize = 8 + 4 + 4 + 8 + 32 + 32;
 /// Longest header that is read, in bytes.

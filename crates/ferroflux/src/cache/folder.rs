@@ -1,4 +1,4 @@
-//! Which folder, how much may lie there, and whether its files may be run: they are machine code, so nobody else may have
+//! Which folder, how much may lie there, and whether its files may be run: they are machine code, so nothing else may have
 //! written them.
 
 use std::fs;

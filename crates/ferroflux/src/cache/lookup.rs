@@ -108,7 +108,7 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// Bytes of a program's constants; `None` where they depend on sizes that a call tells.
+/// Bytes of a program's constants; `None` where they depend on sizes that a call determines.
 fn constant_bytes(kernels: &Kernels) -> Option<u64> {
     let program = &kernels.program;
     let buffers = program.constants.iter().map(|c| &program.buffers[c.buf]);
@@ -133,7 +133,7 @@ pub(crate) fn get_or_compile(
     Ok((form, executable, false))
 }
 
-/// All that decides what a graph is compiled to. The graph is taken as it stands at its stage: no pass runs for the key.
+/// All that decides what a graph is compiled to. The graph is taken as it is at its stage: no pass runs for the key.
 ///
 /// # Errors
 /// Why it cannot be told.

@@ -6,7 +6,7 @@
 //! - `entry`: the bytes of one file. `form`: what is in them of a program. `lookup`: the way of a compilation through here.
 //! - [`Report`]: whether a model would be found, and what is different where it would not.
 //!
-//! Weights are never part of an entry: they are bound anew. Nothing here is needed for a result: what is missing, damaged or
+//! Weights are never part of an entry: they are bound again. Nothing here is needed for a result: what is missing, damaged or
 //! foreign is compiled again, and the log (`cache`) says so.
 
 mod entry;

@@ -172,7 +172,7 @@ impl Store {
         Ok(bytes.len() as u64)
     }
 
-    /// Looks at the folder's size now and then, after so many bytes were written: that takes as long as a small compilation where
+    /// Looks at the folder's size now and then, after this many bytes were written: that takes as long as a small compilation where
     /// there are a thousand files.
     pub(super) fn enforce_bound(&self, bytes: u64) {
         let written = WRITTEN.load(Relaxed).saturating_add(bytes);

@@ -11,7 +11,7 @@ pub fn grad(f: &Func) -> Func {
     grad_of(f, &[0])
 }
 
-/// The gradients with respect to some arguments (`argnums` of `torch.func`), one result each. Results of `f` behind the
+/// The gradients with respect to some arguments (`argnums` of `torch.func`), one result each. Results of `f` after the
 /// first are not differentiated, nor returned.
 pub fn grad_of(f: &Func, wrt: &[usize]) -> Func {
     let (f, wrt) = (f.clone(), wrt.to_vec());

@@ -1,6 +1,6 @@
 //! Optimizers, compiled with the step: PyTorch's single-tensor arithmetic as graph code. Parameters and the optimizer's own
 //! tensors are state of the step; what changes from step to step (learning rate, bias corrections) are numbers that a
-//! call is given, so a schedule never compiles anew.
+//! call is given, so a schedule never recompiles.
 //!
 //! Not here: running a step ([`crate::train`]); schedules are plain functions of the step number ([`Schedule`]).
 

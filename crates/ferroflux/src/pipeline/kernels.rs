@@ -1,4 +1,4 @@
-//! The lowering behind the last stage: a graph of prims on real numbers becomes a fused program. The one way from graphs to
+//! The lowering after the last stage: a graph of prims on real numbers becomes a fused program. The one way from graphs to
 //! kernels, for whoever wants them: inference, functions, training, listings.
 
 use fx_ir::{Arg, Graph, OutputKind};

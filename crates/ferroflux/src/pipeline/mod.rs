@@ -1,16 +1,16 @@
 //! The pipeline as a list: what becomes of a captured graph until it is lowered to kernels, stage by stage ([`STAGES`]).
 //!
 //! Inference, functions ([`crate::func`]) and training take the same stages in the same order. Inference has nothing to do in
-//! `autocast` and `joint`; a function begins behind `prim`, for its tracing gives prims; training makes the joint graph at
+//! `autocast` and `joint`; a function begins after `prim`, for its tracing gives prims; training makes the joint graph at
 //! `joint` and goes on with the whole step, or with each half.
 //!
-//! Complex numbers are split into real ones behind `joint` and before the passes. Behind `joint`, because the gradient of a
+//! Complex numbers are split into real ones after `joint` and before the passes. After `joint`, because the gradient of a
 //! complex operator is a rule on complex values. Before the passes, because these remove what splitting leaves (parts that
 //! are joined and taken apart again, imaginary parts that are zero), and because their patterns then match what kernels see.
 //!
-//! In debug builds [`fx_ir::verify()`] holds the graph against the dialect of its stage behind every stage and every pass;
-//! in all builds it does so once for graphs from outside. `FERROFLUX_PRINT=after-all` prints the graph behind each of them,
-//! `FERROFLUX_PRINT=after:NAME` behind the stage or pass of that name; `FERROFLUX_SKIP_PASSES=NAME,…` leaves passes out.
+//! In debug builds [`fx_ir::verify()`] holds the graph against the dialect of its stage after every stage and every pass;
+//! in all builds it does so once for graphs from outside. `FERROFLUX_PRINT=after-all` prints the graph after each of them,
+//! `FERROFLUX_PRINT=after:NAME` after the stage or pass of that name; `FERROFLUX_SKIP_PASSES=NAME,…` leaves passes out.
 //!
 //! Not here: the stages' work, which is that of the crates that they call, and the backends.
 
@@ -33,7 +33,7 @@ pub(crate) use observe::{known, not_a_graph};
 
 use crate::Error;
 
-/// One stage: a function from a graph to a graph, and what graphs are behind it.
+/// One stage: a function from a graph to a graph, and what graphs are after it.
 pub struct Stage {
     /// Its name, by which its result can be printed.
     pub name: &'static str,
@@ -46,7 +46,7 @@ pub struct Stage {
     legality: fn(&Graph) -> Result<(), Vec<VerifyError>>,
 }
 
-/// Every stage of graphs, in order. Behind the last one stand the kernels (named [`KERNELS`]).
+/// Every stage of graphs, in order. After the last one stand the kernels (named [`KERNELS`]).
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "captured",
@@ -99,7 +99,7 @@ pub const STAGES: &[Stage] = &[
     },
 ];
 
-/// The name of what stands behind the last stage: the fused program.
+/// The name of what is after the last stage: the fused program.
 pub const KERNELS: &str = "kernels";
 
 /// A stage by its place in [`STAGES`].
@@ -154,7 +154,7 @@ impl<'a> Cx<'a> {
         Cx { autocast: dtype, ..self }
     }
 
-    /// Shows `see` the graph behind every stage and pass, with the name of each.
+    /// Shows `see` the graph after every stage and pass, with the name of each.
     pub(crate) fn watched(mut self, see: &'a dyn Fn(&str, &Graph)) -> Cx<'a> {
         self.observer.see = Some(see);
         self
@@ -185,7 +185,7 @@ pub(crate) fn run(mut graph: Graph, stages: RangeInclusive<StageId>, cx: &Cx<'_>
     Ok(graph)
 }
 
-/// The stage of this name, or the one that the pass of this name stands in.
+/// The stage of this name, or the one that the pass of this name is in.
 pub(crate) fn stage_of(name: &str) -> StageId {
     let all = [
         StageId::Captured,
@@ -198,7 +198,7 @@ pub(crate) fn stage_of(name: &str) -> StageId {
     all.into_iter().find(|at| at.stage().name == name).unwrap_or(StageId::Optimized)
 }
 
-/// A stage whose work its caller has done is over: the graph is verified and shown as behind any other.
+/// A stage whose work its caller has done is over: the graph is verified and shown as after any other.
 ///
 /// # Errors
 /// A violation.
@@ -206,7 +206,7 @@ pub(crate) fn reached(at: StageId, graph: &Graph, cx: &Cx<'_>) -> Result<(), Err
     cx.observer.behind(at.stage(), None, graph)
 }
 
-/// Runs the passes within a stage, whose dialect holds behind each of them.
+/// Runs the passes within a stage, whose dialect holds after each of them.
 ///
 /// # Errors
 /// A violation that a pass left.

@@ -50,7 +50,7 @@ fn unknown<'n>(what: &str, name: &str, known: impl Iterator<Item = &'n str>) -> 
     Error::UnknownStage { what: what.into(), name: name.into(), known: known.collect::<Vec<_>>().join(", ") }
 }
 
-/// The error for a name whose result is no graph.
+/// The error for a name whose result is not a graph.
 pub(crate) fn not_a_graph(what: &str, name: &str) -> Error {
     unknown(what, name, names().filter(|n| *n != name))
 }
@@ -78,7 +78,7 @@ fn skipped_in(text: &str) -> Result<Vec<String>, Error> {
     wanted.map(known).collect()
 }
 
-/// What is done behind every stage and pass.
+/// What is done after every stage and pass.
 pub(super) struct Observer<'a> {
     print: Print,
     /// Sees each graph, with the name of the stage or pass.
@@ -92,7 +92,7 @@ impl Observer<'_> {
         Ok(Observer { print, see: None })
     }
 
-    /// Behind a stage, or behind a pass within it.
+    /// After a stage, or after a pass within it.
     pub(super) fn behind(&self, stage: &Stage, pass: Option<&str>, graph: &Graph) -> Result<(), Error> {
         let name = pass.unwrap_or(stage.name);
         if self.print.wants(name) {
@@ -104,7 +104,7 @@ impl Observer<'_> {
         if cfg!(debug_assertions) { verified(stage, pass, graph) } else { Ok(()) }
     }
 
-    /// Behind the lowering.
+    /// After the lowering.
     pub(super) fn kernels(&self, program: &kernel_ir::Program) -> Result<(), Error> {
         if self.print.wants(KERNELS) {
             eprintln!("# ----- after stage {KERNELS}: program {:?}\n{program}", program.name);

@@ -30,7 +30,7 @@ pub struct Differentiated {
     sinks: Vec<Sink>,
     tangents: Vec<TangentInfo>,
     gradients: Vec<GradientInfo>,
-    /// Sizes that travel to the backward, in the order of its saved values behind the tensors.
+    /// Sizes that travel to the backward, in the order of its saved values after the tensors.
     sizes: Vec<SymExpr>,
     /// Places among the saved values of numbers that are sizes of the backward's inputs.
     computed: Vec<(usize, SymExpr)>,
@@ -340,7 +340,7 @@ impl Differentiated {
     pub fn inputs(&self) -> &[InputInfo] {
         self.arguments.inputs()
     }
-    /// Bytes that a forward call keeps for its backward call beside inputs and parameters, where sizes are numbers.
+    /// Bytes that a forward call keeps for its backward call next to inputs and parameters, where sizes are numbers.
     pub fn saved_bytes(&self) -> Option<i64> {
         self.saved_bytes
     }

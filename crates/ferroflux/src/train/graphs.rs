@@ -1,5 +1,5 @@
 //! What training does at stage `joint` of the pipeline ([`crate::pipeline`]): prims → joint → two halves. The stages before and
-//! behind it are those of inference.
+//! after it are those of inference.
 
 use aot_autograd::passes::PassCx;
 use aot_autograd::{JointGraph, JointOptions, MinCut, Partition, Tangents, Wrt};
@@ -140,7 +140,7 @@ pub(crate) fn bind_sizes(graph: &mut Graph) {
 }
 
 /// Sizes that the forward computes from data and that the backward needs as integers are saved as tensors of one number;
-/// those that follow from the inputs' sizes stay integers, behind them. The backward takes what is never negative as the
+/// those that follow from the inputs' sizes stay integers, after them. The backward takes what is never negative as the
 /// size of an input, so that other inputs may have that size: gives the places of those among the saved, with the
 /// sizes. It binds the others itself.
 pub(crate) fn save_computed_sizes(

@@ -1,6 +1,6 @@
 //! How the state of a training step lies in memory: weights of convolutions channels-last, and with them all that the
 //! optimizer keeps for them. So libraries and tiles read them as they lie, gradients to them are computed in the same
-//! order, and the update walks over all of them side by side; row-major weights would be laid out anew at every call, once
+//! order, and the update walks over all of them side by side; row-major weights would be laid out again at every call, once
 //! for each convolution that reads them.
 //!
 //! Only the program and the kept tensors know of it: graphs name elements by index, and what leaves the state is

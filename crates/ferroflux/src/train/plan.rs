@@ -1,5 +1,5 @@
 //! What a compiled training step keeps of the graph that it was made of: what its inputs and results are to the caller and to
-//! the state. It stands in the cache beside the code, so that a step that is found there runs without a pass.
+//! the state. It is in the cache next to the code, so that a step that is found there runs without a pass.
 
 use aot_autograd::Wrt;
 use fx_ir::{Graph, InputKind, Symbols};
@@ -109,7 +109,7 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// Takes the graph through the stages behind `joint`, and lays the trained weights of convolutions out channels-last
+    /// Takes the graph through the stages after `joint`, and lays the trained weights of convolutions out channels-last
     /// where that is wanted.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ pub enum Clip {
     Norm {
         /// Largest norm.
         max: f64,
-        /// Whether a norm that is no finite number is an error; nothing is updated then.
+        /// Whether a norm that is not a finite number is an error; nothing is updated then.
         error_if_nonfinite: bool,
     },
     /// Every element is at most this in magnitude (`clip_grad_value_`).
@@ -63,7 +63,7 @@ impl Scaler {
         }
         self.good += 1;
         if self.good == self.interval {
-            // A scale that is no number any more would stop training.
+            // A scale that is not a number any more would stop training.
             let grown = self.scale * self.growth;
             (self.scale, self.good) = (if (grown as f32).is_finite() { grown } else { self.scale }, 0);
         }
@@ -182,7 +182,7 @@ impl Program {
         let CompiledStep { plan, code, kernels, from_cache, guards } = self.made_step(train, options)?;
         let _span = tracing::info_span!("state").entered();
         let mut state = State::new();
-        // Laying weights out anew takes the host longer than a device takes to read them.
+        // Laying weights out again takes the host longer than a device takes to read them.
         let laid_out = initial(self, &plan.own)?.into_par_iter().map(|(name, tensor)| {
             let tensor = plan.layouts.laid_out(&name, tensor)?;
             Ok((name, tensor))

@@ -117,7 +117,7 @@ impl Update {
         Builder::new(&mut self.graph, name, OriginId(0))
     }
 
-    /// A placeholder behind the others.
+    /// A placeholder after the others.
     fn placeholder(&mut self, kind: InputKind, name: &str, meta: TensorMeta) -> ValueId {
         let at = self.graph.inputs().count();
         let v = self.graph.placeholder(kind, name, name, ValueType::Tensor(meta));

@@ -1,5 +1,5 @@
 //! Models through the cache on disk: what is found computes bit for bit what was kept, whatever decides the code is in the
-//! key, and a file that is not what it should be is made anew without a word to the user.
+//! key, and a file that is not what it should be is rebuilt without a word to the user.
 
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)] // a failing test may panic

@@ -1,4 +1,4 @@
-//! A graph as a diagram: one box a node, small boxes for weights, one box a result, a frame around each subgraph.
+//! A graph as a diagram: one box per node, small boxes for weights, one box a result, a frame around each subgraph.
 //! Weights that nothing reads (counters of batches, say) are one box together, or they would fill a row of their own.
 
 use ir_core::EntityId;
@@ -108,7 +108,7 @@ impl DiagramBuilder<'_> {
         open.last().map(|(_, frame)| *frame).or(cluster)
     }
 
-    /// A weight stands in the frame of its users where that is one frame. Boxes from `first` on are looked at.
+    /// A weight is in the frame of its users where that is one frame. Boxes from `first` on are looked at.
     fn weights_to_users(&mut self, first: usize) {
         let mut frames: FxHashMap<usize, Vec<Option<usize>>> = FxHashMap::default();
         for edge in self.diagram.edges.iter().filter(|e| e.from >= first) {

@@ -29,7 +29,7 @@
 //! Types are `f32[2, s0]{strides}+offset@device` (as [`ir_core::TensorMeta`] prints), `int(s0 + 1)`, `float`, `bool`,
 //! `none`. Arguments are `none`, `%value`, size expressions, `0.5`, `true`, `complex(1.0, -2.0)`, `"text"`, dtypes
 //! (`f32`), `@device`, `strided`/`sparse`/`other_layout`, `contiguous`/`preserve`/`channels_last`/`channels_last_3d`,
-//! lists `[…]`. A name that is not letters, digits, `_` and `.` stands in quotes.
+//! lists `[…]`. A name that is not letters, digits, `_` and `.` is in quotes.
 //!
 //! What the form does not hold is what nothing reaches: nodes that are not in `order`, their values, unused origins.
 //! Loop variables and kernel values (`i0`, `v0`) are no sizes of a graph and do not read back.

@@ -1,4 +1,4 @@
-//! Reads the text form: one function a construct of the grammar in the module's header. Depth and length are bounded,
+//! Reads the text form: one function per construct of the grammar in the module's header. Depth and length are bounded,
 //! every failure is a [`TextError`] with its place.
 
 use ir_core::text::{Cursor, float_of, value_of};

@@ -26,10 +26,10 @@ pub(super) const MEMORY_FORMATS: &[(&str, MemoryFormat)] = &[
     ("channels_last_3d", MemoryFormat::ChannelsLast3d),
 ];
 
-/// Words that begin or end a statement, so that a target of this name stands in quotes.
+/// Words that begin or end a statement, so that a target of this name is in quotes.
 pub(super) const RESERVED: &[&str] = &["symbol", "guard", "subgraph", "return", "from"];
 
-/// Whether `c` may stand in a name without quotes.
+/// Whether `c` may be in a name without quotes.
 pub(super) fn is_bare(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '.'
 }

@@ -152,7 +152,7 @@ impl Embedder<'_> {
         Step::Loop(LoopKernel { name, origins: Vec::new(), outer, accs: Vec::new(), stages })
     }
 
-    /// Compiles a subgraph and puts its program here; what it is given and gives has one entry a placeholder and result.
+    /// Compiles a subgraph and puts its program here; what it is given and gives has one entry per placeholder and result.
     pub(super) fn embed(
         &mut self,
         id: SubgraphId,

@@ -5,7 +5,7 @@
 //! A write makes a new root and gives every value of that root its new elements. To learn a view's elements the view
 //! operator itself is run on a tensor of element numbers, so no operator needs a rule of its own here.
 //!
-//! What is a view stands in the operators' schemas. Where a schema leaves it open (`reshape`, `contiguous`, `to`), the
+//! What is a view is in the operators' schemas. Where a schema leaves it open (`reshape`, `contiguous`, `to`), the
 //! strides that the graph states decide, as they decide in PyTorch.
 
 use fx_ir::{Arg, Graph, NodeId, ValueId};
@@ -112,7 +112,7 @@ fn written_args(target: &str) -> Vec<usize> {
 }
 
 /// For each argument that an operator writes its position and the result that is its new value. By the tables'
-/// convention what is written but not returned stands behind the results of the schema (batch norm's statistics).
+/// convention what is written but not returned is after the results of the schema (batch norm's statistics).
 fn written_results(target: &str) -> Vec<(usize, usize)> {
     let Some(op) = lookup(target) else {
         return written_args(target).into_iter().map(|position| (position, 0)).collect();

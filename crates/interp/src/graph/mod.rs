@@ -64,7 +64,7 @@ struct Frame<'g, 'b> {
     graph: &'g Graph,
     bindings: &'b mut Bindings,
     env: Vec<Option<Value>>,
-    /// For every value the position in the order after which nobody reads it; `usize::MAX` for outputs.
+    /// For every value the position in the order after which nothing reads it; `usize::MAX` for outputs.
     last_use: Vec<usize>,
     aliases: Option<Aliases>,
     depth: u32,
@@ -108,7 +108,7 @@ impl<'g, 'b> Frame<'g, 'b> {
             alias::settle(self, id, target, args, &mut results)?;
         }
         let outputs = &self.graph.nodes[id].outputs;
-        // Fewer elements split into fewer parts than they did at the capture; nobody may read those that are missing.
+        // Fewer elements split into fewer parts than they did at the capture; nothing may read those that are missing.
         let missing = outputs.get(results.len()..).unwrap_or_default();
         if missing.iter().any(|&v| self.is_read(id, v)) {
             let what = format!("gives {} values, the graph wants {}", results.len(), outputs.len());

@@ -260,7 +260,7 @@ fn step(n: usize, inst: &Code, point: &Point<'_>, state: &mut State<'_>) -> Resu
     Ok(match &inst.kind {
         Kind::Const(s) => *s,
         Kind::Index(index) => {
-            // Behind a condition that never holds where a size is 0, it may be divided by that size.
+            // After a condition that never holds where a size is 0, it may be divided by that size.
             let none =
                 || if index.divides_by_zero() { Ok(0) } else { Err(malformed("an index has no value")) };
             let i = index.eval(point.loops, &state.values).map_or_else(none, Ok)?;

@@ -76,7 +76,7 @@ pub(super) fn misfit(buffer: &Buffer, name: &str, tensor: &Tensor) -> KernelErro
     }
 }
 
-/// Memory that nobody has written: `NaN` in every float dtype.
+/// Memory that nothing has written: `NaN` in every float dtype.
 fn fresh(name: &str, bytes: usize) -> Result<Storage, KernelError> {
     let refused = |error| KernelError::Tensor { what: name.into(), error };
     let mut storage = Storage::zeroed(bytes).map_err(refused)?;
@@ -117,7 +117,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// A step has bound `symbol`: shapes that mention it change, and memory whose size it is part of begins anew.
+    /// A step has bound `symbol`: shapes that mention it change, and memory whose size it is part of begins again.
     pub(super) fn rebound(
         &mut self,
         program: &Program,
@@ -220,7 +220,7 @@ impl Memory {
         self.blocks.len() - 1
     }
 
-    /// The bytes of a buffer that is no view.
+    /// The bytes of a buffer that is not a view.
     pub(super) fn storage(&self, buf: BufId) -> Storage {
         self.blocks[self.buffers[buf.index()].block].storage.clone()
     }

@@ -10,7 +10,7 @@ type Result<T> = std::result::Result<T, TextError>;
 /// before it, and takes nothing where it gives `None`, `false` or an empty word.
 ///
 /// # Errors
-/// Every method that can fail says what was expected and what stands there, with line and column.
+/// Every method that can fail says what was expected and what is there, with line and column.
 pub struct Cursor<'a> {
     text: &'a str,
     /// Always on a character's border.
@@ -120,7 +120,7 @@ impl<'a> Cursor<'a> {
         self.skip_space();
         self.rest().is_empty()
     }
-    /// An error here that says what was expected and what stands here.
+    /// An error here that says what was expected and what is here.
     pub fn expected(&mut self, what: &str) -> TextError {
         self.skip_space();
         let found = match self.rest().lines().next() {
@@ -279,7 +279,7 @@ impl Cursor<'_> {
         self.at = mark;
         self.float().map(Scalar::Float)
     }
-    /// The parts of a complex number behind its word: `(1.0, -0.0)`.
+    /// The parts of a complex number after its word: `(1.0, -0.0)`.
     pub fn complex(&mut self) -> Result<Scalar> {
         self.expect("(")?;
         let re = self.float()?;
@@ -287,7 +287,7 @@ impl Cursor<'_> {
         let im = self.float()?;
         self.expect(")").map(|()| Scalar::Complex(re, im))
     }
-    /// A symbol's declaration behind its number: `"batch" 2..=64 hint 8 unbacked`.
+    /// A symbol's declaration after its number: `"batch" 2..=64 hint 8 unbacked`.
     pub fn symbol(&mut self) -> Result<Symbol> {
         let name = self.quoted("the symbol's name")?;
         let min = self.number("the smallest value")?;

@@ -29,7 +29,7 @@ pub enum TextProblem {
     Expected {
         /// What the grammar takes here.
         what: String,
-        /// The text that stands here.
+        /// The text that is here.
         found: String,
     },
     /// The header's version is not one that this reader takes.
@@ -69,7 +69,7 @@ pub enum TextProblem {
     OutOfOrder {
         /// The next number.
         expected: usize,
-        /// The number that stands here.
+        /// The number that is here.
         found: u32,
     },
     /// A size expression, a dtype or a device does not parse.

@@ -70,7 +70,7 @@ pub fn list<T: ToString>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// A symbol's declaration behind its number: `"batch" 2..=64 hint 8 unbacked`.
+/// A symbol's declaration after its number: `"batch" 2..=64 hint 8 unbacked`.
 pub fn symbol(symbol: &Symbol) -> String {
     let Symbol { name, min, max, hint, unbacked } = symbol;
     let max = max.map_or(String::new(), |m| format!("={m}"));

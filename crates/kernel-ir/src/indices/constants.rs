@@ -1,7 +1,7 @@
 //! Constants whose elements are indices: what their uses take is declared as a range, which whoever binds them checks once, so
 //! that no call does.
 //!
-//! A range is declared only for what every call reads as a whole: a part of a table that nobody uses may hold anything, and
+//! A range is declared only for what every call reads as a whole: a part of a table that nothing uses may hold anything, and
 //! so may one that only a branch reads.
 
 use ir_core::{Atom, Bounds, SymExpr};

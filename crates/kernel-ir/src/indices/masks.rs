@@ -80,7 +80,7 @@ fn condition(insts: &[Inst], mask: Val, holds: bool) -> Option<Condition> {
 }
 
 impl Condition {
-    /// The side that is no number, compared with the other one.
+    /// The side that is not a number, compared with the other one.
     fn swapped(&self, known: &[Known]) -> (ScalarOp, Val, Val) {
         use ScalarOp::{Ge, Gt, Le, Lt};
         let fixed = |v: Val| known[v.0 as usize].as_number().is_some();

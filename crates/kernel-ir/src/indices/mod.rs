@@ -3,7 +3,7 @@
 //!
 //! One analysis (`analysis`: ranges of integers, by interval arithmetic) serves three: whoever makes a program drops the checks
 //! that it proves ([`prove_indices`]), the verifier refuses a program with an index that nothing proves, and programs that
-//! nobody has checked ([`guard_indices`]) get checks against their buffers. Bodies without indices from data are not looked at.
+//! nothing has checked ([`guard_indices`]) get checks against their buffers. Bodies without indices from data are not looked at.
 //! Indices made of loop variables and sizes alone are not judged here: guards on sizes keep them inside.
 
 mod analysis;
@@ -60,7 +60,7 @@ pub fn guard_indices(program: &mut Program) {
     program.sites = sites;
 }
 
-/// Takes every check away and says so: whoever calls answers for the indices.
+/// Takes every check away and says so: the caller answers for the indices.
 pub fn drop_checks(program: &mut Program) {
     each_list(program, &mut |_, step| {
         for body in step.bodies_mut() {
@@ -191,7 +191,7 @@ fn each_list(program: &mut Program, visit: &mut dyn FnMut(&Program, &mut Step)) 
     (program.init, program.steps) = (init, steps);
 }
 
-/// Leaves out the sites that no check and no range of a constant names, and numbers the others anew.
+/// Leaves out the sites that no check and no range of a constant names, and numbers the others again.
 fn keep_used_sites(program: &mut Program) {
     let mut number: FxHashMap<u32, u32> = FxHashMap::default();
     let old = std::mem::take(&mut program.sites);

@@ -8,7 +8,7 @@ use super::{access, masks, unproved};
 use crate::body::pruned;
 use crate::{Inst, InstKind, LoopBounds, Program, ScalarOp, Val};
 
-/// A body that is made anew from another one.
+/// A body that is rebuilt from another one.
 struct Rewriter<'a> {
     analysis: &'a Analysis<'a>,
     insts: Vec<Inst>,

@@ -133,7 +133,7 @@ impl Binder {
         made
     }
 
-    /// For the sizes of a program's inputs. Guards are not among it: whoever calls checks them before a backend is asked.
+    /// For the sizes of a program's inputs. Guards are not among it: the caller checks them before a backend is asked.
     pub fn of_inputs(program: &Program) -> Binder {
         let inputs = program.inputs.iter().enumerate().flat_map(|(n, input)| {
             let sizes = program.buffers[input.buf].sizes.iter().enumerate();
@@ -189,7 +189,7 @@ impl Binder {
     pub fn determines(&self, id: SymId) -> bool {
         self.order.contains(&id)
     }
-    /// The symbols that a call tells, in the order in which they get their values.
+    /// The symbols that a call determines, in the order in which they get their values.
     pub fn order(&self) -> &[SymId] {
         &self.order
     }

@@ -40,7 +40,7 @@ impl Dynamic {
         Dynamic { by_symbol, frees }
     }
 
-    /// The buffers whose sizes mention a symbol: they begin anew when it gets a value.
+    /// The buffers whose sizes mention a symbol: they begin again when it gets a value.
     pub fn of_symbol(&self, symbol: SymId) -> &[BufId] {
         self.by_symbol.get(symbol.index()).map_or(&[], Vec::as_slice)
     }

@@ -98,7 +98,7 @@ impl<'a, E: Exec> Machine<'a, E> {
         }
     }
 
-    /// Gives a symbol a value: buffers of sizes that mention it begin anew.
+    /// Gives a symbol a value: buffers of sizes that mention it begin again.
     fn bind(&mut self, step: &str, id: SymId, value: i64) -> Result<(), E::Error> {
         if let Some(symbol) = self.symbols.get(id).filter(|s| !s.contains(value)) {
             let (step, symbol, min, max) = (step.to_owned(), symbol.name.clone(), symbol.min, symbol.max);

@@ -1,6 +1,6 @@
-//! What every executor of programs needs beside its kernels: [`Binder`] finds the values of the size symbols from the
+//! What every executor of programs needs next to its kernels: [`Binder`] finds the values of the size symbols from the
 //! arguments of a call, [`Sizes`] holds them, [`Dynamic`] says which memory waits for a step that binds a size, and [`Machine`]
-//! walks over control flow. Not here: kernels, memory and devices, which stand behind the trait [`Exec`].
+//! walks over control flow. Not here: kernels, memory and devices, which are after the trait [`Exec`].
 //!
 //! The oracle (`interp`) has a walk of its own, so that a mistake in this one shows.
 

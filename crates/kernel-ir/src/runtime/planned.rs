@@ -142,7 +142,7 @@ impl Number {
         self.root.index()
     }
 
-    /// The value of its bytes, which stand at the beginning of the array.
+    /// The value of its bytes, which are at the beginning of the array.
     ///
     /// # Errors
     /// The number is neither an integer nor a truth value.

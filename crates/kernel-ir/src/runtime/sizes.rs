@@ -5,7 +5,7 @@ use ir_core::{Atom, EntityId, SymExpr, SymId};
 use super::RunError;
 use crate::Program;
 
-/// One value a symbol, by the symbol's number. A symbol that nothing has told yet has its hint or the start of its range.
+/// One value per symbol, by the symbol's number. A symbol that nothing has told yet has its hint or the start of its range.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sizes(Vec<i64>);
 

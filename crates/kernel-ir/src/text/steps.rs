@@ -1,4 +1,4 @@
-//! Reads kernels and their bodies, one function a construct of the grammar in the module's header.
+//! Reads kernels and their bodies, one function per construct of the grammar in the module's header.
 
 use ir_core::text::Cursor;
 use ir_core::{DType, Scalar};

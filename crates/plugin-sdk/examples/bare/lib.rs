@@ -1,4 +1,4 @@
-//! A library that is no plugin: it exports something, but not the entry. The host must refuse it.
+//! A library that is not a plugin: it exports something, but not the entry. The host must refuse it.
 
 /// Not the entry of a plugin.
 #[unsafe(no_mangle)]

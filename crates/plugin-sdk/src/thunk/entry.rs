@@ -59,7 +59,7 @@ unsafe fn open<B: Backend>(host: *const FfxHost) -> Result<*const FfxPlugin, Plu
         Ok(Box::new(Instance { backend, description, table: table::<B>() }))
     })?;
     let raw = Box::into_raw(instance);
-    // SAFETY: just leaked, and nobody else knows the address yet; from here on it is only read.
+    // SAFETY: just leaked, and nothing else knows the address yet; from here on it is only read.
     let instance: &'static Instance<B> = unsafe {
         (*raw).table.ctx = raw.cast();
         &*raw

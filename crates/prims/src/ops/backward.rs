@@ -147,7 +147,7 @@ fn mask(c: &Call<'_>) -> [bool; 3] {
     [item(0), item(1), item(2)]
 }
 
-/// The gradients asked for; an empty tensor stands for one that nobody reads.
+/// The gradients asked for; an empty tensor stands for one that nothing reads.
 fn three(
     b: &mut Builder<'_>,
     c: &Call<'_>,

@@ -83,7 +83,7 @@ fn halvings(b: &Builder<'_>, n: &SymExpr) -> usize {
     (64 - (most - 1).leading_zeros()) as usize
 }
 
-/// `high` ones (with a zero imaginary part) behind dimension `dim`, `low` before it.
+/// `high` ones (with a zero imaginary part) after dimension `dim`, `low` before it.
 fn padded_with_ones(
     b: &mut Builder<'_>,
     z: Parts,
@@ -322,7 +322,7 @@ fn multiplied(
 ) -> Result<Parts, OpError> {
     let sizes = b.sizes(a.re)?;
     let rank = sizes.len();
-    // Places stand in `dim`, values behind it.
+    // Places are in `dim`, values after it.
     let places = iota(b, sizes[dim].clone())?;
     let places = shape::along(b, places, dim, rank + 1)?;
     let at = b.unsqueeze(index, dim)?;
@@ -347,7 +347,7 @@ fn both_of(
     Ok(Parts { re: f(b, x.re, y.re)?, im: f(b, x.im, y.im)? })
 }
 
-/// Filled up behind to the sizes.
+/// Filled up after to the sizes.
 fn padded(b: &mut Builder<'_>, v: ValueId, sizes: &[SymExpr], value: f64) -> Result<ValueId, OpError> {
     let own = b.sizes(v)?;
     if own[..] == *sizes {

@@ -112,7 +112,7 @@ fn problem(b: &mut Builder<'_>, c: &Call<'_>, log_probs: ValueId, single: bool) 
     Ok(Problem { log_probs, labels: labels_of, frames, lengths, steps, states: 2 * labels + 1 })
 }
 
-/// The rows of targets that stand one behind the other, `[N, S]`; what lies beyond a row's length is its last label or
+/// The rows of targets that stand one after the other, `[N, S]`; what lies beyond a row's length is its last label or
 /// any other, and not read.
 fn concatenated(
     b: &mut Builder<'_>,
@@ -145,7 +145,7 @@ fn negative_log_likelihood(b: &mut Builder<'_>, p: &Problem) -> Result<ValueId, 
     let states: SymExpr = p.states.into();
     let state = shape::iota_at(b, &states, 1, 2)?;
     let skips = skips(b, p)?;
-    // Before the first frame: at a blank that stands before everything, so that a move reaches states 0 and 1.
+    // Before the first frame: at a blank that is before everything, so that a move reaches states 0 and 1.
     let alive = b.le(state, 1i64)?;
     let mut alpha: Option<ValueId> = None;
     for t in 0..p.steps {
@@ -188,7 +188,7 @@ fn negative_log_likelihood(b: &mut Builder<'_>, p: &Problem) -> Result<ValueId, 
     b.neg(total)
 }
 
-/// Where a label may follow the one before it without a blank: it is no blank and another label, `[N, states]`.
+/// Where a label may follow the one before it without a blank: it is not a blank and another label, `[N, states]`.
 fn skips(b: &mut Builder<'_>, p: &Problem) -> Result<ValueId, OpError> {
     let states: SymExpr = p.states.into();
     let state = shape::iota_at(b, &states, 1, 2)?;

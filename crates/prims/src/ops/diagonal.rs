@@ -237,7 +237,7 @@ fn as_strided_scatter(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let x = c.value("self")?;
     let (sizes, strides, offset) = geometry(b, c)?;
     let (line, order) = in_memory_order(b, c, x)?;
-    // Nobody reads it: what it demands holds for the places that are written.
+    // Nothing reads it: what it demands holds for the places that are written.
     strided(b, c, line, (&sizes, &strides, &offset))?;
     let full = b.sizes(x)?;
     let mut place = b.full(&sizes, 0i64, ir_core::DType::I64)?;

@@ -32,7 +32,7 @@ pub(super) const OPS: &[OpDef] = &[
     ),
 ];
 
-/// For every place of the result the number of the element that stands there, `[sum(repeats)]`, `i64`.
+/// For every place of the result the number of the element that is there, `[sum(repeats)]`, `i64`.
 fn repeated(b: &mut Builder<'_>, c: &Call<'_>, repeats: ValueId) -> Result<ValueId, OpError> {
     let dtype = b.dtype(repeats)?;
     if b.rank(repeats)? != 1 || !matches!(dtype, DType::I32 | DType::I64) {

@@ -149,7 +149,7 @@ fn arranged(b: &mut Builder<'_>, x: &Labelled, labels: &[Label]) -> Result<Value
     b.reshape(moved, &sizes)
 }
 
-/// The product of two operands, summed over labels that nobody else wants.
+/// The product of two operands, summed over labels that nothing else wants.
 fn pair(
     b: &mut Builder<'_>,
     x: Labelled,

@@ -203,7 +203,7 @@ fn head(b: &mut Builder<'_>, v: ValueId, sizes: &[SymExpr]) -> Result<ValueId, O
     Ok(out)
 }
 
-/// Zeros behind the elements of every dimension, to the sizes.
+/// Zeros after the elements of every dimension, to the sizes.
 fn filled_up(b: &mut Builder<'_>, v: ValueId, sizes: &[SymExpr]) -> Result<ValueId, OpError> {
     let own = b.sizes(v)?;
     if own[..] == *sizes {

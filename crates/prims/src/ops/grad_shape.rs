@@ -204,7 +204,7 @@ fn flip(b: &mut Builder<'_>, v: ValueId, dim: usize) -> Result<ValueId, OpError>
     b.slice(v, dim, &size - 1, size, -1)
 }
 
-/// Products of the elements before each one and behind it, along the reduced dimensions made one: right with zeros too.
+/// Products of the elements before each one and after it, along the reduced dimensions made one: right with zeros too.
 fn prod_of(b: &mut Builder<'_>, call: &GradCall<'_>, a: ValueId, g: ValueId) -> Result<ValueId, OpError> {
     let sizes = b.sizes(a)?;
     let rank = sizes.len();

@@ -19,7 +19,7 @@ struct Window {
 }
 
 impl Window {
-    /// With stride and dilation exchanged, and so much less padding behind as no window reaches.
+    /// With stride and dilation exchanged, and so much less padding after as no window reaches.
     fn exchanged(&self, missing: &[Option<i64>]) -> Window {
         let mut padding = self.padding.clone();
         for (d, left) in missing.iter().enumerate() {

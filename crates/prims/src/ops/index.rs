@@ -89,7 +89,7 @@ pub(super) const OPS: &[OpDef] = &[
     composite!("aten::one_hot(Tensor self, int num_classes=-1) -> Tensor", one_hot),
 ];
 
-/// One vector a dimension: where the elements that are not zero stand.
+/// One vector per dimension: where the elements that are not zero stand.
 fn nonzero_numpy(b: &mut Builder<'_>, x: ValueId) -> Result<crate::Outs, OpError> {
     // NumPy takes a number for a vector of one element.
     let x = if b.rank(x)? == 0 { flat(b, x)? } else { x };
@@ -227,7 +227,7 @@ impl Places {
     }
 }
 
-/// The places where a mask holds: one index a dimension, of a length that only running tells.
+/// The places where a mask holds: one index per dimension, of a length known only at run time.
 pub(super) fn mask_places(b: &mut Builder<'_>, mask: ValueId) -> Result<Vec<ValueId>, OpError> {
     let rank = b.rank(mask)?;
     let line = flat(b, mask)?;
@@ -239,7 +239,7 @@ pub(super) fn mask_places(b: &mut Builder<'_>, mask: ValueId) -> Result<Vec<Valu
 
 /// Where the elements go that a mask keeps.
 struct KeptPositions {
-    /// For each element of the mask its place among those kept; the others all go to the place behind the last.
+    /// For each element of the mask its place among those kept; the others all go to the place after the last.
     row: ValueId,
     /// How many are kept.
     count: SymExpr,

@@ -338,7 +338,7 @@ impl Places {
         }
         place
     }
-    /// Sizes of the values that so many indices name.
+    /// Sizes of the values that this many indices name.
     fn value_sizes(&self, count: usize) -> Vec<usize> {
         let rest = &self.sizes[self.start + count..];
         self.sizes[..self.start].iter().chain(&self.shape).chain(rest).copied().collect()

@@ -1,5 +1,5 @@
 //! The matrix prims: factorizations, solutions, eigenvalues, each a routine of `linalg` in every backend. Conventions are
-//! LAPACK's; the gradient rules stand in `prims_linalg_grad`.
+//! LAPACK's; the gradient rules are in `prims_linalg_grad`.
 //!
 //! The last argument, `interleaved`, is for compiled programs: complex matrices are then real tensors with a last
 //! dimension of 2. The pass that makes programs real sets it; meta rules and gradients never see it set.
@@ -403,7 +403,7 @@ impl Matrix {
         Ok(b)
     }
 
-    /// An operand has these sizes behind those of the batch.
+    /// An operand has these sizes after those of the batch.
     fn require_trailing_sizes(
         &self,
         cx: &MetaCx<'_>,

@@ -1,4 +1,4 @@
-//! Prims that reduce or scan: one row a reduction. They keep the dtype (`argmax`, `argmin` give `i64`); the dimensions
+//! Prims that reduce or scan: one row per reduction. They keep the dtype (`argmax`, `argmin` give `i64`); the dimensions
 //! reduced are gone from the result.
 
 use fx_ir::{Arg, ValueId, ValueType};

@@ -1,6 +1,6 @@
 //! Tensors filled with random numbers of a distribution: the values of `uniform_`, `normal_`, `bernoulli_` and their
 //! kin (an in-place operator is found by the name of its counterpart), and `normal`, `bernoulli` with tensor parameters.
-//! How numbers are drawn stands in `random`.
+//! How numbers are drawn is in `random`.
 
 use std::f64::consts::PI;
 

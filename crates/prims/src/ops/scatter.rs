@@ -359,7 +359,7 @@ fn one_for_each(
     wide.push(n.clone());
     wide.extend(sizes[start + inner..].iter().cloned());
     let values = b.expand(values, &wide)?;
-    // A row behind the last, so that there is something to read where there are none.
+    // A row after the last, so that there is something to read where there are none.
     let mut high = vec![SymExpr::ZERO; wide.len()];
     let low = high.clone();
     high[start] = SymExpr::ONE;
@@ -377,7 +377,7 @@ fn one_for_each(
     b.reshape(rows, sizes)
 }
 
-/// `values` (of the size of `x`) where the mask, which has `rest` dimensions behind it, is true.
+/// `values` (of the size of `x`) where the mask, which has `rest` dimensions after it, is true.
 fn put_where(
     b: &mut Builder<'_>,
     x: ValueId,

@@ -396,7 +396,7 @@ fn cubic_weight(b: &mut Builder<'_>, t: ValueId, a: f64, near: bool) -> Result<V
     Ok(sum)
 }
 
-/// Weight of the neighbour `tap` (from -1 to 2) of a place that is `fraction` behind neighbour 0.
+/// Weight of the neighbour `tap` (from -1 to 2) of a place that is `fraction` after neighbour 0.
 pub(super) fn cubic_tap(b: &mut Builder<'_>, fraction: ValueId, tap: i64) -> Result<ValueId, OpError> {
     let distance = if tap <= 0 {
         b.sub(fraction, tap as f64)?

@@ -37,7 +37,7 @@ fn by_shape(bytes: &[u8]) -> Foreign {
     if head.len() > 2 && head[0] == 0x80 && (2..=5).contains(&head[1]) {
         return Foreign::BarePickle;
     }
-    // A flatbuffer's file identifier stands at byte 4; ExecuTorch's is ET and two digits.
+    // A flatbuffer's file identifier is at byte 4; ExecuTorch's is ET and two digits.
     if head.len() >= 8 && &head[4..6] == b"ET" && head[6..8].iter().all(u8::is_ascii_digit) {
         return Foreign::ExecuTorch;
     }

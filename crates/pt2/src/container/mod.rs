@@ -1,6 +1,6 @@
 //! The container: a zip file, mapped into memory, whose stored entries are borrowed from the mapping.
 //!
-//! Knows folders and entries; what stands in them (JSON, weights) is read by the other modules. Nothing is ever
+//! Knows folders and entries; what is in them (JSON, weights) is read by the other modules. Nothing is ever
 //! unpacked to disk and nothing is unpickled.
 
 mod directory;
@@ -211,7 +211,7 @@ impl Archive {
         read(&mut file).map_err(|e| damaged(name, &e.to_string()))
     }
 
-    /// The small records beside the programs: format, version, byte order.
+    /// The small records next to the programs: format, version, byte order.
     fn check_records(&self) -> Result<()> {
         let record = |name: &str| -> Result<Option<String>> {
             let text = self.text(name)?;

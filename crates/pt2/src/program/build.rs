@@ -328,7 +328,7 @@ pub(super) fn is_symbolic(target: &str) -> bool {
         || target.starts_with("torch._sym_")
 }
 
-/// Erases computations with sizes that nobody reads: those that only fed assertions.
+/// Erases computations with sizes that nothing reads: those that only fed assertions.
 pub(super) fn drop_unused_symbolics(graph: &mut Graph) {
     graph.eliminate_dead(&|target, _| !is_symbolic(target));
 }

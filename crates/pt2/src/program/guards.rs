@@ -60,7 +60,7 @@ const NAME: &str = "input_";
 struct Source<'a> {
     /// `x`, `d['a']`
     path: String,
-    /// What stands behind it: `.size()[0]`, or nothing for the input itself.
+    /// What is after it: `.size()[0]`, or nothing for the input itself.
     rest: &'a str,
 }
 
@@ -89,7 +89,7 @@ fn plain(code: &str) -> Result<(String, Vec<Source<'_>>), String> {
     Ok((text, sources))
 }
 
-/// What stands in the brackets that the text begins with, and what stands behind them.
+/// What is in the brackets that the text begins with, and what is after them.
 fn subscript(text: &str) -> Option<(&str, &str)> {
     text.strip_prefix('[')?.split_once(']')
 }

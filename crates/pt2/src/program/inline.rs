@@ -158,7 +158,7 @@ impl<'a> Builder<'a> {
         };
         for arg in args.iter_mut() {
             arg.for_each_value_mut(&mut |value| {
-                // Autocast leaves float64 and what is no float alone.
+                // Autocast leaves float64 and what is not a float alone.
                 let dtype = out.meta(*value).map(|m| m.dtype);
                 if dtype.is_some_and(|d| d != wanted && matches!(d, DType::F16 | DType::BF16 | DType::F32)) {
                     let rest = vec![Arg::DType(wanted), false.into(), false.into(), Arg::None];
@@ -214,7 +214,7 @@ fn like(
 fn is_dense(meta: &TensorMeta) -> bool {
     let mut left: Vec<usize> = (0..meta.rank()).filter(|&d| meta.sizes[d] != SymExpr::ONE).collect();
     let mut expected = SymExpr::ONE;
-    // The search is quadratic; no real tensor has so many dimensions.
+    // The search is quadratic; no real tensor has this many dimensions.
     while !left.is_empty() && left.len() <= 64 {
         let Some(at) = left.iter().position(|&d| meta.strides[d] == expected) else { return false };
         expected = expected * &meta.sizes[left.swap_remove(at)];

@@ -1,6 +1,6 @@
 //! The size symbols of a program: names, ranges, hints, and a table of the expressions already read.
 //!
-//! The same expression text stands in an archive thousands of times, so each is parsed once.
+//! The same expression text is in an archive thousands of times, so each is parsed once.
 
 use std::collections::{HashMap, HashSet};
 
@@ -136,7 +136,7 @@ impl<'a> Symbols<'a> {
     pub(super) fn assume(&mut self, text: &str) -> bool {
         let bounds = self.bounds;
         match sym::facts(text, &bounds, &mut |name| self.symbol(name)) {
-            // Every fact narrows what it can, also behind one that could not.
+            // Every fact narrows what it can, also after one that could not.
             Ok(facts) if !facts.is_empty() => facts.iter().filter(|fact| !self.narrow(fact)).count() == 0,
             _ => {
                 debug!(assertion = %shorten(text), "no range can hold an assertion");
@@ -254,7 +254,7 @@ impl<'a> Symbols<'a> {
     }
 
     /// Takes note that the caller gives this integer. Exporting writes 0 as the lower end of the range of every such
-    /// symbol, which PyTorch does not check at a call: the integer may be negative where it is no size.
+    /// symbol, which PyTorch does not check at a call: the integer may be negative where it is not a size.
     pub(super) fn is_given(&mut self, value: &SymExpr) {
         let Some(id) = value.as_sym() else { return };
         if self.given.insert(id) && !self.sizes.contains(&id) {

@@ -38,7 +38,7 @@ pub(super) fn correct(graph: &Graph, target: &str, args: &[Arg], made: &mut [(&s
     }
 }
 
-/// The size that only running tells.
+/// The size known only at run time.
 fn number_of_runs(values: &TensorMeta) -> Option<SymExpr> {
     values.sizes.iter().find(|size| size.as_const().is_none()).cloned()
 }

@@ -2,7 +2,7 @@
 //! the plain form (`2*s77 + 1`), read into [`SymExpr`].
 //!
 //! Exact: quotients are kept as ratios until a rounding function makes them integers, truth values are 0 or 1, and a
-//! `Piecewise` is a sum over them. What is no integer in the end (a float symbol, a square root) is an error that says
+//! `Piecewise` is a sum over them. What is not an integer in the end (a float symbol, a square root) is an error that says
 //! so. Depth, length and the work of expanding products are bounded, because the text comes from a file.
 
 mod arith;
@@ -24,7 +24,7 @@ pub(crate) enum Value {
     Truth(SymExpr),
 }
 
-/// `left >= right`, as it stands at the top of a truth expression.
+/// `left >= right`, as it is at the top of a truth expression.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AtLeast {
     /// The larger side.
@@ -61,7 +61,7 @@ pub(crate) fn facts(
 /// one for the whole.
 ///
 /// # Errors
-/// As [`parse`]; an expression that is no truth value.
+/// As [`parse`]; an expression that is not a truth value.
 pub(crate) fn conditions(
     text: &str,
     bounds: &Bounds,

@@ -1,4 +1,4 @@
-//! Gradients of attention, block by block: the weights are computed anew from the logarithms of their sums, so that no more of
+//! Gradients of attention, block by block: the weights are recomputed from the logarithms of their sums, so that no more of
 //! them is in memory than a block of rows by a block of keys.
 //!
 //! One task is a head of keys with all heads of queries that read it; within it keys run block by block, so that every sum

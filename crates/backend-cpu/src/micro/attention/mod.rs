@@ -19,7 +19,7 @@ pub use backward_double::{AttentionBackwardF64, attention_backward_f64};
 pub use double::{AttentionF64, MaskF64, attention_f64};
 use softmax::RowMask;
 
-/// Keys in a block: the scores of 70 rows are then 140 KiB, beside the block's K and V in the second-level cache.
+/// Keys in a block: the scores of 70 rows are then 140 KiB, next to the block's K and V in the second-level cache.
 const KEYS: usize = 512;
 /// Register tiles of rows in a block of rows.
 const TILES: usize = 5;
@@ -176,7 +176,7 @@ impl Attention {
     }
 }
 
-/// Few rows a head (decoding): K and V are read as they lie, one task a key/value head.
+/// Few rows a head (decoding): K and V are read as they lie, one task per key/value head.
 unsafe fn in_place(call: &Attention) {
     team::par_for_work(call.batch * call.kv_heads, call.work(), &|head| {
         // SAFETY: the caller's promise; heads are disjoint in O.

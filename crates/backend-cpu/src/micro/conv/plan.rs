@@ -42,7 +42,7 @@ pub(super) struct Read {
     /// Elements between images, and between groups.
     pub(super) image: isize,
     pub(super) group: isize,
-    /// If all output pixels stand at one stride in the input and there is one tap.
+    /// If all output pixels are at one stride in the input and there is one tap.
     pub(super) row_stride: Option<isize>,
     /// Otherwise the place of each output pixel's first tap ...
     pub(super) offsets: Vec<isize>,

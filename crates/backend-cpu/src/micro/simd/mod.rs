@@ -22,7 +22,7 @@ pub(crate) trait Simd: Copy + 'static {
     type M: Copy;
     /// Values in a vector.
     const LANES: usize;
-    /// Most rows of a register tile of two vectors a row.
+    /// Most rows of a register tile of two vectors per row.
     const MR: usize;
 
     unsafe fn splat(x: f32) -> Self::V;

@@ -106,7 +106,7 @@ fn check_free(name: &str) -> Result<()> {
     ))
 }
 
-/// Writes all files or none: into a folder beside the target, which then gets its name.
+/// Writes all files or none: into a folder next to the target, which then gets its name.
 fn write_project(folder: &Path, name: &str, sdk: &str) -> Result<()> {
     if folder.symlink_metadata().is_ok() {
         return Err(advised(
