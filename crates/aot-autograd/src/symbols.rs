@@ -1,4 +1,4 @@
-//! What a value has to do with size symbols. Symbols themselves are `ir-core`'s.
+//! Relations between values and size symbols. The symbols themselves are in `ir-core`.
 
 use fx_ir::{Graph, ValueId, ValueType};
 

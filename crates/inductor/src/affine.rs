@@ -1,4 +1,4 @@
-//! Values as strided views of memory: what a template can read without a copy.
+//! Values as strided views of memory, which a template can read without a copy.
 
 use ir_core::{Atom, Shape, SymExpr};
 use kernel_ir::{BodyBuilder, BufId, InstKind, LoopBounds, Operand};
@@ -27,7 +27,7 @@ pub(crate) fn address(index: &[SymExpr], strides: &[SymExpr]) -> SymExpr {
     index.iter().zip(strides).fold(SymExpr::ZERO, |sum, (i, s)| sum + i * s)
 }
 
-/// The value as a strided view of a definition that has memory; `None` where it must be computed first.
+/// The value as a strided view of a realized definition; `None` where it must be computed first.
 pub(crate) fn operand(defs: &Defs, v: BufId) -> Option<Operand> {
     let def = defs.get(v);
     if def.realized {

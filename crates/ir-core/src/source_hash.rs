@@ -1,9 +1,9 @@
-//! For build scripts: gives a crate a hash of the sources that decide what it compiles programs to. What was saved by another
-//! build is only used where it is equal: versions of releases differ, but so do two builds between them.
+//! For build scripts: computes a hash of the sources that determine the code a crate generates. Data saved by another build
+//! is used only if the hash is equal: release versions differ, but so do two builds of one version.
 //!
 //! Which sources these are is read from the manifests, so that no crate can be forgotten: the crate itself and all crates next to
-//! it that it depends on, in turn. Versions of other dependencies are in it by way of the lock file. It is not a checksum
-//! against attackers, and no part of a program that runs: build scripts alone call [`emit`].
+//! it that it depends on, recursively. Versions of other dependencies enter the hash through the lock file. It is not a checksum
+//! against attackers, and not part of a running program: only build scripts call [`emit`].
 
 use std::path::{Path, PathBuf};
 
@@ -70,8 +70,8 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Of names below `root` and contents, in an order of their own. FNV-1a: stable from build to build, which the standard
-/// library's hashers do not promise.
+/// The hash covers file names relative to `root` and contents, in a fixed order. It is FNV-1a, which is stable between
+/// builds; the hashers of the standard library do not promise that.
 fn hash(root: &Path, mut files: Vec<PathBuf>) -> u64 {
     files.sort();
     files.dedup();

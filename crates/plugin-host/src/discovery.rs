@@ -1,4 +1,4 @@
-//! Where manifests are looked for, in order. It lists paths only; `registry` reads and ranks them.
+//! The folders that are searched for manifests, in order. It lists paths only; `registry` reads and ranks them.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ const ADJACENT_PREFIX: &str = "ferroflux-";
 pub struct Folder {
     /// The folder; it need not exist.
     pub path: PathBuf,
-    /// Only files whose name starts so count.
+    /// Only files whose name starts with this prefix count.
     pub prefix: &'static str,
 }
 

@@ -1,5 +1,5 @@
-//! Raw parts of a tensor, out and in: what a DLPack struct is filled from and made into. The structs are in
-//! `plugin-abi`; this file holds the promise about the memory.
+//! Raw parts of a tensor, exported and imported: the contents of a DLPack struct. The structs are in `plugin-abi`; this
+//! file holds the contract on the memory.
 
 use ir_core::{DType, Device};
 

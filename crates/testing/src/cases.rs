@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use tensor::safetensors::SafetensorsFile;
 use zip::ZipArchive;
 
-/// An entry larger than this is none of a golden case.
+/// Largest entry of a golden case, in bytes; a larger one is refused.
 const MAX_ENTRY: u64 = 1 << 30;
 
 /// The project's root.

@@ -67,7 +67,7 @@ unsafe impl GlobalAlloc for Guarded {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match guarded(layout) {
             Some(block) => block,
-            // SAFETY: the caller's promise about the layout is passed on.
+            // SAFETY: the caller's guarantee about the layout is passed on.
             None => unsafe { System.alloc(layout) },
         }
     }

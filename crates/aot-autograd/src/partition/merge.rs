@@ -1,4 +1,4 @@
-//! One graph of forward and backward again, for a training step that is compiled as one program.
+//! Merges forward and backward into one graph, for a training step that is compiled as one program.
 
 use fx_ir::{Arg, Graph, NodeKind, OutputKind, ValueId, ValueType};
 use ir_core::Arena;
@@ -9,8 +9,8 @@ use super::{Contradiction, Partition};
 
 impl Partition {
     /// Forward and backward in one graph: the forward's placeholders, then the tangents; the forward's outputs, then
-    /// the gradients. What is recomputed is in the backward half and reads values of the forward through
-    /// `prims.barrier`, so that no pass takes it for what the forward computed.
+    /// the gradients. Recomputed values are in the backward half and read values of the forward through `prims.barrier`, so
+    /// that no pass merges them with what the forward computed.
     ///
     /// # Errors
     /// [`Contradiction`], which no partition should give.
@@ -90,7 +90,7 @@ impl Merge {
         Ok(())
     }
 
-    /// Puts the merged graph's values for the backward's; `anew` for an operand of what is recomputed. All values are
+    /// Replaces the backward's values by the merged graph's; `anew` for an operand of a recomputed call. All values are
     /// mapped before they are read: placeholders first, then calls in order.
     fn rename(&mut self, partition: &Partition, arg: &mut Arg, anew: bool) -> Result<(), Contradiction> {
         let backward = &partition.backward;
@@ -107,7 +107,7 @@ impl Merge {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// A value as what is recomputed reads it: tensors of the forward through a barrier.
+    /// A value as a recomputed call reads it: tensors of the forward through a barrier.
     fn read_anew(&mut self, backward: &Graph, v: ValueId, own: ValueId) -> Result<ValueId, Contradiction> {
         let value = &backward.values[v];
         let of_forward = backward.nodes[value.def].as_call().is_none();

@@ -1,5 +1,5 @@
-//! Convolutions take in what stands around them: zeros padded before them, and a factor a channel after them where
-//! weights are frozen (which is batch normalisation in evaluation).
+//! Folds neighbours into convolutions: zero padding before them, and a factor per channel after them where weights are
+//! frozen (batch normalisation in evaluation).
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::{Scalar, Shape, SymExpr};
@@ -42,7 +42,7 @@ fn padding_into_conv(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     else {
         return Ok(None);
     };
-    // Minus zero would be another number only where nothing is added to it.
+    // Minus zero differs from zero only where nothing is added to it.
     let zero = pad.scalar("value")?.as_f64() == 0.0 && !matches!(pad.scalar("value")?, Scalar::Complex(..));
     let grows = low.iter().chain(&high).all(|&n| n >= 0) && interior.iter().all(|&n| n == 0);
     if !zero || !grows || low[..2] != [0, 0] || high[..2] != [0, 0] {

@@ -1,4 +1,4 @@
-//! Equal calls are made once. Operands that commute are compared in either order. A draw of random numbers is a call
+//! Common subexpression elimination. Commuting operands are compared in either order. A draw of random numbers is a call
 //! like any other: it has its stream among its operands. What defines a size known only at run time is never merged.
 
 use std::hash::{Hash, Hasher};

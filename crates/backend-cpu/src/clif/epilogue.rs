@@ -21,7 +21,7 @@ pub struct Walk {
     pub column: u32,
 }
 
-/// What generated epilogues read besides the block.
+/// The data that generated epilogues read besides the block.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct EpilogueContext {
@@ -33,7 +33,7 @@ pub struct EpilogueContext {
 
 // SAFETY: two pointers that the generated code only reads; the executor keeps both tables alive and unchanged for the call.
 unsafe impl Send for EpilogueContext {}
-// SAFETY: as above.
+// SAFETY: two pointers that the generated code only reads; the executor keeps both tables alive and unchanged for the call.
 unsafe impl Sync for EpilogueContext {}
 
 impl<'f> Emit<'f, '_> {

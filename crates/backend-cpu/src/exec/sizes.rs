@@ -1,4 +1,4 @@
-//! The sizes of a call: bound from its inputs, what to say where they do not fit, and where buffers lie at these sizes.
+//! The sizes of a call: bound from its inputs, the errors where they do not fit, and the arena's layout at these sizes.
 
 use std::sync::{Arc, PoisonError};
 
@@ -25,7 +25,7 @@ impl Compiled {
         bound.map_err(|(misfit, sizes)| self.misfit(misfit, &sizes, &size))
     }
 
-    /// What to say of sizes that do not fit.
+    /// The error for sizes that do not fit.
     #[cold]
     fn misfit(
         &self,
@@ -60,7 +60,7 @@ impl Compiled {
         }
         let (offsets, bytes) = self.program.plan.place(&self.program, &|id| sizes.get(id))?;
         let place = Arc::new(ArenaLayout { offsets, bytes });
-        // A service that sees ever new sizes must not keep a layout of each.
+        // A service with ever new sizes must not keep a layout for each.
         if places.len() >= 1024 {
             places.clear();
         }

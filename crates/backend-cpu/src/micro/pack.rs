@@ -1,5 +1,5 @@
-//! The packed form of B: panels of as many columns as a register tile, k after k, so that the kernel reads one
-//! stream. Made once for a weight ([`PackedB`]) or block by block into scratch (`pack_panel`).
+//! The packed form of B: panels of as many columns as a register tile, k after k, so that the kernel reads one stream.
+//! Created once for a weight ([`PackedB`]) or block by block in scratch (`pack_panel`).
 
 use std::ops::Range;
 
@@ -38,7 +38,8 @@ impl PackedB {
         isa.require()?;
         let packed = PackedB::new(isa, 1, k, n);
         let src = Source { ptr, row: k_stride, col: n_stride };
-        // SAFETY: the caller's promise; the buffer has k rows for every panel.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the buffer has k rows for
+        // every panel.
         unsafe { packed.fill(0, 0..k, 0..n, src) };
         Ok(packed)
     }
@@ -124,7 +125,7 @@ impl PackedB {
 /// # Safety
 /// `rows * cols` elements of `src` must be readable, `rows * nr` of `dst` writable.
 pub(crate) unsafe fn pack_panel(src: Source, rows: usize, cols: usize, dst: *mut f32, nr: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         transpose::copy(src, rows, cols, dst, nr);
         if cols < nr {

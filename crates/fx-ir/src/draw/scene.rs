@@ -31,7 +31,7 @@ pub(super) struct Wire {
     pub(super) source: usize,
 }
 
-/// Everything with its place.
+/// A laid-out drawing: every element with its position.
 pub(super) struct Scene {
     pub(super) nodes: Vec<Rect>,
     pub(super) clusters: Vec<Rect>,
@@ -95,7 +95,7 @@ struct FrameLayout {
     ports: FxHashMap<Part, f64>,
 }
 
-/// Places every box, frame and arrow.
+/// Positions every box, frame and arrow.
 pub(super) fn lay_out(diagram: &Diagram) -> Scene {
     let frames = frames(diagram);
     let count = diagram.clusters.len();

@@ -1,4 +1,4 @@
-//! The words of the text form that stand for enumerations; one table read by the printer and the parser alike.
+//! The keywords of the text form that represent enumerations; the printer and the parser read the same tables.
 
 use ir_core::{Layout, MemoryFormat};
 
@@ -34,7 +34,7 @@ pub(super) fn is_bare(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '.'
 }
 
-/// `text` where it may stand bare, else in quotes.
+/// `text` without quotes where that is allowed, else in quotes.
 pub(super) fn name(text: &str) -> String {
     ir_core::text::name(text, is_bare)
 }

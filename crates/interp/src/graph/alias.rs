@@ -1,4 +1,4 @@
-//! In-place operators, run by value.
+//! In-place operators, executed by value.
 //!
 //! Tensors of the oracle are never written. Instead every value of a graph that has in-place operators belongs to a
 //! *root* (a fresh tensor) and, where it is a view, knows for each of its elements which element of the root it is.
@@ -111,8 +111,8 @@ fn written_args(target: &str) -> Vec<usize> {
     }
 }
 
-/// For each argument that an operator writes its position and the result that is its new value. By the tables'
-/// convention what is written but not returned is after the results of the schema (batch norm's statistics).
+/// For each argument that an operator writes: its position and the result that is its new value. By the convention of the
+/// operator table, values that are written but not returned follow the results of the schema (batch norm's statistics).
 fn written_results(target: &str) -> Vec<(usize, usize)> {
     let Some(op) = lookup(target) else {
         return written_args(target).into_iter().map(|position| (position, 0)).collect();
@@ -129,7 +129,7 @@ fn written_results(target: &str) -> Vec<(usize, usize)> {
     written_args(target).into_iter().map(|position| (position, result_of(position))).collect()
 }
 
-/// Gives what an in-place operator computed the dtype of the memory that it writes.
+/// Converts the result of an in-place operator to the dtype of the memory that it writes.
 pub(super) fn settle(
     frame: &Frame<'_, '_>,
     id: NodeId,
@@ -301,7 +301,7 @@ fn view_member(
     }
 }
 
-/// Whether an operator returns its operand where that already is what is asked for.
+/// Whether an operator returns its operand itself where the operand already has the requested form.
 fn is_conversion(target: &str) -> bool {
     matches!(target.split('.').nth(1), Some("contiguous" | "to" | "type_as"))
 }

@@ -1,4 +1,4 @@
-//! How keywords and offsets are in the text form. Knows no statement; quoting and numbers are `ir_core::text`.
+//! How keywords and offsets are written in the text form. Knows no statement; quoting and numbers are in `ir_core::text`.
 
 use ir_core::SymExpr;
 

@@ -3,9 +3,10 @@
 //!
 //! - [`guard`]: catches panics and writes the caller's error struct.
 //! - [`description`]: a [`Description`](crate::Description) laid out as C structs.
-//! - [`request`]: what the host passes, read and checked.
+//! - [`request`]: arguments of the host, read and checked.
 //! - [`entry`]: one instance per backend type, and its table.
-//! - [`slots`]: the functions of that table; [`artifacts`] and [`extensions`]: those that save, and those after a name.
+//! - [`slots`]: the functions of that table; [`artifacts`] and [`extensions`]: those for artifacts, and those of
+//!   extensions.
 
 mod artifacts;
 mod description;

@@ -38,7 +38,8 @@ impl ConvPlan {
         if self.shape.batch == 0 {
             return Ok(());
         }
-        // SAFETY: the caller's promise; the scratch is as large as the copy's layout.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the scratch is as large as
+        // the copy's layout.
         unsafe {
             let Some(copy) = &self.copy else { return self.place(input, weights, output, epilogue) };
             scratch::with(copy.len, |buf| {
@@ -57,7 +58,7 @@ impl ConvPlan {
         output: *mut f32,
         epilogue: &Epilogue<'_>,
     ) -> Result<(), MicroError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             if let Some(row_stride) = self.dense_rows {
                 return self.multiply(input, weights, COut::Memory { ptr: output, row_stride }, epilogue);
@@ -79,7 +80,7 @@ impl ConvPlan {
         epilogue: &Epilogue<'_>,
     ) -> Result<(), MicroError> {
         let call = Call { plan: self, weights, input, out, epilogue };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             match (&self.reads, &weights.0) {
                 (Reads::Depthwise(d), Weights::Depthwise(w)) => {
@@ -154,7 +155,7 @@ struct Target<'a> {
     output: *mut f32,
 }
 
-// SAFETY: as `Call`; blocks are disjoint.
+// SAFETY: its pointers are used under the promises of `ConvPlan::run`, and blocks are disjoint.
 unsafe impl Sync for Target<'_> {}
 
 impl Target<'_> {
@@ -176,7 +177,7 @@ impl Target<'_> {
     /// Stores `len` pixels that stand `output.w` apart.
     unsafe fn store(&self, block: &EpilogueBlock, from: *const f32, to: *mut f32, len: usize) {
         let (cols, o) = (block.col1 - block.col0, &self.plan.output);
-        // SAFETY: as `scatter`.
+        // SAFETY: the block is this thread's scratch, and the pixels are inside the output.
         unsafe {
             if o.w == 1 && o.c > 0 {
                 let src = Source { ptr: from, row: 1, col: block.row_stride as isize };
