@@ -96,7 +96,7 @@ mod tests {
         // SAFETY: generated code has stored a mask for each lane.
         unsafe { report(&fault, sites.as_ptr(), 1, lanes.as_ptr(), 4 | MASKED) };
         assert_eq!(fault.get(), Some(OutOfBounds { site: 12, index: 9, size: 5 }));
-        // SAFETY: the numbers are there.
+        // SAFETY: generated code has stored a mask for each lane.
         unsafe { report(&fault, sites.as_ptr(), 0, lanes.as_ptr(), 4) };
         assert_eq!(fault.get(), Some(OutOfBounds { site: 12, index: 9, size: 5 }));
     }

@@ -113,7 +113,7 @@ impl LoopOp {
     }
 }
 
-/// Neighbouring tasks that one thread runs: many small parts are not worth a turn each.
+/// Neighbouring tasks that one thread runs: many small parts are not worth scheduling separately.
 fn batches(tasks: &[Task]) -> Vec<Range<usize>> {
     let mut all = Vec::new();
     let (mut begin, mut work) = (0, 0.0);
@@ -150,7 +150,7 @@ impl SizedPart<'_> {
         if self.part.axis.is_some() { (self.lanes + block - 1) / block } else { 1 }
     }
 
-    /// Cuts the part into tasks, `least` to `most` of them.
+    /// Splits the part into tasks, `least` to `most` of them.
     fn tasks(&self, part: usize, least: i64, most: i64, tasks: &mut Vec<Task>) {
         if self.points == 0 || self.lanes == 0 {
             return;

@@ -16,7 +16,7 @@ pub(crate) struct Block {
 
 // SAFETY: plain memory with one owner; sharing is through raw pointers under the guarantees of their users.
 unsafe impl Send for Block {}
-// SAFETY: plain memory with one owner; sharing is through raw pointers under the users' own promises.
+// SAFETY: plain memory with one owner; sharing is through raw pointers under the guarantees of their users.
 unsafe impl Sync for Block {}
 
 impl Block {

@@ -41,7 +41,7 @@ struct Buffers(Vec<*mut u8>);
 
 // SAFETY: the pointers are only dereferenced by steps, whose tasks write disjoint memory.
 unsafe impl Send for Buffers {}
-// SAFETY: the pointers are only followed by steps, whose tasks write disjoint memory.
+// SAFETY: the pointers are only dereferenced by steps, whose tasks write disjoint memory.
 unsafe impl Sync for Buffers {}
 
 /// The context of a step.

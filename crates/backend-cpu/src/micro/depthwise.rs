@@ -156,16 +156,16 @@ impl Job<'_> {
     }
 }
 
-/// Which of `kernel` taps from `start` lie in `0..size`.
+/// The taps, of `kernel` ones from `start`, that are in `0..size`.
 pub(crate) fn taps_inside(start: isize, dilation: usize, kernel: usize, size: usize) -> Range<usize> {
     let lo = (-start).max(0).unsigned_abs().div_ceil(dilation).min(kernel);
     let hi = (size as isize - start).max(0).unsigned_abs().div_ceil(dilation).min(kernel);
     lo..hi.max(lo)
 }
 
-/// The position of tap (0, 0, 0) of column 0, possibly outside.
+/// One output line.
 struct Line {
-    /// Where tap (0, 0, 0) of column 0 would be.
+    /// The position of tap (0, 0, 0) of column 0, possibly outside.
     input: *const f32,
     weights: *const f32,
     channels: usize,
@@ -188,7 +188,7 @@ struct Line {
 }
 
 impl Line {
-    /// The taps of output column `x` that lie inside.
+    /// The taps of output column `x` that are inside.
     #[inline(always)]
     fn taps(&self, x: usize) -> Range<usize> {
         taps_inside((x * self.stride) as isize - self.pad as isize, self.dilation, self.kernel[2], self.width)
@@ -268,7 +268,7 @@ unsafe fn sliding<S: Simd, const K: usize, const T: usize>(line: &Line) {
     // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         let mut x = 0;
-        // Widths of 7 times a power of two are the commonest: blocks of seven columns leave no rest there.
+        // Multiples of 7 by a power of two are the most common widths: blocks of seven columns leave no remainder there.
         while x + 7 <= line.ow {
             all_channels::<S, K, T, 7>(line, x);
             x += 7;
@@ -348,10 +348,10 @@ unsafe fn slide<S: Simd, const K: usize, const T: usize, const B: usize>(
 ) {
     let at = |j: usize| input.wrapping_offset(j as isize * line.steps[2]);
     let inside = |j: usize| j >= valid.start && j < valid.end;
-    // Windows overlap little: one load per tap.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         if T > 1 {
-            // Windows share little: a load for each tap.
+            // Windows overlap little: one load per tap.
             for k in 0..K {
                 for b in 0..B {
                     if inside(b * T + k) {

@@ -101,7 +101,7 @@ pub(crate) unsafe fn run<'a>(
     };
     let ld = odd_lines(like.kc);
     if grid.panel_blocks == 1 || count * like.m * ld > MAX_COPY {
-        // Each task copies the rows that it needs, which no other task does or which are too many to keep.
+        // Each task copies the rows that it needs, which no other task copies or which are too many to keep.
         run_isa(make);
         return Ok(());
     }
@@ -178,7 +178,7 @@ impl Product<'_> {
 }
 
 impl Grid {
-    /// Blocks small enough for the caches, then enough of them for every thread; cuts the side whose operand is the
+    /// Blocks small enough for the caches, and enough of them for every thread; splits the side whose operand is the
     /// larger, so that the larger one is read by one thread only.
     fn choose(count: usize, p: &Product<'_>, threads: usize) -> Grid {
         let (tiles, panels) = (p.tiles(), p.panels());
@@ -442,7 +442,7 @@ unsafe fn tiles(
 }
 
 impl Product<'_> {
-    /// Points the tile at rows `row .. row + len` of A, `local` being the first one's place in the block.
+    /// Points the tile at rows `row .. row + len` of A; `local` is the position of the first one in the block.
     #[inline]
     fn point_rows(&self, tile: &mut Tile, row: usize, local: usize, len: usize, pass: &Pass) {
         match (pass.a, self.rows) {
@@ -499,7 +499,7 @@ pub(crate) struct Small {
     pub(crate) k: usize,
     pub(crate) a: *const f32,
     pub(crate) lda: usize,
-    /// First panel; panels stand `panel` values apart.
+    /// First panel; panels are `panel` values apart.
     pub(crate) b: *const f32,
     pub(crate) panel: usize,
     pub(crate) c: *mut f32,

@@ -112,8 +112,8 @@ pub struct Epilogue<'a> {
 // SAFETY: the raw pointers are read (residual) or passed on (hook context) only under the promises of the unsafe entry
 // points, which state that they are usable from several threads.
 unsafe impl Send for Epilogue<'_> {}
-// SAFETY: the raw pointers are read (residual) or handed on (hook context) only under the promises of the unsafe entry points,
-// which say that they are usable from several threads.
+// SAFETY: the raw pointers are read (residual) or passed on (hook context) only under the promises of the unsafe entry points,
+// which state that they are usable from several threads.
 unsafe impl Sync for Epilogue<'_> {}
 
 impl Epilogue<'_> {
@@ -138,7 +138,7 @@ impl Epilogue<'_> {
     }
 }
 
-/// Where C goes.
+/// The destination of C.
 #[derive(Debug, Clone, Copy)]
 pub enum COut {
     /// Element `(m, n)` at `ptr + m * row_stride + n`.
@@ -148,7 +148,7 @@ pub enum COut {
         /// Elements between rows, `>= N` unless there is one row.
         row_stride: usize,
     },
-    /// Nowhere: blocks live in thread-local scratch and only the hook (required) sees them.
+    /// No destination: blocks are in thread-local scratch and only the hook (required) reads them.
     Scratch,
 }
 

@@ -238,7 +238,7 @@ unsafe impl Sync for Chunk<'_, '_> {}
 impl Chunk<'_, '_> {
     unsafe fn run(&self) -> Result<(), MicroError> {
         let per = self.panels.len();
-        // Packing is a copy: a task should be worth handing over.
+        // Packing is a copy: a task should be worth scheduling.
         let step = (8192 / self.panel()).max(1);
         let tasks = self.packs * per;
         team::par_for_work(tasks.div_ceil(step), tasks * self.panel(), &|task| {

@@ -50,7 +50,7 @@ impl PackedB {
         PackedB { isa, groups, k, n, buf: AlignedBuf::zeroed(groups * panels * k * panel_width(isa)) }
     }
 
-    /// What [`PackedB::as_bytes`] gave for this shape; `None` where the buffer has another size.
+    /// Restores [`PackedB::as_bytes`] of this shape; `None` where the buffer has another size.
     pub(crate) fn of_file(isa: Isa, [groups, k, n]: [usize; 3], buf: AlignedBuf) -> Option<PackedB> {
         let width = panel_width(isa);
         let len = n.div_ceil(width).checked_mul(k)?.checked_mul(width)?.checked_mul(groups)?;
@@ -67,7 +67,7 @@ impl PackedB {
         self.buf.as_bytes()
     }
 
-    /// Packs some rows and columns of one group, `src` standing at the first of each.
+    /// Packs some rows and columns of one group; `src` points at the first of each.
     ///
     /// # Safety
     /// `rows * cols` elements of `src` must be readable; nothing else may read or write the group meanwhile.
@@ -86,7 +86,7 @@ impl PackedB {
         }
     }
 
-    /// First panel of a group; panel `p` stands `p * k * panel width` further.
+    /// First panel of a group; panel `p` is `p * k * panel width` further.
     pub(crate) fn panels(&self, group: usize) -> *const f32 {
         debug_assert!(group < self.groups);
         self.buf.ptr().wrapping_add(group * self.buf.len() / self.groups.max(1))
@@ -102,7 +102,7 @@ impl PackedB {
         self.n
     }
 
-    /// The instruction set whose panels these are.
+    /// The instruction set that the panels are for.
     pub fn isa(&self) -> Isa {
         self.isa
     }

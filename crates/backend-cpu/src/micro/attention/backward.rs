@@ -107,7 +107,7 @@ pub unsafe fn attention_backward(call: &AttentionBackward) -> Result<(), MicroEr
     Ok(())
 }
 
-/// Cuts one piece of scratch after another off.
+/// Allocates consecutive pieces of scratch.
 struct ScratchCursor(*mut f32);
 
 impl ScratchCursor {
@@ -131,10 +131,10 @@ impl Rows {
     }
 }
 
-/// What a task keeps for all blocks: rows are those of all heads of queries, one head after another.
+/// Buffers of a task for all blocks: rows are those of all query heads, one head after another.
 struct Work<'a> {
     call: &'a AttentionBackward,
-    /// Batch entry, head of keys, first head of queries.
+    /// Batch entry, key/value head, first query head.
     b: isize,
     kv: isize,
     h: isize,
@@ -147,11 +147,11 @@ struct Work<'a> {
     /// The first two as panels, a block of rows after another.
     q_panels: *mut f32,
     g_panels: *mut f32,
-    /// Panels of a block of keys: turned keys and values for products with rows, keys for products with scores.
+    /// Panels of a block of keys: transposed keys and values for products with rows, keys for products with scores.
     k_turned: *mut f32,
     v_turned: *mut f32,
     k_panels: *mut f32,
-    /// Weights and cotangents of scores of a block, each as it is and turned.
+    /// Weights and cotangents of scores of a block, each plain and transposed.
     p: Rows,
     ds: Rows,
     turned: Rows,
@@ -285,7 +285,7 @@ impl Work<'_> {
         panels.wrapping_add(start * width.next_multiple_of(self.nr))
     }
 
-    /// Panels of a matrix of `depth` rows and `width` columns.
+    /// Packs the panels of a matrix of `depth` rows and `width` columns.
     unsafe fn pack(&self, from: Source, depth: usize, width: usize, to: *mut f32) {
         for (n, j) in (0..width).step_by(self.nr).enumerate() {
             let to = to.wrapping_add(n * depth * self.nr);
@@ -295,7 +295,7 @@ impl Work<'_> {
         }
     }
 
-    /// Everything that a block of keys takes part in.
+    /// All work of a block of keys.
     unsafe fn block_of_keys(&self, keys: Range<usize>) {
         let call = self.call;
         // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
@@ -327,7 +327,7 @@ impl Work<'_> {
         }
     }
 
-    /// How many of a block's keys a row sees by its position.
+    /// How many of a block's keys a row attends to under the causal limit.
     fn seen(&self, row: usize, keys: &Range<usize>) -> usize {
         let end = if self.call.causal { (self.place(row).1 + 1).min(keys.end) } else { keys.end };
         end.saturating_sub(keys.start)
@@ -390,7 +390,7 @@ impl Work<'_> {
         }
     }
 
-    /// Scores of a row become weights, and cotangents of weights those of scores.
+    /// Turns scores of a row into weights, and cotangents of weights into those of scores.
     unsafe fn scores_to_weights(&self, row: usize, local: usize, keys: &Range<usize>, seen: usize) {
         let (call, (h, i)) = (self.call, self.place(row));
         let i = i as isize;

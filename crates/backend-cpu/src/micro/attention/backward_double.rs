@@ -80,7 +80,7 @@ unsafe fn add(to: (*mut f64, isize), from: (*const f64, isize), count: usize, fa
     }
 }
 
-/// What one row of scores adds.
+/// The contribution of one row of scores.
 unsafe fn row(call: &AttentionBackwardF64, [b, h, i]: [usize; 3], kv: usize) {
     let a = &call.attention;
     let row = a.row(b, h, i);

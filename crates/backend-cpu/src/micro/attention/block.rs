@@ -91,7 +91,7 @@ impl Work<'_> {
     }
 
     fn place(&self, row: usize) -> Place {
-        // One division, and of 32 bits, where that is enough: this runs several times a row.
+        // One division, of 32 bits where that is enough: this runs several times per row.
         let (row, len) = (self.rows.start + row, self.call.q_len);
         let (h, i) = match (u32::try_from(row), u32::try_from(len)) {
             (Ok(row), Ok(len)) => ((row / len) as isize, (row % len) as isize),
@@ -100,13 +100,13 @@ impl Work<'_> {
         Place { b: self.b, h: self.h + h, i }
     }
 
-    /// How many keys of a block a row sees under the causal limit.
+    /// How many keys of a block a row attends to under the causal limit.
     fn limit(&self, row: usize, keys: &Range<usize>) -> usize {
         let Some(d) = self.call.causal else { return keys.len() };
         (self.place(row).i + d + 1 - keys.start as isize).clamp(0, keys.len() as isize).unsigned_abs()
     }
 
-    /// How many keys of a block any row sees.
+    /// How many keys of a block any row attends to.
     fn seen(&self, keys: &Range<usize>) -> usize {
         if self.call.causal.is_none() {
             return keys.len();
@@ -128,7 +128,7 @@ impl Work<'_> {
         }
     }
 
-    /// Scores, softmax so far, and the sums of V, for one block of keys of which the first `seen` matter.
+    /// Scores, running softmax, and the sums of V, for one block of keys of which the first `seen` count.
     unsafe fn key_block(&self, keys: &Range<usize>, seen: usize, block: usize, packed: Option<*mut f32>) {
         let call = self.call;
         // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
@@ -237,7 +237,7 @@ impl Work<'_> {
         self.b * s[0] + self.kv_head * s[1] + key as isize * s[2]
     }
 
-    /// Masks one row of scores, turns it to weights and brings the row's running values up to date.
+    /// Masks one row of scores, turns it into weights and updates the row's running values.
     unsafe fn softmax_row(&self, row: usize, keys: &Range<usize>, seen: usize) {
         let p = self.place(row);
         let at = |s: &[isize; 4]| p.b * s[0] + p.h * s[1] + p.i * s[2] + keys.start as isize * s[3];

@@ -218,7 +218,7 @@ unsafe fn packed(call: &Attention) {
 #[derive(Clone, Copy)]
 struct Buf(*mut f32);
 
-// SAFETY: tasks use disjoint parts, or only read.
+// SAFETY: tasks write disjoint parts, or only read.
 unsafe impl Sync for Buf {}
 
 impl Buf {
@@ -227,7 +227,7 @@ impl Buf {
     }
 }
 
-/// Packs one block of keys: K turned to `[D, keys]` panels, then V as `[keys, Dv]` panels.
+/// Packs one block of keys: K transposed to `[D, keys]` panels, then V as `[keys, Dv]` panels.
 unsafe fn pack(call: &Attention, head: usize, block: usize, buf: *mut f32) {
     let nr = panel_width(call.isa);
     let (b, h) = ((head / call.kv_heads) as isize, (head % call.kv_heads) as isize);

@@ -49,7 +49,7 @@ impl ConvPlan {
         }
     }
 
-    /// Chooses where blocks go: straight to the output, or through scratch and a hook that stores them at the output's
+    /// Chooses the destination of blocks: the output directly, or scratch and a hook that stores them at the output's
     /// strides.
     unsafe fn place(
         &self,
@@ -149,13 +149,13 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Where finished blocks go when the output's layout is not rows of channels.
+/// The destination of finished blocks when the output's layout is not rows of channels.
 struct Target<'a> {
     plan: &'a ConvPlan,
     output: *mut f32,
 }
 
-// SAFETY: its pointers are used under the promises of `ConvPlan::run`, and blocks are disjoint.
+// SAFETY: as `Call`; blocks are disjoint.
 unsafe impl Sync for Target<'_> {}
 
 impl Target<'_> {
@@ -174,10 +174,10 @@ impl Target<'_> {
         }
     }
 
-    /// Stores `len` pixels that stand `output.w` apart.
+    /// Stores `len` pixels that are `output.w` apart.
     unsafe fn store(&self, block: &EpilogueBlock, from: *const f32, to: *mut f32, len: usize) {
         let (cols, o) = (block.col1 - block.col0, &self.plan.output);
-        // SAFETY: the block is this thread's scratch, and the pixels are inside the output.
+        // SAFETY: as `scatter`.
         unsafe {
             if o.w == 1 && o.c > 0 {
                 let src = Source { ptr: from, row: 1, col: block.row_stride as isize };
@@ -194,7 +194,7 @@ impl Target<'_> {
 }
 
 impl ConvPlan {
-    /// Cuts a range of output pixels into runs whose pixels stand `output.w` apart: calls
+    /// Splits a range of output pixels into runs whose pixels are `output.w` apart: calls
     /// `f(first pixel, length, offset of it in the output)`.
     fn for_runs(&self, pixels: Range<usize>, mut f: impl FnMut(usize, usize, isize)) {
         let [_, oh, ow] = self.out;
