@@ -1,4 +1,4 @@
-//! Automation of the project, as `cargo xtask COMMAND`. One file (or folder) of this crate a command; this one only
+//! Automation of the project, as `cargo xtask COMMAND`. One file (or folder) of this crate per command; this one only
 //! reads the command line.
 
 mod compare;

@@ -12,7 +12,7 @@ use crate::golden::{self, Sampled};
 use crate::report::{advised, usage};
 use crate::show;
 
-/// Largest difference allowed in a whole model's output, relative to the output's largest value, where it computes in
+/// Largest difference allowed in a whole model's output, relative to the output's largest value, if it computes in
 /// single precision (the corpus' tolerance for models).
 const MODEL_TOLERANCE: f64 = 1e-3;
 

@@ -164,7 +164,7 @@ impl Dense {
         let values = Dense::placed(tensor)?.into_iter().map(|(_, v)| v).collect();
         Ok(Dense::with(tensor, values))
     }
-    /// What a reader finds that takes the memory from its start for row-major.
+    /// The values that a reader finds which treats the memory as row-major.
     fn in_order_of_memory(tensor: &TensorView<'_>) -> Result<Dense, PluginError> {
         let mut all = Dense::placed(tensor)?;
         all.sort_by_key(|(place, _)| *place);
@@ -175,7 +175,7 @@ impl Dense {
     }
 }
 
-/// The tensor's values by way of memory that all calls share.
+/// Reads the tensor's values through memory that all calls share.
 fn through_scratch(tensor: &TensorView<'_>) -> Result<Vec<f32>, PluginError> {
     static SCRATCH: Mutex<Vec<f32>> = Mutex::new(Vec::new());
     let values = Dense::of(tensor)?.values;
@@ -198,7 +198,7 @@ fn overrun(mut tensor: OwnedTensor) -> Result<OwnedTensor, PluginError> {
     // glibc keeps at least eight bytes after an allocation of this size, so that the fault harms nothing by itself.
     let mut memory = vec![0u8; bytes.next_multiple_of(16)];
     let data = std::ptr::NonNull::from(&mut memory[0]);
-    // SAFETY: the copy stays inside of both; the last write does not, which is the fault on show.
+    // SAFETY: the copy stays inside of both; the last write does not, which is the demonstrated fault.
     unsafe {
         std::ptr::copy_nonoverlapping(tensor.as_mut_ptr(), data.as_ptr(), bytes);
         data.as_ptr().add(memory.len()).write_bytes(0x11, 4);

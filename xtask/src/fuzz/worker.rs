@@ -1,5 +1,5 @@
-//! The process that runs changed archives: for each seed it announces the seed, changes an archive, reads it, compiles and
-//! calls it on `eager` and on the other backend, and says how that ended. What kills it is the parent's to notice.
+//! The process that runs mutated archives: for each seed it announces the seed, mutates an archive, reads it, compiles and
+//! calls it on `eager` and on the other backend, and reports the outcome. The parent observes a crash.
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use super::rng::Rng;
 use super::{Outcome, Report, allocator, inputs, mutate};
 use crate::corpus::{self, Case, Kind, Loader};
 
-/// Bytes that a worker may have of its own.
+/// Memory limit of a worker, in bytes.
 const MEMORY: u64 = 4 << 30;
 /// Calls of one compiled program.
 const CALLS: usize = 4;
@@ -149,7 +149,7 @@ fn refused(error: &str) -> (Outcome, String) {
     (outcome, error.to_owned())
 }
 
-/// Where the two differ by more than roundings of ill-conditioned programs can explain.
+/// Where both differ by more than the rounding of ill-conditioned programs can explain.
 fn difference(a: &[Tensor], b: &[Tensor]) -> Option<String> {
     if a.len() != b.len() {
         return Some(format!("{} outputs and {}", a.len(), b.len()));

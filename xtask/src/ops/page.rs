@@ -1,4 +1,4 @@
-//! The page of operators as Markdown: what the table and the golden cases say, nothing of its own.
+//! The page of operators as Markdown: a view of the table and the golden cases.
 
 use std::fmt::Write;
 
@@ -96,7 +96,7 @@ fn table(out: &mut String, composites: Vec<&Op>, rows: &Rows) {
     let mut composites = composites;
     composites.sort_by(|a, b| a.target.cmp(&b.target));
     for op in composites {
-        // An in-place variant's cases test the operator that it stands for.
+        // An in-place variant's cases test the operator that it is derived from.
         let row = merged(rows, &op.target);
         let dtypes: Vec<&str> = row.dtypes.iter().map(|d| short(d)).collect();
         let _ = writeln!(

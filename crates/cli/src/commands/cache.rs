@@ -1,4 +1,4 @@
-//! `ferroflux cache`: what compiled programs are kept on disk, removing them, and why a model would be compiled again.
+//! `ferroflux cache`: lists and removes compiled programs on disk, and explains why a model would be compiled again.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// An error of the command line where no pass has this name.
+/// An error of usage where no pass has this name.
 fn check_after(name: &str) -> Result<()> {
     let graphs = || pipeline::names().filter(|n| *n != pipeline::KERNELS);
     if graphs().any(|n| n == name) {

@@ -1,11 +1,11 @@
-//! Size symbols: one compiled program serves every size in range, so sizes are known at a call only. `Binder` finds them; here
-//! is what the caller is told of inputs that do not fit.
+//! Size symbols: one compiled program serves every size in range, so sizes are known only at a call. `Binder` finds them;
+//! this file writes the errors for inputs that do not fit.
 
 use plugin_sdk::kernel_ir::Program;
 use plugin_sdk::kernel_ir::runtime::{Binder, Mismatch, SizeSource, Sizes};
 use plugin_sdk::{PluginError, TensorView};
 
-/// Reads the symbols off the inputs' sizes, and checks what the program states of its inputs.
+/// Binds the symbols from the inputs' sizes, and checks what the program requires of its inputs.
 pub(crate) fn bind(
     program: &Program,
     binder: &Binder,
