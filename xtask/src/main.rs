@@ -39,7 +39,7 @@ enum Command {
     CorpusWorker(corpus::WorkerArgs),
     /// Compares every value of training cases with double precision.
     Drift(drift::Args),
-    /// Checks the rules of the house: layers, file heads and lengths, safety comments.
+    /// Checks the conventions of the project: layers, file headers and lengths, safety comments, words.
     Tidy(tidy::Args),
     /// Runs changed archives and looks for crashes, panics and wrong answers.
     Fuzz(fuzz::Args),

@@ -33,7 +33,7 @@ impl Backend for CpuBackend {
                 "cache",
                 OptionKind::Text,
                 "off",
-                "folder for packed weights of 8 MiB and more, which later processes map instead of packing them anew",
+                "folder for packed weights of 8 MiB and more, which later processes map instead of packing them again",
             ))
     }
 

@@ -66,11 +66,11 @@ impl Set<'_> {
     /// The input of this name in the form that the model takes.
     fn get(&self, info: &InputInfo) -> Result<Option<Input>> {
         let Some((_, text)) = self.0.iter().find(|(name, _)| *name == info.name) else { return Ok(None) };
-        let misfit = || {
+        let mismatch = || {
             let (name, kind) = (&info.name, &info.kind);
             usage(format!("`{name}` cannot be `{text}`"), format!("`{name}` is {kind}: write such a value"))
         };
-        let number = |class| number(text, class).ok_or_else(misfit);
+        let number = |class| number(text, class).ok_or_else(mismatch);
         let input = match &info.kind {
             InputKind::Int { .. } => number(Class::Int)?,
             InputKind::Float => number(Class::Float)?,
@@ -81,7 +81,7 @@ impl Set<'_> {
                     Ok(Input::Int(n)) => Scalar::Int(n),
                     Ok(Input::Float(x)) => Scalar::Float(x),
                     Ok(Input::Bool(b)) => Scalar::Bool(b),
-                    _ => return Err(misfit()),
+                    _ => return Err(mismatch()),
                 };
                 if meta.rank() != 0 {
                     return Err(usage(

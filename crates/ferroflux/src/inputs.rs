@@ -266,19 +266,19 @@ impl Arguments {
 
 /// The tensor of an input for the backend; none for an input that is only compared.
 fn crossing(info: &InputInfo, index: usize, given: &Input) -> Result<Option<Value>, Error> {
-    let misfit = || Error::InputKind {
+    let mismatch = || Error::InputKind {
         index,
         name: info.name.clone(),
         wanted: info.kind.to_string(),
         given: given.to_string(),
     };
     let number = |dtype: DType, fits: fn(Scalar) -> bool| -> Result<Option<Value>, Error> {
-        let scalar = given.scalar().filter(|s| fits(*s)).ok_or_else(misfit)?;
+        let scalar = given.scalar().filter(|s| fits(*s)).ok_or_else(mismatch)?;
         Ok(Some(Tensor::scalar(dtype, scalar)?.into()))
     };
     match (&info.kind, given) {
         (InputKind::Tensor(_), Input::Tensor(value)) => Ok(Some(value.clone())),
-        (InputKind::Tensor(_), _) => Err(misfit()),
+        (InputKind::Tensor(_), _) => Err(mismatch()),
         // A truth value is an integer in Python, and both convert to floats.
         (InputKind::Int { .. }, _) => number(DType::I64, |s| matches!(s, Scalar::Int(_) | Scalar::Bool(_))),
         (InputKind::Float, _) => number(DType::F64, |s| !matches!(s, Scalar::Complex(..))),

@@ -62,8 +62,10 @@ impl Conflict {
     /// The conflict in the caller's terms: dimension `dim` of a tensor, `given`, must equal `expr`.
     pub fn of_size(&self, dim: usize, expr: &SymExpr, given: i64, known: &dyn Bounds) -> String {
         match self {
-            Conflict::Differs { expected, .. } => expr.misfit(dim, given, Some(*expected), known),
-            Conflict::Range { .. } | Conflict::NoSolution { .. } => expr.misfit(dim, given, None, known),
+            Conflict::Differs { expected, .. } => expr.describe_mismatch(dim, given, Some(*expected), known),
+            Conflict::Range { .. } | Conflict::NoSolution { .. } => {
+                expr.describe_mismatch(dim, given, None, known)
+            }
             Conflict::Undetermined { .. } => self.to_string(),
         }
     }

@@ -267,7 +267,7 @@ impl LayoutError {
 
 /// [`span_elements`] with a text as its error.
 pub(crate) fn span_of(sizes: &[i64], strides: &[i64]) -> Result<usize, PluginError> {
-    span_elements(sizes, strides).map_err(|misfit| misfit.error(sizes, strides))
+    span_elements(sizes, strides).map_err(|mismatch| mismatch.error(sizes, strides))
 }
 
 /// Elements from the first to the last one addressed, both included; 0 where a size is 0. One pass: this runs for every

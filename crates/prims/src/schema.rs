@@ -1,6 +1,6 @@
 //! ATen's schema text: `aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor`.
 //!
-//! Parsed once for each table entry; gives argument names, types, defaults and alias annotations.
+//! Parsed once per table entry; has argument names, types, defaults and alias annotations.
 
 use ir_core::Scalar;
 use thiserror::Error;

@@ -1,4 +1,4 @@
-//! `xtask tidy`: the rules of the house that the compiler does not know.
+//! `xtask tidy`: the conventions of the project that the compiler does not check.
 //!
 //! The layer table of ARCHITECTURE.md against `cargo metadata` (`layers`), what manifests promise of sources (`packages`), and
 //! every source file by itself: how it opens, how long it and its functions are, what its unsafe blocks say (`source`); and

@@ -41,7 +41,7 @@ fn check_length(path: &str, lines: usize, findings: &mut Vec<Finding>) {
     if path.starts_with(TABLES) || LONG_ON_PURPOSE.iter().any(|(file, _)| *file == path) {
         return;
     }
-    let what = format!("{lines} lines; split it by what it is about (the house's size is {LONG_FILE})");
+    let what = format!("{lines} lines; split it by what it is about (the limit is {LONG_FILE})");
     if lines > TOO_LONG_FILE {
         findings.push(Finding::error(path, what));
     } else if lines > LONG_FILE {

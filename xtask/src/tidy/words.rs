@@ -88,7 +88,8 @@ mod tests {
 
     #[test]
     fn parts_of_other_words_are_none() {
-        for good in ["// copies an engine", "// a renewed search", "let misfits = 1;", "// SAFETY: as stated"] {
+        for good in ["// copies an engine", "// a renewed search", "let misfits = 1;", "// SAFETY: as stated"]
+        {
             assert_eq!(check("docs/page.md", good), [], "{good}");
         }
     }

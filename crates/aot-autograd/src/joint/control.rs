@@ -82,7 +82,7 @@ impl Pass {
                 self.associative(&site, *body, &flat(one(xs)), &flat(rest))
             }
             ("while_loop", _) => Err(GradProblem::Control(
-                "has no gradient, for only running tells how many turns it takes: use `scan` over a fixed number of them, or \
+                "has no gradient, because its number of iterations is known only at run time: use `scan` over a fixed number of them, or \
                  detach what it reads",
             )),
             _ => Err(GradProblem::Control("has no gradient: detach what it reads")),

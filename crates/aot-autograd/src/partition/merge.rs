@@ -90,16 +90,23 @@ impl Merge {
         Ok(())
     }
 
-    /// Replaces the backward's values by the merged graph's; `anew` for an operand of a recomputed call. All values are
+    /// Replaces the backward's values by the merged graph's; `recomputed` for an operand of a recomputed call. All values are
     /// mapped before they are read: placeholders first, then calls in order.
-    fn rename(&mut self, partition: &Partition, arg: &mut Arg, anew: bool) -> Result<(), Contradiction> {
+    fn rename(
+        &mut self,
+        partition: &Partition,
+        arg: &mut Arg,
+        recomputed: bool,
+    ) -> Result<(), Contradiction> {
         let backward = &partition.backward;
         let mut wrong = None;
         arg.for_each_value_mut(&mut |v| {
             let missing =
                 || Contradiction(format!("`{}` is read before it is made", backward.values[*v].name));
             let own = self.map[*v].ok_or_else(missing);
-            match own.and_then(|own| if anew { self.read_anew(backward, *v, own) } else { Ok(own) }) {
+            match own
+                .and_then(|own| if recomputed { self.read_recomputed(backward, *v, own) } else { Ok(own) })
+            {
                 Ok(new) => *v = new,
                 Err(e) => wrong = Some(e),
             }
@@ -108,7 +115,12 @@ impl Merge {
     }
 
     /// A value as a recomputed call reads it: tensors of the forward through a barrier.
-    fn read_anew(&mut self, backward: &Graph, v: ValueId, own: ValueId) -> Result<ValueId, Contradiction> {
+    fn read_recomputed(
+        &mut self,
+        backward: &Graph,
+        v: ValueId,
+        own: ValueId,
+    ) -> Result<ValueId, Contradiction> {
         let value = &backward.values[v];
         let of_forward = backward.nodes[value.def].as_call().is_none();
         if !of_forward || !matches!(value.ty, ValueType::Tensor(_)) {

@@ -249,7 +249,7 @@ pub(super) fn load(path: &Path, program: &Program, slots: usize) -> Option<Loade
             Some(loaded)
         }
         Err(why) => {
-            tracing::warn!(target: "cache", file = %path.display(), "packed weights cannot be used and are made anew: {why}");
+            tracing::warn!(target: "cache", file = %path.display(), "packed weights cannot be used and are packed again: {why}");
             let _ = fs::remove_file(path);
             None
         }

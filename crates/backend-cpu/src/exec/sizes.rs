@@ -22,18 +22,18 @@ impl Compiled {
         }
         let size = |input: usize, dim: usize| inputs.get(input)?.sizes().get(dim).copied();
         let bound = self.binder.sizes(&self.program, size);
-        bound.map_err(|(misfit, sizes)| self.misfit(misfit, &sizes, &size))
+        bound.map_err(|(mismatch, sizes)| self.mismatch(mismatch, &sizes, &size))
     }
 
     /// The error for sizes that do not fit.
     #[cold]
-    fn misfit(
+    fn mismatch(
         &self,
-        misfit: Mismatch,
+        mismatch: Mismatch,
         sizes: &Sizes,
         size: &dyn Fn(usize, usize) -> Option<i64>,
     ) -> ExecError {
-        let (Mismatch::Equation(n) | Mismatch::Range(n, _) | Mismatch::Missing(n)) = misfit else {
+        let (Mismatch::Equation(n) | Mismatch::Range(n, _) | Mismatch::Missing(n)) = mismatch else {
             return ExecError::Malformed("a guard is no affair of the executor".into());
         };
         let equation = self.binder.equation(n);
@@ -41,11 +41,11 @@ impl Compiled {
             return ExecError::Malformed("an input is not known by its value".into());
         };
         let (name, got) = (self.program.inputs[input].name.clone(), size(input, dim).unwrap_or_default());
-        match (misfit, equation.expected(sizes.values())) {
+        match (mismatch, equation.expected(sizes.values())) {
             (Mismatch::Equation(_), Some(expected)) => {
                 ExecError::Size { name, dim, got, expected, expr: equation.size.to_string() }
             }
-            _ => ExecError::Range { name, problem: self.binder.problem(misfit, got, sizes.values()) },
+            _ => ExecError::Range { name, problem: self.binder.problem(mismatch, got, sizes.values()) },
         }
     }
 

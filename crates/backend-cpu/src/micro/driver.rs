@@ -79,7 +79,9 @@ pub(crate) unsafe fn run<'a>(
     make: &(dyn Fn(usize) -> Product<'a> + Sync),
 ) -> Result<(), MicroError> {
     if like.c_is_scratch_without_hook() {
-        return Err(MicroError::Unsupported("COut::Scratch without a hook: the result would go nowhere"));
+        return Err(MicroError::Unsupported(
+            "COut::Scratch without a hook: the result would have no destination",
+        ));
     }
     if count == 0 || like.m == 0 || like.n == 0 {
         return Ok(());

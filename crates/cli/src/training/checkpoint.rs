@@ -81,7 +81,7 @@ impl Checkpoint {
         }
         Err(first.unwrap_or_else(|| {
             let why = format!("there is no checkpoint in {}", folder.display());
-            advised(why, "leave `--resume` out to begin anew, or name the right folder with `--checkpoint`")
+            advised(why, "leave `--resume` out to start again, or name the right folder with `--checkpoint`")
         }))
     }
 

@@ -21,14 +21,14 @@ pub(crate) fn bind(
         }
     }
     let size = |input: usize, dim: usize| inputs.get(input)?.sizes().get(dim).copied();
-    binder.sizes(program, size).map_err(|(misfit, sizes)| {
-        let (Mismatch::Missing(n) | Mismatch::Equation(n) | Mismatch::Range(n, _)) = misfit else {
+    binder.sizes(program, size).map_err(|(mismatch, sizes)| {
+        let (Mismatch::Missing(n) | Mismatch::Equation(n) | Mismatch::Range(n, _)) = mismatch else {
             return PluginError::invalid("the sizes break a guard");
         };
         let SizeSource::Dim(input, dim) = binder.equation(n).place else {
             return PluginError::invalid("an input is not known by its value");
         };
-        let problem = binder.problem(misfit, size(input, dim).unwrap_or_default(), sizes.values());
+        let problem = binder.problem(mismatch, size(input, dim).unwrap_or_default(), sizes.values());
         PluginError::invalid(problem).at(&program.inputs[input].name)
     })
 }

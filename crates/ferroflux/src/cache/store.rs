@@ -137,7 +137,7 @@ impl Store {
                 Some(found)
             }
             Err(why) => {
-                tracing::warn!(target: "cache", file = %path.display(), "an entry cannot be used and is made anew: {why}");
+                tracing::warn!(target: "cache", file = %path.display(), "an entry cannot be used and is rebuilt: {why}");
                 let _ = fs::remove_file(&path);
                 None
             }

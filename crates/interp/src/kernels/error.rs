@@ -19,7 +19,7 @@ pub enum KernelError {
     },
     /// A tensor does not fit its buffer.
     #[error("`{name}` is {got_dtype}{got:?}, the program wants {expected}")]
-    Misfit {
+    Mismatch {
         /// Input or constant.
         name: String,
         /// Its dtype.

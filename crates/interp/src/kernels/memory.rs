@@ -51,7 +51,7 @@ pub(super) fn conform(
 ) -> Result<Tensor, KernelError> {
     let buffer = &program.buffers[buf];
     if tensor.dtype() != buffer.dtype || tensor.sizes() != sizes(&buffer.sizes, bindings)? {
-        return Err(misfit(buffer, name, tensor));
+        return Err(mismatch(buffer, name, tensor));
     }
     let strides: Vec<isize> =
         buffer.strides.iter().map(|s| Ok(size(s, bindings)? as isize)).collect::<Result<_, KernelError>>()?;
@@ -66,9 +66,9 @@ pub(super) fn conform(
     laid_out().map_err(|error| KernelError::Tensor { what: name.into(), error })
 }
 
-pub(super) fn misfit(buffer: &Buffer, name: &str, tensor: &Tensor) -> KernelError {
+pub(super) fn mismatch(buffer: &Buffer, name: &str, tensor: &Tensor) -> KernelError {
     let expected = buffer.sizes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    KernelError::Misfit {
+    KernelError::Mismatch {
         name: name.into(),
         got_dtype: tensor.dtype(),
         got: tensor.sizes().to_vec(),

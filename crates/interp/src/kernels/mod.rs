@@ -135,7 +135,7 @@ fn bind(program: &Program, inputs: &[Tensor]) -> Result<Bindings, KernelError> {
     for (spec, tensor) in program.inputs.iter().zip(inputs) {
         let buffer = &program.buffers[spec.buf];
         if buffer.sizes.len() != tensor.rank() || buffer.dtype != tensor.dtype() {
-            return Err(memory::misfit(buffer, &spec.name, tensor));
+            return Err(memory::mismatch(buffer, &spec.name, tensor));
         }
         for (dim, (expr, &size)) in buffer.sizes.iter().zip(tensor.sizes()).enumerate() {
             equations.push((expr.clone(), size as i64));

@@ -39,7 +39,13 @@ impl SymExpr {
 
     /// The message for a size that a caller gave for this expression: `dimension 0 is 130; it must be a multiple of
     /// 2 from 4 to 128`. `others` is the value of the expression by the sizes seen before, where they determine it.
-    pub fn misfit(&self, dim: usize, given: i64, others: Option<i64>, known: &dyn Bounds) -> String {
+    pub fn describe_mismatch(
+        &self,
+        dim: usize,
+        given: i64,
+        others: Option<i64>,
+        known: &dyn Bounds,
+    ) -> String {
         let must = match others {
             Some(wanted) => format!("{wanted}, which the sizes before it make of `{self}`"),
             None => self.allowed(known).unwrap_or_else(|| format!("a value of `{self}`")),

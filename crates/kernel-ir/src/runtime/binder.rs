@@ -270,14 +270,14 @@ impl Binder {
         };
         match self.solve(number, &mut values) {
             Ok(()) => Ok(Sizes::of(values)),
-            Err(misfit) => Err((misfit, Sizes::of(values))),
+            Err(mismatch) => Err((mismatch, Sizes::of(values))),
         }
     }
 
     /// What is wrong with the size of a dimension that breaks an equation, in the caller's terms: `dimension 0 is 130; it
     /// must be a multiple of 2 from 4 to 128`. Empty for guards and numbers that are no sizes.
-    pub fn problem(&self, misfit: Mismatch, given: i64, values: &[i64]) -> String {
-        let (Mismatch::Missing(n) | Mismatch::Equation(n) | Mismatch::Range(n, _)) = misfit else {
+    pub fn problem(&self, mismatch: Mismatch, given: i64, values: &[i64]) -> String {
+        let (Mismatch::Missing(n) | Mismatch::Equation(n) | Mismatch::Range(n, _)) = mismatch else {
             return String::new();
         };
         let equation = &self.equations[n];
@@ -285,7 +285,7 @@ impl Binder {
         if equation.is_undetermined() {
             return format!("the inputs' sizes do not determine `{}`", equation.size);
         }
-        equation.size.misfit(dim, given, equation.expected(values), &self.symbols)
+        equation.size.describe_mismatch(dim, given, equation.expected(values), &self.symbols)
     }
 }
 

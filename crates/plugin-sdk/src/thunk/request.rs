@@ -152,7 +152,7 @@ pub(crate) unsafe fn views<'a>(
         match unsafe { TensorView::from_dl(tensor, dtype) } {
             Ok(view) => views.push(view),
             // SAFETY: the tensor keeps DLPack's contract for `'a`, by the caller's promise.
-            Err(misfit) => return Err(place(i, unsafe { misfit.of_dl(tensor) })),
+            Err(mismatch) => return Err(place(i, unsafe { mismatch.of_dl(tensor) })),
         }
     }
     Ok(())

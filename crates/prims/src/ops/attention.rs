@@ -74,7 +74,7 @@ pub(super) fn attention(b: &mut Builder<'_>, c: &Call<'_>) -> Result<(ValueId, O
     Ok((b.reshape(outs[0], &result)?, sums))
 }
 
-/// `q / sqrt(depth)`, where only running tells the head size.
+/// `q / sqrt(depth)`, where the head size is known only at run time.
 fn scaled_by_depth(b: &mut Builder<'_>, q: ValueId, depth: &SymExpr) -> Result<ValueId, OpError> {
     let dtype = b.dtype(q)?;
     let depth =

@@ -1,4 +1,4 @@
-//! The forms of attention that ATen dispatches to: with the logarithm of the softmax's sum or the weights as further
+//! The forms of attention that ATen dispatches to: with the log-sum-exp or the weights as additional
 //! results, and the fused layers that `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` call in evaluation.
 
 use fx_ir::{Arg, ValueId};

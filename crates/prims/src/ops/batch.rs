@@ -1,5 +1,5 @@
-//! Batching rules that are functions: prims whose shape arguments, windows or indices change under one more dimension in
-//! front. No entries; what only shifts dimension numbers is said in the entries themselves.
+//! Batching rules that are functions: for prims whose shape arguments, windows or indices change under one more dimension
+//! in front. No entries; rules that only shift dimension numbers are in the entries themselves.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Shape, SymExpr, numel};

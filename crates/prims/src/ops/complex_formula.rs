@@ -1,5 +1,5 @@
-//! Formulas over real and complex tensors written as formulas: operators build scalar prims, and the first error is kept
-//! until the end. No entries, and no knowledge of single functions.
+//! Formulas over real and complex tensors in operator notation: Rust operators build scalar prims, and the first error is
+//! kept until the end. No entries, and no knowledge of single functions.
 
 use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Neg, Sub};

@@ -1,5 +1,5 @@
 //! Connectionist temporal classification (Graves et al. 2006): the forward recursion over time on the labels with blanks
-//! between them, unrolled over the frames. Its gradient is that of its steps.
+//! between them, unrolled over the frames. Its gradient is that of its decomposition.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, SymExpr};

@@ -1,5 +1,5 @@
-//! Operators whose results are as long as their data says: repetitions by a tensor, counts of integers, splits at places
-//! that a tensor holds. All of them rest on [`Builder::counted`].
+//! Operators whose results have a data-dependent length: repetitions by a tensor, counts of integers, splits at positions
+//! in a tensor. All of them use [`Builder::counted`].
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Scalar, SymExpr, numel};

@@ -1,4 +1,4 @@
-//! Fractional maximum pooling: windows whose places are drawn by the caller's random samples.
+//! Fractional maximum pooling: windows whose positions the caller's random samples determine.
 
 use fx_ir::ValueId;
 use ir_core::{DType, Shape, SymExpr, numel};

@@ -1,5 +1,5 @@
-//! Gradients of attention: `prims.attention_backward`, and written out over all scores where somebody wants the gradient of
-//! an added mask or of the backward itself. No entries.
+//! Gradients of attention: `prims.attention_backward`, and the decomposed form over all scores where the gradient of an
+//! added mask or of the backward itself is wanted. No entries.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, SymExpr};

@@ -1,5 +1,5 @@
-//! Gradients of prims that look up, combine and pad elements, and of the matrix product. A list of tensors has one
-//! gradient an item.
+//! Gradients of prims that index, combine and pad elements, and of the matrix product. A list of tensors has one gradient
+//! per item.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{Scalar, Shape, SymExpr};

@@ -1,4 +1,4 @@
-//! Gradients of strided reads and of what covers a place.
+//! Gradients of strided reads and of `prims.cover`.
 
 use fx_ir::ValueId;
 use ir_core::{DType, SymExpr};

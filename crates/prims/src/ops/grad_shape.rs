@@ -1,4 +1,4 @@
-//! Gradients of prims that reduce, scan, sort and move elements. Cotangents of integers are none.
+//! Gradients of prims that reduce, scan, sort and move elements. Integers have no cotangents.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{Scalar, Shape, SymExpr};

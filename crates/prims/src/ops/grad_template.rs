@@ -1,4 +1,4 @@
-//! The gradient of convolution: convolutions again.
+//! The gradients of convolution, which are convolutions.
 
 use fx_ir::ValueId;
 use ir_core::SymExpr;
@@ -100,7 +100,7 @@ fn by_phases(b: &Builder<'_>, window: &Window, w: ValueId) -> Result<bool, OpErr
 }
 
 /// The transposed convolution as a plain one, which backends have fast kernels for: the gradient spread out by the
-/// stride, the weights turned round with their channels exchanged. `None` where the window is symbolic or smaller than
+/// stride, the weights reversed with their channels exchanged. `None` where the window is symbolic or smaller than
 /// the padding.
 fn direct_input_gradient(
     b: &mut Builder<'_>,

@@ -1,6 +1,6 @@
-//! Reading at data-dependent places: index, gather, index_select, take, embedding, one_hot.
+//! Reading at data-dependent indices: index, gather, index_select, take, embedding, one_hot.
 //!
-//! Negative indices are wrapped here, so that the prims see none.
+//! Negative indices are wrapped here, so that the prims receive none.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Scalar, Shape, SymExpr, numel};

@@ -1,4 +1,4 @@
-//! Tensors put together or repeated: cat, stack, repeat, tile, roll, flip, rot90, diff, meshgrid.
+//! Concatenated and repeated tensors: cat, stack, repeat, tile, roll, flip, rot90, diff, meshgrid.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{Shape, SymExpr, numel};

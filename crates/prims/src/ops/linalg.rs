@@ -1,5 +1,5 @@
-//! Factorizations as operators: Cholesky, LU, LDL, QR, Householder products. Each is one prim with what PyTorch puts
-//! around it; solving is in `linalg_solve`, eigenvalues and singular values in `linalg_spectrum`.
+//! Factorizations as operators: Cholesky, LU, LDL, QR, Householder products. Each is one prim with PyTorch's pre- and
+//! postprocessing; solving is in `linalg_solve`, eigenvalues and singular values in `linalg_spectrum`.
 
 use fx_ir::ValueId;
 use ir_core::{DType, Shape, SymExpr};

@@ -1,5 +1,5 @@
-//! Eigenvalues and singular values as operators, and what is made of them: pseudoinverses, ranks, condition numbers, least
-//! squares, nuclear norms.
+//! Eigenvalues and singular values as operators, and operators composed of them: pseudoinverses, ranks, condition numbers,
+//! least squares, nuclear norms.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Relation, Scalar, Shape, SymExpr};

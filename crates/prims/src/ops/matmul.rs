@@ -1,4 +1,4 @@
-//! Matrix products: everything comes down to `prims.matmul` on operands with equal batch sizes.
+//! Matrix products: all of them become `prims.matmul` on operands with equal batch sizes.
 //!
 //! Operands with many leading dimensions are folded into one matrix where the other operand is a plain matrix, so that
 //! a linear layer is one product of `[rows, k]` with `[k, n]`.

@@ -1,4 +1,4 @@
-//! Pooling: a window over the last dimensions, reduced over the window. After fusion one loop nest.
+//! Pooling: a window over the last dimensions, reduced over the window. After fusion it is one loop nest.
 //!
 //! Adaptive pools whose windows are all of one size are plain reductions of a reshaped tensor; others read through
 //! clipped index arithmetic.

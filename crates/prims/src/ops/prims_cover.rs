@@ -1,5 +1,6 @@
-//! The prim that gathers what windows hold of each place: the reverse of `window`, and with a sum over the covers its
-//! gradient. Nothing is added to memory, so that it fuses with what makes the windows' elements and with what reads the sum.
+//! The prim that gathers, for each position, the elements of the windows that cover it: the reverse of `window`, and,
+//! summed over the windows, its gradient. It does not accumulate in memory, so that it fuses with the producer of the
+//! windows' elements and with the reader of the sum.
 
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{DType, Scalar, Shape, SymExpr};

@@ -1,7 +1,7 @@
 //! Prims with data-dependent indices: gather, index, scatter, index_put; and the check alone.
 //!
-//! Indices are `i64` and lie inside their dimension; none is negative (composites wrap first). References and compiled code
-//! check that against the size of the operand's dimension.
+//! Indices are `i64` and in range; none is negative (composites wrap them first). References and compiled code check that
+//! against the size of the operand's dimension.
 
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{DType, Scalar, Shape, SymExpr, TensorMeta};

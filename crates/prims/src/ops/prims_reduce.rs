@@ -1,5 +1,5 @@
 //! Prims that reduce or scan: one row per reduction. They keep the dtype (`argmax`, `argmin` give `i64`); the dimensions
-//! reduced are gone from the result.
+//! reduced are removed from the result.
 
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{DType, Scalar};

@@ -1,4 +1,4 @@
-//! Prims that look at values as a whole or in parts: the gradient stop and its detour, and the parts of complex numbers.
+//! Identities with a meaning for passes (the gradient stop `detach`, `barrier`), and the parts of complex numbers.
 
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{DType, Scalar};
@@ -42,7 +42,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         schema: "prims::barrier(Tensor a) -> Tensor",
         kind: Kind::Prim {
-            doc: "The tensor itself, which no pass may take for `a`: what is computed from it anew stays apart from what \
+            doc: "The tensor itself, which no pass may take for `a`: what is recomputed from it stays separate from what \
                   was computed from `a`.",
             meta: |cx, call| {
                 let a = cx.meta(call, "a")?;

@@ -1,4 +1,4 @@
-//! Writing at data-dependent places: scatter, index_put and their relatives, made of `prims.scatter` and
+//! Writing at data-dependent indices: scatter, index_put and related operators, composed of `prims.scatter` and
 //! `prims.index_put`.
 
 use fx_ir::{Arg, ValueId};

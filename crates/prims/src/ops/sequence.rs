@@ -1,4 +1,4 @@
-//! Sequences and what is made of them: `range`, sample frequencies, Vandermonde matrices, filled diagonals, padded
+//! Sequences and operators on them: `range`, sample frequencies, Vandermonde matrices, filled diagonals, padded
 //! batches of sequences.
 
 use fx_ir::{Arg, ValueId};

@@ -1,4 +1,4 @@
-//! Sorting and what is found by it: positions, largest elements, medians; search in sorted lists; histograms.
+//! Sorting and operators based on it: positions, largest elements, medians; search in sorted lists; histograms.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Scalar, SymExpr};

@@ -1,7 +1,7 @@
 //! Interpolation: nearest, linear, cubic and antialiased resampling, one dimension after the other.
 //!
-//! Positions and weights are arithmetic on counters in the dtype that PyTorch uses for them (`f32`, `f64` for `f64`
-//! images), so they fold into constants. Whole-number enlargement by the nearest element is a broadcast.
+//! Positions and weights are arithmetic on index counters in the dtype that PyTorch uses for them (`f32`, `f64` for `f64`
+//! images), so they fold into constants. Nearest-neighbour upsampling by an integer factor is a broadcast.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, SymExpr};

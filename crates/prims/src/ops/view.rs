@@ -1,4 +1,4 @@
-//! Views: other sizes over the same elements. All are made of reshape, permute, slice and expand.
+//! Views: other sizes over the same elements. All are composed of reshape, permute, slice and expand.
 
 use fx_ir::ValueId;
 use ir_core::{Relation, Shape, SymExpr, numel};

@@ -10,7 +10,7 @@ use super::support::*;
 
 const BATCH: usize = 3;
 
-/// The tensor as element `n` of a batch: floats scaled, so that matrices keep what they are; indices turned round.
+/// The tensor as element `n` of a batch: floats scaled, so that matrices keep what they are; indices reversed.
 fn variant(op: &Op, t: &Tensor, n: usize) -> Tensor {
     let all: Vec<Scalar> = t.iter().collect();
     // Pivots of a factorization are no independent numbers.
