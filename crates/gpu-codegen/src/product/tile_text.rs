@@ -34,7 +34,8 @@ pub(crate) enum Pipeline {
     Tma,
     /// The same; blocks stay and take one tile after another. `share` blocks of a cluster, one above the other, read the
     /// right factor together; there are `most` clusters at most.
-    Persistent { share: i64, most: i64 },
+    /// Warpgroups that `alternate` have a tile each: one multiplies while another runs the epilogue on its own.
+    Persistent { share: i64, most: i64, alternate: bool },
 }
 
 /// The shape of a tiled kernel.
@@ -76,6 +77,8 @@ impl Form {
             (Unit::Plain, _) => "fma",
             (Unit::Tensor, Pipeline::Tma) => "wgmma",
             (Unit::Tf32, Pipeline::Tma) => "wgmma_tf32",
+            (Unit::Tensor, Pipeline::Persistent { alternate: true, .. }) => "wgmma_alternating",
+            (Unit::Tf32, Pipeline::Persistent { alternate: true, .. }) => "wgmma_tf32_alternating",
             (Unit::Tensor, Pipeline::Persistent { .. }) => "wgmma_persistent",
             (Unit::Tf32, Pipeline::Persistent { .. }) => "wgmma_tf32_persistent",
         };
@@ -347,7 +350,7 @@ core.template store<PITCH>(sums);
         let (tiles_m, tiles_n) = self.tiles();
         let tiles = count(&self.product.batch) * tiles_m * tiles_n;
         let blocks = match self.form.pipeline {
-            Pipeline::Persistent { share, most } => {
+            Pipeline::Persistent { share, most, .. } => {
                 tiles.sym_min(&SymExpr::from_i64(most)) * SymExpr::from_i64(share)
             }
             _ => tiles,
