@@ -85,7 +85,7 @@ fn scaled_by_depth(b: &mut Builder<'_>, q: ValueId, depth: &SymExpr) -> Result<V
     b.cast(scaled, dtype)
 }
 
-/// Attention written out, `dropout(softmax(q k' scale + mask)) v`: the template has no place for dropped weights.
+/// Decomposed attention, `dropout(softmax(q k' scale + mask)) v`: the template does not support dropped weights.
 fn with_dropout(
     b: &mut Builder<'_>,
     c: &Call<'_>,

@@ -134,7 +134,7 @@ fn efficient(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     Ok(smallvec![y, sums, zero, zero])
 }
 
-/// Attention written out, with the weights after dropout.
+/// Decomposed attention, with the weights after dropout.
 fn math(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let (q, v) = (c.value("query")?, c.value("value")?);
     let dtype = b.dtype(q)?;

@@ -75,7 +75,7 @@ pub(super) const OPS: &[OpDef] = &[
     ),
 ];
 
-/// A normalised batch with what was found on the way.
+/// A normalised batch with its statistics.
 struct Normalised {
     y: ValueId,
     /// Statistics of the batch, in training.

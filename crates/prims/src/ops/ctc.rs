@@ -139,7 +139,7 @@ fn concatenated(
     shape::index(b, targets, &[places], 0)
 }
 
-/// `-log p(labels)` for each sequence, `[N]`; beyond `-NEVER / 2` where there is no way.
+/// `-log p(labels)` for each sequence, `[N]`; beyond `-NEVER / 2` where there is no path.
 fn negative_log_likelihood(b: &mut Builder<'_>, p: &Problem) -> Result<ValueId, OpError> {
     let compute = b.dtype(p.log_probs)?;
     let states: SymExpr = p.states.into();
@@ -201,7 +201,7 @@ fn skips(b: &mut Builder<'_>, p: &Problem) -> Result<ValueId, OpError> {
     b.and(differs, may)
 }
 
-/// The row moved right by `by` places, `fill` in front.
+/// The row moved right by `by` positions, `fill` in front.
 fn moved(
     b: &mut Builder<'_>,
     v: ValueId,

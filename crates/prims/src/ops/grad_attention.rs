@@ -186,7 +186,7 @@ impl Scores {
         b.reshape(v, &[sizes[0].clone(), self.shared.clone(), self.rows.clone(), sizes[3].clone()])
     }
 
-    /// `exp(s - sums)` `[b, hq, lq, lk]`, zero in rows in which nothing takes part.
+    /// `exp(s - sums)` `[b, hq, lq, lk]`, zero in rows in which every key is masked.
     fn weights(&self, b: &mut Builder<'_>, c: &Call<'_>, sums: ValueId) -> Result<ValueId, OpError> {
         let scores = matmul_transposed(b, self.q, self.k)?;
         let scores = b.mul(scores, self.scale)?;

@@ -110,7 +110,7 @@ pub(super) fn scatter(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     Ok(grads)
 }
 
-/// As [`scatter`], at places of `index`.
+/// As [`scatter`], at positions of `index`.
 pub(super) fn index_put(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let mut grads = none(call);
     let Some(g) = cotangent(b, call)? else { return Ok(grads) };
@@ -235,7 +235,7 @@ fn transposed(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
     b.permute(v, &order)
 }
 
-/// Every place gets the sum of what windows hold of it, gathered: nothing is added to memory.
+/// Every position gets the sum of what windows hold of it, gathered: nothing is added to memory.
 pub(super) fn window(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let mut grads = none(call);
     let Some(g) = cotangent(b, call)? else { return Ok(grads) };

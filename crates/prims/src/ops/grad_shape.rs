@@ -103,7 +103,7 @@ pub(super) fn sort(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let Some((a, g)) = parts(b, call)? else { return Ok(vec![None; call.call.args.len()]) };
     let Some(&positions) = call.outs.get(1) else { return Ok(first(call, None)) };
     let dim = call.call.dim(call.call.int("dim")?, b.rank(a)?)? as i64;
-    // Sorting the positions gives, for each element, the place it went to.
+    // Sorting the positions gives, for each element, the position it went to.
     let back = b.call("prims.sort", vec![positions.into(), dim.into(), false.into()])?;
     let grad = b.call1("prims.gather", vec![g.into(), dim.into(), back[1].into()])?;
     Ok(first(call, Some(grad)))

@@ -91,7 +91,7 @@ pub(super) fn conv(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
 }
 
 /// Whether the transposed convolution is better left one: with a stride a plain one would mostly multiply zeros. Libraries
-/// compute it as it is, other backends take it apart into plain ones a remainder of the stride, which cannot be done with the
+/// compute it as it is, other backends split it into plain ones, one per remainder of the stride, which cannot be done with the
 /// weight of groups that have several channels on both sides.
 fn by_phases(b: &Builder<'_>, window: &Window, w: ValueId) -> Result<bool, OpError> {
     let sizes = b.sizes(w)?;

@@ -89,7 +89,7 @@ pub(super) const OPS: &[OpDef] = &[
     ).autocast(Autocast::FLOAT32_ON_CPU),
 ];
 
-/// A tensor without elements: what PyTorch returns for results that were not asked for.
+/// A tensor without elements: what PyTorch returns for results that were not requested.
 pub(super) fn nothing(b: &mut Builder<'_>, like: ValueId) -> ValueResult {
     let dtype = b.dtype(like)?;
     b.full(&[SymExpr::ZERO], 0i64, dtype)

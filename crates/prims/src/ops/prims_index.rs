@@ -280,7 +280,7 @@ fn meta_index(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     Ok(tensor(x.a.dtype, x.sizes()))
 }
 
-/// The place in `a` that point `at` of the indexed values names.
+/// The position in `a` that point `at` of the indexed values names.
 fn place(cx: &mut LoopCx<'_>, at: &Shape) -> Result<Shape, OpError> {
     let call = cx.call.call;
     let x = indexed(cx.call.graph, &call)?;

@@ -86,7 +86,7 @@ pub(super) const OPS: &[OpDef] = &[
         grad: Grad::Rule(|_, call| Ok(vec![None, call.cotangents.first().copied().flatten()])),
         tolerance: Tolerance::EXACT,
         autocast: Autocast::NONE,
-        // One tensor in both places: only then is the gradient the derivative.
+        // One tensor in both positions: only then is the gradient the derivative.
         samples: |s| {
             s.add(vec![s.float("a", &[2, 3])], vec![Arg::Value(ValueId(0)), Arg::Value(ValueId(0))]);
         },
