@@ -322,15 +322,15 @@ impl<D: Driver> Compiled<D> {
             }
         }
         let size = |input: usize, dim: usize| inputs.get(input)?.sizes().get(dim).copied();
-        self.binder.sizes(program, size).map_err(|(misfit, sizes)| {
-            let (Mismatch::Equation(n) | Mismatch::Range(n, _) | Mismatch::Missing(n)) = misfit else {
+        self.binder.sizes(program, size).map_err(|(mismatch, sizes)| {
+            let (Mismatch::Equation(n) | Mismatch::Range(n, _) | Mismatch::Missing(n)) = mismatch else {
                 return GpuError::Malformed("a guard is no affair of the executor".into());
             };
             let SizeSource::Dim(input, dim) = self.binder.equation(n).place else {
                 return GpuError::Malformed("an input is not known by its value".into());
             };
             let given = size(input, dim).unwrap_or_default();
-            let problem = self.binder.problem(misfit, given, sizes.values());
+            let problem = self.binder.problem(mismatch, given, sizes.values());
             GpuError::Argument(format!("input `{}`: {problem}", program.inputs[input].name))
         })
     }

@@ -1,4 +1,4 @@
-//! Activation functions. Each is a few prims on one element, computed in `f32` for 16-bit floats and rounded once.
+//! Activation functions. Each is a few elementwise prims, computed in `f32` for 16-bit floats and rounded once.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{Scalar, SymExpr};

@@ -74,7 +74,7 @@ pub(super) fn attention(b: &mut Builder<'_>, c: &Call<'_>) -> Result<(ValueId, O
     Ok((b.reshape(outs[0], &result)?, sums))
 }
 
-/// `q / sqrt(depth)`, where only running tells the head size.
+/// `q / sqrt(depth)`, where the head size is known only at run time.
 fn scaled_by_depth(b: &mut Builder<'_>, q: ValueId, depth: &SymExpr) -> Result<ValueId, OpError> {
     let dtype = b.dtype(q)?;
     let depth =
@@ -85,7 +85,7 @@ fn scaled_by_depth(b: &mut Builder<'_>, q: ValueId, depth: &SymExpr) -> Result<V
     b.cast(scaled, dtype)
 }
 
-/// Attention written out, `dropout(softmax(q k' scale + mask)) v`: the template has no place for dropped weights.
+/// Decomposed attention, `dropout(softmax(q k' scale + mask)) v`: the template does not support dropped weights.
 fn with_dropout(
     b: &mut Builder<'_>,
     c: &Call<'_>,

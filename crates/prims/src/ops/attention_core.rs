@@ -1,4 +1,4 @@
-//! The forms of attention that ATen dispatches to: with the logarithm of the softmax's sum or the weights as further
+//! The forms of attention that ATen dispatches to: with the log-sum-exp or the weights as additional
 //! results, and the fused layers that `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` call in evaluation.
 
 use fx_ir::{Arg, ValueId};
@@ -134,7 +134,7 @@ fn efficient(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     Ok(smallvec![y, sums, zero, zero])
 }
 
-/// Attention written out, with the weights after dropout.
+/// Decomposed attention, with the weights after dropout.
 fn math(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let (q, v) = (c.value("query")?, c.value("value")?);
     let dtype = b.dtype(q)?;

@@ -138,7 +138,7 @@ fn pooled(b: &mut Builder<'_>, c: &Call<'_>, target: &str, spatial: Option<usize
     }
 }
 
-/// Which of three gradients are asked for.
+/// Which of three gradients are requested.
 fn mask(c: &Call<'_>) -> [bool; 3] {
     let item = |i: usize| match c.arg("output_mask") {
         Arg::List(items) => items.get(i).and_then(Arg::as_scalar).is_some_and(|s| s.as_bool()),
@@ -147,7 +147,7 @@ fn mask(c: &Call<'_>) -> [bool; 3] {
     [item(0), item(1), item(2)]
 }
 
-/// The gradients asked for; an empty tensor stands for one that nobody reads.
+/// The requested gradients; an empty tensor stands for one that nothing reads.
 fn three(
     b: &mut Builder<'_>,
     c: &Call<'_>,

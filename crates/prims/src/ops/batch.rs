@@ -1,5 +1,5 @@
-//! Batching rules that are functions: prims whose shape arguments, windows or indices change under one more dimension in
-//! front. No entries; what only shifts dimension numbers is said in the entries themselves.
+//! Batching rules that are functions: for prims whose shape arguments, windows or indices change under one more dimension
+//! in front. No entries; rules that only shift dimension numbers are in the entries themselves.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Shape, SymExpr, numel};
@@ -18,7 +18,7 @@ fn prepended(call: &BatchCall<'_>, name: &str, first: impl Into<Arg>) -> Result<
     }
 }
 
-/// The dimensions that broadcasting adds stand behind the batch.
+/// The dimensions that broadcasting adds are after the batch.
 pub(super) fn expand(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
     let (v, sizes) = (call.value("a")?, call.call.syms("sizes")?);
     let own = call.sizes(b, v)?;
@@ -66,7 +66,7 @@ pub(super) fn strided(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
     b.call_op(call.call.op, args)
 }
 
-/// The numbers of the batch in a shape `[batch, 1, …]` of `rank` dimensions behind it.
+/// The numbers of the batch in a shape `[batch, 1, …]` of `rank` dimensions after it.
 fn numbers(b: &mut Builder<'_>, call: &BatchCall<'_>, rank: usize) -> Result<ValueId, OpError> {
     shape::iota_at(b, call.size, 0, rank + 1)
 }
@@ -88,7 +88,7 @@ fn any_batched(call: &BatchCall<'_>, name: &str) -> Result<bool, OpError> {
     Ok(call.call.values(name)?.into_iter().any(|v| call.is_batched(v)))
 }
 
-/// Batched indices into a batched tensor are indices into the batch too, which then stands before what they index.
+/// Batched indices into a batched tensor are indices into the batch too, which then is before what they index.
 pub(super) fn index(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
     let (a, start) = (call.value("a")?, call.call.int("start")?);
     let place = usize::try_from(start).map_err(|_| call.call.bad_arg("start", "is negative"))?;
@@ -123,7 +123,7 @@ pub(super) fn index_put(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
     out(shape::move_dim(b, v, 0, 0).and_then(|v| shape::move_dim(b, v, place, 0))?)
 }
 
-/// Every element of the batch draws numbers of its own: those behind the numbers of the elements before it. So a batch
+/// Every element of the batch draws numbers of its own: those after the numbers of the elements before it. So a batch
 /// draws what one call for the whole shape would.
 pub(super) fn philox(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
     if call.randomness == Randomness::Error {

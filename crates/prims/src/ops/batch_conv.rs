@@ -126,7 +126,7 @@ fn conv_windows(b: &mut Builder<'_>, call: &BatchCall<'_>, x: ValueId, w: ValueI
 }
 
 impl Plain {
-    /// The call, a transposed convolution turned into a plain one: inputs spread out by the stride, weights turned round
+    /// The call, a transposed convolution turned into a plain one: inputs spread out by the stride, weights reversed
     /// with their channels exchanged.
     fn of(b: &mut Builder<'_>, call: &BatchCall<'_>, x: ValueId, w: ValueId) -> Result<Plain, OpError> {
         let c = call.call;

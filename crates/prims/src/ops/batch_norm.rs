@@ -13,7 +13,7 @@ use super::shape::{self, Made, out};
 use crate::{Builder, Call, OpDef, OpError, Outs};
 
 /// The entries. Where a schema writes the running statistics without returning them, their new values are further
-/// results behind those of the schema.
+/// results after those of the schema.
 pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor",
@@ -75,7 +75,7 @@ pub(super) const OPS: &[OpDef] = &[
     ),
 ];
 
-/// A normalised batch with what was found on the way.
+/// A normalised batch with its statistics.
 struct Normalised {
     y: ValueId,
     /// Statistics of the batch, in training.
@@ -146,7 +146,7 @@ fn batch_norm(b: &mut Builder<'_>, c: &Call<'_>, training: bool) -> Result<Norma
     Ok(Normalised { y: b.cast(y, dtype)?, batch: None, channels })
 }
 
-/// `centred * (rstd * weight) + bias`, statistics and parameters being one number a channel. The factors meet before
+/// `centred * (rstd * weight) + bias`, statistics and parameters being one number per channel. The factors meet before
 /// they meet the batch: one rounding less for each element, and the backward needs one sum over the batch for weight and
 /// deviation together instead of one for each.
 fn scaled(

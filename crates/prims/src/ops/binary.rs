@@ -391,7 +391,7 @@ fn xlog1py(b: &mut Builder<'_>, x: ValueId, y: ValueId) -> Result<ValueId, OpErr
     x_times(b, x, y, -1.0, |b, y| b.log1p(y))
 }
 
-/// `x * log(y)`. Where `x` is 0 and the logarithm of `y` is no finite number, `y` counts as one whose logarithm is 0:
+/// `x * log(y)`. Where `x` is 0 and the logarithm of `y` is not a finite number, `y` counts as one whose logarithm is 0:
 /// elsewhere the gradient to `x` is the logarithm, at 0 too.
 fn x_times(
     b: &mut Builder<'_>,

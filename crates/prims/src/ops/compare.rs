@@ -1,4 +1,4 @@
-//! Comparisons, logic, bits, and questions about floats.
+//! Comparisons, logic, bitwise operators, and predicates of floats.
 
 use fx_ir::Arg;
 use ir_core::{DType, Scalar};

@@ -1,4 +1,4 @@
-//! Complex numbers: parts, conjugates, polar form. A complex tensor cannot be viewed: parts are values of their own.
+//! Complex numbers: parts, conjugates, polar form. A complex tensor cannot be viewed: its parts are separate values.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, SymExpr};

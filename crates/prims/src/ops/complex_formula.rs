@@ -1,5 +1,5 @@
-//! Formulas over real and complex tensors written as formulas: operators build scalar prims, and the first error is kept
-//! until the end. No entries, and no knowledge of single functions.
+//! Formulas over real and complex tensors in operator notation: Rust operators build scalar prims, and the first error is
+//! kept until the end. No entries, and no knowledge of single functions.
 
 use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Neg, Sub};
@@ -17,7 +17,7 @@ pub(super) struct Formula<'b, 'g> {
     error: RefCell<Option<OpError>>,
 }
 
-/// What numbers need of the place where they are built, without its lifetimes.
+/// What numbers need of the builder, without its lifetimes.
 trait Place {
     fn op(&self, op: ScalarOp, args: &[Arg]) -> Option<ValueId>;
     fn call(&self, target: &str, args: Vec<Arg>) -> Option<ValueId>;
@@ -35,7 +35,7 @@ impl<'b, 'g> Formula<'b, 'g> {
     pub(super) fn complex(&self, z: Parts) -> Z<'_> {
         Z { re: self.num(z.re), im: self.num(z.im) }
     }
-    /// The first error on the way, or else `result`.
+    /// The first error, or else `result`.
     pub(super) fn done<T>(self, result: T) -> Result<T, OpError> {
         match self.error.into_inner() {
             Some(error) => Err(error),

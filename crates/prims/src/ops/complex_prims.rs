@@ -83,7 +83,7 @@ fn halvings(b: &Builder<'_>, n: &SymExpr) -> usize {
     (64 - (most - 1).leading_zeros()) as usize
 }
 
-/// `high` ones (with a zero imaginary part) behind dimension `dim`, `low` before it.
+/// `high` ones (with a zero imaginary part) after dimension `dim`, `low` before it.
 fn padded_with_ones(
     b: &mut Builder<'_>,
     z: Parts,
@@ -226,7 +226,7 @@ pub(super) fn scatter(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> SplitResul
     done(scattered(b, call, mode(call)?, a, dim, index, src)?)
 }
 
-/// Scatters at places that several indices name: as a scatter along these dimensions made one.
+/// Scatters at positions that several indices name: as a scatter along these dimensions made one.
 pub(super) fn index_put(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> SplitResult {
     let (a, values) = (call.parts("a")?, call.parts("values")?);
     let indices: Vec<ValueId> = match call.real("indices")? {
@@ -287,7 +287,7 @@ fn scattered(
     }
 }
 
-/// Of several values for one place the last wins with both of its parts: the numbers of the values are scattered first.
+/// Of several values for one position the last wins with both of its parts: the numbers of the values are scattered first.
 fn written(b: &mut Builder<'_>, a: Parts, dim: usize, index: ValueId, src: Parts) -> Result<Parts, OpError> {
     let (sizes, from) = (b.sizes(a.re)?, b.sizes(index)?);
     let mut covered = from.clone();
@@ -311,8 +311,8 @@ fn written(b: &mut Builder<'_>, a: Parts, dim: usize, index: ValueId, src: Parts
     })
 }
 
-/// Each place times the values that go there: a product over all values, those for other places being 1. The work is
-/// that of a matrix of values and places.
+/// Each position times the values that go there: a product over all values, those for other positions being 1. The work is
+/// that of a matrix of values and positions.
 fn multiplied(
     b: &mut Builder<'_>,
     a: Parts,
@@ -322,7 +322,7 @@ fn multiplied(
 ) -> Result<Parts, OpError> {
     let sizes = b.sizes(a.re)?;
     let rank = sizes.len();
-    // Places stand in `dim`, values behind it.
+    // Places are in `dim`, values after it.
     let places = iota(b, sizes[dim].clone())?;
     let places = shape::along(b, places, dim, rank + 1)?;
     let at = b.unsqueeze(index, dim)?;
@@ -347,7 +347,7 @@ fn both_of(
     Ok(Parts { re: f(b, x.re, y.re)?, im: f(b, x.im, y.im)? })
 }
 
-/// Filled up behind to the sizes.
+/// Filled up after to the sizes.
 fn padded(b: &mut Builder<'_>, v: ValueId, sizes: &[SymExpr], value: f64) -> Result<ValueId, OpError> {
     let own = b.sizes(v)?;
     if own[..] == *sizes {

@@ -35,7 +35,7 @@ const CONV3D: [OpDef; 3] = conv!(
     "aten::conv_transpose3d.input(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] output_padding=[0, 0, 0], SymInt groups=1, SymInt[3] dilation=[1, 1, 1]) -> Tensor"
 );
 
-/// The entries with a fixed number of dimensions, one list a number.
+/// The entries with a fixed number of dimensions, one list per number.
 pub(super) const CONV1D_OPS: &[OpDef] = &CONV1D;
 /// See [`CONV1D_OPS`].
 pub(super) const CONV2D_OPS: &[OpDef] = &CONV2D;

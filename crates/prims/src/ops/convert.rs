@@ -1,5 +1,5 @@
-//! Conversions, copies and calls that do nothing: values have no memory, so copies of them are the values themselves.
-//! Devices are ignored: a plan is placed as a whole.
+//! Conversions, copies and identities: values have no memory, so copies of them are the values themselves. Devices are
+//! ignored, because a program is placed as a whole.
 
 use super::common::one;
 use crate::{Builder, Call, OpDef, OpError, Outs};

@@ -73,7 +73,7 @@ pub(super) const OPS: &[OpDef] = &[
         let (x, y) = (b.cast(c.value("self")?, DType::I32)?, b.cast(c.value("mat2")?, DType::I32)?);
         b.call("aten.mm.default", vec![x.into(), y.into()])
     }),
-    // What in-place variants write whose counterpart has another overload name.
+    // The functional form of in-place variants whose counterpart has another overload name.
     alias!("aten::pow.Tensor(Tensor self, Tensor exponent) -> Tensor", "aten.pow.Tensor_Tensor").autocast(Autocast::FLOAT32_ON_GPU),
     alias!(
         "aten::float_power.Tensor(Tensor self, Tensor exponent) -> Tensor",
@@ -207,7 +207,7 @@ pub(super) const OPS: &[OpDef] = &[
     ),
 ];
 
-/// Convolutions that name how they are computed.
+/// Convolutions whose names state an implementation.
 pub(super) const CONV_OPS: &[OpDef] = &[
     composite!(
         "aten::thnn_conv2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0]) -> Tensor",
@@ -255,7 +255,7 @@ pub(super) const CONV_OPS: &[OpDef] = &[
     ),
 ];
 
-/// The groups are what the sizes of input and weight say: more than one in depthwise convolutions alone.
+/// The number of groups follows from the sizes of input and weight: it is above one only in depthwise convolutions.
 fn conv(b: &mut Builder<'_>, c: &Call<'_>, input: &str, n: usize, transposed: bool) -> Result<Outs, OpError> {
     let (x, w) = (c.value(input)?, c.value("weight")?);
     let has = |name: &str| c.op.schema.arg_index(name).is_some();
@@ -327,7 +327,7 @@ fn power_sum(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     one(b.cast(sum, dtype.to_real())?)
 }
 
-/// `length` elements from a place that a tensor holds, counted from the end where it is negative.
+/// `length` elements from a position that a tensor holds, counted from the end where it is negative.
 fn narrow(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let (x, start) = (c.value("self")?, c.value("start")?);
     let sizes = b.sizes(x)?;
@@ -343,7 +343,7 @@ fn narrow(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     b.call("aten.index_select.default", vec![x.into(), (d as i64).into(), places.into()])
 }
 
-/// The product of three tensors with dimensions of size 1 put in, summed over dimensions.
+/// The product of three tensors with dimensions of size 1 inserted, summed over dimensions.
 fn trilinear(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let mut product: Option<ValueId> = None;
     for (tensor, places) in [("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")] {

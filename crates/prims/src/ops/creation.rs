@@ -1,4 +1,4 @@
-//! Tensors out of nothing: constants, ranges, triangles.
+//! Creation of tensors: constants, ranges, triangles.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{Class, DType, Scalar, Shape, SymExpr};

@@ -1,5 +1,5 @@
 //! Connectionist temporal classification (Graves et al. 2006): the forward recursion over time on the labels with blanks
-//! between them, unrolled over the frames. Its gradient is that of its steps.
+//! between them, unrolled over the frames. Its gradient is that of its decomposition.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, SymExpr};
@@ -112,7 +112,7 @@ fn problem(b: &mut Builder<'_>, c: &Call<'_>, log_probs: ValueId, single: bool) 
     Ok(Problem { log_probs, labels: labels_of, frames, lengths, steps, states: 2 * labels + 1 })
 }
 
-/// The rows of targets that stand one behind the other, `[N, S]`; what lies beyond a row's length is its last label or
+/// The rows of targets that stand one after the other, `[N, S]`; what lies beyond a row's length is its last label or
 /// any other, and not read.
 fn concatenated(
     b: &mut Builder<'_>,
@@ -139,13 +139,13 @@ fn concatenated(
     shape::index(b, targets, &[places], 0)
 }
 
-/// `-log p(labels)` for each sequence, `[N]`; beyond `-NEVER / 2` where there is no way.
+/// `-log p(labels)` for each sequence, `[N]`; beyond `-NEVER / 2` where there is no path.
 fn negative_log_likelihood(b: &mut Builder<'_>, p: &Problem) -> Result<ValueId, OpError> {
     let compute = b.dtype(p.log_probs)?;
     let states: SymExpr = p.states.into();
     let state = shape::iota_at(b, &states, 1, 2)?;
     let skips = skips(b, p)?;
-    // Before the first frame: at a blank that stands before everything, so that a move reaches states 0 and 1.
+    // Before the first frame: at a blank that is before everything, so that a move reaches states 0 and 1.
     let alive = b.le(state, 1i64)?;
     let mut alpha: Option<ValueId> = None;
     for t in 0..p.steps {
@@ -188,7 +188,7 @@ fn negative_log_likelihood(b: &mut Builder<'_>, p: &Problem) -> Result<ValueId, 
     b.neg(total)
 }
 
-/// Where a label may follow the one before it without a blank: it is no blank and another label, `[N, states]`.
+/// Where a label may follow the one before it without a blank: it is not a blank and another label, `[N, states]`.
 fn skips(b: &mut Builder<'_>, p: &Problem) -> Result<ValueId, OpError> {
     let states: SymExpr = p.states.into();
     let state = shape::iota_at(b, &states, 1, 2)?;
@@ -201,7 +201,7 @@ fn skips(b: &mut Builder<'_>, p: &Problem) -> Result<ValueId, OpError> {
     b.and(differs, may)
 }
 
-/// The row moved right by `by` places, `fill` in front.
+/// The row moved right by `by` positions, `fill` in front.
 fn moved(
     b: &mut Builder<'_>,
     v: ValueId,

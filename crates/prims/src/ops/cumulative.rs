@@ -1,4 +1,4 @@
-//! Running sums, products and extremes along a dimension, and what is made of them.
+//! Running sums, products and extrema along a dimension, and operators composed of them.
 
 use fx_ir::ValueId;
 use ir_core::{DType, SymExpr};

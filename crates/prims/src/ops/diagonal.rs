@@ -140,7 +140,7 @@ fn on_diagonal(b: &mut Builder<'_>, n: &SymExpr, m: &SymExpr, offset: i64) -> Re
     b.eq(rows, columns)
 }
 
-/// The last two dimensions moved to places `d1` and `d2`.
+/// The last two dimensions moved to positions `d1` and `d2`.
 fn place_dims(b: &mut Builder<'_>, x: ValueId, d1: usize, d2: usize) -> Result<ValueId, OpError> {
     let rank = b.rank(x)?;
     let mut rest = 0..rank - 2;
@@ -237,7 +237,7 @@ fn as_strided_scatter(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let x = c.value("self")?;
     let (sizes, strides, offset) = geometry(b, c)?;
     let (line, order) = in_memory_order(b, c, x)?;
-    // Nobody reads it: what it demands holds for the places that are written.
+    // Nothing reads it: what it demands holds for the positions that are written.
     strided(b, c, line, (&sizes, &strides, &offset))?;
     let full = b.sizes(x)?;
     let mut place = b.full(&sizes, 0i64, ir_core::DType::I64)?;

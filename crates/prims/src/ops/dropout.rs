@@ -1,5 +1,5 @@
 //! Dropout in all its forms, and `rrelu`, whose slopes are random in training. The factor of an element is 0 or the
-//! inverse of the probability to keep it; gradients go through the product, so they see the same factors.
+//! inverse of the probability to keep it; gradients go through the product, so they use the same factors.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Shape, SymExpr};

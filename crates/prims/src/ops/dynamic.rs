@@ -1,5 +1,5 @@
-//! Operators whose results are as long as their data says: repetitions by a tensor, counts of integers, splits at places
-//! that a tensor holds. All of them rest on [`Builder::counted`].
+//! Operators whose results have a data-dependent length: repetitions by a tensor, counts of integers, splits at positions
+//! in a tensor. All of them use [`Builder::counted`].
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Scalar, SymExpr, numel};
@@ -32,7 +32,7 @@ pub(super) const OPS: &[OpDef] = &[
     ),
 ];
 
-/// For every place of the result the number of the element that stands there, `[sum(repeats)]`, `i64`.
+/// For every position of the result the number of the element that is there, `[sum(repeats)]`, `i64`.
 fn repeated(b: &mut Builder<'_>, c: &Call<'_>, repeats: ValueId) -> Result<ValueId, OpError> {
     let dtype = b.dtype(repeats)?;
     if b.rank(repeats)? != 1 || !matches!(dtype, DType::I32 | DType::I64) {
@@ -105,7 +105,7 @@ fn bincount(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     one(super::scatter::put(b, zeros, &[x], 0, values, "add")?)
 }
 
-/// Sections by one number, or at the places of a vector. How many parts there are must not depend on the data; how long
+/// Sections by one number, or at the positions of a vector. How many parts there are must not depend on the data; how long
 /// each is may.
 fn tensor_split(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let places = c.value("tensor_indices_or_sections")?;
@@ -131,7 +131,7 @@ fn tensor_split(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     b.call(target, args)
 }
 
-/// Parts from each place of a vector to the next.
+/// Parts from each position of a vector to the next.
 fn split_at(b: &mut Builder<'_>, c: &Call<'_>, places: ValueId) -> Result<Outs, OpError> {
     let x = c.value("self")?;
     let sizes = b.sizes(x)?;

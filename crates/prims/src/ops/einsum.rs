@@ -128,7 +128,7 @@ fn repeated(labels: &[Label]) -> Option<(usize, usize)> {
     (0..labels.len()).find_map(|i| (i + 1..labels.len()).find(|&j| labels[i] == labels[j]).map(|j| (i, j)))
 }
 
-/// Sums the dimensions whose labels nobody wants.
+/// Sums the dimensions whose labels nothing uses.
 fn drop_unwanted(
     b: &mut Builder<'_>,
     x: Labelled,
@@ -149,7 +149,7 @@ fn arranged(b: &mut Builder<'_>, x: &Labelled, labels: &[Label]) -> Result<Value
     b.reshape(moved, &sizes)
 }
 
-/// The product of two operands, summed over labels that nobody else wants.
+/// The product of two operands, summed over labels that nothing else wants.
 fn pair(
     b: &mut Builder<'_>,
     x: Labelled,

@@ -1,4 +1,4 @@
-//! Products with one matrix of several, chosen row by row: mixtures of experts.
+//! Products with one of several matrices, selected row by row: mixtures of experts.
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::ReduceOp;

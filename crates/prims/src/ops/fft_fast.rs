@@ -1,7 +1,7 @@
 //! Discrete Fourier transforms in steps: Cooley–Tukey over the factors of the length, Bluestein's convolution where a
 //! factor is a large prime. No entries; arguments, real sides and scales are `fft`'s.
 //!
-//! A step of radix r is a matrix product with an r by r matrix of waves, so a transform of length r1 r2 … costs
+//! A step of radix r is a matrix product with an r by r DFT matrix, so a transform of length r1 r2 … costs
 //! n (r1 + r2 + …) multiplications. All factors depend on the length alone and fold into constants.
 
 use fx_ir::{Arg, ValueId};

@@ -102,7 +102,7 @@ fn unfold(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     })?;
     let count = (n - size).floor_div(&step.into()) + 1;
     if rank == 0 {
-        // One window of the one element, which itself has no place.
+        // One window of the one element, which itself has no position.
         let kept = b.slice(x, 0, SymExpr::ZERO, size.into(), 1)?;
         return out(kept);
     }
@@ -159,7 +159,7 @@ fn im2col(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     out(shape::merge_dims(b, view, lead, 3)?)
 }
 
-/// What windows hold of each place, added up.
+/// What windows hold of each position, added up.
 fn col2im(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let (x, p) = (c.value("self")?, plane(c)?);
     let (sizes, want) = (b.sizes(x)?, c.syms("output_size")?);

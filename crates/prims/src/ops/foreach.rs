@@ -1,4 +1,4 @@
-//! Operators on lists of tensors (`_foreach_add`, …): item by item what the operator on one tensor does. Optimizers use
+//! Operators on lists of tensors (`_foreach_add`, …): the operator on one tensor applied to each item. Optimizers use
 //! them. Their in-place forms have no entries, as everywhere.
 
 use fx_ir::Arg;

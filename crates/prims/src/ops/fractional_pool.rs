@@ -1,4 +1,4 @@
-//! Fractional maximum pooling: windows whose places are drawn by the caller's random samples.
+//! Fractional maximum pooling: windows whose positions the caller's random samples determine.
 
 use fx_ir::ValueId;
 use ir_core::{DType, Shape, SymExpr, numel};
@@ -35,7 +35,7 @@ fn pool(b: &mut Builder<'_>, c: &Call<'_>, n: usize) -> Made {
     let lead = sizes.len() - n;
     let rows = numel(&sizes[..lead]);
     let samples = b.reshape(c.value("random_samples")?, &[rows.clone(), (n as i64).into()])?;
-    // Flat places [rows, outs…, kernel…], a dimension at a time.
+    // Flat positions [rows, outs…, kernel…], a dimension at a time.
     let rank = 1 + 2 * n;
     let mut place: Option<ValueId> = None;
     for d in 0..n {

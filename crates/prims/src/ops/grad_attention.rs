@@ -1,5 +1,5 @@
-//! Gradients of attention: `prims.attention_backward`, and written out over all scores where somebody wants the gradient of
-//! an added mask or of the backward itself. No entries.
+//! Gradients of attention: `prims.attention_backward`, and the decomposed form over all scores where the gradient of an
+//! added mask or of the backward itself is wanted. No entries.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, SymExpr};
@@ -186,7 +186,7 @@ impl Scores {
         b.reshape(v, &[sizes[0].clone(), self.shared.clone(), self.rows.clone(), sizes[3].clone()])
     }
 
-    /// `exp(s - sums)` `[b, hq, lq, lk]`, zero in rows in which nothing takes part.
+    /// `exp(s - sums)` `[b, hq, lq, lk]`, zero in rows in which every key is masked.
     fn weights(&self, b: &mut Builder<'_>, c: &Call<'_>, sums: ValueId) -> Result<ValueId, OpError> {
         let scores = matmul_transposed(b, self.q, self.k)?;
         let scores = b.mul(scores, self.scale)?;

@@ -1,5 +1,5 @@
-//! Gradients of prims that look up, combine and pad elements, and of the matrix product. A list of tensors has one
-//! gradient an item.
+//! Gradients of prims that index, combine and pad elements, and of the matrix product. A list of tensors has one gradient
+//! per item.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{Scalar, Shape, SymExpr};
@@ -110,7 +110,7 @@ pub(super) fn scatter(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     Ok(grads)
 }
 
-/// As [`scatter`], at places of `index`.
+/// As [`scatter`], at positions of `index`.
 pub(super) fn index_put(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let mut grads = none(call);
     let Some(g) = cotangent(b, call)? else { return Ok(grads) };
@@ -203,7 +203,7 @@ fn head(b: &mut Builder<'_>, v: ValueId, sizes: &[SymExpr]) -> Result<ValueId, O
     Ok(out)
 }
 
-/// Zeros behind the elements of every dimension, to the sizes.
+/// Zeros after the elements of every dimension, to the sizes.
 fn filled_up(b: &mut Builder<'_>, v: ValueId, sizes: &[SymExpr]) -> Result<ValueId, OpError> {
     let own = b.sizes(v)?;
     if own[..] == *sizes {
@@ -235,7 +235,7 @@ fn transposed(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
     b.permute(v, &order)
 }
 
-/// Every place gets the sum of what windows hold of it, gathered: nothing is added to memory.
+/// Every position gets the sum of what windows hold of it, gathered: nothing is added to memory.
 pub(super) fn window(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let mut grads = none(call);
     let Some(g) = cotangent(b, call)? else { return Ok(grads) };

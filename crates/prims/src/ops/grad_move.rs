@@ -1,4 +1,4 @@
-//! Gradients of strided reads and of what covers a place.
+//! Gradients of strided reads and of `prims.cover`.
 
 use fx_ir::ValueId;
 use ir_core::{DType, SymExpr};
@@ -37,8 +37,8 @@ pub(super) fn strided(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     Ok(grads)
 }
 
-/// The element of a window at `w` is cover `w / stride` of its place (of dilation above 1: cover `w`): read from there,
-/// zero where the place lies outside.
+/// The element of a window at `w` is cover `w / stride` of its position (of dilation above 1: cover `w`): read from there,
+/// zero where the position lies outside.
 pub(super) fn cover(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let mut grads = vec![None; call.call.args.len()];
     let Some(g) = cotangent(b, call)? else { return Ok(grads) };

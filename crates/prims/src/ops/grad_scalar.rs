@@ -1,6 +1,5 @@
-//! Gradients of the scalar prims: the cotangent of the result gives those of the tensor operands, which have its shape
-//! and dtype. Formulas are PyTorch's, at kinks and poles too, where one prim decides it. Of
-//! complex tensors only holomorphic operators have gradients.
+//! Gradients of the scalar prims: the rule maps the cotangent of the result to those of the tensor operands, which have its
+//! shape and dtype. Formulas are PyTorch's, at kinks and poles too, where one prim decides it. For
 
 use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
 

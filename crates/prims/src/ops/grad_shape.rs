@@ -1,4 +1,4 @@
-//! Gradients of prims that reduce, scan, sort and move elements. Cotangents of integers are none.
+//! Gradients of prims that reduce, scan, sort and move elements. Integers have no cotangents.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{Scalar, Shape, SymExpr};
@@ -103,7 +103,7 @@ pub(super) fn sort(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let Some((a, g)) = parts(b, call)? else { return Ok(vec![None; call.call.args.len()]) };
     let Some(&positions) = call.outs.get(1) else { return Ok(first(call, None)) };
     let dim = call.call.dim(call.call.int("dim")?, b.rank(a)?)? as i64;
-    // Sorting the positions gives, for each element, the place it went to.
+    // Sorting the positions gives, for each element, the position it went to.
     let back = b.call("prims.sort", vec![positions.into(), dim.into(), false.into()])?;
     let grad = b.call1("prims.gather", vec![g.into(), dim.into(), back[1].into()])?;
     Ok(first(call, Some(grad)))
@@ -204,7 +204,7 @@ fn flip(b: &mut Builder<'_>, v: ValueId, dim: usize) -> Result<ValueId, OpError>
     b.slice(v, dim, &size - 1, size, -1)
 }
 
-/// Products of the elements before each one and behind it, along the reduced dimensions made one: right with zeros too.
+/// Products of the elements before each one and after it, along the reduced dimensions made one: right with zeros too.
 fn prod_of(b: &mut Builder<'_>, call: &GradCall<'_>, a: ValueId, g: ValueId) -> Result<ValueId, OpError> {
     let sizes = b.sizes(a)?;
     let rank = sizes.len();

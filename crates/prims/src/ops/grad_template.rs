@@ -1,4 +1,4 @@
-//! The gradient of convolution: convolutions again.
+//! The gradients of convolution, which are convolutions.
 
 use fx_ir::ValueId;
 use ir_core::SymExpr;
@@ -19,7 +19,7 @@ struct Window {
 }
 
 impl Window {
-    /// With stride and dilation exchanged, and so much less padding behind as no window reaches.
+    /// With stride and dilation exchanged, and so much less padding after as no window reaches.
     fn exchanged(&self, missing: &[Option<i64>]) -> Window {
         let mut padding = self.padding.clone();
         for (d, left) in missing.iter().enumerate() {
@@ -91,7 +91,7 @@ pub(super) fn conv(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
 }
 
 /// Whether the transposed convolution is better left one: with a stride a plain one would mostly multiply zeros. Libraries
-/// compute it as it is, other backends take it apart into plain ones a remainder of the stride, which cannot be done with the
+/// compute it as it is, other backends split it into plain ones, one per remainder of the stride, which cannot be done with the
 /// weight of groups that have several channels on both sides.
 fn by_phases(b: &Builder<'_>, window: &Window, w: ValueId) -> Result<bool, OpError> {
     let sizes = b.sizes(w)?;
@@ -100,7 +100,7 @@ fn by_phases(b: &Builder<'_>, window: &Window, w: ValueId) -> Result<bool, OpErr
 }
 
 /// The transposed convolution as a plain one, which backends have fast kernels for: the gradient spread out by the
-/// stride, the weights turned round with their channels exchanged. `None` where the window is symbolic or smaller than
+/// stride, the weights reversed with their channels exchanged. `None` where the window is symbolic or smaller than
 /// the padding.
 fn direct_input_gradient(
     b: &mut Builder<'_>,

@@ -120,7 +120,7 @@ fn along(
     shape::cat(b, &[start, inner, end], d)
 }
 
-/// Weights at the first place, in the middle and at the last place; the first and last see the outermost three samples.
+/// Weights at the first position, in the middle and at the last position; the first and last see the outermost three samples.
 fn even(h: f64, second: bool) -> (Weights, Weights, Weights) {
     let w = |list: [f64; 3]| list.map(|x| Arg::from(x / h));
     let (first, last) =

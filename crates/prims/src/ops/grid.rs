@@ -59,7 +59,7 @@ fn sample(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
         return Err(c.invalid("takes an image [n, c, …] and a grid [n, …, dimensions] of one rank"));
     }
     let dtype = b.dtype(input)?;
-    // In two dimensions PyTorch's CPU kernels compute in 16 bits themselves, and so do the places that they read.
+    // In two dimensions PyTorch's CPU kernels compute in 16 bits themselves, and so do the positions that they read.
     let (image, grid) = if n == 2 { (input, grid) } else { (widen(b, input)?, widen(b, grid)?) };
     let s = Sampler {
         outside: match c.int("padding_mode")? {
@@ -89,7 +89,7 @@ fn sample(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
 }
 
 impl Sampler {
-    /// From -1..1 to places in the image.
+    /// From -1..1 to positions in the image.
     fn unnormalised(&self, b: &mut Builder<'_>, v: ValueId, d: usize) -> Result<ValueId, OpError> {
         let n = shape::count(&self.sizes[d]);
         let shifted = b.add(v, 1.0)?;
@@ -101,7 +101,7 @@ impl Sampler {
         let less = b.sub(scaled, 1.0)?;
         b.mul(less, 0.5)
     }
-    /// A place outside moved inside as the mode says; only zeros leave it where it is.
+    /// A position outside moved inside as the mode says; only zeros leave it where it is.
     fn moved(&self, b: &mut Builder<'_>, v: ValueId, d: usize) -> Result<ValueId, OpError> {
         let v = match self.outside {
             PaddingMode::Zeros => return Ok(v),
@@ -131,7 +131,7 @@ impl Sampler {
         let back = b.add(back, low)?;
         b.select(odd, back, there)
     }
-    /// The image at whole places (as floats), `[n, c, points…]`; zeros outside.
+    /// The image at integer positions (as floats), `[n, c, points…]`; zeros outside.
     fn read(&self, b: &mut Builder<'_>, at: &[ValueId]) -> Result<ValueId, OpError> {
         let points = b.sizes(at[0])?;
         let mut inside: Option<ValueId> = None;
@@ -149,7 +149,7 @@ impl Sampler {
             let near = choose(b, within, v, 0.0, self.compute)?;
             indices.push(clamped(b, near, &self.sizes[d])?);
         }
-        // Channels last, so that samples and places lie side by side: [n, space…, c] at [n, points…].
+        // Channels last, so that samples and positions lie side by side: [n, space…, c] at [n, points…].
         let rank = b.rank(self.image)?;
         let order: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
         let image = b.permute(self.image, &order)?;
@@ -169,7 +169,7 @@ impl Sampler {
         }
         self.read(b, &places)
     }
-    /// The weighted sum over all combinations of one (place, weight) pair a dimension.
+    /// The weighted sum over all combinations of one (position, weight) pair per dimension.
     fn combine(
         &self,
         b: &mut Builder<'_>,
@@ -217,7 +217,7 @@ impl Sampler {
         }
         self.combine(b, c, &taps)
     }
-    /// Four places a dimension, each of them moved inside by itself.
+    /// Four positions per dimension, each of them moved inside by itself.
     fn cubic(&self, b: &mut Builder<'_>, c: &Call<'_>, at: &[ValueId]) -> Result<ValueId, OpError> {
         let mut taps = Vec::new();
         for (d, &v) in at.iter().enumerate() {
@@ -228,7 +228,7 @@ impl Sampler {
                 let weight = super::upsample::cubic_tap(b, fraction, tap)?;
                 let place = b.add(low, tap as f64)?;
                 let place = self.moved(b, place, d)?;
-                // A reflected place lies between elements where corners are not aligned; PyTorch truncates it.
+                // A reflected position lies between elements where corners are not aligned; PyTorch truncates it.
                 list.push((if self.outside == PaddingMode::Zeros { place } else { b.trunc(place)? }, weight));
             }
             taps.push(list);

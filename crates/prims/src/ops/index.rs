@@ -1,6 +1,6 @@
-//! Reading at data-dependent places: index, gather, index_select, take, embedding, one_hot.
+//! Reading at data-dependent indices: index, gather, index_select, take, embedding, one_hot.
 //!
-//! Negative indices are wrapped here, so that the prims see none.
+//! Negative indices are wrapped here, so that the prims receive none.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Scalar, Shape, SymExpr, numel};
@@ -89,7 +89,7 @@ pub(super) const OPS: &[OpDef] = &[
     composite!("aten::one_hot(Tensor self, int num_classes=-1) -> Tensor", one_hot),
 ];
 
-/// One vector a dimension: where the elements that are not zero stand.
+/// One vector per dimension: where the elements that are not zero stand.
 fn nonzero_numpy(b: &mut Builder<'_>, x: ValueId) -> Result<crate::Outs, OpError> {
     // NumPy takes a number for a vector of one element.
     let x = if b.rank(x)? == 0 { flat(b, x)? } else { x };
@@ -217,7 +217,7 @@ impl Places {
         let sizes = ordered[..start].iter().cloned().chain(common).chain(rest).collect();
         Ok(Places { indices, order, start, sizes })
     }
-    /// The values at these places.
+    /// The values at these positions.
     pub(super) fn read(&self, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
         if self.indices.is_empty() {
             return Ok(x);
@@ -227,7 +227,7 @@ impl Places {
     }
 }
 
-/// The places where a mask holds: one index a dimension, of a length that only running tells.
+/// The positions where a mask holds: one index per dimension, of a length known only at run time.
 pub(super) fn mask_places(b: &mut Builder<'_>, mask: ValueId) -> Result<Vec<ValueId>, OpError> {
     let rank = b.rank(mask)?;
     let line = flat(b, mask)?;
@@ -239,7 +239,7 @@ pub(super) fn mask_places(b: &mut Builder<'_>, mask: ValueId) -> Result<Vec<Valu
 
 /// Where the elements go that a mask keeps.
 struct KeptPositions {
-    /// For each element of the mask its place among those kept; the others all go to the place behind the last.
+    /// For each element of the mask its position among those kept; the others all go to the position after the last.
     row: ValueId,
     /// How many are kept.
     count: SymExpr,
@@ -272,7 +272,7 @@ fn coordinate(
     b.slice(all, 0, SymExpr::ZERO, places.count.clone(), 1)
 }
 
-/// The places of elements that are not zero, `[n, rank]` as `i64` in row-major order; `n` is a new unbacked symbol.
+/// The positions of elements that are not zero, `[n, rank]` as `i64` in row-major order; `n` is a new unbacked symbol.
 fn nonzero(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
     let rank = b.rank(x)?;
     if rank == 0 {
@@ -288,7 +288,7 @@ fn nonzero(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, OpError> {
     shape::cat(b, &columns, 1)
 }
 
-/// The first `size` places, `fill_value` where there are fewer: a running count says which row each place goes to.
+/// The first `size` positions, `fill_value` where there are fewer: a running count says which row each position goes to.
 fn nonzero_static(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let (x, size) = (c.value("self")?, c.sym("size")?);
     let sizes = b.sizes(x)?;

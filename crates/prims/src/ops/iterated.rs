@@ -1,4 +1,4 @@
-//! Special functions that iterate: orthogonal polynomials, incomplete gamma functions, divisors.
+//! Special functions computed by iteration: orthogonal polynomials, incomplete gamma functions, divisors.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::DType;

@@ -1,4 +1,4 @@
-//! Tensors put together or repeated: cat, stack, repeat, tile, roll, flip, rot90, diff, meshgrid.
+//! Concatenated and repeated tensors: cat, stack, repeat, tile, roll, flip, rot90, diff, meshgrid.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{Shape, SymExpr, numel};
@@ -243,7 +243,7 @@ fn rot90(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     })
 }
 
-/// Dimension `d` turned by `by` places: the last ones come first.
+/// Dimension `d` rolled by `by` positions: the last ones come first.
 pub(super) fn roll_dim(b: &mut Builder<'_>, x: ValueId, d: usize, by: &SymExpr) -> Result<ValueId, OpError> {
     let n = b.sizes(x)?[d].clone();
     if n == SymExpr::ZERO {

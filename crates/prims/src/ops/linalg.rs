@@ -1,5 +1,5 @@
-//! Factorizations as operators: Cholesky, LU, LDL, QR, Householder products. Each is one prim with what PyTorch puts
-//! around it; solving stands in `linalg_solve`, eigenvalues and singular values in `linalg_spectrum`.
+//! Factorizations as operators: Cholesky, LU, LDL, QR, Householder products. Each is one prim with PyTorch's pre- and
+//! postprocessing; solving is in `linalg_solve`, eigenvalues and singular values in `linalg_spectrum`.
 
 use fx_ir::ValueId;
 use ir_core::{DType, Shape, SymExpr};
@@ -89,7 +89,7 @@ pub(super) const OPS: &[OpDef] = &[
     ).autocast(Autocast::FLOAT32_ON_CPU),
 ];
 
-/// A tensor without elements: what PyTorch returns for results that were not asked for.
+/// A tensor without elements: what PyTorch returns for results that were not requested.
 pub(super) fn nothing(b: &mut Builder<'_>, like: ValueId) -> ValueResult {
     let dtype = b.dtype(like)?;
     b.full(&[SymExpr::ZERO], 0i64, dtype)
@@ -116,7 +116,7 @@ fn unpack(
     let dtype = b.dtype(f)?;
     let k = m.sym_min(&n);
     let p = if order {
-        // Column i of P is the unit vector of the row that stands at i.
+        // Column i of P is the unit vector of the row that is at i.
         let at = permutation(b, pivots, &m)?;
         let at = row(b, at, DType::I64)?;
         let rows = super::shape::iota_at(b, &m, 0, 2)?;

@@ -1,4 +1,4 @@
-//! Systems of equations, inverses, determinants and powers, made of factorizations and triangular solutions.
+//! Systems of equations, inverses, determinants and powers, composed of factorizations and triangular solutions.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Shape, SymExpr, numel};

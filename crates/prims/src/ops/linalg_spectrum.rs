@@ -1,5 +1,5 @@
-//! Eigenvalues and singular values as operators, and what is made of them: pseudoinverses, ranks, condition numbers, least
-//! squares, nuclear norms.
+//! Eigenvalues and singular values as operators, and operators composed of them: pseudoinverses, ranks, condition numbers,
+//! least squares, nuclear norms.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Relation, Scalar, Shape, SymExpr};
@@ -137,7 +137,7 @@ pub(super) fn svdvals(b: &mut Builder<'_>, a: ValueId) -> ValueResult {
     Ok(svd_of(b, a, false)?[1])
 }
 
-/// With `V` rather than its adjoint; zeros for vectors that were not asked for.
+/// With `V` rather than its adjoint; zeros for vectors that were not requested.
 fn old_svd(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let a = c.value("self")?;
     if !c.bool("compute_uv")? {
@@ -282,7 +282,7 @@ fn cond(b: &mut Builder<'_>, c: &Call<'_>, norm: &str, order: Arg) -> Result<Out
     let outs = inverse(b, c, a, false)?;
     let singular = b.gt(outs[1], 0i64)?;
     let own = b.call1(norm, vec![a.into(), order.clone()])?;
-    // A singular matrix has no finite inverse to take the norm of: its place is taken by ones.
+    // A singular matrix has no finite inverse to take the norm of: ones replace it.
     let rank = b.rank(singular)?;
     let wide = b.unsqueeze(singular, rank)?;
     let wide = b.unsqueeze(wide, rank + 1)?;

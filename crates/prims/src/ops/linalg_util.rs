@@ -30,7 +30,7 @@ pub(super) fn mm(b: &mut Builder<'_>, x: ValueId, y: ValueId) -> ValueResult {
     b.call1("prims.matmul", vec![x.into(), y.into()])
 }
 
-/// Where row and column (of matrices like `v`) stand in a relation: `Le` below and on the diagonal `offset`.
+/// Where row and column (of matrices like `v`) are in a relation: `Le` below and on the diagonal `offset`.
 fn triangle_mask(b: &mut Builder<'_>, v: ValueId, op: ScalarOp, offset: i64) -> ValueResult {
     let sizes = b.sizes(v)?;
     let rank = sizes.len();

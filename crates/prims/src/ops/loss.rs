@@ -1,4 +1,4 @@
-//! Losses of one element each: the loss of every element in the dtype of arithmetic, then the mean or the sum.
+//! Elementwise losses: the loss of every element in the dtype of arithmetic, then the mean or the sum.
 
 use std::f64::consts::PI;
 

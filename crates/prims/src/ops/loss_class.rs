@@ -283,7 +283,7 @@ fn multilabel_margin(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError>
     let there = b.call1("prims.cummin", vec![there.into(), (dim as i64).into()])?;
     let valid = b.cast(there, DType::Bool)?;
     let classes = b.meta(x)?.sizes[dim].clone();
-    // Behind the first -1 numbers mean nothing, but out of range they are wrong all the same.
+    // After the first -1 numbers mean nothing, but out of range they are wrong all the same.
     let end = b.eq(target, -1i64)?;
     let class = b.select(end, 0i64, target)?;
     let class = b.call1("prims.check", vec![class.into(), classes.clone().into(), (dim as i64).into()])?;

@@ -1,4 +1,4 @@
-//! Matrix products: everything comes down to `prims.matmul` on operands with equal batch sizes.
+//! Matrix products: all of them become `prims.matmul` on operands with equal batch sizes.
 //!
 //! Operands with many leading dimensions are folded into one matrix where the other operand is a plain matrix, so that
 //! a linear layer is one product of `[rows, k]` with `[k, n]`.
@@ -338,7 +338,7 @@ fn chain(b: &mut Builder<'_>, c: &Call<'_>, name: &str) -> Made {
     }
 }
 
-/// For every range `[i, j)` of `n` matrices (at `i * (n + 1) + j`) the place where it is best split.
+/// For every range `[i, j)` of `n` matrices (at `i * (n + 1) + j`) the position where it is best split.
 fn cheapest(sizes: &[f64], n: usize) -> Vec<usize> {
     let (mut cost, mut split) = (vec![0.0; (n + 1) * (n + 1)], vec![0; (n + 1) * (n + 1)]);
     for length in 2..=n {

@@ -1,4 +1,4 @@
-//! Norms that look at matrices, and small vector algebra: cross products, Vandermonde matrices, combinations.
+//! Matrix norms, and small vector algebra: cross products, Vandermonde matrices, combinations.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Scalar, SymExpr};

@@ -15,7 +15,7 @@ pub(super) const OPS: &[OpDef] = &[composite!(
 )];
 
 /// In sorted order equal elements stand together; the first run that reaches the greatest length is the smallest of the
-/// most frequent elements, and its end is the place where that element stands last.
+/// most frequent elements, and its end is the position of its last occurrence.
 fn mode(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let x = c.value("self")?;
     let sizes = b.sizes(x)?;

@@ -1,7 +1,7 @@
 //! Normalisation over rows and groups: layer, group, RMS and local response norm, weight norm.
 //!
-//! 16-bit floats are normalised in `f32` and rounded once. Statistics are centred first (sum, centre, sum of squares),
-//! which after fusion is one kernel.
+//! 16-bit floats are normalised in `f32` and rounded once. Values are centred first (sum, centre, sum of squares), which
+//! becomes one kernel after fusion.
 
 use fx_ir::ValueId;
 use ir_core::{DType, Shape, SymExpr, numel};

@@ -6,7 +6,7 @@ use ir_core::{Scalar, Shape, SymExpr};
 use super::shape::{self, Made, out};
 use crate::{Autocast, Builder, Call, OpDef, OpError};
 
-/// The entries. Amounts stand in pairs, the last dimension first.
+/// The entries. Amounts are in pairs, the last dimension first.
 pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::pad(Tensor self, SymInt[] pad, str mode=\"constant\", float? value=None) -> Tensor",

@@ -1,4 +1,4 @@
-//! Pooling: a window over the last dimensions, reduced over the window. After fusion one loop nest.
+//! Pooling: a window over the last dimensions, reduced over the window. After fusion it is one loop nest.
 //!
 //! Adaptive pools whose windows are all of one size are plain reductions of a reshaped tensor; others read through
 //! clipped index arithmetic.
@@ -221,8 +221,8 @@ fn largest(b: &mut Builder<'_>, view: ValueId, best: ValueId, dims: &[usize]) ->
     b.call1("prims.amax_at", vec![view.into(), best.into(), dims[..].into()])
 }
 
-/// The place in the flattened input that position `best` in its window means; `starts` are vectors with the first
-/// place of each window, a dimension each.
+/// The position in the flattened input that position `best` in its window means; `starts` are vectors with the first
+/// position of each window, a dimension each.
 fn flat_places(
     b: &mut Builder<'_>,
     best: ValueId,
@@ -278,7 +278,7 @@ fn quotient(b: &mut Builder<'_>, sum: ValueId, count: Arg) -> Result<ValueId, Op
     b.scalar_op(kernel_ir::ScalarOp::Div, &[sum.into(), count])
 }
 
-/// Whether every window counts all its places.
+/// Whether every window counts all its positions.
 fn all_whole(c: &Call<'_>, w: &Windows) -> Result<bool, OpError> {
     if !c.bool("count_include_pad")? && w.padding.iter().any(|p| *p != 0) {
         return Ok(false);
@@ -291,7 +291,7 @@ fn all_whole(c: &Call<'_>, w: &Windows) -> Result<bool, OpError> {
     Ok(!(c.bool("ceil_mode")? && (0..w.n).any(reaches)))
 }
 
-/// How many places each window counts, as a tensor that broadcasts to the result.
+/// How many positions each window counts, as a tensor that broadcasts to the result.
 fn window_counts(b: &mut Builder<'_>, c: &Call<'_>, w: &Windows, like: ValueId) -> Result<ValueId, OpError> {
     let include = c.bool("count_include_pad")?;
     let (rank, dtype) = (b.rank(like)?, b.dtype(like)?);
@@ -354,7 +354,7 @@ fn longest(n: i64, outs: i64) -> i64 {
 fn uneven(b: &mut Builder<'_>, n: &SymExpr, outs: &SymExpr) -> Result<AdaptiveWindows, OpError> {
     let longest = match (n.as_const(), outs.as_const()) {
         (Some(n), Some(outs)) if n > 0 && outs > 0 => longest(n, outs).into(),
-        // None is longer; places outside of a window are masked anyway.
+        // None is longer; positions outside of a window are masked anyway.
         _ => n.ceil_div(outs) + 1,
     };
     let scaled = shape::iota(b, outs, 0.into(), n.clone())?;
@@ -366,7 +366,7 @@ fn uneven(b: &mut Builder<'_>, n: &SymExpr, outs: &SymExpr) -> Result<AdaptiveWi
 }
 
 impl AdaptiveWindows {
-    /// Dimension `d` of `x` replaced by `[outs, longest]`, and which of these places lie in their window.
+    /// Dimension `d` of `x` replaced by `[outs, longest]`, and which of these positions lie in their window.
     fn read(
         &self,
         b: &mut Builder<'_>,

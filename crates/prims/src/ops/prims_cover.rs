@@ -1,5 +1,6 @@
-//! The prim that gathers what windows hold of each place: the reverse of `window`, and with a sum over the covers its
-//! gradient. Nothing is added to memory, so that it fuses with what makes the windows' elements and with what reads the sum.
+//! The prim that gathers, for each position, the elements of the windows that cover it: the reverse of `window`, and,
+//! summed over the windows, its gradient. It does not accumulate in memory, so that it fuses with the producer of the
+//! windows' elements and with the reader of the sum.
 
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{DType, Scalar, Shape, SymExpr};
@@ -43,7 +44,7 @@ pub(super) const OPS: &[OpDef] = &[OpDef {
     },
 }];
 
-/// The lists of `cover`, and the sizes of its operand: `[lead…]`, windows, places of a window.
+/// The lists of `cover`, and the sizes of its operand: `[lead…]`, windows, positions of a window.
 struct Cover {
     lead: Shape,
     sizes: Shape,
@@ -74,7 +75,7 @@ impl Cover {
         Ok(Cover { lead: part(0, lead), sizes: part(lead, lead + n), window, space, stride, dilation, low })
     }
 
-    /// Covers of a place along dimension `d`.
+    /// Covers of a position along dimension `d`.
     fn count(&self, d: usize) -> i64 {
         if self.dilation[d] == 1 {
             (self.window[d] + self.stride[d] - 1) / self.stride[d]
@@ -120,7 +121,7 @@ fn lower_cover(cx: &mut LoopCx<'_>) -> Result<Val, OpError> {
         if c.dilation[d] == 1 && c.window[d] % c.stride[d] != 0 {
             at_least(cx, &(SymExpr::from_i64(c.window[d] - 1) - &w));
         }
-        // The last place lies in the last window or before it.
+        // The last position lies in the last window or before it.
         let last = (&c.space[d] - 1 + c.low[d]).floor_div(&stride);
         if (&c.sizes[d] - 1 - last).as_const().is_none_or(|left| left < 0) {
             at_least(cx, &(&c.sizes[d] - 1 - &o));

@@ -1,7 +1,7 @@
 //! Prims with data-dependent indices: gather, index, scatter, index_put; and the check alone.
 //!
-//! Indices are `i64` and lie inside their dimension; none is negative (composites wrap first). References and compiled code
-//! check that against the size of the operand's dimension.
+//! Indices are `i64` and in range; none is negative (composites wrap them first). References and compiled code check that
+//! against the size of the operand's dimension.
 
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{DType, Scalar, Shape, SymExpr, TensorMeta};
@@ -280,7 +280,7 @@ fn meta_index(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     Ok(tensor(x.a.dtype, x.sizes()))
 }
 
-/// The place in `a` that point `at` of the indexed values names.
+/// The position in `a` that point `at` of the indexed values names.
 fn place(cx: &mut LoopCx<'_>, at: &Shape) -> Result<Shape, OpError> {
     let call = cx.call.call;
     let x = indexed(cx.call.graph, &call)?;
@@ -338,7 +338,7 @@ impl Places {
         }
         place
     }
-    /// Sizes of the values that so many indices name.
+    /// Sizes of the values that this many indices name.
     fn value_sizes(&self, count: usize) -> Vec<usize> {
         let rest = &self.sizes[self.start + count..];
         self.sizes[..self.start].iter().chain(&self.shape).chain(rest).copied().collect()

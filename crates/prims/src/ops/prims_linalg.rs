@@ -1,8 +1,8 @@
-//! The matrix prims: factorizations, solutions, eigenvalues, each a routine of `linalg` in every backend. Conventions are
-//! LAPACK's; the gradient rules stand in `prims_linalg_grad`.
+//! The matrix prims: factorizations, solutions, eigenvalues, each a library routine in every backend (`linalg` on the host). Conventions are
+//! LAPACK's; the gradient rules are in `prims_linalg_grad`.
 //!
-//! The last argument, `interleaved`, is for compiled programs: complex matrices are then real tensors with a last
-//! dimension of 2. The pass that makes programs real sets it; meta rules and gradients never see it set.
+//! The last argument, `interleaved`, is for compiled programs: complex matrices are then real tensors with a last dimension
+//! of 2. The pass `split_complex` sets it; meta rules and gradients never see it set.
 
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{DType, Shape, SymExpr};
@@ -403,7 +403,7 @@ impl Matrix {
         Ok(b)
     }
 
-    /// An operand has these sizes behind those of the batch.
+    /// An operand has these sizes after those of the batch.
     fn require_trailing_sizes(
         &self,
         cx: &MetaCx<'_>,

@@ -1,5 +1,5 @@
-//! Matrix routines on host tensors: tensors to arrays of `linalg` and back. What the references
-//! of the matrix prims and the interpreter of kernels share. No entries here.
+//! Matrix routines on host tensors: conversion between tensors and arrays of `linalg`. The references of the matrix prims
+//! and the interpreter of kernels share it. No entries here.
 
 use ir_core::DType;
 use kernel_ir::LinalgOp;

@@ -1,4 +1,4 @@
-//! Prims that place elements by index arithmetic with bounds: concatenation, padding, windows, strided reads.
+//! Prims that move elements by bounded index arithmetic: concatenation, padding, windows, strided reads.
 
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{Class, DType, Scalar, Shape, SymExpr};

@@ -1,5 +1,5 @@
-//! Prims that reduce or scan: one row a reduction. They keep the dtype (`argmax`, `argmin` give `i64`); the dimensions
-//! reduced are gone from the result.
+//! Prims that reduce or scan: one row per reduction. They keep the dtype (`argmax`, `argmin` give `i64`); the dimensions
+//! reduced are removed from the result.
 
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{DType, Scalar};
@@ -308,7 +308,7 @@ fn scan(op: ReduceOp, c: &RefCall<'_>) -> Result<RefOut, OpError> {
     let mut moved: Vec<usize> = a.sizes().to_vec();
     moved.remove(dim);
     moved.push(row);
-    // Back from the last place to `dim`.
+    // Back from the last position to `dim`.
     let mut order: Vec<usize> = (0..a.rank() - 1).collect();
     order.insert(dim, a.rank() - 1);
     let t = build(c, a.dtype(), &moved, values)?.remove(0);

@@ -1,6 +1,6 @@
-//! Prims that apply one scalar operator to every element: one row an operator of `kernel_ir::ScalarOp`.
+//! Prims that apply one scalar operator to every element: one row per operator of `kernel_ir::ScalarOp`.
 //!
-//! Operands are tensors of one shape and dtype, or numbers; broadcasting and promotion happened before.
+//! Operands are tensors of one shape and dtype, or numbers; composites have broadcast and promoted before.
 
 use fx_ir::{Arg, ValueType};
 use ir_core::{DType, TensorMeta};

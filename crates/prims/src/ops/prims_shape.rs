@@ -1,4 +1,4 @@
-//! Prims that move or make elements without arithmetic: expand, permute, reshape, slice, convert, full, iota.
+//! Prims that move or create elements without arithmetic: expand, permute, reshape, slice, convert, full, iota.
 
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{DType, Relation, Shape, SymExpr, numel};

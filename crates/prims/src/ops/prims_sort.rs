@@ -1,4 +1,4 @@
-//! The prim that sorts: a routine of its own in every backend.
+//! The prim that sorts: a library routine in every backend.
 
 use std::cmp::Ordering;
 

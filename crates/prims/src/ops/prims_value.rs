@@ -1,4 +1,4 @@
-//! Prims that look at values as a whole or in parts: the gradient stop and its detour, and the parts of complex numbers.
+//! Identities with a meaning for passes (the gradient stop `detach`, `barrier`), and the parts of complex numbers.
 
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{DType, Scalar};
@@ -42,7 +42,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         schema: "prims::barrier(Tensor a) -> Tensor",
         kind: Kind::Prim {
-            doc: "The tensor itself, which no pass may take for `a`: what is computed from it anew stays apart from what \
+            doc: "The tensor itself, which no pass may take for `a`: what is recomputed from it stays separate from what \
                   was computed from `a`.",
             meta: |cx, call| {
                 let a = cx.meta(call, "a")?;
@@ -86,7 +86,7 @@ pub(super) const OPS: &[OpDef] = &[
         grad: Grad::Rule(|_, call| Ok(vec![None, call.cotangents.first().copied().flatten()])),
         tolerance: Tolerance::EXACT,
         autocast: Autocast::NONE,
-        // One tensor in both places: only then is the gradient the derivative.
+        // One tensor in both positions: only then is the gradient the derivative.
         samples: |s| {
             s.add(vec![s.float("a", &[2, 3])], vec![Arg::Value(ValueId(0)), Arg::Value(ValueId(0))]);
         },

@@ -1,7 +1,7 @@
-//! Random tensors out of nothing: `rand`, `randn`, `randint`, `randperm` and what they are made of.
+//! Creation of random tensors: `rand`, `randn`, `randint`, `randperm` and their building blocks.
 //!
 //! Every number is a function of the run's seed, the call and the element's linear index
-//! ([`Builder::random_bits`]), so a backend may compute it where it is read, twice or in any order. The distributions
+//! ([`Builder::random_bits`]), so a backend may compute it where it is read, repeatedly and in any order. The distributions
 //! are PyTorch's; its streams of numbers are not reproduced.
 
 use fx_ir::{Arg, ValueId};

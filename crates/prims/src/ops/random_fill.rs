@@ -1,6 +1,7 @@
 //! Tensors filled with random numbers of a distribution: the values of `uniform_`, `normal_`, `bernoulli_` and their
-//! kin (an in-place operator is found by the name of its counterpart), and `normal`, `bernoulli` with tensor parameters.
-//! How numbers are drawn stands in `random`.
+//! related operators (an in-place operator is found by the name of its counterpart), and `normal`, `bernoulli` with tensor
+//! parameters.
+//! The generation of numbers is in `random`.
 
 use std::f64::consts::PI;
 

@@ -1,4 +1,4 @@
-//! Reductions: sums, extremes, questions about all elements, positions, norms.
+//! Reductions: sums, extrema, predicates over all elements, positions, norms.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Relation, Scalar, SymExpr};

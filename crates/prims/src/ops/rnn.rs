@@ -1,4 +1,4 @@
-//! Recurrent layers, unrolled over a sequence of known length. The products with the inputs of all steps are one
+//! Recurrent layers, unrolled over a sequence of known length. The products with the inputs of all time steps are one
 //! product before the loop.
 
 use fx_ir::{Arg, ValueId};

@@ -1,4 +1,4 @@
-//! Samples of distributions that tensors describe: categories (`multinomial`) and counts (`poisson`).
+//! Samples of distributions with tensor parameters: categories (`multinomial`) and counts (`poisson`).
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, SymExpr};

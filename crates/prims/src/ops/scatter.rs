@@ -1,4 +1,4 @@
-//! Writing at data-dependent places: scatter, index_put and their relatives, made of `prims.scatter` and
+//! Writing at data-dependent indices: scatter, index_put and related operators, composed of `prims.scatter` and
 //! `prims.index_put`.
 
 use fx_ir::{Arg, ValueId};
@@ -184,7 +184,7 @@ fn scatter_value(b: &mut Builder<'_>, c: &Call<'_>, mode: &str) -> Made {
 type Write<'w> = dyn Fn(&mut Builder<'_>, ValueId, ValueId, &str) -> Result<ValueId, OpError> + 'w;
 
 /// `scatter_reduce` and `index_reduce`: `write` combines values of the given sizes into a tensor. Without
-/// `include_self`, places that something is written to start from the reduction's neutral number.
+/// `include_self`, positions that something is written to start from the reduction's neutral number.
 fn reduced(b: &mut Builder<'_>, c: &Call<'_>, src: ValueId, sizes: &[SymExpr], write: &Write<'_>) -> Made {
     let x = c.value("self")?;
     let (dtype, include) = (b.dtype(x)?, c.bool("include_self")?);
@@ -290,7 +290,7 @@ fn index_put(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     out(put_at(b, x, &places, values, if accumulate { "add" } else { "write" })?)
 }
 
-/// `values`, broadcast to the places, combined into `x`.
+/// `values`, broadcast to the positions, combined into `x`.
 fn put_at(
     b: &mut Builder<'_>,
     x: ValueId,
@@ -318,7 +318,7 @@ fn whole_mask(b: &Builder<'_>, indices: &[Option<ValueId>]) -> Result<Option<(Va
     }
 }
 
-/// `x[…, mask, …] = values`, one for all masked places or one for each.
+/// `x[…, mask, …] = values`, one for all masked positions or one for each.
 fn masked_put(
     b: &mut Builder<'_>,
     x: ValueId,
@@ -344,7 +344,7 @@ fn masked_put(
     put_where(b, x, (mask, rest), values, accumulate)
 }
 
-/// Values of `[lead…, places, rest…]`, one for each place where the mask is true, at those places: `sizes`. How many there
+/// Values of `[lead…, places, rest…]`, one for each position where the mask is true, at those positions: `sizes`. How many there
 /// are is checked when it runs.
 fn one_for_each(
     b: &mut Builder<'_>,
@@ -359,7 +359,7 @@ fn one_for_each(
     wide.push(n.clone());
     wide.extend(sizes[start + inner..].iter().cloned());
     let values = b.expand(values, &wide)?;
-    // A row behind the last, so that there is something to read where there are none.
+    // A row after the last, so that there is something to read where there are none.
     let mut high = vec![SymExpr::ZERO; wide.len()];
     let low = high.clone();
     high[start] = SymExpr::ONE;
@@ -377,7 +377,7 @@ fn one_for_each(
     b.reshape(rows, sizes)
 }
 
-/// `values` (of the size of `x`) where the mask, which has `rest` dimensions behind it, is true.
+/// `values` (of the size of `x`) where the mask, which has `rest` dimensions after it, is true.
 fn put_where(
     b: &mut Builder<'_>,
     x: ValueId,
@@ -417,7 +417,7 @@ fn masked_index_put(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     out(put_at(b, x, &places, values, "add")?)
 }
 
-/// Masked places take the elements of `source` in order: place `n` among them reads element `n`.
+/// Masked positions take the elements of `source` in order: position `n` among them reads element `n`.
 fn masked_scatter(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let (x, mask, source) = (c.value("self")?, c.value("mask")?, c.value("source")?);
     let sizes = b.broadcast_sizes(&[x, mask])?;
@@ -437,7 +437,7 @@ fn masked_scatter(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     out(b.select(mask, values, x)?)
 }
 
-/// `values` combined into zeros of the given sizes, at flat places in their last `n` dimensions.
+/// `values` combined into zeros of the given sizes, at flat positions in their last `n` dimensions.
 fn planes(
     b: &mut Builder<'_>,
     values: ValueId,

@@ -36,7 +36,7 @@ pub(super) const OPS: &[OpDef] = &[
     }),
 ];
 
-/// First and last place (not included) of every segment, `[lead…, segments]`.
+/// First and last position (not included) of every segment, `[lead…, segments]`.
 fn bounds(b: &mut Builder<'_>, c: &Call<'_>, axis: usize) -> Result<(ValueId, ValueId), OpError> {
     if let Some(offsets) = c.opt_value("offsets")? {
         let offsets = b.cast(offsets, DType::I64)?;
@@ -67,7 +67,7 @@ fn segment_reduce(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let segments = b.sizes_of_rank(start, axis + 1..)?[axis].clone();
     let x = widen(b, data)?;
     let compute = b.dtype(x)?;
-    // [lead…, segments, places, rest…]
+    // [lead…, segments, positions, rest…]
     let full: Shape = sizes[..axis]
         .iter()
         .cloned()

@@ -1,4 +1,4 @@
-//! Operators of three operands and choices: clamp, where, masked_fill, lerp, addcmul, addcdiv.
+//! Ternary operators and selections: clamp, where, masked_fill, lerp, addcmul, addcdiv.
 
 use fx_ir::Arg;
 use ir_core::{DType, Scalar};

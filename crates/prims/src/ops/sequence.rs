@@ -1,4 +1,4 @@
-//! Sequences and what is made of them: `range`, sample frequencies, Vandermonde matrices, filled diagonals, padded
+//! Sequences and operators on them: `range`, sample frequencies, Vandermonde matrices, filled diagonals, padded
 //! batches of sequences.
 
 use fx_ir::{Arg, ValueId};
@@ -10,7 +10,7 @@ use super::shape;
 use crate::promotion::DEFAULT_FLOAT;
 use crate::{Builder, Call, OpDef, OpError, Outs};
 
-/// The entries. `fill_diagonal` is no operator of ATen: it is what `fill_diagonal_` writes.
+/// The entries. `fill_diagonal` is not an operator of ATen: it is what `fill_diagonal_` writes.
 pub(super) const OPS: &[OpDef] = &[
     composite!(
         "aten::range(Scalar start, Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor",

@@ -86,7 +86,7 @@ pub(super) fn select(b: &mut Builder<'_>, v: ValueId, d: usize, at: SymExpr) -> 
     drop_dim(b, one, d)
 }
 
-/// Dimension `from` moved to place `to`.
+/// Dimension `from` moved to position `to`.
 pub(super) fn move_dim(b: &mut Builder<'_>, v: ValueId, from: usize, to: usize) -> Result<ValueId, OpError> {
     let mut order: Vec<usize> = (0..b.rank(v)?).collect();
     let d = order.remove(from);

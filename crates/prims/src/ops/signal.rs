@@ -83,7 +83,7 @@ fn has(c: &Call<'_>, name: &str) -> bool {
     c.op.schema.arg_index(name).is_some()
 }
 
-/// A window computed in `f64`: `shape` gets the places `0, 1, …` and their number in a period. A window of one place
+/// A window computed in `f64`: `shape` gets the positions `0, 1, …` and their number in a period. A window of one position
 /// is 1.
 fn window(
     b: &mut Builder<'_>,

@@ -121,7 +121,7 @@ fn select(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     out(shape::select(b, x, d, at)?)
 }
 
-/// A slice with its bounds worked out.
+/// A slice with its bounds computed.
 struct Slice {
     dim: usize,
     start: SymExpr,
@@ -241,12 +241,12 @@ fn chunk(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     }
     let n = b.sizes(x)?[d].clone();
     if n == SymExpr::ZERO {
-        // PyTorch gives as many empty parts as were asked for.
+        // PyTorch gives as many empty parts as were requested.
         return Ok((0..few(c, chunks)?).map(|_| x).collect());
     }
     let size = n.ceil_div(&SymExpr::from_i64(chunks));
     if n.as_const().is_none() {
-        // Some numbers of elements give fewer parts; none gives as many as were asked for.
+        // Some numbers of elements give fewer parts; none gives as many as were requested.
         let rest = &n - &size * (chunks - 1);
         b.require_at_least(&rest, n.sym_min(&SymExpr::ONE), |graph| {
             format!("{} elements are fewer than {chunks} parts", graph.size_text(&n))
@@ -295,7 +295,7 @@ fn sections(b: &mut Builder<'_>, c: &Call<'_>, name: &str, d: usize, equal: bool
     parts(b, x, d, &lengths)
 }
 
-/// Parts between the given places.
+/// Parts between the given positions.
 fn cut_at(b: &mut Builder<'_>, c: &Call<'_>, name: &str, d: usize) -> Made {
     let x = c.value("self")?;
     let sizes = b.sizes(x)?;
@@ -335,7 +335,7 @@ pub(super) fn write_slice(
     if length == SymExpr::ZERO {
         return out(x);
     }
-    // A place is written where it lies between the first and the last one and a whole number of steps from the first.
+    // A position is written where it lies between the first and the last one and a whole number of steps from the first.
     let span = (&length - 1) * step + 1;
     let mut low: Shape = sizes.iter().map(|_| SymExpr::ZERO).collect();
     let (mut high, mut interior) = (low.clone(), vec![0; sizes.len()]);

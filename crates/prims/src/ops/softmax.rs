@@ -41,7 +41,7 @@ pub(super) const OPS: &[OpDef] = &[
             let all = b.reduce(ReduceOp::All, masked, &[d], true)?;
             let sizes = b.sizes(x)?;
             let all = b.expand(all, &sizes)?;
-            // Rows that are masked whole are replaced first: a `NaN` in between would spoil their gradient.
+            // Rows that are masked whole are replaced first: a `NaN` in between would corrupt their gradient.
             let x = choose(b, all, 0i64, x, dtype)?;
             let y = softmax(b, x, d)?;
             choose(b, all, 0i64, y, dtype)

@@ -1,4 +1,4 @@
-//! Sorting and what is found by it: positions, largest elements, medians; search in sorted lists; histograms.
+//! Sorting and operators based on it: positions, largest elements, medians; search in sorted lists; histograms.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Scalar, SymExpr};
@@ -195,7 +195,7 @@ fn middle(b: &mut Builder<'_>, x: ValueId, dim: usize, skip_nan: bool) -> Result
         let numbers = b.maximum(numbers, 0i64)?;
         return b.div(numbers, 2i64);
     }
-    // The first NaN stands behind the numbers.
+    // The first NaN is after the numbers.
     let any = b.gt(nans, 0i64)?;
     let first = b.sub(n, nans)?;
     b.select(any, first, half)
@@ -215,8 +215,8 @@ fn searchsorted(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     search(b, c, sequence, c.arg("self"), right)
 }
 
-/// How many elements of the sequence stand before the value: those less than it, and with `right` those equal. A
-/// `NaN` stands behind all.
+/// How many elements of the sequence are before the value: those less than it, and with `right` those equal. A
+/// `NaN` is after all.
 fn search(
     b: &mut Builder<'_>,
     c: &Call<'_>,

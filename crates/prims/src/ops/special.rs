@@ -1,7 +1,7 @@
-//! Special functions made of elementary ones: Bessel functions, the scaled error function, the normal distribution,
+//! Special functions composed of elementary ones: Bessel functions, the scaled error function, the normal distribution,
 //! polygamma and zeta functions. Piecewise Chebyshev series, so that each is one fused kernel.
 //!
-//! Arguments of a piece are clamped to its range: the piece that is not taken stays finite.
+//! Arguments of a piece are clamped to its range, so that the piece that is not selected stays finite.
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
 

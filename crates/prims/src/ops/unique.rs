@@ -9,7 +9,7 @@ use super::scatter::put;
 use super::shape::{self, Made};
 use crate::{Builder, Call, OpDef, OpError};
 
-/// The entries. Results: the elements, the run of each element, the lengths of the runs; what was not asked for is
+/// The entries. Results: the elements, the run of each element, the lengths of the runs; what was not requested is
 /// empty.
 pub(super) const OPS: &[OpDef] = &[
     composite!(
@@ -74,7 +74,7 @@ pub(super) fn starts(b: &mut Builder<'_>, line: ValueId, n: &SymExpr) -> Result<
     shape::cat(b, &[first, differs], 0)
 }
 
-/// Distances from each place to the next one, the end being the last.
+/// Distances from each position to the next one, the end being the last.
 pub(super) fn lengths(b: &mut Builder<'_>, places: ValueId, n: &SymExpr) -> Result<ValueId, OpError> {
     let count = b.sizes(places)?[0].clone();
     let end = b.full(&[SymExpr::ONE], 0i64, DType::I64)?;

@@ -1,7 +1,7 @@
 //! Interpolation: nearest, linear, cubic and antialiased resampling, one dimension after the other.
 //!
-//! Positions and weights are arithmetic on counters in the dtype that PyTorch uses for them (`f32`, `f64` for `f64`
-//! images), so they fold into constants. Whole-number enlargement by the nearest element is a broadcast.
+//! Positions and weights are arithmetic on index counters in the dtype that PyTorch uses for them (`f32`, `f64` for `f64`
+//! images), so they fold into constants. Nearest-neighbour upsampling by an integer factor is a broadcast.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, SymExpr};
@@ -167,7 +167,7 @@ impl Window {
     }
 }
 
-/// One dimension: sizes before and after, and the factor that was asked for.
+/// One dimension: sizes before and after, and the factor that was requested.
 struct Axis {
     dim: usize,
     from: SymExpr,
@@ -273,7 +273,7 @@ impl Axis {
         }
         let mut number =
             |e: SymExpr| b.call1("prims.full", vec![Arg::List(vec![]), e.into(), DType::F64.into()]);
-        // With one element in the result its place is 0 at any scale.
+        // With one element in the result its position is 0 at any scale.
         let (from, to) = if align {
             (number(&self.from - 1)?, number((&self.to - 1).sym_max(&SymExpr::ONE))?)
         } else {
@@ -396,7 +396,7 @@ fn cubic_weight(b: &mut Builder<'_>, t: ValueId, a: f64, near: bool) -> Result<V
     Ok(sum)
 }
 
-/// Weight of the neighbour `tap` (from -1 to 2) of a place that is `fraction` behind neighbour 0.
+/// Weight of the neighbour `tap` (from -1 to 2) of a position that is `fraction` after neighbour 0.
 pub(super) fn cubic_tap(b: &mut Builder<'_>, fraction: ValueId, tap: i64) -> Result<ValueId, OpError> {
     let distance = if tap <= 0 {
         b.sub(fraction, tap as f64)?

@@ -1,4 +1,4 @@
-//! Views: other sizes over the same elements. All are made of reshape, permute, slice and expand.
+//! Views: other sizes over the same elements. All are composed of reshape, permute, slice and expand.
 
 use fx_ir::ValueId;
 use ir_core::{Relation, Shape, SymExpr, numel};
@@ -120,7 +120,7 @@ pub(super) const OPS: &[OpDef] = &[
     composite!("aten::atleast_3d.Sequence(Tensor[] tensors) -> Tensor[]", |b, c| all_at_least(b, c, 3)),
 ];
 
-/// The wanted sizes with the one `-1` worked out.
+/// The wanted sizes with the one `-1` computed.
 fn inferred(
     b: &mut Builder<'_>,
     call: &Call<'_>,
@@ -255,7 +255,7 @@ fn movedim(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     from.iter().zip(&to).for_each(|(&f, &t)| order[t] = f);
     let mut rest = (0..rank).filter(|d| !from.contains(d));
     for slot in order.iter_mut().filter(|s| **s == usize::MAX) {
-        // As many free places as sources that were not named.
+        // As many free positions as sources that were not named.
         *slot = rest.next().unwrap_or(0);
     }
     out(b.permute(x, &order)?)

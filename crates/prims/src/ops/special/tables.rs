@@ -1,5 +1,5 @@
 //! Chebyshev coefficients of special functions, lowest first: each was fitted in 45-digit arithmetic (mpmath's functions
-//! at 56 Chebyshev nodes) and cut where terms fall under 2e-18 of the largest. No code here.
+//! at 56 Chebyshev nodes) and truncated where terms fall below 2e-18 of the largest. No code here.
 
 /// `exp(-x) I0(x)` for x in [0, 8], in `x / 4 - 1`.
 pub(super) const I0E_LOW: &[f64] = &[

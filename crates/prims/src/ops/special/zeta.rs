@@ -1,4 +1,4 @@
-//! The Hurwitz zeta function by Euler-Maclaurin summation, and the polygamma functions by it.
+//! The Hurwitz zeta function by Euler-Maclaurin summation, and the polygamma functions based on it.
 
 use std::f64::consts::PI;
 
