@@ -214,7 +214,7 @@ impl Device {
         Ok(opened)
     }
 
-    /// Takes back a device that was lost: everything on it is gone, and so it may be opened anew.
+    /// Takes back a device that was lost: everything on it is gone, and so it may be opened again.
     pub(crate) fn reset(ordinal: i32) -> Result<(), GpuError> {
         let device = result::device::get(ordinal).map_err(error("cuDeviceGet"))?;
         // SAFETY: the device was given by the driver. Whoever still holds something of it is told that it is lost.

@@ -65,7 +65,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once; the driver waits for what is under way.
+        // SAFETY: made in `new`, destroyed once; the driver waits for what is in flight.
         let _ = unsafe { sys::cuEventDestroy_v2(self.0) };
     }
 }

@@ -145,7 +145,7 @@ impl Drop for Graph {
         if self.enter().is_err() {
             return;
         }
-        // SAFETY: made by the driver, destroyed once; it waits for launches under way.
+        // SAFETY: made by the driver, destroyed once; it waits for launches in flight.
         unsafe {
             if !self.executable.is_null() {
                 let _ = sys::cuGraphExecDestroy(self.executable);

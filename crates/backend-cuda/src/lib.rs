@@ -41,7 +41,7 @@ pub use driver::{Device, Function};
 pub use libraries::{Library, find, locate};
 pub use nvrtc::compile;
 
-/// A device, opened anew, for whoever wants to run single steps on it: its driver, with all ways of computing a step that
+/// A device, opened again, for whoever wants to run single steps on it: its driver, with all ways of computing a step that
 /// NVIDIA's libraries offer.
 ///
 /// # Errors

@@ -12,7 +12,7 @@ use crate::events::Event;
 
 /// Bytes of a piece.
 const PIECE: usize = 8 << 20;
-/// Pieces under way at once.
+/// Pieces in flight at once.
 const PIECES: usize = 3;
 /// Bytes that one thread copies at once: one core alone is slower than the bus.
 const SHARE: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! Tensor maps: what the copy engine is told of a tensor, encoded by the driver. No call of the device: host memory alone.
+//! Tensor maps: what the TMA is told of a tensor, encoded by the driver. No call of the device: host memory alone.
 
 use std::ffi::c_void;
 
@@ -22,7 +22,7 @@ pub(crate) fn are_there() -> bool {
 /// The bytes of a map whose tensor begins at `address`.
 ///
 /// # Errors
-/// A dtype that the copy engine does not know, sizes and strides that it does not take.
+/// A dtype that the TMA does not know, sizes and strides that it does not take.
 pub(crate) fn encode(map: &Map, address: u64) -> Result<sys::CUtensorMap, GpuError> {
     use sys::CUtensorMapDataType::{
         CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32,

@@ -19,7 +19,7 @@ pub struct Emulator {
     memory: Arc<Mutex<Memory>>,
     target: Target,
     prefer: Option<String>,
-    /// Launches of the recording that is under way.
+    /// Launches of the recording that is in flight.
     recorder: Recorder<Launched>,
 }
 

@@ -40,7 +40,7 @@ pub trait Platform: Driver + Sized {
     /// # Errors
     /// No such device, a library that is missing.
     fn open(ordinal: i32) -> Result<Self, GpuError>;
-    /// Takes back a device that was lost ([`Driver::is_lost`]), so that it may be opened anew.
+    /// Takes back a device that was lost ([`Driver::is_lost`]), so that it may be opened again.
     ///
     /// # Errors
     /// The device stays lost.
@@ -89,7 +89,7 @@ impl<D: Platform> Default for GpuBackend<D> {
 }
 
 impl<D: Platform> GpuBackend<D> {
-    /// The memory of a device, opened where it is not. One that was lost is opened anew: what was on it is gone.
+    /// The memory of a device, opened where it is not. One that was lost is opened again: what was on it is gone.
     fn device(&self, ordinal: i32) -> Result<Arc<DeviceMemory<D>>, GpuError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(memory) = open.get(&ordinal) {

@@ -10,7 +10,7 @@ use crate::GpuError;
 
 /// One way of computing a step.
 pub struct Candidate {
-    /// What the tables of the search call it.
+    /// Its name in the tables of the search.
     pub name: String,
     /// What runs, in order.
     pub parts: Vec<Part>,

@@ -259,7 +259,7 @@ impl<D: Driver> Compiled<D> {
     /// lost device.
     pub fn execute(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
         let Some(faults) = &self.faults else { return self.run(inputs) };
-        // What a call under way finds is that call's.
+        // What a call in flight finds is that call's.
         let _own = faults.call();
         self.memory.unread.note(faults);
         self.run(inputs)

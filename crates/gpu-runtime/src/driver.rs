@@ -196,7 +196,7 @@ pub trait Recording<F>: Send + Sync {
 pub struct Grid {
     /// Blocks in x, y and z, none of them 0.
     pub blocks: [u32; 3],
-    /// Threads of a block.
+    /// Threads per block.
     pub threads: u32,
     /// Bytes of dynamic shared memory.
     pub shared: u32,

@@ -88,7 +88,7 @@ impl<D: Driver> Recorded<D> {
     pub(crate) fn wanted(&self) -> bool {
         !self.given_up
     }
-    /// Drops the recording and its memory; it is made anew when it is needed.
+    /// Drops the recording and its memory; it is made again when it is needed.
     pub(crate) fn release(&mut self) {
         self.graph = None;
     }

@@ -256,7 +256,7 @@ impl<'a> Planner<'a> {
     /// The ways of computing a step, the best by rule first; that one alone where not all are kept.
     fn candidates(&self, step: &Step) -> Result<Vec<Candidate>, GpuError> {
         // A convolution of a library whose result a second kernel has to go through takes longer than a generated one with
-        // the epilogue in it: measured on an H200 in bf16, 24 of 24 such shapes of ResNet-152. In tf32 it is the other way round.
+        // the epilogue in it: measured on an H200 in bf16, 24 of 24 such shapes of ResNet-152. In tf32 it is vice versa.
         let narrow = matches!(step, Step::Conv(k) if self.program.buffers[k.input.buf].dtype.size() == 2);
         let late = |c: &Candidate| narrow && c.parts.len() > 1;
         let asked = asks_libraries(self.program, step, self.target, self.mode);

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::GpuError;
 
-/// The launches of the recording that is under way, one `T` each.
+/// The launches of the recording that is in flight, one `T` each.
 pub struct Recorder<T> {
     on: AtomicBool,
     launches: Mutex<Vec<T>>,

@@ -3,9 +3,9 @@
 //! 0 and a word where there is no GPU.
 //!
 //! `libraries [NAME]`: only the steps whose name contains NAME. `libraries --large [NAME]`: products of the sizes that
-//! networks have, by every generated way of the copy engine and the first few others, beside the library's.
+//! networks have, by every generated way of the TMA and the first few others, beside the library's.
 //! `libraries --depthwise [NAME]`: depthwise convolutions and their gradients, by every way that is generated for them;
-//! `--depthwise-in_background`: also by the library's and by a thread a point, which takes minutes.
+//! `--depthwise-all`: also by the library's and by a thread a point, which takes minutes.
 
 mod case;
 mod cases;

@@ -19,10 +19,10 @@ const RUNS: usize = 21;
 const ROTATED: usize = 160 << 20;
 const MAX_SETS: usize = 6;
 
-/// Generated ways that are run where all those of the copy engine are.
+/// Generated ways that are run where all those of the TMA are.
 pub(crate) const FEW: usize = 3;
 
-/// Runs a library's ways of a step and so many generated ones, those of the copy engine beside them where they are more
+/// Runs a library's ways of a step and so many generated ones, those of the TMA beside them where they are more
 /// than one; how many are wrong.
 ///
 /// `alone`: neither a library's ways nor that of a thread a point.

@@ -1,4 +1,4 @@
-//! Matrix products: by tiles (`tile`) where the dtype has them, else by a simple kernel that takes any strides and dtypes.
+//! Matrix products: by tiles (`tile`) where the dtype supports them, else by a simple kernel for any strides and dtypes.
 //! The epilogue is fused in both.
 
 use ir_core::{DType, SymExpr};
@@ -10,13 +10,13 @@ use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, compute_type, element, epilogue, unravel, volume};
 use crate::{ENTRY, GenError, Kernel, Launch, Target, Variant};
 
-/// Rows and columns of a block's tile, and how far it goes along the inner dimension at once.
+/// Rows and columns of a block's tile, and its step along the inner dimension.
 const TILE: i64 = 64;
 const DEPTH: i64 = 16;
-/// Threads of a block; each computes 4 × 4 elements.
+/// Threads per block; each computes 4 × 4 elements.
 const THREADS: u32 = 256;
 
-/// The ways of computing it, the best by rule first.
+/// Returns the candidate implementations, best first by rule.
 pub(crate) fn variants(program: &Program, k: &Matmul, target: &Target) -> Result<Vec<Variant>, GenError> {
     let mut candidates = match product(program, k) {
         Some(product) => crate::product::tile_rule::candidates(&product, target)?,
@@ -28,8 +28,8 @@ pub(crate) fn variants(program: &Program, k: &Matmul, target: &Target) -> Result
     Ok(candidates)
 }
 
-/// Whether no library need be asked: see [`tile_rule::prefers_generated`](crate::product::tile_rule::leads). Where the copy engine cannot read the
-/// factors a library does better.
+/// Whether no library need be asked: see [`tile_rule::prefers_generated`](crate::product::tile_rule::prefers_generated).
+/// Where TMA cannot read the operands a library is faster.
 pub(crate) fn prefers_generated(program: &Program, k: &Matmul, target: &Target) -> bool {
     product(program, k).is_some_and(|p| {
         crate::product::tile_rule::prefers_generated(&p, target)
@@ -37,7 +37,7 @@ pub(crate) fn prefers_generated(program: &Program, k: &Matmul, target: &Target) 
     })
 }
 
-/// The product as tiles take it; `None` for dtypes that they do not.
+/// The product in the form that tiles take; `None` for dtypes that they do not support.
 fn product<'a>(program: &'a Program, k: &'a Matmul) -> Option<Product<'a>> {
     let ranges = &k.epilogue.ranges;
     let split = ranges.len().checked_sub(2)?;
@@ -73,7 +73,7 @@ fn product<'a>(program: &'a Program, k: &'a Matmul) -> Option<Product<'a>> {
     Some(product)
 }
 
-/// The kernel that is always there.
+/// The fallback kernel, which takes every dtype and stride.
 fn generate(program: &Program, k: &Matmul, entry: &str) -> Result<Kernel, GenError> {
     let ranges = &k.epilogue.ranges;
     let (Some(split), Some(inner)) = (ranges.len().checked_sub(2), k.a.sizes.last()) else {

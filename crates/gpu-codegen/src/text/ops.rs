@@ -1,4 +1,4 @@
-//! Scalar operators as C++ text. One arm an operator: a new row of the table does not compile until it is here.
+//! Scalar operators as C++ text, one match arm per operator: a new operator does not compile until it is here.
 
 use ir_core::{Class, DType};
 use kernel_ir::{ReduceOp, ScalarOp};
@@ -6,7 +6,7 @@ use kernel_ir::{ReduceOp, ScalarOp};
 use crate::GenError;
 use crate::text::types::value_type;
 
-/// The operator applied to operands of `dtype`; the text has the result's type.
+/// Returns the operator applied to operands of `dtype`; the text has the result's type.
 pub(crate) fn apply(op: ScalarOp, dtype: DType, args: &[String]) -> Result<String, GenError> {
     let refuse = || GenError::Op { op: op.name(), dtype };
     let text = match dtype.class() {
@@ -45,7 +45,7 @@ fn float(op: ScalarOp, dtype: DType, args: &[String]) -> Option<String> {
         return infix(args, c);
     }
     let all = args.join(", ");
-    // A function of the compiler: `sinf` in single precision, `sin` in double.
+    // A compiler's function: `sinf` in single precision, `sin` in double.
     let libm = |name: &str| Some(format!("{name}{}({all})", if single { "f" } else { "" }));
     // Functions of the prelude that compute in double precision.
     let through_double = |call: String| Some(if single { format!("(float){call}") } else { call });
@@ -113,7 +113,7 @@ fn float(op: ScalarOp, dtype: DType, args: &[String]) -> Option<String> {
     }
 }
 
-/// Integers compute in 64 bits and wrap to their width, in unsigned arithmetic where C++ leaves overflow undefined.
+/// Integers are computed in 64 bits and wrap to their width, in unsigned arithmetic where C++ leaves overflow undefined.
 fn integer(op: ScalarOp, dtype: DType, args: &[String]) -> Result<Option<String>, GenError> {
     if let Some(c) = comparison(op) {
         return Ok(infix(args, c));
@@ -162,7 +162,7 @@ fn boolean(op: ScalarOp, args: &[String]) -> Option<String> {
     }
 }
 
-/// The prelude's name of a combination.
+/// The prelude's name of a reduction operator.
 pub(crate) fn reduction(op: ReduceOp) -> &'static str {
     match op {
         ReduceOp::Sum => "SUM",

@@ -36,7 +36,7 @@ fn gradients(
 #[test]
 fn on_tensor_cores() {
     let Some(emulator) = emulator() else { return };
-    // More than one group of warps, and rows that others would leave to the copy engine.
+    // More than one group of warps, and rows that others would leave to the TMA.
     let flash = ["flash_64", "flash_32"];
     let mut c = Case::new("tensor_cores");
     gradients(&mut c, BF16, [1, 2, 2], [35, 70, 64, 64], (None, false));
@@ -49,7 +49,7 @@ fn on_tensor_cores() {
     c.check_candidates(&emulator, &flash);
 }
 
-/// Queries enough for the copy engine; every cut of the kernels is named by its tiles.
+/// Queries enough for the TMA; every cut of the kernels is named by its tiles.
 #[test]
 fn by_tma() {
     let Some(emulator) = emulator() else { return };

@@ -31,12 +31,12 @@ fn candidates(program: &Program, step: &Step, besides: fn(&Variant) -> bool) -> 
     candidates
 }
 
-/// Those of products; `tma.rs` has the copy engine's.
+/// Those of products; `tma.rs` has the TMA's.
 fn of_product(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
     candidates(program, step, |_| false)
 }
 
-/// Those of convolutions, and all by the copy engine: of windows of one point.
+/// Those of convolutions, and all by the TMA: of windows of one point.
 fn of_convolution(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
     candidates(program, step, |candidate| candidate.name.starts_with("wgmma"))
 }

@@ -1,4 +1,4 @@
-//! Products by the copy engine and `wgmma`: every form of them, every way in which factors can lie, ends of tiles in all
+//! Products by TMA and `wgmma`: every form of them, every way in which factors can lie, ends of tiles in all
 //! directions, batches, shares of the inner dimension, against sums in double precision.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
@@ -89,7 +89,7 @@ fn every_form_of_large_products() {
     assert!(all.iter().any(|n| n.contains("_cluster")), "no shares in a cluster: {all:?}");
 }
 
-/// What the copy engine cannot read is left to other ways.
+/// What the TMA cannot read is left to other ways.
 #[test]
 fn unaligned_operands_have_no_tma_candidates() {
     let none =

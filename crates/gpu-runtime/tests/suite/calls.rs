@@ -57,7 +57,7 @@ loop "two" outer [1000]
 plan bytes 0:
 "#;
 
-/// A product of 16-bit floats that is large enough for the copy engine.
+/// A product of 16-bit floats that is large enough for the TMA.
 const PRODUCT: &str = r#"kir 1.3
 program "product"
 buffer b0 "a" bf16[512, 512]{512, 1}+0 input 0
@@ -173,7 +173,7 @@ fn inputs_that_move_from_device_to_host_and_back_are_read_where_they_are() {
     assert!(counts.of(|c| &c.copies) >= 3, "what is not aligned is copied");
 }
 
-/// What the copy engine reads is described anew where it moves, in recorded launches too.
+/// What the TMA reads is described anew where it moves, in recorded launches too.
 #[test]
 fn tensor_maps_follow_their_tensors() {
     let (code, counts) = compiled(PRODUCT, Mock::new(HERE), Mode::ReduceOverhead);

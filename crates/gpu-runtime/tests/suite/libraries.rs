@@ -99,7 +99,7 @@ fn large_or_wide_or_grouped_or_other_architectures_ask() {
     for (what, target) in [
         (product(DType::BF16, [2048, 4096, 1024]), &HOPPER),
         (product(DType::F32, [192, 768, 768]), &HOPPER),
-        // Rows whose bytes are no multiple of what the copy engine reads.
+        // Rows whose bytes are no multiple of what the TMA reads.
         (product(DType::BF16, [192, 767, 767]), &HOPPER),
         (product(DType::BF16, [192, 768, 768]), &older),
         (convolution(DType::BF16, 1, 256, 64), &HOPPER),
