@@ -1,5 +1,5 @@
-//! What decoding has of its own, on the emulated GPU against `interp`: products of a few rows behind the normalisation that
-//! makes their left operand, and two of them side by side with what follows both, each as one launch.
+//! Fusions for decoding on the emulated GPU against `interp`: products of a few rows with the normalisation that computes
+//! their left operand, and two such products with fused epilogues, each as one launch.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use crate::common::{Case, emulator};
@@ -9,7 +9,7 @@ use ir_core::DType;
 
 use DType::{BF16, F16, F32};
 
-/// Rows, inner dimension and columns that leave remainders; the inner dimension is whole loads of 16 bytes.
+/// Rows, inner dimension and columns that leave remainders; the inner dimension is a multiple of 16-byte loads.
 const SIZES: [(DType, [i64; 3]); 5] = [
     (BF16, [1, 264, 37]),
     (F32, [3, 260, 21]),
@@ -24,7 +24,7 @@ fn texts(c: &mut Case) -> String {
     modules.iter().map(|m| m.kernels.as_str()).collect()
 }
 
-/// `x / sqrt(mean(x²) + ε) * weight`, as it is written for bf16: in float32, rounded twice.
+/// `x / sqrt(mean(x²) + ε) * weight` as written for bf16: in float32, rounded twice.
 fn rms_norm(c: &mut Case, x: ValueId, weight: ValueId, dtype: DType) -> ValueId {
     let wide = c.call("aten._to_copy.default", vec![x.into(), F32.into()]);
     let square = c.call("aten.mul.Tensor", vec![wide.into(), wide.into()]);
@@ -67,7 +67,7 @@ fn several_products_read_one_normalisation() {
             let y = linear(&mut c, normed, dtype, columns + more, inner);
             c.output(y);
         }
-        // The caller wants it too.
+        // The normalised value is an output too.
         c.output(normed);
         let text = texts(&mut c);
         assert!(text.contains("staged["), "{text}");
@@ -91,7 +91,7 @@ fn layer_normalisation_has_two_sums() {
     }
 }
 
-/// `silu(x Wᵍ) * (x Wᵘ)`, with and without the normalisation before it, then back and added to what it began with.
+/// `silu(x Wᵍ) * (x Wᵘ)`, with and without the normalisation before it, then projected back and added to the input.
 #[test]
 fn gate_and_up_are_one_launch() {
     let Some(emulator) = emulator() else { return };
@@ -115,7 +115,7 @@ fn gate_and_up_are_one_launch() {
     }
 }
 
-/// What the second product's epilogue reads at another point than its own is not at hand.
+/// A second epilogue that reads the first result at another point cannot be fused.
 #[test]
 fn products_that_read_each_other_elsewhere_stay_apart() {
     let Some(emulator) = emulator() else { return };
@@ -131,8 +131,8 @@ fn products_that_read_each_other_elsewhere_stay_apart() {
     c.check_twice(&emulator);
 }
 
-/// What the normalisation reads is of no use behind it; what the product writes must not lie there all the same: blocks still
-/// read it.
+/// The input of the normalisation is dead after it, but the product's output must not reuse its memory, since other blocks
+/// still read it.
 #[test]
 fn what_is_read_first_is_not_written_over() {
     let Some(emulator) = emulator() else { return };
