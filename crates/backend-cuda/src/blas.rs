@@ -38,7 +38,7 @@ unsafe impl Sync for Blas {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Kind {
     /// The dtype of both operands.
-    pub(crate) factors: DType,
+    pub(crate) operands: DType,
     /// The dtype of the result, the addend and the biases.
     pub(crate) out: DType,
     /// Whether float32 operands may be rounded to tf32.
@@ -98,10 +98,10 @@ fn number_type(dtype: DType) -> Option<sys::cudaDataType> {
 }
 
 /// Whether the library multiplies operands of one dtype to a result of another.
-pub(crate) fn takes(factors: DType, out: DType) -> bool {
-    match factors {
-        DType::F16 | DType::BF16 => out == factors || out == DType::F32,
-        DType::F32 | DType::F64 => out == factors,
+pub(crate) fn takes(operands: DType, out: DType) -> bool {
+    match operands {
+        DType::F16 | DType::BF16 => out == operands || out == DType::F32,
+        DType::F32 | DType::F64 => out == operands,
         _ => false,
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn alignment(of: &[u64]) -> u64 {
 impl Kind {
     fn compute(&self) -> (sys::cublasComputeType_t, sys::cudaDataType) {
         use sys::cublasComputeType_t as C;
-        match self.factors {
+        match self.operands {
             DType::F64 => (C::CUBLAS_COMPUTE_64F, sys::cudaDataType_t::CUDA_R_64F),
             DType::F32 if self.tf32 => (C::CUBLAS_COMPUTE_32F_FAST_TF32, sys::cudaDataType_t::CUDA_R_32F),
             _ => (C::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F),
@@ -148,7 +148,7 @@ impl Blas {
 
     /// Makes the library build its tables, which its first answer would do otherwise, by asking for a small product of a
     /// kind that will be used: each kind has tables of its own.
-    pub(crate) fn begin(&self, factors: DType, tf32: bool) {
+    pub(crate) fn begin(&self, operands: DType, tf32: bool) {
         let _span = tracing::debug_span!(target: "kernel", "begin with cuBLASLt").entered();
         let matrix = Matrix { transposed: false, ld: 64, step: 0 };
         let gemm = Gemm {
@@ -163,7 +163,7 @@ impl Blas {
             swapped: false,
         };
         let kind =
-            Kind { factors, out: factors, tf32: tf32 && factors == DType::F32, bias: false, relu: false };
+            Kind { operands, out: operands, tf32: tf32 && operands == DType::F32, bias: false, relu: false };
         if let Err(e) = self.prepare(&gemm, &kind, &Addresses::default(), 0) {
             tracing::debug!(target: "kernel", "cuBLASLt: {e}");
         }
@@ -212,8 +212,8 @@ impl Blas {
 
     fn make(&self, key: &Key, at: &Addresses) -> Result<Plan, GpuError> {
         let Key { gemm, kind, .. } = key;
-        let (Some(factors), Some(out)) = (number_type(kind.factors), number_type(kind.out)) else {
-            return Err(GpuError::Malformed(format!("cuBLASLt has no products of {}", kind.factors)));
+        let (Some(operands), Some(out)) = (number_type(kind.operands), number_type(kind.out)) else {
+            return Err(GpuError::Malformed(format!("cuBLASLt has no products of {}", kind.operands)));
         };
         let (compute, scale) = kind.compute();
         let desc = result::create_matmul_desc(compute, scale).map_err(failed("cublasLtMatmulDescCreate"))?;
@@ -231,8 +231,8 @@ impl Blas {
         }
         let addend = gemm.addend.unwrap_or(gemm.out);
         let sides = [
-            (factors, gemm.rows, gemm.depth, gemm.first),
-            (factors, gemm.depth, gemm.cols, gemm.second),
+            (operands, gemm.rows, gemm.depth, gemm.first),
+            (operands, gemm.depth, gemm.cols, gemm.second),
             (out, gemm.rows, gemm.cols, addend),
             (out, gemm.rows, gemm.cols, gemm.out),
         ];
@@ -320,7 +320,7 @@ impl Blas {
         }
         let beta = if gemm.addend.is_some() { 1.0 } else { 0.0 };
         let (single, double) = ([alpha as f32, beta as f32], [alpha, beta]);
-        let scalar = |n: usize| match kind.factors {
+        let scalar = |n: usize| match kind.operands {
             DType::F64 => (&raw const double[n]).cast::<c_void>(),
             _ => (&raw const single[n]).cast::<c_void>(),
         };
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_multiplies() {
+    fn supported_dtypes() {
         assert!(takes(DType::BF16, DType::F32) && takes(DType::F16, DType::F16));
         assert!(
             !takes(DType::BF16, DType::F16)

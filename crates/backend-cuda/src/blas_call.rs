@@ -114,9 +114,9 @@ fn algorithms<'a>(
 /// The product with its whole epilogue fused by the library; `None` where that is not possible.
 fn fused(program: &Program, k: &Matmul, t: VendorEpilogue, target: &Target) -> Option<Spec> {
     let out = program.buffers[t.out.buf].dtype;
-    let factors = program.buffers[k.a.buf].dtype;
+    let operands = program.buffers[k.a.buf].dtype;
     let same = |buf: BufId| program.buffers[buf].dtype == out;
-    if !takes(factors, out) || !t.residual.iter().all(|r| same(r.buf)) || !t.bias.iter().all(|b| same(b.buf))
+    if !takes(operands, out) || !t.residual.iter().all(|r| same(r.buf)) || !t.bias.iter().all(|b| same(b.buf))
     {
         return None;
     }
@@ -132,7 +132,7 @@ fn fused(program: &Program, k: &Matmul, t: VendorEpilogue, target: &Target) -> O
     if !t.residual.iter().all(apart) {
         return None;
     }
-    let kind = Kind { factors, out, tf32: target.tf32, bias: t.bias.is_some(), relu: t.relu };
+    let kind = Kind { operands, out, tf32: target.tf32, bias: t.bias.is_some(), relu: t.relu };
     Some(Spec {
         addend: t.residual,
         bias: t.bias.map(|b| (b.buf, b.offset)),
@@ -143,9 +143,9 @@ fn fused(program: &Program, k: &Matmul, t: VendorEpilogue, target: &Target) -> O
 
 /// The product alone, stored in scratch memory.
 fn waiting(program: &Program, k: &Matmul, dtype: DType, order: &[usize], target: &Target) -> Option<Spec> {
-    let factors = program.buffers[k.a.buf].dtype;
-    let kind = Kind { factors, out: dtype, tf32: target.tf32, bias: false, relu: false };
-    takes(factors, dtype).then(|| bare(k, kind, Goal::Scratch(dense(&k.epilogue.ranges, order))))
+    let operands = program.buffers[k.a.buf].dtype;
+    let kind = Kind { operands, out: dtype, tf32: target.tf32, bias: false, relu: false };
+    takes(operands, dtype).then(|| bare(k, kind, Goal::Scratch(dense(&k.epilogue.ranges, order))))
 }
 
 fn bare(k: &Matmul, kind: Kind, out: Goal) -> Spec {
@@ -244,7 +244,7 @@ impl Call {
         let at = |buf: BufId, offset: &SymExpr, size: usize| -> Result<u64, GpuError> {
             Ok((work.address)(buf) + (work.size)(offset)? as u64 * size as u64)
         };
-        let (narrow, wide) = (spec.kind.factors.size(), spec.kind.out.size());
+        let (narrow, wide) = (spec.kind.operands.size(), spec.kind.out.size());
         let a = at(spec.a.buf, &spec.a.offset, narrow)?;
         let b = at(spec.b.buf, &spec.b.offset, narrow)?;
         let out = match &spec.out {
@@ -266,7 +266,7 @@ impl Call {
                 self.blas.launch(&calls.gemm, &self.spec.kind, self.spec.alpha, &at, self.algorithm)
             };
         };
-        let (narrow, wide) = (self.spec.kind.factors.size() as i64, self.spec.kind.out.size() as i64);
+        let (narrow, wide) = (self.spec.kind.operands.size() as i64, self.spec.kind.out.size() as i64);
         let (first, second) = if calls.gemm.swapped { (outer.b, outer.a) } else { (outer.a, outer.b) };
         for i in 0..outer.count {
             let moved = |address: u64, step: i64, size: i64| address.wrapping_add_signed(i * step * size);

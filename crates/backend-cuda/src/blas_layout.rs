@@ -313,7 +313,7 @@ mod tests {
 
     /// The heads are interleaved within the positions: the two batch dimensions have no common stride in all operands.
     #[test]
-    fn what_is_no_single_batch_is_looped_over() {
+    fn other_batches_become_loops() {
         let (b, h, l, d) = (2, 3, 4, 5);
         let p = Product {
             batch: vec![b, h],
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_cannot_read_is_refused() {
+    fn unsupported_matrices_are_rejected() {
         let dense = Product {
             m: 4,
             n: 4,

@@ -58,7 +58,7 @@ impl Cache {
             && bytes.starts_with(MAGIC)
             && Sha256::digest(&bytes[head..])[..] == bytes[MAGIC.len()..head];
         if !whole {
-            tracing::warn!(target: "kernel", file = %path.display(), "a damaged file of the code cache is made anew");
+            tracing::warn!(target: "kernel", file = %path.display(), "a damaged file of the code cache is replaced");
             let _ = fs::remove_file(&path);
             return None;
         }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_found_by_its_whole_key() {
+    fn entries_are_found_by_their_whole_key() {
         let folder = tempfile::tempdir().unwrap();
         let cache = cache(folder.path(), LIMIT);
         cache.put(&[b"ab", b"c"], b"code");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_are_as_good_as_none() {
+    fn damaged_files_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let cache = cache(folder.path(), LIMIT);
         for damage in [0usize, 9, 41] {

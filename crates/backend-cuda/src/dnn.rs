@@ -244,7 +244,7 @@ impl Dnn {
                 Ok(Some(KnownPlan::Plan(self.keep(key, plan))))
             }
             Err(e) => {
-                tracing::debug!(target: "kernel", "a kept plan of cuDNN is made anew: {e}");
+                tracing::debug!(target: "kernel", "a cached plan of cuDNN is made again: {e}");
                 Ok(None)
             }
         }

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_channels_enough_stays() {
+    fn convolutions_with_enough_channels_are_not_folded() {
         let sizes = |c: i64, taps: i64| [[1, c, 14, 14], [2, c, taps, taps], [1, 2, 14, 14]];
         let of = |k: &Conv| Folded::of(k, Role::Forward).is_some();
         assert!(!of(&conv(Role::Forward, sizes(8, 3), [1, 1], [1, 1])));

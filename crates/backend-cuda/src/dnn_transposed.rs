@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_weight_lies_as_that_of_the_forward_convolution() {
+    fn the_weight_has_the_forward_layout() {
         let t = as_transposed(&gradient()).unwrap();
         assert_eq!(t.weight, operand(1, &[5, 3, 3, 4], &[36, 1, 12, 3], 0));
         assert_eq!((t.transposed, &t.padding[..]), (true, &[(1, 1), (2, 2)][..]));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_gradient_stays() {
+    fn other_convolutions_are_not_rewritten() {
         assert!(as_transposed(&Conv { stride: vec![1, 2], ..gradient() }).is_none());
         assert!(as_transposed(&Conv { groups: 5, ..gradient() }).is_none());
         assert!(as_transposed(&Conv { transposed: true, ..gradient() }).is_none());

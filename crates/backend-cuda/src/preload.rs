@@ -62,9 +62,9 @@ impl RequiredLibraries {
 
     /// Initializes the libraries on an open device.
     pub(crate) fn start(self, vendor: &Arc<Vendor>) {
-        if let Some((factors, tf32)) = self.blas {
+        if let Some((operands, tf32)) = self.blas {
             let vendor = Arc::clone(vendor);
-            in_background(move || vendor.blas().into_iter().for_each(|blas| blas.begin(factors, tf32)));
+            in_background(move || vendor.blas().into_iter().for_each(|blas| blas.begin(operands, tf32)));
         }
     }
 }
@@ -113,7 +113,7 @@ plan bytes 0:
     }
 
     #[test]
-    fn libraries_are_wanted_by_what_asks_them() {
+    fn libraries_are_required_by_steps_that_ask_them() {
         let hopper = Target::HOPPER;
         let of = |dtype, target: &Target, mode| RequiredLibraries::of(&nested(dtype), target, mode);
         let single = RequiredLibraries { blas: Some((DType::F32, false)), dnn: false };

@@ -27,8 +27,8 @@
 //! plan:
 //! "#;
 //! let program: Program = text.parse()?;
-//! let ways = gpu_codegen::variants(&program, &program.steps[0], &Target::HOPPER)?;
-//! assert!(!ways.is_empty());
+//! let candidates = gpu_codegen::variants(&program, &program.steps[0], &Target::HOPPER)?;
+//! assert!(!candidates.is_empty());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

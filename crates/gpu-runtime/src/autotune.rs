@@ -82,7 +82,7 @@ fn cached_candidate<D: Driver>(driver: &D, step: &DeviceStep, key: &str) -> Opti
 fn key(kernels: &Kernels, step: &DeviceStep, sizes: &Sizes) -> Result<String, GpuError> {
     let mut key = String::new();
     for candidate in &step.candidates {
-        let _ = writeln!(key, "way {}", candidate.name);
+        let _ = writeln!(key, "candidate {}", candidate.name);
         for part in &candidate.parts {
             let Runnable::Kernel(kernel) = part else { continue };
             let symbols = kernel.params.iter().filter_map(|p| match p {

@@ -132,7 +132,7 @@ impl<D: Driver> Compiled<D> {
         // The first allocation on a device takes as long as planning many steps, so both run concurrently.
         let blocks = || Ok::<_, GpuError>((memory.block(256)?, tickets(memory)?));
         let plan = || {
-            let _span = tracing::debug_span!(target: "kernel", "ways of steps").entered();
+            let _span = tracing::debug_span!(target: "kernel", "candidates of steps").entered();
             Ok::<_, GpuError>((planner.plan(&program.init)?, planner.plan_call(&program.steps)?))
         };
         let (blocks, planned) = rayon::join(blocks, plan);

@@ -263,7 +263,7 @@ mod tests {
     use super::class;
 
     #[test]
-    fn classes_hold_what_is_asked_for_and_waste_little() {
+    fn size_classes_fit_and_waste_little() {
         for bytes in (0..100_000).chain([1 << 20, (1 << 20) + 1, 3 << 30, (7 << 33) + 5]) {
             let size = class(bytes);
             assert!(size >= bytes.max(1) && size.is_multiple_of(512), "{bytes}: {size}");

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_begin_early_where_one_gains_by_it_and_never_behind_something_else() {
+    fn early_launches_lead_up_to_kernels_that_gain() {
         assert_eq!(early("kkkkkk"), "......");
         assert_eq!(early("kkkkkkckk"), "...eeee..");
         assert_eq!(early("ckkclkcc"), ".eee..ee");

@@ -34,7 +34,7 @@ pub(super) fn run() -> Result<()> {
     ensure!(error.to_string().contains("lost"), "the error does not say that the device is lost");
     // CUDA allows a process no further work on a device after a kernel fault: every attempt must say so.
     match works(&twice, &options) {
-        Ok(()) => println!("the driver opened the lost device anew"),
+        Ok(()) => println!("the driver opened the lost device again"),
         Err(error) => ensure!(format!("{error:#}").contains("lost"), "after the loss: {error:#}"),
     }
     ensure!(held.call(&[sample()?]).is_err(), "code of a lost device ran");

@@ -149,7 +149,7 @@ fn batches() -> Vec<Case> {
             EpilogueKind::BiasRelu,
         ),
         matmul(
-            "shared factor f32",
+            "shared operand f32",
             F32,
             false,
             &Product {

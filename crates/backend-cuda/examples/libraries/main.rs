@@ -54,6 +54,6 @@ fn main() -> std::process::ExitCode {
             bad += run::run(&*driver, case, 1, false);
         }
     }
-    println!("{bad} ways failed");
+    println!("{bad} candidates failed");
     std::process::ExitCode::from(u8::from(bad > 0))
 }

@@ -8,7 +8,7 @@ use kernel_ir::BufId;
 
 use crate::case::{Case, round};
 
-pub(crate) const HEADER: &str = "step                                     way                            error    allowed       us   TFLOP/s     GB/s  plan ms";
+pub(crate) const HEADER: &str = "step                                     candidate                      error    allowed       us   TFLOP/s     GB/s  plan ms";
 /// Number of points that are compared with double precision.
 const SAMPLES: i64 = 1500;
 /// Number of timed runs, of which the median counts.

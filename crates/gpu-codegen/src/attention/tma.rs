@@ -144,7 +144,7 @@ pub(crate) fn load(
     uses: &mut Uses,
 ) -> Result<String, GenError> {
     let map = map(program, operand, rows)
-        .ok_or_else(|| GenError::Malformed("the copy engine cannot read an operand".into()))?;
+        .ok_or_else(|| GenError::Malformed("TMA cannot read an operand".into()))?;
     let number = uses.maps.len();
     uses.maps.push(map);
     let mut at = format!("element, (int)({row})");

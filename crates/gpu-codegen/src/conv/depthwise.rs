@@ -372,9 +372,9 @@ impl<'a> Grouped<'a> {
                 form.rows * form.cols / at_once.unwrap_or(1) * line
             }
         };
-        let turned = (load + weights * read + write) as f64 * 1.5;
+        let cache_cycles = (load + weights * read + write) as f64 * 1.5;
         let busy = (warps * instructions / (4.0 * device * 0.7))
-            .max(warps * turned / device)
+            .max(warps * cache_cycles / device)
             .max(bytes / (18.0 * device));
         let loading = if form.unrolled(self) { 1500.0 } else { 900.0 + 350.0 * turns as f64 };
         let alone = loading + instructions;

@@ -12,7 +12,7 @@ use std::fmt::Write;
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{Conv, InstKind, Program, Step};
 
-use crate::product::tile::{Axis, Factor, Product, Space, hint};
+use crate::product::tile::{Axis, Product, Space, TileOperand, hint};
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, blocks_of, compute_type, element, epilogue, unravel, volume};
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
@@ -134,9 +134,9 @@ fn product<'a>(program: &'a Program, k: &'a Conv) -> Option<Product<'a>> {
         program,
         epilogue: &k.epilogue,
         dtype,
-        factors: [
-            Factor { buf: k.input.buf, offset: k.input.offset.clone() },
-            Factor { buf: k.weight.buf, offset: k.weight.offset.clone() },
+        operands: [
+            TileOperand { buf: k.input.buf, offset: k.input.offset.clone() },
+            TileOperand { buf: k.weight.buf, offset: k.weight.offset.clone() },
         ],
         batch: vec![axis(&groups, group_steps, Some((1, outputs.clone())))],
         rows: vec![axis(&ranges[0], [x[0].clone(), zero()], Some((0, SymExpr::ONE)))],
@@ -158,7 +158,7 @@ fn spatial(k: &Conv, d: usize, product: &mut Product<'_>) {
     let (start, along) = if k.transposed { (before, -k.dilation[d]) } else { (-before, k.dilation[d]) };
     let step = &k.input.strides[d + 2];
     let times = |n: i64| step * &SymExpr::from_i64(n);
-    product.factors[0].offset = &product.factors[0].offset + &times(start);
+    product.operands[0].offset = &product.operands[0].offset + &times(start);
     // Without padding every window lies within the input.
     let space = (k.transposed || before > 0 || after > 0).then(|| {
         product.spaces.push(Space { start, size: k.input.sizes[d + 2].clone() });

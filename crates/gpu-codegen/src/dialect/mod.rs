@@ -230,7 +230,7 @@ mod tests {
     /// A module has the helpers that its kernels name, with their dependencies, in the order of the files, and nothing
     /// else.
     #[test]
-    fn modules_have_what_they_name() {
+    fn modules_have_the_helpers_that_they_name() {
         let prelude = Prelude::new(&Target::HOPPER);
         let none = prelude.of("extern \"C\" __global__ void k() {}");
         assert_eq!(none, "#define WAVE 32\n#define EARLY_LAUNCH\n");
@@ -253,7 +253,7 @@ mod tests {
 
     /// Every common helper uses only functions that all vendors define, apart from those that depend on a feature.
     #[test]
-    fn words_of_vendors_are_the_same() {
+    fn vendors_define_the_same_functions() {
         let of = |files: &[&'static str]| -> BTreeSet<&str> {
             files.iter().flat_map(|f| split(f)).flat_map(|item| defines(&words(item))).collect()
         };

@@ -183,7 +183,7 @@ struct Totals;
 
 impl Effects for Totals {
     fn reduce(&self, _: AccId, _: &str, _: Option<&str>) -> Result<String, GenError> {
-        Err(GenError::Malformed("a reduction beside a scan in parts".into()))
+        Err(GenError::Malformed("a reduction in a kernel with a scan in parts".into()))
     }
     fn acc(&self, _: AccId) -> String {
         "0".into()

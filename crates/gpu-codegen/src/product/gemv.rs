@@ -2,7 +2,7 @@
 //! thread keeps several 16-byte loads in flight and nothing is staged.
 //!
 //! - *rows* (`gemv_rows`): the matrix is contiguous along the inner dimension. Each warp takes a few columns of the
-//!   result; its lanes (and, where there are few columns, the warps of a block) split the inner dimension.
+//!   result; its lanes (and, where there are few columns, the warps per block) split the inner dimension.
 //! - *columns*: the matrix is contiguous along the columns. Eight lanes read 128 bytes of a row; warps and, where there
 //!   are few columns, blocks split the inner dimension. Partial sums are reduced in a fixed order.
 //!

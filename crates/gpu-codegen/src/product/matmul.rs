@@ -4,7 +4,7 @@
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Matmul, Program};
 
-use crate::product::tile::{Axis, Factor, Product};
+use crate::product::tile::{Axis, Product, TileOperand};
 use crate::product::tile_text::Unit;
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, compute_type, element, epilogue, unravel, volume};
@@ -57,12 +57,12 @@ fn product<'a>(program: &'a Program, k: &'a Matmul) -> Option<Product<'a>> {
         batch.push(axis(&ranges[d], [step(&k.a, d)?, step(&k.b, d)?], Some(d)));
     }
     let (row, col) = (split, split + 1);
-    let factor = |of: &kernel_ir::Operand| Factor { buf: of.buf, offset: of.offset.clone() };
+    let operand = |of: &kernel_ir::Operand| TileOperand { buf: of.buf, offset: of.offset.clone() };
     let mut product = Product {
         program,
         epilogue: &k.epilogue,
         dtype,
-        factors: [factor(&k.a), factor(&k.b)],
+        operands: [operand(&k.a), operand(&k.b)],
         batch,
         rows: vec![axis(&ranges[row], [step(&k.a, row)?, SymExpr::ZERO], Some(row))],
         cols: vec![axis(&ranges[col], [SymExpr::ZERO, step(&k.b, col)?], Some(col))],

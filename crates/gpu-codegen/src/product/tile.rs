@@ -38,7 +38,7 @@ pub(crate) struct Space {
 
 /// An operand: elements of a buffer's memory from `offset` on.
 #[derive(Clone, Debug)]
-pub(crate) struct Factor {
+pub(crate) struct TileOperand {
     pub(crate) buf: BufId,
     pub(crate) offset: SymExpr,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Product<'a> {
     pub(crate) epilogue: &'a Epilogue,
     /// Dtype of both operands; one that tiles support.
     pub(crate) dtype: DType,
-    pub(crate) factors: [Factor; 2],
+    pub(crate) operands: [TileOperand; 2],
     pub(crate) batch: Vec<Axis>,
     pub(crate) rows: Vec<Axis>,
     pub(crate) cols: Vec<Axis>,
@@ -195,7 +195,7 @@ impl Product<'_> {
             .chain(across)
             .chain(batch)
             .map(|a| &a.steps[side])
-            .chain([&last.extent, &self.factors[side].offset])
+            .chain([&last.extent, &self.operands[side].offset])
             .collect();
         // A coordinate's start is a part of the address; it is a multiple of an axis' step.
         [16, 8, 4]
@@ -209,10 +209,10 @@ impl Product<'_> {
 fn innermost_orders(axes: &[Axis]) -> Vec<Vec<Axis>> {
     let mut out = vec![axes.to_vec()];
     for n in 0..axes.len().saturating_sub(1) {
-        let mut turned = axes.to_vec();
-        let axis = turned.remove(n);
-        turned.push(axis);
-        out.push(turned);
+        let mut order = axes.to_vec();
+        let axis = order.remove(n);
+        order.push(axis);
+        out.push(order);
     }
     out
 }

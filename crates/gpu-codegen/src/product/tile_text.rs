@@ -179,10 +179,10 @@ impl<'a> Writer<'a> {
                 let _ = write!(inside, " & ((u32)(r.x[{d}] + k.x[{d}]) < (u32){size})");
             }
         }
-        let factor = &product.factors[side];
-        let offset = self.text(&factor.offset);
+        let operand = &product.operands[side];
+        let offset = self.text(&operand.offset);
         let start = self.sum(offset, &product.batch, "g", |a| a.steps[side].clone());
-        let memory = self.uses.memory(product.program.root(factor.buf));
+        let memory = self.uses.memory(product.program.root(operand.buf));
         format!(
             "const T *base_{f} = {memory} + ({start});\n\
              auto {f}_row = [=](idx p) {{ {row}return s; }};\n\

@@ -50,7 +50,7 @@ pub(crate) fn major(product: &Product<'_>, side: usize) -> Option<Major> {
     let aligned = |e: &SymExpr| is_multiple(e, grain);
     let batch = moving(product, side);
     let one = |axis: &Option<Axis>| axis.as_ref().is_none_or(|a| a.steps[side] == SymExpr::ONE);
-    let rest = aligned(&product.factors[side].offset)
+    let rest = aligned(&product.operands[side].offset)
         && batch.iter().all(|d| aligned(&product.batch[*d].steps[side]))
         && batch.len() + 2 <= MAX_DIMENSIONS
         && [count(product.rows_of(side)), count(&product.inner)]
@@ -116,11 +116,11 @@ pub(crate) fn map(product: &Product<'_>, side: usize, rows: i64) -> Option<(Tens
         strides.push(product.batch[d].steps[side].clone());
         window.push(1);
     }
-    let factor = &product.factors[side];
+    let operand = &product.operands[side];
     let map = TensorMap {
-        buf: product.program.root(factor.buf),
+        buf: product.program.root(operand.buf),
         dtype: product.dtype,
-        offset: factor.offset.clone(),
+        offset: operand.offset.clone(),
         sizes,
         strides,
         window,

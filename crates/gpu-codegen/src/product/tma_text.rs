@@ -98,7 +98,7 @@ const int depth = (int)({depth});
         let mut majors = [Major::Inner; 2];
         for (side, rows) in [(0, bm), (1, bn / self.form.share())] {
             let (map, major) = tma::map(self.product, side, rows)
-                .ok_or_else(|| GenError::Malformed("the copy engine cannot read a factor".into()))?;
+                .ok_or_else(|| GenError::Malformed("TMA cannot read an operand".into()))?;
             self.uses.maps.push(map);
             majors[side] = major;
         }

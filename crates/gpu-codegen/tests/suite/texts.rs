@@ -74,7 +74,7 @@ fn launches_follow_the_domain() {
 
 /// A value that one thread stores and others read after a barrier must not be `__restrict__`.
 #[test]
-fn what_a_team_reads_back_is_not_restricted() {
+fn values_read_back_are_not_restrict() {
     let mut p = Program::default();
     let (a, mean) = (buffer(&mut p, &[4, 4096], Storage::Arena), buffer(&mut p, &[4], Storage::Arena));
     let out = buffer(&mut p, &[4, 4096], Storage::Arena);
@@ -166,7 +166,7 @@ fn kernels_that_share_a_launch_are_functions_of_one_text() {
     ];
     let mut group = LaunchGroup::default();
     assert!(group.add(&p, &kernels[0], &Target::HOPPER));
-    assert!(fuse_launches(&p, &group).unwrap().is_none(), "one kernel shares with nobody");
+    assert!(fuse_launches(&p, &group).unwrap().is_none(), "a single kernel is not fused");
     assert!(kernels[1..].iter().all(|k| group.add(&p, k, &Target::HOPPER)));
     let all = fuse_launches(&p, &group).unwrap().unwrap();
     assert_eq!(all.source.matches("static __device__ void member").count(), 2, "{}", all.source);

@@ -245,7 +245,7 @@ template <class T, int N> struct WgmmaHeld {
 template <int N> DEV void wgmma_settle(float (&)[N]) {}
 template <class T, int N> struct Wgmma {
     template <int MA, int MB> DEV void run(float (&d)[N / 2], FfxOperand a, FfxOperand b, bool more) {
-        static_assert(sizeof(T) == 2 || (MA == K_MAJOR && MB == K_MAJOR), "the rows of 32-bit factors do not lie together");
+        static_assert(sizeof(T) == 2 || (MA == K_MAJOR && MB == K_MAJOR), "32-bit operands must be K-major");
         ffx_product_later({d, a.at, b.at, a.lead, b.lead, more, 0, ffx_wgmma<T, N, MA, MB>, {}});
     }
 };

@@ -51,7 +51,7 @@ static __noinline__ void ffx_box_later(void *to, const FfxTensor &map, void *bar
     ffx_aligned(to, 1024);
     if ((ffx_u32)rank != map.rank) ffx_fail(FFX_BAD_CALL, "%d coordinates of a tensor of %d dimensions", rank, (int)map.rank);
     if (map.window[0] * map.width != 128) ffx_fail(FFX_BAD_CALL, "a line of a box is %d bytes", (int)(map.window[0] * map.width));
-    if (ffx_box_count == FFX_BOXES) ffx_fail(FFX_BAD_CALL, "more than %d copies of boxes are under way", FFX_BOXES);
+    if (ffx_box_count == FFX_BOXES) ffx_fail(FFX_BAD_CALL, "more than %d copies of boxes are in flight", FFX_BOXES);
     FfxBox *box = ffx_boxes + ffx_box_count++;
     *box = {(char *)to, map, bar, {}};
     for (int d = 0; d < rank; ++d) box->at[d] = at[d];
@@ -118,7 +118,7 @@ static __noinline__ void ffx_product_later(FfxProduct p) {
     auto &own = ffx_products[ffx_number()];
     ffx_aligned(p.a, 16);
     ffx_aligned(p.b, 16);
-    if (own.count == FFX_PRODUCTS) ffx_fail(FFX_BAD_CALL, "more than %d products of a warpgroup are under way", FFX_PRODUCTS);
+    if (own.count == FFX_PRODUCTS) ffx_fail(FFX_BAD_CALL, "more than %d products of a warpgroup are in flight", FFX_PRODUCTS);
     p.group = own.group;
     own.list[own.count++] = p;
 }
@@ -147,6 +147,6 @@ static __noinline__ bool ffx_bulk_ended() {
     ffx_now->block[0] = blockIdx.x;
     ffx_now->block[1] = blockIdx.y;
     ffx_now->block[2] = blockIdx.z;
-    snprintf(ffx_now->message, sizeof ffx_now->message, "a block ends with %d boxes and %d products under way", ffx_box_count, products);
+    snprintf(ffx_now->message, sizeof ffx_now->message, "a block ends with %d boxes and %d products in flight", ffx_box_count, products);
     return false;
 }

@@ -94,7 +94,7 @@ fn lengths_that_a_call_tells() {
 }
 
 #[test]
-fn without_them() {
+fn without_tensor_cores() {
     let Some(emulator) = emulator() else { return };
     let mut c = Case::new("simple");
     gradients(&mut c, F32, [1, 2, 1], [33, 40, 24, 40], (None, true));
@@ -107,7 +107,7 @@ fn without_them() {
 }
 
 #[test]
-fn rows_that_see_nothing_are_zero() {
+fn fully_masked_rows_are_zero() {
     let Some(emulator) = emulator() else { return };
     for dtype in [BF16, F32] {
         let mut c = Case::new("nothing_seen");

@@ -42,7 +42,7 @@ fn linear(c: &mut Case, x: ValueId, dtype: DType, columns: i64, inner: i64) -> V
 }
 
 #[test]
-fn a_normalisation_is_a_part_of_the_products_that_read_it() {
+fn normalisations_fuse_into_products() {
     let Some(emulator) = emulator() else { return };
     for (dtype, [rows, inner, columns]) in SIZES {
         let mut c = Case::new(&format!("norm {dtype} {rows}x{inner}x{columns}"));
@@ -117,15 +117,15 @@ fn gate_and_up_are_one_launch() {
 
 /// A second epilogue that reads the first result at another point cannot be fused.
 #[test]
-fn products_that_read_each_other_elsewhere_stay_apart() {
+fn products_that_read_each_other_at_other_points_are_not_fused() {
     let Some(emulator) = emulator() else { return };
-    let mut c = Case::new("turned");
+    let mut c = Case::new("flipped");
     let x = c.any(F32, &[1, 64]);
     let first = linear(&mut c, x, F32, 40, 64);
     let first = c.call("aten.sin.default", vec![first.into()]);
-    let turned = c.call("aten.flip.default", vec![first.into(), Arg::from(&[1i64][..])]);
+    let flipped = c.call("aten.flip.default", vec![first.into(), Arg::from(&[1i64][..])]);
     let second = linear(&mut c, x, F32, 40, 64);
-    c.shows("aten.mul.Tensor", vec![turned.into(), second.into()]);
+    c.shows("aten.mul.Tensor", vec![flipped.into(), second.into()]);
     let text = texts(&mut c);
     assert!(!text.contains("result1"), "{text}");
     c.check_twice(&emulator);
@@ -134,7 +134,7 @@ fn products_that_read_each_other_elsewhere_stay_apart() {
 /// The input of the normalisation is dead after it, but the product's output must not reuse its memory, since other blocks
 /// still read it.
 #[test]
-fn what_is_read_first_is_not_written_over() {
+fn memory_that_other_blocks_read_is_not_reused() {
     let Some(emulator) = emulator() else { return };
     for (dtype, rows, inner) in [(F32, 1, 256), (BF16, 3, 520)] {
         let mut c = Case::new(&format!("row of norms {dtype} {rows}x{inner}"));

@@ -244,7 +244,7 @@ fn gradient(name: &str, dtype: DType, s: &Shapes, last: bool) {
     gs.swap(0, 1);
     gs.insert(1, 1);
     let (input, weight) = ([&[1, inputs, n], &s.size[..]].concat(), [&[outputs, 1, n], &out[..]].concat());
-    let turned = Shapes {
+    let transposed = Shapes {
         counts: [1, inputs, outputs, inputs],
         size: input[2..].to_vec(),
         window: weight[2..].to_vec(),
@@ -258,9 +258,9 @@ fn gradient(name: &str, dtype: DType, s: &Shapes, last: bool) {
     let os = dense(&ranges, &(0..ranges.len()).collect::<Vec<_>>());
     let (x, g) = (case.operand(dtype, &input, &xs), case.operand(dtype, &weight, &gs));
     let epilogue =
-        case.finish(dtype, &ranges, &os, 1, |i, data| turned.sum(i, (&data[0], &xs), (&data[1], &gs)));
+        case.finish(dtype, &ranges, &os, 1, |i, data| transposed.sum(i, (&data[0], &xs), (&data[1], &gs)));
     assert_eq!(epilogue.ranges, shape(&ranges));
-    let names = run(case, &turned, (x, g), epilogue);
+    let names = run(case, &transposed, (x, g), epilogue);
     has(&names, "depthwise_sums");
 }
 

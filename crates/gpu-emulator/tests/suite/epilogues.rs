@@ -209,7 +209,7 @@ fn epilogues_in_every_order() {
 }
 
 #[test]
-fn what_lies_side_by_side_moves_at_once() {
+fn contiguous_elements_are_vectors() {
     let kernel = check(DType::BF16, &[6, 32], &[0, 1], &[0, 1], &[0, 1]);
     // The result, the residual, the biases and the store are vectors of eight elements of 2 bytes.
     assert_eq!(kernel.source.matches("const Vec<bf16, 8> *)").count(), 3, "{}", kernel.source);
@@ -347,7 +347,7 @@ fn epilogues_of_folded_results() {
 }
 
 #[test]
-fn what_is_written_in_place_moves_at_once() {
+fn in_place_stores_are_vectors() {
     // `old - result / 2`, stored over `old`, as in an update of a weight. The new value is a view of the old one's memory.
     let (sizes, order) = ([8i64, 3, 4], [1usize, 2, 0]);
     let mut case = Case::default();

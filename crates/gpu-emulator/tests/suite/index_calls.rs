@@ -79,7 +79,7 @@ fn every_mode_names_the_site_and_goes_on() {
 
 /// The search runs on arbitrary data, for which this program's check always fails.
 #[test]
-fn what_the_search_runs_is_not_reported() {
+fn faults_of_the_search_are_not_reported() {
     if !available() {
         return;
     }
@@ -202,7 +202,7 @@ plan bytes 0:
 "#;
 
 #[test]
-fn what_is_written_in_place_is_told() {
+fn errors_tell_the_state_of_inputs_written_in_place() {
     if !available() {
         return;
     }
@@ -251,7 +251,7 @@ fn what_is_written_in_place_is_told() {
 }
 
 #[test]
-fn calls_that_nobody_waits_for() {
+fn calls_without_a_wait() {
     if !available() {
         return;
     }
@@ -286,7 +286,7 @@ fn calls_that_nobody_waits_for() {
 
 /// Each thread gets only the errors of its own calls.
 #[test]
-fn threads_hear_of_their_own_calls() {
+fn threads_get_errors_of_their_own_calls() {
     if !available() {
         return;
     }

@@ -88,7 +88,7 @@ fn case(operator: &Operator, at: i64) -> Case {
 }
 
 #[test]
-fn what_is_in_bounds_is_right() {
+fn indices_in_bounds_give_the_result() {
     let Some(emulator) = emulator() else { return };
     for operator in &OPERATORS {
         let least = if operator.3 { -operator.2 } else { 0 };
@@ -99,7 +99,7 @@ fn what_is_in_bounds_is_right() {
 }
 
 #[test]
-fn what_is_not_is_named() {
+fn indices_out_of_bounds_are_reported() {
     let Some(emulator) = emulator() else { return };
     for operator in &OPERATORS {
         let (size, beyond) = (operator.2, if operator.3 { -operator.2 - 1 } else { -1 });

@@ -441,7 +441,7 @@ plan:
 
 /// Fused launches: each step has checks of its own.
 #[test]
-fn members_of_one_launch() {
+fn fused_launches() {
     let text = r#"kir 1.6
 program "together"
 site "aten.embedding.default" "model.py:1" dim 0
@@ -501,9 +501,9 @@ plan bytes 0:
 
 /// Reads along one dimension and writes along another: loads at indices from data do not go through tiles.
 #[test]
-fn rows_that_are_transposed() {
+fn transposed_rows() {
     let text = r#"kir 1.6
-program "turned"
+program "transposed"
 site "aten.index_select.default" "model.py:8" dim 0
 buffer b0 "x" f32[6, 40, 48]{1920, 48, 1}+0 input 0
 buffer b1 "index" i64[5]{1}+0 input 1
@@ -513,7 +513,7 @@ input "index" b1
 output "y" b2[5, 48, 40]{1920, 40, 1}+0
 init:
 steps:
-loop "turned" outer [5, 48, 40]
+loop "transposed" outer [5, 48, 40]
   stage []
     v0: i64 = load b1[i0]
     v1: i64 = check v0, [6] at 0

@@ -62,7 +62,7 @@ fn writes_outside_of_a_buffer() {
 }
 
 #[test]
-fn what_nobody_wrote_is_no_number() {
+fn uninitialized_memory_is_nan() {
     let shared = "__shared__ float pool[64]; if (threadIdx.x < 32) pool[threadIdx.x] = 2; __syncthreads();\n\
                   out[threadIdx.x] = pool[threadIdx.x];";
     let Some(values) = run(shared, 2, 0) else { return };

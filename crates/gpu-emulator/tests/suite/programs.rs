@@ -198,9 +198,9 @@ fn gather_scatter_and_views() {
         c.shows("aten.index_add.default", vec![base.into(), 0i64.into(), rows.into(), more.into()]);
     }
     c.shows("aten.embedding.default", vec![x.into(), rows.into()]);
-    let turned = c.call("aten.permute.default", vec![x.into(), ints(&[1, 0])]);
-    let turned = c.call("aten.clone.default", vec![turned.into()]);
-    c.output(turned);
+    let transposed = c.call("aten.permute.default", vec![x.into(), ints(&[1, 0])]);
+    let transposed = c.call("aten.clone.default", vec![transposed.into()]);
+    c.output(transposed);
     c.shows("aten.cat.default", vec![Arg::values([x, x]), 1i64.into()]);
     c.shows("aten.flip.default", vec![x.into(), ints(&[0, 1])]);
     c.shows("aten.constant_pad_nd.default", vec![x.into(), ints(&[1, 2]), 0.5.into()]);
@@ -215,16 +215,16 @@ fn transposes() {
     for (dtype, sizes) in [(F32, [3, 40, 70]), (BF16, [2, 33, 64]), (F64, [1, 17, 100]), (Bool, [2, 50, 31])]
     {
         let [x, y] = [0, 1].map(|_| c.any(dtype, &sizes));
-        let turned = c.call("aten.permute.default", vec![x.into(), ints(&[0, 2, 1])]);
-        c.shows("aten.clone.default", vec![turned.into(), Arg::None]);
+        let transposed = c.call("aten.permute.default", vec![x.into(), ints(&[0, 2, 1])]);
+        c.shows("aten.clone.default", vec![transposed.into(), Arg::None]);
         let first = c.call("aten.permute.default", vec![y.into(), ints(&[2, 1, 0])]);
         let straight = c.any(dtype, &[sizes[2], sizes[1], sizes[0]]);
         c.shows("aten.logical_or.default", vec![first.into(), straight.into()]);
     }
     let x = c.any(F32, &[64, 48]);
-    let turned = c.call("aten.t.default", vec![x.into()]);
+    let transposed = c.call("aten.t.default", vec![x.into()]);
     let other = c.any(F32, &[48, 64]);
-    let sum = c.call("aten.add.Tensor", vec![turned.into(), other.into()]);
+    let sum = c.call("aten.add.Tensor", vec![transposed.into(), other.into()]);
     let row = c.any(F32, &[64]);
     c.shows("aten.mul.Tensor", vec![sum.into(), row.into()]);
     c.check(&emulator);

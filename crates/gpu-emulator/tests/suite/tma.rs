@@ -43,7 +43,7 @@ fn every_layout_of_factors() {
         for (left, x) in &a {
             for (right, y) in &b {
                 let names = product(&format!("{x}, {y}"), dtype, [1, m, n, k], *left, *right, None, tma);
-                assert!(gpu_emulator::available().is_err() || !names.is_empty(), "{x}, {y}: no ways");
+                assert!(gpu_emulator::available().is_err() || !names.is_empty(), "{x}, {y}: no candidates");
             }
         }
     }

@@ -197,7 +197,7 @@ fn product(dtype: DType, [batch, m, k, n]: [i64; 4], along_inner: bool) {
     }
     let tolerance = if dtype == DType::F32 { 1e-5 } else { 1e-2 };
     let results = case.run(&step, out, &["gemv"]);
-    assert!(!results.is_empty(), "no way of a few rows");
+    assert!(!results.is_empty(), "no candidate for a few rows");
     results.iter().for_each(|(name, got)| assert_close(name, got, &expected, tolerance));
 }
 
@@ -268,7 +268,7 @@ fn attention(
     let tolerance = if dtype == DType::F32 { 1e-5 } else { 2e-2 };
     let results = case.run(&step, out, candidates);
     for candidate in candidates {
-        assert!(results.iter().any(|(name, _)| name.starts_with(candidate)), "no way `{candidate}`");
+        assert!(results.iter().any(|(name, _)| name.starts_with(candidate)), "no candidate `{candidate}`");
     }
     results.iter().for_each(|(name, got)| assert_close(name, got, &expected, tolerance));
 }

@@ -133,7 +133,7 @@ fn a_call_in_the_steady_state_asks_for_no_memory() {
                 expect(&mut call(&code, x.slice()).unwrap(), x.slice(), 2.0);
             }
             assert_eq!(counts.of(|c| &c.allocations), before, "{mode:?} {device:?}");
-            assert_eq!(counts.of(|c| &c.synchronizations), 0, "nobody waits but who reads");
+            assert_eq!(counts.of(|c| &c.synchronizations), 0, "only reads wait");
             if mode.records() {
                 assert_eq!(counts.of(|c| &c.recordings), 1);
                 assert_eq!(counts.of(|c| &c.launches), 2, "the first call alone is not the graph's");
@@ -145,7 +145,7 @@ fn a_call_in_the_steady_state_asks_for_no_memory() {
 }
 
 #[test]
-fn outputs_are_safe_to_keep() {
+fn outputs_can_be_kept() {
     let (code, counts) = compiled(TWICE, Mock::new(HERE), Mode::ReduceOverhead);
     let inputs: Vec<Numbers> = (0..6).map(|n| Numbers::new(100.0 * n as f32, 300)).collect();
     let mut kept: Vec<OwnedTensor> = inputs.iter().map(|x| call(&code, x.slice()).unwrap()).collect();
@@ -229,7 +229,7 @@ fn an_arena_that_grows_does_not_leave_recordings_behind() {
 }
 
 #[test]
-fn inputs_that_are_written_change_where_they_are() {
+fn written_inputs_change_in_place() {
     for mode in [Mode::Default, Mode::ReduceOverhead] {
         for device in [HERE, ELSEWHERE] {
             let (code, _) = compiled(IN_PLACE, Mock::new(device), mode);
@@ -248,7 +248,7 @@ fn inputs_that_are_written_change_where_they_are() {
 }
 
 #[test]
-fn memory_that_is_short_is_given_back_and_asked_for_again() {
+fn unused_memory_is_freed_when_memory_runs_out() {
     let mut driver = Mock::new(HERE);
     driver.limit = Some(200_000);
     let (code, counts) = compiled(TWICE, driver, Mode::ReduceOverhead);

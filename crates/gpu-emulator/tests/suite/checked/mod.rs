@@ -164,7 +164,10 @@ pub fn agrees(text: &str, wanted: &[&str], calls: &[Vec<Tensor>]) {
         let (all, on) = (candidates(&program, &target), format!("wave {}", target.wave));
         if target == Target::HOPPER {
             for candidate in wanted {
-                assert!(all.iter().any(|w| w.starts_with(candidate)), "no way `{candidate}` among {all:?}");
+                assert!(
+                    all.iter().any(|w| w.starts_with(candidate)),
+                    "no candidate `{candidate}` among {all:?}"
+                );
             }
         }
         for candidate in all.iter().map(String::as_str).chain([""]) {

@@ -143,7 +143,7 @@ impl Case {
                     .is_ok_and(|v| v.iter().any(|v| v.name.contains(candidate)))
             };
             let wanted = candidate.is_empty() || program.steps.iter().any(has);
-            assert!(wanted, "{}: no step has a way `{candidate}`", self.graph.name);
+            assert!(wanted, "{}: no step has a candidate `{candidate}`", self.graph.name);
             let options = [("prefer", candidate), ("wave", wave)];
             let args = CompileArgs::new(KERNEL_IR, &bytes).mode("default").options(&options);
             let name = format!("{} {candidate}, waves of {wave}", self.graph.name);
