@@ -212,6 +212,15 @@ pub fn prefers_generated(program: &Program, step: &Step, target: &Target) -> boo
     }
 }
 
+/// Whether what a library offers for a step, in so many kernels, is by rule slower than the first of its [`variants`].
+pub fn outruns_library(program: &Program, step: &Step, target: &Target, kernels: usize) -> bool {
+    match step {
+        Step::Matmul(k) => product::matmul::outruns_library(program, k, target),
+        Step::Conv(k) => kernels > 1 && conv::outruns_library(program, k),
+        _ => false,
+    }
+}
+
 /// Returns the candidate implementations of a step, best first by rule. The list is never empty.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use gpu_codegen::{
     ENTRY, Kernel, Launch, LaunchGroup, Param, Prelude, Target, TensorMap, chain, fuse_launches,
-    prefers_generated, variants,
+    outruns_library, prefers_generated, variants,
 };
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::runtime::{Node, Plan, control};
@@ -257,10 +257,7 @@ impl<'a> Planner<'a> {
 
     /// The candidates of a step, best first by rule; only the first where not all are kept.
     fn candidates(&self, step: &Step) -> Result<Vec<Candidate>, GpuError> {
-        // A library convolution whose result a second kernel must post-process takes longer than a generated one with a
-        // fused epilogue: measured on an H200 in bf16 for 24 of 24 such shapes of ResNet-152. In tf32 it is faster.
-        let narrow = matches!(step, Step::Conv(k) if self.program.buffers[k.input.buf].dtype.size() == 2);
-        let late = |c: &Candidate| narrow && c.parts.len() > 1;
+        let late = |c: &Candidate| outruns_library(self.program, step, self.target, c.parts.len());
         let asked = asks_libraries(self.program, step, self.target, self.mode);
         let offered = if asked { (self.library)(step) } else { Vec::new() };
         let (behind, mut candidates): (Vec<Candidate>, Vec<Candidate>) = offered.into_iter().partition(late);

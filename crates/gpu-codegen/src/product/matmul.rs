@@ -4,7 +4,7 @@
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Matmul, Program};
 
-use crate::product::tile::{Axis, Product, TileOperand};
+use crate::product::tile::{Axis, Product, TileOperand, is_multiple};
 use crate::product::tile_text::Unit;
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, compute_type, element, epilogue, unravel, volume};
@@ -35,6 +35,17 @@ pub(crate) fn prefers_generated(program: &Program, k: &Matmul, target: &Target) 
         crate::product::tile_rule::prefers_generated(&p, target)
             && !crate::product::tma_rule::forms(&p, Unit::Tensor, target).is_empty()
     })
+}
+
+/// Whether the rows of a 16-bit result are not aligned to 16 bytes; the generated kernels then lose less than a library's: on an
+/// H200 4096×30522×768 takes 0.65 ms including the bias, cuBLASLt 0.77 and another 0.30 for the bias.
+pub(crate) fn outruns_library(program: &Program, k: &Matmul, target: &Target) -> bool {
+    let unaligned = k.epilogue.ranges.last().is_some_and(|n| !is_multiple(n, 8));
+    let narrow = program.buffers[k.a.buf].dtype.size() == 2;
+    unaligned
+        && narrow
+        && product(program, k)
+            .is_some_and(|p| !crate::product::tma_rule::forms(&p, Unit::Tensor, target).is_empty())
 }
 
 /// The product in the form that tiles take; `None` for dtypes that they do not support.

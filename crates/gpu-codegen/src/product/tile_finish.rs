@@ -32,9 +32,9 @@ impl Finish {
             product.epilogue.insts.iter().filter_map(plain_store).collect();
         let Some(&(main, index)) = stores.first() else { return plain(false) };
         let widest = product.program.buffers[main].dtype.size().max(1) as i64;
-        for count in [(16 / widest).min(8), 4] {
+        for count in [(16 / widest).min(8), 4, 2] {
             let lanes = Lanes { program: product.program, epilogue: product.epilogue, var: *var, count };
-            let fits = count >= 4
+            let fits = count >= 2
                 && *step == SymExpr::ONE
                 && is_multiple(&axis.extent, count)
                 && tile.1 % count == 0;

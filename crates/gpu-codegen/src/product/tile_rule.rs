@@ -13,7 +13,7 @@ use crate::{GenError, Target, Variant};
 
 /// Maximum number of candidates, of kernels whose threads copy and of TMA kernels.
 const MAX_CANDIDATES: usize = 6;
-const MAX_TMA_CANDIDATES: usize = 4;
+const MAX_TMA_CANDIDATES: usize = 6;
 /// Bytes per cycle that a multiprocessor reads from the second-level cache while all others read too.
 const CACHE_BYTES: f64 = 28.0;
 /// The same for TMA, which requests whole lines and takes no thread's time.
@@ -228,7 +228,12 @@ fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
         _ => (TMA_BYTES, TMA_LATENCY),
     };
     let shared = (blocks * share) as f64 * steps * bytes / (cache * device as f64);
-    let busy = (each as f64 * steps * step).max(shared) + each as f64 * end;
+    let multiplied = (each as f64 * steps * step).max(shared);
+    // Of alternating warpgroups one multiplies while another runs the epilogue.
+    let busy = match form.alternates() {
+        true => multiplied.max(each as f64 * end) + end,
+        false => multiplied + each as f64 * end,
+    };
     let waves = up(each, at_once) as f64;
     // In persistent kernels the next tile's copies overlap the end of the tile before.
     let starts = if is_persistent { 1.0 } else { waves };

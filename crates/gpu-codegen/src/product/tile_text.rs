@@ -34,8 +34,9 @@ pub(crate) enum Pipeline {
     /// TMA copies tiles and warpgroups multiply them (`tma_text`), one tile per block.
     Tma,
     /// The same with persistent blocks, which take one tile after another. `share` blocks of a cluster, in one column of
-    /// tiles, share the reads of the right operand; there are at most `most` clusters.
-    Persistent { share: i64, most: i64 },
+    /// tiles, share the reads of the right operand; there are at most `most` clusters. Warpgroups that `alternate` have a tile
+    /// each: one multiplies while another runs its epilogue.
+    Persistent { share: i64, most: i64, alternate: bool },
 }
 
 /// The shape of a tiled kernel.
@@ -77,6 +78,8 @@ impl Form {
             (Unit::Plain, _) => "fma",
             (Unit::Tensor, Pipeline::Tma) => "wgmma",
             (Unit::Tf32, Pipeline::Tma) => "wgmma_tf32",
+            (Unit::Tensor, Pipeline::Persistent { alternate: true, .. }) => "wgmma_alternating",
+            (Unit::Tf32, Pipeline::Persistent { alternate: true, .. }) => "wgmma_tf32_alternating",
             (Unit::Tensor, Pipeline::Persistent { .. }) => "wgmma_persistent",
             (Unit::Tf32, Pipeline::Persistent { .. }) => "wgmma_tf32_persistent",
         };
@@ -349,7 +352,7 @@ core.template store<PITCH>(sums);
         let (tiles_m, tiles_n) = self.tiles();
         let tiles = count(&self.product.batch) * tiles_m * tiles_n;
         let blocks = match self.form.pipeline {
-            Pipeline::Persistent { share, most } => {
+            Pipeline::Persistent { share, most, .. } => {
                 tiles.sym_min(&SymExpr::from_i64(most)) * SymExpr::from_i64(share)
             }
             _ => tiles,

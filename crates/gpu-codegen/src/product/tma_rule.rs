@@ -15,6 +15,8 @@ const ONE_TILE: &[(i64, i64, i64, i64)] =
 /// The same and the number of blocks that share an operand, for persistent blocks.
 const PERSISTENT: &[(i64, i64, i64, i64, i64)] =
     &[(128, 256, 4, 2, 1), (128, 256, 4, 2, 2), (128, 128, 6, 2, 1), (128, 128, 6, 2, 2)];
+/// `(rows, columns, stages)` of tiles that the two consumer warpgroups of a persistent block take in turn.
+const ALTERNATING: &[(i64, i64, i64)] = &[(128, 128, 6), (64, 256, 4)];
 
 /// The shapes that a device supports for a product, without those that split the inner dimension.
 pub(crate) fn forms(product: &Product<'_>, unit: Unit, target: &Target) -> Vec<Form> {
@@ -35,7 +37,12 @@ pub(crate) fn forms(product: &Product<'_>, unit: Unit, target: &Target) -> Vec<F
         ONE_TILE.iter().map(|&(bm, bn, stages, groups)| form((bm, bn), stages, groups, Pipeline::Tma));
     let persistent = PERSISTENT.iter().map(|&(bm, bn, stages, groups, share)| {
         let most = i64::from(target.multiprocessors) / share;
-        form((bm, bn), stages, groups, Pipeline::Persistent { share, most: most.max(1) })
+        let pipeline = Pipeline::Persistent { share, most: most.max(1), alternate: false };
+        form((bm, bn), stages, groups, pipeline)
     });
-    alone.chain(persistent).filter(|form| readable(product, form)).collect()
+    let alternating = ALTERNATING.iter().map(|&(bm, bn, stages)| {
+        let most = i64::from(target.multiprocessors).max(1);
+        form((bm, bn), stages, 2, Pipeline::Persistent { share: 1, most, alternate: true })
+    });
+    alone.chain(persistent).chain(alternating).filter(|form| readable(product, form)).collect()
 }

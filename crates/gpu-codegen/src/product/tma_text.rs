@@ -2,9 +2,10 @@
 //! operands to a ring buffer by TMA; one or two consumer warpgroups multiply them as they arrive. Barriers in shared
 //! memory say which stages are full and which are empty.
 //!
-//! There are two forms. In one a block computes one tile and leaves its sums in shared memory, as other tiled products do
-//! (`tile_text`). In the other persistent blocks take one tile after another, and the next tile's operands are in flight
-//! while a warp runs the epilogue on its part of the sums.
+//! There are three forms. In the first a block computes one tile and leaves its sums in shared memory, as other tiled products
+//! do (`tile_text`). In the second persistent blocks take one tile after another, and the next tile's operands are in flight
+//! while a warp runs the epilogue on its part of the sums. In the third the consumer warpgroups of persistent blocks alternate:
+//! each has a tile of its own, and one multiplies while another runs its epilogue.
 
 use std::fmt::Write;
 
@@ -46,6 +47,11 @@ impl Form {
         body + self.stages * BARRIERS
     }
 
+    /// Whether each consumer warpgroup has a tile of its own.
+    pub(crate) fn alternates(&self) -> bool {
+        matches!(self.pipeline, Pipeline::Persistent { alternate: true, .. })
+    }
+
     /// Number of blocks in a cluster that share the reads of the right operand.
     pub(crate) fn share(&self) -> i64 {
         if let Pipeline::Persistent { share, .. } = self.pipeline { share } else { 1 }
@@ -68,16 +74,20 @@ impl Writer<'_> {
     fn tma_head(&mut self, majors: [Major; 2], ring: &str) -> Result<String, GenError> {
         let form = self.form;
         let (bm, bn) = form.tile;
+        let (core, readers) = match form.alternates() {
+            true => ("BM, BN, true", "1"),
+            false => ("BM / CONSUMERS, BN", "CONSUMERS"),
+        };
         Ok(format!(
             "constexpr int BM = {bm}, BN = {bn}, STAGES = {stages}, THREADS = {threads}, PARTS = {parts}, CONSUMERS = {consumers}, SHARE = {share};
 typedef {ty} T;
 typedef BulkTile<T, BM, {a}> A;
 typedef BulkTile<T, BN, {b}> B;
-typedef WgmmaProduct<T, A, B, BM / CONSUMERS, BN> Core;
+typedef WgmmaProduct<T, A, B, {core}> Core;
 constexpr int DEPTH = A::DEPTH, STAGE = A::BYTES + B::BYTES;
 {ring}DYNAMIC_TILES(memory);
 u64 *full = (u64 *)(memory + RING), *empty = full + STAGES;
-bulk_begin<STAGES, CONSUMERS, SHARE>(full, empty, map0, map1);
+bulk_begin<STAGES, {readers}, SHARE>(full, empty, map0, map1);
 const int depth = (int)({depth});
 ",
             stages = form.stages,
@@ -192,9 +202,21 @@ core.template store<PITCH>(sums);
         let place = self.place("block");
         let (tiles_m, tiles_n) = self.tiles();
         let tiles = self.text(&(count(&self.product.batch) * tiles_m * tiles_n));
-        let turns = format!(
-            "for (idx block = (idx)blockIdx.x / SHARE; block < (idx)({tiles}); block += (idx)gridDim.x / SHARE) {{\n{place}"
-        );
+        let turns = |first: &str, step: &str| {
+            format!("for (idx block = {first}; block < (idx)({tiles}); block += {step}) {{\n{place}")
+        };
+        const BLOCK: &str = "(idx)blockIdx.x / SHARE";
+        const BLOCKS: &str = "(idx)gridDim.x / SHARE";
+        let produced = turns(BLOCK, BLOCKS);
+        // An alternating warpgroup takes only the ring's stages of its own tiles.
+        let (start, consumed, skip) = match self.form.alternates() {
+            true => (
+                "at.skip(warpgroup() * depth);\n",
+                turns(&format!("{BLOCK} + warpgroup() * ({BLOCKS})"), &format!("CONSUMERS * ({BLOCKS})")),
+                "at.skip((CONSUMERS - 1) * depth);\n",
+            ),
+            false => ("", produced.clone(), ""),
+        };
         let registers = self.form.consumers() > 1;
         let (down, up) = match registers {
             true => ("registers_down<40>();\n", "registers_up<232>();\n"),
@@ -206,13 +228,13 @@ core.template store<PITCH>(sums);
             "Ring<STAGES> at;
 if (warpgroup() == CONSUMERS) {{
 {down}if (threadIdx.x == CONSUMERS * 128) {{
-{turns}{}}}
+{produced}{}}}
 }}
 }} else {{
 {up}Core core;
 float *slab = (float *)(memory + STAGES * STAGE) + (threadIdx.x >> 5) * SLAB;
-{turns}{}mbarrier_arrive<SHARE>(empty + before);
-{finish}}}
+{start}{consumed}{}mbarrier_arrive<SHARE>(empty + before);
+{finish}{skip}}}
 }}
 bulk_end<SHARE>();
 ",

@@ -176,8 +176,11 @@ impl BodyWriter<'_> {
             }
             InstKind::Op { op, args } => {
                 let operand = args.last().map_or(inst.dtype, |a| dtype_of(*a));
-                let args: Vec<String> = args.iter().map(|a| self.name(*a)).collect();
-                ops::apply(*op, operand, &args)?
+                let names: Vec<String> = args.iter().map(|a| self.name(*a)).collect();
+                match divisor(*op, operand, insts, args) {
+                    Some(c) => ops::divided_by(&names[0], c)?,
+                    None => ops::apply(*op, operand, &names)?,
+                }
             }
             InstKind::Cast(a) => format!("to<{ty}>({})", self.name(*a)),
             InstKind::Bitcast(a) => format!("bits_as<{ty}>({})", self.name(*a)),
@@ -272,6 +275,14 @@ impl BodyWriter<'_> {
         };
         Ok(())
     }
+}
+
+/// The constant divisor of an `f32` division, if its reciprocal is far from the limits of the range.
+fn divisor(op: ScalarOp, dtype: DType, insts: &[Inst], args: &[Val]) -> Option<f32> {
+    let (ScalarOp::Div, DType::F32, [_, by]) = (op, dtype, args) else { return None };
+    let InstKind::Const(by) = insts[by.0 as usize].kind else { return None };
+    let by = by.as_f64() as f32;
+    (by.abs() > 1e-18 && by.abs() < 1e18).then_some(by)
 }
 
 fn is_op(inst: &Inst, wanted: ScalarOp) -> bool {

@@ -1,10 +1,10 @@
 //! Scalar operators as C++ text, one match arm per operator: a new operator does not compile until it is here.
 
-use ir_core::{Class, DType};
+use ir_core::{Class, DType, Scalar};
 use kernel_ir::{ReduceOp, ScalarOp};
 
 use crate::GenError;
-use crate::text::types::value_type;
+use crate::text::types::{number, value_type};
 
 /// Returns the operator applied to operands of `dtype`; the text has the result's type.
 pub(crate) fn apply(op: ScalarOp, dtype: DType, args: &[String]) -> Result<String, GenError> {
@@ -20,6 +20,19 @@ pub(crate) fn apply(op: ScalarOp, dtype: DType, args: &[String]) -> Result<Strin
         Class::Complex => None,
     };
     text.ok_or_else(refuse)
+}
+
+/// The quotient `x / c` in `f32` by multiplications.
+pub(crate) fn divided_by(x: &str, c: f32) -> Result<String, GenError> {
+    let text = |x: f32| number(Scalar::Float(x.into()), DType::F32);
+    let (divisor, reciprocal) = (text(c)?, text(c.recip())?);
+    // The reciprocal of a power of two is exact.
+    let power = c.to_bits() & 0x007f_ffff == 0;
+    Ok(if power {
+        format!("({x} * {reciprocal})")
+    } else {
+        format!("divided_by({x}, {divisor}, {reciprocal})")
+    })
 }
 
 /// `a op b`.

@@ -83,8 +83,13 @@ fn every_form_of_large_products() {
     }
     let all: Vec<String> = [one, two, small].concat();
     let forms = forms(&all);
-    for form in ["wgmma_persistent_128x256x64_4", "wgmma_persistent_128x256x64_4_share2", "wgmma_64x64x64_6"]
-    {
+    for form in [
+        "wgmma_persistent_128x256x64_4",
+        "wgmma_persistent_128x256x64_4_share2",
+        "wgmma_alternating_128x128x64_6",
+        "wgmma_alternating_64x256x64_4",
+        "wgmma_64x64x64_6",
+    ] {
         assert!(forms.contains(form), "{form} was not run: {forms:?}");
     }
     assert!(all.iter().any(|n| n.contains("_cluster")), "no shares in a cluster: {all:?}");
@@ -98,4 +103,11 @@ fn unaligned_operands_have_no_tma_candidates() {
     none("odd lines", BF16, [1, 72, 72, 63], [0, 63, 1], [0, 1, 63]);
     none("no unit stride", BF16, [1, 72, 72, 64], [0, 128, 2], [0, 1, 64]);
     none("tf32 by columns", F32, [1, 72, 72, 64], [0, 1, 72], [0, 1, 64]);
+}
+
+/// A row of results whose length is even, but no multiple of four, is written in pairs.
+#[test]
+fn results_of_any_even_length() {
+    product("pairs", BF16, [1, 136, 134, 128], [0, 128, 1], [0, 1, 128], None, tma);
+    product("single", BF16, [1, 136, 135, 128], [0, 128, 1], [0, 1, 128], None, tma);
 }

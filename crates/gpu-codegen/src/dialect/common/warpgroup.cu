@@ -2,16 +2,16 @@
 
 DEV int warpgroup() { return shuffle((int)(threadIdx.x >> 7), 0); }
 
-// The barriers of a ring: a stage is full when its bytes have arrived, and empty when every consumer warp of all blocks
-// that share it has released it.
-template <int STAGES, int CONSUMERS, int SHARE>
+// The barriers of a ring: a stage is full when its bytes have arrived, and empty when every warp of the READERS consumer
+// warpgroups of all blocks that share it has released it.
+template <int STAGES, int READERS, int SHARE>
 DEV void bulk_begin(u64 *full, u64 *empty, const TensorMap &a, const TensorMap &b) {
     if (threadIdx.x == 0) {
         tma_prefetch(a);
         tma_prefetch(b);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(full + stage, 1);
-            mbarrier_init(empty + stage, CONSUMERS * 4 * SHARE);
+            mbarrier_init(empty + stage, READERS * 4 * SHARE);
         }
         mbarrier_publish();
     }
@@ -37,6 +37,12 @@ template <int STAGES> struct Ring {
             phase ^= 1;
         }
     }
+    // Skips stages that another warpgroup takes.
+    MEMBER void skip(int count) {
+        stage += count;
+        phase ^= (u32)(stage / STAGES) & 1;
+        stage %= STAGES;
+    }
 };
 
 // ---- an operand's tile of ROWS rows, one stage of the pipeline: 128 bytes of inner points
@@ -60,8 +66,9 @@ template <class T, int ROWS, int MAJOR> struct BulkTile {
     }
 };
 
-// The product of a warpgroup: PM rows of A's tile, from PM times its number on, by all BN rows of B's.
-template <class T, class A, class B, int PM, int BN> struct WgmmaProduct {
+// The product of a warpgroup: PM rows of A's tile by all BN rows of B's. The rows begin at PM times the warpgroup's number, or
+// at the tile's first row where the warpgroup has a tile of its own (ALONE).
+template <class T, class A, class B, int PM, int BN, bool ALONE = false> struct WgmmaProduct {
     static constexpr int MI = PM / 64, DEPTH = A::DEPTH, K = 32 / (int)sizeof(T);
     float d[MI][BN / 2];
     MEMBER void clear() {
@@ -70,11 +77,12 @@ template <class T, class A, class B, int PM, int BN> struct WgmmaProduct {
             #pragma unroll
             for (int r = 0; r < BN / 2; ++r) d[i][r] = 0.0f;
     }
+    DEV int first_row() { return ALONE ? 0 : (int)(threadIdx.x >> 7) * PM; }
     // The tile's row at which the warp's 16 rows of block `i` begin.
-    DEV int row(int i) { return (int)(threadIdx.x >> 7) * PM + i * 64 + (int)(threadIdx.x >> 5 & 3) * 16; }
+    DEV int row(int i) { return first_row() + i * 64 + (int)(threadIdx.x >> 5 & 3) * 16; }
     // Starts the products of a stage; with `more` they are accumulated.
     MEMBER void step(const u8 *sa, const u8 *sb, bool more) {
-        const auto a = wgmma_operand<A::BLOCK>(sa + A::place((int)(threadIdx.x >> 7) * PM, 0));
+        const auto a = wgmma_operand<A::BLOCK>(sa + A::place(first_row(), 0));
         const auto b = wgmma_operand<B::BLOCK>(sb);
         wgmma_fence();
         #pragma unroll
