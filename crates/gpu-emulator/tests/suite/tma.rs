@@ -83,11 +83,8 @@ fn every_form_of_large_products() {
     }
     let all: Vec<String> = [one, two, small].concat();
     let forms = forms(&all);
-    for form in [
-        "wgmma_persistent_128x256x64_4",
-        "wgmma_persistent_128x256x64_4_share2",
-        "wgmma_64x64x64_6",
-    ] {
+    for form in ["wgmma_persistent_128x256x64_4", "wgmma_persistent_128x256x64_4_share2", "wgmma_64x64x64_6"]
+    {
         assert!(forms.contains(form), "{form} was not run: {forms:?}");
     }
     assert!(all.iter().any(|n| n.contains("_cluster")), "no shares in a cluster: {all:?}");
