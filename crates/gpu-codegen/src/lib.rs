@@ -212,7 +212,7 @@ pub fn prefers_generated(program: &Program, step: &Step, target: &Target) -> boo
     }
 }
 
-/// Whether what a library offers for a step, in so many kernels, is by rule slower than the first of its [`variants`].
+/// Whether a library's candidate for a step, which takes `kernels` kernels, is by rule slower than the first of its [`variants`].
 pub fn outruns_library(program: &Program, step: &Step, target: &Target, kernels: usize) -> bool {
     match step {
         Step::Matmul(k) => product::matmul::outruns_library(program, k, target),
