@@ -1,24 +1,25 @@
-//! What an earlier process asked a library, kept in the folder of compiled code under a key that names device and versions.
+//! The answers that libraries gave to earlier processes, stored with the compiled code under keys that name device and
+//! versions.
 //!
-//! Not here: the files (`cache`) and what is asked (`dnn`, `blas`).
+//! Not here: the files (`cache`) and the questions (`dnn`, `blas`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cache::Cache;
 
-/// The cache that a device uses now; a program may name another one.
+/// The cache that a device uses at present; the next program may select another one.
 pub(crate) type SharedCache = Arc<Mutex<Cache>>;
 
-/// A library's answers.
+/// The answers of one library.
 #[derive(Clone)]
 pub(crate) struct AnswerCache {
     cache: SharedCache,
-    /// On what all answers depend beside the question.
+    /// Everything but the question that the answers depend on.
     identity: Arc<str>,
 }
 
 impl AnswerCache {
-    /// Answers of a library on a device; `identity` names both and the library's version.
+    /// The answers of a library on a device; `identity` names both and the library's version.
     pub(crate) fn new(cache: SharedCache, identity: &str) -> AnswerCache {
         AnswerCache { cache, identity: identity.into() }
     }
@@ -31,12 +32,12 @@ impl AnswerCache {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The answer to a question.
+    /// Returns the answer to a question.
     pub(crate) fn get(&self, question: &[&[u8]]) -> Option<Vec<u8>> {
         self.cache().get(&self.key(question))
     }
 
-    /// Keeps an answer.
+    /// Stores an answer.
     pub(crate) fn put(&self, question: &[&[u8]], answer: &[u8]) {
         self.cache().put(&self.key(question), answer);
     }

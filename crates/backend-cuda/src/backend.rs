@@ -1,4 +1,4 @@
-//! The plugin: what `gpu_runtime::GpuBackend` asks of CUDA beyond the driver.
+//! The plugin: the part of `gpu_runtime::GpuBackend` that is specific to CUDA, apart from the driver.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use crate::{Library, find, locate};
 /// The `cuda` backend.
 pub type CudaBackend = GpuBackend<Device>;
 
-/// What a compilation has begun before the device is open: the libraries that it wants, and where code is kept.
+/// Work that a compilation has started before the device is open: loading the libraries it requires, and the code cache.
 pub struct BackgroundWork {
     required: RequiredLibraries,
     cache: Cache,

@@ -1,6 +1,6 @@
-//! cuBLASLt: products prepared for sets of sizes, and their launch.
+//! cuBLASLt: preparing products for sets of sizes, and launching them.
 //!
-//! Not here: which product a step is (`blas_call`) and how its matrices lie (`blas_layout`).
+//! Not here: the mapping of steps to products (`blas_call`) and of their matrices (`blas_layout`).
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -13,11 +13,11 @@ use ir_core::DType;
 use crate::blas_layout::{Gemm, Matrix};
 use crate::vendor::{StreamContext, Workspace};
 
-/// Prepared products at most; more begin anew.
+/// Maximum number of prepared products; all are dropped when it is exceeded.
 const MAX_PLANS: usize = 4096;
-/// Algorithms that the library is asked for.
+/// Number of algorithms that the library is asked for.
 pub(crate) const MAX_ALGORITHMS: usize = 5;
-/// What addresses are taken to be multiples of at most, in bytes: what the widest access of a kernel needs.
+/// The maximum alignment of addresses that is considered, in bytes: the widest access of a kernel needs it.
 const ALIGNMENT: u64 = 16;
 
 /// The library on one stream.
@@ -29,23 +29,23 @@ pub(crate) struct Blas {
     exclusive: Mutex<()>,
 }
 
-// SAFETY: the handle may be used from several threads; descriptors are written under `exclusive`.
+// SAFETY: the handle may be used from several threads; descriptors are written only while `exclusive` is held.
 unsafe impl Send for Blas {}
-// SAFETY: as above.
+// SAFETY: shared use of the handle is allowed by the library; descriptors are written only while `exclusive` is held.
 unsafe impl Sync for Blas {}
 
-/// Dtypes and what happens to the product: with the numbers of a [`Gemm`], what a plan is made for.
+/// Dtypes and epilogue of a product; together with a [`Gemm`] it determines a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Kind {
-    /// Of both factors.
-    pub(crate) factors: DType,
-    /// Of the result, the addend and the biases.
+    /// The dtype of both operands.
+    pub(crate) operands: DType,
+    /// The dtype of the result, the addend and the biases.
     pub(crate) out: DType,
-    /// Whether float32 factors may be rounded to tf32.
+    /// Whether float32 operands may be rounded to tf32.
     pub(crate) tf32: bool,
-    /// Whether a vector is added, one number a row of the column-major result.
+    /// Whether a vector is added, with one number per row of the column-major result.
     pub(crate) bias: bool,
-    /// Whether negative values become 0.
+    /// Whether a ReLU follows.
     pub(crate) relu: bool,
 }
 
@@ -75,12 +75,12 @@ struct Plan {
     workspace: usize,
 }
 
-// SAFETY: descriptors are memory of the host; they are written under `Blas::exclusive` alone.
+// SAFETY: descriptors are host memory, written only while `Blas::exclusive` is held.
 unsafe impl Send for Plan {}
-// SAFETY: as above.
+// SAFETY: descriptors are host memory, written only while `Blas::exclusive` is held.
 unsafe impl Sync for Plan {}
 
-/// An error of the library's, by its own name.
+/// Converts an error of the library.
 fn failed(call: &'static str) -> impl Fn(result::CublasError) -> GpuError {
     move |e| GpuError::Driver { call, what: format!("{:?}", e.0) }
 }
@@ -97,16 +97,16 @@ fn number_type(dtype: DType) -> Option<sys::cudaDataType> {
     })
 }
 
-/// Whether the library multiplies factors of a dtype to a result of another.
-pub(crate) fn takes(factors: DType, out: DType) -> bool {
-    match factors {
-        DType::F16 | DType::BF16 => out == factors || out == DType::F32,
-        DType::F32 | DType::F64 => out == factors,
+/// Whether the library multiplies operands of one dtype to a result of another.
+pub(crate) fn takes(operands: DType, out: DType) -> bool {
+    match operands {
+        DType::F16 | DType::BF16 => out == operands || out == DType::F32,
+        DType::F32 | DType::F64 => out == operands,
         _ => false,
     }
 }
 
-/// The largest power of two, at most [`ALIGNMENT`], that divides all of them.
+/// The largest power of two, at most [`ALIGNMENT`], that divides all addresses.
 pub(crate) fn alignment(of: &[u64]) -> u64 {
     let bits = of.iter().fold(ALIGNMENT, |all, n| all | n);
     1 << bits.trailing_zeros()
@@ -115,7 +115,7 @@ pub(crate) fn alignment(of: &[u64]) -> u64 {
 impl Kind {
     fn compute(&self) -> (sys::cublasComputeType_t, sys::cudaDataType) {
         use sys::cublasComputeType_t as C;
-        match self.factors {
+        match self.operands {
             DType::F64 => (C::CUBLAS_COMPUTE_64F, sys::cudaDataType_t::CUDA_R_64F),
             DType::F32 if self.tf32 => (C::CUBLAS_COMPUTE_32F_FAST_TF32, sys::cudaDataType_t::CUDA_R_32F),
             _ => (C::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F),
@@ -137,7 +137,7 @@ impl Blas {
     /// Starts the library on a stream.
     ///
     /// # Errors
-    /// What the library says. The library itself was found before.
+    /// An error of the library, which was found before.
     pub(crate) fn new(stream_context: StreamContext, workspace: Workspace) -> Result<Blas, GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "start cuBLASLt").entered();
         stream_context.enter()?;
@@ -146,9 +146,9 @@ impl Blas {
         Ok(Blas { handle, stream_context, workspace, plans: Mutex::default(), exclusive: Mutex::default() })
     }
 
-    /// Has the library make its tables, which its first answer does else: asks for a small product of a kind that will be
-    /// asked for, since each kind has its own.
-    pub(crate) fn begin(&self, factors: DType, tf32: bool) {
+    /// Makes the library build its tables, which its first answer would do otherwise, by asking for a small product of a
+    /// kind that will be used: each kind has tables of its own.
+    pub(crate) fn begin(&self, operands: DType, tf32: bool) {
         let _span = tracing::debug_span!(target: "kernel", "begin with cuBLASLt").entered();
         let matrix = Matrix { transposed: false, ld: 64, step: 0 };
         let gemm = Gemm {
@@ -163,7 +163,7 @@ impl Blas {
             swapped: false,
         };
         let kind =
-            Kind { factors, out: factors, tf32: tf32 && factors == DType::F32, bias: false, relu: false };
+            Kind { operands, out: operands, tf32: tf32 && operands == DType::F32, bias: false, relu: false };
         if let Err(e) = self.prepare(&gemm, &kind, &Addresses::default(), 0) {
             tracing::debug!(target: "kernel", "cuBLASLt: {e}");
         }
@@ -176,14 +176,14 @@ impl Blas {
 
     /// The library's version, `130100` for 13.1.
     pub(crate) fn version() -> usize {
-        // SAFETY: no arguments; the library was found before.
+        // SAFETY: the function has no arguments, and the library is loaded.
         unsafe { sys::cublasLtGetVersion() }
     }
 
     /// Prepares a product, so that its launch allocates nothing.
     ///
     /// # Errors
-    /// The library has no algorithm for it.
+    /// The library has no algorithm for the product.
     pub(crate) fn prepare(
         &self,
         gemm: &Gemm,
@@ -212,12 +212,12 @@ impl Blas {
 
     fn make(&self, key: &Key, at: &Addresses) -> Result<Plan, GpuError> {
         let Key { gemm, kind, .. } = key;
-        let (Some(factors), Some(out)) = (number_type(kind.factors), number_type(kind.out)) else {
-            return Err(GpuError::Malformed(format!("cuBLASLt has no products of {}", kind.factors)));
+        let (Some(operands), Some(out)) = (number_type(kind.operands), number_type(kind.out)) else {
+            return Err(GpuError::Malformed(format!("cuBLASLt has no products of {}", kind.operands)));
         };
         let (compute, scale) = kind.compute();
         let desc = result::create_matmul_desc(compute, scale).map_err(failed("cublasLtMatmulDescCreate"))?;
-        // From here on `plan` owns what is made.
+        // From here on `plan` owns the descriptors.
         let null = std::ptr::null_mut();
         let algo = sys::cublasLtMatmulAlgo_t { data: [0; 8] };
         let mut plan = Plan { desc, layouts: [null; 4], algo, workspace: 0 };
@@ -231,8 +231,8 @@ impl Blas {
         }
         let addend = gemm.addend.unwrap_or(gemm.out);
         let sides = [
-            (factors, gemm.rows, gemm.depth, gemm.first),
-            (factors, gemm.depth, gemm.cols, gemm.second),
+            (operands, gemm.rows, gemm.depth, gemm.first),
+            (operands, gemm.depth, gemm.cols, gemm.second),
             (out, gemm.rows, gemm.cols, addend),
             (out, gemm.rows, gemm.cols, gemm.out),
         ];
@@ -243,14 +243,14 @@ impl Blas {
         Ok(plan)
     }
 
-    /// Asks the library for algorithms and keeps the one of the key's number, or the last there is.
+    /// Asks the library for algorithms and takes the one with the key's number, or the last.
     fn choose(&self, plan: &mut Plan, key: &Key) -> Result<(), GpuError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as P;
         let preference =
             Preference(result::create_matmul_pref().map_err(failed("cublasLtMatmulPreferenceCreate"))?);
         let addend = if key.gemm.addend.is_some() { key.alignments[2] } else { key.alignments[3] };
         preference.set(P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, self.workspace.bytes())?;
-        // Partial sums of a split inner dimension are added in the dtype that is computed in, in a fixed order.
+        // Partial sums of a split inner dimension are added in the compute dtype, in a fixed order.
         let schemes = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         preference.set(P::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes)?;
         preference.set(P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignments[0] as u32)?;
@@ -268,7 +268,7 @@ impl Blas {
         let mut count = 0;
         let [a, b, c, d] = plan.layouts;
         let wanted = (key.algorithm + 1).min(MAX_ALGORITHMS) as i32;
-        // SAFETY: every descriptor was made above; the array has room for as many results as are asked for.
+        // SAFETY: every descriptor was made above, and the array has room for the number of results that is passed.
         unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
@@ -297,13 +297,13 @@ impl Blas {
         Ok(())
     }
 
-    /// Puts a product on the stream: `out = alpha * first · second + addend + bias`, rectified where asked for.
+    /// Enqueues a product: `out = alpha * first · second + addend + bias`, followed by a ReLU where requested.
     ///
     /// # Errors
-    /// What the library says.
+    /// An error of the library.
     ///
     /// # Safety
-    /// The addresses are device memory in which the matrices of `gemm` lie.
+    /// The addresses are device memory that contains the matrices of `gemm`.
     pub(crate) unsafe fn launch(
         &self,
         gemm: &Gemm,
@@ -320,13 +320,14 @@ impl Blas {
         }
         let beta = if gemm.addend.is_some() { 1.0 } else { 0.0 };
         let (single, double) = ([alpha as f32, beta as f32], [alpha, beta]);
-        let scalar = |n: usize| match kind.factors {
+        let scalar = |n: usize| match kind.operands {
             DType::F64 => (&raw const double[n]).cast::<c_void>(),
             _ => (&raw const single[n]).cast::<c_void>(),
         };
         let addend = if gemm.addend.is_some() { at.addend } else { at.out };
         let [a, b, c, d] = plan.layouts;
-        // SAFETY: the caller's promise; descriptors live through the call, and the scalars are read before it returns.
+        // SAFETY: the caller guarantees the addresses; descriptors outlive the call, and the scalars are read before it
+        // returns.
         unsafe {
             sys::cublasLtMatmul(
                 self.handle,
@@ -354,7 +355,7 @@ impl Blas {
 
 impl Drop for Blas {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once.
+        // SAFETY: the handle was made in `new` and is destroyed once.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }
@@ -362,10 +363,10 @@ impl Drop for Blas {
 impl Drop for Plan {
     fn drop(&mut self) {
         for layout in self.layouts.iter().filter(|l| !l.is_null()) {
-            // SAFETY: made in `make`, destroyed once.
+            // SAFETY: the layout was made in `make` and is destroyed once.
             let _ = unsafe { result::destroy_matrix_layout(*layout) };
         }
-        // SAFETY: as above.
+        // SAFETY: the descriptor was made in `make` and is destroyed once.
         let _ = unsafe { result::destroy_matmul_desc(self.desc) };
     }
 }
@@ -375,7 +376,7 @@ struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {
     fn set<T>(&self, name: sys::cublasLtMatmulPreferenceAttributes_t, value: T) -> Result<(), GpuError> {
-        // SAFETY: the preference lives; the library copies as many bytes as it is told.
+        // SAFETY: the preference is alive, and the library copies the number of bytes that is passed.
         unsafe { result::set_matmul_pref_attribute(self.0, name, (&raw const value).cast(), size_of::<T>()) }
             .map_err(failed("cublasLtMatmulPreferenceSetAttribute"))
     }
@@ -383,7 +384,7 @@ impl Preference {
 
 impl Drop for Preference {
     fn drop(&mut self) {
-        // SAFETY: made by the library, destroyed once.
+        // SAFETY: the preference was made by the library and is destroyed once.
         let _ = unsafe { result::destroy_matmul_pref(self.0) };
     }
 }
@@ -393,12 +394,12 @@ fn set<T>(
     name: sys::cublasLtMatmulDescAttributes_t,
     value: T,
 ) -> Result<(), GpuError> {
-    // SAFETY: the descriptor lives; the library copies as many bytes as it is told.
+    // SAFETY: the descriptor is alive, and the library copies the number of bytes that is passed.
     unsafe { result::set_matmul_desc_attribute(desc, name, (&raw const value).cast(), size_of::<T>()) }
         .map_err(failed("cublasLtMatmulDescSetAttribute"))
 }
 
-/// The layout of a matrix of `rows × cols`, or of the transposed one in memory.
+/// The layout of a matrix of `rows × cols`, or of its transpose in memory.
 fn layout(
     ty: sys::cudaDataType,
     rows: i64,
@@ -410,7 +411,7 @@ fn layout(
     let made = result::create_matrix_layout(ty, rows as u64, cols as u64, matrix.ld)
         .map_err(failed("cublasLtMatrixLayoutCreate"))?;
     let put = |name, value: *const c_void, size| {
-        // SAFETY: the layout was just made; the library copies as many bytes as it is told.
+        // SAFETY: the layout was just made, and the library copies the number of bytes that is passed.
         unsafe { result::set_matrix_layout_attribute(made, name, value, size) }
     };
     use sys::cublasLtMatrixLayoutAttribute_t as L;
@@ -419,7 +420,7 @@ fn layout(
         put(L::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, (&raw const matrix.step).cast(), 8)
     });
     if let Err(e) = done {
-        // SAFETY: made above, destroyed once.
+        // SAFETY: the layout was made above and is destroyed once.
         let _ = unsafe { result::destroy_matrix_layout(made) };
         return Err(failed("cublasLtMatrixLayoutSetAttribute")(e));
     }
@@ -443,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_multiplies() {
+    fn supported_dtypes() {
         assert!(takes(DType::BF16, DType::F32) && takes(DType::F16, DType::F16));
         assert!(
             !takes(DType::BF16, DType::F16)

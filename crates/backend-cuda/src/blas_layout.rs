@@ -1,12 +1,12 @@
-//! A matrix product in numbers as cuBLASLt takes it: column-major matrices with leading dimensions, one strided batch,
-//! and what is left over as loops on the host.
+//! A matrix product in the form of cuBLASLt: column-major matrices with leading dimensions, one strided batch, and loops
+//! on the host over the remaining batch dimensions.
 //!
-//! Pure: no library call, no symbols.
+//! This module is pure: it calls no library and knows no symbols.
 
-/// Loops on the host at most: products whose batch cannot be one strided batch are launched one by one.
+/// Maximum number of host iterations for products whose batch is not one strided batch.
 pub(crate) const MAX_LOOPS: i64 = 64;
 
-/// Elements from one index of each dimension to the next, batch dimensions first, then rows and columns.
+/// Strides of batch dimensions, rows and columns, in elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Strides {
     pub(crate) batch: Vec<i64>,
@@ -27,19 +27,19 @@ pub(crate) struct Product {
     pub(crate) c: Option<Strides>,
 }
 
-/// A factor or a result of a column-major product.
+/// An operand or result of a column-major product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Matrix {
-    /// Whether memory holds the transposed matrix.
+    /// Whether memory contains the transposed matrix.
     pub(crate) transposed: bool,
-    /// Elements from one column (in memory) to the next.
+    /// The leading dimension: elements between columns in memory.
     pub(crate) ld: i64,
-    /// Elements from one matrix of the batch to the next.
+    /// The batch stride in elements.
     pub(crate) step: i64,
 }
 
-/// `D = first · second (+ C)`, column-major, `rows × depth` by `depth × cols`, `batch` times. It has no pointers, so that it
-/// is the key of what was prepared for it.
+/// `D = first · second (+ C)`, column-major, `rows × depth` by `depth × cols`, `batch` times. It contains no pointers, so
+/// it can be the key of prepared products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Gemm {
     pub(crate) rows: i64,
@@ -50,7 +50,7 @@ pub(crate) struct Gemm {
     pub(crate) second: Matrix,
     pub(crate) out: Matrix,
     pub(crate) addend: Option<Matrix>,
-    /// Whether `first` is the product's `b`: the transposed problem, for results that lie row by row.
+    /// Whether `first` is the product's `b`: row-major results are computed as transposed problems.
     pub(crate) swapped: bool,
 }
 
@@ -71,13 +71,13 @@ pub(crate) struct Calls {
     pub(crate) loops: Vec<Loop>,
 }
 
-/// The calls that compute a product; `None` where a matrix has no unit stride, or the loops are too many.
+/// Returns the calls that compute a product; `None` where a matrix has no unit stride, or there are too many iterations.
 pub(crate) fn calls(product: &Product) -> Option<Calls> {
     let mut p = squeezed(product);
     fold_rows(&mut p);
     fold_cols(&mut p);
     merge(&mut p);
-    // The largest batch dimension goes to the library, the others are loops.
+    // The library takes the largest batch dimension; the host loops over the others.
     let inner = (0..p.batch.len()).max_by_key(|&d| p.batch[d]);
     let loops: Vec<Loop> = (0..p.batch.len())
         .filter(|d| Some(*d) != inner)
@@ -97,9 +97,9 @@ pub(crate) fn calls(product: &Product) -> Option<Calls> {
     Some(Calls { gemm, loops })
 }
 
-/// Column-major, the result untransposed.
+/// The column-major product with an untransposed result.
 fn gemm(p: &Product, batch: i64, at: impl Fn(&Strides) -> i64) -> Option<Gemm> {
-    // A result that lies row by row is, column-major, the transposed one: Dᵀ = Bᵀ Aᵀ.
+    // A row-major result is the column-major transpose: Dᵀ = Bᵀ Aᵀ.
     let swapped = matrix(p.n, p.m, p.d.col, p.d.row).is_some_and(|m| !m.transposed);
     let (rows, cols) = if swapped { (p.n, p.m) } else { (p.m, p.n) };
     let whole = |s: &Strides, rows: i64, cols: i64, transposed: bool| {
@@ -112,7 +112,7 @@ fn gemm(p: &Product, batch: i64, at: impl Fn(&Strides) -> i64) -> Option<Gemm> {
     };
     let plain = |s: &Strides| whole(s, rows, cols, swapped).filter(|m| !m.transposed);
     let out = plain(&p.d)?;
-    // Matrices of a result must not lie over each other.
+    // The matrices of a batched result must not overlap.
     if batch > 1 && out.step == 0 {
         return None;
     }
@@ -123,12 +123,12 @@ fn gemm(p: &Product, batch: i64, at: impl Fn(&Strides) -> i64) -> Option<Gemm> {
     Some(Gemm { rows, cols, depth: p.k, batch, first, second, out, addend, swapped })
 }
 
-/// How a matrix lies in memory, column-major; `None` where neither dimension has stride 1 or one overlaps.
+/// The column-major layout of a matrix; `None` where neither dimension has stride 1 or elements overlap.
 fn matrix(rows: i64, cols: i64, row: i64, col: i64) -> Option<Matrix> {
     let fits = |unit: i64, size: i64, step: i64, count: i64| {
         let dense = size <= 1 || unit == 1;
         let apart = count <= 1 || step >= size.max(1);
-        // The leading dimension of a single column says nothing.
+        // The leading dimension of a single column is arbitrary.
         (dense && apart).then(|| if count <= 1 { size.max(1) } else { step })
     };
     if let Some(ld) = fits(row, rows, col, cols) {
@@ -137,7 +137,7 @@ fn matrix(rows: i64, cols: i64, row: i64, col: i64) -> Option<Matrix> {
     fits(col, cols, row, rows).map(|ld| Matrix { transposed: true, ld, step: 0 })
 }
 
-/// Without batch dimensions of size 1.
+/// Removes batch dimensions of size 1.
 fn squeezed(p: &Product) -> Product {
     let keep: Vec<usize> = (0..p.batch.len()).filter(|&d| p.batch[d] != 1).collect();
     let pick = |s: &Strides| Strides { batch: keep.iter().map(|&d| s.batch[d]).collect(), ..*s };
@@ -151,7 +151,7 @@ fn squeezed(p: &Product) -> Product {
     }
 }
 
-/// Batch dimensions over which `b` is the same become rows where `a` and the results have them in one step.
+/// Turns batch dimensions along which `b` is constant into rows, where `a` and the results have one stride for both.
 fn fold_rows(p: &mut Product) {
     while let Some(d) = p.batch.len().checked_sub(1) {
         let goes_on = |s: &Strides| p.m == 1 || s.batch[d] == p.m * s.row;
@@ -173,7 +173,7 @@ fn fold_rows(p: &mut Product) {
     }
 }
 
-/// The same for columns, where `a` is the same.
+/// Turns batch dimensions along which `a` is constant into columns.
 fn fold_cols(p: &mut Product) {
     let swap = |s: &mut Strides| std::mem::swap(&mut s.row, &mut s.col);
     let flip = |p: &mut Product| {
@@ -187,7 +187,7 @@ fn fold_cols(p: &mut Product) {
     flip(p);
 }
 
-/// Neighbouring batch dimensions that all operands have in one step become one.
+/// Merges adjacent batch dimensions that have one stride for both in all operands.
 fn merge(p: &mut Product) {
     for d in (1..p.batch.len()).rev() {
         let size = p.batch[d];
@@ -213,7 +213,7 @@ mod tests {
         Strides { batch: batch.to_vec(), row, col }
     }
 
-    /// What the calls read and write, in double precision.
+    /// Runs the calls in double precision.
     fn run(p: &Product, a: &[f64], b: &[f64], d: &mut [f64]) {
         let c = calls(p).unwrap();
         let g = c.gemm;
@@ -311,9 +311,9 @@ mod tests {
         check(&p);
     }
 
-    /// Heads inside of the positions: the batch of two dimensions is no single step for all operands.
+    /// The heads are interleaved within the positions: the two batch dimensions have no common stride in all operands.
     #[test]
-    fn what_is_no_single_batch_is_looped_over() {
+    fn other_batches_become_loops() {
         let (b, h, l, d) = (2, 3, 4, 5);
         let p = Product {
             batch: vec![b, h],
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_cannot_read_is_refused() {
+    fn unsupported_matrices_are_rejected() {
         let dense = Product {
             m: 4,
             n: 4,
@@ -359,7 +359,7 @@ mod tests {
         };
         assert!(calls(&dense).is_some());
         assert!(calls(&Product { a: strides(&[], 8, 2), ..dense.clone() }).is_none());
-        // Rows that lie over each other: a broadcast.
+        // The rows overlap: a broadcast.
         assert!(calls(&Product { a: strides(&[], 0, 1), ..dense.clone() }).is_none());
         assert!(calls(&Product { d: strides(&[], 0, 1), ..dense }).is_none());
     }

@@ -1,5 +1,5 @@
-//! Compiled code and found choices on disk, for later processes. A file is written whole or not at all and says its own
-//! checksum: a damaged one is as good as none.
+//! Compiled code and choices of the search on disk, for later processes. Files are written atomically and contain a
+//! checksum; damaged ones are ignored.
 
 use std::fs;
 use std::io::Write;
@@ -8,28 +8,28 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-/// What every file begins with.
+/// The magic bytes of every file.
 const MAGIC: &[u8; 8] = b"ffxcode1";
 /// Bytes of a checksum.
 const SUM: usize = 32;
-/// Bytes that the files may have together; beyond, those that were used longest ago go.
+/// Maximum total bytes of the files; beyond it the least recently used are removed.
 const LIMIT: u64 = 1 << 30;
 
 /// A folder of files by key.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
-    /// None: nothing is kept.
+    /// The folder; `None` disables the cache.
     folder: Option<PathBuf>,
     limit: u64,
 }
 
 impl Cache {
-    /// In the user's cache folder.
+    /// The cache in the user's cache folder.
     pub(crate) fn usual() -> Cache {
         Cache { folder: ir_core::cache_folder().map(|f| f.join("cuda")), limit: LIMIT }
     }
 
-    /// A folder of the user's choice; `off` keeps nothing, the empty text is the usual place.
+    /// The cache in a given folder; `off` disables it, the empty text selects the default.
     pub(crate) fn named(text: &str) -> Cache {
         match text {
             "" => Cache::usual(),
@@ -41,7 +41,7 @@ impl Cache {
     fn path(&self, key: &[&[u8]]) -> Option<PathBuf> {
         let mut hash = Sha256::new();
         for part in key {
-            // With lengths: no two lists of parts run into one text.
+            // Lengths are hashed too, so that different lists of parts have different hashes.
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
@@ -49,7 +49,7 @@ impl Cache {
         Some(self.folder.as_ref()?.join(name))
     }
 
-    /// What was kept under a key.
+    /// Returns the bytes stored under a key.
     pub(crate) fn get(&self, key: &[&[u8]]) -> Option<Vec<u8>> {
         let path = self.path(key)?;
         let mut bytes = fs::read(&path).ok()?;
@@ -58,18 +58,18 @@ impl Cache {
             && bytes.starts_with(MAGIC)
             && Sha256::digest(&bytes[head..])[..] == bytes[MAGIC.len()..head];
         if !whole {
-            tracing::warn!(target: "kernel", file = %path.display(), "a damaged file of the code cache is made anew");
+            tracing::warn!(target: "kernel", file = %path.display(), "a damaged file of the code cache is replaced");
             let _ = fs::remove_file(&path);
             return None;
         }
         bytes.drain(..head);
-        // The time says when it was last used; that it cannot be set is no harm.
+        // The modification time records the last use; failing to set it is harmless.
         let file = fs::File::options().append(true).open(&path);
         let _ = file.and_then(|f| f.set_modified(SystemTime::now()));
         Some(bytes)
     }
 
-    /// Keeps bytes under a key. What cannot be written is logged: it is compiled again next time.
+    /// Stores bytes under a key. Failures are logged: the code is then compiled again next time.
     pub(crate) fn put(&self, key: &[&[u8]], bytes: &[u8]) {
         let Some(path) = self.path(key) else { return };
         if let Err(e) = self.write(&path, bytes) {
@@ -88,7 +88,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Removes the files that were used longest ago until a quarter of the limit is free, where it is passed.
+    /// Where the limit is exceeded, removes the least recently used files until a quarter of it is free.
     pub(crate) fn tidy(&self) {
         let Some(folder) = &self.folder else { return };
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -114,7 +114,7 @@ impl Cache {
     }
 }
 
-/// Makes a folder that no one else may write: its files are run.
+/// Makes a folder that only its owner may write, since its files are executed.
 fn private(folder: &Path) -> std::io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_found_by_its_whole_key() {
+    fn entries_are_found_by_their_whole_key() {
         let folder = tempfile::tempdir().unwrap();
         let cache = cache(folder.path(), LIMIT);
         cache.put(&[b"ab", b"c"], b"code");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_are_as_good_as_none() {
+    fn damaged_files_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let cache = cache(folder.path(), LIMIT);
         for damage in [0usize, 9, 41] {

@@ -1,4 +1,4 @@
-//! The CUDA driver as `gpu_runtime::Driver`: one device, its primary context, one stream, stream-ordered memory.
+//! The CUDA driver as a `gpu_runtime::Driver`: one device, its primary context, one stream, stream-ordered memory.
 
 mod launch;
 mod shared;
@@ -25,7 +25,7 @@ use crate::staging::{SMALL, Staging};
 use crate::tensor_map;
 use crate::vendor::{StreamContext, Vendor};
 
-/// Parameters of a launch that need no allocation.
+/// Maximum number of parameters of a launch without an allocation.
 const FEW: usize = 48;
 
 /// An open CUDA device.
@@ -37,39 +37,39 @@ pub struct Device {
     cache: SharedCache,
     staging: Mutex<Option<Staging>>,
     vendor: Arc<Vendor>,
-    /// Nodes of the launches so far, while a graph is recorded.
+    /// The nodes of the launches so far, while a graph is recorded.
     recorder: Recorder<Node>,
-    /// Whether a kernel's blocks may be placed while the kernel before still runs; kernels wait themselves.
+    /// Whether launches may overlap (programmatic dependent launch); kernels wait themselves.
     overlap: AtomicBool,
-    /// Why the device does not answer any more.
+    /// The error with which the device was lost.
     lost: OnceLock<(&'static str, String)>,
 }
 
 // SAFETY: contexts and streams may be used from any thread that has made the context current, which every call does.
 unsafe impl Send for Device {}
-// SAFETY: as above; the driver serializes what it must.
+// SAFETY: the driver API is thread-safe, every call makes the context current, and mutable state is behind locks.
 unsafe impl Sync for Device {}
 
-/// A kernel of a module that is never unloaded, loaded when it is first used.
+/// A kernel of a module, which is loaded at its first use and never unloaded.
 pub struct Function {
     code: Arc<Code>,
     entry: CString,
     handle: OnceLock<Handle>,
 }
 
-/// A handle of the driver's, valid in every thread with the context.
+/// A driver handle of a function, valid in every thread with the context.
 #[derive(Clone, Copy)]
 struct Handle(sys::CUfunction);
 
-// SAFETY: as it says.
+// SAFETY: function handles are valid in every thread that has made the context current.
 unsafe impl Send for Handle {}
-// SAFETY: as above.
+// SAFETY: function handles are immutable and valid in every thread that has made the context current.
 unsafe impl Sync for Handle {}
 
-/// Machine code.
+/// The machine code of a module.
 struct Code {
     bytes: Vec<u8>,
-    /// Shared memory that one block may have at most.
+    /// Maximum bytes of shared memory per block.
     shared: i32,
     module: OnceLock<LoadedModule>,
 }
@@ -77,19 +77,19 @@ struct Code {
 #[derive(Clone, Copy)]
 struct LoadedModule(sys::CUmodule);
 
-// SAFETY: a handle of the driver's, valid in every thread with the context.
+// SAFETY: module handles are valid in every thread that has made the context current.
 unsafe impl Send for LoadedModule {}
-// SAFETY: as above.
+// SAFETY: module handles are immutable and valid in every thread that has made the context current.
 unsafe impl Sync for LoadedModule {}
 
 impl Code {
-    /// Loads the code where that has not happened; the context is current.
+    /// Loads the code if necessary; the context is current.
     fn module(&self) -> Result<sys::CUmodule, GpuError> {
         if let Some(module) = self.module.get() {
             return Ok(module.0);
         }
         let _span = tracing::debug_span!(target: "kernel", "load machine code").entered();
-        // SAFETY: the code is a whole cubin, made for this device. Two threads may both load it: one module is kept, and
+        // SAFETY: the code is a complete cubin for this device. Two threads may both load it; one module is kept, and
         // neither is unloaded.
         let module = unsafe { result::module::load_data(self.bytes.as_ptr().cast::<c_void>()) }
             .map_err(error("cuModuleLoadData"))?;
@@ -98,7 +98,7 @@ impl Code {
 }
 
 impl Function {
-    /// The driver's handle; the context is current.
+    /// The driver's handle of the function; the context is current.
     pub(crate) fn handle(&self) -> Result<sys::CUfunction, GpuError> {
         if let Some(handle) = self.handle.get() {
             return Ok(handle.0);
@@ -112,13 +112,13 @@ impl Function {
     }
 }
 
-/// Kernels may use more shared memory than the 48 KiB that need no word.
+/// Opts a kernel in to more shared memory than the default of 48 KiB.
 fn allow_shared(function: sys::CUfunction, most: i32) -> Result<(), GpuError> {
     use sys::CUfunction_attribute::{
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC,
         CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as STATIC,
     };
-    // SAFETY: the function is of a loaded module.
+    // SAFETY: the function belongs to a loaded module.
     unsafe {
         let used = result::function::get_function_attribute(function, STATIC)
             .map_err(error("cuFuncGetAttribute"))?;
@@ -127,11 +127,11 @@ fn allow_shared(function: sys::CUfunction, most: i32) -> Result<(), GpuError> {
     }
 }
 
-/// Lends pointers to arguments, as the driver wants them; nothing is allocated for kernels of the usual size without
-/// tensor maps.
+/// Calls `body` with pointers to the arguments, as the driver expects them. Nothing is allocated for kernels with few
+/// parameters and no tensor maps.
 ///
 /// # Errors
-/// A tensor map that the driver refuses; `body` was not called then.
+/// The driver rejects a tensor map; `body` is then not called.
 pub(crate) fn with_pointers<T>(
     arguments: Arguments<'_>,
     body: impl FnOnce(*mut *mut c_void) -> T,
@@ -155,7 +155,7 @@ pub(crate) fn with_pointers<T>(
     Ok(body(pointers.as_mut_ptr()))
 }
 
-/// An error of the driver's, by what the user can do.
+/// Converts an error of the driver, by what the user can do.
 pub(crate) fn error(call: &'static str) -> impl Fn(result::DriverError) -> GpuError {
     use sys::CUresult as R;
     move |e| {
@@ -183,13 +183,13 @@ pub(crate) fn error(call: &'static str) -> impl Fn(result::DriverError) -> GpuEr
 }
 
 impl Device {
-    /// Opens a device: its primary context (shared with everything else in the process) and a stream.
+    /// Opens a device: its primary context (shared by the whole process) and a new stream.
     pub(crate) fn open(ordinal: i32) -> Result<Device, GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "open the device").entered();
         let properties = DeviceProperties::of(ordinal)?;
-        // Said before anything is done; the library is loaded when something has to be compiled.
+        // A missing compiler is reported before anything else; it is loaded when something has to be compiled.
         nvrtc::identity()?;
-        // SAFETY: the device was given by the driver; the context is kept for the life of the process.
+        // SAFETY: the driver returned this device, and the context is retained for the life of the process.
         let context = unsafe { result::primary_ctx::retain(properties.device) }
             .map_err(error("cuDevicePrimaryCtxRetain"))?;
         // SAFETY: the context was just retained.
@@ -214,41 +214,41 @@ impl Device {
         Ok(opened)
     }
 
-    /// Takes back a device that was lost: everything on it is gone, and so it may be opened anew.
+    /// Resets a lost device: everything on it is destroyed, so that it can be opened again.
     pub(crate) fn reset(ordinal: i32) -> Result<(), GpuError> {
         let device = result::device::get(ordinal).map_err(error("cuDeviceGet"))?;
-        // SAFETY: the device was given by the driver. Whoever still holds something of it is told that it is lost.
+        // SAFETY: the driver returned this device. Other holders of its resources get errors that the device is lost.
         unsafe { sys::cuDevicePrimaryCtxReset_v2(device) }.result().map_err(error("cuDevicePrimaryCtxReset"))
     }
 
-    /// NVIDIA's libraries on this device.
+    /// The libraries of NVIDIA on this device.
     pub(crate) fn vendor(&self) -> &Arc<Vendor> {
         &self.vendor
     }
 
-    /// Where compiled code is kept from now on.
+    /// Selects the cache for compiled code.
     pub(crate) fn keep_code_in(&self, cache: Cache) {
         *locked(&self.cache) = cache;
     }
 
     fn pool(&self) -> Result<sys::CUmemoryPool, GpuError> {
-        // SAFETY: the device was given by the driver.
+        // SAFETY: the driver returned this device.
         unsafe { result::device::get_default_mem_pool(self.properties.device) }
             .map_err(error("cuDeviceGetDefaultMemPool"))
     }
 
-    /// What is freed stays with the process, so that memory is had quickly where the runtime's own pool is empty.
+    /// Keeps freed memory in the process, so that allocations are fast where the runtime's own pool is empty.
     fn keep_freed_memory(&self) -> Result<(), GpuError> {
         let mut all = u64::MAX;
         let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        // SAFETY: the pool belongs to the device; the attribute takes 64 bits.
+        // SAFETY: the pool belongs to the device, and the attribute is a 64-bit number.
         unsafe {
             result::mem_pool::set_attribute(self.pool()?, threshold, (&raw mut all).cast::<c_void>())
                 .map_err(error("cuMemPoolSetAttribute"))
         }
     }
 
-    /// Makes the context current in this thread. A device that is lost says so before anything is tried.
+    /// Makes the context current in this thread; fails at once where the device is lost.
     pub(crate) fn enter(&self) -> Result<(), GpuError> {
         if let Some((call, what)) = self.lost.get() {
             return Err(GpuError::Lost { call, what: what.clone() });
@@ -257,7 +257,7 @@ impl Device {
         unsafe { result::ctx::set_current(self.context) }.map_err(error("cuCtxSetCurrent"))
     }
 
-    /// Remembers that the device is lost.
+    /// Records a loss of the device.
     fn note<T>(&self, outcome: Result<T, GpuError>) -> Result<T, GpuError> {
         if let Err(GpuError::Lost { call, what }) = &outcome {
             let _ = self.lost.set((call, what.clone()));
@@ -265,7 +265,7 @@ impl Device {
         outcome
     }
 
-    /// Machine code of a module, from the cache or compiled.
+    /// The machine code of a module, from the cache or compiled, and whether it was compiled.
     fn code(&self, module: &Module, compiler: &str, cache: &Cache) -> Result<(Vec<u8>, bool), GpuError> {
         let text = [module.prelude.as_bytes(), module.kernels.as_bytes()];
         let key = [text[0], text[1], self.properties.architecture.as_bytes(), compiler.as_bytes()];
@@ -277,7 +277,7 @@ impl Device {
         Ok((code, true))
     }
 
-    /// The pinned memory; made when it is first used.
+    /// Runs `body` with the pinned memory, which is allocated at its first use.
     fn staged<T>(&self, body: impl FnOnce(&mut Staging) -> Result<T, GpuError>) -> Result<T, GpuError> {
         let mut staging = locked(&self.staging);
         if staging.is_none() {
@@ -286,14 +286,14 @@ impl Device {
         staging.as_mut().map_or_else(|| Err(GpuError::Malformed("no pinned memory".into())), body)
     }
 
-    /// Records work as a graph.
+    /// Captures work as a graph.
     fn captured(
         &self,
         work: &mut dyn FnMut() -> Result<(), GpuError>,
     ) -> Result<Box<dyn Recording<Function>>, GpuError> {
         graph::begin(self.stream)?;
         let (done, nodes) = self.recorder.during(work);
-        // Recording ends whatever happened.
+        // The capture is ended even where the work failed.
         let ended = graph::end(self.stream);
         done?;
         Ok(Box::new(graph::Graph::new(self.context, self.stream, ended?, nodes)?))
@@ -301,7 +301,7 @@ impl Device {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is behind these is replaced whole.
+    // The values behind these locks are replaced as a whole, so they are valid after a panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -343,7 +343,7 @@ impl Driver for Device {
 
     fn free(&self, address: u64) {
         if self.enter().is_ok() {
-            // SAFETY: allocated on this stream and freed once; what was started before runs first.
+            // SAFETY: the memory was allocated on this stream and is freed once, after earlier work of the stream.
             let _ = unsafe { result::free_async(address, self.stream) };
         }
     }
@@ -362,10 +362,11 @@ impl Driver for Device {
     unsafe fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuError> {
         self.enter()?;
         if bytes > SMALL {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees both memory ranges.
             return self.note(self.staged(|s| unsafe { s.upload(self.stream, to, from, bytes) }));
         }
-        // SAFETY: the caller's promise. So little pageable memory is copied by the driver before the call returns.
+        // SAFETY: the caller guarantees both memory ranges. The driver copies so little pageable memory before the call
+        // returns.
         let done = unsafe {
             let source = std::slice::from_raw_parts(from, bytes);
             result::memcpy_htod_async(to, source, self.stream)
@@ -376,10 +377,10 @@ impl Driver for Device {
     unsafe fn download(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuError> {
         self.enter()?;
         if bytes > SMALL {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees both memory ranges.
             return self.note(self.staged(|s| unsafe { s.download(self.stream, to, from, bytes) }));
         }
-        // SAFETY: the caller's promise; the copy has ended when the stream is synchronized.
+        // SAFETY: the caller guarantees both memory ranges; the copy has ended when the stream is synchronized.
         let done = unsafe {
             let target = std::slice::from_raw_parts_mut(to, bytes);
             result::memcpy_dtoh_async(target, from, self.stream)
@@ -390,14 +391,14 @@ impl Driver for Device {
 
     unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), GpuError> {
         self.enter()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees both memory ranges.
         let done = unsafe { result::memcpy_dtod_async(to, from, bytes as usize, self.stream) };
         self.note(done.map_err(error("cuMemcpyDtoDAsync")))
     }
 
     unsafe fn fill(&self, to: u64, word: u32, words: u64) -> Result<(), GpuError> {
         self.enter()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the memory has this many words.
         let done = unsafe { sys::cuMemsetD32Async(to, word, words as usize, self.stream) };
         self.note(done.result().map_err(error("cuMemsetD32Async")))
     }
@@ -408,7 +409,7 @@ impl Driver for Device {
         grid: Grid,
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the arguments and their memory.
         unsafe { self.enqueue(function, grid, arguments, false) }
     }
 
@@ -418,7 +419,7 @@ impl Driver for Device {
         grid: Grid,
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the arguments, their memory, and that no launch of the call writes constants.
         unsafe { self.enqueue(function, grid, arguments, self.overlaps()) }
     }
 
@@ -449,7 +450,7 @@ impl Driver for Device {
 
     fn identity(&self) -> String {
         let mut version = 0;
-        // SAFETY: the number is written to a local; one that is not told is 0.
+        // SAFETY: the number is written to a local; it stays 0 where the call fails.
         let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
         let compiler = nvrtc::identity().unwrap_or_default();
         let libraries = crate::vendor::versions();

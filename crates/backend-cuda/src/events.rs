@@ -1,4 +1,4 @@
-//! Events: marks on a stream, and the times between them.
+//! CUDA events: points on a stream, and the times between them.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -10,21 +10,21 @@ use gpu_runtime::GpuError;
 
 use crate::driver::error;
 
-/// Pieces that are put on the stream before they may begin; far fewer launches than a stream holds.
+/// Pieces of work that are enqueued behind a closed gate; a stream holds far more launches.
 const MAX_QUEUED: usize = 64;
-/// The gate opens after this at the latest, in case putting the work on the stream waits for the stream.
+/// The gate opens at the latest after this time, in case enqueueing blocks on the stream.
 const GATE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// A mark on a stream.
+/// A CUDA event.
 pub(crate) struct Event(sys::CUevent);
 
-// SAFETY: a handle of the driver's, valid in every thread with the context.
+// SAFETY: event handles are valid in every thread that has made the context current.
 unsafe impl Send for Event {}
-// SAFETY: as above.
+// SAFETY: the driver allows the use of an event from several threads.
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// A mark that no stream has yet; `timed`: times between two can be asked for.
+    /// Makes an event that is not recorded yet; `timed` allows asking for the time between two.
     pub(crate) fn new(timed: bool) -> Result<Event, GpuError> {
         let flags = match timed {
             true => sys::CUevent_flags_enum::CU_EVENT_DEFAULT,
@@ -37,25 +37,25 @@ impl Event {
     }
 
     pub(crate) fn record(&self, stream: sys::CUstream) -> Result<(), GpuError> {
-        // SAFETY: the event lives, the stream is the caller's.
+        // SAFETY: the event is alive, and the caller's stream is valid.
         unsafe { sys::cuEventRecord(self.0, stream) }.result().map_err(error("cuEventRecord"))
     }
 
-    /// Returns when the work before the mark is done; at once where it was never set.
+    /// Waits for the work before the event; returns at once where it was never recorded.
     pub(crate) fn wait(&self) -> Result<(), GpuError> {
-        // SAFETY: the event lives.
+        // SAFETY: the event is alive.
         unsafe { sys::cuEventSynchronize(self.0) }.result().map_err(error("cuEventSynchronize"))
     }
 
-    /// Makes a stream wait for the mark.
+    /// Makes a stream wait for the event.
     pub(crate) fn hold(&self, stream: sys::CUstream) -> Result<(), GpuError> {
-        // SAFETY: the event lives, the stream is the caller's.
+        // SAFETY: the event is alive, and the caller's stream is valid.
         unsafe { sys::cuStreamWaitEvent(stream, self.0, 0) }.result().map_err(error("cuStreamWaitEvent"))
     }
 
     fn seconds_until(&self, later: &Event) -> Result<f64, GpuError> {
         let mut ms = 0f32;
-        // SAFETY: both events live and have been passed; the number is written to a local.
+        // SAFETY: both events are alive and complete, and the number is written to a local.
         unsafe { sys::cuEventElapsedTime_v2(&mut ms, self.0, later.0) }
             .result()
             .map_err(error("cuEventElapsedTime"))?;
@@ -65,7 +65,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once; the driver waits for what is under way.
+        // SAFETY: the event was made in `new` and is destroyed once; the driver defers it until pending work is done.
         let _ = unsafe { sys::cuEventDestroy_v2(self.0) };
     }
 }
@@ -75,7 +75,7 @@ struct Gate(*mut u32);
 
 // SAFETY: the word is only written, by volatile stores of one value.
 unsafe impl Sync for Gate {}
-// SAFETY: as above.
+// SAFETY: the word is pinned host memory, valid in every thread, and freed once.
 unsafe impl Send for Gate {}
 
 impl Gate {
@@ -87,7 +87,7 @@ impl Gate {
         unsafe { sys::cuMemHostAlloc(&mut memory, 4, flags) }.result().map_err(error("cuMemHostAlloc"))?;
         let gate = Gate(memory.cast::<u32>());
         let mut address = 0;
-        // SAFETY: the word was just allocated; the stream reads it until it is 1, which `drop` waits for.
+        // SAFETY: the word was just allocated; the stream reads it until it is 1, and `drop` waits for that.
         unsafe {
             gate.0.write_volatile(0);
             sys::cuMemHostGetDevicePointer_v2(&mut address, memory, 0)
@@ -110,12 +110,12 @@ impl Gate {
 impl Drop for Gate {
     fn drop(&mut self) {
         self.open();
-        // SAFETY: allocated in `new`; freeing waits for the device.
+        // SAFETY: the word was allocated in `new`, and freeing waits for the device.
         let _ = unsafe { sys::cuMemFreeHost(self.0.cast::<c_void>()) };
     }
 }
 
-/// Times pieces of work: some are put on the stream behind a closed gate, so that none waits for the host.
+/// Times pieces of work. Several are enqueued behind a closed gate, so that none waits for the host.
 pub(crate) fn timed(
     stream: sys::CUstream,
     pieces: usize,
@@ -125,7 +125,7 @@ pub(crate) fn timed(
     let marks = (0..=MAX_QUEUED.min(pieces)).map(|_| Event::new(true)).collect::<Result<Vec<_>, _>>()?;
     for from in (0..pieces).step_by(MAX_QUEUED) {
         let count = MAX_QUEUED.min(pieces - from);
-        // Where the driver has no gates the times have the host's in them.
+        // Without gates the times include those of the host.
         let gate = Gate::new(stream).ok();
         let work = std::thread::scope(|scope| {
             let (done, late) = mpsc::channel::<()>();

@@ -1,4 +1,4 @@
-//! CUDA graphs: what is put on a stream, captured, and launched as one.
+//! CUDA graphs: work of a stream, captured and launched as one.
 
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -8,14 +8,14 @@ use gpu_runtime::{Arguments, GpuError, Grid, Recorder, Recording};
 
 use crate::driver::{Function, error};
 
-/// The node of a launch that was recorded: a handle of the graph that it is in.
+/// The node of a recorded launch: a handle into its graph.
 #[derive(Clone, Copy)]
 pub(crate) struct Node(sys::CUgraphNode);
 
-// SAFETY: a handle of the driver's, which any thread may use that holds the graph or is recording it.
+// SAFETY: node handles may be used by any thread that holds the graph or is recording it.
 unsafe impl Send for Node {}
 
-/// A graph that can be launched, with its kernels' nodes in the order of their launches.
+/// An executable graph, with its kernel nodes in the order of their launches.
 pub(crate) struct Graph {
     context: sys::CUcontext,
     stream: sys::CUstream,
@@ -24,35 +24,35 @@ pub(crate) struct Graph {
     nodes: Vec<Node>,
 }
 
-// SAFETY: handles of the driver's; those who hold the graph use it one after another.
+// SAFETY: graph handles are valid in every thread; holders of the graph use it one after another.
 unsafe impl Send for Graph {}
-// SAFETY: as above.
+// SAFETY: holders of the graph launch and update it one after another.
 unsafe impl Sync for Graph {}
 
-/// Begins to record what is put on a stream.
+/// Begins to capture the work of a stream.
 pub(crate) fn begin(stream: sys::CUstream) -> Result<(), GpuError> {
-    // Other threads of the process may do as they like: what is recorded allocates nothing.
+    // Other threads are not restricted: what is captured allocates nothing.
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: the stream is the caller's.
+    // SAFETY: the caller's stream is valid.
     unsafe { sys::cuStreamBeginCapture_v2(stream, mode) }.result().map_err(error("cuStreamBeginCapture"))
 }
 
-/// Ends recording; null where nothing could be recorded.
+/// Ends the capture; null where nothing could be captured.
 pub(crate) fn end(stream: sys::CUstream) -> Result<sys::CUgraph, GpuError> {
     let mut graph = null_mut();
-    // SAFETY: the stream is the caller's; the handle is written to a local.
+    // SAFETY: the caller's stream is valid, and the handle is written to a local.
     unsafe { sys::cuStreamEndCapture(stream, &mut graph) }.result().map_err(error("cuStreamEndCapture"))?;
     Ok(graph)
 }
 
-/// The node that was recorded last.
+/// The node that was captured last.
 pub(crate) fn last_node(stream: sys::CUstream) -> Result<Node, GpuError> {
     let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     let mut nodes: *const sys::CUgraphNode = null();
-    // Asked for as well: without it launches that may overlap are an error here.
+    // The edge data is requested too: without it the call fails for overlapping launches.
     let mut edges: *const sys::CUgraphEdgeData = null();
     let mut count = 0usize;
-    // SAFETY: the stream is the caller's, results are written to locals; what is not asked for is null.
+    // SAFETY: the caller's stream is valid, and results are written to locals; unneeded ones are null.
     unsafe {
         sys::cuStreamGetCaptureInfo_v3(
             stream,
@@ -72,21 +72,21 @@ pub(crate) fn last_node(stream: sys::CUstream) -> Result<Node, GpuError> {
             what: format!("a launch was recorded as {count} nodes"),
         });
     }
-    // SAFETY: the driver says that there is one; it stays valid until the next call on the stream.
+    // SAFETY: the driver reports at least one node; the pointer is valid until the next call on the stream.
     Ok(Node(unsafe { *nodes }))
 }
 
 impl Graph {
-    /// Makes a recorded graph ready to launch.
+    /// Instantiates a captured graph.
     pub(crate) fn new(
         context: sys::CUcontext,
         stream: sys::CUstream,
         graph: sys::CUgraph,
         nodes: Vec<Node>,
     ) -> Result<Graph, GpuError> {
-        // Owned first: where it cannot be instantiated it is destroyed.
+        // The graph is owned first, so that it is destroyed where it cannot be instantiated.
         let mut this = Graph { context, stream, graph, executable: null_mut(), nodes };
-        // SAFETY: the graph was just recorded; the handle is written to a field.
+        // SAFETY: the graph was just captured, and the handle is written to a field.
         unsafe { sys::cuGraphInstantiateWithFlags(&mut this.executable, graph, 0) }
             .result()
             .map_err(error("cuGraphInstantiate"))?;
@@ -104,7 +104,7 @@ impl Graph {
 impl Recording<Function> for Graph {
     fn launch(&self) -> Result<(), GpuError> {
         self.enter()?;
-        // SAFETY: the executable lives; its addresses are its holder's affair.
+        // SAFETY: the executable is alive; its holder guarantees the recorded addresses.
         unsafe { sys::cuGraphLaunch(self.executable, self.stream) }.result().map_err(error("cuGraphLaunch"))
     }
 
@@ -132,7 +132,7 @@ impl Recording<Function> for Graph {
                 kern: null_mut(),
                 ctx: null_mut(),
             };
-            // SAFETY: the node is of this graph; the driver copies the arguments before it returns.
+            // SAFETY: the node belongs to this graph, and the driver copies the arguments before it returns.
             unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, node, &parameters) }
                 .result()
                 .map_err(error("cuGraphExecKernelNodeSetParams"))
@@ -145,7 +145,7 @@ impl Drop for Graph {
         if self.enter().is_err() {
             return;
         }
-        // SAFETY: made by the driver, destroyed once; it waits for launches under way.
+        // SAFETY: the driver made both handles, which are destroyed once; it waits for pending launches.
         unsafe {
             if !self.executable.is_null() {
                 let _ = sys::cuGraphExecDestroy(self.executable);

@@ -1,14 +1,14 @@
-//! Sizes before a program runs: those at capture, and others in range that a rule must hold for too.
+//! Sizes before a program runs: those at capture, and others in range for which a rule must also hold.
 
 use ir_core::{Atom, Shape, SymExpr};
 use kernel_ir::Program;
 
-/// Values at capture.
+/// The values at capture.
 pub(crate) fn at_capture(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
     move |e| e.eval(&|a| program.symbols.likely(a, 1))
 }
 
-/// Values that differ from those at capture where the range allows it, so that a stride which happens to be 1 shows.
+/// Values that differ from those at capture where the range allows it, so that a stride which happens to be 1 is detected.
 pub(crate) fn perturbed(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
     move |e| {
         e.eval(&|a| match a {
@@ -21,7 +21,7 @@ pub(crate) fn perturbed(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> +
     }
 }
 
-/// Strides of dense memory whose dimensions lie in `order`, outermost first.
+/// Strides of dense memory whose dimensions are in `order`, outermost first.
 pub(crate) fn dense(sizes: &[SymExpr], order: &[usize]) -> Shape {
     let mut strides: Shape = sizes.iter().map(|_| SymExpr::ONE).collect();
     let mut step = SymExpr::ONE;

@@ -1,4 +1,4 @@
-//! Launches that were recorded and run as one, as device graphs do: functions and grids stay, arguments may be told anew.
+//! Recorded launches that run as one, like device graphs: functions and grids are fixed, arguments can be updated.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use crate::driver::{locked, run};
 use crate::launch::Function;
 use crate::memory::Memory;
 
-/// A launch that was recorded.
+/// A recorded launch.
 pub(crate) struct Launched {
     function: Function,
     grid: Grid,
@@ -23,7 +23,7 @@ impl Launched {
     }
 }
 
-/// Launches in their order.
+/// Recorded launches in order.
 pub(crate) struct Graph {
     memory: Arc<Mutex<Memory>>,
     launches: Mutex<Vec<Launched>>,
@@ -38,7 +38,7 @@ impl Graph {
 impl Recording<Function> for Graph {
     fn launch(&self) -> Result<(), GpuError> {
         for Launched { function, grid, words, maps } in &*locked(&self.launches) {
-            // SAFETY: the arguments are those of the recorded launch or told since, by whose callers they are valid.
+            // SAFETY: the arguments were recorded or updated by callers that guarantee them.
             unsafe { run(&self.memory, function, *grid, Arguments { words, maps })? };
         }
         Ok(())

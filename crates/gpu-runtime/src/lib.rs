@@ -1,8 +1,8 @@
-//! What GPU backends share above the driver: which kernels a program needs, where its memory lies, how its steps run,
-//! control flow and sizes included, and the plugin itself ([`GpuBackend`]). A backend is a [`Driver`], which compiles text,
-//! launches and moves bytes, and a [`Platform`], which finds devices and opens them.
+//! The part of GPU backends above the driver: which kernels a program needs, where its buffers are placed, how its steps
+//! run (control flow and sizes included), and the plugin itself ([`GpuBackend`]). A backend is a [`Driver`], which
+//! compiles text, launches kernels and copies bytes, and a [`Platform`], which finds and opens devices.
 //!
-//! Not here: driver calls, the text of kernels (`gpu-codegen`), anything of one vendor.
+//! Not here: driver calls, the text of kernels (`gpu-codegen`), anything specific to a vendor.
 //!
 //! ```
 //! use gpu_runtime::Settings;
@@ -46,11 +46,11 @@ pub use recorder::Recorder;
 pub use settings::Settings;
 pub use transfer::{allocate, copy, to_device, to_host};
 
-/// The texts of every kernel of a program and of every way of computing a step, in modules, for whoever wants to compile
-/// them without a device.
+/// The texts of every kernel of a program, for all candidates of its steps, in modules that can be compiled without a
+/// device.
 ///
 /// # Errors
-/// A step that has no kernel.
+/// A step has no kernel.
 pub fn modules(program: &kernel_ir::Program, target: &gpu_codegen::Target) -> Result<Vec<Module>, GpuError> {
     let mut program = program.clone();
     gpu_codegen::pack_weights(&mut program);

@@ -1,5 +1,5 @@
-//! How kernels are put on the stream: one after another, or with blocks that are placed while the kernel before still runs
-//! (programmatic dependent launch). Not here: which kernels gain by that (`gpu-runtime`).
+//! Launching kernels: one after another, or overlapping with the kernel before (programmatic dependent launch). Not here:
+//! which kernels gain by that (`gpu-runtime`).
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -11,21 +11,21 @@ use super::{Device, Function, error, with_pointers};
 use crate::graph;
 
 impl Device {
-    /// Whether a kernel that may begin before the one before it has ended does so from now on.
+    /// Sets whether kernels that may be launched early are.
     pub(crate) fn let_launches_overlap(&self, overlap: bool) {
-        // What only newer cards have the others are never asked for.
+        // Only devices with the feature use it.
         self.overlap.store(overlap && self.properties.target.features.early_launch, Ordering::Relaxed);
     }
 
-    /// What was said last.
+    /// The present setting.
     pub(super) fn overlaps(&self) -> bool {
         self.overlap.load(Ordering::Relaxed)
     }
 
-    /// A launch whose blocks may be placed early.
+    /// Launches a kernel whose blocks may be scheduled before the kernel before it has ended.
     ///
     /// # Safety
-    /// As for [`gpu_runtime::Driver::launch`]; `pointers` are to the arguments.
+    /// The conditions of [`gpu_runtime::Driver::launch`]; `pointers` point to the arguments.
     unsafe fn launch_early(
         &self,
         handle: sys::CUfunction,
@@ -49,14 +49,14 @@ impl Device {
             attrs: &mut attribute,
             numAttrs: 1,
         };
-        // SAFETY: the caller's promise; configuration and attribute live through the call.
+        // SAFETY: the caller guarantees the arguments; configuration and attribute outlive the call.
         unsafe { sys::cuLaunchKernelEx(&configuration, handle, pointers, std::ptr::null_mut()) }
     }
 
-    /// Puts a kernel on the stream; `early`: its blocks may be placed while the kernel before still runs.
+    /// Enqueues a kernel; with `early` its blocks may be scheduled while the kernel before still runs.
     ///
     /// # Safety
-    /// As for [`gpu_runtime::Driver::launch`].
+    /// The conditions of [`gpu_runtime::Driver::launch`].
     pub(super) unsafe fn enqueue(
         &self,
         function: &Function,
@@ -67,7 +67,7 @@ impl Device {
         self.enter()?;
         let handle = function.handle()?;
         let [x, y, z] = grid.blocks;
-        // SAFETY: the caller's promise; the driver copies the arguments before it returns.
+        // SAFETY: the caller guarantees the arguments, which the driver copies before it returns.
         let done = with_pointers(arguments, |pointers| unsafe {
             if early {
                 return self.launch_early(handle, grid, pointers);

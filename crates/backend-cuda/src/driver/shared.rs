@@ -1,5 +1,5 @@
-//! Pinned host memory that kernels reach: a few words that the host reads without a copy. Not here: memory that copies go
-//! through (`staging`).
+//! Pinned host memory that kernels access: a few words that the host reads without a copy. Not here: staging memory of
+//! copies (`staging`).
 
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
@@ -9,7 +9,7 @@ use gpu_runtime::{GpuError, HostMemory};
 
 use super::error;
 
-/// Zeroed memory; the context is current.
+/// Allocates zeroed memory; the context is current.
 pub(super) fn allocate(bytes: usize) -> Result<HostMemory, GpuError> {
     let mut host: *mut c_void = null_mut();
     // SAFETY: the address is written to a local.
@@ -22,7 +22,7 @@ pub(super) fn allocate(bytes: usize) -> Result<HostMemory, GpuError> {
     // SAFETY: the memory was just allocated with this length.
     unsafe { host.write_bytes(0, bytes) };
     let mut memory = HostMemory { host, device: 0 };
-    // SAFETY: the memory was allocated for this, and the address is written to a local.
+    // SAFETY: the memory was allocated as mapped memory, and the address is written to a local.
     let mapped = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut memory.device, host.as_ptr().cast(), 0) };
     if let Err(e) = mapped.result() {
         free(memory);
@@ -31,8 +31,8 @@ pub(super) fn allocate(bytes: usize) -> Result<HostMemory, GpuError> {
     Ok(memory)
 }
 
-/// Gives memory back; the driver waits for the device.
+/// Frees memory; the driver waits for the device.
 pub(super) fn free(memory: HostMemory) {
-    // SAFETY: made by `allocate`, and freed once, by its owner.
+    // SAFETY: the memory was allocated by `allocate` and is freed once, by its owner.
     let _ = unsafe { sys::cuMemFreeHost(memory.host.as_ptr().cast()) };
 }
