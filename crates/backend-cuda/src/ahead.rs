@@ -6,15 +6,15 @@
 use std::sync::Arc;
 
 use gpu_codegen::Target;
-use gpu_runtime::{Mode, asks_libraries};
+use gpu_runtime::{Mode, SharedCache, asks_libraries, products};
 use ir_core::DType;
 use kernel_ir::{Program, Step};
 
+use crate::blas::begin;
 use crate::dnn::Dnn;
-use crate::kept::Shared;
+use crate::dnn_call;
 use crate::libraries::{Library, find, load_engines};
-use crate::vendor::{Vendor, kept_plans};
-use crate::{blas_call, dnn_call};
+use crate::vendor::{Libraries, kept_plans};
 
 /// The libraries that a program has a use for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Wanted {
             for step in steps {
                 match step {
                     Step::Matmul(_) | Step::Conv(_) if !asks_libraries(program, step, target, mode) => {}
-                    Step::Matmul(k) if blas_call::wants(program, k) => {
+                    Step::Matmul(k) if products::wants(program, k) => {
                         wanted.blas = Some((program.buffers[k.a.buf].dtype, target.tf32));
                     }
                     Step::Conv(k) => wanted.dnn |= dnn_call::wants(program, k),
@@ -45,7 +45,7 @@ impl Wanted {
     }
 
     /// Loads them. `card` is the name and architecture of the device, which need not be open.
-    pub(crate) fn load(self, card: String, cache: Shared) {
+    pub(crate) fn load(self, card: String, cache: SharedCache) {
         // Some kernels of cuDNN are those of the other one.
         if self.blas.is_some() || self.dnn {
             beside(|| drop(find(Library::Blas)));
@@ -61,10 +61,10 @@ impl Wanted {
     }
 
     /// Starts them on an open device.
-    pub(crate) fn start(self, vendor: &Arc<Vendor>) {
+    pub(crate) fn start(self, libraries: &Arc<Libraries>) {
         if let Some((factors, tf32)) = self.blas {
-            let vendor = Arc::clone(vendor);
-            beside(move || vendor.blas().into_iter().for_each(|blas| blas.begin(factors, tf32)));
+            let libraries = Arc::clone(libraries);
+            beside(move || libraries.blas().into_iter().for_each(|blas| begin(blas, factors, tf32)));
         }
     }
 }

@@ -1,51 +1,43 @@
 //! The plugin: what `gpu_runtime::GpuBackend` asks of CUDA beyond the driver.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use gpu_runtime::{Asked, DeviceMemory, GpuBackend, GpuError, Platform};
+use cudarc::driver::{result, sys};
+use gpu_codegen::Target;
+use gpu_runtime::{Asked, Choice, Device, GpuBackend, GpuError, Module, SharedCache, Vendor};
+use kernel_ir::{Program, Step};
 use plugin_sdk::dlpack::DL_CUDA;
 use plugin_sdk::{DeviceId, DeviceInfo, OptionKind, OptionSpec, PluginError};
 
 use crate::ahead::Wanted;
-use crate::cache::Cache;
 use crate::card::{self, Card};
-use crate::driver::Device;
-use crate::{Library, find, locate};
+use crate::cuda::Cuda;
+use crate::error::error;
+use crate::vendor::{Lane, Libraries};
+use crate::{Library, find, locate, nvrtc};
 
 /// The `cuda` backend.
-pub type CudaBackend = GpuBackend<Device>;
+pub type CudaBackend = GpuBackend<Device<Cuda>>;
 
-/// What a compilation has begun before the device is open: the libraries that it wants, and where code is kept.
-pub struct Begun {
-    wanted: Wanted,
-    cache: Cache,
-}
+/// What a compilation has begun before the device is open: the libraries that it wants.
+pub struct Begun(Wanted);
 
-impl Platform for Device {
+impl Vendor for Cuda {
     const NAME: &'static str = "cuda";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
     const SUMMARY: &'static str = "NVIDIA GPUs: generated kernels compiled by NVRTC";
     const DEVICE_TYPE: i32 = DL_CUDA;
-    const STREAMS: bool = true;
     type Ahead = Begun;
 
     fn options() -> Vec<OptionSpec> {
         let toggle = OptionKind::Choice(vec!["on".into(), "off".into()]);
-        vec![
-            OptionSpec::new(
-                "cache",
-                OptionKind::Text,
-                "",
-                "folder of compiled code; `off` keeps none, nothing is the system's cache folder",
-            ),
-            OptionSpec::new(
-                "overlap",
-                toggle,
-                "on",
-                "whether blocks of a kernel that gains by it are placed while the kernel before still runs; holds for the whole \
-                 device from then on",
-            ),
-        ]
+        vec![OptionSpec::new(
+            "overlap",
+            toggle,
+            "on",
+            "whether blocks of a kernel that gains by it are placed while the kernel before still runs; holds for the whole \
+             device from then on",
+        )]
     }
 
     fn devices() -> Vec<DeviceInfo> {
@@ -68,33 +60,70 @@ impl Platform for Device {
         (0..count).map(info).collect()
     }
 
-    fn open(ordinal: i32) -> Result<Device, GpuError> {
-        Device::open(ordinal)
+    fn open(ordinal: i32, cache: &SharedCache) -> Result<Cuda, GpuError> {
+        let card = Card::of(ordinal)?;
+        // Said before anything is done; the library is loaded when something has to be compiled.
+        nvrtc::identity()?;
+        // SAFETY: the device was given by the driver; the context is kept for the life of the process.
+        let context =
+            unsafe { result::primary_ctx::retain(card.device) }.map_err(error("cuDevicePrimaryCtxRetain"))?;
+        // SAFETY: the context was just retained.
+        unsafe { result::ctx::set_current(context) }.map_err(error("cuCtxSetCurrent"))?;
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
+            .map_err(error("cuStreamCreate"))?;
+        let libraries = Libraries::new(Lane::new(context, stream), card.identity(), Arc::clone(cache));
+        let opened = Cuda { card, context, stream, libraries: Arc::new(libraries) };
+        opened.keep_freed_memory()?;
+        Ok(opened)
     }
 
     fn reset(ordinal: i32) -> Result<(), GpuError> {
-        Device::reset(ordinal)
+        let device = result::device::get(ordinal).map_err(error("cuDeviceGet"))?;
+        // SAFETY: the device was given by the driver. Whoever still holds something of it is told that it is lost.
+        unsafe { sys::cuDevicePrimaryCtxReset_v2(device) }.result().map_err(error("cuDevicePrimaryCtxReset"))
     }
 
-    fn begin(asked: &Asked<'_>) -> Result<Begun, PluginError> {
-        let cache = Cache::named(asked.options.text("cache")?);
+    fn begin(asked: &Asked<'_>, cache: &SharedCache) -> Result<Begun, PluginError> {
         let card = Card::of(asked.ordinal)?;
         let target = asked.settings.target(card.target.clone());
         let wanted = Wanted::of(asked.program, &target, asked.settings.mode);
-        wanted.load(card.identity(), Arc::new(Mutex::new(cache.clone())));
-        Ok(Begun { wanted, cache })
+        wanted.load(card.identity(), Arc::clone(cache));
+        Ok(Begun(wanted))
     }
 
-    fn prepare(
-        device: Arc<DeviceMemory<Device>>,
-        ahead: Begun,
-        asked: &Asked<'_>,
-    ) -> Result<Arc<DeviceMemory<Device>>, PluginError> {
-        let driver = device.driver();
-        ahead.wanted.start(driver.vendor());
-        driver.keep_code_in(ahead.cache);
-        driver.let_launches_overlap(asked.options.text("overlap")? == "on");
-        Ok(device)
+    fn prepare(device: &Device<Cuda>, ahead: Begun, asked: &Asked<'_>) -> Result<(), PluginError> {
+        ahead.0.start(&device.vendor().libraries);
+        device.let_launches_overlap(asked.options.text("overlap")? == "on");
+        Ok(())
+    }
+
+    fn architecture(&self) -> &str {
+        &self.card.architecture
+    }
+
+    fn target(&self) -> Target {
+        self.card.target.clone()
+    }
+
+    fn identity(&self) -> String {
+        let mut version = 0;
+        // SAFETY: the number is written to a local; one that is not told is 0.
+        let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
+        let compiler = nvrtc::identity().unwrap_or_default();
+        let libraries = crate::vendor::versions();
+        format!("{} driver {version} {compiler} {libraries}", self.card.identity())
+    }
+
+    fn compiler() -> Result<String, GpuError> {
+        nvrtc::identity()
+    }
+
+    fn compile(&self, module: &Module) -> Result<Vec<u8>, GpuError> {
+        nvrtc::compile(module, &self.card.architecture)
+    }
+
+    fn choices(&self, program: &Program, step: &Step, target: &Target) -> Vec<Choice> {
+        self.libraries.choices(program, step, target)
     }
 }
 

@@ -1,74 +1,30 @@
 //! cuBLASLt: products prepared for sets of sizes, and their launch.
 //!
-//! Not here: which product a step is (`blas_call`) and how its matrices lie (`blas_layout`).
+//! Not here: which product a step is, how its matrices lie and which plans are kept (`gpu_runtime::products`).
 
-use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::cublaslt::{result, sys};
 use gpu_runtime::GpuError;
+use gpu_runtime::products::{Addresses, Gemm, Key, Kind, MOST_ALGORITHMS, Matrix, ProductLibrary, Products};
 use ir_core::DType;
 
-use crate::blas_layout::{Gemm, Matrix};
 use crate::vendor::{Lane, Workspace};
-
-/// Prepared products at most; more begin anew.
-const MOST_PLANS: usize = 4096;
-/// Algorithms that the library is asked for.
-pub(crate) const MOST_ALGORITHMS: usize = 5;
-/// What addresses are taken to be multiples of at most, in bytes: what the widest access of a kernel needs.
-const ALIGNMENT: u64 = 16;
 
 /// The library on one stream.
 pub(crate) struct Blas {
     handle: sys::cublasLtHandle_t,
     lane: Lane,
     workspace: Workspace,
-    plans: Mutex<HashMap<Key, Arc<Plan>>>,
-    turn: Mutex<()>,
 }
 
-// SAFETY: the handle may be used from several threads; descriptors are written under `turn`.
+// SAFETY: the handle may be used from several threads; descriptors are written by one launch at a time.
 unsafe impl Send for Blas {}
 // SAFETY: as above.
 unsafe impl Sync for Blas {}
 
-/// Dtypes and what happens to the product: with the numbers of a [`Gemm`], what a plan is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Kind {
-    /// Of both factors.
-    pub(crate) factors: DType,
-    /// Of the result, the addend and the biases.
-    pub(crate) out: DType,
-    /// Whether float32 factors may be rounded to tf32.
-    pub(crate) tf32: bool,
-    /// Whether a vector is added, one number a row of the column-major result.
-    pub(crate) bias: bool,
-    /// Whether negative values become 0.
-    pub(crate) relu: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    gemm: Gemm,
-    kind: Kind,
-    alignments: [u64; 4],
-    algorithm: usize,
-}
-
-/// Addresses of one product.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Addresses {
-    pub(crate) first: u64,
-    pub(crate) second: u64,
-    pub(crate) addend: u64,
-    pub(crate) out: u64,
-    pub(crate) bias: u64,
-}
-
 /// A product that is ready for launch: descriptors and an algorithm.
-struct Plan {
+pub(crate) struct Plan {
     desc: sys::cublasLtMatmulDesc_t,
     layouts: [sys::cublasLtMatrixLayout_t; 4],
     algo: sys::cublasLtMatmulAlgo_t,
@@ -97,39 +53,22 @@ fn number_type(dtype: DType) -> Option<sys::cudaDataType> {
     })
 }
 
-/// Whether the library multiplies factors of a dtype to a result of another.
-pub(crate) fn takes(factors: DType, out: DType) -> bool {
-    match factors {
-        DType::F16 | DType::BF16 => out == factors || out == DType::F32,
-        DType::F32 | DType::F64 => out == factors,
-        _ => false,
+fn compute(kind: &Kind) -> (sys::cublasComputeType_t, sys::cudaDataType) {
+    use sys::cublasComputeType_t as C;
+    match kind.factors {
+        DType::F64 => (C::CUBLAS_COMPUTE_64F, sys::cudaDataType_t::CUDA_R_64F),
+        DType::F32 if kind.tf32 => (C::CUBLAS_COMPUTE_32F_FAST_TF32, sys::cudaDataType_t::CUDA_R_32F),
+        _ => (C::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F),
     }
 }
 
-/// The largest power of two, at most [`ALIGNMENT`], that divides all of them.
-pub(crate) fn alignment(of: &[u64]) -> u64 {
-    let bits = of.iter().fold(ALIGNMENT, |all, n| all | n);
-    1 << bits.trailing_zeros()
-}
-
-impl Kind {
-    fn compute(&self) -> (sys::cublasComputeType_t, sys::cudaDataType) {
-        use sys::cublasComputeType_t as C;
-        match self.factors {
-            DType::F64 => (C::CUBLAS_COMPUTE_64F, sys::cudaDataType_t::CUDA_R_64F),
-            DType::F32 if self.tf32 => (C::CUBLAS_COMPUTE_32F_FAST_TF32, sys::cudaDataType_t::CUDA_R_32F),
-            _ => (C::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F),
-        }
-    }
-
-    fn epilogue(&self) -> sys::cublasLtEpilogue_t {
-        use sys::cublasLtEpilogue_t as E;
-        match (self.bias, self.relu) {
-            (false, false) => E::CUBLASLT_EPILOGUE_DEFAULT,
-            (false, true) => E::CUBLASLT_EPILOGUE_RELU,
-            (true, false) => E::CUBLASLT_EPILOGUE_BIAS,
-            (true, true) => E::CUBLASLT_EPILOGUE_RELU_BIAS,
-        }
+fn epilogue(kind: &Kind) -> sys::cublasLtEpilogue_t {
+    use sys::cublasLtEpilogue_t as E;
+    match (kind.bias, kind.relu) {
+        (false, false) => E::CUBLASLT_EPILOGUE_DEFAULT,
+        (false, true) => E::CUBLASLT_EPILOGUE_RELU,
+        (true, false) => E::CUBLASLT_EPILOGUE_BIAS,
+        (true, true) => E::CUBLASLT_EPILOGUE_RELU_BIAS,
     }
 }
 
@@ -143,104 +82,13 @@ impl Blas {
         lane.enter()?;
         let handle = result::create_handle().map_err(failed("cublasLtCreate"))?;
         tracing::debug!(target: "kernel", version = Blas::version(), "cuBLASLt");
-        Ok(Blas { handle, lane, workspace, plans: Mutex::default(), turn: Mutex::default() })
-    }
-
-    /// Has the library make its tables, which its first answer does else: asks for a small product of a kind that will be
-    /// asked for, since each kind has its own.
-    pub(crate) fn begin(&self, factors: DType, tf32: bool) {
-        let _span = tracing::debug_span!(target: "kernel", "begin with cuBLASLt").entered();
-        let matrix = Matrix { transposed: false, ld: 64, step: 0 };
-        let gemm = Gemm {
-            rows: 64,
-            cols: 64,
-            depth: 64,
-            batch: 1,
-            first: matrix,
-            second: matrix,
-            out: matrix,
-            addend: None,
-            swapped: false,
-        };
-        let kind =
-            Kind { factors, out: factors, tf32: tf32 && factors == DType::F32, bias: false, relu: false };
-        if let Err(e) = self.prepare(&gemm, &kind, &Addresses::default(), 0) {
-            tracing::debug!(target: "kernel", "cuBLASLt: {e}");
-        }
-    }
-
-    /// Makes the context current in this thread.
-    pub(crate) fn enter(&self) -> Result<(), GpuError> {
-        self.lane.enter()
+        Ok(Blas { handle, lane, workspace })
     }
 
     /// The library's version, `130100` for 13.1.
     pub(crate) fn version() -> usize {
         // SAFETY: no arguments; the library was found before.
         unsafe { sys::cublasLtGetVersion() }
-    }
-
-    /// Prepares a product, so that its launch allocates nothing.
-    ///
-    /// # Errors
-    /// The library has no algorithm for it.
-    pub(crate) fn prepare(
-        &self,
-        gemm: &Gemm,
-        kind: &Kind,
-        at: &Addresses,
-        algorithm: usize,
-    ) -> Result<(), GpuError> {
-        self.lane.enter()?;
-        let alignments = [at.first, at.second, at.addend, at.out].map(|a| alignment(&[a]));
-        self.plan(Key { gemm: *gemm, kind: *kind, alignments, algorithm }, at).map(|_| ())
-    }
-
-    fn plan(&self, key: Key, at: &Addresses) -> Result<Arc<Plan>, GpuError> {
-        if let Some(plan) = lock(&self.plans).get(&key) {
-            return Ok(Arc::clone(plan));
-        }
-        let _span = tracing::debug_span!(target: "kernel", "plan of cuBLASLt").entered();
-        let plan = Arc::new(self.make(&key, at)?);
-        let mut plans = lock(&self.plans);
-        if plans.len() >= MOST_PLANS {
-            plans.clear();
-        }
-        plans.insert(key, Arc::clone(&plan));
-        Ok(plan)
-    }
-
-    fn make(&self, key: &Key, at: &Addresses) -> Result<Plan, GpuError> {
-        let Key { gemm, kind, .. } = key;
-        let (Some(factors), Some(out)) = (number_type(kind.factors), number_type(kind.out)) else {
-            return Err(GpuError::Malformed(format!("cuBLASLt has no products of {}", kind.factors)));
-        };
-        let (compute, scale) = kind.compute();
-        let desc = result::create_matmul_desc(compute, scale).map_err(failed("cublasLtMatmulDescCreate"))?;
-        // From here on `plan` owns what is made.
-        let null = std::ptr::null_mut();
-        let algo = sys::cublasLtMatmulAlgo_t { data: [0; 8] };
-        let mut plan = Plan { desc, layouts: [null; 4], algo, workspace: 0 };
-        use sys::cublasLtMatmulDescAttributes_t as A;
-        set(desc, A::CUBLASLT_MATMUL_DESC_TRANSA, i32::from(gemm.first.transposed))?;
-        set(desc, A::CUBLASLT_MATMUL_DESC_TRANSB, i32::from(gemm.second.transposed))?;
-        set(desc, A::CUBLASLT_MATMUL_DESC_EPILOGUE, kind.epilogue())?;
-        if kind.bias {
-            set(desc, A::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out)?;
-            set(desc, A::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias)?;
-        }
-        let addend = gemm.addend.unwrap_or(gemm.out);
-        let sides = [
-            (factors, gemm.rows, gemm.depth, gemm.first),
-            (factors, gemm.depth, gemm.cols, gemm.second),
-            (out, gemm.rows, gemm.cols, addend),
-            (out, gemm.rows, gemm.cols, gemm.out),
-        ];
-        for (slot, (ty, rows, cols, matrix)) in plan.layouts.iter_mut().zip(sides) {
-            *slot = layout(ty, rows, cols, matrix, gemm.batch)?;
-        }
-        self.choose(&mut plan, key)?;
-        Ok(plan)
     }
 
     /// Asks the library for algorithms and keeps the one of the key's number, or the last there is.
@@ -296,25 +144,51 @@ impl Blas {
         plan.workspace = chosen.workspaceSize;
         Ok(())
     }
+}
 
-    /// Puts a product on the stream: `out = alpha * first · second + addend + bias`, rectified where asked for.
-    ///
-    /// # Errors
-    /// What the library says.
-    ///
-    /// # Safety
-    /// The addresses are device memory in which the matrices of `gemm` lie.
-    pub(crate) unsafe fn launch(
-        &self,
-        gemm: &Gemm,
-        kind: &Kind,
-        alpha: f64,
-        at: &Addresses,
-        algorithm: usize,
-    ) -> Result<(), GpuError> {
-        let alignments = [at.first, at.second, at.addend, at.out].map(|a| alignment(&[a]));
-        let plan = self.plan(Key { gemm: *gemm, kind: *kind, alignments, algorithm }, at)?;
-        let _turn = lock(&self.turn);
+impl Products for Blas {
+    const NAME: &'static str = "cublaslt";
+    type Plan = Plan;
+
+    fn enter(&self) -> Result<(), GpuError> {
+        self.lane.enter()
+    }
+
+    fn make(&self, key: &Key, at: &Addresses) -> Result<Plan, GpuError> {
+        let Key { gemm, kind, .. } = key;
+        let (Some(factors), Some(out)) = (number_type(kind.factors), number_type(kind.out)) else {
+            return Err(GpuError::Malformed(format!("cuBLASLt has no products of {}", kind.factors)));
+        };
+        let (compute, scale) = compute(kind);
+        let desc = result::create_matmul_desc(compute, scale).map_err(failed("cublasLtMatmulDescCreate"))?;
+        // From here on `plan` owns what is made.
+        let null = std::ptr::null_mut();
+        let algo = sys::cublasLtMatmulAlgo_t { data: [0; 8] };
+        let mut plan = Plan { desc, layouts: [null; 4], algo, workspace: 0 };
+        use sys::cublasLtMatmulDescAttributes_t as A;
+        set(desc, A::CUBLASLT_MATMUL_DESC_TRANSA, i32::from(gemm.first.transposed))?;
+        set(desc, A::CUBLASLT_MATMUL_DESC_TRANSB, i32::from(gemm.second.transposed))?;
+        set(desc, A::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(kind))?;
+        if kind.bias {
+            set(desc, A::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out)?;
+            set(desc, A::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias)?;
+        }
+        let addend = gemm.addend.unwrap_or(gemm.out);
+        let sides = [
+            (factors, gemm.rows, gemm.depth, gemm.first),
+            (factors, gemm.depth, gemm.cols, gemm.second),
+            (out, gemm.rows, gemm.cols, addend),
+            (out, gemm.rows, gemm.cols, gemm.out),
+        ];
+        for (slot, (ty, rows, cols, matrix)) in plan.layouts.iter_mut().zip(sides) {
+            *slot = layout(ty, rows, cols, matrix, gemm.batch)?;
+        }
+        self.choose(&mut plan, key)?;
+        Ok(plan)
+    }
+
+    unsafe fn launch(&self, plan: &Plan, key: &Key, alpha: f64, at: &Addresses) -> Result<(), GpuError> {
+        let Key { gemm, kind, .. } = key;
         if kind.bias {
             set(plan.desc, sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias)?;
         }
@@ -349,6 +223,28 @@ impl Blas {
             .result()
             .map_err(failed("cublasLtMatmul"))
         }
+    }
+}
+
+/// Has the library make its tables, which its first answer does else: asks for a small product of a kind that will be
+/// asked for, since each kind has its own.
+pub(crate) fn begin(blas: &ProductLibrary<Blas>, factors: DType, tf32: bool) {
+    let _span = tracing::debug_span!(target: "kernel", "begin with cuBLASLt").entered();
+    let matrix = Matrix { transposed: false, ld: 64, step: 0 };
+    let gemm = Gemm {
+        rows: 64,
+        cols: 64,
+        depth: 64,
+        batch: 1,
+        first: matrix,
+        second: matrix,
+        out: matrix,
+        addend: None,
+        swapped: false,
+    };
+    let kind = Kind { factors, out: factors, tf32: tf32 && factors == DType::F32, bias: false, relu: false };
+    if let Err(e) = blas.prepare(&gemm, &kind, &Addresses::default(), 0) {
+        tracing::debug!(target: "kernel", "cuBLASLt: {e}");
     }
 }
 
@@ -424,31 +320,4 @@ fn layout(
         return Err(failed("cublasLtMatrixLayoutSetAttribute")(e));
     }
     Ok(made)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn alignments_are_powers_of_two() {
-        assert_eq!(alignment(&[0]), 16);
-        assert_eq!(alignment(&[4096, 256]), 16);
-        assert_eq!(alignment(&[4096, 6]), 2);
-        assert_eq!(alignment(&[8]), 8);
-    }
-
-    #[test]
-    fn what_the_library_multiplies() {
-        assert!(takes(DType::BF16, DType::F32) && takes(DType::F16, DType::F16));
-        assert!(
-            !takes(DType::BF16, DType::F16)
-                && !takes(DType::F32, DType::BF16)
-                && !takes(DType::I8, DType::I32)
-        );
-    }
 }

@@ -10,12 +10,11 @@ use cudarc::cudnn::sys::{
     self, cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as T, cudnnBackendBehaviorNote_t,
     cudnnBackendHeurMode_t, cudnnBackendNumericalNote_t,
 };
-use gpu_runtime::GpuError;
+use gpu_runtime::{GpuError, Kept};
 use ir_core::DType;
 
 use crate::dnn_desc::{Desc, Kind, failed};
 use crate::dnn_graph::{Fused, Operations, Uid};
-use crate::kept::Kept;
 use crate::vendor::{Lane, Workspace};
 
 /// Prepared convolutions at most; more begin anew.

@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock};
 
 use gpu_codegen::{Blocks, Kernel, Packed, Place, Tail, Target, epilogue, fold, relayout, store_order, tail};
+use gpu_runtime::sizes::{likely, other};
 use gpu_runtime::{Choice, GpuError, LibraryCall, Part, Work};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BufId, Conv, Operand, Program, Step};
@@ -13,7 +14,6 @@ use crate::dnn_fold::Folded;
 use crate::dnn_graph::{Fused, Uid, number_type};
 use crate::dnn_layout::{self as layout, Format, Problem, Role, Tensor, dims, pick};
 use crate::dnn_turned::opposite;
-use crate::sizes::{likely, other};
 
 /// Bytes that addresses of tensors must be multiples of.
 const ALIGNMENT: i64 = 16;

@@ -13,10 +13,8 @@
 mod ahead;
 mod backend;
 mod blas;
-mod blas_call;
-mod blas_layout;
-mod cache;
 mod card;
+mod cuda;
 mod dnn;
 mod dnn_call;
 mod dnn_desc;
@@ -24,22 +22,20 @@ mod dnn_fold;
 mod dnn_graph;
 mod dnn_layout;
 mod dnn_turned;
-mod driver;
-mod events;
-mod graph;
-mod kept;
+mod error;
 mod libraries;
 mod nvrtc;
-mod sizes;
-mod staging;
 mod tensor_map;
 mod vendor;
 
 pub use backend::{Begun, CudaBackend};
 pub use card::target_of;
-pub use driver::{Device, Function};
+pub use cuda::Cuda;
 pub use libraries::{Library, find, locate};
 pub use nvrtc::compile;
+
+/// A CUDA device as `gpu-runtime` drives it.
+pub type Device = gpu_runtime::Device<Cuda>;
 
 /// A device, opened anew, for whoever wants to run single steps on it: its driver, with all ways of computing a step that
 /// NVIDIA's libraries offer.

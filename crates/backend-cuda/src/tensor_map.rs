@@ -6,7 +6,7 @@ use cudarc::driver::sys;
 use gpu_runtime::{GpuError, Map};
 use ir_core::DType;
 
-use crate::driver::error;
+use crate::error::error;
 
 /// The first driver that encodes them: 12.0.
 const FIRST_VERSION: i32 = 12_000;

@@ -6,14 +6,14 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{result, sys};
 use gpu_codegen::Target;
-use gpu_runtime::{Choice, GpuError};
+use gpu_runtime::products::{self, ProductLibrary};
+use gpu_runtime::{Choice, GpuError, Kept, SharedCache};
 use kernel_ir::{Program, Step};
 
 use crate::blas::Blas;
 use crate::dnn::Dnn;
-use crate::kept::{Kept, Shared};
+use crate::dnn_call;
 use crate::libraries::{Library, find, locate};
-use crate::{blas_call, dnn_call};
 
 /// Bytes of memory that cuBLASLt may use beside operands, as PyTorch gives it on Hopper.
 const BLAS_WORKSPACE: u64 = 32 << 20;
@@ -79,24 +79,24 @@ impl Workspace {
 }
 
 /// The libraries of a device.
-pub(crate) struct Vendor {
+pub(crate) struct Libraries {
     lane: Lane,
     /// Name and architecture of the device.
     card: String,
-    cache: Shared,
-    blas: OnceLock<Option<Arc<Blas>>>,
+    cache: SharedCache,
+    blas: OnceLock<Option<Arc<ProductLibrary<Blas>>>>,
     dnn: OnceLock<Option<Arc<Dnn>>>,
 }
 
-impl Vendor {
-    pub(crate) fn new(lane: Lane, card: String, cache: Shared) -> Vendor {
-        Vendor { lane, card, cache, blas: OnceLock::new(), dnn: OnceLock::new() }
+impl Libraries {
+    pub(crate) fn new(lane: Lane, card: String, cache: SharedCache) -> Libraries {
+        Libraries { lane, card, cache, blas: OnceLock::new(), dnn: OnceLock::new() }
     }
 
-    pub(crate) fn blas(&self) -> Option<&Arc<Blas>> {
+    pub(crate) fn blas(&self) -> Option<&Arc<ProductLibrary<Blas>>> {
         let start = || {
             find(Library::Blas)?;
-            Blas::new(self.lane, Workspace::new(self.lane, BLAS_WORKSPACE)?)
+            Ok(ProductLibrary::new(Blas::new(self.lane, Workspace::new(self.lane, BLAS_WORKSPACE)?)?))
         };
         self.blas.get_or_init(|| started("cuBLASLt", start())).as_ref()
     }
@@ -114,8 +114,8 @@ impl Vendor {
     /// The ways in which the libraries compute a step, the best by rule first.
     pub(crate) fn choices(&self, program: &Program, step: &Step, target: &Target) -> Vec<Choice> {
         match step {
-            Step::Matmul(k) if blas_call::wants(program, k) => match self.blas() {
-                Some(blas) => blas_call::choices(blas, program, step, k, target),
+            Step::Matmul(k) if products::wants(program, k) => match self.blas() {
+                Some(blas) => products::choices(blas, program, step, k, target),
                 None => Vec::new(),
             },
             Step::Conv(k) if dnn_call::wants(program, k) => match self.dnn() {
@@ -128,7 +128,7 @@ impl Vendor {
 }
 
 /// Plans of cuDNN that are kept of a device of this name and architecture. The library was found before.
-pub(crate) fn kept_plans(card: &str, cache: Shared) -> Kept {
+pub(crate) fn kept_plans(card: &str, cache: SharedCache) -> Kept {
     Kept::new(cache, &format!("{card} cudnn {}", Dnn::version()))
 }
 

@@ -1,25 +1,25 @@
 //! What an earlier process asked a library, kept in the folder of compiled code under a key that names device and versions.
 //!
-//! Not here: the files (`cache`) and what is asked (`dnn`, `blas`).
+//! Not here: the files (`cache`) and what is asked (the backends).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cache::Cache;
 
 /// The cache that a device uses now; a program may name another one.
-pub(crate) type Shared = Arc<Mutex<Cache>>;
+pub type SharedCache = Arc<Mutex<Cache>>;
 
 /// A library's answers.
 #[derive(Clone)]
-pub(crate) struct Kept {
-    cache: Shared,
+pub struct Kept {
+    cache: SharedCache,
     /// On what all answers depend beside the question.
     identity: Arc<str>,
 }
 
 impl Kept {
     /// Answers of a library on a device; `identity` names both and the library's version.
-    pub(crate) fn new(cache: Shared, identity: &str) -> Kept {
+    pub fn new(cache: SharedCache, identity: &str) -> Kept {
         Kept { cache, identity: identity.into() }
     }
 
@@ -32,12 +32,12 @@ impl Kept {
     }
 
     /// The answer to a question.
-    pub(crate) fn get(&self, question: &[&[u8]]) -> Option<Vec<u8>> {
+    pub fn get(&self, question: &[&[u8]]) -> Option<Vec<u8>> {
         self.cache().get(&self.key(question))
     }
 
     /// Keeps an answer.
-    pub(crate) fn put(&self, question: &[&[u8]], answer: &[u8]) {
+    pub fn put(&self, question: &[&[u8]], answer: &[u8]) {
         self.cache().put(&self.key(question), answer);
     }
 }
@@ -51,12 +51,12 @@ mod tests {
     #[test]
     fn answers_are_those_of_one_device_and_version() {
         let folder = tempfile::tempdir().unwrap();
-        let cache: Shared = Arc::new(Mutex::new(Cache::named(folder.path().to_str().unwrap())));
+        let cache: SharedCache = Arc::new(Mutex::new(Cache::named("any", folder.path().to_str().unwrap())));
         let kept = |identity| Kept::new(Arc::clone(&cache), identity);
         kept("card 9.14").put(&[b"plan", b"x"], b"y");
         assert_eq!(kept("card 9.14").get(&[b"plan", b"x"]).unwrap(), b"y");
         assert!(kept("card 9.15").get(&[b"plan", b"x"]).is_none());
-        *cache.lock().unwrap() = Cache::named("off");
+        *cache.lock().unwrap() = Cache::named("any", "off");
         assert!(kept("card 9.14").get(&[b"plan", b"x"]).is_none());
     }
 }

@@ -1,6 +1,7 @@
 //! What GPU backends share above the driver: which kernels a program needs, where its memory lies, how its steps run,
 //! control flow and sizes included, and the plugin itself ([`GpuBackend`]). A backend is a [`Driver`], which compiles text,
-//! launches and moves bytes, and a [`Platform`], which finds devices and opens them.
+//! launches and moves bytes, and a [`Platform`], which finds devices and opens them. For drivers with streams, events and graphs
+//! both are made here ([`Device`]) of the driver's calls ([`Calls`]) and what else is a vendor's ([`Vendor`]).
 //!
 //! Not here: driver calls, the text of kernels (`gpu-codegen`), anything of one vendor.
 //!
@@ -15,28 +16,37 @@
 mod arguments;
 mod autotune;
 mod backend;
+mod cache;
 mod choice;
 mod compiled;
+mod device;
 mod driver;
 mod error;
 mod faults;
+pub mod find;
 mod graph;
+mod kept;
 mod machine;
 mod maps;
 mod memory;
 mod plan;
 mod prepare;
+pub mod products;
 mod profile;
 mod recorder;
 mod settings;
+pub mod sizes;
 mod transfer;
 
 pub use backend::{Asked, GpuBackend, Platform};
+pub use cache::Cache;
 pub use choice::{Choice, LibraryCall, Part, Work};
 pub use compiled::Compiled;
+pub use device::{Calls, Device, Function, Handle, Vendor};
 pub use driver::{Driver, Grid, HostMemory, Module, Recording};
 pub use error::GpuError;
 pub use faults::Inputs;
+pub use kept::{Kept, SharedCache};
 pub use maps::{Arguments, Map};
 pub use memory::{Block, DeviceMemory, MemoryUsage};
 pub use plan::asks_libraries;

@@ -4,12 +4,12 @@ use ir_core::{Atom, Shape, SymExpr};
 use kernel_ir::Program;
 
 /// Values at capture.
-pub(crate) fn likely(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
+pub fn likely(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
     move |e| e.eval(&|a| program.symbols.likely(a, 1))
 }
 
 /// Values that differ from those at capture where the range allows it, so that a stride which happens to be 1 shows.
-pub(crate) fn other(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
+pub fn other(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
     move |e| {
         e.eval(&|a| match a {
             Atom::Sym(id) => program.symbols.get(*id).map(|s| {
@@ -22,7 +22,7 @@ pub(crate) fn other(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ 
 }
 
 /// Strides of dense memory whose dimensions lie in `order`, outermost first.
-pub(crate) fn dense(sizes: &[SymExpr], order: &[usize]) -> Shape {
+pub fn dense(sizes: &[SymExpr], order: &[usize]) -> Shape {
     let mut strides: Shape = sizes.iter().map(|_| SymExpr::ONE).collect();
     let mut step = SymExpr::ONE;
     for &d in order.iter().rev() {

@@ -1,14 +1,10 @@
 //! Events: marks on a stream, and the times between them.
 
-use std::ffi::c_void;
-use std::ptr::null_mut;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use cudarc::driver::sys;
-use gpu_runtime::GpuError;
-
-use crate::driver::error;
+use super::{Calls, Handle};
+use crate::{GpuError, HostMemory};
 
 /// Pieces that are put on the stream before they may begin; far fewer launches than a stream holds.
 const AT_ONCE: usize = 64;
@@ -16,117 +12,86 @@ const AT_ONCE: usize = 64;
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A mark on a stream.
-pub(crate) struct Event(sys::CUevent);
+pub(super) struct Event<C: Calls> {
+    calls: Arc<C>,
+    event: Handle,
+}
 
-// SAFETY: a handle of the driver's, valid in every thread with the context.
-unsafe impl Send for Event {}
-// SAFETY: as above.
-unsafe impl Sync for Event {}
-
-impl Event {
+impl<C: Calls> Event<C> {
     /// A mark that no stream has yet; `timed`: times between two can be asked for.
-    pub(crate) fn new(timed: bool) -> Result<Event, GpuError> {
-        let flags = match timed {
-            true => sys::CUevent_flags_enum::CU_EVENT_DEFAULT,
-            false => sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING,
-        };
-        let mut event = null_mut();
-        // SAFETY: the handle is written to a local.
-        unsafe { sys::cuEventCreate(&mut event, flags as u32) }.result().map_err(error("cuEventCreate"))?;
-        Ok(Event(event))
+    pub(super) fn new(calls: &Arc<C>, timed: bool) -> Result<Event<C>, GpuError> {
+        Ok(Event { event: calls.create_event(timed)?, calls: Arc::clone(calls) })
     }
 
-    pub(crate) fn record(&self, stream: sys::CUstream) -> Result<(), GpuError> {
-        // SAFETY: the event lives, the stream is the caller's.
-        unsafe { sys::cuEventRecord(self.0, stream) }.result().map_err(error("cuEventRecord"))
+    pub(super) fn record(&self, stream: Handle) -> Result<(), GpuError> {
+        self.calls.record_event(self.event, stream)
     }
 
     /// Returns when the work before the mark is done; at once where it was never set.
-    pub(crate) fn wait(&self) -> Result<(), GpuError> {
-        // SAFETY: the event lives.
-        unsafe { sys::cuEventSynchronize(self.0) }.result().map_err(error("cuEventSynchronize"))
+    pub(super) fn wait(&self) -> Result<(), GpuError> {
+        self.calls.wait_event(self.event)
     }
 
     /// Makes a stream wait for the mark.
-    pub(crate) fn hold(&self, stream: sys::CUstream) -> Result<(), GpuError> {
-        // SAFETY: the event lives, the stream is the caller's.
-        unsafe { sys::cuStreamWaitEvent(stream, self.0, 0) }.result().map_err(error("cuStreamWaitEvent"))
-    }
-
-    fn seconds_until(&self, later: &Event) -> Result<f64, GpuError> {
-        let mut ms = 0f32;
-        // SAFETY: both events live and have been passed; the number is written to a local.
-        unsafe { sys::cuEventElapsedTime_v2(&mut ms, self.0, later.0) }
-            .result()
-            .map_err(error("cuEventElapsedTime"))?;
-        Ok(f64::from(ms) / 1e3)
+    pub(super) fn hold(&self, stream: Handle) -> Result<(), GpuError> {
+        self.calls.hold_stream(stream, self.event)
     }
 }
 
-impl Drop for Event {
+impl<C: Calls> Drop for Event<C> {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once; the driver waits for what is under way.
-        let _ = unsafe { sys::cuEventDestroy_v2(self.0) };
+        self.calls.destroy_event(self.event);
     }
 }
 
-/// A word of host memory that a stream waits for.
-struct Gate(*mut u32);
+/// A word of host memory that the stream waits for.
+struct Gate<'a, C: Calls> {
+    calls: &'a C,
+    memory: HostMemory,
+}
 
 // SAFETY: the word is only written, by volatile stores of one value.
-unsafe impl Sync for Gate {}
-// SAFETY: as above.
-unsafe impl Send for Gate {}
+unsafe impl<C: Calls> Sync for Gate<'_, C> {}
 
-impl Gate {
+impl<C: Calls> Gate<'_, C> {
     /// Makes the stream wait until the gate is opened.
-    fn new(stream: sys::CUstream) -> Result<Gate, GpuError> {
-        let mut memory: *mut c_void = null_mut();
-        let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP;
-        // SAFETY: the address is written to a local.
-        unsafe { sys::cuMemHostAlloc(&mut memory, 4, flags) }.result().map_err(error("cuMemHostAlloc"))?;
-        let gate = Gate(memory.cast::<u32>());
-        let mut address = 0;
+    fn new(calls: &C) -> Result<Gate<'_, C>, GpuError> {
+        let gate = Gate { calls, memory: calls.allocate_pinned(size_of::<u32>(), true)? };
         // SAFETY: the word was just allocated; the stream reads it until it is 1, which `drop` waits for.
         unsafe {
-            gate.0.write_volatile(0);
-            sys::cuMemHostGetDevicePointer_v2(&mut address, memory, 0)
-                .result()
-                .map_err(error("cuMemHostGetDevicePointer"))?;
-            let equal = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_EQ as u32;
-            sys::cuStreamWaitValue32_v2(stream, address, 1, equal)
-                .result()
-                .map_err(error("cuStreamWaitValue32"))?;
+            gate.memory.host.cast::<u32>().write_volatile(0);
+            calls.hold_for_word(gate.memory.device)?;
         }
         Ok(gate)
     }
 
     fn open(&self) {
         // SAFETY: the word lives as long as the gate.
-        unsafe { self.0.write_volatile(1) };
+        unsafe { self.memory.host.cast::<u32>().write_volatile(1) };
     }
 }
 
-impl Drop for Gate {
+impl<C: Calls> Drop for Gate<'_, C> {
     fn drop(&mut self) {
         self.open();
-        // SAFETY: allocated in `new`; freeing waits for the device.
-        let _ = unsafe { sys::cuMemFreeHost(self.0.cast::<c_void>()) };
+        // Freeing waits for the device.
+        self.calls.free_pinned(self.memory.host);
     }
 }
 
 /// Times pieces of work: some are put on the stream behind a closed gate, so that none waits for the host.
-pub(crate) fn timed(
-    stream: sys::CUstream,
+pub(super) fn timed<C: Calls>(
+    calls: &Arc<C>,
     pieces: usize,
     run: &mut dyn FnMut(usize) -> Result<(), GpuError>,
 ) -> Result<Vec<f64>, GpuError> {
+    let stream = calls.stream();
     let mut times = Vec::with_capacity(pieces);
-    let marks = (0..=AT_ONCE.min(pieces)).map(|_| Event::new(true)).collect::<Result<Vec<_>, _>>()?;
+    let marks = (0..=AT_ONCE.min(pieces)).map(|_| Event::new(calls, true)).collect::<Result<Vec<_>, _>>()?;
     for from in (0..pieces).step_by(AT_ONCE) {
         let count = AT_ONCE.min(pieces - from);
         // Where the driver has no gates the times have the host's in them.
-        let gate = Gate::new(stream).ok();
+        let gate = Gate::new(&**calls).ok();
         let work = std::thread::scope(|scope| {
             let (done, late) = mpsc::channel::<()>();
             let gate = gate.as_ref();
@@ -145,7 +110,7 @@ pub(crate) fn timed(
         work?;
         marks[count].wait()?;
         for n in 0..count {
-            times.push(marks[n].seconds_until(&marks[n + 1])?);
+            times.push(calls.seconds_between(marks[n].event, marks[n + 1].event)?);
         }
     }
     Ok(times)

@@ -1,143 +1,61 @@
-//! The CUDA driver as `gpu_runtime::Driver`: one device, its primary context, one stream, stream-ordered memory.
+//! A vendor's device as [`Driver`]: one stream, machine code from the cache or compiled, copies through page-locked memory, graphs
+//! and timings, all made of the [`Calls`] of the vendor's driver. What was lost stays lost until it is opened anew.
+//!
+//! Not here: the calls themselves, compilers and libraries, which are the vendor's ([`Vendor`]).
 
-mod launch;
-mod shared;
+mod calls;
+mod code;
+mod events;
+mod graph;
+mod platform;
+mod staging;
+mod vendor;
 
-use std::ffi::{CString, c_void};
-use std::sync::atomic::AtomicBool;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use cudarc::driver::{result, sys};
 use gpu_codegen::Target;
-use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording};
 use kernel_ir::{Program, Step};
-use plugin_sdk::dlpack::DL_CUDA;
 use plugin_sdk::{DeviceId, Stream};
-use rayon::prelude::*;
 
-use crate::cache::Cache;
-use crate::card::Card;
-use crate::events::{self, Event};
-use crate::graph::{self, Node};
-use crate::kept::Shared;
-use crate::nvrtc;
-use crate::staging::{SMALL, Staging};
-use crate::tensor_map;
-use crate::vendor::{Lane, Vendor};
+pub use self::calls::{Calls, Handle};
+pub use self::code::Function;
+use self::events::Event;
+use self::staging::Staging;
+pub use self::vendor::Vendor;
+use crate::{
+    Arguments, Cache, Choice, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording, SharedCache,
+};
 
 /// Parameters of a launch that need no allocation.
 const FEW: usize = 48;
 
-/// An open CUDA device.
-pub struct Device {
+/// An open device of a vendor.
+pub struct Device<V: Vendor> {
     ordinal: i32,
-    card: Card,
-    context: sys::CUcontext,
-    stream: sys::CUstream,
-    cache: Shared,
-    staging: Mutex<Option<Staging>>,
-    vendor: Arc<Vendor>,
+    vendor: Arc<V>,
+    cache: SharedCache,
+    staging: Mutex<Option<Staging<V>>>,
     /// Nodes of the launches so far, while a graph is recorded.
-    recorder: Recorder<Node>,
+    recorder: Recorder<Handle>,
     /// Whether a kernel's blocks may be placed while the kernel before still runs; kernels wait themselves.
     overlap: AtomicBool,
     /// Why the device does not answer any more.
     lost: OnceLock<(&'static str, String)>,
 }
 
-// SAFETY: contexts and streams may be used from any thread that has made the context current, which every call does.
-unsafe impl Send for Device {}
-// SAFETY: as above; the driver serializes what it must.
-unsafe impl Sync for Device {}
-
-/// A kernel of a module that is never unloaded, loaded when it is first used.
-pub struct Function {
-    code: Arc<Code>,
-    entry: CString,
-    handle: OnceLock<Handle>,
-}
-
-/// A handle of the driver's, valid in every thread with the context.
-#[derive(Clone, Copy)]
-struct Handle(sys::CUfunction);
-
-// SAFETY: as it says.
-unsafe impl Send for Handle {}
-// SAFETY: as above.
-unsafe impl Sync for Handle {}
-
-/// Machine code.
-struct Code {
-    bytes: Vec<u8>,
-    /// Shared memory that one block may have at most.
-    shared: i32,
-    module: OnceLock<LoadedModule>,
-}
-
-#[derive(Clone, Copy)]
-struct LoadedModule(sys::CUmodule);
-
-// SAFETY: a handle of the driver's, valid in every thread with the context.
-unsafe impl Send for LoadedModule {}
-// SAFETY: as above.
-unsafe impl Sync for LoadedModule {}
-
-impl Code {
-    /// Loads the code where that has not happened; the context is current.
-    fn module(&self) -> Result<sys::CUmodule, GpuError> {
-        if let Some(module) = self.module.get() {
-            return Ok(module.0);
-        }
-        let _span = tracing::debug_span!(target: "kernel", "load machine code").entered();
-        // SAFETY: the code is a whole cubin, made for this device. Two threads may both load it: one module is kept, and
-        // neither is unloaded.
-        let module = unsafe { result::module::load_data(self.bytes.as_ptr().cast::<c_void>()) }
-            .map_err(error("cuModuleLoadData"))?;
-        Ok(self.module.get_or_init(|| LoadedModule(module)).0)
-    }
-}
-
-impl Function {
-    /// The driver's handle; the context is current.
-    pub(crate) fn handle(&self) -> Result<sys::CUfunction, GpuError> {
-        if let Some(handle) = self.handle.get() {
-            return Ok(handle.0);
-        }
-        let module = self.code.module()?;
-        // SAFETY: the module is loaded and never unloaded.
-        let function = unsafe { result::module::get_function(module, self.entry.clone()) }
-            .map_err(error("cuModuleGetFunction"))?;
-        allow_shared(function, self.code.shared)?;
-        Ok(self.handle.get_or_init(|| Handle(function)).0)
-    }
-}
-
-/// Kernels may use more shared memory than the 48 KiB that need no word.
-fn allow_shared(function: sys::CUfunction, most: i32) -> Result<(), GpuError> {
-    use sys::CUfunction_attribute::{
-        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC,
-        CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as STATIC,
-    };
-    // SAFETY: the function is of a loaded module.
-    unsafe {
-        let used = result::function::get_function_attribute(function, STATIC)
-            .map_err(error("cuFuncGetAttribute"))?;
-        result::function::set_function_attribute(function, DYNAMIC, (most - used).max(0))
-            .map_err(error("cuFuncSetAttribute"))
-    }
-}
-
-/// Lends pointers to arguments, as the driver wants them; nothing is allocated for kernels of the usual size without
-/// tensor maps.
+/// Lends pointers to arguments, as drivers want them; nothing is allocated for kernels of the usual size without tensor maps.
 ///
 /// # Errors
 /// A tensor map that the driver refuses; `body` was not called then.
-pub(crate) fn with_pointers<T>(
+fn with_pointers<V: Vendor, T>(
+    vendor: &V,
     arguments: Arguments<'_>,
     body: impl FnOnce(*mut *mut c_void) -> T,
 ) -> Result<T, GpuError> {
-    let maps = arguments.maps.iter().map(|map| tensor_map::encode(map, arguments.start(map)));
-    let maps = maps.collect::<Result<Vec<sys::CUtensorMap>, GpuError>>()?;
+    let maps = arguments.maps.iter().map(|map| vendor.encode(map, arguments.start(map)));
+    let maps = maps.collect::<Result<Vec<V::TensorMap>, GpuError>>()?;
     let words = arguments.words;
     let pointer = |a: &u64| std::ptr::from_ref(a).cast_mut().cast::<c_void>();
     let mut few = [std::ptr::null_mut::<c_void>(); FEW];
@@ -155,74 +73,27 @@ pub(crate) fn with_pointers<T>(
     Ok(body(pointers.as_mut_ptr()))
 }
 
-/// An error of the driver's, by what the user can do.
-pub(crate) fn error(call: &'static str) -> impl Fn(result::DriverError) -> GpuError {
-    use sys::CUresult as R;
-    move |e| {
-        let what = e.error_string().map_or_else(|_| format!("{e:?}"), |s| s.to_string_lossy().into_owned());
-        match e.0 {
-            R::CUDA_ERROR_ILLEGAL_ADDRESS
-            | R::CUDA_ERROR_MISALIGNED_ADDRESS
-            | R::CUDA_ERROR_INVALID_ADDRESS_SPACE
-            | R::CUDA_ERROR_INVALID_PC
-            | R::CUDA_ERROR_ILLEGAL_INSTRUCTION
-            | R::CUDA_ERROR_HARDWARE_STACK_ERROR
-            | R::CUDA_ERROR_ASSERT
-            | R::CUDA_ERROR_LAUNCH_FAILED
-            | R::CUDA_ERROR_LAUNCH_TIMEOUT
-            | R::CUDA_ERROR_ECC_UNCORRECTABLE
-            | R::CUDA_ERROR_CONTEXT_IS_DESTROYED
-            | R::CUDA_ERROR_DEVICE_UNAVAILABLE => GpuError::Lost { call, what },
-            R::CUDA_ERROR_OUT_OF_MEMORY => {
-                let (free, total) = result::mem_get_info().unwrap_or((0, 0));
-                GpuError::OutOfMemory { bytes: 0, free: free as u64, total: total as u64 }
-            }
-            _ => GpuError::Driver { call, what },
-        }
-    }
-}
-
-impl Device {
-    /// Opens a device: its primary context (shared with everything else in the process) and a stream.
-    pub(crate) fn open(ordinal: i32) -> Result<Device, GpuError> {
+impl<V: Vendor> Device<V> {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// No such device, a library that is missing.
+    pub fn open(ordinal: i32) -> Result<Device<V>, GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "open the device").entered();
-        let card = Card::of(ordinal)?;
-        // Said before anything is done; the library is loaded when something has to be compiled.
-        nvrtc::identity()?;
-        // SAFETY: the device was given by the driver; the context is kept for the life of the process.
-        let context =
-            unsafe { result::primary_ctx::retain(card.device) }.map_err(error("cuDevicePrimaryCtxRetain"))?;
-        // SAFETY: the context was just retained.
-        unsafe { result::ctx::set_current(context) }.map_err(error("cuCtxSetCurrent"))?;
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
-            .map_err(error("cuStreamCreate"))?;
-        let cache = Arc::new(Mutex::new(Cache::usual()));
-        let lane = Lane::new(context, stream);
-        let opened = Device {
+        let cache = Arc::new(Mutex::new(Cache::usual(V::NAME)));
+        Ok(Device {
             ordinal,
-            vendor: Arc::new(Vendor::new(lane, card.identity(), Arc::clone(&cache))),
-            card,
-            context,
-            stream,
+            vendor: Arc::new(V::open(ordinal, &cache)?),
             cache,
             staging: Mutex::default(),
             recorder: Recorder::default(),
             overlap: AtomicBool::new(false),
             lost: OnceLock::new(),
-        };
-        opened.keep_freed_memory()?;
-        Ok(opened)
+        })
     }
 
-    /// Takes back a device that was lost: everything on it is gone, and so it may be opened anew.
-    pub(crate) fn reset(ordinal: i32) -> Result<(), GpuError> {
-        let device = result::device::get(ordinal).map_err(error("cuDeviceGet"))?;
-        // SAFETY: the device was given by the driver. Whoever still holds something of it is told that it is lost.
-        unsafe { sys::cuDevicePrimaryCtxReset_v2(device) }.result().map_err(error("cuDevicePrimaryCtxReset"))
-    }
-
-    /// NVIDIA's libraries on this device.
-    pub(crate) fn vendor(&self) -> &Arc<Vendor> {
+    /// The vendor's side of it.
+    pub fn vendor(&self) -> &Arc<V> {
         &self.vendor
     }
 
@@ -231,30 +102,19 @@ impl Device {
         *locked(&self.cache) = cache;
     }
 
-    fn pool(&self) -> Result<sys::CUmemoryPool, GpuError> {
-        // SAFETY: the device was given by the driver.
-        unsafe { result::device::get_default_mem_pool(self.card.device) }
-            .map_err(error("cuDeviceGetDefaultMemPool"))
+    /// Whether a kernel that may begin before the one before it has ended does so from now on. What only some devices have the
+    /// others are never asked for.
+    pub fn let_launches_overlap(&self, overlap: bool) {
+        self.overlap.store(overlap && self.vendor.target().features.early_launch, Ordering::Relaxed);
     }
 
-    /// What is freed stays with the process, so that memory is had quickly where the runtime's own pool is empty.
-    fn keep_freed_memory(&self) -> Result<(), GpuError> {
-        let mut all = u64::MAX;
-        let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        // SAFETY: the pool belongs to the device; the attribute takes 64 bits.
-        unsafe {
-            result::mem_pool::set_attribute(self.pool()?, threshold, (&raw mut all).cast::<c_void>())
-                .map_err(error("cuMemPoolSetAttribute"))
-        }
-    }
-
-    /// Makes the context current in this thread. A device that is lost says so before anything is tried.
-    pub(crate) fn enter(&self) -> Result<(), GpuError> {
+    /// Makes the device current in this thread. One that is lost says so before anything is tried.
+    fn enter(&self) -> Result<&V, GpuError> {
         if let Some((call, what)) = self.lost.get() {
             return Err(GpuError::Lost { call, what: what.clone() });
         }
-        // SAFETY: the context is retained for the life of the process.
-        unsafe { result::ctx::set_current(self.context) }.map_err(error("cuCtxSetCurrent"))
+        self.vendor.enter()?;
+        Ok(&self.vendor)
     }
 
     /// Remembers that the device is lost.
@@ -265,25 +125,13 @@ impl Device {
         outcome
     }
 
-    /// Machine code of a module, from the cache or compiled.
-    fn code(&self, module: &Module, compiler: &str, cache: &Cache) -> Result<(Vec<u8>, bool), GpuError> {
-        let text = [module.prelude.as_bytes(), module.kernels.as_bytes()];
-        let key = [text[0], text[1], self.card.architecture.as_bytes(), compiler.as_bytes()];
-        if let Some(code) = cache.get(&key) {
-            return Ok((code, false));
-        }
-        let code = nvrtc::compile(module, &self.card.architecture)?;
-        cache.put(&key, &code);
-        Ok((code, true))
-    }
-
-    /// The pinned memory; made when it is first used.
-    fn staged<T>(&self, body: impl FnOnce(&mut Staging) -> Result<T, GpuError>) -> Result<T, GpuError> {
+    /// The page-locked memory; made when it is first used.
+    fn staged<T>(&self, body: impl FnOnce(&mut Staging<V>) -> Result<T, GpuError>) -> Result<T, GpuError> {
         let mut staging = locked(&self.staging);
         if staging.is_none() {
-            *staging = Some(Staging::new()?);
+            *staging = Some(Staging::new(&self.vendor)?);
         }
-        staging.as_mut().map_or_else(|| Err(GpuError::Malformed("no pinned memory".into())), body)
+        staging.as_mut().map_or_else(|| Err(GpuError::Malformed("no page-locked memory".into())), body)
     }
 
     /// Records work as a graph.
@@ -291,12 +139,36 @@ impl Device {
         &self,
         work: &mut dyn FnMut() -> Result<(), GpuError>,
     ) -> Result<Box<dyn Recording<Function>>, GpuError> {
-        graph::begin(self.stream)?;
+        self.vendor.begin_recording()?;
         let (done, nodes) = self.recorder.during(work);
         // Recording ends whatever happened.
-        let ended = graph::end(self.stream);
+        let ended = self.vendor.end_recording();
         done?;
-        Ok(Box::new(graph::Graph::new(self.context, self.stream, ended?, nodes)?))
+        Ok(Box::new(graph::Graph::new(&self.vendor, ended?, nodes)?))
+    }
+
+    /// Puts a kernel on the stream; `early`: its blocks may be placed while the kernel before still runs.
+    ///
+    /// # Safety
+    /// As for [`Driver::launch`].
+    unsafe fn put(
+        &self,
+        function: &Function,
+        grid: Grid,
+        arguments: Arguments<'_>,
+        early: bool,
+    ) -> Result<(), GpuError> {
+        let vendor = self.enter()?;
+        let handle = self.note(function.handle(vendor))?;
+        // SAFETY: the caller's promise; the driver copies the arguments before it returns.
+        let done = with_pointers(vendor, arguments, |pointers| unsafe {
+            vendor.launch(handle, grid, pointers, early)
+        })?;
+        self.note(done)?;
+        if self.recorder.is_on() {
+            self.recorder.note(vendor.last_node()?);
+        }
+        Ok(())
     }
 }
 
@@ -305,101 +177,71 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Driver for Device {
+impl<V: Vendor> Driver for Device<V> {
     type Function = Function;
 
     fn compile(&self, modules: &[Module]) -> Result<Vec<Vec<Function>>, GpuError> {
-        let started = std::time::Instant::now();
         let cache = locked(&self.cache).clone();
-        let compiler = nvrtc::identity()?;
-        let codes: Vec<(Vec<u8>, bool)> =
-            modules.par_iter().map(|m| self.code(m, &compiler, &cache)).collect::<Result<_, _>>()?;
-        let fresh = codes.iter().filter(|c| c.1).count();
-        tracing::debug!(target: "kernel", modules = modules.len(), compiled = fresh, time = ?started.elapsed(), "machine code");
-        if fresh > 0 {
-            cache.tidy();
-        }
-        let functions = |((bytes, _), module): ((Vec<u8>, bool), &Module)| {
-            let shared = self.card.target.lds as i32;
-            let code = Arc::new(Code { bytes, shared, module: OnceLock::new() });
-            let function = |entry: &String| {
-                let entry = CString::new(entry.as_str()).map_err(|e| GpuError::Malformed(e.to_string()))?;
-                Ok(Function { code: Arc::clone(&code), entry, handle: OnceLock::new() })
-            };
-            module.entries.iter().map(function).collect()
-        };
-        codes.into_iter().zip(modules).map(functions).collect()
+        code::compile(&*self.vendor, modules, &cache)
     }
 
     fn allocate(&self, bytes: u64) -> Result<u64, GpuError> {
-        self.enter()?;
-        // SAFETY: the stream lives as long as this value.
-        let made = unsafe { result::malloc_async(self.stream, bytes as usize) };
-        self.note(made.map_err(error("cuMemAllocAsync"))).map_err(|e| match e {
+        self.note(self.enter()?.allocate(bytes)).map_err(|e| match e {
             GpuError::OutOfMemory { free, total, .. } => GpuError::OutOfMemory { bytes, free, total },
             other => other,
         })
     }
 
     fn free(&self, address: u64) {
-        if self.enter().is_ok() {
-            // SAFETY: allocated on this stream and freed once; what was started before runs first.
-            let _ = unsafe { result::free_async(address, self.stream) };
+        if let Ok(vendor) = self.enter() {
+            vendor.free(address);
         }
     }
 
     fn allocate_shared(&self, bytes: usize) -> Result<HostMemory, GpuError> {
-        self.enter()?;
-        self.note(shared::allocate(bytes))
+        let memory = self.note(self.enter()?.allocate_pinned(bytes, true))?;
+        // SAFETY: the memory was just allocated with this length.
+        unsafe { memory.host.write_bytes(0, bytes) };
+        Ok(memory)
     }
 
     fn free_shared(&self, memory: HostMemory) {
-        if self.enter().is_ok() {
-            shared::free(memory);
+        if let Ok(vendor) = self.enter() {
+            vendor.free_pinned(memory.host);
         }
     }
 
     unsafe fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuError> {
-        self.enter()?;
-        if bytes > SMALL {
+        let vendor = self.enter()?;
+        if bytes > V::PAGEABLE {
             // SAFETY: the caller's promise.
-            return self.note(self.staged(|s| unsafe { s.upload(self.stream, to, from, bytes) }));
+            return self.note(self.staged(|s| unsafe { s.upload(to, from, bytes) }));
         }
         // SAFETY: the caller's promise. So little pageable memory is copied by the driver before the call returns.
-        let done = unsafe {
-            let source = std::slice::from_raw_parts(from, bytes);
-            result::memcpy_htod_async(to, source, self.stream)
-        };
-        self.note(done.map_err(error("cuMemcpyHtoDAsync")))
+        self.note(unsafe { vendor.copy_in(to, from, bytes) })
     }
 
     unsafe fn download(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuError> {
-        self.enter()?;
-        if bytes > SMALL {
+        let vendor = self.enter()?;
+        if bytes > V::PAGEABLE {
             // SAFETY: the caller's promise.
-            return self.note(self.staged(|s| unsafe { s.download(self.stream, to, from, bytes) }));
+            return self.note(self.staged(|s| unsafe { s.download(to, from, bytes) }));
         }
         // SAFETY: the caller's promise; the copy has ended when the stream is synchronized.
-        let done = unsafe {
-            let target = std::slice::from_raw_parts_mut(to, bytes);
-            result::memcpy_dtoh_async(target, from, self.stream)
-        };
-        self.note(done.map_err(error("cuMemcpyDtoHAsync")))?;
+        self.note(unsafe { vendor.copy_out(to, from, bytes) })?;
         self.synchronize()
     }
 
     unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), GpuError> {
-        self.enter()?;
+        let vendor = self.enter()?;
         // SAFETY: the caller's promise.
-        let done = unsafe { result::memcpy_dtod_async(to, from, bytes as usize, self.stream) };
-        self.note(done.map_err(error("cuMemcpyDtoDAsync")))
+        self.note(unsafe { vendor.copy_within(to, from, bytes) })
     }
 
     unsafe fn fill(&self, to: u64, word: u32, words: u64) -> Result<(), GpuError> {
-        self.enter()?;
+        let vendor = self.enter()?;
         // SAFETY: the caller's promise.
-        let done = unsafe { sys::cuMemsetD32Async(to, word, words as usize, self.stream) };
-        self.note(done.result().map_err(error("cuMemsetD32Async")))
+        self.note(unsafe { vendor.fill(to, word, words) })
     }
 
     unsafe fn launch(
@@ -419,7 +261,7 @@ impl Driver for Device {
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError> {
         // SAFETY: the caller's promise.
-        unsafe { self.put(function, grid, arguments, self.overlaps()) }
+        unsafe { self.put(function, grid, arguments, self.overlap.load(Ordering::Relaxed)) }
     }
 
     fn record(
@@ -436,24 +278,18 @@ impl Driver for Device {
         run: &mut dyn FnMut(usize) -> Result<(), GpuError>,
     ) -> Result<Vec<f64>, GpuError> {
         self.enter()?;
-        self.note(events::timed(self.stream, pieces, run))
+        self.note(events::timed(&self.vendor, pieces, run))
     }
 
     fn trim(&self) {
         let _ = self.synchronize();
-        if let Ok(pool) = self.pool() {
-            // SAFETY: the pool belongs to the device.
-            let _ = unsafe { sys::cuMemPoolTrimTo(pool, 0) };
+        if let Ok(vendor) = self.enter() {
+            vendor.trim();
         }
     }
 
     fn identity(&self) -> String {
-        let mut version = 0;
-        // SAFETY: the number is written to a local; one that is not told is 0.
-        let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
-        let compiler = nvrtc::identity().unwrap_or_default();
-        let libraries = crate::vendor::versions();
-        format!("{} driver {version} {compiler} {libraries}", self.card.identity())
+        self.vendor.identity()
     }
 
     fn recall(&self, key: &str) -> Option<String> {
@@ -471,18 +307,15 @@ impl Driver for Device {
     }
 
     fn target(&self) -> Target {
-        self.card.target.clone()
+        self.vendor.target()
     }
 
     fn synchronize(&self) -> Result<(), GpuError> {
-        self.enter()?;
-        // SAFETY: the stream lives as long as this value.
-        let done = unsafe { result::stream::synchronize(self.stream) };
-        self.note(done.map_err(error("cuStreamSynchronize")))
+        self.note(self.enter()?.synchronize())
     }
 
     fn device(&self) -> DeviceId {
-        DeviceId { device_type: DL_CUDA, device_id: self.ordinal }
+        DeviceId { device_type: V::DEVICE_TYPE, device_id: self.ordinal }
     }
 
     fn is_lost(&self) -> bool {
@@ -490,20 +323,20 @@ impl Driver for Device {
     }
 
     fn stream(&self) -> Stream {
-        Stream(self.stream.cast())
+        Stream(self.vendor.stream().0)
     }
 
     fn after(&self, other: Stream) -> Result<(), GpuError> {
         self.enter()?;
-        let mark = Event::new(false)?;
-        mark.record(other.0.cast())?;
-        self.note(mark.hold(self.stream))
+        let mark = Event::new(&self.vendor, false)?;
+        mark.record(Handle(other.0))?;
+        self.note(mark.hold(self.vendor.stream()))
     }
 
     fn before(&self, other: Stream) -> Result<(), GpuError> {
         self.enter()?;
-        let mark = Event::new(false)?;
-        mark.record(self.stream)?;
-        self.note(mark.hold(other.0.cast()))
+        let mark = Event::new(&self.vendor, false)?;
+        mark.record(self.vendor.stream())?;
+        self.note(mark.hold(Handle(other.0)))
     }
 }

@@ -1,15 +1,15 @@
-//! Matrix products of programs as calls of cuBLASLt: which epilogues the library does itself, and which wait for a kernel.
+//! Matrix products of programs as calls of a library: which epilogues the library does itself, and which wait for a kernel.
 
 use std::sync::{Arc, OnceLock};
 
 use gpu_codegen::{Packed, Place, Tail, Target, epilogue, result_dtype, store_order, tail};
-use gpu_runtime::{Choice, GpuError, LibraryCall, Part, Work};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BufId, Matmul, Operand, Program, Step};
 
-use crate::blas::{Addresses, Blas, Kind, MOST_ALGORITHMS, takes};
-use crate::blas_layout::{Calls, Loop, Product, Strides, calls};
+use super::layout::{Calls, Loop, Product, Strides, calls};
+use super::{Addresses, Kind, MOST_ALGORITHMS, ProductLibrary, Products, takes};
 use crate::sizes::{dense, likely, other};
+use crate::{Choice, GpuError, LibraryCall, Part, Work};
 
 /// Rows up to which 16-bit products read their matrix once at the memory's speed: generated kernels do that.
 const SKINNY: i64 = 8;
@@ -37,8 +37,8 @@ struct Spec {
     kind: Kind,
 }
 
-/// Whether the library has products of these dtypes, and no generated kernel is better by rule.
-pub(crate) fn wants(program: &Program, k: &Matmul) -> bool {
+/// Whether libraries have products of these dtypes, and no generated kernel is better by rule.
+pub fn wants(program: &Program, k: &Matmul) -> bool {
     let (a, b) = (program.buffers[k.a.buf].dtype, program.buffers[k.b.buf].dtype);
     let rank = k.epilogue.ranges.len();
     if a != b || !takes(a, k.acc) || rank < 2 || k.a.sizes.len() != rank || k.b.sizes.len() != rank {
@@ -62,8 +62,8 @@ fn is_skinny(program: &Program, k: &Matmul, dtype: DType) -> bool {
 }
 
 /// The ways in which the library computes the product, the best by rule first.
-pub(crate) fn choices(
-    blas: &Arc<Blas>,
+pub fn choices<P: Products>(
+    blas: &Arc<ProductLibrary<P>>,
     program: &Program,
     step: &Step,
     k: &Matmul,
@@ -74,7 +74,7 @@ pub(crate) fn choices(
         .filter(|s| works(blas, program, s));
     if let Some(spec) = whole {
         let spec = Arc::new(spec);
-        return ways(blas, &spec, "cublaslt")
+        return ways(blas, &spec, P::NAME)
             .map(|(name, call)| Choice { name, parts: vec![Part::Library(call)], scratch: Vec::new() })
             .collect();
     }
@@ -86,7 +86,7 @@ pub(crate) fn choices(
     let Ok(kernel) = epilogue(program, step, dtype, Packed::Dense(&order)) else { return Vec::new() };
     let bytes = k.epilogue.ranges.iter().fold(SymExpr::from_i64(dtype.size() as i64), |n, e| n * e);
     let spec = Arc::new(spec);
-    ways(blas, &spec, "cublaslt+epilogue")
+    ways(blas, &spec, &format!("{}+epilogue", P::NAME))
         .map(|(name, call)| Choice {
             name,
             parts: vec![Part::Library(call), Part::Kernel(kernel.clone())],
@@ -95,8 +95,8 @@ pub(crate) fn choices(
         .collect()
 }
 
-fn ways<'a>(
-    blas: &'a Arc<Blas>,
+fn ways<'a, P: Products>(
+    blas: &'a Arc<ProductLibrary<P>>,
     spec: &'a Arc<Spec>,
     name: &'a str,
 ) -> impl Iterator<Item = (String, Box<dyn LibraryCall>)> + 'a {
@@ -162,14 +162,14 @@ fn bare(k: &Matmul, kind: Kind, out: Goal) -> Spec {
 }
 
 /// Whether the library takes the product at the sizes of capture and at others, and has an algorithm for it.
-fn works(blas: &Blas, program: &Program, spec: &Spec) -> bool {
+fn works<P: Products>(blas: &ProductLibrary<P>, program: &Program, spec: &Spec) -> bool {
     let at_capture = spec.calls(&|e| likely(program)(e).ok_or_else(|| unknown(e)));
     let elsewhere = spec.calls(&|e| other(program)(e).ok_or_else(|| unknown(e)));
     let (Ok(Some(calls)), Ok(Some(_))) = (at_capture, elsewhere) else { return false };
     match blas.prepare(&calls.gemm, &spec.kind, &Addresses { bias: 256, ..Addresses::default() }, 0) {
         Ok(()) => true,
         Err(e) => {
-            tracing::debug!(target: "kernel", "cuBLASLt: {e}");
+            tracing::debug!(target: "kernel", "{}: {e}", P::NAME);
             false
         }
     }
@@ -224,15 +224,15 @@ impl Spec {
     }
 }
 
-struct Call {
-    blas: Arc<Blas>,
+struct Call<P: Products> {
+    blas: Arc<ProductLibrary<P>>,
     spec: Arc<Spec>,
     algorithm: usize,
     /// The calls where no size is symbolic.
     fixed: OnceLock<Calls>,
 }
 
-impl Call {
+impl<P: Products> Call<P> {
     /// Addresses of the first matrices.
     fn addresses(&self, work: &Work<'_>, swapped: bool) -> Result<Addresses, GpuError> {
         let spec = &self.spec;
@@ -283,7 +283,7 @@ fn no_scratch() -> GpuError {
     GpuError::Malformed("a library call without its scratch memory".into())
 }
 
-impl LibraryCall for Call {
+impl<P: Products> LibraryCall for Call<P> {
     unsafe fn run(&self, work: &Work<'_>) -> Result<(), GpuError> {
         let made;
         let calls = match self.fixed.get() {
@@ -291,7 +291,7 @@ impl LibraryCall for Call {
             None => {
                 let refused = || GpuError::Unsupported {
                     kernel: "matmul".into(),
-                    reason: "cuBLASLt cannot read the matrices at these sizes".into(),
+                    reason: format!("{} cannot read the matrices at these sizes", P::NAME),
                 };
                 let calls = self.spec.calls(&|e| (work.size)(e))?.ok_or_else(refused)?;
                 if self.spec.is_fixed() {
@@ -307,7 +307,7 @@ impl LibraryCall for Call {
             return Ok(());
         }
         let at = self.addresses(work, g.swapped)?;
-        self.blas.enter()?;
+        self.blas.library().enter()?;
         // SAFETY: the caller's promise.
         unsafe { self.each(calls, &calls.loops, at) }
     }
