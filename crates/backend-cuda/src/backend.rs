@@ -4,30 +4,30 @@ use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
 use gpu_codegen::Target;
-use gpu_runtime::{Asked, Choice, Device, GpuBackend, GpuError, Module, SharedCache, Vendor};
+use gpu_runtime::{Candidate, CompilationRequest, Device, GpuBackend, GpuError, Module, SharedCache, Vendor};
 use kernel_ir::{Program, Step};
 use plugin_sdk::dlpack::DL_CUDA;
 use plugin_sdk::{DeviceId, DeviceInfo, OptionKind, OptionSpec, PluginError};
 
-use crate::ahead::Wanted;
-use crate::card::{self, Card};
 use crate::cuda::Cuda;
+use crate::device_properties::{self, DeviceProperties};
 use crate::error::error;
-use crate::vendor::{Lane, Libraries};
+use crate::preload::RequiredLibraries;
+use crate::vendor::{Libraries, StreamContext};
 use crate::{Library, find, locate, nvrtc};
 
 /// The `cuda` backend.
 pub type CudaBackend = GpuBackend<Device<Cuda>>;
 
 /// What a compilation has begun before the device is open: the libraries that it wants.
-pub struct Begun(Wanted);
+pub struct BackgroundWork(RequiredLibraries);
 
 impl Vendor for Cuda {
     const NAME: &'static str = "cuda";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
     const SUMMARY: &'static str = "NVIDIA GPUs: generated kernels compiled by NVRTC";
     const DEVICE_TYPE: i32 = DL_CUDA;
-    type Ahead = Begun;
+    type Background = BackgroundWork;
 
     fn options() -> Vec<OptionSpec> {
         let toggle = OptionKind::Choice(vec!["on".into(), "off".into()]);
@@ -41,17 +41,19 @@ impl Vendor for Cuda {
     }
 
     fn devices() -> Vec<DeviceInfo> {
-        let count = match card::count() {
+        let count = match device_properties::count() {
             Ok(0) => return vec![unavailable("the driver sees no device".into())],
             Ok(count) => count,
             Err(e) => return vec![unavailable(e.to_string())],
         };
         let nvrtc = locate(Library::Nvrtc).or_else(|_| find(Library::Nvrtc)).err().map(|e| e.to_string());
-        let info = |ordinal| match Card::of(ordinal).and_then(|card| Ok((card.memory()?, card))) {
-            Ok((bytes, card)) => {
-                let mut info = DeviceInfo::new(id(ordinal), card.name.clone());
+        let info = |ordinal| match DeviceProperties::of(ordinal)
+            .and_then(|properties| Ok((properties.memory()?, properties)))
+        {
+            Ok((bytes, properties)) => {
+                let mut info = DeviceInfo::new(id(ordinal), properties.name.clone());
                 info.memory_bytes = bytes;
-                info.attributes = card.attributes();
+                info.attributes = properties.attributes();
                 info.unavailable_because = nvrtc.clone();
                 info
             }
@@ -61,18 +63,19 @@ impl Vendor for Cuda {
     }
 
     fn open(ordinal: i32, cache: &SharedCache) -> Result<Cuda, GpuError> {
-        let card = Card::of(ordinal)?;
+        let properties = DeviceProperties::of(ordinal)?;
         // Said before anything is done; the library is loaded when something has to be compiled.
         nvrtc::identity()?;
         // SAFETY: the device was given by the driver; the context is kept for the life of the process.
-        let context =
-            unsafe { result::primary_ctx::retain(card.device) }.map_err(error("cuDevicePrimaryCtxRetain"))?;
+        let context = unsafe { result::primary_ctx::retain(properties.device) }
+            .map_err(error("cuDevicePrimaryCtxRetain"))?;
         // SAFETY: the context was just retained.
         unsafe { result::ctx::set_current(context) }.map_err(error("cuCtxSetCurrent"))?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(error("cuStreamCreate"))?;
-        let libraries = Libraries::new(Lane::new(context, stream), card.identity(), Arc::clone(cache));
-        let opened = Cuda { card, context, stream, libraries: Arc::new(libraries) };
+        let libraries =
+            Libraries::new(StreamContext::new(context, stream), properties.identity(), Arc::clone(cache));
+        let opened = Cuda { properties, context, stream, libraries: Arc::new(libraries) };
         opened.keep_freed_memory()?;
         Ok(opened)
     }
@@ -83,26 +86,30 @@ impl Vendor for Cuda {
         unsafe { sys::cuDevicePrimaryCtxReset_v2(device) }.result().map_err(error("cuDevicePrimaryCtxReset"))
     }
 
-    fn begin(asked: &Asked<'_>, cache: &SharedCache) -> Result<Begun, PluginError> {
-        let card = Card::of(asked.ordinal)?;
-        let target = asked.settings.target(card.target.clone());
-        let wanted = Wanted::of(asked.program, &target, asked.settings.mode);
-        wanted.load(card.identity(), Arc::clone(cache));
-        Ok(Begun(wanted))
+    fn begin(request: &CompilationRequest<'_>, cache: &SharedCache) -> Result<BackgroundWork, PluginError> {
+        let properties = DeviceProperties::of(request.ordinal)?;
+        let target = request.settings.target(properties.target.clone());
+        let required = RequiredLibraries::of(request.program, &target, request.settings.mode);
+        required.load(properties.identity(), Arc::clone(cache));
+        Ok(BackgroundWork(required))
     }
 
-    fn prepare(device: &Device<Cuda>, ahead: Begun, asked: &Asked<'_>) -> Result<(), PluginError> {
-        ahead.0.start(&device.vendor().libraries);
-        device.let_launches_overlap(asked.options.text("overlap")? == "on");
+    fn prepare(
+        device: &Device<Cuda>,
+        background: BackgroundWork,
+        request: &CompilationRequest<'_>,
+    ) -> Result<(), PluginError> {
+        background.0.start(&device.vendor().libraries);
+        device.let_launches_overlap(request.options.text("overlap")? == "on");
         Ok(())
     }
 
     fn architecture(&self) -> &str {
-        &self.card.architecture
+        &self.properties.architecture
     }
 
     fn target(&self) -> Target {
-        self.card.target.clone()
+        self.properties.target.clone()
     }
 
     fn identity(&self) -> String {
@@ -111,7 +118,7 @@ impl Vendor for Cuda {
         let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
         let compiler = nvrtc::identity().unwrap_or_default();
         let libraries = crate::vendor::versions();
-        format!("{} driver {version} {compiler} {libraries}", self.card.identity())
+        format!("{} driver {version} {compiler} {libraries}", self.properties.identity())
     }
 
     fn compiler() -> Result<String, GpuError> {
@@ -119,11 +126,11 @@ impl Vendor for Cuda {
     }
 
     fn compile(&self, module: &Module) -> Result<Vec<u8>, GpuError> {
-        nvrtc::compile(module, &self.card.architecture)
+        nvrtc::compile(module, &self.properties.architecture)
     }
 
-    fn choices(&self, program: &Program, step: &Step, target: &Target) -> Vec<Choice> {
-        self.libraries.choices(program, step, target)
+    fn candidates(&self, program: &Program, step: &Step, target: &Target) -> Vec<Candidate> {
+        self.libraries.candidates(program, step, target)
     }
 }
 

@@ -6,15 +6,15 @@ use std::ffi::c_void;
 
 use cudarc::cublaslt::{result, sys};
 use gpu_runtime::GpuError;
-use gpu_runtime::products::{Addresses, Gemm, Key, Kind, MOST_ALGORITHMS, Matrix, ProductLibrary, Products};
+use gpu_runtime::products::{Addresses, Gemm, Key, Kind, MAX_ALGORITHMS, Matrix, ProductLibrary, Products};
 use ir_core::DType;
 
-use crate::vendor::{Lane, Workspace};
+use crate::vendor::{StreamContext, Workspace};
 
 /// The library on one stream.
 pub(crate) struct Blas {
     handle: sys::cublasLtHandle_t,
-    lane: Lane,
+    stream_context: StreamContext,
     workspace: Workspace,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Plan {
     workspace: usize,
 }
 
-// SAFETY: descriptors are memory of the host; they are written under `Blas::turn` alone.
+// SAFETY: descriptors are memory of the host; they are written under `Blas::exclusive` alone.
 unsafe impl Send for Plan {}
 // SAFETY: as above.
 unsafe impl Sync for Plan {}
@@ -77,12 +77,12 @@ impl Blas {
     ///
     /// # Errors
     /// What the library says. The library itself was found before.
-    pub(crate) fn new(lane: Lane, workspace: Workspace) -> Result<Blas, GpuError> {
+    pub(crate) fn new(stream_context: StreamContext, workspace: Workspace) -> Result<Blas, GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "start cuBLASLt").entered();
-        lane.enter()?;
+        stream_context.enter()?;
         let handle = result::create_handle().map_err(failed("cublasLtCreate"))?;
         tracing::debug!(target: "kernel", version = Blas::version(), "cuBLASLt");
-        Ok(Blas { handle, lane, workspace })
+        Ok(Blas { handle, stream_context, workspace })
     }
 
     /// The library's version, `130100` for 13.1.
@@ -112,10 +112,10 @@ impl Blas {
             wavesCount: 0.0,
             reserved: [0; 4],
         };
-        let mut found = [nothing; MOST_ALGORITHMS];
+        let mut found = [nothing; MAX_ALGORITHMS];
         let mut count = 0;
         let [a, b, c, d] = plan.layouts;
-        let wanted = (key.algorithm + 1).min(MOST_ALGORITHMS) as i32;
+        let wanted = (key.algorithm + 1).min(MAX_ALGORITHMS) as i32;
         // SAFETY: every descriptor was made above; the array has room for as many results as are asked for.
         unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
@@ -151,7 +151,7 @@ impl Products for Blas {
     type Plan = Plan;
 
     fn enter(&self) -> Result<(), GpuError> {
-        self.lane.enter()
+        self.stream_context.enter()
     }
 
     fn make(&self, key: &Key, at: &Addresses) -> Result<Plan, GpuError> {
@@ -218,7 +218,7 @@ impl Products for Blas {
                 &plan.algo,
                 self.workspace.address() as *mut c_void,
                 plan.workspace,
-                self.lane.stream().cast(),
+                self.stream_context.stream().cast(),
             )
             .result()
             .map_err(failed("cublasLtMatmul"))

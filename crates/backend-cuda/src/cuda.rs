@@ -8,14 +8,14 @@ use std::sync::Arc;
 use cudarc::driver::{result, sys};
 use gpu_runtime::{Calls, GpuError, Grid, Handle, HostMemory, Map};
 
-use crate::card::Card;
+use crate::device_properties::DeviceProperties;
 use crate::error::error;
 use crate::tensor_map;
 use crate::vendor::Libraries;
 
 /// A CUDA device: its primary context, which is kept for the life of the process, a stream, NVIDIA's libraries.
 pub struct Cuda {
-    pub(crate) card: Card,
+    pub(crate) properties: DeviceProperties,
     pub(crate) context: sys::CUcontext,
     pub(crate) stream: sys::CUstream,
     pub(crate) libraries: Arc<Libraries>,
@@ -44,7 +44,7 @@ fn allow_shared(function: sys::CUfunction, most: i32) -> Result<(), GpuError> {
 impl Cuda {
     fn pool(&self) -> Result<sys::CUmemoryPool, GpuError> {
         // SAFETY: the device was given by the driver.
-        unsafe { result::device::get_default_mem_pool(self.card.device) }
+        unsafe { result::device::get_default_mem_pool(self.properties.device) }
             .map_err(error("cuDeviceGetDefaultMemPool"))
     }
 
@@ -119,7 +119,7 @@ impl Calls for Cuda {
         // SAFETY: the caller's promise.
         let function = unsafe { result::module::get_function(module.0.cast(), entry.to_owned()) }
             .map_err(error("cuModuleGetFunction"))?;
-        allow_shared(function, self.card.target.lds as i32)?;
+        allow_shared(function, self.properties.target.lds as i32)?;
         Ok(Handle(function.cast()))
     }
 

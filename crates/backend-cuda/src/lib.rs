@@ -10,27 +10,27 @@
 //! }
 //! ```
 
-mod ahead;
 mod backend;
 mod blas;
-mod card;
 mod cuda;
+mod device_properties;
 mod dnn;
 mod dnn_call;
 mod dnn_desc;
 mod dnn_fold;
 mod dnn_graph;
 mod dnn_layout;
-mod dnn_turned;
+mod dnn_transposed;
 mod error;
 mod libraries;
 mod nvrtc;
+mod preload;
 mod tensor_map;
 mod vendor;
 
-pub use backend::{Begun, CudaBackend};
-pub use card::target_of;
+pub use backend::{BackgroundWork, CudaBackend};
 pub use cuda::Cuda;
+pub use device_properties::target_of;
 pub use libraries::{Library, find, locate};
 pub use nvrtc::compile;
 

@@ -2,15 +2,15 @@
 
 use gpu_codegen::Target;
 use gpu_runtime::products::{self, ProductLibrary};
-use gpu_runtime::{Asked, Choice, Device, GpuBackend, GpuError, Module, SharedCache, Vendor};
+use gpu_runtime::{Candidate, CompilationRequest, Device, GpuBackend, GpuError, Module, SharedCache, Vendor};
 use kernel_ir::{Program, Step};
 use plugin_sdk::dlpack::DL_ROCM;
 use plugin_sdk::{DeviceId, DeviceInfo, PluginError};
 
 use crate::api::api;
 use crate::blas::Blas;
-use crate::card::Card;
 use crate::compiler;
+use crate::device_properties::DeviceProperties;
 use crate::hip::Hip;
 
 /// The `rocm` backend.
@@ -21,7 +21,7 @@ impl Vendor for Hip {
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
     const SUMMARY: &'static str = "AMD GPUs: generated kernels compiled by hiprtc or clang";
     const DEVICE_TYPE: i32 = DL_ROCM;
-    type Ahead = ();
+    type Background = ();
 
     fn devices() -> Vec<DeviceInfo> {
         let (api, count) = match api().and_then(|api| Ok((api, api.devices()?))) {
@@ -30,11 +30,11 @@ impl Vendor for Hip {
             Err(e) => return vec![unavailable(0, e.to_string())],
         };
         let compiler = compiler::about().err().map(|e| e.to_string());
-        let info = |ordinal| match Card::of(ordinal) {
-            Ok(card) => {
-                let mut info = DeviceInfo::new(id(ordinal), card.properties.name.clone());
-                info.memory_bytes = card.properties.memory;
-                info.attributes = card.attributes(api);
+        let info = |ordinal| match DeviceProperties::of(ordinal) {
+            Ok(device) => {
+                let mut info = DeviceInfo::new(id(ordinal), device.properties.name.clone());
+                info.memory_bytes = device.properties.memory;
+                info.attributes = device.attributes(api);
                 info.unavailable_because = compiler.clone();
                 info
             }
@@ -44,10 +44,10 @@ impl Vendor for Hip {
     }
 
     fn open(ordinal: i32, _cache: &SharedCache) -> Result<Hip, GpuError> {
-        let card = Card::of(ordinal)?;
+        let device = DeviceProperties::of(ordinal)?;
         // Said before anything is done.
         compiler::identity()?;
-        Hip::new(api()?, ordinal, card)
+        Hip::new(api()?, ordinal, device)
     }
 
     fn reset(ordinal: i32) -> Result<(), GpuError> {
@@ -59,11 +59,15 @@ impl Vendor for Hip {
         }
     }
 
-    fn begin(_asked: &Asked<'_>, _cache: &SharedCache) -> Result<(), PluginError> {
+    fn begin(_request: &CompilationRequest<'_>, _cache: &SharedCache) -> Result<(), PluginError> {
         Ok(())
     }
 
-    fn prepare(_device: &Device<Hip>, _ahead: (), _asked: &Asked<'_>) -> Result<(), PluginError> {
+    fn prepare(
+        _device: &Device<Hip>,
+        _background: (),
+        _request: &CompilationRequest<'_>,
+    ) -> Result<(), PluginError> {
         Ok(())
     }
 
@@ -72,14 +76,14 @@ impl Vendor for Hip {
     }
 
     fn target(&self) -> Target {
-        self.card.target.clone()
+        self.device.target.clone()
     }
 
     fn identity(&self) -> String {
         let blas = crate::libraries::find(crate::Library::Blas)
             .map_or(String::new(), |path| format!(" {}", gpu_runtime::find::stamp(&path)));
         let compiler = compiler::identity().unwrap_or_default();
-        format!("{} hip {} {compiler}{blas}", self.card.identity(), self.api.version)
+        format!("{} hip {} {compiler}{blas}", self.device.identity(), self.api.version)
     }
 
     fn compiler() -> Result<String, GpuError> {
@@ -90,10 +94,10 @@ impl Vendor for Hip {
         compiler::compile(module, &self.architecture)
     }
 
-    fn choices(&self, program: &Program, step: &Step, target: &Target) -> Vec<Choice> {
+    fn candidates(&self, program: &Program, step: &Step, target: &Target) -> Vec<Candidate> {
         match step {
             Step::Matmul(k) if products::wants(program, k) => match self.blas() {
-                Some(blas) => products::choices(blas, program, step, k, target),
+                Some(blas) => products::candidates(blas, program, step, k, target),
                 None => Vec::new(),
             },
             _ => Vec::new(),

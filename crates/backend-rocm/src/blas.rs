@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-use gpu_runtime::products::{Addresses, Gemm, Key, Kind, MOST_ALGORITHMS, Matrix, Products};
+use gpu_runtime::products::{Addresses, Gemm, Key, Kind, MAX_ALGORITHMS, Matrix, Products};
 use gpu_runtime::{Calls, GpuError};
 use ir_core::DType;
 
@@ -224,8 +224,8 @@ impl Blas {
 
     /// Asks the library for algorithms and keeps the one of the key's number, or the last there is.
     fn choose(&self, plan: &mut Plan, algorithm: usize) -> Result<(), GpuError> {
-        let (mut found, mut count) = ([Proposal::default(); MOST_ALGORITHMS], 0);
-        let wanted = (algorithm + 1).min(MOST_ALGORITHMS) as c_int;
+        let (mut found, mut count) = ([Proposal::default(); MAX_ALGORITHMS], 0);
+        let wanted = (algorithm + 1).min(MAX_ALGORITHMS) as c_int;
         let [a, b, c, d] = plan.layouts;
         // SAFETY: every descriptor was made above; the array has room for as many results as are asked for.
         unsafe {

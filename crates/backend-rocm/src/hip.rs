@@ -10,7 +10,7 @@ use gpu_runtime::{Calls, GpuError, Grid, Handle, HostMemory, Map};
 
 use crate::api::{Api, KernelNode, Opaque};
 use crate::blas::Blas;
-use crate::card::Card;
+use crate::device_properties::DeviceProperties;
 
 /// `hipMemcpyKind`.
 const TO_DEVICE: c_int = 1;
@@ -35,7 +35,7 @@ const RELEASE_THRESHOLD: c_int = 4;
 pub struct Hip {
     pub(crate) api: &'static Api,
     pub(crate) ordinal: i32,
-    pub(crate) card: Card,
+    pub(crate) device: DeviceProperties,
     /// By the compiler's name.
     pub(crate) architecture: String,
     stream: Handle,
@@ -47,16 +47,16 @@ pub struct Hip {
 impl Hip {
     /// Opens a device: makes a stream, and what is freed stays with the process, so that memory is had quickly where the
     /// runtime's own pool is empty.
-    pub(crate) fn new(api: &'static Api, ordinal: i32, card: Card) -> Result<Hip, GpuError> {
+    pub(crate) fn new(api: &'static Api, ordinal: i32, device: DeviceProperties) -> Result<Hip, GpuError> {
         let mut stream = null_mut();
         // SAFETY: the device is there; the handle is written to a local.
         unsafe {
             api.done("hipSetDevice", (api.runtime.set_device)(ordinal))?;
             api.done("hipStreamCreateWithFlags", (api.runtime.stream_create)(&mut stream, NON_BLOCKING))?;
         }
-        let architecture = card.properties.base().to_owned();
+        let architecture = device.properties.base().to_owned();
         let pool = Handle(pool(api, ordinal).unwrap_or(null_mut()));
-        Ok(Hip { api, ordinal, card, architecture, stream: Handle(stream), pool, blas: OnceLock::new() })
+        Ok(Hip { api, ordinal, device, architecture, stream: Handle(stream), pool, blas: OnceLock::new() })
     }
 }
 

@@ -13,9 +13,9 @@
 mod api;
 mod backend;
 mod blas;
-mod card;
 mod clang;
 mod compiler;
+mod device_properties;
 mod hip;
 mod hiprtc;
 mod libraries;

@@ -18,7 +18,7 @@ const BEFORE: &str = concat!(
     "\n",
     include_str!("emulation/scheduler.h"),
     "\n",
-    include_str!("emulation/bulk.h"),
+    include_str!("emulation/tma.h"),
     "\n",
     include_str!("emulation/launch.h"),
     "\n"

@@ -13,11 +13,12 @@
 //! assert_eq!((settings.tf32, settings.deterministic), (None, None));
 //! ```
 
+mod answer_cache;
 mod arguments;
 mod autotune;
 mod backend;
 mod cache;
-mod choice;
+mod candidate;
 mod compiled;
 mod device;
 mod driver;
@@ -25,7 +26,6 @@ mod error;
 mod faults;
 pub mod find;
 mod graph;
-mod kept;
 mod machine;
 mod maps;
 mod memory;
@@ -38,15 +38,15 @@ mod settings;
 pub mod sizes;
 mod transfer;
 
-pub use backend::{Asked, GpuBackend, Platform};
+pub use answer_cache::{AnswerCache, SharedCache};
+pub use backend::{CompilationRequest, GpuBackend, Platform};
 pub use cache::Cache;
-pub use choice::{Choice, LibraryCall, Part, Work};
+pub use candidate::{Candidate, LibraryCall, Part, Work};
 pub use compiled::Compiled;
 pub use device::{Calls, Device, Function, Handle, Vendor};
 pub use driver::{Driver, Grid, HostMemory, Module, Recording};
 pub use error::GpuError;
 pub use faults::Inputs;
-pub use kept::{Kept, SharedCache};
 pub use maps::{Arguments, Map};
 pub use memory::{Block, DeviceMemory, MemoryUsage};
 pub use plan::asks_libraries;
@@ -67,5 +67,5 @@ pub fn modules(program: &kernel_ir::Program, target: &gpu_codegen::Target) -> Re
     let mut planner = plan::Planner::new(&program, target, &|_| Vec::new(), Mode::MaxAutotune);
     planner.plan(&program.init)?;
     planner.plan_call(&program.steps)?;
-    Ok(planner.kernels.modules(plan::MOST_PER_MODULE, target))
+    Ok(planner.kernels.modules(plan::MAX_PER_MODULE, target))
 }

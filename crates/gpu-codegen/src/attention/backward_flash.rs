@@ -13,14 +13,14 @@ use crate::attention::backward::{Backward, Side, is_half};
 use crate::text::body::Uses;
 use crate::text::template::{assemble, volume};
 use crate::text::types::value_type;
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant};
+use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, Variant};
 
 /// Rows of a warp.
 const ROWS: i64 = 16;
 /// Elements between the ends of two rows in shared memory: eight rows then lie in different banks.
 const PAD: i64 = 8;
 /// The longest rows whose gradients a warp keeps in registers.
-const WIDEST: i64 = 128;
+const MAX_WIDTH: i64 = 128;
 
 /// The ways of computing them; none where there is no `mma`, or operands cannot be read 16 bytes at once.
 pub(crate) fn variants(
@@ -44,7 +44,7 @@ struct Flash<'a> {
     width: i64,
 }
 
-fn up(n: i64) -> i64 {
+fn round_up_16(n: i64) -> i64 {
     (n + 15) / 16 * 16
 }
 
@@ -68,7 +68,7 @@ impl<'a> Flash<'a> {
         let read = [&a.q, &a.k, &a.v, &backward.g];
         let same = read.iter().all(|o| program.buffers[o.buf].dtype == dtype);
         let vectors = read.iter().all(|o| crate::product::gemv::aligned(o, 3, 8));
-        let narrow = |e: &SymExpr| e.as_const().filter(|n| n % 8 == 0 && (8..=WIDEST).contains(n));
+        let narrow = |e: &SymExpr| e.as_const().filter(|n| n % 8 == 0 && (8..=MAX_WIDTH).contains(n));
         let (depth, width) = (narrow(&a.q.sizes[3])?, narrow(&a.v.sizes[3])?);
         (same && vectors && is_half(dtype)).then_some(Flash { program, backward, dtype, depth, width })
     }
@@ -80,7 +80,7 @@ impl<'a> Flash<'a> {
 
     /// Bytes of shared memory: rows of the own side, two tiles of the far side, and two numbers for each row of these.
     fn shared(&self, warps: i64) -> i64 {
-        let elements = up(self.depth) + up(self.width) + 2 * PAD;
+        let elements = round_up_16(self.depth) + round_up_16(self.width) + 2 * PAD;
         2 * elements * (warps * ROWS + 2 * self.tile()) + 2 * 2 * self.tile() * 4
     }
 
@@ -104,14 +104,14 @@ cp_async_16({to} + line * {pitch} + part, &{source}, there ? 16 : 0);
 }}
 ",
             count = tile.count,
-            chunks = up(tile.elements) / 8,
+            chunks = round_up_16(tile.elements) / 8,
             threads = 32 * warps,
             row = tile.row,
             from = tile.from,
             limit = tile.limit,
             elements = tile.elements,
             to = tile.to,
-            pitch = up(tile.elements) + PAD,
+            pitch = round_up_16(tile.elements) + PAD,
         )
     }
 
@@ -142,8 +142,8 @@ cp_async_16({to} + line * {pitch} + part, &{source}, there ? 16 : 0);
         let places = format!(
             "{ty} *to1 = far1 + next % 2 * {tile} * {dp}, *to2 = far2 + next % 2 * {tile} * {wp};\n",
             ty = self.ty(),
-            dp = up(self.depth) + PAD,
-            wp = up(self.width) + PAD,
+            dp = round_up_16(self.depth) + PAD,
+            wp = round_up_16(self.width) + PAD,
         );
         match side {
             Side::Queries => {
@@ -266,8 +266,8 @@ mma_{half}({out}[t + 1], a, b1);
 }}
 ",
             nt = self.tile() / 8,
-            et = up(elements) / 8,
-            pitch = up(elements) + PAD,
+            et = round_up_16(elements) / 8,
+            pitch = round_up_16(elements) + PAD,
         )
     }
 
@@ -289,9 +289,9 @@ mma_{half}({out}[n + 1], a, b1);
 }}
 }}
 ",
-            steps = up(elements) / 16,
+            steps = round_up_16(elements) / 16,
             nt = self.tile() / 8,
-            pitch = up(elements) + PAD,
+            pitch = round_up_16(elements) + PAD,
         )
     }
 
@@ -315,7 +315,7 @@ if (row < {limit} && column < {elements}) {{
 {store}}}
 }}
 ",
-            et = up(elements) / 8,
+            et = round_up_16(elements) / 8,
         ))
     }
 
@@ -337,15 +337,15 @@ if (row < {limit} && column < {elements}) {{
         let (depth, width) = (self.depth, self.width);
         match side {
             Side::Queries => {
-                sums += &format!("float of_query[{}][4] = {{}};\n", up(depth) / 8);
+                sums += &format!("float of_query[{}][4] = {{}};\n", round_up_16(depth) / 8);
                 products += &self.product("grad", "tile1", "of_query", depth);
                 stores += &self.store(&o, (&b.dq, "i1", &o.rows), ("of_query", &scale, depth), &mut uses)?;
             }
             Side::Keys => {
                 sums += &format!(
                     "float of_key[{}][4] = {{}}, of_value[{}][4] = {{}};\n",
-                    up(depth) / 8,
-                    up(width) / 8
+                    round_up_16(depth) / 8,
+                    round_up_16(width) / 8
                 );
                 products += &self.product("score", "tile2", "of_value", width);
                 products += &self.product("grad", "tile1", "of_key", depth);
@@ -386,14 +386,14 @@ block_sync();
 ",
             ty = value_type(self.dtype)?,
             block_rows = warps * ROWS,
-            dp = up(depth) + PAD,
-            wp = up(width) + PAD,
+            dp = round_up_16(depth) + PAD,
+            wp = round_up_16(width) + PAD,
             tile = self.tile(),
             nt = self.tile() / 8,
             scores = self.scores("own1", "tile1", "score", depth),
             grads = self.scores("own2", "tile2", "grad", width),
         );
-        let mut launch = Launch::flat(count.sym_min(&SymExpr::from_i64(MOST_BLOCKS)), 32 * warps as u32);
+        let mut launch = Launch::flat(count.sym_min(&SymExpr::from_i64(MAX_BLOCKS)), 32 * warps as u32);
         launch.shared = self.shared(warps) as u32;
         assemble(self.program, ENTRY, &uses, launch, &body)
     }

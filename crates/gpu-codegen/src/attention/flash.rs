@@ -45,7 +45,7 @@ struct Flash<'a> {
     width: i64,
 }
 
-fn up(n: i64) -> i64 {
+fn round_up_16(n: i64) -> i64 {
     (n + 15) / 16 * 16
 }
 
@@ -64,7 +64,7 @@ impl<'a> Flash<'a> {
 
     /// Bytes of shared memory: queries, and two tiles each of keys and values.
     fn shared(&self, warps: i64) -> i64 {
-        let (d, w) = (up(self.depth) + PAD, up(self.width) + PAD);
+        let (d, w) = (round_up_16(self.depth) + PAD, round_up_16(self.width) + PAD);
         2 * (warps * ROWS * d + 2 * KEYS * (d + w))
     }
 
@@ -86,7 +86,7 @@ impl<'a> Flash<'a> {
                 o.rows
             ),
         };
-        let (depth, width) = (up(self.depth), up(self.width));
+        let (depth, width) = (round_up_16(self.depth), round_up_16(self.width));
         let rows_of_tile = |name: &str,
                             source: &str,
                             row: &str,
@@ -105,7 +105,7 @@ const idx d = there ? part : 0;
 cp_async_16({name} + line * {pitch} + part, &{source}, there ? 16 : 0);
 }}
 ",
-                chunks = up(elements) / 8,
+                chunks = round_up_16(elements) / 8,
                 threads = 32 * warps,
             )
         };
@@ -246,7 +246,7 @@ block_sync();
             pack = if self.dtype == DType::BF16 { "pack_bf16" } else { "pack_f16" },
             result = value_type(k.acc)?,
         );
-        let most = SymExpr::from_i64(crate::MOST_BLOCKS);
+        let most = SymExpr::from_i64(crate::MAX_BLOCKS);
         let mut launch = Launch::flat(count.sym_min(&most), 32 * warps as u32);
         launch.shared = self.shared(warps) as u32;
         Ok(Variant::single(

@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 mod attention_gradient;
-mod bulk;
 mod checked;
 mod common;
 mod decode;
 mod depthwise;
 mod epilogues;
+mod fused_launch;
 mod index_calls;
 mod index_operators;
 mod indices;
@@ -20,5 +20,5 @@ mod reductions;
 mod steps;
 mod tensor_core;
 mod tiles;
-mod together;
-mod ways;
+mod tma;
+mod variants;

@@ -25,7 +25,7 @@ use self::events::Event;
 use self::staging::Staging;
 pub use self::vendor::Vendor;
 use crate::{
-    Arguments, Cache, Choice, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording, SharedCache,
+    Arguments, Cache, Candidate, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording, SharedCache,
 };
 
 /// Parameters of a launch that need no allocation.
@@ -103,7 +103,7 @@ impl<V: Vendor> Device<V> {
     }
 
     /// Whether a kernel that may begin before the one before it has ended does so from now on. What only some devices have the
-    /// others are never asked for.
+    /// others are never request for.
     pub fn let_launches_overlap(&self, overlap: bool) {
         self.overlap.store(overlap && self.vendor.target().features.early_launch, Ordering::Relaxed);
     }
@@ -151,7 +151,7 @@ impl<V: Vendor> Device<V> {
     ///
     /// # Safety
     /// As for [`Driver::launch`].
-    unsafe fn put(
+    unsafe fn enqueue(
         &self,
         function: &Function,
         grid: Grid,
@@ -251,17 +251,17 @@ impl<V: Vendor> Driver for Device<V> {
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError> {
         // SAFETY: the caller's promise.
-        unsafe { self.put(function, grid, arguments, false) }
+        unsafe { self.enqueue(function, grid, arguments, false) }
     }
 
-    unsafe fn launch_behind(
+    unsafe fn launch_overlapped(
         &self,
         function: &Function,
         grid: Grid,
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError> {
         // SAFETY: the caller's promise.
-        unsafe { self.put(function, grid, arguments, self.overlap.load(Ordering::Relaxed)) }
+        unsafe { self.enqueue(function, grid, arguments, self.overlap.load(Ordering::Relaxed)) }
     }
 
     fn record(
@@ -292,18 +292,18 @@ impl<V: Vendor> Driver for Device<V> {
         self.vendor.identity()
     }
 
-    fn recall(&self, key: &str) -> Option<String> {
+    fn load_cached(&self, key: &str) -> Option<String> {
         let cache = locked(&self.cache).clone();
         String::from_utf8(cache.get(&[b"choice", key.as_bytes()])?).ok()
     }
 
-    fn remember(&self, key: &str, value: &str) {
+    fn store_cached(&self, key: &str, value: &str) {
         let cache = locked(&self.cache).clone();
         cache.put(&[b"choice", key.as_bytes()], value.as_bytes());
     }
 
-    fn library(&self, program: &Program, step: &Step, target: &Target) -> Vec<Choice> {
-        self.vendor.choices(program, step, target)
+    fn library(&self, program: &Program, step: &Step, target: &Target) -> Vec<Candidate> {
+        self.vendor.candidates(program, step, target)
     }
 
     fn target(&self) -> Target {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use plugin_sdk::{DeviceInfo, OptionKind, OptionSpec, PluginError};
 
 use super::{Device, Vendor};
-use crate::{Asked, Cache, DeviceMemory, GpuError, Platform};
+use crate::{Cache, CompilationRequest, DeviceMemory, GpuError, Platform};
 
 impl<V: Vendor> Platform for Device<V> {
     const NAME: &'static str = V::NAME;
@@ -13,7 +13,7 @@ impl<V: Vendor> Platform for Device<V> {
     const SUMMARY: &'static str = V::SUMMARY;
     const DEVICE_TYPE: i32 = V::DEVICE_TYPE;
     const STREAMS: bool = true;
-    type Ahead = (V::Ahead, Cache);
+    type Background = (V::Background, Cache);
 
     fn options() -> Vec<OptionSpec> {
         let cache = OptionSpec::new(
@@ -37,18 +37,18 @@ impl<V: Vendor> Platform for Device<V> {
         V::reset(ordinal)
     }
 
-    fn begin(asked: &Asked<'_>) -> Result<Self::Ahead, PluginError> {
-        let cache = Cache::named(V::NAME, asked.options.text("cache")?);
-        Ok((V::begin(asked, &Arc::new(Mutex::new(cache.clone())))?, cache))
+    fn begin(request: &CompilationRequest<'_>) -> Result<Self::Background, PluginError> {
+        let cache = Cache::named(V::NAME, request.options.text("cache")?);
+        Ok((V::begin(request, &Arc::new(Mutex::new(cache.clone())))?, cache))
     }
 
     fn prepare(
         device: Arc<DeviceMemory<Device<V>>>,
-        (ahead, cache): Self::Ahead,
-        asked: &Asked<'_>,
+        (background, cache): Self::Background,
+        request: &CompilationRequest<'_>,
     ) -> Result<Arc<DeviceMemory<Device<V>>>, PluginError> {
         let driver = device.driver();
-        V::prepare(driver, ahead, asked)?;
+        V::prepare(driver, background, request)?;
         driver.keep_code_in(cache);
         Ok(device)
     }

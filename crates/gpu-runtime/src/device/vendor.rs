@@ -5,7 +5,7 @@ use kernel_ir::{Program, Step};
 use plugin_sdk::{DeviceInfo, OptionSpec, PluginError};
 
 use super::{Calls, Device};
-use crate::{Asked, Choice, GpuError, Module, SharedCache};
+use crate::{Candidate, CompilationRequest, GpuError, Module, SharedCache};
 
 /// A vendor's GPUs.
 pub trait Vendor: Calls {
@@ -18,7 +18,7 @@ pub trait Vendor: Calls {
     /// The DLPack type of its devices.
     const DEVICE_TYPE: i32;
     /// What was begun before the device was open.
-    type Ahead;
+    type Background;
 
     /// The options of a compilation that other vendors do not have.
     fn options() -> Vec<OptionSpec> {
@@ -40,12 +40,16 @@ pub trait Vendor: Calls {
     ///
     /// # Errors
     /// No such device.
-    fn begin(asked: &Asked<'_>, cache: &SharedCache) -> Result<Self::Ahead, PluginError>;
+    fn begin(request: &CompilationRequest<'_>, cache: &SharedCache) -> Result<Self::Background, PluginError>;
     /// The device as this compilation wants it; what was begun goes on.
     ///
     /// # Errors
     /// An option that means nothing.
-    fn prepare(device: &Device<Self>, ahead: Self::Ahead, asked: &Asked<'_>) -> Result<(), PluginError>;
+    fn prepare(
+        device: &Device<Self>,
+        background: Self::Background,
+        request: &CompilationRequest<'_>,
+    ) -> Result<(), PluginError>;
 
     /// What code is made for, by the compiler's name.
     fn architecture(&self) -> &str;
@@ -64,7 +68,7 @@ pub trait Vendor: Calls {
     /// There is no compiler, or it refuses the text.
     fn compile(&self, module: &Module) -> Result<Vec<u8>, GpuError>;
     /// The ways in which the vendor's libraries compute a step, the best by rule first.
-    fn choices(&self, _program: &Program, _step: &Step, _target: &Target) -> Vec<Choice> {
+    fn candidates(&self, _program: &Program, _step: &Step, _target: &Target) -> Vec<Candidate> {
         Vec::new()
     }
 }

@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ir_core::DType;
 
-pub use self::call::{choices, wants};
+pub use self::call::{candidates, wants};
 pub use self::layout::{Gemm, Matrix};
 use crate::GpuError;
 
 /// Prepared products at most; more begin anew.
-const MOST_PLANS: usize = 4096;
+const MAX_PLANS: usize = 4096;
 /// Algorithms that a library is asked for.
-pub const MOST_ALGORITHMS: usize = 5;
+pub const MAX_ALGORITHMS: usize = 5;
 /// What addresses are taken to be multiples of at most, in bytes: what the widest access of a kernel needs.
 const ALIGNMENT: u64 = 16;
 
@@ -112,13 +112,13 @@ fn alignment(of: &[u64]) -> u64 {
 pub struct ProductLibrary<P: Products> {
     library: P,
     plans: Mutex<HashMap<Key, Arc<P::Plan>>>,
-    turn: Mutex<()>,
+    exclusive: Mutex<()>,
 }
 
 impl<P: Products> ProductLibrary<P> {
     /// A library without plans.
     pub fn new(library: P) -> Self {
-        ProductLibrary { library, plans: Mutex::default(), turn: Mutex::default() }
+        ProductLibrary { library, plans: Mutex::default(), exclusive: Mutex::default() }
     }
 
     /// The library.
@@ -148,7 +148,7 @@ impl<P: Products> ProductLibrary<P> {
         let _span = tracing::debug_span!(target: "kernel", "plan", library = P::NAME).entered();
         let plan = Arc::new(self.library.make(&key, at)?);
         let mut plans = lock(&self.plans);
-        if plans.len() >= MOST_PLANS {
+        if plans.len() >= MAX_PLANS {
             plans.clear();
         }
         plans.insert(key, Arc::clone(&plan));
@@ -172,7 +172,7 @@ impl<P: Products> ProductLibrary<P> {
     ) -> Result<(), GpuError> {
         let key = key(gemm, kind, at, algorithm);
         let plan = self.plan(key, at)?;
-        let _turn = lock(&self.turn);
+        let _turn = lock(&self.exclusive);
         // SAFETY: the caller's promise; the plan was made for this key.
         unsafe { self.library.launch(&plan, &key, alpha, at) }
     }

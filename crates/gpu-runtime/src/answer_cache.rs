@@ -11,16 +11,16 @@ pub type SharedCache = Arc<Mutex<Cache>>;
 
 /// A library's answers.
 #[derive(Clone)]
-pub struct Kept {
+pub struct AnswerCache {
     cache: SharedCache,
     /// On what all answers depend beside the question.
     identity: Arc<str>,
 }
 
-impl Kept {
+impl AnswerCache {
     /// Answers of a library on a device; `identity` names both and the library's version.
-    pub fn new(cache: SharedCache, identity: &str) -> Kept {
-        Kept { cache, identity: identity.into() }
+    pub fn new(cache: SharedCache, identity: &str) -> AnswerCache {
+        AnswerCache { cache, identity: identity.into() }
     }
 
     fn key<'a>(&'a self, question: &[&'a [u8]]) -> Vec<&'a [u8]> {
@@ -52,11 +52,11 @@ mod tests {
     fn answers_are_those_of_one_device_and_version() {
         let folder = tempfile::tempdir().unwrap();
         let cache: SharedCache = Arc::new(Mutex::new(Cache::named("any", folder.path().to_str().unwrap())));
-        let kept = |identity| Kept::new(Arc::clone(&cache), identity);
-        kept("card 9.14").put(&[b"plan", b"x"], b"y");
-        assert_eq!(kept("card 9.14").get(&[b"plan", b"x"]).unwrap(), b"y");
-        assert!(kept("card 9.15").get(&[b"plan", b"x"]).is_none());
+        let answer_cache = |identity| AnswerCache::new(Arc::clone(&cache), identity);
+        answer_cache("card 9.14").put(&[b"plan", b"x"], b"y");
+        assert_eq!(answer_cache("card 9.14").get(&[b"plan", b"x"]).unwrap(), b"y");
+        assert!(answer_cache("card 9.15").get(&[b"plan", b"x"]).is_none());
         *cache.lock().unwrap() = Cache::named("any", "off");
-        assert!(kept("card 9.14").get(&[b"plan", b"x"]).is_none());
+        assert!(answer_cache("card 9.14").get(&[b"plan", b"x"]).is_none());
     }
 }

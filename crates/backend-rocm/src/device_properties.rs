@@ -8,23 +8,23 @@ use crate::libraries::Library;
 use crate::properties::Properties;
 
 /// A device.
-pub(crate) struct Card {
+pub(crate) struct DeviceProperties {
     pub(crate) properties: Properties,
     /// What kernels are made for, without options.
     pub(crate) target: Target,
 }
 
-impl Card {
+impl DeviceProperties {
     /// # Errors
     /// No HIP runtime, no such device, an architecture that kernels are not made for.
-    pub(crate) fn of(ordinal: i32) -> Result<Card, GpuError> {
+    pub(crate) fn of(ordinal: i32) -> Result<DeviceProperties, GpuError> {
         let api = api()?;
         if !(0..api.devices()?).contains(&ordinal) {
             return Err(GpuError::Argument(format!("there is no ROCm device {ordinal}")));
         }
         let properties = Properties::of(api, ordinal)?;
         let target = target(&properties)?;
-        Ok(Card { properties, target })
+        Ok(DeviceProperties { properties, target })
     }
 
     /// On what depends what libraries and the compiler say.
