@@ -63,7 +63,9 @@ impl Library {
 fn folders() -> &'static [PathBuf] {
     static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let listed = || {
-        let mut all = files::installed(&["CUDNN_PATH", "CUDA_PATH", "CUDA_HOME"], &["/usr/local/cuda"]);
+        let mut prefixes = files::installations(&["CUDNN_PATH", "CUDA_PATH", "CUDA_HOME"]);
+        prefixes.push(PathBuf::from("/usr/local/cuda"));
+        let mut all = files::libraries_of(prefixes);
         for packages in files::python_packages() {
             let nvidia = children(&packages.join("nvidia"), |_| true);
             all.extend(nvidia.into_iter().map(|p| p.join("lib")).filter(|p| p.is_dir()));
@@ -113,7 +115,7 @@ pub fn find(library: Library) -> Result<PathBuf, GpuError> {
 }
 
 fn load(library: Library) -> Result<PathBuf, GpuError> {
-    let (loaded, path) = library.sought().load(folders())?;
+    let (loaded, path) = library.sought().load(&[], folders())?;
     // Never unloaded: the driver keeps threads.
     std::mem::forget(loaded);
     companions(library, &path);
@@ -126,5 +128,5 @@ fn load(library: Library) -> Result<PathBuf, GpuError> {
 /// [`GpuError::Missing`] with everywhere that was looked.
 pub fn locate(library: Library) -> Result<PathBuf, GpuError> {
     static FOUND: [OnceLock<Result<PathBuf, GpuError>>; 4] = [const { OnceLock::new() }; 4];
-    FOUND[library as usize].get_or_init(|| library.sought().locate(folders())).clone()
+    FOUND[library as usize].get_or_init(|| library.sought().locate(&[], folders())).clone()
 }

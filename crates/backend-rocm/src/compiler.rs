@@ -59,7 +59,7 @@ fn choose() -> Result<Compiler, GpuError> {
 
 /// The file of hiprtc: its own library, or in ROCm 5 the runtime's.
 fn located() -> Result<PathBuf, GpuError> {
-    let missing = match Library::Compiler.sought().locate(libraries::folders()) {
+    let missing = match libraries::locate(Library::Compiler) {
         Ok(path) => return Ok(path),
         Err(missing) => missing,
     };

@@ -38,7 +38,7 @@ impl DeviceProperties {
             Ok(compiler) => compiler,
             Err(e) => e.to_string(),
         };
-        let blas = match Library::Blas.sought().locate(crate::libraries::folders()) {
+        let blas = match crate::libraries::locate(Library::Blas) {
             Ok(path) => path.display().to_string(),
             Err(e) => e.to_string(),
         };

@@ -19,7 +19,7 @@ pub enum Library {
 }
 
 impl Library {
-    pub(crate) fn sought(self) -> Sought {
+    fn sought(self) -> Sought {
         match self {
             Library::Runtime => Sought {
                 name: "the HIP runtime (libamdhip64)",
@@ -40,16 +40,22 @@ impl Library {
     }
 }
 
-/// Installations of ROCm: what ROCM_PATH and HIP_PATH name, and the usual place.
+/// Variables that name installations of ROCm, and the usual one.
 pub(crate) const VARIABLES: [&str; 2] = ["ROCM_PATH", "HIP_PATH"];
 pub(crate) const USUAL: &str = "/opt/rocm";
 
-/// Folders to look in, after the system's own search: installations, and where the Pythons of PATH keep AMD's packages or a
-/// PyTorch that brings the libraries. Looked up once.
-pub(crate) fn folders() -> &'static [PathBuf] {
+/// Folders of the installation that the user names, which come before the system's own.
+fn named() -> &'static [PathBuf] {
+    static NAMED: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    NAMED.get_or_init(|| files::libraries_of(files::installations(&VARIABLES)))
+}
+
+/// Folders to look in after the system's own search: the usual installation, and where the Pythons of PATH keep AMD's packages or
+/// a PyTorch that brings the libraries. Looked up once.
+fn folders() -> &'static [PathBuf] {
     static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let listed = || {
-        let mut all = files::installed(&VARIABLES, &[USUAL]);
+        let mut all = files::libraries_of(vec![PathBuf::from(USUAL)]);
         for packages in files::python_packages() {
             let amd = children(&packages, |name| name.starts_with("_rocm_sdk_") || name == "torch");
             all.extend(amd.into_iter().map(|p| p.join("lib")).filter(|p| p.is_dir()));
@@ -57,6 +63,14 @@ pub(crate) fn folders() -> &'static [PathBuf] {
         files::once(all)
     };
     FOLDERS.get_or_init(listed)
+}
+
+/// Where a library lies, by its file alone: nothing is loaded.
+///
+/// # Errors
+/// [`GpuError::Missing`] with everywhere that was looked.
+pub(crate) fn locate(library: Library) -> Result<PathBuf, GpuError> {
+    library.sought().locate(named(), folders())
 }
 
 type Found = Result<(Loaded, PathBuf), GpuError>;
@@ -67,7 +81,7 @@ type Found = Result<(Loaded, PathBuf), GpuError>;
 /// [`GpuError::Missing`] with everywhere that was looked, and why a file that is there does not load.
 pub(crate) fn load(library: Library) -> Result<(&'static Loaded, &'static PathBuf), GpuError> {
     static FOUND: [OnceLock<Found>; 3] = [const { OnceLock::new() }; 3];
-    let found = FOUND[library as usize].get_or_init(|| library.sought().load(folders()));
+    let found = FOUND[library as usize].get_or_init(|| library.sought().load(named(), folders()));
     found.as_ref().map(|(library, path)| (library, path)).map_err(Clone::clone)
 }
 

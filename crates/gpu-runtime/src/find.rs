@@ -21,28 +21,32 @@ pub struct Sought {
 }
 
 impl Sought {
-    /// Loads it; where it was found.
+    /// Loads it; where it was found: in a folder that the user names, by the system's own search, or in a folder that is usual.
     ///
     /// # Errors
     /// [`GpuError::Missing`] with everywhere that was looked, and why a file that is there does not load.
-    pub fn load(&self, folders: &[PathBuf]) -> Result<(Library, PathBuf), GpuError> {
+    pub fn load(&self, named: &[PathBuf], folders: &[PathBuf]) -> Result<(Library, PathBuf), GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "load", library = self.name).entered();
         let names = self.files.iter().map(PathBuf::from);
-        let paths = folders.iter().flat_map(|f| self.files.iter().map(move |n| f.join(n)));
+        let within = |folders| -> Vec<PathBuf> { self.within(folders).collect() };
         let mut looked = Vec::new();
-        for path in names.chain(paths) {
+        for path in within(named).into_iter().chain(names).chain(within(folders)) {
             // SAFETY: libraries of vendors do nothing but set themselves up when loaded; what has these names is trusted as the
             // system's loader trusts it.
             match unsafe { Library::new(&path) } {
                 Ok(library) => return Ok((library, path)),
                 // A file that is there and does not load is worth its reason.
                 Err(e) if path.is_file() || !is_absence(&e, &path) => {
-                    looked.push(format!("{} ({e})", path.display()));
+                    looked.push(format!("{} ({})", path.display(), reason(&e)));
                 }
                 Err(_) => looked.push(path.display().to_string()),
             }
         }
         Err(self.missing(&looked))
+    }
+
+    fn within<'a>(&'a self, folders: &'a [PathBuf]) -> impl Iterator<Item = PathBuf> + 'a {
+        folders.iter().flat_map(|f| self.files.iter().map(move |n| f.join(n)))
     }
 
     /// The error of a library that is not there.
@@ -54,12 +58,13 @@ impl Sought {
     ///
     /// # Errors
     /// [`GpuError::Missing`] with everywhere that was looked.
-    pub fn locate(&self, folders: &[PathBuf]) -> Result<PathBuf, GpuError> {
+    pub fn locate(&self, named: &[PathBuf], folders: &[PathBuf]) -> Result<PathBuf, GpuError> {
         let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         let given: Vec<PathBuf> = std::env::split_paths(&path).filter(|p| p.is_absolute()).collect();
         let usual =
             ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64"];
-        let all = given.into_iter().chain(usual.map(PathBuf::from)).chain(folders.iter().cloned());
+        let all =
+            named.iter().cloned().chain(given).chain(usual.map(PathBuf::from)).chain(folders.iter().cloned());
         let mut looked = Vec::new();
         for folder in all.filter(|f| f.is_dir()) {
             for name in self.files {
@@ -74,9 +79,15 @@ impl Sought {
     }
 }
 
+/// What the system's loader says.
+fn reason(error: &libloading::Error) -> String {
+    use std::error::Error;
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
 /// Whether an error says that this very file is not there; it may also be a file that the library needs.
 fn is_absence(error: &libloading::Error, path: &Path) -> bool {
-    error.to_string().contains(&format!("{}: cannot open shared object file", path.display()))
+    reason(error).contains(&format!("{}: cannot open shared object file", path.display()))
 }
 
 /// What identifies a file beside its name: its size and when it was written.
@@ -89,11 +100,14 @@ pub fn stamp(path: &Path) -> String {
     format!("{} {bytes} {}", path.display(), since.map_or(0, |d| d.as_secs()))
 }
 
-/// The folders of installations that variables of the environment name, or that are usual, in which libraries lie.
-pub fn installed(variables: &[&str], usual: &[&str]) -> Vec<PathBuf> {
-    let given = variables.iter().filter_map(std::env::var_os).map(PathBuf::from);
-    let prefixes = given.chain(usual.iter().map(PathBuf::from));
-    prefixes.flat_map(|p| [p.join("lib64"), p.join("lib"), p]).collect()
+/// The installations that variables of the environment name.
+pub fn installations(variables: &[&str]) -> Vec<PathBuf> {
+    variables.iter().filter_map(std::env::var_os).filter(|p| !p.is_empty()).map(PathBuf::from).collect()
+}
+
+/// The folders of installations in which libraries lie.
+pub fn libraries_of(installations: Vec<PathBuf>) -> Vec<PathBuf> {
+    installations.into_iter().flat_map(|p| [p.join("lib64"), p.join("lib"), p]).collect()
 }
 
 /// Where the Pythons of PATH keep packages. Reads a hundred folders.
@@ -135,7 +149,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_says_where_it_was_looked() {
-        let error = NOWHERE.load(&[PathBuf::from("/nowhere")]).err().unwrap().to_string();
+        let error = NOWHERE.load(&[], &[PathBuf::from("/nowhere")]).err().unwrap().to_string();
         assert_eq!(
             error,
             "nothing is not there: looked for libferroflux-nothing.so.1, /nowhere/libferroflux-nothing.so.1; \
@@ -148,8 +162,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(NOWHERE.files[0]);
         std::fs::write(&file, "no library").unwrap();
-        let error = NOWHERE.load(&[folder.path().to_owned()]).err().unwrap().to_string();
+        let error = NOWHERE.load(&[], &[folder.path().to_owned()]).err().unwrap().to_string();
         assert!(error.contains("file too short") || error.contains("invalid ELF header"), "{error}");
-        assert_eq!(NOWHERE.locate(&[folder.path().to_owned()]).unwrap(), file.canonicalize().unwrap());
+        assert_eq!(NOWHERE.locate(&[], &[folder.path().to_owned()]).unwrap(), file.canonicalize().unwrap());
     }
 }
