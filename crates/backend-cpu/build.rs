@@ -1,4 +1,4 @@
-//! Gives the crate `FFX_CPU_BUILD`: a hash of all sources that decide what machine code a program becomes.
+//! Sets `FFX_CPU_BUILD`: a hash of all sources that determine the machine code of a program.
 
 fn main() {
     ir_core::source_hash::emit("FFX_CPU_BUILD");

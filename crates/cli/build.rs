@@ -1,5 +1,5 @@
-//! Tells the command where the crate `plugin-sdk` of its own checkout lies, which `plugin new` depends on. A command that is
-//! built from a published package has none beside it.
+//! Passes the path of the crate `plugin-sdk` in this checkout to the command, which `plugin new` depends on. A command that
+//! is built from a published package has none.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! Hands the target triple to the crate: manifests name the triple of their library, and `std` does not know its own.
+//! Passes the target triple to the crate: manifests name the triple of their library, and `std` does not expose it.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,7 +1,7 @@
-//! Archives of strangers: whatever is read from any bytes is a well-formed graph, and nothing panics.
+//! Untrusted archives: every graph read from any bytes is well-formed, and nothing panics.
 //!
-//! The first byte chooses what the rest is: a whole archive, or the program (or the table of weights) of an archive
-//! that is packed around it here, because random bytes seldom get past a zip file's check sums.
+//! The first byte selects what the rest is: a whole archive, or the program (or the table of weights) of an archive that is
+//! packed around it here, because random bytes seldom pass a zip file's check sums.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! `xtask drift`: where the values of a case's joint graph leave those of the same graph in double precision.
+//! `xtask drift`: where the values of a case's joint graph deviate from those of the same graph in double precision.
 //!
 //! The graph of prims, forward and backward, is run by the interpreter with every `f32` made `f64`, and by a backend as it
 //! is; every chosen value is a result of both runs. Values that are asked for are written to memory, so what is fused

@@ -1,7 +1,7 @@
-//! `xtask kernels`: compiles every GPU kernel that golden cases need to machine code, without a GPU.
+//! `xtask kernels`: compiles every GPU kernel of golden cases to machine code, without a GPU.
 //!
-//! NVRTC is enough for that (`pip install nvidia-cuda-nvrtc`; its folder in `CUDA_PATH`). Of gradients both halves are
-//! compiled, of training cases a whole step too. What a kernel computes is not looked at here; that needs a device.
+//! This needs only NVRTC (`pip install nvidia-cuda-nvrtc`; its folder in `CUDA_PATH`). Both halves of gradients are
+//! compiled, and whole steps of training cases. What a kernel computes is not tested here; that needs a device.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,13 +26,13 @@ pub(crate) struct Args {
     /// Architectures to compile for.
     #[arg(long, value_delimiter = ',', default_value = "sm_80,sm_90a,sm_100")]
     arch: Vec<String>,
-    /// Only cases whose name this regular expression finds.
+    /// Only cases whose names match this regular expression.
     #[arg(long, value_name = "REGEX")]
     only: Option<String>,
-    /// What of a case: every kind where none is given.
+    /// Kinds of cases; all where none is given.
     #[arg(long, value_enum, value_delimiter = ',')]
     kind: Vec<Kind>,
-    /// Prints the texts and compiles nothing.
+    /// Prints the texts without compiling.
     #[arg(long)]
     print: bool,
     /// Prints the helpers of each module too.
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     helpers: bool,
 }
 
-/// Compiles; `false` where a kernel is refused.
+/// Compiles; `false` where a kernel is rejected.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let only = args.only.as_deref().map(regex::Regex::new).transpose()?;
     let kinds = if args.kind.is_empty() { Kind::value_variants() } else { &args.kind };
@@ -49,11 +49,11 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let mut loader = corpus::Loader::default();
     let targets: Vec<(&str, Target)> =
         args.arch.iter().map(|arch| Ok((arch.as_str(), target(arch)?))).collect::<Result<_>>()?;
-    // Equal modules of several cases are compiled once.
+    // Modules that several cases share are compiled once.
     let mut modules: BTreeMap<(&str, String), (String, Module)> = BTreeMap::new();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();
     for case in &cases {
-        // What does not compile to kernel-ir is counted by `xtask corpus`.
+        // `xtask corpus` counts what does not compile to kernel-ir.
         let Ok(programs) = programs(&mut loader, case) else { continue };
         for ((arch, target), program) in targets.iter().flat_map(|t| programs.iter().map(move |p| (t, p))) {
             match gpu_runtime::modules(program, target) {
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// What a case compiles to. Training is compiled for the CPU: a backend's programs are the same for every device.
+/// The programs of a case. Training cases are compiled for the CPU: programs do not depend on the device.
 fn programs(loader: &mut corpus::Loader, case: &corpus::Case) -> Result<Vec<kernel_ir::Program>> {
     let differentiation = match case.kind {
         Kind::Forward | Kind::Model | Kind::Dynamic => {

@@ -1,4 +1,4 @@
-//! Automation of the project, as `cargo xtask COMMAND`. One file (or folder) of this crate a command; this one only
+//! Automation of the project, as `cargo xtask COMMAND`. One file (or folder) of this crate per command; this one only
 //! reads the command line.
 
 mod compare;
@@ -40,7 +40,7 @@ enum Command {
     CorpusWorker(corpus::WorkerArgs),
     /// Compares every value of training cases with double precision.
     Drift(drift::Args),
-    /// Checks the rules of the house: layers, file heads and lengths, safety comments.
+    /// Checks the conventions of the project: layers, file headers and lengths, safety comments, words.
     Tidy(tidy::Args),
     /// Runs changed archives and looks for crashes, panics and wrong answers.
     Fuzz(fuzz::Args),
@@ -61,7 +61,7 @@ enum Command {
     Tutorial(tutorial::Args),
     /// Runs everything that must pass.
     TestAll(test_all::Args),
-    /// Measures this project beside PyTorch.
+    /// Measures this project next to PyTorch.
     Compare(compare::Args),
 }
 

@@ -1,9 +1,9 @@
 //! The joint graph: a graph of prims with its backward pass appended (reverse mode, over the gradient rules of the
 //! operator table).
 //!
-//! Cotangents are accumulated in one fixed order (readers from last to first, their arguments from first to last), so
+//! Cotangents are accumulated in one fixed order (readers from last to first, their arguments from first to last), so that
 //! that the same program always rounds alike. Integers and truth values carry no gradient. Not here: what is computed
-//! in which half ([`crate::partition()`]), rules of single operators (`prims`); control flow is in `control`.
+//! in which half ([`crate::partition()`]) and the rules of single operators (`prims`). Control flow is in `control`.
 
 mod control;
 
@@ -28,7 +28,7 @@ pub enum Wrt {
 /// Where the cotangents of the forward outputs come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tangents {
-    /// The loss, which has one element, has the cotangent 1; nothing else has one. The loss is the output of kind
+    /// The loss, which has one element, has the cotangent 1; no other output has one. The loss is the output of kind
     /// `Loss`, or else the only output for the user.
     Loss,
     /// One more placeholder for each differentiable output that the caller sees, of its type.
@@ -38,9 +38,9 @@ pub enum Tangents {
 /// What [`joint`] differentiates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JointOptions {
-    /// With respect to what.
+    /// The placeholders to differentiate with respect to.
     pub wrt: Wrt,
-    /// What flows in.
+    /// The cotangents of the outputs.
     pub tangents: Tangents,
 }
 
@@ -49,7 +49,7 @@ pub struct JointOptions {
 pub struct JointGraph {
     /// The forward's placeholders, then the tangents'; the forward's outputs, then one for each gradient.
     pub graph: Graph,
-    /// Number of outputs that the forward graph had; those behind are gradients.
+    /// Number of outputs that the forward graph had; those after are gradients.
     pub forward_outputs: usize,
     /// For each forward output its tangent's placeholder, where it has one.
     pub tangents: Vec<Option<ValueId>>,
@@ -57,7 +57,7 @@ pub struct JointGraph {
     pub gradients: Vec<(ValueId, Option<ValueId>)>,
     /// Nodes from this number on belong to the backward pass.
     pub(crate) backward_from: usize,
-    /// The cotangent 1 of the loss, where that is what flows in.
+    /// The cotangent 1 of the loss, with [`Tangents::Loss`].
     pub(crate) seed: Option<ValueId>,
 }
 
@@ -88,7 +88,7 @@ impl JointGraph {
 /// Why a graph has no joint graph.
 #[derive(Clone, Debug, Error)]
 pub enum JointError {
-    /// Calls through which a gradient would have to pass and that have none: all of them.
+    /// All calls without a gradient on a path that needs one.
     #[error("{}", list(.0))]
     Calls(Vec<GradError>),
     /// There is no loss.
@@ -124,7 +124,7 @@ pub struct GradError {
 /// Why a call has no gradient.
 #[derive(Clone, Debug, Error)]
 pub enum GradProblem {
-    /// It is no prim.
+    /// It is not a prim.
     #[error("is not a prim: decompose the graph first")]
     NotPrim,
     /// Control flow that has no gradient.
@@ -139,7 +139,7 @@ pub enum GradProblem {
     /// The rule refuses the call.
     #[error(transparent)]
     Rule(#[from] OpError),
-    /// The rule gave a gradient of another type than its operand.
+    /// The rule returned a gradient of another type than its operand.
     #[error("bug in its gradient rule: argument {arg} is {expected}, its gradient {got}")]
     Type {
         /// Number of the tensor argument.
@@ -167,7 +167,7 @@ fn list(errors: &[GradError]) -> String {
 /// output depends on has none. Steps (`floor`, comparisons, …) and `detach` pass nothing on.
 ///
 /// # Errors
-/// All calls that stand in the way, in one report; a loss that is none.
+/// All calls without a gradient, in one report; a graph without a loss.
 pub fn joint(graph: &Graph, options: &JointOptions) -> Result<JointGraph, JointError> {
     let wrt = placeholders(graph, &options.wrt)?;
     let needs = needed(graph, &wrt);
@@ -221,7 +221,7 @@ fn placeholders(graph: &Graph, wrt: &Wrt) -> Result<Vec<ValueId>, JointError> {
     })
 }
 
-/// The rule of a call; `None` where nothing is passed on.
+/// The rule of a call; `None` where no gradient flows.
 fn rule(target: &str) -> Result<Option<GradRule>, GradProblem> {
     let op =
         lookup(target).filter(|op| matches!(op.def.kind, Kind::Prim { .. })).ok_or(GradProblem::NotPrim)?;
@@ -304,7 +304,7 @@ impl Pass {
             wanted.filter_map(|o| if let Arg::Value(v) = o.arg { Some(v) } else { None }).collect()
         };
         let (losses, mut users) = (of(&OutputKind::Loss), of(&OutputKind::User));
-        // Counts and places that are returned beside it are no losses.
+        // Counts and indices that are returned next to it are not losses.
         if users.len() > 1 {
             users.retain(|&v| self.graph.meta(v).is_some_and(|m| m.dtype.is_inexact()));
         }
@@ -422,7 +422,7 @@ impl Pass {
     }
 }
 
-/// The arguments as a gradient rule answers them: one entry an argument, one an item of a list of tensors.
+/// The arguments in the form that a gradient rule answers: one entry per argument, one per item of a list of tensors.
 fn operands(args: &[Arg]) -> Vec<Option<ValueId>> {
     let one = |arg: &Arg| if let Arg::Value(v) = arg { Some(*v) } else { None };
     let mut list = Vec::with_capacity(args.len());

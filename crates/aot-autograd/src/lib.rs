@@ -2,9 +2,9 @@
 //!
 //! [`functionalize()`]: captured → functional dialect (no mutation, what the program writes is an extra output).
 //! [`autocast()`]: the same program in mixed precision. [`joint()`]: prims → forward and backward in one graph.
-//! [`partition()`], [`partition_min_cut()`]: the two halves. [`passes`]: what makes any graph of prims smaller.
-//! [`transform`]: `grad`, `vjp`, `jvp`, `vmap` and what is made of them, graph to graph. Operators themselves, their gradients included, are `prims`'
-//! knowledge; decomposition to prims is `prims::decompose`.
+//! [`partition()`], [`partition_min_cut()`]: the two halves. [`passes`]: simplifications of any graph of prims.
+//! [`transform`]: `grad`, `vjp`, `jvp`, `vmap` and the transforms built on them, from graph to graph. The operators, their
+//! gradients included, are in `prims`, as is decomposition (`prims::decompose`).
 //!
 //! ```
 //! let text = r#"fx 1.0

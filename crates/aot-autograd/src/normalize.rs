@@ -1,4 +1,4 @@
-//! Passes on a joint graph, and its nodes put in order again afterwards: those of the forward first.
+//! Runs the passes on a joint graph and restores the order of its nodes afterwards: those of the forward first.
 
 use fx_ir::{Graph, NodeId, NodeKind, ValueId};
 use ir_core::Arena;
@@ -7,8 +7,8 @@ use crate::JointGraph;
 use crate::passes::{PassCx, Stats, optimize};
 
 impl JointGraph {
-    /// Runs every pass on the whole graph, so that what forward and backward have in common is seen. The cotangent of
-    /// a loss is not looked into: a merged graph ([`crate::Partition::merge`]) may be optimized further.
+    /// Runs every pass on the whole graph, so that expressions common to forward and backward are found. The cotangent of a
+    /// loss is opaque: a merged graph ([`crate::Partition::merge`]) may be optimized further.
     pub fn optimize(&mut self, cx: &PassCx) -> Vec<(&'static str, Stats)> {
         let mut cx = cx.clone();
         cx.opaque.extend(self.seed);
@@ -17,7 +17,7 @@ impl JointGraph {
         stats
     }
 
-    /// Numbers the nodes anew: what the forward outputs need, then the rest, of which the tangents' placeholders are.
+    /// Renumbers the nodes: what the forward outputs need, then the rest, of which the tangents' placeholders are.
     fn normalize(&mut self) {
         let forward = self.needed_by_forward();
         let old = &self.graph;
@@ -43,7 +43,7 @@ impl JointGraph {
         for (input, _) in &mut self.gradients {
             *input = map[*input];
         }
-        // The outputs behind the forward's are the gradients that there are, in order.
+        // The outputs after the forward's are the gradients that there are, in order.
         let outputs = new.outputs[self.forward_outputs..].iter();
         let gradients = self.gradients.iter_mut().filter_map(|(_, g)| g.as_mut());
         for (gradient, output) in gradients.zip(outputs) {

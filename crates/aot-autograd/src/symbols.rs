@@ -1,8 +1,8 @@
-//! What a value has to do with size symbols. Symbols themselves are `ir-core`'s.
+//! Relations between values and size symbols. The symbols themselves are in `ir-core`.
 
 use fx_ir::{Graph, ValueId, ValueType};
 
-/// Whether a value is a number that the program computes, or has a size that only running tells: the call that gives
+/// Whether a value is a number that the program computes, or has a size known only at run time: the call that gives
 /// it defines that number, and may neither be made twice nor be merged with another.
 pub(crate) fn defines_size(graph: &Graph, v: ValueId) -> bool {
     let ValueType::Tensor(meta) = &graph.values[v].ty else { return true };

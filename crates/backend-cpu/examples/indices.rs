@@ -1,4 +1,4 @@
-//! What checks of indices from data cost: each program with its checks and without, in turn, the least time of all rounds.
+//! The cost of checking indices from data: each program with its checks and without, in turn, the least time of all rounds.
 //! `cargo run --release --example indices [threads] [rounds] [part of a name]`. Not a judge of anything but this machine.
 
 use std::time::Instant;
@@ -11,7 +11,7 @@ use plugin_sdk::TensorView;
 const TOKENS: i64 = 16 * 128;
 const WORDS: i64 = 30522;
 
-/// A program whose input 0 holds indices below `size`. It makes `y`, or stores to it in place as `b3`.
+/// A program whose input 0 holds indices below `size`. It computes `y`, or stores to it in place as `b3`.
 fn program(ids: &str, x: &str, y: &str, size: i64, steps: &str) -> Program {
     let mut text = format!(
         "kir 1.6\nprogram \"indices\"\nsite \"aten.index.default\" \"\" dim 0\nbuffer b0 \"ids\" {ids}+0 input 0\n\
@@ -94,8 +94,8 @@ fn size_of_check(p: &Program) -> i64 {
     size.max().unwrap_or(1)
 }
 
-/// Nanoseconds that the threads of this process have run for, where the system says so; else what the clock says. On a busy
-/// machine waiting for a processor is most of the time that passes.
+/// Nanoseconds of CPU time of this process's threads, where the system reports them; else wall-clock time. On a busy
+/// machine most of the elapsed time is waiting for a processor.
 fn busy(start: Instant) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let each = tasks.filter_map(|t| {

@@ -10,7 +10,7 @@ use backend_cpu::micro::{
 };
 
 /// `conv N C H W O K STRIDE PAD GROUPS` channels-last, `convf` the same with channels-first input and output, `mm M N K` packed
-/// weight, `lin M N K` weight `[N, K]` as it lies, `bmm B M N K` both row-major, `attn B H Lq Lk D CAUSAL`.
+/// weight, `lin M N K` weight `[N, K]` unpacked, `bmm B M N K` both row-major, `attn B H Lq Lk D CAUSAL`.
 const CASES: &[&str] = &[
     // resnet50
     "convf 1 3 224 224 64 7 2 3 1",
@@ -148,7 +148,7 @@ fn time(mut f: impl FnMut() -> Result<(), MicroError> + Send) -> Result<f64, Mic
     })
 }
 
-/// A buffer at a cache-line boundary, as an arena hands them out: vectors that straddle lines cost twice.
+/// A buffer at a cache-line boundary, as in an arena: vectors that straddle lines cost twice.
 struct Buffer {
     data: Vec<f32>,
     start: usize,
@@ -194,7 +194,7 @@ fn conv(shape: ConvShape, first: bool) -> Result<(f64, f64), MicroError> {
     let per = (inner as isize, kh * kw);
     // SAFETY: the buffers are as large as the shape says.
     let weights = unsafe { plan.pack_weights(w.as_ptr(), [per.0, per.1, kh * kw, kw, 1]) };
-    // SAFETY: as above.
+    // SAFETY: the buffers are as large as the shape says.
     let seconds = time(|| unsafe { plan.run(x.as_ptr(), &weights, y.as_mut_ptr(), &Epilogue::default()) })?;
     Ok(((2 * shape.batch * pixels * shape.out_channels * inner) as f64, seconds))
 }
@@ -251,7 +251,7 @@ fn strided(b: usize, m: usize, n: usize, k: usize, weight: bool) -> Result<(f64,
 fn attend([b, h, lq, lk, d]: [usize; 5], causal: bool) -> Result<(f64, f64), MicroError> {
     let (q, k, v) = (values(b * h * lq * d), values(b * h * lk * d), values(b * h * lk * d));
     let mut o = values(b * h * lq * d);
-    // [B, L, H, D] in memory, as a projection leaves it.
+    // [B, L, H, D] in memory, as a projection writes it.
     let strides = |l: usize| [(h * l * d) as isize, d as isize, (h * d) as isize, 1];
     let call = Attention {
         isa: Isa::best(),

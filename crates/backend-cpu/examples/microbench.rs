@@ -1,5 +1,5 @@
-//! Nanoseconds an element and memory traffic of generated kernels: `cargo run --release --example microbench`.
-//! Prints one line a kernel; takes the thread count as its first argument (default 1). Not a judge of anything but this machine.
+//! Nanoseconds per element and memory traffic of generated kernels: `cargo run --release --example microbench`.
+//! Prints one line per kernel; takes the thread count as its first argument (default 1). Results are valid for this machine only.
 
 use std::time::Instant;
 

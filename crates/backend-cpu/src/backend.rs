@@ -1,4 +1,4 @@
-//! The plugin: what the host sees of this backend. Reads the program's bytes and hands everything on to `exec`.
+//! The plugin: the interface of this backend to the host. Reads the program's bytes and passes everything on to `exec`.
 
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program, Storage};
 use plugin_sdk::{
@@ -33,7 +33,7 @@ impl Backend for CpuBackend {
                 "cache",
                 OptionKind::Text,
                 "off",
-                "folder for packed weights of 8 MiB and more, which later processes map instead of packing them anew",
+                "folder for packed weights of 8 MiB and more, which later processes map instead of packing them again",
             ))
     }
 
@@ -49,7 +49,7 @@ impl Backend for CpuBackend {
         vec![device]
     }
 
-    /// Kernels of dtypes that have no arithmetic here. All of them, not the first.
+    /// Kernels of dtypes without arithmetic here: all of them, not only the first.
     fn query_support(&self, request: &CompileRequest<'_>) -> Result<Vec<Refusal>, PluginError> {
         let mut program = read(request)?;
         let mut steps = std::mem::take(&mut program.init);
@@ -119,7 +119,7 @@ fn read(request: &CompileRequest<'_>) -> Result<Program, PluginError> {
         .map_err(|e| PluginError::new(ErrorKind::Incompatible, e.to_string()))
 }
 
-/// A compiled program behind the plugin's trait, with what it was compiled from: compiling adds to the program.
+/// A compiled program behind the plugin's trait, with the program that it was compiled from: compiling extends the program.
 struct CpuExecutable {
     compiled: Compiled,
     program: Box<[u8]>,

@@ -1,7 +1,7 @@
 //! Compiles and runs kernel-ir on the host CPU: vector IR, Cranelift, matrix and convolution templates.
 //!
-//! `vir` says what a loop kernel does lane by lane, `clif` makes machine code of it, `micro` holds the hand-written matrix
-//! kernels and `exec` owns memory and runs a program's steps. [`CpuBackend`] is the plugin.
+//! `vir` describes a loop kernel lane by lane, `clif` generates its machine code, `micro` has the hand-written matrix
+//! kernels, and `exec` owns memory and runs a program's steps. [`CpuBackend`] is the plugin.
 //!
 //! ```
 //! use plugin_sdk::Backend;

@@ -1,4 +1,4 @@
-//! The plugin: what `gpu_runtime::GpuBackend` asks of CUDA beyond the driver.
+//! The plugin: the part of `gpu_runtime::GpuBackend` that is specific to CUDA, apart from the driver.
 
 use std::sync::Arc;
 

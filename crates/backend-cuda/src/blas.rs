@@ -1,4 +1,4 @@
-//! cuBLASLt: products prepared for sets of sizes, and their launch.
+//! cuBLASLt: preparing products for sets of sizes, and launching them.
 //!
 //! Not here: which product a step is, how its matrices lie and which plans are kept (`gpu_runtime::products`).
 
@@ -20,7 +20,7 @@ pub(crate) struct Blas {
 
 // SAFETY: the handle may be used from several threads; descriptors are written by one launch at a time.
 unsafe impl Send for Blas {}
-// SAFETY: as above.
+// SAFETY: shared use of the handle is allowed by the library; descriptors are written only while `exclusive` is held.
 unsafe impl Sync for Blas {}
 
 /// A product that is ready for launch: descriptors and an algorithm.
@@ -31,12 +31,12 @@ pub(crate) struct Plan {
     workspace: usize,
 }
 
-// SAFETY: descriptors are memory of the host; they are written under `Blas::exclusive` alone.
+// SAFETY: descriptors are host memory, written only while `Blas::exclusive` is held.
 unsafe impl Send for Plan {}
-// SAFETY: as above.
+// SAFETY: descriptors are host memory, written only while `Blas::exclusive` is held.
 unsafe impl Sync for Plan {}
 
-/// An error of the library's, by its own name.
+/// Converts an error of the library.
 fn failed(call: &'static str) -> impl Fn(result::CublasError) -> GpuError {
     move |e| GpuError::Driver { call, what: format!("{:?}", e.0) }
 }
@@ -55,7 +55,7 @@ fn number_type(dtype: DType) -> Option<sys::cudaDataType> {
 
 fn compute(kind: &Kind) -> (sys::cublasComputeType_t, sys::cudaDataType) {
     use sys::cublasComputeType_t as C;
-    match kind.factors {
+    match kind.operands {
         DType::F64 => (C::CUBLAS_COMPUTE_64F, sys::cudaDataType_t::CUDA_R_64F),
         DType::F32 if kind.tf32 => (C::CUBLAS_COMPUTE_32F_FAST_TF32, sys::cudaDataType_t::CUDA_R_32F),
         _ => (C::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F),
@@ -76,7 +76,7 @@ impl Blas {
     /// Starts the library on a stream.
     ///
     /// # Errors
-    /// What the library says. The library itself was found before.
+    /// An error of the library, which was found before.
     pub(crate) fn new(stream_context: StreamContext, workspace: Workspace) -> Result<Blas, GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "start cuBLASLt").entered();
         stream_context.enter()?;
@@ -87,7 +87,7 @@ impl Blas {
 
     /// The library's version, `130100` for 13.1.
     pub(crate) fn version() -> usize {
-        // SAFETY: no arguments; the library was found before.
+        // SAFETY: the function has no arguments, and the library is loaded.
         unsafe { sys::cublasLtGetVersion() }
     }
 
@@ -98,7 +98,7 @@ impl Blas {
             Preference(result::create_matmul_pref().map_err(failed("cublasLtMatmulPreferenceCreate"))?);
         let addend = if key.gemm.addend.is_some() { key.alignments[2] } else { key.alignments[3] };
         preference.set(P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, self.workspace.bytes())?;
-        // Partial sums of a split inner dimension are added in the dtype that is computed in, in a fixed order.
+        // Partial sums of a split inner dimension are added in the compute dtype, in a fixed order.
         let schemes = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         preference.set(P::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes)?;
         preference.set(P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignments[0] as u32)?;
@@ -116,7 +116,7 @@ impl Blas {
         let mut count = 0;
         let [a, b, c, d] = plan.layouts;
         let wanted = (key.algorithm + 1).min(MAX_ALGORITHMS) as i32;
-        // SAFETY: every descriptor was made above; the array has room for as many results as are asked for.
+        // SAFETY: every descriptor was made above, and the array has room for the number of results that is passed.
         unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
@@ -156,8 +156,8 @@ impl Products for Blas {
 
     fn make(&self, key: &Key, at: &Addresses) -> Result<Plan, GpuError> {
         let Key { gemm, kind, .. } = key;
-        let (Some(factors), Some(out)) = (number_type(kind.factors), number_type(kind.out)) else {
-            return Err(GpuError::Malformed(format!("cuBLASLt has no products of {}", kind.factors)));
+        let (Some(operands), Some(out)) = (number_type(kind.operands), number_type(kind.out)) else {
+            return Err(GpuError::Malformed(format!("cuBLASLt has no products of {}", kind.operands)));
         };
         let (compute, scale) = compute(kind);
         let desc = result::create_matmul_desc(compute, scale).map_err(failed("cublasLtMatmulDescCreate"))?;
@@ -175,8 +175,8 @@ impl Products for Blas {
         }
         let addend = gemm.addend.unwrap_or(gemm.out);
         let sides = [
-            (factors, gemm.rows, gemm.depth, gemm.first),
-            (factors, gemm.depth, gemm.cols, gemm.second),
+            (operands, gemm.rows, gemm.depth, gemm.first),
+            (operands, gemm.depth, gemm.cols, gemm.second),
             (out, gemm.rows, gemm.cols, addend),
             (out, gemm.rows, gemm.cols, gemm.out),
         ];
@@ -194,13 +194,14 @@ impl Products for Blas {
         }
         let beta = if gemm.addend.is_some() { 1.0 } else { 0.0 };
         let (single, double) = ([alpha as f32, beta as f32], [alpha, beta]);
-        let scalar = |n: usize| match kind.factors {
+        let scalar = |n: usize| match kind.operands {
             DType::F64 => (&raw const double[n]).cast::<c_void>(),
             _ => (&raw const single[n]).cast::<c_void>(),
         };
         let addend = if gemm.addend.is_some() { at.addend } else { at.out };
         let [a, b, c, d] = plan.layouts;
-        // SAFETY: the caller's promise; descriptors live through the call, and the scalars are read before it returns.
+        // SAFETY: the caller guarantees the addresses; descriptors outlive the call, and the scalars are read before it
+        // returns.
         unsafe {
             sys::cublasLtMatmul(
                 self.handle,
@@ -228,7 +229,7 @@ impl Products for Blas {
 
 /// Has the library make its tables, which its first answer does else: asks for a small product of a kind that will be
 /// asked for, since each kind has its own.
-pub(crate) fn begin(blas: &ProductLibrary<Blas>, factors: DType, tf32: bool) {
+pub(crate) fn begin(blas: &ProductLibrary<Blas>, operands: DType, tf32: bool) {
     let _span = tracing::debug_span!(target: "kernel", "begin with cuBLASLt").entered();
     let matrix = Matrix { transposed: false, ld: 64, step: 0 };
     let gemm = Gemm {
@@ -242,7 +243,7 @@ pub(crate) fn begin(blas: &ProductLibrary<Blas>, factors: DType, tf32: bool) {
         addend: None,
         swapped: false,
     };
-    let kind = Kind { factors, out: factors, tf32: tf32 && factors == DType::F32, bias: false, relu: false };
+    let kind = Kind { operands, out: operands, tf32: tf32 && operands == DType::F32, bias: false, relu: false };
     if let Err(e) = blas.prepare(&gemm, &kind, &Addresses::default(), 0) {
         tracing::debug!(target: "kernel", "cuBLASLt: {e}");
     }
@@ -250,7 +251,7 @@ pub(crate) fn begin(blas: &ProductLibrary<Blas>, factors: DType, tf32: bool) {
 
 impl Drop for Blas {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once.
+        // SAFETY: the handle was made in `new` and is destroyed once.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }
@@ -258,10 +259,10 @@ impl Drop for Blas {
 impl Drop for Plan {
     fn drop(&mut self) {
         for layout in self.layouts.iter().filter(|l| !l.is_null()) {
-            // SAFETY: made in `make`, destroyed once.
+            // SAFETY: the layout was made in `make` and is destroyed once.
             let _ = unsafe { result::destroy_matrix_layout(*layout) };
         }
-        // SAFETY: as above.
+        // SAFETY: the descriptor was made in `make` and is destroyed once.
         let _ = unsafe { result::destroy_matmul_desc(self.desc) };
     }
 }
@@ -271,7 +272,7 @@ struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {
     fn set<T>(&self, name: sys::cublasLtMatmulPreferenceAttributes_t, value: T) -> Result<(), GpuError> {
-        // SAFETY: the preference lives; the library copies as many bytes as it is told.
+        // SAFETY: the preference is alive, and the library copies the number of bytes that is passed.
         unsafe { result::set_matmul_pref_attribute(self.0, name, (&raw const value).cast(), size_of::<T>()) }
             .map_err(failed("cublasLtMatmulPreferenceSetAttribute"))
     }
@@ -279,7 +280,7 @@ impl Preference {
 
 impl Drop for Preference {
     fn drop(&mut self) {
-        // SAFETY: made by the library, destroyed once.
+        // SAFETY: the preference was made by the library and is destroyed once.
         let _ = unsafe { result::destroy_matmul_pref(self.0) };
     }
 }
@@ -289,12 +290,12 @@ fn set<T>(
     name: sys::cublasLtMatmulDescAttributes_t,
     value: T,
 ) -> Result<(), GpuError> {
-    // SAFETY: the descriptor lives; the library copies as many bytes as it is told.
+    // SAFETY: the descriptor is alive, and the library copies the number of bytes that is passed.
     unsafe { result::set_matmul_desc_attribute(desc, name, (&raw const value).cast(), size_of::<T>()) }
         .map_err(failed("cublasLtMatmulDescSetAttribute"))
 }
 
-/// The layout of a matrix of `rows × cols`, or of the transposed one in memory.
+/// The layout of a matrix of `rows × cols`, or of its transpose in memory.
 fn layout(
     ty: sys::cudaDataType,
     rows: i64,
@@ -306,7 +307,7 @@ fn layout(
     let made = result::create_matrix_layout(ty, rows as u64, cols as u64, matrix.ld)
         .map_err(failed("cublasLtMatrixLayoutCreate"))?;
     let put = |name, value: *const c_void, size| {
-        // SAFETY: the layout was just made; the library copies as many bytes as it is told.
+        // SAFETY: the layout was just made, and the library copies the number of bytes that is passed.
         unsafe { result::set_matrix_layout_attribute(made, name, value, size) }
     };
     use sys::cublasLtMatrixLayoutAttribute_t as L;
@@ -315,7 +316,7 @@ fn layout(
         put(L::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, (&raw const matrix.step).cast(), 8)
     });
     if let Err(e) = done {
-        // SAFETY: made above, destroyed once.
+        // SAFETY: the layout was made above and is destroyed once.
         let _ = unsafe { result::destroy_matrix_layout(made) };
         return Err(failed("cublasLtMatrixLayoutSetAttribute")(e));
     }

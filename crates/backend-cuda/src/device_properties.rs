@@ -1,4 +1,4 @@
-//! What the driver says of a device that need not be open.
+//! The properties of a device that the driver gives without opening it.
 
 use cudarc::driver::{result, sys};
 use gpu_codegen::{Dialect, Features, Target};
@@ -8,26 +8,26 @@ use crate::error::error;
 use crate::libraries::{Library, find};
 use crate::tensor_map;
 
-/// How many devices there are.
+/// Number of devices.
 pub(crate) fn count() -> Result<i32, GpuError> {
     find(Library::Driver)?;
     result::init().map_err(error("cuInit"))?;
     result::device::get_count().map_err(error("cuDeviceGetCount"))
 }
 
-/// A device.
+/// The properties of a device.
 pub(crate) struct DeviceProperties {
     pub(crate) device: sys::CUdevice,
     pub(crate) name: String,
-    /// What code is made for: this very card, with what only its generation has (`sm_90a`).
+    /// The architecture that code is compiled for, with the features of its generation (`sm_90a`).
     pub(crate) architecture: String,
-    /// What kernels are made for, without options.
+    /// The target of code generation, without options.
     pub(crate) target: Target,
 }
 
 impl DeviceProperties {
     /// # Errors
-    /// No driver, no such device.
+    /// There is no driver or no such device.
     pub(crate) fn of(ordinal: i32) -> Result<DeviceProperties, GpuError> {
         if !(0..count()?).contains(&ordinal) {
             return Err(GpuError::Argument(format!("there is no CUDA device {ordinal}")));
@@ -38,19 +38,19 @@ impl DeviceProperties {
         Ok(DeviceProperties { device, name, architecture, target })
     }
 
-    /// On what depends what libraries and the compiler say.
+    /// The identity that answers of libraries and the compiler depend on.
     pub(crate) fn identity(&self) -> String {
         format!("{} {}", self.name, self.architecture)
     }
 
     /// Bytes of its memory.
     pub(crate) fn memory(&self) -> Result<u64, GpuError> {
-        // SAFETY: the device was given by the driver.
+        // SAFETY: the driver returned this device handle.
         let bytes = unsafe { result::device::total_mem(self.device) }.map_err(error("cuDeviceTotalMem"))?;
         Ok(bytes as u64)
     }
 
-    /// What a listing says of it.
+    /// The attributes for listings.
     pub(crate) fn attributes(&self) -> Vec<(String, String)> {
         let own = vec![
             ("architecture".into(), self.architecture.clone()),
@@ -61,16 +61,15 @@ impl DeviceProperties {
 }
 
 fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i32, GpuError> {
-    // SAFETY: the device was given by the driver.
+    // SAFETY: the driver returned this device handle.
     unsafe { result::device::get_attribute(device, which) }.map_err(error("cuDeviceGetAttribute"))
 }
 
-/// Threads of a warp on every card.
+/// Threads per warp on every device.
 const WARP: u32 = 32;
 
-/// What cards have from a compute capability (`10 * major + minor`) on: KiB of shared memory that a block may have at most, and
-/// features. By the table of compute capabilities in the CUDA programming guide; what is in code for the very card alone
-/// (`sm_90a`) is there from 90 on.
+/// Maximum KiB of shared memory per block and features, from each compute capability (`10 * major + minor`) on, by the
+/// table in the CUDA programming guide. Architecture-specific features (`sm_90a`) are listed from 90 on.
 const CAPABILITIES: [(u32, u32, Features); 8] = [
     (0, 48, Features::NONE),
     (80, 163, Features::AMPERE),
@@ -88,8 +87,8 @@ fn capability(number: u32) -> (u32, Features) {
     (row.1, row.2)
 }
 
-/// What kernels are made for of which nothing is known but an architecture as `sm_90a`; `None` where that is no name of one.
-/// What only the card itself has is in code for the card itself, which the letter behind the number says.
+/// The target for an architecture name such as `sm_90a`, without a device; `None` where the name is invalid.
+/// Architecture-specific features require the letter after the number.
 pub fn target_of(architecture: &str) -> Option<Target> {
     let number = architecture.strip_prefix("sm_")?;
     let own = number.ends_with(['a', 'f']);

@@ -1,6 +1,6 @@
-//! cuDNN: convolutions prepared for sets of sizes, and their launch.
+//! cuDNN: preparing convolutions for sets of sizes, and launching them.
 //!
-//! Not here: which convolution a step is (`dnn_call`, `dnn_layout`) and the operations themselves (`dnn_graph`).
+//! Not here: the mapping of steps to convolutions (`dnn_call`, `dnn_layout`) and the operation graph (`dnn_graph`).
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -17,27 +17,26 @@ use crate::dnn_desc::{Desc, Kind, failed};
 use crate::dnn_graph::{Fused, Operations, Uid};
 use crate::vendor::{StreamContext, Workspace};
 
-/// Prepared convolutions at most; more begin anew.
+/// Maximum number of prepared convolutions; all are dropped when it is exceeded.
 const MAX_PLANS: usize = 1024;
-/// Engines that are offered to the search.
+/// Number of engines that the search may time.
 pub(crate) const MAX_ENGINES: usize = 5;
-/// Configurations that the library is asked for, most of which are never built. In single precision without tf32 the first
-/// thirty are for tensor cores (seen with 9.14 for a Hopper).
+/// Number of configurations that the library is asked for, most of which are never built. In single precision without tf32
+/// the first thirty use tensor cores (seen with 9.14 on a Hopper).
 const MAX_CONFIGURATIONS: usize = 64;
-/// Convolutions of at most so many channels are of few.
+/// Maximum number of channels for which engines are ranked as for few channels.
 const FEW_CHANNELS: i64 = 16;
-/// Bytes of memory that a convolution may use beside its tensors.
+/// Maximum bytes of a convolution's workspace.
 const MAX_WORKSPACE: u64 = 256 << 20;
-/// Bytes that are taken at once, so that the memory grows seldom.
+/// Minimum bytes of a workspace allocation, so that it grows rarely.
 const MIN_WORKSPACE: u64 = 32 << 20;
 
-/// What the text of a kept plan begins with: whether the kernel is the library's own or compiled at run time, or that there is
-/// no plan.
+/// The first byte of a cached plan: the kernel is precompiled, the kernel is compiled at run time, or there is no plan.
 const READY: u8 = b'r';
 const COMPILED: u8 = b'c';
 const NO_PLAN: u8 = b'-';
-/// What is kept of this library: plans by convolution, and for the start of a later process what it says of the device and
-/// one of the plans.
+/// The keys of cached answers: plans by convolution and, to warm up later processes, the device's properties and an
+/// arbitrary plan.
 const PLAN: &[u8] = b"cudnn plan";
 const DEVICE: &[u8] = b"cudnn device";
 const ANY_PLAN: &[u8] = b"cudnn any plan";
@@ -48,23 +47,23 @@ pub(crate) struct Dnn {
     stream_context: StreamContext,
     /// Plans of earlier processes.
     answer_cache: AnswerCache,
-    /// Grows; earlier blocks stay, since recorded work has their addresses.
+    /// The workspace. It grows; earlier blocks are never freed, since recorded work contains their addresses.
     workspace: Mutex<Workspace>,
     plans: Mutex<HashMap<(Fused, usize), Arc<Plan>>>,
     engines: Mutex<HashMap<Fused, Arc<Engines>>>,
     exclusive: Mutex<()>,
-    /// Whether what a later process begins with is kept.
+    /// Whether the warm-up data for later processes was stored.
     warm_up_saved: Once,
 }
 
-/// The library's, destroyed when dropped.
+/// A library handle, destroyed when dropped.
 struct Handle(sys::cudnnHandle_t);
 
-// SAFETY: whoever uses a handle has it exclusively.
+// SAFETY: a handle is only used exclusively.
 unsafe impl Send for Handle {}
 
 impl Handle {
-    /// The context is current.
+    /// Makes a handle; the context is current.
     fn new() -> Result<Handle, GpuError> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the library writes one pointer.
@@ -75,17 +74,17 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once.
+        // SAFETY: the handle was made in `new` and is destroyed once.
         let _ = unsafe { sys::cudnnDestroy(self.0) };
     }
 }
 
-// SAFETY: the handle is used under `exclusive` alone.
+// SAFETY: the handle is used only while `exclusive` is held.
 unsafe impl Send for Dnn {}
-// SAFETY: as above.
+// SAFETY: shared references use the handle only while `exclusive` is held.
 unsafe impl Sync for Dnn {}
 
-/// What the library proposes for a convolution, the best first by its own rule.
+/// The library's proposals for a convolution, best first by its own rule.
 struct Engines {
     _operations: Operations,
     _graph: Desc,
@@ -94,9 +93,9 @@ struct Engines {
 
 struct Config {
     desc: Desc,
-    /// Whether it says that it uses tensor cores.
+    /// Whether the engine reports that it uses tensor cores.
     tensor_cores: bool,
-    /// Whether the library compiles its kernel at run time, which takes long.
+    /// Whether the library compiles its kernel at run time, which is slow.
     compiled: bool,
 }
 
@@ -106,32 +105,32 @@ pub(crate) struct Plan {
     workspace: u64,
     /// Whether the library compiled its kernel at run time.
     compiled: bool,
-    /// What it was made of; nothing where an earlier process made it.
+    /// The objects that the plan refers to; `None` for a restored plan.
     _engines: Option<Arc<Engines>>,
 }
 
-/// What an earlier process found out about a convolution.
+/// What an earlier process stored about a convolution.
 enum KnownPlan {
     Plan(Arc<Plan>),
-    /// The library proposes no engine but such as are compiled at run time, none of which was.
+    /// The library only proposes engines that are compiled at run time, and none was compiled.
     Slow,
     /// The library proposes no engine.
     Nothing,
 }
 
-/// Addresses of one convolution: those of its tensors by number.
+/// The addresses of a convolution's tensors, by number.
 pub(crate) type Tensors<'a> = &'a [(Uid, u64)];
 
 impl Dnn {
     /// Starts the library on a stream.
     ///
     /// # Errors
-    /// What the library says. The library itself was found before.
+    /// An error of the library, which was found before.
     pub(crate) fn new(stream_context: StreamContext, answer_cache: AnswerCache) -> Result<Dnn, GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "start cuDNN").entered();
         stream_context.enter()?;
         let handle = Handle::new()?;
-        // SAFETY: the handle was just made; the stream lives as long as the process.
+        // SAFETY: the handle was just made, and the stream lives as long as the process.
         unsafe { sys::cudnnSetStream(handle.0, stream_context.stream().cast()).result() }
             .map_err(failed("cudnnSetStream"))?;
         tracing::debug!(target: "kernel", version = Dnn::version(), "cuDNN");
@@ -147,8 +146,9 @@ impl Dnn {
         })
     }
 
-    /// Has the library make its tables, which its first plan does else, before there is a context: reads a kept plan for the kept
-    /// properties of the device. Nothing where there is none of both, or a library that cannot do so (before 9.8).
+    /// Makes the library build its tables, which its first plan would do otherwise, before there is a context: it reads a
+    /// cached plan for the cached device properties. Does nothing where either is missing or the library is older than
+    /// 9.8.
     pub(crate) fn begin(answer_cache: &AnswerCache) {
         let _span = tracing::debug_span!(target: "kernel", "begin with cuDNN").entered();
         let (Some(device), Some(plan)) = (answer_cache.get(&[DEVICE]), answer_cache.get(&[ANY_PLAN])) else {
@@ -168,7 +168,7 @@ impl Dnn {
         }
     }
 
-    /// Keeps what [`begin`](Dnn::begin) reads.
+    /// Stores what [`begin`](Dnn::begin) reads.
     fn save_warm_up(&self, plan: &[u8]) {
         let about = || {
             let mut properties = Desc::new(Kind::CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)?;
@@ -186,15 +186,15 @@ impl Dnn {
 
     /// The library's version, `91400` for 9.14.
     pub(crate) fn version() -> usize {
-        // SAFETY: no arguments; the library was found before.
+        // SAFETY: the function has no arguments, and the library is loaded.
         unsafe { sys::cudnnGetVersion() }
     }
 
-    /// A convolution that is ready for launch. `number` counts the library's engines, those without a compilation at run
-    /// time first; where there are not so many it is the last one.
+    /// Returns a convolution that is ready for launch. `number` counts the library's engines, precompiled ones first; a
+    /// number beyond the last gives the last.
     ///
     /// # Errors
-    /// The library has no engine for it.
+    /// The library has no engine for the convolution.
     pub(crate) fn plan(&self, fused: &Fused, number: usize) -> Result<Arc<Plan>, GpuError> {
         match self.known(fused, number)? {
             Some(KnownPlan::Plan(plan)) => Ok(plan),
@@ -203,7 +203,7 @@ impl Dnn {
         }
     }
 
-    /// Whether the library has a ready kernel for it, without a compilation at run time.
+    /// Whether the library has a precompiled kernel for the convolution.
     pub(crate) fn is_ready(&self, fused: &Fused) -> bool {
         let ready = match self.known(fused, 0) {
             Ok(Some(KnownPlan::Plan(plan))) => Ok(!plan.compiled),
@@ -243,13 +243,13 @@ impl Dnn {
                 Ok(Some(KnownPlan::Plan(self.keep(key, plan))))
             }
             Err(e) => {
-                tracing::debug!(target: "kernel", "a kept plan of cuDNN is made anew: {e}");
+                tracing::debug!(target: "kernel", "a cached plan of cuDNN is made again: {e}");
                 Ok(None)
             }
         }
     }
 
-    /// Asks the library, and keeps for later processes what it says.
+    /// Asks the library, and stores its answer for later processes.
     fn made(&self, fused: &Fused, number: usize) -> Result<Arc<Plan>, GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "plan of cuDNN").entered();
         self.stream_context.enter()?;
@@ -281,10 +281,11 @@ impl Dnn {
         plan
     }
 
-    /// A plan from its description, and the bytes of workspace that it wants.
+    /// Restores a plan from its description, and returns it with the bytes of its workspace.
     fn restored(&self, json: &[u8]) -> Result<(Desc, u64), GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "kept plan of cuDNN").entered();
-        // A plan takes a fifth of a millisecond; a handle for each thread that reads some takes two, one after another.
+        // Restoring takes a fifth of a millisecond; a handle per thread would take two, and handles are made one at a
+        // time.
         let _guard = lock(&self.exclusive);
         let mut desc = Desc::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
         desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle.0])?;
@@ -299,7 +300,7 @@ impl Dnn {
         let mut reason = none();
         let mut built = 0;
         for config in &engines.configs {
-            // Where the device has no memory left for an engine's workspace, the next one may want less.
+            // Where the device has no memory for an engine's workspace, the next engine may need less.
             let ready = self.one(config, engines).and_then(|p| self.reserve(p.workspace).map(|()| p));
             match ready {
                 Ok(plan) => {
@@ -325,7 +326,7 @@ impl Dnn {
         Ok(Plan { desc, workspace, compiled: config.compiled, _engines })
     }
 
-    /// A plan of a configuration, and the bytes of workspace that it wants.
+    /// Prepares a plan from a configuration, and returns it with the bytes of its workspace.
     fn prepared(&self, config: &Desc) -> Result<(Desc, u64), GpuError> {
         let _guard = lock(&self.exclusive);
         let mut desc = Desc::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
@@ -336,7 +337,7 @@ impl Dnn {
         Ok((desc, bytes))
     }
 
-    /// Sees that the workspace has as many bytes.
+    /// Makes sure that the workspace has at least this many bytes.
     fn reserve(&self, bytes: u64) -> Result<(), GpuError> {
         let mut workspace = lock(&self.workspace);
         if workspace.bytes() < bytes {
@@ -380,7 +381,8 @@ impl Dnn {
         }
         drop(exclusive);
         configs.sort_by_key(|c| c.compiled);
-        // Of few channels the library prefers engines that lay all tensors out anew, and it has others.
+        // For few channels the library prefers engines that convert all tensors to another layout; others are ranked
+        // first.
         if fused.problem.x[1] <= FEW_CHANNELS && (fused.dtype != DType::F32 || fused.tf32) {
             let most = fused.bytes() / 2;
             let moves = |c: &Config| !self.prepared(&c.desc).is_ok_and(|(_, bytes)| bytes <= most);
@@ -395,13 +397,13 @@ impl Dnn {
         Ok(engines)
     }
 
-    /// Puts a convolution on the stream.
+    /// Enqueues a convolution on the stream.
     ///
     /// # Errors
-    /// What the library says.
+    /// An error of the library.
     ///
     /// # Safety
-    /// The addresses are device memory in which the plan's tensors lie.
+    /// The addresses are device memory that contains the plan's tensors.
     pub(crate) unsafe fn launch(&self, plan: &Plan, tensors: Tensors<'_>) -> Result<(), GpuError> {
         self.stream_context.enter()?;
         let _guard = lock(&self.exclusive);
@@ -413,30 +415,30 @@ impl Dnn {
         pack.set(A::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, T::CUDNN_TYPE_VOID_PTR, &pointers)?;
         pack.set(A::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, T::CUDNN_TYPE_VOID_PTR, &[workspace])?;
         let pack = pack.finish()?;
-        // SAFETY: the caller's promise; plan and pack are finished and live through the call.
+        // SAFETY: the caller guarantees the addresses; plan and variant pack are finalized and outlive the call.
         unsafe { sys::cudnnBackendExecute(self.handle.0, plan.desc.raw(), pack.raw()).result() }
             .map_err(failed("cudnnBackendExecute"))
     }
 }
 
-/// The library proposes nothing for a convolution.
+/// The error where the library proposes nothing for a convolution.
 fn none() -> GpuError {
     GpuError::Driver { call: "cudnnBackendGetAttribute", what: "no engine".into() }
 }
 
-/// A convolution and an engine's number as a part of a key.
+/// A convolution and the number of an engine, as part of a key.
 fn name(fused: &Fused, number: usize) -> Vec<u8> {
     format!("{number} {fused:?}").into_bytes()
 }
 
-/// Bytes of workspace that a plan wants.
+/// Bytes of a plan's workspace.
 fn workspace_of(plan: &Desc) -> Result<u64, GpuError> {
     let mut bytes = [0i64];
     plan.get(A::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, T::CUDNN_TYPE_INT64, &mut bytes)?;
     Ok(bytes[0].max(0) as u64)
 }
 
-/// Configurations that the library proposes for a graph.
+/// The configurations that the library proposes for an operation graph.
 fn proposed(graph: &Desc, mode: cudnnBackendHeurMode_t) -> Result<Vec<Desc>, GpuError> {
     let mut heuristic = Desc::new(Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
     heuristic.refer(A::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[graph])?;
@@ -445,7 +447,7 @@ fn proposed(graph: &Desc, mode: cudnnBackendHeurMode_t) -> Result<Vec<Desc>, Gpu
     let made: Result<Vec<Desc>, GpuError> =
         (0..MAX_CONFIGURATIONS).map(|_| Desc::new(Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)).collect();
     let mut made = made?;
-    // The library fills the descriptors whose addresses it is given.
+    // The library fills in the descriptors whose handles it is given.
     let mut raw: Vec<sys::cudnnBackendDescriptor_t> = made.iter().map(Desc::raw).collect();
     let count =
         heuristic.get(A::CUDNN_ATTR_ENGINEHEUR_RESULTS, T::CUDNN_TYPE_BACKEND_DESCRIPTOR, &mut raw)?;
@@ -453,7 +455,7 @@ fn proposed(graph: &Desc, mode: cudnnBackendHeurMode_t) -> Result<Vec<Desc>, Gpu
     Ok(made)
 }
 
-/// What an engine says of itself.
+/// The notes of an engine.
 struct EngineNotes {
     numerical: Vec<u32>,
     behaviour: Vec<u32>,
@@ -464,7 +466,7 @@ impl EngineNotes {
         let engine = Desc::new(Kind::CUDNN_BACKEND_ENGINE_DESCRIPTOR)?;
         let mut raw = [engine.raw()];
         config.get(A::CUDNN_ATTR_ENGINECFG_ENGINE, T::CUDNN_TYPE_BACKEND_DESCRIPTOR, &mut raw)?;
-        // As numbers: a newer library may know notes that these bindings do not.
+        // Notes are read as numbers: a newer library may have notes that these bindings do not know.
         let list = |name, ty| -> Result<Vec<u32>, GpuError> {
             let mut notes = [0u32; 64];
             let count = engine.get(name, ty, &mut notes)?;
@@ -476,7 +478,7 @@ impl EngineNotes {
         })
     }
 
-    /// Whether the engine's arithmetic is what was asked for.
+    /// Whether the engine computes with the requested precision.
     fn allowed(&self, fused: &Fused) -> bool {
         use cudnnBackendNumericalNote_t as N;
         let says = |note: N| self.numerical.contains(&(note as u32));

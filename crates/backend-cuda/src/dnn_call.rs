@@ -1,5 +1,5 @@
-//! Convolutions of programs as calls of cuDNN: operands in the order that its kernels want, epilogues that it does itself
-//! and those that wait for a kernel.
+//! Convolutions of programs as calls of cuDNN: operands in the layouts that its kernels prefer, and epilogues that it
+//! fuses or that a kernel applies afterwards.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,24 +18,24 @@ use crate::dnn_graph::{Fused, Uid, number_type};
 use crate::dnn_layout::{self as layout, Format, Problem, Role, Tensor, dims, pick};
 use crate::dnn_transposed::as_transposed;
 
-/// Bytes that addresses of tensors must be multiples of.
+/// The alignment of tensor addresses in bytes.
 const ALIGNMENT: i64 = 16;
 
-/// Where a tensor of the call lies.
+/// The location of a tensor.
 #[derive(Clone)]
 enum Source {
-    /// In a buffer, from this element on.
+    /// A buffer, at this element.
     Buffer(BufId, SymExpr),
-    /// Scratch buffer of this number.
+    /// The scratch buffer of this number.
     Scratch(usize),
 }
 
-/// A convolution of a program as the library is to compute it.
+/// A convolution of a program as the library computes it.
 struct Spec {
     conv: Conv,
     role: Role,
     format: Format,
-    /// How its operands are folded, where they are.
+    /// The space-to-depth layout of its operands, where that is used.
     folded: Option<Folded>,
     dtype: DType,
     tf32: bool,
@@ -48,7 +48,7 @@ struct Spec {
     relu: bool,
 }
 
-/// Whether the library has convolutions of these dtypes.
+/// Whether the library supports convolutions of these dtypes.
 pub(crate) fn wants(program: &Program, k: &Conv) -> bool {
     let (x, w) = (program.buffers[k.input.buf].dtype, program.buffers[k.weight.buf].dtype);
     let rank = k.epilogue.ranges.len();
@@ -61,8 +61,8 @@ pub(crate) fn wants(program: &Program, k: &Conv) -> bool {
         && !is_grouped_gradient(program, k)
 }
 
-/// Whether it is the gradient to a weight of groups, a window larger than its result: as a plain convolution, which is all that
-/// the library is asked for with groups, it takes a hundred times as long as the generated kernel.
+/// Whether it is the gradient to the weight of a grouped convolution, with a window larger than its result. The library
+/// supports groups only in plain convolutions, where this takes a hundred times as long as the generated kernel.
 fn is_grouped_gradient(program: &Program, k: &Conv) -> bool {
     let eval = at_capture(program);
     let points = |sizes: &[SymExpr]| sizes[2..].iter().map(&eval).product::<Option<i64>>();
@@ -86,7 +86,7 @@ fn numbers(k: &Conv, eval: Eval<'_>) -> Result<layout::Conv, GpuError> {
     })
 }
 
-/// A step, looked at with the sizes of capture and with others.
+/// A step, analysed with the sizes of capture and with others.
 struct StepAnalysis<'a> {
     program: &'a Program,
     k: &'a Conv,
@@ -107,7 +107,8 @@ impl<'a> StepAnalysis<'a> {
             [numbers(k, &|e| known(e, at_capture(e))).ok()?, numbers(k, &|e| known(e, perturbed(e))).ok()?];
         let role = seen[0].role();
         let narrow = program.buffers[k.input.buf].dtype != DType::F32 || tf32;
-        // Tensor cores read channels-last; in single precision the other order is as good, where all is in it already.
+        // Tensor cores read channels-last. In single precision channels-first is as good where all tensors have it
+        // already.
         let permuted = dims(role, seen[0].output.len());
         let first = Format::ChannelsFirst.holds(&pick(&seen[0].input, &permuted))
             && Format::ChannelsFirst.holds(&pick(&seen[0].weight, &permuted))
@@ -116,7 +117,7 @@ impl<'a> StepAnalysis<'a> {
         Some(StepAnalysis { program, k, role, format, narrow, seen })
     }
 
-    /// The step, or its opposite where the weight lies as the library wants it for that one alone.
+    /// The analysis of the step, or of its transposed form where the weight has the preferred layout only in that.
     fn best(
         program: &'a Program,
         k: &'a Conv,
@@ -132,25 +133,25 @@ impl<'a> StepAnalysis<'a> {
         Some(other.unwrap_or(analysis))
     }
 
-    /// Of the operands.
+    /// The dtype of the operands.
     fn dtype(&self) -> DType {
         self.program.buffers[self.k.input.buf].dtype
     }
 
-    /// How the convolution is folded, where tensor cores compute it faster so.
+    /// The space-to-depth layout, where tensor cores compute the convolution faster with it.
     fn folded(&self) -> Option<Folded> {
         let wanted = self.narrow && self.format == Format::ChannelsLast;
         Folded::of(self.k, self.role).filter(|_| wanted)
     }
 
-    /// Step dimensions in the order of the format's memory.
+    /// The dimensions of the step in the format's memory order.
     fn order(&self) -> Vec<usize> {
         let rank = self.k.epilogue.ranges.len();
         let dims = dims(self.role, rank);
         self.format.order(rank).into_iter().map(|d| dims[d]).collect()
     }
 
-    /// Whether an operand lies as the library wants it.
+    /// Whether an operand has the layout that the library prefers.
     fn holds(&self, operand: &Operand, of: fn(&layout::Conv) -> &Tensor) -> bool {
         let dims = dims(self.role, operand.sizes.len());
         self.seen.iter().all(|c| self.format.holds(&pick(of(c), &dims)))
@@ -163,7 +164,7 @@ impl<'a> StepAnalysis<'a> {
         constant * size % ALIGNMENT == 0 && terms.iter().all(|(coef, _)| coef * size % ALIGNMENT == 0)
     }
 
-    /// Whether a walk over the result is dense in the format.
+    /// Whether a view of the result is dense in the format.
     fn dense(&self, place: &StridedView) -> bool {
         let permuted = dims(self.role, place.strides.len());
         let at = |eval: &dyn Fn(&SymExpr) -> Option<i64>, sizes: &[i64]| {
@@ -182,7 +183,7 @@ fn in_order(order: &[usize], format: Format, dims: &[usize]) -> bool {
     format.order(order.len()).into_iter().map(|d| dims[d]).eq(order.iter().copied())
 }
 
-/// The ways in which the library computes the convolution, the best by rule first.
+/// Returns the library's candidates for the convolution, best first by rule.
 pub(crate) fn candidates(
     dnn: &Arc<Dnn>,
     program: &Program,
@@ -197,8 +198,8 @@ pub(crate) fn candidates(
     let as_it_is = with_folding(dnn, &analysis, step, target, None);
     let folded =
         analysis.folded().map(|f| with_folding(dnn, &analysis, step, target, Some(f))).unwrap_or_default();
-    // Seen on an H200 with the first convolution of a resnet (3 channels, tf32): 0.08 ms folded and 0.12 ms as it is, but
-    // 0.27 and 0.16 ms for the gradient to its weight.
+    // Measured on an H200 for the first convolution of a ResNet (3 channels, tf32): 0.08 ms with space-to-depth and 0.12
+    // ms without, but 0.27 and 0.16 ms for the gradient to its weight.
     let [first, last] = match analysis.role == Role::Forward && analysis.dtype() == DType::F32 {
         true => [folded, as_it_is],
         false => [as_it_is, folded],
@@ -206,7 +207,7 @@ pub(crate) fn candidates(
     first.into_iter().chain(last).collect()
 }
 
-/// The candidates with operands as they are, or folded.
+/// The candidates with operands as they are, or in space-to-depth layout.
 fn with_folding(
     dnn: &Arc<Dnn>,
     analysis: &StepAnalysis<'_>,
@@ -218,7 +219,7 @@ fn with_folding(
     let mut out = Vec::new();
     let order = analysis.order();
     let bytes = |elements: SymExpr| elements * dtype.size() as i64;
-    // Scratch buffer 0 is the result's, whether it is used or not, since epilogues find it there.
+    // Scratch buffer 0 belongs to the result even where it is unused, since epilogues read it.
     let mut scratch = vec![SymExpr::ZERO];
     let mut before = Vec::new();
     let mut placed = |operand: &Operand,
@@ -265,7 +266,7 @@ fn with_folding(
         offer(&mut out, dnn, spec, &format!("cudnn{suffix}"), &before, None, &scratch);
         return out;
     }
-    // The library rounds the result of 16-bit operands to their own dtype, whatever the epilogue makes of it.
+    // The library rounds the result of 16-bit operands to their dtype, whatever the epilogue does with it.
     let packed = of_result.map_or(Packed::Dense(&order), Packed::Folded);
     let Ok(kernel) = epilogue(program, step, dtype, packed) else { return out };
     if bare.is_ready(dnn, analysis) {
@@ -299,7 +300,7 @@ fn offer(
     }
 }
 
-/// The convolution with its whole epilogue done by the library.
+/// The convolution with its whole epilogue fused by the library; `None` where that is not possible.
 fn fused(analysis: &StepAnalysis<'_>, bare: &Spec, t: VendorEpilogue) -> Option<Spec> {
     let program = analysis.program;
     let same = |buf: BufId| program.buffers[buf].dtype == bare.dtype;
@@ -331,7 +332,7 @@ fn fused(analysis: &StepAnalysis<'_>, bare: &Spec, t: VendorEpilogue) -> Option<
 }
 
 impl Spec {
-    /// The library's problem at some sizes; `None` where it has none for it.
+    /// The library's problem at some sizes; `None` where it does not support it.
     fn problem(&self, conv: &layout::Conv) -> Option<Problem> {
         let problem = conv.problem(self.role, self.format)?;
         Some(match &self.folded {
@@ -352,7 +353,7 @@ impl Spec {
         }
     }
 
-    /// Whether the library has a ready kernel for it at the sizes of capture.
+    /// Whether the library has a precompiled kernel for it at the sizes of capture.
     fn is_ready(&self, dnn: &Dnn, analysis: &StepAnalysis<'_>) -> bool {
         let [at_capture, elsewhere] = &analysis.seen;
         match (self.problem(at_capture), self.problem(elsewhere)) {
@@ -373,7 +374,7 @@ struct Call {
     dnn: Arc<Dnn>,
     spec: Arc<Spec>,
     number: usize,
-    /// The plan where no size is symbolic; `None` where there is nothing to compute.
+    /// The plan where no size is symbolic; `None` inside where there is nothing to compute.
     fixed: OnceLock<Option<Arc<Plan>>>,
 }
 
@@ -420,7 +421,7 @@ impl LibraryCall for Call {
         };
         let Some(plan) = plan else { return Ok(()) };
         let spec = &self.spec;
-        // The result takes the place of the tensor that is sought.
+        // The result takes the place of the unknown tensor.
         let (x, w, y) = match spec.role {
             Role::Forward => (&spec.input, &spec.weight, &spec.result),
             Role::Data => (&spec.result, &spec.weight, &spec.input),
@@ -436,7 +437,8 @@ impl LibraryCall for Call {
                 tensors.push((uid, self.address(source, work)?));
             }
         }
-        // SAFETY: the caller's promise: every tensor lies dense in its buffer or scratch, as `StepAnalysis` saw.
+        // SAFETY: the caller guarantees the buffers; `StepAnalysis` checked that every tensor is dense in its buffer or
+        // scratch.
         unsafe { self.dnn.launch(&plan, &tensors) }
     }
 }

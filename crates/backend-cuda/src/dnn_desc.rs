@@ -1,4 +1,4 @@
-//! Descriptors of cuDNN's graph interface with an owner, and their attributes.
+//! Owned descriptors of cuDNN's graph API, and their attributes.
 
 use std::ffi::c_void;
 
@@ -6,18 +6,18 @@ use cudarc::cudnn::result::CudnnError;
 use cudarc::cudnn::sys::{self, cudnnBackendAttributeName_t as Name, cudnnBackendAttributeType_t as Type};
 use gpu_runtime::GpuError;
 
-/// What is being described.
+/// The type of a descriptor.
 pub(crate) use sys::cudnnBackendDescriptorType_t as Kind;
 
 /// A descriptor, destroyed when dropped.
 pub(crate) struct Desc(sys::cudnnBackendDescriptor_t);
 
-// SAFETY: a descriptor is memory of the host; after `finish` it is only read.
+// SAFETY: a descriptor is host memory, and it is only read after `finish`.
 unsafe impl Send for Desc {}
-// SAFETY: as above.
+// SAFETY: shared references only read a descriptor, which the library allows from several threads.
 unsafe impl Sync for Desc {}
 
-/// An error of the library's, by its own name.
+/// Converts an error of the library.
 pub(crate) fn failed(call: &'static str) -> impl Fn(CudnnError) -> GpuError {
     move |e| GpuError::Driver { call, what: format!("{:?}", e.0) }
 }
@@ -35,9 +35,9 @@ impl Desc {
         self.0
     }
 
-    /// Sets an attribute of several values.
+    /// Sets an attribute to a list of values.
     pub(crate) fn set<T>(&mut self, name: Name, ty: Type, values: &[T]) -> Result<(), GpuError> {
-        // SAFETY: the descriptor lives; the library copies as many values of the type that is named, which are `T`.
+        // SAFETY: the descriptor is alive, and the library copies the given number of values, whose type is `T`.
         unsafe {
             sys::cudnnBackendSetAttribute(
                 self.0,
@@ -68,17 +68,17 @@ impl Desc {
         self.set(name, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR, &raw)
     }
 
-    /// Ends the description.
+    /// Finalizes the descriptor.
     pub(crate) fn finish(self) -> Result<Desc, GpuError> {
-        // SAFETY: the descriptor lives.
+        // SAFETY: the descriptor is alive.
         unsafe { sys::cudnnBackendFinalize(self.0).result() }.map_err(failed("cudnnBackendFinalize"))?;
         Ok(self)
     }
 
-    /// Values of an attribute, into `values`; how many there are.
+    /// Reads the values of an attribute into `values`, and returns their number.
     pub(crate) fn get<T>(&self, name: Name, ty: Type, values: &mut [T]) -> Result<usize, GpuError> {
         let mut count = 0;
-        // SAFETY: the descriptor lives; the library writes at most as many values of the type that is named.
+        // SAFETY: the descriptor is alive, and the library writes at most the given number of values, whose type is `T`.
         unsafe {
             sys::cudnnBackendGetAttribute(
                 self.0,
@@ -94,11 +94,11 @@ impl Desc {
         Ok(count.clamp(0, values.len() as i64) as usize)
     }
 
-    /// A text of any length.
+    /// Reads a text attribute.
     pub(crate) fn text(&self, name: Name) -> Result<Vec<u8>, GpuError> {
         let mut length = 0;
         let none = std::ptr::null_mut();
-        // SAFETY: the descriptor lives; of no elements nothing is written but their number.
+        // SAFETY: the descriptor is alive; with no room for elements only their number is written.
         unsafe {
             sys::cudnnBackendGetAttribute(self.0, name, Type::CUDNN_TYPE_CHAR, 0, &mut length, none).result()
         }
@@ -112,7 +112,7 @@ impl Desc {
 
 impl Drop for Desc {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once.
+        // SAFETY: the descriptor was made in `new` and is destroyed once.
         let _ = unsafe { sys::cudnnBackendDestroyDescriptor(self.0) };
     }
 }

@@ -1,8 +1,9 @@
-//! Convolutions of few channels folded: blocks of neighbouring points of the input are points of a smaller one with more
-//! channels, over which a window of fewer points moves one by one. What is 7 × 7 points of 3 channels, two apart, is then
-//! 4 × 4 points of 12 channels: tensor cores have kernels for that, and multiply fewer zeros than with channels alone.
+//! Convolutions with few channels in space-to-depth layout ("folded"): blocks of adjacent input points become points of a
+//! smaller input with more channels, over which a smaller window moves with stride 1. A window of 7 × 7 points of 3
+//! channels with stride 2 becomes 4 × 4 points of 12 channels: tensor cores have kernels for that, and multiply fewer
+//! padding zeros than with padded channels alone.
 //!
-//! Pure: no library call, and no values of symbols.
+//! This module is pure: it calls no library and evaluates no symbols.
 
 use gpu_codegen::Blocks;
 use ir_core::SymExpr;
@@ -10,12 +11,12 @@ use kernel_ir::Conv;
 
 use crate::dnn_layout::{Problem, Role, dims};
 
-/// Channels that the library's kernels for tensor cores want multiples of.
+/// The multiple of channels that the library's tensor-core kernels require.
 const UNIT: i64 = 8;
-/// Products with folded operands for each one that is wanted, at most.
+/// Maximum multiply-adds of the folded convolution per multiply-add of the original.
 const MAX_PRODUCTS: i64 = 3;
 
-/// A folded convolution: how `x` and `w` lie.
+/// The space-to-depth layouts of `x` and `w`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Folded {
     pub(crate) x: Blocks,
@@ -23,8 +24,8 @@ pub(crate) struct Folded {
 }
 
 impl Folded {
-    /// Of a convolution, or a gradient to its weight; `None` where there are channels enough, where sizes beside that of the
-    /// batch are symbolic, or where most of the work would be zeros.
+    /// The layouts for a convolution, or for a gradient to its weight; `None` where there are enough channels, where sizes
+    /// other than the batch are symbolic, or where most of the work would be multiplications by zero.
     pub(crate) fn of(k: &Conv, role: Role) -> Option<Folded> {
         let rank = k.epilogue.ranges.len();
         let ranges = &k.epilogue.ranges;
@@ -50,7 +51,7 @@ impl Folded {
             if before < 0 || taps < 1 || windows < 1 {
                 return None;
             }
-            // The first window begins with whole blocks of zeros; its own first points are none of the window's.
+            // The first window starts with whole blocks of zeros; the excess before it is not part of the window.
             let zeros = (before + step - 1) / step;
             let late = step * zeros - before;
             let blocks = (taps + late + step - 1) / step;
@@ -71,7 +72,7 @@ impl Folded {
         (few && worth).then(|| Folded { x: blocks(lead, of_x), w: blocks(shift, of_w) })
     }
 
-    /// The library's problem, of the one that is folded.
+    /// The library's problem for the folded convolution.
     pub(crate) fn problem(&self, of: Problem) -> Problem {
         let sizes = |outer: i64, blocks: &Blocks| {
             [outer, blocks.filled].into_iter().chain(blocks.counts.iter().copied()).collect::<Vec<i64>>()
@@ -131,7 +132,7 @@ mod tests {
         }
     }
 
-    /// The point of the unfolded tensor at a place of the folded one; `None` where that is zero.
+    /// The point of the original tensor at an index of the folded one; `None` for a padding zero.
     fn unfolded(b: &Blocks, sizes: &[i64; 4], block: [i64; 2], c: i64) -> Option<[i64; 3]> {
         let (point, channel) = (c / b.channels, c % b.channels);
         let within = [point / b.points[1], point % b.points[1]];
@@ -140,8 +141,7 @@ mod tests {
         inside.then_some([channel, at[0], at[1]])
     }
 
-    /// For each output position and each element of the weight the element of the input that it meets, as both forms have
-    /// it.
+    /// Checks that both forms combine the same input element with each element of the weight, for every output position.
     fn check(x: [i64; 4], w: [i64; 4], y: [i64; 4], step: [i64; 2], before: [i64; 2]) {
         let f = Folded::of(&conv(Role::Forward, [x, w, y], step, before), Role::Forward).unwrap();
         let of_gradient = Folded::of(&conv(Role::Filter, [x, w, y], step, before), Role::Filter).unwrap();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_channels_enough_stays() {
+    fn convolutions_with_enough_channels_are_not_folded() {
         let sizes = |c: i64, taps: i64| [[1, c, 14, 14], [2, c, taps, taps], [1, 2, 14, 14]];
         let of = |k: &Conv| Folded::of(k, Role::Forward).is_some();
         assert!(!of(&conv(Role::Forward, sizes(8, 3), [1, 1], [1, 1])));

@@ -1,4 +1,4 @@
-//! A convolution and what follows it as an operation graph of cuDNN. Needs no device.
+//! A convolution and its epilogue as an operation graph of cuDNN. No device is needed.
 
 use cudarc::cudnn::sys::{
     cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as T, cudnnConvolutionMode_t,
@@ -10,25 +10,25 @@ use ir_core::DType;
 use crate::dnn_desc::{Desc, Kind};
 use crate::dnn_layout::{Format, Problem, Role};
 
-/// A convolution, and what the library does with its result.
+/// A convolution and its fused epilogue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Fused {
     pub(crate) problem: Problem,
-    /// Of all tensors.
+    /// The dtype of all tensors.
     pub(crate) dtype: DType,
     /// Whether float32 operands may be rounded to tf32.
     pub(crate) tf32: bool,
     /// Whether equal runs must give equal bits.
     pub(crate) deterministic: bool,
-    /// A number for each channel of the result is added.
+    /// Whether a bias per output channel is added.
     pub(crate) bias: bool,
-    /// A tensor like the result is added.
+    /// Whether a tensor like the result is added.
     pub(crate) residual: bool,
-    /// Negative values become 0.
+    /// Whether a ReLU follows.
     pub(crate) relu: bool,
 }
 
-/// Numbers by which a plan knows its tensors.
+/// The numbers by which a plan identifies its tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Uid {
     X = 1,
@@ -38,16 +38,16 @@ pub(crate) enum Uid {
     Residual = 5,
 }
 
-/// First number of tensors that are never in memory.
+/// The first number of virtual tensors, which are never in memory.
 const VIRTUAL: i64 = 100;
 
-/// A graph's operations; tensors live as long.
+/// The operations of a graph; they keep its tensors alive.
 pub(crate) struct Operations {
     pub(crate) ops: Vec<Desc>,
     _tensors: Vec<Desc>,
 }
 
-/// The library's name for a dtype that it convolves.
+/// The library's name for a dtype that it supports in convolutions.
 pub(crate) fn number_type(dtype: DType) -> Option<D> {
     Some(match dtype {
         DType::F16 => D::CUDNN_DATA_HALF,
@@ -58,17 +58,17 @@ pub(crate) fn number_type(dtype: DType) -> Option<D> {
 }
 
 impl Fused {
-    /// Bytes of the convolution's tensors.
+    /// Total bytes of the convolution's tensors.
     pub(crate) fn bytes(&self) -> u64 {
         let p = &self.problem;
         let elements: i64 = [&p.x, &p.w, &p.y].into_iter().map(|t| t.iter().product::<i64>()).sum();
         elements.max(0) as u64 * self.dtype.size() as u64
     }
 
-    /// The operations, in order: the convolution, the residual, the biases, the rectifier.
+    /// The operations in order: the convolution, the residual, the bias, the ReLU.
     ///
     /// # Errors
-    /// What the library says of shapes and dtypes.
+    /// An error of the library for shapes or dtypes.
     pub(crate) fn operations(&self) -> Result<Operations, GpuError> {
         let p = &self.problem;
         let io = number_type(self.dtype)
@@ -84,7 +84,7 @@ impl Fused {
             Role::Data => 0,
             Role::Filter => 1,
         };
-        // The result of the last operation is the tensor in memory; what comes before is never stored.
+        // Only the result of the last operation is in memory; the others are virtual.
         let mut current = between(steps)?;
         if steps == 0 {
             ops.push(self.convolution([&tensors[0], &tensors[1], &tensors[2]])?);
@@ -144,7 +144,7 @@ impl Fused {
     }
 }
 
-/// The operation of a role, and its attributes: x, w, y, convolution, alpha, beta.
+/// The operation for a role, and its attributes: x, w, y, convolution, alpha, beta.
 fn names(role: Role) -> (Kind, [A; 6]) {
     match role {
         Role::Forward => (
@@ -200,7 +200,7 @@ fn pointwise(mode: cudnnPointwiseMode_t) -> Result<Desc, GpuError> {
     d.set(A::CUDNN_ATTR_POINTWISE_MODE, T::CUDNN_TYPE_POINTWISE_MODE, &[mode])?;
     d.dtype(A::CUDNN_ATTR_POINTWISE_MATH_PREC, D::CUDNN_DATA_FLOAT)?;
     if mode == cudnnPointwiseMode_t::CUDNN_POINTWISE_RELU_FWD {
-        // The larger of `NaN` and 0 is `NaN`, as everywhere else.
+        // The maximum of `NaN` and 0 is `NaN`, as in all backends.
         let keep = cudnnNanPropagation_t::CUDNN_PROPAGATE_NAN;
         d.set(A::CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, T::CUDNN_TYPE_NAN_PROPOGATION, &[keep])?;
     }

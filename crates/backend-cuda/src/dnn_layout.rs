@@ -1,6 +1,6 @@
-//! A convolution in numbers as cuDNN takes it: which of its three convolutions it is, and how tensors must lie.
+//! A convolution in the form of cuDNN: which of its three operations computes it, and the layouts of its tensors.
 //!
-//! Pure: no library call, no symbols.
+//! This module is pure: it calls no library and knows no symbols.
 
 /// Sizes and strides of a tensor: batch (or output channels), channels, spatial dimensions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -12,25 +12,25 @@ pub(crate) struct Tensor {
 /// The order of dimensions in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Format {
-    /// Batch, spatial dimensions, channels: what tensor cores read without a transposition.
+    /// Batch, spatial dimensions, channels: tensor cores read it without a transposition.
     ChannelsLast,
     /// Batch, channels, spatial dimensions.
     ChannelsFirst,
 }
 
-/// Which of the library's convolutions a step is.
+/// The library's operation that computes a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
     /// A plain convolution.
     Forward,
-    /// A transposed one: the gradient to the input of a plain one.
+    /// A transposed convolution: the gradient to the input of a plain one.
     Data,
     /// A convolution over the batch, as the gradient to the weight is written: batch and channels of its operands (and of
-    /// its result) have changed places.
+    /// its result) are exchanged.
     Filter,
 }
 
-/// A convolution of a program at some sizes.
+/// A convolution of a program with evaluated sizes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Conv {
     pub(crate) input: Tensor,
@@ -43,16 +43,16 @@ pub(crate) struct Conv {
     pub(crate) transposed: bool,
 }
 
-/// The convolution as the library takes it: `y = x * w`, of which one is sought and the others are given.
+/// The convolution `y = x * w` in the library's form: one of the tensors is unknown and the others are given.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Problem {
     pub(crate) role: Role,
-    /// Of a plain convolution: its input, weight and output. All dense, in `format`.
+    /// The input, weight and output of the plain convolution, all dense in `format`.
     pub(crate) x: Vec<i64>,
     pub(crate) w: Vec<i64>,
     pub(crate) y: Vec<i64>,
     pub(crate) format: Format,
-    /// Zeros before and after each spatial dimension; the same on both sides wherever that gives the same result.
+    /// Zeros before and after each spatial dimension; symmetric wherever that gives the same result.
     pub(crate) padding: [Vec<i64>; 2],
     pub(crate) stride: Vec<i64>,
     pub(crate) dilation: Vec<i64>,
@@ -85,7 +85,7 @@ impl Format {
     }
 }
 
-/// The dimensions of an operand (or of the result) of the step as those of the library's tensor.
+/// Maps the dimensions of the step's operands and result to those of the library's tensors.
 pub(crate) fn dims(role: Role, rank: usize) -> Vec<usize> {
     match role {
         Role::Filter => [1, 0].into_iter().chain(2..rank).collect(),
@@ -93,20 +93,20 @@ pub(crate) fn dims(role: Role, rank: usize) -> Vec<usize> {
     }
 }
 
-/// A tensor with the dimensions in another order.
+/// A tensor with its dimensions permuted.
 pub(crate) fn pick(tensor: &Tensor, dims: &[usize]) -> Tensor {
     let by = |v: &[i64]| dims.iter().map(|&d| v[d]).collect();
     Tensor { sizes: by(&tensor.sizes), strides: by(&tensor.strides) }
 }
 
 impl Conv {
-    /// Which of the library's convolutions computes this fastest.
+    /// The library's operation that computes this fastest.
     pub(crate) fn role(&self) -> Role {
         if self.transposed {
             return Role::Data;
         }
         let volume = |sizes: &[i64]| sizes[2..].iter().product::<i64>();
-        // Of one element of the batch the strides say nothing: a window larger than the result was a gradient.
+        // The strides of a batch of one are meaningless: a window larger than the result indicates a gradient.
         let wide = volume(&self.weight.sizes) > volume(&self.output);
         let swapped =
             [&self.input, &self.weight].into_iter().all(|t| match (t.sizes[0] > 1, t.sizes[1] > 1) {
@@ -116,13 +116,13 @@ impl Conv {
         if self.groups == 1 && swapped { Role::Filter } else { Role::Forward }
     }
 
-    /// The library's problem; `None` where it has none for it.
+    /// The library's problem; `None` where it does not support it.
     pub(crate) fn problem(&self, role: Role, format: Format) -> Option<Problem> {
         let rank = self.output.len();
         let dims = dims(role, rank);
         let by = |v: &[i64]| -> Vec<i64> { dims.iter().map(|&d| v[d]).collect() };
         let (input, weight, output) = (by(&self.input.sizes), by(&self.weight.sizes), by(&self.output));
-        // The window's step over the input of a convolution over the batch is the dilation of the plain one.
+        // In a convolution over the batch, stride and dilation are exchanged.
         let (x, w, y, stride, dilation) = match role {
             Role::Forward => (input, weight, output, &self.stride, &self.dilation),
             Role::Data => (output, weight, input, &self.stride, &self.dilation),
@@ -135,8 +135,8 @@ impl Conv {
                 let room = x[d + 2] + before + after - reach;
                 *after >= 0 && room >= 0 && room / stride[d] + 1 == y[d + 2]
             };
-            // What is padded behind only says where the result ends: the same padding on both sides may do as well, and
-            // more of the library's kernels take that.
+            // The padding at the end only determines where the result ends: where symmetric padding gives the same size it
+            // is used, since more of the library's kernels support it.
             let after = [before, after].into_iter().find(ends).filter(|_| before >= 0)?;
             padding[0].push(before);
             padding[1].push(after);
@@ -156,7 +156,7 @@ impl Conv {
 }
 
 impl Problem {
-    /// One spatial dimension as the second of two.
+    /// Adds a leading spatial dimension of size 1 to a single one.
     fn widen(&mut self) {
         for sizes in [&mut self.x, &mut self.w, &mut self.y] {
             sizes.insert(2, 1);
@@ -166,7 +166,7 @@ impl Problem {
         self.dilation.insert(0, 1);
     }
 
-    /// Sizes of what is computed.
+    /// The sizes of the unknown tensor.
     pub(crate) fn result(&self) -> &[i64] {
         match self.role {
             Role::Forward => &self.y,
@@ -203,7 +203,7 @@ mod tests {
         Conv {
             input: swap(tensor(&[4, 8, 10, 12], format)),
             weight: swap(tensor(&[4, 16, 5, 6], format)),
-            // One more row and column of the window than there is: no window began there.
+            // One more row and column of the window than the weight has: no window starts there.
             output: vec![8, 16, 4, 4],
             stride: vec![1, 1],
             dilation: vec![2, 2],
@@ -253,7 +253,7 @@ mod tests {
         let c = Conv {
             input: tensor(&[4, 16, 5, 6], Format::ChannelsLast),
             output: vec![4, 8, 10, 12],
-            // One element more at the end, as `output_padding` gives it.
+            // One more element at the end, which `output_padding` adds.
             padding: vec![(1, 0), (1, 0)],
             transposed: true,
             ..plain(Format::ChannelsLast)
@@ -282,17 +282,17 @@ mod tests {
 
     #[test]
     fn padding_of_one_side() {
-        // Two more behind are needed: the library's kernels that take it are fewer.
+        // Two more zeros at the end are needed, which fewer of the library's kernels support.
         let c = Conv { padding: vec![(0, 3), (1, 1)], ..plain(Format::ChannelsLast) };
         let p = Conv { output: vec![4, 16, 6, 6], ..c.clone() }
             .problem(Role::Forward, Format::ChannelsLast)
             .unwrap();
         assert_eq!(p.padding, [[0, 1], [3, 1]]);
-        // What reaches over the end by less than a step is the same without it.
+        // Padding at the end of less than a stride has no effect.
         let odd = Conv { padding: vec![(1, 0), (1, 0)], ..plain(Format::ChannelsLast) };
         let p = odd.problem(Role::Forward, Format::ChannelsLast).unwrap();
         assert_eq!(p.padding, [[1, 1], [1, 1]]);
-        // A size that no padding gives.
+        // No padding gives this size.
         assert!(
             Conv { output: vec![4, 16, 9, 6], ..c }.problem(Role::Forward, Format::ChannelsLast).is_none()
         );

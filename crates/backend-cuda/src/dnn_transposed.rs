@@ -1,13 +1,13 @@
-//! Gradients to the input of a convolution, which graphs write as plain convolutions with turned weights, as the transposed
-//! convolutions that they are: the library reads the weight as it lies then.
+//! Rewrites gradients to the input of a convolution, which graphs express as plain convolutions with transposed and
+//! reversed weights, as transposed convolutions: the library then reads the weight in place.
 //!
-//! Pure: no library call, and no values of symbols.
+//! This module is pure: it calls no library and evaluates no symbols.
 
 use kernel_ir::Conv;
 
-/// The same result by a transposed convolution, whose weight is the given one with its channels exchanged and its windows
-/// turned round. `None` where there is none: windows that step over the input, groups, windows of symbolic size, more padding
-/// than a window reaches.
+/// Returns an equivalent transposed convolution, whose weight has input and output channels exchanged and windows
+/// reversed. `None` where there is none: for strided windows, groups, windows of symbolic size, or more padding than a
+/// window covers.
 pub(crate) fn as_transposed(k: &Conv) -> Option<Conv> {
     if k.transposed || k.groups != 1 || k.stride.iter().any(|s| *s != 1) {
         return None;
@@ -22,7 +22,8 @@ pub(crate) fn as_transposed(k: &Conv) -> Option<Conv> {
         if [before, after].into_iter().any(|p| p < 0 || p > reach) {
             return None;
         }
-        // Point `t` of a window at `o + t * dilation - before` is point `last - t` of the one that reaches `o` from there.
+        // Point `t` of a window at `o + t * dilation - before` is point `last - t` of the transposed window that reaches
+        // `o`.
         out.padding[d] = (reach - before, reach - after);
         weight.offset = &weight.offset + &weight.strides[d + 2] * last;
         weight.strides[d + 2] = &weight.strides[d + 2] * -1;
@@ -52,7 +53,7 @@ mod tests {
             name: "c".into(),
             origins: Vec::new(),
             input: operand(0, &[2, 5, 8, 10], &[400, 1, 50, 5], 0),
-            // [c, o, …] of a [5, 3, 3, 4] with strides 36, 1, 12, 3, windows from the end.
+            // Elements [c, o, …] of a [5, 3, 3, 4] with strides 36, 1, 12, 3, with reversed windows.
             weight: operand(1, &[3, 5, 3, 4], &[1, 36, -12, -3], 2 * 12 + 3 * 3),
             stride: vec![1, 1],
             padding: vec![(1, 1), (1, 1)],
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_weight_lies_as_that_of_the_forward_convolution() {
+    fn the_weight_has_the_forward_layout() {
         let t = as_transposed(&gradient()).unwrap();
         assert_eq!(t.weight, operand(1, &[5, 3, 3, 4], &[36, 1, 12, 3], 0));
         assert_eq!((t.transposed, &t.padding[..]), (true, &[(1, 1), (2, 2)][..]));
@@ -75,7 +76,7 @@ mod tests {
     fn every_product_is_the_same() {
         let k = Conv { dilation: vec![2, 1], padding: vec![(3, 4), (0, 3)], ..gradient() };
         let t = as_transposed(&k).unwrap();
-        // Which element of the weight meets input `x` for output `o`, along one spatial dimension.
+        // The element of the weight that combines input `x` with output `o`, along one spatial dimension.
         let meets = |c: &Conv, d: usize, o: i64, x: i64| -> Vec<i64> {
             let at = |w: i64| match c.transposed {
                 true => o == x - c.padding[d].0 + w * c.dilation[d],
@@ -83,7 +84,7 @@ mod tests {
             };
             let taps = c.weight.sizes[d + 2].as_const().unwrap();
             let stride = c.weight.strides[d + 2].as_const().unwrap();
-            // Windows start at the ends of the same elements.
+            // Both windows start at the ends of the same elements.
             let first = if c.transposed { 0 } else { -stride * (taps - 1) };
             (0..taps).filter(|w| at(*w)).map(|w| first + w * stride).collect()
         };
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_gradient_stays() {
+    fn other_convolutions_are_not_rewritten() {
         assert!(as_transposed(&Conv { stride: vec![1, 2], ..gradient() }).is_none());
         assert!(as_transposed(&Conv { groups: 5, ..gradient() }).is_none());
         assert!(as_transposed(&Conv { transposed: true, ..gradient() }).is_none());

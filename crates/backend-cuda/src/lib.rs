@@ -1,5 +1,5 @@
-//! NVIDIA GPUs: the driver behind `gpu-runtime`, NVRTC, and the plugin. Every library of CUDA is loaded at run time, so
-//! this builds and starts on machines without any; [`CudaBackend`] then says what is missing.
+//! The CUDA backend: the driver below `gpu-runtime`, NVRTC, and the plugin. Every CUDA library is loaded at run time, so
+//! this builds and starts on machines without any; [`CudaBackend`] then reports what is missing.
 //!
 //! ```
 //! use backend_cuda::Library;
@@ -41,7 +41,7 @@ pub type Device = gpu_runtime::Device<Cuda>;
 /// NVIDIA's libraries offer.
 ///
 /// # Errors
-/// No driver, no NVRTC, no such device.
+/// There is no driver, no NVRTC, or no such device.
 pub fn open(ordinal: i32) -> Result<std::sync::Arc<Device>, gpu_runtime::GpuError> {
     Device::open(ordinal).map(std::sync::Arc::new)
 }

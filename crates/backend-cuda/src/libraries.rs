@@ -1,4 +1,4 @@
-//! Finds the libraries of CUDA and loads them for the whole process, so that the bindings find them by name.
+//! Finds the CUDA libraries and loads them for the whole process, so that the bindings find them by name.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -58,8 +58,9 @@ impl Library {
     }
 }
 
-/// Folders to look in, after the system's own search: what CUDNN_PATH, CUDA_PATH and CUDA_HOME name, the usual prefix, and
-/// where the Pythons of PATH keep NVIDIA's packages. Looked up once: that reads a hundred folders.
+/// The folders that are searched after the system's own search path: those named by CUDNN_PATH, CUDA_PATH and CUDA_HOME,
+/// the usual prefix, and NVIDIA's packages in the Python installations of PATH. They are determined once, since that reads
+/// a hundred folders.
 fn folders() -> &'static [PathBuf] {
     static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let listed = || {
@@ -75,7 +76,7 @@ fn folders() -> &'static [PathBuf] {
     FOLDERS.get_or_init(listed)
 }
 
-/// NVRTC opens a second library by its bare name, which the system does not find beside it.
+/// Loads the second library of NVRTC, which it opens by its bare name and the system does not find.
 fn companions(library: Library, path: &Path) {
     let Some(folder) = path.parent().filter(|f| library == Library::Nvrtc && !f.as_os_str().is_empty())
     else {
@@ -83,7 +84,8 @@ fn companions(library: Library, path: &Path) {
     };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with("libnvrtc-builtins.so") {
-            // SAFETY: as for the library itself. Where it does not load, the compiler says so.
+            // SAFETY: the libraries of CUDA only initialize themselves when loaded. Where this one does not load, the
+            // compiler reports it.
             if let Ok(loaded) = unsafe { libloading::Library::new(entry.path()) } {
                 std::mem::forget(loaded);
             }
@@ -91,24 +93,24 @@ fn companions(library: Library, path: &Path) {
     }
 }
 
-/// Loads what cuDNN itself opens when it is first asked for a convolution, which takes longer than all else. Where that fails
-/// the library does it, or says why not.
+/// Loads the libraries that cuDNN opens for its first convolution, which takes longest. Where that fails cuDNN loads them
+/// itself, or reports why not.
 pub(crate) fn load_engines() {
     let _span = tracing::debug_span!(target: "kernel", "load engines of cuDNN").entered();
     let Ok(path) = find(Library::Dnn) else { return };
     for name in ["libcudnn_graph.so.9", "libcudnn_engines_precompiled.so.9"] {
         let part = path.with_file_name(name);
-        // SAFETY: as for the library itself.
+        // SAFETY: the libraries of CUDA only initialize themselves when loaded.
         if let Ok(loaded) = unsafe { libloading::Library::new(part) } {
             std::mem::forget(loaded);
         }
     }
 }
 
-/// Loads a library and keeps it for the life of the process; where it was found.
+/// Loads a library for the life of the process, and returns its path.
 ///
 /// # Errors
-/// [`GpuError::Missing`] with everywhere that was looked.
+/// [`GpuError::Missing`] with all places that were searched.
 pub fn find(library: Library) -> Result<PathBuf, GpuError> {
     static FOUND: [OnceLock<Result<PathBuf, GpuError>>; 4] = [const { OnceLock::new() }; 4];
     FOUND[library as usize].get_or_init(|| load(library)).clone()
@@ -122,10 +124,11 @@ fn load(library: Library) -> Result<PathBuf, GpuError> {
     Ok(path)
 }
 
-/// Where a library lies, by its file alone: nothing is loaded. Its real name ends with the version. Looked up once.
+/// The path of a library's file, without loading it. The real name of the file ends with the version. The result is
+/// cached.
 ///
 /// # Errors
-/// [`GpuError::Missing`] with everywhere that was looked.
+/// [`GpuError::Missing`] with all places that were searched.
 pub fn locate(library: Library) -> Result<PathBuf, GpuError> {
     static FOUND: [OnceLock<Result<PathBuf, GpuError>>; 4] = [const { OnceLock::new() }; 4];
     FOUND[library as usize].get_or_init(|| library.sought().locate(&[], folders())).clone()

@@ -1,7 +1,7 @@
-//! What is begun before it is needed, each in a thread of its own: libraries are loaded beside the driver's own start, and
-//! their first answers, which take a tenth of a second each, are asked for beside the planning of a program.
+//! Background work, one thread each: libraries are loaded while the driver initializes, and their first answers, which
+//! take a tenth of a second each, are requested while a program is planned.
 //!
-//! Not here: the libraries themselves (`libraries`, `vendor`). What fails here is said where it is needed.
+//! Not here: the libraries themselves (`libraries`, `vendor`). Failures here are reported where the result is needed.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use crate::dnn_call;
 use crate::libraries::{Library, find, load_engines};
 use crate::vendor::{Libraries, plan_cache};
 
-/// The libraries that a program has a use for.
+/// The libraries that a program uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequiredLibraries {
-    /// Of cuBLASLt: the factors' dtype in one of the products, and whether they may be rounded to tf32.
+    /// For cuBLASLt: the dtype of the operands of one of the products, and whether they may be rounded to tf32.
     blas: Option<(DType, bool)>,
     dnn: bool,
 }
 
 impl RequiredLibraries {
-    /// Those of a program.
+    /// The libraries of a program.
     pub(crate) fn of(program: &Program, target: &Target, mode: Mode) -> RequiredLibraries {
         let mut required = RequiredLibraries::default();
         let mut pending = vec![&program.init[..], &program.steps[..]];
@@ -44,9 +44,9 @@ impl RequiredLibraries {
         required
     }
 
-    /// Loads them. `device_name` is the name and architecture of the device, which need not be open.
+    /// Loads the libraries. `device_name` is the name and architecture of the device, which need not be open.
     pub(crate) fn load(self, device_name: String, cache: SharedCache) {
-        // Some kernels of cuDNN are those of the other one.
+        // Some kernels of cuDNN are those of cuBLASLt.
         if self.blas.is_some() || self.dnn {
             in_background(|| drop(find(Library::Blas)));
         }
@@ -62,14 +62,14 @@ impl RequiredLibraries {
 
     /// Starts them on an open device.
     pub(crate) fn start(self, libraries: &Arc<Libraries>) {
-        if let Some((factors, tf32)) = self.blas {
+        if let Some((operands, tf32)) = self.blas {
             let libraries = Arc::clone(libraries);
-            in_background(move || libraries.blas().into_iter().for_each(|blas| begin(blas, factors, tf32)));
+            in_background(move || libraries.blas().into_iter().for_each(|blas| begin(blas, operands, tf32)));
         }
     }
 }
 
-/// Without a thread it is done when it is needed.
+/// Runs `work` in a thread. If none can be started, the work is done later, when it is needed.
 fn in_background(work: impl FnOnce() + Send + 'static) {
     let _ = std::thread::Builder::new().spawn(work);
 }
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// A product within a branch.
+    /// A program with a product within a branch.
     fn nested(dtype: &str) -> Program {
         let text = format!(
             r#"kir 1.3
@@ -113,7 +113,7 @@ plan bytes 0:
     }
 
     #[test]
-    fn libraries_are_wanted_by_what_asks_them() {
+    fn libraries_are_required_by_steps_that_ask_them() {
         let hopper = Target::HOPPER;
         let of = |dtype, target: &Target, mode| RequiredLibraries::of(&nested(dtype), target, mode);
         let single = RequiredLibraries { blas: Some((DType::F32, false)), dnn: false };

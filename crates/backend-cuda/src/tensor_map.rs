@@ -1,4 +1,5 @@
-//! Tensor maps: what the copy engine is told of a tensor, encoded by the driver. No call of the device: host memory alone.
+//! Tensor maps, the descriptors of the tensor memory accelerator, encoded by the driver. Encoding only touches host
+//! memory.
 
 use std::ffi::c_void;
 
@@ -8,21 +9,21 @@ use ir_core::DType;
 
 use crate::error::error;
 
-/// The first driver that encodes them: 12.0.
+/// The first driver version that encodes tensor maps: 12.0.
 const FIRST_VERSION: i32 = 12_000;
 
-/// Whether the driver encodes tensor maps. Asked before anything else of them: an older one lacks the function.
+/// Whether the driver encodes tensor maps. This is checked first: an older driver lacks the function.
 pub(crate) fn are_there() -> bool {
     let mut version = 0;
-    // SAFETY: the number is written to a local; one that is not told is 0.
+    // SAFETY: the number is written to a local; it stays 0 where the call fails.
     let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
     version >= FIRST_VERSION
 }
 
-/// The bytes of a map whose tensor begins at `address`.
+/// Encodes a map whose tensor begins at `address`.
 ///
 /// # Errors
-/// A dtype that the copy engine does not know, sizes and strides that it does not take.
+/// A dtype, sizes or strides that TMA does not support.
 pub(crate) fn encode(map: &Map, address: u64) -> Result<sys::CUtensorMap, GpuError> {
     use sys::CUtensorMapDataType::{
         CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
@@ -35,8 +36,8 @@ pub(crate) fn encode(map: &Map, address: u64) -> Result<sys::CUtensorMap, GpuErr
     };
     let steps = [1u32; 5];
     let mut encoded = sys::CUtensorMap { opaque: [0; 16] };
-    // SAFETY: every list has `rank` numbers at least, at most five; the map is written to a local. The address is not
-    // followed.
+    // SAFETY: every list has at least `rank` numbers, at most five; the map is written to a local. The address is not
+    // dereferenced.
     let done = unsafe {
         sys::cuTensorMapEncodeTiled(
             &mut encoded,
@@ -44,7 +45,7 @@ pub(crate) fn encode(map: &Map, address: u64) -> Result<sys::CUtensorMap, GpuErr
             map.rank as u32,
             address as *mut c_void,
             map.sizes.as_ptr(),
-            // Of the innermost dimension there is none.
+            // The innermost dimension has no stride.
             map.strides[1..].as_ptr(),
             map.window.as_ptr(),
             steps.as_ptr(),

@@ -1,5 +1,5 @@
-//! NVIDIA's libraries on a device's stream: loaded when a program first has a use for them, and what they offer for a
-//! step. Where one is missing, nothing is offered and generated kernels serve.
+//! NVIDIA's libraries on a device's stream, loaded at their first use, and their candidates for a step. A missing library
+//! offers no candidates, and generated kernels are used.
 
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
@@ -15,19 +15,19 @@ use crate::dnn::Dnn;
 use crate::dnn_call;
 use crate::libraries::{Library, find, locate};
 
-/// Bytes of memory that cuBLASLt may use beside operands, as PyTorch gives it on Hopper.
+/// Bytes of cuBLASLt's workspace, as PyTorch gives it on Hopper.
 const BLAS_WORKSPACE: u64 = 32 << 20;
 
-/// A context and a stream of it.
+/// A context and one of its streams.
 #[derive(Clone, Copy)]
 pub(crate) struct StreamContext {
     context: sys::CUcontext,
     stream: sys::CUstream,
 }
 
-// SAFETY: handles of the driver's, valid in every thread that has made the context current.
+// SAFETY: context and stream handles are valid in every thread that has made the context current.
 unsafe impl Send for StreamContext {}
-// SAFETY: as above.
+// SAFETY: context and stream handles are immutable and valid in every thread that has made the context current.
 unsafe impl Sync for StreamContext {}
 
 impl StreamContext {
@@ -56,10 +56,10 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// As many bytes, or none where the device has not so many left.
+    /// Allocates this many bytes, or none where the device has too little memory left.
     pub(crate) fn new(stream_context: StreamContext, bytes: u64) -> Result<Workspace, GpuError> {
         stream_context.enter()?;
-        // SAFETY: the context is current; the memory is never freed.
+        // SAFETY: the context is current, and the memory is never freed.
         match unsafe { result::malloc_sync(bytes as usize) } {
             Ok(address) => Ok(Workspace { address, bytes }),
             Err(e) => {
@@ -81,7 +81,7 @@ impl Workspace {
 /// The libraries of a device.
 pub(crate) struct Libraries {
     stream_context: StreamContext,
-    /// Name and architecture of the device.
+    /// The name and architecture of the device.
     device_name: String,
     cache: SharedCache,
     blas: OnceLock<Option<Arc<ProductLibrary<Blas>>>>,
@@ -114,7 +114,7 @@ impl Libraries {
         self.dnn.get_or_init(|| started("cuDNN", start())).as_ref()
     }
 
-    /// The ways in which the libraries compute a step, the best by rule first.
+    /// Returns the libraries' candidates for a step, best first by rule.
     pub(crate) fn candidates(&self, program: &Program, step: &Step, target: &Target) -> Vec<Candidate> {
         match step {
             Step::Matmul(k) if products::wants(program, k) => match self.blas() {
@@ -130,7 +130,7 @@ impl Libraries {
     }
 }
 
-/// Plans of cuDNN that are kept of a device of this name and architecture. The library was found before.
+/// The cached plans of cuDNN for a device of this name and architecture. The library was found before.
 pub(crate) fn plan_cache(device_name: &str, cache: SharedCache) -> AnswerCache {
     AnswerCache::new(cache, &format!("{device_name} cudnn {}", Dnn::version()))
 }
@@ -145,7 +145,7 @@ fn started<T>(name: &str, library: Result<T, GpuError>) -> Option<Arc<T>> {
     }
 }
 
-/// The versions of the libraries, on which depends what their numbered algorithms are.
+/// The versions of the libraries, which determine what their numbered algorithms are.
 pub(crate) fn versions() -> String {
     let version = |library, of: fn() -> usize| find(library).map_or(0, |_| of());
     format!(
@@ -155,7 +155,7 @@ pub(crate) fn versions() -> String {
     )
 }
 
-/// What there is of libraries beside the driver: the file that would be loaded, or where it was looked for.
+/// The libraries apart from the driver: the file that would be loaded, or the places that were searched.
 pub(crate) fn about() -> Vec<(String, String)> {
     let line = |name: &str, library| {
         let text = match locate(library) {

@@ -149,9 +149,9 @@ fn number_type(dtype: DType) -> Result<c_int, GpuError> {
     }
 }
 
-/// What is computed in, and the type of the factors of both sides.
+/// What is computed in, and the type of the operands of both sides.
 fn compute(kind: &Kind) -> (c_int, c_int) {
-    match kind.factors {
+    match kind.operands {
         DType::F64 => (IN_F64, 1),
         DType::F32 if kind.tf32 => (IN_TF32, 0),
         _ => (IN_F32, 0),
@@ -198,10 +198,10 @@ impl Blas {
     }
 
     /// Describes the matrices of a product.
-    fn describe(&self, plan: &mut Plan, gemm: &Gemm, factors: c_int, out: c_int) -> Result<(), GpuError> {
+    fn describe(&self, plan: &mut Plan, gemm: &Gemm, operands: c_int, out: c_int) -> Result<(), GpuError> {
         let sides = [
-            (factors, gemm.rows, gemm.depth, gemm.first),
-            (factors, gemm.depth, gemm.cols, gemm.second),
+            (operands, gemm.rows, gemm.depth, gemm.first),
+            (operands, gemm.depth, gemm.cols, gemm.second),
             (out, gemm.rows, gemm.cols, gemm.addend.unwrap_or(gemm.out)),
             (out, gemm.rows, gemm.cols, gemm.out),
         ];
@@ -260,7 +260,7 @@ impl Products for Blas {
 
     fn make(&self, key: &Key, at: &Addresses) -> Result<Plan, GpuError> {
         let Key { gemm, kind, algorithm, .. } = key;
-        let (factors, out) = (number_type(kind.factors)?, number_type(kind.out)?);
+        let (operands, out) = (number_type(kind.operands)?, number_type(kind.out)?);
         let ((compute, scale), mut product) = (compute(kind), null_mut());
         // SAFETY: the handle is written to a local.
         let made = unsafe { (self.functions.product_create)(&mut product, compute, scale) };
@@ -282,7 +282,7 @@ impl Products for Blas {
             self.set(&plan, BIAS_TYPE, out)?;
             self.set(&plan, BIAS, at.bias)?;
         }
-        self.describe(&mut plan, gemm, factors, out)?;
+        self.describe(&mut plan, gemm, operands, out)?;
         self.choose(&mut plan, *algorithm)?;
         Ok(plan)
     }
@@ -294,7 +294,7 @@ impl Products for Blas {
         }
         let beta = if gemm.addend.is_some() { 1.0 } else { 0.0 };
         let (single, double) = ([alpha as f32, beta as f32], [alpha, beta]);
-        let scalar = |n: usize| match kind.factors {
+        let scalar = |n: usize| match kind.operands {
             DType::F64 => (&raw const double[n]).cast::<c_void>(),
             _ => (&raw const single[n]).cast::<c_void>(),
         };

@@ -12,7 +12,7 @@ use crate::golden::{self, Sampled};
 use crate::report::{advised, usage};
 use crate::show;
 
-/// Largest difference allowed in a whole model's output, relative to the output's largest value, where it computes in
+/// Largest difference allowed in a whole model's output, relative to the output's largest value, if it computes in
 /// single precision (the corpus' tolerance for models).
 const MODEL_TOLERANCE: f64 = 1e-3;
 
@@ -22,7 +22,7 @@ pub(crate) struct ToleranceArgs {
     /// Largest absolute difference; 1e-3 of the output's largest value where neither tolerance is given.
     #[arg(long, value_name = "X", requires = "expect")]
     atol: Option<f64>,
-    /// Largest difference relative to the expected value, beside --atol.
+    /// Largest difference relative to the expected value, next to --atol.
     #[arg(long, value_name = "X", requires = "expect")]
     rtol: Option<f64>,
 }

@@ -1,5 +1,5 @@
-//! Drawings of what the compiler made: primitive operators in frames of the kernels they became, and the kernels with
-//! the buffers between them. Layout and file formats are `fx_ir::draw`'s.
+//! Drawings of compiled programs: primitive operators in frames of the kernels that contain them, and the kernels with the
+//! buffers between them. `fx_ir::draw` has the layout and the file formats.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,14 +7,14 @@ use ferroflux::fx_ir::draw::{Diagram, DrawCluster, DrawEdge, DrawNode, Style};
 use ferroflux::fx_ir::{Graph, InputKind, Node, NodeId, NodeKind, Uses, ValueId};
 use ferroflux::kernel_ir::{BufId, Buffer, Program, Step, Storage};
 
-/// Most lines of a box that list what was fused into it; the tooltip has all of them.
+/// Most lines of a box that list fused operators; the tooltip has all of them.
 const LISTED: usize = 6;
 
-/// The graph of primitive operators with a frame around what became one kernel.
+/// The graph of primitive operators with a frame around each kernel's.
 ///
-/// A kernel names the captured calls in it, and so does a primitive: a call whose primitives went to several kernels is
-/// split by what can be told apart (what runs once, templates, loops); an operator that several kernels compute stands
-/// in the first. A weight stands with its users where they are in one frame.
+/// A kernel names its captured calls, and so does a primitive: a call whose primitives are in several kernels is split by
+/// kind (run once, templates, loops); an operator that several kernels compute is shown in the first. A weight is in the
+/// frame of its users if they share one.
 pub(crate) fn fused(prims: &Graph, program: &Program) -> Diagram {
     let mut diagram = Diagram { title: prims.name.clone(), ..Diagram::default() };
     let groups = Groups::of(prims, program, &mut diagram);
@@ -49,7 +49,7 @@ fn is_drawn(node: &Node, uses: &Uses) -> bool {
     node.as_call().is_some() || node.outputs.iter().any(|&v| !uses.is_dead(v))
 }
 
-/// Which frame a primitive stands in.
+/// The frame of a primitive.
 struct Groups<'g> {
     prims: &'g Graph,
     /// For each captured call the frames of the kernels that name it, in order.
@@ -58,7 +58,7 @@ struct Groups<'g> {
     fixed: HashSet<NodeId>,
 }
 
-/// What a kernel runs as, and a primitive is likely to run in.
+/// The kind of kernel that a primitive is likely to be in.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Once,
@@ -92,7 +92,7 @@ impl<'g> Groups<'g> {
         frame(&|part| part == likely).or_else(other).or_else(|| frame(&|_| true))
     }
 
-    /// The frame that all users of a weight stand in.
+    /// The frame that all users of a weight are in.
     fn of_users(&self, weight: &Node, uses: &Uses) -> Option<usize> {
         let users = weight.outputs.iter().flat_map(|&v| uses.users(v));
         let mut frames = users.map(|&user| self.group(user));
@@ -101,7 +101,7 @@ impl<'g> Groups<'g> {
     }
 }
 
-/// Adds the frame of a kernel, or that of steps together with the frames of its members in it.
+/// Adds the frame of a kernel, or that of a group of concurrent steps with the frames of its members in it.
 fn frames<'g>(
     step: &'g Step,
     once: bool,
@@ -191,8 +191,8 @@ fn hue(step: &Step) -> Style {
     })
 }
 
-/// The program: a box a kernel, an arrow from whoever writes a buffer to whoever reads it. What runs once, when the
-/// weights are bound, stands in a frame.
+/// The program: one box per kernel, an arrow from the writer of a buffer to each reader. The steps that run once, when the
+/// weights are bound, is in a frame.
 pub(crate) fn kernels(program: &Program) -> Diagram {
     let title = program.name.clone();
     let mut maker =
@@ -231,7 +231,7 @@ impl KernelDiagram<'_> {
         self.diagram.nodes.len() - 1
     }
 
-    /// The box that a buffer comes from; a constant's is made when it is first read.
+    /// The box that a buffer comes from; a constant's is created when it is first read.
     fn source(&mut self, buf: BufId, cluster: Option<usize>) -> Option<usize> {
         let root = self.program.root(buf);
         if let Some(&writer) = self.writer.get(&root) {

@@ -1,4 +1,4 @@
-//! Files that the command writes: checked before the work begins, then written whole or not at all.
+//! Output files of the command: checked before the work begins, then written atomically.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Whether `path` can be written later; costs one empty file that is removed again.
+/// Whether `path` can be written later; creates an empty file and removes it again.
 ///
 /// # Errors
 /// Where it is a folder, or its folder is not there or not writable.
@@ -30,7 +30,7 @@ pub(crate) fn check_writable(path: &Path) -> Result<()> {
     AtomicFile::begin(path).map(drop).with_context(|| format!("cannot write {shown}"))
 }
 
-/// Writes the whole file or nothing.
+/// Writes the file atomically.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     write_whole(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }

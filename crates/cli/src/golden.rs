@@ -1,5 +1,5 @@
-//! What a safetensors file says beside its tensors in the golden corpus' format: inputs and weights made by formula, and which
-//! values of an output it keeps. A file without such metadata simply has none of it.
+//! The metadata of a safetensors file in the golden corpus' format: inputs and weights by formula, and which values of an
+//! output it keeps. A file without such metadata simply has none of it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,10 +10,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// What is wrong with a file's metadata.
+/// Errors of a file's metadata.
 #[derive(Debug, Error)]
 pub enum GoldenError {
-    /// It is not what its key stands for.
+    /// The value of a key is invalid.
     #[error("metadata `{key}` of the file: {problem}")]
     Metadata {
         /// The key.

@@ -1,4 +1,4 @@
-//! The inputs of a call: tensors from a file by name, by formula, or made up for measuring; numbers from `--set`.
+//! The inputs of a call: tensors from a file by name, by formula, or synthetic for measuring; numbers from `--set`.
 
 use anyhow::Result;
 use ferroflux::fx_ir::{Arg, Symbol, Symbols};
@@ -13,7 +13,7 @@ use crate::report::{advised, usage};
 /// A size that the archive gives no hint for.
 const ANY_SIZE: i64 = 8;
 
-/// Inputs that are no tensors.
+/// Inputs that are not tensors.
 #[derive(clap::Args)]
 pub(crate) struct SetArgs {
     /// The value of an input that is a number, a truth value or text; repeatable.
@@ -63,14 +63,14 @@ fn unknown(name: &str, known: &[&str]) -> anyhow::Error {
 pub(crate) struct Set<'a>(Vec<(&'a str, &'a str)>);
 
 impl Set<'_> {
-    /// The input of this name as the model takes it.
+    /// The input of this name in the form that the model takes.
     fn get(&self, info: &InputInfo) -> Result<Option<Input>> {
         let Some((_, text)) = self.0.iter().find(|(name, _)| *name == info.name) else { return Ok(None) };
-        let misfit = || {
+        let mismatch = || {
             let (name, kind) = (&info.name, &info.kind);
             usage(format!("`{name}` cannot be `{text}`"), format!("`{name}` is {kind}: write such a value"))
         };
-        let number = |class| number(text, class).ok_or_else(misfit);
+        let number = |class| number(text, class).ok_or_else(mismatch);
         let input = match &info.kind {
             InputKind::Int { .. } => number(Class::Int)?,
             InputKind::Float => number(Class::Float)?,
@@ -81,7 +81,7 @@ impl Set<'_> {
                     Ok(Input::Int(n)) => Scalar::Int(n),
                     Ok(Input::Float(x)) => Scalar::Float(x),
                     Ok(Input::Bool(b)) => Scalar::Bool(b),
-                    _ => return Err(misfit()),
+                    _ => return Err(mismatch()),
                 };
                 if meta.rank() != 0 {
                     return Err(usage(
@@ -155,7 +155,7 @@ pub(crate) fn from_file(
     Ok(inputs)
 }
 
-/// What the model was exported for, as an input.
+/// The value that the model was exported for, as an input.
 fn recorded(constant: &Arg) -> Input {
     match (constant, constant.as_scalar()) {
         (Arg::Str(text), _) => Input::Str(text.clone()),
@@ -167,7 +167,7 @@ fn recorded(constant: &Arg) -> Input {
     }
 }
 
-/// A tensor of one number as the number, wherever tensors are moved to.
+/// Converts a tensor of one number to the number, on any device.
 fn scalar(tensor: &Tensor) -> Input {
     match tensor.item().filter(|_| tensor.rank() == 0) {
         Some(Scalar::Int(n)) => Input::Int(n),
@@ -208,7 +208,7 @@ fn missing(
     )
 }
 
-/// The value of a size expression, symbols at what they were when the model was captured.
+/// The value of a size expression, with symbols at their values at capture.
 pub(crate) fn at_hints(size: &SymExpr, symbols: &Symbols) -> Option<i64> {
     size.eval(&|leaf| match leaf {
         Atom::Sym(id) => symbols.get(*id).map(hint),
@@ -221,8 +221,8 @@ fn hint(symbol: &Symbol) -> i64 {
     symbol.hint.unwrap_or(ANY_SIZE).max(symbol.min).min(symbol.max.unwrap_or(i64::MAX))
 }
 
-/// Some inputs for measuring: floats by formula, masks all true, other integer tensors zero (valid as an index), numbers as
-/// they were when the model was captured.
+/// Inputs for measuring: floats by formula, masks all true, other integer tensors zero (valid as an index), numbers at
+/// their values at capture.
 pub(crate) fn any(infos: &[InputInfo], symbols: &Symbols, set: &Set<'_>) -> Result<Vec<Input>> {
     let one = |info: &InputInfo| match set.get(info)? {
         Some(given) => Ok(given),

@@ -1,8 +1,8 @@
-//! The `ferroflux` command: reads the command line, calls the facade, prints. One file a subcommand in `commands`.
+//! The `ferroflux` command: reads the command line, calls the facade, prints. One file per subcommand in `commands`.
 //!
-//! Not here: any compiler work; what the command knows beyond the facade are files (`model`, `golden`, `inputs`, `files`),
-//! text (`show`, `report`, `progress`) and drawings of stages (`diagram`). Results go to the standard output, everything
-//! else to the standard error. Exit codes: 0 success, 1 failure, 2 a command line that makes no sense.
+//! Not here: any compiler work. Beyond the facade the command knows files (`model`, `golden`, `inputs`, `files`), text
+//! (`show`, `report`, `progress`) and drawings of stages (`diagram`). Results go to the standard output, everything else to
+//! the standard error. Exit codes: 0 success, 1 failure, 2 an invalid command line.
 //!
 //! ```no_run
 //! // The whole command, over the arguments of this process.
@@ -56,13 +56,13 @@ enum Command {
     Graph(commands::graph::Args),
     /// Measures how fast models run, and how fast they compile.
     Bench(commands::bench::Args),
-    /// Tells what becomes of a model: operators, fused kernels, memory, and what is not supported.
+    /// Explains a compiled model: operators, fused kernels, memory, and what is not supported.
     Explain(commands::explain::Args),
     /// Lists the backends, their devices, and why one cannot run here.
     Backends(commands::backends::Args),
-    /// Lists and removes compiled programs that are kept on disk, and tells why a model would be compiled again.
+    /// Lists and removes compiled programs that are kept on disk, and explains why a model would be compiled again.
     Cache(commands::cache::Args),
-    /// Lists, explains, judges, writes and installs plugins.
+    /// Lists, explains, tests, creates and installs plugins.
     Plugin(Box<commands::plugin::Args>),
 }
 
@@ -80,7 +80,7 @@ pub fn main() -> ExitCode {
     }
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads the output has seen enough (`ferroflux graph … | head`).
+        // The reader of the output has closed it (`ferroflux graph … | head`).
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             report::print(&error);
@@ -102,7 +102,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Cache(args) => commands::cache::run(args, &cli.global, &mut out),
         Command::Plugin(args) => commands::plugin::run(args, &mut out),
     };
-    // What was computed before a failure is shown, whatever failed.
+    // Results before a failure are shown.
     let flushed = out.flush().map_err(anyhow::Error::from);
     result.and(flushed)
 }

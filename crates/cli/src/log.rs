@@ -1,11 +1,11 @@
-//! Logging: `--log` or FERROFLUX_LOG, by stage. Nothing is set up where neither is given.
+//! Logging by stage: `--log` or FERROFLUX_LOG. Nothing is set up if neither is given.
 
 use anyhow::Result;
 use tracing_subscriber::EnvFilter;
 
 use crate::report::usage;
 
-/// Names of stages and the crates behind them.
+/// Names of stages and their crates.
 const STAGES: &[(&str, &[&str])] = &[
     ("archive", &["pt2"]),
     ("aot", &["aot_autograd"]),
@@ -18,7 +18,7 @@ const STAGES: &[(&str, &[&str])] = &[
     ("plugin", &["plugin_host", "plugin_sdk", "ferroflux::plugin"]),
 ];
 
-/// Sets up the log. `option` goes before the variable, both before `usual`: what the command itself wants to be seen.
+/// Sets up the log. `option` takes precedence over the variable, both over `usual`, the command's own default.
 pub(crate) fn start(option: Option<&str>, usual: Option<&str>) -> Result<()> {
     let requested = option.map(str::to_owned).or_else(|| std::env::var("FERROFLUX_LOG").ok());
     let Some(text) = requested.or_else(|| usual.map(str::to_owned)) else {

@@ -1,4 +1,4 @@
-//! Entry of the `ferroflux` command; everything is in the library beside it.
+//! Entry of the `ferroflux` command; everything is in the library next to it.
 
 fn main() -> std::process::ExitCode {
     cli::main()

@@ -14,7 +14,7 @@ use crate::golden::FormulaWeights;
 use crate::options::WeightArgs;
 use crate::report::advised;
 
-/// A model and what came with it.
+/// A model and the goldens of its case.
 pub(crate) struct Model {
     /// File name without its suffix.
     pub(crate) name: String,
@@ -42,8 +42,8 @@ impl Model {
         Ok(Model { name, program, golden: None, read: start.elapsed() })
     }
 
-    /// Fills missing weights from `--weights`, and by the formulas of `golden` or of the case. What nothing gives stays
-    /// missing; compiling says so.
+    /// Fills missing weights from `--weights`, and by the formulas of `golden` or of the case. Weights that neither has
+    /// stay missing; compiling reports them.
     pub(crate) fn fill(&mut self, args: &WeightArgs, golden: Option<&SafetensorsFile>) -> Result<()> {
         self.fill_from_files(args)?;
         for file in golden.into_iter().chain(&self.golden) {
@@ -100,7 +100,7 @@ fn read_case(path: &Path) -> Result<(Vec<u8>, SafetensorsFile)> {
     // Real cases deflate at most 20-fold; a bomb would do 1000-fold.
     let limit = file.metadata()?.len().saturating_mul(100).saturating_add(64 << 20);
     let mut zip = ZipArchive::new(file)?;
-    // A name that cannot be read is no model's.
+    // A name that cannot be read is not a model's.
     let names = zip.file_names().filter_map(|name| name.ok().map(std::borrow::Cow::into_owned));
     let models: Vec<String> = names.filter(|n| n.ends_with(".pt2")).collect();
     let stem = match &models[..] {

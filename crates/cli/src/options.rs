@@ -1,4 +1,4 @@
-//! Options that several subcommands share, and what they mean to the facade.
+//! Options that several subcommands share, and their meaning for the facade.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! A spinner on the standard error, where that is a terminal and something takes longer than a second.
+//! A spinner on the standard error, if that is a terminal and an operation takes longer than a second.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// After this the user wants to know what is going on.
+/// The delay before the spinner appears.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Shows what is being done until it is dropped.
+/// Shows an activity until it is dropped.
 pub(crate) struct Progress(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Progress {
-    /// Says `what` is being done, from a second on.
+    /// Shows `what` after a second.
     pub(crate) fn start(what: impl Into<String>) -> Progress {
         if !std::io::stderr().is_terminal() {
             return Progress(None);
@@ -30,7 +30,7 @@ impl Progress {
                 bar.set_style(style);
             }
             bar.enable_steady_tick(Duration::from_millis(100));
-            // Until the sender is gone.
+            // Ends when the sender is dropped.
             let _ = wait.recv();
             bar.finish_and_clear();
         });
@@ -42,7 +42,7 @@ impl Drop for Progress {
     fn drop(&mut self) {
         if let Some((done, thread)) = self.0.take() {
             drop(done);
-            // A spinner that panicked is no reason to fail.
+            // A spinner that panicked is not a reason to fail.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Errors as the user sees them: what failed, the causes below it, and what to do.
+//! Errors as the user sees them: the failure, its causes, and what to do.
 
 use std::fmt::{self, Write as _};
 use std::io::{IsTerminal, Write as _};
@@ -12,7 +12,7 @@ use plugin_host::PluginFailure;
 pub(crate) struct Advised {
     message: String,
     hint: String,
-    /// The command line makes no sense: exit code 2.
+    /// The command line is invalid: exit code 2.
     usage: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
 pub(crate) fn print(error: &anyhow::Error) {
     let stderr = std::io::stderr();
     let colour = stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    // A closed standard error leaves nobody to tell.
+    // If standard error is closed, the message is lost.
     let _ = stderr.lock().write_all(render(error, colour).as_bytes());
 }
 
@@ -69,7 +69,7 @@ fn render(error: &anyhow::Error, colour: bool) -> String {
     out
 }
 
-/// What the user can do, where more can be said than the message says.
+/// Advice to the user, where more can be said than the message says.
 fn hint(error: &anyhow::Error) -> Option<String> {
     error.chain().find_map(|cause| {
         if let Some(own) = cause.downcast_ref::<Advised>() {
@@ -94,7 +94,7 @@ fn hint(error: &anyhow::Error) -> Option<String> {
     })
 }
 
-/// A panic is a defect of ours; it is said in one line, with the place.
+/// A panic is a defect of the compiler; it is reported in one line, with its location.
 pub(crate) fn install_panic_hook() {
     std::panic::set_hook(Box::new(|info| {
         let text = info.payload_as_str().unwrap_or("no message");

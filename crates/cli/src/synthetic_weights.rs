@@ -1,10 +1,10 @@
-//! Weights for measuring, where nobody has said which.
+//! Synthetic weights for measuring, for models without given weights.
 
 use ferroflux::{Recipe, RecipeSource, Weight};
 
 use crate::golden::recipe;
 
-/// Small, the same every time, and such that norms neither divide by zero nor blow up.
+/// Small, deterministic, and such that norms neither divide by zero nor overflow.
 pub(crate) struct SyntheticWeights;
 
 impl RecipeSource for SyntheticWeights {

@@ -1,4 +1,4 @@
-//! Programs for the checks, built by hand. Not `inductor`: nothing is fused or scheduled here.
+//! Builds the programs of the checks by hand. `inductor` is not involved: nothing is fused or scheduled here.
 
 use ir_core::{DType, Shape, SymExpr, contiguous_strides};
 use kernel_ir::{
@@ -29,7 +29,7 @@ pub fn loops(rank: usize) -> Shape {
 /// A program under construction.
 #[derive(Default)]
 pub struct Build {
-    /// What there is so far.
+    /// The program so far.
     pub program: Program,
 }
 
@@ -38,11 +38,11 @@ impl Build {
     pub fn new(name: &str) -> Build {
         Build { program: Program { name: name.to_owned(), ..Program::default() } }
     }
-    /// A size that the inputs tell.
+    /// A size that the inputs determine.
     pub fn symbol(&mut self, name: &str, min: i64, max: i64) -> SymExpr {
         SymExpr::sym(self.declare(name, min, max, false))
     }
-    /// A size that a step tells.
+    /// A size that a step determines.
     pub fn unbacked(&mut self, name: &str, min: i64, max: i64) -> ir_core::SymId {
         self.declare(name, min, max, true)
     }
@@ -86,7 +86,7 @@ impl Build {
         self.returns(buf);
         buf
     }
-    /// Makes a buffer a result of the program.
+    /// Declares a buffer as a result of the program.
     pub fn returns(&mut self, buf: BufId) {
         let Buffer { sizes, strides, offset, .. } = self.program.buffers[buf].clone();
         let name = format!("y{}", self.program.outputs.len());

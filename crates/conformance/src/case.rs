@@ -1,6 +1,6 @@
 //! A case: a program, its constants, and calls with inputs. The plugin runs it, `interp` runs it, the results are compared.
 //!
-//! The oracle evaluates each operator in double precision and rounds to its dtype; sums of floats stay in double precision.
+//! The oracle evaluates each operator in double precision and rounds to its dtype; float sums stay in double precision.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use tensor::Tensor;
 pub enum Fault {
     /// The plugin is wrong.
     Wrong(String),
-    /// The plugin does not do this, and says why.
+    /// The plugin does not support this, and gives the reason.
     Declined(String),
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Fault {
 }
 
 impl From<HostError> for Fault {
-    /// An error that says `unsupported` is a refusal, every other is a failure.
+    /// An error with the code `unsupported` is a refusal, every other one is a failure.
     fn from(error: HostError) -> Fault {
         match &error {
             HostError::Plugin { failure, .. } if failure.code == FFX_ERR_UNSUPPORTED => {
@@ -63,7 +63,7 @@ impl From<kernels::KernelError> for Fault {
     }
 }
 
-/// How far a float may be from the oracle: `units` in the last place of its dtype, or `absolute`.
+/// Allowed distance of a float from the oracle: `units` in the last place of its dtype, or `absolute`.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
     /// Units in the last place.
@@ -73,7 +73,7 @@ pub struct Tolerance {
 }
 
 impl Tolerance {
-    /// Correct rounding, give or take one unit.
+    /// Correct rounding, with a tolerance of one unit.
     pub const EXACT: Tolerance = Tolerance { units: 1.0, absolute: 0.0 };
     /// A few operations in sequence, or a library's transcendental function.
     pub const CLOSE: Tolerance = Tolerance { units: 64.0, absolute: 1e-6 };
@@ -98,7 +98,7 @@ impl Tolerance {
     }
 }
 
-/// A program and what to run it on.
+/// A program and the inputs to run it on.
 pub struct Case {
     /// Name within its check.
     pub name: String,
@@ -108,7 +108,7 @@ pub struct Case {
     pub constants: Vec<(String, Tensor)>,
     /// Inputs of each call; one executable serves all calls.
     pub calls: Vec<Vec<Tensor>>,
-    /// How exact the results must be.
+    /// The tolerance of the results.
     pub tolerance: Tolerance,
 }
 
@@ -128,7 +128,7 @@ impl Case {
     /// Compiles and runs the case on a device, and compares with the oracle.
     ///
     /// # Errors
-    /// What is wrong, or why the plugin declines.
+    /// The failure, or the reason why the plugin declines.
     pub fn run(&self, backend: &LoadedBackend, device: &DeviceInfo) -> Result<(), Fault> {
         let executable = self.compile(backend, device)?;
         let expected = self.oracle()?;
@@ -146,7 +146,7 @@ impl Case {
     pub fn compile(&self, backend: &LoadedBackend, device: &DeviceInfo) -> Result<LoadedExecutable, Fault> {
         let mut program = self.program.clone();
         if !backend.reads().iter().any(|own| own.reads(KERNEL_IR)) {
-            // The indices of cases are in range: readers of before checks get them without.
+            // The indices of cases are in range, so plugins that predate index checks receive programs without them.
             kernel_ir::drop_checks(&mut program);
         }
         let bytes = program.to_bytes();
@@ -162,10 +162,10 @@ impl Case {
         Ok(executable)
     }
 
-    /// What every call should return.
+    /// The expected results of every call.
     ///
     /// # Errors
-    /// A fault of the judge's own program.
+    /// A defect in the suite's own program.
     pub fn oracle(&self) -> Result<Vec<Vec<Tensor>>, Fault> {
         let constant = |name: &str| {
             let found = self.constants.iter().find(|(n, _)| n == name);
@@ -176,7 +176,7 @@ impl Case {
     }
 }
 
-/// Compares results with what they should be: number, dtypes, sizes, strides (where they matter), elements.
+/// Compares results with the expected ones: number, dtypes, sizes, strides (where they matter), elements.
 ///
 /// # Errors
 /// The first difference.

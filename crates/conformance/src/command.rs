@@ -1,5 +1,5 @@
-//! The command line of `ferroflux-conformance`, and what `ferroflux plugin check` shares with it. Without a parser of its
-//! own: authors use `ferroflux plugin check`, this program is what the suite's tests and other build systems call.
+//! The command line of `ferroflux-conformance`, and what `ferroflux plugin check` shares with it. It has no argument
+//! parser: authors use `ferroflux plugin check`; the suite's tests and other build systems call this program.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::checks::{self, CHECKS, Effort};
 use crate::judge::{self, Judge, Options};
 use crate::stress;
 
-/// How to call the program.
+/// The usage text.
 pub const USAGE: &str = "\
 usage: ferroflux-conformance LIBRARY [--only NAME]... [--quick] [--json] [--junit FILE] [--timeout SECONDS] [--jobs N]
        ferroflux-conformance stress LIBRARY LIBRARY [--seconds N]
@@ -40,7 +40,7 @@ struct Request {
     timeout: Option<u64>,
     jobs: usize,
     seconds: Option<u64>,
-    /// Set where this process is the child for one check.
+    /// Set if this process is the child for one check.
     check: Option<String>,
     journal: Option<PathBuf>,
 }

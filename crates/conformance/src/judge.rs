@@ -1,6 +1,6 @@
-//! Runs the checks, each in a process of its own, and gathers what they found.
+//! Runs the checks, each in a process of its own, and collects the results.
 //!
-//! A check writes what it does into a journal, line by line, so that it is known where it was when it died.
+//! A check records its progress in a journal, line by line, so that the last case before a crash is known.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,22 +20,22 @@ use crate::report::{CaseNote, Outcome, Report, Status};
 pub struct Judge {
     /// Path of the program.
     pub program: PathBuf,
-    /// What stands before the library.
+    /// Arguments before the library.
     pub args: Vec<OsString>,
 }
 
-/// How a library is judged.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Who runs a single check.
+    /// The program that runs a single check.
     pub judge: Judge,
-    /// How much is tried.
+    /// The effort.
     pub effort: Effort,
     /// Longest time for one check.
     pub timeout: Duration,
     /// How many checks run at once; 0 is one a core.
     pub jobs: usize,
-    /// Only these checks, and those that they rest on; empty is all.
+    /// Only these checks, and those that they depend on; empty is all.
     pub only: Vec<String>,
     /// Environment variables for the checks.
     pub environment: Vec<(OsString, OsString)>,
@@ -57,12 +57,12 @@ pub enum Error {
     UnknownCheck {
         /// The name asked for.
         name: String,
-        /// Names like it.
+        /// Similar names.
         near: Vec<String>,
         /// All names.
         available: Vec<&'static str>,
     },
-    /// The library is no file that can be read.
+    /// The library is not a file that can be read.
     #[error("{}: {source}", path.display())]
     Library {
         /// Its path.
@@ -87,8 +87,8 @@ fn did_you_mean(near: &[String]) -> String {
 /// Judges a library.
 ///
 /// # Errors
-/// An unknown check, a library that is no readable file, or processes that cannot be started. What the plugin does
-/// wrong is in the report.
+/// An unknown check, a library that is not a readable file, or processes that cannot be started. Failures of the plugin are
+/// in the report.
 pub fn check(library: &Path, options: &Options) -> Result<Report, Error> {
     let wanted = selected(&options.only)?;
     let unreadable = |source| Error::Library { path: library.to_owned(), source };
@@ -113,7 +113,7 @@ pub fn check(library: &Path, options: &Options) -> Result<Report, Error> {
     Ok(Report { library, outcomes })
 }
 
-/// The checks asked for and the gates; all where none is named.
+/// The requested checks and those that all depend on; all where none is named.
 fn selected(only: &[String]) -> Result<Vec<&'static Check>, Error> {
     for name in only {
         if !CHECKS.iter().any(|c| c.name == name) {
@@ -139,7 +139,7 @@ fn skipped(check: &Check, gate: &str) -> Outcome {
     }
 }
 
-/// Runs checks side by side; the results are in no particular order.
+/// Runs checks concurrently; the results are in no particular order.
 fn at_once(library: &Path, checks: &[&Check], options: &Options) -> Result<Vec<Outcome>, Error> {
     let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let jobs = if options.jobs == 0 { cores() } else { options.jobs };
@@ -149,7 +149,7 @@ fn at_once(library: &Path, checks: &[&Check], options: &Options) -> Result<Vec<O
             scope.spawn(|| {
                 while let Some(check) = checks.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = one(library, check, options);
-                    // Pushing cannot leave the list half-changed.
+                    // Pushing cannot leave the list in an inconsistent state.
                     results.lock().unwrap_or_else(|e| e.into_inner()).push(result);
                 }
             });
@@ -182,13 +182,13 @@ fn one(library: &Path, check: &Check, options: &Options) -> Result<Outcome, Erro
     let seconds = started.elapsed().as_secs_f64();
     let journal = std::fs::read_to_string(journal.path()).map_err(failed)?;
     let mut text = Vec::new();
-    // What the child wrote is only told, so what cannot be read is not missed.
+    // The child's output is only reported, so a failure to read it is ignored.
     let _ = said.rewind().and_then(|()| said.read_to_end(&mut text));
     Ok(outcome(check, &journal, status, &String::from_utf8_lossy(&text), seconds))
 }
 
-/// Has glibc's allocator fill what is freed, and, where the check looks for it, notice what is written beyond an
-/// allocation when that is freed. Elsewhere these variables mean nothing.
+/// Configures glibc's allocator to fill freed memory and, where the check needs it, to detect writes beyond an allocation
+/// when it is freed. Other allocators ignore these variables.
 fn watch_memory(command: &mut Command, check: &Check) {
     const FILL: &str = "glibc.malloc.perturb=165";
     if check.guarded {
@@ -217,7 +217,7 @@ fn wait(mut child: Child, timeout: Duration) -> std::io::Result<Option<ExitStatu
     }
 }
 
-/// What a journal and the end of its process amount to.
+/// The result of a check, from its journal and the exit of its process.
 fn outcome(check: &Check, journal: &str, status: Option<ExitStatus>, said: &str, seconds: f64) -> Outcome {
     let (mut passed, mut failures, mut declined) = (0, Vec::new(), Vec::new());
     let (mut running, mut ended) = (None, false);

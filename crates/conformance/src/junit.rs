@@ -1,4 +1,4 @@
-//! The report as JUnit XML, which every CI system reads: one test case a check.
+//! The report as JUnit XML, which every CI system reads: one test case per check.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -26,10 +26,10 @@ impl Report {
 }
 
 impl Report {
-    /// Writes the XML, whole or not at all.
+    /// Writes the XML atomically.
     ///
     /// # Errors
-    /// The file system's.
+    /// The error of the file system.
     pub fn write_junit(&self, file: &Path) -> std::io::Result<()> {
         ir_core::write_whole(file, self.junit().as_bytes())
     }

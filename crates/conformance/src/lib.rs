@@ -1,13 +1,13 @@
-//! The suite that judges any plugin library: the boundary's contract, and every loop-level operator against the oracle.
+//! The suite that tests any plugin library: the contract of the boundary, and every loop-level operator against the oracle.
 //!
 //! [`check`] runs each of the [`CHECKS`] in a process of its own, so that a plugin that crashes, hangs or corrupts memory
 //! fails the check it is in and nothing else. A backend may decline programs: a check of which everything was declined
 //! counts as *declined*, not as failed.
 //!
-//! - [`checks`]: what is judged, one file a family. Each check is a function over a [`Cx`](checks::Cx).
+//! - [`checks`]: the checks, one file per family. Each is a function over a [`Cx`](checks::Cx).
 //! - [`case`]: a program with inputs, run by the plugin and by `interp`.
-//! - [`judge`]: the processes; [`report`] what they found, as table, JSON and JUnit XML.
-//! - [`raw`]: the plugin's table without the host's manners, for what a well-behaved host never does.
+//! - [`judge`]: the processes; [`report`]: the results, as table, JSON and JUnit XML.
+//! - [`raw`]: the plugin's table without the checks of the host, for calls that a well-behaved host never makes.
 //! - [`stress`]: two plugins at once on many threads.
 //!
 //! What this is not: a benchmark, and not a test of `inductor`; programs are written here, by hand.

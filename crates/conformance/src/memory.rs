@@ -1,9 +1,9 @@
-//! How much memory this process holds.
+//! The memory use of this process.
 
-/// Resident bytes of this process; `None` where the system does not say.
+/// Resident bytes of this process; `None` where the system does not report it.
 pub(crate) fn resident() -> Option<u64> {
-    // The second field of `statm` counts resident pages (proc(5)); a page of the systems that run this has 4096 bytes,
-    // and a larger one only makes the figure smaller than it is.
+    // The second field of `statm` counts resident pages (proc(5)); pages are assumed to have 4096 bytes, and a larger page
+    // only makes the figure smaller than it is.
     const PAGE: u64 = 4096;
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;

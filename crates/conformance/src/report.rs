@@ -1,4 +1,4 @@
-//! What the checks found: as a value, as a table for people, as JSON. JUnit XML is in `junit`.
+//! The results of the checks: as a value, as a table for people, as JSON. JUnit XML is in `junit`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ pub enum Status {
     Passed,
     /// The plugin declined every case, with reasons.
     Declined,
-    /// The plugin is wrong, died or did not answer.
+    /// The plugin failed, crashed or did not answer.
     Failed,
-    /// Not run, because an earlier check failed that this one rests on.
+    /// Not run, because an earlier check failed that this one depends on.
     Skipped,
 }
 
@@ -31,7 +31,7 @@ impl Status {
     }
 }
 
-/// What one case had to say.
+/// The message of one case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CaseNote {
     /// The case.
@@ -45,7 +45,7 @@ pub struct CaseNote {
 pub struct Outcome {
     /// Name of the check.
     pub name: &'static str,
-    /// What it judges.
+    /// What it verifies.
     pub about: &'static str,
     /// How it ended.
     pub status: Status,
@@ -55,14 +55,14 @@ pub struct Outcome {
     pub failures: Vec<CaseNote>,
     /// Cases that the plugin declined.
     pub declined: Vec<CaseNote>,
-    /// How the process ended, where that is a failure of its own: a signal, a time-out. Or why it was skipped.
+    /// How the process ended, where that is a failure of its own: a signal, a time-out. Or the reason why it was skipped.
     pub end: Option<String>,
     /// Wall time.
     pub seconds: f64,
 }
 
 impl Outcome {
-    /// The most telling line: how the process ended, else the first failure, else the first refusal.
+    /// The most informative line: how the process ended, else the first failure, else the first refusal.
     pub fn detail(&self) -> String {
         let first = |list: &[CaseNote]| list.first().map(|r| format!("{}: {}", r.case, r.message));
         let more = match self.failures.len() {
@@ -98,12 +98,12 @@ impl Report {
         self.outcomes.iter().filter(|o| o.status == Status::Failed).map(|o| o.name)
     }
 
-    /// How many ended so.
+    /// How many ended this way.
     pub fn count(&self, status: Status) -> usize {
         self.outcomes.iter().filter(|o| o.status == status).count()
     }
 
-    /// A table for people, with what went wrong under it.
+    /// A table for people, followed by the failures.
     pub fn table(&self) -> String {
         let mut out = format!("{}\n", self.library.display());
         let width = self.outcomes.iter().map(|o| o.name.len()).max().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Several plugins in one process, used by many threads for a while: no wrong result, and no growth. Runs in the calling
-//! process, so a plugin that dies takes it along.
+//! Several plugins in one process, used by many threads for a while: no wrong result, and no memory growth. It runs in the
+//! calling process, so a plugin that crashes ends that process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -13,12 +13,12 @@ use crate::case::{Case, Fault, compare};
 use crate::checks::stress_cases;
 use crate::memory::resident;
 
-/// Threads of a usual run.
+/// Threads of a default run.
 pub const THREADS: usize = 8;
 /// Growth of the process that is allowed after the first quarter of the time, in bytes.
 const ALLOWED: u64 = 64 << 20;
 
-/// What a run did.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Stress {
     /// Names of the plugins.
@@ -27,7 +27,7 @@ pub struct Stress {
     pub calls: u64,
     /// Compilations.
     pub compilations: u64,
-    /// Growth of the process after the first quarter, where the system tells it.
+    /// Growth of the process after the first quarter, where the system reports it.
     pub grown: Option<u64>,
 }
 
@@ -43,7 +43,7 @@ impl std::fmt::Display for Stress {
     }
 }
 
-/// One plugin with an executable of each case that it takes.
+/// One plugin with an executable of each case that it supports.
 struct Loaded {
     backend: LoadedBackend,
     device: DeviceInfo,
@@ -75,7 +75,7 @@ impl Loaded {
         Ok(Loaded { backend, device, cases })
     }
 
-    /// One call in `n` compiles anew.
+    /// One call in `n` recompiles.
     fn turn(&self, n: u64, counts: &Counts) -> Result<(), Fault> {
         let (case, expected, shared) = &self.cases[n as usize % self.cases.len()];
         let inputs: Vec<&Tensor> = case.calls[0].iter().collect();
@@ -100,7 +100,7 @@ struct Counts {
 /// Runs all plugins on `threads` threads for `time`.
 ///
 /// # Errors
-/// The first wrong result or error; growth of more than 64 MiB; a plugin that takes none of the programs.
+/// The first wrong result or error; growth of more than 64 MiB; a plugin that supports none of the programs.
 pub fn run(libraries: &[PathBuf], threads: usize, time: Duration) -> Result<Stress, String> {
     let loaded = libraries.iter().map(|l| Loaded::open(l)).collect::<Result<Vec<_>, _>>();
     let loaded = loaded.map_err(|fault| fault.to_string())?;
@@ -117,7 +117,7 @@ pub fn run(libraries: &[PathBuf], threads: usize, time: Duration) -> Result<Stre
                 while !stop.load(Ordering::Relaxed) {
                     let plugin = &loaded[(n % loaded.len() as u64) as usize];
                     if let Err(found) = plugin.turn(n / loaded.len() as u64, counts) {
-                        // Only ever set, so a panic elsewhere leaves it whole.
+                        // It is only ever set, so a panic elsewhere leaves it valid.
                         fault.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(found.to_string());
                         stop.store(true, Ordering::Relaxed);
                     }

@@ -1,10 +1,10 @@
-//! Numbers to compute with: the same on every machine, with the ends and the special values of each dtype, and tensors of
-//! them in any layout.
+//! Test values: the same on every machine, with the extreme and special values of each dtype, and tensors of them in any
+//! layout.
 
 use ir_core::{DType, Scalar};
 use tensor::{Element, Storage, Tensor, TensorError, with_element};
 
-/// A small generator (a linear congruence with mixed output) that a seed names for ever.
+/// A small generator (a linear congruence with mixed output); its sequence is determined by the seed.
 pub struct Rng(u64);
 
 impl Rng {
@@ -29,12 +29,12 @@ impl Rng {
     }
 }
 
-/// What an element of `dtype` holds after `value` was stored in it.
+/// The element that `dtype` holds after `value` was stored in it.
 pub fn rounded(dtype: DType, value: Scalar) -> Scalar {
     with_element!(dtype, T => T::from_scalar(value).to_scalar())
 }
 
-/// Ordinary numbers of a dtype, none far from 1.
+/// Ordinary values of a dtype, none far from 1.
 pub fn ordinary(dtype: DType, count: usize, seed: u64) -> Vec<Scalar> {
     let mut rng = Rng::new(seed);
     let one = |_| {
@@ -49,8 +49,8 @@ pub fn ordinary(dtype: DType, count: usize, seed: u64) -> Vec<Scalar> {
     (0..count).map(one).collect()
 }
 
-/// The ends, the special values and some ordinary ones. Floats of 16 bits never reach an operator, so only the dtypes that
-/// are computed in are of interest.
+/// The extreme, special and some ordinary values. Floats of 16 bits never reach an operator, so only the dtypes of
+/// computation matter.
 pub fn special(dtype: DType) -> Vec<Scalar> {
     let raw: Vec<Scalar> = match dtype {
         DType::Bool => vec![Scalar::Bool(false), Scalar::Bool(true)],
@@ -116,7 +116,7 @@ fn floats(dtype: DType) -> Vec<f64> {
 }
 
 /// A tensor of numbers in row-major order, laid out with `strides` (none negative). Bytes between the elements and the
-/// memory before the first one are filled with a pattern that no right result contains.
+/// memory before the first one are filled with a pattern that no correct result contains.
 ///
 /// # Errors
 /// Where the shape overflows memory.
@@ -184,7 +184,7 @@ fn write(dtype: DType, place: &mut [u8], value: Scalar) {
         DType::BF16 => bytes!(tensor::bf16::from_scalar(value)),
         DType::F32 => bytes!(f32::from_scalar(value)),
         DType::F64 => bytes!(f64::from_scalar(value)),
-        // Kernels know real numbers alone; no check makes a complex tensor.
+        // Kernels know only real numbers; no check creates a complex tensor.
         DType::C64 | DType::C128 => place.fill(0),
     }
 }

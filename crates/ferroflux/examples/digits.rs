@@ -1,4 +1,4 @@
-//! The facade on the digits model: load, look at it, compile, call with two batch sizes, count what is right.
+//! The facade on the digits model: load, inspect, compile, call with two batch sizes, count correct predictions.
 //!
 //! ```text
 //! cargo run --release -p ferroflux --example digits

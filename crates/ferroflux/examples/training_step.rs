@@ -1,6 +1,7 @@
-//! What a training step costs: `cargo run --example training_step MODEL_WITH_LOSS.pt2 GOLDEN.safetensors [STEPS]` prints the
-//! median time of a step, the most memory that the process had, and the bytes that the program writes in place and returns. The
-//! safetensors file holds the inputs as `in0`, `in1`, …. With `FERROFLUX_SKIP_PASSES=in_place` new values are returned as
+//! The cost of a training step: `cargo run --example training_step MODEL_WITH_LOSS.pt2 GOLDEN.safetensors [STEPS]` prints
+//! the median time of a step, the peak memory of the process, and the bytes that the program writes in place and returns.
+//! The safetensors file holds the inputs as `in0`, `in1`, …. With `FERROFLUX_SKIP_PASSES=in_place` new values are returned
+//! as
 //! new tensors, for comparison.
 
 // An example may fail as a test does.

@@ -1,8 +1,7 @@
-//! Holds the inputs of a call against what was compiled, before a backend sees them: number, dtype, rank, sizes, ranges of size
-//! symbols, integers, guards. One [`Signature`] a compiled thing, made when it is compiled, for every backend alike; a call
-//! that fits costs no allocation. How symbols get their values is [`Binder`]'s; here is what to say of a call that does not
-//! fit. Not here: what numbers, text and absent inputs are to a model ([`crate::inputs`]), and what sizes cannot tell (indices
-//! from data), which backends check.
+//! Checks the inputs of a call before a backend sees them: number, dtype, rank, sizes, ranges of size symbols, integers,
+//! guards. Each compiled program has one [`Signature`], created when it is compiled, for all backends; a call that fits
+//! allocates nothing. [`Binder`] binds the symbols; this module writes the messages. Not here: the conversion of numbers,
+//! text and absent inputs ([`crate::inputs`]), and what sizes cannot show (indices from data), which backends check.
 
 use fx_ir::Symbols;
 use ir_core::{Atom, DType, EntityId, Guard, SymExpr, SymId};
@@ -17,7 +16,7 @@ use crate::inputs::{InputKind, TensorInfo};
 /// Values of size symbols while a call is checked.
 type Slots = SmallVec<[i64; 32]>;
 
-/// What a call's inputs are held against.
+/// The requirements on a call's inputs.
 pub(crate) struct Signature {
     inputs: Vec<Expected>,
     /// Symbols whose values are known before the call.
@@ -40,7 +39,7 @@ impl Expected {
     }
 }
 
-/// The number that a call gives at a place.
+/// The number of a call at a source.
 fn number<T: CallTensor>(given: &[T], place: SizeSource) -> Option<i64> {
     let tensor = given.get(place.input())?;
     match place {
@@ -84,7 +83,7 @@ impl CallTensor for Value {
     }
 }
 
-/// Where a call does not fit.
+/// The reason why a call does not fit.
 enum InputMismatch {
     Count,
     Type(usize),
@@ -92,7 +91,7 @@ enum InputMismatch {
 }
 
 impl Signature {
-    /// For inputs whose sizes are made of these symbols.
+    /// For inputs whose sizes are expressions of these symbols.
     ///
     /// # Errors
     /// A guard that uses a symbol which the sizes of the inputs do not determine.
@@ -127,10 +126,10 @@ impl Signature {
         self.inputs.iter().map(|e| &e.info)
     }
 
-    /// Checks tensors wherever they lie.
+    /// Checks tensors on any device.
     ///
     /// # Errors
-    /// What does not fit, with the sizes given.
+    /// The mismatch, with the given sizes.
     pub(crate) fn check<T: CallTensor>(&self, given: &[T]) -> Result<(), Error> {
         self.check_with_known(given, &[])
     }
@@ -141,7 +140,7 @@ impl Signature {
         self.holds(given, &mut slots).map_err(|mismatch| self.error(&mismatch, given, &slots))
     }
 
-    /// Checks host tensors and gives each the memory layout that the model was captured with.
+    /// Checks host tensors and converts each to the memory layout that the model was captured with.
     ///
     /// # Errors
     /// As for [`check`](Signature::check); no memory for a copy.
@@ -155,7 +154,7 @@ impl Signature {
         self.inputs.iter().zip(given).map(|(expected, tensor)| expected.laid_out(tensor)).collect()
     }
 
-    /// As [`conform`](Signature::conform) on tensors wherever they lie; those of a device stay as they are.
+    /// As [`conform`](Signature::conform) for tensors on any device; those of a device are not converted.
     pub(crate) fn conform_values(&self, given: Vec<Value>) -> Result<Vec<Value>, Error> {
         self.check(&given)?;
         let one = |(expected, value): (&Expected, Value)| match value {
@@ -217,7 +216,7 @@ impl Signature {
         }
     }
 
-    /// Why a number is not the one that an equation wants.
+    /// Why a number does not satisfy its equation.
     fn unequal(&self, equation: &Equation, has: i64, slots: &Slots) -> String {
         let size = self.text(&equation.size);
         let by = || equation.expected(slots).map_or("no number".to_string(), |n| n.to_string());
@@ -235,7 +234,7 @@ impl Signature {
         }
     }
 
-    /// What a number must be, in the caller's sizes: of `2*n` the caller knows the product, not the symbol.
+    /// The required number in the caller's terms: of `2*n` the caller knows the product, not the symbol.
     fn required(&self, equation: &Equation, has: i64) -> String {
         let wanted = &equation.size;
         let required = wanted.allowed(self.binder.symbols());
@@ -267,7 +266,7 @@ impl Signature {
         Error::Input { index, name: info.name.clone(), problem }
     }
 
-    /// The inputs that a guard is about, with their sizes, and the values of its symbols.
+    /// The inputs that a guard depends on, with their sizes, and the values of its symbols.
     fn sizes<T: CallTensor>(&self, guard: &Guard, given: &[T], slots: &Slots) -> String {
         let mut list = Vec::new();
         let used = |id: SymId| guard.expression.any_leaf(|a| *a == Atom::Sym(id));
@@ -285,7 +284,7 @@ impl Signature {
     }
 }
 
-/// Whether dtype and rank are right. A complex tensor may lie on a device as a real one with a last dimension of 2.
+/// Whether dtype and rank are right. A complex tensor may be on a device as a real one with a last dimension of 2.
 fn fits<T: CallTensor>(dtype: DType, rank: usize, given: &T) -> bool {
     let (own, sizes) = (given.dtype(), given.sizes());
     let pairs =
@@ -293,7 +292,7 @@ fn fits<T: CallTensor>(dtype: DType, rank: usize, given: &T) -> bool {
     own == dtype && sizes.len() == rank || pairs()
 }
 
-/// Where a guard comes from, for messages.
+/// The origin of a guard, for messages.
 fn from(guard: &Guard) -> String {
     guard.origin.to_string()
 }
@@ -380,7 +379,7 @@ mod tests {
         assert!(matches!(made, Err(Error::Guard { .. })));
     }
 
-    /// The cost is printed, not judged: machines differ.
+    /// The cost is printed, not asserted: machines differ.
     #[test]
     fn twenty_guards_cost_little() {
         let symbols = symbols(&[("n", 0, None), ("m", 0, None), ("k", 0, None)]);

@@ -1,5 +1,5 @@
-//! Code of one graph, by whichever backend: what [`crate::Compiled`] and the training programs run. Knows neither state nor
-//! the caller's inputs; those who own one say what its inputs are.
+//! The code of one graph on any backend: [`crate::Compiled`] and the training programs run it. It knows neither state nor
+//! the caller's inputs; its owner supplies its inputs.
 
 use fx_ir::Graph;
 use ir_core::{DType, Guard};
@@ -17,34 +17,34 @@ use crate::pipeline::{self, Cx, KernelOptions, Kernels, StageId};
 use crate::seeds::{seed_place, seed_tensor};
 use crate::{Error, Options};
 
-/// Gives the tensors of constants by name, wherever they lie.
+/// Returns the tensors of constants by name, on any device.
 pub(crate) type Weights<'a> = &'a dyn Fn(&str) -> Result<Option<Value>, Error>;
 
-/// Code and what is known of it.
+/// The code and facts about it.
 pub(crate) struct CompiledCode {
     pub(crate) code: Code,
-    /// The fused program, where the backend takes one.
+    /// The fused program, if the backend takes one.
     pub(crate) kernels: Option<kernel_ir::Program>,
-    /// What must hold of the sizes in a call.
+    /// The conditions on the sizes of a call.
     pub(crate) guards: Vec<Guard>,
 }
 
-/// Something that runs on tensors: a plugin's executable and what connects it with a graph.
+/// An executable of a plugin and its relation to a graph.
 pub(crate) struct Code {
     code: LoadedExecutable,
     backend: LoadedBackend,
-    /// Place of the seed among its inputs.
+    /// Position of the seed among its inputs.
     seed_place: Option<usize>,
     /// Which results are complex.
     boundary: ComplexBoundary,
-    /// For each result of the graph whether the call leaves it in the input that it is the new value of.
+    /// For each result of the graph whether the call stores it in the input that it is the new value of.
     in_place: Vec<bool>,
-    /// Whether the code knows real numbers alone.
+    /// Whether the code supports only real numbers.
     real: bool,
 }
 
-/// Has `make` compile for a backend with new values of state written in place; where that is not `wanted`, or the backend
-/// does not read such programs or refuses this one, with new values as outputs.
+/// Runs `make` with new values of state written in place; where that is not `wanted`, or the backend does not read such
+/// programs or refuses this one, with new values as outputs.
 pub(crate) fn in_place_or_returned<T>(
     backend: &LoadedBackend,
     wanted: bool,
@@ -53,7 +53,7 @@ pub(crate) fn in_place_or_returned<T>(
     let reads = backend.reads().iter().any(|own| own.reads(IrVersion::kernel_ir(1, 4)));
     if wanted && reads {
         match make(true) {
-            // What it refuses otherwise it refuses again.
+            // An error of another kind would occur again.
             Err(Error::Refused { .. }) => {}
             made => return made,
         }
@@ -61,11 +61,11 @@ pub(crate) fn in_place_or_returned<T>(
     make(false)
 }
 
-/// The option of backends that keep files of their own, nowhere unless they are told where.
+/// The option of backends that cache files of their own; without it they store nothing.
 pub(crate) const CACHE_OPTION: &str = "cache";
 
-/// Compiles a fused program, if the backend takes all of it. Its constants are to be bound; `weights` is the folder in which
-/// the backend may keep what it makes of them.
+/// Compiles a fused program, if the backend supports all of it. Its constants must be bound afterwards; `weights` is the
+/// folder in which the backend may cache the results of binding.
 pub(crate) fn executable(
     kernels: &Kernels,
     backend: &LoadedBackend,
@@ -79,8 +79,8 @@ pub(crate) fn executable(
     compiled_or_refused(backend, &args, &|refused| refused.iter().map(ToString::to_string).collect())
 }
 
-/// Has a backend compile a program. Only where it does not is it asked for everything that it refuses, because a backend
-/// lowers a program for either question; `lines` writes the refusals down.
+/// Compiles a program on a backend. The backend is asked for all its refusals only if that fails, because it lowers the
+/// program for either question; `lines` formats the refusals.
 pub(crate) fn compiled_or_refused(
     backend: &LoadedBackend,
     args: &CompileArgs<'_>,
@@ -104,29 +104,29 @@ pub(crate) fn compiled_or_refused(
     Err(Error::Refused { backend: backend.name().into(), refused: lines(&refused) })
 }
 
-/// A graph on its way to the lowering, and which of its results its caller knows as complex.
+/// A graph before the lowering, and which of its results are complex for its caller.
 pub(crate) struct Optimized {
-    /// What the last stage gave.
+    /// The result of the last stage.
     pub(crate) graph: Graph,
     /// For each result that is a value whether it was complex.
     pub(crate) complex: Vec<bool>,
 }
 
 impl Optimized {
-    /// Takes a graph from behind stage `joint` through the stages after it.
+    /// Takes a graph after stage `joint` through the remaining stages.
     ///
     /// # Errors
-    /// Those of the stages.
+    /// The errors of the stages.
     pub(crate) fn of_prims(prims: Graph, cx: &Cx<'_>) -> Result<Optimized, Error> {
         let complex = ComplexBoundary::of(&prims).all().to_vec();
         Ok(Optimized { graph: pipeline::run(prims, StageId::Real..=StageId::Optimized, cx)?, complex })
     }
 
-    /// Lowers it and has a backend compile it; new values of state are written in place where that is wanted and the
-    /// backend can. `lookup` says where weights may be kept; nothing is looked for in the cache.
+    /// Lowers it and compiles it on a backend; new values of state are written in place where that is wanted and the
+    /// backend supports it. `lookup` has the folder for results of binding; the cache is not searched.
     ///
     /// # Errors
-    /// What cannot be lowered, and what the backend refuses.
+    /// Errors of the lowering, and refusals of the backend.
     pub(crate) fn compile(
         &self,
         backend: &LoadedBackend,
@@ -146,7 +146,7 @@ impl Optimized {
 }
 
 impl Code {
-    /// Binds the constants of what [`executable`] made, or of what the cache had.
+    /// Binds the constants of the result of [`executable`], or of a cached program.
     pub(crate) fn bound(
         form: &Form,
         mut code: LoadedExecutable,
@@ -168,7 +168,7 @@ impl Code {
         Ok(Code { code, backend, seed_place, boundary, in_place, real: true })
     }
 
-    /// Compiles a graph from behind stage `joint` for the backend of `options`. Parameters and buffers that no output of the
+    /// Compiles a graph after stage `joint` for the backend of `options`. Parameters and buffers to which no output of the
     /// graph gives a new value are constants; new values are results.
     pub(crate) fn of_prims(
         prims: Graph,
@@ -197,15 +197,15 @@ impl Code {
         Ok(CompiledCode { code, guards: kernels.guards.clone(), kernels: Some(kernels) })
     }
 
-    /// Runs on all inputs that are no constants, in the order of the graph's placeholders, the seed left out.
+    /// Runs on all inputs that are not constants, in the order of the graph's placeholders, without the seed.
     pub(crate) fn run(&self, inputs: &[&Tensor], seed: u64) -> Result<Vec<Tensor>, Error> {
         let inputs: Vec<Value> = inputs.iter().map(|t| Value::Host((*t).clone())).collect();
         let outputs = self.run_values(&inputs.iter().collect::<Vec<_>>(), seed)?;
         outputs.into_iter().enumerate().map(|(n, value)| self.to_host(n, value)).collect()
     }
 
-    /// As [`Code::run`], but tensors may stay on the backend's device: what is given may lie there, what comes out stays
-    /// where the backend left it. [`Code::to_host`] reads an output.
+    /// As [`Code::run`], but tensors may stay on the backend's device, both inputs and outputs. [`Code::to_host`] copies an
+    /// output to the host.
     pub(crate) fn run_values(&self, inputs: &[&Value], seed: u64) -> Result<Vec<Value>, Error> {
         let outputs = self.run_args(inputs.iter().map(|v| Arg::Read(v)).collect(), seed)?;
         Ok(outputs.into_iter().flatten().collect())
@@ -217,22 +217,22 @@ impl Code {
         self.run_all(&mut inputs, seed)
     }
 
-    /// Output `n` as the program's caller knows it.
+    /// Output `n` in the form that the program's caller knows.
     pub(crate) fn to_host(&self, n: usize, value: Value) -> Result<Tensor, Error> {
         let tensor = self.code.to_host(value)?;
         Ok(if self.boundary.is_complex(n) { tensor.view_as_complex()? } else { tensor })
     }
 
-    /// A tensor in the form in which the code takes it: complex ones as real ones, where it knows no complex numbers.
+    /// Converts a tensor to the form that the code takes: complex ones to real ones, if it supports only real numbers.
     pub(crate) fn form(&self, tensor: &Tensor) -> Result<Tensor, Error> {
         Ok(if self.real { tensor.view_as_real()? } else { tensor.clone() })
     }
 
-    /// A tensor of the caller's state as the code keeps it: on the backend's device where tensors may stay there, else, if
-    /// calls write it, in host memory of its own.
+    /// Converts a tensor of the caller's state to the form that the code keeps: on the backend's device if tensors may stay
+    /// there, else, if calls write it, in host memory of its own.
     ///
     /// # Errors
-    /// No memory; the device's.
+    /// No memory; an error of the device.
     pub(crate) fn own(&self, tensor: &Tensor) -> Result<Value, Error> {
         let mut tensor = self.form(tensor)?;
         if self.backend.has_device_memory()
@@ -246,10 +246,10 @@ impl Code {
         Ok(Value::Host(tensor))
     }
 
-    /// A copy of what [`Code::own`] keeps, of the dtype that the program's user knows.
+    /// A copy of a tensor kept by [`Code::own`], with the dtype that the program's user knows.
     ///
     /// # Errors
-    /// The device's.
+    /// An error of the device.
     pub(crate) fn fetch(&self, value: &Value, dtype: DType) -> Result<Tensor, Error> {
         let tensor = self.code.to_host(value.clone())?;
         Ok(if dtype.is_complex() && !tensor.dtype().is_complex() {
@@ -259,7 +259,7 @@ impl Code {
         })
     }
 
-    /// Of a graph that a plugin took whole. `split` says which results were complex where complex numbers were taken apart.
+    /// For a graph that the plugin took whole. `split` tells which results were complex, where complex numbers were split.
     pub(crate) fn of_graph(
         code: LoadedExecutable,
         backend: &LoadedBackend,
@@ -278,7 +278,7 @@ impl Code {
             reads.push(match input {
                 Arg::Read(v) if self.real && v.dtype().is_complex() => Some(ComplexBoundary::real_value(v)?),
                 Arg::Read(_) => None,
-                // Whoever was given the tensor keeps the values that it had then.
+                // The caller may still hold the tensor, which must keep its values.
                 Arg::Write(Value::Host(t)) if self.in_place.contains(&true) => {
                     t.make_writable()?;
                     None
@@ -313,7 +313,7 @@ impl Code {
     }
 }
 
-/// The tensor on the backend's device in its own strides; `None` where it has gaps, which a copy would not have.
+/// The tensor on the backend's device with its strides; `None` where it has gaps, which a copy would not have.
 fn on_device(backend: &LoadedBackend, tensor: &Tensor) -> Result<Option<Value>, Error> {
     let mut order: Vec<usize> = (0..tensor.rank()).collect();
     order.sort_by_key(|&d| (std::cmp::Reverse(tensor.strides()[d]), d));
@@ -330,8 +330,8 @@ fn on_device(backend: &LoadedBackend, tensor: &Tensor) -> Result<Option<Value>, 
     Ok(Some(Value::Device(turned)))
 }
 
-/// A constant as a plugin takes it: a complex one as a real one, one of the device in the strides that the program addresses
-/// (the plugin lays out host tensors itself).
+/// Converts a constant to the form that a plugin takes: a complex one to a real one, one of the device to the strides of
+/// the program (the plugin converts host tensors itself).
 fn bound_form(value: Value, buffer: &kernel_ir::Buffer, backend: &LoadedBackend) -> Result<Value, Error> {
     let tensor = match value {
         Value::Device(tensor) => {

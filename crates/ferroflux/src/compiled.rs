@@ -41,7 +41,7 @@ pub struct Compiled {
     from_cache: bool,
 }
 
-/// What an input of the code is.
+/// The source of an input of the code.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Source {
     /// The user's input of this number.
@@ -50,20 +50,20 @@ pub(crate) enum Source {
     State(usize),
 }
 
-/// What an output of the code is.
+/// The destination of an output of the code.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Sink {
-    /// The user's.
+    /// The caller.
     User,
     /// The new value of the kept buffer of this number.
     State(usize),
     /// The new value of the user's input of this number.
     Input(usize),
-    /// Nobody's.
+    /// It is discarded.
     Dropped,
 }
 
-/// What a call gives to the caller: tensors with their numbers among all outputs.
+/// The results of a call for the caller: tensors with their numbers among all outputs.
 struct Given {
     users: Vec<(usize, Value)>,
     /// New values of inputs by the input's number.
@@ -165,7 +165,7 @@ impl Compiled {
     /// A tensor without dimensions may stand for a number; values that the model was exported for are left out.
     ///
     /// # Errors
-    /// Inputs that do not fit the model's dtypes, ranks or size ranges, and whatever the backend runs into.
+    /// Inputs that do not fit the model's dtypes, ranks or size ranges, and errors of the backend.
     pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let users = self.arguments.conform(inputs)?;
         let values: Vec<Value> = users.into_iter().map(Value::Host).collect();
@@ -186,12 +186,12 @@ impl Compiled {
         given.users.into_iter().map(|(n, value)| self.code.to_host(n, value)).collect()
     }
 
-    /// As [`call`](Self::call), and gives the inputs that the model writes their new values, as a call in PyTorch does: the
-    /// caller's variables hold new tensors afterwards. Other handles of the old tensors keep the old values, for a
-    /// [`Tensor`] that is shared never changes; where PyTorch's views would show the new ones, views taken before do not.
+    /// As [`call`](Self::call), and replaces the inputs that the model writes by their new values, as a call in PyTorch
+    /// does: the caller's variables hold new tensors afterwards. Other handles of the old tensors keep the old values,
+    /// because a shared [`Tensor`] never changes; where PyTorch's views would show the new ones, views taken before do not.
     ///
     /// # Errors
-    /// As for `call`; the inputs are what they were then.
+    /// As for `call`; the inputs are unchanged then.
     pub fn call_mut(&self, inputs: &mut [Tensor]) -> Result<Vec<Tensor>, Error> {
         let users = self.arguments.conform(inputs)?;
         let values: Vec<Value> = users.into_iter().map(Value::Host).collect();
@@ -233,7 +233,7 @@ impl Compiled {
         self.arguments.conform_with(&inputs.iter().map(Input::from).collect::<Vec<_>>())
     }
 
-    /// As [`call_values`](Self::call_values), and gives the inputs that the model writes their new values, as
+    /// As [`call_values`](Self::call_values), and replaces the inputs that the model writes by their new values, as
     /// [`call_mut`](Self::call_mut) does.
     ///
     /// # Errors
@@ -253,7 +253,7 @@ impl Compiled {
     /// A copy of a tensor on the backend's device; the tensor itself where the backend keeps none there.
     ///
     /// # Errors
-    /// The device's: no memory, lost.
+    /// An error of the device: no memory, device lost.
     pub fn to_device(&self, tensor: &Tensor) -> Result<Value, Error> {
         let Some(backend) = &self.memory else { return Ok(tensor.clone().into()) };
         let device = backend.first_device()?;
@@ -263,7 +263,7 @@ impl Compiled {
     /// A copy of a value on the host.
     ///
     /// # Errors
-    /// The device's.
+    /// An error of the device.
     pub fn to_host(&self, value: Value) -> Result<Tensor, Error> {
         match (value, &self.memory) {
             (Value::Host(tensor), _) => Ok(tensor),
@@ -275,7 +275,7 @@ impl Compiled {
     /// Runs the code and keeps the state.
     fn run(&self, users: &[Value]) -> Result<Given, Error> {
         let state = self.state.lock();
-        // A panic of another call cannot leave a tensor without memory; what it leaves of the values is said above.
+        // A panic of another call cannot leave a tensor without memory; its values may be old or new, as documented above.
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
         if state.is_empty() {
             drop(state);
@@ -296,7 +296,7 @@ impl Compiled {
         self.split(outputs, &mut state)
     }
 
-    /// The results by what they are; new values of buffers go to the state.
+    /// Sorts the results by destination; new values of buffers go to the state.
     fn split(&self, outputs: Vec<Option<Value>>, state: &mut [Value]) -> Result<Given, Error> {
         let (results, known) = (outputs.len(), self.sinks.len());
         if results != known {
@@ -306,7 +306,7 @@ impl Compiled {
         }
         let mut given = Given { users: Vec::with_capacity(outputs.len()), inputs: Vec::new() };
         for (n, (value, sink)) in outputs.into_iter().zip(&self.sinks).enumerate() {
-            // What a call has left in the state's memory is there.
+            // New values that the call wrote to the state's memory are already there.
             let Some(value) = value else { continue };
             match *sink {
                 Sink::User => given.users.push((n, value)),
@@ -323,11 +323,11 @@ impl Compiled {
         Ok(given)
     }
 
-    /// What of the compilation was making weights by formula ([`Program::make_weights`]).
+    /// The time that the compilation spent on weights by formula ([`Program::make_weights`]).
     pub fn making_weights(&self) -> Duration {
         self.making_weights
     }
-    /// Whether an earlier process had compiled it.
+    /// Whether it was loaded from the cache of an earlier process.
     pub fn is_from_cache(&self) -> bool {
         self.from_cache
     }
@@ -335,7 +335,7 @@ impl Compiled {
     pub fn backend(&self) -> &str {
         &self.backend
     }
-    /// What a call takes, in order.
+    /// The inputs of a call, in order.
     pub fn inputs(&self) -> &[InputInfo] {
         self.arguments.inputs()
     }
@@ -346,7 +346,7 @@ impl Compiled {
 }
 
 impl Wiring {
-    /// That of a functional graph.
+    /// The wiring of a functional graph.
     fn of(functional: &Graph) -> Wiring {
         let inputs = functional
             .inputs()
@@ -383,10 +383,10 @@ impl Wiring {
     }
 }
 
-/// The kept buffers as the model has them before its first call.
+/// The kept buffers as before the model's first call.
 fn initial(names: &[String], weight: Weights<'_>, code: &Code) -> Result<Vec<Value>, Error> {
     let missing = |name: &str| Error::MissingWeights { count: 1, first: name.into() };
-    // The archive's tensors stay as they are; what was made for this model on the device is its own.
+    // The archive's tensors must not change; a tensor created for this model on the device is its own.
     let one = |name: &String| match weight(name)?.ok_or_else(|| missing(name))? {
         Value::Host(tensor) => code.own(&tensor),
         made => Ok(made),

@@ -1,5 +1,6 @@
-//! Complex tensors at the boundary of compiled code, which takes and gives real ones: `[…]` of `c64` is `[…, 2]` of `f32`
-//! over the same memory (see `prims::split_complex`). Not for backends that take graphs: they know complex numbers.
+//! Complex tensors at the boundary of compiled code, which takes and returns real ones: `[…]` of `c64` is `[…, 2]` of `f32`
+//! over the same memory (see `prims::split_complex`). Backends that take graphs support complex numbers and do not need
+//! this.
 
 use fx_ir::{Arg, Graph};
 use plugin_host::Value;
@@ -12,7 +13,7 @@ pub(crate) struct ComplexBoundary {
 }
 
 impl ComplexBoundary {
-    /// That of a functional graph: one entry for each output that is a value.
+    /// The boundary of a functional graph: one entry for each output that is a value.
     pub(crate) fn of(functional: &Graph) -> ComplexBoundary {
         let complex = |o: &fx_ir::Output| match o.arg {
             Arg::Value(v) => Some(functional.meta(v).is_some_and(|m| m.dtype.is_complex())),
@@ -21,7 +22,7 @@ impl ComplexBoundary {
         ComplexBoundary { outputs: functional.outputs.iter().filter_map(complex).collect() }
     }
 
-    /// Of results of which it is known which are complex.
+    /// From the list of complex results.
     pub(crate) fn known(outputs: Vec<bool>) -> ComplexBoundary {
         ComplexBoundary { outputs }
     }
@@ -31,7 +32,8 @@ impl ComplexBoundary {
         &self.outputs
     }
 
-    /// A value as compiled code takes it; those on a device are real already: they came out of compiled code.
+    /// A value in the form that compiled code takes; those on a device are real already, because compiled code created
+    /// them.
     pub(crate) fn real_value(value: &Value) -> Result<Value, Error> {
         match value {
             Value::Host(t) => Ok(Value::Host(t.view_as_real()?)),

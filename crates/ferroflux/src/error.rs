@@ -1,4 +1,4 @@
-//! What can go wrong between an archive and a result. One variant a stage; each says where and what to do.
+//! All errors between an archive and a result. One variant per stage; each names the place and says what to do.
 
 use thiserror::Error;
 
@@ -9,7 +9,7 @@ pub enum Error {
     /// The archive.
     #[error(transparent)]
     Archive(#[from] pt2::Pt2Error),
-    /// Weights that the archive lacks and nothing else gave.
+    /// Weights that are neither in the archive nor supplied.
     #[error(
         "{count} of the model's weights have no data, the first is {first}; give them with a safetensors file (`Program::fill_weights`, `--weights FILE --weights-prefix P`)"
     )]
@@ -22,7 +22,7 @@ pub enum Error {
     /// A graph that is not well formed: every violation.
     #[error("the graph is not well formed:\n{}", lines(.0))]
     Graph(Vec<fx_ir::VerifyError>),
-    /// Values that are not what the program says of them: all of them.
+    /// Values whose types contradict the operators' rules: all of them.
     #[error("the program says of {} of its values what they are not:\n{}", .0.len(), lines(.0))]
     Misstated(Vec<prims::DecomposeError>),
     /// Mutation that has no functional form.
@@ -42,18 +42,18 @@ pub enum Error {
     Refused {
         /// The backend.
         backend: String,
-        /// What and why.
+        /// The refused parts and the reasons.
         refused: Vec<String>,
     },
-    /// A graph backend's own error.
+    /// An error of a graph backend.
     #[error("backend `{backend}`: {message}")]
     GraphBackend {
         /// The backend.
         backend: String,
-        /// What it says.
+        /// Its message.
         message: String,
     },
-    /// A number of inputs that the model does not take.
+    /// A wrong number of inputs.
     #[error("the model takes {expected} inputs ({names}), {given} were given")]
     InputCount {
         /// How many it takes.
@@ -66,13 +66,13 @@ pub enum Error {
     /// An input of another kind.
     #[error("input {index} (`{name}`) is {given}, the model wants {wanted}")]
     InputKind {
-        /// Its place.
+        /// Its position.
         index: usize,
         /// Its name.
         name: String,
-        /// What the model takes there.
+        /// The kind that the model takes there.
         wanted: String,
-        /// What was given.
+        /// The kind that was given.
         given: String,
     },
     /// Another value than the one that the model was exported for.
@@ -81,7 +81,7 @@ pub enum Error {
         dynamic(name, expected)
     )]
     ConstantInput {
-        /// Its place.
+        /// Its position.
         index: usize,
         /// Its name.
         name: String,
@@ -93,17 +93,17 @@ pub enum Error {
     /// An input that does not fit.
     #[error("input {index} (`{name}`): {problem}")]
     Input {
-        /// Its place.
+        /// Its position.
         index: usize,
         /// Its name.
         name: String,
         /// What is wrong.
         problem: String,
     },
-    /// Sizes that break what the program takes for granted of them.
+    /// Sizes that violate a guard of the program.
     #[error("guard failed: {message}{}: {sizes}", at(.origin))]
     Guard {
-        /// What the guard says.
+        /// The message of the guard.
         message: String,
         /// The node that needs it and its source line; empty where that is not known.
         origin: String,
@@ -113,13 +113,13 @@ pub enum Error {
     /// A mode that does not exist.
     #[error(transparent)]
     Mode(#[from] plugin_host::UnknownMode),
-    /// Gradients that cannot be had: all calls that stand in the way, or a missing loss.
+    /// Gradients that do not exist: all calls without one on the path, or a missing loss.
     #[error(transparent)]
     Joint(aot_autograd::JointError),
     /// A function that cannot be transformed.
     #[error(transparent)]
     Transform(#[from] aot_autograd::transform::TransformError),
-    /// A function that is called with what it does not take.
+    /// A function called with unsupported arguments.
     #[error("function: {0}")]
     Function(String),
     /// Calls that refuse the types of mixed precision: all of them.
@@ -135,10 +135,10 @@ pub enum Error {
         /// How many it returns.
         count: usize,
     },
-    /// Settings of an optimizer, or parameters that it cannot take.
+    /// Settings of an optimizer, or parameters that it does not support.
     #[error("optimizer: {0}")]
     Optimizer(String),
-    /// The norm of the gradients is no finite number.
+    /// The norm of the gradients is not a finite number.
     #[error(
         "the norm of all gradients is {norm}: nothing was updated; lower the learning rate, or look for the operator that gives it"
     )]
@@ -146,12 +146,12 @@ pub enum Error {
         /// The norm.
         norm: f64,
     },
-    /// State of another name.
+    /// An unknown name of state.
     #[error("there is no parameter or buffer `{name}` that is trained{}", did_you_mean(near))]
     UnknownState {
         /// The name given.
         name: String,
-        /// Names like it.
+        /// Similar names.
         near: Vec<String>,
     },
     /// State that does not fit the model.
@@ -160,20 +160,20 @@ pub enum Error {
     /// A stage or pass that does not exist, in an option or the environment.
     #[error("{what}: there is no `{name}`; there are {known}")]
     UnknownStage {
-        /// Who asks for it.
+        /// The option or variable with the name.
         what: String,
         /// The name given.
         name: String,
-        /// Those that there are.
+        /// The existing names.
         known: String,
     },
-    /// A pass whose graph is wanted, but that does not run.
+    /// A pass whose graph is requested, but that does not run.
     #[error("`{0}` does not run: FERROFLUX_SKIP_PASSES leaves it out")]
     PassSkipped(String),
-    /// A defect of ours.
+    /// A defect of the compiler.
     #[error("internal error: {0}; please report the model")]
     Internal(String),
-    /// A device tensor where a host tensor is wanted.
+    /// A device tensor where a host tensor is required.
     #[error("the tensor {0} lies on a device that this backend does not have: copy it to the host first")]
     OtherDevice(String),
     /// A tensor operation of the host.
@@ -204,7 +204,7 @@ impl From<aot_autograd::Contradiction> for Error {
     }
 }
 
-/// Where something comes from, as the end of a clause.
+/// The origin, as the end of a clause.
 fn at(origin: &str) -> String {
     if origin.is_empty() { String::new() } else { format!(" (at {origin})") }
 }
@@ -213,7 +213,7 @@ fn lines<T: std::fmt::Display>(items: &[T]) -> String {
     items.iter().map(|i| format!("  {i}")).collect::<Vec<_>>().join("\n")
 }
 
-/// What else can be done about an integer.
+/// Advice about an integer.
 fn dynamic(name: &str, value: &str) -> String {
     match value.parse::<i64>() {
         Ok(_) => format!(", or with `dynamic_shapes={{\"{name}\": Dim.DYNAMIC}}` for any integer"),

@@ -1,4 +1,4 @@
-//! What became of a model: operators, fused kernels, memory, and everything that is not supported in one list.
+//! The explanation of a compiled model: operators, fused kernels, memory, and everything that is not supported in one list.
 
 use std::collections::BTreeMap;
 
@@ -27,11 +27,11 @@ pub struct Explanation {
 pub struct KernelInfo {
     /// Its name.
     pub name: String,
-    /// `loop`, `matmul`, `conv`, `attention` or `extern`; `together` where several may run at once.
+    /// `loop`, `matmul`, `conv`, `attention` or `extern`; `together` for a group of concurrent kernels.
     pub kind: &'static str,
     /// The graph nodes fused into it.
     pub nodes: Vec<String>,
-    /// The kernels that may run at once in it; none of another kind.
+    /// The kernels of a group of concurrent ones; none for other kinds.
     pub members: Vec<KernelInfo>,
 }
 
@@ -42,7 +42,7 @@ pub struct Unsupported {
     pub target: String,
     /// The node.
     pub node: String,
-    /// What is wrong, where, and what to do.
+    /// The reason, the place, and what to do.
     pub message: String,
 }
 
@@ -50,11 +50,11 @@ impl crate::Program {
     /// Operators, kernels and memory of the compiled form.
     ///
     /// # Errors
-    /// As for compiling; see [`unsupported`](crate::Program::unsupported) for the list of what is missing.
+    /// As for compiling; [`unsupported`](crate::Program::unsupported) lists what is not supported.
     pub fn explain(&self) -> Result<Explanation, crate::Error> {
         Ok(explain(self.graph(), Some(&self.kernels()?)))
     }
-    /// The same of kernels that are there already: those of [`kernels`](crate::Program::kernels).
+    /// The explanation of kernels that exist already: those of [`kernels`](crate::Program::kernels).
     pub fn explain_kernels(&self, kernels: &Program) -> Explanation {
         explain(self.graph(), Some(kernels))
     }
@@ -75,7 +75,7 @@ impl crate::Program {
             Ok(functional) => functional,
             Err(errors) => {
                 errors.iter().for_each(|e| add(&e.target, &e.node, e.to_string()));
-                // The rest is still looked at, as captured: in-place calls stand for their functional form.
+                // The rest is still examined, as captured: in-place calls count as their functional form.
                 self.graph().clone()
             }
         };

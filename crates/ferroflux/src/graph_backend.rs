@@ -1,5 +1,5 @@
-//! Backends of the host that take whole fx graphs, as a custom Dynamo backend does. They stand behind the plugin table as
-//! every other backend: what is here writes a plugin around a function from a graph to something that runs.
+//! Backends of the host that take whole fx graphs, as a custom Dynamo backend does. They use the plugin table like every
+//! other backend: this module builds a plugin from a function that compiles a graph.
 //!
 //! Built in are `eager` (the interpreter: slow, obvious) and `inspect` (prints the graph, writes its drawing, then runs it
 //! as `eager` does). Another crate registers its own:
@@ -18,8 +18,9 @@
 //! # assert!(ferroflux::list_backends().iter().any(|b| b.name == "counting"));
 //! ```
 //!
-//! A graph is functional: no operator writes its operands, what the program writes is an output. Training steps and functions
-//! of Rust code arrive as prims. Not here: which graph a plugin is sent ([`crate::graph_plugin`]).
+//! A graph is functional: no operator writes its operands, and new values that the program writes are outputs. Training
+//! steps and functions of Rust code arrive as prims. Not here: the choice of the graph that a plugin receives
+//! ([`crate::graph_plugin`]).
 
 use std::marker::PhantomData;
 use std::path::PathBuf;
@@ -42,27 +43,27 @@ pub use plugin_sdk::{ErrorKind, PluginError};
 
 /// Compiles functional graphs.
 pub trait GraphCompiler: Send + Sync {
-    /// Makes `graph` executable.
+    /// Compiles `graph`.
     ///
     /// # Errors
-    /// What it does not take; [`PluginError::unsupported`] with the name of the node, which the user is shown with its
+    /// Unsupported parts: [`PluginError::unsupported`] with the name of the node, which the user is shown with its
     /// operator and source line.
     fn compile(&self, graph: Graph) -> Result<Box<dyn GraphExecutable>, PluginError>;
 }
 
-/// A graph that can run.
+/// An executable graph.
 pub trait GraphExecutable: Send + Sync {
     /// Runs on one tensor for each placeholder of the graph, in order: weights, buffers and the caller's inputs; `None` for
-    /// one that is no tensor, and for the seed. Returns all results that are tensors, in the order of the graph's outputs.
+    /// one that is not a tensor, and for the seed. Returns all results that are tensors, in the order of the graph's outputs.
     /// `seed` is that of this call's random numbers. The tensors are lent for the call: a result may be one of them, but
     /// the process ends where a clone of one is kept for longer.
     ///
     /// # Errors
-    /// Whatever the graph runs into; the message names the node.
+    /// Errors of running the graph; the message names the node.
     fn execute(&self, inputs: &[Option<Tensor>], seed: u64) -> Result<Vec<Tensor>, PluginError>;
 }
 
-/// What [`register_graph_backend!`] makes a type of.
+/// The trait that [`register_graph_backend!`] implements for a type.
 #[doc(hidden)]
 pub trait Registered: 'static {
     /// Name of the backend.
@@ -130,7 +131,7 @@ impl<R: Registered> Backend for GraphPlugin<R> {
     }
 }
 
-/// Where a placeholder's value comes from.
+/// The source of a placeholder's value.
 enum Place {
     /// The call's input of this number.
     Input(usize),
@@ -138,11 +139,11 @@ enum Place {
     Seed(usize),
     /// The constant of this name.
     Constant(String),
-    /// It is no tensor: what reads it has its value in its type.
+    /// No source: it is not a tensor, and its readers have the value in its type.
     Nothing,
 }
 
-/// The places of a graph's placeholders, and how many tensors that makes.
+/// The sources of a graph's placeholders, and the number of tensors among them.
 fn places(graph: &Graph) -> (Vec<Place>, Signature) {
     let mut signature = Signature::default();
     let mut places = Vec::new();
@@ -164,7 +165,7 @@ fn places(graph: &Graph) -> (Vec<Place>, Signature) {
     (places, signature)
 }
 
-/// A graph's executable behind the table.
+/// The executable of a graph.
 struct Code {
     code: Box<dyn GraphExecutable>,
     places: Vec<Place>,
@@ -237,7 +238,7 @@ impl GraphExecutable for EagerCode {
     }
 }
 
-/// The interpreter's error; its message names the node and its source line.
+/// An error of the interpreter; its message names the node and its source line.
 fn refused(error: &InterpError) -> PluginError {
     use prims::OpError;
     let unsupported = match error {
@@ -251,7 +252,7 @@ fn refused(error: &InterpError) -> PluginError {
     PluginError::new(kind, error.to_string())
 }
 
-/// Prints, draws, runs.
+/// Prints the graph, draws it, and runs it.
 struct Inspect;
 
 impl GraphCompiler for Inspect {

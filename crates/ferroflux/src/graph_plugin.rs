@@ -1,7 +1,8 @@
-//! Plugins that take whole graphs, as custom Dynamo backends do: who they are, which graph they are given, what connects its
-//! placeholders and results with the caller, and what their refusals mean in the model. `docs/plugins.md` has the contract.
+//! Plugins that take whole graphs, as custom Dynamo backends do: how they are recognised, which graph they receive, how its
+//! placeholders and results relate to the caller, and how their refusals map to the model. `docs/plugins.md` has the
+//! contract.
 //!
-//! Not here: how a plugin is written in Rust around a graph ([`crate::graph_backend`]), and plugins that take fused programs
+//! Not here: building a plugin in Rust around a graph ([`crate::graph_backend`]), and plugins that take fused programs
 //! ([`crate::code`]).
 
 use fx_ir::text::TEXT_VERSION;
@@ -15,29 +16,29 @@ use crate::complex_boundary::ComplexBoundary;
 use crate::pipeline::{self, Cx, StageId};
 use crate::{Error, Options};
 
-/// The fx-ir that graphs are written in: without guards, which are checked here before the plugin is asked.
+/// The fx-ir version of the graphs: without guards, which are checked here before the plugin is called.
 const FX_IR: IrVersion = IrVersion::fx_ir(TEXT_VERSION.0 as u16, 0);
-/// The option by which a plugin says, and a user may say, which graph is given.
+/// The option with which a plugin declares, and a user may select, the dialect of the graph.
 const DIALECT_OPTION: &str = "dialect";
 
-/// Whether a plugin is given graphs: of the forms that it reads, the first one that is written here is fx-ir.
+/// Whether a plugin receives graphs: fx-ir is the first form that it declares among those that are written here.
 pub(crate) fn takes_graphs(backend: &LoadedBackend) -> bool {
     let kernels = |own: &IrVersion| own.level == KERNEL_IR.level && own.major == KERNEL_IR.major;
     let first = backend.reads().iter().find(|own| own.reads(FX_IR) || kernels(own));
     first.is_some_and(|own| own.level == FX_IR.level)
 }
 
-/// Which graph a plugin is given.
+/// The dialect of the graph that a plugin receives.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Dialect {
     /// The model's operators, without mutation.
     Functional,
-    /// Prims on real numbers, after the passes: what kernels are made of.
+    /// Prims on real numbers, after the passes: the input of the lowering.
     Prim,
 }
 
 impl Dialect {
-    /// That of the option of this name, where the plugin has one.
+    /// The value of the option of this name, if the plugin has one.
     fn of(backend: &LoadedBackend, options: &Options) -> Result<Dialect, Error> {
         let Some(spec) = backend.options().iter().find(|o| o.name == DIALECT_OPTION) else {
             return Ok(Dialect::Prim);
@@ -56,7 +57,7 @@ impl Dialect {
     }
 }
 
-/// Compiles a model's functional graph; also gives what must hold of the sizes in a call.
+/// Compiles a model's functional graph; also returns the conditions on the sizes of a call.
 pub(crate) fn compile(
     functional: Graph,
     backend: &LoadedBackend,
@@ -66,8 +67,8 @@ pub(crate) fn compile(
     compile_from(functional, StageId::Autocast, backend, options, with)
 }
 
-/// As [`compile`], for a graph from behind stage `joint`: it consists of prims whatever dialect the plugin prefers, but one
-/// that prefers the model's operators is given it as it is, before complex numbers are split and passes run.
+/// As [`compile`], for a graph after stage `joint`: it consists of prims whichever dialect the plugin prefers, but a plugin
+/// that prefers the model's operators receives it before complex numbers are split and passes run.
 pub(crate) fn compile_prims(
     prims: Graph,
     backend: &LoadedBackend,
@@ -77,7 +78,7 @@ pub(crate) fn compile_prims(
     compile_from(prims, StageId::Real, backend, options, with)
 }
 
-/// Compiles what stands before stage `next`.
+/// Compiles the graph before stage `next`.
 fn compile_from(
     graph: Graph,
     next: StageId,
@@ -94,7 +95,7 @@ fn compile_from(
     Ok((PluginGraph::new(graph, split, backend).compile(options, weight)?, guards))
 }
 
-/// The graph with a placeholder for the seed where it draws random numbers, which only its decomposition says.
+/// Adds a placeholder for the seed if the graph draws random numbers, which only its decomposition shows.
 fn with_seed(mut graph: Graph) -> Graph {
     if prims::decompose_partial(&graph).0.seed().is_some() {
         graph.require_seed();
@@ -102,16 +103,16 @@ fn with_seed(mut graph: Graph) -> Graph {
     graph
 }
 
-/// A graph on its way to a plugin, and what its placeholders are there.
+/// A graph for a plugin, and the meaning of its placeholders.
 struct PluginGraph<'a> {
     graph: Graph,
     backend: &'a LoadedBackend,
-    /// What of the graph's results was complex, where complex numbers were taken apart.
+    /// Which of the graph's results were complex, where complex numbers were split.
     split: Option<ComplexBoundary>,
     /// Names of the constants.
     constants: Vec<String>,
     inputs: usize,
-    /// Place of the seed among the inputs.
+    /// Position of the seed among the inputs.
     seed: Option<usize>,
     outputs: usize,
 }
@@ -119,7 +120,7 @@ struct PluginGraph<'a> {
 impl<'a> PluginGraph<'a> {
     fn new(mut graph: Graph, split: Option<ComplexBoundary>, backend: &'a LoadedBackend) -> Self {
         graph.guards.clear();
-        // The text gives every value a name of its own; refusals are found by it.
+        // The text gives every value a unique name, by which refusals are resolved.
         graph.make_names_unique();
         let (mut constants, mut inputs, mut seed) = (Vec::new(), 0, None);
         for (v, kind, name) in graph.inputs() {
@@ -162,7 +163,7 @@ impl<'a> PluginGraph<'a> {
         Ok(Code::of_graph(code, self.backend, self.seed, self.split, self.outputs))
     }
 
-    /// Refused nodes: each with its operator and the line of the model that it comes from.
+    /// Formats the refused nodes: each with its operator and its line of the model.
     fn lines(&self, refused: &[Refusal]) -> Vec<String> {
         let line = |Refusal { node, reason }: &Refusal| match place(&self.graph, node) {
             Some(place) => format!("node `{node}`{place}: {reason}"),
@@ -171,7 +172,7 @@ impl<'a> PluginGraph<'a> {
         refused.iter().map(line).collect()
     }
 
-    /// An error where the executable takes or gives another number of tensors than the graph.
+    /// Fails where the executable has another number of inputs or outputs than the graph.
     fn check(&self, code: &LoadedExecutable) -> Result<(), Error> {
         let given = (code.num_inputs(), code.num_outputs());
         if given == (self.inputs, self.outputs) && code.num_constants() <= self.constants.len() {

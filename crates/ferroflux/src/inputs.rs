@@ -1,7 +1,8 @@
-//! What a model takes, and what a call gives it: tensors, numbers, and the values that it was exported for. Numbers cross to
-//! every backend as tensors without dimensions; values that the model was exported for are compared here and go no further.
+//! The inputs of a model and of its calls: tensors, numbers, and values that the model was exported for. Numbers are passed
+//! to every backend as tensors without dimensions; values that the model was exported for are only compared here.
 //!
-//! Not here: whether tensors fit the model's dtypes and sizes, and integers their ranges ([`crate::check`]).
+//! Not here: checks of tensors against the model's dtypes and sizes, and of integers against their ranges
+//! ([`crate::check`]).
 
 use std::fmt;
 
@@ -36,11 +37,11 @@ pub enum Input {
 pub struct InputInfo {
     /// Name of the argument.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: InputKind,
 }
 
-/// What an input of a model is.
+/// The kind of an input of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InputKind {
     /// A tensor of this dtype and these sizes, which may be symbolic.
@@ -62,7 +63,7 @@ pub enum InputKind {
     Constant(Arg),
 }
 
-/// A tensor that crosses to a backend: an input that is one, or a number as a tensor without dimensions.
+/// A tensor that is passed to a backend: an input that is a tensor, or a number as a tensor without dimensions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorInfo {
     /// Name of the argument.
@@ -74,10 +75,10 @@ pub struct TensorInfo {
 }
 
 impl InputInfo {
-    /// The input of this type; `None` for what is given to nobody.
+    /// The input of this type; `None` for a value that is not an input.
     pub(crate) fn of(name: &str, ty: &ValueType, symbols: &Symbols) -> Option<InputInfo> {
         let kind = match ty {
-            // Where the example tensor of the capture lay in its memory is nobody's concern.
+            // The storage offset of the example tensor at capture does not matter.
             ValueType::Tensor(meta) => {
                 InputKind::Tensor(TensorMeta { offset: SymExpr::ZERO, ..meta.clone() })
             }
@@ -110,7 +111,7 @@ impl InputInfo {
         matches!(self.kind, InputKind::Constant(_))
     }
 
-    /// What of it crosses to a backend.
+    /// The tensor that is passed to a backend for it.
     fn tensor(&self) -> Option<TensorInfo> {
         let number = |dtype| TensorMeta::contiguous(dtype, Shape::new());
         let (meta, value) = match &self.kind {
@@ -139,7 +140,7 @@ pub(crate) fn of_model(graph: &Graph, users: &[UserInput]) -> Vec<InputInfo> {
     users.iter().filter_map(one).collect()
 }
 
-/// The tensors that a graph of tensors takes, the seed left out.
+/// The tensors that a graph of tensors takes, without the seed.
 pub(crate) fn of_graph(graph: &Graph) -> Vec<TensorInfo> {
     let users = graph.inputs().filter(|(_, kind, _)| *kind != Kind::Seed);
     users.filter_map(|(v, _, name)| Some(TensorInfo::new(name, graph.meta(v)?.clone()))).collect()
@@ -151,7 +152,7 @@ impl TensorInfo {
         TensorInfo { name: name.into(), meta, value: None }
     }
 
-    /// What a tensor of this type says of the symbols.
+    /// What a tensor of this type determines about the symbols.
     pub(crate) fn equations(&self, given: &Value) -> Vec<(SymExpr, i64)> {
         let sizes = given.sizes().iter().map(|&s| s as i64);
         let mut equations: Vec<(SymExpr, i64)> = self.meta.sizes.iter().cloned().zip(sizes).collect();
@@ -162,7 +163,7 @@ impl TensorInfo {
     }
 }
 
-/// The inputs of a compiled model, and what of them crosses to its backend.
+/// The inputs of a compiled model, and the tensors that are passed to its backend for them.
 pub(crate) struct Arguments {
     inputs: Vec<InputInfo>,
     tensors: Vec<TensorInfo>,
@@ -170,8 +171,8 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Those of a program, with the guards of what it was compiled to. The captured graph alone has guards on integers that are
-    /// inputs and that no size tells.
+    /// The inputs of a program, with the guards of its compiled form. Only the captured graph has guards on integers that
+    /// are inputs and that no size determines.
     ///
     /// # Errors
     /// A guard that uses a symbol which the inputs do not determine.
@@ -196,12 +197,12 @@ impl Arguments {
         &self.inputs
     }
 
-    /// What crosses to the backend.
+    /// The tensors that are passed to the backend.
     pub(crate) fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// The place among the caller's `given` inputs of the tensor of this number.
+    /// The position among the caller's `given` inputs of the tensor of this number.
     pub(crate) fn place(&self, tensor: usize, given: usize) -> usize {
         if given != self.inputs.len() {
             return tensor;
@@ -210,7 +211,7 @@ impl Arguments {
         crossing.map(|(n, _)| n).nth(tensor).unwrap_or(tensor)
     }
 
-    /// Whether nothing but tensors is given.
+    /// Whether all inputs are tensors.
     fn is_plain(&self) -> bool {
         self.inputs.iter().all(|i| matches!(i.kind, InputKind::Tensor(_)))
     }
@@ -228,11 +229,11 @@ impl Arguments {
         self.conform_with(&given)?.into_iter().map(host).collect()
     }
 
-    /// The tensors of a call, wherever they lie.
+    /// The tensors of a call, on any device.
     ///
     /// # Errors
-    /// Another number of inputs, inputs of other kinds, other values than those that the model was exported for, and
-    /// whatever [`crate::check`] refuses.
+    /// A wrong number of inputs, inputs of other kinds, other values than those that the model was exported for, and errors
+    /// of [`crate::check`].
     pub(crate) fn conform_with(&self, given: &[Input]) -> Result<Vec<Value>, Error> {
         let all = given.len() == self.inputs.len();
         if !all && given.len() != self.tensors.len() {
@@ -252,7 +253,7 @@ impl Arguments {
         })
     }
 
-    /// The error of another number of inputs.
+    /// The error for a wrong number of inputs.
     pub(crate) fn count(&self, given: usize) -> Error {
         let name = |i: &InputInfo| match &i.kind {
             InputKind::Constant(_) => format!("{} = {}", i.name, i.kind),
@@ -263,22 +264,22 @@ impl Arguments {
     }
 }
 
-/// What of an input crosses to the backend; nothing of one that only had to be equal.
+/// The tensor of an input for the backend; none for an input that is only compared.
 fn crossing(info: &InputInfo, index: usize, given: &Input) -> Result<Option<Value>, Error> {
-    let misfit = || Error::InputKind {
+    let mismatch = || Error::InputKind {
         index,
         name: info.name.clone(),
         wanted: info.kind.to_string(),
         given: given.to_string(),
     };
     let number = |dtype: DType, fits: fn(Scalar) -> bool| -> Result<Option<Value>, Error> {
-        let scalar = given.scalar().filter(|s| fits(*s)).ok_or_else(misfit)?;
+        let scalar = given.scalar().filter(|s| fits(*s)).ok_or_else(mismatch)?;
         Ok(Some(Tensor::scalar(dtype, scalar)?.into()))
     };
     match (&info.kind, given) {
         (InputKind::Tensor(_), Input::Tensor(value)) => Ok(Some(value.clone())),
-        (InputKind::Tensor(_), _) => Err(misfit()),
-        // A truth value is an integer to Python, and both are floats.
+        (InputKind::Tensor(_), _) => Err(mismatch()),
+        // A truth value is an integer in Python, and both convert to floats.
         (InputKind::Int { .. }, _) => number(DType::I64, |s| matches!(s, Scalar::Int(_) | Scalar::Bool(_))),
         (InputKind::Float, _) => number(DType::F64, |s| !matches!(s, Scalar::Complex(..))),
         (InputKind::Bool, _) => number(DType::Bool, |s| matches!(s, Scalar::Bool(_))),
@@ -309,7 +310,7 @@ impl Input {
         match (self, expected) {
             (Input::None, Arg::None) => true,
             (Input::Str(text), Arg::Str(expected)) => text == expected,
-            // What has no other form is given as it prints.
+            // Any other value is given as it prints.
             (Input::Str(text), other) => Some(&**text) == printed(other).as_deref(),
             (_, expected) => match (self.scalar(), expected.as_scalar()) {
                 (Some(a), Some(b)) => same_number(a, b),
@@ -331,7 +332,7 @@ fn same_number(a: Scalar, b: Scalar) -> bool {
     }
 }
 
-/// How values print that are neither numbers nor text nor absent.
+/// The printed form of values that are neither numbers nor text nor absent.
 fn printed(constant: &Arg) -> Option<String> {
     match constant {
         Arg::DType(dtype) => Some(dtype.to_string()),

@@ -1,4 +1,4 @@
-//! Tensors that the host lends a backend of this crate for a call, without a copy, and what such a backend gives back.
+//! Tensors that the host lends a backend of this crate for a call, without a copy, and the conversion of its results.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use plugin_sdk::dlpack::DL_CPU;
 use plugin_sdk::{DeviceId, OwnedTensor, PluginError, TensorView};
 use tensor::Tensor;
 
-/// The tensors that are lent for one call: none may be left when it ends.
+/// The tensors that are lent for one call: all handles must be dropped when it ends.
 pub(crate) struct LentTensors {
     /// Every lent tensor holds a clone until its last handle is dropped.
     out: Arc<()>,
 }
 
 impl LentTensors {
-    /// Nothing is lent yet.
+    /// No tensor is lent yet.
     pub(crate) fn new() -> LentTensors {
         LentTensors { out: Arc::new(()) }
     }
 
-    /// A tensor over memory of the host's, with its strides; nothing is copied.
+    /// A tensor over the host's memory, with its strides; nothing is copied.
     ///
     /// # Errors
     /// A tensor on another device.
@@ -30,11 +30,11 @@ impl LentTensors {
         unsafe { over(view, move || drop(held)) }
     }
 
-    /// The call ends: what was lent is the host's again.
+    /// Ends the call: the memory of lent tensors belongs to the host again.
     pub(crate) fn end(self) {
         if Arc::strong_count(&self.out) > 1 {
             eprintln!("ferroflux: a backend kept a tensor that it was lent for a call");
-            // The memory behind that tensor is about to be somebody else's: nothing may run on.
+            // The memory of that tensor is about to be reused by the host: the process must not continue.
             std::process::abort();
         }
     }
@@ -45,14 +45,14 @@ impl LentTensors {
 /// # Safety
 /// The tensor and all its views are dropped before that.
 pub(crate) unsafe fn constant(view: &TensorView<'_>) -> Result<Tensor, PluginError> {
-    // SAFETY: no handle outlives the binding, by the contract of this function, and nobody writes bound memory.
+    // SAFETY: no handle outlives the binding, by the contract of this function, and nothing writes bound memory.
     unsafe { over(view, || ()) }
 }
 
 /// A tensor over the memory of a view.
 ///
 /// # Safety
-/// Every element stays readable, and nobody writes it, until `release` runs.
+/// Every element stays readable, and nothing writes it, until `release` runs.
 unsafe fn over(
     view: &TensorView<'_>,
     release: impl FnOnce() + Send + Sync + 'static,
@@ -69,8 +69,8 @@ unsafe fn over(
     tensor.map_err(|e| PluginError::invalid(e.to_string()))
 }
 
-/// A result for the host: its own memory where it is fresh, a row-major copy where it is memory of a `lent` tensor or
-/// has strides that the boundary does not know.
+/// Converts a result for the host: its own memory if it is fresh, a row-major copy if it shares memory with a `lent` tensor
+/// or has strides that the boundary does not support.
 ///
 /// # Errors
 /// No memory.

@@ -1,4 +1,4 @@
-//! Ferroflux: the PyTorch 2 compiler stack in Rust. This crate is the door to it.
+//! Ferroflux: the PyTorch 2 compiler stack in Rust. This crate is its public interface.
 //!
 //! ```no_run
 //! use ferroflux::{Mode, Options, Program, Tensor};
@@ -11,17 +11,18 @@
 //! # Ok::<(), ferroflux::Error>(())
 //! ```
 //!
-//! - [`Program`]: a model read from a `torch.export` archive, and every stage it goes through.
+//! - [`Program`]: a model read from a `torch.export` archive, and every stage of its compilation.
 //! - [`pipeline`]: those stages as a list, and how to print the graph between them.
-//! - [`Options`], [`Mode`]: which backend compiles it and how.
-//! - [`Compiled`]: the result; call it from any thread. [`Input`]: numbers and text that a call is given beside tensors.
+//! - [`Options`], [`Mode`]: the backend and its settings.
+//! - [`Compiled`]: the result; call it from any thread. [`Input`]: numbers and text as inputs of a call, in addition to
+//!   tensors.
 //! - [`cache`]: compiled programs on disk, for later processes.
 //! - [`train`], [`optim`]: gradients, and training steps compiled as one program.
 //! - [`func`]: functions of tensors in Rust, and their transforms: `grad`, `vmap`, `jvp`, `hessian`, ….
-//! - [`list_backends`]: what can run here, and why something cannot.
-//! - [`graph_backend`]: backends in Rust that take whole graphs (`eager`, `inspect`, your own), behind the table of all plugins.
+//! - [`list_backends`]: the available backends, and the reasons why others are not.
+//! - [`graph_backend`]: backends in Rust that take whole graphs (`eager`, `inspect`, your own), as plugins.
 //!
-//! Not here: the stages themselves. Each is a crate of its own; this one only connects them.
+//! Not here: the stages themselves. Each is a crate of its own; this one connects them.
 
 pub mod cache;
 mod check;
@@ -77,12 +78,12 @@ mod builtin {
 }
 
 /// Every backend that is linked in or found by manifest, usable or not, with its devices or the reason it cannot run.
-/// What is found is kept for the life of the process.
+/// The result is kept for the life of the process.
 pub fn list_backends() -> Vec<BackendInfo> {
     registry().list_backends()
 }
 
-/// Whether a backend keeps tensors on a device, so that weights by formula are made there.
+/// Whether a backend keeps tensors on a device, so that weights by formula are computed there.
 ///
 /// # Errors
 /// There is no such backend, or it cannot be loaded.

@@ -1,4 +1,4 @@
-//! What the caller decides about a compilation.
+//! The options of a compilation.
 
 pub use plugin_host::Mode;
 
@@ -43,7 +43,7 @@ impl Options {
         self.mode = mode;
         self
     }
-    /// An option of the backend itself, such as `threads`; `list_backends` says which there are.
+    /// An option of the backend itself, such as `threads`; `list_backends` lists them.
     pub fn backend_option(mut self, name: impl Into<String>, value: impl Into<String>) -> Options {
         self.backend_options.push((name.into(), value.into()));
         self
@@ -58,23 +58,23 @@ impl Options {
     pub fn threads(self, threads: usize) -> Options {
         self.backend_option("threads", threads.to_string())
     }
-    /// Whether what is compiled is kept on disk for later processes, and where; in the user's cache folder where nothing is
-    /// said. See [`cache`](crate::cache).
+    /// Whether compiled programs are kept on disk for later processes, and where; the default is the user's cache folder.
+    /// See [`cache`](crate::cache).
     pub fn cache(mut self, cache: Cache) -> Options {
         self.cache = cache;
         self
     }
-    /// Whether indices from data (those of an embedding, a gather, a scatter, class numbers of a loss) go unchecked. They are
-    /// checked otherwise, and a call with one that is out of bounds ends with an error.
+    /// Whether indices from data (of an embedding, a gather, a scatter, class numbers of a loss) go unchecked. They are
+    /// checked by default, and a call with one that is out of bounds ends with an error.
     ///
-    /// **Danger:** with `true` an index that is out of bounds reads memory of something else, or writes it: results are wrong
-    /// without a word, or the process dies. It is for models whose checks were measured to matter and whose inputs somebody
-    /// has checked. Backends that run operator by operator (`eager`, `oracle`) check all the same.
+    /// **Danger:** with `true` an index that is out of bounds reads or writes unrelated memory: results are silently wrong,
+    /// or the process crashes. It is for models whose checks were measured to matter and whose inputs are checked
+    /// elsewhere. Backends that run operator by operator (`eager`, `oracle`) check regardless.
     pub fn unchecked_indices(mut self, unchecked: bool) -> Options {
         self.unchecked_indices = unchecked;
         self
     }
-    /// The backend's options as it is given them.
+    /// The backend's options in their text form.
     pub(crate) fn backend_option_list(&self) -> Vec<(&str, &str)> {
         self.backend_options.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
     }

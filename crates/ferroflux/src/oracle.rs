@@ -1,5 +1,5 @@
-//! Backend `oracle`: the fused program, evaluated point by point by the interpreter of kernels. What every device must agree
-//! with, behind the table that every device is behind.
+//! Backend `oracle`: the fused program, evaluated point by point by the interpreter of kernels. Every device is compared
+//! with it; it uses the plugin table like every backend.
 
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program};
 use plugin_sdk::{
@@ -39,7 +39,7 @@ impl Backend for Oracle {
             let why = "the oracle returns new values: it writes no input in place";
             return Err(PluginError::unsupported(why).at(input.name.clone()));
         }
-        // What has no constants may be run without binding any.
+        // A program without constants may be run without binding any.
         let bound = program.constants.is_empty().then(|| bind(&program, &|_| None)).transpose()?;
         Ok(Box::new(Code { program, bound }))
     }
@@ -88,7 +88,7 @@ impl Executable for Code {
     }
 }
 
-/// Binds the constants and runs what depends on them alone. The plan of memory is kept to, so that it is tested too.
+/// Binds the constants and runs the steps that depend only on them. The memory plan is used, so that it is tested too.
 fn bind(
     program: &Program,
     weight: &dyn Fn(&str) -> Option<Tensor>,

@@ -18,9 +18,9 @@ use crate::{Compiled, Error, Options};
 #[derive(Clone, Debug)]
 pub struct Program {
     exported: Arc<ExportedProgram>,
-    /// How weights are made that are in no file, by name.
+    /// The formulas of weights that are in no file, by name.
     recipes: Arc<BTreeMap<String, Recipe>>,
-    /// What the user calls it.
+    /// The user's name of it.
     name: Arc<str>,
 }
 
@@ -43,9 +43,9 @@ impl Program {
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Program, Error> {
         Ok(pt2::Archive::from_bytes(bytes)?.program(None)?.into())
     }
-    /// A program of a graph that was made in Rust or read as text. Its user inputs are the arguments of a call, in their
-    /// order; `weights` (a map, the weights of another program, a closure) is asked for every parameter, buffer and constant
-    /// by name, with its dtype and sizes. What it does not have may be given later
+    /// A program of a graph that was built in Rust or parsed from text. Its user inputs are the arguments of a call, in
+    /// their order; `weights` (a map, the weights of another program, a closure) is queried for every parameter, buffer and
+    /// constant by name, with its dtype and sizes. Missing weights may be supplied later
     /// ([`fill_weights`](Program::fill_weights), [`set_weight`](Program::set_weight)).
     ///
     /// ```
@@ -67,13 +67,13 @@ impl Program {
     /// ```
     ///
     /// # Errors
-    /// A graph that is not well formed; a weight whose sizes are no numbers, or that has the name of another; a tensor of
-    /// another dtype or other sizes than the graph says.
+    /// A graph that is not well formed; a weight without numeric sizes, or with the name of another; a tensor of another
+    /// dtype or other sizes than the graph states.
     pub fn from_graph(graph: Graph, weights: &dyn WeightSource) -> Result<Program, Error> {
         fx_ir::well_formed(&graph).map_err(Error::Graph)?;
         Ok(ExportedProgram::from_graph(graph, weights)?.into())
     }
-    /// What the archive holds.
+    /// The contents of the archive.
     pub fn exported(&self) -> &ExportedProgram {
         &self.exported
     }
@@ -81,23 +81,23 @@ impl Program {
     pub fn graph(&self) -> &Graph {
         &self.exported.graph
     }
-    /// What a call takes, in order: tensors, numbers, and values that the model was exported for.
+    /// The inputs of a call, in order: tensors, numbers, and values that the model was exported for.
     pub fn inputs(&self) -> Vec<InputInfo> {
         inputs::of_model(self.graph(), &self.exported.inputs)
     }
-    /// Weights whose data the archive lacks and that are not made by formula.
+    /// Weights whose data the archive lacks and that have no formula.
     pub fn missing_weights(&self) -> impl Iterator<Item = &Weight> {
         self.exported.weights.missing().filter(|w| !self.recipes.contains_key(&w.name))
     }
-    /// Has missing weights made by formula when the program is compiled, on the backend's device where it keeps tensors
-    /// there; returns how many are missing still.
+    /// Missing weights are computed by formula when the program is compiled, on the backend's device if it keeps tensors
+    /// there; returns how many are still missing.
     pub fn make_weights(&mut self, source: &dyn RecipeSource) -> usize {
         let recipes = self.missing_weights().filter_map(|w| Some((w.name.clone(), source.recipe(w)?)));
         let recipes: Vec<(String, Recipe)> = recipes.collect();
         Arc::make_mut(&mut self.recipes).extend(recipes);
         self.missing_weights().count()
     }
-    /// Asks `source` for every missing weight; returns how many are missing still.
+    /// Queries `source` for every missing weight; returns how many are still missing.
     pub fn fill_weights(&mut self, source: &dyn WeightSource) -> Result<usize, Error> {
         Ok(Arc::make_mut(&mut self.exported).weights.fill(source)?)
     }
@@ -105,7 +105,7 @@ impl Program {
     pub fn weight(&self, name: &str) -> Option<&Tensor> {
         self.exported.weights.get(name)?.tensor.as_ref()
     }
-    /// Makes the weights of [`make_weights`](Program::make_weights) now, on the host.
+    /// Computes the weights of [`make_weights`](Program::make_weights) now, on the host.
     ///
     /// # Errors
     /// They do not fit memory.
@@ -115,8 +115,7 @@ impl Program {
         }
         Ok(())
     }
-    /// Whether a call returns a loss that parameters can be trained by: the archive marks one, or the one tensor returned is a
-    /// single number and there are parameters that require gradients.
+    /// Whether a call returns a loss for training: the archive marks one, or the only returned tensor is a
     pub fn trains(&self) -> bool {
         let outputs = &self.graph().outputs;
         let trained = self.exported.weights.iter().any(|w| w.kind == InputKind::Parameter && w.requires_grad);
@@ -129,8 +128,8 @@ impl Program {
         };
         trained && (lone || outputs.iter().any(|o| o.kind == OutputKind::Loss))
     }
-    /// A weight wherever it lies: that of the archive, or one that is made by formula, by `maker` on its device or else on
-    /// the host. `None` where there is neither.
+    /// A weight on any device: that of the archive, or one by formula, computed by `maker` on its device or else on the
+    /// host. `None` where there is neither.
     pub(crate) fn weight_value(&self, name: &str, maker: Option<&Maker>) -> Result<Option<Value>, Error> {
         let Some(weight) = self.exported.weights.get(name) else { return Ok(None) };
         match (&weight.tensor, self.recipes.get(name), maker) {
@@ -140,7 +139,7 @@ impl Program {
             (None, None, _) => Ok(None),
         }
     }
-    /// The program with the weights that are made by formula made on the host; `None` where there are no such.
+    /// The program with its weights by formula computed on the host; `None` where there are none.
     pub(crate) fn made_on_host(&self) -> Result<Option<Program>, Error> {
         if self.recipes.is_empty() {
             return Ok(None);
@@ -169,7 +168,7 @@ impl Program {
     pub fn functional(&self) -> Result<Graph, Error> {
         self.through(StageId::Functional, &Cx::inference()?)
     }
-    /// The graph in prims alone.
+    /// The graph of prims.
     ///
     /// # Errors
     /// As for [`functional`](Program::functional); all operators that are not supported.
@@ -183,10 +182,10 @@ impl Program {
     pub fn optimized(&self) -> Result<Graph, Error> {
         self.through(StageId::Optimized, &Cx::inference()?)
     }
-    /// The graph behind one stage or pass of [`pipeline::names`], as inference goes through it.
+    /// The graph after one stage or pass of [`pipeline::names`], in the inference pipeline.
     ///
     /// # Errors
-    /// No stage or pass has this name, or the pass is left out; as for [`optimized`](Program::optimized).
+    /// No stage or pass has this name, or the pass is skipped; as for [`optimized`](Program::optimized).
     pub fn after(&self, name: &str) -> Result<Graph, Error> {
         const WHAT: &str = "stages and passes";
         let name = pipeline::known(WHAT, name)?;
@@ -203,10 +202,10 @@ impl Program {
         self.through(stage, &Cx::inference()?.watched(&see))?;
         found.into_inner().ok_or_else(|| Error::PassSkipped(name.into()))
     }
-    /// The fused program that a device backend gets.
+    /// The fused program for device backends.
     ///
     /// # Errors
-    /// As for [`optimized`](Program::optimized); what cannot be lowered.
+    /// As for [`optimized`](Program::optimized); errors of the lowering.
     pub fn kernels(&self) -> Result<kernel_ir::Program, Error> {
         let cx = Cx::inference()?;
         let functional = self.through(StageId::Functional, &cx)?;
@@ -221,7 +220,7 @@ impl Program {
     pub fn loops_text(&self) -> Result<String, Error> {
         Ok(inductor::lowered_text(&self.optimized()?)?)
     }
-    /// The captured graph, taken through the stages up to `last`.
+    /// The captured graph after the stages up to `last`.
     pub(crate) fn through(&self, last: StageId, cx: &Cx<'_>) -> Result<Graph, Error> {
         pipeline::run(self.graph().clone(), StageId::Captured..=last, cx)
     }

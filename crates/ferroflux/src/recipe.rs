@@ -1,5 +1,6 @@
-//! Weights by formula: a tensor that an archive lacks and that is a function of its name. Where the backend keeps tensors on
-//! a device they are made there, by a program of this compiler's own: a host would take minutes for billions of elements.
+//! Weights by formula: a tensor that an archive lacks and that is a function of its name. If the backend keeps tensors on a
+//! device they are computed there, by a program that this compiler builds: a host would take minutes for billions of
+//! elements.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -27,9 +28,9 @@ pub struct Recipe {
     pub offset: f32,
 }
 
-/// Where recipes come from.
+/// A source of recipes.
 pub trait RecipeSource {
-    /// How a weight is made; `None` where this source does not know it.
+    /// The recipe of a weight; `None` where this source does not know it.
     fn recipe(&self, weight: &Weight) -> Option<Recipe>;
 }
 
@@ -52,7 +53,7 @@ impl Recipe {
     }
 }
 
-/// Makes weights on a backend's device, by one compiled program for each dtype.
+/// Computes weights on a backend's device, by one compiled program for each dtype.
 pub(crate) struct Maker {
     backend: LoadedBackend,
     options: Options,
@@ -61,8 +62,8 @@ pub(crate) struct Maker {
 }
 
 impl Maker {
-    /// For a backend that keeps tensors on its device; `None` for others. (One that takes whole graphs is not asked for more
-    /// than the model: its weights are made on the host.)
+    /// For a backend that keeps tensors on its device; `None` for others. (A backend that takes whole graphs only receives
+    /// the model: its weights are computed on the host.)
     pub(crate) fn of(backend: &LoadedBackend, options: &Options) -> Option<Maker> {
         let options = Options { mode: crate::Mode::Default, ..options.clone() };
         let programs = Mutex::default();
@@ -70,7 +71,7 @@ impl Maker {
         backend.has_device_memory().then(maker)
     }
 
-    /// The time that was spent so far.
+    /// The time spent so far.
     pub(crate) fn spent(&self) -> Duration {
         *self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,7 +108,7 @@ impl Maker {
     }
 }
 
-/// What the program takes for so many elements.
+/// The arguments of the program for this many elements.
 fn inputs(recipe: &Recipe, count: usize) -> Result<[Value; 4], Error> {
     // The increment of SplitMix64 is added once for all elements.
     let base = formula::fnv1a64(&recipe.stream).wrapping_add(0x9E37_79B9_7F4A_7C15) as i64;
@@ -126,8 +127,8 @@ fn shaped(line: DeviceTensor, sizes: &[usize]) -> DeviceTensor {
     DeviceTensor::new(data, dtype, device, sizes, &strides, move || drop(line))
 }
 
-/// The formula as a graph of prims: `base`, `scale`, `offset`, and a tensor without elements whose first size says how many
-/// there are to be.
+/// The formula as a graph of prims: `base`, `scale`, `offset`, and a tensor without elements whose first size is the number
+/// of elements.
 fn graph(dtype: DType) -> Result<Graph, OpError> {
     let mut graph = Graph::new("weights by formula");
     let n = graph.add_symbol(Symbol {
@@ -171,7 +172,7 @@ fn mixed(b: &mut Builder<'_>, z: ValueId, bits: u32) -> Result<ValueId, OpError>
     b.scalar_op(ScalarOp::Xor, &[z.into(), low.into()])
 }
 
-/// The logical shift `z >> bits`: the arithmetic one without the copies of the sign.
+/// The logical shift `z >> bits`: the arithmetic one without the copies of the sign bit.
 fn shifted(b: &mut Builder<'_>, z: ValueId, bits: u32) -> Result<ValueId, OpError> {
     let down = b.scalar_op(ScalarOp::Shr, &[z.into(), i64::from(bits).into()])?;
     b.and(down, (u64::MAX >> bits) as i64)

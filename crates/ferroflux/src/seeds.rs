@@ -1,5 +1,5 @@
-//! Seeds of random numbers: one for each call of a compiled model, out of the one that the user fixes or the system
-//! gives. How a graph uses it stands in `prims` (`Builder::random_bits`).
+//! Seeds of random numbers: one for each call of a compiled model, derived from the user's seed or one of the system. How a
+//! graph uses it is defined in `prims` (`Builder::random_bits`).
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -16,7 +16,7 @@ pub(crate) struct Seeds {
 }
 
 impl Seeds {
-    /// From the user's seed, or from one of the system's.
+    /// From the user's seed, or from one of the system.
     pub(crate) fn new(fixed: Option<u64>) -> Seeds {
         Seeds { base: fixed.unwrap_or_else(fresh_base), calls: AtomicU64::new(0) }
     }
@@ -26,7 +26,7 @@ impl Seeds {
     }
 }
 
-/// A base of the system's.
+/// A base seed of the system.
 pub(crate) fn fresh_base() -> u64 {
     // The keys of a `RandomState` are the standard library's only source of randomness.
     RandomState::new().hash_one(0u8)
@@ -37,12 +37,12 @@ pub(crate) fn seed_of(base: u64, call: u64) -> u64 {
     formula::splitmix64(base ^ formula::splitmix64(call))
 }
 
-/// The place of the seed among a program's inputs, where it draws random numbers.
+/// The position of the seed among a program's inputs, if it draws random numbers.
 pub(crate) fn seed_place(program: &kernel_ir::Program) -> Option<usize> {
     program.inputs.iter().position(|input| input.name == fx_ir::SEED)
 }
 
-/// The seed as the input that a program takes.
+/// The seed as an input of a program.
 pub(crate) fn seed_tensor(seed: u64) -> Result<Tensor, Error> {
     Ok(Tensor::from_vec(vec![seed as i64], &[])?)
 }

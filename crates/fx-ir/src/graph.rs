@@ -40,8 +40,8 @@ pub struct Graph {
     pub name: GraphName,
     /// Size symbols; empty in a subgraph, which uses its parent's.
     pub symbols: Symbols,
-    /// What was taken for granted of the symbols; every pass keeps them, and a call is refused that breaks one. Empty in a
-    /// subgraph, which uses its parent's.
+    /// Conditions that tracing assumed about the symbols. Every pass keeps them, and a call that breaks one is refused.
+    /// Empty in a subgraph, which uses its parent's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<Guard>,
     /// All nodes ever made.
@@ -58,12 +58,12 @@ pub struct Graph {
     pub subgraphs: Arena<SubgraphId, Graph>,
 }
 
-/// A node: what it is, what it gives and where it comes from.
+/// A node: its kind, its results and its origin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Node {
-    /// Placeholder or call.
+    /// Whether this is a placeholder or a call.
     pub kind: NodeKind,
-    /// Its values; a placeholder has one, a call any number (list results are flattened).
+    /// The values that it defines: one for a placeholder, any number for a call (list results are flattened).
     pub outputs: SmallVec<[ValueId; 1]>,
     /// Where it comes from.
     pub origin: OriginId,
@@ -102,7 +102,7 @@ pub enum InputKind {
     },
     /// A tensor constant lifted out of the program.
     Constant,
-    /// The seed of a call's random numbers: an `i64` without dimensions that whoever runs the graph fills in.
+    /// The seed of a call's random numbers: an `i64` without dimensions that the executor of the graph supplies.
     Seed,
 }
 
@@ -141,7 +141,7 @@ pub struct Value {
     pub name: String,
     /// What it is.
     pub ty: ValueType,
-    /// The node that gives it.
+    /// The node that defines it.
     pub def: NodeId,
 }
 
@@ -150,13 +150,13 @@ pub struct Value {
 pub enum ValueType {
     /// A tensor.
     Tensor(TensorMeta),
-    /// An integer known by this expression (an unbacked symbol where the program computes it).
+    /// An integer with this value (an unbacked symbol where the program computes it).
     Int(SymExpr),
     /// A float that the program computes (`item`).
     Float,
     /// A truth value that the program computes.
     Bool,
-    /// An output that the operator leaves out.
+    /// An optional output that the operator does not produce.
     None,
 }
 
@@ -228,7 +228,7 @@ impl Graph {
     pub fn seed(&self) -> Option<ValueId> {
         self.inputs().find(|(_, kind, _)| *kind == InputKind::Seed).map(|(v, _, _)| v)
     }
-    /// The seed's placeholder, added behind the others where the graph has none.
+    /// The seed's placeholder, added after the others where the graph has none.
     pub fn require_seed(&mut self) -> ValueId {
         if let Some(seed) = self.seed() {
             return seed;
@@ -288,13 +288,13 @@ impl Graph {
             self.guards.push(guard);
         }
     }
-    /// Makes the graph one about the symbols of another: takes over what is known of them, guards included. Whatever builds a
-    /// new graph out of an old one calls this first.
+    /// Makes the graph use the symbols of another graph: copies what is known of them, guards included. Code that builds a
+    /// new graph from an old one calls this first.
     pub fn share_symbols(&mut self, of: &Graph) {
         self.symbols = of.symbols.clone();
         self.guards = of.guards.clone();
     }
-    /// Hands what is known of the symbols, guards included, to a subgraph that is being built, or back to the graph around it.
+    /// Copies what is known of the symbols, guards included, to a subgraph that is being built, or back to the graph around it.
     pub fn move_symbols(&mut self, to: &mut Graph) {
         to.symbols = std::mem::take(&mut self.symbols);
         to.guards = std::mem::take(&mut self.guards);

@@ -1,8 +1,8 @@
 //! The graph IR of Ferroflux: typed nodes in arenas, symbols with ranges, subgraphs; a text format that reads back, a
 //! verifier, a rewriter and a drawer.
 //!
-//! fx-ir knows no operator: a call's `target` is a name, and what the name means stands in `prims`. Graphs come from
-//! `pt2` (archives) or `dynamo` (Rust programs) and go through `aot-autograd` and `prims` to `inductor`.
+//! fx-ir knows no operator: a call's `target` is a name, and what the name means is in `prims`. Graphs come from
+//! `pt2` (archives) or from traced Rust functions and go through `aot-autograd` and `prims` to `inductor`.
 //!
 //! ```
 //! use fx_ir::Graph;

@@ -1,4 +1,4 @@
-//! The graph as code, for people: like torch.fx's `print_readable`. It is not read back; [`crate::text`] is.
+//! The graph as code for human readers, like torch.fx's `print_readable`. This form is not parsed back; [`crate::text`] is.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use crate::text::{Names, arg_text, type_text};
 use crate::{Graph, InputKind, Node, NodeKind, OutputKind, ValueId};
 
 impl Graph {
-    /// The graph as code: a function with typed inputs, one `let` a call, a comment wherever the module changes, and
+    /// The graph as code: a function with typed inputs, one `let` per call, a comment wherever the module changes, and
     /// what the results are for.
     pub fn print_readable(&self) -> String {
         let mut out = String::new();

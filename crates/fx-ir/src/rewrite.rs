@@ -1,4 +1,4 @@
-//! Editing a graph: uses, replacement, erasing dead nodes. Rules of rewriting live with the passes, not here.
+//! Editing a graph: uses, replacement, erasing dead nodes. Rewrite rules are in the passes, not here.
 
 use ir_core::Arena;
 use smallvec::SmallVec;
@@ -60,8 +60,9 @@ impl Graph {
         }
     }
 
-    /// Erases calls none of whose values is used, unless `keep` says of the target and its operands that the call acts
-    /// otherwise. Returns how many. What acts only the operators' table knows: use `prims::scalars::eliminate_dead`.
+    /// Erases calls whose values are all unused, unless `keep` reports, from the target and its operands, that the call has
+    /// a side effect. Returns the number of erased calls. Only the operator table knows side effects: use
+    /// `prims::scalars::eliminate_dead`.
     pub fn eliminate_dead(&mut self, keep: &dyn Fn(&str, &[Arg]) -> bool) -> usize {
         let mut live: Arena<ValueId, bool> = self.values.ids().map(|_| false).collect();
         for output in &self.outputs {

@@ -1,13 +1,13 @@
-//! The verifier: is this a well-formed graph, and does every call belong to the dialect asked for?
+//! The verifier: checks that a graph is well-formed and that every call belongs to the requested dialect.
 //!
 //! Invariants, each checked for the graph and for its subgraphs:
 //!
 //! 1. Every id in `order`, in arguments, in outputs and in `origin` is in range.
-//! 2. No node stands in `order` twice.
-//! 3. Placeholders stand before every call and give exactly one value.
-//! 4. A value is given by one node only, and its `def` is that node.
-//! 5. A value is read only after the node that gives it.
-//! 6. A returned value is given by a node of the graph.
+//! 2. No node is in `order` twice.
+//! 3. Placeholders are before every call and give exactly one value.
+//! 4. A value is defined by exactly one node, and its `def` is that node.
+//! 5. A value is read only after the node that defines it.
+//! 6. A returned value is defined by a node of the graph.
 //! 7. Outside names of inputs are unique within their kind; a `BufferMutation` names a buffer, or a parameter
 //!    (which a training step updates), an `InputMutation` a user input, neither twice.
 //! 8. Symbols in sizes are of the outermost graph's table; `min <= max`; a hint lies in the range; a subgraph has no
@@ -19,8 +19,8 @@
 //! 12. Guards use symbols of the graph that inputs bind; a subgraph has none.
 //! 13. Every call is legal in the dialect, as the caller's predicate says.
 //!
-//! That an operator gets the operands it takes, and a higher-order operator's subgraph the inputs it has, is knowledge
-//! of `prims` and is judged by the predicate.
+//! Whether an operator gets the operands it accepts, and a higher-order operator's subgraph the inputs it has, is knowledge
+//! of `prims`, and the predicate checks it.
 
 use std::fmt;
 
@@ -60,14 +60,14 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// What a dialect takes. fx-ir knows no operator, so the crate that does (`prims`) gives the predicate.
+/// The predicate of a dialect. fx-ir knows no operator, so the crate that does (`prims`) supplies it.
 pub trait Legality {
     /// The dialect, for messages.
     fn dialect(&self) -> Dialect;
-    /// Whether a call may stand in the dialect.
+    /// Whether a call may be in the dialect.
     ///
     /// # Errors
-    /// Why not, and what to do.
+    /// Why the call is not allowed, and what to do.
     fn is_legal(&self, target: &str, args: &[Arg]) -> Result<(), String>;
 }
 
@@ -102,7 +102,7 @@ fn place(node: &Option<String>, origin: &str) -> String {
     }
 }
 
-/// What a graph violates; the numbers are those of the module's list.
+/// The kinds of violation; the numbers are those of the list in the module's documentation.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)] // the message of each says what it is
 pub enum Problem {
@@ -146,7 +146,7 @@ pub enum Problem {
     Illegal { target: String, dialect: Dialect, why: String },
 }
 
-/// Checks the invariants of the module's list. `legality` judges the calls; a graph of any dialect passes with
+/// Checks the invariants listed in the module's documentation. `legality` judges the calls; a graph of any dialect passes with
 /// [`well_formed`].
 ///
 /// # Errors

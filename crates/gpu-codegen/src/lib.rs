@@ -1,9 +1,10 @@
-//! Kernels for GPUs: kernel-ir steps as text of one C++ dialect, header-free, which the compilers of all vendors
-//! read behind the words of their own ([`Dialect`]).
+//! Kernels for GPUs: the text of kernel-ir steps in one header-free C++ dialect, which every vendor's compiler reads after
+//! a prelude of its own ([`Dialect`]).
 //!
-//! A function from data to data: it knows no driver, launches nothing and keeps nothing. [`generate`] turns one step into
-//! one [`Kernel`]: text, parameters in order and the shape of its launch, all as expressions in the size symbols, so that
-//! one compiled kernel serves every size. [`Prelude`] gives what stands before the kernels of a module.
+//! This crate is a pure function: it knows no driver, launches nothing and keeps no state. [`variants`] turns one step
+//! into candidate lists of [`Kernel`]s: text, parameters in order and launch shape, all as expressions in the size
+//! symbols, so that one compiled kernel serves every size. [`Prelude`] gives the text that precedes the kernels of a
+//! module.
 //!
 //! ```
 //! use gpu_codegen::Target;
@@ -26,8 +27,8 @@
 //! plan:
 //! "#;
 //! let program: Program = text.parse()?;
-//! let ways = gpu_codegen::variants(&program, &program.steps[0], &Target::HOPPER)?;
-//! assert!(!ways.is_empty());
+//! let candidates = gpu_codegen::variants(&program, &program.steps[0], &Target::HOPPER)?;
+//! assert!(!candidates.is_empty());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -55,19 +56,19 @@ pub use library::pack::pack_weights;
 pub use library::vendor_epilogue::{Bias, StridedView, VendorEpilogue, vendor_epilogue};
 pub use target::{Features, Target};
 
-/// One way of computing a step: kernels that run one after another, with memory between them.
+/// A candidate implementation of a step: kernels that run one after another, with scratch memory between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
-    /// What the tables of the search call it: `tile_128x128x32`.
+    /// Its name in the tables of the search: `tile_128x128x32`.
     pub name: String,
-    /// The kernels, in their order.
+    /// The kernels, in order.
     pub kernels: Vec<Kernel>,
     /// Bytes of each scratch buffer, which [`Param::Scratch`] numbers. Not zeroed.
     pub scratch: Vec<SymExpr>,
 }
 
 impl Variant {
-    /// A step that is one kernel.
+    /// A candidate of one kernel.
     pub(crate) fn single(name: impl Into<String>, kernel: Kernel) -> Variant {
         Variant { name: name.into(), kernels: vec![kernel], scratch: Vec::new() }
     }
@@ -76,22 +77,23 @@ impl Variant {
 /// One generated kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kernel {
-    /// Its entry point.
+    /// The name of its entry point.
     pub entry: String,
     /// The text, without the prelude.
     pub source: String,
-    /// What the entry takes, in order.
+    /// The parameters of the entry, in order.
     pub params: Vec<Param>,
     /// The tensor maps that [`Param::Map`] numbers.
     pub maps: Vec<TensorMap>,
     /// How it is launched.
     pub launch: Launch,
-    /// For each check of an index, by its number in the text, the number of its site in [`Program::sites`]. The text has
-    /// the numbers of the checks alone, so that kernels which differ in their sites have one text.
+    /// The site in [`Program::sites`] of each index check, by the check's number in the text. The text has only the check
+    /// numbers, so kernels that differ in their sites share a text.
     pub checks: Vec<u32>,
-    /// Whether it asks for constants before it waits for earlier launches: it gains where it may begin before they end.
+    /// Whether it loads constants before it waits for earlier launches, and so gains from an early launch (programmatic
+    /// dependent launch).
     pub early: bool,
-    /// What it is made of, for whoever makes one kernel of several.
+    /// The parts of the text, from which several kernels can be fused into one.
     pub(crate) text_parts: text::template::KernelText,
 }
 
@@ -104,76 +106,76 @@ pub enum Param {
     Symbol(SymId),
     /// The address of a scratch buffer of the variant, aligned to 256 bytes.
     Scratch(u32),
-    /// The address of [`TICKETS`] 32-bit words that are 0 when the kernel begins and 0 again when it ends: blocks count
-    /// there which of them comes last. Kernels that run one after another share them.
+    /// The address of [`TICKETS`] 32-bit counters that are 0 when the kernel begins and 0 again when it ends. Blocks count
+    /// there to find out which of them is the last. Kernels that run one after another share them.
     Tickets,
-    /// The address of the program's [`Fault`], where the first index is noted that fails its check.
+    /// The address of the program's [`Fault`], which records the first index that fails its check.
     Fault,
-    /// The number that the first check of the kernel has in [`Fault::check`], 64 bits; the others follow.
+    /// The number in [`Fault::check`] of the kernel's first check, 64 bits; its other checks follow.
     FirstCheck,
     /// A tensor map by its number in [`Kernel::maps`], passed by value.
     Map(u32),
 }
 
-/// What kernels leave of the first index that fails its check, in memory that the host reads too. All of it is 0 before, and
-/// written by the one thread that sets `claimed`; a launch that has ended has written it.
+/// The record of the first index that failed its check, in memory that the host reads too. It is all 0 before. The thread
+/// that sets `claimed` writes the rest; it is complete when the launch has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Fault {
-    /// 1 where the rest counts.
+    /// 1 where the other fields are valid.
     pub claimed: u32,
-    /// Which check: its number in the kernel, added to [`Param::FirstCheck`].
+    /// The number of the check: its number in the kernel plus [`Param::FirstCheck`].
     pub check: u32,
-    /// The index that was found.
+    /// The index.
     pub index: i64,
-    /// One more than the largest that is allowed.
+    /// The size of the indexed dimension.
     pub size: i64,
 }
 
-/// A part of a buffer's memory as the copy engine is told of it: 128 bytes that the driver makes of this, at most five
-/// dimensions, the innermost first. What is read beyond the sizes is 0. Boxes lie in shared memory without gaps, 128 bytes
-/// of the innermost dimension a line, in the order of the 128-byte swizzle.
+/// A part of a buffer as the tensor memory accelerator (TMA) sees it, from which the driver encodes a 128-byte descriptor:
+/// at most five dimensions, the innermost first. Elements beyond the sizes read as 0. Boxes are stored in shared memory
+/// without gaps, in lines of 128 bytes of the innermost dimension, with the 128-byte swizzle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorMap {
-    /// The buffer; of a view: what it is a view of.
+    /// The buffer; for a view, its root.
     pub buf: BufId,
     /// Dtype of its elements.
     pub dtype: DType,
-    /// Elements before the first one: a multiple of 16 bytes.
+    /// Elements before the first one; a multiple of 16 bytes.
     pub offset: SymExpr,
     /// Sizes, none of them 0.
     pub sizes: Vec<SymExpr>,
-    /// Elements from one to the next, of every dimension but the innermost, where it is 1: multiples of 16 bytes.
+    /// Strides in elements of every dimension but the innermost, whose stride is 1; multiples of 16 bytes.
     pub strides: Vec<SymExpr>,
-    /// Sizes of the box that is copied at once, at most 256 each.
+    /// Sizes of the box that one copy transfers, at most 256 each.
     pub window: Vec<u32>,
 }
 
 /// The shape of a launch. Nothing is launched where the number of blocks is 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
-    /// Blocks in x, y and z. In x kernels loop where the device's limit is lower; y and z are at most 65,535.
+    /// Blocks in x, y and z. Kernels loop in x where the device's limit is lower; y and z are at most 65,535.
     pub blocks: [SymExpr; 3],
-    /// Threads of a block.
+    /// Threads per block.
     pub threads: u32,
     /// Bytes of dynamic shared memory, at most [`Target::lds`].
     pub shared: u32,
 }
 
 impl Launch {
-    /// Blocks in x alone, no dynamic shared memory.
+    /// A launch with blocks in x alone and no dynamic shared memory.
     pub(crate) fn flat(blocks: SymExpr, threads: u32) -> Launch {
         Launch { blocks: [blocks, SymExpr::ONE, SymExpr::ONE], threads, shared: 0 }
     }
 }
 
-/// A step that has no kernel.
+/// Why a step has no kernel.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum GenError {
-    /// A dtype without arithmetic.
+    /// The dtype has no arithmetic on a GPU.
     #[error("{0} has no arithmetic on a GPU; compute in f32 or f64")]
     DType(DType),
-    /// An operator that a dtype does not have.
+    /// The operator is not defined for the dtype.
     #[error("`{op}` is not defined for {dtype}")]
     Op {
         /// The operator.
@@ -181,27 +183,27 @@ pub enum GenError {
         /// The dtype.
         dtype: DType,
     },
-    /// A routine that is run elsewhere.
+    /// The routine does not run on the device.
     #[error("the routine `{0}` has no kernel")]
     Routine(String),
-    /// A program that breaks the rules of kernel-ir.
+    /// The program breaks the rules of kernel-ir.
     #[error("malformed kernel: {0}")]
     Malformed(String),
 }
 
-/// Words of [`Param::Tickets`].
+/// Number of counters behind [`Param::Tickets`].
 pub const TICKETS: u32 = 4096;
 
-/// Threads of a block where nothing else is called for.
+/// Threads per block by default.
 pub(crate) const THREADS: u32 = 256;
-/// Blocks of a launch at most; kernels stride over what is more.
+/// Maximum number of blocks of a launch; kernels loop over the remaining points.
 pub(crate) const MAX_BLOCKS: i64 = 1 << 20;
 
-/// What stands for the name of a kernel's entry until the runtime numbers it: equal kernels then have equal texts.
+/// Placeholder for the name of a kernel's entry until the runtime numbers it, so that equal kernels have equal texts.
 pub const ENTRY: &str = "ENTRY_POINT";
 
 /// Whether the first of a step's [`variants`] is by rule at least about as fast as a library's kernel, so that no library
-/// need be asked where ways are not timed.
+/// need be asked where candidates are not timed.
 pub fn prefers_generated(program: &Program, step: &Step, target: &Target) -> bool {
     match step {
         Step::Matmul(k) => product::matmul::prefers_generated(program, k, target),
@@ -210,10 +212,19 @@ pub fn prefers_generated(program: &Program, step: &Step, target: &Target) -> boo
     }
 }
 
-/// The ways of computing a step, the one that is best by rule first. Never empty.
+/// Whether a library's candidate for a step, which takes `kernels` kernels, is by rule slower than the first of its [`variants`].
+pub fn outruns_library(program: &Program, step: &Step, target: &Target, kernels: usize) -> bool {
+    match step {
+        Step::Matmul(k) => product::matmul::outruns_library(program, k, target),
+        Step::Conv(k) => kernels > 1 && conv::outruns_library(program, k),
+        _ => false,
+    }
+}
+
+/// Returns the candidate implementations of a step, best first by rule. The list is never empty.
 ///
 /// # Errors
-/// Steps that are no kernels (`bind`, control flow, routines of matrices) are the runtime's.
+/// [`GenError`] for steps without a kernel (`bind`, control flow, matrix routines), which the runtime runs.
 pub fn variants(program: &Program, step: &Step, target: &Target) -> Result<Vec<Variant>, GenError> {
     match step {
         Step::Loop(k) => loops::variants(program, k, target),

@@ -1,22 +1,22 @@
-//! What kernels are made for: a device by what it has, never by its model. A driver fills this in, from a table of its own
-//! vendor. Not here: how many of a device there are, where its memory is.
+//! The target of code generation: a device described by its properties, never by its model. Each driver fills it in from
+//! its vendor's table. Not here: how many devices there are, and where their memory is.
 
 use crate::Dialect;
 
-/// What kernels are made for. What a device cannot do must not be in its kernels.
+/// The target of code generation. Kernels use nothing that the target does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The language of the vendor's compiler.
     pub dialect: Dialect,
     /// Threads that run in step and exchange values without memory (a warp, a wave): 32 or 64.
     pub wave: u32,
-    /// What beyond plain arithmetic there is.
+    /// Its features beyond plain arithmetic.
     pub features: Features,
-    /// Multiprocessors (compute units), which say how many blocks fill the device.
+    /// Number of multiprocessors (compute units), which determines how many blocks fill the device.
     pub multiprocessors: u32,
-    /// Bytes of shared memory that one block may have at most, opted in to. AMD calls it the local data share.
+    /// Maximum bytes of shared memory per block, with the opt-in. AMD calls it the local data share (LDS).
     pub lds: u32,
-    /// 32-bit registers of a multiprocessor.
+    /// 32-bit registers per multiprocessor.
     pub registers: u32,
     /// Bytes of the second-level cache.
     pub cache: u64,
@@ -26,7 +26,7 @@ pub struct Target {
     pub deterministic: bool,
 }
 
-/// What a device has, by the name of the instructions or of the property.
+/// The features of a device, named after instructions or properties.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Features {
     /// Matrix products of a warp of 32 with fragments in registers (`mma.sync`), 16-bit floats and tf32, and `ldmatrix`.
@@ -37,20 +37,20 @@ pub struct Features {
     pub wmma: bool,
     /// Matrix products of a warpgroup from shared memory (`wgmma`).
     pub wgmma: bool,
-    /// The tensor memory accelerator: copies of boxes of tensors that one thread asks for, described by
+    /// The tensor memory accelerator: copies of boxes of tensors that a single thread issues, described by
     /// [`TensorMap`](crate::TensorMap)s, which the driver encodes.
     pub tma: bool,
-    /// Copies of a few bytes from global to shared memory that run beside the computation (`cp.async`). Elsewhere threads
-    /// copy through registers.
+    /// Asynchronous copies of a few bytes from global to shared memory (`cp.async`). Without them threads copy through
+    /// registers.
     pub cp_async: bool,
-    /// Clusters of blocks that read each other's shared memory.
+    /// Clusters of blocks that access each other's shared memory.
     pub clusters: bool,
-    /// Launches whose blocks are placed before the launch before them has ended.
+    /// Programmatic dependent launch: blocks are scheduled before the launch before them has ended.
     pub early_launch: bool,
 }
 
 impl Features {
-    /// Plain arithmetic alone.
+    /// Plain arithmetic only.
     pub const NONE: Features = Features {
         mma: false,
         mfma: false,
@@ -61,9 +61,9 @@ impl Features {
         clusters: false,
         early_launch: false,
     };
-    /// What the first GPUs with bf16 tensor cores have (compute capability 8).
+    /// The first GPUs with bf16 tensor cores (compute capability 8).
     pub const AMPERE: Features = Features { mma: true, cp_async: true, ..Features::NONE };
-    /// What Hopper adds to that.
+    /// Ampere and what Hopper adds.
     pub const HOPPER: Features =
         Features { wgmma: true, tma: true, clusters: true, early_launch: true, ..Features::AMPERE };
 }
@@ -77,17 +77,17 @@ impl Target {
     pub(crate) fn wave_of_thread(&self) -> String {
         format!("threadIdx.x >> {}", self.wave.trailing_zeros())
     }
-    /// The lanes of a wave, for arithmetic with sizes.
+    /// Lanes per wave, for arithmetic with sizes.
     pub(crate) fn lanes(&self) -> i64 {
         i64::from(self.wave)
     }
 
-    /// Whether products of warpgroups can read from shared memory what the tensor memory accelerator brings there.
+    /// Whether there are products of warpgroups from shared memory that TMA fills.
     pub(crate) fn wgmma(&self) -> bool {
         self.features.wgmma && self.features.tma
     }
 
-    /// A Hopper of 132 multiprocessors, for whoever generates without a device.
+    /// A Hopper with 132 multiprocessors, for code generation without a device.
     pub const HOPPER: Target = Target {
         dialect: Dialect::CUDA,
         wave: 32,
@@ -99,7 +99,7 @@ impl Target {
         tf32: false,
         deterministic: false,
     };
-    /// An AMD Instinct MI300 of 304 compute units and waves of 64; its matrix cores are not used yet.
+    /// An AMD Instinct MI300 with 304 compute units and waves of 64; its matrix cores are not used yet.
     pub const CDNA: Target = Target {
         dialect: Dialect::HIP,
         wave: 64,
@@ -111,7 +111,7 @@ impl Target {
         tf32: false,
         deterministic: false,
     };
-    /// An Ampere of 108 multiprocessors.
+    /// An Ampere with 108 multiprocessors.
     pub const AMPERE: Target =
         Target { features: Features::AMPERE, multiprocessors: 108, lds: 163 * 1024, ..Target::HOPPER };
 }

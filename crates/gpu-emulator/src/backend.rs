@@ -22,7 +22,7 @@ impl Platform for Emulator {
     fn options() -> Vec<OptionSpec> {
         let waves = OptionKind::Choice(vec!["32".into(), "64".into()]);
         vec![
-            OptionSpec::new("prefer", OptionKind::Text, "", "ways whose name contains this come first"),
+            OptionSpec::new("prefer", OptionKind::Text, "", "candidates whose name contains this come first"),
             OptionSpec::new(
                 "wave",
                 waves,

@@ -1,4 +1,5 @@
-//! The system's C++ compiler: module texts to shared libraries, kept in a folder by the hash of all that goes into them.
+//! Compiles module texts to shared libraries by the system's C++ compiler. The libraries are cached in a folder by the
+//! hash of everything that goes into them.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::EmulatorError;
 use crate::launch::{Function, Library};
 
-/// What stands before the prelude.
+/// The text before the prelude.
 const BEFORE: &str = concat!(
     include_str!("emulation/language.h"),
     "\n",
@@ -24,21 +25,22 @@ const BEFORE: &str = concat!(
     "\n"
 );
 
-/// CUDA's words where what needs PTX is the emulator's own.
+/// CUDA's dialect, with the emulator's own definitions where CUDA's need PTX.
 const CUDA: Dialect = Dialect {
     name: "cuda on the host",
     before: &[Dialect::CUDA.before[0], include_str!("emulation/numbers.h")],
     behind: &[include_str!("emulation/instructions.h")],
 };
 
-/// A target whose kernels the host's compiler can read: HIP's words are read as they are, over built-in functions that the
+/// Adapts a target to what the host's compiler can read. HIP's dialect is read as it is, over built-in functions that the
 /// emulator defines.
 pub(crate) fn readable(target: Target) -> Target {
     let dialect = if target.dialect == Dialect::CUDA { CUDA } else { target.dialect };
     Target { dialect, ..target }
 }
 
-/// Contraction would round differently from the device's `--fmad=false`; integers wrap and memory is untyped as there.
+/// Contraction would round differently from the device's `--fmad=false`. Integers wrap and memory is untyped, as on the
+/// device.
 const FLAGS: [&str; 9] = [
     "-std=c++17",
     "-O1",
@@ -51,14 +53,14 @@ const FLAGS: [&str; 9] = [
     "-fno-exceptions",
 ];
 
-/// Compilers that run at once.
+/// Number of compilers that run concurrently.
 const AT_ONCE: usize = 2;
 
 fn command() -> String {
     std::env::var("CXX").ok().filter(|s| !s.is_empty()).unwrap_or_else(|| "c++".into())
 }
 
-/// What the compiler says of itself, asked once.
+/// The compiler's version, which is asked once.
 fn version() -> Result<&'static str, EmulatorError> {
     static VERSION: OnceLock<Option<String>> = OnceLock::new();
     let ask = || {
@@ -71,12 +73,12 @@ fn version() -> Result<&'static str, EmulatorError> {
 /// Whether kernels can be compiled here, or why not.
 ///
 /// # Errors
-/// [`EmulatorError::NoCompiler`].
+/// [`EmulatorError::NoCompiler`] where there is no C++ compiler.
 pub fn available() -> Result<(), EmulatorError> {
     version().map(|_| ())
 }
 
-/// Where libraries are kept: `FERROFLUX_EMULATOR_CACHE`, or a folder of the system's temporary one.
+/// The folder of the libraries: `FERROFLUX_EMULATOR_CACHE`, or a subfolder of the system's temporary one.
 fn folder() -> Result<PathBuf, EmulatorError> {
     let given = std::env::var_os("FERROFLUX_EMULATOR_CACHE").map(PathBuf::from);
     let folder = given.unwrap_or_else(|| std::env::temp_dir().join("ferroflux-gpu-emulator"));
@@ -88,7 +90,7 @@ fn system(path: &Path, error: &dyn std::fmt::Display) -> EmulatorError {
     EmulatorError::System { what: format!("{}: {error}", path.display()) }
 }
 
-/// Compiles modules, some at once; the functions of each in the order of its entries.
+/// Compiles modules concurrently; the functions of each are in the order of its entries.
 pub(crate) fn compile(modules: &[Module], wave: u32) -> Result<Vec<Vec<Function>>, EmulatorError> {
     let version = version()?;
     let folder = folder()?;
@@ -132,7 +134,7 @@ fn one(module: &Module, wave: u32, version: &str, folder: &Path) -> Result<Vec<F
     Ok(module.entries.iter().enumerate().map(function).collect())
 }
 
-/// The whole text: the emulator's own, the module's, the table of entries.
+/// The complete text: the emulator's part, the module, and the table of entries.
 fn text(module: &Module, wave: u32) -> String {
     let Module { prelude, kernels, .. } = module;
     let mut text = format!(
@@ -147,7 +149,7 @@ fn text(module: &Module, wave: u32) -> String {
     text
 }
 
-/// Builds under another name and renames, so that two processes may do it at once.
+/// Builds under a temporary name and renames, so that concurrent processes do not interfere.
 fn build(module: &Module, text: &str, folder: &Path, library: &Path) -> Result<(), EmulatorError> {
     let work = tempfile::Builder::new().prefix("build").tempdir_in(folder).map_err(|e| system(folder, &e))?;
     let (source, made) = (work.path().join("module.cpp"), work.path().join("module.so"));

@@ -1,4 +1,4 @@
-//! The emulated device as `gpu_runtime::Driver`. Everything has happened when a call returns.
+//! The emulated device as a `gpu_runtime::Driver`. All calls are synchronous.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ impl Default for Emulator {
 }
 
 impl Emulator {
-    /// A device for which kernels are made as for `target`.
+    /// Makes a device with the given target.
     pub fn new(target: Target) -> Emulator {
         Emulator {
             memory: Arc::default(),
@@ -43,13 +43,13 @@ impl Emulator {
         }
     }
 
-    /// Another device over the same memory, for which kernels are made as for `target`.
+    /// Makes another device with its own target over the same memory.
     pub fn like(&self, target: Target) -> Emulator {
         Emulator { memory: Arc::clone(&self.memory), ..Emulator::new(target) }
     }
 
-    /// The same device, its memory too; steps are computed by the first of their variants whose name contains this text,
-    /// where there is one and the text is not empty.
+    /// The same device and memory, but steps are computed by the first candidate whose name contains this text, where
+    /// there is one and the text is not empty.
     pub fn prefer(&self, variant: impl Into<String>) -> Emulator {
         let (memory, target) = (Arc::clone(&self.memory), self.target.clone());
         Emulator {
@@ -71,13 +71,13 @@ impl Emulator {
         locked(&self.memory)
     }
 
-    /// Launches a kernel and looks at the guard zones of every buffer.
+    /// Launches a kernel, then checks the guard zones of every buffer.
     ///
     /// # Safety
-    /// The arguments are what the kernel takes, and its addresses are memory of this device.
+    /// The arguments match the kernel's parameters, and its addresses are memory of this device.
     ///
     /// # Errors
-    /// What the kernel did that it must not.
+    /// The kernel's violation.
     pub unsafe fn launch_checked(
         &self,
         function: &Function,
@@ -93,10 +93,10 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a kernel and looks at the guard zones of every buffer.
+/// Runs a kernel, then checks the guard zones of every buffer.
 ///
 /// # Safety
-/// The arguments are what the kernel takes, and its addresses are memory of this device.
+/// The arguments match the kernel's parameters, and its addresses are memory of this device.
 pub(crate) unsafe fn run(
     memory: &Mutex<Memory>,
     function: &Function,
@@ -125,7 +125,7 @@ impl Driver for Emulator {
         self.memory().free(address);
     }
 
-    /// All memory of the device is the host's.
+    /// All memory of the device is host memory.
     fn allocate_shared(&self, bytes: usize) -> Result<HostMemory, GpuError> {
         let none = || GpuError::OutOfMemory { bytes: bytes as u64, free: 0, total: 0 };
         let device = self.memory().allocate(bytes as u64).ok_or_else(none)?;
@@ -141,14 +141,14 @@ impl Driver for Emulator {
 
     unsafe fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuError> {
         self.memory().check("upload", to, bytes as u64)?;
-        // SAFETY: the target is a live buffer, as was just checked; the source is the caller's promise.
+        // SAFETY: the target range is within a live buffer, as was just checked; the caller guarantees the source.
         unsafe { std::ptr::copy_nonoverlapping(from, to as *mut u8, bytes) };
         Ok(())
     }
 
     unsafe fn download(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuError> {
         self.memory().check("download", from, bytes as u64)?;
-        // SAFETY: as above, the other way.
+        // SAFETY: the source range is within a live buffer, as was just checked; the caller guarantees the target.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, bytes) };
         Ok(())
     }
@@ -156,7 +156,7 @@ impl Driver for Emulator {
     unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), GpuError> {
         self.memory().check("copy to", to, bytes)?;
         self.memory().check("copy from", from, bytes)?;
-        // SAFETY: both are live buffers of this length, as was just checked.
+        // SAFETY: both ranges are within live buffers, as was just checked.
         unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize) };
         Ok(())
     }
@@ -171,7 +171,7 @@ impl Driver for Emulator {
             self.recorder.note(Launched::new(function, grid, arguments));
             return Ok(());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the arguments and their memory.
         Ok(unsafe { self.launch_checked(function, grid, arguments) }?)
     }
 
@@ -198,7 +198,7 @@ impl Driver for Emulator {
         Ok(())
     }
 
-    /// Every buffer has guard zones of its own.
+    /// Memory is not pooled, so that every buffer has guard zones of its own.
     fn pooled(&self) -> bool {
         false
     }

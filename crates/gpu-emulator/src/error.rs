@@ -1,48 +1,48 @@
-//! What goes wrong in emulated kernels, told apart.
+//! The errors of emulated kernels.
 
 use gpu_runtime::GpuError;
 use thiserror::Error;
 
-/// An error of the emulator, with the kernel and the place where it showed.
+/// An error of the emulator, with the kernel and the place where it was found.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum EmulatorError {
     /// There is no C++ compiler.
     #[error("no C++ compiler: {looked} does not run; install one or name it in CXX")]
     NoCompiler {
-        /// What was tried.
+        /// The command that was tried.
         looked: String,
     },
-    /// The compiler refuses a module.
+    /// The compiler rejects a module.
     #[error("kernel module `{module}` does not compile for the emulator: {log}")]
     Compile {
-        /// Its first entry.
+        /// The module's first entry.
         module: String,
-        /// What the compiler says.
+        /// The compiler's output.
         log: String,
     },
-    /// Threads came to different barriers or collectives, or left before one.
+    /// Threads of a block reached different barriers or collectives, or exited before one.
     #[error("kernel `{kernel}`, block {block:?}, thread {thread}: {what}")]
     Diverged {
         /// The entry point.
         kernel: String,
         /// The block.
         block: [u32; 3],
-        /// The thread that showed it.
+        /// The thread at which it was found.
         thread: u32,
-        /// What came together that does not belong together.
+        /// The operations that do not match.
         what: String,
     },
-    /// Threads of a block wait for each other.
+    /// The threads of a block wait for each other.
     #[error("kernel `{kernel}`, block {block:?}: {what}")]
     Deadlock {
         /// The entry point.
         kernel: String,
         /// The block.
         block: [u32; 3],
-        /// How many wait for what.
+        /// How many threads wait for what.
         what: String,
     },
-    /// A kernel does what a device would refuse: misaligned accesses, impossible barriers, `__trap`.
+    /// The kernel does something that a device would reject: a misaligned access, an impossible barrier, `__trap`.
     #[error("kernel `{kernel}`, block {block:?}, thread {thread}: {what}")]
     Illegal {
         /// The entry point.
@@ -51,43 +51,43 @@ pub enum EmulatorError {
         block: [u32; 3],
         /// The thread.
         thread: u32,
-        /// What.
+        /// The operation.
         what: String,
     },
-    /// A kernel wrote outside of a buffer.
+    /// The kernel wrote outside of a buffer.
     #[error("kernel `{kernel}` wrote {distance} bytes {side} a buffer of {bytes} bytes")]
     OutOfBounds {
         /// The entry point.
         kernel: String,
         /// `before` or `behind`.
         side: &'static str,
-        /// How far from the buffer the nearest damage is, from 1.
+        /// The distance in bytes of the nearest damage from the buffer, at least 1.
         distance: usize,
         /// Length of the buffer.
         bytes: u64,
     },
-    /// An address range that is no part of a live buffer.
+    /// An address range is not within a live buffer.
     #[error("{call} of {bytes} bytes at {address:#x}: no buffer holds them")]
     Address {
-        /// The call of the driver.
+        /// The driver call.
         call: &'static str,
-        /// First byte.
+        /// The first byte.
         address: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// A launch that no device takes.
+    /// No device accepts the launch.
     #[error("kernel `{kernel}`: {what}")]
     Launch {
         /// The entry point.
         kernel: String,
-        /// What is wrong with it.
+        /// The reason.
         what: String,
     },
-    /// Files or libraries of the emulator itself.
+    /// A file or library of the emulator itself fails.
     #[error("{what}")]
     System {
-        /// What failed.
+        /// The failure.
         what: String,
     },
 }

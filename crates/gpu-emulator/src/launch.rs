@@ -1,4 +1,4 @@
-//! A compiled module and the launch of its kernels: the host's side of `emulation/launch.h`.
+//! Compiled modules and the launch of their kernels: the host's side of `emulation/launch.h`.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -7,12 +7,12 @@ use gpu_runtime::{Arguments, Grid, Map};
 
 use crate::EmulatorError;
 
-/// Threads that a block has at most, as on the devices.
+/// Maximum number of threads per block, as on devices.
 const MAX_THREADS: u32 = 1024;
-/// Bytes of a fiber's stack; pages that are not touched cost nothing.
+/// Bytes of a fiber's stack; untouched pages cost nothing.
 const STACK: usize = 256 << 10;
 
-/// Laid out as `FfxLaunch`.
+/// A launch, with the layout of `FfxLaunch`.
 #[repr(C)]
 struct Request {
     grid: [u32; 3],
@@ -35,7 +35,7 @@ type Entry = unsafe extern "C" fn(*mut Request);
 /// A loaded module.
 pub(crate) struct Library {
     entry: Entry,
-    // Kept for `entry`; never moved out.
+    // Keeps the code behind `entry` loaded.
     _library: libloading::Library,
 }
 
@@ -43,9 +43,9 @@ impl Library {
     pub(crate) fn open(path: &Path) -> Result<Arc<Library>, EmulatorError> {
         let failed =
             |e: libloading::Error| EmulatorError::System { what: format!("{}: {e}", path.display()) };
-        // SAFETY: a library that this crate built; loading it runs no code.
+        // SAFETY: this crate built the library, and loading it runs no code.
         let library = unsafe { libloading::Library::new(path) }.map_err(failed)?;
-        // SAFETY: `ffx_launch` has this type, by the text that `compiler` writes.
+        // SAFETY: `ffx_launch` has this type in the text that `compiler` writes.
         let entry = unsafe { *library.get::<Entry>(b"ffx_launch\0").map_err(failed)? };
         Ok(Arc::new(Library { entry, _library: library }))
     }
@@ -63,13 +63,13 @@ impl Function {
     pub(crate) fn new(library: &Arc<Library>, entry: u32, name: String) -> Function {
         Function { library: Arc::clone(library), entry, name }
     }
-    /// The entry point.
+    /// The name of the entry point.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// A tensor map, laid out as `FfxTensor`.
+/// A tensor map, with the layout of `FfxTensor`.
 #[repr(C)]
 struct Tensor {
     address: u64,
@@ -81,7 +81,7 @@ struct Tensor {
 }
 
 impl Tensor {
-    /// What the driver of a device refuses is refused.
+    /// Rejects what a device's driver rejects.
     fn new(map: &Map, address: u64) -> Result<Tensor, String> {
         let all = |list: &[u64]| list[..map.rank].iter().all(|n| *n > 0 && *n <= 1 << 32);
         let strides = &map.strides[1..map.rank];
@@ -104,19 +104,19 @@ impl Tensor {
     }
 }
 
-/// Stacks of fibers. One launch runs at a time: shared memory is static in the libraries.
+/// The stacks of the fibers. One launch runs at a time, since shared memory is static in the libraries.
 struct Stacks(Vec<u64>);
 
 fn stacks() -> &'static Mutex<Stacks> {
     static STACKS: OnceLock<Mutex<Stacks>> = OnceLock::new();
-    // Zeroed memory of this size comes from the system page by page as it is touched.
+    // The system maps zeroed memory of this size page by page, as it is touched.
     STACKS.get_or_init(|| Mutex::new(Stacks(vec![0; MAX_THREADS as usize * STACK / 8])))
 }
 
 /// Runs a launch to its end; `backward`: from the last block and thread to the first.
 ///
 /// # Safety
-/// The arguments are what the kernel takes, and its addresses are memory that it may use.
+/// The arguments match the kernel's parameters, and its addresses are memory that it may access.
 pub(crate) unsafe fn run(
     function: &Function,
     grid: Grid,
@@ -130,7 +130,7 @@ pub(crate) unsafe fn run(
     if grid.blocks.contains(&0) || grid.blocks[1..].iter().any(|n| *n > 65_535) {
         return refuse(format!("a grid of {:?} blocks", grid.blocks));
     }
-    // A kernel gets its tensor maps by their address.
+    // A kernel receives the addresses of its tensor maps.
     let tensors = arguments.maps.iter().map(|map| Tensor::new(map, arguments.start(map)));
     let tensors = match tensors.collect::<Result<Vec<Tensor>, String>>() {
         Ok(tensors) => tensors,
@@ -141,10 +141,10 @@ pub(crate) unsafe fn run(
         words[map.param] = std::ptr::from_ref(tensor) as u64;
     }
     let mut stacks = stacks().lock().unwrap_or_else(PoisonError::into_inner);
-    // Aligned to 1024 bytes, as the dialect promises.
+    // The dialect requires an alignment of 1024 bytes.
     let mut dynamic = vec![[0u64; 128]; grid.shared as usize / 1024 + 2];
     let aligned = dynamic.as_mut_ptr().cast::<u8>();
-    // SAFETY: the block has 1024 bytes more than are asked for.
+    // SAFETY: the block has at least 1024 bytes more than are requested.
     let aligned = unsafe { aligned.add(aligned.align_offset(1024)) };
     let mut request = Request {
         grid: grid.blocks,
@@ -161,13 +161,13 @@ pub(crate) unsafe fn run(
         backward: u32::from(backward),
         message: [0; 236],
     };
-    // SAFETY: the request is laid out as the library reads it; stacks and shared memory are as large as it says and used
-    // by this launch alone while the lock is held; the rest is the caller's promise.
+    // SAFETY: the request has the layout that the library reads. Stacks and shared memory have the stated sizes and are
+    // used by this launch alone while the lock is held. The caller guarantees the arguments and their memory.
     unsafe { (function.library.entry)(&mut request) };
     answer(function, &request)
 }
 
-/// The error that a launch ended with. The numbers are those of `emulation/scheduler.h`.
+/// Converts the result of a launch to an error. The numbers are those of `emulation/scheduler.h`.
 fn answer(function: &Function, request: &Request) -> Result<(), EmulatorError> {
     let end = request.message.iter().position(|b| *b == 0).unwrap_or(request.message.len());
     let what = String::from_utf8_lossy(&request.message[..end]).into_owned();

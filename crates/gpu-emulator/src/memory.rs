@@ -1,5 +1,5 @@
-//! Memory of the emulated device: host memory between guard zones. New memory and the zones hold a pattern that is not a
-//! number in any float and out of range as an index.
+//! Memory of the emulated device: host memory between guard zones. New memory and the zones hold a pattern that is NaN in
+//! every float dtype and out of range as an index.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
@@ -8,9 +8,9 @@ use crate::EmulatorError;
 
 /// Bytes of each guard zone; a multiple of the alignment.
 const GUARD: usize = 1024;
-/// What the driver promises.
+/// The alignment that the driver guarantees.
 const ALIGNMENT: usize = 256;
-/// Repeated, little-endian: 0xfff9 is a quiet not-a-number as f16 and bf16, 0xfff9fff9… as f32 and f64.
+/// The repeated pattern, little-endian: 0xfff9 is a quiet NaN as f16 and bf16, 0xfff9fff9… as f32 and f64.
 const PATTERN: [u8; 2] = [0xf9, 0xff];
 
 /// The live allocations by address.
@@ -25,10 +25,10 @@ fn layout(bytes: u64) -> Option<Layout> {
 }
 
 impl Memory {
-    /// New memory; `None` where the host has none.
+    /// Allocates memory; `None` where the host has none.
     pub(crate) fn allocate(&mut self, bytes: u64) -> Option<u64> {
         let layout = layout(bytes)?;
-        // SAFETY: the layout is not empty.
+        // SAFETY: the layout has a nonzero size.
         let base = unsafe { alloc(layout) };
         if base.is_null() {
             return None;
@@ -43,11 +43,11 @@ impl Memory {
 
     pub(crate) fn free(&mut self, address: u64) {
         let Some(layout) = self.live.remove(&address).and_then(layout) else { return };
-        // SAFETY: allocated by `allocate` with this layout and removed from the list, so freed once.
+        // SAFETY: the memory was allocated by `allocate` with this layout and removed from the list, so it is freed once.
         unsafe { dealloc((address as usize - GUARD) as *mut u8, layout) };
     }
 
-    /// Refuses ranges that are not within one live buffer.
+    /// Rejects ranges that are not within one live buffer.
     pub(crate) fn check(&self, call: &'static str, address: u64, bytes: u64) -> Result<(), EmulatorError> {
         let found = self.live.range(..=address).next_back();
         match found.filter(|(at, length)| address - *at + bytes <= **length) {
@@ -56,13 +56,14 @@ impl Memory {
         }
     }
 
-    /// Looks at every guard zone; the first damage, which is repaired so that the next launch is not blamed.
+    /// Checks every guard zone and returns the first damage, which is repaired so that the next launch is not blamed.
     pub(crate) fn damage(&self, kernel: &str) -> Result<(), EmulatorError> {
         for (&address, &bytes) in &self.live {
             let at = address as usize;
-            // The zone behind begins at the next even byte: bytes may be odd, and the pattern counts from the base.
+            // The zone after a buffer begins at the next even byte: the length may be odd, and the pattern counts from the
+            // base.
             let behind = bytes as usize + bytes as usize % 2;
-            // SAFETY: both zones belong to the live block, and no kernel runs while this is looked at.
+            // SAFETY: both zones belong to the live block, and no kernel runs meanwhile.
             let (before, after) = unsafe {
                 (
                     std::slice::from_raw_parts_mut((at - GUARD) as *mut [u8; 2], GUARD / 2),

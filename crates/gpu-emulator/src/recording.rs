@@ -1,4 +1,4 @@
-//! Launches that were recorded and run as one, as device graphs do: functions and grids stay, arguments may be told anew.
+//! Recorded launches that run as one, like device graphs: functions and grids are fixed, arguments can be updated.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use crate::driver::{locked, run};
 use crate::launch::Function;
 use crate::memory::Memory;
 
-/// A launch that was recorded.
+/// A recorded launch.
 pub(crate) struct Launched {
     function: Function,
     grid: Grid,
@@ -23,7 +23,7 @@ impl Launched {
     }
 }
 
-/// Launches in their order.
+/// Recorded launches in order.
 pub(crate) struct Graph {
     memory: Arc<Mutex<Memory>>,
     launches: Mutex<Vec<Launched>>,

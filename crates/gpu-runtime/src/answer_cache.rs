@@ -1,4 +1,5 @@
-//! What an earlier process asked a library, kept in the folder of compiled code under a key that names device and versions.
+//! The answers that libraries gave to earlier processes, stored with the compiled code under keys that name device and
+//! versions.
 //!
 //! Not here: the files (`cache`) and what is asked (the backends).
 
@@ -9,11 +10,11 @@ use crate::cache::Cache;
 /// The cache that a device uses now; a program may name another one.
 pub type SharedCache = Arc<Mutex<Cache>>;
 
-/// A library's answers.
+/// The answers of one library.
 #[derive(Clone)]
 pub struct AnswerCache {
     cache: SharedCache,
-    /// On what all answers depend beside the question.
+    /// Everything but the question that the answers depend on.
     identity: Arc<str>,
 }
 

@@ -1,4 +1,4 @@
-//! The tensors that a call is given: whether they fit the program, and where the device finds them.
+//! The tensors of a call: whether they fit the program, and where the device finds them.
 
 use plugin_sdk::{DeviceId, TensorView};
 
@@ -6,24 +6,24 @@ use crate::GpuError;
 use crate::prepare::Layout;
 use crate::transfer::{on_host, same_layout};
 
-/// What kernels take the addresses of buffers to be multiples of.
+/// The alignment that kernels assume of buffer addresses.
 pub(crate) const ALIGNMENT: u64 = 16;
 
-/// Where the device finds a tensor.
+/// The location of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Nowhere: it has no elements.
+    /// It has no elements and no address.
     Empty,
-    /// In its own memory, as it is.
+    /// In device memory, used as it is.
     Device(u64),
-    /// In its own memory, but not aligned: kernels read 16 bytes at once, and a view into the middle of a tensor may begin
-    /// anywhere.
+    /// In device memory, but unaligned: kernels access 16 bytes at once, and a view into a tensor may begin anywhere. It
+    /// is copied.
     Unaligned(u64),
-    /// On the host.
+    /// In host memory.
     Host,
 }
 
-/// Where a tensor of this name lies that a buffer of this layout is to hold.
+/// The location of a tensor named `name` for a buffer of this layout.
 pub(crate) fn source(
     name: &str,
     layout: &Layout,
@@ -63,7 +63,7 @@ pub(crate) fn source(
     Ok(if address.is_multiple_of(ALIGNMENT) { Source::Device(address) } else { Source::Unaligned(address) })
 }
 
-/// Whether tensors have the sizes that a call was prepared for.
+/// Whether tensors have the sizes for which a call was prepared.
 pub(crate) fn sizes_fit(inputs: &[Layout], views: &[TensorView<'_>]) -> bool {
     inputs.len() == views.len() && inputs.iter().zip(views).all(|(l, v)| v.sizes() == l.extent)
 }

@@ -1,5 +1,5 @@
-//! The search: every way of computing a step timed on the device, at the sizes of capture, and the fastest taken. Steps that
-//! are equal are timed once; the choice is kept by the driver, if it keeps such things, for later processes.
+//! The search (autotuning): every candidate of a step is timed on the device at the sizes of capture, and the fastest is
+//! chosen. Equal steps are timed once. The driver may keep the choice for later processes.
 
 use std::fmt::Write;
 
@@ -17,15 +17,16 @@ use crate::prepare::grid;
 use crate::{Arguments, Block, DeviceMemory, Driver, GpuError, Map, Work};
 use std::sync::Arc;
 
-/// Timed runs of a way; the median counts.
+/// Timed runs per candidate; the median counts.
 const TIMED_RUNS: usize = 9;
-/// Two small numbers as f16 (0.0001) or bf16 (0.0027), a small one as f32: nothing overflows and nothing is a subnormal.
+/// A 32-bit pattern that is two small numbers as f16 (0.0001) or bf16 (0.0027) and a small one as f32: nothing overflows
+/// or is subnormal.
 const FILL_WORD: u32 = 0x3b31_3b31;
 
-/// Chooses a way for every step that has several.
+/// Chooses a candidate for every step that has several.
 ///
 /// # Errors
-/// A lost device. What fails for one way leaves that way out.
+/// A lost device. A candidate that fails is skipped.
 pub(crate) fn choose<D: Driver>(
     memory: &Arc<DeviceMemory<D>>,
     program: &Program,
@@ -36,7 +37,7 @@ pub(crate) fn choose<D: Driver>(
     let mut known: FxHashMap<String, usize> = FxHashMap::default();
     let mut flush = None;
     let tickets = tickets(memory)?;
-    // What the search computes on is nobody's data: nobody reads this record.
+    // The data of the search is arbitrary, so this record is never read.
     let faults = (!kernels.checks.is_empty()).then(|| Record::new(memory.driver())).transpose()?;
     let fault = faults.as_ref().map_or(0, Record::address);
     for n in 0..kernels.steps.len() {
@@ -77,11 +78,11 @@ fn cached_candidate<D: Driver>(driver: &D, step: &DeviceStep, key: &str) -> Opti
     step.candidates.iter().position(|w| w.name == name)
 }
 
-/// Everything that the time of a step's ways depends on, beside the device.
+/// Everything apart from the device that the times of a step's candidates depend on.
 fn key(kernels: &Kernels, step: &DeviceStep, sizes: &Sizes) -> Result<String, GpuError> {
     let mut key = String::new();
     for candidate in &step.candidates {
-        let _ = writeln!(key, "way {}", candidate.name);
+        let _ = writeln!(key, "candidate {}", candidate.name);
         for part in &candidate.parts {
             let Runnable::Kernel(kernel) = part else { continue };
             let symbols = kernel.params.iter().filter_map(|p| match p {
@@ -102,14 +103,14 @@ struct Search<'a, D: Driver> {
     program: &'a Program,
     functions: &'a [D::Function],
     sizes: &'a Sizes,
-    /// Address of zeroed words for counting blocks.
+    /// Address of zeroed block counters.
     tickets: u64,
-    /// Address of a record of indices that fail their checks.
+    /// Address of a fault record.
     fault: u64,
 }
 
 impl<D: Driver> Search<'_, D> {
-    /// The fastest way of a step; the first where none can be timed.
+    /// The fastest candidate of a step; the first where none can be timed.
     fn best(&self, step: &DeviceStep, flush: &mut Option<Block<D>>) -> Result<usize, GpuError> {
         let driver = &**self.memory.driver();
         let buffers = match self.buffers(step) {
@@ -121,7 +122,7 @@ impl<D: Driver> Search<'_, D> {
             }
         };
         if flush.is_none() {
-            // Twice the cache: nothing that a way reads is still there from the run before.
+            // Overwriting twice the cache's size evicts what the previous run read.
             *flush = Some(self.memory.block((2 * driver.target().cache).max(1 << 20))?);
         }
         let mut times = Vec::with_capacity(step.candidates.len());
@@ -139,22 +140,22 @@ impl<D: Driver> Search<'_, D> {
         Ok(times.first().map_or(0, |t| t.1))
     }
 
-    /// Memory for the buffers of a step, as large as they really are.
+    /// Allocates the buffers of a step at their actual sizes.
     fn buffers(&self, step: &DeviceStep) -> Result<FxHashMap<usize, Block<D>>, GpuError> {
         let mut all = FxHashMap::default();
         for &root in &step.roots {
             let id = BufId::from_index(root);
             let block = self.memory.block(bytes_of(self.program, id, self.sizes)?.max(16))?;
-            // An index of 0 is valid everywhere.
+            // Index 0 is valid in every dimension.
             let word = if self.program.buffers[id].dtype.is_inexact() { FILL_WORD } else { 0 };
-            // SAFETY: the block is new and has as many whole words.
+            // SAFETY: the block is new and has this many whole words.
             unsafe { self.memory.driver().fill(block.address(), word, block.bytes() / 4)? };
             all.insert(root, block);
         }
         Ok(all)
     }
 
-    /// Seconds of a way, with cold caches.
+    /// The time of a candidate in seconds, with cold caches.
     fn time(
         &self,
         candidate: &PlannedCandidate,
@@ -171,7 +172,7 @@ impl<D: Driver> Search<'_, D> {
         self.run(candidate, buffers, &scratch)?;
         driver.synchronize()?;
         let times = driver.timed(2 * TIMED_RUNS, &mut |n| match flush {
-            // SAFETY: the block has as many whole words.
+            // SAFETY: the block has this many whole words.
             Some(block) if n % 2 == 0 => unsafe { driver.fill(block.address(), 0, block.bytes() / 4) },
             _ if n % 2 == 0 => Ok(()),
             _ => self.run(candidate, buffers, &scratch),
@@ -205,12 +206,14 @@ impl<D: Driver> Search<'_, D> {
                     let maps = Map::of(&kernel.params, &kernel.maps, &|e| Ok(self.sizes.eval(e)?))?;
                     let arguments = Arguments { words: &words, maps: &maps };
                     let function = &self.functions[kernel.function];
-                    // SAFETY: parameters are in the kernel's order; every buffer of the step has memory of its size.
+                    // SAFETY: the arguments are in the kernel's order, and every buffer of the step has memory of its
+                    // size.
                     unsafe { self.memory.driver().launch(function, grid, arguments)? };
                 }
                 Runnable::Library(call) => {
                     let work = Work { address: &address, size: &|e| Ok(self.sizes.eval(e)?), scratch };
-                    // SAFETY: as above.
+                    // SAFETY: every buffer of the step has memory of its size, and the scratch buffers have the
+                    // candidate's sizes.
                     unsafe { call.run(&work)? };
                 }
             }
@@ -219,7 +222,7 @@ impl<D: Driver> Search<'_, D> {
     }
 }
 
-/// Ways and their times, the fastest first, as PyTorch prints them.
+/// The candidates and their times as a table, fastest first, in the form that PyTorch prints.
 fn table(step: &DeviceStep, times: &[(f64, usize)]) -> String {
     let mut text = format!("AUTOTUNE {}\n", step.name);
     let best = times.first().map_or(0.0, |t| t.0);

@@ -1,5 +1,5 @@
-//! The plugin of a GPU backend: what the host sees of the devices of any vendor. A vendor adds a [`Platform`]: how its devices
-//! are found and opened, and what options it takes beyond those that every GPU has.
+//! The plugin of a GPU backend, the same for all vendors. A vendor adds a [`Platform`]: how its devices are found and
+//! opened, and its options beyond those of every GPU.
 //!
 //! Not here: driver calls (`driver`), compiled programs (`compiled`).
 
@@ -14,33 +14,34 @@ use plugin_sdk::{
 
 use crate::{Compiled, DeviceMemory, Driver, GpuError, Mode, Settings};
 
-/// What makes a driver a backend.
+/// Makes a driver a backend.
 pub trait Platform: Driver + Sized {
     /// The name by which a user picks the backend.
     const NAME: &'static str;
     /// The version of the backend.
     const VERSION: &'static str;
-    /// One line for listings.
+    /// A one-line summary for listings.
     const SUMMARY: &'static str;
     /// The DLPack type of its devices.
     const DEVICE_TYPE: i32;
-    /// Whether callers may have streams of their own; [`Driver::stream`], [`Driver::after`] and [`Driver::before`] work then.
+    /// Whether callers may have streams of their own; [`Driver::stream`], [`Driver::after`] and [`Driver::before`] are
+    /// then implemented.
     const STREAMS: bool = false;
-    /// What was begun before the device was open.
+    /// Work that was started before the device is open.
     type Background;
 
-    /// The options of a compilation beside `tf32`, `deterministic` and `profile`.
+    /// The options of a compilation in addition to `tf32`, `deterministic` and `profile`.
     fn options() -> Vec<OptionSpec> {
         Vec::new()
     }
-    /// All devices in the order of their ordinals, also those that cannot be used, with the reason.
+    /// All devices in the order of their ordinals, including unusable ones with the reason.
     fn devices() -> Vec<DeviceInfo>;
     /// Opens a device.
     ///
     /// # Errors
-    /// No such device, a library that is missing.
+    /// There is no such device, or a library is missing.
     fn open(ordinal: i32) -> Result<Self, GpuError>;
-    /// Takes back a device that was lost ([`Driver::is_lost`]), so that it may be opened anew.
+    /// Resets a lost device ([`Driver::is_lost`]), so that it can be opened again.
     ///
     /// # Errors
     /// The device stays lost.
@@ -48,15 +49,15 @@ pub trait Platform: Driver + Sized {
         let _ = ordinal;
         Ok(())
     }
-    /// Begins what takes long and does not need the open device.
+    /// Starts work that takes long and does not need the open device.
     ///
     /// # Errors
-    /// An option that means nothing, no such device.
+    /// An option has an invalid value, or there is no such device.
     fn begin(request: &CompilationRequest<'_>) -> Result<Self::Background, PluginError>;
-    /// The device as this compilation wants it; what was begun goes on.
+    /// Configures the device for this compilation and continues the work that was started.
     ///
     /// # Errors
-    /// An option that means nothing.
+    /// An option has an invalid value.
     fn prepare(
         device: Arc<DeviceMemory<Self>>,
         ahead: Self::Background,
@@ -64,13 +65,13 @@ pub trait Platform: Driver + Sized {
     ) -> Result<Arc<DeviceMemory<Self>>, PluginError>;
 }
 
-/// What one compilation asks for.
+/// The request of one compilation.
 pub struct CompilationRequest<'a> {
     /// The device's ordinal.
     pub ordinal: i32,
     /// The program.
     pub program: &'a Program,
-    /// What every GPU backend understands of the request.
+    /// The part of the request that every GPU backend interprets.
     pub settings: &'a Settings,
     /// Every declared option with its value.
     pub options: &'a Options,
@@ -89,7 +90,7 @@ impl<D: Platform> Default for GpuBackend<D> {
 }
 
 impl<D: Platform> GpuBackend<D> {
-    /// The memory of a device, opened where it is not. One that was lost is opened anew: what was on it is gone.
+    /// The memory of a device, which is opened if necessary. A lost device is opened again; its contents are gone.
     fn device(&self, ordinal: i32) -> Result<Arc<DeviceMemory<D>>, GpuError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(memory) = open.get(&ordinal) {
@@ -104,7 +105,7 @@ impl<D: Platform> GpuBackend<D> {
         Ok(memory)
     }
 
-    /// Adds what the memory of a device that is in use has to say.
+    /// Adds the memory usage of a device that is in use.
     fn with_usage(&self, mut info: DeviceInfo) -> DeviceInfo {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(memory) = open.get(&info.device.device_id) {
@@ -144,7 +145,7 @@ fn options() -> [OptionSpec; 3] {
     ]
 }
 
-/// The settings that a request asks for.
+/// The settings of a request.
 fn settings(request: &CompileRequest<'_>) -> Result<Settings, PluginError> {
     let options = &request.options;
     Ok(Settings {
@@ -198,7 +199,7 @@ impl<D: Platform> Backend for GpuBackend<D> {
         let here = [from, to].into_iter().find(|t| t.device().device_type == D::DEVICE_TYPE);
         let memory = self.device(here.map_or(0, |t| t.device().device_id))?;
         on_stream(&**memory.driver(), stream, || {
-            // SAFETY: the host vouches for the memory behind `to`.
+            // SAFETY: the host guarantees that `to` is valid for writes.
             unsafe { crate::copy(&memory, from, to) }
         })
     }
@@ -207,7 +208,7 @@ impl<D: Platform> Backend for GpuBackend<D> {
         D::STREAMS
     }
 
-    /// All work of a device is on one stream, so that is what everyone gets.
+    /// All work of a device is on one stream, which every caller gets.
     fn create_stream(&self, device: DeviceId) -> Result<Stream, PluginError> {
         Ok(self.device(device.device_id)?.driver().stream())
     }
@@ -233,7 +234,8 @@ impl<D: Platform> Backend for GpuBackend<D> {
     }
 }
 
-/// Puts work on the device's own stream so that a caller's stream sees it in order. The default stream waits for it.
+/// Runs work on the device's own stream, ordered with a caller's stream before and after. For the default stream it waits
+/// for the work.
 fn on_stream<D: Driver, T>(
     driver: &D,
     stream: Stream,
@@ -265,8 +267,8 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         Ok(self.0.bind(&all)?)
     }
 
-    /// On the default stream a call is waited for. On another one it is not: an index that is out of bounds is then reported by
-    /// `synchronize`, by a copy to the host or by a later call of the program.
+    /// A call on the default stream waits for its work. On other streams it does not: `synchronize`, a copy to the host or
+    /// a later call of the program then reports an index that is out of bounds.
     fn execute(
         &self,
         inputs: &[TensorView<'_>],

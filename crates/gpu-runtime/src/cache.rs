@@ -1,5 +1,5 @@
-//! Compiled code and found choices on disk, for later processes. A file is written whole or not at all and says its own
-//! checksum: a damaged one is as good as none.
+//! Compiled code and choices of the search on disk, for later processes. Files are written atomically and contain a
+//! checksum; damaged ones are ignored.
 
 use std::fs;
 use std::io::Write;
@@ -8,11 +8,11 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-/// What every file begins with.
+/// The magic bytes of every file.
 const MAGIC: &[u8; 8] = b"ffxcode1";
 /// Bytes of a checksum.
 const SUM: usize = 32;
-/// Bytes that the files may have together; beyond, those that were used longest ago go.
+/// Maximum total bytes of the files; beyond it the least recently used are removed.
 const LIMIT: u64 = 1 << 30;
 
 /// A folder of files by key.
@@ -41,7 +41,7 @@ impl Cache {
     fn path(&self, key: &[&[u8]]) -> Option<PathBuf> {
         let mut hash = Sha256::new();
         for part in key {
-            // With lengths: no two lists of parts run into one text.
+            // Lengths are hashed too, so that different lists of parts have different hashes.
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
@@ -58,12 +58,12 @@ impl Cache {
             && bytes.starts_with(MAGIC)
             && Sha256::digest(&bytes[head..])[..] == bytes[MAGIC.len()..head];
         if !whole {
-            tracing::warn!(target: "kernel", file = %path.display(), "a damaged file of the code cache is made anew");
+            tracing::warn!(target: "kernel", file = %path.display(), "a damaged file of the code cache is replaced");
             let _ = fs::remove_file(&path);
             return None;
         }
         bytes.drain(..head);
-        // The time says when it was last used; that it cannot be set is no harm.
+        // The modification time records the last use; failing to set it is harmless.
         let file = fs::File::options().append(true).open(&path);
         let _ = file.and_then(|f| f.set_modified(SystemTime::now()));
         Some(bytes)
@@ -114,7 +114,7 @@ impl Cache {
     }
 }
 
-/// Makes a folder that no one else may write: its files are run.
+/// Makes a folder that only its owner may write, since its files are executed.
 fn private(folder: &Path) -> std::io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_found_by_its_whole_key() {
+    fn entries_are_found_by_their_whole_key() {
         let folder = tempfile::tempdir().unwrap();
         let cache = cache(folder.path(), LIMIT);
         cache.put(&[b"ab", b"c"], b"code");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_are_as_good_as_none() {
+    fn damaged_files_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let cache = cache(folder.path(), LIMIT);
         for damage in [0usize, 9, 41] {

@@ -1,6 +1,6 @@
-//! Ways of computing a step: generated kernels, calls of a vendor's library, or both one after another.
+//! Candidate implementations of a step: generated kernels, calls of a vendor's library, or a sequence of both.
 //!
-//! Not here: which of them is taken, and how (`plan`, `compiled`).
+//! Not here: which candidate is chosen (`plan`), and how it runs (`compiled`).
 
 use gpu_codegen::{Kernel, Variant};
 use ir_core::SymExpr;
@@ -8,19 +8,19 @@ use kernel_ir::BufId;
 
 use crate::GpuError;
 
-/// One way of computing a step.
+/// A candidate implementation of a step.
 pub struct Candidate {
-    /// What the tables of the search call it.
+    /// Its name in the tables of the search.
     pub name: String,
-    /// What runs, in order.
+    /// The parts, in order.
     pub parts: Vec<Part>,
     /// Bytes of each scratch buffer that the parts share. Not zeroed.
     pub scratch: Vec<SymExpr>,
 }
 
-/// A part of a way.
+/// A part of a candidate.
 pub enum Part {
-    /// A generated kernel, its entry named [`gpu_codegen::ENTRY`].
+    /// A generated kernel, whose entry is named [`gpu_codegen::ENTRY`].
     Kernel(Kernel),
     /// A call of a library.
     Library(Box<dyn LibraryCall>),
@@ -36,26 +36,26 @@ impl From<Variant> for Candidate {
     }
 }
 
-/// A call of a vendor's library, prepared for one step of a program and any sizes. Descriptors and the choice of an algorithm
-/// are made at the first call with new sizes and kept: a later call with the same sizes allocates nothing, so that it may be
+/// A call of a vendor's library, prepared for one step of a program and any sizes. The first call with new sizes makes
+/// descriptors and chooses an algorithm, which are kept. Later calls with the same sizes allocate nothing, so they can be
 /// recorded in a device graph.
 pub trait LibraryCall: Send + Sync {
     /// Puts the call on the driver's stream.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library's error.
     ///
     /// # Safety
-    /// The addresses are device memory as large as the step's buffers and the choice's scratch.
+    /// The addresses are device memory as large as the step's buffers and the candidate's scratch buffers.
     unsafe fn run(&self, work: &Work<'_>) -> Result<(), GpuError>;
 }
 
-/// What a library call works on.
+/// The arguments of a library call.
 pub struct Work<'a> {
-    /// The address of a buffer's memory; of a view: that of its root.
+    /// The address of a buffer's memory; for a view, of its root.
     pub address: &'a dyn Fn(BufId) -> u64,
     /// The value of a size.
     pub size: &'a dyn Fn(&SymExpr) -> Result<i64, GpuError>,
-    /// Addresses of the choice's scratch buffers.
+    /// Addresses of the candidate's scratch buffers.
     pub scratch: &'a [u64],
 }

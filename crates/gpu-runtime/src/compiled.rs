@@ -17,7 +17,7 @@ use crate::profile::{self, StepTime};
 use crate::transfer::{owned, upload};
 use crate::{Block, DeviceMemory, Driver, GpuError, Settings, autotune};
 
-/// Sets of sizes that calls stay prepared for; those that were used longest ago go first.
+/// Maximum number of size sets that stay prepared; the least recently used are dropped.
 const MAX_PREPARED: usize = 64;
 
 /// A compiled program. Calls from several threads run one after another: they share one stream.
@@ -34,49 +34,49 @@ pub struct Compiled<D: Driver> {
     bound: Option<Bound<D>>,
     dummy: Block<D>,
     tickets: Block<D>,
-    /// Where kernels check indices.
+    /// The fault record, where kernels check indices.
     faults: Option<Arc<Faults<D>>>,
     state: Mutex<State<D>>,
 }
 
-/// Constants and what is made of them, on the device.
+/// Constants and buffers derived from them, on the device.
 struct Bound<D: Driver> {
     addresses: Vec<u64>,
     _memory: Vec<Block<D>>,
 }
 
-/// What calls leave for later ones.
+/// State that calls leave for later ones.
 struct State<D: Driver> {
-    /// The set of sizes that was used last comes first.
+    /// The most recently used set of sizes comes first.
     entries: Vec<Entry<D>>,
-    /// Grows with the largest call.
+    /// The arena, which grows with the largest call.
     arena: Option<Block<D>>,
-    /// Counts changes of the arena and of the constants.
+    /// A counter of changes of the arena and of the constants.
     generation: u64,
 }
 
-/// Calls of one set of sizes.
+/// The prepared calls of one set of sizes.
 struct Entry<D: Driver> {
     prepared: Prepared,
     /// Address of each buffer's memory in the last call; views have none.
     addresses: Vec<u64>,
-    /// Of the state when the addresses that stay were written.
+    /// The generation in which the fixed addresses were written.
     generation: u64,
     calls: u64,
     recorded: Recorded<D>,
-    /// Seconds of each launch, summed up.
+    /// The total time of each launch in seconds.
     times: Vec<f64>,
     timed: u32,
 }
 
-/// A program's fixed parts, lent to those who run it.
+/// The immutable parts of a program, borrowed during a call.
 pub(crate) struct Parts<'a, D: Driver> {
     pub(crate) memory: &'a Arc<DeviceMemory<D>>,
     pub(crate) driver: &'a D,
     pub(crate) program: &'a Program,
     pub(crate) steps: &'a [DeviceStep],
     pub(crate) functions: &'a [D::Function],
-    /// Where nothing lies: an address that may be passed and is never followed.
+    /// A dummy address for tensors without elements; kernels never access it.
     pub(crate) dummy: u64,
 }
 
@@ -94,11 +94,11 @@ impl<'a, D: Driver> Parts<'a, D> {
     }
 }
 
-/// Memory for [`gpu_codegen::Param::Tickets`], zeroed. Every kernel leaves zeros, and work of the device is in order, so one
-/// is enough for all calls of a program.
+/// Memory for [`gpu_codegen::Param::Tickets`], zeroed. Every kernel leaves zeros and the device's work is in order, so one
+/// allocation serves all calls of a program.
 pub(crate) fn tickets<D: Driver>(memory: &Arc<DeviceMemory<D>>) -> Result<Block<D>, GpuError> {
     let block = memory.block(4 * u64::from(gpu_codegen::TICKETS))?;
-    // SAFETY: the block is new and has as many words.
+    // SAFETY: the block is new and has this many words.
     unsafe { memory.driver().fill(block.address(), 0, u64::from(gpu_codegen::TICKETS))? };
     Ok(block)
 }
@@ -106,10 +106,10 @@ pub(crate) fn tickets<D: Driver>(memory: &Arc<DeviceMemory<D>>) -> Result<Block<
 type Blocks<D> = Vec<(usize, Arc<Block<D>>)>;
 
 impl<D: Driver> Compiled<D> {
-    /// Generates and compiles every kernel of a program, for a device of its own memory, in default mode.
+    /// Generates and compiles every kernel of a program in default mode, for a device with a memory pool of its own.
     ///
     /// # Errors
-    /// As for [`Compiled::with`].
+    /// The errors of [`Compiled::with`].
     pub fn new(driver: Arc<D>, program: Program) -> Result<Compiled<D>, GpuError> {
         Compiled::with(&DeviceMemory::new(driver), program, Settings::default())
     }
@@ -117,7 +117,7 @@ impl<D: Driver> Compiled<D> {
     /// Generates and compiles every kernel of a program.
     ///
     /// # Errors
-    /// Steps without a kernel, kernels that do not compile, no memory, a lost device.
+    /// A step has no kernel, a kernel does not compile, there is no memory, or the device is lost.
     pub fn with(
         memory: &Arc<DeviceMemory<D>>,
         mut program: Program,
@@ -129,10 +129,10 @@ impl<D: Driver> Compiled<D> {
         let target = settings.target(driver.target());
         let library = |step: &kernel_ir::Step| driver.library(&program, step, &target);
         let mut planner = Planner::new(&program, &target, &library, settings.mode);
-        // The first memory of a device takes as long as many steps.
+        // The first allocation on a device takes as long as planning many steps, so both run concurrently.
         let blocks = || Ok::<_, GpuError>((memory.block(256)?, tickets(memory)?));
         let plan = || {
-            let _span = tracing::debug_span!(target: "kernel", "ways of steps").entered();
+            let _span = tracing::debug_span!(target: "kernel", "candidates of steps").entered();
             Ok::<_, GpuError>((planner.plan(&program.init)?, planner.plan_call(&program.steps)?))
         };
         let (blocks, planned) = rayon::join(blocks, plan);
@@ -166,7 +166,7 @@ impl<D: Driver> Compiled<D> {
         })
     }
 
-    /// What was compiled.
+    /// The program that was compiled.
     pub fn program(&self) -> &Program {
         &self.program
     }
@@ -176,7 +176,7 @@ impl<D: Driver> Compiled<D> {
         &self.memory
     }
 
-    /// The record of indices that fail their checks.
+    /// The program's fault record.
     pub(crate) fn faults(&self) -> Option<&Arc<Faults<D>>> {
         self.faults.as_ref()
     }
@@ -202,14 +202,14 @@ impl<D: Driver> Compiled<D> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<D>> {
-        // A call that panics leaves addresses of blocks that are gone; the next one writes its own over them.
+        // A panicking call may leave addresses of freed blocks; the next call overwrites them with its own.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the constants, copying those of the host to the device, and runs the init steps.
+    /// Binds the constants, copying those of the host to the device, and runs the init steps.
     ///
     /// # Errors
-    /// A constant that is missing or of another type, no memory, what init steps run into.
+    /// A constant is missing or has another type, there is no memory, or an init step fails.
     pub fn bind(&mut self, constants: &[(&str, TensorView<'_>)]) -> Result<(), GpuError> {
         self.bound = None;
         let memory_of_device = Arc::clone(&self.memory);
@@ -250,28 +250,28 @@ impl<D: Driver> Compiled<D> {
         Ok(())
     }
 
-    /// Runs the program. The outputs are ready when the work that is now on the device's stream is done. An index of this
-    /// call that is out of bounds is reported by whoever waits next: [`DeviceMemory::synchronize`], a copy to the host, or
-    /// [`call`](Self::call). What is returned is not to be used where that ends with an error.
+    /// Runs the program. The outputs are ready when the present work of the device's stream is done. An out-of-bounds
+    /// index of this call is reported by the next wait: [`DeviceMemory::synchronize`], a copy to the host, or
+    /// [`call`](Self::call). If that wait fails, the outputs are invalid.
     ///
     /// # Errors
-    /// Inputs that do not fit, constants that were not bound, conditions of the program that do not hold, no memory, a
-    /// lost device.
+    /// Inputs do not fit, constants were not bound, a condition of the program does not hold, there is no memory, or the
+    /// device is lost.
     pub fn execute(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
         let Some(faults) = &self.faults else { return self.run(inputs) };
-        // What a call under way finds is that call's.
+        // A fault that is found while the lock is held belongs to this call.
         let _own = faults.call();
         self.memory.unread.note(faults);
         self.run(inputs)
     }
 
-    /// Puts a call on the stream.
+    /// Enqueues a call on the stream.
     pub(crate) fn run(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
         let _guard = self.memory.exclusive();
         let mut state = self.state();
         let _span = tracing::trace_span!(target: "kernel", "call").entered();
         match self.attempt(&mut state, inputs) {
-            // What is written in place may have been written already.
+            // A retry is not possible where inputs may have been overwritten already.
             Err(GpuError::OutOfMemory { .. }) if !self.program.inputs.iter().any(|i| i.written) => {
                 state.entries.iter_mut().for_each(|e| e.recorded.release());
                 state.arena = None;
@@ -307,7 +307,7 @@ impl<D: Driver> Compiled<D> {
         if entry.prepared.list.is_ok() { self.run_list(entry, &given) } else { self.run_steps(entry, &given) }
     }
 
-    /// Binds the symbols from the sizes of a call's inputs and checks all others.
+    /// Binds the size symbols from the shapes of a call's inputs and checks all other sizes.
     fn sizes(&self, inputs: &[TensorView<'_>]) -> Result<Sizes, GpuError> {
         let program = &self.program;
         if program.inputs.len() != inputs.len() {
@@ -322,20 +322,20 @@ impl<D: Driver> Compiled<D> {
             }
         }
         let size = |input: usize, dim: usize| inputs.get(input)?.sizes().get(dim).copied();
-        self.binder.sizes(program, size).map_err(|(misfit, sizes)| {
-            let (Mismatch::Equation(n) | Mismatch::Range(n, _) | Mismatch::Missing(n)) = misfit else {
+        self.binder.sizes(program, size).map_err(|(mismatch, sizes)| {
+            let (Mismatch::Equation(n) | Mismatch::Range(n, _) | Mismatch::Missing(n)) = mismatch else {
                 return GpuError::Malformed("a guard is no affair of the executor".into());
             };
             let SizeSource::Dim(input, dim) = self.binder.equation(n).place else {
                 return GpuError::Malformed("an input is not known by its value".into());
             };
             let given = size(input, dim).unwrap_or_default();
-            let problem = self.binder.problem(misfit, given, sizes.values());
+            let problem = self.binder.problem(mismatch, given, sizes.values());
             GpuError::Argument(format!("input `{}`: {problem}", program.inputs[input].name))
         })
     }
 
-    /// Brings the entry of these inputs' sizes to the front.
+    /// Moves the entry of these inputs' sizes to the front, preparing it if necessary.
     fn find(&self, state: &mut State<D>, inputs: &[TensorView<'_>]) -> Result<(), GpuError> {
         let found = state.entries.iter().position(|e| arguments::sizes_fit(&e.prepared.inputs, inputs));
         if let Some(n) = found {
@@ -367,13 +367,13 @@ impl<D: Driver> Compiled<D> {
         Ok(())
     }
 
-    /// Makes the arena large enough for the first entry, and writes the addresses that stay.
+    /// Grows the arena for the first entry if necessary, and writes the fixed addresses.
     fn arrange(&self, state: &mut State<D>) -> Result<(), GpuError> {
         let own = self.own();
         let Some(entry) = state.entries.first_mut() else { return Ok(()) };
         let wanted = entry.prepared.arena_bytes;
         if state.arena.as_ref().is_none_or(|a| a.bytes() < wanted) {
-            // Freed first: the new one may take its place.
+            // The old arena is freed first, so that the new one may reuse its memory.
             state.arena = None;
             state.generation += 1;
             state.arena = Some(self.memory.block(wanted)?);
@@ -399,7 +399,7 @@ impl<D: Driver> Compiled<D> {
         Ok(())
     }
 
-    /// A tensor where kernels can read it: its own memory where that fits, else a copy.
+    /// Returns the address at which kernels can read a tensor: its own memory where possible, else a copy.
     fn placed(
         &self,
         from: Source,
@@ -413,7 +413,7 @@ impl<D: Driver> Compiled<D> {
         }
         let block = self.memory.block(layout.bytes)?;
         match from {
-            // SAFETY: the view's memory is the device's and as long; the block is new.
+            // SAFETY: the view's memory is on the device and has this length; the block is new.
             Source::Unaligned(address) => unsafe {
                 self.driver().copy(block.address(), address, layout.bytes)?;
             },
@@ -422,7 +422,7 @@ impl<D: Driver> Compiled<D> {
         Ok((block.address(), Some(block)))
     }
 
-    /// Places all inputs; what was copied lives as long as the result.
+    /// Places all inputs. The returned blocks own the copies.
     fn place_inputs(&self, entry: &mut Entry<D>, given: &CallTensors<'_>) -> Result<Vec<Block<D>>, GpuError> {
         let mut copies = Vec::new();
         for ((layout, from), view) in entry.prepared.inputs.iter().zip(given.sources).zip(given.views) {
@@ -433,14 +433,14 @@ impl<D: Driver> Compiled<D> {
         Ok(copies)
     }
 
-    /// Runs a call whose launches are all known.
+    /// Runs a call whose launches are all known in advance.
     fn run_list(&self, entry: &mut Entry<D>, given: &CallTensors<'_>) -> Result<Vec<OwnedTensor>, GpuError> {
         let parts = self.parts();
         let profiled = entry.calls > 1 && entry.timed < self.settings.profile;
-        // The first call is run launch by launch: libraries choose their algorithms then.
+        // The first call is launched one by one: libraries then choose their algorithms.
         if self.settings.mode.records() && entry.calls > 1 && !profiled && entry.recorded.wanted() {
             let Entry { prepared, addresses, recorded, .. } = &mut *entry;
-            // SAFETY: the arena and the constants were written by `arrange`, the rest is the recording's own.
+            // SAFETY: `arrange` wrote the addresses of arena and constants; all other addresses belong to the recording.
             if let Some(outputs) = unsafe { recorded.run(prepared, &parts, given, addresses)? } {
                 self.write_back(entry, given)?;
                 return self.listed_results(entry, &outputs.shared);
@@ -458,8 +458,8 @@ impl<D: Driver> Compiled<D> {
         };
         list.patch(&entry.addresses);
         let on = LaunchContext { apart: profiled, ..parts.on(&entry.addresses, given.scratch) };
-        // SAFETY: every address is memory of this call, as large as its buffer, by the plan, the blocks above and the
-        // checks of the inputs.
+        // SAFETY: every address is memory of this call, as large as its buffer, by the memory plan, the blocks above and
+        // the checks of the inputs.
         let mut one = |n: usize| unsafe { list.launch(n, &on) };
         if profiled {
             let times = self.driver().timed(list.calls.len(), &mut one)?;
@@ -471,7 +471,7 @@ impl<D: Driver> Compiled<D> {
         self.listed_results(entry, &blocks)
     }
 
-    /// Copies inputs that the call has written in a copy back to where they are from: those of the host when all indices are
+    /// Copies inputs that the call modified in a copy back to the caller's memory: those on the host once all indices are
     /// known to be in bounds.
     fn write_back(&self, entry: &Entry<D>, given: &CallTensors<'_>) -> Result<(), GpuError> {
         if let Some(faults) = self.faults.as_ref().filter(|_| self.written(given, |s| s == Source::Host)) {
@@ -484,8 +484,8 @@ impl<D: Driver> Compiled<D> {
             }
             let from = entry.addresses[layout.root];
             match given.sources[n] {
-                // SAFETY: the caller's tensor may be written, by the input's declaration, and has this span; so has the
-                // copy.
+                // SAFETY: the input is declared as written, so the caller's tensor is writable; it and the copy have this
+                // span.
                 Source::Unaligned(to) => unsafe { self.driver().copy(to, from, layout.bytes)? },
                 Source::Host => {
                     let view = &given.views[n];
@@ -493,7 +493,8 @@ impl<D: Driver> Compiled<D> {
                         let what = format!("`{}` is written: it must have the strides", spec.name);
                         return Err(GpuError::Argument(format!("{what} {:?}", layout.strides)));
                     }
-                    // SAFETY: as above.
+                    // SAFETY: the caller's tensor is declared as written and has the span of the layout, and so has the
+                    // copy.
                     unsafe {
                         self.driver().download(view.as_ptr().cast_mut(), from, layout.bytes as usize)?;
                     }
@@ -504,12 +505,12 @@ impl<D: Driver> Compiled<D> {
         Ok(())
     }
 
-    /// Whether an input that is written in place lies where `is` says.
+    /// Whether an input that is written in place is located where `is` says.
     fn written(&self, given: &CallTensors<'_>, is: impl Fn(Source) -> bool) -> bool {
         self.program.inputs.iter().zip(given.sources).any(|(spec, source)| spec.written && is(*source))
     }
 
-    /// Whether nothing is written in place before [`write_back`](Self::write_back).
+    /// Whether inputs that are written in place are unchanged until [`write_back`](Self::write_back).
     fn as_before(&self, given: &CallTensors<'_>) -> bool {
         !self.written(given, |s| matches!(s, Source::Device(_)))
     }
@@ -563,7 +564,8 @@ impl<D: Driver> Compiled<D> {
         Machine::new(running, &self.program.symbols, &self.dynamic)
     }
 
-    /// An output, on the device. What the call made for the caller is the caller's; all else is copied.
+    /// Returns an output on the device. Blocks that the call made for the caller are handed over; everything else is
+    /// copied.
     fn result(
         &self,
         layout: &Layout,
@@ -575,7 +577,7 @@ impl<D: Driver> Compiled<D> {
             None => {
                 let block = Arc::new(self.memory.block(layout.bytes)?);
                 if layout.bytes > 0 {
-                    // SAFETY: the output is a view of its buffer, by the program's promise; the block has its span.
+                    // SAFETY: the verifier guarantees that the output is a view of its buffer; the block has its span.
                     unsafe { self.driver().copy(block.address(), address + layout.at, layout.bytes)? };
                 }
                 let address = block.address();
@@ -585,7 +587,7 @@ impl<D: Driver> Compiled<D> {
         owned(self.driver(), block, address, layout.dtype, &layout.extent, &layout.strides)
     }
 
-    /// Adds the times of a call's launches up; logs their means when enough calls were timed.
+    /// Accumulates the times of a call's launches, and logs their means when enough calls were timed.
     fn note_times(&self, entry: &mut Entry<D>, times: &[f64]) {
         entry.times.resize(times.len(), 0.0);
         entry.times.iter_mut().zip(times).for_each(|(sum, t)| *sum += t);
@@ -617,13 +619,13 @@ impl<D: Driver> Compiled<D> {
         list.calls.iter().zip(&entry.times).map(one).collect()
     }
 
-    /// The mean time of each launch of the calls that were timed: as many as the settings say, after the first one of each
-    /// set of sizes. Empty before that, and for programs whose steps depend on data.
+    /// The mean time of each launch over the timed calls: as many as the settings say, after the first call of each set of
+    /// sizes. It is empty before that, and for programs whose steps depend on data.
     pub fn profile(&self) -> Vec<StepTime> {
         self.state().entries.first().filter(|e| e.timed > 0).map_or(Vec::new(), |e| self.means(e))
     }
 
-    /// Whether the last call's sizes have a recording.
+    /// Whether the sizes of the last call have a recording.
     pub fn is_recorded(&self) -> bool {
         self.state().entries.first().is_some_and(|e| e.recorded.exists())
     }

@@ -1,4 +1,4 @@
-//! What can go wrong on a GPU, told apart by what the user can do about it.
+//! The errors of a GPU backend, distinguished by what the user can do about them.
 
 use kernel_ir::Site;
 use kernel_ir::runtime::RunError;
@@ -7,48 +7,48 @@ use thiserror::Error;
 
 use crate::Inputs;
 
-/// What is said where calls were not waited for.
+/// The suffix of errors of calls that were not waited for.
 const EARLIER: &str = "; found by a call that nobody waited for, or by one after it";
 
-/// An error of compiling for a device or of running on it. The process lives on, and so does the device unless it is lost.
+/// An error of compiling for a device or of running on it. The process survives, and so does the device unless it is lost.
 #[derive(Clone, Debug, Error)]
 pub enum GpuError {
-    /// A library of the vendor is not there.
+    /// A library of the vendor is missing.
     #[error("{library} is not there: looked for {looked}; {advice}")]
     Missing {
-        /// Which.
+        /// The library.
         library: &'static str,
-        /// Where it was looked for.
+        /// The places that were searched.
         looked: String,
-        /// What to do.
+        /// How to install it.
         advice: &'static str,
     },
-    /// A kernel that the vendor's compiler refuses: a bug of this backend.
+    /// The vendor's compiler rejects a kernel: a bug of this backend.
     #[error("kernel module `{module}` does not compile: {log}")]
     Compile {
         /// First entry point of the module.
         module: String,
-        /// What the compiler says.
+        /// The compiler's output.
         log: String,
     },
-    /// A step that has no kernel here.
+    /// A step has no kernel here.
     #[error("kernel `{kernel}`: {reason}")]
     Unsupported {
         /// The step.
         kernel: String,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// No memory left on the device.
+    /// The device is out of memory.
     #[error(
         "the device has no {bytes} bytes left ({free} of {total} are free): use smaller batches or a smaller dtype"
     )]
     OutOfMemory {
-        /// Asked for.
+        /// Bytes that were requested.
         bytes: u64,
-        /// Free.
+        /// Free bytes.
         free: u64,
-        /// Of the device.
+        /// Bytes of the device.
         total: u64,
     },
     /// The driver reports an error.
@@ -56,44 +56,44 @@ pub enum GpuError {
     Driver {
         /// The call.
         call: &'static str,
-        /// What it says.
+        /// The driver's message.
         what: String,
     },
     /// The device does not answer any more.
     #[error("{call}: {what}; the device is lost to this process: start it again")]
     Lost {
-        /// The call that showed it.
+        /// The call that failed.
         call: &'static str,
-        /// What it says.
+        /// The driver's message.
         what: String,
     },
     /// The caller's tensors do not fit the program.
     #[error("{0}")]
     Argument(String),
-    /// The program's own condition on its data does not hold.
+    /// A condition of the program on its data does not hold.
     #[error("step `{step}`: {message}")]
     Assertion {
         /// The step.
         step: String,
-        /// What it says.
+        /// The program's message.
         message: String,
     },
-    /// An index from data that is out of bounds. No memory was touched there; the outputs of the call are lost, and the next
-    /// call is as if this one had not been.
+    /// An index from data is out of bounds. No memory was accessed there. The outputs of the call are lost; later calls
+    /// are not affected.
     #[error("{}{inputs}{}", site.message(*index, *size), if *earlier { EARLIER } else { "" })]
     Index {
-        /// Who asked for the check.
+        /// The source of the check.
         site: Box<Site>,
         /// The index.
         index: i64,
-        /// One more than the largest that is allowed.
+        /// The size of the indexed dimension.
         size: i64,
-        /// What became of the inputs that the call writes in place.
+        /// The state of the inputs that the call writes in place.
         inputs: Inputs,
         /// Whether an earlier call that nobody waited for may have found it.
         earlier: bool,
     },
-    /// A program that breaks the rules of kernel-ir.
+    /// The program breaks the rules of kernel-ir.
     #[error("malformed program: {0}")]
     Malformed(String),
 }

@@ -1,10 +1,10 @@
-//! Indices from data that fail their checks: the record that the kernels of a program leave, and the error that it becomes.
+//! Out-of-bounds indices from data: the record that the kernels of a program write, and the error that it becomes.
 //!
-//! A kernel that finds such an index touches no memory there, notes the first one in the record and ends as usual. The
-//! record lies in memory that host and device share, so a call without such an index costs the host one read of a word
-//! after it has waited anyway. What kernels write stands in `gpu_codegen` ([`Fault`]).
+//! A kernel that finds such an index accesses no memory there, records the first one and ends as usual. The record is in
+//! memory shared by host and device, so a call without a fault costs the host one read of a word after a wait that happens
+//! anyway. The layout of the record is in `gpu_codegen` ([`Fault`]).
 //!
-//! Whoever waits for a call reports what the call found. A call that nobody waits for is reported by whoever waits next: for
+//! Whoever waits for a call reports its fault. The fault of a call that nobody waits for is reported by the next wait: for
 //! the device, for a copy to the host, or for a later call of the program.
 
 use std::fmt;
@@ -18,10 +18,10 @@ use plugin_sdk::{OwnedTensor, TensorView};
 
 use crate::{Compiled, Driver, GpuError, HostMemory};
 
-/// What an index that failed its check means for the inputs that the call writes in place.
+/// What a fault means for the inputs that the call writes in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inputs {
-    /// There are none.
+    /// There are no such inputs.
     None,
     /// Nothing was written back to them.
     AsBefore,
@@ -39,16 +39,17 @@ impl fmt::Display for Inputs {
     }
 }
 
-/// Memory for a [`Fault`] that kernels write and the host reads.
+/// Memory for a [`Fault`], which kernels write and the host reads.
 pub(crate) struct Record<D: Driver> {
     driver: Arc<D>,
     memory: HostMemory,
 }
 
-// SAFETY: the memory belongs to this value alone; all that is shared of it is a word that is read atomically, and the rest
-// is read where no kernel writes it.
+// SAFETY: the memory is owned by this value. Concurrent access is limited to `claimed`, which is read atomically; the
+// other fields are read only while no kernel writes them.
 unsafe impl<D: Driver> Send for Record<D> {}
-// SAFETY: as above; who reads the rest holds the device's turn.
+// SAFETY: shared references read `claimed` atomically; the other fields are read under the device's lock while no kernel
+// runs.
 unsafe impl<D: Driver> Sync for Record<D> {}
 
 impl<D: Driver> Record<D> {
@@ -57,7 +58,7 @@ impl<D: Driver> Record<D> {
         Ok(Record { driver: Arc::clone(driver), memory })
     }
 
-    /// Where kernels find it.
+    /// The address of the record for kernels.
     pub(crate) fn address(&self) -> u64 {
         self.memory.device
     }
@@ -67,15 +68,16 @@ impl<D: Driver> Record<D> {
     }
 
     fn claimed(&self) -> bool {
-        // SAFETY: the memory lives as long as this value and begins with the word, aligned; kernels write it while the host
-        // reads, which is what atomics are for.
+        // SAFETY: the memory lives as long as this value and begins with the aligned word. Kernels may write it while the
+        // host reads, hence the atomic access.
         let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.fault()).claimed) };
         word.load(Ordering::Acquire) != 0
     }
 
-    /// What was found, of which nothing is left.
+    /// Returns the fault and clears the record.
     fn take(&self) -> Fault {
-        // SAFETY: the memory holds one, and no kernel runs that could write it: the caller has waited and holds the turn.
+        // SAFETY: the memory holds an initialized `Fault`, and no kernel writes it: the caller has waited and holds the
+        // device's lock.
         unsafe { self.fault().replace(Fault::default()) }
     }
 }
@@ -86,7 +88,7 @@ impl<D: Driver> Drop for Record<D> {
     }
 }
 
-/// The record of a program, and what its numbers mean.
+/// The fault record of a program, with the sites of its checks.
 pub(crate) struct Faults<D: Driver> {
     record: Record<D>,
     /// The site of each check of the program's kernels.
@@ -95,12 +97,13 @@ pub(crate) struct Faults<D: Driver> {
     writes: bool,
     /// Whether there are calls that nobody has waited for.
     unread: AtomicBool,
-    /// Held by a call that is waited for, from before its first launch until its record was read: the record is its own.
+    /// Held by a call that is waited for, from before its first launch until its record is read, so that the record
+    /// belongs to that call.
     calls: Mutex<()>,
 }
 
 impl<D: Driver> Faults<D> {
-    /// A record where the kernels of a program make checks; `checks` has the number of each one's site.
+    /// Makes a record where the kernels of a program check indices; `checks` has the site number of each check.
     pub(crate) fn of(
         driver: &Arc<D>,
         program: &Program,
@@ -121,17 +124,17 @@ impl<D: Driver> Faults<D> {
         })))
     }
 
-    /// Where kernels find the record.
+    /// The address of the record for kernels.
     pub(crate) fn address(&self) -> u64 {
         self.record.address()
     }
 
-    /// Whether a kernel that has ended found an index that fails its check.
+    /// Whether a finished kernel has found a fault.
     pub(crate) fn found(&self) -> bool {
         self.record.claimed()
     }
 
-    /// One call at a time.
+    /// Locks out other calls that are waited for.
     pub(crate) fn call(&self) -> MutexGuard<'_, ()> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -141,16 +144,16 @@ impl<D: Driver> Faults<D> {
         self.unread.load(Ordering::Relaxed)
     }
 
-    /// The error of what was found, which the record forgets; called where work of the device was waited for, with the
-    /// device's turn held. `as_before`: nothing was written in place yet; `earlier`: a call before this one may have found it.
+    /// Returns the recorded fault as an error and clears the record. The caller has waited for the device's work and holds
+    /// the device's lock. `as_before`: nothing was written in place yet; `earlier`: an earlier call may have found it.
     ///
     /// # Errors
-    /// [`GpuError::Index`]; a device that is lost.
+    /// [`GpuError::Index`] for a fault, or a lost device.
     pub(crate) fn report(&self, as_before: bool, earlier: bool) -> Result<(), GpuError> {
         if !self.found() {
             return Ok(());
         }
-        // Work that others put on the stream since then may still write.
+        // Work that others have enqueued since may still write the record.
         self.record.driver.synchronize()?;
         let Fault { check, index, size, .. } = self.record.take();
         let Some(site) = self.sites.get(check as usize) else {
@@ -176,18 +179,18 @@ impl<D: Driver> Default for Unread<D> {
 
 impl<D: Driver> Unread<D> {
     fn all(&self) -> MutexGuard<'_, Vec<Arc<Faults<D>>>> {
-        // Nothing in here panics half way.
+        // No code that holds this lock can panic between two writes.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a call of the program is not waited for.
+    /// Records that a call of the program is not waited for.
     pub(crate) fn note(&self, faults: &Arc<Faults<D>>) {
         if !faults.unread.swap(true, Ordering::Relaxed) {
             self.all().push(Arc::clone(faults));
         }
     }
 
-    /// The records whose work whoever now waits for the device waits for: to be looked at afterwards, by [`report_all`].
+    /// The records of the calls that a wait for the device covers; [`report_all`] reads them after the wait.
     pub(crate) fn before_waiting(&self) -> Vec<Arc<Faults<D>>> {
         let waited = std::mem::take(&mut *self.all());
         waited.iter().for_each(|f| f.unread.store(false, Ordering::Relaxed));
@@ -195,10 +198,10 @@ impl<D: Driver> Unread<D> {
     }
 }
 
-/// The first error among records whose work was waited for; the device's turn is held.
+/// Returns the first fault among records whose work was waited for. The device's lock is held.
 ///
 /// # Errors
-/// [`GpuError::Index`]; a device that is lost.
+/// [`GpuError::Index`] for a fault, or a lost device.
 pub(crate) fn report_all<D: Driver>(waited: &[Arc<Faults<D>>]) -> Result<(), GpuError> {
     let reports: Vec<_> = waited.iter().map(|f| f.report(false, true)).collect();
     reports.into_iter().collect()
@@ -208,8 +211,8 @@ impl<D: Driver> Compiled<D> {
     /// Runs the program and waits for its outputs. Calls of a program that checks indices run one after another.
     ///
     /// # Errors
-    /// As for [`Compiled::execute`], and [`GpuError::Index`] where an index from data is out of bounds: of this call, or of
-    /// an earlier one that nobody waited for.
+    /// The errors of [`Compiled::execute`], and [`GpuError::Index`] where an index from data of this call, or of an
+    /// earlier one that nobody waited for, is out of bounds.
     pub fn call(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
         let Some(faults) = self.faults() else {
             let outputs = self.execute(inputs)?;

@@ -1,9 +1,10 @@
-//! Calls as device graphs: a prepared list of launches is recorded once a set of sizes and then runs as one.
+//! Calls as device graphs: a prepared list of launches is recorded once per set of sizes and then launched as one.
 //!
-//! The recording holds addresses. An input is read where the caller has it; where its address changes, either the launches
-//! that read it are told the new one, or it is copied to a place of the recording's own from then on. Outputs belong to the
-//! caller alone: memory that the caller still holds when the next call comes is left to it, and the launches that write it
-//! are told another place. What a library call reads or writes cannot be told anew, so that is copied or recorded again.
+//! A recording contains addresses. Inputs are read from the caller's memory; where an address changes, either the launches
+//! that read it are updated, or the input is copied to memory of the recording from then on. Outputs belong to the caller:
+//! memory that the caller still holds at the next call is left alone, and the launches that write it are updated to
+//! another block. The addresses of library calls cannot be updated, so their inputs are copied or the call is recorded
+//! again.
 
 use std::sync::Arc;
 
@@ -15,22 +16,22 @@ use crate::prepare::{CallKind, List, Prepared};
 use crate::transfer::upload;
 use crate::{Arguments, Block, Driver, GpuError, Recording};
 
-/// Recordings of one program at a time; those of sizes that were used longest ago go first.
+/// Maximum number of recordings per program; those of the least recently used sizes are dropped.
 pub(crate) const MAX_RECORDINGS: usize = 8;
-/// How often one set of sizes is recorded again because addresses change, before it is given up.
+/// How often a set of sizes is recorded again because of changed addresses before recording is given up.
 const MAX_RERECORDINGS: u32 = 16;
-/// An input that so few launches read is read where it lies, whatever its address.
+/// An input that at most this many launches read is never copied; its launches are updated.
 const FEW_USES: usize = 2;
-/// An input that is larger is never copied: copying takes longer than telling the launches, about 1 µs each.
+/// Larger inputs are never copied: copying takes longer than updating the launches, about 1 µs each.
 const LARGE: u64 = 4 << 20;
 
-/// Where one set of sizes stands.
+/// The recording state of one set of sizes.
 pub(crate) struct Recorded<D: Driver> {
     graph: Option<Graph<D>>,
-    /// There is no use in recording again.
+    /// Whether recording again is pointless.
     given_up: bool,
     times: u32,
-    /// Inputs that have a place of the recording's own.
+    /// Inputs that are copied to memory of the recording.
     staged: Vec<bool>,
     uses: Option<Uses>,
 }
@@ -39,37 +40,37 @@ struct Graph<D: Driver> {
     recording: Box<dyn Recording<D::Function>>,
     generation: u64,
     inputs: Vec<Bound<D>>,
-    /// In the order of [`Prepared::outputs`].
+    /// The outputs, in the order of [`Prepared::outputs`].
     outputs: Vec<OutputBlock<D>>,
 }
 
 enum Bound<D: Driver> {
     /// It has no elements.
     Empty,
-    /// Read at this address, which is the caller's.
+    /// Read at this address of the caller.
     Caller(u64),
-    /// Copied here by each call.
+    /// Copied to this block by each call.
     Own(Block<D>),
 }
 
 enum OutputBlock<D: Driver> {
-    /// Written by kernels: given to the caller as it is.
+    /// Written by kernels, and given to the caller directly.
     Shared(Arc<Block<D>>),
-    /// Written by a library: copied for the caller.
+    /// Written by a library, and copied for the caller.
     Copied { _memory: Block<D> },
 }
 
-/// Which launches use a buffer.
+/// The launches that use each buffer.
 struct Uses {
-    /// For each buffer the kernels by their number among kernels and their number among all launches.
+    /// For each buffer its kernels, by their number among kernels and among all launches.
     kernels: Vec<Vec<(usize, usize)>>,
-    /// Whether a library call uses it.
+    /// For each buffer whether a library call uses it.
     library: Vec<bool>,
 }
 
-/// What a call by recording gives: the block of each output, those that are to be copied marked.
+/// The outputs of a recorded call.
 pub(crate) struct Outputs<D: Driver> {
-    /// Number of the buffer, its block where the caller may have it.
+    /// The buffer's number, and its block where the caller may have it.
     pub(crate) shared: Vec<(usize, Arc<Block<D>>)>,
 }
 
@@ -80,15 +81,15 @@ impl<D: Driver> Default for Recorded<D> {
 }
 
 impl<D: Driver> Recorded<D> {
-    /// Whether there is a recording now.
+    /// Whether there is a recording.
     pub(crate) fn exists(&self) -> bool {
         self.graph.is_some()
     }
-    /// Whether a call may be recorded.
+    /// Whether a call should be recorded.
     pub(crate) fn wanted(&self) -> bool {
         !self.given_up
     }
-    /// Drops the recording and its memory; it is made anew when it is needed.
+    /// Drops the recording and its memory; it is made again when needed.
     pub(crate) fn release(&mut self) {
         self.graph = None;
     }
@@ -99,11 +100,11 @@ impl<D: Driver> Recorded<D> {
         tracing::info!(target: "graph", program, "no device graph: {why}");
     }
 
-    /// Runs a call by its recording, which is made where there is none. `None` where the call has to run launch by launch
-    /// instead; nothing has run then. `addresses` are those of the last call.
+    /// Runs a call by its recording, which is made if necessary. Returns `None`, without having run anything, where the
+    /// call has to be launched one by one. `addresses` are those of the last call.
     ///
     /// # Safety
-    /// As for the launches of the list.
+    /// The conditions of the list's launches.
     pub(crate) unsafe fn run(
         &mut self,
         prepared: &mut Prepared,
@@ -145,7 +146,7 @@ impl<D: Driver> Recorded<D> {
                 moved.push(root);
             }
         }
-        // SAFETY: the caller's promise; the new addresses are as large as the old ones.
+        // SAFETY: the caller guarantees the conditions of the launches; the new addresses are as large as the old ones.
         unsafe { graph.update_launches(list, uses, &moved, parts, addresses)? };
         graph.recording.launch()?;
         Ok(Some(graph.given(&prepared.outputs)))
@@ -161,13 +162,13 @@ impl<D: Driver> Recorded<D> {
                 continue;
             }
             rerecord = true;
-            // What is written in place has no other place than the caller's.
+            // An input that is written in place is never copied.
             self.staged[n] = !parts.program.inputs[n].written;
         }
         rerecord
     }
 
-    /// Records the call; whether there is a recording now.
+    /// Records the call, and returns whether there is a recording now.
     fn record(
         &mut self,
         prepared: &mut Prepared,
@@ -214,7 +215,8 @@ impl<D: Driver> Recorded<D> {
         }
         list.patch(addresses);
         let (list, on) = (&*list, parts.on(addresses, call.scratch));
-        // SAFETY: the addresses are those of the blocks above and of the call's tensors.
+        // SAFETY: the addresses are those of the blocks above and of the call's tensors, which are as large as their
+        // buffers.
         let mut work = || (0..list.calls.len()).try_for_each(|n| unsafe { list.launch(n, &on) });
         let start = std::time::Instant::now();
         match parts.driver.record(&mut work) {
@@ -236,21 +238,21 @@ impl<D: Driver> Recorded<D> {
     }
 }
 
-/// A call's tensors.
+/// The tensors of a call.
 pub(crate) struct CallTensors<'a> {
     pub(crate) views: &'a [TensorView<'a>],
     pub(crate) sources: &'a [Source],
     /// Address of scratch memory.
     pub(crate) scratch: u64,
-    /// Counts changes of what is neither input nor output.
+    /// A counter of changes of everything but inputs and outputs.
     pub(crate) generation: u64,
 }
 
 impl<D: Driver> Graph<D> {
-    /// Tells the launches that use these buffers their new addresses.
+    /// Updates the launches that use these buffers to their new addresses.
     ///
     /// # Safety
-    /// As for [`Recording::update`].
+    /// The conditions of [`Recording::update`].
     unsafe fn update_launches(
         &self,
         list: &mut List,
@@ -273,7 +275,7 @@ impl<D: Driver> Graph<D> {
             };
             let words = &list.words[words.start as usize..words.end as usize];
             let arguments = Arguments { words, maps };
-            // SAFETY: the caller's promise; the launch was recorded with this function and grid.
+            // SAFETY: the caller guarantees the addresses; the launch was recorded with this function and grid.
             unsafe { self.recording.update(kernel, &parts.functions[*function], *grid, arguments)? };
         }
         Ok(())
@@ -297,8 +299,8 @@ impl<D: Driver> Bound<D> {
         }
     }
 
-    /// Adapts to where the tensor lies in this call; the new address, where it is another one. `read_directly`: an input in device
-    /// memory is read where it lies.
+    /// Adapts to the tensor's location in this call, and returns the new address if it changed. `read_directly`: an input
+    /// in device memory is not copied.
     fn rebind(
         &mut self,
         source: Source,
@@ -315,7 +317,7 @@ impl<D: Driver> Bound<D> {
         Ok(Some(self.address(parts.dummy)))
     }
 
-    /// Copies the tensor to the place of the recording's own, where it has one.
+    /// Copies the tensor to the recording's memory, where it has a copy.
     fn fill(
         &self,
         call: &CallTensors<'_>,
@@ -328,7 +330,7 @@ impl<D: Driver> Bound<D> {
         match call.sources[n] {
             Source::Empty => Ok(()),
             Source::Host => upload(parts.driver, &call.views[n], strides, block.address()),
-            // SAFETY: the view's memory is the device's and as long as the block, by the checks of its layout.
+            // SAFETY: the view is device memory, and as long as the block by the checks of its layout.
             Source::Device(from) | Source::Unaligned(from) => unsafe {
                 parts.driver.copy(block.address(), from, bytes)
             },

@@ -3,7 +3,7 @@
 //! launches and moves bytes, and a [`Platform`], which finds devices and opens them. For drivers with streams, events and graphs
 //! both are made here ([`Device`]) of the driver's calls ([`Calls`]) and what else is a vendor's ([`Vendor`]).
 //!
-//! Not here: driver calls, the text of kernels (`gpu-codegen`), anything of one vendor.
+//! Not here: driver calls, the text of kernels (`gpu-codegen`), anything specific to a vendor.
 //!
 //! ```
 //! use gpu_runtime::Settings;
@@ -56,11 +56,11 @@ pub use recorder::Recorder;
 pub use settings::Settings;
 pub use transfer::{allocate, copy, to_device, to_host};
 
-/// The texts of every kernel of a program and of every way of computing a step, in modules, for whoever wants to compile
-/// them without a device.
+/// The texts of every kernel of a program, for all candidates of its steps, in modules that can be compiled without a
+/// device.
 ///
 /// # Errors
-/// A step that has no kernel.
+/// A step has no kernel.
 pub fn modules(program: &kernel_ir::Program, target: &gpu_codegen::Target) -> Result<Vec<Module>, GpuError> {
     let mut program = program.clone();
     gpu_codegen::pack_weights(&mut program);

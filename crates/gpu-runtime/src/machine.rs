@@ -1,5 +1,5 @@
-//! A call in progress: memory of its buffers, values of its symbols, and the run of one operation, for the shared walk over
-//! control flow ([`kernel_ir::runtime::Machine`]).
+//! A call in progress: the memory of its buffers, the values of its symbols, and the execution of one operation, for the
+//! shared interpreter of control flow ([`kernel_ir::runtime::Machine`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,15 +23,15 @@ pub(crate) struct Running<'a, D: Driver> {
     pub(crate) program: &'a Program,
     pub(crate) steps: &'a [DeviceStep],
     pub(crate) functions: &'a [D::Function],
-    /// Address of each buffer's memory; views have none.
+    /// The address of each buffer's memory; views have none.
     pub(crate) addresses: Vec<u64>,
     pub(crate) sizes: Sizes,
     /// Memory of outputs and of buffers of unbacked size.
     pub(crate) blocks: Vec<Option<Arc<Block<D>>>>,
     pub(crate) own: ProgramMemory,
-    /// The record of the program's checks of indices, where there are some.
+    /// The program's fault record, where it checks indices.
     pub(crate) faults: Option<&'a Faults<D>>,
-    /// Whether no input that is written in place lies where kernels write.
+    /// Whether inputs that are written in place are still unchanged.
     pub(crate) as_before: bool,
 }
 
@@ -50,12 +50,13 @@ impl<D: Driver> Exec for Running<'_, D> {
         }
     }
 
-    /// Waits for the number.
+    /// Reads a number after waiting for the work before it.
     fn read(&mut self, number: &Number) -> Result<i64, GpuError> {
         let width = number.dtype.size();
         let at = self.addresses[number.root()] + self.sizes.eval(&number.offset)? as u64 * width as u64;
         let mut bytes = [0u8; 8];
-        // SAFETY: one element inside of the buffer, by the verifier; no more is copied than the array has room for.
+        // SAFETY: the verifier guarantees that the element is inside the buffer; at most as many bytes are copied as the
+        // array has.
         unsafe { self.driver.download(bytes.as_mut_ptr(), at, width.min(8))? };
         self.report()?;
         Ok(number.value(bytes)?)
@@ -78,12 +79,12 @@ impl<D: Driver> Exec for Running<'_, D> {
 }
 
 impl<D: Driver> Running<'_, D> {
-    /// Runs a step the way that was chosen.
+    /// Runs the chosen candidate of a step.
     fn compute(&self, step: &DeviceStep) -> Result<(), GpuError> {
         let candidate =
             step.candidate().ok_or_else(|| GpuError::Malformed("a step without a candidate".into()))?;
         tracing::trace!(target: "kernel", step = step.name, candidate = candidate.name);
-        // Work of the stream is in order, so the memory may go back before the work has run.
+        // The stream's work is in order, so the scratch memory may be freed before the work has run.
         let scratch: Vec<Block<D>> = candidate
             .scratch
             .iter()
@@ -98,8 +99,8 @@ impl<D: Driver> Running<'_, D> {
                     size: &|e| Ok(self.sizes.eval(e)?),
                     scratch: &scratch,
                 };
-                // SAFETY: every address is memory of this call, as large as its buffer, by `provide`, the plan and the
-                // checks of the inputs; the scratch has the size that the way asks for.
+                // SAFETY: every address is memory of this call, as large as its buffer, by `provide`, the memory plan and
+                // the checks of the inputs; the scratch buffers have the candidate's sizes.
                 unsafe { call.run(&work) }
             }
         })
@@ -125,12 +126,12 @@ impl<D: Driver> Running<'_, D> {
         })?;
         let maps = Map::of(&kernel.params, &kernel.maps, &|e| Ok(self.sizes.eval(e)?))?;
         let arguments = Arguments { words: &words, maps: &maps };
-        // SAFETY: parameters are in the kernel's order; every address is memory of this call, as large as its buffer, by
-        // `provide`, the plan and the checks of the inputs; scratch is as long as the way asks for.
+        // SAFETY: the arguments are in the kernel's order. Every address is memory of this call, as large as its buffer,
+        // by `provide`, the memory plan and the checks of the inputs; the scratch buffers have the candidate's sizes.
         unsafe { self.driver.launch(&self.functions[kernel.function], grid, arguments) }
     }
 
-    /// Runs a routine on copies of its operands and brings the results back.
+    /// Runs a routine on host copies of its operands and copies the results back.
     fn on_host(&self, routine: &MatrixRoutine) -> Result<(), GpuError> {
         let (reads, writes) = routine.roots();
         let mut copies: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
@@ -141,7 +142,7 @@ impl<D: Driver> Running<'_, D> {
             let bytes = bytes_of(self.program, BufId::from_index(root), &self.sizes)? as usize;
             let mut copy = vec![0u8; bytes];
             if bytes > 0 {
-                // SAFETY: the buffer's memory is as long as its span, and so is the copy.
+                // SAFETY: the buffer's memory and the copy both have this span.
                 unsafe { self.driver.download(copy.as_mut_ptr(), self.addresses[root], bytes)? };
             }
             copies.insert(root, copy);
@@ -151,19 +152,20 @@ impl<D: Driver> Running<'_, D> {
             addresses: copies.iter_mut().map(|(root, copy)| (*root, copy.as_mut_ptr())).collect(),
             sizes: &self.sizes,
         };
-        // SAFETY: the addresses are those of the copies, which are as long as their buffers and live through the call.
+        // SAFETY: the addresses are those of the copies, which are as long as their buffers and outlive the call.
         unsafe { routine.run(&memory) }.map_err(|e| GpuError::Argument(e.to_string()))?;
         for root in writes {
             let copy = &copies[&root];
             if !copy.is_empty() {
-                // SAFETY: as above.
+                // SAFETY: the buffer's memory and the copy both have this span.
                 unsafe { self.driver.upload(self.addresses[root], copy.as_ptr(), copy.len())? };
             }
         }
         Ok(())
     }
 
-    /// Ends the call where an index was out of bounds: the work so far was waited for, and what it left decides nothing then.
+    /// Ends the call where an index was out of bounds. The work so far was waited for; its results must not decide the
+    /// control flow.
     fn report(&self) -> Result<(), GpuError> {
         self.faults.map_or(Ok(()), |f| f.report(self.as_before, f.unread()))
     }

@@ -1,59 +1,59 @@
-//! What a launch takes: words, and tensor maps in numbers. The driver makes the latter's bytes when it launches, so that they
-//! follow their buffer's address wherever that moves, in recorded launches too.
+//! The arguments of a launch: words, and evaluated tensor maps. The driver encodes the maps at each launch, so that they
+//! follow their buffer's address, in recorded launches too.
 
 use gpu_codegen::{Param, TensorMap};
 use ir_core::{DType, SymExpr};
 
 use crate::GpuError;
 
-/// Dimensions of a tensor map at most.
+/// Maximum number of dimensions of a tensor map.
 const MAX_DIMENSIONS: usize = 5;
 
 /// The arguments of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Arguments<'a> {
-    /// One a parameter, in order: an address or a number. Of a tensor map: the address of its buffer's memory.
+    /// One word per parameter, in order: an address or a number. For a tensor map: the address of its buffer's memory.
     pub words: &'a [u64],
     /// The tensor maps among the parameters.
     pub maps: &'a [Map],
 }
 
 impl<'a> Arguments<'a> {
-    /// Those of a kernel without tensor maps.
+    /// The arguments of a kernel without tensor maps.
     pub fn plain(words: &'a [u64]) -> Arguments<'a> {
         Arguments { words, maps: &[] }
     }
 
-    /// The address that a map's tensor begins at.
+    /// The address of the first element of a map's tensor.
     pub fn start(&self, map: &Map) -> u64 {
         self.words.get(map.param).map_or(0, |base| base + map.offset)
     }
 }
 
-/// A tensor map ([`TensorMap`]) in numbers.
+/// An evaluated tensor map ([`TensorMap`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Map {
-    /// The number of its parameter.
+    /// The index of its parameter.
     pub param: usize,
     /// Dtype of its elements.
     pub dtype: DType,
     /// Bytes from the buffer's memory to the first element.
     pub offset: u64,
-    /// Dimensions; of the lists below so many count, the innermost first.
+    /// Number of dimensions. The lists below have this many valid entries, the innermost dimension first.
     pub rank: usize,
     /// Sizes.
     pub sizes: [u64; MAX_DIMENSIONS],
-    /// Bytes from one to the next.
+    /// Strides in bytes.
     pub strides: [u64; MAX_DIMENSIONS],
-    /// Sizes of the box that is copied at once.
+    /// Sizes of the box that one copy transfers.
     pub window: [u32; MAX_DIMENSIONS],
 }
 
 impl Map {
-    /// The maps of a kernel.
+    /// Evaluates the maps of a kernel.
     ///
     /// # Errors
-    /// What `size` says of an expression without a value; a map that no driver takes.
+    /// An expression that `size` cannot evaluate; a map that no driver supports.
     pub fn of(
         params: &[Param],
         maps: &[TensorMap],

@@ -1,7 +1,7 @@
-//! Device memory with an owner, and the pool that it comes from and goes back to.
+//! Owned device memory, and the pool that it is allocated from.
 //!
-//! All work of a device runs in the order in which it was put on its stream. So a block that is given back may be taken
-//! again at once: whoever takes it writes it after whoever gave it back has read it.
+//! All work of a device runs in the order of its stream, so a freed block may be reused at once: its new owner's work
+//! comes after that of the old owner.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::faults::{Unread, report_all};
 use crate::{Driver, GpuError};
 
-/// The smallest block, and what all addresses are multiples of.
+/// The smallest block, and the alignment of all addresses.
 const GRAIN: u64 = 512;
-/// Steps of size classes for each power of two: at most an eighth of a block is unused.
+/// Size classes per power of two: at most an eighth of a block is unused.
 const STEPS: u64 = 8;
-/// Larger blocks are multiples of a page of the device: weights are many and large, and hardly anything may be unused.
+/// Larger blocks are multiples of a device page: weights are many and large, and little may be unused.
 const LARGE: u64 = 16 << 20;
-/// A page of the device.
+/// Bytes of a device page.
 const PAGE: u64 = 2 << 20;
 
-/// The memory of one device: whatever the programs and tensors on it need comes from here.
+/// The memory of one device, from which all programs and tensors on it are allocated.
 pub struct DeviceMemory<D: Driver> {
     driver: Arc<D>,
     pool: Mutex<Pool>,
@@ -27,7 +27,7 @@ pub struct DeviceMemory<D: Driver> {
     pub(crate) unread: Unread<D>,
 }
 
-/// Blocks that nobody uses, by size, and sums.
+/// Unused blocks by size, and statistics.
 #[derive(Default)]
 struct Pool {
     free: BTreeMap<u64, Vec<u64>>,
@@ -37,21 +37,21 @@ struct Pool {
     allocations: u64,
 }
 
-/// Sums over a device's memory, in bytes.
+/// Statistics of a device's memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// Of blocks in use.
+    /// Bytes of blocks in use.
     pub used: u64,
-    /// The most that were in use at once.
+    /// Maximum of `used` so far.
     pub peak: u64,
-    /// Had from the driver, in use or not.
+    /// Bytes allocated from the driver, in use or not.
     pub reserved: u64,
-    /// How often the driver was asked for memory.
+    /// Number of allocations from the driver.
     pub allocations: u64,
 }
 
 impl<D: Driver> DeviceMemory<D> {
-    /// An empty pool over a device. One a device: programs that share it share its memory.
+    /// Makes an empty pool over a device. Programs share memory if they share the pool.
     pub fn new(driver: Arc<D>) -> Arc<DeviceMemory<D>> {
         Arc::new(DeviceMemory {
             driver,
@@ -66,10 +66,10 @@ impl<D: Driver> DeviceMemory<D> {
         &self.driver
     }
 
-    /// A block of at least one byte; its contents are whatever was there.
+    /// Allocates a block of at least one byte, with arbitrary contents.
     ///
     /// # Errors
-    /// [`GpuError::OutOfMemory`], after all unused memory was given back to the driver and asked for again.
+    /// [`GpuError::OutOfMemory`], after all unused memory was returned to the driver and the allocation was tried again.
     pub fn block(self: &Arc<Self>, bytes: u64) -> Result<Block<D>, GpuError> {
         let size = if self.driver.pooled() { class(bytes) } else { bytes.max(1) };
         let address = match self.take(size) {
@@ -79,10 +79,10 @@ impl<D: Driver> DeviceMemory<D> {
         Ok(Block { memory: Arc::clone(self), size: address.0, address: address.1, bytes: bytes.max(1) })
     }
 
-    /// The smallest unused block that is not much larger than `size`.
+    /// Takes the smallest unused block that is not much larger than `size`.
     fn take(&self, size: u64) -> Option<(u64, u64)> {
         let mut pool = self.pool();
-        // A larger block would be missing where its own size is asked for next.
+        // A much larger block is left for requests of its own size.
         let (&found, list) = pool.free.range_mut(size..=size + size / STEPS).next()?;
         let address = list.pop()?;
         if list.is_empty() {
@@ -107,7 +107,7 @@ impl<D: Driver> DeviceMemory<D> {
         Ok(address)
     }
 
-    /// Gives all unused memory back to the driver, and the driver's to the system.
+    /// Returns all unused memory to the driver, and the driver's to the system.
     pub fn trim(&self) {
         let free = std::mem::take(&mut self.pool().free);
         for (size, list) in free {
@@ -117,7 +117,7 @@ impl<D: Driver> DeviceMemory<D> {
         self.driver.trim();
     }
 
-    /// Sums.
+    /// Returns the statistics.
     pub fn usage(&self) -> MemoryUsage {
         let pool = self.pool();
         MemoryUsage {
@@ -131,8 +131,8 @@ impl<D: Driver> DeviceMemory<D> {
     /// Waits for all work so far.
     ///
     /// # Errors
-    /// What the driver says of that work, and [`GpuError::Index`] where a call that nobody waited for met an index that is
-    /// out of bounds.
+    /// The driver's error for that work, and [`GpuError::Index`] where a call that nobody waited for found an index out of
+    /// bounds.
     pub fn synchronize(&self) -> Result<(), GpuError> {
         let waited = self.unread.before_waiting();
         self.driver.synchronize()?;
@@ -143,24 +143,24 @@ impl<D: Driver> DeviceMemory<D> {
         Ok(())
     }
 
-    /// Copies to the host, after all work so far; errors are those of [`synchronize`](Self::synchronize).
+    /// Copies to the host, after all work so far. The errors are those of [`synchronize`](Self::synchronize).
     ///
     /// # Safety
-    /// As for [`Driver::download`]; the turn is held.
+    /// The conditions of [`Driver::download`]; the device's lock is held.
     pub(crate) unsafe fn download(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuError> {
         let waited = self.unread.before_waiting();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees both memory ranges.
         unsafe { self.driver.download(to, from, bytes)? };
         report_all(&waited)
     }
 
-    /// Whoever puts more on the stream than one call, or records it, holds this meanwhile.
+    /// The device's lock, held while a sequence of work is enqueued as a whole or recorded.
     pub(crate) fn exclusive(&self) -> MutexGuard<'_, ()> {
         self.exclusive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pool(&self) -> MutexGuard<'_, Pool> {
-        // Nothing in here panics half way.
+        // No code that holds this lock can panic between two writes.
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -178,7 +178,7 @@ impl<D: Driver> Drop for DeviceMemory<D> {
     }
 }
 
-/// The size of the block that serves `bytes`.
+/// The block size for a request of `bytes`.
 fn class(bytes: u64) -> u64 {
     if bytes > LARGE {
         return bytes.next_multiple_of(PAGE);
@@ -188,22 +188,22 @@ fn class(bytes: u64) -> u64 {
     grains.next_multiple_of(step) * GRAIN
 }
 
-/// A block of device memory, back in its pool when dropped.
+/// A block of device memory, returned to its pool when dropped.
 pub struct Block<D: Driver> {
     memory: Arc<DeviceMemory<D>>,
     address: u64,
-    /// Of the block itself.
+    /// The size of the block.
     size: u64,
-    /// Asked for.
+    /// The size that was requested.
     bytes: u64,
 }
 
 impl<D: Driver> Block<D> {
-    /// Its first byte.
+    /// The address of its first byte.
     pub fn address(&self) -> u64 {
         self.address
     }
-    /// How long it is.
+    /// The requested length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -223,7 +223,7 @@ impl<D: Driver> Drop for Block<D> {
     }
 }
 
-/// Elements that sizes and strides span, `1 + Σ (size - 1) * stride`; 0 where a size is 0.
+/// The number of elements that sizes and strides span, `1 + Σ (size - 1) * stride`; 0 where a size is 0.
 pub(crate) fn span(sizes: &[i64], strides: &[i64]) -> u64 {
     if sizes.contains(&0) {
         return 0;
@@ -234,7 +234,7 @@ pub(crate) fn span(sizes: &[i64], strides: &[i64]) -> u64 {
 /// Copies elements of `width` bytes from one layout to another.
 ///
 /// # Safety
-/// Both pointers address every element of their layout.
+/// Both pointers are valid for every element of their layout.
 pub(crate) unsafe fn copy_strided(
     width: usize,
     sizes: &[i64],
@@ -246,7 +246,7 @@ pub(crate) unsafe fn copy_strided(
     for _ in 0..count {
         let at = |strides: &[i64]| index.iter().zip(strides).map(|(i, s)| i * s).sum::<i64>() as isize;
         let (source, target) = (at(from.1) * width as isize, at(to.1) * width as isize);
-        // SAFETY: the index is inside of the sizes, so both elements exist, by the caller's promise.
+        // SAFETY: the index is within the sizes, and the caller guarantees that both elements exist.
         unsafe { std::ptr::copy_nonoverlapping(from.0.offset(source), to.0.offset(target), width) };
         for d in (0..sizes.len()).rev() {
             index[d] += 1;
@@ -263,7 +263,7 @@ mod tests {
     use super::class;
 
     #[test]
-    fn classes_hold_what_is_asked_for_and_waste_little() {
+    fn size_classes_fit_and_waste_little() {
         for bytes in (0..100_000).chain([1 << 20, (1 << 20) + 1, 3 << 30, (7 << 33) + 5]) {
             let size = class(bytes);
             assert!(size >= bytes.max(1) && size.is_multiple_of(512), "{bytes}: {size}");

@@ -1,11 +1,12 @@
-//! From steps to operations: which kernels there are, how they are launched, what control flow surrounds them.
+//! Plans a program: turns steps into operations, and determines the kernels, their launches and the control flow around
+//! them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use gpu_codegen::{
     ENTRY, Kernel, Launch, LaunchGroup, Param, Prelude, Target, TensorMap, chain, fuse_launches,
-    prefers_generated, variants,
+    outruns_library, prefers_generated, variants,
 };
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::runtime::{Node, Plan, control};
@@ -17,75 +18,75 @@ use rustc_hash::FxHashMap;
 use crate::profile::{Traffic, traffic};
 use crate::{Candidate, Driver, GpuError, LibraryCall, Mode, Module, Part};
 
-/// Kernels of one module where there are many: the prelude is not all of it then.
+/// Kernels per module where there are many: enough that the prelude is not most of the text.
 pub(crate) const MAX_PER_MODULE: usize = 8;
-/// Modules that are compiled at once are more than any host has cores, where there are kernels for so many.
+/// Number of modules to compile concurrently where there are enough kernels: more than any host has cores.
 const MODULES: usize = 64;
 
 /// A step as this executor runs it.
 pub(crate) type PlannedStep = kernel_ir::runtime::PlannedStep<Op>;
 
-/// What is run that is no control flow.
+/// An operation that is not control flow.
 pub(crate) enum Op {
-    /// A step that the device computes, by number of [`Kernels::steps`].
+    /// A step that the device computes: an index into [`Kernels::steps`].
     Device(usize),
     /// A routine that the host runs on copies.
     Host(MatrixRoutine),
 }
 
-/// The kernels of a program, equal ones once.
+/// The kernels of a program, without duplicates.
 #[derive(Default)]
 pub(crate) struct Kernels {
     /// The steps that the device computes.
     pub(crate) steps: Vec<DeviceStep>,
     texts: Vec<(String, String)>,
     known: FxHashMap<String, usize>,
-    /// The sites of all checks of indices, by the numbers that kernels leave of them.
+    /// The site of each index check, by its number in the fault record.
     pub(crate) checks: Vec<u32>,
 }
 
-/// A step that the device computes, and the ways of computing it: the best by rule first, never none.
+/// A step that the device computes, with its candidates: best first by rule, never empty.
 pub(crate) struct DeviceStep {
     pub(crate) name: String,
     pub(crate) candidates: Vec<PlannedCandidate>,
-    /// The way that is taken.
+    /// The index of the chosen candidate.
     pub(crate) chosen: usize,
-    /// Numbers of the buffers (no views) that it uses.
+    /// The root buffers that it uses.
     pub(crate) roots: Vec<usize>,
-    /// What it reads and writes.
+    /// The memory that it reads and writes.
     pub(crate) traffic: Vec<Traffic>,
 }
 
 impl DeviceStep {
-    /// The way that is taken.
+    /// The chosen candidate.
     pub(crate) fn candidate(&self) -> Option<&PlannedCandidate> {
         self.candidates.get(self.chosen)
     }
 }
 
-/// A way of computing a step whose kernels have numbers.
+/// A candidate whose kernels are numbered.
 pub(crate) struct PlannedCandidate {
-    /// For tables and logs.
+    /// The name for tables and logs.
     pub(crate) name: String,
     pub(crate) parts: Vec<Runnable>,
     pub(crate) scratch: Vec<SymExpr>,
 }
 
-/// A part of a way.
+/// A part of a candidate.
 pub(crate) enum Runnable {
     Kernel(Launchable),
     Library(Box<dyn LibraryCall>),
 }
 
-/// How a kernel is launched; `function` is the number of its text.
+/// A kernel with its launch; `function` is the number of its text.
 pub(crate) struct Launchable {
     pub(crate) function: usize,
     pub(crate) params: Vec<Param>,
     pub(crate) maps: Vec<TensorMap>,
     pub(crate) launch: Launch,
-    /// The number of its first check of an index, among those of the program.
+    /// The number of its first index check among those of the program.
     pub(crate) first_check: u32,
-    /// Whether it gains where it may begin before earlier launches end.
+    /// Whether it gains from an early launch.
     pub(crate) early: bool,
 }
 
@@ -94,16 +95,16 @@ pub(crate) struct Planner<'a> {
     program: &'a Program,
     target: &'a Target,
     library: Library<'a>,
-    /// Where it searches every way of a step is kept, not only the first.
+    /// The mode. Where it searches, all candidates of a step are kept; otherwise only the first.
     mode: Mode,
-    /// The ways of steps that are not planned yet, in their order.
+    /// The candidates of steps that are not planned yet, in order.
     candidates: VecDeque<Result<Vec<Candidate>, GpuError>>,
     pub(crate) kernels: Kernels,
-    /// Steps of a call that became one launch: to memory they are one step.
+    /// Ranges of steps that became one launch: the memory plan treats each as one step.
     pub(crate) chains: Vec<Range<usize>>,
 }
 
-/// The ways of a step that the driver's libraries offer.
+/// Returns the candidates of a step that the driver's libraries offer.
 pub(crate) type Library<'a> = &'a (dyn Fn(&Step) -> Vec<Candidate> + Sync);
 
 impl<'a> Planner<'a> {
@@ -124,8 +125,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The operations of a list of steps. The ways of all of them are looked for at once: libraries are asked and texts
-    /// are written on all cores.
+    /// Plans a list of steps. The candidates of all of them are determined concurrently: asking libraries and generating
+    /// text use all cores.
     pub(crate) fn plan(&mut self, steps: &[Step]) -> Result<Vec<PlannedStep>, GpuError> {
         self.look(steps);
         self.list(steps)
@@ -138,7 +139,7 @@ impl<'a> Planner<'a> {
         self.candidates = candidates.into();
     }
 
-    /// The operations of a call: as [`Planner::plan`], and steps that follow each other share launches where that saves some.
+    /// Plans the steps of a call like [`Planner::plan`], and fuses launches of consecutive steps where possible.
     pub(crate) fn plan_call(&mut self, steps: &[Step]) -> Result<Vec<PlannedStep>, GpuError> {
         self.look(steps);
         let mut planned = Vec::with_capacity(steps.len());
@@ -147,7 +148,7 @@ impl<'a> Planner<'a> {
             match self.chained(&steps[at..])? {
                 Some((op, count)) => {
                     planned.push(op);
-                    // Operations are numbered as steps are.
+                    // Operations have the numbers of their steps, so the other steps of the chain become empty ones.
                     let none = || PlannedStep::of_all(self.program, "", &[], Node::Several(Vec::new()));
                     planned.extend(std::iter::repeat_with(none).take(count - 1));
                     self.chains.push(at..at + count);
@@ -158,13 +159,13 @@ impl<'a> Planner<'a> {
         Ok(planned)
     }
 
-    /// The first steps as one launch, and how many they are.
+    /// Plans the first steps as one launch, and returns their number.
     fn chained(&mut self, steps: &[Step]) -> Result<Option<(PlannedStep, usize)>, GpuError> {
         let found = chain(self.program, steps, self.target).map_err(|e| refused(&steps[0], &e))?;
         let Some(found) = found else { return Ok(None) };
         let mut members = Vec::new();
         of_device(&steps[..found.steps], &mut members);
-        // What a library computes is not generated.
+        // Steps that a library computes cannot be fused.
         let generated = |c: &Result<Vec<Candidate>, GpuError>| c.as_ref().is_ok_and(|c| single(c).is_some());
         if !self.candidates.iter().take(members.len()).all(generated) {
             return Ok(None);
@@ -188,7 +189,7 @@ impl<'a> Planner<'a> {
         Ok(PlannedStep::new(self.program, step, node))
     }
 
-    /// Steps that may run at once: those whose kernels have blocks of one size share launches, the others have their own.
+    /// Plans independent steps: those whose kernels have the same block size share launches, the others have their own.
     fn fuse_launches(&mut self, steps: &[Step]) -> Result<Vec<PlannedStep>, GpuError> {
         let (program, target) = (self.program, self.target);
         let mut open: Vec<(&Step, Vec<Candidate>)> =
@@ -200,7 +201,7 @@ impl<'a> Planner<'a> {
                 open.iter().map(|(_, c)| single(c).is_some_and(|k| group.add(program, k, target))).collect();
             let shared = fuse_launches(program, &group).map_err(|e| refused(open[0].0, &e))?;
             let Some(shared) = shared else {
-                // The first of them has no other to share with.
+                // The first of them has nothing to share a launch with.
                 let n = taken.iter().position(|t| *t).unwrap_or(0);
                 let (step, candidates) = open.remove(n);
                 planned.push(self.device(step.name(), &[step], candidates));
@@ -216,7 +217,7 @@ impl<'a> Planner<'a> {
         Ok(planned)
     }
 
-    /// Steps that share a launch; where all ways are kept, each launched on its own is one too.
+    /// Plans steps that share a launch. Where all candidates are kept, separate launches are one of them.
     fn shared(
         &mut self,
         members: Vec<(&Step, Vec<Candidate>)>,
@@ -227,7 +228,8 @@ impl<'a> Planner<'a> {
         if self.mode.searches() {
             let firsts = members.into_iter().filter_map(|(_, candidates)| candidates.into_iter().next());
             let firsts: Vec<Candidate> = firsts.collect();
-            // Scratch memory has numbers of its own in each.
+            // Scratch buffers are numbered separately in each candidate, so candidates with scratch cannot be
+            // concatenated.
             if firsts.iter().all(|c| c.scratch.is_empty()) {
                 let parts = firsts.into_iter().flat_map(|c| c.parts).collect();
                 candidates.push(Candidate { name: "separate".into(), parts, scratch: Vec::new() });
@@ -248,17 +250,14 @@ impl<'a> Planner<'a> {
         Ok(self.add(step.name(), &[step], candidates))
     }
 
-    /// The ways of the step that is next, which were looked for before.
+    /// The candidates of the next step, which were determined before.
     fn next(&mut self, step: &Step) -> Result<Vec<Candidate>, GpuError> {
         self.candidates.pop_front().unwrap_or_else(|| self.candidates(step))
     }
 
-    /// The ways of computing a step, the best by rule first; that one alone where not all are kept.
+    /// The candidates of a step, best first by rule; only the first where not all are kept.
     fn candidates(&self, step: &Step) -> Result<Vec<Candidate>, GpuError> {
-        // A convolution of a library whose result a second kernel has to go through takes longer than a generated one with
-        // the epilogue in it: measured on an H200 in bf16, 24 of 24 such shapes of ResNet-152. In tf32 it is the other way round.
-        let narrow = matches!(step, Step::Conv(k) if self.program.buffers[k.input.buf].dtype.size() == 2);
-        let late = |c: &Candidate| narrow && c.parts.len() > 1;
+        let late = |c: &Candidate| outruns_library(self.program, step, self.target, c.parts.len());
         let asked = asks_libraries(self.program, step, self.target, self.mode);
         let offered = if asked { (self.library)(step) } else { Vec::new() };
         let (behind, mut candidates): (Vec<Candidate>, Vec<Candidate>) = offered.into_iter().partition(late);
@@ -273,7 +272,7 @@ impl<'a> Planner<'a> {
         Ok(candidates)
     }
 
-    /// Adds what the device computes at once; gives its number.
+    /// Adds an operation of the device and returns its number.
     fn add(&mut self, name: &str, steps: &[&Step], candidates: Vec<Candidate>) -> usize {
         let candidates = candidates.into_iter().map(|c| self.kernels.candidate(c, name)).collect();
         let used = steps.iter().flat_map(|s| {
@@ -301,8 +300,7 @@ impl Plan for Planner<'_> {
     }
 }
 
-/// The plan of a program where each of these ranges of steps is one: what the last of them writes lies nowhere where the first
-/// one reads.
+/// The memory plan of a program in which each of these ranges of steps is one step: its outputs do not overlap its inputs.
 pub(crate) fn widened(program: &Program, chains: &[Range<usize>]) -> ArenaPlan {
     let mut plan = program.plan.clone();
     if chains.is_empty() {
@@ -317,18 +315,18 @@ pub(crate) fn widened(program: &Program, chains: &[Range<usize>]) -> ArenaPlan {
     plan
 }
 
-/// Whether libraries are asked how they would compute a step. One that was not used yet takes a tenth of a second for its
-/// first answer; where a generated kernel is about as fast, only a mode that may take longer to compile asks.
+/// Whether libraries are asked for candidates of a step. A library that was not used yet takes a tenth of a second for its
+/// first answer; where a generated kernel is about as fast, only modes that may take longer to compile ask.
 pub fn asks_libraries(program: &Program, step: &Step, target: &Target, mode: Mode) -> bool {
     match mode {
         Mode::Default => !prefers_generated(program, step, target),
-        // The generated convolution is the faster one.
+        // The generated convolution is faster.
         Mode::ReduceOverhead => !(matches!(step, Step::Conv(_)) && prefers_generated(program, step, target)),
         Mode::MaxAutotune | Mode::MaxAutotuneNoCudagraphs => true,
     }
 }
 
-/// The steps that the device computes, nested ones too, in the order in which they are planned.
+/// The steps that the device computes, nested ones included, in the order in which they are planned.
 fn of_device<'s>(steps: &'s [Step], out: &mut Vec<&'s Step>) {
     for step in steps {
         match step {
@@ -346,7 +344,7 @@ fn refused(step: &Step, e: &gpu_codegen::GenError) -> GpuError {
     GpuError::Unsupported { kernel: step.name().into(), reason: e.to_string() }
 }
 
-/// The kernel of the first choice, where that is one kernel.
+/// The kernel of the first candidate, if that is a single kernel.
 fn single(candidates: &[Candidate]) -> Option<&Kernel> {
     match &candidates.first()?.parts[..] {
         [Part::Kernel(kernel)] => Some(kernel),
@@ -389,7 +387,7 @@ impl Kernels {
         self.texts.get(function).map_or("", |(_, text)| text.as_str())
     }
 
-    /// All texts, so many to a module.
+    /// Splits all texts into modules of `each` kernels.
     pub(crate) fn modules(&self, each: usize, target: &Target) -> Vec<Module> {
         let helpers = Prelude::new(target);
         self.texts
@@ -401,7 +399,7 @@ impl Kernels {
             .collect()
     }
 
-    /// Compiles all texts; the functions in the order of their numbers.
+    /// Compiles all texts; the functions are in the order of their numbers.
     pub(crate) fn compile<D: Driver>(&self, driver: &D) -> Result<Vec<D::Function>, GpuError> {
         let each = self.texts.len().div_ceil(MODULES).clamp(1, MAX_PER_MODULE);
         Ok(driver.compile(&self.modules(each, &driver.target()))?.into_iter().flatten().collect())

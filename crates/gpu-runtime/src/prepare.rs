@@ -1,5 +1,5 @@
-//! A call of a program for one set of sizes, prepared: where its buffers lie, and, where no step depends on data, every
-//! launch with its grid and its arguments. What is left for a call is to write addresses into the arguments.
+//! A call of a program prepared for one set of sizes: the addresses of its buffers within the arena and, where no step
+//! depends on data, every launch with its grid and arguments. A call then only writes addresses into the arguments.
 
 use std::ops::Range;
 
@@ -13,40 +13,41 @@ use crate::memory::span;
 use crate::plan::{DeviceStep, Launchable, Op, PlannedStep, Runnable};
 use crate::{Arguments, Driver, GpuError, Grid, Map, Work};
 
-/// The largest grid that every device takes in x.
+/// The largest grid in x that every device supports.
 const MAX_BLOCKS: i64 = i32::MAX as i64;
-/// A loop that is longer than this is run turn by turn and not laid out.
+/// Loops with more launches than this are executed iteration by iteration, not unrolled into the list.
 const MAX_CALLS: usize = 1 << 14;
-/// Launches that begin early: one that gains by it and those right before it. It begins when all blocks of the one before have
-/// begun. On an H200 a call of 400 launches of which none gains takes 0.2 ms longer where all begin early.
+/// Number of consecutive launches that are launched early: one that gains by it and those right before it. A launch begins
+/// when all blocks of the one before have begun. On an H200 a call of 400 launches of which none gains takes 0.2 ms longer
+/// where all are early.
 const EARLY_LAUNCHES: u32 = 4;
-/// What scratch buffers are aligned to.
+/// The alignment of scratch buffers.
 const SCRATCH_GRAIN: u64 = 256;
 
-/// One set of sizes.
+/// A call prepared for one set of sizes.
 pub(crate) struct Prepared {
     pub(crate) sizes: Sizes,
     pub(crate) inputs: Vec<Layout>,
-    /// Outputs of known size: number of the buffer and bytes.
+    /// Outputs of known size: the buffer's number and its bytes.
     pub(crate) outputs: Vec<(usize, u64)>,
-    /// Offset of each buffer of the arena.
+    /// The offset of each buffer in the arena.
     pub(crate) arena: Vec<(usize, u64)>,
-    /// Bytes of the arena, scratch included.
+    /// Bytes of the arena, including scratch.
     pub(crate) arena_bytes: u64,
-    /// Where scratch begins in the arena.
+    /// The offset of scratch in the arena.
     pub(crate) scratch: u64,
-    /// Every launch, or why there is no such list.
+    /// All launches, or the reason why they cannot be listed.
     pub(crate) list: Result<List, String>,
 }
 
-/// How a tensor lies in memory, in numbers.
+/// The evaluated layout of a tensor.
 pub(crate) struct Layout {
-    /// Its buffer.
+    /// The number of its root buffer.
     pub(crate) root: usize,
     pub(crate) dtype: DType,
     pub(crate) extent: Vec<i64>,
     pub(crate) strides: Vec<i64>,
-    /// Bytes before its first element within the buffer.
+    /// The byte offset of its first element in the buffer.
     pub(crate) at: u64,
     pub(crate) bytes: u64,
 }
@@ -56,37 +57,37 @@ pub(crate) struct List {
     pub(crate) calls: Vec<Call>,
     /// The arguments of all launches.
     pub(crate) words: Vec<u64>,
-    /// Words that hold addresses which stay while arena and constants do.
+    /// Words with addresses that are fixed as long as arena and constants are.
     pub(crate) fixed: Vec<(u32, Place)>,
-    /// Words that hold addresses of inputs and outputs: word, buffer.
+    /// Words with addresses of inputs and outputs: (word, buffer).
     pub(crate) moving: Vec<(u32, u32)>,
-    /// Tensors that the call returns.
+    /// The tensors that the call returns.
     pub(crate) results: Vec<Layout>,
-    /// Values of the symbols, for library calls.
+    /// The values of the symbols, for library calls.
     pub(crate) values: Vec<Sizes>,
 }
 
-/// What an address is of.
+/// The target of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A buffer that is no view.
+    /// A root buffer.
     Root(u32),
-    /// A scratch buffer, by offset.
+    /// A scratch buffer, by its offset.
     Scratch(u64),
-    /// The words in which blocks are counted.
+    /// The block counters.
     Tickets,
-    /// The record of an index that fails its check.
+    /// The fault record.
     Fault,
 }
 
-/// Memory of a program that every call uses.
+/// Memory of a program that all calls share.
 #[derive(Clone, Copy)]
 pub(crate) struct ProgramMemory {
-    /// Where nothing lies: an address that may be passed and is never followed.
+    /// A dummy address for tensors without elements; kernels never access it.
     pub(crate) dummy: u64,
-    /// The words in which blocks of a launch are counted, all 0 between launches.
+    /// The block counters, all 0 between launches.
     pub(crate) tickets: u64,
-    /// The record of an index that fails its check, where there are checks.
+    /// The fault record, where there are index checks.
     pub(crate) fault: u64,
 }
 
@@ -94,7 +95,7 @@ pub(crate) struct ProgramMemory {
 pub(crate) struct Call {
     /// Number of the device step.
     pub(crate) step: u32,
-    /// Number of the part within the step's way.
+    /// The index of the part within the step's candidate.
     pub(crate) part: u32,
     pub(crate) what: CallKind,
 }
@@ -105,14 +106,14 @@ pub(crate) enum CallKind {
         grid: Grid,
         words: Range<u32>,
         maps: Vec<Map>,
-        /// Whether it may begin before the launch before it, a kernel too, has ended.
+        /// Whether it may begin before the preceding launch, also a kernel, has ended.
         early: bool,
     },
-    /// Offsets of its scratch, number of its values.
+    /// The offsets of its scratch buffers, and the index of its symbol values.
     Library { scratch: Vec<u64>, values: u32 },
 }
 
-/// Why a program has no list.
+/// Why a program has no list of launches.
 enum Stop {
     Error(GpuError),
     Dynamic(String),
@@ -173,7 +174,7 @@ impl Layout {
         Ok(Layout { root: program.root(buf).index(), dtype: buffer.dtype, extent, strides, at: 0, bytes })
     }
 
-    /// An output as it is returned.
+    /// The layout of an output as the caller gets it.
     pub(crate) fn of_output(
         program: &Program,
         spec: &kernel_ir::OutputSpec,
@@ -200,7 +201,8 @@ impl List {
         }
     }
 
-    /// Lets the launches before a kernel that gains by an early beginning begin early too, and none that follows no kernel.
+    /// Marks the launches before a kernel that gains from an early launch as early too, as far as each directly follows a
+    /// kernel.
     fn mark_early_launches(&mut self) {
         let mut lead = 0;
         let mut rest = &mut self.calls[..];
@@ -218,7 +220,7 @@ impl List {
         }
     }
 
-    /// Writes the addresses that stay into the arguments.
+    /// Writes the fixed addresses into the arguments.
     pub(crate) fn fix(&mut self, addresses: &[u64], scratch: u64, own: ProgramMemory) {
         for &(word, place) in &self.fixed {
             self.words[word as usize] = match place {
@@ -237,10 +239,10 @@ impl List {
         }
     }
 
-    /// Puts launch `n` on the stream.
+    /// Enqueues launch `n` on the stream.
     ///
     /// # Safety
-    /// The arguments hold addresses of memory that is as large as the buffers; so do `addresses` and `scratch`.
+    /// The addresses in the arguments, `addresses` and `scratch` are memory as large as the buffers.
     pub(crate) unsafe fn launch<D: Driver>(
         &self,
         n: usize,
@@ -252,7 +254,7 @@ impl List {
                 let words = &self.words[words.start as usize..words.end as usize];
                 let arguments = Arguments { words, maps };
                 let function = &on.functions[*function];
-                // SAFETY: the caller's promise; the arguments are in the order of the kernel's parameters.
+                // SAFETY: the caller guarantees the addresses; the arguments are in the order of the kernel's parameters.
                 unsafe {
                     match *early && !on.apart {
                         true => on.driver.launch_overlapped(function, *grid, arguments),
@@ -274,14 +276,14 @@ impl List {
                     size: &|e| Ok(sizes.eval(e)?),
                     scratch: &scratch,
                 };
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees that the addresses are memory as large as the step's buffers and scratch.
                 unsafe { library.run(&work) }
             }
         }
     }
 }
 
-/// What launches of a list need.
+/// The context of the launches of a list.
 pub(crate) struct LaunchContext<'a, D: Driver> {
     pub(crate) driver: &'a D,
     pub(crate) program: &'a Program,
@@ -289,17 +291,17 @@ pub(crate) struct LaunchContext<'a, D: Driver> {
     pub(crate) functions: &'a [D::Function],
     pub(crate) addresses: &'a [u64],
     pub(crate) scratch: u64,
-    /// Whether each launch begins when the one before has ended: they are timed.
+    /// Whether launches must not overlap, because they are timed.
     pub(crate) apart: bool,
 }
 
-/// Makes a list.
+/// Builds a list of launches.
 struct ListBuilder<'a> {
     program: &'a Program,
     device_steps: &'a [DeviceStep],
     sizes: Sizes,
     list: List,
-    /// The most scratch that a step needs. All steps share it: they run one after another.
+    /// The maximum scratch of a step. All steps share it, since they run one after another.
     scratch: u64,
 }
 
@@ -384,7 +386,7 @@ impl ListBuilder<'_> {
         Ok(Some(CallKind::Kernel { function: kernel.function, grid, words, maps, early: kernel.early }))
     }
 
-    /// Notes that a word is the address of a buffer.
+    /// Records that a word is the address of a buffer.
     fn buffer(&mut self, word: u32, buf: BufId) {
         let root = self.program.root(buf);
         match self.program.buffers[root].storage {
@@ -412,7 +414,7 @@ impl ListBuilder<'_> {
     }
 }
 
-/// The grid of a launch; `None` where nothing is to be launched.
+/// The grid of a launch; `None` where nothing is launched.
 pub(crate) fn grid(kernel: &Launchable, sizes: &Sizes) -> Result<Option<Grid>, GpuError> {
     let mut blocks = [0u32; 3];
     for (n, e) in blocks.iter_mut().zip(&kernel.launch.blocks) {
@@ -426,7 +428,7 @@ pub(crate) fn grid(kernel: &Launchable, sizes: &Sizes) -> Result<Option<Grid>, G
 mod tests {
     use super::*;
 
-    /// `c`: a kernel that asks for constants early, `k`: another one, `l`: a library's call.
+    /// Test notation: `c` is a kernel that gains from an early launch, `k` another kernel, `l` a library call.
     fn early(kinds: &str) -> String {
         let call = |kind: char| {
             let grid = Grid { blocks: [1; 3], threads: 32, shared: 0 };
@@ -447,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_begin_early_where_one_gains_by_it_and_never_behind_something_else() {
+    fn early_launches_lead_up_to_kernels_that_gain() {
         assert_eq!(early("kkkkkk"), "......");
         assert_eq!(early("kkkkkkckk"), "...eeee..");
         assert_eq!(early("ckkclkcc"), ".eee..ee");

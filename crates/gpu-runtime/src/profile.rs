@@ -1,4 +1,4 @@
-//! The time of each step of a call, measured on the device, and the bytes that it moves.
+//! The time of each step of a call, measured on the device, and the bytes that it transfers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,15 +11,15 @@ use crate::plan::DeviceStep;
 
 /// One access of memory by a step.
 pub(crate) struct Traffic {
-    /// How often, at most.
+    /// Maximum number of accesses.
     points: SymExpr,
-    /// Elements that there are.
+    /// Number of elements.
     elements: SymExpr,
     width: u64,
 }
 
-/// What a step reads and writes: of each buffer as many elements as there are, or as many as the step touches where those
-/// are fewer (a row of a table).
+/// The memory traffic of a step: for each buffer all its elements, or only those that the step accesses where they are
+/// fewer (a row of a table).
 pub(crate) fn traffic(program: &Program, step: &Step) -> Vec<Traffic> {
     let product = |es: &[SymExpr]| es.iter().fold(SymExpr::ONE, |n, e| n * e);
     let mut all: BTreeMap<(BufId, bool), Traffic> = BTreeMap::new();
@@ -47,13 +47,13 @@ pub(crate) fn traffic(program: &Program, step: &Step) -> Vec<Traffic> {
     all.into_values().collect()
 }
 
-/// Elements without those that a stride of 0 repeats.
+/// Number of elements without those that a stride of 0 repeats.
 fn real_elements(sizes: &[SymExpr], strides: &[SymExpr]) -> SymExpr {
     let real = sizes.iter().zip(strides).filter(|(_, stride)| **stride != SymExpr::ZERO);
     real.fold(SymExpr::ONE, |n, (size, _)| n * size)
 }
 
-/// Points of a loop nest that an index tells apart: all of them where the index depends on data.
+/// Number of points of a loop nest with distinct indices; all of them where the index depends on data.
 fn points(extents: &[SymExpr], index: &[SymExpr]) -> SymExpr {
     let known = index.iter().all(|e| !e.any_leaf(|a| !matches!(a, Atom::Sym(_) | Atom::Loop(_))));
     let mentioned = |d: usize| {
@@ -63,7 +63,7 @@ fn points(extents: &[SymExpr], index: &[SymExpr]) -> SymExpr {
     extents.iter().enumerate().filter(|(d, _)| mentioned(*d)).fold(SymExpr::ONE, |n, (_, e)| n * e)
 }
 
-/// Bytes that a step moves at these sizes.
+/// Bytes that a step transfers at these sizes.
 pub(crate) fn bytes(step: &DeviceStep, sizes: &Sizes) -> u64 {
     let number = |e: &SymExpr| sizes.eval(e).unwrap_or(0).max(0) as u64;
     step.traffic.iter().map(|t| number(&t.points).min(number(&t.elements)) * t.width).sum()
@@ -74,15 +74,15 @@ pub(crate) fn bytes(step: &DeviceStep, sizes: &Sizes) -> u64 {
 pub struct StepTime {
     /// Name of the step.
     pub name: String,
-    /// The way that is taken.
+    /// The implementation that was chosen.
     pub implementation: String,
     /// Seconds on the device.
     pub seconds: f64,
-    /// Bytes that it reads and writes at least.
+    /// Minimum number of bytes that it reads and writes.
     pub bytes: u64,
 }
 
-/// Times as a table, the longest first.
+/// Formats times as a table, longest first.
 pub(crate) fn table(mut times: Vec<StepTime>) -> String {
     times.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     let total: f64 = times.iter().map(|t| t.seconds).sum();

@@ -1,4 +1,4 @@
-//! What drivers note of launches while work is recorded: a node of a graph, or the launch itself. Not here: what a recording
+//! What drivers note of launches while work is recorded: a graph node, or the launch itself. Not here: what a recording
 //! does with them (`Recording`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::GpuError;
 
-/// The launches of the recording that is under way, one `T` each.
+/// The launches of the present recording, one `T` each.
 pub struct Recorder<T> {
     on: AtomicBool,
     launches: Mutex<Vec<T>>,
@@ -23,7 +23,7 @@ impl<T> Recorder<T> {
         self.launches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether work is recorded now.
+    /// Whether work is being recorded.
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
@@ -33,7 +33,7 @@ impl<T> Recorder<T> {
         self.launches().push(launch);
     }
 
-    /// Runs work; how it ended, and what was noted of its launches in their order.
+    /// Runs work, and returns its result and the noted launches in order.
     pub fn during(&self, work: &mut dyn FnMut() -> Result<(), GpuError>) -> (Result<(), GpuError>, Vec<T>) {
         self.launches().clear();
         self.on.store(true, Ordering::Relaxed);
@@ -42,7 +42,7 @@ impl<T> Recorder<T> {
         (done, std::mem::take(&mut *self.launches()))
     }
 
-    /// Launch `n` of those that were recorded, counted from 0.
+    /// Launch `n` of the recorded ones, counted from 0.
     ///
     /// # Errors
     /// There is no such launch.

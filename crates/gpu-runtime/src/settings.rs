@@ -1,4 +1,4 @@
-//! What the caller of a compilation decides.
+//! The settings of a compilation.
 
 use gpu_codegen::Target;
 use plugin_sdk::Mode;
@@ -8,16 +8,16 @@ use plugin_sdk::Mode;
 pub struct Settings {
     /// The mode.
     pub mode: Mode,
-    /// Whether float32 products may be computed in tf32; the driver's own target decides where `None`.
+    /// Whether float32 products may be computed in tf32; `None` leaves it to the driver's target.
     pub tf32: Option<bool>,
-    /// Whether sums must not depend on the order in which blocks end; as above.
+    /// Whether sums must not depend on the order in which blocks end; `None` leaves it to the driver's target.
     pub deterministic: Option<bool>,
-    /// Calls of which the time of each step is measured (see [`crate::Compiled::profile`]); those calls are slower.
+    /// Number of calls whose steps are timed (see [`crate::Compiled::profile`]); those calls are slower.
     pub profile: u32,
 }
 
 impl Settings {
-    /// What kernels are made for, of what the device is.
+    /// The target of code generation, from that of the device.
     pub fn target(&self, device: Target) -> Target {
         Target {
             tf32: self.tf32.unwrap_or(device.tf32),

@@ -1,4 +1,4 @@
-//! Sizes before a program runs: those at capture, and others in range that a rule must hold for too.
+//! Sizes before a program runs: those at capture, and others in range for which a rule must also hold.
 
 use ir_core::{Atom, Shape, SymExpr};
 use kernel_ir::Program;

@@ -1,4 +1,4 @@
-//! Tensors between host and device.
+//! Tensors on host and device, and copies between them.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ fn refused(e: PluginError) -> GpuError {
     GpuError::Argument(e.to_string())
 }
 
-/// Whether the host reads the memory of this device itself.
+/// Whether the host can access the memory of this device directly.
 pub(crate) fn on_host(device: DeviceId) -> bool {
     matches!(device.device_type, DL_CPU | DL_CUDA_HOST)
 }
 
-/// Whether a layout addresses its elements as another does.
+/// Whether two lists of strides address the same elements.
 pub(crate) fn same_layout(extent: &[i64], one: &[i64], other: &[i64]) -> bool {
     (0..extent.len()).all(|d| extent[d] <= 1 || one[d] == other[d])
 }
 
-/// A tensor of the caller in a block of the device.
+/// Wraps a block of the device as a tensor that the caller owns.
 pub(crate) fn owned<D: Driver>(
     driver: &D,
     block: Arc<Block<D>>,
@@ -35,16 +35,16 @@ pub(crate) fn owned<D: Driver>(
 ) -> Result<OwnedTensor, GpuError> {
     let data =
         NonNull::new(address as *mut u8).ok_or_else(|| GpuError::Malformed("a null address".into()))?;
-    // SAFETY: the block lives as long as the tensor and nobody else writes it; all work is in the stream's order, which
-    // every reader waits for.
+    // SAFETY: the tensor owns the block and nobody else writes it; all work is in the order of the stream, which every
+    // reader waits for.
     unsafe { OwnedTensor::from_raw_parts(data, dtype, driver.device(), sizes, strides, Box::new(block)) }
         .map_err(refused)
 }
 
-/// A tensor on the device whose elements are not set.
+/// Allocates an uninitialized tensor on the device.
 ///
 /// # Errors
-/// No memory, a lost device, strides that make no sense.
+/// There is no memory, the device is lost, or the strides are invalid.
 pub fn allocate<D: Driver>(
     memory: &Arc<DeviceMemory<D>>,
     dtype: DType,
@@ -56,10 +56,10 @@ pub fn allocate<D: Driver>(
     owned(&**memory.driver(), Arc::new(block), address, dtype, sizes, strides)
 }
 
-/// A copy of a host tensor on the device, row-major.
+/// Copies a host tensor to the device, row-major.
 ///
 /// # Errors
-/// No memory, a lost device, a tensor that is not the host's.
+/// There is no memory, the device is lost, or the tensor is not on the host.
 pub fn to_device<D: Driver>(
     memory: &Arc<DeviceMemory<D>>,
     view: &TensorView<'_>,
@@ -76,10 +76,10 @@ pub fn to_device<D: Driver>(
     owned(&**memory.driver(), Arc::new(block), address, dtype, sizes, &strides)
 }
 
-/// A copy of a device tensor on the host, with the same strides.
+/// Copies a device tensor to the host, with the same strides.
 ///
 /// # Errors
-/// A lost device, errors of work that was started before (an index of a call that nobody waited for), a tensor of another
+/// The device is lost, earlier work failed (an index of a call that nobody waited for), or the tensor is on another
 /// device.
 pub fn to_host<D: Driver>(
     memory: &Arc<DeviceMemory<D>>,
@@ -94,16 +94,17 @@ pub fn to_host<D: Driver>(
         OwnedTensor::zeroed_strided(view.dtype(), view.sizes(), view.strides()).map_err(refused)?;
     if bytes > 0 {
         let _guard = memory.exclusive();
-        // SAFETY: the tensor was allocated for this span, and the view's memory is the device's.
+        // SAFETY: the host tensor was allocated for this span, and the view is device memory of that span.
         unsafe { memory.download(tensor.as_mut_ptr(), view.as_ptr() as u64, bytes)? };
     }
     Ok(tensor)
 }
 
-/// Writes the elements of one tensor over those of another; each lies on the host or on this device.
+/// Overwrites the elements of one tensor with those of another; each is on the host or on this device.
 ///
 /// # Errors
-/// Tensors that differ in dtype or sizes, different strides on the device, other devices, a lost device.
+/// The tensors differ in dtype or sizes, have different strides on the device, or are on other devices; the device is
+/// lost.
 ///
 /// # Safety
 /// The memory behind `to` may be written.
@@ -131,7 +132,7 @@ pub unsafe fn copy<D: Driver>(
         return Err(GpuError::Argument(format!("{what}: the strides must be equal, the devices this one")));
     }
     let (source, target) = (from.as_ptr(), to.as_ptr().cast_mut());
-    // SAFETY: both views address this span, and the caller promises that the target may be written.
+    // SAFETY: both views address this span, and the caller guarantees that the target may be written.
     unsafe {
         match (here(from), here(to)) {
             (true, true) => driver.copy(target as u64, source as u64, bytes),
@@ -144,7 +145,7 @@ pub unsafe fn copy<D: Driver>(
     }
 }
 
-/// The elements of a host tensor at an address of the device that has room for these strides.
+/// Copies the elements of a host tensor to a device address that has room for these strides.
 pub(crate) fn upload<D: Driver>(
     driver: &D,
     view: &TensorView<'_>,
@@ -162,11 +163,11 @@ pub(crate) fn upload<D: Driver>(
         return Ok(());
     }
     if same_layout(extent, view.strides(), strides) {
-        // SAFETY: the view's span is readable host memory, and the block is as long.
+        // SAFETY: the view's span is readable host memory, and the device memory has the same length.
         return unsafe { driver.upload(address, view.as_ptr(), bytes) };
     }
     let mut staged = vec![0u8; bytes];
-    // SAFETY: the view addresses its elements; the staging memory has the span of the layout.
+    // SAFETY: the view addresses its elements, and the staging memory has the span of the layout.
     unsafe {
         copy_strided(width, extent, (view.as_ptr(), view.strides()), (staged.as_mut_ptr(), strides));
         driver.upload(address, staged.as_ptr(), bytes)

@@ -1,4 +1,4 @@
-//! Values as strided views of memory: what a template can read without a copy.
+//! Values as strided views of memory, which a template can read without a copy.
 
 use ir_core::{Atom, Shape, SymExpr};
 use kernel_ir::{BodyBuilder, BufId, InstKind, LoopBounds, Operand};
@@ -27,7 +27,7 @@ pub(crate) fn address(index: &[SymExpr], strides: &[SymExpr]) -> SymExpr {
     index.iter().zip(strides).fold(SymExpr::ZERO, |sum, (i, s)| sum + i * s)
 }
 
-/// The value as a strided view of a definition that has memory; `None` where it must be computed first.
+/// The value as a strided view of a realized definition; `None` where it must be computed first.
 pub(crate) fn operand(defs: &Defs, v: BufId) -> Option<Operand> {
     let def = defs.get(v);
     if def.realized {
@@ -50,7 +50,7 @@ pub(crate) fn operand(defs: &Defs, v: BufId) -> Option<Operand> {
     (root.dtype == def.dtype).then_some(Operand { buf: *buf, sizes: def.sizes.clone(), strides, offset })
 }
 
-/// Splits an address into one stride a loop variable and an offset, where it is affine in them.
+/// Splits an address into one stride per loop variable and an offset, where it is affine in them.
 pub(crate) fn affine(address: &SymExpr, rank: usize) -> Option<(Shape, SymExpr)> {
     let mut rest = address.clone();
     let mut strides = Shape::new();

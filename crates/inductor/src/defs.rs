@@ -1,5 +1,5 @@
-//! Definitions: for every graph value how it is computed, as a recorded loop body or a template. In a body the buffer
-//! `BufId(n)` is the definition number n.
+//! Definitions: how every graph value is computed, as a recorded loop body or a template. In a body the buffer `BufId(n)`
+//! is definition number n.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::control::ControlCall;
 use crate::control::steps::Binds;
 use crate::in_place::Write;
 
-/// The least value that heuristics take for a symbol without a hint.
+/// The smallest value that heuristics assume for a symbol without a hint.
 pub(crate) const LIKELY: i64 = 16;
 
 /// All definitions of a graph, operands before users.
@@ -28,30 +28,30 @@ pub struct Defs {
     pub outputs: Vec<BufId>,
     /// Their names.
     pub(crate) output_names: Vec<String>,
-    /// New values of inputs that the call leaves in the inputs' memory.
+    /// New values of inputs that the call stores in the inputs' memory.
     pub(crate) written: Vec<Write>,
-    /// Definitions that run although nobody reads them: assertions.
+    /// Definitions that run although nothing reads them: assertions.
     pub(crate) effects: Vec<BufId>,
-    /// The definition that gives each unbacked symbol its value.
+    /// The definition that binds each unbacked symbol.
     pub(crate) binders: FxHashMap<SymId, BufId>,
-    /// Symbols that have a value from outside.
+    /// Symbols that are bound outside.
     pub(crate) known: FxHashSet<SymId>,
-    /// Who asks for the checks of indices in the bodies.
+    /// The origins of the index checks in the bodies.
     pub(crate) sites: Vec<Site>,
     /// Whether indices from data are checked.
     pub(crate) checked: bool,
-    /// The first contradiction that the writing of bodies met; no program is given out where there is one.
+    /// The first contradiction found while bodies were written; no program is returned where there is one.
     pub(crate) contradiction: RefCell<Option<String>>,
 }
 
 impl Defs {
-    /// Notes that something else was found than what every definition is expected to be.
+    /// Records that something else was found than what every definition must be.
     pub(crate) fn contradict(&self, found: impl FnOnce() -> String) {
         self.contradiction.borrow_mut().get_or_insert_with(found);
     }
 }
 
-/// How a value is computed, and what was decided about it.
+/// How a value is computed, and the decisions made about it.
 pub struct Def {
     /// Name of the value.
     pub name: String,
@@ -63,7 +63,7 @@ pub struct Def {
     pub sizes: Shape,
     /// How it is computed.
     pub kind: DefKind,
-    /// Whether it has memory. What has none is computed where it is read.
+    /// Whether it is realized, that is, has memory. Otherwise it is computed where it is read.
     pub realized: bool,
     /// Strides of its memory, where it has any.
     pub strides: Shape,
@@ -82,7 +82,7 @@ pub enum DefKind {
     Input,
     /// A weight.
     Constant,
-    /// A value for every point.
+    /// A pointwise value.
     Loop {
         /// The body.
         insts: Vec<Inst>,
@@ -93,9 +93,9 @@ pub enum DefKind {
     Reduce {
         /// The body.
         insts: Vec<Inst>,
-        /// What is combined.
+        /// The combined value.
         value: Val,
-        /// How.
+        /// The reduction.
         op: ReduceOp,
         /// Sizes reduced over.
         inner: Shape,
@@ -104,31 +104,31 @@ pub enum DefKind {
     Scan {
         /// The body.
         insts: Vec<Inst>,
-        /// What is combined.
+        /// The combined value.
         value: Val,
-        /// How.
+        /// The reduction.
         op: ReduceOp,
-        /// Along which dimension.
+        /// The dimension.
         dim: usize,
     },
     /// A copy of `base` with values combined in.
     Scatter {
-        /// What is there before.
+        /// The value before the scatter.
         base: BufId,
         /// The source domain.
         ranges: Shape,
         /// The body over the source domain.
         insts: Vec<Inst>,
-        /// Where the value goes.
+        /// The index of the stored element.
         index: Shape,
         /// The value.
         value: Val,
-        /// How it combines.
+        /// How it is combined.
         mode: StoreMode,
     },
     /// A template; operands are definitions by value number.
     Template(TemplateSpec),
-    /// A further result of a template, whose step writes it: the sums of an attention.
+    /// A secondary output of a template, which its step writes: the log-sum-exp of an attention.
     SecondaryOutput {
         /// The definition of the template's own result.
         template: BufId,
@@ -137,14 +137,14 @@ pub enum DefKind {
     Extern {
         /// Which routine.
         op: ExternOp,
-        /// What it reads.
+        /// Its operands.
         inputs: Vec<BufId>,
         /// All its results, in order.
         outputs: Vec<BufId>,
     },
     /// Control flow, or a symbol that is bound; this is one result of it.
     Control {
-        /// What it does.
+        /// Its kind.
         call: Rc<ControlCall>,
         /// All its results, in order.
         outputs: Vec<BufId>,
@@ -176,7 +176,7 @@ impl Defs {
 }
 
 impl Def {
-    /// Sizes of all loops of the body: the value's, then the inner domain.
+    /// Extents of all loops of the body: the value's sizes, then the inner domain.
     pub fn domain(&self) -> Shape {
         match &self.kind {
             DefKind::Reduce { inner, .. } => self.sizes.iter().chain(inner).cloned().collect(),
@@ -194,7 +194,7 @@ impl Def {
             _ => &[],
         }
     }
-    /// The definitions it reads.
+    /// The definitions that it reads.
     pub fn reads(&self) -> Vec<BufId> {
         let mut reads: Vec<BufId> = match &self.kind {
             DefKind::Template(spec) => template_operands(spec),
@@ -213,7 +213,7 @@ impl Def {
         reads.dedup();
         reads
     }
-    /// Whether the value is elements of one other value, rearranged, with nothing computed.
+    /// Whether the value only rearranges elements of one other value.
     pub fn is_view(&self) -> bool {
         let DefKind::Loop { insts, value } = &self.kind else { return false };
         let mut loads = insts.iter().filter(|i| matches!(i.kind, InstKind::Load { .. }));
@@ -246,7 +246,7 @@ pub(crate) fn template_operands(spec: &TemplateSpec) -> Vec<BufId> {
     ids.into_iter().map(|v| BufId(v.0)).collect()
 }
 
-/// Operators that take tens of cycles a vector: everything beyond arithmetic, comparison and rounding.
+/// Operators that take tens of cycles per vector: everything beyond arithmetic, comparison and rounding.
 fn is_heavy_op(op: ScalarOp) -> bool {
     use ScalarOp::*;
     !matches!(

@@ -1,4 +1,4 @@
-//! From groups to a program: steps, buffers, names and the memory plan.
+//! Turns groups into a program: steps, buffers, names and the memory plan.
 
 use fx_ir::{Graph, NodeKind};
 use ir_core::{EntityId, Origin, SymExpr};
@@ -31,7 +31,7 @@ pub(crate) fn emit(defs: &Defs, schedule: &Schedule, graph: &Graph) -> Result<Pr
         if hazards.is_empty() {
             return Ok(program);
         }
-        // A copy at the end is in order whatever the steps are, so every turn takes one away.
+        // A copy at the end is always in order, so every iteration removes one hazard.
         if places.direct.len() == before {
             let kernel_ir::Hazard { place, what, .. } = &hazards[0];
             let found = format!(
@@ -42,13 +42,13 @@ pub(crate) fn emit(defs: &Defs, schedule: &Schedule, graph: &Graph) -> Result<Pr
     }
 }
 
-/// Which new values of inputs are stored in the input's own memory as they are computed.
+/// The new values of inputs that are stored in the input's memory as they are computed.
 struct InPlaceStores {
     direct: Vec<Write>,
 }
 
 impl InPlaceStores {
-    /// The definitions that lie in an input's memory, with that input.
+    /// The definitions that are in an input's memory, with that input.
     fn in_inputs(&self, defs: &Defs) -> FxHashMap<BufId, BufId> {
         let all = self.direct.iter().flat_map(|w| {
             lineage(defs, *w).into_iter().chain([w.def]).map(|def| (def, w.input)).collect::<Vec<_>>()
@@ -73,7 +73,7 @@ fn attempt(
         name: graph.name.clone(),
         symbols: defs.symbols.clone(),
         guards: graph.guards.clone(),
-        // Of programs that are embedded come more; what no check names goes at the end.
+        // Embedded programs add more sites; those that no check names are removed at the end.
         sites: defs.sites.clone(),
         unchecked_indices: !defs.checked,
         ..Program::default()
@@ -120,7 +120,7 @@ fn attempt(
     Ok(program)
 }
 
-/// The new value of an input from its temporary into the input's memory.
+/// Copies the new value of an input from its temporary into the input's memory.
 fn copy_into_input(e: &mut Embedder<'_>, write: Write) -> Step {
     let mut view = e.buffer(write.input);
     view.name.push_str("_new");
@@ -140,12 +140,12 @@ fn control_steps(e: &mut Embedder<'_>, group: &Group) -> Option<Result<Vec<Step>
     let first = group.members.first()?.def;
     let defs = e.defs;
     let DefKind::Control { call, outputs, binds } = &defs.get(first).kind else { return None };
-    // All results are made together.
+    // All results are computed together.
     let leader = outputs.iter().find(|o| defs.list[**o].is_some());
     Some(if leader == Some(&first) { control::steps::make(e, call, outputs, binds) } else { Ok(Vec::new()) })
 }
 
-/// The kernels of a group; none where nothing of it is needed. The error names a template with a bad operand.
+/// The kernels of a group; none where nothing of it is needed. The error names a template with an invalid operand.
 fn steps(
     defs: &Defs,
     schedule: &Schedule,
@@ -183,7 +183,7 @@ fn steps(
     }
 }
 
-/// Whether a scatter's result lies where its base does.
+/// Whether a scatter's result is in the memory of its base.
 fn shares_base(defs: &Defs, id: BufId, in_inputs: &FxHashMap<BufId, BufId>) -> bool {
     let DefKind::Scatter { base, .. } = &defs.get(id).kind else { return false };
     in_inputs.get(&id).is_some_and(|input| base == input || in_inputs.get(base) == Some(input))
@@ -230,7 +230,7 @@ fn template(
                 Some(m) => Some(broadcast(operand(*m)?, &sizes(*q), &sizes(*k))),
                 None => None,
             },
-            // Only where somebody reads them.
+            // Only where it is read.
             sums: match sums.filter(|v| schedule.group_of.contains_key(&BufId(v.0))) {
                 Some(sums) => Some(operand(sums)?),
                 None => None,
@@ -262,7 +262,7 @@ fn name(defs: &Defs, group: &Group, step: &mut Step, taken: &mut FxHashMap<Strin
         collect_origins(defs, member.def, &mut origins);
     }
     if origins.is_empty() {
-        // Views alone: the copy is named after what it makes.
+        // A group of views only: the copy is named after its result.
         origins.extend(group.members.iter().map(|m| defs.get(m.def).origin.clone()));
     }
     let kind = match step {
@@ -282,13 +282,13 @@ fn name(defs: &Defs, group: &Group, step: &mut Step, taken: &mut FxHashMap<Strin
         Step::Cond(k) => (&mut k.name, &mut k.origins),
         Step::For(k) => (&mut k.name, &mut k.origins),
         Step::While(k) => (&mut k.name, &mut k.origins),
-        // These are named after what they bind or assert; steps are put together later.
+        // These are named after what they bind or assert; they are grouped later.
         Step::Bind(_) | Step::Assert(_) | Step::Together(_) => return,
     };
     (*name, *list) = (unique, origins);
 }
 
-/// The graph nodes that computing a definition takes, those spliced in included, in order.
+/// The graph nodes that a definition computes, inlined ones included, in order.
 fn collect_origins(defs: &Defs, id: BufId, origins: &mut Vec<String>) {
     let def = defs.get(id);
     let template = matches!(def.kind, DefKind::Template(_) | DefKind::Extern { .. });
@@ -303,7 +303,7 @@ fn collect_origins(defs: &Defs, id: BufId, origins: &mut Vec<String>) {
     }
 }
 
-/// Makes the buffers of everything that a step reads or writes, and of inputs and constants.
+/// Creates the buffers of everything that a step reads or writes, and of inputs and constants.
 fn buffers(
     defs: &Defs,
     graph: &Graph,
@@ -367,11 +367,11 @@ fn buffers(
     }
     for (id, buffer) in program.buffers.iter_mut().filter(|(id, _)| id.index() >= first) {
         if let Storage::View(of) = &mut buffer.storage {
-            // What a view is of was counted as used.
+            // The root of a view was counted as used.
             *of = map.get(of).copied().unwrap_or(id);
         }
     }
-    // What lies in an input's memory is a view itself.
+    // A definition in an input's memory is a view itself.
     let views: Vec<(BufId, BufId)> = program
         .buffers
         .iter()

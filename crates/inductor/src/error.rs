@@ -1,4 +1,4 @@
-//! What inductor refuses. One error lists every problem of a graph.
+//! Errors of the lowering. One error lists every problem of a graph.
 
 use ir_core::Origin;
 use prims::OpError;
@@ -10,7 +10,7 @@ pub enum InductorError {
     /// Nodes that cannot be compiled: all of them, in graph order.
     #[error("{} of the graph's nodes cannot be compiled:\n{}", .0.len(), .0.iter().map(|p| format!("  {p}")).collect::<Vec<_>>().join("\n"))]
     Refused(Vec<Problem>),
-    /// The compiler contradicts itself: what was found where something else was expected. The program would give wrong numbers.
+    /// An internal contradiction: expected and actual state. The program would compute wrong numbers.
     #[error("internal error: {0}")]
     Internal(String),
 }

@@ -1,8 +1,8 @@
-//! New values of inputs that are stored in the inputs' own memory: writes of a part are cut down to that part, chains of
-//! them are found, and groups are put in an order in which old values are read before they are overwritten.
+//! New values of inputs that are stored in the inputs' own memory: partial updates are reduced to the part that changes,
+//! chains of them are found, and groups are ordered so that old values are read before they are overwritten.
 //!
-//! That is preparation, not proof: [`kernel_ir::hazards`] judges the finished program, and what it refuses is computed into
-//! memory of its own and copied at the end of the call (`emit`).
+//! This is preparation, not proof: [`kernel_ir::hazards`] judges the finished program, and what it refuses is computed into
+//! a temporary and copied at the end of the call (`emit`).
 
 use fx_ir::{Arg, Graph, InputKind, OutputKind, ValueId};
 use ir_core::{Atom, DType, Scalar, Shape, SymExpr};
@@ -40,8 +40,8 @@ pub(crate) struct Write {
     pub(crate) input: BufId,
 }
 
-/// Cuts new values that differ from the old ones in a part alone (`slice_scatter`) down to that part, and gives what is
-/// written step by step (`index_put` of `index_put`) the input's layout. Comes after `realize`.
+/// Reduces new values that differ from the old ones only in a part (`slice_scatter`) to that part, and gives updates in
+/// several steps (`index_put` of `index_put`) the input's layout. Runs after `realize`.
 pub(crate) fn narrow(defs: &mut Defs) {
     for write in defs.written.clone() {
         if let Some(part) = part(defs, write) {
@@ -54,7 +54,7 @@ pub(crate) fn narrow(defs: &mut Defs) {
     }
 }
 
-/// The scatters that make the new value of the old one alone, last first; none where it is made in another way.
+/// The scatters that compute the new value from the old one, last first; none where it is computed in another way.
 pub(crate) fn lineage(defs: &Defs, write: Write) -> Vec<BufId> {
     let mut chain = Vec::new();
     let mut at = write.def;
@@ -72,7 +72,7 @@ pub(crate) fn lineage(defs: &Defs, write: Write) -> Vec<BufId> {
     }
 }
 
-/// Most choices within each other that are looked into.
+/// Most nested choices that are examined.
 const MAX_DEPTH: usize = 4;
 
 /// The new value as a scatter of the elements that differ from the old ones, where it is one box of them.
@@ -83,7 +83,7 @@ fn part(defs: &Defs, write: Write) -> Option<DefKind> {
     }
     let mut ranges = def.sizes.clone();
     let mut at: Shape = (0..ranges.len() as u32).map(SymExpr::loop_var).collect();
-    // A slice of a slice is a choice within a choice; the outer one is decided once the loops are cut.
+    // A slice of a slice is a nested choice; the outer one is decided once the loops are restricted.
     let mut spliced = InlinedBody::new(defs, write, &at, &ranges);
     for _ in 0..MAX_DEPTH {
         let Some(cut) = spliced.cut() else { break };
@@ -110,10 +110,10 @@ fn part(defs: &Defs, write: Write) -> Option<DefKind> {
     })
 }
 
-/// For each loop where it starts, and its extent where that is less than the whole.
+/// The start of each loop, and its extent where that is less than the whole.
 type IterationRange = Vec<(SymExpr, Option<SymExpr>)>;
 
-/// The body of a new value at some points, everything without memory spliced in.
+/// The body of a new value over a part of its points, with everything without memory inlined.
 struct InlinedBody<'a> {
     write: Write,
     at: Shape,
@@ -129,7 +129,7 @@ impl<'a> InlinedBody<'a> {
         let bounds = LoopBounds { extents: ranges, symbols: &symbols };
         let mut b = BodyBuilder::new();
         let def = defs.get(write.def);
-        // Masks that are made once, before every call, are of use here as what they are.
+        // Masks that are computed once, before every call, are used as they are.
         let mut seen_through = |b: &mut BodyBuilder, id: BufId, index: &[SymExpr]| {
             let of = defs.get(id);
             let DefKind::Loop { insts, value } = &of.kind else { return None };
@@ -152,7 +152,7 @@ impl<'a> InlinedBody<'a> {
         &self.b.insts()[v.0 as usize].kind
     }
 
-    /// The value behind conversions.
+    /// The operand of a chain of conversions.
     fn without_conversions(&self, mut v: Val) -> Val {
         while let InstKind::Cast(of) = self.kind(v) {
             v = *of;
@@ -160,7 +160,7 @@ impl<'a> InlinedBody<'a> {
         v
     }
 
-    /// `mask ? new : old`, where the value is that: the mask and the new value.
+    /// `mask ? new : old`, where the value has this form: the mask and the new value.
     fn choice(&self) -> Option<(Val, Val)> {
         let InstKind::Op { op: ScalarOp::Select, args } = self.kind(self.without_conversions(self.value))
         else {
@@ -177,7 +177,7 @@ impl<'a> InlinedBody<'a> {
         kept.then_some((args[0], args[1]))
     }
 
-    /// The box of points where the new value is taken.
+    /// The box of points where the new value is selected.
     fn cut(&self) -> Option<IterationRange> {
         let (mask, _) = self.choice()?;
         let mut limits: Vec<[Option<SymExpr>; 2]> = vec![[None, None]; self.ranges.len()];
@@ -195,7 +195,7 @@ impl<'a> InlinedBody<'a> {
         Some(limits.into_iter().zip(&self.ranges).map(one).collect())
     }
 
-    /// Adds what a mask says of the loops; `None` where it says anything else.
+    /// Adds the bounds that a mask implies for the loops; `None` where it implies anything else.
     fn limit(&self, mask: Val, limits: &mut [[Option<SymExpr>; 2]]) -> Option<()> {
         let InstKind::Op { op, args } = self.kind(mask) else { return None };
         if *op == ScalarOp::And {
@@ -234,7 +234,7 @@ impl<'a> InlinedBody<'a> {
     }
 }
 
-/// Whether a value follows from its index alone: loops over numbers, `depth` of them within each other at most.
+/// Whether a value depends on its index alone: loops over numbers, at most `depth` levels deep.
 fn index_only(defs: &Defs, id: BufId, depth: usize) -> bool {
     let def = defs.get(id);
     depth > 0
@@ -242,7 +242,7 @@ fn index_only(defs: &Defs, id: BufId, depth: usize) -> bool {
         && def.reads().into_iter().all(|read| index_only(defs, read, depth - 1))
 }
 
-/// A body with everything that it reads spliced in, where it reads what [`index_only`] holds of.
+/// A body with everything that it reads inlined, where [`index_only`] holds for that.
 fn whole(
     defs: &Defs,
     bounds: &LoopBounds<'_>,
@@ -259,7 +259,7 @@ fn whole(
     Inliner::new(defs, bounds).body(b, &mut inner, insts, at, None)
 }
 
-/// The same body with comparisons decided that the loops' extents decide, and what follows from them.
+/// The same body with the comparisons folded that the loops' extents decide, and their consequences.
 fn folded(from: &BodyBuilder, value: Val, bounds: &LoopBounds<'_>) -> (BodyBuilder, Val) {
     let mut b = BodyBuilder::new();
     let mut new: Vec<Val> = Vec::with_capacity(from.insts().len());
@@ -292,7 +292,7 @@ fn folded(from: &BodyBuilder, value: Val, bounds: &LoopBounds<'_>) -> (BodyBuild
                 decided(&mut b, *op, &args, bounds).unwrap_or_else(|| b.op(*op, &args))
             }
             InstKind::Cast(v) => match b.insts()[at(v).0 as usize].kind {
-                // There and back is nothing where the way there loses nothing.
+                // A conversion there and back is the identity where the first one loses nothing.
                 InstKind::Cast(of) if b.dtype(of) == inst.dtype && b.dtype(at(v)) == inst.dtype.compute() => {
                     of
                 }
@@ -317,7 +317,7 @@ fn folded(from: &BodyBuilder, value: Val, bounds: &LoopBounds<'_>) -> (BodyBuild
     (b, value)
 }
 
-/// What an operator gives where that is known.
+/// The value of an operator where it is known.
 fn decided(b: &mut BodyBuilder, op: ScalarOp, args: &[Val], bounds: &LoopBounds<'_>) -> Option<Val> {
     let truth = |b: &BodyBuilder, v: Val| {
         if b.dtype(v) == DType::Bool { b.as_const(v).map(Scalar::as_bool) } else { None }
@@ -363,7 +363,7 @@ fn number(b: &BodyBuilder, v: Val) -> Option<SymExpr> {
     }
 }
 
-/// The comparison with its operands exchanged.
+/// The comparison with exchanged operands.
 fn mirrored(op: ScalarOp) -> Option<ScalarOp> {
     Some(match op {
         ScalarOp::Ge => ScalarOp::Le,
@@ -375,10 +375,10 @@ fn mirrored(op: ScalarOp) -> Option<ScalarOp> {
     })
 }
 
-/// Puts groups that overwrite an input behind those that read its old value, where these do not need the new one. Groups
+/// Moves groups that overwrite an input after those that read its old value, where these do not need the new one. Groups
 /// keep their order otherwise.
 pub(crate) fn postpone(defs: &Defs, s: &mut Schedule) {
-    // What binds a size or asserts something stands where it stands.
+    // Definitions that bind a size or assert something keep their place.
     if defs.written.is_empty() || !defs.binders.is_empty() || !defs.effects.is_empty() {
         return;
     }
@@ -405,9 +405,9 @@ pub(crate) fn postpone(defs: &Defs, s: &mut Schedule) {
     s.group_of.values_mut().for_each(|g| *g = place[*g]);
 }
 
-/// Groups and which come before which.
+/// The groups and their order constraints.
 struct Order {
-    /// For each group those that come after it.
+    /// For each group its successors.
     after: Vec<Vec<usize>>,
     /// For each value the groups that read it.
     readers: FxHashMap<BufId, Vec<usize>>,
@@ -426,7 +426,7 @@ impl Order {
                         order.after[from].push(g);
                     }
                 }
-                // All results of one call are made where the first one is.
+                // All results of one call are computed with the first one.
                 if let DefKind::Extern { outputs, .. } | DefKind::Control { outputs, .. } =
                     &defs.get(member.def).kind
                     && let Some(&first) = outputs.iter().find_map(|o| s.group_of.get(o))
@@ -439,7 +439,7 @@ impl Order {
         order
     }
 
-    /// Has all groups that read `old` run before the one that makes `new`, but for those that come after that.
+    /// Orders all groups that read `old` before the one that computes `new`, except those that come after it.
     fn read_before(&mut self, s: &Schedule, old: BufId, new: BufId) {
         let Some(&writer) = s.group_of.get(&new) else { return };
         for reader in self.readers.get(&old).cloned().unwrap_or_default() {
@@ -462,7 +462,7 @@ impl Order {
         false
     }
 
-    /// All groups, each behind those that come before it, the lowest number first among those that may.
+    /// All groups in topological order, the lowest number first among those that are ready.
     fn sorted(&self) -> Vec<usize> {
         let mut waits = vec![0usize; self.after.len()];
         self.after.iter().flatten().for_each(|g| waits[*g] += 1);

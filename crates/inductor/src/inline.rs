@@ -1,4 +1,4 @@
-//! Writes definitions into a body: what has no memory is computed where it is read, by splicing its recorded body with
+//! Writes definitions into a body: a value without memory is computed where it is read, by inlining its recorded body with
 //! its loop variables replaced by the reader's index.
 
 use ir_core::{Atom, Bounds, DType, Scalar, Shape, SymExpr};
@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::defs::{DefKind, Defs};
 
-/// Gives the value of a definition at a point without memory, where there is a way (forwarding, an accumulator).
+/// Returns the value of a definition at a point without a load, where that is possible (forwarding, an accumulator).
 pub(crate) type Forward<'a> = &'a mut dyn FnMut(&mut BodyBuilder, BufId, &[SymExpr]) -> Option<Val>;
 
 /// A body under construction.
@@ -36,7 +36,7 @@ impl<'a> Inliner<'a> {
         masked(b, v, mask)
     }
 
-    /// The element of `def` at `index`, anything where `mask` is false; but no memory is read there.
+    /// The element of `def` at `index`, or anything where `mask` is false; but no memory is read there.
     fn unmasked(
         &mut self,
         b: &mut BodyBuilder,
@@ -56,7 +56,7 @@ impl<'a> Inliner<'a> {
         if let Some(&v) = self.memo.get(&key) {
             return v;
         }
-        // Only loops lack memory: everything else is realized.
+        // Only loops lack memory: all other kinds are realized.
         let DefKind::Loop { insts, value } = &d.kind else {
             self.defs.contradict(|| {
                 format!("`{}` has no memory and is no loop that could be computed where it is read", d.name)
@@ -69,7 +69,8 @@ impl<'a> Inliner<'a> {
         v
     }
 
-    /// Splices a body with loop variable `d` replaced by `at[d]`; gives the new value of every instruction. Where `mask` is
+    /// Inlines a body with loop variable `d` replaced by `at[d]`; returns the new value of every instruction. Where `mask`
+    /// is
     /// false they may be anything, but no memory is read there.
     pub(crate) fn body(
         &mut self,
@@ -87,7 +88,7 @@ impl<'a> Inliner<'a> {
                     let own = own.map(|m| vals[m.0 as usize]);
                     let all = both(b, own, mask);
                     let v = self.unmasked(b, forward, *buf, index, all);
-                    // What surrounds the body discards what is outside of `mask`.
+                    // The code around the body discards what is outside of `mask`.
                     if own.is_some() { masked(b, v, all) } else { v }
                 }
                 InstKind::Index(e) => {
@@ -103,12 +104,12 @@ impl<'a> Inliner<'a> {
                 InstKind::Check { value, size, mask: own, site } => {
                     let size = self.expr(b, size, at, &vals);
                     let own = own.map(|m| vals[m.0 as usize]);
-                    // Lanes outside of the mask read no memory either.
+                    // Masked-out lanes read no memory either.
                     let all = both(b, own, mask);
                     b.check(vals[value.0 as usize], size, all, *site)
                 }
                 InstKind::Bitcast(v) => b.push(inst.dtype, InstKind::Bitcast(vals[v.0 as usize])),
-                // Recorded bodies hold nothing else: stores, reductions and scans are made when kernels are.
+                // Recorded bodies contain nothing else: stores, reductions and scans are added when kernels are built.
                 other => b.push(inst.dtype, other.clone()),
             };
             vals.push(v);
@@ -145,7 +146,7 @@ fn masked(b: &mut BodyBuilder, v: Val, mask: Option<Val>) -> Val {
         return v;
     }
     let dtype = b.dtype(v);
-    // Operators take no 16-bit floats: select in f32.
+    // Operators do not take 16-bit floats: select in f32.
     let wide = convert(b, v, dtype.compute());
     let zero = b.constant(Scalar::zero(dtype), dtype.compute());
     let v = b.select(mask, wide, zero);
@@ -167,7 +168,7 @@ fn is_zero_without(b: &BodyBuilder, v: Val, mask: Val) -> bool {
 }
 
 /// A conversion. One to a 16-bit float is kept even where the next step goes back to `f32`: PyTorch rounds there too,
-/// and composites that compute in `f32` throughout say so in their decomposition.
+/// and composites that compute in `f32` throughout express that in their decomposition.
 pub(crate) fn convert(b: &mut BodyBuilder, v: Val, to: DType) -> Val {
     b.cast(v, to)
 }
@@ -181,7 +182,7 @@ pub(crate) fn no_forward(_: &mut BodyBuilder, _: BufId, _: &[SymExpr]) -> Option
 mod tests {
     use super::*;
 
-    /// A reduction without memory has no value at a point: the program is not given out.
+    /// A reduction without memory has no value at a point: the program is discarded.
     #[test]
     fn what_has_no_value_at_a_point_is_a_contradiction() {
         let text = "fx 1.0\ngraph \"g\" {\n%x: f32[2, 3] = input \"x\"\n\n%s: f32[2] = prims.sum(%x, [1])\nreturn %s\n}";

@@ -1,4 +1,4 @@
-//! One group as a kernel: stages are laid out, bodies spliced, values forwarded in registers or through memory.
+//! Builds one kernel per group: stages are laid out, bodies inlined, values forwarded in registers or through memory.
 
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{
@@ -55,7 +55,7 @@ pub(crate) fn loop_kernel(defs: &Defs, s: &Schedule, group: &Group) -> LoopKerne
     kernel
 }
 
-/// The first stage that comes late enough and has the member's inner domain; a new one where there is none.
+/// The first stage that is late enough and has the member's inner domain; a new one where there is none.
 fn stage_for<'a>(
     defs: &'a Defs,
     s: &Schedule,
@@ -87,7 +87,7 @@ fn stage_for<'a>(
         });
         stages.len() - 1
     });
-    // What an earlier stage computed is read from memory.
+    // Values of an earlier stage are read from memory.
     for (buf, _) in &s.loads[&member.def] {
         if let Some(Place::Value(stage, _)) = places.get(buf)
             && (*stage != at || !reads_all_own_point(s, group, member, *buf))
@@ -109,7 +109,7 @@ fn reads_all_own_point(s: &Schedule, group: &Group, member: &Member, buf: BufId)
     })
 }
 
-/// Whether `member` reads `source` at the point where it stands itself.
+/// Whether `member` reads `source` at its own point.
 fn reads_own_point(source: &Member, member: &Member, index: &[SymExpr]) -> bool {
     index.iter().zip(&source.map).all(|(e, at)| substituted(e, &member.map) == *at)
 }
@@ -151,12 +151,12 @@ fn emit_member(
         }
         DefKind::Scan { value, op, .. } => {
             let v = vals[value.0 as usize];
-            // Along a dimension of size 1 nothing runs.
+            // A dimension of size 1 has no loop.
             let v = if member.inner.is_empty() { v } else { b.scan(*op, v) };
             Place::Value(at, convert(b, v, def.dtype))
         }
         DefKind::Loop { value, .. } => Place::Value(at, convert(b, vals[value.0 as usize], def.dtype)),
-        // Other kinds are no members of loop groups.
+        // Other kinds are not members of loop groups.
         _ => Place::Value(at, Val(0)),
     }
 }
@@ -200,7 +200,7 @@ fn store_members<'a>(
     }
 }
 
-/// The body of a template's epilogue: the members behind the template, at its points.
+/// The body of a template's epilogue: the members after the template, at its points.
 pub(crate) fn epilogue(defs: &Defs, s: &Schedule, group: &Group, template: BufId, acc: DType) -> Epilogue {
     let mut b = BodyBuilder::new();
     let symbols = SymBounds(defs);
@@ -266,7 +266,7 @@ pub(crate) fn scatter_kernels(defs: &Defs, id: BufId, in_place: bool) -> Vec<Loo
     kernels
 }
 
-/// The group with its outer loops in the order of memory: the last one steps least.
+/// The group with its outer loops in the order of memory: the innermost has the smallest stride.
 fn ordered(defs: &Defs, s: &Schedule, group: &Group) -> Group {
     let outer = group.outer.len();
     let most_inner = group.members.iter().map(|m| m.inner.len()).max().unwrap_or(0);

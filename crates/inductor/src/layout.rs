@@ -1,6 +1,6 @@
-//! Which strides of a graph's boundary are believed. Those of inputs and outputs come from whoever captured the graph, and
-//! compiled code addresses memory by them: what has gaps or holds an element twice is laid out row by row instead. Strides
-//! of all other values are chosen by `realize`.
+//! Sanitizes the strides at a graph's boundary. Those of inputs and outputs come from the captured graph, and compiled code
+//! addresses memory by them: strides with gaps or overlaps are replaced by row-major ones. Strides of all other values are
+//! chosen by `realize`.
 
 use std::borrow::Cow;
 
@@ -9,8 +9,8 @@ use ir_core::{SymExpr, TensorMeta, contiguous_strides};
 
 use crate::Options;
 
-/// The graph with placeholders in strides of dense tensors. A user's input that nobody reads keeps its own: it takes no
-/// memory then, and may be there for its sizes alone.
+/// The graph with placeholders in strides of dense tensors. A user's input that nothing reads keeps its own: it has no
+/// memory then, and may exist for its sizes alone.
 pub(crate) fn of_inputs(graph: &Graph) -> Cow<'_, Graph> {
     let strange = |v: &ValueId| graph.meta(*v).is_some_and(|m| m.memory_order().is_none());
     let mut changed: Vec<ValueId> = Vec::new();

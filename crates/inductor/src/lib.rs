@@ -3,7 +3,7 @@
 //! Five stages, each a function from data to data: [`lower`](lower::lower) records a loop body for every prim;
 //! [`realize`](realize::realize) decides which values get memory and how it is laid out, the others being computed where
 //! they are read; [`schedule`](schedule::schedule) fuses loops into groups; [`emit`](emit::emit) turns groups into
-//! kernels and buffers with a static memory plan; [`together`](together::run) says which of them may run at once. Nothing here knows a device; nothing runs.
+//! kernels and buffers with a static memory plan; [`together`](together::run) groups independent small steps. Nothing here knows a device; nothing runs.
 //!
 //! ```
 //! let text = r#"fx 1.0
@@ -49,7 +49,7 @@ pub use in_place::buffer_writes;
 pub use schedule::Group;
 pub use text::loops_text;
 
-/// What the caller decides.
+/// The options of the lowering.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// For each output of the graph the strides that the returned tensor is to have; row-major where `None` and where the
@@ -59,10 +59,10 @@ pub struct Options {
     /// then declares that input written and has no such output. The placeholder has the output's dtype and sizes and is an
     /// input of the call; [`buffer_writes`] gives those of parameters and buffers. Where no kernel may overwrite the old
     /// value, the new one is computed in a temporary and copied at the end of the call. Inputs that share memory with a
-    /// written one are the caller's affair: they may be read before or after the write.
+    /// written one are the caller's responsibility: they may be read before or after the write.
     pub written: Vec<Option<ValueId>>,
-    /// Whether the caller answers for indices from data: then none is checked, and one that is out of bounds reads or writes
-    /// memory of something else.
+    /// Whether the caller answers for indices from data: then none is checked, and one that is out of bounds accesses
+    /// unrelated memory.
     pub unchecked_indices: bool,
 }
 
@@ -71,13 +71,13 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorErro
     let (graph, options) = (layout::of_inputs(graph), layout::of_outputs(graph, options));
     let mut program = compile_part(&graph, graph.symbols.clone(), &FxHashSet::default(), &options)?;
     kernel_ir::prove_indices(&mut program);
-    // What views and masks hide from the ranges is checked against the buffer itself.
+    // Views and masks can hide ranges, so such indices are checked against the buffer itself.
     kernel_ir::guard_indices(&mut program);
     together::run(&mut program);
     Ok(program)
 }
 
-/// Compiles a graph whose symbols are declared outside of it; those in `known` have values around it.
+/// Compiles a graph whose symbols are declared outside of it; those in `known` are bound there.
 fn compile_part(
     graph: &Graph,
     symbols: Symbols,

@@ -1,4 +1,4 @@
-//! From prims to definitions: runs every lowering rule once and records what it does.
+//! Lowers prims to definitions: runs every lowering rule once and records its instructions.
 
 use std::rc::Rc;
 
@@ -74,7 +74,7 @@ fn placeholder(
     Ok(())
 }
 
-/// A definition with nothing decided yet.
+/// A definition without decisions.
 fn undecided(graph: &Graph, v: ValueId, kind: DefKind) -> Def {
     let value = &graph.values[v];
     let (dtype, sizes) =
@@ -130,7 +130,7 @@ fn call(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) 
     Ok(())
 }
 
-/// A call of control flow: its results share what was read of it.
+/// A call of control flow: its results share its operands.
 fn flow(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) -> Result<(), Problem> {
     let call = control::read(graph, id, target, args)?;
     // A value whose operands were refused is not reported again.
@@ -241,7 +241,7 @@ fn mentions_symbols(def: &Def) -> bool {
         || def.insts().iter().any(index_symbolic)
 }
 
-/// The body that a rule recorded, the sites of its checks numbered among all of the graph's.
+/// The body that a rule recorded, with the sites of its checks renumbered among those of the graph.
 fn recorded(lc: LoopCx<'_>, defs: &mut Defs) -> Vec<Inst> {
     let first = defs.sites.len() as u32;
     defs.sites.extend(lc.sites);
@@ -254,7 +254,7 @@ fn recorded(lc: LoopCx<'_>, defs: &mut Defs) -> Vec<Inst> {
     insts
 }
 
-/// Runs a lowering rule; one kind a result.
+/// Runs a lowering rule; one kind per result.
 fn record(lower: &Lower, cx: LowerCall<'_>, defs: &mut Defs) -> Result<Vec<DefKind>, OpError> {
     match lower {
         Lower::Scalar(op) => {
@@ -280,7 +280,7 @@ fn record(lower: &Lower, cx: LowerCall<'_>, defs: &mut Defs) -> Result<Vec<DefKi
             let value = lc.load_arg("a", index)?;
             let value = lc.to_compute(value);
             let insts = lc.b.finish();
-            // A running combination of one element is the element.
+            // A scan of one element is the element.
             Ok(vec![if rank == 0 || cx.out(0)?.sizes[dim] == SymExpr::ONE {
                 DefKind::Loop { insts, value }
             } else {
@@ -358,7 +358,7 @@ fn reduce(op: ReduceOp, cx: LowerCall<'_>) -> Result<DefKind, OpError> {
     let kept = a.rank() - dims.len();
     let (mut next_kept, mut next_inner) = (0u32, kept as u32);
     let mut index = Shape::new();
-    // Over one element there is nothing to combine: the loop stands at 0.
+    // Over one element there is nothing to combine: the loop variable is 0.
     let single = dims.iter().all(|&d| a.sizes[d] == SymExpr::ONE);
     for d in 0..a.rank() {
         if single && dims.contains(&d) {
@@ -384,7 +384,7 @@ fn reduce(op: ReduceOp, cx: LowerCall<'_>) -> Result<DefKind, OpError> {
     Ok(DefKind::Reduce { insts, value, op, inner })
 }
 
-/// Marks outputs and gives them their strides; what cannot be an output itself is copied.
+/// Marks outputs and sets their strides; values that cannot be outputs are copied.
 fn outputs(graph: &Graph, options: &Options, defs: &mut Defs, problems: &mut Vec<Problem>) {
     for (n, output) in graph.outputs.iter().enumerate() {
         let Arg::Value(v) = output.arg else { continue };
@@ -424,7 +424,7 @@ fn outputs(graph: &Graph, options: &Options, defs: &mut Defs, problems: &mut Vec
     }
 }
 
-/// Marks `new` as what the call leaves in the memory of the placeholder `old`.
+/// Marks `new` as the value that the call stores in the memory of the placeholder `old`.
 fn written(graph: &Graph, defs: &mut Defs, new: ValueId, old: ValueId) -> Result<(), Problem> {
     let (source, input) = (BufId(new.0), BufId(old.0));
     let is_input = defs.list[input].as_ref().is_some_and(|d| matches!(d.kind, DefKind::Input));
@@ -439,7 +439,7 @@ fn written(graph: &Graph, defs: &mut Defs, new: ValueId, old: ValueId) -> Result
         return Ok(());
     }
     let def = defs.get(source);
-    // Steps of routines and control flow write where and when they like; kernels are told apart.
+    // Steps of routines and control flow write their outputs directly; kernels are distinguished.
     let fixed = matches!(
         def.kind,
         DefKind::Input

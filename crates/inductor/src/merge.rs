@@ -1,7 +1,7 @@
-//! Brings groups together that the order of definitions kept apart: a group that is put off to a later one over the same
-//! points, which reads it there (a value that two values of one kernel need), or that reduces the same elements. Putting off
-//! is right where nobody reads the group before. Groups that are merely small and independent are not merged but stand
-//! together (`together`).
+//! Merges groups that the order of definitions kept apart: a group is delayed to a later one over the same points which
+//! reads it there (a value that two values of one kernel need), or which reduces the same elements. Delaying is valid where
+//! no group before reads it. Groups that are merely small and independent are not merged; they become members of one step
+//! (`together`).
 
 use ir_core::{Atom, SymExpr};
 use kernel_ir::BufId;
@@ -13,9 +13,9 @@ use crate::schedule::{Group, Member, Schedule, substituted};
 /// Members of a group of merged reductions; a longer body compiles slowly and spills.
 const MAX_MEMBERS: usize = 48;
 
-/// Merges groups of `s` in place; what was merged away has no members.
+/// Merges groups of `s` in place; merged groups have no members left.
 pub(crate) fn merge(defs: &Defs, s: &mut Schedule) {
-    // What binds a size stands where it stands.
+    // Definitions that bind a size keep their place.
     if !defs.binders.is_empty() {
         return;
     }
@@ -35,7 +35,7 @@ pub(crate) fn merge(defs: &Defs, s: &mut Schedule) {
     merge_siblings(defs, s, &readers);
 }
 
-/// Who reads each definition.
+/// The readers of each definition.
 fn readers(s: &Schedule) -> Readers {
     let mut readers = Readers::default();
     for (reader, loads) in &s.loads {
@@ -60,13 +60,13 @@ fn next_read(s: &Schedule, at: usize, tried: &[usize]) -> Option<usize> {
     groups.filter(|g| *g < at && !tried.contains(g)).max()
 }
 
-/// Whether nobody before group `at` reads group `other`.
+/// Whether no group before `at` reads group `other`.
 fn is_unread_before(s: &Schedule, readers: &Readers, other: usize, at: usize) -> bool {
     let late = |reader: &BufId| s.group_of.get(reader).is_none_or(|g| *g == other || *g >= at);
     s.groups[other].members.iter().all(|m| readers.get(&m.def).is_none_or(|list| list.iter().all(late)))
 }
 
-/// Whether `other` has the points of `at`, and `at` reads it at its own point alone.
+/// Whether `other` has the points of `at`, and `at` reads it only at its own point.
 fn fits(defs: &Defs, s: &Schedule, other: usize, at: usize) -> bool {
     let (from, to) = (&s.groups[other], &s.groups[at]);
     is_pointwise(defs, from)
@@ -75,7 +75,7 @@ fn fits(defs: &Defs, s: &Schedule, other: usize, at: usize) -> bool {
         && own_points(defs, s, other, at)
 }
 
-/// Whether the members of `at` read those of `other` at their own point alone.
+/// Whether the members of `at` read those of `other` only at their own point.
 fn own_points(defs: &Defs, s: &Schedule, other: usize, at: usize) -> bool {
     let (from, to) = (&s.groups[other], &s.groups[at]);
     let outer = to.outer.len();
@@ -84,7 +84,7 @@ fn own_points(defs: &Defs, s: &Schedule, other: usize, at: usize) -> bool {
             from.members.iter().find(|f| f.def == *buf).is_none_or(|f| {
                 let places = &f.map[..defs.get(f.def).sizes.len().min(f.map.len())];
                 let own = |(e, wanted): (&SymExpr, &SymExpr)| substituted(e, &m.map) == *wanted;
-                // A value of an inner point is complete after its stage alone.
+                // A value of an inner point is complete only after its stage.
                 let outside =
                     |e: &SymExpr| !e.any_leaf(|a| matches!(a, Atom::Loop(v) if *v as usize >= outer));
                 index.len() == places.len()
@@ -106,8 +106,8 @@ fn take(s: &mut Schedule, other: usize, at: usize) {
     s.groups[at].members = members;
 }
 
-/// Merges reductions that read the same elements at the same points (the largest element of a window and where it is, the two
-/// sums of a normalisation's gradient behind a template): one walk over memory instead of two.
+/// Merges reductions over the same elements at the same points (the largest element of a window and its position, the two
+/// sums of a normalisation's gradient after a template): one pass over memory instead of two.
 fn merge_siblings(defs: &Defs, s: &mut Schedule, readers: &Readers) {
     for at in 0..s.groups.len() {
         let mut tried: Vec<usize> = Vec::new();
@@ -121,7 +121,7 @@ fn merge_siblings(defs: &Defs, s: &mut Schedule, readers: &Readers) {
     }
 }
 
-/// The latest earlier group that reduces what group `at` reduces.
+/// The latest earlier group that reduces the same elements as group `at`.
 fn next_sibling(defs: &Defs, s: &Schedule, readers: &Readers, at: usize, tried: &[usize]) -> Option<usize> {
     let to = &s.groups[at];
     let own = reductions(defs, to)?;
@@ -148,7 +148,7 @@ fn next_sibling(defs: &Defs, s: &Schedule, readers: &Readers, at: usize, tried: 
     siblings.max()
 }
 
-/// The reductions of a group of loops and reductions; `None` of another one, or where there are none.
+/// The reductions of a group of loops and reductions; `None` for any other group, or where there are none.
 fn reductions<'a>(defs: &Defs, group: &'a Group) -> Option<Vec<&'a Member>> {
     let of_kind = |m: &Member| matches!(defs.get(m.def).kind, DefKind::Loop { .. } | DefKind::Reduce { .. });
     if group.template.is_some() || !group.members.iter().all(of_kind) {

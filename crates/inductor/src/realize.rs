@@ -1,7 +1,7 @@
-//! Decides which values get memory, and how that memory is laid out.
+//! Decides which values are realized (get memory), and the layout of that memory.
 //!
-//! A value without memory is computed again wherever it is read. So memory goes to what is expensive and read more
-//! than once, to what templates read in no strided way, and to reductions and templates themselves.
+//! A value without memory is recomputed wherever it is read. So memory is given to values that are expensive and read more
+//! than once, to operands of templates that are not strided views, and to reductions and templates themselves.
 
 use ir_core::{Arena, Atom, Shape, SymExpr};
 use kernel_ir::{BodyBuilder, BufId, ExternOp, InstKind, LoopBounds};
@@ -13,29 +13,29 @@ use crate::affine::{self, SymBounds};
 use crate::defs::{Def, DefKind, Defs, template_operands};
 use crate::inline::{Inliner, no_forward};
 
-/// A body longer than this is cut: compile time grows with it and registers run out.
+/// A body longer than this is split: compile time grows with it and registers run out.
 const MAX_INLINED: u32 = 160;
-/// A value read more than once is computed again only where that takes at most this many instructions.
+/// A value read more than once is recomputed only where that takes at most this many instructions.
 const MAX_RECOMPUTED: u32 = 12;
-/// A constant made of indices alone is computed where it is read up to so many instructions: a load takes as long.
+/// A constant made of indices alone is computed where it is read up to this many instructions: a load takes as long.
 const MAX_INDICES: u32 = 6;
 
-/// What is known of computing one element of a value where it is read.
+/// The cost of computing one element of a value where it is read.
 #[derive(Clone, Default)]
 struct Cost {
     /// Instructions, operands without memory included.
     insts: u32,
-    /// Loads of as many elements as the value has.
+    /// Loads with as many elements as the value.
     full_loads: u32,
     /// Holds an operator of tens of cycles.
     heavy: bool,
     /// Reads memory.
     loads: bool,
-    /// Templates whose results it reads, of whose epilogues it could be.
+    /// Templates whose results it reads, and whose epilogue it could join.
     templates: SmallVec<[BufId; 2]>,
 }
 
-/// What each definition reads, and when it is computed.
+/// The operands of each definition, and its position.
 struct Order {
     reads: Arena<BufId, Vec<BufId>>,
     place: Arena<BufId, usize>,
@@ -48,7 +48,7 @@ impl Order {
         defs.order.iter().enumerate().for_each(|(n, id)| place[*id] = n);
         Order { reads, place }
     }
-    /// Whether computing `id` takes `source`, directly or not.
+    /// Whether computing `id` needs `source`, directly or not.
     fn depends(&self, id: BufId, source: BufId) -> bool {
         let (mut open, mut seen) = (vec![id], FxHashSet::default());
         while let Some(at) = open.pop() {
@@ -88,7 +88,7 @@ pub(crate) fn realize(defs: &mut Defs) {
                 defs.get_mut(id).realized = true;
             }
             DefKind::Control { call, .. } => {
-                // Subgraphs read their operands as they lie in memory; a view is copied.
+                // Subgraphs read their operands as they are laid out in memory; a view is copied.
                 for read in call.reads() {
                     if !defs.get(read).realized {
                         give_memory(defs, read);
@@ -115,7 +115,7 @@ fn consumers(defs: &mut Defs) -> Arena<BufId, Vec<BufId>> {
         let users = consumers[id].len() as u32 + u32::from(defs.get(id).output);
         defs.get_mut(id).users = users;
     }
-    // A view computes nothing: those who read it are who counts.
+    // A view computes nothing: its readers count instead.
     for &id in defs.order.iter().rev() {
         let direct = std::mem::take(&mut consumers[id]);
         let mut through: Vec<BufId> = Vec::with_capacity(direct.len());
@@ -130,8 +130,8 @@ fn consumers(defs: &mut Defs) -> Arena<BufId, Vec<BufId>> {
     consumers
 }
 
-/// Gives memory to operands that are no strided views: best to what the views are of, which then fuses with what makes
-/// it; else to the operand itself.
+/// Realizes operands that are not strided views: preferably the source of the views, which then fuses with its producer;
+/// else the operand itself.
 fn realize_operands(defs: &mut Defs, operands: &[BufId]) {
     for &v in operands {
         let source = behind_views(defs, v);
@@ -184,9 +184,9 @@ fn cost(defs: &Defs, id: BufId, order: &Order, costs: &Arena<BufId, Cost>) -> Co
     }
     total.templates.sort_unstable();
     total.templates.dedup();
-    // What has other points (a slice of the result) is never its epilogue.
+    // A value with other points (a slice of the result) is never its epilogue.
     total.templates.retain(|template| defs.numel_hint(&defs.get(*template).sizes) == numel);
-    // What also reads something that is made of the template's result (a mean of it) comes after it.
+    // A value that also depends on a reduction of the template's result (a mean of it) comes after it.
     total.templates.retain(|template| {
         let at_hand = |read: BufId| read == *template || costs[read].templates.contains(template);
         reads.iter().all(|&read| at_hand(read) || !order.depends(read, *template))
@@ -209,7 +209,7 @@ fn wants_memory(defs: &Defs, id: BufId, consumers: &[BufId], costs: &Arena<BufId
         return true;
     }
     let numel = defs.numel_hint(&def.sizes);
-    // The template's result is stored anyway unless all that reads it is elementwise: then store what is final.
+    // The template's result is stored anyway unless all its readers are elementwise: then the final value is stored.
     if from_template && consumers.iter().any(|c| defs.numel_hint(&defs.get(*c).domain()) != numel) {
         return true;
     }
@@ -223,8 +223,8 @@ fn wants_memory(defs: &Defs, id: BufId, consumers: &[BufId], costs: &Arena<BufId
     consumers.len() > 1 && (cost.heavy || cost.full_loads > 1 || from_template || cost.insts > MAX_RECOMPUTED)
 }
 
-/// Whether it is the result of a reduction or scan that nobody else reads, in a smaller dtype: it can be stored in the place of
-/// that result, for fewer bytes.
+/// Whether it is the result of a reduction or scan without other readers, in a smaller dtype: it can be stored instead of
+/// that result, with fewer bytes.
 fn narrows(defs: &Defs, id: BufId) -> bool {
     let def = defs.get(id);
     if def.reads().iter().all(|read| defs.get(*read).dtype.size() <= def.dtype.size()) {
@@ -236,8 +236,8 @@ fn narrows(defs: &Defs, id: BufId) -> bool {
     fuses && def.dtype.size() < source.dtype.size()
 }
 
-/// The value in memory of at least `numel` elements that a definition is computed from, where nothing else is computed from it
-/// and there is no second one; `Some(None)` where there is none at all.
+/// The realized value of at least `numel` elements that a definition is computed from, where it is the only one and has no
+/// other reader; `Some(None)` where there is none.
 fn only_source(defs: &Defs, id: BufId, numel: i64) -> Option<Option<BufId>> {
     let mut found: Option<BufId> = None;
     for read in defs.get(id).reads() {
@@ -255,7 +255,7 @@ fn only_source(defs: &Defs, id: BufId, numel: i64) -> Option<Option<BufId>> {
 }
 
 /// Strides for a value's memory: dense, dimensions in the order in which its largest source has them; convolutions
-/// channels-last; attention with the heads inside the positions, as what follows reads it.
+/// channels-last; attention with the heads inside the positions, as its readers access it.
 fn layout(defs: &Defs, id: BufId) -> Shape {
     let def = defs.get(id);
     let rank = def.sizes.len();
@@ -320,9 +320,9 @@ fn source_order(defs: &Defs, def: &Def) -> Option<Vec<usize>> {
     Some(order)
 }
 
-/// How far one step of loop variable `d`, of the given extent, goes in memory, at the symbols' hints: on average over some
-/// steps where they are not equal (an element that is read for several points, a window's remainder). `None` where it
-/// depends on values.
+/// The stride in memory of loop variable `d`, of the given extent, at the symbols' hints: the average over some steps where
+/// they are not equal (an element that is read for several points, a window's remainder). `None` where it depends on
+/// values.
 pub(crate) fn step(defs: &Defs, address: &SymExpr, d: u32, extent: &SymExpr) -> Option<i64> {
     const LOOKED_AT: i64 = 16;
     if let Some((coef, _)) = address.affine_in(&Atom::Loop(d)) {

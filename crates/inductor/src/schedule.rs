@@ -1,6 +1,6 @@
 //! Fuses definitions into groups, one kernel each.
 //!
-//! Definitions are taken in order; each may join the group of the latest thing it reads (so no cycle can arise), else
+//! Definitions are taken in order; each may join the group of the latest definition that it reads (so no cycle can arise), else
 //! it starts a group. A loop group has an *outer* domain whose points are independent; a member runs over it and, at
 //! each point, over an inner domain of its own. A member may read another one at the same outer point only: then the
 //! earlier stage is complete when the later one begins.
@@ -13,9 +13,9 @@ use crate::affine::{self, SymBounds};
 use crate::defs::{DefKind, Defs, template_operands};
 use crate::inline::{Inliner, no_forward};
 
-/// Below this many outer points a kernel cannot use its threads: large work is not fused under a small outer domain.
+/// Below this many outer points a kernel cannot use all threads: large work is not fused under a small outer domain.
 const MIN_PARALLEL: i64 = 8;
-/// Elements that one thread computes faster than a second kernel is started.
+/// Elements that one thread computes in less time than a kernel launch.
 const SMALL_WORK: i64 = 1 << 14;
 
 /// Definitions that become one kernel (a scatter: two).
@@ -25,7 +25,7 @@ pub struct Group {
     pub template: Option<BufId>,
     /// Extents of the outer domain: loop variables `i0…`.
     pub outer: Shape,
-    /// What is computed, in order. A template itself is the first.
+    /// The members, in order. A template itself is the first.
     pub members: Vec<Member>,
     /// Runs once when the constants are bound.
     pub constant: bool,
@@ -36,13 +36,13 @@ pub struct Group {
 pub struct Member {
     /// The definition.
     pub def: BufId,
-    /// For each loop of the definition's domain its value in the kernel's loop variables.
+    /// For each loop of the definition's domain, its value in the kernel's loop variables.
     pub map: Vec<SymExpr>,
     /// Extents of the inner domain: loop variables from `outer.len()` on.
     pub inner: Shape,
 }
 
-/// Groups in execution order, and who reads what.
+/// Groups in execution order, and their readers.
 #[derive(Default)]
 pub(crate) struct Schedule {
     /// The groups.
@@ -51,7 +51,7 @@ pub(crate) struct Schedule {
     pub group_of: FxHashMap<BufId, usize>,
     /// For each definition with memory the definitions with memory that it reads, and where.
     pub loads: FxHashMap<BufId, Vec<(BufId, Shape)>>,
-    /// For each definition with memory the groups that read it, in no order, once a reader.
+    /// For each definition with memory the groups that read it, in no order, once per reader.
     readers: FxHashMap<BufId, Vec<usize>>,
 }
 
@@ -70,7 +70,7 @@ impl Schedule {
                 self.readers.entry(*read).or_default().push(group);
             }
         }
-        // A further result of a template is written with it and reads nothing of it; but a step stores something.
+        // A secondary output of a template is written with it and reads nothing of it; but a step stores something.
         for (reader, reads) in self.loads.iter().filter(|(reader, _)| is_secondary(reader)) {
             let Some(&group) = self.group_of.get(reader) else { continue };
             for (read, _) in reads {
@@ -88,7 +88,7 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
         if !needed.contains(&id) || matches!(defs.get(id).kind, DefKind::Input | DefKind::Constant) {
             continue;
         }
-        // What is computed once, before every call, is no hindrance.
+        // Values that are computed once, before every call, are not a hindrance.
         let relevant = |read: &BufId| defs.get(*read).constant == defs.get(id).constant;
         let reads = s.loads[&id].iter().filter(|(read, _)| relevant(read));
         let latest = reads.filter_map(|(read, _)| s.group_of.get(read).copied()).max();
@@ -116,7 +116,7 @@ pub(crate) fn substituted(e: &SymExpr, map: &[SymExpr]) -> SymExpr {
     e.subst(&|a| if let Atom::Loop(d) = a { map.get(*d as usize).cloned() } else { None })
 }
 
-/// Definitions with memory that the outputs need, with what each reads.
+/// Definitions with memory that the outputs need, with the operands of each.
 fn needed(defs: &Defs, s: &mut Schedule) -> FxHashSet<BufId> {
     let mut needed: FxHashSet<BufId> = defs.outputs.iter().chain(&defs.effects).copied().collect();
     needed.extend(defs.written.iter().map(|w| w.def));
@@ -138,8 +138,8 @@ fn needed(defs: &Defs, s: &mut Schedule) -> FxHashSet<BufId> {
     needed
 }
 
-/// The loads of a definition once everything without memory is spliced in; what binds the symbols that it uses counts
-/// as loaded, as a whole.
+/// The loads of a definition once everything without memory is inlined; the definitions that bind its symbols count as
+/// loaded completely.
 fn loads_of(defs: &Defs, id: BufId) -> Vec<(BufId, Shape)> {
     let def = defs.get(id);
     let mut loads = loads_of_memory(defs, id);
@@ -169,7 +169,7 @@ fn same_call(defs: &Defs, a: BufId, b: BufId) -> bool {
     matches!(&defs.get(a).kind, DefKind::Control { outputs, .. } if outputs.contains(&b))
 }
 
-/// What binds the symbols in the body of a definition, with everything that is spliced into it.
+/// The definitions that bind the symbols in the body of a definition, with everything that is inlined into it.
 fn spliced_binders(defs: &Defs, id: BufId) -> Vec<BufId> {
     if defs.binders.is_empty() {
         return Vec::new();
@@ -197,7 +197,7 @@ fn spliced_binders(defs: &Defs, id: BufId) -> Vec<BufId> {
     found
 }
 
-/// The loads of memory of a definition once everything without memory is spliced in.
+/// The loads of memory of a definition once everything without memory is inlined.
 fn loads_of_memory(defs: &Defs, id: BufId) -> Vec<(BufId, Shape)> {
     let def = defs.get(id);
     let whole = |v: &BufId| affine::operand(defs, *v).map(|o| (o.buf, Shape::new()));
@@ -227,7 +227,7 @@ fn loads_of_memory(defs: &Defs, id: BufId) -> Vec<(BufId, Shape)> {
     loads.collect()
 }
 
-/// A group of its own.
+/// A group with one member.
 fn start(defs: &Defs, id: BufId) -> Group {
     let def = defs.get(id);
     let (template, split) = match &def.kind {
@@ -236,7 +236,7 @@ fn start(defs: &Defs, id: BufId) -> Group {
         _ => (None, def.domain().len()),
     };
     if template.is_some() {
-        // All dimensions stay, so that the epilogue's loops are the template's; one of size 1 is at 0.
+        // All dimensions stay, so that the epilogue's loops are the template's; the variable of one of size 1 is 0.
         let map = vars_or_zero(&def.sizes, 0);
         let member = Member { def: id, map, inner: Shape::new() };
         return Group { template, outer: def.sizes.clone(), members: vec![member], constant: def.constant };
@@ -339,7 +339,7 @@ fn same_points(defs: &Defs, group: &Group, id: BufId, reads: &[(&Member, &Shape)
     fits(&map).then_some(map)
 }
 
-/// Reads off the map from indices that are loop variables alone: member dimension at `i3`, read at `i0`, says that
+/// Derives the map from indices that are loop variables alone: member dimension at `i3`, read at `i0`, implies that
 /// loop 0 is kernel variable 3. Every loop must be found (those of size 1 are at 0), with the extent that the kernel's
 /// variable has, and no two loops may be one variable: the map then visits every point once.
 fn solve(outer: &[SymExpr], extents: &[SymExpr], reads: &[(&Member, &Shape)]) -> Option<Vec<SymExpr>> {
@@ -360,14 +360,14 @@ fn solve(outer: &[SymExpr], extents: &[SymExpr], reads: &[(&Member, &Shape)]) ->
     map.into_iter().collect()
 }
 
-/// Whether no two loops stand for one variable of the kernel.
+/// Whether no two loops map to the same variable of the kernel.
 fn one_to_one(map: &[Option<SymExpr>]) -> bool {
     let mut seen = FxHashSet::default();
     map.iter().flatten().filter_map(loop_number).all(|v| seen.insert(v))
 }
 
-/// Whether every loop that is an outer variable runs as far as that variable does: a slice of a value is not visited
-/// where the value is.
+/// Whether every loop that maps to an outer variable has that variable's extent: a slice of a value does not visit the
+/// points of the value.
 fn extents_agree(map: &[Option<SymExpr>], extents: &[SymExpr], outer: &[SymExpr]) -> bool {
     map.iter().zip(extents).all(|(m, size)| match m.as_ref().and_then(loop_number) {
         Some(k) => outer.get(k as usize).is_none_or(|o| o == size),
@@ -379,7 +379,7 @@ fn extents_agree(map: &[Option<SymExpr>], extents: &[SymExpr], outer: &[SymExpr]
 fn split_outer(defs: &Defs, group: &Group, id: BufId, reads: &[(&Member, &Shape)]) -> Option<Group> {
     let def = defs.get(id);
     let domain = def.domain();
-    // Whoever is in the group gets the inner loops, which would repeat a reduction that has none.
+    // The members of the group get the inner loops, which would repeat a reduction that has none.
     if group.members.iter().any(|m| !matches!(defs.get(m.def).kind, DefKind::Loop { .. })) {
         return None;
     }
@@ -433,7 +433,7 @@ pub(crate) fn renamed(e: &SymExpr, order: &[u32]) -> SymExpr {
     })
 }
 
-/// A member with an inner domain of its own: its outer loops are found from what it reads, the rest are inner.
+/// A member with an inner domain of its own: its outer loops are derived from its operands, the rest are inner.
 fn staged(defs: &Defs, group: &Group, id: BufId, reads: &[(&Member, &Shape)]) -> Option<Group> {
     let def = defs.get(id);
     let domain = def.domain();
@@ -477,7 +477,7 @@ fn staged(defs: &Defs, group: &Group, id: BufId, reads: &[(&Member, &Shape)]) ->
                 full.push(SymExpr::loop_var((outer_count + inner.len()) as u32));
                 inner.push(domain[d].clone());
             }
-            // An output loop of a reduction that is no outer loop of the group.
+            // An output loop of a reduction that is not an outer loop of the group.
             None => return None,
         }
     }

@@ -6,7 +6,7 @@ use kernel_ir::{InstKind, Val};
 
 use crate::defs::{Def, DefKind, Defs};
 
-/// One paragraph a definition: what it is and its recorded body.
+/// One paragraph per definition: its kind and its recorded body.
 pub fn loops_text(defs: &Defs) -> String {
     let mut out = String::new();
     for &id in &defs.order {

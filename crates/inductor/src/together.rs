@@ -1,19 +1,20 @@
-//! Puts steps together that do not depend on each other and are too small to be worth a launch, or a parallel region, of
-//! their own: the updates of all parameters whatever their shapes, sums over channels, products of a few rows. A program to
-//! a program, over finished steps; what each of them computes stays as it is, only their order changes.
+//! Groups independent steps that are too small for a launch, or a parallel region, of their own (horizontal fusion): the
+//! updates of all parameters whatever their shapes, sums over channels, products of a few rows. It maps a program to a
+//! program, over finished steps; what each step computes is unchanged, only their order changes.
 //!
-//! A step joins an earlier group of its kind where nothing in between depends on it, nor it on that; or the group waits for
-//! it, where nothing in between needs what the group does. Whether a group becomes one launch is the backend's choice. Not here: fusion of loops over the same points (`schedule`, `merge`).
+//! A step joins an earlier group of its kind where no step in between depends on it or it on them; or the group is delayed
+//! to the step, where no step in between depends on the group. The backend decides whether a group becomes one launch. Not
+//! here: fusion of loops over the same points (`schedule`, `merge`).
 
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::{ArenaPlan, BufId, Footprint, Program, Step, Storage, Together};
 
-/// Bytes of temporary memory that a member may write, and those that a group which waits may read: they are there for
-/// longer, so that what is larger would be felt in the arena's size. New values of inputs and outputs of the call have memory of their own.
+/// Bytes of temporary memory that a member may write, and that a delayed group may read: their live ranges grow, so larger
+/// ones would enlarge the arena noticeably. New values of inputs and outputs of the call have memory of their own.
 const MAX_BYTES: i64 = 1 << 16;
-/// The same of all members of a group.
+/// The same for all members of a group.
 const MAX_GROUP_BYTES: i64 = 1 << 20;
-/// Rows of a product that is bound by the memory of its matrix alone; those of more rows fill a device by themselves.
+/// Most rows of a product that is bound by reading its matrix; those of more rows fill a device by themselves.
 const MAX_ROWS: i64 = 16;
 
 /// Rewrites the steps of a call, and its memory plan where they changed.
@@ -28,7 +29,7 @@ pub(crate) fn run(program: &mut Program) {
     }
 }
 
-/// What a group has alike, so that one launch is likely to suit all its members.
+/// The common property of a group's members, by which one launch is likely to suit all of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Points,
@@ -84,7 +85,7 @@ impl Slot {
         self.read = self.read.saturating_add(other.read);
     }
 
-    /// Whether both may be one group as far as their own kind and size are concerned.
+    /// Whether both may form one group as far as kind and size are concerned.
     fn suits(&self, other: &Slot) -> bool {
         self.kind.is_some()
             && self.kind == other.kind
@@ -92,7 +93,7 @@ impl Slot {
     }
 }
 
-/// The latest group that a step may join where the group stands.
+/// The latest group that a step may join at the group's place.
 fn earlier(slots: &[Slot], step: &Slot) -> Option<usize> {
     for (n, slot) in slots.iter().enumerate().rev() {
         if step.kind.is_none() || is_fixed(slot) || slot.footprint.clash(&step.footprint).is_some() {
@@ -105,9 +106,9 @@ fn earlier(slots: &[Slot], step: &Slot) -> Option<usize> {
     None
 }
 
-/// The latest group that may wait for a step: nothing behind the group uses what it writes, or writes what it uses.
+/// The latest group that may be delayed to a step: no step after the group uses what it writes, or writes what it uses.
 fn waiting(program: &Program, slots: &[Slot], step: &Slot) -> Option<usize> {
-    // Of each buffer whether what stands behind the group reads it, and whether it writes it.
+    // For each buffer whether a step after the group reads it, and whether it writes it.
     let mut behind = vec![(false, false); program.buffers.len()];
     let pass = |f: &Footprint, behind: &mut [(bool, bool)]| {
         f.reads.iter().for_each(|b| behind[b.index()].0 = true);
@@ -130,7 +131,7 @@ fn waiting(program: &Program, slots: &[Slot], step: &Slot) -> Option<usize> {
     None
 }
 
-/// Whether nothing moves past it: it binds a size, or what comes after it does not always run.
+/// Whether nothing may move past it: it binds a size, or the steps after it do not always run.
 fn is_fixed(slot: &Slot) -> bool {
     let fixed = |s: &Step| matches!(s, Step::Bind(_) | Step::Assert(_)) || !s.nested().is_empty();
     slot.steps.iter().any(fixed)
@@ -161,7 +162,7 @@ fn kind(program: &Program, step: &Step) -> Option<Kind> {
     }
 }
 
-/// Bytes that a buffer takes of the memory that steps share.
+/// Bytes of arena memory of a buffer.
 fn arena_bytes(program: &Program, buf: BufId) -> i64 {
     let buffer = &program.buffers[buf];
     match buffer.storage {

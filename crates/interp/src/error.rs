@@ -7,7 +7,7 @@ use tensor::TensorError;
 
 use crate::symbols::Conflict;
 
-/// Where in the graph.
+/// A location in the graph.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Location {
     /// Name of the node.
@@ -40,7 +40,7 @@ pub enum InterpError {
         /// What was given.
         got: usize,
     },
-    /// An input is no tensor where one is wanted, or the other way round.
+    /// An input is not a tensor where one is required, or is a tensor where a number is required.
     #[error("input `{input}` must be {expected}")]
     InputKind {
         /// Name of the argument.
@@ -55,7 +55,7 @@ pub enum InterpError {
         input: String,
         /// What was given.
         got: DType,
-        /// What is wanted.
+        /// What is required.
         expected: DType,
     },
     /// An input's sizes do not fit.
@@ -65,7 +65,7 @@ pub enum InterpError {
         input: String,
         /// What was given.
         got: Vec<usize>,
-        /// What is wanted, symbols included.
+        /// What is required, symbols included.
         expected: String,
     },
     /// The inputs contradict each other or a symbol's range.
@@ -90,21 +90,21 @@ pub enum InterpError {
     /// An index from data does not lie in its dimension.
     #[error("{}", site.message(*index, *size))]
     Index {
-        /// Who asks for it.
+        /// The operator that uses the index.
         site: Box<Site>,
         /// The index.
         index: i64,
         /// Size of the dimension.
         size: i64,
     },
-    /// A result is not what the graph says of it.
+    /// A result differs from what the graph states.
     #[error("{at}: gives {got}, the graph says {expected}")]
     Result {
         /// Which node.
         at: Box<Location>,
         /// What was computed.
         got: String,
-        /// What the graph says.
+        /// What the graph states.
         expected: String,
     },
     /// A size has no value when it is needed.
@@ -127,7 +127,7 @@ pub enum InterpError {
         /// Its value.
         size: i64,
     },
-    /// A value is used before it is made: the graph is broken.
+    /// A value is used before it is computed: the graph is malformed.
     #[error("{at}: {what}")]
     Graph {
         /// Which node.
@@ -135,7 +135,7 @@ pub enum InterpError {
         /// What is wrong.
         what: String,
     },
-    /// A form that this executor does not run.
+    /// A construct that this executor does not support.
     #[error("{at}: {what} is not supported by eager")]
     Unsupported {
         /// Which node.

@@ -6,7 +6,7 @@
 //!
 //! Kernel programs: [`kernels::run`], point by point.
 //!
-//! Not here: fusion, memory planning, speed, and the meaning of operators (that stands in `prims`).
+//! Not here: fusion, memory planning, speed, and the meaning of operators (that is in `prims`).
 //!
 //! ```
 //! use tensor::Tensor;

@@ -59,11 +59,13 @@ fn range(min: i64, max: Option<i64>) -> String {
 }
 
 impl Conflict {
-    /// The conflict as whoever gave the sizes sees it: dimension `dim` of a tensor, `given`, is to be `expr`.
+    /// The conflict in the caller's terms: dimension `dim` of a tensor, `given`, must equal `expr`.
     pub fn of_size(&self, dim: usize, expr: &SymExpr, given: i64, known: &dyn Bounds) -> String {
         match self {
-            Conflict::Differs { expected, .. } => expr.misfit(dim, given, Some(*expected), known),
-            Conflict::Range { .. } | Conflict::NoSolution { .. } => expr.misfit(dim, given, None, known),
+            Conflict::Differs { expected, .. } => expr.describe_mismatch(dim, given, Some(*expected), known),
+            Conflict::Range { .. } | Conflict::NoSolution { .. } => {
+                expr.describe_mismatch(dim, given, None, known)
+            }
             Conflict::Undetermined { .. } => self.to_string(),
         }
     }
@@ -107,7 +109,7 @@ impl Bindings {
     }
 
     /// Makes `expr == value` hold: checks it where all is known, else binds the one unknown symbol. `Ok(false)` where
-    /// the equation has several unknown symbols, or one that does not stand affinely: ask again when more is known.
+    /// the equation has several unknown symbols, or one that is not affine: the caller tries again when more is known.
     pub fn unify(&mut self, expr: &SymExpr, value: i64) -> Result<bool, Conflict> {
         let rest = self.subst(expr);
         if let Some(expected) = rest.as_const() {
@@ -129,7 +131,7 @@ impl Bindings {
         Ok(true)
     }
 
-    /// The first symbol whose value is outside of its range, with the number of the equation that it stands in. Symbols have
+    /// The first symbol whose value is outside of its range, with the number of the equation that it is in. Symbols have
     /// their names and ranges.
     pub fn out_of_range<'s>(
         &self,

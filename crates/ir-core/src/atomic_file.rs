@@ -1,6 +1,6 @@
-//! Files that are there whole or not at all, also after the machine lost its power: written under a temporary name beside
-//! the wanted one, brought to the disk, renamed, and the folder brought to the disk too. Not for caches, whose files are
-//! checked when they are read and made again where they are lost: they need no waiting for the disk.
+//! Atomic file writes: a file is either complete or absent, also after a power loss. It is written under a temporary name
+//! in the same folder, synced, renamed, and the folder is synced too. Caches do not use this: their files are verified on
+//! reading and recreated when they are damaged, so they need not wait for the disk.
 
 use std::fs::File;
 use std::io;
@@ -20,55 +20,55 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 impl AtomicFile {
-    /// Begins a file that is to be `path`; until then `path` stays what it is.
+    /// Starts writing the file `path`; until it is finished, `path` stays what it is.
     ///
     /// # Errors
-    /// The file system's: the folder is not there or may not be written.
+    /// The error of the file system: the folder is not there or may not be written.
     pub fn begin(path: &Path) -> io::Result<AtomicFile> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(".ferroflux-");
         #[cfg(unix)]
-        // As for any new file: the process' umask takes away what it does not want.
+        // The permissions are those of any new file: the umask of the process applies.
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         Ok(AtomicFile { draft: builder.tempfile_in(folder_of(path))?, path: path.to_owned() })
     }
-    /// What is written to.
+    /// The file that receives the bytes.
     pub fn file(&mut self) -> &mut File {
         self.draft.as_file_mut()
     }
-    /// Puts the file in its place and waits until the disk has it.
+    /// Renames the file to its final name and waits until it is on the disk.
     ///
     /// # Errors
-    /// The file system's. Where the file is in its place and only the folder cannot be brought to the disk, `path` is the
-    /// whole new file nevertheless.
+    /// The error of the file system. If the file was renamed and only the folder could not be synced, `path` is
+    /// nevertheless the complete new file.
     pub fn finish(self) -> io::Result<()> {
-        // Renamed before its bytes are on the disk, a file may be empty after a loss of power.
+        // If the rename happened before the bytes are on the disk, the file may be empty after a power loss.
         self.draft.as_file().sync_all()?;
         self.draft.persist(&self.path).map_err(|e| e.error)?;
         sync_folder(folder_of(&self.path))
     }
 }
 
-/// Brings the names in a folder to the disk.
+/// Syncs the directory entries of a folder.
 #[cfg(unix)]
 fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder)?.sync_all() {
-        // Some network file systems know no such thing for folders.
+        // Some network file systems do not support this for folders.
         Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
         done => done,
     }
 }
 
-/// Elsewhere a folder cannot be opened as a file.
+/// On other systems a folder cannot be opened as a file.
 #[cfg(not(unix))]
 fn sync_folder(_folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes `bytes` to `path`, whole or not at all.
+/// Writes `bytes` to `path` atomically.
 ///
 /// # Errors
-/// The file system's; `path` is then what it was.
+/// The error of the file system; `path` is then unchanged.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = AtomicFile::begin(path)?;
     io::Write::write_all(file.file(), bytes)?;

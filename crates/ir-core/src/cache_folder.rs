@@ -1,5 +1,5 @@
-//! Where things lie that are made again where they are lost: compiled programs, machine code, found choices. One folder of
-//! the user's; who keeps something there has a folder of its own inside. What is in them, this module does not know.
+//! The folder for data that can be recreated: compiled programs, machine code, autotuning results. There is one folder per
+//! user, and each client has a subfolder of its own. This module does not know the contents.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,13 +7,14 @@ use std::path::PathBuf;
 /// The variable that names the folder.
 pub const CACHE_FOLDER_VARIABLE: &str = "FERROFLUX_CACHE_DIR";
 
-/// `$FERROFLUX_CACHE_DIR`, `$XDG_CACHE_HOME/ferroflux` or `~/.cache/ferroflux`, whichever is set first; it need not be there
-/// yet. `None` where none of them is.
+/// `$FERROFLUX_CACHE_DIR`, `$XDG_CACHE_HOME/ferroflux` or `~/.cache/ferroflux`, whichever is set first; the folder need not
+/// exist yet. `None` if none of them is set.
 pub fn cache_folder() -> Option<PathBuf> {
     folder_of(&|name| std::env::var_os(name))
 }
 
-/// The same by other variables. Relative paths count in our own variable alone, as the XDG specification demands.
+/// The same lookup with other variables. A relative path is accepted only in `FERROFLUX_CACHE_DIR`, as the XDG
+/// specification requires.
 fn folder_of(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let path = |name| variable(name).filter(|p| !p.is_empty()).map(PathBuf::from);
     let absolute = |name| path(name).filter(|p| p.is_absolute());

@@ -1,4 +1,4 @@
-//! Where a tensor lives. A name and an index only: nothing here talks to a device.
+//! The device of a tensor. A name and an index only: nothing here talks to a device.
 
 use std::fmt;
 use std::str::FromStr;

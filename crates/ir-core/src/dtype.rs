@@ -1,4 +1,4 @@
-//! The element types. One row a dtype: a new dtype is one line of the table below.
+//! The element types. One row per dtype: a new dtype is one line of the table below.
 //!
 //! Type *promotion* is operator knowledge and lives with the operators; here are only the facts of each type.
 
@@ -53,8 +53,9 @@ macro_rules! dtypes {
             pub const fn class(self) -> Class {
                 match self { $(DType::$variant => Class::$class,)* }
             }
-            /// Smallest and largest of the integers around 0 that are all values of the dtype: of an integer dtype all, of a
-            /// float dtype those up to the first that has no successor. Those of a complex dtype are its parts'.
+            /// Smallest and largest of the contiguous range of integers around 0 that the dtype represents exactly: the
+            /// whole range for an integer dtype, up to the first integer without a successor for a float dtype. For a
+            /// complex dtype they are those of its parts.
             pub const fn integers(self) -> (i64, i64) {
                 match self { $(DType::$variant => ($low, $high),)* }
             }
@@ -138,8 +139,8 @@ impl DType {
             _ => (Scalar::Float(f64::NEG_INFINITY), Scalar::Float(f64::INFINITY)),
         }
     }
-    /// An integer as arithmetic in an integer dtype sees it: what does not fit wraps, -1 is 255 among `u8`. In any other dtype
-    /// it stays as it is.
+    /// The value of an integer in this dtype: what does not fit wraps, so -1 becomes 255 in `u8`. In a dtype that is not an
+    /// integer the value is unchanged.
     pub const fn wrap(self, x: i64) -> i64 {
         if !self.is_int() {
             return x;

@@ -1,6 +1,6 @@
-//! Guards: what the builder of a graph took for granted of its symbolic sizes. They travel with the graph into the compiled
-//! program and are checked before every call; a call whose sizes break one is refused. Not a prover: what the symbols' ranges
-//! decide alone is decided here, everything else is left to the check.
+//! Guards: conditions that the builder of a graph assumed about its symbolic sizes. They are part of the graph and of the
+//! compiled program and are checked before every call; a call whose sizes violate one is refused. This is not a prover:
+//! only what the ranges of the symbols decide is decided here, and the check at the call does the rest.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub struct Guard {
     pub relation: Relation,
     /// The node that needs it.
     pub origin: Origin,
-    /// What to say where it does not hold, as a sentence without its full stop: `x has size 3 where y has size 5`.
+    /// The message for a violation, as a sentence without its full stop: `x has size 3 where y has size 5`.
     pub message: String,
 }
 
@@ -80,7 +80,7 @@ impl Relation {
             })
         })
     }
-    /// What one guard says of the relation by itself.
+    /// What one guard implies for the relation by itself.
     fn implied(self, e: &SymExpr, negated: &SymExpr, guard: &Guard, known: &dyn Bounds) -> Option<bool> {
         let of = &guard.expression;
         match (self, guard.relation) {
@@ -94,7 +94,7 @@ impl Relation {
 }
 
 impl Guard {
-    /// The expression with the symbol that the guard says equals something else replaced by it.
+    /// The expression in which the symbol that the guard equates with something else is replaced by it.
     fn substituted(&self, e: SymExpr) -> SymExpr {
         let Some((symbol, value)) = self.equality() else { return e };
         e.subst(&|atom| (*atom == symbol).then(|| value.clone()))

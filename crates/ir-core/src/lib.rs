@@ -1,5 +1,5 @@
 //! What every intermediate representation of Ferroflux shares: [`DType`], [`Device`], symbolic sizes ([`SymExpr`]) and
-//! their symbols, [`TensorMeta`], typed arenas, the origin of a node in the user's program, and what text forms share ([`text`]).
+//! their symbols, [`TensorMeta`], typed arenas, the origin of a node in the user's program, and the parts that both text forms share ([`text`]).
 //!
 //! It is not an IR itself and knows no operator, no kernel and no statement of a file format. It depends on no other crate of
 //! the workspace; every other crate may depend on it.

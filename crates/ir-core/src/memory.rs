@@ -1,16 +1,16 @@
-//! Whether so much memory can be had at all. Systems lend more than they have and end the process when it is used, so a
-//! large request is held against what is free before it is made. Not an allocator: who allocates still asks for memory in
-//! a way that can fail.
+//! Estimates whether an allocation can succeed. Systems overcommit memory and kill the process when it is used, so a large
+//! request is compared with the free memory before it is made. This is not an allocator: the caller still allocates in a
+//! way that can fail.
 
-/// Smaller requests are not looked at: asking the system takes longer than they are worth.
+/// Smaller requests are not checked: the query takes longer than it is worth.
 const LARGE: usize = 256 << 20;
 
-/// Whether a request of so many bytes can be met, as far as the system tells; `true` where it tells nothing.
+/// Whether a request of this many bytes can be met, as far as the system reports; `true` where it reports nothing.
 pub fn can_allocate(bytes: usize) -> bool {
     bytes < LARGE || limit().is_none_or(|free| bytes as u64 <= free)
 }
 
-/// Bytes that are free, or that this process' group may have, whichever is less.
+/// Bytes that are free, or the limit of the process group, whichever is less.
 #[cfg(target_os = "linux")]
 fn limit() -> Option<u64> {
     let free = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::{DType, Device, SymExpr};
 
-/// Sizes, strides or an index: one expression a dimension.
+/// Sizes, strides or an index: one expression per dimension.
 pub type Shape = SmallVec<[SymExpr; 4]>;
 
 /// dtype, device, sizes and strides (in elements) of a tensor; PyTorch calls this a fake tensor.
@@ -58,7 +58,7 @@ impl TensorMeta {
         let same = |d: usize| self.sizes[d] == SymExpr::ONE || self.strides[d] == expected[d];
         self.sizes.contains(&SymExpr::ZERO) || (0..self.rank()).all(same)
     }
-    /// The dimensions in the order in which they lie in memory, outermost first, where the strides are those of a dense
+    /// The dimensions in the order of their strides, outermost first, where the strides are those of a dense
     /// tensor: no gaps, no element twice. `None` for any other strides, and where symbols keep it from being shown.
     pub fn memory_order(&self) -> Option<Vec<usize>> {
         if self.sizes.len() != self.strides.len() {
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(order(&[3, 1, 2], &[1, 77, 3]), Some(vec![1, 2, 0]));
         assert_eq!(order(&[0, 3], &[1, 1]), Some(vec![0, 1]));
         assert_eq!(order(&[], &[]), Some(vec![]));
-        // A gap, an element twice, a dimension that repeats, strides from nowhere.
+        // A gap, an element stored twice, a broadcast dimension, and unrelated strides.
         assert_eq!(order(&[2, 3], &[4, 1]), None);
         assert_eq!(order(&[4, 4], &[1, 1]), None);
         assert_eq!(order(&[4, 3], &[0, 1]), None);

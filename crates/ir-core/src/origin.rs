@@ -1,4 +1,4 @@
-//! Where a node comes from in the user's program. Carried by every node so that an error can name the line.
+//! The origin of a node in the user's program. Every node carries it so that an error can name the line.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! One number of any dtype, as it stands in a graph or a kernel. Not a tensor and without a shape.
+//! One number of any dtype, as it is in a graph or a kernel. Not a tensor and without a shape.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};

@@ -1,14 +1,14 @@
-//! For build scripts: gives a crate a hash of the sources that decide what it compiles programs to. What was saved by another
-//! build is only used where it is equal: versions of releases differ, but so do two builds between them.
+//! For build scripts: computes a hash of the sources that determine the code a crate generates. Data saved by another build
+//! is used only if the hash is equal: release versions differ, but so do two builds of one version.
 //!
-//! Which sources these are is read from the manifests, so that no crate can be forgotten: the crate itself and all crates beside
-//! it that it depends on, in turn. Versions of other dependencies are in it by way of the lock file. It is not a checksum
-//! against attackers, and no part of a program that runs: build scripts alone call [`emit`].
+//! Which sources these are is read from the manifests, so that no crate can be forgotten: the crate itself and all crates next to
+//! it that it depends on, recursively. Versions of other dependencies enter the hash through the lock file. It is not a checksum
+//! against attackers, and not part of a running program: only build scripts call [`emit`].
 
 use std::path::{Path, PathBuf};
 
 /// Sets the variable `variable` of the crate that is built to the hash of the sources (`src` and the manifest) of that crate and
-/// of all crates beside it that it is made of, and of the workspace's lock file; has the script run again where one of them
+/// of all crates next to it that it is made of, and of the workspace's lock file; has the script run again where one of them
 /// changes. What is not there (a copy of the crate alone) does not count.
 pub fn emit(variable: &str) {
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
@@ -25,7 +25,7 @@ pub fn emit(variable: &str) {
     println!("cargo::rustc-env={variable}={:016x}", hash(beside, files));
 }
 
-/// The folders of a crate and of the crates beside it that it is made of: its dependencies, optional ones too, in turn.
+/// The folders of a crate and of the crates next to it that it is made of: its dependencies, optional ones too, in turn.
 fn closure(own: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = vec![own.to_owned()];
     let mut next = 0;
@@ -70,8 +70,8 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Of names below `root` and contents, in an order of their own. FNV-1a: stable from build to build, which the standard
-/// library's hashers do not promise.
+/// The hash covers file names relative to `root` and contents, in a fixed order. It is FNV-1a, which is stable between
+/// builds; the hashers of the standard library do not promise that.
 fn hash(root: &Path, mut files: Vec<PathBuf>) -> u64 {
     files.sort();
     files.dedup();
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(first, of(b.path()));
         fs::rename(b.path().join("one.rs"), b.path().join("three.rs")).unwrap();
         assert_ne!(first, of(b.path()));
-        // What stands at the end of one file is not the beginning of another.
+        // What is at the end of one file is not the beginning of another.
         fs::write(a.path().join("one.rs"), "").unwrap();
         fs::write(a.path().join("deep/two.cuh"), "21").unwrap();
         let moved = of(a.path());

@@ -1,4 +1,4 @@
-//! Names near to a mistyped one.
+//! Suggests known names that are similar to a mistyped one.
 
 /// The names most like `name`, best first: at most three, each within a third of its length in edits.
 pub fn nearest<'a>(name: &str, all: impl IntoIterator<Item = &'a str>) -> Vec<String> {

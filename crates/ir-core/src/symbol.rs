@@ -1,10 +1,10 @@
-//! Size symbols and the table of what is known of them, which graphs and programs share. Not expressions: those are `sym`.
+//! Size symbols and the table of what is known of them, which graphs and programs share. Expressions are in `sym`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Arena, Atom, Bounds, SymExpr, SymId};
 
-/// A symbolic size: `s0`. The sizes of the inputs tell its value or, where it is `unbacked`, the program while it runs.
+/// A symbolic size: `s0`. The sizes of the inputs determine its value or, if it is `unbacked`, the running program does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Symbol {
     /// The name in the user's program or archive: `s77`, `batch`.
@@ -35,7 +35,7 @@ impl Symbol {
 }
 
 impl Symbols {
-    /// Whether `leaf` is a symbol that only running the program tells.
+    /// Whether `leaf` is a symbol known only at run time.
     pub fn is_unbacked(&self, leaf: &Atom) -> bool {
         matches!(leaf, Atom::Sym(id) if self.get(*id).is_some_and(|s| s.unbacked))
     }

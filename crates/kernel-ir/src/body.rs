@@ -1,6 +1,6 @@
 //! Loop bodies: flat, typed, hashable SSA. An instruction's number within its body is its value.
 //!
-//! Indices are logical, one expression a dimension of the buffer; the buffer's strides turn them into an address. An
+//! Indices are logical, one expression per dimension of the buffer; the buffer's strides turn them into an address. An
 //! index may use loop variables (`i0`), sizes (`s0`) and integer values of the same body (`v3`).
 
 use ir_core::{Atom, DType, Scalar, Shape, SymExpr};
@@ -36,14 +36,14 @@ pub struct Inst {
 pub enum InstKind {
     /// A number.
     Const(Scalar),
-    /// The value of an index expression, as `i64`. Divided by a size that is 0 it is any number, which then is used nowhere;
-    /// a backend must not stop there.
+    /// The value of an index expression, as `i64`. Division by a size that is 0 yields an arbitrary number, which is then
+    /// not used; a backend must not trap.
     Index(SymExpr),
-    /// An element of a buffer. With a mask, lanes where it is false give zero and do not touch memory.
+    /// An element of a buffer. With a mask, lanes where it is false yield zero and do not touch memory.
     Load {
         /// The buffer.
         buf: BufId,
-        /// One expression a dimension.
+        /// One expression per dimension.
         #[serde(deserialize_with = "crate::wire::bounded")]
         index: Shape,
         /// A `bool` value.
@@ -53,7 +53,7 @@ pub enum InstKind {
     Store {
         /// The buffer.
         buf: BufId,
-        /// One expression a dimension.
+        /// One expression per dimension.
         #[serde(deserialize_with = "crate::wire::bounded")]
         index: Shape,
         /// What to write, of the buffer's dtype.
@@ -63,9 +63,9 @@ pub enum InstKind {
         /// How it combines with what is there.
         mode: StoreMode,
     },
-    /// A value from data that becomes part of an index: `value` itself (`i64`), which must lie in `0..size`. Where it does
-    /// not, the call ends with an error; loads and stores whose index uses the result touch no memory then. With a mask, lanes
-    /// where it is false are not looked at, and what they give is used by nothing that touches memory. Since 1.6.
+    /// A value from data that becomes part of an index: `value` itself (`i64`), which must be in `0..size`. Otherwise the
+    /// call ends with an error, and loads and stores whose index uses the result touch no memory. With a mask, lanes where
+    /// it is false are not checked, and their result is not used by anything that touches memory. Since 1.6.
     Check {
         /// The value, `i64`.
         value: Val,
@@ -73,7 +73,7 @@ pub enum InstKind {
         size: SymExpr,
         /// A `bool` value.
         mask: Option<Val>,
-        /// Who asks: the number of an entry of the program's `sites`.
+        /// Who requires the check: the number of an entry of the program's `sites`.
         site: u32,
     },
     /// A scalar operator.
@@ -90,7 +90,7 @@ pub enum InstKind {
     Bitcast(Val),
     /// Combines `value` into an accumulator over all inner points of the stage.
     Reduce {
-        /// The accumulator; its operator and dtype stand in the kernel.
+        /// The accumulator; its operator and dtype are in the kernel.
         acc: AccId,
         /// What to combine.
         value: Val,
@@ -196,8 +196,8 @@ impl ReduceOp {
     }
 }
 
-/// The body without the instructions that nothing uses. Checks stay: an index along a dimension that fusion took away (one of
-/// size 1, a broadcast one) is in no address any more and must be in bounds all the same.
+/// The body without the instructions that nothing uses. Checks stay: an index along a dimension that fusion removed (one of
+/// size 1, a broadcast one) no longer occurs in an address and must be in bounds nevertheless.
 pub fn pruned(insts: Vec<Inst>) -> Vec<Inst> {
     let mut live = vec![false; insts.len()];
     for n in (0..insts.len()).rev() {
@@ -292,7 +292,7 @@ impl InstKind {
             }
         }
     }
-    /// Whether the instruction acts beyond giving a value.
+    /// Whether the instruction has an effect besides its value.
     pub fn has_effect(&self) -> bool {
         matches!(self, InstKind::Store { .. } | InstKind::Reduce { .. })
     }

@@ -1,4 +1,4 @@
-//! Builds a loop body instruction by instruction: equal instructions are made once, constants are folded.
+//! Builds a loop body instruction by instruction: equal instructions are created once, constants are folded.
 
 use ir_core::{DType, Scalar, Shape, SymExpr};
 use rustc_hash::FxHashMap;
@@ -37,7 +37,7 @@ impl BodyBuilder {
             _ => None,
         }
     }
-    /// Appends an instruction, or finds the equal one that is there (effects are never merged).
+    /// Appends an instruction, or returns the equal one that exists (effects are never merged).
     pub fn push(&mut self, dtype: DType, kind: InstKind) -> Val {
         let inst = Inst { dtype, kind };
         let next = Val(self.insts.len() as u32);

@@ -1,6 +1,6 @@
-//! Loops that every index of a kernel walks as one longer loop become that loop: a step of the slow one is as much as all steps
-//! of the fast one, everywhere. A pointwise kernel over contiguous (or channels-last) tensors ends as a single loop, whatever its
-//! rank. Backends call it when they lower a kernel; programs cross the boundary as they were scheduled.
+//! Merges nested loops that memory cannot distinguish from one longer loop: in every index, a step of the slow loop equals
+//! all steps of the fast one. A pointwise kernel over contiguous (or channels-last) tensors becomes a single loop, whatever
+//! its rank. Backends call it when they lower a kernel; programs cross the boundary as they were scheduled.
 
 use ir_core::{Atom, SymExpr};
 
@@ -11,7 +11,7 @@ use crate::{Inst, InstKind, LoopKernel, Program, Stage};
 pub struct Dim {
     /// Number of the loop variable (`Atom::Loop`).
     pub var: u32,
-    /// It runs from 0 to this, exclusive.
+    /// It runs from 0 to this extent, exclusive.
     pub extent: SymExpr,
 }
 
@@ -34,7 +34,7 @@ pub fn drop_units(dims: &mut Vec<Dim>, exprs: &mut [SymExpr]) {
     dims.retain(|d| d.extent != SymExpr::ONE);
 }
 
-/// The kernel with inner dimensions of its stages put together where that can be, so that no counter has to be divided.
+/// The kernel with the inner dimensions of its stages merged where that is possible, so that no counter has to be divided.
 ///
 /// The kernel keeps its number of dimensions: the outer one of such a pair gets the extent 1. An index may then be larger than
 /// the size of its own dimension; the address is the same.
@@ -65,7 +65,7 @@ pub fn collapsed(program: &Program, k: &LoopKernel) -> LoopKernel {
     k
 }
 
-/// How far a step of a loop goes in every expression.
+/// The stride of a loop in every expression.
 struct Steps(Vec<SymExpr>);
 
 impl Steps {
@@ -75,7 +75,7 @@ impl Steps {
         exprs.iter().map(step).collect::<Option<_>>().map(Steps)
     }
 
-    /// Whether a step of the slow loop, everywhere, is as much as all steps of the fast one.
+    /// Whether a step of the slow loop equals all steps of the fast one in every expression.
     fn continue_those(&self, of_fast: &Steps, slow: &Dim, fast: &Dim) -> bool {
         let of_both = |l: &Atom| matches!(l, Atom::Loop(n) if *n == slow.var || *n == fast.var);
         let free = |e: &SymExpr| !e.any_leaf(of_both);
@@ -84,7 +84,7 @@ impl Steps {
     }
 }
 
-/// Positions of two loops of which the first goes on where the second one ends.
+/// Positions of two loops of which the first continues where the second ends.
 fn find_pair(dims: &[Dim], exprs: &[SymExpr]) -> Option<(usize, usize)> {
     let steps: Vec<Option<Steps>> = dims.iter().map(|d| Steps::of(d.var, exprs)).collect();
     for (slow, of_slow) in steps.iter().enumerate() {
@@ -98,7 +98,7 @@ fn find_pair(dims: &[Dim], exprs: &[SymExpr]) -> Option<(usize, usize)> {
     None
 }
 
-/// Every expression of a stage that its loops move.
+/// Every expression of a stage that depends on its loops.
 fn walks(program: &Program, stage: &Stage) -> Vec<SymExpr> {
     let one = |inst: &Inst| match &inst.kind {
         InstKind::Load { buf, index, .. } | InstKind::Store { buf, index, .. } => {
@@ -110,14 +110,14 @@ fn walks(program: &Program, stage: &Stage) -> Vec<SymExpr> {
     stage.insts.iter().filter_map(one).collect()
 }
 
-/// Puts 0 for a loop variable.
+/// Substitutes 0 for a loop variable.
 fn hold(e: &mut SymExpr, var: u32) {
     if e.any_leaf(|a| *a == Atom::Loop(var)) {
         *e = e.subst(&|a| (*a == Atom::Loop(var)).then_some(SymExpr::ZERO));
     }
 }
 
-/// Puts 0 for a loop variable in the expressions of an instruction.
+/// Substitutes 0 for a loop variable in the expressions of an instruction.
 fn hold_in(inst: &mut Inst, var: u32) {
     match &mut inst.kind {
         InstKind::Load { index, .. } | InstKind::Store { index, .. } => {

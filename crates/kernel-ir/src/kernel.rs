@@ -1,4 +1,4 @@
-//! Kernels: fused loop nests and templates. A program is a list of these as steps.
+//! Kernels: fused loop nests and templates. The steps of a program are a list of these.
 
 use ir_core::{Atom, Bounds, DType, Shape, SymExpr, SymId};
 use serde::{Deserialize, Serialize};
@@ -20,20 +20,20 @@ pub enum Step {
     Extern(ExternCall),
     /// Gives a size symbol its value, read from memory.
     Bind(Bind),
-    /// Fails where a truth value in memory is false.
+    /// Ends the call where a truth value in memory is false.
     Assert(Assert),
     /// One of two lists of steps.
     Cond(Cond),
-    /// Steps for every value of a counter.
+    /// Repeats steps for every value of a counter.
     For(For),
-    /// Steps while a truth value in memory holds.
+    /// Repeats steps while a truth value in memory holds.
     While(While),
     /// Steps that may run at once.
     Together(Together),
 }
 
 /// Binds an unbacked symbol for all steps that run afterwards. A value outside of the symbol's range is an error of
-/// the call. Buffers whose size mentions the symbol lose their memory: they get it anew when they are next written.
+/// the call. Buffers whose size mentions the symbol lose their memory and get new memory when they are next written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bind {
     /// Name.
@@ -44,14 +44,14 @@ pub struct Bind {
     pub from: Operand,
 }
 
-/// A condition that the program states of its data.
+/// A condition on its data that the program states.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Assert {
     /// Name.
     pub name: String,
     /// One element, `bool`.
     pub pred: Operand,
-    /// What to say where it is false.
+    /// The message where it is false.
     pub message: String,
 }
 
@@ -64,9 +64,9 @@ pub struct Cond {
     pub origins: Vec<String>,
     /// One element, `bool`.
     pub pred: Operand,
-    /// Where it is true.
+    /// The steps where it is true.
     pub then: Vec<Step>,
-    /// Where it is false.
+    /// The steps where it is false.
     pub otherwise: Vec<Step>,
 }
 
@@ -81,7 +81,7 @@ pub struct For {
     pub symbol: SymId,
     /// How often; evaluated once.
     pub count: SymExpr,
-    /// What is repeated.
+    /// The steps that are repeated.
     pub body: Vec<Step>,
 }
 
@@ -96,7 +96,7 @@ pub struct While {
     pub cond: Vec<Step>,
     /// One element, `bool`.
     pub pred: Operand,
-    /// What is repeated.
+    /// The steps that are repeated.
     pub body: Vec<Step>,
 }
 
@@ -154,8 +154,8 @@ pub struct Operand {
     pub offset: SymExpr,
 }
 
-/// What happens to a template's result: a body over the output's dimensions (`i0…`) which reads it with
-/// `InstKind::Template` and stores where it belongs. It runs exactly once for each output point.
+/// The epilogue of a template: a body over the output's dimensions (`i0…`) which reads the result with `InstKind::Template`
+/// and stores it. It runs exactly once for each output point.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Epilogue {
     /// Sizes of the template's output.
@@ -195,7 +195,7 @@ pub struct Conv {
     pub weight: Operand,
     /// Step of the window in each spatial dimension.
     pub stride: Vec<i64>,
-    /// Zeros added before and after each spatial dimension; a negative number leaves out so many elements instead.
+    /// Zeros added before and after each spatial dimension; a negative number leaves out this many elements instead.
     pub padding: Vec<(i64, i64)>,
     /// Distance of the window's points.
     pub dilation: Vec<i64>,
@@ -211,7 +211,7 @@ pub struct Conv {
 
 /// `softmax(q kᵀ · scale + mask) v` over the last two dimensions, without storing the scores.
 ///
-/// Rows in which nothing takes part give zeros, as PyTorch's `scaled_dot_product_attention` does.
+/// Rows in which every key is masked yield zeros, as in PyTorch's `scaled_dot_product_attention`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attention {
     /// Name.
@@ -224,13 +224,13 @@ pub struct Attention {
     pub k: Operand,
     /// `[b, hkv, lk, dv]`.
     pub v: Operand,
-    /// `[b, hq, lq, lk]` by broadcast strides: `bool` (true takes part) or a float that is added.
+    /// `[b, hq, lq, lk]` by broadcast strides: `bool` (true means attend) or a float that is added.
     pub mask: Option<Operand>,
-    /// `[b, hq, lq]` of dtype `acc`, written: the logarithm of the sum of the exponentials of each row's scores, minus
-    /// infinity where nothing takes part. With it a gradient has the weights without the scores.
+    /// `[b, hq, lq]` of dtype `acc`, written: the log-sum-exp of each row's scores, minus infinity where every key is
+    /// masked. The gradients recompute the weights from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sums: Option<Operand>,
-    /// Position `i` sees positions up to `i` (aligned at the start, as PyTorch does).
+    /// Position `i` attends to positions up to `i` (aligned at the start, as in PyTorch).
     pub causal: bool,
     /// Factor on the scores.
     pub scale: f64,
@@ -273,14 +273,14 @@ pub enum ExternOp {
         complex: bool,
     },
     /// The gradients of an [`Attention`], without storing scores. With `s = q kᵀ · scale + mask`, weights
-    /// `p = exp(s - sums)` (zero where nothing is seen) and `ds = p (g vᵀ - deltas)` they are `dq = ds k · scale`,
+    /// `p = exp(s - sums)` (zero where every key is masked) and `ds = p (g vᵀ - deltas)` they are `dq = ds k · scale`,
     /// `dk = dsᵀ q · scale`, `dv = pᵀ g`; heads of queries that share a head of keys are added up.
     ///
     /// Inputs: cotangent `g` `[b, hq, lq, dv]`; `q`, `k`, `v` and an optional last one, `mask`, as those of the attention;
     /// before the mask `sums` and `deltas`, both `[b, hq, lq]` in the dtype of arithmetic. `deltas` is the sum of
     /// `g · result` over a row, less the cotangent of `sums`. Outputs: `dq`, `dk`, `dv`.
     AttentionBackward {
-        /// Position `i` sees positions up to `i`.
+        /// Position `i` attends to positions up to `i`.
         causal: bool,
         /// Factor on the scores.
         scale: f64,
@@ -304,7 +304,7 @@ impl Step {
             Step::Together(k) => &k.name,
         }
     }
-    /// What it is, as its text form begins: `loop`, `matmul`, `cond`.
+    /// The kind, as its text form begins: `loop`, `matmul`, `cond`.
     pub fn kind(&self) -> &'static str {
         match self {
             Step::Loop(_) => "loop",
@@ -334,7 +334,7 @@ impl Step {
             Step::While(k) => &k.origins,
         }
     }
-    /// The lists of steps in it, in the order in which they are printed.
+    /// The nested lists of steps, in the order in which they are printed.
     pub fn nested(&self) -> Vec<&[Step]> {
         match self {
             Step::Cond(k) => vec![&k.then, &k.otherwise],
@@ -344,7 +344,7 @@ impl Step {
             _ => Vec::new(),
         }
     }
-    /// The same lists, to be changed.
+    /// The same lists, mutable.
     pub fn nested_mut(&mut self) -> Vec<&mut Vec<Step>> {
         match self {
             Step::Cond(k) => vec![&mut k.then, &mut k.otherwise],
@@ -369,7 +369,7 @@ impl Step {
             Step::While(k) => vec![&k.pred],
         }
     }
-    /// The strided operands that the step itself writes; what its bodies store is not among them.
+    /// The strided operands that the step itself writes; stores of its bodies are not among them.
     pub fn results(&self) -> Vec<&Operand> {
         match self {
             Step::Attention(k) => k.sums.iter().collect(),
@@ -377,7 +377,7 @@ impl Step {
             _ => Vec::new(),
         }
     }
-    /// The bodies in it, with the extents of their loop variables; not those of nested steps.
+    /// The bodies of the step, with the extents of their loop variables; not those of nested steps.
     pub fn bodies(&self) -> Vec<(Shape, &[Inst])> {
         match self {
             Step::Loop(k) => k
@@ -397,7 +397,7 @@ impl Step {
             | Step::Together(_) => Vec::new(),
         }
     }
-    /// The instructions of the same bodies, to be changed.
+    /// The instructions of the same bodies, mutable.
     pub fn bodies_mut(&mut self) -> Vec<&mut Vec<Inst>> {
         match self {
             Step::Loop(k) => k.stages.iter_mut().map(|s| &mut s.insts).collect(),

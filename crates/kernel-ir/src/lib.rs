@@ -1,4 +1,4 @@
-//! kernel-ir: what `inductor` hands to a backend. Fused loop kernels, templates (matrix product, convolution,
+//! kernel-ir: the input of a backend. Fused loop kernels, templates (matrix product, convolution,
 //! attention), buffers and the execution plan, as plain data with a version, a byte form and a text form.
 //!
 //! It holds no closures, no graph and no device code. Sizes are symbolic; a backend compiles one program once and runs

@@ -1,5 +1,6 @@
-//! The matrix routines that a program may call: names, options, number of operands. What they compute stands with each
-//! (`*` is the batch, the same for every operand; `k = min(m, n)`); conventions are LAPACK's. Not here: how.
+//! The matrix routines that a program may call: names, options, number of operands. Each variant documents what it computes
+//! (`*` is the batch, the same for every operand; `k = min(m, n)`); conventions are LAPACK's. The implementations are in
+//! `linalg`.
 
 use serde::{Deserialize, Serialize};
 
@@ -81,7 +82,7 @@ pub enum LinalgOp {
 }
 
 impl LinalgOp {
-    /// The routine with this name; `option` is asked for every option that it has.
+    /// The routine with this name; `option` is called for every option that it has.
     pub fn from_name(name: &str, mut option: impl FnMut(&str) -> bool) -> Option<LinalgOp> {
         let mut is = |name| option(name);
         Some(match name {
@@ -106,7 +107,7 @@ impl LinalgOp {
         })
     }
 
-    /// The name, followed by the options that are set, in the order in which [`LinalgOp::from_name`] asks.
+    /// The name, followed by the options that are set, in the order in which [`LinalgOp::from_name`] queries them.
     pub fn words(self) -> Vec<&'static str> {
         let list: &[(&'static str, bool)] = match self {
             LinalgOp::Cholesky { upper, check } => &[("cholesky", true), ("upper", upper), ("check", check)],

@@ -1,14 +1,14 @@
-//! Transposed convolutions as plain ones. An output point `t` of a transposed convolution of stride `s` is reached by the
-//! taps `j` with `t + padding - j * dilation` divisible by `s` alone: the points with one remainder, a *phase*, are a plain
-//! convolution of stride 1 over every tap that may reach them, and no product with an inserted zero is made. Backends
-//! whose fast kernels are those of plain convolutions compute them so.
+//! Transposed convolutions as plain ones. An output point `t` of a transposed convolution of stride `s` depends only on the
+//! taps `j` for which `s` divides `t + padding - j * dilation`. The points with one remainder, a *phase*, are a plain
+//! convolution of stride 1 over those taps, without products with inserted zeros. Backends with fast plain convolutions
+//! compute transposed ones this way.
 
 use ir_core::{Atom, DType, Scalar, Shape, SymExpr};
 use smallvec::SmallVec;
 
 use crate::{Conv, Epilogue, Inst, InstKind, LoopKernel, Operand, Stage, Step};
 
-/// Most phases that a convolution is taken apart into: each is a step of its own.
+/// Most phases that a convolution is split into: each is a step of its own.
 const MAX_PHASES: i64 = 64;
 
 /// One remainder along one spatial dimension.
@@ -19,7 +19,7 @@ struct Phase {
     step: i64,
     /// Output points.
     count: SymExpr,
-    /// What the points read; nothing where no tap reaches them.
+    /// What the points read; `None` where no tap reaches them.
     window: Option<Window>,
 }
 
@@ -37,10 +37,10 @@ struct Window {
     cut: (i64, i64),
 }
 
-/// The steps that together do what this transposed convolution does, in any order; they write different points of
+/// The steps that are equivalent to this transposed convolution, in any order; they write different points of
 /// its outputs. The weights of the plain convolutions are views with negative strides.
 ///
-/// `None` for a plain convolution, for sizes of which it is not known how they relate, and for groups of several
+/// `None` for a plain convolution, for sizes whose relation is not known, and for groups of several
 /// channels on both sides (their weight is not one strided view).
 pub fn plain_steps(conv: &Conv) -> Option<Vec<Step>> {
     if !conv.transposed {
@@ -71,7 +71,8 @@ pub fn plain_steps(conv: &Conv) -> Option<Vec<Step>> {
 fn exchanged(conv: &Conv) -> Option<Operand> {
     let (w, groups) = (&conv.weight, SymExpr::from_i64(conv.groups.max(1)));
     let (per_in, per_out) = (w.sizes[0].floor_div(&groups), w.sizes[1].clone());
-    // Group, then channel of the group: one stride only where one of them is alone, or where they happen to follow.
+    // Group, then channel of the group: there is a single stride only where one of them has size 1, or where they are
+    // adjacent.
     let group = &w.strides[0] * &per_in;
     let one_step = groups == SymExpr::ONE || group == &w.strides[1] * &per_out;
     let out = if one_step {

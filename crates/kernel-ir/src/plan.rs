@@ -1,5 +1,5 @@
-//! The static memory plan: which arena buffers may share memory. A function of the program and, where sizes are
-//! symbolic, of their values; backends call it, none makes a plan of its own.
+//! The static memory plan: which arena buffers may share memory. It is a function of the program and, where sizes are
+//! symbolic, of their values; backends call it and do not make plans of their own.
 
 use ir_core::{Arena, Atom, EntityId, SymId};
 use serde::{Deserialize, Serialize};
@@ -10,23 +10,23 @@ use crate::{BufId, Program, Storage};
 /// Alignment of every arena buffer in bytes: one cache line, one 512-bit vector.
 pub const ALIGN: u64 = 64;
 
-/// When each arena buffer lives, and where it lies if the sizes are known.
+/// The live range of each arena buffer, and its offset if the sizes are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArenaPlan {
     /// For every buffer of storage `Arena` whose size is known before the call: first step that writes it, last step
-    /// that uses it. Nested steps count as the step of the program that they stand in.
+    /// that uses it. Nested steps count as the step of the program that they are in.
     pub lives: Vec<LiveRange>,
     /// Offset in bytes of each entry of `lives`, where every size is a number.
     pub offsets: Option<Vec<u64>>,
     /// Bytes of the arena, where every size is a number: the peak of temporary memory.
     pub bytes: Option<u64>,
-    /// The same for the buffers of storage `Arena` whose size a step tells: they have memory of their own, which may be
+    /// The same for the buffers of storage `Arena` whose size a step computes: they have memory of their own, which may be
     /// freed after the last use.
     #[serde(default)]
     pub dynamic: Vec<LiveRange>,
 }
 
-/// The life of one arena buffer, in step numbers, both inclusive.
+/// The live range of one arena buffer, in step numbers, both inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveRange {
     /// The buffer.
@@ -37,7 +37,7 @@ pub struct LiveRange {
     pub last: u32,
 }
 
-/// Why there is no plan.
+/// Errors of planning.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum PlanError {
     /// A size has no value.
@@ -46,7 +46,7 @@ pub enum PlanError {
     /// Sizes are too large.
     #[error("buffer `{0}` needs more memory than can be addressed")]
     TooLarge(String),
-    /// A size is negative: the inputs are smaller than what is computed of them takes.
+    /// A size is negative: the inputs are smaller than the program requires.
     #[error("dimension {dim} of `{buffer}`, `{expr}`, is {size}: the inputs are too small for it")]
     Negative {
         /// Name of the buffer, which is that of its value.
@@ -61,7 +61,7 @@ pub enum PlanError {
 }
 
 impl ArenaPlan {
-    /// The lives of all arena buffers of `program`, and offsets where its sizes are numbers.
+    /// The live ranges of all arena buffers of `program`, and offsets where its sizes are numbers.
     pub fn of(program: &Program) -> ArenaPlan {
         let mut lives: Arena<BufId, Option<LiveRange>> = program.buffers.ids().map(|_| None).collect();
         for (n, step) in program.steps.iter().enumerate() {
@@ -85,7 +85,7 @@ impl ArenaPlan {
 
     /// Offsets (in the order of `lives`) and total bytes for the given symbol values.
     ///
-    /// Greedy by size: the largest buffer first, each at the lowest offset that is free for its whole life.
+    /// Greedy by size: the largest buffer first, each at the lowest offset that is free during its whole live range.
     pub fn place(
         &self,
         program: &Program,
@@ -123,7 +123,7 @@ impl ArenaPlan {
     }
 }
 
-/// An error where a buffer's size is negative. Sizes that a step tells are checked when it does.
+/// An error where a buffer's size is negative. Sizes that a step determines are checked when it does.
 fn check_sizes(program: &Program, symbols: &dyn Fn(SymId) -> Option<i64>) -> Result<(), PlanError> {
     let leaf = |a: &Atom| match a {
         Atom::Sym(id) => symbols(*id),

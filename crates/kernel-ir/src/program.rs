@@ -5,21 +5,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ArenaPlan, BufId, Step};
 
-/// What crosses the boundary to a backend.
+/// A program: the data that crosses the boundary to a backend.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Program {
     /// Name of the model.
     pub name: String,
     /// Size symbols.
     pub symbols: Symbols,
-    /// What must hold of the sizes in every call. Whoever calls checks it before the backend is asked, so a backend need not
+    /// Conditions on the sizes that hold in every call. The caller checks it before the backend is asked, so a backend need not
     /// read it. Since 1.6, left out where there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<Guard>,
-    /// Who asks for the checks of indices ([`InstKind::Check`](crate::InstKind::Check)), for their messages. Since 1.6.
+    /// The origins of index checks ([`InstKind::Check`](crate::InstKind::Check)), for their messages. Since 1.6.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sites: Vec<Site>,
-    /// Whether whoever compiled the program answers for its indices from data: none of them is checked. Since 1.6.
+    /// Whether the compiler's user answers for indices from data: none of them is checked. Since 1.6.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unchecked_indices: bool,
     /// Buffers.
@@ -30,27 +30,27 @@ pub struct Program {
     pub constants: Vec<Const>,
     /// Outputs of a call, in order.
     pub outputs: Vec<OutputSpec>,
-    /// Runs once when the constants are bound: makes the `Persistent` buffers. Reads constants only.
+    /// Runs once when the constants are bound: computes the `Persistent` buffers. Reads constants only.
     pub init: Vec<Step>,
     /// Runs at every call, in order.
     pub steps: Vec<Step>,
-    /// Where the `Arena` buffers lie.
+    /// The memory plan of the `Arena` buffers.
     pub plan: ArenaPlan,
 }
 
-/// Who asks for the check of an index.
+/// The origin of an index check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Site {
     /// The operator: `aten.embedding.default`.
     pub operator: String,
-    /// Where it stands in the user's program, as far as that is known.
+    /// Its place in the user's program, as far as that is known.
     pub origin: String,
     /// The dimension that the index is of, as the operator's author counts them.
     pub dim: u32,
-    /// Whether negative numbers count from the end, so that what is checked had the size added to it where it was one.
+    /// Whether negative indices count from the end, so that the checked value has the size added where it was negative.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub wraps: bool,
-    /// The constant whose range stands for checks of this site ([`Const::range`]).
+    /// The constant whose declared range replaces checks of this site ([`Const::range`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constant: Option<u32>,
 }
@@ -74,15 +74,15 @@ pub struct Buffer {
     pub storage: Storage,
 }
 
-/// Where a buffer's memory is.
+/// The storage class of a buffer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Storage {
-    /// The caller's tensor number n as it was before the call; never stored to. Where the input is declared written
+    /// The caller's tensor number n as before the call; never stored to. Where the input is declared written
     /// ([`InputSpec::written`]), stores go to views of it.
     Input(u32),
     /// Constant number n; never written.
     Constant(u32),
-    /// Made by the init steps, kept while the executable lives.
+    /// Computed by the init steps, kept while the executable lives.
     Persistent,
     /// In the arena, at the plan's offset; contents last from the first write to the last read of a call. Where the
     /// size mentions an unbacked symbol: memory of its own, from the first write after the symbol is bound to the
@@ -103,7 +103,7 @@ pub struct InputSpec {
     pub buf: BufId,
     /// Whether the call gives the caller's tensor a new value in place. Steps store it to views of the buffer (elements
     /// that no step stores to keep theirs); the buffer itself names the old value, which nothing reads once a view is
-    /// stored to. The tensor must be writable, and nobody else may use it during the call. Since 1.4.
+    /// stored to. The tensor must be writable, and nothing else may use it during the call. Since 1.4.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub written: bool,
 }
@@ -115,7 +115,7 @@ pub struct Const {
     pub name: String,
     /// Its buffer.
     pub buf: BufId,
-    /// Smallest and largest value that steps rely on where elements are indices; whoever binds the constant checks it.
+    /// Smallest and largest value that steps rely on where elements are indices; checked when the constant is bound.
     /// Since 1.6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<(i64, i64)>,
@@ -139,15 +139,15 @@ pub struct OutputSpec {
 }
 
 impl Site {
-    /// The operator and where it stands: `` `aten.embedding.default` (model.py:12) ``.
+    /// The operator and its place: `` `aten.embedding.default` (model.py:12) ``.
     pub fn name(&self) -> String {
         let at = if self.origin.is_empty() { String::new() } else { format!(" ({})", self.origin) };
         format!("`{}`{at}", self.operator)
     }
-    /// What to say of an index that fails the check of this site.
+    /// The message for an index that fails the check of this site.
     pub fn message(&self, index: i64, size: i64) -> String {
         let (name, dim) = (self.name(), self.dim);
-        // What was negative is still so after the size was added, or it would have been in bounds.
+        // A negative value is still negative after the size was added, or it would have been in bounds.
         let index = if self.wraps && index < 0 { index.wrapping_sub(size) } else { index };
         format!("{name}: index {index} is out of bounds for dimension {dim} with size {size}")
     }
@@ -172,7 +172,7 @@ impl Program {
     pub fn bounds(&self) -> &Symbols {
         &self.symbols
     }
-    /// Whether the memory of `buf` (no view) can be laid out only while the program runs: its size mentions a symbol
+    /// Whether the memory of `buf` (not a view) can be laid out only at run time: its size mentions a symbol
     /// that a step binds.
     pub fn is_dynamic(&self, buf: BufId) -> bool {
         let b = &self.buffers[buf];
@@ -185,7 +185,7 @@ impl Program {
             _ => None,
         }
     }
-    /// The ranges that constants declare, which whoever binds them checks.
+    /// The ranges that constants declare, checked when the constants are bound.
     pub fn constant_ranges(&self) -> Vec<crate::ConstantRange> {
         crate::indices::ranges(&self.constants, &self.sites)
     }

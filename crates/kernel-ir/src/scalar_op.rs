@@ -1,4 +1,4 @@
-//! The scalar operators of loop bodies. One row an operator: name, arity, dtype rule, doc and reference evaluation.
+//! The scalar operators of loop bodies. One row per operator: name, arity, dtype rule, doc and reference evaluation.
 //!
 //! Every operator is total: no input traps. Integer arithmetic wraps at the width of its dtype. Operators compute in
 //! the dtype of their operands; 16-bit floats never reach an operator (bodies cast to `f32` first).

@@ -1,12 +1,12 @@
-//! Steps that do not depend on each other, and the memory that says so. What a backend makes of them (one launch, one
-//! parallel region, one after another) is its own affair; which steps a program has together is the compiler's.
+//! Groups of independent steps ([`Together`]), and the memory footprint that shows independence. The compiler decides which
+//! steps form a group; the backend decides how to execute one (one launch, one parallel region, or one after another).
 
 use serde::{Deserialize, Serialize};
 
 use crate::{BufId, LiveRange, Program, Step};
 
 /// Loops and templates of which none writes memory that another one reads or writes: a backend may run them in any order,
-/// at once, or as one launch. To the memory plan they are one step. Since 1.5.
+/// concurrently, or as one launch. The memory plan treats them as one step. Since 1.5.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Together {
     /// Name.
@@ -25,7 +25,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// That of a step of a well-formed program, nested steps included.
+    /// The footprint of a step of a well-formed program, nested steps included.
     pub fn of(program: &Program, step: &Step) -> Footprint {
         let roots = |list: Vec<BufId>| {
             let mut roots: Vec<BufId> = list.into_iter().map(|b| program.root(b)).collect();
@@ -37,14 +37,14 @@ impl Footprint {
         Footprint { reads: roots(reads), writes: roots(writes) }
     }
 
-    /// A buffer that one of both writes and the other one uses: what the steps' order decides about.
+    /// A buffer that one footprint writes and the other one uses: then the order of the steps matters.
     pub fn clash(&self, other: &Footprint) -> Option<BufId> {
         common(&self.writes, &other.writes)
             .or_else(|| common(&self.writes, &other.reads))
             .or_else(|| common(&self.reads, &other.writes))
     }
 
-    /// Adds what further steps use.
+    /// Adds the footprint of further steps.
     pub fn extend(&mut self, other: &Footprint) {
         for (all, more) in [(&mut self.reads, &other.reads), (&mut self.writes, &other.writes)] {
             all.extend(more);
@@ -54,7 +54,7 @@ impl Footprint {
     }
 }
 
-/// The first buffer of two ascending lists that both have.
+/// The first buffer that occurs in both ascending lists.
 fn common(mut a: &[BufId], mut b: &[BufId]) -> Option<BufId> {
     while let ([x, rest @ ..], [y, more @ ..]) = (a, b) {
         match x.cmp(y) {
@@ -67,7 +67,7 @@ fn common(mut a: &[BufId], mut b: &[BufId]) -> Option<BufId> {
 }
 
 impl Together {
-    /// Why these are no members of one step; `None` where they are. The program is well-formed otherwise.
+    /// Why these steps cannot form one group; `None` where they can. The program is well-formed otherwise.
     pub(crate) fn fault(&self, program: &Program) -> Option<String> {
         if self.steps.is_empty() {
             return Some("it has no members".into());
@@ -91,10 +91,10 @@ impl Together {
 }
 
 impl Program {
-    /// The same program with the members of each [`Together`] as steps of their own, one after another: what readers of
-    /// older minors get, and backends that launch no steps at once.
+    /// The same program with the members of each [`Together`] as separate consecutive steps: for readers of older minors,
+    /// and for backends that do not launch steps concurrently.
     pub fn one_by_one(&self) -> Program {
-        // Number of the first step that each step has become; behind them that of the step that would follow.
+        // For each step the number of the first step that it became, followed by that of the step after the last.
         let mut starts = Vec::with_capacity(self.steps.len() + 1);
         let mut steps = Vec::with_capacity(self.steps.len());
         for step in &self.steps {

@@ -1,21 +1,21 @@
-//! What every program must satisfy before a backend may compile it. A program that passes cannot make a backend index a
-//! table out of bounds or mix dtypes, and every load and store at an index from data is proved or checked to be inside of its
-//! buffer (that indices made of loop variables and sizes are, is what guards on the sizes keep).
+//! The invariants that every program must satisfy before a backend may compile it. A program that passes cannot make a
+//! backend index a table out of bounds or mix dtypes, and every load and store at an index from data is proved or checked
+//! to be within its buffer (guards on sizes ensure that for indices made of loop variables and sizes).
 //!
-//! 1. Buffers: as many strides as sizes, whose products have few terms (as those of indices and strides); shapes use declared size symbols only; a view's root exists and is no view.
+//! 1. Buffers: as many strides as sizes, whose products have few terms (as those of indices and strides); shapes use declared size symbols only; a view's root exists and is not a view.
 //! 2. Inputs and constants: number n of the list is the buffer of storage `Input(n)` or `Constant(n)`.
 //! 3. Outputs: an existing buffer, whose memory is an output, input, constant or persistent one.
 //! 4. Bodies: values are made before they are used (also inside indices, where they are integers); loop variables and
 //!    symbols exist; an index has the rank of its buffer; dtypes follow the operators' rules; masks are `bool`.
 //! 5. Reductions: accumulators exist, take values of their dtype, have a position exactly where they keep one, and are read by
-//!    later stages only. Scans stand in stages with a loop. `template` stands in epilogues only, the rest of this item nowhere there.
+//!    later stages only. Scans are in stages with a loop. `template` is in epilogues only, reductions and scans never are.
 //! 6. Stores never go to inputs or constants, but for views of inputs that are declared written; what else these demand
-//!    is said in `written`.
+//!    is listed in `written`.
 //! 7. Templates: operands have the rank of the output (convolutions: and of their window).
 //! 8. Control flow: conditions are one `bool`, what `bind` reads one integer; nesting has a limit. Symbols that steps bind
 //!    (`unbacked`) are used only where they are bound: after the `bind` in the same list of steps or one inside of it,
 //!    after a `cond` whose branches both bind them, and in the body of the `for`. Shapes of inputs, constants and persistent buffers use none of them.
-//! 9. Steps together: at least one, loops and templates alone; what one of them writes none of the others reads or writes,
+//! 9. Groups of concurrent steps: at least one member, loops and templates only; what one of them writes none of the others reads or writes,
 //!    views of the same memory included.
 //! 10. Checks of indices: `i64`, of a site that the program has. Loads and stores at indices from data: `indices` proves them to
 //!     be inside of their buffers, with the checks' help, unless the program says `unchecked_indices`. Guards use symbols of inputs alone.
@@ -81,8 +81,8 @@ fn is_size(program: &Program, e: &SymExpr) -> bool {
 /// Most terms of a product that addressing multiplies out; real ones have fewer than ten.
 const MAX_TERMS: usize = 1024;
 
-/// Whether the product of both, multiplied out, stays small: addresses and spans are such products, and a few hundred
-/// bytes of hostile sums would take minutes.
+/// Whether the expanded product of both stays small: addresses and spans are such products, and a few hundred bytes of
+/// hostile sums would take minutes.
 fn multiplies(a: &SymExpr, b: &SymExpr) -> bool {
     let terms = |e: &SymExpr| if e.as_const().is_some() { 1 } else { e.terms().0.len() + 1 };
     terms(a).saturating_mul(terms(b)) <= MAX_TERMS
@@ -158,7 +158,7 @@ fn signature(program: &Program) -> Result {
 /// Deepest nesting of control flow.
 pub(crate) const MAX_DEPTH: usize = 32;
 
-/// The symbols that have a value where a step stands.
+/// The symbols that have a value at a step.
 struct Scope<'a> {
     program: &'a Program,
     known: Vec<bool>,
@@ -174,7 +174,7 @@ impl<'a> Scope<'a> {
         ensure(!e.any_leaf(unknown), place, &format!("`{e}` uses a symbol that no step has bound"))
     }
 
-    /// Checks a step and what it nests; afterwards the symbol of a `bind` is known.
+    /// Checks a step and its nested steps; afterwards the symbol of a `bind` is known.
     fn step(&mut self, step: &Step, depth: usize) -> Result {
         let place = || format!("step `{}`", step.name());
         ensure(depth < MAX_DEPTH, &place, &format!("control flow is nested more than {MAX_DEPTH} deep"))?;
@@ -222,7 +222,7 @@ impl<'a> Scope<'a> {
         Ok(())
     }
 
-    /// Steps whose symbols are not known outside; gives those that are known at their end.
+    /// Checks steps whose symbols are not visible outside; returns those that are known at their end.
     fn list(&mut self, steps: &[Step], depth: usize) -> Result<Vec<bool>> {
         let before = self.known.clone();
         steps.iter().try_for_each(|s| self.step(s, depth + 1))?;
@@ -281,7 +281,7 @@ struct Body<'a> {
     inner: usize,
     insts: &'a [Inst],
     accs: &'a [AccDecl],
-    /// Accumulators that earlier stages reduced.
+    /// Accumulators of earlier stages.
     ready: &'a [bool],
     epilogue: bool,
 }
@@ -398,7 +398,7 @@ fn operands(program: &Program, step: &Step) -> Result {
 
 fn is_writable(program: &Program, buf: BufId) -> bool {
     match program.buffers[program.root(buf)].storage {
-        // The input's own buffer is its old value.
+        // The input's own buffer holds its old value.
         Storage::Input(_) => program.root(buf) != buf && program.written_input(buf).is_some(),
         Storage::Constant(_) => false,
         _ => true,
@@ -529,7 +529,7 @@ impl Body<'_> {
     }
 }
 
-/// Whether an operator means something for operands of this dtype (of the branches for `select`).
+/// Whether an operator is defined for operands of this dtype (of the branches for `select`).
 pub fn takes(op: ScalarOp, dtype: DType) -> bool {
     use ScalarOp as O;
     match op {
@@ -605,7 +605,7 @@ fn plan(program: &Program) -> Result {
     placed(program, offsets, bytes)
 }
 
-/// Static offsets: inside of the arena, aligned, and apart from what lives at the same time.
+/// Static offsets: within the arena, aligned, and disjoint from buffers that live at the same time.
 fn placed(program: &Program, offsets: &[u64], bytes: u64) -> Result {
     let place = || "the plan".to_owned();
     let lives = &program.plan.lives;

@@ -1,7 +1,7 @@
 //! The byte form of a program: an 8-byte header (`FFXK`, major, minor as little-endian u16) and MessagePack with named
 //! fields, so that other languages read it with any MessagePack library; docs/program-bytes.md describes it. A reader takes
-//! its own minor and older ones, and skips keys that it does not know: a writer may say an older minor than its own where
-//! the program uses nothing newer (`wire_older`).
+//! its own minor and older ones, and skips keys that it does not know: a writer may declare an older minor than its own
+//! where the program uses nothing newer (`wire_older`).
 
 use serde::{Deserialize, Deserializer};
 use smallvec::SmallVec;
@@ -13,7 +13,7 @@ use crate::Program;
 pub const IR_MAJOR: u16 = 1;
 /// Grows with every addition.
 pub const IR_MINOR: u16 = 6;
-/// The minor that checks of indices came with.
+/// The minor version that introduced index checks.
 pub(crate) const CHECKS: u16 = 6;
 const MAGIC: &[u8; 4] = b"FFXK";
 
@@ -38,7 +38,7 @@ pub enum WireError {
     Damaged(String),
 }
 
-/// Reads a sequence without believing its announced length: `smallvec` reserves it at once, and nine hostile bytes
+/// Reads a sequence without trusting its announced length: `smallvec` reserves it at once, and nine hostile bytes
 /// announce 4 G elements. `Vec` bounds that itself.
 pub(crate) fn bounded<'de, D, A>(deserializer: D) -> Result<SmallVec<A>, D::Error>
 where
@@ -64,7 +64,7 @@ impl Program {
         bytes
     }
 
-    /// Which inputs the program of these bytes writes in place, without reading the rest of it.
+    /// Which inputs the serialized program writes in place, without reading the rest of it.
     ///
     /// # Errors
     /// Bytes that are no program.
@@ -83,7 +83,7 @@ impl Program {
         Ok(all.inputs.iter().map(|i| i.written).collect())
     }
 
-    /// The ranges that the constants of the program of these bytes declare, without reading the rest of it.
+    /// The ranges that the constants of the serialized program declare, without reading the rest of it.
     ///
     /// # Errors
     /// Bytes that are no program.
@@ -101,7 +101,7 @@ impl Program {
 
     /// Reads the byte form.
     ///
-    /// Writers of a minor without checks of indices have made none: such a program gets them here, against its buffers.
+    /// Programs of a minor version without index checks get them here, against their buffers.
     pub fn from_bytes(bytes: &[u8]) -> Result<Program, WireError> {
         let mut program: Program =
             rmp_serde::from_slice(body(bytes)?).map_err(|e| WireError::Damaged(e.to_string()))?;
@@ -121,7 +121,7 @@ fn body(bytes: &[u8]) -> Result<&[u8], WireError> {
     }
     let word = |i: usize| u16::from_le_bytes([header[i], header[i + 1]]);
     let (major, minor) = (word(4), word(6));
-    // A newer minor may say in keys that are skipped here what must not be skipped.
+    // A newer minor may express in keys that are skipped here what must not be skipped.
     if major != IR_MAJOR || minor > IR_MINOR {
         return Err(WireError::Version { major, minor });
     }

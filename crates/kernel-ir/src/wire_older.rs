@@ -1,9 +1,9 @@
-//! Older byte forms of a program: what a reader of an earlier minor takes, where the program uses nothing that came later.
+//! Older byte forms of a program, for readers of an earlier minor, where the program uses nothing that was added later.
 //!
 //! A minor only adds. So an older form is the present one with an older number in the header, provided that nothing in the
-//! program would be lost on a reader which skips the keys that it does not know. What would be is listed here, once for
-//! each minor: every addition to kernel-ir adds its line. What merely allows something has an older form of its own: steps
-//! that may run at once become steps one after another.
+//! program would be lost on a reader which skips the keys that it does not know. The additions that would be lost are
+//! listed here, once for each minor: every addition to kernel-ir adds its line. An addition that only permits something has
+//! an older form: concurrent steps become consecutive ones.
 
 use thiserror::Error;
 
@@ -14,17 +14,17 @@ use crate::{ExternOp, IR_MAJOR, IR_MINOR, InstKind, Program, ScalarOp, Step};
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{place}`: {feature} came with kernel-ir {IR_MAJOR}.{since} and has no form in {IR_MAJOR}.{wanted}{}", advice(*since))]
 pub struct NoOlderForm {
-    /// What has none, as it stands in a sentence: "the step `cond`".
+    /// The construct without an older form, as it is named in a sentence: "the step `cond`".
     pub feature: String,
     /// Step or size symbol that uses it.
     pub place: String,
-    /// Minor that it came with.
+    /// The minor that introduced it.
     pub since: u16,
-    /// Minor that was asked for.
+    /// The requested minor.
     pub wanted: u16,
 }
 
-/// What to do about it, where there is a way around.
+/// A workaround, if there is one.
 fn advice(since: u16) -> &'static str {
     match since {
         CHECKS => ": update the plugin, or compile with `unchecked_indices`",
@@ -36,7 +36,7 @@ impl Program {
     /// The byte form for readers of kernel-ir 1.`minor`; that of [`Program::to_bytes`] where `minor` is this one or newer.
     ///
     /// # Errors
-    /// The first thing in the program that came later.
+    /// The first construct of the program that the minor lacks.
     pub fn to_bytes_at(&self, minor: u16) -> Result<Vec<u8>, NoOlderForm> {
         let wanted = minor.min(IR_MINOR);
         if wanted < TOGETHER && self.init.iter().chain(&self.steps).any(has_together) {
@@ -66,7 +66,7 @@ impl Program {
         needs
     }
 
-    /// Calls `found` with minor, name and place of everything that the first version did not have.
+    /// Calls `found` with minor, name and place of everything that the first version lacks.
     fn for_each_feature(&self, found: &mut Found<'_>) {
         for symbol in self.symbols.values().filter(|s| s.unbacked) {
             found(2, &|| "a size that a step binds".into(), &symbol.name);
@@ -81,7 +81,7 @@ impl Program {
     }
 }
 
-/// The minor that steps which may run at once came with.
+/// The minor that introduced concurrent steps.
 const TOGETHER: u16 = 5;
 
 fn has_together(step: &Step) -> bool {
@@ -126,7 +126,7 @@ fn of_step(step: &Step, found: &mut Found<'_>) {
     }
 }
 
-/// The minor that a scalar operator came with.
+/// The minor that introduced a scalar operator.
 const fn operator_since(op: ScalarOp) -> u16 {
     match op {
         ScalarOp::Philox

@@ -1,4 +1,4 @@
-//! Inputs that a call writes in place: whether every access of their memory is in order.
+//! Inputs that a call writes in place: whether all accesses of their memory are in order.
 //!
 //! An input's own buffer names the value before the call; a view that steps store to names a new value. Then:
 //!
@@ -8,10 +8,10 @@
 //!    address, and no two points of the body have that address; it overwrites (`store`) and does not combine. Templates and
 //!    routines do not read what they write.
 //! 3. A loop (`for`, `while`) does not both read and write the memory of one input. After a `cond` whose branches leave
-//!    different values the memory is read no more.
+//!    different values the memory is not read any more.
 //! 4. Init steps write no input.
 //!
-//! What a kernel keeps to of this for buffers of other storage is its maker's affair: those are no one else's.
+//! The rules for buffers of other storage are the compiler's own concern, because no other program shares them.
 
 use ir_core::{Atom, EntityId, SymExpr};
 
@@ -28,8 +28,8 @@ pub struct Hazard {
     pub what: String,
 }
 
-/// All accesses of written inputs that are out of order; none where a backend may run the steps one after another. The
-/// program is well-formed otherwise.
+/// All accesses of written inputs that are out of order; none where a backend may run the steps in sequence. The program is
+/// well-formed otherwise.
 pub fn hazards(program: &Program) -> Vec<Hazard> {
     if !program.inputs.iter().any(|i| i.written) {
         return Vec::new();
@@ -52,14 +52,14 @@ pub fn hazards(program: &Program) -> Vec<Hazard> {
     order.found
 }
 
-/// What an input's memory holds.
+/// The contents of an input's memory.
 #[derive(Clone, Copy, PartialEq)]
 enum Contents {
-    /// What the caller gave.
+    /// The value before the call.
     Old,
     /// The value that this view names.
     New(BufId),
-    /// One or the other.
+    /// Either of them.
     Unclear,
 }
 
@@ -99,7 +99,7 @@ impl Order<'_> {
                 }
             }
             Step::For(_) | Step::While(_) => self.repeated(step),
-            // What one of them writes none of the others uses, so that any order is this one.
+            // No member uses what another one writes, so their order does not matter.
             Step::Together(t) => self.list(&t.steps),
             _ => self.single(step),
         }
@@ -172,7 +172,7 @@ impl Order<'_> {
         self.own_point(extents, insts, &own)
     }
 
-    /// Whether a body reads what it writes at its own point alone.
+    /// Whether a body reads memory that it writes only at its own point.
     fn own_point(
         &self,
         extents: &[SymExpr],
@@ -210,8 +210,8 @@ impl Order<'_> {
     }
 }
 
-/// Whether no two points of a loop nest have one address: the address is a sum of loop variables, each of which steps over
-/// all that those with smaller steps reach.
+/// Whether no two points of a loop nest have the same address: the address is a sum of loop variables, each with a stride
+/// larger than the range of those with smaller strides.
 fn one_to_one(address: &SymExpr, bounds: &LoopBounds<'_>) -> bool {
     let mut open = Vec::new();
     let mut rest = address.clone();

@@ -17,7 +17,7 @@ struct Watch;
 unsafe impl GlobalAlloc for Watch {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise for `alloc` is `System`'s.
+        // SAFETY: the caller's guarantee for `alloc` is `System`'s.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {

@@ -10,7 +10,7 @@ use crate::{Mat, Number};
 const PANEL: usize = 32;
 
 /// Overwrites the lower triangle of `a` `[n, n]` by `L` with `L Lᴴ = a` and the rest by zeros; only the lower triangle
-/// is read. Gives LAPACK's `info`: 0, or the order of the first leading minor that is not positive.
+/// is read. Returns LAPACK's `info`: 0, or the order of the first leading minor that is not positive.
 pub fn cholesky<T: Number>(a: &mut Mat<T>) -> usize {
     let n = a.nrows();
     let info = factor(a.as_mut());

@@ -1,4 +1,5 @@
-//! Eigenvalues and eigenvectors. The decompositions are `faer`'s; here stand what input it gets and the normalisation.
+//! Eigenvalues and eigenvectors. `faer` computes the decompositions; this module prepares its input and normalises its
+//! results.
 
 use faer::Side;
 use faer::linalg::solvers::SelfAdjointEigen;
@@ -21,7 +22,7 @@ pub fn eigh<T: Number>(a: &Mat<T>, upper: bool) -> Result<(Vec<f64>, Mat<T>), Li
     if n == 0 {
         return Ok((Vec::new(), Mat::zeros(0, 0)));
     }
-    // The whole matrix out of its triangle: what stands in the other one may be anything.
+    // The whole matrix is filled from one triangle, because the other one may hold anything.
     let whole = Mat::from_fn(n, n, |i, j| match i.cmp(&j) {
         std::cmp::Ordering::Equal => T::of(a[(i, i)].re()),
         std::cmp::Ordering::Less if upper => a[(i, j)],

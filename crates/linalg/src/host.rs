@@ -1,6 +1,6 @@
 //! Matrix routines of a program on host memory: operands are gathered into row-major arrays in double precision, a routine
-//! computes, and the results are scattered. No mathematics here, and no memory of its own: a backend says where its buffers
-//! lie; one whose memory is elsewhere copies first.
+//! computes, and the results are scattered. There is no mathematics here, and the module owns no memory: the backend gives
+//! the addresses of its buffers. A backend whose memory is on a device copies first.
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{ExternCall, LinalgOp, Operand, Program};
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::{Array, Complex, LinalgError, Values};
 
-/// Where a call's buffers lie.
+/// Access to the memory of a call's buffers.
 pub trait Memory {
     /// The memory of a buffer, by the number of its root.
     fn address(&self, root: usize) -> *mut u8;
@@ -27,7 +27,7 @@ pub enum RoutineError {
     Linalg {
         /// The step.
         kernel: String,
-        /// Why.
+        /// The reason.
         source: LinalgError,
     },
 }
@@ -150,19 +150,23 @@ impl Place {
         let at = |i: isize| element(memory, self, i);
         let values = match self.dtype {
             DType::I32 => {
-                // SAFETY: an element of the operand, inside of its buffer by the program's promise.
+                // SAFETY: the offset is that of an element of the operand, which is within its buffer because the program
+                // was verified.
                 let read = |&i: &isize| i64::from(unsafe { at(i).cast::<i32>().read_unaligned() });
                 Values::Ints(offsets.iter().map(read).collect())
             }
-            // SAFETY: as above.
+            // SAFETY: the offset is that of an element of the operand, which is within its buffer because the program was
+            // verified.
             DType::I64 => Values::Ints(
                 offsets.iter().map(|&i| unsafe { at(i).cast::<i64>().read_unaligned() }).collect(),
             ),
             dtype => {
                 let read = |&i: &isize| match dtype {
-                    // SAFETY: as above.
+                    // SAFETY: the offset is that of an element of the operand, which is within its buffer because the
+                    // program was verified.
                     DType::F32 => f64::from(unsafe { at(i).cast::<f32>().read_unaligned() }),
-                    // SAFETY: as above; `new` takes no other dtype.
+                    // SAFETY: the element is within its buffer (the program was verified), and its dtype is one of those
+                    // that `new` accepts.
                     _ => unsafe { at(i).cast::<f64>().read_unaligned() },
                 };
                 let list: Vec<f64> = offsets.iter().map(read).collect();
@@ -188,7 +192,8 @@ impl Place {
             Values::Ints(list) => {
                 for (&i, &x) in offsets.iter().zip(list) {
                     let p = element(memory, self, i);
-                    // SAFETY: an element of an output, inside of its buffer by the program's promise.
+                    // SAFETY: the offset is that of an element of an output, which is within its buffer because the program
+                    // was verified.
                     unsafe {
                         match self.dtype {
                             DType::I64 => p.cast::<i64>().write_unaligned(x),
@@ -205,7 +210,8 @@ impl Place {
         }
         for (&i, &x) in offsets.iter().zip(list) {
             let p = element(memory, self, i);
-            // SAFETY: as above.
+            // SAFETY: the offset is that of an element of an output, which is within its buffer because the program was
+            // verified.
             unsafe {
                 match self.dtype {
                     DType::F64 => p.cast::<f64>().write_unaligned(x),

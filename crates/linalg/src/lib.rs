@@ -1,9 +1,10 @@
 //! Dense matrix routines in double precision, real and complex: factorizations, solutions, eigenvalues.
 //!
 //! One function per routine on one matrix, [`run`], which applies a [`LinalgOp`](kernel_ir::LinalgOp) to a batch given as plain
-//! row-major arrays, and [`host`], which does so for a step of a program. Conventions are LAPACK's: `info` codes, pivots counted from 1, Householder vectors below the diagonal. What
-//! is unique only up to a sign or phase (eigenvectors, singular vectors) is normalised but may differ from LAPACK's.
-//! Single precision is computed in double precision and rounded once by the caller, so each routine exists twice, not
+//! row-major arrays, and [`host`], which does so for a step of a program. Conventions are LAPACK's: `info` codes, pivots
+//! counted from 1, Householder vectors below the diagonal. Results that are unique only up to a sign or phase
+//! (eigenvectors, singular vectors) are normalised but may differ from LAPACK's.
+//! Single-precision operands are computed in double precision and the caller rounds once, so each routine exists twice, not
 //! four times. Not here: operators, gradients; strides and dtypes are known to [`host`] alone.
 //!
 //! ```

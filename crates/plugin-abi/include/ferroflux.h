@@ -9,10 +9,10 @@
 //
 // 1. **Entry.** A library exports `FfxEntry` under the name `FFX_ENTRY_SYMBOL`. A new major has a new symbol.
 // 2. **Tables** begin with `{u32 struct_size, u16 major, u16 minor}` and grow only at the end. A field is used only
-//    where `struct_size` covers it whole and it is not null; sizes are never compared for equality. Structs that stand
-//    in arrays are passed as arrays of pointers, so that they may grow too. The exceptions are *frozen* pairs
+//    where `struct_size` covers it whole and it is not null; sizes are never compared for equality. Structs that are
+//    elements of arrays are passed as arrays of pointers, so that they may grow too. The exceptions are *frozen* pairs
 //    (`FfxStr`, `FfxNameValue`, `FfxIrVersion`), which never change within a major.
-//    The *effective minor* of a pair is the lower of the two minors: neither side uses what came later.
+//    The *effective minor* of a pair is the lower of the two minors: neither side uses later additions.
 // 3. **Ownership.** Who allocates frees, through its own function. Strings and arrays passed to a call are borrowed for
 //    that call. What `describe` returns lives as long as the process. Errors are a struct of the caller. Outputs of
 //    `execute` belong to the caller, who calls the DLPack deleter exactly once, on any thread. Constants given to
@@ -23,7 +23,7 @@
 // 5. **Threads.** All slots may be called from many threads at once, also on one executable. The one exception:
 //    the host does not call `executable_destroy` or `bind_constants` while another call on that executable runs.
 // 6. **Streams.** On the default stream (null) `execute` and `copy` return when the results can be read. On any other they
-//    may return before: the host keeps the inputs until it has synchronized the stream; outputs may be deleted earlier,
+//    may return earlier: the host keeps the inputs until it has synchronized the stream; outputs may be deleted earlier,
 //    which the plugin orders after the work that uses them.
 // 7. **Life.** A plugin is never unloaded; the `FfxHost` table outlives every plugin.
 
@@ -88,10 +88,10 @@ extern "C" {
 // The caller passed something that this call does not accept.
 #define FFX_ERR_INVALID_ARGUMENT 1
 
-// The program, dtype, mode or option is valid but this backend does not do it.
+// The program, dtype, mode or option is valid but this backend does not support it.
 #define FFX_ERR_UNSUPPORTED 2
 
-// Program bytes or a table of another version.
+// Program bytes or a table of an incompatible version.
 #define FFX_ERR_INCOMPATIBLE 3
 
 // The device or its driver is not usable here.
@@ -106,7 +106,7 @@ extern "C" {
 // A bug of the plugin or of a library below it.
 #define FFX_ERR_INTERNAL 7
 
-// Bytes that are not what they are said to be: cut short, changed, or no artifact at all. Since minor 1.
+// Bytes that are cut short, changed, or not an artifact at all. Since minor 1.
 #define FFX_ERR_DAMAGED 8
 
 // Bytes of `FfxError.message`, the closing NUL included.
@@ -177,7 +177,7 @@ typedef struct DLPackVersion {
   uint32_t minor;
 } DLPackVersion;
 
-// Where memory lies.
+// A device.
 typedef struct DLDevice {
   // One of the `FFX_DL_*` device types.
   int32_t device_type;
@@ -201,7 +201,7 @@ typedef struct DLDataType {
 typedef struct DLTensor {
   // Start of the allocation; an opaque handle on devices whose memory the host cannot address.
   void *data;
-  // Where `data` lies.
+  // The device of `data`.
   struct DLDevice device;
   // Number of dimensions; 0 for a scalar.
   int32_t ndim;
@@ -219,7 +219,7 @@ typedef struct DLTensor {
 typedef struct DLManagedTensorVersioned {
   // Version of the layout that follows.
   struct DLPackVersion version;
-  // Belongs to the producer.
+  // Private data of the producer.
   void *manager_ctx;
   // Frees the tensor and this struct; null where nothing is to be freed.
   void (*deleter)(struct DLManagedTensorVersioned*);
@@ -274,7 +274,7 @@ typedef struct FfxOptionSpec {
   struct FfxStr name;
   // One line for the user.
   struct FfxStr help;
-  // What holds where the option is not given.
+  // The default value.
   struct FfxStr default_value;
   // Choices of `FFX_OPTION_CHOICE`.
   const struct FfxStr *choices;
@@ -282,7 +282,7 @@ typedef struct FfxOptionSpec {
   size_t n_choices;
 } FfxOptionSpec;
 
-// What a plugin is: constant for the life of the process.
+// The description of a plugin: constant for the life of the process.
 typedef struct FfxDescription {
   // Size and version.
   struct FfxHead head;
@@ -306,14 +306,14 @@ typedef struct FfxDescription {
   size_t n_options;
 } FfxDescription;
 
-// What went wrong in one call. The caller fills `head` with its own size; the callee writes only fields that this size
+// The error of one call. The caller fills `head` with its own size; the callee writes only fields that this size
 // covers. Texts are UTF-8, end with NUL and are cut to fit at a character.
 typedef struct FfxError {
   // Size and version, written by the caller.
   struct FfxHead head;
   // One of the `FFX_*` codes.
   int32_t code;
-  // Zero; keeps what follows at a multiple of eight.
+  // Zero; aligns the following fields to a multiple of eight.
   uint32_t reserved;
   // Name of the graph node, kernel or constant concerned; empty where there is none.
   uint8_t node[FFX_NODE_BYTES];
@@ -321,7 +321,7 @@ typedef struct FfxError {
   uint8_t message[FFX_MESSAGE_BYTES];
 } FfxError;
 
-// Sets `*out` to what the plugin says of itself; see `FfxPlugin.describe`.
+// Sets `*out` to the plugin's description; see `FfxPlugin.describe`.
 typedef int32_t (*FfxDescribe)(void *ctx, const struct FfxDescription **out, struct FfxError *error);
 
 // A named text: an option given to `compile`, an attribute of a device. Frozen.
@@ -350,10 +350,10 @@ typedef struct FfxDeviceInfo {
   size_t n_attributes;
 } FfxDeviceInfo;
 
-// Receives one device, which is borrowed for the call. `user` is what the caller gave with this function.
+// Receives one device, which is borrowed for the call. `user` is the pointer that the caller passed with this function.
 typedef void (*FfxDeviceSink)(void *user, const struct FfxDeviceInfo *device);
 
-// Gives every device to `sink`; see `FfxPlugin.enumerate_devices`.
+// Passes every device to `sink`; see `FfxPlugin.enumerate_devices`.
 typedef int32_t (*FfxEnumerateDevices)(void *ctx, FfxDeviceSink sink, void *user, struct FfxError *error);
 
 // A program as bytes. The bytes are borrowed for the call.
@@ -442,7 +442,7 @@ typedef struct FfxRefusal {
 // Receives one refusal, which is borrowed for the call.
 typedef void (*FfxRefusalSink)(void *user, const struct FfxRefusal *refusal);
 
-// Gives every refusal to `sink`; see `FfxPlugin.query_support`.
+// Passes every refusal to `sink`; see `FfxPlugin.query_support`.
 typedef int32_t (*FfxQuerySupport)(void *ctx,
                                    const struct FfxCompileRequest *request,
                                    FfxRefusalSink sink,
@@ -473,14 +473,14 @@ typedef const void *(*FfxGetExtension)(void *ctx, struct FfxStr name);
 // Receives a piece of a sequence of bytes, borrowed for the call; pieces come in order. Since minor 1.
 typedef void (*FfxBytesSink)(void *user, const uint8_t *bytes, size_t n_bytes);
 
-// Gives a text to `sink`; see `FfxPlugin.artifact_compat_string`. Since minor 1.
+// Passes a text to `sink`; see `FfxPlugin.artifact_compat_string`. Since minor 1.
 typedef int32_t (*FfxArtifactCompatString)(void *ctx,
                                            DLDevice device,
                                            FfxBytesSink sink,
                                            void *user,
                                            struct FfxError *error);
 
-// Gives an artifact to `sink`; see `FfxPlugin.artifact_save`. Since minor 1.
+// Passes an artifact to `sink`; see `FfxPlugin.artifact_save`. Since minor 1.
 typedef int32_t (*FfxArtifactSave)(void *ctx,
                                    const FfxExecutable *exe,
                                    FfxBytesSink sink,
@@ -493,7 +493,7 @@ typedef struct FfxArtifact {
   struct FfxHead head;
   // Device to load for.
   DLDevice device;
-  // First byte of what `artifact_save` gave.
+  // First byte of the artifact that `artifact_save` wrote.
   const uint8_t *bytes;
   // Number of bytes.
   size_t n_bytes;
@@ -521,8 +521,8 @@ typedef struct FfxPlugin {
   FfxExecutableInfoFn executable_info;
   // Required. Runs the program on borrowed inputs. Fills all `n_outputs` pointers with tensors that the plugin
   // allocated and the caller owns, or none of them where it fails. Inputs are only read, but for those that a program of
-  // kernel-ir 1.4 or newer declares written: their memory is writable and nobody else's during the call, and the new
-  // values must lie in it when the call's work is done, whatever the tensor's strides, alignment and device; a plugin that
+  // kernel-ir 1.4 or newer declares written: their memory is writable and not shared during the call, and the new
+  // values must be in it when the call's work is done, whatever the tensor's strides, alignment and device; a plugin that
   // computes on a copy writes it back. Where the call fails their elements may be old or new. `stream` is the device's
   // native stream handle; null is the default stream, on which the call returns only after the outputs are readable.
   FfxExecute execute;
@@ -538,14 +538,14 @@ typedef struct FfxPlugin {
   FfxMemoryEstimateFn memory_estimate;
   // Optional: a table of an extension by name, or null; valid for the life of the process.
   FfxGetExtension get_extension;
-  // Optional, since minor 1: null means that the plugin makes no artifacts; so does `FFX_ERR_UNSUPPORTED`. Gives the
+  // Optional, since minor 1: null means that the plugin makes no artifacts; so does `FFX_ERR_UNSUPPORTED`. Passes to the
   // sink a UTF-8 text (at most 4096 bytes) that is equal exactly where an artifact of one process loads in another:
   // the plugin's version, the device's instruction set, the driver's version.
   FfxArtifactCompatString artifact_compat_string;
-  // Optional, since minor 1; goes with `artifact_load`. Gives the sink the compiled code as bytes, without constants:
-  // they are bound anew after loading. The executable stays as it is.
+  // Optional, since minor 1; goes with `artifact_load`. Passes to the sink the compiled code as bytes, without constants:
+  // they are bound again after loading. The executable stays as it is.
   FfxArtifactSave artifact_save;
-  // Optional, since minor 1. Makes of an artifact what `compile` made of its program; mode and options are inside. An
+  // Optional, since minor 1. Creates from an artifact the executable that `compile` created; mode and options are inside. An
   // artifact that another compatibility string was saved under is `FFX_ERR_INCOMPATIBLE`, bytes that are no artifact
   // or a damaged one are `FFX_ERR_DAMAGED`; neither is ever run.
   FfxArtifactLoad artifact_load;
@@ -586,14 +586,14 @@ typedef int32_t (*FfxToHost)(void *ctx,
                              struct FfxError *error);
 
 // Sets `*out` to a tensor of the caller on `device` whose elements are not set: dtype, sizes and strides are those of
-// `like`, whose `data` is not looked at. Since minor 1.
+// `like`, whose `data` is not read. Since minor 1.
 typedef int32_t (*FfxAllocate)(void *ctx,
                                const DLTensor *like,
                                DLDevice device,
                                DLManagedTensorVersioned **out,
                                struct FfxError *error);
 
-// Writes the elements of `from` over those of `to`, on `stream`. Same dtype and sizes; each lies on the host or on a
+// Writes the elements of `from` over those of `to`, on `stream`. Same dtype and sizes; each is on the host or on a
 // device of the plugin. Host memory may be reused when the call returns. Since minor 1.
 typedef int32_t (*FfxCopy)(void *ctx,
                            const DLTensor *from,

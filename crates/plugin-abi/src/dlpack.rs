@@ -1,6 +1,6 @@
 //! The DLPack structs, as its public specification lays them out, at major version 1.
 //!
-//! The *versioned* managed tensor is used for everything that changes owner: unlike the classic one it says its version
+//! The *versioned* managed tensor is used for every transfer of ownership: unlike the classic one it states its version
 //! and carries flags, and every framework that exchanges DLPack today reads it. Plain [`DLTensor`] is a borrow.
 
 use core::ffi::c_void;
@@ -39,7 +39,7 @@ pub const DL_COMPLEX: u8 = 5;
 /// Type code: boolean, one byte.
 pub const DL_BOOL: u8 = 6;
 
-/// Where memory lies.
+/// A device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DLDevice {
@@ -69,7 +69,7 @@ pub struct DLDataType {
 pub struct DLTensor {
     /// Start of the allocation; an opaque handle on devices whose memory the host cannot address.
     pub data: *mut c_void,
-    /// Where `data` lies.
+    /// The device of `data`.
     pub device: DLDevice,
     /// Number of dimensions; 0 for a scalar.
     pub ndim: i32,
@@ -99,7 +99,7 @@ pub struct DLPackVersion {
 pub struct DLManagedTensorVersioned {
     /// Version of the layout that follows.
     pub version: DLPackVersion,
-    /// Belongs to the producer.
+    /// Private data of the producer.
     pub manager_ctx: *mut c_void,
     /// Frees the tensor and this struct; null where nothing is to be freed.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,

@@ -1,4 +1,5 @@
-//! The error struct: owned by the caller, filled by the callee, with fixed buffers so that nothing is allocated across.
+//! The error struct: owned by the caller, filled by the callee, with fixed buffers so that nothing is allocated across the
+//! boundary.
 //! It is not an error type for Rust code; `plugin-host` and `plugin-sdk` each turn it into one.
 
 use crate::table::{Head, tables};
@@ -7,9 +8,9 @@ use crate::table::{Head, tables};
 pub const FFX_OK: i32 = 0;
 /// The caller passed something that this call does not accept.
 pub const FFX_ERR_INVALID_ARGUMENT: i32 = 1;
-/// The program, dtype, mode or option is valid but this backend does not do it.
+/// The program, dtype, mode or option is valid but this backend does not support it.
 pub const FFX_ERR_UNSUPPORTED: i32 = 2;
-/// Program bytes or a table of another version.
+/// Program bytes or a table of an incompatible version.
 pub const FFX_ERR_INCOMPATIBLE: i32 = 3;
 /// The device or its driver is not usable here.
 pub const FFX_ERR_UNAVAILABLE: i32 = 4;
@@ -19,7 +20,7 @@ pub const FFX_ERR_OUT_OF_MEMORY: i32 = 5;
 pub const FFX_ERR_PANIC: i32 = 6;
 /// A bug of the plugin or of a library below it.
 pub const FFX_ERR_INTERNAL: i32 = 7;
-/// Bytes that are not what they are said to be: cut short, changed, or no artifact at all. Since minor 1.
+/// Bytes that are cut short, changed, or not an artifact at all. Since minor 1.
 pub const FFX_ERR_DAMAGED: i32 = 8;
 
 /// Bytes of [`FfxError::message`], the closing NUL included.
@@ -27,7 +28,7 @@ pub const FFX_MESSAGE_BYTES: usize = 2048;
 /// Bytes of [`FfxError::node`], the closing NUL included.
 pub const FFX_NODE_BYTES: usize = 256;
 
-/// What went wrong in one call. The caller fills `head` with its own size; the callee writes only fields that this size
+/// The error of one call. The caller fills `head` with its own size; the callee writes only fields that this size
 /// covers. Texts are UTF-8, end with NUL and are cut to fit at a character.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -36,7 +37,7 @@ pub struct FfxError {
     pub head: Head,
     /// One of the `FFX_*` codes.
     pub code: i32,
-    /// Zero; keeps what follows at a multiple of eight.
+    /// Zero; aligns the following fields to a multiple of eight.
     pub reserved: u32,
     /// Name of the graph node, kernel or constant concerned; empty where there is none.
     pub node: [u8; FFX_NODE_BYTES],

@@ -1,4 +1,4 @@
-//! What a host gives a plugin: a place to log to. It is not a service registry; anything larger is an extension.
+//! The services that a host offers a plugin: logging. It is not a service registry; anything larger is an extension.
 
 use core::ffi::c_void;
 
@@ -37,5 +37,5 @@ tables! { FfxHost { ctx, version, log } }
 
 // SAFETY: the table is immutable after construction and its slots may be called from any thread by contract.
 unsafe impl Send for FfxHost {}
-// SAFETY: as above.
+// SAFETY: shared references only read the immutable table, and its slots may be called from any thread by contract.
 unsafe impl Sync for FfxHost {}

@@ -1,17 +1,18 @@
 //! The C tables between a host and a backend plugin: layouts, version handshake, error struct.
 //!
-//! What this is: `#[repr(C)]` data and the few `const` helpers that both sides need to read each other's tables by
-//! one rule ([`table`]), and the names of the compile modes ([`Mode`]). What this is not: a registry (`plugin-host`), a safe interface (`plugin-sdk`), or a place for
-//! any behaviour. It has no dependency and no `std`, so it can be read next to a C header line by line.
+//! What this is: `#[repr(C)]` data and the few `const` helpers by which both sides read each other's tables ([`table`]),
+//! and the names of the compile modes ([`Mode`]). What this is not: a registry (`plugin-host`), a safe interface
+//! (`plugin-sdk`), or a place for behaviour. It has no dependency and no `std`, so it can be read next to a C header line
+//! by line.
 //!
 //! # Rules of the boundary
 //!
 //! 1. **Entry.** A library exports [`FfxEntry`] under the name [`ENTRY_SYMBOL`]. A new major has a new symbol.
 //! 2. **Tables** begin with `{u32 struct_size, u16 major, u16 minor}` and grow only at the end. A field is used only
-//!    where `struct_size` covers it whole and it is not null; sizes are never compared for equality. Structs that stand
-//!    in arrays are passed as arrays of pointers, so that they may grow too. The exceptions are *frozen* pairs
+//!    where `struct_size` covers it whole and it is not null; sizes are never compared for equality. Structs that are
+//!    elements of arrays are passed as arrays of pointers, so that they may grow too. The exceptions are *frozen* pairs
 //!    ([`FfxStr`], [`FfxNameValue`], [`FfxIrVersion`]), which never change within a major.
-//!    The *effective minor* of a pair is the lower of the two minors: neither side uses what came later.
+//!    The *effective minor* of a pair is the lower of the two minors: neither side uses later additions.
 //! 3. **Ownership.** Who allocates frees, through its own function. Strings and arrays passed to a call are borrowed for
 //!    that call. What `describe` returns lives as long as the process. Errors are a struct of the caller. Outputs of
 //!    `execute` belong to the caller, who calls the DLPack deleter exactly once, on any thread. Constants given to
@@ -22,14 +23,14 @@
 //! 5. **Threads.** All slots may be called from many threads at once, also on one executable. The one exception:
 //!    the host does not call `executable_destroy` or `bind_constants` while another call on that executable runs.
 //! 6. **Streams.** On the default stream (null) `execute` and `copy` return when the results can be read. On any other they
-//!    may return before: the host keeps the inputs until it has synchronized the stream; outputs may be deleted earlier,
+//!    may return earlier: the host keeps the inputs until it has synchronized the stream; outputs may be deleted earlier,
 //!    which the plugin orders after the work that uses them.
 //! 7. **Life.** A plugin is never unloaded; the [`FfxHost`] table outlives every plugin.
 //!
 //! # How to extend
 //!
 //! Append a nullable slot at the end of a table, add one to [`ABI_MINOR`], and add its row to the golden test. A larger,
-//! optional group of functions goes behind [`FfxPlugin::get_extension`] as a table of its own with its own name.
+//! optional group of functions is returned by [`FfxPlugin::get_extension`] as a separate table with its own name.
 //!
 //! ```
 //! use plugin_abi::{ABI_MAJOR, FfxPlugin, Head};

@@ -1,6 +1,6 @@
-//! The extension by which tensors stay on a device between calls: moves them there and back.
+//! The extension for tensors that stay on a device between calls: copies to the device and back.
 //!
-//! A plugin that offers it takes device tensors as inputs of `execute`, and its outputs may lie on its device.
+//! A plugin that offers it takes device tensors as inputs of `execute`, and its outputs may be on its device.
 
 use core::ffi::c_void;
 
@@ -29,7 +29,7 @@ pub type FfxToHost = unsafe extern "C" fn(
     error: *mut FfxError,
 ) -> i32;
 /// Sets `*out` to a tensor of the caller on `device` whose elements are not set: dtype, sizes and strides are those of
-/// `like`, whose `data` is not looked at. Since minor 1.
+/// `like`, whose `data` is not read. Since minor 1.
 pub type FfxAllocate = unsafe extern "C" fn(
     ctx: *mut c_void,
     like: *const DLTensor,
@@ -37,7 +37,7 @@ pub type FfxAllocate = unsafe extern "C" fn(
     out: *mut *mut DLManagedTensorVersioned,
     error: *mut FfxError,
 ) -> i32;
-/// Writes the elements of `from` over those of `to`, on `stream`. Same dtype and sizes; each lies on the host or on a
+/// Writes the elements of `from` over those of `to`, on `stream`. Same dtype and sizes; each is on the host or on a
 /// device of the plugin. Host memory may be reused when the call returns. Since minor 1.
 pub type FfxCopy = unsafe extern "C" fn(
     ctx: *mut c_void,
@@ -65,7 +65,7 @@ pub struct FfxDeviceMemory {
 
 // SAFETY: the table is immutable after construction and its slots may be called from any thread by contract.
 unsafe impl Send for FfxDeviceMemory {}
-// SAFETY: as above.
+// SAFETY: shared references only read the immutable table, and its slots may be called from any thread by contract.
 unsafe impl Sync for FfxDeviceMemory {}
 
 tables! {

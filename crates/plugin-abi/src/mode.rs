@@ -1,4 +1,5 @@
-//! The compile modes that host and plugins have names for. A plugin may describe others; across the boundary a mode is its name.
+//! The compile modes that host and plugins share names for. A plugin may describe others; across the boundary a mode is its
+//! name.
 
 extern crate alloc;
 
@@ -9,12 +10,12 @@ use core::str::FromStr;
 /// The modes of `torch.compile`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Good code, fast compilation: launches one by one, the best way of each step by rule.
+    /// Good code, fast compilation: launches one by one, the implementation of each step chosen by rule.
     #[default]
     Default,
-    /// Less overhead a call: calls are recorded as device graphs, memory is bound ahead.
+    /// Less overhead per call: calls are recorded as device graphs, memory is bound in advance.
     ReduceOverhead,
-    /// Ways of computing a step are timed on the device, calls are recorded.
+    /// Candidate implementations of a step are timed on the device; calls are recorded.
     MaxAutotune,
     /// As `MaxAutotune`, without device graphs.
     MaxAutotuneNoCudagraphs,
@@ -40,7 +41,7 @@ impl Mode {
     pub const fn records(self) -> bool {
         matches!(self, Mode::ReduceOverhead | Mode::MaxAutotune)
     }
-    /// Whether ways of computing a step are timed.
+    /// Whether candidate implementations of a step are timed.
     pub const fn searches(self) -> bool {
         matches!(self, Mode::MaxAutotune | Mode::MaxAutotuneNoCudagraphs)
     }

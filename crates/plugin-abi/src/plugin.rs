@@ -43,7 +43,7 @@ impl FfxStr {
         Self { data: text.as_ptr(), len: text.len() }
     }
 
-    /// The bytes behind the pair; empty where `data` is null.
+    /// The bytes after the pair; empty where `data` is null.
     ///
     /// # Safety
     /// `data` is null or points to `len` readable bytes that outlive `'a`.
@@ -51,7 +51,7 @@ impl FfxStr {
         if self.data.is_null() || self.len > isize::MAX as usize {
             return &[];
         }
-        // SAFETY: not null, length in range, readable by the caller's word.
+        // SAFETY: the pointer is not null, the length is in range, and the caller promises that the bytes are readable.
         unsafe { core::slice::from_raw_parts(self.data, self.len) }
     }
 }
@@ -118,7 +118,7 @@ pub struct FfxOptionSpec {
     pub name: FfxStr,
     /// One line for the user.
     pub help: FfxStr,
-    /// What holds where the option is not given.
+    /// The default value.
     pub default_value: FfxStr,
     /// Choices of `FFX_OPTION_CHOICE`.
     pub choices: *const FfxStr,
@@ -126,7 +126,7 @@ pub struct FfxOptionSpec {
     pub n_choices: usize,
 }
 
-/// What a plugin is: constant for the life of the process.
+/// The description of a plugin: constant for the life of the process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct FfxDescription {
@@ -259,30 +259,30 @@ pub struct FfxArtifact {
     pub head: Head,
     /// Device to load for.
     pub device: DLDevice,
-    /// First byte of what `artifact_save` gave.
+    /// First byte of the artifact that `artifact_save` wrote.
     pub bytes: *const u8,
     /// Number of bytes.
     pub n_bytes: usize,
 }
 
-/// Receives one device, which is borrowed for the call. `user` is what the caller gave with this function.
+/// Receives one device, which is borrowed for the call. `user` is the pointer that the caller passed with this function.
 pub type FfxDeviceSink = unsafe extern "C" fn(user: *mut c_void, device: *const FfxDeviceInfo);
 /// Receives one refusal, which is borrowed for the call.
 pub type FfxRefusalSink = unsafe extern "C" fn(user: *mut c_void, refusal: *const FfxRefusal);
 /// Receives a piece of a sequence of bytes, borrowed for the call; pieces come in order. Since minor 1.
 pub type FfxBytesSink = unsafe extern "C" fn(user: *mut c_void, bytes: *const u8, n_bytes: usize);
 
-/// Sets `*out` to what the plugin says of itself; see `FfxPlugin::describe`.
+/// Sets `*out` to the plugin's description; see `FfxPlugin::describe`.
 pub type FfxDescribe =
     unsafe extern "C" fn(ctx: *mut c_void, out: *mut *const FfxDescription, error: *mut FfxError) -> i32;
-/// Gives every device to `sink`; see `FfxPlugin::enumerate_devices`.
+/// Passes every device to `sink`; see `FfxPlugin::enumerate_devices`.
 pub type FfxEnumerateDevices = unsafe extern "C" fn(
     ctx: *mut c_void,
     sink: FfxDeviceSink,
     user: *mut c_void,
     error: *mut FfxError,
 ) -> i32;
-/// Gives every refusal to `sink`; see `FfxPlugin::query_support`.
+/// Passes every refusal to `sink`; see `FfxPlugin::query_support`.
 pub type FfxQuerySupport = unsafe extern "C" fn(
     ctx: *mut c_void,
     request: *const FfxCompileRequest,
@@ -335,7 +335,7 @@ pub type FfxExecute = unsafe extern "C" fn(
 ) -> i32;
 /// The table of an extension, or null; see `FfxPlugin::get_extension`.
 pub type FfxGetExtension = unsafe extern "C" fn(ctx: *mut c_void, name: FfxStr) -> *const c_void;
-/// Gives a text to `sink`; see `FfxPlugin::artifact_compat_string`. Since minor 1.
+/// Passes a text to `sink`; see `FfxPlugin::artifact_compat_string`. Since minor 1.
 pub type FfxArtifactCompatString = unsafe extern "C" fn(
     ctx: *mut c_void,
     device: DLDevice,
@@ -343,7 +343,7 @@ pub type FfxArtifactCompatString = unsafe extern "C" fn(
     user: *mut c_void,
     error: *mut FfxError,
 ) -> i32;
-/// Gives an artifact to `sink`; see `FfxPlugin::artifact_save`. Since minor 1.
+/// Passes an artifact to `sink`; see `FfxPlugin::artifact_save`. Since minor 1.
 pub type FfxArtifactSave = unsafe extern "C" fn(
     ctx: *mut c_void,
     exe: *const FfxExecutable,
@@ -381,8 +381,8 @@ pub struct FfxPlugin {
     pub executable_info: Option<FfxExecutableInfoFn>,
     /// Required. Runs the program on borrowed inputs. Fills all `n_outputs` pointers with tensors that the plugin
     /// allocated and the caller owns, or none of them where it fails. Inputs are only read, but for those that a program of
-    /// kernel-ir 1.4 or newer declares written: their memory is writable and nobody else's during the call, and the new
-    /// values must lie in it when the call's work is done, whatever the tensor's strides, alignment and device; a plugin that
+    /// kernel-ir 1.4 or newer declares written: their memory is writable and not shared during the call, and the new
+    /// values must be in it when the call's work is done, whatever the tensor's strides, alignment and device; a plugin that
     /// computes on a copy writes it back. Where the call fails their elements may be old or new. `stream` is the device's
     /// native stream handle; null is the default stream, on which the call returns only after the outputs are readable.
     pub execute: Option<FfxExecute>,
@@ -398,14 +398,14 @@ pub struct FfxPlugin {
     pub memory_estimate: Option<FfxMemoryEstimateFn>,
     /// Optional: a table of an extension by name, or null; valid for the life of the process.
     pub get_extension: Option<FfxGetExtension>,
-    /// Optional, since minor 1: null means that the plugin makes no artifacts; so does `FFX_ERR_UNSUPPORTED`. Gives the
+    /// Optional, since minor 1: null means that the plugin makes no artifacts; so does `FFX_ERR_UNSUPPORTED`. Passes to the
     /// sink a UTF-8 text (at most 4096 bytes) that is equal exactly where an artifact of one process loads in another:
     /// the plugin's version, the device's instruction set, the driver's version.
     pub artifact_compat_string: Option<FfxArtifactCompatString>,
-    /// Optional, since minor 1; goes with `artifact_load`. Gives the sink the compiled code as bytes, without constants:
-    /// they are bound anew after loading. The executable stays as it is.
+    /// Optional, since minor 1; goes with `artifact_load`. Passes to the sink the compiled code as bytes, without constants:
+    /// they are bound again after loading. The executable stays as it is.
     pub artifact_save: Option<FfxArtifactSave>,
-    /// Optional, since minor 1. Makes of an artifact what `compile` made of its program; mode and options are inside. An
+    /// Optional, since minor 1. Creates from an artifact the executable that `compile` created; mode and options are inside. An
     /// artifact that another compatibility string was saved under is `FFX_ERR_INCOMPATIBLE`, bytes that are no artifact
     /// or a damaged one are `FFX_ERR_DAMAGED`; neither is ever run.
     pub artifact_load: Option<FfxArtifactLoad>,
@@ -413,7 +413,7 @@ pub struct FfxPlugin {
 
 // SAFETY: the table is immutable after construction and its slots may be called from any thread by contract.
 unsafe impl Send for FfxPlugin {}
-// SAFETY: as above.
+// SAFETY: shared references only read the immutable table, and its slots may be called from any thread by contract.
 unsafe impl Sync for FfxPlugin {}
 
 tables! {

@@ -1,7 +1,7 @@
 //! The extension by which a host orders work on a device without knowing its driver: makes streams and waits for them.
 //!
-//! A host that already has native streams (of another library in the same process) passes those to `execute` and needs
-//! none of this.
+//! A host that already has native streams (of another library in the same process) passes those to `execute` and does not
+//! need this extension.
 
 use core::ffi::c_void;
 
@@ -46,7 +46,7 @@ pub struct FfxStreams {
 
 // SAFETY: the table is immutable after construction and its slots may be called from any thread by contract.
 unsafe impl Send for FfxStreams {}
-// SAFETY: as above.
+// SAFETY: shared references only read the immutable table, and its slots may be called from any thread by contract.
 unsafe impl Sync for FfxStreams {}
 
 tables! {

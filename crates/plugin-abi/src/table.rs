@@ -1,4 +1,4 @@
-//! The one rule by which either side reads a table that the other side may have built at another version.
+//! The rule by which either side reads a table that the other side may have built at another version.
 //!
 //! It is not a parser: it copies what `struct_size` covers and leaves every field beyond it zero (null).
 
@@ -101,7 +101,7 @@ pub unsafe fn read<T: Table>(ptr: *const T) -> Result<T, TableError> {
     if !(ptr as usize).is_multiple_of(align_of::<T>()) {
         return Err(TableError::Misaligned);
     }
-    // SAFETY: the caller vouches for eight readable bytes; alignment was checked just above.
+    // SAFETY: the caller promises eight readable bytes; alignment was checked just above.
     let head = unsafe { *(ptr as *const Head) };
     if (head.struct_size as usize) < size_of::<Head>() {
         return Err(TableError::Truncated(head.struct_size));

@@ -1,5 +1,5 @@
-//! Compiled code as bytes: saving, loading, and the string that says where an artifact may be loaded.
-//! Where the bytes are kept is the caller's; what is in them, the plugin's.
+//! Compiled code as bytes: saving, loading, and the string that states where an artifact may be loaded. The caller decides
+//! where the bytes are stored; the plugin decides what they contain.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::{HostError, LoadedBackend, LoadedExecutable, Manifest, PluginFailure,
 const MAX_COMPAT: usize = 4096;
 
 impl LoadedBackend {
-    /// SHA-256 of the plugin's library as hexadecimal digits; `None` for a plugin that is linked in. Of one that came by a
+    /// SHA-256 of the plugin's library as hexadecimal digits; `None` for a plugin that is linked in. For a library found by a
     /// manifest it is the checksum that held when it was loaded.
     ///
     /// # Errors
@@ -51,10 +51,10 @@ impl LoadedBackend {
         text.map(Some).ok_or_else(|| HostError::handshake(self.name(), malformed))
     }
 
-    /// Makes an executable of what [`LoadedExecutable::save_artifact`] gave. Its constants are to be bound.
+    /// Creates an executable from the bytes of [`LoadedExecutable::save_artifact`]. Its constants must be bound.
     ///
     /// # Errors
-    /// The plugin's own: `FFX_ERR_INCOMPATIBLE` for an artifact of another plugin, version or device, `FFX_ERR_DAMAGED` for
+    /// The plugin's error: `FFX_ERR_INCOMPATIBLE` for an artifact of another plugin, version or device, `FFX_ERR_DAMAGED` for
     /// changed bytes. [`HostError::is_stale_artifact`] tells both from the rest.
     pub fn load_artifact(
         &self,
@@ -83,8 +83,8 @@ impl LoadedBackend {
             // SAFETY: the artifact, the place and the error struct live through the call.
             unsafe { (slots.load)(self.0.slots.ctx, &artifact, &mut executable, error) }
         })?;
-        // SAFETY: a successful `artifact_load` hands over an executable of this plugin; which inputs it writes was written
-        // down when it was saved.
+        // SAFETY: a successful `artifact_load` hands over an executable of this plugin; the inputs that it writes were
+        // recorded when it was saved.
         unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable, program_interface) }
     }
 }
@@ -93,7 +93,7 @@ impl LoadedExecutable {
     /// The compiled code as bytes, without constants; `None` where the backend makes no artifacts.
     ///
     /// # Errors
-    /// The plugin's own.
+    /// The plugin's error.
     pub fn save_artifact(&self) -> Result<Option<Vec<u8>>, HostError> {
         let Some(slots) = self.plugin().slots.artifacts else { return Ok(None) };
         let saved = collect(&self.plugin().described.name, "artifact_save", |sink, user, error| {
@@ -108,15 +108,16 @@ impl LoadedExecutable {
     }
 }
 
-/// What an artifact of a host begins with.
+/// The magic number of a host's artifact.
 const MAGIC: &[u8; 4] = b"FFXH";
 /// Bytes of the checksum.
 const SUM: usize = 8;
 
-/// An artifact with what the host must know of its program, which it has not: `FFXH`, a length as little-endian u32, as much
-/// JSON, the first eight bytes of the SHA-256 of all that, and the plugin's bytes, which have a checksum of their own.
+/// Frames an artifact with the facts about its program that the host needs: `FFXH`, a length as little-endian u32, that
+/// many bytes of JSON, the first eight bytes of the SHA-256 of all that, and the plugin's bytes, which have a checksum of
+/// their own.
 fn framed(program_interface: &ProgramInterface, mut bytes: Vec<u8>) -> Result<Vec<u8>, serde_json::Error> {
-    // Without its claims a program would run unchecked.
+    // Without these facts a program would run unchecked.
     let json = serde_json::to_vec(program_interface)?;
     let mut head = MAGIC.to_vec();
     head.extend((json.len() as u32).to_le_bytes());
@@ -126,7 +127,7 @@ fn framed(program_interface: &ProgramInterface, mut bytes: Vec<u8>) -> Result<Ve
     Ok(bytes)
 }
 
-/// What [`framed`] put together; `None` where the claims are not what was written.
+/// The parts of what [`framed`] wrote; `None` where the frame is damaged.
 fn unframed(bytes: &[u8]) -> Option<(ProgramInterface, &[u8])> {
     let start = MAGIC.len() + 4;
     let length = u32::from_le_bytes(*bytes.get(MAGIC.len()..)?.first_chunk()?) as usize;
@@ -138,7 +139,7 @@ fn unframed(bytes: &[u8]) -> Option<(ProgramInterface, &[u8])> {
     Some((serde_json::from_slice(&head[start..]).ok()?, &bytes[end + SUM..]))
 }
 
-/// All bytes that a call gives to its sink; `None` where the plugin says that it does not do that.
+/// All bytes that a call passes to its sink; `None` where the plugin does not support the call.
 fn collect(
     backend: &str,
     name: &'static str,

@@ -16,7 +16,7 @@ use crate::{
     nearest,
 };
 
-/// What to compile and how.
+/// The arguments of a compilation.
 #[derive(Clone, Copy, Debug)]
 pub struct CompileArgs<'a> {
     /// Form of the bytes.
@@ -83,7 +83,7 @@ impl LoadedBackend {
         source: Source,
     ) -> Result<Self, HostError> {
         let shown = name.map_or_else(|| source.to_string(), str::to_owned);
-        // SAFETY: passed on.
+        // SAFETY: the caller's guarantee about `entry` is passed on unchanged.
         let (slots, described) = unsafe { handshake::perform(entry, &shown) }?;
         if let Some(name) = name.filter(|&n| n != described.name) {
             let reason = format!("it calls itself `{}`, but is registered as `{name}`", described.name);
@@ -112,7 +112,7 @@ impl LoadedBackend {
     pub fn options(&self) -> &[OptionInfo] {
         &self.0.described.options
     }
-    /// Its devices, asked anew: unusable ones say why.
+    /// Its devices, queried at each call: unusable ones give a reason.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, HostError> {
         handshake::devices(&self.0.slots, self.name())
     }
@@ -121,7 +121,7 @@ impl LoadedBackend {
     pub fn abi(&self) -> String {
         format!("{ABI_MAJOR}.{}", self.0.slots.minor)
     }
-    /// The effective minor of the ABI between this host and the plugin: what came later is used by neither.
+    /// The effective minor of the ABI between this host and the plugin: neither side uses later additions.
     pub fn effective_minor(&self) -> u16 {
         self.0.slots.minor.min(ABI_MINOR)
     }
@@ -132,7 +132,7 @@ impl LoadedBackend {
         slots.get_extension.is_some_and(|get| !unsafe { get(slots.ctx, FfxStr::new(name)) }.is_null())
     }
 
-    /// Everything for a listing. Never fails: what cannot be asked becomes the reason.
+    /// Everything for a listing. Never fails: errors of queries become the reason.
     pub fn info(&self) -> BackendInfo {
         let d = &self.0.described;
         let (devices, unavailable_because) = match self.devices() {
@@ -169,7 +169,8 @@ impl LoadedBackend {
                 unsafe { (self.0.slots.compile)(self.0.slots.ctx, request, &mut executable, error) }
             })
         })?;
-        // SAFETY: a successful `compile` hands over an executable of this plugin, which writes what its program says.
+        // SAFETY: a successful `compile` hands over an executable of this plugin, which writes the inputs that its program
+        // declares.
         unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable, program_interface) }
     }
 
@@ -192,7 +193,7 @@ impl LoadedBackend {
         found.into_iter().collect::<Result<_, _>>().map_err(|r| HostError::handshake(self.name(), r))
     }
 
-    /// Device memory that a program will need; `None` where the backend does not say.
+    /// Device memory that a program will need; `None` where the backend does not report it.
     pub fn memory_estimate(&self, args: &CompileArgs<'_>) -> Result<Option<MemoryEstimate>, HostError> {
         let Some(estimate) = self.0.slots.memory_estimate else { return Ok(None) };
         let head = Head::of::<FfxMemoryEstimate>();
@@ -274,7 +275,7 @@ impl LoadedBackend {
     /// The first usable device.
     ///
     /// # Errors
-    /// There is none; the reason of each.
+    /// No device is usable; the error has the reason of each.
     pub fn first_device(&self) -> Result<DLDevice, HostError> {
         let devices = self.devices()?;
         let usable = devices.iter().find(|d| d.unavailable_because.is_none()).map(|d| d.device);

@@ -1,4 +1,4 @@
-//! Where manifests are looked for, in order. It lists paths only; `registry` reads and ranks them.
+//! The folders that are searched for manifests, in order. It lists paths only; `registry` reads and ranks them.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub const PATH_VARIABLE: &str = "FERROFLUX_PLUGIN_PATH";
 /// Folder of manifests inside a configuration or data folder.
 const SUBFOLDER: &str = "ferroflux/plugins.d";
-/// Start of the names of manifests that stand next to the executable, among other files.
+/// Start of the names of manifests that are next to the executable, among other files.
 const ADJACENT_PREFIX: &str = "ferroflux-";
 
 /// A folder to search, and which of its files count.
@@ -16,7 +16,7 @@ const ADJACENT_PREFIX: &str = "ferroflux-";
 pub struct Folder {
     /// The folder; it need not exist.
     pub path: PathBuf,
-    /// Only files whose name starts so count.
+    /// Only files whose name starts with this prefix count.
     pub prefix: &'static str,
 }
 
@@ -49,7 +49,7 @@ pub struct SearchPath {
 }
 
 impl SearchPath {
-    /// The order of a normal run: `FERROFLUX_PLUGIN_PATH`, beside the executable (`plugins.d/*.json`, then
+    /// The order of a normal run: `FERROFLUX_PLUGIN_PATH`, next to the executable (`plugins.d/*.json`, then
     /// `ferroflux-*.json`), then `ferroflux/plugins.d` in `$XDG_CONFIG_HOME`, `$XDG_DATA_HOME`, `$XDG_DATA_DIRS` and
     /// `/etc`.
     pub fn from_env() -> Self {

@@ -1,5 +1,5 @@
-//! A look at an ELF file before the system's loader maps it: a cut file would end the process with SIGBUS, not with an
-//! error. Only what that takes is read; everything else is the loader's to judge.
+//! Checks an ELF file before the system's loader maps it: a truncated file would end the process with SIGBUS instead of an
+//! error. Only what the check needs is read; everything else is left to the loader.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

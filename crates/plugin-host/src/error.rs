@@ -1,4 +1,4 @@
-//! What can go wrong between host and plugin. Every variant names the place and says what to do.
+//! Errors between host and plugin. Every variant names the place and says what to do.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct PluginFailure {
 }
 
 impl PluginFailure {
-    /// Whether what was given is at fault (an index out of bounds, say), and neither the machine nor the plugin.
+    /// Whether the arguments are at fault (an index out of bounds, say), and neither the machine nor the plugin.
     pub fn is_callers(&self) -> bool {
         self.code == FFX_ERR_INVALID_ARGUMENT
     }
@@ -137,7 +137,7 @@ pub enum HostError {
     Library {
         /// The file.
         path: PathBuf,
-        /// What the loader says.
+        /// The message of the loader.
         reason: String,
     },
     /// The plugin's table or description is malformed.
@@ -166,14 +166,14 @@ pub enum HostError {
         /// Form of the program.
         program: String,
     },
-    /// The program uses what came after the version that the backend reads.
+    /// The program uses features that are newer than the version that the backend reads.
     #[error("backend `{backend}` reads {reads}: {source}; update the plugin")]
     NoOlderForm {
         /// The backend.
         backend: String,
         /// Newest form that it reads.
         reads: String,
-        /// What in the program is newer.
+        /// The newer feature of the program.
         source: kernel_ir::NoOlderForm,
     },
     /// None of the backend's devices is usable.
@@ -181,10 +181,10 @@ pub enum HostError {
     NoDevice {
         /// The backend.
         backend: String,
-        /// What its devices say.
+        /// The reasons of its devices.
         reason: String,
     },
-    /// A call got tensors that do not fit.
+    /// The tensors of a call do not fit.
     #[error("backend `{backend}`: {reason}")]
     Argument {
         /// The backend.
@@ -195,7 +195,7 @@ pub enum HostError {
     /// A constant holds an index that an operator of the program does not take.
     #[error("{message}")]
     ConstantRange {
-        /// Which constant, which number, and who takes what of it.
+        /// Which constant, which element, and which operator uses it as an index.
         message: String,
     },
     /// The plugin lacks an optional function that this call needs.
@@ -213,7 +213,7 @@ pub enum HostError {
         backend: String,
         /// The function called.
         call: &'static str,
-        /// What the plugin said.
+        /// The plugin's message.
         failure: PluginFailure,
     },
     /// A file could not be read or written.
@@ -236,13 +236,13 @@ impl HostError {
     pub(crate) fn argument(backend: &str, reason: impl Into<String>) -> Self {
         Self::Argument { backend: backend.to_owned(), reason: reason.into() }
     }
-    /// Whether it says of an artifact that it is of another plugin, version or device, or damaged: the program has to be
-    /// compiled again, and then runs.
+    /// Whether the error says that an artifact is of another plugin, version or device, or damaged: compiling the program
+    /// again helps.
     pub fn is_stale_artifact(&self) -> bool {
         matches!(self, Self::Plugin { call: "artifact_load", failure, .. }
             if matches!(failure.code, FFX_ERR_DAMAGED | FFX_ERR_INCOMPATIBLE))
     }
-    /// What the plugin said, where it is the plugin that failed.
+    /// The plugin's message, where the plugin failed.
     pub fn plugin_failure(&self) -> Option<&PluginFailure> {
         match self {
             Self::Plugin { failure, .. } => Some(failure),

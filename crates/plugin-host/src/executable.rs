@@ -22,15 +22,15 @@ pub struct LoadedExecutable {
     inputs: usize,
     outputs: usize,
     constants: usize,
-    /// For each input whether a call writes it, and what constants must lie in.
+    /// The inputs that a call writes, and the ranges of constants.
     program_interface: ProgramInterface,
-    /// What is bound: the plugin reads this memory until the executable is destroyed, so it is dropped last.
+    /// The bound constants: the plugin reads this memory until the executable is destroyed, so it is dropped last.
     bound: Vec<Value>,
 }
 
-// SAFETY: the ABI demands that executables may be used from any thread.
+// SAFETY: the ABI requires that executables may be used from any thread.
 unsafe impl Send for LoadedExecutable {}
-// SAFETY: as above; `bind_constants` and destruction are exclusive by `&mut self` and `drop`.
+// SAFETY: the ABI allows concurrent calls; `bind_constants` and destruction are exclusive by `&mut self` and `drop`.
 unsafe impl Sync for LoadedExecutable {}
 
 impl std::fmt::Debug for LoadedExecutable {
@@ -53,8 +53,8 @@ impl Drop for LoadedExecutable {
 }
 
 impl LoadedExecutable {
-    /// Takes over what `compile` made and asks it for its counts. `program_interface` says which inputs the program writes, and what
-    /// its constants must lie in.
+    /// Takes ownership of the result of `compile` and queries its counts. `program_interface` states which inputs the
+    /// program writes, and the ranges of its constants.
     ///
     /// # Safety
     /// `raw` is null or an executable of `plugin` that the caller owns, which writes no other inputs.
@@ -69,7 +69,7 @@ impl LoadedExecutable {
                 "compile succeeded without an executable",
             ));
         };
-        // Built first: from here on the executable is destroyed on every way out.
+        // Built first: from here on the executable is destroyed on every return.
         let (bound, none) = (Vec::new(), ProgramInterface::default());
         let mut this =
             Self { raw, plugin, inputs: 0, outputs: 0, constants: 0, program_interface: none, bound };
@@ -121,13 +121,13 @@ impl LoadedExecutable {
         &self.program_interface.written
     }
 
-    /// What a host that has the compiled code alone must know.
+    /// The facts about a program that a host with only the compiled code needs.
     pub(crate) fn program_interface(&self) -> &ProgramInterface {
         &self.program_interface
     }
 
-    /// Whether the elements of constants lie where the program relies on them to be: indices are checked here once, not in
-    /// every call. Those of tensors on a device are fetched.
+    /// Whether the elements of constants are in the ranges that the program relies on: indices are checked here once, not
+    /// in every call. Constants on a device are fetched.
     fn check_ranges(&self, constants: &[(&str, &Value)]) -> Result<(), HostError> {
         for claim in &self.program_interface.ranges {
             let given = constants.iter().find(|(name, _)| *name == claim.name);
@@ -135,7 +135,7 @@ impl LoadedExecutable {
             let outside = match given {
                 Some((_, Value::Host(t))) => t.first_outside(low, high),
                 Some((_, Value::Device(t))) => self.plugin.to_host(t)?.first_outside(low, high),
-                // The plugin names what is missing.
+                // The plugin reports what is missing.
                 None => None,
             };
             if let Some(value) = outside {
@@ -149,14 +149,14 @@ impl LoadedExecutable {
     /// kept until the executable is dropped or bound again. After an error nothing is bound.
     ///
     /// # Errors
-    /// An index among a constant's elements that the program's operators do not take, or the plugin's own.
+    /// An element of a constant that is not a valid index for the program's operators, or the plugin's error.
     pub fn bind_constants(&mut self, constants: &[(&str, &Tensor)]) -> Result<(), HostError> {
         let values: Vec<(&str, Value)> =
             constants.iter().map(|&(name, t)| (name, Value::Host(t.clone()))).collect();
         self.bind_values(&values.iter().map(|(name, v)| (*name, v)).collect::<Vec<_>>())
     }
 
-    /// As [`bind_constants`](Self::bind_constants), of tensors wherever they lie.
+    /// As [`bind_constants`](Self::bind_constants), for tensors on any device.
     pub fn bind_values(&mut self, constants: &[(&str, &Value)]) -> Result<(), HostError> {
         let Some(bind) = self.plugin.slots.bind_constants else {
             if constants.is_empty() {
@@ -176,7 +176,7 @@ impl LoadedExecutable {
             })
         });
         let bound = bound.map_err(|reason| HostError::argument(self.backend(), reason))?;
-        // The old tensors go only now: until the call returned the plugin could read them.
+        // The old tensors are dropped only now: until the call returned the plugin could read them.
         self.bound = if bound.is_ok() { tensors } else { Vec::new() };
         bound
     }
@@ -185,7 +185,7 @@ impl LoadedExecutable {
     /// view of each is dropped; those on a device are copied to the host.
     ///
     /// # Errors
-    /// A wrong number of inputs, missing constants, a program that writes inputs, the plugin's own error, or malformed
+    /// A wrong number of inputs, missing constants, a program that writes inputs, the plugin's error, or malformed
     /// outputs.
     pub fn execute(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, HostError> {
         self.reads_only()?;
@@ -193,7 +193,7 @@ impl LoadedExecutable {
         outputs.into_iter().map(|value| self.to_host(value)).collect()
     }
 
-    /// Runs the program on tensors wherever they lie; outputs stay where the plugin left them.
+    /// Runs the program on tensors on any device; outputs stay where the plugin left them.
     ///
     /// # Errors
     /// As for [`execute`](Self::execute).
@@ -217,7 +217,7 @@ impl LoadedExecutable {
         self.run(inputs, std::ptr::null_mut())
     }
 
-    /// An error where a call would write inputs.
+    /// Fails where a call would write inputs.
     fn reads_only(&self) -> Result<(), HostError> {
         match self.program_interface.written.iter().position(|w| *w) {
             None => Ok(()),
@@ -228,8 +228,8 @@ impl LoadedExecutable {
         }
     }
 
-    /// As [`execute_values`](Self::execute_values) on a stream: may return before the outputs are there. Whoever reads them
-    /// otherwise than by calls on the same stream synchronizes it first. The inputs are kept until then.
+    /// As [`execute_values`](Self::execute_values) on a stream: may return before the outputs are computed. Code that reads
+    /// them other than by calls on the same stream must synchronize it first. The inputs are kept until then.
     ///
     /// # Errors
     /// As for [`execute`](Self::execute); a stream of another plugin.
@@ -238,7 +238,7 @@ impl LoadedExecutable {
         if !stream.belongs_to(&self.plugin) {
             return Err(HostError::argument(self.backend(), "the stream is not one of this backend's"));
         }
-        // Kept before the call: work that was started reads them even where the call fails.
+        // Kept before the call: work that was started reads them even if the call fails.
         stream.keep(inputs.iter().map(|&v| v.clone()));
         self.run(inputs, stream.as_raw())
     }
@@ -246,7 +246,7 @@ impl LoadedExecutable {
     /// The value on the host: itself, or a copy.
     ///
     /// # Errors
-    /// The plugin's own.
+    /// The plugin's error.
     pub fn to_host(&self, value: Value) -> Result<Tensor, HostError> {
         match value {
             Value::Host(tensor) => Ok(tensor),
@@ -268,7 +268,7 @@ impl LoadedExecutable {
             })
         });
         done.map_err(|reason| HostError::argument(self.backend(), reason))??;
-        // Owned first, all of them: an error in one must free the others.
+        // All of them become owned first: an error in one must free the others.
         // SAFETY: a successful `execute` hands over every tensor that it filled in.
         let owned: SmallVec<[_; 16]> = raw.into_iter().map(|raw| unsafe { Managed::take(raw) }).collect();
         let adopt = |(i, managed): (usize, Option<Managed>)| {
@@ -280,7 +280,7 @@ impl LoadedExecutable {
         owned.into_iter().enumerate().map(adopt).collect()
     }
 
-    /// An error where a call with so many inputs cannot be made.
+    /// Fails where a call with this many inputs cannot be made.
     fn check_counts(&self, given: usize) -> Result<(), HostError> {
         if given != self.inputs {
             let reason = format!("the program takes {} inputs, {given} were given", self.inputs);

@@ -1,5 +1,5 @@
-//! From an entry function to a checked table: version, required slots, description.
-//! Slots become plain fields here, so that the rest of the host need not ask again which of them exist.
+//! From an entry function to a checked table: version, required slots, description. Slots become plain fields here, so that
+//! the rest of the host need not check again which of them exist.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -30,11 +30,11 @@ pub(crate) struct Slots {
     pub(crate) memory_estimate: Option<FfxMemoryEstimateFn>,
     /// All three, or none.
     pub(crate) artifacts: Option<ArtifactSlots>,
-    /// The extension by which tensors stay on a device.
+    /// The extension for tensors that stay on a device.
     pub(crate) memory: Option<MemorySlots>,
-    /// The extension by which work on a device is ordered.
+    /// The extension for the order of work on a device.
     pub(crate) streams: Option<StreamSlots>,
-    /// For extensions that a caller asks for by name.
+    /// The slot for extensions that a caller requests by name.
     pub(crate) get_extension: Option<FfxGetExtension>,
     /// ABI minor of the plugin.
     pub(crate) minor: u16,
@@ -65,12 +65,12 @@ pub(crate) struct StreamSlots {
     pub(crate) destroy: FfxStreamDestroy,
 }
 
-// SAFETY: the ABI demands that slots may be called from any thread with this context.
+// SAFETY: the ABI requires that slots may be called from any thread with this context.
 unsafe impl Send for Slots {}
-// SAFETY: as above.
+// SAFETY: the ABI requires that slots may be called from many threads at once with this context.
 unsafe impl Sync for Slots {}
 
-/// Enters a plugin and checks its table. `backend` names it in errors until it has told its own name.
+/// Enters a plugin and checks its table. `backend` names it in errors until its description is known.
 ///
 /// # Safety
 /// `entry` is the entry function of a plugin that keeps the ABI's contract.
@@ -91,7 +91,7 @@ pub(crate) unsafe fn perform(entry: FfxEntry, backend: &str) -> Result<(Slots, D
         // SAFETY: `out` and the error struct live through the call.
         unsafe { describe(slots.ctx, &mut out, error) }
     })?;
-    // SAFETY: what a successful `describe` hands out lives as long as the process.
+    // SAFETY: the result of a successful `describe` lives as long as the process.
     let described = unsafe { description(out) }.map_err(|reason| HostError::handshake(backend, reason))?;
     Ok((slots, described))
 }
@@ -137,7 +137,7 @@ fn required(table: &FfxPlugin, backend: &str) -> Result<(Slots, plugin_abi::FfxD
     Ok((slots, describe))
 }
 
-/// A plugin that has only some of the three slots makes no artifacts that are of use.
+/// A plugin with only some of the three slots cannot use artifacts.
 fn artifacts(table: &FfxPlugin) -> Option<ArtifactSlots> {
     Some(ArtifactSlots {
         compat_string: table.artifact_compat_string?,
@@ -177,12 +177,13 @@ fn extension<T: Table>(table: &FfxPlugin, name: &'static str, backend: &str) -> 
     if found.is_null() {
         return Ok(None);
     }
-    // SAFETY: what the plugin gives by this name is a table of this type, valid for the life of the process.
+    // SAFETY: the table that the plugin returns for this name is of this type, valid for the life of the process.
     unsafe { read(found.cast()) }.map(Some).map_err(|e| bad_table(backend, e))
 }
 
 thread_local! {
-    /// An error struct without text, kept from call to call: clearing its 2 KB is dearer than the rest of a small call.
+    /// An error struct without text, reused from call to call: clearing its 2 KB takes longer than the rest of a small
+    /// call.
     static SPARE_ERROR: Cell<Option<Box<FfxError>>> = const { Cell::new(None) };
 }
 
@@ -199,7 +200,7 @@ pub(crate) fn call(
     if status != FFX_OK {
         return Err(failed(backend, name, &error, status));
     }
-    // What a plugin wrote although all went well is not kept for another call.
+    // Text that a plugin wrote although the call succeeded is not kept for another call.
     if error.code == FFX_OK && error.node[0] == 0 && error.message[0] == 0 {
         let _ = SPARE_ERROR.try_with(|place| place.set(Some(error)));
     }

@@ -1,4 +1,4 @@
-//! The table that every plugin gets from this host: its log goes to `tracing`.
+//! The table that every plugin receives from this host: its log goes to `tracing`.
 
 use std::borrow::Cow;
 use std::ffi::c_void;
@@ -37,6 +37,6 @@ unsafe extern "C" fn log(_ctx: *mut c_void, level: u32, target: FfxStr, message:
 /// # Safety
 /// As for [`FfxStr::bytes`].
 unsafe fn lossy<'a>(text: FfxStr) -> Cow<'a, str> {
-    // SAFETY: passed on.
+    // SAFETY: the caller's guarantee about both texts is passed on unchanged.
     String::from_utf8_lossy(unsafe { text.bytes() })
 }

@@ -1,4 +1,4 @@
-//! What a listing says of a backend. Plain data, serializable for `--json`.
+//! The data of a listing of backends. Plain data, serializable for `--json`.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use serde::Serialize;
 /// One backend of the registry, usable or not.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BackendInfo {
-    /// Name by which it is picked.
+    /// Name by which it is selected.
     pub name: String,
-    /// Its own version; empty where it could not be asked.
+    /// Its own version; empty where it could not be queried.
     pub version: String,
-    /// One line; empty where it could not be asked.
+    /// One line; empty where it could not be queried.
     pub summary: String,
     /// Where it comes from.
     pub source: Source,
@@ -25,14 +25,14 @@ pub struct BackendInfo {
     /// Program forms that it reads.
     #[serde(serialize_with = "as_texts")]
     pub reads: Vec<FfxIrVersion>,
-    /// Version of the plugin ABI that it was built with; empty where it is none or could not be asked.
+    /// Version of the plugin ABI that it was built with; empty where there is none or it could not be queried.
     pub abi: String,
     /// `None` where it can run here, else why not and what to do.
     pub unavailable_because: Option<String>,
 }
 
 impl BackendInfo {
-    /// A backend of which only name and place are known.
+    /// A backend of which only name and location are known.
     pub fn new(name: impl Into<String>, source: Source) -> Self {
         Self {
             name: name.into(),
@@ -100,7 +100,7 @@ pub struct OptionInfo {
     pub name: String,
     /// Kind of value.
     pub kind: OptionKind,
-    /// What holds where it is not given.
+    /// The default value.
     pub default: String,
     /// One line.
     pub help: String,
@@ -124,7 +124,7 @@ pub enum OptionKind {
     Unknown(u32),
 }
 
-/// A part of a program that a backend does not take.
+/// A part of a program that a backend does not support.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
     /// Name of the node or kernel.

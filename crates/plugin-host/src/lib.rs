@@ -53,11 +53,11 @@ pub use permissions::check as check_permissions;
 pub use registry::{BuiltinPlugin, Registry};
 pub use tensors::{Arg, Value};
 
-/// Declares what `inventory::submit!` needs, so that a crate that registers a backend need not depend on it.
+/// Re-exports what `inventory::submit!` needs, so that a crate that registers a backend need not depend on it.
 pub use inventory;
 /// Device type and ordinal in DLPack's numbering.
 pub use plugin_abi::DLDevice as DeviceId;
-/// The code of a plugin that does not do what was asked.
+/// The code of a plugin that does not support a request.
 pub use plugin_abi::FFX_ERR_UNSUPPORTED;
 /// A program form: level, major, minor.
 pub use plugin_abi::FfxIrVersion as IrVersion;

@@ -1,4 +1,4 @@
-//! Opens a plugin library and finds its entry. The only place that runs code of a file.
+//! Opens a plugin library and finds its entry. This is the only module that runs code of a file.
 
 use std::path::Path;
 
@@ -9,19 +9,19 @@ use crate::{HostError, elf};
 
 /// Loads a library for the life of the process and returns its entry.
 ///
-/// The caller has checked what can be checked from outside (permissions, and the manifest's claims). A library without
+/// The caller has checked what can be checked from outside (permissions, and the manifest). A library without
 /// the symbol is closed again; any other stays, because a plugin is never unloaded.
 ///
 /// # Errors
-/// What keeps the library from loading, with the system loader's reason; that it exports no entry.
+/// The reason of the system loader; a library without the entry.
 pub fn entry_of(path: &Path) -> Result<FfxEntry, HostError> {
     let failed = |reason: String| HostError::Library { path: path.to_owned(), reason };
     // An absolute path keeps the loader from searching its own folders for a bare file name.
     let path = path.canonicalize().map_err(|e| HostError::io(path, e))?;
     elf::check_whole(&path)?;
-    // SAFETY: running the initializers of a library that the user installed is what loading a plugin means.
+    // SAFETY: running the initializers of a library that the user installed is inherent in loading a plugin.
     let library = unsafe { Library::new(&path) }.map_err(|e| failed(chain(&e)))?;
-    // SAFETY: the symbol's name carries the ABI's major; a library that exports it vouches for its type.
+    // SAFETY: the symbol's name contains the ABI's major; a library that exports it promises its type.
     let entry = unsafe { library.get::<FfxEntry>(ENTRY_SYMBOL) }.map(|symbol| *symbol);
     let entry = entry.map_err(|_| {
         failed(format!("it exports no `{ENTRY_SYMBOL}`, so it is no plugin for this version of Ferroflux"))

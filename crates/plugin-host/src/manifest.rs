@@ -1,4 +1,4 @@
-//! Plugin manifests: a small JSON file beside a library that says what the library is, read and checked before it is
+//! Plugin manifests: a small JSON file next to a library that describes the library, read and checked before the library is
 //! loaded.
 //!
 //! ```json
@@ -27,17 +27,17 @@ use sha2::{Digest, Sha256};
 
 use crate::{HostError, permissions};
 
-/// Version of the manifest's own form.
+/// Version of the manifest format.
 pub const SCHEMA: u32 = 1;
 /// Largest manifest that is read, in bytes.
 pub const MAX_BYTES: u64 = 64 * 1024;
 /// Longest name of a backend, in bytes.
 const MAX_NAME: usize = 64;
 
-/// A manifest as it stands in its file.
+/// A manifest as it is in its file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of this form: [`SCHEMA`].
+    /// Version of this format: [`SCHEMA`].
     pub schema: u32,
     /// Name of the backend: letters, digits, `-`, `_`, `.`.
     pub name: String,
@@ -70,7 +70,7 @@ pub const fn target_triple() -> &'static str {
 }
 
 impl Manifest {
-    /// Reads a manifest and checks its form. Nothing about the library is looked at; see [`Manifest::verify`].
+    /// Reads a manifest and checks its form. The library is not examined; see [`Manifest::verify`].
     ///
     /// # Errors
     /// The file is missing, world-writable, larger than [`MAX_BYTES`], not JSON, or not of this form.
@@ -131,10 +131,10 @@ impl Manifest {
     }
 }
 
-/// What an author writes down of a plugin; the rest of a manifest is taken from the built library.
+/// The part of a manifest that the plugin's author writes; the rest is taken from the built library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Template {
-    /// Version of this form: [`SCHEMA`].
+    /// Version of this format: [`SCHEMA`].
     pub schema: u32,
     /// Name of the backend.
     pub name: String,
@@ -154,8 +154,8 @@ impl Template {
         serde_json::from_slice(&bytes).map_err(|e| malformed(path, format!("is not a template: {e}")))
     }
 
-    /// The manifest of a library built for this host's target, for a file that will stand at `manifest`: the library's
-    /// path is written relative where it lies in the manifest's folder or below.
+    /// The manifest of a library built for this host's target, for a file that will be at `manifest`: the library's
+    /// path is written relative where it is in the manifest's folder or below.
     pub fn complete(&self, library: &Path, version: &str, manifest: &Path) -> Result<Manifest, HostError> {
         let absolute = std::path::absolute(library).map_err(|e| HostError::io(library, e))?;
         let at = std::path::absolute(manifest).map_err(|e| HostError::io(manifest, e))?;
@@ -182,7 +182,7 @@ pub fn write_for(library: &Path, name: &str, version: &str, manifest: &Path) -> 
 }
 
 impl Manifest {
-    /// Writes the file, whole or not at all.
+    /// Writes the file atomically.
     pub fn write(&self, path: &Path) -> Result<(), HostError> {
         let io = |e| HostError::io(path, e);
         let text = serde_json::to_string_pretty(self).map_err(|e| io(e.into()))?;

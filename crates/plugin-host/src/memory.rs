@@ -54,7 +54,7 @@ impl Inner {
         }
     }
 
-    /// Lends one tensor to a call that makes another.
+    /// Lends one tensor to a call that creates another.
     fn made(
         &self,
         name: &'static str,
@@ -83,7 +83,7 @@ impl LoadedBackend {
     /// A copy of a host tensor on a device.
     ///
     /// # Errors
-    /// The backend keeps no tensors on devices, or its own error.
+    /// The backend keeps no tensors on devices, or the plugin's error.
     pub fn to_device(&self, tensor: &Tensor, device: DLDevice) -> Result<DeviceTensor, HostError> {
         self.0.to_device(tensor, device)
     }
@@ -108,7 +108,7 @@ impl LoadedBackend {
     /// Writes the elements of `from` over those of `to`, a tensor on one of the backend's devices; done when it returns.
     ///
     /// # Safety
-    /// Nothing else reads or writes the memory of `to` meanwhile; handles of a device tensor share it.
+    /// Nothing else may read or write the memory of `to` meanwhile; handles of a device tensor share it.
     ///
     /// # Errors
     /// The backend does not copy, or its own error (other dtypes or sizes).
@@ -117,7 +117,7 @@ impl LoadedBackend {
         let done = lend_one(from, |from| {
             lend_one(to, |to| {
                 call(self.name(), "copy", |error| {
-                    // SAFETY: both tensors live through the call; the caller vouches for the rest.
+                    // SAFETY: both tensors live through the call; the caller promises the rest.
                     unsafe { copy(self.0.slots.ctx, from, to, std::ptr::null_mut(), error) }
                 })
             })
@@ -173,9 +173,9 @@ pub struct DeviceStream {
     lent: Mutex<Vec<Value>>,
 }
 
-// SAFETY: the ABI demands that a stream may be used from any thread.
+// SAFETY: the ABI requires that a stream may be used from any thread.
 unsafe impl Send for DeviceStream {}
-// SAFETY: as above.
+// SAFETY: the ABI requires that a stream may be used from many threads at once.
 unsafe impl Sync for DeviceStream {}
 
 impl std::fmt::Debug for DeviceStream {
@@ -198,7 +198,7 @@ impl DeviceStream {
     /// # Errors
     /// A failure of that work.
     pub fn synchronize(&self) -> Result<(), HostError> {
-        // Taken before the wait: what another thread lends meanwhile is not waited for.
+        // Taken before the wait: inputs that another thread lends meanwhile are not waited for.
         let lent = std::mem::take(&mut *self.lent.lock().unwrap_or_else(PoisonError::into_inner));
         let done = self.plugin.wait_for(self.device, self.raw.as_ptr());
         if done.is_err() {
@@ -221,7 +221,7 @@ impl DeviceStream {
 impl Drop for DeviceStream {
     fn drop(&mut self) {
         if let Some(streams) = self.plugin.slots.streams {
-            // SAFETY: a stream of this plugin, destroyed once; nobody else uses it while it is dropped. The inputs lent to
+            // SAFETY: a stream of this plugin, destroyed once; nothing else uses it while it is dropped. The inputs lent to
             // it are dropped afterwards.
             unsafe { (streams.destroy)(self.plugin.slots.ctx, self.device, self.raw.as_ptr()) }
         }

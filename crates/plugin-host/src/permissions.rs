@@ -1,5 +1,5 @@
-//! Refusal of files and folders that any user of the machine could replace. What a plugin library does, the host does; the
-//! same holds for folders of machine code.
+//! Refuses files and folders that any user of the machine could replace. The code of a plugin library runs with the rights
+//! of the host; the same holds for folders of machine code.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::HostError;
 /// Symbolic links are resolved first. On systems without Unix permissions nothing is checked.
 ///
 /// # Errors
-/// [`HostError::WorldWritable`] with the first such place; [`HostError::Io`] where one cannot be looked at.
+/// [`HostError::WorldWritable`] with the first such path; [`HostError::Io`] where one cannot be examined.
 pub fn check(file: &Path) -> Result<(), HostError> {
     let real = file.canonicalize().map_err(|e| HostError::io(file, e))?;
     for (level, place) in real.ancestors().enumerate() {

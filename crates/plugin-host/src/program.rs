@@ -1,5 +1,5 @@
-//! A program in the form that a plugin reads: as it is, or written again at an older minor. Knows kernel-ir alone; fx-ir
-//! has one version so far.
+//! A program in the form that a plugin reads: unchanged, or serialized at an older minor. Knows kernel-ir alone; fx-ir has
+//! one version so far.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::HostError;
 /// The bytes for a plugin that reads `reads`, with their version.
 ///
 /// # Errors
-/// The plugin reads no program of this level and major, or none as new as what the program uses; damaged bytes.
+/// The plugin reads no program of this level and major, or none as new as the program; damaged bytes.
 pub(crate) fn for_reader<'a>(
     backend: &str,
     reads: &[FfxIrVersion],
@@ -40,16 +40,16 @@ pub(crate) fn for_reader<'a>(
     Ok((newest, Cow::Owned(written)))
 }
 
-/// What a host must know of a program that it has compiled.
+/// The facts about a compiled program that a host needs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ProgramInterface {
     /// For each input whether a call writes it; those beyond its end are only read.
     pub(crate) written: Vec<bool>,
-    /// What the elements of constants must lie in.
+    /// The ranges of constants whose elements are indices.
     pub(crate) ranges: Vec<ConstantRange>,
 }
 
-/// The claims of a program; none where the bytes are no program of kernel-ir: that is for the plugin to say.
+/// The interface of a program; empty where the bytes are not a kernel-ir program, which the plugin will report.
 pub(crate) fn program_interface(ir: FfxIrVersion, bytes: &[u8]) -> ProgramInterface {
     if ir.level != FFX_LEVEL_KERNEL_IR {
         return ProgramInterface::default();
@@ -58,8 +58,8 @@ pub(crate) fn program_interface(ir: FfxIrVersion, bytes: &[u8]) -> ProgramInterf
     ProgramInterface { written: written_inputs(ir, bytes), ranges }
 }
 
-/// Which inputs a program writes in place: the host must have the memory to itself. None where the bytes are no program
-/// of kernel-ir; that is for the plugin to say.
+/// The inputs that a program writes in place: the host must have exclusive access to their memory. Empty where the bytes
+/// are not a kernel-ir program, which the plugin will report.
 fn written_inputs(ir: FfxIrVersion, bytes: &[u8]) -> Vec<bool> {
     if ir.level != FFX_LEVEL_KERNEL_IR {
         return Vec::new();

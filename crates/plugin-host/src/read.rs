@@ -1,4 +1,5 @@
-//! Copies what a plugin tells (texts, arrays, descriptions, errors) into owned Rust data, with every pointer checked.
+//! Copies the data that a plugin returns (texts, arrays, descriptions, errors) into owned Rust data, with every pointer
+//! checked.
 
 use plugin_abi::table::read;
 use plugin_abi::{
@@ -31,7 +32,7 @@ pub(crate) struct Described {
 /// # Safety
 /// `ptr` is null or points to a description that keeps the ABI's contract.
 pub(crate) unsafe fn description(ptr: *const FfxDescription) -> Result<Described, Malformed> {
-    // SAFETY: every pointer of the description is readable by the caller's word; null and counts are checked.
+    // SAFETY: the caller promises that every pointer of the description is readable; null and counts are checked.
     unsafe {
         let d = table(ptr)?;
         let name = text(d.name)?;
@@ -56,7 +57,7 @@ pub(crate) unsafe fn description(ptr: *const FfxDescription) -> Result<Described
 /// # Safety
 /// As for [`description`].
 unsafe fn option(ptr: *const FfxOptionSpec) -> Result<OptionInfo, Malformed> {
-    // SAFETY: as in `description`.
+    // SAFETY: the caller promises that every pointer of the struct is readable; null and counts are checked.
     unsafe {
         let o = table(ptr)?;
         let kind = match o.kind {
@@ -77,7 +78,7 @@ unsafe fn option(ptr: *const FfxOptionSpec) -> Result<OptionInfo, Malformed> {
 /// # Safety
 /// As for [`description`].
 pub(crate) unsafe fn device(ptr: *const FfxDeviceInfo) -> Result<DeviceInfo, Malformed> {
-    // SAFETY: as in `description`.
+    // SAFETY: the caller promises that every pointer of the struct is readable; null and counts are checked.
     unsafe {
         let d = table(ptr)?;
         let attributes = array::<FfxNameValue>(d.attributes, d.n_attributes)?;
@@ -97,14 +98,15 @@ pub(crate) unsafe fn device(ptr: *const FfxDeviceInfo) -> Result<DeviceInfo, Mal
 /// # Safety
 /// As for [`description`].
 pub(crate) unsafe fn refusal(ptr: *const FfxRefusal) -> Result<Refusal, Malformed> {
-    // SAFETY: as in `description`.
+    // SAFETY: the caller promises that every pointer of the struct is readable; null and counts are checked.
     unsafe {
         let r = table(ptr)?;
         Ok(Refusal { node: text(r.node)?, reason: text(r.reason)? })
     }
 }
 
-/// What the plugin wrote into our error struct. `status` is what the call returned: it counts where the two differ.
+/// The contents of the error struct after a call. `status` is the return value of the call: it takes precedence where the
+/// two differ.
 pub(crate) fn failure(error: &FfxError, status: i32) -> PluginFailure {
     let owned = |buffer: &[u8]| String::from_utf8_lossy(text_bytes(buffer)).into_owned();
     let node = Some(owned(&error.node)).filter(|n| !n.is_empty());
@@ -118,7 +120,7 @@ pub(crate) fn failure(error: &FfxError, status: i32) -> PluginFailure {
 /// # Safety
 /// As for [`plugin_abi::table::read`].
 unsafe fn table<T: Table>(ptr: *const T) -> Result<T, Malformed> {
-    // SAFETY: passed on.
+    // SAFETY: the caller's guarantee about the pointer is passed on unchanged.
     unsafe { read(ptr) }.map_err(|e| format!("bad {}: {e}", T::NAME))
 }
 
@@ -131,7 +133,7 @@ unsafe fn array<'a, T>(data: *const T, len: usize) -> Result<&'a [T], Malformed>
     if data.is_null() || !data.is_aligned() || len > MAX_ENTRIES {
         return Err(format!("an array of {len} entries at address {data:p}"));
     }
-    // SAFETY: not null, aligned, readable by the caller's word.
+    // SAFETY: the pointer is not null and aligned, and the caller promises `len` readable values.
     Ok(unsafe { std::slice::from_raw_parts(data, len) })
 }
 
@@ -141,7 +143,7 @@ unsafe fn text(text: FfxStr) -> Result<String, Malformed> {
     if text.len > MAX_TEXT {
         return Err(format!("a text of {} bytes", text.len));
     }
-    // SAFETY: passed on.
+    // SAFETY: the caller's guarantee about the text is passed on unchanged.
     let bytes = unsafe { text.bytes() };
     std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| "a text that is not UTF-8".to_owned())
 }

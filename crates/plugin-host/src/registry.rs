@@ -1,4 +1,4 @@
-//! The registry: which backends there are, in which order they win a name, and what keeps each from running.
+//! The registry: the available backends, their precedence for a name, and the reason why one cannot run.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ use crate::{
 /// `inventory::submit! { BuiltinPlugin { name: "cpu", entry: plugin_sdk::entry::<CpuBackend> } }`; it goes through the
 /// same table as a library.
 pub struct BuiltinPlugin {
-    /// Name of the backend, as its description says it.
+    /// Name of the backend, as in its description.
     pub name: &'static str,
     /// Entry of a plugin that keeps the ABI's contract.
     pub entry: FfxEntry,
@@ -25,7 +25,7 @@ struct Entry {
     name: String,
     source: Source,
     origin: Origin,
-    /// Outcome of loading, kept: libraries are hashed and entered once per registry.
+    /// The result of loading, kept: libraries are hashed and entered once per registry.
     loaded: OnceLock<Result<LoadedBackend, HostError>>,
 }
 
@@ -35,11 +35,11 @@ enum Origin {
         path: PathBuf,
         manifest: Box<Manifest>,
     },
-    /// A manifest that cannot be read: listed with its reason, but wins no name.
+    /// A manifest that cannot be read: listed with its reason, but never selected by name.
     Broken(HostError),
 }
 
-/// Backends by name. Nothing is loaded before it is asked for; a bad plugin never spoils the rest.
+/// Backends by name. Nothing is loaded before it is requested; a bad plugin never affects the rest.
 pub struct Registry {
     entries: Vec<Entry>,
     shadowed: Vec<(String, Source)>,
@@ -56,7 +56,7 @@ impl Registry {
         let mut registry = Self { entries: Vec::new(), shadowed: Vec::new() };
         let builtins = inventory::iter::<BuiltinPlugin>().map(|b| (b.name, Origin::Builtin(b.entry)));
         let mut builtins: Vec<_> = builtins.collect();
-        // The linker's order of registrations means nothing.
+        // The linker's order of registrations has no meaning.
         builtins.sort_by_key(|&(name, _)| name);
         for (name, origin) in builtins {
             registry.add(name.to_owned(), Source::BuiltIn, origin);
@@ -101,31 +101,31 @@ impl Registry {
         self.entries.iter().map(Entry::info).collect()
     }
 
-    /// Names that lost to an earlier backend of the same name, with the place of each.
+    /// Names that lost to an earlier backend of the same name, with the location of each.
     pub fn shadowed(&self) -> &[(String, Source)] {
         &self.shadowed
     }
 
-    /// All names that [`Registry::load`] takes.
+    /// All names that [`Registry::load`] accepts.
     pub fn names(&self) -> Vec<String> {
         self.entries.iter().filter(|e| e.takes_name()).map(|e| e.name.clone()).collect()
     }
 
-    /// Where the backend of a name comes from, whether or not it can be loaded; nothing is loaded.
+    /// The location of a backend, whether or not it can be loaded; nothing is loaded.
     pub fn source_of(&self, name: &str) -> Option<&Source> {
         self.named(name).map(|e| &e.source)
     }
 
-    /// The candidate for a name; one that cannot be read counts where there is no other.
+    /// The candidate for a name; one that cannot be read is returned only where there is no other.
     fn named(&self, name: &str) -> Option<&Entry> {
         let readable = self.entries.iter().find(|e| e.name == name && e.takes_name());
         readable.or_else(|| self.entries.iter().find(|e| e.name == name))
     }
 
-    /// Finds a backend by name, or loads a library by its path; [`Registry::is_path`] tells which is meant.
+    /// Finds a backend by name, or loads a library by its path; [`Registry::is_path`] decides between the two.
     ///
     /// # Errors
-    /// An unknown name, with near and available ones; whatever keeps the plugin from loading.
+    /// An unknown name, with similar and available ones; the reason why the plugin does not load.
     pub fn load(&self, name: &str) -> Result<LoadedBackend, HostError> {
         if self.is_path(name) {
             return load_library(Path::new(name));
@@ -164,10 +164,10 @@ impl Entry {
             Origin::Manifest { path, manifest } => library::entry_of(&manifest.verify(path)?)?,
             Origin::Broken(error) => return Err(error.clone()),
         };
-        // SAFETY: whoever registered a built-in, and the library by exporting the symbol, vouch for the contract.
+        // SAFETY: the registration of a built-in, or the exported symbol of a library, promises the contract of the entry.
         let loaded = unsafe { LoadedBackend::enter(entry, Some(&self.name), self.source.clone()) }?;
         if let Origin::Manifest { manifest, .. } = &self.origin {
-            // The library that was loaded had this checksum, whatever becomes of the file.
+            // The loaded library had this checksum, even if the file changes later.
             loaded.0.checksum.get_or_init(|| manifest.sha256.clone());
         }
         Ok(loaded)
@@ -184,7 +184,7 @@ impl Entry {
     }
 }
 
-/// Whether a file's name is that of a library, with or without a version behind it (`libx.so.6.0`).
+/// Whether a file's name is that of a library, with or without a version after it (`libx.so.6.0`).
 fn is_library_name(name: &str) -> bool {
     let unversioned = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     let version = name[unversioned.len()..].strip_prefix('.');
@@ -193,11 +193,11 @@ fn is_library_name(name: &str) -> bool {
     versioned || [".so", ".dylib", ".dll"].iter().any(|end| name.ends_with(end))
 }
 
-/// Loads a library that has no manifest: the user named it, so only its permissions are checked.
+/// Loads a library without a manifest: the user named it, so only its permissions are checked.
 fn load_library(path: &Path) -> Result<LoadedBackend, HostError> {
     permissions::check(path)?;
     let entry = library::entry_of(path)?;
-    // SAFETY: the library vouches for the contract by exporting the symbol.
+    // SAFETY: the library promises the contract by exporting the symbol.
     unsafe { LoadedBackend::enter(entry, None, Source::Library(path.to_owned())) }
 }
 

@@ -1,6 +1,6 @@
 //! Between `tensor::Tensor` and DLPack: borrows for inputs and constants, owned outputs with the plugin's deleter.
 //!
-//! A [`Value`] is a tensor of the host or a handle to one on a device, which only its plugin can read.
+//! A [`Value`] is a tensor of the host or a handle of one on a device, which only its plugin can read.
 
 use std::ptr::NonNull;
 
@@ -12,7 +12,7 @@ use tensor::{DeviceNumber, DeviceTensor, Tensor};
 /// Most dimensions that an output may have.
 const MAX_DIMS: i32 = 64;
 
-/// A tensor wherever it lies.
+/// A tensor on the host or on a device.
 #[derive(Clone, Debug)]
 pub enum Value {
     /// In host memory.
@@ -43,7 +43,7 @@ impl Value {
             Value::Device(t) => t.strides(),
         }
     }
-    /// Whether a call may write it: nobody else has a handle of the memory, which is no mapped file's.
+    /// Whether a call may write it: there is no other handle of the memory, and it is not a mapped file.
     pub fn is_writable(&mut self) -> bool {
         match self {
             Value::Host(t) => t.is_writable(),
@@ -55,9 +55,9 @@ impl Value {
 /// An input of a call.
 #[derive(Debug)]
 pub enum Arg<'a> {
-    /// What the program reads.
+    /// An input that the program only reads.
     Read(&'a Value),
-    /// What the program may write in place.
+    /// An input that the program may write in place.
     Write(&'a mut Value),
 }
 
@@ -130,7 +130,7 @@ impl Lend for Arg<'_> {
     }
 }
 
-// Sizes (which fit `isize`) and strides of a tensor are read as DLPack's `i64` where they lie.
+// Sizes (which fit `isize`) and strides of a tensor are passed in place as DLPack's `i64`.
 const _: () = assert!(size_of::<usize>() == size_of::<i64>() && align_of::<usize>() == align_of::<i64>());
 
 #[inline]
@@ -156,7 +156,7 @@ fn borrow(
     })
 }
 
-/// Lends tensors to a call as the array of pointers that the ABI takes, valid while `body` runs. A usual call allocates
+/// Lends tensors to a call as the array of pointers that the ABI takes, valid while `body` runs. A typical call allocates
 /// nothing for it, and copies neither sizes nor strides.
 ///
 /// # Errors
@@ -183,14 +183,14 @@ pub(crate) fn lend_one<R>(of: &impl Lend, body: impl FnOnce(*const DLTensor) -> 
 /// A plugin's tensor that this host owns: calls the deleter once, when dropped.
 pub(crate) struct Managed(NonNull<DLManagedTensorVersioned>);
 
-// SAFETY: the ABI demands that the deleter may be called on any thread, and that nobody else touches the tensor.
+// SAFETY: the ABI requires that the deleter may be called on any thread, and that nothing else uses the tensor.
 unsafe impl Send for Managed {}
 // SAFETY: a shared reference only reads plain fields.
 unsafe impl Sync for Managed {}
 
 impl Drop for Managed {
     fn drop(&mut self) {
-        // SAFETY: owned, and not deleted before: only `drop` deletes.
+        // SAFETY: the tensor is owned and not deleted yet: only `drop` deletes it.
         unsafe {
             if let Some(delete) = self.0.as_ref().deleter {
                 delete(self.0.as_ptr());
@@ -200,7 +200,7 @@ impl Drop for Managed {
 }
 
 impl Managed {
-    /// Takes over what `execute` filled in; `None` for null.
+    /// Takes ownership of the tensor that `execute` filled in; `None` for null.
     ///
     /// # Safety
     /// `raw` is null or a managed tensor that the caller owns.
@@ -211,19 +211,19 @@ impl Managed {
     /// A tensor over the plugin's memory, without a copy.
     ///
     /// # Errors
-    /// A message for what is malformed; the tensor is deleted then.
+    /// A message for a malformed tensor, which is then deleted.
     pub(crate) fn into_value(self) -> Result<Value, String> {
-        // SAFETY: a live managed tensor; its version comes first and is readable at every major.
+        // SAFETY: the managed tensor is live; its version comes first and is readable at every major.
         let version = unsafe { self.0.as_ref().version };
         if version.major != DLPACK_MAJOR {
             return Err(format!("it has DLPack version {}.{}", version.major, version.minor));
         }
-        // SAFETY: the major says that the rest has the layout known here.
+        // SAFETY: the major was checked, so the rest has the layout known here.
         let dl = unsafe { &(*self.0.as_ptr()).dl_tensor };
         let dtype = ir_core::DType::from_dlpack(dl.dtype.code, dl.dtype.bits)
             .filter(|_| dl.dtype.lanes == 1)
             .ok_or_else(|| format!("it has the unknown DLPack type {:?}", dl.dtype))?;
-        // SAFETY: sizes and strides of a live tensor of the plugin's.
+        // SAFETY: these are the sizes and strides of a live tensor of the plugin.
         let (sizes, strides) = unsafe { dims_of(dl)? };
         let data = (dl.data as *const u8).wrapping_add(dl.byte_offset as usize);
         if data.is_null() && !sizes.contains(&0) {
@@ -234,7 +234,8 @@ impl Managed {
             let at = DeviceNumber { kind: device.device_type, ordinal: device.device_id };
             return Ok(Value::Device(DeviceTensor::new(data, dtype, at, &sizes, &strides, release)));
         }
-        // SAFETY: the plugin vouches for every element until the deleter runs, and writes none after `execute`.
+        // SAFETY: the plugin promises that every element stays valid until the deleter runs, and writes none after
+        // `execute`.
         let tensor = unsafe { Tensor::from_foreign(data, dtype, &sizes, &strides, release) };
         tensor.map(Value::Host).map_err(|e| e.to_string())
     }
@@ -257,14 +258,14 @@ unsafe fn dims_of(dl: &DLTensor) -> Result<Dims, String> {
     if dl.shape.is_null() {
         return Err("it has no sizes".to_owned());
     }
-    // SAFETY: not null; `ndim` values by the caller's word.
+    // SAFETY: the pointer is not null, and the caller promises `ndim` values.
     let sizes = unsafe { std::slice::from_raw_parts(dl.shape, rank) };
     let sizes = sizes.iter().map(|&s| usize::try_from(s)).collect::<Result<SmallVec<[usize; 6]>, _>>();
     let sizes = sizes.map_err(|_| "it has a negative size".to_owned())?;
     let strides = if dl.strides.is_null() {
         tensor::contiguous_strides(&sizes).into_iter().collect()
     } else {
-        // SAFETY: not null; `ndim` values by the caller's word.
+        // SAFETY: the pointer is not null, and the caller promises `ndim` values.
         unsafe { std::slice::from_raw_parts(dl.strides, rank) }.iter().map(|&s| s as isize).collect()
     };
     Ok((sizes, strides))

@@ -1,6 +1,7 @@
-//! What crossing the boundary costs: calls of a program that takes its inputs and does nothing, by the number of inputs and
-//! outputs, for the linked table and the loaded library; the best of several rounds. `cargo bench -p ferroflux-plugin-sdk` (after
-//! `cargo build --release -p ferroflux-plugin-sdk --examples`). With the argument `once` every program is called once a round, for
+//! The cost of crossing the boundary: calls of a program that takes its inputs and does nothing, by the number of inputs
+//! and outputs, for the linked table and the loaded library; the best of several rounds. `cargo bench -p
+//! ferroflux-plugin-sdk` (after
+//! `cargo build --release -p ferroflux-plugin-sdk --examples`). With the argument `once` every program is called once per round, for
 //! counting instructions: `valgrind --tool=callgrind --toggle-collect='*LoadedExecutable::execute' BENCH once`.
 #![allow(clippy::unwrap_used, dead_code)]
 

@@ -1,5 +1,5 @@
-//! Artifacts: what an executable was saved as, in an envelope that tells foreign and damaged bytes before a backend sees
-//! them. The envelope guards against accidents, not against an attacker: who can write an artifact can run code.
+//! Artifacts: saved executables in an envelope that detects foreign and damaged bytes before a backend sees them. The
+//! envelope guards against accidents, not against an attacker: who can write an artifact can run code.
 //!
 //! Layout, integers little-endian: `FFXA`, u32 version of the envelope, u32 bytes of the compatibility string, u32 zero,
 //! u64 bytes of the payload, u64 FNV-1a of all other bytes; then the string, then the payload.
@@ -9,7 +9,7 @@ use crate::{Description, DeviceId, ErrorKind, PluginError};
 const MAGIC: &[u8; 4] = b"FFXA";
 const VERSION: u32 = 1;
 const HEADER: usize = 32;
-/// Where the checksum stands in the header.
+/// Where the checksum is in the header.
 const SUM: std::ops::Range<usize> = 24..32;
 /// Longest compatibility string, in bytes.
 const MAX_COMPAT: usize = 4096;
@@ -19,11 +19,11 @@ const MAX_COMPAT: usize = 4096;
 pub struct Artifact<'a> {
     /// Device to load for.
     pub device: DeviceId,
-    /// What [`Executable::save_artifact`](crate::Executable::save_artifact) gave.
+    /// The payload that [`Executable::save_artifact`](crate::Executable::save_artifact) returned.
     pub payload: &'a [u8],
 }
 
-/// The whole compatibility string: who made the artifact, for which platform, and what the backend adds.
+/// The whole compatibility string: plugin, platform, and the backend's addition.
 pub(crate) fn compat(description: &Description, own: &str) -> Result<String, PluginError> {
     use std::env::consts::{ARCH, OS};
     let text = format!("{} {} {ARCH}-{OS} {own}", description.name, description.version);
@@ -35,7 +35,7 @@ pub(crate) fn compat(description: &Description, own: &str) -> Result<String, Plu
     Ok(text)
 }
 
-/// Puts a payload into its envelope.
+/// Wraps a payload in an envelope.
 pub(crate) fn seal(compat: &str, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER + compat.len() + payload.len());
     bytes.extend_from_slice(MAGIC);
@@ -52,10 +52,10 @@ pub(crate) fn seal(compat: &str, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Takes the payload out of its envelope.
+/// Extracts the payload from its envelope.
 ///
 /// # Errors
-/// [`ErrorKind::Damaged`] for bytes that are no whole artifact, [`ErrorKind::Incompatible`] for one that was saved under
+/// [`ErrorKind::Damaged`] for bytes that are not a complete artifact, [`ErrorKind::Incompatible`] for one that was saved under
 /// another string.
 pub(crate) fn open<'a>(bytes: &'a [u8], compat: &str) -> Result<&'a [u8], PluginError> {
     let damaged = |what: &str| PluginError::damaged(format!("{what}; compile the program again"));
@@ -117,7 +117,7 @@ mod tests {
             let mut changed = whole.clone();
             changed[at] ^= 0x10;
             let kind = open(&changed, "cpu 1").unwrap_err().kind;
-            // A changed version of the envelope is one that this reader does not know.
+            // A changed version of the envelope is unknown to this reader.
             let wanted = if (4..8).contains(&at) { ErrorKind::Incompatible } else { ErrorKind::Damaged };
             assert_eq!(kind, wanted, "byte {at}");
         }

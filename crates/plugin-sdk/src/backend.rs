@@ -1,4 +1,4 @@
-//! The two traits that a backend implements. Safe: everything that crosses is checked before it arrives here.
+//! The two traits that a backend implements. They are safe: all data that crosses is checked before it arrives here.
 
 use std::ffi::c_void;
 
@@ -9,17 +9,17 @@ use crate::{
 
 /// A backend: compiles programs for its devices. One instance lives per process, opened once.
 pub trait Backend: Sized + Send + Sync + 'static {
-    /// Makes the backend. It should not fail because a device is missing: say that in [`Backend::devices`], so that
+    /// Creates the backend. It should not fail because a device is missing: report that in [`Backend::devices`], so that
     /// listings show the reason.
     fn open(host: Host) -> Result<Self, PluginError>;
 
-    /// Name, version, program forms, modes and options. Asked once, right after `open`.
+    /// Name, version, program forms, modes and options. Called once, right after `open`.
     fn describe(&self) -> Description;
 
     /// All devices in order of preference, also those that cannot be used, with the reason.
     fn devices(&self) -> Vec<DeviceInfo>;
 
-    /// The nodes of the program that this backend refuses, each with its reason; empty where it takes all.
+    /// The nodes of the program that this backend refuses, each with its reason; empty where it supports all.
     fn query_support(&self, request: &CompileRequest<'_>) -> Result<Vec<Refusal>, PluginError> {
         let _ = request;
         Ok(Vec::new())
@@ -31,7 +31,8 @@ pub trait Backend: Sized + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Whether [`to_device`](Backend::to_device) and [`to_host`](Backend::to_host) are there, so that tensors may stay on a
+    /// Whether [`to_device`](Backend::to_device) and [`to_host`](Backend::to_host) are implemented, so that tensors may
+    /// stay on a
     /// device between calls.
     fn has_device_memory(&self) -> bool {
         false
@@ -61,15 +62,15 @@ pub trait Backend: Sized + Send + Sync + 'static {
         Err(PluginError::unsupported("this backend allocates no tensors for its callers"))
     }
 
-    /// Writes the elements of `from` over those of `to` on a stream. Dtypes and sizes are equal; the memory behind `to` may
-    /// be written, which the host vouches for.
+    /// Writes the elements of `from` over those of `to` on a stream. Dtypes and sizes are equal; the host guarantees that
+    /// the memory of `to` may be written.
     fn copy(&self, from: &TensorView<'_>, to: &TensorView<'_>, stream: Stream) -> Result<(), PluginError> {
         let _ = (from, to, stream);
         Err(PluginError::unsupported("this backend copies no tensors for its callers"))
     }
 
     /// Whether [`create_stream`](Backend::create_stream), [`synchronize`](Backend::synchronize) and
-    /// [`destroy_stream`](Backend::destroy_stream) are there.
+    /// [`destroy_stream`](Backend::destroy_stream) are implemented.
     fn has_streams(&self) -> bool {
         false
     }
@@ -94,16 +95,16 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// Compiles a program. May run on many threads at once.
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError>;
 
-    /// What an artifact of a device depends on beyond the backend's name and version, which the SDK adds: instruction
-    /// set, driver. `None` where the backend makes no artifacts, as it is without this function.
+    /// What an artifact of a device depends on, in addition to the backend's name and version, which the SDK adds:
+    /// instruction set, driver. `None`, the default, where the backend makes no artifacts.
     fn artifact_compat(&self, device: DeviceId) -> Result<Option<String>, PluginError> {
         let _ = device;
         Ok(None)
     }
 
-    /// Makes of an artifact what [`compile`](Backend::compile) made of its program. The payload is exactly what
-    /// [`Executable::save_artifact`] gave, under an equal compatibility string: the SDK refuses all else before this is
-    /// called. May run on many threads at once.
+    /// Creates from an artifact the executable that [`compile`](Backend::compile) created. The payload is exactly what
+    /// [`Executable::save_artifact`] returned, under an equal compatibility string: the SDK refuses everything else before
+    /// this call. May run on many threads at once.
     fn load_artifact(&self, artifact: &Artifact<'_>) -> Result<Box<dyn Executable>, PluginError> {
         let _ = artifact;
         Err(PluginError::unsupported("this backend loads no artifacts"))
@@ -115,9 +116,9 @@ pub trait Executable: Send + Sync {
     /// Numbers of inputs, outputs and constants; constant for the life of the executable.
     fn signature(&self) -> Signature;
 
-    /// Told of the constants before the first `execute`, and again where they change: the place to pack weights.
-    /// Nothing else runs on this executable meanwhile. The same `constants` are passed to every `execute`, so nothing
-    /// has to be copied that is read in place.
+    /// Receives the constants before the first `execute`, and again when they change: the place to pack weights. No other
+    /// call uses this executable meanwhile. The same `constants` are passed to every `execute`, so that nothing has to be
+    /// copied that is read in place.
     fn bind_constants(&mut self, constants: &Constants<'_>) -> Result<(), PluginError> {
         let _ = constants;
         Ok(())
@@ -132,14 +133,14 @@ pub trait Executable: Send + Sync {
         stream: Stream,
     ) -> Result<Vec<OwnedTensor>, PluginError>;
 
-    /// The compiled code as bytes, without constants: they are bound anew after
-    /// [`load_artifact`](Backend::load_artifact). Only called where [`Backend::artifact_compat`] gives a text.
+    /// The compiled code as bytes, without constants: they are bound again after
+    /// [`load_artifact`](Backend::load_artifact). Only called where [`Backend::artifact_compat`] returns a text.
     fn save_artifact(&self) -> Result<Vec<u8>, PluginError> {
         Err(PluginError::unsupported("this executable cannot be saved"))
     }
 }
 
-/// Counts of what an executable takes and gives.
+/// Counts of the inputs, outputs and constants of an executable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
     /// Tensors that `execute` takes.
@@ -150,7 +151,7 @@ pub struct Signature {
     pub constants: usize,
 }
 
-/// A part of a program that a backend does not take.
+/// A part of a program that a backend does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Name of the node or kernel.
@@ -180,7 +181,7 @@ impl Stream {
     pub const DEFAULT: Stream = Stream(std::ptr::null_mut());
 }
 
-// SAFETY: the handle is only a value here; what may be done with it from which thread is the driver's rule.
+// SAFETY: the handle is only a value here; the driver defines how threads may use it.
 unsafe impl Send for Stream {}
-// SAFETY: as above.
+// SAFETY: the handle is only a value here; sharing it gives no access to the stream.
 unsafe impl Sync for Stream {}

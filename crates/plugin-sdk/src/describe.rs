@@ -1,10 +1,10 @@
-//! What a backend says of itself and of its devices. Plain data; `thunk::description` lays it out for the ABI.
+//! The description of a backend and of its devices. Plain data; `thunk::description` lays it out for the ABI.
 
 use plugin_abi::{DLDevice, FfxIrVersion};
 
 use crate::OptionSpec;
 
-/// What a backend is.
+/// The description of a backend.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Description {
     /// Name by which a user picks the backend.
@@ -38,7 +38,7 @@ impl Description {
         self.summary = summary.into();
         self
     }
-    /// Adds a program form. Of several the one that is added first is the one that the host sends.
+    /// Adds a program form. The host sends the one that was added first among those that it can write.
     pub fn reads(mut self, ir: FfxIrVersion) -> Self {
         self.irs.push(ir);
         self
@@ -89,7 +89,7 @@ impl DeviceInfo {
         self.memory_bytes = bytes;
         self
     }
-    /// Says why the device cannot be used.
+    /// Sets the reason why the device cannot be used.
     pub fn unavailable(mut self, reason: impl Into<String>) -> Self {
         self.unavailable_because = Some(reason.into());
         self

@@ -6,12 +6,12 @@ use plugin_abi::{
     FFX_ERR_PANIC, FFX_ERR_UNAVAILABLE, FFX_ERR_UNSUPPORTED,
 };
 
-/// What kind of failure, for callers that decide by it.
+/// The kind of failure, for callers that branch on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The caller passed something that this call does not accept.
     InvalidArgument,
-    /// Valid, but this backend does not do it.
+    /// Valid, but not supported by this backend.
     Unsupported,
     /// A program or table of another version.
     Incompatible,
@@ -23,7 +23,7 @@ pub enum ErrorKind {
     Panic,
     /// A bug of the backend or of a library below it.
     Internal,
-    /// Bytes that are not what they are said to be.
+    /// Bytes that are damaged or not of the expected kind.
     Damaged,
 }
 
@@ -70,11 +70,11 @@ impl PluginError {
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidArgument, message)
     }
-    /// Valid, but not done by this backend.
+    /// Valid, but not supported by this backend.
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unsupported, message)
     }
-    /// Bytes that are not what they are said to be.
+    /// Bytes that are damaged or not of the expected kind.
     pub fn damaged(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Damaged, message)
     }

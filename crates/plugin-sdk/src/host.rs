@@ -1,4 +1,4 @@
-//! The host as a plugin sees it: a place to log to.
+//! The services of the host for a plugin: logging.
 
 use std::ffi::c_void;
 
@@ -21,7 +21,7 @@ pub enum LogLevel {
     Trace = plugin_abi::FFX_LOG_TRACE,
 }
 
-/// A handle to the host; copy it wherever it is needed. It works (and logs nowhere) without a host, too.
+/// A handle of the host; copy it wherever it is needed. Without a host it works too, and discards log events.
 #[derive(Clone, Copy)]
 pub struct Host {
     ctx: *mut c_void,
@@ -29,9 +29,9 @@ pub struct Host {
     log: Option<FfxLog>,
 }
 
-// SAFETY: the ABI demands that the host's slots may be called from any thread for the life of the process.
+// SAFETY: the ABI requires that the host's slots may be called from any thread for the life of the process.
 unsafe impl Send for Host {}
-// SAFETY: as above.
+// SAFETY: the ABI requires that the host's slots may be called from many threads at once.
 unsafe impl Sync for Host {}
 
 impl Host {
@@ -42,7 +42,7 @@ impl Host {
         Self { ctx: table.ctx, minor: table.head.minor, log: table.log }
     }
 
-    /// The effective minor of the ABI: the lower one of this plugin's and the host's. What came later is not used.
+    /// The effective minor of the ABI: the lower one of this plugin's and the host's. Later additions are not used.
     pub fn abi_minor(&self) -> u16 {
         self.minor.min(ABI_MINOR)
     }

@@ -1,6 +1,6 @@
-//! What a plugin author uses: the safe traits [`Backend`] and [`Executable`] and the macro [`export_plugin!`].
+//! The interface for plugin authors: the safe traits [`Backend`] and [`Executable`] and the macro [`export_plugin!`].
 //!
-//! What this is not: the ABI itself (`plugin-abi`, which this crate fills in) and not a registry (`plugin-host`).
+//! What this is not: the ABI itself (`plugin-abi`, whose tables this crate fills) and not a registry (`plugin-host`).
 //! It is kept light: a plugin built against it compiles in seconds.
 //!
 //! # A backend in one page
@@ -54,21 +54,22 @@
 //!
 //! # From here to a backend
 //!
-//! 1. **Say what you read**: [`KERNEL_IR`] for fused loops and templates, which [`CompileRequest::kernels`] decodes, or
-//!    `IrVersion::fx_ir(1, 0)` for whole graphs as text. The host writes programs in an older form for a plugin that says an
+//! 1. **Declare what you read**: [`KERNEL_IR`] for fused loops and templates, which [`CompileRequest::kernels`] decodes, or
+//!    `IrVersion::fx_ir(1, 0)` for whole graphs as text. The host writes programs in an older form for a plugin that declares an
 //!    older minor.
-//! 2. **Say what you do not take**, in [`Backend::query_support`]: every step, with a reason that tells the user what to do.
-//! 3. **Compile**: [`Backend::compile`] gets device, mode and options, all checked against [`Description`]. Do here what need
-//!    not be done at every call.
-//! 4. **Keep weights**: [`Executable::bind_constants`] is told of them once. They stay where they are until the next binding, so
-//!    read them in place or pack a copy.
+//! 2. **Report what you do not support**, in [`Backend::query_support`]: every step, with a reason that tells the user what
+//!    to do.
+//! 3. **Compile**: [`Backend::compile`] gets device, mode and options, all checked against [`Description`]. Do work here
+//!    that need not be repeated at every call.
+//! 4. **Keep weights**: [`Executable::bind_constants`] receives them once. Their memory stays valid until the next binding,
+//!    so read them in place or pack a copy.
 //! 5. **Run**: [`Executable::execute`] gets [`TensorView`]s with any strides and returns [`OwnedTensor`]s.
-//! 6. **Save**: with [`Backend::artifact_compat`], [`Executable::save_artifact`] and [`Backend::load_artifact`] the host keeps
-//!    compiled code on disk. Foreign and damaged bytes are refused before you see them.
-//! 7. **Prove it**: `ferroflux plugin check LIBRARY` runs the conformance suite; `ferroflux plugin new NAME` begins a project that
-//!    passes it.
+//! 6. **Save**: with [`Backend::artifact_compat`], [`Executable::save_artifact`] and [`Backend::load_artifact`] the host
+//!    keeps compiled code on disk. Foreign and damaged bytes are refused before you receive them.
+//! 7. **Test it**: `ferroflux plugin check LIBRARY` runs the conformance suite; `ferroflux plugin new NAME` creates a
+//!    project that passes it.
 //!
-//! A backend with the middle part of that, which takes programs of loops and saves them:
+//! A backend with the central part of that, which supports programs of loops and saves them:
 //!
 //! ```
 //! use plugin_sdk::kernel_ir::{Program, Step};
@@ -110,7 +111,7 @@
 //!         Ok(Box::new(Compiled { program: request.kernels()? }))
 //!     }
 //!     fn artifact_compat(&self, _device: DeviceId) -> Result<Option<String>, PluginError> {
-//!         // The SDK adds name and version. Whatever else the code depends on stands here.
+//!         // The SDK adds name and version. Whatever else the code depends on is here.
 //!         Ok(Some("interpreted".to_owned()))
 //!     }
 //!     fn load_artifact(&self, artifact: &Artifact<'_>) -> Result<Box<dyn Executable>, PluginError> {
@@ -160,14 +161,14 @@
 //! # }
 //! ```
 //!
-//! # What the author may rely on
+//! # Guarantees to the author
 //!
 //! - `compile` and `execute` are called from many threads at once; `bind_constants` and the destructor are exclusive.
-//! - A panic anywhere, with any payload, becomes an error of that call; a panic of a destructor is swallowed. Build plugins with
+//! - A panic anywhere, with any payload, becomes an error of that call; a panic of a destructor is ignored. Build plugins with
 //!   `panic = "unwind"` (the default).
 //! - Programs of another IR major, unknown modes and options, and malformed tensors never reach the backend.
-//! - The number of inputs is checked against [`Signature`]; dtypes and sizes are the backend's to check.
-//! - No `unsafe` is needed for host memory. Memory of a device's driver comes in by [`OwnedTensor::from_raw_parts`].
+//! - The number of inputs is checked against [`Signature`]; the backend checks dtypes and sizes.
+//! - No `unsafe` is needed for host memory. Device memory enters through [`OwnedTensor::from_raw_parts`].
 
 mod artifact;
 mod backend;
@@ -195,7 +196,7 @@ pub use thunk::entry;
 pub use half::{bf16, f16};
 /// Sizes, index expressions and numbers of programs.
 pub use ir_core::{self, DType};
-/// The programs that a device backend gets, and what their operators mean.
+/// The programs that a device backend receives, and the meaning of their operators.
 pub use kernel_ir;
 /// Device type and ordinal in DLPack's numbering.
 pub use plugin_abi::DLDevice as DeviceId;
@@ -205,8 +206,7 @@ pub use plugin_abi::FfxIrVersion as IrVersion;
 pub use plugin_abi::dlpack;
 pub use plugin_abi::{Mode, UnknownMode};
 
-/// The kernel-ir that [`CompileRequest::kernels`] decodes: what a device backend says that it
-/// [reads](Description::reads).
+/// The kernel-ir version that [`CompileRequest::kernels`] decodes, for [`Description::reads`].
 pub const KERNEL_IR: IrVersion = IrVersion::kernel_ir(kernel_ir::IR_MAJOR, kernel_ir::IR_MINOR);
 
 /// Names that [`export_plugin!`] expands to; not for direct use.
@@ -222,7 +222,7 @@ macro_rules! export_plugin {
         /// Entry of this plugin library; called by the host.
         ///
         /// # Safety
-        /// As the plugin ABI says: `host` is null or lives as long as the process, `error` is null or writable.
+        /// As the plugin ABI requires: `host` is null or lives as long as the process, `error` is null or writable.
         // SAFETY: the name is reserved for this ABI, and this macro is the only thing that defines it.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn ffx_plugin_entry_v1(

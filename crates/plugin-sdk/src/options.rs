@@ -32,7 +32,7 @@ impl OptionKind {
         }
     }
 
-    /// What a value must look like, where `value` does not.
+    /// The required form of a value, where `value` does not have it.
     fn expected_form(&self, value: &str) -> Option<String> {
         match self {
             Self::Bool => value.parse::<bool>().is_err().then(|| "`true` or `false`".to_owned()),
@@ -53,7 +53,7 @@ pub struct OptionSpec {
     pub name: String,
     /// Kind of value.
     pub kind: OptionKind,
-    /// What holds where the option is not given.
+    /// The default value.
     pub default: String,
     /// One line for the user.
     pub help: String,
@@ -78,7 +78,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Checks `given` against the declarations and fills in defaults. The last of two equal names holds.
+    /// Checks `given` against the declarations and fills in defaults. The last of two equal names is used.
     pub fn resolve(specs: &[OptionSpec], given: &[(&str, &str)]) -> Result<Self, PluginError> {
         let mut values: Vec<_> = specs.iter().map(|s| (s.clone(), s.default.clone())).collect();
         for &(name, value) in given {

@@ -1,4 +1,4 @@
-//! Tensors that a backend returns: host memory aligned to 64 bytes, or memory of the backend's own, exported as DLPack.
+//! Tensors that a backend returns: host memory aligned to 64 bytes, or memory of the backend, exported as DLPack.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::any::Any;
@@ -23,7 +23,7 @@ struct Block {
     layout: Layout,
 }
 
-// SAFETY: the block is plain memory with one owner.
+// SAFETY: the block is plain memory with a single owner.
 unsafe impl Send for Block {}
 
 impl Block {
@@ -40,19 +40,19 @@ impl Block {
 
     fn aligned(&self) -> NonNull<u8> {
         let offset = self.base.align_offset(ALIGNMENT);
-        // SAFETY: for bytes the offset is below `ALIGNMENT`, by which the block is larger than what was asked for.
+        // SAFETY: the offset is below `ALIGNMENT` bytes, by which the block is larger than requested.
         unsafe { self.base.add(offset) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
+        // SAFETY: the memory was allocated in `new` with this layout.
         unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }
 
-/// A tensor of the backend's, on its way to the host. Sizes and strides count elements.
+/// A tensor of the backend, on its way to the host. Sizes and strides count elements.
 pub struct OwnedTensor {
     data: NonNull<u8>,
     dtype: DType,
@@ -63,18 +63,18 @@ pub struct OwnedTensor {
     owner: Owner,
 }
 
-/// Sizes or strides; those of usual tensors lie in the struct itself.
+/// Sizes or strides; those of typical tensors are stored inline.
 type Dims = SmallVec<[i64; 6]>;
 
-/// Whose memory it is.
+/// The owner of the memory.
 enum Owner {
-    /// Allocated here, so that nobody else reads it.
+    /// Allocated here, so that nothing else reads it.
     Own { _block: Block },
-    /// The backend's.
+    /// The backend.
     Backend { _keeps: Box<dyn Any + Send> },
 }
 
-// SAFETY: `data` points into memory that `owner` (which is `Send`) keeps and nobody else writes.
+// SAFETY: `data` points into memory that `owner` (which is `Send`) keeps and nothing else writes.
 unsafe impl Send for OwnedTensor {}
 
 /// Host memory that the backend has yet to fill.
@@ -111,11 +111,11 @@ impl OwnedTensor {
         Ok(tensor)
     }
 
-    /// A tensor over memory that `owner` keeps: a device buffer, a block of the backend's own pool.
+    /// A tensor over memory that `owner` keeps: a device buffer, a block of the backend's pool.
     ///
     /// # Safety
     /// Until `owner` is dropped `data` is valid (on `device`) and initialised for every element that sizes and strides
-    /// address, and nobody writes it.
+    /// address, and nothing writes it.
     pub unsafe fn from_raw_parts(
         data: NonNull<u8>,
         dtype: DType,
@@ -181,7 +181,7 @@ impl OwnedTensor {
         if !self.data.cast::<T>().is_aligned() {
             return Err(PluginError::invalid(format!("memory is not aligned for {}", self.dtype)));
         }
-        // SAFETY: aligned host memory for `numel` initialised elements of `T`'s dtype, borrowed mutably through `self`.
+        // SAFETY: aligned host memory with `numel` initialised elements of `T`'s dtype, borrowed mutably through `self`.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>(), self.numel()) })
     }
 
@@ -196,13 +196,13 @@ impl OwnedTensor {
             return Err(PluginError::invalid(reason));
         }
         let offset: i64 = index.iter().zip(&self.strides).map(|(&i, &stride)| i * stride).sum();
-        // SAFETY: own memory, aligned to 64 bytes; the index is inside, so the offset is inside of the span that was
-        // allocated; `T` is an element of the tensor's dtype.
+        // SAFETY: memory allocated here, aligned to 64 bytes; the index is in range, so the offset is within the allocated
+        // span; `T` is an element type of the tensor's dtype.
         unsafe { self.data.as_ptr().cast::<T>().add(offset as usize).write(value) };
         Ok(())
     }
 
-    /// Hands the tensor to the host: a heap struct that its own deleter frees.
+    /// Exports the tensor to the host: a heap struct that its own deleter frees.
     pub(crate) fn into_dlpack(self) -> *mut DLManagedTensorVersioned {
         let (code, bits) = self.dtype.dlpack();
         let exported = Box::new(Exported {
@@ -224,8 +224,8 @@ impl OwnedTensor {
             tensor: self,
         });
         let raw = Box::into_raw(exported);
-        // SAFETY: `raw` was just made from a box; nothing else refers to it. Sizes and strides may lie in it, so that their
-        // addresses are final only here.
+        // SAFETY: `raw` was just created from a box; nothing else refers to it. Sizes and strides may be stored inline, so
+        // their addresses are final only here.
         unsafe {
             let Exported { managed, tensor } = &mut *raw;
             managed.manager_ctx = raw.cast();
@@ -264,19 +264,19 @@ impl std::fmt::Debug for OwnedTensor {
     }
 }
 
-/// What the host holds: the DLPack struct and the tensor that it speaks of.
+/// The struct that the host holds: the DLPack struct and its tensor.
 struct Exported {
     managed: DLManagedTensorVersioned,
     tensor: OwnedTensor,
 }
 
-/// DLPack's deleter. A panic of the owner's destructor must not reach the host, which cannot be told of it here.
+/// DLPack's deleter. A panic of the owner's destructor must not reach the host, and cannot be reported here.
 unsafe extern "C" fn delete(managed: *mut DLManagedTensorVersioned) {
     if managed.is_null() {
         return;
     }
     let freed = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: the host passes what `into_dlpack` made, once; `manager_ctx` is its box.
+        // SAFETY: the host passes the pointer from `into_dlpack` exactly once; `manager_ctx` is its box.
         drop(unsafe { Box::from_raw((*managed).manager_ctx.cast::<Exported>()) });
     }));
     if let Err(payload) = freed {

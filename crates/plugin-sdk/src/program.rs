@@ -1,4 +1,4 @@
-//! What a backend is asked to compile: the program's bytes with their version, the device, mode and options.
+//! A compile request: the program's bytes with their version, the device, mode and options.
 
 use plugin_abi::{DLDevice, FFX_LEVEL_FX_IR, FFX_LEVEL_KERNEL_IR, FfxIrVersion};
 

@@ -1,5 +1,5 @@
-//! Borrowed tensors as a backend sees them: inputs of `execute` and bound constants.
-//! Not a tensor library: no arithmetic, no copies; only checked access to memory of the host.
+//! Borrowed tensors for a backend: inputs of `execute` and bound constants. This is not a tensor library: no arithmetic, no
+//! copies; only checked access to host memory.
 
 use std::marker::PhantomData;
 
@@ -12,7 +12,7 @@ use crate::PluginError;
 /// Most dimensions that a tensor may have across the boundary.
 pub(crate) const MAX_DIMS: i32 = 64;
 
-/// A Rust type that stands for elements of some dtype.
+/// A Rust type for elements of some dtypes.
 ///
 /// # Safety
 /// Every bit pattern of `size_of::<Self>()` bytes is a valid value, and the type has no padding.
@@ -53,9 +53,9 @@ pub struct TensorView<'a> {
     memory: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: a view only reads memory that nobody writes while it is borrowed.
+// SAFETY: a view only reads memory that nothing writes while it is borrowed.
 unsafe impl Send for TensorView<'_> {}
-// SAFETY: as above.
+// SAFETY: a view only reads memory that nothing writes while it is borrowed, from any thread.
 unsafe impl Sync for TensorView<'_> {}
 
 impl<'a> TensorView<'a> {
@@ -63,7 +63,7 @@ impl<'a> TensorView<'a> {
     ///
     /// # Safety
     /// `tensor` keeps the contract of `DLTensor` for `'a`: `ndim` readable sizes and strides, and memory for every
-    /// element that nobody but the backend writes meanwhile.
+    /// element that only the backend writes meanwhile.
     #[inline]
     pub(crate) unsafe fn from_dl(tensor: &DLTensor, dtype: DType) -> Result<Self, LayoutError> {
         if !(0..=MAX_DIMS).contains(&tensor.ndim) {
@@ -76,7 +76,7 @@ impl<'a> TensorView<'a> {
         let (sizes, strides): (&[i64], &[i64]) = if rank == 0 {
             (&[], &[])
         } else {
-            // SAFETY: both are not null and hold `ndim` values for `'a` by the caller's word.
+            // SAFETY: both pointers are not null, and the caller promises `ndim` values for `'a`.
             unsafe {
                 (
                     std::slice::from_raw_parts(tensor.shape, rank),
@@ -115,7 +115,7 @@ impl<'a> TensorView<'a> {
     pub fn dtype(&self) -> DType {
         self.dtype
     }
-    /// Where the memory lies.
+    /// The device of the memory.
     pub fn device(&self) -> DLDevice {
         self.device
     }
@@ -131,17 +131,17 @@ impl<'a> TensorView<'a> {
     pub fn numel(&self) -> usize {
         numel(self.sizes)
     }
-    /// Address of the first element: on a device other than the host a handle of its driver. Dangling or null where
+    /// Address of the first element: on other devices a handle of its driver. Dangling or null where
     /// there are no elements.
     pub fn as_ptr(&self) -> *const u8 {
         self.data
     }
     /// Address of the first element of an input that the program declares written (kernel-ir 1.4): the memory is writable
-    /// during the call and nobody else's, and has the new value when `execute` returns. Other inputs must not be written.
+    /// during the call and not shared, and has the new value when `execute` returns. Other inputs must not be written.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.data.cast_mut()
     }
-    /// Whether the elements lie row-major without gaps.
+    /// Whether the elements are row-major without gaps.
     pub fn is_contiguous(&self) -> bool {
         is_contiguous(self.sizes, self.strides)
     }
@@ -159,8 +159,8 @@ impl<'a> TensorView<'a> {
         if numel == 0 {
             return Ok(&[]);
         }
-        // SAFETY: host memory, aligned for `T` (checked above), `numel` elements of a type of the same dtype lie there
-        // without gaps and are not written for `'a`.
+        // SAFETY: host memory, aligned for `T` (checked above), with `numel` contiguous elements of a type of the same
+        // dtype, which are not written for `'a`.
         Ok(unsafe { std::slice::from_raw_parts(self.data.cast::<T>(), numel) })
     }
 
@@ -176,7 +176,8 @@ impl<'a> TensorView<'a> {
             )));
         }
         let offset: i64 = index.iter().zip(self.strides).map(|(&i, &stride)| i * stride).sum();
-        // SAFETY: the index is inside, so the offset is inside the span that was checked at construction; aligned.
+        // SAFETY: the index is in range, so the offset is within the span that was checked at construction; the memory is
+        // aligned.
         Ok(unsafe { *self.data.cast::<T>().add(offset as usize) })
     }
 
@@ -203,7 +204,7 @@ pub(crate) fn numel(sizes: &[i64]) -> usize {
     if sizes.contains(&0) { 0 } else { sizes.iter().map(|&s| s as usize).product() }
 }
 
-/// Whether elements lie row-major without gaps; dimensions of size 1 may have any stride.
+/// Whether elements are row-major without gaps; dimensions of size 1 may have any stride.
 pub(crate) fn is_contiguous(sizes: &[i64], strides: &[i64]) -> bool {
     if sizes.contains(&0) {
         return true;
@@ -216,7 +217,8 @@ pub(crate) fn is_contiguous(sizes: &[i64], strides: &[i64]) -> bool {
     })
 }
 
-/// Why sizes, strides and memory are no tensor: without a text, which the way of every tensor of every call would carry.
+/// Why sizes, strides and memory do not form a tensor: a code instead of a text, which would slow down every tensor of
+/// every call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LayoutError {
     Rank,
@@ -228,7 +230,7 @@ pub(crate) enum LayoutError {
 }
 
 impl LayoutError {
-    /// The error of a tensor of the host.
+    /// The error for a tensor of the host.
     ///
     /// # Safety
     /// As for [`TensorView::from_dl`].
@@ -236,7 +238,7 @@ impl LayoutError {
     pub(crate) unsafe fn of_dl(self, tensor: &DLTensor) -> PluginError {
         let (mut sizes, mut strides): (&[i64], &[i64]) = (&[], &[]);
         if matches!(self, LayoutError::Negative | LayoutError::Overflow) {
-            // SAFETY: these two are found in sizes and strides, which hold `ndim` values then.
+            // SAFETY: both pointers come from sizes and strides, which hold `ndim` values then.
             unsafe {
                 sizes = std::slice::from_raw_parts(tensor.shape, tensor.ndim as usize);
                 strides = std::slice::from_raw_parts(tensor.strides, tensor.ndim as usize);
@@ -263,9 +265,9 @@ impl LayoutError {
     }
 }
 
-/// [`span_elements`] with an error in words.
+/// [`span_elements`] with a text as its error.
 pub(crate) fn span_of(sizes: &[i64], strides: &[i64]) -> Result<usize, PluginError> {
-    span_elements(sizes, strides).map_err(|misfit| misfit.error(sizes, strides))
+    span_elements(sizes, strides).map_err(|mismatch| mismatch.error(sizes, strides))
 }
 
 /// Elements from the first to the last one addressed, both included; 0 where a size is 0. One pass: this runs for every
@@ -275,7 +277,7 @@ fn span_elements(sizes: &[i64], strides: &[i64]) -> Result<usize, LayoutError> {
     let (mut last, mut numel) = (0i64, 1i64);
     let (mut signs, mut empty, mut overflow) = (0i64, false, false);
     for (&size, &stride) in sizes.iter().zip(strides) {
-        // The sign is set where one is negative.
+        // The sign bit is set where one is negative.
         signs |= size | stride;
         empty |= size == 0;
         let (reach, reach_over) = size.wrapping_sub(1).overflowing_mul(stride);
@@ -313,7 +315,7 @@ pub(crate) fn dtype_of(t: DLDataType) -> Result<DType, PluginError> {
     })
 }
 
-/// A constant as it was bound: what the ABI lends until the next binding.
+/// A bound constant: borrowed through the ABI until the next binding.
 pub(crate) struct Bound {
     name: String,
     data: *const u8,
@@ -323,16 +325,16 @@ pub(crate) struct Bound {
     strides: Box<[i64]>,
 }
 
-// SAFETY: memory that nobody writes while it is bound, by the contract of `bind_constants`.
+// SAFETY: memory that nothing writes while it is bound, by the contract of `bind_constants`.
 unsafe impl Send for Bound {}
-// SAFETY: as above.
+// SAFETY: nothing writes the memory while it is bound, so threads may share it.
 unsafe impl Sync for Bound {}
 
 impl Bound {
-    /// Keeps a view beyond its call.
+    /// Extends a view beyond its call.
     ///
     /// # Safety
-    /// The memory behind `view` stays valid and unwritten until this value is dropped.
+    /// The memory of `view` stays valid and unwritten until this value is dropped.
     pub(crate) unsafe fn new(name: &str, view: TensorView<'_>) -> Self {
         Self {
             name: name.to_owned(),

@@ -1,34 +1,34 @@
-//! How a prim acts on operands with one more dimension, the batch, in front: the field `batch` of an entry, and what its
-//! rules see. `vmap` (in `aot-autograd`) is a walk over a graph that applies them.
+//! Batching rules of prims, for operands with a batch dimension in front: the field `batch` of an entry, and the context of
+//! its rules. `vmap` (in `aot-autograd`) is a walk over a graph that applies them.
 //!
-//! Operands without a batch dimension stay so where a rule can use them so; a call none of whose operands has one is not
-//! asked at all, but for prims that draw numbers. Not here: the rules that are functions (`ops/batch.rs`), control flow.
+//! Operands without a batch dimension stay unbatched where a rule can use them so; a call without batched operands needs no
+//! rule, except for prims that draw random numbers. Not here: the rules that are functions (`ops/batch.rs`), control flow.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{Shape, SymExpr};
 
 use crate::{Builder, Call, Kind, OpError, Outs};
 
-/// What becomes of a prim some of whose operands have a batch dimension.
+/// The batching rule of a prim.
 pub enum BatchRule {
-    /// The prim acts on leading dimensions one by one already, or element by element: operands without the batch
+    /// The prim treats leading dimensions independently, or works element by element: operands without the batch
     /// dimension are broadcast to it, nothing else changes.
     Leading,
-    /// The same, and dimension numbers in these arguments count one more. A call on tensors without dimensions, which
-    /// count as having one, gets that one for the time.
+    /// As `Leading`, and dimension numbers in these arguments are incremented. Tensors without dimensions, which count as
+    /// having one, get that one for the call.
     Shift(&'static [&'static str]),
     /// Prims made by a function; each result has the batch dimension in front.
     Rule(BatchFn),
-    /// It draws random numbers: also asked where no operand has a batch dimension ([`Randomness`]).
+    /// The prim draws random numbers: the rule also applies where no operand has a batch dimension ([`Randomness`]).
     Random(BatchFn),
-    /// Has no meaning on batches, and why.
+    /// The prim is not defined on batches, for this reason.
     Refused(&'static str),
 }
 
 /// Builds the results of a call on batches, each with the batch dimension in front.
 pub type BatchFn = fn(&mut Builder<'_>, &BatchCall<'_>) -> Result<Outs, OpError>;
 
-/// What random numbers are in the elements of a batch, as in `torch.func.vmap`.
+/// The treatment of random numbers in a batch, as in `torch.func.vmap`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Randomness {
     /// A function that draws is refused.
@@ -36,11 +36,11 @@ pub enum Randomness {
     Error,
     /// Every element of the batch draws its own.
     Different,
-    /// All elements of the batch share what one draws.
+    /// All elements of the batch share one draw.
     Same,
 }
 
-/// A call with batched operands, as its rule sees it.
+/// A call with batched operands, for its rule.
 pub struct BatchCall<'a> {
     /// The call; its values are the new ones, with the batch dimension in front where [`BatchCall::is_batched`].
     pub call: &'a Call<'a>,
@@ -48,7 +48,7 @@ pub struct BatchCall<'a> {
     pub batched: &'a dyn Fn(ValueId) -> bool,
     /// Size of the batch.
     pub size: &'a SymExpr,
-    /// What random numbers are.
+    /// The treatment of random numbers.
     pub randomness: Randomness,
 }
 
@@ -73,7 +73,7 @@ impl BatchCall<'_> {
     pub fn rank(&self, b: &Builder<'_>, v: ValueId) -> Result<usize, OpError> {
         self.sizes(b, v).map(|s| s.len())
     }
-    /// These sizes behind that of the batch.
+    /// These sizes after that of the batch.
     pub fn with_batch(&self, sizes: &[SymExpr]) -> Shape {
         std::iter::once(self.size).chain(sizes).cloned().collect()
     }
@@ -90,7 +90,7 @@ impl BatchCall<'_> {
     pub fn front_arg(&self, b: &mut Builder<'_>, name: &str) -> Result<ValueId, OpError> {
         self.front(b, self.call.value(name)?)
     }
-    /// The arguments with another in the place of one.
+    /// The arguments with one of them replaced.
     pub fn args_with(&self, name: &str, arg: impl Into<Arg>) -> Vec<Arg> {
         let mut args = self.call.args.to_vec();
         if let Some(i) = self.call.op.schema.arg_index(name) {
@@ -121,7 +121,7 @@ impl BatchCall<'_> {
     }
 }
 
-/// Whether a prim draws random numbers, so that it is asked without batched operands too.
+/// Whether a prim draws random numbers, so that its rule applies without batched operands too.
 pub fn draws(call: &Call<'_>) -> bool {
     matches!(&call.op.def.kind, Kind::Prim { batch: BatchRule::Random(_), .. })
 }
@@ -129,7 +129,7 @@ pub fn draws(call: &Call<'_>) -> bool {
 /// The results of a prim on batches: each has the batch dimension in front.
 ///
 /// # Errors
-/// Prims that have no meaning on batches, composites, and whatever the prim refuses.
+/// Prims that are not defined on batches, composites, and errors of the prim.
 pub fn batch_call(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Result<Outs, OpError> {
     let Kind::Prim { batch, .. } = &call.call.op.def.kind else {
         return Err(call.call.invalid("is not a prim: decompose the graph first"));

@@ -1,5 +1,5 @@
-//! Builds calls into a graph: a prim is appended with the types its meta rule gives, a composite is replaced by its
-//! decomposition at once. So whatever a rule calls, only prims are ever appended.
+//! Builds calls into a graph: a prim is appended with the types of its meta rule, a composite is replaced by its
+//! decomposition at once. So only prims are ever appended, whatever a rule calls.
 
 use std::ops::RangeBounds;
 
@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 
 use crate::{Call, Kind, MetaCx, Op, OpError, Outs, SchemaDefault, lookup};
 
-/// Decompositions deeper than any real one: a rule that calls itself.
+/// Limit of the decomposition depth: only a rule that calls itself exceeds it.
 const MAX_DEPTH: u32 = 64;
-/// More prims than any real call becomes: one that is unrolled as often as a wrong number says.
+/// Limit of the prims of one call: only a call that a wrong number unrolls too often exceeds it.
 pub(crate) const MAX_PRIMS: usize = 1 << 16;
 
 /// Appends operator calls to a graph, all with one origin and name.
@@ -23,11 +23,11 @@ pub struct Builder<'g> {
     depth: u32,
     /// Nodes of the graph before the call.
     before: usize,
-    /// How many values the program takes of the call that is decomposed, where it is known.
+    /// How many results of the decomposed call the program uses, where it is known.
     expected: Option<usize>,
     /// Random tensors drawn so far.
     draws: u16,
-    /// Tensors without dimensions that stand for numbers of the program.
+    /// Tensors without dimensions that represent numbers of the program.
     numbers: Vec<ValueId>,
     /// The composite of the program that is being decomposed.
     caller: Option<&'static str>,
@@ -48,17 +48,17 @@ impl<'g> Builder<'g> {
             caller: None,
         }
     }
-    /// Says how many values the program takes of the call that comes next.
+    /// Sets how many results of the next call the program uses.
     pub fn expect(&mut self, values: usize) {
         self.expected = Some(values);
     }
-    /// How many values the program takes of the call that is decomposed, for calls whose number of results depends on
+    /// How many results of the decomposed call the program uses, for calls whose number of results depends on
     /// sizes.
     pub fn expected(&self) -> Option<usize> {
         self.expected
     }
-    /// Says which tensors without dimensions are numbers of the program (`item` of a float): they weigh as numbers do where
-    /// dtypes are promoted.
+    /// Sets which tensors without dimensions are numbers of the program (`item` of a float): type promotion treats them as
+    /// numbers.
     pub(crate) fn weigh_as_numbers(&mut self, numbers: &[ValueId]) {
         self.numbers = numbers.to_vec();
     }
@@ -92,10 +92,10 @@ impl<'g> Builder<'g> {
     pub fn sizes(&self, v: ValueId) -> Result<Shape, OpError> {
         self.meta(v).map(|m| m.sizes.clone())
     }
-    /// Sizes of a tensor value that must have so many dimensions.
+    /// Sizes of a tensor value that must have this many dimensions.
     ///
     /// # Errors
-    /// It is no tensor, or has another number of dimensions.
+    /// It is not a tensor, or has another number of dimensions.
     pub fn sizes_of_rank(&self, v: ValueId, ranks: impl RangeBounds<usize>) -> Result<Shape, OpError> {
         let sizes = self.sizes(v)?;
         if ranks.contains(&sizes.len()) {
@@ -177,7 +177,7 @@ impl<'g> Builder<'g> {
         }
     }
 
-    /// Errors of indices name the operator of the program, so what was just made must know it.
+    /// Errors of indices name the operator of the program, so the new nodes must record it.
     fn name_operator(&mut self, made: Option<ValueId>) {
         let (Some(operator), Some(v)) = (self.caller, made) else { return };
         let mut origin = self.graph.origins.get(self.origin).cloned().unwrap_or_default();
@@ -189,14 +189,14 @@ impl<'g> Builder<'g> {
         }
     }
 
-    /// Appends a prim with types of results that the caller knows; its meta rule is not asked.
+    /// Appends a prim with result types that the caller knows, without its meta rule.
     pub(crate) fn append(&mut self, target: &str, args: Vec<Arg>, types: &[ValueType]) -> Outs {
         let outputs = types.iter().map(|ty| (self.name.as_str(), ty.clone()));
         self.graph.call(target, args, outputs, self.origin)
     }
 
-    /// The real or imaginary part of what was just made of two parts: kernels need no complex numbers where they do not
-    /// leave the graph.
+    /// The real or imaginary part of a value that was just composed of two parts: kernels need no complex numbers unless
+    /// they leave the graph.
     fn known_part(&self, op: &Op, args: &[Arg]) -> Option<ValueId> {
         let imaginary = match op.target.as_str() {
             "prims.real" => 0,
@@ -214,7 +214,7 @@ impl<'g> Builder<'g> {
     }
 
     /// A scalar operator on tensors and numbers: operands are broadcast to one shape; all tensors must have the dtype
-    /// that the operator's rule wants (cast first). At least one operand is a tensor.
+    /// that the operator's rule requires (cast first). At least one operand is a tensor.
     pub fn scalar_op(&mut self, op: ScalarOp, operands: &[Arg]) -> Result<ValueId, OpError> {
         let tensors: Vec<ValueId> =
             operands.iter().filter_map(|a| if let Arg::Value(v) = a { Some(*v) } else { None }).collect();
@@ -324,7 +324,7 @@ impl<'g> Builder<'g> {
     pub(crate) fn add_symbol(&mut self, symbol: Symbol) -> ir_core::SymId {
         self.graph.add_symbol(symbol)
     }
-    /// Appends a call that is no entry of the table.
+    /// Appends a call that is not an entry of the table.
     pub(crate) fn effect(&mut self, target: &str, args: Vec<Arg>, ty: Option<ValueType>) {
         let outputs = ty.map(|ty| (self.name.as_str(), ty));
         self.graph.call(target, args, outputs, self.origin);
@@ -332,7 +332,7 @@ impl<'g> Builder<'g> {
     /// 64 random bits for each element of a tensor of these sizes, as `i64`: `philox(seed, stream, linear index)`.
     ///
     /// The seed is the graph's placeholder of kind [`fx_ir::InputKind::Seed`], made here at the first use. The stream
-    /// is 48 bits of a hash of this builder's name (which tells the calls of a graph apart) and the number of the draw
+    /// is 48 bits of a hash of this builder's name (which is unique among the calls of a graph) and the number of the draw
     /// within the call. So the numbers do not depend on the order of decomposition, or on what else is in the graph.
     pub fn random_bits(&mut self, sizes: &[SymExpr]) -> Result<ValueId, OpError> {
         let seed = self.graph.require_seed();

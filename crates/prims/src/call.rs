@@ -1,4 +1,4 @@
-//! A call as a rule sees it: the operator and its arguments, read by name.
+//! A call for a rule: the operator and its arguments, read by name.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Device, MemoryFormat, Scalar, SymExpr};
@@ -13,7 +13,7 @@ use crate::{Op, OpError};
 pub struct Call<'a> {
     /// The operator.
     pub op: &'static Op,
-    /// One argument a schema argument.
+    /// One argument per schema argument.
     pub args: &'a [Arg],
 }
 
@@ -118,7 +118,7 @@ impl<'a> Call<'a> {
         let constant = |e: &SymExpr| e.as_const().ok_or_else(|| self.bad_arg(name, "must not be symbolic"));
         list.iter().map(constant).collect::<Result<_, _>>().map(Some)
     }
-    /// A list of `n` integers that say something of windows (their sizes, how far they move); one number stands for all
+    /// A list of `n` integers that describe windows (sizes, strides); one number stands for all
     /// (`stride=2`), an empty list for `n` times `default`. None is larger than [`LARGEST`].
     pub fn ints_n(&self, name: &str, n: usize, default: i64) -> Result<Vec<i64>, OpError> {
         let list = self.opt_ints(name)?.unwrap_or_default();
@@ -130,7 +130,7 @@ impl<'a> Call<'a> {
             len => Err(self.bad_arg(name, format!("has {len} items, not {n}"))),
         }
     }
-    /// That no number is larger than windows can have.
+    /// Checks that no number is larger than a window parameter may be.
     pub(crate) fn of_windows(&self, name: &str, list: &[i64]) -> Result<(), OpError> {
         match list.iter().find(|n| n.unsigned_abs() > LARGEST) {
             Some(n) => Err(self.bad_arg(name, format!("has {n}, which is more than {LARGEST}"))),

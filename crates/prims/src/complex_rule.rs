@@ -1,6 +1,7 @@
-//! How a prim on complex tensors becomes prims on real ones: the field `complex` of an entry, and what its rules see.
+//! Rewriting of prims on complex tensors as prims on real ones: the field `complex` of an entry, and the context of its
+//! rules.
 //!
-//! A complex value is a pair of real tensors. The pass that applies the rules is [`crate::split_complex`]; formulas stand
+//! A complex value is a pair of real tensors. The pass that applies the rules is [`crate::split_complex`]; the formulas are
 //! in `ops/complex_*.rs`.
 
 use fx_ir::{Arg, ValueId, ValueType};
@@ -9,21 +10,21 @@ use smallvec::SmallVec;
 
 use crate::{Builder, Op, OpError};
 
-/// What becomes of a prim that has a complex operand or result.
+/// The rewriting of a prim that has a complex operand or result.
 pub enum ComplexRule {
-    /// The prim applied to the real and to the imaginary parts: what moves elements, and what is linear with real
+    /// The prim is applied to the real and to the imaginary parts: for prims that move elements or are linear with real
     /// coefficients.
     Parts,
     /// Real prims made by a function.
     Rule(ComplexFn),
-    /// The prim has no meaning on complex numbers, and why.
+    /// The prim is not defined on complex numbers, for this reason.
     Refused(&'static str),
 }
 
 impl ComplexRule {
-    /// What compares or rounds.
+    /// The rule of prims that compare or round.
     pub const NO_ORDER: ComplexRule = ComplexRule::Refused("they have no order");
-    /// What is defined on real numbers, integers or bits.
+    /// The rule of prims that are defined on real numbers, integers or bits.
     pub const REAL_ONLY: ComplexRule = ComplexRule::Refused("it is an operator on real numbers");
 }
 
@@ -41,7 +42,7 @@ pub struct Parts {
     pub im: ValueId,
 }
 
-/// A value of a complex program in real terms.
+/// A value of a complex program in terms of real tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
     /// It was real already.
@@ -61,7 +62,7 @@ impl From<Parts> for Split {
     }
 }
 
-/// An argument in real terms.
+/// An argument in terms of real tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SplitArg {
     /// Anything that is not complex.
@@ -72,11 +73,11 @@ pub enum SplitArg {
     List(Vec<SplitArg>),
 }
 
-/// A call with complex operands or results, as its rule sees it.
+/// A call with complex operands or results, for its rule.
 pub struct ComplexCall<'a> {
     /// The prim.
     pub op: &'static Op,
-    /// One argument a schema argument.
+    /// One argument per schema argument.
     pub args: &'a [SplitArg],
     /// Types of the results before the split.
     pub outs: &'a [ValueType],

@@ -1,6 +1,6 @@
-//! Types around control flow: what a call gives its subgraphs against what they take, what they return against what the
-//! graph says of the call's results. Control flow has no entry in the table whose rule could say it. Symbols that only a
-//! call tells are not judged here.
+//! Type checks of control flow: the operands of a call against the placeholders of its subgraphs, and their results against
+//! the types that the graph states for the call. Control flow has no entry in the table with a meta rule. Symbols known
+//! only at the call are not checked here.
 
 use fx_ir::{Arg, Graph, InputKind, SubgraphId, ValueType};
 use ir_core::{Relation, Shape, SymExpr, TensorMeta};
@@ -49,7 +49,7 @@ pub(crate) fn check(out: &Graph, target: &str, args: &[Arg], types: &[ValueType]
             call.same("combination", &slices, &call.gives(*body)?)?;
             call.same("result", &results, &xs)
         }
-        // Of another form: whoever lowers or runs it refuses it.
+        // Any other form is refused by the lowering or the executor.
         _ => Ok(()),
     }
 }
@@ -84,10 +84,10 @@ impl Flow<'_> {
             .ok_or_else(|| self.invalid(format!("names the subgraph {id}, which is not there")))
     }
 
-    /// Whether the placeholders of a subgraph are what it is given.
+    /// Whether the placeholders of a subgraph have the types of its operands.
     fn takes(&self, id: SubgraphId, given: &[Part]) -> Result<(), OpError> {
         let graph = self.subgraph(id)?;
-        // The seed of what a body draws is nobody's operand.
+        // The seed of a body's random numbers is not an operand.
         let operands = graph.inputs().filter(|(_, kind, _)| *kind != InputKind::Seed);
         let wanted: Vec<Part> = operands.map(|(v, _, _)| graph.meta(v).cloned()).collect();
         if wanted.len() != given.len() {
@@ -97,14 +97,14 @@ impl Flow<'_> {
         self.same("operand", &wanted, given)
     }
 
-    /// What a subgraph returns.
+    /// The types that a subgraph returns.
     fn gives(&self, id: SubgraphId) -> Result<Vec<Part>, OpError> {
         let graph = self.subgraph(id)?;
         let one = |arg: &Arg| if let Arg::Value(v) = arg { graph.meta(*v).cloned() } else { None };
         Ok(graph.outputs.iter().map(|o| one(&o.arg)).collect())
     }
 
-    /// The length of what is run over, and the types of its slices.
+    /// The length of the sliced operands, and the types of their slices.
     fn slices(&self, xs: &[Part]) -> Result<(SymExpr, Vec<Part>), OpError> {
         let mut length: Option<SymExpr> = None;
         let mut slices = Vec::with_capacity(xs.len());
@@ -147,7 +147,7 @@ impl Flow<'_> {
         self.same("result", results, &wanted)
     }
 
-    /// Whether types agree pair by pair; what one of both has more is not there.
+    /// Whether types agree pair by pair; the longer list may have more.
     fn same(&self, what: &str, wanted: &[Part], given: &[Part]) -> Result<(), OpError> {
         for (n, (wanted, given)) in wanted.iter().zip(given).enumerate() {
             let (Some(wanted), Some(given)) = (wanted, given) else { continue };

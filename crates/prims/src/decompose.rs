@@ -1,5 +1,5 @@
-//! From the functional dialect to the prim dialect: every call is replaced by prims. All refusals are collected, so
-//! that one report names everything a model needs that is not there.
+//! From the functional dialect to the prim dialect: every call is replaced by prims. All refusals are collected, so that
+//! one report names everything that a model needs and that is not supported.
 
 use fx_ir::{Arg, Graph, Node, NodeId, NodeKind, ValueId, ValueType};
 use ir_core::{Arena, Atom, EntityId, Origin, SymExpr, SymId, TensorMeta};
@@ -29,15 +29,15 @@ fn at(origin: &Origin) -> String {
     if text.is_empty() { text } else { format!(", from {text}") }
 }
 
-/// The same program in prims. Placeholders, symbols and outputs stay; dead calls go, and so do the bindings of integers that
-/// the program is given and only computes with: these are read as tensors.
+/// The same program in prims. Placeholders, symbols and outputs stay; dead calls are removed, and so are the bindings of
+/// integer inputs that are only computed with: these are read as tensors.
 pub fn decompose(graph: &Graph) -> Result<Graph, Vec<DecomposeError>> {
     let (out, errors) = decompose_partial(graph);
     if errors.is_empty() { Ok(out) } else { Err(errors) }
 }
 
-/// What can be decomposed, for a report of everything that is missing; outputs that depend on a refused call are
-/// `None`, so the graph is not the program wherever there is an error.
+/// Decomposes what it can, for a report of everything that is not supported; outputs that depend on a refused call are
+/// `None`, so the graph is not the program where there is an error.
 pub fn decompose_partial(graph: &Graph) -> (Graph, Vec<DecomposeError>) {
     let mut errors = Vec::new();
     let mut out = decompose_graph(graph, None, &mut errors);
@@ -47,7 +47,7 @@ pub fn decompose_partial(graph: &Graph) -> (Graph, Vec<DecomposeError>) {
     (out, errors)
 }
 
-/// Decomposes one call into `b`'s graph; `args` are of that graph already.
+/// Decomposes one call into `b`'s graph; `args` are values of that graph.
 pub fn decompose_call(b: &mut Builder<'_>, target: &str, args: Vec<Arg>) -> Result<Outs, OpError> {
     match lookup(target).or_else(|| functional_of(target)) {
         Some(op) => b.call_op(op, args),
@@ -55,7 +55,7 @@ pub fn decompose_call(b: &mut Builder<'_>, target: &str, args: Vec<Arg>) -> Resu
     }
 }
 
-/// `outer` is the graph around a subgraph, which lends it its symbols: what one adds, no other may have.
+/// `outer` is the graph around a subgraph, which shares its symbols: a symbol added by one is not reused by another.
 fn decompose_graph(graph: &Graph, mut outer: Option<&mut Graph>, errors: &mut Vec<DecomposeError>) -> Graph {
     let mut out = Graph::new(graph.name.clone());
     match &mut outer {
@@ -67,7 +67,7 @@ fn decompose_graph(graph: &Graph, mut outer: Option<&mut Graph>, errors: &mut Ve
         let subgraph = decompose_graph(subgraph, Some(&mut out), errors);
         out.subgraphs.push(subgraph);
     }
-    // `None` marks values of calls that were refused: what reads them is not reported again.
+    // `None` marks values of refused calls: their readers are not reported again.
     let mut map: Arena<ValueId, Option<Arg>> = graph.values.ids().map(|_| None).collect();
     for (id, node) in graph.iter() {
         if let Err(error) = step(graph, id, node, &mut out, &mut map) {
@@ -110,7 +110,7 @@ fn step(
         }
         NodeKind::Call { target, args } => {
             let Some(args) = args.iter().map(|a| mapped(a, map)).collect::<Option<Vec<Arg>>>() else {
-                // An operand was refused; still say whether this operator is known.
+                // An operand was refused; an unknown operator is still reported.
                 return if known(target) { Ok(()) } else { Err(OpError::Unknown(target.clone())) };
             };
             if target.starts_with("higher_order.") {
@@ -139,7 +139,7 @@ fn step(
     }
 }
 
-/// The tensors that stand for floats and truth values among a call's operands.
+/// The tensors that represent floats and truth values among a call's operands.
 fn numbers_of(graph: &Graph, node: &Node, map: &Arena<ValueId, Option<Arg>>) -> Vec<ValueId> {
     let mut found = Vec::new();
     node.for_each_use(&mut |old| {
@@ -183,7 +183,7 @@ fn copy_higher_order(
     Ok(())
 }
 
-/// Sizes that only running tells have symbols in the program already: those that the decomposition made (from number
+/// Sizes known only at run time have symbols in the program already: those that the decomposition made (from number
 /// `first` on) are replaced by them.
 fn unify_symbols(
     graph: &Graph,
@@ -199,7 +199,7 @@ fn unify_symbols(
         let (Some(was), Some(is)) = (graph.meta(old), out.meta(new)) else { continue };
         for (was, is) in was.sizes.iter().zip(&is.sizes) {
             match is.as_sym() {
-                // A size that the archive happens to know is still what the data says.
+                // A size that the archive states is still determined by the data.
                 Some(id) if id.index() >= first && was.as_const().is_none() => {
                     let bound = |v: &fx_ir::Value| v.ty == ValueType::Int(was.clone());
                     if known.insert(id, was.clone()).is_none() && out.values.values().any(bound) {
@@ -210,7 +210,7 @@ fn unify_symbols(
             }
         }
     }
-    // Two calls give as much as each other, says the program: the second number binds nothing, it is compared.
+    // The program states that two calls have results of one length: the second number binds nothing, it is compared.
     let counted: Vec<SymExpr> = again.iter().map(|(is, _)| is.clone()).collect();
     let replace = |e: &SymExpr| {
         e.subst(&|atom| match atom {
@@ -246,7 +246,7 @@ fn replace_in(arg: &mut Arg, replace: &dyn Fn(&SymExpr) -> SymExpr) {
     }
 }
 
-/// Sizes for which the program has a symbol of its own, although the decomposition knows them: the symbol gets the value.
+/// Sizes for which the program has a symbol, although the decomposition knows them: the symbol is bound to the value.
 fn define_sizes(graph: &Graph, node: &Node, outs: &[ValueId], out: &mut Graph) -> Result<(), OpError> {
     for (&old, &new) in node.outputs.iter().zip(outs) {
         let (Some(was), Some(is)) = (graph.meta(old), out.meta(new)) else { continue };
@@ -268,7 +268,7 @@ fn define_sizes(graph: &Graph, node: &Node, outs: &[ValueId], out: &mut Graph) -
     Ok(())
 }
 
-/// That a size which the program says to be in a range is so.
+/// Asserts that a size is in the range that the program states.
 fn in_range(b: &mut Builder<'_>, size: &SymExpr, range: Option<(i64, Option<i64>)>) -> Result<(), OpError> {
     let Some((min, max)) = range else { return Ok(()) };
     let ends = [Some(size - min), max.map(|max| SymExpr::from_i64(max) - size)];
@@ -280,7 +280,7 @@ fn in_range(b: &mut Builder<'_>, size: &SymExpr, range: Option<(i64, Option<i64>
     })
 }
 
-/// Connects a call's old values to its new ones, after a look at whether both agree.
+/// Maps a call's old values to its new ones, after a check that both agree.
 fn bind(
     graph: &Graph,
     node: &Node,
@@ -296,7 +296,7 @@ fn bind(
     for (&old, &new) in node.outputs.iter().zip(outs) {
         if let (ValueType::Tensor(was), ValueType::Tensor(is)) = (&graph.values[old].ty, &out.values[new].ty)
             && !agree(was, is)
-            // Archives state wrong sizes for states of recurrent layers that nobody reads.
+            // Archives state wrong sizes for states of recurrent layers that nothing reads.
             && graph.is_read(old)
             // They state one dimension too many where such a state is read.
             && !is_recurrent(target)
@@ -313,7 +313,7 @@ pub(crate) fn is_recurrent(target: &str) -> bool {
     ["aten.lstm", "aten.gru", "aten.rnn_"].iter().any(|name| target.starts_with(name))
 }
 
-/// The program says something else of a value than the operator's rule.
+/// The error for a value whose stated type differs from the operator's rule.
 pub(crate) fn wrong_meta(target: &str, given: &TensorMeta, stated: &TensorMeta) -> OpError {
     let what =
         format!("gives {given}, the program expects {stated}; export it again, or correct what it says");

@@ -1,4 +1,4 @@
-//! Why an operator rule could not be applied. The caller adds the node and its source line.
+//! Errors of operator rules. The caller adds the node and its source line.
 
 use ir_core::DType;
 use kernel_ir::Site;
@@ -36,7 +36,7 @@ pub enum OpError {
         /// What is wrong.
         what: String,
     },
-    /// A dtype that the operator does not take.
+    /// A dtype that the operator does not support.
     #[error("`{op}` does not take {dtype} tensors")]
     DType {
         /// The operator.
@@ -47,7 +47,7 @@ pub enum OpError {
     /// An index from data does not lie in its dimension.
     #[error("{}", site.message(*index, *size))]
     Index {
-        /// Who asks for it.
+        /// The operator that uses the index.
         site: Box<Site>,
         /// The index.
         index: i64,

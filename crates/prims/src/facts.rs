@@ -1,5 +1,5 @@
-//! What passes ask about a prim, derived from its table entry: how much work it is, whether its operands commute, how
-//! many operations a call takes. No list of names: a fact follows from how the prim is lowered.
+//! Facts about a prim that passes use, derived from its table entry: its class of work, whether its operands commute, the
+//! number of operations of a call. There is no list of names: a fact follows from how the prim is lowered.
 
 use fx_ir::{Arg, Graph, ValueId, ValueType};
 use ir_core::SymExpr;
@@ -7,18 +7,18 @@ use kernel_ir::{ExternOp, ScalarOp};
 
 use crate::{Call, Kind, Lower, LowerCall, Op, TemplateSpec};
 
-/// The work that a prim is, from nothing to much.
+/// The class of work of a prim, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
     /// A value for every output point, from a fixed number of elements: views and arithmetic.
     Pointwise,
     /// Combines elements along dimensions.
     Reduction,
-    /// Combines elements in order, or at places that data names.
+    /// Combines elements in order, or at data-dependent indices.
     Ordered,
     /// A matrix product, convolution, attention or a routine of its own.
     Compute,
-    /// Nothing is known: no backend computes it.
+    /// Unknown: no backend computes it.
     Unknown,
 }
 
@@ -39,7 +39,7 @@ impl Op {
         }
     }
 
-    /// The work that a prim is. A prim is a pure function of its operands, random numbers included (a draw is a
+    /// The class of work of a prim. A prim is a pure function of its operands, random numbers included (a draw is a
     /// function of seed, stream and index), so that computing it twice gives the same.
     pub fn work(&self) -> Work {
         match self.lower() {
@@ -57,7 +57,7 @@ impl Op {
     }
 }
 
-/// Whether `op(a, b)` is `op(b, a)` bit for bit. (Which of two `NaN`s wins is left open by IEEE and by every backend.)
+/// Whether `op(a, b)` is `op(b, a)` bit for bit. (IEEE and the backends leave it open which of two `NaN`s is returned.)
 fn commutes(op: ScalarOp) -> bool {
     use ScalarOp::*;
     matches!(op, Add | Mul | Min | Max | And | Or | Xor | Eq | Ne)
@@ -68,7 +68,7 @@ pub fn numel_hint(graph: &Graph, v: ValueId) -> i64 {
     graph.meta(v).map_or(1, |meta| size_hint(graph, &meta.numel()).max(0))
 }
 
-/// Bytes of a value, symbolic sizes by their hints (or their smallest value); 8 of a number.
+/// Bytes of a value, symbolic sizes by their hints (or their smallest value); 8 for a number.
 pub fn bytes_hint(graph: &Graph, v: ValueId) -> i64 {
     match &graph.values[v].ty {
         ValueType::Tensor(meta) => numel_hint(graph, v).saturating_mul(meta.dtype.size() as i64),
@@ -92,8 +92,8 @@ fn size_hint(graph: &Graph, e: &SymExpr) -> i64 {
     settled.as_const().unwrap_or(1)
 }
 
-/// An estimate of the floating-point operations of a call of a prim: the basis of choosing what to compute twice.
-/// Templates by their dimensions, everything else one an element read or made.
+/// An estimate of the floating-point operations of a call of a prim, by which recomputation is chosen. Templates count by
+/// their dimensions, everything else counts one per element read or written.
 pub fn operations_hint(graph: &Graph, op: &'static Op, args: &[Arg], outs: &[ValueId]) -> i64 {
     let made: i64 = outs.iter().map(|&v| numel_hint(graph, v)).sum();
     let call = LowerCall { call: Call { op, args }, graph, outs };

@@ -1,9 +1,9 @@
-//! Integers that a program is given and only computes with: read as tensors, so that no symbol is bound, shapes stay what
-//! they are, and no backend waits for a number before it goes on.
+//! Integer inputs that a program only computes with are read as tensors, so that no symbol is bound, shapes keep their
+//! form, and no backend has to wait for a number.
 //!
-//! `prims.item` of an input binds a symbol; where that stands in no size, and elsewhere only as an operand of scalar
-//! operators and as the value of `prims.full`, these read the tensor instead. The range of the symbol is then checked by
-//! whoever has the inputs of a call. Not here: numbers that a program computes, whose range only `prims.item` can check.
+//! `prims.item` of an input binds a symbol; if that occurs in no size, and elsewhere only as an operand of scalar operators
+//! and as the value of `prims.full`, these read the tensor instead. The caller then checks the range of the symbol. Not
+//! here: numbers that a program computes, whose range only `prims.item` can check.
 
 use fx_ir::{Arg, Graph, InputKind, Node, NodeId, NodeKind, ValueId, ValueType};
 use ir_core::{Atom, DType, SymExpr, SymId};
@@ -13,7 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::scalars::ITEM;
 use crate::{Builder, Kind, Lower, OpError, lookup};
 
-/// Reads given integers as tensors wherever that is possible.
+/// Reads integer inputs as tensors wherever that is possible.
 pub(crate) fn read_as_tensors(graph: &mut Graph) {
     let mut sources = given(graph);
     if !sources.is_empty() {
@@ -25,12 +25,12 @@ pub(crate) fn read_as_tensors(graph: &mut Graph) {
     }
     let before = graph.clone();
     let mut pass = Pass { sources, numbers: FxHashMap::default(), renamed: FxHashMap::default() };
-    // What a rule refuses keeps its symbol.
+    // A symbol that a rule refuses to replace is kept.
     if pass.run(graph).is_err() {
         *graph = before;
         return;
     }
-    // No call binds it any more, so that readers that know no such calls take the program.
+    // No call binds it any more, so that executors without such calls can run the program.
     pass.sources.keys().for_each(|id| graph.symbols[*id].unbacked = false);
 }
 
@@ -54,7 +54,7 @@ fn bound_by(graph: &Graph, node: &Node) -> Option<SymId> {
     }
 }
 
-/// The symbols that stand where only an integer can.
+/// The symbols in positions that only an integer can have.
 fn symbols_in_sizes(graph: &Graph) -> FxHashSet<SymId> {
     let mut found = FxHashSet::default();
     for (_, node) in graph.iter() {

@@ -1,5 +1,5 @@
-//! The prim dialect as a predicate: which calls a graph of prims may have. Not here: the types of their operands, which the
-//! operators' rules check when a call is made, and the invariants of all graphs (`fx_ir::verify`).
+//! The prim dialect as a predicate: which calls a graph of prims may have. Not here: the types of operands, which the
+//! operators' rules check when a call is built, and the invariants of all graphs (`fx_ir::verify`).
 
 use fx_ir::{Arg, Dialect, Legality};
 

@@ -1,5 +1,6 @@
-//! The operator tables: one static entry an operator holds its schema, shape and dtype rule, decomposition or
-//! lowering, gradient, reference and samples. To add an operator is to add one entry in `ops/<family>.rs`.
+//! The operator table: one static entry per operator with its schema, shape and dtype rule, decomposition or lowering,
+//! gradient, autocast policy, tolerance, reference and samples. To add an operator is to add one entry in
+//! `ops/<family>.rs`.
 //!
 //! Only composites decompose, and they decompose until nothing but *prims* is left: a small closed set that `interp`
 //! and `inductor` understand. Not here: graph storage (`fx-ir`), scheduling (`inductor`), execution (`interp`).

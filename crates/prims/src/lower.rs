@@ -1,7 +1,8 @@
-//! How a prim becomes loops. A lowering rule is a function from an output point to a value; it is run once, while
-//! lowering, and what it does is recorded as a loop body. `inductor` sees the recorded bodies, never the functions.
+//! Lowering of prims to loops. A lowering rule is a function from an output point to a value; it runs once, while lowering,
+//! and the instructions that it builds are recorded as a loop body. `inductor` sees the recorded bodies, never the
+//! functions.
 //!
-//! In a body that a rule makes, a graph value stands for its buffer: `BufId` has the number of the `ValueId`.
+//! In a recorded body a graph value represents its buffer: `BufId` has the number of the `ValueId`.
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::{DType, Shape, SymExpr, TensorMeta};
@@ -23,18 +24,18 @@ pub enum Lower {
     Scatter {
         /// The argument over whose points the rule runs.
         source: &'static str,
-        /// Where each point goes.
+        /// The index of each point in the result.
         rule: fn(&mut LoopCx<'_>) -> Result<ScatterSpec, OpError>,
     },
     /// A template.
     Template(fn(&LowerCall<'_>) -> Result<TemplateSpec, OpError>),
     /// A routine that is not a loop nest.
     Extern(fn(&LowerCall<'_>) -> Result<ExternOp, OpError>),
-    /// No backend computes it yet, and why; `eager` does.
+    /// No backend computes it yet, for this reason; `eager` does.
     Unsupported(&'static str),
 }
 
-/// A call with the graph it stands in.
+/// A call with the graph it is in.
 #[derive(Clone, Copy)]
 pub struct LowerCall<'a> {
     /// The call.
@@ -61,17 +62,17 @@ impl<'a> LowerCall<'a> {
     }
 }
 
-/// What a loop rule sees: the body under construction and the output point.
+/// The context of a loop rule: the body under construction and the output point.
 pub struct LoopCx<'a> {
     /// The body.
     pub b: BodyBuilder,
     /// The call.
     pub call: LowerCall<'a>,
-    /// The output point, one expression a dimension (the source point in a scatter).
+    /// The output point, one expression per dimension (the source point in a scatter).
     pub index: Shape,
-    /// Which result is being made.
+    /// The number of the result.
     pub which: usize,
-    /// Who asks for the checks of indices that the body makes, by number.
+    /// The origins of the index checks in the body, by number.
     pub sites: Vec<Site>,
     /// Whether indices from data are checked at all.
     pub checked: bool,
@@ -83,7 +84,7 @@ impl<'a> LoopCx<'a> {
         let index = (0..rank as u32).map(SymExpr::loop_var).collect();
         LoopCx { b: BodyBuilder::new(), call, index, which, sites: Vec::new(), checked: true }
     }
-    /// A number from data as an index along dimension `dim`, of this size, of the call's operand: checked when it runs.
+    /// A value from data as an index along dimension `dim`, of this size, of the call's operand: checked at run time.
     pub fn check(&mut self, at: Val, size: SymExpr, dim: usize) -> Val {
         let node = self.call.outs.first().map(|v| self.call.graph.values[*v].def);
         let Some(node) = node.filter(|_| self.checked) else { return self.b.cast(at, DType::I64) };
@@ -159,15 +160,15 @@ impl<'a> LoopCx<'a> {
 
 /// A scatter: the result is `base` with `value` combined in at `index` for every point of `ranges`.
 pub struct ScatterSpec {
-    /// What is there before; a value of the result's shape.
+    /// The value before the scatter, of the result's shape.
     pub base: ValueId,
     /// The source domain; the rule's `index` runs over it.
     pub ranges: Shape,
-    /// Where the value goes, one expression a dimension of the result.
+    /// The index in the result, one expression per dimension.
     pub index: Shape,
     /// The value, of the result's dtype.
     pub value: Val,
-    /// How it combines.
+    /// How it is combined.
     pub mode: StoreMode,
 }
 

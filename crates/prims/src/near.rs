@@ -1,5 +1,4 @@
-//! What to use in place of an operator that the table lacks: other overloads first, then similar names. Text for an
-//! error; it decides nothing.
+//! Suggestions for an operator that the table lacks: other overloads first, then similar names. Only text for an error.
 
 use ir_core::nearest;
 

@@ -1,4 +1,4 @@
-//! The form of a table entry.
+//! The structure of a table entry.
 
 use fx_ir::{ValueId, ValueType};
 use kernel_ir::ScalarOp;
@@ -8,7 +8,7 @@ use crate::{
     BatchRule, Builder, Call, ComplexRule, Lower, MetaCx, OpError, RefCall, RefOut, Samples, Tolerance,
 };
 
-/// All that is known of one operator.
+/// The entry of an operator: everything that is known of it.
 pub struct OpDef {
     /// ATen's own schema text; prims have the namespace `prims`.
     pub schema: &'static str,
@@ -16,9 +16,9 @@ pub struct OpDef {
     pub kind: Kind,
     /// Derivative.
     pub grad: Grad,
-    /// How far a float result may be from what it should be: the one number that every judge of the operator goes by.
+    /// Allowed error of a float result: every judge of the operator uses this number.
     pub tolerance: Tolerance,
-    /// In which precision autocast runs it.
+    /// The precision in which autocast runs it.
     pub autocast: Autocast,
     /// Calls to test with; empty only where the golden corpus covers a composite.
     pub samples: fn(&mut Samples),
@@ -31,7 +31,7 @@ impl OpDef {
     }
 }
 
-/// What happens to the floating-point operands of an operator under autocast (those of double precision are left alone).
+/// What autocast does with the floating-point operands of an operator (those of double precision are not changed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CastPolicy {
     /// Cast to the 16-bit type.
@@ -46,7 +46,7 @@ pub enum CastPolicy {
 
 /// PyTorch's autocast lists (2.11) as far as they name an operator: the registrations of the dispatch keys `AutocastCPU` and
 /// `AutocastCUDA` (`aten/src/ATen/autocast_mode.h`), all overloads alike. Composites that PyTorch runs as operators of the
-/// lists have what these have. Operators on no list take what comes.
+/// lists have their policies. Operators on no list keep the types of their operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Autocast {
     /// Under `torch.autocast("cpu")`.
@@ -101,23 +101,23 @@ impl Autocast {
     }
 }
 
-/// What an operator is made of.
+/// The definition of an operator.
 pub enum Kind {
     /// Made of other operators.
     Composite(DecomposeFn),
     /// A member of the closed set.
     Prim {
-        /// What it means, exactly: the contract of a backend author, printed in `docs/operators.md`.
+        /// Its exact meaning: the contract for backend authors, printed in `docs/operators.md`.
         doc: &'static str,
         /// Types of the results.
         meta: MetaFn,
         /// How a backend computes it.
         lower: Lower,
-        /// What becomes of it where operands or results are complex: backends see real numbers alone.
+        /// Its rewriting for complex operands or results, because backends see only real numbers.
         complex: ComplexRule,
-        /// What becomes of it where operands have one more dimension in front, for `vmap`.
+        /// Its batching rule, for operands with one more dimension in front, for `vmap`.
         batch: BatchRule,
-        /// What it means.
+        /// Its reference implementation.
         reference: Reference,
     },
 }
@@ -126,10 +126,10 @@ pub enum Kind {
 pub type Outs = SmallVec<[ValueId; 1]>;
 /// Builds the call out of other operators and returns its results, one for each (flattened) return of the schema.
 pub type DecomposeFn = fn(&mut Builder<'_>, &Call<'_>) -> Result<Outs, OpError>;
-/// Types of a prim's results; strides are row-major. What it takes for granted of sizes it demands of the context.
+/// Types of a prim's results; strides are row-major. Its assumptions about sizes are required through the context.
 pub type MetaFn = fn(&MetaCx<'_>, &Call<'_>) -> Result<SmallVec<[ValueType; 1]>, OpError>;
 
-/// What a prim means, computed slowly on host tensors.
+/// The reference implementation of a prim, computed slowly on host tensors.
 pub enum Reference {
     /// A scalar operator on every element.
     Scalar(ScalarOp),
@@ -139,18 +139,18 @@ pub enum Reference {
 
 /// Derivative of an operator.
 pub enum Grad {
-    /// Has none, and why.
+    /// Not differentiable, for this reason.
     NotDifferentiable(&'static str),
-    /// That of its decomposition.
+    /// The gradient of its decomposition.
     ByDecomposition,
-    /// Builds the gradients of the tensor arguments: one entry an argument (one an item where the argument is a list of
+    /// Builds the gradients of the tensor arguments: one entry per argument (one per item where the argument is a list of
     /// tensors), `None` where there is none.
     Rule(fn(&mut Builder<'_>, &GradCall<'_>) -> Result<Vec<Option<ValueId>>, OpError>),
-    /// Differentiable, but the rule is not written yet: autograd reports it as unsupported.
+    /// Differentiable, but the rule is not implemented yet: autograd reports it as unsupported.
     Unwritten,
 }
 
-/// A call seen from its gradient.
+/// A call for its gradient rule.
 pub struct GradCall<'a> {
     /// The call.
     pub call: &'a Call<'a>,
@@ -158,6 +158,6 @@ pub struct GradCall<'a> {
     pub outs: &'a [ValueId],
     /// Cotangents of the results.
     pub cotangents: &'a [Option<ValueId>],
-    /// For every argument whether its gradient (of a list: that of any item) is wanted.
+    /// For every argument whether its gradient (for a list: that of any item) is wanted.
     pub wanted: &'a [bool],
 }

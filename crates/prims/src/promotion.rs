@@ -1,14 +1,14 @@
 //! PyTorch's type promotion: the dtype in which an operator computes and the one it returns.
 //!
-//! Operands fall in three groups of priority: tensors with dimensions, 0-dim tensors, Python numbers. A group decides
-//! only where its category (bool < int < float < complex) is higher than that of the groups before it.
+//! Operands form three groups of priority: tensors with dimensions, 0-dim tensors, Python numbers. A group has an effect
+//! only if its category (bool < int < float < complex) is higher than that of the groups before it.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{Class, DType, Scalar};
 
 use crate::{Builder, OpError};
 
-/// How an operator's result dtype follows from its operands'.
+/// How an operator's result dtype is derived from its operands'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promote {
     /// The common dtype.
@@ -71,7 +71,7 @@ fn default_of(class: Class) -> DType {
 fn join(high: Option<DType>, low: Option<DType>) -> Option<DType> {
     match (high, low) {
         (Some(h), Some(l)) if l.class() > h.class() => Some(match h {
-            // What is complex keeps the precision of the float tensor with dimensions that it meets.
+            // A complex operand gets the precision of the float tensor with dimensions that it is combined with.
             DType::F64 if l.is_complex() => DType::C128,
             h if h.is_float() && l.is_complex() => DType::C64,
             _ => l,
@@ -82,7 +82,7 @@ fn join(high: Option<DType>, low: Option<DType>) -> Option<DType> {
 }
 
 impl Builder<'_> {
-    /// The common dtype of operands (PyTorch's `result_type`); numbers weigh least, then 0-dim tensors.
+    /// The common dtype of operands (PyTorch's `result_type`); numbers have the lowest priority, then 0-dim tensors.
     pub fn result_type(&self, operands: &[Arg]) -> Result<DType, OpError> {
         let (mut dims, mut zero_dim, mut numbers) = (None, None, None);
         let merge =

@@ -1,4 +1,4 @@
-//! What a reference implementation sees: arguments with tensors in place of values, and the types of the results.
+//! The context of a reference implementation: arguments with tensors in place of values, and the types of the results.
 
 use ir_core::{DType, Scalar};
 use tensor::Tensor;
@@ -23,7 +23,7 @@ pub enum RefArg {
     DType(DType),
     /// A list.
     List(Vec<RefArg>),
-    /// A device, layout or memory format: of no meaning to a reference.
+    /// A device, layout or memory format, which references ignore.
     Other,
 }
 
@@ -31,7 +31,7 @@ pub enum RefArg {
 pub struct RefCall<'a> {
     /// The operator.
     pub op: &'static Op,
-    /// One argument a schema argument.
+    /// One argument per schema argument.
     pub args: &'a [RefArg],
     /// dtype and sizes of each result, from the meta rule. For data-dependent sizes they are an upper bound or empty:
     /// the reference decides.
@@ -51,10 +51,10 @@ impl<'a> RefCall<'a> {
     pub fn tensor_error(&self, source: tensor::TensorError) -> OpError {
         OpError::Tensor { op: self.op.target.clone(), source }
     }
-    /// An empty list with room for so many elements.
+    /// An empty list with room for this many elements.
     ///
     /// # Errors
-    /// The allocator's refusal, with the bytes: sizes may be anything that a graph says.
+    /// The allocator's refusal, with the number of bytes: sizes may be arbitrary numbers from a graph.
     pub fn room<T>(&self, elements: usize) -> Result<Vec<T>, OpError> {
         let mut list = Vec::new();
         let bytes = elements.saturating_mul(size_of::<T>());

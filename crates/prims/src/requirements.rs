@@ -1,5 +1,5 @@
 //! Conditions on sizes: what a rule takes for granted is proved from the symbols' ranges and the guards known so far, or
-//! refused, or recorded. What inputs decide becomes a guard of the graph; what only running tells (sizes of unbacked
+//! refused, or recorded. What inputs decide becomes a guard of the graph; what is known only at run time (sizes of unbacked
 //! symbols) becomes an assertion in front of the call that needs it. Nothing here knows an operator.
 
 use std::cell::RefCell;
@@ -16,11 +16,11 @@ pub struct Requirement {
     pub expression: SymExpr,
     /// How it must compare with zero.
     pub relation: Relation,
-    /// What to say where it does not: `n elements do not fill the shape [2, m]`.
+    /// The message for a violation: `n elements do not fill the shape [2, m]`.
     pub what: String,
 }
 
-/// What a meta rule sees, and what it finds that must hold.
+/// The context of a meta rule, and the conditions that it requires.
 pub struct MetaCx<'a> {
     /// The graph that holds the operands.
     pub graph: &'a Graph,
@@ -44,7 +44,7 @@ impl<'a> MetaCx<'a> {
     pub fn new(graph: &'a Graph) -> MetaCx<'a> {
         MetaCx { graph, needs: RefCell::new(Vec::new()) }
     }
-    /// What the rule found that must hold in a call and is not decided.
+    /// The conditions that the rule requires and that are not decided.
     pub fn needs(self) -> Vec<Requirement> {
         self.needs.into_inner()
     }
@@ -57,7 +57,7 @@ impl<'a> MetaCx<'a> {
     pub(crate) fn decided(&self, relation: Relation, expression: &SymExpr) -> Option<bool> {
         decided(self.graph, relation, expression)
     }
-    /// The expression must compare so with zero; `what` is said where it does not.
+    /// Requires that the expression compares in this way with zero; `what` is the message otherwise.
     pub(crate) fn require(
         &self,
         call: &Call<'_>,
@@ -74,7 +74,7 @@ impl<'a> MetaCx<'a> {
             }
         }
     }
-    /// Two sizes must be equal.
+    /// Requires that two sizes are equal.
     pub(crate) fn equal(
         &self,
         call: &Call<'_>,
@@ -84,7 +84,7 @@ impl<'a> MetaCx<'a> {
     ) -> Result<(), OpError> {
         if a == b { Ok(()) } else { self.require(call, Relation::Zero, a - b, what) }
     }
-    /// Two shapes must be equal.
+    /// Requires that two shapes are equal.
     pub(crate) fn equal_sizes(
         &self,
         call: &Call<'_>,
@@ -97,7 +97,7 @@ impl<'a> MetaCx<'a> {
         }
         a.iter().zip(b).try_for_each(|(a, b)| self.equal(call, a, b, &what))
     }
-    /// A number of elements, a distance or a size must not be negative.
+    /// Requires that a number of elements, a distance or a size is not negative.
     pub(crate) fn non_negative(
         &self,
         call: &Call<'_>,
@@ -106,7 +106,7 @@ impl<'a> MetaCx<'a> {
     ) -> Result<(), OpError> {
         self.require(call, Relation::NonNegative, e.clone(), what)
     }
-    /// Sizes of a result must not be negative.
+    /// Requires that sizes of a result are not negative.
     pub(crate) fn sizes(&self, call: &Call<'_>, sizes: &[SymExpr]) -> Result<(), OpError> {
         let what = || format!("the sizes {} must not be negative", self.graph.sizes_text(sizes));
         sizes.iter().try_for_each(|s| self.non_negative(call, s, what))
@@ -118,8 +118,8 @@ impl<'a> MetaCx<'a> {
 }
 
 impl Builder<'_> {
-    /// The expression must compare so with zero in every call of the graph: proved, or refused, or recorded as a guard (as an
-    /// assertion, where only running tells). `what` says what is wrong where it does not hold.
+    /// Requires that the expression compares in this way with zero in every call of the graph: proved, or refused, or
+    /// recorded as a guard (as an assertion, where it is known only at run time). `what` is the message for a violation.
     ///
     /// # Errors
     /// It never holds.
@@ -140,7 +140,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Two sizes must be equal in every call of the graph, as in [`require`](Builder::require).
+    /// Requires that two sizes are equal in every call of the graph, as in [`require`](Builder::require).
     ///
     /// # Errors
     /// They never are.
@@ -153,11 +153,12 @@ impl Builder<'_> {
         if a == b { Ok(()) } else { self.require(Relation::Zero, a - b, what) }
     }
 
-    /// A choice between two ways of computing, made for all calls: whether the expression compares so with zero. Where that is
-    /// not decided the sizes at capture say, or `otherwise`, and calls of which it is not true are refused with `what`.
+    /// A choice between two implementations, made for all calls: whether the expression compares in this way with zero.
+    /// Where that is not decided, the sizes at capture decide, or `otherwise`, and calls for which it is not true are
+    /// refused with `what`.
     ///
     /// # Errors
-    /// None at present: either way is a valid graph.
+    /// None at present: either choice is a valid graph.
     pub(crate) fn choose(
         &mut self,
         relation: Relation,
@@ -183,7 +184,7 @@ impl Builder<'_> {
         Ok(chosen)
     }
 
-    /// A size must be at least so many.
+    /// Requires that a size is at least this number.
     pub(crate) fn require_at_least(
         &mut self,
         size: &SymExpr,
@@ -193,7 +194,7 @@ impl Builder<'_> {
         self.require(Relation::NonNegative, size - least.into(), what)
     }
 
-    /// Keeps what a call must hold to.
+    /// Records a condition on calls.
     pub(crate) fn record(&mut self, need: Requirement) {
         let unbacked = |a: &Atom| self.graph().symbols.is_unbacked(a);
         if need.expression.any_leaf(unbacked) {

@@ -3,7 +3,7 @@
 use fx_ir::Arg;
 use tensor::Tensor;
 
-/// A call to test with: tensors stand in `tensors`, and `Arg::Value(ValueId(n))` in `args` names the n-th of them.
+/// A call to test with: tensors are in `tensors`, and `Arg::Value(ValueId(n))` in `args` names the n-th of them.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// Operands.

@@ -1,9 +1,9 @@
-//! Calls that compute with single numbers: `item`, Python's operators on numbers that come out of tensors, assertions.
+//! Calls that compute single numbers: `item`, Python's operators on numbers from tensors, assertions.
 //!
-//! An integer is a size symbol that `prims.item` binds when it runs; from then on it is an expression. Floats and truth
+//! An integer is a size symbol that `prims.item` binds at run time; from then on it is an expression. Floats and truth
 //! values, which no size can depend on, are tensors without dimensions (`f64`, `bool`). `prims.item(Tensor) -> SymInt` and
-//! `prims.assert(bool Tensor or SymInt, str)` are no entries of the table: they have no values to differentiate or to
-//! lower, and stay in a graph although nobody reads them ([`is_effect`]).
+//! `prims.assert(bool Tensor or SymInt, str)` are not entries of the table: they have no values to differentiate or to
+//! lower, and stay in a graph although nothing reads them ([`is_effect`]).
 
 use fx_ir::{Arg, Graph, Symbol, ValueId, ValueType};
 use ir_core::{DType, EntityId, Scalar, SymExpr};
@@ -12,10 +12,10 @@ use crate::{Builder, OpError};
 
 /// Binds a symbol from one number.
 pub const ITEM: &str = "prims.item";
-/// Fails where a truth value is false.
+/// Ends the call where a truth value is false.
 pub const ASSERT: &str = "prims.assert";
 
-/// Whether a call asserts something; its first operand is what must hold.
+/// Whether a call is an assertion; its first operand is the condition.
 pub fn is_assertion(target: &str) -> bool {
     matches!(
         target,
@@ -23,13 +23,13 @@ pub fn is_assertion(target: &str) -> bool {
     )
 }
 
-/// Whether a call stays although nobody reads its values.
+/// Whether a call stays although nothing reads its values.
 pub fn is_effect(target: &str) -> bool {
     target == ITEM || is_assertion(target)
 }
 
-/// Erases calls whose results nobody reads, but what binds a size or asserts, be it within a subgraph: the way to erase
-/// dead calls of any graph whose operators are those of the table. Gives how many went.
+/// Erases calls whose results nothing reads, except those that bind a size or assert, in subgraphs too: the way to erase
+/// dead calls of any graph whose operators are in the table. Returns the number of erased calls.
 pub fn eliminate_dead(graph: &mut Graph) -> usize {
     let asserts: Vec<bool> = graph.subgraphs.values().map(asserts).collect();
     let of = |a: &Arg| matches!(a, Arg::Graph(g) if asserts.get(g.index()).is_some_and(|a| *a));
@@ -53,7 +53,7 @@ fn python(target: &str) -> Option<&str> {
     prefixes.iter().find_map(|p| target.strip_prefix(p))
 }
 
-/// The call in prims; one argument (a tensor, an integer) a result. `types` are the results' types in the program.
+/// The call in prims; one argument (a tensor, an integer) per result. `types` are the results' types in the program.
 pub(crate) fn decompose(
     b: &mut Builder<'_>,
     target: &str,
@@ -83,7 +83,7 @@ pub(crate) fn decompose(
         ValueType::Int(e) => {
             match b.binds(e) {
                 true => b.bind_item(tensor, e.clone())?,
-                // The program knows the number already, so it says.
+                // The program states the number, so it is used.
                 false => b.assert_number(tensor, e.clone())?,
             }
             Arg::Int(e.clone())
@@ -164,7 +164,7 @@ impl Builder<'_> {
         Ok(e)
     }
 
-    /// The integers `0, 1, …` below the number that `n` holds, `[n]` as `i64`; a negative number stops the program.
+    /// The integers `0, 1, …` below the number in `n`, `[n]` as `i64`; a negative number ends the call.
     pub fn counted(&mut self, n: ValueId) -> Result<ValueId, OpError> {
         let n = self.item(n, 0, None)?;
         self.call1("prims.iota", vec![n.into(), 0i64.into(), 1i64.into(), DType::I64.into()])
@@ -178,21 +178,21 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Whether a number that the program computes is the first to tell the symbol that `e` is: inputs do not, and no call
-    /// before. A symbol that were bound twice would change the sizes of tensors that are there.
+    /// Whether a computed number is the first to determine the symbol `e`: neither inputs nor an earlier call do. Binding a
+    /// symbol twice would change the sizes of existing tensors.
     fn binds(&self, e: &SymExpr) -> bool {
         let unbacked = e.as_sym().is_some_and(|s| self.graph().symbols.get(s).is_some_and(|s| s.unbacked));
         unbacked && !self.graph().values.values().any(|v| v.ty == ValueType::Int(e.clone()))
     }
 
-    /// Stops the program where two integers differ.
+    /// Ends the call where two integers differ.
     pub(crate) fn assert_same(&mut self, a: SymExpr, b: SymExpr) -> Result<(), OpError> {
         let message = format!("two sizes that the program takes for one differ: `{a}` and `{b}`");
         let a = number(self, &Arg::Int(a))?;
         self.assert_equal(a, b, &message)
     }
 
-    /// Stops the program where the one number of a tensor is not `e`.
+    /// Ends the call where the one number of a tensor is not `e`.
     fn assert_number(&mut self, v: ValueId, e: SymExpr) -> Result<(), OpError> {
         let message = format!("a number that the program computes is not `{e}`, as which it is read");
         self.assert_equal(v, e, &message)
@@ -205,7 +205,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Stops the program with `message` where `pred` (a `bool` tensor of one element, or an integer) is false.
+    /// Ends the call with `message` where `pred` (a `bool` tensor of one element, or an integer) is false.
     pub fn assert(&mut self, pred: Arg, message: &str) {
         self.effect(ASSERT, vec![pred, message.into()], None);
     }

@@ -1,6 +1,6 @@
 //! ATen's schema text: `aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor`.
 //!
-//! Parsed once for each table entry; gives argument names, types, defaults and alias annotations.
+//! Parsed once per table entry; has argument names, types, defaults and alias annotations.
 
 use ir_core::Scalar;
 use thiserror::Error;
@@ -29,7 +29,7 @@ pub struct SchemaArg {
     pub ty: ArgType,
     /// Value where the caller gives none.
     pub default: Option<SchemaDefault>,
-    /// Whether it stands behind `*`.
+    /// Whether it is after `*`.
     pub keyword_only: bool,
     /// Alias set: `Tensor(a)` gives `("a", false)`, `Tensor(a!)` gives `("a", true)`.
     pub alias: Option<(String, bool)>,

@@ -1,7 +1,8 @@
-//! Seeds of the bodies of control flow. A branch draws with the seed of the call around it. Every turn of a loop has a
+//! Seeds of the bodies of control flow. A branch draws with the seed of the call around it. Every iteration of a loop has a
 //! seed of its own, so that no two draw the same numbers: the `i`-th slice of `map` and `scan` draws with
-//! [`iteration_seed`]`(seed, i)`, each turn of `while_loop` with `iteration_seed(s, 0)` of the seed `s` of the turn before.
-//! Subgraphs of `associative_scan`, which combine in an order that is no part of the program, all draw alike.
+//! [`iteration_seed`]`(seed, i)`, each iteration of `while_loop` with `iteration_seed(s, 0)` of the seed `s` of the
+//! previous iteration. Subgraphs of `associative_scan`, whose order of combination is unspecified, all draw with the same
+//! seed.
 
 use fx_ir::{Arg, Graph, NodeKind, OriginId, Output, OutputKind, SubgraphId, ValueId, ValueType};
 use ir_core::{DType, Scalar, SymExpr, TensorMeta};
@@ -9,17 +10,17 @@ use kernel_ir::ScalarOp;
 
 use crate::{Builder, OpError};
 
-/// Stream of the numbers that seeds are; those of tensors are hashes with another low half.
+/// Stream of the numbers that seeds are derived from; those of tensors are hashes with another low half.
 const TURNS: i64 = 0x7475_726e_ffff;
 
-/// The seed of turn `turn` of a loop whose call draws with `seed`.
+/// The seed of an iteration of a loop whose call draws with `seed`.
 pub fn iteration_seed(seed: u64, turn: i64) -> u64 {
     let operands = [Scalar::Int(seed as i64), Scalar::Int(TURNS), Scalar::Int(turn)];
     ScalarOp::Philox.eval(DType::I64, &operands).as_i64() as u64
 }
 
-/// The arguments of a call of control flow with the seed where its subgraphs draw, and those subgraphs with a
-/// placeholder for it. `types` grow by what the call gives in addition.
+/// The arguments of a call of control flow with the seed if its subgraphs draw, and those subgraphs with a placeholder for
+/// it. `types` are extended by the additional results.
 pub(crate) fn with_seed(
     out: &mut Graph,
     target: &str,
@@ -83,7 +84,7 @@ fn place_seed(graph: &mut Graph, at: usize) {
     graph.order.insert(at.min(end), node);
 }
 
-/// Makes the seed of the next turn the body's `carried`-th result, where it is not yet.
+/// Makes the seed of the next iteration the body's `carried`-th result, if it is not yet.
 fn carry_seed(body: &mut Graph, carried: usize, origin: OriginId) -> Result<(), OpError> {
     if body.outputs.len() > carried {
         return Ok(());

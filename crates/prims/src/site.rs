@@ -1,5 +1,5 @@
-//! Prims that take indices from data, and what an index that is out of bounds is told with: the operator of the user's program,
-//! where it stands there, and the dimension as its author counts them. One description for references and compiled code.
+//! Prims that take indices from data, and the origin that an out-of-bounds error names: the operator of the user's program,
+//! its place, and the dimension as its author counts them. References and compiled code share this description.
 
 use fx_ir::{Arg, Graph, NodeId, ValueId};
 use kernel_ir::Site;
@@ -10,7 +10,7 @@ use crate::{Call, lookup};
 const INDEXING: [&str; 5] =
     ["prims.index", "prims.gather", "prims.scatter", "prims.index_put", "prims.check"];
 
-/// Most rearrangements that are looked through.
+/// Most data movements that are looked through.
 const MAX_STEPS: usize = 8;
 
 /// Whether the prim of this name takes indices from data, so that its node must know the user's operator.
@@ -18,7 +18,7 @@ pub(crate) fn is_indexing(target: &str) -> bool {
     INDEXING.contains(&target)
 }
 
-/// Who asks that the indices of `node`, a call of a prim that takes some, are inside of dimension `dim` of its operand.
+/// The site of index checks for `node`, a call of a prim with indices, along dimension `dim` of its operand.
 pub fn site(graph: &Graph, node: NodeId, dim: usize) -> Site {
     let origin = graph.origin(node);
     let Some((target, args)) = graph.nodes[node].as_call() else { return Site::default() };
@@ -59,7 +59,7 @@ fn users_dim(graph: &Graph, operand: ValueId, dim: usize) -> usize {
     old.and_then(|d| usize::try_from(d).ok()).unwrap_or(dim)
 }
 
-/// Whether the index is one whose negative numbers had the size added: `select(lt(i, 0), i + n, i)`, rearranged or not.
+/// Whether the index is one whose negative values had the size added: `select(lt(i, 0), i + n, i)`, possibly moved.
 fn wraps(graph: &Graph, index: ValueId) -> bool {
     let mut v = index;
     for _ in 0..MAX_STEPS {

@@ -1,5 +1,5 @@
 //! From a graph of prims to one without complex numbers: a complex value becomes two real ones, a prim on complex values
-//! prims on real ones, by the rule of its entry ([`crate::ComplexRule`]).
+//! becomes prims on real ones, by the rule of its entry ([`crate::ComplexRule`]).
 //!
 //! At the program's boundary a complex tensor `[…]` with strides `s` is the real tensor `[…, 2]` with strides `2 s, 1` over
 //! the same memory (PyTorch's `view_as_real`). At that of a subgraph it is two tensors. A graph without complex values is
@@ -40,7 +40,7 @@ pub fn has_complex(graph: &Graph) -> bool {
         || graph.subgraphs.values().any(has_complex)
 }
 
-/// The program in real terms.
+/// The program in real tensors.
 ///
 /// # Errors
 /// Every call without a rule for complex values, in one report.
@@ -56,7 +56,7 @@ pub fn split_complex(graph: &Graph) -> Result<Graph, Vec<DecomposeError>> {
 /// What the values of the old graph are in the new one; `None` where a call was refused.
 type Map = Arena<ValueId, Option<Split>>;
 
-/// `outer` is the graph around a subgraph, which lends it its symbols.
+/// `outer` is the graph around a subgraph, which shares its symbols.
 fn split_graph(graph: &Graph, mut outer: Option<&mut Graph>, errors: &mut Vec<DecomposeError>) -> Graph {
     let outermost = outer.is_none();
     let mut out = Graph::new(graph.name.clone());
@@ -75,7 +75,7 @@ fn split_graph(graph: &Graph, mut outer: Option<&mut Graph>, errors: &mut Vec<De
             placeholder(graph, node, (*kind, name.as_str()), outermost, &mut out, &mut map);
         }
     }
-    // Placeholders stand first: the parts of complex ones are taken behind the last.
+    // Placeholders stand first: the parts of complex ones are taken after the last.
     for (id, node) in graph.iter() {
         let done = match &node.kind {
             NodeKind::Placeholder { .. } if outermost => take_parts(graph, id, &mut out, &mut map),
@@ -278,7 +278,7 @@ fn half_arg(arg: &SplitArg, element: bool, real: bool) -> Arg {
     }
 }
 
-/// Control flow: a complex operand or result is two of them.
+/// Control flow: a complex operand or result becomes two real ones.
 fn higher_order(
     graph: &Graph,
     node: &Node,
@@ -320,7 +320,7 @@ fn flattened(arg: &SplitArg) -> Vec<Arg> {
     }
 }
 
-/// The argument in real terms; `None` where a value was refused.
+/// The argument in real tensors; `None` where a value was refused.
 fn mapped(arg: &Arg, map: &Map) -> Option<SplitArg> {
     Some(match arg {
         Arg::Value(v) => match map[*v]? {
@@ -340,8 +340,8 @@ fn mapped(arg: &Arg, map: &Map) -> Option<SplitArg> {
 }
 
 /// A prim that is a routine on complex buffers (`[…, 2]`, interleaved): its complex operands are stacked, its complex
-/// results taken apart. `args` are made of the stacked operands, in the order of the schema; `outs` are the types of the
-/// results as the routine gives them (complex ones in their boundary form, row-major).
+/// results split. `args` are made of the stacked operands, in the order of the schema; `outs` are the types of the results
+/// of the routine (complex ones in their boundary form, row-major).
 pub fn by_buffers(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Result<SmallVec<[Split; 1]>, OpError> {
     let mut args = Vec::with_capacity(call.args.len());
     for arg in call.args {

@@ -1,6 +1,6 @@
-//! How far a float result may be from what it should be. The number stands in each operator's entry; golden cases, random
-//! programs, the suite for plugins and the documents read it there. Not here: the comparison (`tensor::compare`), and how
-//! exact kernels of single scalar operators are (`conformance`).
+//! Allowed error of float results. The number is in each operator's entry; golden cases, random programs, the conformance
+//! suite and the documents read it there. Not here: the comparison (`tensor::compare`), and the accuracy of kernels for
+//! single scalar operators (`conformance`).
 
 use fx_ir::Graph;
 use ir_core::DType;
@@ -28,8 +28,8 @@ impl Tolerance {
         Tolerance { atol, rtol }
     };
 
-    /// `(atol, rtol)` for results of a dtype: the same share of what golden cases allow of that dtype. Results of 16 bits are
-    /// rounded to them, so only exact ones are held closer than that.
+    /// `(atol, rtol)` for results of a dtype: the same fraction of the tolerance that golden cases allow for that dtype.
+    /// Results of 16 bits are rounded, so only exact ones have a tighter tolerance.
     pub fn of(self, dtype: DType) -> (f64, f64) {
         let (atol, rtol) = tolerance(dtype);
         if self == Tolerance::EXACT || dtype.size() == 2 && dtype.is_float() {
@@ -38,8 +38,8 @@ impl Tolerance {
         (atol * self.atol / Tolerance::ACCUMULATE.atol, rtol * self.rtol / Tolerance::ACCUMULATE.rtol)
     }
 
-    /// That of a program: each call adds its own, and no result may be further off than [`Tolerance::ACCUMULATE`]. Calls of
-    /// operators that are not in the table count as that.
+    /// The tolerance of a program: the sum over its calls, at most [`Tolerance::ACCUMULATE`]. Calls of operators that are
+    /// not in the table count as the maximum.
     pub fn of_graph(graph: &Graph) -> Tolerance {
         let mut sum = Tolerance::EXACT;
         for (target, _) in graph.iter().filter_map(|(_, node)| node.as_call()) {

@@ -1,6 +1,6 @@
-//! What a captured graph says of its values against what the operators' rules give: every call is decomposed by itself, from
-//! operands as the graph states them. Passes before the decomposition go by what is stated (which views share memory, how
-//! large they are), so a statement that is wrong is found before them. Refused calls are the decomposition's to report.
+//! Checks the types that a captured graph states for its values against the operators' rules: every call is decomposed
+//! separately, from operands of the stated types. Passes before the decomposition rely on the stated types (which views
+//! share memory, how large they are), so a wrong one is found before them. The decomposition reports refused calls.
 
 use fx_ir::{Arg, Graph, InputKind, Node, NodeKind, OriginId, ValueType};
 use ir_core::TensorMeta;
@@ -8,10 +8,10 @@ use ir_core::TensorMeta;
 use crate::decompose::{agree, is_recurrent, wrong_meta};
 use crate::{Builder, DecomposeError, decompose_call, functional_of, lookup};
 
-/// Holds every value of a graph and of its subgraphs against the rule of the operator that gives it.
+/// Checks every value of a graph and of its subgraphs against the rule of the operator that defines it.
 ///
 /// # Errors
-/// Every value that is stated to be something else.
+/// Every value whose stated type is wrong.
 pub fn check_values(graph: &Graph) -> Result<(), Vec<DecomposeError>> {
     let mut errors = Vec::new();
     check_graph(graph, &graph.symbols, &mut errors);
@@ -28,7 +28,7 @@ fn check_graph(graph: &Graph, symbols: &fx_ir::Symbols, errors: &mut Vec<Decompo
         for (n, given) in results(graph, symbols, node, target, args).into_iter().enumerate() {
             let (Some(given), Some(&v)) = (given, node.outputs.get(n)) else { continue };
             let Some(stated) = graph.meta(v) else { continue };
-            // Archives state wrong sizes for states of recurrent layers, and for those that nobody reads.
+            // Archives state wrong sizes for states of recurrent layers, and for those that nothing reads.
             if !agree(stated, &given) && !is_recurrent(target) && graph.is_read(v) {
                 errors.push(DecomposeError {
                     node: graph.node_name(id).into(),
@@ -41,7 +41,7 @@ fn check_graph(graph: &Graph, symbols: &fx_ir::Symbols, errors: &mut Vec<Decompo
     }
 }
 
-/// The types that the operator's rule gives; `None` for those that are no tensors. None at all where it refuses the call.
+/// The types by the operator's rule; `None` for those that are not tensors. Empty where it refuses the call.
 fn results(
     graph: &Graph,
     symbols: &fx_ir::Symbols,
@@ -63,7 +63,7 @@ fn results(
     let mut b = Builder::new(&mut scratch, "value", OriginId(0));
     b.expect(node.outputs.len());
     let Ok(outs) = decompose_call(&mut b, target, args) else { return Vec::new() };
-    // What is written keeps its dtype, whatever promotion would make of the operands.
+    // A written value keeps its dtype, whatever promotion would give.
     let in_place = lookup(target).is_none();
     let one = |v: &fx_ir::ValueId| {
         let meta = scratch.meta(*v)?;

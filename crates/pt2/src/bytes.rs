@@ -30,7 +30,7 @@ impl SharedBytes {
     /// bytes are alive.
     ///
     /// # Errors
-    /// Those of opening and mapping the file.
+    /// The errors of opening and mapping the file.
     pub fn map(path: &Path) -> Result<SharedBytes> {
         let file = File::open(path)?;
         let about = file.metadata()?;
@@ -41,8 +41,8 @@ impl SharedBytes {
         if about.len() == 0 {
             return Ok(SharedBytes::owned(Vec::new()));
         }
-        // SAFETY: the mapping is private and only read. That nobody truncates or rewrites the file meanwhile is asked
-        // of the caller above, as every program that maps weights asks it.
+        // SAFETY: the mapping is private and only read. The documentation requires that nobody truncates or rewrites the
+        // file meanwhile, as every program that maps weights does.
         let map = unsafe { Mmap::map(&file)? };
         Ok(SharedBytes(Owner::Mapped(Arc::new(map))))
     }

@@ -1,11 +1,11 @@
-//! What can go wrong with an archive: one enum, each variant with the place (archive entry and JSON path).
+//! Errors of reading an archive: one enum, each variant with the location (archive entry and JSON path).
 //!
-//! Not here: what a later stage refuses (an operator without an entry, a backend that cannot run). An archive with
-//! unknown operators loads; the stage after names all of them in one report.
+//! Not here: errors of later stages (an operator without an entry, a backend that cannot run). An archive with unknown
+//! operators loads; the next stage names all of them in one report.
 
 use std::fmt;
 
-/// Where in an archive something stands. Both parts may be empty: the whole file.
+/// A location in an archive. Both parts may be empty: the whole file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Name of the zip entry below the archive's root folder: `models/model.json`.
@@ -40,12 +40,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// A file format that is not a `torch.export` archive, recognised by what stands in it.
+/// A file format that is not a `torch.export` archive, recognised by what is in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
-    /// No bytes at all.
+    /// An empty file.
     Empty,
-    /// Nothing that is known.
+    /// An unknown format.
     Unknown,
     /// A zip archive without an `archive_format` record.
     OtherZip,
@@ -61,7 +61,7 @@ pub enum Foreign {
     OldExport,
     /// An ExecuTorch program (`.pte`), alone or inside a package.
     ExecuTorch,
-    /// Weights alone.
+    /// A file of weights only.
     Safetensors,
     /// llama.cpp's weights.
     Gguf,
@@ -133,7 +133,7 @@ impl Foreign {
     }
 }
 
-/// Everything that reading an archive can report.
+/// All errors of reading an archive.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Pt2Error {
@@ -148,7 +148,7 @@ pub enum Pt2Error {
     /// The file is of another kind.
     #[error("{at}: {}. What to do: {}", kind.what(), kind.advice())]
     Foreign {
-        /// The file or the entry that gave it away.
+        /// The file or the entry that identifies the format.
         at: Box<Place>,
         /// What it is.
         kind: Foreign,
@@ -161,7 +161,7 @@ pub enum Pt2Error {
         /// What is wrong.
         problem: String,
     },
-    /// More than the file's size justifies, or than this reader takes.
+    /// More than the file's size justifies, or more than this reader accepts.
     #[error("{at}: {what} is {found}, more than the {limit} that are accepted here")]
     Limit {
         /// The entry, or the file.
@@ -192,15 +192,15 @@ pub enum Pt2Error {
         line: usize,
         /// Column, from 1.
         column: usize,
-        /// What the parser says.
+        /// The message of the parser.
         problem: String,
     },
-    /// The entry follows the schema but contradicts itself.
+    /// The entry follows the schema but is inconsistent.
     #[error("{at}: {problem}")]
     Invalid {
         /// Entry and path.
         at: Box<Place>,
-        /// What does not fit.
+        /// The inconsistency.
         problem: String,
     },
     /// The program was written by another major version of the export schema.
@@ -217,7 +217,7 @@ pub enum Pt2Error {
         /// Minor version of the file.
         minor: i64,
     },
-    /// The archive is good, but holds something that is not taken here.
+    /// The archive is valid, but contains something that is not supported.
     #[error("{at}: {what}. What to do: {advice}")]
     Unsupported {
         /// Entry and path.
@@ -227,14 +227,14 @@ pub enum Pt2Error {
         /// What the user can do.
         advice: &'static str,
     },
-    /// A weight's payload and its description do not fit.
+    /// A weight's payload and its description are inconsistent.
     #[error("{at}: weight `{name}`: {problem}")]
     Weight {
         /// Entry and path.
         at: Box<Place>,
         /// Fully qualified name of the weight.
         name: String,
-        /// What does not fit.
+        /// The inconsistency.
         problem: String,
     },
     /// A size expression cannot be read.

@@ -1,7 +1,7 @@
 //! Parses a JSON entry into a schema type, and names the place of an error by its JSON path.
 //!
-//! serde_json reports line and column. The path is found by walking the text up to there, only when there is an
-//! error, so that reading a good archive pays nothing for it. serde_json itself refuses to nest deeper than 128.
+//! serde_json reports line and column. The path is found by walking the text to that position, only when there is an error,
+//! so that reading a good archive costs nothing extra. serde_json itself refuses to nest deeper than 128.
 
 use serde::Deserialize;
 
@@ -46,7 +46,7 @@ fn path_at(text: &[u8], line: usize, column: usize) -> String {
         match text[at] {
             b'{' => levels.push(Level::Object { key: b"", wants_key: true }),
             b'[' => levels.push(Level::Array { index: 0 }),
-            // The error may be found only at the closing mark of what it is about.
+            // The error may be detected only at the closing delimiter of the value that it is about.
             b'}' | b']' if at + 1 < end => drop(levels.pop()),
             b',' if at + 1 < end => match levels.last_mut() {
                 Some(Level::Object { wants_key, .. }) => *wants_key = true,

@@ -1,4 +1,4 @@
-//! The place in the JSON that is being read, as a list on the stack: rendered only when there is an error.
+//! The path of the JSON value that is being read, as a linked list on the stack: rendered only when there is an error.
 
 use std::fmt;
 

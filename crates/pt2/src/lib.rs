@@ -1,7 +1,7 @@
 //! Reader of `torch.export` archives (`.pt2`): the zip container, the JSON of the export schema, size expressions, and
 //! from them an [`fx_ir::Graph`] with its signature and its weights mapped from the file.
 //!
-//! Nothing here runs or decomposes an operator, and nothing is ever unpickled. An archive may come from anywhere: what
+//! Nothing here runs or decomposes an operator, and nothing is ever unpickled. An archive is untrusted input: what
 //! is damaged, forged or not supported is a [`Pt2Error`] that names the entry, the JSON path and what to do.
 //!
 //! ```no_run

@@ -1,4 +1,4 @@
-//! How much an archive may cost. Every number bounds an allocation or a loop by the size of the file itself.
+//! Resource limits for reading an archive. Every number bounds an allocation or a loop by the size of the file itself.
 
 /// Bounds on what is read. [`Limits::default`] takes every archive that PyTorch writes.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! The weights of a program: tensors over the archive's own bytes, checked against their payloads.
 //!
 //! A stored payload is borrowed from the mapping; a deflated or unaligned one is copied once. A payload that is not in
-//! the archive is no error: the table says what is missing, and takes it later from a [`WeightSource`].
+//! the archive is not an error: the table lists missing weights, and a [`WeightSource`] supplies them later.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::error::{Pt2Error, Result};
 use crate::json_path::JsonPath;
 use crate::schema;
 
-/// A weight's description, and its tensor where it is there.
+/// A weight's description, and its tensor where it is present.
 #[derive(Clone, Debug)]
 pub struct Weight {
     /// Fully qualified name: `layer1.0.conv1.weight`.
@@ -41,12 +41,12 @@ pub struct WeightTable {
     by_name: HashMap<String, usize>,
 }
 
-/// Where missing weights come from.
+/// A source of missing weights.
 pub trait WeightSource {
     /// The tensor for `weight`; `None` where this source does not have it.
     ///
     /// # Errors
-    /// Why the source cannot give it, in words.
+    /// The reason why the source cannot supply it.
     fn tensor(&self, weight: &Weight) -> std::result::Result<Option<Tensor>, String>;
 }
 
@@ -54,7 +54,7 @@ pub trait WeightSource {
 pub struct SafetensorsSource<'f> {
     /// The file.
     pub file: &'f SafetensorsFile,
-    /// Prefix of the program's names that the file's lack; may be empty.
+    /// Prefix that the program's names have and the file's lack; may be empty.
     pub prefix: &'f str,
 }
 
@@ -89,7 +89,7 @@ impl WeightTable {
     /// What a graph reads as parameters, buffers and constants, without data. All parameters require gradients.
     ///
     /// # Errors
-    /// `Weight` where one is no tensor of known size, or has the name of another.
+    /// `Weight` where one is not a tensor of known size, or has the name of another.
     pub fn of_graph(graph: &Graph) -> Result<WeightTable> {
         let mut table = WeightTable::default();
         for (value, kind, name) in graph.inputs() {
@@ -179,10 +179,10 @@ impl WeightTable {
         Ok(())
     }
 
-    /// Asks `source` for every missing weight; returns how many are missing still.
+    /// Queries `source` for every missing weight; returns how many are still missing.
     ///
     /// # Errors
-    /// `Weight` where the source fails or gives a tensor that does not fit.
+    /// `Weight` where the source fails or returns a tensor that does not fit.
     pub fn fill(&mut self, source: &dyn WeightSource) -> Result<usize> {
         let mut left = 0;
         for i in 0..self.weights.len() {
@@ -278,7 +278,7 @@ fn agree(weight: &Weight, meta: &ir_core::TensorMeta) -> Result<()> {
     refused(problem)
 }
 
-/// Payloads of one archive: each is made into storage once, however many weights share it.
+/// Payloads of one archive: each is turned into storage once, however many weights share it.
 struct Payloads<'a> {
     archive: &'a Archive,
     /// Inflated bytes so far.
@@ -296,7 +296,7 @@ impl Payloads<'_> {
         let at = at.field("config");
         for (name, payload) in &config.config.0 {
             let at = at.key(name);
-            // What holds no tensor is a custom object; the signature reports it where the graph uses it.
+            // An entry without a tensor is a custom object; the signature reports it where the graph uses it.
             let Some(meta) = &payload.tensor_meta else { continue };
             let weight = self.weight(folder, name, payload, meta, &at)?;
             if into.insert(weight.name.clone(), weight).is_some() {

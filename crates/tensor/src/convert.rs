@@ -1,4 +1,4 @@
-//! Conversion between dtypes, as PyTorch's `Tensor.to(dtype)` does it (the rules stand at [`Element`]).
+//! Conversion between dtypes, as PyTorch's `Tensor.to(dtype)` does it (the rules are documented at [`Element`]).
 
 use ir_core::DType;
 

@@ -1,4 +1,4 @@
-//! A tensor in the memory of a device: a handle with a shape, passed on to whoever owns the device and never read here.
+//! A tensor in the memory of a device: a handle with a shape, passed on to the owner of the device and never read here.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct DeviceNumber {
     pub ordinal: i32,
 }
 
-/// A tensor on a device. Cloning is cheap and shares the memory, which is given back with the last clone.
+/// A tensor on a device. Cloning is cheap and shares the memory, which is freed with the last clone.
 #[derive(Clone)]
 pub struct DeviceTensor(Arc<Inner>);
 
@@ -29,9 +29,9 @@ struct Inner {
     release: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
-// SAFETY: `data` is a number here: nothing in this crate follows it.
+// SAFETY: `data` is only an address or handle here; nothing in this crate dereferences it, so another thread may hold it.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: `data` is only an address or handle here; nothing in this crate dereferences it, so threads may share it.
 unsafe impl Sync for Inner {}
 
 impl Drop for Inner {

@@ -1,10 +1,10 @@
-//! The Rust types that stand for the dtypes, and how a number of one class becomes a number of another.
+//! The Rust types that represent the dtypes, and the conversions between classes of numbers.
 
 use half::{bf16, f16};
 use ir_core::{DType, Scalar};
 use num_complex::Complex;
 
-/// One byte that is a truth value. Unlike Rust's `bool` any byte is valid: memory from a file may hold anything, and
+/// One byte that holds a truth value. Unlike in Rust's `bool`, any byte is valid: memory from a file may hold anything, and
 /// what is not zero is true.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]

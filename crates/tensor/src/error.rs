@@ -1,4 +1,4 @@
-//! What can go wrong with a tensor. Values, not panics: sizes often come from files and graphs of strangers.
+//! Errors of tensor operations. They are values, not panics: sizes often come from untrusted files and graphs.
 
 use ir_core::DType;
 
@@ -13,7 +13,7 @@ pub enum TensorError {
         /// Requested sizes.
         sizes: Vec<usize>,
     },
-    /// The allocator refused, or there is not so much memory.
+    /// The allocator refused, or the system does not have that much memory.
     #[error("out of memory: {bytes} bytes cannot be had")]
     OutOfMemory {
         /// Requested bytes.

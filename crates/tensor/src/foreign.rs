@@ -1,5 +1,5 @@
-//! Raw parts of a tensor, out and in: what a DLPack struct is filled from and made into. The structs are in
-//! `plugin-abi`; this file holds the promise about the memory.
+//! Raw parts of a tensor, exported and imported: the contents of a DLPack struct. The structs are in `plugin-abi`; this
+//! file holds the contract on the memory.
 
 use ir_core::{DType, Device};
 
@@ -46,7 +46,7 @@ impl Tensor {
     ///
     /// # Safety
     /// Every element that sizes and strides reach from `ptr` must be valid for reads, from any thread, until
-    /// `release` is called, and nobody may write it meanwhile.
+    /// `release` is called, and nothing may write it meanwhile.
     pub unsafe fn from_foreign(
         ptr: *const u8,
         dtype: DType,

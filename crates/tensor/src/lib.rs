@@ -1,7 +1,7 @@
 //! Strided tensors in host memory: shared [`Storage`], [`Tensor`] views of it, typed element access, conversion
 //! between dtypes, comparison within tolerance, safetensors files and the corpus' weight formula.
 //!
-//! Not here: arithmetic (that is `interp` and the backends), symbolic sizes (`ir_core::TensorMeta`), and the DLPack
+//! Not here: arithmetic (`interp` and the backends have it), symbolic sizes (`ir_core::TensorMeta`), and the DLPack
 //! structs themselves (`plugin-abi` has the layouts; this crate gives and takes the raw parts).
 //!
 //! ```

@@ -18,12 +18,12 @@ use crate::{Storage, Tensor, TensorError, contiguous_strides, with_element};
 /// Why a file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum SafetensorsError {
-    /// The file system refused.
+    /// The file system reported an error.
     #[error("{path}: {source}")]
     Io {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The message of the system.
         source: std::io::Error,
     },
     /// Not a safetensors file, or a damaged one.
@@ -79,8 +79,8 @@ impl SafetensorsFile {
         if file.metadata().map_err(io)?.len() == 0 {
             return Err(SafeTensorError::HeaderTooSmall.into());
         }
-        // SAFETY: a private mapping that is only read. That nobody truncates the file meanwhile is asked of the user,
-        // as every program that maps weights asks it.
+        // SAFETY: the mapping is private and only read. The documentation requires that nobody truncates the file
+        // meanwhile, as every program that maps weights does.
         let map = Arc::new(unsafe { Mmap::map(&file) }.map_err(io)?);
         let len = map.len();
         let storage = Storage::mapped(map, 0..len)

@@ -1,5 +1,5 @@
-//! Bytes shared by tensors: memory of our own, a range of a mapped file, or somebody else's with a closure that
-//! releases it. All `unsafe` about who owns the bytes is here; no dtype and no shape.
+//! Bytes shared by tensors: allocated here, a range of a mapped file, or foreign memory with a closure that releases it.
+//! All `unsafe` code about ownership of the bytes is here; no dtype and no shape.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
@@ -37,7 +37,8 @@ enum Owner {
 // SAFETY: the bytes are plain memory; safe code writes them only through `bytes_mut`, which needs the one handle.
 // Foreign memory is declared shareable by the caller of the unsafe constructor.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: shared references only read the bytes; `bytes_mut` needs the one handle, and the constructor of foreign memory
+// requires that it may be shared.
 unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
@@ -45,7 +46,7 @@ impl Drop for Inner {
         match &mut self.owner {
             Owner::Owned => {
                 if let (true, Some(layout)) = (self.len > 0, layout_of(self.len)) {
-                    // SAFETY: `Storage::zeroed` allocated `ptr` with this layout and nobody else frees it.
+                    // SAFETY: `Storage::zeroed` allocated `ptr` with this layout and nothing else frees it.
                     unsafe { dealloc(self.ptr.as_ptr(), layout) }
                 }
             }
@@ -64,16 +65,16 @@ fn layout_of(len: usize) -> Option<Layout> {
 }
 
 fn dangling() -> NonNull<u8> {
-    // SAFETY: 64 is not zero.
+    // SAFETY: the alignment is 64, which is not zero.
     unsafe { NonNull::new_unchecked(std::ptr::without_provenance_mut(ALIGN)) }
 }
 
-/// An error where so many bytes cannot be had; asks the allocator too, whose limit may be another than the system's.
+/// An error where this many bytes cannot be had; asks the allocator too, whose limit may be another than the system's.
 ///
 /// # Errors
 /// [`TensorError::OutOfMemory`] with the bytes.
 pub fn require_room(bytes: usize) -> Result<(), TensorError> {
-    // What is less costs more to ask for than to have.
+    // Below this size the check costs more than it is worth.
     const MIN_MAPPED: usize = 1 << 20;
     let mut probe = Vec::<u8>::new();
     match bytes < MIN_MAPPED || can_allocate(bytes) && probe.try_reserve_exact(bytes).is_ok() {
@@ -91,12 +92,12 @@ impl Storage {
         }
         let refused = TensorError::OutOfMemory { bytes: len };
         let layout = layout_of(len).filter(|_| can_allocate(len)).ok_or_else(|| refused.clone())?;
-        // SAFETY: the layout's size is not zero.
+        // SAFETY: the layout has a size above zero.
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(refused)?;
         Ok(Storage(Arc::new(Inner { ptr, len, owner: Owner::Owned })))
     }
 
-    /// An own copy of `bytes`.
+    /// A copy of `bytes` in memory of its own.
     pub fn from_bytes(bytes: &[u8]) -> Result<Storage, TensorError> {
         let mut storage = Storage::zeroed(bytes.len())?;
         if let Some(own) = storage.bytes_mut() {
@@ -105,7 +106,7 @@ impl Storage {
         Ok(storage)
     }
 
-    /// The bytes `range` of a mapped file. Whoever made the mapping promised that the file does not change.
+    /// The bytes `range` of a mapped file. The creator of the mapping promised that the file does not change.
     pub fn mapped(map: Arc<Mmap>, range: Range<usize>) -> Result<Storage, TensorError> {
         let bytes = map.get(range.clone()).ok_or(TensorError::Range {
             start: range.start,
@@ -116,10 +117,10 @@ impl Storage {
         Ok(Storage(Arc::new(Inner { ptr, len, owner: Owner::Mapped { _map: map } })))
     }
 
-    /// Somebody else's memory, read-only through this crate; `release` runs when the last handle is dropped.
+    /// Foreign memory, read-only through this crate; `release` runs when the last handle is dropped.
     ///
     /// # Safety
-    /// `ptr` must be valid for reads of `len` bytes, from any thread, until `release` has been called, and nobody may
+    /// `ptr` must be valid for reads of `len` bytes, from any thread, until `release` has been called, and nothing may
     /// write them while a reference made from this storage lives.
     pub unsafe fn foreign(
         ptr: *const u8,
@@ -140,7 +141,7 @@ impl Storage {
 
     /// All bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `ptr` is valid for `len` initialised bytes as long as `self` lives (each constructor sees to it).
+        // SAFETY: `ptr` is valid for `len` initialised bytes as long as `self` lives (an invariant of every constructor).
         unsafe { std::slice::from_raw_parts(self.0.ptr.as_ptr(), self.0.len) }
     }
 
@@ -148,7 +149,7 @@ impl Storage {
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let inner = Arc::get_mut(&mut self.0)?;
         match inner.owner {
-            // SAFETY: owned memory, and `get_mut` proves that there is no other handle.
+            // SAFETY: the memory is owned, and `get_mut` proves that there is no other handle.
             Owner::Owned => Some(unsafe { std::slice::from_raw_parts_mut(inner.ptr.as_ptr(), inner.len) }),
             Owner::Mapped { .. } | Owner::Foreign { .. } => None,
         }

@@ -203,7 +203,7 @@ impl Tensor {
         // The product of the others need not fit where one is zero.
         if self.sizes.contains(&0) { 0 } else { self.sizes.iter().product() }
     }
-    /// Bytes that the elements take when laid side by side.
+    /// Bytes of the elements in contiguous memory.
     pub fn nbytes(&self) -> usize {
         self.numel() * self.dtype.size()
     }
@@ -254,7 +254,8 @@ impl Tensor {
         }
         let start = self.offset as usize * self.dtype.size();
         let bytes = self.storage.bytes_mut()?.get_mut(start..)?;
-        // SAFETY: as in `as_slice`; `bytes_mut` proves that nobody else sees the memory.
+        // SAFETY: the tensor is contiguous and its storage aligned, and `bytes_mut` proves that there is no other handle of
+        // the memory.
         Some(unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast::<T>(), numel) })
     }
 

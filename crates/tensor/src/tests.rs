@@ -1,4 +1,4 @@
-//! Unit tests of the crate, one file a theme.
+//! Unit tests of the crate, one file per theme.
 
 mod compare;
 mod construct;

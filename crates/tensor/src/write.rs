@@ -1,4 +1,4 @@
-//! Writing elements: always into memory that nobody else sees.
+//! Writing elements: always into memory that no other tensor shares.
 
 use ir_core::Scalar;
 
@@ -13,7 +13,7 @@ fn write<T: Element>(bytes: &mut [u8], at: isize, value: T) {
     unsafe { place.as_mut_ptr().cast::<T>().write_unaligned(value) }
 }
 
-/// The elements in row-major order, row by row: between rows alone is the index counted.
+/// The elements in row-major order, row by row: the index is only counted between rows.
 fn gather<T: Element>(from: &Tensor, to: &mut [T]) {
     let width = from.sizes.last().copied().unwrap_or(1);
     let step = from.strides.last().copied().unwrap_or(0);

@@ -1,5 +1,5 @@
 //! Golden cases: archives with the values that PyTorch computed for them, in zip files (one case or many) inside the
-//! project and in the larger corpus beside it. Where that corpus is absent, tests that need it say so and pass.
+//! project and in the larger corpus next to it. Where that corpus is absent, tests that need it say so and pass.
 //!
 //! What a case's safetensors file says in its metadata (inputs and weights by formula, samples of outputs) is read by
 //! `cli::golden`, since the command opens such files too.
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use tensor::safetensors::SafetensorsFile;
 use zip::ZipArchive;
 
-/// An entry larger than this is none of a golden case.
+/// Largest entry of a golden case, in bytes; a larger one is refused.
 const MAX_ENTRY: u64 = 1 << 30;
 
 /// The project's root.
@@ -29,7 +29,7 @@ pub fn digits(file: &str) -> PathBuf {
     root().join("examples/digits").join(file)
 }
 
-/// The folder beside the project that holds `corpus` and `models`; `None`, with a printed line, where it is absent.
+/// The folder next to the project that holds `corpus` and `models`; `None`, with a printed line, where it is absent.
 pub fn shared() -> Option<PathBuf> {
     let shared = root().join("../shared");
     if shared.join("corpus/README.md").exists() {
@@ -62,7 +62,7 @@ impl Cases {
     /// Opens a zip file.
     ///
     /// # Errors
-    /// It cannot be read or is no zip file.
+    /// It cannot be read or is not a zip file.
     pub fn open(path: &Path) -> io::Result<Cases> {
         let with_path = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
         let file = File::open(path).map_err(with_path)?;

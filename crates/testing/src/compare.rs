@@ -1,5 +1,6 @@
-//! How computed values are compared with goldens beside `tensor::allclose` and the dtype's `tensor::compare::tolerance`:
-//! goldens of large tensors keep a part of the values, and gradients are judged by the size of the largest.
+//! Comparison of computed values with goldens, in addition to `tensor::allclose` and the dtype's
+//! `tensor::compare::tolerance`: goldens of large tensors keep a sample of the values, and gradients are judged relative to
+//! the largest value.
 
 use tensor::compare::every;
 use tensor::{Tensor, TensorError};
@@ -7,10 +8,10 @@ use tensor::{Tensor, TensorError};
 /// How many values the goldens of a training case keep of a large tensor, at least.
 const KEPT_VALUES: usize = 512;
 
-/// The values of a computed tensor that its golden keeps: all of them, or every so-manieth in row-major order.
+/// The values of a computed tensor that its golden keeps: all of them, or every n-th in row-major order.
 ///
 /// # Errors
-/// The sizes cannot be viewed so.
+/// Fails if the sizes do not allow this view.
 pub fn thinned(computed: &Tensor, golden: &Tensor) -> Result<Tensor, TensorError> {
     if computed.numel() == golden.numel() {
         return computed.reshape(golden.sizes());

@@ -1,4 +1,4 @@
-//! File tests: a folder of texts, each of which ends with what it must give.
+//! File tests: a folder of text files, each of which ends with its expected result.
 //!
 //! ```text
 //! # test verify                 a directive: which test, with arguments after a space; any number of them
@@ -9,12 +9,12 @@
 //! # well-formed                 what the test gives, line by line, as comments
 //! ```
 //!
-//! `BLESS=1` writes what a test gives behind the mark instead of failing. What a file's directives mean is its suite's
-//! business; this module finds the files, runs them and compares.
+//! `BLESS=1` writes the result of a test after the mark instead of failing. The suite defines what a file's directives
+//! mean; this module finds the files, runs them and compares.
 
 use std::path::{Path, PathBuf};
 
-/// The line after which a file says what it must give.
+/// The line after which a file states its expected result.
 const MARK: &str = "# expected:\n";
 
 /// The environment variable that accepts what the tests give.
@@ -23,11 +23,11 @@ pub const BLESS: &str = "BLESS";
 /// A file of a file test.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// Where it lies.
+    /// The path.
     pub path: PathBuf,
     /// Its text before the mark.
     pub input: String,
-    /// Its text behind the mark, with the comment signs; empty where there is no mark.
+    /// Its text after the mark, with the comment signs; empty where there is no mark.
     pub expected: String,
 }
 
@@ -64,7 +64,7 @@ impl File {
         self.input.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect()
     }
 
-    /// Compares what the test gave with what the file expects; with `bless` the file is written anew instead.
+    /// Compares what the test gave with what the file expects; with `bless` the file is rewritten instead.
     fn judge(&self, actual: &str, bless: bool) -> Result<(), String> {
         let actual: String =
             actual.lines().map(|line| format!("# {line}").trim_end().to_owned() + "\n").collect();
@@ -98,7 +98,7 @@ pub fn list(folder: &Path, extension: &str, at_least: usize) -> Vec<PathBuf> {
 /// Runs `test` on every file of a folder and compares what it gives with what the file expects.
 ///
 /// # Panics
-/// Some file fails: the test is an error, or gives something else and `BLESS` is not set. All of them are told.
+/// Some file fails: the test is an error, or gives something else and `BLESS` is not set. All of them are reported.
 pub fn check(
     folder: &Path,
     extension: &str,

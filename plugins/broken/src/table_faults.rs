@@ -1,4 +1,4 @@
-//! Faults of the C table: slots of the sound table are replaced by ones that break the contract.
+//! Faults of the C table: slots of the correct table are replaced by ones that break the contract.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -14,7 +14,7 @@ use plugin_abi::{
 use crate::backend_faults::Broken;
 use crate::fault::{Fault, fault};
 
-/// The sound table.
+/// The correct table.
 static SOUND: OnceLock<FfxPlugin> = OnceLock::new();
 
 fn sound() -> FfxPlugin {
@@ -37,7 +37,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ffx_plugin_entry_v1(host: *const FfxHost, error: *mut FfxError) -> *const FfxPlugin {
     if fault() == Fault::ReadsHost {
-        // SAFETY: none; a null pointer is the fault on show.
+        // SAFETY: there is none; a null pointer is the demonstrated fault.
         let version = unsafe { std::ptr::read_volatile(&raw const (*host).version) };
         std::hint::black_box(version);
     }
@@ -94,7 +94,7 @@ unsafe extern "C" fn whole_error(
     error: *mut FfxError,
 ) -> i32 {
     let mut own = FfxError::new();
-    // SAFETY: the caller's contract; that its struct may be smaller is the fault on show.
+    // SAFETY: the caller's contract; that its struct may be smaller is the demonstrated fault.
     unsafe {
         let status = compile(ctx, request, out, &mut own);
         if status != FFX_OK && !error.is_null() {
@@ -111,7 +111,7 @@ unsafe extern "C" fn null_error(
     out: *mut *mut FfxExecutable,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the caller's contract; that the struct may be missing is the fault on show.
+    // SAFETY: the caller's contract; that the struct may be missing is the demonstrated fault.
     unsafe {
         let size = (&raw const (*error).head.struct_size).read_volatile();
         std::hint::black_box(size);
@@ -280,7 +280,8 @@ unsafe extern "C" fn registered(
 unsafe extern "C" fn frees_again(tensor: *mut DLManagedTensorVersioned) {
     let own = locked(&ALIVE).get_or_insert_default().remove(&(tensor as usize)).map(|(_, own)| own);
     if let Some(own) = own {
-        // SAFETY: a tensor of ours; where its executable is destroyed it was freed before, which is the fault on show.
+        // SAFETY: a tensor of this plugin; where its executable is destroyed it was freed before, which is the demonstrated
+        // fault.
         unsafe { own(tensor) };
     }
 }
@@ -293,7 +294,7 @@ unsafe extern "C" fn destroys_outputs(ctx: *mut c_void, exe: *mut FfxExecutable)
         .map(|(tensor, (_, own))| (*tensor, *own))
         .collect();
     for (tensor, own) in theirs {
-        // SAFETY: a live tensor of ours. It stays registered, so its deleter frees it again.
+        // SAFETY: a live tensor of this plugin. It stays registered, so its deleter frees it again.
         unsafe { own(tensor as *mut DLManagedTensorVersioned) };
     }
     if let Some(destroy) = sound().executable_destroy {

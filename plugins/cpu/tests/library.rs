@@ -12,7 +12,7 @@ use kernel_ir::{
 use plugin_host::{CompileArgs, HostError, KERNEL_IR, Registry, SearchPath, Source, manifest};
 use tensor::Tensor;
 
-/// The library that cargo built beside this test.
+/// The library that cargo built next to this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let name = format!("{}ferroflux_cpu{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);

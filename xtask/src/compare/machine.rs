@@ -1,4 +1,4 @@
-//! What the figures were measured on.
+//! A description of the machine that was measured on.
 
 use std::path::Path;
 use std::process::Command;

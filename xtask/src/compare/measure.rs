@@ -1,4 +1,4 @@
-//! Runs both sides and reads what they print.
+//! Runs both sides and parses their output.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::root::cargo;
 
-/// What is measured with.
+/// The tools of a measurement.
 pub(super) struct Setup {
     /// The `ferroflux` command.
     pub(super) command: PathBuf,
@@ -27,7 +27,7 @@ pub(super) struct Peer {
     pub(super) cache: PathBuf,
 }
 
-/// Whom a figure belongs to.
+/// The side that a figure belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Side {
@@ -39,20 +39,20 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// In the order in which they take turns.
+    /// In the order of measurement.
     pub(super) const ALL: [Side; 3] = [Side::Ferroflux, Side::Eager, Side::Inductor];
 }
 
-/// What one process measured, as both sides print it.
+/// The figures of one process, as both sides print them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Figures {
     pub(super) median_ms: f64,
     pub(super) min_ms: f64,
     pub(super) runs: usize,
     pub(super) first_call_s: f64,
-    /// Megabytes resident at most.
+    /// Peak resident megabytes.
     pub(super) peak_mb: Option<f64>,
-    /// Bytes that the forward keeps for the backward; ours alone, and only of training.
+    /// Bytes that the forward saves for the backward; only for this project, and only of training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) saved_bytes: Option<u64>,
 }
@@ -63,14 +63,14 @@ pub(super) struct Row {
     pub(super) model: String,
     /// In the order of measurement.
     pub(super) figures: Vec<(Side, Figures)>,
-    /// Why a side could not be measured.
+    /// The reason why a side could not be measured.
     pub(super) problem: Option<String>,
 }
 
 /// Builds the command in the release profile and says where it is.
 pub(super) fn build(root: &Path) -> Result<PathBuf> {
     let out = Command::new(cargo())
-        // Features of the whole workspace, so that nothing is built anew that another build of it has made.
+        // Features of the whole workspace, so that nothing is rebuilt that another build of it has made.
         .args(["build", "--release", "--workspace", "--bin", "ferroflux"])
         .args(["--message-format", "json-render-diagnostics"])
         .current_dir(root)

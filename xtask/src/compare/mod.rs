@@ -1,8 +1,8 @@
-//! `xtask compare`: this project beside PyTorch on the same archives, inputs and threads.
+//! `xtask compare`: this project next to PyTorch on the same archives, inputs and threads.
 //!
 //! Both sides are measured in turn in one run (ours, theirs, ours, theirs), a process each, so that a machine that gets
 //! slower or faster meanwhile does so for both. Only ratios from one run mean something; the page that quotes them names
-//! the machine (`machine`). The peer is a script that prints one JSON object a model and mode; see `table` for what is
+//! the machine (`machine`). The peer is a script that prints one JSON object per model and mode; see `table` for what is
 //! printed.
 
 mod machine;
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// A Python with PyTorch, numpy and safetensors.
     #[arg(long, value_name = "PY")]
     python: PathBuf,
-    /// Cases (zip files as the corpus has them); the main models of the corpus beside the project where none is given.
+    /// Cases (zip files as the corpus has them); the main models of the corpus next to the project where none is given.
     cases: Vec<PathBuf>,
     /// Measures forward and backward: a loss and its gradients with respect to all parameters.
     #[arg(long)]
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// How often the sides take turns.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Writes every measurement, one JSON object a line.
+    /// Writes every measurement, one JSON object per line.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -1,9 +1,9 @@
 //! The comparison as a markdown table, and as JSON for programs.
 //!
 //! A model's time is the median over the rounds of each round's median; its first call is that of the first round, when
-//! PyTorch's compiler has nothing cached; its memory is the most of any round. Ratios below one say that this project is
-//! faster. Beside the ratio of the medians stands that of the fastest runs, which other work on the machine disturbs
-//! least.
+//! PyTorch's compiler has nothing cached; its memory is the maximum over the rounds. Ratios below one say that this project
+//! is faster. Besides the ratio of the medians the table has that of the fastest runs, which other work on the machine
+//! disturbs least.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -86,7 +86,7 @@ fn geometric_mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| (sum / values.len() as f64).exp())
 }
 
-/// Writes the machine and every measurement, one JSON object a line.
+/// Writes the machine and every measurement, one JSON object per line.
 pub(super) fn write_json(path: &Path, rows: &[Row], machine: &str) -> Result<()> {
     let mut text = format!("{}\n", json!({ "machine": machine }));
     for row in rows {

@@ -1,4 +1,4 @@
-//! The one place where a case meets the stack: a loaded program becomes something that runs.
+//! Prepares a loaded program for execution: the one place where a case uses the stack.
 //!
 //! Backends come from the facade. One more name, `captured`, runs the captured graph in the interpreter as it is, in-place
 //! operators included: an oracle that does not go through functionalization.
@@ -52,7 +52,7 @@ pub(crate) enum Compiled {
     Captured(Graph, Vec<(InputKind, Option<Tensor>)>),
 }
 
-/// What a backend of the command line stands for: its name, and behind a colon its options as `name=value,…`.
+/// A backend of the command line: its name, and after a colon its options as `name=value,…`.
 pub(crate) fn options(backend: &str) -> Options {
     let (name, given) = backend.split_once(':').unwrap_or((backend, ""));
     let pairs = given.split(',').filter_map(|pair| pair.split_once('='));

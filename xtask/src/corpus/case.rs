@@ -19,7 +19,7 @@ use super::check::milliseconds;
 pub(crate) struct Loaded {
     pub(crate) program: ExportedProgram,
     pub(crate) golden: SafetensorsFile,
-    /// Milliseconds from the archive's bytes to its graph; making weights by formula is the corpus' own doing.
+    /// Milliseconds from the archive's bytes to its graph; computing weights by formula is not counted.
     pub(crate) load_ms: f64,
 }
 

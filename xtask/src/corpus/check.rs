@@ -53,7 +53,7 @@ fn call(compiled: &Compiled, inputs: &[Tensor], times: &mut Times) -> Result<Vec
     outputs
 }
 
-/// One call, every output compared whole. `prefix` stands before the goldens' names.
+/// One call, every output compared whole. `prefix` is before the goldens' names.
 fn forward(loaded: &Loaded, compiled: &Compiled, prefix: &str, times: &mut Times) -> Result<(), Failure> {
     let given = inputs(&loaded.golden, prefix).map_err(|e| Failure::new(Status::Error, format!("{e:#}")))?;
     let mut outputs = call(compiled, &given, times)?;
@@ -72,7 +72,7 @@ fn forward(loaded: &Loaded, compiled: &Compiled, prefix: &str, times: &mut Times
         let Some(expected) = loaded.golden.tensors.get(&name) else { continue };
         let (atol, rtol) = entries.of(expected.dtype());
         let same = if numbers.get(n) == Some(&true) {
-            // How wide a number is, a golden has of whoever wrote it: Python's have no dtype.
+            // A number in a golden has the width of its producer's format: Python's have no dtype.
             let [got, expected] = [got, expected].map(|t| t.to_dtype(DType::F64));
             let pair = got.and_then(|got| Ok((got, expected?))).map_err(|e| Failure::error(&e))?;
             allclose(&pair.0, &pair.1, atol, rtol)
@@ -130,7 +130,7 @@ fn dynamic(loaded: &Loaded, compiled: &Compiled, times: &mut Times) -> Result<()
     Ok(())
 }
 
-/// One call; the goldens hold every so-manieth value of each output.
+/// One call; the goldens hold every n-th value of each output.
 fn model(loaded: &Loaded, compiled: &Compiled, times: &mut Times) -> Result<(), Failure> {
     let error = |e: anyhow::Error| Failure::new(Status::Error, format!("{e:#}"));
     let given = inputs(&loaded.golden, "").map_err(error)?;

@@ -42,7 +42,7 @@ fn name_of(path: &Path) -> String {
     if folder.is_empty() { stem } else { format!("{folder}/{stem}") }
 }
 
-/// An archive with its goldens beside it.
+/// An archive with its goldens next to it.
 fn plain(path: &Path) -> Result<Option<Case>> {
     let golden = path.with_extension("safetensors");
     if !golden.exists() {

@@ -81,9 +81,10 @@ fn names(loaded: &Loaded, name: &str) -> Vec<String> {
     names
 }
 
-/// Judges a gradient that is off by its value in double precision, from the same graph. One kind is accepted: a sum whose
-/// terms cancel. Nobody knows it to more than rounding of the sum of the terms' magnitudes, and PyTorch and this project
-/// must both lie that near. So it is for biases before a batch normalisation, which takes the mean away again.
+/// Judges a gradient outside its tolerance by its value in double precision, from the same graph. One kind is accepted: a
+/// sum whose terms cancel. No implementation can compute it more precisely than the rounding of the sum of the terms'
+/// magnitudes, and both PyTorch and this project must be that close. Examples are biases before a batch normalisation,
+/// which subtracts the mean.
 fn judged_wide(loaded: &Loaded, name: &str, got: &Tensor, expected: &Tensor) -> Option<()> {
     let wide = Wide::of(loaded).ok()?;
     let known = names(loaded, name);
@@ -104,7 +105,7 @@ fn distance(a: &Tensor, b: &Tensor) -> f64 {
     differences.fold(0.0, |most: f64, d| if d.is_nan() || most.is_nan() { f64::NAN } else { most.max(d) })
 }
 
-/// What a value is the sum of: the operand of the sum behind reshapes and conversions.
+/// What a value is the sum of: the operand of the sum after reshapes and conversions.
 fn terms(graph: &Graph, value: ValueId) -> Option<ValueId> {
     let mut value = value;
     loop {
@@ -118,7 +119,7 @@ fn terms(graph: &Graph, value: ValueId) -> Option<ValueId> {
     }
 }
 
-/// What one step gives, by the goldens' names; buffers that it does not write keep their values.
+/// The results of one step, by the goldens' names; buffers that it does not write keep their values.
 fn step_values(
     loaded: &Loaded,
     model: &Differentiated,
@@ -187,8 +188,7 @@ fn numbers(list: &serde_json::Value) -> Vec<f64> {
     list.as_array().into_iter().flatten().filter_map(serde_json::Value::as_f64).collect()
 }
 
-/// The largest difference of two curves up to each of their points, relative to the first: the second, being the truer
-/// one, lies within it.
+/// The largest difference of two curves up to each of their points, relative to the first.
 fn drift(narrow: &[f64], wide: &[f64]) -> Vec<f64> {
     let mut largest = 0.0f64;
     let point = |(a, b): (&f64, &f64)| {

@@ -1,6 +1,6 @@
 //! `xtask corpus`: runs golden cases through a backend and reports which pass.
 //!
-//! The command finds the cases (`discover`), hands them one by one to worker processes (`pool`) so that a case that
+//! The command finds the cases (`discover`), passes them one by one to worker processes (`pool`) so that a case that
 //! crashes, hangs or eats memory costs itself only, and reports (`report`). A worker loads a case (`case`), runs it
 //! (`backend`; gradients and training steps by `gradient`) and compares (`check`). The format of the cases is described in
 //! the corpus' own README.
@@ -106,9 +106,9 @@ pub(crate) struct CaseResult {
 /// Arguments of `xtask corpus`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Zip files, archives or folders with cases; the corpus beside the project where none is given.
+    /// Zip files, archives or folders with cases; the corpus next to the project where none is given.
     paths: Vec<PathBuf>,
-    /// What runs the cases: a backend, and behind a colon its options (`gpu-emulator:wave=64`).
+    /// What runs the cases: a backend, and after a colon its options (`gpu-emulator:wave=64`).
     #[arg(long, default_value = "eager")]
     backend: String,
     /// Writes one JSON object a case.
@@ -157,7 +157,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Every case of these files and folders; those that are not there are told and left out.
+/// Every case of these files and folders; those that are not there are reported and skipped.
 fn found(paths: &[PathBuf]) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for path in paths {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow};
 
 use super::{Case, CaseResult, Status};
 
-/// How often a running case is looked at.
+/// Interval between checks of a running case.
 const TICK: Duration = Duration::from_millis(100);
 
 /// How cases are run.
@@ -23,7 +23,7 @@ pub(crate) struct Options {
     pub(crate) memory_limit: u64,
 }
 
-/// Runs all cases and hands over each result as it comes.
+/// Runs all cases and reports each result as it arrives.
 pub(crate) fn run(
     cases: Vec<Case>,
     options: &Options,
@@ -43,7 +43,7 @@ pub(crate) fn run(
     })
 }
 
-/// Takes cases from the queue until it is empty. Ends early where nobody takes results any more.
+/// Takes cases from the queue until it is empty. Ends early if the receiver of results is gone.
 fn serve(queue: &Mutex<VecDeque<Case>>, options: &Options, sender: &Sender<Result<CaseResult>>) {
     let mut worker = None;
     loop {

@@ -1,4 +1,4 @@
-//! The report: a line a failure, reasons grouped and counted, and the last line that scripts read.
+//! The report: a line per failure, reasons grouped and counted, and the last line that scripts read.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,7 +21,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A report of `total` cases; `json` gets one object a line.
+    /// A report of `total` cases; `json` gets one object per line.
     pub(crate) fn new(json: Option<&Path>, total: usize) -> Result<Report> {
         let open = |path: &Path| File::create(path).with_context(|| path.display().to_string());
         let json = json.map(open).transpose()?.map(BufWriter::new);

@@ -1,4 +1,4 @@
-//! A worker process: reads one case a line, writes one result a line. What a case prints goes to the standard error.
+//! A worker process: reads one case per line, writes one result per line. What a case prints goes to the standard error.
 
 use std::io::{BufRead, Write};
 

@@ -1,7 +1,7 @@
-//! An allocator that puts memory between pages nobody may touch, so that compiled code which reads or writes past a tensor
-//! ends its process at once instead of spoiling a neighbour. It is the allocator of this whole program but guards nothing
-//! until [`guard_allocations`] is called, which worker processes of the fuzzer do. Not a sanitizer: what stays within a page
-//! before a tensor's first byte is not seen.
+//! An allocator that places memory between inaccessible pages, so that compiled code which reads or writes past a tensor
+//! ends its process at once instead of corrupting other memory. It is the allocator of this whole program but guards
+//! nothing until [`guard_allocations`] is called, which worker processes of the fuzzer do. It is not a sanitizer: accesses
+//! within a page before a tensor's first byte are not detected.
 //!
 //! Guarded blocks come from one large reserved range, each in pages of its own whose last byte is the block's last byte.
 //! Freed pages are made inaccessible and their addresses are never used again, so a use after free is seen too.
@@ -23,8 +23,8 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// The system's allocator, and guarded blocks once that is asked for.
 pub(crate) struct Guarded;
 
-/// From now on every larger allocation of this process stands before a page that nobody may touch. False where the system
-/// reserves no addresses; then nothing changes.
+/// From now on every larger allocation of this process is followed by an inaccessible page. False if the system reserves no
+/// addresses; then nothing changes.
 pub(crate) fn guard_allocations() -> bool {
     // SAFETY: a new mapping of no access at an address of the system's choice touches no memory of anyone.
     let base = unsafe {
@@ -39,12 +39,12 @@ pub(crate) fn guard_allocations() -> bool {
     true
 }
 
-/// Pages of a block, without the one behind it.
+/// Pages of a block, without the one after it.
 fn pages(layout: Layout) -> usize {
     layout.size().next_multiple_of(layout.align()).div_ceil(PAGE)
 }
 
-/// A guarded block; `None` where none is wanted or there is no room.
+/// A guarded block; `None` if the block is not to be guarded or there is no room.
 fn guarded(layout: Layout) -> Option<*mut u8> {
     let base = BASE.load(Ordering::Relaxed);
     if base == 0 || layout.size() < SMALLEST || layout.align() > PAGE {
@@ -67,7 +67,7 @@ unsafe impl GlobalAlloc for Guarded {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match guarded(layout) {
             Some(block) => block,
-            // SAFETY: the caller's promise about the layout is passed on.
+            // SAFETY: the caller's guarantee about the layout is passed on.
             None => unsafe { System.alloc(layout) },
         }
     }
@@ -80,7 +80,7 @@ unsafe impl GlobalAlloc for Guarded {
         }
         let bytes = pages(layout) * PAGE;
         let start = at / PAGE * PAGE;
-        // SAFETY: the pages were opened for this block alone; nobody uses it any more.
+        // SAFETY: the pages were opened for this block alone; nothing uses it any more.
         unsafe {
             libc::madvise(start as *mut _, bytes, libc::MADV_DONTNEED);
             libc::mprotect(start as *mut _, bytes, libc::PROT_NONE);
@@ -88,7 +88,7 @@ unsafe impl GlobalAlloc for Guarded {
     }
 }
 
-/// Bounds what this process may have in memory, so that an allocation beyond it fails instead of taking the machine along.
+/// Bounds the memory of this process, so that an allocation beyond it fails instead of exhausting the machine.
 pub(crate) fn limit_memory(bytes: u64) {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
     // SAFETY: the call reads the struct alone. Where it is refused, the limit is not set, and nothing else changes.

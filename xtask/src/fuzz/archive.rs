@@ -1,5 +1,5 @@
-//! A `.pt2` archive taken apart for the mutator: its program as JSON, all other entries as bytes. Reads archives of the
-//! corpus only, which are good; what strangers send is the reader's own business (`pt2`).
+//! A `.pt2` archive taken apart for the mutator: its program as JSON, all other entries as bytes. It reads only archives of
+//! the corpus, which are valid; `pt2` handles untrusted ones.
 
 use std::io::{Cursor, Read, Write};
 

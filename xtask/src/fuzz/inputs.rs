@@ -1,5 +1,5 @@
-//! What a changed program is called with: the goldens' inputs where they fit, else tensors of the sizes that it says, now and
-//! then with a size, an index or a number that is wrong. Numbers are tensors without dimensions.
+//! The inputs of a changed program: the goldens' inputs where they fit, else tensors of the stated sizes, occasionally with
+//! a wrong size, index or number. Numbers are tensors without dimensions.
 
 use ferroflux::{InputInfo, InputKind, Program};
 use ir_core::{Atom, DType, EntityId, Scalar, SymExpr};
@@ -56,7 +56,7 @@ fn size(e: &SymExpr, symbols: &[i64]) -> Option<usize> {
     usize::try_from(value(e, symbols)?).ok()
 }
 
-/// A number that the program is given, most often one that agrees with the sizes.
+/// A number input, most often one that agrees with the sizes.
 fn number(info: &InputInfo, symbols: &[i64], rng: &mut Rng) -> Option<Tensor> {
     let (dtype, scalar) = match &info.kind {
         InputKind::Int { .. } if rng.one_in(6) => (DType::I64, Scalar::Int(integer(rng))),
@@ -68,7 +68,7 @@ fn number(info: &InputInfo, symbols: &[i64], rng: &mut Rng) -> Option<Tensor> {
     Tensor::scalar(dtype, scalar).ok()
 }
 
-/// The same tensor, now and then with an element that is an unlikely index.
+/// The same tensor, occasionally with an element that is an unlikely index.
 fn disturbed(given: &Tensor, rng: &mut Rng) -> Tensor {
     if !given.dtype().is_int() || given.numel() == 0 || !rng.one_in(3) {
         return given.clone();

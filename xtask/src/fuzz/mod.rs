@@ -1,9 +1,10 @@
-//! `xtask fuzz`: changes archives of the corpus so that they still look like archives (`mutate`), reads, compiles and calls
-//! them, and looks for what must never happen: a signal, a panic, a hang, or an answer that differs from `eager`'s.
+//! `xtask fuzz`: mutates archives of the corpus so that they still look like archives (`mutate`), reads, compiles and calls
+//! them, and looks for forbidden outcomes: a signal, a panic, a hang, or a result that differs from `eager`'s.
 //!
-//! Each seed is one changed archive. Worker processes (`worker`) run them with every larger allocation between pages that
-//! nobody may touch (`allocator`); this one starts workers, notices how they end, and keeps the archives that broke something
-//! in `target/fuzz`. A typed error is never a finding. Random graphs are another fuzzer's: `crates/ferroflux/tests/differential`.
+//! Each seed is one mutated archive. Worker processes (`worker`) run them with every larger allocation between inaccessible
+//! pages (`allocator`); this process starts workers, observes how they end, and keeps the failing archives in
+//! `target/fuzz`. A typed error is never a finding. Random graphs are tested elsewhere:
+//! `crates/ferroflux/tests/differential`.
 
 pub(crate) mod allocator;
 mod archive;
@@ -76,7 +77,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Whether this must never happen.
+    /// Whether this is a forbidden outcome.
     fn is_finding(self) -> bool {
         matches!(self, Outcome::OneSided | Outcome::Differs | Outcome::Panicked | Outcome::Died)
     }
@@ -139,7 +140,7 @@ fn serve(
             return Ok(());
         }
         let mut first = range.start;
-        // A worker that dies is followed by one that begins behind the seed that killed it.
+        // A worker that dies is followed by one that begins after the seed that killed it.
         while first < range.end && deadline.is_none_or(|d| Instant::now() <= d) {
             first = watch(first, range.end, deadline, backend, paths, seen)?;
         }
@@ -223,7 +224,7 @@ fn end_of(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Writes the archives that broke something where they can be looked at.
+/// Stores the failing archives for inspection.
 fn keep(findings: &[(u64, Outcome, String)], paths: &[PathBuf]) -> Result<()> {
     if findings.is_empty() {
         return Ok(());

@@ -1,6 +1,6 @@
-//! Changes an archive so that it still looks like one: numbers in metas, arguments and ranges, dtypes, names of values,
-//! operators, guards, the order of nodes, and the bytes of constants. Not a bit flipper: what random bytes do to the zip file
-//! and the JSON is `fuzz/fuzz_targets/pt2_archive.rs`.
+//! Mutates an archive so that it still looks like one: numbers in metas, arguments and ranges, dtypes, names of values,
+//! operators, guards, the order of nodes, and the bytes of constants. It does not flip bits: random bytes of the zip file
+//! and the JSON are tested by `fuzz/fuzz_targets/pt2_archive.rs`.
 
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ pub(crate) fn mutate(parts: &mut Parts, rng: &mut Rng) -> Vec<String> {
     done
 }
 
-/// What a reader skips is not worth a case.
+/// Fields that a reader skips are not mutated.
 const SKIPPED: [&str; 10] = [
     "metadata",
     "module_call_graph",
@@ -158,7 +158,7 @@ fn node_order(program: &mut Value, rng: &mut Rng) -> Option<String> {
     Some(format!("node {n} left out, repeated at or swapped with {to}"))
 }
 
-/// Operators of one or two tensors that take each other's arguments now and then.
+/// Operators of one or two tensors that accept each other's arguments.
 const TARGETS: [&str; 14] = [
     "add.Tensor",
     "mul.Tensor",

@@ -1,5 +1,5 @@
-//! The process that runs changed archives: for each seed it announces the seed, changes an archive, reads it, compiles and
-//! calls it on `eager` and on the other backend, and says how that ended. What kills it is the parent's to notice.
+//! The process that runs mutated archives: for each seed it announces the seed, mutates an archive, reads it, compiles and
+//! calls it on `eager` and on the other backend, and reports the outcome. The parent observes a crash.
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use super::rng::Rng;
 use super::{Outcome, Report, allocator, inputs, mutate};
 use crate::corpus::{self, Case, Kind, Loader};
 
-/// Bytes that a worker may have of its own.
+/// Memory limit of a worker, in bytes.
 const MEMORY: u64 = 4 << 30;
 /// Calls of one compiled program.
 const CALLS: usize = 4;
@@ -66,7 +66,7 @@ pub(crate) fn changed(
     seed: u64,
     rng: &mut Rng,
 ) -> Result<Option<Changed>> {
-    // Cases stand in the order of their operators: a stride visits all of them early.
+    // Cases are in the order of their operators: a stride visits all of them early.
     let case = &cases[(seed as usize).wrapping_mul(7919) % cases.len().max(1)];
     let (bytes, golden) = loader.raw(case)?;
     if bytes.len() > MAX_BYTES {
@@ -156,7 +156,7 @@ fn signs_are_open(name: &str) -> bool {
     OPEN_SIGNS.iter().any(|operator| name.starts_with(operator))
 }
 
-/// Where the two differ by more than roundings of ill-conditioned programs can explain.
+/// Where both differ by more than the rounding of ill-conditioned programs can explain.
 fn difference(a: &[Tensor], b: &[Tensor], open_signs: bool) -> Option<String> {
     if a.len() != b.len() {
         return Some(format!("{} outputs and {}", a.len(), b.len()));

@@ -1,9 +1,9 @@
-//! `xtask gpu-suite faults`: what happens on a real device when its memory does not suffice and when it is lost: a typed
-//! error that says so. After the first the same process compiles and runs on the device again; after the second it goes on
-//! without the device, of which CUDA says that only a new process may use it.
+//! `xtask gpu-suite faults`: tests on a real device that running out of memory and losing the device are reported as typed
+//! errors. After the first the same process compiles and runs on the device again; after the second it continues without
+//! the device, which CUDA gives only to a new process.
 //!
-//! The device is broken as a user's own kernel would break it: by a kernel that traps, in the context that the whole
-//! process shares. Not here: faults that only a mock can make at will (`gpu-runtime`'s tests).
+//! The device is lost as a user's own kernel would lose it: by a trapping kernel in the context that the whole process
+//! shares. Not here: faults that only a mock can cause at will (`gpu-runtime`'s tests).
 
 use std::ffi::c_void;
 
@@ -12,11 +12,11 @@ use cudarc::driver::result;
 use ferroflux::func::{self, Func};
 use ferroflux::{Error, Options, Tensor};
 
-/// A kernel that stops the device.
+/// A kernel that traps.
 const TRAP: &std::ffi::CStr =
     c".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry lose() { trap; }\n";
 
-/// Goes through the faults; an error names the first one after which something was not as it should be.
+/// Tests the faults; an error names the first one that was not handled as expected.
 pub(super) fn run() -> Result<()> {
     let options = Options::new().backend("cuda");
     let twice = func::of(|[x]| x + x);
@@ -32,9 +32,9 @@ pub(super) fn run() -> Result<()> {
     let error = held.call(&[sample()?]).err().ok_or_else(|| anyhow!("a lost device gave a result"))?;
     println!("lost device: {error}");
     ensure!(error.to_string().contains("lost"), "the error does not say that the device is lost");
-    // CUDA allows a process no further work on the device after a fault of a kernel: every attempt has to say so.
+    // CUDA allows a process no further work on a device after a kernel fault: every attempt must say so.
     match works(&twice, &options) {
-        Ok(()) => println!("the driver opened the lost device anew"),
+        Ok(()) => println!("the driver opened the lost device again"),
         Err(error) => ensure!(format!("{error:#}").contains("lost"), "after the loss: {error:#}"),
     }
     ensure!(held.call(&[sample()?]).is_err(), "code of a lost device ran");
@@ -48,7 +48,7 @@ fn sample() -> Result<Tensor> {
     Ok(Tensor::from_vec(vec![1.0_f32, -2.0, 3.5], &[3])?)
 }
 
-/// A small function is compiled and gives what it should.
+/// Compiles a small function and checks its result.
 fn works(twice: &Func, options: &Options) -> Result<()> {
     let given = twice.call(&[sample()?], options)?;
     let values: Vec<f64> = given[0].iter_f64().collect();
@@ -56,7 +56,7 @@ fn works(twice: &Func, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Asks for a result of 2⁴¹ bytes; gives the error.
+/// Requests a result of 2⁴¹ bytes, and returns the error.
 fn memory(options: &Options) -> Result<Error> {
     let side = 1 << 20;
     let outer = func::of(|[x]| x.reshape(&[1 << 20, 1]) + x.reshape(&[1, 1 << 20]));
@@ -71,7 +71,7 @@ fn memory(options: &Options) -> Result<Error> {
 /// Runs the trapping kernel in the primary context of the first device and waits for it to fail.
 fn lose() -> Result<()> {
     let device = result::device::get(0)?;
-    // SAFETY: the device was given by the driver; its primary context is never released here.
+    // SAFETY: the driver returned this device, and its primary context is never released here.
     let context = unsafe { result::primary_ctx::retain(device) }?;
     // SAFETY: the context is alive. The image is PTX with a closing zero, and the entry takes no parameters.
     unsafe {

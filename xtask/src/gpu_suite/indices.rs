@@ -1,8 +1,8 @@
-//! `xtask gpu-suite indices`: indices from data that are out of bounds, on a real device. Rows that are read and rows that are
-//! added to, with bad indices and with good ones, in every mode; then what the checks cost.
+//! `xtask gpu-suite indices`: out-of-bounds indices from data on a real device. Reads rows and adds to rows, with good and
+//! bad indices, in every mode; then measures the cost of the checks.
 //!
-//! The programs are in the words of kernel-ir, so that the same steps run with checks and without. Not here: which operators
-//! ask for checks (`prims`, `inductor`), and the emulated device's own tests.
+//! The programs are written in kernel-ir, so that the same steps run with and without checks. Not here: which operators
+//! request checks (`prims`, `inductor`), and the tests on the emulated device.
 
 use std::time::Instant;
 
@@ -10,11 +10,11 @@ use anyhow::{Result, bail, ensure};
 use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable, Registry, Value};
 use tensor::Tensor;
 
-/// The modes in which calls run, by their names.
+/// The names of the modes.
 const MODES: [&str; 3] = ["default", "reduce-overhead", "max-autotune"];
-/// Indices that no table has.
+/// Indices that are out of bounds of every table.
 const BAD: [i64; 4] = [-1, 1_000_000_000, i64::MIN, i64::MAX];
-/// Calls of which the median counts, and calls that are put on the stream at once.
+/// Number of timing rounds, of which the median counts.
 const ROUNDS: usize = 15;
 
 /// Arguments of `xtask gpu-suite indices`.
@@ -26,18 +26,18 @@ pub(super) struct Args {
     /// Rows of the table.
     #[arg(long, default_value_t = 32_000)]
     rows: usize,
-    /// Elements of a row.
+    /// Elements per row.
     #[arg(long, default_value_t = 4096)]
     width: usize,
-    /// Indices.
+    /// Number of indices.
     #[arg(long, default_value_t = 2048)]
     count: usize,
-    /// Calls that are timed together.
+    /// Calls per timing.
     #[arg(long, default_value_t = 200)]
     calls: usize,
 }
 
-/// Rows of a table: `y[i] = table[index[i]]`; with `add`: `y[index[i]] += table[i]`, where `y` begins with zeros.
+/// Rows of a table: `y[i] = table[index[i]]`; with `add`: `y[index[i]] += table[i]`, where `y` starts as zeros.
 fn text(args: &Args, add: bool, checked: bool) -> String {
     let Args { rows, width, count, .. } = args;
     let (check, flag, at) = match checked {
@@ -77,7 +77,7 @@ plan bytes 0:
     )
 }
 
-/// Runs all; an error names the first thing that was not as it should be.
+/// Runs all tests; an error names the first unexpected result.
 pub(super) fn run(args: &Args) -> Result<()> {
     let backend = Registry::from_env().load(&args.backend)?;
     for mode in MODES {
@@ -109,7 +109,7 @@ fn compiled(backend: &LoadedBackend, text: &str, mode: &str) -> Result<LoadedExe
     Ok(code)
 }
 
-/// A table, and indices of which one may be bad.
+/// A table and indices, one of which may be bad.
 fn inputs(args: &Args, add: bool, bad: Option<i64>) -> Result<[Tensor; 2]> {
     let table = if add { args.count } else { args.rows };
     let values: Vec<f32> = (0..table * args.width).map(|i| (i % 251) as f32 - 125.0).collect();
@@ -120,7 +120,7 @@ fn inputs(args: &Args, add: bool, bad: Option<i64>) -> Result<[Tensor; 2]> {
     Ok([Tensor::from_vec(values, &[table, args.width])?, Tensor::from_vec(index, &[args.count])?])
 }
 
-/// What a good call gives.
+/// The expected result of a good call.
 fn right(args: &Args, add: bool, [table, index]: &[Tensor; 2]) -> Result<Vec<f32>> {
     let (Some(table), Some(index)) = (table.as_slice::<f32>(), index.as_slice::<i64>()) else {
         bail!("inputs are contiguous")
@@ -138,7 +138,7 @@ fn right(args: &Args, add: bool, [table, index]: &[Tensor; 2]) -> Result<Vec<f32
     Ok(sums)
 }
 
-/// Good and bad calls in turn.
+/// Runs good and bad calls in turn.
 fn outcomes(args: &Args, code: &LoadedExecutable, add: bool) -> Result<()> {
     let good = inputs(args, add, None)?;
     let expected = right(args, add, &good)?;
@@ -158,7 +158,7 @@ fn outcomes(args: &Args, code: &LoadedExecutable, add: bool) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of a call with checks and of one without, in turn, and how much longer the former is.
+/// The seconds of a call with and without checks, measured in turn, and the ratio.
 fn check_cost(
     args: &Args,
     backend: &LoadedBackend,

@@ -2,7 +2,7 @@
 //! toolchain. `pack` puts the built programs and the cases into one folder; `run`, there, goes through the steps
 //! (`steps`) within a time limit, keeps a log of each and prints a table of how they ended.
 //!
-//! What is measured and compared is the business of the programs that are called: `xtask corpus`, `ferroflux bench`, and
+//! The measurements and comparisons are those of the programs that it calls: `xtask corpus`, `ferroflux bench`, and
 //! PyTorch's own script beside the corpus.
 
 mod faults;
@@ -27,35 +27,35 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Puts built programs and cases into a folder.
+    /// Collects built programs and cases in a folder.
     Pack {
-        /// The folder; it must not be there yet.
+        /// The folder, which must not exist yet.
         folder: PathBuf,
-        /// Where the programs `ferroflux` and `xtask` were built.
+        /// The folder with the built programs `ferroflux` and `xtask`.
         #[arg(long, default_value = "target/release")]
         programs: PathBuf,
         /// The golden cases, with PyTorch's scripts in `../peers`.
         #[arg(long, default_value = "../shared/corpus")]
         corpus: PathBuf,
     },
-    /// Runs out of memory and loses the first device, on purpose, and goes on.
+    /// Runs out of memory and loses the first device, deliberately, and continues.
     Faults,
-    /// Gives programs indices that are out of bounds, and times the checks.
+    /// Runs programs with out-of-bounds indices, and times the checks.
     Indices(indices::Args),
     /// Runs the steps in a packed folder.
     Run {
-        /// The folder.
+        /// The packed folder.
         folder: PathBuf,
-        /// Minutes for everything; steps for which no time is left are left out.
+        /// Total time in minutes; steps that no longer fit are skipped.
         #[arg(long, default_value_t = 9.0)]
         minutes: f64,
-        /// Where the logs go.
+        /// The folder for the logs.
         #[arg(long, default_value = "gpu-suite-logs")]
         logs: PathBuf,
         /// Only steps whose name contains one of these.
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
-        /// The Python that has PyTorch.
+        /// The Python with PyTorch.
         #[arg(long, default_value = "python3")]
         python: String,
         /// The backend of the machine's GPU: `cuda` or `rocm`.
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     }
 }
 
-/// What travels of the corpus, by its path there.
+/// The parts of the corpus that are packed, by their paths in it.
 const CASES: [&str; 7] = ["ops.zip", "tv", "hf", "timm", "train", "dynamic", "gpu"];
 
 fn pack(folder: &Path, programs: &Path, corpus: &Path) -> Result<()> {
@@ -99,7 +99,7 @@ fn pack(folder: &Path, programs: &Path, corpus: &Path) -> Result<()> {
                 built.display()
             )
         })?;
-        // Names of functions are most of a program's bytes; without `strip` it is only larger.
+        // Symbol names are most of a program's bytes; without `strip` the program is only larger.
         let _ = Command::new("strip").arg(&to).status();
     }
     for part in CASES {
@@ -128,7 +128,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs the steps one after another and prints how each ended.
+/// Runs the steps one after another and prints their results.
 fn all(list: &[Step], folder: &Path, logs: &Path, limit: Duration) -> Result<bool> {
     let started = Instant::now();
     let mut good = true;

@@ -1,18 +1,18 @@
-//! The steps of the suite, in the order of what is most worth knowing: what the machine is, benchmarks beside PyTorch's,
-//! then the golden cases, then the memory checker.
+//! The steps of the suite, most informative first: the machine, benchmarks against PyTorch, the golden cases, the memory
+//! checker.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// One program to run.
+/// A program to run.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(&'static str, String)>,
-    /// What it may take.
+    /// Its time limit.
     pub(crate) limit: Duration,
-    /// Lines at the end of its log that the table shows.
+    /// Number of lines at the end of its log that the table shows.
     pub(crate) lines: usize,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn steps(folder: &Path, python: &str, backend: &str) -> Vec<Step> {
         step("bench-warm", &ferroflux, &bench("reduce-overhead"), 60, 7),
         step("bench-default", &ferroflux, &bench("default"), 60, 7),
         step("bench-autotune", &ferroflux, &bench("max-autotune"), 120, 9),
-        // PyTorch's convolutions of float32 are tf32 unless it is told otherwise.
+        // PyTorch computes float32 convolutions in tf32 by default.
         step("bench-tf32", &ferroflux, &format!("{train} --mode max-autotune"), 60, 4),
         step("profile-train", &ferroflux, &format!("{train} --mode max-autotune --profile"), 60, 40),
         step("pytorch", Path::new(python), &format!("peers/torch_gpu.py {cases}"), 240, 18),

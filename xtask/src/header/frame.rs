@@ -1,5 +1,4 @@
-//! What of the C header is not in the crate's items: guards, the entry's prototype, and macros for what Rust does by
-//! functions.
+//! The parts of the C header that are not items of the crate: guards, the entry's prototype, and macros for Rust functions.
 
 /// The generated parts.
 pub(super) struct Parts {

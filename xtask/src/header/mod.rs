@@ -1,8 +1,8 @@
 //! `xtask header`: writes `crates/plugin-abi/include/ferroflux.h`, the C header of the plugin ABI.
 //!
-//! Structs, functions' types, numbers and their comments come from `plugin-abi` by way of cbindgen, the rules of ownership,
+//! Structs, functions' types, numbers and their comments come from `plugin-abi` through cbindgen, the rules of ownership,
 //! threads and life from the head of its `lib.rs`; only what C needs beyond that (`frame`) is written here. The header is
-//! generated: `--check`, which the tests run, fails where it is not what the crate gives.
+//! generated: `--check`, which the tests run, fails if it is out of date.
 
 mod frame;
 
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(true)
 }
 
-/// The header as it should be.
+/// The expected header.
 fn header(root: &Path) -> Result<String> {
     let source = root.join(SOURCE);
     let read = |file: &str| {
@@ -70,7 +70,7 @@ fn header(root: &Path) -> Result<String> {
     Ok(frame::assemble(&parts))
 }
 
-/// The rules of the boundary as they stand at the head of `lib.rs`, without comment signs.
+/// The rules of the boundary as they are at the head of `lib.rs`, without comment signs.
 fn rules(lib: &str) -> Result<String> {
     let lines = lib.lines().map_while(|l| l.strip_prefix("//!")).map(|l| l.strip_prefix(' ').unwrap_or(l));
     let rules: Vec<&str> = lines
@@ -83,7 +83,7 @@ fn rules(lib: &str) -> Result<String> {
     Ok(rules)
 }
 
-/// What cbindgen makes of these sources: items of some kinds, those that `roots` need.
+/// The output of cbindgen for these sources: items of some kinds, those that `roots` need.
 fn bindings(sources: &[&str], kinds: &[ItemType], roots: &[&str]) -> Result<String> {
     let folder = tempfile::TempDir::new()?;
     let mut builder = Builder::new().with_config(config(kinds, roots));

@@ -1,5 +1,5 @@
-//! Golden cases per operator: which call it, in which dtypes, and how many pass. Kept as a table of tabs, so that the
-//! page can be made where the corpus is not.
+//! Golden cases per operator: which ones call it, in which dtypes, and how many pass. Stored as a tab-separated table, so
+//! that the page can be generated without the corpus.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub(crate) struct Tally {
     pub(crate) run: usize,
 }
 
-/// What the golden cases say of one operator.
+/// The results of the golden cases for one operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
     /// dtypes of the cases that pass on some backend, PyTorch's names.
@@ -71,7 +71,7 @@ fn record(row: &mut Row, result: &CaseResult, tally: fn(&mut Row) -> &mut Tally)
     }
 }
 
-/// One line an operator.
+/// One line per operator.
 pub(crate) fn to_text(rows: &Rows) -> String {
     let tally = |t: Tally| format!("{}/{}", t.passed, t.run);
     let line = |(target, row): (&String, &Row)| {

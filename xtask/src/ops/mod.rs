@@ -1,8 +1,8 @@
 //! `xtask ops`: writes `docs/operators.md`, the page of all operators and the contract of the closed prim set.
 //!
-//! What an operator is comes from the table (`prims`); how many golden cases call it and pass comes from
-//! `tests/data/operator-cases.tsv` (`cases`), which `--corpus` makes anew. `page` puts both together. The page is
-//! generated: `--check`, which the tests run, fails where it is not what the table gives.
+//! The operators come from the table (`prims`); the golden cases that call them, and how many pass, come from
+//! `tests/data/operator-cases.tsv` (`cases`), which `--corpus` regenerates. `page` combines both. The page is generated:
+//! `--check`, which the tests run, fails if it is out of date.
 
 mod cases;
 mod page;
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(true)
 }
 
-/// The page as it should be.
+/// The expected page.
 fn fresh_page(root: &Path) -> Result<String> {
     let path = root.join(CASES);
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;

@@ -1,8 +1,8 @@
-//! The page of operators as Markdown: what the table and the golden cases say, nothing of its own.
+//! The page of operators as Markdown: a view of the table and the golden cases.
 
 use std::fmt::Write;
 
-use prims::{Grad, Kind, Lower, Op, Reference, Tolerance};
+use prims::{Autocast, BatchRule, CastPolicy, ComplexRule, Grad, Kind, Lower, Op, Reference, Tolerance};
 
 use super::cases::{Row, Rows, Tally};
 
@@ -23,12 +23,13 @@ What holds for all of them:
 - Operands and results are dense tensors of the stated dtypes; sizes are numbers or expressions in size symbols. Nothing
   broadcasts, promotes or mutates: composites have done that before. Results are new values; strides are row-major unless
   the caller of the program asks for others.
-- 16-bit floats are computed in `float32` and rounded to nearest even once an operator. Integers wrap. A shift by the
-  width or more, and a division of an integer by zero, are what the scalar operator's reference says and never a trap.
+- 16-bit floats are computed in `float32` and rounded to nearest even once per operator. Integers wrap. A shift by the
+  width or more, and a division of an integer by zero, have the result of the scalar operator's reference and never trap.
 - `NaN` propagates through arithmetic, `amax`, `amin`, `maximum`, `minimum` and sorts as the largest value. A tensor
   without elements is a legal operand everywhere; a reduction of nothing is its neutral element where it has one.
 - Indices are `int64`, inside their dimension and not negative.
 - *Tolerance* is how far a `float32` result may be from the float64 reference, `|a - b| <= atol + rtol |b|`.
+- *Complex numbers* and *batches* tell how `prims::split_complex` and `vmap` rewrite a call; no backend meets either.
 ";
 
 /// The whole page.
@@ -53,10 +54,15 @@ pub(crate) fn page(rows: &Rows) -> String {
 
 /// One entry of the contract.
 fn prim(out: &mut String, op: &Op) {
-    let Kind::Prim { doc, lower, reference, .. } = &op.def.kind else { return };
+    let Kind::Prim { doc, lower, reference, complex, batch, .. } = &op.def.kind else { return };
     let _ = writeln!(out, "\n### `{}`\n\n`{}`\n\n{doc}\n", op.target, op.def.schema);
     let _ = writeln!(out, "- Compiled: {}.", lowering(lower, reference));
     let _ = writeln!(out, "- Gradient: {}.", gradient(&op.def.grad));
+    if op.def.autocast != Autocast::NONE {
+        let _ = writeln!(out, "- Autocast: {}.", autocast(op.def.autocast));
+    }
+    let _ = writeln!(out, "- Complex numbers: {}.", on_complex(complex));
+    let _ = writeln!(out, "- Batches: {}.", on_batches(batch));
     let _ = writeln!(out, "- Tolerance: {}.", tolerance(op.def.tolerance));
 }
 
@@ -66,9 +72,9 @@ fn lowering(lower: &Lower, reference: &Reference) -> String {
         (Lower::Loop(_), _) => "a loop over the result".into(),
         (Lower::Reduce(op), _) => format!("a reduction by `{}`", op.name()),
         (Lower::Scan(op), _) => format!("a scan by `{}`", op.name()),
-        (Lower::Scatter { .. }, _) => "a copy, then a loop that stores at computed places".into(),
+        (Lower::Scatter { .. }, _) => "a copy, then a loop that stores at computed indices".into(),
         (Lower::Template(_), _) => "a template".into(),
-        (Lower::Extern(_), _) => "a routine".into(),
+        (Lower::Extern(_), _) => "a library routine".into(),
         (Lower::Unsupported(why), _) => format!("not: {why}"),
     }
 }
@@ -76,9 +82,9 @@ fn lowering(lower: &Lower, reference: &Reference) -> String {
 fn gradient(grad: &Grad) -> String {
     match grad {
         Grad::NotDifferentiable(why) => format!("none: {why}"),
-        Grad::ByDecomposition => "that of its parts".into(),
+        Grad::ByDecomposition => "by decomposition".into(),
         Grad::Rule(_) => "yes".into(),
-        Grad::Unwritten => "not written yet".into(),
+        Grad::Unwritten => "not implemented yet".into(),
     }
 }
 
@@ -86,25 +92,65 @@ fn tolerance(t: Tolerance) -> String {
     if t == Tolerance::EXACT { "exact".into() } else { format!("atol {:e}, rtol {:e}", t.atol, t.rtol) }
 }
 
+/// The precision in which autocast runs the operator; empty for one on no list.
+fn autocast(lists: Autocast) -> String {
+    let policy = |policy: CastPolicy| match policy {
+        CastPolicy::Lower => "16 bits",
+        CastPolicy::Float32 => "`float32`",
+        CastPolicy::Float32Result => "`float32` result",
+        CastPolicy::Widest => "widest",
+    };
+    match (lists.cpu.map(policy), lists.gpu.map(policy)) {
+        (None, None) => String::new(),
+        (Some(cpu), Some(gpu)) if cpu == gpu => cpu.into(),
+        (cpu, gpu) => {
+            let on = |device: &str, policy: Option<&str>| policy.map(|p| format!("{device}: {p}"));
+            on("CPU", cpu).into_iter().chain(on("GPU", gpu)).collect::<Vec<_>>().join("; ")
+        }
+    }
+}
+
+fn on_complex(rule: &ComplexRule) -> String {
+    match rule {
+        ComplexRule::Parts => "applied to both parts".into(),
+        ComplexRule::Rule(_) => "a rule of real prims".into(),
+        ComplexRule::Refused(why) => format!("none: {why}"),
+    }
+}
+
+fn on_batches(rule: &BatchRule) -> String {
+    match rule {
+        BatchRule::Leading => "acts on leading dimensions".into(),
+        BatchRule::Shift(_) => "dimension numbers are shifted by one".into(),
+        BatchRule::Rule(_) => "a rule".into(),
+        BatchRule::Random(_) => "a rule, by the randomness of `vmap`".into(),
+        BatchRule::Refused(why) => format!("none: {why}"),
+    }
+}
+
 /// The composites, one row each.
 fn table(out: &mut String, composites: Vec<&Op>, rows: &Rows) {
     out.push_str(
-        "\n## Composites\n\nEach is made of the operators above, by the decomposition in its entry. *Cases*: golden \
-         cases made with PyTorch that call the operator, passed of run.\n\n\
-         | operator | dtypes of its cases | differentiable | `eager` | `cpu` | gradients |\n|---|---|---|---|---|---|\n",
+        "\n## Composites\n\nEach decomposes into the operators above, by the rule in its entry. *Cases*: golden \
+         cases made with PyTorch that call the operator, passed of run. *Autocast*: the precision under `torch.autocast`, \
+         by device where they differ; operators on no list keep the types of their operands. *Tolerance* as above.\n\n\
+         | operator | dtypes of its cases | differentiable | autocast | tolerance | `eager` | `cpu` | gradients |\n\
+         |---|---|---|---|---|---|---|---|\n",
     );
     let mut composites = composites;
     composites.sort_by(|a, b| a.target.cmp(&b.target));
     for op in composites {
-        // An in-place variant's cases test the operator that it stands for.
+        // An in-place variant's cases test the operator that it is derived from.
         let row = merged(rows, &op.target);
         let dtypes: Vec<&str> = row.dtypes.iter().map(|d| short(d)).collect();
         let _ = writeln!(
             out,
-            "| `{}` | {} | {} | {} | {} | {} |",
+            "| `{}` | {} | {} | {} | {} | {} | {} | {} |",
             op.target,
             dtypes.join(" "),
             gradient(&op.def.grad),
+            autocast(op.def.autocast),
+            tolerance(op.def.tolerance),
             tally(row.eager),
             tally(row.cpu),
             tally(row.gradient)

@@ -1,8 +1,8 @@
-//! How the results of golden cases are judged.
+//! The judgement of golden cases.
 //!
-//! Inside the project every case must pass that the list of known failures does not name. The corpus beside it goes
-//! further than the project does: there a case that is refused as unsupported is skipped too; a wrong result, a crash or
-//! a hang that the list does not name fails the step. Lines of the list that pass now are told, so that it gets shorter.
+//! Inside the project every case must pass unless the list of known failures names it. The corpus next to it covers more
+//! than the project: there a case that is refused as unsupported counts as skipped; a wrong result, a crash or a hang that
+//! is not on the list fails the step. Lines of the list that pass now are reported, so that the list gets shorter.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(super) const SAMPLE: [&str; 2] = [
     "/(float32|complex64|int64|bool)_0$|^dynamic/|^tv/(resnet18|mobilenet_v2|squeezenet1_1)$|^train/(mlp|gcn|lstm|gpt2_tiny|unet)$",
 ];
 
-/// Counts the results at `path`, one JSON object a line, of the cases run on `backend`; `known` is the list, and
+/// Counts the results at `path`, one JSON object per line, of the cases run on `backend`; `known` is the list, and
 /// `refusals` says whether a case may be unsupported.
 pub(super) fn counts(path: &Path, backend: &str, known: &Path, refusals: bool) -> Result<Counts> {
     // Where the command failed before it wrote anything, that is one failure.
@@ -67,7 +67,7 @@ fn judge(
             _ => counts.failed += 1,
         }
     }
-    // No case at all proves nothing.
+    // A run without any case proves nothing.
     if results.is_empty() {
         counts.failed = 1;
     }

@@ -1,10 +1,10 @@
-//! `xtask test-all`: everything that must pass, in one command, with a table of what took how long at the end.
+//! `xtask test-all`: everything that must pass, in one command, with a table of durations at the end.
 //!
 //! Formatting, lints, tidy, packages, unit and integration tests, golden cases on each backend, changed archives, doc tests; where NVIDIA's run-time
 //! compiler is there, GPU kernels of the golden cases are compiled; where a C++ compiler is, some run with waves of 64 lanes. Nothing here builds in
-//! the release profile or needs more than the Rust toolchain and a C compiler (the linker). The larger corpus beside the
-//! project is run where it is there: a sample, or all of it with `--full`. A step that fails shows its output and the
-//! next one runs all the same. The last line is `N passed, N failed, N skipped`.
+//! the release profile or needs more than the Rust toolchain and a C compiler (the linker). The larger corpus next to the
+//! project is run if it is there: a sample, or all of it with `--full`. A step that fails shows its output, and the
+//! next one runs nevertheless. The last line is `N passed, N failed, N skipped`.
 
 mod golden;
 
@@ -64,7 +64,7 @@ const BACKENDS: [&str; 2] = ["eager", "cpu"];
 /// Arguments of `xtask test-all`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Runs every case of the corpus beside the project instead of a sample, compiles GPU kernels for more architectures,
+    /// Runs every case of the corpus next to the project instead of a sample, compiles GPU kernels for more architectures,
     /// and checks the example that has a tokenizer.
     #[arg(long)]
     full: bool,
@@ -152,8 +152,8 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
     // The example with a tokenizer needs forty crates more; `--full` has a step for it.
     let all = ["--workspace", "--exclude", "sentence-embeddings"];
     let tests = [&["test"][..], &all, &["--no-fail-fast"]].concat();
-    // Some examples are plugin libraries that tests load; `cargo test --examples` would not build these as such. That the others
-    // compile is seen by clippy.
+    // Some examples are plugin libraries that tests load; `cargo test --examples` would not build these as such. Clippy
+    // checks that the others compile.
     let plugins = ["--example", "fixture", "--example", "bare", "--example", "graph_plugin"];
     let mut steps = vec![
         checked("fmt", &["fmt", "--all", "--check"]),
@@ -299,7 +299,7 @@ fn line(done: &Done) -> String {
     format!("{:<22} {verdict:<7} {passed:>6} {failed:>7} {skipped:>8} {time:>8.1} s", done.name)
 }
 
-/// Prints the table and the closing line; whether all passed.
+/// Prints the table and the last line; returns whether all passed.
 fn report(done: &[Done]) -> bool {
     println!("\n{:<22} {:<7} {:>6} {:>7} {:>8} {:>10}", "step", "", "passed", "failed", "skipped", "time");
     done.iter().for_each(|done| println!("{}", line(done)));

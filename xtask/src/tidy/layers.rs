@@ -1,9 +1,9 @@
 //! The layer table of ARCHITECTURE.md, and whether the crates keep to it.
 //!
-//! The page is the one place where layers are written; this file reads its table. What a crate may use is: nothing
-//! (`–`), anything (`any`), `everything above`, `NAME and below`, or names, with all that those may use in turn. `but
-//! NAMEs` after `everything above` takes out the crates whose names begin with `NAME-`, except behind a feature; what
-//! follows a `;` is a remark. Dependencies of tests alone are not held: a test may compare with anything.
+//! The page is the one place where layers are written; this file parses its table. A crate may use: nothing (`–`), anything
+//! (`any`), `everything above`, `NAME and below`, or names, with all that those may use recursively. `but NAMEs` after
+//! `everything above` excludes the crates whose names begin with `NAME-`, except after a feature; text after a `;` is a
+//! remark. Dependencies of tests are not checked: a test may compare with anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -135,13 +135,13 @@ impl Allowed {
     }
 }
 
-/// The names of a cell, which stand in backticks or bare, with commas between.
+/// The names of a cell, which are in backticks or bare, with commas between.
 fn names(cell: &str) -> Vec<String> {
     let names = cell.split(',').map(|name| name.replace('`', "").trim().to_owned());
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// What `cargo metadata` says, as far as it is read here.
+/// The part of `cargo metadata` that is used here.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -169,7 +169,7 @@ fn short(package: &str) -> &str {
     package.strip_prefix("ferroflux-").unwrap_or(package)
 }
 
-/// Holds the workspace against the page.
+/// Checks the workspace against the page.
 pub(crate) fn check(root: &Path) -> Result<Vec<Finding>> {
     let page = std::fs::read_to_string(root.join(PAGE)).context(PAGE)?;
     let table = Table::parse(&page).with_context(|| format!("the table of layers in {PAGE}"))?;

@@ -1,12 +1,13 @@
-//! `xtask tidy`: the rules of the house that the compiler does not know.
+//! `xtask tidy`: the conventions of the project that the compiler does not check.
 //!
 //! The layer table of ARCHITECTURE.md against `cargo metadata` (`layers`), what manifests promise of sources (`packages`), and
-//! every source file by itself: how it opens, how long it and its functions are, what its unsafe blocks say (`source`). It
-//! builds nothing and takes well under a second. It does not repeat what rustfmt and clippy judge.
+//! every source file by itself: how it opens, how long it and its functions are, what its unsafe blocks say (`source`); and
+//! words that must not return to sources and documents (`words`). It builds nothing and takes well under a second. It does not repeat what rustfmt and clippy judge.
 
 mod layers;
 mod packages;
 mod source;
+mod words;
 
 use std::path::{Path, PathBuf};
 
@@ -51,11 +52,16 @@ impl Finding {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let root = root()?;
     let mut findings = layers::check(&root)?;
-    let files = sources(&root)?;
+    let (documents, files): (Vec<_>, Vec<_>) =
+        texts(&root)?.into_iter().partition(|file| file.extension().is_some_and(|end| end == "md"));
     findings.extend(packages::check(&root, &files)?);
-    for file in &files {
+    for file in files.iter().chain(&documents) {
         let text = std::fs::read_to_string(root.join(file)).with_context(|| file.display().to_string())?;
-        findings.extend(source::check(&file.to_string_lossy().replace('\\', "/"), &text));
+        let path = file.to_string_lossy().replace('\\', "/");
+        if !path.ends_with(".md") {
+            findings.extend(source::check(&path, &text));
+        }
+        findings.extend(words::check(&path, &text));
     }
     let (errors, warnings): (Vec<_>, Vec<_>) = findings.into_iter().partition(|f| f.fails);
     let shown = if args.verbose { warnings.len() } else { FEW.min(warnings.len()) };
@@ -72,8 +78,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(errors.is_empty())
 }
 
-/// Every Rust file below `root`, relative to it, sorted.
-fn sources(root: &Path) -> Result<Vec<PathBuf>> {
+/// Every Rust file and every document below `root`, relative to it, sorted.
+fn texts(root: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -87,7 +93,7 @@ fn sources(root: &Path) -> Result<Vec<PathBuf>> {
                 if !name.starts_with('.') && !NOT_SOURCE.contains(&&*name) {
                     folders.push(path);
                 }
-            } else if name.ends_with(".rs") {
+            } else if name.ends_with(".rs") || name.ends_with(".md") {
                 files.push(path.strip_prefix(root).unwrap_or(&path).to_owned());
             }
         }

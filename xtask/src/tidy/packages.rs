@@ -1,5 +1,5 @@
-//! What the manifest of a package promises of its sources: that they can be packed (no source of a published crate includes a
-//! file from outside of its folder), and that a library without unit tests (`test = false`) has none that would never run.
+//! Promises of manifests about sources: that packages can be packed (no source of a published crate includes a file from
+//! outside of its folder), and that a library without unit tests (`test = false`) has none that would never run.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::LazyLock;
@@ -9,14 +9,14 @@ use regex::Regex;
 
 use super::Finding;
 
-/// What names a file in a source, relative to that source.
+/// The parts of a source that name a file, relative to that source.
 static INCLUDED: LazyLock<Result<Regex, regex::Error>> = LazyLock::new(|| {
     Regex::new(
         r#"(?:include_str!|include_bytes!|include!)\s*\(\s*(?:concat!\s*\(\s*)?"([^"]+)"|#\[path\s*=\s*"([^"]+)"\]"#,
     )
 });
 
-/// Holds the sources below `src` of each package among `files` (relative to `root`) against their manifests.
+/// Checks the sources below `src` of each package among `files` (relative to `root`) against their manifests.
 pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for folder in folders(files) {

@@ -12,15 +12,15 @@ const TOO_LONG_FILE: usize = 800;
 /// Lines of a function, from `fn` to its closing brace, above which it is reported.
 const LONG_FUNCTION: usize = 60;
 
-/// Where long files are tables: one entry an operator.
+/// Folders whose long files are tables: one entry per operator.
 const TABLES: &str = "crates/prims/src/ops/";
-/// Other files that may be long, and why.
+/// Other files that may be long, with the reason.
 const LONG_ON_PURPOSE: [(&str, &str); 0] = [];
 
-/// Macros that stand for work not done, or for a look while debugging.
+/// Macros for unfinished work or debugging.
 const UNFINISHED: [&str; 3] = ["todo", "unimplemented", "dbg"];
 
-/// What breaks a rule in the file at `path` (relative to the project, with slashes).
+/// The violations in the file at `path` (relative to the project, with slashes).
 pub(crate) fn check(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !text.starts_with("//!") {
@@ -41,7 +41,7 @@ fn check_length(path: &str, lines: usize, findings: &mut Vec<Finding>) {
     if path.starts_with(TABLES) || LONG_ON_PURPOSE.iter().any(|(file, _)| *file == path) {
         return;
     }
-    let what = format!("{lines} lines; split it by what it is about (the house's size is {LONG_FILE})");
+    let what = format!("{lines} lines; split it by what it is about (the limit is {LONG_FILE})");
     if lines > TOO_LONG_FILE {
         findings.push(Finding::error(path, what));
     } else if lines > LONG_FILE {
@@ -117,7 +117,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Whether a `SAFETY:` comment stands on the line (counted from 1), or above the statement that it belongs to.
+    /// Whether a `SAFETY:` comment is on the line (counted from 1), or above the statement that it belongs to.
     fn explained(&self, line: usize) -> bool {
         let above = &self.lines[..line - 1];
         let says = |text: &str| text.contains("// SAFETY:");

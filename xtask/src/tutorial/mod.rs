@@ -1,8 +1,8 @@
-//! `xtask tutorial`: writes `docs/tutorial-sin2-cos2.md` and its drawings, which walk one function through every stage.
+//! `xtask tutorial`: writes `docs/tutorial-sin2-cos2.md` and its drawings, which follow one function through every stage.
 //!
-//! What is printed there is what the stages print, and the numbers are those that the compiled function gives; the words
-//! between stand in `page.md`, with `{{name}}` where a stage's text goes. `--check`, which the tests run, fails where
-//! the page or a drawing is not fresh.
+//! The printed text is the output of the stages, and the numbers are those of the compiled function; the prose is in
+//! `page.md`, with `{{name}}` for a stage's text. `--check`, which the tests run, fails if the page or a drawing is out of
+//! date.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use ferroflux::{Options, Program, Tensor};
 
 use crate::root::root;
 
-/// The words.
+/// The prose.
 const TEMPLATE: &str = include_str!("page.md");
 /// The generated page.
 const PAGE: &str = "docs/tutorial-sin2-cos2.md";
@@ -58,7 +58,7 @@ fn stale<'f>(root: &Path, files: &'f BTreeMap<String, String>) -> Vec<&'f String
     files.iter().filter(|(name, text)| !fresh(name, text)).map(|(name, _)| name).collect()
 }
 
-/// Every generated file by its name.
+/// Every generated file by name.
 fn files(root: &Path) -> Result<BTreeMap<String, String>> {
     let program = Program::load(root.join(MODEL))?;
     let diff = DiffOptions::new().wrt(Wrt::Inputs).tangents();
@@ -89,12 +89,12 @@ fn files(root: &Path) -> Result<BTreeMap<String, String>> {
     Ok(files)
 }
 
-/// What goes into the template, by name.
+/// The values of the template's names.
 fn stages(program: &Program, diff: &DiffOptions) -> Result<Vec<(&'static str, String)>> {
     let partition = program.partition(diff)?;
     let model = program.differentiate(diff, &Options::new())?;
     let Some((forward, backward)) = model.kernels() else { bail!("the CPU backend takes kernels") };
-    // The interpreter of kernels: the same on every machine.
+    // The interpreter of kernels gives the same result on every machine.
     let (value, gradient) = results(program, diff, "oracle")?;
     Ok(vec![
         ("captured", text::print(program.graph())),

@@ -16,7 +16,7 @@ fn last_line(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).lines().last().unwrap_or_default().to_owned()
 }
 
-/// A damaged archive with goldens beside it.
+/// A damaged archive with goldens next to it.
 fn damaged(folder: &Path, name: &str) {
     std::fs::write(folder.join(format!("{name}.pt2")), b"PK\x03\x04 and nothing else").unwrap();
     let mut golden = SafetensorsFile::default();

@@ -1,11 +1,11 @@
 //! Automatic mixed precision: a functional graph in which operators compute in 16-bit floats where PyTorch's autocast
-//! lets them (the column `autocast` of an operator's entry).
+//! allows it (the column `autocast` of an operator's entry).
 //!
-//! Casts are inserted before operators of the lists, one a value and type, so that a weight that is read often is cast
-//! once. What other operators give follows from their own promotion. What is written back (buffers, inputs) is cast to
-//! what it was; results for the caller keep the type that they come out with, as in PyTorch. Gradients of weights have
-//! the weights' type: a cast's gradient casts back. Not here: scaling of the loss for `float16` (the training step's),
-//! branches and loop bodies (they run in the types they were captured with).
+//! Casts are inserted before operators of the lists, one per value and type, so that a weight that is read often is cast
+//! once. The result types of other operators follow from their own promotion. Values that are written back (buffers,
+//! inputs) are cast to their original type; results for the caller keep the type in which they are computed, as in PyTorch.
+//! Gradients of weights have the type of the weights: the gradient of a cast casts back. Not here: scaling of the loss for
+//! `float16` (the training step does it), branches and loop bodies (they run in the types they were captured with).
 
 use fx_ir::{Arg, Graph, NodeId, NodeKind, Output, OutputKind, ValueId, ValueType};
 use ir_core::{DType, EntityId, Origin};
@@ -13,7 +13,7 @@ use prims::{Builder, CastPolicy, OpError, decompose_call, lookup};
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-/// Whose lists.
+/// The device whose lists apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AutocastDevice {
     /// `torch.autocast("cpu")`.
@@ -31,7 +31,7 @@ fn policy(device: AutocastDevice, target: &str) -> Option<CastPolicy> {
     }
 }
 
-/// A call that does not take the types that autocast gives it.
+/// A call that does not accept the types that autocast assigns.
 #[derive(Clone, Debug, Error)]
 #[error("node `{node}` ({target}) under autocast: {error}")]
 pub struct AutocastError {
@@ -51,10 +51,11 @@ pub fn autocast(graph: &Graph, dtype: DType) -> Result<Graph, Vec<AutocastError>
     autocast_for(graph, dtype, AutocastDevice::Cpu)
 }
 
-/// The functional graph with `dtype` (`bf16` or `f16`; another changes nothing) for what a device's lists name.
+/// The functional graph in which operators on a device's lists use `dtype` (`bf16` or `f16`; another dtype changes
+/// nothing).
 ///
 /// # Errors
-/// Every call that refuses the types that it gets.
+/// Every call that refuses the types that it receives.
 pub fn autocast_for(
     graph: &Graph,
     dtype: DType,
@@ -87,7 +88,7 @@ struct Autocast {
 }
 
 impl Autocast {
-    /// Puts a node behind the casts that it needs, with the types that it gives now.
+    /// Inserts a node after the casts that it needs, with its new result types.
     fn node(&mut self, old: &Graph, id: NodeId) -> Result<(), OpError> {
         let NodeKind::Call { target, args } = &old.nodes[id].kind else {
             self.graph.order.push(id);
@@ -173,7 +174,7 @@ impl Autocast {
         Ok(cast)
     }
 
-    /// Gives the results of a call the types that its decomposition has for the operands as they are now.
+    /// Infers the result types of a call from its decomposition for the present operands.
     fn retype(&mut self, id: NodeId, target: &str, mut args: Vec<Arg>) -> Result<(), OpError> {
         let mut scratch = Graph::new("types");
         scratch.share_symbols(&self.graph);
@@ -195,7 +196,7 @@ impl Autocast {
         Ok(())
     }
 
-    /// What is written back keeps its type.
+    /// Values that are written back keep their type.
     fn output(&mut self, old: &Graph, n: usize) {
         let Output { kind, arg: Arg::Value(v) } = &old.outputs[n] else { return };
         let written = matches!(kind, OutputKind::BufferMutation(_) | OutputKind::InputMutation(_));
@@ -234,11 +235,11 @@ mod tests {
         format!("fx 1.0\n\ngraph \"g\" {{\n{body}\n}}\n").parse().unwrap()
     }
 
-    /// The types of the calls, and of the results, after autocast.
+    /// The types of the calls and of the results after autocast.
     fn types(body: &str, device: AutocastDevice) -> String {
         let cast = autocast_for(&graph(body), DType::BF16, device).unwrap();
         fx_ir::well_formed(&cast).unwrap();
-        // Whatever the passes make of it, it must decompose with these types.
+        // The graph must still decompose with these types.
         prims::decompose(&cast).unwrap_or_else(|e| panic!("{}\n{cast}", e[0]));
         let line = |(_, node): (NodeId, &fx_ir::Node)| {
             let (target, _) = node.as_call()?;

@@ -1,4 +1,5 @@
-//! In-place operators: their out-of-place counterparts by PyTorch's naming rule, so that none has an entry of its own.
+//! In-place operators: they are replaced by their out-of-place counterparts by PyTorch's naming rule, so that none has an
+//! entry of its own.
 
 use fx_ir::{Arg, Graph, Node, NodeId, OriginId, ValueId, ValueType};
 use ir_core::{DType, TensorMeta};
@@ -6,7 +7,7 @@ use prims::Builder;
 
 use super::{Binding, FunctionalizeProblem, Pass, Step, views};
 
-/// Names that PyTorch's rule (`relu_` writes back `relu`) does not give.
+/// Names that PyTorch's rule (`relu_` writes back `relu`) does not derive.
 const IRREGULAR: &[(&str, &str)] = &[
     ("aten.normal_.default", "aten.normal_functional.default"),
     ("aten.bernoulli_.float", "aten.bernoulli.p"),
@@ -46,9 +47,9 @@ pub(super) fn counterpart(target: &str) -> Option<String> {
     Some(format!("{namespace}.{base}.{overload}"))
 }
 
-/// The operator that returns what this one writes to its operands, behind its own results: by ATen's naming rule
-/// `_batch_norm_with_update` has `_batch_norm_with_update_functional`. That of an in-place operator gives the new value
-/// of its first operand as its result.
+/// The operator that returns the operands that this one writes, after its own results: by ATen's naming rule
+/// `_batch_norm_with_update` has `_batch_norm_with_update_functional`. That of an in-place operator returns the new value
+/// of its first operand.
 pub(super) fn returning_form(target: &str) -> Option<(&'static prims::Op, &'static prims::Op)> {
     let op = prims::lookup(target).filter(|op| op.schema.mutates())?;
     let mut parts = target.splitn(3, '.');
@@ -64,7 +65,8 @@ pub(super) fn is_out_variant(target: &str) -> bool {
 }
 
 impl Pass<'_> {
-    /// A call that writes operands which it does not return: its returning form, whose last results are the operands'
+    /// A call that writes operands which it does not return becomes its functional form, whose last results are the
+    /// operands'
     /// new values in schema order.
     pub(super) fn returning(
         &mut self,
@@ -84,7 +86,7 @@ impl Pass<'_> {
         let result_of =
             if op.schema.name.ends_with('_') && !views.is_empty() { Some(views.remove(0)) } else { None };
         let new_args = self.read_args(args)?;
-        // The batch norms, which are all that has such a form, keep the statistics of 16-bit inputs in float32.
+        // Only the batch norms have such a form; they keep the statistics of 16-bit inputs in float32.
         let computed = |n: usize, ty: &ValueType| match ty {
             ValueType::Tensor(m) if n > 0 => ValueType::Tensor(m.with_dtype(m.dtype.compute())),
             other => other.clone(),
@@ -125,7 +127,7 @@ impl Pass<'_> {
         let new_args = self.read_args(args)?;
         let meta = self.storages.view(view).meta.clone();
         let out_meta = node.outputs.first().and_then(|&v| self.old.meta(v)).unwrap_or(&meta).clone();
-        // `detach_`, `squeeze_`, `transpose_` change what the tensor looks like and no element.
+        // `detach_`, `squeeze_`, `transpose_` change the metadata of the tensor and no element.
         let rule = views::rule(functional, &new_args, &meta, &[&out_meta], 0);
         let name = functional.split('.').nth(1).unwrap_or(functional).to_string();
         if let Some(rule) = rule {
@@ -198,7 +200,7 @@ impl Pass<'_> {
     }
 }
 
-/// The dtype that the operator's own rules give: the call is built in a scratch graph, whose types the table infers.
+/// The dtype by the operator's own rules: the call is built in a scratch graph, whose types the table infers.
 /// `None` where the table does not know the operator or refuses the call (`prims::decompose` will report it).
 fn result_dtype(graph: &Graph, target: &str, args: &[Arg]) -> Option<DType> {
     let mut scratch = Graph::new("scratch");

@@ -2,11 +2,11 @@
 //!
 //! Every tensor is a view of a storage ([`state`]). An in-place call becomes its out-of-place counterpart
 //! ([`inplace`]), whose result is written through the chain of views to the storage's new value; a later read through
-//! any other view replays that view on the new value. What is written to an input is an extra output. How a view is
-//! replayed and undone stands in [`views`]. Numbers that the caller gives become tensors before ([`given`]), those that
-//! the program returns behind it ([`numbers`]).
+//! any other view replays that view on the new value. The new value of a written input is an extra output. How a view is
+//! replayed and inverted is in [`views`]. Numbers that the caller passes become tensors first ([`number_inputs`]), those
+//! that the program returns become tensors afterwards ([`numbers`]).
 //!
-//! Assumed, as PyTorch's export does: two inputs never share memory. Dead replays are left to later passes.
+//! Assumed, as in PyTorch's export: two inputs never share memory. Dead replays are left to later passes.
 
 mod inplace;
 mod norms;
@@ -50,7 +50,7 @@ pub enum FunctionalizeProblem {
     /// The view cannot be written through.
     #[error("writes through a view that {0}; clone the tensor before writing to it")]
     View(&'static str),
-    /// A parameter or constant is written, which has no output to carry it.
+    /// The program writes a parameter or constant, for which there is no output.
     #[error(
         "writes {what} `{name}`: only buffers and inputs may change; register it as a buffer, or clone it first"
     )]
@@ -76,7 +76,7 @@ pub enum FunctionalizeProblem {
         "its subgraph writes to an operand; only `cond` supports that: return the new value from the subgraph"
     )]
     Subgraph,
-    /// An integer that the caller gives is an expression of several unknown symbols.
+    /// An integer argument is an expression of several unknown symbols.
     #[error(
         "is `{expr}` by the program's symbols, and no input tells each of them: give the model one integer for each symbol"
     )]
@@ -84,17 +84,17 @@ pub enum FunctionalizeProblem {
         /// The expression.
         expr: String,
     },
-    /// A node reads a value that does not exist or that a refused call should have given.
+    /// A node reads a value that does not exist, because the call that defines it was refused.
     #[error("reads a value that no node before it gives")]
     Undefined,
 }
 
-/// The same program without mutation: in-place calls are out-of-place, every read through a view sees what was written
-/// through any other, and new values of buffers and inputs are outputs of kind [`OutputKind::BufferMutation`] and
+/// The same program without mutation: in-place calls are out-of-place, every read through a view sees all writes
+/// through other views, and new values of buffers and inputs are outputs of kind [`OutputKind::BufferMutation`] and
 /// [`OutputKind::InputMutation`], appended unless the graph returns them already. Subgraphs likewise; what a branch of
 /// `cond` writes to its operands comes back as extra results of the call.
 ///
-/// Integers, floats and truth values that the caller gives are tensors without dimensions in the result (`i64`, `f64`, `bool`).
+/// Integers, floats and truth values among the inputs become tensors without dimensions (`i64`, `f64`, `bool`).
 ///
 /// Operators that the table does not know pass through (`prims::decompose` reports them all together).
 ///
@@ -105,7 +105,7 @@ pub fn functionalize(graph: &Graph) -> Result<Graph, Vec<FunctionalizeError>> {
     let given = number_inputs::to_tensors(graph).map_err(|error| vec![error])?;
     let mut body = run(given.as_ref().unwrap_or(graph), false, &mut errors);
     numbers::to_tensors(&mut body.graph);
-    // Random numbers depend on the names of the calls that draw them, on every way from here on.
+    // Random numbers depend on the names of the calls that draw them, so names are made unique first.
     body.graph.make_names_unique();
     if errors.is_empty() { Ok(body.graph) } else { Err(errors) }
 }
@@ -120,7 +120,7 @@ pub fn functional_legality() -> impl Legality {
     })
 }
 
-/// What an old value is in the new graph.
+/// The new graph's counterpart of an old value.
 #[derive(Clone, Copy)]
 enum Binding {
     /// A tensor.
@@ -135,7 +135,7 @@ struct Pass<'a> {
     out: Graph,
     storages: Storages,
     bindings: Arena<ValueId, Option<Binding>>,
-    /// Subgraphs, functional, as they stand before a call adds results to them.
+    /// Subgraphs, functional, as they are before a call adds results to them.
     bodies: Vec<Body>,
     /// Whether a subgraph of `out` has been given to a call.
     taken: Vec<bool>,
@@ -215,14 +215,14 @@ impl Pass<'_> {
         let metas: Vec<&TensorMeta> = node.outputs.iter().filter_map(|&v| self.old.meta(v)).collect();
         let mut rules: Vec<Option<views::Rule>> = vec![None; node.outputs.len()];
         let source = self.viewed(args);
-        // Operators that share memory give tensors alone.
+        // Operators that share memory return only tensors.
         if let Some(source) = source.filter(|_| metas.len() == node.outputs.len()) {
             let input = &self.storages.view(source).meta;
             for (n, rule) in rules.iter_mut().enumerate() {
                 *rule = views::rule(target, &new_args, input, &metas, n);
             }
         }
-        // What addresses the storage is computed from the storage, never from the operand's functional value.
+        // A view that addresses the storage is computed from the storage, never from the operand's functional value.
         if let (Some(source), [Some(rule)]) = (source, &mut rules[..])
             && rule.of_storage
         {
@@ -248,8 +248,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// A new view of `source`, whose present value is `new` where that is known. One that addresses the storage hangs
-    /// on the storage's root, in the order of its elements in memory.
+    /// A new view of `source`, whose present value is `new` where that is known. A view that addresses the storage is attached
+    /// to the storage's root, in the order of its elements in memory.
     fn derive(
         &mut self,
         source: ViewRef,
@@ -329,7 +329,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Appends what the graph wrote to its inputs, or, for a subgraph, hands it to the caller.
+    /// Appends the new values of inputs as outputs, or, for a subgraph, returns them to the caller.
     fn finish(mut self) -> Body {
         let inputs = self.storages.inputs();
         if !self.nested {
@@ -343,7 +343,7 @@ impl Pass<'_> {
                 }
             }
         }
-        // Inputs by position; one that is no tensor is never written.
+        // Inputs by position; one that is not a tensor is never written.
         let values = self.old.inputs().map(|(v, _, _)| match self.bindings[v] {
             Some(Binding::View(view)) => self.storages.present(view),
             Some(Binding::Plain(value)) => (value, false),

@@ -1,5 +1,5 @@
-//! Batch and instance normalisation in training mode write their running statistics although their schemas do not say
-//! so (they are composites that hide it). The functional form returns them.
+//! Batch and instance normalisation in training mode write their running statistics although their schemas do not declare
+//! it (they are composites that hide it). The functional form returns the statistics.
 
 use fx_ir::{Arg, Node, OriginId, ValueId, ValueType};
 use ir_core::{Scalar, SymExpr, TensorMeta};

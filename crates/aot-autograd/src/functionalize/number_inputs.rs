@@ -1,10 +1,10 @@
-//! Numbers that the caller gives (`f(x, k)` with an integer `k`) as tensors without dimensions, so that every backend gets
-//! tensors alone: integers as `i64`, floats as `f64`, truth values as `bool`. `aten.item` reads the number again, and binds
-//! the symbol of an integer where the sizes of the tensors do not tell it already.
+//! Numbers that the caller passes (`f(x, k)` with an integer `k`) become tensors without dimensions, so that backends
+//! receive only tensors: integers as `i64`, floats as `f64`, truth values as `bool`. `aten.item` reads the number again,
+//! and binds the symbol of an integer that the sizes of the tensors do not determine.
 //!
 //! Not here: numbers that a program returns ([`super::numbers`]), and integers that are only computed with, which need no
-//! symbol (`prims::decompose`). That a number and the sizes agree, and guards on such integers, are checked before a call, by
-//! whoever has the call's inputs.
+//! symbol (`prims::decompose`). The consistency of a number with the sizes, and guards on such integers, are checked before
+//! a call, by the code that has the call's inputs.
 
 use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, Symbol, ValueId, ValueType};
 use ir_core::{Atom, DType, Origin, Shape, SymExpr, SymId, TensorMeta, contiguous_strides};
@@ -12,7 +12,7 @@ use rustc_hash::FxHashSet;
 
 use super::{FunctionalizeError, FunctionalizeProblem};
 
-/// The same program with tensors for numbers; `None` where it is given none.
+/// The same program with tensors for numbers; `None` if no input is a number.
 pub(super) fn to_tensors(graph: &Graph) -> Result<Option<Graph>, FunctionalizeError> {
     let is_number = |ty: &ValueType| matches!(ty, ValueType::Int(_) | ValueType::Float | ValueType::Bool);
     let users = graph.inputs().filter(|(v, kind, _)| {
@@ -40,9 +40,9 @@ pub(super) fn to_tensors(graph: &Graph) -> Result<Option<Graph>, FunctionalizeEr
 
 struct Pass {
     out: Graph,
-    /// How many nodes stand in the order without those added here.
+    /// The number of nodes in the order before nodes are added here.
     before: usize,
-    /// Symbols that the sizes of tensors tell.
+    /// Symbols that the sizes of tensors determine.
     sized: FxHashSet<SymId>,
     /// Symbols that numbers bind.
     bound: FxHashSet<SymId>,
@@ -69,7 +69,7 @@ impl Pass {
         self.out.outputs.iter_mut().for_each(|o| replace_in(&mut o.arg, v, by));
     }
 
-    /// A placeholder becomes a tensor; gives what it was called.
+    /// Turns a placeholder into a tensor; returns its former name.
     fn as_tensor(&mut self, v: ValueId, dtype: DType) -> String {
         let value = &mut self.out.values[v];
         value.ty = ValueType::Tensor(TensorMeta::contiguous(dtype, Shape::new()));
@@ -147,8 +147,8 @@ impl Pass {
         self.bind(part, id, &name);
     }
 
-    /// What has a size that numbers determine (`[k * j]`) is an input whose size only the call tells, and of which as many
-    /// elements are taken: the sizes of inputs are known before any number is read.
+    /// A tensor whose size depends on such integers (`[k * j]`) becomes an input of a size known only at the call, from
+    /// which as many elements are sliced: the sizes of inputs are known before any number is read.
     fn sizes_of_bound_symbols(&mut self) -> Result<(), FunctionalizeError> {
         let bound = self.bound.clone();
         let depends = |e: &SymExpr| e.any_leaf(|a| matches!(a, Atom::Sym(id) if bound.contains(id)));
@@ -202,20 +202,20 @@ impl Pass {
         }
     }
 
-    /// The graph with what was added behind the placeholders.
+    /// The graph with the added nodes moved after the placeholders.
     fn finish(mut self) -> Graph {
         let added = self.out.order.split_off(self.before);
         let is_call = |id: &fx_ir::NodeId| matches!(self.out.nodes[*id].kind, NodeKind::Call { .. });
         let at = self.out.order.iter().position(is_call).unwrap_or(self.before);
         self.out.order.splice(at..at, added);
-        // Only who has the inputs of a call can hold guards on given integers, with those of the captured graph.
+        // Only the caller has the inputs, so it checks guards on integer arguments, with those of the captured graph.
         let bound = |a: &Atom| matches!(a, Atom::Sym(id) if self.bound.contains(id));
         self.out.guards.retain(|guard| !guard.expression.any_leaf(bound));
         self.out
     }
 }
 
-/// The symbol that a size tells: the one of `factor * symbol + offset` with a positive factor. Backends bind symbols so.
+/// The symbol that a size determines: the one of `factor * symbol + offset` with a positive factor. Backends bind symbols so.
 fn symbol_determined_by(size: &SymExpr) -> Option<SymId> {
     let (terms, _) = size.terms();
     match terms[..] {

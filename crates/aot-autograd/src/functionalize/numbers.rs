@@ -1,11 +1,11 @@
-//! Numbers that a program returns (`x.shape[0]`, `n.item()`, `2.5`) as tensors without dimensions, so that on every
-//! backend the caller gets one result for each: integers as `i64`, floats as `f64`, truth values as `bool`.
+//! Numbers that a program returns (`x.shape[0]`, `n.item()`, `2.5`) become tensors without dimensions, so that every
+//! backend returns one tensor for each: integers as `i64`, floats as `f64`, truth values as `bool`.
 
 use fx_ir::{Arg, Graph, OriginId, OutputKind, ValueType};
 use ir_core::{DType, Scalar, Shape, TensorMeta};
 
-/// Replaces the user's results that are numbers. Those that a call computes as a float or a truth value are such tensors
-/// from the decomposition on.
+/// Replaces the user's results that are numbers. Floats and truth values that a call computes are such tensors after the
+/// decomposition.
 pub(super) fn to_tensors(graph: &mut Graph) {
     for n in 0..graph.outputs.len() {
         let output = &graph.outputs[n];

@@ -1,5 +1,5 @@
-//! Storages and their views: who shares memory with whom, which value is present, and what has to be computed to read
-//! or write one. Knows views only by their [`Rule`]s.
+//! Storages and their views: which tensors share memory, which value is current, and how to read or write one. It knows
+//! views only by their [`Rule`]s.
 
 use fx_ir::{Arg, Graph, InputKind, OriginId, ValueId, ValueType};
 use ir_core::TensorMeta;
@@ -12,13 +12,13 @@ pub(super) struct ViewRef(usize);
 
 /// A tensor of the program.
 pub(super) struct View {
-    /// What it looks like.
+    /// Its meta.
     pub(super) meta: TensorMeta,
-    /// The view it is a view of, and how; `None` for a storage.
+    /// The parent view and the rule; `None` for a storage.
     from: Option<(ViewRef, Rule)>,
     storage: usize,
     name: String,
-    /// The call that made it: what replays it comes from there, whoever reads.
+    /// The call that created it: replays have the origin of this call, whichever node reads.
     origin: OriginId,
     /// The value when the storage had this generation.
     value: Option<ValueId>,
@@ -84,7 +84,7 @@ impl Storages {
         });
         root
     }
-    /// A new view; `value` is its present value, computed at the first read where it is missing.
+    /// A new view; `value` is its current value, computed at the first read if it is missing.
     pub(super) fn push(&mut self, mut view: View, value: Option<ValueId>) -> ViewRef {
         if let Some((parent, _)) = &view.from {
             view.storage = self.views[parent.0].storage;
@@ -115,7 +115,7 @@ impl Storages {
         });
         inputs.collect()
     }
-    /// Present value of a storage's root, and whether it was ever written.
+    /// Current value of a storage's root, and whether it was ever written.
     pub(super) fn present(&self, root: ViewRef) -> (ValueId, bool) {
         let root = self.root_of(root);
         let view = &self.views[root.0];
@@ -128,7 +128,8 @@ impl Storages {
         v.value.filter(|_| v.from.is_none() || v.generation == self.storages[v.storage].generation)
     }
 
-    /// The present value; what is stale on the way from the storage is replayed. No recursion: chains may be long.
+    /// The current value; stale views between it and the storage are replayed. This is iterative, because chains may be
+    /// long.
     pub(super) fn read(&mut self, out: &mut Graph, view: ViewRef) -> ValueId {
         let mut stale = Vec::new();
         let mut at = view;
@@ -157,10 +158,10 @@ impl Storages {
         value
     }
 
-    /// Makes `new` the view's value and undoes its views one by one up to the storage's new value.
+    /// Makes `new` the view's value and inverts its chain of views up to the storage's new value.
     ///
     /// # Errors
-    /// What keeps a view on the way from being written through; nothing has changed then but dead calls.
+    /// A view in the chain that cannot be written through; then only dead calls were added.
     pub(super) fn write(
         &mut self,
         out: &mut Graph,

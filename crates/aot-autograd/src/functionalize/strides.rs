@@ -1,9 +1,9 @@
-//! Which reshapes are views: PyTorch's rule on strides, with symbolic sizes. A reshape that cannot be shown to be a view
-//! is taken for a copy, as PyTorch's own symbolic shapes do when they find no proof.
+//! Decides which reshapes are views, by PyTorch's rule on strides with symbolic sizes. A reshape that cannot be shown to be
+//! a view is treated as a copy, as PyTorch's own symbolic shapes do when they find no proof.
 
 use ir_core::{SymExpr, TensorMeta};
 
-/// Whether `input` can be seen with `sizes` without moving an element.
+/// Whether `input` can be viewed with `sizes` without moving an element.
 ///
 /// Dimensions that follow one another in memory form a chunk; each chunk must split into new dimensions exactly.
 pub(super) fn is_view(input: &TensorMeta, sizes: &[SymExpr]) -> bool {

@@ -1,5 +1,5 @@
-//! Control flow: bodies are functional on their own; what a branch of `cond` writes to its operands comes back as extra
-//! results of both branches and of the call.
+//! Control flow: each body becomes functional by itself; operands that a branch of `cond` writes are extra results of both
+//! branches and of the call.
 
 use fx_ir::{Arg, Graph, Node, Output, OutputKind, SubgraphId, ValueId, ValueType};
 use ir_core::EntityId;

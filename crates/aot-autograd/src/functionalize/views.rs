@@ -1,5 +1,5 @@
-//! The views: for every operator whose result shares memory with its first operand, how it is replayed on a new value
-//! and how a new value of the view becomes one of what it views. One row of the `match` a family.
+//! The views: for every operator whose result shares memory with its first operand, how it is replayed on a new value and
+//! how a new value of the view is written back to its parent. One row of the `match` per family.
 //!
 //! That a result may alias an operand is in the operator table's schemas (`Tensor(a)`); *whether* it does in a given
 //! call (`reshape`, `to`, `contiguous`, `dropout` outside training) and how to undo it is knowledge of this pass alone.
@@ -9,23 +9,23 @@ use ir_core::{Scalar, SymExpr, TensorMeta};
 
 use super::strides;
 
-/// How a view is computed from what it views, and back.
+/// How a view is computed from its parent, and its inverse.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
-    /// Operator that gives the view.
+    /// The operator that creates the view.
     pub(super) target: String,
     /// Its arguments after the first.
     pub(super) args: Vec<Arg>,
-    /// The way back.
+    /// The inverse.
     pub(super) inverse: Inverse,
     /// Whether it addresses the storage and not the operand's elements (`as_strided`).
     pub(super) of_storage: bool,
 }
 
-/// How a new value of the view gives one of what it views.
+/// How a new value of the view becomes a new value of its parent.
 #[derive(Clone, Debug)]
 pub(super) enum Inverse {
-    /// It is the same.
+    /// The value is unchanged.
     Identity,
     /// The same elements in the operand's shape.
     Reshape,
@@ -102,7 +102,8 @@ fn aliases_by_schema(target: &str) -> bool {
     first.is_some() && schema.returns.first().and_then(|r| set(&r.alias)) == first
 }
 
-/// `to`, `contiguous` and `type_as` give the operand itself where there is nothing to change. They would have made new
+/// `to`, `contiguous` and `type_as` return the operand itself where there is nothing to change. Otherwise they would have
+/// new
 /// strides otherwise, but for `copy=True`.
 fn same_memory(
     name: &str,
@@ -124,7 +125,7 @@ fn same_memory(
     (same && !copies).then_some(Inverse::Identity)
 }
 
-/// `dropout(input, p, train)` is its operand outside training and for `p = 0`.
+/// `dropout(input, p, train)` returns its operand outside training and for `p = 0`.
 fn passes_through(args: &[Arg]) -> Option<Inverse> {
     let number = |n: usize| args.get(n).and_then(Arg::as_scalar);
     let drops = number(2).is_some_and(Scalar::as_bool) && number(1).is_none_or(|p| p.as_f64() != 0.0);
@@ -167,7 +168,7 @@ fn wrap(dim: i64, rank: usize) -> Option<usize> {
     usize::try_from(if dim < 0 { dim + rank as i64 } else { dim }).ok().filter(|&d| d < rank)
 }
 
-/// `permute(dims)` is undone by the permutation that brings each dimension back.
+/// `permute(dims)` is inverted by the inverse permutation.
 fn inverse_permutation(dims: &Arg, rank: usize) -> Option<Arg> {
     let Arg::List(dims) = dims else { return None };
     let mut back = vec![0i64; rank];
@@ -250,9 +251,9 @@ fn resize(input: &TensorMeta, out: &TensorMeta) -> Option<Rule> {
     Some(Rule { target: "aten.as_strided.default".into(), args, inverse, of_storage: true })
 }
 
-/// The permutation that brings a storage's tensor into the order of its elements in memory, with the meta that it gives:
-/// a functional value is row-major, so that `as_strided` counts along its last dimension first. `None` where it is
-/// in that order already.
+/// The permutation that brings a storage's tensor into the order of its elements in memory, with the resulting meta: a
+/// functional value is row-major, so that `as_strided` counts along its last dimension first. `None` where it is in that
+/// order already.
 ///
 /// # Errors
 /// The tensor has gaps or an offset, or its strides cannot be compared.

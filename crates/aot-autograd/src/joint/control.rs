@@ -1,11 +1,11 @@
 //! Gradients through control flow: the backward of a `cond` is a `cond` of the branches' backwards, that of a `scan` (and
-//! of a `map`, which carries nothing) a `scan` from the last turn to the first. Each body's backward is its own joint
+//! of a `map`, which carries nothing) a `scan` from the last iteration to the first. Each body's backward is its own joint
 //! graph, so bodies may nest.
 //!
-//! A `scan` keeps what every turn was given; everything within a turn is computed anew. An `associative_scan` goes back as
-//! the `scan` that it is, from its last result to its first. A `while_loop` is refused, as
-//! PyTorch refuses it: nobody knows beforehand how many turns there are values to keep of. So are bodies that bind a size
-//! from data, for a symbol is bound by one call alone.
+//! A `scan` saves the inputs of every iteration; everything within an iteration is recomputed. An `associative_scan` is
+//! differentiated as the `scan` that it is, from its last result to its first. A `while_loop` is refused, as in PyTorch:
+//! the number of iterations, and so the number of saved values, is not known in advance. Bodies that bind a size from data
+//! are refused too, because only one call may bind a symbol.
 
 use fx_ir::{
     Arg, Graph, InputKind, NodeId, NodeKind, OriginId, Output, OutputKind, SubgraphId, Value, ValueId,
@@ -46,7 +46,7 @@ impl Vjp {
     }
 }
 
-/// A call of control flow and what flows back into it.
+/// A call of control flow and the cotangents of its results.
 struct Site<'a> {
     id: NodeId,
     origin: OriginId,
@@ -82,7 +82,7 @@ impl Pass {
                 self.associative(&site, *body, &flat(one(xs)), &flat(rest))
             }
             ("while_loop", _) => Err(GradProblem::Control(
-                "has no gradient, for only running tells how many turns it takes: use `scan` over a fixed number of them, or \
+                "has no gradient, because its number of iterations is known only at run time: use `scan` over a fixed number of them, or \
                  detach what it reads",
             )),
             _ => Err(GradProblem::Control("has no gradient: detach what it reads")),
@@ -115,7 +115,7 @@ impl Pass {
         self.give(site, wanted.iter().map(|n| &operands[*n]), &made)
     }
 
-    /// The operands `[carried, xs, fixed]` are each a list.
+    /// The operands `[carried, xs, fixed]`, each a list.
     fn scan(
         &mut self,
         site: &Site<'_>,
@@ -170,7 +170,7 @@ impl Pass {
         self.give(site, of.into_iter(), &made)
     }
 
-    /// Results are the carries of a scan that begins with the first elements, so nothing more has to be kept. The backward
+    /// Results are the carries of a scan that begins with the first elements, so nothing more has to be saved. The backward
     /// carries the whole cotangent of a result from the last one to the first, whose own it is in the end:
     /// `(d y[t - 1], d x[t]) = vjp(y[t - 1], x[t], d y[t])`, and `d x[0] = d y[0]`.
     fn associative(
@@ -254,7 +254,7 @@ impl Pass {
         Ok(b.reshape(part, &sizes[1..])?.into())
     }
 
-    /// What every turn of a scan was given, stacked: further results of the forward call.
+    /// The inputs of every iteration of a scan, stacked: additional results of the forward call.
     fn keep_carries(
         &mut self,
         site: &Site<'_>,
@@ -290,7 +290,7 @@ impl Pass {
         {
             *first = Arg::Graph(graph);
         }
-        // A map has no carry, so this was a scan and stays one.
+        // A map has no carry, so this is a scan and its backward is one too.
         Ok(kept)
     }
 
@@ -318,7 +318,7 @@ impl Pass {
         let mut graph = made.graph;
         let mut tangents = Vec::new();
         for (n, tangent) in made.tangents.into_iter().enumerate() {
-            // A result that depends on nothing of interest takes its cotangent all the same.
+            // A result that depends on no wanted placeholder takes its cotangent all the same.
             tangents.push(match (tangent, &of.outputs[n].arg) {
                 (Some(v), _) => v,
                 (None, Arg::Value(v)) => {
@@ -373,7 +373,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Places of the operands whose gradients are wanted.
+    /// Positions of the operands whose gradients are wanted.
     fn wanted(&self, operands: &[Arg]) -> Vec<usize> {
         (0..operands.len()).filter(|n| self.wants_any(&operands[*n])).collect()
     }
@@ -400,15 +400,15 @@ impl Pass {
         Ok(b.full(&meta.sizes, Scalar::Float(0.0), meta.dtype)?.into())
     }
 
-    /// A tensor with dimension 0 the other way round.
+    /// A tensor with dimension 0 reversed.
     fn flipped(&mut self, site: &Site<'_>, x: &Arg) -> Result<Arg, OpError> {
         let mut b = Builder::new(&mut self.graph, site.name.clone(), site.origin);
         Ok(b.call1("aten.flip.default", vec![x.clone(), Arg::List(vec![0i64.into()])])?.into())
     }
 }
 
-/// One turn of the backward scan. It carries the carries' cotangents and the sums of the fixed operands' gradients, goes
-/// over the carries that were kept, the slices and the cotangents of the results, and gives the gradients of the slices.
+/// One iteration of the backward scan. It carries the carries' cotangents and the sums of the fixed operands' gradients, goes
+/// over the carries that were kept, the slices and the cotangents of the results, and returns the gradients of the slices.
 /// `carries` of the `carried` operands are differentiated, `of_xs` of the `xs` slices.
 fn backward_iteration(
     mut vjp: Vjp,
@@ -432,9 +432,9 @@ fn backward_iteration(
     Ok(vjp.finish(&placeholders, &results))
 }
 
-/// One turn of the backward of an associative scan. It carries the cotangents of `own` results and the sums of the fixed
-/// operands' gradients, goes over the `slices` operands and the own cotangents of the results before, which are added to
-/// what goes on, and gives the gradients of the elements.
+/// One iteration of the backward of an associative scan. It carries the cotangents of `own` results and the sums of the fixed
+/// operands' gradients, goes over the `slices` operands and the results' own cotangents, which are added to
+/// the carried ones, and returns the gradients of the elements.
 fn iteration_results(mut vjp: Vjp, own: usize, slices: usize) -> Result<Graph, GradProblem> {
     let gradients = vjp.gradients.clone();
     let (before, rest) = gradients.split_at(own);
@@ -467,7 +467,7 @@ fn first_of(meta: Option<&TensorMeta>) -> Option<ValueType> {
     meta.map(|m| ValueType::Tensor(TensorMeta::contiguous(m.dtype, m.sizes[1..].iter().cloned())))
 }
 
-/// Memory of its own for a gradient.
+/// A copy in memory of its own for a gradient.
 fn fresh(meta: &TensorMeta) -> ValueType {
     ValueType::Tensor(TensorMeta::contiguous(meta.dtype, meta.sizes.iter().cloned()))
 }

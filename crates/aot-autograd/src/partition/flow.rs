@@ -1,5 +1,5 @@
-//! Maximum flow through a network by Dinic's method, and the minimum cut nearest to the sink. Knows nothing of graphs
-//! of operators.
+//! Maximum flow through a network by Dinic's method, and the minimum cut nearest to the sink. It knows no graphs of
+//! operators.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ pub(super) const INFINITE: i64 = i64::MAX / 8;
 
 /// A directed network. Vertex 0 is the source, vertex 1 the sink.
 pub(super) struct Network {
-    /// Where each edge leads and what it still takes; edge `e ^ 1` is its reverse.
+    /// The target and residual capacity of each edge; edge `e ^ 1` is its reverse.
     edges: Vec<(usize, i64)>,
     /// Edges out of each vertex.
     out: Vec<Vec<usize>>,
@@ -18,7 +18,7 @@ pub(super) const SOURCE: usize = 0;
 pub(super) const SINK: usize = 1;
 
 impl Network {
-    /// A network of so many vertices, source and sink among them.
+    /// A network of this many vertices, source and sink among them.
     pub(super) fn new(vertices: usize) -> Network {
         Network { edges: Vec::new(), out: vec![Vec::new(); vertices.max(2)] }
     }
@@ -31,7 +31,7 @@ impl Network {
         self.edges.push((from, 0));
     }
 
-    /// Sends as much as possible from source to sink; at least [`INFINITE`] where no finite cut parts them.
+    /// Sends as much flow as possible from source to sink; at least [`INFINITE`] if no finite cut separates them.
     pub(super) fn max_flow(&mut self) -> i64 {
         let mut total = 0i64;
         while let Some(level) = self.levels() {
@@ -50,7 +50,7 @@ impl Network {
         total
     }
 
-    /// Distance of every vertex from the source over edges that still take something; `None` where the sink has none.
+    /// Distance of every vertex from the source over edges with residual capacity; `None` if the sink is unreachable.
     fn levels(&self) -> Option<Vec<u32>> {
         let mut level = vec![u32::MAX; self.out.len()];
         level[SOURCE] = 0;
@@ -67,7 +67,7 @@ impl Network {
         (level[SINK] != u32::MAX).then_some(level)
     }
 
-    /// One path to the sink along rising levels; returns what was sent over it. An explicit stack: paths are as long as
+    /// One path to the sink along rising levels; returns the flow sent over it. The stack is explicit: paths are as long as
     /// the graph is deep.
     fn augment(&mut self, level: &[u32], next: &mut [usize]) -> i64 {
         let mut path: Vec<usize> = Vec::new();
@@ -110,7 +110,7 @@ impl Network {
         while let Some(at) = stack.pop() {
             for &e in &self.out[at] {
                 let from = self.edges[e].0;
-                // The edge from `from` to here still takes something.
+                // The edge from `from` to here has residual capacity.
                 if self.edges[e ^ 1].1 > 0 && !side[from] {
                     side[from] = true;
                     stack.push(from);

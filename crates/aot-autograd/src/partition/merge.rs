@@ -1,4 +1,4 @@
-//! One graph of forward and backward again, for a training step that is compiled as one program.
+//! Merges forward and backward into one graph, for a training step that is compiled as one program.
 
 use fx_ir::{Arg, Graph, NodeKind, OutputKind, ValueId, ValueType};
 use ir_core::Arena;
@@ -9,8 +9,8 @@ use super::{Contradiction, Partition};
 
 impl Partition {
     /// Forward and backward in one graph: the forward's placeholders, then the tangents; the forward's outputs, then
-    /// the gradients. What is computed anew stands in the backward half and reads values of the forward through
-    /// `prims.barrier`, so that no pass takes it for what the forward computed.
+    /// the gradients. Recomputed values are in the backward half and read values of the forward through `prims.barrier`, so
+    /// that no pass merges them with what the forward computed.
     ///
     /// # Errors
     /// [`Contradiction`], which no partition should give.
@@ -37,7 +37,7 @@ struct Merge {
     graph: Graph,
     /// The merged graph's value for each of the backward's.
     map: Arena<ValueId, Option<ValueId>>,
-    /// The same behind a barrier, for values of the forward.
+    /// The same after a barrier, for values of the forward.
     behind: Arena<ValueId, Option<ValueId>>,
 }
 
@@ -90,16 +90,23 @@ impl Merge {
         Ok(())
     }
 
-    /// Puts the merged graph's values for the backward's; `anew` for an operand of what is computed anew. All values are
+    /// Replaces the backward's values by the merged graph's; `recomputed` for an operand of a recomputed call. All values are
     /// mapped before they are read: placeholders first, then calls in order.
-    fn rename(&mut self, partition: &Partition, arg: &mut Arg, anew: bool) -> Result<(), Contradiction> {
+    fn rename(
+        &mut self,
+        partition: &Partition,
+        arg: &mut Arg,
+        recomputed: bool,
+    ) -> Result<(), Contradiction> {
         let backward = &partition.backward;
         let mut wrong = None;
         arg.for_each_value_mut(&mut |v| {
             let missing =
                 || Contradiction(format!("`{}` is read before it is made", backward.values[*v].name));
             let own = self.map[*v].ok_or_else(missing);
-            match own.and_then(|own| if anew { self.read_anew(backward, *v, own) } else { Ok(own) }) {
+            match own
+                .and_then(|own| if recomputed { self.read_recomputed(backward, *v, own) } else { Ok(own) })
+            {
                 Ok(new) => *v = new,
                 Err(e) => wrong = Some(e),
             }
@@ -107,8 +114,13 @@ impl Merge {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// A value as what is computed anew reads it: tensors of the forward through a barrier.
-    fn read_anew(&mut self, backward: &Graph, v: ValueId, own: ValueId) -> Result<ValueId, Contradiction> {
+    /// A value as a recomputed call reads it: tensors of the forward through a barrier.
+    fn read_recomputed(
+        &mut self,
+        backward: &Graph,
+        v: ValueId,
+        own: ValueId,
+    ) -> Result<ValueId, Contradiction> {
         let value = &backward.values[v];
         let of_forward = backward.nodes[value.def].as_call().is_none();
         if !of_forward || !matches!(value.ty, ValueType::Tensor(_)) {

@@ -1,14 +1,15 @@
-//! The choice of what is saved: a minimum cut between what the forward must compute and what the backward needs.
+//! Chooses which values are saved: a minimum cut between the values that the forward must compute and those that the
+//! backward needs.
 //!
-//! Every value is an edge whose capacity is its bytes; to cut it is to save it. A node on the sink's side is computed
-//! anew in the backward. What must not be computed twice hangs on the source: by default templates, routines,
-//! scatters, scans, reductions of much to little, and the end of a long chain of arithmetic (the heuristics of
-//! PyTorch's min-cut partitioner). Parameters and inputs cost nothing: they are kept anyway. Of cuts with equal bytes
-//! the one that computes least anew is taken.
+//! Every value is an edge whose capacity is its bytes; to cut it is to save it. A node on the sink's side is recomputed in
+//! the backward. Nodes that must not be computed twice are connected to the source: by default templates, routines,
+//! scatters, scans, strongly reducing reductions, and the end of a long chain of arithmetic (the heuristics of PyTorch's
+//! min-cut partitioner). Parameters and inputs cost nothing because they are kept anyway. Of cuts with equal bytes the one
+//! with the least recomputation is chosen.
 //!
-//! A memory budget below 1 lifts these bans one by one, cheapest work a saved byte first, until the budget is met:
-//! a greedy knapsack whose weights are cuts. The bans lifted for one budget are lifted for every smaller one, so fewer
-//! bytes are never answered with more.
+//! A memory budget below 1 lifts these bans one by one, least work per saved byte first, until the budget is met:
+//! a greedy knapsack whose weights are cuts. The bans lifted for one budget are also lifted for every smaller one, so a
+//! smaller budget never saves more bytes.
 
 use fx_ir::{Graph, NodeId, NodeKind, ValueId};
 use ir_core::{Arena, EntityId};
@@ -19,16 +20,16 @@ use super::{Contradiction, Partition, split};
 use crate::JointGraph;
 use crate::symbols::defines_size;
 
-/// Nodes of arithmetic in a row that are computed anew at most; beyond that the chain is cut by saving.
+/// Longest chain of arithmetic nodes that is recomputed; a longer one is cut by saving.
 const LONGEST_CHAIN: u32 = 100;
 /// A reduction to less than this fraction of its operand is not computed twice.
 const REDUCES_MUCH: i64 = 4;
 
-/// How much to compute anew.
+/// How much to recompute.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MinCut {
-    /// 1: only what is cheap. Below: as fraction of the bytes that 1 saves, how many may be saved; 0 saves inputs only,
-    /// as far as values can be computed anew at all. Numbers outside 0..=1 count as the nearer end.
+    /// 1: recompute only what is cheap. Below 1: the fraction of the bytes saved at 1 that may be saved; 0 saves only
+    /// inputs, as far as values can be recomputed at all. Numbers outside 0..=1 are clamped.
     pub memory_budget: f64,
 }
 
@@ -65,7 +66,7 @@ struct Candidates {
     dependent: Arena<NodeId, bool>,
     /// Nodes of the forward that are never computed twice.
     fixed: Vec<NodeId>,
-    /// Nodes that the default does not compute twice, cheapest a byte first.
+    /// Nodes that the default does not compute twice, cheapest per byte first.
     liftable: Vec<NodeId>,
     /// Values that a dependent node or a gradient reads.
     needed: Vec<ValueId>,
@@ -92,7 +93,7 @@ impl Candidates {
         Candidates { dependent, fixed, liftable, needed }
     }
 
-    /// The minimum cut with the first `lifted` bans lifted: bytes saved, and for every node whether it is computed in
+    /// The minimum cut with the first `lifted` bans lifted: the saved bytes, and for every node whether it is computed in
     /// the backward where that needs it.
     fn cut(&self, joint: &JointGraph, lifted: usize) -> (i64, Arena<NodeId, bool>) {
         let graph = &joint.graph;
@@ -119,14 +120,14 @@ impl Candidates {
     }
 }
 
-/// What saving a value costs: its bytes, nothing for what the caller keeps anyway.
+/// The cost of saving a value: its bytes, or nothing where the caller keeps it anyway.
 fn saving_cost(joint: &JointGraph, v: ValueId) -> i64 {
     let graph = &joint.graph;
     let name = match &graph.nodes[graph.values[v].def].kind {
         NodeKind::Placeholder { name, .. } => name,
         NodeKind::Call { .. } => return bytes_hint(graph, v),
     };
-    // What the forward writes is not there any more: its old value has to be kept.
+    // An input that the forward overwrites does not survive: its old value has to be saved.
     let written = graph.outputs.iter().any(|o| match &o.kind {
         fx_ir::OutputKind::BufferMutation(n) | fx_ir::OutputKind::InputMutation(n) => n == name,
         _ => false,
@@ -134,7 +135,7 @@ fn saving_cost(joint: &JointGraph, v: ValueId) -> i64 {
     if written { bytes_hint(graph, v) } else { 0 }
 }
 
-/// Nodes of arithmetic in a row that end in this one.
+/// Length of the chain of arithmetic nodes that ends in this one.
 fn chain(graph: &Graph, id: NodeId, depth: &Arena<NodeId, u32>) -> u32 {
     let mut longest = 0;
     graph.nodes[id].for_each_use(&mut |v| longest = longest.max(depth[graph.values[v].def]));
@@ -166,7 +167,7 @@ fn recomputable(graph: &Graph, id: NodeId) -> Recompute {
     }
 }
 
-/// Operations to compute a node anew for each byte that it gives.
+/// Operations to recompute a node per byte of its results.
 fn cost_a_byte(graph: &Graph, id: NodeId) -> f64 {
     let node = &graph.nodes[id];
     let Some((target, args)) = node.as_call() else { return f64::INFINITY };

@@ -1,9 +1,9 @@
 //! Splits a joint graph into a forward and a backward graph.
 //!
-//! [`partition()`] keeps what the backward reads of the forward. [`partition_min_cut()`] keeps as few bytes as it can and
-//! computes the rest anew in the backward ([`MinCut`] says how far it goes). Both give a [`Partition`], whose
-//! [`merge`](Partition::merge) is one graph again. Not here: which node is of which half (`joint`), what a prim costs
-//! (`prims::facts`).
+//! [`partition()`] saves what the backward reads of the forward. [`partition_min_cut()`] saves as few bytes as possible and
+//! recomputes the rest in the backward ([`MinCut`] configures how much). Both return a [`Partition`], which
+//! [`merge`](Partition::merge) turns into one graph again. Not here: the half of each node (`joint`), and the cost of a
+//! prim (`prims::facts`).
 
 mod flow;
 mod merge;
@@ -18,8 +18,7 @@ use crate::JointGraph;
 
 pub use mincut::{MinCut, partition_min_cut};
 
-/// The halves of a joint graph would not compute what it computes: what was found where something else was expected. A defect
-/// of the compiler.
+/// The halves would not compute the same as the joint graph: expected and actual state. This is a defect of the compiler.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct Contradiction(pub(crate) String);
@@ -32,9 +31,9 @@ pub struct Partition {
     /// Placeholders: those of the joint graph that it reads (of their own kind), one for each saved value in order, the
     /// tangents. Outputs: the gradients.
     pub backward: Graph,
-    /// The saved values in order. A size that the backward needs and cannot read off a tensor is an integer.
+    /// The saved values in order. A size that the backward needs and cannot read from a tensor is an integer.
     pub saved: Vec<Saved>,
-    /// Nodes of the backward that depend on no tangent: what is computed anew, and what gradient rules compute from
+    /// Nodes of the backward that depend on no tangent: recomputed values, and what gradient rules compute from
     /// values of the forward alone.
     pub recomputed: Vec<NodeId>,
 }
@@ -50,7 +49,7 @@ pub struct Saved {
 
 impl Partition {
     /// Bytes of the saved tensors, where their sizes are known ahead of time. Parameters and inputs that the backward
-    /// reads are not kept anew and do not count.
+    /// reads are not kept again and do not count.
     pub fn saved_bytes(&self) -> Option<i64> {
         let bytes = |s: &Saved| match &s.arg {
             Arg::Value(v) => match &self.forward.values[*v].ty {

@@ -1,6 +1,6 @@
-//! Makes the two graphs, once it is decided which nodes the backward computes.
+//! Builds the two graphs, once it is decided which nodes the backward computes.
 //!
-//! A node may stand in both: the backward then computes it anew, just before it is first read.
+//! A node may be in both: the backward then recomputes it, just before it is first read.
 
 use fx_ir::{Arg, Graph, InputKind, NodeId, NodeKind, Output, OutputKind, ValueId, ValueType};
 use ir_core::{Arena, Atom, EntityId, SymExpr, SymId};
@@ -37,8 +37,8 @@ fn forward(joint: &JointGraph, saved: &[Saved]) -> Graph {
     forward
 }
 
-/// The calls of the backward in an order in which what does not depend on a tangent comes as late as it may, so that it
-/// occupies memory for as short as possible.
+/// The calls of the backward, ordered so that calls that do not depend on a tangent come as late as possible and occupy
+/// memory as briefly as possible.
 fn backward_order(joint: &JointGraph, backward: &Arena<NodeId, bool>) -> Vec<NodeId> {
     let graph = &joint.graph;
     let dependent = joint.tangent_dependent();
@@ -80,14 +80,14 @@ struct Backward<'j> {
     saved: Vec<Saved>,
     /// Calls of the joint graph that it makes, in order.
     order: Vec<NodeId>,
-    /// Names of buffers, parameters and inputs that the forward writes: the backward cannot read them any more.
+    /// Names of buffers, parameters and inputs that the forward writes: the backward cannot read their old values.
     written: FxHashSet<&'j str>,
 }
 
 impl<'j> Backward<'j> {
     fn new(joint: &'j JointGraph, order: Vec<NodeId>) -> Backward<'j> {
         let mut graph = Graph::new(format!("{}_backward", joint.graph.name));
-        // Whoever calls the backward has called the forward with the same sizes, which checked the guards.
+        // The backward is called after the forward with the same sizes, which checked the guards.
         graph.symbols = joint.graph.symbols.clone();
         graph.origins = joint.graph.origins.clone();
         graph.subgraphs = joint.graph.subgraphs.clone();
@@ -120,7 +120,7 @@ impl<'j> Backward<'j> {
         self.joint.tangents.contains(&Some(v))
     }
 
-    /// Kind and name where `v` is a placeholder that the backward can be given too.
+    /// Kind and name where `v` is a placeholder that the backward can receive too.
     fn as_input(&self, v: ValueId) -> Option<(InputKind, &'j str)> {
         let joint = self.joint;
         match &joint.graph.nodes[joint.graph.values[v].def].kind {
@@ -195,14 +195,14 @@ impl<'j> Backward<'j> {
         free
     }
 
-    /// Sizes travel as integers, before the tangents as any saved value.
+    /// Sizes are passed as integers, before the tangents, like any saved value.
     fn sizes(&mut self, sizes: &[SymId]) {
         for &id in sizes {
             let name = format!("saved_{}", self.saved.len());
             let e = SymExpr::sym(id);
             let value_name = self.graph.symbols[id].name.clone();
             let new = self.graph.placeholder(InputKind::User, name, &value_name, ValueType::Int(e.clone()));
-            // Before the tangents, behind the other saved values.
+            // Before the tangents, after the other saved values.
             let tangents = self.tangents().len();
             if let Some(node) = self.graph.order.pop() {
                 let place = self.graph.order.len() - tangents;
@@ -212,7 +212,7 @@ impl<'j> Backward<'j> {
         }
     }
 
-    /// The calls and the gradients. Gives the calls that depend on no tangent.
+    /// The calls and the gradients. Returns the calls that depend on no tangent.
     fn body(&mut self) -> Result<Vec<NodeId>, Contradiction> {
         let joint = self.joint;
         let dependent = joint.tangent_dependent();
@@ -239,7 +239,8 @@ impl<'j> Backward<'j> {
         Ok(recomputed)
     }
 
-    /// Puts the backward's values for the joint graph's. All are there: what is read is made before or a placeholder.
+    /// Replaces the joint graph's values by the backward's. All are present: what is read is computed before or is a
+    /// placeholder.
     fn rename(&self, arg: &mut Arg) -> Result<(), Contradiction> {
         let mut missing = None;
         arg.for_each_value_mut(&mut |v| match self.map[*v] {

@@ -1,4 +1,4 @@
-//! Algebra that is exact in floating point: one rule a function, its equation above it. What would round differently is
+//! Algebra that is exact in floating point: one rule per function, its equation above it. Rules that change rounding are
 //! in [`super::fast_math`].
 
 use fx_ir::{Arg, Graph, ValueId};
@@ -40,14 +40,14 @@ fn whole(b: &Builder<'_>, site: &Site<'_>, arg: &Arg) -> Option<ValueId> {
     b.graph().meta(*v).filter(|m| m.dtype == site.meta.dtype && m.sizes == site.meta.sizes).map(|_| *v)
 }
 
-/// `op(x, expand(full(c))) = op(x, c)`: a number needs no tensor. One operand stays a tensor.
+/// `op(x, expand(full(c))) = op(x, c)`: a number needs no tensor. At least one operand stays a tensor.
 fn numbers_for_tensors(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     let Some((_, args)) = operands(site) else { return Ok(None) };
     let numbers: Vec<Option<Scalar>> = args
         .iter()
         .map(|a| if let Arg::Value(_) = a { uniform(b.graph(), a, &site.cx.opaque) } else { None })
         .collect();
-    // A truth value that chooses has no form as a number.
+    // The condition of a select has no form as a number.
     let chooses = site.call.op.scalar_op() == Some(ScalarOp::Select);
     let first = usize::from(chooses);
     let tensors = |skip: &[Option<Scalar>]| {

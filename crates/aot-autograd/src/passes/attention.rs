@@ -1,12 +1,13 @@
-//! Attention written out becomes `prims.attention`, which keeps neither scores nor weights in memory:
+//! Recognises attention written as separate operators and replaces it by `prims.attention`, which keeps neither scores nor
+//! weights in memory:
 //!
 //! ```text
 //! softmax(q kᵀ [* s | / s] [+ mask]) v  =  attention(q, k, v, mask, scale = s)
 //! ```
 //!
-//! with 16-bit floats widened for the softmax and narrowed behind it, on three or four dimensions. Weights or scores
-//! that somebody else reads keep the written form, and so do weights with dropout. Rows that a mask of minus infinity
-//! excludes whole are zero in the prim and `NaN` in the written form, as with PyTorch's own rewriting.
+//! with 16-bit floats widened for the softmax and narrowed after it, on three or four dimensions. The decomposed form stays
+//! where other nodes read the weights or scores, and where the weights have dropout. Rows in which a mask of minus infinity
+//! excludes every key are zero in the prim and `NaN` in the decomposed form, as with PyTorch's own rewriting.
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::{DType, Shape, SymExpr};
@@ -24,7 +25,7 @@ pub(super) fn run(graph: &mut Graph, cx: &PassCx) -> Stats {
     apply(graph, cx, RULES)
 }
 
-/// The parts of a written attention.
+/// The parts of a decomposed attention.
 struct Parts {
     q: ValueId,
     /// Transposed.
@@ -106,7 +107,7 @@ fn unwidened(graph: &Graph, v: ValueId) -> ValueId {
     through(graph, v, "prims.convert").filter(|&x| narrow(x) && widened(graph, v)).unwrap_or(v)
 }
 
-/// What the softmax over the last dimension is of: `e / sum(e)` with `e = exp(x - max(x))`.
+/// The operand of the softmax over the last dimension: `e / sum(e)` with `e = exp(x - max(x))`.
 fn softmax(graph: &Graph, weights: ValueId) -> Option<ValueId> {
     let quotient = def_of(graph, weights, "prims.div")?;
     let (e, sum) = (quotient.value("a").ok()?, quotient.value("b").ok()?);
@@ -118,7 +119,7 @@ fn softmax(graph: &Graph, weights: ValueId) -> Option<ValueId> {
     (reduced(graph, max, "prims.amax")? == x).then_some(x)
 }
 
-/// What a value is the reduction of over the last dimension, broadcast back.
+/// The operand of the reduction over the last dimension that a value broadcasts back.
 fn reduced(graph: &Graph, v: ValueId, target: &str) -> Option<ValueId> {
     let kept = through(graph, v, "prims.expand").unwrap_or(v);
     let flat = through(graph, kept, "prims.reshape").unwrap_or(kept);
@@ -131,7 +132,7 @@ fn reduced(graph: &Graph, v: ValueId, target: &str) -> Option<ValueId> {
     (over_last && keeps).then_some(source)
 }
 
-/// Scores and what is added to them.
+/// The scores and the mask added to them.
 fn masked(graph: &Graph, v: ValueId) -> Option<(ValueId, ValueId)> {
     let sum = def_of(graph, v, "prims.add")?;
     let (Arg::Value(x), Arg::Value(y)) = (&sum.args[0], &sum.args[1]) else { return None };

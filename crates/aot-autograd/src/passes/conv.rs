@@ -1,5 +1,5 @@
-//! Convolutions take in what stands around them: zeros padded before them, and a factor a channel behind them where
-//! weights are frozen (which is batch normalisation in evaluation).
+//! Folds neighbours into convolutions: zero padding before them, and a factor per channel after them where weights are
+//! frozen (batch normalisation in evaluation).
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::{Scalar, Shape, SymExpr};
@@ -42,7 +42,7 @@ fn padding_into_conv(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     else {
         return Ok(None);
     };
-    // Minus zero would be another number only where nothing is added to it.
+    // Minus zero differs from zero only where nothing is added to it.
     let zero = pad.scalar("value")?.as_f64() == 0.0 && !matches!(pad.scalar("value")?, Scalar::Complex(..));
     let grows = low.iter().chain(&high).all(|&n| n >= 0) && interior.iter().all(|&n| n == 0);
     if !zero || !grows || low[..2] != [0, 0] || high[..2] != [0, 0] {
@@ -78,7 +78,7 @@ fn per_channel(b: &Builder<'_>, site: &Site<'_>, v: ValueId) -> Option<ValueId> 
     only_channels.then_some(kept)
 }
 
-/// The convolution of these arguments with its weight times `s`, which has one number a channel of the result.
+/// The convolution of these arguments with its weight times `s`, which has one number per channel of the result.
 fn scaled_conv(
     b: &mut Builder<'_>,
     mut args: Vec<Arg>,
@@ -97,7 +97,7 @@ fn scaled_conv(
     b.call1("prims.conv", args)
 }
 
-/// `conv(x, w) * s = conv(x, w * s)` where `w` and `s`, one number a channel, are constant.
+/// `conv(x, w) * s = conv(x, w * s)` where `w` and `s`, one number per channel, are constant.
 fn factor_into_weight(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     for (product, factor) in orders(site, ScalarOp::Mul) {
         let Some(s) = per_channel(b, site, factor) else { continue };
@@ -112,7 +112,7 @@ fn factor_into_weight(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     Ok(None)
 }
 
-/// `(conv(x, w) + c) * s = conv(x, w) * s + c * s` where `c` and `s`, one number a channel, are constant.
+/// `(conv(x, w) + c) * s = conv(x, w) * s + c * s` where `c` and `s`, one number per channel, are constant.
 fn factor_over_sum(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     for (sum, factor) in orders(site, ScalarOp::Mul) {
         let Some(s) = per_channel(b, site, factor) else { continue };

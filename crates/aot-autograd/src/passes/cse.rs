@@ -1,5 +1,5 @@
-//! Equal calls are made once. Operands that commute are compared in either order. A draw of random numbers is a call
-//! like any other: it has its stream among its operands. What defines a size that only running tells is never merged.
+//! Common subexpression elimination. Commuting operands are compared in either order. A draw of random numbers is a call
+//! like any other: it has its stream among its operands. What defines a size known only at run time is never merged.
 
 use std::hash::{Hash, Hasher};
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_barrier_keeps_what_is_computed_anew() {
+    fn a_barrier_keeps_recomputed_values_apart() {
         let text = "%x: f32[2] = input \"x\"\n\n%a: f32[2] = prims.exp(%x)\n%again: f32[2] = prims.barrier(%x)\n%b: f32[2] = prims.exp(%again)\n%c: f32[2] = prims.mul(%a, %b)\nreturn %c";
         assert_unchanged(run, &PassCx::default(), text);
     }

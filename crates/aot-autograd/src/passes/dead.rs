@@ -1,4 +1,4 @@
-//! Erases calls whose results nobody reads. Every prim is pure; what binds a size or asserts stays.
+//! Dead code elimination. Every prim is pure; calls that bind a size or assert stay.
 
 use fx_ir::Graph;
 

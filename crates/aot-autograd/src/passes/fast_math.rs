@@ -1,4 +1,4 @@
-//! Algebra that rounds differently, or that holds of finite numbers alone; runs only where the caller asks for it.
+//! Algebra that changes rounding, or that holds only for finite numbers; it runs only on request.
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::Class;
@@ -26,7 +26,7 @@ fn scalar(site: &Site<'_>) -> Option<ScalarOp> {
     site.call.op.scalar_op().filter(|_| is_float(site))
 }
 
-/// What a value is the square of: `x * x` or `x` to the power of 2.
+/// The base of a square: `x * x` or `x` to the power of 2.
 fn root(graph: &Graph, arg: &Arg, site: &Site<'_>) -> Option<ValueId> {
     let Arg::Value(v) = arg else { return None };
     let call = def(graph, *v)?;

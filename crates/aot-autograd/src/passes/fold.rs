@@ -1,6 +1,6 @@
-//! Constant folding: what depends on no input is computed now, by the references of the prims, where the result can be
-//! written down: every element one number (`prims.full`, of any size), or a small arithmetic progression of integers
-//! (`prims.iota`). Graphs hold no other constants; the rest the backend computes once.
+//! Constant folding: calls that depend on no input are evaluated by the references of the prims, where the result has a
+//! constant form: every element one number (`prims.full`, of any size), or a small arithmetic progression of integers
+//! (`prims.iota`). Graphs have no other constants; the backend computes the rest once.
 
 use fx_ir::{Arg, Graph, NodeKind, ValueId, ValueType};
 use ir_core::{DType, EntityId, Scalar};
@@ -13,12 +13,12 @@ use super::matching::uniform;
 use super::rewrite::{Rule, Site, apply};
 use super::{PassCx, Stats};
 
-/// Elements of a result that is computed here.
+/// Most elements of a result that is evaluated here.
 const LARGEST: i64 = 64;
 
 const RULES: &[Rule] = &[uniform_scalar, uniform_convert];
 
-/// Folds what is one number everywhere, then what is small.
+/// Folds uniform values, then small ones.
 pub(super) fn run(graph: &mut Graph, cx: &PassCx) -> Stats {
     let uniform = apply(graph, cx, RULES);
     let small = small(graph, cx);
@@ -64,7 +64,7 @@ fn uniform_convert(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     }
 }
 
-/// Computes what is small and depends on nothing.
+/// Evaluates small calls that depend on nothing.
 fn small(graph: &mut Graph, cx: &PassCx) -> Stats {
     let mut known: FxHashMap<ValueId, Tensor> = FxHashMap::default();
     let mut replaced: Vec<Option<ValueId>> = vec![None; graph.values.len()];
@@ -157,7 +157,7 @@ fn elementwise(op: ScalarOp, args: &[RefArg], out: &(DType, Vec<usize>)) -> Opti
     Tensor::from_vec(values, &out.1).ok()?.to_dtype(out.0).ok()
 }
 
-/// A known value as `prims.full` or `prims.iota`, where it is one and not written so already.
+/// A known value as `prims.full` or `prims.iota`, unless it has that form already.
 fn written_down(graph: &mut Graph, out: ValueId, value: &Tensor) -> Option<ValueId> {
     let node = graph.values[out].def;
     let (target, _) = graph.nodes[node].as_call()?;

@@ -1,11 +1,11 @@
-//! What rules ask about a graph: who made a value, and whether all its elements are one number.
+//! Queries of rules about a graph: which call defines a value, and whether all its elements are one number.
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::{DType, Scalar, SymExpr};
 use prims::Call;
 use tensor::Tensor;
 
-/// The prim call that gives a value, where it has no other result.
+/// The prim call that defines a value, where it has no other result.
 pub(super) fn def(graph: &Graph, v: ValueId) -> Option<Call<'_>> {
     let node = &graph.nodes[graph.values[v].def];
     let (target, args) = node.as_call()?;
@@ -13,7 +13,7 @@ pub(super) fn def(graph: &Graph, v: ValueId) -> Option<Call<'_>> {
     (node.outputs.len() == 1).then_some(Call { op, args })
 }
 
-/// The call that gives a value, where it is this prim.
+/// The call that defines a value, where it is this prim.
 pub(super) fn def_of<'g>(graph: &'g Graph, v: ValueId, target: &str) -> Option<Call<'g>> {
     def(graph, v).filter(|call| call.op.target == target)
 }
@@ -23,7 +23,7 @@ pub(super) fn through(graph: &Graph, v: ValueId, target: &str) -> Option<ValueId
     def_of(graph, v, target)?.value("a").ok()
 }
 
-/// Views in a row that are looked through.
+/// Most consecutive views that are looked through.
 const DEEPEST: usize = 16;
 
 /// The number that every element of an argument is.

@@ -1,10 +1,9 @@
-//! Passes on graphs of prims: what computes the same with less. Each is `run(&mut Graph, &PassCx) -> Stats`; [`PASSES`]
-//! has all in order, [`optimize`] runs them, and [`optimize_watched`] shows the graph after each.
+//! Optimization passes on graphs of prims. Each is `run(&mut Graph, &PassCx) -> Stats`; [`PASSES`]
+//! lists them in order, [`optimize`] runs them, and [`optimize_watched`] shows the graph after each.
 //!
-//! They run on inference graphs, on forward graphs before the joint graph is made, on both halves of a partition and
-//! on what is merged of them. A pass names prims where its pattern is one of particular prims; what holds of many
-//! (identities, commuting operands, work) comes from `prims::facts`. Passes never fail: what a rule cannot build
-//! stays as it was.
+//! They run on inference graphs, on forward graphs before the joint graph is built, on both halves of a partition and on
+//! the merged graph. A pass names prims where its pattern is specific to them; properties of many prims (identities,
+//! commuting operands, work) come from `prims::facts`. Passes never fail: what a rule cannot build stays as it was.
 
 mod arithmetic;
 mod attention;
@@ -31,22 +30,22 @@ pub struct PassCx {
     pub to_be_differentiated: bool,
     /// Results may round differently, and `NaN` and infinity need not be kept: `sin² + cos²` is 1.
     pub fast_math: bool,
-    /// Values that are not looked into: the cotangent of a loss, so that what depends on it stays what depends on it.
+    /// Opaque values: the cotangent of a loss, so that the values that depend on it keep doing so.
     pub opaque: Vec<ValueId>,
-    /// Names of passes that do not run, to find the one that does harm.
+    /// Names of passes to skip, to find a faulty one.
     pub skip: Vec<String>,
 }
 
 impl PassCx {
-    /// Of a graph that computes results from weights that do not change.
+    /// For a graph that computes results from frozen weights.
     pub fn inference() -> PassCx {
         PassCx { frozen: true, ..PassCx::default() }
     }
-    /// Of a forward graph from which a joint graph will be made.
+    /// For a forward graph from which a joint graph will be built.
     pub fn before_joint() -> PassCx {
         PassCx { to_be_differentiated: true, ..PassCx::default() }
     }
-    /// Of a training step, joint, split or merged.
+    /// For a training step: joint, split or merged.
     pub fn training() -> PassCx {
         PassCx::default()
     }
@@ -56,7 +55,7 @@ impl PassCx {
     }
 }
 
-/// What a pass did.
+/// The statistics of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Calls replaced or erased.
@@ -71,7 +70,7 @@ pub struct Pass {
     pub run: fn(&mut Graph, &PassCx) -> Stats,
 }
 
-/// Every pass in the order in which they run. Simplification comes again behind the patterns, which leave views.
+/// Every pass, in the order in which they run. The simplifications run again after the patterns, which leave views.
 pub const PASSES: &[Pass] = &[
     Pass { name: "fold", run: fold::run },
     Pass { name: "views", run: views::run },
@@ -86,12 +85,12 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "dead", run: dead::run },
 ];
 
-/// Runs every pass once. Gives what each did.
+/// Runs every pass once. Returns the statistics of each.
 pub fn optimize(graph: &mut Graph, cx: &PassCx) -> Vec<(&'static str, Stats)> {
     optimize_watched(graph, cx, &mut |_, _| {})
 }
 
-/// As [`optimize`]; `after` sees the name of each pass and the graph that it left.
+/// As [`optimize`]; `after` is called with the name of each pass and the resulting graph.
 pub fn optimize_watched(
     graph: &mut Graph,
     cx: &PassCx,
@@ -107,9 +106,9 @@ pub fn optimize_watched(
     done
 }
 
-/// Runs one pass on the subgraphs and then on the graph, so that the whole graph is that of one moment behind each pass.
+/// Runs one pass on the subgraphs and then on the graph, so that the whole graph is in one state after each pass.
 pub fn run_pass(pass: &Pass, graph: &mut Graph, cx: &PassCx) -> Stats {
-    // What a branch or a loop body is given differs from call to call.
+    // The operands of a branch or loop body differ from call to call.
     let inner = PassCx { frozen: false, opaque: Vec::new(), ..cx.clone() };
     let mut changed = 0;
     for id in graph.subgraphs.ids() {

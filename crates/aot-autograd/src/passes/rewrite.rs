@@ -1,4 +1,4 @@
-//! The walk that applies rules: once over the graph in order, every node with its operands replaced already.
+//! The driver of rewrite rules: one walk over the graph in order, where every node has its operands replaced already.
 
 use fx_ir::{Graph, NodeId, NodeKind, Uses, ValueId, ValueType};
 use ir_core::{EntityId, TensorMeta};
@@ -6,8 +6,8 @@ use prims::{Builder, Call, OpError};
 
 use super::{PassCx, Stats};
 
-/// A rule: the value that takes the place of a call's only result, or `None` where the rule does not fit. What it
-/// builds stands where the call stood.
+/// A rule: returns the value that replaces a call's only result, or `None` where it does not apply. The nodes that it
+/// builds are inserted at the call.
 pub(super) type Rule = fn(&mut Builder<'_>, &Site<'_>) -> Result<Option<ValueId>, OpError>;
 
 /// The call that a rule looks at.
@@ -18,18 +18,18 @@ pub(super) struct Site<'a> {
     pub(super) meta: &'a TensorMeta,
     /// What may be assumed.
     pub(super) cx: &'a PassCx,
-    /// Reads of every value; a returned value has one more than there are.
+    /// Number of reads of each value; a returned value counts once more.
     uses: &'a [u32],
     /// Whether each value depends on weights that do not change alone.
     constant: &'a [bool],
 }
 
 impl Site<'_> {
-    /// Whether this call alone reads a value (or nobody but what was built in this pass).
+    /// Whether this call is the only reader of a value (apart from what this pass built).
     pub(super) fn reads_alone(&self, v: ValueId) -> bool {
         self.uses.get(v.index()).is_none_or(|&n| n <= 1)
     }
-    /// How often a value is read, a returned one more often than it is.
+    /// Number of reads of a value; a returned one counts once more.
     pub(super) fn reads(&self, v: ValueId) -> u32 {
         self.uses.get(v.index()).copied().unwrap_or(1)
     }
@@ -39,7 +39,7 @@ impl Site<'_> {
     }
 }
 
-/// Applies the first rule that fits to every call with one tensor result, again to what it gave.
+/// Applies the first matching rule to every call with one tensor result, repeatedly to its replacement.
 pub(super) fn apply(graph: &mut Graph, cx: &PassCx, rules: &[Rule]) -> Stats {
     let mut walk = Walk {
         replaced: graph.values.ids().map(|_| None).collect(),
@@ -62,7 +62,7 @@ pub(super) fn apply(graph: &mut Graph, cx: &PassCx, rules: &[Rule]) -> Stats {
     walk.stats
 }
 
-/// How often each value is read; what is returned counts once more than it is.
+/// Number of reads of each value; a returned one counts once more.
 fn uses(graph: &Graph) -> Vec<u32> {
     let uses = Uses::of(graph);
     let count = |v| uses.users(v).len() as u32 + 2 * u32::from(uses.is_returned(v));
@@ -96,7 +96,7 @@ pub(super) fn constants(graph: &Graph, cx: &PassCx) -> Vec<bool> {
     constant
 }
 
-/// Rules in a row at one place at most: each makes the graph simpler, so this is never reached.
+/// Most consecutive rules at one place. Each simplifies the graph, so the bound is never reached.
 const MAX_STEPS: usize = 16;
 
 struct Walk<'r> {
@@ -125,12 +125,12 @@ impl Walk<'_> {
             let Some(v) = self.step(graph, at) else { break };
             given = Some(v);
             let def = graph.values[v].def;
-            // What was there before has been looked at already.
+            // The nodes that existed before have been visited already.
             if graph.order.last() != Some(&def) || self.only_result(graph, def).is_none() {
                 break;
             }
             at = def;
-            // Where the next step finds something simpler still, this one is dead and erased.
+            // If the next step simplifies further, this node is dead and erased.
         }
         match given {
             Some(v) => {
@@ -145,7 +145,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The only result of a call, where that is a tensor that may be looked into.
+    /// The only result of a call, where it is a tensor and not opaque.
     fn only_result(&self, graph: &Graph, id: NodeId) -> Option<ValueId> {
         let node = &graph.nodes[id];
         let &[out] = &node.outputs[..] else { return None };
@@ -153,7 +153,7 @@ impl Walk<'_> {
         (node.as_call().is_some() && tensor && !self.cx.opaque.contains(&out)).then_some(out)
     }
 
-    /// The first rule that fits.
+    /// The first rule that applies.
     fn step(&mut self, graph: &mut Graph, id: NodeId) -> Option<ValueId> {
         let node = &graph.nodes[id];
         let (target, args) = node.as_call()?;
@@ -172,7 +172,7 @@ impl Walk<'_> {
             let before = graph.order.len();
             match rule(&mut Builder::new(graph, name.clone(), origin), &site) {
                 Ok(Some(v)) if v != out && fits(graph, v, &meta) => return Some(v),
-                // What a rule built and gave up must not stay.
+                // Nodes that a rule built before it gave up must not stay.
                 _ => graph.order.truncate(before),
             }
         }

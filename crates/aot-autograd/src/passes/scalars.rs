@@ -1,11 +1,10 @@
-//! Equations of scalar operators that hold of an operator as such: neutral elements, twice the same, exchange of
-//! operands. Data for the rules of [`super::arithmetic`].
+//! Algebraic identities of scalar operators: neutral elements, idempotence, exchange of operands. Data for the rules of
+//! [`super::arithmetic`].
 
 use ir_core::{DType, Scalar};
 use kernel_ir::ScalarOp;
 
-/// A number with `op(x, number) = x`. Of `x + 0` that holds but for the sign of zero, and is taken to hold as PyTorch's
-/// own passes do.
+/// A number with `op(x, number) = x`. For `x + 0` this ignores the sign of zero, as PyTorch's own passes do.
 pub(super) fn right_neutral(op: ScalarOp, number: Scalar, dtype: DType) -> bool {
     use ScalarOp::*;
     let is = |x: f64| !matches!(number, Scalar::Complex(_, im) if im != 0.0) && number.as_f64() == x;
@@ -26,7 +25,7 @@ pub(super) fn right_neutral(op: ScalarOp, number: Scalar, dtype: DType) -> bool 
     }
 }
 
-/// A number with `op(x, number) = number` for every `x`; of integers and truth values alone, for a float may be `NaN`.
+/// A number with `op(x, number) = number` for every `x`; for integers and truth values only, because a float may be `NaN`.
 pub(super) fn absorbing(op: ScalarOp, number: Scalar, dtype: DType) -> bool {
     use ScalarOp::*;
     match op {

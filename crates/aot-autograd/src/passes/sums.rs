@@ -1,6 +1,6 @@
-//! Sums of what is known to sum to nothing: an element less the mean of all. The gradient of every normalisation has such
-//! terms, and with them a walk over memory of its own behind those that give its other sums. What is left rounds a little
-//! differently: without the rounding errors of the terms that cancel.
+//! Removes terms whose sum is zero: an element less the mean of all elements. The gradient of every normalisation has such
+//! terms, each of which costs a pass over memory. The rest rounds slightly differently: without the rounding errors of the
+//! terms that cancel.
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::{DType, Scalar, Shape, SymExpr};
@@ -18,12 +18,12 @@ pub(super) fn run(graph: &mut Graph, cx: &PassCx) -> Stats {
     apply(graph, cx, RULES)
 }
 
-/// Terms of a sum that are looked at.
+/// Most terms of a sum that are examined.
 const MOST_TERMS: usize = 16;
-/// Calls in a row that are looked through.
+/// Most consecutive calls that are looked through.
 const DEEPEST: usize = 24;
 
-/// What is added up: `leaf * factors`, negated or not. Factors are the same along the dimensions that are reduced.
+/// A summand: `leaf * factors`, negated or not. Factors are constant along the dimensions that are reduced.
 #[derive(Clone)]
 struct Term {
     leaf: ValueId,
@@ -98,7 +98,7 @@ fn terms(graph: &Graph, v: ValueId, dims: &[usize]) -> Option<Vec<Term>> {
     Some(done)
 }
 
-/// What a term is made of; `None` where its leaf is no sum, product with a factor or negative.
+/// The parts of a term; `None` where its leaf is not a sum, product with a factor or negation.
 fn parts(graph: &Graph, term: &Term, dims: &[usize]) -> Option<Vec<Term>> {
     let call = def(graph, term.leaf)?;
     let whole = |arg: &Arg| match arg {

@@ -1,4 +1,4 @@
-//! What the tests beside the rules need: a program before and after a pass, run by the interpreter both times.
+//! Helpers of the tests next to the rules: a program before and after a pass, run by the interpreter both times.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 

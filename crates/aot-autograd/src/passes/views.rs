@@ -1,4 +1,5 @@
-//! Views of views, views that show all there is, and what moves no element: one rule a function, its equation above it.
+//! Redundant views and moves: views of views, views of everything, and moves of no element. One rule per function, its
+//! equation above it.
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::SymExpr;
@@ -51,7 +52,7 @@ fn detach(_: &mut Builder<'_>, site: &Site<'_>) -> Given {
     site.call.value("a").map(Some)
 }
 
-/// `permute(permute(x, p), q) = permute(x, p[q])`; the identity goes.
+/// `permute(permute(x, p), q) = permute(x, p[q])`; the identity is removed.
 fn permute_of_permute(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     if !is(site, "prims.permute") {
         return Ok(None);
@@ -181,7 +182,7 @@ fn pad_of_nothing(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     b.call1("prims.pad", args).map(Some)
 }
 
-/// `cat([x]) = x`; parts without elements go, `cat([cat([x, y]), z]) = cat([x, y, z])`.
+/// `cat([x]) = x`; parts without elements are removed, `cat([cat([x, y]), z]) = cat([x, y, z])`.
 fn cat_of_few(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     if !is(site, "prims.cat") {
         return Ok(None);
@@ -209,9 +210,9 @@ fn cat_of_few(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     }
 }
 
-/// A reduction over dimensions of size 1 alone is a reshape (places apart, which change the dtype).
+/// A reduction over dimensions of size 1 alone is a reshape (except for positions, which change the dtype).
 fn reduce_one(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
-    // Places have no operator that combines two of them.
+    // Reductions to a position have no operator that combines two of them.
     let combines = matches!(site.call.op.lower(), Some(Lower::Reduce(op)) if op.combine().is_some());
     if !combines {
         return Ok(None);
@@ -232,7 +233,7 @@ fn reduce_one(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     b.reshape(x, &site.meta.sizes).map(Some)
 }
 
-/// `(xᵀ y)ᵀ = yᵀ x`: a product is not turned where one of its operands is already.
+/// `(xᵀ y)ᵀ = yᵀ x`: not applied where one of the operands is transposed already.
 fn transposed_product(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     if !is(site, "prims.permute") || !permutation(&site.call).is_some_and(|p| swaps_last_two(&p)) {
         return Ok(None);

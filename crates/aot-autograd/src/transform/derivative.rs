@@ -8,7 +8,7 @@ use super::walk::Walk;
 use super::{Input, TransformError, arguments, empty_with_symbols, form, results, simplify};
 use crate::{JointGraph, JointOptions, Tangents, Wrt, joint};
 
-/// The gradients of a function that returns one number, with respect to the arguments with these places.
+/// The gradients of a function that returns one number, with respect to the arguments at these positions.
 ///
 /// # Errors
 /// A result that is not one real number, and calls without a gradient.
@@ -51,7 +51,7 @@ fn with_gradients(graph: &Graph, wrt: &[usize], keep: bool) -> Result<Graph, Tra
 }
 
 /// The vector-Jacobian product: `(arguments, cotangents of the results)` to `(results, gradients of the arguments)`.
-/// What has no derivative (integers) gets zeros.
+/// Arguments without a derivative (integers) get zeros.
 ///
 /// # Errors
 /// Calls without a gradient.
@@ -101,7 +101,7 @@ pub(super) fn vjp_of(graph: &Graph, wrt: &[usize], through: &[usize]) -> Result<
 }
 
 /// The Jacobian-vector product: `(arguments, tangents of the arguments)` to `(results, tangents of the results)`.
-/// Tangents of what has no derivative are not read.
+/// Tangents of arguments without a derivative are not read.
 ///
 /// # Errors
 /// Calls without a gradient.
@@ -158,7 +158,7 @@ struct DoubleTranspose {
     cotangents: Vec<ValueId>,
     /// The arguments whose tangents it takes, in order.
     moved: Vec<ValueId>,
-    /// Where among its outputs those of the graph stand.
+    /// Positions of the graph's outputs among its outputs.
     primals: std::ops::Range<usize>,
     /// For every result of the graph whether it has a tangent.
     has: Vec<bool>,
@@ -188,7 +188,7 @@ impl DoubleTranspose {
     }
 }
 
-/// The arguments with these places.
+/// The arguments at these positions.
 fn chosen(list: &[Input], wrt: &[usize], transform: &'static str) -> Result<Vec<ValueId>, TransformError> {
     let one = |&n: &usize| {
         let missing =

@@ -1,4 +1,4 @@
-//! Jacobians and Hessians: products with every vector of a basis at once, by the batching rules.
+//! Jacobians and Hessians: products with all vectors of a basis at once, by the batching rules.
 
 use fx_ir::{Arg, Graph, OriginId, Output, OutputKind, ValueId};
 use ir_core::{DType, Shape, TensorMeta, numel};
@@ -77,7 +77,7 @@ fn differentiable(meta: &TensorMeta, transform: &'static str, what: &str) -> Res
     Err(form(transform, format!("{what} is {}: integers and truth values have no derivative", meta.dtype)))
 }
 
-/// The types of the arguments with these places.
+/// The types of the arguments at these positions.
 fn sizes_of(
     graph: &Graph,
     wrt: &[usize],

@@ -1,10 +1,10 @@
 //! Function transforms on graphs of prims: [`grad`], [`vjp`], [`jvp`], [`vmap`], [`jacrev`], [`jacfwd`], [`hessian`]. Each
 //! takes a graph and gives a graph, so any of them applies to the result of any other.
 //!
-//! A graph is a function of its placeholders, in order (the seed of random numbers is none of them), and returns its
-//! outputs. Reverse mode is [`crate::joint()`]. Forward mode is the transpose of the transpose: `u -> vjp(x, u)` is linear,
-//! and its own `vjp` is `v -> J v`, so that no operator has a forward rule that could disagree with its gradient; what
-//! depended on `u` alone falls away. Batching rules stand with the operators (`prims::BatchRule`).
+//! A graph is a function of its placeholders, in order (except for the seed of random numbers), and returns its outputs.
+//! Reverse mode is [`crate::joint()`]. Forward mode is the transpose of the transpose: `u -> vjp(x, u)` is linear, and its
+//! own `vjp` is `v -> J v`, so that no operator has a forward rule that could disagree with its gradient; the nodes that
+//! depend only on `u` are dead. Batching rules are in the operators' entries (`prims::BatchRule`).
 
 mod derivative;
 mod jacobian;
@@ -41,7 +41,7 @@ pub enum TransformError {
         /// What is wrong, and what to do.
         what: String,
     },
-    /// What the transform adds is refused by an operator.
+    /// An operator refuses a call that the transform adds.
     #[error(transparent)]
     Op(#[from] OpError),
 }
@@ -74,7 +74,7 @@ fn form(transform: &'static str, what: impl Into<String>) -> TransformError {
     TransformError::Form { transform, what: what.into() }
 }
 
-/// A placeholder: its value, what it is, its name outside, its type.
+/// A placeholder: value, kind, outside name and type.
 struct Input {
     value: ValueId,
     kind: InputKind,
@@ -107,14 +107,14 @@ fn results(graph: &Graph, transform: &'static str) -> Result<Vec<(ValueId, Tenso
     graph.outputs.iter().enumerate().map(one).collect()
 }
 
-/// An empty graph about the symbols of another.
+/// An empty graph with the symbols of another.
 fn empty_with_symbols(graph: &Graph) -> Graph {
     let mut out = Graph::new(graph.name.clone());
     out.share_symbols(graph);
     out
 }
 
-/// Runs the passes that hold of a graph that may still be differentiated.
+/// Runs the passes that are valid for a graph that may still be differentiated.
 fn simplify(graph: &mut Graph) {
     passes::optimize(graph, &PassCx::before_joint());
     prims::scalars::eliminate_dead(graph);

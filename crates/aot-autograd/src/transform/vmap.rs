@@ -1,4 +1,4 @@
-//! `vmap`: a function of one element as a function of a batch. The walk itself is [`super::walk`].
+//! `vmap`: turns a function of one element into a function of a batch. The walk itself is [`super::walk`].
 
 use fx_ir::{Arg, Graph, OriginId, Output, ValueId, ValueType};
 use ir_core::{SymExpr, TensorMeta};
@@ -7,18 +7,18 @@ use prims::{Builder, Randomness};
 use super::walk::Walk;
 use super::{TransformError, arguments, empty_with_symbols, form, simplify};
 
-/// Over which dimensions of what [`vmap`] maps.
+/// The dimensions over which [`vmap`] maps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VmapOptions {
     /// For every argument the dimension of the batch, counted in the batched tensor (from its end where negative), or
     /// none where all elements share it. Empty: dimension 0 of every argument.
     pub in_dims: Vec<Option<i64>>,
-    /// For every result the place of the batch; none returns what does not depend on the batch as it is. Empty:
+    /// For every result the position of the batch dimension; `None` for a result that does not depend on the batch. Empty:
     /// dimension 0 of every result.
     pub out_dims: Vec<Option<i64>>,
     /// Size of the batch: a number, or a symbol of the graph.
     pub size: SymExpr,
-    /// What random numbers are.
+    /// The treatment of random numbers.
     pub randomness: Randomness,
 }
 
@@ -42,7 +42,8 @@ fn wrapped(d: i64, rank: usize, what: &str) -> Result<usize, TransformError> {
     })
 }
 
-/// The function of a batch: argument `n` has the dimension `in_dims[n]` more, result `n` the dimension `out_dims[n]`.
+/// The function of a batch: argument `n` has the additional dimension `in_dims[n]`, result `n` the additional dimension
+/// `out_dims[n]`.
 ///
 /// # Errors
 /// All calls that cannot act on batches; dimension numbers that are out of range; a result that differs within the
@@ -93,7 +94,7 @@ pub fn vmap(graph: &Graph, options: &VmapOptions) -> Result<Graph, TransformErro
     Ok(out)
 }
 
-/// A result with the batch at its place.
+/// A result with the batch dimension at its position.
 fn placed(walk: &mut Walk<'_>, n: usize, arg: Arg, dim: Option<i64>) -> Result<Arg, TransformError> {
     let (v, d) = match (arg, dim) {
         (Arg::Value(v), Some(d)) => (v, d),
@@ -109,7 +110,7 @@ fn placed(walk: &mut Walk<'_>, n: usize, arg: Arg, dim: Option<i64>) -> Result<A
     Ok(moved(walk.out, v, 0, at)?.into())
 }
 
-/// Dimension `from` at place `to`.
+/// Moves dimension `from` to position `to`.
 fn moved(graph: &mut Graph, v: ValueId, from: usize, to: usize) -> Result<ValueId, TransformError> {
     let name = graph.values[v].name.clone();
     let mut b = Builder::new(graph, name, OriginId(0));

@@ -1,5 +1,6 @@
-//! A walk over a graph that writes it into another, its batched calls by the batching rules of the operator table: the
-//! core of `vmap`, and, where nothing is batched, a plain copy. Control flow: a `cond` on a condition that is the same
+//! A walk over a graph that copies it into another one and applies the batching rules of the operator table to batched
+//! calls: the core of `vmap` and, where nothing is batched, a plain copy. Control flow: a `cond` on a condition that is the
+//! same
 //! for the whole batch batches its branches; one that differs computes both and selects. Loops with batched operands are
 //! refused.
 
@@ -35,7 +36,7 @@ impl<'a> Walk<'a> {
         Walk { out, batched: FxHashSet::default(), size, randomness, errors: Vec::new() }
     }
 
-    /// Writes `source` with its arguments (the seed left out) being values of the result; gives its outputs.
+    /// Writes `source` with its arguments (without the seed) replaced by values of the result; returns its outputs.
     ///
     /// # Errors
     /// All calls that cannot be batched.
@@ -182,7 +183,7 @@ impl<'a> Walk<'a> {
         self.out.call(target, args, types, origin)
     }
 
-    /// Holds where it holds for every element.
+    /// True where it is true for every element.
     fn assert(&mut self, args: &[Arg], name: &str, origin: OriginId) -> Result<Outs, OpError> {
         let (Some(Arg::Value(pred)), message) = (args.first(), args.get(1)) else { return Ok(Outs::new()) };
         let message = if let Some(Arg::Str(m)) = message { m.to_string() } else { String::new() };
@@ -289,7 +290,7 @@ impl<'a> Walk<'a> {
         Ok(out)
     }
 
-    /// Both branches, and for each element of the batch the one that its condition names.
+    /// Both branches, and a select for each element of the batch by its condition.
     fn both(
         &mut self,
         yes: &Graph,

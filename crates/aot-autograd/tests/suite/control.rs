@@ -57,7 +57,7 @@ graph "cond" {
 }
 "#;
 
-/// A recurrent layer with weights, a counter beside the state, and one result that nobody reads.
+/// A recurrent layer with weights, a counter next to the state, and one result that nothing reads.
 const SCAN: &str = r#"fx 1.0
 
 graph "scan" {

@@ -1,4 +1,4 @@
-//! Every program of the golden corpus becomes functional, where the corpus stands beside the project; else a line says
+//! Every program of the golden corpus becomes functional, where the corpus is next to the project; else a line says
 //! so. Nothing runs here.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic

@@ -1,5 +1,5 @@
 //! File tests: every `tests/files/*.fx` is a captured program, followed by its functional form or the errors as comments
-//! after `# expected:`. `BLESS=1` writes the expectations anew.
+//! after `# expected:`. `BLESS=1` rewrites the expectations.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 

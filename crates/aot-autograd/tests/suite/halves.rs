@@ -1,6 +1,6 @@
 //! File tests of partitions: every `tests/partition/*.fx` is a forward graph of prims with a loss. Its joint graph is split as
 //! the first line says (`# test partition default`, or `min-cut` and the share that may be saved); what each half computes
-//! and what passes between them stands behind it. `BLESS=1` writes the expectations anew. That the halves compute what the
+//! and what passes between them is after it. `BLESS=1` rewrites the expectations. That the halves compute what the
 //! joint graph does is judged in `partition`.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The tests of this crate, in one program: functionalization, the joint graph and its halves, autocast, transforms, judged by the interpreter. A module a subject.
+//! The tests of this crate, in one program: functionalization, the joint graph and its halves, autocast, transforms, judged by the interpreter. A module per subject.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 

@@ -158,7 +158,7 @@ fn partitions_of_random_programs_compute_the_same() {
 }
 
 #[test]
-fn arithmetic_is_computed_anew_and_products_are_kept() {
+fn arithmetic_is_recomputed_and_products_are_saved() {
     let text = r#"fx 1.0
 
 graph "layer" {
@@ -185,7 +185,7 @@ graph "layer" {
         p.recomputed.iter().filter_map(|&id| Some(p.backward.nodes[id].as_call()?.0.to_owned())).collect()
     };
     assert!(targets(&cut).contains(&"prims.sin".to_owned()), "{:?}", targets(&cut));
-    assert!(!targets(&cut).contains(&"prims.tanh".to_owned()), "the nearest cut computes least anew");
+    assert!(!targets(&cut).contains(&"prims.tanh".to_owned()), "the nearest cut recomputes least");
     let none = partition_min_cut(&joint, &MinCut { memory_budget: 0.0 }).unwrap();
     assert_eq!(bytes(&none), 0);
     assert!(targets(&none).contains(&"prims.matmul".to_owned()));

@@ -1,7 +1,7 @@
 //! File tests of the passes: every `tests/passes/*.fx` names a pass of `passes::PASSES` (`# test pass cse`), and what the pass
-//! may assume behind it: `inference`, `before-joint`, `fast-math`; nothing is a training step. The graph that the pass
-//! leaves, and what is dead in it erased, stands behind the input. The interpreter judges that both compute the same.
-//! `BLESS=1` writes the expectations anew.
+//! may assume after it: `inference`, `before-joint`, `fast-math`; nothing is a training step. The graph that the pass
+//! leaves, and what is dead in it erased, is after the input. The interpreter judges that both compute the same.
+//! `BLESS=1` rewrites the expectations.
 
 use std::path::Path;
 

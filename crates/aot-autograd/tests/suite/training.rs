@@ -1,4 +1,4 @@
-//! The training cases of the corpus, where it stands beside the project: what the min-cut partition saves, beside what
+//! The training cases of the corpus, where it is next to the project: what the min-cut partition saves, next to what
 //! PyTorch's saves, and that halves and merged graph give what the joint graph gives.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic

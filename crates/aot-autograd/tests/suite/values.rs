@@ -1,5 +1,5 @@
 //! Functional programs compute what PyTorch computed for the captured ones: programs of the golden corpus that write,
-//! run by the interpreter in their functional form. Skipped, with a line, where the corpus does not stand beside the
+//! run by the interpreter in their functional form. Skipped, with a line, where the corpus does not stand next to the
 //! project.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic

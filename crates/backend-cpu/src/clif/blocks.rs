@@ -1,8 +1,9 @@
-//! Float sums in two levels: a lane's partial sum takes about [`BLOCK`] terms, and partial sums are added to a total that keeps
-//! what rounding took from it (the error of an addition is itself a float and comes out of six operations: Knuth, The Art of
-//! Computer Programming, volume 2, 4.2.2, theorem B). The error of a sum then is that of its blocks, however long it is.
+//! Float sums in two levels: a lane's partial sum takes about [`BLOCK`] terms, and partial sums are added to a total with
+//! compensation (the error of an addition is itself a float and is computed by six operations: Knuth, The Art of Computer
+//! Programming, volume 2, 4.2.2, theorem B). The error of a sum is then that of its blocks, however long it is.
 //!
-//! Here: which loop of a stage is cut into blocks, and the total. Not here: the accumulators (`reduce`) and the loops (`emit`).
+//! Here: the loop of a stage that is split into blocks, and the total. Not here: the accumulators (`reduce`) and the loops
+//! (`emit`).
 
 use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::{InstBuilder, Value};
@@ -15,11 +16,11 @@ use super::values::{Class, Vals};
 /// of the additions in it; a random walk of 64 roundings of half a unit ends at one or two units of the block's own sum.
 const BLOCK: i64 = 64;
 
-/// Where the sums of a stage are cut.
+/// The blocks of a stage's sums.
 pub(super) struct SumBlocks {
     /// Number of the loop, outermost first, that runs in blocks.
     pub(super) level: usize,
-    /// Turns of that loop in a block.
+    /// Iterations of that loop per block.
     pub(super) turns: i64,
     /// The sums.
     pub(super) accs: Vec<AccId>,
@@ -27,7 +28,7 @@ pub(super) struct SumBlocks {
 
 impl<'f, 'k> Emit<'f, 'k> {
     /// The innermost loop of the present stage that, with those inside it, adds more than two blocks' terms to a lane;
-    /// sizes that are not known yet count as long. `None` where no sum of floats is that long.
+    /// unknown sizes count as long. `None` where no float sum is that long.
     pub(super) fn cut_of_stage(&self) -> Option<SumBlocks> {
         let stage = self.present_stage()?;
         let wanted = |a: &AccId| {
@@ -52,7 +53,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         None
     }
 
-    /// `for i in (lo..hi).step_by(step)` as loop `level` of the present stage, in blocks if that is the loop to cut.
+    /// `for i in (lo..hi).step_by(step)` as loop `level` of the present stage, in blocks if that is the loop to split.
     pub(super) fn cut_loop(
         &mut self,
         (lo, hi, step): (Value, Value, i64),
@@ -85,7 +86,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         }
     }
 
-    /// `total + x`, and `lost` with what that rounding takes away.
+    /// `total + x`, and `lost` with the rounding error.
     pub(super) fn add_exactly(
         &mut self,
         class: Class,
@@ -103,7 +104,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         (sum, op(ScalarOp::Add, lost, &error))
     }
 
-    /// The total with what it lost. Where the sum is infinite, the error is not a number and the sum stands.
+    /// The total with its compensation. Where the sum is infinite, the error is not a number and the sum is used alone.
     pub(super) fn whole(&mut self, class: Class, total: &Vals, lost: &Vals) -> Vals {
         let sum = self.op(ScalarOp::Add, class.float(), &[total.clone(), lost.clone()]);
         let sum: Vec<(Value, Value)> = sum.into_iter().zip(lost.iter().copied()).collect();

@@ -1,5 +1,5 @@
 //! Host functions that generated code calls for operators without machine code of their own: the reference evaluation
-//! of `kernel-ir`, one `extern "C"` function an operator and class. Code names them by number (`host`).
+//! of `kernel-ir`, one `extern "C"` function per operator and class. Code names them by number (`host`).
 
 use cranelift_codegen::ir::Type;
 use cranelift_codegen::ir::types::{F32, F64, I32, I64};
@@ -94,14 +94,14 @@ pub(super) fn of(op: ScalarOp, class: Class) -> Call {
     Call { number: op as u32 * CLASSES.len() as u32 + class as u32, ty }
 }
 
-/// Where the function of a number is; `None` where there is no such operator.
+/// The address of the function of a number; `None` where there is no such operator.
 pub(super) fn address(number: u32) -> Option<usize> {
     let classes = CLASSES.len() as u32;
     let op = *ScalarOp::ALL.get((number / classes) as usize)?;
     Some(address_of(op, CLASSES[(number % classes) as usize]))
 }
 
-/// What means nothing for a class gives what the reference gives: NaN for floats, the operand for integers.
+/// Operators without a meaning for a class return what the reference does: NaN for floats, the operand for integers.
 fn address_of(op: ScalarOp, class: Class) -> usize {
     let pow = op == ScalarOp::Pow;
     match class {

@@ -1,6 +1,6 @@
 //! Checks of indices from data: one comparison and one branch that is never taken for all lanes of a body, the cold code
-//! behind it, and checks that do not vary along the innermost loop, which are made before it. What is recorded is in
-//! `fault`.
+//! after it, and checks that do not vary along the innermost loop, which are executed before it. The record of a failure is
+//! in `fault`.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I32X4, I64};
@@ -17,9 +17,9 @@ use crate::vir::{self, VKind};
 
 /// Most lanes of a body, and so the numbers of each list in the frame of a failed check.
 pub(super) const LANES: usize = 16;
-/// The lanes have masks.
+/// Flag: the lanes have masks.
 pub(super) const MASKED: u64 = 1 << 8;
-/// Each lane has a size of its own.
+/// Flag: each lane has a size of its own.
 pub(super) const SIZED: u64 = 1 << 9;
 
 /// A check with its operands at the present width.
@@ -34,12 +34,12 @@ struct Check {
 enum Size {
     /// For all lanes: a scalar that is not negative.
     One(Value),
-    /// One for each.
+    /// One per lane.
     Each(Vals),
 }
 
 impl<'f, 'k> Emit<'f, 'k> {
-    /// Ends the function where a lane's value that counts is not in `0..size`; the value.
+    /// Ends the function if an unmasked lane's value is not in `0..size`; returns the value.
     pub(super) fn check(&mut self, value: Val, size: &SymExpr, mask: Option<Val>, site: u32) -> Vals {
         let x = self.get(value.0 as usize);
         let mask = mask.map(|m| self.get(m.0 as usize));
@@ -82,7 +82,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         self.b.switch_to_block(inside);
     }
 
-    /// The end of the function for scalar checks of a site, which get there with the index and the size.
+    /// The cold block for scalar checks of a site, which jump to it with the index and the size.
     fn cold_end(&mut self, site: u32) -> Block {
         if let Some((_, block)) = self.cold.iter().find(|(s, _)| *s == site) {
             return *block;
@@ -95,7 +95,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         block
     }
 
-    /// The code of all ends that scalar checks go to, once the rest of the function is made.
+    /// Emits the cold blocks of scalar checks, once the rest of the function is complete.
     pub(super) fn cold_ends(&mut self) {
         for (site, block) in std::mem::take(&mut self.cold) {
             self.b.seal_block(block);
@@ -130,14 +130,14 @@ impl<'f, 'k> Emit<'f, 'k> {
         if each { Size::Each(self.index(e)) } else { Size::One(self.whole_size(e, 0)) }
     }
 
-    /// The 32-bit lanes that the value was widened from, where it was: comparing those takes half the instructions.
+    /// The 32-bit lanes that the value was widened from, if it was: comparing those takes half the instructions.
     fn narrow_index(&mut self, value: Val) -> Option<Vals> {
         let VKind::Cast(from) = self.inst(value).kind else { return None };
         let narrow = Class::of(self.dtype_of(from.0 as usize)) == Class::I32;
         narrow.then(|| self.get(from.0 as usize))
     }
 
-    /// Whether any 32-bit lane is outside, as a condition. What is negative is large without a sign.
+    /// Whether any 32-bit lane is out of bounds, as a condition. Negative values are large when compared unsigned.
     fn outside_narrow(&mut self, x: &Vals, size: Value, mask: &Option<Vals>) -> Value {
         let most = self.b.ins().iconst(I64, 1 << 31);
         let size = self.b.ins().smin(size, most);
@@ -166,8 +166,8 @@ impl<'f, 'k> Emit<'f, 'k> {
         self.b.ins().vany_true(bad)
     }
 
-    /// Whether any 64-bit lane is outside, as a condition: one of `x` and `size - 1 - x` is negative then. Nothing overflows,
-    /// for a negative size, whose difference could, counts by its own sign.
+    /// Whether any 64-bit lane is out of bounds, as a condition: one of `x` and `size - 1 - x` is negative then. Nothing
+    /// overflows: a negative size, whose difference could overflow, is detected by its own sign.
     fn outside(&mut self, check: &Check) -> Value {
         let mask = check.mask.as_ref().map(|m| self.mask_for(Class::I64, m));
         let one = self.constant(DType::I64, Scalar::Int(1));
@@ -198,7 +198,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         self.b.ins().vany_true(signs)
     }
 
-    /// The cold end of the function behind a check of several lanes: hands all lanes to the host, which knows the first that failed.
+    /// The cold block of a check of several lanes: passes all lanes to the host, which determines the first that failed.
     fn leave(&mut self, cold: Block, check: &Check) {
         self.b.switch_to_block(cold);
         let slot = self.fault_slot();
@@ -220,7 +220,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         self.b.ins().return_(&[]);
     }
 
-    /// Stores registers of 64-bit numbers behind each other into a list of the frame.
+    /// Stores registers of 64-bit numbers consecutively in a list of the frame.
     fn lay_out(&mut self, slot: StackSlot, list: usize, registers: &[Value]) {
         let mut at = list * LANES * 8;
         for &x in registers {
@@ -245,7 +245,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         self.b.ins().call_indirect(sig, function, &[fault, sites, site, lanes, form]);
     }
 
-    /// Where failed checks lay out their lanes: one place for all checks of the function.
+    /// The stack slot for the lanes of failed checks: one for all checks of the function.
     fn fault_slot(&mut self) -> StackSlot {
         let b = &mut self.b;
         *self.fault.get_or_insert_with(|| {
@@ -254,8 +254,8 @@ impl<'f, 'k> Emit<'f, 'k> {
         })
     }
 
-    /// Runs `rest`, which loops over `lo..hi` of loop variable `var`, where there is any point in it; before it, what of the
-    /// bodies of `stages` [`vir::before_loop`] names.
+    /// Runs `rest`, which loops over `lo..hi` of loop variable `var`, if there is any iteration; before it, the
+    /// instructions of the bodies of `stages` that [`vir::before_loop`] names.
     pub(super) fn checked_before(
         &mut self,
         stages: &[usize],

@@ -1,4 +1,4 @@
-//! Runs Cranelift on all functions of a program, in parallel, and keeps the machine code; or takes it as it was saved.
+//! Runs Cranelift on all functions of a program, in parallel, and keeps the machine code; or loads saved machine code.
 
 use cranelift_codegen::Context;
 use cranelift_codegen::control::ControlPlane;
@@ -16,7 +16,7 @@ use super::host;
 use crate::micro::EpilogueBlock;
 use crate::vir::VKernel;
 
-/// Generated loop kernel: base pointers, sizes, outer points `begin..end`, axis points a block.
+/// Generated loop kernel: base pointers, sizes, outer points `begin..end`, axis points per block.
 pub type KernelFn = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, i64);
 /// Generated epilogue; the second parameter is an [`EpilogueContext`](super::EpilogueContext).
 pub type EpilogueFn = unsafe extern "C" fn(*const EpilogueBlock, *const std::ffi::c_void);
@@ -24,7 +24,7 @@ pub type EpilogueFn = unsafe extern "C" fn(*const EpilogueBlock, *const std::ffi
 /// Fewer functions than this are compiled on the calling thread.
 const PARALLEL: usize = 4;
 
-/// A function to make.
+/// A function to compile.
 pub enum Job {
     /// A loop kernel: a [`KernelFn`].
     Kernel(VKernel),
@@ -32,7 +32,7 @@ pub enum Job {
     Epilogue(VKernel, Walk),
 }
 
-/// Why machine code could not be made. Always a bug or an unsupported machine, never a property of the model's data.
+/// Errors of code generation. Always a bug or an unsupported machine, never a property of the model's data.
 #[derive(Debug, thiserror::Error)]
 pub enum JitError {
     /// Cranelift refused a function.
@@ -40,7 +40,7 @@ pub enum JitError {
     Function {
         /// The kernel.
         kernel: String,
-        /// Cranelift's words.
+        /// The message of Cranelift.
         message: String,
     },
     /// The module could not be set up, linked or mapped.
@@ -52,13 +52,13 @@ pub enum JitError {
 pub struct Code {
     module: Option<JITModule>,
     addresses: Vec<*const u8>,
-    /// As it was before it got its addresses, for saving.
+    /// The code before relocation, for saving.
     functions: Vec<MachineFunction>,
 }
 
 // SAFETY: after `compile` the module is only kept alive and freed; the addresses are of immutable code.
 unsafe impl Send for Code {}
-// SAFETY: as above.
+// SAFETY: after `compile` the module is only kept alive and freed; the addresses are of immutable code.
 unsafe impl Sync for Code {}
 
 impl Drop for Code {
@@ -78,7 +78,7 @@ impl Code {
     }
     /// Function number `n` of the jobs, which must have been an epilogue.
     pub fn epilogue(&self, n: usize) -> EpilogueFn {
-        // SAFETY: as above (`Job::Epilogue`).
+        // SAFETY: the code at this address was made with exactly this signature (`Job::Kernel`) (`Job::Epilogue`).
         unsafe { std::mem::transmute::<*const u8, EpilogueFn>(self.addresses[n]) }
     }
     /// Bytes of machine code.
@@ -91,13 +91,13 @@ impl Code {
     }
 }
 
-/// Machine code of one function that stands nowhere yet.
+/// Machine code of one function before it is placed.
 pub(crate) struct MachineFunction {
     /// Whether it is an [`EpilogueFn`], else a [`KernelFn`].
     pub(super) epilogue: bool,
     pub(super) align: u64,
     pub(super) code: Vec<u8>,
-    /// Names of host things are in [`host::NAMESPACE`]; offsets into the function itself have no meaningful number.
+    /// External names are in [`host::NAMESPACE`]; offsets into the function itself have no meaningful number.
     pub(super) relocs: Vec<ModuleReloc>,
 }
 
@@ -113,10 +113,10 @@ pub fn compile(jobs: &[Job]) -> Result<Code, JitError> {
     link(module, made)
 }
 
-/// Makes code of what was saved for the same jobs, without compiling them.
+/// Places saved code of the same jobs, without compiling them.
 ///
 /// # Errors
-/// It is of other jobs, or cannot be placed.
+/// The code is of other jobs, or cannot be placed.
 pub(crate) fn load(functions: Vec<MachineFunction>, jobs: &[Job]) -> Result<Code, JitError> {
     let is_epilogue = |job: &Job| matches!(job, Job::Epilogue(..));
     let same = functions.iter().map(|f| f.epilogue).eq(jobs.iter().map(is_epilogue));
@@ -144,7 +144,7 @@ fn link(mut module: JITModule, functions: Vec<MachineFunction>) -> Result<Code, 
     Ok(Code { module: Some(module), addresses, functions })
 }
 
-/// A relocation with the names of a module: host things are imported when they are first named.
+/// A relocation with the names of a module: host symbols are imported when they are first used.
 fn placed(
     module: &mut JITModule,
     hosts: &mut FxHashMap<u32, FuncId>,
@@ -169,14 +169,14 @@ fn placed(
     Ok(ModuleReloc { offset: reloc.offset, kind: reloc.kind, name, addend: reloc.addend })
 }
 
-/// The instruction set that code is made for, in words: what saved code depends on besides this library.
+/// The instruction set of the code, as text: saved code depends on it besides this library.
 pub(crate) fn instruction_set() -> Result<String, JitError> {
     let module = JITModule::new(builder()?);
     let isa = module.isa();
     let on = isa.isa_flags().into_iter().filter(|f| f.as_bool() != Some(false));
     let on: Vec<String> = on.map(|f| f.to_string()).collect();
     let text = format!("{} {}", isa.triple(), on.join(" "));
-    // SAFETY: nothing was compiled into it.
+    // SAFETY: the module has no code yet.
     unsafe { module.free_memory() };
     Ok(text)
 }

@@ -1,4 +1,4 @@
-//! A kernel as one Cranelift function: the walk over outer points, the stages' loops at each width, and the bodies.
+//! Emits a kernel as one Cranelift function: the walk over outer points, the stages' loops at each width, and the bodies.
 //!
 //! The function is `fn(buffers, sizes, begin, end, block)`: outer points `begin..end` in row-major order of
 //! `VKernel::points`; where the axis is an outer loop, one more dimension (the fastest; of a tiled kernel the slowest) counts
@@ -17,7 +17,7 @@ use super::reduce::Acc;
 use super::values::{Class, Vals};
 use crate::vir::{self, Dim, VInst, VKernel, VKind, VStage};
 
-/// Facts of the machine.
+/// Properties of the processor.
 pub(super) struct Machine {
     pub(super) fma: bool,
     pub(super) pointer: Type,
@@ -30,18 +30,18 @@ pub(super) struct Emit<'f, 'k> {
     pub(super) cx: &'k Machine,
     pub(super) kernel: &'k VKernel,
     pub(super) stage: usize,
-    /// Lanes of the code being made; 1 is scalar code.
+    /// Lanes of the code that is emitted; 1 is scalar code.
     pub(super) width: u32,
     /// Present value of each loop variable.
     pub(super) loops: Vec<Value>,
     /// Loop variable whose neighbouring points are lanes.
     pub(super) axis: Option<u32>,
-    /// Variable of the loop around the body being made.
+    /// Variable of the loop around the current body.
     pub(super) innermost: Option<u32>,
     values: Made,
-    /// Values of stages' bodies that were made before the innermost loop, by the stage's number.
+    /// Values of stages' bodies that were computed before the innermost loop, by the stage's number.
     pub(super) early: FxHashMap<usize, Made>,
-    /// Lanes of the present body's values that are made one by one.
+    /// Lanes of the present body's values that are computed one by one.
     pub(super) lanes: FxHashMap<(usize, u32), Value>,
     bases: FxHashMap<BufId, Value>,
     symbols: FxHashMap<SymId, Value>,
@@ -51,13 +51,13 @@ pub(super) struct Emit<'f, 'k> {
     template: Option<Value>,
     /// Address of the function's table of base pointers.
     pub(super) table: Value,
-    /// Where failed checks lay out their lanes.
+    /// The stack slot for the lanes of failed checks.
     pub(super) fault: Option<StackSlot>,
-    /// Where scalar checks of each site go with the index and the size when they fail.
+    /// The cold block of each site's scalar checks, with the index and the size as arguments.
     pub(super) cold: Vec<(u32, Block)>,
 }
 
-/// Values of a body, each with its width, as far as they are made.
+/// Values of a body, each with its width, as far as they are computed.
 pub(super) type Made = Vec<Option<(Vals, u32)>>;
 pub(super) type Body<'a, 'f, 'k> = dyn FnMut(&mut Emit<'f, 'k>) + 'a;
 
@@ -307,7 +307,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         4 * self.kernel.unroll
     }
 
-    /// All stages at the present point (points, at the present width, where the axis is an outer loop).
+    /// All stages at the present point (or points, at the present width, where the axis is an outer loop).
     fn stages(&mut self) {
         let kernel = self.kernel;
         for (n, stage) in kernel.stages.iter().enumerate() {
@@ -389,13 +389,13 @@ impl<'f, 'k> Emit<'f, 'k> {
     pub(super) fn dtype_of(&self, n: usize) -> DType {
         self.kernel.stages[self.stage].insts[n].dtype
     }
-    /// A value with its width, where all its lanes are made.
+    /// A value with its width, if all its lanes are computed.
     pub(super) fn made(&self, n: usize) -> Option<(Vals, u32)> {
         self.values[n].clone()
     }
-    /// A value as it was made, with its width.
+    /// A value as it was computed, with its width.
     pub(super) fn stored(&self, n: usize) -> (Vals, u32) {
-        // PROOF: the verifier saw that values are made before they are used; the body is made in order.
+        // PROOF: the verifier checked that values are defined before they are used; the body is emitted in order.
         self.values[n].clone().expect("a value is made before its use")
     }
     /// A value at the present width.
@@ -408,14 +408,14 @@ impl<'f, 'k> Emit<'f, 'k> {
         self.splat(Class::of(self.dtype_of(n)), vals[0])
     }
 
-    /// The code of a body at the present width; what does not vary along the axis is scalar code.
+    /// The code of a body at the present width; values that do not vary along the axis are scalar code.
     pub(super) fn body(&mut self, insts: &'k [VInst]) {
         let later = if self.width > 1 { vir::by_lane(insts) } else { Vec::new() };
         self.lanes.clear();
         self.instructions(insts, |n| !later.get(n).is_some_and(|l| *l));
     }
 
-    /// The code of those instructions of a body that are wanted and not made yet; all that are made by then.
+    /// The code of those instructions of a body that are wanted and not emitted yet; returns all that are emitted by then.
     pub(super) fn instructions(&mut self, insts: &'k [VInst], wanted: impl Fn(usize) -> bool) -> Made {
         self.values = self.early.get(&self.stage).cloned().unwrap_or_else(|| vec![None; insts.len()]);
         let width = self.width;

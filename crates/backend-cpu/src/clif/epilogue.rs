@@ -21,7 +21,7 @@ pub struct Walk {
     pub column: u32,
 }
 
-/// What generated epilogues read besides the block.
+/// The data that generated epilogues read besides the block.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct EpilogueContext {
@@ -33,7 +33,7 @@ pub struct EpilogueContext {
 
 // SAFETY: two pointers that the generated code only reads; the executor keeps both tables alive and unchanged for the call.
 unsafe impl Send for EpilogueContext {}
-// SAFETY: as above.
+// SAFETY: two pointers that the generated code only reads; the executor keeps both tables alive and unchanged for the call.
 unsafe impl Sync for EpilogueContext {}
 
 impl<'f> Emit<'f, '_> {
@@ -57,7 +57,7 @@ impl<'f> Emit<'f, '_> {
         let stride = field(&mut self, std::mem::offset_of!(EpilogueBlock, row_stride));
         self.digits(batch, &walk.batch);
         self.axis = Some(walk.column);
-        // Blocks begin and end anywhere: an extent that is no number makes the loop run at every width.
+        // Blocks begin and end anywhere: an extent that is not a number makes the loop run at every width.
         let axis = Dim { var: walk.column, extent: SymExpr::loop_var(walk.column) };
         let kernel = self.kernel;
         self.counted(row0, row1, 1, &mut |e, row| {

@@ -1,5 +1,5 @@
-//! The record of a failed check of an index: what generated code reports to, once for each call of a program. Knows no
-//! program: sites are numbers.
+//! The record of a failed index check, which generated code writes, once per call of a program. It knows no program: sites
+//! are numbers.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
@@ -7,12 +7,12 @@ use super::check::{LANES, MASKED, SIZED};
 
 /// Nothing has failed.
 const NO_FAULT: u32 = 0;
-/// One thread writes the record.
+/// One thread is writing the record.
 const WRITING: u32 = 1;
 /// The record is written.
 const WRITTEN: u32 = 2;
 
-/// The first failed check of a call; later ones are not kept. All threads of the call share it.
+/// The first failed check of a call; later ones are dropped. All threads of the call share it.
 #[derive(Default)]
 pub(crate) struct Fault {
     state: AtomicU32,
@@ -21,7 +21,7 @@ pub(crate) struct Fault {
     size: AtomicI64,
 }
 
-/// An index that is not within its dimension.
+/// An index that is not in its dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfBounds {
     /// The program's site.
@@ -58,9 +58,9 @@ impl Fault {
     }
 }
 
-/// What generated code calls when a check has failed in a lane: `lanes` holds the indices of `form % 256` lanes, from
-/// [`LANES`] on their masks (not zero where the lane counts) where `form` has [`MASKED`], and from twice that on the sizes, one
-/// a lane where `form` has [`SIZED`], else one for all. `site` is a place in `sites`.
+/// Called by generated code when a check has failed in a lane: `lanes` holds the indices of `form % 256` lanes, from
+/// [`LANES`] on their masks (not zero where the lane is active) if `form` has [`MASKED`], and from twice that on the sizes,
+/// one per lane if `form` has [`SIZED`], else one for all. `site` is a position in `sites`.
 ///
 /// # Safety
 /// The pointers are those of the function's table and frame.
@@ -71,13 +71,13 @@ pub(super) unsafe extern "C" fn report(
     lanes: *const i64,
     form: u64,
 ) {
-    // SAFETY: generated code has filled as many numbers as it says.
+    // SAFETY: generated code has filled as many numbers as it states.
     let at = |n: usize| unsafe { lanes.add(n).read() };
     let size = |lane: usize| at(2 * LANES + if form & SIZED != 0 { lane } else { 0 });
     let counts = |lane: usize| form & MASKED == 0 || at(LANES + lane) != 0;
     let failed = |lane: &usize| counts(*lane) && !(0..size(*lane)).contains(&at(*lane));
     let Some(lane) = (0..(form & 0xff) as usize).find(failed) else { return };
-    // SAFETY: the executor's table has the record of the call and the list that the kernel's sites are numbered in.
+    // SAFETY: the executor's table has the record of the call and the list of the kernel's sites.
     let (fault, site) = unsafe { (&*fault, *sites.add(site as usize)) };
     fault.set(OutOfBounds { site, index: at(lane), size: size(lane) });
 }
@@ -93,10 +93,10 @@ mod tests {
         lanes[LANES..LANES + 4].copy_from_slice(&[0, -1, -1, -1]);
         lanes[2 * LANES] = 5;
         let (fault, sites) = (Fault::default(), [11, 12]);
-        // SAFETY: the numbers are there.
+        // SAFETY: generated code has stored a mask for each lane.
         unsafe { report(&fault, sites.as_ptr(), 1, lanes.as_ptr(), 4 | MASKED) };
         assert_eq!(fault.get(), Some(OutOfBounds { site: 12, index: 9, size: 5 }));
-        // SAFETY: as above.
+        // SAFETY: generated code has stored a mask for each lane.
         unsafe { report(&fault, sites.as_ptr(), 0, lanes.as_ptr(), 4) };
         assert_eq!(fault.get(), Some(OutOfBounds { site: 12, index: 9, size: 5 }));
     }

@@ -1,5 +1,5 @@
-//! What generated code refers to in this library, by number instead of address: so that saved code means the same in
-//! another process. Numbers are kept within one build alone.
+//! The functions and data of this library that generated code refers to, by number instead of address, so that saved code
+//! is valid in another process. Numbers are stable within one build only.
 
 use cranelift_codegen::ir::{ExternalName, GlobalValueData, InstBuilder, Type, UserExternalName, Value};
 use cranelift_frontend::FunctionBuilder;
@@ -13,7 +13,7 @@ pub(super) const NAMESPACE: u32 = 2;
 pub(super) const ZEROS_NUMBER: u32 = u32::MAX;
 /// Number of the function that failed checks report to.
 pub(super) const REPORT_NUMBER: u32 = u32::MAX - 1;
-/// Start of the symbols by which a module finds the addresses.
+/// Prefix of the symbols by which a module finds the addresses.
 const PREFIX: &str = "ffx_host_";
 
 /// The address of a number, as a value of a function.
@@ -30,13 +30,13 @@ pub(super) fn symbol(number: u32) -> String {
     format!("{PREFIX}{number}")
 }
 
-/// The address behind a symbol.
+/// The address of a symbol.
 pub(super) fn lookup(symbol: &str) -> Option<*const u8> {
     let number: u32 = symbol.strip_prefix(PREFIX)?.parse().ok()?;
     address(number).map(|a| a as *const u8)
 }
 
-/// The address of a number; `None` where there is nothing of this number.
+/// The address of a number; `None` for an unknown number.
 pub(super) fn address(number: u32) -> Option<usize> {
     match number {
         ZEROS_NUMBER => Some(ZEROS.address()),

@@ -75,7 +75,7 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// Floor division or its remainder; a zero divisor gives that of 1 (the host promises that there is none).
+    /// Floor division or its remainder; a zero divisor counts as 1 (the host promises that there is none).
     fn divide_floor(&mut self, a: &SymExpr, b: &SymExpr, lane: u32, quotient: bool) -> Value {
         let positive = b.as_const().filter(|d| *d > 0);
         // Loop variables and sizes are not negative; unsigned division by a constant becomes a multiplication.

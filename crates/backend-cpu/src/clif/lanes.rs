@@ -1,4 +1,4 @@
-//! Values that are made lane by lane in scalar code, when an address first asks for a lane; which ones, `vir` says
+//! Values that are computed lane by lane in scalar code, when an address first needs a lane; `vir` selects them
 //! ([`crate::vir::by_lane`]).
 
 use cranelift_codegen::ir::Value;
@@ -49,7 +49,7 @@ impl Emit<'_, '_> {
                 let args: SmallVec<[Vals; 3]> = args.iter().map(|v| one(self.lane_of(*v, lane))).collect();
                 self.op(*op, operand, &args)[0]
             }
-            // PROOF: `vir::by_lane` names no other kinds, and all that is not named is made by now.
+            // PROOF: `vir::by_lane` selects no other kinds, and all other values are computed by now.
             _ => unreachable!("a value is made before its use"),
         }
     }

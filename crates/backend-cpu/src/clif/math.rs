@@ -199,12 +199,12 @@ impl Regs<'_, '_> {
         self.mul_add(half, ff, cubic)
     }
 
-    /// What logarithms give outside of the positive finite numbers.
+    /// Logarithms outside of the positive finite numbers.
     fn log_special(&mut self, x: Value, result: Value) -> Value {
         let (zero, inf) = (self.f32(0.0), self.f32(f32::INFINITY));
         let (low, nan) = (self.f32(f32::NEG_INFINITY), self.f32(f32::NAN));
         let finite = self.fcmp(FloatCC::LessThan, x, inf);
-        // Infinity and NaN give themselves.
+        // Infinity and NaN are returned unchanged.
         let r = self.select(finite, result, x);
         let is_zero = self.fcmp(FloatCC::Equal, x, zero);
         let r = self.select(is_zero, low, r);

@@ -1,4 +1,4 @@
-//! Loads and stores of every dtype: contiguous lanes, one element for all lanes, or an address a lane; masked or not.
+//! Loads and stores of every dtype: contiguous lanes, one element for all lanes, or one address per lane; masked or not.
 //!
 //! A masked-out load reads a block of zeros instead of the tensor, so it needs no branch and gives zero by itself.
 
@@ -14,10 +14,10 @@ use super::regs::Regs;
 use super::values::{Class, Vals};
 use crate::vir::{Access, Along};
 
-/// Lanes whose addresses are made, and so checked, before the first of them is stored to.
+/// Lanes whose addresses are computed, and so checked, before the first of them is stored to.
 const TOGETHER: usize = 4;
 
-/// What masked-out lanes read. At least the widest body's registers long.
+/// The memory that masked-out lanes read. At least as long as the widest body's registers.
 #[repr(align(64))]
 pub(crate) struct Zeros([u8; 256]);
 pub(crate) static ZEROS: Zeros = Zeros([0; 256]);
@@ -55,8 +55,8 @@ fn flags(at: &Access) -> MemFlagsData {
 }
 
 impl<'f> Emit<'f, '_> {
-    /// Byte address of an access for a lane. The part that does not move with the innermost loop is computed apart, so
-    /// that it leaves the loop.
+    /// Byte address of an access for a lane. The part that is invariant in the innermost loop is computed separately, so
+    /// that it can be hoisted.
     fn address(&mut self, at: &Access, lane: u32) -> Value {
         let size = at.dtype.size() as i64;
         let base = self.base(at.root);
@@ -84,7 +84,7 @@ impl<'f> Emit<'f, '_> {
                 self.b.ins().iadd(row, moved)
             }
             _ if indirect(&at.address) => {
-                // What holds no value is an address of its own, most of which leaves the loop and is the same for all lanes.
+                // The part without values is an address of its own, most of which is hoisted and is the same for all lanes.
                 let (direct, values) = by_values(&at.address);
                 let row = self.address(&Access { address: direct, ..at.clone() }, lane);
                 let moved = self.expr(&(values * size), lane);
@@ -152,7 +152,7 @@ impl<'f> Emit<'f, '_> {
         self.b.ins().brif(m, read, &[], join, &as_args(&zeros));
         self.b.switch_to_block(read);
         self.b.seal_block(read);
-        // Not such a load as may be moved: out of here it would read what the mask leaves out.
+        // The load must not be marked movable: outside of this block it would read what the mask excludes.
         let x = self.lanes_apart(first, at.dtype, MemFlagsData::new().with_notrap(), step);
         self.b.ins().jump(join, &as_args(&x));
         self.b.switch_to_block(join);
@@ -187,7 +187,7 @@ impl<'f> Emit<'f, '_> {
         m
     }
 
-    /// One element, `offset` bytes behind an address.
+    /// One element, `offset` bytes after an address.
     fn load_scalar(&mut self, p: Value, dtype: DType, flags: MemFlagsData, offset: i32) -> Value {
         let ins = self.b.ins();
         match dtype {
@@ -277,7 +277,7 @@ impl<'f> Emit<'f, '_> {
                 Along::Lanes => {}
             }
         }
-        // Lanes are checked some at a time before they are stored: more addresses than registers would be spilled.
+        // Lanes are checked in groups before they are stored: more addresses than registers would be spilled.
         for first in (0..self.width).step_by(TOGETHER) {
             let lanes = first..self.width.min(first + TOGETHER as u32);
             let places: SmallVec<[Value; TOGETHER]> =

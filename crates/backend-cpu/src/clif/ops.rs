@@ -1,4 +1,4 @@
-//! Scalar operators on values: every [`ScalarOp`] for every class of dtype. What has no short machine code is a call for
+//! Scalar operators on values: every [`ScalarOp`] for every class of dtype. Operators without short machine code are a call for
 //! each lane (`calls`).
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
@@ -88,7 +88,7 @@ impl<'f> Emit<'f, '_> {
                 let ones = self.constant(DType::Bool, Scalar::Bool(true));
                 self.map2(&args[0], &ones, |r, x, y| r.xor(x, y))
             }
-            // The reference leaves `a` for operators that mean nothing on truth values.
+            // The reference returns `a` for operators without a meaning on truth values.
             _ => args[0].clone(),
         }
     }

@@ -16,7 +16,7 @@ pub(super) struct Set {
     value: Vec<Variable>,
     /// Positions of `argmax` and `argmin`.
     position: Vec<Variable>,
-    /// The total and what rounding took from it, where `value` is a partial sum.
+    /// The total and its compensation, where `value` is a partial sum.
     total: Option<[Vec<Variable>; 2]>,
 }
 
@@ -64,7 +64,7 @@ impl<'f> Emit<'f, '_> {
         self.accs[acc.0 as usize].sets.push(Set { width, value, position, total });
     }
 
-    /// Forgets the sets and results of an accumulator before its stage begins.
+    /// Clears the sets and results of an accumulator before its stage begins.
     pub(super) fn clear_acc(&mut self, acc: AccId) {
         self.accs[acc.0 as usize] = Acc::default();
     }
@@ -215,7 +215,7 @@ impl<'f> Emit<'f, '_> {
         (self.combine(op, dtype, &x.0, &y.0), Vals::new())
     }
 
-    /// All lanes to one, pairwise.
+    /// Combines all lanes into one, pairwise.
     fn fold(&mut self, op: ReduceOp, dtype: DType, v: Vals, p: Vals) -> (Vals, Vals) {
         if self.width == 1 {
             return (v, p);

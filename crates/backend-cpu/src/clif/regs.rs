@@ -6,7 +6,7 @@ use cranelift_codegen::ir::types::{F32, F32X4, F64, F64X2, I8, I8X16, I32, I32X4
 use cranelift_codegen::ir::{ConstantData, Endianness, InstBuilder, MemFlagsData, Type, Value};
 use cranelift_frontend::FunctionBuilder;
 
-/// What the registers of one body look like.
+/// The shape of the registers of one body.
 pub(super) struct Regs<'a, 'f> {
     pub(super) b: &'a mut FunctionBuilder<'f>,
     /// Several lanes.
@@ -57,7 +57,7 @@ impl Regs<'_, '_> {
         let less = self.fcmp(FloatCC::LessThan, y, x);
         self.pick_by(less, x, y)
     }
-    /// The form of a selection that instruction selection knows as minimum and maximum.
+    /// The form of a selection that instruction selection recognises as minimum and maximum.
     fn pick_by(&mut self, mask: Value, x: Value, y: Value) -> Value {
         if !self.wide {
             return self.b.ins().select(mask, x, y);

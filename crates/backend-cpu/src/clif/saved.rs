@@ -1,5 +1,5 @@
-//! Machine code as bytes: what an artifact holds of each function. Only read back by the same build on the same instruction
-//! set, which the artifact's envelope has checked; what is checked here is that the bytes are well formed.
+//! Machine code as bytes: the contents of an artifact for each function. It is only read by the same build on the same
+//! instruction set, which the artifact's envelope has checked; here the bytes are checked to be well formed.
 
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::ir::LibCall;
@@ -23,7 +23,7 @@ const KINDS: [Reloc; 11] = [
     Reloc::RiscvCallPlt,
 ];
 
-/// Bytes that are written.
+/// A writer of bytes.
 #[derive(Default)]
 pub(crate) struct Saved(pub(crate) Vec<u8>);
 
@@ -70,7 +70,7 @@ impl Saved {
     }
 }
 
-/// Bytes that are read; `None` where they end too soon or are not what was written.
+/// A reader of bytes; `None` where they end too soon or are malformed.
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -90,10 +90,10 @@ impl<'a> Bytes<'a> {
         self.take(usize::try_from(n).ok()?)
     }
 
-    /// What [`Saved::functions`] wrote.
+    /// Reads what [`Saved::functions`] wrote.
     pub(crate) fn functions(&mut self) -> Option<Vec<MachineFunction>> {
         let n = self.u32()? as usize;
-        // Each takes some bytes, so a count beyond them is none.
+        // Each takes some bytes, so a larger count is invalid.
         let mut functions = Vec::with_capacity(n.min(self.0.len()));
         for _ in 0..n {
             let epilogue = self.u32()? != 0;
@@ -118,7 +118,7 @@ impl<'a> Bytes<'a> {
         };
         let addend = self.u64()? as i64;
         let width = if kind == Reloc::Abs8 { 8 } else { 4 };
-        // What is patched lies inside of the function.
+        // The patched bytes are inside the function.
         (offset as usize + width <= code).then_some(ModuleReloc { offset, kind, name, addend })
     }
 }

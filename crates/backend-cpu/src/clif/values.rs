@@ -32,7 +32,7 @@ impl Class {
             DType::U8 | DType::I8 | DType::I16 | DType::I32 => Class::I32,
             DType::I64 => Class::I64,
             DType::F16 | DType::BF16 | DType::F32 => Class::F32,
-            // Complex kernels are refused before code is made.
+            // Complex kernels are refused before code is generated.
             DType::F64 | DType::C64 | DType::C128 => Class::F64,
         }
     }
@@ -47,7 +47,7 @@ impl Class {
             Class::Mask => I8,
         }
     }
-    /// The float dtype of the class; sums of others have no blocks.
+    /// The float dtype of the class; other sums have no blocks.
     pub(super) fn float(self) -> DType {
         if self == Class::F64 { DType::F64 } else { DType::F32 }
     }

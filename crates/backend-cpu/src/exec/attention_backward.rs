@@ -1,4 +1,4 @@
-//! The gradients of attention: operands in the dtype of arithmetic, and gradients of 16 bits narrowed behind it.
+//! The gradients of attention: operands in the dtype of arithmetic, and gradients of 16 bits narrowed after it.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -62,7 +62,7 @@ impl AttentionBackwardOp {
     }
 
     pub(super) fn run(&self, call: &Call<'_>) -> Result<(), ExecError> {
-        // Without heads of keys there is nothing that a gradient would be of.
+        // Without heads of keys there are no gradients.
         if call.sizes.all(&self.inputs[2].0.sizes)?[..2].contains(&0) {
             return Ok(());
         }
@@ -122,7 +122,7 @@ impl AttentionBackwardOp {
         [dq, dk, dv].iter().zip(&self.outputs).try_for_each(|(result, place)| narrow(call, result, place))
     }
 
-    /// Where gradient `n` is written: its own memory, or `f32` that is narrowed later.
+    /// The destination of gradient `n`: its own memory, or `f32` that is narrowed later.
     fn result(&self, call: &Call<'_>, n: usize) -> Result<Wide, ExecError> {
         let (view, dtype) = &self.outputs[n];
         if *dtype == DType::F32 {
@@ -194,7 +194,7 @@ impl AttentionBackwardOp {
     }
 }
 
-/// A gradient in `f32`, and the memory that keeps it where it is not its own.
+/// A gradient in `f32`, with its memory where that is temporary.
 struct Wide {
     to: Tensor4<*mut f32>,
     copy: Option<Block>,
@@ -235,7 +235,7 @@ fn rows<T: Narrow>(result: &Wide, to: *const T, sizes: &[i64], strides: [isize; 
 
 /// A 16-bit float that is written.
 trait Narrow: Copy {
-    /// Converts `n` values to places `step` apart.
+    /// Converts `n` values and stores them `step` apart.
     ///
     /// # Safety
     /// The values must be readable and the places writable.
@@ -246,15 +246,15 @@ macro_rules! narrow {
     ($($ty:ident)*) => {$(
         impl Narrow for $ty {
             unsafe fn narrow(from: *const f32, to: *mut $ty, step: isize, n: usize) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
                 let from = unsafe { std::slice::from_raw_parts(from, n) };
                 if step == 1 {
-                    // SAFETY: as above.
+                    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
                     unsafe { std::slice::from_raw_parts_mut(to, n) }.convert_from_f32_slice(from);
                     return;
                 }
                 for (i, x) in from.iter().enumerate() {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
                     unsafe { *to.offset(i as isize * step) = $ty::from_f32(*x) };
                 }
             }

@@ -1,12 +1,12 @@
-//! What binding makes of constants, kept in a file for later processes: packed weights and the persistent buffers that calls
-//! read. Its name is a checksum of the program, this build, the instruction set and all constants, its bytes are checked
-//! before they are used, and whatever is wrong with it, the weights are packed again. Where files lie and when they go is
-//! the business of whoever names the folder.
+//! A cache of the results of binding constants, in files for later processes: packed weights and the persistent buffers
+//! that calls read. The file's name is a checksum of the program, this build, the instruction set and all constants; its
+//! bytes are checked before they are used, and if anything is wrong with it, the weights are packed again. The owner of the
+//! folder decides where files are and when they are removed.
 //!
-//! A file is mapped, so that its pages are those of every process that uses it. Whoever cuts a mapped file short takes the pages
-//! away: a read of them kills the process (SIGBUS). So nothing is mapped beyond what the file has, files are written without
-//! permission to write them, and each call first looks whether the file still has its length ([`Mapped::is_whole`]). What
-//! remains is a file that its owner or the administrator makes writable and cuts short within a call.
+//! A file is mapped, so that all processes share its pages. Truncating a mapped file removes its pages: reading them kills
+//! the process (SIGBUS). So nothing is mapped beyond the file's end, files are written without permission to write them,
+//! and each call first checks that the file still has its length ([`Mapped::is_whole`]). The remaining risk is that the
+//! owner or the administrator makes a file writable and truncates it during a call.
 //!
 //! Layout, integers little-endian: `FFXPACK1`, the file's name without its end (32 letters), u64 records, u64 checksum of
 //! all records up to the next page; the records (seven u64 each: kind, three numbers, place, length in bytes, checksum); then
@@ -35,18 +35,18 @@ const HEAD: usize = 56;
 /// Letters of a name.
 const NAME: usize = 32;
 const RECORD: usize = 56;
-/// Constants of fewer bytes than these are packed sooner than they are read.
+/// Constants of fewer bytes than these are packed faster than they are read.
 const LEAST: usize = 8 << 20;
 /// Bytes that one thread hashes at a time.
 const CHUNK: usize = 1 << 20;
 const PAGE: usize = 4096;
-/// Where data begin: one cache line.
+/// Alignment of the data: one cache line.
 const ALIGN: usize = 64;
 
-/// Where results of binding are kept.
+/// The cache of binding results.
 pub(super) struct BindCache {
     pub(super) folder: PathBuf,
-    /// Of the program's bytes.
+    /// Checksum of the program's bytes.
     pub(super) program: u64,
 }
 
@@ -61,10 +61,10 @@ const CONV: u64 = 3;
 /// Weights of a depthwise convolution.
 const DEPTHWISE: u64 = 4;
 
-/// What a record is of: kind, numbers, data.
+/// Contents of a record: kind, numbers, data.
 type Item<'a> = (u64, [usize; 3], &'a [u8]);
 
-/// What a file gives.
+/// Contents of a file.
 pub(super) struct Loaded {
     /// Persistent buffers: number, first byte, bytes.
     pub(super) buffers: Vec<(usize, *mut u8, usize)>,
@@ -72,7 +72,7 @@ pub(super) struct Loaded {
     pub(super) mapped: Mapped,
 }
 
-/// A mapped file and a handle of it, by which its length can be asked whatever becomes of its name.
+/// A mapped file and a handle of it, by which its length can be queried even if its name is gone.
 pub(super) struct Mapped {
     map: Arc<Mmap>,
     file: File,
@@ -83,13 +83,13 @@ impl Mapped {
     pub(super) fn bytes(&self) -> usize {
         self.map.len()
     }
-    /// Whether the file still has all that is mapped.
+    /// Whether the file still has all bytes that are mapped.
     pub(super) fn is_whole(&self) -> bool {
         self.file.metadata().is_ok_and(|about| about.len() >= self.map.len() as u64)
     }
 }
 
-/// Checksum of bytes, by all threads. It tells accidents, not attackers.
+/// Checksum of bytes, computed by all threads. It detects accidents, not attacks.
 fn checksum(bytes: &[u8]) -> u64 {
     let parts: Vec<u64> = bytes.par_chunks(CHUNK).map(one).collect();
     let mut hash = FxHasher::default();
@@ -105,7 +105,7 @@ pub(super) fn one(bytes: &[u8]) -> u64 {
 }
 
 impl BindCache {
-    /// The file for these constants; `None` where they are too few to be worth one.
+    /// The file for these constants; `None` where they are too small to be worth one.
     pub(super) fn path(&self, constants: &[(&str, &[u8])]) -> Option<PathBuf> {
         let bytes: usize = constants.iter().map(|(_, b)| b.len()).sum();
         if bytes < LEAST {
@@ -129,7 +129,7 @@ impl BindCache {
     }
 }
 
-/// The persistent buffers that steps of a call read otherwise than through packed weights.
+/// The persistent buffers that steps of a call read other than as packed weights.
 pub(super) fn needed(program: &Program, steps: &[PlannedStep], packed: &[Option<Packed>]) -> Vec<usize> {
     let mut found = Vec::new();
     let mut add = |buf| {
@@ -166,10 +166,10 @@ pub(super) fn needed(program: &Program, steps: &[PlannedStep], packed: &[Option<
     found
 }
 
-/// Writes a file, whole or not at all.
+/// Writes a file atomically.
 ///
 /// # Errors
-/// The system's.
+/// The error of the system.
 pub(super) fn save(
     path: &Path,
     buffers: &[(usize, &[u8])],
@@ -213,7 +213,7 @@ fn write(path: &Path, items: &[Item<'_>]) -> std::io::Result<()> {
     let mut options = File::options();
     options.write(true).create_new(true);
     #[cfg(unix)]
-    // Nobody writes it again: it is mapped, and replaced by renaming.
+    // Nothing writes it again: it is mapped, and replaced by renaming.
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o400);
     let file = options.open(&unfinished)?;
     let mut file = BufWriter::with_capacity(CHUNK, file);
@@ -227,7 +227,7 @@ fn write(path: &Path, items: &[Item<'_>]) -> std::io::Result<()> {
     };
     let written = all().and_then(|()| fs::rename(&unfinished, path));
     if written.is_err() {
-        // What is left is removed with what dead processes leave.
+        // A leftover temporary file is removed with those of dead processes.
         let _ = fs::remove_file(&unfinished);
     }
     written
@@ -239,7 +239,7 @@ fn name_of(path: &Path) -> String {
     stem.chars().filter(char::is_ascii_hexdigit).chain(std::iter::repeat('0')).take(NAME).collect()
 }
 
-/// Reads a file for a program; `None`, with the reason in the log, where it is not there or not what was written.
+/// Reads a file for a program; `None`, with the reason in the log, where it is missing or damaged.
 pub(super) fn load(path: &Path, program: &Program, slots: usize) -> Option<Loaded> {
     let file = File::open(path).ok()?;
     match read(file, &name_of(path), program, slots) {
@@ -249,7 +249,7 @@ pub(super) fn load(path: &Path, program: &Program, slots: usize) -> Option<Loade
             Some(loaded)
         }
         Err(why) => {
-            tracing::warn!(target: "cache", file = %path.display(), "packed weights cannot be used and are made anew: {why}");
+            tracing::warn!(target: "cache", file = %path.display(), "packed weights cannot be used and are packed again: {why}");
             let _ = fs::remove_file(path);
             None
         }
@@ -259,7 +259,7 @@ pub(super) fn load(path: &Path, program: &Program, slots: usize) -> Option<Loade
 /// One record: kind, three numbers, place, length in bytes, checksum.
 type Record = [u64; RECORD / 8];
 
-/// The records of a file, and where the last of their data ends. Nothing is mapped yet: what will be is known to be there.
+/// The records of a file, and the end of their data. Nothing is mapped yet: the mapped range is known to exist.
 fn records(mut file: &File, name: &str) -> Result<(Vec<Record>, u64), String> {
     let short = |_| "it is cut short".to_owned();
     let length = file.metadata().map_err(|e| e.to_string())?.len();
@@ -295,8 +295,8 @@ fn read(file: File, name: &str, program: &Program, slots: usize) -> Result<Loade
     let (records, end) = records(&file, name)?;
     let mut options = MmapOptions::new();
     options.populate().len(usize::try_from(end).map_err(|e| e.to_string())?);
-    // SAFETY: the mapping is only read, and lies within the file. Files of the folder are replaced by renaming, never changed;
-    // the head of this file says what is done where somebody does change one.
+    // SAFETY: the mapping is only read, and is within the file. Files of the folder are replaced by renaming, never
+    // changed; the documentation of this module describes the remaining risk.
     let map = Arc::new(unsafe { options.map(&file) }.map_err(|e| e.to_string())?);
     let mapped = Mapped { map: Arc::clone(&map), file };
     if !mapped.is_whole() {

@@ -1,5 +1,5 @@
-//! A call in progress: runs one operation at a time in the memory of the program's buffers, for the shared walk over control
-//! flow ([`kernel_ir::runtime::Machine`]). Knows no kernel: those run behind [`Op`].
+//! A call in progress: runs one operation at a time in the memory of the program's buffers, for the shared walk over
+//! control flow ([`kernel_ir::runtime::Machine`]). It knows no kernel: [`Op`] runs those.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::clif::{self, Code, Fault, OutOfBounds};
 /// A step as this executor runs it.
 pub(super) type PlannedStep = kernel_ir::runtime::PlannedStep<Op>;
 
-/// Numbers the operations that may hold packed weights, nested ones too; gives how many there are.
+/// Numbers the operations that may hold packed weights, nested ones too; returns their number.
 pub(super) fn number_packs(ops: &mut [PlannedStep], next: &mut usize) {
     for planned in ops {
         match &mut planned.node {
@@ -38,9 +38,9 @@ pub(super) struct Running<'a> {
     pub(super) sizes: Sizes,
     /// Memory of outputs and of buffers of unbacked size, by buffer.
     pub(super) blocks: Vec<Option<Arc<Block>>>,
-    /// Where kernels record an index out of bounds.
+    /// The record for indices out of bounds.
     pub(super) fault: Fault,
-    /// Inputs, by number, whose steps write a copy that goes to the caller when the call has succeeded.
+    /// Inputs, by number, whose steps write a copy that is returned to the caller when the call has succeeded.
     pub(super) copied: &'a [usize],
     /// Inputs, by number, whose memory a step that has begun stores to.
     pub(super) begun: Vec<usize>,
@@ -60,9 +60,9 @@ impl Running<'_> {
         done
     }
 
-    /// The error of an index that a kernel of a step found to be outside.
+    /// The error for an index out of bounds in a kernel of a step.
     fn out_of_bounds(&self, step: &str, OutOfBounds { site, index, size }: OutOfBounds) -> ExecError {
-        // PROOF: the verifier saw that checks name sites that the program has.
+        // PROOF: the verifier checked that checks name sites of the program.
         let message = self.program.sites[site as usize].message(index, size);
         let inputs = &self.program.inputs;
         let written = if self.begun.is_empty() {

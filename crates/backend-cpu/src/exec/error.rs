@@ -1,4 +1,4 @@
-//! What can go wrong between a program and its results.
+//! Errors of compiling and running a program.
 
 use ir_core::DType;
 use kernel_ir::PlanError;
@@ -11,7 +11,7 @@ use crate::vir::LowerError;
 /// Why a program is not compiled, bound or run.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
-    /// A kernel that this backend does not take.
+    /// A kernel that this backend does not support.
     #[error(transparent)]
     Lower(#[from] LowerError),
     /// The program breaks an invariant of kernel-ir.
@@ -58,9 +58,9 @@ pub enum ExecError {
     DType {
         /// The input or constant.
         name: String,
-        /// Of the program.
+        /// In the program.
         expected: DType,
-        /// Of the tensor.
+        /// In the tensor.
         got: DType,
     },
     /// A tensor of another rank.
@@ -68,9 +68,9 @@ pub enum ExecError {
     Rank {
         /// The input or constant.
         name: String,
-        /// Of the program.
+        /// In the program.
         expected: usize,
-        /// Of the tensor.
+        /// In the tensor.
         got: usize,
     },
     /// A size that contradicts the program or another input.
@@ -82,9 +82,9 @@ pub enum ExecError {
         dim: usize,
         /// The size given.
         got: i64,
-        /// The size that the program and the other inputs ask for.
+        /// The size that the program and the other inputs require.
         expected: i64,
-        /// As the program writes it.
+        /// The expression in the program.
         expr: String,
     },
     /// A size outside of its symbol's range.
@@ -92,7 +92,7 @@ pub enum ExecError {
     Range {
         /// The input.
         name: String,
-        /// Which dimension is what, and what it must be.
+        /// Which dimension has which size, and what is required.
         problem: String,
     },
     /// A number that the program computes is outside of its symbol's range.
@@ -112,21 +112,21 @@ pub enum ExecError {
     Assertion {
         /// The step.
         name: String,
-        /// What the program says.
+        /// The message of the program.
         message: String,
     },
-    /// An index from data is not within its dimension. Nothing was read or stored there, and the call has no results.
+    /// An index from data is not in its dimension. Nothing was read or stored there, and the call has no results.
     #[error("{message}{written}")]
     Index {
         /// The step.
         step: String,
-        /// The operator, where it stands, the index, the dimension and its size.
+        /// The operator, its place, the index, the dimension and its size.
         message: String,
         /// The index.
         index: i64,
         /// The size of the dimension.
         size: i64,
-        /// What became of inputs that calls write in place.
+        /// The state of inputs that the call writes in place.
         written: Written,
     },
     /// A size expression without a value.
@@ -143,7 +143,7 @@ pub enum ExecError {
     Host(String),
 }
 
-/// What a call that failed has left of the inputs that it writes in place.
+/// The state that a failed call leaves inputs in that it writes in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Whether the program has such inputs.

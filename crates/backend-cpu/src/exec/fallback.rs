@@ -1,5 +1,5 @@
 //! Templates as plain loop kernels, for dtypes and forms that the hand-written ones do not take (integer and 16-bit
-//! products, transposed convolution, `f64` convolution). Right for everything, fast for nothing.
+//! products, transposed convolution, `f64` convolution). It is correct for everything and fast for nothing.
 
 use ir_core::{DType, Scalar, Shape, SymExpr};
 use kernel_ir::{

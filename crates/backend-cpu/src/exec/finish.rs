@@ -1,5 +1,5 @@
-//! How a template's result is finished: by the hand-written kernels' own epilogue where the body is a bias, scale, residual
-//! and clamp stored row by row, otherwise by a generated function.
+//! The epilogue of a template: by the hand-written kernels' own epilogue where the body is a bias, scale, residual and
+//! clamp stored row by row, otherwise by a generated function.
 
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{BufId, Epilogue, InstKind, Program, ScalarOp, StoreMode, Val};
@@ -15,7 +15,7 @@ use kernel_ir::runtime::Sizes;
 pub(super) struct Rows {
     root: BufId,
     offset: SymExpr,
-    /// Step of each batch dimension.
+    /// Stride of each batch dimension.
     pub(super) batch: Vec<SymExpr>,
     pub(super) row: SymExpr,
 }
@@ -27,7 +27,7 @@ impl Rows {
     }
 }
 
-/// One value a column.
+/// One value per column.
 #[derive(Clone, Debug)]
 pub(super) struct Columns {
     root: BufId,
@@ -65,7 +65,7 @@ impl Direct {
         let columns = |c: &Option<Columns>| -> Result<Option<&'a [f32]>, ExecError> {
             let Some(c) = c else { return Ok(None) };
             let ptr = c.ptr(buffers, sizes)?;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
             Ok(Some(unsafe { std::slice::from_raw_parts(ptr, n) }))
         };
         let residual = match &self.residual {
@@ -103,7 +103,7 @@ struct EpilogueTerms<'a> {
     templates: u32,
 }
 
-/// Recognises an epilogue that the hand-written kernels do by themselves.
+/// Recognises an epilogue that the hand-written kernels implement.
 pub(super) fn recognise(program: &Program, body: &Epilogue, walk: &Walk) -> Option<Direct> {
     let mut stores = body.insts.iter().filter(|i| matches!(i.kind, InstKind::Store { .. }));
     let (store, None) = (stores.next()?, stores.next()) else { return None };
@@ -118,7 +118,7 @@ pub(super) fn recognise(program: &Program, body: &Epilogue, walk: &Walk) -> Opti
     let out = found.rows(*buf, index)?;
     let (value, activation) = found.activation(*value);
     found.sum(value)?;
-    // Sums of a first pass over k lie in the output: factors and shifts must not.
+    // Sums of a first pass over k are stored in the output: factors and shifts must not.
     if [&found.scale, &found.shift].into_iter().flatten().any(|c| c.root == out.root) {
         return None;
     }

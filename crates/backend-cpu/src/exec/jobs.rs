@@ -1,4 +1,4 @@
-//! The functions that a program needs: equal ones are made once, each use has its own table of base pointers.
+//! The functions that a program needs: equal ones are compiled once, and each use has a table of base pointers.
 
 use ir_core::EntityId;
 use rustc_hash::FxHashMap;
@@ -15,11 +15,11 @@ pub(super) struct Jobs {
     known: FxHashMap<(Form, Option<Walk>), usize>,
 }
 
-/// A function in the program's code, and the memory that this use of it works on.
+/// A function in the program's code, and the memory of one use of it.
 pub(super) struct Function {
     pub(super) number: usize,
     bases: Vec<Base>,
-    /// The program's sites of its checks of indices.
+    /// The program's sites of the function's index checks.
     sites: Box<[u32]>,
 }
 
@@ -61,7 +61,7 @@ impl Jobs {
 }
 
 impl Function {
-    /// The base pointers that the function is called with; behind them, where it checks indices, the record of the call's
+    /// The base pointers that the function is called with; after them, where it checks indices, the record of the call's
     /// failed check and the list of its sites.
     pub(super) fn table(&self, buffers: &Buffers, fault: &Fault) -> SmallVec<[*mut u8; 8]> {
         let pointer = |b: &Base| buffers.0[b.root.index()].wrapping_offset(b.bytes as isize);

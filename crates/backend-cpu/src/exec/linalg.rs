@@ -1,4 +1,4 @@
-//! Matrix routines on the executor's own memory; `linalg::host` has them.
+//! Matrix routines on the executor's memory; `linalg::host` implements them.
 
 use ir_core::SymExpr;
 use linalg::host::{MatrixRoutine, Memory};
@@ -16,6 +16,6 @@ impl Memory for Call<'_> {
 
 /// Runs a routine.
 pub(super) fn run(routine: &MatrixRoutine, call: &Call<'_>) -> Result<(), ExecError> {
-    // SAFETY: every buffer of the call lies in host memory as large as its sizes say.
+    // SAFETY: every buffer of the call is in host memory as large as its sizes require.
     Ok(unsafe { routine.run(call) }?)
 }

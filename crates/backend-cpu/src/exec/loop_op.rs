@@ -1,4 +1,4 @@
-//! Runs a generated loop kernel: how many outer points there are at the call's sizes, and how threads share them.
+//! Runs a generated loop kernel: the number of outer points at the call's sizes, and their distribution over threads.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::{Call, ExecError};
 use crate::micro::team;
 use crate::vir::VKernel;
 
-/// Work of less than this is not shared, in nanoseconds.
+/// Work of less than this is not split, in nanoseconds.
 const SHARE: f64 = 20_000.0;
 /// Least work of a task, in nanoseconds.
 const TASK: f64 = 8_000.0;
@@ -19,13 +19,13 @@ const GRAIN: i64 = 64;
 /// Axis points of a tile: the widest body. More lines at one power-of-two distance would not fit the ways of a cache set.
 const TILE: i64 = 16;
 
-/// A loop kernel: the generated functions that together do it, in any order.
+/// A loop kernel: the generated functions that implement it, in any order.
 pub(super) struct LoopOp {
     parts: Vec<Part>,
     serial: bool,
 }
 
-/// One function's place in the code and what its sharing depends on.
+/// One function in the code and the parameters of its split.
 struct Part {
     function: Function,
     points: SymExpr,
@@ -40,7 +40,7 @@ struct SizedPart<'a> {
     points: i64,
     /// Points along the axis; 1 without one.
     lanes: i64,
-    /// Rough nanoseconds of all of it.
+    /// Estimated nanoseconds in total.
     work: f64,
 }
 
@@ -51,7 +51,7 @@ struct Task {
     begin: i64,
     end: i64,
     block: i64,
-    /// Rough nanoseconds.
+    /// Estimated nanoseconds.
     work: f64,
 }
 
@@ -99,12 +99,13 @@ impl LoopOp {
         let symbols = symbols as usize;
         team::par_for(batches.len(), &|n| {
             for &Task { part, begin, end, block, .. } in &tasks[batches[n].clone()] {
-                // A failed check ends the call: what is left need not be done.
+                // A failed check ends the call: the remaining tasks are skipped.
                 if self.parts[part].function.checks() && call.fault.is_set() {
                     return;
                 }
                 let f = call.code.kernel(self.parts[part].function.number);
-                // SAFETY: as above; outer points are independent, so tasks may run at once.
+                // SAFETY: the tables hold an entry for every buffer and symbol of the kernel the code was made from; outer
+                // points are independent, so tasks may run at once.
                 unsafe { f(tables[part] as *const *mut u8, symbols as *const i64, begin, end, block) };
             }
         });
@@ -112,7 +113,7 @@ impl LoopOp {
     }
 }
 
-/// Neighbouring tasks that one thread runs: many small parts are not worth a turn each.
+/// Neighbouring tasks that one thread runs: many small parts are not worth scheduling separately.
 fn batches(tasks: &[Task]) -> Vec<Range<usize>> {
     let mut all = Vec::new();
     let (mut begin, mut work) = (0, 0.0);
@@ -149,7 +150,7 @@ impl SizedPart<'_> {
         if self.part.axis.is_some() { (self.lanes + block - 1) / block } else { 1 }
     }
 
-    /// Cuts the part into tasks, `least` to `most` of them.
+    /// Splits the part into tasks, `least` to `most` of them.
     fn tasks(&self, part: usize, least: i64, most: i64, tasks: &mut Vec<Task>) {
         if self.points == 0 || self.lanes == 0 {
             return;

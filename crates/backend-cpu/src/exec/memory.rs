@@ -14,9 +14,9 @@ pub(crate) struct Block {
     layout: Layout,
 }
 
-// SAFETY: plain memory with one owner; sharing is through raw pointers under the users' own promises.
+// SAFETY: plain memory with one owner; sharing is through raw pointers under the guarantees of their users.
 unsafe impl Send for Block {}
-// SAFETY: as above.
+// SAFETY: plain memory with one owner; sharing is through raw pointers under the guarantees of their users.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -54,7 +54,7 @@ pub(crate) struct Arenas {
 }
 
 impl Arenas {
-    /// An arena of at least `bytes`: a free one that is large enough, or a new one (then a smaller free one goes).
+    /// An arena of at least `bytes`: a free one that is large enough, or a new one (then a smaller free one is dropped).
     pub(crate) fn take(&self, bytes: usize) -> Result<Block, ExecError> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = free.iter().position(|b| b.len() >= bytes) {
@@ -64,7 +64,7 @@ impl Arenas {
         drop(free);
         Block::new(bytes)
     }
-    /// Gives an arena back.
+    /// Returns an arena to the pool.
     pub(crate) fn give(&self, block: Block) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(block);
     }

@@ -39,12 +39,12 @@ use memory::{Arenas, Block, Region, copy_strided};
 /// Base pointer of each buffer of a program, by number; views hold none.
 struct Buffers(Vec<*mut u8>);
 
-// SAFETY: the pointers are only followed by steps, whose tasks write disjoint memory.
+// SAFETY: the pointers are only dereferenced by steps, whose tasks write disjoint memory.
 unsafe impl Send for Buffers {}
-// SAFETY: as above.
+// SAFETY: the pointers are only dereferenced by steps, whose tasks write disjoint memory.
 unsafe impl Sync for Buffers {}
 
-/// What a step needs.
+/// The context of a step.
 struct Call<'a> {
     buffers: &'a Buffers,
     sizes: &'a Sizes,
@@ -54,7 +54,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// What an epilogue is called with; `table` has its base pointers.
+    /// The arguments of an epilogue; `table` has its base pointers.
     fn context(&self, table: &[*mut u8]) -> EpilogueContext {
         EpilogueContext { buffers: table.as_ptr(), sizes: self.sizes.values().as_ptr() }
     }
@@ -65,17 +65,17 @@ type Walk<'a> = Machine<'a, Running<'a>>;
 
 enum Op {
     Loop(loop_op::LoopOp),
-    /// With its place in the list of packed weights.
+    /// With its index in the list of packed weights.
     Matmul(template::MatmulOp, usize),
-    /// As above.
+    /// With its index in the list of packed weights.
     Conv(template::ConvOp, usize),
     Attention(template::AttentionOp),
     AttentionBackward(Box<attention_backward::AttentionBackwardOp>),
-    /// With its place in the list of packed weights.
+    /// With its index in the list of packed weights.
     Staged(Box<staged::StagedOp>, usize),
     Sort(sort::SortOp),
     Linalg(::linalg::host::MatrixRoutine),
-    /// One step that is done as several.
+    /// One step that is executed as several.
     Several(Vec<PlannedStep>),
 }
 
@@ -91,17 +91,17 @@ struct ArenaLayout {
     bytes: u64,
 }
 
-/// What `bind` makes.
+/// The result of `bind`.
 struct Bound {
     base: Buffers,
     packed: Vec<Option<Packed>>,
-    /// Persistent buffers and copies of constants that did not lie as the program wants them.
+    /// Persistent buffers and copies of constants whose layout differs from the program's.
     _memory: Vec<Block>,
-    /// The file that persistent buffers and packed weights lie in instead.
+    /// The file that contains persistent buffers and packed weights instead.
     file: Option<bind_cache::Mapped>,
 }
 
-/// How a program runs.
+/// Options of execution.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExecOptions {
     /// Threads; 0 is one for each physical core.
@@ -129,12 +129,13 @@ impl Compiled {
     /// Compiles a program.
     ///
     /// # Errors
-    /// [`ExecError`] for a kernel that this backend does not take or a malformed program.
+    /// [`ExecError`] for a kernel that this backend does not support or a malformed program.
     pub fn new(program: Program, options: ExecOptions) -> Result<Compiled, ExecError> {
         Compiled::with_code(program, options, clif::compile)
     }
 
-    /// The same of code that was saved from the same program by this build on this machine's instruction set.
+    /// As [`Compiled::new`], with code that was saved from the same program by this build on this machine's instruction
+    /// set.
     ///
     /// # Errors
     /// As for [`Compiled::new`]; the code is that of another program.
@@ -162,7 +163,7 @@ impl Compiled {
         let started = std::time::Instant::now();
         let code = make(jobs.list())?;
         tracing::debug!(target: "kernel", functions = jobs.list().len(), bytes = code.bytes(), time = ?started.elapsed(), "compiled");
-        // Where there are symbols every set of sizes is looked at once, whatever the arena is.
+        // Where there are symbols every set of sizes is checked once, whatever the arena is.
         let fixed = match (&program.plan.offsets, program.plan.bytes) {
             (Some(offsets), Some(bytes)) if program.symbols.is_empty() => {
                 Some(Arc::new(ArenaLayout { offsets: offsets.clone(), bytes }))
@@ -191,12 +192,11 @@ impl Compiled {
     pub fn program(&self) -> &Program {
         &self.program
     }
-    /// The machine code as it can be saved.
+    /// The machine code in its saved form.
     pub(crate) fn functions(&self) -> &[clif::MachineFunction] {
         self.code.functions()
     }
-    /// Keeps what binding makes of large constants in files of this folder, and takes it from there; `program` are the
-    /// program's bytes.
+    /// Caches the results of binding large constants in files of this folder; `program` are the program's bytes.
     pub(crate) fn keep_weights_in(&mut self, folder: std::path::PathBuf, program: &[u8]) {
         self.keeping = Some(bind_cache::BindCache { folder, program: bind_cache::one(program) });
     }
@@ -217,7 +217,7 @@ impl Compiled {
     /// # Errors
     /// A constant is missing or does not fit.
     pub unsafe fn bind(&mut self, constants: &[(&str, TensorView<'_>)]) -> Result<(), ExecError> {
-        // What was bound before may be gone from here on, whether this succeeds or not.
+        // The previous binding may be lost from here on, whether this succeeds or not.
         self.bound = None;
         let sizes = Sizes::hints(&self.program);
         let mut base = Buffers(vec![clif::ZEROS.address() as *mut u8; self.program.buffers.len()]);
@@ -231,9 +231,9 @@ impl Compiled {
             let (ptr, copy) = self.place_tensor(&c.name, buffer, view, &sizes)?;
             base.0[c.buf.index()] = ptr;
             let (span, elements) = (byte_size(buffer, &sizes)?, view.numel() * buffer.dtype.size());
-            // Bytes between the elements of a tensor with gaps say nothing.
+            // Bytes between the elements of a tensor with gaps are arbitrary.
             if self.keeping.is_some() && span == elements {
-                // SAFETY: the constant lies there, without gaps, by the caller's promise or as a copy.
+                // SAFETY: the constant is contiguous in memory, by the caller's guarantee or as a copy.
                 contents.push((&c.name, unsafe { std::slice::from_raw_parts(ptr, span) }));
             }
             memory.extend(copy);
@@ -276,7 +276,7 @@ impl Compiled {
         Ok(())
     }
 
-    /// Whether a file has all buffers that calls read, in their sizes.
+    /// Whether a file has all buffers that calls read, with their sizes.
     fn is_whole(&self, loaded: &bind_cache::Loaded, sizes: &Sizes) -> bool {
         let needed = bind_cache::needed(&self.program, &self.steps, &loaded.packed);
         let size = |number: usize| self.program.buffers.values().nth(number).map(|b| byte_size(b, sizes));
@@ -292,7 +292,7 @@ impl Compiled {
         let bytes = |number: &usize| {
             let buffer = self.program.buffers.values().nth(*number)?;
             let span = byte_size(buffer, sizes).ok()?;
-            // SAFETY: the persistent buffer's block, which the init steps have written, has so many bytes.
+            // SAFETY: the persistent buffer's block, which the init steps have written, has this many bytes.
             Some((*number, unsafe { std::slice::from_raw_parts(base.0[*number].cast_const(), span) }))
         };
         let Some(buffers) = needed.iter().map(bytes).collect::<Option<Vec<_>>>() else { return };
@@ -345,7 +345,7 @@ impl Compiled {
                 Region { ptr: from, strides: &strides },
                 Region { ptr: inputs[n].as_mut_ptr(), strides: inputs[n].strides() },
             );
-            // SAFETY: the copy was made for the buffer's span; the caller's tensor is writable, for its input is.
+            // SAFETY: the copy was allocated for the buffer's span; the caller's tensor is writable, because its input is.
             unsafe { copy_strided(buffer.dtype.size(), inputs[n].sizes(), from, to) };
         }
         Ok(results)
@@ -357,7 +357,7 @@ impl Compiled {
             machine.exec.provide(id)?;
         }
         let mut machine = self.drive(machine, &self.steps)?;
-        // Nothing wrote what a loop without turns would have written.
+        // Nothing wrote what a loop without iterations would have written.
         for (id, _) in outputs() {
             machine.exec.provide(id)?;
         }
@@ -379,7 +379,7 @@ impl Compiled {
         Machine::new(running, &program.symbols, &self.dynamic)
     }
 
-    /// Runs the steps on the pool and gives the machine back.
+    /// Runs the steps on the pool and returns the machine.
     fn drive<'a>(&self, machine: Walk<'a>, steps: &[PlannedStep]) -> Result<Walk<'a>, ExecError> {
         let machine = Mutex::new(machine);
         let done = self
@@ -387,7 +387,7 @@ impl Compiled {
         done.map(|()| machine.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Checks a tensor against its buffer; its pointer, and a copy where its strides or alignment are others.
+    /// Checks a tensor against its buffer; returns its pointer, and a copy where its strides or alignment differ.
     fn place_tensor(
         &self,
         name: &str,
@@ -451,12 +451,12 @@ impl Compiled {
         };
         let device = DeviceId { device_type: DL_CPU, device_id: 0 };
         let data = NonNull::new(ptr).ok_or(ExecError::OutOfMemory(0))?;
-        // SAFETY: the block lives as long as the tensor, nobody else writes it, and the view lies inside of it.
+        // SAFETY: the block lives as long as the tensor, nothing else writes it, and the view lies inside of it.
         unsafe { OwnedTensor::from_raw_parts(data, dtype, device, &extent, &strides, Box::new(block)) }
             .map_err(|e| ExecError::Host(e.to_string()))
     }
 
-    /// Runs `body` on the pool, with its threads kept awake between steps where there are several.
+    /// Runs `body` on the pool, with its threads kept spinning between steps where there are several.
     fn in_team<R: Send>(&self, several: bool, body: &(dyn Fn() -> R + Sync)) -> R {
         let inside = || if several { team::with(body) } else { body() };
         match &self.pool {
@@ -487,7 +487,7 @@ fn pack(
         };
         match op {
             Op::Matmul(m, _) => packed.push(m.pack(base)?.map(Packed::Matmul)),
-            // The packed form does not depend on the image's size; symbols keep their hints here.
+            // The packed form does not depend on the image's size; symbols have their hints here.
             Op::Conv(c, _) => {
                 packed.push(if c.packs { c.pack(base, sizes).ok().map(Packed::Conv) } else { None });
             }
@@ -502,7 +502,7 @@ fn pack(
 fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError> {
     let packed = |slot: &usize| all.get(*slot).and_then(Option::as_ref);
     match op {
-        // What follows a failed check is not needed.
+        // Steps after a failed check are skipped.
         Op::Several(list) => {
             let mut open = list.iter().filter_map(PlannedStep::op).take_while(|_| !call.fault.is_set());
             open.try_for_each(|op| run(op, call, all))
@@ -537,7 +537,7 @@ fn byte_size(buffer: &Buffer, sizes: &Sizes) -> Result<usize, ExecError> {
     bytes.ok_or(ExecError::OutOfMemory(usize::MAX))
 }
 
-/// The pool for a number of threads; the global one where it has as many already.
+/// The pool for a number of threads; the global one if it has that number.
 fn pool(threads: usize) -> Result<Option<Arc<rayon::ThreadPool>>, ExecError> {
     let wanted = if threads == 0 { physical_cores() } else { threads };
     if wanted == rayon::current_num_threads() {
@@ -554,7 +554,7 @@ fn pool(threads: usize) -> Result<Option<Arc<rayon::ThreadPool>>, ExecError> {
     Ok(Some(pool))
 }
 
-/// Cores, where the system says how threads share them; else threads.
+/// Physical cores, where the system reports how threads share them; else threads.
 pub(crate) fn physical_cores() -> usize {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut cores = std::collections::HashSet::new();

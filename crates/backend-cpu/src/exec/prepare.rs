@@ -1,4 +1,5 @@
-//! From a program's steps to operations: lowers loop kernels, finds templates' epilogues, and lists the functions to compile.
+//! Turns a program's steps into operations: lowers loop kernels, finds templates' epilogues, and lists the functions to
+//! compile.
 
 use ::linalg::host::MatrixRoutine;
 use ir_core::{DType, Shape, SymExpr};
@@ -52,7 +53,7 @@ fn planned(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Planne
     Ok(PlannedStep::new(program, step, node))
 }
 
-/// The operation of a step that is no control flow.
+/// The operation of a step that is not control flow.
 fn prepare(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Op, ExecError> {
     match step {
         Step::Loop(k) => loop_op(program, k, jobs),
@@ -81,8 +82,8 @@ fn lowered(program: &Program, k: &LoopKernel) -> Result<Vec<VKernel>, ExecError>
     Ok(split(program, k).iter().map(|k| lower_kernel(program, k)).collect::<Result<_, _>>()?)
 }
 
-/// Steps that may run at once: all loops whose points are independent are one operation, which threads share; what else
-/// there is follows in its order, as [`members`] says.
+/// Concurrent steps: all loops with independent points form one operation, whose points threads share; the other members
+/// follow in order, as in [`members`].
 fn together(program: &mut Program, steps: &[Step], jobs: &mut Jobs) -> Result<Vec<PlannedStep>, ExecError> {
     let (mut shared, mut serial, mut first) = (Vec::new(), Vec::new(), None);
     for step in steps {
@@ -107,7 +108,7 @@ fn together(program: &mut Program, steps: &[Step], jobs: &mut Jobs) -> Result<Ve
     Ok(all)
 }
 
-/// The members of steps that may run at once, each with its operation where it has one of its own.
+/// The members of concurrent steps, each with its operation where it has one of its own.
 pub(super) fn members<'a>(
     steps: &'a [Step],
     planned: &'a [PlannedStep],
@@ -150,7 +151,7 @@ fn is_f32(program: &Program, bufs: &[kernel_ir::BufId], acc: DType) -> bool {
     acc == DType::F32 && bufs.iter().all(|b| program.buffers[*b].dtype == DType::F32)
 }
 
-/// Whether the template is done in another dtype than its operands' or in `f64`.
+/// Whether the template is computed in another dtype than its operands' or in `f64`.
 fn is_staged(program: &Program, bufs: &[kernel_ir::BufId], acc: DType) -> bool {
     let dtypes: Vec<DType> = bufs.iter().map(|b| program.buffers[*b].dtype).collect();
     staged::takes(&dtypes, acc)
@@ -219,7 +220,7 @@ fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Op, ExecErro
     Ok(Op::Conv(ConvOp::new(program, c, finish), 0))
 }
 
-/// A plain convolution whose negative padding is elements less of its input.
+/// A plain convolution whose negative padding removes elements of its input.
 fn cut(c: &Conv) -> Conv {
     let mut c = c.clone();
     for (d, (before, after)) in c.padding.iter_mut().enumerate().filter(|_| !c.transposed) {
@@ -258,10 +259,10 @@ fn attention(program: &mut Program, a: &Attention, jobs: &mut Jobs) -> Result<Op
     Ok(Op::Attention(AttentionOp::new(program, a, finish)))
 }
 
-/// Whether a step can be compiled, without compiling it. The program may get buffers that preparing the step needs.
+/// Whether a step can be compiled, without compiling it. Preparing the step may add buffers to the program.
 ///
 /// # Errors
-/// Why not.
+/// The reason.
 pub(crate) fn supports(program: &mut Program, step: &Step) -> Result<(), ExecError> {
     planned(program, step, &mut Jobs::default()).map(|_| ())
 }

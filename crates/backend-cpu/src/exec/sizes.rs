@@ -1,4 +1,4 @@
-//! The sizes of a call: bound from its inputs, what to say where they do not fit, and where buffers lie at these sizes.
+//! The sizes of a call: bound from its inputs, the errors where they do not fit, and the arena's layout at these sizes.
 
 use std::sync::{Arc, PoisonError};
 
@@ -22,18 +22,18 @@ impl Compiled {
         }
         let size = |input: usize, dim: usize| inputs.get(input)?.sizes().get(dim).copied();
         let bound = self.binder.sizes(&self.program, size);
-        bound.map_err(|(misfit, sizes)| self.misfit(misfit, &sizes, &size))
+        bound.map_err(|(mismatch, sizes)| self.mismatch(mismatch, &sizes, &size))
     }
 
-    /// What to say of sizes that do not fit.
+    /// The error for sizes that do not fit.
     #[cold]
-    fn misfit(
+    fn mismatch(
         &self,
-        misfit: Mismatch,
+        mismatch: Mismatch,
         sizes: &Sizes,
         size: &dyn Fn(usize, usize) -> Option<i64>,
     ) -> ExecError {
-        let (Mismatch::Equation(n) | Mismatch::Range(n, _) | Mismatch::Missing(n)) = misfit else {
+        let (Mismatch::Equation(n) | Mismatch::Range(n, _) | Mismatch::Missing(n)) = mismatch else {
             return ExecError::Malformed("a guard is no affair of the executor".into());
         };
         let equation = self.binder.equation(n);
@@ -41,11 +41,11 @@ impl Compiled {
             return ExecError::Malformed("an input is not known by its value".into());
         };
         let (name, got) = (self.program.inputs[input].name.clone(), size(input, dim).unwrap_or_default());
-        match (misfit, equation.expected(sizes.values())) {
+        match (mismatch, equation.expected(sizes.values())) {
             (Mismatch::Equation(_), Some(expected)) => {
                 ExecError::Size { name, dim, got, expected, expr: equation.size.to_string() }
             }
-            _ => ExecError::Range { name, problem: self.binder.problem(misfit, got, sizes.values()) },
+            _ => ExecError::Range { name, problem: self.binder.problem(mismatch, got, sizes.values()) },
         }
     }
 
@@ -60,7 +60,7 @@ impl Compiled {
         }
         let (offsets, bytes) = self.program.plan.place(&self.program, &|id| sizes.get(id))?;
         let place = Arc::new(ArenaLayout { offsets, bytes });
-        // A service that sees ever new sizes must not keep a layout of each.
+        // A service with ever new sizes must not keep a layout for each.
         if places.len() >= 1024 {
             places.clear();
         }

@@ -116,7 +116,8 @@ impl SortOp {
         keys.sort_by(|a, b| if self.descending { b.0.order(&a.0) } else { a.0.order(&b.0) });
         for (i, (key, position)) in keys.into_iter().enumerate() {
             let i = i as isize;
-            // SAFETY: as above, for the outputs, which overlap neither each other nor the input.
+            // SAFETY: element i of this row, inside of the operand by the program's promise, for the outputs, which overlap
+            // neither each other nor the input.
             unsafe {
                 key.write(self.values.dtype, values.wrapping_offset((at[1] + i * along[1]) * size));
                 positions.cast::<i64>().wrapping_offset(at[2] + i * along[2]).write_unaligned(position);
@@ -137,7 +138,7 @@ impl Key {
     /// # Safety
     /// `p` points to an element of `dtype`.
     unsafe fn read(dtype: DType, p: *const u8) -> Key {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             match dtype {
                 DType::Bool | DType::U8 => Key::Int(i64::from(*p)),
@@ -161,7 +162,7 @@ impl Key {
             Key::Int(i) => (i, i as f64),
             Key::Float(f) => (f as i64, f),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             match dtype {
                 DType::Bool | DType::U8 | DType::I8 => *p = i as u8,

@@ -1,8 +1,8 @@
 //! Templates in dtypes that the hand-written kernels do not read or finish: 16-bit floats and `f64`. Operands of 16 bits
 //! are converted to `f32` at each call (constant weights of products and convolutions once, when they are bound: they are
-//! kept in the layout of their kernel), the result goes to memory of the call, and the epilogue is a loop kernel over it.
+//! kept in the layout of their kernel), the result goes to temporary memory, and the epilogue is a loop kernel over it.
 //!
-//! Transposed convolutions and those in `f64` are not done here.
+//! Transposed convolutions and those in `f64` are not implemented here.
 
 use std::marker::PhantomData;
 
@@ -22,7 +22,7 @@ use crate::micro::{self, BatchDim, COut, ConvPlan, ConvWeights, Isa, MatRef, Pac
 use crate::vir::lower_kernel;
 use kernel_ir::runtime::Sizes;
 
-/// Operands and what is done with them.
+/// Operands and operation.
 enum Kind {
     Matmul { flat: bool },
     Conv(Box<Conv>),
@@ -43,7 +43,7 @@ pub(super) struct StagedOp {
     packs: bool,
 }
 
-/// Whether operands of these dtypes are read here, for results in `acc`.
+/// Whether operands of these dtypes are supported here, for results in `acc`.
 pub(super) fn takes(dtypes: &[DType], acc: DType) -> bool {
     let narrow = |d: &DType| matches!(d, DType::BF16 | DType::F16 | DType::F32);
     match acc {
@@ -62,7 +62,7 @@ fn row_major(sizes: &[SymExpr]) -> Vec<SymExpr> {
     strides
 }
 
-/// What all kinds of template share.
+/// The common parts of all kinds of template.
 struct Parts<'a> {
     name: &'a str,
     origins: &'a [String],
@@ -84,7 +84,7 @@ impl StagedOp {
         Ok(StagedOp { packs, ..op })
     }
 
-    /// A convolution that is not transposed, in `f32`; its result lies channels last.
+    /// A convolution that is not transposed, in `f32`; its result is channels-last.
     pub(super) fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Self, ExecError> {
         let operands = [&c.input, &c.weight].map(|o| (View::new(program, o), program.buffers[o.buf].dtype));
         let ranges = &c.epilogue.ranges;
@@ -185,7 +185,7 @@ impl StagedOp {
                 let (input, out) = (s.all(&self.operands[0].0.sizes)?, s.all(&self.ranges)?);
                 let weight = self.single(buffers, s, 1)?;
                 let strides = s.all(&self.operands[0].0.strides)?;
-                // The packed form does not depend on the image's size; hints that are no image leave it to the call.
+                // The packed form does not depend on the image's size; with invalid hints it is done at the call.
                 let plan = conv_plan(conv, (&input, &strides), &weight.sizes, &out);
                 Ok(plan.ok().map(|plan| Packed::Conv(weights(&plan, &weight))))
             }
@@ -234,7 +234,7 @@ impl StagedOp {
         single(view, *dtype, buffers, s, (s.all(&view.sizes)?, s.all(&view.strides)?))
     }
 
-    /// An operand of another dtype as it lies.
+    /// An operand of another dtype, unconverted.
     fn plain<T>(&self, call: &Call<'_>, n: usize) -> Result<Ready<'_, T>, ExecError> {
         let (view, _) = &self.operands[n];
         let (sizes, strides) = (call.sizes.all(&view.sizes)?, call.sizes.all(&view.strides)?);
@@ -291,7 +291,7 @@ impl StagedOp {
     fn matmul_f64(&self, call: &Call<'_>, flat: bool, c: *mut f64) -> Result<(), ExecError> {
         let (a, b) = (self.plain::<f64>(call, 0)?, self.plain::<f64>(call, 1)?);
         let g = product(&a, &b, flat);
-        // SAFETY: as above.
+        // SAFETY: operands lie inside of their buffers or are copies; the result has memory of its own.
         unsafe {
             micro::matmul_f64(&micro::MatmulF64 {
                 m: g.m,
@@ -380,7 +380,7 @@ impl StagedOp {
             causal: causal.then_some(0),
             empty_row: micro::EmptyRow::Zero,
         };
-        // SAFETY: as above.
+        // SAFETY: operands lie inside of their buffers or are copies; the result has memory of its own.
         unsafe { micro::attention(&attention) }.map_err(self.refused())
     }
 
@@ -422,13 +422,13 @@ impl StagedOp {
             mask,
             causal,
         };
-        // SAFETY: as above.
+        // SAFETY: operands lie inside of their buffers or are copies; the result has memory of its own.
         unsafe { micro::attention_f64(&attention) };
         Ok(())
     }
 }
 
-/// How a convolution of an input of these sizes and strides is done; its result is channels-last.
+/// The plan of a convolution of an input of these sizes and strides; its result is channels-last.
 fn conv_plan(
     conv: &Conv,
     (input, strides): (&[i64], &[i64]),
@@ -468,12 +468,12 @@ pub(super) fn single<'a>(
     }
 }
 
-/// An operand as a kernel takes it.
+/// An operand in the form that a kernel takes.
 pub(super) struct Ready<'a, T> {
     pub(super) ptr: *const T,
     pub(super) sizes: Vec<i64>,
     pub(super) strides: Vec<i64>,
-    /// Keeps a converted operand.
+    /// Keeps a converted operand alive.
     #[allow(dead_code)]
     copy: Option<Block>,
     operand: PhantomData<&'a T>,
@@ -521,7 +521,7 @@ fn converted<'a, T: Half>(
 
 /// A 16-bit float.
 trait Half: Copy + Send + Sync {
-    /// Converts `n` values, `step` apart.
+    /// Converts `n` values that are `step` apart.
     ///
     /// # Safety
     /// The values must be readable and as many at `to` writable.
@@ -533,15 +533,15 @@ macro_rules! half {
         impl Half for $ty {
             unsafe fn widen(from: *const $ty, step: isize, to: *mut f32, n: usize) {
                 if step == 1 {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
                     let from = unsafe { std::slice::from_raw_parts(from, n) };
-                    // SAFETY: as above.
+                    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
                     let to = unsafe { std::slice::from_raw_parts_mut(to, n) };
                     from.convert_to_f32_slice(to);
                     return;
                 }
                 for i in 0..n {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
                     unsafe { *to.add(i) = (*from.offset(i as isize * step)).to_f32() };
                 }
             }
@@ -567,7 +567,7 @@ fn product<T>(a: &Ready<'_, T>, b: &Ready<'_, T>, flat: bool) -> Product {
     let rank = a.sizes.len();
     let (k, n) = (a.sizes[rank - 1], b.sizes[rank - 1]);
     let chained = |d: usize| a.sizes[d] == 1 || a.strides[d] == a.strides[d + 1] * a.sizes[d + 1];
-    // Rows of size 1 have a stride that means nothing: then entries stay apart.
+    // The stride of a dimension of size 1 is meaningless: then entries stay separate.
     let flat = flat && a.sizes[1..rank - 1].iter().all(|n| *n > 1) && (0..rank - 2).all(chained);
     let lead = if flat { 0 } else { rank - 2 };
     let m = a.sizes[lead..rank - 1].iter().product::<i64>();

@@ -18,14 +18,14 @@ use crate::micro::{
 };
 use kernel_ir::runtime::Sizes;
 
-/// Products with fewer rows read the weight as it lies.
+/// Products with fewer rows read the weight unpacked.
 const PACK_ROWS: i64 = 8;
 
-/// What happens to a result.
+/// The epilogue of a result.
 pub(super) enum Finish {
-    /// By the hand-written kernel itself.
+    /// Applied by the hand-written kernel.
     Direct(Box<Direct>),
-    /// By a generated function.
+    /// Applied by a generated function.
     Hook(Function),
 }
 
@@ -74,7 +74,7 @@ pub(super) struct MatmulOp {
     pub(super) finish: Finish,
     /// B is one constant matrix for all batch entries: it is packed when bound.
     pub(super) packs: bool,
-    /// The batch dimensions of A continue its rows, and the epilogue was made for rows of all of them.
+    /// The batch dimensions of A are contiguous with its rows, and the epilogue was compiled for rows of all of them.
     pub(super) flat: bool,
 }
 
@@ -192,7 +192,7 @@ impl MatmulOp {
                     row_stride: bst[rank - 2] as isize,
                     col_stride: bst[rank - 1] as isize,
                 };
-                // SAFETY: as above.
+                // SAFETY: operands lie inside of their buffers, and the plan gives the output memory of its own.
                 unsafe {
                     micro::matmul_strided(&micro::MatmulStrided {
                         isa: Isa::best(),
@@ -214,7 +214,7 @@ impl MatmulOp {
     }
 }
 
-/// Trailing dimensions of size 1, but not all: the stride of the row dimension is that of the last one that moves.
+/// Drops trailing dimensions of size 1, but not all: the stride of the row dimension is that of the last one that is left.
 fn trailing_units(sizes: &[i64]) -> usize {
     sizes.iter().rev().take_while(|n| **n == 1).count().min(sizes.len() - 1)
 }
@@ -368,7 +368,7 @@ pub(super) struct AttentionOp {
     finish: Finish,
 }
 
-/// Where the sums of an attention go, with their strides.
+/// The destination of an attention's log-sum-exp, with its strides.
 pub(super) fn sums_place<T>(
     sums: Option<&View>,
     call: &Call<'_>,

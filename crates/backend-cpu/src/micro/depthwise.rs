@@ -18,7 +18,7 @@ use super::simd::{Avx2, Avx512};
 use super::simd::{Portable, Simd};
 use super::{Isa, team};
 
-/// What the kernel reads: the input or its copy, channels contiguous.
+/// The operand of the kernel: the input or its copy, channels contiguous.
 pub(crate) struct Depthwise {
     /// Strides of the source.
     pub(crate) strides: Strides5,
@@ -38,13 +38,14 @@ pub(crate) unsafe fn run(
 ) {
     let lines = plan.out[0] * plan.out[1];
     let work = plan.pixels() * plan.shape.in_channels * plan.shape.taps();
-    // Below 64 Ki multiply-adds (some microseconds) a task is not worth handing over.
+    // Below 64 Ki multiply-adds (some microseconds) a task is not worth scheduling.
     let threads = team::threads_for(work * plan.shape.batch);
     let most = if threads == 1 { 1 } else { (4 * threads).div_ceil(plan.shape.batch) };
     let blocks = (work >> 16).clamp(1, most).min(lines);
     let job = Job { plan, strides: depthwise.strides, input, weights: weights.ptr(), out, epilogue };
     team::par_for_work(plan.shape.batch * blocks, work * plan.shape.batch, &|task| {
-        // SAFETY: the caller's promise; tasks are disjoint lines of the output.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; tasks are disjoint lines of
+        // the output.
         unsafe { job.block(task / blocks, part(lines, blocks, task % blocks)) };
     });
 }
@@ -66,7 +67,8 @@ impl Job<'_> {
     unsafe fn block(&self, image: usize, lines: Range<usize>) {
         let (ow, c) = (self.plan.out[2], self.plan.shape.in_channels);
         let first = lines.start * ow;
-        // SAFETY: the caller's promise; the scratch holds the lines.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the scratch holds the
+        // lines.
         unsafe {
             match self.out {
                 COut::Memory { ptr, row_stride } => {
@@ -85,7 +87,7 @@ impl Job<'_> {
     unsafe fn block_into(&self, image: usize, lines: Range<usize>, c: *mut f32, ldc: usize) {
         let ow = self.plan.out[2];
         let (row0, row1) = (lines.start * ow, lines.end * ow);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             for line in lines.clone() {
                 self.line(image, line, c.add((line - lines.start) * ow * ldc), ldc);
@@ -149,12 +151,12 @@ impl Job<'_> {
                 clamp: e.activation.bounds(),
             },
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe { columns(self.plan.isa, &work) };
     }
 }
 
-/// Which of `kernel` taps from `start` lie in `0..size`.
+/// The taps, of `kernel` ones from `start`, that are in `0..size`.
 pub(crate) fn taps_inside(start: isize, dilation: usize, kernel: usize, size: usize) -> Range<usize> {
     let lo = (-start).max(0).unsigned_abs().div_ceil(dilation).min(kernel);
     let hi = (size as isize - start).max(0).unsigned_abs().div_ceil(dilation).min(kernel);
@@ -163,7 +165,7 @@ pub(crate) fn taps_inside(start: isize, dilation: usize, kernel: usize, size: us
 
 /// One output line.
 struct Line {
-    /// Where tap (0, 0, 0) of column 0 would be.
+    /// The position of tap (0, 0, 0) of column 0, possibly outside.
     input: *const f32,
     weights: *const f32,
     channels: usize,
@@ -186,7 +188,7 @@ struct Line {
 }
 
 impl Line {
-    /// The taps of output column `x` that lie inside.
+    /// The taps of output column `x` that are inside.
     #[inline(always)]
     fn taps(&self, x: usize) -> Range<usize> {
         taps_inside((x * self.stride) as isize - self.pad as isize, self.dilation, self.kernel[2], self.width)
@@ -211,20 +213,20 @@ unsafe fn columns(isa: Isa, line: &Line) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn run_avx2(line: &Line) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe { run_isa::<Avx2>(line) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn run_avx512(line: &Line) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe { run_isa::<Avx512>(line) }
 }
 
 #[inline(always)]
 unsafe fn run_isa<S: Simd>(line: &Line) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         match (line.kernel[2], line.stride, line.dilation) {
             (3, 1, 1) => sliding::<S, 3, 1>(line),
@@ -241,7 +243,7 @@ unsafe fn run_isa<S: Simd>(line: &Line) {
 /// Any kernel width, stride and dilation.
 #[inline(always)]
 unsafe fn any<S: Simd>(line: &Line) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         for c in (0..line.channels).step_by(S::LANES) {
             let mask = S::mask((line.channels - c).min(S::LANES));
@@ -263,10 +265,10 @@ unsafe fn any<S: Simd>(line: &Line) {
 /// Kernel width `K` and stride `T` known: an input vector is loaded once and used by all columns whose window holds it.
 #[inline(always)]
 unsafe fn sliding<S: Simd, const K: usize, const T: usize>(line: &Line) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         let mut x = 0;
-        // Widths of 7 times a power of two are the commonest: blocks of seven columns leave no rest there.
+        // Multiples of 7 by a power of two are the most common widths: blocks of seven columns leave no remainder there.
         while x + 7 <= line.ow {
             all_channels::<S, K, T, 7>(line, x);
             x += 7;
@@ -289,7 +291,7 @@ unsafe fn sliding<S: Simd, const K: usize, const T: usize>(line: &Line) {
 #[inline(always)]
 unsafe fn all_channels<S: Simd, const K: usize, const T: usize, const B: usize>(line: &Line, x: usize) {
     for c in (0..line.channels).step_by(S::LANES) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe { window::<S, K, T, B>(line, x, c, S::mask((line.channels - c).min(S::LANES))) };
     }
 }
@@ -302,7 +304,8 @@ unsafe fn window<S: Simd, const K: usize, const T: usize, const B: usize>(
     c: usize,
     mask: S::M,
 ) {
-    // SAFETY: the caller's promise: input columns are checked, lanes in the mask lie inside the channels.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; input columns are checked,
+    // lanes in the mask lie inside the channels.
     unsafe {
         let mut acc = [S::splat(0.0); B];
         let first = (x * T) as isize - line.pad as isize;
@@ -345,10 +348,10 @@ unsafe fn slide<S: Simd, const K: usize, const T: usize, const B: usize>(
 ) {
     let at = |j: usize| input.wrapping_offset(j as isize * line.steps[2]);
     let inside = |j: usize| j >= valid.start && j < valid.end;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         if T > 1 {
-            // Windows share little: a load for each tap.
+            // Windows overlap little: one load per tap.
             for k in 0..K {
                 for b in 0..B {
                     if inside(b * T + k) {
@@ -374,7 +377,8 @@ unsafe fn slide<S: Simd, const K: usize, const T: usize, const B: usize>(
 /// `B` columns of one vector of channels.
 #[inline(always)]
 unsafe fn block<S: Simd, const B: usize>(line: &Line, x: usize, c: usize, mask: S::M, taps: &Range<usize>) {
-    // SAFETY: the caller's promise: taps in the ranges lie inside the input, lanes in the mask inside the channels.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; taps in the ranges lie inside
+    // the input, lanes in the mask inside the channels.
     unsafe {
         let mut acc = [S::splat(0.0); B];
         for d in line.d.clone() {

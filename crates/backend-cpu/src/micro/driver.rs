@@ -1,5 +1,5 @@
-//! Cache blocking and the split over threads of products with packed B: which rows and panels make a task, in what order
-//! its tiles run, and when the hook is called. Knows nothing of convolutions beyond rows made of taps.
+//! Cache blocking and the distribution over threads of products with packed B: the rows and panels of a task, the order of
+//! its tiles, and the calls of the hook. It knows nothing of convolutions beyond rows made of taps.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ const MAX_COPY: usize = 4 << 20;
 /// Work of a task (multiply-adds) below which splitting further costs more than it balances; about 20 microseconds.
 const MIN_TASK: usize = 1 << 20;
 
-/// Where the rows of A are.
+/// The location of the rows of A.
 #[derive(Clone, Copy)]
 pub(crate) enum Rows<'a> {
     /// Row `m` at `a + m * row_stride`, k at `col_stride`; one tap.
@@ -50,7 +50,7 @@ pub(crate) struct Product<'a> {
     pub(crate) b: *const f32,
     pub(crate) c: COut,
     pub(crate) epilogue: Epilogue<'a>,
-    /// The batch index that the hook and the residual see.
+    /// The batch index for the hook and the residual.
     pub(crate) batch: usize,
     /// First column of this product in the epilogue's columns (a group of a convolution).
     pub(crate) col0: usize,
@@ -58,10 +58,10 @@ pub(crate) struct Product<'a> {
 
 // SAFETY: the pointers are used under the promises of the unsafe entry points: good from any thread.
 unsafe impl Send for Product<'_> {}
-// SAFETY: as above.
+// SAFETY: the pointers are used under the promises of the unsafe entry points: good from any thread.
 unsafe impl Sync for Product<'_> {}
 
-/// How many blocks of rows and of panels each product is cut into.
+/// The number of blocks of rows and of panels of each product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Grid {
     products: usize,
@@ -79,7 +79,9 @@ pub(crate) unsafe fn run<'a>(
     make: &(dyn Fn(usize) -> Product<'a> + Sync),
 ) -> Result<(), MicroError> {
     if like.c_is_scratch_without_hook() {
-        return Err(MicroError::Unsupported("COut::Scratch without a hook: the result would go nowhere"));
+        return Err(MicroError::Unsupported(
+            "COut::Scratch without a hook: the result would have no destination",
+        ));
     }
     if count == 0 || like.m == 0 || like.n == 0 {
         return Ok(());
@@ -89,7 +91,8 @@ pub(crate) unsafe fn run<'a>(
     let run_isa = |make: &(dyn Fn(usize) -> Product<'a> + Sync)| {
         team::par_for_work(grid.tasks(), work, &|task| {
             let (product, rows, panels) = grid.task(task, like);
-            // SAFETY: the caller's promise; tasks are disjoint blocks of C.
+            // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; tasks are disjoint
+            // blocks of C.
             unsafe { block(&make(product), rows, panels) };
         });
     };
@@ -100,7 +103,7 @@ pub(crate) unsafe fn run<'a>(
     };
     let ld = odd_lines(like.kc);
     if grid.panel_blocks == 1 || count * like.m * ld > MAX_COPY {
-        // Each task copies the rows that it needs, which no other task does or which are too many to keep.
+        // Each task copies the rows that it needs, which no other task copies or which are too many to keep.
         run_isa(make);
         return Ok(());
     }
@@ -177,7 +180,7 @@ impl Product<'_> {
 }
 
 impl Grid {
-    /// Blocks small enough for the caches, then enough of them for every thread; cuts the side whose operand is the
+    /// Blocks small enough for the caches, and enough of them for every thread; splits the side whose operand is the
     /// larger, so that the larger one is read by one thread only.
     fn choose(count: usize, p: &Product<'_>, threads: usize) -> Grid {
         let (tiles, panels) = (p.tiles(), p.panels());
@@ -236,7 +239,7 @@ pub(crate) fn part(len: usize, parts: usize, i: usize) -> Range<usize> {
 unsafe fn block(p: &Product<'_>, rows: Range<usize>, panels: Range<usize>) {
     let nr = panel_width(p.isa);
     let cols = panels.start * nr..(panels.end * nr).min(p.n);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         match p.c {
             COut::Memory { ptr, row_stride } => {
@@ -265,7 +268,7 @@ unsafe fn block(p: &Product<'_>, rows: Range<usize>, panels: Range<usize>) {
 
 /// The passes over k of one task, into `c` (element `(rows.start, cols.start)`).
 unsafe fn block_into(p: &Product<'_>, rows: Range<usize>, cols: Range<usize>, c: *mut f32, ldc: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         if let (Some(ld), Some(strides)) = (p.copy_stride(cols.len()), p.strides()) {
             scratch::with(rows.len() * ld, |copy| {
@@ -350,7 +353,7 @@ impl Product<'_> {
         }
     }
 
-    /// The stride of the copy if rows of A have to be copied first: where k is not contiguous, or where the row stride
+    /// The stride of the copy if rows of A must be copied first: where k is not contiguous, or where the row stride
     /// maps the rows of a tile to so few sets of the first-level cache (64 sets of 64 bytes, 12 ways) that they evict
     /// each other, unless each row is read once only.
     fn copy_stride(&self, cols: usize) -> Option<usize> {
@@ -441,7 +444,7 @@ unsafe fn tiles(
 }
 
 impl Product<'_> {
-    /// Points the tile at rows `row .. row + len` of A, `local` being the first one's place in the block.
+    /// Points the tile at rows `row .. row + len` of A; `local` is the position of the first one in the block.
     #[inline]
     fn point_rows(&self, tile: &mut Tile, row: usize, local: usize, len: usize, pass: &Pass) {
         match (pass.a, self.rows) {
@@ -498,7 +501,7 @@ pub(crate) struct Small {
     pub(crate) k: usize,
     pub(crate) a: *const f32,
     pub(crate) lda: usize,
-    /// First panel; panels stand `panel` values apart.
+    /// First panel; panels are `panel` values apart.
     pub(crate) b: *const f32,
     pub(crate) panel: usize,
     pub(crate) c: *mut f32,
@@ -536,7 +539,7 @@ pub(crate) unsafe fn small(p: &Small) {
                 tile.rows[j] = p.a.wrapping_add((r.start + j) * p.lda);
             }
             tile.c = p.c.wrapping_add(r.start * p.ldc + col);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
             unsafe { tile_fn(p.isa, r.len(), tile.cols, false)(&tile) };
         }
     }

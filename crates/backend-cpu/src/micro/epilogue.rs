@@ -1,5 +1,5 @@
-//! What happens to a value of C between its accumulator and memory, and the caller's hook on finished blocks. The
-//! kernels apply [`Epilogue`]'s arithmetic in registers; the driver calls the [`Hook`].
+//! The epilogue of a value of C between its accumulator and memory, and the caller's hook on finished blocks. The kernels
+//! apply [`Epilogue`]'s arithmetic in registers; the driver calls the [`Hook`].
 
 use std::ffi::c_void;
 
@@ -70,14 +70,14 @@ pub enum Hook<'a> {
     Raw {
         /// The function.
         f: unsafe extern "C" fn(*const EpilogueBlock, *const c_void),
-        /// Handed through untouched; must be usable from several threads at once.
+        /// Passed through unchanged; must be usable from several threads at once.
         ctx: *const c_void,
     },
 }
 
 // SAFETY: by the contract of a raw hook its context is usable from several threads; closures are `Sync` by type.
 unsafe impl Send for Hook<'_> {}
-// SAFETY: as above.
+// SAFETY: by the contract of a raw hook its context is usable from several threads; closures are `Sync` by type.
 unsafe impl Sync for Hook<'_> {}
 
 impl Hook<'_> {
@@ -88,7 +88,7 @@ impl Hook<'_> {
     pub(crate) unsafe fn call(&self, block: &EpilogueBlock) {
         match self {
             Hook::Closure(f) => f(block),
-            // SAFETY: the caller of the template vouched for `f` and `ctx` by handing them in.
+            // SAFETY: the caller of the template guarantees `f` and `ctx` by passing them.
             Hook::Raw { f, ctx } => unsafe { f(block, *ctx) },
         }
     }
@@ -109,10 +109,11 @@ pub struct Epilogue<'a> {
     pub hook: Option<Hook<'a>>,
 }
 
-// SAFETY: the raw pointers are read (residual) or handed on (hook context) only under the promises of the unsafe entry
-// points, which say that they are usable from several threads.
+// SAFETY: the raw pointers are read (residual) or passed on (hook context) only under the promises of the unsafe entry
+// points, which state that they are usable from several threads.
 unsafe impl Send for Epilogue<'_> {}
-// SAFETY: as above.
+// SAFETY: the raw pointers are read (residual) or passed on (hook context) only under the promises of the unsafe entry points,
+// which state that they are usable from several threads.
 unsafe impl Sync for Epilogue<'_> {}
 
 impl Epilogue<'_> {
@@ -137,7 +138,7 @@ impl Epilogue<'_> {
     }
 }
 
-/// Where C goes.
+/// The destination of C.
 #[derive(Debug, Clone, Copy)]
 pub enum COut {
     /// Element `(m, n)` at `ptr + m * row_stride + n`.
@@ -147,11 +148,11 @@ pub enum COut {
         /// Elements between rows, `>= N` unless there is one row.
         row_stride: usize,
     },
-    /// Nowhere: blocks live in thread-local scratch and only the hook (required) sees them.
+    /// No destination: blocks are in thread-local scratch and only the hook (required) reads them.
     Scratch,
 }
 
 // SAFETY: only dereferenced under the promises of the unsafe entry points.
 unsafe impl Send for COut {}
-// SAFETY: as above.
+// SAFETY: only dereferenced under the promises of the unsafe entry points.
 unsafe impl Sync for COut {}

@@ -1,5 +1,5 @@
-//! What the templates refuse, before they touch any memory. Not for faults of the pointers themselves, which are the
-//! caller's promise.
+//! Errors that the templates report before they touch any memory. Invalid pointers are not detected: they are the caller's
+//! responsibility.
 
 /// Why a template refused a call. Nothing was read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -9,7 +9,7 @@ pub enum MicroError {
     Mismatch {
         /// Which size of which operand.
         what: &'static str,
-        /// The size that the other operands ask for.
+        /// The size that the other operands require.
         expected: usize,
         /// The size that was given.
         got: usize,
@@ -24,10 +24,10 @@ pub enum MicroError {
         /// What is allowed.
         why: &'static str,
     },
-    /// The combination is legal but this template does not do it; run the parts separately.
+    /// The combination is legal but this template does not support it; run the parts separately.
     #[error("unsupported: {0}")]
     Unsupported(&'static str),
-    /// The processor lacks the instruction set that was asked for by name.
+    /// The processor lacks the requested instruction set.
     #[error("this processor has no {0:?}")]
     NoIsa(super::Isa),
 }

@@ -1,5 +1,5 @@
-//! The instruction sets that the kernels are written for, and which of them this processor has. Chosen once, at
-//! packing or planning; tests name each one.
+//! The instruction sets of the kernels, and which of them this processor has. Chosen once, at packing or planning; tests
+//! name each one.
 
 use std::sync::OnceLock;
 
@@ -42,7 +42,7 @@ impl Isa {
     /// # Errors
     /// [`MicroError::NoIsa`] if this processor cannot run the variant.
     pub(crate) fn require(self) -> Result<(), MicroError> {
-        // `best` is cached; only a variant named by a test pays for detection.
+        // `best` is cached; only a variant named by a test is detected.
         if self == Isa::best() || self.detected() { Ok(()) } else { Err(MicroError::NoIsa(self)) }
     }
 }

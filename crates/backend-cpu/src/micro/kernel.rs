@@ -14,7 +14,7 @@ use super::simd::{Portable, Simd};
 /// Most rows of a tile of any instruction set.
 pub(crate) const MAX_MR: usize = 14;
 
-/// What is applied to a tile before its last store; every pointer stands at the tile's first column (and row).
+/// The epilogue of a tile before its last store; every pointer is at the tile's first column (and row).
 #[derive(Clone, Copy)]
 pub(crate) struct Finish {
     /// Per-column factors, or null.
@@ -33,7 +33,7 @@ pub(crate) struct Finish {
 pub(crate) struct Tile {
     /// Base of each row; the first `MR` count.
     pub(crate) rows: [*const f32; MAX_MR],
-    /// Bit `first_tap + t` of `valid[i]` says whether tap `t` of row `i` lies inside the input; else it reads `zero`.
+    /// Bit `first_tap + t` of `valid[i]` is set if tap `t` of row `i` is inside the input; else `zero` is read.
     pub(crate) valid: [u64; MAX_MR],
     /// Offset of each tap.
     pub(crate) taps: *const isize,
@@ -53,7 +53,7 @@ pub(crate) struct Tile {
     pub(crate) ldc: usize,
     /// Columns that exist, `1 ..= NR`.
     pub(crate) cols: usize,
-    /// Add to what C holds.
+    /// Add to the contents of C.
     pub(crate) accumulate: bool,
     /// The epilogue, if these are the last taps.
     pub(crate) finish: Option<Finish>,
@@ -163,21 +163,21 @@ static AVX2: Table = table!(tile_avx2, narrow);
 static AVX512: Table = table!(tile_avx512, wide);
 
 unsafe fn tile_portable<const MR: usize, const NV: usize, const PADDED: bool, const U: usize>(tile: &Tile) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe { run::<Portable, MR, NV, PADDED, U>(tile) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn tile_avx2<const MR: usize, const NV: usize, const PADDED: bool, const U: usize>(tile: &Tile) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe { run::<Avx2, MR, NV, PADDED, U>(tile) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn tile_avx512<const MR: usize, const NV: usize, const PADDED: bool, const U: usize>(tile: &Tile) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe { run::<Avx512, MR, NV, PADDED, U>(tile) }
 }
 
@@ -212,7 +212,7 @@ unsafe fn run<S: Simd, const MR: usize, const NV: usize, const PADDED: bool, con
 unsafe fn sum_taps<S: Simd, const MR: usize, const NV: usize, const PADDED: bool, const U: usize>(
     tile: &Tile,
 ) -> Acc<S, MR, NV> {
-    // SAFETY: as `run`.
+    // SAFETY: the caller guarantees the instruction set and that the tile's pointers cover its sizes.
     unsafe {
         let mut acc = [[[S::splat(0.0); NV]; MR]; U];
         let mut b = tile.b;
@@ -255,7 +255,7 @@ unsafe fn sum_taps<S: Simd, const MR: usize, const NV: usize, const PADDED: bool
     }
 }
 
-/// One k: `MR` broadcasts times `NV` vectors of B.
+/// One step of k: `MR` broadcasts times `NV` vectors of B.
 #[inline(always)]
 unsafe fn step<S: Simd, const MR: usize, const NV: usize>(
     rows: &[*const f32; MR],
@@ -263,7 +263,7 @@ unsafe fn step<S: Simd, const MR: usize, const NV: usize>(
     b: *const f32,
     acc: &mut Acc<S, MR, NV>,
 ) {
-    // SAFETY: as `run`.
+    // SAFETY: the caller guarantees the instruction set and that the tile's pointers cover its sizes.
     unsafe {
         let mut bv = [S::splat(0.0); NV];
         for (j, v) in bv.iter_mut().enumerate() {
@@ -282,7 +282,7 @@ unsafe fn step<S: Simd, const MR: usize, const NV: usize>(
 unsafe fn add_c<S: Simd, const MR: usize, const NV: usize>(tile: &Tile, acc: &mut Acc<S, MR, NV>) {
     for (i, row) in acc.iter_mut().enumerate() {
         for (j, v) in row.iter_mut().enumerate() {
-            // SAFETY: as `run`.
+            // SAFETY: the caller guarantees the instruction set and that the tile's pointers cover its sizes.
             unsafe { *v = S::add(*v, S::load(tile.c.add(i * tile.ldc + j * S::LANES))) };
         }
     }
@@ -291,7 +291,8 @@ unsafe fn add_c<S: Simd, const MR: usize, const NV: usize>(tile: &Tile, acc: &mu
 /// The epilogue on full vectors.
 #[inline(always)]
 unsafe fn apply<S: Simd, const MR: usize, const NV: usize>(f: &Finish, acc: &mut Acc<S, MR, NV>) {
-    // SAFETY: as `run`: the epilogue's pointers cover `NV` vectors.
+    // SAFETY: the caller guarantees the instruction set and that the tile's pointers cover its sizes; the epilogue's pointers
+    // cover `NV` vectors.
     unsafe {
         let mut scale = [S::splat(1.0); NV];
         let mut shift = [S::splat(0.0); NV];
@@ -320,7 +321,8 @@ unsafe fn apply<S: Simd, const MR: usize, const NV: usize>(f: &Finish, acc: &mut
 /// The same where the last vector is not full: masked, one vector at a time (rare, so not unrolled over rows).
 #[inline(always)]
 unsafe fn finish_narrow<S: Simd, const MR: usize, const NV: usize>(tile: &Tile, acc: &Acc<S, MR, NV>) {
-    // SAFETY: as `run`; the masks keep every access inside `tile.cols`.
+    // SAFETY: the caller guarantees the instruction set and that the tile's pointers cover its sizes; the masks keep every
+    // access inside `tile.cols`.
     unsafe {
         let mut masks = [S::mask(0); NV];
         for (j, m) in masks.iter_mut().enumerate() {
@@ -346,7 +348,7 @@ unsafe fn finish_narrow<S: Simd, const MR: usize, const NV: usize>(tile: &Tile, 
 /// The epilogue on one masked vector at row `i`, column `at` of the tile.
 #[inline(always)]
 pub(crate) unsafe fn finish_one<S: Simd>(f: &Finish, i: usize, at: usize, m: S::M, mut v: S::V) -> S::V {
-    // SAFETY: as `run`.
+    // SAFETY: the caller guarantees the instruction set and that the tile's pointers cover its sizes.
     unsafe {
         if !f.scale.is_null() {
             v = S::mul(v, S::load_masked(f.scale.add(at), m));

@@ -1,5 +1,5 @@
-//! Matrix products: packed weights ([`matmul_packed`]) and strided batches ([`matmul_strided`]). Chooses the way; the loops
-//! are in `driver` and `skinny`.
+//! Matrix products: packed weights ([`matmul_packed`]) and strided batches ([`matmul_strided`]). Selects the
+//! implementation; the loops are in `driver` and `skinny`.
 
 use super::driver::{self, Product, Rows};
 use super::kernel::panel_width;
@@ -22,7 +22,7 @@ pub struct MatRef {
 pub struct MatmulPacked<'a> {
     /// Rows of A and C.
     pub m: usize,
-    /// `[M, K]`; `col_stride == 1` is the fast way.
+    /// `[M, K]`; `col_stride == 1` is the fast case.
     pub a: MatRef,
     /// `[K, N]`, one tap, one group.
     pub b: &'a PackedB,
@@ -58,7 +58,7 @@ impl BatchDim {
     }
 }
 
-/// `C[.., M, N] = epilogue(A[.., M, K] * B[.., K, N])`, nothing packed ahead, any strides.
+/// `C[.., M, N] = epilogue(A[.., M, K] * B[.., K, N])`, nothing packed in advance, any strides.
 pub struct MatmulStrided<'a> {
     /// Instruction set; [`super::Isa::best`] but in tests.
     pub isa: super::Isa,
@@ -76,7 +76,7 @@ pub struct MatmulStrided<'a> {
     pub c: *mut f32,
     /// Elements between rows of C.
     pub c_row_stride: isize,
-    /// Elements between columns of C; 1 is the fast way, anything else goes through scratch.
+    /// Elements between columns of C; 1 is the fast case, any other goes through scratch.
     pub c_col_stride: isize,
     /// Batch dimensions, outermost first; empty for one product.
     pub batch: &'a [BatchDim],
@@ -112,7 +112,7 @@ pub unsafe fn matmul_packed(call: &MatmulPacked<'_>) -> Result<(), MicroError> {
         batch: 0,
         col0: 0,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe { driver::run(1, &product, &|_| product) }
 }
 
@@ -130,12 +130,12 @@ pub unsafe fn matmul_strided(call: &MatmulStrided<'_>) -> Result<(), MicroError>
         return Ok(());
     }
     let skinny = call.m <= skinny::MAX_ROWS && (call.b.row_stride == 1 || call.b.col_stride == 1);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         if call.c_col_stride == 1 && (call.c_row_stride >= 0 || call.m == 1) {
             return if skinny { skinny::run(call) } else { packing(call, None) };
         }
-        // The hook writes finished blocks to where C is.
+        // The hook writes finished blocks to the destination of C.
         let user = call.epilogue.hook;
         let target = SharedCall(call);
         let scatter = |block: &EpilogueBlock| target.scatter(block, user);
@@ -189,8 +189,8 @@ impl MatmulStrided<'_> {
 /// Most values of B packed at once: a share of the last-level cache, so that packing costs no memory traffic.
 const CHUNK: usize = 2 << 20;
 
-/// Packs B chunk by chunk (columns of one product, or several whole products) into this thread's scratch, all
-/// threads helping, and multiplies each chunk.
+/// Packs B chunk by chunk (columns of one product, or several whole products) into this thread's scratch, with all
+/// threads, and multiplies each chunk.
 unsafe fn packing(
     call: &MatmulStrided<'_>,
     scatter: Option<&(dyn Fn(&EpilogueBlock) + Sync)>,
@@ -213,7 +213,8 @@ unsafe fn packing(
                     packs: (packs - e0).min(chunk_packs),
                     panels: p0..(p0 + chunk_panels).min(panels),
                 };
-                // SAFETY: the caller's promise; the scratch holds the chunk.
+                // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the scratch holds
+                // the chunk.
                 unsafe { chunk.run()? };
             }
         }
@@ -237,7 +238,7 @@ unsafe impl Sync for Chunk<'_, '_> {}
 impl Chunk<'_, '_> {
     unsafe fn run(&self) -> Result<(), MicroError> {
         let per = self.panels.len();
-        // Packing is a copy: a task should be worth handing over.
+        // Packing is a copy: a task should be worth scheduling.
         let step = (8192 / self.panel()).max(1);
         let tasks = self.packs * per;
         team::par_for_work(tasks.div_ceil(step), tasks * self.panel(), &|task| {
@@ -247,7 +248,7 @@ impl Chunk<'_, '_> {
             }
         });
         let like = self.product(0);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe { driver::run(self.entries.len(), &like, &|i| self.product(i)) }
     }
 
@@ -261,7 +262,8 @@ impl Chunk<'_, '_> {
         let ptr = call.b.ptr.wrapping_offset(call.offsets(self.entries.start + pack).1);
         let src = Source { ptr, row: call.b.row_stride, col: call.b.col_stride };
         let col = (self.panels.start + panel) * nr;
-        // SAFETY: the caller's promise; the scratch holds `packs * panels` panels.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the scratch holds `packs *
+        // panels` panels.
         unsafe {
             let dst = self.buf.add((pack * self.panels.len() + panel) * call.k * nr);
             pack_panel(src.at(0, col), call.k, (call.n - col).min(nr), dst, nr);

@@ -32,7 +32,7 @@ pub struct MatmulF64<'a> {
 // SAFETY: the pointers are used only under the promises of `matmul_f64`: good from any thread.
 unsafe impl Sync for MatmulF64<'_> {}
 
-/// Multiplies.
+/// Computes the product.
 ///
 /// # Safety
 /// A and B must be readable and C writable at their sizes and strides, from any thread; entries of C must not overlap each other,
@@ -41,11 +41,11 @@ pub unsafe fn matmul_f64(call: &MatmulF64<'_>) {
     let entries: usize = call.batch.iter().map(|d| d.size).product();
     let work = entries * call.m * call.n * call.k;
     let threads = team::threads_for(work);
-    // Columns are cut here, and not by the crate's own threads, which would not find the pool's (see `team::with`).
+    // Columns are split here, and not by the crate's own threads, which would not find the pool's (see `team::with`).
     let blocks = if threads == 1 { 1 } else { (2 * threads).div_ceil(entries).clamp(1, call.n.div_ceil(16)) };
     team::par_for_work(entries * blocks, work, &|task| {
         let cols = part(call.n, blocks, task % blocks);
-        // SAFETY: the caller's promise; column ranges are disjoint.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; column ranges are disjoint.
         unsafe { one(call, task / blocks, cols) };
     });
 }
@@ -53,7 +53,7 @@ pub unsafe fn matmul_f64(call: &MatmulF64<'_>) {
 unsafe fn one(call: &MatmulF64<'_>, entry: usize, cols: Range<usize>) {
     let (a, b, c) = BatchDim::offsets(call.batch, entry);
     let first = cols.start as isize;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         gemm::gemm(
             call.m,

@@ -1,9 +1,9 @@
 //! Hand-written compute templates: matrix product, convolution, depthwise convolution and fused attention on plain
 //! pointers, sizes and strides. Knows no IR: the executor maps plan templates to the calls below.
 //!
-//! All sizes and strides are in *elements* (f32 unless said), never bytes. All entry points are `unsafe` because they
-//! take raw pointers into the executor's arena; each says what it reads and writes. Shapes are checked before anything is
-//! touched and come back as [`MicroError`].
+//! All sizes and strides are in *elements* (f32 unless stated), never bytes. All entry points are `unsafe` because they
+//! take raw pointers into the executor's arena; each documents what it reads and writes. Shapes are checked before any
+//! access; errors are [`MicroError`].
 //!
 //! Nothing has to be aligned, but operands that begin at a multiple of 64 bytes (and whose rows of channels are multiples of
 //! 16 values) are up to a third faster where memory is the limit.
@@ -23,11 +23,11 @@
 //! }
 //! ```
 //!
-//! # Batched matrix product without packing ahead
+//! # Batched matrix product without prepacking
 //!
 //! [`matmul_strided`] takes any strides for A, B and C and any number of batch dimensions ([`BatchDim`], stride 0
-//! broadcasts). For `M <= 8` it reads B once, as it lies, in either layout; otherwise it packs block by block into
-//! thread-local scratch. So a weight used only with few rows (decoding) needs no packed copy beside the original: use
+//! broadcasts). For `M <= 8` it reads B once, unpacked, in either layout; otherwise it packs block by block into
+//! thread-local scratch. So a weight used only with few rows (decoding) needs no packed copy next to the original: use
 //! [`matmul_strided`]; where the original can be dropped or `M` is large, [`PackedB`] is faster.
 //! [`matmul_f64`] is the same for f64, through the `gemm` crate.
 //!
@@ -35,20 +35,20 @@
 //!
 //! [`ConvPlan::new`] once for each shape and strides, [`ConvPlan::pack_weights`] once for each weight, [`ConvPlan::run`] for
 //! each call. 1-D, 2-D and 3-D, any stride, dilation, (asymmetric) padding, groups and depthwise; channels-last input
-//! and output (channel stride 1) is the fast way, every other layout goes through a scratch copy. Inside one
+//! and output (channel stride 1) is the fast case, every other layout goes through a scratch copy. Inside one
 //! image, output rows are the flattened output pixels: `row = (od * OH + oh) * OW + ow`, columns are output channels.
 //!
 //! # Attention
 //!
 //! [`attention`] computes `softmax(scale * Q K^T + mask) V` block by block over keys, strided, with boolean or additive mask,
-//! causal limit and grouped key/value heads. [`attention_backward`] gives its gradients from the logarithms of the sums.
+//! causal limit and grouped key/value heads. [`attention_backward`] computes its gradients from the log-sum-exp.
 //!
 //! # Epilogues
 //!
 //! [`Epilogue`] is applied to each element of C exactly once: first, in registers, `v = act(v * scale[n] + shift[n] +
 //! residual[m, n])`; then, when a block of C is complete and still in cache, the caller's [`Hook`] runs on it
 //! ([`EpilogueBlock`]), on the thread that computed it. The blocks of a call are disjoint and cover C. With
-//! [`COut::Scratch`] C has no memory of its own: each block lies in thread-local scratch and only the hook sees it (for
+//! [`COut::Scratch`] C has no destination: each block is in thread-local scratch and only the hook reads it (for
 //! outputs of another dtype or layout).
 //!
 //! # Threads

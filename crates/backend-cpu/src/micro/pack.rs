@@ -1,5 +1,5 @@
-//! The packed form of B: panels of as many columns as a register tile, k after k, so that the kernel reads one
-//! stream. Made once for a weight ([`PackedB`]) or block by block into scratch (`pack_panel`).
+//! The packed form of B: panels of as many columns as a register tile, k after k, so that the kernel reads one stream.
+//! Created once for a weight ([`PackedB`]) or block by block in scratch (`pack_panel`).
 
 use std::ops::Range;
 
@@ -38,7 +38,8 @@ impl PackedB {
         isa.require()?;
         let packed = PackedB::new(isa, 1, k, n);
         let src = Source { ptr, row: k_stride, col: n_stride };
-        // SAFETY: the caller's promise; the buffer has k rows for every panel.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the buffer has k rows for
+        // every panel.
         unsafe { packed.fill(0, 0..k, 0..n, src) };
         Ok(packed)
     }
@@ -49,7 +50,7 @@ impl PackedB {
         PackedB { isa, groups, k, n, buf: AlignedBuf::zeroed(groups * panels * k * panel_width(isa)) }
     }
 
-    /// What [`PackedB::as_bytes`] gave for this shape; `None` where the buffer has another size.
+    /// Restores [`PackedB::as_bytes`] of this shape; `None` where the buffer has another size.
     pub(crate) fn of_file(isa: Isa, [groups, k, n]: [usize; 3], buf: AlignedBuf) -> Option<PackedB> {
         let width = panel_width(isa);
         let len = n.div_ceil(width).checked_mul(k)?.checked_mul(width)?.checked_mul(groups)?;
@@ -66,10 +67,10 @@ impl PackedB {
         self.buf.as_bytes()
     }
 
-    /// Packs some rows and columns of one group, `src` standing at the first of each.
+    /// Packs some rows and columns of one group; `src` points at the first of each.
     ///
     /// # Safety
-    /// `rows * cols` elements of `src` must be readable; nobody else may read or write the group meanwhile.
+    /// `rows * cols` elements of `src` must be readable; nothing else may read or write the group meanwhile.
     pub(crate) unsafe fn fill(&self, group: usize, rows: Range<usize>, cols: Range<usize>, src: Source) {
         let nr = panel_width(self.isa);
         let mut col = cols.start;
@@ -85,7 +86,7 @@ impl PackedB {
         }
     }
 
-    /// First panel of a group; panel `p` stands `p * k * panel width` further.
+    /// First panel of a group; panel `p` is `p * k * panel width` further.
     pub(crate) fn panels(&self, group: usize) -> *const f32 {
         debug_assert!(group < self.groups);
         self.buf.ptr().wrapping_add(group * self.buf.len() / self.groups.max(1))
@@ -101,7 +102,7 @@ impl PackedB {
         self.n
     }
 
-    /// The instruction set whose panels these are.
+    /// The instruction set that the panels are for.
     pub fn isa(&self) -> Isa {
         self.isa
     }
@@ -124,7 +125,7 @@ impl PackedB {
 /// # Safety
 /// `rows * cols` elements of `src` must be readable, `rows * nr` of `dst` writable.
 pub(crate) unsafe fn pack_panel(src: Source, rows: usize, cols: usize, dst: *mut f32, nr: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         transpose::copy(src, rows, cols, dst, nr);
         if cols < nr {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use memmap2::{Mmap, MmapMut};
 
-/// Cache lines: no vector load of an aligned row crosses one.
+/// Alignment to cache lines: no vector load of an aligned row crosses one.
 const ALIGN: usize = 64;
 
-/// Zeroed memory of this many bytes and more is asked of the system in huge pages: page faults of 4 KiB each are what
-/// packing a gigabyte of weights would mostly consist of.
+/// Zeroed memory of this many bytes and more is requested from the system in huge pages: otherwise packing a gigabyte of
+/// weights would mostly consist of page faults of 4 KiB each.
 const HUGE: usize = 4 << 20;
 
 /// Uninitialised f32s at a cache-line boundary.
@@ -22,9 +22,9 @@ pub(crate) struct AlignedBuf {
     map: Option<Owner>,
 }
 
-/// What keeps a map.
+/// The owner of a mapping.
 enum Owner {
-    /// Its own.
+    /// The buffer.
     Own { _map: MmapMut },
     /// A part of a file, which is only read.
     File { _map: Arc<Mmap> },
@@ -32,7 +32,7 @@ enum Owner {
 
 // SAFETY: the buffer owns its memory; there is no interior sharing.
 unsafe impl Send for AlignedBuf {}
-// SAFETY: shared access is reads through raw pointers, under the readers' own promises.
+// SAFETY: shared access is reads through raw pointers, under the guarantees of the readers.
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
@@ -72,13 +72,13 @@ impl AlignedBuf {
     /// Fresh zeros from the system, at a page boundary; `None` where it refuses.
     fn mapped(len: usize) -> Option<AlignedBuf> {
         let mut map = MmapMut::map_anon(len.checked_mul(size_of::<f32>())?).ok()?;
-        // Only advice: without huge pages the memory is as good.
+        // This is only advice: without huge pages the memory is as valid.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         Some(AlignedBuf { ptr: map.as_mut_ptr().cast(), len, map: Some(Owner::Own { _map: map }) })
     }
 
-    /// `len` values of a file from byte `at` on, a multiple of 64 inside of it; nobody may write them.
+    /// `len` values of a file from byte `at` on, a multiple of 64 inside of it; nothing may write them.
     pub(crate) fn of_file(map: Arc<Mmap>, at: usize, len: usize) -> AlignedBuf {
         let bytes = &map[at..at + len * size_of::<f32>()];
         let ptr = bytes.as_ptr().cast::<f32>().cast_mut();
@@ -87,7 +87,7 @@ impl AlignedBuf {
 
     /// The memory of all values, which must have been set.
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the buffer owns so many bytes; packing has set them all, and nobody writes a finished pack.
+        // SAFETY: the buffer owns this many bytes; packing has set them all, and nothing writes a finished pack.
         unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.len * size_of::<f32>()) }
     }
 
@@ -122,7 +122,7 @@ thread_local! {
     static FREE: RefCell<Vec<AlignedBuf>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `f` with at least `len` uninitialised values of this thread's own, 64-byte aligned. Nests: an inner call gets
+/// Runs `f` with at least `len` uninitialised values of thread-local memory, 64-byte aligned. Nests: an inner call gets
 /// another buffer.
 pub(crate) fn with<R>(len: usize, f: impl FnOnce(*mut f32) -> R) -> R {
     let mut buf = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| AlignedBuf::new(0));

@@ -1,5 +1,5 @@
-//! Products with few rows, where reading B is all the time there is: B is read once, as it lies, in rows of k (dot
-//! products) or in rows of n (scaled sums), all threads taking part. Larger products go through `driver`.
+//! Products with few rows, which are bound by reading B: B is read once, unpacked, in rows of k (dot products) or in rows
+//! of n (scaled sums), by all threads. Larger products go through `driver`.
 
 #![expect(
     clippy::needless_range_loop,
@@ -17,17 +17,17 @@ use super::simd::{Portable, Simd};
 use super::transpose::{self, Source};
 use super::{Isa, MatmulStrided, MicroError, scratch, team};
 
-/// Most rows that go this way.
+/// Most rows of such a product.
 pub(crate) const MAX_ROWS: usize = 8;
-/// Rows of A that one sweep serves; more rows sweep again over what is then in cache.
+/// Rows of A per sweep over B; more rows sweep again over what is then in cache.
 const ROWS_PER_SWEEP: usize = 4;
 
-/// Rows of B of at most so many values are asked for [`AHEAD`] rows early: a cached key or value of one head.
+/// Rows of B of at most this many values are prefetched [`AHEAD`] rows early: a cached key or value of one head.
 const SHORT: usize = 256;
 /// See [`SHORT`]: about the latency of memory at the time that eight such rows take.
 const AHEAD: usize = 16;
 
-/// Which way B is contiguous, and its other stride.
+/// The contiguous dimension of B, and the stride of the other one.
 #[derive(Clone, Copy)]
 pub(crate) enum Along {
     /// Element `(k, n)` at `k + n * stride`.
@@ -64,7 +64,7 @@ pub(crate) unsafe fn run(call: &MatmulStrided<'_>) -> Result<(), MicroError> {
     team::par_for_work(entries * blocks, work, &|task| {
         let (entry, cols) = (task / blocks, part(call.get().n.div_ceil(16), blocks, task % blocks));
         let cols = cols.start * 16..(cols.end * 16).min(call.get().n);
-        // SAFETY: the caller's promise; column ranges are disjoint.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; column ranges are disjoint.
         unsafe {
             if dense_a {
                 let a = call.get().a;
@@ -99,7 +99,7 @@ impl<'a, 'b> Shared<'a, 'b> {
     }
 }
 
-/// Enough blocks of columns for all threads to end together, each worth at least 16 Ki values of B.
+/// Enough blocks of columns for all threads to finish together, each worth at least 16 Ki values of B.
 fn column_blocks(call: &MatmulStrided<'_>, entries: usize) -> usize {
     let threads = team::threads_for(entries * call.m * call.n * call.k);
     if threads == 1 || entries >= 4 * threads {
@@ -135,7 +135,7 @@ unsafe fn one(call: &MatmulStrided<'_>, entry: usize, cols: Range<usize>, a: *co
         residual_stride: e.residual.map_or(0, |r| r.row_stride),
         clamp: e.activation.bounds(),
     });
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         match finish {
             // The sums would overwrite a residual that is C itself.
@@ -165,7 +165,7 @@ unsafe fn one(call: &MatmulStrided<'_>, entry: usize, cols: Range<usize>, a: *co
 /// # Safety
 /// The pointers cover the sizes; C overlaps neither A nor B; the processor has `isa`.
 pub(crate) unsafe fn multiply(isa: Isa, thin: &SkinnyProduct, finish: Option<&Finish>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         match isa {
             Isa::Portable => run_isa::<Portable>(thin, finish),
@@ -182,20 +182,21 @@ pub(crate) unsafe fn multiply(isa: Isa, thin: &SkinnyProduct, finish: Option<&Fi
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn run_avx2(thin: &SkinnyProduct, finish: Option<&Finish>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe { run_isa::<Avx2>(thin, finish) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn run_avx512(thin: &SkinnyProduct, finish: Option<&Finish>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe { run_isa::<Avx512>(thin, finish) }
 }
 
 #[inline(always)]
 unsafe fn run_isa<S: Simd>(thin: &SkinnyProduct, finish: Option<&Finish>) {
-    // SAFETY: the caller's promise; every sweep stays inside the rows, every column block inside the columns.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; every sweep stays inside the
+    // rows, every column block inside the columns.
     unsafe {
         match thin.along {
             Along::K(stride) => dots_all::<S>(thin, stride),
@@ -237,7 +238,7 @@ impl SkinnyProduct {
 /// B in rows of k: four columns at a time, each row of A against all four while they are in cache.
 #[inline(always)]
 unsafe fn dots_all<S: Simd>(thin: &SkinnyProduct, stride: isize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         let mut j = 0;
         while j < thin.cols {
@@ -272,7 +273,7 @@ unsafe fn dots_all<S: Simd>(thin: &SkinnyProduct, stride: isize) {
 /// `R` rows of A times `C` columns from `j`.
 #[inline(always)]
 unsafe fn dots<S: Simd, const R: usize, const C: usize>(t: &SkinnyProduct, stride: isize, j: usize) {
-    // SAFETY: the caller's promise; the last piece of k is masked.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the last piece of k is masked.
     unsafe {
         let mut acc = [[S::splat(0.0); C]; R];
         let b: [*const f32; C] = std::array::from_fn(|c| t.b.wrapping_offset((j + c) as isize * stride));
@@ -306,7 +307,7 @@ unsafe fn dots<S: Simd, const R: usize, const C: usize>(t: &SkinnyProduct, strid
 
 #[inline(always)]
 unsafe fn load_all<S: Simd, const C: usize>(b: &[*const f32; C], k: usize) -> [S::V; C] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         let mut v = [S::splat(0.0); C];
         for c in 0..C {
@@ -320,7 +321,8 @@ unsafe fn load_all<S: Simd, const C: usize>(b: &[*const f32; C], k: usize) -> [S
 #[inline(always)]
 unsafe fn sums<S: Simd, const R: usize>(t: &SkinnyProduct, stride: isize) {
     const KB: usize = 8;
-    // SAFETY: the caller's promise; the last vector of columns is masked.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the last vector of columns is
+    // masked.
     unsafe {
         if t.k == 0 {
             for r in 0..R {

@@ -1,18 +1,18 @@
-//! Parallel loops over tasks on the caller's rayon pool, and [`with`], which keeps the pool's threads awake between
-//! loops. Splits nothing itself: the templates decide what a task is.
+//! Parallel loops over tasks on the caller's rayon pool, and [`with`], which keeps the pool's threads spinning between
+//! loops. Splits nothing itself: the templates define the tasks.
 //!
-//! A rayon thread that finds nothing to do sleeps after some microseconds and is woken through a futex; a network is hundreds of
-//! loops of some tens of microseconds. So [`with`] enlists the pool's other threads once; they watch a
-//! counter for the next loop and yield the processor only after some thousand looks without one, as OpenMP runtimes do.
+//! A rayon thread without work sleeps after some microseconds and is woken through a futex; a network is hundreds of loops
+//! of some tens of microseconds. So [`with`] enlists the pool's other threads once; they poll a counter for the next loop
+//! and yield the processor only after some thousand polls without one, as OpenMP runtimes do.
 
 use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// Turns of the watching loop before a helper begins to yield between looks (about 100 microseconds).
+/// Iterations of the polling loop before a helper begins to yield between polls (about 100 microseconds).
 const SPIN: u32 = 4000;
 
-/// A loop in progress: `next` hands out task numbers, `left` counts helpers that have not finished.
+/// A loop in progress: `next` is the next task number, `left` counts helpers that have not finished.
 struct Loop<'a> {
     body: &'a (dyn Fn(usize) + Sync),
     tasks: usize,
@@ -32,9 +32,9 @@ impl Loop<'_> {
     }
 }
 
-/// What the leader and its helpers share.
+/// The shared state of the leader and its helpers.
 struct Team {
-    /// Counts loops; a change tells the helpers to look at `current`.
+    /// Counts loops; a change makes the helpers look at `current`.
     epoch: AtomicUsize,
     current: AtomicPtr<Loop<'static>>,
     /// Helpers still inside the current loop.
@@ -57,7 +57,7 @@ pub fn threads() -> usize {
 }
 
 /// How many threads a loop of `work` multiply-adds (or copies of a value, at a few to a multiply-add) should use: one, if
-/// handing a part over takes longer than doing it. That is about a microsecond in a team, else ten and more.
+/// dispatching a part takes longer than computing it. Dispatch takes about a microsecond in a team, else ten and more.
 pub fn threads_for(work: usize) -> usize {
     let worth = if LEADS.get().is_null() { 1 << 20 } else { 1 << 16 };
     if work < worth { 1 } else { threads() }
@@ -84,12 +84,11 @@ fn run(tasks: usize, threads: usize, f: &(dyn Fn(usize) + Sync)) {
     if team.is_null() {
         return split(&work, threads);
     }
-    // SAFETY: `with` clears LEADS before the team goes.
+    // SAFETY: `with` clears LEADS before the team is dropped.
     unsafe { (*team).lead(&work) };
 }
 
-/// Without a team: as many joined halves as threads, each taking tasks until none is left. `rayon::join` allocates
-/// nothing.
+/// Without a team: as many joined halves as threads, each taking tasks until none is left. `rayon::join` does not allocate.
 fn split(work: &Loop<'_>, threads: usize) {
     if threads <= 1 {
         let was = IN_PARALLEL.replace(true);
@@ -101,7 +100,7 @@ fn split(work: &Loop<'_>, threads: usize) {
     rayon::join(|| split(work, threads / 2), || split(work, threads - threads / 2));
 }
 
-/// Puts INSIDE back, on a panic too.
+/// Resets the flag, also on a panic.
 struct Restore(bool);
 
 impl Drop for Restore {
@@ -111,7 +110,7 @@ impl Drop for Restore {
 }
 
 /// Runs `body` with the pool's other threads kept ready for [`par_for`]. Nested calls, and calls inside a loop, just run
-/// `body`. Meanwhile the pool does nothing else: `body` must use [`par_for`] and not rayon itself.
+/// `body`. Meanwhile the pool does no other work: `body` must use [`par_for`] and not rayon itself.
 pub fn with<R: Send>(body: impl FnOnce() -> R + Send) -> R {
     let threads = threads();
     if threads <= 1 || !LEADS.get().is_null() {
@@ -129,7 +128,7 @@ pub fn with<R: Send>(body: impl FnOnce() -> R + Send) -> R {
         for _ in 1..threads {
             scope.spawn(|_| team.help());
         }
-        // Closes the team and clears LEADS even if `body` panics, or the helpers would spin for ever.
+        // Closes the team and clears LEADS even if `body` panics; otherwise the helpers would spin forever.
         let guard = Leading::new(&team);
         result = Some(body());
         drop(guard);
@@ -177,7 +176,7 @@ impl Team {
         );
     }
 
-    /// A helper's life: watch for loops until the team closes.
+    /// The loop of a helper: polls for loops until the team closes.
     fn help(&self) {
         let guard = Restore(IN_PARALLEL.replace(true));
         self.helpers.fetch_add(1, Ordering::Relaxed);
@@ -189,8 +188,9 @@ impl Team {
                 continue;
             }
             (seen, turns) = (epoch, 0);
-            // `busy` rises before the pointer is read, and the leader clears the pointer before it reads `busy`: in the
-            // one order of these sequentially consistent steps, either the helper sees null or the leader waits.
+            // `busy` is incremented before the pointer is read, and the leader clears the pointer before it reads `busy`:
+            // in the single order of these sequentially consistent operations, either the helper sees null or the leader
+            // waits.
             self.busy.fetch_add(1, Ordering::SeqCst);
             let current = self.current.load(Ordering::SeqCst);
             if !current.is_null() {
@@ -206,7 +206,7 @@ impl Team {
     }
 }
 
-/// Waits a moment: a pause instruction at first, the scheduler after [`SPIN`] turns.
+/// Waits a moment: a pause instruction at first, the scheduler after [`SPIN`] iterations.
 fn pause(turns: &mut u32) {
     *turns = turns.saturating_add(1);
     if *turns < SPIN { std::hint::spin_loop() } else { std::thread::yield_now() }

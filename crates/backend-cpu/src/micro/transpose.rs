@@ -1,4 +1,4 @@
-//! Copies of strided matrices into dense ones, transposing in 8x8 blocks where the source runs the other way. Feeds packing
+//! Copies of strided matrices into dense ones, transposing in 8x8 blocks where the source has the other order. Feeds packing
 //! and layout conversion; does no arithmetic.
 
 /// A strided source: element `(i, j)` at `ptr + i * row + j * col`.
@@ -10,7 +10,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// The source seen from element `(i, j)`.
+    /// The source with its origin at element `(i, j)`.
     #[inline(always)]
     pub(crate) fn at(self, i: usize, j: usize) -> Source {
         let offset = (i as isize).wrapping_mul(self.row).wrapping_add((j as isize).wrapping_mul(self.col));
@@ -23,7 +23,7 @@ impl Source {
 /// # Safety
 /// All elements named must be readable and writable, and source and destination must not overlap.
 pub(crate) unsafe fn copy(src: Source, rows: usize, cols: usize, dst: *mut f32, ld: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         if src.col == 1 {
             for i in 0..rows {
@@ -47,7 +47,7 @@ unsafe fn elements(
 ) {
     for i in rows {
         for j in cols.clone() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
             unsafe { *dst.add(i * ld + j) = *src.at(i, j).ptr };
         }
     }
@@ -55,7 +55,8 @@ unsafe fn elements(
 
 /// `src.row == 1`: columns of the source are contiguous.
 unsafe fn transposed(src: Source, rows: usize, cols: usize, dst: *mut f32, ld: usize) {
-    // SAFETY: the caller's promise; the instruction set is detected.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the instruction set is
+    // detected.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
@@ -68,7 +69,8 @@ unsafe fn transposed(src: Source, rows: usize, cols: usize, dst: *mut f32, ld: u
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn transposed_avx2(src: Source, rows: usize, cols: usize, dst: *mut f32, ld: usize) {
-    // SAFETY: the caller's promise; blocks stay inside `rows` x `cols`.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; blocks stay inside `rows` x
+    // `cols`.
     unsafe {
         let (rows8, cols8) = (rows / 8 * 8, cols / 8 * 8);
         for i in (0..rows8).step_by(8) {
@@ -87,7 +89,7 @@ unsafe fn transposed_avx2(src: Source, rows: usize, cols: usize, dst: *mut f32, 
 #[target_feature(enable = "avx2")]
 unsafe fn block8(src: Source, dst: *mut f32, ld: usize) {
     use std::arch::x86_64::*;
-    // SAFETY: the caller's promise: 8 x 8 elements on both sides.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; 8 x 8 elements on both sides.
     unsafe {
         let c: [__m256; 8] = std::array::from_fn(|j| _mm256_loadu_ps(src.at(0, j).ptr));
         let mut t = [_mm256_setzero_ps(); 8];

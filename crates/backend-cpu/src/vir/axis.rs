@@ -1,4 +1,4 @@
-//! Choice of the vector axis, by a rough count of what each access costs for four neighbouring points.
+//! Choice of the vector axis, by an estimate of the cost of each access for four neighbouring points.
 
 use ir_core::{Atom, SymExpr};
 use kernel_ir::{Inst, InstKind, StoreMode};
@@ -6,14 +6,14 @@ use kernel_ir::{Inst, InstKind, StoreMode};
 use super::Dim;
 use super::lower::{Body, PlacedInst};
 
-/// Cost of four lanes of an access that is contiguous, broadcast, or one address a lane.
+/// Cost of four lanes of an access that is contiguous, broadcast, or one address per lane.
 const UNIT: f64 = 1.0;
 const UNIFORM: f64 = 0.4;
 const LANES: f64 = 6.0;
 /// Four points of scalar code.
 const SCALAR: f64 = 4.0;
 
-/// The step of an expression along a loop variable.
+/// The stride of an expression along a loop variable.
 pub(super) fn step(e: &SymExpr, var: u32) -> Option<SymExpr> {
     let (step, _) = e.affine_in(&Atom::Loop(var))?;
     Some(step)
@@ -56,7 +56,7 @@ pub(super) fn body_cost(body: &Body, var: u32, extent: &SymExpr) -> f64 {
 pub(super) fn best(dims: &[Dim], bodies: &[&Body]) -> Option<(usize, f64)> {
     let cost = |d: &Dim| bodies.iter().map(|b| b.weight * body_cost(b, d.var, &d.extent)).sum::<f64>();
     let costs: Vec<f64> = dims.iter().map(cost).collect();
-    // The last of equals: the innermost loop.
+    // Among equals the last one: the innermost loop.
     let best = (0..dims.len()).rev().min_by(|a, b| costs[*a].total_cmp(&costs[*b]))?;
     Some((best, costs[best]))
 }

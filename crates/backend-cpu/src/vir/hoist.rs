@@ -1,13 +1,13 @@
-//! Which instructions of a body are made before its innermost loop because an index that is checked does not vary there:
-//! the check then costs nothing in the loop. Other values that do not vary leave loops in the code generator, which does
+//! Selects the instructions of a body that are executed before its innermost loop because a checked index does not vary
+//! there: the check then costs nothing in the loop. Other invariant values are hoisted by the code generator, which does
 //! not move branches.
 
 use ir_core::Atom;
 
 use super::{VInst, VKind};
 
-/// For each instruction whether it is made before the loop over `var`: checks that do not vary along it, what follows from
-/// them and does not vary either, and what all these are made of. `axis`: lanes are points of that loop.
+/// For each instruction whether it is executed before the loop over `var`: checks that do not vary along it, invariant
+/// values that depend on them, and the operands of all these. `axis`: lanes are points of that loop.
 pub(crate) fn before_loop(insts: &[VInst], var: u32, axis: bool) -> Vec<bool> {
     let (mut varies, mut checked) = (Vec::with_capacity(insts.len()), Vec::with_capacity(insts.len()));
     for inst in insts {

@@ -1,12 +1,13 @@
-//! Which values of a body are made lane by lane in scalar code, although they vary along the axis: checked indices that
-//! only addresses use. An address is scalar code anyway, so a lane is read, compared and used without ever being in a vector.
+//! Selects the values of a body that are computed lane by lane in scalar code, although they vary along the axis: checked
+//! indices that only addresses use. An address is scalar code anyway, so a lane is read, compared and used without ever
+//! being in a vector.
 
 use ir_core::{Atom, DType};
 
 use super::{Along, VInst, VKind};
 
-/// For each instruction whether its lanes are made one by one, each when an address first asks for it. None is where nothing
-/// is checked.
+/// For each instruction whether its lanes are computed one by one, each when an address first needs it. None is where
+/// nothing is checked.
 pub(crate) fn by_lane(insts: &[VInst]) -> Vec<bool> {
     let mut found: Vec<bool> = insts.iter().map(can_be_lanes).collect();
     let (mut used, mut elsewhere) = (vec![false; insts.len()], vec![false; insts.len()]);
@@ -29,7 +30,7 @@ pub(crate) fn by_lane(insts: &[VInst]) -> Vec<bool> {
             used[at] = true;
             elsewhere[at] |= !found[n] && !addressed.contains(&v.0);
         });
-        // What an access also stores or is masked by is needed as a vector.
+        // A value that is also stored or used as a mask is needed as a vector.
         if let VKind::Store { value, .. } = &inst.kind {
             elsewhere[value.0 as usize] = true;
         }
@@ -40,7 +41,7 @@ pub(crate) fn by_lane(insts: &[VInst]) -> Vec<bool> {
     if checks { found } else { vec![false; insts.len()] }
 }
 
-/// Integers whose lanes do not depend on when they are made.
+/// Integers whose lanes do not depend on when they are computed.
 fn can_be_lanes(inst: &VInst) -> bool {
     let whole = inst.dtype == DType::Bool || inst.dtype.is_int();
     let simple = match &inst.kind {
@@ -68,7 +69,7 @@ mod tests {
         Access { root: BufId(0), dtype, address, along, read_only: true, checked: false }
     }
 
-    /// `x[check(ids[i])]` stored to `y[i]`, the index perhaps too.
+    /// `x[check(ids[i])]` stored to `y[i]`, and perhaps the index too.
     fn body(check: bool, stored: u32) -> Vec<VInst> {
         let (i, index) = (SymExpr::loop_var(0), SymExpr::value(1));
         let (value, size) = (Val(0), SymExpr::from_i64(9));
@@ -94,7 +95,7 @@ mod tests {
     #[test]
     fn checked_indices_that_only_addresses_use_are_lanes() {
         assert_eq!(by_lane(&body(true, 2)), [true, true, false, false, false]);
-        // The index itself is stored: it is needed as a vector, and so is what it is made of.
+        // The index itself is stored: it and its operands are needed as vectors.
         assert_eq!(by_lane(&body(true, 1)), [false; 5]);
         assert_eq!(by_lane(&body(false, 2)), [false; 5]);
     }

@@ -1,5 +1,5 @@
-//! kernel-ir to vector IR: addresses from indices and strides, simplification under the loops' bounds, collapsing, the
-//! axis, and the classification of every access along it.
+//! Lowers kernel-ir to vector IR: addresses from indices and strides, simplification under the loops' bounds, collapsing,
+//! the axis, and the classification of every access along it.
 
 use ir_core::{Atom, DType, Shape, SymExpr};
 use kernel_ir::collapse::{collapse, drop_units};
@@ -26,7 +26,7 @@ pub(super) struct PlacedInst {
     pub(super) address: Option<SymExpr>,
 }
 
-/// A stage on its way.
+/// A stage being lowered.
 pub(super) struct Body {
     pub(super) loops: Vec<Dim>,
     pub(super) insts: Vec<PlacedInst>,
@@ -63,8 +63,8 @@ pub fn lower_kernel(program: &Program, kernel: &LoopKernel) -> Result<VKernel, L
     Ok(finish(program, kernel, points, bodies, outer_axis, &written))
 }
 
-/// Lowers an epilogue as a kernel whose rows and columns the template's driver gives: `ranges` are not looped over, the
-/// axis is loop variable `column`, which every access is classified along. Returned as a kernel of one stage.
+/// Lowers an epilogue as a kernel whose rows and columns come from the template's driver: `ranges` are not looped over, the
+/// axis is loop variable `column`, along which every access is classified. Returned as a kernel of one stage.
 pub fn lower_epilogue(
     program: &Program,
     name: &str,
@@ -138,7 +138,7 @@ fn collapse_all(points: &mut Vec<Dim>, bodies: &mut [Body]) {
     }
 }
 
-/// A scan runs along the last loop, which must stay even if it runs once.
+/// A scan runs along the last loop, which must stay even if it has one iteration.
 fn drop_unit_front(loops: &mut Vec<Dim>, exprs: &mut [SymExpr]) {
     if let Some(last) = loops.pop() {
         drop_units(loops, exprs);
@@ -152,7 +152,7 @@ impl Body {
     }
 }
 
-/// Outer loops by falling step of the stores (then loads), so that memory is walked in order.
+/// Orders outer loops by falling stride of the stores (then loads), so that memory is accessed in order.
 fn order_points(points: &mut [Dim], bodies: &[Body]) {
     let step = |var: u32| -> i64 {
         let exprs = bodies.iter().flat_map(|b| &b.insts).filter_map(|p| match p.inst.kind {
@@ -162,7 +162,7 @@ fn order_points(points: &mut [Dim], bodies: &[Body]) {
         let steps = exprs.filter_map(|e| axis::step(e, var)?.as_const()).map(i64::abs);
         steps.max().unwrap_or(0)
     };
-    // Only where every step is a number; a symbolic one gives no order, and the given order is a good one.
+    // Only where every stride is a number; symbolic ones have no order, and the given order is a good one.
     let known = points.iter().all(|d| step(d.var) > 0 && d.extent.as_const().is_some());
     if known {
         points.sort_by_key(|d| std::cmp::Reverse(step(d.var)));
@@ -261,7 +261,7 @@ fn combines(kind: &InstKind) -> bool {
     matches!(kind, InstKind::Store { mode, .. } if *mode != kernel_ir::StoreMode::Write)
 }
 
-/// Rough nanoseconds of an instruction for one lane of four.
+/// Estimated nanoseconds of an instruction for one lane of four.
 fn inst_cost(inst: &Inst) -> f64 {
     match &inst.kind {
         InstKind::Op { op, .. } => match op {
@@ -278,7 +278,7 @@ fn inst_cost(inst: &Inst) -> f64 {
     }
 }
 
-/// Marks what varies along the axis and how each access moves.
+/// Marks the values that vary along the axis and classifies each access.
 fn classify(program: &Program, body: &Body, axis: Option<u32>, outer: bool, written: &[BufId]) -> Vec<VInst> {
     let mut out: Vec<VInst> = Vec::with_capacity(body.insts.len());
     let checked = checked(program, &body.insts);
@@ -356,7 +356,7 @@ fn classify(program: &Program, body: &Body, axis: Option<u32>, outer: bool, writ
     out
 }
 
-/// For each instruction whether it reads a checked index, be it through others.
+/// For each instruction whether it depends on a checked index.
 fn checked(program: &Program, insts: &[PlacedInst]) -> Vec<bool> {
     let mut from: Vec<bool> = Vec::with_capacity(insts.len());
     for p in insts {

@@ -2,9 +2,9 @@
 //! classified along that axis. Typed SSA over *lanes*: a value that varies along the axis has as many lanes as
 //! the loop is wide, any other is one scalar.
 //!
-//! This is the boundary between what a kernel means and how a machine runs it: `lower` makes it from kernel-ir,
-//! `clif` turns it into 128-bit Cranelift code. An emitter for wider vectors takes the same stages; it has to do a
-//! stage's innermost loop only. Not a general IR: no control flow but the loops.
+//! This is the boundary between the meaning of a kernel and its execution: `lower` creates it from kernel-ir, `clif` turns
+//! it into 128-bit Cranelift code. An emitter for wider vectors takes the same stages; it only has to handle a stage's
+//! innermost loop. This is not a general IR: it has no control flow but the loops.
 
 mod axis;
 mod hoist;
@@ -30,7 +30,7 @@ pub use split::split;
 pub struct VKernel {
     /// Name of the kernel-ir step.
     pub name: String,
-    /// Outer loops, outermost first, without the vector axis. Their points are the work that threads share.
+    /// Outer loops, outermost first, without the vector axis. Their points are distributed over threads.
     pub points: Vec<Dim>,
     /// The vector axis, where it is an outer loop: then every stage runs for several outer points at once. `None`:
     /// each stage has its own axis, the last of its loops.
@@ -39,12 +39,12 @@ pub struct VKernel {
     pub accs: Vec<AccDecl>,
     /// Stages in order.
     pub stages: Vec<VStage>,
-    /// Lanes of some access lie apart (a transpose): blocks of the outer axis are the slowest loop, so that the cache lines
-    /// that one point touches are still there for the next.
+    /// Lanes of some access are not adjacent (a transpose): blocks of the outer axis are the slowest loop, so that the
+    /// cache lines of one point are still cached for the next.
     pub tiled: bool,
     /// Points must run in order on one thread (stores that combine with memory).
     pub serial: bool,
-    /// Rough cost of one outer point in nanoseconds per unit of the inner extents; see [`VKernel::point_cost`].
+    /// Estimated cost of one outer point in nanoseconds per unit of the inner extents; see [`VKernel::point_cost`].
     pub costs: Vec<(SymExpr, f64)>,
     /// 128-bit registers that one `f32` value of the widest loop takes: the unroll factor.
     pub unroll: u32,
@@ -73,11 +73,11 @@ pub struct VInst {
     pub dtype: DType,
     /// Whether the value differs between lanes.
     pub varies: bool,
-    /// What it does.
+    /// The operation.
     pub kind: VKind,
 }
 
-/// How an access moves along the vector axis.
+/// The class of an access along the vector axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Along {
     /// All lanes at one element.
@@ -88,7 +88,7 @@ pub enum Along {
     Lanes,
 }
 
-/// A memory access: `memory[address]` of a buffer that is no view.
+/// A memory access: `memory[address]` of a buffer that is not a view.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Access {
     /// The buffer whose base pointer is used.
@@ -97,9 +97,9 @@ pub struct Access {
     pub dtype: DType,
     /// Element number, over loop variables, sizes and values of this body.
     pub address: SymExpr,
-    /// How it moves.
+    /// Its class along the axis.
     pub along: Along,
-    /// The kernel nowhere writes this memory.
+    /// The kernel does not write this memory.
     pub read_only: bool,
     /// The address depends on a checked index: it must not be read before the check.
     pub checked: bool,
@@ -130,7 +130,7 @@ pub enum VKind {
         /// How it combines.
         mode: StoreMode,
     },
-    /// `value`, which must lie in `0..size` where the mask is true; else the function ends.
+    /// `value`, which must be in `0..size` where the mask is true; else the function ends.
     Check {
         /// The value, `i64`.
         value: Val,
@@ -210,7 +210,7 @@ impl VKind {
 }
 
 impl VKernel {
-    /// Rough nanoseconds of one outer point (of one lane of it, where the axis is outer) at the given sizes.
+    /// Estimated nanoseconds of one outer point (of one lane of it, where the axis is outer) at the given sizes.
     pub fn point_cost(&self, eval: &dyn Fn(&SymExpr) -> i64) -> f64 {
         self.costs.iter().map(|(points, ns)| eval(points).max(1) as f64 * ns).sum()
     }

@@ -1,6 +1,6 @@
-//! Makes kernels that do the same in other memory equal: buffers and the sites of checks are numbered as they occur, and
-//! how far into its buffer a kernel begins leaves the addresses. The caller gives such a kernel a table of its own base
-//! pointers and a list of its own sites.
+//! Normalises kernels that do the same in different memory: buffers and check sites are numbered in order of occurrence,
+//! and offsets into buffers are removed from the addresses. The caller passes such a kernel a table of base pointers and a
+//! list of sites.
 
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::{AccDecl, BufId};
@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::{Dim, VKernel, VKind, VStage};
 
-/// The memory behind one number of a kernel's table.
+/// The memory of one entry of a kernel's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base {
     /// The buffer.
@@ -17,7 +17,7 @@ pub struct Base {
     pub bytes: i64,
 }
 
-/// What decides the machine code of a kernel.
+/// The key of a kernel's machine code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Form {
     points: Vec<Dim>,
@@ -28,7 +28,7 @@ pub struct Form {
     unroll: u32,
 }
 
-/// Numbers the kernel's buffers and sites anew, from 0 on; the bases in that order.
+/// Renumbers the kernel's buffers and sites, from 0 on; the bases in that order.
 pub fn relocate(kernel: &mut VKernel) -> Vec<Base> {
     let mut bases: Vec<Base> = Vec::new();
     let mut places: FxHashMap<BufId, (usize, i64)> = FxHashMap::default();
@@ -40,7 +40,7 @@ pub fn relocate(kernel: &mut VKernel) -> Vec<Base> {
             bases.push(Base { root: at.root, bytes: start });
             (bases.len() - 1, start)
         });
-        // Memory that is seen as another dtype of another size may begin between its elements.
+        // Memory viewed with a dtype of another size may begin between its elements.
         if bytes % size == 0 {
             at.address = &at.address - SymExpr::from_i64(bytes / size);
             at.root = BufId::from_index(number);

@@ -1,6 +1,7 @@
-//! Splits a pointwise kernel where a comparison of its own indices changes: a concatenation becomes one loop a piece, a
-//! padding its border and its interior, each without the masks and selects that the whole had. Works on kernel-ir, before
-//! addresses are made. Not for kernels with reductions or scans: what order these add up in stays as it is.
+//! Splits a pointwise kernel where a comparison of its own indices changes: a concatenation becomes one loop per piece, a
+//! padding its border and its interior, each without the masks and selects of the whole. Works on kernel-ir, before
+//! addresses are computed. Kernels with reductions or scans are not split, because their order of summation must not
+//! change.
 
 use ir_core::{Atom, DType, Shape, SymExpr};
 use kernel_ir::{
@@ -9,10 +10,10 @@ use kernel_ir::{
 
 /// Most parts of a kernel: each is a function of its own.
 const MAX_PARTS: usize = 64;
-/// Elements that a part has on average; with fewer, starting the parts takes what the masks took.
+/// Elements that a part has on average; with fewer, starting the parts costs as much as the masks.
 const MIN_PART: i64 = 256;
 
-/// The kernel's parts, which together do what it does; the kernel itself where there is nothing to gain.
+/// The kernel's parts, which together are equivalent to it; the kernel itself where there is nothing to gain.
 pub fn split(program: &Program, kernel: &LoopKernel) -> Vec<LoopKernel> {
     match boxes(program, kernel) {
         Some(boxes) => boxes.iter().map(|b| part(program, kernel, b)).collect(),
@@ -92,7 +93,7 @@ fn comparison(insts: &[Inst], inst: &Inst) -> Option<(ScalarOp, SymExpr)> {
     Some((*op, side(args[0])? - side(args[1])?))
 }
 
-/// The numbers at which a comparison with zero changes: from there on it has another outcome than just before.
+/// The numbers at which the outcome of a comparison with zero changes.
 fn thresholds(op: ScalarOp) -> &'static [i64] {
     match op {
         ScalarOp::Lt | ScalarOp::Ge => &[0],
@@ -102,8 +103,8 @@ fn thresholds(op: ScalarOp) -> &'static [i64] {
     }
 }
 
-/// The loop along which `e >= threshold` changes, and between which of its points: outside of them it is known whatever
-/// the other loops are at. `None` where it is open in more than one point.
+/// The loop along which `e >= threshold` changes, and between which of its points: outside of them it is known whatever the
+/// other loops are at. `None` where it is unknown in more than one point.
 fn changes(e: &SymExpr, threshold: i64, bounds: &LoopBounds<'_>) -> Option<(u32, [i64; 2])> {
     let (terms, _) = e.terms();
     let loops = terms.iter().filter_map(|(coef, factors)| match factors {
@@ -184,7 +185,7 @@ fn known(insts: &[Inst], region: &Region, bounds: &LoopBounds<'_>) -> Vec<Known>
             },
             _ => Known::No,
         };
-        // What is the same as something known is known.
+        // A value equal to a known one is known.
         let through = |k: Known| match k {
             Known::Same(v) if known[v.0 as usize] != Known::No => known[v.0 as usize],
             other => other,
@@ -229,7 +230,7 @@ fn outcome(op: ScalarOp, (low, high): (Option<i64>, Option<i64>)) -> Option<bool
     }
 }
 
-/// The instructions that are still needed, in their order, with loop variables moved into the region.
+/// The instructions that are still needed, in order, with loop variables moved into the region.
 fn rewritten(insts: &[Inst], known: &[Known], region: &Region, bounds: &LoopBounds<'_>) -> Vec<Inst> {
     let live = live(insts, known);
     let mut b = BodyBuilder::new();
@@ -250,7 +251,7 @@ fn rewritten(insts: &[Inst], known: &[Known], region: &Region, bounds: &LoopBoun
     b.finish()
 }
 
-/// What effects need, given what is known. An index is checked whatever becomes of it.
+/// The operands of effects, given what is known. An index is checked in any case.
 fn live(insts: &[Inst], known: &[Known]) -> Vec<bool> {
     let mut live = vec![false; insts.len()];
     for n in (0..insts.len()).rev() {
@@ -285,7 +286,7 @@ fn rewrite(
         });
         e.simplify(bounds)
     };
-    // A mask that always holds is none.
+    // A mask that always holds is dropped.
     let open = |m: &Val| (known[m.0 as usize] != Known::Truth(true)).then(|| new(m));
     match &inst.kind {
         InstKind::Index(e) => {

@@ -433,7 +433,7 @@ fn in_place(c: &Compiled, ids: &[i64], x: &[f32], strides: &[i64]) -> (Option<Ex
 
 #[test]
 fn inputs_written_in_place_are_whole_or_named() {
-    // The check is of 6 places, the memory has 10: what lies behind must stay.
+    // The check is of 6 places, the memory has 10: what lies after must stay.
     let scatter = "loop \"scatter\" outer [20]\nstage []\n v0: i64 = load b0[i0]\n v1: i64 = check v0, [6] at 1\n v2: f32 = const 1.0\n \
         v3: f32 = store_add b3[v1], v2\n";
     let take = "loop \"take\" outer [20]\nstage []\n v0: i64 = load b0[i0]\n v1: i64 = check v0, [6] at 0\n v2: f32 = load b1[v1]\n \

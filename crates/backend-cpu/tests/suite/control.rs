@@ -1,4 +1,4 @@
-//! Control flow and sizes that a step tells: memory that comes and goes with a symbol, loops over slices, conditions, and
+//! Control flow and sizes that a step determines: memory that comes and goes with a symbol, loops over slices, conditions, and
 //! the errors of numbers out of range.
 
 // A helper of tests may fail as a test does.

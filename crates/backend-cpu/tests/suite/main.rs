@@ -1,4 +1,4 @@
-//! The tests of this crate, in one program: kernels, templates, control flow and checks on the host, judged by `interp` or by hand. A module a subject.
+//! The tests of this crate, in one program: kernels, templates, control flow and checks on the host, judged by `interp` or by hand. A module per subject.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 

@@ -1,4 +1,4 @@
-//! One step with its operands: the program, the numbers in memory, and the result in double precision.
+//! One step with its operands: the program, the values in memory, and the expected result in double precision.
 
 use ir_core::{DType, Scalar, Shape, SymExpr};
 use kernel_ir::{
@@ -6,7 +6,7 @@ use kernel_ir::{
     StoreMode, Val,
 };
 
-/// What follows the product or convolution.
+/// The epilogue of the product or convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EpilogueKind {
     Plain,
@@ -14,7 +14,7 @@ pub(crate) enum EpilogueKind {
     BiasRelu,
     Residual,
     ResidualBiasRelu,
-    /// `x * (1 + erf(x / √2)) / 2 + bias`, which no library does.
+    /// `x * (1 + erf(x / √2)) / 2 + bias`, which no library fuses.
     ErfBias,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Case {
     pub(crate) flops: f64,
 }
 
-/// Strides of dense memory whose dimensions lie in `order`.
+/// Strides of dense memory whose dimensions are in `order`.
 pub(crate) fn dense(sizes: &[i64], order: &[usize]) -> Vec<i64> {
     let mut strides = vec![1; sizes.len()];
     let mut step = 1;
@@ -102,7 +102,7 @@ fn shape(numbers: &[i64]) -> Shape {
     numbers.iter().map(|&n| SymExpr::from_i64(n)).collect()
 }
 
-/// A program in the making.
+/// A program under construction.
 struct CaseBuilder {
     program: Program,
     arrays: Vec<Array>,
@@ -113,7 +113,7 @@ impl CaseBuilder {
     fn buffer(&mut self, sizes: &[i64], strides: &[i64], filled: bool) -> BufId {
         let span = 1 + sizes.iter().zip(strides).map(|(n, s)| (n - 1) * s).sum::<i64>();
         let seed = self.arrays.len() as u64 + 1;
-        // A multiplicative hash: numbers between -1 and 1 that have nothing to do with each other.
+        // A multiplicative hash gives uncorrelated numbers between -1 and 1.
         let number = |i: u64| {
             let h = (i * 64 + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             ((h ^ (h >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f64 / f64::from(1 << 23) - 1.0
@@ -139,7 +139,7 @@ impl CaseBuilder {
         Operand { buf, sizes: b.sizes.clone(), strides: b.strides.clone(), offset: SymExpr::ZERO }
     }
 
-    /// The epilogue over a result of these sizes; its last store makes the last buffer.
+    /// The epilogue over a result of these sizes; its last store is to the last buffer.
     fn epilogue(
         &mut self,
         epilogue_kind: EpilogueKind,
@@ -284,7 +284,7 @@ pub(crate) fn conv(
 }
 
 impl Case {
-    /// The result at a point in double precision, and the magnitude of what was added up to it.
+    /// The result at a point in double precision, and the sum of the magnitudes of its terms.
     pub(crate) fn expected(&self, at: &[i64]) -> (f64, f64) {
         let (sum, size) = match &self.step {
             Step::Matmul(_) => self.product_at(at),

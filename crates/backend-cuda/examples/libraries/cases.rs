@@ -1,4 +1,4 @@
-//! The steps: every kind of call, and sizes of the networks that are measured.
+//! The cases: every kind of library call, and the sizes of the networks that are measured.
 
 use ir_core::DType;
 
@@ -19,16 +19,16 @@ pub(crate) fn all() -> Vec<Case> {
     out
 }
 
-/// Row by row; `transposed` has `b` column by column, as the weight of a linear layer.
+/// A row-major product; with `transposed`, `b` is column-major, like the weight of a linear layer.
 fn plain(m: i64, n: i64, k: i64, transposed: bool) -> Product<'static> {
     let b = if transposed { vec![1, k] } else { vec![n, 1] };
     Product { batch: &[], m, n, k, a: vec![k, 1], b, out: vec![n, 1] }
 }
 
-/// A product that is made when it is run.
+/// Makes a case when it is run.
 pub(crate) type Make = Box<dyn Fn(&str) -> Case>;
 
-/// Products of the sizes that networks have: large ones, those of a vision transformer for one image, a batch.
+/// Products with the sizes of networks: large ones, those of a vision transformer for one image, a batch.
 pub(crate) fn large() -> Vec<(String, Make)> {
     let mut out: Vec<(String, Make)> = Vec::new();
     for (dtype, tf32, [m, n, k], transposed, epilogue_kind) in [
@@ -106,7 +106,7 @@ fn products() -> Vec<Case> {
 
 fn batches() -> Vec<Case> {
     let (b, h, l, d) = (2, 12, 197, 64);
-    // Heads inside of the positions, as attention without a fused kernel has them.
+    // The heads are interleaved within the positions, as in attention without a fused kernel.
     let heads = vec![l * h * d, d, h * d, 1];
     let transposed = vec![l * h * d, d, 1, h * d];
     let scores = rows(&[b, h, l, l]);
@@ -149,7 +149,7 @@ fn batches() -> Vec<Case> {
             EpilogueKind::BiasRelu,
         ),
         matmul(
-            "shared factor f32",
+            "shared operand f32",
             F32,
             false,
             &Product {
@@ -186,7 +186,7 @@ fn square(name: &str, dtype: DType, tf32: bool, s: Square, epilogue_kind: Epilog
     let (x, w, y) = ([s.n, s.c, s.size, s.size], [s.o, s.c / s.groups, s.taps, s.taps], [s.n, s.o, out, out]);
     let window = Window {
         input: (&x, layout(&x)),
-        // Weights lie as PyTorch keeps them.
+        // Weights have PyTorch's memory order.
         weight: (&w, rows(&w)),
         result: (&y, layout(&y)),
         stride: &[s.stride, s.stride],
@@ -255,13 +255,13 @@ fn kinds_of_convolution() -> Vec<Case> {
         dilation: &[2, 2],
         ..base((&wide.0, last(&wide.0)), (&wide.1, rows(&wide.1)), (&wide.2, last(&wide.2)))
     };
-    // As the gradient to the input of a strided convolution has it.
+    // The gradient to the input of a strided convolution has this form.
     let uneven = ([4, 64, 27, 27], [32, 64, 3, 3], [4, 32, 28, 28]);
     let one_sided = Window {
         padding: &[(1, 2); 2],
         ..base((&uneven.0, last(&uneven.0)), (&uneven.1, rows(&uneven.1)), (&uneven.2, last(&uneven.2)))
     };
-    // One element more at the end, as `output_padding` gives it.
+    // One more element at the end, which `output_padding` adds.
     let transposed = || Window {
         stride: &[2, 2],
         padding: &[(1, 0); 2],
@@ -282,10 +282,10 @@ fn kinds_of_convolution() -> Vec<Case> {
     ]
 }
 
-/// The gradient to the weight of a square convolution, as the gradient rule writes it.
+/// The gradient to the weight of a square convolution, in the form of the gradient rule.
 fn gradient(name: &str, dtype: DType, tf32: bool, s: Square) -> Case {
     let out = (s.size + 2 * s.pad - s.taps) / s.stride + 1;
-    // Perhaps more of the window than there is, where the stride left something over.
+    // The window may be larger than the weight where the stride leaves a remainder.
     let taps = s.size + 2 * s.pad - (out - 1) * s.stride;
     let layout = |sizes: &[i64]| if s.channels_last { last(sizes) } else { rows(sizes) };
     let swap = |v: Vec<i64>| vec![v[1], v[0], v[2], v[3]];
@@ -294,7 +294,7 @@ fn gradient(name: &str, dtype: DType, tf32: bool, s: Square) -> Case {
     let window = Window {
         input: (&input, swap(layout(&x))),
         weight: (&weight, swap(layout(&g))),
-        // As parameters lie: [o, c, window].
+        // Parameters have the order [o, c, window].
         result: (&result, dense(&result, &[1, 0, 2, 3])),
         stride: &[1, 1],
         padding: &[(s.pad, s.pad), (s.pad, s.pad)],

@@ -1,18 +1,18 @@
-//! Depthwise convolutions of the sizes that networks have: forward, the gradient to the input of those with a stride, and the
-//! gradient to the weight as the gradient rule writes it.
+//! Depthwise convolutions with the sizes of networks: forward, the gradient to the input where there is a stride, and the
+//! gradient to the weight in the form of the gradient rule.
 
 use ir_core::DType;
 
 use crate::case::{Case, EpilogueKind, Window, conv, last, rows};
 use crate::cases::Make;
 
-/// Generated ways of each.
+/// Number of generated candidates of each.
 pub(crate) const CANDIDATES: usize = 16;
 
 const BF: DType = DType::BF16;
 const F32: DType = DType::F32;
 
-/// One of two spatial dimensions, both alike, or of one.
+/// A convolution of one spatial dimension, or of two equal ones.
 #[derive(Clone, Copy)]
 struct Depthwise {
     dtype: DType,
@@ -57,7 +57,7 @@ impl Depthwise {
         self.case(name, (&self.out(), self.size), (self.window / 2, 0), true, EpilogueKind::Plain)
     }
 
-    /// From the first of these spatial sizes to the second one.
+    /// A convolution from the first of these spatial sizes to the second.
     fn case(
         self,
         name: &str,
@@ -81,7 +81,7 @@ impl Depthwise {
         conv(name, self.dtype, false, &window, epilogue_kind)
     }
 
-    /// A convolution over the batch, rows and columns.
+    /// The gradient to the weight: a convolution over batch, rows and columns.
     fn to_weight(self, name: &str) -> Case {
         let (x, g) = (self.of(self.size), self.of(&self.out()));
         let swap = |sizes: &[i64], place: usize| {

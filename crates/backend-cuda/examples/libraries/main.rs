@@ -1,11 +1,11 @@
-//! Runs every kind of call of NVIDIA's libraries that the backend makes, each of the ways that it offers for a step, and
-//! prints the error against double precision and the time on the device. Ends with 1 where a way is wrong or fails, with
-//! 0 and a word where there is no GPU.
+//! Runs every kind of library call that the backend makes, with each candidate that it offers for a step, and prints the
+//! error against double precision and the time on the device. Exits with 1 where a candidate is wrong or fails, with 0 and
+//! a message where there is no GPU.
 //!
-//! `libraries [NAME]`: only the steps whose name contains NAME. `libraries --large [NAME]`: products of the sizes that
-//! networks have, by every generated way of the copy engine and the first few others, beside the library's.
-//! `libraries --depthwise [NAME]`: depthwise convolutions and their gradients, by every way that is generated for them;
-//! `--depthwise-in_background`: also by the library's and by a thread a point, which takes minutes.
+//! `libraries [NAME]`: only the steps whose name contains NAME. `libraries --large [NAME]`: products with the sizes of
+//! networks, by every generated TMA candidate, the first few others, and the library's. `libraries --depthwise [NAME]`:
+//! depthwise convolutions and their gradients, by every generated candidate; `--depthwise-all`: also by the library's and
+//! by one thread per point, which takes minutes.
 
 mod case;
 mod cases;
@@ -45,7 +45,7 @@ fn main() -> std::process::ExitCode {
     let alone = kind.as_deref() == Some("--depthwise");
     println!("{}", run::HEADER);
     let mut bad = 0;
-    // One at a time: their numbers fill gigabytes.
+    // One case at a time, since their data fills gigabytes.
     for (name, make) in made.iter().filter(|(name, _)| name.contains(&filter)) {
         bad += run::run(&*driver, &make(name), most, alone);
     }
@@ -54,6 +54,6 @@ fn main() -> std::process::ExitCode {
             bad += run::run(&*driver, case, 1, false);
         }
     }
-    println!("{bad} ways failed");
+    println!("{bad} candidates failed");
     std::process::ExitCode::from(u8::from(bad > 0))
 }

@@ -1,4 +1,4 @@
-//! Runs the ways of a step one by one.
+//! Runs the candidates of a step one by one.
 
 use std::time::Instant;
 
@@ -8,24 +8,24 @@ use kernel_ir::BufId;
 
 use crate::case::{Case, round};
 
-pub(crate) const HEADER: &str = "step                                     way                            error    allowed       us   TFLOP/s     GB/s  plan ms";
-/// Points that are compared with double precision.
+pub(crate) const HEADER: &str = "step                                     candidate                      error    allowed       us   TFLOP/s     GB/s  plan ms";
+/// Number of points that are compared with double precision.
 const SAMPLES: i64 = 1500;
-/// Runs of which the median is the time.
+/// Number of timed runs, of which the median counts.
 const RUNS: usize = 21;
 
-/// Bytes of all sets of a step's memory that its runs go through in turn, so that no run finds in the cache what the one
-/// before left there; and sets at most.
+/// Total bytes of the sets of a step's memory through which its runs rotate, so that no run finds in the cache what the
+/// previous one left there; and the maximum number of sets.
 const ROTATED: usize = 160 << 20;
 const MAX_SETS: usize = 6;
 
-/// Generated ways that are run where all those of the copy engine are.
+/// Number of other generated candidates that run where all TMA candidates do.
 pub(crate) const FEW: usize = 3;
 
-/// Runs a library's ways of a step and so many generated ones, those of the copy engine beside them where they are more
-/// than one; how many are wrong.
+/// Runs a library's candidates of a step and `most` generated ones, plus all TMA candidates where `most` is more than 1.
+/// Returns how many are wrong.
 ///
-/// `alone`: neither a library's ways nor that of a thread a point.
+/// `alone`: runs neither a library's candidates nor the kernel with one thread per point.
 pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize, alone: bool) -> usize {
     let mut target = driver.target();
     target.tf32 = case.tf32;
@@ -36,7 +36,7 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize, alone: bool) 
         println!("{:40} offered nothing ({plan:.1} ms)", case.name);
     }
     let generated = gpu_codegen::variants(&case.program, &case.step, &target);
-    // For comparison.
+    // Some generated candidates run for comparison.
     let mut others = 0;
     candidates.extend(generated.into_iter().flatten().map(Candidate::from).filter(|candidate| {
         if alone && candidate.name == "direct" {
@@ -59,7 +59,7 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize, alone: bool) 
         }
     };
     let mut bad = 0;
-    // All at once: the driver's threads share them.
+    // All are compiled at once, by the driver's threads.
     let functions = compile(driver, &candidates);
     for (n, candidate) in candidates.iter().enumerate() {
         let first = if n == 0 { plan } else { 0.0 };
@@ -129,7 +129,7 @@ fn one<D: Driver>(
                         .map(|p| match p {
                             gpu_codegen::Param::Buffer(b) => memory[b.index()],
                             gpu_codegen::Param::Scratch(n) => scratch[*n as usize],
-                            // Sizes are fixed, and no kernel of these products and convolutions counts its blocks or checks an index.
+                            // Sizes are constant, and none of these kernels counts blocks or checks an index.
                             gpu_codegen::Param::Symbol(_)
                             | gpu_codegen::Param::Tickets
                             | gpu_codegen::Param::Fault
@@ -140,20 +140,21 @@ fn one<D: Driver>(
                     let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
                     let maps = Map::of(&kernel.params, &kernel.maps, &size)?;
                     let arguments = Arguments { words: &arguments, maps: &maps };
-                    // SAFETY: the arguments are those that the kernel declares; every buffer is as long as it says.
+                    // SAFETY: the arguments are those that the kernel declares, and every buffer has its declared length.
                     unsafe { driver.launch(function, grid, arguments)? };
                 }
-                // SAFETY: every buffer is as long as the program says, and scratch as the way does.
+                // SAFETY: every buffer has the length that the program declares, and the scratch buffers that of the
+                // candidate.
                 Part::Library(call) => unsafe { call.run(&work)? },
             }
         }
         Ok(())
     };
-    // What was there before must not pass for a result.
+    // Old contents must not pass for a result.
     let result = sets[0][sets[0].len() - 1];
     let count = case.arrays[case.arrays.len() - 1].data.len();
     let bytes = vec![0xffu8; count * case.dtype.size()];
-    // SAFETY: the buffer has these bytes.
+    // SAFETY: the buffer has at least this many bytes.
     unsafe { driver.upload(result, bytes.as_ptr(), bytes.len())? };
     all(0)?;
     let (error, allowed) = compare(driver, case, result, count)?;
@@ -163,7 +164,7 @@ fn one<D: Driver>(
     Ok(Outcome { error, allowed, seconds: times[RUNS / 2] })
 }
 
-/// The kernels of every way.
+/// Compiles the kernels of every candidate.
 fn compile<D: Driver>(driver: &D, candidates: &[Candidate]) -> Result<Vec<Vec<D::Function>>, GpuError> {
     let helpers = gpu_codegen::Prelude::new(&driver.target());
     let kernels = |candidate: &Candidate| -> Vec<Module> {
@@ -179,14 +180,14 @@ fn compile<D: Driver>(driver: &D, candidates: &[Candidate]) -> Result<Vec<Vec<D:
     Ok(candidates.iter().map(|candidate| made.by_ref().take(kernels(candidate).len()).collect()).collect())
 }
 
-/// The largest error relative to the magnitude of the sum, and what rounding explains.
+/// The largest error relative to the sum of magnitudes, and the error that rounding explains.
 fn compare<D: Driver>(driver: &D, case: &Case, result: u64, count: usize) -> Result<(f64, f64), GpuError> {
     let got = download(driver, result, count, case.dtype)?;
     let out = &case.arrays[case.arrays.len() - 1];
     let points: i64 = out.sizes.iter().product();
     let mut worst = 0.0f64;
     for n in 0..points.min(SAMPLES) {
-        // A step that shares no factor with usual sizes, so that every row and column is seen.
+        // The step is coprime to usual sizes, so that every row and column is sampled.
         let mut flat = n * (points / SAMPLES).max(1) + (n * 7) % (points / SAMPLES).max(1);
         let mut at = vec![0; out.sizes.len()];
         for d in (0..at.len()).rev() {
@@ -198,7 +199,7 @@ fn compare<D: Driver>(driver: &D, case: &Case, result: u64, count: usize) -> Res
         let error = (got[place] - expected).abs() / size.max(1e-30);
         worst = if error.is_nan() { f64::INFINITY } else { worst.max(error) };
     }
-    // One rounding of the result (twice where it waits in a narrow dtype), and rounding of sums in single precision.
+    // The result is rounded once (twice where it is stored in a narrow dtype), and sums are rounded in single precision.
     let allowed = match (case.dtype, case.tf32) {
         (DType::F64, _) => 1e-13,
         (DType::F32, true) => 2e-3,
@@ -232,7 +233,7 @@ fn upload<D: Driver>(driver: &D, bytes: &[u8]) -> Result<u64, GpuError> {
 
 fn download<D: Driver>(driver: &D, from: u64, count: usize, dtype: DType) -> Result<Vec<f64>, GpuError> {
     let mut bytes = vec![0u8; count * dtype.size()];
-    // SAFETY: the buffer has these bytes.
+    // SAFETY: the buffer has at least this many bytes.
     unsafe { driver.download(bytes.as_mut_ptr(), from, bytes.len())? };
     driver.synchronize()?;
     let number = |c: &[u8]| match *c {

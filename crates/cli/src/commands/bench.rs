@@ -1,5 +1,5 @@
-//! `ferroflux bench`: how fast models run, and how fast they get to their first result. Inputs and missing weights are
-//! made by formula.
+//! `ferroflux bench`: how fast models run, and the time to their first result. Inputs and missing weights are computed by
+//! formula.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::progress::Progress;
 use crate::synthetic_weights::SyntheticWeights;
 use crate::{report, show};
 
-/// Numbers of an output whose mean is told, and the most that an output may have for that.
+/// Elements of an output whose mean is reported, and the largest output for which it is.
 const CHECKED: usize = 4096;
 const MOST_CHECKED: usize = 1 << 26;
 
@@ -61,7 +61,7 @@ pub(crate) struct Args {
     weights: WeightArgs,
     #[command(flatten)]
     backend: BackendArgs,
-    /// Prints one JSON object a model instead of text.
+    /// Prints one JSON object per model instead of text.
     #[arg(long)]
     json: bool,
 }
@@ -81,9 +81,9 @@ struct Measured {
     first_call_s: f64,
     /// Compiling alone.
     compile_s: f64,
-    /// Whether an earlier run had compiled it (`--cache off` compiles anew); none of gradients.
+    /// Whether an earlier run had compiled it (`--cache off` recompiles); none of gradients.
     from_cache: Option<bool>,
-    /// Bytes that the forward keeps for the backward beside inputs and parameters; none without `--train`.
+    /// Bytes that the forward keeps for the backward next to inputs and parameters; none without `--train`.
     saved_bytes: Option<i64>,
     /// Peak resident memory of the process since the model was opened; none where the system does not tell.
     peak_mb: Option<u64>,
@@ -98,7 +98,7 @@ struct Measured {
 }
 
 impl Args {
-    /// Tables that are shown without being asked for by `--log`.
+    /// Log tables that are shown without `--log`.
     pub(crate) fn tables(&self) -> Option<&'static str> {
         let searched = self.backend.mode.searches();
         (self.profile || searched).then_some("autotune=info,profile=info")
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     for path in &args.models {
         match measure(path, args, global) {
             Ok(measured) => print(&measured, args.json, out)?,
-            // The other models are measured all the same.
+            // The other models are measured nevertheless.
             Err(error) if args.models.len() > 1 => {
                 report::print(&error);
                 failed.push(path.display().to_string());
@@ -149,7 +149,7 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
         let _progress = Progress::start(format!("{}: compiling", model.name));
         compile(&model, args, &options).with_context(|| what("compile"))?
     };
-    // Inputs that a device keeps are there before the clock runs, as a service would have them.
+    // Inputs that a device keeps are copied before the clock starts, as in a service.
     let placed = compiled.placed(&inputs).with_context(|| what("run"))?;
     let start = Instant::now();
     let outputs = compiled.first(&placed, &inputs).with_context(|| what("run"))?;
@@ -183,7 +183,7 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
     })
 }
 
-/// Weights and inputs: of the files that are given, by the case's formulas, else made up.
+/// Weights and inputs: from the given files, by the case's formulas, or synthetic.
 fn prepare(model: &mut Model, args: &Args) -> Result<Vec<Input>> {
     let _progress = Progress::start(format!("{}: making weights and inputs", model.name));
     let given: Option<SafetensorsFile> = args.inputs.as_deref().map(model::tensors).transpose()?;
@@ -257,7 +257,7 @@ impl Work {
         }
     }
 
-    /// What is told of the first outputs.
+    /// The figures of the first outputs.
     fn check(&self, outputs: &[Value]) -> Result<Vec<f64>, ferroflux::Error> {
         let Work::Inference(compiled) = self else { return Ok(Vec::new()) };
         let small = |v: &&Value| v.sizes().iter().product::<usize>() <= MOST_CHECKED;
@@ -305,7 +305,7 @@ fn compile(model: &Model, args: &Args, options: &Options) -> Result<(Work, Durat
     Ok((work, start.elapsed().saturating_sub(made)))
 }
 
-/// Times of calls, and how often the device's driver was asked for memory meanwhile.
+/// Times of calls, and how often memory was requested from the device's driver meanwhile.
 fn time(
     work: &mut Work,
     (placed, inputs): (&[Input], &[Input]),
@@ -327,14 +327,14 @@ fn time(
     Ok((times, requested))
 }
 
-/// A number that a backend tells of its first device.
+/// A number that a backend reports for its first device.
 fn device(backend: &str, attribute: &str) -> Option<u64> {
     let info = list_backends().into_iter().find(|b| b.name == backend)?;
     let devices = info.devices.into_iter().find(|d| d.unavailable_because.is_none())?;
     devices.attributes.iter().find(|(name, _)| name == attribute)?.1.parse().ok()
 }
 
-/// Of sorted times.
+/// The median of sorted times.
 fn median(times: &[Duration]) -> Duration {
     let middle = times.len() / 2;
     match times {
@@ -344,9 +344,9 @@ fn median(times: &[Duration]) -> Duration {
     }
 }
 
-/// Makes the system's record of the peak begin now, so that each of several models has its own.
+/// Resets the system's record of the peak, so that each of several models has its own.
 fn reset_peak() {
-    // Linux alone has it; elsewhere, and where it is refused, there is no peak or a common one.
+    // Only Linux has it; elsewhere, and where it is refused, there is no peak or a common one.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 

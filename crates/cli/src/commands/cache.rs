@@ -1,4 +1,4 @@
-//! `ferroflux cache`: what compiled programs are kept on disk, removing them, and why a model would be compiled again.
+//! `ferroflux cache`: lists and removes compiled programs on disk, and explains why a model would be compiled again.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ enum Command {
         #[arg(long)]
         all: bool,
     },
-    /// Tells whether a model would be found, or which parts of its key differ from the entry that is most like it. It is asked
+    /// Reports whether a model would be found, or which parts of its key differ from the entry that is most like it. It is asked
     /// for as `run` asks for it.
     Explain {
         /// The model: a `.pt2` archive, or a `.zip` with one.

@@ -88,7 +88,7 @@ fn memory(program: &Program, kernels: &kernel_ir::Program) -> Option<Memory> {
     })
 }
 
-/// What a call takes, a line each.
+/// The inputs of a call, a line each.
 fn print_inputs(program: &Program, out: &mut dyn Write) -> Result<()> {
     let infos = program.inputs();
     writeln!(out, "\n{}:", show::count(infos.len(), "input"))?;
@@ -135,7 +135,7 @@ fn print_kernels(title: &str, kernels: &[KernelInfo], out: &mut dyn Write) -> Re
     Ok(())
 }
 
-/// `12 kernels`, or `70 kernels in 12 steps` where some may run at once.
+/// `12 kernels`, or `70 kernels in 12 steps` where some are concurrent.
 fn counted(kernels: &[KernelInfo]) -> String {
     let all: usize = kernels.iter().map(|k| k.members.len().max(1)).sum();
     match all == kernels.len() {

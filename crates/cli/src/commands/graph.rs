@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Which stage of the compiler.
     #[arg(long, value_enum, default_value_t = Stage::Captured)]
     stage: Stage,
-    /// The graph behind one pass, or behind any stage of the pipeline, by name.
+    /// The graph after one pass, or after any stage of the pipeline, by name.
     #[arg(long, value_name = "PASS", conflicts_with = "stage")]
     after: Option<String>,
     /// Prints the graph as code, for people; the default text can be read back.
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// An error of the command line where no pass has this name.
+/// An error of usage where no pass has this name.
 fn check_after(name: &str) -> Result<()> {
     let graphs = || pipeline::names().filter(|n| *n != pipeline::KERNELS);
     if graphs().any(|n| n == name) {

@@ -1,4 +1,4 @@
-//! The subcommands, one file each: its arguments, what it does, what it prints.
+//! The subcommands, one file each: its arguments, its work, its output.
 
 pub(crate) mod backends;
 pub(crate) mod bench;

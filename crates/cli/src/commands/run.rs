@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     let compared = expected
         .map(|f| compare::outputs(&outcome.outputs, &f, &args.expect_names, &args.prefix, &args.tolerance));
     let agreements = compared.as_ref().and_then(|c| c.as_ref().ok()).map(Vec::as_slice);
-    // What came out is shown even where it is not what was expected.
+    // The outputs are shown even if they differ from the expected ones.
     match args.json {
         true => print_json(args, &model, &outcome, agreements, out)?,
         false => print_text(&outcome, agreements, out)?,
@@ -133,7 +133,7 @@ fn execute(model: &Model, options: &Options, inputs: &[Input]) -> Result<(Vec<(S
     Ok((output_names(model.program.graph()).into_iter().zip(outputs).collect(), times))
 }
 
-/// What the graph calls the tensors that it returns.
+/// The graph's names of the tensors that it returns.
 fn output_names(graph: &Graph) -> Vec<String> {
     let users = graph.outputs.iter().filter(|o| matches!(o.kind, OutputKind::User | OutputKind::Loss));
     let name = |o: &ferroflux::fx_ir::Output| match o.arg {

@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// How often every sample is seen.
     #[arg(long, default_value_t = 1)]
     epochs: u64,
-    /// Stops after so many steps instead.
+    /// Stops after this many steps instead.
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     steps: Option<u64>,
     /// Samples of a step, where the model was exported with a dynamic batch.
@@ -128,7 +128,7 @@ impl RateArgs {
     }
 }
 
-/// A run under way.
+/// A training run in progress.
 struct Run {
     step: TrainStep,
     data: Data,
@@ -136,7 +136,7 @@ struct Run {
     lr: f64,
     losses: Vec<f64>,
     total: u64,
-    /// What a checkpoint must agree with.
+    /// The settings that a checkpoint must agree with.
     settings: BTreeMap<String, String>,
     compile: Duration,
 }
@@ -223,7 +223,7 @@ fn folder(args: &Args) -> Result<&std::path::Path> {
         .ok_or_else(|| usage("there is no folder for checkpoints", "give `--checkpoint DIR`"))
 }
 
-/// Takes over the newest checkpoint, which must be of the same training.
+/// Restores the newest checkpoint, which must be of the same training.
 fn resume(args: &Args, run: &mut Run) -> Result<()> {
     let found = Checkpoint::newest(folder(args)?, &|text| eprintln!("warning: {text}"))?;
     for (name, wanted) in &run.settings {
@@ -256,10 +256,10 @@ fn write_checkpoint(args: &Args, run: &Run) -> Result<Option<PathBuf>> {
     checkpoint.write(folder, args.keep).map(Some)
 }
 
-/// Trains to the end or until Ctrl-C; whether it came to the end.
+/// Trains to the end or until Ctrl-C; returns whether it reached the end.
 fn train(args: &Args, run: &mut Run) -> Result<bool> {
     static STOP: AtomicBool = AtomicBool::new(false);
-    // The second Ctrl-C does not wait for the step. Where no handler can be set, Ctrl-C ends the process as ever.
+    // The second Ctrl-C does not wait for the step. If no handler can be set, Ctrl-C ends the process at once.
     let _ = ctrlc::set_handler(|| {
         if STOP.swap(true, Ordering::SeqCst) {
             std::process::exit(130);
@@ -311,7 +311,7 @@ fn evaluated(
     evaluate::accuracy(&program, &options, held, (&args.evaluation.eval_prefix, set), label).map(Some)
 }
 
-/// How fast it went.
+/// The speed of the run.
 struct Speed {
     seconds: f64,
     rate: f64,

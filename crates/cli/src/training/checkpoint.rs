@@ -1,4 +1,4 @@
-//! Checkpoints: one safetensors file each, written whole or not at all. The newest few are kept.
+//! Checkpoints: one safetensors file each, written atomically. The newest ones are kept.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,18 @@ use ferroflux::train::Snapshot;
 
 use crate::report::advised;
 
-/// Names of the file's own tensors begin so.
+/// Prefix of the file's own tensors.
 const LOSSES: &str = "ferroflux/losses";
-/// Names of metadata that is the step's begin so.
+/// Prefix of the step's metadata.
 const STEP: &str = "step.";
 
-/// What a checkpoint holds.
+/// The contents of a checkpoint.
 pub(crate) struct Checkpoint {
     /// The step's state.
     pub(crate) snapshot: Snapshot,
     /// The losses of all steps so far.
     pub(crate) losses: Vec<f64>,
-    /// What training was asked to do, and other memory, by name.
+    /// Settings of the training run, and other state, by name.
     pub(crate) settings: BTreeMap<String, String>,
 }
 
@@ -60,10 +60,10 @@ impl Checkpoint {
         Ok(path)
     }
 
-    /// The newest of a folder that can be read; `warn` is told of newer ones that cannot.
+    /// The newest readable checkpoint of a folder; `warn` is called for newer ones that cannot be read.
     ///
     /// # Errors
-    /// There is none, or none that can be read: what is wrong with the newest.
+    /// There is none, or none that can be read: the defect of the newest.
     pub(crate) fn newest(folder: &Path, warn: &dyn Fn(String)) -> Result<Checkpoint> {
         let mut list = if folder.is_dir() { all(folder)? } else { Vec::new() };
         let mut first = None;
@@ -81,11 +81,11 @@ impl Checkpoint {
         }
         Err(first.unwrap_or_else(|| {
             let why = format!("there is no checkpoint in {}", folder.display());
-            advised(why, "leave `--resume` out to begin anew, or name the right folder with `--checkpoint`")
+            advised(why, "leave `--resume` out to start again, or name the right folder with `--checkpoint`")
         }))
     }
 
-    /// The checkpoint of so many steps.
+    /// The checkpoint of this many steps.
     fn read(path: &Path, steps: usize) -> Result<Checkpoint> {
         let file = SafetensorsFile::open(path)?;
         let mut tensors = file.tensors;

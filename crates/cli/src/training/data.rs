@@ -1,6 +1,6 @@
-//! Batches of a data set in memory. The samples are one endless stream: the data in order, again and again, each time in
-//! another order where they are shuffled. A batch takes the next samples of the stream, so that a step's batch follows
-//! from its number alone and training resumes anywhere.
+//! Batches of a data set in memory. The samples are an endless stream: the data in order, again and again, each time in
+//! another order if they are shuffled. A batch takes the next samples of the stream, so that a step's batch is a function
+//! of its number and training can resume anywhere.
 
 use anyhow::Result;
 use ferroflux::ir_core::TensorMeta;
@@ -24,7 +24,7 @@ pub(crate) struct Data {
     order: Option<(u64, Vec<u32>)>,
 }
 
-/// What a step is given for one input of the model.
+/// The values of one input of the model for a step.
 enum Column {
     /// The same for all batches: numbers, and tensors such as masks or positions.
     Fixed(Input),

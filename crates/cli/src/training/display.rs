@@ -7,16 +7,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::show;
 
-/// Between lines where there is no terminal.
+/// Seconds between lines if there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Shows how far training is.
+/// Shows the progress of training.
 pub(crate) struct Display {
     bar: Option<ProgressBar>,
     total: u64,
     batch: usize,
     begin: Instant,
-    /// Steps that were done before.
+    /// Steps of earlier runs.
     first: u64,
     last_line: Instant,
 }
@@ -35,13 +35,13 @@ impl Display {
         Display { bar, total, batch, begin: now, first, last_line: now }
     }
 
-    /// Samples a second since the beginning.
+    /// Samples per second since the beginning.
     pub(crate) fn rate(&self, done: u64) -> f64 {
         let seconds = self.begin.elapsed().as_secs_f64();
         (done - self.first) as f64 * self.batch as f64 / seconds.max(1e-9)
     }
 
-    /// Says that `done` steps are done.
+    /// Reports that `done` steps are done.
     pub(crate) fn step(&mut self, done: u64, loss: f64, lr: f64) {
         let text = || {
             let rate = show::number(self.rate(done));

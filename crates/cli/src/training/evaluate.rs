@@ -11,7 +11,7 @@ use crate::compare::{self, Accuracy};
 use crate::inputs::{self, Set};
 use crate::report::advised;
 
-/// The program's weights by those of the trained model: the same name, or one that ends with the other behind a dot.
+/// The program's weights, taken from the trained model: the same name, or one that ends with the other after a dot.
 pub(crate) fn with_weights(mut program: Program, trained: &BTreeMap<String, Tensor>) -> Result<Program> {
     let names: Vec<String> = program.exported().weights.iter().map(|w| w.name.clone()).collect();
     let mut unknown = Vec::new();
@@ -39,7 +39,7 @@ fn counterpart<'t>(name: &str, trained: &'t BTreeMap<String, Tensor>) -> Option<
     trained.get(name).or_else(|| alike().next().filter(|_| alike().count() == 1))
 }
 
-/// Part of the samples whose largest score stands at their label.
+/// Fraction of the samples whose largest score is at their label.
 pub(crate) fn accuracy(
     program: &Program,
     options: &Options,
@@ -60,7 +60,7 @@ pub(crate) fn accuracy(
     let batch = fixed.and_then(|n| usize::try_from(n).ok()).unwrap_or(len).max(1);
     let mut scores: Vec<f64> = Vec::new();
     for first in (0..len).step_by(batch) {
-        // The last batch is filled up with its first sample, whose scores are not taken again.
+        // The last batch is filled up with its first sample, whose scores are ignored.
         let real = batch.min(len - first);
         let rows: Vec<usize> = (0..batch).map(|n| if n < real { first + n } else { first }).collect();
         let rows_of = |input: &Input| match input {

@@ -1,5 +1,5 @@
-//! What `ferroflux train` is made of beside the compiled step: data in batches, checkpoints, schedules by name, the
-//! options of a step, the loss plot, the display of progress.
+//! The parts of `ferroflux train` besides the compiled step: batches, checkpoints, schedules by name, the options of a
+//! step, the loss plot, the display of progress.
 
 pub(crate) mod checkpoint;
 pub(crate) mod data;

@@ -1,4 +1,4 @@
-//! The losses as an SVG: every step in grey, a running mean in colour. Pure text, no library.
+//! The losses as an SVG: every step in grey, a running mean in colour. Plain text, without a library.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 36.0;
 const BOTTOM: f64 = 40.0;
-/// More points than pixels are of no use.
+/// More points than pixels are useless.
 const POINTS: usize = 1400;
 
 /// A drawing of the losses of a run.

@@ -1,11 +1,11 @@
-//! Learning-rate schedules by name: `cosine:period=100,factor=2`. What is left out follows from the number of steps.
+//! Learning-rate schedules by name: `cosine:period=100,factor=2`. Omitted settings are derived from the number of steps.
 
 use anyhow::Result;
 use ferroflux::optim::{Plateau, Schedule};
 
 use crate::report::usage;
 
-/// How the names are spelt, for messages.
+/// The syntax of the names, for messages.
 const FORMS: &str = "constant; step:size=N,gamma=G; multi-step:at=N/N/…,gamma=G; exponential:gamma=G; \
     cosine:period=N,factor=N,min=LR,restarts=true|false; one-cycle:rise=PART,div=D,final-div=D; polynomial:power=P; \
     plateau:factor=F,patience=EPOCHS,threshold=T,cooldown=EPOCHS,min=LR";
@@ -86,7 +86,7 @@ pub(crate) fn parse(text: &str, total: u64, warmup: u64) -> Result<Rates> {
     finished(&s)?;
     Ok(Rates::Fixed(match warmup {
         0 => schedule,
-        // From almost nothing, as `LinearLR` would with 1 / steps.
+        // From almost zero, as `LinearLR` with 1 / steps.
         steps => Schedule::Warmup { steps, start: 1.0 / steps as f64, then: Box::new(schedule) },
     }))
 }

@@ -1,5 +1,5 @@
-//! What a training step does, as options of the command: the update and the mixed precision. `train` runs such steps, and
-//! `cache explain` looks for them.
+//! The options of a training step on the command line: the update and the mixed precision. `train` runs such steps, and
+//! `cache explain` looks them up.
 
 use anyhow::Result;
 use ferroflux::DType;
@@ -8,7 +8,7 @@ use ferroflux::train::{Clip, Scaler, TrainOptions};
 
 use crate::report::usage;
 
-/// What decides the program of a step.
+/// The settings that determine the program of a step.
 #[derive(clap::Args)]
 pub(crate) struct StepArgs {
     /// Which of the returned tensors is the loss, from 0; not needed where the model returns one alone.
@@ -80,7 +80,7 @@ impl StepArgs {
         })
     }
 
-    /// The optimizer, whose settings make sense.
+    /// The optimizer, with validated settings.
     pub(crate) fn optimizer(&self) -> Result<Optimizer> {
         let decay = self.weight_decay;
         let optimizer = match self.optimizer {
@@ -105,7 +105,7 @@ impl StepArgs {
         Ok(optimizer)
     }
 
-    /// How gradients are limited.
+    /// The clipping of gradients.
     pub(crate) fn clip(&self) -> Result<Option<Clip>> {
         let clip = match (self.clip_norm, self.clip_value) {
             (Some(max), _) => Some(Clip::Norm { max, error_if_nonfinite: true }),

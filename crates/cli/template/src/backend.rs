@@ -1,4 +1,4 @@
-//! What the host sees: name, devices, what is taken, compilation, execution. It computes nothing itself.
+//! The interface to the host: name, devices, supported programs, compilation, execution. It computes nothing itself.
 
 use plugin_sdk::kernel_ir::runtime::{Binder, Sizes};
 use plugin_sdk::kernel_ir::{Program, Storage};
@@ -10,7 +10,7 @@ use plugin_sdk::{
 use crate::memory::Memory;
 use crate::{kernel, sizes, support};
 
-/// The backend. One value a process; what all programs share (a device handle, a cache) belongs here.
+/// The backend. One value per process; what all programs share (a device handle, a cache) belongs here.
 pub(crate) struct Acme;
 
 impl Backend for Acme {
@@ -54,14 +54,14 @@ pub(crate) struct Compiled {
     program: Program,
     /// Finds the sizes of a call.
     binder: Binder,
-    /// Buffers that the init steps made of the constants, by number.
+    /// Buffers that the init steps computed from the constants, by number.
     persistent: Vec<Option<Vec<plugin_sdk::ir_core::Scalar>>>,
 }
 
 impl Compiled {
-    /// Checks a program and takes it over.
+    /// Checks a program and takes ownership of it.
     pub(crate) fn new(program: Program) -> Result<Compiled, PluginError> {
-        // What the verifier lets through cannot make the interpreter use a number that is not there.
+        // A verified program cannot make the interpreter use an invalid index.
         plugin_sdk::kernel_ir::verify(&program).map_err(|e| PluginError::invalid(e.to_string()))?;
         if let Some(refusal) = support::refusals(&program).into_iter().next() {
             return Err(PluginError::unsupported(refusal.reason).at(refusal.node));
@@ -77,7 +77,7 @@ impl Compiled {
 
     fn run_init(&mut self, constants: &Constants<'_>) -> Result<(), PluginError> {
         let program = &self.program;
-        // Nothing is known yet, and the sizes of the init steps are numbers.
+        // No size is known yet, and the sizes of the init steps are numbers.
         let sizes = Sizes::default();
         let mut memory = Memory::new(program, &sizes, &[])?;
         memory.take_constants(program, &sizes, constants)?;

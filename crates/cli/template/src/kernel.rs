@@ -1,6 +1,6 @@
-//! Loop kernels and epilogues, interpreted: for every point of the outer domain the stages in order, for every point of a stage's inner
-//! domain its body. What an operator means stands in one place, `ScalarOp::eval`; a compiler for a device would emit code
-//! instead of calling it.
+//! An interpreter of loop kernels and epilogues: for every point of the outer domain it runs the stages in order, for every
+//! point of a stage's inner domain its body. The meaning of an operator is in one place, `ScalarOp::eval`; a compiler for a
+//! device would emit code instead of calling it.
 
 use plugin_sdk::ir_core::{Atom, Scalar, SymExpr};
 use plugin_sdk::kernel_ir::runtime::Sizes;
@@ -136,7 +136,7 @@ struct Body<'a> {
     scans: Vec<Option<Acc>>,
     /// Loop variables, outermost first.
     loops: Vec<i64>,
-    /// What the product gave, in an epilogue.
+    /// The result of the product, in an epilogue.
     template: Option<Scalar>,
     /// Results of the instructions so far.
     values: Vec<Scalar>,

@@ -1,9 +1,9 @@
 //! The acme backend for Ferroflux: interprets fused kernels on the host processor.
 //!
-//! - [`backend`]: what the host sees. Start here.
-//! - [`support`]: which programs are taken, and why others are not.
+//! - [`backend`]: the interface to the host. Start here.
+//! - [`support`]: the supported programs, and the reasons for refusing others.
 //! - [`sizes`]: size symbols, bound from the inputs of a call.
-//! - [`memory`]: the buffers of a call, and the way of tensors into and out of them.
+//! - [`memory`]: the buffers of a call, and copying tensors into and out of them.
 //! - [`kernel`]: loop kernels, point by point. The part to replace by a compiler for your device.
 //! - [`products`]: matrix products and convolutions with their epilogues. The part to replace by your device's library.
 //!

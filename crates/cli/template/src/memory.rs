@@ -26,7 +26,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Memory for every buffer whose size is known. `persistent` holds what the init steps made.
+    /// Memory for every buffer whose size is known. `persistent` holds the results of the init steps.
     pub(crate) fn new(
         program: &Program,
         sizes: &Sizes,
@@ -36,7 +36,7 @@ impl Memory {
         for (id, buffer) in program.buffers.iter() {
             let mut located = Located { root: program.root(id).0 as usize, ..Located::default() };
             let mut elements = Vec::new();
-            // The init steps run before any call: what depends on a call's sizes has no memory then.
+            // The init steps run before any call: buffers whose size depends on a call have no memory then.
             if let (Ok(known), Ok(strides), Ok(offset)) =
                 (sizes.all(&buffer.sizes), sizes.all(&buffer.strides), sizes.eval(&buffer.offset))
             {
@@ -54,7 +54,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The elements of a buffer that is no view.
+    /// The elements of a buffer that is not a view.
     pub(crate) fn elements(&self, buf: BufId) -> &[Scalar] {
         &self.elements[buf.0 as usize]
     }
@@ -110,21 +110,21 @@ impl Memory {
         self.elements[root].get(at).copied().ok_or_else(outside)
     }
 
-    /// The element at a place of the memory that a buffer uses, as operands of products are described.
+    /// The element at an offset of a buffer's memory, as operands of products address it.
     pub(crate) fn at(&self, buf: BufId, place: i64) -> Result<Scalar, PluginError> {
         let elements = &self.elements[self.located[buf.0 as usize].root];
         let element = usize::try_from(place).ok().and_then(|place| elements.get(place));
         element.copied().ok_or_else(outside)
     }
 
-    /// Writes the element of a buffer; `value` is one that its dtype holds.
+    /// Writes the element of a buffer; its dtype can represent `value`.
     pub(crate) fn store(&mut self, buf: BufId, index: &[i64], value: Scalar) -> Result<(), PluginError> {
         let (root, at) = self.place(buf, index)?;
         *self.elements[root].get_mut(at).ok_or_else(outside)? = value;
         Ok(())
     }
 
-    /// Root and element. Indices that depend on data are checked here: a wrong one is an error, not a wild read.
+    /// Root and element. Indices that depend on data are checked here: a wrong one is an error, not an out-of-bounds read.
     fn place(&self, buf: BufId, index: &[i64]) -> Result<(usize, usize), PluginError> {
         let b = &self.located[buf.0 as usize];
         let inside =
@@ -137,7 +137,7 @@ impl Memory {
         Ok((b.root, usize::try_from(at).unwrap_or(usize::MAX)))
     }
 
-    /// An output as a tensor of its own, with the strides that the program states.
+    /// An output as a separate tensor, with the strides that the program states.
     pub(crate) fn output(
         &self,
         program: &Program,
@@ -173,7 +173,7 @@ fn span(sizes: &[i64], strides: &[i64]) -> Result<usize, PluginError> {
     span.ok_or_else(|| PluginError::invalid(format!("sizes {sizes:?} with strides {strides:?}")))
 }
 
-/// So many numbers; the refusal of the allocator is an error.
+/// This many numbers; the refusal of the allocator is an error.
 fn room(len: usize, value: Scalar) -> Result<Vec<Scalar>, PluginError> {
     let mut elements = Vec::new();
     elements.try_reserve_exact(len).map_err(|_| PluginError::out_of_memory(len * size_of::<Scalar>()))?;

@@ -1,4 +1,4 @@
-//! Numbers as a dtype holds them: rounding, reading and writing elements, bit casts. No arithmetic.
+//! Numbers in the precision of a dtype: rounding, reading and writing elements, bit casts. No arithmetic.
 
 use plugin_sdk::ir_core::Scalar;
 use plugin_sdk::{DType, OwnedTensor, PluginError, TensorView, bf16, f16};
@@ -6,7 +6,8 @@ use plugin_sdk::{DType, OwnedTensor, PluginError, TensorView, bf16, f16};
 /// The number that an element of `dtype` holds after `value` was stored in it. Floats become integers by truncation.
 pub(crate) fn rounded(dtype: DType, value: Scalar) -> Scalar {
     let int = || match value {
-        // What does not fit 32 bits is the smallest integer, before the upper bits go; PyTorch does so on x86.
+        // A value that does not fit 32 bits becomes the smallest integer, before the upper bits are dropped; PyTorch does
+        // so on x86.
         Scalar::Float(x) if !matches!(dtype, DType::I64 | DType::U8) => i64::from(truncated(x) as i32),
         Scalar::Float(x) => x as i64,
         other => other.as_i64(),
@@ -28,13 +29,13 @@ fn truncated(x: f64) -> i64 {
 
 fn single(value: Scalar) -> f32 {
     match value {
-        // Straight from the integer: through `f64` it would be rounded twice.
+        // Directly from the integer: through `f64` it would be rounded twice.
         Scalar::Int(i) => i as f32,
         other => other.as_f64() as f32,
     }
 }
 
-/// Runs `$body` with `$t` as the Rust type of an element and `$to` as its way to a [`Scalar`].
+/// Runs `$body` with `$t` as the Rust type of an element and `$to` as its conversion to a [`Scalar`].
 macro_rules! with_element {
     ($dtype:expr, $t:ident, $back:ident => $body:expr) => {
         match $dtype {
@@ -65,7 +66,7 @@ pub(crate) fn get(tensor: &TensorView<'_>, index: &[i64]) -> Result<Scalar, Plug
     with_element!(tensor.dtype(), T, scalar => tensor.get::<T>(index).map(scalar))
 }
 
-/// Writes the element of a tensor at an index; `value` is one that the dtype holds.
+/// Writes the element of a tensor at an index; the dtype can represent `value`.
 pub(crate) fn set(tensor: &mut OwnedTensor, index: &[i64], value: Scalar) -> Result<(), PluginError> {
     let (int, float) = (value.as_i64(), value.as_f64());
     match tensor.dtype() {

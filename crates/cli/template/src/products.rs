@@ -1,5 +1,5 @@
-//! Matrix products and convolutions, one element of the result after another, each with the epilogue that is fused with it.
-//! A backend for real work calls a library here, or has kernels of its own; what they must compute is this.
+//! Matrix products and convolutions, one element of the result after another, each with its fused epilogue. A real backend
+//! calls a library here, or has kernels of its own; this is what they must compute.
 
 use plugin_sdk::ir_core::Scalar;
 use plugin_sdk::kernel_ir::runtime::Sizes;
@@ -28,7 +28,7 @@ impl View {
         })
     }
 
-    /// Where an index lies in the buffer's memory.
+    /// The offset of an index in the buffer's memory.
     fn place(&self, index: &[i64]) -> i64 {
         self.offset + index.iter().zip(&self.strides).map(|(i, stride)| i * stride).sum::<i64>()
     }
@@ -120,8 +120,8 @@ pub(crate) fn conv(
     })
 }
 
-/// The input's element that a point of the result meets at a point of the window; `None` for one that is not there: in the
-/// padding, or, transposed, between two elements.
+/// The element of the input for a point of the result and a point of the window; `None` for a position in the padding or,
+/// if transposed, between two elements.
 fn source(step: &Conv, point: &[i64], window: &[i64], sizes: &[i64]) -> Option<Vec<i64>> {
     let one = |d: usize| {
         let (stride, before, reach) = (step.stride[d], step.padding[d].0, window[d] * step.dilation[d]);

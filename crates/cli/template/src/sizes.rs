@@ -1,11 +1,11 @@
-//! Size symbols: one compiled program serves every size in range, so sizes are known at a call only. `Binder` finds them; here
-//! is what the caller is told of inputs that do not fit.
+//! Size symbols: one compiled program serves every size in range, so sizes are known only at a call. `Binder` finds them;
+//! this file writes the errors for inputs that do not fit.
 
 use plugin_sdk::kernel_ir::Program;
 use plugin_sdk::kernel_ir::runtime::{Binder, Mismatch, SizeSource, Sizes};
 use plugin_sdk::{PluginError, TensorView};
 
-/// Reads the symbols off the inputs' sizes, and checks what the program states of its inputs.
+/// Binds the symbols from the inputs' sizes, and checks what the program requires of its inputs.
 pub(crate) fn bind(
     program: &Program,
     binder: &Binder,
@@ -21,14 +21,14 @@ pub(crate) fn bind(
         }
     }
     let size = |input: usize, dim: usize| inputs.get(input)?.sizes().get(dim).copied();
-    binder.sizes(program, size).map_err(|(misfit, sizes)| {
-        let (Mismatch::Missing(n) | Mismatch::Equation(n) | Mismatch::Range(n, _)) = misfit else {
+    binder.sizes(program, size).map_err(|(mismatch, sizes)| {
+        let (Mismatch::Missing(n) | Mismatch::Equation(n) | Mismatch::Range(n, _)) = mismatch else {
             return PluginError::invalid("the sizes break a guard");
         };
         let SizeSource::Dim(input, dim) = binder.equation(n).place else {
             return PluginError::invalid("an input is not known by its value");
         };
-        let problem = binder.problem(misfit, size(input, dim).unwrap_or_default(), sizes.values());
+        let problem = binder.problem(mismatch, size(input, dim).unwrap_or_default(), sizes.values());
         PluginError::invalid(problem).at(&program.inputs[input].name)
     })
 }

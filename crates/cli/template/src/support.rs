@@ -1,14 +1,14 @@
-//! Which programs are taken. The same answer for `query_support` and `compile`, so the two cannot differ.
+//! The supported programs. `query_support` and `compile` use the same function, so they cannot disagree.
 
 use plugin_sdk::Refusal;
 use plugin_sdk::ir_core::SymExpr;
 use plugin_sdk::kernel_ir::{Program, Step, Storage};
 
-/// Everything in a program that this backend does not do: all of it, not the first.
+/// Everything in a program that this backend does not support: all of it, not only the first.
 pub(crate) fn refusals(program: &Program) -> Vec<Refusal> {
     let mut refused = Vec::new();
     let mut refuse = |node: &str, reason: String| refused.push(Refusal { node: node.to_owned(), reason });
-    // Steps that may run at once run one after another here.
+    // Concurrent steps run in sequence here.
     let single = program.one_by_one();
     for step in single.init.iter().chain(&single.steps) {
         if !matches!(step, Step::Loop(_) | Step::Matmul(_) | Step::Conv(_)) {

@@ -1,4 +1,5 @@
-//! The backend without the host: a program in text form, called through the trait. `ferroflux plugin check` does the rest.
+//! Tests of the backend without the host: a program in text form, called through the trait. `ferroflux plugin check` does
+//! the rest.
 
 use plugin_sdk::kernel_ir::Program;
 use plugin_sdk::{Constants, DType, Executable, Stream, TensorView};

@@ -1,4 +1,4 @@
-//! The tests of this crate, in one program: the command as a user runs it, a process a test. A module a subject.
+//! The tests of this crate, in one program: the command as a user runs it, a process per test. A module per subject.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 

@@ -42,7 +42,7 @@ fn built(folder: &Path) -> PathBuf {
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert!(ran.out.contains("cargo build --release"), "{}", ran.out);
     std::fs::copy(root.join("Cargo.lock"), project.join("Cargo.lock")).unwrap();
-    // Kept between runs, so that only the project itself is built anew.
+    // Kept between runs, so that only the project itself is rebuilt.
     let target = root.join("target/template");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     for step in ["test", "build"] {

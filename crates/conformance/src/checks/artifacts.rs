@@ -1,4 +1,4 @@
-//! Artifacts: what is saved loads again and computes the same; anything else is refused and never run.
+//! Artifacts: a saved executable loads again and computes the same; damaged or foreign bytes are refused and never run.
 
 use plugin_abi::{DLDevice, FFX_ERR_DAMAGED, FFX_ERR_INCOMPATIBLE, FFX_OK};
 use tensor::Tensor;

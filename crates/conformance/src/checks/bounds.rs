@@ -1,5 +1,5 @@
-//! Inputs stay as they are, and nothing is written beyond what the plugin was lent or has allocated. The judge runs this
-//! check with an allocator that looks behind every allocation when it is freed, where there is one.
+//! Inputs stay unchanged, and nothing is written beyond the memory that the plugin was lent or has allocated. This check
+//! runs with an allocator that verifies guard bytes when memory is freed, where there is one.
 
 use ir_core::DType;
 use plugin_abi::{FFX_OK, FfxExecutableInfo};
@@ -29,7 +29,7 @@ pub(super) fn bounds(cx: &mut Cx) -> Result<(), Fault> {
                 if status != FFX_OK {
                     return Err(Fault::wrong(format!("execute fails: {}", error.message())));
                 }
-                // Freeing is when the allocator looks.
+                // The allocator verifies the guard bytes when memory is freed.
                 drop(outputs);
             }
             error.expect_intact()?;

@@ -1,4 +1,4 @@
-//! Constants: bound by name in any order, all or none, and again; what the init steps make of them is kept.
+//! Constants: bound by name in any order, all or none, and again; results of the init steps are kept.
 
 use ir_core::{DType, Scalar};
 use kernel_ir::{BodyBuilder, ScalarOp, Stage, Storage, StoreMode};
@@ -12,7 +12,7 @@ use crate::case::{Case, Fault, Tolerance, compare};
 use crate::raw::{ErrorPlace, Owned, Raw, Request};
 use crate::values::{filled, tensor};
 
-/// `y = x * scale + shift²`; the square is made once, by the init steps.
+/// `y = x * scale + shift²`; the square is computed once, by the init steps.
 pub(super) fn affine() -> Result<Case, Fault> {
     let mut b = Build::new("affine");
     let x = b.input(DType::F32, shape(&[4]));

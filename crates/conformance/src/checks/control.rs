@@ -1,4 +1,4 @@
-//! Control flow: sizes that a step tells, conditions, counted and open loops, assertions.
+//! Control flow: sizes that a step determines, conditions, counted and open loops, assertions.
 
 use ir_core::{DType, Scalar, SymExpr};
 use kernel_ir::{
@@ -47,7 +47,7 @@ fn copy(
     b.kernel(shape(&[]), vec![], vec![Stage { inner: shape(&[]), insts: body.finish() }])
 }
 
-/// The positions of what is not zero: count, bind the count, place.
+/// The positions of elements that are not zero: count, bind the count, scatter.
 fn nonzero() -> Result<Case, Fault> {
     const N: i64 = 13;
     let mut b = Build::new("nonzero");
@@ -116,7 +116,7 @@ fn branch() -> Result<Case, Fault> {
     Ok(case)
 }
 
-/// Sums of the rows, one row a turn.
+/// Sums of the rows, one row per iteration.
 fn counted() -> Result<Case, Fault> {
     let mut b = Build::new("rows");
     let (x, y) = (b.input(DType::F32, shape(&[5, 3])), b.output(DType::F32, shape(&[5])));
@@ -176,7 +176,7 @@ fn open() -> Result<Case, Fault> {
     Ok(case)
 }
 
-/// A program that states a condition of its input.
+/// A program that asserts a condition of its input.
 fn assertion() -> Result<Case, Fault> {
     let mut b = Build::new("assertion");
     let p = b.input(DType::Bool, shape(&[]));
@@ -189,7 +189,7 @@ fn assertion() -> Result<Case, Fault> {
     Ok(Case::new("assertion", b.finish(), vec![truth(true)?]))
 }
 
-/// Some of each.
+/// A few of each.
 pub(super) fn samples() -> Result<Vec<Case>, Fault> {
     Ok(vec![nonzero()?, branch()?, counted()?, open()?, assertion()?])
 }

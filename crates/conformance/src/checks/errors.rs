@@ -91,7 +91,7 @@ fn wrong_calls(cx: &mut Cx, executable: &Owned<'_>, case: &Case) -> Result<(), F
     Ok(())
 }
 
-/// Programs with changed bytes: taken or refused, but with a code, and without the process's end.
+/// Programs with changed bytes: accepted or refused, but with a code, and without ending the process.
 pub(super) fn hostile(cx: &mut Cx) -> Result<(), Fault> {
     let raw = Raw::open(cx.library(), None)?;
     let device = raw.usable()?;
@@ -113,7 +113,8 @@ pub(super) fn hostile(cx: &mut Cx) -> Result<(), Fault> {
                 let mut error = ErrorPlace::whole();
                 let (status, exe) = raw.compile(request.pointer(), error.pointer())?;
                 if status == FFX_OK {
-                    // What still is a program may be taken. It is not run: its indices are anybody's guess.
+                    // Bytes that are still a program may be accepted. The program is not run, because its indices are
+                    // arbitrary.
                     raw.destroy(exe);
                 } else {
                     error.expect_failure(status)?;
@@ -125,7 +126,7 @@ pub(super) fn hostile(cx: &mut Cx) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A few bytes changed, cut off or put in; the header stays.
+/// Changes, removes or inserts a few bytes; the header stays.
 fn changed(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
     let mut changed = bytes.to_vec();
     for _ in 0..=rng.below(3) {

@@ -1,5 +1,5 @@
-//! For plugins that take whole fx graphs: every prim of the operator table, on the samples of its entry, as a graph of one
-//! call. The text form is what crosses.
+//! For plugins that accept whole fx graphs: every prim of the operator table, on the samples of its entry, as a graph of
+//! one call. The graph crosses in its text form.
 
 use fx_ir::{Arg, Graph, InputKind, Output, OutputKind, ValueId, ValueType};
 use ir_core::Origin;
@@ -10,7 +10,7 @@ use tensor::Tensor;
 use super::Cx;
 use crate::case::{Fault, Tolerance, compare};
 
-/// The fx-ir that graphs are written in.
+/// The version of fx-ir that graphs are written in.
 const FX_IR: IrVersion = IrVersion::fx_ir(1, 0);
 
 pub(super) fn graphs(cx: &mut Cx) -> Result<(), Fault> {
@@ -29,7 +29,7 @@ pub(super) fn graphs(cx: &mut Cx) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Backends see real numbers alone; complex ones are split before.
+/// Backends receive only real numbers; complex ones are split before.
 fn is_real(sample: &Sample) -> bool {
     sample.tensors.iter().all(|t| !t.dtype().is_complex())
 }
@@ -51,7 +51,7 @@ fn one(op: &'static Op, sample: &Sample, backend: &LoadedBackend, device: &Devic
     }
     let inputs: Vec<&Tensor> = sample.tensors.iter().collect();
     let got = executable.execute(&inputs)?;
-    // A graph does not promise strides; only kernels do.
+    // A graph does not guarantee strides; only kernels do.
     let [got, expected] =
         [got, expected].map(|all| all.iter().map(Tensor::copied).collect::<Result<Vec<_>, _>>());
     let (got, expected) = (got?, expected?);

@@ -36,7 +36,7 @@ pub(super) fn entry(cx: &mut Cx) -> Result<(), Fault> {
 pub(super) fn older(cx: &mut Cx) -> Result<(), Fault> {
     let last = FfxHost::FIELDS.iter().find(|f| f.name == "log").map_or(size_of::<FfxHost>(), |f| f.offset);
     let head = Head { struct_size: last as u32, minor: 0, ..Head::of::<FfxHost>() };
-    // The slot beyond the size is filled: a plugin that calls it did not look at the size.
+    // The slot beyond the size is set: a plugin that calls it has ignored the size.
     let raw = Raw::open(cx.library(), Some(raw::host(head, true)))?;
     let of = |name: &str| FfxError::FIELDS.iter().find(|f| f.name == name).map_or(0, |f| f.offset);
     for (what, size) in [("code alone", of("node")), ("no message", of("message")), ("head alone", 8)] {
@@ -68,13 +68,13 @@ pub(super) fn older(cx: &mut Cx) -> Result<(), Fault> {
 
 pub(super) fn newer(cx: &mut Cx) -> Result<(), Fault> {
     let head = Head::of::<FfxHost>();
-    // What stands behind the table of a later minor is not ours to know; here it is whatever the heap holds.
+    // The bytes after the table are unknown to the host of an older minor; here they are heap memory.
     let head = Head { struct_size: head.struct_size, minor: ABI_MINOR + 9, ..head };
     let raw = Raw::open(cx.library(), Some(raw::host(head, true)))?;
     served(cx, &raw, "a program in larger structs", |request| request.newer(256))?;
     cx.case("a larger error struct", || {
         let mut error = ErrorPlace::whole();
-        // SAFETY: the pointer is to a whole struct; the strip behind it is as long as what is claimed here.
+        // SAFETY: the pointer is to a whole struct; the guard bytes after it are as long as what is claimed here.
         unsafe { (*error.pointer()).head.struct_size += 128 };
         let (status, _) = raw.compile(null(), error.pointer())?;
         error.expect_failure(status)

@@ -1,5 +1,5 @@
-//! Indices from data that are out of bounds: the call ends with an error that says so, inputs stay as they are, and the next call
-//! is served. Lanes without their mask are not looked at. For plugins that read programs with checks of indices (1.6).
+//! Indices from data that are out of bounds: the call ends with an error that reports them, inputs stay unchanged, and the
+//! next call succeeds. Masked-out lanes are not checked. For plugins that read programs with index checks (1.6).
 
 use ir_core::{DType, Scalar, SymExpr};
 use kernel_ir::{BodyBuilder, InstKind, Program, ScalarOp, Site, StoreMode, Val};
@@ -11,7 +11,7 @@ use crate::build::{Build, exprs, i, loops, shape};
 use crate::case::{Case, Fault, Tolerance, compare};
 use crate::values::{filled, tensor};
 
-/// Rows that may be named: the first four of six, as of a part of a larger buffer.
+/// Rows that may be indexed: the first four of six, as in a part of a larger buffer.
 const ROWS: i64 = 4;
 
 pub(super) fn indices(cx: &mut Cx) -> Result<(), Fault> {
@@ -87,7 +87,7 @@ fn added() -> Program {
     b.finish()
 }
 
-/// Good rows but for the fifth, which the mask lets through or not.
+/// Valid rows except for the fifth, which the mask includes or excludes.
 fn inputs(fifth: i64, looked_at: bool) -> Result<Vec<Tensor>, Fault> {
     let rows = [3, 0, 2, 2, fifth, 1, 3, 0, 1].map(Scalar::Int);
     let mut mask = [Scalar::Bool(true); 9];

@@ -1,4 +1,4 @@
-//! Layouts: strides, broadcasting, tensors without elements, sizes that are known at a call only.
+//! Layouts: strides, broadcasting, tensors without elements, sizes that are known only at a call.
 
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BodyBuilder, ScalarOp, StoreMode};
@@ -35,7 +35,7 @@ fn laid_out(dtype: DType, what: &str, sizes: &[i64], strides: &[i64]) -> Result<
     copy_changed(&mut b, x, y, dtype, shape(sizes));
     let dims: Vec<usize> = sizes.iter().map(|n| *n as usize).collect();
     let steps: Vec<isize> = strides.iter().map(|n| *n as isize).collect();
-    // Where a stride is 0 all elements of that dimension are one.
+    // Where a stride is 0 all elements of that dimension are the same.
     let own: Vec<usize> = dims.iter().zip(&steps).map(|(n, s)| if *s == 0 { 1 } else { *n }).collect();
     let numbers = ordinary(dtype, own.iter().product(), 41);
     let narrow = tensor_strided(dtype, &own, &steps, &numbers)?;
@@ -74,7 +74,7 @@ pub(super) fn broadcast(cx: &mut Cx) -> Result<(), Fault> {
     cx.cases(places.map(|(what, sizes, dims)| broadcasted(what, sizes, dims)))
 }
 
-/// `y[i, j, k] = x[i, j, k] * z[…]`, where `z` is indexed by some of the loops; dimension 9 is none.
+/// `y[i, j, k] = x[i, j, k] * z[…]`, where `z` is indexed by some of the loops; dimension 9 means none.
 fn broadcasted(what: &str, sizes: &[i64], dims: &[u32]) -> Result<Case, Fault> {
     let full = [3, 4, 5];
     let mut b = Build::new("broadcast");
@@ -118,7 +118,7 @@ fn no_dimensions() -> Result<Case, Fault> {
     Ok(Case::new("no dimensions", b.finish(), vec![filled(DType::F32, &[], 46)?]))
 }
 
-/// A program that takes nothing.
+/// A program without inputs.
 fn no_inputs() -> Result<Case, Fault> {
     let mut b = Build::new("range");
     let y = b.output(DType::I64, shape(&[7]));
@@ -146,7 +146,7 @@ pub(super) fn dynamic(cx: &mut Cx) -> Result<(), Fault> {
                 return Err(Fault::wrong(format!("{what} ({sizes:?} for [1..=64, 3]) is taken")));
             }
         }
-        // What was refused leaves the executable as it was.
+        // A refused call leaves the executable unchanged.
         let inputs: Vec<_> = case.calls[0].iter().collect();
         let expected = case.oracle()?;
         crate::case::compare(&executable.execute(&inputs)?, &expected[0], Tolerance::EXACT)
@@ -164,7 +164,7 @@ fn rows() -> Result<Case, Fault> {
     calls(b, "rows", [1usize, 7, 64, 2].map(|n| vec![[n, 3]]))
 }
 
-/// Sizes that follow from others: `[s, t] -> [t + 1, 2 * s]`.
+/// Sizes that are computed from others: `[s, t] -> [t + 1, 2 * s]`.
 fn derived() -> Result<Case, Fault> {
     let mut b = Build::new("derived");
     let (s, t) = (b.symbol("s", 1, 30), b.symbol("t", 2, 30));

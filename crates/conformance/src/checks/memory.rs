@@ -1,4 +1,4 @@
-//! What compilations leave behind.
+//! Memory that compilations leave behind.
 
 use plugin_host::CompileArgs;
 use plugin_host::KERNEL_IR;
@@ -7,7 +7,7 @@ use super::ownership::grows_less_than;
 use super::{Cx, constants, reduce, support};
 use crate::case::Fault;
 
-/// Growth that a thousand compilations may leave: fragments of the heap, not a kernel each.
+/// Growth that is allowed over a thousand compilations: heap fragmentation, not a leaked kernel each.
 const ALLOWED: u64 = 8 << 20;
 
 pub(super) fn leaks(cx: &mut Cx) -> Result<(), Fault> {

@@ -1,4 +1,4 @@
-//! The checks, and what each gets to work with. They run in a process that the judge started for one of them.
+//! The checks, and their context. Each runs in a process of its own that the judge starts.
 
 mod artifacts;
 mod bounds;
@@ -33,7 +33,7 @@ use crate::case::{Case, Fault};
 /// How much is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// Every check, each with few numbers and shapes: for trying out, and for CI.
+    /// Every check, with few values and shapes: for development and CI.
     Quick,
     /// Everything.
     Full,
@@ -41,13 +41,13 @@ pub enum Effort {
 
 /// One check.
 pub struct Check {
-    /// Name: what `--only` takes.
+    /// Name, as `--only` takes it.
     pub name: &'static str,
-    /// What it judges.
+    /// What it verifies.
     pub about: &'static str,
-    /// Whether all other checks rest on it.
+    /// Whether all other checks depend on it.
     pub gate: bool,
-    /// Whether the allocator should look for writes beyond allocations.
+    /// Whether the allocator should detect writes beyond allocations.
     pub guarded: bool,
     run: fn(&mut Cx) -> Result<(), Fault>,
 }
@@ -59,7 +59,7 @@ const fn gate(name: &'static str, about: &'static str, run: fn(&mut Cx) -> Resul
     Check { name, about, gate: true, guarded: false, run }
 }
 
-/// All checks, in the order in which they are told.
+/// All checks, in the order in which they are reported.
 pub const CHECKS: &[Check] = &[
     gate(
         "table",
@@ -180,7 +180,7 @@ pub(crate) enum Event {
     End,
 }
 
-/// What a check works with.
+/// The context of a check.
 pub struct Cx {
     library: PathBuf,
     journal: File,
@@ -193,7 +193,7 @@ impl Cx {
         &self.library
     }
 
-    /// Picks by effort.
+    /// Selects by effort.
     pub(crate) fn by_effort<T>(&self, quick: T, full: T) -> T {
         if self.effort == Effort::Quick { quick } else { full }
     }
@@ -228,7 +228,7 @@ impl Cx {
         });
     }
 
-    /// Runs programs against the oracle.
+    /// Runs programs and compares them with the oracle.
     pub(crate) fn cases(
         &mut self,
         cases: impl IntoIterator<Item = Result<Case, Fault>>,
@@ -242,7 +242,7 @@ impl Cx {
     }
 
     fn note(&mut self, event: &Event) {
-        // The judge reads whole lines; what cannot be written shows there as a check without an end.
+        // The judge reads whole lines; a line that cannot be written appears there as a check without an end.
         if let Ok(mut line) = serde_json::to_vec(event) {
             line.push(b'\n');
             let _ = self.journal.write_all(&line);
@@ -253,21 +253,21 @@ impl Cx {
 /// Runs one check in this process, and writes its journal.
 ///
 /// # Errors
-/// A check or journal that is not there.
+/// An unknown check, or a journal that cannot be written.
 pub fn run_one(library: &Path, name: &str, journal: &Path, effort: Effort) -> Result<(), String> {
     let check =
         CHECKS.iter().find(|c| c.name == name).ok_or_else(|| format!("no check is named `{name}`"))?;
     let file = File::create(journal).map_err(|e| format!("{}: {e}", journal.display()))?;
     let mut cx = Cx { library: library.to_owned(), journal: file, effort };
     if let Err(fault) = (check.run)(&mut cx) {
-        // What keeps the check from its cases is a case of its own.
+        // An error before the first case is reported as a case of its own.
         cx.case("setup", || Err(fault));
     }
     cx.note(&Event::End);
     Ok(())
 }
 
-/// What `stress` runs: small programs of several kinds.
+/// The programs of `stress`: small ones of several kinds.
 pub(crate) fn stress_cases() -> Result<Vec<Case>, Fault> {
     let mut all =
         vec![support::doubled(1000)?, support::doubled(7)?, reduce::softmax([7, 33])?, constants::affine()?];

@@ -1,5 +1,4 @@
-//! Reading and writing at places that are computed: masks, indices that depend on data, stores that combine, temporaries
-//! and views.
+//! Reads and writes at computed positions: masks, data-dependent indices, stores that combine, temporaries and views.
 
 use ir_core::{DType, Scalar, SymExpr};
 use kernel_ir::{BodyBuilder, InstKind, ReduceOp, ScalarOp, Storage, StoreMode, Val};
@@ -38,7 +37,7 @@ fn padded() -> Result<Case, Fault> {
     Ok(Case::new("padding", b.finish(), vec![filled(DType::F32, &[3, 4], 31)?]))
 }
 
-/// Rows by number, as an embedding has them.
+/// Rows by index, as in an embedding.
 fn rows(dtype: DType) -> Result<Case, Fault> {
     let mut b = Build::new("rows");
     let table = b.input(dtype, shape(&[6, 5]));
@@ -71,7 +70,7 @@ fn computed() -> Result<Case, Fault> {
     Ok(Case::new("computed indices", b.finish(), vec![filled(DType::F32, &[4, 6], 33)?]))
 }
 
-/// Values written to places that another input names.
+/// Values written to positions that another input holds.
 fn spread() -> Result<Case, Fault> {
     let mut b = Build::new("spread");
     let (x, index) = (b.input(DType::F32, shape(&[7])), b.input(DType::I32, shape(&[7])));
@@ -98,7 +97,7 @@ pub(super) fn scatter(cx: &mut Cx) -> Result<(), Fault> {
     cx.cases(pairs.chain([masked()]))
 }
 
-/// Four places are initialised, then many points combine into them.
+/// Four elements are initialised, then many points combine into them.
 fn combine(mode: StoreMode, dtype: DType) -> Result<Case, Fault> {
     const POINTS: i64 = 25;
     let mut b = Build::new("scatter");
@@ -150,7 +149,7 @@ pub(super) fn temporaries(cx: &mut Cx) -> Result<(), Fault> {
     cx.cases([chain(1000), joined(), returned()])
 }
 
-/// Six kernels in a row; the plan lets their temporaries share two places.
+/// Six kernels in sequence; the plan lets their temporaries share two offsets.
 fn chain(n: i64) -> Result<Case, Fault> {
     let mut b = Build::new("chain");
     let x = b.input(DType::F32, shape(&[n]));
@@ -189,7 +188,7 @@ fn joined() -> Result<Case, Fault> {
     Ok(Case::new("views of a temporary", b.finish(), vec![filled(DType::F32, &[3, 4], 39)?]))
 }
 
-/// An input that is returned comes back as a copy; an output that another kernel reads stays whole.
+/// An input that is returned comes back as a copy; an output that another kernel reads stays intact.
 fn returned() -> Result<Case, Fault> {
     let mut b = Build::new("return");
     let (x, y) = (b.input(DType::F32, shape(&[5])), b.output(DType::F32, shape(&[5])));

@@ -1,4 +1,4 @@
-//! Who owns what: outputs belong to the caller, until their deleter is called.
+//! Ownership: outputs belong to the caller until it calls their deleter.
 
 use std::collections::HashSet;
 
@@ -28,7 +28,7 @@ pub(super) fn outputs(cx: &mut Cx) -> Result<(), Fault> {
     cx.case("beyond the inputs", || {
         let own = case.calls[0][0].copied()?;
         let result = executable.execute(&[&own])?;
-        // The allocator fills what is freed, so an output over the input's memory shows.
+        // The allocator fills freed memory, so an output in the input's memory is detected.
         drop(own);
         compare(&result, &expected, Tolerance::EXACT)
     });
@@ -55,7 +55,7 @@ fn execute(executable: &Owned<'_>, input: &Tensor) -> Result<Output, Fault> {
 pub(super) fn deleters(cx: &mut Cx) -> Result<(), Fault> {
     let raw = Raw::open(cx.library(), None)?;
     let device = raw.usable()?;
-    // 32 KiB an output: small enough to come from the heap, large enough to be missed.
+    // 32 KiB per output: small enough to come from the heap, large enough to notice a leak.
     const N: i64 = 1 << 13;
     const BYTES: usize = 4 * N as usize;
     let case = support::doubled(N)?;
@@ -88,7 +88,7 @@ pub(super) fn deleters(cx: &mut Cx) -> Result<(), Fault> {
         let (_, _, on_host) = output.addresses();
         let before = if on_host { output.bytes(BYTES) } else { Vec::new() };
         drop(executable);
-        // Memory that is handed out anew now would be the output's, were it freed with the executable.
+        // Memory allocated now would be the output's, if it were freed with the executable.
         let others: Vec<Vec<u8>> = (0..16).map(|k| vec![k; BYTES]).collect();
         let after = if on_host { output.bytes(BYTES) } else { Vec::new() };
         drop(others);
@@ -107,14 +107,14 @@ pub(super) fn deleters(cx: &mut Cx) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Runs `warm`, then `work`, and looks how much the process has grown by the latter.
+/// Runs `warm`, then `work`, and measures how much the process has grown by the latter.
 pub(super) fn grows_less_than(
     bytes: u64,
     warm: impl Fn() -> Result<(), Fault>,
     work: impl Fn() -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let unknown = || Fault::Declined("this system does not say how much memory a process holds".into());
-    // The first rounds fill caches and pools, which is no leak.
+    // The first rounds fill caches and pools, which is not a leak.
     warm()?;
     let before = resident().ok_or_else(unknown)?;
     work()?;

@@ -21,7 +21,7 @@ const DTYPES: &[DType] = &[
     DType::F64,
 ];
 
-/// Whether a reduction means something for a dtype.
+/// Whether a reduction is defined for a dtype.
 fn takes(op: ReduceOp, dtype: DType) -> bool {
     match op {
         ReduceOp::Any | ReduceOp::All => dtype == DType::Bool,
@@ -30,8 +30,8 @@ fn takes(op: ReduceOp, dtype: DType) -> bool {
     }
 }
 
-/// Sums in another order differ by a rounding a term, each of a partial sum that is no larger than the sum of all
-/// magnitudes; all else is exact. `dtype` is what is computed in.
+/// Sums in another order differ by one rounding per term, each of a partial sum that is no larger than the sum of all
+/// magnitudes; all other reductions are exact. `dtype` is that of the computation.
 fn tolerance(op: ReduceOp, dtype: DType, terms: i64) -> Tolerance {
     /// The largest of the ordinary numbers.
     const LARGEST: f64 = 3.0;
@@ -60,7 +60,7 @@ pub(super) fn reductions(cx: &mut Cx) -> Result<(), Fault> {
     let mut all = Vec::new();
     for op in ReduceOp::ALL {
         for dtype in DTYPES.iter().filter(|d| takes(*op, **d)) {
-            // The first of nothing is no position.
+            // The position of the first of no elements is undefined.
             let shapes = shapes.iter().filter(|(s, along)| op.combine().is_some() || s[*along] > 0);
             all.extend(shapes.map(|(sizes, along)| reduction(*op, *dtype, sizes, *along)));
         }
@@ -199,7 +199,7 @@ pub(super) fn softmax_kernel(b: &mut Build, rows: SymExpr, columns: SymExpr) {
     b.push(exprs([rows]), vec![acc(ReduceOp::Max), acc(ReduceOp::Sum)], stages.into());
 }
 
-/// `y[k] = Σ x[i, k, j]` over two inner loops that do not lie side by side.
+/// `y[k] = Σ x[i, k, j]` over two inner loops that are not adjacent.
 fn nested(sizes: [i64; 3]) -> Result<Case, Fault> {
     let mut b = Build::new("nested");
     let (x, y) = (b.input(DType::F32, shape(&sizes)), b.output(DType::F32, shape(&sizes[1..2])));

@@ -21,7 +21,7 @@ fn operators(cx: &mut Cx, dtype: DType) -> Result<(), Fault> {
     cx.cases(ops.map(|op| operator(*op, dtype, first, second)))
 }
 
-/// One operator over all pairs of the first `first` and `second` numbers of its dtype.
+/// One operator over all pairs of the first `first` and `second` values of its dtype.
 fn operator(op: ScalarOp, dtype: DType, first: usize, second: usize) -> Result<Case, Fault> {
     let operands = operands(op, dtype, first, second);
     let n = operands[0].1.len();
@@ -38,7 +38,7 @@ fn operator(op: ScalarOp, dtype: DType, first: usize, second: usize) -> Result<C
     Ok(Case::new(format!("{} {dtype}", op.name()), b.finish(), tensors).tolerance(tolerance(op)))
 }
 
-/// Dtype and numbers of each operand; all of one length, which is no multiple of any vector's.
+/// Dtype and values of each operand; all of one length, which is not a multiple of any vector's.
 fn operands(op: ScalarOp, dtype: DType, first: usize, second: usize) -> Vec<(DType, Vec<Scalar>)> {
     let mut values: Vec<Scalar> = special(dtype).into_iter().take(first).collect();
     values.extend(ordinary(dtype, 37.min(first), 5));
@@ -65,7 +65,7 @@ fn operands(op: ScalarOp, dtype: DType, first: usize, second: usize) -> Vec<(DTy
     }
 }
 
-/// Arithmetic is rounded correctly; functions of a mathematical library need not be.
+/// Arithmetic is rounded correctly; transcendental functions need not be.
 fn tolerance(op: ScalarOp) -> Tolerance {
     use ScalarOp as O;
     match op {
@@ -101,7 +101,7 @@ pub(super) fn casts(cx: &mut Cx) -> Result<(), Fault> {
     let pairs = ALL.iter().flat_map(|from| ALL.iter().map(move |to| (*from, *to)));
     let casts = pairs.clone().filter(|(from, to)| from != to).map(|(from, to)| cast(from, to, false));
     let same_size = |(from, to): &(DType, DType)| from.size() == to.size() && from != to;
-    // Bytes other than 0 and 1 are no truth values.
+    // Bytes other than 0 and 1 are not truth values.
     let bits = pairs.filter(same_size).filter(|(_, to)| *to != DType::Bool).map(|(a, b)| cast(a, b, true));
     cx.cases(casts.chain(bits))
 }
@@ -109,7 +109,7 @@ pub(super) fn casts(cx: &mut Cx) -> Result<(), Fault> {
 fn cast(from: DType, to: DType, bits: bool) -> Result<Case, Fault> {
     let kind = if bits { "bits of" } else { "from" };
     let fits = |v: &Scalar| {
-        // What a target cannot hold has no meaning that all devices share.
+        // Conversions of values that the target cannot represent are not the same on all devices.
         !(from.is_float() && to.is_int())
             || (v.as_f64().abs() < 120.0 && (to != DType::U8 || v.as_f64() >= 0.0))
     };
@@ -149,7 +149,7 @@ pub(super) fn samples() -> Result<Vec<Case>, Fault> {
     Ok(all)
 }
 
-/// `f16` in and out with arithmetic between, as mixed precision has it.
+/// `f16` in and out with arithmetic between, as in mixed precision.
 fn half() -> Result<Case, Fault> {
     let mut b = Build::new("half");
     let (x, y) = (b.input(DType::F16, shape(&[9])), b.output(DType::F16, shape(&[9])));

@@ -1,4 +1,4 @@
-//! Refusals: what a plugin does not take it says, by node and with a reason, and `compile` says the same.
+//! Refusals: a plugin reports what it does not support, by node and with a reason, and `compile` reports the same.
 
 use ir_core::DType;
 use kernel_ir::{BodyBuilder, ScalarOp, StoreMode};
@@ -48,7 +48,7 @@ fn catalogue() -> Result<Vec<Case>, Fault> {
 
 pub(super) fn support(cx: &mut Cx) -> Result<(), Fault> {
     let (backend, device) = cx.device()?;
-    // A plugin without `query_support` leaves all judgement to `compile`.
+    // A plugin without `query_support` leaves all decisions to `compile`.
     let requested = Raw::open(cx.library(), None)?.table.query_support.is_some();
     let mut taken = 0;
     for case in catalogue()? {

@@ -1,4 +1,4 @@
-//! The table, its slots, what it says of itself and of its devices.
+//! The table, its slots, its description and its devices.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Templates: matrix products, convolutions, attention, each with the epilogues that fusion gives them; sorting.
+//! Templates: matrix products, convolutions and attention, each with the epilogues that fusion creates; sorting.
 
 use ir_core::{DType, Scalar, Shape, SymExpr, contiguous_strides};
 use kernel_ir::{
@@ -14,12 +14,12 @@ use crate::values::{filled, tensor};
 /// Sums of a few dozen products in another order.
 const SUMS: Tolerance = Tolerance { units: 256.0, absolute: 1e-4 };
 
-/// What happens to a template's result.
+/// The epilogue of a template.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum EpilogueKind {
     /// It is stored.
     Nothing,
-    /// A bias over one dimension is added, and what is negative becomes 0.
+    /// A bias over one dimension is added, and negative values become 0.
     BiasRelu(u32),
     /// It is stored with its dimensions reversed, in `bf16`.
     Reversed,
@@ -79,7 +79,7 @@ pub(super) fn matmul(cx: &mut Cx) -> Result<(), Fault> {
     cx.cases(all)
 }
 
-/// `[batch…, m, k] × [batch…, k, n]`; where `flipped`, the right one lies as `[batch…, n, k]`.
+/// `[batch…, m, k] × [batch…, k, n]`; where `flipped`, the right one is stored as `[batch…, n, k]`.
 fn product(
     dtype: DType,
     batch: &[i64],
@@ -126,7 +126,7 @@ fn shared_batch() -> Result<Case, Fault> {
     Ok(Case::new("one right matrix for a batch", b.finish(), inputs).tolerance(SUMS))
 }
 
-/// As many rows as a call has; the weight is a constant, as a linear layer has it.
+/// As many rows as a call has; the weight is a constant, as in a linear layer.
 fn dynamic_rows() -> Result<Case, Fault> {
     let mut b = Build::new("linear");
     let rows = b.symbol("rows", 1, 50);
@@ -233,12 +233,12 @@ fn conv(w: Window<'_>, after: EpilogueKind) -> Result<Case, Fault> {
     Ok(Case::new(name, b.finish(), inputs).tolerance(SUMS))
 }
 
-/// What keeps positions out.
+/// A mask.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mask {
     None,
     Causal,
-    /// False is out; one row is out entirely.
+    /// False masks a position; one row is masked entirely.
     Truth,
     /// Added to the scores.
     Added,

@@ -1,4 +1,4 @@
-//! Many threads at once: on one executable, and compiling.
+//! Concurrency: execution on one executable, and compilation.
 
 use std::sync::Barrier;
 
@@ -36,7 +36,7 @@ pub(super) fn threads(cx: &mut Cx) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The case with other numbers.
+/// The case with other values.
 fn with_seed(case: &Case, seed: usize) -> Result<Case, Fault> {
     let other = |t: &Tensor| Ok(filled(DType::F32, t.sizes(), 1000 + seed as u64)?);
     let inputs = case.calls[0].iter().map(other).collect::<Result<Vec<_>, Fault>>()?;
@@ -44,7 +44,7 @@ fn with_seed(case: &Case, seed: usize) -> Result<Case, Fault> {
     Ok(own.tolerance(case.tolerance))
 }
 
-/// Starts all threads at one moment; the first fault is told.
+/// Starts all threads at one moment; the first fault is reported.
 fn together(body: impl Fn(usize) -> Result<(), Fault> + Sync) -> Result<(), Fault> {
     let barrier = Barrier::new(THREADS);
     std::thread::scope(|scope| {
@@ -59,7 +59,7 @@ fn together(body: impl Fn(usize) -> Result<(), Fault> + Sync) -> Result<(), Faul
         let ended = |t: std::thread::ScopedJoinHandle<'_, Result<(), Fault>>| {
             t.join().unwrap_or_else(|_| Err(Fault::wrong("a thread panicked")))
         };
-        // All are waited for, whatever the first says.
+        // All threads are joined, whatever the first one reports.
         let results: Vec<_> = threads.into_iter().map(ended).collect();
         results.into_iter().collect()
     })

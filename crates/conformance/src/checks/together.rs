@@ -1,5 +1,5 @@
-//! Steps that may run at once: loops and products of several shapes in one step, at sizes of the call, with temporaries of
-//! which none may take another member's memory.
+//! Groups of concurrent steps: loops and products of several shapes in one step, at sizes of the call, with temporaries
+//! that must not share memory with another member's.
 
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{
@@ -96,7 +96,7 @@ fn many_shapes() -> Result<Case, Fault> {
     Ok(case)
 }
 
-/// Two such steps: what the second one's members write must not lie where another of them still reads.
+/// Two such steps: the members of the second one must not overwrite memory that another member still reads.
 fn one_after_another() -> Result<Case, Fault> {
     let mut b = Build::new("temporaries");
     let x = b.input(DType::F32, shape(&[33]));

@@ -1,4 +1,4 @@
-//! Inputs that a program declares written: parameters, caches and statistics get their new values where they are.
+//! Inputs that a program declares written: parameters, caches and statistics are updated in place.
 
 use interp::kernels;
 use ir_core::{DType, SymExpr};
@@ -37,7 +37,7 @@ fn added(what: &str, sizes: &[i64], strides: &[i64], offset: i64, part: &[i64]) 
     }
     let z = b.output(DType::F32, shape(part));
     let mut body = BodyBuilder::new();
-    // The old value, at the same place: what is stored has another name.
+    // The old value, at the same address: the stored value has another name.
     let v = body.load(old, DType::F32, loops(2));
     let w = body.load(y, DType::F32, loops(2));
     let sum = body.op(ScalarOp::Add, &[v, w]);

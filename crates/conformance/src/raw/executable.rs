@@ -1,4 +1,4 @@
-//! An executable of the plugin's, called through the raw table.
+//! An executable of the plugin, called through the raw table.
 
 use std::ptr::null_mut;
 
@@ -51,10 +51,10 @@ impl Owned<'_> {
         Ok([i.n_inputs, i.n_outputs, covered(whole, i.n_constants)])
     }
 
-    /// Runs the executable. `outputs` are places for tensors; `extra` more of them stand behind, which must stay null.
+    /// Runs the executable. `outputs` are slots for tensors; `extra` more slots follow them, which must stay null.
     ///
     /// # Errors
-    /// A null slot, or a write beyond the places.
+    /// A null slot, or a write beyond the slots.
     pub fn execute(
         &self,
         inputs: &[&Tensor],
@@ -64,7 +64,7 @@ impl Owned<'_> {
         let execute = self.raw.table.execute.ok_or_else(|| missing("execute"))?;
         let lent: Vec<LentTensor> = inputs.iter().map(|t| LentTensor::new(t)).collect();
         let pointers: Vec<*const DLTensor> = lent.iter().map(|l| &raw const *l.tensor).collect();
-        /// Places behind those that the plugin is told of.
+        /// Slots after those that the plugin knows of.
         const EXTRA: usize = 8;
         let mut places: Vec<*mut DLManagedTensorVersioned> = vec![null_mut(); outputs + EXTRA];
         // SAFETY: the executable lives; inputs, places and the error struct live through the call.
@@ -90,7 +90,7 @@ impl Owned<'_> {
         let names: Vec<FfxStr> = constants.iter().map(|(name, _)| FfxStr::new(name)).collect();
         let lent: Vec<LentTensor> = constants.iter().map(|(_, t)| LentTensor::new(t)).collect();
         let pointers: Vec<*const DLTensor> = lent.iter().map(|l| &raw const *l.tensor).collect();
-        // SAFETY: names and tensor structs live through the call, the memory behind them as long as the caller keeps it.
+        // SAFETY: names and tensor structs live through the call, and the caller keeps their memory alive.
         Ok(unsafe {
             let ctx = self.raw.table.ctx;
             bind(ctx, self.exe, names.as_ptr(), pointers.as_ptr(), pointers.len(), error.pointer())

@@ -1,4 +1,4 @@
-//! What crosses: tensors lent to the plugin, outputs of it, compile requests, laid out for C.
+//! Data that crosses the boundary: tensors lent to the plugin, its outputs, compile requests, laid out for C.
 
 use std::ptr::null;
 
@@ -40,11 +40,11 @@ impl LentTensor {
 /// An output that its deleter frees when dropped.
 pub struct Output(pub(super) *mut DLManagedTensorVersioned);
 
-// SAFETY: the ABI demands that the deleter may be called on any thread.
+// SAFETY: the ABI requires that the deleter may be called on any thread.
 unsafe impl Send for Output {}
 
 impl Output {
-    /// Address of the struct and of its first element, and whether it lies in host memory.
+    /// Address of the struct and of its first element, and whether it is in host memory.
     pub fn addresses(&self) -> (usize, usize, bool) {
         // SAFETY: an output of a successful call, not deleted yet.
         let managed = unsafe { &*self.0 };
@@ -54,20 +54,20 @@ impl Output {
     }
     /// Whether it has a deleter.
     pub fn has_deleter(&self) -> bool {
-        // SAFETY: as above.
+        // SAFETY: an output of a successful call, not deleted yet.
         unsafe { (*self.0).deleter.is_some() }
     }
     /// A copy of the first `n` bytes, for a row-major output in host memory.
     pub fn bytes(&self, n: usize) -> Vec<u8> {
         let (_, data, _) = self.addresses();
-        // SAFETY: the caller knows the program, so how large its outputs are.
+        // SAFETY: the caller knows the program and so the size of its outputs.
         unsafe { std::slice::from_raw_parts(data as *const u8, n) }.to_vec()
     }
 }
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // SAFETY: owned, and not deleted before.
+        // SAFETY: the tensor is owned and not deleted yet.
         unsafe {
             if let Some(delete) = (*self.0).deleter {
                 delete(self.0);
@@ -78,7 +78,7 @@ impl Drop for Output {
 
 /// A program as bytes.
 pub struct Form {
-    /// In which form.
+    /// Its form.
     pub ir: FfxIrVersion,
     /// The bytes.
     pub bytes: Vec<u8>,

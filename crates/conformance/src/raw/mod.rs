@@ -1,7 +1,7 @@
-//! The plugin's table as it is, without the host's manners: for handshakes and calls that a well-behaved host never
-//! makes. All `unsafe` of the suite stands here.
+//! The plugin's table without the checks of the host: for handshakes and calls that a well-behaved host never makes. All
+//! `unsafe` of the suite is here.
 //!
-//! What is lent to the plugin stands in front of a strip of known bytes, so that a write beyond it shows.
+//! Memory lent to the plugin is followed by guard bytes, so that a write beyond it is detected.
 #![allow(clippy::not_unsafe_ptr_arg_deref)] // plugins are given null and wrong pointers on purpose
 
 mod executable;
@@ -28,9 +28,9 @@ use crate::case::Fault;
 /// Loads a library and finds its entry; it stays loaded.
 ///
 /// # Errors
-/// The loader's own, or that there is no entry.
+/// The error of the loader, or a library without an entry.
 pub fn entry(library: &Path) -> Result<FfxEntry, Fault> {
-    // The host's own way, so that a library is told the same here as where it is installed.
+    // The host's own loading function, so that errors are the same here as at installation.
     plugin_host::entry_of(library).map_err(|e| Fault::wrong(format!("the library does not load: {e}")))
 }
 
@@ -43,11 +43,12 @@ pub fn host(head: Head, log: bool) -> &'static FfxHost {
 
 /// Enters a plugin and hands out the pointer to its table, which may be null.
 pub fn enter(entry: FfxEntry, host: *const FfxHost, error: &mut ErrorPlace) -> *const FfxPlugin {
-    // SAFETY: `host` is null or lives for ever, the error struct lives through the call; the rest is what is judged.
+    // SAFETY: `host` is null or lives for the whole process, the error struct lives through the call; the rest is under
+    // test.
     unsafe { entry(host, error.pointer()) }
 }
 
-/// Head of the table behind a pointer.
+/// Head of the table at a pointer.
 ///
 /// # Errors
 /// A null or misaligned pointer.
@@ -85,7 +86,7 @@ impl Raw {
     /// # Errors
     /// A table that cannot be read.
     pub fn of(table: *const FfxPlugin) -> Result<Raw, Fault> {
-        // SAFETY: a table of the plugin's, for the life of the process.
+        // SAFETY: a table of the plugin, valid for the life of the process.
         let table = unsafe { read(table) }.map_err(|e| Fault::wrong(format!("the plugin's table: {e}")))?;
         Ok(Raw { table })
     }
@@ -103,7 +104,7 @@ impl Raw {
         if status != FFX_OK {
             return Err(Fault::wrong(format!("describe fails with code {status}: {}", error.message())));
         }
-        // SAFETY: what a successful call hands out lives as long as the process.
+        // SAFETY: the result of a successful call lives as long as the process.
         let read = unsafe { read(out) }.map_err(|e| Fault::wrong(format!("the description: {e}")))?;
         Ok((out, read))
     }
@@ -152,7 +153,7 @@ impl Raw {
     pub fn form(&self, program: &Program) -> Result<Form, Fault> {
         let (_, description) = self.describe()?;
         let irs: &[FfxIrVersion] = match (description.irs.is_null(), description.n_irs) {
-            // SAFETY: the description lives as long as the process and has so many forms.
+            // SAFETY: the description lives as long as the process and has this many forms.
             (false, n @ 1..=4096) => unsafe { std::slice::from_raw_parts(description.irs, n) },
             _ => &[],
         };
@@ -161,7 +162,7 @@ impl Raw {
         let minor = minor.ok_or_else(|| Fault::Declined("the plugin reads no kernel-ir".into()))?;
         let minor = minor.min(kernel_ir::IR_MINOR);
         let bytes = program.to_bytes_at(minor).or_else(|_| {
-            // The indices of these programs are in range, but where an error is what is asked for.
+            // The indices of these programs are in range, except where an error is expected.
             let mut plain = program.clone();
             kernel_ir::drop_checks(&mut plain);
             plain.to_bytes_at(minor)
@@ -189,7 +190,7 @@ impl Raw {
     /// Compiles what must compile.
     ///
     /// # Errors
-    /// A failure, told as a refusal where its code says so.
+    /// A failure, reported as a refusal where its code says so.
     pub fn compiled(&self, request: &Request<'_>) -> Result<Owned<'_>, Fault> {
         let mut error = ErrorPlace::whole();
         let (status, exe) = self.compile(request.pointer(), error.pointer())?;
@@ -280,10 +281,10 @@ impl Raw {
     }
 }
 
-/// Collects what a plugin gives in pieces.
+/// Collects bytes that a plugin passes in pieces.
 unsafe extern "C" fn bytes_sink(user: *mut c_void, bytes: *const u8, n: usize) {
     if n > 0 && !bytes.is_null() {
-        // SAFETY: `user` is the vector that the caller lent; the plugin vouches for its bytes.
+        // SAFETY: `user` is the vector that the caller lent; the plugin promises that its bytes are readable.
         unsafe { (*user.cast::<Vec<u8>>()).extend_from_slice(std::slice::from_raw_parts(bytes, n)) };
     }
 }

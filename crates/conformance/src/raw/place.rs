@@ -1,4 +1,4 @@
-//! Memory that the plugin may write, with known bytes behind it.
+//! Memory that the plugin may write, followed by guard bytes.
 
 use plugin_abi::table::covers;
 use plugin_abi::{FFX_OK, FfxError, Table, text_bytes};
@@ -7,7 +7,7 @@ use crate::case::Fault;
 
 const STRIP: u8 = 0xc3;
 
-/// A value and the strip behind it.
+/// A value followed by guard bytes.
 #[repr(C)]
 pub struct Guarded<T> {
     /// The value.
@@ -16,17 +16,17 @@ pub struct Guarded<T> {
 }
 
 impl<T> Guarded<T> {
-    /// Puts the strip behind a value.
+    /// Adds guard bytes to a value.
     pub fn new(value: T) -> Box<Guarded<T>> {
         Box::new(Guarded { value, strip: [STRIP; 512] })
     }
-    /// Whether nothing was written behind the value.
+    /// Whether the guard bytes are intact.
     pub fn is_intact(&self) -> bool {
         self.strip.iter().all(|b| *b == STRIP)
     }
 }
 
-/// An error struct that claims to be `size` bytes large; what lies beyond must stay as it is.
+/// An error struct that claims to be `size` bytes large; the bytes beyond must stay unchanged.
 pub struct ErrorPlace {
     place: Box<Guarded<FfxError>>,
     size: usize,
@@ -78,10 +78,10 @@ impl ErrorPlace {
         String::from_utf8_lossy(text_bytes(&self.place.value.message)).into_owned()
     }
 
-    /// What a call that must fail may be blamed for: success, another code in the struct, no message, a write beyond it.
+    /// Defects of a call that must fail: success, another code in the struct, no message, a write beyond it.
     ///
     /// # Errors
-    /// The first of these.
+    /// The first defect.
     pub fn expect_failure(&self, status: i32) -> Result<(), Fault> {
         if status == FFX_OK {
             return Err(Fault::wrong("the call succeeded, but must fail"));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use conformance::{CHECKS, Effort, Error, Judge, Options, Report, Status, check};
 use ferroflux_broken::{FAULTS, VARIABLE};
 
-/// The library that cargo built beside this test.
+/// The library that cargo built next to this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let name = format!("{}ferroflux_broken{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);

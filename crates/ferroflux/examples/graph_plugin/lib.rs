@@ -1,5 +1,5 @@
-//! A plugin that takes whole graphs, as a custom Dynamo backend does: it reads the text of the graph and runs it operator by
-//! operator. An author replaces the interpreter by a compiler of his own; everything else is what a backend of this kind needs.
+//! A plugin that takes whole graphs, as a custom Dynamo backend does: it parses the text of the graph and runs it operator
+//! by operator. An author replaces the interpreter by a compiler; everything else is what a backend of this kind needs.
 //!
 //! `cargo build -p ferroflux --examples`, then `ferroflux run MODEL.pt2 --backend target/debug/examples/libgraph_plugin.so`.
 //! Not here: a device, artifacts, speed.
@@ -70,7 +70,7 @@ fn refusals(graph: &Graph, target: &str) -> Result<Vec<Refusal>, PluginError> {
     Ok(called.map(refusal).collect())
 }
 
-/// Where a placeholder's value comes from.
+/// The source of a placeholder's value.
 enum Place {
     /// The call's input of this number.
     Input(usize),
@@ -78,11 +78,11 @@ enum Place {
     Seed(usize),
     /// The constant of this name.
     Constant(String),
-    /// Nowhere: it is no tensor, and what reads it has its value in its type.
+    /// No source: it is not a tensor, and its readers have the value in its type.
     Nothing,
 }
 
-/// A graph that runs.
+/// An executable graph.
 struct Code {
     graph: Graph,
     places: Vec<Place>,
@@ -143,7 +143,7 @@ impl Executable for Code {
     }
 }
 
-/// A tensor of the host's for the time of a call, with its strides.
+/// A tensor of the host, lent for a call, with its strides.
 fn taken(view: &TensorView<'_>) -> Result<Tensor, PluginError> {
     let sizes: Vec<usize> = view.sizes().iter().map(|n| *n as usize).collect();
     let strides: Vec<isize> = view.strides().iter().map(|n| *n as isize).collect();

@@ -1,5 +1,5 @@
-//! One file of the store: a header that tells what it is, and sections of bytes. Both have checksums; the header is read
-//! alone by listings.
+//! One file of the store: a header that identifies it, and sections of bytes. Both have checksums; listings read only the
+//! header.
 //!
 //! Layout, integers little-endian: `FFXCACHE`, u32 version, u32 bytes of the header, u64 bytes of the rest, SHA-256 of the
 //! header, SHA-256 of the rest; then the header (JSON), then each section as u64 and its bytes.
@@ -14,17 +14,17 @@ use sha2::{Digest, Sha256};
 use super::Key;
 
 const MAGIC: &[u8; 8] = b"FFXCACHE";
-/// Grows with every change of what is in a file; files of another version are made anew.
+/// Incremented with every change of the file's contents; files of another version are rebuilt.
 const VERSION: u32 = 2;
 const FIXED: usize = 8 + 4 + 4 + 8 + 32 + 32;
 /// Longest header that is read, in bytes.
 const MAX_HEADER: usize = 1 << 20;
 
-/// What the header says.
+/// The contents of the header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
     pub(super) key: Key,
-    /// What the user calls the program.
+    /// The user's name of the program.
     pub(super) program: String,
     pub(super) backend: String,
     pub(super) mode: String,
@@ -35,7 +35,7 @@ pub(super) struct Header {
 /// An entry, as a listing shows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct EntryInfo {
-    /// What it is found by.
+    /// Its key.
     pub key: Key,
     /// The name of its program.
     pub program: String,
@@ -45,9 +45,9 @@ pub struct EntryInfo {
     pub mode: String,
     /// Bytes of its file.
     pub bytes: u64,
-    /// Since it was made.
+    /// Time since it was created.
     pub age: Duration,
-    /// Since it was last used.
+    /// Time since it was last used.
     pub unused: Duration,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn encode(header: &Header, sections: &[&[u8]]) -> Result<Vec<u8>, Str
     Ok(bytes)
 }
 
-/// What the fixed part says: bytes of the header and of the rest, and their checksums.
+/// The contents of the fixed part: bytes of the header and of the rest, and their checksums.
 type Fixed<'a> = (usize, u64, &'a [u8], &'a [u8]);
 
 fn fixed(bytes: &[u8]) -> Result<Fixed<'_>, String> {
@@ -97,7 +97,7 @@ fn header(bytes: &[u8], sum: &[u8]) -> Result<Header, String> {
 /// The header and the sections.
 ///
 /// # Errors
-/// What is wrong with the bytes.
+/// The defect of the bytes.
 pub(super) fn decode(bytes: &[u8]) -> Result<(Header, Vec<&[u8]>), String> {
     let (header_bytes, rest_bytes, header_sum, rest_sum) = fixed(bytes)?;
     let short = || "it is cut short".to_owned();
@@ -119,7 +119,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Header, Vec<&[u8]>), String> {
     if rest.is_empty() { Ok((header, sections)) } else { Err(short()) }
 }
 
-/// What a listing shows of a file; `None` where it is none of ours.
+/// The listing of a file; `None` where it is not an entry.
 pub(super) fn info(path: &Path) -> Option<EntryInfo> {
     let mut file = std::fs::File::open(path).ok()?;
     let about = file.metadata().ok()?;

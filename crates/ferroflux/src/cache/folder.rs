@@ -1,12 +1,12 @@
-//! Which folder, how much may lie there, and whether its files may be run: they are machine code, so nobody else may have
-//! written them.
+//! The cache folder, its size bound, and whether its files are trusted: they contain machine code, so no other user may
+//! have
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Cache;
 
-/// Bytes of all files together where nothing else is said.
+/// The default bound of all files together, in bytes.
 const USUAL_LIMIT: u64 = 4 << 30;
 /// Variable that bounds the files' size.
 const SIZE: &str = "FERROFLUX_CACHE_SIZE";
@@ -20,10 +20,10 @@ pub(super) struct Place {
     pub(super) limit: u64,
 }
 
-/// The folder of programs of a setting; not made yet.
+/// The folder of programs for a setting; not created yet.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is none.
 pub(super) fn place(cache: &Cache) -> Result<Place, String> {
     let usual_limit = || match std::env::var(SIZE) {
         Ok(text) => {
@@ -59,10 +59,10 @@ pub(super) fn bytes(text: &str) -> Option<u64> {
     digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// Makes the folder where it is not there.
+/// Creates the folder if it does not exist.
 ///
 /// # Errors
-/// The system's, in words.
+/// The message of the system.
 pub(super) fn make(folder: &Path) -> Result<(), String> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -74,16 +74,16 @@ pub(super) fn make(folder: &Path) -> Result<(), String> {
     builder.create(folder).map_err(|e| format!("{}: {e}", folder.display()))
 }
 
-/// Whether no one but the user (or the system's administrator) can have put files there.
+/// Whether only the user (or the system's administrator) can have put files there.
 ///
 /// # Errors
-/// Who can, and what to do.
+/// Who else can, and what to do.
 pub(super) fn check(folder: &Path) -> Result<(), String> {
     plugin_host::check_permissions(folder).map_err(|e| e.to_string())?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
-        // The owner of a process' own entry is its effective user; where the system has none, permissions alone decide.
+        // The owner of a process's own /proc entry is its effective user; on systems without it, permissions alone decide.
         let owner = fs::metadata(folder).map_err(|e| format!("{}: {e}", folder.display()))?.uid();
         let own = fs::metadata("/proc/self").map_or(owner, |about| about.uid());
         if owner != own && owner != 0 {

@@ -1,5 +1,5 @@
-//! What an entry holds of a program: everything from which an executable is made without a pass, and what connects it with
-//! its caller.
+//! The contents of an entry for a program: everything from which an executable is created without running a pass, and its
+//! relation to the caller.
 
 use fx_ir::Symbols;
 use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable};
@@ -16,11 +16,11 @@ pub(crate) struct Form {
     pub(crate) kernels: Kernels,
     /// For each result of the graph that is a value whether it is complex.
     pub(crate) complex: Vec<bool>,
-    /// What its inputs and outputs are to its caller.
+    /// The relation of its inputs and outputs to its caller.
     pub(crate) caller: Caller,
 }
 
-/// What connects a program with its caller: as much as the passes would find out.
+/// The relation of a program to its caller, as the passes would determine it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Caller {
     /// Code of prims, whose caller has the graph.
@@ -31,7 +31,7 @@ pub(crate) enum Caller {
     Step(StepPlan),
 }
 
-/// What the placeholders and outputs of a functional graph are to its caller.
+/// The relation of a functional graph's placeholders and outputs to its caller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Wiring {
     /// The size symbols.
@@ -44,7 +44,7 @@ pub(crate) struct Wiring {
     pub(crate) sinks: Vec<Sink>,
 }
 
-/// What of a form is neither the program nor machine code.
+/// The part of a form that is neither the program nor machine code.
 #[derive(Serialize, Deserialize)]
 struct Facts {
     in_place: Vec<bool>,
@@ -56,12 +56,12 @@ struct Facts {
 pub(super) struct Sections {
     program: Vec<u8>,
     facts: Vec<u8>,
-    /// Empty where the backend makes none.
+    /// Empty where the backend makes no artifact.
     artifact: Vec<u8>,
 }
 
 impl Sections {
-    /// Of what was compiled.
+    /// Of a compiled program.
     pub(super) fn of(form: &Form, executable: &LoadedExecutable) -> Result<Sections, String> {
         let Kernels { program, in_place } = &form.kernels;
         let facts =
@@ -76,10 +76,10 @@ impl Sections {
     }
 }
 
-/// The form and its executable out of an entry's sections.
+/// Restores the form and its executable from an entry's sections.
 ///
 /// # Errors
-/// What cannot be used.
+/// The reason why the entry cannot be used.
 pub(super) fn restore(
     sections: &[&[u8]],
     backend: &LoadedBackend,

@@ -1,4 +1,4 @@
-//! What an entry is found by: named parts, each a checksum and a line for the user.
+//! The key of an entry: named parts, each a checksum and a line for the user.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -10,16 +10,16 @@ pub struct Part {
     pub name: String,
     /// SHA-256 of all of it, as hexadecimal digits.
     pub sum: String,
-    /// What it is, in words.
+    /// Its description.
     pub shown: String,
 }
 
 impl Part {
-    /// A part that consists of some pieces.
+    /// A part that consists of several pieces.
     pub(crate) fn new(name: &str, pieces: &[&[u8]], shown: impl Into<String>) -> Part {
         Part { name: name.into(), sum: sum(pieces), shown: shown.into() }
     }
-    /// A part that is what the user is shown.
+    /// A part whose text is shown to the user.
     pub(crate) fn visible(name: &str, text: String) -> Part {
         Part { name: name.into(), sum: sum(&[text.as_bytes()]), shown: text }
     }
@@ -46,7 +46,7 @@ impl Key {
     }
 }
 
-/// SHA-256 of pieces with their lengths, so that no two lists of pieces run into one text.
+/// SHA-256 of pieces with their lengths, so that different lists of pieces never hash the same text.
 fn sum(pieces: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
     for piece in pieces {

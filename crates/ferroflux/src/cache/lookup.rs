@@ -1,4 +1,4 @@
-//! The way of one compilation through the cache: its key, what is found under it, and what is kept.
+//! One compilation with the cache: its key, the lookup, and storing the result.
 
 use std::time::Instant;
 
@@ -12,17 +12,17 @@ use crate::code::CACHE_OPTION;
 use crate::pipeline::{Kernels, skipped};
 use crate::{Error, Options};
 
-/// What share of the bound the weights of one program may have.
+/// The share of the bound that the weights of one program may use.
 const LARGEST: u64 = 4;
 
-/// What the graph is that a key begins with: the same graph is compiled otherwise at another stage.
+/// The stage of the graph in a key: the same graph is compiled differently at another stage.
 #[derive(Clone, Copy)]
 pub(crate) enum Stage<'a> {
     /// A captured graph, for inference.
     Captured,
     /// Prims of a function or of half of a training step, before the passes; whether state may be written in place.
     Prims { in_place: bool },
-    /// A captured graph, for training: all that decides what is made of it, and how that is shown.
+    /// A captured graph, for training: all settings that determine the step, and their description.
     Training { what: &'a str, shown: &'a str },
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Lookup<'a> {
 }
 
 impl<'a> Lookup<'a> {
-    /// Of a graph; `None`, with the reason in the log, where nothing is cached. `program` is what the user calls it.
+    /// For a graph; `None`, with the reason in the log, where nothing is cached. `program` is the user's name of it.
     pub(crate) fn new(
         stage: Stage<'_>,
         graph: &Graph,
@@ -56,8 +56,8 @@ impl<'a> Lookup<'a> {
         }
     }
 
-    /// The folder in which the backend may keep what it makes of the program's constants, where it keeps such things at all
-    /// and there would be room for them.
+    /// The folder in which the backend may store the results of binding the program's constants, if it supports that and
+    /// there would be room for them.
     pub(crate) fn weights_folder(&self, kernels: &Kernels) -> Option<String> {
         let keeps = |o: &OptionInfo| o.name == CACHE_OPTION && o.default == "off";
         let is_given = self.options.backend_options.iter().any(|(name, _)| name == CACHE_OPTION);
@@ -72,7 +72,7 @@ impl<'a> Lookup<'a> {
         self.store.folder().to_str().map(str::to_owned)
     }
 
-    /// Keeps the files within their bound, after the backend may have written what it makes of the constants.
+    /// Enforces the bound, after the backend may have stored results of binding.
     pub(crate) fn tidy(&self, kernels: &Kernels) {
         self.store.enforce_bound(constant_bytes(kernels).unwrap_or(u64::MAX));
     }
@@ -81,7 +81,7 @@ impl<'a> Lookup<'a> {
         (self.store, self.key)
     }
 
-    /// What an earlier process compiled.
+    /// The result of an earlier process.
     fn find(&self) -> Option<(Form, LoadedExecutable)> {
         let _span = info_span!("cache", program = self.program).entered();
         let start = Instant::now();
@@ -94,7 +94,7 @@ impl<'a> Lookup<'a> {
         found
     }
 
-    /// Keeps what was compiled. That it cannot be is no error of the caller's.
+    /// Stores a compiled program. A failure to do so is not an error for the caller.
     fn keep(&self, form: &Form, executable: &LoadedExecutable) {
         let start = Instant::now();
         let names = (&*self.program, self.backend.name(), self.options.mode.name());
@@ -108,7 +108,7 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// Bytes of a program's constants; `None` where they depend on sizes that a call tells.
+/// Bytes of a program's constants; `None` where they depend on sizes that a call determines.
 fn constant_bytes(kernels: &Kernels) -> Option<u64> {
     let program = &kernels.program;
     let buffers = program.constants.iter().map(|c| &program.buffers[c.buf]);
@@ -118,7 +118,7 @@ fn constant_bytes(kernels: &Kernels) -> Option<u64> {
     buffers.map(bytes).try_fold(0u64, |sum, bytes| Some(sum.saturating_add(bytes?)))
 }
 
-/// What the cache has for a compilation, else what `make` makes, which is kept; and whether it was there.
+/// The cached result of a compilation, else the result of `make`, which is stored; and whether it was cached.
 pub(crate) fn get_or_compile(
     lookup: Option<&Lookup<'_>>,
     make: impl FnOnce() -> Result<(Form, LoadedExecutable), Error>,
@@ -133,10 +133,11 @@ pub(crate) fn get_or_compile(
     Ok((form, executable, false))
 }
 
-/// All that decides what a graph is compiled to. The graph is taken as it stands at its stage: no pass runs for the key.
+/// The key: everything that determines what a graph is compiled to. The graph is taken at its stage: no pass runs for the
+/// key.
 ///
 /// # Errors
-/// Why it cannot be told.
+/// The reason why there is no key.
 fn key(stage: Stage<'_>, graph: &Graph, backend: &LoadedBackend, options: &Options) -> Result<Key, String> {
     let (kind, in_place) = match stage {
         Stage::Captured | Stage::Training { .. } => ("captured", true),
@@ -188,7 +189,7 @@ fn options_text(options: &Options, in_place: bool) -> Result<String, String> {
     Ok(text)
 }
 
-/// Where artifacts load; the first usable device where the backend makes none.
+/// The device for which artifacts load; the first usable device where the backend makes none.
 fn device(backend: &LoadedBackend) -> Result<String, String> {
     if let Some(text) = backend.artifact_compat(None).map_err(|e| e.to_string())? {
         return Ok(text);

@@ -1,13 +1,13 @@
-//! Compiled programs on disk: what a process compiled, a later one loads. `docs/cache.md` is the page for users.
+//! Compiled programs on disk: a later process loads what an earlier one compiled. `docs/cache.md` is the page for users.
 //!
 //! - [`Cache`]: whether and where, a setting of [`Options`](crate::Options).
-//! - [`Store`]: the folder: files by key, bounded in size, the longest unused go first.
-//! - [`Key`], [`Part`]: what an entry is found by, part by part, so that a miss can be explained.
-//! - `entry`: the bytes of one file. `form`: what is in them of a program. `lookup`: the way of a compilation through here.
-//! - [`Report`]: whether a model would be found, and what is different where it would not.
+//! - [`Store`]: the folder: files by key, bounded in size, least recently used removed first.
+//! - [`Key`], [`Part`]: the key of an entry, part by part, so that a miss can be explained.
+//! - `entry`: the bytes of one file. `form`: its contents for a program. `lookup`: one compilation with the cache.
+//! - [`Report`]: whether a model would be found, and otherwise what is different.
 //!
-//! Weights are never part of an entry: they are bound anew. Nothing here is needed for a result: what is missing, damaged or
-//! foreign is compiled again, and the log (`cache`) says so.
+//! Weights are never part of an entry: they are bound after loading. Nothing here is needed for a result: missing, damaged
+//! or foreign entries are compiled again, and the log (`cache`) says so.
 
 mod entry;
 mod folder;
@@ -37,19 +37,19 @@ pub enum Cache {
     /// [`Cache::Off`].
     #[default]
     Usual,
-    /// Nothing is kept and nothing is looked for.
+    /// Nothing is stored or looked up.
     Off,
     /// In this folder.
     In {
-        /// The folder; it is made where it is not there.
+        /// The folder; it is created if it does not exist.
         folder: PathBuf,
-        /// Bytes that its files may have together; `None` is the usual bound.
+        /// The bound of all its files together, in bytes; `None` is the default bound.
         limit: Option<u64>,
     },
 }
 
 impl Cache {
-    /// The folder of the user's choice, with the usual bound.
+    /// A folder of the user's choice, with the default bound.
     pub fn at(folder: impl Into<PathBuf>) -> Cache {
         Cache::In { folder: folder.into(), limit: None }
     }

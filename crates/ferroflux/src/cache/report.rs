@@ -1,4 +1,4 @@
-//! Whether a model would be found in the cache, and if not, what is different from the entry that is most like it.
+//! Whether a model would be found in the cache, and if not, the differences from the most similar entry.
 
 use plugin_host::LoadedBackend;
 use serde::Serialize;
@@ -16,11 +16,11 @@ pub enum Report {
     Hit(Key),
     /// None.
     Miss {
-        /// The key that was looked for.
+        /// The key of the lookup.
         key: Key,
-        /// Why a file that is there cannot be used.
+        /// The reason why an existing file cannot be used.
         damaged: Option<String>,
-        /// The entry that agrees in most parts, and those in which it does not. None where the cache has no entries.
+        /// The entry that agrees in most parts, and those in which it does not. `None` where the cache has no entries.
         nearest: Option<(Box<EntryInfo>, Vec<Difference>)>,
     },
     /// Nothing is cached, and why.
@@ -34,12 +34,12 @@ pub struct Difference {
     pub part: String,
     /// What the entry has.
     pub entry: String,
-    /// What was looked for.
+    /// The value of the lookup.
     pub wanted: String,
 }
 
 impl Program {
-    /// What the cache has for [`compile`](Program::compile) with these options. Nothing is compiled or changed.
+    /// Looks up [`compile`](Program::compile) with these options. Nothing is compiled or changed.
     ///
     /// # Errors
     /// There is no such backend, or it cannot be loaded.
@@ -52,7 +52,7 @@ impl Program {
         })
     }
 
-    /// What the cache has for [`train_step`](Program::train_step) with these options. Nothing is compiled or changed.
+    /// Looks up [`train_step`](Program::train_step) with these options. Nothing is compiled or changed.
     ///
     /// # Errors
     /// As for [`cached`](Program::cached).
@@ -93,7 +93,7 @@ pub(super) fn report(store: &Store, key: Key) -> Report {
     };
     let agreeing =
         |e: &EntryInfo| key.0.iter().filter(|p| e.key.part(&p.name).is_some_and(|o| o.sum == p.sum)).count();
-    // Of the same model first; of several the one that was used last.
+    // The same model first; among several entries the most recently used one.
     let same_graph = |e: &EntryInfo| e.key.part("graph").map(|p| &p.sum) == key.part("graph").map(|p| &p.sum);
     let entries = store.entries().into_iter().rev();
     let nearest = entries.max_by_key(|e| (same_graph(e), agreeing(e)));
@@ -105,7 +105,7 @@ pub(super) fn report(store: &Store, key: Key) -> Report {
 }
 
 fn differences(entry: &Key, wanted: &Key) -> Vec<Difference> {
-    // A part that one of them lacks is a difference too.
+    // A part that only one of them has is a difference too.
     let lacking = entry.0.iter().filter(|p| wanted.part(&p.name).is_none());
     let one = |p: &super::Part| {
         let (has, wants) = (entry.part(&p.name), wanted.part(&p.name));

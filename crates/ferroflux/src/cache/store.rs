@@ -1,5 +1,5 @@
 //! The folder of entries. Several processes may use it at once: files are written under another name and renamed, so that a
-//! reader sees a whole file or none; whoever finds a damaged one removes it.
+//! reader sees a complete file or none; the reader of a damaged file removes it.
 
 use std::fs;
 use std::io::Write;
@@ -13,18 +13,18 @@ use super::entry::{self, EntryInfo, Header};
 use super::folder::{self, Place};
 use super::{Cache, Key};
 
-/// How names of entries end.
+/// Suffix of entries.
 const SUFFIX: &str = ".entry";
-/// How names of files end that backends write into the folder: what they make of constants.
+/// Suffix of the files that backends write into the folder: results of binding constants.
 const OTHERS: &str = ".weights";
-/// How names of files begin that are being written.
+/// Prefix of files that are being written.
 const UNFINISHED: &str = ".new-";
-/// After this an unfinished file is a dead process'.
+/// After this time an unfinished file belongs to a dead process.
 const STALE: Duration = Duration::from_secs(3600);
 
-/// The part of the bound by which files may pass it before this process looks again.
+/// The fraction of the bound by which files may exceed it before this process checks again.
 const SHARE: u64 = 64;
-/// Bytes that this process wrote since it last looked; at first as if there were many.
+/// Bytes that this process wrote since its last check; large at first, so that it checks.
 static WRITTEN: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// A folder of entries.
@@ -47,10 +47,10 @@ struct File {
 }
 
 impl Store {
-    /// The store of a setting. The folder need not be there.
+    /// The store of a setting. The folder need not exist.
     ///
     /// # Errors
-    /// Why there is none: it is turned off, there is no home folder, or its files could be another user's.
+    /// The reason why there is none: it is turned off, there is no home folder, or its files could be another user's.
     pub fn open(cache: &Cache) -> Result<Store, String> {
         let place = folder::place(cache)?;
         if place.folder.exists() {
@@ -63,7 +63,7 @@ impl Store {
     pub fn folder(&self) -> &Path {
         &self.0.folder
     }
-    /// Bytes that the files may have together.
+    /// The bound of all files together, in bytes.
     pub fn limit(&self) -> u64 {
         self.0.limit
     }
@@ -80,10 +80,10 @@ impl Store {
         self.files().iter().map(|f| f.bytes).sum()
     }
 
-    /// Removes files that were not used for so long; all where no time is given, damaged and unfinished files too.
+    /// Removes files that were unused for this long; all of them without a time, damaged and unfinished ones too.
     ///
     /// # Errors
-    /// The system's, with the file.
+    /// The error of the system, with the file.
     pub fn clear(&self, unused: Option<Duration>) -> Result<Removed, std::io::Error> {
         let mut removed = Removed::default();
         let now = SystemTime::now();
@@ -109,7 +109,7 @@ impl Store {
         self.0.folder.join(format!("{}{SUFFIX}", key.id()))
     }
 
-    /// Whether there is an entry for the key; leaves it as it is.
+    /// Whether there is an entry for the key; does not mark it as used.
     ///
     /// # Errors
     /// Why the file cannot be used.
@@ -121,7 +121,7 @@ impl Store {
         }
     }
 
-    /// The sections under a key, as far as `read` can make something of them. What cannot be read is removed.
+    /// The sections under a key, if `read` accepts them. A file that cannot be read is removed.
     pub(super) fn get<T>(&self, key: &Key, read: impl FnOnce(&[&[u8]]) -> Result<T, String>) -> Option<T> {
         let path = self.path(key);
         let bytes = fs::read(&path).ok()?;
@@ -137,17 +137,17 @@ impl Store {
                 Some(found)
             }
             Err(why) => {
-                tracing::warn!(target: "cache", file = %path.display(), "an entry cannot be used and is made anew: {why}");
+                tracing::warn!(target: "cache", file = %path.display(), "an entry cannot be used and is rebuilt: {why}");
                 let _ = fs::remove_file(&path);
                 None
             }
         }
     }
 
-    /// Keeps sections under a key, and removes what was unused the longest where the bound is passed.
+    /// Stores sections under a key, and removes the least recently used files where the bound is exceeded.
     ///
     /// # Errors
-    /// Why it is not kept, in words.
+    /// The reason why it is not stored.
     pub(super) fn insert(
         &self,
         key: &Key,
@@ -172,8 +172,8 @@ impl Store {
         Ok(bytes.len() as u64)
     }
 
-    /// Looks at the folder's size now and then, after so many bytes were written: that takes as long as a small compilation where
-    /// there are a thousand files.
+    /// Checks the folder's size from time to time, after this many bytes were written: with a thousand files a check takes
+    /// as long as a small compilation.
     pub(super) fn enforce_bound(&self, bytes: u64) {
         let written = WRITTEN.load(Relaxed).saturating_add(bytes);
         let due = written > self.0.limit / SHARE;
@@ -194,7 +194,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the files that were unused the longest until the rest is within the bound, and what dead processes left.
+    /// Removes the least recently used files until the rest is within the bound, and leftovers of dead processes.
     fn evict(&self) {
         let now = SystemTime::now();
         let dead = |f: &File| now.duration_since(f.used).is_ok_and(|since| since > STALE);
@@ -209,7 +209,7 @@ impl Store {
                 break;
             }
             tracing::debug!(target: "cache", file = %file.path.display(), bytes = file.bytes, "removed: the bound is passed");
-            // Gone is gone, whoever removed it.
+            // The file is gone, whichever process removed it.
             let _ = fs::remove_file(&file.path);
             total -= file.bytes;
         }

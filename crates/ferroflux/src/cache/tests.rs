@@ -1,4 +1,4 @@
-//! The store by itself: what is kept is found by its whole key, and whatever is wrong with a file, it is as good as none.
+//! Tests of the store: an entry is found by its complete key, and a defective file is the same as none.
 
 #![allow(clippy::unwrap_used)]
 
@@ -109,7 +109,7 @@ fn the_longest_unused_go_first_and_the_bound_holds() {
         insert(&store, key, &[n as u8; 1000]);
         used(&store, key, n as u64);
     }
-    // Used just now.
+    // Just used.
     assert!(get(&store, &keys[0]).is_some());
     for key in &keys[4..6] {
         insert(&store, key, &[9; 1000]);
@@ -117,7 +117,7 @@ fn the_longest_unused_go_first_and_the_bound_holds() {
     let left: Vec<bool> = keys.iter().map(|k| file(&store, k).exists()).collect();
     assert_eq!(left, [true, false, false, true, true, true, false, false]);
     assert!(store.entries().iter().map(|e| e.bytes).sum::<u64>() <= store.limit());
-    // What is larger than the bound is not kept, and takes nothing else's place.
+    // A program larger than the bound is not stored, and evicts nothing.
     let large = vec![0; 8000];
     assert!(store.insert(&keys[7], ("net", "cpu", "default"), &[&large]).is_err());
     assert_eq!(store.entries().len(), 4);

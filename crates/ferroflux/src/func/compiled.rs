@@ -1,4 +1,4 @@
-//! A compiled function: code of its graph by whichever backend.
+//! A compiled function: the code of its graph on any backend.
 
 use fx_ir::Graph;
 use tensor::Tensor;
@@ -26,10 +26,11 @@ impl CompiledFunc {
         Ok(CompiledFunc { graph, inputs, signature, code, seeds: Seeds::new(options.seed) })
     }
 
-    /// Runs it; gives its results in order.
+    /// Runs it; returns its results in order.
     ///
     /// # Errors
-    /// Tensors that do not fit the types it was compiled for, sizes that break one of its guards, and whatever the backend runs into.
+    /// Tensors that do not fit the types it was compiled for, sizes that violate one of its guards, and errors of the
+    /// backend.
     pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let inputs = self.signature.conform(inputs)?;
         self.code.run(&inputs.iter().collect::<Vec<_>>(), self.seeds.next())

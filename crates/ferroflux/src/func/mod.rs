@@ -1,5 +1,5 @@
-//! Functions of tensors in Rust, and functions of functions: `grad`, `vjp`, `jvp`, `vmap`, `jacrev`, `jacfwd`, `hessian`, as in
-//! `torch.func`. Any of them applies to what another gives.
+//! Functions of tensors in Rust, and function transforms: `grad`, `vjp`, `jvp`, `vmap`, `jacrev`, `jacfwd`, `hessian`, as
+//! in `torch.func`. Transforms compose in any order.
 //!
 //! ```
 //! use ferroflux::{Options, Tensor, func};
@@ -50,7 +50,7 @@ struct Page;
 
 type Make = dyn Fn(&Types) -> Result<Graph, Error> + Send + Sync;
 
-/// A function of tensors, traced for the types of its arguments when they are known. Cheap to clone.
+/// A function of tensors, traced when the types of its arguments are known. Cheap to clone.
 #[derive(Clone)]
 pub struct Func {
     inputs: usize,
@@ -106,9 +106,9 @@ impl Func {
         Func { inputs, outputs, make: Arc::new(make) }
     }
 
-    /// A functional graph as a function of all its placeholders, parameters and buffers included (the seed of random
-    /// numbers is none of them), that returns all its outputs. It takes no other types than its own. What the graph says of
-    /// its values is held against the operators' rules when the function is traced.
+    /// A functional graph as a function of all its placeholders, parameters and buffers included (but not the seed of
+    /// random numbers), that returns all its outputs. It accepts only its own types. The types stated in the graph are
+    /// checked against the operators' rules when the function is traced.
     pub fn from_graph(mut graph: Graph) -> Func {
         for (_, node) in graph.nodes.iter_mut() {
             if let NodeKind::Placeholder { kind, .. } = &mut node.kind
@@ -124,18 +124,18 @@ impl Func {
             if graph.symbols.is_empty() {
                 graph.symbols = types.symbols.clone();
             }
-            // It comes from outside: judged in all builds.
+            // It comes from outside, so it is verified in all builds.
             pipeline::verify_functional(&graph).map_err(Error::Graph)?;
-            // The types of all values are the rules' own from here on.
+            // From here on the types of all values are inferred by the rules.
             pipeline::run(graph, StageId::Prim..=StageId::Prim, &Cx::training()?)
         })
     }
 
-    /// How many tensors it takes.
+    /// Number of its arguments.
     pub fn inputs(&self) -> usize {
         self.inputs
     }
-    /// How many tensors it returns.
+    /// Number of its results.
     pub fn outputs(&self) -> usize {
         self.outputs
     }
@@ -143,7 +143,7 @@ impl Func {
     /// The function on these types as a graph of prims.
     ///
     /// # Errors
-    /// Types that do not fit, operators that refuse them, and what a transform cannot do.
+    /// Types that do not fit, operators that refuse them, and errors of a transform.
     pub fn graph(&self, types: &Types) -> Result<Graph, Error> {
         if types.metas.len() != self.inputs {
             let what = format!("takes {} tensors, {} types are given", self.inputs, types.metas.len());
@@ -173,16 +173,16 @@ impl Func {
     /// Compiles it for arguments of these types.
     ///
     /// # Errors
-    /// As [`graph`](Func::graph), and what the backend refuses.
+    /// As [`graph`](Func::graph), and refusals of the backend.
     pub fn compile(&self, types: &Types, options: &Options) -> Result<CompiledFunc, Error> {
         CompiledFunc::new(self.graph(types)?, options)
     }
 
-    /// Compiles it for tensors like these and calls it once; [`compile`](Func::compile) and keep the result to call it
-    /// often.
+    /// Compiles it for tensors like these and calls it once; to call it often, keep the result of
+    /// [`compile`](Func::compile).
     ///
     /// # Errors
-    /// As [`compile`](Func::compile), and what the backend runs into.
+    /// As [`compile`](Func::compile), and errors of the backend.
     pub fn call(&self, inputs: &[Tensor], options: &Options) -> Result<Vec<Tensor>, Error> {
         self.compile(&Types::of(inputs), options)?.call(inputs)
     }

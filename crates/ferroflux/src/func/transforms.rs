@@ -1,4 +1,4 @@
-//! The transforms as functions of functions: each traces what it is given for the types at hand and transforms the graph.
+//! The transforms as functions of functions: each traces its argument for the given types and transforms the graph.
 
 use aot_autograd::transform::{self, VmapOptions};
 use ir_core::{SymExpr, TensorMeta};
@@ -11,7 +11,7 @@ pub fn grad(f: &Func) -> Func {
     grad_of(f, &[0])
 }
 
-/// The gradients with respect to some arguments (`argnums` of `torch.func`), one result each. Results of `f` behind the
+/// The gradients with respect to some arguments (`argnums` of `torch.func`), one result each. Results of `f` after the
 /// first are not differentiated, nor returned.
 pub fn grad_of(f: &Func, wrt: &[usize]) -> Func {
     let (f, wrt) = (f.clone(), wrt.to_vec());
@@ -77,7 +77,7 @@ pub fn vmap(f: &Func, in_dims: &[Option<i64>], out_dims: &[Option<i64>]) -> Func
     vmap_with(f, in_dims, out_dims, Randomness::Error)
 }
 
-/// As [`vmap`]; `randomness` says what random numbers are in the elements of the batch.
+/// As [`vmap`]; `randomness` defines the random numbers of the batch's elements.
 pub fn vmap_with(
     f: &Func,
     in_dims: &[Option<i64>],
@@ -93,7 +93,7 @@ pub fn vmap_with(
     })
 }
 
-/// The types that one element of the batch has, and the size of the batch.
+/// The types of one element of the batch, and the size of the batch.
 fn one_element(types: &Types, in_dims: &[Option<i64>]) -> Result<(Vec<TensorMeta>, SymExpr), Error> {
     if in_dims.len() != types.metas.len() {
         let what = format!("vmap: {} dimensions for {} arguments", in_dims.len(), types.metas.len());

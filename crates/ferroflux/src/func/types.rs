@@ -4,7 +4,7 @@ use fx_ir::{Symbol, Symbols};
 use ir_core::{DType, SymExpr, TensorMeta};
 use tensor::Tensor;
 
-/// dtypes and sizes of a function's arguments, and the symbols that stand in the sizes.
+/// dtypes and sizes of a function's arguments, and the symbols that are in the sizes.
 #[derive(Clone, Debug, Default)]
 pub struct Types {
     pub(super) metas: Vec<TensorMeta>,
@@ -26,7 +26,7 @@ impl Types {
         self.metas.push(TensorMeta::contiguous(dtype, sizes.into_iter().map(Into::into)));
         self
     }
-    /// A size that only the call tells, `min` or more, at most `max` where there is one.
+    /// A size known only at the call, `min` or more, at most `max` where there is one.
     pub fn symbol(&mut self, name: &str, min: i64, max: Option<i64>) -> SymExpr {
         let symbol = Symbol { name: name.into(), min, max, hint: None, unbacked: false };
         SymExpr::sym(self.symbols.push(symbol))

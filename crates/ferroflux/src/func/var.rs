@@ -1,5 +1,5 @@
-//! Tensors of a function that is being traced. Not here: capture of control flow and of mutation; a Rust `if` or `for`
-//! runs while tracing, and what it chooses is fixed in the graph.
+//! Tensors of a function that is being traced. Not here: capture of control flow and of mutation; a Rust `if` or `for` runs
+//! while tracing, and its outcome is fixed in the graph.
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Add, Div, Mul, Neg, Sub};
@@ -8,7 +8,7 @@ use fx_ir::{Arg, Graph, OriginId, ValueId};
 use ir_core::{DType, Shape};
 use prims::{Builder, OpError};
 
-/// What is traced so far. The first error ends the trace: later operations do nothing.
+/// The trace so far. The first error ends the trace: later operations do nothing.
 pub(super) struct Tape {
     pub(super) graph: RefCell<Graph>,
     pub(super) error: RefCell<Option<OpError>>,
@@ -19,7 +19,7 @@ impl Tape {
     pub(super) fn new(graph: Graph) -> Tape {
         Tape { graph: RefCell::new(graph), error: RefCell::new(None), calls: Cell::new(0) }
     }
-    /// Calls an operator; nothing after an error.
+    /// Calls an operator; does nothing after an error.
     fn call(&self, target: &str, args: Vec<Arg>) -> Vec<ValueId> {
         if self.error.borrow().is_some() {
             return Vec::new();
@@ -40,8 +40,8 @@ impl Tape {
     }
 }
 
-/// A tensor of a traced function. Operators and methods append calls; what an operator refuses (dtypes or sizes that do
-/// not fit) is the error of [`super::Func::graph`], and the results of such a call have no values.
+/// A tensor of a traced function. Operators and methods append calls; the error of a refused call (dtypes or sizes that do
+/// not fit) is returned by [`super::Func::graph`], and the results of such a call have no values.
 #[derive(Clone, Copy)]
 pub struct Var<'t> {
     pub(super) tape: &'t Tape,
@@ -145,7 +145,7 @@ impl<'t> Var<'t> {
     pub fn reshape(self, sizes: &[i64]) -> Var<'t> {
         self.call("aten.reshape.default", [sizes.into()])
     }
-    /// Two dimensions exchanged.
+    /// Exchanges two dimensions.
     pub fn transpose(self, x: i64, y: i64) -> Var<'t> {
         self.call("aten.transpose.int", [x.into(), y.into()])
     }

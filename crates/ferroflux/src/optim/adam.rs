@@ -21,7 +21,7 @@ pub struct Adam {
     pub decoupled: bool,
     /// Divides by the largest running mean so far.
     pub amsgrad: bool,
-    /// Climbs instead of descending.
+    /// Maximizes instead of minimizing.
     pub maximize: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Arithmetic of updates: a builder that rounds as PyTorch's kernels do. Every PyTorch call computes 16-bit tensors in `f32`
-//! and rounds its result; wider ones are computed as they are.
+//! Arithmetic of optimizer updates: a builder that rounds as PyTorch's kernels do. Every PyTorch call computes 16-bit
+//! tensors in `f32` and rounds its result; wider ones are computed in their own dtype.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::DType;
@@ -8,7 +8,7 @@ use prims::{Builder, OpError};
 /// Builds the update of one parameter.
 pub(crate) struct Math<'m, 'g> {
     pub(crate) b: &'m mut Builder<'g>,
-    /// The parameter's dtype, and what it is computed in.
+    /// The parameter's dtype, and the dtype of the computation.
     dtype: DType,
     compute: DType,
     /// The step's numbers of the compute dtype, by name.

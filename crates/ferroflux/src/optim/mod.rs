@@ -1,6 +1,6 @@
 //! Optimizers, compiled with the step: PyTorch's single-tensor arithmetic as graph code. Parameters and the optimizer's own
-//! tensors are state of the step; what changes from step to step (learning rate, bias corrections) are numbers that a
-//! call is given, so a schedule never compiles anew.
+//! tensors are state of the step; values that change from step to step (learning rate, bias corrections) are inputs of a
+//! call, so a schedule never recompiles.
 //!
 //! Not here: running a step ([`crate::train`]); schedules are plain functions of the step number ([`Schedule`]).
 
@@ -26,14 +26,14 @@ pub enum Optimizer {
     Adam(Adam),
 }
 
-/// A number that the graph of an update reads and every call gives, by name.
+/// A number that the graph of an update reads and every call supplies, by name.
 pub(crate) type Number = (&'static str, f64);
 
 impl Optimizer {
     /// Checks the settings, as PyTorch's constructors do.
     ///
     /// # Errors
-    /// What is out of range, in words.
+    /// The setting that is out of range.
     pub fn check(&self) -> Result<(), String> {
         match self {
             Optimizer::Sgd(sgd) => sgd.check(),

@@ -1,5 +1,5 @@
 //! Learning-rate schedules as plain functions of the step number, after `torch.optim.lr_scheduler`. The closed forms are
-//! PyTorch's own; PyTorch's recursions round a little differently (1 part in 10^15 a step).
+//! PyTorch's own; PyTorch's recursions round a little differently (1 part in 10^15 per step).
 
 use std::f64::consts::PI;
 
@@ -46,7 +46,7 @@ pub enum Schedule {
         steps: u64,
         /// Factor at step 0.
         start: f64,
-        /// What follows.
+        /// The schedule that follows.
         then: Box<Schedule>,
     },
     /// `OneCycleLR` with cosine annealing: up from `base / div` to the base rate during the first `rise` of `total`
@@ -132,16 +132,16 @@ fn one_cycle(top: f64, total: u64, rise: f64, first: f64, last: f64, step: u64) 
     cosine(top, last, if end > climb_end { (step - climb_end) / (end - climb_end) } else { 1.0 })
 }
 
-/// `ReduceLROnPlateau` on a loss: times `factor` when it has not become smaller for more than `patience` looks.
+/// `ReduceLROnPlateau` on a loss: times `factor` when it has not become smaller for more than `patience` observations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plateau {
     /// Factor.
     pub factor: f64,
-    /// Looks without improvement that are borne.
+    /// Tolerated observations without improvement.
     pub patience: u64,
     /// A loss counts as better below `best * (1 - threshold)`.
     pub threshold: f64,
-    /// Looks after a change during which nothing is counted.
+    /// Observations after a change that are not counted.
     pub cooldown: u64,
     /// The lowest rate.
     pub min: f64,
@@ -167,7 +167,7 @@ impl Plateau {
             scale: 1.0,
         }
     }
-    /// Looks at a loss, for example once an epoch.
+    /// Observes a loss, for example once per epoch.
     pub fn look(&mut self, loss: f64) {
         if loss < self.best * (1.0 - self.threshold) {
             (self.best, self.bad) = (loss, 0);
@@ -182,15 +182,15 @@ impl Plateau {
             (self.cooling, self.bad) = (self.cooldown, 0);
         }
     }
-    /// The rate at present.
+    /// The current rate.
     pub fn rate(&self, base: f64) -> f64 {
         (base * self.scale).max(self.min)
     }
-    /// What a checkpoint keeps: best loss, looks without improvement, looks left of the cooldown, scale.
+    /// The state for a checkpoint: best loss, observations without improvement, rest of the cooldown, scale.
     pub fn memory(&self) -> [f64; 4] {
         [self.best, self.bad as f64, self.cooling as f64, self.scale]
     }
-    /// Goes on from what a checkpoint kept.
+    /// Restores the state of a checkpoint.
     pub fn restore(&mut self, memory: [f64; 4]) {
         let [best, bad, cooling, scale] = memory;
         (self.best, self.bad, self.cooling, self.scale) = (best, bad as u64, cooling as u64, scale);

@@ -14,7 +14,7 @@ pub struct Sgd {
     pub dampening: f64,
     /// Factor of the L2 penalty.
     pub weight_decay: f64,
-    /// Nesterov's momentum; needs momentum and no dampening.
+    /// Nesterov's momentum; requires momentum and no dampening.
     pub nesterov: bool,
     /// Climbs instead of descending.
     pub maximize: bool,
@@ -39,7 +39,7 @@ impl Sgd {
 
     pub(super) fn numbers(&self, lr: f64, step: u64) -> Vec<Number> {
         let mut list = vec![("neg_lr", -lr)];
-        // The first gradient is taken whole: the buffer is not there yet.
+        // The first gradient is used unscaled: the buffer does not exist yet.
         if self.momentum != 0.0 && self.dampening != 0.0 {
             list.push(("gradient_weight", if step <= 1 { 1.0 } else { 1.0 - self.dampening }));
         }

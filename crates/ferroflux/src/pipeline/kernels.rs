@@ -1,5 +1,5 @@
-//! The lowering behind the last stage: a graph of prims on real numbers becomes a fused program. The one way from graphs to
-//! kernels, for whoever wants them: inference, functions, training, listings.
+//! The lowering after the last stage: a graph of prims on real numbers becomes a fused program. Inference, functions,
+//! training and listings all use it.
 
 use fx_ir::{Arg, Graph, OutputKind};
 use ir_core::Shape;
@@ -9,23 +9,23 @@ use tracing::info_span;
 use super::observe::IN_PLACE;
 use super::{Cx, Error};
 
-/// A program and what it does with new values of parameters and buffers.
+/// A program, and where it stores new values of parameters and buffers.
 pub(crate) struct Kernels {
     pub(crate) program: Program,
-    /// For each result that is a value whether the call leaves it in the input that it is the new value of, instead of
+    /// For each result that is a value whether the call stores it in the input that it is the new value of, instead of
     /// returning it.
     pub(crate) in_place: Vec<bool>,
 }
 
-/// What the caller decides about the lowering.
+/// The options of the lowering.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KernelOptions {
     /// For each output the strides of the returned tensor; row-major where there are none.
     pub(crate) output_strides: Vec<Option<Shape>>,
-    /// Whether new values of state are written where the old ones are; outputs also then where `FERROFLUX_SKIP_PASSES` has
-    /// `in_place`.
+    /// Whether new values of state are written in place of the old ones; they are outputs nevertheless where
+    /// `FERROFLUX_SKIP_PASSES` has `in_place`.
     pub(crate) in_place: bool,
-    /// Whether nobody checks indices from data.
+    /// Whether indices from data are not checked.
     pub(crate) unchecked_indices: bool,
 }
 
@@ -61,10 +61,10 @@ impl KernelOptions {
     }
 }
 
-/// What the last stage gives, as kernels.
+/// Lowers the result of the last stage.
 ///
 /// # Errors
-/// What cannot be lowered.
+/// Errors of the lowering.
 pub(crate) fn lower(optimized: &Graph, options: &KernelOptions, cx: &Cx<'_>) -> Result<Kernels, Error> {
     let _span = info_span!("inductor").entered();
     let in_place = options.in_place && !cx.passes.skip.iter().any(|name| name == IN_PLACE);

@@ -1,10 +1,11 @@
-//! What graphs may leave a stage: a predicate for each dialect, on top of what [`fx_ir::verify()`] demands of all graphs. What
-//! an operator is, the crates that know say (`prims::prim_legality`, `aot_autograd::functional_legality`).
+//! The legality predicates of the stages' results: one for each dialect, in addition to what [`fx_ir::verify()`] requires
+//! of all graphs. The crates that know the operators define them (`prims::prim_legality`,
+//! `aot_autograd::functional_legality`).
 
 use fx_ir::verify::Problem;
 use fx_ir::{Dialect, Graph, VerifyError, verify, well_formed};
 
-/// Any operator: those that are not known are reported together by the decomposition.
+/// Any operator: the decomposition reports unknown ones together.
 pub(super) fn captured(graph: &Graph) -> Result<(), Vec<VerifyError>> {
     well_formed(graph)
 }
@@ -14,7 +15,7 @@ pub(crate) fn functional(graph: &Graph) -> Result<(), Vec<VerifyError>> {
     verify(graph, &aot_autograd::functional_legality())
 }
 
-/// Primitive operators and control flow alone.
+/// Primitive operators and control flow only.
 pub(super) fn prim(graph: &Graph) -> Result<(), Vec<VerifyError>> {
     verify(graph, &prims::prim_legality())
 }
@@ -28,7 +29,7 @@ pub(super) fn real(graph: &Graph) -> Result<(), Vec<VerifyError>> {
     }
 }
 
-/// The first node that gives a complex value.
+/// The first node with a complex result.
 fn complex_call(graph: &Graph) -> Option<VerifyError> {
     let complex = |v: &fx_ir::ValueId| graph.meta(*v).is_some_and(|m| m.dtype.is_complex());
     let found = graph.iter().find(|(_, node)| node.outputs.iter().any(complex));

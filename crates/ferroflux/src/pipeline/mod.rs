@@ -1,18 +1,19 @@
-//! The pipeline as a list: what becomes of a captured graph until it is lowered to kernels, stage by stage ([`STAGES`]).
+//! The pipeline as a list: the stages of a captured graph until it is lowered to kernels ([`STAGES`]).
 //!
-//! Inference, functions ([`crate::func`]) and training take the same stages in the same order. Inference has nothing to do in
-//! `autocast` and `joint`; a function begins behind `prim`, for its tracing gives prims; training makes the joint graph at
-//! `joint` and goes on with the whole step, or with each half.
+//! Inference, functions ([`crate::func`]) and training use the same stages in the same order. `autocast` and `joint` do
+//! nothing in inference; a function begins after `prim`, because its tracing produces prims; training builds the joint
+//! graph at `joint` and continues with the whole step, or with each half.
 //!
-//! Complex numbers are split into real ones behind `joint` and before the passes. Behind `joint`, because the gradient of a
-//! complex operator is a rule on complex values. Before the passes, because these remove what splitting leaves (parts that
-//! are joined and taken apart again, imaginary parts that are zero), and because their patterns then match what kernels see.
+//! Complex numbers are split into real ones after `joint` and before the passes. After `joint`, because the gradient of a
+//! complex operator is a rule on complex values. Before the passes, because these remove the residue of splitting (parts
+//! that are joined and split again, imaginary parts that are zero), and because their patterns then match the operators of
+//! kernels.
 //!
-//! In debug builds [`fx_ir::verify()`] holds the graph against the dialect of its stage behind every stage and every pass;
-//! in all builds it does so once for graphs from outside. `FERROFLUX_PRINT=after-all` prints the graph behind each of them,
-//! `FERROFLUX_PRINT=after:NAME` behind the stage or pass of that name; `FERROFLUX_SKIP_PASSES=NAME,…` leaves passes out.
+//! In debug builds [`fx_ir::verify()`] checks the graph against the dialect of its stage after every stage and every pass;
+//! in all builds it does so once for graphs from outside. `FERROFLUX_PRINT=after-all` prints the graph after each of them,
+//! `FERROFLUX_PRINT=after:NAME` after the stage or pass of that name; `FERROFLUX_SKIP_PASSES=NAME,…` leaves passes out.
 //!
-//! Not here: the stages' work, which is that of the crates that they call, and the backends.
+//! Not here: the work of the stages, which is in the crates that they call, and the backends.
 
 mod kernels;
 mod legality;
@@ -33,20 +34,20 @@ pub(crate) use observe::{known, not_a_graph};
 
 use crate::Error;
 
-/// One stage: a function from a graph to a graph, and what graphs are behind it.
+/// One stage: a function from a graph to a graph, and the dialect of its result.
 pub struct Stage {
     /// Its name, by which its result can be printed.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// Its description, in a line.
     pub about: &'static str,
     /// The dialect of its result.
     pub dialect: Dialect,
     run: fn(Graph, &Cx<'_>) -> Result<Graph, Error>,
-    /// Whether a graph may leave it; every violation.
+    /// Whether a graph is legal after it; every violation.
     legality: fn(&Graph) -> Result<(), Vec<VerifyError>>,
 }
 
-/// Every stage of graphs, in order. Behind the last one stand the kernels (named [`KERNELS`]).
+/// Every stage of graphs, in order. After the last one stand the kernels (named [`KERNELS`]).
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "captured",
@@ -99,10 +100,10 @@ pub const STAGES: &[Stage] = &[
     },
 ];
 
-/// The name of what stands behind the last stage: the fused program.
+/// The name of the result after the last stage: the fused program.
 pub const KERNELS: &str = "kernels";
 
-/// A stage by its place in [`STAGES`].
+/// A stage by its index in [`STAGES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StageId {
     Captured,
@@ -120,7 +121,7 @@ impl StageId {
     }
 }
 
-/// What the stages are told.
+/// The context of the stages.
 pub(crate) struct Cx<'a> {
     passes: PassCx,
     autocast: Option<DType>,
@@ -128,7 +129,7 @@ pub(crate) struct Cx<'a> {
 }
 
 impl<'a> Cx<'a> {
-    /// Of a model whose weights stay as they are.
+    /// For a model whose weights are frozen.
     ///
     /// # Errors
     /// The environment names a stage or pass that does not exist.
@@ -136,7 +137,7 @@ impl<'a> Cx<'a> {
         Cx::of(PassCx::inference())
     }
 
-    /// Of functions, and of training, whose weights change from call to call.
+    /// For functions, and for training, whose weights change from call to call.
     ///
     /// # Errors
     /// As for [`Cx::inference`].
@@ -149,12 +150,12 @@ impl<'a> Cx<'a> {
         Ok(Cx { passes, autocast: None, observer: Observer::of_environment()? })
     }
 
-    /// Computes in `dtype` what PyTorch's autocast does.
+    /// Enables autocast to `dtype`.
     pub(crate) fn autocast(self, dtype: Option<DType>) -> Cx<'a> {
         Cx { autocast: dtype, ..self }
     }
 
-    /// Shows `see` the graph behind every stage and pass, with the name of each.
+    /// Calls `see` with the graph after every stage and pass, and the name of each.
     pub(crate) fn watched(mut self, see: &'a dyn Fn(&str, &Graph)) -> Cx<'a> {
         self.observer.see = Some(see);
         self
@@ -169,10 +170,10 @@ pub(crate) fn skipped() -> Result<Vec<String>, Error> {
     observe::skipped()
 }
 
-/// Takes a graph through some of the stages. It is what the stage before the first of them gives.
+/// Takes a graph through some of the stages. It is the result of the stage before the first of them.
 ///
 /// # Errors
-/// The stages' own; a violation that a stage left is an [`Error::Internal`].
+/// The errors of the stages; a violation after a stage is an [`Error::Internal`].
 pub(crate) fn run(mut graph: Graph, stages: RangeInclusive<StageId>, cx: &Cx<'_>) -> Result<Graph, Error> {
     let (first, last) = (*stages.start() as usize, *stages.end() as usize);
     if cfg!(debug_assertions) && first > 0 {
@@ -185,7 +186,7 @@ pub(crate) fn run(mut graph: Graph, stages: RangeInclusive<StageId>, cx: &Cx<'_>
     Ok(graph)
 }
 
-/// The stage of this name, or the one that the pass of this name stands in.
+/// The stage of this name, or the one that the pass of this name is in.
 pub(crate) fn stage_of(name: &str) -> StageId {
     let all = [
         StageId::Captured,
@@ -198,7 +199,7 @@ pub(crate) fn stage_of(name: &str) -> StageId {
     all.into_iter().find(|at| at.stage().name == name).unwrap_or(StageId::Optimized)
 }
 
-/// A stage whose work its caller has done is over: the graph is verified and shown as behind any other.
+/// Reports a stage whose work its caller has done: the graph is verified and shown as after any other.
 ///
 /// # Errors
 /// A violation.
@@ -206,10 +207,10 @@ pub(crate) fn reached(at: StageId, graph: &Graph, cx: &Cx<'_>) -> Result<(), Err
     cx.observer.behind(at.stage(), None, graph)
 }
 
-/// Runs the passes within a stage, whose dialect holds behind each of them.
+/// Runs the passes within a stage, whose dialect holds after each of them.
 ///
 /// # Errors
-/// A violation that a pass left.
+/// A violation after a pass.
 pub(crate) fn passes(graph: &mut Graph, at: StageId, passes: &PassCx, cx: &Cx<'_>) -> Result<(), Error> {
     let passes = PassCx { skip: cx.passes.skip.clone(), ..passes.clone() };
     let mut first = Ok(());
@@ -221,7 +222,7 @@ pub(crate) fn passes(graph: &mut Graph, at: StageId, passes: &PassCx, cx: &Cx<'_
     first
 }
 
-/// A captured graph comes from outside: it is judged in all builds.
+/// A captured graph comes from outside, so it is verified in all builds.
 fn captured(graph: Graph, _: &Cx<'_>) -> Result<Graph, Error> {
     let _span = info_span!("verify").entered();
     legality::captured(&graph).map_err(Error::Graph)?;
@@ -244,7 +245,7 @@ fn prim(graph: Graph, _: &Cx<'_>) -> Result<Graph, Error> {
     prims::decompose(&graph).map_err(Error::Unsupported)
 }
 
-/// Those who differentiate do it themselves, for the joint graph has more than a graph's outputs: see [`reached`].
+/// Callers that differentiate do it themselves, because the joint graph has more than a graph's outputs: see [`reached`].
 fn joint(graph: Graph, _: &Cx<'_>) -> Result<Graph, Error> {
     Ok(graph)
 }

@@ -1,12 +1,12 @@
-//! What looks at the graph between stages and passes: the verifier, the printer, and whoever asked to see it. And the names
-//! by which stages and passes are asked for, in the environment and on the command line.
+//! Observers of the graph between stages and passes: the verifier, the printer, and callbacks. Also the names by which the
+//! environment and the command line select stages and passes.
 
 use aot_autograd::passes::PASSES;
 use fx_ir::Graph;
 
 use super::{Error, KERNELS, STAGES, Stage};
 
-/// The pass of the lowering that writes new values of state in place; `FERROFLUX_SKIP_PASSES` may leave it out too.
+/// The pass of the lowering that writes new values of state in place; `FERROFLUX_SKIP_PASSES` may skip it too.
 pub(super) const IN_PLACE: &str = "in_place";
 
 /// Names of the stages, of the passes of stage `optimized`, and of the kernels.
@@ -50,15 +50,15 @@ fn unknown<'n>(what: &str, name: &str, known: impl Iterator<Item = &'n str>) -> 
     Error::UnknownStage { what: what.into(), name: name.into(), known: known.collect::<Vec<_>>().join(", ") }
 }
 
-/// The error for a name whose result is no graph.
+/// The error for a name whose result is not a graph.
 pub(crate) fn not_a_graph(what: &str, name: &str) -> Error {
     unknown(what, name, names().filter(|n| *n != name))
 }
 
-/// The name, if a stage or pass has it; `what` asks for it.
+/// Checks that a stage or pass has this name; `what` is the option that contains it.
 ///
 /// # Errors
-/// None has; the error lists those that there are.
+/// No stage or pass has it; the error lists the existing names.
 pub(crate) fn known(what: &str, name: &str) -> Result<&'static str, Error> {
     names().find(|n| *n == name).ok_or_else(|| unknown(what, name, names()))
 }
@@ -78,21 +78,21 @@ fn skipped_in(text: &str) -> Result<Vec<String>, Error> {
     wanted.map(known).collect()
 }
 
-/// What is done behind every stage and pass.
+/// The actions after every stage and pass.
 pub(super) struct Observer<'a> {
     print: Print,
-    /// Sees each graph, with the name of the stage or pass.
+    /// Called with each graph and the name of the stage or pass.
     pub(super) see: Option<&'a dyn Fn(&str, &Graph)>,
 }
 
 impl Observer<'_> {
-    /// As the environment says.
+    /// Configured by the environment.
     pub(super) fn of_environment() -> Result<Self, Error> {
         let print = Print::parse(&std::env::var("FERROFLUX_PRINT").unwrap_or_default())?;
         Ok(Observer { print, see: None })
     }
 
-    /// Behind a stage, or behind a pass within it.
+    /// Called after a stage, or after a pass within it.
     pub(super) fn behind(&self, stage: &Stage, pass: Option<&str>, graph: &Graph) -> Result<(), Error> {
         let name = pass.unwrap_or(stage.name);
         if self.print.wants(name) {
@@ -104,7 +104,7 @@ impl Observer<'_> {
         if cfg!(debug_assertions) { verified(stage, pass, graph) } else { Ok(()) }
     }
 
-    /// Behind the lowering.
+    /// Called after the lowering.
     pub(super) fn kernels(&self, program: &kernel_ir::Program) -> Result<(), Error> {
         if self.print.wants(KERNELS) {
             eprintln!("# ----- after stage {KERNELS}: program {:?}\n{program}", program.name);
@@ -124,7 +124,7 @@ fn place(stage: &Stage, pass: Option<&str>) -> String {
     }
 }
 
-/// An internal error where a graph is not what its stage promises.
+/// An internal error where a graph violates the dialect of its stage.
 pub(super) fn verified(stage: &Stage, pass: Option<&str>, graph: &Graph) -> Result<(), Error> {
     (stage.legality)(graph).map_err(|violations| {
         let lines: Vec<String> = violations.iter().map(ToString::to_string).collect();

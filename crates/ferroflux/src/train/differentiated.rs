@@ -30,13 +30,13 @@ pub struct Differentiated {
     sinks: Vec<Sink>,
     tangents: Vec<TangentInfo>,
     gradients: Vec<GradientInfo>,
-    /// Sizes that travel to the backward, in the order of its saved values behind the tensors.
+    /// Sizes that are passed to the backward, in the order of its saved values after the tensors.
     sizes: Vec<SymExpr>,
-    /// Places among the saved values of numbers that are sizes of the backward's inputs.
+    /// Positions among the saved values of numbers that are sizes of the backward's inputs.
     computed: Vec<(usize, SymExpr)>,
     saved_bytes: Option<i64>,
     state: Mutex<State>,
-    /// Of what the state holds, as the program's user knows it.
+    /// The types of the state, as the program's user knows them.
     dtypes: BTreeMap<String, DType>,
     seeds: Seeds,
 }
@@ -74,7 +74,7 @@ pub struct Gradient {
     pub tensor: Option<Tensor>,
 }
 
-/// All gradients that were asked for, in the order of the graph's inputs.
+/// All requested gradients, in the order of the graph's inputs.
 #[derive(Clone, Debug, Default)]
 pub struct Gradients(pub Vec<Gradient>);
 
@@ -89,10 +89,10 @@ impl Gradients {
     }
 }
 
-/// What a forward call keeps for its backward call.
+/// The saved values of a forward call for its backward call.
 pub struct Saved<'d> {
     of: &'d Differentiated,
-    /// Inputs of the backward but for the cotangents.
+    /// Inputs of the backward except the cotangents.
     tensors: BTreeMap<usize, Value>,
     /// The sizes of the inputs.
     sizes: Vec<(SymExpr, i64)>,
@@ -133,8 +133,8 @@ impl Program {
         let sizes = sizes.collect();
         let forward = self.forward_half(partition.forward.clone(), &users, &kept, options)?;
         let backward = self.backward_half(&partition, &kept, tangents.len(), options)?;
-        // Parameters lie where both halves read them. A forward call replaces the buffers that it writes: the backward half
-        // reads them as they were.
+        // Both halves share the memory of parameters. A forward call replaces the buffers that it writes: the backward half
+        // reads their old values.
         let state = initial(self, &kept)?.into_iter().map(|(name, t)| Ok((name, forward.code.own(&t)?)));
         let state = state.collect::<Result<State, Error>>()?;
         let dtypes = kept.iter().filter_map(|n| Some((n.clone(), self.weight(n)?.dtype()))).collect();
@@ -196,7 +196,7 @@ impl Program {
             graph.inputs().filter(|(_, kind, _)| *kind != InputKind::Seed).map(|(v, _, _)| v).collect();
         let last = places.len() - tangents.min(places.len());
         let tangent = |v: ValueId| places[last..].iter().position(|other| *other == v);
-        // By name: the backward has placeholders of its own.
+        // By name, because the backward has placeholders of its own.
         let users: Vec<&str> = partition
             .forward
             .inputs()
@@ -255,7 +255,7 @@ impl Differentiated {
     /// program writes (running statistics) have their new values afterwards.
     ///
     /// # Errors
-    /// Inputs that do not fit, and whatever the backend runs into.
+    /// Inputs that do not fit, and errors of the backend.
     pub fn forward(&self, inputs: &[Tensor]) -> Result<(Vec<Tensor>, Saved<'_>), Error> {
         self.forward_tensors(self.arguments.conform(inputs)?.into_iter().map(Value::Host).collect())
     }
@@ -307,7 +307,7 @@ impl Differentiated {
             let tensor = match source {
                 Source::Saved(k) => saved.get(*k).cloned(),
                 Source::User(k) => users.get(*k).cloned(),
-                // As the forward read it, before its own writes.
+                // The value that the forward read, before its own writes.
                 Source::State(name) => Some(lookup(&state, name)?),
                 _ => None,
             };
@@ -317,7 +317,7 @@ impl Differentiated {
         Ok((outputs, Saved { of: self, tensors, sizes, seed }))
     }
 
-    /// The sizes of these inputs and what they are.
+    /// The sizes of these inputs by symbol.
     fn input_sizes(&self, users: &[Value]) -> Vec<(SymExpr, i64)> {
         self.arguments.tensors().iter().zip(users).flat_map(|(info, value)| info.equations(value)).collect()
     }
@@ -340,15 +340,16 @@ impl Differentiated {
     pub fn inputs(&self) -> &[InputInfo] {
         self.arguments.inputs()
     }
-    /// Bytes that a forward call keeps for its backward call beside inputs and parameters, where sizes are numbers.
+    /// Bytes that a forward call saves for its backward call in addition to inputs and parameters, where sizes are numbers.
     pub fn saved_bytes(&self) -> Option<i64> {
         self.saved_bytes
     }
-    /// The fused programs of both halves, for backends that take such.
+    /// The fused programs of both halves, for backends that take them.
     pub fn kernels(&self) -> Option<(&kernel_ir::Program, &kernel_ir::Program)> {
         Some((self.forward.kernels.as_ref()?, self.backward.kernels.as_ref()?))
     }
-    /// The present value of a parameter, or of a buffer that the program writes; `None` also where a device does not give
+    /// The current value of a parameter, or of a buffer that the program writes; `None` also where the device fails to
+    /// return
     /// it.
     pub fn get(&self, name: &str) -> Option<Tensor> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -368,7 +369,7 @@ impl Saved<'_> {
     /// Runs the backward half on the cotangents (see [`Differentiated::tangents`]); may be called again.
     ///
     /// # Errors
-    /// Cotangents that do not fit, and whatever the backend runs into.
+    /// Cotangents that do not fit, and errors of the backend.
     pub fn backward(&self, tangents: &[Tensor]) -> Result<Gradients, Error> {
         let of = self.of;
         let infos: Vec<TensorInfo> = of.tangents.iter().map(|t| t.info.clone()).collect();
@@ -377,7 +378,7 @@ impl Saved<'_> {
         let _ = bindings.solve(&self.sizes);
         let known = of.symbols.ids().filter_map(|id| Some((id, bindings.get(id)?)));
         let (known, values): (Vec<SymId>, Vec<i64>) = known.unzip();
-        // The guards were checked then, too.
+        // The guards were checked in the forward too.
         let signature = Signature::with_known(&infos, &of.symbols, &[], &known)?;
         let tangents = signature.conform_with_known(tangents, &values)?;
         let tangents: Vec<Value> = tangents.into_iter().map(Value::Host).collect();

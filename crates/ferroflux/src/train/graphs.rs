@@ -1,5 +1,5 @@
-//! What training does at stage `joint` of the pipeline ([`crate::pipeline`]): prims → joint → two halves. The stages before and
-//! behind it are those of inference.
+//! Training at stage `joint` of the pipeline ([`crate::pipeline`]): prims → joint → two halves. The other stages are those
+//! of inference.
 
 use aot_autograd::passes::PassCx;
 use aot_autograd::{JointGraph, JointOptions, MinCut, Partition, Tangents, Wrt};
@@ -32,7 +32,7 @@ impl DiffOptions {
         let (wrt, tangents) = (Wrt::Parameters, Tangents::Loss);
         DiffOptions { wrt, tangents, loss: None, autocast: None, memory_budget: 1.0 }
     }
-    /// With respect to what.
+    /// The placeholders to differentiate with respect to.
     pub fn wrt(mut self, wrt: Wrt) -> DiffOptions {
         self.wrt = wrt;
         self
@@ -47,7 +47,7 @@ impl DiffOptions {
         self.loss = Some(output);
         self
     }
-    /// Computes in `bf16` or `f16` what PyTorch's autocast does.
+    /// Enables autocast to `bf16` or `f16`.
     pub fn autocast(mut self, dtype: DType) -> DiffOptions {
         self.autocast = Some(dtype);
         self
@@ -60,8 +60,8 @@ impl DiffOptions {
 }
 
 impl Program {
-    /// What a user most likely wants to differentiate: the loss where the program returns one number, otherwise every
-    /// output; with respect to the parameters, or to the inputs where there are none.
+    /// The usual choice: the loss if the program returns one number, otherwise every output; with respect to the
+    /// parameters, or to the inputs where there are none.
     pub fn usual_gradients(&self) -> DiffOptions {
         let graph = self.graph();
         let visible = |o: &&fx_ir::Output| matches!(o.kind, OutputKind::User | OutputKind::Loss);
@@ -93,7 +93,7 @@ impl Program {
         split(&self.joint(options)?, options.memory_budget)
     }
 
-    /// The joint graph for a drawing: a frame around each half, and values that the forward saves named so.
+    /// The joint graph for a drawing: a frame around each half, and the saved values named as such.
     ///
     /// # Errors
     /// As for [`joint`](Program::joint).
@@ -119,16 +119,16 @@ impl Program {
     }
 }
 
-/// Captured to prims that are ready to be differentiated.
+/// From captured to prims that are ready to be differentiated.
 pub(crate) fn forward(program: &Program, loss: Option<usize>, cast: Option<DType>) -> Result<Graph, Error> {
     let cx = Cx::training()?.autocast(cast);
     let mut prims = marked(program.through(StageId::Prim, &cx)?, loss)?;
-    // What the gradient is taken of has been made smaller first; complex numbers are still whole here.
+    // The passes run before differentiation; complex numbers are not split yet.
     pipeline::passes(&mut prims, StageId::Prim, &PassCx::before_joint(), &cx)?;
     Ok(prims)
 }
 
-/// Size symbols that a graph's inputs tell are bound, whoever computed them first.
+/// Binds size symbols that a graph's inputs determine, whichever call computed them first.
 pub(crate) fn bind_sizes(graph: &mut Graph) {
     let mut bound: Vec<SymId> = Vec::new();
     for (v, _, _) in graph.inputs() {
@@ -140,8 +140,8 @@ pub(crate) fn bind_sizes(graph: &mut Graph) {
 }
 
 /// Sizes that the forward computes from data and that the backward needs as integers are saved as tensors of one number;
-/// those that follow from the inputs' sizes stay integers, behind them. The backward takes what is never negative as the
-/// size of an input, so that other inputs may have that size: gives the places of those among the saved, with the
+/// those that follow from the inputs' sizes stay integers, after them. The backward takes non-negative ones as the size of
+/// an input, so that other inputs may have that size: returns the positions of those among the saved values, with the
 /// sizes. It binds the others itself.
 pub(crate) fn save_computed_sizes(
     partition: &mut Partition,
@@ -195,7 +195,7 @@ fn marked(mut prims: Graph, loss: Option<usize>) -> Result<Graph, Error> {
     Ok(prims)
 }
 
-/// Prims to joint.
+/// From prims to the joint graph.
 pub(crate) fn joint(prims: Graph, options: &DiffOptions) -> Result<JointGraph, Error> {
     let _span = info_span!("joint graph").entered();
     let options = JointOptions { wrt: options.wrt.clone(), tangents: options.tangents };
@@ -204,13 +204,13 @@ pub(crate) fn joint(prims: Graph, options: &DiffOptions) -> Result<JointGraph, E
     Ok(joint)
 }
 
-/// Joint to two halves.
+/// From the joint graph to two halves.
 pub(crate) fn split(joint: &JointGraph, memory_budget: f64) -> Result<Partition, Error> {
     let _span = info_span!("partition").entered();
     Ok(aot_autograd::partition_min_cut(joint, &MinCut { memory_budget })?)
 }
 
-/// Makes placeholders inputs of every call, which the compiler would otherwise take for constants.
+/// Makes placeholders inputs of every call, which the compiler would otherwise treat as constants.
 pub(crate) fn per_call(graph: &mut Graph, wanted: &dyn Fn(ValueId, InputKind, &str) -> bool) {
     for id in graph.order.clone() {
         let node = &mut graph.nodes[id];
@@ -245,7 +245,7 @@ pub(crate) fn joint_for_loss(
     if !has_loss && prims.outputs.iter().filter(|o| users(o)).count() != 1 {
         return Err(Error::Joint(aot_autograd::JointError::NoLoss));
     }
-    // What the caller does not see has no cotangent: the loss alone is seen meanwhile.
+    // Outputs that are not returned to the caller have no cotangent: meanwhile only the loss is returned.
     let kinds: Vec<OutputKind> = prims.outputs.iter().map(|o| o.kind.clone()).collect();
     if has_loss {
         prims

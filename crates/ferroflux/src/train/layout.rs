@@ -1,10 +1,10 @@
-//! How the state of a training step lies in memory: weights of convolutions channels-last, and with them all that the
-//! optimizer keeps for them. So libraries and tiles read them as they lie, gradients to them are computed in the same
-//! order, and the update walks over all of them side by side; row-major weights would be laid out anew at every call, once
-//! for each convolution that reads them.
+//! The memory layout of a training step's state: weights of convolutions are channels-last, and so are the optimizer's
+//! tensors for them. Libraries and tiles then read them directly, their gradients are computed in the same order, and the
+//! update accesses all of them contiguously; row-major weights would be converted at every call, once for each convolution
+//! that reads them.
 //!
-//! Only the program and the kept tensors know of it: graphs name elements by index, and what leaves the state is
-//! row-major as ever. Not here: the layouts of computed values (`inductor`) and of weights that no call changes (the backend's).
+//! Only the program and the kept tensors have this layout: graphs address elements by index, and tensors that leave the
+//! state are row-major. Not here: the layouts of computed values (`inductor`) and of frozen weights (the backend).
 
 use std::collections::BTreeMap;
 
@@ -18,13 +18,13 @@ use super::graphs::written;
 use super::update::Slot;
 use crate::Error;
 
-/// Tensors of the state that lie otherwise than the caller knows them, by name.
+/// Tensors of the state whose layout differs from the caller's, by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Layouts(BTreeMap<String, Strides>);
 
 impl Layouts {
-    /// Where it is `wanted`, gives the trained weights of the graph's convolutions, and what the optimizer keeps for them,
-    /// channels-last strides; elsewhere placeholders stay as they are.
+    /// If `wanted`, gives the trained weights of the graph's convolutions, and the optimizer's tensors for them,
+    /// channels-last strides; otherwise placeholders are unchanged.
     pub(crate) fn of(graph: &mut Graph, slots: &[Slot], wanted: bool) -> Layouts {
         let mut layouts = BTreeMap::new();
         let weights = if wanted { weights(graph) } else { Vec::new() };
@@ -47,7 +47,7 @@ impl Layouts {
         Layouts(layouts)
     }
 
-    /// A tensor of the state as the program reads it.
+    /// A tensor of the state in the program's layout.
     pub(crate) fn laid_out(&self, name: &str, tensor: Tensor) -> Result<Tensor, Error> {
         match self.0.get(name) {
             Some(strides) => restrided(&tensor, strides),
@@ -55,7 +55,7 @@ impl Layouts {
         }
     }
 
-    /// Zeros as the program reads them.
+    /// Zeros in the program's layout.
     pub(crate) fn zeros(&self, name: &str, dtype: DType, sizes: &[usize]) -> Result<Tensor, Error> {
         Ok(match self.0.get(name) {
             Some(strides) => Tensor::empty_strided(dtype, sizes, strides)?,
@@ -63,7 +63,7 @@ impl Layouts {
         })
     }
 
-    /// A copy of a tensor of the state as the caller knows it.
+    /// A copy of a tensor of the state in the caller's layout.
     pub(crate) fn restored(&self, name: &str, tensor: Tensor) -> Result<Tensor, Error> {
         if self.0.contains_key(name) { Ok(tensor.contiguous()?) } else { Ok(tensor) }
     }
@@ -87,8 +87,8 @@ pub(crate) fn restrided(tensor: &Tensor, strides: &[isize]) -> Result<Tensor, Er
     Ok(place.with_storage(storage)?)
 }
 
-/// The placeholders that convolutions read as weights, as they are or converted to another dtype, that the graph gives new
-/// values and that it does not return to the caller.
+/// The placeholders that convolutions read as weights, directly or converted to another dtype, that the graph updates and
+/// that it does not return to the caller.
 fn weights(graph: &Graph) -> Vec<ValueId> {
     let changed = written(graph);
     let mut found: Vec<ValueId> = Vec::new();
@@ -113,7 +113,7 @@ fn call<'g>(target: &str, args: &'g [Arg]) -> Option<Call<'g>> {
     prims::lookup(target).map(|op| Call { op, args })
 }
 
-/// What a value is a conversion of.
+/// The operand of a chain of conversions.
 fn converted(graph: &Graph, v: ValueId) -> Option<ValueId> {
     let (target, args) = graph.nodes[graph.values[v].def].as_call()?;
     let call = call(target, args).filter(|call| call.op.target == "prims.convert")?;

@@ -1,5 +1,5 @@
-//! What a compiled training step keeps of the graph that it was made of: what its inputs and results are to the caller and to
-//! the state. It stands in the cache beside the code, so that a step that is found there runs without a pass.
+//! The facts about a training step that remain of its graph: the relation of its inputs and results to the caller and to
+//! the state. They are cached with the code, so that a cached step runs without a pass.
 
 use aot_autograd::Wrt;
 use fx_ir::{Graph, InputKind, Symbols};
@@ -20,15 +20,15 @@ use crate::{Error, Program};
 pub(crate) struct StepPlan {
     /// The size symbols.
     pub(crate) symbols: Symbols,
-    /// What each input of the code is.
+    /// The source of each input of the code.
     pub(crate) sources: Vec<Source>,
-    /// What each result of the code is.
+    /// The destination of each result of the code.
     pub(crate) sinks: Vec<Sink>,
-    /// The numbers that a call is given, in order.
+    /// The numbers that a call supplies, in order.
     pub(crate) numbers: Vec<Number>,
     /// Whether the results end with the norm of all gradients, and with whether all were finite.
     pub(crate) reports: (bool, bool),
-    /// How the state lies in memory.
+    /// The memory layout of the state.
     pub(crate) layouts: Layouts,
     /// The program's tensors that a step changes.
     pub(crate) own: Vec<String>,
@@ -36,7 +36,7 @@ pub(crate) struct StepPlan {
     pub(crate) slots: Vec<Slot>,
 }
 
-/// A number that a call is given.
+/// A number that a call supplies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Number {
     pub(crate) name: String,
@@ -56,14 +56,14 @@ fn is_trained(program: &Program, name: &str) -> bool {
     program.exported().weights.get(name).is_none_or(|w| w.requires_grad)
 }
 
-/// The parameters that a step updates: what of the weights decides the graph.
+/// The parameters that a step updates: the part of the weights that determines the graph.
 pub(crate) fn trained(program: &Program) -> Vec<&str> {
     let parameters = program.graph().inputs().filter(|(_, kind, _)| *kind == InputKind::Parameter);
     parameters.map(|(_, _, name)| name).filter(|name| is_trained(program, name)).collect()
 }
 
 impl StepPlan {
-    /// The graph of a step as stage `joint` gives it, and its facts.
+    /// The graph of a step after stage `joint`, and its facts.
     ///
     /// # Errors
     /// As for [`Program::train_step`].
@@ -99,21 +99,21 @@ impl StepPlan {
     }
 }
 
-/// A step on its way to a backend.
+/// A step before compilation.
 pub(crate) struct Planned {
     pub(crate) plan: StepPlan,
-    /// What stage `joint` gives.
+    /// The result of stage `joint`.
     pub(crate) graph: Graph,
     /// The optimizer's tensors.
     kept: Vec<update::Slot>,
 }
 
 impl Planned {
-    /// Takes the graph through the stages behind `joint`, and lays the trained weights of convolutions out channels-last
-    /// where that is wanted.
+    /// Takes the graph through the stages after `joint`, and gives the trained weights of convolutions the channels-last
+    /// layout where that is wanted.
     ///
     /// # Errors
-    /// Those of the stages.
+    /// The errors of the stages.
     pub(crate) fn optimized(self, channels_last: bool, cx: &Cx<'_>) -> Result<(StepPlan, Optimized), Error> {
         let mut optimized = Optimized::of_prims(self.graph, cx)?;
         let layouts = Layouts::of(&mut optimized.graph, &self.kept, channels_last);

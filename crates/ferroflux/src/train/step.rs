@@ -18,7 +18,7 @@ use crate::pipeline::{Cx, KernelOptions};
 use crate::seeds::{fresh_base, seed_of};
 use crate::{Error, Options, Program, graph_plugin};
 
-/// How gradients are limited before the update.
+/// Gradient clipping before the update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
     /// All gradients together are scaled down so that their 2-norm is at most `max`
@@ -26,7 +26,7 @@ pub enum Clip {
     Norm {
         /// Largest norm.
         max: f64,
-        /// Whether a norm that is no finite number is an error; nothing is updated then.
+        /// Whether a norm that is not a finite number is an error; nothing is updated then.
         error_if_nonfinite: bool,
     },
     /// Every element is at most this in magnitude (`clip_grad_value_`).
@@ -36,7 +36,7 @@ pub enum Clip {
 /// Dynamic scaling of the loss, as `torch.amp.GradScaler` does it, for gradients in `f16`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scaler {
-    /// Factor at present.
+    /// The current factor.
     pub scale: f64,
     /// The factor grows by this after `interval` steps without an infinity.
     pub growth: f64,
@@ -49,7 +49,7 @@ pub struct Scaler {
 }
 
 impl Default for Scaler {
-    /// PyTorch's.
+    /// PyTorch's defaults.
     fn default() -> Scaler {
         Scaler { scale: 65536.0, growth: 2.0, backoff: 0.5, interval: 2000, good: 0 }
     }
@@ -63,14 +63,14 @@ impl Scaler {
         }
         self.good += 1;
         if self.good == self.interval {
-            // A scale that is no number any more would stop training.
+            // A scale that is NaN would stop training.
             let grown = self.scale * self.growth;
             (self.scale, self.good) = (if (grown as f32).is_finite() { grown } else { self.scale }, 0);
         }
     }
 }
 
-/// What a step does.
+/// The options of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainOptions {
     pub(crate) optimizer: Optimizer,
@@ -86,24 +86,24 @@ impl TrainOptions {
     pub fn new(optimizer: Optimizer) -> TrainOptions {
         TrainOptions { optimizer, clip: None, scaler: None, loss: None, autocast: None, channels_last: None }
     }
-    /// Limits the gradients.
+    /// Clips the gradients.
     pub fn clip(mut self, clip: Clip) -> TrainOptions {
         self.clip = Some(clip);
         self
     }
-    /// Scales the loss, and leaves out steps whose gradients are not finite.
+    /// Scales the loss, and skips steps whose gradients are not finite.
     pub fn scaler(mut self, scaler: Scaler) -> TrainOptions {
         self.scaler = Some(scaler);
         self
     }
-    /// Computes in `bf16` or `f16` what PyTorch's autocast does; `f16` wants a [`scaler`](TrainOptions::scaler) too.
+    /// Enables autocast to `bf16` or `f16`; `f16` needs a [`scaler`](TrainOptions::scaler) too.
     pub fn autocast(mut self, dtype: DType) -> TrainOptions {
         self.autocast = Some(dtype);
         self
     }
-    /// Whether trained weights of convolutions lie channels-last in memory for as long as the step lives, as libraries for
-    /// GPUs want them; where this is not said, they do on backends that keep tensors on a device. Only speed differs: what
-    /// the step returns, and what is taken from its state or put there, is laid out as ever.
+    /// Whether trained weights of convolutions are stored channels-last as long as the step lives, as libraries for GPUs
+    /// prefer; by default they are on backends that keep tensors on a device. Only speed differs: the results of the step,
+    /// and tensors that are read from its state or set, are row-major.
     pub fn channels_last(mut self, wanted: bool) -> TrainOptions {
         self.channels_last = Some(wanted);
         self
@@ -113,7 +113,7 @@ impl TrainOptions {
         self.loss = Some(output);
         self
     }
-    /// Whether trained weights lie channels-last, where it is said and where it is not.
+    /// Whether trained weights are channels-last, explicitly or by default.
     pub(crate) fn is_channels_last(&self, options: &Options) -> Result<bool, Error> {
         self.channels_last.map_or_else(|| crate::keeps_tensors_on_a_device(&options.backend), Ok)
     }
@@ -132,18 +132,18 @@ pub struct TrainStep {
     progress: Progress,
 }
 
-/// Where training stands.
+/// The state of training.
 #[derive(Clone, Debug, PartialEq)]
 struct Progress {
     /// Updates so far.
     updates: u64,
-    /// Calls so far, those left out included.
+    /// Calls so far, skipped ones included.
     calls: u64,
     seed: u64,
     scaler: Option<Scaler>,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Debug)]
 pub struct StepOutcome {
     /// The loss, before the update.
@@ -152,14 +152,14 @@ pub struct StepOutcome {
     pub outputs: Vec<Tensor>,
     /// Norm of all gradients before clipping, where they are clipped by it.
     pub grad_norm: Option<f64>,
-    /// Whether the update was left out because a scaled gradient was not finite.
+    /// Whether the update was skipped because a scaled gradient was not finite.
     pub skipped: bool,
 }
 
-/// Results of a step by what they are: for the caller, for the state, reports.
+/// Results of a step by destination: the caller, the state, reports.
 type Sorted = (StepOutcome, Vec<(String, Value)>, Vec<Tensor>);
 
-/// Everything that training goes on from: a copy of the state.
+/// Everything that is needed to continue training: a copy of the state.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// Parameters, written buffers and the optimizer's tensors (`optimizer/SLOT/PARAMETER`).
@@ -172,7 +172,7 @@ impl Program {
     /// Compiles forward, backward and update as one program.
     ///
     /// # Errors
-    /// As for [`differentiate`](Program::differentiate); settings of the optimizer that make no sense.
+    /// As for [`differentiate`](Program::differentiate); invalid settings of the optimizer.
     pub fn train_step(&self, train: &TrainOptions, options: &Options) -> Result<TrainStep, Error> {
         self.require_weights()?;
         if let Some(whole) = self.made_on_host()? {
@@ -182,7 +182,7 @@ impl Program {
         let CompiledStep { plan, code, kernels, from_cache, guards } = self.made_step(train, options)?;
         let _span = tracing::info_span!("state").entered();
         let mut state = State::new();
-        // Laying weights out anew takes the host longer than a device takes to read them.
+        // Converting weights takes the host longer than a device takes to read them.
         let laid_out = initial(self, &plan.own)?.into_par_iter().map(|(name, tensor)| {
             let tensor = plan.layouts.laid_out(&name, tensor)?;
             Ok((name, tensor))
@@ -209,7 +209,7 @@ impl Program {
         })
     }
 
-    /// The code of a step, from the cache where it is there: then no pass runs.
+    /// The code of a step, from the cache if it is there: then no pass runs.
     fn made_step(&self, train: &TrainOptions, options: &Options) -> Result<CompiledStep, Error> {
         let channels_last = train.is_channels_last(options)?;
         let weight = |name: &str| self.weight_value(name, None);
@@ -239,7 +239,7 @@ impl Program {
         Ok(CompiledStep { plan, code, guards: kernels.guards.clone(), kernels: Some(kernels), from_cache })
     }
 
-    /// What a step with these options is found by in the cache: the captured graph, and all that the passes are told.
+    /// The cache key of a step with these options: the captured graph, and all settings of the passes.
     pub(crate) fn step_lookup<'a>(
         &self,
         train: &TrainOptions,
@@ -261,7 +261,7 @@ impl Program {
     }
 }
 
-/// A step's code and what connects it with its caller.
+/// A step's code and its relation to its caller.
 struct CompiledStep {
     plan: StepPlan,
     code: Code,
@@ -274,9 +274,9 @@ impl TrainStep {
     /// One step on these inputs with this learning rate.
     ///
     /// # Errors
-    /// Inputs that do not fit, a gradient norm that is not finite where that was asked to be an error: the state is what
-    /// it was before then. And whatever the backend runs into: then parameters, buffers and the optimizer's tensors,
-    /// which the step writes in place, may be old or new each.
+    /// Inputs that do not fit, a gradient norm that is not finite where that is configured as an error: the state is
+    /// unchanged then. And errors of the backend: then each parameter, buffer and tensor of the optimizer, which the step
+    /// writes in place, may be old or new.
     pub fn step(&mut self, inputs: &[Tensor], lr: f64) -> Result<StepOutcome, Error> {
         let users = self.arguments.conform(inputs)?;
         self.step_tensors(users.into_iter().map(Value::Host).collect(), lr)
@@ -321,8 +321,8 @@ impl TrainStep {
             scaler.update(finite);
         }
         self.progress.updates += u64::from(finite);
-        // What the step writes in place is there already. Where the update is left out, the program has left the values
-        // as they were.
+        // Values that the step writes in place are already there. If the update is skipped, the program has not changed
+        // them.
         self.state.extend(new);
         Ok(outcome)
     }
@@ -347,7 +347,7 @@ impl TrainStep {
         self.code.run_args(all, seed_of(self.progress.seed, self.progress.calls))
     }
 
-    /// The results by what they are: for the caller, for the state, reports.
+    /// Sorts the results by destination: the caller, the state, reports.
     fn sort(&self, results: Vec<Option<Value>>) -> Result<Sorted, Error> {
         let mut outcome =
             StepOutcome { loss: f64::NAN, outputs: Vec::new(), grad_norm: None, skipped: false };
@@ -387,12 +387,12 @@ impl TrainStep {
     /// A copy of a tensor on the backend's device; on the host where the backend keeps none there.
     ///
     /// # Errors
-    /// The device's: no memory, lost.
+    /// An error of the device: no memory, device lost.
     pub fn to_device(&self, tensor: &Tensor) -> Result<Value, Error> {
         self.code.own(tensor)
     }
 
-    /// Whether an earlier process had compiled it.
+    /// Whether it was loaded from the cache of an earlier process.
     pub fn is_from_cache(&self) -> bool {
         self.from_cache
     }
@@ -408,12 +408,12 @@ impl TrainStep {
     pub fn scaler(&self) -> Option<&Scaler> {
         self.progress.scaler.as_ref()
     }
-    /// The fused program of a step, for backends that take such.
+    /// The fused program of a step, for backends that take them.
     pub fn kernels(&self) -> Option<&kernel_ir::Program> {
         self.kernels.as_ref()
     }
-    /// The present value of a parameter or buffer, which later steps do not change; `None` also where a device does not
-    /// give it ([`weights`](Self::weights) says why).
+    /// The current value of a parameter or buffer, which later steps do not change; `None` also where the device fails to
+    /// return it ([`weights`](Self::weights) reports the reason).
     pub fn get(&self, name: &str) -> Option<Tensor> {
         match self.state.get(name) {
             Some(value) => self.fetch(name, value).ok(),
@@ -431,10 +431,10 @@ impl TrainStep {
     pub fn set(&mut self, name: &str, tensor: Tensor) -> Result<(), Error> {
         replace(&mut self.state, name, &tensor, &self.code)
     }
-    /// All parameters and persistent buffers of the program at present, by name.
+    /// All current parameters and persistent buffers of the program, by name.
     ///
     /// # Errors
-    /// The device's.
+    /// An error of the device.
     pub fn weights(&self) -> Result<BTreeMap<String, Tensor>, Error> {
         let all = self.program.exported().weights.iter();
         let kept =
@@ -450,10 +450,10 @@ impl TrainStep {
         Ok(weights)
     }
 
-    /// What training goes on from. Later steps do not change it.
+    /// A snapshot to continue training from. Later steps do not change it.
     ///
     /// # Errors
-    /// The device's.
+    /// An error of the device.
     pub fn snapshot(&self) -> Result<Snapshot, Error> {
         let p = &self.progress;
         let mut numbers = BTreeMap::from([
@@ -462,7 +462,7 @@ impl TrainStep {
             ("seed".to_owned(), p.seed.to_string()),
         ]);
         if let Some(s) = &p.scaler {
-            // Rust prints floats so that they read back as they were.
+            // Rust prints floats so that they parse to the same value.
             numbers.insert("scale".into(), s.scale.to_string());
             numbers.insert("scale_good".into(), s.good.to_string());
         }
@@ -470,7 +470,7 @@ impl TrainStep {
         Ok(Snapshot { tensors: tensors.collect::<Result<_, Error>>()?, numbers })
     }
 
-    /// Goes on from a snapshot of the same program and optimizer.
+    /// Continues from a snapshot of the same program and optimizer.
     ///
     /// # Errors
     /// State that is missing, superfluous or of another type; nothing has changed then.

@@ -1,5 +1,5 @@
-//! Appends to a joint graph what an optimizer does with its gradients: unscaling, clipping, the update. Afterwards the
-//! graph's results are the forward's, new values of state, and what the step reports.
+//! Appends the optimizer's update to a joint graph: unscaling, clipping, the update. Afterwards the graph's results are the
+//! forward's, new values of state, and the step's reports.
 
 use fx_ir::{Arg, Graph, InputKind, OriginId, Output, OutputKind, ValueId, ValueType};
 use ir_core::{DType, Scalar, TensorMeta};
@@ -51,10 +51,10 @@ struct Trained {
     dtype: DType,
 }
 
-/// The update appended to `joint`, whose gradients are of parameters.
+/// Appends the update to `joint`, whose gradients are of parameters.
 ///
 /// # Errors
-/// Parameters of a dtype that no optimizer takes.
+/// Parameters of a dtype that no optimizer supports.
 pub(crate) fn append(joint: JointGraph, options: &TrainOptions) -> Result<Updated, OpError> {
     let trained = trained(&joint)?;
     let scale = loss_tangent(&joint);
@@ -107,8 +107,8 @@ struct Update {
     graph: Graph,
     numbers: Vec<NumberInput>,
     slots: Vec<Slot>,
-    /// Where this is false, the step changes no parameter and none of the optimizer's tensors: they are written in place,
-    /// so that the graph itself has to leave them as they are.
+    /// If this is false, the step changes no parameter and none of the optimizer's tensors: they are written in place, so
+    /// the graph itself must keep their values.
     keep: Option<ValueId>,
 }
 
@@ -117,7 +117,7 @@ impl Update {
         Builder::new(&mut self.graph, name, OriginId(0))
     }
 
-    /// A placeholder behind the others.
+    /// A placeholder after the others.
     fn placeholder(&mut self, kind: InputKind, name: &str, meta: TensorMeta) -> ValueId {
         let at = self.graph.inputs().count();
         let v = self.graph.placeholder(kind, name, name, ValueType::Tensor(meta));
@@ -169,8 +169,8 @@ impl Update {
         Ok(())
     }
 
-    /// Says when the step updates nothing: where a scaled gradient is not finite, or where the gradients' norm is not and
-    /// that is an error; in the latter case the program's buffers keep their values too.
+    /// Sets the condition for an update: no update where a scaled gradient is not finite, or where the gradients' norm is
+    /// not and that is an error; in the latter case the program's buffers keep their values too.
     fn guard(
         &mut self,
         clip: Option<Clip>,
@@ -209,7 +209,7 @@ impl Update {
         Some((*new, old))
     }
 
-    /// Clips the gradients; the norm of all of them where that is what clips.
+    /// Clips the gradients; returns the norm of all of them where that is used for clipping.
     fn clip(&mut self, clip: Option<Clip>, gradients: &mut [ValueId]) -> Result<Option<ValueId>, OpError> {
         match clip {
             None => Ok(None),
@@ -258,7 +258,7 @@ impl Update {
         Ok(Some(norm))
     }
 
-    /// The update of one parameter, which keeps its value where the step is to change nothing.
+    /// The update of one parameter, which keeps its value if the step must not change anything.
     fn parameter(&mut self, optimizer: &Optimizer, t: &Trained, gradient: ValueId) -> Result<(), OpError> {
         let compute = t.dtype.compute();
         let names = optimizer.numbers(0.0, 1);

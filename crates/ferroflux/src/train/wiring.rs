@@ -1,4 +1,4 @@
-//! Connects the placeholders and results of a training graph with the caller, the kept state and each other.
+//! Relates the placeholders and results of a training graph to the caller, the kept state and each other.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +12,26 @@ use super::layout::restrided;
 use crate::code::Code;
 use crate::{Error, Program};
 
-/// Parameters, buffers and whatever else outlives a step, by name; on the backend's device where it keeps tensors there.
+/// Parameters, buffers and everything else that outlives a step, by name; on the backend's device if it keeps tensors
+/// there.
 pub(crate) type State = BTreeMap<String, Value>;
 
-/// Where a graph's input comes from.
+/// The source of a graph's input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Source {
     /// The caller's input of this number.
     User(usize),
     /// The state of this name.
     State(String),
-    /// What the forward saved.
+    /// A saved value of the forward.
     Saved(usize),
     /// The cotangent of this number.
     Tangent(usize),
-    /// A number that the step is given.
+    /// A number that the call supplies.
     Scalar(usize),
 }
 
-/// What a graph's result is.
+/// The destination of a graph's result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Sink {
     /// Returned to the caller.
@@ -39,15 +40,15 @@ pub(crate) enum Sink {
     Loss,
     /// The state's new value.
     State(String),
-    /// Kept for the backward.
+    /// Saved for the backward.
     Saved,
     /// A gradient.
     Gradient,
-    /// Nobody's.
+    /// It is discarded.
     Dropped,
 }
 
-/// The inputs of a graph that are tensors and no constants, in order, but for the seed.
+/// The inputs of a graph that are tensors and not constants, in order, without the seed.
 pub(crate) fn sources(
     graph: &Graph,
     source: &dyn Fn(ValueId, InputKind, &str) -> Option<Source>,
@@ -100,7 +101,7 @@ pub(crate) fn replace(state: &mut State, name: &str, tensor: &Tensor, code: &Cod
     Ok(())
 }
 
-/// A tensor of size `n` without memory to speak of: it tells a program the value of a size symbol.
+/// A tensor of size `n` that needs no memory: it passes the value of a size symbol to a program.
 pub(crate) fn size_tensor(n: i64) -> Result<Tensor, Error> {
     let size = usize::try_from(n).map_err(|_| {
         Error::Internal(format!("a size that the backward needs should not be negative, but is {n}"))

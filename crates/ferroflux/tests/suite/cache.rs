@@ -1,5 +1,5 @@
 //! Models through the cache on disk: what is found computes bit for bit what was kept, whatever decides the code is in the
-//! key, and a file that is not what it should be is made anew without a word to the user.
+//! key, and a file that is not what it should be is rebuilt without a word to the user.
 
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)] // a failing test may panic
@@ -78,7 +78,7 @@ fn what_is_found_computes_bit_for_bit_what_was_kept() {
 }
 
 #[test]
-fn weights_are_bound_anew() {
+fn weights_are_bound_after_loading() {
     let folder = TempDir::new().unwrap();
     let mut program = digits("digits.pt2");
     let inputs = images(&program);
@@ -115,7 +115,7 @@ fn whatever_decides_the_code_is_a_part_of_the_key() {
 }
 
 #[test]
-fn damaged_and_foreign_entries_are_made_anew() {
+fn damaged_and_foreign_entries_are_rebuilt() {
     let folder = TempDir::new().unwrap();
     let program = digits("digits.pt2");
     let inputs = images(&program);
@@ -392,7 +392,7 @@ fn a_file_of_weights_that_is_cut_short_under_a_running_program_is_an_error() {
 }
 
 #[test]
-fn packed_weights_are_taken_from_their_file_or_made_anew() {
+fn packed_weights_are_read_from_their_file_or_packed_again() {
     let folder = TempDir::new().unwrap();
     let x = matrix("x", &[5, 1500]);
     let run = |w: &Tensor, cache: &str| -> Vec<u64> {

@@ -160,7 +160,7 @@ fn a_weight_that_is_also_read_otherwise() {
             tied(returned).train_step(&options, &Options::new().backend(backend)).unwrap()
         };
         let (mut last, mut plain) = (make("cpu", true), make("eager", false));
-        // What the caller is given is not laid out anew.
+        // What the caller is given is not laid out again.
         let order = if returned { vec![144, 9, 3, 1] } else { vec![144, 1, 48, 16] };
         assert_eq!(strides(last.kernels().unwrap(), &[32, 16, 3, 3])[0], order);
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Plugins that take whole graphs: the example library, loaded by its path, beside the interpreter; and faulty ones, which are
+//! Plugins that take whole graphs: the example library, loaded by its path, next to the interpreter; and faulty ones, which are
 //! linked in.
 
 #![cfg(feature = "cpu")]
@@ -19,7 +19,7 @@ use plugin_sdk::{
     OptionKind, OptionSpec, OwnedTensor, PluginError, Signature, Stream, TensorView,
 };
 
-/// The example library, which `cargo test -p ferroflux` builds beside the tests.
+/// The example library, which `cargo test -p ferroflux` builds next to the tests.
 fn library() -> String {
     let tests = std::env::current_exe().unwrap();
     let folder = tests.parent().unwrap().parent().unwrap().join("examples");

@@ -1,6 +1,6 @@
 //! What indices mean, operator by operator, as PyTorch has it: negative ones count from the end or are refused, those just out
 //! of range and those far out of it are refused with operator, index and size, on every backend of the host. An operator sees
-//! the size of its operand, not that of the buffer behind it.
+//! the size of its operand, not that of the buffer after it.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 

@@ -1,4 +1,4 @@
-//! The tests of this crate, in one program: the stack from program to numbers, every backend of this build against the interpreter. A module a subject.
+//! The tests of this crate, in one program: the stack from program to numbers, every backend of this build against the interpreter. A module per subject.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 

@@ -1,4 +1,4 @@
-//! No operator panics, whatever its operands are: each call of the golden corpus (where it stands beside the project) is
+//! No operator panics, whatever its operands are: each call of the golden corpus (where it is next to the project) is
 //! decomposed and lowered again with operands of other ranks, sizes and dtypes, numbers at the ends of their range, and
 //! lists that are too short or too long. A typed refusal is as good as an answer here: nothing runs.
 //!
@@ -73,7 +73,7 @@ impl Case {
     }
 }
 
-/// What may stand in the place of an argument.
+/// What may be in the place of an argument.
 fn others(arg: &Arg) -> Vec<Arg> {
     let mut all = vec![Arg::None];
     match arg {

@@ -1,4 +1,4 @@
-//! Optimizers and clipping beside PyTorch 2.11: six losses of `examples/digits/digits_train.pt2` on batches of 64 in order,
+//! Optimizers and clipping next to PyTorch 2.11: six losses of `examples/digits/digits_train.pt2` on batches of 64 in order,
 //! computed with `torch.optim` (`foreach=False`) on a CPU.
 
 // A helper of tests may fail as a test does.

@@ -1,4 +1,4 @@
-//! Random numbers in the bodies of control flow: every turn draws other ones, branches draw with the seed of the call,
+//! Random numbers in the bodies of control flow: every iteration draws other ones, branches draw with the seed of the call,
 //! and `eager`, `oracle` and `cpu` draw the same.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic

@@ -1,4 +1,4 @@
-//! Writes a diagram in graphviz's language, for those who have graphviz; the layout is graphviz's own then.
+//! Writes a diagram in the DOT language of graphviz. Graphviz then computes its own layout.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ pub(super) fn text(diagram: &Diagram) -> String {
     out
 }
 
-/// Boxes and frames of one frame; frames nest by their own indices, so this ends.
+/// Writes the boxes and nested frames of one frame. Frames nest by increasing index, so the recursion ends.
 fn group(diagram: &Diagram, frame: Option<usize>, depth: usize, out: &mut String) {
     let indent = "  ".repeat(depth);
     for (n, node) in diagram.nodes.iter().enumerate() {

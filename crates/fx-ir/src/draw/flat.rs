@@ -23,7 +23,7 @@ pub(super) struct Item {
     pub(super) width: f64,
     pub(super) height: f64,
     pub(super) pin: RankRole,
-    /// How strongly its arrows want to be vertical; small boxes give way.
+    /// How strongly its arrows want to be vertical; small boxes yield.
     pub(super) weight: f64,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Link {
     pub(super) to_dx: Option<f64>,
 }
 
-/// Middles of the boxes, the points of each arrow, the extent.
+/// Centres of the boxes, the points of each arrow, and the overall extent.
 pub(super) struct Placed {
     pub(super) middles: Vec<Point>,
     pub(super) routes: Vec<Vec<Point>>,

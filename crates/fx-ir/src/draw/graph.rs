@@ -1,5 +1,5 @@
-//! A graph as a diagram: one box a node, small boxes for weights, one box a result, a frame around each subgraph.
-//! Weights that nothing reads (counters of batches, say) are one box together, or they would fill a row of their own.
+//! A graph as a diagram: one box per node, small boxes for weights, one box per result, a frame around each subgraph.
+//! Weights that nothing reads (counters of batches, say) share one box, because they would fill a row of their own.
 
 use ir_core::EntityId;
 use rustc_hash::FxHashMap;
@@ -41,7 +41,7 @@ struct DiagramBuilder<'a> {
 }
 
 impl DiagramBuilder<'_> {
-    /// Adds a graph's boxes and arrows; gives the boxes of its results.
+    /// Adds a graph's boxes and arrows; returns the boxes of its results.
     fn graph(&mut self, graph: &Graph, cluster: Option<usize>) -> Vec<usize> {
         let names = Names::of(graph);
         let mut results_of = Vec::new();
@@ -87,7 +87,7 @@ impl DiagramBuilder<'_> {
         graph.outputs.iter().map(|output| self.output(output, &boxes, cluster)).collect()
     }
 
-    /// The frame of a call's module. `open` are the names and frames of the call before; what the paths share stays.
+    /// The frame of a call's module. `open` are the names and frames of the call before; the frames that both paths share stay open.
     fn module_frame(
         &mut self,
         graph: &Graph,
@@ -108,7 +108,7 @@ impl DiagramBuilder<'_> {
         open.last().map(|(_, frame)| *frame).or(cluster)
     }
 
-    /// A weight stands in the frame of its users where that is one frame. Boxes from `first` on are looked at.
+    /// A weight is in the frame of its users where that is one frame. Boxes from `first` on are looked at.
     fn weights_to_users(&mut self, first: usize) {
         let mut frames: FxHashMap<usize, Vec<Option<usize>>> = FxHashMap::default();
         for edge in self.diagram.edges.iter().filter(|e| e.from >= first) {
@@ -207,7 +207,7 @@ fn short_target(target: &str) -> &str {
     without_namespace.strip_suffix(".default").unwrap_or(without_namespace)
 }
 
-/// `bn1.weight` of `layer1.0.bn1.weight`: what tells weights of one box apart; the tooltip has the whole name.
+/// `bn1.weight` of `layer1.0.bn1.weight`: the part of the name that distinguishes the weights in one box; the tooltip has the whole name.
 fn last_parts(name: &str) -> &str {
     name.rmatch_indices('.').nth(1).map_or(name, |(at, _)| &name[at + 1..])
 }

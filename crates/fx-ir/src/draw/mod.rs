@@ -101,7 +101,7 @@ impl Diagram {
     pub fn to_svg(&self) -> String {
         svg::document(self, &scene::lay_out(self))
     }
-    /// The frame around a box or frame, where it is one of the diagram's and stands before `below`.
+    /// The frame around a box or frame, where it is one of the diagram's and is before `below`.
     fn frame(&self, cluster: Option<usize>, below: usize) -> Option<usize> {
         cluster.filter(|&c| c < self.clusters.len() && c < below)
     }

@@ -1,4 +1,4 @@
-//! Columns: every row in turn moves as close as it may to the middle of its neighbours, in least squares.
+//! Columns: each row in turn moves as close as possible to the mean position of its neighbours, by least squares.
 
 /// Passes over all rows; the drawing is at rest after fewer.
 const PASSES: usize = 24;
@@ -59,7 +59,7 @@ fn place_row<'a, I: Iterator<Item = &'a WeightedLink>>(
             wish += pull.weight * (x[pull.other] + pull.shift);
             weight += pull.weight;
         }
-        // Who has no neighbour to follow stays, weakly.
+        // A vertex without a neighbour keeps its position, with a small weight.
         let (wish, weight) = if weight > 0.0 { (wish, weight) } else { (x[v] * 0.01, 0.01) };
         blocks.push((wish - weight * offset, weight, 1));
         while let [.., a, b] = blocks[..] {

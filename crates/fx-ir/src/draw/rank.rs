@@ -1,4 +1,4 @@
-//! Rows: every box gets a rank so that arrows point downwards; boxes without predecessor stand right above their user.
+//! Rows: every box gets a rank so that arrows point downwards; boxes without a predecessor are placed directly above their user.
 
 /// What a node of a flat layout is for the ranking.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) fn ranks(pins: &[RankRole], edges: &[(usize, usize)]) -> Vec<usize> {
             has_pred[b] = true;
         }
     }
-    // A source stands as low as its users allow: a weight next to its convolution.
+    // A source is placed as low as its users allow: a weight next to its convolution.
     for &a in order.iter().rev().filter(|&&a| !has_pred[a] && pins[a] == RankRole::Free) {
         if let Some(lowest) = next[a].iter().filter(|&&b| forward(a, b)).map(|&b| rank[b]).min() {
             rank[a] = lowest - 1;

@@ -31,7 +31,7 @@ pub(super) struct Wire {
     pub(super) source: usize,
 }
 
-/// Everything with its place.
+/// A laid-out drawing: every element with its position.
 pub(super) struct Scene {
     pub(super) nodes: Vec<Rect>,
     pub(super) clusters: Vec<Rect>,
@@ -95,12 +95,12 @@ struct FrameLayout {
     ports: FxHashMap<Part, f64>,
 }
 
-/// Places every box, frame and arrow.
+/// Positions every box, frame and arrow.
 pub(super) fn lay_out(diagram: &Diagram) -> Scene {
     let frames = frames(diagram);
     let count = diagram.clusters.len();
     let mut layouts: Vec<Option<FrameLayout>> = (0..=count).map(|_| None).collect();
-    // A frame stands before the frames that it holds, so the reverse order is innermost first; `count` is the whole.
+    // A frame is before the frames that it holds, so the reverse order is innermost first; `count` is the whole.
     for cluster in (0..count).rev().chain([count]) {
         layouts[cluster] = Some(lay_out_frame(diagram, &frames[cluster], &layouts, cluster == count));
     }

@@ -1,5 +1,5 @@
-//! The canonical form of a graph: what a round trip through text gives. Not a simplifier: no node is changed or dropped
-//! that is in the execution order.
+//! The canonical form of a graph: the result of a round trip through text. This is not a simplifier: no node in the
+//! execution order is changed or dropped.
 
 use ir_core::{EntityId, Origin, Scalar};
 use rustc_hash::FxHashMap;
@@ -43,7 +43,7 @@ pub(super) fn graph(old: &Graph) -> Graph {
 /// The argument with renumbered values; an integer scalar becomes [`Arg::Int`], its one form.
 fn arg(old: &Arg, values: &FxHashMap<ValueId, ValueId>) -> Arg {
     match old {
-        // A value that no node gives keeps a number that is out of range, so that the verifier still sees it.
+        // A value that no node defines keeps a number that is out of range, so that the verifier still reports it.
         Arg::Value(v) => {
             Arg::Value(values.get(v).copied().unwrap_or_else(|| ValueId::from_index(u32::MAX as usize)))
         }

@@ -1,4 +1,4 @@
-//! The text form of graphs, `.fx`: printer, parser and the canonical form that a round trip gives.
+//! The text form of graphs, `.fx`: printer, parser and the canonical form that a round trip produces.
 //!
 //! ```text
 //! fx 1.0
@@ -18,7 +18,7 @@
 //! Line ends are white space, `#` starts a comment. The grammar, in the order of a graph's body:
 //!
 //! - `symbol s<n> "name" <min>..[=<max>] [hint <n>] [unbacked]`, numbered from 0.
-//! - `guard expression, zero|nonzero|nonnegative "message" [from module[:function[:"source"]]]` (1.1), behind the symbols.
+//! - `guard expression, zero|nonzero|nonnegative "message" [from module[:function[:"source"]]]` (1.1), after the symbols.
 //! - `subgraph g<n> "name" { body }`, numbered from 0; an argument names it `&g0`.
 //! - `%value: type = input|parameter|buffer|buffer transient|constant "outside name"`.
 //! - `[%value: type, …] = target(argument, …) [from module[:function[:["source"][:"operator"]]]]`; no value, no `=`. The
@@ -29,10 +29,10 @@
 //! Types are `f32[2, s0]{strides}+offset@device` (as [`ir_core::TensorMeta`] prints), `int(s0 + 1)`, `float`, `bool`,
 //! `none`. Arguments are `none`, `%value`, size expressions, `0.5`, `true`, `complex(1.0, -2.0)`, `"text"`, dtypes
 //! (`f32`), `@device`, `strided`/`sparse`/`other_layout`, `contiguous`/`preserve`/`channels_last`/`channels_last_3d`,
-//! lists `[…]`. A name that is not letters, digits, `_` and `.` stands in quotes.
+//! lists `[…]`. A name that is not letters, digits, `_` and `.` is in quotes.
 //!
-//! What the form does not hold is what nothing reaches: nodes that are not in `order`, their values, unused origins.
-//! Loop variables and kernel values (`i0`, `v0`) are no sizes of a graph and do not read back.
+//! The text form omits what is unreachable: nodes that are not in `order`, their values, and unused origins. Loop variables
+//! and kernel values (`i0`, `v0`) are not sizes of a graph and do not read back.
 
 mod canonical;
 mod names;
@@ -51,11 +51,11 @@ use crate::Graph;
 pub(crate) use names::Names;
 pub(crate) use print::{arg_text, type_text};
 
-/// Version of the text form. A reader takes the same major and no newer minor; [`print()`] writes the oldest minor that
-/// has all that the graph uses.
+/// Version of the text form. A reader accepts the same major and no newer minor; [`print()`] writes the oldest minor that
+/// can express everything the graph uses.
 pub const TEXT_VERSION: (u32, u32) = (1, 1);
 
-/// The minor that guards, and operators of origins, came with.
+/// The minor version that introduced guards and the operator of an origin.
 const GUARDS: u32 = 1;
 
 /// Deepest nesting of lists and subgraphs that the parser follows; more than any real graph has.
@@ -82,7 +82,7 @@ pub fn print(graph: &Graph) -> String {
 /// [`verify`](crate::verify()) for the rest.
 ///
 /// # Errors
-/// The first place that is not the grammar's, with line and column.
+/// Reports the first place that violates the grammar, with line and column.
 pub fn parse(text: &str) -> Result<Graph, TextError> {
     parse::document(text)
 }
@@ -90,13 +90,13 @@ pub fn parse(text: &str) -> Result<Graph, TextError> {
 /// Reads what [`TensorMeta`]'s `Display` prints: `f32[2, s0]{1, 2}+4@cuda:0`.
 ///
 /// # Errors
-/// The first place that is not the grammar's, with line and column.
+/// Reports the first place that violates the grammar, with line and column.
 pub fn parse_meta(text: &str) -> Result<TensorMeta, TextError> {
     parse::single_meta(text)
 }
 
-/// The graph as a round trip through text gives it: nodes and values renumbered in execution order, unreachable ones
-/// gone, names unique, equal origins merged.
+/// The graph as a round trip through text returns it: nodes and values renumbered in execution order, unreachable ones
+/// removed, names unique, equal origins merged.
 pub fn canonical(graph: &Graph) -> Graph {
     canonical::graph(graph)
 }

@@ -1,4 +1,4 @@
-//! Reads the text form: one function a construct of the grammar in the module's header. Depth and length are bounded,
+//! Reads the text form: one function per construct of the grammar in the module's header. Depth and length are bounded,
 //! every failure is a [`TextError`] with its place.
 
 use ir_core::text::{Cursor, float_of, value_of};
@@ -14,7 +14,7 @@ use crate::{
     ValueType,
 };
 
-/// Lists and subgraphs within one another beyond what the parser follows.
+/// Reports lists and subgraphs that are nested more deeply than the parser follows.
 const TOO_DEEP: TextProblem = TextProblem::TooDeep { what: "lists or subgraphs are", limit: MAX_DEPTH };
 
 type Result<T> = std::result::Result<T, TextError>;
@@ -67,7 +67,7 @@ fn header(cursor: &mut Cursor<'_>) -> Result<()> {
     }
 }
 
-/// A graph under construction and what its names mean.
+/// A graph under construction and the meaning of its names.
 struct Body {
     graph: Graph,
     values: FxHashMap<String, ValueId>,

@@ -1,4 +1,4 @@
-//! The words of the text form that stand for enumerations; one table read by the printer and the parser alike.
+//! The keywords of the text form that represent enumerations; the printer and the parser read the same tables.
 
 use ir_core::{Layout, MemoryFormat};
 
@@ -26,15 +26,15 @@ pub(super) const MEMORY_FORMATS: &[(&str, MemoryFormat)] = &[
     ("channels_last_3d", MemoryFormat::ChannelsLast3d),
 ];
 
-/// Words that begin or end a statement, so that a target of this name stands in quotes.
+/// Words that begin or end a statement, so that a target of this name is in quotes.
 pub(super) const RESERVED: &[&str] = &["symbol", "guard", "subgraph", "return", "from"];
 
-/// Whether `c` may stand in a name without quotes.
+/// Whether `c` may be in a name without quotes.
 pub(super) fn is_bare(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '.'
 }
 
-/// `text` where it may stand bare, else in quotes.
+/// `text` without quotes where that is allowed, else in quotes.
 pub(super) fn name(text: &str) -> String {
     ir_core::text::name(text, is_bare)
 }

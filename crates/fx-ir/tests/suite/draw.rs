@@ -91,7 +91,7 @@ fn modules_are_frames_around_runs_of_calls() {
     assert!(diagram.to_svg().contains("</svg>"));
 }
 
-/// What a broken pass leaves behind can still be looked at; the verifier says what is wrong with it.
+/// What a broken pass leaves after can still be looked at; the verifier says what is wrong with it.
 #[test]
 fn ill_formed_graphs_print_and_draw() {
     let mut g = Graph::new("broken");

@@ -1,5 +1,5 @@
 //! File tests: every `tests/files/*.fx` says in its first lines what is tested (`# test verify`), holds a graph, and ends
-//! with what is expected (`# expected:` and comment lines). `BLESS=1` writes the expectations anew.
+//! with what is expected (`# expected:` and comment lines). `BLESS=1` rewrites the expectations.
 //!
 //! - `roundtrip`: the graph prints as the file has it and reads back equal.
 //! - `error`: the text does not parse; the error is expected.

@@ -1,6 +1,6 @@
-//! Gradients of attention: which kernels compute them, what they share, and those that are always there: a warp computes
-//! the gradient of one row, first of every query, then of every key with its value. Weights are computed anew from the
-//! logarithms of their sums, so scores never reach memory, and every sum has one order.
+//! Gradients of attention: the choice of kernels, what they share, and the fallback, in which a warp computes the gradient
+//! of one row: first of every query, then of every key and its value. The weights are recomputed from the saved logarithms
+//! of the softmax sums, so scores never reach memory. Every sum has a fixed order.
 
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{Attention, Epilogue, ExternCall, ExternOp, Operand, Program};
@@ -13,12 +13,12 @@ use crate::text::template::{assemble, compute_type, element, volume};
 use crate::text::types::{memory_type, number};
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, Variant};
 
-/// Elements of a gradient's row that a lane adds up at a time; longer rows take several turns.
+/// Elements of a gradient's row that a lane accumulates at a time; longer rows take several iterations.
 const PER_LANE: i64 = 4;
-/// Warps of a block.
+/// Warps per block.
 const WARPS: i64 = 4;
 
-/// The ways of computing them, the best by rule first.
+/// Returns the candidate implementations, best first by rule.
 pub(crate) fn variants(program: &Program, k: &ExternCall, target: &Target) -> Result<Vec<Variant>, GenError> {
     let backward = Backward::of(program, k)?;
     let mut all = backward_tma::variants(program, &backward, target)?;
@@ -28,20 +28,20 @@ pub(crate) fn variants(program: &Program, k: &ExternCall, target: &Target) -> Re
     Ok(all)
 }
 
-/// Whose gradients a kernel makes.
+/// The tensors whose gradients a kernel computes.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Side {
     Queries,
     Keys,
 }
 
-/// The operands by their names.
+/// The operands of the routine by name.
 pub(crate) struct Backward {
-    /// Queries, keys, values, mask and sums; its epilogue has the sizes of the result and nothing else.
+    /// Queries, keys, values, mask and sums. Its epilogue states the sizes of the result and has no body.
     pub(crate) attention: Attention,
     /// The cotangent of the result, `[b, hq, lq, dv]`.
     pub(crate) g: Operand,
-    /// `[b, hq, lq]`
+    /// The logarithms of the softmax sums, `[b, hq, lq]`.
     pub(crate) sums: Operand,
     pub(crate) deltas: Operand,
     pub(crate) dq: Operand,
@@ -78,7 +78,7 @@ impl Backward {
         Ok(Backward { attention, g, sums, deltas, dq, dk, dv })
     }
 
-    /// A statement that stores `value` in a gradient.
+    /// Returns a statement that stores `value` in a gradient.
     pub(crate) fn store(
         &self,
         o: &Operands<'_>,
@@ -92,12 +92,13 @@ impl Backward {
         Ok(format!("{} = to<{ty}>({value});\n", o.element(to, index, uses)))
     }
 
-    /// A number of the query row at `i0`, `i1`, `i2`.
+    /// Returns the value that `of` has for the query row at `i0`, `i1`, `i2`.
     pub(crate) fn of_row(&self, o: &Operands<'_>, of: &Operand, uses: &mut Uses) -> String {
         element(&o.writer, of, &["i0", "i1", "i2"], uses)
     }
 
-    /// Statements that make `weight` and `ds` of query `i2` and key `j` where both are `seen`; both are zero elsewhere.
+    /// Returns statements that compute `weight` and `ds` of query `i2` and key `j` where both are `seen`; both are zero
+    /// otherwise.
     fn weigh(&self, o: &Operands<'_>, uses: &mut Uses) -> Result<String, GenError> {
         let a = &self.attention;
         let acc = compute_type(a.acc)?;
@@ -129,7 +130,8 @@ ds = weight * (dp - delta) * {scale};
         ))
     }
 
-    /// The gradient of a query in each warp: lanes share keys, then the elements of the gradient.
+    /// The kernel in which a warp computes the gradient of a query: lanes share the keys, then the elements of the
+    /// gradient.
     fn of_queries(&self, program: &Program, target: &Target) -> Result<Kernel, GenError> {
         let a = &self.attention;
         let mut uses = Uses::default();
@@ -181,7 +183,8 @@ if (e < {depth}) {{
         assemble(program, ENTRY, &uses, warps(&rows, target), &body)
     }
 
-    /// The gradients of a key and its value in each warp: lanes share the queries of all heads that read it.
+    /// The kernel in which a warp computes the gradients of a key and its value: lanes share the queries of all heads that
+    /// read it.
     fn of_keys(&self, program: &Program, target: &Target) -> Result<Kernel, GenError> {
         let a = &self.attention;
         let mut uses = Uses::default();
@@ -242,13 +245,13 @@ if (e < {width}) {{
     }
 }
 
-/// A warp for each row.
+/// A launch with one warp per row.
 fn warps(rows: &SymExpr, target: &Target) -> Launch {
     let blocks = rows.ceil_div(&SymExpr::from_i64(WARPS)).sym_min(&SymExpr::from_i64(MAX_BLOCKS));
     Launch::flat(blocks, target.wave * WARPS as u32)
 }
 
-/// Whether a dtype is one of 16 bits that tensor cores multiply.
+/// Whether a dtype has 16 bits and tensor cores multiply it.
 pub(crate) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::BF16 | DType::F16)
 }

@@ -1,9 +1,9 @@
-//! Gradients of attention of 16-bit numbers on tensor cores, in two kernels that have one form: a warp keeps 16 rows of its
-//! own side (queries, or keys with values) and goes over tiles of the far side; scores and cotangents of weights stay in
-//! registers, where they are turned into factors of the next products.
+//! Gradients of 16-bit attention on tensor cores, in two kernels of one structure. A warp keeps 16 rows of the stationary
+//! side (queries, or keys with values) and streams tiles of the other side. Scores and the cotangents of the weights stay
+//! in registers, where they become operands of the next products.
 //!
-//! The first kernel makes the gradients of queries, the second those of keys and values, in which the heads of queries that
-//! share a head of keys come one after another: no sum depends on the order in which blocks end.
+//! The first kernel computes the gradients of queries, the second those of keys and values. The second visits the query
+//! heads that share a key head one after another, so no sum depends on the order in which blocks end.
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Operand, Program};
@@ -15,14 +15,14 @@ use crate::text::template::{assemble, volume};
 use crate::text::types::value_type;
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, Variant};
 
-/// Rows of a warp.
+/// Rows per warp.
 const ROWS: i64 = 16;
-/// Elements between the ends of two rows in shared memory: eight rows then lie in different banks.
+/// Padding elements between rows in shared memory: it puts eight consecutive rows into different banks.
 const PAD: i64 = 8;
-/// The longest rows whose gradients a warp keeps in registers.
+/// The widest rows whose gradients a warp can keep in registers.
 const MAX_WIDTH: i64 = 128;
 
-/// The ways of computing them; none where there is no `mma`, or operands cannot be read 16 bytes at once.
+/// Returns the candidates; none where there is no `mma` or operands cannot be read 16 bytes at once.
 pub(crate) fn variants(
     program: &Program,
     backward: &Backward,
@@ -39,7 +39,8 @@ struct Flash<'a> {
     program: &'a Program,
     backward: &'a Backward,
     dtype: DType,
-    /// Elements of a query and of a key, of a value; in shared memory both are filled up to multiples of 16.
+    /// Elements of a query or key row (`depth`) and of a value row (`width`). In shared memory both are padded to
+    /// multiples of 16.
     depth: i64,
     width: i64,
 }
@@ -48,12 +49,12 @@ fn round_up_16(n: i64) -> i64 {
     (n + 15) / 16 * 16
 }
 
-/// Rows that are brought into shared memory.
+/// A copy of rows to shared memory.
 struct Tile<'a> {
     to: &'a str,
     operand: &'a Operand,
     head: &'a str,
-    /// What the row is called, the first one and the end of all.
+    /// The variable of the row, its first value, and the end of all rows.
     row: &'a str,
     from: &'a str,
     limit: &'a str,
@@ -73,12 +74,12 @@ impl<'a> Flash<'a> {
         (same && vectors && is_half(dtype)).then_some(Flash { program, backward, dtype, depth, width })
     }
 
-    /// Rows of a tile of the far side: with long rows fewer scores leave room in the registers.
+    /// Rows of a streamed tile. Wide rows leave registers for fewer scores.
     fn tile(&self) -> i64 {
         if self.depth.max(self.width) <= 64 { 64 } else { 32 }
     }
 
-    /// Bytes of shared memory: rows of the own side, two tiles of the far side, and two numbers for each row of these.
+    /// Bytes of shared memory: the stationary rows, two tiles of the streamed side, and two numbers per streamed row.
     fn shared(&self, warps: i64) -> i64 {
         let elements = round_up_16(self.depth) + round_up_16(self.width) + 2 * PAD;
         2 * elements * (warps * ROWS + 2 * self.tile()) + 2 * 2 * self.tile() * 4
@@ -89,7 +90,7 @@ impl<'a> Flash<'a> {
         Ok(Variant { name: format!("flash_{}x{}", warps * ROWS, self.tile()), kernels, scratch: Vec::new() })
     }
 
-    /// Copies of rows, 16 bytes by each thread; rows beyond the last are zeros.
+    /// Returns the copies of a tile, 16 bytes per thread. Rows beyond the last one are filled with zeros.
     fn load(&self, o: &Operands<'_>, tile: &Tile<'_>, warps: i64, uses: &mut Uses) -> String {
         let at = format!("at_{}", tile.row);
         let source = o.element(tile.operand, ["i0", tile.head, &at, "d"], uses);
@@ -115,7 +116,7 @@ cp_async_16({to} + line * {pitch} + part, &{source}, there ? 16 : 0);
         )
     }
 
-    /// The copies of both matrices of one side: queries with cotangents, or keys with values.
+    /// Returns the copies of both matrices of one side: queries with cotangents, or keys with values.
     fn load_side(&self, o: &Operands<'_>, side: Side, far: bool, warps: i64, uses: &mut Uses) -> String {
         let (b, a) = (self.backward, &self.backward.attention);
         let (operands, head, row, limit) = match side {
@@ -136,7 +137,8 @@ cp_async_16({to} + line * {pitch} + part, &{source}, there ? 16 : 0);
         first + &one(1, uses)
     }
 
-    /// What brings in the tile of turn `next`: its copies, and with queries the two numbers of each row.
+    /// Returns statements that load the tile of iteration `next`: its copies and, for queries, the two numbers of each
+    /// row.
     fn prefetch(&self, o: &Operands<'_>, side: Side, warps: i64, uses: &mut Uses) -> String {
         let tile = self.tile();
         let places = format!(
@@ -174,7 +176,8 @@ far_deltas[next % 2 * {tile} + t] = i2 < {rows} ? {delta} : 0.0f;
         if self.dtype == DType::BF16 { "bf16" } else { "f16" }
     }
 
-    /// Statements before the turns: how many there are, and with queries the numbers of the own rows.
+    /// Returns statements before the loop: the number of iterations and, for queries, the two numbers of the stationary
+    /// rows.
     fn bounds(&self, o: &Operands<'_>, side: Side, warps: i64, uses: &mut Uses) -> String {
         let (a, tile) = (&self.backward.attention, self.tile());
         match side {
@@ -213,7 +216,7 @@ const idx tiles_far = last_tile > first_tile ? last_tile - first_tile : 0, turns
         }
     }
 
-    /// Statements that turn `score` and `grad` of an element into the weight and the cotangent of the score.
+    /// Returns statements that replace `score` and `grad` of an element by the weight and the cotangent of the score.
     fn weigh(&self, o: &Operands<'_>, side: Side, uses: &mut Uses) -> String {
         let tile = self.tile();
         let places = match side {
@@ -247,7 +250,8 @@ grad[n][e] = seen ? w * (grad[n][e] - delta) : 0.0f;
         )
     }
 
-    /// `out (+)= factors · tile`: the factors are 16-bit halves of what a warp holds of its rows by the tile's rows.
+    /// Computes `out (+)= factors · tile`. The factors are the warp's values of its rows by the tile's rows, rounded to 16
+    /// bits.
     fn product(&self, factors: &str, tile: &str, out: &str, elements: i64) -> String {
         let half = if self.dtype == DType::BF16 { "bf16" } else { "f16" };
         format!(
@@ -271,7 +275,7 @@ mma_{half}({out}[t + 1], a, b1);
         )
     }
 
-    /// `out = own · tileᵀ`.
+    /// Computes `out = own · tileᵀ`.
     fn scores(&self, own: &str, tile: &str, out: &str, elements: i64) -> String {
         let half = if self.dtype == DType::BF16 { "bf16" } else { "f16" };
         format!(
@@ -295,7 +299,7 @@ mma_{half}({out}[n + 1], a, b1);
         )
     }
 
-    /// Statements that store a gradient of the own rows.
+    /// Returns statements that store a gradient of the stationary rows.
     fn store(
         &self,
         o: &Operands<'_>,

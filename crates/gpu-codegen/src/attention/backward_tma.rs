@@ -1,6 +1,6 @@
-//! Gradients of attention of 16-bit numbers by the tensor memory accelerator and `wgmma` (`dialect/common/flash.cu`), in two kernels of one form, as
-//! `attention_backward_flash` has them: the first makes the gradients of queries, the second those of keys and values, in
-//! which the heads of queries that share a head of keys come one after another. No sum depends on the order in which blocks
+//! Gradients of 16-bit attention by the tensor memory accelerator and `wgmma` (`dialect/common/flash.cu`), in two kernels
+//! with the structure of `backward_flash`: the first computes the gradients of queries, the second those of keys and
+//! values and visits the query heads that share a key head one after another. No sum depends on the order in which blocks
 //! end.
 
 use ir_core::SymExpr;
@@ -8,13 +8,15 @@ use kernel_ir::{Operand, Program};
 
 use crate::attention::Operands;
 use crate::attention::backward::{Backward, Side, is_half};
-use crate::attention::tma::{BlockOrder, ScoreTransform, TileShape, TmaAttention, kernel, load, look};
+use crate::attention::tma::{
+    BlockOrder, ScoreTransform, TileShape, TmaAttention, kernel, load, score_transform,
+};
 use crate::text::body::Uses;
 use crate::text::template::volume;
 use crate::text::types::memory_type;
 use crate::{GenError, Kernel, Target, Variant};
 
-/// The ways of computing them, the best by rule first; none where the device or the copy engine cannot.
+/// Returns the candidates, best first by rule; none where the device has no TMA or an operand does not suit it.
 pub(crate) fn variants(
     program: &Program,
     backward: &Backward,
@@ -32,17 +34,17 @@ pub(crate) fn variants(
     cuts.iter().filter(fits).map(|cuts| gradient.variant(*cuts)).collect()
 }
 
-/// How the kernels of both sides are cut: that of queries, that of keys and values.
+/// The tile shapes of the two kernels: of queries, and of keys and values.
 type TileShapes = [TileShape; 2];
 
 const fn shape(own: i64, far: i64, stages: i64) -> TileShape {
     TileShape { own, far, stages }
 }
 
-/// Of rows of at most 64 elements, in the order of times measured on an H200.
+/// Tile shapes for rows of at most 64 elements, in the order of the times measured on an H200.
 const SHORT: &[TileShapes] =
     &[[shape(64, 128, 2), shape(64, 64, 3)], [shape(128, 128, 2), shape(128, 64, 3)]];
-/// Of longer ones.
+/// Tile shapes for longer rows.
 const LONG: &[TileShapes] = &[[shape(64, 64, 2), shape(128, 64, 3)], [shape(128, 64, 2), shape(128, 64, 2)]];
 
 struct Gradient<'a> {
@@ -52,7 +54,7 @@ struct Gradient<'a> {
 }
 
 impl Gradient<'_> {
-    /// Whether the registers of a warpgroup hold little beside two gradients of its 64 rows.
+    /// Whether two gradients of 64 rows leave a warpgroup few registers.
     fn long(&self) -> bool {
         self.tma.depth.max(self.tma.width) > 64
     }
@@ -94,7 +96,8 @@ impl Gradient<'_> {
         kernel(program, (shape, self.shared(side, shape)), (&count, &uses), [&head, &bring, &multiply])
     }
 
-    /// The loop over blocks: the own rows and head, how many turns there are, and where the far rows of a turn begin.
+    /// Returns the loop over blocks: its own rows and head, the number of iterations, and where the streamed rows of an
+    /// iteration begin.
     fn place(
         &self,
         o: &Operands<'_>,
@@ -145,7 +148,7 @@ auto far_head = [&](int turn) {{ return kv * {group} + turn / tiles_far; }};
         order.text() + &turns
     }
 
-    /// What the warp that brings tiles does.
+    /// Returns the code of the producer warp, which loads tiles.
     fn bring(
         &self,
         o: &Operands<'_>,
@@ -188,7 +191,7 @@ return which == 0 ? flash_exponent({sum}) : {delta};
         ))
     }
 
-    /// What the warpgroups that multiply do.
+    /// Returns the code of the consumer warpgroups, which multiply.
     fn multiply(
         &self,
         o: &Operands<'_>,
@@ -213,7 +216,7 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
                 delta = b.of_row(o, &b.deltas, uses),
             ),
         };
-        let ScoreTransform { factor, text } = self.look(o, side, shape, uses);
+        let ScoreTransform { factor, text } = self.score_transform(o, side, shape, uses);
         let scale = format!(" * {}", o.scale);
         let stores = match side {
             Side::Queries => {
@@ -232,7 +235,13 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
         ))
     }
 
-    fn look(&self, o: &Operands<'_>, side: Side, shape: TileShape, uses: &mut Uses) -> ScoreTransform {
+    fn score_transform(
+        &self,
+        o: &Operands<'_>,
+        side: Side,
+        shape: TileShape,
+        uses: &mut Uses,
+    ) -> ScoreTransform {
         let (keys, far) = (&o.keys, shape.far);
         let group0 = "row0 + warp / 4 * 64";
         let (place, mut whole, mut seen) = match side {
@@ -241,7 +250,7 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
                 format!("from + {far} <= {keys}"),
                 format!("j < {keys}"),
             ),
-            // What a key beyond the last one adds up is not stored.
+            // Sums of keys beyond the last one are not stored.
             Side::Keys => (
                 "const idx i1 = far_head(turn), i2 = from + n / 4 * 8 + pair * 2 + (n & 1), j = first + (n >> 1 & 1) * 8;\n(void)i1;\n(void)i2;\n(void)j;\n",
                 "true".into(),
@@ -255,10 +264,10 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
             };
             seen += " && j <= i2";
         }
-        look(o, &self.backward.attention, (far, place, &whole, &seen), uses)
+        score_transform(o, &self.backward.attention, (far, place, &whole, &seen), uses)
     }
 
-    /// Statements that store a gradient of the own rows.
+    /// Returns statements that store a gradient of the block's own rows.
     fn store(
         &self,
         o: &Operands<'_>,

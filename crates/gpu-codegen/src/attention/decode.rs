@@ -1,7 +1,7 @@
-//! Attention of a few query rows over many keys, as decoding has it: bound by the memory of keys and values, so the keys are
-//! shared out over blocks, warps and groups of lanes, each with a running softmax of its own; the last block of a key head,
-//! or a second kernel where there are too many heads to count blocks of each, puts the parts together in their order. Query
-//! heads that share a key head are computed together.
+//! Attention of a few query rows over many keys, as in decoding. It is bound by the bandwidth of reading keys and values,
+//! so the keys are split over blocks, warps and groups of lanes, each with a running softmax of its own (split-KV). The
+//! last block of a key head combines the parts in a fixed order; where there are too many heads to count the blocks of
+//! each, a second kernel does. Query heads that share a key head are computed at once.
 //!
 //! Not here: many query rows (`flash`).
 
@@ -14,19 +14,19 @@ use crate::text::template::{assemble, blocks_of, epilogue, unravel, volume};
 use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, TICKETS, Target, Variant};
 
-/// Rows that are computed together at most: query rows times query heads of a key head.
+/// Maximum number of rows that are computed at once: query rows times query heads per key head.
 const MAX_ROWS: i64 = 8;
-/// Warps of a block.
+/// Warps per block.
 const WARPS: i64 = 4;
-/// Keys of a group of lanes that are loaded together.
+/// Keys that a group of lanes loads before it uses the first.
 const KEYS_IN_FLIGHT: i64 = 4;
 
-/// The ways of computing it; none where there are many rows, or operands cannot be read 16 bytes at once.
+/// Returns the candidates; none where there are many rows or operands cannot be read 16 bytes at once.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
     let Some(shape) = Decode::of(program, k, target) else { return Ok(Vec::new()) };
     let heads = volume(&k.k.sizes[..2]).as_const().unwrap_or(32);
     let keys = k.k.sizes[2].as_const().unwrap_or(2048);
-    // A block's first loads are of so many keys; where there are few all of them are one turn.
+    // The first loads of a block cover this many keys. Where there are fewer keys one iteration takes all of them.
     let most = (keys / (KEYS_IN_FLIGHT * WARPS * target.lanes() / shape.group)).clamp(1, 64);
     let parts = (4 * i64::from(target.multiprocessors) / heads.max(1)).clamp(1, most);
     let mut all = vec![shape.variant(parts)?];
@@ -39,11 +39,11 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
 struct Decode<'a> {
     program: &'a Program,
     k: &'a Attention,
-    /// Elements of a load.
+    /// Elements per load.
     lanes: i64,
-    /// Lanes of a key.
+    /// Lanes that share a key.
     group: i64,
-    /// Query heads of a key head, and query rows.
+    /// Query heads per key head, and query rows.
     shared: i64,
     lq: i64,
     target: &'a Target,
@@ -73,7 +73,7 @@ impl<'a> Decode<'a> {
     }
 
     fn variant(&self, parts: i64) -> Result<Variant, GenError> {
-        // Each row of a part: its maximum, its sum, its values.
+        // Each row of a part stores its maximum, its sum and its values.
         let rows = volume(&self.k.epilogue.ranges[..3]);
         let record = &self.k.epilogue.ranges[3] + SymExpr::from_i64(2);
         let scratch = vec![rows * record * SymExpr::from_i64(4 * parts)];
@@ -85,7 +85,8 @@ impl<'a> Decode<'a> {
         Ok(Variant { name: format!("decode_{parts}"), kernels, scratch })
     }
 
-    /// The parts of all rows; where blocks are `counted`, the last one of a key head puts its rows together.
+    /// The kernel that computes the parts of all rows. Where blocks are `counted`, the last block of a key head combines
+    /// the parts.
     fn parts(&self, parts: i64, counted: bool) -> Result<Kernel, GenError> {
         let (program, k, lanes) = (self.program, self.k, self.lanes);
         let wave = self.target.lanes();
@@ -226,7 +227,7 @@ if (e < {width}) record[2 + e] = sum;
         assemble(program, ENTRY, &uses, launch, &body)
     }
 
-    /// Statements by which the last of a key head's blocks puts its rows together.
+    /// Returns statements by which the last block of a key head combines the parts of its rows.
     fn combine_in_last_block(
         &self,
         o: &Operands<'_>,
@@ -253,7 +254,7 @@ block_sync();
         ))
     }
 
-    /// Statements that put the parts of element `i3` of a row together, which begin at `record`, and run the epilogue.
+    /// Returns statements that combine the parts of element `i3` of a row, which begin at `record`, and run the epilogue.
     fn combine(&self, o: &Operands<'_>, parts: i64, uses: &mut Uses) -> Result<String, GenError> {
         let (program, k) = (self.program, self.k);
         let width = o.text(&k.v.sizes[3], uses);
@@ -281,7 +282,7 @@ const {result} result = to<{result}>(total == 0 ? 0.0f : sum / total);
         ))
     }
 
-    /// Puts the parts of all rows together.
+    /// The kernel that combines the parts of all rows.
     fn combine_kernel(&self, parts: i64) -> Result<Kernel, GenError> {
         let (program, k) = (self.program, self.k);
         let ranges = &k.epilogue.ranges;

@@ -1,8 +1,8 @@
-//! Attention of 16-bit numbers on tensor cores: a warp computes 16 query rows, its scores and their running softmax stay in
-//! registers; tiles of keys and values come into shared memory beside the computation.
+//! Attention of 16-bit numbers on tensor cores. A warp computes 16 query rows and keeps their scores and running softmax
+//! in registers. Tiles of keys and values are copied to shared memory asynchronously.
 //!
-//! The running softmax is that of "Online normalizer calculation for softmax" (Milakov and Gimelshein, 2018): a new maximum
-//! shrinks what was added up so far. Not here: few query rows (`decode`), wider numbers (`attention`).
+//! The running softmax is that of "Online normalizer calculation for softmax" (Milakov and Gimelshein, 2018): a new
+//! maximum rescales what was accumulated so far. Not here: few query rows (`decode`), wider numbers (`attention`).
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Program};
@@ -13,21 +13,21 @@ use crate::text::template::{assemble, epilogue, volume};
 use crate::text::types::value_type;
 use crate::{ENTRY, GenError, Launch, Target, Variant};
 
-/// Keys of a tile.
+/// Keys per tile.
 const KEYS: i64 = 64;
-/// Query rows of a warp.
+/// Query rows per warp.
 const ROWS: i64 = 16;
-/// Bytes between the ends of two rows in shared memory: eight rows then lie in different banks.
+/// Padding elements between rows in shared memory: it puts eight consecutive rows into different banks.
 const PAD: i64 = 8;
 
-/// The ways of computing it; none where there is no `mma`, or operands cannot be read 16 bytes at once.
+/// Returns the candidates; none where there is no `mma` or operands cannot be read 16 bytes at once.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
     let Some(shape) = Flash::of(program, k).filter(|_| target.features.mma) else { return Ok(Vec::new()) };
     let rows = k.q.sizes[2].as_const().unwrap_or(512);
     let heads = volume(&k.q.sizes[..2]).as_const().unwrap_or(32);
     let blocks = |warps: i64| heads * ((rows + warps * ROWS - 1) / (warps * ROWS));
     let fits = |warps: &i64| shape.shared(*warps) <= i64::from(target.lds);
-    // As many warps to a block as still give every multiprocessor one.
+    // Prefers as many warps per block as still give every multiprocessor a block.
     let mut order: Vec<i64> = [4, 2, 1, 8].into_iter().filter(fits).collect();
     let full = |warps: &i64| blocks(*warps) >= i64::from(target.multiprocessors);
     if let Some(first) = order.iter().position(full).or(order.iter().position(|w| *w == 1)) {
@@ -40,7 +40,8 @@ struct Flash<'a> {
     program: &'a Program,
     k: &'a Attention,
     dtype: DType,
-    /// Elements of a query and of a key, of a value; in shared memory both are filled up to multiples of 16.
+    /// Elements of a query or key row (`depth`) and of a value row (`width`). In shared memory both are padded to
+    /// multiples of 16.
     depth: i64,
     width: i64,
 }
@@ -62,7 +63,7 @@ impl<'a> Flash<'a> {
         (vectors && k.epilogue.ranges.len() == 4).then_some(Flash { program, k, dtype, depth, width })
     }
 
-    /// Bytes of shared memory: queries, and two tiles each of keys and values.
+    /// Bytes of shared memory: the queries, and two tiles each of keys and values.
     fn shared(&self, warps: i64) -> i64 {
         let (d, w) = (round_up_16(self.depth) + PAD, round_up_16(self.width) + PAD);
         2 * (warps * ROWS * d + 2 * KEYS * (d + w))

@@ -1,5 +1,5 @@
-//! Attention: which kernels compute it, what they share, and the one that is always there: a warp computes one query row
-//! with a running softmax, its lanes share the keys of a tile and then the elements of the result. Scores never reach memory.
+//! Attention: the choice of kernels, what they share, and the fallback, in which a warp computes one query row with a
+//! running softmax and its lanes share the keys of a tile, then the elements of the result. Scores never reach memory.
 
 pub(crate) mod backward;
 pub(crate) mod backward_flash;
@@ -16,12 +16,12 @@ use crate::text::template::{assemble, compute_type, element, epilogue, volume};
 use crate::text::types::value_type;
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, Variant};
 
-/// Elements of a result row that a lane keeps in registers: rows up to a wave times as long.
+/// Maximum number of elements of a result row that a lane keeps in registers; rows are at most a wave times as long.
 const MAX_PER_LANE: i64 = 16;
-/// Warps of a block.
+/// Warps per block.
 const WARPS: i64 = 4;
 
-/// The ways of computing it, the best by rule first.
+/// Returns the candidate implementations, best first by rule.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
     let mut all = decode::variants(program, k, target)?;
     all.extend(tma::variants(program, k, target)?);
@@ -30,17 +30,17 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
     Ok(all)
 }
 
-/// What the kernels of attention say of its operands, as texts over the loop variables `i0`, `i1`, `i2` and the key `j`.
+/// The operands of an attention as text over the loop variables `i0`, `i1`, `i2` and the key `j`.
 pub(crate) struct Operands<'a> {
     pub(crate) writer: BodyWriter<'a>,
     k: &'a Attention,
-    /// Query heads, query rows, keys.
+    /// Numbers of query heads, query rows and keys.
     pub(crate) heads: String,
     pub(crate) rows: String,
     pub(crate) keys: String,
-    /// Query heads that share a key head.
+    /// Number of query heads that share a key head.
     pub(crate) group: String,
-    /// The factor on the scores, as a float.
+    /// The scale of the scores, as a float.
     pub(crate) scale: String,
 }
 
@@ -63,8 +63,8 @@ impl<'a> Operands<'a> {
         element(&self.writer, operand, &index, uses)
     }
 
-    /// A statement that stores the logarithm of the sum of a row's exponentials, of which `total` was added up less the
-    /// largest score `most`; nothing where nobody wants it. The loop variables `i0` to `i2` are in scope.
+    /// Returns a statement that stores the logarithm of the sum of a row's exponentials, or nothing where no output wants
+    /// it. `total` is the sum after subtracting the largest score `most`. The loop variables `i0` to `i2` are in scope.
     pub(crate) fn sums(&self, most: &str, total: &str, uses: &mut Uses) -> String {
         let Some(sums) = &self.k.sums else { return String::new() };
         let place = element(&self.writer, sums, &["i0", "i1", "i2"], uses);
@@ -73,7 +73,7 @@ impl<'a> Operands<'a> {
         format!("{place} = {total} == 0 ? -{infinity} : {most} + {log}({total});\n")
     }
 
-    /// Statements that apply the mask to the float `score`, or say that a key is not `seen`.
+    /// Returns statements that apply the mask to the float `score`, or clear `seen` for a masked key.
     pub(crate) fn mask_of(&self, score: &str, uses: &mut Uses) -> String {
         let Some(mask) = &self.k.mask else { return String::new() };
         let m = self.element(mask, ["i0", "i1", "i2", "j"], uses);
@@ -84,7 +84,7 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// The kernel that is always there.
+/// The fallback kernel, which takes every dtype and stride.
 fn generate(program: &Program, k: &Attention, target: &Target) -> Result<Kernel, GenError> {
     let ranges = &k.epilogue.ranges;
     let (true, Some(width)) = (ranges.len() == 4, k.v.sizes.last()) else {
@@ -105,7 +105,7 @@ fn generate(program: &Program, k: &Attention, target: &Target) -> Result<Kernel,
     let keys = text(&k.k.sizes[2], &mut uses);
     let depth = text(&k.q.sizes[3], &mut uses);
     let width = text(width, &mut uses);
-    // Query heads that share a key head.
+    // Number of query heads that share a key head.
     let shared = text(&ranges[1].floor_div(&k.k.sizes[1]), &mut uses);
     let q = element(&writer, &k.q, &["i0", "i1", "i2", "d"], &mut uses);
     let key = element(&writer, &k.k, &["i0", "kv", "j", "d"], &mut uses);

@@ -1,8 +1,8 @@
-//! Attention of 16-bit numbers by the tensor memory accelerator and `wgmma` (`dialect/common/flash.cu`): what the forward kernel and those of gradients
-//! share (`backward_tma`), and the forward one.
+//! Attention of 16-bit numbers by the tensor memory accelerator and `wgmma` (`dialect/common/flash.cu`): what the forward
+//! and backward kernels share, and the forward kernel. `backward_tma` has the backward ones.
 //!
-//! Its softmax is that of `attention_flash`. Not here: rows longer than [`MAX_WIDTH`] and operands that the copy engine cannot
-//! read, which are left to that.
+//! The softmax is that of `flash`. Not here: rows wider than [`MAX_WIDTH`] and operands that TMA cannot read, which are
+//! left to `flash`.
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Operand, Program};
@@ -16,18 +16,18 @@ use crate::text::template::{assemble, volume};
 use crate::text::types::value_type;
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, TensorMap, Variant};
 
-/// The longest rows: results of 64 of them take half of a warpgroup's registers.
+/// The widest rows: 64 results of this width take half of a warpgroup's registers.
 const MAX_WIDTH: i64 = 128;
-/// Elements of a panel's line, 128 bytes.
+/// Elements of a panel's line (128 bytes).
 const LINE: u32 = 64;
-/// Rows of a block that a warpgroup computes.
+/// Rows that a warpgroup computes.
 const WARPGROUP_ROWS: i64 = 64;
-/// Threads of a warpgroup.
+/// Threads per warpgroup.
 const WARPGROUP: i64 = 128;
-/// Fewer query rows are left to the ways of a warp: most of a tile would be empty.
+/// Minimum number of query rows. With fewer, most of a tile would be empty, and the kernels by warps are better.
 const MIN_ROWS: i64 = 64;
 
-/// How a kernel is cut: rows of a block, rows of a tile of the far side, stages of the ring.
+/// The tile shape of a kernel: rows of a block, rows of a streamed tile, stages of the ring buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TileShape {
     pub(crate) own: i64,
@@ -44,28 +44,29 @@ impl TileShape {
         (self.consumers() + 1) * WARPGROUP
     }
 
-    /// Bytes of shared memory: the own tiles, the ring, `numbers` floats a stage, the barriers of these.
+    /// Bytes of shared memory: the block's own tiles, the ring, `numbers` floats per stage, and the barriers of the
+    /// stages.
     pub(crate) fn shared(&self, own: i64, stage: i64, numbers: i64) -> i64 {
         own + self.stages * (stage + 4 * numbers) + 8 * (2 + 2 * self.stages)
     }
 }
 
-/// Elements of rows in shared memory.
+/// Elements of a row in shared memory, with padding.
 pub(crate) fn padded(elements: i64) -> i64 {
     (elements + i64::from(LINE) - 1) / i64::from(LINE) * i64::from(LINE)
 }
 
-/// What both directions say of their operands.
+/// What the forward and backward kernels know of their operands.
 pub(crate) struct TmaAttention<'a> {
     pub(crate) program: &'a Program,
     pub(crate) dtype: DType,
-    /// Elements of a query and of a key, of a value.
+    /// Elements of a query or key row (`depth`) and of a value row (`width`).
     pub(crate) depth: i64,
     pub(crate) width: i64,
 }
 
 impl<'a> TmaAttention<'a> {
-    /// `None` where a device or the copy engine cannot.
+    /// Returns `None` where the device has no TMA or an operand does not suit it.
     pub(crate) fn of(
         program: &'a Program,
         a: &Attention,
@@ -89,13 +90,13 @@ impl<'a> TmaAttention<'a> {
         value_type(self.dtype)
     }
 
-    /// Bytes of a row of queries or keys, and of one of values.
+    /// Bytes of a row of queries or keys, and of a row of values.
     pub(crate) fn bytes(&self) -> [i64; 2] {
         [2 * padded(self.depth), 2 * padded(self.width)]
     }
 }
 
-/// The tensor map of an operand `[b, h, l, d]`, in boxes of so many rows; `None` where the copy engine cannot read it.
+/// The tensor map of an operand `[b, h, l, d]` in boxes of `rows` rows; `None` where TMA cannot read it.
 fn map(program: &Program, operand: &Operand, rows: i64) -> Option<TensorMap> {
     let dtype = program.buffers[operand.buf].dtype;
     let grain = GRAIN / dtype.size().max(1) as i64;
@@ -106,7 +107,7 @@ fn map(program: &Program, operand: &Operand, rows: i64) -> Option<TensorMap> {
     if !lies {
         return None;
     }
-    // A single row has no step; any that the driver takes will do.
+    // The stride of a single row is arbitrary; this one is valid for the driver.
     let row_step = match operand.sizes[2] == SymExpr::ONE {
         true => operand.sizes[3].ceil_div(&SymExpr::from_i64(grain)) * SymExpr::from_i64(grain),
         false => operand.strides[2].clone(),
@@ -130,12 +131,12 @@ fn map(program: &Program, operand: &Operand, rows: i64) -> Option<TensorMap> {
     Some(map)
 }
 
-/// The dimensions of heads and batch that move an operand, the inner one first.
+/// The head and batch dimensions along which an operand's address changes, the inner one first.
 fn moving(operand: &Operand) -> impl Iterator<Item = usize> {
     [1, 0].into_iter().filter(|d| operand.sizes[*d] != SymExpr::ONE && operand.strides[*d] != SymExpr::ZERO)
 }
 
-/// A function that has the copy engine bring a box: `given` are its parameters behind the element, `row` and `head` texts.
+/// Returns a function that copies a box by TMA. `given` are its parameters after the element, `row` and `head` are texts.
 pub(crate) fn load(
     program: &Program,
     (operand, rows): (&Operand, i64),
@@ -143,7 +144,7 @@ pub(crate) fn load(
     uses: &mut Uses,
 ) -> Result<String, GenError> {
     let map = map(program, operand, rows)
-        .ok_or_else(|| GenError::Malformed("the copy engine cannot read an operand".into()))?;
+        .ok_or_else(|| GenError::Malformed("TMA cannot read an operand".into()))?;
     let number = uses.maps.len();
     uses.maps.push(map);
     let mut at = format!("element, (int)({row})");
@@ -156,22 +157,22 @@ pub(crate) fn load(
     ))
 }
 
-/// The loop over blocks: which tile of which head comes when. Heads whose far side fits half of the cache together go
-/// through their tiles side by side, the long ones first where there is a diagonal.
+/// The order of tiles over the blocks. Heads whose streamed side fits half of the cache are computed concurrently; with a
+/// causal mask their longest tiles come first.
 pub(crate) struct BlockOrder {
-    /// Rows and heads of the own side, as texts.
+    /// Numbers of tiles and of heads on the block's own side, as text.
     pub(crate) tiles: String,
     pub(crate) heads: String,
-    /// Heads of the whole batch.
+    /// Number of heads in the whole batch.
     pub(crate) all_heads: String,
-    /// Heads side by side.
+    /// Heads that are computed concurrently.
     pub(crate) concurrent_heads: i64,
     pub(crate) last_first: bool,
     pub(crate) own: i64,
 }
 
 impl BlockOrder {
-    /// How many heads go side by side, of so many bytes each.
+    /// Number of heads to compute concurrently, each of `bytes` bytes.
     pub(crate) fn concurrent_heads(target: &Target, bytes: i64) -> i64 {
         ((target.cache / 2) as i64 / bytes.max(1)).max(1)
     }
@@ -196,15 +197,16 @@ const idx head = run + rest % these, i0 = head / {heads}, row0 = ({tile}) * {own
     }
 }
 
-/// What takes a score to an exponent of 2, and statements that treat each score of a turn.
+/// The factor that turns a score into an exponent of 2, and statements that transform each score of an iteration.
 pub(crate) struct ScoreTransform {
     pub(crate) factor: String,
     pub(crate) text: String,
 }
 
-/// The scores `score` of a turn: what is not seen becomes minus infinity. `place` declares `i2` and `j` of element `n`,
-/// `whole` says where all of a warpgroup's are seen, `seen` where one is; a mask or an unusual factor has all of them scaled.
-pub(crate) fn look(
+/// Transforms the scores `score` of an iteration; masked ones become minus infinity. `place` declares `i2` and `j` of
+/// element `n`, `whole` says where all scores of a warpgroup are visible, `seen` where one is. With a mask or a scale that
+/// is not positive all scores are scaled.
+pub(crate) fn score_transform(
     o: &Operands<'_>,
     a: &Attention,
     (far, place, whole, seen): (i64, &str, &str, &str),
@@ -244,8 +246,8 @@ for (int n = 0; n < {half}; ++n) {{
     ScoreTransform { factor, text }
 }
 
-/// A kernel of one warpgroup that brings tiles and others that multiply; `head` declares the barriers, `bring` and `multiply` are
-/// what each does for a block.
+/// A kernel with one producer warpgroup, which loads tiles, and consumer warpgroups, which multiply. `head` declares the
+/// barriers; `bring` and `multiply` are the producer's and the consumers' code for a block.
 pub(crate) fn kernel(
     program: &Program,
     (shape, shared): (TileShape, i64),
@@ -253,7 +255,8 @@ pub(crate) fn kernel(
     [head, bring, multiply]: [&str; 3],
 ) -> Result<Kernel, GenError> {
     let consumers = shape.consumers();
-    // Registers of a thread, and blocks of a multiprocessor: all of its 65,536 are taken.
+    // Registers per thread of producer and consumers, and blocks per multiprocessor: together they use all 65,536
+    // registers.
     let (down, up, blocks) = match consumers {
         1 => (24, 232, 2),
         _ => (24, 240, 1),
@@ -280,7 +283,7 @@ const int warp = threadIdx.x >> 5, line4 = (threadIdx.x & 31) >> 2, pair = threa
     Ok(kernel)
 }
 
-/// The ways of computing attention, the best by rule first; none where the device or the copy engine cannot.
+/// Returns the candidates, best first by rule; none where the device has no TMA or an operand does not suit it.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
     if k.epilogue.ranges.len() != 4 {
         return Ok(Vec::new());
@@ -296,10 +299,10 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
     cuts.iter().filter(fits).map(variant).collect()
 }
 
-/// Of rows of at most 64 elements, in the order of times measured on an H200.
+/// Tile shapes for rows of at most 64 elements, in the order of the times measured on an H200.
 const SHORT: &[TileShape] =
     &[TileShape { own: 64, far: 128, stages: 4 }, TileShape { own: 128, far: 128, stages: 4 }];
-/// Of longer ones.
+/// Tile shapes for longer rows.
 const LONG: &[TileShape] =
     &[TileShape { own: 128, far: 128, stages: 4 }, TileShape { own: 64, far: 64, stages: 4 }];
 
@@ -352,21 +355,21 @@ impl Forward<'_> {
             "if (threadIdx.x == {threads}) {{\n{place}flash.bring(turns, {load_q},\n{load_k},\n{load_v});\n}}\n}}\n",
             threads = shape.consumers() * WARPGROUP
         );
-        let look = self.look(&o, far, &mut uses);
+        let score_transform = self.score_transform(&o, far, &mut uses);
         let finish = self.finish(&o, &mut uses)?;
         let multiply = format!(
             "{place}const idx first = row0 + warp * 16 + line4;
 auto far_row = [&](int turn) {{ return {far_row}; }};
-flash.turns(turns, {factor}, {look});
+flash.turns(turns, {factor}, {score_transform});
 {finish}}}
 ",
-            factor = look.factor,
-            look = look.text,
+            factor = score_transform.factor,
+            score_transform = score_transform.text,
         );
         kernel(program, (shape, self.shared(shape)), (&count, &uses), [&head, &bring, &multiply])
     }
 
-    fn look(&self, o: &Operands<'_>, far: i64, uses: &mut Uses) -> ScoreTransform {
+    fn score_transform(&self, o: &Operands<'_>, far: i64, uses: &mut Uses) -> ScoreTransform {
         let place = "const idx i2 = first + (n >> 1 & 1) * 8, j = from + n / 4 * 8 + pair * 2 + (n & 1);\n";
         let keys = &o.keys;
         let (mut whole, mut seen) = (format!("from + {far} <= {keys}"), format!("j < {keys}"));
@@ -374,13 +377,13 @@ flash.turns(turns, {factor}, {look});
             whole += &format!(" && from + {far} <= row0 + warp / 4 * {WARPGROUP_ROWS} + 1");
             seen += " && j <= i2";
         }
-        look(o, self.k, (far, place, &whole, &seen), uses)
+        score_transform(o, self.k, (far, place, &whole, &seen), uses)
     }
 
-    /// Statements that store the sums and run the epilogue on results.
+    /// Returns statements that store the sums and run the epilogue on the results.
     fn finish(&self, o: &Operands<'_>, uses: &mut Uses) -> Result<String, GenError> {
         let (program, epilogue) = (self.tma.program, &self.k.epilogue);
-        // A thread has pairs of neighbours.
+        // A thread holds pairs of adjacent columns.
         let vectors = Lanes { program, epilogue, var: 3, count: 2 }.vectors();
         let tail = lanes::text(program, epilogue, (Some(3), 2), &vectors, uses)?;
         let sums = match o.sums("flash.most[r] * 0.6931471805599453f", "flash.total[r]", uses) {

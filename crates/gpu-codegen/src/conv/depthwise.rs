@@ -1,9 +1,10 @@
-//! Convolutions of groups of few channels, depthwise ones above all: a thread computes a tile of rows, columns and neighbouring
-//! channels of the result, so that what a window reads is read once for all of them. Plain ones, and transposed ones that
-//! spread the input out, of one or two spatial dimensions.
+//! Grouped convolutions with few channels per group, above all depthwise ones, of one or two spatial dimensions, plain or
+//! transposed. A thread computes a tile of rows, columns and adjacent channels of the result, so that each input element
+//! is read once for all of them.
 //!
-//! Here: which convolutions these are, which shapes of tiles are tried and in what order. The kernels' text is `depthwise_text`,
-//! convolutions over a window larger than their result, as gradients to weights are, `depthwise_weight`.
+//! Here: which convolutions qualify, which tile shapes are tried, and in what order. The text of the kernels is in
+//! `depthwise_text`. Convolutions whose window is larger than their result, such as weight gradients, are in
+//! `depthwise_weight`.
 
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{BufId, Conv, InstKind, Operand, Program, StoreMode};
@@ -13,87 +14,89 @@ use crate::conv::depthwise_weight::Sums;
 use crate::product::tile::{hint, is_multiple};
 use crate::{GenError, Target, Variant};
 
-/// Input channels of a group at most; one output channel reads them one after another.
+/// Maximum number of input channels per group; an output channel reads them one after another.
 const FEW: i64 = 8;
-/// Bytes of a load at most.
+/// Maximum bytes of a load.
 const WIDTH: i64 = 16;
-/// Bytes of a line of the first-level cache, and of a sector, the least that is read of memory.
+/// Bytes of a first-level cache line, and of a sector, the smallest unit of a memory access.
 const LINE: i64 = 128;
 const SECTOR: i64 = 32;
-/// Threads of a block at most.
+/// Maximum number of threads per block.
 const THREADS: i64 = 256;
-/// Sums of a thread at most, and floats of the input that it holds.
+/// Maximum number of sums of a thread, and of input floats that it holds.
 const MAX_SUMS: i64 = 64;
 const MAX_HELD: i64 = 128;
 /// Columns of the window that are taken at once, where there are more.
 const CHUNK: i64 = 8;
-/// Bytes of shared memory for the weights of a block.
+/// Maximum bytes of shared memory for the weights of a block.
 const MAX_WEIGHT_BYTES: i64 = 96 * 1024;
-/// Multiplications of a tile whose loop over the rows is unrolled, so that all its loads are on their way at once; the same where
-/// weights are kept, of which registers are known by number alone.
+/// Multiplications of a tile up to which the loop over the rows is unrolled, so that all its loads are in flight at once.
+/// The second limit applies where weights are kept in registers, whose indices must be constant.
 const UNROLLED: i64 = 640;
 const UNROLLED_KEPT: i64 = 2400;
-/// Weights that a thread keeps at most, and all numbers that it holds then.
+/// Maximum number of weights that a thread keeps, and of all values that it then holds.
 const MAX_KEPT: i64 = 54;
 const MAX_REGISTERS: i64 = 150;
-/// Blocks a multiprocessor at most: each copies the weights of its channels.
+/// Maximum number of blocks per multiprocessor: each copies the weights of its channels.
 const BLOCKS_EACH: i64 = 16;
-/// Ways that are given.
+/// Maximum number of candidates.
 const MAX_CANDIDATES: usize = 4;
 
 /// A spatial dimension.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line {
-    /// Its number among those of the input and of the result; `None` for the one that a single dimension lacks.
+    /// Its number among the spatial dimensions of input and result; `None` for the missing one of a one-dimensional
+    /// convolution.
     pub(crate) dim: Option<usize>,
     pub(crate) window: i64,
     pub(crate) stride: i64,
     pub(crate) dilation: i64,
-    /// Zeros before the first element.
+    /// Zeros before the first element (padding).
     pub(crate) before: i64,
 }
 
-/// A convolution of groups of few channels.
+/// A grouped convolution with few channels per group.
 pub(crate) struct Grouped<'a> {
     pub(crate) program: &'a Program,
     pub(crate) k: &'a Conv,
-    /// Channels of a group.
+    /// Input channels per group.
     pub(crate) inputs: i64,
     pub(crate) outputs: i64,
     /// Rows and columns.
     pub(crate) lines: [Line; 2],
 }
 
-/// Along what neighbouring elements of the input are loaded, and what neighbouring threads take.
+/// The direction in which adjacent elements of the input are loaded and adjacent threads are placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Along {
     Channels,
     Columns,
 }
 
-/// The shape of a kernel.
+/// The tile shape of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Form {
     pub(crate) along: Along,
-    /// Rows, columns and channels of a thread.
+    /// Rows, columns and channels per thread.
     pub(crate) rows: i64,
     pub(crate) cols: i64,
     pub(crate) lanes: i64,
-    /// Columns of a load.
+    /// Columns per load.
     pub(crate) width: i64,
-    /// Threads of a block along channels, rows and columns.
+    /// Threads per block along channels, rows and columns.
     pub(crate) team: [i64; 3],
     /// Columns of the window that are taken at once.
     pub(crate) chunk: i64,
-    /// Whether a thread keeps the weights of its channels in registers; else it reads them of shared memory at every row.
+    /// Whether a thread keeps the weights of its channels in registers; otherwise it reads them from shared memory at
+    /// every row.
     pub(crate) keeps: bool,
-    /// Lanes of a wave: blocks are whole waves.
+    /// Lanes per wave: blocks are whole waves.
     pub(crate) wave: i64,
-    /// Blocks that share the channels of one.
+    /// Maximum number of blocks that share a set of channels.
     pub(crate) most: i64,
 }
 
-/// The ways of computing it, the best by estimate first; none where it is no such convolution.
+/// Returns the candidates, best first by estimate; none where the convolution does not qualify.
 pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<Vec<Variant>, GenError> {
     if let Some(sums) = Sums::of(program, k) {
         return sums.variants(target);
@@ -103,7 +106,7 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
     forms.into_iter().map(|form| depthwise_text::variant(&grouped, form)).collect()
 }
 
-/// Whether it has ways here, which lead those of a library.
+/// Whether these kernels support the convolution; they are then preferred to a library's.
 pub(crate) fn supports(program: &Program, k: &Conv, target: &Target) -> bool {
     Sums::of(program, k).is_some() || Grouped::of(program, k).is_some_and(|g| !g.forms(target).is_empty())
 }
@@ -133,7 +136,7 @@ impl<'a> Grouped<'a> {
         Some(Grouped { program, k, inputs, outputs, lines })
     }
 
-    /// The size of the input, and of the result, along a line.
+    /// The sizes of the input and of the result along a spatial dimension.
     pub(crate) fn sizes(&self, line: usize) -> [SymExpr; 2] {
         match self.lines[line].dim {
             Some(d) => [self.k.input.sizes[d].clone(), self.k.epilogue.ranges[d].clone()],
@@ -141,17 +144,17 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// How far a step along a line goes in the input.
+    /// The stride of the input along a spatial dimension, in elements.
     pub(crate) fn step(&self, line: usize) -> SymExpr {
         self.lines[line].dim.map_or(SymExpr::ZERO, |d| self.k.input.strides[d].clone())
     }
 
-    /// Weights of one output channel.
+    /// Number of weights of one output channel.
     pub(crate) fn taps(&self) -> i64 {
         self.inputs * self.lines[0].window * self.lines[1].window
     }
 
-    /// Rows or columns of a thread are multiples of this.
+    /// The number of rows or columns per thread is a multiple of this.
     pub(crate) fn unit(&self, line: usize) -> i64 {
         if self.k.transposed { self.lines[line].stride } else { 1 }
     }
@@ -160,7 +163,7 @@ impl<'a> Grouped<'a> {
         self.program.buffers[self.k.input.buf].dtype.size() as i64
     }
 
-    /// The shapes, the best by estimate first.
+    /// The tile shapes, best first by estimate.
     fn forms(&self, target: &Target) -> Vec<Form> {
         let k = self.k;
         let along = if k.input.strides[1] == SymExpr::ONE { Along::Channels } else { Along::Columns };
@@ -180,7 +183,7 @@ impl<'a> Grouped<'a> {
         found.into_iter().map(|(_, form)| form).collect()
     }
 
-    /// Whether the weights of a thread's channels fit into its registers beside all else.
+    /// Whether the weights of a thread's channels fit into its registers with everything else.
     fn may_keep(&self, form: &Form) -> bool {
         let weights = self.taps() * form.lanes;
         let held = depthwise_text::ReceptiveField::of(self, form).columns() * form.lanes;
@@ -194,7 +197,7 @@ impl<'a> Grouped<'a> {
     fn form(&self, along: Along, [rows, cols, lanes]: [i64; 3], target: &Target) -> Option<Form> {
         let [down, across] = self.lines;
         let transposed = self.k.transposed;
-        // Rows that are spread out by both a stride and a dilation meet the input in no simple order.
+        // With both a stride and a dilation, rows of a transposed convolution meet the input in no regular order.
         let plain_rows = rows == 1 || down.dilation == 1;
         let spread = |l: &Line| transposed && l.stride > 1;
         let chunk = if across.window > CHUNK + 1 { CHUNK } else { across.window };
@@ -236,7 +239,7 @@ impl<'a> Grouped<'a> {
         fits.then_some(form)
     }
 
-    /// Whether so many neighbouring channels are neighbours in memory, and read neighbours or one element.
+    /// Whether `lanes` adjacent channels are contiguous in the result and read contiguous or identical input elements.
     fn channels_fit(&self, lanes: i64) -> bool {
         if lanes == 1 {
             return true;
@@ -247,7 +250,7 @@ impl<'a> Grouped<'a> {
         whole && (shared || (self.outputs == 1 && bytes <= WIDTH && self.steps_are_multiples(1, lanes)))
     }
 
-    /// Whether the input's address is a multiple of `n` elements wherever the dimension `along` is at such a one.
+    /// Whether the input's address is a multiple of `n` elements wherever the index along `along` is.
     fn steps_are_multiples(&self, along: usize, n: i64) -> bool {
         let input = &self.k.input;
         let moving = (0..input.sizes.len()).filter(|&d| d != along && input.sizes[d] != SymExpr::ONE);
@@ -256,7 +259,7 @@ impl<'a> Grouped<'a> {
             && moving.into_iter().all(|d| is_multiple(&input.strides[d], n))
     }
 
-    /// Columns of the widest load: it lies wholly within the input or wholly outside.
+    /// Columns of the widest load: it lies wholly inside or wholly outside of the input.
     fn width(&self, cols: i64, chunked: bool) -> i64 {
         let line = self.lines[1];
         let Some(d) = line.dim else { return 1 };
@@ -275,14 +278,15 @@ impl<'a> Grouped<'a> {
         hint(self.program, e).max(1)
     }
 
-    /// Tiles of the result down and across.
+    /// Number of tiles of the result in each direction.
     fn tiles(&self, form: &Form) -> [i64; 2] {
         let high = self.hinted(&self.sizes(0)[1]);
         let wide = self.hinted(&self.sizes(1)[1]);
         [div_ceil(high, form.rows), div_ceil(wide, form.cols)]
     }
 
-    /// Threads of a block along channels, rows and columns: a patch of few elements around it that others read too.
+    /// Threads per block along channels, rows and columns, chosen so that little of the input around the block's patch is
+    /// read twice.
     fn team(&self, form: &Form) -> [i64; 3] {
         let channels = div_ceil(self.hinted(&self.k.epilogue.ranges[1]), form.lanes);
         let [high, wide] = self.tiles(form);
@@ -300,7 +304,7 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Tiles of a block down and across.
+    /// Tiles of a block in each direction.
     fn patch(&self, form: &Form, threads: i64, [high, wide]: [i64; 2]) -> [i64; 2] {
         let covered = |n: i64, of: i64| (div_ceil(of, n) * n) as f64 / of as f64;
         let halo = |line: usize, tiles: i64, size: i64| {
@@ -312,7 +316,7 @@ impl<'a> Grouped<'a> {
             let waste = covered(down, high) * covered(along, wide);
             let idle = threads as f64 / (down * along) as f64;
             let around = halo(0, down, form.rows) * halo(1, along, form.cols);
-            // One above the other they find each other's rows in the cache soon after.
+            // Vertically adjacent tiles reuse each other's rows while they are in the cache.
             waste * (1.0 + 0.25 * around + 0.1 * idle) * (1.0 + 0.05 * (along - 1) as f64)
         };
         let downs = move |along: i64| (1..=(threads / along).clamp(1, high)).map(move |down| [down, along]);
@@ -320,7 +324,7 @@ impl<'a> Grouped<'a> {
         shapes.min_by(|a, b| cost(*a).total_cmp(&cost(*b))).unwrap_or([1, 1])
     }
 
-    /// Cycles, roughly: instructions, bytes from memory, and how long a thread takes alone.
+    /// Estimated cycles: instructions, bytes from memory, and the latency of a single thread.
     fn estimate(&self, form: &Form, target: &Target) -> f64 {
         let reach = depthwise_text::ReceptiveField::of(self, form);
         let [down, across] = self.lines;
@@ -351,13 +355,13 @@ impl<'a> Grouped<'a> {
         let resident = (f64::from(target.registers / target.wave) / registers).floor().clamp(4.0, 64.0);
         let outputs = batch * channels * self.hinted(&self.sizes(0)[1]) * self.hinted(&self.sizes(1)[1]);
         let bytes = (outputs * self.element() * 2) as f64;
-        // Turns of the first-level cache and of shared memory, 128 bytes each.
+        // Accesses of the first-level cache and of shared memory, 128 bytes each.
         let load = div_ceil(wave * form.lanes * form.width * self.element(), 128)
             * reach.loads().len() as i64
             * turns;
         let read =
             if form.along == Along::Channels { div_ceil(wave * form.lanes * 4, 128).min(4) } else { 1 };
-        // Rows of a length that no vector divides are written element by element, far apart.
+        // Rows whose length is not divisible by a vector are written element by element, in separate sectors.
         let at_once = [8, 4, 2].into_iter().find(|n| {
             form.cols % n == 0 && n * self.element() <= WIDTH && is_multiple(&self.sizes(1)[1], *n)
         });
@@ -368,9 +372,9 @@ impl<'a> Grouped<'a> {
                 form.rows * form.cols / at_once.unwrap_or(1) * line
             }
         };
-        let turned = (load + weights * read + write) as f64 * 1.5;
+        let cache_cycles = (load + weights * read + write) as f64 * 1.5;
         let busy = (warps * instructions / (4.0 * device * 0.7))
-            .max(warps * turned / device)
+            .max(warps * cache_cycles / device)
             .max(bytes / (18.0 * device));
         let loading = if form.unrolled(self) { 1500.0 } else { 900.0 + 350.0 * turns as f64 };
         let alone = loading + instructions;
@@ -382,7 +386,7 @@ impl<'a> Grouped<'a> {
 }
 
 impl Form {
-    /// Channels of a block.
+    /// Channels per block.
     pub(crate) fn channels(&self) -> i64 {
         self.team[0] * self.lanes
     }
@@ -401,7 +405,7 @@ impl Form {
         round_up(self.team.iter().product(), self.wave)
     }
 
-    /// Floats between one line of weights in shared memory and the next: of channels along channels, else of one channel.
+    /// Floats between two lines of weights in shared memory. A line holds all channels of a tap, or all taps of a channel.
     pub(crate) fn pitch(&self, of: &Grouped<'_>) -> i64 {
         match self.along {
             Along::Channels => round_up(self.channels(), 4) + 4,
@@ -421,7 +425,8 @@ impl Form {
         self.taps_bytes(of) + sums
     }
 
-    /// Whether sums wait in shared memory, for the epilogue's text stands once: it would be too long for every sum.
+    /// Whether the sums go through shared memory so that the text of the epilogue occurs once; repeated for every sum it
+    /// would be too long.
     pub(crate) fn stages_sums(&self, of: &Grouped<'_>) -> bool {
         let simple = |i: &kernel_ir::Inst| {
             use kernel_ir::ScalarOp as O;
@@ -434,7 +439,7 @@ impl Form {
         weight * self.rows * self.cols * self.lanes > 1536
     }
 
-    /// What tables call it.
+    /// The name in tables.
     pub(crate) fn name(&self) -> String {
         let along = if self.along == Along::Channels { "" } else { "_columns" };
         let kept = if self.keeps { "_kept" } else { "" };
@@ -442,7 +447,7 @@ impl Form {
     }
 }
 
-/// Rows, columns and channels of a thread that are tried.
+/// Rows, columns and channels per thread that are tried.
 fn shapes(along: Along) -> Vec<(i64, i64, i64)> {
     let lanes: &[i64] = if along == Along::Channels { &[8, 4, 2, 1] } else { &[1] };
     let columns: &[i64] = if along == Along::Channels { &[8, 7, 4, 2, 1] } else { &[16, 8, 4, 1] };
@@ -455,7 +460,7 @@ fn shapes(along: Along) -> Vec<(i64, i64, i64)> {
     out
 }
 
-/// The first plain store of the epilogue: what the order of its points goes by.
+/// The first plain store of the epilogue, which determines the order of the points.
 pub(crate) fn main_store(k: &Conv) -> Option<(BufId, &[SymExpr])> {
     k.epilogue.insts.iter().find_map(|inst| match &inst.kind {
         InstKind::Store { buf, index, mask: None, mode: StoreMode::Write, .. } => Some((*buf, &index[..])),
@@ -463,15 +468,15 @@ pub(crate) fn main_store(k: &Conv) -> Option<(BufId, &[SymExpr])> {
     })
 }
 
-/// Whether the main store's address grows by one along a dimension of the result.
+/// Whether the main store is contiguous along a dimension of the result.
 pub(crate) fn stores_along(program: &Program, k: &Conv, dim: usize) -> bool {
     let Some((buf, index)) = main_store(k) else { return false };
     let address = program.buffers[buf].address(index);
     address.affine_in(&Atom::Loop(dim as u32)).is_some_and(|(step, _)| step == SymExpr::ONE)
 }
 
-/// Threads side by side along `all` pieces of `bytes` each: about a line of the cache and no part of a sector, if all or a
-/// divisor of them are so.
+/// Adjacent threads for `all` pieces of `bytes` each: about one cache line and whole sectors, where `all` or a divisor of
+/// it allows that.
 pub(crate) fn threads_across(all: i64, bytes: i64) -> i64 {
     let whole = |n: &i64| all % n == 0 && (*n == all || (n * bytes % SECTOR == 0 && n * bytes >= LINE / 2));
     let most = (LINE / bytes).clamp(1, 32).min(all);

@@ -1,9 +1,9 @@
-//! The text of a convolution of groups of few channels: a block keeps the weights of its channels in shared memory as floats
-//! and walks over patches of the result; a thread keeps a tile of sums in registers and passes once over the rows of the input
-//! that they need, each of which it loads and converts once for all rows of the tile. What lies around a thread's own
-//! columns its neighbours read too: the first-level cache has it.
+//! The text of a grouped convolution with few channels per group. A block keeps the weights of its channels in shared
+//! memory as floats and loops over patches of the result. A thread keeps a tile of sums in registers and passes once over
+//! the input rows that they need; it loads and converts each row once for all rows of the tile. Adjacent threads read
+//! overlapping columns, which the first-level cache serves.
 //!
-//! Which tiles there are, and how they rank, is `depthwise`.
+//! Which tiles there are and how they rank is in `depthwise`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -19,15 +19,15 @@ use crate::text::template::{assemble, element};
 use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, Variant};
 
-/// Which columns of the input a thread needs for one row of the window, counted from its first load on.
+/// The columns of the input that a thread needs for one row of the window, relative to its first load.
 pub(crate) struct ReceptiveField {
-    /// For each column of the window: the first column of the tile that it meets, the distance of those, the first column of
-    /// the input, the distance of those, how many.
+    /// For each column of the window: the first column of the tile that it contributes to and the step of those, the first
+    /// column of the input and the step of those, and their number.
     taps: Vec<[i64; 5]>,
-    /// The needed columns.
+    /// The columns that are needed.
     used: BTreeSet<i64>,
     width: i64,
-    /// The column of the first load where that of the result is 0.
+    /// The column of the first load for column 0 of the result.
     first: i64,
 }
 
@@ -52,26 +52,25 @@ impl ReceptiveField {
         ReceptiveField { taps, used, width: form.width, first }
     }
 
-    /// Where loads begin.
+    /// The columns at which loads begin.
     pub(crate) fn loads(&self) -> Vec<i64> {
         let starts: BTreeSet<i64> = self.used.iter().map(|c| c / self.width * self.width).collect();
         starts.into_iter().collect()
     }
 
-    /// Columns that are held.
+    /// Number of columns that are held.
     pub(crate) fn columns(&self) -> i64 {
         self.loads().last().map_or(0, |c| c + self.width)
     }
 }
 
-/// Which rows of the input a thread passes over, and which row of the window each is for a row of the tile.
+/// The rows of the input that a thread passes over, and the window row that each is for a row of the tile.
 pub(crate) struct Rows {
     pub(crate) count: i64,
-    /// The row of the input at the first turn where that of the result is 0, and the distance from turn to turn.
+    /// The input row of the first iteration for row 0 of the result, and the step per iteration.
     first: i64,
     step: i64,
-    /// The row of the window at the first turn for the first row of the tile; its distance from row to row and from turn to
-    /// turn.
+    /// The window row of the first iteration for the first row of the tile, its step per row, and its step per iteration.
     tap: [i64; 3],
 }
 
@@ -86,7 +85,7 @@ impl Rows {
                 Rows { count: (rows - 1) * stride + window, first: -before, step: 1, tap: [0, -stride, 1] }
             }
             (true, rows) => {
-                // From the first row that the last tap reaches to the last that the first one does.
+                // The rows range from the first that the last tap reaches to the last that the first tap reaches.
                 let first = -((window - 1 - before).div_euclid(stride));
                 let last = (rows - 1 + before).div_euclid(stride);
                 let tap = [before - first * stride, 1, -stride];
@@ -96,9 +95,9 @@ impl Rows {
     }
 }
 
-/// How neighbouring results are written at once.
+/// How adjacent results are written as vectors.
 struct Finish {
-    /// Neighbouring columns and neighbouring channels, one of them 1.
+    /// Adjacent columns and adjacent channels; one of them is 1.
     cols: i64,
     lanes: i64,
     vectors: BTreeMap<BufId, SymExpr>,
@@ -127,7 +126,7 @@ impl Finish {
         plain
     }
 
-    /// The dimension of the result along which results are neighbours.
+    /// The dimension of the result along which a vector extends.
     fn moving(&self, rank: usize) -> Option<usize> {
         match (self.cols, self.lanes) {
             (1, 1) => None,
@@ -137,7 +136,7 @@ impl Finish {
     }
 }
 
-/// The kernel of a form.
+/// Generates the kernel of a tile shape.
 pub(crate) fn variant(of: &Grouped<'_>, form: Form) -> Result<Variant, GenError> {
     let mut text = Text { of, form, uses: Uses::default() };
     Ok(Variant::single(form.name(), text.kernel()?))
@@ -180,7 +179,7 @@ impl<'a> Text<'a> {
         assemble(self.of.program, ENTRY, &self.uses, launch, &body)
     }
 
-    /// Patches along rows or columns of the result.
+    /// Number of patches along rows or columns of the result.
     fn patches_along(&self, line: usize) -> SymExpr {
         let form = self.form;
         let own = if line == 0 { form.rows * form.team[1] } else { form.cols * form.team[2] };
@@ -192,7 +191,7 @@ impl<'a> Text<'a> {
         let [lanes, down, across] = form.team;
         let channels = self.expr(&of.k.epilogue.ranges[1]);
         let ty = memory_type(of.program.buffers[of.k.input.buf].dtype)?;
-        // Neighbouring threads read neighbours in memory.
+        // Adjacent threads read adjacent elements.
         let place = match form.along {
             Along::Channels => format!("lane = threadIdx.x % {lanes}, spot = threadIdx.x / {lanes}"),
             Along::Columns => {
@@ -224,7 +223,7 @@ const int down = spot / {across}, across = spot % {across};
         ))
     }
 
-    /// Copies the weights of the block's channels.
+    /// Returns statements that copy the weights of the block's channels.
     fn weights(&mut self) -> String {
         let (k, outputs, inputs) = (self.of.k, self.of.outputs, self.of.inputs);
         let (c, tap, place) = match self.form.along {
@@ -265,7 +264,7 @@ block_sync();
         )
     }
 
-    /// The loop over the block's patches, up to where the thread's tile lies.
+    /// Returns the loop over the block's patches, up to the position of the thread's tile.
     fn patches(&mut self) -> String {
         let form = self.form;
         let [_, down, across] = form.team;
@@ -297,7 +296,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         )
     }
 
-    /// Adds up the tile's products.
+    /// Returns statements that accumulate the tile's products.
     fn sums(&mut self) -> Result<String, GenError> {
         let (of, form) = (self.of, self.form);
         let (reach, rows) = (ReceptiveField::of(of, &form), Rows::of(of, &form));
@@ -330,7 +329,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
             rows.count, rows.step
         );
         let word = if reach.loads().len() > 32 { "u64" } else { "u32" };
-        // Where loads of several rows are on their way at once no branch stands between them.
+        // No branch separates the rows where loads of several rows are to be in flight at once.
         match form.unrolled(of) {
             true => {
                 let _ = writeln!(out, "const {word} here = within(y, (idx){high}) ? inside : 0;");
@@ -346,7 +345,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         Ok(out)
     }
 
-    /// The first column of the input, and which loads lie within it.
+    /// Returns the first column of the input and which loads lie within it.
     fn columns(&mut self, reach: &ReceptiveField, chunked: bool) -> String {
         let line = self.of.lines[1];
         let [size, _] = self.of.sizes(1);
@@ -364,7 +363,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         out
     }
 
-    /// Loads the columns of a row and converts them.
+    /// Returns statements that load and convert the columns of a row.
     fn loads(&mut self, reach: &ReceptiveField, source: &str) -> Result<String, GenError> {
         let (of, form) = (self.of, self.form);
         let input = &of.k.input;
@@ -375,7 +374,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         let at = element(&self.writer(), input, &index, &mut self.uses);
         let (memory, place) = at.split_once('[').unwrap_or((&at, "0]"));
         let place = place.trim_end_matches(']');
-        // Several output channels of one input channel have one element.
+        // Several output channels of one input channel share an element.
         let lanes = if of.outputs > 1 { 1 } else { form.lanes };
         let each = lanes * form.width;
         let mut out = format!("const E *from = {memory} + ({place});\n");
@@ -392,7 +391,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         Ok(out)
     }
 
-    /// Multiplies a row by those of the window that meet it.
+    /// Returns statements that multiply a row by the window rows that it meets.
     fn products(&self, reach: &ReceptiveField, rows: &Rows, chunked: bool) -> String {
         let (of, form) = (self.of, self.form);
         let [first, by_row, by_turn] = rows.tap;
@@ -434,7 +433,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         out
     }
 
-    /// Runs the epilogue on the tile.
+    /// Returns statements that run the epilogue on the tile.
     fn finish(&mut self, finish: &Finish) -> Result<String, GenError> {
         let (of, form) = (self.of, self.form);
         let (program, k) = (of.program, of.k);
@@ -477,7 +476,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         if !stages_sums {
             return Ok(walk(false, &result(&format!("sum[u] = acc{element};"))));
         }
-        // Every thread reads what it wrote itself.
+        // Every thread reads back only what it wrote.
         let own = "own[piece * (LANES * THREADS) + (int)threadIdx.x * LANES + u]";
         Ok(format!(
             "float *own = (float *)(memory + {shared});\nint piece = 0;\n{}piece = 0;\n{}",

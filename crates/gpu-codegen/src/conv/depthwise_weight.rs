@@ -1,9 +1,9 @@
-//! Depthwise convolutions over a window that is larger than their result, as the gradient to a depthwise weight is one: over
-//! batch, rows and columns. A thread keeps the sums of one row of the result for neighbouring channels and walks over its part
-//! of the window; the threads of a block, then the blocks, are added up in a fixed order, and the last kernel runs the epilogue.
+//! Depthwise convolutions whose window is larger than their result, such as the gradient to a depthwise weight: sums over
+//! batch, rows and columns. A thread keeps the sums of one result row for adjacent channels and loops over its part of the
+//! window. The threads of a block and then the blocks are reduced in a fixed order; the last kernel runs the epilogue.
 //!
-//! Here: which convolutions these are, which shapes are tried. The text is `depthwise_weight_text`. Not here: results that are larger than
-//! the window (`depthwise`).
+//! Here: which convolutions qualify and which tile shapes are tried. The text is in `depthwise_weight_text`. Not here:
+//! results that are larger than the window (`depthwise`).
 
 use ir_core::SymExpr;
 use kernel_ir::{Conv, Operand, Program};
@@ -14,65 +14,65 @@ use crate::product::tile::{hint, is_multiple};
 use crate::text::template::volume;
 use crate::{GenError, Target, Variant};
 
-/// Bytes of a load at most.
+/// Maximum bytes of a load.
 const WIDTH: i64 = 16;
-/// Threads of a block, about.
+/// Approximate number of threads per block.
 const THREADS: i64 = 256;
-/// Columns of the result of one thread at most, and points.
+/// Maximum number of result columns per thread, and of results.
 const MAX_COLUMNS: i64 = 9;
 const MAX_SUMS: i64 = 54;
-/// Multiplications between one turn of a thread and the next: all are written out.
+/// Maximum number of multiplications per iteration: all are unrolled.
 const MAX_PRODUCTS: i64 = 1600;
-/// Floats of both operands that a thread holds at most.
+/// Maximum number of floats of both operands that a thread holds.
 const MAX_HELD: i64 = 128;
-/// Parts of the window that the last kernel adds up, at most.
+/// Maximum number of window parts that the last kernel reduces.
 const MAX_PARTS: i64 = 512;
-/// Threads of the device that keep its memory busy, a multiprocessor.
+/// Threads per multiprocessor that keep the memory busy.
 const THREADS_EACH: i64 = 1024;
-/// Ways that are given.
+/// Maximum number of candidates.
 const MAX_CANDIDATES: usize = 3;
 
 /// A dimension along which the window moves.
 pub(crate) struct Line {
-    /// Its number; `None` for one that there is not.
+    /// Its number; `None` for a dimension that is missing.
     pub(crate) dim: Option<usize>,
-    /// Points of the result.
+    /// Number of results.
     pub(crate) outs: i64,
-    /// How far the input goes on from point to point of the result, and of the window.
+    /// The step of the input per result, and per window point.
     pub(crate) by_out: i64,
     pub(crate) by_tap: i64,
     pub(crate) before: i64,
 }
 
-/// Such a convolution.
+/// A depthwise convolution with a window larger than its result.
 pub(crate) struct Sums<'a> {
     pub(crate) program: &'a Program,
     pub(crate) k: &'a Conv,
-    /// Output channels of an input channel.
+    /// Output channels per input channel.
     pub(crate) outputs: i64,
-    /// Whether there is a dimension of which the window takes all, the first.
+    /// Whether there is a leading dimension that the window covers entirely.
     pub(crate) deep: bool,
     pub(crate) lines: [Line; 2],
 }
 
-/// The shape of the first kernel.
+/// The tile shape of the first kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Form {
     pub(crate) along: Along,
-    /// Channels of a thread, columns of the window that it takes at once, columns of a load.
+    /// Channels per thread, window columns per iteration, columns per load.
     pub(crate) lanes: i64,
     pub(crate) cols: i64,
     pub(crate) width: i64,
-    /// Columns and rows of the result of a thread.
+    /// Columns and rows of the result per thread.
     pub(crate) outs: i64,
     pub(crate) high: i64,
-    /// Rows of the window that it takes at once.
+    /// Window rows per iteration.
     pub(crate) taps: i64,
-    /// Threads of a block along channels, rows of sums, and the window.
+    /// Threads per block along channels, rows of sums, and the window.
     pub(crate) team: [i64; 3],
     /// Blocks that share the window.
     pub(crate) parts: i64,
-    /// Lanes of a wave: blocks are whole waves.
+    /// Lanes per wave: blocks are whole waves.
     pub(crate) wave: i64,
 }
 
@@ -125,24 +125,24 @@ impl<'a> Sums<'a> {
         hint(self.program, e).max(1)
     }
 
-    /// Points of the window along the first dimension, rows and columns.
+    /// Sizes of the window along the leading dimension, rows and columns.
     pub(crate) fn window(&self) -> [SymExpr; 3] {
         let size = |dim: Option<usize>| dim.map_or(SymExpr::ONE, |d| self.k.weight.sizes[d].clone());
         [size(self.deep.then_some(2)), size(self.lines[0].dim), size(self.lines[1].dim)]
     }
 
-    /// The ways of computing it.
+    /// Returns the candidates.
     pub(crate) fn variants(&self, target: &Target) -> Result<Vec<Variant>, GenError> {
         let forms = self.forms(target);
         forms.into_iter().map(|form| depthwise_weight_text::variant(self, form)).collect()
     }
 
-    /// The shapes, the best by rule first: wide loads, then many columns at once.
+    /// The tile shapes, best first by rule: wide loads, then many columns at once.
     fn forms(&self, target: &Target) -> Vec<Form> {
         let k = self.k;
         let one = |o: &Operand, d: usize| o.strides[d] == SymExpr::ONE;
         let last = k.stride.len() + 1;
-        // The channels are the second dimension of the input, the first of the window.
+        // The channels are dimension 1 of the input and dimension 0 of the window.
         let both = one(&k.input, 1) && one(&k.weight, 0);
         let along = if both || !one(&k.input, last) { Along::Channels } else { Along::Columns };
         let lanes: &[i64] = if along == Along::Channels { &[8, 4, 2, 1] } else { &[1] };
@@ -164,7 +164,7 @@ impl<'a> Sums<'a> {
         found.into_iter().map(|(_, form)| form).collect()
     }
 
-    /// Cycles, roughly.
+    /// Estimated cycles.
     fn estimate(&self, form: &Form, target: &Target) -> f64 {
         let channels = self.hinted(&self.k.epilogue.ranges[1]);
         let [deep, high, wide] = self.window().map(|e| self.hinted(&e));
@@ -232,7 +232,7 @@ impl<'a> Sums<'a> {
                 let groups = groups.min(THREADS / across).max(1);
                 [across, groups, (THREADS / (across * groups)).max(1)]
             }
-            // A warp for the sums of a channel.
+            // One warp computes the sums of a channel.
             Along::Columns => {
                 let groups = groups.min(THREADS / form.wave);
                 [(THREADS / form.wave / groups).clamp(1, channels), groups, form.wave]
@@ -245,7 +245,7 @@ impl<'a> Sums<'a> {
         Some(form)
     }
 
-    /// Threads whose sums together are the result of a channel.
+    /// Number of threads whose sums together are the result of a channel.
     pub(crate) fn groups_of_sums(&self, form: &Form) -> i64 {
         div_ceil(self.lines[0].outs, form.high) * div_ceil(self.lines[1].outs, form.outs)
     }
@@ -260,7 +260,7 @@ impl<'a> Sums<'a> {
                 && steps_are_multiples(&k.weight, 0, lanes))
     }
 
-    /// Columns of the widest load of both operands.
+    /// Columns of the widest load that suits both operands.
     fn width(&self, cols: i64) -> i64 {
         let Some(d) = self.lines[1].dim else { return 1 };
         let by_tap = self.lines[1].by_tap;
@@ -277,8 +277,7 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// Whether an operand's address is a multiple of `n` elements wherever the dimension `along`, whose elements are neighbours,
-/// is at such a one.
+/// Whether an operand is contiguous along `along` and its address is a multiple of `n` elements wherever that index is.
 fn steps_are_multiples(o: &Operand, along: usize, n: i64) -> bool {
     let mut others = (0..o.sizes.len()).filter(|&d| d != along && o.sizes[d] != SymExpr::ONE);
     o.strides[along] == SymExpr::ONE
@@ -302,15 +301,15 @@ impl Form {
     }
 }
 
-/// What a thread needs of the input for one turn.
+/// What a thread needs of the input for one iteration.
 pub(crate) struct Walk {
-    /// The column of the first load where those of the window and of the result are 0, and that of the first element.
+    /// The column of the first load where the window and result columns are 0, and that of the first element.
     pub(crate) first: i64,
     pub(crate) lead: i64,
-    /// Where loads begin, and columns that are held.
+    /// The columns at which loads begin, and the columns that are held.
     pub(crate) loads: Vec<i64>,
     pub(crate) columns: i64,
-    /// The rows of the input, counted from the first, each with the rows of the window and of the result that meet there.
+    /// The rows of the input, relative to the first, each with the (window, result) rows that meet there.
     pub(crate) rows: Vec<(i64, Vec<(i64, i64)>)>,
 }
 

@@ -1,7 +1,7 @@
-//! The text of a depthwise convolution over a window that is larger than its result: a kernel whose threads keep sums and walk over
-//! their parts of the window, and one that adds up the parts of the blocks and runs the epilogue.
+//! The text of a depthwise convolution whose window is larger than its result: one kernel whose threads accumulate over
+//! their parts of the window, and one that reduces the parts of the blocks and runs the epilogue.
 //!
-//! Which shapes there are, and how they rank, is `depthwise_weight`.
+//! Which shapes there are and how they rank is in `depthwise_weight`.
 
 use std::fmt::Write;
 
@@ -15,17 +15,17 @@ use crate::text::template::{assemble, element, epilogue, volume};
 use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, Variant};
 
-/// How many threads add up the parts of one point.
+/// Number of threads that reduce the parts of one point.
 const REDUCING_THREADS: i64 = 8;
 
-/// What is written for one form.
+/// The writer of one tile shape.
 struct Text<'a> {
     of: &'a Sums<'a>,
     form: Form,
     uses: Uses,
 }
 
-/// The two kernels of a form.
+/// Generates the two kernels of a tile shape.
 pub(crate) fn variant(of: &Sums<'_>, form: Form) -> Result<Variant, GenError> {
     Text { of, form, uses: Uses::default() }.variant()
 }
@@ -50,7 +50,7 @@ impl<'a> Text<'a> {
         Ok(Variant { name: form.name(), kernels: vec![first, last], scratch })
     }
 
-    /// The kernel that leaves the sums of its part in scratch memory, `[part][row of sums][column][channel]`.
+    /// The kernel that stores the sums of its part in scratch memory, `[part][row of sums][column][channel]`.
     fn sums(&mut self) -> Result<Kernel, GenError> {
         let (of, form) = (self.of, self.form);
         self.uses.scratch.push("float");
@@ -116,7 +116,7 @@ const idx deep = {deep}, high = {high}, wide = {wide}, across = (wide + COLS - 1
         ))
     }
 
-    /// The walk of a thread over its part of the window.
+    /// Returns the loop of a thread over its part of the window.
     fn walk(&mut self) -> String {
         let (of, form) = (self.of, self.form);
         let [down, along] = &of.lines;
@@ -155,7 +155,7 @@ const idx y = out_row * {by_out} + tap * {by_tap} - {before}, x = col * {x_tap} 
         out
     }
 
-    /// Loads the window's elements of a turn and converts them.
+    /// Returns statements that load and convert the window's elements of an iteration.
     fn window(&mut self) -> String {
         let (of, form) = (self.of, self.form);
         let small = self.element(&of.k.weight, ["channel", "z", "tap", "col"]);
@@ -173,7 +173,7 @@ const idx y = out_row * {by_out} + tap * {by_tap} - {before}, x = col * {x_tap} 
         out
     }
 
-    /// Loads the rows of the input one after another and multiplies each by the rows of the window that it meets.
+    /// Returns statements that load the input rows one after another and multiply each by the window rows that it meets.
     fn rows(&mut self, plan: &Walk, tall: &str) -> String {
         let (of, form) = (self.of, self.form);
         let along = &of.lines[1];
@@ -214,7 +214,7 @@ for (int v = 0; v < V; ++v) acc[{o} * OUTS + o][v] = fmaf(taps[{s}][t * V + v], 
         out
     }
 
-    /// How far a step along rows and columns goes in an operand.
+    /// The strides of an operand along rows and columns.
     fn steps(&mut self, operand: &Operand) -> [String; 2] {
         let of = self.of;
         [0, 1].map(|n| {
@@ -223,13 +223,13 @@ for (int v = 0; v < V; ++v) acc[{o} * OUTS + o][v] = fmaf(taps[{s}][t * V + v], 
         })
     }
 
-    /// An element at `[channel, first dimension, row, column]`, of those dimensions that there are.
+    /// An element at `[channel, leading dimension, row, column]`, without the dimensions that are missing.
     fn element(&mut self, operand: &Operand, [channel, deep, row, col]: [&str; 4]) -> String {
         let [down, along] = &self.of.lines;
         let there = [(self.of.deep, deep), (down.dim.is_some(), row), (along.dim.is_some(), col)];
         let index: Vec<&str> =
             ["0", channel].into_iter().chain(there.into_iter().filter(|t| t.0).map(|t| t.1)).collect();
-        // Of the window the output channel comes first.
+        // In the window the output channel comes first.
         let index: Vec<&str> = match std::ptr::eq(operand, &self.of.k.weight) {
             true => [channel, "0"].into_iter().chain(index.into_iter().skip(2)).collect(),
             false => index,
@@ -237,7 +237,7 @@ for (int v = 0; v < V; ++v) acc[{o} * OUTS + o][v] = fmaf(taps[{s}][t * V + v], 
         element(&self.writer(), operand, &index, &mut self.uses)
     }
 
-    /// The kernel that adds up the parts and runs the epilogue.
+    /// The kernel that reduces the parts and runs the epilogue.
     fn finish(&mut self) -> Result<Kernel, GenError> {
         let (of, form) = (self.of, self.form);
         self.uses.scratch.push("float");
@@ -289,7 +289,7 @@ for (int s = 0; s < ADDING; ++s) result += sums[s][lane];
     }
 }
 
-/// The threads of a block that took parts of the same sums add theirs one after another.
+/// Reduces the sums of a block's threads through shared memory, one thread after another.
 const REDUCED_IN_SHARED_MEMORY: &str = "\
 DYNAMIC_SHARED(memory);
 float *sums = (float *)memory;
@@ -311,7 +311,7 @@ scratch0[((i64)part * (ALL_ROWS * SUMS) + row0 * SUMS + place) * channels + chan
 }
 ";
 
-/// The lanes of a warp add theirs up by halves.
+/// Reduces the sums of a warp's lanes as a tree.
 const REDUCED_BY_WARPS: &str = "\
 #pragma unroll
 for (int o = 0; o < SUMS; ++o) {

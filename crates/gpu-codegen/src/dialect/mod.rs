@@ -1,9 +1,9 @@
-//! The dialect: what stands before kernels. Helpers of all vendors are in `dialect/common`; they and the kernels use a vendor's
-//! words, each a function that its folder defines (`dialect/cuda`, `dialect/hip`), and what the languages of all vendors have in
-//! common: C++17, `threadIdx` and its like, `__shared__`, `__global__`, `__launch_bounds__`, `__restrict__`, atomics.
+//! The dialect: the text that precedes kernels. Helpers for all vendors are in `dialect/common`. They and the kernels use
+//! functions that each vendor's folder defines (`dialect/cuda`, `dialect/hip`), and what all vendors' languages share:
+//! C++17, `threadIdx` and its like, `__shared__`, `__global__`, `__launch_bounds__`, `__restrict__`, atomics.
 //!
-//! A module gets the helpers that its kernels name, and those that these name: an item of a file is what stands between two
-//! empty lines outside of braces, and what it defines is found by looking at its outermost level.
+//! A module gets the helpers that its kernels name and, transitively, those that these name. An item of a file is the text
+//! between two empty lines outside of braces; the names that it defines are found at its outermost level.
 //!
 //! Not here: the text of kernels.
 
@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Target;
 
-/// A vendor's words: files that define them, before and behind the helpers that they may use.
+/// A vendor's language: the files that define its functions, before and after the helpers that they may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dialect {
-    /// The vendor's compiler.
+    /// The name of the vendor's compiler.
     pub name: &'static str,
-    /// Bits, waves, barriers, memory, 16-bit floats.
+    /// Files that come first: bits, waves, barriers, memory, 16-bit floats.
     pub before: &'static [&'static str],
-    /// Instructions that take or give what the first helpers define.
+    /// Files that come later: instructions over types of the first helpers.
     pub behind: &'static [&'static str],
 }
 
@@ -37,16 +37,16 @@ impl Dialect {
     };
 }
 
-/// The names of types, before a vendor's first words.
+/// The names of types, which precede everything else.
 const TYPES: &str = include_str!("common/types.cu");
-/// What a vendor's instructions may use.
+/// Helpers that a vendor's instructions may use.
 const FIRST: [&str; 4] = [
     include_str!("common/scalar.cu"),
     include_str!("common/wave.cu"),
     include_str!("common/memory.cu"),
     include_str!("common/matrix.cu"),
 ];
-/// What uses them.
+/// Helpers that use a vendor's instructions.
 const LAST: [&str; 8] = [
     include_str!("common/launch.cu"),
     include_str!("common/tile.cu"),
@@ -58,16 +58,16 @@ const LAST: [&str; 8] = [
     include_str!("common/depthwise.cu"),
 ];
 
-/// All helpers of a target, of which modules get what their kernels use.
+/// All helpers of a target. Modules get those that their kernels use.
 pub struct Prelude {
-    /// What every module begins with: the numbers and features that helpers ask for.
+    /// The head of every module: the numbers and features that helpers test.
     head: String,
     items: Vec<Item>,
-    /// The items that define a name.
+    /// The items that define each name.
     defined: BTreeMap<&'static str, Vec<usize>>,
 }
 
-/// A part of a file that is taken whole or not at all.
+/// A part of a file that is included whole or not at all.
 struct Item {
     text: &'static str,
     mentions: BTreeSet<&'static str>,
@@ -95,7 +95,7 @@ impl Prelude {
         prelude
     }
 
-    /// What stands before these kernels.
+    /// Returns the text that these kernels need before them.
     pub fn of(&self, kernels: &str) -> String {
         let mut taken = vec![false; self.items.len()];
         let mut names: Vec<&str> = words(kernels).into_iter().filter(|w| is_name(w)).collect();
@@ -117,7 +117,7 @@ impl Prelude {
     }
 }
 
-/// The items of a file.
+/// Splits a file into items.
 fn split(file: &'static str) -> Vec<&'static str> {
     let (mut items, mut from, mut depth) = (Vec::new(), 0, 0i32);
     let mut at = 0;
@@ -144,7 +144,7 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
 }
 
-/// Names and single signs of a text, without comments, numbers and strings.
+/// The identifiers and single characters of a text, without comments, numbers and strings.
 fn words(text: &str) -> Vec<&str> {
     let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
     let name = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
@@ -174,8 +174,8 @@ fn words(text: &str) -> Vec<&str> {
     out
 }
 
-/// The names that an item defines: functions, types, enumerators, macros with what their texts define, variables. That it finds
-/// some more does no harm: an item is then taken that nobody needs.
+/// The names that an item defines: functions, types, enumerators, macros with the names in their bodies, variables. A name
+/// too many is harmless: an unneeded item is then included.
 fn defines<'a>(words: &[&'a str]) -> BTreeSet<&'a str> {
     let mut names = BTreeSet::new();
     let (mut braces, mut brackets, mut list) = (0, 0, false);
@@ -197,7 +197,7 @@ fn defines<'a>(words: &[&'a str]) -> BTreeSet<&'a str> {
             _ if before(1) == "define" && before(2) == "#" => {
                 names.insert(word);
             }
-            // The first argument of a macro that makes something is its name.
+            // The first argument of a `MAKE_` macro is the name that it defines.
             _ if before(1) == "(" && before(2).starts_with("MAKE_") => {
                 names.insert(word);
             }
@@ -227,9 +227,10 @@ mod tests {
 
     use super::*;
 
-    /// A module has what its kernels name, with what that stands on, in the order of the files, and nothing else.
+    /// A module has the helpers that its kernels name, with their dependencies, in the order of the files, and nothing
+    /// else.
     #[test]
-    fn modules_have_what_they_name() {
+    fn modules_have_the_helpers_that_they_name() {
         let prelude = Prelude::new(&Target::HOPPER);
         let none = prelude.of("extern \"C\" __global__ void k() {}");
         assert_eq!(none, "#define WAVE 32\n#define EARLY_LAUNCH\n");
@@ -250,9 +251,9 @@ mod tests {
         }
     }
 
-    /// Every helper of all vendors stands on words that each vendor has, but for those that a feature brings.
+    /// Every common helper uses only functions that all vendors define, apart from those that depend on a feature.
     #[test]
-    fn words_of_vendors_are_the_same() {
+    fn vendors_define_the_same_functions() {
         let of = |files: &[&'static str]| -> BTreeSet<&str> {
             files.iter().flat_map(|f| split(f)).flat_map(|item| defines(&words(item))).collect()
         };
@@ -262,7 +263,7 @@ mod tests {
         assert!(missing.is_empty(), "hip lacks {missing:?}");
     }
 
-    /// Words that begin so are a compiler's; these are those of every vendor's.
+    /// Prefixed names belong to a compiler; these belong to every vendor's.
     const SHARED: [&str; 7] = [
         "__device__",
         "__global__",
@@ -279,8 +280,8 @@ mod tests {
         }
     }
 
-    /// Nothing above a vendor's folder has its instructions or built-in functions: neither the common helpers nor what writes
-    /// kernels, whose texts stand in strings.
+    /// Vendor instructions and built-in functions occur only in the vendor's folder: neither in the common helpers nor in
+    /// the strings of the code generators.
     #[test]
     fn only_dialects_have_a_vendor() {
         [TYPES].iter().chain(&FIRST).chain(&LAST).for_each(|text| check("a common helper", text));

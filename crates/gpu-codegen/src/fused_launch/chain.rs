@@ -1,9 +1,9 @@
-//! Steps that follow each other as one launch, although one reads what another one writes: products of a few rows that share
-//! their left operand, behind the step that makes it (every block makes it itself), the second of two reading what the first
-//! one stores at the same point.
+//! Consecutive dependent steps as one launch: products of a few rows that share their left operand, fused with the step
+//! that computes it (every block computes it itself), and two products of which the second reads what the first stores at
+//! the same point.
 //!
-//! The steps are then one to memory too: what the last of them writes shares none with what the first one reads. That is
-//! the caller's to see to, as is whether a library is faster.
+//! The fused steps count as one step for the memory plan: the outputs of the last may not overlap the inputs of the first.
+//! The caller sees to that, and to whether a library would be faster.
 
 use kernel_ir::{BufId, Footprint, InstKind, LoopKernel, Matmul, Program, Step};
 
@@ -12,18 +12,18 @@ use crate::product::gemv_rows::Rows;
 use crate::product::prologue::Prologue;
 use crate::{GenError, LaunchGroup, Target, Variant, fuse_launches};
 
-/// The first of some steps as one.
+/// Steps at the head of a list, fused into one launch.
 pub struct Chain {
-    /// How many steps.
+    /// Number of steps.
     pub steps: usize,
-    /// The ways of computing them, the best by rule first; never none.
+    /// The candidate implementations, best first by rule; never empty.
     pub candidates: Vec<Variant>,
 }
 
-/// The steps at the head of a list that are one launch; `None` where the first one is a launch of its own.
+/// Returns the steps at the head of a list that can be one launch; `None` where the first one is launched on its own.
 ///
 /// # Errors
-/// As for the steps themselves.
+/// The errors of the steps themselves.
 pub fn chain(program: &Program, steps: &[Step], target: &Target) -> Result<Option<Chain>, GenError> {
     let (made, rest) = match steps {
         [Step::Loop(k), rest @ ..] => (Some(k), rest),
@@ -48,7 +48,7 @@ pub fn chain(program: &Program, steps: &[Step], target: &Target) -> Result<Optio
     }
 }
 
-/// A product and the step that makes its left operand.
+/// Fuses a product with the step that computes its left operand.
 fn single(
     program: &Program,
     steps: &[Step],
@@ -66,7 +66,7 @@ fn single(
     }
 }
 
-/// Products that stand together, each behind the step that makes the left operand of all.
+/// Fuses several products with the step that computes the left operand of all.
 fn shared(
     program: &Program,
     steps: &[Step],
@@ -97,7 +97,7 @@ fn pair<'a>(program: &'a Program, a: &'a Matmul, b: &'a Matmul) -> Option<Rows<'
     Rows::pair(Skinny::of(program, a)?, Skinny::of(program, b)?)
 }
 
-/// The products behind the step that makes their left operand, where there is one.
+/// Adds the step that computes the left operand, where there is one.
 fn with_prologue<'a>(
     program: &'a Program,
     rows: Rows<'a>,
@@ -110,12 +110,13 @@ fn with_prologue<'a>(
     }
 }
 
-/// Whether blocks may run all of these steps, each for its own part: no step writes memory that an earlier one uses, and what
-/// one reads of an earlier one's it has at hand: the left operand of `product`, what the products hand to each other.
+/// Whether each block may run its part of all these steps: no step writes memory that an earlier one uses, and what a step
+/// reads of an earlier one is available in the block: the left operand of `product`, and the values that the products pass
+/// on.
 fn is_safe(program: &Program, steps: &[Step], product: Option<&Matmul>, rows: &Rows<'_>) -> bool {
     let operand = product.map(|k| program.root(k.a.buf));
     let at_hand: Vec<BufId> = rows.handed().map(|b| program.root(b)).chain(operand).collect();
-    // The operand is at hand as an operand, not as what an epilogue or a matrix reads.
+    // The left operand is available as such, not for reads by an epilogue or as the matrix.
     let otherwise = |step: &Step| match step {
         Step::Matmul(k) => {
             let reads = k.epilogue.insts.iter().filter_map(|i| match &i.kind {

@@ -1,7 +1,7 @@
-//! Several kernels as one launch: each becomes a function of the device, equal ones once, and the blocks of the launch are
-//! dealt out to them in ranges.
+//! Horizontal fusion of launches: several kernels become one. Each becomes a device function, identical ones only once,
+//! and ranges of the launch's blocks run one function each.
 //!
-//! Which steps may run at once is said by the program (`kernel_ir::Together`); which of them do is the runtime's choice.
+//! The program says which steps are independent (`kernel_ir::Together`); the runtime chooses which of them share a launch.
 
 pub(crate) mod chain;
 
@@ -15,17 +15,17 @@ use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::assemble;
 use crate::{ENTRY, GenError, Kernel, Launch, Target};
 
-/// Parameters of a launch at most: half of the 4 KiB that every driver takes.
+/// Maximum number of parameters of a launch: half of the 4 KiB that every driver accepts.
 const MAX_PARAMETERS: usize = 256;
-/// Kernels of a launch at most: a longer text compiles slowly.
+/// Maximum number of kernels per launch: longer texts compile slowly.
 const MAX_KERNELS: usize = 64;
-/// Static shared memory of a launch at most, of the 48 KiB that every block has.
+/// Maximum static shared memory of a launch, of the 48 KiB that every block has.
 const MAX_SHARED: u32 = 32 * 1024;
-/// A kernel of more blocks a multiprocessor than these keeps the device busy for some ten microseconds: that it is launched
-/// on its own takes no time then, and it keeps registers of its own.
+/// A kernel with more blocks per multiprocessor than this keeps the device busy for some ten microseconds. Launching it
+/// separately then costs nothing, and its register count stays its own.
 const MAX_BLOCKS_EACH: i64 = 16;
 
-/// Kernels that can be one launch.
+/// Kernels that can be fused into one launch.
 #[derive(Default)]
 pub struct LaunchGroup<'a> {
     kernels: Vec<&'a Kernel>,
@@ -33,8 +33,8 @@ pub struct LaunchGroup<'a> {
 }
 
 impl<'a> LaunchGroup<'a> {
-    /// Adds a kernel; `false` where it has to be launched otherwise: it is of another shape than those that are there, or
-    /// there is no room.
+    /// Adds a kernel. Returns `false` where its shape differs from the kernels so far or there is no room; it then needs a
+    /// launch of its own.
     pub fn add(&mut self, program: &Program, kernel: &'a Kernel, target: &Target) -> bool {
         if !can_share_launch(program, kernel, target) {
             return false;
@@ -53,11 +53,11 @@ impl<'a> LaunchGroup<'a> {
     }
 }
 
-/// Whether a kernel can share its launch with others and gains by it.
+/// Whether a kernel can share a launch with others and gains by it.
 fn can_share_launch(program: &Program, kernel: &Kernel, target: &Target) -> bool {
     let Launch { blocks: [x, y, z], shared, .. } = &kernel.launch;
     let uses = &kernel.text_parts.uses;
-    // A kernel that changed its own head, or that holds shared memory nobody counted, stays as it is.
+    // A kernel with a head of its own, or with shared memory that is not counted, is not fused.
     let plain = kernel.source.starts_with(&entry_head(kernel))
         && (uses.shared > 0 || !kernel.text_parts.body.contains("__shared__"));
     let alone = *y == SymExpr::ONE && *z == SymExpr::ONE && *shared == 0;
@@ -65,12 +65,12 @@ fn can_share_launch(program: &Program, kernel: &Kernel, target: &Target) -> bool
     plain && alone && small && uses.scratch.is_empty() && uses.maps.is_empty() && !uses.tickets
 }
 
-/// How the text of a kernel begins that is as it was assembled.
+/// The beginning of a kernel's text that was not changed after assembly.
 fn entry_head(kernel: &Kernel) -> String {
     format!("extern \"C\" __global__ void __launch_bounds__({}) {ENTRY}(", kernel.launch.threads)
 }
 
-/// What both use; shared memory of both is there at once.
+/// What both kernels use. Shared memory adds up, since both need it at once.
 fn merged_uses(a: &Uses, b: &Uses) -> Uses {
     let mut all = a.clone();
     b.buffers.iter().for_each(|buf| {
@@ -84,15 +84,15 @@ fn merged_uses(a: &Uses, b: &Uses) -> Uses {
     all
 }
 
-/// One kernel that does what all of them do, its launch as large as theirs together; `None` where they are fewer than two.
+/// Returns one kernel that runs all kernels of the group, with the sum of their blocks; `None` for fewer than two kernels.
 ///
 /// # Errors
-/// As for the kernels themselves.
+/// The errors of the kernels themselves.
 pub fn fuse_launches(program: &Program, group: &LaunchGroup<'_>) -> Result<Option<Kernel>, GenError> {
     let [first, _, ..] = &group.kernels[..] else { return Ok(None) };
     let mut uses = group.uses.clone();
     uses.waits = group.kernels.iter().all(|k| k.text_parts.uses.waits);
-    // What is dealt out is known by the first block that comes after it.
+    // `end{n}` is the first block after those of kernel `n`.
     let (mut functions, mut ends, mut calls) = (Vec::<String>::new(), String::new(), Vec::new());
     let writer = BodyWriter { program, extents: &[], prefix: "", guard: None, store_guard: None };
     let (mut blocks, mut checks) = (SymExpr::ZERO, 0);
@@ -124,7 +124,7 @@ pub fn fuse_launches(program: &Program, group: &LaunchGroup<'_>) -> Result<Optio
     let launch = Launch::flat(blocks, first.launch.threads);
     let mut kernel = assemble(program, ENTRY, &uses, launch, &body)?;
     let head = |(n, text): (usize, &String)| {
-        // The parameters hide the launch's own numbers: a member sees its own blocks alone.
+        // The parameters shadow the built-in variables, so that a function sees only its own blocks.
         let comma = if text.starts_with(')') { "" } else { ", " };
         format!(
             "static __device__ void member{n}_{ENTRY}(const Dealt blockIdx, const Dealt gridDim{comma}{text}"
@@ -134,7 +134,8 @@ pub fn fuse_launches(program: &Program, group: &LaunchGroup<'_>) -> Result<Optio
     Ok(Some(kernel))
 }
 
-/// Statements that call the member whose blocks the block belongs to; the first call is that of member `first`.
+/// Returns statements that call the function whose range contains the block, by binary search. `first` is the number of
+/// the first call.
 fn dispatch(calls: &[String], first: usize) -> String {
     match calls {
         [] => String::new(),

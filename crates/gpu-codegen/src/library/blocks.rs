@@ -1,8 +1,8 @@
-//! Tensors of few channels in scratch memory, folded: a block of neighbouring points becomes one point with the channels of
-//! all of them, filled up with zeros. A convolution that steps from block to block over such a tensor is one of many
-//! channels and few points, as tensor cores want it.
+//! Tensors with few channels, rearranged in scratch memory from space to depth: a block of adjacent points becomes one
+//! point with the channels of all of them, padded with zeros ("folded"). A convolution that moves from block to block over
+//! such a tensor has many channels and few window points, which suits tensor cores.
 //!
-//! Not here: which convolutions are computed so, and from what sizes (the backend).
+//! Not here: which convolutions are computed this way, and the choice of block sizes (the backend).
 
 use std::fmt::Write;
 
@@ -15,32 +15,32 @@ use crate::text::template::{assemble, blocks_of, element, volume};
 use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, Param, THREADS};
 
-/// How a tensor `[n, c, spatial…]` (or `[c, n, spatial…]`) is folded: as `[n, blocks…, filled]`, dense, the last dimension
-/// having the points of a block, row-major, each with its channels.
+/// How a tensor `[n, c, spatial…]` (or `[c, n, spatial…]`) is folded: into the dense tensor `[n, blocks…, filled]`, whose
+/// last dimension has the points of a block in row-major order, each with its channels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocks {
     /// The dimension of channels, 0 or 1.
     pub channel: usize,
     /// Channels.
     pub channels: i64,
-    /// Channels of a folded point: those of all points of a block, and zeros.
+    /// Channels of a folded point: those of all points of a block, padded with zeros.
     pub filled: i64,
-    /// Points of a block in each spatial dimension.
+    /// Points per block in each spatial dimension.
     pub points: Vec<i64>,
     /// Zeros before the tensor's first point in each spatial dimension.
     pub lead: Vec<i64>,
-    /// Blocks in each spatial dimension.
+    /// Number of blocks in each spatial dimension.
     pub counts: Vec<i64>,
 }
 
 impl Blocks {
-    /// The dimensions of the folded tensor, outermost first.
+    /// The dimensions of the original tensor in the folded order, outermost first.
     pub fn order(&self) -> Vec<usize> {
         let rank = self.points.len() + 2;
         [1 - self.channel.min(1)].into_iter().chain(2..rank).chain([self.channel.min(1)]).collect()
     }
 
-    /// Sizes of the folded tensor, of a tensor of these sizes.
+    /// The sizes of the folded tensor, for an original with these sizes.
     fn sizes(&self, sizes: &[SymExpr]) -> Vec<SymExpr> {
         let mut folded = sizes.to_vec();
         for (size, n) in folded.iter_mut().skip(2).zip(&self.counts) {
@@ -52,12 +52,12 @@ impl Blocks {
         folded
     }
 
-    /// Elements of the folded tensor, of a tensor of these sizes.
+    /// The number of elements of the folded tensor, for an original with these sizes.
     pub fn elements(&self, sizes: &[SymExpr]) -> SymExpr {
         volume(&self.sizes(sizes))
     }
 
-    /// Points of a block.
+    /// Points per block.
     fn volume(&self) -> i64 {
         self.points.iter().product()
     }
@@ -75,7 +75,7 @@ impl Blocks {
         }
     }
 
-    /// Where the element at loop variables `i0, i1, …` of the unfolded tensor lies.
+    /// Address in the folded tensor of the element at loop variables `i0, i1, …` of the original.
     pub(crate) fn place(&self) -> String {
         let mut at = format!("i{}", 1 - self.channel.min(1));
         let mut point = String::from("0");
@@ -88,10 +88,11 @@ impl Blocks {
     }
 }
 
-/// The kernel that copies an operand, folded, to scratch buffer `scratch`.
+/// Returns the kernel that copies an operand, folded, to scratch buffer `scratch`.
 ///
 /// # Errors
-/// Blocks that are none of such a tensor, whose filled channels are no whole vectors, or a dtype without a type in C++.
+/// [`GenError::Malformed`] where the blocks do not fit the tensor or the padded channels are not whole vectors;
+/// [`GenError::DType`] for a dtype without a C++ type.
 pub fn fold(program: &Program, operand: &Operand, blocks: &Blocks, scratch: u32) -> Result<Kernel, GenError> {
     let dtype = program.buffers[operand.buf].dtype;
     let lanes = (WIDTH / dtype.size().max(1)).max(1);

@@ -1,7 +1,7 @@
-//! Kernels around a library's call: the epilogue of a template over a result that lies in scratch memory, and the copy of
-//! an operand into another order of dimensions.
+//! Kernels around a library call: the epilogue of a template over a result in scratch memory, and the copy of an operand
+//! into another order of dimensions.
 //!
-//! Not here: what a library can do of an epilogue itself (`tail`), and which way is taken (the backend).
+//! Not here: what a library can do of an epilogue itself (`vendor_epilogue`), and the choice of candidates (the backend).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,10 +15,10 @@ use crate::text::template::{EpilogueEffects, assemble, blocks_of, element, volum
 use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, Param, THREADS};
 
-/// Bytes that a thread reads or writes at once.
+/// Bytes of one vector access.
 pub(crate) const WIDTH: usize = 16;
 
-/// The epilogue of a step that is a template.
+/// The epilogue of a step that is a template; `None` for other steps.
 pub fn epilogue_of(step: &Step) -> Option<&Epilogue> {
     match step {
         Step::Matmul(k) => Some(&k.epilogue),
@@ -28,8 +28,8 @@ pub fn epilogue_of(step: &Step) -> Option<&Epilogue> {
     }
 }
 
-/// The narrowest dtype in which a template's result can wait for its epilogue and nothing is lost: that to which every
-/// use of it casts it, else `acc`, that of the result itself.
+/// The narrowest dtype in which a template's result can be stored before its epilogue without loss: the dtype to which
+/// every use casts it, else `acc`, the dtype of the result itself.
 pub fn result_dtype(epilogue: &Epilogue, acc: DType) -> DType {
     let insts = &epilogue.insts;
     let is_result = |v: kernel_ir::Val| matches!(insts[v.0 as usize].kind, InstKind::Template);
@@ -49,8 +49,8 @@ pub fn result_dtype(epilogue: &Epilogue, acc: DType) -> DType {
     found.unwrap_or(acc)
 }
 
-/// The dimensions of the result, outermost first, in the order in which the epilogue's first store has them in memory: in
-/// this order the result should lie in scratch memory. Dimensions whose steps are equal keep their order.
+/// The dimensions of the result, outermost first, in the memory order of the epilogue's first store. The result should
+/// have this order in scratch memory. Dimensions with equal strides keep their order.
 pub fn store_order(program: &Program, epilogue: &Epilogue) -> Vec<usize> {
     let rank = epilogue.ranges.len();
     let stored = epilogue.insts.iter().find_map(|inst| match &inst.kind {
@@ -68,7 +68,7 @@ pub fn store_order(program: &Program, epilogue: &Epilogue) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rank).collect();
     let steps: Option<Vec<i64>> = (0..rank).map(step).collect();
     if let Some(steps) = steps {
-        // A dimension of size 1 says nothing by its stride: it stays where it stands.
+        // The stride of a dimension of size 1 is meaningless; it keeps its position.
         if epilogue.ranges.iter().all(|e| *e != SymExpr::ONE) {
             order.sort_by_key(|&d| -steps[d].abs());
         } else {
@@ -83,20 +83,20 @@ pub fn store_order(program: &Program, epilogue: &Epilogue) -> Vec<usize> {
     order
 }
 
-/// How a template's result lies in scratch memory.
+/// The layout of a template's result in scratch memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packed<'a> {
-    /// Without gaps, its dimensions in this order, outermost first.
+    /// Dense, with its dimensions in this order, outermost first.
     Dense(&'a [usize]),
-    /// Folded.
+    /// Rearranged from space to depth.
     Folded(&'a Blocks),
 }
 
-/// The kernel that applies the epilogue of `step` to a result of `dtype` which lies in scratch buffer 0. Neighbouring points
-/// move 16 bytes at once wherever buffers have them side by side and nothing is folded.
+/// Returns the kernel that applies the epilogue of `step` to a result of `dtype` in scratch buffer 0. Adjacent points are
+/// accessed as 16-byte vectors wherever buffers are contiguous and nothing is folded.
 ///
 /// # Errors
-/// A step without epilogue, an order that is none, dtypes without arithmetic.
+/// [`GenError`] for a step without an epilogue, an order that is not a permutation, dtypes without arithmetic.
 pub fn epilogue(
     program: &Program,
     step: &Step,
@@ -160,10 +160,11 @@ pub fn epilogue(
     assemble(program, ENTRY, &uses, launch, &body)
 }
 
-/// The kernel that copies an operand to scratch buffer `scratch`, dense, its dimensions in `order`, outermost first.
+/// Returns the kernel that copies an operand to scratch buffer `scratch`, dense, with its dimensions in `order`, outermost
+/// first.
 ///
 /// # Errors
-/// An order that is none, a dtype without a type in C++.
+/// [`GenError`] for an order that is not a permutation and a dtype without a C++ type.
 pub fn relayout(
     program: &Program,
     operand: &Operand,
@@ -188,7 +189,7 @@ pub fn relayout(
     Ok(kernel)
 }
 
-/// All points in the order of memory.
+/// A loop over all points in the order of memory.
 pub(crate) struct Walk<'a> {
     program: &'a Program,
     extents: &'a [SymExpr],
@@ -217,7 +218,7 @@ impl<'a> Walk<'a> {
         self.order.last().copied()
     }
 
-    /// The loop over the points of one thread; inside of it the innermost variable is that of the point.
+    /// Returns the loop over the points of one thread; inside, the innermost variable is that of the point.
     fn lanes_head(&self, lanes: usize) -> String {
         let own = match self.inner() {
             Some(d) if lanes > 1 => format!("const idx i{d} = first{d} + u;\n"),
@@ -226,7 +227,7 @@ impl<'a> Walk<'a> {
         format!("#pragma unroll\nfor (int u = 0; u < {lanes}; ++u) {{\n{own}")
     }
 
-    /// The loop over groups `g` of `lanes` points around `body`, with the loop variables in scope.
+    /// Returns the loop over groups `g` of `lanes` points around `body`, with the loop variables in scope.
     pub(crate) fn text(&self, writer: &BodyWriter<'_>, lanes: usize, body: &str, uses: &mut Uses) -> String {
         let count = writer.expr(&volume(self.extents), uses);
         let mut out = format!(
@@ -255,22 +256,22 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Memory that a thread reads or writes several elements of at once.
+/// Memory of which a thread accesses several elements at once.
 struct Wide {
-    /// The buffers over it: the old and the new value of an input that is written in place are two.
+    /// The buffers over it. An input that is written in place has two: its old and its new value.
     bufs: Vec<BufId>,
     address: SymExpr,
     read: bool,
     written: bool,
 }
 
-/// Which accesses of an epilogue are wide, and how many points a thread takes.
+/// The vector accesses of an epilogue, and how many points a thread takes.
 struct Places {
     lanes: usize,
     wide: Vec<Wide>,
 }
 
-/// One access of a body.
+/// A load or store of a body.
 struct Access {
     buf: BufId,
     address: SymExpr,
@@ -282,7 +283,7 @@ impl Places {
     fn of(walk: &Walk<'_>, insts: &[Inst], result_size: usize) -> Places {
         let program = walk.program;
         let mut accesses: Vec<Access> = insts.iter().filter_map(|i| access(program, i)).collect();
-        // A dimension of size 1 stands at 0 whatever its stride.
+        // The index of a dimension of size 1 is 0 whatever its stride.
         let single = |a: &Atom| match a {
             Atom::Loop(n) => {
                 walk.extents.get(*n as usize).filter(|e| **e == SymExpr::ONE).map(|_| SymExpr::ZERO)
@@ -305,7 +306,7 @@ impl Places {
         }
         let wide = by_root.values().filter_map(|all| {
             let first = all[0];
-            // Memory that is reached in two ways is reached in the order of the body.
+            // Memory that is accessed through different addresses is accessed in the order of the body.
             let dtype = |buf: BufId| program.buffers[buf].dtype;
             let one =
                 all.iter().all(|a| a.plain && dtype(a.buf) == dtype(first.buf) && a.address == first.address);
@@ -331,8 +332,8 @@ fn access(program: &Program, inst: &Inst) -> Option<Access> {
     Some(Access { buf, address: program.buffers[buf].address(index), store, plain })
 }
 
-/// Whether `lanes` points that differ in the innermost variable alone, the first of them a multiple of `lanes`, lie side
-/// by side at a multiple of `lanes`.
+/// Whether `lanes` points that differ only in the innermost variable, starting at a multiple of `lanes`, are contiguous
+/// and aligned to `lanes` elements.
 fn is_wide(address: &SymExpr, inner: usize, lanes: usize) -> bool {
     if address.any_leaf(|a| matches!(a, Atom::Value(_))) {
         return false;
@@ -343,7 +344,7 @@ fn is_wide(address: &SymExpr, inner: usize, lanes: usize) -> bool {
     }
 }
 
-/// Whether every value of the expression surely is a multiple of `n`.
+/// Whether every value of the expression is provably a multiple of `n`.
 fn divisible(e: &SymExpr, n: usize) -> bool {
     let n = n as i64;
     let (terms, constant) = e.terms();

@@ -1,5 +1,6 @@
-//! Kernels around a library's call, and what a library is told of a step: epilogues over a result in memory, operands in another
-//! order or folded, weights packed once. Not here: the libraries (the backends of their vendors).
+//! Kernels around a library call, and what a library must know of a step: epilogues over a result in memory, operands in
+//! another order or rearranged from space to depth, weights packed once. Not here: the libraries themselves (the vendors'
+//! backends).
 
 pub(crate) mod blocks;
 pub(crate) mod epilogue;

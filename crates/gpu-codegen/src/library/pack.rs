@@ -1,7 +1,8 @@
-//! Weights of convolutions laid out for tiles, once, when the constants are bound: the channels of a window's point together,
-//! as PyTorch's channels-last does. A program to a program; what it computes is the same.
+//! Packs the weights of convolutions for tiles once, when constants are bound: the channels of a window point become
+//! contiguous, as in PyTorch's channels-last format. It rewrites a program into an equivalent one.
 //!
-//! Not here: weights that change between calls (inputs), and those of depthwise convolutions, which no tile reads.
+//! Not here: weights that change between calls (inputs), and those of depthwise convolutions, which are not computed by
+//! tiles.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use kernel_ir::{
     BodyBuilder, BufId, Buffer, Conv, InstKind, LoopKernel, Operand, Program, Stage, Step, Storage, StoreMode,
 };
 
-/// Rewrites a program's convolutions to read packed weights, and its init steps to make them.
+/// Rewrites a program's convolutions to read packed weights, and adds the init steps that pack them.
 pub fn pack_weights(program: &mut Program) {
     let relaid = restride(program);
     let mut steps = std::mem::take(&mut program.steps);
@@ -35,9 +36,9 @@ pub fn pack_weights(program: &mut Program) {
     program.steps = steps;
 }
 
-/// Gives weights that init steps make and convolutions alone read other strides where they are: no copy is needed then.
+/// Changes the strides of weights that init steps compute and only convolutions read, in place of a copy.
 fn restride(program: &mut Program) -> Vec<BufId> {
-    // For each such weight the strides that all who read it want; `None` where they differ or somebody else reads it.
+    // The strides that all readers of each such weight prefer; `None` where they differ or something else reads it.
     let mut found: BTreeMap<BufId, Option<Shape>> = BTreeMap::new();
     let views = program.buffers.iter().filter_map(|(_, b)| match b.storage {
         Storage::View(of) => Some(of),
@@ -57,8 +58,8 @@ fn restride(program: &mut Program) -> Vec<BufId> {
     relaid
 }
 
-/// Notes what a step asks of the weights that it reads as operands, if it `may` ask. Bodies name elements by index, whatever
-/// the strides.
+/// Records which strides a step prefers for the weights that it reads as operands; other reads forbid a change unless
+/// `may` holds. Bodies index elements logically, whatever the strides.
 fn collect_layouts(program: &Program, step: &Step, may: bool, found: &mut BTreeMap<BufId, Option<Shape>>) {
     let mut note = |buf: BufId, strides: Option<Shape>| {
         let known = found.entry(buf).or_insert_with(|| strides.clone());
@@ -98,7 +99,7 @@ fn for_each_conv(steps: &mut [Step], visit: &mut dyn FnMut(&mut Conv)) {
     }
 }
 
-/// The strides that a convolution's weight is best read with; `None` where it lies so already or cannot be packed.
+/// The preferred strides of a convolution's weight; `None` where it has them already or cannot be packed.
 fn preferred_strides(program: &Program, conv: &Conv) -> Option<Shape> {
     let weight = &conv.weight;
     let rank = weight.sizes.len();
@@ -120,7 +121,7 @@ fn preferred_strides(program: &Program, conv: &Conv) -> Option<Shape> {
     }
     let mut strides: Shape = weight.strides.clone();
     let mut step = SymExpr::ONE;
-    // The same order for transposed ones: libraries know their weight as that of the opposite convolution.
+    // Transposed convolutions use the same order, since libraries see their weight as that of the forward convolution.
     for d in [1].into_iter().chain((2..rank).rev()).chain([0]) {
         strides[d] = step.clone();
         step = step * &weight.sizes[d];
@@ -129,7 +130,7 @@ fn preferred_strides(program: &Program, conv: &Conv) -> Option<Shape> {
     (!same).then_some(strides)
 }
 
-/// A copy of an operand with other strides, made by an init step.
+/// Adds an init step that copies an operand to other strides, and returns the copy.
 fn copy(program: &mut Program, from: &Operand, strides: Shape) -> Operand {
     let root = program.root(from.buf);
     let (name, dtype) = (program.buffers[root].name.clone(), program.buffers[root].dtype);
@@ -154,7 +155,7 @@ fn copy(program: &mut Program, from: &Operand, strides: Shape) -> Operand {
     Operand { buf: to, sizes, strides, offset: SymExpr::ZERO }
 }
 
-/// `to[i…] = from[i…]`.
+/// The loop `to[i…] = from[i…]`.
 fn copy_kernel(name: String, from: BufId, to: BufId, dtype: DType, sizes: &Shape) -> LoopKernel {
     let index: Shape = (0..sizes.len() as u32).map(SymExpr::loop_var).collect();
     let mut b = BodyBuilder::new();

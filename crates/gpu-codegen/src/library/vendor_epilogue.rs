@@ -1,6 +1,6 @@
-//! What vendors' libraries can do of an epilogue themselves: a factor, a vector of biases, an addend, a rectifier.
+//! Epilogues that vendors' libraries compute themselves: a scale, a bias vector, an addend, a ReLU.
 //!
-//! Not here: kernels (`epilogue` has the one for all other epilogues) and the rules of any library.
+//! Not here: kernels (`epilogue` serves all other epilogues) and the rules of any one library.
 
 use ir_core::{Atom, DType, Shape, SymExpr};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, Program, ScalarOp, StoreMode, Val};
@@ -9,30 +9,31 @@ use crate::text::checks;
 
 /// An epilogue of the form `out = activation(alpha * result + residual + bias)`.
 ///
-/// Sums are in the library's own order, and roundings to a narrower float between the operations are left out: the value
-/// is rounded once, to the dtype of the output.
+/// Sums are in the library's order. Roundings to a narrower float between the operations are omitted: the value is rounded
+/// once, to the dtype of the output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VendorEpilogue {
     /// Where the value is stored.
     pub out: StridedView,
-    /// Factor on the template's result.
+    /// The scale of the template's result.
     pub alpha: f64,
-    /// Added along one dimension of the result.
+    /// A vector that is added along one dimension of the result.
     pub bias: Option<Bias>,
-    /// Added element by element.
+    /// A tensor that is added element by element.
     pub residual: Option<StridedView>,
-    /// Whether negative values become 0.
+    /// Whether a ReLU follows.
     pub relu: bool,
 }
 
-/// A strided walk over a buffer, one step a dimension of the result. Strides and offset are within the buffer's memory.
+/// A strided view of a buffer with one stride per dimension of the result. Strides and offset are relative to the buffer's
+/// memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StridedView {
     /// The buffer.
     pub buf: BufId,
-    /// Elements from one index to the next.
+    /// Strides in elements.
     pub strides: Shape,
-    /// The first element.
+    /// The offset of the first element.
     pub offset: SymExpr,
 }
 
@@ -43,7 +44,7 @@ pub struct Bias {
     pub buf: BufId,
     /// The dimension of the result.
     pub dim: usize,
-    /// The first element.
+    /// The offset of the first element.
     pub offset: SymExpr,
 }
 
@@ -64,7 +65,7 @@ impl StridedView {
     }
 }
 
-/// The epilogue as a tail, where it is one.
+/// Returns the epilogue in this form; `None` where it has another one.
 pub fn vendor_epilogue(program: &Program, epilogue: &Epilogue) -> Option<VendorEpilogue> {
     let insts = &epilogue.insts;
     // No library checks an index.
@@ -99,7 +100,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The instruction behind casts from one float to another.
+    /// The instruction that computes a value, skipping casts between floats.
     fn behind(&self, v: Val) -> &Inst {
         let mut inst = &self.insts[v.0 as usize];
         while let InstKind::Cast(from) = inst.kind {
@@ -119,7 +120,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The value as a sum in which the template's result occurs once.
+    /// The value as a sum in which the template's result occurs exactly once.
     fn sum(&self, v: Val) -> Option<Sum> {
         match &self.behind(v).kind {
             InstKind::Template => Some(Sum { alpha: 1.0, bias: None, residual: None, relu: false }),
@@ -172,13 +173,13 @@ impl Reader<'_> {
         }
     }
 
-    /// Dimensions that are not surely of size 1.
+    /// Number of dimensions that are not provably of size 1.
     fn wide(&self) -> usize {
         self.ranges.iter().filter(|e| **e != SymExpr::ONE).count()
     }
 }
 
-/// One of two operands for which `what` gives something, and the other one first.
+/// Returns the result of `what` for one of two operands, and the other operand.
 fn either<T>(args: &[Val], what: impl Fn(Val) -> Option<T>) -> Option<(Val, T)> {
     let [a, b] = args else { return None };
     what(*b).map(|t| (*a, t)).or_else(|| what(*a).map(|t| (*b, t)))

@@ -1,9 +1,10 @@
-//! What the stages of a loop kernel combine, how several kernels share the work, and how blocks find out which of them is
-//! the last one.
+//! Reductions in the stages of a loop kernel: how several blocks share a reduction, and how blocks find out which of them
+//! is the last.
 //!
-//! A stage that several blocks share leaves what each block combined in scratch memory. The block that comes last, by a
-//! ticket, combines it in the order of the blocks, so the result does not depend on which one that is; it then runs the
-//! stages without a loop that follow. A kernel that runs later finds the results in scratch memory.
+//! In a stage that several blocks share, each block stores its partial result in scratch memory. The last block,
+//! determined by a ticket counter, combines the partial results in the order of the blocks, so the result does not depend
+//! on which block is last. It then runs the stages without a loop that follow. Later kernels read the results from scratch
+//! memory.
 
 use ir_core::SymExpr;
 use kernel_ir::{AccDecl, AccId, BufId, InstKind, LoopKernel, Program, Stage};
@@ -15,16 +16,16 @@ use crate::text::body::{BodyWriter, Uses, accumulator};
 use crate::text::template::volume;
 use crate::text::types::{number, value_type};
 
-/// Something that a stage combines over its points.
+/// A reduction of a stage over its points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reduction {
-    /// An accumulator.
+    /// A single accumulator.
     One(usize),
     /// A sum and the sum of squared differences from the mean, in one pass.
     Moments(Pair),
 }
 
-/// How [`Reduction`] is written.
+/// The text of a [`Reduction`].
 pub(crate) struct ReductionText {
     /// The variable: `acc0`, `mom0`.
     pub(crate) name: String,
@@ -32,11 +33,11 @@ pub(crate) struct ReductionText {
     pub(crate) ty: String,
     /// The operator of `combine`.
     pub(crate) op: &'static str,
-    /// What it is before anything was combined.
+    /// The identity of the operator.
     pub(crate) start: String,
     /// The number of its scratch buffer.
     pub(crate) place: usize,
-    /// Bytes of one.
+    /// Bytes of one value.
     pub(crate) bytes: i64,
 }
 
@@ -47,7 +48,7 @@ impl Reduction {
                 let acc = &accs[n];
                 let start = number(acc.op.identity(acc.dtype), acc.dtype)?;
                 let (start, bytes) = match keeps_position(acc.op) {
-                    // A value with its position is two words of 8 bytes at most.
+                    // A value with its position takes at most two words of 8 bytes.
                     true => (format!("{{{start}, 0x7fffffffffffffffLL}}"), 16),
                     false => (start, acc.dtype.size() as i64),
                 };
@@ -65,7 +66,7 @@ impl Reduction {
         }
     }
 
-    /// Statements that give the accumulators of a point their values.
+    /// Returns statements that assign the accumulators of a point their final values.
     pub(crate) fn finalize(self, lane: &str) -> String {
         match self {
             Reduction::One(_) => String::new(),
@@ -77,7 +78,7 @@ impl Reduction {
         }
     }
 
-    /// Of moments: statements that begin a thread's count, that count one more, and that tell its end.
+    /// For moments: statements that start a thread's count, increment it, and finish it.
     pub(crate) fn counted(self, accs: &[AccDecl], lane: &str) -> Result<[String; 3], GenError> {
         let Reduction::Moments(Pair { sum: n, .. }) = self else { return Ok(Default::default()) };
         let ty = value_type(accs[n].dtype)?;
@@ -88,13 +89,13 @@ impl Reduction {
         ])
     }
 
-    /// Of moments: the declaration of their `shift`.
+    /// For moments: the declaration of their `shift`.
     pub(crate) fn shift(self, accs: &[AccDecl]) -> Result<String, GenError> {
         let Reduction::Moments(Pair { sum: n, .. }) = self else { return Ok(String::new()) };
         Ok(format!("{} shift{n}", value_type(accs[n].dtype)?))
     }
 
-    /// Of moments: statements that give `shift` of a point the number at the first inner point of the stage.
+    /// For moments: statements that assign `shift` the number at the first inner point of the stage.
     pub(crate) fn shifted(
         self,
         writer: &BodyWriter<'_>,
@@ -118,7 +119,7 @@ impl Reduction {
         Ok(format!("{index}{text}shift{n}{lane} = {prefix}{};\n", insts.len() - 1))
     }
 
-    /// Whether an accumulator gets its value from this.
+    /// Whether this reduction determines an accumulator.
     fn gives(self, acc: usize) -> bool {
         match self {
             Reduction::One(n) => n == acc,
@@ -127,7 +128,7 @@ impl Reduction {
     }
 }
 
-/// What a stage makes.
+/// The reductions of a stage.
 pub(crate) fn made(stage: &Stage, pairs: &[Pair]) -> Vec<Reduction> {
     let of = |i: &kernel_ir::Inst| match i.kind {
         InstKind::Reduce { acc: AccId(n), .. } => Some(n as usize),
@@ -141,14 +142,14 @@ pub(crate) fn made(stage: &Stage, pairs: &[Pair]) -> Vec<Reduction> {
     list.into_iter().map(with).collect()
 }
 
-/// Whether each accumulator is made by one stage, in a loop.
+/// Whether each accumulator is reduced by exactly one stage, in a loop.
 pub(crate) fn reduced_once(k: &LoopKernel) -> bool {
     let all: Vec<Reduction> = k.stages.iter().flat_map(|s| made(s, &[])).collect();
     let alone = |s: &Stage| s.inner.is_empty() && !made(s, &[]).is_empty();
     all.iter().enumerate().all(|(n, m)| !all[..n].contains(m)) && !k.stages.iter().any(alone)
 }
 
-/// Stages that are one kernel.
+/// Stages that share a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) stages: std::ops::Range<usize>,
@@ -156,8 +157,8 @@ pub(crate) struct Group {
     pub(crate) parts: i64,
 }
 
-/// The kernels of a loop kernel; `parts` says how many blocks share a looped stage. Where no stage is shared, all of them
-/// are one.
+/// Groups the stages of a loop kernel into kernels. `parts` gives the number of blocks that share a looped stage. Where no
+/// stage is shared there is one kernel.
 pub(crate) fn groups(program: &Program, k: &LoopKernel, parts: &dyn Fn(usize) -> i64) -> Vec<Group> {
     let looped = |n: usize| !k.stages[n].inner.is_empty();
     if (0..k.stages.len()).all(|n| !looped(n) || parts(n) == 1) {
@@ -173,15 +174,15 @@ pub(crate) fn groups(program: &Program, k: &LoopKernel, parts: &dyn Fn(usize) ->
     out
 }
 
-/// Whether stage `n`, which has no loop, may be run by the last block of stage `first`: it reads nothing of what other
-/// blocks stored there.
+/// Whether stage `n`, which has no loop, may be run by the last block of stage `first`: it reads nothing that other blocks
+/// stored there.
 fn follows(program: &Program, k: &LoopKernel, first: usize, n: usize) -> bool {
     let written = roots(program, &k.stages[first], true);
     k.stages[first].inner.is_empty()
         || !roots(program, &k.stages[n], false).iter().any(|r| written.contains(r))
 }
 
-/// The memory that a stage stores to, or loads from.
+/// The memory that a stage stores to or, where `stored` is false, loads from.
 pub(crate) fn roots(program: &Program, stage: &Stage, stored: bool) -> Vec<BufId> {
     let of = |i: &kernel_ir::Inst| match &i.kind {
         InstKind::Store { buf, .. } if stored => Some(program.root(*buf)),
@@ -191,7 +192,7 @@ pub(crate) fn roots(program: &Program, stage: &Stage, stored: bool) -> Vec<BufId
     stage.insts.iter().filter_map(of).collect()
 }
 
-/// What a group finds in scratch memory: made by earlier kernels and asked for by its stages.
+/// The reductions of earlier kernels that a group reads from scratch memory.
 pub(crate) fn read_back(k: &LoopKernel, group: &Group, pairs: &[Pair]) -> Vec<Reduction> {
     let asked = |acc: usize| {
         let is = |i: &kernel_ir::Inst| matches!(i.kind, InstKind::Acc(AccId(a)) if a as usize == acc);
@@ -201,14 +202,14 @@ pub(crate) fn read_back(k: &LoopKernel, group: &Group, pairs: &[Pair]) -> Vec<Re
     earlier.filter(|m| (0..k.accs.len()).any(|a| m.gives(a) && asked(a))).collect()
 }
 
-/// What later kernels will find.
+/// The reductions of a group that later kernels read.
 pub(crate) fn kept(k: &LoopKernel, group: &Group, pairs: &[Pair]) -> Vec<Reduction> {
     let rest = Group { stages: group.stages.end..k.stages.len(), parts: 1 };
     let own: Vec<Reduction> = k.stages[group.stages.clone()].iter().flat_map(|s| made(s, pairs)).collect();
     read_back(k, &rest, pairs).into_iter().filter(|m| own.contains(m)).collect()
 }
 
-/// Bytes of the scratch buffers, one an accumulator: the result of each outer point, then those of the parts.
+/// Bytes of the scratch buffers, one per accumulator: the result of each outer point, then the partial results.
 pub(crate) fn scratch(k: &LoopKernel, groups: &[Group], pairs: &[Pair]) -> Result<Vec<SymExpr>, GenError> {
     let mut out = vec![SymExpr::ZERO; k.accs.len()];
     for group in groups {

@@ -1,8 +1,8 @@
-//! Reductions along memory that runs over the outer points: channels-last statistics, sums over rows.
+//! Reductions whose outer points are contiguous in memory: channels-last statistics, sums over rows.
 //!
-//! A block takes up to 64 neighbouring outer points, its columns, and a part of the inner points, its rows. A thread has as
-//! many columns as lie in 16 bytes and asks for several rows before it uses the first: that is what keeps memory busy. Which
-//! blocks share a column, and how the last of them ends it, stands in `accumulate`.
+//! A block takes up to 64 adjacent outer points (its columns) and a part of the inner points (its rows). A thread takes as
+//! many columns as fit in 16 bytes and issues loads of several rows before it uses the first, which keeps the memory busy.
+//! How blocks share a column and how the last one finishes it is described in `accumulate`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,43 +18,43 @@ use crate::text::template::{assemble, unravel, volume};
 use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, TICKETS, Target, Variant};
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: i64 = 512;
-/// Bytes that a thread reads or writes at once.
+/// Bytes of one vector access.
 const WIDTH: i64 = 16;
-/// Threads side by side at least, where there are columns for so many: 128 bytes.
+/// Minimum number of adjacent threads, where there are enough columns: 128 bytes.
 const MIN_ACROSS: i64 = 8;
-/// Columns of a block where a thread has one of each row.
+/// Columns per block where a thread has one column.
 const LANES: i64 = 32;
-/// Blocks that a multiprocessor has at once where they reduce: each leaves something that the last one has to read.
+/// Blocks per multiprocessor where they reduce: the last block has to read a partial result of each.
 const BLOCKS_EACH: i64 = 2;
-/// The same where they store alone.
+/// The same where they only store.
 const STORING_EACH: i64 = 16;
-/// Rows of a thread that reduces at least.
+/// Minimum number of rows of a thread that reduces.
 const MIN_ROWS: i64 = 2;
-/// Registers for rows that were asked for.
+/// Registers for rows whose loads are in flight.
 const MAX_REGISTERS: i64 = 36;
-/// Instructions of a body, times the columns and rows that one thread computes at once, at most.
+/// Maximum instructions of a body, times the columns and rows that one thread computes at once.
 const MAX_TEXT: i64 = 1024;
 
-/// How a kernel is computed by columns.
+/// A kernel that is computed by columns.
 pub(crate) struct Columns<'a> {
     program: &'a Program,
     k: &'a LoopKernel,
     pairs: &'a [Pair],
-    /// The outer dimension along which memory runs.
+    /// The outer dimension that is contiguous in memory.
     last: usize,
-    /// Columns of a thread.
+    /// Columns per thread.
     lanes: i64,
-    /// Threads side by side.
+    /// Adjacent threads along the columns.
     across: i64,
-    /// Blocks that share a column, for each stage.
+    /// Number of blocks that share a column, for each stage.
     parts: Vec<i64>,
     /// Lanes of a wave.
     wave: i64,
 }
 
-/// Memory that a stage walks side by side with the columns: a thread reads or writes its part of a row at once.
+/// Memory that a stage accesses contiguously along the columns: a thread accesses its part of a row as a vector.
 struct VectorAccess {
     root: BufId,
     /// The buffers over it that the stage uses.
@@ -62,12 +62,12 @@ struct VectorAccess {
     address: SymExpr,
     loaded: bool,
     stored: bool,
-    /// Whether it is the same in every row; it is loaded once then.
+    /// Whether it is the same in every row; it is then loaded once.
     fixed: bool,
 }
 
 impl<'a> Columns<'a> {
-    /// For a kernel of which the longest stage is worth it. `k` has its dimensions put together.
+    /// Returns `None` unless the longest stage is worth it. `k` has its dimensions collapsed.
     pub(crate) fn new(
         program: &'a Program,
         k: &'a LoopKernel,
@@ -88,7 +88,7 @@ impl<'a> Columns<'a> {
         Some(columns)
     }
 
-    /// Columns that a thread may have: as many as 16 bytes hold of the widest dtype, if rows begin at such a place.
+    /// The widest choice of columns per thread: as many as 16 bytes hold of the widest dtype, if rows are aligned to that.
     fn widest(&self) -> i64 {
         let looped = || self.k.stages.iter().filter(|s| !s.inner.is_empty());
         let extent = self.k.outer[self.last].as_const();
@@ -102,7 +102,7 @@ impl<'a> Columns<'a> {
         [16, 8, 4, 2].into_iter().find(fits).unwrap_or(1)
     }
 
-    /// The memory of a stage that may be walked with so many columns a thread.
+    /// The memory of a stage that can be accessed as vectors of `lanes` columns.
     fn walked(&self, stage: &Stage, lanes: i64) -> Vec<VectorAccess> {
         let mut out: BTreeMap<BufId, Option<VectorAccess>> = BTreeMap::new();
         for inst in &stage.insts {
@@ -138,11 +138,11 @@ impl<'a> Columns<'a> {
                 Some(other) => *other = None,
             }
         }
-        // What is the same in every row and stored is left to the body.
+        // What is stored and the same in every row is left to the body.
         out.into_values().flatten().filter(|w| !(w.fixed && w.stored)).collect()
     }
 
-    /// Whether the address grows by one from column to column, and that of a thread's first one is a multiple of `lanes`.
+    /// Whether the address is contiguous along the columns and aligned to `lanes` for a thread's first column.
     fn is_contiguous(&self, address: &SymExpr, lanes: i64) -> bool {
         let Some((step, rest)) = address.affine_in(&Atom::Loop(self.last as u32)) else { return false };
         let (terms, constant) = rest.terms();
@@ -152,22 +152,22 @@ impl<'a> Columns<'a> {
             && terms.iter().all(|(coef, _)| coef % lanes == 0)
     }
 
-    /// The head of a loop over a thread's columns.
+    /// The head of the loop over a thread's columns.
     fn each(&self) -> String {
         format!("#pragma unroll\nfor (int u = 0; u < {}; ++u) {{\n", self.lanes)
     }
 
-    /// Threads of a block that take different rows.
+    /// Number of a block's threads that take different rows.
     fn down(&self) -> i64 {
         THREADS / self.across
     }
 
-    /// Columns of a block.
+    /// Columns per block.
     fn width(&self) -> i64 {
         self.across * self.lanes
     }
 
-    /// Rows that a thread asks for at once.
+    /// Rows that a thread loads at once.
     fn rows(&self, stage: &Stage) -> i64 {
         if divides(stage) {
             // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
@@ -180,7 +180,7 @@ impl<'a> Columns<'a> {
         [8, 4, 2].into_iter().find(fits).unwrap_or(1)
     }
 
-    /// Blocks that share a column in a stage.
+    /// Number of blocks that share a column in a stage.
     fn parts_of(&self, stage: &Stage, points: i64, target: &Target) -> i64 {
         if stage.inner.is_empty() {
             return 1;
@@ -196,12 +196,12 @@ impl<'a> Columns<'a> {
         wanted.min(rows / (least * self.down())).max(1)
     }
 
-    /// The most blocks that share a column.
+    /// The maximum of `parts` over the stages.
     fn most_parts(&self) -> i64 {
         self.parts.iter().copied().max().unwrap_or(1)
     }
 
-    /// The kernels.
+    /// Generates the kernels.
     pub(crate) fn generate(&self) -> Result<Variant, GenError> {
         let list = groups(self.program, self.k, &|n| self.parts[n]);
         let kernels = list.iter().map(|g| self.kernel(g, list.len() > 1)).collect::<Result<_, _>>()?;
@@ -213,7 +213,7 @@ impl<'a> Columns<'a> {
         Ok(Variant { name: format!("columns_{}", self.most_parts()), kernels, scratch })
     }
 
-    /// Some stages as one kernel; `several`: there are others.
+    /// Generates a group of stages as one kernel; `several` says that there are others.
     fn kernel(&self, group: &Group, several: bool) -> Result<Kernel, GenError> {
         let k = self.k;
         let mut uses = Uses::default();
@@ -247,13 +247,13 @@ impl<'a> Columns<'a> {
         let each = points.ceil_div(&SymExpr::from_i64(self.width()));
         let blocks = (each * SymExpr::from_i64(group.parts)).sym_min(&SymExpr::from_i64(MAX_BLOCKS));
         let mut kernel = assemble(self.program, ENTRY, &uses, Launch::flat(blocks, THREADS as u32), &body)?;
-        // Registers for two blocks a multiprocessor: while one waits for memory, the other asks.
+        // Registers for two blocks per multiprocessor: while one waits for memory, the other computes.
         let bounds = |more: &str| format!("__launch_bounds__({THREADS}{more})");
         kernel.source = kernel.source.replacen(&bounds(""), &bounds(", 2"), 1);
         Ok(kernel)
     }
 
-    /// Which columns and which part a thread is of.
+    /// Returns statements that determine the columns and the part of a thread.
     fn opening(&self, group: &Group, count: &str) -> Result<String, GenError> {
         let (width, across, lanes, parts) = (self.width(), self.across, self.lanes, group.parts);
         let all = self.k.stages[group.stages.clone()].iter().flat_map(|s| made(s, self.pairs));
@@ -277,10 +277,10 @@ const idx point = here ? p : 0;
         ))
     }
 
-    /// The accumulators of a thread.
+    /// Declares the accumulators of a thread.
     fn declared(&self, group: &Group) -> Result<String, GenError> {
         let mut out = String::new();
-        // One declaration a column, by a loop over the text of a single one.
+        // One declaration per column, from the text of a single one.
         for line in declare(&self.k.accs)?.lines() {
             let Some((left, start)) = line.split_once(" = ") else { continue };
             let Some((ty, name)) = left.rsplit_once(' ') else { continue };
@@ -313,7 +313,7 @@ const idx point = here ? p : 0;
         let lanes = format!("{}const idx i{} = first + u;\n", self.each(), self.last);
         if stage.inner.is_empty() {
             let text = writer.write(&stage.insts, &effects, uses)?;
-            // What a stage stored is read by other threads of the block in the next one.
+            // The next stage reads what other threads of the block stored in this one.
             return Ok(format!("if (here && rank == 0) {{\n{lanes}{text}}}\n}}\nblock_sync();\n"));
         }
         let mut out = String::from("{\n");
@@ -327,7 +327,7 @@ const idx point = here ? p : 0;
         Ok(out)
     }
 
-    /// The rows of a stage.
+    /// Returns the loop over the rows of a stage.
     fn looped(
         &self,
         writer: &BodyWriter<'_>,
@@ -395,7 +395,8 @@ const idx end = here ? imin<idx>({count}, begin + chunk) : begin;
         ))
     }
 
-    /// What the threads of a block have combined, together; where blocks share a column, the last one goes on with all of it.
+    /// Combines the accumulators of a block's threads. Where blocks share a column, only the last block continues, with
+    /// the total.
     fn combined(
         &self,
         made: &[Reduction],

@@ -1,5 +1,5 @@
-//! Pointwise kernels over memory without gaps: a thread computes several neighbouring points, and what it reads and
-//! writes moves 16 bytes at once, past the cache where the whole does not fit there. What a broadcast reads is the same for all points.
+//! Pointwise kernels over dense memory: a thread computes several adjacent points with 16-byte accesses, which bypass the
+//! cache where the data does not fit. Values that are broadcast are the same for all points.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,20 +14,19 @@ use crate::text::template::{assemble, blocks_of, volume};
 use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target};
 
-/// Bytes that a thread reads or writes at once.
+/// Bytes of one vector access.
 const WIDTH: usize = 16;
-/// Instructions of a body, times the points that one thread computes, at most.
+/// Maximum instructions of a body, times the points that one thread computes.
 const MAX_TEXT: i64 = 512;
 
-/// The buffers that a kernel walks side by side, and how many points a thread takes at once; `None` where it is of
-/// another kind.
+/// The buffers that a kernel accesses contiguously, and how many points a thread takes at once.
 pub(crate) struct Flat {
     lanes: usize,
     walked: Vec<BufId>,
 }
 
 impl Flat {
-    /// Looks at a kernel without inner loops.
+    /// Returns `None` for kernels that are not pointwise over dense memory.
     pub(crate) fn of(program: &Program, k: &LoopKernel) -> Option<Flat> {
         if k.stages.iter().any(|s| !s.inner.is_empty()) || k.stages.len() != 1 {
             return None;
@@ -66,7 +65,7 @@ impl Flat {
             .then_some(Flat { lanes, walked })
     }
 
-    /// The kernel.
+    /// Generates the kernel.
     pub(crate) fn generate(
         &self,
         program: &Program,
@@ -83,17 +82,17 @@ impl Flat {
         let Numbers { vectors, threads, .. } = numbers;
         let Moves { declared, before, after, places } = self.moves(program, insts, &numbers, &mut uses)?;
         let text = wide.write_substituted(insts, &NoEffects, &mut uses, &places)?;
-        // What is left over is done point by point.
+        // The remaining points are computed one by one.
         let single: BTreeMap<BufId, String> =
             self.walked.iter().map(|&buf| (buf, format!("{}[p]", uses.memory(program.root(buf))))).collect();
         let rest = wide.write_substituted(insts, &NoEffects, &mut uses, &single)?;
         let many = i64::from(threads) * vectors;
         let each = format!("#pragma unroll\nfor (int w = 0; w < {vectors}; ++w)");
         let here = format!("const idx g = g0 + w * {threads};\nif (g < all)");
-        // A thread without a vector has nothing to check.
+        // Without a remainder every thread has a vector and nothing is checked.
         let (acts, done) =
             if checks::any(insts) { (format!("{here} {{\n"), "}\n") } else { Default::default() };
-        // All loads stand before all computation: that many are under way at once.
+        // All loads come before all computation, so that they are in flight at once.
         let body = format!(
             "const idx all = {count} / {lanes};
 for (idx g0 = blockIdx.x * (idx){many} + threadIdx.x; g0 < all; g0 += (idx)gridDim.x * {many}) {{
@@ -119,7 +118,7 @@ for (idx p = all * {lanes} + blockIdx.x * (idx){threads} + threadIdx.x; p < {cou
         assemble(program, ENTRY, &uses, Launch::flat(blocks, threads), &body)
     }
 
-    /// The vectors of a thread, and how they come from memory and go there.
+    /// Returns the declarations, loads and stores of a thread's vectors.
     fn moves(
         &self,
         program: &Program,
@@ -130,7 +129,7 @@ for (idx p = all * {lanes} + blockIdx.x * (idx){threads} + threadIdx.x; p < {cou
         let (lanes, Numbers { vectors, stream, .. }) = (self.lanes, numbers);
         let (mut declared, mut before, mut after) = (String::new(), String::new(), String::new());
         let mut places = BTreeMap::new();
-        // The old and the new value of an input that is written in place are two buffers and one memory.
+        // The old and the new value of an input that is written in place are two buffers over one memory.
         let mut seen = Vec::new();
         for &buf in &self.walked {
             let root = program.root(buf);
@@ -154,7 +153,7 @@ for (idx p = all * {lanes} + blockIdx.x * (idx){threads} + threadIdx.x; p < {cou
         Ok(Moves { declared, before, after, places })
     }
 
-    /// How many vectors a thread takes at once, whether they go past the cache, and how many threads a block has.
+    /// Chooses how many vectors a thread takes, whether they bypass the cache, and the threads per block.
     fn numbers(&self, program: &Program, k: &LoopKernel, target: &Target) -> Numbers {
         let insts = &k.stages[0].insts;
         let reads =
@@ -164,10 +163,10 @@ for (idx p = all * {lanes} + blockIdx.x * (idx){threads} + threadIdx.x; p < {cou
         let bytes: u64 =
             self.walked.iter().map(|b| program.buffers[*b].dtype.size() as u64 * points.max(0) as u64).sum();
         let stream = bytes > target.cache;
-        // Seen on an H200 over 2 GiB with two vectors a thread: blocks of 128 threads move 4.22 TB/s and blocks of 256 move
-        // 4.08, with four vectors 4.02.
+        // Measured on an H200 over 2 GiB with two vectors per thread: blocks of 128 threads move 4.22 TB/s and blocks of
+        // 256 move 4.08; with four vectors 4.02.
         let (threads, most) = if stream { (THREADS / 2, 2) } else { (THREADS, 4) };
-        // Two loads or more are under way, the text stays small, and every multiprocessor has blocks.
+        // At least two loads are in flight, the text stays small, and every multiprocessor has blocks.
         let fits = |v: i64| {
             let blocks = points / (i64::from(threads) * v * self.lanes as i64);
             v <= most
@@ -180,12 +179,12 @@ for (idx p = all * {lanes} + blockIdx.x * (idx){threads} + threadIdx.x; p < {cou
     }
 }
 
-/// The text of what a thread moves.
+/// The text of a thread's loads and stores.
 struct Moves {
     declared: String,
     before: String,
     after: String,
-    /// What stands for an element of each buffer.
+    /// The expression for an element of each buffer.
     places: BTreeMap<BufId, String>,
 }
 
@@ -196,7 +195,7 @@ struct Numbers {
     threads: u32,
 }
 
-/// Every load of a buffer comes before any store to its memory.
+/// Whether every load of a buffer comes before any store to its memory.
 fn no_reread(program: &Program, insts: &[Inst]) -> bool {
     let mut written = Vec::new();
     insts.iter().all(|inst| match &inst.kind {
@@ -213,14 +212,14 @@ fn uses_loops(e: &SymExpr) -> bool {
     e.any_leaf(|a| matches!(a, Atom::Loop(_)))
 }
 
-/// Whether the address is the number of the point, row-major over `outer`.
+/// Whether the address is the number of the point in row-major order over `outer`.
 fn is_flat(address: &SymExpr, outer: &[SymExpr]) -> bool {
     let mut flat = SymExpr::ZERO;
     for (d, extent) in outer.iter().enumerate() {
         flat =
             flat * extent + if *extent == SymExpr::ONE { SymExpr::ZERO } else { SymExpr::loop_var(d as u32) };
     }
-    // A dimension of size 1 stands at 0 whatever its stride.
+    // The index of a dimension of size 1 is 0 whatever its stride.
     let at = address.subst(&|a| match a {
         Atom::Loop(n) => outer.get(*n as usize).filter(|e| **e == SymExpr::ONE).map(|_| SymExpr::ZERO),
         _ => None,
@@ -228,7 +227,7 @@ fn is_flat(address: &SymExpr, outer: &[SymExpr]) -> bool {
     at == flat
 }
 
-/// A pointwise body combines nothing.
+/// The effects of a pointwise body, which cannot reduce or scan.
 pub(crate) struct NoEffects;
 
 impl Effects for NoEffects {

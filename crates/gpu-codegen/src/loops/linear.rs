@@ -1,7 +1,7 @@
-//! A sum over the inner points whose terms are scaled by what an earlier sum gave, `Σ (a x + b y)` with `a` and `b` of the
+//! Splits a sum over inner points whose terms are scaled by an earlier sum, `Σ (a x + b y)` with `a` and `b` constant per
 //! outer point: `x` and `y` are summed in the earlier pass already, and the result is `a Σx + b Σy`.
 //!
-//! That is how the gradient of a normalisation reads: a second pass over the same numbers, once the first sums are known.
+//! The gradient of a normalisation has this form: a second pass over the same numbers, once the first sums are known.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ use crate::loops::accumulate::roots;
 use crate::loops::moments::{Pair, renumbered, rest, stored, without};
 use crate::text::template::volume;
 
-/// Terms of a sum at most: each is an accumulator.
+/// Maximum number of terms of a sum: each is an accumulator.
 const MAX_TERMS: usize = 4;
 
-/// A factor of the outer point; divided by where `inverse`.
+/// A factor that depends on the outer point; a divisor where `inverse`.
 #[derive(Clone, Copy)]
 struct Factor {
     value: Val,
     inverse: bool,
 }
 
-/// `± Π factors * term`; without a term it is the same at every inner point.
+/// The product `± Π factors * term`; without a term it is the same at every inner point.
 #[derive(Clone)]
 struct Term {
     negative: bool,
@@ -32,7 +32,7 @@ struct Term {
     value: Option<Val>,
 }
 
-/// The kernel without the reduction of stage `c`, where that is such a sum.
+/// Returns the kernel without the reduction of stage `c`, where that is such a sum.
 pub(crate) fn split_sum(program: &Program, k: &LoopKernel, c: usize, pairs: &[Pair]) -> Option<LoopKernel> {
     let stage = &k.stages[c];
     let mut all = stage.insts.iter().enumerate().filter(|(_, i)| matches!(i.kind, InstKind::Reduce { .. }));
@@ -93,7 +93,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The terms of a value that is scaled by `scale`.
+    /// Collects the terms of a value that is scaled by `scale`.
     fn terms(&self, v: Val, mut scale: Term, out: &mut Vec<Term>) -> Option<()> {
         let inst = &self.stage.insts[v.0 as usize];
         if inst.dtype != self.dtype || out.len() > 4 * MAX_TERMS {
@@ -134,7 +134,7 @@ impl Reader<'_> {
     }
 }
 
-/// Lets stage `a` sum the terms of stage `c`; the accumulator of each term's value.
+/// Makes stage `a` sum the terms of stage `c`, and returns the accumulator of each term's value.
 fn summed_earlier(
     program: &Program,
     k: &mut LoopKernel,
@@ -150,7 +150,7 @@ fn summed_earlier(
         let inst = renumbered(inst, &|v| same[v.0 as usize]);
         same.push(body.push(inst.dtype, inst.kind));
     }
-    // Accumulators that are there already, by what they sum.
+    // Existing accumulators, by the value that they sum.
     let mut sums: Vec<(Val, AccId)> = Vec::new();
     for inst in body.insts() {
         if let InstKind::Reduce { acc, value, position: None } = inst.kind
@@ -180,7 +180,7 @@ fn summed_earlier(
     Some(out)
 }
 
-/// A value of stage `c` computed in stage `a`, where everything that it needs is there then.
+/// Copies the computation of a value of stage `c` to stage `a`, where everything that it needs is available there.
 #[allow(clippy::too_many_arguments)] // two bodies, and what is known of both
 fn moved_to(
     program: &Program,
@@ -229,7 +229,7 @@ fn moved_to(
     Some(value)
 }
 
-/// The stage after `c`, which computes what `acc` was.
+/// The stage after `c` that computes the former value of `acc`.
 fn ended(
     program: &Program,
     k: &LoopKernel,
@@ -276,7 +276,7 @@ fn ended(
     Some(body.finish())
 }
 
-/// A value of a stage that is the same at every inner point, computed after the stage.
+/// Copies the computation of a value that is the same at every inner point to the stage after the loop.
 fn outer_value(
     program: &Program,
     stage: &Stage,

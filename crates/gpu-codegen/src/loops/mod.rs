@@ -1,10 +1,10 @@
-//! Loop kernels. Three shapes, chosen by the domain:
+//! Loop kernels, in three mappings chosen by the domain:
 //!
 //! - *points*: no stage has a loop; a thread computes a point.
-//! - *threads*: short or strided inner loops; a thread computes an outer point with serial loops (`wide`: several that lie
-//!   side by side).
-//! - *teams*: a wave or a block computes an outer point, its threads share the inner loops; reductions and scans combine
-//!   over the team in a fixed order, so that results do not change from run to run.
+//! - *threads*: short or strided inner loops; a thread computes an outer point with serial loops (`wide`: several
+//!   contiguous ones).
+//! - *teams*: a wave or a block computes an outer point and its threads share the inner loops; reductions and scans
+//!   combine over the team in a fixed order, so that results do not change from run to run.
 
 pub(crate) mod accumulate;
 pub(crate) mod columns;
@@ -33,16 +33,16 @@ use crate::text::template::{assemble, blocks_of, unravel, volume};
 use crate::text::types::{number, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
 
-/// Inner loops up to this long are one thread's work.
+/// Inner loops up to this long are run by one thread.
 pub(crate) const SHORT: i64 = 16;
-/// Inner loops up to this long are a wave's work.
+/// Inner loops up to this long are run by a wave.
 const WARP_WORK: i64 = 1024;
-/// With so many outer points a thread each fills the device, where memory runs along the outer points.
+/// With this many outer points one thread each fills the device, where the outer points are contiguous.
 const MANY: i64 = 16 * 1024;
 
-/// The ways of computing it, the best by rule first.
+/// Returns the candidate implementations, best first by rule.
 pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Result<Vec<Variant>, GenError> {
-    // Reductions over a single element are bodies with accumulators and no loop: those are not walked flat.
+    // Reductions over a single element are bodies with accumulators and no loop; `flat` does not take them.
     if let Some(flat) = Flat::of(program, k).filter(|_| k.accs.is_empty()) {
         return Ok(vec![Variant::single("flat", flat.generate(program, k, target)?)]);
     }
@@ -66,7 +66,7 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
     Ok(candidates)
 }
 
-/// The kernel that is always there.
+/// The fallback kernel, which takes every dtype and stride.
 fn generate(program: &Program, k: &LoopKernel, target: &Target) -> Result<Kernel, GenError> {
     match team(program, k, target.wave) {
         None => threads(program, k, ENTRY, false),
@@ -74,7 +74,7 @@ fn generate(program: &Program, k: &LoopKernel, target: &Target) -> Result<Kernel
     }
 }
 
-/// A size's number, by the sizes at capture where it is symbolic.
+/// The value of a size; where it is symbolic, its value at capture.
 pub(crate) fn hint(program: &Program, e: &SymExpr) -> i64 {
     let value = |a: &Atom| match a {
         Atom::Sym(id) => Some(program.symbols[*id].hint.unwrap_or(64)),
@@ -83,7 +83,7 @@ pub(crate) fn hint(program: &Program, e: &SymExpr) -> i64 {
     e.eval(&value).unwrap_or(64)
 }
 
-/// Threads that share an outer point; `None` for one.
+/// Number of threads that share an outer point; `None` for one.
 fn team(program: &Program, k: &LoopKernel, wave: u32) -> Option<u32> {
     let longest = k.stages.iter().map(|s| hint(program, &volume(&s.inner))).max().unwrap_or(1);
     let outer = hint(program, &volume(&k.outer));
@@ -98,7 +98,7 @@ fn team(program: &Program, k: &LoopKernel, wave: u32) -> Option<u32> {
     Some(wanted.next_power_of_two().min(1024))
 }
 
-/// Whether neighbouring outer points lie side by side in memory and inner ones do not.
+/// Whether adjacent outer points are contiguous in memory and inner ones are not.
 pub(crate) fn along_outer(program: &Program, k: &LoopKernel) -> bool {
     let Some(last) = k.outer.iter().rposition(|e| *e != SymExpr::ONE) else { return false };
     let (mut along, mut across) = (0, 0);
@@ -116,7 +116,7 @@ pub(crate) fn along_outer(program: &Program, k: &LoopKernel) -> bool {
     along > across
 }
 
-/// The accumulators' declarations, each at its identity.
+/// Declares the accumulators, each with its identity.
 pub(crate) fn declare(accs: &[AccDecl]) -> Result<String, GenError> {
     let mut out = String::new();
     for (n, acc) in accs.iter().enumerate() {
@@ -136,7 +136,7 @@ pub(crate) fn accumulator_type(acc: &AccDecl) -> Result<String, GenError> {
     Ok(if keeps_position(acc.op) { format!("At<{ty}>") } else { ty.to_owned() })
 }
 
-/// Whether the loop variables of a stage are divided out of one counter.
+/// Whether the loop variables of a stage are computed from one counter by divisions.
 pub(crate) fn divides(stage: &Stage) -> bool {
     stage.inner.iter().filter(|e| **e != SymExpr::ONE).count() > 1
 }
@@ -145,14 +145,14 @@ pub(crate) fn keeps_position(op: ReduceOp) -> bool {
     matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin)
 }
 
-/// What a thread alone or a team does with reductions and scans.
+/// How a single thread or a team writes reductions and scans.
 pub(crate) struct LoopEffects<'a> {
     pub(crate) accs: &'a [AccDecl],
-    /// The team's scans: `team_scan` over `TEAM` threads; `None` runs them serially in `carry<name>`.
+    /// The team's scans call `team_scan` over `TEAM` threads; `None` runs them serially in `carry<name>`.
     pub(crate) team: Option<u32>,
-    /// What stands behind the name of an accumulator where a thread has several of each: `[u]`.
+    /// The suffix of an accumulator's name where a thread has several of each: `[u]`.
     pub(crate) lane: &'static str,
-    /// Accumulators that are made together.
+    /// Accumulators that are reduced as pairs.
     pub(crate) pairs: &'a [Pair],
 }
 
@@ -184,7 +184,7 @@ impl Effects for LoopEffects<'_> {
             None => format!(
                 "carry_{name} = combine<{combination}>(carry_{name}, {value});\n{ty} {name} = carry_{name};\n"
             ),
-            // Idle threads add nothing.
+            // Idle threads contribute the identity.
             Some(team) => format!(
                 "{ty} total_{name};\n\
                  {ty} {name} = team_scan<{combination}, {team}>(active ? {value} : {identity}, total_{name}, scratch);\n\
@@ -215,7 +215,7 @@ pub(crate) fn scans<'s>(
     })
 }
 
-/// Running combinations begin at their identity.
+/// Declares running values, which begin at their identity.
 fn carries(stage: &Stage, prefix: &str) -> Result<String, GenError> {
     let mut out = String::new();
     for (name, dtype, op) in scans(stage, prefix) {
@@ -225,7 +225,7 @@ fn carries(stage: &Stage, prefix: &str) -> Result<String, GenError> {
     Ok(out)
 }
 
-/// A thread an outer point, serial inner loops; or one thread alone, which takes the points in their order.
+/// One thread per outer point with serial inner loops; or, with `alone`, a single thread that takes all points in order.
 fn threads(program: &Program, k: &LoopKernel, entry: &str, alone: bool) -> Result<Kernel, GenError> {
     let mut uses = Uses::default();
     let points = volume(&k.outer);
@@ -265,7 +265,7 @@ fn threads(program: &Program, k: &LoopKernel, entry: &str, alone: bool) -> Resul
     assemble(program, entry, &uses, launch, &body)
 }
 
-/// A team of `team` threads an outer point: a wave, or a block.
+/// A team of `team` threads per outer point: a wave or a block.
 fn teams(program: &Program, k: &LoopKernel, team: u32, wave: u32) -> Result<Kernel, GenError> {
     let mut uses = Uses { shared: 64 * 8, ..Uses::default() };
     let points = volume(&k.outer);
@@ -288,7 +288,7 @@ fn teams(program: &Program, k: &LoopKernel, team: u32, wave: u32) -> Result<Kern
     assemble(program, ENTRY, &uses, launch, &body)
 }
 
-/// One stage by a team: its threads take every `team`-th point; then accumulators are combined over the team.
+/// One stage run by a team: its threads take every `team`-th point; then accumulators are reduced over the team.
 fn team_stage(
     head: &BodyWriter<'_>,
     k: &LoopKernel,
@@ -303,7 +303,7 @@ fn team_stage(
     let first = k.outer.len();
     let mut out = String::from("{\n");
     if stage.inner.is_empty() {
-        // Every thread knows the values; one of them stores.
+        // Every thread has the values; one thread stores them.
         let once = BodyWriter { extents: &extents, prefix: &prefix, store_guard: Some("rank == 0"), ..*head };
         out.push_str(&once.write(&stage.insts, &effects, uses)?);
     } else if scans(stage, &prefix).next().is_some() {
@@ -340,7 +340,7 @@ fn team_stage(
             }
         }
     }
-    // What a stage stored is read by other threads of the team in the next one.
+    // The next stage reads what other threads of the team stored in this one.
     let _ = writeln!(out, "team_sync<{team}>();\n}}");
     Ok(out)
 }

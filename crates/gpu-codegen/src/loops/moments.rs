@@ -1,8 +1,9 @@
-//! Two passes over the same numbers, a sum and then the sum of squared differences from the mean, as one: count, mean and
-//! squared differences are kept together and merged.
+//! Fuses two passes over the same numbers, a sum and then the sum of squared differences from the mean, into one that
+//! maintains count, mean and squared differences.
 //!
-//! Welford's update for single numbers, Chan's formula for two sets (Chan, Golub and LeVeque, "Algorithms for computing the
-//! sample variance", 1983): as exact as two passes, where a sum of squares minus the square of a sum is not.
+//! Single numbers are added by Welford's update and two sets are merged by Chan's formula (Chan, Golub and LeVeque,
+//! "Algorithms for computing the sample variance", 1983). The result is as accurate as two passes, which a sum of squares
+//! minus the square of a sum is not.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +16,15 @@ use crate::loops::accumulate::roots;
 use crate::loops::linear::split_sum;
 use crate::text::template::volume;
 
-/// Two accumulators that are made together: the sum of some numbers, and that of their squared differences from the mean.
+/// Two accumulators that are reduced as a pair: the sum of some numbers, and that of their squared differences from the
+/// mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
     pub(crate) sum: usize,
     pub(crate) square: usize,
 }
 
-/// The kernel with such pairs made in one pass, where that saves one.
+/// Returns the kernel with such pairs reduced in one pass, where that saves a pass.
 pub(crate) fn fuse_moments(program: &Program, k: &LoopKernel) -> (LoopKernel, Vec<Pair>) {
     let (mut k, mut pairs) = (k.clone(), Vec::new());
     while let Some((next, pair)) = (0..k.stages.len()).find_map(|c| join(program, &k, c, &pairs)) {
@@ -35,7 +37,7 @@ pub(crate) fn fuse_moments(program: &Program, k: &LoopKernel) -> (LoopKernel, Ve
     (k, pairs)
 }
 
-/// The kernel without the reduction of stage `c`, where that is a sum of squared differences.
+/// Returns the kernel without the reduction of stage `c`, where that is a sum of squared differences.
 fn join(program: &Program, k: &LoopKernel, c: usize, pairs: &[Pair]) -> Option<(LoopKernel, Pair)> {
     let stage = &k.stages[c];
     let reduces = |i: &Inst| matches!(i.kind, InstKind::Reduce { .. });
@@ -60,7 +62,7 @@ fn join(program: &Program, k: &LoopKernel, c: usize, pairs: &[Pair]) -> Option<(
     rest(program, k, c, insts).map(|k| (k, Pair { sum, square }))
 }
 
-/// `x` and `m` of a value `(x - m)²`.
+/// Returns `x` and `m` of a value `(x - m)²`.
 fn squared_difference(stage: &Stage, v: Val) -> Option<(Val, Val)> {
     let InstKind::Op { op: ScalarOp::Mul, args } = &stage.insts[v.0 as usize].kind else { return None };
     if args[0] != args[1] {
@@ -72,12 +74,12 @@ fn squared_difference(stage: &Stage, v: Val) -> Option<(Val, Val)> {
     }
 }
 
-/// The accumulator whose sum, divided by the number of points, is this value of stage `c`.
+/// Returns the accumulator whose sum, divided by the number of points, is this value of stage `c`.
 fn mean_of(program: &Program, k: &LoopKernel, c: usize, v: Val) -> Option<usize> {
     let (mut n, mut v) = (c, v);
     loop {
         match &k.stages[n].insts[v.0 as usize].kind {
-            // Stored by an earlier stage at the same place.
+            // The mean may be stored by an earlier stage at the same place.
             InstKind::Load { buf, index, mask: None } if n == c => {
                 let before =
                     (0..c).rev().find_map(|s| Some((s, stored(program, &k.stages[s], *buf, index)?)));
@@ -99,7 +101,7 @@ fn mean_of(program: &Program, k: &LoopKernel, c: usize, v: Val) -> Option<usize>
     }
 }
 
-/// The stage before `c` that makes an accumulator, and the value that it sums.
+/// Returns the stage before `c` that reduces an accumulator, and the value that it sums.
 fn sum_of(k: &LoopKernel, c: usize, acc: usize) -> Option<(usize, Val)> {
     let of = |s: usize| {
         k.stages[s].insts.iter().find_map(|i| match i.kind {
@@ -112,7 +114,8 @@ fn sum_of(k: &LoopKernel, c: usize, acc: usize) -> Option<(usize, Val)> {
     (0..c).find_map(of)
 }
 
-/// The value that a stage stores to an element, where it does so once and plainly, and to nothing else of that memory.
+/// Returns the value that a stage stores to an element, if it has exactly one plain store there and stores nothing else to
+/// that memory.
 pub(crate) fn stored(program: &Program, stage: &Stage, buf: BufId, index: &[SymExpr]) -> Option<Val> {
     let root = program.root(buf);
     let mut all = stage.insts.iter().filter_map(|i| match &i.kind {
@@ -149,7 +152,7 @@ impl Same<'_> {
     fn compared(&self, a: Val, b: Val, seen: &mut BTreeMap<(Val, Val), bool>) -> bool {
         let (first, second) = (&self.k.stages[self.stages.0], &self.k.stages[self.stages.1]);
         let (x, y) = (&first.insts[a.0 as usize], &second.insts[b.0 as usize]);
-        // What the first stage stored and the second one loads.
+        // The second stage may load what the first one stored.
         if let InstKind::Load { buf, index, mask: None } = &y.kind
             && let Some(value) = stored(self.program, first, *buf, index)
         {
@@ -177,7 +180,7 @@ impl Same<'_> {
         }
     }
 
-    /// Whether a stage from the first one up to the second stores to this memory.
+    /// Whether a stage from the first up to the second stores to this memory.
     fn changed(&self, buf: BufId) -> bool {
         let root = self.program.root(buf);
         let stores = |s: &Stage| roots(self.program, s, true).contains(&root);
@@ -185,13 +188,13 @@ impl Same<'_> {
     }
 }
 
-/// Whether no value of the body stands in these indices: values are numbered anew in each stage.
+/// Whether these indices contain no value of the body: values are numbered separately in each stage.
 fn fixed(index: &[SymExpr]) -> bool {
     !index.iter().any(|e| e.any_leaf(|l| matches!(l, Atom::Value(_))))
 }
 
-/// The kernel with these instructions in stage `c`, which reduces nothing any more: its stores go to the stage after it over
-/// the same domain, or it is left out where it stores nothing.
+/// Returns the kernel with these instructions in stage `c`, which no longer reduces: its stores move to the following
+/// stage over the same domain, or it is removed where it stores nothing.
 pub(crate) fn rest(program: &Program, k: &LoopKernel, c: usize, insts: Vec<Inst>) -> Option<LoopKernel> {
     let mut k = k.clone();
     k.stages[c].insts = insts;
@@ -203,7 +206,7 @@ pub(crate) fn rest(program: &Program, k: &LoopKernel, c: usize, insts: Vec<Inst>
     }
     let next = (c + 1..k.stages.len()).find(|n| !k.stages[*n].inner.is_empty());
     let Some(next) = next.filter(|n| k.stages[*n].inner == inner) else {
-        // The pass stays, and stores alone.
+        // The pass remains, for its stores.
         return None;
     };
     let own: Vec<BufId> = roots(program, &k.stages[c], true);
@@ -222,7 +225,7 @@ pub(crate) fn rest(program: &Program, k: &LoopKernel, c: usize, insts: Vec<Inst>
     Some(k)
 }
 
-/// The body of `first` and then that of `second`, which gets what the first one stores as values.
+/// Concatenates two bodies; loads of what the first one stores become its values.
 fn behind(program: &Program, first: &Stage, second: &Stage) -> Option<Vec<Inst>> {
     let stored_roots = roots(program, first, true);
     let mut insts = first.insts.clone();
@@ -247,7 +250,7 @@ fn behind(program: &Program, first: &Stage, second: &Stage) -> Option<Vec<Inst>>
     Some(insts)
 }
 
-/// Leaves out stores of stage `n` to temporaries that no other step of the program reads.
+/// Removes stores of stage `n` to temporaries that no other step of the program reads.
 fn drop_unread(program: &Program, k: &mut LoopKernel, n: usize, candidates: &[BufId]) {
     for &root in candidates {
         let read_here = k.stages.iter().any(|s| roots(program, s, false).contains(&root));
@@ -264,7 +267,7 @@ fn drop_unread(program: &Program, k: &mut LoopKernel, n: usize, candidates: &[Bu
     }
 }
 
-/// Steps of the program that read this memory; the kernel that is looked at is one of them.
+/// Number of the program's steps that read this memory, including this kernel.
 fn readers(program: &Program, root: BufId) -> usize {
     fn of(program: &Program, step: &Step, root: BufId) -> usize {
         let nested: usize = step.nested().into_iter().flatten().map(|s| of(program, s, root)).sum();
@@ -276,15 +279,15 @@ fn readers(program: &Program, root: BufId) -> usize {
     returned + program.init.iter().chain(&program.steps).map(|s| of(program, s, root)).sum::<usize>()
 }
 
-/// The body without one effect, and without what only that needed. Checks stay: whether they hold is looked at even where
-/// nothing uses the index any more.
+/// The body without one effect and without instructions that only it needed. Index checks are kept: they are evaluated
+/// even where nothing uses the index any more.
 pub(crate) fn without(insts: &[Inst], effect: usize) -> Vec<Inst> {
     let acts = |i: &Inst| i.kind.has_effect() || matches!(i.kind, InstKind::Check { .. });
     let effects = insts.iter().enumerate().map(|(n, i)| n != effect && acts(i)).collect();
     kept(insts, effects)
 }
 
-/// The instructions that are needed, and those that they need.
+/// The needed instructions and, transitively, those that they use.
 fn kept(insts: &[Inst], mut needed: Vec<bool>) -> Vec<Inst> {
     for n in (0..insts.len()).rev() {
         if needed[n] {
@@ -300,14 +303,14 @@ fn kept(insts: &[Inst], mut needed: Vec<bool>) -> Vec<Inst> {
     out
 }
 
-/// What it takes to compute a value, which is the last one then.
+/// The instructions that compute a value, which is the last one of the result.
 pub(crate) fn computing(insts: &[Inst], value: Val) -> Vec<Inst> {
     let mut needed = vec![false; value.0 as usize + 1];
     needed[value.0 as usize] = true;
     kept(&insts[..=value.0 as usize], needed)
 }
 
-/// The instruction with other numbers for the values that it uses.
+/// The instruction with its operands renumbered.
 pub(crate) fn renumbered(inst: &Inst, now: &dyn Fn(Val) -> Val) -> Inst {
     let mut inst = inst.clone();
     let expr = |e: &mut SymExpr| {

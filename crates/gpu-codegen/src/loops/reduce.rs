@@ -1,9 +1,9 @@
-//! Reductions whose results alone do not fill the device, or lie side by side where their operands do not.
+//! Reductions with too few results to fill the device, or whose results are contiguous where their operands are not.
 //!
 //! - *rows*: a block takes a part of the inner points of one outer point.
-//! - *columns* (`columns`): a block takes neighbouring outer points; memory runs along them.
+//! - *columns* (`columns`): a block takes adjacent outer points, which are contiguous in memory.
 //!
-//! Which stages are one kernel, and how the last block of a point ends what several began, stands in `accumulate`.
+//! Which stages share a kernel, and how the last block of a point finishes it, is described in `accumulate`.
 
 use std::fmt::Write;
 
@@ -19,21 +19,21 @@ use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, unravel, volume};
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, TICKETS, Target, Variant};
 
-/// Inner points of a part at least.
+/// Minimum number of inner points per part.
 const MIN_WORK: i64 = 4096;
-/// Threads of a block.
+/// Threads per block.
 const THREADS: u32 = 512;
-/// Blocks that a multiprocessor has at once, for the number of parts.
+/// Blocks per multiprocessor, from which the number of parts follows.
 const BLOCKS_EACH: i64 = 2;
-/// Outer points for each multiprocessor that fill it with a thread each, where memory runs along them.
+/// Outer points per multiprocessor that fill it with one thread each, where they are contiguous.
 const ENOUGH_POINTS: i64 = 1024;
 
-/// The kernel spread over blocks, where it is one for this.
+/// Returns the kernel split over blocks, where it suits that.
 pub(crate) fn split(program: &Program, k: &LoopKernel, target: &Target) -> Result<Option<Variant>, GenError> {
     let longest = k.stages.iter().map(|s| hint(program, &volume(&s.inner))).max().unwrap_or(1);
     let outer = hint(program, &volume(&k.outer)).max(1);
     let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
-    // Short loops, as those of a window, are one thread's.
+    // Short loops, such as windows, are left to one thread.
     if k.accs.is_empty() || scans || longest <= SHORT || !reduced_once(k) {
         return Ok(None);
     }
@@ -53,12 +53,12 @@ pub(crate) fn split(program: &Program, k: &LoopKernel, target: &Target) -> Resul
     Rows { program, k: &k, pairs: &pairs, parts, wave: target.wave }.generate().map(Some)
 }
 
-/// A block, or several, for an outer point.
+/// One or several blocks per outer point.
 struct Rows<'a> {
     program: &'a Program,
     k: &'a LoopKernel,
     pairs: &'a [Pair],
-    /// Blocks that share an outer point.
+    /// Number of blocks that share an outer point.
     parts: i64,
     wave: u32,
 }
@@ -71,7 +71,7 @@ impl Rows<'_> {
         Ok(Variant { name: format!("rows_{}", self.parts), kernels, scratch })
     }
 
-    /// Some stages as one kernel.
+    /// Generates a group of stages as one kernel.
     fn kernel(&self, group: &Group) -> Result<Kernel, GenError> {
         let k = self.k;
         let mut uses = Uses { scratch: vec!["u8"; k.accs.len()], ..Uses::default() };
@@ -136,7 +136,7 @@ const idx part = block / points, point = block % points;
         let effects = LoopEffects { accs: &self.k.accs, team: Some(THREADS), lane: "", pairs: self.pairs };
         let mut out = String::from("{\n");
         if stage.inner.is_empty() {
-            // Every thread knows the values; one of them stores.
+            // Every thread has the values; one thread stores them.
             let once =
                 BodyWriter { extents: &extents, prefix: &prefix, store_guard: Some("rank == 0"), ..*head };
             out.push_str(&once.write(&stage.insts, &effects, uses)?);
@@ -170,12 +170,13 @@ const idx part = block / points, point = block % points;
         let _ = writeln!(out, "}}\n{known}");
         let ends = group.parts > 1 && (!made.is_empty() || group.stages.len() > 1);
         out.push_str(&self.combined(&made, ends, kept, uses)?);
-        // What a stage stored is read by other threads of the block in the next one.
+        // The next stage reads what other threads of the block stored in this one.
         out.push_str("block_sync();\n}\n");
         Ok(out)
     }
 
-    /// What the threads of a block have combined, together; where blocks share a point, the last one goes on with all of it.
+    /// Combines the accumulators of a block's threads. Where blocks share a point, only the last block continues, with the
+    /// total.
     fn combined(
         &self,
         made: &[Reduction],

@@ -1,5 +1,5 @@
-//! Running combinations over few long rows: each row is cut into parts. A first kernel combines every part, a second one
-//! runs through it, beginning with the parts before, combined in their order: results are the same from run to run.
+//! Scans over few long rows: each row is split into parts. A first kernel reduces every part; a second one scans it,
+//! starting from the combination of the parts before it in their order, so that results are the same from run to run.
 
 use std::fmt::Write;
 
@@ -12,20 +12,20 @@ use crate::text::template::{assemble, unravel, volume};
 use crate::text::types::{number, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, Variant};
 
-/// Elements of a part at least.
+/// Minimum number of elements per part.
 const MIN_WORK: i64 = 4096;
-/// Threads of a block.
+/// Threads per block.
 const THREADS: u32 = 512;
-/// Blocks that a multiprocessor has at once, for the number of parts.
+/// Blocks per multiprocessor, from which the number of parts follows.
 const BLOCKS_EACH: i64 = 2;
-/// What stands before the numbers of values.
+/// The prefix of the names of values.
 const PREFIX: &str = "v0_";
 
-/// A scan in parts.
+/// A scan in this many parts.
 pub(crate) struct Parts(i64);
 
 impl Parts {
-    /// Whether the kernel is one for this: a single loop whose scans do not depend on each other, long rows, few of them.
+    /// Returns `None` unless the kernel suits this: a single loop whose scans are independent, few long rows.
     pub(crate) fn of(program: &Program, k: &LoopKernel, target: &Target) -> Option<Parts> {
         let [stage] = &k.stages[..] else { return None };
         let [length] = &stage.inner[..] else { return None };
@@ -37,7 +37,7 @@ impl Parts {
         (parts > 1).then_some(Parts(parts))
     }
 
-    /// The two kernels.
+    /// Generates the two kernels.
     pub(crate) fn generate(&self, program: &Program, k: &LoopKernel) -> Result<Variant, GenError> {
         let stage = &k.stages[0];
         let size = |dtype: DType| SymExpr::from_i64(self.0 * dtype.size() as i64) * volume(&k.outer);
@@ -46,7 +46,7 @@ impl Parts {
         Ok(Variant { name: format!("parts_{}", self.0), kernels, scratch })
     }
 
-    /// The combination of every part, to scratch memory.
+    /// The kernel that reduces every part, to scratch memory.
     fn totals(&self, program: &Program, k: &LoopKernel) -> Result<Kernel, GenError> {
         let stage = needed(&k.stages[0]);
         let (mut uses, mut last) = (self.uses(&stage), String::new());
@@ -73,7 +73,7 @@ impl Parts {
         self.finished(program, k, &uses, &body)
     }
 
-    /// The scan itself.
+    /// The kernel that scans.
     fn run(&self, program: &Program, k: &LoopKernel) -> Result<Kernel, GenError> {
         let stage = &k.stages[0];
         let mut uses = self.uses(stage);
@@ -111,7 +111,7 @@ impl Parts {
         Uses { scratch: vec!["u8"; scans(stage, PREFIX).count()], ..Uses::default() }
     }
 
-    /// The loop over rows and parts, and what a thread is of.
+    /// Returns the loop over rows and parts, and the position of a thread.
     fn opening(&self, writer: &BodyWriter<'_>, k: &LoopKernel, uses: &mut Uses) -> String {
         let (points, length) =
             (writer.expr(&volume(&k.outer), uses), writer.expr(&k.stages[0].inner[0], uses));
@@ -140,7 +140,7 @@ const idx begin = part * chunk, end = imin<idx>({length}, begin + chunk);
     }
 }
 
-/// The values that `of` depends on, itself included.
+/// Marks the values that `of` depends on, including itself.
 fn behind(insts: &[Inst], of: Val, into: &mut [bool]) {
     let n = of.0 as usize;
     if into.get(n) == Some(&false) {
@@ -149,7 +149,7 @@ fn behind(insts: &[Inst], of: Val, into: &mut [bool]) {
     }
 }
 
-/// No scan runs over what another one gives.
+/// Whether no scan depends on the result of another.
 fn independent(stage: &Stage) -> bool {
     stage.insts.iter().all(|inst| match inst.kind {
         InstKind::Scan { value, .. } => {
@@ -161,7 +161,7 @@ fn independent(stage: &Stage) -> bool {
     })
 }
 
-/// The stage with nothing but its scans and what they need; values keep their numbers.
+/// The stage with only its scans and what they need; values keep their numbers.
 fn needed(stage: &Stage) -> Stage {
     let mut needs = vec![false; stage.insts.len()];
     for (n, inst) in stage.insts.iter().enumerate() {
@@ -178,12 +178,12 @@ fn needed(stage: &Stage) -> Stage {
     stage
 }
 
-/// Scans of which only the last value counts.
+/// The effects of the first kernel, which needs only the last value of each scan.
 struct Totals;
 
 impl Effects for Totals {
     fn reduce(&self, _: AccId, _: &str, _: Option<&str>) -> Result<String, GenError> {
-        Err(GenError::Malformed("a reduction beside a scan in parts".into()))
+        Err(GenError::Malformed("a reduction in a kernel with a scan in parts".into()))
     }
     fn acc(&self, _: AccId) -> String {
         "0".into()

@@ -1,5 +1,5 @@
-//! Pointwise kernels that read memory along one dimension and write it along another: what is read that way goes through
-//! a tile in shared memory, so that reads and writes both move neighbouring elements together.
+//! Pointwise kernels that read memory along one dimension and write it along another. Operands that are contiguous along
+//! the other dimension go through a tile in shared memory, so that reads and writes are both coalesced.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,35 +17,35 @@ use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS};
 
 /// Rows and columns of a tile.
 const TILE: i64 = 32;
-/// Threads of a block: rows that it moves at once, times the columns.
+/// Threads per block: the rows that it moves at once, times the columns.
 const THREADS: u32 = 256;
 /// Dimensions shorter than this are not worth a tile.
 const MIN_EXTENT: i64 = 16;
-/// Buffers that go through tiles at most: 8-byte elements then fit into the shared memory that every launch has.
+/// Maximum number of buffers that go through tiles: 8-byte elements then fit into the shared memory that every launch has.
 const MAX_TILES: usize = 4;
 
-/// Which dimensions a kernel is tiled over, and what goes through tiles.
+/// The dimensions over which a kernel is tiled, and the buffers that go through tiles.
 pub(crate) struct Transpose {
-    /// The dimension along which the staged buffers lie in memory.
+    /// The dimension along which the staged buffers are contiguous.
     read: usize,
-    /// The one along which everything else does.
+    /// The dimension along which everything else is contiguous.
     written: usize,
     staged: Vec<(BufId, SymExpr)>,
 }
 
-/// The factor of a loop variable in an address.
+/// The coefficient of a loop variable in an address.
 fn factor(address: &SymExpr, variable: usize) -> Option<SymExpr> {
     address.affine_in(&Atom::Loop(variable as u32)).map(|(factor, _)| factor)
 }
 
-/// The dimension with neighbours in memory, the last such one; those of size 1 have none.
+/// The last dimension with stride 1; dimensions of size 1 do not count.
 fn unit(address: &SymExpr, outer: &[SymExpr]) -> Option<usize> {
     let fits = |d: &usize| outer[*d] != SymExpr::ONE && factor(address, *d) == Some(SymExpr::ONE);
     (0..outer.len()).rev().find(fits)
 }
 
 impl Transpose {
-    /// Looks at a kernel without inner loops.
+    /// Returns `None` for kernels that do not transpose.
     pub(crate) fn of(program: &Program, k: &LoopKernel) -> Option<Transpose> {
         let [stage] = &k.stages[..] else { return None };
         if !stage.inner.is_empty() || !k.accs.is_empty() {
@@ -73,7 +73,7 @@ impl Transpose {
             let across = factor(&address, written).is_some_and(|f| f != SymExpr::ZERO);
             let same = along.is_some_and(|d| read.is_none_or(|r| r == d));
             let whole = mask.is_none() && !checks::from_data(index) && !stored.contains(&program.root(*buf));
-            // One buffer has one tile: every load of it is at the same address.
+            // One buffer has one tile, so every load of it must have the same address.
             let known = staged.get(buf).is_none_or(|a| *a == address);
             if same && across && whole && known && (staged.len() < MAX_TILES || staged.contains_key(buf)) {
                 read = along;
@@ -89,7 +89,7 @@ impl Transpose {
         Some(Transpose { read: read?, written, staged: staged.into_iter().collect() })
     }
 
-    /// The kernel.
+    /// Generates the kernel.
     pub(crate) fn generate(&self, program: &Program, k: &LoopKernel) -> Result<Kernel, GenError> {
         let mut uses = Uses::default();
         let writer = BodyWriter { program, extents: &k.outer, prefix: "v", guard: None, store_guard: None };

@@ -1,6 +1,6 @@
-//! Short loops at every outer point, as those of a window: a thread computes several neighbouring points, and what lies side
-//! by side there moves 16 bytes at once. What does not depend on which of them it is, above all where a window ends, is
-//! computed once for all of them.
+//! Short loops at every outer point, such as windows: a thread computes several adjacent points and accesses contiguous
+//! memory 16 bytes at a time. What does not depend on the point, above all the bounds of a window, is computed once for
+//! all of them.
 
 use std::fmt::Write;
 
@@ -14,12 +14,12 @@ use crate::text::template::{assemble, blocks_of, unravel, volume};
 use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS};
 
-/// Bytes that a thread reads or writes at once.
+/// Bytes of one vector access.
 const WIDTH: usize = 16;
-/// Threads that fill the device.
+/// Number of threads that fill the device.
 const ENOUGH: i64 = 32 * 1024;
 
-/// A kernel that is computed so.
+/// A kernel that computes several adjacent points per thread.
 pub(crate) struct Wide<'a> {
     program: &'a Program,
     k: &'a LoopKernel,
@@ -28,12 +28,12 @@ pub(crate) struct Wide<'a> {
     stored: Vec<BufId>,
 }
 
-/// What becomes of an instruction.
+/// How an instruction is executed.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     /// Computed once for all points of the thread.
     Once,
-    /// Moves at once.
+    /// As a vector access.
     Wide,
     /// For each point.
     Each,
@@ -55,7 +55,7 @@ impl<'a> Wide<'a> {
         Some(wide)
     }
 
-    /// Whether a looped stage reads something so many elements at once, and nothing is wider than that allows.
+    /// Whether a looped stage loads vectors of `lanes` elements, and nothing is wider than that allows.
     fn fits(&self, lanes: i64) -> bool {
         let mut some = false;
         for stage in &self.k.stages {
@@ -118,7 +118,7 @@ impl<'a> Wide<'a> {
         out
     }
 
-    /// Whether the address grows by one from point to point, and that of a thread's first one is a multiple of `lanes`.
+    /// Whether the address is contiguous along the points and aligned to `lanes` for a thread's first point.
     fn is_contiguous(&self, buf: BufId, index: &[SymExpr], lanes: i64) -> bool {
         let root = self.program.root(buf);
         let address = self.program.buffers[buf].address(index);
@@ -130,7 +130,7 @@ impl<'a> Wide<'a> {
             && terms.iter().all(|(coef, _)| coef % lanes == 0)
     }
 
-    /// What the tables of the search call it.
+    /// Its name in the tables of the search.
     pub(crate) fn name(&self) -> String {
         format!("wide_{}", self.lanes)
     }
@@ -175,7 +175,7 @@ impl<'a> Wide<'a> {
         assemble(self.program, ENTRY, &uses, launch, &body)
     }
 
-    /// The head of a loop over a thread's points.
+    /// The head of the loop over a thread's points.
     fn each(&self) -> String {
         format!("#pragma unroll\nfor (int u = 0; u < {}; ++u) {{\n", self.lanes)
     }
@@ -196,7 +196,7 @@ impl<'a> Wide<'a> {
         Ok(format!("{once}{}const idx i{} = first + u;\n{each}}}\n{after}", self.each(), self.last))
     }
 
-    /// A load or a store of all points of a thread.
+    /// A load or store of all points of a thread.
     fn moved(
         &self,
         writer: &BodyWriter<'_>,

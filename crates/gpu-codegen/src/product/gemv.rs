@@ -1,10 +1,10 @@
-//! Products of a few rows with a matrix, as decoding has them: bound by the memory that the matrix is read from, so every
-//! thread keeps several loads of 16 bytes in flight and nothing is staged.
+//! Products of a few rows with a matrix, as in decoding. They are bound by the bandwidth of reading the matrix, so every
+//! thread keeps several 16-byte loads in flight and nothing is staged.
 //!
-//! - *rows* (`gemv_rows`): the matrix lies along the inner dimension. Warps take a few columns of the result each and share
-//!   the inner dimension over their lanes (and, where there are few columns, over the warps of a block).
-//! - *columns*: the matrix lies along the columns. Eight lanes read 128 bytes of a row; warps and, where there are few
-//!   columns, blocks share the inner dimension. Parts are added up in a fixed order.
+//! - *rows* (`gemv_rows`): the matrix is contiguous along the inner dimension. Each warp takes a few columns of the
+//!   result; its lanes (and, where there are few columns, the warps per block) split the inner dimension.
+//! - *columns*: the matrix is contiguous along the columns. Eight lanes read 128 bytes of a row; warps and, where there
+//!   are few columns, blocks split the inner dimension. Partial sums are reduced in a fixed order.
 //!
 //! Not here: products of many rows (`matmul`).
 
@@ -17,36 +17,36 @@ use crate::text::template::{assemble, element, epilogue, unravel, volume};
 use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Launch, Target, Variant};
 
-/// Rows of the left operand at most: their sums are registers of every thread.
+/// Maximum number of rows of the left operand: every thread keeps their sums in registers.
 const MAX_ROWS: i64 = 8;
-/// Bytes of a load.
+/// Bytes per load.
 const WIDTH: i64 = 16;
-/// Warps of a block in the *columns* form, and lanes that read a row of the matrix together.
+/// Warps per block in the *columns* form, and lanes that read adjacent parts of a matrix row.
 const COLUMN_WARPS: i64 = 8;
 const ROW_LANES: i64 = 8;
 
-/// The ways of computing it; none where it is no product of a few rows.
+/// Returns the candidates; none where it is not a product of a few rows.
 pub(crate) fn variants(program: &Program, k: &Matmul, target: &Target) -> Result<Vec<Variant>, GenError> {
     let Some(shape) = Skinny::of(program, k) else { return Ok(Vec::new()) };
     if shape.along_inner { Rows::of(shape).variants(target) } else { Ok(vec![shape.columns(target)?]) }
 }
 
-/// A product of few rows whose matrix can be read 16 bytes at once.
+/// A product of few rows whose matrix can be read with 16-byte loads.
 pub(crate) struct Skinny<'a> {
     pub(crate) program: &'a Program,
     pub(crate) k: &'a Matmul,
-    /// Dimensions before the last two.
+    /// Number of dimensions before the last two.
     pub(crate) split: usize,
     pub(crate) rows: i64,
-    /// Elements of a load.
+    /// Elements per load.
     pub(crate) lanes: i64,
-    /// Whether the matrix lies along the inner dimension.
+    /// Whether the matrix is contiguous along the inner dimension.
     pub(crate) along_inner: bool,
     /// Whether the left operand can be read as vectors too.
     pub(crate) vector_left: bool,
 }
 
-/// Whether every row that starts along dimension `along` starts at a multiple of 16 bytes, the buffers' own memory doing so.
+/// Whether every row along dimension `along` starts at a multiple of 16 bytes, given that the buffer's memory does.
 pub(crate) fn aligned(operand: &Operand, along: usize, lanes: i64) -> bool {
     let whole = |e: &SymExpr| {
         let (terms, constant) = e.terms();
@@ -91,7 +91,7 @@ impl<'a> Skinny<'a> {
         &self.k.a.sizes[self.split + 1]
     }
 
-    /// The value of a size, or a usual one where it is not known.
+    /// The value of a size, or a typical value where it is symbolic.
     pub(crate) fn typical(e: &SymExpr) -> i64 {
         e.as_const().unwrap_or(4096)
     }
@@ -101,14 +101,14 @@ impl<'a> Skinny<'a> {
         BodyWriter { program: self.program, extents, prefix: "", guard: None, store_guard: None }
     }
 
-    /// The address of an element; `row` and `col` are texts.
+    /// The address of an element; `row` and `col` are text.
     pub(crate) fn address(&self, operand: &Operand, row: &str, col: &str, uses: &mut Uses) -> String {
         let lead: Vec<String> = (0..self.split).map(|d| format!("i{d}")).collect();
         let index: Vec<&str> = lead.iter().map(String::as_str).chain([row, col]).collect();
         element(&self.writer(), operand, &index, uses)
     }
 
-    /// Blocks that share the inner dimension in the *columns* form.
+    /// Number of blocks that split the inner dimension in the *columns* form.
     fn parts(&self, target: &Target) -> i64 {
         let across = Self::typical(self.columns_of()) / (8 * self.lanes).max(1);
         let turns = Self::typical(self.inner()) / (COLUMN_WARPS * (target.lanes() / ROW_LANES));
@@ -118,7 +118,7 @@ impl<'a> Skinny<'a> {
     fn columns(&self, target: &Target) -> Result<Variant, GenError> {
         let parts = self.parts(target);
         let (k, lanes, rows) = (self.k, self.lanes, self.rows);
-        // Rows of the matrix that a warp reads at once; their sums are added up over the lanes of one column.
+        // Rows of the matrix that a warp reads at once; their sums are reduced over the lanes of one column.
         let at_once = target.lanes() / ROW_LANES;
         let steps =
             std::iter::successors(Some(ROW_LANES), |n| Some(2 * n)).take_while(|n| *n < target.lanes());
@@ -209,7 +209,7 @@ block_sync();
         Ok(Variant { name: format!("gemv_columns_{parts}"), kernels, scratch })
     }
 
-    /// Adds the parts of the inner dimension up, in their order, and runs the epilogue.
+    /// The kernel that adds the partial sums in order and runs the epilogue.
     fn reduce_parts(&self, parts: i64) -> Result<crate::Kernel, GenError> {
         let ranges = &self.k.epilogue.ranges;
         let mut uses = Uses::default();

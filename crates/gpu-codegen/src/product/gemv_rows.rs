@@ -1,12 +1,12 @@
-//! Products of a few rows whose matrix lies along the inner dimension (the *rows* form of `gemv`): one, or two of one left
-//! operand side by side, so that what follows both is one epilogue; before them what makes the left operand, where that is a
-//! step of its own (`prologue`).
+//! Products of a few rows whose matrix is contiguous along the inner dimension (the *rows* form of `gemv`): one, or two
+//! that share the left operand and whose epilogues are fused. A `prologue` may compute the left operand in the same
+//! kernel.
 //!
-//! A block asks for the first part of its matrix before it waits for earlier launches, where that is a constant: what comes
-//! before it and the reading of memory then overlap. It asks for no other block's part: on an H200 a 7B decoder takes 3.74 ms
-//! instead of 3.52 where the first blocks have the second-level cache fetch those of the next.
+//! A block loads the first part of its matrix before it waits for earlier launches, where the matrix is a constant:
+//! earlier launches and the reading of memory then overlap. It prefetches nothing for other blocks: on an H200 a 7B
+//! decoder takes 3.74 ms instead of 3.52 where the first blocks prefetch those of the next into the second-level cache.
 //!
-//! Not here: which steps are put together so (`chain`).
+//! Not here: which steps are fused this way (`chain`).
 
 use std::fmt::Write;
 
@@ -21,36 +21,36 @@ use crate::text::template::{EpilogueEffects, assemble, unravel, volume};
 use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Launch, MAX_BLOCKS, Target, Variant};
 
-/// Warps that share the inner dimension at least.
+/// Minimum number of warps that split the inner dimension.
 const WARPS: i64 = 4;
-/// Warps of a block at most; where every block makes the left operand itself also about as many as it has: fewer blocks
-/// make it.
+/// Maximum number of warps per block, and about the number where every block also computes the left operand: fewer blocks
+/// then compute it.
 const MAX_WARPS: i64 = 16;
-/// Loads of a lane and column that are in flight together at most.
+/// Maximum number of loads in flight per lane and column.
 const MAX_LOADS: i64 = 4;
-/// What the epilogue of each product calls its result.
+/// The variables of the two products' results in their epilogues.
 const RESULTS: [&str; 2] = ["result0", "result1"];
 
-/// One or two products of one left operand.
+/// One or two products with the same left operand.
 pub(crate) struct Rows<'a> {
     products: Vec<Skinny<'a>>,
-    /// Elements that the first product's epilogue has stored when the second one's reads them.
+    /// Expressions for elements that the first product's epilogue stores and the second one's reads.
     handed: Substitutions,
     prologue: Option<Prologue<'a>>,
 }
 
-/// How the form is cut.
+/// The shape of a kernel.
 #[derive(Clone, Copy)]
 struct Config {
-    /// Columns of each result a warp.
+    /// Columns of each result per warp.
     columns: i64,
-    /// Loads of a lane and column that are in flight together.
+    /// Loads in flight per lane and column.
     unroll: i64,
-    /// Warps that share the inner dimension of the same columns.
+    /// Number of warps that split the inner dimension of the same columns.
     sharing: i64,
-    /// Warps of a block.
+    /// Warps per block.
     warps: i64,
-    /// Lanes of a warp.
+    /// Lanes per warp.
     wave: i64,
 }
 
@@ -59,8 +59,8 @@ impl<'a> Rows<'a> {
         Rows { products: vec![product], handed: Substitutions::new(), prologue: None }
     }
 
-    /// Two products of one left operand, the epilogue of the second of which may read what that of the first one stores, at
-    /// the same point; `None` where they cannot be computed together.
+    /// Two products with the same left operand, where the second epilogue may read what the first stores at the same
+    /// point; `None` where one kernel cannot compute them.
     pub(crate) fn pair(first: Skinny<'a>, second: Skinny<'a>) -> Option<Rows<'a>> {
         let dtype = |s: &Skinny<'_>| s.program.buffers[s.k.b.buf].dtype;
         let alike = first.k.a == second.k.a
@@ -72,7 +72,7 @@ impl<'a> Rows<'a> {
         Some(Rows { products: vec![first, second], handed, prologue: None })
     }
 
-    /// The same behind a step that makes the left operand; `None` where blocks cannot make it themselves.
+    /// Adds the prologue that computes the left operand; `None` where blocks cannot compute it themselves.
     pub(crate) fn with_prologue(mut self, prologue: Option<Prologue<'a>>) -> Option<Rows<'a>> {
         let shape = &self.products[0];
         if !shape.vector_left || !shape.along_inner || volume(&shape.k.a.sizes[..shape.split]) != SymExpr::ONE
@@ -83,12 +83,12 @@ impl<'a> Rows<'a> {
         Some(self)
     }
 
-    /// Buffers through which the first product hands something to the second one.
+    /// Buffers through which the first product passes values to the second.
     pub(crate) fn handed(&self) -> impl Iterator<Item = kernel_ir::BufId> + '_ {
         self.handed.keys().copied()
     }
 
-    /// The ways of computing it, the best by rule first.
+    /// Returns the candidate implementations, best first by rule.
     pub(crate) fn variants(&self, target: &Target) -> Result<Vec<Variant>, GenError> {
         self.candidates(target).into_iter().map(|candidate| self.candidate(candidate, target)).collect()
     }
@@ -96,16 +96,16 @@ impl<'a> Rows<'a> {
     fn candidates(&self, target: &Target) -> Vec<Config> {
         let (shape, count) = (&self.products[0], self.products.len() as i64);
         let (n, inner) = (Skinny::typical(shape.columns_of()), Skinny::typical(shape.inner()));
-        // So many loads of a warp are a column. Every thread reads once where that is possible: all of a block is asked for at
-        // once, and before anything is waited for.
+        // Number of a warp's loads that cover a column. Where possible every thread loads once: a block then issues all
+        // its loads together, before it waits for anything.
         let shares = |n: i64, each: i64| (n + each - 1) / each;
         let wave = target.lanes();
         let loads = shares(inner, wave * shape.lanes).max(1);
         let each = shares(loads, shares(loads, MAX_WARPS * MAX_LOADS));
         let sharing = shares(each, MAX_LOADS).clamp(WARPS, MAX_WARPS);
         let unroll = shares(each, sharing).clamp(1, MAX_LOADS);
-        // Measured on an H200 for the products of a 7B decoder: two columns and the inner dimension shared by the warps of a
-        // block is the fastest or within 2 % of it, at 1,000 to 32,000 columns. Fewer columns keep more blocks busy.
+        // Measured on an H200 for the products of a 7B decoder: two columns, with the inner dimension split over the warps
+        // of a block, is the fastest or within 2 % of it at 1,000 to 32,000 columns. Fewer columns keep more blocks busy.
         let columns = if n >= 4 * i64::from(target.multiprocessors) { 2 / count } else { 1 };
         let warps = |sharing: i64| match self.prologue {
             Some(_) => MAX_WARPS / sharing * sharing,
@@ -135,7 +135,7 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// Statements that read `lanes` elements of row `m` of the left operand from position `q` on into `x`.
+    /// Returns statements that read `lanes` elements of row `m` of the left operand, from position `q` on, into `x`.
     fn left(&self, uses: &mut Uses) -> Result<String, GenError> {
         let shape = &self.products[0];
         let (lanes, a) = (shape.lanes, &shape.k.a);
@@ -160,7 +160,7 @@ for (int j = 0; j < {lanes}; ++j) x[j] = to<float>(xv.v[j]);
         ))
     }
 
-    /// Statements that ask for the vectors of a turn, `wv`.
+    /// Returns statements that load the vectors `wv` of an iteration.
     fn load(&self, ty: &str, candidate: Config, inner: &str) -> String {
         let (lanes, count) = (self.products[0].lanes, self.products.len());
         format!(
@@ -180,7 +180,7 @@ wv[u][p][c] = bits_as<Vec<{ty}, {lanes}>>(q < {inner} ? load_streaming(w[p][c] +
         )
     }
 
-    /// Statements that multiply the vectors of a turn and add the products up in `sum`.
+    /// Returns statements that multiply the vectors of an iteration and accumulate the products in `sum`.
     fn consume(&self, candidate: Config, inner: &str, uses: &mut Uses) -> Result<String, GenError> {
         let (lanes, rows, count) = (self.products[0].lanes, self.products[0].rows, self.products.len());
         Ok(format!(
@@ -208,7 +208,7 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
         ))
     }
 
-    /// The addresses of a group's columns in each matrix, `w`.
+    /// Returns the addresses `w` of a group's columns in each matrix.
     fn pointers(&self, ty: &str, columns: i64, n: &str, uses: &mut Uses) -> String {
         let mut out = format!("const {ty} *w[{}][{columns}];\n", self.products.len());
         for (p, product) in self.products.iter().enumerate() {
@@ -221,7 +221,7 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
         out
     }
 
-    /// What follows the sums: the products' epilogues, one after another.
+    /// Returns the epilogues of the products, one after another.
     fn tails(&self, uses: &mut Uses) -> Result<String, GenError> {
         let mut out = String::new();
         for (p, (product, name)) in self.products.iter().zip(RESULTS).enumerate() {
@@ -306,13 +306,13 @@ if (acts && share == 0 && lane < {outs} && {in_} < {n}) {{
     }
 }
 
-/// What stands before the numbers of the values of an epilogue.
+/// The prefix of the names of an epilogue's values.
 fn value_prefix(product: usize) -> String {
     format!("e{product}_")
 }
 
-/// The values of the first product's epilogue that stand for what the second one's reads; `None` where that reads something
-/// else of what the first one stores.
+/// The values of the first epilogue that replace what the second one reads; `None` where the second reads anything else
+/// that the first one stores.
 fn handed(first: &Skinny<'_>, second: &Matmul) -> Option<Substitutions> {
     let (program, mut handed) = (first.program, Substitutions::new());
     let address = |buf: kernel_ir::BufId, index: &[SymExpr]| program.buffers[buf].address(index);
@@ -325,7 +325,7 @@ fn handed(first: &Skinny<'_>, second: &Matmul) -> Option<Substitutions> {
             if program.root(*to) != program.root(*buf) {
                 continue;
             }
-            // Values of the two have the same numbers and are others.
+            // Values of the two bodies have the same numbers but differ, so indices from data are not comparable.
             let known = !checks::from_data(at) && !checks::from_data(index);
             let same = known && to == buf && address(*to, at) == address(*buf, index);
             if !same || mask.is_some() || guard.is_some() || *mode != StoreMode::Write {
@@ -337,7 +337,7 @@ fn handed(first: &Skinny<'_>, second: &Matmul) -> Option<Substitutions> {
     Some(handed)
 }
 
-/// Statements that add up the sums of a warp's lanes; a lane has those of its row and column, `mine`.
+/// Returns statements that reduce the sums over a warp's lanes; a lane keeps those of its row and column, `mine`.
 fn warp_sums(candidate: Config, count: i64, rows: i64) -> String {
     let Config { columns, wave, .. } = candidate;
     format!(
@@ -355,7 +355,7 @@ if (lane == m * {columns} + c) mine[p] = all;
     )
 }
 
-/// Statements that add up the sums of the warps which share the inner dimension; the first has them.
+/// Returns statements that reduce the sums over the warps that split the inner dimension; the first warp has the total.
 fn shared_sums(candidate: Config, count: i64, outs: i64) -> String {
     let Config { sharing, warps, .. } = candidate;
     if sharing == 1 {

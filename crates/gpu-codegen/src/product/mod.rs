@@ -1,7 +1,7 @@
-//! Matrix products: of a few rows (`gemv`), by tiles that threads or the tensor memory accelerator bring into shared memory
-//! (`tile_*`, `bulk_*`), and the simple kernel that is always there (`matmul`). Convolutions are products of the same tiles.
+//! Matrix products: of a few rows (`gemv`), by tiles that threads or the tensor memory accelerator copy to shared memory
+//! (`tile_*`, `tma_*`), and the simple fallback kernel (`matmul`). Convolutions use the same tiles.
 //!
-//! Not here: which steps share a launch (`together`), what is done around a library's product (`library`).
+//! Not here: which steps share a launch (`fused_launch`), and kernels around a library's product (`library`).
 
 pub(crate) mod gemv;
 pub(crate) mod gemv_rows;

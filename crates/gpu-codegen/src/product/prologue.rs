@@ -1,6 +1,6 @@
-//! What makes the left operand of a product of a few rows, as a part of the product's kernel: a loop kernel whose rows are
-//! those of the operand (a normalisation, say). Every block makes all of it in shared memory; the first one leaves it in
-//! memory too, for whoever else reads it.
+//! The prologue of a product of a few rows: a loop kernel that computes the left operand row by row (a normalisation,
+//! say), fused into the product's kernel. Every block computes the whole operand in shared memory; the first block also
+//! stores it in global memory for other readers.
 //!
 //! Not here: whether the steps may share a launch (`chain`).
 
@@ -16,28 +16,28 @@ use crate::text::checks;
 use crate::text::template::volume;
 use crate::text::types::memory_type;
 
-/// Bytes of the operand at most: several blocks have to find room on a multiprocessor.
+/// Maximum bytes of the operand: several blocks have to fit on a multiprocessor.
 const MAX_BYTES: i64 = 32 * 1024;
-/// Instructions for an element at most: every block computes all elements.
+/// Maximum instructions per element: every block computes all elements.
 const MAX_INSTS: usize = 64;
 
-/// A loop kernel as blocks of a product run it.
+/// A loop kernel that the blocks of a product run.
 pub(crate) struct Prologue<'a> {
     program: &'a Program,
     k: &'a LoopKernel,
-    /// The operand that it makes.
+    /// The operand that it computes.
     a: &'a Operand,
     rows: i64,
     inner: i64,
-    /// Elements that a thread takes at once.
+    /// Elements per vector.
     lanes: i64,
-    /// Results of a row, by the stage that makes them.
+    /// Values per row, with the stage that computes them.
     kept: Vec<Kept<'a>>,
-    /// Whether the first block leaves the results in memory.
+    /// Whether the first block stores the results in global memory.
     leaves: bool,
 }
 
-/// A number that a stage without a loop stores and later ones read.
+/// A number that a stage without a loop stores and later stages read.
 struct Kept<'a> {
     stage: usize,
     buf: BufId,
@@ -45,8 +45,8 @@ struct Kept<'a> {
 }
 
 impl<'a> Prologue<'a> {
-    /// The kernel before a product with the left operand `a`; `None` where it does not make the operand row by row, or
-    /// something else that is longer than a row's number.
+    /// Returns the prologue of a product with the left operand `a`; `None` where the kernel does not compute the operand
+    /// row by row, or stores something else with more than one number per row.
     pub(crate) fn of(
         program: &'a Program,
         k: &'a LoopKernel,
@@ -73,7 +73,7 @@ impl<'a> Prologue<'a> {
         whole.then_some(made)
     }
 
-    /// Looks at a stage; whether it makes the operand. `None` where it does something that blocks cannot do each.
+    /// Analyses a stage and returns whether it computes the operand; `None` where blocks cannot run it redundantly.
     fn take(&mut self, n: usize, stage: &'a Stage) -> Option<bool> {
         let row = stage.inner.is_empty();
         if !row && (wide(&stage.inner) > 1 || volume(&stage.inner).as_const() != Some(self.inner)) {
@@ -90,7 +90,7 @@ impl<'a> Prologue<'a> {
                         return None;
                     }
                 }
-                // Every block keeps what it stores: where that goes is known beforehand.
+                // Every block keeps a stored value in registers, so its place must be known in advance.
                 InstKind::Store { buf, index, mask: None, mode: StoreMode::Write, .. }
                     if !checks::from_data(index) =>
                 {
@@ -119,7 +119,7 @@ impl<'a> Prologue<'a> {
         })
     }
 
-    /// Whether an inner point stores the element of the operand that has its row and position.
+    /// Whether an inner point stores the operand's element at its own row and position.
     fn is_operand(&self, stage: &Stage, index: &[SymExpr]) -> bool {
         let address = self.program.buffers[self.a.buf].address(index);
         let split = self.a.sizes.len() - 2;
@@ -137,7 +137,7 @@ impl<'a> Prologue<'a> {
         }
     }
 
-    /// The loop variable of the rows, where there are several.
+    /// The loop variable of the rows, where there is more than one.
     fn row_of(&self) -> Option<u32> {
         self.k.outer.iter().position(|e| *e != SymExpr::ONE).map(|d| d as u32)
     }
@@ -148,7 +148,7 @@ impl<'a> Prologue<'a> {
         Some((self.k.outer.len() + at) as u32)
     }
 
-    /// The shared memory of the operand.
+    /// Declares the shared memory of the operand.
     pub(crate) fn declared(&self) -> Result<String, GenError> {
         let (ty, count) = (self.ty()?, self.rows * self.inner / self.lanes);
         Ok(format!("__shared__ Vec<{ty}, {}> staged[{count}];\n", self.lanes))
@@ -163,7 +163,7 @@ impl<'a> Prologue<'a> {
         memory_type(self.program.buffers[self.a.buf].dtype)
     }
 
-    /// Statements by which all threads of a block of so many warps of `wave` lanes make the operand.
+    /// Returns statements by which all threads of a block with `warps` warps of `wave` lanes compute the operand.
     pub(crate) fn text(&self, warps: i64, wave: i64, uses: &mut Uses) -> Result<String, GenError> {
         let width = self.program.buffers[self.a.buf].dtype.size() as i64;
         uses.shared += (self.rows * self.inner * width + 8 * warps) as u32;
@@ -190,7 +190,7 @@ const int rank = threadIdx.x;\nconst bool leaves = {} && blockIdx.x == 0;
             };
             let _ = writeln!(out, "{{\n{text}}}");
         }
-        // The next row's sums are made where this one's were.
+        // The next row reuses the memory of this row's sums.
         out.push_str("block_sync();\n}\n");
         Ok(out)
     }
@@ -203,7 +203,7 @@ const int rank = threadIdx.x;\nconst bool leaves = {} && blockIdx.x == 0;
         LoopEffects { accs: &self.k.accs, team: Some(team as u32), lane: "", pairs: &[] }
     }
 
-    /// A stage without a loop: every thread knows its numbers.
+    /// A stage without a loop: every thread computes its numbers.
     fn of_row(&self, n: usize, stage: &Stage, team: i64, uses: &mut Uses) -> Result<String, GenError> {
         let prefix = format!("p{n}_");
         let writer = BodyWriter {
@@ -296,7 +296,7 @@ const int rank = threadIdx.x;\nconst bool leaves = {} && blockIdx.x == 0;
         Ok(out)
     }
 
-    /// Buffers that a stage reads at one place an element, side by side, and the addresses: these are read as vectors.
+    /// Buffers that a stage reads at one contiguous address per element, which are read as vectors, and the addresses.
     fn vectors(&self, stage: &Stage) -> Vec<(BufId, SymExpr)> {
         let mut found: Vec<(BufId, Option<SymExpr>)> = Vec::new();
         for inst in &stage.insts {
@@ -313,8 +313,7 @@ const int rank = threadIdx.x;\nconst bool leaves = {} && blockIdx.x == 0;
         found.into_iter().filter_map(|(buf, address)| Some((buf, address?))).collect()
     }
 
-    /// Whether elements from one that stands at a multiple of `lanes` on lie in memory side by side, at a multiple of their
-    /// bytes.
+    /// Whether elements that start at a multiple of `lanes` are contiguous and aligned to the bytes of `lanes` elements.
     fn is_vector(&self, stage: &Stage, buf: BufId, address: &SymExpr) -> bool {
         let point = self.inner_of(stage).and_then(|v| address.affine_in(&Atom::Loop(v)));
         let Some((step, rest)) = point else { return false };
@@ -328,7 +327,7 @@ const int rank = threadIdx.x;\nconst bool leaves = {} && blockIdx.x == 0;
     }
 }
 
-/// Dimensions that are not 1.
+/// Number of dimensions whose size is not 1.
 fn wide(extents: &[SymExpr]) -> usize {
     extents.iter().filter(|e| **e != SymExpr::ONE).count()
 }

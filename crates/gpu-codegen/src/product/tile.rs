@@ -1,9 +1,9 @@
-//! What a tiled product is: axes that move the addresses of two factors, whether a matrix product or a convolution, and
-//! how its factors can be read several elements at once.
+//! The description of a tiled product, be it a matrix product or a convolution: axes that advance the addresses of two
+//! operands, and how many elements of an operand one copy can read.
 //!
-//! Every axis says how far a step of it goes in each factor's memory. Those of `rows` move the left factor alone, those of
-//! `cols` the right one, `inner` and `batch` both. A convolution's axes also move coordinates that must lie within the
-//! input. Not here: the text of kernels (`tile_text`), which shapes of tiles there are (`tile_rule`).
+//! Every axis has a stride in each operand. Those of `rows` advance the left operand alone, those of `cols` the right one,
+//! `inner` and `batch` both. A convolution's axes also advance spatial coordinates, which must lie within the input. Not
+//! here: the text of kernels (`tile_text`), and the choice of tile shapes (`tile_rule`).
 
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{BufId, Epilogue, Program};
@@ -11,13 +11,13 @@ use kernel_ir::{BufId, Epilogue, Program};
 /// One loop of a product.
 #[derive(Clone, Debug)]
 pub(crate) struct Axis {
-    /// How often.
+    /// Number of iterations.
     pub(crate) extent: SymExpr,
-    /// Elements that a step goes in the left and in the right factor.
+    /// Strides in the left and in the right operand, in elements.
     pub(crate) steps: [SymExpr; 2],
-    /// The spatial coordinate that it moves, and by how much.
+    /// The spatial coordinate that it advances, and its step.
     pub(crate) space: Option<(usize, i64)>,
-    /// The dimension of the result that it moves, and by how much.
+    /// The dimension of the result that it advances, and its step.
     pub(crate) result: Option<(usize, SymExpr)>,
 }
 
@@ -27,59 +27,59 @@ impl Axis {
     }
 }
 
-/// A spatial coordinate: valid from 0 to below `size`.
+/// A spatial coordinate, valid in `0..size`.
 #[derive(Clone, Debug)]
 pub(crate) struct Space {
-    /// Its value where every axis is at 0.
+    /// Its value where every axis is 0.
     pub(crate) start: i64,
-    /// Where it ends.
+    /// The end of the valid range.
     pub(crate) size: SymExpr,
 }
 
-/// A factor: elements of a buffer's memory from `offset` on.
+/// An operand: elements of a buffer's memory from `offset` on.
 #[derive(Clone, Debug)]
-pub(crate) struct Factor {
+pub(crate) struct TileOperand {
     pub(crate) buf: BufId,
     pub(crate) offset: SymExpr,
 }
 
-/// A product and what becomes of it.
+/// A product with its epilogue.
 pub(crate) struct Product<'a> {
     pub(crate) program: &'a Program,
     pub(crate) epilogue: &'a Epilogue,
-    /// Dtype of both factors: one that tiles are made for.
+    /// Dtype of both operands; one that tiles support.
     pub(crate) dtype: DType,
-    pub(crate) factors: [Factor; 2],
+    pub(crate) operands: [TileOperand; 2],
     pub(crate) batch: Vec<Axis>,
     pub(crate) rows: Vec<Axis>,
     pub(crate) cols: Vec<Axis>,
     pub(crate) inner: Vec<Axis>,
-    /// Of the left factor.
+    /// The spatial coordinates of the left operand.
     pub(crate) spaces: Vec<Space>,
 }
 
-/// How a factor's tile is read.
+/// How copies read an operand's tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// Chunks of so many elements along the inner dimension.
+    /// Vectors of this many elements along the inner dimension.
     AlongInner(i64),
-    /// Chunks of so many elements along its rows.
+    /// Vectors of this many elements along its rows.
     AlongRows(i64),
-    /// Element by element, neighbouring threads along the inner dimension.
+    /// Single elements, adjacent threads along the inner dimension.
     SingleInner,
-    /// Element by element, neighbouring threads along the rows.
+    /// Single elements, adjacent threads along the rows.
     SingleRows,
 }
 
 impl Reading {
-    /// Elements of a copy.
+    /// Elements per copy.
     pub(crate) fn width(self) -> i64 {
         match self {
             Reading::AlongInner(w) | Reading::AlongRows(w) => w,
             Reading::SingleInner | Reading::SingleRows => 1,
         }
     }
-    /// The name in the kernels' text.
+    /// The name of the mode in the kernels' text.
     pub(crate) fn mode(self) -> &'static str {
         match self {
             Reading::AlongInner(_) => "ALONG_INNER",
@@ -90,18 +90,18 @@ impl Reading {
     }
 }
 
-/// The number of points of axes.
+/// Number of points of a list of axes.
 pub(crate) fn count(axes: &[Axis]) -> SymExpr {
     axes.iter().fold(SymExpr::ONE, |n, a| n * &a.extent)
 }
 
-/// Whether the value is surely a multiple of `n`.
+/// Whether the value is provably a multiple of `n`.
 pub(crate) fn is_multiple(e: &SymExpr, n: i64) -> bool {
     let (terms, constant) = e.terms();
     constant % n == 0 && terms.iter().all(|(factor, _)| factor % n == 0)
 }
 
-/// A size's number, by the sizes at capture where it is symbolic.
+/// The value of a size; where it is symbolic, its value at capture.
 pub(crate) fn hint(program: &Program, e: &SymExpr) -> i64 {
     let value = |a: &Atom| match a {
         Atom::Sym(id) => Some(program.symbols[*id].hint.unwrap_or(64)),
@@ -110,8 +110,8 @@ pub(crate) fn hint(program: &Program, e: &SymExpr) -> i64 {
     e.eval(&value).unwrap_or(64)
 }
 
-/// The axes of one factor's address, outermost first, neighbours made one where memory allows. Axes that move a spatial
-/// coordinate stay alone in the left factor.
+/// The axes of one operand's address, outermost first, with adjacent axes merged where memory allows. Axes of the left
+/// operand that advance a spatial coordinate are not merged.
 pub(crate) fn merged(axes: &[Axis], side: usize) -> Vec<Axis> {
     let mut out: Vec<Axis> = Vec::new();
     for axis in axes.iter().filter(|a| !a.is_one()) {
@@ -135,8 +135,8 @@ pub(crate) fn merged(axes: &[Axis], side: usize) -> Vec<Axis> {
 }
 
 impl Product<'_> {
-    /// Puts the axes of rows and of the inner dimension into the order in which the factors are read in the largest
-    /// pieces: which axis is innermost is free.
+    /// Reorders the axes of rows and of the inner dimension so that the widest copies are possible: which axis is
+    /// innermost is free.
     pub(crate) fn arrange(&mut self) {
         let bytes = self.dtype.size() as i64;
         let mut best: Option<(i64, Vec<Axis>, Vec<Axis>)> = None;
@@ -155,12 +155,12 @@ impl Product<'_> {
         }
     }
 
-    /// The rows of a factor's tiles.
+    /// The axes of the rows of an operand's tiles.
     pub(crate) fn rows_of(&self, side: usize) -> &[Axis] {
         if side == 0 { &self.rows } else { &self.cols }
     }
 
-    /// How a factor is best read.
+    /// The best way to read an operand's tile.
     pub(crate) fn reading(&self, side: usize) -> Reading {
         let (rows, inner) = (merged(self.rows_of(side), side), merged(&self.inner, side));
         let single = if self.dtype.size() == 4 { 1 } else { 0 };
@@ -172,7 +172,7 @@ impl Product<'_> {
         if along_rows > 1 {
             return Reading::AlongRows(along_rows);
         }
-        // Neighbouring threads read neighbours where there are any.
+        // Adjacent threads read adjacent elements along a contiguous axis, where there is one.
         let unit = |axes: &[Axis]| axes.last().is_some_and(|a| a.steps[side] == SymExpr::ONE);
         match (unit(&inner) || !unit(&rows), single) {
             (true, 1) => Reading::AlongInner(1),
@@ -182,7 +182,7 @@ impl Product<'_> {
         }
     }
 
-    /// Elements of the largest copy along the last of `along`; `None` where there is none of 4 bytes.
+    /// Elements of the widest copy along the last of `along`; `None` where even 4 bytes are not possible.
     fn width(&self, side: usize, along: &[Axis], across: &[Axis]) -> Option<i64> {
         let (last, outer) = along.split_last()?;
         if last.steps[side] != SymExpr::ONE || (side == 0 && last.space.is_some()) {
@@ -195,9 +195,9 @@ impl Product<'_> {
             .chain(across)
             .chain(batch)
             .map(|a| &a.steps[side])
-            .chain([&last.extent, &self.factors[side].offset])
+            .chain([&last.extent, &self.operands[side].offset])
             .collect();
-        // A coordinate's start goes into the address too; it is a multiple of an axis' step.
+        // A coordinate's start is a part of the address; it is a multiple of an axis' step.
         [16, 8, 4]
             .into_iter()
             .map(|n| n / bytes)
@@ -205,19 +205,19 @@ impl Product<'_> {
     }
 }
 
-/// The axes with each of them innermost in turn, the order as it is first.
+/// The axes in all orders that differ in the innermost one, beginning with the given order.
 fn innermost_orders(axes: &[Axis]) -> Vec<Vec<Axis>> {
     let mut out = vec![axes.to_vec()];
     for n in 0..axes.len().saturating_sub(1) {
-        let mut turned = axes.to_vec();
-        let axis = turned.remove(n);
-        turned.push(axis);
-        out.push(turned);
+        let mut order = axes.to_vec();
+        let axis = order.remove(n);
+        order.push(axis);
+        out.push(order);
     }
     out
 }
 
-/// Copies per 16 bytes; single elements that stand in the way of everything else cost the most.
+/// Copies per 16 bytes; single elements cost the most.
 fn reading_cost(reading: Reading, bytes: i64) -> i64 {
     match reading {
         Reading::AlongInner(w) | Reading::AlongRows(w) => 16 / (w * bytes),

@@ -1,5 +1,5 @@
-//! The epilogue of a tiled product: several neighbouring columns at once where memory lies along the columns, so that
-//! what the epilogue reads and writes moves in vectors.
+//! The epilogue of a tiled product. Where the result is contiguous along the columns, a thread takes several adjacent
+//! columns, so that the epilogue's loads and stores are vectors.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,18 +12,18 @@ use crate::product::tile::{Product, count, is_multiple};
 use crate::product::tile_text::Writer;
 use crate::text::lanes::{self, Lanes};
 
-/// How the points of a tile are taken.
+/// How threads take the points of a tile.
 pub(crate) struct Finish {
-    /// Columns that a thread takes at once.
+    /// Columns per thread.
     pub(crate) lanes: i64,
-    /// Whether neighbouring threads have neighbouring rows (one column each).
+    /// Whether adjacent threads have adjacent rows (one column each).
     pub(crate) rows_first: bool,
-    /// Buffers that are read or written as vectors ([`Lanes::vectors`]).
+    /// Buffers that are accessed as vectors ([`Lanes::vectors`]).
     vectors: BTreeMap<BufId, SymExpr>,
 }
 
 impl Finish {
-    /// The best way for a product's epilogue; tiles are multiples of eight columns.
+    /// The best choice for a product's epilogue; tiles are multiples of eight columns.
     pub(crate) fn of(product: &Product<'_>, tile: (i64, i64)) -> Finish {
         let plain = |rows_first| Finish { lanes: 1, rows_first, vectors: BTreeMap::new() };
         let [axis] = &product.cols[..] else { return plain(false) };
@@ -32,9 +32,9 @@ impl Finish {
             product.epilogue.insts.iter().filter_map(plain_store).collect();
         let Some(&(main, index)) = stores.first() else { return plain(false) };
         let widest = product.program.buffers[main].dtype.size().max(1) as i64;
-        for count in [(16 / widest).min(8), 4] {
+        for count in [(16 / widest).min(8), 4, 2] {
             let lanes = Lanes { program: product.program, epilogue: product.epilogue, var: *var, count };
-            let fits = count >= 4
+            let fits = count >= 2
                 && *step == SymExpr::ONE
                 && is_multiple(&axis.extent, count)
                 && tile.1 % count == 0;
@@ -45,7 +45,8 @@ impl Finish {
         plain(along_rows(product, main, index))
     }
 
-    /// Statements that run the epilogue for `row`, columns `col…` and the batch's numbers `g0…`, with sums in `sum`.
+    /// Returns statements that run the epilogue for `row`, columns `col…` and the batch indices `g0…`, with the sums in
+    /// `sum`.
     pub(crate) fn text(&self, w: &mut Writer<'_>) -> Result<String, GenError> {
         let product = w.product;
         let epilogue = product.epilogue;
@@ -54,7 +55,7 @@ impl Finish {
         let moving = product.cols.first().and_then(|a| a.result.as_ref()).map(|r| r.0);
         for v in 0..epilogue.ranges.len() {
             let value = self.variable(w, v);
-            // The lanes' variable is counted within the loop over lanes.
+            // The variable along the lanes is incremented in the loop over lanes.
             let name = if moving == Some(v) { format!("lane0_{v}") } else { format!("i{v}") };
             let _ = writeln!(out, "const idx {name} = {value};");
         }
@@ -90,7 +91,7 @@ fn plain_store(inst: &Inst) -> Option<(BufId, &[SymExpr])> {
     }
 }
 
-/// Whether neighbouring rows are neighbours in memory and neighbouring columns are not.
+/// Whether adjacent rows are contiguous in memory and adjacent columns are not.
 fn along_rows(product: &Product<'_>, buf: BufId, index: &[SymExpr]) -> bool {
     let address = product.program.buffers[buf].address(index);
     let unit = |axis: Option<&crate::product::tile::Axis>| {

@@ -1,8 +1,8 @@
-//! Which shapes of tiles a product is tried with: an estimate of each one's time, the shortest first.
+//! The tile shapes that are tried for a product, sorted by an estimate of their times.
 //!
-//! The estimate knows three limits of a multiprocessor (multiplications, bytes from the second-level cache, the latency of
+//! The estimate models three limits of a multiprocessor (multiply-adds, bytes from the second-level cache, the latency of
 //! a block that waits for its own copies) and how evenly blocks fill the device. Its constants are rounded figures of
-//! Hopper; only their ratios matter. What a device really takes is found by timing the ways side by side.
+//! Hopper; only their ratios matter. The search measures the actual times.
 
 use ir_core::DType;
 
@@ -11,36 +11,36 @@ use crate::product::tile_text::{Form, Pipeline, Unit, variant};
 use crate::product::tma_rule;
 use crate::{GenError, Target, Variant};
 
-/// Ways that are given at most, of those whose threads copy and of those by the copy engine.
+/// Maximum number of candidates, of kernels whose threads copy and of TMA kernels.
 const MAX_CANDIDATES: usize = 6;
 const MAX_TMA_CANDIDATES: usize = 4;
-/// Bytes a cycle that a multiprocessor gets from the second-level cache with all others reading too.
+/// Bytes per cycle that a multiprocessor reads from the second-level cache while all others read too.
 const CACHE_BYTES: f64 = 28.0;
-/// The same of the copy engine, which asks for whole lines and takes no thread's time.
+/// The same for TMA, which requests whole lines and takes no thread's time.
 const TMA_BYTES: f64 = 44.0;
-/// As [`CACHE_BYTES`] where few others read, and bytes a cycle of its shared memory.
+/// Like [`CACHE_BYTES`] while few others read, and bytes per cycle of shared memory.
 const PEAK_CACHE_BYTES: f64 = 60.0;
 const SHARED_BYTES: f64 = 100.0;
-/// Cycles from a copy's start to its end.
+/// Latency of a copy in cycles.
 const LATENCY: f64 = 700.0;
-/// The same of the copy engine, for a tile's parts of both factors.
+/// The same for TMA and a tile's parts of both operands.
 const TMA_LATENCY: f64 = 1500.0;
-/// Cycles of a launch.
+/// Cycles per launch.
 const LAUNCH_CYCLES: f64 = 2000.0;
-/// By how much kernels whose threads copy take longer than this estimate says, compared with those by the copy engine: on an
-/// H200 both take the same time for 1×1 convolutions of ResNet-152 whose estimates are 1.8 to one, and for products of ViT-B/16
-/// whose estimates are 0.8 to one theirs is the longer by a third.
+/// Factor by which kernels whose threads copy are slower than this estimate says, compared with TMA kernels: on an H200
+/// both take the same time for 1×1 convolutions of ResNet-152 whose estimates are 1.8 to one; for products of ViT-B/16
+/// whose estimates are 0.8 to one the former take a third longer.
 const THREAD_COPY_FACTOR: f64 = 1.8;
-/// Cycles of exchanging sums within a cluster, and of a second kernel.
+/// Cycles to exchange sums within a cluster, and of a second kernel.
 const CLUSTER_CYCLES: f64 = 500.0;
 const SECOND_KERNEL_CYCLES: f64 = 4000.0;
-/// Multiplications and additions of 16-bit floats a cycle by `wgmma`, of the 2048 that there are at most.
+/// Multiply-adds of 16-bit floats per cycle by `wgmma`, of 2048 at most.
 const WGMMA: f64 = 1700.0;
-/// Warps and bytes of shared memory of a multiprocessor.
+/// Warps and bytes of shared memory per multiprocessor.
 const WARPS: i64 = 48;
 const SHARED: i64 = 227 * 1024;
 
-/// Multiplications of a product that takes a few microseconds on a Hopper, of which a launch is a large part.
+/// Multiply-adds of a product that takes a few microseconds on a Hopper, a large part of which is the launch.
 const SMALL_PRODUCT: i64 = 1 << 29;
 
 /// `(rows, columns, depth, stages, warps along rows, warps along columns)` of 16-bit tiles.
@@ -73,15 +73,15 @@ const PLAIN: &[(i64, i64, i64, i64, i64, i64)] = &[
     (32, 32, 32, 3, 8, 1),
 ];
 
-/// The ways of computing a product, the best by estimate first; none where its dtype has no tiles.
+/// Returns the candidates of a product, best first by estimate; none where tiles do not support its dtype.
 pub(crate) fn candidates(product: &Product<'_>, target: &Target) -> Result<Vec<Variant>, GenError> {
     forms(product, target).into_iter().map(|form| variant(product, form)).collect()
 }
 
-/// Whether the generated kernel of a product is by rule at least about as fast as a library's, so that none need be asked,
-/// which takes longer than a thousand such products. So it is on a Hopper for few multiplications in 16 bit: of 29
-/// convolutions of ResNet-152 (batch 1) the generated kernel with its epilogue was faster for 28, and the four products of a
-/// layer of ViT-B/16 took 38.3 µs together, those of cuBLASLt 39.6.
+/// Whether the generated kernel of a product is by rule at least about as fast as a library's, so that no library need be
+/// asked; asking takes longer than a thousand such products. This holds on a Hopper for small 16-bit products: of 29
+/// convolutions of ResNet-152 (batch 1) the generated kernel with its epilogue was faster for 28, and the four products of
+/// a layer of ViT-B/16 took 38.3 µs in total, those of cuBLASLt 39.6.
 pub(crate) fn prefers_generated(product: &Product<'_>, target: &Target) -> bool {
     let at = |axes| hint(product.program, &count(axes));
     let sizes = [&product.batch, &product.rows, &product.cols, &product.inner];
@@ -90,7 +90,7 @@ pub(crate) fn prefers_generated(product: &Product<'_>, target: &Target) -> bool 
     narrow && few && target.wgmma()
 }
 
-/// What multiplies factors of a dtype; `None` where no tiles do.
+/// The unit that multiplies operands of a dtype; `None` where no tiles support it.
 fn unit(dtype: DType, target: &Target) -> Option<Unit> {
     match dtype {
         DType::F16 | DType::BF16 => target.features.mma.then_some(Unit::Tensor),
@@ -100,7 +100,7 @@ fn unit(dtype: DType, target: &Target) -> Option<Unit> {
     }
 }
 
-/// The shapes, best first.
+/// The tile shapes, best first.
 fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
     let Some(unit) = unit(product.dtype, target) else { return Vec::new() };
     let shapes = match unit {
@@ -122,7 +122,7 @@ fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
     let mut found: Vec<(f64, Form)> = Vec::new();
     for form in shapes.iter().map(whole).chain(tma_rule::forms(product, unit, target)) {
         for parts in [1, 2, 4, 8, 16, 32] {
-            // A cluster has 8 blocks at most.
+            // A cluster has at most 8 blocks.
             let form = Form { parts, cluster: cluster && (2..=8).contains(&parts), ..form };
             if fits(product, &form, target) {
                 found.push((estimate(product, &form, target), form));
@@ -130,16 +130,16 @@ fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
         }
     }
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
-    // Some of each kind: the estimate compares one kind's forms better than those of two.
+    // Some of each kind are kept: the estimate compares shapes of one kind better than shapes of two.
     let (threads, tma) = found.into_iter().partition(|(_, form)| form.pipeline == Pipeline::Threads);
     let mut kept = [best(threads, MAX_CANDIDATES), best(tma, MAX_TMA_CANDIDATES)].concat();
     kept.sort_by(|a, b| a.0.total_cmp(&b.0));
     kept.into_iter().map(|(_, form)| form).collect()
 }
 
-/// The first `most` of one kind, which are sorted by their estimates.
+/// The first `most` of one kind, sorted by their estimates.
 fn best(found: Vec<(f64, Form)>, most: usize) -> Vec<(f64, Form)> {
-    // Two ways of sharing the inner dimension for each shape of tile are enough to try.
+    // Two ways of splitting the inner dimension per tile shape are enough to try.
     let mut kept: Vec<(f64, Form)> = Vec::new();
     for (time, form) in found {
         let same = |(_, k): &&(f64, Form)| (k.tile, k.depth) == (form.tile, form.depth);
@@ -147,7 +147,7 @@ fn best(found: Vec<(f64, Form)>, most: usize) -> Vec<(f64, Form)> {
             kept.push((time, form));
         }
     }
-    // One that shares nothing is always among them.
+    // One that does not split the inner dimension is always included.
     let alone = kept.iter().position(|(_, form)| form.parts == 1).filter(|&place| place >= most);
     if let Some(place) = alone {
         kept.swap(most - 1, place);
@@ -156,12 +156,12 @@ fn best(found: Vec<(f64, Form)>, most: usize) -> Vec<(f64, Form)> {
     kept
 }
 
-/// Whether a kernel of this form can be made and is no waste.
+/// Whether a kernel of this shape is possible and not wasteful.
 fn fits(product: &Product<'_>, form: &Form, target: &Target) -> bool {
     let depth = hint(product.program, &count(&product.inner));
     let steps = (depth + form.depth - 1) / form.depth;
     let threads = form.threads();
-    // The block's threads divide into the lines of each factor's tile (`Tile` in `dialect/common/tile.cu`).
+    // The block's threads divide evenly into the lines of each operand's tile (`Tile` in `dialect/common/tile.cu`).
     let divides = |side: usize, rows: i64| match product.reading(side) {
         _ if form.pipeline != Pipeline::Threads => true,
         Reading::AlongInner(w) => form.depth % w == 0 && threads % (form.depth / w) == 0,
@@ -177,15 +177,15 @@ fn fits(product: &Product<'_>, form: &Form, target: &Target) -> bool {
         && form.tile.1 * form.tile.0 / form.parts >= 32
 }
 
-/// Multiplications and additions a cycle of a multiprocessor.
+/// Multiply-adds per cycle of a multiprocessor.
 fn rate(form: &Form) -> f64 {
     if form.pipeline != Pipeline::Threads {
-        // A narrow product of a warpgroup reads as much of shared memory as there is.
+        // A narrow product of a warpgroup is bound by the bandwidth of shared memory.
         let narrow = if form.tile.1 < 128 { 0.8 } else { 1.0 };
         return narrow * if form.unit == Unit::Tf32 { WGMMA / 2.0 } else { WGMMA };
     }
     let (pm, pn) = (form.tile.0 / form.warps.0, form.tile.1 / form.warps.1);
-    // Small parts of a warp read more of shared memory for each product.
+    // Small tiles of a warp read more shared memory per product.
     let reuse = (pm * pn) as f64 / (pm + pn) as f64;
     match form.unit {
         Unit::Tensor => 1200.0 * (reuse / 21.0).min(1.0),
@@ -197,13 +197,13 @@ fn rate(form: &Form) -> f64 {
     }
 }
 
-/// Cycles.
+/// Estimated cycles.
 fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
     let at = |axes| hint(product.program, &count(axes));
     let (m, n, k, batch) = (at(&product.rows), at(&product.cols), at(&product.inner), at(&product.batch));
     let ((bm, bn), depth) = (form.tile, form.depth);
     let up = |a: i64, b: i64| (a + b - 1) / b;
-    // Blocks that share are counted as one: they take their tiles together.
+    // Blocks that share an operand are counted as one: they compute their tiles at the same time.
     let (share, is_persistent) = (form.share(), matches!(form.pipeline, Pipeline::Persistent { .. }));
     let blocks = batch * up(m, bm * share) * up(n, bn) * form.parts;
     let steps = up(up(k, depth), form.parts) as f64;
@@ -212,14 +212,14 @@ fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
     let each = up(blocks, (device / share).max(1));
     let compute = (bm * bn * depth) as f64 / rate(form);
     let bytes = ((bm + bn / share) * depth) as f64 * product.dtype.size() as f64;
-    // Elements that are read one by one take instructions, not bytes.
+    // Elements that are read one by one cost instructions, not bytes.
     let copies = [(0, bm), (1, bn)].map(|(side, rows)| match product.reading(side) {
         _ if form.pipeline != Pipeline::Threads => 0.0,
         Reading::SingleInner | Reading::SingleRows => (rows * depth) as f64 / 5.0,
         Reading::AlongInner(w) | Reading::AlongRows(w) => (rows * depth / w) as f64 / 12.0,
     });
     let step = compute.max(bytes / PEAK_CACHE_BYTES).max(copies[0] + copies[1]);
-    // The sums go through shared memory once, those of a cluster also between its blocks.
+    // The sums pass through shared memory once; those of a cluster are also exchanged between its blocks.
     let sums = (bm * bn * 4) as f64;
     let exchange = if form.parts > 1 { CLUSTER_CYCLES + sums / CACHE_BYTES } else { 0.0 };
     let end = 2.0 * sums / SHARED_BYTES + exchange;
@@ -230,7 +230,7 @@ fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
     let shared = (blocks * share) as f64 * steps * bytes / (cache * device as f64);
     let busy = (each as f64 * steps * step).max(shared) + each as f64 * end;
     let waves = up(each, at_once) as f64;
-    // Where blocks stay, the next tile's copies do not wait for the end of the one before.
+    // In persistent kernels the next tile's copies overlap the end of the tile before.
     let starts = if is_persistent { 1.0 } else { waves };
     let pause = latency / (form.stages - 1) as f64;
     let alone = starts * 1.5 * latency + waves * (steps * step.max(pause) + end);

@@ -1,6 +1,7 @@
 //! The text of a tiled product: a block computes a tile of the result in a pipeline of copies and multiplications
-//! (`dialect/common/tile.cu`), then runs the epilogue on it. Where the inner dimension is shared by several blocks, their sums are added
-//! up in the order of the blocks: through the shared memory of a cluster, or through scratch memory by a second kernel.
+//! (`dialect/common/tile.cu`), then runs the epilogue on it. Where several blocks split the inner dimension, their sums
+//! are added in the order of the blocks: through the shared memory of a cluster, or through scratch memory by a second
+//! kernel.
 
 use std::fmt::Write;
 
@@ -14,26 +15,26 @@ use crate::text::template::{assemble, blocks_of};
 use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Variant};
 
-/// What multiplies.
+/// The unit that multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// 16-bit floats on tensor cores.
+    /// Tensor cores with 16-bit floats.
     Tensor,
-    /// float32 rounded to tf32 on tensor cores.
+    /// Tensor cores with float32 rounded to tf32.
     Tf32,
-    /// float32 by fused multiply-adds.
+    /// Fused multiply-adds in float32.
     Plain,
 }
 
-/// How factors come into shared memory, and who multiplies them.
+/// How operands are copied to shared memory, and who multiplies them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pipeline {
-    /// Every thread copies pieces and multiplies fragments.
+    /// Every thread copies elements and multiplies fragments.
     Threads,
-    /// The copy engine brings tiles and warpgroups multiply them (`tma_text`), a block a tile.
+    /// TMA copies tiles and warpgroups multiply them (`tma_text`), one tile per block.
     Tma,
-    /// The same; blocks stay and take one tile after another. `share` blocks of a cluster, one above the other, read the
-    /// right factor together; there are `most` clusters at most.
+    /// The same with persistent blocks, which take one tile after another. `share` blocks of a cluster, in one column of
+    /// tiles, share the reads of the right operand; there are at most `most` clusters.
     Persistent { share: i64, most: i64 },
 }
 
@@ -44,26 +45,26 @@ pub(crate) struct Form {
     pub(crate) pipeline: Pipeline,
     /// Rows and columns of a block's tile.
     pub(crate) tile: (i64, i64),
-    /// Inner points of a stage.
+    /// Inner points per stage.
     pub(crate) depth: i64,
     /// Stages of the pipeline.
     pub(crate) stages: i64,
-    /// Warps along rows and along columns, of 32 threads as `mma` has them. [`Unit::Plain`], which does not know waves, has 256
-    /// threads in an order of its own.
+    /// Warps of 32 threads, as `mma` has them, along rows and along columns. [`Unit::Plain`] does not depend on waves; its
+    /// 256 threads have an order of their own.
     pub(crate) warps: (i64, i64),
-    /// Blocks that share the inner dimension.
+    /// Number of blocks that split the inner dimension.
     pub(crate) parts: i64,
-    /// Whether those are a cluster.
+    /// Whether those blocks are a cluster.
     pub(crate) cluster: bool,
 }
 
-/// Tiles of rows whose blocks follow one another, so that the columns that they share are in the cache.
+/// Number of consecutive tiles along the rows, which reuse their columns while these are in the cache.
 const GROUP: i64 = 8;
-/// Floats between the rows of a tile of sums beyond the columns: fragments are stored without conflicts.
+/// Padding floats between the rows of a tile of sums, so that fragments are stored without bank conflicts.
 pub(crate) const SUMS_GAP: i64 = 8;
 
 impl Form {
-    /// Threads of a block: those that multiply, and the warpgroup that tends the copy engine.
+    /// Threads per block: those that multiply, and the producer warpgroup of TMA.
     pub(crate) fn threads(&self) -> i64 {
         let producers = if self.pipeline == Pipeline::Threads { 0 } else { WARPGROUP };
         self.warps.0 * self.warps.1 * 32 + producers
@@ -88,7 +89,7 @@ impl Form {
         };
         format!("{unit}_{m}x{n}x{}_{}{parts}", self.depth, self.stages)
     }
-    /// Bytes of one stage of a factor.
+    /// Bytes of one stage of an operand.
     fn stage_bytes(&self, reading: Reading, rows: i64, bytes: i64) -> i64 {
         let (line, lines) =
             if matches!(reading, Reading::AlongRows(_)) { (rows, self.depth) } else { (self.depth, rows) };
@@ -107,7 +108,7 @@ impl Form {
     }
 }
 
-/// One kernel's writing.
+/// Writes the text of one kernel.
 pub(crate) struct Writer<'a> {
     pub(crate) product: &'a Product<'a>,
     pub(crate) form: Form,
@@ -126,8 +127,8 @@ impl<'a> Writer<'a> {
             .expr(e, &mut self.uses)
     }
 
-    /// Statements that take the numbers `{name}{axis}` out of the flat variable `flat`, innermost fastest. Axes of one
-    /// point have number 0.
+    /// Returns statements that compute the indices `{name}{axis}` from the flat variable `flat`, innermost fastest. Axes
+    /// of one point have index 0.
     pub(crate) fn unravel(&mut self, axes: &[Axis], name: &str, flat: &str) -> String {
         let mut out = String::new();
         let mut rest = flat.to_owned();
@@ -150,7 +151,7 @@ impl<'a> Writer<'a> {
         out
     }
 
-    /// `start + Σ number * step` of axes numbered `{name}0…`.
+    /// `start + Σ index * step` over axes whose indices are `{name}0…`.
     fn sum(&mut self, start: String, axes: &[Axis], name: &str, step: impl Fn(&Axis) -> SymExpr) -> String {
         let mut out = start;
         for (d, axis) in axes.iter().enumerate() {
@@ -162,12 +163,13 @@ impl<'a> Writer<'a> {
         out
     }
 
-    /// The lambdas that say where a factor's elements are: `{f}_row`, `{f}_inner`, `{f}_inside`, and its first element.
+    /// Returns the lambdas that give the addresses of an operand's elements: `{f}_row`, `{f}_inner`, `{f}_inside`, and its
+    /// first element.
     fn address(&mut self, side: usize, f: &str) -> String {
         let product = self.product;
         let (rows, inner) = (product.rows_of(side), &product.inner);
         let (tile, depth) = (if side == 0 { self.form.tile.0 } else { self.form.tile.1 }, self.form.depth);
-        // A coordinate's start is counted once, with the rows.
+        // A coordinate's start is added once, with the rows.
         let row = self.spot(side, &merged(rows, side), &count(rows), tile, true);
         let k = self.spot(side, &merged(inner, side), &count(inner), depth, false);
         let mut inside = String::from("r.in & k.in");
@@ -177,10 +179,10 @@ impl<'a> Writer<'a> {
                 let _ = write!(inside, " & ((u32)(r.x[{d}] + k.x[{d}]) < (u32){size})");
             }
         }
-        let factor = &product.factors[side];
-        let offset = self.text(&factor.offset);
+        let operand = &product.operands[side];
+        let offset = self.text(&operand.offset);
         let start = self.sum(offset, &product.batch, "g", |a| a.steps[side].clone());
-        let memory = self.uses.memory(product.program.root(factor.buf));
+        let memory = self.uses.memory(product.program.root(operand.buf));
         format!(
             "const T *base_{f} = {memory} + ({start});\n\
              auto {f}_row = [=](idx p) {{ {row}return s; }};\n\
@@ -189,8 +191,8 @@ impl<'a> Writer<'a> {
         )
     }
 
-    /// What number `p` of the axes adds to an address and to coordinates. `block` is how many of them a block takes: a
-    /// multiple of it needs no mask.
+    /// Returns what point `p` of the axes adds to an address and to coordinates. `block` is the number of points per
+    /// block: a multiple of it needs no mask.
     fn spot(&mut self, side: usize, axes: &[Axis], points: &SymExpr, block: i64, starts: bool) -> String {
         let mut out = String::from("S s;\n");
         out.push_str(&self.unravel(axes, "p", "p"));
@@ -211,7 +213,7 @@ impl<'a> Writer<'a> {
         out
     }
 
-    /// The constants and types of the kernel.
+    /// Returns the constants and types of the kernel.
     fn head(&mut self) -> Result<String, GenError> {
         let (product, form) = (self.product, self.form);
         let (bm, bn) = form.tile;
@@ -246,8 +248,8 @@ DYNAMIC_SHARED(memory);
         ))
     }
 
-    /// Which tile of which batch the block computes, by its number: `row0`, `col0`, `batch` and the batch axes' numbers
-    /// `g0…`. Blocks that share have their tiles one above the other.
+    /// Returns the tile and batch that a block computes, from its number: `row0`, `col0`, `batch` and the batch indices
+    /// `g0…`. Blocks that share an operand have vertically adjacent tiles.
     pub(crate) fn place(&mut self, block: &str) -> String {
         let product = self.product;
         let (tiles_m, tiles_n) = self.tiles();
@@ -268,14 +270,14 @@ const idx row0 = (first_m + tile % ({group} * tiles_n) % tall) * {high}{own}, co
         )
     }
 
-    /// Tiles along rows and columns; those of blocks that share count once.
+    /// Numbers of tiles along rows and columns; tiles of blocks that share an operand count once.
     pub(crate) fn tiles(&self) -> (SymExpr, SymExpr) {
         let (bm, bn) = (self.form.tile.0 * self.form.share(), self.form.tile.1);
         let p = self.product;
         (count(&p.rows).ceil_div(&SymExpr::from_i64(bm)), count(&p.cols).ceil_div(&SymExpr::from_i64(bn)))
     }
 
-    /// Up to the tile of sums in shared memory.
+    /// Returns the text up to the tile of sums in shared memory.
     fn sums(&mut self) -> Result<String, GenError> {
         if self.form.pipeline == Pipeline::Tma {
             return self.tma_sums();
@@ -359,7 +361,7 @@ core.template store<PITCH>(sums);
         }
     }
 
-    /// A kernel that runs the epilogue on its tile, alone or with its cluster.
+    /// The kernel that runs the epilogue on its tile, alone or with its cluster.
     fn whole(mut self) -> Result<Kernel, GenError> {
         let mut body = self.sums()?;
         let finish = Finish::of(self.product, self.form.tile);
@@ -404,7 +406,7 @@ tile_result<LANES, PARTS, BM * PITCH>(sum, sums, sums + r * PITCH + c);
         Ok(kernel)
     }
 
-    /// A kernel that leaves its part of the sums in scratch memory, `[part][batch][row][column]`.
+    /// The kernel that stores its partial sums in scratch memory, `[part][batch][row][column]`.
     fn part(mut self) -> Result<Kernel, GenError> {
         self.uses.scratch.push("float");
         let mut body = self.sums()?;
@@ -428,7 +430,7 @@ if (row < {m} && col < {n}) *(Vec<float, LANES> *)(mine + (i64)row * {n} + col) 
         assemble(self.product.program, ENTRY, &self.uses, launch, &body)
     }
 
-    /// The kernel that adds up the parts and runs the epilogue.
+    /// The kernel that adds the partial sums and runs the epilogue.
     fn finish(mut self) -> Result<Kernel, GenError> {
         self.uses.scratch.push("float");
         let product = self.product;
@@ -467,7 +469,7 @@ for (int w = 0; w < {width}; ++w) sum[u + w] += v.v[w];
     }
 }
 
-/// A product by tiles of a form.
+/// Generates a tiled product of a given shape.
 pub(crate) fn variant(product: &Product<'_>, form: Form) -> Result<Variant, GenError> {
     let name = form.name();
     if let Pipeline::Persistent { .. } = form.pipeline {

@@ -1,7 +1,8 @@
-//! Factors of a product as the copy engine reads them: which ones it can, and the tensor map of each.
+//! Operands of a product as the tensor memory accelerator reads them: which are supported, and the tensor map of each.
 //!
-//! A factor is one dimension of rows, one of inner points and those of the batch that move it. One of the first two lies
-//! together in memory: 128 bytes of it are a line of a box. Not here: the text of kernels (`tma_text`).
+//! An operand has one dimension of rows, one of inner points, and the batch dimensions that advance it. The rows or the
+//! inner points are contiguous in memory: 128 bytes of them are a line of a box. Not here: the text of kernels
+//! (`tma_text`).
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::Program;
@@ -9,21 +10,21 @@ use kernel_ir::Program;
 use crate::TensorMap;
 use crate::product::tile::{Axis, Product, count, is_multiple, merged};
 
-/// Bytes of a line of a box: what the swizzle works on.
+/// Bytes of a line of a box, the unit of the swizzle.
 const LINE: i64 = 128;
-/// What addresses and strides must be multiples of.
+/// The alignment of addresses and strides.
 pub(crate) const GRAIN: i64 = 16;
-/// Dimensions of a tensor map at most.
+/// Maximum number of dimensions of a tensor map.
 const MAX_DIMENSIONS: usize = 5;
-/// The largest size of a dimension whose coordinates surely are 32-bit numbers, with a tile beyond its end.
+/// The largest size of a dimension whose coordinates, including a tile beyond its end, fit 32 bits.
 const MAX_POINTS: i64 = i32::MAX as i64 - 512;
 
-/// How a factor lies.
+/// The major (contiguous) dimension of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Major {
-    /// Inner points lie together.
+    /// Inner points are contiguous (K-major).
     Inner,
-    /// Rows lie together; of 16-bit floats alone.
+    /// Rows are contiguous (M- or N-major); supported for 16-bit floats alone.
     Rows,
 }
 
@@ -37,19 +38,19 @@ impl Major {
     }
 }
 
-/// Inner points of a stage.
+/// Inner points per stage.
 pub(crate) fn depth(dtype: DType) -> i64 {
     LINE / dtype.size().max(1) as i64
 }
 
-/// How the copy engine reads a factor; `None` where it cannot.
+/// The major dimension with which TMA reads an operand; `None` where it cannot.
 pub(crate) fn major(product: &Product<'_>, side: usize) -> Option<Major> {
     let (row, inner) = lines(product, side)?;
     let grain = GRAIN / product.dtype.size().max(1) as i64;
     let aligned = |e: &SymExpr| is_multiple(e, grain);
     let batch = moving(product, side);
     let one = |axis: &Option<Axis>| axis.as_ref().is_none_or(|a| a.steps[side] == SymExpr::ONE);
-    let rest = aligned(&product.factors[side].offset)
+    let rest = aligned(&product.operands[side].offset)
         && batch.iter().all(|d| aligned(&product.batch[*d].steps[side]))
         && batch.len() + 2 <= MAX_DIMENSIONS
         && [count(product.rows_of(side)), count(&product.inner)]
@@ -65,7 +66,7 @@ pub(crate) fn major(product: &Product<'_>, side: usize) -> Option<Major> {
         .then_some(Major::Rows)
 }
 
-/// The one axis of rows (none: a single row) and the one of inner points of a factor that moves no coordinate in space.
+/// The single axis of rows (`None` for a single row) and of inner points of an operand without spatial coordinates.
 fn lines(product: &Product<'_>, side: usize) -> Option<(Option<Axis>, Axis)> {
     if !product.spaces.is_empty() {
         return None;
@@ -82,24 +83,24 @@ fn lines(product: &Product<'_>, side: usize) -> Option<(Option<Axis>, Axis)> {
     }
 }
 
-/// Whether a size surely is no 0 and its coordinates fit 32 bits; of one without a known end it is taken that they do.
+/// Whether a size is provably not 0 and its coordinates fit 32 bits; sizes without a known bound are assumed to fit.
 pub(crate) fn countable(program: &Program, e: &SymExpr) -> bool {
     let (low, high) = e.range(&program.bounds());
     low.is_some_and(|n| n >= 1) && high.is_none_or(|n| n <= MAX_POINTS)
 }
 
-/// The axes of the batch that move a factor.
+/// The batch axes that advance an operand.
 pub(crate) fn moving(product: &Product<'_>, side: usize) -> Vec<usize> {
     let moves = |a: &Axis| a.extent != SymExpr::ONE && a.steps[side] != SymExpr::ZERO;
     (0..product.batch.len()).filter(|d| moves(&product.batch[*d])).collect()
 }
 
-/// The tensor map of a factor whose boxes have so many rows, and how it lies.
+/// The tensor map of an operand with boxes of `rows` rows, and its major dimension.
 pub(crate) fn map(product: &Product<'_>, side: usize, rows: i64) -> Option<(TensorMap, Major)> {
     let major = major(product, side)?;
     let (row, inner) = lines(product, side)?;
     let grain = SymExpr::from_i64(GRAIN / product.dtype.size().max(1) as i64);
-    // A single row has no step; any that the driver takes will do.
+    // The stride of a single row is arbitrary; this one is valid for the driver.
     let row_step =
         row.as_ref().map_or_else(|| &inner.extent.ceil_div(&grain) * &grain, |r| r.steps[side].clone());
     let row_count = row.map_or(SymExpr::ONE, |r| r.extent);
@@ -115,11 +116,11 @@ pub(crate) fn map(product: &Product<'_>, side: usize, rows: i64) -> Option<(Tens
         strides.push(product.batch[d].steps[side].clone());
         window.push(1);
     }
-    let factor = &product.factors[side];
+    let operand = &product.operands[side];
     let map = TensorMap {
-        buf: product.program.root(factor.buf),
+        buf: product.program.root(operand.buf),
         dtype: product.dtype,
-        offset: factor.offset.clone(),
+        offset: operand.offset.clone(),
         sizes,
         strides,
         window,

@@ -1,5 +1,5 @@
-//! Which shapes of tiles a product by the copy engine and `wgmma` is tried with. Their times are estimated with those of
-//! other tiles (`tile_rule`).
+//! The tile shapes that are tried for a product by TMA and `wgmma`. `tile_rule` estimates their times with those of other
+//! tiles.
 
 use ir_core::DType;
 
@@ -9,14 +9,14 @@ use crate::product::tile_text::{Form, Pipeline, Unit};
 use crate::product::tma;
 use crate::product::tma_text::readable;
 
-/// `(rows, columns, stages, warpgroups)` of tiles that a block computes alone, or a part of, and leaves.
+/// `(rows, columns, stages, warpgroups)` of tiles of which a block computes one, or a part of one.
 const ONE_TILE: &[(i64, i64, i64, i64)] =
     &[(128, 128, 5, 2), (128, 64, 4, 2), (64, 128, 4, 1), (64, 64, 6, 1)];
-/// The same, and how many blocks share, of tiles whose blocks stay.
+/// The same and the number of blocks that share an operand, for persistent blocks.
 const PERSISTENT: &[(i64, i64, i64, i64, i64)] =
     &[(128, 256, 4, 2, 1), (128, 256, 4, 2, 2), (128, 128, 6, 2, 1), (128, 128, 6, 2, 2)];
 
-/// The forms that a device has for a product, without those that share the inner dimension.
+/// The shapes that a device supports for a product, without those that split the inner dimension.
 pub(crate) fn forms(product: &Product<'_>, unit: Unit, target: &Target) -> Vec<Form> {
     if !target.wgmma() || unit == Unit::Plain {
         return Vec::new();

@@ -1,10 +1,10 @@
-//! The text of tiled products by `wgmma` (`dialect/common/warpgroup.cu`): one warpgroup has the copy engine bring tiles of both factors into a
-//! ring of stages, one or two others multiply them as they come. Barriers in shared memory say which stages are full and
-//! which are empty.
+//! The text of tiled products by `wgmma` (`dialect/common/warpgroup.cu`). A producer warpgroup copies tiles of both
+//! operands to a ring buffer by TMA; one or two consumer warpgroups multiply them as they arrive. Barriers in shared
+//! memory say which stages are full and which are empty.
 //!
-//! Two forms of a kernel: a block computes one tile and leaves its sums in shared memory, as other tiled products do
-//! (`tile_text`); or blocks stay, take one tile after another, and the next tile's factors are on their way while a warp
-//! runs the epilogue on its part of the sums.
+//! There are two forms. In the first a block computes one tile and leaves its sums in shared memory, as other tiled products
+//! do (`tile_text`). In the second persistent blocks take one tile after another, and the next tile's operands are in flight
+//! while a warp runs the epilogue on its part of the sums.
 
 use std::fmt::Write;
 
@@ -19,24 +19,24 @@ use crate::text::template::assemble;
 use crate::text::types::memory_type;
 use crate::{ENTRY, Kernel};
 
-/// Threads of a warpgroup.
+/// Threads per warpgroup.
 pub(crate) const WARPGROUP: i64 = 128;
-/// Columns that a warp takes through shared memory to the epilogue at once.
+/// Columns that a warp passes through shared memory to the epilogue at once.
 const SLAB: i64 = 64;
-/// Turns of that whose reads are under way together.
+/// Iterations over those columns whose loads are in flight at once.
 const AT_ONCE: i64 = 4;
-/// Rows of a warp in a product of a warpgroup.
+/// Rows per warp in a product of a warpgroup.
 const WARP_ROWS: i64 = 16;
 /// Bytes of the two barriers of a stage.
 const BARRIERS: i64 = 16;
 
 impl Form {
-    /// Warpgroups that multiply.
+    /// Number of warpgroups that multiply.
     pub(crate) fn consumers(&self) -> i64 {
         self.warps.0 * self.warps.1 * 32 / WARPGROUP
     }
 
-    /// Bytes of shared memory of a product by the copy engine, whose sums take so many where they go through it whole.
+    /// Bytes of shared memory of a TMA product, whose sums take `sums` bytes where they pass through it as a whole.
     pub(crate) fn tma_shared(&self, sums: i64) -> i64 {
         let ring = self.stages * (self.tile.0 + self.tile.1) * 128;
         let body = match self.pipeline {
@@ -46,13 +46,13 @@ impl Form {
         body + self.stages * BARRIERS
     }
 
-    /// Blocks of a cluster that share what they read of the right factor.
+    /// Number of blocks in a cluster that share the reads of the right operand.
     pub(crate) fn share(&self) -> i64 {
         if let Pipeline::Persistent { share, .. } = self.pipeline { share } else { 1 }
     }
 }
 
-/// Whether the copy engine can read both factors of a product for a form.
+/// Whether TMA can read both operands of a product in this shape.
 pub(crate) fn readable(product: &Product<'_>, form: &Form) -> bool {
     let whole = |major: Major, rows: i64, share: i64| match major {
         Major::Inner => rows % (8 * share) == 0,
@@ -64,7 +64,7 @@ pub(crate) fn readable(product: &Product<'_>, form: &Form) -> bool {
 }
 
 impl Writer<'_> {
-    /// Constants, types, barriers.
+    /// Returns the constants, types and barriers.
     fn tma_head(&mut self, majors: [Major; 2], ring: &str) -> Result<String, GenError> {
         let form = self.form;
         let (bm, bn) = form.tile;
@@ -92,20 +92,20 @@ const int depth = (int)({depth});
         ))
     }
 
-    /// The tensor maps, and how each factor lies.
+    /// Adds the tensor maps and returns the major dimension of each operand.
     fn tma_maps(&mut self) -> Result<[Major; 2], GenError> {
         let (bm, bn) = self.form.tile;
         let mut majors = [Major::Inner; 2];
         for (side, rows) in [(0, bm), (1, bn / self.form.share())] {
             let (map, major) = tma::map(self.product, side, rows)
-                .ok_or_else(|| GenError::Malformed("the copy engine cannot read a factor".into()))?;
+                .ok_or_else(|| GenError::Malformed("TMA cannot read an operand".into()))?;
             self.uses.maps.push(map);
             majors[side] = major;
         }
         Ok(majors)
     }
 
-    /// What the producer does for a tile: brings the inner points from `first` to `last`, a stage each.
+    /// The producer's loop for a tile: copies the inner points from `first` to `last`, one stage per iteration.
     fn produce(&self, majors: [Major; 2], first: &str, last: &str) -> String {
         let load = |side: usize, name: &str, share: &str| {
             let mut at = match majors[side] {
@@ -134,7 +134,8 @@ at.next();
         )
     }
 
-    /// What a consumer does for a tile: the products of the stages, each given back when the next one's have started.
+    /// The consumers' loop for a tile: multiplies the stages and releases each one when the products of the next have
+    /// started.
     fn consume(&self, first: &str, last: &str) -> String {
         format!(
             "int before = 0;
@@ -152,7 +153,7 @@ wgmma_wait<0>();
         )
     }
 
-    /// Up to the tile of sums in shared memory: as [`Writer::sums`] of other pipelines.
+    /// Returns the text up to the tile of sums in shared memory, like [`Writer::sums`] of other pipelines.
     pub(crate) fn tma_sums(&mut self) -> Result<String, GenError> {
         let majors = self.tma_maps()?;
         let ring = format!(
@@ -181,7 +182,7 @@ core.template store<PITCH>(sums);
         Ok(out)
     }
 
-    /// A kernel whose blocks stay: each takes one tile after another, and runs the epilogue on it a warp at a time.
+    /// The kernel with persistent blocks: each takes one tile after another and runs the epilogue warp by warp.
     pub(crate) fn persistent(mut self) -> Result<Kernel, GenError> {
         let majors = self.tma_maps()?;
         let ring = format!(
@@ -233,12 +234,12 @@ bulk_end<SHARE>();
         Ok(kernel)
     }
 
-    /// The epilogue on the sums of a warp, through shared memory of its own: so that lanes have neighbouring columns, and
-    /// its text is there once.
+    /// The epilogue on the sums of a warp, through shared memory of its own, so that lanes have adjacent columns and the
+    /// epilogue's text occurs once.
     fn finish_slab(&mut self) -> Result<String, GenError> {
         let finish = Finish::of(self.product, self.form.tile);
         let lanes = finish.lanes;
-        // Lanes of a row; all turns of a thread have the same column where a row takes no more than a warp.
+        // Lanes per row; all iterations of a thread have the same column where a row takes at most a warp.
         let line = SLAB / lanes;
         let turns = WARP_ROWS * line / 32;
         let place = match finish.rows_first {

@@ -1,5 +1,5 @@
-//! Sorting. Rows that fit into shared memory are sorted there, short ones several to a block; longer ones in pieces that
-//! are merged two by two, with scratch memory between. Stable: the order among items is total, positions break ties.
+//! Sorting. Rows that fit into shared memory are sorted there, several short ones per block. Longer rows are sorted in
+//! pieces that are merged pairwise through scratch memory. The sort is stable: positions break ties.
 
 pub(crate) mod ordered;
 
@@ -10,16 +10,16 @@ use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, blocks_of, element, unravel, volume};
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, THREADS, Target, Variant};
 
-/// Items that a block sorts at once where rows are short.
+/// Minimum number of items per block where rows are short.
 const MIN_ITEMS: i64 = 1024;
-/// Bytes of shared memory that a block's items take at most.
+/// Maximum bytes of shared memory for a block's items.
 const SHARED: i64 = 32 * 1024;
-/// Items that a block merges at once.
+/// Items that a block merges.
 const TILE: i64 = 2048;
-/// Rows of unknown length are taken to be this long at most: positions have 32 bits.
+/// The assumed maximum length of rows of unknown length: positions have 32 bits.
 const MAX_LENGTH: i64 = 1 << 32;
 
-/// The ways of computing it, the best by rule first.
+/// Returns the candidate implementations, best first by rule.
 pub(crate) fn variants(program: &Program, k: &ExternCall, _: &Target) -> Result<Vec<Variant>, GenError> {
     let sort = Sort::of(program, k)?;
     let most = sort.length.range(&program.bounds()).1.unwrap_or(MAX_LENGTH);
@@ -39,7 +39,7 @@ pub(crate) fn variants(program: &Program, k: &ExternCall, _: &Target) -> Result<
     Ok(vec![Variant { name: "merge".into(), kernels, scratch: merging.scratch() }])
 }
 
-/// A sort and how its items look.
+/// A sort and the representation of its items.
 struct Sort<'a> {
     program: &'a Program,
     dim: usize,
@@ -48,7 +48,7 @@ struct Sort<'a> {
     values: &'a Operand,
     positions: &'a Operand,
     length: &'a SymExpr,
-    /// The dimensions with the sorted one as 1: their volume is the number of rows.
+    /// The sizes with the sorted dimension as 1: their product is the number of rows.
     others: Vec<SymExpr>,
     item: &'static str,
     item_bytes: i64,
@@ -78,7 +78,7 @@ impl<'a> Sort<'a> {
         BodyWriter { program: self.program, extents, prefix: "", guard: None, store_guard: None }
     }
 
-    /// An element of the row that the loop variables say.
+    /// An element of the row that the loop variables determine.
     fn at(&self, operand: &Operand, along: &str, uses: &mut Uses) -> String {
         let names: Vec<String> = (0..self.input.sizes.len())
             .map(|d| if d == self.dim { along.to_owned() } else { format!("i{d}") })
@@ -87,14 +87,14 @@ impl<'a> Sort<'a> {
         element(&self.writer(), operand, &names, uses)
     }
 
-    /// Makes the item of position `at` of row `row`.
+    /// Returns statements that make the item of position `at` of row `row`.
     fn make(&self, uses: &mut Uses) -> String {
         let rows = unravel(&self.writer(), &self.others, 0, "row", uses);
         let x = self.at(self.input, "at", uses);
         format!("{rows}item = sort_item<{}, {}>({x}, (u32)at);\n", self.descending, self.item)
     }
 
-    /// Writes the element that comes to `at` of row `row`.
+    /// Returns statements that write the item at `at` of row `row`.
     fn write(&self, uses: &mut Uses) -> String {
         let rows = unravel(&self.writer(), &self.others, 0, "row", uses);
         let x = self.at(self.input, "from", uses);
@@ -105,13 +105,13 @@ impl<'a> Sort<'a> {
         format!("{rows}const idx from = (idx)item_position(item);\n{value} = {x};\n{position} = (i64)from;\n")
     }
 
-    /// Numbers of rows and of elements of a row, as text.
+    /// Numbers of rows and of elements per row, as text.
     fn counts(&self, uses: &mut Uses) -> (String, String) {
         let writer = self.writer();
         (writer.expr(&volume(&self.others), uses), writer.expr(self.length, uses))
     }
 
-    /// Whole rows in shared memory, `most` long or shorter.
+    /// The kernel for whole rows in shared memory, of at most `most` elements.
     fn in_shared_memory(&self, most: i64) -> Result<Kernel, GenError> {
         let mut uses = Uses::default();
         let n = (most.max(2) as u64).next_power_of_two() as i64;
@@ -119,7 +119,7 @@ impl<'a> Sort<'a> {
         let (together, threads) = (all / n, (all / 2).min(512));
         let (rows, length) = self.counts(&mut uses);
         let (make, write) = (self.make(&mut uses), self.write(&mut uses));
-        // Neighbouring threads take what lies side by side in memory.
+        // Adjacent threads take contiguous elements.
         let along = self.input.strides.get(self.dim) == Some(&SymExpr::ONE);
         let place = match along {
             true => format!("t / {n}, at = t % {n}"),
@@ -158,7 +158,7 @@ block_sync();
         Merging { rows, length, item: self.item, item_bytes: self.item_bytes, values: None }
     }
 
-    /// Values and positions from the items.
+    /// The kernel that extracts values and positions from the items.
     fn finish(&self, merging: &Merging) -> Result<Kernel, GenError> {
         let mut uses = merging.uses();
         let (rows, length) = self.counts(&mut uses);
@@ -177,25 +177,25 @@ const {item} item = sorted[p];
     }
 }
 
-/// Rows of items that are sorted in pieces, which are then merged two by two. Runs double until one is as long as the row;
-/// where rows are shorter than they may be, the last passes do nothing.
+/// Rows of items that are sorted in pieces and merged pairwise. Runs double in length until one spans the row; for rows
+/// shorter than the maximum the last passes do nothing.
 pub(crate) struct Merging {
     pub(crate) rows: SymExpr,
     pub(crate) length: SymExpr,
-    /// The type of an item, and its size.
+    /// The C++ type of an item, and its size.
     pub(crate) item: &'static str,
     pub(crate) item_bytes: i64,
-    /// The type of what is kept beside each item in the third scratch buffer, and its size.
+    /// The C++ type of the payload of each item in the third scratch buffer, and its size.
     pub(crate) values: Option<(&'static str, i64)>,
 }
 
 impl Merging {
-    /// Items of a piece.
+    /// Items per piece.
     pub(crate) fn capacity(&self) -> i64 {
         SHARED / self.item_bytes
     }
 
-    /// What every kernel begins with: two buffers of items, by turns the one that is read.
+    /// The declarations of every kernel: two buffers of items, which alternate as the source.
     pub(crate) fn uses(&self) -> Uses {
         let mut scratch = vec![self.item; 2];
         scratch.extend(self.values.map(|(ty, _)| ty));
@@ -210,8 +210,8 @@ impl Merging {
         all
     }
 
-    /// Sorted pieces of rows, in the first scratch buffer. `make` gives the variable `item` its value for the element `at`
-    /// of row `row`; it is that of nothing before.
+    /// The kernel that writes sorted pieces of rows to the first scratch buffer. `make` assigns the variable `item` for
+    /// the element `at` of row `row`.
     pub(crate) fn pieces(
         &self,
         writer: &BodyWriter<'_>,
@@ -244,13 +244,13 @@ block_sync();
         assemble(writer.program, ENTRY, &uses, Launch::flat(blocks, 512), &body)
     }
 
-    /// The passes for rows of `most` items at most.
+    /// The merge passes for rows of at most `most` items.
     pub(crate) fn merges(&self, writer: &BodyWriter<'_>, most: i64) -> Result<Vec<Kernel>, GenError> {
         let passes = (0..32).find(|p| self.capacity() << p >= most).unwrap_or(32);
         (0..passes).map(|pass| self.merge(writer, pass)).collect()
     }
 
-    /// Runs of `capacity << pass` items, two by two, to the other scratch buffer.
+    /// The kernel that merges pairs of runs of `capacity << pass` items into the other scratch buffer.
     fn merge(&self, writer: &BodyWriter<'_>, pass: u32) -> Result<Kernel, GenError> {
         let mut uses = self.uses();
         let (rows, length) = (writer.expr(&self.rows, &mut uses), writer.expr(&self.length, &mut uses));
@@ -273,7 +273,7 @@ merge_tile<{TILE}, {THREADS}, i64>(scratch{from} + row * length, scratch{to} + r
         assemble(writer.program, ENTRY, &uses, Launch::flat(blocks, THREADS), &body)
     }
 
-    /// The variable `sorted`: the buffer that the last pass which did something left.
+    /// Declares the variable `sorted`: the buffer that the last effective pass wrote.
     pub(crate) fn sorted(&self, length: &str) -> String {
         let (item, capacity) = (self.item, self.capacity());
         format!(

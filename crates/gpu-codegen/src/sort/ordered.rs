@@ -1,6 +1,6 @@
-//! Additions to memory in a fixed order, for targets that ask for it: every summand is an item whose key is its address,
-//! the items are sorted (stably, so summands of one address keep the order of the points), and one thread an address adds
-//! them up. What has another form (several additions, inner loops) is done by a single thread: slow, and in order.
+//! Atomic additions in a fixed order, for deterministic targets. Every summand becomes an item whose key is its address;
+//! the items are sorted (stably, so summands of one address keep the order of the points), and one thread per address adds
+//! them. Other forms (several additions, inner loops) are run by a single thread: slow, but in order.
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{AccDecl, AccId, BufId, InstKind, LoopKernel, Program, ReduceOp, StoreMode};
@@ -11,7 +11,7 @@ use crate::text::template::{assemble, blocks_of, unravel, volume};
 use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Variant};
 
-/// A store that combines, where the order shows: not of integers, and not of the largest or smallest.
+/// A combining store whose result depends on the order: not of integers, and not a maximum or minimum.
 fn combining(kind: &InstKind, dtype: DType) -> Option<(BufId, ReduceOp)> {
     let InstKind::Store { buf, mode, .. } = kind else { return None };
     let op = match mode {
@@ -27,7 +27,7 @@ pub(crate) fn unordered(k: &LoopKernel) -> bool {
     k.stages.iter().flat_map(|s| &s.insts).any(|i| combining(&i.kind, i.dtype).is_some())
 }
 
-/// The kernels of an addition, where it has the form for it.
+/// Generates the kernels of such an addition, where its form is supported.
 pub(crate) fn sorted(program: &Program, k: &LoopKernel) -> Result<Option<Variant>, GenError> {
     let [stage] = &k.stages[..] else { return Ok(None) };
     let mut stores = stage.insts.iter().filter_map(|i| combining(&i.kind, i.dtype));
@@ -61,7 +61,7 @@ pub(crate) fn sorted(program: &Program, k: &LoopKernel) -> Result<Option<Variant
     Ok(Some(Variant { name: "ordered".into(), kernels, scratch: merging.scratch() }))
 }
 
-/// The first item of an address adds up those that follow.
+/// The kernel in which the thread of an address's first item adds the items that follow.
 fn add_up(
     merging: &Merging,
     writer: &BodyWriter<'_>,
@@ -90,9 +90,9 @@ sum = combine<{op}>(sum, to<Wide<{ty}>::type>(scratch2[item_position(sorted[q])]
     assemble(writer.program, ENTRY, &uses, launch, &body)
 }
 
-/// Additions become items.
+/// The effects of a body whose additions become items.
 struct Collect {
-    /// The type of keys.
+    /// The C++ type of keys.
     key: &'static str,
 }
 

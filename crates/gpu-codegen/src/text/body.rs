@@ -1,5 +1,5 @@
-//! Loop bodies as C++ statements: one declaration a value. The driver of a kernel (loops, teams, templates) decides what
-//! `Reduce`, `Scan` and `Template` become.
+//! Loop bodies as C++ statements, one declaration per value. The kernel around the body (loops, teams, templates) decides
+//! what `Reduce`, `Scan` and `Template` become.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -17,23 +17,23 @@ use crate::{GenError, TensorMap};
 /// What a kernel uses of its program, collected while its text is written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Uses {
-    /// Buffers with memory of their own (a view counts as what it is a view of), by first use: `b<place>` in the text, so
-    /// that kernels which differ in nothing else have one text.
+    /// Buffers with memory of their own (a view counts as its root), in the order of their first use: `b<place>` in the
+    /// text, so that kernels which differ in nothing else share a text.
     pub(crate) buffers: Vec<BufId>,
-    /// Which of them are written.
+    /// The buffers that are written.
     pub(crate) written: BTreeSet<BufId>,
-    /// Which of them bodies read.
+    /// The buffers that bodies read.
     pub(crate) loaded: BTreeSet<BufId>,
     pub(crate) symbols: BTreeSet<SymId>,
     /// Element types of the scratch buffers, `scratch<number>` in the text (`s0` is a size).
     pub(crate) scratch: Vec<&'static str>,
-    /// Whether blocks are counted, in `tickets`.
+    /// Whether it uses `tickets` to count blocks.
     pub(crate) tickets: bool,
-    /// The sites of the checks of indices, in the order of the text.
+    /// The sites of the index checks, in the order of the text.
     pub(crate) checks: Vec<u32>,
     /// Tensor maps, `map<number>` in the text.
     pub(crate) maps: Vec<TensorMap>,
-    /// Bytes of static shared memory, where whoever writes the text counts them.
+    /// Bytes of static shared memory, where the writer of the text counts them.
     pub(crate) shared: u32,
     /// Whether the body itself waits for earlier launches, before it uses anything that they write.
     pub(crate) waits: bool,
@@ -50,18 +50,18 @@ impl Uses {
     }
 }
 
-/// What stands for an element of a buffer.
+/// Expressions that replace the elements of buffers.
 pub(crate) type Substitutions = BTreeMap<BufId, String>;
 
 /// How the effects of a body are written.
 pub(crate) trait Effects {
-    /// Combines `value` (and a position) into an accumulator.
+    /// Combines `value` (and its position) into an accumulator.
     fn reduce(&self, acc: AccId, value: &str, position: Option<&str>) -> Result<String, GenError>;
-    /// The result of a reduction of an earlier stage.
+    /// Reads the result of a reduction of an earlier stage.
     fn acc(&self, acc: AccId) -> String;
-    /// Statements that give the variable `name` the running combination of `value`.
+    /// Returns statements that assign the variable `name` the running combination of `value`.
     fn scan(&self, name: &str, dtype: DType, op: ReduceOp, value: &str) -> Result<String, GenError>;
-    /// The template's result.
+    /// Reads the template's result.
     fn template(&self) -> Result<String, GenError>;
     /// Combines `value` into an element of memory of type `ty`.
     fn combine(&self, element: &str, op: &str, ty: &str, value: &str) -> String {
@@ -69,14 +69,14 @@ pub(crate) trait Effects {
     }
 }
 
-/// Writes bodies of one kernel.
+/// Writes the bodies of one kernel.
 pub(crate) struct BodyWriter<'a> {
     pub(crate) program: &'a Program,
     /// Extents of the loop variables that are in scope.
     pub(crate) extents: &'a [SymExpr],
-    /// What stands before the number of a value.
+    /// The prefix of the names of values.
     pub(crate) prefix: &'a str,
-    /// A condition under which the body acts at all, where it is run by idle threads too.
+    /// A condition under which the body acts at all, where idle threads run it too.
     pub(crate) guard: Option<&'a str>,
     /// A condition on stores alone, where several threads run the same point.
     pub(crate) store_guard: Option<&'a str>,
@@ -88,7 +88,7 @@ impl BodyWriter<'_> {
         format!("{}{}", self.prefix, v.0)
     }
 
-    /// An index expression; its symbols are noted.
+    /// An index expression as text; records its symbols.
     pub(crate) fn expr(&self, e: &SymExpr, uses: &mut Uses) -> String {
         e.for_each_leaf(&mut |a| {
             if let Atom::Sym(id) = a {
@@ -100,7 +100,7 @@ impl BodyWriter<'_> {
         text(&e.simplify(&known), &Names { values: self.prefix }, &known)
     }
 
-    /// `b3[address]`, or what stands for it.
+    /// `b3[address]`, or its replacement.
     fn element(&self, buf: BufId, index: &[SymExpr], uses: &mut Uses, placed: &Substitutions) -> String {
         let root = self.program.root(buf);
         if let Some(place) = placed.get(&buf) {
@@ -111,7 +111,7 @@ impl BodyWriter<'_> {
         format!("{memory}[{address}]")
     }
 
-    /// All statements of a body.
+    /// Returns all statements of a body.
     pub(crate) fn write(
         &self,
         insts: &[Inst],
@@ -121,7 +121,7 @@ impl BodyWriter<'_> {
         self.write_substituted(insts, effects, uses, &Substitutions::new())
     }
 
-    /// The same where elements of some buffers stand elsewhere, in registers say, whatever the index.
+    /// The same with elements of some buffers replaced, by registers for example, whatever the index.
     pub(crate) fn write_substituted(
         &self,
         insts: &[Inst],
@@ -136,7 +136,7 @@ impl BodyWriter<'_> {
         Ok(out)
     }
 
-    /// One statement.
+    /// Writes one statement.
     pub(crate) fn inst(
         &self,
         out: &mut String,
@@ -176,8 +176,11 @@ impl BodyWriter<'_> {
             }
             InstKind::Op { op, args } => {
                 let operand = args.last().map_or(inst.dtype, |a| dtype_of(*a));
-                let args: Vec<String> = args.iter().map(|a| self.name(*a)).collect();
-                ops::apply(*op, operand, &args)?
+                let names: Vec<String> = args.iter().map(|a| self.name(*a)).collect();
+                match divisor(*op, operand, insts, args) {
+                    Some(c) => ops::divided_by(&names[0], c)?,
+                    None => ops::apply(*op, operand, &names)?,
+                }
             }
             InstKind::Cast(a) => format!("to<{ty}>({})", self.name(*a)),
             InstKind::Bitcast(a) => format!("bits_as<{ty}>({})", self.name(*a)),
@@ -201,7 +204,7 @@ impl BodyWriter<'_> {
         Ok(())
     }
 
-    /// A sine and a cosine of one argument share its reduction; the first of the two declares them.
+    /// A sine and a cosine of one argument share its range reduction; the first of the two declares both.
     fn both(&self, out: &mut String, insts: &[Inst], v: Val, other: Val) {
         let inst = &insts[v.0 as usize];
         let InstKind::Op { args, .. } = &inst.kind else { return };
@@ -213,7 +216,7 @@ impl BodyWriter<'_> {
         }
     }
 
-    /// The conditions under which an access touches memory, beside those of the thread.
+    /// The conditions of an access in addition to those of the thread.
     pub(crate) fn conditions(&self, insts: &[Inst], index: &[SymExpr], mask: Option<Val>) -> Vec<String> {
         mask.map(|m| self.name(m)).into_iter().chain(self.checked(insts, index)).collect()
     }
@@ -274,11 +277,19 @@ impl BodyWriter<'_> {
     }
 }
 
+/// The constant divisor of an `f32` division, if its reciprocal is far from the limits of the range.
+fn divisor(op: ScalarOp, dtype: DType, insts: &[Inst], args: &[Val]) -> Option<f32> {
+    let (ScalarOp::Div, DType::F32, [_, by]) = (op, dtype, args) else { return None };
+    let InstKind::Const(by) = insts[by.0 as usize].kind else { return None };
+    let by = by.as_f64() as f32;
+    (by.abs() > 1e-18 && by.abs() < 1e18).then_some(by)
+}
+
 fn is_op(inst: &Inst, wanted: ScalarOp) -> bool {
     matches!(&inst.kind, InstKind::Op { op, .. } if *op == wanted)
 }
 
-/// The cosine of the same argument where this value is a sine, and the other way round; the first of each.
+/// For a sine the cosine of the same argument, and vice versa; the first of each.
 fn sine_and_cosine(insts: &[Inst], v: Val) -> Option<Val> {
     let inst = insts.get(v.0 as usize)?;
     let InstKind::Op { op: ScalarOp::Sin | ScalarOp::Cos, args } = &inst.kind else { return None };
@@ -291,7 +302,7 @@ fn sine_and_cosine(insts: &[Inst], v: Val) -> Option<Val> {
     (float && (v == sine || v == cosine)).then_some(if v == sine { cosine } else { sine })
 }
 
-/// Truth values lie in memory as bytes 0 and 1: sums and products of them are logical.
+/// Booleans are stored as bytes 0 and 1; their sums and products are logical.
 fn boolean_form(op: ReduceOp, dtype: DType) -> &'static str {
     match (op, dtype) {
         (ReduceOp::Sum, DType::Bool) => "ANY",
@@ -300,7 +311,7 @@ fn boolean_form(op: ReduceOp, dtype: DType) -> &'static str {
     }
 }
 
-/// The combination that an accumulator makes, logical for truth values.
+/// The operator of an accumulator, logical for booleans.
 pub(crate) fn accumulator(decl: &AccDecl) -> &'static str {
     boolean_form(decl.op, decl.dtype)
 }

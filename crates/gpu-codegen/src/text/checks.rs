@@ -1,10 +1,10 @@
-//! Checks of indices from data: their text, and which of them stand before a load or a store.
+//! Checks of indices from data: their text, and which of them guard a load or a store.
 //!
-//! A check that fails leaves the first such index in the program's record and lets the thread go on, so that all threads of
-//! a block come to the same barriers. Loads and stores whose index depends on the check are switched off by its outcome,
-//! `ok_<value>`; the value itself becomes 0, which is what memory and accumulators hand on of it.
+//! A failed check records the first such index in the program's record, and the thread goes on, so that all threads of a
+//! block reach the same barriers. Loads and stores whose index depends on the check are disabled by its outcome,
+//! `ok_<value>`; the value itself becomes 0, which is what further computation sees.
 //!
-//! Not here: the record (`dialect/common/memory.cu`) and who reads it (the runtime).
+//! Not here: the record (`dialect/common/memory.cu`) and its reader (the runtime).
 
 use std::fmt::Write;
 
@@ -56,7 +56,7 @@ fn before(insts: &[Inst], index: &[SymExpr]) -> Vec<Val> {
 }
 
 impl BodyWriter<'_> {
-    /// The conditions under which memory may be touched at an index.
+    /// The conditions under which memory may be accessed at an index.
     pub(crate) fn checked(&self, insts: &[Inst], index: &[SymExpr]) -> Vec<String> {
         before(insts, index).into_iter().map(|v| self.outcome(v)).collect()
     }
@@ -66,7 +66,7 @@ impl BodyWriter<'_> {
         format!("ok_{}", self.name(v))
     }
 
-    /// The statements of a check; those that run idle threads leave no record.
+    /// Writes the statements of a check. Idle threads record nothing.
     pub(crate) fn check(&self, out: &mut String, insts: &[Inst], v: Val, uses: &mut Uses) {
         let InstKind::Check { value, size, mask, site } = &insts[v.0 as usize].kind else { return };
         let (name, value, ok) = (self.name(v), self.name(*value), self.outcome(v));
@@ -74,7 +74,7 @@ impl BodyWriter<'_> {
         let known = LoopBounds { extents: self.extents, symbols: &bounds };
         let limit = self.expr(size, uses);
         let inside = match size.is_non_negative(&known) {
-            // A negative number is a large one without a sign.
+            // As an unsigned number a negative one is larger than any limit.
             true => format!("(u64){value} < (u64)({limit})"),
             false => format!("{value} >= 0 && {value} < (i64)({limit})"),
         };

@@ -6,13 +6,13 @@ use ir_core::{Atom, Bounds, SymExpr};
 
 /// How the leaves of an expression are written.
 pub(crate) struct Names<'a> {
-    /// What stands before the number of a body's value.
+    /// The prefix of the names of a body's values.
     pub(crate) values: &'a str,
 }
 
 /// The expression as C++ over variables `s<n>` (sizes), `i<n>` (loops) and the body's values, all of type `idx`.
 ///
-/// Divisions are plain where `known` shows that both operands are not negative.
+/// Divisions are plain where `known` proves that both operands are non-negative.
 pub(crate) fn text(e: &SymExpr, names: &Names<'_>, known: &dyn Bounds) -> String {
     let (terms, constant) = e.terms();
     let mut out = String::new();
@@ -43,7 +43,7 @@ pub(crate) fn text(e: &SymExpr, names: &Names<'_>, known: &dyn Bounds) -> String
 
 fn atom(a: &Atom, names: &Names<'_>, known: &dyn Bounds) -> String {
     let both = |ab: &(SymExpr, SymExpr)| (text(&ab.0, names, known), text(&ab.1, names, known));
-    // `a / b` of C++ rounds to zero, which is the same where nothing is negative.
+    // C++ rounds `a / b` towards zero, which is the floor where both are non-negative.
     let plain = |ab: &(SymExpr, SymExpr)| ab.0.is_non_negative(known) && ab.1.is_non_negative(known);
     match a {
         Atom::Sym(id) => id.to_string(),
@@ -51,7 +51,7 @@ fn atom(a: &Atom, names: &Names<'_>, known: &dyn Bounds) -> String {
         Atom::Value(n) => format!("(idx){}{n}", names.values),
         Atom::FloorDiv(ab) | Atom::Mod(ab) => {
             let (x, mut y) = both(ab);
-            // A size of 0 divides only where the number is not used; some processors would stop.
+            // A divisor of 0 occurs only where the result is unused, but would trap on some processors.
             if !(&ab.1 - 1).is_non_negative(known) {
                 y = format!("imax({y}, (idx)1)");
             }

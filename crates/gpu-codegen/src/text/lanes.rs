@@ -1,5 +1,5 @@
-//! Neighbouring elements of a template's result at once: which accesses of its epilogue are vectors then, and the epilogue's
-//! text over lanes. How many lanes a thread takes is the template's choice.
+//! Adjacent elements of a template's result at once: which accesses of its epilogue become vectors, and the epilogue's
+//! text over lanes. The template chooses how many lanes a thread takes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -24,12 +24,12 @@ pub(crate) struct Lanes<'a> {
 }
 
 impl Lanes<'_> {
-    /// The variable that counts groups of lanes; the next one is the lane within.
+    /// The variable that counts groups of lanes; the next variable is the lane within a group.
     fn group(&self) -> u32 {
         self.epilogue.ranges.len() as u32
     }
 
-    /// The address of lane 0 of an access whose lanes are neighbours in memory, aligned.
+    /// The address of lane 0 of an access that is contiguous along the lanes and aligned.
     pub(crate) fn address(&self, buf: BufId, index: &[SymExpr]) -> Option<SymExpr> {
         if checks::from_data(index) {
             return None;
@@ -40,7 +40,7 @@ impl Lanes<'_> {
         let whole = &count * SymExpr::loop_var(group) + SymExpr::loop_var(lane);
         let address = self.program.buffers[buf].address(index).subst(&|a| match a {
             Atom::Loop(n) if *n as usize == self.var => Some(whole.clone()),
-            // A dimension of one point stands at 0.
+            // The index of a dimension of size 1 is 0.
             Atom::Loop(n) if ranges.get(*n as usize) == Some(&SymExpr::ONE) => Some(SymExpr::ZERO),
             _ => None,
         });
@@ -52,7 +52,7 @@ impl Lanes<'_> {
         (coef == SymExpr::ONE && is_multiple(&rest, self.count)).then_some(rest)
     }
 
-    /// The buffers all of whose accesses are the same vector: the address of lane 0, over the loop variables of [`text`].
+    /// The buffers whose accesses are all the same vector, with the address of lane 0 over the loop variables of [`text`].
     pub(crate) fn vectors(&self) -> BTreeMap<BufId, SymExpr> {
         let program = self.program;
         let mut found: BTreeMap<BufId, Option<SymExpr>> = BTreeMap::new();
@@ -70,7 +70,7 @@ impl Lanes<'_> {
                 *known = None;
             }
         }
-        // Two names of the same memory, one of them written, must not be held in registers side by side.
+        // Two aliases of the same memory, one of them written, must not both be held in registers.
         let roots: Vec<(BufId, bool)> = self
             .epilogue
             .insts
@@ -86,8 +86,8 @@ impl Lanes<'_> {
     }
 }
 
-/// Statements that run an epilogue over the results `sum[LANES]`. The loop variables are in scope, of the one that moves its
-/// value at lane 0 alone, `lane0_`.
+/// Returns statements that run an epilogue over the results `sum[LANES]`. The loop variables are in scope; of the one
+/// along the lanes only its value at lane 0, `lane0_`.
 pub(crate) fn text(
     program: &Program,
     epilogue: &Epilogue,

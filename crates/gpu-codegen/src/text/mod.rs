@@ -1,5 +1,5 @@
-//! What all kernels are written with: bodies as statements, index expressions, types and numbers, checks of indices, the head of
-//! an entry. It knows no kind of kernel and no vendor.
+//! The building blocks of all kernel texts: bodies as statements, index expressions, types and literals, index checks, the
+//! head of an entry. It knows no kind of kernel and no vendor.
 
 pub(crate) mod body;
 pub(crate) mod checks;

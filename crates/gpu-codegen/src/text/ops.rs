@@ -1,12 +1,12 @@
-//! Scalar operators as C++ text. One arm an operator: a new row of the table does not compile until it is here.
+//! Scalar operators as C++ text, one match arm per operator: a new operator does not compile until it is here.
 
-use ir_core::{Class, DType};
+use ir_core::{Class, DType, Scalar};
 use kernel_ir::{ReduceOp, ScalarOp};
 
 use crate::GenError;
-use crate::text::types::value_type;
+use crate::text::types::{number, value_type};
 
-/// The operator applied to operands of `dtype`; the text has the result's type.
+/// Returns the operator applied to operands of `dtype`; the text has the result's type.
 pub(crate) fn apply(op: ScalarOp, dtype: DType, args: &[String]) -> Result<String, GenError> {
     let refuse = || GenError::Op { op: op.name(), dtype };
     let text = match dtype.class() {
@@ -20,6 +20,19 @@ pub(crate) fn apply(op: ScalarOp, dtype: DType, args: &[String]) -> Result<Strin
         Class::Complex => None,
     };
     text.ok_or_else(refuse)
+}
+
+/// The quotient `x / c` in `f32` by multiplications.
+pub(crate) fn divided_by(x: &str, c: f32) -> Result<String, GenError> {
+    let text = |x: f32| number(Scalar::Float(x.into()), DType::F32);
+    let (divisor, reciprocal) = (text(c)?, text(c.recip())?);
+    // The reciprocal of a power of two is exact.
+    let power = c.to_bits() & 0x007f_ffff == 0;
+    Ok(if power {
+        format!("({x} * {reciprocal})")
+    } else {
+        format!("divided_by({x}, {divisor}, {reciprocal})")
+    })
 }
 
 /// `a op b`.
@@ -45,7 +58,7 @@ fn float(op: ScalarOp, dtype: DType, args: &[String]) -> Option<String> {
         return infix(args, c);
     }
     let all = args.join(", ");
-    // A function of the compiler: `sinf` in single precision, `sin` in double.
+    // A compiler's function: `sinf` in single precision, `sin` in double.
     let libm = |name: &str| Some(format!("{name}{}({all})", if single { "f" } else { "" }));
     // Functions of the prelude that compute in double precision.
     let through_double = |call: String| Some(if single { format!("(float){call}") } else { call });
@@ -113,7 +126,7 @@ fn float(op: ScalarOp, dtype: DType, args: &[String]) -> Option<String> {
     }
 }
 
-/// Integers compute in 64 bits and wrap to their width, in unsigned arithmetic where C++ leaves overflow undefined.
+/// Integers are computed in 64 bits and wrap to their width, in unsigned arithmetic where C++ leaves overflow undefined.
 fn integer(op: ScalarOp, dtype: DType, args: &[String]) -> Result<Option<String>, GenError> {
     if let Some(c) = comparison(op) {
         return Ok(infix(args, c));
@@ -162,7 +175,7 @@ fn boolean(op: ScalarOp, args: &[String]) -> Option<String> {
     }
 }
 
-/// The prelude's name of a combination.
+/// The prelude's name of a reduction operator.
 pub(crate) fn reduction(op: ReduceOp) -> &'static str {
     match op {
         ReduceOp::Sum => "SUM",

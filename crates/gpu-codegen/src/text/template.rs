@@ -1,4 +1,4 @@
-//! What the kernels of templates and loops share: the entry's head, operands, the epilogue, index width.
+//! What the kernels of templates and loops share: the head of the entry, operands, the epilogue, the index width.
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{AccId, BufId, Epilogue, Operand, Program, ReduceOp};
@@ -10,15 +10,15 @@ use crate::{GenError, Kernel, Launch, MAX_BLOCKS, Param};
 /// The parts of a kernel's text.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KernelText {
-    /// What the body names.
+    /// What the body refers to.
     pub(crate) uses: Uses,
     /// The parameters' declarations.
     pub(crate) declared: String,
-    /// What stands between the braces of the entry, without the order of launches.
+    /// The body of the entry, without the wait for earlier launches.
     pub(crate) body: String,
 }
 
-/// Puts the parts of a kernel together. `body` uses the buffers and symbols of `uses`.
+/// Assembles a kernel. `body` uses the buffers and symbols of `uses`.
 pub(crate) fn assemble(
     program: &Program,
     entry: &str,
@@ -35,7 +35,8 @@ pub(crate) fn assemble(
     for (place, &buf) in uses.buffers.iter().enumerate() {
         let ty = memory_type(program.buffers[buf].dtype)?;
         // What is only read may go through the read-only cache. What is read back after it was written must not be
-        // `__restrict__`: the compiler would take another thread's value behind a barrier for its own old one.
+        // `__restrict__`: the compiler could otherwise reuse a value from before a barrier that another thread has
+        // overwritten.
         let (head, alone) = match (uses.written.contains(&buf), uses.loaded.contains(&buf)) {
             (false, _) => ("const ", "__restrict__ "),
             (true, false) => ("", "__restrict__ "),
@@ -82,7 +83,7 @@ pub(crate) fn assemble(
     })
 }
 
-/// 32 bits where every address of the kernel surely fits.
+/// Returns the index type: 32 bits where every address of the kernel provably fits.
 fn index_type(program: &Program, uses: &Uses) -> &'static str {
     let fits = |buf: &BufId| {
         let span = program.buffers[*buf].span().range(&program.bounds()).1;
@@ -101,7 +102,7 @@ pub(crate) fn volume(extents: &[SymExpr]) -> SymExpr {
     extents.iter().fold(SymExpr::ONE, |n, e| n * e)
 }
 
-/// Statements that take the loop variables `i{first}…` out of the flat variable `flat`, innermost fastest.
+/// Returns statements that compute the loop variables `i{first}…` from the flat variable `flat`, innermost fastest.
 pub(crate) fn unravel(
     writer: &BodyWriter<'_>,
     extents: &[SymExpr],
@@ -129,12 +130,12 @@ pub(crate) fn unravel(
     out
 }
 
-/// An element of an operand at an index given as C++ text, one a dimension; the memory's own type.
+/// Returns an element of an operand at an index given as C++ text, one per dimension, in the memory's own type.
 pub(crate) fn element(writer: &BodyWriter<'_>, operand: &Operand, index: &[&str], uses: &mut Uses) -> String {
     let program = writer.program;
     let root = program.root(operand.buf);
     let memory = uses.memory(root);
-    // The operand's offset counts from the buffer's memory, which for a view begins at the root.
+    // The operand's offset counts from the buffer's memory, which for a view begins at its root.
     let mut terms = vec![writer.expr(&operand.offset, uses)];
     for (i, stride) in index.iter().zip(&operand.strides) {
         if *stride != SymExpr::ZERO {
@@ -144,12 +145,12 @@ pub(crate) fn element(writer: &BodyWriter<'_>, operand: &Operand, index: &[&str]
     format!("{memory}[{}]", terms.join(" + "))
 }
 
-/// The dtype in which a template multiplies and adds.
+/// The type in which a template multiplies and adds.
 pub(crate) fn compute_type(dtype: DType) -> Result<&'static str, GenError> {
     value_type(dtype.compute())
 }
 
-/// The effects of an epilogue: it reads the template's result and nothing else of the kernel.
+/// The effects of an epilogue, which reads the template's result.
 pub(crate) struct EpilogueEffects {
     /// The variable that holds the result.
     pub(crate) result: &'static str,
@@ -170,7 +171,7 @@ impl Effects for EpilogueEffects {
     }
 }
 
-/// An epilogue as statements; the loop variables are in scope.
+/// Returns an epilogue as statements; the loop variables are in scope.
 pub(crate) fn epilogue(
     program: &Program,
     epilogue: &Epilogue,

@@ -1,4 +1,4 @@
-//! dtypes and numbers as C++ text.
+//! Dtypes and literals as C++ text.
 
 use ir_core::{Class, DType, Scalar};
 
@@ -21,12 +21,12 @@ pub(crate) fn value_type(dtype: DType) -> Result<&'static str, GenError> {
     })
 }
 
-/// The type in which elements lie in memory: `bool` as a byte, since any byte but 0 is true.
+/// The type of an element in memory: `bool` is a byte, since any byte but 0 is true.
 pub(crate) fn memory_type(dtype: DType) -> Result<&'static str, GenError> {
     if dtype == DType::Bool { Ok("u8") } else { value_type(dtype) }
 }
 
-/// A number of a dtype.
+/// A literal of a dtype.
 pub(crate) fn number(value: Scalar, dtype: DType) -> Result<String, GenError> {
     Ok(match dtype.class() {
         Class::Bool => value.as_bool().to_string(),
@@ -48,7 +48,7 @@ pub(crate) fn number(value: Scalar, dtype: DType) -> Result<String, GenError> {
     })
 }
 
-/// By its bits, so that nothing is rounded on the way.
+/// Writes a float by its bits, so that nothing is rounded.
 fn float(x: f32) -> String {
     format!("as_float(0x{:08x}u)", x.to_bits())
 }

@@ -1,4 +1,4 @@
-//! The tests of this crate, in one program: what generated kernels say. A module a subject.
+//! The tests of this crate in one binary, one module per subject: properties of generated kernels.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 

@@ -1,5 +1,5 @@
-//! What can be said of kernels without a compiler: parameters, launches, equal texts. That they compile is shown by
-//! `xtask kernels`, what they compute by golden cases on a device.
+//! Properties of kernels that need no compiler: parameters, launches, equal texts. `xtask kernels` shows that they
+//! compile, golden cases on a device what they compute.
 #![allow(clippy::unwrap_used)]
 
 use gpu_codegen::{Features, Kernel, LaunchGroup, Param, Target, fuse_launches, variants};
@@ -65,16 +65,16 @@ fn launches_follow_the_domain() {
     let mut p = Program::default();
     let (a, out) = (buffer(&mut p, &[1000], Storage::Arena), buffer(&mut p, &[1000], Storage::Arena));
     let kernel = pointwise(&p, a, out, 1000);
-    // Four points a thread.
+    // Each thread computes four points.
     assert_eq!(kernel.launch.blocks[0].as_const(), Some(1));
     assert!(kernel.source.contains("Vec<float, 4>"), "{}", kernel.source);
     assert_eq!(kernel.launch.threads, 256);
     assert!(kernel.source.contains("const float *__restrict__ b0"), "{}", kernel.source);
 }
 
-/// A value that one thread stores and others read back behind a barrier must not be promised to be nobody else's.
+/// A value that one thread stores and others read after a barrier must not be `__restrict__`.
 #[test]
-fn what_a_team_reads_back_is_not_restricted() {
+fn values_read_back_are_not_restrict() {
     let mut p = Program::default();
     let (a, mean) = (buffer(&mut p, &[4, 4096], Storage::Arena), buffer(&mut p, &[4], Storage::Arena));
     let out = buffer(&mut p, &[4, 4096], Storage::Arena);
@@ -107,7 +107,7 @@ fn what_a_team_reads_back_is_not_restricted() {
     assert_eq!(source.matches("team_combine<SUM, 1024>").count(), 1, "{source}");
 }
 
-/// What a normalisation over all but the last dimension of `b0` reads like, behind a head that declares its buffers.
+/// The program of a normalisation over all but the last dimension of `b0`, after a head that declares its buffers.
 fn parsed(text: &str) -> (Program, Step) {
     let program: Program = text.parse().unwrap_or_else(|e| panic!("{e}"));
     let step = program.steps[0].clone();
@@ -117,7 +117,7 @@ fn parsed(text: &str) -> (Program, Step) {
 const NORMALISATION: &str = include_str!("../normalisation.kir");
 const GRADIENT: &str = include_str!("../normalisation_gradient.kir");
 
-/// Mean and variance in one pass, then the pass that applies them; what that was handed in memory is not stored.
+/// Mean and variance take one pass, and a second one applies them; temporaries between the two are not stored.
 #[test]
 fn a_normalisation_is_two_kernels() {
     let (program, step) = parsed(NORMALISATION);
@@ -137,7 +137,7 @@ fn a_normalisation_is_two_kernels() {
     assert!(!first.kernels[1].params.contains(&Param::Tickets));
 }
 
-/// The second sum of a gradient is made of sums that the first pass makes.
+/// The second sum of a gradient is computed from sums of the first pass.
 #[test]
 fn its_gradient_is_two_kernels() {
     let (program, step) = parsed(GRADIENT);
@@ -146,7 +146,7 @@ fn its_gradient_is_two_kernels() {
     assert_eq!(first.kernels.len(), 2);
 }
 
-/// The loop over a window is one thread's, and channels that lie side by side move at once.
+/// One thread runs the loop over a window, and contiguous channels are vectors.
 #[test]
 fn windows_take_several_channels() {
     let (program, step) = parsed(include_str!("../window.kir"));
@@ -166,7 +166,7 @@ fn kernels_that_share_a_launch_are_functions_of_one_text() {
     ];
     let mut group = LaunchGroup::default();
     assert!(group.add(&p, &kernels[0], &Target::HOPPER));
-    assert!(fuse_launches(&p, &group).unwrap().is_none(), "one kernel shares with nobody");
+    assert!(fuse_launches(&p, &group).unwrap().is_none(), "a single kernel is not fused");
     assert!(kernels[1..].iter().all(|k| group.add(&p, k, &Target::HOPPER)));
     let all = fuse_launches(&p, &group).unwrap().unwrap();
     assert_eq!(all.source.matches("static __device__ void member").count(), 2, "{}", all.source);
@@ -187,7 +187,7 @@ fn a_kernel_that_fills_the_device_keeps_its_launch() {
     assert!(!LaunchGroup::default().add(&p, &large, &Target::HOPPER));
 }
 
-/// A product of one row; what it is of is a constant or an input.
+/// A product of one row; its operands are constants or inputs.
 fn of_one_row(storage: &str, declared: &str) -> String {
     let text = format!(
         "kir 1.5
@@ -216,7 +216,7 @@ plan bytes 0:
     first.kernels[0].source.clone()
 }
 
-/// Before a kernel has waited for earlier launches it reads constants alone.
+/// Before a kernel has waited for earlier launches it reads only constants.
 #[test]
 fn constants_are_read_before_the_wait() {
     let source = of_one_row("constant 0", "constant");
@@ -229,7 +229,7 @@ fn constants_are_read_before_the_wait() {
     assert!(source.contains("launch_order();") && !source.contains("launch_wait();"), "{source}");
 }
 
-/// A product of bf16 that is large enough for every way that there is.
+/// A bf16 product that is large enough for every candidate.
 fn product() -> (Program, Step) {
     let mut p = Program::default();
     let bufs: Vec<BufId> = (0..3)
@@ -267,7 +267,7 @@ fn product() -> (Program, Step) {
     (p, step)
 }
 
-/// What a device does not have is in none of its kernels.
+/// Kernels use no feature that a device lacks.
 #[test]
 fn features_choose_the_candidates() {
     let (program, step) = product();

@@ -1,6 +1,6 @@
-// The instructions of NVIDIA's matrix products, copies and clusters as ordinary C++ over the emulator's collectives. Stands
-// where `cuda/instructions.cu` and `cuda/wgmma.cu` do. A tensor map is a plain struct; a copy happens when its barrier is waited
-// for, a product when it is waited for, both with the checks that the hardware makes.
+// NVIDIA's instructions for matrix products, copies and clusters as ordinary C++ over the emulator's collectives. Replaces
+// `cuda/instructions.cu` and `cuda/wgmma.cu`. A tensor map is a plain struct; copies and products are executed when they
+// are waited for, with the checks that the hardware makes.
 
 DEV u32 shared_address(const void *p) { return (u32)(u64)p; }
 
@@ -96,7 +96,7 @@ template <int MATRICES, bool TRANS> static void ffx_ldmatrix(void **lanes, u64) 
 MAKE_LDMATRIX(ldmatrix_x1, false, 1) MAKE_LDMATRIX(ldmatrix_x2, false, 2) MAKE_LDMATRIX(ldmatrix_x4, false, 4)
 MAKE_LDMATRIX(ldmatrix_x1_trans, true, 1) MAKE_LDMATRIX(ldmatrix_x2_trans, true, 2) MAKE_LDMATRIX(ldmatrix_x4_trans, true, 4)
 
-// Copies happen when they are waited for; until then the shared memory holds a pattern that is not a number.
+// Copies are executed when they are waited for; until then the shared memory holds a NaN pattern.
 DEV void cp_async_16(void *shared, const void *global, int bytes = 16) { ffx_copy_later(shared, global, 16, bytes); }
 DEV void cp_async_8(void *shared, const void *global, int bytes = 8) { ffx_copy_later(shared, global, 8, bytes); }
 DEV void cp_async_4(void *shared, const void *global, int bytes = 4) { ffx_copy_later(shared, global, 4, bytes); }
@@ -146,7 +146,7 @@ template <int W, int PARTS, int FLOATS> DEV Vec<float, W> cluster_load(const flo
     return *(const Vec<float, W> *)(ffx_cluster_part<PARTS, FLOATS>(rank) + (p - sums));
 }
 
-// The same as the emulator has it.
+// The emulator's tensor map.
 struct TensorMap : FfxTensor { TensorMap(u64 from) : FfxTensor(*(const FfxTensor *)from) {} };
 
 #define TENSOR_MAP(name) const TensorMap name
@@ -157,7 +157,7 @@ DEV void mbarrier_init(u64 *bar, int count) { ffx_phase_init(bar, count); }
 DEV void mbarrier_publish() {}
 DEV void mbarrier_expect(u64 *bar, int bytes) { ffx_phase_arrive(bar, bytes); }
 
-// Every emulated block of a cluster arrives for all of them: they run one after another, and none misses the others.
+// Every emulated block of a cluster arrives for all of them, since blocks run one after another.
 template <int SHARE> DEV void mbarrier_arrive(u64 *bar) {
     if ((threadIdx.x & 31) < SHARE) ffx_phase_arrive(bar, 0);
 }
@@ -168,7 +168,7 @@ template <int SHARE, int RANK> DEV void tma_load(u8 *to, const TensorMap &map, u
     ffx_box_later(to, map, bar, at, RANK);
 }
 
-// A block brings the boxes of the others too.
+// A block also copies the boxes of the others.
 __device__ constexpr int own_boxes(int boxes, int) { return boxes; }
 template <int BOXES, int SHARE> DEV int first_box() { return 0; }
 
@@ -193,7 +193,7 @@ template <class T> DEV float ffx_element(FfxOperand operand, int major, int row,
     return ffx_factor(*(const T *)ffx_swizzled(at));
 }
 
-// A thread's share of the product with the left factor's elements of its two rows: exact products, added in double
+// A thread's share of the product with the elements of its two rows of the left operand: exact products, added in double
 // precision and rounded once.
 template <class T, int N, int MB, class Left> static void ffx_wgmma_rows(FfxProduct p, FfxOperand b, Left left) {
     constexpr int K = 32 / (int)sizeof(T);
@@ -219,7 +219,7 @@ template <class T, int N, int MA, int MB> static void ffx_wgmma(FfxProduct p) {
     ffx_wgmma_rows<T, N, MB>(p, b, [&](int h, int k) { return ffx_element<T>(a, MA, 16 * warp + lane / 4 + 8 * h, k); });
 }
 
-// The lanes of 4 that hold two rows give each other their parts of them.
+// The 4 lanes that hold two rows exchange their parts of them.
 struct FfxHeld { const u32 *a; u32 *rows; };
 static void ffx_held_rows(void **lanes, u64) {
     for (int lane = 0; lane < 32; ++lane) {
@@ -245,7 +245,7 @@ template <class T, int N> struct WgmmaHeld {
 template <int N> DEV void wgmma_settle(float (&)[N]) {}
 template <class T, int N> struct Wgmma {
     template <int MA, int MB> DEV void run(float (&d)[N / 2], FfxOperand a, FfxOperand b, bool more) {
-        static_assert(sizeof(T) == 2 || (MA == K_MAJOR && MB == K_MAJOR), "the rows of 32-bit factors do not lie together");
+        static_assert(sizeof(T) == 2 || (MA == K_MAJOR && MB == K_MAJOR), "32-bit operands must be K-major");
         ffx_product_later({d, a.at, b.at, a.lead, b.lead, more, 0, ffx_wgmma<T, N, MA, MB>, {}});
     }
 };

@@ -1,12 +1,12 @@
-// What an ordinary C++ compiler needs to read the kernel dialect: its words, its built-in types and functions. No header
-// is included, as in the dialect itself: names of the C library would meet those of kernels. The scheduler follows.
+// The keywords, built-in types and functions that an ordinary C++ compiler needs to read the kernel dialect. No header is
+// included, as in the dialect itself: names of the C library would conflict with those of kernels. The scheduler follows.
 
 #define FFX_EMULATED 1
 #define __global__
 #define __device__
 #define __host__
 #define __constant__ static const
-// All static shared memory lies in one section, so that it can be spoiled between blocks.
+// All static shared memory is in one section, so that it can be overwritten between blocks.
 #define __shared__ static __attribute__((section("ffx_shared")))
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
@@ -35,7 +35,7 @@ static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; 
 static inline uint2 make_uint2(ffx_u32 x, ffx_u32 y) { return {x, y}; }
 static inline uint4 make_uint4(ffx_u32 x, ffx_u32 y, ffx_u32 z, ffx_u32 w) { return {x, y, z, w}; }
 
-// ---- functions of the C library, by their own declarations
+// ---- functions of the C library, with declarations of their own
 #define FFX_UNARY(NAME) extern "C" double NAME(double); extern "C" float NAME##f(float);
 #define FFX_BINARY(NAME) extern "C" double NAME(double, double); extern "C" float NAME##f(float, float);
 FFX_UNARY(fabs) FFX_UNARY(floor) FFX_UNARY(ceil) FFX_UNARY(trunc) FFX_UNARY(rint) FFX_UNARY(round) FFX_UNARY(nearbyint)
@@ -134,7 +134,7 @@ static inline ffx_u32 __funnelshift_r(ffx_u32 lo, ffx_u32 hi, ffx_u32 n) { retur
 // ---- conversions
 static inline float __double2float_rz(double x) {
     float y = (float)x;
-    // Rounded away from zero: one step back. The largest float is next below infinity.
+    // The cast rounded away from zero, so one step back. The step back from infinity gives the largest float.
     if (fabs((double)y) > fabs(x)) y = __uint_as_float(__float_as_uint(y) - 1u);
     return y;
 }
@@ -159,7 +159,7 @@ static inline float ffx_from_f16(unsigned short h) {
     if (exponent == 0) return copysignf((float)mantissa * 5.9604644775390625e-8f, __uint_as_float(sign)); // 2^-24
     return __uint_as_float(sign | (exponent + 112) << 23 | mantissa << 13);
 }
-// Nearest, ties to even; not a number is 0x7fff, as on the device.
+// Round to nearest even; NaN is 0x7fff, as on the device.
 static inline unsigned short ffx_to_f16(float x) {
     ffx_u32 bits = __float_as_uint(x), sign = bits >> 16 & 0x8000u, m = bits & 0x7fffffffu;
     if (m > 0x7f800000u) return 0x7fff;
@@ -173,7 +173,7 @@ static inline unsigned short ffx_to_bf16(float x) {
     return (unsigned short)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-// ---- fast and rounded arithmetic: the plain one
+// ---- fast and rounded arithmetic: the ordinary functions
 static inline float __expf(float x) { return expf(x); }
 static inline float __exp10f(float x) { return exp10f(x); }
 static inline float __logf(float x) { return logf(x); }
@@ -210,7 +210,8 @@ static inline void __threadfence() {}
 static inline void __threadfence_block() {}
 static inline void __threadfence_system() {}
 template <class T> struct FfxSame { typedef T type; };
-// Threads take turns, so a plain read and write is atomic. The operand has the type of the memory, as in the dialect.
+// Fibers are not preempted, so a plain read and write is atomic. The operand has the type of the memory, as in the
+// dialect.
 #define FFX_ATOMIC(NAME, VALUE) \
     template <class T> static inline T NAME(T *p, typename FfxSame<T>::type x) { T old = *p; *p = (T)(VALUE); return old; }
 FFX_ATOMIC(atomicAdd, old + x) FFX_ATOMIC(atomicSub, old - x) FFX_ATOMIC(atomicExch, x)

@@ -33,7 +33,7 @@ static void ffx_enter() {
     for (;;) ffx_yield();
 }
 
-// Runs a fiber until it waits or ends. Stacks are taken in turn: `free` is the first that no fiber lives on.
+// Runs a fiber until it waits or ends. Stacks are assigned in order: `free` is the first unused one.
 static bool ffx_resume(ffx_u32 thread, ffx_u32 *stack) {
     FfxFiber *f = ffx_fibers + thread;
     ffx_self = f;
@@ -43,9 +43,9 @@ static bool ffx_resume(ffx_u32 thread, ffx_u32 *stack) {
         char *bottom = f->bottom = ffx_stack(*stack);
         *(ffx_u64 *)bottom = FFX_CANARY;
         void **top = (void **)(((ffx_u64)bottom + ffx_now->stack_bytes) & ~15ULL) - 2;
-        // What the first switch takes: registers that hold nothing yet, and where it goes on.
+        // The initial stack for the first switch: registers without values, and the entry address.
 #if defined(__x86_64__)
-        // A function begins with the stack 8 off a multiple of 16, as a call leaves it.
+        // At the entry of a function the stack is 8 off a multiple of 16, as after a call.
         top[-2] = (void *)ffx_enter;
         f->sp = top - 2 - FFX_SAVED;
 #else
@@ -75,7 +75,7 @@ static void ffx_stuck() {
         counts[FFX_BLOCK], counts[FFX_WARP], counts[FFX_PART], counts[FFX_PHASE], counts[FFX_DONE]);
 }
 
-// Threads run in turn, forwards and backwards by passes, so that what relies on an order shows.
+// Threads run in turn, in alternating order, so that a dependence on the order shows.
 static bool ffx_block() {
     ffx_u32 stack = 0, n = blockDim.x;
     ffx_waiting = ffx_finished = 0;

@@ -1,4 +1,4 @@
-// 16-bit floats as the host computes them. Stands where `cuda/numbers.cu` does.
+// 16-bit floats on the host. Replaces `cuda/numbers.cu`.
 
 DEV float widen(f16 x) { return ffx_from_f16(x.bits); }
 
@@ -6,6 +6,6 @@ DEV f16 to_f16(float x) { f16 y; y.bits = ffx_to_f16(x); return y; }
 
 DEV bf16 to_bf16(float x) { bf16 y; y.bits = ffx_to_bf16(x); return y; }
 
-// The cast of a number that does not fit is undefined on the host; GPUs saturate.
+// The cast of a number that is out of range is undefined on the host; GPUs saturate.
 DEV i64 trunc64(double x) { return ffx_saturate(x); }
 DEV i64 trunc64(float x) { return ffx_saturate(x); }

@@ -1,14 +1,14 @@
-// Threads of a block as fibers of one operating-system thread. A fiber runs until it waits: for the block, for a part of
-// it, or for the lanes of a collective; the last one to come does a collective's work for all and goes on. What a GPU
-// leaves undefined or hangs on is an error here: threads that left while others wait, lanes that come to different
-// collectives, threads that wait for each other.
+// The threads of a block as fibers of one operating-system thread. A fiber runs until it waits: for the block, for a part
+// of it, or for the lanes of a collective; the last one to arrive executes a collective for all and goes on. What hangs or
+// is undefined on a GPU is an error here: threads that exit while others wait, lanes that reach different collectives,
+// threads that wait for each other.
 
 enum { FFX_NEW, FFX_READY, FFX_BLOCK, FFX_WARP, FFX_PART, FFX_PHASE, FFX_DONE };
 enum { FFX_MOST_THREADS = 1024, FFX_BARRIERS = 16 };
-// What goes wrong; the numbers are known to the launcher.
+// The error codes, which the launcher knows.
 enum { FFX_OK, FFX_DIVERGED, FFX_DEADLOCK, FFX_STACK, FFX_MISALIGNED, FFX_BAD_CALL, FFX_TRAP };
 
-// How many lanes a warp has is said before all this: FFX_WAVE, 32 or 64.
+// The number of lanes per warp is defined before this: FFX_WAVE, 32 or 64.
 static const ffx_u64 FFX_ALL = ~0ULL >> (64 - FFX_WAVE);
 typedef void (*FfxWork)(void **lanes, ffx_u64 mask);
 
@@ -18,7 +18,7 @@ struct FfxFiber {
     void *sp;
     char *bottom;
     int state, line;
-    // A warp collective: who takes part, what for, each lane's operands.
+    // A warp collective: the participants, the operation, each lane's operands.
     ffx_u64 mask;
     FfxWork work;
     void *operands;
@@ -35,7 +35,7 @@ struct FfxLaunch {
     char *stacks;
     ffx_u64 stack_bytes;
     char *dynamic;
-    // The answer.
+    // The result.
     ffx_u32 error, block[3], thread;
     // Asked: whether blocks and threads run from the last to the first.
     ffx_u32 backward;
@@ -47,14 +47,14 @@ static FfxFiber ffx_fibers[FFX_MOST_THREADS];
 static FfxFiber *ffx_self;
 static void *ffx_scheduler_sp;
 static ffx_u32 ffx_waiting, ffx_finished;
-// Votes of the barrier that threads come to, and the result of the last one.
+// The votes of the barrier that threads have reached so far, and the result of the last one.
 static struct FfxVotes { int all, any, count; } ffx_votes, ffx_voted;
 static struct { int here, threads; } ffx_parts[FFX_BARRIERS];
 static void (*ffx_kernel)(const ffx_u64 *);
 static ffx_dim3 threadIdx, blockIdx, blockDim, gridDim;
 static const int warpSize = FFX_WAVE;
 
-// Saves the registers that a call keeps on the stack, stores the stack pointer in `*from` and goes on at `to`.
+// Saves the callee-saved registers on the stack, stores the stack pointer in `*from` and continues at `to`.
 extern "C" void ffx_switch(void **from, void *to) __attribute__((visibility("hidden")));
 #if defined(__x86_64__)
 asm(".text\n.hidden ffx_switch\n.globl ffx_switch\n.type ffx_switch,@function\nffx_switch:\n"
@@ -77,7 +77,7 @@ enum { FFX_SAVED = 20 };
 
 static inline ffx_u32 ffx_number() { return (ffx_u32)(ffx_self - ffx_fibers); }
 
-// Ends the launch: the fiber that says so never runs again.
+// Ends the launch with an error: the calling fiber never runs again.
 static __noinline__ void ffx_fail(ffx_u32 error, const char *what, int a = 0, int b = 0) {
     if (!ffx_now->error) {
         ffx_now->error = error;
@@ -110,7 +110,7 @@ static __noinline__ void ffx_copy_later(void *to, const void *from, int bytes, i
     memset(to, 0xff, (ffx_u64)bytes);
 }
 static inline void ffx_copy_commit() { ++ffx_self->copy_group; }
-// Groups up to the latest `pending` ones arrive.
+// Completes all groups but the latest `pending` ones.
 static __noinline__ void ffx_copy_wait(int pending) {
     FfxFiber *f = ffx_self;
     int kept = 0;
@@ -155,7 +155,7 @@ static __noinline__ void ffx_sync(int line, int value) {
 #define __syncthreads_or(x) (ffx_sync(__LINE__, (x) != 0), ffx_voted.any)
 #define __syncthreads_count(x) (ffx_sync(__LINE__, (x) != 0), ffx_voted.count)
 
-// A barrier of `threads` of the block's threads; with or without waiting.
+// A barrier of `threads` threads of the block, with or without waiting.
 static __noinline__ void ffx_barrier(int number, int threads, bool wait) {
     if (number < 0 || number >= FFX_BARRIERS || threads <= 0 || threads % FFX_WAVE || threads > (int)blockDim.x)
         ffx_fail(FFX_BAD_CALL, "barrier %d of %d threads", number, threads);
@@ -213,7 +213,7 @@ static inline ffx_u64 __activemask() {
     return mask;
 }
 
-// A lane that is not there gives a pattern that is not a number.
+// A lane that does not exist gives a NaN pattern.
 template <class T> struct FfxShuffle { T give, get; int from; };
 template <class T> static void ffx_shuffle(void **lanes, ffx_u64) {
     for (int i = 0; i < FFX_WAVE; ++i) {
@@ -278,7 +278,7 @@ template <class T> static inline ffx_u64 __match_any_sync(ffx_u64 mask, T x) {
     return m.same;
 }
 
-// ---- the same in HIP's words: every lane takes part
+// ---- the same for HIP: every lane takes part
 template <class T> static inline T __shfl(T x, int from, int width = FFX_WAVE) { return __shfl_sync(FFX_ALL, x, from, width); }
 template <class T> static inline T __shfl_down(T x, ffx_u32 by, int width = FFX_WAVE) { return __shfl_down_sync(FFX_ALL, x, by, width); }
 template <class T> static inline T __shfl_up(T x, ffx_u32 by, int width = FFX_WAVE) { return __shfl_up_sync(FFX_ALL, x, by, width); }

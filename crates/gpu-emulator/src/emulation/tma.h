@@ -1,7 +1,7 @@
-// The copy engine and the products of warpgroups: barriers that count arrivals and bytes, copies of boxes of tensors,
-// products that run when they are waited for. What a GPU leaves undefined is an error here: more arrivals than a barrier
-// counts, a product or a copy that nobody waited for when the block ends; what a copy is to bring holds a pattern that is
-// not a number until its barrier is waited for.
+// The tensor memory accelerator and the products of warpgroups: barriers that count arrivals and bytes, copies of boxes of
+// tensors, products that are executed when they are waited for. What is undefined on a GPU is an error here: more arrivals
+// than a barrier counts, a product or copy that is not waited for when the block ends. The target of a copy holds a NaN
+// pattern until its barrier is waited for.
 
 // ---- barriers in shared memory
 struct FfxPhase { unsigned short expected, pending; int bytes : 31; ffx_u32 parity : 1; };
@@ -11,7 +11,7 @@ static void ffx_phase_init(void *bar, int count) {
     ffx_aligned(bar, 8);
     *(FfxPhase *)bar = {(unsigned short)count, (unsigned short)count, 0, 0};
 }
-// Those that wait at a barrier look again.
+// Wakes the threads that wait at a barrier.
 static void ffx_phase_wake(void *bar) {
     for (ffx_u32 t = 0; t < blockDim.x; ++t)
         if (ffx_fibers[t].state == FFX_PHASE && ffx_fibers[t].operands == bar) ffx_fibers[t].state = FFX_READY;
@@ -23,7 +23,7 @@ static void ffx_phase_check(void *bar) {
     p->parity ^= 1;
     ffx_phase_wake(bar);
 }
-// Arrives; the phase waits for so many bytes more.
+// Arrives; the phase waits for this many more bytes.
 static __noinline__ void ffx_phase_arrive(void *bar, int bytes) {
     FfxPhase *p = (FfxPhase *)bar;
     if (p->pending == 0) ffx_fail(FFX_BAD_CALL, "more than %d arrivals at a barrier in shared memory", p->expected);
@@ -33,14 +33,14 @@ static __noinline__ void ffx_phase_arrive(void *bar, int bytes) {
 }
 
 // ---- copies of boxes
-// What a tensor map says; `launch.rs` has the same. Strides are in bytes.
+// A tensor map, with the layout in `launch.rs`. Strides are in bytes.
 struct FfxTensor { ffx_u64 address, size[5], stride[5]; ffx_u32 window[5], rank, width; };
 struct FfxBox { char *to; FfxTensor map; void *bar; int at[5]; };
 enum { FFX_BOXES = 256 };
 static FfxBox ffx_boxes[FFX_BOXES];
 static int ffx_box_count;
 
-// 16-byte pieces of lines of 128 bytes change places with the number of the line.
+// The 128-byte swizzle: 16-byte pieces of a line are permuted by the number of the line.
 static inline ffx_u64 ffx_swizzled(ffx_u64 at) { return at ^ (at >> 7 & 7) << 4; }
 static int ffx_box_bytes(const FfxTensor *map) {
     int bytes = (int)map->width;
@@ -51,7 +51,7 @@ static __noinline__ void ffx_box_later(void *to, const FfxTensor &map, void *bar
     ffx_aligned(to, 1024);
     if ((ffx_u32)rank != map.rank) ffx_fail(FFX_BAD_CALL, "%d coordinates of a tensor of %d dimensions", rank, (int)map.rank);
     if (map.window[0] * map.width != 128) ffx_fail(FFX_BAD_CALL, "a line of a box is %d bytes", (int)(map.window[0] * map.width));
-    if (ffx_box_count == FFX_BOXES) ffx_fail(FFX_BAD_CALL, "more than %d copies of boxes are under way", FFX_BOXES);
+    if (ffx_box_count == FFX_BOXES) ffx_fail(FFX_BAD_CALL, "more than %d copies of boxes are in flight", FFX_BOXES);
     FfxBox *box = ffx_boxes + ffx_box_count++;
     *box = {(char *)to, map, bar, {}};
     for (int d = 0; d < rank; ++d) box->at[d] = at[d];
@@ -77,7 +77,7 @@ static void ffx_box_copy(const FfxBox *box) {
     }
     ((FfxPhase *)box->bar)->bytes -= bytes;
 }
-// Brings the boxes that a barrier counts, if it knows how many bytes they are.
+// Executes the copies that a barrier counts, once it knows their total bytes.
 static void ffx_box_arrive(void *bar) {
     if (((FfxPhase *)bar)->bytes == 0) return;
     int kept = 0;
@@ -108,7 +108,7 @@ struct FfxProduct {
     bool more;
     int group;
     void (*run)(FfxProduct);
-    // The thread's two rows of a left factor that lies in registers, two 16-bit numbers each.
+    // The thread's two rows of a left operand in registers, two 16-bit numbers each.
     ffx_u32 rows[16];
 };
 enum { FFX_PRODUCTS = 64 };
@@ -118,12 +118,12 @@ static __noinline__ void ffx_product_later(FfxProduct p) {
     auto &own = ffx_products[ffx_number()];
     ffx_aligned(p.a, 16);
     ffx_aligned(p.b, 16);
-    if (own.count == FFX_PRODUCTS) ffx_fail(FFX_BAD_CALL, "more than %d products of a warpgroup are under way", FFX_PRODUCTS);
+    if (own.count == FFX_PRODUCTS) ffx_fail(FFX_BAD_CALL, "more than %d products of a warpgroup are in flight", FFX_PRODUCTS);
     p.group = own.group;
     own.list[own.count++] = p;
 }
 static inline void ffx_product_commit() { ++ffx_products[ffx_number()].group; }
-// Groups up to the latest `pending` ones are computed, in their order.
+// Executes all groups but the latest `pending` ones, in order.
 static __noinline__ void ffx_product_wait(int pending) {
     auto &own = ffx_products[ffx_number()];
     int kept = 0;
@@ -134,7 +134,7 @@ static __noinline__ void ffx_product_wait(int pending) {
     own.count = kept;
 }
 
-// What a block begins with, and what it must not leave.
+// The initial state of a block, and the check at its end.
 static void ffx_bulk_clear() {
     ffx_box_count = 0;
     for (ffx_u32 t = 0; t < blockDim.x; ++t) ffx_products[t].count = ffx_products[t].group = 0;
@@ -147,6 +147,6 @@ static __noinline__ bool ffx_bulk_ended() {
     ffx_now->block[0] = blockIdx.x;
     ffx_now->block[1] = blockIdx.y;
     ffx_now->block[2] = blockIdx.z;
-    snprintf(ffx_now->message, sizeof ffx_now->message, "a block ends with %d boxes and %d products under way", ffx_box_count, products);
+    snprintf(ffx_now->message, sizeof ffx_now->message, "a block ends with %d boxes and %d products in flight", ffx_box_count, products);
     return false;
 }

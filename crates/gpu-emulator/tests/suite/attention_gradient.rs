@@ -1,4 +1,4 @@
-//! Gradients of attention through the emulated GPU against `interp`: on tensor cores and without, with masks, shared heads
+//! Gradients of attention on the emulated GPU against `interp`: with and without tensor cores, with masks, shared heads
 //! and lengths that leave remainders. A second call gives the same bits.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
@@ -36,7 +36,7 @@ fn gradients(
 #[test]
 fn on_tensor_cores() {
     let Some(emulator) = emulator() else { return };
-    // More than one group of warps, and rows that others would leave to the copy engine.
+    // More than one group of warps, and enough rows that TMA would be preferred.
     let flash = ["flash_64", "flash_32"];
     let mut c = Case::new("tensor_cores");
     gradients(&mut c, BF16, [1, 2, 2], [35, 70, 64, 64], (None, false));
@@ -49,7 +49,7 @@ fn on_tensor_cores() {
     c.check_candidates(&emulator, &flash);
 }
 
-/// Queries enough for the copy engine; every cut of the kernels is named by its tiles.
+/// Enough queries for TMA; every tile shape of the kernels is named.
 #[test]
 fn by_tma() {
     let Some(emulator) = emulator() else { return };
@@ -94,7 +94,7 @@ fn lengths_that_a_call_tells() {
 }
 
 #[test]
-fn without_them() {
+fn without_tensor_cores() {
     let Some(emulator) = emulator() else { return };
     let mut c = Case::new("simple");
     gradients(&mut c, F32, [1, 2, 1], [33, 40, 24, 40], (None, true));
@@ -107,7 +107,7 @@ fn without_them() {
 }
 
 #[test]
-fn rows_that_see_nothing_are_zero() {
+fn fully_masked_rows_are_zero() {
     let Some(emulator) = emulator() else { return };
     for dtype in [BF16, F32] {
         let mut c = Case::new("nothing_seen");

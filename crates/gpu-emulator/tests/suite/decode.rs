@@ -1,5 +1,5 @@
-//! What decoding has of its own, on the emulated GPU against `interp`: products of a few rows behind the normalisation that
-//! makes their left operand, and two of them side by side with what follows both, each as one launch.
+//! Fusions for decoding on the emulated GPU against `interp`: products of a few rows with the normalisation that computes
+//! their left operand, and two such products with fused epilogues, each as one launch.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use crate::common::{Case, emulator};
@@ -9,7 +9,7 @@ use ir_core::DType;
 
 use DType::{BF16, F16, F32};
 
-/// Rows, inner dimension and columns that leave remainders; the inner dimension is whole loads of 16 bytes.
+/// Rows, inner dimension and columns that leave remainders; the inner dimension is a multiple of 16-byte loads.
 const SIZES: [(DType, [i64; 3]); 5] = [
     (BF16, [1, 264, 37]),
     (F32, [3, 260, 21]),
@@ -24,7 +24,7 @@ fn texts(c: &mut Case) -> String {
     modules.iter().map(|m| m.kernels.as_str()).collect()
 }
 
-/// `x / sqrt(mean(x²) + ε) * weight`, as it is written for bf16: in float32, rounded twice.
+/// `x / sqrt(mean(x²) + ε) * weight` as written for bf16: in float32, rounded twice.
 fn rms_norm(c: &mut Case, x: ValueId, weight: ValueId, dtype: DType) -> ValueId {
     let wide = c.call("aten._to_copy.default", vec![x.into(), F32.into()]);
     let square = c.call("aten.mul.Tensor", vec![wide.into(), wide.into()]);
@@ -42,7 +42,7 @@ fn linear(c: &mut Case, x: ValueId, dtype: DType, columns: i64, inner: i64) -> V
 }
 
 #[test]
-fn a_normalisation_is_a_part_of_the_products_that_read_it() {
+fn normalisations_fuse_into_products() {
     let Some(emulator) = emulator() else { return };
     for (dtype, [rows, inner, columns]) in SIZES {
         let mut c = Case::new(&format!("norm {dtype} {rows}x{inner}x{columns}"));
@@ -67,7 +67,7 @@ fn several_products_read_one_normalisation() {
             let y = linear(&mut c, normed, dtype, columns + more, inner);
             c.output(y);
         }
-        // The caller wants it too.
+        // The normalised value is an output too.
         c.output(normed);
         let text = texts(&mut c);
         assert!(text.contains("staged["), "{text}");
@@ -91,7 +91,7 @@ fn layer_normalisation_has_two_sums() {
     }
 }
 
-/// `silu(x Wᵍ) * (x Wᵘ)`, with and without the normalisation before it, then back and added to what it began with.
+/// `silu(x Wᵍ) * (x Wᵘ)`, with and without the normalisation before it, then projected back and added to the input.
 #[test]
 fn gate_and_up_are_one_launch() {
     let Some(emulator) = emulator() else { return };
@@ -115,26 +115,26 @@ fn gate_and_up_are_one_launch() {
     }
 }
 
-/// What the second product's epilogue reads at another point than its own is not at hand.
+/// A second epilogue that reads the first result at another point cannot be fused.
 #[test]
-fn products_that_read_each_other_elsewhere_stay_apart() {
+fn products_that_read_each_other_at_other_points_are_not_fused() {
     let Some(emulator) = emulator() else { return };
-    let mut c = Case::new("turned");
+    let mut c = Case::new("flipped");
     let x = c.any(F32, &[1, 64]);
     let first = linear(&mut c, x, F32, 40, 64);
     let first = c.call("aten.sin.default", vec![first.into()]);
-    let turned = c.call("aten.flip.default", vec![first.into(), Arg::from(&[1i64][..])]);
+    let flipped = c.call("aten.flip.default", vec![first.into(), Arg::from(&[1i64][..])]);
     let second = linear(&mut c, x, F32, 40, 64);
-    c.shows("aten.mul.Tensor", vec![turned.into(), second.into()]);
+    c.shows("aten.mul.Tensor", vec![flipped.into(), second.into()]);
     let text = texts(&mut c);
     assert!(!text.contains("result1"), "{text}");
     c.check_twice(&emulator);
 }
 
-/// What the normalisation reads is of no use behind it; what the product writes must not lie there all the same: blocks still
-/// read it.
+/// The input of the normalisation is dead after it, but the product's output must not reuse its memory, since other blocks
+/// still read it.
 #[test]
-fn what_is_read_first_is_not_written_over() {
+fn memory_that_other_blocks_read_is_not_reused() {
     let Some(emulator) = emulator() else { return };
     for (dtype, rows, inner) in [(F32, 1, 256), (BF16, 3, 520)] {
         let mut c = Case::new(&format!("row of norms {dtype} {rows}x{inner}"));

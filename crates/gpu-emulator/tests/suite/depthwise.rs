@@ -1,6 +1,6 @@
-//! Convolutions of groups of few channels: every way of computing each, over odd sizes, strides, dilations, paddings, channel
-//! multipliers and both orders of memory, against sums in double precision; and gradients to depthwise weights, which are
-//! convolutions over a window larger than their result.
+//! Grouped convolutions with few channels per group: every candidate, over odd sizes, strides, dilations, paddings,
+//! channel multipliers and both memory formats, against sums in double precision; and gradients to depthwise weights,
+//! which are convolutions with a window larger than their result.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use kernel_ir::{Conv, Operand, Program, Step};
 use crate::steps::{Case, at, channels, dense, points, row_major, shape};
 use DType::{BF16, F16, F32};
 
-/// Every way that is no thread a point.
+/// All candidates except the one with a thread per point.
 fn candidates(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
     let list = variants(program, step, &Target::HOPPER).unwrap().into_iter();
     list.filter(|candidate| candidate.name != "direct")
@@ -34,7 +34,7 @@ struct Shapes {
 }
 
 impl Shapes {
-    /// A square window of stride 1 that keeps the size.
+    /// A square window of stride 1 that preserves the size.
     fn square(counts: [i64; 4], size: [i64; 2], window: i64) -> Shapes {
         Shapes {
             counts,
@@ -47,7 +47,7 @@ impl Shapes {
         }
     }
 
-    /// The input's coordinate that an output's and a window's point meet at.
+    /// The input coordinate at which an output point and a window point meet.
     fn meets(&self, d: usize, out: i64, window: i64) -> Option<i64> {
         let (stride, before, reach) = (self.stride[d], self.padding[d].0, window * self.dilation[d]);
         let x = match self.transposed {
@@ -66,7 +66,7 @@ impl Shapes {
         }
     }
 
-    /// The sum of the point `i` of the result.
+    /// The convolution's sum for the point `i` of the result.
     fn sum(&self, i: &[i64], x: (&[f64], &[i64]), w: (&[f64], &[i64])) -> f64 {
         let [_, inputs, outputs, groups] = self.counts;
         let (in_group, out_group) = (inputs / groups, outputs / groups);
@@ -85,7 +85,7 @@ impl Shapes {
     }
 }
 
-/// Runs all ways; `orders` are those of the input's and the result's memory, channels last or not.
+/// Runs all candidates; `orders` says whether input and result are channels-last.
 fn convolution(name: &str, dtype: DType, s: &Shapes, orders: [bool; 2]) -> Vec<String> {
     let [n, inputs, outputs, groups] = s.counts;
     let mut case = Case::new(&format!("{name}, channels last {orders:?}"), dtype);
@@ -121,7 +121,7 @@ fn run(
     case.run(Step::Conv(step), candidates)
 }
 
-/// Names of ways, or none where there is no emulator.
+/// Checks that a candidate ran, unless there is no emulator.
 fn has(names: &[String], start: &str) {
     assert!(names.is_empty() || names.iter().all(|n| n.starts_with(start)), "{names:?}");
 }
@@ -180,7 +180,7 @@ fn one_dimension() {
             dilation: vec![1],
             transposed: false,
         };
-        // As causal convolutions of state space models have it.
+        // Causal convolutions of state space models have this form.
         has(&convolution("causal line", dtype, &line(24, 40, 4, 1, 3), [last; 2]), "depthwise");
         has(&convolution("line", dtype, &line(6, 33, 31, 2, 15), [last; 2]), "depthwise");
     }
@@ -223,13 +223,13 @@ fn transposed() {
         has(&convolution("transposed, holes", dtype, &narrow, [last; 2]), "depthwise");
         let plain = Shapes { stride: vec![1, 1], dilation: vec![2, 3], counts: [1, 4, 8, 4], ..s.clone() };
         has(&convolution("transposed, stride 1", dtype, &plain, [last; 2]), "depthwise");
-        // Rows with both are taken apart.
+        // With both a stride and a dilation the rows are computed separately.
         let apart = Shapes { dilation: vec![3, 3], ..s };
         has(&convolution("transposed, dilated", dtype, &apart, [last; 2]), "phases_depthwise");
     }
 }
 
-/// The gradient to the weight of `s`, as the gradient rule writes it: a convolution over the batch, rows and columns.
+/// The gradient to the weight of `s` in the form of the gradient rule: a convolution over the batch, rows and columns.
 fn gradient(name: &str, dtype: DType, s: &Shapes, last: bool) {
     let [n, inputs, outputs, _] = s.counts;
     let spatial = s.size.len();
@@ -244,7 +244,7 @@ fn gradient(name: &str, dtype: DType, s: &Shapes, last: bool) {
     gs.swap(0, 1);
     gs.insert(1, 1);
     let (input, weight) = ([&[1, inputs, n], &s.size[..]].concat(), [&[outputs, 1, n], &out[..]].concat());
-    let turned = Shapes {
+    let transposed = Shapes {
         counts: [1, inputs, outputs, inputs],
         size: input[2..].to_vec(),
         window: weight[2..].to_vec(),
@@ -253,14 +253,14 @@ fn gradient(name: &str, dtype: DType, s: &Shapes, last: bool) {
         padding: [&[(0, 0)], &s.padding[..]].concat(),
         transposed: false,
     };
-    // What no window reaches would be more of a result.
+    // Positions beyond the weight's window are not part of the result.
     let ranges: Vec<i64> = [1, outputs, 1].into_iter().chain(s.window.iter().copied()).collect();
     let os = dense(&ranges, &(0..ranges.len()).collect::<Vec<_>>());
     let (x, g) = (case.operand(dtype, &input, &xs), case.operand(dtype, &weight, &gs));
     let epilogue =
-        case.finish(dtype, &ranges, &os, 1, |i, data| turned.sum(i, (&data[0], &xs), (&data[1], &gs)));
+        case.finish(dtype, &ranges, &os, 1, |i, data| transposed.sum(i, (&data[0], &xs), (&data[1], &gs)));
     assert_eq!(epilogue.ranges, shape(&ranges));
-    let names = run(case, &turned, (x, g), epilogue);
+    let names = run(case, &transposed, (x, g), epilogue);
     has(&names, "depthwise_sums");
 }
 

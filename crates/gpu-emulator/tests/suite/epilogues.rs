@@ -1,5 +1,5 @@
-//! The kernels around a library's call: the epilogue over a result in scratch memory, in every order of its dimensions and
-//! with buffers that lie otherwise, and the copy of an operand into another order.
+//! Kernels around a library call: the epilogue over a result in scratch memory, with every order of dimensions of result
+//! and buffers, and the copy of an operand into another order.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use gpu_codegen::{
@@ -18,7 +18,7 @@ fn shape(sizes: &[i64]) -> Shape {
     sizes.iter().map(|&n| SymExpr::from_i64(n)).collect()
 }
 
-/// Strides of dense memory whose dimensions lie in `order`.
+/// Strides of dense memory whose dimensions are in `order`.
 fn dense(sizes: &[i64], order: &[usize]) -> Vec<i64> {
     let mut strides = vec![1; sizes.len()];
     let mut step = 1;
@@ -41,7 +41,7 @@ fn at(index: &[i64], strides: &[i64]) -> usize {
     index.iter().zip(strides).map(|(i, s)| i * s).sum::<i64>() as usize
 }
 
-/// Small integers and halves, which every float holds.
+/// Small multiples of 1/2, which every float dtype represents exactly.
 fn number(seed: usize, i: usize) -> f32 {
     ((i * 37 + seed * 101) % 61) as f32 * 0.5 - 15.0
 }
@@ -63,7 +63,7 @@ fn from_bytes(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
-/// A program under construction and what lies in its buffers.
+/// A program under construction and the contents of its buffers.
 #[derive(Default)]
 struct Case {
     program: Program,
@@ -85,7 +85,7 @@ impl Case {
         })
     }
 
-    /// Runs a kernel with these scratch buffers; what lies in `out` and in the scratch buffers afterwards.
+    /// Runs a kernel with these scratch buffers, and returns the contents of `out` and of the scratch buffers.
     fn run(&self, kernel: &Kernel, scratch: &[Vec<u8>], out: BufId) -> (Vec<f32>, Vec<Vec<u8>>) {
         let emulator = Emulator::default();
         let upload = |bytes: &[u8]| {
@@ -96,7 +96,7 @@ impl Case {
         };
         let download = |address: u64, len: usize| {
             let mut bytes = vec![0u8; len];
-            // SAFETY: the memory was allocated for as many bytes.
+            // SAFETY: the memory was allocated with this many bytes.
             unsafe { emulator.download(bytes.as_mut_ptr(), address, len) }.unwrap();
             bytes
         };
@@ -124,7 +124,7 @@ impl Case {
             .collect();
         let blocks = [0, 1, 2].map(|d| kernel.launch.blocks[d].as_const().unwrap() as u32);
         let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
-        // SAFETY: the arguments are in the kernel's order and as large as its buffers.
+        // SAFETY: the arguments are in the kernel's order, and the memory has the size of its buffers.
         unsafe { emulator.launch(function, grid, Arguments::plain(&arguments)) }.unwrap();
         let dtype = self.program.buffers[out].dtype;
         let result =
@@ -138,7 +138,7 @@ impl Case {
     }
 }
 
-/// `out = max(result + residual + bias[last], 0)`, its buffers in these orders.
+/// `out = max(result + residual + bias[last], 0)` with buffers of these orders.
 fn sum(
     case: &mut Case,
     dtype: DType,
@@ -164,7 +164,7 @@ fn sum(
     let x = b.cast(x, dtype);
     b.store(out, index, x, StoreMode::Write);
     let epilogue = Epilogue { ranges: shape(sizes), insts: b.finish() };
-    // The factors play no part here.
+    // The operands of the product are not used.
     let (a, w) = (case.operand(residual), case.operand(residual));
     let step =
         Step::Matmul(Matmul { name: "m".into(), origins: Vec::new(), a, b: w, acc: DType::F32, epilogue });
@@ -209,9 +209,9 @@ fn epilogues_in_every_order() {
 }
 
 #[test]
-fn what_lies_side_by_side_moves_at_once() {
+fn contiguous_elements_are_vectors() {
     let kernel = check(DType::BF16, &[6, 32], &[0, 1], &[0, 1], &[0, 1]);
-    // The result, the residual, the biases and the store: eight elements of 2 bytes each.
+    // The result, the residual, the biases and the store are vectors of eight elements of 2 bytes.
     assert_eq!(kernel.source.matches("const Vec<bf16, 8> *)").count(), 3, "{}", kernel.source);
     assert_eq!(kernel.launch.blocks[0].as_const(), Some(1));
     let odd = check(DType::BF16, &[6, 12], &[0, 1], &[0, 1], &[0, 1]);
@@ -235,7 +235,7 @@ fn copies_into_another_order() {
     }
 }
 
-/// What a library can do itself is told apart from what it cannot, and results wait in the order of the store.
+/// Epilogues that a library supports are recognised, and results are stored in the order of the epilogue's store.
 #[test]
 fn vendor_epilogues() {
     let mut case = Case::default();
@@ -262,7 +262,7 @@ fn vendor_epilogues() {
     assert_eq!(result_dtype(&rounded, DType::F32), DType::BF16);
 }
 
-/// Where the element at `p` of a folded tensor lies, and how long the folded tensor is.
+/// The index in the folded tensor of the element at `p`, and the length of the folded tensor.
 fn place(blocks: &Blocks, sizes: &[i64], p: &[i64]) -> (usize, usize) {
     let outer = 1 - blocks.channel;
     let (mut at, mut point, mut all) = (p[outer], 0, sizes[outer]);
@@ -287,7 +287,7 @@ fn folds() -> Vec<(Blocks, [i64; 4])> {
     };
     vec![
         (blocks(1, [2, 2], [4, 4], [6, 7], 16), [2, 3, 7, 9]),
-        // The first dimension holds the channels; blocks that the tensor does not fill, before it and behind.
+        // Dimension 0 has the channels; the blocks extend beyond the tensor on both sides.
         (blocks(0, [2, 3], [1, 0], [5, 4], 24), [3, 2, 7, 9]),
         (blocks(1, [1, 1], [0, 0], [4, 5], 8), [2, 3, 4, 5]),
     ]
@@ -302,7 +302,7 @@ fn tensors_of_few_channels_are_folded() {
             let kernel = fold(&case.program, &case.operand(from), &blocks, 1).unwrap();
             let (_, len) = place(&blocks, &sizes, &[0; 4]);
             assert_eq!(blocks.elements(&shape(&sizes)).as_const(), Some(len as i64));
-            // What was there before is overwritten.
+            // The old contents are overwritten.
             let (_, scratch) = case.run(&kernel, &[vec![0], vec![0x41; len * dtype.size()]], from);
             let mut wanted = vec![0.0; len];
             for p in points(&sizes) {
@@ -347,8 +347,8 @@ fn epilogues_of_folded_results() {
 }
 
 #[test]
-fn what_is_written_in_place_moves_at_once() {
-    // `old - result / 2`, stored over `old`: an update of a weight. The new value is a view of the old one's memory.
+fn in_place_stores_are_vectors() {
+    // `old - result / 2`, stored over `old`, as in an update of a weight. The new value is a view of the old one's memory.
     let (sizes, order) = ([8i64, 3, 4], [1usize, 2, 0]);
     let mut case = Case::default();
     let old = case.buffer(DType::F32, &sizes, &order);

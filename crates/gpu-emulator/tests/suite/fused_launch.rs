@@ -1,5 +1,5 @@
-//! Steps that may run at once as launches of the emulated GPU: the same bits as one launch each, at several sizes, and what
-//! `interp` says of the graph.
+//! Independent steps that share launches on the emulated GPU: the same bits as separate launches, at several sizes, and
+//! the results of `interp`.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use std::path::Path;
@@ -29,7 +29,7 @@ fn data(name: &str, meta: &TensorMeta, n: i64) -> Tensor {
     tensor::formula::fill(name, &sizes, 1.0, 0.0).unwrap().to_dtype(meta.dtype).unwrap()
 }
 
-/// What a program leaves of its inputs, and its outputs.
+/// Runs a program and returns its inputs and outputs afterwards.
 fn run(backend: &LoadedBackend, program: &Program, inputs: &[Tensor]) -> Vec<Tensor> {
     let bytes = program.to_bytes();
     let mut code = backend.compile(&CompileArgs::new(KERNEL_IR, &bytes).mode("default")).unwrap();
@@ -92,6 +92,6 @@ fn one_kernel_holds_the_updates_of_all_shapes() {
     let program = inductor::compile(&prims, &options).unwrap();
     let single = program.one_by_one();
     assert!(single.steps.len() > program.steps.len(), "{program}");
-    // The search may also launch each of them.
+    // The search also compiles separate launches.
     assert_eq!(kernels(&program), kernels(&single) + 1, "{program}");
 }

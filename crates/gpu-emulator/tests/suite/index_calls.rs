@@ -1,5 +1,5 @@
-//! What a call tells its caller of an index that is out of bounds: in every mode, where several are found, through control
-//! flow, of inputs that are written in place, of calls that nobody waits for, and from many threads.
+//! The errors of out-of-bounds indices: in every mode, with several bad indices, through control flow, for inputs that are
+//! written in place, for calls that nobody waits for, and from many threads.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use crate::checked::{self, Code, MODES, available, expected, floats, ints, program};
@@ -9,7 +9,7 @@ use gpu_runtime::{GpuError, Inputs, Mode, Settings};
 use plugin_host::{Arg, CompileArgs, KERNEL_IR, Value};
 use tensor::Tensor;
 
-/// Two tables, one after another, by the same kernel: `z = one[first] + two[second]` through a temporary.
+/// Two lookups by the same kernel: `z = one[first] + two[second]` through a temporary.
 const TWO: &str = r#"kir 1.6
 program "two"
 site "aten.embedding.default" "model.py:12" dim 0
@@ -68,7 +68,7 @@ fn every_mode_names_the_site_and_goes_on() {
             assert_eq!(code.outcome(&kir, &two(GOOD, GOOD)), truth, "{mode:?} {round}");
             let got = code.outcome(&kir, &two(GOOD, [0, 0, -3, 0, 0, 0]));
             assert_eq!(got, Err((1, -3, 5)), "{mode:?} {round}");
-            // The first launch that finds one is the one that is named.
+            // The first launch that finds a bad index is reported.
             let got = code.outcome(&kir, &two([0, 0, 0, 7, 0, 0], [0, 0, -3, 0, 0, 0]));
             assert_eq!(got, Err((0, 7, 5)), "{mode:?} {round}");
         }
@@ -77,9 +77,9 @@ fn every_mode_names_the_site_and_goes_on() {
     }
 }
 
-/// The search runs on data of its own, of which this program's check says that it is out of bounds.
+/// The search runs on arbitrary data, for which this program's check always fails.
 #[test]
-fn what_the_search_runs_is_not_reported() {
+fn faults_of_the_search_are_not_reported() {
     if !available() {
         return;
     }
@@ -119,7 +119,7 @@ plan bytes 0:
     assert_eq!(code.outcome(&kir, &[floats(&[40000]), ints(&vec![0; 40000])]), Err((0, -1, 40000)));
 }
 
-/// A loop that ends when what stands at an index is 0: of a failed index nothing is decided.
+/// A loop that ends when the value at an index is 0: after a failed index the control flow stops.
 #[test]
 fn control_flow_stops_at_a_bad_index() {
     if !available() {
@@ -173,7 +173,7 @@ plan bytes 128:
         let code = Code::of(text, mode);
         let walk = |next: [i64; 5]| code.outcome(&kir, &[ints(&next), ints(&[0])]);
         assert_eq!(walk([2, 4, 3, 1, 0]), Ok(vec![vec![4.0]]), "{mode:?}");
-        // The kernel hands 0 on, from where the loop would go round for ever.
+        // The kernel continues with 0, from where the loop would never end.
         assert_eq!(walk([2, 4, 3, 9, 0]), Err((0, 9, 5)), "{mode:?}");
         assert_eq!(walk([4, 4, 4, 4, 4]), Ok(vec![vec![1.0]]), "{mode:?}");
     }
@@ -202,7 +202,7 @@ plan bytes 0:
 "#;
 
 #[test]
-fn what_is_written_in_place_is_told() {
+fn errors_tell_the_state_of_inputs_written_in_place() {
     if !available() {
         return;
     }
@@ -251,7 +251,7 @@ fn what_is_written_in_place_is_told() {
 }
 
 #[test]
-fn calls_that_nobody_waits_for() {
+fn calls_without_a_wait() {
     if !available() {
         return;
     }
@@ -265,18 +265,18 @@ fn calls_that_nobody_waits_for() {
         other => panic!("{other}"),
     };
     let code = Code::of(TWO, Mode::Default);
-    // By whoever waits for the device,
+    // The next wait for the device reports it,
     code.start(&bad).unwrap();
     code.start(&two(GOOD, GOOD)).unwrap();
     found(code.memory.synchronize().unwrap_err());
     code.memory.synchronize().unwrap();
     assert_eq!(code.outcome(&kir, &two(GOOD, GOOD)), truth);
-    // by the next call,
+    // the next call does,
     code.start(&bad).unwrap();
     found(code.call(&two(GOOD, GOOD)).unwrap_err());
     assert_eq!(code.outcome(&kir, &two(GOOD, GOOD)), truth);
     code.memory.synchronize().unwrap();
-    // and when the program is gone.
+    // and a wait after the program was dropped.
     code.start(&bad).unwrap();
     let memory = std::sync::Arc::clone(&code.memory);
     drop(code);
@@ -284,9 +284,9 @@ fn calls_that_nobody_waits_for() {
     memory.synchronize().unwrap();
 }
 
-/// Each thread hears of its own calls alone.
+/// Each thread gets only the errors of its own calls.
 #[test]
-fn threads_hear_of_their_own_calls() {
+fn threads_get_errors_of_their_own_calls() {
     if !available() {
         return;
     }
@@ -308,7 +308,7 @@ fn threads_hear_of_their_own_calls() {
     });
 }
 
-/// An init step's index is looked at when the constants are bound.
+/// An init step's index is checked when the constants are bound.
 #[test]
 fn indices_of_init_steps() {
     if !available() {

@@ -1,20 +1,21 @@
-//! Operators that take indices from data, lowered as a program is: what is in bounds gives what `interp` gives, what is not
-//! ends the call with an error that names the operator, in every mode.
+//! Operators with indices from data, lowered as programs: indices in bounds give the result of `interp`; others end the
+//! call with an error that names the operator, in every mode.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use crate::common::{Case, emulator};
 use fx_ir::{Arg, ValueId};
 use ir_core::DType::{F32, I64};
 
-/// Indices that no dimension has.
+/// Indices that are out of bounds of every dimension.
 const BAD: [i64; 3] = [1_000_000_000, i64::MIN / 2, -1000];
 
-/// Six indices of which the fourth is the one that is given.
+/// Six indices, the fourth of which is `at`.
 fn index(c: &mut Case, at: i64) -> ValueId {
     c.input(I64, &[6], |i| if i == 3 { at as f64 } else { (i * 3 % 5) as f64 })
 }
 
-/// Builds an operator with an index; the dimension has this size, and the index counts from the end where it is negative.
+/// An operator with an index: its name, its builder, the size of the dimension, and whether negative indices count from
+/// the end.
 type Operator = (&'static str, fn(&mut Case, i64), i64, bool);
 
 const OPERATORS: [Operator; 9] = [
@@ -87,7 +88,7 @@ fn case(operator: &Operator, at: i64) -> Case {
 }
 
 #[test]
-fn what_is_in_bounds_is_right() {
+fn indices_in_bounds_give_the_result() {
     let Some(emulator) = emulator() else { return };
     for operator in &OPERATORS {
         let least = if operator.3 { -operator.2 } else { 0 };
@@ -98,7 +99,7 @@ fn what_is_in_bounds_is_right() {
 }
 
 #[test]
-fn what_is_not_is_named() {
+fn indices_out_of_bounds_are_reported() {
     let Some(emulator) = emulator() else { return };
     for operator in &OPERATORS {
         let (size, beyond) = (operator.2, if operator.3 { -operator.2 - 1 } else { -1 });

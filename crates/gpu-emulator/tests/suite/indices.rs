@@ -1,6 +1,6 @@
-//! Indices from data that are checked by generated kernels, in every way of computing a step: what is in bounds gives what
-//! `interp` gives, what is not is named, touches no memory (the emulator looks at guard zones, and an address far away is no
-//! memory of the process), and leaves the next call as if it had not been.
+//! Checked indices from data in generated kernels, with every candidate of a step: indices in bounds give the result of
+//! `interp`; others are reported, access no memory (the emulator checks guard zones, and far addresses are unmapped), and
+//! do not affect the next call.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use crate::checked::{self, BAD, agrees, floats, ints, numbers};
@@ -32,7 +32,7 @@ plan bytes 0:
     )
 }
 
-/// A list of good indices, then the same with each bad one in the middle, with the size among them.
+/// A list of good indices, then lists with one bad index in the middle, including the size itself.
 fn lists(good: &[i64], size: i64) -> Vec<Tensor> {
     let with = |bad: i64| {
         let mut list = good.to_vec();
@@ -49,7 +49,7 @@ fn rows_of_a_table() {
     agrees(&rows(5), &["loop"], &calls);
 }
 
-/// No index is in bounds of a dimension of size 0: the read is switched off, not moved to 0.
+/// No index is in bounds of a dimension of size 0: the read is disabled, not redirected to 0.
 #[test]
 fn a_table_without_rows() {
     let text = r#"kir 1.6
@@ -81,7 +81,7 @@ plan bytes 0:
     agrees(text, &["loop"], &calls);
 }
 
-/// Where the mask is false nothing is looked at.
+/// Indices are not checked where the mask is false.
 #[test]
 fn masked_indices() {
     let text = r#"kir 1.6
@@ -116,7 +116,7 @@ plan bytes 0:
     agrees(text, &["loop"], &calls);
 }
 
-/// An index that is computed from a checked one, and one that is read at a checked one and checked again.
+/// An index computed from a checked one, and one that is read at a checked index and checked again.
 #[test]
 fn indices_behind_indices() {
     let text = r#"kir 1.6
@@ -155,7 +155,7 @@ plan bytes 0:
     agrees(text, &["loop"], &calls);
 }
 
-/// A check of something that is no index of memory: nothing is read there, and the call ends with the error all the same.
+/// A checked value that is not used as an index: nothing is read, and the call still fails.
 #[test]
 fn checks_that_no_memory_stands_behind() {
     let text = r#"kir 1.6
@@ -227,13 +227,13 @@ fn rows_that_are_summed() {
         let shaped = |t: Tensor| t.reshape(&[rows, inner]).unwrap();
         let calls: Vec<Vec<Tensor>> =
             lists(&good, 11).into_iter().map(|i| vec![floats(&[11, width]), shaped(i)]).collect();
-        // The larger ones once bad: each call of theirs takes seconds.
+        // Larger programs run with one bad index, since each of their calls takes seconds.
         let some = if rows * inner * width > 10_000 { 3 } else { calls.len() };
         agrees(&bag(&rows.to_string(), inner, 11, width), &[candidate], &calls[..some]);
     }
 }
 
-/// Sums over rows of memory, weighted by what stands at an index.
+/// Sums over rows of memory, weighted by a lookup.
 #[test]
 fn columns_that_are_weighted() {
     let text = r#"kir 1.6
@@ -263,7 +263,7 @@ loop "columns" outer [64]
     v1: f32 = store b3[i0], v0
 plan bytes 0:
 "#;
-    // Every second one is not asked for.
+    // Every second index is masked.
     let good: Vec<i64> = (0..6001).map(|i| i * 5 % 9).collect();
     let pairs = |t: Tensor| t.narrow(0, 0, 6000).unwrap().contiguous().unwrap().reshape(&[3000, 2]).unwrap();
     let calls: Vec<Vec<Tensor>> =
@@ -271,7 +271,7 @@ plan bytes 0:
     agrees(text, &["columns"], &calls[..3]);
 }
 
-/// Running sums, in one piece and in parts: idle threads of a team have no index.
+/// Running sums, whole and in parts: idle threads of a team have no index.
 #[test]
 fn running_sums() {
     for (length, candidate) in [(200, "loop"), (9000, "parts")] {
@@ -336,7 +336,7 @@ plan bytes 0:
     agrees(text, &["loop"], &calls);
 }
 
-/// What a product's epilogue reads and writes at indices from data, by every kernel that computes products.
+/// Indices from data in a product's epilogue, by every kernel that computes products.
 #[test]
 fn epilogues_of_products() {
     for (dtype, [m, n, k]) in [
@@ -392,7 +392,7 @@ plan bytes 0:
     }
 }
 
-/// A row of a table that is made by every block of the product that reads it.
+/// A table row that every block of the product computes itself.
 #[test]
 fn rows_in_front_of_a_product() {
     let text = r#"kir 1.6
@@ -439,9 +439,9 @@ plan:
     agrees(text, &[], &calls);
 }
 
-/// Steps that share a launch: each has the checks of its own.
+/// Fused launches: each step has checks of its own.
 #[test]
-fn members_of_one_launch() {
+fn fused_launches() {
     let text = r#"kir 1.6
 program "together"
 site "aten.embedding.default" "model.py:1" dim 0
@@ -492,18 +492,18 @@ plan bytes 0:
     let good = [0, 1, 2, 3, 4, 3, 2, 1];
     let with = |a: Tensor, b: Tensor| vec![floats(&[9, 16]), a, b];
     let mut calls = vec![with(ints(&good), ints(&good))];
-    // The sum of both is in bounds where one is not.
+    // The sum of both indices is in bounds where one is not.
     calls.push(with(ints(&[0, 1, 2, 3, -1, 3, 2, 1]), ints(&[0, 1, 2, 3, 4, 3, 2, 1])));
     calls.push(with(ints(&[0, 1, 2, 3, 4, 3, 2, 1]), ints(&[0, 1, 2, 3, -2, 3, 2, 1])));
     calls.push(with(ints(&[0, 1, 2, 3, 8, 3, 2, 1]), ints(&[0, 1, 2, 3, 1, 3, 2, 1])));
     agrees(text, &[], &calls);
 }
 
-/// Read along one dimension and written along another: what stands at an index from data does not go through tiles.
+/// Reads along one dimension and writes along another: loads at indices from data do not go through tiles.
 #[test]
-fn rows_that_are_transposed() {
+fn transposed_rows() {
     let text = r#"kir 1.6
-program "turned"
+program "transposed"
 site "aten.index_select.default" "model.py:8" dim 0
 buffer b0 "x" f32[6, 40, 48]{1920, 48, 1}+0 input 0
 buffer b1 "index" i64[5]{1}+0 input 1
@@ -513,7 +513,7 @@ input "index" b1
 output "y" b2[5, 48, 40]{1920, 40, 1}+0
 init:
 steps:
-loop "turned" outer [5, 48, 40]
+loop "transposed" outer [5, 48, 40]
   stage []
     v0: i64 = load b1[i0]
     v1: i64 = check v0, [6] at 0

@@ -1,4 +1,5 @@
-//! The tests of this crate, in one program: generated kernels run on the host, judged by the interpreter. A module a subject.
+//! The tests of this crate in one binary, one module per subject: generated kernels run on the host and are compared with
+//! the interpreter.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 

@@ -1,12 +1,12 @@
-//! Kernels that break the rules are found: the emulator says which kernel, where and what.
+//! The emulator detects kernels that break the rules, and reports the kernel, the place and the violation.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use gpu_codegen::Prelude;
 use gpu_emulator::{Emulator, EmulatorError};
 use gpu_runtime::{Arguments, Driver, Grid, Module};
 
-/// Runs a kernel of the body over one buffer of 64 floats, 64 threads a block; what the buffer holds, or the error.
-/// `None` where there is no compiler.
+/// Runs a kernel body over one buffer of 64 floats with 64 threads per block, and returns the buffer or the error; `None`
+/// where there is no compiler.
 fn run(body: &str, blocks: u32, shared: u32) -> Option<Result<Vec<f32>, EmulatorError>> {
     if let Err(why) = gpu_emulator::available() {
         eprintln!("skipped: {why}");
@@ -18,7 +18,7 @@ fn run(body: &str, blocks: u32, shared: u32) -> Option<Result<Vec<f32>, Emulator
     let functions = device.compile(&[module]).unwrap();
     let out = device.allocate(64 * 4).unwrap();
     let grid = Grid { blocks: [blocks, 1, 1], threads: 64, shared };
-    // SAFETY: the kernel takes an address and a number; the buffer has guard zones for what it does beyond.
+    // SAFETY: the kernel takes an address and a number; accesses beyond the buffer hit its guard zones.
     let ended = unsafe { device.launch_checked(&functions[0][0], grid, Arguments::plain(&[out, 64])) };
     let mut values = vec![0f32; 64];
     // SAFETY: the buffer has 64 floats.
@@ -62,7 +62,7 @@ fn writes_outside_of_a_buffer() {
 }
 
 #[test]
-fn what_nobody_wrote_is_no_number() {
+fn uninitialized_memory_is_nan() {
     let shared = "__shared__ float pool[64]; if (threadIdx.x < 32) pool[threadIdx.x] = 2; __syncthreads();\n\
                   out[threadIdx.x] = pool[threadIdx.x];";
     let Some(values) = run(shared, 2, 0) else { return };
@@ -100,7 +100,7 @@ fn launches_that_no_device_takes() {
     assert!(matches!(ended, Err(EmulatorError::Launch { .. })), "{ended:?}");
 }
 
-/// A kernel with a barrier in shared memory that counts one arrival, and a tensor of 64 floats to copy from.
+/// A kernel with a barrier in shared memory that expects one arrival, and a tensor of 64 floats to copy from.
 fn with_barrier(body: &str) -> Option<Result<Vec<f32>, EmulatorError>> {
     let head = "__shared__ u64 bar[1]; DYNAMIC_TILES(pool);
 if (threadIdx.x == 0) mbarrier_init(bar, 1);

@@ -1,4 +1,4 @@
-//! Additions to memory in a fixed order: the sums of `index_add` are those of a loop over the rows, bit by bit.
+//! Additions to memory in a fixed order: the sums of `index_add` equal those of a loop over the rows bit by bit.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn sums_have_the_order_of_the_points() {
     let mut code = Compiled::new(device, program).unwrap();
     code.bind(&[]).unwrap();
 
-    // Sums of numbers of very different sizes show their order.
+    // Sums of numbers of very different magnitudes depend on their order.
     let number = |i: usize| ((i * 7919 % 1009) as f32 - 500.0) * 10f32.powi((i * 31 % 13) as i32 - 6);
     let base: Vec<f32> = (0..PLACES * WIDTH).map(number).collect();
     let more: Vec<f32> = (0..ROWS * WIDTH).map(|i| number(i + 77)).collect();
@@ -50,7 +50,7 @@ fn sums_have_the_order_of_the_points() {
         TensorView::from_slice(&more, DType::F32, &[R, W], &[W, 1]).unwrap(),
     ];
     let mut result = code.execute(&inputs).unwrap();
-    // SAFETY: a contiguous tensor of this many floats; memory of the emulated device is the host's.
+    // SAFETY: the tensor is contiguous with this many floats, and memory of the emulated device is host memory.
     let got = unsafe { std::slice::from_raw_parts(result[0].as_mut_ptr().cast::<f32>(), PLACES * WIDTH) };
     assert_eq!(got, expected);
 }

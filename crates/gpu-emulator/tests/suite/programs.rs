@@ -1,5 +1,5 @@
-//! A representative set of small programs through the whole way to the emulated GPU, against `interp`: every kind of
-//! kernel that the generator knows, in sizes that leave remainders.
+//! Small programs that represent every kind of generated kernel, from graph to emulated GPU against `interp`, in sizes
+//! that leave remainders.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use crate::common::{Case, emulator};
@@ -77,7 +77,7 @@ fn conversions() {
 fn reductions() {
     let Some(emulator) = emulator() else { return };
     let mut c = Case::new("reductions");
-    // Short rows, a warp's, a block's, one result of many numbers, rows across memory.
+    // Short rows, rows for a warp, rows for a block, one result of many numbers.
     for sizes in [[40, 9], [70, 300], [3, 5000], [1, 70_000]] {
         let x = c.any(F32, &sizes);
         c.shows("aten.sum.dim_IntList", vec![x.into(), ints(&[1])]);
@@ -85,7 +85,7 @@ fn reductions() {
         c.shows("aten.argmax.default", vec![x.into(), 1i64.into()]);
         c.shows("aten.var.correction", vec![x.into(), ints(&[1])]);
     }
-    // Columns in parts.
+    // Columns that are split into parts.
     let x = c.any(F32, &[9000, 40]);
     c.shows("aten.mean.dim", vec![x.into(), ints(&[0])]);
     c.shows("aten.argmin.default", vec![x.into(), 0i64.into()]);
@@ -132,7 +132,7 @@ fn scans() {
         let n = c.any(I64, &sizes);
         c.shows("aten.cumsum.default", vec![n.into(), 1i64.into()]);
     }
-    // In parts, two scans over one row.
+    // Rows that are split into parts, with two scans each.
     let x = c.any(F32, &[2, 20_000]);
     let y = c.call("aten.exp.default", vec![x.into()]);
     c.shows("aten.cumsum.default", vec![y.into(), 1i64.into()]);
@@ -198,9 +198,9 @@ fn gather_scatter_and_views() {
         c.shows("aten.index_add.default", vec![base.into(), 0i64.into(), rows.into(), more.into()]);
     }
     c.shows("aten.embedding.default", vec![x.into(), rows.into()]);
-    let turned = c.call("aten.permute.default", vec![x.into(), ints(&[1, 0])]);
-    let turned = c.call("aten.clone.default", vec![turned.into()]);
-    c.output(turned);
+    let transposed = c.call("aten.permute.default", vec![x.into(), ints(&[1, 0])]);
+    let transposed = c.call("aten.clone.default", vec![transposed.into()]);
+    c.output(transposed);
     c.shows("aten.cat.default", vec![Arg::values([x, x]), 1i64.into()]);
     c.shows("aten.flip.default", vec![x.into(), ints(&[0, 1])]);
     c.shows("aten.constant_pad_nd.default", vec![x.into(), ints(&[1, 2]), 0.5.into()]);
@@ -215,16 +215,16 @@ fn transposes() {
     for (dtype, sizes) in [(F32, [3, 40, 70]), (BF16, [2, 33, 64]), (F64, [1, 17, 100]), (Bool, [2, 50, 31])]
     {
         let [x, y] = [0, 1].map(|_| c.any(dtype, &sizes));
-        let turned = c.call("aten.permute.default", vec![x.into(), ints(&[0, 2, 1])]);
-        c.shows("aten.clone.default", vec![turned.into(), Arg::None]);
+        let transposed = c.call("aten.permute.default", vec![x.into(), ints(&[0, 2, 1])]);
+        c.shows("aten.clone.default", vec![transposed.into(), Arg::None]);
         let first = c.call("aten.permute.default", vec![y.into(), ints(&[2, 1, 0])]);
         let straight = c.any(dtype, &[sizes[2], sizes[1], sizes[0]]);
         c.shows("aten.logical_or.default", vec![first.into(), straight.into()]);
     }
     let x = c.any(F32, &[64, 48]);
-    let turned = c.call("aten.t.default", vec![x.into()]);
+    let transposed = c.call("aten.t.default", vec![x.into()]);
     let other = c.any(F32, &[48, 64]);
-    let sum = c.call("aten.add.Tensor", vec![turned.into(), other.into()]);
+    let sum = c.call("aten.add.Tensor", vec![transposed.into(), other.into()]);
     let row = c.any(F32, &[64]);
     c.shows("aten.mul.Tensor", vec![sum.into(), row.into()]);
     c.check(&emulator);

@@ -1,5 +1,5 @@
-//! Reductions that several blocks share: what the last block makes of it, in how many passes, and that two calls over the
-//! same scratch memory give the same bits. Everything is run by the emulator and judged against double precision.
+//! Reductions that several blocks share: what the last block computes, the number of passes, and equal bits of two calls
+//! over the same scratch memory. Results are compared with double precision.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use crate::common::{Case, emulator};
@@ -10,7 +10,7 @@ fn ints(list: &[i64]) -> Arg {
     Arg::List(list.iter().map(|n| (*n).into()).collect())
 }
 
-/// Many columns and few, as many as fill vectors and not, one row and none.
+/// Many and few columns, with and without full vectors, of one row and of none.
 #[test]
 fn columns_of_every_shape() {
     let Some(emulator) = emulator() else { return };
@@ -71,7 +71,7 @@ fn rows_in_parts() {
     c.check_twice(&emulator);
 }
 
-/// The mean is 10,000 times the deviation: a sum of squares would have no digits left.
+/// The mean is 10,000 times the deviation, where a sum of squares would lose all digits.
 #[test]
 fn variances_far_from_zero() {
     let Some(emulator) = emulator() else { return };
@@ -107,7 +107,7 @@ fn normalised(c: &mut Case, dtype: DType, sizes: &[i64]) {
     let scaled = two(c, "mul", hat, w);
     let result = two(c, "add", scaled, b);
     c.output(result);
-    // Once more from the centred numbers, as a gradient reads them: the second sum hangs on the first one.
+    // A second use of the centred numbers, as in a gradient: the second sum depends on the first.
     let product = two(c, "mul", g, centred);
     let first = c.call("aten.sum.dim_IntList", vec![product.into(), ints(&dims), true.into()]);
     let cube = two(c, "mul", scale, first);
@@ -132,7 +132,7 @@ fn normalisation_and_its_gradient() {
     }
 }
 
-/// Short loops at many points: several neighbouring points a thread, borders of windows, 16-bit numbers, truth values.
+/// Short loops at many points: several adjacent points per thread, borders of windows, 16-bit numbers, booleans.
 #[test]
 fn windows() {
     let Some(emulator) = emulator() else { return };

@@ -5,7 +5,7 @@ use gpu_codegen::Prelude;
 use gpu_emulator::Emulator;
 use gpu_runtime::{Arguments, Driver, Grid, Module};
 
-/// Runs a kernel of one warp over three buffers of floats, the third of which is the result.
+/// Runs a kernel of one warp over three buffers of floats, the last of which is the result.
 fn run(body: &str, a: &[f32], b: &[f32], result: usize) -> Option<Vec<f32>> {
     if let Err(why) = gpu_emulator::available() {
         eprintln!("skipped: {why}");
@@ -19,7 +19,7 @@ fn run(body: &str, a: &[f32], b: &[f32], result: usize) -> Option<Vec<f32>> {
     let mut out = vec![0f32; result];
     let at = |n: usize| device.allocate(4 * n as u64).unwrap();
     let (pa, pb, po) = (at(a.len()), at(b.len()), at(result));
-    // SAFETY: the buffers are as long as what is copied, and the kernel takes three addresses.
+    // SAFETY: the buffers are as long as the copies, and the kernel takes three addresses.
     unsafe {
         device.upload(pa, a.as_ptr().cast(), 4 * a.len()).unwrap();
         device.upload(pb, b.as_ptr().cast(), 4 * b.len()).unwrap();
@@ -44,7 +44,7 @@ fn product(a: &[f32], b: &[f32], depth: usize) -> Vec<f32> {
 const STORE: &str = "out[lane / 4 * 8 + lane % 4 * 2] = d[0]; out[lane / 4 * 8 + lane % 4 * 2 + 1] = d[1];\n\
      out[(lane / 4 + 8) * 8 + lane % 4 * 2] = d[2]; out[(lane / 4 + 8) * 8 + lane % 4 * 2 + 1] = d[3];\n";
 
-/// Operands by `ldmatrix` from shared memory, as a row-major `A` and a row-major `B`.
+/// Operands loaded by `ldmatrix` from shared memory, with row-major `A` and `B`.
 #[test]
 fn products_of_16_bit_floats() {
     let (a, b): (Vec<f32>, Vec<f32>) = ((0..256).map(number).collect(), (50..178).map(number).collect());
@@ -67,7 +67,7 @@ mma_{ty}(d, fa, fb);
     }
 }
 
-/// `B` stored by columns needs no transposition, and a product adds to what is there.
+/// A column-major `B` needs no transposition, and a product accumulates.
 #[test]
 fn products_of_columns_add_up() {
     let (a, b): (Vec<f32>, Vec<f32>) = ((0..256).map(number).collect(), (50..178).map(number).collect());
@@ -91,7 +91,7 @@ if (one[0] == fb[0]) mma_bf16(d, fa, fb);
     assert_eq!(out, expected);
 }
 
-/// Floats lose the low 13 bits of their mantissa, rounded by `to_tf32`.
+/// `to_tf32` rounds away the low 13 bits of a float's mantissa.
 #[test]
 fn products_of_tf32() {
     let fine = |i: usize| number(i) + number(3 * i) / 4096.0;

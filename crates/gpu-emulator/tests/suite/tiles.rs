@@ -1,4 +1,4 @@
-//! Products and convolutions by tiles: the first ways of computing each for three kinds of device, over odd sizes, strides,
+//! Products and convolutions by tiles: the first candidates of each for three kinds of device, over odd sizes, strides,
 //! batches, groups, padding and dilation, against sums in double precision.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
@@ -11,10 +11,10 @@ use kernel_ir::{Buffer, Conv, Operand, Program, Step, Storage};
 use crate::steps::{self, Case, at, channels, points, row_major, shape};
 use DType::{BF16, F16, F32};
 
-/// Ways of each case and device that are run.
+/// Candidates that run per case and device.
 const CANDIDATES: usize = 2;
 
-/// The first ways for three kinds of device, and those that `besides` says.
+/// The first candidates for three kinds of device, and those that `besides` selects.
 fn candidates(program: &Program, step: &Step, besides: fn(&Variant) -> bool) -> BTreeMap<String, Variant> {
     let hopper = Target::HOPPER;
     let mut candidates = BTreeMap::new();
@@ -31,12 +31,12 @@ fn candidates(program: &Program, step: &Step, besides: fn(&Variant) -> bool) -> 
     candidates
 }
 
-/// Those of products; `tma.rs` has the copy engine's.
+/// Candidates of products; `tma.rs` has those by TMA.
 fn of_product(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
     candidates(program, step, |_| false)
 }
 
-/// Those of convolutions, and all by the copy engine: of windows of one point.
+/// Candidates of convolutions, including all by TMA, which exist for windows of one point.
 fn of_convolution(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
     candidates(program, step, |candidate| candidate.name.starts_with("wgmma"))
 }
@@ -83,7 +83,7 @@ const PLAIN: Shapes = Shapes {
     transposed: false,
 };
 
-/// The input's coordinate that an output's and a window's point meet at.
+/// The input coordinate at which an output point and a window point meet.
 fn meets(s: &Shapes, d: usize, out: i64, window: i64) -> Option<i64> {
     let (stride, before, reach) = (s.stride[d], s.padding[d].0, window * s.dilation[d]);
     let x = match s.transposed {
@@ -186,7 +186,7 @@ fn transposed_convolutions() {
         convolution("transposed", dtype, one, last);
         let spread = Shapes { counts: [1, 16, 24, 2], stride: [2, 2], dilation: [1, 1], ..one };
         convolution("transposed and spread", dtype, spread, last);
-        // Taken apart by remainders; with a window smaller than the stride some have nothing.
+        // The convolution is split by remainders; with a window smaller than the stride some phases are empty.
         let alone = Shapes { counts: [2, 16, 24, 1], ..spread };
         convolution("phases", dtype, alone, last);
         convolution("phases, some empty", dtype, Shapes { window: [1, 2], stride: [2, 3], ..alone }, last);
@@ -195,7 +195,7 @@ fn transposed_convolutions() {
     }
 }
 
-/// Weights that init steps make, and that nothing but convolutions reads, are made as they are read.
+/// Weights that init steps compute and only convolutions read are computed in the layout in which they are read.
 #[test]
 fn weights_made_at_binding_are_laid_out_in_place() {
     let mut case = Case::new("laid out", F32);
@@ -224,7 +224,7 @@ fn weights_made_at_binding_are_laid_out_in_place() {
     assert_eq!(alone.buffers[w.buf].strides, shape(&[144, 1, 48, 16]));
     let Step::Conv(conv) = &alone.steps[0] else { panic!("a convolution stays one") };
     assert_eq!(conv.weight, Operand { strides: shape(&[144, 1, 48, 16]), ..w.clone() });
-    // A view of it needs the strides that it was made for.
+    // A view needs the strides for which it was made.
     let view = Buffer { storage: Storage::View(w.buf), ..case.program.buffers[w.buf].clone() };
     case.program.buffers.push(view);
     pack_weights(&mut case.program);
@@ -232,11 +232,11 @@ fn weights_made_at_binding_are_laid_out_in_place() {
     assert_eq!(case.program.buffers[w.buf].strides, w.strides);
 }
 
-/// Constant weights are copied by an init step and read with the channels of a point together.
+/// Constant weights are copied by an init step and read with contiguous channels.
 #[test]
 fn constant_weights_are_packed() {
     packed(false, [8, 16, 3, 3], [1, 8, 3, 3], [144, 1, 48, 16]);
-    // That of a transposed one lies as that of the convolution whose gradient it is.
+    // A transposed convolution's weight has the layout of the convolution whose gradient it is.
     packed(true, [16, 8, 3, 3], [1, 8, 11, 11], [72, 1, 24, 8]);
 }
 
@@ -264,7 +264,7 @@ fn packed(transposed: bool, weight: [i64; 4], ranges: [i64; 4], strides: [i64; 4
     };
     case.program.steps = vec![Step::Conv(conv.clone()), Step::Conv(conv)];
     pack_weights(&mut case.program);
-    // Both convolutions read the one copy.
+    // Both convolutions read the same copy.
     assert_eq!(case.program.init.len(), 1);
     for step in &case.program.steps {
         let Step::Conv(conv) = step else { panic!("a convolution stays one") };

@@ -1,5 +1,5 @@
-//! Products by the copy engine and `wgmma`: every form of them, every way in which factors can lie, ends of tiles in all
-//! directions, batches, shares of the inner dimension, against sums in double precision.
+//! Products by TMA and `wgmma`: every tile shape, every layout of operands, tiles that end in all directions, batches, and
+//! a split inner dimension, against sums in double precision.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,8 @@ use kernel_ir::{Program, Step};
 use crate::steps::product;
 use DType::{BF16, F16, F32};
 
-/// Those ways, for devices that have so few multiprocessors that blocks which stay take several tiles, or have many.
+/// The TMA candidates for devices with so few multiprocessors that persistent blocks compute several tiles, and for
+/// devices with many.
 fn tma(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
     let mut candidates = BTreeMap::new();
     for multiprocessors in [2, 132] {
@@ -27,7 +28,7 @@ fn tma(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
     candidates
 }
 
-/// The forms that were run, without what shares the inner dimension and for which device.
+/// The shapes that were run, without the split of the inner dimension and the device.
 fn forms(names: &[String]) -> BTreeSet<&str> {
     names.iter().map(|n| n.split(" of ").next().unwrap().split("_split").next().unwrap()).collect()
 }
@@ -42,7 +43,7 @@ fn every_layout_of_factors() {
         for (left, x) in &a {
             for (right, y) in &b {
                 let names = product(&format!("{x}, {y}"), dtype, [1, m, n, k], *left, *right, None, tma);
-                assert!(gpu_emulator::available().is_err() || !names.is_empty(), "{x}, {y}: no ways");
+                assert!(gpu_emulator::available().is_err() || !names.is_empty(), "{x}, {y}: no candidates");
             }
         }
     }
@@ -62,7 +63,7 @@ fn batches() {
     let (m, n, k) = (72, 80, 96);
     product("both", BF16, [3, m, n, k], [m * k, k, 1], [n * k, n, 1], None, tma);
     product("the right one is shared", F16, [3, m, n, k], [m * k, k, 1], [0, 1, k], None, tma);
-    // As the heads of attention lie: the batch moves less than a row.
+    // The heads of attention are interleaved: the batch stride is less than a row.
     product("heads", BF16, [3, m, n, 64], [64, 3 * 64, 1], [64, 1, 3 * 64], None, tma);
 }
 
@@ -89,7 +90,7 @@ fn every_form_of_large_products() {
     assert!(all.iter().any(|n| n.contains("_cluster")), "no shares in a cluster: {all:?}");
 }
 
-/// What the copy engine cannot read is left to other ways.
+/// Operands that TMA cannot read are left to other candidates.
 #[test]
 fn unaligned_operands_have_no_tma_candidates() {
     let none =
@@ -97,4 +98,11 @@ fn unaligned_operands_have_no_tma_candidates() {
     none("odd lines", BF16, [1, 72, 72, 63], [0, 63, 1], [0, 1, 63]);
     none("no unit stride", BF16, [1, 72, 72, 64], [0, 128, 2], [0, 1, 64]);
     none("tf32 by columns", F32, [1, 72, 72, 64], [0, 1, 72], [0, 1, 64]);
+}
+
+/// A row of results whose length is even, but no multiple of four, is written in pairs.
+#[test]
+fn results_of_any_even_length() {
+    product("pairs", BF16, [1, 136, 134, 128], [0, 128, 1], [0, 1, 128], None, tma);
+    product("single", BF16, [1, 136, 135, 128], [0, 128, 1], [0, 1, 128], None, tma);
 }

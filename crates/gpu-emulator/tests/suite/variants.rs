@@ -1,5 +1,5 @@
-//! Every way in which the code generator computes an attention or a product of a few rows, against plain loops in double
-//! precision. Which way a device takes by rule is not looked at here.
+//! Every candidate for attention and for products of a few rows, against plain loops in double precision. The choice among
+//! them is not tested here.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use gpu_codegen::{ENTRY, Param, Prelude, Target, Variant, variants};
@@ -15,14 +15,14 @@ fn shape(sizes: &[i64]) -> Shape {
     sizes.iter().map(|&n| SymExpr::from_i64(n)).collect()
 }
 
-/// A program of one step whose buffers hold these numbers.
+/// A program of one step with the contents of its buffers.
 #[derive(Default)]
 struct Case {
     program: Program,
     data: Vec<Vec<f32>>,
 }
 
-/// Numbers that look random and are the same each time, rounded to what the dtype holds.
+/// Reproducible pseudo-random numbers, rounded to the dtype.
 fn numbers(seed: u64, count: i64, dtype: DType) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -72,7 +72,8 @@ impl Case {
         (out, Epilogue { ranges: shape(sizes), insts: b.finish() })
     }
 
-    /// The names of the ways that begin so, of devices with waves of 32 and of 64, and what each gives in a buffer.
+    /// Runs the candidates whose names begin so, for waves of 32 and of 64, and returns their names with the contents of a
+    /// buffer.
     fn run(&self, step: &Step, out: BufId, names: &[&str]) -> Vec<(String, Vec<f32>)> {
         let mut all = Vec::new();
         for target in [Target::HOPPER, Target::CDNA] {
@@ -94,7 +95,7 @@ impl Case {
         let scratch: Vec<u64> =
             candidate.scratch.iter().map(|n| emulator.allocate(size(n) as u64).unwrap()).collect();
         let tickets = emulator.allocate(4 * u64::from(gpu_codegen::TICKETS)).unwrap();
-        // SAFETY: the memory is new and has as many words.
+        // SAFETY: the memory is new and has this many words.
         unsafe { emulator.fill(tickets, 0, u64::from(gpu_codegen::TICKETS)) }.unwrap();
         for (n, kernel) in candidate.kernels.iter().enumerate() {
             let entry = format!("entry{n}");
@@ -117,7 +118,7 @@ impl Case {
             let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
             let maps = Map::of(&kernel.params, &kernel.maps, &|e| Ok(size(e))).unwrap();
             let arguments = Arguments { words: &arguments, maps: &maps };
-            // SAFETY: the arguments are in the kernel's order and as large as its buffers.
+            // SAFETY: the arguments are in the kernel's order, and the memory has the size of its buffers.
             unsafe { emulator.launch(function, grid, arguments) }.unwrap();
         }
         self.read(&emulator, addresses[out.index()], out)
@@ -135,7 +136,7 @@ impl Case {
         };
         let address = emulator.allocate(count as u64 * buffer.dtype.size() as u64).unwrap();
         if !bytes.is_empty() {
-            // SAFETY: the memory was allocated for as many elements.
+            // SAFETY: the memory was allocated with this many elements.
             unsafe { emulator.upload(address, bytes.as_ptr(), bytes.len()) }.unwrap();
         }
         address
@@ -145,7 +146,7 @@ impl Case {
         let buffer = &self.program.buffers[out];
         let count: i64 = buffer.sizes.iter().map(|e| e.as_const().unwrap()).product();
         let mut bytes = vec![0u8; count as usize * buffer.dtype.size()];
-        // SAFETY: the memory was allocated for as many elements.
+        // SAFETY: the memory was allocated with this many elements.
         unsafe { emulator.download(bytes.as_mut_ptr(), address, bytes.len()) }.unwrap();
         match buffer.dtype {
             DType::F32 => bytes.chunks(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
@@ -169,7 +170,7 @@ fn assert_close(name: &str, got: &[f32], expected: &[f64], tolerance: f64) {
     }
 }
 
-/// A product `[batch, m, k] x [batch, k, n]`, the matrix along the inner dimension or along the columns.
+/// A product `[batch, m, k] x [batch, k, n]` whose matrix is contiguous along the inner dimension or along the columns.
 fn product(dtype: DType, [batch, m, k, n]: [i64; 4], along_inner: bool) {
     if let Err(error) = gpu_emulator::available() {
         println!("skipped: {error}");
@@ -196,7 +197,7 @@ fn product(dtype: DType, [batch, m, k, n]: [i64; 4], along_inner: bool) {
     }
     let tolerance = if dtype == DType::F32 { 1e-5 } else { 1e-2 };
     let results = case.run(&step, out, &["gemv"]);
-    assert!(!results.is_empty(), "no way of a few rows");
+    assert!(!results.is_empty(), "no candidate for a few rows");
     results.iter().for_each(|(name, got)| assert_close(name, got, &expected, tolerance));
 }
 
@@ -213,11 +214,11 @@ fn products_of_a_few_rows() {
     product(DType::F32, [2, 3, 130, 20], false);
 }
 
-/// How a case of attention differs from the others.
+/// The variations of a case of attention.
 #[derive(Clone, Copy, Default)]
 struct AttentionCase {
     causal: bool,
-    /// 1: truth values, 2: numbers that are added.
+    /// 1 is a boolean mask, 2 an additive mask.
     mask: u8,
 }
 
@@ -234,13 +235,13 @@ fn attention(
         return;
     }
     let mut case = Case::default();
-    // Queries as projections give them, `[b, l, h, d]`; keys and values `[b, h, l, d]`.
+    // Queries have the layout of projections, `[b, l, h, d]`; keys and values are `[b, h, l, d]`.
     let q = case.random(3, dtype, &[b, lq, hq, d]);
     let (k, v) = (case.random(4, dtype, &[b, hkv, lk, d]), case.random(5, dtype, &[b, hkv, lk, d]));
     let mask_dtype = if look.mask == 1 { DType::Bool } else { dtype };
     let mut mask_values = numbers(6, lq * lk, dtype);
     if look.mask == 1 {
-        // The first row sees nothing.
+        // The first row has no visible key.
         mask_values[..lk as usize].fill(-1.0);
     }
     let mask = case.buffer(mask_dtype, &[lq, lk], mask_values);
@@ -267,7 +268,7 @@ fn attention(
     let tolerance = if dtype == DType::F32 { 1e-5 } else { 2e-2 };
     let results = case.run(&step, out, candidates);
     for candidate in candidates {
-        assert!(results.iter().any(|(name, _)| name.starts_with(candidate)), "no way `{candidate}`");
+        assert!(results.iter().any(|(name, _)| name.starts_with(candidate)), "no candidate `{candidate}`");
     }
     results.iter().for_each(|(name, got)| assert_close(name, got, &expected, tolerance));
 }

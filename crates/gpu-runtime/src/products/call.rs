@@ -13,7 +13,8 @@ use super::{Addresses, Kind, MAX_ALGORITHMS, ProductLibrary, Products, takes};
 use crate::sizes::{at_capture, dense, perturbed};
 use crate::{Candidate, GpuError, LibraryCall, Part, Work};
 
-/// Rows up to which 16-bit products read their matrix once at the memory's speed: generated kernels do that.
+/// Maximum number of rows of 16-bit products that are bound by reading the matrix once; generated kernels do that at full
+/// bandwidth.
 const SKINNY: i64 = 8;
 
 /// Where a call stores its result.
@@ -24,7 +25,7 @@ enum Goal {
     Scratch(Shape),
 }
 
-/// A product of a program as the library is to compute it.
+/// A product of a program as the library computes it.
 struct Spec {
     batch: Shape,
     m: SymExpr,
@@ -46,12 +47,12 @@ pub fn wants(program: &Program, k: &Matmul) -> bool {
     if a != b || !takes(a, k.acc) || rank < 2 || k.a.sizes.len() != rank || k.b.sizes.len() != rank {
         return false;
     }
-    // What sums nothing is zero, which the library is not asked for.
+    // An empty sum is zero; the library is not asked for it.
     let sums = k.a.sizes[rank - 1].range(&program.bounds()).0.is_some_and(|least| least >= 1);
     sums && !is_skinny(program, k, a)
 }
 
-/// A 16-bit product of a few rows: its time is that of reading the matrix.
+/// Whether it is a 16-bit product of a few rows, whose time is that of reading the matrix.
 fn is_skinny(program: &Program, k: &Matmul, dtype: DType) -> bool {
     let rank = k.epilogue.ranges.len();
     let at = at_capture(program);
@@ -109,16 +110,16 @@ fn algorithms<'a, P: Products>(
     })
 }
 
-/// The product with its whole epilogue done by the library.
+/// The product with its whole epilogue fused by the library; `None` where that is not possible.
 fn fused(program: &Program, k: &Matmul, t: VendorEpilogue, target: &Target) -> Option<Spec> {
     let out = program.buffers[t.out.buf].dtype;
-    let factors = program.buffers[k.a.buf].dtype;
+    let operands = program.buffers[k.a.buf].dtype;
     let same = |buf: BufId| program.buffers[buf].dtype == out;
-    if !takes(factors, out) || !t.residual.iter().all(|r| same(r.buf)) || !t.bias.iter().all(|b| same(b.buf))
+    if !takes(operands, out) || !t.residual.iter().all(|r| same(r.buf)) || !t.bias.iter().all(|b| same(b.buf))
     {
         return None;
     }
-    // Biases go along the columns of the product; an addend read in another place than it is written must not be the result.
+    // Biases run along the columns of the product. An addend at another address than the result must not overlap it.
     let rank = k.epilogue.ranges.len();
     if t.bias.as_ref().is_some_and(|b| b.dim + 1 != rank) {
         return None;
@@ -130,7 +131,7 @@ fn fused(program: &Program, k: &Matmul, t: VendorEpilogue, target: &Target) -> O
     if !t.residual.iter().all(apart) {
         return None;
     }
-    let kind = Kind { factors, out, tf32: target.tf32, bias: t.bias.is_some(), relu: t.relu };
+    let kind = Kind { operands, out, tf32: target.tf32, bias: t.bias.is_some(), relu: t.relu };
     Some(Spec {
         addend: t.residual,
         bias: t.bias.map(|b| (b.buf, b.offset)),
@@ -139,11 +140,11 @@ fn fused(program: &Program, k: &Matmul, t: VendorEpilogue, target: &Target) -> O
     })
 }
 
-/// The product alone, to scratch memory.
+/// The product alone, stored in scratch memory.
 fn waiting(program: &Program, k: &Matmul, dtype: DType, order: &[usize], target: &Target) -> Option<Spec> {
-    let factors = program.buffers[k.a.buf].dtype;
-    let kind = Kind { factors, out: dtype, tf32: target.tf32, bias: false, relu: false };
-    takes(factors, dtype).then(|| bare(k, kind, Goal::Scratch(dense(&k.epilogue.ranges, order))))
+    let operands = program.buffers[k.a.buf].dtype;
+    let kind = Kind { operands, out: dtype, tf32: target.tf32, bias: false, relu: false };
+    takes(operands, dtype).then(|| bare(k, kind, Goal::Scratch(dense(&k.epilogue.ranges, order))))
 }
 
 fn bare(k: &Matmul, kind: Kind, out: Goal) -> Spec {
@@ -193,7 +194,7 @@ impl Spec {
         }
     }
 
-    /// The library's calls; `None` where it does not take the matrices.
+    /// The library's calls; `None` where it does not support the matrices.
     fn calls(&self, eval: Eval<'_>) -> Result<Option<Calls>, GpuError> {
         let out = match &self.out {
             Goal::Buffer(place) => &place.strides,
@@ -210,7 +211,7 @@ impl Spec {
             d: self.strides(out, eval)?,
             c: self.addend.as_ref().map(|c| self.strides(&c.strides, eval)).transpose()?,
         };
-        // Biases are one number a row of the column-major result.
+        // The library adds one bias per row of the column-major result.
         let fits = |c: &Calls| self.bias.is_none() || (c.gemm.swapped && c.gemm.rows == n);
         Ok(calls(&product).filter(fits))
     }
@@ -242,7 +243,7 @@ impl<P: Products> Call<P> {
         let at = |buf: BufId, offset: &SymExpr, size: usize| -> Result<u64, GpuError> {
             Ok((work.address)(buf) + (work.size)(offset)? as u64 * size as u64)
         };
-        let (narrow, wide) = (spec.kind.factors.size(), spec.kind.out.size());
+        let (narrow, wide) = (spec.kind.operands.size(), spec.kind.out.size());
         let a = at(spec.a.buf, &spec.a.offset, narrow)?;
         let b = at(spec.b.buf, &spec.b.offset, narrow)?;
         let out = match &spec.out {
@@ -256,15 +257,15 @@ impl<P: Products> Call<P> {
     }
 
     /// # Safety
-    /// As [`LibraryCall::run`].
+    /// The conditions of [`LibraryCall::run`].
     unsafe fn each(&self, calls: &Calls, loops: &[Loop], at: Addresses) -> Result<(), GpuError> {
         let Some((outer, rest)) = loops.split_first() else {
-            // SAFETY: the caller's promise, and the layout's matrices lie within the step's buffers.
+            // SAFETY: the caller guarantees the buffers, and the layout's matrices are within them.
             return unsafe {
                 self.blas.launch(&calls.gemm, &self.spec.kind, self.spec.alpha, &at, self.algorithm)
             };
         };
-        let (narrow, wide) = (self.spec.kind.factors.size() as i64, self.spec.kind.out.size() as i64);
+        let (narrow, wide) = (self.spec.kind.operands.size() as i64, self.spec.kind.out.size() as i64);
         let (first, second) = if calls.gemm.swapped { (outer.b, outer.a) } else { (outer.a, outer.b) };
         for i in 0..outer.count {
             let moved = |address: u64, step: i64, size: i64| address.wrapping_add_signed(i * step * size);
@@ -275,7 +276,7 @@ impl<P: Products> Call<P> {
                 out: moved(at.out, outer.d, wide),
                 bias: at.bias,
             };
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees the buffers, and the layout's loops stay within them.
             unsafe { self.each(calls, rest, here)? };
         }
         Ok(())

@@ -1,12 +1,12 @@
 //! A matrix product in numbers as libraries of products take it: column-major matrices with leading dimensions, one strided batch,
 //! and what is left over as loops on the host.
 //!
-//! Pure: no library call, no symbols.
+//! This module is pure: it calls no library and knows no symbols.
 
 /// Loops on the host at most: products whose batch cannot be one strided batch are launched one by one.
 const MAX_LOOPS: i64 = 64;
 
-/// Elements from one index of each dimension to the next, batch dimensions first, then rows and columns.
+/// Strides of batch dimensions, rows and columns, in elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Strides {
     pub(super) batch: Vec<i64>,
@@ -27,7 +27,7 @@ pub(super) struct Product {
     pub(super) c: Option<Strides>,
 }
 
-/// A factor or a result of a column-major product.
+/// An operand or result of a column-major product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Matrix {
     /// Whether memory holds the transposed matrix.
@@ -38,8 +38,8 @@ pub struct Matrix {
     pub step: i64,
 }
 
-/// `D = first · second (+ C)`, column-major, `rows × depth` by `depth × cols`, `batch` times. It has no pointers, so that it
-/// is the key of what was prepared for it.
+/// `D = first · second (+ C)`, column-major, `rows × depth` by `depth × cols`, `batch` times. It contains no pointers, so
+/// it can be the key of prepared products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gemm {
     /// Rows of `D`.
@@ -85,7 +85,7 @@ pub(super) fn calls(product: &Product) -> Option<Calls> {
     fold_rows(&mut p);
     fold_cols(&mut p);
     merge(&mut p);
-    // The largest batch dimension goes to the library, the others are loops.
+    // The library takes the largest batch dimension; the host loops over the others.
     let inner = (0..p.batch.len()).max_by_key(|&d| p.batch[d]);
     let loops: Vec<Loop> = (0..p.batch.len())
         .filter(|d| Some(*d) != inner)
@@ -105,9 +105,9 @@ pub(super) fn calls(product: &Product) -> Option<Calls> {
     Some(Calls { gemm, loops })
 }
 
-/// Column-major, the result untransposed.
+/// The column-major product with an untransposed result.
 fn gemm(p: &Product, batch: i64, at: impl Fn(&Strides) -> i64) -> Option<Gemm> {
-    // A result that lies row by row is, column-major, the transposed one: Dᵀ = Bᵀ Aᵀ.
+    // A row-major result is the column-major transpose: Dᵀ = Bᵀ Aᵀ.
     let swapped = matrix(p.n, p.m, p.d.col, p.d.row).is_some_and(|m| !m.transposed);
     let (rows, cols) = if swapped { (p.n, p.m) } else { (p.m, p.n) };
     let whole = |s: &Strides, rows: i64, cols: i64, transposed: bool| {
@@ -120,7 +120,7 @@ fn gemm(p: &Product, batch: i64, at: impl Fn(&Strides) -> i64) -> Option<Gemm> {
     };
     let plain = |s: &Strides| whole(s, rows, cols, swapped).filter(|m| !m.transposed);
     let out = plain(&p.d)?;
-    // Matrices of a result must not lie over each other.
+    // The matrices of a batched result must not overlap.
     if batch > 1 && out.step == 0 {
         return None;
     }
@@ -131,12 +131,12 @@ fn gemm(p: &Product, batch: i64, at: impl Fn(&Strides) -> i64) -> Option<Gemm> {
     Some(Gemm { rows, cols, depth: p.k, batch, first, second, out, addend, swapped })
 }
 
-/// How a matrix lies in memory, column-major; `None` where neither dimension has stride 1 or one overlaps.
+/// The column-major layout of a matrix; `None` where neither dimension has stride 1 or elements overlap.
 fn matrix(rows: i64, cols: i64, row: i64, col: i64) -> Option<Matrix> {
     let fits = |unit: i64, size: i64, step: i64, count: i64| {
         let dense = size <= 1 || unit == 1;
         let apart = count <= 1 || step >= size.max(1);
-        // The leading dimension of a single column says nothing.
+        // The leading dimension of a single column is arbitrary.
         (dense && apart).then(|| if count <= 1 { size.max(1) } else { step })
     };
     if let Some(ld) = fits(row, rows, col, cols) {
@@ -145,7 +145,7 @@ fn matrix(rows: i64, cols: i64, row: i64, col: i64) -> Option<Matrix> {
     fits(col, cols, row, rows).map(|ld| Matrix { transposed: true, ld, step: 0 })
 }
 
-/// Without batch dimensions of size 1.
+/// Removes batch dimensions of size 1.
 fn squeezed(p: &Product) -> Product {
     let keep: Vec<usize> = (0..p.batch.len()).filter(|&d| p.batch[d] != 1).collect();
     let pick = |s: &Strides| Strides { batch: keep.iter().map(|&d| s.batch[d]).collect(), ..*s };
@@ -159,7 +159,7 @@ fn squeezed(p: &Product) -> Product {
     }
 }
 
-/// Batch dimensions over which `b` is the same become rows where `a` and the results have them in one step.
+/// Turns batch dimensions along which `b` is constant into rows, where `a` and the results have one stride for both.
 fn fold_rows(p: &mut Product) {
     while let Some(d) = p.batch.len().checked_sub(1) {
         let goes_on = |s: &Strides| p.m == 1 || s.batch[d] == p.m * s.row;
@@ -181,7 +181,7 @@ fn fold_rows(p: &mut Product) {
     }
 }
 
-/// The same for columns, where `a` is the same.
+/// Turns batch dimensions along which `a` is constant into columns.
 fn fold_cols(p: &mut Product) {
     let swap = |s: &mut Strides| std::mem::swap(&mut s.row, &mut s.col);
     let flip = |p: &mut Product| {
@@ -195,7 +195,7 @@ fn fold_cols(p: &mut Product) {
     flip(p);
 }
 
-/// Neighbouring batch dimensions that all operands have in one step become one.
+/// Merges adjacent batch dimensions that have one stride for both in all operands.
 fn merge(p: &mut Product) {
     for d in (1..p.batch.len()).rev() {
         let size = p.batch[d];
@@ -221,7 +221,7 @@ mod tests {
         Strides { batch: batch.to_vec(), row, col }
     }
 
-    /// What the calls read and write, in double precision.
+    /// Runs the calls in double precision.
     fn run(p: &Product, a: &[f64], b: &[f64], d: &mut [f64]) {
         let c = calls(p).unwrap();
         let g = c.gemm;
@@ -319,9 +319,9 @@ mod tests {
         check(&p);
     }
 
-    /// Heads inside of the positions: the batch of two dimensions is no single step for all operands.
+    /// The heads are interleaved within the positions: the two batch dimensions have no common stride in all operands.
     #[test]
-    fn what_is_no_single_batch_is_looped_over() {
+    fn other_batches_become_loops() {
         let (b, h, l, d) = (2, 3, 4, 5);
         let p = Product {
             batch: vec![b, h],
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_cannot_read_is_refused() {
+    fn unsupported_matrices_are_rejected() {
         let dense = Product {
             m: 4,
             n: 4,
@@ -367,7 +367,7 @@ mod tests {
         };
         assert!(calls(&dense).is_some());
         assert!(calls(&Product { a: strides(&[], 8, 2), ..dense.clone() }).is_none());
-        // Rows that lie over each other: a broadcast.
+        // The rows overlap: a broadcast.
         assert!(calls(&Product { a: strides(&[], 0, 1), ..dense.clone() }).is_none());
         assert!(calls(&Product { d: strides(&[], 0, 1), ..dense }).is_none());
     }

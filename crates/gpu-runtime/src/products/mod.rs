@@ -53,11 +53,11 @@ pub trait Products: Send + Sync + 'static {
 /// Dtypes and what happens to the product: with the numbers of a [`Gemm`], what a plan is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kind {
-    /// Of both factors.
-    pub factors: DType,
+    /// Of both operands.
+    pub operands: DType,
     /// Of the result, the addend and the biases.
     pub out: DType,
-    /// Whether float32 factors may be rounded to tf32.
+    /// Whether float32 operands may be rounded to tf32.
     pub tf32: bool,
     /// Whether a vector is added, one number a row of the column-major result.
     pub bias: bool,
@@ -72,7 +72,7 @@ pub struct Key {
     pub gemm: Gemm,
     /// Dtypes and epilogue.
     pub kind: Kind,
-    /// What the addresses of the factors, the addend and the result are multiples of, in bytes.
+    /// What the addresses of the operands, the addend and the result are multiples of, in bytes.
     pub alignments: [u64; 4],
     /// Which of the library's proposals, from 0; where there are fewer, the last.
     pub algorithm: usize,
@@ -93,11 +93,11 @@ pub struct Addresses {
     pub bias: u64,
 }
 
-/// Whether libraries multiply factors of a dtype to a result of another.
-pub fn takes(factors: DType, out: DType) -> bool {
-    match factors {
-        DType::F16 | DType::BF16 => out == factors || out == DType::F32,
-        DType::F32 | DType::F64 => out == factors,
+/// Whether libraries multiply operands of a dtype to a result of another.
+pub fn takes(operands: DType, out: DType) -> bool {
+    match operands {
+        DType::F16 | DType::BF16 => out == operands || out == DType::F32,
+        DType::F32 | DType::F64 => out == operands,
         _ => false,
     }
 }

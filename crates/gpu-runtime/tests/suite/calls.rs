@@ -1,5 +1,5 @@
-//! What a call costs and whose memory its outputs are, on a driver that counts. The kernels' arithmetic is not looked at:
-//! every kernel of these programs adds 1.
+//! The cost of a call and the ownership of its outputs, on a driver that counts. Arithmetic is not tested: every kernel of
+//! these programs adds 1.
 
 #![allow(clippy::unwrap_used)]
 
@@ -34,7 +34,7 @@ plan:
   b1 live 0..1
 "#;
 
-/// `x` is written in place, once more than it was; `y` is what it is then, plus 1.
+/// `x` is incremented in place; `y` is its new value plus 1.
 const IN_PLACE: &str = r#"kir 1.4
 program "in place"
 buffer b0 "x" f32[1000]{1}+0 input 0
@@ -57,7 +57,7 @@ loop "two" outer [1000]
 plan bytes 0:
 "#;
 
-/// A product of 16-bit floats that is large enough for the copy engine.
+/// A product of 16-bit floats that is large enough for TMA.
 const PRODUCT: &str = r#"kir 1.3
 program "product"
 buffer b0 "a" bf16[512, 512]{512, 1}+0 input 0
@@ -85,7 +85,7 @@ fn compiled(text: &str, driver: Mock, mode: Mode) -> (Compiled<Mock>, Arc<Counts
     (Compiled::with(&memory, text.parse().unwrap(), settings).unwrap(), counts)
 }
 
-/// Numbers at an address that kernels take.
+/// Floats at an address that is aligned for kernels.
 struct Numbers(Vec<u128>, usize);
 
 impl Numbers {
@@ -95,11 +95,11 @@ impl Numbers {
         all
     }
     fn slice_mut(&mut self) -> &mut [f32] {
-        // SAFETY: aligned memory of at least as many floats.
+        // SAFETY: the memory is aligned and has at least this many floats.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.1) }
     }
     fn slice(&self) -> &[f32] {
-        // SAFETY: as above.
+        // SAFETY: the memory is aligned and has at least this many initialized floats.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.1) }
     }
 }
@@ -111,7 +111,7 @@ fn call(code: &Compiled<Mock>, x: &[f32]) -> Result<OwnedTensor, GpuError> {
 }
 
 fn values(t: &mut OwnedTensor) -> Vec<f32> {
-    // SAFETY: the mock's memory is the host's, and the tensor has as many elements.
+    // SAFETY: the mock's memory is host memory, and the tensor has this many elements.
     unsafe { std::slice::from_raw_parts(t.as_mut_ptr().cast::<f32>(), t.numel()) }.to_vec()
 }
 
@@ -133,7 +133,7 @@ fn a_call_in_the_steady_state_asks_for_no_memory() {
                 expect(&mut call(&code, x.slice()).unwrap(), x.slice(), 2.0);
             }
             assert_eq!(counts.of(|c| &c.allocations), before, "{mode:?} {device:?}");
-            assert_eq!(counts.of(|c| &c.synchronizations), 0, "nobody waits but who reads");
+            assert_eq!(counts.of(|c| &c.synchronizations), 0, "only reads wait");
             if mode.records() {
                 assert_eq!(counts.of(|c| &c.recordings), 1);
                 assert_eq!(counts.of(|c| &c.launches), 2, "the first call alone is not the graph's");
@@ -145,7 +145,7 @@ fn a_call_in_the_steady_state_asks_for_no_memory() {
 }
 
 #[test]
-fn outputs_are_safe_to_keep() {
+fn outputs_can_be_kept() {
     let (code, counts) = compiled(TWICE, Mock::new(HERE), Mode::ReduceOverhead);
     let inputs: Vec<Numbers> = (0..6).map(|n| Numbers::new(100.0 * n as f32, 300)).collect();
     let mut kept: Vec<OwnedTensor> = inputs.iter().map(|x| call(&code, x.slice()).unwrap()).collect();
@@ -167,29 +167,29 @@ fn inputs_that_move_from_device_to_host_and_back_are_read_where_they_are() {
     let x = Numbers::new(7.0, 65);
     for _ in 0..3 {
         expect(&mut call(&code, x.slice()).unwrap(), x.slice(), 2.0);
-        // One element on: kernels cannot read from there.
+        // An unaligned view, which kernels cannot read directly.
         expect(&mut call(&code, &x.slice()[1..]).unwrap(), &x.slice()[1..], 2.0);
     }
     assert!(counts.of(|c| &c.copies) >= 3, "what is not aligned is copied");
 }
 
-/// What the copy engine reads is described anew where it moves, in recorded launches too.
+/// Tensor maps are encoded again where their buffers move, in recorded launches too.
 #[test]
 fn tensor_maps_follow_their_tensors() {
     let (code, counts) = compiled(PRODUCT, Mock::new(HERE), Mode::ReduceOverhead);
     let b = Numbers::new(0.0, 512 * 256);
-    // All of them live, so that no two lie at the same place.
+    // All of them stay alive, so that no two have the same address.
     let all: Vec<Numbers> = (0..4).map(|n| Numbers::new(100.0 * n as f32, 512 * 256)).collect();
     for a in &all {
         let view = |x: &Numbers| {
-            // SAFETY: as many bytes as a matrix of 16-bit floats has.
+            // SAFETY: the memory has the bytes of a matrix of 16-bit floats.
             let halves = unsafe {
                 std::slice::from_raw_parts(x.slice().as_ptr().cast::<plugin_sdk::bf16>(), 512 * 512)
             };
             TensorView::from_slice(halves, DType::BF16, &[512, 512], &[512, 1]).unwrap()
         };
         let mut y = code.execute(&[view(a), view(&b)]).unwrap().remove(0);
-        // SAFETY: the mock's memory is the host's, and the tensor has as many bytes.
+        // SAFETY: the mock's memory is host memory, and the tensor has this many bytes.
         let got = unsafe { std::slice::from_raw_parts(y.as_mut_ptr().cast::<f32>(), 1000) };
         let expected: Vec<f32> = a.slice()[..1000].iter().map(|x| x + 1.0).collect();
         assert_eq!(got, expected);
@@ -209,7 +209,7 @@ fn every_set_of_sizes_has_its_recording_and_there_are_not_too_many() {
     }
     let recorded = counts.of(|c| &c.recordings);
     assert!(recorded >= inputs.len(), "{recorded}");
-    // Used in turns, the last ones are still there.
+    // Used in turn, the last ones are still cached.
     for _ in 0..5 {
         for x in &inputs[..4] {
             expect(&mut call(&code, x.slice()).unwrap(), x.slice(), 2.0);
@@ -229,7 +229,7 @@ fn an_arena_that_grows_does_not_leave_recordings_behind() {
 }
 
 #[test]
-fn inputs_that_are_written_change_where_they_are() {
+fn written_inputs_change_in_place() {
     for mode in [Mode::Default, Mode::ReduceOverhead] {
         for device in [HERE, ELSEWHERE] {
             let (code, _) = compiled(IN_PLACE, Mock::new(device), mode);
@@ -248,11 +248,11 @@ fn inputs_that_are_written_change_where_they_are() {
 }
 
 #[test]
-fn memory_that_is_short_is_given_back_and_asked_for_again() {
+fn unused_memory_is_freed_when_memory_runs_out() {
     let mut driver = Mock::new(HERE);
     driver.limit = Some(200_000);
     let (code, counts) = compiled(TWICE, driver, Mode::ReduceOverhead);
-    // Each needs 80 kB of arena and 80 kB of output; together they do not fit.
+    // Each call needs 80 kB of arena and 80 kB of output; two sets do not fit.
     for n in [20_000, 19_000, 20_000, 10_000, 20_000] {
         let x = Numbers::new(0.0, n);
         expect(&mut call(&code, x.slice()).unwrap(), x.slice(), 2.0);

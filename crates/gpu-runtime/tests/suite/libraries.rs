@@ -1,4 +1,5 @@
-//! Which steps libraries are asked for, by mode: what is small and generated well is not, unless ways are timed.
+//! Which steps libraries are asked for in each mode: small steps with good generated kernels are not, unless candidates
+//! are timed.
 #![allow(clippy::unwrap_used)]
 
 use gpu_codegen::{Features, Target};
@@ -53,7 +54,7 @@ fn product(dtype: DType, [m, n, k]: [i64; 3]) -> (Program, Step) {
     (p, Step::Matmul(step))
 }
 
-/// Of a window of 3×3 over 14×14 points.
+/// A convolution with a window of 3×3 over 14×14 points.
 fn convolution(dtype: DType, groups: i64, channels: i64, images: i64) -> (Program, Step) {
     let mut p = Program::default();
     let input = operand(&mut p, dtype, &[images, channels, 14, 14]);
@@ -99,7 +100,7 @@ fn large_or_wide_or_grouped_or_other_architectures_ask() {
     for (what, target) in [
         (product(DType::BF16, [2048, 4096, 1024]), &HOPPER),
         (product(DType::F32, [192, 768, 768]), &HOPPER),
-        // Rows whose bytes are no multiple of what the copy engine reads.
+        // Row pitches that are not multiples of TMA's alignment.
         (product(DType::BF16, [192, 767, 767]), &HOPPER),
         (product(DType::BF16, [192, 768, 768]), &older),
         (convolution(DType::BF16, 1, 256, 64), &HOPPER),

@@ -1,4 +1,5 @@
-//! The tests of this crate, in one program: calls, arenas and recorded graphs over a driver that only counts. A module a subject.
+//! The tests of this crate in one binary, one module per subject: calls, arenas and recorded graphs over a driver that
+//! only counts.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 

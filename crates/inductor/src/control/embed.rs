@@ -1,7 +1,7 @@
-//! Puts the program of a subgraph into the program around it: its inputs become buffers of the outer program, its own
+//! Embeds the program of a subgraph into the program around it: its inputs become buffers of the outer program, its own
 //! buffers and symbols get fresh numbers, its init steps join the outer ones.
 //!
-//! While a program is emitted, buffers have the numbers of definitions; what is embedded is numbered on from there
+//! While a program is emitted, buffers have the numbers of definitions; embedded buffers are numbered from there on
 //! ([`Extra`]).
 
 use fx_ir::{Graph, SubgraphId, ValueType};
@@ -20,7 +20,7 @@ use crate::{InductorError, Options, Problem};
 #[derive(Default)]
 pub(crate) struct Extra(pub(crate) Vec<Buffer>);
 
-/// What a subgraph's placeholder is given.
+/// The operand of a subgraph's placeholder.
 #[derive(Clone)]
 pub(super) enum SubgraphOperand {
     /// A buffer.
@@ -29,10 +29,10 @@ pub(super) enum SubgraphOperand {
     Int(SymExpr),
 }
 
-/// Where a subgraph's result goes.
+/// The destination of a subgraph's result.
 #[derive(Clone, Copy)]
 pub(super) enum Target {
-    /// Memory of its own.
+    /// New memory.
     Temp,
     /// This buffer, in its strides.
     Into(BufId),
@@ -41,7 +41,7 @@ pub(super) enum Target {
 /// An embedded subgraph.
 pub(super) struct EmbeddedSubgraph {
     pub(super) steps: Vec<Step>,
-    /// Where its results are.
+    /// The buffers of its results.
     pub(super) outputs: Vec<BufId>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Embedder<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) program: &'a mut Program,
     pub(crate) extra: &'a mut Extra,
-    /// Symbols that have a value around the step that is being made, beyond those that definitions bind.
+    /// Symbols that are bound around the current step, beyond those that definitions bind.
     pub(crate) loops: Vec<SymId>,
 }
 
@@ -125,7 +125,7 @@ impl Embedder<'_> {
         Step::Bind(Bind { name, symbol, from: self.whole(from) })
     }
 
-    /// All elements of one buffer into another of the same sizes.
+    /// Copies all elements of one buffer into another of the same sizes.
     pub(crate) fn copy(&self, from: BufId, to: BufId) -> Step {
         let (source, target) = (self.buffer(from), self.buffer(to));
         let at: Shape = (0..target.sizes.len() as u32).map(SymExpr::loop_var).collect();
@@ -136,7 +136,7 @@ impl Embedder<'_> {
         self.kernel(format!("{}_copy", target.name), target.sizes, b.finish())
     }
 
-    /// One integer into a buffer without dimensions.
+    /// Stores one integer into a buffer without dimensions.
     pub(super) fn fill(&self, to: BufId, value: &SymExpr) -> Step {
         let target = self.buffer(to);
         let mut b = BodyBuilder::new();
@@ -152,7 +152,7 @@ impl Embedder<'_> {
         Step::Loop(LoopKernel { name, origins: Vec::new(), outer, accs: Vec::new(), stages })
     }
 
-    /// Compiles a subgraph and puts its program here; what it is given and gives has one entry a placeholder and result.
+    /// Compiles a subgraph and embeds its program; its operands and results have one entry per placeholder and result.
     pub(super) fn embed(
         &mut self,
         id: SubgraphId,
@@ -182,7 +182,7 @@ impl Embedder<'_> {
         self.program.symbols = symbols;
         let mut part = compiled.map_err(|error| match error {
             InductorError::Refused(problems) => problems,
-            // Told when the whole program is done, which is not given out.
+            // The error is reported when the whole program is finished, which is then discarded.
             InductorError::Internal(found) => {
                 self.defs.contradict(|| found);
                 Vec::new()
@@ -200,8 +200,8 @@ impl Embedder<'_> {
         Ok(EmbeddedSubgraph { steps, outputs })
     }
 
-    /// Operands in the form that the placeholders have: an integer that is wanted as a tensor is stored, a tensor that
-    /// is wanted as an integer binds a symbol.
+    /// Converts operands to the form of the placeholders: an integer for a tensor placeholder is stored, a tensor for an
+    /// integer placeholder binds a symbol.
     fn conform(&mut self, subgraph: &Graph, given: &[SubgraphOperand]) -> (Vec<SubgraphOperand>, Vec<Step>) {
         let mut steps = Vec::new();
         let types: Vec<ValueType> =
@@ -233,7 +233,7 @@ impl Embedder<'_> {
         }
     }
 
-    /// Takes over the buffers and steps of `part`; gives the buffers of its results.
+    /// Adds the buffers and steps of `part`; returns the buffers of its results.
     fn merge(
         &mut self,
         mut part: Program,
@@ -251,7 +251,7 @@ impl Embedder<'_> {
             }
         }
         let mut shift: FxHashMap<BufId, SymExpr> = FxHashMap::default();
-        // What a view is of comes first.
+        // The root of a view comes first.
         let is_view = |b: &Buffer| matches!(b.storage, Storage::View(_));
         let ids: Vec<BufId> = part.buffers.ids().collect();
         let (views, roots): (Vec<BufId>, Vec<BufId>) =
@@ -299,7 +299,7 @@ impl Embedder<'_> {
     }
 }
 
-/// Sites are numbered on from those that the program around has.
+/// Renumbers sites after those of the outer program.
 fn shift_sites(step: &mut Step, by: u32) {
     for inst in step.bodies_mut().into_iter().flatten() {
         if let InstKind::Check { site, .. } = &mut inst.kind {
@@ -309,7 +309,7 @@ fn shift_sites(step: &mut Step, by: u32) {
     step.nested_mut().into_iter().flatten().for_each(|s| shift_sites(s, by));
 }
 
-/// New buffer numbers in a step and those nested in it; operands of buffers in `shift` begin that much later.
+/// Renumbers buffers in a step and its nested steps; operands of buffers in `shift` begin that much later.
 pub(crate) fn rename(step: &mut Step, map: &FxHashMap<BufId, BufId>, shift: &FxHashMap<BufId, SymExpr>) {
     let new = |buf: &mut BufId| *buf = map.get(buf).copied().unwrap_or(*buf);
     let operand = |o: &mut Operand| {

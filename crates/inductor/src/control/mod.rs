@@ -1,5 +1,5 @@
-//! Control flow and data-dependent sizes while lowering: which values a call of a higher-order operator reads and gives,
-//! and which definition binds which symbol. The steps are made in [`embed`], when all strides are known.
+//! Control flow and data-dependent sizes while lowering: which values a call of a higher-order operator reads and defines,
+//! and which definition binds which symbol. The steps are built in [`embed`], when all strides are known.
 
 pub(crate) mod embed;
 mod prepare;
@@ -17,11 +17,11 @@ use crate::defs::Defs;
 pub struct ControlCall {
     /// The node.
     pub(crate) node: NodeId,
-    /// What it does.
+    /// Its kind.
     pub(crate) kind: ControlKind,
 }
 
-/// An operand of a subgraph, or something that a symbol is bound from.
+/// An operand of a subgraph, or the source of a symbol's value.
 #[derive(Clone, Debug)]
 pub(crate) enum Operand {
     /// A definition that has memory.
@@ -36,56 +36,56 @@ pub(crate) enum ControlKind {
     Item {
         /// The symbol.
         symbol: SymId,
-        /// Where the number is.
+        /// The operand with the number.
         from: BufId,
     },
-    /// Fails where the number is false.
+    /// Ends the call where the number is false.
     Assert {
-        /// Where the truth value is.
+        /// The operand with the truth value.
         pred: Operand,
-        /// What to say.
+        /// The message.
         message: String,
     },
     /// One of two subgraphs.
     Cond {
         /// The truth value.
         pred: Operand,
-        /// Where it is true.
+        /// The subgraph where it is true.
         then: SubgraphId,
-        /// Where it is false.
+        /// The subgraph where it is false.
         otherwise: SubgraphId,
-        /// What both read.
+        /// The operands of both.
         operands: Vec<Operand>,
     },
-    /// A subgraph while another gives true.
+    /// Repeats a subgraph while another one yields true.
     While {
         /// The condition.
         test: SubgraphId,
-        /// What is repeated.
+        /// The body.
         body: SubgraphId,
-        /// First values of what is carried from turn to turn.
+        /// Initial values of the carried values.
         carried: Vec<Operand>,
-        /// What both read unchanged.
+        /// Operands that both read unchanged.
         fixed: Vec<Operand>,
     },
-    /// A subgraph over slices along dimension 0 (`map`: nothing is carried).
+    /// A subgraph over slices along dimension 0 (`map` carries nothing).
     Scan {
-        /// What is repeated.
+        /// The body.
         body: SubgraphId,
-        /// First values of what is carried.
+        /// Initial values of the carried values.
         carried: Vec<Operand>,
-        /// What is sliced.
+        /// The sliced operands.
         xs: Vec<BufId>,
-        /// What is read unchanged.
+        /// Operands that are read unchanged.
         fixed: Vec<Operand>,
     },
     /// `out[i + 1] = body(out[i], xs[i + 1])`.
     Associative {
-        /// The combination.
+        /// The combining function.
         body: SubgraphId,
-        /// What is combined along dimension 0.
+        /// The operands that are combined along dimension 0.
         xs: Vec<BufId>,
-        /// What is read unchanged.
+        /// Operands that are read unchanged.
         fixed: Vec<Operand>,
     },
 }
@@ -145,7 +145,7 @@ pub(crate) fn is_control(target: &str) -> bool {
     target.starts_with("higher_order.") || matches!(target, "prims.item" | "prims.assert")
 }
 
-/// What a call of control flow does.
+/// The control flow of a call.
 pub(crate) fn read(graph: &Graph, id: NodeId, target: &str, args: &[Arg]) -> Result<ControlCall, Problem> {
     let refuse = |what: &str| Problem::of(graph, id, what);
     let one = |arg: &Arg| {
@@ -246,7 +246,7 @@ impl Defs {
         found
     }
 
-    /// A definition for a node that has no value of its own.
+    /// A definition for a node without results.
     pub(crate) fn anonymous(&self) -> BufId {
         BufId::from_index(self.list.len())
     }

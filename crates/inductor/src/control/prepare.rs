@@ -1,11 +1,11 @@
-//! A subgraph made ready to be compiled as a program of its own: its placeholders become inputs with the sizes and strides
-//! of what they are given, its results tensors.
+//! Prepares a subgraph for compilation as a separate program: its placeholders become inputs with the sizes and strides of
+//! their operands, its results become tensors.
 
 use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, Output, OutputKind, ValueType};
 use ir_core::{Atom, DType, Scalar, Shape, SymExpr, SymId, TensorMeta};
 use rustc_hash::FxHashMap;
 
-/// What a placeholder is given.
+/// The operand of a placeholder.
 pub(super) enum PlaceholderOperand {
     /// Memory of these sizes and strides.
     Tensor(Shape, Shape),
@@ -13,7 +13,7 @@ pub(super) enum PlaceholderOperand {
     Int(SymExpr),
 }
 
-/// The subgraph with its placeholders as given; those that are integers are replaced by what they are given. `None`
+/// The subgraph with its placeholders specialised; integer placeholders are replaced by their operands. `None`
 /// where the numbers of placeholders and operands differ.
 pub(super) fn prepare(subgraph: &Graph, given: &[PlaceholderOperand]) -> Option<Graph> {
     let mut graph = subgraph.clone();
@@ -90,7 +90,7 @@ fn in_arg(arg: &mut Arg, replace: &dyn Fn(&mut SymExpr)) {
     }
 }
 
-/// Results that are numbers become tensors without dimensions, and each is what the caller gets.
+/// Converts results that are numbers into tensors without dimensions, all of them for the caller.
 fn results(graph: &mut Graph) {
     let outputs = std::mem::take(&mut graph.outputs);
     for Output { arg, .. } in outputs {

@@ -75,7 +75,7 @@ fn cond(e: &mut Embedder<'_>, call: &ControlCall, outputs: &[BufId], binds: &Bin
     let ControlKind::Cond { pred, then, otherwise, operands } = &call.kind else { return Ok(Vec::new()) };
     let mut steps = Vec::new();
     let pred = truth(e, pred, &mut steps);
-    // A result whose size is found out here goes through memory of its own, for its buffer has no size before.
+    // A result whose size is computed here goes through a temporary, because its buffer has no size before.
     let waits = |e: &Embedder<'_>, buf: BufId| {
         let sizes = e.buffer(buf).sizes;
         binds.sizes.iter().any(|(_, _, symbol)| {
@@ -91,7 +91,7 @@ fn cond(e: &mut Embedder<'_>, call: &ControlCall, outputs: &[BufId], binds: &Bin
         let mut list = sub.steps;
         for &(n, dim, symbol) in &binds.sizes {
             let size = e.buffer(sub.outputs[n]).sizes[dim].clone();
-            // The branch has bound the very symbol: to bind it again would take the memory away.
+            // The branch has already bound this symbol: binding it again would release the memory.
             if size != SymExpr::sym(symbol) {
                 let number = e.temp("size", DType::I64, &[]);
                 list.push(e.fill(number, &size));
@@ -111,7 +111,7 @@ fn cond(e: &mut Embedder<'_>, call: &ControlCall, outputs: &[BufId], binds: &Bin
     Ok(steps)
 }
 
-/// The first values of what is carried, into the buffers of the results.
+/// Stores the initial carried values into the buffers of the results.
 fn start(e: &Embedder<'_>, carried: &[Operand], outputs: &[BufId]) -> Vec<Step> {
     let one = |(operand, &to): (&Operand, &BufId)| match operand {
         Operand::Tensor(from) => e.copy(*from, to),
@@ -133,7 +133,7 @@ fn while_loop(e: &mut Embedder<'_>, call: &ControlCall, outputs: &[BufId]) -> Ma
     let turn = e.embed(*body, call.node, &operands, &vec![Target::Temp; carried.len()])?;
     e.loops.truncate(before);
     let mut body = turn.steps;
-    // All new values are there before the first old one is overwritten.
+    // All new values are computed before the first old one is overwritten.
     body.extend(turn.outputs.iter().zip(outputs).take(carried.len()).map(|(&from, &to)| e.copy(from, to)));
     let (name, origins, pred) = (String::new(), Vec::new(), e.whole(pred));
     steps.push(Step::While(While { name, origins, cond, pred, body }));
@@ -169,7 +169,7 @@ fn scan(e: &mut Embedder<'_>, call: &ControlCall, outputs: &[BufId]) -> Made {
 fn associative(e: &mut Embedder<'_>, call: &ControlCall, outputs: &[BufId]) -> Made {
     let ControlKind::Associative { body, xs, fixed } = &call.kind else { return Ok(Vec::new()) };
     let length = e.buffer(xs[0]).sizes[0].clone();
-    // The first entry is copied, by a loop of one turn at most: there may be none.
+    // The first entry is copied by a loop of at most one iteration, because there may be none.
     let first = e.symbol("i", 0);
     let at = SymExpr::sym(first);
     let mut copies = Vec::new();

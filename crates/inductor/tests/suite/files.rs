@@ -1,6 +1,6 @@
 //! File tests of fusion: every `tests/fusion/*.fx` is a graph of prims, followed by the program that it becomes; with
 //! `# test fuse in-place` new values of buffers are written where the old ones are. The program, run point by point,
-//! gives what the graph gives operator by operator. `BLESS=1` writes the expectations anew.
+//! gives what the graph gives operator by operator. `BLESS=1` rewrites the expectations.
 
 use std::path::Path;
 

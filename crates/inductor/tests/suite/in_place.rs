@@ -1,4 +1,4 @@
-//! Buffers that a call gives new values in place: the program that each graph of `in_place/` becomes stands behind it (with
+//! Buffers that a call gives new values in place: the program that each graph of `in_place/` becomes is after it (with
 //! `BLESS=1` the present one is written there), and, run point by point, it leaves in the buffers and returns what the
 //! graph does operator by operator. Other crates run the same graphs on their backends.
 

@@ -1,4 +1,4 @@
-//! The tests of this crate, in one program: what is fused, and what is written in place. A module a subject.
+//! The tests of this crate, in one program: what is fused, and what is written in place. A module per subject.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 

@@ -1,11 +1,11 @@
-//! In-place operators, run by value.
+//! In-place operators, executed by value.
 //!
 //! Tensors of the oracle are never written. Instead every value of a graph that has in-place operators belongs to a
 //! *root* (a fresh tensor) and, where it is a view, knows for each of its elements which element of the root it is.
 //! A write makes a new root and gives every value of that root its new elements. To learn a view's elements the view
 //! operator itself is run on a tensor of element numbers, so no operator needs a rule of its own here.
 //!
-//! What is a view stands in the operators' schemas. Where a schema leaves it open (`reshape`, `contiguous`, `to`), the
+//! What is a view is in the operators' schemas. Where a schema leaves it open (`reshape`, `contiguous`, `to`), the
 //! strides that the graph states decide, as they decide in PyTorch.
 
 use fx_ir::{Arg, Graph, NodeId, ValueId};
@@ -111,8 +111,8 @@ fn written_args(target: &str) -> Vec<usize> {
     }
 }
 
-/// For each argument that an operator writes its position and the result that is its new value. By the tables'
-/// convention what is written but not returned stands behind the results of the schema (batch norm's statistics).
+/// For each argument that an operator writes: its position and the result that is its new value. By the convention of the
+/// operator table, values that are written but not returned follow the results of the schema (batch norm's statistics).
 fn written_results(target: &str) -> Vec<(usize, usize)> {
     let Some(op) = lookup(target) else {
         return written_args(target).into_iter().map(|position| (position, 0)).collect();
@@ -129,7 +129,7 @@ fn written_results(target: &str) -> Vec<(usize, usize)> {
     written_args(target).into_iter().map(|position| (position, result_of(position))).collect()
 }
 
-/// Gives what an in-place operator computed the dtype of the memory that it writes.
+/// Converts the result of an in-place operator to the dtype of the memory that it writes.
 pub(super) fn settle(
     frame: &Frame<'_, '_>,
     id: NodeId,
@@ -301,7 +301,7 @@ fn view_member(
     }
 }
 
-/// Whether an operator returns its operand where that already is what is asked for.
+/// Whether an operator returns its operand itself where the operand already has the requested form.
 fn is_conversion(target: &str) -> bool {
     matches!(target.split('.').nth(1), Some("contiguous" | "to" | "type_as"))
 }

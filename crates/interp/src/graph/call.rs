@@ -1,4 +1,4 @@
-//! One call: by the reference of a prim, by decomposition of a composite.
+//! Executes one call: a prim by its reference, a composite by decomposition.
 
 use fx_ir::{Arg, Graph, InputKind, NodeId, OriginId, Output, OutputKind, ValueType};
 use ir_core::{DType, Device, EntityId, Scalar, Shape, SymExpr, TensorMeta};
@@ -57,8 +57,8 @@ impl Frame<'_, '_> {
         Ok((meta.dtype, sizes))
     }
 
-    /// An error where results of these types are more than memory holds, or with what a reference makes of its operands on
-    /// the way: references collect elements as doubles.
+    /// Fails where results of these types exceed memory, alone or with the intermediate values of a reference: references
+    /// convert elements to doubles.
     fn check_room(
         &self,
         id: NodeId,

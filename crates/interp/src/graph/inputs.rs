@@ -42,7 +42,7 @@ pub(super) fn bind(
 /// The inputs with the seed where the graph has a placeholder for it that they leave out.
 pub(super) fn with_seed(graph: &Graph, mut inputs: Vec<Value>, seed: u64) -> Vec<Value> {
     let Some(at) = graph.inputs().position(|(_, kind, _)| kind == InputKind::Seed) else { return inputs };
-    // Of an `i64` without dimensions: neither can fail.
+    // The scalar converts to an `i64` without dimensions, so neither step can fail.
     let Ok(tensor) = Tensor::from_vec(vec![seed as i64], &[]) else { return inputs };
     if inputs.len() + 1 == graph.inputs().count() {
         inputs.insert(at, Value::Tensor(tensor));

@@ -18,10 +18,10 @@ use crate::{Bindings, InterpError, Location, Value};
 /// Nested calls of graphs (control flow, decompositions) deeper than any real program has.
 const MAX_DEPTH: u32 = 64;
 
-/// What a run gives.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// One value an output of the graph, in order.
+    /// One value per output of the graph, in order.
     pub outputs: Vec<Value>,
     /// Inputs that the program wrote in place: position of the placeholder and its new value.
     pub mutated: Vec<(usize, Tensor)>,
@@ -64,7 +64,7 @@ struct Frame<'g, 'b> {
     graph: &'g Graph,
     bindings: &'b mut Bindings,
     env: Vec<Option<Value>>,
-    /// For every value the position in the order after which nobody reads it; `usize::MAX` for outputs.
+    /// For every value the position in the order after which nothing reads it; `usize::MAX` for outputs.
     last_use: Vec<usize>,
     aliases: Option<Aliases>,
     depth: u32,
@@ -108,7 +108,7 @@ impl<'g, 'b> Frame<'g, 'b> {
             alias::settle(self, id, target, args, &mut results)?;
         }
         let outputs = &self.graph.nodes[id].outputs;
-        // Fewer elements split into fewer parts than they did at the capture; nobody may read those that are missing.
+        // Fewer elements split into fewer parts than they did at the capture; nothing may read those that are missing.
         let missing = outputs.get(results.len()..).unwrap_or_default();
         if missing.iter().any(|&v| self.is_read(id, v)) {
             let what = format!("gives {} values, the graph wants {}", results.len(), outputs.len());
@@ -166,7 +166,7 @@ impl<'g, 'b> Frame<'g, 'b> {
         }
     }
 
-    /// Whether the sizes that results alone tell lie in their ranges.
+    /// Whether the sizes that only results determine are in their ranges.
     fn in_range(
         &self,
         id: NodeId,
@@ -261,7 +261,7 @@ impl<'g, 'b> Frame<'g, 'b> {
     }
 }
 
-/// For every value the position in the order of its last reader, or of its own node.
+/// For every value the position in the order of its last reader, or of the node that defines it.
 fn last_uses(graph: &Graph) -> Vec<usize> {
     let mut last = vec![0; graph.values.len()];
     for (position, (_, node)) in graph.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Calls that compute with numbers, not tensors: sizes of values, Python's operators on them, assertions.
+//! Calls that compute numbers instead of tensors: sizes of values, Python's operators on them, assertions.
 
 use fx_ir::{Arg, NodeId};
 use ir_core::Scalar;
@@ -7,7 +7,7 @@ use prims::OpError;
 use super::Frame;
 use crate::{InterpError, Value};
 
-/// The results, where `target` is such a call.
+/// The results, if `target` is such a call.
 pub(super) fn call(
     frame: &mut Frame<'_, '_>,
     id: NodeId,

@@ -1,4 +1,4 @@
-//! One body, prepared: sizes are numbers, index expressions are sums where they are affine.
+//! A body prepared for execution: sizes are numbers, and affine index expressions are sums.
 
 use ir_core::{Atom, DType, Scalar, SymExpr};
 use kernel_ir::{AccId, BufId, Inst, InstKind, Program, ReduceOp, ScalarOp, Site, StoreMode, Val};
@@ -219,7 +219,7 @@ fn is_better(op: ReduceOp, value: Scalar, best: Scalar, dtype: DType, earlier: b
     a == b && earlier || if op == ReduceOp::ArgMax { a > b } else { a < b }
 }
 
-/// What a body's run needs besides its code.
+/// The state that a body needs besides its code.
 pub(super) struct Point<'a> {
     pub(super) kernel: &'a str,
     /// Loop variables.
@@ -260,7 +260,7 @@ fn step(n: usize, inst: &Code, point: &Point<'_>, state: &mut State<'_>) -> Resu
     Ok(match &inst.kind {
         Kind::Const(s) => *s,
         Kind::Index(index) => {
-            // Behind a condition that never holds where a size is 0, it may be divided by that size.
+            // After a condition that never holds where a size is 0, it may be divided by that size.
             let none =
                 || if index.divides_by_zero() { Ok(0) } else { Err(malformed("an index has no value")) };
             let i = index.eval(point.loops, &state.values).map_or_else(none, Ok)?;

@@ -1,4 +1,4 @@
-//! Why a kernel program cannot be run. An index outside its buffer is the program's fault, and named.
+//! Errors of executing a kernel program. An index outside its buffer is a fault of the program and is reported as such.
 
 use ir_core::DType;
 use kernel_ir::{PlanError, Site};
@@ -19,7 +19,7 @@ pub enum KernelError {
     },
     /// A tensor does not fit its buffer.
     #[error("`{name}` is {got_dtype}{got:?}, the program wants {expected}")]
-    Misfit {
+    Mismatch {
         /// Input or constant.
         name: String,
         /// Its dtype.
@@ -34,7 +34,7 @@ pub enum KernelError {
     Symbol {
         /// Name of the input.
         input: String,
-        /// Which dimension is what, and what it must be.
+        /// Which dimension has which size, and what is required.
         problem: String,
     },
     /// There is no constant of this name.
@@ -43,7 +43,7 @@ pub enum KernelError {
     /// A constant holds an index that an operator of the program does not take.
     #[error("{message}")]
     ConstantRange {
-        /// Which constant, which number, and who takes what of it.
+        /// Which constant, which element, and which operator uses it as an index.
         message: String,
     },
     /// A size symbol has no value.
@@ -74,7 +74,7 @@ pub enum KernelError {
     Index {
         /// The kernel.
         kernel: String,
-        /// Who asks for it.
+        /// The operator that uses the index.
         site: Box<Site>,
         /// The index.
         index: i64,
@@ -110,7 +110,7 @@ pub enum KernelError {
     Assertion {
         /// The step.
         step: String,
-        /// What the program says.
+        /// The message of the program.
         message: String,
     },
     /// The memory plan does not fit the program.

@@ -1,4 +1,4 @@
-//! A matrix routine of a kernel program: the same that the references of the prims use.
+//! A matrix routine of a kernel program: the implementation that the references of the prims use too.
 
 use kernel_ir::{ExternCall, LinalgOp};
 use tensor::Tensor;

@@ -7,7 +7,7 @@ use tensor::{Bool, Element, Storage, Tensor, TensorError, bf16, f16, with_elemen
 use super::{KernelError, size, sizes};
 use crate::Bindings;
 
-/// What memory is made from.
+/// The parts that memory is built from.
 pub(super) struct Parts<'a> {
     pub(super) program: &'a Program,
     pub(super) inputs: &'a [Tensor],
@@ -51,7 +51,7 @@ pub(super) fn conform(
 ) -> Result<Tensor, KernelError> {
     let buffer = &program.buffers[buf];
     if tensor.dtype() != buffer.dtype || tensor.sizes() != sizes(&buffer.sizes, bindings)? {
-        return Err(misfit(buffer, name, tensor));
+        return Err(mismatch(buffer, name, tensor));
     }
     let strides: Vec<isize> =
         buffer.strides.iter().map(|s| Ok(size(s, bindings)? as isize)).collect::<Result<_, KernelError>>()?;
@@ -66,9 +66,9 @@ pub(super) fn conform(
     laid_out().map_err(|error| KernelError::Tensor { what: name.into(), error })
 }
 
-pub(super) fn misfit(buffer: &Buffer, name: &str, tensor: &Tensor) -> KernelError {
+pub(super) fn mismatch(buffer: &Buffer, name: &str, tensor: &Tensor) -> KernelError {
     let expected = buffer.sizes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    KernelError::Misfit {
+    KernelError::Mismatch {
         name: name.into(),
         got_dtype: tensor.dtype(),
         got: tensor.sizes().to_vec(),
@@ -76,7 +76,7 @@ pub(super) fn misfit(buffer: &Buffer, name: &str, tensor: &Tensor) -> KernelErro
     }
 }
 
-/// Memory that nobody has written: `NaN` in every float dtype.
+/// Memory that nothing has written: `NaN` in every float dtype.
 fn fresh(name: &str, bytes: usize) -> Result<Storage, KernelError> {
     let refused = |error| KernelError::Tensor { what: name.into(), error };
     let mut storage = Storage::zeroed(bytes).map_err(refused)?;
@@ -117,7 +117,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// A step has bound `symbol`: shapes that mention it change, and memory whose size it is part of begins anew.
+    /// A step has bound `symbol`: shapes that mention it change, and buffers whose size mentions it get new memory.
     pub(super) fn rebound(
         &mut self,
         program: &Program,
@@ -187,15 +187,15 @@ impl Memory {
             strides: Vec::new(),
             offset: 0,
         };
-        // Buffers of calls have no sizes yet while the constants are bound, and no use either; those whose size a step
-        // tells get theirs from `rebound`.
+        // Buffers of calls have no sizes yet while the constants are bound, and are not used then either. Buffers whose
+        // size a step computes get memory in `rebound`.
         let Ok(known_sizes) = sizes(&buffer.sizes, bindings) else { return Ok(located) };
         let strides = buffer.strides.iter().map(|s| size(s, bindings)).collect::<Result<_, _>>();
         let (Ok(strides), Ok(offset)) = (strides, size(&buffer.offset, bindings)) else { return Ok(located) };
         (located.sizes, located.strides, located.offset) = (known_sizes, strides, offset);
         match (given, &buffer.storage) {
             (Some((storage, offset)), _) => {
-                // The buffer's memory begins where the tensor does, so that views of the buffer count from there.
+                // The buffer's memory begins at the tensor's first element, so that views of the buffer count from there.
                 let begin = usize::try_from(offset).map_err(|_| {
                     KernelError::malformed(&buffer.name, "its tensor begins before its memory")
                 })?;
@@ -220,7 +220,7 @@ impl Memory {
         self.blocks.len() - 1
     }
 
-    /// The bytes of a buffer that is no view.
+    /// The bytes of a buffer that is not a view.
     pub(super) fn storage(&self, buf: BufId) -> Storage {
         self.blocks[self.buffers[buf.index()].block].storage.clone()
     }
@@ -366,7 +366,7 @@ impl Memory {
     }
 }
 
-/// The arena as the program's plan lays it out.
+/// The arena in the layout of the program's memory plan.
 struct Arena {
     block: usize,
     offsets: Vec<(BufId, usize)>,

@@ -1,9 +1,9 @@
-//! Runs kernel-ir programs: the oracle that every backend is held against. Loop kernels are evaluated point by point
-//! with `ScalarOp::eval`; templates go through the typed reference loops of `tensor::linalg`.
+//! Executes kernel-ir programs: the oracle that every backend is compared with. Loop kernels are evaluated point by point;
+//! templates use the typed reference loops of `tensor::linalg`.
 //!
 //! Every index is checked against its buffer's sizes, memory starts out filled with a pattern (`NaN` for floats), and
-//! float sums are kept in `f64`. Arena buffers have memory of their own unless [`Options::planned_arena`] asks for the
-//! program's memory plan, so a plan that lets two live buffers overlap shows as a difference between the two.
+//! float sums are kept in `f64`. Each arena buffer has separate memory unless [`Options::planned_arena`] asks for the
+//! program's memory plan, so a plan that lets two live buffers overlap shows as a difference between both runs.
 
 mod body;
 mod error;
@@ -23,7 +23,7 @@ use crate::{Bindings, Conflict};
 /// How a program is run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Lays arena buffers out as the program's plan says, so that the plan is tested too.
+    /// Lays out arena buffers by the program's memory plan, so that the plan is tested too.
     pub planned_arena: bool,
 }
 
@@ -135,7 +135,7 @@ fn bind(program: &Program, inputs: &[Tensor]) -> Result<Bindings, KernelError> {
     for (spec, tensor) in program.inputs.iter().zip(inputs) {
         let buffer = &program.buffers[spec.buf];
         if buffer.sizes.len() != tensor.rank() || buffer.dtype != tensor.dtype() {
-            return Err(memory::misfit(buffer, &spec.name, tensor));
+            return Err(memory::mismatch(buffer, &spec.name, tensor));
         }
         for (dim, (expr, &size)) in buffer.sizes.iter().zip(tensor.sizes()).enumerate() {
             equations.push((expr.clone(), size as i64));

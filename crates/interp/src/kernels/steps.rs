@@ -89,7 +89,7 @@ fn bind(
     set(program, b.symbol, value, bindings, memory)
 }
 
-/// Gives a symbol a value, and memory anew to the buffers whose size it is part of.
+/// Binds a symbol, and gives new memory to the buffers whose size mentions it.
 fn set(
     program: &Program,
     symbol: SymId,

@@ -1,4 +1,5 @@
-//! Which values a size may have, in the words of whoever gives it: of `2*s0` the caller knows the product, not the symbol.
+//! Describes which values a size may have in terms of what the caller provides: of `2*s0` the caller knows the product, not
+//! the symbol.
 
 use super::{Atom, Bounds, SymExpr};
 
@@ -36,9 +37,15 @@ impl SymExpr {
         Some(if counted.is_empty() { "any integer".into() } else { counted })
     }
 
-    /// What is wrong with a size that a caller gave and that is this expression: `dimension 0 is 130; it must be a multiple of
-    /// 2 from 4 to 128`. `others` is what the sizes seen before make of the expression, where they do.
-    pub fn misfit(&self, dim: usize, given: i64, others: Option<i64>, known: &dyn Bounds) -> String {
+    /// The message for a size that a caller gave for this expression: `dimension 0 is 130; it must be a multiple of
+    /// 2 from 4 to 128`. `others` is the value of the expression by the sizes seen before, where they determine it.
+    pub fn describe_mismatch(
+        &self,
+        dim: usize,
+        given: i64,
+        others: Option<i64>,
+        known: &dyn Bounds,
+    ) -> String {
         let must = match others {
             Some(wanted) => format!("{wanted}, which the sizes before it make of `{self}`"),
             None => self.allowed(known).unwrap_or_else(|| format!("a value of `{self}`")),

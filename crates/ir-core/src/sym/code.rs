@@ -1,9 +1,9 @@
-//! Size expressions as flat code: what a call checks of its sizes, evaluated without allocation. Not for kernels, which have
-//! compilers of their own.
+//! Size expressions as flat postfix code, which a call evaluates without allocation to check its sizes. Kernels do not use
+//! it: they have compilers of their own.
 
 use super::{Atom, SymExpr, poly};
 
-/// Values that wait while an expression is evaluated: no size expression of a real graph comes near.
+/// Depth of the evaluation stack: no size expression of a real graph comes near.
 const MAX_DEPTH: usize = 32;
 
 /// An expression over numbered slots, in postfix order.

@@ -196,7 +196,7 @@ impl SymExpr {
         }
     }
     /// Splits `self` as `coef * atom + rest` where neither `coef` nor `rest` contains `atom`; `None` where `atom`
-    /// stands under a division or in a power. `coef` is zero where `atom` does not occur.
+    /// occurs under a division or in a power. `coef` is zero where `atom` does not occur.
     pub fn affine_in(&self, atom: &Atom) -> Option<(SymExpr, SymExpr)> {
         let (mut coef, mut rest) = (SymExpr::ZERO, SymExpr::ZERO);
         let (terms, constant) = self.terms();

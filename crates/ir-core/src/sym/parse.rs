@@ -1,21 +1,21 @@
-//! Reads the text form of expressions back. Depth and length are bounded: the text may come from a file.
+//! Parses the text form of expressions. Depth and length are bounded because the text may come from an untrusted file.
 
 use std::str::FromStr;
 
 use super::{Atom, Repr, SymExpr, SymId};
 
-/// More divisions and extrema within one another than any real expression has; keeps hostile text off the stack, also of
-/// what walks the expression later.
+/// More nested divisions and extrema than any real expression has. The bound protects the stack from hostile text, also in
+/// code that walks the expression later.
 const MAX_HEIGHT: usize = 64;
 
-/// Deepest parentheses: the printer sets at most two pairs a level, so that whatever was read prints and reads back.
+/// Deepest parentheses: the printer writes at most two pairs per level, so that everything that was read prints and reads back.
 const MAX_DEPTH: usize = 2 * MAX_HEIGHT + 2;
 
-/// Most atoms and numbers of an expression, counted as the printer writes them: `(x // s0)*(s0 + s1)` doubles `x`, and
-/// sixty of these in one another would not end.
+/// Most atoms and numbers of an expression, counted as the printer writes them: `(x // s0)*(s0 + s1)` doubles `x`, so sixty
+/// nested ones would not terminate.
 const MAX_NODES: usize = 4096;
 
-/// Longest text of an expression, in bytes; any of `MAX_NODES` prints shorter.
+/// Longest text of an expression, in bytes; any expression of `MAX_NODES` prints shorter.
 const MAX_BYTES: usize = 1 << 17;
 
 /// More terms than any real product has; `(s0 + s1)*(s0 + s1)*…` in hostile text grows without bound otherwise.

@@ -204,8 +204,8 @@ fn sizes_are_told_as_the_caller_sees_them() {
     check("s0*s1", None);
     check("s0 // 2", None);
     let twice: SymExpr = "2*s0".parse().unwrap();
-    let said = twice.misfit(0, 130, None, &Ranges);
+    let said = twice.describe_mismatch(0, 130, None, &Ranges);
     assert_eq!(said, "dimension 0 is 130; it must be a multiple of 2 from 4 to 128");
-    let said = twice.misfit(1, 6, Some(8), &Ranges);
+    let said = twice.describe_mismatch(1, 6, Some(8), &Ranges);
     assert_eq!(said, "dimension 1 is 6; it must be 8, which the sizes before it make of `2*s0`");
 }

@@ -1,4 +1,4 @@
-//! Reads words, texts, numbers and raw expressions off a text and knows where it is. Knows no statement.
+//! Reads keywords, strings, numbers and raw expressions from a text and tracks the position. Knows no statement.
 
 use super::words::float_of;
 use super::{TextError, TextProblem};
@@ -6,14 +6,14 @@ use crate::{Relation, Scalar, Symbol};
 
 type Result<T> = std::result::Result<T, TextError>;
 
-/// A place in a text. Every method that looks at what stands next skips white space and comments (`#` to the line's end)
-/// before it, and takes nothing where it gives `None`, `false` or an empty word.
+/// A position in a text. Every method that looks at the next token skips white space and comments (`#` to the end of the
+/// line) first, and consumes nothing if it returns `None`, `false` or an empty word.
 ///
 /// # Errors
-/// Every method that can fail says what was expected and what stands there, with line and column.
+/// Every method that can fail says what was expected and what is there, with line and column.
 pub struct Cursor<'a> {
     text: &'a str,
-    /// Always on a character's border.
+    /// Always on a character boundary.
     at: usize,
     /// The characters of words.
     is_word: fn(char) -> bool,
@@ -51,27 +51,27 @@ impl<'a> Cursor<'a> {
         self.skip_space();
         self.rest().chars().next()
     }
-    /// Whether `token` stands next.
+    /// Whether `token` is next.
     pub fn next_is(&mut self, token: &str) -> bool {
         self.skip_space();
         self.rest().starts_with(token)
     }
-    /// Takes `token` where it stands next.
+    /// Consumes `token` if it is next.
     pub fn eat(&mut self, token: &str) -> bool {
         let found = self.next_is(token);
         self.at += if found { token.len() } else { 0 };
         found
     }
-    /// Takes `token` or fails.
+    /// Consumes `token` or fails.
     pub fn expect(&mut self, token: &str) -> Result<()> {
         if self.eat(token) { Ok(()) } else { Err(self.expected(&format!("`{token}`"))) }
     }
-    /// Takes a word; empty where there is none.
+    /// Consumes a word; empty if there is none.
     pub fn word(&mut self) -> &'a str {
         self.skip_space();
         self.take_while(self.is_word)
     }
-    /// Takes `word` where it stands next as a whole word.
+    /// Consumes `word` if it is next as a whole word.
     pub fn eat_word(&mut self, word: &str) -> bool {
         let mark = self.mark();
         let found = self.word() == word;
@@ -80,18 +80,18 @@ impl<'a> Cursor<'a> {
         }
         found
     }
-    /// Whether `word` stands next as a whole word.
+    /// Whether `word` is next as a whole word.
     pub fn next_is_word(&mut self, word: &str) -> bool {
         let mark = self.mark();
         let found = self.word() == word;
         self.at = mark;
         found
     }
-    /// Takes `word` or fails.
+    /// Consumes `word` or fails.
     pub fn expect_word(&mut self, word: &str) -> Result<()> {
         if self.eat_word(word) { Ok(()) } else { Err(self.expected(&format!("`{word}`"))) }
     }
-    /// Takes characters while `keep` holds, from right here.
+    /// Consumes characters while `keep` holds, from the current position.
     pub fn take_while(&mut self, keep: impl Fn(char) -> bool) -> &'a str {
         let rest = self.rest();
         let end = rest.find(|c| !keep(c)).unwrap_or(rest.len());
@@ -120,7 +120,7 @@ impl<'a> Cursor<'a> {
         self.skip_space();
         self.rest().is_empty()
     }
-    /// An error here that says what was expected and what stands here.
+    /// An error here that says what was expected and what is here.
     pub fn expected(&mut self, what: &str) -> TextError {
         self.skip_space();
         let found = match self.rest().lines().next() {
@@ -223,7 +223,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Numbers and what is made of them.
+/// Numbers and tokens that contain numbers.
 impl Cursor<'_> {
     /// `prefix` and a number, as one word: `b3`.
     pub fn eat_numbered(&mut self, prefix: &str) -> Option<u32> {
@@ -279,7 +279,7 @@ impl Cursor<'_> {
         self.at = mark;
         self.float().map(Scalar::Float)
     }
-    /// The parts of a complex number behind its word: `(1.0, -0.0)`.
+    /// The parts of a complex number after its word: `(1.0, -0.0)`.
     pub fn complex(&mut self) -> Result<Scalar> {
         self.expect("(")?;
         let re = self.float()?;
@@ -287,7 +287,7 @@ impl Cursor<'_> {
         let im = self.float()?;
         self.expect(")").map(|()| Scalar::Complex(re, im))
     }
-    /// A symbol's declaration behind its number: `"batch" 2..=64 hint 8 unbacked`.
+    /// A symbol's declaration after its number: `"batch" 2..=64 hint 8 unbacked`.
     pub fn symbol(&mut self) -> Result<Symbol> {
         let name = self.quoted("the symbol's name")?;
         let min = self.number("the smallest value")?;

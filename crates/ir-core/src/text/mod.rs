@@ -9,7 +9,7 @@ pub use words::{float, float_of, list, name, quote, scalar, symbol, value_of, wo
 
 use thiserror::Error;
 
-/// A text that its form does not allow: where, and what stands wrong there.
+/// A syntax error in a text form: position and problem.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{line}:{column}: {problem}")]
 pub struct TextError {
@@ -29,7 +29,7 @@ pub enum TextProblem {
     Expected {
         /// What the grammar takes here.
         what: String,
-        /// The text that stands here.
+        /// The text that is here.
         found: String,
     },
     /// The header's version is not one that this reader takes.
@@ -47,7 +47,7 @@ pub enum TextProblem {
     /// Something is nested too deeply.
     #[error("{what} nested more than {limit} deep")]
     TooDeep {
-        /// What is nested, with its verb: `control flow is`.
+        /// The nested construct, with its verb: `control flow is`.
         what: &'static str,
         /// The limit.
         limit: usize,
@@ -69,7 +69,7 @@ pub enum TextProblem {
     OutOfOrder {
         /// The next number.
         expected: usize,
-        /// The number that stands here.
+        /// The number that is here.
         found: u32,
     },
     /// A size expression, a dtype or a device does not parse.

@@ -1,4 +1,5 @@
-//! How names, texts, numbers and symbols are written in a text form. What is written here the [`Cursor`](super::Cursor) reads.
+//! How names, strings, numbers and symbols are written in a text form. The [`Cursor`](super::Cursor) reads what is written
+//! here.
 
 use crate::{Scalar, Symbol};
 
@@ -12,12 +13,12 @@ pub fn value_of<T: Copy>(table: &[(&str, T)], word: &str) -> Option<T> {
     table.iter().find(|(w, _)| *w == word).map(|(_, v)| *v)
 }
 
-/// `text` bare where all its characters may stand bare, else in quotes.
+/// `text` without quotes if all its characters allow that, else in quotes.
 pub fn name(text: &str, is_bare: impl Fn(char) -> bool) -> String {
     if !text.is_empty() && text.chars().all(is_bare) { text.to_string() } else { quote(text) }
 }
 
-/// `text` in quotes with what would end or break the line escaped.
+/// `text` in quotes, with the characters that would end the string or the line escaped.
 pub fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -70,7 +71,7 @@ pub fn list<T: ToString>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// A symbol's declaration behind its number: `"batch" 2..=64 hint 8 unbacked`.
+/// A symbol's declaration after its number: `"batch" 2..=64 hint 8 unbacked`.
 pub fn symbol(symbol: &Symbol) -> String {
     let Symbol { name, min, max, hint, unbacked } = symbol;
     let max = max.map_or(String::new(), |m| format!("={m}"));

@@ -1,5 +1,5 @@
-//! What is known of every value of a body, by one walk over its instructions, and whether an index stays inside of a
-//! dimension. Not a prover: what it cannot show stays unknown, and is checked when the program runs.
+//! Value range analysis of a body, in one walk over its instructions: what is known of every value, and whether an index
+//! stays within a dimension. This is not a prover: what it cannot show stays unknown and is checked at run time.
 
 use ir_core::{Atom, Bounds, DType, Scalar, SymExpr};
 
@@ -7,7 +7,7 @@ use super::known::Known;
 use super::masks::{self, Fact};
 use crate::{Inst, InstKind, Program, ReduceOp, ScalarOp, Storage, Val};
 
-/// How far a condition is followed into what a `select` chooses.
+/// How many levels of conditions are followed into the operands of a `select`.
 const MAX_DEPTH: u32 = 4;
 
 /// A body and what is known of its values.
@@ -19,7 +19,7 @@ pub(super) struct Analysis<'a> {
     pub(super) known: Vec<Known>,
 }
 
-/// Which upper end of a value counts where it has both.
+/// Which upper bound of a value is used where it has both.
 #[derive(Clone, Copy)]
 enum UpperBound {
     Symbolic,
@@ -36,7 +36,7 @@ impl UpperBound {
     }
 }
 
-/// Ranges of size symbols and loop variables; loop variables beyond the body's stand for values, less their smallest.
+/// Ranges of size symbols and loop variables; loop variables beyond the body's represent values, less their minimum.
 struct Ranges<'a> {
     sizes: &'a dyn Bounds,
     extents: &'a [SymExpr],
@@ -54,7 +54,7 @@ impl Bounds for Ranges<'_> {
 }
 
 impl<'a> Analysis<'a> {
-    /// Looks at a body over loops of these extents; `accs` says what is known of accumulators of earlier stages.
+    /// Analyses a body over loops of these extents; `accs` states what is known of accumulators of earlier stages.
     pub(super) fn of(
         program: &'a Program,
         extents: &'a [SymExpr],
@@ -114,7 +114,7 @@ impl<'a> Analysis<'a> {
         fitted(known, &ends)
     }
 
-    /// The value of a check: inside of its size where the mask holds.
+    /// The value of a check: within its size where the mask holds.
     fn checked(&self, value: Val, size: &SymExpr, mask: Option<Val>) -> Known {
         let own = self.at(value);
         let below = Some(size.clone()).filter(|e| e.as_const().is_none());
@@ -215,7 +215,7 @@ impl<'a> Analysis<'a> {
         symbolic && self.is_less(&masks::expr_of(self.insts, x), &(bound + slack))
     }
 
-    /// Either branch, each under what the condition says there.
+    /// Either branch, each under the condition that selects it.
     fn select(&self, vals: &[Val], depth: u32) -> Known {
         let [mask, a, b] = vals else { return Known::default() };
         let of = |v: Val, holds: bool| {
@@ -367,7 +367,7 @@ impl<'a> Analysis<'a> {
         above && below
     }
 
-    /// Whether the check that instruction `n` is always holds.
+    /// Whether the check of instruction `n` always holds.
     pub(super) fn proves(&self, n: usize) -> bool {
         let InstKind::Check { value, size, mask, .. } = &self.insts[n].kind else { return false };
         self.is_in_bounds(&masks::expr_of(self.insts, *value), size, mask.as_slice())
@@ -398,7 +398,7 @@ impl<'a> Analysis<'a> {
     }
 }
 
-/// All that an integer dtype can hold; nothing is known of 64 bits.
+/// The full range of an integer dtype; 64-bit integers are unknown.
 fn dtype_known(dtype: DType) -> Known {
     match dtype.ends() {
         _ if dtype == DType::I64 => Known::default(),
@@ -407,7 +407,7 @@ fn dtype_known(dtype: DType) -> Known {
     }
 }
 
-/// What is known once the value is of a dtype: where it might not fit, it wraps to anything.
+/// What is known after conversion to a dtype: a value that might not fit may wrap to anything.
 fn fitted(known: Known, ends: &Known) -> Known {
     match (ends.low, ends.high) {
         (Some(low), Some(high)) if !known.within(low, high) => Known { needs: known.needs, ..ends.clone() },

@@ -1,8 +1,8 @@
-//! Constants whose elements are indices: what their uses take is declared as a range, which whoever binds them checks once, so
-//! that no call does.
+//! Constants whose elements are used as indices: the program declares the range that their uses require, which is checked
+//! once when the constant is bound, so that no call does.
 //!
-//! A range is declared only for what every call reads as a whole: a part of a table that nobody uses may hold anything, and
-//! so may one that only a branch reads.
+//! A range is declared only for a constant that every call reads completely: elements of a table that are never used may
+//! hold anything, and so may a constant that only a branch reads.
 
 use ir_core::{Atom, Bounds, SymExpr};
 use serde::{Deserialize, Serialize};
@@ -11,19 +11,19 @@ use super::analysis::Analysis;
 use super::{each_body, masks};
 use crate::{BufId, InstKind, Program, Site, Step, Storage, Val};
 
-/// What a constant's elements must lie in, and who says so.
+/// The range that the elements of a constant must be in, and the operators that require it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConstantRange {
     /// Name of the constant.
     pub name: String,
     /// Smallest and largest number.
     pub range: (i64, i64),
-    /// Who takes indices from it.
+    /// The operators that use its elements as indices.
     pub sites: Vec<Site>,
 }
 
 impl ConstantRange {
-    /// What to say of an element outside of the range.
+    /// The message for an element outside of the range.
     pub fn message(&self, value: i64) -> String {
         let (low, high) = self.range;
         let mut users: Vec<String> = self.sites.iter().map(Site::name).collect();
@@ -33,7 +33,7 @@ impl ConstantRange {
     }
 }
 
-/// What the ranges that constants declare are, with their users.
+/// The ranges that constants declare, with their users.
 pub(crate) fn ranges(constants: &[crate::Const], sites: &[Site]) -> Vec<ConstantRange> {
     let one = |(n, c): (usize, &crate::Const)| {
         let sites = sites.iter().filter(|s| s.constant == Some(n as u32)).cloned().collect();
@@ -42,7 +42,7 @@ pub(crate) fn ranges(constants: &[crate::Const], sites: &[Site]) -> Vec<Constant
     constants.iter().enumerate().filter_map(one).collect()
 }
 
-/// A check whose value comes from one constant alone.
+/// A check whose value is computed from one constant only.
 struct Use {
     constant: usize,
     size: i64,
@@ -64,7 +64,7 @@ pub(super) fn declare(program: &mut Program) {
     }
 }
 
-/// Calls `visit` for the step, or those that run with it in every call.
+/// Calls `visit` for the step and for those that run with it in every call.
 fn always(step: &Step, visit: &mut dyn FnMut(&Step)) {
     match step {
         Step::Together(t) => t.steps.iter().for_each(|s| always(s, visit)),

@@ -1,12 +1,12 @@
-//! What is known of an integer value of a body: an interval of numbers and, where its upper end is a size that only a call
-//! knows, an expression that it stays below. Arithmetic on both; nothing here knows instructions.
+//! What is known of an integer value of a body: an interval of numbers and, where the upper bound is a symbolic size, an
+//! expression that the value is less than. Arithmetic on both; no knowledge of instructions.
 
 use ir_core::{Bounds, SymExpr};
 use smallvec::SmallVec;
 
 use crate::Val;
 
-/// What is known of a value. The default knows nothing.
+/// What is known of a value. The default is that nothing is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
     /// Smallest.
@@ -15,7 +15,7 @@ pub(super) struct Known {
     pub(super) high: Option<i64>,
     /// A symbolic expression that the value is less than.
     pub(super) below: Option<SymExpr>,
-    /// It holds only where these masks do: values of checks that look at some lanes alone.
+    /// The bounds hold only where these masks do: values of checks that consider only some lanes.
     pub(super) needs: SmallVec<[Val; 1]>,
 }
 
@@ -62,14 +62,14 @@ impl Known {
         self
     }
 
-    /// Either of two values.
+    /// The union of two values.
     pub(super) fn join(&self, other: &Known, sizes: &dyn Bounds) -> Known {
         let low = self.low.zip(other.low).map(|(a, b)| a.min(b));
         let high = self.high.zip(other.high).map(|(a, b)| a.max(b));
         Known { low, high, below: larger(self, other, sizes), needs: self.needs.clone() }
             .needing(&other.needs)
     }
-    /// A value of which both are known.
+    /// The intersection: a value of which both are known.
     pub(super) fn meet(&self, other: &Known) -> Known {
         let low = either(self.low, other.low, i64::max);
         let high = either(self.high, other.high, i64::min);

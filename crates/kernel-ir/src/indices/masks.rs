@@ -1,14 +1,15 @@
-//! What a mask says of integers: `and`s of comparisons, as `LoopCx::in_range` and conditions of `select` make them.
+//! What a mask implies for integers: conjunctions of comparisons, as `LoopCx::in_range` and conditions of `select` create
+//! them.
 
 use ir_core::{Atom, SymExpr};
 
 use super::known::Known;
 use crate::{Inst, InstKind, ScalarOp, Val};
 
-/// Most parts of a conjunction that are looked at.
+/// Most parts of a conjunction that are examined.
 const MAX_PARTS: usize = 16;
 
-/// What holds of an index expression.
+/// A known property of an index expression.
 pub(super) struct Fact {
     pub(super) expr: SymExpr,
     pub(super) known: Known,
@@ -80,7 +81,7 @@ fn condition(insts: &[Inst], mask: Val, holds: bool) -> Option<Condition> {
 }
 
 impl Condition {
-    /// The side that is no number, compared with the other one.
+    /// The comparison with the operand that is not a constant on the left.
     fn swapped(&self, known: &[Known]) -> (ScalarOp, Val, Val) {
         use ScalarOp::{Ge, Gt, Le, Lt};
         let fixed = |v: Val| known[v.0 as usize].as_number().is_some();
@@ -97,7 +98,7 @@ impl Condition {
         (op, self.b, self.a)
     }
 
-    /// What is known of one of both values where the comparison holds.
+    /// What the comparison implies for one of its operands.
     pub(super) fn refine(&self, insts: &[Inst], known: &[Known]) -> Option<(Val, Known)> {
         let (op, x, y) = self.swapped(known);
         let (own, other) = (&known[x.0 as usize], &known[y.0 as usize]);

@@ -1,10 +1,10 @@
-//! Indices from data: which loads and stores have them, which of them surely lie inside of their buffer's dimension, and
-//! checks where that is not sure.
+//! Indices from data: which loads and stores have them, which of them are proved to be within their buffer's dimension, and
+//! checks for the others.
 //!
-//! One analysis (`analysis`: ranges of integers, by interval arithmetic) serves three: whoever makes a program drops the checks
-//! that it proves ([`prove_indices`]), the verifier refuses a program with an index that nothing proves, and programs that
-//! nobody has checked ([`guard_indices`]) get checks against their buffers. Bodies without indices from data are not looked at.
-//! Indices made of loop variables and sizes alone are not judged here: guards on sizes keep them inside.
+//! One analysis (`analysis`: ranges of integers, by interval arithmetic) has three users: the compiler drops the checks
+//! that it proves ([`prove_indices`]), the verifier refuses a program with an index that is neither proved nor checked, and
+//! programs without checks get them against their buffers ([`guard_indices`]). Bodies without indices from data are
+//! skipped. Indices made of loop variables and sizes alone are not judged here: guards on sizes keep them in bounds.
 
 mod analysis;
 mod constants;
@@ -22,9 +22,9 @@ use self::analysis::Analysis;
 use self::known::Known;
 use crate::{BufId, Inst, InstKind, Program, Site, Step, Val, VerifyError};
 
-/// Drops every check that ranges prove, and every second one of the same value; what merely chose between numbers that
-/// cannot occur (an index plus the size, where it is negative) goes too. Constants declare a range ([`Const::range`]) where
-/// that proves what is checked of them. Sites that no check and no such range names any more are left out.
+/// Drops every check that ranges prove, and every duplicate check of a value. Choices between numbers that cannot occur (an
+/// index plus the size, where it is negative) are removed too. Constants declare a range ([`Const::range`]) where that
+/// proves the checks of them. Sites that no remaining check and no such range names are removed.
 ///
 /// [`Const::range`]: crate::Const::range
 pub fn prove_indices(program: &mut Program) {
@@ -38,8 +38,8 @@ pub fn prove_indices(program: &mut Program) {
     keep_used_sites(program);
 }
 
-/// Checks every index from data that nothing proves to be inside of its buffer's dimension: for programs that come from
-/// elsewhere. The checks name the step. Nothing where the program says `unchecked_indices`.
+/// Adds a check to every index from data that is not proved to be within its buffer's dimension: for programs from other
+/// producers. The checks name the step. Does nothing where the program says `unchecked_indices`.
 pub fn guard_indices(program: &mut Program) {
     if program.unchecked_indices {
         return;
@@ -60,7 +60,7 @@ pub fn guard_indices(program: &mut Program) {
     program.sites = sites;
 }
 
-/// Takes every check away and says so: whoever calls answers for the indices.
+/// Removes every check and records that: the caller answers for the indices.
 pub fn drop_checks(program: &mut Program) {
     each_list(program, &mut |_, step| {
         for body in step.bodies_mut() {
@@ -73,7 +73,7 @@ pub fn drop_checks(program: &mut Program) {
     program.unchecked_indices = true;
 }
 
-/// The verifier's part: every index from data is proved or checked.
+/// The verifier's rule: every index from data is proved or checked.
 pub(crate) fn verify(program: &Program) -> Result<(), VerifyError> {
     if program.unchecked_indices {
         return Ok(());
@@ -124,7 +124,7 @@ fn unproved<'a>(
     })
 }
 
-/// Whether a body has anything to look at.
+/// Whether a body has indices from data.
 fn concerns(insts: &[Inst]) -> bool {
     insts.iter().any(|inst| {
         matches!(inst.kind, InstKind::Check { .. })
@@ -132,7 +132,7 @@ fn concerns(insts: &[Inst]) -> bool {
     })
 }
 
-/// Values are made before they are used; what else may be wrong does no harm here.
+/// Values are defined before they are used; other defects do no harm here.
 fn is_ordered(insts: &[Inst]) -> bool {
     insts.iter().enumerate().all(|(n, inst)| {
         let mut before = true;
@@ -163,7 +163,7 @@ fn each_body(program: &Program, step: &Step, visit: &mut dyn FnMut(usize, &Analy
     }
 }
 
-/// Puts what `new` gives for a body in its place.
+/// Replaces each body by what `new` returns for it.
 fn change(program: &Program, step: &mut Step, new: &mut dyn FnMut(&Analysis<'_>) -> Option<Vec<Inst>>) {
     let mut changed = Vec::new();
     each_body(program, step, &mut |number, analysis| {
@@ -191,7 +191,7 @@ fn each_list(program: &mut Program, visit: &mut dyn FnMut(&Program, &mut Step)) 
     (program.init, program.steps) = (init, steps);
 }
 
-/// Leaves out the sites that no check and no range of a constant names, and numbers the others anew.
+/// Removes the sites that no check and no range of a constant names, and renumbers the others.
 fn keep_used_sites(program: &mut Program) {
     let mut number: FxHashMap<u32, u32> = FxHashMap::default();
     let old = std::mem::take(&mut program.sites);

@@ -1,4 +1,4 @@
-//! Bodies with fewer or more checks of indices.
+//! Rewrites bodies to have fewer or more index checks.
 
 use ir_core::{Atom, DType, Scalar, SymExpr};
 use rustc_hash::FxHashMap;
@@ -8,7 +8,7 @@ use super::{access, masks, unproved};
 use crate::body::pruned;
 use crate::{Inst, InstKind, LoopBounds, Program, ScalarOp, Val};
 
-/// A body that is made anew from another one.
+/// A body that is rebuilt from another one.
 struct Rewriter<'a> {
     analysis: &'a Analysis<'a>,
     insts: Vec<Inst>,
@@ -59,7 +59,7 @@ fn cone(insts: &[Inst]) -> Vec<bool> {
     inside
 }
 
-/// The body without checks that are proved or made twice, and without choices that are decided.
+/// The body without checks that are proved or duplicate, and without choices that are decided.
 pub(super) fn proved(analysis: &Analysis<'_>) -> Vec<Inst> {
     let mut r = Rewriter::new(analysis);
     let cone = cone(analysis.insts);
@@ -154,7 +154,7 @@ fn as_value(r: &mut Rewriter<'_>, e: &SymExpr) -> Val {
     }
 }
 
-/// The body with what is checked in the place of its checks.
+/// The body with the checked values in place of their checks.
 pub(super) fn unchecked(insts: Vec<Inst>) -> Vec<Inst> {
     let mut values: Vec<Val> = Vec::with_capacity(insts.len());
     let mut kept = Vec::with_capacity(insts.len());

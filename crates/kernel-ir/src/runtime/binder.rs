@@ -1,6 +1,6 @@
-//! Finds the values of size symbols from the sizes and integers that a call is given, and checks what they must be: one
-//! equation a number given, solved in an order that is found once. A call that fits allocates nothing. Not here: dtypes, ranks
-//! and memory layouts, and the words in which a caller is told what does not fit.
+//! Binds size symbols from the sizes and integers of a call's arguments and checks all of them: one equation per number
+//! given, in an order that is determined once. A call that fits allocates nothing. Not here: dtypes, ranks, memory layouts,
+//! and the messages to the caller.
 
 use ir_core::{Atom, EntityId, Guard, SizeCode, SymExpr, SymId, Symbols};
 use smallvec::SmallVec;
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::Sizes;
 use crate::Program;
 
-/// Which number of a call's arguments.
+/// The source of a number: a dimension of an argument, or its integer value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeSource {
     /// The size of a dimension of an input: number of the input, number of the dimension.
@@ -26,27 +26,27 @@ impl SizeSource {
     }
 }
 
-/// What one number of the arguments must be.
+/// The equation of one number of the arguments.
 #[derive(Clone, Debug)]
 pub struct Equation {
-    /// Where the number stands.
+    /// The source of the number.
     pub place: SizeSource,
-    /// The expression that it is a value of.
+    /// The expression that the number must equal.
     pub size: SymExpr,
     what: Rule,
 }
 
 #[derive(Clone, Debug)]
 enum Rule {
-    /// It is this number.
+    /// The number is this constant.
     Number(i64),
-    /// It is the value of this symbol.
+    /// The number is the value of this symbol.
     Bind(SymId),
-    /// It is `coef * symbol + rest`, of which only the symbol is unknown.
+    /// The number is `coef * symbol + rest`, of which only the symbol is unknown.
     Solve { symbol: SymId, coef: SizeCode, rest: SizeCode },
-    /// It is what follows from numbers seen before.
+    /// The number follows from numbers before it.
     Same(SizeCode),
-    /// The numbers given do not tell the symbols in it.
+    /// The arguments do not determine the symbols in it.
     Undetermined,
 }
 
@@ -59,15 +59,15 @@ impl Equation {
     pub fn is_constant(&self) -> bool {
         matches!(self.what, Rule::Number(_))
     }
-    /// Whether other numbers do not suffice to tell what this one must be.
+    /// Whether the arguments do not determine what this number must be.
     pub fn is_undetermined(&self) -> bool {
         matches!(self.what, Rule::Undetermined)
     }
-    /// Whether the numbers before it tell what it must be.
+    /// Whether the numbers before it determine what it must be.
     pub fn is_derived(&self) -> bool {
         matches!(self.what, Rule::Same(_))
     }
-    /// What the number must be by the values so far; `None` where it tells a symbol, or is not determined.
+    /// The expected number by the values so far; `None` where the number determines a symbol, or is not determined.
     pub fn expected(&self, values: &[i64]) -> Option<i64> {
         match &self.what {
             Rule::Number(n) => Some(*n),
@@ -77,10 +77,10 @@ impl Equation {
     }
 }
 
-/// Where a call does not fit.
+/// The reason why the arguments of a call do not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// The call has no number where the equation of this number wants one.
+    /// The call has no number where this equation requires one.
     Missing(usize),
     /// The equation of this number does not hold.
     Equation(usize),
@@ -101,7 +101,7 @@ pub struct Binder {
 }
 
 impl Binder {
-    /// For numbers that are values of these expressions. `known` are symbols whose values a call has before its arguments are
+    /// For numbers that must equal these expressions. `known` are symbols whose values a call has before its arguments are
     /// seen.
     pub fn new(
         given: impl IntoIterator<Item = (SizeSource, SymExpr)>,
@@ -133,7 +133,7 @@ impl Binder {
         made
     }
 
-    /// For the sizes of a program's inputs. Guards are not among it: whoever calls checks them before a backend is asked.
+    /// For the sizes of a program's inputs, without guards: the caller checks those before a backend is called.
     pub fn of_inputs(program: &Program) -> Binder {
         let inputs = program.inputs.iter().enumerate().flat_map(|(n, input)| {
             let sizes = program.buffers[input.buf].sizes.iter().enumerate();
@@ -145,7 +145,7 @@ impl Binder {
     /// The same, which also checks these guards.
     ///
     /// # Errors
-    /// The number of a guard that uses a symbol which nothing tells.
+    /// The number of a guard that uses a symbol which the arguments do not determine.
     pub fn guarded(mut self, guards: &[Guard]) -> Result<Binder, usize> {
         for (n, guard) in guards.iter().enumerate() {
             let code = self.code(&guard.expression).ok_or(n)?;
@@ -154,7 +154,7 @@ impl Binder {
         Ok(self)
     }
 
-    /// What a number says, given the symbols that have values by now; `None` where that is too little.
+    /// How a number is used, given the symbols that have values so far; `None` where that is too little.
     fn solve_rule(&mut self, size: &SymExpr) -> Option<Rule> {
         if let Some(number) = size.as_const() {
             return Some(Rule::Number(number));
@@ -185,11 +185,11 @@ impl Binder {
         })
     }
 
-    /// Whether a call's arguments tell the value of a symbol.
+    /// Whether a call's arguments determine the value of a symbol.
     pub fn determines(&self, id: SymId) -> bool {
         self.order.contains(&id)
     }
-    /// The symbols that a call tells, in the order in which they get their values.
+    /// The symbols that a call determines, in the order in which they get their values.
     pub fn order(&self) -> &[SymId] {
         &self.order
     }
@@ -201,7 +201,7 @@ impl Binder {
     pub fn equation(&self, number: usize) -> &Equation {
         &self.equations[number]
     }
-    /// How many values [`solve`](Binder::solve) works on: one a symbol, by its number.
+    /// How many values [`solve`](Binder::solve) works on: one per symbol, by its number.
     pub fn slots(&self) -> usize {
         self.order.iter().map(|id| id.index() + 1).max().unwrap_or(0).max(self.symbols.len())
     }
@@ -210,7 +210,7 @@ impl Binder {
     /// known symbols filled in; `number` is the number at a place, where the call has one.
     ///
     /// # Errors
-    /// The first thing that does not fit; `values` has what was found before it.
+    /// The first mismatch; `values` has what was found before it.
     pub fn solve(
         &self,
         number: impl Fn(SizeSource) -> Option<i64>,
@@ -230,7 +230,7 @@ impl Binder {
             let (symbol, value) = found.ok_or(Mismatch::Equation(n))?;
             let slot = values.get_mut(symbol.index()).ok_or(Mismatch::Equation(n))?;
             *slot = value;
-            // A symbol that is declared nowhere is a size.
+            // A symbol that is not declared is a size.
             if !self.symbols.get(symbol).map_or(value >= 0, |s| s.contains(value)) {
                 return Err(Mismatch::Range(n, symbol));
             }
@@ -256,7 +256,7 @@ impl Binder {
     /// The sizes of a program's call; `size` is that of a dimension of an input, whose rank was checked.
     ///
     /// # Errors
-    /// The first thing that does not fit, and the values found before it.
+    /// The first mismatch, and the values found before it.
     pub fn sizes(
         &self,
         program: &Program,
@@ -270,14 +270,14 @@ impl Binder {
         };
         match self.solve(number, &mut values) {
             Ok(()) => Ok(Sizes::of(values)),
-            Err(misfit) => Err((misfit, Sizes::of(values))),
+            Err(mismatch) => Err((mismatch, Sizes::of(values))),
         }
     }
 
-    /// What is wrong with the size of a dimension that breaks an equation, as whoever gave it sees it: `dimension 0 is 130; it
+    /// What is wrong with the size of a dimension that breaks an equation, in the caller's terms: `dimension 0 is 130; it
     /// must be a multiple of 2 from 4 to 128`. Empty for guards and numbers that are no sizes.
-    pub fn problem(&self, misfit: Mismatch, given: i64, values: &[i64]) -> String {
-        let (Mismatch::Missing(n) | Mismatch::Equation(n) | Mismatch::Range(n, _)) = misfit else {
+    pub fn problem(&self, mismatch: Mismatch, given: i64, values: &[i64]) -> String {
+        let (Mismatch::Missing(n) | Mismatch::Equation(n) | Mismatch::Range(n, _)) = mismatch else {
             return String::new();
         };
         let equation = &self.equations[n];
@@ -285,11 +285,11 @@ impl Binder {
         if equation.is_undetermined() {
             return format!("the inputs' sizes do not determine `{}`", equation.size);
         }
-        equation.size.misfit(dim, given, equation.expected(values), &self.symbols)
+        equation.size.describe_mismatch(dim, given, equation.expected(values), &self.symbols)
     }
 }
 
-/// The whole number `x` with `coef * x + rest == size`.
+/// The integer `x` with `coef * x + rest == size`.
 fn solution(size: i64, coef: Option<i64>, rest: Option<i64>) -> Option<i64> {
     let (coef, difference) = (coef?, size.checked_sub(rest?)?);
     if difference.checked_rem(coef)? != 0 {

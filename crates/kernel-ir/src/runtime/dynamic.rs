@@ -1,10 +1,10 @@
-//! Which buffers have memory of their own during a call, because a step tells their size. The memory itself is the executor's.
+//! Buffers whose size a step computes, so that they have memory of their own during a call. The executor owns the memory.
 
 use ir_core::{Atom, EntityId, SymId};
 
 use crate::{BufId, Program, Storage};
 
-/// For a program's buffers whose sizes mention symbols that steps bind: when they lose their memory. They get it from the first
+/// For a program's buffers whose sizes mention symbols that steps bind: the step after which their memory is freed. It is allocated by the first
 /// step that writes them ([`PlannedStep::dynamic`](super::PlannedStep::dynamic)).
 #[derive(Clone, Debug, Default)]
 pub struct Dynamic {
@@ -40,7 +40,7 @@ impl Dynamic {
         Dynamic { by_symbol, frees }
     }
 
-    /// The buffers whose sizes mention a symbol: they begin anew when it gets a value.
+    /// The buffers whose sizes mention a symbol: they lose their memory when it gets a value.
     pub fn of_symbol(&self, symbol: SymId) -> &[BufId] {
         self.by_symbol.get(symbol.index()).map_or(&[], Vec::as_slice)
     }

@@ -1,35 +1,35 @@
-//! The walk over a program's steps: branches, loops, symbols that steps bind, and when buffers get and lose their memory. Knows
-//! no kernel and no memory: those are behind [`Exec`].
+//! The walk over a program's steps: branches, loops, symbols that steps bind, and when buffers get and lose memory. It
+//! knows no kernel and no memory: those are implementations of [`Exec`].
 
 use ir_core::{SymId, Symbols};
 
 use super::{Dynamic, Node, Number, PlannedStep, RunError, Sizes};
 use crate::BufId;
 
-/// What runs the operations of a call and holds its memory.
+/// Runs the operations of a call and holds its memory.
 pub trait Exec {
     /// Its operations.
     type Op;
-    /// What it may run into.
+    /// The error type.
     type Error: From<RunError>;
     /// The values of the call's size symbols.
     fn sizes(&mut self) -> &mut Sizes;
     /// Runs an operation, whose buffers have memory.
     ///
     /// # Errors
-    /// What the operation runs into.
+    /// An error of the operation.
     fn run(&mut self, step: &PlannedStep<Self::Op>, op: &Self::Op) -> Result<(), Self::Error>;
     /// Reads a number that a step before has written.
     ///
     /// # Errors
     /// The memory cannot be read, or holds no integers.
     fn read(&mut self, number: &Number) -> Result<i64, Self::Error>;
-    /// Gives a buffer memory, by the sizes of now, where it has none.
+    /// Allocates a buffer's memory by the current sizes, where it has none.
     ///
     /// # Errors
     /// There is no memory.
     fn provide(&mut self, buffer: BufId) -> Result<(), Self::Error>;
-    /// Takes a buffer's memory away.
+    /// Frees a buffer's memory.
     fn release(&mut self, buffer: BufId);
 }
 
@@ -48,10 +48,10 @@ impl<'a, E: Exec> Machine<'a, E> {
         Machine { exec, symbols, dynamic }
     }
 
-    /// Runs the program's own steps; memory goes after its last use.
+    /// Runs the program's own steps; memory is freed after its last use.
     ///
     /// # Errors
-    /// What a step runs into; what the program states and does not hold.
+    /// An error of a step, or a condition of the program that does not hold.
     pub fn run(&mut self, steps: &[PlannedStep<E::Op>]) -> Result<(), E::Error> {
         for (n, step) in steps.iter().enumerate() {
             self.step(step)?;
@@ -98,7 +98,7 @@ impl<'a, E: Exec> Machine<'a, E> {
         }
     }
 
-    /// Gives a symbol a value: buffers of sizes that mention it begin anew.
+    /// Binds a symbol: buffers whose sizes mention it lose their memory.
     fn bind(&mut self, step: &str, id: SymId, value: i64) -> Result<(), E::Error> {
         if let Some(symbol) = self.symbols.get(id).filter(|s| !s.contains(value)) {
             let (step, symbol, min, max) = (step.to_owned(), symbol.name.clone(), symbol.min, symbol.max);

@@ -1,6 +1,6 @@
-//! What every executor of programs needs beside its kernels: [`Binder`] finds the values of the size symbols from the
-//! arguments of a call, [`Sizes`] holds them, [`Dynamic`] says which memory waits for a step that binds a size, and [`Machine`]
-//! walks over control flow. Not here: kernels, memory and devices, which stand behind the trait [`Exec`].
+//! What every executor of programs needs next to its kernels: [`Binder`] finds the values of the size symbols from the
+//! arguments of a call, [`Sizes`] holds them, [`Dynamic`] states which buffers are allocated after a step binds a size, and
+//! [`Machine`] walks over control flow. Not here: kernels, memory and devices, which implement the trait [`Exec`].
 //!
 //! The oracle (`interp`) has a walk of its own, so that a mistake in this one shows.
 
@@ -18,7 +18,7 @@ pub use sizes::Sizes;
 
 use ir_core::DType;
 
-/// Why a call ends before its last step, apart from what kernels and memory may run into.
+/// Why a call ends before its last step, apart from errors of kernels and memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
     /// A size expression without a value.

@@ -1,4 +1,5 @@
-//! The steps of a program as an executor runs them: control flow here, everything else an operation of the executor's own.
+//! The steps of a program as an executor runs them: control flow is represented here, everything else is an operation of
+//! the executor.
 
 use ir_core::{DType, EntityId, SymExpr, SymId};
 
@@ -29,12 +30,12 @@ pub enum Node<O> {
     Bind {
         /// The symbol.
         symbol: SymId,
-        /// Where its value lies.
+        /// Where its value is in memory.
         from: Number,
     },
     /// Ends the call where a condition does not hold.
     Assert {
-        /// What to say then.
+        /// The message then.
         message: String,
         /// The condition.
         pred: Number,
@@ -43,27 +44,27 @@ pub enum Node<O> {
     Cond {
         /// Which of them.
         pred: Number,
-        /// Where the condition holds.
+        /// The steps where the condition holds.
         then: Vec<PlannedStep<O>>,
-        /// Where it does not.
+        /// The steps where it does not.
         otherwise: Vec<PlannedStep<O>>,
     },
-    /// A list for each value of a symbol from 0 on.
+    /// Repeats steps for each value of a symbol from 0 on.
     For {
         /// The symbol.
         symbol: SymId,
         /// How often.
         count: SymExpr,
-        /// What is repeated.
+        /// The steps that are repeated.
         body: Vec<PlannedStep<O>>,
     },
-    /// A list as long as a condition holds.
+    /// Repeats steps while a condition holds.
     While {
         /// Computes the condition.
         cond: Vec<PlannedStep<O>>,
         /// The condition.
         pred: Number,
-        /// What is repeated.
+        /// The steps that are repeated.
         body: Vec<PlannedStep<O>>,
     },
 }
@@ -71,11 +72,11 @@ pub enum Node<O> {
 /// One number in memory.
 #[derive(Clone, Debug)]
 pub struct Number {
-    /// The buffer (no view) whose memory it lies in.
+    /// The buffer (not a view) that contains it.
     pub root: BufId,
     /// Its type.
     pub dtype: DType,
-    /// How many elements lie before it.
+    /// Offset in elements.
     pub offset: SymExpr,
 }
 
@@ -108,7 +109,7 @@ impl<O> PlannedStep<O> {
 }
 
 impl<O> Node<O> {
-    /// The lists of steps in it.
+    /// The nested lists of steps.
     pub fn lists(&self) -> Vec<&[PlannedStep<O>]> {
         match self {
             Node::Op(_) | Node::Bind { .. } | Node::Assert { .. } => Vec::new(),
@@ -118,7 +119,7 @@ impl<O> Node<O> {
             Node::While { cond, body, .. } => vec![cond, body],
         }
     }
-    /// The same lists, to be changed.
+    /// The same lists, mutable.
     pub fn lists_mut(&mut self) -> Vec<&mut Vec<PlannedStep<O>>> {
         match self {
             Node::Op(_) | Node::Bind { .. } | Node::Assert { .. } => Vec::new(),
@@ -142,7 +143,7 @@ impl Number {
         self.root.index()
     }
 
-    /// The value of its bytes, which stand at the beginning of the array.
+    /// The value of its bytes, which are at the beginning of the array.
     ///
     /// # Errors
     /// The number is neither an integer nor a truth value.
@@ -174,7 +175,7 @@ pub trait Plan {
     fn list(&mut self, steps: &[Step]) -> Result<Vec<PlannedStep<Self::Op>>, Self::Error>;
 }
 
-/// A step of control flow with its lists planned; `None` where it is none.
+/// A step of control flow with its lists planned; `None` for any other step.
 ///
 /// # Errors
 /// A step within it that cannot be run.

@@ -5,12 +5,12 @@ use ir_core::{Atom, EntityId, SymExpr, SymId};
 use super::RunError;
 use crate::Program;
 
-/// One value a symbol, by the symbol's number. A symbol that nothing has told yet has its hint or the start of its range.
+/// One value per symbol, by the symbol's number. A symbol that is not bound yet has its hint or the start of its range.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sizes(Vec<i64>);
 
 impl Sizes {
-    /// Values at capture, or the smallest ones: for what runs before the first call.
+    /// Values at capture, or the smallest ones: for work before the first call.
     pub fn hints(program: &Program) -> Sizes {
         Sizes(program.symbols.values().map(|s| s.likely(s.min)).collect())
     }

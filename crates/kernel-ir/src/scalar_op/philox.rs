@@ -1,6 +1,6 @@
 //! Philox 4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
-//! 1, 2, 3" (SC11): ten rounds of a keyed bijection on 128-bit counters. No state: a number is a function of where it
-//! stands, so computing it twice, in any order, on any device gives the same.
+//! 2, 3" (SC11): ten rounds of a keyed bijection on 128-bit counters. There is no state: a number is a function of its
+//! position, so computing it twice, in any order, on any device gives the same result.
 
 /// Round multipliers (paper, section 3.3 and the authors' reference code).
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

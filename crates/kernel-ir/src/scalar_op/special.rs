@@ -8,7 +8,7 @@ use super::ScalarOp;
 /// Loops end here whatever the operands are; polynomials of a higher degree are `NaN`.
 const MAX_STEPS: i64 = 1 << 20;
 
-/// Above this degree Chebyshev polynomials within (-1, 1) are waves rather than recurrences.
+/// Above this degree Chebyshev polynomials within (-1, 1) are computed by trigonometric functions rather than recurrences.
 const WAVE_DEGREE: f64 = 9.0;
 
 /// The polynomial of degree `n`, truncated, at `x`; 0 for a negative degree.
@@ -73,7 +73,7 @@ fn next(op: ScalarOp, k: f64, x: f64, at: f64, before: f64) -> f64 {
     }
 }
 
-/// Within (-1, 1) the Chebyshev polynomials are quotients of waves (DLMF 18.5.1 to 18.5.4).
+/// Within (-1, 1) the Chebyshev polynomials are quotients of trigonometric functions (DLMF 18.5.1 to 18.5.4).
 fn wave(op: ScalarOp, n: f64, x: f64) -> f64 {
     let angle = libm::acos(x);
     match op {

@@ -20,12 +20,12 @@
 //! plan bytes 0:
 //! ```
 //!
-//! Behind the symbols may stand `guard [s0 - s1], zero "message"` (relations: `zero`, `nonzero`, `nonnegative`), `site
-//! "operator" "origin" dim 0 wraps constant 1` and `unchecked_indices`; behind a constant `range -4..=3`.
+//! The symbols may be followed by `guard [s0 - s1], zero "message"` (relations: `zero`, `nonzero`, `nonnegative`), `site
+//! "operator" "origin" dim 0 wraps constant 1` and `unchecked_indices`; after a constant `range -4..=3`.
 //!
 //! Line ends are white space but for index expressions, which end with their line; `#` starts a comment. Statements stand
 //! in the order of the example, `constant "name" b2` between inputs and outputs. Symbols, buffers, accumulators and values
-//! are numbered from 0 without gaps. An offset that is not a number or one symbol stands in parentheses: `+(s0 + 1)`.
+//! are numbered from 0 without gaps. An offset that is not a number or one symbol is in parentheses: `+(s0 + 1)`.
 //!
 //! - Inputs that the call writes in place: `input "cache" b0 written`.
 //! - Storage: `input n`, `constant n`, `persistent`, `arena`, `output`, `view b0`.
@@ -35,13 +35,13 @@
 //!   with `epilogue [ranges]`.
 //! - Control flow: `bind "n" s1 b2[]{}+0`, `assert "name" "message" b2[]{}+0`, `cond "c" b2[]{}+0` with `then:` and `else:`,
 //!   `for "f" s1 [s0]` with `do:`, `while "w" b2[]{}+0` with `test:` and `do:`; lists of steps, closed by `end`. Steps that
-//!   may run at once stand in the same way: `together "t"` with `do:`. Symbols
+//!   may run concurrently are written in the same way: `together "t"` with `do:`. Symbols
 //!   that steps bind are declared `unbacked`: `symbol s1 "u0" 0.. unbacked`.
 //! - Instructions: `const`, `index`, `load b0[…] if v1`, `check v0, [s0] if v1 at 0`, `store b0[…], v2 if v1` (`store_add`, `store_max`, …), `cast`,
 //!   `bitcast`, `reduce acc0, v1, v2`, `acc0`, `scan_sum v0`, `template` and the names of [`ScalarOp`](crate::ScalarOp).
 //! - Numbers: `true`, `3`, `0.5`, `inf`, `NaN`, `nan(0xfff8000000000000)` where the bits are others, `complex(1.0, -0.0)`.
 //! - The plan: `plan bytes n:` and `b2 live 0..3 at 64`, or `plan:` and `b2 live 0..3` where sizes are symbolic;
-//!   `b3 dynamic 1..2` where a step tells the size.
+//!   `b3 dynamic 1..2` where a step computes the size.
 
 mod control;
 mod parse;
@@ -64,7 +64,7 @@ impl FromStr for Program {
     /// Reads a program from its text form. Checks the grammar only; run [`verify`](crate::verify()) for the rest.
     ///
     /// # Errors
-    /// The first place that is not the grammar's, with line and column.
+    /// Reports the first place that violates the grammar, with line and column.
     fn from_str(text: &str) -> Result<Program, TextError> {
         parse::document(text)
     }

@@ -1,4 +1,4 @@
-//! Reads a program's declarations, one function a construct of the grammar in the module's header. Every failure is a
+//! Reads a program's declarations, one function per construct of the grammar in the module's header. Every failure is a
 //! [`TextError`] with its place. Kernels are read in `steps`.
 
 use ir_core::text::{Cursor, TextError, TextProblem};

@@ -1,4 +1,4 @@
-//! The printer: `Display` of [`Program`], of its parts, of [`Step`] and of [`Inst`], one fact a line. Nothing is lost
+//! The printer: `Display` of [`Program`], of its parts, of [`Step`] and of [`Inst`], one fact per line. Nothing is lost
 //! of a program that `verify` accepts.
 
 use std::fmt;

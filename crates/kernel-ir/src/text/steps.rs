@@ -1,4 +1,4 @@
-//! Reads kernels and their bodies, one function a construct of the grammar in the module's header.
+//! Reads kernels and their bodies, one function per construct of the grammar in the module's header.
 
 use ir_core::text::Cursor;
 use ir_core::{DType, Scalar};
@@ -10,7 +10,7 @@ use crate::{
     Matmul, ReduceOp, ScalarOp, Stage, Step, StoreMode, Val,
 };
 
-/// A kernel or a statement of control flow, where one stands next; `depth` lists of steps are open around it.
+/// A kernel or a statement of control flow, if one is next; `depth` lists of steps are open around it.
 pub(super) fn step(c: &mut Cursor<'_>, depth: usize) -> Result<Option<Step>> {
     Ok(Some(match () {
         () if c.eat_word("loop") => Step::Loop(loop_kernel(c)?),

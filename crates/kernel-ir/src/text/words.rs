@@ -1,8 +1,8 @@
-//! How keywords and offsets stand in the text form. Knows no statement; quoting and numbers are `ir_core::text`.
+//! How keywords and offsets are written in the text form. Knows no statement; quoting and numbers are in `ir_core::text`.
 
 use ir_core::SymExpr;
 
-/// Whether `c` may stand in a keyword or a numbered name.
+/// Whether `c` may be in a keyword or a numbered name.
 pub(super) fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }

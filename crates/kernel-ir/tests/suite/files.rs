@@ -1,5 +1,5 @@
 //! File tests: every `tests/files/*.kir` says in its first line what is tested (`# test verify`), holds a program, and ends
-//! with what is expected (`# expected:` and comment lines). `BLESS=1` writes the expectations anew.
+//! with what is expected (`# expected:` and comment lines). `BLESS=1` rewrites the expectations.
 //!
 //! - `roundtrip`: the program is well-formed, prints as the file has it, and reads back equal from text and from bytes.
 //! - `verify`: the first violation is expected, or `well-formed`.

@@ -1,6 +1,6 @@
 //! The byte form is guarded: programs that an earlier version wrote must keep reading, and the names and kinds of the
-//! serialized fields stand in a committed list. Removing or re-typing a field demands a new major, adding one a new minor
-//! (and then new goldens beside the old ones: `BLESS=1 cargo test -p ferroflux-kernel-ir` writes those that are missing, never over
+//! serialized fields are in a committed list. Removing or re-typing a field demands a new major, adding one a new minor
+//! (and then new goldens next to the old ones: `BLESS=1 cargo test -p ferroflux-kernel-ir` writes those that are missing, never over
 //! one that is there).
 
 #![allow(clippy::unwrap_used)] // a failing test may panic

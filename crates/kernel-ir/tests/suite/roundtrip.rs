@@ -141,7 +141,7 @@ fn damaged_bytes_are_an_error_or_a_program() {
     );
 }
 
-/// A place that is no letter where one is found soon: damage to a field's name only makes the field missing.
+/// A place that is not a letter where one is found soon: damage to a field's name only makes the field missing.
 fn no_letter(bytes: &[u8], rng: &mut Rng) -> usize {
     let place = |rng: &mut Rng| if bytes.is_empty() { 0 } else { rng.below(bytes.len()) };
     let letter = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_lowercase);

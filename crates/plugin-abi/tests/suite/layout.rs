@@ -83,7 +83,7 @@ fn listed_fields_leave_no_gap() {
 }
 
 /// What each released minor had: a table of this size ends at the end of a field, and what came after it is optional.
-/// Sizes stand in a list that only grows.
+/// Sizes are in a list that only grows.
 #[test]
 fn every_released_size_ends_with_a_whole_field() {
     fn ends_at<T: Table>(released: &[usize]) {

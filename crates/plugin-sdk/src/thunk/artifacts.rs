@@ -18,7 +18,7 @@ pub(super) unsafe extern "C" fn compat_string<B: Backend>(
     user: *mut c_void,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract; the text lives through the call of the sink.
+    // SAFETY: pointers keep the contract of [`slots`](super::slots); the text lives through the call of the sink.
     unsafe {
         guard(error, || {
             let text = compat(instance::<B>(ctx)?, device)?;
@@ -35,7 +35,7 @@ pub(super) unsafe extern "C" fn save<B: Backend>(
     user: *mut c_void,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract; the bytes live through the call of the sink.
+    // SAFETY: pointers keep the contract of [`slots`](super::slots); the bytes live through the call of the sink.
     unsafe {
         guard(error, || {
             let cell = cell(exe)?;
@@ -53,7 +53,7 @@ pub(super) unsafe extern "C" fn load<B: Backend>(
     out: *mut *mut FfxExecutable,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract; `out` is checked for null.
+    // SAFETY: pointers keep the contract of [`slots`](super::slots); `out` is checked for null.
     unsafe {
         guard(error, || {
             let out = out.as_mut().ok_or_else(null_out)?;

@@ -4,8 +4,8 @@ use plugin_abi::{FfxDescription, FfxIrVersion, FfxOptionSpec, FfxStr, Head};
 
 use crate::{Description, OptionKind, OptionSpec};
 
-/// The C form of a [`Description`]; pointers stay valid while this value is neither dropped nor taken apart (all of them
-/// lead into boxed slices and strings, so that it may be moved).
+/// The C form of a [`Description`]; its pointers stay valid while this value lives (all of them point into boxed slices and
+/// strings, so that it may be moved).
 pub(crate) struct CDescription {
     pub(crate) safe: Description,
     pub(crate) table: FfxDescription,
@@ -16,9 +16,9 @@ pub(crate) struct CDescription {
     _spec_pointers: Box<[*const FfxOptionSpec]>,
 }
 
-// SAFETY: immutable after construction; all pointers lead into memory that the value owns.
+// SAFETY: the value is immutable after construction; all pointers point into memory that it owns.
 unsafe impl Send for CDescription {}
-// SAFETY: as above.
+// SAFETY: the value is immutable after construction, so threads may share it.
 unsafe impl Sync for CDescription {}
 
 impl CDescription {

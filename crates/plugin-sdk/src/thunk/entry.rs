@@ -1,4 +1,4 @@
-//! One instance per backend type and process, and the table that leads to it.
+//! One instance per backend type and process, and its table.
 
 use std::any::TypeId;
 use std::ffi::c_void;
@@ -22,14 +22,14 @@ pub(crate) struct Instance<B> {
 static OPENED: Mutex<Vec<(TypeId, &'static FfxPlugin)>> = Mutex::new(Vec::new());
 
 /// The entry of a backend: what [`export_plugin!`](crate::export_plugin) exports, and what a host that links the backend
-/// statically registers. Opens the backend at the first call; a failure is not remembered.
+/// statically registers. Opens the backend at the first call; a failure is not cached.
 ///
 /// # Safety
 /// `host` is null or points to a host table that lives as long as the process; `error` is null or points to an error
 /// struct of the caller.
 pub unsafe extern "C" fn entry<B: Backend>(host: *const FfxHost, error: *mut FfxError) -> *const FfxPlugin {
     let mut table = std::ptr::null();
-    // SAFETY: the pointers keep the caller's contract.
+    // SAFETY: the caller keeps the contract of this function for both pointers.
     unsafe {
         guard(error, || {
             table = open::<B>(host)?;
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn entry<B: Backend>(host: *const FfxHost, error: *mut Ffx
 /// # Safety
 /// As for [`entry`].
 unsafe fn open<B: Backend>(host: *const FfxHost) -> Result<*const FfxPlugin, PluginError> {
-    // The list is only pushed to, so a panic of `open` under the lock leaves it whole.
+    // The list is only pushed to, so a panic of `open` under the lock leaves it valid.
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, table)) = opened.iter().find(|(id, _)| *id == TypeId::of::<B>()) {
         return Ok(*table);
@@ -50,7 +50,7 @@ unsafe fn open<B: Backend>(host: *const FfxHost) -> Result<*const FfxPlugin, Plu
     let host = if host.is_null() {
         Host::NONE
     } else {
-        // SAFETY: passed on.
+        // SAFETY: the caller's guarantee about the error struct is passed on unchanged.
         Host::from_table(&unsafe { request::table(host)? })
     };
     let instance = catch(|| {
@@ -59,7 +59,7 @@ unsafe fn open<B: Backend>(host: *const FfxHost) -> Result<*const FfxPlugin, Plu
         Ok(Box::new(Instance { backend, description, table: table::<B>() }))
     })?;
     let raw = Box::into_raw(instance);
-    // SAFETY: just leaked, and nobody else knows the address yet; from here on it is only read.
+    // SAFETY: the instance was just leaked, and nothing else knows its address yet; from here on it is only read.
     let instance: &'static Instance<B> = unsafe {
         (*raw).table.ctx = raw.cast();
         &*raw
@@ -89,7 +89,7 @@ fn table<B: Backend>() -> FfxPlugin {
     }
 }
 
-/// The instance behind a slot's context.
+/// The instance at a slot's context.
 ///
 /// # Safety
 /// `ctx` is the context of the table of this backend type.

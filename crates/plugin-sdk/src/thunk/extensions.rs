@@ -1,4 +1,4 @@
-//! The tables behind `get_extension`: device memory and streams. The contract is that of [`slots`](super::slots).
+//! The tables of the extensions: device memory and streams. The contract is that of [`slots`](super::slots).
 
 use std::ffi::c_void;
 
@@ -15,7 +15,7 @@ use crate::{Backend, OwnedTensor, PluginError, Stream, TensorView};
 
 pub(super) unsafe extern "C" fn get_extension<B: Backend>(ctx: *mut c_void, name: FfxStr) -> *const c_void {
     let found = catch(|| {
-        // SAFETY: the module's contract.
+        // SAFETY: pointers keep the contract that all slots share (`slots`).
         let (instance, name) = unsafe { (instance::<B>(ctx)?, request::text(name, "an extension's name")?) };
         Ok(match name {
             DEVICE_MEMORY if instance.backend.has_device_memory() => {
@@ -60,7 +60,7 @@ unsafe extern "C" fn to_device<B: Backend>(
     out: *mut *mut DLManagedTensorVersioned,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract; `out` is checked for null.
+    // SAFETY: pointers keep the contract that all slots share (`slots`); `out` is checked for null.
     unsafe { made::<B>(ctx, tensor, out, error, |backend, view| backend.to_device(view, device)) }
 }
 
@@ -70,7 +70,7 @@ unsafe extern "C" fn to_host<B: Backend>(
     out: *mut *mut DLManagedTensorVersioned,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract; `out` is checked for null.
+    // SAFETY: pointers keep the contract that all slots share (`slots`); `out` is checked for null.
     unsafe { made::<B>(ctx, tensor, out, error, |backend, view| backend.to_host(view)) }
 }
 
@@ -81,12 +81,13 @@ unsafe extern "C" fn allocate<B: Backend>(
     out: *mut *mut DLManagedTensorVersioned,
     error: *mut FfxError,
 ) -> i32 {
-    // `data` of the pattern says nothing; a place that is not null lets it pass as a tensor with elements.
+    // The `data` of the pattern is unused; a non-null value lets it pass as a tensor with elements.
     // SAFETY: null or a readable tensor by the module's contract.
     let pattern = unsafe { like.as_ref() }
         .map(|t| DLTensor { data: std::ptr::NonNull::<u64>::dangling().as_ptr().cast(), ..*t });
     let like = pattern.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the module's contract; `out` is checked for null; the pattern's elements are not read.
+    // SAFETY: pointers keep the contract that all slots share (`slots`); `out` is checked for null; the pattern's elements are
+    // not read.
     unsafe {
         made::<B>(ctx, like, out, error, |backend, view| {
             backend.allocate(view.dtype(), view.sizes(), view.strides(), device)
@@ -103,7 +104,7 @@ unsafe fn made<B: Backend>(
     error: *mut FfxError,
     make: impl FnOnce(&B, &TensorView<'_>) -> Result<OwnedTensor, PluginError>,
 ) -> i32 {
-    // SAFETY: the module's contract.
+    // SAFETY: pointers keep the contract that all slots share (`slots`).
     unsafe {
         guard(error, || {
             let out = out.as_mut().ok_or_else(null_out)?;
@@ -123,7 +124,7 @@ unsafe extern "C" fn copy<B: Backend>(
     stream: *mut c_void,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract.
+    // SAFETY: pointers keep the contract that all slots share (`slots`).
     unsafe {
         guard(error, || {
             let mut both = request::Views::new();
@@ -143,7 +144,7 @@ unsafe extern "C" fn create_stream<B: Backend>(
     out: *mut *mut c_void,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract; `out` is checked for null.
+    // SAFETY: pointers keep the contract that all slots share (`slots`); `out` is checked for null.
     unsafe {
         guard(error, || {
             let out = out.as_mut().ok_or_else(null_out)?;
@@ -163,15 +164,15 @@ unsafe extern "C" fn synchronize<B: Backend>(
     stream: *mut c_void,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract.
+    // SAFETY: pointers keep the contract that all slots share (`slots`).
     unsafe { guard(error, || instance::<B>(ctx)?.backend.synchronize(device, Stream(stream))) }
 }
 
 unsafe extern "C" fn destroy_stream<B: Backend>(ctx: *mut c_void, device: DLDevice, stream: *mut c_void) {
-    // A failure has nobody to be told to.
+    // There is no caller to report a failure to.
     let _ = catch(|| {
         if !stream.is_null() {
-            // SAFETY: the module's contract.
+            // SAFETY: pointers keep the contract that all slots share (`slots`).
             unsafe { instance::<B>(ctx)? }.backend.destroy_stream(device, Stream(stream));
         }
         Ok(())

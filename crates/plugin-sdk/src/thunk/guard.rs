@@ -1,4 +1,4 @@
-//! Runs a slot's body: no panic leaves it, every failure lands in the caller's error struct.
+//! Runs a slot's body: no panic leaves it, and every failure is written to the caller's error struct.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,14 +17,14 @@ pub(crate) unsafe fn guard(error: *mut FfxError, body: impl FnOnce() -> Result<(
         Ok(()) => return FFX_OK,
         Err(failure) => failure,
     };
-    // SAFETY: passed on.
+    // SAFETY: the caller's guarantee about `error` is passed on unchanged.
     unsafe { write_error(error, &failure) };
     failure.kind.code()
 }
 
 /// Runs `body` and turns a panic of any payload into an error.
 pub(crate) fn catch<T>(body: impl FnOnce() -> Result<T, PluginError>) -> Result<T, PluginError> {
-    // State that a panic leaves half-changed is behind the executable's lock, which poisons.
+    // State that a panic leaves inconsistent is protected by the executable's lock, which is poisoned.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| Err(from_panic(payload)))
 }
 
@@ -42,7 +42,7 @@ fn from_panic(payload: Box<dyn Any + Send>) -> PluginError {
     PluginError::new(ErrorKind::Panic, format!("the plugin panicked: {text}"))
 }
 
-/// Drops a panic's payload, whose destructor may itself panic; what that throws is leaked.
+/// Drops a panic's payload, whose destructor may itself panic; the second payload is leaked.
 pub(crate) fn discard(payload: Box<dyn Any + Send>) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(again);

@@ -1,11 +1,12 @@
-//! The bridge from the C tables to the safe traits. All `unsafe` that a plugin needs stands here and in the two
+//! The bridge from the C tables to the safe traits. All `unsafe` that a plugin needs is here and in the two
 //! tensor modules.
 //!
 //! - [`guard`]: catches panics and writes the caller's error struct.
 //! - [`description`]: a [`Description`](crate::Description) laid out as C structs.
-//! - [`request`]: what the host passes, read and checked.
+//! - [`request`]: arguments of the host, read and checked.
 //! - [`entry`]: one instance per backend type, and its table.
-//! - [`slots`]: the functions of that table; [`artifacts`] and [`extensions`]: those that save, and those behind a name.
+//! - [`slots`]: the functions of that table; [`artifacts`] and [`extensions`]: those for artifacts, and those of
+//!   extensions.
 
 mod artifacts;
 mod description;

@@ -1,4 +1,4 @@
-//! Reads what the host passes to a slot: texts, compile requests, arrays of tensors. Everything is checked.
+//! Reads the arguments that the host passes to a slot: texts, compile requests, arrays of tensors. Everything is checked.
 
 use ir_core::DType;
 use plugin_abi::table::read;
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::tensor::dtype_of;
 use crate::{CompileRequest, Description, ErrorKind, Options, PluginError, ProgramBytes, TensorView};
 
-/// Most entries of an array that the host may pass; keeps a wild count from becoming a wild read.
+/// Most entries of an array that the host may pass: a corrupt count is an error, not an out-of-bounds read.
 const MAX_COUNT: usize = 1 << 24;
 
 /// Reads a table of the host.
@@ -16,7 +16,7 @@ const MAX_COUNT: usize = 1 << 24;
 /// # Safety
 /// As for [`plugin_abi::table::read`].
 pub(crate) unsafe fn table<T: Table>(ptr: *const T) -> Result<T, PluginError> {
-    // SAFETY: passed on.
+    // SAFETY: the caller's guarantee about the pointer is passed on unchanged.
     unsafe { read(ptr) }
         .map_err(|e| PluginError::new(ErrorKind::Incompatible, format!("bad {} from the host: {e}", T::NAME)))
 }
@@ -32,7 +32,7 @@ pub(crate) unsafe fn array<'a, T>(data: *const T, len: usize, what: &str) -> Res
     if data.is_null() || len > MAX_COUNT || !data.is_aligned() {
         return Err(PluginError::invalid(format!("{len} {what} at address {data:p}")));
     }
-    // SAFETY: not null, aligned, readable by the caller's word.
+    // SAFETY: the pointer is not null and aligned, and the caller promises `len` readable values.
     Ok(unsafe { std::slice::from_raw_parts(data, len) })
 }
 
@@ -44,7 +44,7 @@ pub(crate) unsafe fn bytes<'a>(data: *const u8, len: usize, what: &str) -> Resul
     if data.is_null() && len > 0 || len > isize::MAX as usize {
         return Err(PluginError::invalid(format!("{what} of {len} bytes at {data:p}")));
     }
-    // SAFETY: null was excluded where there are bytes; readable for `'a` by the caller's word.
+    // SAFETY: null was excluded where there are bytes, and the caller promises that they are readable for `'a`.
     Ok(unsafe { FfxStr { data, len }.bytes() })
 }
 
@@ -53,7 +53,7 @@ pub(crate) unsafe fn bytes<'a>(data: *const u8, len: usize, what: &str) -> Resul
 /// # Safety
 /// As for [`FfxStr::bytes`].
 pub(crate) unsafe fn text<'a>(text: FfxStr, what: &str) -> Result<&'a str, PluginError> {
-    // SAFETY: passed on.
+    // SAFETY: the caller's guarantee about the text is passed on unchanged.
     let bytes = unsafe { text.bytes() };
     std::str::from_utf8(bytes).map_err(|_| PluginError::invalid(format!("{what} is not UTF-8")))
 }
@@ -66,7 +66,7 @@ pub(crate) unsafe fn compile_request<'a>(
     request: *const FfxCompileRequest,
     description: &Description,
 ) -> Result<CompileRequest<'a>, PluginError> {
-    // SAFETY: the pointers of the request are readable for `'a` by the caller's word; each is checked for null.
+    // SAFETY: the caller promises that the pointers of the request are readable for `'a`; each is checked for null.
     unsafe {
         let request = table(request)?;
         let program = program(request.program, description)?;
@@ -91,7 +91,7 @@ unsafe fn program<'a>(
     program: *const FfxProgram,
     description: &Description,
 ) -> Result<ProgramBytes<'a>, PluginError> {
-    // SAFETY: passed on.
+    // SAFETY: the caller's guarantee about the program is passed on unchanged.
     let program = unsafe { table(program)? };
     let ir = program.ir;
     if !description.irs.iter().any(|own| own.reads(ir)) {
@@ -101,7 +101,7 @@ unsafe fn program<'a>(
             format!("the program is {ir}, but this backend reads {}", reads.join(", ")),
         ));
     }
-    // SAFETY: readable for `'a` by the caller's word.
+    // SAFETY: the caller promises that the bytes are readable for `'a`.
     let bytes = unsafe { bytes(program.bytes, program.n_bytes, "a program")? };
     Ok(ProgramBytes { ir, bytes })
 }
@@ -116,7 +116,7 @@ fn check_mode(mode: &str, description: &Description) -> Result<(), PluginError> 
     Err(PluginError::invalid(format!("unknown mode `{mode}`; this backend takes {}", known.join(", "))))
 }
 
-/// Views of a call's tensors; a usual call allocates nothing for them.
+/// Views of a call's tensors; a typical call allocates nothing for them.
 pub(crate) type Views<'a> = SmallVec<[TensorView<'a>; 16]>;
 
 /// Views of an array of tensors, pushed to `views`.
@@ -129,17 +129,17 @@ pub(crate) unsafe fn views<'a>(
     n: usize,
     what: &str,
 ) -> Result<(), PluginError> {
-    // SAFETY: passed on.
+    // SAFETY: the caller's guarantee about the array is passed on unchanged.
     let tensors = unsafe { array(tensors, n, what)? };
     views.reserve_exact(n);
     let place = |i: usize, e: PluginError| PluginError {
         message: format!("number {i} of {n} {what}: {}", e.message),
         ..e
     };
-    // Neighbours mostly share their dtype; its lookup is the dearest part of a view.
+    // Neighbouring tensors mostly share their dtype; its lookup is the most expensive part of a view.
     let mut known: Option<(DLDataType, DType)> = None;
     for (i, &tensor) in tensors.iter().enumerate() {
-        // SAFETY: null or a tensor by the caller's word.
+        // SAFETY: the pointer is null or, by the caller's promise, a tensor.
         let Some(tensor) = (unsafe { tensor.as_ref() }) else {
             return Err(place(i, PluginError::invalid("the pointer is null")));
         };
@@ -148,11 +148,11 @@ pub(crate) unsafe fn views<'a>(
             _ => dtype_of(tensor.dtype).map_err(|e| place(i, e))?,
         };
         known = Some((tensor.dtype, dtype));
-        // SAFETY: a tensor that keeps DLPack's contract for `'a`.
+        // SAFETY: the tensor keeps DLPack's contract for `'a`, by the caller's promise.
         match unsafe { TensorView::from_dl(tensor, dtype) } {
             Ok(view) => views.push(view),
-            // SAFETY: the same tensor.
-            Err(misfit) => return Err(place(i, unsafe { misfit.of_dl(tensor) })),
+            // SAFETY: the tensor keeps DLPack's contract for `'a`, by the caller's promise.
+            Err(mismatch) => return Err(place(i, unsafe { mismatch.of_dl(tensor) })),
         }
     }
     Ok(())

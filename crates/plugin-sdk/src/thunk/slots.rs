@@ -1,7 +1,7 @@
 //! The functions of the table. Each reads its arguments, calls the safe trait under [`guard`], writes the result.
 //!
-//! The common contract of all of them is the ABI's: `ctx` is the table's, pointers are null or keep what `plugin-abi`
-//! says of them, `error` is null or an error struct of the caller. Each `unsafe` block below leans on that.
+//! All slots share the contract of the ABI: `ctx` is the table's, pointers are null or keep what `plugin-abi` requires of
+//! them, `error` is null or an error struct of the caller. Each `unsafe` block below relies on that.
 
 use std::ffi::c_void;
 use std::sync::{RwLock, RwLockReadGuard};
@@ -19,7 +19,7 @@ use super::request;
 use crate::tensor::Bound;
 use crate::{Backend, Constants, DeviceId, DeviceInfo, Executable, PluginError, Signature, Stream};
 
-/// What an `FfxExecutable` pointer leads to.
+/// The target of an `FfxExecutable` pointer.
 pub(super) struct Cell {
     signature: Signature,
     /// Device that it was compiled for.
@@ -46,7 +46,7 @@ impl Cell {
     }
 }
 
-/// Cells are shared through raw pointers, where the compiler does not ask for this.
+/// Cells are shared through raw pointers, for which the compiler does not check this bound.
 const _: () = {
     const fn shared_between_threads<T: Send + Sync>() {}
     shared_between_threads::<Cell>();
@@ -57,7 +57,7 @@ pub(super) unsafe extern "C" fn describe<B: Backend>(
     out: *mut *const FfxDescription,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract; `out` is checked for null.
+    // SAFETY: pointers keep the contract that all slots share (`slots`); `out` is checked for null.
     unsafe {
         guard(error, || {
             let table = &instance::<B>(ctx)?.description.table;
@@ -73,7 +73,7 @@ pub(super) unsafe extern "C" fn enumerate_devices<B: Backend>(
     user: *mut c_void,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract.
+    // SAFETY: pointers keep the contract that all slots share (`slots`).
     unsafe {
         guard(error, || {
             for device in instance::<B>(ctx)?.backend.devices() {
@@ -112,7 +112,7 @@ pub(super) unsafe extern "C" fn query_support<B: Backend>(
     user: *mut c_void,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract.
+    // SAFETY: pointers keep the contract that all slots share (`slots`).
     unsafe {
         guard(error, || {
             let instance = instance::<B>(ctx)?;
@@ -136,7 +136,7 @@ pub(super) unsafe extern "C" fn memory_estimate<B: Backend>(
     out: *mut FfxMemoryEstimate,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract; `write_out` respects the size of the caller's struct.
+    // SAFETY: pointers keep the contract that all slots share (`slots`); `write_out` respects the size of the caller's struct.
     unsafe {
         guard(error, || {
             let instance = instance::<B>(ctx)?;
@@ -162,7 +162,7 @@ pub(super) unsafe extern "C" fn compile<B: Backend>(
     out: *mut *mut FfxExecutable,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract; `out` is checked for null.
+    // SAFETY: pointers keep the contract that all slots share (`slots`); `out` is checked for null.
     unsafe {
         guard(error, || {
             let out = out.as_mut().ok_or_else(null_out)?;
@@ -180,7 +180,7 @@ pub(super) unsafe extern "C" fn executable_info(
     out: *mut FfxExecutableInfo,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract; `write_out` respects the size of the caller's struct.
+    // SAFETY: pointers keep the contract that all slots share (`slots`); `write_out` respects the size of the caller's struct.
     unsafe {
         guard(error, || {
             let signature = cell(exe)?.signature;
@@ -199,9 +199,9 @@ pub(super) unsafe extern "C" fn executable_destroy(_ctx: *mut c_void, exe: *mut 
     if exe.is_null() {
         return;
     }
-    // A panic of the executable's destructor has nobody to be told to.
+    // There is no caller to report a panic of the executable's destructor to.
     let _ = catch(|| {
-        // SAFETY: the host gives back what `compile` made, once, while no other call on it runs.
+        // SAFETY: the host passes the pointer that `compile` returned exactly once, while no other call on it runs.
         drop(unsafe { Box::from_raw(exe.cast::<Cell>()) });
         Ok(())
     });
@@ -215,8 +215,8 @@ pub(super) unsafe extern "C" fn bind_constants(
     n: usize,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract; the host keeps the constants' memory until the next binding or destruction, and
-    // `State::constants` is replaced or dropped by then.
+    // SAFETY: pointers keep the contract that all slots share (`slots`); the host keeps the constants' memory until the next
+    // binding or destruction, and `State::constants` is replaced or dropped by then.
     unsafe {
         guard(error, || {
             let cell = cell(exe)?;
@@ -248,7 +248,8 @@ pub(super) unsafe extern "C" fn execute(
     stream: *mut c_void,
     error: *mut FfxError,
 ) -> i32 {
-    // SAFETY: the module's contract; `outputs` is checked for null and holds `n_outputs` writable pointers.
+    // SAFETY: pointers keep the contract that all slots share (`slots`); `outputs` is checked for null and holds `n_outputs`
+    // writable pointers.
     unsafe {
         guard(error, || {
             let cell = cell(exe)?;
@@ -300,7 +301,7 @@ fn check_counts(
 /// # Safety
 /// `exe` is null or an executable of `compile` that was not destroyed.
 pub(super) unsafe fn cell<'a>(exe: *const FfxExecutable) -> Result<&'a Cell, PluginError> {
-    // SAFETY: what `compile` handed out is a `Cell`.
+    // SAFETY: the pointer that `compile` returned is a `Cell`.
     unsafe { exe.cast::<Cell>().as_ref() }.ok_or_else(|| PluginError::invalid("the executable is null"))
 }
 
@@ -315,7 +316,7 @@ unsafe fn write_out<T: Table>(out: *mut T, full: &T) -> Result<(), PluginError> 
     // SAFETY: a table begins with its head.
     let size = unsafe { (*out.cast::<Head>()).struct_size };
     for field in T::FIELDS.iter().filter(|f| f.offset >= size_of::<Head>() && covers(size, f)) {
-        // SAFETY: the field lies whole inside both structs.
+        // SAFETY: the field is completely inside both structs.
         unsafe {
             let from = std::ptr::from_ref(full).cast::<u8>().add(field.offset);
             std::ptr::copy_nonoverlapping(from, out.cast::<u8>().add(field.offset), field.size);

@@ -98,7 +98,7 @@ fn tensors_are_allocated_and_written_on_a_device() {
         unsafe { backend.copy(&Value::Device(there), &other) }.unwrap();
         assert_eq!(backend.to_host(&other).unwrap().to_vec::<f32>().unwrap(), [1., 2., 3.]);
         let short = Value::Host(f32s(&[7.]));
-        // SAFETY: as above.
+        // SAFETY: nothing else uses the tensor.
         let wrong = unsafe { backend.copy(&short, &other) }.unwrap_err().to_string();
         assert!(wrong.contains("invalid argument"), "{wrong}");
         let ints = Value::Host(Tensor::from_slice(&[1i64], &[1]).unwrap());

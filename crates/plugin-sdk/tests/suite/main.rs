@@ -1,4 +1,4 @@
-//! The tests of this crate, in one program: a plugin from both sides of the table. A module a subject.
+//! The tests of this crate, in one program: a plugin from both sides of the table. A module per subject.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 

@@ -178,7 +178,7 @@ fn a_listing_names_every_backend_and_every_reason() {
     assert_eq!(find(&list, "fixture").source, Source::BuiltIn);
     let source = Source::Manifest(path.join("fixture.json"));
     assert_eq!(registry.shadowed(), [("fixture".to_owned(), source)]);
-    // A file that is no manifest wins no name, but asking for it tells why it is none.
+    // A file that is not a manifest wins no name, but asking for it tells why it is none.
     assert_eq!(without_others(registry.names()), ["fixture", "bare", "alias", "text"]);
     assert!(matches!(registry.load("torn"), Err(HostError::Manifest { .. })));
 }

@@ -18,7 +18,7 @@ unsafe extern "C" fn never(_: *mut c_void, _: u32, _: FfxStr, _: FfxStr) {
     std::process::abort()
 }
 
-/// A host that is too old to have `log`: what stands in its place must not be called.
+/// A host that is too old to have `log`: what is in its place must not be called.
 fn old_host() -> &'static FfxHost {
     static HOST: FfxHost = FfxHost {
         head: Head {

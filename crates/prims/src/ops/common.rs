@@ -1,5 +1,5 @@
-//! What entries of several families share: promotion with 16-bit floats computed in `f32`, choices between numbers,
-//! the dimensions of a reduction. No entries here.
+//! Helpers that several families share: promotion with 16-bit floats computed in `f32`, choices between numbers, the
+//! dimensions of a reduction. No entries here.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Scalar, SymExpr};

@@ -1,5 +1,5 @@
 //! File tests of the decomposition: every `tests/decompose/*.fx` is a functional graph, followed by the prims that it becomes,
-//! or by every call that is refused. `BLESS=1` writes the expectations anew.
+//! or by every call that is refused. `BLESS=1` rewrites the expectations.
 
 use std::path::Path;
 

@@ -49,7 +49,7 @@ fn arithmetic_reads_the_tensor() {
     );
 }
 
-/// PyTorch multiplies 16-bit floats by a number of full precision: 257 is no bfloat16.
+/// PyTorch multiplies 16-bit floats by a number of full precision: 257 is not a bfloat16.
 #[test]
 fn numbers_are_never_rounded_to_16_bits() {
     let (calls, bound) = prims("bf16[3]", "  %y: bf16[3] = aten.mul.Tensor(%x, s0)\n  return %y");

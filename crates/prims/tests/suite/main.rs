@@ -1,4 +1,4 @@
-//! The tests of this crate, in one program: the operator table as a whole. A module a subject.
+//! The tests of this crate, in one program: the operator table as a whole. A module per subject.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 

@@ -1,4 +1,4 @@
-//! Operators against values that PyTorch 2.11 computed, one call a line of `semantics.txt`:
+//! Operators against values that PyTorch 2.11 computed, one call per line of `semantics.txt`:
 //! `target | tensors | arguments | results`. The lines are chosen for what is easy to get wrong: promotion, integers,
 //! `NaN`, infinities, signed zeros, empty and 0-dim tensors, defaults.
 

@@ -1,7 +1,7 @@
 //! The zip directory: every entry's name, place and size, checked before a byte of it is used.
 //!
-//! The `zip` crate parses the records; the checks here are those that a reader of mapped memory needs on top: no
-//! entry outside the file or over another, no name that leaves its folder, no ratio that only a bomb has.
+//! The `zip` crate parses the records; this module adds the checks that a reader of mapped memory needs: no entry outside
+//! the file or over another, no name that leaves its folder, no compression ratio that deflate cannot reach.
 
 use std::io::Cursor;
 
@@ -12,7 +12,7 @@ use crate::bytes::SharedBytes;
 use crate::error::{Place, Pt2Error, Result, shorten};
 use crate::limits::Limits;
 
-/// How an entry's bytes are kept.
+/// How an entry's bytes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     /// As they are: they can be borrowed from the mapping.
@@ -47,12 +47,12 @@ const DEFLATE_BEST: u64 = 1032;
 /// Reads and checks the directory of a zip file.
 ///
 /// # Errors
-/// `Damaged` for whatever a truncated, corrupt or forged file shows; `Unsupported` for encryption and for
+/// `Damaged` for a truncated, corrupt or forged file; `Unsupported` for encryption and for
 /// compression other than deflate.
 pub(super) fn read(bytes: SharedBytes, limits: &Limits) -> Result<(Zip, Vec<Entry>)> {
-    // Where the crate looks for bytes before the archive, it takes the directory to end where the last record begins; in
-    // PyTorch's archives records of zip64 stand between, and where the first entry's is as long as they are (a name of 30
-    // bytes), its second entry passes for the first one. No archive of PyTorch has bytes before it.
+    // To detect bytes before the archive, the crate assumes that the directory ends where the last record begins. In
+    // PyTorch's archives zip64 records are between, and if the first entry is as long as these records (a name of 30
+    // bytes), its second entry would be taken for the first one. No archive of PyTorch has bytes before it.
     let config = Config { archive_offset: ArchiveOffset::Known(0) };
     let mut archive = ZipArchive::with_config(config, Cursor::new(bytes)).map_err(|e| zip_error("", &e))?;
     if archive.has_duplicate_names() {

@@ -4,7 +4,7 @@
 
 use crate::error::Foreign;
 
-/// What a file without a zip directory is, by its first bytes. `None` where it begins like a zip archive.
+/// The kind of a file without a zip directory, by its first bytes. `None` where it begins like a zip archive.
 pub(super) fn by_magic(bytes: &[u8]) -> Option<Foreign> {
     const MAGICS: &[(&[u8], Foreign)] = &[
         (b"\x1f\x8b", Foreign::Compressed),
@@ -37,7 +37,7 @@ fn by_shape(bytes: &[u8]) -> Foreign {
     if head.len() > 2 && head[0] == 0x80 && (2..=5).contains(&head[1]) {
         return Foreign::BarePickle;
     }
-    // A flatbuffer's file identifier stands at byte 4; ExecuTorch's is ET and two digits.
+    // A flatbuffer's file identifier is at byte 4; ExecuTorch's is ET and two digits.
     if head.len() >= 8 && &head[4..6] == b"ET" && head[6..8].iter().all(u8::is_ascii_digit) {
         return Foreign::ExecuTorch;
     }
@@ -56,7 +56,7 @@ fn by_shape(bytes: &[u8]) -> Foreign {
     Foreign::Unknown
 }
 
-/// What a zip archive without an `archive_format` record is, by its entry names.
+/// The kind of a zip archive without an `archive_format` record, by its entry names.
 pub(super) fn by_names<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Foreign {
     let any = |test: &dyn Fn(&str) -> bool| names.clone().any(test);
     let below_root = |name: &str| name.split_once('/').map_or(String::new(), |(_, rest)| rest.to_owned());
@@ -78,7 +78,7 @@ pub(super) fn by_names<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Fore
     Foreign::OtherZip
 }
 
-/// What an archive with an `archive_format` record but no model is, by its entry names below the root.
+/// The kind of an archive with an `archive_format` record but no model, by its entry names below the root.
 pub(super) fn without_models<'a>(mut names: impl Iterator<Item = &'a str> + Clone) -> Option<Foreign> {
     if names.clone().any(|n| n.starts_with("data/aotinductor/")) {
         return Some(Foreign::AotInductor);

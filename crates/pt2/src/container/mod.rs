@@ -1,6 +1,6 @@
 //! The container: a zip file, mapped into memory, whose stored entries are borrowed from the mapping.
 //!
-//! Knows folders and entries; what stands in them (JSON, weights) is read by the other modules. Nothing is ever
+//! It knows folders and entries; other modules read their contents (JSON, weights). Nothing is ever
 //! unpacked to disk and nothing is unpickled.
 
 mod directory;
@@ -18,7 +18,7 @@ use crate::bytes::SharedBytes;
 use crate::error::{Foreign, Place, Pt2Error, Result, shorten};
 use crate::limits::Limits;
 
-/// An opened `torch.export` archive: its directory is read and checked, its programs are not yet.
+/// An opened `torch.export` archive: its directory is read and checked, its programs are not read yet.
 ///
 /// Cheap to clone; the bytes are shared.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ struct Shared {
     /// The directory as the `zip` crate has it, cloned for each entry that is read through it.
     zip: Zip,
     entries: Vec<Entry>,
-    /// Number in `entries` by name below the root folder. A `HashMap` with random keys: names are the file's.
+    /// Number in `entries` by name below the root folder. A `HashMap` with random keys, because the names come from the file.
     by_name: HashMap<String, usize>,
     limits: Limits,
 }
@@ -211,7 +211,7 @@ impl Archive {
         read(&mut file).map_err(|e| damaged(name, &e.to_string()))
     }
 
-    /// The small records beside the programs: format, version, byte order.
+    /// The small records next to the programs: format, version, byte order.
     fn check_records(&self) -> Result<()> {
         let record = |name: &str| -> Result<Option<String>> {
             let text = self.text(name)?;

@@ -1,4 +1,4 @@
-//! Arguments of the archive as arguments of the graph IR, and tensor descriptions as [`TensorMeta`].
+//! Converts arguments of the archive into arguments of the graph IR, and tensor descriptions into [`TensorMeta`].
 
 use fx_ir::{Arg, Graph};
 use ir_core::{DType, Device, DeviceKind, Layout, MemoryFormat, Scalar, Shape, TensorMeta};

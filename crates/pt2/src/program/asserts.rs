@@ -1,10 +1,10 @@
-//! Assertions of the program: they narrow the ranges of symbols, which are checked where a symbol gets its value. One that
-//! no range can hold becomes a guard where it is about the sizes of inputs; of numbers that the program computes, it stays a
-//! node and is checked when it runs.
+//! Assertions of the program narrow the ranges of symbols, which are checked where a symbol is bound. One that no range can
+//! express becomes a guard if it is about the sizes of inputs; if it is about numbers that the program computes, it stays a
+//! node and is checked at run time.
 //!
-//! What they check of tensors (`_assert_tensor_metadata`) is already held by the values' types; a check of data
-//! (`_assert_async`) stays a node. One about where in its storage a tensor begins, which no backend need agree on with
-//! PyTorch, is dropped.
+//! Assertions on tensor metadata (`_assert_tensor_metadata`) already hold by the values' types; a check of data
+//! (`_assert_async`) stays a node. Assertions on the storage offset of a tensor are dropped, because no backend need agree
+//! with PyTorch there.
 
 use ir_core::SymExpr;
 use tracing::debug;

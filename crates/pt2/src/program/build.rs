@@ -1,6 +1,6 @@
 //! Builds the graph: nodes in order, their outputs as values, symbolic integers as expressions.
 //!
-//! A node that only computes with sizes (`aten.sym_size.int`, `_operator.mul`) gives no value where its result is known
+//! A node that only computes with sizes (`aten.sym_size.int`, `_operator.mul`) defines no value where its result is known
 //! as an expression: its users get the expression. Higher-order wrappers are handled in `inline`, assertions in
 //! `asserts`.
 
@@ -22,13 +22,13 @@ use crate::sym::Value;
 pub(super) struct Builder<'a> {
     pub(super) symbols: Symbols<'a>,
     pub(super) limits: Limits,
-    /// What the wrappers around the nodes being read ask for.
+    /// The modes that the wrappers around the current nodes request.
     pub(super) mode: Mode,
     /// Whether a tensor of the `meta` device was seen.
     pub(super) moved_from_meta: bool,
 }
 
-/// A value that a node gives: its name in the archive and its type.
+/// A value that a node defines: its name in the archive and its type.
 type Made<'a> = (&'a str, ValueType);
 
 impl<'a> Builder<'a> {
@@ -163,8 +163,9 @@ impl<'a> Builder<'a> {
         self.call(out, scope, target, node, origin, depth, at)
     }
 
-    /// Binds the outputs of a node that computes with sizes to what the archive knows of them. `false` where it does
-    /// not know them in integers.
+    /// Binds the outputs of a node that computes with sizes to the expressions that the archive has for them. `false` where
+    /// it
+    /// has no integer expression.
     fn bind_known(
         &mut self,
         scope: &mut Scope<'a>,
@@ -328,7 +329,7 @@ pub(super) fn is_symbolic(target: &str) -> bool {
         || target.starts_with("torch._sym_")
 }
 
-/// Erases computations with sizes that nobody reads: those that only fed assertions.
+/// Erases computations with sizes that nothing reads: those that only fed assertions.
 pub(super) fn drop_unused_symbolics(graph: &mut Graph) {
     graph.eliminate_dead(&|target, _| !is_symbolic(target));
 }

@@ -28,7 +28,7 @@ fn by_schema(schema: &Schema, given: Vec<(&str, Arg)>) -> std::result::Result<Ve
     for (position, (name, arg)) in given.into_iter().enumerate() {
         // Unnamed arguments are positional.
         let index = if name.is_empty() { Some(position) } else { schema.arg_index(name) };
-        // An in-place operator calls the operand it writes `self`, whatever its counterpart calls it: `dropout_`.
+        // An in-place operator calls the operand that it writes `self`, whatever its counterpart calls it: `dropout_`.
         let index = index.or_else(|| (position == 0 && name == "self").then_some(0));
         let slot = index.and_then(|i| slots.get_mut(i).zip(schema.args.get(i)));
         let Some((slot, declared)) = slot else {
@@ -101,7 +101,7 @@ fn named(name: &str, ty: &ArgType) -> Option<Arg> {
     })
 }
 
-/// Python's liberties: an `int` where a `float` is meant, one number for a list of them.
+/// Implicit conversions of Python: an `int` for a `float`, one number for a list.
 fn coerce(arg: Arg, ty: &ArgType) -> Arg {
     let float = ty.base == "float";
     match arg {

@@ -1,5 +1,5 @@
-//! Guards of an archive: what `torch.export` wrote down that the sizes of the inputs must meet (`guards_code`), and assertions of
-//! the program about them, as guards of the graph. What is not about sizes is left out, with a note in the log.
+//! Guards of an archive: the conditions on input sizes that `torch.export` recorded (`guards_code`), and assertions of the
+//! program about them, become guards of the graph. Conditions that are not about sizes are dropped, with a log message.
 
 use fx_ir::{Graph, ValueType};
 use ir_core::{Guard, Origin, Relation, SymExpr};
@@ -9,7 +9,7 @@ use super::signature::UserInput;
 use crate::error::shorten;
 use crate::sym::{self, Bounds};
 
-/// Adds a guard unless the ranges of the symbols say that it always holds.
+/// Adds a guard unless the ranges of the symbols prove it.
 pub(super) fn add(
     graph: &mut Graph,
     expression: SymExpr,
@@ -37,7 +37,7 @@ pub(super) fn read(graph: &mut Graph, inputs: &[UserInput], codes: &[String], bo
     }
 }
 
-/// What a guard demands of the symbols of the graph.
+/// The conditions on the graph's symbols that a guard expresses.
 fn conditions(
     graph: &Graph,
     inputs: &[UserInput],
@@ -56,15 +56,15 @@ fn conditions(
 /// Prefix of the names that stand for sources in the rewritten text.
 const NAME: &str = "input_";
 
-/// What an expression reads of an input.
+/// The property of an input that an expression reads.
 struct Source<'a> {
     /// `x`, `d['a']`
     path: String,
-    /// What stands behind it: `.size()[0]`, or nothing for the input itself.
+    /// The accessor: `.size()[0]`, or nothing for the input itself.
     rest: &'a str,
 }
 
-/// The text with every `L['x'].size()[0]` replaced by a name, and what the names stand for.
+/// The text with every `L['x'].size()[0]` replaced by a name, and the sources that the names represent.
 fn plain(code: &str) -> Result<(String, Vec<Source<'_>>), String> {
     let (mut text, mut sources, mut rest) = (String::new(), Vec::new(), code);
     while let Some(at) = rest.find("L[") {
@@ -89,7 +89,7 @@ fn plain(code: &str) -> Result<(String, Vec<Source<'_>>), String> {
     Ok((text, sources))
 }
 
-/// What stands in the brackets that the text begins with, and what stands behind them.
+/// What is in the brackets that the text begins with, and what is after them.
 fn subscript(text: &str) -> Option<(&str, &str)> {
     text.strip_prefix('[')?.split_once(']')
 }

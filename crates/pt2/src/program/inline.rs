@@ -1,5 +1,5 @@
-//! The wrappers `wrap_with_set_grad_enabled` and `wrap_with_autocast`: their bodies are read into the graph around
-//! them, and what they ask for is made explicit.
+//! The wrappers `wrap_with_set_grad_enabled` and `wrap_with_autocast`: their bodies are inlined into the graph around them,
+//! and the modes that they set are made explicit.
 //!
 //! Without gradient: the tensors that leave the region are detached. Under autocast: operators of the matrix family get
 //! casts to the low precision where the archive recorded a result of that precision, and operators with a recorded
@@ -18,7 +18,7 @@ use crate::schema::{self, Argument};
 const SET_GRAD: &str = "higher_order.wrap_with_set_grad_enabled";
 const AUTOCAST: &str = "higher_order.wrap_with_autocast";
 
-/// What the wrappers around a node ask for.
+/// The modes that the wrappers around a node set.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mode {
     /// Gradients are off.
@@ -27,7 +27,7 @@ pub(super) struct Mode {
     pub(super) autocast: Option<DType>,
 }
 
-/// Operators whose result has another dtype because they were asked for it.
+/// Operators whose result has another dtype because a dtype argument requests it.
 const CONVERSIONS: &[&str] = &["to", "_to_copy", "type_as", "view", "copy", "clone", "full_like"];
 
 pub(super) fn is_wrapper(target: &str) -> bool {
@@ -117,7 +117,7 @@ impl<'a> Builder<'a> {
             let mut result = self.arg(out, inner, output, 0, &outputs)?;
             if let (Arg::Value(value), Some(entered)) = (&result, entered) {
                 let differentiable = out.meta(*value).is_some_and(|m| m.dtype.is_inexact());
-                // An operand that is handed through keeps its gradient.
+                // An operand that is returned unchanged keeps its gradient.
                 if differentiable && !entered.contains(value) {
                     result = Arg::Value(like(out, "aten.detach.default", *value, vec![], None, origin));
                 }
@@ -129,7 +129,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Adds the casts that autocast would make for this call.
+    /// Adds the casts that autocast would insert for this call.
     pub(super) fn autocast(
         &self,
         out: &mut Graph,
@@ -145,7 +145,7 @@ impl<'a> Builder<'a> {
         let Some(result) = floats().next().filter(|&first| floats().all(|d| d == first)) else { return };
         let base = target.strip_prefix("aten.").and_then(|t| t.split('.').next()).unwrap_or_default();
         let requested = dtype_is_requested(base, args);
-        // A low result of operands none of which is low is autocast's doing in any operator (`einsum`).
+        // A low-precision result of operands none of which is low-precision comes from autocast in any operator (`einsum`).
         let lists = prims::lookup(target).is_some_and(|op| op.def.autocast.lowers());
         let lowered = lists || (!requested && no_operand_is(out, args, low));
         let wanted = if result == low && lowered {
@@ -158,7 +158,7 @@ impl<'a> Builder<'a> {
         };
         for arg in args.iter_mut() {
             arg.for_each_value_mut(&mut |value| {
-                // Autocast leaves float64 and what is no float alone.
+                // Autocast does not change float64 and values that are not floats.
                 let dtype = out.meta(*value).map(|m| m.dtype);
                 if dtype.is_some_and(|d| d != wanted && matches!(d, DType::F16 | DType::BF16 | DType::F32)) {
                     let rest = vec![Arg::DType(wanted), false.into(), false.into(), Arg::None];
@@ -169,7 +169,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Whether the dtype of the result was asked for, or memory is written in place.
+/// Whether an argument requests the dtype of the result, or memory is written in place.
 fn dtype_is_requested(base: &str, args: &[Arg]) -> bool {
     CONVERSIONS.contains(&base) || base.ends_with('_') || args.iter().any(|a| matches!(a, Arg::DType(_)))
 }
@@ -214,7 +214,7 @@ fn like(
 fn is_dense(meta: &TensorMeta) -> bool {
     let mut left: Vec<usize> = (0..meta.rank()).filter(|&d| meta.sizes[d] != SymExpr::ONE).collect();
     let mut expected = SymExpr::ONE;
-    // The search is quadratic; no real tensor has so many dimensions.
+    // The search is quadratic; no real tensor has this many dimensions.
     while !left.is_empty() && left.len() <= 64 {
         let Some(at) = left.iter().position(|&d| meta.strides[d] == expected) else { return false };
         expected = expected * &meta.sizes[left.swap_remove(at)];

@@ -34,14 +34,14 @@ use crate::sym::Bounds;
 use crate::weights::{self, WeightSource, WeightTable};
 use crate::{SCHEMA_MAJOR, SCHEMA_MINOR, json};
 
-/// What `torch.export` calls the dialect of a program.
+/// The dialect of a program, in terms of `torch.export`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// As captured: composites such as `aten.linear`, mutation allowed.
     Training,
     /// Decomposed by `run_decompositions`: functional, core ATen.
     Aten,
-    /// Another one, or none given.
+    /// Another one, or none.
     Other(String),
 }
 
@@ -58,13 +58,13 @@ pub struct ExportedProgram {
     pub inputs: Vec<UserInput>,
     /// Structure and names of `forward`'s arguments and results.
     pub call: CallSpec,
-    /// Which operators are to be expected.
+    /// The dialect of its operators.
     pub dialect: Dialect,
     /// Version of the export schema, major and minor.
     pub schema_version: (i64, i64),
-    /// The PyTorch that exported it.
+    /// The PyTorch version that exported it.
     pub torch_version: Option<String>,
-    /// Python expressions that the inputs must meet, as PyTorch wrote them; those about sizes are guards of the graph.
+    /// Python expressions that the inputs must satisfy, as PyTorch wrote them; those about sizes are guards of the graph.
     pub guards: Vec<String>,
 }
 
@@ -77,8 +77,8 @@ impl ExportedProgram {
         Archive::open(path)?.program(None)
     }
 
-    /// A program that no archive holds: its user inputs are the arguments in their order, and `weights` is asked for every
-    /// parameter, buffer and constant. What it does not have is missing, as the payloads of archives may be.
+    /// A program without an archive: its user inputs are the arguments in their order, and `weights` is queried for every
+    /// parameter, buffer and constant. Those that it does not have are missing, as payloads of archives may be.
     ///
     /// # Errors
     /// A graph that is not well formed, weights without known sizes or with the name of another, a source that fails, and a
@@ -164,7 +164,7 @@ fn parse<'a>(entry: &str, text: &'a [u8]) -> Result<(schema::Program<'a>, schema
         Ok(program) => program.schema_version,
         Err(_) => match json::parse::<schema::VersionOnly>(entry, text) {
             Ok(v) => v.schema_version,
-            // Not even the version can be read: the first error says where the text is broken.
+            // Not even the version can be read: the first error has the position of the syntax error.
             Err(_) => return parsed.map(|p| (p, schema::SchemaVersion { major: 0, minor: 0 })),
         },
     };

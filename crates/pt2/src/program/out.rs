@@ -1,8 +1,8 @@
-//! `out=` variants as two calls: the operator without `out`, and `copy_` of its results to the operands to write.
+//! `out=` variants become two calls: the operator without `out`, and `copy_` of its results to the operands to write.
 //!
-//! The tables have no entry of an `out=` variant. Its operator is the one of the same name that takes the arguments
-//! left over and gives as many results: for `X_out` the overload `X` before all others. Where an operand's size is not
-//! the result's (PyTorch resizes it) the call stays as it is, and a later stage refuses it.
+//! The tables have no entry for an `out=` variant. Its operator is the one of the same name that takes the remaining
+//! arguments and has as many results: for `X_out` the overload `X` is preferred. Where an operand's size is not the
+//! result's (PyTorch resizes it) the call stays as it is, and a later stage refuses it.
 
 use fx_ir::{Arg, Graph, OriginId, ValueId, ValueType};
 use prims::{Op, Schema};
@@ -11,7 +11,7 @@ use super::complete;
 use crate::error::Result;
 use crate::json_path::JsonPath;
 
-/// Overloads that are `out=` variants without saying so: they are named after what they write.
+/// Overloads that are `out=` variants without the suffix: they are named after the operand that they write.
 const NAMED: &[&str] = &[
     "a",
     "dim_max",
@@ -73,7 +73,7 @@ pub(super) fn form(
     (written.len() == made.len() && written.iter().zip(made).all(fits)).then_some(OutForm { op, written })
 }
 
-/// The arguments that the operator does not take: its results' places. `None` where the others are not its own.
+/// The arguments that the operator does not take: the destinations of its results. `None` where the others do not fit it.
 fn written(graph: &Graph, schema: &Schema, given: &[(&str, Arg)]) -> Option<Vec<(usize, ValueId)>> {
     let mut list = Vec::new();
     let mut taken = vec![false; schema.args.len()];
@@ -95,7 +95,7 @@ fn written(graph: &Graph, schema: &Schema, given: &[(&str, Arg)]) -> Option<Vec<
     (complete && list.len() == schema.returns.len()).then_some(list)
 }
 
-/// Appends the two calls; gives the operands as written.
+/// Appends the two calls; returns the written operands.
 pub(super) fn call(
     out: &mut Graph,
     form: &OutForm,

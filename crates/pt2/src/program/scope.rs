@@ -1,4 +1,4 @@
-//! Names of one graph of the archive: what each is bound to, and what the archive says of it.
+//! Names of one graph of the archive: their bindings and their descriptions in the archive.
 
 use std::collections::HashMap;
 
@@ -47,7 +47,7 @@ impl<'a> Scope<'a> {
         Ok(Scope { tables, names: HashMap::with_capacity(graph.nodes.len() + graph.inputs.len()) })
     }
 
-    /// What a name is bound to.
+    /// The binding of a name.
     pub(super) fn get(&self, name: &str, at: &JsonPath<'_>) -> Result<Arg> {
         let unknown = || at.invalid(format!("`{}` is used but no node before gives it", shorten(name)));
         self.names.get(name).cloned().ok_or_else(unknown)
@@ -69,12 +69,12 @@ impl<'a> Scope<'a> {
         self.tables.ints.get(name).copied().ok_or_else(|| missing(name, "sym_int_values", at))
     }
 
-    /// The truth value of a name, where the archive gives it.
+    /// The truth value of a name, where the archive records it.
     pub(super) fn truth(&self, name: &str) -> Option<&'a schema::SymBool<'a>> {
         self.tables.bools.get(name).copied()
     }
 
-    /// The float of a name, where the archive gives it.
+    /// The float of a name, where the archive records it.
     pub(super) fn float(&self, name: &str) -> Option<&'a schema::SymFloat<'a>> {
         self.tables.floats.get(name).copied()
     }

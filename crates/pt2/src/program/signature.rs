@@ -1,4 +1,4 @@
-//! The signature: what each input and output of the graph is, and what the caller calls it.
+//! The signature: the kind of each input and output of the graph, and the caller's name for it.
 
 use std::collections::HashSet;
 
@@ -14,9 +14,9 @@ use crate::schema::{self, Argument, InputSpec, OutputSpec};
 /// An argument of the exported `forward`, in calling order (positional, then keyword, nested ones flattened).
 #[derive(Clone, Debug, PartialEq)]
 pub struct UserInput {
-    /// What the caller writes: `x`, `d['a']`, `pair[0]`.
+    /// The caller's name: `x`, `d['a']`, `pair[0]`.
     pub path: String,
-    /// The graph's name of it: `d_a`.
+    /// The graph's name: `d_a`.
     pub name: String,
     /// The graph's input; `None` where the program was exported for one constant value.
     pub value: Option<ValueId>,
@@ -164,7 +164,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// What is written must be an input of the graph, and is written once.
+/// A written value must be an input of the graph, and is written once.
 fn check_mutations(graph: &Graph, at: &JsonPath<'_>) -> Result<()> {
     let of = |wanted: fn(InputKind) -> bool| -> HashSet<&str> {
         graph.inputs().filter(|(_, kind, _)| wanted(*kind)).map(|(_, _, name)| name).collect()
@@ -188,7 +188,7 @@ fn check_mutations(graph: &Graph, at: &JsonPath<'_>) -> Result<()> {
     Ok(())
 }
 
-/// How `forward` is called and what it returns, where the archive says so.
+/// The calling convention of `forward`, where the archive records it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallSpec {
     /// Structure of `((args…), {kwargs…})`.

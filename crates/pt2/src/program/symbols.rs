@@ -1,6 +1,6 @@
 //! The size symbols of a program: names, ranges, hints, and a table of the expressions already read.
 //!
-//! The same expression text stands in an archive thousands of times, so each is parsed once.
+//! The same expression text occurs in an archive thousands of times, so each is parsed once.
 
 use std::collections::{HashMap, HashSet};
 
@@ -29,13 +29,13 @@ pub(super) struct Symbols<'a> {
     ranges: HashMap<&'a str, schema::Range>,
     integers: HashMap<&'a str, SymExpr>,
     bounds: Bounds,
-    /// What the program asserts of the sizes of its inputs and no range can hold.
+    /// Assertions about the sizes of inputs that no range can express.
     asserted: Vec<Asserted>,
-    /// Those that some value's sizes or an integer value mention.
+    /// Symbols that some value's sizes or an integer value mention.
     bound: HashSet<SymId>,
-    /// Those that are the size of a tensor.
+    /// Symbols that are the size of a tensor.
     sizes: HashSet<SymId>,
-    /// Those of integers that the caller gives.
+    /// Symbols of integers that the caller passes.
     given: HashSet<SymId>,
 }
 
@@ -59,7 +59,7 @@ impl<'a> Symbols<'a> {
         self.by_name.clear();
         self.integers.clear();
         for (_, symbol) in self.arena.iter_mut() {
-            // A forged hint; it is for heuristics only.
+            // A forged hint; hints are used only by heuristics.
             symbol.hint = symbol.hint.filter(|&h| symbol.contains(h));
         }
         std::mem::take(&mut self.arena)
@@ -119,7 +119,7 @@ impl<'a> Symbols<'a> {
         }
         let unbacked = name.starts_with('u');
         let range = self.ranges.get(name).copied().unwrap_or_default();
-        // A size is not negative; what `item` gives may be.
+        // A size is not negative; the result of `item` may be.
         let lowest = if unbacked { i64::MIN } else { 0 };
         let (min, max) = (range.min_val.unwrap_or(lowest), range.max_val);
         // PyTorch takes sizes to be 2 or more while it captures, and admits 0 and 1 in a call.
@@ -132,11 +132,11 @@ impl<'a> Symbols<'a> {
         Ok(SymExpr::sym(id))
     }
 
-    /// Narrows ranges by a truth expression that the program asserts; `false` where no range can hold it.
+    /// Narrows ranges by an asserted truth expression; `false` where no range can express it.
     pub(super) fn assume(&mut self, text: &str) -> bool {
         let bounds = self.bounds;
         match sym::facts(text, &bounds, &mut |name| self.symbol(name)) {
-            // Every fact narrows what it can, also behind one that could not.
+            // Every fact narrows what it can, also after one that no range could express.
             Ok(facts) if !facts.is_empty() => facts.iter().filter(|fact| !self.narrow(fact)).count() == 0,
             _ => {
                 debug!(assertion = %shorten(text), "no range can hold an assertion");
@@ -175,7 +175,7 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    /// What was kept, once the last assertion has been read.
+    /// The kept assertions, once the last one has been read.
     pub(super) fn take_asserted(&mut self) -> Vec<Asserted> {
         self.keep_ranges();
         std::mem::take(&mut self.asserted)
@@ -202,7 +202,7 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    /// Takes note that a value of the program has this size, or is this integer.
+    /// Records that a value of the program has this size, or is this integer.
     pub(super) fn is_bound(&mut self, e: &SymExpr) {
         e.for_each_leaf(&mut |atom| {
             if let Atom::Sym(id) = atom {
@@ -211,8 +211,8 @@ impl<'a> Symbols<'a> {
         });
     }
 
-    /// Whether an expression mentions an integer that the program computes, and none that nothing gives: where in its
-    /// storage a tensor begins has symbols of its own.
+    /// Whether an expression mentions an integer that the program computes, and no symbol without a definition: the storage
+    /// offset of a tensor has symbols of its own.
     pub(super) fn is_computed(&mut self, text: &str) -> bool {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let unbacked = words.filter_map(|w| self.by_name.get(w)).filter(|id| self.arena[**id].unbacked);
@@ -253,8 +253,8 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    /// Takes note that the caller gives this integer. Exporting writes 0 as the lower end of the range of every such
-    /// symbol, which PyTorch does not check at a call: the integer may be negative where it is no size.
+    /// Records that the caller passes this integer. Exporting writes 0 as the lower end of the range of every such
+    /// symbol, which PyTorch does not check at a call: the integer may be negative where it is not a size.
     pub(super) fn is_given(&mut self, value: &SymExpr) {
         let Some(id) = value.as_sym() else { return };
         if self.given.insert(id) && !self.sizes.contains(&id) {
@@ -264,7 +264,7 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    /// `false` where the range of one symbol cannot say it.
+    /// `false` where the range of one symbol cannot express it.
     fn narrow(&mut self, fact: &AtLeast) -> bool {
         let difference = &fact.left - &fact.right;
         let (terms, constant) = difference.terms();

@@ -1,6 +1,6 @@
-//! What the archive says of the results of `unique`, put right: PyTorch's shape rule for it, which exporting recorded,
-//! gives positions and counts the dtype of the input, sizes they do not have where they are not asked for, and keeps a
-//! dimension too many where slices of a vector are compared.
+//! Corrects the types that the archive states for results of `unique`. PyTorch's shape rule, which exporting recorded,
+//! gives positions and counts the dtype of the input, gives them sizes where they are not requested, and keeps a
+//! superfluous dimension where slices of a vector are compared.
 
 use fx_ir::{Arg, Graph, ValueType};
 use ir_core::{DType, Scalar, Shape, SymExpr, TensorMeta};
@@ -38,7 +38,7 @@ pub(super) fn correct(graph: &Graph, target: &str, args: &[Arg], made: &mut [(&s
     }
 }
 
-/// The size that only running tells.
+/// The size known only at run time.
 fn number_of_runs(values: &TensorMeta) -> Option<SymExpr> {
     values.sizes.iter().find(|size| size.as_const().is_none()).cloned()
 }

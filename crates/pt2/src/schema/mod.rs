@@ -27,7 +27,7 @@ pub(crate) struct Program<'a> {
     pub(crate) torch_version: Option<String>,
 }
 
-/// Read alone where the whole cannot be: another major version has other types.
+/// Only the version, read where the whole cannot be parsed: another major version has other types.
 #[derive(Debug, Deserialize)]
 pub(crate) struct VersionOnly {
     pub(crate) schema_version: SchemaVersion,

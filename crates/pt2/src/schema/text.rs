@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for Float {
     }
 }
 
-/// The entries of a JSON object in their order. Repeated keys are found by whoever builds a table of them.
+/// The entries of a JSON object in their order. The code that builds a table of them finds repeated keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Entries<'a, T>(pub(crate) Vec<(Text<'a>, T)>);
 

@@ -4,7 +4,7 @@ use ir_core::SymExpr;
 
 use super::Value;
 
-/// Work that is left, in terms of polynomials touched.
+/// Remaining work, in terms of polynomials touched.
 pub(super) struct Budget(pub(super) u64);
 
 /// The most terms one polynomial may have.
@@ -20,7 +20,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Admits a result: not too many terms, no number near the ends of `i64`.
+    /// Accepts a result: not too many terms, no number near the ends of `i64`.
     fn admit(&mut self, e: SymExpr) -> Result<SymExpr, String> {
         let (terms, constant) = e.terms();
         if terms.len() > MAX_TERMS {

@@ -2,7 +2,7 @@
 //! the plain form (`2*s77 + 1`), read into [`SymExpr`].
 //!
 //! Exact: quotients are kept as ratios until a rounding function makes them integers, truth values are 0 or 1, and a
-//! `Piecewise` is a sum over them. What is no integer in the end (a float symbol, a square root) is an error that says
+//! `Piecewise` is a sum over them. A result that is not an integer (a float symbol, a square root) is an error that says
 //! so. Depth, length and the work of expanding products are bounded, because the text comes from a file.
 
 mod arith;
@@ -24,7 +24,7 @@ pub(crate) enum Value {
     Truth(SymExpr),
 }
 
-/// `left >= right`, as it stands at the top of a truth expression.
+/// `left >= right`, as it is at the top of a truth expression.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AtLeast {
     /// The larger side.
@@ -33,7 +33,7 @@ pub(crate) struct AtLeast {
     pub(crate) right: SymExpr,
 }
 
-/// Reads an expression. `symbol` gives the expression of a name, or says why there is none.
+/// Reads an expression. `symbol` returns the expression of a name, or the reason why there is none.
 ///
 /// # Errors
 /// The problem in words.
@@ -46,7 +46,7 @@ pub(crate) fn parse(
 }
 
 /// The comparisons that all must hold for a truth expression to be true, where it is a conjunction of them.
-/// `a == b` gives both directions; `a != b` gives none.
+/// `a == b` yields both directions; `a != b` yields none.
 pub(crate) fn facts(
     text: &str,
     bounds: &Bounds,
@@ -57,11 +57,12 @@ pub(crate) fn facts(
     Ok(parser.into_facts())
 }
 
-/// What must compare so with zero for a truth expression to be true: one condition for each comparison of a conjunction, else
+/// The comparisons with zero that a truth expression is equivalent to: one condition for each comparison of a conjunction,
+/// else
 /// one for the whole.
 ///
 /// # Errors
-/// As [`parse`]; an expression that is no truth value.
+/// As [`parse`]; an expression that is not a truth value.
 pub(crate) fn conditions(
     text: &str,
     bounds: &Bounds,

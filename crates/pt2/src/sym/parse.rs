@@ -22,9 +22,9 @@ pub(super) struct Parser<'a> {
     max_depth: usize,
     budget: Budget,
     symbol: &'a mut dyn FnMut(&str) -> Result<SymExpr, String>,
-    /// Comparisons seen, each with its value, to tell later which of them make up the whole.
+    /// Comparisons seen, each with its value, to determine later which of them make up the whole.
     facts: Vec<AtLeast>,
-    /// Set by whatever keeps the comparisons seen so far from being a conjunction.
+    /// Set when the comparisons seen so far are not a conjunction.
     not_a_conjunction: bool,
 }
 
@@ -227,7 +227,7 @@ impl<'a> Parser<'a> {
             Token::Mark("(") => {
                 self.advance()?;
                 let value = self.expr()?;
-                // A pair of parentheses with a comma is an arm of a `Piecewise`, read by `piecewise`.
+                // A pair of parentheses with a comma is a branch of a `Piecewise`, read by `piecewise`.
                 self.expect(")")?;
                 Ok(value)
             }

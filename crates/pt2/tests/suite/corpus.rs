@@ -1,4 +1,4 @@
-//! Every archive of the golden corpus loads, where the corpus stands beside the project; else a line says so.
+//! Every archive of the golden corpus loads, where the corpus is next to the project; else a line says so.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 

@@ -1,4 +1,4 @@
-//! The tests of this crate, in one program: archives as they are written, and as a stranger might write them. A module a subject.
+//! The tests of this crate, in one program: archives as they are written, and as a stranger might write them. A module per subject.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 

@@ -9,7 +9,7 @@ use crate::{Tensor, TensorError};
 /// Attention of `q [b, hq, lq, d]` to `k [b, hkv, lk, d]` and `v [b, hkv, lk, dv]`, `hq` a multiple of `hkv`. `mask`
 /// is `[b, hq, lq, lk]` (expand first): `bool`, true takes part, or real numbers that are added to the scores. With
 /// `causal` position `i` sees positions up to `i`. A row in which nothing takes part is zero. The result is
-/// `[b, hq, lq, dv]`, row-major, in `dtype`, and beside it the logarithms of the sums of the scores' exponentials, `[b, hq,
+/// `[b, hq, lq, dv]`, row-major, in `dtype`, and next to it the logarithms of the sums of the scores' exponentials, `[b, hq,
 /// lq]` in the dtype of its arithmetic: minus infinity where nothing takes part.
 pub fn attention(
     (q, k, v): (&Tensor, &Tensor, &Tensor),

@@ -7,7 +7,7 @@ use super::attention::{Data, Shape};
 use super::{narrowed, widened};
 use crate::{Tensor, TensorError};
 
-/// What the backward is given beside the operands of the attention: the cotangent `[b, hq, lq, dv]` of its result, and a
+/// What the backward is given next to the operands of the attention: the cotangent `[b, hq, lq, dv]` of its result, and a
 /// number for each row `[b, hq, lq]` of each of the others.
 pub struct AttentionCotangent<'a> {
     /// The cotangent.

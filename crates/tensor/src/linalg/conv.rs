@@ -13,7 +13,7 @@ use crate::{Tensor, TensorError};
 /// Output points of one task: a matrix of 4608 by 128 `f64` (a window of 3 by 3 over 512 channels) is 4.7 MB.
 const POINTS: usize = 128;
 
-/// How the window moves. One entry a spatial dimension.
+/// How the window moves. One entry per spatial dimension.
 #[derive(Clone, Debug)]
 pub struct ConvGeometry<'a> {
     /// Step of the window (of the input, where transposed).

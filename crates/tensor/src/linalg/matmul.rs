@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use super::{Accumulator, common_class, narrowed, widened, with_accumulator, zeroed};
 use crate::{Tensor, TensorError};
 
-/// Rows of `a` that go over `b` together, so that `b` is read from memory once for so many.
+/// Rows of `a` that are multiplied with `b` together, so that `b` is read from memory once for all of them.
 const ROWS: usize = 8;
 /// Columns whose sums stay in the first-level cache meanwhile: 8 rows of 256 `f64` are 16 KiB.
 const COLUMNS: usize = 256;

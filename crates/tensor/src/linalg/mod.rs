@@ -1,5 +1,5 @@
-//! The references that must be typed loops to be usable at all: matrix product, convolution and attention, over any
-//! strides.
+//! Reference implementations that need typed loops to be fast enough for tests: matrix product, convolution and attention,
+//! over any strides.
 //!
 //! They accumulate in `f64` (integers in wrapping `i64`, complex in `Complex<f64>`) in ascending order of the summed
 //! index, so results do not depend on threads, and round once to the result's dtype. They are the oracle: there is no
@@ -24,7 +24,7 @@ pub use matmul::matmul;
 use crate::iter::read;
 use crate::{Element, Tensor, TensorError, with_element};
 
-/// What sums are kept in.
+/// The type that sums are accumulated in.
 trait Accumulator: Copy + Default + Send + Sync + AddAssign + Mul<Output = Self> {
     fn from_element<T: Element>(x: T) -> Self;
     fn to_element<T: Element>(self) -> T;

@@ -46,7 +46,7 @@ impl T {
         };
         T { sizes: sizes.into(), strides: (0..sizes.len()).map(stride).collect(), ..self.clone() }
     }
-    /// A view where the elements stand at equal distances, else a copy. (PyTorch also finds views that only split.)
+    /// A view where the elements are at equal distances, else a copy. (PyTorch also finds views that only split.)
     fn reshape(&self, sizes: &[usize]) -> T {
         let places = self.places();
         let step = if places.len() > 1 { places[1].wrapping_sub(places[0]) } else { 1 };

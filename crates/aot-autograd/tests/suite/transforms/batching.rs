@@ -10,7 +10,7 @@ use super::support::*;
 
 const BATCH: usize = 3;
 
-/// The tensor as element `n` of a batch: floats scaled, so that matrices keep what they are; indices turned round.
+/// The tensor as element `n` of a batch: floats scaled, so that matrices keep what they are; indices reversed.
 fn variant(op: &Op, t: &Tensor, n: usize) -> Tensor {
     let all: Vec<Scalar> = t.iter().collect();
     // Pivots of a factorization are no independent numbers.
@@ -84,7 +84,7 @@ fn every_prim_acts_on_batches_as_in_a_loop() {
             if count > 1 {
                 choices.extend((0..count).map(|n| (0..count).map(|i| i == n).collect()));
             }
-            // A batch of a size that is known, and of one that only the call tells.
+            // A batch of a size that is known, and of one known only at the call.
             for (which, symbolic) in choices.iter().flat_map(|w| [(w, false), (w, true)]) {
                 checked += 1;
                 let run = || check(op, sample, which, symbolic);

@@ -1,4 +1,4 @@
-//! Operators of the golden corpus, where it stands beside the project; else a line says so. Composites go through their
+//! Operators of the golden corpus, where it is next to the project; else a line says so. Composites go through their
 //! parts: each case as a batch against a loop, and second derivatives of the cases in float64 against differences.
 //! `FERROFLUX_CORPUS_EVERY` says of how many cases one is taken.
 

@@ -1,7 +1,7 @@
-//! Gradients of attention, block by block: the weights are computed anew from the logarithms of their sums, so that no more of
-//! them is in memory than a block of rows by a block of keys.
+//! Gradients of attention, block by block: the weights are recomputed from the log-sum-exp of the scores, so that no more
+//! than a block of rows by a block of keys is in memory.
 //!
-//! One task is a head of keys with all heads of queries that read it; within it keys run block by block, so that every sum
+//! One task is one key/value head with all query heads that read it; within it keys run block by block, so that every sum
 //! has one order whatever the number of threads. With queries `Q` scaled: `S = Q Kᵀ + mask`, `P = exp(S - sums)`,
 //! `dS = P (G Vᵀ - deltas)`, `dV = Pᵀ G`, `dK = dSᵀ Q`, `dQ = scale · dS K`.
 
@@ -28,7 +28,7 @@ pub struct Tensor4<T> {
     pub strides: [isize; 4],
 }
 
-/// A number for each row of queries, `[B, Hq, Lq]`.
+/// A value per query row, `[B, Hq, Lq]`.
 #[derive(Debug, Clone, Copy)]
 pub struct RowValues<T> {
     /// Element (0, 0, 0).
@@ -64,7 +64,7 @@ pub struct AttentionBackward {
     pub k: Tensor4<*const f32>,
     /// Values.
     pub v: Tensor4<*const f32>,
-    /// Logarithms of the sums of the scores' exponentials.
+    /// Log-sum-exp of the scores.
     pub sums: RowValues<*const f32>,
     /// Sums of cotangent times result.
     pub deltas: RowValues<*const f32>,
@@ -72,7 +72,7 @@ pub struct AttentionBackward {
     pub scale: f32,
     /// Mask or bias.
     pub mask: Mask,
-    /// Query `i` sees keys `j <= i`.
+    /// Query `i` attends to keys `j <= i`.
     pub causal: bool,
     /// Gradient of Q, written.
     pub dq: Tensor4<*mut f32>,
@@ -84,7 +84,7 @@ pub struct AttentionBackward {
 
 // SAFETY: the pointers are used only under the promises of `attention_backward`: good from any thread.
 unsafe impl Send for AttentionBackward {}
-// SAFETY: as above.
+// SAFETY: the pointers are used only under the promises of `attention_backward`: good from any thread.
 unsafe impl Sync for AttentionBackward {}
 
 /// Computes the gradients.
@@ -100,13 +100,14 @@ pub unsafe fn attention_backward(call: &AttentionBackward) -> Result<(), MicroEr
     let work =
         call.batch * call.q_heads * call.q_len * call.kv_len * (3 * call.head_dim + 2 * call.v_dim + 16);
     team::par_for_work(call.batch * call.kv_heads, work, &|head| {
-        // SAFETY: the caller's promise; heads of keys and their queries are disjoint in the gradients.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; heads of keys and their
+        // queries are disjoint in the gradients.
         unsafe { head_of_keys(call, head) };
     });
     Ok(())
 }
 
-/// Cuts one piece of scratch after another off.
+/// Allocates consecutive pieces of scratch.
 struct ScratchCursor(*mut f32);
 
 impl ScratchCursor {
@@ -130,10 +131,10 @@ impl Rows {
     }
 }
 
-/// What a task keeps for all blocks: rows are those of all heads of queries, one head after another.
+/// Buffers of a task for all blocks: rows are those of all query heads, one head after another.
 struct Work<'a> {
     call: &'a AttentionBackward,
-    /// Batch entry, head of keys, first head of queries.
+    /// Batch entry, key/value head, first query head.
     b: isize,
     kv: isize,
     h: isize,
@@ -146,11 +147,11 @@ struct Work<'a> {
     /// The first two as panels, a block of rows after another.
     q_panels: *mut f32,
     g_panels: *mut f32,
-    /// Panels of a block of keys: turned keys and values for products with rows, keys for products with scores.
+    /// Panels of a block of keys: transposed keys and values for products with rows, keys for products with scores.
     k_turned: *mut f32,
     v_turned: *mut f32,
     k_panels: *mut f32,
-    /// Weights and cotangents of scores of a block, each as it is and turned.
+    /// Weights and cotangents of scores of a block, each plain and transposed.
     p: Rows,
     ds: Rows,
     turned: Rows,
@@ -196,7 +197,8 @@ unsafe fn head_of_keys(call: &AttentionBackward, head: usize) {
             dk,
             dv: dv_block,
         };
-        // SAFETY: the caller's promise; the scratch is cut into the pieces above.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the scratch is cut into the
+        // pieces above.
         unsafe { work.run() };
     });
 }
@@ -217,7 +219,7 @@ struct Product {
 impl Work<'_> {
     unsafe fn run(&self) {
         let call = self.call;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             self.load_rows();
             self.dq.ptr.write_bytes(0, self.rows * self.dq.ld);
@@ -249,7 +251,7 @@ impl Work<'_> {
     /// Copies queries (scaled) and cotangents of all rows, as rows and as panels.
     unsafe fn load_rows(&self) {
         let call = self.call;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             for row in 0..self.rows {
                 let (q, g) = (&call.q, &call.g);
@@ -283,19 +285,20 @@ impl Work<'_> {
         panels.wrapping_add(start * width.next_multiple_of(self.nr))
     }
 
-    /// Panels of a matrix of `depth` rows and `width` columns.
+    /// Packs the panels of a matrix of `depth` rows and `width` columns.
     unsafe fn pack(&self, from: Source, depth: usize, width: usize, to: *mut f32) {
         for (n, j) in (0..width).step_by(self.nr).enumerate() {
             let to = to.wrapping_add(n * depth * self.nr);
-            // SAFETY: the caller's promise; the panels lie in their piece of the scratch.
+            // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the panels lie in their
+            // piece of the scratch.
             unsafe { pack_panel(from.at(0, j), depth, (width - j).min(self.nr), to, self.nr) };
         }
     }
 
-    /// Everything that a block of keys takes part in.
+    /// All work of a block of keys.
     unsafe fn block_of_keys(&self, keys: Range<usize>) {
         let call = self.call;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             let (k, v) = (&call.k, &call.v);
             let from = |ptr: *const f32, s: &[isize; 4], row: usize, col: usize| Source {
@@ -324,7 +327,7 @@ impl Work<'_> {
         }
     }
 
-    /// How many of a block's keys a row sees by its position.
+    /// How many of a block's keys a row attends to under the causal limit.
     fn seen(&self, row: usize, keys: &Range<usize>) -> usize {
         let end = if self.call.causal { (self.place(row).1 + 1).min(keys.end) } else { keys.end };
         end.saturating_sub(keys.start)
@@ -345,7 +348,8 @@ impl Work<'_> {
             c,
             accumulate: false,
         };
-        // SAFETY: the caller's promise; every matrix lies in its piece of the scratch.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; every matrix lies in its
+        // piece of the scratch.
         unsafe {
             self.multiply(&product(part(self.q), d, self.k_turned, seen, self.p));
             self.multiply(&product(part(self.g), dv, self.v_turned, seen, self.ds));
@@ -368,7 +372,7 @@ impl Work<'_> {
 
     unsafe fn multiply(&self, p: &Product) {
         let panel = p.depth * self.nr;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             small(&Small {
                 isa: self.call.isa,
@@ -386,7 +390,7 @@ impl Work<'_> {
         }
     }
 
-    /// Scores of a row become weights, and cotangents of weights those of scores.
+    /// Turns scores of a row into weights, and cotangents of weights into those of scores.
     unsafe fn scores_to_weights(&self, row: usize, local: usize, keys: &Range<usize>, seen: usize) {
         let (call, (h, i)) = (self.call, self.place(row));
         let i = i as isize;
@@ -395,7 +399,7 @@ impl Work<'_> {
             let s = &of.strides;
             of.ptr.wrapping_offset(self.b * s[0] + h * s[1] + i * s[2])
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             let row = ScoreRow {
                 scores: self.p.at(local),
@@ -414,7 +418,7 @@ impl Work<'_> {
 /// `to[i · step] = from[i] · factor`
 unsafe fn store(from: *const f32, len: usize, to: *mut f32, step: isize, factor: f32) {
     for i in 0..len {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe { *to.wrapping_offset(i as isize * step) = *from.add(i) * factor };
     }
 }

@@ -11,7 +11,7 @@ pub struct AttentionBackwardF64 {
     pub attention: AttentionF64,
     /// The cotangent of the result.
     pub g: Tensor4<*const f64>,
-    /// Logarithms of the sums of the scores' exponentials.
+    /// Log-sum-exp of the scores.
     pub sums: RowValues<*const f64>,
     /// Sums of cotangent times result.
     pub deltas: RowValues<*const f64>,
@@ -34,7 +34,8 @@ pub unsafe fn attention_backward_f64(call: &AttentionBackwardF64) {
     let a = &call.attention;
     let work = a.batch * a.q_heads * a.q_len * a.kv_len * (3 * a.head_dim + 2 * a.v_dim + 16);
     team::par_for_work(a.batch * a.kv_heads, work, &|head| {
-        // SAFETY: the caller's promise; heads of keys and their queries are disjoint in the gradients.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; heads of keys and their
+        // queries are disjoint in the gradients.
         unsafe { head_of_keys(call, head / a.kv_heads, head % a.kv_heads) };
     });
 }
@@ -42,7 +43,7 @@ pub unsafe fn attention_backward_f64(call: &AttentionBackwardF64) {
 unsafe fn head_of_keys(call: &AttentionBackwardF64, b: usize, kv: usize) {
     let a = &call.attention;
     let group = a.q_heads / a.kv_heads;
-    // SAFETY: the caller's promise, here and below.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given, here and below.
     unsafe {
         clear(&call.dk, [b, kv], [a.kv_len, a.head_dim]);
         clear(&call.dv, [b, kv], [a.kv_len, a.v_dim]);
@@ -65,7 +66,7 @@ impl<T> Tensor4<*mut T> {
 unsafe fn clear(to: &Tensor4<*mut f64>, [b, h]: [usize; 2], [rows, columns]: [usize; 2]) {
     for row in 0..rows {
         for d in 0..columns as isize {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
             unsafe { *to.at(b, h, row).wrapping_offset(d * to.strides[3]) = 0.0 };
         }
     }
@@ -74,12 +75,12 @@ unsafe fn clear(to: &Tensor4<*mut f64>, [b, h]: [usize; 2], [rows, columns]: [us
 /// `to[d · stride] += factor · from[d · step]`
 unsafe fn add(to: (*mut f64, isize), from: (*const f64, isize), count: usize, factor: f64) {
     for d in 0..count as isize {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe { *to.0.wrapping_offset(d * to.1) += factor * *from.0.wrapping_offset(d * from.1) };
     }
 }
 
-/// What one row of scores adds.
+/// The contribution of one row of scores.
 unsafe fn row(call: &AttentionBackwardF64, [b, h, i]: [usize; 3], kv: usize) {
     let a = &call.attention;
     let row = a.row(b, h, i);
@@ -89,7 +90,7 @@ unsafe fn row(call: &AttentionBackwardF64, [b, h, i]: [usize; 3], kv: usize) {
     };
     let gs = &call.g.strides;
     let g = call.g.ptr.wrapping_offset(row.b * gs[0] + row.h * gs[1] + row.i * gs[2]);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         let (sum, delta) = (*of_row(&call.sums), *of_row(&call.deltas));
         if sum == f64::NEG_INFINITY {

@@ -10,7 +10,7 @@ use crate::micro::kernel::panel_width;
 use crate::micro::scratch;
 use crate::micro::skinny::{self, Along, SkinnyProduct};
 
-/// Where a row of the block is.
+/// The position of a row of the block.
 struct Place {
     b: isize,
     h: isize,
@@ -38,7 +38,7 @@ struct Work<'a> {
     sum: *mut f32,
 }
 
-/// Rows `rows` of `head`, with K and V packed by the parent or (`None`) as they lie.
+/// Rows `rows` of `head`, with K and V packed by the caller or (`None`) unpacked.
 ///
 /// # Safety
 /// As [`super::attention`]; `packed` holds all blocks of this head.
@@ -63,14 +63,15 @@ pub(super) unsafe fn run(call: &Attention, head: usize, rows: Range<usize>, pack
             max: at(ldq + lds + ldo),
             sum: at(ldq + lds + ldo + 1),
         };
-        // SAFETY: the caller's promise; the scratch is cut into the parts above.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the scratch is cut into the
+        // parts above.
         unsafe { work.run(packed) };
     });
 }
 
 impl Work<'_> {
     unsafe fn run(&self, packed: Option<*mut f32>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             self.load_queries();
             for i in 0..self.rows.len() {
@@ -90,7 +91,7 @@ impl Work<'_> {
     }
 
     fn place(&self, row: usize) -> Place {
-        // One division, and of 32 bits, where that is enough: this runs several times a row.
+        // One division, of 32 bits where that is enough: this runs several times per row.
         let (row, len) = (self.rows.start + row, self.call.q_len);
         let (h, i) = match (u32::try_from(row), u32::try_from(len)) {
             (Ok(row), Ok(len)) => ((row / len) as isize, (row % len) as isize),
@@ -99,13 +100,13 @@ impl Work<'_> {
         Place { b: self.b, h: self.h + h, i }
     }
 
-    /// How many keys of a block a row sees under the causal limit.
+    /// How many keys of a block a row attends to under the causal limit.
     fn limit(&self, row: usize, keys: &Range<usize>) -> usize {
         let Some(d) = self.call.causal else { return keys.len() };
         (self.place(row).i + d + 1 - keys.start as isize).clamp(0, keys.len() as isize).unsigned_abs()
     }
 
-    /// How many keys of a block any row sees.
+    /// How many keys of a block any row attends to.
     fn seen(&self, keys: &Range<usize>) -> usize {
         if self.call.causal.is_none() {
             return keys.len();
@@ -119,7 +120,7 @@ impl Work<'_> {
         for row in 0..self.rows.len() {
             let p = self.place(row);
             let ptr = call.q.wrapping_offset(p.b * s[0] + p.h * s[1] + p.i * s[2]);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
             unsafe {
                 let to = self.q.add(row * self.ldq);
                 softmax::scaled(call.isa, ptr, s[3], to, call.head_dim, call.scale);
@@ -127,10 +128,10 @@ impl Work<'_> {
         }
     }
 
-    /// Scores, softmax so far, and the sums of V, for one block of keys of which the first `seen` matter.
+    /// Scores, running softmax, and the sums of V, for one block of keys of which the first `seen` count.
     unsafe fn key_block(&self, keys: &Range<usize>, seen: usize, block: usize, packed: Option<*mut f32>) {
         let call = self.call;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             let (k_len, v_len) = call.block_len();
             let panels = packed.map(|p| p.add(block * (k_len + v_len)));
@@ -176,7 +177,7 @@ impl Work<'_> {
         accumulate: bool,
     ) {
         let (isa, m) = (self.call.isa, self.rows.len());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             small(&Small { isa, m, n, k, a, lda, b, panel: depth * panel_width(isa), c, ldc, accumulate })
         };
@@ -196,7 +197,7 @@ impl Work<'_> {
             c: self.s,
             ldc: self.lds,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe { skinny::multiply(call.isa, &thin, None) };
     }
 
@@ -219,7 +220,7 @@ impl Work<'_> {
                 c: part,
                 ldc: self.ldo,
             };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
             unsafe {
                 skinny::multiply(call.isa, &thin, None);
                 for row in 0..n {
@@ -236,11 +237,12 @@ impl Work<'_> {
         self.b * s[0] + self.kv_head * s[1] + key as isize * s[2]
     }
 
-    /// Masks one row of scores, turns it to weights and brings the row's running values up to date.
+    /// Masks one row of scores, turns it into weights and updates the row's running values.
     unsafe fn softmax_row(&self, row: usize, keys: &Range<usize>, seen: usize) {
         let p = self.place(row);
         let at = |s: &[isize; 4]| p.b * s[0] + p.h * s[1] + p.i * s[2] + keys.start as isize * s[3];
-        // SAFETY: the caller's promise; the row lies in the scratch.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the row lies in the
+        // scratch.
         unsafe {
             let row = Row {
                 scores: self.s.add(row * self.lds),
@@ -262,7 +264,7 @@ impl Work<'_> {
         for row in 0..self.rows.len() {
             let p = self.place(row);
             let to = call.o.wrapping_offset(p.b * s[0] + p.h * s[1] + p.i * s[2]);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
             unsafe {
                 let sum = *self.sum.add(row);
                 if let Some((sums, s)) = call.sums {

@@ -2,14 +2,14 @@
 
 use super::super::team;
 
-/// Which keys a query sees, with strides of `[B, H, Lq, Lk]` in elements; 0 broadcasts.
+/// The mask, with strides of `[B, H, Lq, Lk]` in elements; 0 broadcasts.
 #[derive(Debug, Clone, Copy)]
 pub enum MaskF64 {
     /// All.
     None,
     /// Added to the scaled scores; -inf hides a key.
     Additive(*const f64, [isize; 4]),
-    /// True where the key is seen.
+    /// True means that the query attends to the key.
     Boolean(*const bool, [isize; 4]),
 }
 
@@ -38,20 +38,20 @@ pub struct AttentionF64 {
     pub v: (*const f64, [isize; 4]),
     /// `[B, Hq, Lq, Dv]`, dense.
     pub o: *mut f64,
-    /// `[B, Hq, Lq]` and strides: where the logarithm of each row's sum of exponentials goes, -inf where it sees no key.
+    /// `[B, Hq, Lq]` and strides: the destination of each row's log-sum-exp, -inf where every key is masked.
     pub sums: Option<(*mut f64, [isize; 3])>,
     /// Usually `1 / sqrt(D)`.
     pub scale: f64,
     /// Mask or bias.
     pub mask: MaskF64,
-    /// Query `i` sees keys `j <= i`.
+    /// Query `i` attends to keys `j <= i`.
     pub causal: bool,
 }
 
 // SAFETY: the pointers are used only under the promises of `attention_f64`: good from any thread.
 unsafe impl Sync for AttentionF64 {}
 
-/// Computes attention; rows that see no key are 0.
+/// Computes attention; rows in which every key is masked are 0.
 ///
 /// # Safety
 /// Q, K, V and the mask must be readable and O writable at their sizes and strides, from any thread; O must not overlap the
@@ -60,12 +60,12 @@ pub unsafe fn attention_f64(call: &AttentionF64) {
     let rows = call.batch * call.q_heads * call.q_len;
     let work = rows * call.kv_len * (call.head_dim + call.v_dim + 16);
     team::par_for_work(rows, work, &|row| {
-        // SAFETY: the caller's promise; rows are disjoint in O.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; rows are disjoint in O.
         unsafe { one(call, row) };
     });
 }
 
-/// A row of queries: where it is and what it reads.
+/// A row of queries and its operands.
 pub(super) struct Row {
     pub(super) b: isize,
     pub(super) h: isize,
@@ -86,7 +86,7 @@ impl AttentionF64 {
         Row { b, h, i, q, k: base(self.k, kv), v: base(self.v, kv) }
     }
 
-    /// Its scores, as far as it sees keys by its position.
+    /// Its scores, up to the causal limit.
     ///
     /// # Safety
     /// As [`attention_f64`].
@@ -100,7 +100,7 @@ impl AttentionF64 {
                 // SAFETY: the mask has an element for every score, by the caller's promise.
                 MaskF64::Additive(ptr, s) => unsafe { *ptr.offset(at(s)) },
                 MaskF64::Boolean(ptr, s) => {
-                    // SAFETY: as above.
+                    // SAFETY: the mask has an element for every score, by the caller's promise.
                     if unsafe { *ptr.offset(at(s)).cast::<u8>() } == 0 {
                         continue;
                     }
@@ -122,10 +122,10 @@ impl AttentionF64 {
 unsafe fn one(call: &AttentionF64, number: usize) {
     let (i, head) = (number % call.q_len, number / call.q_len);
     let row = call.row(head / call.q_heads, head % call.q_heads, i);
-    // SAFETY: the caller's promise, here and below.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given, here and below.
     let out = unsafe { std::slice::from_raw_parts_mut(call.o.add(number * call.v_dim), call.v_dim) };
     out.fill(0.0);
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given, here and below.
     let scores = unsafe { call.scores(&row) };
     let most = scores.iter().fold(f64::NEG_INFINITY, |m, s| if *s > m || s.is_nan() { *s } else { m });
     let mut total = 0.0;

@@ -1,5 +1,5 @@
 //! Fused attention, `softmax(scale * Q K^T + mask) V`, block by block over keys with a running maximum and sum (Milakov
-//! and Gimelshein 2018; Dao et al. 2022), so that no more than a block of scores ever exists. Dropout is not here.
+//! and Gimelshein 2018; Dao et al. 2022), so that never more than a block of scores exists. Dropout is not here.
 
 mod backward;
 mod backward_double;
@@ -19,24 +19,24 @@ pub use backward_double::{AttentionBackwardF64, attention_backward_f64};
 pub use double::{AttentionF64, MaskF64, attention_f64};
 use softmax::RowMask;
 
-/// Keys in a block: the scores of 70 rows are then 140 KiB, beside the block's K and V in the second-level cache.
+/// Keys in a block: the scores of 70 rows are then 140 KiB, next to the block's K and V in the second-level cache.
 const KEYS: usize = 512;
 /// Register tiles of rows in a block of rows.
 const TILES: usize = 5;
 /// Most values of K and V packed at once (unless one head has more).
 const PACKED: usize = 2 << 20;
 
-/// What rows that see no key become.
+/// The result of rows in which every key is masked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EmptyRow {
     /// 0, as `scaled_dot_product_attention` of PyTorch 2.5 and later, for both kinds of mask.
     #[default]
     Zero,
-    /// NaN, as a softmax written out over a row of -inf.
+    /// NaN, as a decomposed softmax over a row of -inf.
     Nan,
 }
 
-/// Which keys a query sees. Strides are of `[B, H, Lq, Lk]` in elements; 0 broadcasts.
+/// The mask. Strides are of `[B, H, Lq, Lk]` in elements; 0 broadcasts.
 #[derive(Debug, Clone, Copy)]
 pub enum Mask {
     /// All.
@@ -48,7 +48,7 @@ pub enum Mask {
         /// `[B, H, Lq, Lk]`
         strides: [isize; 4],
     },
-    /// True where the key is seen.
+    /// True means that the query attends to the key.
     Boolean {
         /// Element (0, 0, 0, 0).
         ptr: *const bool,
@@ -93,21 +93,21 @@ pub struct Attention {
     pub o: *mut f32,
     /// Strides of O.
     pub o_strides: [isize; 4],
-    /// `[B, Hq, Lq]` and strides: where the logarithm of each row's sum of exponentials goes, -inf where it sees no key.
+    /// `[B, Hq, Lq]` and strides: the destination of each row's log-sum-exp, -inf where every key is masked.
     pub sums: Option<(*mut f32, [isize; 3])>,
     /// Usually `1 / sqrt(D)`; T5 has 1.
     pub scale: f32,
     /// Mask or bias.
     pub mask: Mask,
-    /// `Some(d)`: query `i` sees keys `j <= i + d`. PyTorch's `is_causal` is `Some(0)`.
+    /// `Some(d)`: query `i` attends to keys `j <= i + d`. PyTorch's `is_causal` is `Some(0)`.
     pub causal: Option<isize>,
-    /// Rows that see no key.
+    /// Rows in which every key is masked.
     pub empty_row: EmptyRow,
 }
 
 // SAFETY: the pointers are used only under the promises of `attention`: good from any thread.
 unsafe impl Send for Attention {}
-// SAFETY: as above.
+// SAFETY: the pointers are used only under the promises of `attention`: good from any thread.
 unsafe impl Sync for Attention {}
 
 /// Computes fused attention.
@@ -127,7 +127,7 @@ pub unsafe fn attention(call: &Attention) -> Result<(), MicroError> {
     }
     let rows = call.group() * call.q_len;
     let as_it_lies = rows <= skinny::MAX_ROWS && call.k_strides[3] == 1 && call.v_strides[3] == 1;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe { if as_it_lies { in_place(call) } else { packed(call) } }
     Ok(())
 }
@@ -141,7 +141,7 @@ fn check_heads(q_heads: usize, kv_heads: usize) -> Result<(), MicroError> {
 }
 
 impl Mask {
-    /// The mask of one row, whose first entry is as far from that of element (0, 0, 0, 0) as `at` says of the strides.
+    /// The mask of one row, whose first entry has the offset that `at` computes from the strides.
     fn of_row(&self, at: impl Fn(&[isize; 4]) -> isize) -> RowMask {
         match self {
             Mask::None => RowMask::All,
@@ -176,15 +176,15 @@ impl Attention {
     }
 }
 
-/// Few rows a head (decoding): K and V are read as they lie, one task a key/value head.
+/// Few rows per head (decoding): K and V are read unpacked, one task per key/value head.
 unsafe fn in_place(call: &Attention) {
     team::par_for_work(call.batch * call.kv_heads, call.work(), &|head| {
-        // SAFETY: the caller's promise; heads are disjoint in O.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; heads are disjoint in O.
         unsafe { block::run(call, head, 0..call.group() * call.q_len, None) };
     });
 }
 
-/// Packs K and V of as many heads as fit in the cache, all threads helping, then runs blocks of rows.
+/// Packs K and V of as many heads as fit in the cache, with all threads, then runs blocks of rows.
 unsafe fn packed(call: &Attention) {
     let heads = call.batch * call.kv_heads;
     let (k_len, v_len) = call.block_len();
@@ -198,7 +198,8 @@ unsafe fn packed(call: &Attention) {
         for head0 in (0..heads).step_by(chunk) {
             let heads = (heads - head0).min(chunk);
             team::par_for_work(heads * blocks, heads * blocks * block_len, &|i| {
-                // SAFETY: the caller's promise; every task has its own block of the scratch.
+                // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; every task has its
+                // own block of the scratch.
                 unsafe { pack(call, head0 + i / blocks, i % blocks, buf.at(i * block_len)) };
             });
             team::par_for_work(heads * row_blocks, call.work(), &|i| {
@@ -206,7 +207,8 @@ unsafe fn packed(call: &Attention) {
                 let mr = tile_rows(call.isa);
                 let part = super::driver::part(tiles, row_blocks, block);
                 let span = part.start * mr..(part.end * mr).min(rows);
-                // SAFETY: the caller's promise; row blocks are disjoint in O.
+                // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; row blocks are
+                // disjoint in O.
                 unsafe { block::run(call, head0 + head, span, Some(buf.at(head * blocks * block_len))) };
             });
         }
@@ -216,7 +218,7 @@ unsafe fn packed(call: &Attention) {
 #[derive(Clone, Copy)]
 struct Buf(*mut f32);
 
-// SAFETY: tasks use disjoint parts, or only read.
+// SAFETY: tasks write disjoint parts, or only read.
 unsafe impl Sync for Buf {}
 
 impl Buf {
@@ -225,7 +227,7 @@ impl Buf {
     }
 }
 
-/// Packs one block of keys: K turned to `[D, keys]` panels, then V as `[keys, Dv]` panels.
+/// Packs one block of keys: K transposed to `[D, keys]` panels, then V as `[keys, Dv]` panels.
 unsafe fn pack(call: &Attention, head: usize, block: usize, buf: *mut f32) {
     let nr = panel_width(call.isa);
     let (b, h) = ((head / call.kv_heads) as isize, (head % call.kv_heads) as isize);
@@ -234,7 +236,8 @@ unsafe fn pack(call: &Attention, head: usize, block: usize, buf: *mut f32) {
         ptr.wrapping_offset(b * s[0] + h * s[1] + keys.start as isize * s[2])
     };
     let (k_len, _) = call.block_len();
-    // SAFETY: the caller's promise; the block's panels lie inside `buf`.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the block's panels lie inside
+    // `buf`.
     unsafe {
         let k = Source { ptr: from(call.k, &call.k_strides), row: call.k_strides[3], col: call.k_strides[2] };
         for (p, j) in (0..keys.len()).step_by(nr).enumerate() {

@@ -1,5 +1,5 @@
-//! One row of scores to weights, with the running maximum and sum of the row. Scores in, `exp(score - max)` out, in
-//! place.
+//! The online softmax of one row of scores, with the running maximum and sum of the row. Scores in, `exp(score - max)` out,
+//! in place.
 
 use crate::micro::Isa;
 #[cfg(target_arch = "x86_64")]
@@ -14,9 +14,9 @@ pub(super) enum RowMask {
     Boolean(*const bool, isize),
 }
 
-/// A row of scores and what belongs to it.
+/// A row of scores and its running values.
 pub(super) struct Row {
-    /// With room for a whole number of vectors.
+    /// Padded to a whole number of vectors.
     pub(super) scores: *mut f32,
     /// Scores that count; those from here to `padded` become weight 0.
     pub(super) len: usize,
@@ -31,12 +31,12 @@ pub(super) struct Row {
     pub(super) dim: usize,
 }
 
-/// Brings the row up to date with a block of scores.
+/// Updates the row with a block of scores.
 ///
 /// # Safety
 /// The row's pointers cover its sizes; the processor has `isa`.
 pub(super) unsafe fn update(isa: Isa, row: &Row) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         match isa {
             Isa::Portable => run_isa::<Portable>(row),
@@ -62,7 +62,7 @@ pub(super) unsafe fn scaled(
     len: usize,
     factor: f32,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         if stride != 1 {
             for i in 0..len {
@@ -85,7 +85,7 @@ pub(super) unsafe fn scaled(
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn scaled_avx512(from: *const f32, to: *mut f32, len: usize, factor: f32) {
-    // SAFETY: the caller's promise; the mask ends at `len`.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the mask ends at `len`.
     unsafe {
         for j in (0..len).step_by(Avx512::LANES) {
             let m = Avx512::mask((len - j).min(Avx512::LANES));
@@ -98,30 +98,30 @@ unsafe fn scaled_avx512(from: *const f32, to: *mut f32, len: usize, factor: f32)
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn run_avx2(row: &Row) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe { run_isa::<Avx2>(row) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn run_avx512(row: &Row) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe { run_isa::<Avx512>(row) }
 }
 
 #[inline(always)]
 unsafe fn run_isa<S: Simd>(row: &Row) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         mask_scores::<S>(row.scores, row.len, row.seen);
-        // The last vector is made whole with -inf, whose weight is 0.
+        // The last vector is filled up with -inf, whose weight is 0.
         let end = row.len.next_multiple_of(S::LANES);
         for j in row.len..end {
             *row.scores.add(j) = f32::NEG_INFINITY;
         }
         let before = *row.max;
         let max = largest::<S>(row, end).max(before);
-        // A row that has seen nothing yet keeps -inf; subtracting 0 then gives weights 0 and not NaN.
+        // A row without unmasked keys so far keeps -inf; subtracting 0 then gives weights 0 and not NaN.
         let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
         if max != before && *row.sum != 0.0 {
             let factor = (before - shift).exp();
@@ -139,7 +139,7 @@ unsafe fn run_isa<S: Simd>(row: &Row) {
 /// The pointers cover `len` scores.
 #[inline(always)]
 pub(super) unsafe fn mask_scores<S: Simd>(scores: *mut f32, len: usize, seen: RowMask) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         match seen {
             RowMask::All => {}
@@ -158,7 +158,7 @@ pub(super) unsafe fn mask_scores<S: Simd>(scores: *mut f32, len: usize, seen: Ro
             RowMask::Boolean(mask, stride) => {
                 for j in 0..len {
                     let p = scores.add(j);
-                    // Any byte but zero is true: the mask may come from elsewhere.
+                    // Any byte but zero is true: the mask may be foreign memory.
                     let seen = *mask.wrapping_offset(j as isize * stride).cast::<u8>() != 0;
                     *p = if seen { *p } else { f32::NEG_INFINITY };
                 }
@@ -170,7 +170,7 @@ pub(super) unsafe fn mask_scores<S: Simd>(scores: *mut f32, len: usize, seen: Ro
 /// The largest score; -inf if there is none. The row ends in -inf up to a whole vector.
 #[inline(always)]
 unsafe fn largest<S: Simd>(row: &Row, end: usize) -> f32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         let mut acc = [S::splat(f32::NEG_INFINITY); 2];
         let mut j = 0;
@@ -189,7 +189,7 @@ unsafe fn largest<S: Simd>(row: &Row, end: usize) -> f32 {
 #[inline(always)]
 unsafe fn scale<S: Simd>(p: *mut f32, len: usize, factor: f32) {
     for j in (0..len).step_by(S::LANES) {
-        // SAFETY: the caller's promise; the mask ends at `len`.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the mask ends at `len`.
         unsafe {
             let m = S::mask((len - j).min(S::LANES));
             S::store_masked(p.add(j), m, S::mul(S::load_masked(p.add(j), m), S::splat(factor)));
@@ -200,7 +200,7 @@ unsafe fn scale<S: Simd>(p: *mut f32, len: usize, factor: f32) {
 /// Replaces scores by `exp(score - shift)`, zeros from `len` to `padded`; returns their sum.
 #[inline(always)]
 unsafe fn weights<S: Simd>(row: &Row, end: usize, shift: f32) -> f32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         let shift = S::splat(shift);
         let mut acc = S::splat(0.0);

@@ -1,4 +1,5 @@
-//! One row of scores and of cotangents of weights to weights and cotangents of scores, in place: `p = exp(s - sum)`,
+//! Turns one row of scores and of cotangents of weights into weights and cotangents of scores, in place: `p = exp(s -
+//! sum)`,
 //! `ds = p (dp - delta)`.
 
 use super::softmax::{RowMask, mask_scores};
@@ -7,28 +8,28 @@ use crate::micro::Isa;
 use crate::micro::simd::{Avx2, Avx512};
 use crate::micro::simd::{Portable, Simd, exp_nonpositive};
 
-/// A row and what belongs to it.
+/// A row of scores and its parameters.
 pub(super) struct ScoreRow {
-    /// Scores in, weights out; with room for a whole number of vectors.
+    /// Scores in, weights out; padded to a whole number of vectors.
     pub(super) scores: *mut f32,
-    /// Cotangents of weights in, of scores out; with as much room.
+    /// Cotangents of weights in, of scores out; padded in the same way.
     pub(super) cotangents: *mut f32,
     /// Scores that count; both become 0 from here to `padded`.
     pub(super) len: usize,
     pub(super) padded: usize,
     pub(super) seen: RowMask,
-    /// Logarithm of the sum of the scores' exponentials.
+    /// Log-sum-exp of the scores.
     pub(super) sum: f32,
-    /// What is taken off the cotangents.
+    /// The value subtracted from the cotangents.
     pub(super) delta: f32,
 }
 
-/// Computes it.
+/// Computes the row.
 ///
 /// # Safety
 /// The row's pointers cover its sizes; the processor has `isa`.
 pub(super) unsafe fn scores_to_weights(isa: Isa, row: &ScoreRow) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         match isa {
             Isa::Portable => run_isa::<Portable>(row),
@@ -45,20 +46,20 @@ pub(super) unsafe fn scores_to_weights(isa: Isa, row: &ScoreRow) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn run_avx2(row: &ScoreRow) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe { run_isa::<Avx2>(row) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn run_avx512(row: &ScoreRow) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe { run_isa::<Avx512>(row) }
 }
 
 #[inline(always)]
 unsafe fn run_isa<S: Simd>(row: &ScoreRow) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         mask_scores::<S>(row.scores, row.len, row.seen);
         let (end, padded) = (row.len.next_multiple_of(S::LANES), row.padded.next_multiple_of(S::LANES));
@@ -66,7 +67,7 @@ unsafe fn run_isa<S: Simd>(row: &ScoreRow) {
             *row.scores.add(j) = f32::NEG_INFINITY;
             *row.cotangents.add(j) = 0.0;
         }
-        // In a row without keys all scores are minus infinity: minus 0 their weights are 0 and not NaN.
+        // In a row without keys all scores are minus infinity: with 0 subtracted their weights are 0 and not NaN.
         let sum = S::splat(if row.sum == f32::NEG_INFINITY { 0.0 } else { row.sum });
         let (delta, most) = (S::splat(row.delta), S::splat(MAX_EXPONENT));
         for j in (0..end).step_by(S::LANES) {
@@ -82,5 +83,5 @@ unsafe fn run_isa<S: Simd>(row: &ScoreRow) {
     }
 }
 
-/// Sums that are those of the scores give no weight above 1; of others the exponential goes as far as this.
+/// The log-sum-exp of the scores gives no weight above 1; for other values the exponential is limited to this.
 const MAX_EXPONENT: f32 = 88.0;

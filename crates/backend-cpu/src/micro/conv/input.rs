@@ -1,5 +1,5 @@
-//! The copy of an input into scratch where the kernels cannot read it as it lies: another channel order, or padding
-//! made real so that no row of a kernel window leaves the image.
+//! The copy of an input into scratch where the kernels cannot read it directly: another channel order, or materialised
+//! padding, so that no row of a kernel window leaves the image.
 
 use super::{ConvShape, Strides5};
 use crate::micro::team;
@@ -19,7 +19,7 @@ pub(crate) struct Copy {
 }
 
 impl Copy {
-    /// A copy with channels last, or channels first; with the padding made real if `padded`.
+    /// A copy with channels last, or channels first; with materialised padding if `padded`.
     pub(crate) fn new(shape: &ConvShape, channels_last: bool, padded: bool) -> Copy {
         let size = if padded { shape.padded() } else { shape.input };
         let pad = if padded { shape.pad_lo } else { [0; 3] };
@@ -35,7 +35,7 @@ impl Copy {
         }
     }
 
-    /// Whether the padding is in the copy.
+    /// Whether the copy contains the padding.
     pub(crate) fn padded(&self) -> bool {
         self.real_padding
     }
@@ -48,11 +48,12 @@ impl Copy {
         let lines = self.size[0] * self.size[1];
         let job = Job { copy: self, shape, from, input, buf };
         let total = shape.batch * lines;
-        // A line of a small image is too little for a task of its own.
+        // A line of a small image is too little work for a task.
         let step = (16_384 / (shape.in_channels * self.size[2]).max(1)).clamp(1, total.max(1));
         team::par_for_work(total.div_ceil(step), self.len, &|task| {
             for i in task * step..((task + 1) * step).min(total) {
-                // SAFETY: the caller's promise; lines of the copy are disjoint.
+                // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; lines of the copy
+                // are disjoint.
                 unsafe { job.line(i / lines, i % lines / self.size[1], i % self.size[1]) };
             }
         });
@@ -82,7 +83,8 @@ impl Job<'_> {
             self.input.wrapping_offset(image as isize * from.n + d as isize * from.d + h as isize * from.h)
         });
         let (lo, w) = (copy.pad[2], self.shape.input[2]);
-        // SAFETY: the caller's promise: the line lies inside the copy, the source inside the input.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the line lies inside the
+        // copy, the source inside the input.
         unsafe {
             if s.c == 1 {
                 let Some(ptr) = source else { return to.write_bytes(0, width * channels) };

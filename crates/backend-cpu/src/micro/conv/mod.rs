@@ -38,7 +38,8 @@ impl ConvPlan {
         if self.shape.batch == 0 {
             return Ok(());
         }
-        // SAFETY: the caller's promise; the scratch is as large as the copy's layout.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the scratch is as large as
+        // the copy's layout.
         unsafe {
             let Some(copy) = &self.copy else { return self.place(input, weights, output, epilogue) };
             scratch::with(copy.len, |buf| {
@@ -48,7 +49,7 @@ impl ConvPlan {
         }
     }
 
-    /// Chooses where blocks go: straight to the output, or through scratch and a hook that stores them at the output's
+    /// Chooses the destination of blocks: the output directly, or scratch and a hook that stores them at the output's
     /// strides.
     unsafe fn place(
         &self,
@@ -57,7 +58,7 @@ impl ConvPlan {
         output: *mut f32,
         epilogue: &Epilogue<'_>,
     ) -> Result<(), MicroError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             if let Some(row_stride) = self.dense_rows {
                 return self.multiply(input, weights, COut::Memory { ptr: output, row_stride }, epilogue);
@@ -79,7 +80,7 @@ impl ConvPlan {
         epilogue: &Epilogue<'_>,
     ) -> Result<(), MicroError> {
         let call = Call { plan: self, weights, input, out, epilogue };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             match (&self.reads, &weights.0) {
                 (Reads::Depthwise(d), Weights::Depthwise(w)) => {
@@ -148,7 +149,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Where finished blocks go when the output's layout is not rows of channels.
+/// The destination of finished blocks when the output's layout is not rows of channels.
 struct Target<'a> {
     plan: &'a ConvPlan,
     output: *mut f32,
@@ -173,7 +174,7 @@ impl Target<'_> {
         }
     }
 
-    /// Stores `len` pixels that stand `output.w` apart.
+    /// Stores `len` pixels that are `output.w` apart.
     unsafe fn store(&self, block: &EpilogueBlock, from: *const f32, to: *mut f32, len: usize) {
         let (cols, o) = (block.col1 - block.col0, &self.plan.output);
         // SAFETY: as `scatter`.
@@ -193,7 +194,7 @@ impl Target<'_> {
 }
 
 impl ConvPlan {
-    /// Cuts a range of output pixels into runs whose pixels stand `output.w` apart: calls
+    /// Splits a range of output pixels into runs whose pixels are `output.w` apart: calls
     /// `f(first pixel, length, offset of it in the output)`.
     fn for_runs(&self, pixels: Range<usize>, mut f: impl FnMut(usize, usize, isize)) {
         let [_, oh, ow] = self.out;

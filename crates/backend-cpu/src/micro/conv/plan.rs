@@ -1,5 +1,5 @@
-//! How a convolution of given shape and strides is done: what a row of the product is, what its taps are, whether the
-//! input is copied first. Decided once; `run` in the parent only follows it.
+//! The plan of a convolution of given shape and strides: the rows of the product, their taps, and whether the input is
+//! copied first. Computed once; `run` in the parent only follows it.
 
 use super::input::Copy;
 use super::{ConvShape, Strides5};
@@ -11,10 +11,10 @@ use crate::micro::scratch::AlignedBuf;
 use crate::micro::transpose::Source;
 use crate::micro::{Isa, MicroError, PackedB};
 
-/// Fewer input channels than this make too short a run of k; then a row of the kernel window is the run instead.
+/// With fewer input channels a run of k is too short; then a row of the kernel window is the run instead.
 const FEW_CHANNELS: usize = 8;
 
-/// Everything about a convolution that does not depend on its data. `Send + Sync`; make it once for a shape and strides.
+/// Everything about a convolution that does not depend on its data. `Send + Sync`; create it once for a shape and strides.
 pub struct ConvPlan {
     pub(crate) isa: Isa,
     pub(crate) shape: ConvShape,
@@ -26,12 +26,12 @@ pub struct ConvPlan {
     pub(super) dense_rows: Option<usize>,
     pub(super) copy: Option<Copy>,
     pub(super) reads: Reads,
-    /// Groups that one product takes at once (see `merged`).
+    /// Groups that one product computes at once (see `merged`).
     pub(super) merge: usize,
     run: Run,
 }
 
-/// What the kernels read.
+/// The operand of the kernels.
 pub(super) enum Reads {
     Product(Read),
     Depthwise(Depthwise),
@@ -42,20 +42,20 @@ pub(super) struct Read {
     /// Elements between images, and between groups.
     pub(super) image: isize,
     pub(super) group: isize,
-    /// If all output pixels stand at one stride in the input and there is one tap.
+    /// Set if all output pixels are at one stride in the input and there is one tap.
     pub(super) row_stride: Option<isize>,
     /// Otherwise the place of each output pixel's first tap ...
     pub(super) offsets: Vec<isize>,
-    /// ... and a bit for each of its taps that lies inside; empty if all do.
+    /// ... and a bit for each of its taps that is inside; empty if all are.
     pub(super) valid: Vec<u64>,
     pub(super) taps: Vec<isize>,
-    /// Where tiles of rows begin, if not evenly (see `cuts`).
+    /// The first rows of tiles, if not evenly spaced (see `cuts`).
     pub(super) cuts: Vec<usize>,
     pub(super) kc: usize,
     pub(super) zero: AlignedBuf,
 }
 
-/// What k runs along within a tap.
+/// The dimension that k runs along within a tap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Run {
     /// Input channels; taps are kernel positions (D, H, W).
@@ -111,7 +111,7 @@ impl ConvWeights {
 }
 
 impl ConvPlan {
-    /// Plans a convolution whose input and output lie at the given strides.
+    /// Plans a convolution of input and output with the given strides.
     ///
     /// # Errors
     /// [`MicroError`] for a bad shape, or if this processor cannot run `isa`.
@@ -156,12 +156,12 @@ impl ConvPlan {
         self.out
     }
 
-    /// Bytes of scratch for a copied input; 0 if the input is read as it lies.
+    /// Bytes of scratch for a copied input; 0 if the input is read directly.
     pub fn scratch_bytes(&self) -> usize {
         self.copy.as_ref().map_or(0, |c| c.len * size_of::<f32>())
     }
 
-    /// Packs a weight `[O, C / groups, KD, KH, KW]` that lies at the given strides (in that order).
+    /// Packs a weight `[O, C / groups, KD, KH, KW]` with the given strides (in that order).
     ///
     /// # Safety
     /// All elements of the weight must be readable.
@@ -177,7 +177,7 @@ impl ConvPlan {
             let buf = AlignedBuf::new(shape.taps() * shape.in_channels);
             for i in 0..buf.len() {
                 let (t, c) = (i / shape.in_channels, i % shape.in_channels);
-                // SAFETY: inside the buffer, and the caller's promise.
+                // SAFETY: the position is inside the buffer, and the caller guarantees that the weight is readable.
                 unsafe { *buf.ptr().add(i) = *ptr.wrapping_offset(c as isize * so + position(t)) };
             }
             return ConvWeights(Weights::Depthwise(buf));
@@ -227,15 +227,15 @@ impl ConvPlan {
     }
 }
 
-/// How many groups of few output channels share a product: as many as fill one vector of columns. Their weights
-/// become blocks on a diagonal; the zeros between cost nothing, as they lie in lanes that would be empty.
+/// How many groups of few output channels share a product: as many as fill one vector of columns. Their weights become
+/// blocks on a diagonal; the zeros between cost nothing, because their lanes would be empty.
 fn merged(shape: &ConvShape, isa: Isa) -> usize {
     let most = panel_width(isa) / 2 / (shape.out_channels / shape.groups);
     (2..=most.min(shape.groups)).rev().find(|d| shape.groups.is_multiple_of(*d)).unwrap_or(1)
 }
 
-/// Tiles of rows that leave whole kernel rows out where the window reaches over the image's edge: lines of pixels that
-/// see the same kernel rows are tiled by themselves. Empty where even tiles do as well.
+/// Tiles of rows that skip whole kernel rows where the window reaches over the image's edge: lines of pixels with the same
+/// kernel rows are tiled separately. Empty where even tiles are as good.
 fn cuts(shape: &ConvShape, out: [usize; 3], most: usize) -> Vec<usize> {
     let pixels = out.iter().product();
     let seen = |i: usize, at: usize| {
@@ -260,14 +260,14 @@ fn cuts(shape: &ConvShape, out: [usize; 3], most: usize) -> Vec<usize> {
     if cost < even { cuts } else { Vec::new() }
 }
 
-/// Cost of the tiles of `len` rows: a tile of fewer than five rows takes as long as one of five, for want of
+/// Cost of the tiles of `len` rows: a tile of fewer than five rows takes as long as one of five, because there are too few
 /// independent sums.
 fn tiles_cost(len: usize, most: usize) -> usize {
     let tiles = len.div_ceil(most);
     len.max(5 * tiles)
 }
 
-/// What k runs along, and whether the input is copied first.
+/// Chooses the dimension of k, and whether the input is copied first.
 fn choose(shape: &ConvShape, input: &Strides5) -> (Run, Option<Copy>) {
     let copy = |last, padded| Some(Copy::new(shape, last, padded));
     let c = shape.in_channels;
@@ -278,7 +278,7 @@ fn choose(shape: &ConvShape, input: &Strides5) -> (Run, Option<Copy>) {
     if shape.groups == 1 && c < FEW_CHANNELS && shape.kernel[2] > 1 && shape.dilation[2] == 1 {
         let last = (c == 1 || input.c == 1) && input.w == c as isize;
         let first = input.w == 1;
-        // Short rows of a plane cost more per tap than turning the channels to the inside.
+        // Short rows of a plane cost more per tap than transposing the channels to the inside.
         let short = shape.kernel[2] < 5 && c > 1;
         return match (last, first) {
             (true, _) => (Run::RowOfChannels, if padded { copy(true, true) } else { None }),

@@ -107,12 +107,12 @@ impl ConvShape {
     }
 }
 
-/// Elements between neighbours in each dimension of an `[N, C, D, H, W]` tensor, in whatever order they lie.
+/// Elements between neighbours in each dimension of an `[N, C, D, H, W]` tensor, in any memory order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Strides5 {
     /// Between images.
     pub n: isize,
-    /// Between channels; 1 is the fast way.
+    /// Between channels; 1 is the fast case.
     pub c: isize,
     /// Between planes.
     pub d: isize,

@@ -1,6 +1,6 @@
-//! The vector operations that the kernels are written in, once for each [`Isa`](super::Isa). Not a general SIMD library: only what the
+//! The vector operations of the kernels, once for each [`Isa`](super::Isa). Not a general SIMD library: only what the
 //! templates use. Every function is `inline(always)`, so that it takes the instruction set of the
-//! `#[target_feature]` function that it ends up in.
+//! `#[target_feature]` function that it is inlined into.
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -14,15 +14,15 @@ pub(crate) use x86::{Avx2, Avx512};
 ///
 /// # Safety
 /// Every function may only run on a processor that has the instruction set; pointers must be good for the lanes touched
-/// (all of them, or those in the mask). No alignment is asked for.
+/// (all of them, or those in the mask). No alignment is required.
 pub(crate) trait Simd: Copy + 'static {
     /// A vector of [`Simd::LANES`] values.
     type V: Copy;
-    /// Which lanes a masked access touches: always the first so many.
+    /// The lanes of a masked access: always the first ones.
     type M: Copy;
     /// Values in a vector.
     const LANES: usize;
-    /// Most rows of a register tile of two vectors a row.
+    /// Most rows of a register tile of two vectors per row.
     const MR: usize;
 
     unsafe fn splat(x: f32) -> Self::V;
@@ -42,7 +42,7 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// The smaller; `b` where either is NaN.
     unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
-    /// Asks for the cache line at `p`, which need not be readable.
+    /// Prefetches the cache line at `p`, which need not be readable.
     #[inline(always)]
     fn prefetch(p: *const f32) {
         #[cfg(target_arch = "x86_64")]
@@ -74,7 +74,7 @@ pub(crate) unsafe fn exp_nonpositive<S: Simd>(x: S::V) -> S::V {
     const LN2_HI: f32 = 0.693_359_4; // 355 / 512: nine bits, so that i times it is exact
     const LN2_LO: f32 = -2.121_944_4e-4;
     const TAYLOR: [f32; 6] = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         let x = S::max(S::splat(-87.9), x);
         let shifted = S::fma(x, S::splat(std::f32::consts::LOG2_E), S::splat(SHIFT));

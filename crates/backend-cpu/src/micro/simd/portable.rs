@@ -25,12 +25,12 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self::V {
-        // SAFETY: the caller's promise: four readable values.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; four readable values.
         unsafe { p.cast::<[f32; N]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, v: Self::V) {
-        // SAFETY: the caller's promise: four writable values.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; four writable values.
         unsafe { p.cast::<[f32; N]>().write_unaligned(v) }
     }
     #[inline(always)]
@@ -39,13 +39,15 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn load_masked(p: *const f32, m: usize) -> Self::V {
-        // SAFETY: the caller's promise: the first `m` values are readable.
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the first `m` values are
+        // readable.
         std::array::from_fn(|i| if i < m { unsafe { *p.add(i) } } else { 0.0 })
     }
     #[inline(always)]
     unsafe fn store_masked(p: *mut f32, m: usize, v: Self::V) {
         for (i, x) in v.into_iter().enumerate().take(m) {
-            // SAFETY: the caller's promise: the first `m` values are writable.
+            // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the first `m` values
+            // are writable.
             unsafe { *p.add(i) = x };
         }
     }

@@ -175,7 +175,7 @@ fn residual_may_be_c_itself() {
                 batch: &[],
                 epilogue: with(ptr),
             };
-            // SAFETY: as above.
+            // SAFETY: the operands are as large as described.
             unsafe { matmul_strided(&call).unwrap() };
             check(&c, "strided");
         }
@@ -360,7 +360,7 @@ fn bad_calls_are_refused() {
     let got = unsafe { matmul_packed(&MatmulPacked { m: 2, a, b: &b, c: out, epilogue }) };
     assert_eq!(got, Err(MicroError::Mismatch { what: "epilogue shift, columns", expected: 2, got: 1 }));
     let epilogue = Epilogue::default();
-    // SAFETY: as above.
+    // SAFETY: refused before anything is read.
     let got = unsafe { matmul_packed(&MatmulPacked { m: 2, a, b: &b, c: COut::Scratch, epilogue }) };
     assert!(matches!(got, Err(MicroError::Unsupported(_))));
 }

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     ))
 }
 
-/// The library behind a path or behind the name of an installed plugin.
+/// The library at a path, or that of the name of an installed plugin.
 fn library_of(given: &Path) -> Result<PathBuf> {
     let name = given.to_string_lossy();
     let registry = Registry::new(&SearchPath::from_env());

@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
         None => own_folder()?,
     };
     let source = args.library.canonicalize().with_context(|| args.library.display().to_string())?;
-    // Loading it tells its name and version, and that it loads.
+    // Loading it yields its name and version, and shows that it loads.
     let backend = Registry::new(&SearchPath { folders: Vec::new() }).load(&source.to_string_lossy())?;
     let at = || folder.display().to_string();
     std::fs::create_dir_all(&folder).with_context(at)?;
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Copies a file whole or not at all: a program may be loading the old one.
+/// Copies a file atomically: a program may be loading the old one.
 fn copy_whole(from: &Path, to: &Path) -> std::io::Result<()> {
     let mut whole = AtomicFile::begin(to)?;
     std::io::copy(&mut std::fs::File::open(from)?, whole.file())?;

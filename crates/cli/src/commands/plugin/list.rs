@@ -1,4 +1,4 @@
-//! `ferroflux plugin list`: one row a candidate, in order of precedence; those that lost their name come last.
+//! `ferroflux plugin list`: one row per candidate, in order of precedence; those that lost their name come last.
 
 use std::io::Write;
 use std::path::Path;

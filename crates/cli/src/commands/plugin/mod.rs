@@ -24,7 +24,7 @@ pub(crate) struct Args {
 enum Command {
     /// Lists every plugin that is linked in or found, also those that cannot be used or are shadowed by another.
     List(list::Args),
-    /// Tells, rule by rule, why a plugin is available or why it is not.
+    /// Explains, rule by rule, why a plugin is available or why it is not.
     Why(why::Args),
     /// Judges a plugin library with the conformance suite. Exit codes: 0 nothing failed, 1 something failed.
     Check(check::Args),

@@ -51,7 +51,7 @@ const FILES: &[(&str, &str)] = files![
 /// How the template refers to the SDK.
 const SDK: &str = r#"ferroflux-plugin-sdk = { path = "../../plugin-sdk" }"#;
 
-/// Where the SDK lay when this command was built, from a checkout; empty for one that was built from a package.
+/// The path of the SDK when this command was built from a checkout; empty for one that was built from a package.
 const CHECKOUT: &str = env!("FFX_SDK");
 
 /// Runs the subcommand.
@@ -65,8 +65,8 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// The dependency on the SDK: of a folder, where one is given or this command is of a checkout, else of a version. A command of
-/// a checkout never names a version: what is published under that name, if anything, is not its SDK.
+/// The dependency on the SDK: by path, if one is given or this command was built from a checkout, else by version. A
+/// command of a checkout never names a version: what is published under that name, if anything, is not its SDK.
 fn sdk(given: Option<&Path>, checkout: &str) -> Result<String> {
     let folder = match given {
         Some(path) => path.canonicalize().with_context(|| path.display().to_string())?,
@@ -96,7 +96,7 @@ fn check_name(name: &str) -> Result<()> {
     Err(usage(format!("`{name}` is no name for a backend"), rule))
 }
 
-/// A backend of a name that is taken would be shadowed, or shadow the other.
+/// A backend with an existing name would be shadowed, or shadow the other.
 fn check_free(name: &str) -> Result<()> {
     let registry = Registry::new(&SearchPath::from_env());
     let Some(source) = registry.source_of(name) else { return Ok(()) };
@@ -106,7 +106,7 @@ fn check_free(name: &str) -> Result<()> {
     ))
 }
 
-/// Writes all files or none: into a folder beside the target, which then gets its name.
+/// Writes all files or none: into a folder next to the target, which then gets its name.
 fn write_project(folder: &Path, name: &str, sdk: &str) -> Result<()> {
     if folder.symlink_metadata().is_ok() {
         return Err(advised(
@@ -125,7 +125,7 @@ fn write_project(folder: &Path, name: &str, sdk: &str) -> Result<()> {
         std::fs::write(&path, renamed(text, name, sdk)).with_context(at)?;
     }
     set_public(draft.path()).with_context(at)?;
-    // A folder that came to be meanwhile is not replaced: renaming over one that holds files fails.
+    // A folder that was created meanwhile is not replaced: renaming over one that holds files fails.
     std::fs::rename(draft.path(), folder).with_context(at)?;
     // Nothing is left to clean up under the old name.
     let _ = draft.keep();

@@ -15,7 +15,7 @@ pub(crate) struct Args {
     name: String,
 }
 
-/// What a manifest must pass before its library is loaded, in the order in which the host looks.
+/// The requirements on a manifest before its library is loaded, in the order in which the host checks them.
 const RULES: [&str; 6] = [
     "the manifest is readable, and not writable by everybody",
     "the manifest has the form of this version",
@@ -25,7 +25,7 @@ const RULES: [&str; 6] = [
     "the library's checksum is the manifest's",
 ];
 
-/// Runs the subcommand. An unavailable plugin is a failure, so that scripts can ask.
+/// Runs the subcommand. An unavailable plugin is a failure, so that scripts can test for it.
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     let search = SearchPath::from_env();
     let registry = Registry::new(&search);
@@ -79,7 +79,7 @@ fn manifest_rules(path: &Path, out: &mut dyn Write) -> Result<bool> {
     Ok(true)
 }
 
-/// Which rule an error of `Manifest::verify` belongs to.
+/// The rule that an error of `Manifest::verify` belongs to.
 fn rule_of(error: &HostError) -> usize {
     match error {
         HostError::Target { .. } => 2,
@@ -89,7 +89,7 @@ fn rule_of(error: &HostError) -> usize {
     }
 }
 
-/// Prints what came of loading it.
+/// Prints the result of loading it.
 fn loaded(backend: &BackendInfo, out: &mut dyn Write) -> Result<()> {
     if let (true, Some(why)) = (backend.devices.is_empty(), &backend.unavailable_because) {
         writeln!(out, "  FAILS  it loads, hands out a sound table and lists its devices: {why}")?;
@@ -107,7 +107,7 @@ fn loaded(backend: &BackendInfo, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// No such plugin: near and available names, and where was looked.
+/// No such plugin: similar and available names, and the folders that were searched.
 fn unknown(registry: &Registry, name: &str, search: &SearchPath) -> anyhow::Error {
     let folders: Vec<String> = search.folders.iter().map(|f| f.path.display().to_string()).collect();
     let hint = format!(

@@ -9,7 +9,7 @@ pub(super) struct Block {
     pub(super) commands: Vec<Command>,
 }
 
-/// A typed line and what the page shows behind it.
+/// A typed line and what the page shows after it.
 pub(super) struct Command {
     /// Line of the page, counted from 1.
     pub(super) line: usize,

@@ -45,7 +45,7 @@ fn element(name: &str, dtype: DType, i: usize) -> f64 {
     }
 }
 
-/// The number behind a mark in a name.
+/// The number after a mark in a name.
 fn bound_of(name: &str, mark: &str) -> Option<i64> {
     name.rsplit_once(mark).and_then(|(_, bound)| bound.parse().ok())
 }

@@ -66,7 +66,7 @@ pub fn case(seed: u64, limit: usize) -> Case {
     }
     let steps = *g.rng.pick(&[2, 4, 6, 8, 12, 18, 30]);
     for _ in 0..steps {
-        // A refusal is no failure: another operator comes next.
+        // A refusal is not a failure: another operator comes next.
         let _refused = super::ops::step(&mut g);
     }
     if g.known.is_empty() {

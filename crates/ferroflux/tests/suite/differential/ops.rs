@@ -1,4 +1,4 @@
-//! The operators that random graphs are made of: one function a family, each takes what fits and appends its calls.
+//! The operators that random graphs are made of: one function per family, each takes what fits and appends its calls.
 
 use fx_ir::Arg;
 use ir_core::{DType, Shape, SymExpr};

@@ -1,5 +1,5 @@
-// What kernels of convolutions of few channels a group stand on: neighbouring elements as words that move together and become
-// floats, and whether a coordinate lies within a size.
+// Helpers of grouped convolutions with few channels: adjacent elements as words that are loaded at once and converted to
+// floats, and bounds checks of coordinates.
 
 template <class E, int N> struct alignas(sizeof(E) * N) Packed { u32 w[sizeof(E) * N / 4]; };
 template <> struct Packed<bf16, 1> { u16 w[1]; };

@@ -1,31 +1,31 @@
-// Attention and its gradients by the copy engine and `wgmma` (wgmma.cu), of 16-bit numbers; included behind those.
+// 16-bit attention and its gradients by TMA and `wgmma` (wgmma.cu); included after those.
 //
-// A block has a tile of rows of its own, 64 to each warpgroup that multiplies, and goes over tiles of the far side, which one
-// more warp brings through a ring of stages. Scores stay in registers, where they become the left factors of what follows.
-// In the gradients of queries the own side is queries with cotangents of results, the far one keys with values; in those of
-// keys and values it is the other way round, and scores are transposed.
+// A block has a tile of rows of its own, 64 per consumer warpgroup, and streams tiles of the other side, which an extra
+// producer warp copies to a ring buffer. Scores stay in registers, where they become the left operands of the next
+// products. For the gradients of queries the block's own side is queries with cotangents of results, and keys with values
+// are streamed; for those of keys and values it is vice versa, and scores are transposed.
 
 DEV u32 pack_halves(Tag<bf16>, float low, float high) { return pack_bf16(low, high); }
 DEV u32 pack_halves(Tag<f16>, float low, float high) { return pack_f16(low, high); }
 DEV float flash_half(Tag<bf16>, u32 both, int high) { return as_float(high ? both & 0xffff0000u : both << 16); }
 DEV float flash_half(Tag<f16>, u32 both, int high) { return widen(bits_as<f16>((u16)(both >> 16 * high))); }
 
-// The logarithm of a row's sum in base 2; of a row that sees nothing: what makes its weights 0.
+// The base-2 logarithm of a row's sum. For a row without visible keys it is a value that makes its weights 0.
 DEV float flash_exponent(float sum) { return sum == -INF32 ? INF32 : sum * 1.4426950408889634f; }
 
-// A tile of ROWS rows of up to ELEMENTS numbers as the copy engine leaves it: panels of 64 numbers, a line of 128 bytes for
-// each row. What a row does not have is 0.
+// A tile of ROWS rows of up to ELEMENTS numbers as TMA stores it: panels of 64 numbers, with a line of 128 bytes per row.
+// Missing elements of a row are 0.
 template <class T, int ROWS_, int ELEMENTS> struct Panels {
     static constexpr int ROWS = ROWS_, COUNT = (ELEMENTS + 63) / 64, WIDTH = COUNT * 64;
     static constexpr int PANEL = ROWS * 128, BYTES = COUNT * PANEL, STEPS = (ELEMENTS + 15) / 16;
-    // Brings a tile: `load(to, bar, element)`, a box of 64 elements each.
+    // Copies a tile by `load(to, bar, element)`, a box of 64 elements each.
     template <class Load> DEV void fill(u8 *to, u64 *bar, Load load) {
         #pragma unroll
         for (int p = 0; p < COUNT; ++p) load(to + p * PANEL, bar, p * 64);
     }
 };
 
-// Starts d = rows · tileᵀ, of the warpgroup's 64 rows of a tile.
+// Starts d = rows · tileᵀ for the warpgroup's 64 rows of a tile.
 template <class T, class A, class B> DEV void flash_scores(float (&d)[B::ROWS / 2], const u8 *rows, const u8 *tile) {
     const auto a = wgmma_operand<A::PANEL>(rows), b = wgmma_operand<B::PANEL>(tile);
     #pragma unroll
@@ -44,7 +44,7 @@ template <class T, class B> DEV void flash_product(float (&d)[B::WIDTH / 2], con
     wgmma_commit();
 }
 
-// What a product of N columns left as left factors of the next one.
+// Converts the result of a product with N columns to the left operand of the next one.
 template <class T, int N> DEV void flash_factors(u32 (&a)[N / 16][4], const float (&d)[N / 2]) {
     #pragma unroll
     for (int s = 0; s < N / 16; ++s)
@@ -56,7 +56,7 @@ template <int N> DEV void flash_clear(float (&d)[N]) {
     for (int i = 0; i < N; ++i) d[i] = 0.0f;
 }
 
-// The barriers of a block: those of the own tile and of each stage, full and empty.
+// The barriers of a block: one of its own tile, and a full and an empty one per stage.
 template <int STAGES> struct FlashBarriers {
     static constexpr int BYTES = (2 + 2 * STAGES) * 8;
     u64 *own_full, *own_empty, *full, *empty;
@@ -66,7 +66,7 @@ template <int STAGES> struct FlashBarriers {
         full = own_empty + 1;
         empty = full + STAGES;
     }
-    // `brings` arrivals make a stage full, one of each of `warps` makes it empty.
+    // `brings` arrivals fill a stage; one arrival of each of `warps` empties it.
     MEMBER void begin(int brings, int warps) const {
         if (threadIdx.x == 0) {
             mbarrier_init(own_full, 1);
@@ -95,8 +95,8 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
     u32 own = 0;
     MEMBER FlashForward(u8 *memory) : memory(memory), bars(memory + RING) { bars.begin(1, CONSUMERS * 4); }
 
-    // One thread brings a block's tiles in the order in which they are read: the keys of a turn before the values of the
-    // turn before it. `load_q(to, bar, element)`, `load_k(to, bar, element, turn)`.
+    // One thread issues the copies of a block's tiles in the order in which they are read: the keys of an iteration before
+    // the values of the previous one. `load_q(to, bar, element)`, `load_k(to, bar, element, turn)`.
     template <class LoadQ, class LoadK, class LoadV> MEMBER void bring(int turns, LoadQ load_q, LoadK load_k, LoadV load_v) {
         mbarrier_wait(bars.own_empty, own ^ 1);
         mbarrier_expect(bars.own_full, Q::BYTES);
@@ -107,7 +107,7 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
             if (turn > 0) bring_tile<V>(turn - 1, load_v);
         }
     }
-    // Brings a tile to the next stage, once that is empty.
+    // Copies a tile to the next stage, once that is empty.
     template <class Tile, class Load> MEMBER void bring_tile(int turn, Load load) {
         u64 *full = bars.full + at.stage;
         mbarrier_wait(bars.empty + at.stage, at.phase ^ 1);
@@ -115,7 +115,7 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
         Tile::fill(memory + Q::BYTES + at.stage * STAGE, full, [&](u8 *to, u64 *bar, int e) { load(to, bar, e, turn); });
         at.next();
     }
-    // The next stage, once it is full; its number goes to `which`.
+    // Returns the next stage, once it is full, and its number in `which`.
     MEMBER const u8 *filled(int &which) {
         mbarrier_wait(bars.full + at.stage, at.phase);
         which = at.stage;
@@ -123,11 +123,12 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
         return memory + Q::BYTES + which * STAGE;
     }
 
-    // What a thread has of two rows: results, the largest score and the sum of weights, in units of the factor's exponents of 2.
+    // A thread's state of two rows: results, the largest score and the sum of weights, in units of the factor's exponents
+    // of 2.
     float out[V::WIDTH / 2], most[2], total[2];
 
-    // Scores become weights; gives by how much what was added up before shrinks. `factor` takes a score to an exponent of 2,
-    // and is more than 0.
+    // Converts scores to weights, and returns the factor by which earlier sums shrink. `factor` converts a score to an
+    // exponent of 2, and is positive.
     MEMBER void soften(float (&score)[KEYS / 2], float factor, float (&shrink)[2]) {
         #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -152,7 +153,7 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
         }
     }
 
-    // The turns of a warpgroup. `look(score, turn)` masks and, where `factor` is 1, scales.
+    // The loop of a warpgroup. `look(score, turn)` masks and, where `factor` is 1, scales.
     template <class Look> MEMBER void turns(int count, float factor, Look look) {
         float shrink[2];
         u32 weights[KEYS / 16][4];
@@ -175,7 +176,7 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
             flash_factors<T, KEYS>(weights, score);
         }
         for (int turn = 1; turn < count; ++turn) {
-            // What the turn before left in it is not kept.
+            // The values of the previous iteration are not kept.
             float score[KEYS / 2];
             tile = filled(keys);
             const u8 *next = filled(values);
@@ -214,8 +215,8 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
 // ---- gradients: a block's OWN rows over tiles of FAR rows
 enum { QUERIES, KEYS_AND_VALUES };
 
-// SPARING: where registers do not hold scores beside cotangents of weights, these are multiplied after those have become
-// weights, which are then read back as they were rounded.
+// SPARING: where registers cannot hold scores and cotangents of weights at once, the cotangents are computed after the
+// weights were stored in 16 bits, and the weights are read back as they were rounded.
 template <class T, int SIDE, int OWN, int FAR, int DEPTH, int WIDTH, int STAGES_, bool SPARING> struct FlashGradient {
     typedef Panels<T, OWN, DEPTH> Own1;
     typedef Panels<T, OWN, WIDTH> Own2;
@@ -232,11 +233,11 @@ template <class T, int SIDE, int OWN, int FAR, int DEPTH, int WIDTH, int STAGES_
         bars.begin(SIDE == QUERIES ? 1 : 2, CONSUMERS * 4);
     }
     MEMBER u8 *tile(int stage) const { return memory + OWN_BYTES + stage * STAGE; }
-    // Of each far row: the logarithm of its sum in base 2, and the sum of cotangents.
+    // For each streamed row: the base-2 logarithm of its sum, and the sum of cotangents.
     MEMBER float *numbers(int stage) const { return (float *)(memory + RING) + stage * NUMBERS; }
 
-    // One warp brings a block's tiles, and with queries two numbers of each. `load1(to, bar, element, turn)`,
-    // `number(which, row, turn)`.
+    // One warp issues the copies of a block's tiles and, with queries, of two numbers per row. `load1(to, bar, element,
+    // turn)`, `number(which, row, turn)`.
     template <class LoadOwn1, class LoadOwn2, class Load1, class Load2, class Number>
     MEMBER void bring(int turns, LoadOwn1 load_own1, LoadOwn2 load_own2, Load1 load1, Load2 load2, Number number) {
         const int lane = threadIdx.x & 31;
@@ -270,14 +271,14 @@ template <class T, int SIDE, int OWN, int FAR, int DEPTH, int WIDTH, int STAGES_
         }
     }
 
-    // What a thread has of two rows of gradients: to keys or queries, and to values.
+    // A thread's gradients of two rows: of keys or queries, and of values.
     float grad1[Own1::WIDTH / 2], grad2[SIDE == QUERIES ? 1 : Own2::WIDTH / 2];
-    // Of these rows, where they are queries: what a far row has among its numbers.
+    // The logarithms and sums of these rows, where they are queries.
     float sums[2], deltas[2];
 
-    // The far row of a number of a thread's scores.
+    // The streamed row of element `i` of a thread's scores.
     DEV int column(int i) { return i / 4 * 8 + (int)(threadIdx.x & 3) * 2 + (i & 1); }
-    // Scores become weights.
+    // Converts scores to weights.
     MEMBER void weigh(float (&score)[FAR / 2], float factor, const float *number) const {
         #pragma unroll
         for (int i = 0; i < FAR / 2; ++i) {
@@ -285,7 +286,7 @@ template <class T, int SIDE, int OWN, int FAR, int DEPTH, int WIDTH, int STAGES_
             score[i] = exp2_flushed(fmaf(score[i], factor, -sum));
         }
     }
-    // Cotangents of weights become those of scores.
+    // Converts cotangents of weights to those of scores.
     MEMBER void turn_back(const float (&weight)[FAR / 2], const u32 (&rounded)[FAR / 16][4], float (&grad)[FAR / 2], const float *number) const {
         #pragma unroll
         for (int i = 0; i < FAR / 2; ++i) {
@@ -294,9 +295,9 @@ template <class T, int SIDE, int OWN, int FAR, int DEPTH, int WIDTH, int STAGES_
         }
     }
 
-    // A turn: its last product is still under way when the next one begins, which gives back the stage.
+    // An iteration: its last product is still in flight when the next one begins, which releases the stage.
     template <class Look> MEMBER void turn(int number, float factor, Look look) {
-        // What the turn before left in these is not kept.
+        // The values of the previous iteration are not kept.
         float score[FAR / 2], grad[FAR / 2];
         u32 weights[FAR / 16][4], factors[FAR / 16][4];
         const int here = at.stage, before = (here + STAGES - 1) % STAGES;
@@ -328,7 +329,7 @@ template <class T, int SIDE, int OWN, int FAR, int DEPTH, int WIDTH, int STAGES_
         at.next();
     }
 
-    // The turns of a warpgroup. `look(score, turn)` masks and, where `factor` is 1, scales.
+    // The loop of a warpgroup. `look(score, turn)` masks and, where `factor` is 1, scales.
     template <class Look> MEMBER void turns(int count, float factor, Look look) {
         flash_clear(grad1);
         flash_clear(grad2);

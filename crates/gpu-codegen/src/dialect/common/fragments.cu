@@ -1,11 +1,11 @@
-// Products of tiles by fragments of a warp (`mma`): 32 lanes.
+// Products of tiles by fragments of a warp of 32 lanes (`mma`).
 
 // ---- products of tiles. A warp's part is PM x PN of the block's BM x BN; `out` is a row-major float32 tile.
 template <class T> struct MmaOf;
 template <> struct MmaOf<bf16> { DEV void run(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { mma_bf16(d, a, b); } };
 template <> struct MmaOf<f16> { DEV void run(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { mma_f16(d, a, b); } };
 
-// The fragments' accumulators: what both tensor-core products share.
+// The accumulator fragments, which both tensor-core products share.
 template <int PM, int PN, int WARPS_N> struct Fragments {
     static constexpr int MI = PM / 16, NI = PN / 8;
     float d[MI][NI][4];
@@ -54,7 +54,7 @@ template <class T, class A, class B, int PM, int PN, int WARPS_N, int DEPTH> str
             else ldmatrix_x4(b[j], sb + (n + (lane & 7) + (lane >> 4) * 8) * B::PITCH + k + ((lane >> 3) & 1) * 8);
         }
     }
-    // Fragments of the next 16 inner points are on their way while the present ones are multiplied.
+    // Fragments of the next 16 inner points are loaded while the present ones are multiplied.
     MEMBER void step(const T *sa, const T *sb) {
         u32 a[2][MI][4], b[2][NI / 2][4];
         load(a[0], b[0], sa, sb, 0);

@@ -1,6 +1,7 @@
-// What loop kernels stand on: vectors past the caches, parts of a reduction that several blocks make.
+// Helpers of loop kernels: streaming vectors, and parts of a reduction that several blocks compute.
 
-// 16 bytes at once; STREAM where the kernel's memory is larger than the cache and nothing of it is soon used again.
+// A 16-byte access. STREAM bypasses the caches where the kernel's memory is larger than the cache and will not be used
+// again soon.
 template <bool STREAM, class V> DEV V load_vector(const V *p) {
     if constexpr (STREAM && sizeof(V) == 16) {
         union { Quad w; V v; } u;
@@ -17,16 +18,17 @@ template <bool STREAM, class V> DEV void store_vector(V *p, const V &x) {
     } else *p = x;
 }
 
-// One divided by a number of numbers, to two units in the last place.
+// The reciprocal of a count, to two units in the last place.
 DEV float inverse(float n) { return quick_quotient(1.0f, n); }
 DEV double inverse(double n) { return 1.0 / n; }
 
-// How many numbers, their mean and the sum of their squared differences from it. The mean is that of the differences from
-// `shift`, one of the numbers, which is the same for all that are put together: so it has digits where numbers are far from 0.
+// A count of numbers, their mean and the sum of their squared differences from it. The mean is that of the differences
+// from `shift`, one of the numbers and the same for all partial results, so that it is accurate where numbers are far from
+// 0.
 template <class T> struct Moments {
     T n, mean, m2, shift;
-    // One difference more (Welford); `each` is one divided by how many there are with it. `n` and `shift` are set when all are
-    // there.
+    // Adds one difference (Welford); `each` is the reciprocal of the count including it. `n` and `shift` are set at the
+    // end.
     __device__ __forceinline__ void add(T x, T each) {
         T d = x - mean;
         mean = mean + d * each;
@@ -34,7 +36,7 @@ template <class T> struct Moments {
     }
 };
 
-// Both together (Chan).
+// Merges two sets (Chan).
 template <int OP, class T> DEV Moments<T> combine(Moments<T> a, Moments<T> b) {
     if (b.n == 0) return a;
     if (a.n == 0) return b;
@@ -42,8 +44,8 @@ template <int OP, class T> DEV Moments<T> combine(Moments<T> a, Moments<T> b) {
     return {n, a.mean + d * share, a.m2 + b.m2 + d * d * (a.n * share), a.shift};
 }
 
-// COUNT values that lie `stride` apart, combined in their order four by four: a combination waits for that of the four before it
-// and not for each of them.
+// Combines COUNT values at distance `stride` in order, in groups of four: a combination waits for that of the previous
+// group, not for each value.
 template <int OP, int COUNT, class T> DEV T in_fours(const T *from, int stride) {
     static_assert(COUNT % 4 == 0, "whole fours");
     T all = from[0];
@@ -56,8 +58,8 @@ template <int OP, int COUNT, class T> DEV T in_fours(const T *from, int stride) 
     return all;
 }
 
-// Threads of a block combine the V columns that each of them has, TX threads side by side: thread `n` of the block gets the
-// total of column `n`, of which there are TX * V. The order is fixed. `part` is memory for as many in each wave.
+// Threads of a block combine the V columns of each, with TX adjacent threads: thread `n` of the block gets the total of
+// column `n`, of which there are TX * V. The order is fixed. `part` is memory for this many values per wave.
 template <int OP, int TX, int V, int WARPS, class T> DEV T column_total(T (&x)[V], T *part) {
     const int lane = threadIdx.x & (WAVE - 1), warp = threadIdx.x / WAVE, columns = TX * V;
     #pragma unroll
@@ -76,7 +78,7 @@ template <int OP, int TX, int V, int WARPS, class T> DEV T column_total(T (&x)[V
     return sum;
 }
 
-// What other blocks wrote during this launch, past the first-level cache.
+// Reads what other blocks wrote during this launch, bypassing the first-level cache.
 template <class T> DEV T fresh(const T *p) {
     if constexpr (sizeof(T) % 8 == 0) {
         union { u64 w[sizeof(T) / 8]; T t; } u;
@@ -92,8 +94,8 @@ template <class T> DEV T fresh(const T *p) {
     else return bits_as<T>((u8)*(const volatile u8 *)p);
 }
 
-// What `parts` blocks left of COLUMNS neighbouring columns, of which `here` exist, combined in the order of the blocks: thread
-// `n` of THREADS gets that of column `n`. `stride` is from one block's to the next one's.
+// Combines the partial results of `parts` blocks for COLUMNS adjacent columns, of which `here` exist, in the order of the
+// blocks: thread `n` of THREADS gets that of column `n`. `stride` is the distance between blocks.
 template <int OP, int COLUMNS, int THREADS, class T>
 DEV T parts_total(const T *from, i64 stride, int parts, int here, T start, T *part) {
     const int column = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS;
@@ -115,8 +117,9 @@ DEV T parts_total(const T *from, i64 stride, int parts, int here, T start, T *pa
     return x;
 }
 
-// Whether this block is the last of `parts` that come here, which every thread of it gets to know. It sees all that the
-// others wrote before: the barriers pass on to one thread, and from it, what its fences order. The ticket is 0 again afterwards.
+// Returns whether this block is the last of `parts` to arrive, in every thread of it. The last block sees all that the
+// others wrote before: the barriers pass on to one thread, and from it, what its fences order. The ticket is 0 again
+// afterwards.
 DEV bool comes_last(u32 *ticket, int parts, u32 *seen) {
     block_sync();
     if (threadIdx.x == 0) {

@@ -1,6 +1,6 @@
-// Atomics, and the record of an index that failed its check.
+// Atomics, and the record of a failed index check.
 
-// ---- atomics: any operator on any type, by compare and swap of the word that holds it
+// ---- atomics: any operator on any type, by compare-and-swap of the word that contains it
 template <class T> struct Wide { typedef T type; };
 template <> struct Wide<bf16> { typedef float type; };
 template <> struct Wide<f16> { typedef float type; };
@@ -45,10 +45,10 @@ template <> __device__ __forceinline__ void atomic<SUM, i32>(i32 *p, i32 x) { at
 template <> __device__ __forceinline__ void atomic<SUM, i64>(i64 *p, i64 x) { atomicAdd((u64 *)p, (u64)x); }
 
 // ---- indices from data
-// The first index of a program that failed its check: laid out as `gpu_codegen::Fault`, in memory of the host.
+// The record of the first index that failed its check, with the layout of `gpu_codegen::Fault`, in host memory.
 struct Fault { u32 claimed, check; i64 index, size; };
 
-// Notes an index that failed, where none was noted yet. The thread goes on: others may wait for it at a barrier.
+// Records a failed index, where none was recorded yet. The thread goes on, since others may wait for it at a barrier.
 DEV void index_fault(Fault *fault, i64 check, i64 index, i64 size) {
     if (*(volatile u32 *)&fault->claimed || atomicCAS(&fault->claimed, 0u, 1u)) return;
     fault->check = (u32)check;

@@ -1,8 +1,8 @@
-// Conversions between number types, and scalar operators that C++ has no operator for. Stands behind the vendor's words.
+// Conversions between number types, and scalar operators that C++ lacks. Included after the vendor's functions.
 
 DEV float widen(bf16 x) { return as_float((u32)x.bits << 16); }
 
-// Rounds to odd, so that rounding once more is as good as rounding once.
+// Rounds to odd, so that a second rounding gives the result of a single one.
 DEV float odd(double x) {
     float y = toward_zero(x);
     if ((double)y != x && y == y && (as_bits(y) & 0x7f800000u) != 0x7f800000u)
@@ -10,7 +10,7 @@ DEV float odd(double x) {
     return y;
 }
 
-// ---- conversions: `to<T>(x)`. Floats to integers truncate and saturate, not a number gives 0.
+// ---- conversions: `to<T>(x)`. Floats to integers truncate and saturate, NaN gives 0.
 template <class T> struct Tag {};
 template <class T, class S> DEV T to_as(Tag<T>, S x) { return (T)x; }
 template <class S> DEV bool to_as(Tag<bool>, S x) { return x != (S)0; }
@@ -47,7 +47,7 @@ template <class T, class S> DEV T bits_as(S x) {
     return u.t;
 }
 
-// ---- integer index arithmetic: rounds to minus infinity
+// ---- integer index arithmetic: rounds towards minus infinity
 template <class T> DEV T floor_div(T a, T b) { T q = a / b; return q - ((a % b != 0) && ((a < 0) != (b < 0))); }
 
 template <class T> DEV T floor_mod(T a, T b) { T r = a % b; return r + (((r != 0) && ((r < 0) != (b < 0))) ? b : 0); }
@@ -56,13 +56,21 @@ template <class T> DEV T imin(T a, T b) { return a < b ? a : b; }
 
 template <class T> DEV T imax(T a, T b) { return a > b ? a : b; }
 
-// ---- scalar operators that C++ has no operator for
+// ---- scalar operators that C++ lacks
 template <class T> DEV T op_max(T a, T b) { return a > b ? a : b; }
 template <class T> DEV T op_min(T a, T b) { return a < b ? a : b; }
 DEV float op_max(float a, float b) { return a != a ? a : (b != b ? b : fmaxf(a, b)); }
 DEV float op_min(float a, float b) { return a != a ? a : (b != b ? b : fminf(a, b)); }
 DEV double op_max(double a, double b) { return a != a ? a : (b != b ? b : fmax(a, b)); }
 DEV double op_min(double a, double b) { return a != a ? a : (b != b ? b : fmin(a, b)); }
+
+// `x / c` for a constant whose reciprocal, rounded to `float`, is `r`: a quotient, corrected by its remainder (Markstein's
+// theorem), without branches and without a slow path for zeros. There is no correction where the remainder is 0 or, for
+// infinities, NaN. Quotients below 2^-100 may be off in their last place.
+DEV float divided_by(float x, float c, float r) {
+    const float q = x * r, rest = fmaf(-q, c, x);
+    return fabsf(rest) > 0.0f ? fmaf(rest, r, q) : q;
+}
 
 DEV i64 int_div(i64 a, i64 b) { return b == 0 ? 0 : (b == -1 ? (i64)(0ULL - (u64)a) : a / b); }
 

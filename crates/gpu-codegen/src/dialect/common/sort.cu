@@ -1,5 +1,5 @@
-// Sorting. An item is an element's place in the order (its key) with its position in the row: no two are equal, so that
-// any sorting network is stable. Keys of 32 bits and their positions are one word of 64.
+// Sorting. An item is the sort key of an element with its position in the row: no two are equal, so that any sorting
+// network is stable. A 32-bit key and its position are one 64-bit word.
 struct LongItem { u64 key; u32 position; };
 DEV bool item_before(u64 a, u64 b) { return a < b; }
 DEV bool item_before(LongItem a, LongItem b) { return a.key < b.key || (a.key == b.key && a.position < b.position); }
@@ -10,11 +10,11 @@ DEV u64 item_address(LongItem x) { return x.key; }
 DEV bool is_last(u64 x) { return x == ~0ULL; }
 DEV bool is_last(LongItem x) { return x.key == ~0ULL && x.position == ~0u; }
 
-// What comes behind every element.
+// An item after every element.
 DEV void last_item(u64 &x) { x = ~0ULL; }
 DEV void last_item(LongItem &x) { x.key = ~0ULL; x.position = ~0u; }
 
-// Unsigned numbers in the order of the values: zeros are equal, what is no number comes last.
+// Unsigned numbers in the order of the values: zeros are equal, NaN comes last.
 DEV u32 sort_key(float x) {
     if (x != x) return ~0u;
     u32 bits = x == 0.0f ? 0u : as_bits(x);
@@ -42,7 +42,7 @@ template <bool DESCENDING, class I, class T> DEV I sort_item(T x, u32 position) 
     return item;
 }
 
-// Sorts each row of N neighbouring items (a power of two) among ALL in shared memory: a bitonic network.
+// Sorts each row of N adjacent items (a power of two) among ALL in shared memory by a bitonic network.
 template <int N, int ALL, int THREADS, class I> DEV void block_sort(I *items) {
     #pragma unroll 1
     for (int k = 2; k <= N; k <<= 1) {
@@ -63,7 +63,7 @@ template <int N, int ALL, int THREADS, class I> DEV void block_sort(I *items) {
     block_sync();
 }
 
-// How many of the first `diagonal` items of a merged sequence come from `a`.
+// Returns how many of the first `diagonal` items of the merged sequence come from `a` (merge path).
 template <class X, class I> DEV X merge_path(const I *a, X na, const I *b, X nb, X diagonal) {
     X low = diagonal > nb ? diagonal - nb : 0, high = diagonal < na ? diagonal : na;
     while (low < high) {
@@ -74,8 +74,8 @@ template <class X, class I> DEV X merge_path(const I *a, X na, const I *b, X nb,
     return low;
 }
 
-// Merges the two runs of `width` items of a row of `length` that the tile at `start` lies in; writes the tile's items.
-// A tile never reaches into the next two runs: `width` is a multiple of TILE.
+// Merges the two runs of `width` items, in a row of `length`, that contain the tile at `start`; writes the tile's items. A
+// tile never spans more than two runs: `width` is a multiple of TILE.
 template <int TILE, int THREADS, class X, class I>
 DEV void merge_tile(const I *from, I *to, X length, X width, X start, I *shared, X *bounds) {
     constexpr int EACH = TILE / THREADS;

@@ -1,18 +1,18 @@
-// Tiles of matrix products: how a block brings the parts of two operands into shared memory and multiplies them. The
-// generated kernel says how an element's address is found (lambdas `row`, `inner`, `inside`), so that a convolution is
-// the same product with another address; stands behind the instructions.
+// Tiles of matrix products: how a block copies parts of two operands to shared memory and multiplies them. The generated
+// kernel provides the addresses of elements (lambdas `row`, `inner`, `inside`), so that a convolution is the same product
+// with other addresses. Included after the instructions.
 //
-// An operand's tile has ROWS rows (of A: m; of B: n) and DEPTH inner points (k). In shared memory a line is what lies
-// together in global memory where WIDTH elements are copied at once, and a line is 16 bytes longer than what is in it,
-// which is how ldmatrix and 16-byte reads of several lines stay clear of each other's banks.
+// An operand's tile has ROWS rows (of A: m; of B: n) and DEPTH inner points (k). In shared memory a line contains what is
+// contiguous in global memory where WIDTH elements are copied at once. Lines are padded by 16 bytes, which avoids bank
+// conflicts of ldmatrix and of 16-byte reads of several lines.
 
 enum { ALONG_INNER, ALONG_ROWS, SINGLE_INNER, SINGLE_ROWS };
 
-// What a row or an inner point adds to an address, and to the spatial coordinates that must lie within the input.
+// What a row or an inner point adds to an address, and to the spatial coordinates that must be within the input.
 template <class I, int SPATIAL> struct Spot { I at; bool in; i32 x[SPATIAL ? SPATIAL : 1]; };
 
-// MODE: chunks of WIDTH elements along the inner dimension or along rows, by cp.async; or single elements, the block's
-// threads running along either. Single elements lie as ALONG_INNER does.
+// MODE: vectors of WIDTH elements along the inner dimension or along rows, by cp.async; or single elements, with the
+// block's threads along either. Single elements are stored as in ALONG_INNER.
 template <class T, int ROWS, int DEPTH, int WIDTH, int MODE, int THREADS> struct Tile {
     static constexpr bool SINGLE = MODE == SINGLE_INNER || MODE == SINGLE_ROWS;
     static constexpr bool LINES_ARE_INNER = MODE == ALONG_ROWS;
@@ -20,7 +20,8 @@ template <class T, int ROWS, int DEPTH, int WIDTH, int MODE, int THREADS> struct
     static constexpr int PITCH = LINE + 16 / (int)sizeof(T);
     static constexpr int BYTES = LINES * PITCH * (int)sizeof(T);
     static constexpr int CHUNKS = LINE / WIDTH;
-    // Lines that the block copies at once, and how often it does. A block may have more threads than a tile has chunks.
+    // Lines that the block copies at once, and the number of repetitions. A block may have more threads than a tile has
+    // vectors.
     static constexpr int STEP = THREADS / CHUNKS, TURNS = (LINES + STEP - 1) / STEP;
     static_assert(SINGLE ? THREADS % ROWS == 0 && THREADS % DEPTH == 0 : THREADS % CHUNKS == 0, "threads do not divide into lines");
 
@@ -31,7 +32,7 @@ template <class T, int ROWS, int DEPTH, int WIDTH, int MODE, int THREADS> struct
     }
 };
 
-// The copies of one thread. `rows` are kept for the whole product; `inner` is asked anew for each tile.
+// The copies of one thread. `rows` are kept for the whole product; `inner` is evaluated for each tile.
 template <class Shape, class T, class S, int ROWS, int DEPTH, int WIDTH, int MODE, int THREADS> struct Filler {
     static constexpr int KEPT = MODE == ALONG_INNER ? Shape::TURNS : 1;
     S kept[KEPT];
@@ -88,7 +89,7 @@ template <class Shape, class T, class S, int ROWS, int DEPTH, int WIDTH, int MOD
 };
 
 // float32 by fused multiply-adds of 16 x 16 threads, each of which has BM / 16 rows and BN / 16 columns. A warp is 4 rows
-// of 8 threads, so that what it reads of shared memory at once is few words, each for many.
+// of 8 threads, so that it reads few distinct words of shared memory at once.
 template <class A, class B, int BM, int BN, int DEPTH> struct PlainProduct {
     static constexpr int TM = BM / 16, TN = BN / 16;
     float d[TM][TN];
@@ -100,7 +101,7 @@ template <class A, class B, int BM, int BN, int DEPTH> struct PlainProduct {
     }
     DEV int ty() { return (int)(threadIdx.x >> 6) * 4 + (int)(threadIdx.x >> 3 & 3); }
     DEV int tx() { return (int)(threadIdx.x >> 5 & 1) * 8 + (int)(threadIdx.x & 7); }
-    // The row (or column) number `i` of a thread: neighbours in fours where the tile's lines run along rows.
+    // The index of a thread's row (or column) `i`: groups of four adjacent ones where the tile's lines run along rows.
     template <class S, int N> DEV int place(int thread, int i) {
         constexpr int Q = N < 4 ? N : 4;
         return S::LINES_ARE_INNER ? i / Q * (16 * Q) + thread * Q + i % Q : thread + 16 * i;
@@ -148,9 +149,9 @@ template <class A, class B, int BM, int BN, int DEPTH> struct PlainProduct {
     }
 };
 
-// ---- the sum of a product that several blocks share
+// ---- the sum of a product whose inner dimension several blocks split
 
-// N neighbouring sums (one, or a multiple of four) at `p` of the tile `sums`, added up in the order of the blocks.
+// N adjacent sums (one, or a multiple of four) at `p` of the tile `sums`, added in the order of the blocks.
 template <int N, int PARTS, int FLOATS> DEV void tile_result(float (&r)[N], const float *sums, const float *p) {
     constexpr int W = N < 4 ? 1 : 4;
     #pragma unroll

@@ -1,8 +1,8 @@
 // The names of number types and functions that all helpers and kernels share. No header is included, so that a run-time
 // compiler needs no search path.
 //
-// How these files are read (`dialect.rs`): an item is what stands between two empty lines outside of braces; a kernel gets the
-// items whose names it mentions, and those that they mention.
+// How these files are read (`dialect/mod.rs`): an item is the text between two empty lines outside of braces; a kernel
+// gets the items whose names it mentions, and those that they mention.
 
 typedef signed char i8;
 typedef unsigned char u8;
@@ -17,7 +17,7 @@ struct alignas(2) bf16 { u16 bits; };
 
 #define DEV static __device__ __forceinline__
 
-// A function of an object: `DEV` is static.
+// A member function: `DEV` is static.
 #define MEMBER __device__ __forceinline__
 
 #define UNLIKELY(x) __builtin_expect(x, 0)

@@ -1,9 +1,9 @@
-// What products by warpgroups share above their instructions: a ring of stages, tiles, the registers of the result.
+// Helpers of products by warpgroups, above the instructions: a ring buffer of stages, tiles, the registers of the result.
 
 DEV int warpgroup() { return shuffle((int)(threadIdx.x >> 7), 0); }
 
-// The barriers of a ring: a stage is full when its bytes are there, empty when every warp that multiplies, of all blocks
-// that share, has given it back.
+// The barriers of a ring: a stage is full when its bytes have arrived, and empty when every warp of the consumer
+// warpgroups of all blocks that share it has released it.
 template <int STAGES, int CONSUMERS, int SHARE>
 DEV void bulk_begin(u64 *full, u64 *empty, const TensorMap &a, const TensorMap &b) {
     if (threadIdx.x == 0) {
@@ -19,7 +19,7 @@ DEV void bulk_begin(u64 *full, u64 *empty, const TensorMap &a, const TensorMap &
     if constexpr (SHARE > 1) cluster_sync();
 }
 
-// Shared memory lives until no other block brings anything there.
+// Shared memory must live until no other block copies to it.
 template <int SHARE> DEV void bulk_end() {
     if constexpr (SHARE > 1) {
         wave_sync();
@@ -27,7 +27,7 @@ template <int SHARE> DEV void bulk_end() {
     }
 }
 
-// Where one role stands in the ring.
+// The position of one role in the ring.
 template <int STAGES> struct Ring {
     int stage = 0;
     u32 phase = 0;
@@ -39,16 +39,16 @@ template <int STAGES> struct Ring {
     }
 };
 
-// ---- a factor's tile of ROWS rows, one stage of the pipeline: 128 bytes of inner points
+// ---- an operand's tile of ROWS rows, one stage of the pipeline: 128 bytes of inner points
 template <class T, int ROWS, int MAJOR> struct BulkTile {
     static constexpr int LAYOUT = MAJOR;
     static constexpr int DEPTH = 128 / (int)sizeof(T), BYTES = ROWS * 128;
-    // From one block of 64 rows to the next; from one row, and from one inner point to the next within a block.
+    // The distances between blocks of 64 rows, between rows, and between inner points within a block.
     static constexpr int BLOCK = DEPTH * 128, ROW = 128;
     static_assert(MAJOR == K_MAJOR ? ROWS % 8 == 0 : ROWS % 64 == 0, "a tile is of whole blocks");
     DEV int place(int row, int k) { return MAJOR == K_MAJOR ? row * 128 + k * (int)sizeof(T) : row / 64 * BLOCK + k * 128; }
-    // Brings the tile of rows from `row`, inner points from `k`: by `load(to, bar, row, k)`, a box each. SHARE blocks of
-    // the cluster bring a part each, for all of them.
+    // Copies the tile of rows from `row` and inner points from `k` by `load(to, bar, row, k)`, a box each. SHARE blocks of
+    // the cluster copy a part each, for all of them.
     template <int SHARE, class Load> DEV void fill(u8 *to, u64 *bar, i64 row, i64 k, Load load) {
         constexpr int BOX = MAJOR == K_MAJOR ? ROWS / SHARE : 64, BOXES = ROWS / BOX;
         static_assert(BOXES * BOX == ROWS && BOXES % SHARE == 0 && BOX <= 256, "the blocks' parts are of whole boxes");
@@ -60,7 +60,7 @@ template <class T, int ROWS, int MAJOR> struct BulkTile {
     }
 };
 
-// The product of a warpgroup: PM rows of A's tile from PM times its number, all BN rows of B's.
+// The product of a warpgroup: PM rows of A's tile by all BN rows of B's. The rows begin at PM times the warpgroup's number.
 template <class T, class A, class B, int PM, int BN> struct WgmmaProduct {
     static constexpr int MI = PM / 64, DEPTH = A::DEPTH, K = 32 / (int)sizeof(T);
     float d[MI][BN / 2];
@@ -72,7 +72,7 @@ template <class T, class A, class B, int PM, int BN> struct WgmmaProduct {
     }
     // The tile's row at which the warp's 16 rows of block `i` begin.
     DEV int row(int i) { return (int)(threadIdx.x >> 7) * PM + i * 64 + (int)(threadIdx.x >> 5 & 3) * 16; }
-    // Starts the products of a stage; `more`: adds to what is there.
+    // Starts the products of a stage; with `more` they are accumulated.
     MEMBER void step(const u8 *sa, const u8 *sb, bool more) {
         const auto a = wgmma_operand<A::BLOCK>(sa + A::place((int)(threadIdx.x >> 7) * PM, 0));
         const auto b = wgmma_operand<B::BLOCK>(sb);
@@ -85,10 +85,10 @@ template <class T, class A, class B, int PM, int BN> struct WgmmaProduct {
                     wgmma_advance(b, B::place(0, k)), more || k > 0);
         wgmma_commit();
     }
-    // Where a column of a row of a slab of 64 columns lies in it, in groups of 8: rows side by side have other banks.
+    // The position of a column within a row of a slab of 64 columns, in groups of 8: adjacent rows use different banks.
     DEV int slab(int row, int col) { return row * 64 + (col ^ (row & 7) * 8); }
     // Stores columns 64 * part to 64 * part + 63 of the warp's 16 rows of block `i` to a slab. Both are compared with
-    // constants: registers have no addresses.
+    // constants, since registers have no addresses.
     MEMBER void store_slab(float *out, int i, int part) const {
         const int lane = threadIdx.x & 31;
         #pragma unroll
@@ -105,7 +105,7 @@ template <class T, class A, class B, int PM, int BN> struct WgmmaProduct {
                 }
             }
     }
-    // Stores all to the block's tile.
+    // Stores everything to the block's tile.
     template <int PITCH> MEMBER void store(float *out) const {
         const int lane = threadIdx.x & 31;
         #pragma unroll

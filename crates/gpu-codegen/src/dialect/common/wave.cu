@@ -1,6 +1,6 @@
-// How values combine, and how the threads of a wave or of a block combine theirs. WAVE is how many lanes a wave has.
+// Reduction operators, and reductions over the threads of a wave or a block. WAVE is the number of lanes per wave.
 
-// ---- how values combine
+// ---- reduction operators
 enum { SUM, PROD, MAX, MIN, ANY, ALL, XOR, ARGMAX, ARGMIN };
 template <int OP, class T> DEV T combine(T a, T b) {
     if constexpr (OP == SUM) return (T)(a + b);
@@ -12,7 +12,7 @@ template <int OP, class T> DEV T combine(T a, T b) {
     else return (T)(a ^ b);
 }
 
-// A value with its position: the first of equal ones, not a number before all.
+// A value with its position: the first of equal ones; NaN precedes all.
 template <class T> struct At { T v; i64 p; };
 template <int OP, class T> DEV bool before(At<T> a, At<T> b) {
     bool an = a.v != a.v, bn = b.v != b.v;
@@ -66,7 +66,7 @@ template <class T> DEV T shuffle_xor(T x, int mask) {
     return u.t;
 }
 
-// A team of TEAM threads (a wave, or the whole block) combines one value each; all get the result. The order is fixed.
+// A team of TEAM threads (a wave, or the whole block) reduces one value each; all get the result. The order is fixed.
 template <int OP, int TEAM, class T> DEV T team_combine(T x, void *scratch) {
     #pragma unroll
     for (int n = WAVE / 2; n; n >>= 1) x = combine<OP>(x, shuffle_down(x, n));
@@ -82,7 +82,7 @@ template <int OP, int TEAM, class T> DEV T team_combine(T x, void *scratch) {
     }
 }
 
-// Inclusive running combination over the team's threads, in their order; `total` is that of all.
+// Inclusive scan over the team's threads, in their order; `total` is that of all.
 template <int OP, int TEAM, class T> DEV T team_scan(T x, T &total, void *scratch) {
     int lane = threadIdx.x & (WAVE - 1);
     #pragma unroll
@@ -116,5 +116,5 @@ template <int TEAM> DEV void team_sync() {
     else block_sync();
 }
 
-// Neighbouring elements that move together.
+// Adjacent elements that are accessed at once.
 template <class T, int N> struct alignas(sizeof(T) * N > 16 ? 16 : sizeof(T) * N) Vec { T v[N]; };

@@ -1,7 +1,7 @@
-// One PTX instruction each, named as PTX names it: matrix fragments of a warp, copies that run beside the computation,
-// barriers of a part of a block, memory past the caches, clusters. How fragments lie stands in `common/matrix.cu`.
+// One PTX instruction each, with PTX's name: matrix fragments of a warp, asynchronous copies, barriers of a part of a
+// block, streaming accesses, clusters. The layout of fragments is described in `common/matrix.cu`.
 
-// An address of shared memory as the instructions take it.
+// A shared-memory address in the form of the instructions.
 DEV u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 
 // Declares `u8 *name`, the block's dynamic shared memory, aligned to 128 bytes.
@@ -33,7 +33,7 @@ DEV u32 pack_bf16(float low, float high) { u32 y; asm("cvt.rn.bf16x2.f32 %0, %1,
 
 DEV u32 pack_f16(float low, float high) { u32 y; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y; }
 
-// 2 to the power x, numbers below the smallest normal one as 0.
+// 2 to the power x, with subnormal results flushed to 0.
 DEV float exp2_flushed(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 
 // A float rounded to the nearest tf32 (ties away from zero), as bits.
@@ -52,14 +52,15 @@ MAKE_LDMATRIX(ldmatrix_x1, "x1", 1, "%0", "%1", "=r"(r[0])) MAKE_LDMATRIX(ldmatr
 MAKE_LDMATRIX_2(ldmatrix_x2, "x2") MAKE_LDMATRIX_2(ldmatrix_x2_trans, "x2.trans")
 MAKE_LDMATRIX_4(ldmatrix_x4, "x4") MAKE_LDMATRIX_4(ldmatrix_x4_trans, "x4.trans")
 
-// ---- copies from global to shared memory that run beside the computation; each thread waits for its own
-// 16 bytes, both addresses aligned to 16; `bytes` (0 to 16) are read, the rest is zeros. Past the first-level cache.
+// ---- asynchronous copies from global to shared memory; each thread waits for its own
+// 16 bytes, both addresses aligned to 16; `bytes` (0 to 16) are read, the rest is filled with zeros. Bypasses the
+// first-level cache.
 DEV void cp_async_16(void *shared, const void *global, int bytes = 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
         :: "r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
 }
 
-// 8 and 4 bytes, aligned to as many.
+// 8 and 4 bytes, aligned to their size.
 DEV void cp_async_8(void *shared, const void *global, int bytes = 8) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
         :: "r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
@@ -70,19 +71,19 @@ DEV void cp_async_4(void *shared, const void *global, int bytes = 4) {
         :: "r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
 }
 
-// The thread's copies so far, since the last call, are a group.
+// Commits the thread's copies since the last call as a group.
 DEV void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most PENDING of the thread's latest groups are under way; others see the copies after a barrier.
+// Waits until at most PENDING of the thread's latest groups are in flight; other threads see the copies after a barrier.
 template <int PENDING> DEV void cp_async_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory"); }
 
-// ---- barriers of a part of a block: numbers 1 to 15, `threads` (a multiple of 32) of those that come
+// ---- barriers of a part of a block: numbers 1 to 15, `threads` (a multiple of 32) participate
 DEV void barrier_sync(int number, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory"); }
 
-// Counts as there without waiting.
+// Arrives at such a barrier without waiting.
 DEV void barrier_arrive(int number, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(number), "r"(threads) : "memory"); }
 
-// ---- 16 bytes that are used once: first to leave the caches
+// ---- 16 bytes that are used once and evicted first
 DEV Quad load_streaming(const void *p) {
     Quad x;
     asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p));
@@ -94,39 +95,40 @@ DEV void store_streaming(void *p, Quad x) {
 }
 
 // ---- the order of launches
-// Where launches may overlap, the next launch's blocks are placed once all blocks of this one have come here and there is room
-// for them; elsewhere this does nothing.
+// Where launches may overlap, the blocks of the next launch are scheduled once all blocks of this one have called this and
+// there is room for them; otherwise this does nothing.
 __device__ __forceinline__ void launch_next() {
 #ifdef EARLY_LAUNCH
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Waits until earlier launches have ended: all that they write is there, and all that they read has been read. Every thread
-// comes here, and before it uses nothing but its arguments and what no launch of a call writes (constants): since a launch
-// ends after it has waited, waiting for the one before is waiting for all.
+// Waits until earlier launches have ended: everything that they write is visible, and everything that they read has been
+// read. Every thread calls this before it uses anything but its arguments and what no launch of a call writes (constants).
+// Since a launch ends after it has waited, waiting for the previous one is waiting for all.
 __device__ __forceinline__ void launch_wait() {
 #ifdef EARLY_LAUNCH
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// ---- clusters: blocks along y, each of which has its part of a sum in its own shared memory and finishes as many rows
+// ---- clusters: blocks along y, each with its partial sums in its own shared memory; each finishes an equal share of the
+// rows
 DEV void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// All parts are there; false where others finish the tile.
+// Waits until all partial sums are available; returns false where other blocks finish the tile.
 template <int PARTS, int FLOATS> DEV bool cluster_share(const float *) { cluster_sync(); return true; }
 
-// What a block has in shared memory lives until all have read it.
+// A block's shared memory must live until all have read it.
 DEV void cluster_end() { cluster_sync(); }
 
 DEV int cluster_row(int high) { return (int)blockIdx.y * high; }
 
 DEV int cluster_rows(int high, int) { return high; }
 
-// The vector (one or four) at the same place of the shared memory of block `rank` of the cluster.
+// The vector (of one or four elements) at the same place in the shared memory of block `rank` of the cluster.
 template <int W, int PARTS, int FLOATS> DEV Vec<float, W> cluster_load(const float *, const float *p, int rank) {
     Vec<float, W> x = {};
     u32 at;

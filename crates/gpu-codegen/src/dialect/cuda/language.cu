@@ -1,5 +1,5 @@
-// NVIDIA's words for what helpers and kernels of all vendors stand on: intrinsics of the compiler, one each. Not here: PTX
-// (`numbers.cu`, `instructions.cu`, `wgmma.cu`).
+// NVIDIA's definitions of the functions that the helpers and kernels of all vendors use: compiler intrinsics, one each.
+// Not here: PTX (`numbers.cu`, `instructions.cu`, `wgmma.cu`).
 
 // ---- bits
 DEV float as_float(u32 x) { return __uint_as_float(x); }
@@ -8,7 +8,7 @@ DEV double as_double(i64 x) { return __longlong_as_double(x); }
 DEV u32 as_bits(float x) { return __float_as_uint(x); }
 DEV i64 as_bits(double x) { return __double_as_longlong(x); }
 
-// The nearest float that is not larger in magnitude.
+// The nearest float of no larger magnitude.
 DEV float toward_zero(double x) { return __double2float_rz(x); }
 
 // The high half of a product.
@@ -17,7 +17,7 @@ DEV u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
 // A quotient to two units in the last place.
 DEV float quick_quotient(float a, float b) { return __fdividef(a, b); }
 
-// ---- waves: all lanes that have not left come to these together
+// ---- waves: all lanes that have not exited call these together
 DEV u32 wave_read(u32 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 
 DEV u32 wave_down(u32 x, int n) { return __shfl_down_sync(0xffffffffu, x, n); }
@@ -26,13 +26,13 @@ DEV u32 wave_up(u32 x, int n) { return __shfl_up_sync(0xffffffffu, x, n); }
 
 DEV u32 wave_xor(u32 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 
-// The lanes that say yes, a bit each.
+// The lanes with a true condition, one bit each.
 DEV u64 wave_ballot(bool yes) { return __ballot_sync(0xffffffffu, yes); }
 
 #define wave_sync() __syncwarp()
 
 // ---- blocks and memory
-// 16 bytes that move at once.
+// 16 bytes that are accessed at once.
 typedef uint4 Quad;
 
 #define block_sync() __syncthreads()
@@ -41,8 +41,8 @@ DEV void device_fence() { __threadfence(); }
 
 DEV void system_fence() { __threadfence_system(); }
 
-// What other blocks wrote during this launch: past the first-level cache.
+// Reads what other blocks wrote during this launch, bypassing the first-level cache.
 template <class T> DEV T past_first_cache(const T *p) { return __ldcg(p); }
 
-// Launches whose blocks come in clusters of this shape: stands before the bounds of a kernel.
+// The shape of the clusters of a launch; it precedes the bounds of a kernel.
 #define CLUSTER(x, y, z) __cluster_dims__(x, y, z)

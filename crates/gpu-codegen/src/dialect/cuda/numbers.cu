@@ -1,4 +1,4 @@
-// 16-bit floats by PTX, rounded to the nearest even number, and numbers that saturate when they become integers.
+// 16-bit floats by PTX, rounded to nearest even, and saturating conversions to integers.
 
 DEV float widen(f16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }
 

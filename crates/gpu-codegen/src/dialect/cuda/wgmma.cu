@@ -1,7 +1,7 @@
-// The tensor memory accelerator and products of warpgroups, one PTX instruction each (compute capability 9.0 alone, machine
-// code for `sm_90a`). How operands lie stands in `common/matrix.cu`.
+// The tensor memory accelerator and products of warpgroups, one PTX instruction each (compute capability 9.0 only, machine
+// code for `sm_90a`). The layout of operands is described in `common/matrix.cu`.
 
-// What the copy engine knows of a tensor: made by the driver.
+// A tensor map, the descriptor of a tensor for TMA; the driver encodes it.
 struct alignas(64) TensorMap { u64 words[16]; };
 #define TENSOR_MAP(name) const __grid_constant__ TensorMap name
 
@@ -15,17 +15,17 @@ DEV void mbarrier_init(u64 *bar, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(shared_address(bar)), "r"(count) : "memory");
 }
 
-// Makes initialized barriers known to the copy engine and to the cluster, before a barrier of the block or the cluster.
+// Makes initialized barriers visible to TMA and to the cluster, before a barrier of the block or the cluster.
 DEV void mbarrier_publish() { asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Arrives and says how many bytes of copies the phase waits for.
+// Arrives, and states how many bytes of copies the phase waits for.
 DEV void mbarrier_expect(u64 *bar, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(shared_address(bar)), "r"(bytes) : "memory");
 }
 
-// Arrives at the same barrier of each of the SHARE blocks of the cluster: one lane each. What it gives back was read by
-// products alone, so nothing of the thread's own is to be seen by others: a release for the cluster would wait for all of
-// its stores.
+// Arrives at the same barrier of each of the SHARE blocks of the cluster, one lane each. Only products have read what it
+// releases, so no other writes of the thread must become visible: a release for the cluster would wait for all of its
+// stores.
 template <int SHARE> DEV void mbarrier_arrive(u64 *bar) {
     const int lane = threadIdx.x & 31;
     if constexpr (SHARE == 1) {
@@ -43,8 +43,8 @@ DEV void mbarrier_wait(u64 *bar, u32 parity) {
         :: "r"(shared_address(bar)), "r"(parity) : "memory");
 }
 
-// ---- copies of boxes by the copy engine, one thread each: coordinates innermost first, zeros beyond the tensor's ends
-// SHARE > 1: to the same place of that many blocks of the cluster, counted by the barrier of each.
+// ---- copies of boxes by TMA, one thread each: coordinates innermost first, zeros beyond the tensor's ends
+// SHARE > 1: to the same place in that many blocks of the cluster, counted by the barrier of each.
 DEV void tma_prefetch(const TensorMap &map) { asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory"); }
 template <int SHARE, int RANK> DEV void tma_load(u8 *to, const TensorMap &map, u64 *bar, const int (&at)[RANK]) {
     const u32 shared = shared_address(to), full = shared_address(bar);
@@ -65,7 +65,7 @@ template <int SHARE, int RANK> DEV void tma_load(u8 *to, const TensorMap &map, u
     FFX_TMA(5, "%3,%4,%5,%6,%7", "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]))
 }
 
-// Which of BOXES boxes a block of SHARE brings: `own_boxes` from `first_box`.
+// Which of BOXES boxes a block of SHARE copies: `own_boxes` from `first_box`.
 __device__ constexpr int own_boxes(int boxes, int share) { return boxes / share; }
 template <int BOXES, int SHARE> DEV int first_box() {
     int rank = 0;
@@ -73,25 +73,25 @@ template <int BOXES, int SHARE> DEV int first_box() {
     return rank * (BOXES / SHARE);
 }
 
-// ---- registers of a warpgroup, which give up or take some for the rest of the kernel
+// ---- registers of a warpgroup, which releases or acquires some for the rest of the kernel
 template <int N> DEV void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
 template <int N> DEV void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }
 
 // ---- products (warpgroup)
-// Before the first product, and after registers of a product were touched otherwise.
+// Required before the first product, and after registers of a product were accessed otherwise.
 DEV void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most PENDING of the latest groups are under way.
+// Waits until at most PENDING of the latest groups are in flight.
 template <int PENDING> DEV void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory"); }
 
-// The descriptor of an operand that begins at `p`: bytes from one block of 64 rows to the next (`lead`, of a tile by
-// MN_MAJOR), bytes from 8 lines to the next 8.
+// The descriptor of an operand that begins at `p`: bytes between blocks of 64 rows (`lead`, for an MN_MAJOR tile), and
+// bytes between groups of 8 lines.
 template <int LEAD> DEV u64 wgmma_operand(const u8 *p) {
     return (u64)((shared_address(p) & 0x3ffffu) >> 4) | (u64)(LEAD >> 4) << 16 | (u64)(1024 >> 4) << 32 | 1ULL << 62;
 }
 
-// The same `bytes` further on.
+// The same operand, `bytes` further.
 DEV u64 wgmma_advance(u64 operand, int bytes) { return operand + (u64)(bytes >> 4); }
 template <class T, int N> struct Wgmma;
 #define FFX_D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
@@ -117,8 +117,8 @@ template <class T, int N> struct Wgmma;
     FFX_WGMMA(T, TY, 128, 16, FFX_S64, FFX_R16 FFX_R32 FFX_R64, "64", "65", "66", ", %67, %68", MA, MB) \
     FFX_WGMMA(T, TY, 256, 16, FFX_S128, FFX_R16 FFX_R32 FFX_R64 FFX_R96 FFX_R128, "128", "129", "130", ", %131, %132", MA, MB)
 
-// The same with the left factor in registers: of a warp's 16 rows as `mma.m16n8k16` has it (`tensor_core.cu`). They belong to
-// the product until it is waited for.
+// The same with the left operand in registers: a warp's 16 rows in the layout of `mma.m16n8k16` (`matrix.cu`). They belong
+// to the product until it is waited for.
 template <class T, int N> struct WgmmaHeld;
 #define FFX_WGMMA_HELD(T, TY, N, D, REGS, A0, A1, A2, A3, B, MORE, TB) \
     template <> struct WgmmaHeld<T, N> { \
@@ -144,7 +144,7 @@ FFX_WGMMA(float, "tf32", 256, 8, FFX_S128, FFX_R16 FFX_R32 FFX_R64 FFX_R96 FFX_R
 FFX_WGMMA_HELD_16(bf16, "bf16")
 FFX_WGMMA_HELD_16(f16, "f16")
 
-// What products have left in registers is read behind this, not before: the compiler does not know that they ran on.
+// A compiler barrier: results of asynchronous products in registers are read after this, not before.
 template <int N> DEV void wgmma_settle(float (&d)[N]) {
     #pragma unroll
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i]) :: "memory");

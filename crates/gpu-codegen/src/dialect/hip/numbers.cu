@@ -1,5 +1,4 @@
-// 16-bit floats without instructions of their own for bf16, rounded to the nearest even number, and numbers that saturate when
-// they become integers.
+// 16-bit floats without bf16 instructions, rounded to nearest even, and saturating conversions to integers.
 
 DEV float widen(f16 x) { return (float)__builtin_bit_cast(_Float16, x.bits); }
 
@@ -16,7 +15,7 @@ DEV bf16 to_bf16(float x) {
     return y;
 }
 
-// The cast of a number that does not fit is undefined.
+// The cast of a number that is out of range is undefined.
 DEV i64 trunc64(double x) {
     if (x != x) return 0;
     if (x >= 9223372036854775808.0) return 0x7fffffffffffffffLL;

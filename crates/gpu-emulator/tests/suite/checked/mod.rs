@@ -1,5 +1,5 @@
-//! What the tests of checked indices share: programs in words, their inputs, and every way of computing their steps on the
-//! emulator beside `interp`.
+//! Shared helpers of the tests of checked indices: programs as text, their inputs, and every candidate of their steps on
+//! the emulator against `interp`.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -15,13 +15,14 @@ use kernel_ir::{Program, Site, Step};
 use plugin_sdk::{OwnedTensor, TensorView, bf16};
 use tensor::Tensor;
 
-/// What a call ends with: the elements of its outputs, or an index that is out of bounds: its site, itself and the size.
+/// The outcome of a call: the elements of its outputs, or an index that is out of bounds: its site, the index and the
+/// size.
 pub type Outcome = Result<Vec<Vec<f64>>, (u32, i64, i64)>;
 
 pub const MODES: [Mode; 4] =
     [Mode::Default, Mode::ReduceOverhead, Mode::MaxAutotune, Mode::MaxAutotuneNoCudagraphs];
 
-/// Indices beside those that are in bounds.
+/// Out-of-bounds indices.
 pub const BAD: [i64; 4] = [-1, 1_000_000_000, i64::MIN, i64::MAX];
 
 pub fn program(text: &str) -> Program {
@@ -32,7 +33,7 @@ pub fn ints(values: &[i64]) -> Tensor {
     Tensor::from_slice(values, &[values.len()]).unwrap()
 }
 
-/// Small whole numbers, which every sum of is exact.
+/// Small whole numbers, whose sums are exact.
 pub fn floats(sizes: &[usize]) -> Tensor {
     let values: Vec<f32> = (0..sizes.iter().product()).map(|i: usize| (i * 7 % 23) as f32 - 9.0).collect();
     Tensor::from_vec(values, sizes).unwrap()
@@ -101,7 +102,7 @@ pub fn with_views<T>(inputs: &[Tensor], run: impl FnOnce(&[TensorView<'_>]) -> T
 /// The memory of a contiguous tensor.
 fn slice<T>(t: &Tensor) -> &[T] {
     let raw = t.raw_parts();
-    // SAFETY: a contiguous tensor of this many elements of the dtype that `T` is.
+    // SAFETY: the tensor is contiguous and has this many elements of the dtype of `T`.
     unsafe { std::slice::from_raw_parts(raw.data.cast::<T>(), t.numel()) }
 }
 
@@ -110,7 +111,7 @@ fn elements(mut t: OwnedTensor) -> Vec<f64> {
     let dtype = t.dtype();
     (0..count)
         .map(|i| {
-            // SAFETY: outputs of these programs are contiguous, and memory of the emulated device is the host's.
+            // SAFETY: outputs of these programs are contiguous, and memory of the emulated device is host memory.
             unsafe {
                 match dtype {
                     DType::F32 => f64::from(*data.cast::<f32>().add(i)),
@@ -127,7 +128,7 @@ fn number(program: &Program, site: &Site) -> u32 {
     program.sites.iter().position(|s| s == site).unwrap() as u32
 }
 
-/// What `interp` says of a call.
+/// The outcome of a call by `interp`.
 pub fn expected(program: &Program, inputs: &[Tensor]) -> Outcome {
     match interp::kernels::run(program, &|_| None, inputs) {
         Ok(all) => Ok(all.iter().map(|t| t.iter_f64().collect()).collect()),
@@ -136,7 +137,7 @@ pub fn expected(program: &Program, inputs: &[Tensor]) -> Outcome {
     }
 }
 
-/// The names of the ways in which any step of a program can be computed.
+/// The names of all candidates of any step of a program.
 pub fn candidates(program: &Program, target: &Target) -> BTreeSet<String> {
     fn of(program: &Program, steps: &[Step], target: &Target, out: &mut BTreeSet<String>) {
         for step in steps {
@@ -149,8 +150,8 @@ pub fn candidates(program: &Program, target: &Target) -> BTreeSet<String> {
     out
 }
 
-/// Runs calls in every way of computing the program, each call followed by the first one, whose outcome must not depend on what
-/// was before. Of several bad indices any may be the one that is named: `bad` has all of them.
+/// Runs calls with every candidate. Each call is followed by the first one, whose outcome must not depend on earlier
+/// calls. With several bad indices any of them may be reported: `bad` has all of them.
 pub fn agrees(text: &str, wanted: &[&str], calls: &[Vec<Tensor>]) {
     if !available() {
         return;
@@ -163,7 +164,10 @@ pub fn agrees(text: &str, wanted: &[&str], calls: &[Vec<Tensor>]) {
         let (all, on) = (candidates(&program, &target), format!("wave {}", target.wave));
         if target == Target::HOPPER {
             for candidate in wanted {
-                assert!(all.iter().any(|w| w.starts_with(candidate)), "no way `{candidate}` among {all:?}");
+                assert!(
+                    all.iter().any(|w| w.starts_with(candidate)),
+                    "no candidate `{candidate}` among {all:?}"
+                );
             }
         }
         for candidate in all.iter().map(String::as_str).chain([""]) {

@@ -1,5 +1,5 @@
-//! What the tests share: graphs of operators under construction, their inputs, and the comparison of what the emulated
-//! GPU computes with `interp`, which runs the same graph in its own dtypes and in double precision.
+//! Shared helpers: graphs of operators under construction, their inputs, and the comparison of the emulated GPU with
+//! `interp`, which runs the same graph in its own dtypes and in double precision.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)]
 
 use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, Output, OutputKind, ValueId, ValueType};
@@ -9,7 +9,7 @@ use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend};
 use prims::Builder;
 use tensor::Tensor;
 
-/// The emulator, or a line that says why there is none. A test without one has shown nothing.
+/// The emulator, or a message why there is none; the test has then shown nothing.
 pub fn emulator() -> Option<LoadedBackend> {
     let load = || plugin_host::Registry::from_env().load("gpu-emulator").expect("linked into the test");
     crate::present::available().then(load)
@@ -36,7 +36,7 @@ impl Case {
         self.sized(dtype, sizes, fixed(sizes), value)
     }
 
-    /// The same where the graph knows the sizes as expressions.
+    /// The same for sizes that the graph knows as expressions.
     pub fn sized(
         &mut self,
         dtype: DType,
@@ -55,7 +55,7 @@ impl Case {
         self.graph.placeholder(InputKind::User, name.clone(), &name, ValueType::Tensor(meta))
     }
 
-    /// An input of even numbers in -1.5..1.5, integers in -5..5, truth values.
+    /// An input of evenly spaced numbers in -1.5..1.5, integers in -5..5, or booleans.
     pub fn any(&mut self, dtype: DType, sizes: &[i64]) -> ValueId {
         let name = format!("any{}", self.data.len());
         self.input(dtype, sizes, |i| {
@@ -101,12 +101,12 @@ impl Case {
         self.checked(emulator, 2, &[""]);
     }
 
-    /// The same, with each of these ways where steps have them; one has.
+    /// The same with each of these candidates where steps have them; at least one step has.
     pub fn check_candidates(self, emulator: &LoadedBackend, candidates: &[&str]) {
         self.checked(emulator, 2, candidates);
     }
 
-    /// What is compiled.
+    /// Lowers the graph.
     pub fn program(&mut self) -> kernel_ir::Program {
         let nodes = &self.graph.nodes;
         self.graph.order.sort_by_key(|id| !matches!(nodes[*id].kind, NodeKind::Placeholder { .. }));
@@ -114,7 +114,7 @@ impl Case {
         inductor::compile(&self.graph, &inductor::Options::default()).unwrap()
     }
 
-    /// Compiles for the emulator, in every mode, and gets this error from a call, which no other one follows from.
+    /// Compiles for the emulator in every mode, and expects this error from a call and from a second one.
     pub fn refused(mut self, emulator: &LoadedBackend, why: &str) {
         let bytes = self.program().to_bytes();
         for mode in ["default", "reduce-overhead", "max-autotune"] {
@@ -135,7 +135,7 @@ impl Case {
         let wide: Vec<Tensor> = self.data.iter().map(|t| t.to_dtype(widened(t.dtype())).unwrap()).collect();
         let truth = interp::run(&in_double(&self.graph), &wide).unwrap();
         let bytes = program.to_bytes();
-        // With waves of 64 every step is computed by the way that is best by rule.
+        // With waves of 64 every step is computed by the candidate that is best by rule.
         let runs = candidates.iter().map(|candidate| (*candidate, "32")).chain([("", "64")]);
         for (candidate, wave) in runs {
             let has = |step| {
@@ -143,7 +143,7 @@ impl Case {
                     .is_ok_and(|v| v.iter().any(|v| v.name.contains(candidate)))
             };
             let wanted = candidate.is_empty() || program.steps.iter().any(has);
-            assert!(wanted, "{}: no step has a way `{candidate}`", self.graph.name);
+            assert!(wanted, "{}: no step has a candidate `{candidate}`", self.graph.name);
             let options = [("prefer", candidate), ("wave", wave)];
             let args = CompileArgs::new(KERNEL_IR, &bytes).mode("default").options(&options);
             let name = format!("{} {candidate}, waves of {wave}", self.graph.name);
@@ -193,7 +193,8 @@ fn in_double(graph: &Graph) -> Graph {
     graph
 }
 
-/// Integers are equal where both precisions agree on them; floats are off by little more than `interp` is.
+/// Compares results: integers are equal where both precisions agree on them, floats deviate by little more than `interp`
+/// does.
 fn compare(got: &Tensor, expected: &Tensor, truth: &Tensor) -> Result<(), String> {
     if got.dtype() != expected.dtype() || got.sizes() != expected.sizes() {
         return Err(format!(

@@ -1,6 +1,6 @@
-//! One step with its buffers: what they hold, what the step must leave, and the ways of computing it that a test chooses, run
-//! on the emulator. Factors are small multiples of 1/8, so that every product and sum is exact in all dtypes and only the
-//! last rounding differs.
+//! A single step with its buffers, the expected output, and the candidates that a test selects, run on the emulator.
+//! Operands are small multiples of 1/8, so that all products and sums are exact in every dtype and only the last rounding
+//! differs.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub fn shape(list: &[i64]) -> Shape {
     list.iter().map(|n| SymExpr::from_i64(*n)).collect()
 }
 
-/// Strides of memory without gaps, dimensions in `order`, outermost first.
+/// Strides of dense memory with dimensions in `order`, outermost first.
 pub fn dense(sizes: &[i64], order: &[usize]) -> Vec<i64> {
     let (mut strides, mut step) = (vec![1; sizes.len()], 1);
     for &d in order.iter().rev() {
@@ -56,14 +56,14 @@ pub fn points(sizes: &[i64]) -> impl Iterator<Item = Vec<i64>> + '_ {
     })
 }
 
-/// The ways of a step that a test runs, by name.
+/// Selects the candidates of a step that a test runs, by name.
 pub type Choose = fn(&Program, &Step) -> BTreeMap<String, Variant>;
 
-/// A program of one step, what its buffers hold, and what the output must.
+/// A program of one step, the contents of its buffers, and the expected output.
 pub struct Case {
     name: String,
     pub program: Program,
-    /// Values by element of memory; of the output what is expected, and not a number in its gaps.
+    /// Values by element of memory; for the output the expected ones, and NaN in its gaps.
     data: Vec<Vec<f64>>,
     out: BufId,
 }
@@ -101,7 +101,7 @@ impl Case {
         Operand { buf, sizes: shape(sizes), strides: shape(strides), offset: SymExpr::ZERO }
     }
 
-    /// `out = max(product + bias, 0) + residual`; computes what is expected of `product`.
+    /// Appends `out = max(product + bias, 0) + residual`, and computes the expected output from `product`.
     pub fn finish(
         &mut self,
         dtype: DType,
@@ -136,7 +136,7 @@ impl Case {
         Epilogue { ranges: shape(ranges), insts: e.finish() }
     }
 
-    /// Runs the ways that `choose` gives and compares what they leave; their names.
+    /// Runs the candidates that `choose` selects, compares their outputs, and returns their names.
     pub fn run(mut self, step: Step, choose: Choose) -> Vec<String> {
         if let Err(why) = gpu_emulator::available() {
             eprintln!("skipped: {why}");
@@ -188,13 +188,13 @@ impl Case {
             let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
             let maps = Map::of(&kernel.params, &kernel.maps, &|e| Ok(e.as_const().unwrap())).unwrap();
             let arguments = Arguments { words: &arguments, maps: &maps };
-            // SAFETY: the arguments are those that the kernel asks for, in memory of this emulator.
+            // SAFETY: the arguments match the kernel's parameters and are in memory of this emulator.
             unsafe { emulator.launch(function, grid, arguments) }.unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         let dtype = self.program.buffers[self.out].dtype;
         let expected = &self.data[self.out.0 as usize];
         let mut bytes = vec![0u8; expected.len() * dtype.size()];
-        // SAFETY: the output has as many bytes.
+        // SAFETY: the output has at least this many bytes.
         unsafe { emulator.download(bytes.as_mut_ptr(), buffers[self.out.0 as usize], bytes.len()).unwrap() };
         let got = decode(dtype, &bytes);
         // Half a unit in the last place of the output's dtype; sums are exact.
@@ -225,7 +225,7 @@ fn arguments(kernel: &Kernel, buffers: &[u64], scratch: &[u64]) -> Vec<u64> {
     kernel.params.iter().map(value).collect()
 }
 
-/// Numbers that are exact in each dtype.
+/// Encodes numbers that are exact in every dtype.
 fn encode(dtype: DType, values: &[f64]) -> Vec<u8> {
     let half = |x: f32| {
         let b = x.to_bits();

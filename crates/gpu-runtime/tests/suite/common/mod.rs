@@ -1,5 +1,4 @@
-//! A driver over host memory whose only kernel adds 1 to 32-bit floats: enough to see where memory is, how often it is asked
-//! for, and what a graph does.
+//! A driver over host memory whose only kernel adds 1 to 32-bit floats: enough to test placement, allocation and graphs.
 
 #![allow(dead_code)]
 
@@ -12,12 +11,12 @@ use gpu_codegen::Target;
 use gpu_runtime::{Arguments, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording};
 use plugin_sdk::DeviceId;
 
-/// The host itself as a device: its tensors are the device's.
+/// The host as a device: host tensors are in its memory.
 pub(crate) const HERE: DeviceId = DeviceId { device_type: 1, device_id: 0 };
-/// A device of an extension: tensors of the host have to be copied there.
+/// An extension device: host tensors have to be copied to it.
 pub(crate) const ELSEWHERE: DeviceId = DeviceId { device_type: 12, device_id: 0 };
 
-/// What the driver was asked for so far.
+/// Counts of the driver's calls.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) allocations: AtomicUsize,
@@ -35,7 +34,7 @@ impl Counts {
     pub(crate) fn of(&self, which: impl Fn(&Counts) -> &AtomicUsize) -> usize {
         which(self).load(SeqCst)
     }
-    /// The arguments; of a tensor map where its tensor begins.
+    /// The arguments; for a tensor map the address of its first element.
     fn words(&self, arguments: Arguments<'_>) -> Launch {
         let mut words = arguments.words.to_vec();
         arguments.maps.iter().for_each(|map| words[map.param] = arguments.start(map));
@@ -51,7 +50,7 @@ pub(crate) struct Mock {
     pub(crate) counts: Arc<Counts>,
     pub(crate) device: DeviceId,
     live: Mutex<HashMap<u64, Box<[u64]>>>,
-    /// Bytes that there are.
+    /// The memory limit in bytes.
     pub(crate) limit: Option<u64>,
     recorder: Recorder<Launch>,
 }
@@ -71,17 +70,17 @@ impl Mock {
     }
 }
 
-/// Elements where the size is no argument.
+/// Number of elements where the size is not an argument.
 pub(crate) const COUNT: u64 = 1000;
 
-/// Every kernel does `y[i] = x[i] + 1`, `x` its first buffer and `y` its last one, which may be the same.
+/// Every kernel computes `y[i] = x[i] + 1`, where `x` is its first buffer and `y` its last, possibly the same.
 fn run(launch: &[u64]) {
     let is_address = |a: &&u64| **a > 1 << 24;
     let buffers: Vec<u64> = launch.iter().filter(is_address).copied().collect();
     let n = launch.iter().find(|a| !is_address(a)).copied().unwrap_or(COUNT);
     let (Some(x), Some(y)) = (buffers.first(), buffers.last()) else { panic!("{launch:?}") };
     for i in 0..n as usize {
-        // SAFETY: the runtime passes addresses of buffers of this many elements.
+        // SAFETY: the runtime passes addresses of buffers with this many elements.
         unsafe { *(*y as *mut f32).add(i) = *(*x as *const f32).add(i) + 1.0 };
     }
 }
@@ -115,7 +114,7 @@ impl Driver for Mock {
         if self.limit.is_some_and(|limit| self.used() + bytes > limit) {
             return Err(GpuError::OutOfMemory { bytes, free: 0, total: self.limit.unwrap_or(0) });
         }
-        // Two words more than asked for: addresses are made multiples of 16.
+        // Two words more than requested leave room to align the address to 16.
         let memory = vec![u64::MAX; bytes.div_ceil(8) as usize + 2].into_boxed_slice();
         let address = (memory.as_ptr() as u64).next_multiple_of(16);
         self.live.lock().unwrap().insert(address, memory);
@@ -135,18 +134,18 @@ impl Driver for Mock {
         self.free(memory.device);
     }
     unsafe fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that both ranges have this length.
         unsafe { std::ptr::copy_nonoverlapping(from, to as *mut u8, bytes) };
         Ok(())
     }
     unsafe fn download(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that both ranges have this length.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, bytes) };
         Ok(())
     }
     unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), GpuError> {
         self.counts.copies.fetch_add(1, SeqCst);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that both ranges have this length.
         unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize) };
         Ok(())
     }

@@ -406,7 +406,7 @@ impl Body<'_> {
             self.push(dtype, InstKind::Op { op, args: args.into() });
         }
     }
-    /// A few instructions of every kind that may stand here.
+    /// A few instructions of every kind that may be here.
     fn fill(&mut self, rng: &mut Rng) {
         for _ in 0..rng.below(10) {
             let dtype = rng.pick(DType::ALL);

@@ -15,7 +15,7 @@ plugin_host::inventory::submit! {
     BuiltinPlugin { name: "fixture", entry: plugin_sdk::entry::<backend::Fixture> }
 }
 
-/// A library of `examples/`, which `cargo test -p ferroflux-plugin-sdk` builds beside the tests.
+/// A library of `examples/`, which `cargo test -p ferroflux-plugin-sdk` builds next to the tests.
 pub fn library(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let folder = tests.parent().unwrap().parent().unwrap().join("examples");
