@@ -243,7 +243,8 @@ pub(crate) fn begin(blas: &ProductLibrary<Blas>, operands: DType, tf32: bool) {
         addend: None,
         swapped: false,
     };
-    let kind = Kind { operands, out: operands, tf32: tf32 && operands == DType::F32, bias: false, relu: false };
+    let kind =
+        Kind { operands, out: operands, tf32: tf32 && operands == DType::F32, bias: false, relu: false };
     if let Err(e) = blas.prepare(&gemm, &kind, &Addresses::default(), 0) {
         tracing::debug!(target: "kernel", "cuBLASLt: {e}");
     }

@@ -1,5 +1,5 @@
-//! A HIP runtime that is none, with hiprtc: devices over the GPU emulator, by the functions of `libamdhip64` that the ROCm backend
-//! calls. Tests give the library that name in a folder of their own, so that the plugin runs unchanged through HIP's own calls on
+//! A HIP runtime that is none, with hiprtc and hipBLASLt: devices over the GPU emulator, by the functions that the ROCm backend
+//! calls. Tests give the library those names in a folder of their own, so that the plugin runs unchanged through HIP's own calls on
 //! machines without an AMD GPU. Never installed, never part of anything shipped.
 //!
 //! Work is not done when it is put on a stream but when something waits for it, so that what is read, reused or freed too early
@@ -8,6 +8,7 @@
 //! Not here: kernels' meaning (`gpu-emulator`), anything that only real hardware shows.
 #![allow(non_snake_case)]
 
+mod blas;
 mod device;
 mod graph;
 mod hiprtc;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use gpu_runtime::{Driver, Grid};
 
+use crate::blas::Multiplication;
 use crate::device::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, UNKNOWN};
 use crate::module::Kernel;
 use crate::state::{CURRENT, Opaque, State, give, opaque, with};
@@ -37,6 +38,8 @@ pub(crate) enum Work {
     Free {
         address: u64,
     },
+    /// A product of hipBLASLt.
+    Multiply(Multiplication),
     /// An event's setting of this number.
     Mark {
         event: usize,
@@ -131,6 +134,11 @@ impl State {
                 here.outcome(done)
             }
             Work::Free { address } => here.free(address),
+            Work::Multiply(multiplication) => {
+                // SAFETY: whoever put it there vouches for the matrices.
+                unsafe { multiplication.run() };
+                Ok(())
+            }
             Work::Mark { event, number } => {
                 if let Some(event) = self.events.get_mut(&event) {
                     (event.passed, event.time) = (event.passed.max(number), Some(Instant::now()));

@@ -64,6 +64,12 @@ pub(crate) fn standin(machine: &Machine) -> io::Result<()> {
     std::os::unix::fs::symlink(built("ferroflux_hip_standin")?, machine.file("libamdhip64.so.6"))
 }
 
+/// The same with hipBLASLt.
+pub(crate) fn with_products(machine: &Machine) -> io::Result<()> {
+    standin(machine)?;
+    std::os::unix::fs::symlink(built("ferroflux_hip_standin")?, machine.file("libhipblaslt.so.0"))
+}
+
 /// Fails a case with what was found.
 pub(crate) fn ensure(holds: bool, found: impl std::fmt::Debug) -> Outcome {
     if holds { Ok(()) } else { Err(format!("not so: {found:?}").into()) }

@@ -52,6 +52,56 @@ pub(crate) fn compiled(
     Ok(backend.compile(&CompileArgs::new(KERNEL_IR, &bytes).mode(mode).device(device).options(options))?)
 }
 
+/// `y = relu(a · b + c)` of `[36, 40]`, `[40, 24]` and `[24]` in a dtype; the biases go along the columns.
+pub(crate) fn product(dtype: &str) -> Result<Program, Error> {
+    let text = format!(
+        r#"kir 1.3
+program "product"
+buffer b0 "a" {dtype}[36, 40]{{40, 1}}+0 input 0
+buffer b1 "b" {dtype}[40, 24]{{24, 1}}+0 input 1
+buffer b2 "c" {dtype}[24]{{1}}+0 input 2
+buffer b3 "y" {dtype}[36, 24]{{24, 1}}+0 output
+input "a" b0
+input "b" b1
+input "c" b2
+output "y" b3[36, 24]{{24, 1}}+0
+init:
+steps:
+matmul "m" acc f32
+  a b0[36, 40]{{40, 1}}+0
+  b b1[40, 24]{{24, 1}}+0
+  epilogue [36, 24]
+    v0: f32 = template
+    v1: {dtype} = load b2[i1]
+    v2: f32 = cast v1
+    v3: f32 = add v0, v2
+    v4: f32 = const 0.0
+    v5: f32 = max v3, v4
+    v6: {dtype} = cast v5
+    v7: {dtype} = store b3[i0, i1], v6
+plan bytes 0:
+"#
+    );
+    // Numbers of float32 are not cast.
+    let text = if dtype == "f32" {
+        text.replace("    v2: f32 = cast v1\n", "")
+            .replace("v0, v2", "v0, v1")
+            .replace("    v6: f32 = cast v5\n", "")
+            .replace("], v6", "], v5")
+    } else {
+        text
+    };
+    Ok(renumbered(&text).parse()?)
+}
+
+/// The values of the body without gaps in their numbers.
+fn renumbered(text: &str) -> String {
+    let names: Vec<&str> =
+        text.lines().filter_map(|l| l.trim().split_once(": ")).map(|(name, _)| name).collect();
+    let names = names.into_iter().filter(|name| name.starts_with('v'));
+    names.enumerate().fold(text.to_owned(), |text, (n, name)| text.replace(name, &format!("v{n}")))
+}
+
 /// An input of so many rows, and the result in double precision.
 pub(crate) fn case(rows: usize) -> Result<(Tensor, Tensor), Error> {
     let x = tensor::formula::fill("x", &[rows, 5], 2.0, 0.0)?;
