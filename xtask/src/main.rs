@@ -8,6 +8,7 @@ mod emulator;
 mod fuzz;
 mod gpu_suite;
 mod header;
+mod hip_standin;
 mod kernels;
 mod ops;
 mod root;
@@ -50,6 +51,8 @@ enum Command {
     Kernels(kernels::Args),
     /// Runs everything on a machine with a GPU.
     GpuSuite(gpu_suite::Args),
+    /// Runs a command on a ROCm that is none.
+    HipStandin(hip_standin::Args),
     /// Writes the C header of the plugin ABI.
     Header(header::Args),
     /// Writes the page of operators.
@@ -63,6 +66,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(answer) = hip_standin::compiler() {
+        return answer;
+    }
     let result = match Cli::parse().command {
         Command::Corpus(args) => corpus::run(&args),
         Command::CorpusWorker(args) => corpus::work(&args),
@@ -72,6 +78,7 @@ fn main() -> ExitCode {
         Command::FuzzWorker(args) => fuzz::work(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::GpuSuite(args) => gpu_suite::run(&args),
+        Command::HipStandin(args) => hip_standin::run(&args),
         Command::Header(args) => header::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Tutorial(args) => tutorial::run(&args),

@@ -1,51 +1,43 @@
 //! The plugin: the part of `gpu_runtime::GpuBackend` that is specific to CUDA, apart from the driver.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use gpu_runtime::{CompilationRequest, DeviceMemory, GpuBackend, GpuError, Platform};
+use cudarc::driver::{result, sys};
+use gpu_codegen::Target;
+use gpu_runtime::{Candidate, CompilationRequest, Device, GpuBackend, GpuError, Module, SharedCache, Vendor};
+use kernel_ir::{Program, Step};
 use plugin_sdk::dlpack::DL_CUDA;
 use plugin_sdk::{DeviceId, DeviceInfo, OptionKind, OptionSpec, PluginError};
 
-use crate::cache::Cache;
+use crate::cuda::Cuda;
 use crate::device_properties::{self, DeviceProperties};
-use crate::driver::Device;
+use crate::error::error;
 use crate::preload::RequiredLibraries;
-use crate::{Library, find, locate};
+use crate::vendor::{Libraries, StreamContext};
+use crate::{Library, find, locate, nvrtc};
 
 /// The `cuda` backend.
-pub type CudaBackend = GpuBackend<Device>;
+pub type CudaBackend = GpuBackend<Device<Cuda>>;
 
-/// Work that a compilation has started before the device is open: loading the libraries it requires, and the code cache.
-pub struct BackgroundWork {
-    required: RequiredLibraries,
-    cache: Cache,
-}
+/// What a compilation has begun before the device is open: the libraries that it wants.
+pub struct BackgroundWork(RequiredLibraries);
 
-impl Platform for Device {
+impl Vendor for Cuda {
     const NAME: &'static str = "cuda";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
     const SUMMARY: &'static str = "NVIDIA GPUs: generated kernels compiled by NVRTC";
     const DEVICE_TYPE: i32 = DL_CUDA;
-    const STREAMS: bool = true;
     type Background = BackgroundWork;
 
     fn options() -> Vec<OptionSpec> {
         let toggle = OptionKind::Choice(vec!["on".into(), "off".into()]);
-        vec![
-            OptionSpec::new(
-                "cache",
-                OptionKind::Text,
-                "",
-                "folder of compiled code; `off` keeps none, nothing is the system's cache folder",
-            ),
-            OptionSpec::new(
-                "overlap",
-                toggle,
-                "on",
-                "whether blocks of a kernel that gains by it are placed while the kernel before still runs; holds for the whole \
-                 device from then on",
-            ),
-        ]
+        vec![OptionSpec::new(
+            "overlap",
+            toggle,
+            "on",
+            "whether blocks of a kernel that gains by it are placed while the kernel before still runs; holds for the whole \
+             device from then on",
+        )]
     }
 
     fn devices() -> Vec<DeviceInfo> {
@@ -70,33 +62,75 @@ impl Platform for Device {
         (0..count).map(info).collect()
     }
 
-    fn open(ordinal: i32) -> Result<Device, GpuError> {
-        Device::open(ordinal)
+    fn open(ordinal: i32, cache: &SharedCache) -> Result<Cuda, GpuError> {
+        let properties = DeviceProperties::of(ordinal)?;
+        // Said before anything is done; the library is loaded when something has to be compiled.
+        nvrtc::identity()?;
+        // SAFETY: the device was given by the driver; the context is kept for the life of the process.
+        let context = unsafe { result::primary_ctx::retain(properties.device) }
+            .map_err(error("cuDevicePrimaryCtxRetain"))?;
+        // SAFETY: the context was just retained.
+        unsafe { result::ctx::set_current(context) }.map_err(error("cuCtxSetCurrent"))?;
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
+            .map_err(error("cuStreamCreate"))?;
+        let libraries =
+            Libraries::new(StreamContext::new(context, stream), properties.identity(), Arc::clone(cache));
+        let opened = Cuda { properties, context, stream, libraries: Arc::new(libraries) };
+        opened.keep_freed_memory()?;
+        Ok(opened)
     }
 
     fn reset(ordinal: i32) -> Result<(), GpuError> {
-        Device::reset(ordinal)
+        let device = result::device::get(ordinal).map_err(error("cuDeviceGet"))?;
+        // SAFETY: the device was given by the driver. Whoever still holds something of it is told that it is lost.
+        unsafe { sys::cuDevicePrimaryCtxReset_v2(device) }.result().map_err(error("cuDevicePrimaryCtxReset"))
     }
 
-    fn begin(request: &CompilationRequest<'_>) -> Result<BackgroundWork, PluginError> {
-        let cache = Cache::named(request.options.text("cache")?);
+    fn begin(request: &CompilationRequest<'_>, cache: &SharedCache) -> Result<BackgroundWork, PluginError> {
         let properties = DeviceProperties::of(request.ordinal)?;
         let target = request.settings.target(properties.target.clone());
         let required = RequiredLibraries::of(request.program, &target, request.settings.mode);
-        required.load(properties.identity(), Arc::new(Mutex::new(cache.clone())));
-        Ok(BackgroundWork { required, cache })
+        required.load(properties.identity(), Arc::clone(cache));
+        Ok(BackgroundWork(required))
     }
 
     fn prepare(
-        device: Arc<DeviceMemory<Device>>,
+        device: &Device<Cuda>,
         background: BackgroundWork,
         request: &CompilationRequest<'_>,
-    ) -> Result<Arc<DeviceMemory<Device>>, PluginError> {
-        let driver = device.driver();
-        background.required.start(driver.vendor());
-        driver.keep_code_in(background.cache);
-        driver.let_launches_overlap(request.options.text("overlap")? == "on");
-        Ok(device)
+    ) -> Result<(), PluginError> {
+        background.0.start(&device.vendor().libraries);
+        device.let_launches_overlap(request.options.text("overlap")? == "on");
+        Ok(())
+    }
+
+    fn architecture(&self) -> &str {
+        &self.properties.architecture
+    }
+
+    fn target(&self) -> Target {
+        self.properties.target.clone()
+    }
+
+    fn identity(&self) -> String {
+        let mut version = 0;
+        // SAFETY: the number is written to a local; one that is not told is 0.
+        let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
+        let compiler = nvrtc::identity().unwrap_or_default();
+        let libraries = crate::vendor::versions();
+        format!("{} driver {version} {compiler} {libraries}", self.properties.identity())
+    }
+
+    fn compiler() -> Result<String, GpuError> {
+        nvrtc::identity()
+    }
+
+    fn compile(&self, module: &Module) -> Result<Vec<u8>, GpuError> {
+        nvrtc::compile(module, &self.properties.architecture)
+    }
+
+    fn candidates(&self, program: &Program, step: &Step, target: &Target) -> Vec<Candidate> {
+        self.libraries.candidates(program, step, target)
     }
 }
 

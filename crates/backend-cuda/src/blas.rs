@@ -1,74 +1,30 @@
 //! cuBLASLt: preparing products for sets of sizes, and launching them.
 //!
-//! Not here: the mapping of steps to products (`blas_call`) and of their matrices (`blas_layout`).
+//! Not here: which product a step is, how its matrices lie and which plans are kept (`gpu_runtime::products`).
 
-use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::cublaslt::{result, sys};
 use gpu_runtime::GpuError;
+use gpu_runtime::products::{Addresses, Gemm, Key, Kind, MAX_ALGORITHMS, Matrix, ProductLibrary, Products};
 use ir_core::DType;
 
-use crate::blas_layout::{Gemm, Matrix};
 use crate::vendor::{StreamContext, Workspace};
-
-/// Maximum number of prepared products; all are dropped when it is exceeded.
-const MAX_PLANS: usize = 4096;
-/// Number of algorithms that the library is asked for.
-pub(crate) const MAX_ALGORITHMS: usize = 5;
-/// The maximum alignment of addresses that is considered, in bytes: the widest access of a kernel needs it.
-const ALIGNMENT: u64 = 16;
 
 /// The library on one stream.
 pub(crate) struct Blas {
     handle: sys::cublasLtHandle_t,
     stream_context: StreamContext,
     workspace: Workspace,
-    plans: Mutex<HashMap<Key, Arc<Plan>>>,
-    exclusive: Mutex<()>,
 }
 
-// SAFETY: the handle may be used from several threads; descriptors are written only while `exclusive` is held.
+// SAFETY: the handle may be used from several threads; descriptors are written by one launch at a time.
 unsafe impl Send for Blas {}
 // SAFETY: shared use of the handle is allowed by the library; descriptors are written only while `exclusive` is held.
 unsafe impl Sync for Blas {}
 
-/// Dtypes and epilogue of a product; together with a [`Gemm`] it determines a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Kind {
-    /// The dtype of both operands.
-    pub(crate) operands: DType,
-    /// The dtype of the result, the addend and the biases.
-    pub(crate) out: DType,
-    /// Whether float32 operands may be rounded to tf32.
-    pub(crate) tf32: bool,
-    /// Whether a vector is added, with one number per row of the column-major result.
-    pub(crate) bias: bool,
-    /// Whether a ReLU follows.
-    pub(crate) relu: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    gemm: Gemm,
-    kind: Kind,
-    alignments: [u64; 4],
-    algorithm: usize,
-}
-
-/// Addresses of one product.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Addresses {
-    pub(crate) first: u64,
-    pub(crate) second: u64,
-    pub(crate) addend: u64,
-    pub(crate) out: u64,
-    pub(crate) bias: u64,
-}
-
 /// A product that is ready for launch: descriptors and an algorithm.
-struct Plan {
+pub(crate) struct Plan {
     desc: sys::cublasLtMatmulDesc_t,
     layouts: [sys::cublasLtMatrixLayout_t; 4],
     algo: sys::cublasLtMatmulAlgo_t,
@@ -97,39 +53,22 @@ fn number_type(dtype: DType) -> Option<sys::cudaDataType> {
     })
 }
 
-/// Whether the library multiplies operands of one dtype to a result of another.
-pub(crate) fn takes(operands: DType, out: DType) -> bool {
-    match operands {
-        DType::F16 | DType::BF16 => out == operands || out == DType::F32,
-        DType::F32 | DType::F64 => out == operands,
-        _ => false,
+fn compute(kind: &Kind) -> (sys::cublasComputeType_t, sys::cudaDataType) {
+    use sys::cublasComputeType_t as C;
+    match kind.operands {
+        DType::F64 => (C::CUBLAS_COMPUTE_64F, sys::cudaDataType_t::CUDA_R_64F),
+        DType::F32 if kind.tf32 => (C::CUBLAS_COMPUTE_32F_FAST_TF32, sys::cudaDataType_t::CUDA_R_32F),
+        _ => (C::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F),
     }
 }
 
-/// The largest power of two, at most [`ALIGNMENT`], that divides all addresses.
-pub(crate) fn alignment(of: &[u64]) -> u64 {
-    let bits = of.iter().fold(ALIGNMENT, |all, n| all | n);
-    1 << bits.trailing_zeros()
-}
-
-impl Kind {
-    fn compute(&self) -> (sys::cublasComputeType_t, sys::cudaDataType) {
-        use sys::cublasComputeType_t as C;
-        match self.operands {
-            DType::F64 => (C::CUBLAS_COMPUTE_64F, sys::cudaDataType_t::CUDA_R_64F),
-            DType::F32 if self.tf32 => (C::CUBLAS_COMPUTE_32F_FAST_TF32, sys::cudaDataType_t::CUDA_R_32F),
-            _ => (C::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F),
-        }
-    }
-
-    fn epilogue(&self) -> sys::cublasLtEpilogue_t {
-        use sys::cublasLtEpilogue_t as E;
-        match (self.bias, self.relu) {
-            (false, false) => E::CUBLASLT_EPILOGUE_DEFAULT,
-            (false, true) => E::CUBLASLT_EPILOGUE_RELU,
-            (true, false) => E::CUBLASLT_EPILOGUE_BIAS,
-            (true, true) => E::CUBLASLT_EPILOGUE_RELU_BIAS,
-        }
+fn epilogue(kind: &Kind) -> sys::cublasLtEpilogue_t {
+    use sys::cublasLtEpilogue_t as E;
+    match (kind.bias, kind.relu) {
+        (false, false) => E::CUBLASLT_EPILOGUE_DEFAULT,
+        (false, true) => E::CUBLASLT_EPILOGUE_RELU,
+        (true, false) => E::CUBLASLT_EPILOGUE_BIAS,
+        (true, true) => E::CUBLASLT_EPILOGUE_RELU_BIAS,
     }
 }
 
@@ -143,35 +82,7 @@ impl Blas {
         stream_context.enter()?;
         let handle = result::create_handle().map_err(failed("cublasLtCreate"))?;
         tracing::debug!(target: "kernel", version = Blas::version(), "cuBLASLt");
-        Ok(Blas { handle, stream_context, workspace, plans: Mutex::default(), exclusive: Mutex::default() })
-    }
-
-    /// Makes the library build its tables, which its first answer would do otherwise, by asking for a small product of a
-    /// kind that will be used: each kind has tables of its own.
-    pub(crate) fn begin(&self, operands: DType, tf32: bool) {
-        let _span = tracing::debug_span!(target: "kernel", "begin with cuBLASLt").entered();
-        let matrix = Matrix { transposed: false, ld: 64, step: 0 };
-        let gemm = Gemm {
-            rows: 64,
-            cols: 64,
-            depth: 64,
-            batch: 1,
-            first: matrix,
-            second: matrix,
-            out: matrix,
-            addend: None,
-            swapped: false,
-        };
-        let kind =
-            Kind { operands, out: operands, tf32: tf32 && operands == DType::F32, bias: false, relu: false };
-        if let Err(e) = self.prepare(&gemm, &kind, &Addresses::default(), 0) {
-            tracing::debug!(target: "kernel", "cuBLASLt: {e}");
-        }
-    }
-
-    /// Makes the context current in this thread.
-    pub(crate) fn enter(&self) -> Result<(), GpuError> {
-        self.stream_context.enter()
+        Ok(Blas { handle, stream_context, workspace })
     }
 
     /// The library's version, `130100` for 13.1.
@@ -180,70 +91,7 @@ impl Blas {
         unsafe { sys::cublasLtGetVersion() }
     }
 
-    /// Prepares a product, so that its launch allocates nothing.
-    ///
-    /// # Errors
-    /// The library has no algorithm for the product.
-    pub(crate) fn prepare(
-        &self,
-        gemm: &Gemm,
-        kind: &Kind,
-        at: &Addresses,
-        algorithm: usize,
-    ) -> Result<(), GpuError> {
-        self.stream_context.enter()?;
-        let alignments = [at.first, at.second, at.addend, at.out].map(|a| alignment(&[a]));
-        self.plan(Key { gemm: *gemm, kind: *kind, alignments, algorithm }, at).map(|_| ())
-    }
-
-    fn plan(&self, key: Key, at: &Addresses) -> Result<Arc<Plan>, GpuError> {
-        if let Some(plan) = lock(&self.plans).get(&key) {
-            return Ok(Arc::clone(plan));
-        }
-        let _span = tracing::debug_span!(target: "kernel", "plan of cuBLASLt").entered();
-        let plan = Arc::new(self.make(&key, at)?);
-        let mut plans = lock(&self.plans);
-        if plans.len() >= MAX_PLANS {
-            plans.clear();
-        }
-        plans.insert(key, Arc::clone(&plan));
-        Ok(plan)
-    }
-
-    fn make(&self, key: &Key, at: &Addresses) -> Result<Plan, GpuError> {
-        let Key { gemm, kind, .. } = key;
-        let (Some(operands), Some(out)) = (number_type(kind.operands), number_type(kind.out)) else {
-            return Err(GpuError::Malformed(format!("cuBLASLt has no products of {}", kind.operands)));
-        };
-        let (compute, scale) = kind.compute();
-        let desc = result::create_matmul_desc(compute, scale).map_err(failed("cublasLtMatmulDescCreate"))?;
-        // From here on `plan` owns the descriptors.
-        let null = std::ptr::null_mut();
-        let algo = sys::cublasLtMatmulAlgo_t { data: [0; 8] };
-        let mut plan = Plan { desc, layouts: [null; 4], algo, workspace: 0 };
-        use sys::cublasLtMatmulDescAttributes_t as A;
-        set(desc, A::CUBLASLT_MATMUL_DESC_TRANSA, i32::from(gemm.first.transposed))?;
-        set(desc, A::CUBLASLT_MATMUL_DESC_TRANSB, i32::from(gemm.second.transposed))?;
-        set(desc, A::CUBLASLT_MATMUL_DESC_EPILOGUE, kind.epilogue())?;
-        if kind.bias {
-            set(desc, A::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out)?;
-            set(desc, A::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias)?;
-        }
-        let addend = gemm.addend.unwrap_or(gemm.out);
-        let sides = [
-            (operands, gemm.rows, gemm.depth, gemm.first),
-            (operands, gemm.depth, gemm.cols, gemm.second),
-            (out, gemm.rows, gemm.cols, addend),
-            (out, gemm.rows, gemm.cols, gemm.out),
-        ];
-        for (slot, (ty, rows, cols, matrix)) in plan.layouts.iter_mut().zip(sides) {
-            *slot = layout(ty, rows, cols, matrix, gemm.batch)?;
-        }
-        self.choose(&mut plan, key)?;
-        Ok(plan)
-    }
-
-    /// Asks the library for algorithms and takes the one with the key's number, or the last.
+    /// Asks the library for algorithms and keeps the one of the key's number, or the last there is.
     fn choose(&self, plan: &mut Plan, key: &Key) -> Result<(), GpuError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as P;
         let preference =
@@ -296,25 +144,51 @@ impl Blas {
         plan.workspace = chosen.workspaceSize;
         Ok(())
     }
+}
 
-    /// Enqueues a product: `out = alpha * first · second + addend + bias`, followed by a ReLU where requested.
-    ///
-    /// # Errors
-    /// An error of the library.
-    ///
-    /// # Safety
-    /// The addresses are device memory that contains the matrices of `gemm`.
-    pub(crate) unsafe fn launch(
-        &self,
-        gemm: &Gemm,
-        kind: &Kind,
-        alpha: f64,
-        at: &Addresses,
-        algorithm: usize,
-    ) -> Result<(), GpuError> {
-        let alignments = [at.first, at.second, at.addend, at.out].map(|a| alignment(&[a]));
-        let plan = self.plan(Key { gemm: *gemm, kind: *kind, alignments, algorithm }, at)?;
-        let _guard = lock(&self.exclusive);
+impl Products for Blas {
+    const NAME: &'static str = "cublaslt";
+    type Plan = Plan;
+
+    fn enter(&self) -> Result<(), GpuError> {
+        self.stream_context.enter()
+    }
+
+    fn make(&self, key: &Key, at: &Addresses) -> Result<Plan, GpuError> {
+        let Key { gemm, kind, .. } = key;
+        let (Some(operands), Some(out)) = (number_type(kind.operands), number_type(kind.out)) else {
+            return Err(GpuError::Malformed(format!("cuBLASLt has no products of {}", kind.operands)));
+        };
+        let (compute, scale) = compute(kind);
+        let desc = result::create_matmul_desc(compute, scale).map_err(failed("cublasLtMatmulDescCreate"))?;
+        // From here on `plan` owns what is made.
+        let null = std::ptr::null_mut();
+        let algo = sys::cublasLtMatmulAlgo_t { data: [0; 8] };
+        let mut plan = Plan { desc, layouts: [null; 4], algo, workspace: 0 };
+        use sys::cublasLtMatmulDescAttributes_t as A;
+        set(desc, A::CUBLASLT_MATMUL_DESC_TRANSA, i32::from(gemm.first.transposed))?;
+        set(desc, A::CUBLASLT_MATMUL_DESC_TRANSB, i32::from(gemm.second.transposed))?;
+        set(desc, A::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(kind))?;
+        if kind.bias {
+            set(desc, A::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out)?;
+            set(desc, A::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias)?;
+        }
+        let addend = gemm.addend.unwrap_or(gemm.out);
+        let sides = [
+            (operands, gemm.rows, gemm.depth, gemm.first),
+            (operands, gemm.depth, gemm.cols, gemm.second),
+            (out, gemm.rows, gemm.cols, addend),
+            (out, gemm.rows, gemm.cols, gemm.out),
+        ];
+        for (slot, (ty, rows, cols, matrix)) in plan.layouts.iter_mut().zip(sides) {
+            *slot = layout(ty, rows, cols, matrix, gemm.batch)?;
+        }
+        self.choose(&mut plan, key)?;
+        Ok(plan)
+    }
+
+    unsafe fn launch(&self, plan: &Plan, key: &Key, alpha: f64, at: &Addresses) -> Result<(), GpuError> {
+        let Key { gemm, kind, .. } = key;
         if kind.bias {
             set(plan.desc, sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias)?;
         }
@@ -350,6 +224,29 @@ impl Blas {
             .result()
             .map_err(failed("cublasLtMatmul"))
         }
+    }
+}
+
+/// Has the library make its tables, which its first answer does else: asks for a small product of a kind that will be
+/// asked for, since each kind has its own.
+pub(crate) fn begin(blas: &ProductLibrary<Blas>, operands: DType, tf32: bool) {
+    let _span = tracing::debug_span!(target: "kernel", "begin with cuBLASLt").entered();
+    let matrix = Matrix { transposed: false, ld: 64, step: 0 };
+    let gemm = Gemm {
+        rows: 64,
+        cols: 64,
+        depth: 64,
+        batch: 1,
+        first: matrix,
+        second: matrix,
+        out: matrix,
+        addend: None,
+        swapped: false,
+    };
+    let kind =
+        Kind { operands, out: operands, tf32: tf32 && operands == DType::F32, bias: false, relu: false };
+    if let Err(e) = blas.prepare(&gemm, &kind, &Addresses::default(), 0) {
+        tracing::debug!(target: "kernel", "cuBLASLt: {e}");
     }
 }
 
@@ -425,31 +322,4 @@ fn layout(
         return Err(failed("cublasLtMatrixLayoutSetAttribute")(e));
     }
     Ok(made)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn alignments_are_powers_of_two() {
-        assert_eq!(alignment(&[0]), 16);
-        assert_eq!(alignment(&[4096, 256]), 16);
-        assert_eq!(alignment(&[4096, 6]), 2);
-        assert_eq!(alignment(&[8]), 8);
-    }
-
-    #[test]
-    fn supported_dtypes() {
-        assert!(takes(DType::BF16, DType::F32) && takes(DType::F16, DType::F16));
-        assert!(
-            !takes(DType::BF16, DType::F16)
-                && !takes(DType::F32, DType::BF16)
-                && !takes(DType::I8, DType::I32)
-        );
-    }
 }

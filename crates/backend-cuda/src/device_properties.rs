@@ -4,7 +4,7 @@ use cudarc::driver::{result, sys};
 use gpu_codegen::{Dialect, Features, Target};
 use gpu_runtime::GpuError;
 
-use crate::driver::error;
+use crate::error::error;
 use crate::libraries::{Library, find};
 use crate::tensor_map;
 

@@ -10,10 +10,9 @@ use cudarc::cudnn::sys::{
     self, cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as T, cudnnBackendBehaviorNote_t,
     cudnnBackendHeurMode_t, cudnnBackendNumericalNote_t,
 };
-use gpu_runtime::GpuError;
+use gpu_runtime::{AnswerCache, GpuError};
 use ir_core::DType;
 
-use crate::answer_cache::AnswerCache;
 use crate::dnn_desc::{Desc, Kind, failed};
 use crate::dnn_graph::{Fused, Operations, Uid};
 use crate::vendor::{StreamContext, Workspace};

@@ -7,6 +7,7 @@ use gpu_codegen::{
     Blocks, Kernel, Packed, StridedView, Target, VendorEpilogue, epilogue, fold, relayout, store_order,
     vendor_epilogue,
 };
+use gpu_runtime::sizes::{at_capture, perturbed};
 use gpu_runtime::{Candidate, GpuError, LibraryCall, Part, Work};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BufId, Conv, Operand, Program, Step};
@@ -16,7 +17,6 @@ use crate::dnn_fold::Folded;
 use crate::dnn_graph::{Fused, Uid, number_type};
 use crate::dnn_layout::{self as layout, Format, Problem, Role, Tensor, dims, pick};
 use crate::dnn_transposed::as_transposed;
-use crate::sizes::{at_capture, perturbed};
 
 /// The alignment of tensor addresses in bytes.
 const ALIGNMENT: i64 = 16;

@@ -10,12 +10,9 @@
 //! }
 //! ```
 
-mod answer_cache;
 mod backend;
 mod blas;
-mod blas_call;
-mod blas_layout;
-mod cache;
+mod cuda;
 mod device_properties;
 mod dnn;
 mod dnn_call;
@@ -24,24 +21,24 @@ mod dnn_fold;
 mod dnn_graph;
 mod dnn_layout;
 mod dnn_transposed;
-mod driver;
-mod events;
-mod graph;
+mod error;
 mod libraries;
 mod nvrtc;
 mod preload;
-mod sizes;
-mod staging;
 mod tensor_map;
 mod vendor;
 
 pub use backend::{BackgroundWork, CudaBackend};
+pub use cuda::Cuda;
 pub use device_properties::target_of;
-pub use driver::{Device, Function};
 pub use libraries::{Library, find, locate};
 pub use nvrtc::compile;
 
-/// Opens a device for running single steps on it: its driver, with the candidates of NVIDIA's libraries.
+/// A CUDA device as `gpu-runtime` drives it.
+pub type Device = gpu_runtime::Device<Cuda>;
+
+/// A device, opened anew, for whoever wants to run single steps on it: its driver, with all ways of computing a step that
+/// NVIDIA's libraries offer.
 ///
 /// # Errors
 /// There is no driver, no NVRTC, or no such device.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use gpu_runtime::GpuError;
+use gpu_runtime::find::{self as files, Sought, children};
 
 /// A library of CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,9 @@ impl Library {
             Library::Dnn => &["libcudnn.so.9", "libcudnn.so"],
         }
     }
+    fn sought(self) -> Sought {
+        Sought { name: self.name(), files: self.files(), advice: self.advice() }
+    }
     fn advice(self) -> &'static str {
         match self {
             Library::Driver => "install the NVIDIA driver",
@@ -59,36 +63,17 @@ impl Library {
 /// a hundred folders.
 fn folders() -> &'static [PathBuf] {
     static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
-    FOLDERS.get_or_init(listed)
-}
-
-fn listed() -> Vec<PathBuf> {
-    let given =
-        ["CUDNN_PATH", "CUDA_PATH", "CUDA_HOME"].iter().filter_map(std::env::var_os).map(PathBuf::from);
-    let prefixes = given.chain([PathBuf::from("/usr/local/cuda")]);
-    let mut all: Vec<PathBuf> = prefixes.flat_map(|p| [p.join("lib64"), p.join("lib"), p]).collect();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    for bin in std::env::split_paths(&path).filter(|p| p.is_absolute()) {
-        let Some(prefix) = bin.parent() else { continue };
-        for python in children(&prefix.join("lib"), |name| name.starts_with("python3")) {
-            for packages in ["site-packages", "dist-packages"] {
-                let nvidia = children(&python.join(packages).join("nvidia"), |_| true);
-                all.extend(nvidia.into_iter().map(|p| p.join("lib")).filter(|p| p.is_dir()));
-            }
+    let listed = || {
+        let mut prefixes = files::installations(&["CUDNN_PATH", "CUDA_PATH", "CUDA_HOME"]);
+        prefixes.push(PathBuf::from("/usr/local/cuda"));
+        let mut all = files::libraries_of(prefixes);
+        for packages in files::python_packages() {
+            let nvidia = children(&packages.join("nvidia"), |_| true);
+            all.extend(nvidia.into_iter().map(|p| p.join("lib")).filter(|p| p.is_dir()));
         }
-    }
-    let mut seen = std::collections::HashSet::new();
-    all.retain(|p| seen.insert(p.clone()));
-    all
-}
-
-/// The entries of a folder in the order of their names; none where there is no folder.
-fn children(folder: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> =
-        entries.filter(|e| wanted(&e.file_name().to_string_lossy())).map(|e| e.path()).collect();
-    found.sort();
-    found
+        files::once(all)
+    };
+    FOLDERS.get_or_init(listed)
 }
 
 /// Loads the second library of NVRTC, which it opens by its bare name and the system does not find.
@@ -132,30 +117,11 @@ pub fn find(library: Library) -> Result<PathBuf, GpuError> {
 }
 
 fn load(library: Library) -> Result<PathBuf, GpuError> {
-    let _span = tracing::debug_span!(target: "kernel", "load", library = library.name()).entered();
-    let names = library.files().iter().map(PathBuf::from);
-    let paths = folders().iter().flat_map(|f| library.files().iter().map(move |n| f.join(n)));
-    let mut looked = Vec::new();
-    for path in names.chain(paths) {
-        // SAFETY: the libraries of CUDA only initialize themselves when loaded; files with these names are trusted as the
-        // system's loader trusts them.
-        match unsafe { libloading::Library::new(&path) } {
-            Ok(loaded) => {
-                // The library is never unloaded: the driver keeps threads.
-                std::mem::forget(loaded);
-                companions(library, &path);
-                return Ok(path);
-            }
-            // For a file that exists and does not load the reason is reported.
-            Err(e) if path.is_file() => looked.push(format!("{} ({e})", path.display())),
-            Err(_) => looked.push(path.display().to_string()),
-        }
-    }
-    Err(missing(library, &looked))
-}
-
-fn missing(library: Library, looked: &[String]) -> GpuError {
-    GpuError::Missing { library: library.name(), looked: looked.join(", "), advice: library.advice() }
+    let (loaded, path) = library.sought().load(&[], folders())?;
+    // Never unloaded: the driver keeps threads.
+    std::mem::forget(loaded);
+    companions(library, &path);
+    Ok(path)
 }
 
 /// The path of a library's file, without loading it. The real name of the file ends with the version. The result is
@@ -165,24 +131,5 @@ fn missing(library: Library, looked: &[String]) -> GpuError {
 /// [`GpuError::Missing`] with all places that were searched.
 pub fn locate(library: Library) -> Result<PathBuf, GpuError> {
     static FOUND: [OnceLock<Result<PathBuf, GpuError>>; 4] = [const { OnceLock::new() }; 4];
-    FOUND[library as usize].get_or_init(|| look_for(library)).clone()
-}
-
-fn look_for(library: Library) -> Result<PathBuf, GpuError> {
-    let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let given: Vec<PathBuf> = std::env::split_paths(&path).filter(|p| p.is_absolute()).collect();
-    let usual =
-        ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64"];
-    let all = given.into_iter().chain(usual.map(PathBuf::from)).chain(folders().iter().cloned());
-    let mut looked = Vec::new();
-    for folder in all.filter(|f| f.is_dir()) {
-        for name in library.files() {
-            let path = folder.join(name);
-            if path.is_file() {
-                return Ok(path.canonicalize().unwrap_or(path));
-            }
-        }
-        looked.push(folder.display().to_string());
-    }
-    Err(missing(library, &looked))
+    FOUND[library as usize].get_or_init(|| library.sought().locate(&[], folders())).clone()
 }

@@ -1,10 +1,9 @@
 //! NVRTC: compiles kernel text to machine code of one architecture. No GPU is needed.
 
 use std::ffi::{CString, c_char};
-use std::time::UNIX_EPOCH;
 
 use cudarc::nvrtc::{result, sys};
-use gpu_runtime::{GpuError, Module};
+use gpu_runtime::{GpuError, Module, find as files};
 
 use crate::libraries::{Library, find, locate};
 
@@ -39,12 +38,7 @@ pub fn compile(module: &Module, architecture: &str) -> Result<Vec<u8>, GpuError>
 /// NVRTC is missing.
 pub(crate) fn identity() -> Result<String, GpuError> {
     let path = locate(Library::Nvrtc).or_else(|_| find(Library::Nvrtc))?;
-    let file = std::fs::metadata(&path).ok();
-    let changed = file.as_ref().and_then(|f| f.modified().ok());
-    let seconds = changed.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map_or(0, |d| d.as_secs());
-    let bytes = file.map_or(0, |f| f.len());
-    // A distribution's file name ends with the version; size and time distinguish files of the same name.
-    Ok(format!("nvrtc {} {bytes} {seconds} {}", path.display(), OPTIONS.join(" ")))
+    Ok(format!("nvrtc {} {}", files::stamp(&path), OPTIONS.join(" ")))
 }
 
 /// An NVRTC program, destroyed when dropped.

@@ -6,15 +6,15 @@
 use std::sync::Arc;
 
 use gpu_codegen::Target;
-use gpu_runtime::{Mode, asks_libraries};
+use gpu_runtime::{Mode, SharedCache, asks_libraries, products};
 use ir_core::DType;
 use kernel_ir::{Program, Step};
 
-use crate::answer_cache::SharedCache;
+use crate::blas::begin;
 use crate::dnn::Dnn;
+use crate::dnn_call;
 use crate::libraries::{Library, find, load_engines};
-use crate::vendor::{Vendor, plan_cache};
-use crate::{blas_call, dnn_call};
+use crate::vendor::{Libraries, plan_cache};
 
 /// The libraries that a program uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl RequiredLibraries {
             for step in steps {
                 match step {
                     Step::Matmul(_) | Step::Conv(_) if !asks_libraries(program, step, target, mode) => {}
-                    Step::Matmul(k) if blas_call::wants(program, k) => {
+                    Step::Matmul(k) if products::wants(program, k) => {
                         required.blas = Some((program.buffers[k.a.buf].dtype, target.tf32));
                     }
                     Step::Conv(k) => required.dnn |= dnn_call::wants(program, k),
@@ -60,11 +60,11 @@ impl RequiredLibraries {
         }
     }
 
-    /// Initializes the libraries on an open device.
-    pub(crate) fn start(self, vendor: &Arc<Vendor>) {
+    /// Starts them on an open device.
+    pub(crate) fn start(self, libraries: &Arc<Libraries>) {
         if let Some((operands, tf32)) = self.blas {
-            let vendor = Arc::clone(vendor);
-            in_background(move || vendor.blas().into_iter().for_each(|blas| blas.begin(operands, tf32)));
+            let libraries = Arc::clone(libraries);
+            in_background(move || libraries.blas().into_iter().for_each(|blas| begin(blas, operands, tf32)));
         }
     }
 }

@@ -7,7 +7,7 @@ use cudarc::driver::sys;
 use gpu_runtime::{GpuError, Map};
 use ir_core::DType;
 
-use crate::driver::error;
+use crate::error::error;
 
 /// The first driver version that encodes tensor maps: 12.0.
 const FIRST_VERSION: i32 = 12_000;

@@ -6,14 +6,14 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{result, sys};
 use gpu_codegen::Target;
-use gpu_runtime::{Candidate, GpuError};
+use gpu_runtime::products::{self, ProductLibrary};
+use gpu_runtime::{AnswerCache, Candidate, GpuError, SharedCache};
 use kernel_ir::{Program, Step};
 
-use crate::answer_cache::{AnswerCache, SharedCache};
 use crate::blas::Blas;
 use crate::dnn::Dnn;
+use crate::dnn_call;
 use crate::libraries::{Library, find, locate};
-use crate::{blas_call, dnn_call};
 
 /// Bytes of cuBLASLt's workspace, as PyTorch gives it on Hopper.
 const BLAS_WORKSPACE: u64 = 32 << 20;
@@ -47,8 +47,8 @@ impl StreamContext {
     }
 }
 
-/// Device memory that the calls of one stream use one after another. It is never freed, since recorded work contains its
-/// address.
+/// Device memory that calls of one stream use one after another. AnswerCache for the life of the process, since recorded work
+/// has its address.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Workspace {
     address: u64,
@@ -79,24 +79,27 @@ impl Workspace {
 }
 
 /// The libraries of a device.
-pub(crate) struct Vendor {
+pub(crate) struct Libraries {
     stream_context: StreamContext,
     /// The name and architecture of the device.
     device_name: String,
     cache: SharedCache,
-    blas: OnceLock<Option<Arc<Blas>>>,
+    blas: OnceLock<Option<Arc<ProductLibrary<Blas>>>>,
     dnn: OnceLock<Option<Arc<Dnn>>>,
 }
 
-impl Vendor {
-    pub(crate) fn new(stream_context: StreamContext, device_name: String, cache: SharedCache) -> Vendor {
-        Vendor { stream_context, device_name, cache, blas: OnceLock::new(), dnn: OnceLock::new() }
+impl Libraries {
+    pub(crate) fn new(stream_context: StreamContext, device_name: String, cache: SharedCache) -> Libraries {
+        Libraries { stream_context, device_name, cache, blas: OnceLock::new(), dnn: OnceLock::new() }
     }
 
-    pub(crate) fn blas(&self) -> Option<&Arc<Blas>> {
+    pub(crate) fn blas(&self) -> Option<&Arc<ProductLibrary<Blas>>> {
         let start = || {
             find(Library::Blas)?;
-            Blas::new(self.stream_context, Workspace::new(self.stream_context, BLAS_WORKSPACE)?)
+            Ok(ProductLibrary::new(Blas::new(
+                self.stream_context,
+                Workspace::new(self.stream_context, BLAS_WORKSPACE)?,
+            )?))
         };
         self.blas.get_or_init(|| started("cuBLASLt", start())).as_ref()
     }
@@ -114,8 +117,8 @@ impl Vendor {
     /// Returns the libraries' candidates for a step, best first by rule.
     pub(crate) fn candidates(&self, program: &Program, step: &Step, target: &Target) -> Vec<Candidate> {
         match step {
-            Step::Matmul(k) if blas_call::wants(program, k) => match self.blas() {
-                Some(blas) => blas_call::candidates(blas, program, step, k, target),
+            Step::Matmul(k) if products::wants(program, k) => match self.blas() {
+                Some(blas) => products::candidates(blas, program, step, k, target),
                 None => Vec::new(),
             },
             Step::Conv(k) if dnn_call::wants(program, k) => match self.dnn() {

@@ -59,7 +59,7 @@ pub use pt2::{Pt2Error, SafetensorsSource, Weight, WeightSource};
 pub use recipe::{Recipe, RecipeSource};
 pub use tensor::{self, Tensor, TensorError};
 
-#[cfg(any(feature = "cpu", feature = "cuda"))]
+#[cfg(any(feature = "cpu", feature = "cuda", feature = "rocm"))]
 mod builtin {
     //! Registers the backends that are linked in: the same tables that the plugin libraries export.
 
@@ -70,6 +70,10 @@ mod builtin {
     #[cfg(feature = "cuda")]
     plugin_host::inventory::submit! {
         plugin_host::BuiltinPlugin { name: "cuda", entry: plugin_sdk::entry::<backend_cuda::CudaBackend> }
+    }
+    #[cfg(feature = "rocm")]
+    plugin_host::inventory::submit! {
+        plugin_host::BuiltinPlugin { name: "rocm", entry: plugin_sdk::entry::<backend_rocm::RocmBackend> }
     }
 }
 

@@ -19,7 +19,9 @@ pub struct Emulator {
     memory: Arc<Mutex<Memory>>,
     target: Target,
     prefer: Option<String>,
-    /// The launches of the present recording.
+    /// Whether blocks and threads run from the last to the first.
+    backward: bool,
+    /// Launches of the recording that is under way.
     recorder: Recorder<Launched>,
 }
 
@@ -36,7 +38,7 @@ impl Emulator {
             memory: Arc::default(),
             target: compiler::readable(target),
             prefer: None,
-
+            backward: false,
             recorder: Recorder::default(),
         }
     }
@@ -54,9 +56,15 @@ impl Emulator {
             memory,
             target,
             prefer: Some(variant.into()).filter(|v: &String| !v.is_empty()),
-
+            backward: self.backward,
             recorder: Recorder::default(),
         }
+    }
+
+    /// The same device with another schedule: blocks run from the last to the first, and so do threads where they first run, so
+    /// that what relies on the usual order shows.
+    pub fn backward(self) -> Emulator {
+        Emulator { backward: true, ..self }
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -76,8 +84,8 @@ impl Emulator {
         grid: Grid,
         arguments: Arguments<'_>,
     ) -> Result<(), EmulatorError> {
-        // SAFETY: the caller guarantees the arguments and their memory.
-        unsafe { run(&self.memory, function, grid, arguments) }
+        // SAFETY: the caller's promise.
+        unsafe { run(&self.memory, function, grid, arguments, self.backward) }
     }
 }
 
@@ -94,9 +102,10 @@ pub(crate) unsafe fn run(
     function: &Function,
     grid: Grid,
     arguments: Arguments<'_>,
+    backward: bool,
 ) -> Result<(), EmulatorError> {
-    // SAFETY: the caller guarantees the arguments and their memory.
-    let ended = unsafe { launch::run(function, grid, arguments) };
+    // SAFETY: the caller's promise.
+    let ended = unsafe { launch::run(function, grid, arguments, backward) };
     let damage = locked(memory).damage(function.name());
     ended.and(damage)
 }
@@ -172,7 +181,7 @@ impl Driver for Emulator {
     ) -> Result<Option<Box<dyn Recording<Function>>>, GpuError> {
         let (done, launches) = self.recorder.during(work);
         done?;
-        Ok(Some(Box::new(Graph::new(&self.memory, launches))))
+        Ok(Some(Box::new(Graph::new(&self.memory, launches, self.backward))))
     }
 
     fn target(&self) -> Target {

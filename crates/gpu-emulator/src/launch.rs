@@ -26,6 +26,7 @@ struct Request {
     error: u32,
     block: [u32; 3],
     thread: u32,
+    backward: u32,
     message: [u8; 236],
 }
 
@@ -112,7 +113,7 @@ fn stacks() -> &'static Mutex<Stacks> {
     STACKS.get_or_init(|| Mutex::new(Stacks(vec![0; MAX_THREADS as usize * STACK / 8])))
 }
 
-/// Runs a launch to completion.
+/// Runs a launch to its end; `backward`: from the last block and thread to the first.
 ///
 /// # Safety
 /// The arguments match the kernel's parameters, and its addresses are memory that it may access.
@@ -120,6 +121,7 @@ pub(crate) unsafe fn run(
     function: &Function,
     grid: Grid,
     arguments: Arguments<'_>,
+    backward: bool,
 ) -> Result<(), EmulatorError> {
     let refuse = |what: String| Err(EmulatorError::Launch { kernel: function.name.clone(), what });
     if grid.threads == 0 || grid.threads > MAX_THREADS {
@@ -156,6 +158,7 @@ pub(crate) unsafe fn run(
         error: 0,
         block: [0; 3],
         thread: 0,
+        backward: u32::from(backward),
         message: [0; 236],
     };
     // SAFETY: the request has the layout that the library reads. Stacks and shared memory have the stated sizes and are

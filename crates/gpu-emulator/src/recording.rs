@@ -27,19 +27,20 @@ impl Launched {
 pub(crate) struct Graph {
     memory: Arc<Mutex<Memory>>,
     launches: Mutex<Vec<Launched>>,
+    backward: bool,
 }
 
 impl Graph {
-    pub(crate) fn new(memory: &Arc<Mutex<Memory>>, launches: Vec<Launched>) -> Graph {
-        Graph { memory: Arc::clone(memory), launches: Mutex::new(launches) }
+    pub(crate) fn new(memory: &Arc<Mutex<Memory>>, launches: Vec<Launched>, backward: bool) -> Graph {
+        Graph { memory: Arc::clone(memory), launches: Mutex::new(launches), backward }
     }
 }
 
 impl Recording<Function> for Graph {
     fn launch(&self) -> Result<(), GpuError> {
         for Launched { function, grid, words, maps } in &*locked(&self.launches) {
-            // SAFETY: the arguments were recorded or updated by callers that guarantee them.
-            unsafe { run(&self.memory, function, *grid, Arguments { words, maps })? };
+            // SAFETY: the arguments are those of the recorded launch or told since, by whose callers they are valid.
+            unsafe { run(&self.memory, function, *grid, Arguments { words, maps }, self.backward)? };
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
-//! The part of GPU backends above the driver: which kernels a program needs, where its buffers are placed, how its steps
-//! run (control flow and sizes included), and the plugin itself ([`GpuBackend`]). A backend is a [`Driver`], which
-//! compiles text, launches kernels and copies bytes, and a [`Platform`], which finds and opens devices.
+//! What GPU backends share above the driver: which kernels a program needs, where its memory lies, how its steps run,
+//! control flow and sizes included, and the plugin itself ([`GpuBackend`]). A backend is a [`Driver`], which compiles text,
+//! launches and moves bytes, and a [`Platform`], which finds devices and opens them. For drivers with streams, events and graphs
+//! both are made here ([`Device`]) of the driver's calls ([`Calls`]) and what else is a vendor's ([`Vendor`]).
 //!
 //! Not here: driver calls, the text of kernels (`gpu-codegen`), anything specific to a vendor.
 //!
@@ -12,28 +13,37 @@
 //! assert_eq!((settings.tf32, settings.deterministic), (None, None));
 //! ```
 
+mod answer_cache;
 mod arguments;
 mod autotune;
 mod backend;
+mod cache;
 mod candidate;
 mod compiled;
+mod device;
 mod driver;
 mod error;
 mod faults;
+pub mod find;
 mod graph;
 mod machine;
 mod maps;
 mod memory;
 mod plan;
 mod prepare;
+pub mod products;
 mod profile;
 mod recorder;
 mod settings;
+pub mod sizes;
 mod transfer;
 
+pub use answer_cache::{AnswerCache, SharedCache};
 pub use backend::{CompilationRequest, GpuBackend, Platform};
+pub use cache::Cache;
 pub use candidate::{Candidate, LibraryCall, Part, Work};
 pub use compiled::Compiled;
+pub use device::{Calls, Device, Function, Handle, Vendor};
 pub use driver::{Driver, Grid, HostMemory, Module, Recording};
 pub use error::GpuError;
 pub use faults::Inputs;

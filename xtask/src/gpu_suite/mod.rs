@@ -1,6 +1,6 @@
-//! `xtask gpu-suite`: operators, models, training and benchmarks on a machine with an NVIDIA GPU and without a Rust
-//! toolchain. `pack` collects the built programs and the cases in one folder; `run` executes the steps (`steps`) there
-//! within a time limit, keeps a log of each, and prints a table of results.
+//! `xtask gpu-suite`: operators, models, training and benchmarks on a machine with a GPU and without a Rust
+//! toolchain. `pack` puts the built programs and the cases into one folder; `run`, there, goes through the steps
+//! (`steps`) within a time limit, keeps a log of each and prints a table of how they ended.
 //!
 //! The measurements and comparisons are those of the programs that it calls: `xtask corpus`, `ferroflux bench`, and
 //! PyTorch's own script beside the corpus.
@@ -58,6 +58,9 @@ enum What {
         /// The Python with PyTorch.
         #[arg(long, default_value = "python3")]
         python: String,
+        /// The backend of the machine's GPU: `cuda` or `rocm`.
+        #[arg(long, default_value = "cuda")]
+        backend: String,
     },
 }
 
@@ -67,10 +70,10 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         What::Faults => faults::run().map(|()| true),
         What::Indices(args) => indices::run(args).map(|()| true),
         What::Pack { folder, programs, corpus } => pack(folder, programs, corpus).map(|()| true),
-        What::Run { folder, minutes, logs, only, python } => {
+        What::Run { folder, minutes, logs, only, python, backend } => {
             let folder = folder.canonicalize().with_context(|| format!("{}", folder.display()))?;
             fs::create_dir_all(logs).with_context(|| format!("{}", logs.display()))?;
-            let mut list = steps(&folder, python);
+            let mut list = steps(&folder, python, backend);
             list.retain(|s| only.is_empty() || only.iter().any(|o| s.name.contains(o.as_str())));
             let limit = Duration::try_from_secs_f64(60.0 * minutes).context("--minutes")?;
             all(&list, &folder, logs, limit)
@@ -87,11 +90,14 @@ fn pack(folder: &Path, programs: &Path, corpus: &Path) -> Result<()> {
     }
     let bin = folder.join("bin");
     fs::create_dir_all(&bin)?;
-    for name in ["ferroflux", "xtask"] {
+    for name in ["ferroflux", "xtask", "ferroflux-hiprtc"] {
         let built = programs.join(name);
         let to = bin.join(name);
         fs::copy(&built, &to).with_context(|| {
-            format!("{}: build it with `cargo build --release -p ferroflux-cli -p xtask`", built.display())
+            format!(
+                "{}: build it with `cargo build --release -p ferroflux-cli -p xtask -p ferroflux-rocm`",
+                built.display()
+            )
         })?;
         // Symbol names are most of a program's bytes; without `strip` the program is only larger.
         let _ = Command::new("strip").arg(&to).status();

@@ -24,8 +24,11 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// All steps, for a packed folder.
-pub(crate) fn steps(folder: &Path, python: &str) -> Vec<Step> {
+/// Steps that are about the tools of one vendor.
+const OF_CUDA: [&str; 5] = ["bench-tf32", "profile-train", "faults", "indices", "sanitizer"];
+
+/// All steps of a backend, for a packed folder.
+pub(crate) fn steps(folder: &Path, python: &str, backend: &str) -> Vec<Step> {
     let ferroflux = folder.join("bin/ferroflux");
     let xtask = folder.join("bin/xtask");
     let cache = std::env::temp_dir().join(format!("gpu-suite-cache-{}", std::process::id()));
@@ -39,11 +42,13 @@ pub(crate) fn steps(folder: &Path, python: &str) -> Vec<Step> {
         lines,
     };
     let cases = BENCHMARKS.map(|b| format!("corpus/gpu/{b}.zip")).join(" ");
-    let bench = |mode: &str| format!("bench {cases} --backend cuda --mode {mode} --seconds 1 --json");
+    let bench = |mode: &str| format!("bench {cases} --backend {backend} --mode {mode} --seconds 1 --json");
     let train = "bench corpus/gpu/resnet18_train.zip --backend cuda -o tf32=on --seconds 1";
-    let corpus = |what: &str| format!("corpus {what} --backend cuda --jobs 8");
-    vec![
-        step("machine", Path::new("nvidia-smi"), "-L", 20, 4),
+    let corpus = |what: &str| format!("corpus {what} --backend {backend} --jobs 8");
+    let (tool, list) =
+        if backend == "cuda" { ("nvidia-smi", "-L") } else { ("rocm-smi", "--showproductname") };
+    let mut all = vec![
+        step("machine", Path::new(tool), list, 20, 4),
         step("backends", &ferroflux, "backends", 20, 12),
         step("bench-reduce", &ferroflux, &bench("reduce-overhead"), 120, 7),
         // The second process finds compiled kernels in the cache.
@@ -70,5 +75,7 @@ pub(crate) fn steps(folder: &Path, python: &str) -> Vec<Step> {
             120,
             3,
         ),
-    ]
+    ];
+    all.retain(|step| backend == "cuda" || !OF_CUDA.contains(&step.name));
+    all
 }

@@ -24,15 +24,41 @@ const GPU_KERNELS: &str = "GPU kernels";
 /// The larger corpus, which is optional.
 const CORPUS: &str = "../shared/corpus";
 /// The packages that are not published.
-const UNPUBLISHED: [&str; 7] =
-    ["broken", "ferroflux-cpu", "ferroflux-cuda", "gpu-emulator", "sentence-embeddings", "testing", "xtask"];
+const UNPUBLISHED: [&str; 9] = [
+    "broken",
+    "ferroflux-cpu",
+    "ferroflux-cuda",
+    "ferroflux-rocm",
+    "gpu-emulator",
+    "hip-standin",
+    "sentence-embeddings",
+    "testing",
+    "xtask",
+];
 /// The step that runs generated kernels as a GPU with waves of 64 lanes would, and its cases: kernels of every kind that knows
 /// waves, a network, and of the larger corpus a language model and a training step.
 const WAVES: &str = "waves of 64";
 const OF_WAVES: &str = "^(addmm|argmax|bmm|cumsum|index_add|mm|softmax|sort|std|sum|topk|var)/(float32|int64)_0$\
     |^nn\\.functional\\.[a-z_]*(attention|conv|norm)[a-z_0-9]*/float32_0$|^models/resnet18$|/BertForMaskedLM$|^train/mlp$";
 const CORPUS_OF_WAVES: [&str; 2] = ["hf/BertForMaskedLM.zip", "train/mlp.zip"];
-/// The program that runs golden cases.
+/// The step that runs the plugin of ROCm on a HIP runtime that is none, and its cases on two devices: operators of several families
+/// with their gradients, a network and a training step on waves of 64 lanes; fewer on waves of 32, with the other schedule.
+const ROCM: &str = "ROCm through its stand-in";
+const OF_ROCM: [(&str, &str); 2] = [
+    (
+        "gfx942",
+        "^(addmm|argmax|bmm|cumsum|index_add|mm|softmax|sort|std|sum|topk|gather|where)/(float32|int64)_0$\
+         |^nn\\.functional\\.(conv2d|layer_norm|scaled_dot_product_attention|gelu|embedding)/float32_0$\
+         |^models/resnet18$|^train/mlp$",
+    ),
+    (
+        "gfx1100,schedule=backward",
+        "^(mm|softmax|sort|sum|cumsum|index_add)/float32_0$\
+         |^nn\\.functional\\.(conv2d|layer_norm|scaled_dot_product_attention)/float32_0$",
+    ),
+];
+const CORPUS_OF_ROCM: &str = "train/mlp.zip";
+/// What runs golden cases.
 const BACKENDS: [&str; 2] = ["eager", "cpu"];
 
 /// Arguments of `xtask test-all`.
@@ -108,6 +134,13 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         let counts = Counts { skipped: 1, ..Counts::default() };
         done.push(Done { name: WAVES.to_owned(), counts, time: Duration::ZERO });
     }
+    if let Err(why) = gpu_emulator::available()
+        && wanted(ROCM)
+    {
+        eprintln!("test-all: {ROCM} is left out: {why}");
+        let counts = Counts { skipped: 1, ..Counts::default() };
+        done.push(Done { name: ROCM.to_owned(), counts, time: Duration::ZERO });
+    }
     for step in &steps {
         eprintln!("test-all: {} …", step.name);
         done.push(perform(step, &root, &logs)?);
@@ -150,7 +183,18 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
         let paths: Vec<&str> = GOLDENS.into_iter().chain(beside).collect();
         steps.push(checked(WAVES, &[&emulated[..], &["--only", OF_WAVES], &paths[..]].concat()));
     }
-    // Enough to notice that untrusted archives break reading, compiling or running; `cargo xtask fuzz` runs more.
+    if gpu_emulator::available().is_ok() {
+        let beside = format!("{CORPUS}/{CORPUS_OF_ROCM}");
+        let paths = GOLDENS.into_iter().chain(root.join(&beside).exists().then_some(beside.as_str()));
+        let paths: Vec<&str> = paths.collect();
+        for (devices, only) in OF_ROCM {
+            let (wave, _) = devices.split_once(',').unwrap_or((devices, ""));
+            let standin = ["run", "--quiet", "--package", "xtask", "--", "hip-standin", "--devices", devices];
+            let corpus = ["--", "xtask", "corpus", "--backend", "{plugin}", "--only", only];
+            steps.push(checked(&format!("{ROCM}, {wave}"), &[&standin[..], &corpus, &paths].concat()));
+        }
+    }
+    // Enough to notice that reading, compiling or running strangers' archives is broken; `cargo xtask fuzz` runs more.
     let cases = if full { "20000" } else { "1000" };
     let fuzz = ["run", "--quiet", "--package", "xtask", "--", "fuzz", "--cases", cases];
     steps.push(checked("changed archives", &fuzz));

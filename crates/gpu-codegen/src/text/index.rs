@@ -32,10 +32,13 @@ pub(crate) fn text(e: &SymExpr, names: &Names<'_>, known: &dyn Bounds) -> String
         }
         out.push_str(&literal(constant));
     }
-    match terms.len() + usize::from(constant != 0) {
-        0 | 1 => out,
-        _ => format!("({out})"),
-    }
+    // A product too: what stands before it may divide.
+    let single = match &terms[..] {
+        [] => true,
+        [(1, factors)] => factors.len() == 1 && constant == 0,
+        _ => false,
+    };
+    if single { out } else { format!("({out})") }
 }
 
 fn atom(a: &Atom, names: &Names<'_>, known: &dyn Bounds) -> String {

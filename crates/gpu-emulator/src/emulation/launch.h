@@ -86,7 +86,7 @@ static bool ffx_block() {
         f->state = FFX_NEW;
         f->copy_count = f->copy_group = 0;
     }
-    for (bool back = false; ffx_finished < n; back = !back) {
+    for (bool back = ffx_now->backward; ffx_finished < n; back = !back) {
         bool moved = false;
         for (ffx_u32 i = 0; i < n; ++i) {
             ffx_u32 t = back ? n - 1 - i : i;
@@ -111,7 +111,8 @@ static void ffx_run(FfxLaunch *launch, void (*kernel)(const ffx_u64 *)) {
         for (ffx_u32 y = 0; y < gridDim.y; ++y)
             for (ffx_u32 x = 0; x < gridDim.x; ++x) {
                 blockIdx = {x, y, z};
-                // Shared memory is initialized with a NaN pattern.
+                if (launch->backward) blockIdx = {gridDim.x - 1 - x, gridDim.y - 1 - y, gridDim.z - 1 - z};
+                // Shared memory begins with anything: a pattern that is not a number.
                 memset(__start_ffx_shared, 0xff, (ffx_u64)(__stop_ffx_shared - __start_ffx_shared));
                 memset(launch->dynamic, 0xff, launch->shared);
                 if (!ffx_block()) return;

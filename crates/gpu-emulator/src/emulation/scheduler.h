@@ -37,6 +37,8 @@ struct FfxLaunch {
     char *dynamic;
     // The result.
     ffx_u32 error, block[3], thread;
+    // Asked: whether blocks and threads run from the last to the first.
+    ffx_u32 backward;
     char message[236];
 };
 

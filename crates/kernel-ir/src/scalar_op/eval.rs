@@ -160,7 +160,8 @@ fn digamma(x: f64) -> f64 {
             return f64::NAN;
         }
         let pi = std::f64::consts::PI;
-        return digamma(1.0 - x) - pi / libm::tan(pi * x);
+        // The period is taken off first, which is exact: tan of a large multiple of pi has no digits left.
+        return digamma(1.0 - x) - pi / libm::tan(pi * (x - x.round()));
     }
     let (mut x, mut sum) = (x, 0.0);
     while x < 10.0 {

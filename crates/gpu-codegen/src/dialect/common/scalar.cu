@@ -105,8 +105,8 @@ DEV double op_digamma(double x) {
     if (x == 0.0) return copysign(INF64, -x);
     if (x < 0.0) {
         if (floor(x) == x) return NAN64;
-        // The period is subtracted first: tan of a large multiple of pi would lose all digits.
-        double part = x - floor(x);
+        // The period is taken off first, which is exact: tan of a large multiple of pi has no digits left.
+        double part = x - rint(x);
         return digamma_positive(1.0 - x) - 3.14159265358979323846 / tan(3.14159265358979323846 * part);
     }
     return digamma_positive(x);

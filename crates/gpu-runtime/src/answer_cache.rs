@@ -1,26 +1,26 @@
 //! The answers that libraries gave to earlier processes, stored with the compiled code under keys that name device and
 //! versions.
 //!
-//! Not here: the files (`cache`) and the questions (`dnn`, `blas`).
+//! Not here: the files (`cache`) and what is asked (the backends).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cache::Cache;
 
-/// The cache that a device uses at present; the next program may select another one.
-pub(crate) type SharedCache = Arc<Mutex<Cache>>;
+/// The cache that a device uses now; a program may name another one.
+pub type SharedCache = Arc<Mutex<Cache>>;
 
 /// The answers of one library.
 #[derive(Clone)]
-pub(crate) struct AnswerCache {
+pub struct AnswerCache {
     cache: SharedCache,
     /// Everything but the question that the answers depend on.
     identity: Arc<str>,
 }
 
 impl AnswerCache {
-    /// The answers of a library on a device; `identity` names both and the library's version.
-    pub(crate) fn new(cache: SharedCache, identity: &str) -> AnswerCache {
+    /// Answers of a library on a device; `identity` names both and the library's version.
+    pub fn new(cache: SharedCache, identity: &str) -> AnswerCache {
         AnswerCache { cache, identity: identity.into() }
     }
 
@@ -32,13 +32,13 @@ impl AnswerCache {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the answer to a question.
-    pub(crate) fn get(&self, question: &[&[u8]]) -> Option<Vec<u8>> {
+    /// The answer to a question.
+    pub fn get(&self, question: &[&[u8]]) -> Option<Vec<u8>> {
         self.cache().get(&self.key(question))
     }
 
-    /// Stores an answer.
-    pub(crate) fn put(&self, question: &[&[u8]], answer: &[u8]) {
+    /// Keeps an answer.
+    pub fn put(&self, question: &[&[u8]], answer: &[u8]) {
         self.cache().put(&self.key(question), answer);
     }
 }
@@ -52,12 +52,12 @@ mod tests {
     #[test]
     fn answers_are_those_of_one_device_and_version() {
         let folder = tempfile::tempdir().unwrap();
-        let cache: SharedCache = Arc::new(Mutex::new(Cache::named(folder.path().to_str().unwrap())));
+        let cache: SharedCache = Arc::new(Mutex::new(Cache::named("any", folder.path().to_str().unwrap())));
         let answer_cache = |identity| AnswerCache::new(Arc::clone(&cache), identity);
         answer_cache("card 9.14").put(&[b"plan", b"x"], b"y");
         assert_eq!(answer_cache("card 9.14").get(&[b"plan", b"x"]).unwrap(), b"y");
         assert!(answer_cache("card 9.15").get(&[b"plan", b"x"]).is_none());
-        *cache.lock().unwrap() = Cache::named("off");
+        *cache.lock().unwrap() = Cache::named("any", "off");
         assert!(answer_cache("card 9.14").get(&[b"plan", b"x"]).is_none());
     }
 }

@@ -1,78 +1,86 @@
-//! A matrix product in the form of cuBLASLt: column-major matrices with leading dimensions, one strided batch, and loops
-//! on the host over the remaining batch dimensions.
+//! A matrix product in numbers as libraries of products take it: column-major matrices with leading dimensions, one strided batch,
+//! and what is left over as loops on the host.
 //!
 //! This module is pure: it calls no library and knows no symbols.
 
-/// Maximum number of host iterations for products whose batch is not one strided batch.
-pub(crate) const MAX_LOOPS: i64 = 64;
+/// Loops on the host at most: products whose batch cannot be one strided batch are launched one by one.
+const MAX_LOOPS: i64 = 64;
 
 /// Strides of batch dimensions, rows and columns, in elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Strides {
-    pub(crate) batch: Vec<i64>,
-    pub(crate) row: i64,
-    pub(crate) col: i64,
+pub(super) struct Strides {
+    pub(super) batch: Vec<i64>,
+    pub(super) row: i64,
+    pub(super) col: i64,
 }
 
 /// `d[…, m, n] = a[…, m, k] b[…, k, n]` (`+ c[…, m, n]`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Product {
-    pub(crate) batch: Vec<i64>,
-    pub(crate) m: i64,
-    pub(crate) n: i64,
-    pub(crate) k: i64,
-    pub(crate) a: Strides,
-    pub(crate) b: Strides,
-    pub(crate) d: Strides,
-    pub(crate) c: Option<Strides>,
+pub(super) struct Product {
+    pub(super) batch: Vec<i64>,
+    pub(super) m: i64,
+    pub(super) n: i64,
+    pub(super) k: i64,
+    pub(super) a: Strides,
+    pub(super) b: Strides,
+    pub(super) d: Strides,
+    pub(super) c: Option<Strides>,
 }
 
 /// An operand or result of a column-major product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Matrix {
-    /// Whether memory contains the transposed matrix.
-    pub(crate) transposed: bool,
-    /// The leading dimension: elements between columns in memory.
-    pub(crate) ld: i64,
-    /// The batch stride in elements.
-    pub(crate) step: i64,
+pub struct Matrix {
+    /// Whether memory holds the transposed matrix.
+    pub transposed: bool,
+    /// Elements from one column (in memory) to the next.
+    pub ld: i64,
+    /// Elements from one matrix of the batch to the next.
+    pub step: i64,
 }
 
 /// `D = first · second (+ C)`, column-major, `rows × depth` by `depth × cols`, `batch` times. It contains no pointers, so
 /// it can be the key of prepared products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Gemm {
-    pub(crate) rows: i64,
-    pub(crate) cols: i64,
-    pub(crate) depth: i64,
-    pub(crate) batch: i64,
-    pub(crate) first: Matrix,
-    pub(crate) second: Matrix,
-    pub(crate) out: Matrix,
-    pub(crate) addend: Option<Matrix>,
-    /// Whether `first` is the product's `b`: row-major results are computed as transposed problems.
-    pub(crate) swapped: bool,
+pub struct Gemm {
+    /// Rows of `D`.
+    pub rows: i64,
+    /// Columns of `D`.
+    pub cols: i64,
+    /// Length of the sums.
+    pub depth: i64,
+    /// How many products of these sizes.
+    pub batch: i64,
+    /// The first factor.
+    pub first: Matrix,
+    /// The second factor.
+    pub second: Matrix,
+    /// `D`.
+    pub out: Matrix,
+    /// `C`, where there is one.
+    pub addend: Option<Matrix>,
+    /// Whether `first` is the product's `b`: the transposed problem, for results that lie row by row.
+    pub swapped: bool,
 }
 
 /// A batch dimension that the host loops over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Loop {
-    pub(crate) count: i64,
-    pub(crate) a: i64,
-    pub(crate) b: i64,
-    pub(crate) d: i64,
-    pub(crate) c: i64,
+pub(super) struct Loop {
+    pub(super) count: i64,
+    pub(super) a: i64,
+    pub(super) b: i64,
+    pub(super) d: i64,
+    pub(super) c: i64,
 }
 
 /// A product as calls of the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Calls {
-    pub(crate) gemm: Gemm,
-    pub(crate) loops: Vec<Loop>,
+pub(super) struct Calls {
+    pub(super) gemm: Gemm,
+    pub(super) loops: Vec<Loop>,
 }
 
-/// Returns the calls that compute a product; `None` where a matrix has no unit stride, or there are too many iterations.
-pub(crate) fn calls(product: &Product) -> Option<Calls> {
+/// The calls that compute a product; `None` where a matrix has no unit stride, or the loops are too many.
+pub(super) fn calls(product: &Product) -> Option<Calls> {
     let mut p = squeezed(product);
     fold_rows(&mut p);
     fold_cols(&mut p);

@@ -3,13 +3,13 @@
 use ir_core::{Atom, Shape, SymExpr};
 use kernel_ir::Program;
 
-/// The values at capture.
-pub(crate) fn at_capture(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
+/// Values at capture.
+pub fn at_capture(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
     move |e| e.eval(&|a| program.symbols.likely(a, 1))
 }
 
-/// Values that differ from those at capture where the range allows it, so that a stride which happens to be 1 is detected.
-pub(crate) fn perturbed(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
+/// Values that differ from those at capture where the range allows it, so that a stride which happens to be 1 shows.
+pub fn perturbed(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
     move |e| {
         e.eval(&|a| match a {
             Atom::Sym(id) => program.symbols.get(*id).map(|s| {
@@ -21,8 +21,8 @@ pub(crate) fn perturbed(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> +
     }
 }
 
-/// Strides of dense memory whose dimensions are in `order`, outermost first.
-pub(crate) fn dense(sizes: &[SymExpr], order: &[usize]) -> Shape {
+/// Strides of dense memory whose dimensions lie in `order`, outermost first.
+pub fn dense(sizes: &[SymExpr], order: &[usize]) -> Shape {
     let mut strides: Shape = sizes.iter().map(|_| SymExpr::ONE).collect();
     let mut step = SymExpr::ONE;
     for &d in order.iter().rev() {

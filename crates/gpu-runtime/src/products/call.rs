@@ -1,18 +1,17 @@
-//! Matrix products of programs as calls of cuBLASLt, with epilogues that the library fuses or that a kernel applies
-//! afterwards.
+//! Matrix products of programs as calls of a library: which epilogues the library does itself, and which wait for a kernel.
 
 use std::sync::{Arc, OnceLock};
 
 use gpu_codegen::{
     Packed, StridedView, Target, VendorEpilogue, epilogue, result_dtype, store_order, vendor_epilogue,
 };
-use gpu_runtime::{Candidate, GpuError, LibraryCall, Part, Work};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BufId, Matmul, Operand, Program, Step};
 
-use crate::blas::{Addresses, Blas, Kind, MAX_ALGORITHMS, takes};
-use crate::blas_layout::{Calls, Loop, Product, Strides, calls};
+use super::layout::{Calls, Loop, Product, Strides, calls};
+use super::{Addresses, Kind, MAX_ALGORITHMS, ProductLibrary, Products, takes};
 use crate::sizes::{at_capture, dense, perturbed};
+use crate::{Candidate, GpuError, LibraryCall, Part, Work};
 
 /// Maximum number of rows of 16-bit products that are bound by reading the matrix once; generated kernels do that at full
 /// bandwidth.
@@ -41,8 +40,8 @@ struct Spec {
     kind: Kind,
 }
 
-/// Whether the library supports products of these dtypes, and no generated kernel is better by rule.
-pub(crate) fn wants(program: &Program, k: &Matmul) -> bool {
+/// Whether libraries have products of these dtypes, and no generated kernel is better by rule.
+pub fn wants(program: &Program, k: &Matmul) -> bool {
     let (a, b) = (program.buffers[k.a.buf].dtype, program.buffers[k.b.buf].dtype);
     let rank = k.epilogue.ranges.len();
     if a != b || !takes(a, k.acc) || rank < 2 || k.a.sizes.len() != rank || k.b.sizes.len() != rank {
@@ -65,9 +64,9 @@ fn is_skinny(program: &Program, k: &Matmul, dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16) && rows <= SKINNY
 }
 
-/// Returns the library's candidates for the product, best first by rule.
-pub(crate) fn candidates(
-    blas: &Arc<Blas>,
+/// The ways in which the library computes the product, the best by rule first.
+pub fn candidates<P: Products>(
+    blas: &Arc<ProductLibrary<P>>,
     program: &Program,
     step: &Step,
     k: &Matmul,
@@ -78,7 +77,7 @@ pub(crate) fn candidates(
         .filter(|s| works(blas, program, s));
     if let Some(spec) = whole {
         let spec = Arc::new(spec);
-        return algorithms(blas, &spec, "cublaslt")
+        return algorithms(blas, &spec, P::NAME)
             .map(|(name, call)| Candidate { name, parts: vec![Part::Library(call)], scratch: Vec::new() })
             .collect();
     }
@@ -90,7 +89,7 @@ pub(crate) fn candidates(
     let Ok(kernel) = epilogue(program, step, dtype, Packed::Dense(&order)) else { return Vec::new() };
     let bytes = k.epilogue.ranges.iter().fold(SymExpr::from_i64(dtype.size() as i64), |n, e| n * e);
     let spec = Arc::new(spec);
-    algorithms(blas, &spec, "cublaslt+epilogue")
+    algorithms(blas, &spec, &format!("{}+epilogue", P::NAME))
         .map(|(name, call)| Candidate {
             name,
             parts: vec![Part::Library(call), Part::Kernel(kernel.clone())],
@@ -100,8 +99,8 @@ pub(crate) fn candidates(
 }
 
 /// A call for each algorithm that the library may be asked for, with its name in tables.
-fn algorithms<'a>(
-    blas: &'a Arc<Blas>,
+fn algorithms<'a, P: Products>(
+    blas: &'a Arc<ProductLibrary<P>>,
     spec: &'a Arc<Spec>,
     name: &'a str,
 ) -> impl Iterator<Item = (String, Box<dyn LibraryCall>)> + 'a {
@@ -166,15 +165,15 @@ fn bare(k: &Matmul, kind: Kind, out: Goal) -> Spec {
     }
 }
 
-/// Whether the library supports the product at the sizes of capture and at others, and has an algorithm for it.
-fn works(blas: &Blas, program: &Program, spec: &Spec) -> bool {
+/// Whether the library takes the product at the sizes of capture and at others, and has an algorithm for it.
+fn works<P: Products>(blas: &ProductLibrary<P>, program: &Program, spec: &Spec) -> bool {
     let at_capture = spec.calls(&|e| at_capture(program)(e).ok_or_else(|| unknown(e)));
     let elsewhere = spec.calls(&|e| perturbed(program)(e).ok_or_else(|| unknown(e)));
     let (Ok(Some(calls)), Ok(Some(_))) = (at_capture, elsewhere) else { return false };
     match blas.prepare(&calls.gemm, &spec.kind, &Addresses { bias: 256, ..Addresses::default() }, 0) {
         Ok(()) => true,
         Err(e) => {
-            tracing::debug!(target: "kernel", "cuBLASLt: {e}");
+            tracing::debug!(target: "kernel", "{}: {e}", P::NAME);
             false
         }
     }
@@ -229,16 +228,16 @@ impl Spec {
     }
 }
 
-struct Call {
-    blas: Arc<Blas>,
+struct Call<P: Products> {
+    blas: Arc<ProductLibrary<P>>,
     spec: Arc<Spec>,
     algorithm: usize,
     /// The calls where no size is symbolic.
     fixed: OnceLock<Calls>,
 }
 
-impl Call {
-    /// The addresses of the first matrices.
+impl<P: Products> Call<P> {
+    /// Addresses of the first matrices.
     fn addresses(&self, work: &Work<'_>, swapped: bool) -> Result<Addresses, GpuError> {
         let spec = &self.spec;
         let at = |buf: BufId, offset: &SymExpr, size: usize| -> Result<u64, GpuError> {
@@ -288,7 +287,7 @@ fn no_scratch() -> GpuError {
     GpuError::Malformed("a library call without its scratch memory".into())
 }
 
-impl LibraryCall for Call {
+impl<P: Products> LibraryCall for Call<P> {
     unsafe fn run(&self, work: &Work<'_>) -> Result<(), GpuError> {
         let made;
         let calls = match self.fixed.get() {
@@ -296,7 +295,7 @@ impl LibraryCall for Call {
             None => {
                 let refused = || GpuError::Unsupported {
                     kernel: "matmul".into(),
-                    reason: "cuBLASLt cannot read the matrices at these sizes".into(),
+                    reason: format!("{} cannot read the matrices at these sizes", P::NAME),
                 };
                 let calls = self.spec.calls(&|e| (work.size)(e))?.ok_or_else(refused)?;
                 if self.spec.is_fixed() {
@@ -312,8 +311,8 @@ impl LibraryCall for Call {
             return Ok(());
         }
         let at = self.addresses(work, g.swapped)?;
-        self.blas.enter()?;
-        // SAFETY: the caller guarantees the buffers of the step, which contain the matrices of the layout.
+        self.blas.library().enter()?;
+        // SAFETY: the caller's promise.
         unsafe { self.each(calls, &calls.loops, at) }
     }
 }

@@ -17,22 +17,22 @@ const LIMIT: u64 = 1 << 30;
 
 /// A folder of files by key.
 #[derive(Clone, Debug)]
-pub(crate) struct Cache {
-    /// The folder; `None` disables the cache.
+pub struct Cache {
+    /// None: nothing is kept.
     folder: Option<PathBuf>,
     limit: u64,
 }
 
 impl Cache {
-    /// The cache in the user's cache folder.
-    pub(crate) fn usual() -> Cache {
-        Cache { folder: ir_core::cache_folder().map(|f| f.join("cuda")), limit: LIMIT }
+    /// Of a backend, in the user's cache folder.
+    pub fn usual(backend: &str) -> Cache {
+        Cache { folder: ir_core::cache_folder().map(|f| f.join(backend)), limit: LIMIT }
     }
 
-    /// The cache in a given folder; `off` disables it, the empty text selects the default.
-    pub(crate) fn named(text: &str) -> Cache {
+    /// A folder of the user's choice; `off` keeps nothing, the empty text is the backend's usual place.
+    pub fn named(backend: &str, text: &str) -> Cache {
         match text {
-            "" => Cache::usual(),
+            "" => Cache::usual(backend),
             "off" => Cache { folder: None, limit: LIMIT },
             path => Cache { folder: Some(PathBuf::from(path)), limit: LIMIT },
         }
@@ -49,8 +49,8 @@ impl Cache {
         Some(self.folder.as_ref()?.join(name))
     }
 
-    /// Returns the bytes stored under a key.
-    pub(crate) fn get(&self, key: &[&[u8]]) -> Option<Vec<u8>> {
+    /// What was kept under a key.
+    pub fn get(&self, key: &[&[u8]]) -> Option<Vec<u8>> {
         let path = self.path(key)?;
         let mut bytes = fs::read(&path).ok()?;
         let head = MAGIC.len() + SUM;
@@ -69,8 +69,8 @@ impl Cache {
         Some(bytes)
     }
 
-    /// Stores bytes under a key. Failures are logged: the code is then compiled again next time.
-    pub(crate) fn put(&self, key: &[&[u8]], bytes: &[u8]) {
+    /// Keeps bytes under a key. What cannot be written is logged: it is compiled again next time.
+    pub fn put(&self, key: &[&[u8]], bytes: &[u8]) {
         let Some(path) = self.path(key) else { return };
         if let Err(e) = self.write(&path, bytes) {
             tracing::debug!(target: "kernel", file = %path.display(), "not kept: {e}");
@@ -88,8 +88,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Where the limit is exceeded, removes the least recently used files until a quarter of it is free.
-    pub(crate) fn tidy(&self) {
+    /// Removes the files that were used longest ago until a quarter of the limit is free, where it is passed.
+    pub fn tidy(&self) {
         let Some(folder) = &self.folder else { return };
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
@@ -145,7 +145,7 @@ mod tests {
         assert!(cache.get(&[b"a", b"bc"]).is_none() && cache.get(&[b"abc"]).is_none());
         cache.put(&[b"ab", b"c"], b"newer");
         assert_eq!(cache.get(&[b"ab", b"c"]).unwrap(), b"newer");
-        assert!(Cache::named("off").path(&[b"x"]).is_none());
+        assert!(Cache::named("any", "off").path(&[b"x"]).is_none());
     }
 
     #[test]

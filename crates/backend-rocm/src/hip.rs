@@ -1,0 +1,338 @@
+//! The calls of the HIP runtime, as `gpu_runtime::Device` wants them: one device, one stream, memory in stream order where the
+//! runtime has pools. Not here: how they are put together (`gpu-runtime`), what is beside the runtime (`backend`).
+
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ptr::{NonNull, null, null_mut};
+use std::sync::OnceLock;
+
+use gpu_runtime::products::ProductLibrary;
+use gpu_runtime::{Calls, GpuError, Grid, Handle, HostMemory, Map};
+
+use crate::api::{Api, KernelNode, Opaque};
+use crate::blas::Blas;
+use crate::device_properties::DeviceProperties;
+
+/// `hipMemcpyKind`.
+const TO_DEVICE: c_int = 1;
+const TO_HOST: c_int = 2;
+const WITHIN: c_int = 3;
+/// `hipStreamNonBlocking`.
+const NON_BLOCKING: c_uint = 1;
+/// `hipEventDisableTiming`.
+const UNTIMED: c_uint = 2;
+/// `hipHostMallocMapped`, with which the runtime shows kernels' writes to the host.
+const MAPPED: c_uint = 2;
+/// `hipHostMallocCoherent`: what a kernel wrote is there when it has ended, without a copy.
+const COHERENT: c_uint = 0x4000_0000;
+/// `hipStreamCaptureModeRelaxed`.
+const RELAXED: c_int = 2;
+/// `hipStreamWaitValueEq`.
+const EQUAL: c_uint = 1;
+/// `hipMemPoolAttrReleaseThreshold`.
+const RELEASE_THRESHOLD: c_int = 4;
+
+/// A ROCm device with a stream.
+pub struct Hip {
+    pub(crate) api: &'static Api,
+    pub(crate) ordinal: i32,
+    pub(crate) device: DeviceProperties,
+    /// By the compiler's name.
+    pub(crate) architecture: String,
+    stream: Handle,
+    /// Null where memory is not had in stream order.
+    pool: Handle,
+    pub(crate) blas: OnceLock<Option<std::sync::Arc<ProductLibrary<Blas>>>>,
+}
+
+impl Hip {
+    /// Opens a device: makes a stream, and what is freed stays with the process, so that memory is had quickly where the
+    /// runtime's own pool is empty.
+    pub(crate) fn new(api: &'static Api, ordinal: i32, device: DeviceProperties) -> Result<Hip, GpuError> {
+        let mut stream = null_mut();
+        // SAFETY: the device is there; the handle is written to a local.
+        unsafe {
+            api.done("hipSetDevice", (api.runtime.set_device)(ordinal))?;
+            api.done("hipStreamCreateWithFlags", (api.runtime.stream_create)(&mut stream, NON_BLOCKING))?;
+        }
+        let architecture = device.properties.base().to_owned();
+        let pool = Handle(pool(api, ordinal).unwrap_or(null_mut()));
+        Ok(Hip { api, ordinal, device, architecture, stream: Handle(stream), pool, blas: OnceLock::new() })
+    }
+}
+
+/// The device's pool, where it has one.
+fn pool(api: &Api, ordinal: i32) -> Option<Opaque> {
+    let runtime = &api.runtime;
+    let (find, set) = (runtime.default_pool?, runtime.pool_set?);
+    runtime.malloc_async.and(runtime.free_async)?;
+    let (mut pool, mut all) = (null_mut(), u64::MAX);
+    // SAFETY: the handle is written to a local, the attribute takes 64 bits.
+    unsafe {
+        api.done("hipDeviceGetDefaultMemPool", find(&mut pool, ordinal)).ok()?;
+        api.done("hipMemPoolSetAttribute", set(pool, RELEASE_THRESHOLD, (&raw mut all).cast::<c_void>()))
+            .ok()?;
+    }
+    Some(pool)
+}
+
+impl Calls for Hip {
+    /// There are none.
+    type TensorMap = u64;
+    // The runtime may read pageable memory after the call has returned.
+    const PAGEABLE: usize = 0;
+
+    fn enter(&self) -> Result<(), GpuError> {
+        // SAFETY: the device is there.
+        self.api.done("hipSetDevice", unsafe { (self.api.runtime.set_device)(self.ordinal) })
+    }
+
+    fn stream(&self) -> Handle {
+        self.stream
+    }
+
+    fn synchronize(&self) -> Result<(), GpuError> {
+        // SAFETY: the stream lives as long as this value.
+        let done = unsafe { (self.api.runtime.stream_synchronize)(self.stream.0) };
+        self.api.done("hipStreamSynchronize", done)
+    }
+
+    unsafe fn load(&self, code: &[u8]) -> Result<Handle, GpuError> {
+        let mut module = null_mut();
+        // SAFETY: the caller's promise; the handle is written to a local.
+        let done = unsafe { (self.api.runtime.module_load)(&mut module, code.as_ptr().cast()) };
+        self.api.done("hipModuleLoadData", done).map(|()| Handle(module))
+    }
+
+    unsafe fn function(&self, module: Handle, entry: &CStr) -> Result<Handle, GpuError> {
+        let mut function = null_mut();
+        // SAFETY: the caller's promise; the handle is written to a local.
+        let done = unsafe { (self.api.runtime.module_function)(&mut function, module.0, entry.as_ptr()) };
+        self.api.done("hipModuleGetFunction", done).map(|()| Handle(function))
+    }
+
+    unsafe fn launch(
+        &self,
+        function: Handle,
+        grid: Grid,
+        arguments: *mut *mut c_void,
+        _early: bool,
+    ) -> Result<(), GpuError> {
+        let ([x, y, z], Grid { threads, shared, .. }) = (grid.blocks, grid);
+        let stream = self.stream.0;
+        // SAFETY: the caller's promise.
+        let done = unsafe {
+            let launch = self.api.runtime.module_launch;
+            launch(function.0, x, y, z, threads, 1, 1, shared, stream, arguments, null_mut())
+        };
+        self.api.done("hipModuleLaunchKernel", done)
+    }
+
+    fn encode(&self, _map: &Map, _address: u64) -> Result<u64, GpuError> {
+        Err(GpuError::Malformed("a tensor map for a device without a copy engine for tensors".into()))
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<u64, GpuError> {
+        let mut address = null_mut();
+        let runtime = &self.api.runtime;
+        match runtime.malloc_async.filter(|_| !self.pool.is_null()) {
+            Some(malloc) => {
+                // SAFETY: the address is written to a local; the stream lives as long as this value.
+                let done = unsafe { malloc(&mut address, bytes as usize, self.stream.0) };
+                self.api.done("hipMallocAsync", done)?;
+            }
+            None => {
+                // SAFETY: as above.
+                self.api.done("hipMalloc", unsafe { (runtime.malloc)(&mut address, bytes as usize) })?;
+            }
+        }
+        Ok(address as u64)
+    }
+
+    fn free(&self, address: u64) {
+        let runtime = &self.api.runtime;
+        // SAFETY: made by `allocate` in the same way and freed once. What was started before runs first; without a pool the runtime
+        // waits for it.
+        let _ = unsafe {
+            match runtime.free_async.filter(|_| !self.pool.is_null()) {
+                Some(free) => free(address as Opaque, self.stream.0),
+                None => (runtime.free)(address as Opaque),
+            }
+        };
+    }
+
+    fn trim(&self) {
+        if let Some(trim) = self.api.runtime.pool_trim.filter(|_| !self.pool.is_null()) {
+            // SAFETY: the pool is the device's.
+            let _ = unsafe { trim(self.pool.0, 0) };
+        }
+    }
+
+    fn allocate_pinned(&self, bytes: usize, mapped: bool) -> Result<HostMemory, GpuError> {
+        let (runtime, mut host) = (&self.api.runtime, null_mut());
+        let flags = if mapped { MAPPED | COHERENT } else { 0 };
+        // SAFETY: the address is written to a local.
+        self.api.done("hipHostMalloc", unsafe { (runtime.host_malloc)(&mut host, bytes, flags) })?;
+        let Some(host) = NonNull::new(host.cast::<u8>()) else {
+            return Err(GpuError::Malformed("page-locked memory at no address".into()));
+        };
+        let mut device = null_mut();
+        if mapped {
+            // SAFETY: the memory was allocated for this, and the address is written to a local.
+            let told = unsafe { (runtime.host_pointer)(&mut device, host.as_ptr().cast(), 0) };
+            self.api.done("hipHostGetDevicePointer", told).inspect_err(|_| self.free_pinned(host))?;
+        }
+        Ok(HostMemory { host, device: device as u64 })
+    }
+
+    fn free_pinned(&self, host: NonNull<u8>) {
+        // SAFETY: made by `allocate_pinned`, and freed once, by its owner; the runtime waits for the device.
+        let _ = unsafe { (self.api.runtime.host_free)(host.as_ptr().cast()) };
+    }
+
+    unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuError> {
+        // SAFETY: the caller's promise.
+        let done =
+            unsafe { (self.api.runtime.memcpy)(to as Opaque, from.cast(), bytes, TO_DEVICE, self.stream.0) };
+        self.api.done("hipMemcpyAsync", done)
+    }
+
+    unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuError> {
+        let from = from as *const c_void;
+        // SAFETY: the caller's promise.
+        let done = unsafe { (self.api.runtime.memcpy)(to.cast(), from, bytes, TO_HOST, self.stream.0) };
+        self.api.done("hipMemcpyAsync", done)
+    }
+
+    unsafe fn copy_within(&self, to: u64, from: u64, bytes: u64) -> Result<(), GpuError> {
+        let (to, from) = (to as Opaque, from as *const c_void);
+        // SAFETY: the caller's promise.
+        let done = unsafe { (self.api.runtime.memcpy)(to, from, bytes as usize, WITHIN, self.stream.0) };
+        self.api.done("hipMemcpyAsync", done)
+    }
+
+    unsafe fn fill(&self, to: u64, word: u32, words: u64) -> Result<(), GpuError> {
+        let (to, word, stream) = (to as Opaque, word as c_int, self.stream.0);
+        // SAFETY: the caller's promise.
+        let done = unsafe { (self.api.runtime.memset_words)(to, word, words as usize, stream) };
+        self.api.done("hipMemsetD32Async", done)
+    }
+
+    fn create_event(&self, timed: bool) -> Result<Handle, GpuError> {
+        let mut event = null_mut();
+        let flags = if timed { 0 } else { UNTIMED };
+        // SAFETY: the handle is written to a local.
+        let done = unsafe { (self.api.runtime.event_create)(&mut event, flags) };
+        self.api.done("hipEventCreateWithFlags", done).map(|()| Handle(event))
+    }
+
+    fn destroy_event(&self, event: Handle) {
+        // SAFETY: made by `create_event`, destroyed once; the runtime waits for what is under way.
+        let _ = unsafe { (self.api.runtime.event_destroy)(event.0) };
+    }
+
+    fn record_event(&self, event: Handle, stream: Handle) -> Result<(), GpuError> {
+        // SAFETY: the event lives, the stream is the caller's.
+        self.api.done("hipEventRecord", unsafe { (self.api.runtime.event_record)(event.0, stream.0) })
+    }
+
+    fn wait_event(&self, event: Handle) -> Result<(), GpuError> {
+        // SAFETY: the event lives.
+        self.api.done("hipEventSynchronize", unsafe { (self.api.runtime.event_synchronize)(event.0) })
+    }
+
+    fn hold_stream(&self, stream: Handle, event: Handle) -> Result<(), GpuError> {
+        // SAFETY: the event lives, the stream is the caller's.
+        let done = unsafe { (self.api.runtime.stream_wait_event)(stream.0, event.0, 0) };
+        self.api.done("hipStreamWaitEvent", done)
+    }
+
+    fn seconds_between(&self, from: Handle, to: Handle) -> Result<f64, GpuError> {
+        let mut ms = 0f32;
+        // SAFETY: both events live and have been passed; the number is written to a local.
+        let told = unsafe { (self.api.runtime.event_elapsed)(&mut ms, from.0, to.0) };
+        self.api.done("hipEventElapsedTime", told).map(|()| f64::from(ms) / 1e3)
+    }
+
+    unsafe fn hold_for_word(&self, address: u64) -> Result<(), GpuError> {
+        let wait = self.api.runtime.stream_wait_value.ok_or_else(|| Api::absent("hipStreamWaitValue32"))?;
+        // SAFETY: the caller's promise.
+        let done = unsafe { wait(self.stream.0, address as Opaque, 1, EQUAL, u32::MAX) };
+        self.api.done("hipStreamWaitValue32", done)
+    }
+
+    fn begin_recording(&self) -> Result<(), GpuError> {
+        // SAFETY: the stream lives as long as this value.
+        let done = unsafe { (self.api.runtime.begin_capture)(self.stream.0, RELAXED) };
+        self.api.done("hipStreamBeginCapture", done)
+    }
+
+    fn end_recording(&self) -> Result<Handle, GpuError> {
+        let mut graph = null_mut();
+        // SAFETY: the stream lives as long as this value; the handle is written to a local.
+        let done = unsafe { (self.api.runtime.end_capture)(self.stream.0, &mut graph) };
+        self.api.done("hipStreamEndCapture", done).map(|()| Handle(graph))
+    }
+
+    fn last_node(&self) -> Result<Handle, GpuError> {
+        let (mut status, mut nodes, mut count) = (0, null(), 0);
+        // SAFETY: the stream lives as long as this value, results are written to locals; what is not asked for is null.
+        let told = unsafe {
+            let ask = self.api.runtime.capture_info;
+            ask(self.stream.0, &mut status, null_mut(), null_mut(), &mut nodes, &mut count)
+        };
+        self.api.done("hipStreamGetCaptureInfo_v2", told)?;
+        if count != 1 || nodes.is_null() {
+            let what = format!("a launch was recorded as {count} nodes");
+            return Err(GpuError::Driver { call: "hipStreamGetCaptureInfo_v2", what });
+        }
+        // SAFETY: the runtime says that there is one; it stays valid until the next call on the stream.
+        Ok(Handle(unsafe { *nodes }))
+    }
+
+    fn instantiate(&self, graph: Handle) -> Result<Handle, GpuError> {
+        let mut executable = null_mut();
+        // SAFETY: the graph was recorded; the handle is written to a local, and no log is asked for.
+        let done = unsafe {
+            (self.api.runtime.graph_instantiate)(&mut executable, graph.0, null_mut(), null_mut(), 0)
+        };
+        self.api.done("hipGraphInstantiate", done).map(|()| Handle(executable))
+    }
+
+    fn launch_graph(&self, executable: Handle) -> Result<(), GpuError> {
+        // SAFETY: the executable lives; its addresses are its holder's affair.
+        let done = unsafe { (self.api.runtime.graph_launch)(executable.0, self.stream.0) };
+        self.api.done("hipGraphLaunch", done)
+    }
+
+    unsafe fn set_arguments(
+        &self,
+        executable: Handle,
+        node: Handle,
+        function: Handle,
+        grid: Grid,
+        arguments: *mut *mut c_void,
+    ) -> Result<(), GpuError> {
+        let parameters = KernelNode {
+            block: [grid.threads, 1, 1],
+            extra: null_mut(),
+            function: function.0,
+            grid: grid.blocks,
+            arguments,
+            shared: grid.shared,
+        };
+        // SAFETY: the caller's promise.
+        let done = unsafe { (self.api.runtime.graph_set_kernel)(executable.0, node.0, &parameters) };
+        self.api.done("hipGraphExecKernelNodeSetParams", done)
+    }
+
+    fn destroy_graph(&self, graph: Handle, executable: Handle) {
+        let runtime = &self.api.runtime;
+        // SAFETY: made by the runtime, destroyed once; it waits for launches under way.
+        unsafe {
+            if !executable.is_null() {
+                let _ = (runtime.graph_exec_destroy)(executable.0);
+            }
+            let _ = (runtime.graph_destroy)(graph.0);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Machine code of a device: kept on disk, compiled where it is not there, loaded when a kernel is first used.
+
+use std::ffi::CString;
+use std::sync::{Arc, OnceLock};
+
+use rayon::prelude::*;
+
+use super::{Handle, Vendor};
+use crate::{Cache, GpuError, Module};
+
+/// A kernel of a module that is never unloaded, loaded when it is first used.
+pub struct Function {
+    code: Arc<Code>,
+    entry: CString,
+    handle: OnceLock<Handle>,
+}
+
+/// Machine code.
+struct Code {
+    bytes: Vec<u8>,
+    module: OnceLock<Handle>,
+}
+
+impl Code {
+    /// Loads the code where that has not happened; the device is current.
+    fn module<V: Vendor>(&self, vendor: &V) -> Result<Handle, GpuError> {
+        if let Some(module) = self.module.get() {
+            return Ok(*module);
+        }
+        let _span = tracing::debug_span!(target: "kernel", "load machine code").entered();
+        // SAFETY: the code is whole, made for this device. Two threads may both load it: one module is kept, and neither is
+        // unloaded.
+        let module = unsafe { vendor.load(&self.bytes)? };
+        Ok(*self.module.get_or_init(|| module))
+    }
+}
+
+impl Function {
+    /// The driver's handle; the device is current.
+    pub(super) fn handle<V: Vendor>(&self, vendor: &V) -> Result<Handle, GpuError> {
+        if let Some(handle) = self.handle.get() {
+            return Ok(*handle);
+        }
+        let module = self.code.module(vendor)?;
+        // SAFETY: the module is loaded and never unloaded.
+        let function = unsafe { vendor.function(module, &self.entry)? };
+        Ok(*self.handle.get_or_init(|| function))
+    }
+}
+
+/// Machine code of a module, from the cache or compiled, and whether it was compiled.
+fn code<V: Vendor>(
+    vendor: &V,
+    module: &Module,
+    compiler: &str,
+    cache: &Cache,
+) -> Result<(Vec<u8>, bool), GpuError> {
+    let text = [module.prelude.as_bytes(), module.kernels.as_bytes()];
+    let key = [text[0], text[1], vendor.architecture().as_bytes(), compiler.as_bytes()];
+    if let Some(code) = cache.get(&key) {
+        return Ok((code, false));
+    }
+    let code = vendor.compile(module)?;
+    cache.put(&key, &code);
+    Ok((code, true))
+}
+
+/// Compiles modules at once; the functions of each in the order of its entries.
+pub(super) fn compile<V: Vendor>(
+    vendor: &V,
+    modules: &[Module],
+    cache: &Cache,
+) -> Result<Vec<Vec<Function>>, GpuError> {
+    let started = std::time::Instant::now();
+    let compiler = V::compiler()?;
+    let codes: Vec<(Vec<u8>, bool)> =
+        modules.par_iter().map(|m| code(vendor, m, &compiler, cache)).collect::<Result<_, _>>()?;
+    let fresh = codes.iter().filter(|c| c.1).count();
+    tracing::debug!(target: "kernel", modules = modules.len(), compiled = fresh, time = ?started.elapsed(), "machine code");
+    if fresh > 0 {
+        cache.tidy();
+    }
+    let functions = |((bytes, _), module): ((Vec<u8>, bool), &Module)| {
+        let code = Arc::new(Code { bytes, module: OnceLock::new() });
+        let function = |entry: &String| {
+            let entry = CString::new(entry.as_str()).map_err(|e| GpuError::Malformed(e.to_string()))?;
+            Ok(Function { code: Arc::clone(&code), entry, handle: OnceLock::new() })
+        };
+        module.entries.iter().map(function).collect()
+    };
+    codes.into_iter().zip(modules).map(functions).collect()
+}

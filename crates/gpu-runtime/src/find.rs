@@ -1,0 +1,169 @@
+//! Finds the libraries of vendors: by name through the system's loader, then in folders that the vendor names. Nothing of a vendor
+//! is linked, so a machine without it is told where it was looked.
+//!
+//! Not here: names and folders, which are the vendors'.
+
+use std::path::{Path, PathBuf};
+
+use libloading::Library;
+
+use crate::GpuError;
+
+/// A library of a vendor.
+#[derive(Clone, Copy, Debug)]
+pub struct Sought {
+    /// What it is, for people.
+    pub name: &'static str,
+    /// File names, newest first.
+    pub files: &'static [&'static str],
+    /// What to do where it is missing.
+    pub advice: &'static str,
+}
+
+impl Sought {
+    /// Loads it; where it was found: in a folder that the user names, by the system's own search, or in a folder that is usual.
+    ///
+    /// # Errors
+    /// [`GpuError::Missing`] with everywhere that was looked, and why a file that is there does not load.
+    pub fn load(&self, named: &[PathBuf], folders: &[PathBuf]) -> Result<(Library, PathBuf), GpuError> {
+        let _span = tracing::debug_span!(target: "kernel", "load", library = self.name).entered();
+        let names = self.files.iter().map(PathBuf::from);
+        let within = |folders| -> Vec<PathBuf> { self.within(folders).collect() };
+        let mut looked = Vec::new();
+        for path in within(named).into_iter().chain(names).chain(within(folders)) {
+            // SAFETY: libraries of vendors do nothing but set themselves up when loaded; what has these names is trusted as the
+            // system's loader trusts it.
+            match unsafe { Library::new(&path) } {
+                Ok(library) => return Ok((library, path)),
+                // A file that is there and does not load is worth its reason.
+                Err(e) if path.is_file() || !is_absence(&e, &path) => {
+                    looked.push(format!("{} ({})", path.display(), reason(&e)));
+                }
+                Err(_) => looked.push(path.display().to_string()),
+            }
+        }
+        Err(self.missing(&looked))
+    }
+
+    fn within<'a>(&'a self, folders: &'a [PathBuf]) -> impl Iterator<Item = PathBuf> + 'a {
+        folders.iter().flat_map(|f| self.files.iter().map(move |n| f.join(n)))
+    }
+
+    /// The error of a library that is not there.
+    pub fn missing(&self, looked: &[String]) -> GpuError {
+        GpuError::Missing { library: self.name, looked: looked.join(", "), advice: self.advice }
+    }
+
+    /// Where it lies, by its file alone: nothing is loaded. Its real name ends with the version.
+    ///
+    /// # Errors
+    /// [`GpuError::Missing`] with everywhere that was looked.
+    pub fn locate(&self, named: &[PathBuf], folders: &[PathBuf]) -> Result<PathBuf, GpuError> {
+        let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        let given: Vec<PathBuf> = std::env::split_paths(&path).filter(|p| p.is_absolute()).collect();
+        let usual =
+            ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64"];
+        let all =
+            named.iter().cloned().chain(given).chain(usual.map(PathBuf::from)).chain(folders.iter().cloned());
+        let mut looked = Vec::new();
+        for folder in all.filter(|f| f.is_dir()) {
+            for name in self.files {
+                let path = folder.join(name);
+                if path.is_file() {
+                    return Ok(path.canonicalize().unwrap_or(path));
+                }
+            }
+            looked.push(folder.display().to_string());
+        }
+        Err(self.missing(&looked))
+    }
+}
+
+/// What the system's loader says.
+fn reason(error: &libloading::Error) -> String {
+    use std::error::Error;
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// Whether an error says that this very file is not there; it may also be a file that the library needs.
+fn is_absence(error: &libloading::Error, path: &Path) -> bool {
+    reason(error).contains(&format!("{}: cannot open shared object file", path.display()))
+}
+
+/// What identifies a file beside its name: its size and when it was written.
+pub fn stamp(path: &Path) -> String {
+    let file = std::fs::metadata(path).ok();
+    let changed = file.as_ref().and_then(|f| f.modified().ok());
+    let since = changed.and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
+    let bytes = file.map_or(0, |f| f.len());
+    // A distribution's file name ends with the version; size and time tell apart what is installed under one name.
+    format!("{} {bytes} {}", path.display(), since.map_or(0, |d| d.as_secs()))
+}
+
+/// The installations that variables of the environment name.
+pub fn installations(variables: &[&str]) -> Vec<PathBuf> {
+    variables.iter().filter_map(std::env::var_os).filter(|p| !p.is_empty()).map(PathBuf::from).collect()
+}
+
+/// The folders of installations in which libraries lie.
+pub fn libraries_of(installations: Vec<PathBuf>) -> Vec<PathBuf> {
+    installations.into_iter().flat_map(|p| [p.join("lib64"), p.join("lib"), p]).collect()
+}
+
+/// Where the Pythons of PATH keep packages. Reads a hundred folders.
+pub fn python_packages() -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for bin in std::env::split_paths(&path).filter(|p| p.is_absolute()) {
+        let Some(prefix) = bin.parent() else { continue };
+        for python in children(&prefix.join("lib"), |name| name.starts_with("python3")) {
+            all.extend(["site-packages", "dist-packages"].map(|packages| python.join(packages)));
+        }
+    }
+    all
+}
+
+/// Entries of a folder by name, in order; none where there is no folder.
+pub fn children(folder: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> =
+        entries.filter(|e| wanted(&e.file_name().to_string_lossy())).map(|e| e.path()).collect();
+    found.sort();
+    found
+}
+
+/// The same without what stands there again.
+pub fn once(folders: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut seen = std::collections::HashSet::new();
+    folders.into_iter().filter(|p| seen.insert(p.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    const NOWHERE: Sought =
+        Sought { name: "nothing", files: &["libferroflux-nothing.so.1"], advice: "install it" };
+
+    #[test]
+    fn what_is_missing_says_where_it_was_looked() {
+        let error = NOWHERE.load(&[], &[PathBuf::from("/nowhere")]).err().unwrap().to_string();
+        assert_eq!(
+            error,
+            "nothing is not there: looked for libferroflux-nothing.so.1, /nowhere/libferroflux-nothing.so.1; \
+             install it"
+        );
+    }
+
+    #[test]
+    fn a_broken_file_gives_its_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(NOWHERE.files[0]);
+        std::fs::write(&file, "no library").unwrap();
+        let error = NOWHERE.load(&[], &[folder.path().to_owned()]).err().unwrap().to_string();
+        assert!(error.contains("file too short") || error.contains("invalid ELF header"), "{error}");
+        assert_eq!(NOWHERE.locate(&[], &[folder.path().to_owned()]).unwrap(), file.canonicalize().unwrap());
+    }
+}

@@ -1,0 +1,143 @@
+//! What runs: programs in every mode, on waves of 64 and of 32 lanes and in both schedules, copies, streams, code from the disk, and
+//! the conformance suite.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use conformance::{Effort, Judge, Options};
+use ir_core::DType;
+use plugin_host::{CompileArgs, KERNEL_IR, Value};
+use tensor::Tensor;
+
+use crate::machine::{Outcome, backend, built, ensure, library, standin, with_products};
+use crate::program::{case, compiled, computes, product, same};
+use crate::{CASE, Case};
+
+/// What devices differ in.
+const MODES: [&str; 4] = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |name, devices, body| Case { name, devices, rocm: standin, body };
+    vec![
+        case("waves_of_64", "gfx942", modes),
+        case("waves_of_64_backward", "gfx90a,schedule=backward", modes),
+        case("waves_of_32", "gfx1100", modes),
+        case("waves_of_32_backward", "gfx1201,schedule=backward", modes),
+        case("memory_without_pools", "gfx942,hip=5", modes),
+        case("two_devices", "gfx942,gfx1100", devices),
+        case("copies", "gfx942", copies),
+        case("streams", "gfx942", streams),
+        Case { name: "products_by_hipblaslt", devices: "gfx942", rocm: with_products, body: products },
+        case("products_without_hipblaslt", "gfx942", products),
+        case("code_is_kept", "gfx942", kept),
+        case("code_that_was_kept", "gfx942", found),
+        case("conformance", "gfx942", conformance),
+    ]
+}
+
+fn modes() -> Outcome {
+    let backend = backend()?;
+    MODES.iter().try_for_each(|mode| computes(&compiled(&backend, mode, 0, &[])?))
+}
+
+fn devices() -> Outcome {
+    let backend = backend()?;
+    computes(&compiled(&backend, "default", 1, &[])?)?;
+    computes(&compiled(&backend, "default", 0, &[])?)
+}
+
+/// Through several pieces of page-locked memory, and less than one.
+fn copies() -> Outcome {
+    let backend = backend()?;
+    let device = backend.first_device()?;
+    for elements in [1usize, 1000, (8 << 20) / 4 + 3, (40 << 20) / 4 + 1] {
+        let values: Vec<f32> = (0..elements).map(|i| (i % 8191) as f32).collect();
+        let there = backend.to_device(&Tensor::from_vec(values.clone(), &[elements])?, device)?;
+        let back = backend.to_host(&there)?;
+        let wrong = back.iter_f64().zip(&values).position(|(a, b)| a != f64::from(*b));
+        ensure(back.dtype() == DType::F32 && wrong.is_none(), (elements, wrong))?;
+    }
+    Ok(())
+}
+
+/// A call that is not waited for, its result read on the host behind it.
+fn streams() -> Outcome {
+    let backend = backend()?;
+    let device = backend.first_device()?;
+    let executable = compiled(&backend, "default", 0, &[])?;
+    let (x, expected) = case(7)?;
+    let given = Value::Device(backend.to_device(&x, device)?);
+    let stream = backend.create_stream(device)?;
+    let mut results = executable.execute_on(&[&given], &stream)?;
+    stream.synchronize()?;
+    let result = results.pop().ok_or("no result")?;
+    same(&executable.to_host(result)?, &expected)
+}
+
+/// Products with an epilogue that the library does itself, in three dtypes: the library computes them where it is there.
+fn products() -> Outcome {
+    let backend = backend()?;
+    let device = backend.first_device()?;
+    for (dtype, relative) in [(DType::F32, 1e-6), (DType::F16, 1e-3), (DType::BF16, 1e-2)] {
+        let fill = |name, sizes: &[usize]| tensor::formula::fill(name, sizes, 1.0, 0.0)?.to_dtype(dtype);
+        let (a, b, c) = (fill("a", &[36, 40])?, fill("b", &[40, 24])?, fill("c", &[24])?);
+        let [x, y, z] = [&a, &b, &c].map(|t| t.iter_f64().collect::<Vec<f64>>());
+        let element = |i: usize, j: usize| (0..40).map(|k| x[40 * i + k] * y[24 * k + j]).sum::<f64>() + z[j];
+        let wanted: Vec<f64> = (0..36 * 24).map(|n| element(n / 24, n % 24).max(0.0)).collect();
+        let wanted = Tensor::from_vec(wanted, &[36, 24])?;
+        let bytes = product(&dtype.to_string())?.to_bytes();
+        for mode in MODES {
+            let args = CompileArgs::new(KERNEL_IR, &bytes).mode(mode).device(device);
+            let executable = backend.compile(&args)?;
+            for _ in 0..2 {
+                let result = executable.execute(&[&a, &b, &c])?.remove(0).to_dtype(DType::F64)?;
+                tensor::allclose(&result, &wanted, relative, 4.0 * relative)?;
+            }
+        }
+    }
+    // The very library that the plugin has loaded.
+    // SAFETY: the stand-in does nothing when loaded, and the function has this type.
+    let done = unsafe {
+        let standin = libloading::Library::new(built("ferroflux_hip_standin")?)?;
+        standin.get::<extern "C" fn() -> u64>(b"ferroflux_hip_standin_products\0")?()
+    };
+    let there = backend_rocm::find(backend_rocm::Library::Blas).is_ok();
+    ensure((done > 0) == there, (done, there))
+}
+
+fn folder() -> Result<PathBuf, Box<dyn std::error::Error>> {
+    Ok(PathBuf::from(std::env::var_os("FERROFLUX_TEST_FOLDER").ok_or("not called as a case")?).join("code"))
+}
+
+/// Compiled code is left in the folder of the option `cache`; a later process takes it from there and compiles nothing.
+fn kept() -> Outcome {
+    let folder = folder()?;
+    let options = [("cache", folder.to_str().ok_or("a folder of another name")?)];
+    computes(&compiled(&backend()?, "default", 0, &options)?)?;
+    let files = std::fs::read_dir(&folder)?.count();
+    ensure(files > 0, files)?;
+    let mut again = Command::new(std::env::current_exe()?);
+    // A program that compiles nothing.
+    let program = std::env::current_exe()?;
+    let output = again.env(CASE, "code_that_was_kept").env("FERROFLUX_HIPRTC", program).output()?;
+    ensure(output.status.success(), String::from_utf8_lossy(&output.stderr))
+}
+
+fn found() -> Outcome {
+    let folder = folder()?;
+    if !folder.is_dir() {
+        // Called by itself: nothing was kept.
+        return Ok(());
+    }
+    let options = [("cache", folder.to_str().ok_or("a folder of another name")?)];
+    computes(&compiled(&backend()?, "default", 0, &options)?)
+}
+
+fn conformance() -> Outcome {
+    let judge = Judge { program: std::env::current_exe()?, args: vec![] };
+    // The checks' processes have the environment of this one, but are no cases.
+    let full = std::env::var_os("FERROFLUX_CONFORMANCE").is_some_and(|v| v == "full");
+    let effort = if full { Effort::Full } else { Effort::Quick };
+    let report = conformance::check(&library()?, &Options { effort, ..Options::new(judge) })?;
+    ensure(report.is_ok(), report.table())
+}
