@@ -31,6 +31,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod architectures;
 mod attention;
 mod conv;
 mod dialect;

@@ -18,6 +18,8 @@ const BEFORE: &str = concat!(
     "\n",
     include_str!("emulation/scheduler.h"),
     "\n",
+    include_str!("emulation/cores.h"),
+    "\n",
     include_str!("emulation/bulk.h"),
     "\n",
     include_str!("emulation/launch.h"),
@@ -29,6 +31,7 @@ const CUDA: Dialect = Dialect {
     name: "cuda on the host",
     before: &[Dialect::CUDA.before[0], include_str!("emulation/numbers.h")],
     behind: &[include_str!("emulation/instructions.h")],
+    ..Dialect::CUDA
 };
 
 /// A target whose kernels the host's compiler can read: HIP's words are read as they are, over built-in functions that the

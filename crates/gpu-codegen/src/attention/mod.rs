@@ -4,9 +4,11 @@
 pub(crate) mod backward;
 pub(crate) mod backward_bulk;
 pub(crate) mod backward_flash;
+pub(crate) mod backward_waves;
 pub(crate) mod bulk;
 pub(crate) mod decode;
 pub(crate) mod flash;
+pub(crate) mod flash_waves;
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Operand, Program};

@@ -72,14 +72,15 @@ impl Case {
         (out, Epilogue { ranges: shape(sizes), insts: b.finish() })
     }
 
-    /// The names of the ways that begin so, of devices with waves of 32 and of 64, and what each gives in a buffer.
+    /// The names of the ways that begin so, of devices of both vendors, and what each gives in a buffer.
     fn run(&self, step: &Step, out: BufId, names: &[&str]) -> Vec<(String, Vec<f32>)> {
         let mut all = Vec::new();
-        for target in [Target::HOPPER, Target::CDNA] {
+        let rdna4 = Target::of_architecture("gfx1201").unwrap();
+        for target in [Target::HOPPER, Target::CDNA, Target::RDNA, rdna4] {
             let ways = variants(&self.program, step, &target).unwrap();
             let wanted = |way: &&Variant| names.iter().any(|n| way.name.starts_with(n));
             all.extend(ways.iter().filter(wanted).map(|way| {
-                let name = format!("{}, waves of {}", way.name, target.wave);
+                let name = format!("{}, {} of {}", way.name, target.dialect.name, target.matrix_rate);
                 (name, self.compute(way, out, &target))
             }));
         }

@@ -135,18 +135,18 @@ impl Case {
         let wide: Vec<Tensor> = self.data.iter().map(|t| t.to_dtype(widened(t.dtype())).unwrap()).collect();
         let truth = interp::run(&in_double(&self.graph), &wide).unwrap();
         let bytes = program.to_bytes();
-        // With waves of 64 every step is computed by the way that is best by rule.
-        let runs = ways.iter().map(|way| (*way, "32")).chain([("", "64")]);
-        for (way, wave) in runs {
+        // For AMD's GPUs, with waves of 64 and of 32, every step is computed by the way that is best by rule.
+        let runs = ways.iter().map(|way| (*way, "")).chain([("", "gfx942"), ("", "gfx1100")]);
+        for (way, architecture) in runs {
             let has = |step| {
                 variants(&program, step, &Target::HOPPER)
                     .is_ok_and(|v| v.iter().any(|v| v.name.contains(way)))
             };
             let wanted = way.is_empty() || program.steps.iter().any(has);
             assert!(wanted, "{}: no step has a way `{way}`", self.graph.name);
-            let options = [("prefer", way), ("wave", wave)];
+            let options = [("prefer", way), ("architecture", architecture)];
             let args = CompileArgs::new(KERNEL_IR, &bytes).mode("default").options(&options);
-            let name = format!("{} {way}, waves of {wave}", self.graph.name);
+            let name = format!("{} {way} {architecture}", self.graph.name);
             let mut code = emulator.compile(&args).unwrap_or_else(|e| panic!("{name}: {e}"));
             code.bind_constants(&[]).unwrap();
             let given: Vec<&Tensor> = self.data.iter().collect();
