@@ -2,22 +2,22 @@
 
 use std::sync::{Arc, Mutex};
 
-use gpu_runtime::{Asked, DeviceMemory, GpuBackend, GpuError, Platform};
+use gpu_runtime::{CompilationRequest, DeviceMemory, GpuBackend, GpuError, Platform};
 use plugin_sdk::dlpack::DL_CUDA;
 use plugin_sdk::{DeviceId, DeviceInfo, OptionKind, OptionSpec, PluginError};
 
-use crate::ahead::Wanted;
 use crate::cache::Cache;
-use crate::card::{self, Card};
+use crate::device_properties::{self, DeviceProperties};
 use crate::driver::Device;
+use crate::preload::RequiredLibraries;
 use crate::{Library, find, locate};
 
 /// The `cuda` backend.
 pub type CudaBackend = GpuBackend<Device>;
 
 /// What a compilation has begun before the device is open: the libraries that it wants, and where code is kept.
-pub struct Begun {
-    wanted: Wanted,
+pub struct BackgroundWork {
+    required: RequiredLibraries,
     cache: Cache,
 }
 
@@ -27,7 +27,7 @@ impl Platform for Device {
     const SUMMARY: &'static str = "NVIDIA GPUs: generated kernels compiled by NVRTC";
     const DEVICE_TYPE: i32 = DL_CUDA;
     const STREAMS: bool = true;
-    type Ahead = Begun;
+    type Background = BackgroundWork;
 
     fn options() -> Vec<OptionSpec> {
         let toggle = OptionKind::Choice(vec!["on".into(), "off".into()]);
@@ -49,17 +49,19 @@ impl Platform for Device {
     }
 
     fn devices() -> Vec<DeviceInfo> {
-        let count = match card::count() {
+        let count = match device_properties::count() {
             Ok(0) => return vec![unavailable("the driver sees no device".into())],
             Ok(count) => count,
             Err(e) => return vec![unavailable(e.to_string())],
         };
         let nvrtc = locate(Library::Nvrtc).or_else(|_| find(Library::Nvrtc)).err().map(|e| e.to_string());
-        let info = |ordinal| match Card::of(ordinal).and_then(|card| Ok((card.memory()?, card))) {
-            Ok((bytes, card)) => {
-                let mut info = DeviceInfo::new(id(ordinal), card.name.clone());
+        let info = |ordinal| match DeviceProperties::of(ordinal)
+            .and_then(|properties| Ok((properties.memory()?, properties)))
+        {
+            Ok((bytes, properties)) => {
+                let mut info = DeviceInfo::new(id(ordinal), properties.name.clone());
                 info.memory_bytes = bytes;
-                info.attributes = card.attributes();
+                info.attributes = properties.attributes();
                 info.unavailable_because = nvrtc.clone();
                 info
             }
@@ -76,24 +78,24 @@ impl Platform for Device {
         Device::reset(ordinal)
     }
 
-    fn begin(asked: &Asked<'_>) -> Result<Begun, PluginError> {
-        let cache = Cache::named(asked.options.text("cache")?);
-        let card = Card::of(asked.ordinal)?;
-        let target = asked.settings.target(card.target.clone());
-        let wanted = Wanted::of(asked.program, &target, asked.settings.mode);
-        wanted.load(card.identity(), Arc::new(Mutex::new(cache.clone())));
-        Ok(Begun { wanted, cache })
+    fn begin(request: &CompilationRequest<'_>) -> Result<BackgroundWork, PluginError> {
+        let cache = Cache::named(request.options.text("cache")?);
+        let properties = DeviceProperties::of(request.ordinal)?;
+        let target = request.settings.target(properties.target.clone());
+        let required = RequiredLibraries::of(request.program, &target, request.settings.mode);
+        required.load(properties.identity(), Arc::new(Mutex::new(cache.clone())));
+        Ok(BackgroundWork { required, cache })
     }
 
     fn prepare(
         device: Arc<DeviceMemory<Device>>,
-        ahead: Begun,
-        asked: &Asked<'_>,
+        background: BackgroundWork,
+        request: &CompilationRequest<'_>,
     ) -> Result<Arc<DeviceMemory<Device>>, PluginError> {
         let driver = device.driver();
-        ahead.wanted.start(driver.vendor());
-        driver.keep_code_in(ahead.cache);
-        driver.let_launches_overlap(asked.options.text("overlap")? == "on");
+        background.required.start(driver.vendor());
+        driver.keep_code_in(background.cache);
+        driver.let_launches_overlap(request.options.text("overlap")? == "on");
         Ok(device)
     }
 }

@@ -11,25 +11,25 @@ use gpu_runtime::GpuError;
 use ir_core::DType;
 
 use crate::blas_layout::{Gemm, Matrix};
-use crate::vendor::{Lane, Workspace};
+use crate::vendor::{StreamContext, Workspace};
 
 /// Prepared products at most; more begin anew.
-const MOST_PLANS: usize = 4096;
+const MAX_PLANS: usize = 4096;
 /// Algorithms that the library is asked for.
-pub(crate) const MOST_ALGORITHMS: usize = 5;
+pub(crate) const MAX_ALGORITHMS: usize = 5;
 /// What addresses are taken to be multiples of at most, in bytes: what the widest access of a kernel needs.
 const ALIGNMENT: u64 = 16;
 
 /// The library on one stream.
 pub(crate) struct Blas {
     handle: sys::cublasLtHandle_t,
-    lane: Lane,
+    stream_context: StreamContext,
     workspace: Workspace,
     plans: Mutex<HashMap<Key, Arc<Plan>>>,
-    turn: Mutex<()>,
+    exclusive: Mutex<()>,
 }
 
-// SAFETY: the handle may be used from several threads; descriptors are written under `turn`.
+// SAFETY: the handle may be used from several threads; descriptors are written under `exclusive`.
 unsafe impl Send for Blas {}
 // SAFETY: as above.
 unsafe impl Sync for Blas {}
@@ -75,7 +75,7 @@ struct Plan {
     workspace: usize,
 }
 
-// SAFETY: descriptors are memory of the host; they are written under `Blas::turn` alone.
+// SAFETY: descriptors are memory of the host; they are written under `Blas::exclusive` alone.
 unsafe impl Send for Plan {}
 // SAFETY: as above.
 unsafe impl Sync for Plan {}
@@ -138,12 +138,12 @@ impl Blas {
     ///
     /// # Errors
     /// What the library says. The library itself was found before.
-    pub(crate) fn new(lane: Lane, workspace: Workspace) -> Result<Blas, GpuError> {
+    pub(crate) fn new(stream_context: StreamContext, workspace: Workspace) -> Result<Blas, GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "start cuBLASLt").entered();
-        lane.enter()?;
+        stream_context.enter()?;
         let handle = result::create_handle().map_err(failed("cublasLtCreate"))?;
         tracing::debug!(target: "kernel", version = Blas::version(), "cuBLASLt");
-        Ok(Blas { handle, lane, workspace, plans: Mutex::default(), turn: Mutex::default() })
+        Ok(Blas { handle, stream_context, workspace, plans: Mutex::default(), exclusive: Mutex::default() })
     }
 
     /// Has the library make its tables, which its first answer does else: asks for a small product of a kind that will be
@@ -171,7 +171,7 @@ impl Blas {
 
     /// Makes the context current in this thread.
     pub(crate) fn enter(&self) -> Result<(), GpuError> {
-        self.lane.enter()
+        self.stream_context.enter()
     }
 
     /// The library's version, `130100` for 13.1.
@@ -191,7 +191,7 @@ impl Blas {
         at: &Addresses,
         algorithm: usize,
     ) -> Result<(), GpuError> {
-        self.lane.enter()?;
+        self.stream_context.enter()?;
         let alignments = [at.first, at.second, at.addend, at.out].map(|a| alignment(&[a]));
         self.plan(Key { gemm: *gemm, kind: *kind, alignments, algorithm }, at).map(|_| ())
     }
@@ -203,7 +203,7 @@ impl Blas {
         let _span = tracing::debug_span!(target: "kernel", "plan of cuBLASLt").entered();
         let plan = Arc::new(self.make(&key, at)?);
         let mut plans = lock(&self.plans);
-        if plans.len() >= MOST_PLANS {
+        if plans.len() >= MAX_PLANS {
             plans.clear();
         }
         plans.insert(key, Arc::clone(&plan));
@@ -264,10 +264,10 @@ impl Blas {
             wavesCount: 0.0,
             reserved: [0; 4],
         };
-        let mut found = [nothing; MOST_ALGORITHMS];
+        let mut found = [nothing; MAX_ALGORITHMS];
         let mut count = 0;
         let [a, b, c, d] = plan.layouts;
-        let wanted = (key.algorithm + 1).min(MOST_ALGORITHMS) as i32;
+        let wanted = (key.algorithm + 1).min(MAX_ALGORITHMS) as i32;
         // SAFETY: every descriptor was made above; the array has room for as many results as are asked for.
         unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
@@ -314,7 +314,7 @@ impl Blas {
     ) -> Result<(), GpuError> {
         let alignments = [at.first, at.second, at.addend, at.out].map(|a| alignment(&[a]));
         let plan = self.plan(Key { gemm: *gemm, kind: *kind, alignments, algorithm }, at)?;
-        let _turn = lock(&self.turn);
+        let _guard = lock(&self.exclusive);
         if kind.bias {
             set(plan.desc, sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias)?;
         }
@@ -344,7 +344,7 @@ impl Blas {
                 &plan.algo,
                 self.workspace.address() as *mut c_void,
                 plan.workspace,
-                self.lane.stream().cast(),
+                self.stream_context.stream().cast(),
             )
             .result()
             .map_err(failed("cublasLtMatmul"))

@@ -2,14 +2,16 @@
 
 use std::sync::{Arc, OnceLock};
 
-use gpu_codegen::{Packed, Place, Tail, Target, epilogue, result_dtype, store_order, tail};
-use gpu_runtime::{Choice, GpuError, LibraryCall, Part, Work};
+use gpu_codegen::{
+    Packed, StridedView, Target, VendorEpilogue, epilogue, result_dtype, store_order, vendor_epilogue,
+};
+use gpu_runtime::{Candidate, GpuError, LibraryCall, Part, Work};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BufId, Matmul, Operand, Program, Step};
 
-use crate::blas::{Addresses, Blas, Kind, MOST_ALGORITHMS, takes};
+use crate::blas::{Addresses, Blas, Kind, MAX_ALGORITHMS, takes};
 use crate::blas_layout::{Calls, Loop, Product, Strides, calls};
-use crate::sizes::{dense, likely, other};
+use crate::sizes::{at_capture, dense, perturbed};
 
 /// Rows up to which 16-bit products read their matrix once at the memory's speed: generated kernels do that.
 const SKINNY: i64 = 8;
@@ -17,7 +19,7 @@ const SKINNY: i64 = 8;
 /// Where a call stores its result.
 #[derive(Clone)]
 enum Goal {
-    Buffer(Place),
+    Buffer(StridedView),
     /// Scratch buffer 0, with these strides.
     Scratch(Shape),
 }
@@ -31,7 +33,7 @@ struct Spec {
     a: Operand,
     b: Operand,
     out: Goal,
-    addend: Option<Place>,
+    addend: Option<StridedView>,
     bias: Option<(BufId, SymExpr)>,
     alpha: f64,
     kind: Kind,
@@ -52,7 +54,7 @@ pub(crate) fn wants(program: &Program, k: &Matmul) -> bool {
 /// A 16-bit product of a few rows: its time is that of reading the matrix.
 fn is_skinny(program: &Program, k: &Matmul, dtype: DType) -> bool {
     let rank = k.epilogue.ranges.len();
-    let at = likely(program);
+    let at = at_capture(program);
     let value = |e: &SymExpr| at(e).unwrap_or(i64::MAX);
     // Batch dimensions in which the matrix is the same count as rows.
     let rows = (0..rank - 2)
@@ -62,20 +64,20 @@ fn is_skinny(program: &Program, k: &Matmul, dtype: DType) -> bool {
 }
 
 /// The ways in which the library computes the product, the best by rule first.
-pub(crate) fn choices(
+pub(crate) fn candidates(
     blas: &Arc<Blas>,
     program: &Program,
     step: &Step,
     k: &Matmul,
     target: &Target,
-) -> Vec<Choice> {
-    let whole = tail(program, &k.epilogue)
+) -> Vec<Candidate> {
+    let whole = vendor_epilogue(program, &k.epilogue)
         .and_then(|t| fused(program, k, t, target))
         .filter(|s| works(blas, program, s));
     if let Some(spec) = whole {
         let spec = Arc::new(spec);
-        return ways(blas, &spec, "cublaslt")
-            .map(|(name, call)| Choice { name, parts: vec![Part::Library(call)], scratch: Vec::new() })
+        return algorithms(blas, &spec, "cublaslt")
+            .map(|(name, call)| Candidate { name, parts: vec![Part::Library(call)], scratch: Vec::new() })
             .collect();
     }
     let dtype = result_dtype(&k.epilogue, k.acc);
@@ -86,8 +88,8 @@ pub(crate) fn choices(
     let Ok(kernel) = epilogue(program, step, dtype, Packed::Dense(&order)) else { return Vec::new() };
     let bytes = k.epilogue.ranges.iter().fold(SymExpr::from_i64(dtype.size() as i64), |n, e| n * e);
     let spec = Arc::new(spec);
-    ways(blas, &spec, "cublaslt+epilogue")
-        .map(|(name, call)| Choice {
+    algorithms(blas, &spec, "cublaslt+epilogue")
+        .map(|(name, call)| Candidate {
             name,
             parts: vec![Part::Library(call), Part::Kernel(kernel.clone())],
             scratch: vec![bytes.clone()],
@@ -95,19 +97,20 @@ pub(crate) fn choices(
         .collect()
 }
 
-fn ways<'a>(
+/// A call for each algorithm that the library may be asked for, with its name in tables.
+fn algorithms<'a>(
     blas: &'a Arc<Blas>,
     spec: &'a Arc<Spec>,
     name: &'a str,
 ) -> impl Iterator<Item = (String, Box<dyn LibraryCall>)> + 'a {
-    (0..MOST_ALGORITHMS).map(move |algorithm| {
+    (0..MAX_ALGORITHMS).map(move |algorithm| {
         let call = Call { blas: Arc::clone(blas), spec: Arc::clone(spec), algorithm, fixed: OnceLock::new() };
         (format!("{name}_{algorithm}"), Box::new(call) as Box<dyn LibraryCall>)
     })
 }
 
 /// The product with its whole epilogue done by the library.
-fn fused(program: &Program, k: &Matmul, t: Tail, target: &Target) -> Option<Spec> {
+fn fused(program: &Program, k: &Matmul, t: VendorEpilogue, target: &Target) -> Option<Spec> {
     let out = program.buffers[t.out.buf].dtype;
     let factors = program.buffers[k.a.buf].dtype;
     let same = |buf: BufId| program.buffers[buf].dtype == out;
@@ -120,7 +123,7 @@ fn fused(program: &Program, k: &Matmul, t: Tail, target: &Target) -> Option<Spec
     if t.bias.as_ref().is_some_and(|b| b.dim + 1 != rank) {
         return None;
     }
-    let apart = |r: &Place| {
+    let apart = |r: &StridedView| {
         program.root(r.buf) != program.root(t.out.buf)
             || (r.strides == t.out.strides && r.offset == t.out.offset)
     };
@@ -163,8 +166,8 @@ fn bare(k: &Matmul, kind: Kind, out: Goal) -> Spec {
 
 /// Whether the library takes the product at the sizes of capture and at others, and has an algorithm for it.
 fn works(blas: &Blas, program: &Program, spec: &Spec) -> bool {
-    let at_capture = spec.calls(&|e| likely(program)(e).ok_or_else(|| unknown(e)));
-    let elsewhere = spec.calls(&|e| other(program)(e).ok_or_else(|| unknown(e)));
+    let at_capture = spec.calls(&|e| at_capture(program)(e).ok_or_else(|| unknown(e)));
+    let elsewhere = spec.calls(&|e| perturbed(program)(e).ok_or_else(|| unknown(e)));
     let (Ok(Some(calls)), Ok(Some(_))) = (at_capture, elsewhere) else { return false };
     match blas.prepare(&calls.gemm, &spec.kind, &Addresses { bias: 256, ..Addresses::default() }, 0) {
         Ok(()) => true,

@@ -4,7 +4,7 @@
 //! Pure: no library call, no symbols.
 
 /// Loops on the host at most: products whose batch cannot be one strided batch are launched one by one.
-pub(crate) const MOST_LOOPS: i64 = 64;
+pub(crate) const MAX_LOOPS: i64 = 64;
 
 /// Elements from one index of each dimension to the next, batch dimensions first, then rows and columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub(crate) fn calls(product: &Product) -> Option<Calls> {
             c: p.c.as_ref().map_or(0, |c| c.batch[d]),
         })
         .collect();
-    if loops.iter().map(|l| l.count).product::<i64>() > MOST_LOOPS {
+    if loops.iter().map(|l| l.count).product::<i64>() > MAX_LOOPS {
         return None;
     }
     let at = |s: &Strides| inner.map_or(0, |d| s.batch[d]);
@@ -102,8 +102,8 @@ fn gemm(p: &Product, batch: i64, at: impl Fn(&Strides) -> i64) -> Option<Gemm> {
     // A result that lies row by row is, column-major, the transposed one: Dᵀ = Bᵀ Aᵀ.
     let swapped = matrix(p.n, p.m, p.d.col, p.d.row).is_some_and(|m| !m.transposed);
     let (rows, cols) = if swapped { (p.n, p.m) } else { (p.m, p.n) };
-    let whole = |s: &Strides, rows: i64, cols: i64, turned: bool| {
-        let (row, col) = if turned { (s.col, s.row) } else { (s.row, s.col) };
+    let whole = |s: &Strides, rows: i64, cols: i64, transposed: bool| {
+        let (row, col) = if transposed { (s.col, s.row) } else { (s.row, s.col) };
         matrix(rows, cols, row, col).map(|m| Matrix { step: at(s), ..m })
     };
     let (first, second) = match swapped {
@@ -175,12 +175,12 @@ fn fold_rows(p: &mut Product) {
 
 /// The same for columns, where `a` is the same.
 fn fold_cols(p: &mut Product) {
-    let turn = |s: &mut Strides| std::mem::swap(&mut s.row, &mut s.col);
+    let swap = |s: &mut Strides| std::mem::swap(&mut s.row, &mut s.col);
     let flip = |p: &mut Product| {
         std::mem::swap(&mut p.a, &mut p.b);
         std::mem::swap(&mut p.m, &mut p.n);
         let c = p.c.as_mut();
-        [Some(&mut p.a), Some(&mut p.b), Some(&mut p.d), c].into_iter().flatten().for_each(turn);
+        [Some(&mut p.a), Some(&mut p.b), Some(&mut p.d), c].into_iter().flatten().for_each(swap);
     };
     flip(p);
     fold_rows(p);

@@ -13,30 +13,30 @@ use cudarc::cudnn::sys::{
 use gpu_runtime::GpuError;
 use ir_core::DType;
 
+use crate::answer_cache::AnswerCache;
 use crate::dnn_desc::{Desc, Kind, failed};
 use crate::dnn_graph::{Fused, Operations, Uid};
-use crate::kept::Kept;
-use crate::vendor::{Lane, Workspace};
+use crate::vendor::{StreamContext, Workspace};
 
 /// Prepared convolutions at most; more begin anew.
-const MOST_PLANS: usize = 1024;
+const MAX_PLANS: usize = 1024;
 /// Engines that are offered to the search.
-pub(crate) const MOST_ENGINES: usize = 5;
+pub(crate) const MAX_ENGINES: usize = 5;
 /// Configurations that the library is asked for, most of which are never built. In single precision without tf32 the first
 /// thirty are for tensor cores (seen with 9.14 for a Hopper).
-const ASKED: usize = 64;
+const MAX_CONFIGURATIONS: usize = 64;
 /// Convolutions of at most so many channels are of few.
 const FEW_CHANNELS: i64 = 16;
 /// Bytes of memory that a convolution may use beside its tensors.
-const MOST_WORKSPACE: u64 = 256 << 20;
+const MAX_WORKSPACE: u64 = 256 << 20;
 /// Bytes that are taken at once, so that the memory grows seldom.
-const LEAST_WORKSPACE: u64 = 32 << 20;
+const MIN_WORKSPACE: u64 = 32 << 20;
 
 /// What the text of a kept plan begins with: whether the kernel is the library's own or compiled at run time, or that there is
 /// no plan.
 const READY: u8 = b'r';
 const COMPILED: u8 = b'c';
-const NOTHING: u8 = b'-';
+const NO_PLAN: u8 = b'-';
 /// What is kept of this library: plans by convolution, and for the start of a later process what it says of the device and
 /// one of the plans.
 const PLAN: &[u8] = b"cudnn plan";
@@ -46,16 +46,16 @@ const ANY_PLAN: &[u8] = b"cudnn any plan";
 /// The library on one stream.
 pub(crate) struct Dnn {
     handle: Handle,
-    lane: Lane,
+    stream_context: StreamContext,
     /// Plans of earlier processes.
-    kept: Kept,
+    answer_cache: AnswerCache,
     /// Grows; earlier blocks stay, since recorded work has their addresses.
     workspace: Mutex<Workspace>,
     plans: Mutex<HashMap<(Fused, usize), Arc<Plan>>>,
     engines: Mutex<HashMap<Fused, Arc<Engines>>>,
-    turn: Mutex<()>,
+    exclusive: Mutex<()>,
     /// Whether what a later process begins with is kept.
-    beginning: Once,
+    warm_up_saved: Once,
 }
 
 /// The library's, destroyed when dropped.
@@ -81,7 +81,7 @@ impl Drop for Handle {
     }
 }
 
-// SAFETY: the handle is used under `turn` alone.
+// SAFETY: the handle is used under `exclusive` alone.
 unsafe impl Send for Dnn {}
 // SAFETY: as above.
 unsafe impl Sync for Dnn {}
@@ -112,7 +112,7 @@ pub(crate) struct Plan {
 }
 
 /// What an earlier process found out about a convolution.
-enum Known {
+enum KnownPlan {
     Plan(Arc<Plan>),
     /// The library proposes no engine but such as are compiled at run time, none of which was.
     Slow,
@@ -128,31 +128,33 @@ impl Dnn {
     ///
     /// # Errors
     /// What the library says. The library itself was found before.
-    pub(crate) fn new(lane: Lane, kept: Kept) -> Result<Dnn, GpuError> {
+    pub(crate) fn new(stream_context: StreamContext, answer_cache: AnswerCache) -> Result<Dnn, GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "start cuDNN").entered();
-        lane.enter()?;
+        stream_context.enter()?;
         let handle = Handle::new()?;
         // SAFETY: the handle was just made; the stream lives as long as the process.
-        unsafe { sys::cudnnSetStream(handle.0, lane.stream().cast()).result() }
+        unsafe { sys::cudnnSetStream(handle.0, stream_context.stream().cast()).result() }
             .map_err(failed("cudnnSetStream"))?;
         tracing::debug!(target: "kernel", version = Dnn::version(), "cuDNN");
         Ok(Dnn {
             handle,
-            lane,
-            kept,
+            stream_context,
+            answer_cache,
             workspace: Mutex::default(),
             plans: Mutex::default(),
             engines: Mutex::default(),
-            turn: Mutex::default(),
-            beginning: Once::new(),
+            exclusive: Mutex::default(),
+            warm_up_saved: Once::new(),
         })
     }
 
     /// Has the library make its tables, which its first plan does else, before there is a context: reads a kept plan for the kept
     /// properties of the device. Nothing where there is none of both, or a library that cannot do so (before 9.8).
-    pub(crate) fn begin(kept: &Kept) {
+    pub(crate) fn begin(answer_cache: &AnswerCache) {
         let _span = tracing::debug_span!(target: "kernel", "begin with cuDNN").entered();
-        let (Some(device), Some(plan)) = (kept.get(&[DEVICE]), kept.get(&[ANY_PLAN])) else { return };
+        let (Some(device), Some(plan)) = (answer_cache.get(&[DEVICE]), answer_cache.get(&[ANY_PLAN])) else {
+            return;
+        };
         let read = || {
             let mut properties = Desc::new(Kind::CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)?;
             properties.set(A::CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, T::CUDNN_TYPE_CHAR, &device)?;
@@ -168,7 +170,7 @@ impl Dnn {
     }
 
     /// Keeps what [`begin`](Dnn::begin) reads.
-    fn keep_beginning(&self, plan: &[u8]) {
+    fn save_warm_up(&self, plan: &[u8]) {
         let about = || {
             let mut properties = Desc::new(Kind::CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)?;
             properties.set(A::CUDNN_ATTR_DEVICEPROP_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle.0])?;
@@ -176,8 +178,8 @@ impl Dnn {
         };
         match about() {
             Ok(device) => {
-                self.kept.put(&[DEVICE], &device);
-                self.kept.put(&[ANY_PLAN], plan);
+                self.answer_cache.put(&[DEVICE], &device);
+                self.answer_cache.put(&[ANY_PLAN], plan);
             }
             Err(e) => tracing::debug!(target: "kernel", "cuDNN says nothing of the device: {e}"),
         }
@@ -196,20 +198,20 @@ impl Dnn {
     /// The library has no engine for it.
     pub(crate) fn plan(&self, fused: &Fused, number: usize) -> Result<Arc<Plan>, GpuError> {
         match self.known(fused, number)? {
-            Some(Known::Plan(plan)) => Ok(plan),
-            Some(Known::Nothing) => Err(none()),
-            Some(Known::Slow) | None => self.made(fused, number),
+            Some(KnownPlan::Plan(plan)) => Ok(plan),
+            Some(KnownPlan::Nothing) => Err(none()),
+            Some(KnownPlan::Slow) | None => self.made(fused, number),
         }
     }
 
     /// Whether the library has a ready kernel for it, without a compilation at run time.
     pub(crate) fn is_ready(&self, fused: &Fused) -> bool {
         let ready = match self.known(fused, 0) {
-            Ok(Some(Known::Plan(plan))) => Ok(!plan.compiled),
-            Ok(Some(Known::Slow | Known::Nothing)) => Ok(false),
+            Ok(Some(KnownPlan::Plan(plan))) => Ok(!plan.compiled),
+            Ok(Some(KnownPlan::Slow | KnownPlan::Nothing)) => Ok(false),
             Ok(None) => self.engines(fused).and_then(|engines| match engines.configs.first() {
                 Some(first) if first.compiled => {
-                    self.kept.put(&[PLAN, &name(fused, 0)], &[COMPILED]);
+                    self.answer_cache.put(&[PLAN, &name(fused, 0)], &[COMPILED]);
                     Ok(false)
                 }
                 _ => self.made(fused, 0).map(|plan| !plan.compiled),
@@ -223,23 +225,23 @@ impl Dnn {
     }
 
     /// What this process or an earlier one knows about a convolution.
-    fn known(&self, fused: &Fused, number: usize) -> Result<Option<Known>, GpuError> {
+    fn known(&self, fused: &Fused, number: usize) -> Result<Option<KnownPlan>, GpuError> {
         let key = (fused.clone(), number);
         if let Some(plan) = lock(&self.plans).get(&key) {
-            return Ok(Some(Known::Plan(Arc::clone(plan))));
+            return Ok(Some(KnownPlan::Plan(Arc::clone(plan))));
         }
-        let Some(text) = self.kept.get(&[PLAN, &name(fused, number)]) else { return Ok(None) };
+        let Some(text) = self.answer_cache.get(&[PLAN, &name(fused, number)]) else { return Ok(None) };
         let Some((&first, json)) = text.split_first() else { return Ok(None) };
         match first {
-            NOTHING => return Ok(Some(Known::Nothing)),
-            COMPILED if json.is_empty() => return Ok(Some(Known::Slow)),
+            NO_PLAN => return Ok(Some(KnownPlan::Nothing)),
+            COMPILED if json.is_empty() => return Ok(Some(KnownPlan::Slow)),
             _ => {}
         }
-        self.lane.enter()?;
+        self.stream_context.enter()?;
         match self.restored(json).and_then(|found| self.reserve(found.1).map(|()| found)) {
             Ok((desc, workspace)) => {
                 let plan = Plan { desc, workspace, compiled: first == COMPILED, _engines: None };
-                Ok(Some(Known::Plan(self.keep(key, plan))))
+                Ok(Some(KnownPlan::Plan(self.keep(key, plan))))
             }
             Err(e) => {
                 tracing::debug!(target: "kernel", "a kept plan of cuDNN is made anew: {e}");
@@ -251,19 +253,19 @@ impl Dnn {
     /// Asks the library, and keeps for later processes what it says.
     fn made(&self, fused: &Fused, number: usize) -> Result<Arc<Plan>, GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "plan of cuDNN").entered();
-        self.lane.enter()?;
+        self.stream_context.enter()?;
         let engines = self.engines(fused)?;
         let key = [PLAN, &name(fused, number)[..]];
         if engines.configs.is_empty() {
-            self.kept.put(&key, &[NOTHING]);
+            self.answer_cache.put(&key, &[NO_PLAN]);
             return Err(none());
         }
         let plan = self.build(&engines, number)?;
         match plan.desc.text(A::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION) {
             Ok(json) => {
                 let first = if plan.compiled { COMPILED } else { READY };
-                self.kept.put(&key, &[&[first], &json[..]].concat());
-                self.beginning.call_once(|| self.keep_beginning(&json));
+                self.answer_cache.put(&key, &[&[first], &json[..]].concat());
+                self.warm_up_saved.call_once(|| self.save_warm_up(&json));
             }
             Err(e) => tracing::debug!(target: "kernel", "a plan of cuDNN is not kept: {e}"),
         }
@@ -273,7 +275,7 @@ impl Dnn {
     fn keep(&self, key: (Fused, usize), plan: Plan) -> Arc<Plan> {
         let plan = Arc::new(plan);
         let mut plans = lock(&self.plans);
-        if plans.len() >= MOST_PLANS {
+        if plans.len() >= MAX_PLANS {
             plans.clear();
         }
         plans.insert(key, Arc::clone(&plan));
@@ -284,7 +286,7 @@ impl Dnn {
     fn restored(&self, json: &[u8]) -> Result<(Desc, u64), GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "kept plan of cuDNN").entered();
         // A plan takes a fifth of a millisecond; a handle for each thread that reads some takes two, one after another.
-        let _turn = lock(&self.turn);
+        let _guard = lock(&self.exclusive);
         let mut desc = Desc::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
         desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle.0])?;
         desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, T::CUDNN_TYPE_CHAR, json)?;
@@ -316,7 +318,7 @@ impl Dnn {
 
     fn one(&self, config: &Config, engines: &Arc<Engines>) -> Result<Plan, GpuError> {
         let (desc, workspace) = self.prepared(&config.desc)?;
-        if workspace > MOST_WORKSPACE {
+        if workspace > MAX_WORKSPACE {
             let what = format!("an engine wants {workspace} bytes of workspace");
             return Err(GpuError::Driver { call: "cudnnBackendFinalize", what });
         }
@@ -326,7 +328,7 @@ impl Dnn {
 
     /// A plan of a configuration, and the bytes of workspace that it wants.
     fn prepared(&self, config: &Desc) -> Result<(Desc, u64), GpuError> {
-        let _turn = lock(&self.turn);
+        let _guard = lock(&self.exclusive);
         let mut desc = Desc::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
         desc.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle.0])?;
         desc.refer(A::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &[config])?;
@@ -339,7 +341,7 @@ impl Dnn {
     fn reserve(&self, bytes: u64) -> Result<(), GpuError> {
         let mut workspace = lock(&self.workspace);
         if workspace.bytes() < bytes {
-            let made = Workspace::new(self.lane, bytes.next_power_of_two().max(LEAST_WORKSPACE))?;
+            let made = Workspace::new(self.stream_context, bytes.next_power_of_two().max(MIN_WORKSPACE))?;
             if made.bytes() < bytes {
                 let what = format!("no {bytes} bytes of workspace are left on the device");
                 return Err(GpuError::Driver { call: "cuMemAlloc", what });
@@ -354,40 +356,40 @@ impl Dnn {
             return Ok(Arc::clone(engines));
         }
         let _span = tracing::debug_span!(target: "kernel", "engines of cuDNN").entered();
-        self.lane.enter()?;
-        let turn = lock(&self.turn);
+        self.stream_context.enter()?;
+        let exclusive = lock(&self.exclusive);
         let operations = fused.operations()?;
         let mut graph = Desc::new(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
         graph.set(A::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle.0])?;
         graph.refer(A::CUDNN_ATTR_OPERATIONGRAPH_OPS, &operations.ops.iter().collect::<Vec<_>>())?;
         let graph = graph.finish()?;
-        let mut configs = Vec::new();
+        let mut descriptors = Vec::new();
         for mode in
             [cudnnBackendHeurMode_t::CUDNN_HEUR_MODE_A, cudnnBackendHeurMode_t::CUDNN_HEUR_MODE_FALLBACK]
         {
             match proposed(&graph, mode) {
-                Ok(found) => configs.extend(found),
+                Ok(found) => descriptors.extend(found),
                 Err(e) => tracing::debug!(target: "kernel", ?mode, "cuDNN: {e}"),
             }
         }
-        let mut kept = Vec::new();
-        for desc in configs {
-            let notes = Notes::of(&desc)?;
+        let mut configs = Vec::new();
+        for desc in descriptors {
+            let notes = EngineNotes::of(&desc)?;
             if notes.allowed(fused) {
-                kept.push(Config { desc, tensor_cores: notes.tensor_cores(), compiled: notes.compiled() });
+                configs.push(Config { desc, tensor_cores: notes.tensor_cores(), compiled: notes.compiled() });
             }
         }
-        drop(turn);
-        kept.sort_by_key(|c| c.compiled);
+        drop(exclusive);
+        configs.sort_by_key(|c| c.compiled);
         // Of few channels the library prefers engines that lay all tensors out anew, and it has others.
         if fused.problem.x[1] <= FEW_CHANNELS && (fused.dtype != DType::F32 || fused.tf32) {
             let most = fused.bytes() / 2;
             let moves = |c: &Config| !self.prepared(&c.desc).is_ok_and(|(_, bytes)| bytes <= most);
-            kept.sort_by_cached_key(|c| (c.compiled, c.compiled || !c.tensor_cores || moves(c)));
+            configs.sort_by_cached_key(|c| (c.compiled, c.compiled || !c.tensor_cores || moves(c)));
         }
-        let engines = Arc::new(Engines { _operations: operations, _graph: graph, configs: kept });
+        let engines = Arc::new(Engines { _operations: operations, _graph: graph, configs });
         let mut known = lock(&self.engines);
-        if known.len() >= MOST_PLANS {
+        if known.len() >= MAX_PLANS {
             known.clear();
         }
         known.insert(fused.clone(), Arc::clone(&engines));
@@ -402,8 +404,8 @@ impl Dnn {
     /// # Safety
     /// The addresses are device memory in which the plan's tensors lie.
     pub(crate) unsafe fn launch(&self, plan: &Plan, tensors: Tensors<'_>) -> Result<(), GpuError> {
-        self.lane.enter()?;
-        let _turn = lock(&self.turn);
+        self.stream_context.enter()?;
+        let _guard = lock(&self.exclusive);
         let uids: Vec<i64> = tensors.iter().map(|(uid, _)| *uid as i64).collect();
         let pointers: Vec<*mut c_void> = tensors.iter().map(|(_, at)| *at as *mut c_void).collect();
         let workspace = lock(&self.workspace).address() as *mut c_void;
@@ -442,7 +444,7 @@ fn proposed(graph: &Desc, mode: cudnnBackendHeurMode_t) -> Result<Vec<Desc>, Gpu
     heuristic.set(A::CUDNN_ATTR_ENGINEHEUR_MODE, T::CUDNN_TYPE_HEUR_MODE, &[mode])?;
     let heuristic = heuristic.finish()?;
     let made: Result<Vec<Desc>, GpuError> =
-        (0..ASKED).map(|_| Desc::new(Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)).collect();
+        (0..MAX_CONFIGURATIONS).map(|_| Desc::new(Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)).collect();
     let mut made = made?;
     // The library fills the descriptors whose addresses it is given.
     let mut raw: Vec<sys::cudnnBackendDescriptor_t> = made.iter().map(Desc::raw).collect();
@@ -453,13 +455,13 @@ fn proposed(graph: &Desc, mode: cudnnBackendHeurMode_t) -> Result<Vec<Desc>, Gpu
 }
 
 /// What an engine says of itself.
-struct Notes {
+struct EngineNotes {
     numerical: Vec<u32>,
     behaviour: Vec<u32>,
 }
 
-impl Notes {
-    fn of(config: &Desc) -> Result<Notes, GpuError> {
+impl EngineNotes {
+    fn of(config: &Desc) -> Result<EngineNotes, GpuError> {
         let engine = Desc::new(Kind::CUDNN_BACKEND_ENGINE_DESCRIPTOR)?;
         let mut raw = [engine.raw()];
         config.get(A::CUDNN_ATTR_ENGINECFG_ENGINE, T::CUDNN_TYPE_BACKEND_DESCRIPTOR, &mut raw)?;
@@ -469,7 +471,7 @@ impl Notes {
             let count = engine.get(name, ty, &mut notes)?;
             Ok(notes[..count].to_vec())
         };
-        Ok(Notes {
+        Ok(EngineNotes {
             numerical: list(A::CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, T::CUDNN_TYPE_NUMERICAL_NOTE)?,
             behaviour: list(A::CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, T::CUDNN_TYPE_BEHAVIOR_NOTE)?,
         })

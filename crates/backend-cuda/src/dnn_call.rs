@@ -3,17 +3,20 @@
 
 use std::sync::{Arc, OnceLock};
 
-use gpu_codegen::{Blocks, Kernel, Packed, Place, Tail, Target, epilogue, fold, relayout, store_order, tail};
-use gpu_runtime::{Choice, GpuError, LibraryCall, Part, Work};
+use gpu_codegen::{
+    Blocks, Kernel, Packed, StridedView, Target, VendorEpilogue, epilogue, fold, relayout, store_order,
+    vendor_epilogue,
+};
+use gpu_runtime::{Candidate, GpuError, LibraryCall, Part, Work};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BufId, Conv, Operand, Program, Step};
 
-use crate::dnn::{Dnn, MOST_ENGINES, Plan};
+use crate::dnn::{Dnn, MAX_ENGINES, Plan};
 use crate::dnn_fold::Folded;
 use crate::dnn_graph::{Fused, Uid, number_type};
 use crate::dnn_layout::{self as layout, Format, Problem, Role, Tensor, dims, pick};
-use crate::dnn_turned::opposite;
-use crate::sizes::{likely, other};
+use crate::dnn_transposed::as_transposed;
+use crate::sizes::{at_capture, perturbed};
 
 /// Bytes that addresses of tensors must be multiples of.
 const ALIGNMENT: i64 = 16;
@@ -61,7 +64,7 @@ pub(crate) fn wants(program: &Program, k: &Conv) -> bool {
 /// Whether it is the gradient to a weight of groups, a window larger than its result: as a plain convolution, which is all that
 /// the library is asked for with groups, it takes a hundred times as long as the generated kernel.
 fn is_grouped_gradient(program: &Program, k: &Conv) -> bool {
-    let eval = likely(program);
+    let eval = at_capture(program);
     let points = |sizes: &[SymExpr]| sizes[2..].iter().map(&eval).product::<Option<i64>>();
     k.groups > 1 && !k.transposed && points(&k.weight.sizes) > points(&k.epilogue.ranges)
 }
@@ -84,7 +87,7 @@ fn numbers(k: &Conv, eval: Eval<'_>) -> Result<layout::Conv, GpuError> {
 }
 
 /// A step, looked at with the sizes of capture and with others.
-struct Look<'a> {
+struct StepAnalysis<'a> {
     program: &'a Program,
     k: &'a Conv,
     role: Role,
@@ -94,33 +97,39 @@ struct Look<'a> {
     seen: [layout::Conv; 2],
 }
 
-impl<'a> Look<'a> {
-    fn new(program: &'a Program, k: &'a Conv, tf32: bool) -> Option<Look<'a>> {
-        let (likely, other) = (likely(program), other(program));
+impl<'a> StepAnalysis<'a> {
+    fn new(program: &'a Program, k: &'a Conv, tf32: bool) -> Option<StepAnalysis<'a>> {
+        let (at_capture, perturbed) = (at_capture(program), perturbed(program));
         let known = |e: &SymExpr, value: Option<i64>| {
             value.ok_or_else(|| GpuError::Malformed(format!("the size {e} has no value")))
         };
-        let seen = [numbers(k, &|e| known(e, likely(e))).ok()?, numbers(k, &|e| known(e, other(e))).ok()?];
+        let seen =
+            [numbers(k, &|e| known(e, at_capture(e))).ok()?, numbers(k, &|e| known(e, perturbed(e))).ok()?];
         let role = seen[0].role();
         let narrow = program.buffers[k.input.buf].dtype != DType::F32 || tf32;
         // Tensor cores read channels-last; in single precision the other order is as good, where all is in it already.
-        let turned = dims(role, seen[0].output.len());
-        let first = Format::ChannelsFirst.holds(&pick(&seen[0].input, &turned))
-            && Format::ChannelsFirst.holds(&pick(&seen[0].weight, &turned))
-            && in_order(&store_order(program, &k.epilogue), Format::ChannelsFirst, &turned);
+        let permuted = dims(role, seen[0].output.len());
+        let first = Format::ChannelsFirst.holds(&pick(&seen[0].input, &permuted))
+            && Format::ChannelsFirst.holds(&pick(&seen[0].weight, &permuted))
+            && in_order(&store_order(program, &k.epilogue), Format::ChannelsFirst, &permuted);
         let format = if first && !narrow { Format::ChannelsFirst } else { Format::ChannelsLast };
-        Some(Look { program, k, role, format, narrow, seen })
+        Some(StepAnalysis { program, k, role, format, narrow, seen })
     }
 
     /// The step, or its opposite where the weight lies as the library wants it for that one alone.
-    fn best(program: &'a Program, k: &'a Conv, opposite: Option<&'a Conv>, tf32: bool) -> Option<Look<'a>> {
-        let look = Look::new(program, k, tf32)?;
-        let in_place = |look: &Look<'_>| look.holds(&look.k.weight, |c| &c.weight);
-        if in_place(&look) {
-            return Some(look);
+    fn best(
+        program: &'a Program,
+        k: &'a Conv,
+        as_transposed: Option<&'a Conv>,
+        tf32: bool,
+    ) -> Option<StepAnalysis<'a>> {
+        let analysis = StepAnalysis::new(program, k, tf32)?;
+        let in_place = |analysis: &StepAnalysis<'_>| analysis.holds(&analysis.k.weight, |c| &c.weight);
+        if in_place(&analysis) {
+            return Some(analysis);
         }
-        let other = opposite.and_then(|k| Look::new(program, k, tf32)).filter(in_place);
-        Some(other.unwrap_or(look))
+        let other = as_transposed.and_then(|k| StepAnalysis::new(program, k, tf32)).filter(in_place);
+        Some(other.unwrap_or(analysis))
     }
 
     /// Of the operands.
@@ -155,17 +164,17 @@ impl<'a> Look<'a> {
     }
 
     /// Whether a walk over the result is dense in the format.
-    fn dense(&self, place: &Place) -> bool {
-        let turned = dims(self.role, place.strides.len());
+    fn dense(&self, place: &StridedView) -> bool {
+        let permuted = dims(self.role, place.strides.len());
         let at = |eval: &dyn Fn(&SymExpr) -> Option<i64>, sizes: &[i64]| {
             let strides: Option<Vec<i64>> = place.strides.iter().map(eval).collect();
             strides.is_some_and(|strides| {
-                self.format.holds(&pick(&Tensor { sizes: sizes.to_vec(), strides }, &turned))
+                self.format.holds(&pick(&Tensor { sizes: sizes.to_vec(), strides }, &permuted))
             })
         };
         self.aligned(place.buf, &place.offset)
-            && at(&likely(self.program), &self.seen[0].output)
-            && at(&other(self.program), &self.seen[1].output)
+            && at(&at_capture(self.program), &self.seen[0].output)
+            && at(&perturbed(self.program), &self.seen[1].output)
     }
 }
 
@@ -174,37 +183,40 @@ fn in_order(order: &[usize], format: Format, dims: &[usize]) -> bool {
 }
 
 /// The ways in which the library computes the convolution, the best by rule first.
-pub(crate) fn choices(
+pub(crate) fn candidates(
     dnn: &Arc<Dnn>,
     program: &Program,
     step: &Step,
     k: &Conv,
     target: &Target,
-) -> Vec<Choice> {
-    let opposite = opposite(k);
-    let Some(look) = Look::best(program, k, opposite.as_ref(), target.tf32) else { return Vec::new() };
-    let as_it_is = ways(dnn, &look, step, target, None);
-    let folded = look.folded().map(|f| ways(dnn, &look, step, target, Some(f))).unwrap_or_default();
+) -> Vec<Candidate> {
+    let as_transposed = as_transposed(k);
+    let Some(analysis) = StepAnalysis::best(program, k, as_transposed.as_ref(), target.tf32) else {
+        return Vec::new();
+    };
+    let as_it_is = with_folding(dnn, &analysis, step, target, None);
+    let folded =
+        analysis.folded().map(|f| with_folding(dnn, &analysis, step, target, Some(f))).unwrap_or_default();
     // Seen on an H200 with the first convolution of a resnet (3 channels, tf32): 0.08 ms folded and 0.12 ms as it is, but
     // 0.27 and 0.16 ms for the gradient to its weight.
-    let [first, last] = match look.role == Role::Forward && look.dtype() == DType::F32 {
+    let [first, last] = match analysis.role == Role::Forward && analysis.dtype() == DType::F32 {
         true => [folded, as_it_is],
         false => [as_it_is, folded],
     };
     first.into_iter().chain(last).collect()
 }
 
-/// The ways with operands as they are, or folded.
-fn ways(
+/// The candidates with operands as they are, or folded.
+fn with_folding(
     dnn: &Arc<Dnn>,
-    look: &Look<'_>,
+    analysis: &StepAnalysis<'_>,
     step: &Step,
     target: &Target,
     folded: Option<Folded>,
-) -> Vec<Choice> {
-    let (program, k, dtype) = (look.program, look.k, look.dtype());
+) -> Vec<Candidate> {
+    let (program, k, dtype) = (analysis.program, analysis.k, analysis.dtype());
     let mut out = Vec::new();
-    let order = look.order();
+    let order = analysis.order();
     let bytes = |elements: SymExpr| elements * dtype.size() as i64;
     // Scratch buffer 0 is the result's, whether it is used or not, since epilogues find it there.
     let mut scratch = vec![SymExpr::ZERO];
@@ -213,7 +225,7 @@ fn ways(
                       blocks: Option<&Blocks>,
                       of: fn(&layout::Conv) -> &Tensor|
      -> Option<Source> {
-        if blocks.is_none() && look.holds(operand, of) {
+        if blocks.is_none() && analysis.holds(operand, of) {
             return Some(Source::Buffer(operand.buf, operand.offset.clone()));
         }
         let number = scratch.len();
@@ -225,16 +237,16 @@ fn ways(
         scratch.push(bytes(elements));
         Some(Source::Scratch(number))
     };
-    let of_weight = folded.as_ref().filter(|_| look.role == Role::Forward).map(|f| &f.w);
-    let of_result = folded.as_ref().filter(|_| look.role == Role::Filter).map(|f| &f.w);
+    let of_weight = folded.as_ref().filter(|_| analysis.role == Role::Forward).map(|f| &f.w);
+    let of_result = folded.as_ref().filter(|_| analysis.role == Role::Filter).map(|f| &f.w);
     let input = placed(&k.input, folded.as_ref().map(|f| &f.x), |c| &c.input);
     let (Some(input), Some(weight)) = (input, placed(&k.weight, of_weight, |c| &c.weight)) else {
         return Vec::new();
     };
     let bare = Spec {
         conv: k.clone(),
-        role: look.role,
-        format: look.format,
+        role: analysis.role,
+        format: analysis.format,
         folded: folded.clone(),
         dtype,
         tf32: target.tf32,
@@ -247,16 +259,16 @@ fn ways(
         relu: false,
     };
     let suffix = if folded.is_some() { "_folded" } else { "" };
-    let whole = tail(program, &k.epilogue).filter(|_| of_result.is_none());
-    let whole = whole.and_then(|t| fused(look, &bare, t));
-    if let Some(spec) = whole.filter(|s| s.is_ready(dnn, look)) {
+    let whole = vendor_epilogue(program, &k.epilogue).filter(|_| of_result.is_none());
+    let whole = whole.and_then(|t| fused(analysis, &bare, t));
+    if let Some(spec) = whole.filter(|s| s.is_ready(dnn, analysis)) {
         offer(&mut out, dnn, spec, &format!("cudnn{suffix}"), &before, None, &scratch);
         return out;
     }
     // The library rounds the result of 16-bit operands to their own dtype, whatever the epilogue makes of it.
     let packed = of_result.map_or(Packed::Dense(&order), Packed::Folded);
     let Ok(kernel) = epilogue(program, step, dtype, packed) else { return out };
-    if bare.is_ready(dnn, look) {
+    if bare.is_ready(dnn, analysis) {
         let ranges = &k.epilogue.ranges;
         scratch[0] = bytes(of_result.map_or_else(|| product(ranges), |blocks| blocks.elements(ranges)));
         offer(&mut out, dnn, bare, &format!("cudnn{suffix}+epilogue"), &before, Some(kernel), &scratch);
@@ -269,7 +281,7 @@ fn product(sizes: &[SymExpr]) -> SymExpr {
 }
 
 fn offer(
-    out: &mut Vec<Choice>,
+    out: &mut Vec<Candidate>,
     dnn: &Arc<Dnn>,
     spec: Spec,
     name: &str,
@@ -278,29 +290,30 @@ fn offer(
     scratch: &[SymExpr],
 ) {
     let spec = Arc::new(spec);
-    for number in 0..MOST_ENGINES {
+    for number in 0..MAX_ENGINES {
         let call = Call { dnn: Arc::clone(dnn), spec: Arc::clone(&spec), number, fixed: OnceLock::new() };
         let mut parts: Vec<Part> = before.iter().cloned().map(Part::Kernel).collect();
         parts.push(Part::Library(Box::new(call)));
         parts.extend(after.clone().map(Part::Kernel));
-        out.push(Choice { name: format!("{name}_{number}"), parts, scratch: scratch.to_vec() });
+        out.push(Candidate { name: format!("{name}_{number}"), parts, scratch: scratch.to_vec() });
     }
 }
 
 /// The convolution with its whole epilogue done by the library.
-fn fused(look: &Look<'_>, bare: &Spec, t: Tail) -> Option<Spec> {
-    let program = look.program;
+fn fused(analysis: &StepAnalysis<'_>, bare: &Spec, t: VendorEpilogue) -> Option<Spec> {
+    let program = analysis.program;
     let same = |buf: BufId| program.buffers[buf].dtype == bare.dtype;
-    if t.alpha != 1.0 || !same(t.out.buf) || !look.dense(&t.out) {
+    if t.alpha != 1.0 || !same(t.out.buf) || !analysis.dense(&t.out) {
         return None;
     }
     if bare.role == Role::Filter && (t.bias.is_some() || t.residual.is_some() || t.relu) {
         return None;
     }
-    if t.bias.as_ref().is_some_and(|b| b.dim != 1 || !same(b.buf) || !look.aligned(b.buf, &b.offset)) {
+    if t.bias.as_ref().is_some_and(|b| b.dim != 1 || !same(b.buf) || !analysis.aligned(b.buf, &b.offset)) {
         return None;
     }
-    let apart = |r: &Place| program.root(r.buf) != program.root(t.out.buf) && same(r.buf) && look.dense(r);
+    let apart =
+        |r: &StridedView| program.root(r.buf) != program.root(t.out.buf) && same(r.buf) && analysis.dense(r);
     if !t.residual.iter().all(apart) {
         return None;
     }
@@ -340,8 +353,8 @@ impl Spec {
     }
 
     /// Whether the library has a ready kernel for it at the sizes of capture.
-    fn is_ready(&self, dnn: &Dnn, look: &Look<'_>) -> bool {
-        let [at_capture, elsewhere] = &look.seen;
+    fn is_ready(&self, dnn: &Dnn, analysis: &StepAnalysis<'_>) -> bool {
+        let [at_capture, elsewhere] = &analysis.seen;
         match (self.problem(at_capture), self.problem(elsewhere)) {
             (Some(problem), Some(_)) => dnn.is_ready(&self.fused(problem)),
             _ => false,
@@ -423,7 +436,7 @@ impl LibraryCall for Call {
                 tensors.push((uid, self.address(source, work)?));
             }
         }
-        // SAFETY: the caller's promise: every tensor lies dense in its buffer or scratch, as `Look` saw.
+        // SAFETY: the caller's promise: every tensor lies dense in its buffer or scratch, as `StepAnalysis` saw.
         unsafe { self.dnn.launch(&plan, &tensors) }
     }
 }

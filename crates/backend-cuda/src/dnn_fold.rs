@@ -13,7 +13,7 @@ use crate::dnn_layout::{Problem, Role, dims};
 /// Channels that the library's kernels for tensor cores want multiples of.
 const UNIT: i64 = 8;
 /// Products with folded operands for each one that is wanted, at most.
-const MOST_PRODUCTS: i64 = 3;
+const MAX_PRODUCTS: i64 = 3;
 
 /// A folded convolution: how `x` and `w` lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Folded {
         let filled = (channels * points + UNIT - 1) / UNIT * UNIT;
         let taps: i64 = (0..steps.len()).map(|d| number(w, d)).product::<Option<i64>>()?;
         let few = channels > 0 && channels < UNIT;
-        let worth = filled * of_w.iter().product::<i64>() <= MOST_PRODUCTS * channels * taps;
+        let worth = filled * of_w.iter().product::<i64>() <= MAX_PRODUCTS * channels * taps;
         let blocks = |lead: Vec<i64>, counts: Vec<i64>| {
             let points = steps.clone();
             Blocks { channel, channels, filled, points, lead, counts }
@@ -107,9 +107,9 @@ mod tests {
 
     /// A convolution of `x` with `w` to `y`, or the gradient to `w`.
     fn conv(role: Role, [x, w, y]: [[i64; 4]; 3], step: [i64; 2], before: [i64; 2]) -> Conv {
-        let turn = |s: [i64; 4]| [s[1], s[0], s[2], s[3]];
+        let swap = |s: [i64; 4]| [s[1], s[0], s[2], s[3]];
         let (input, weight, ranges) = match role {
-            Role::Filter => (turn(x), turn(y), turn(w)),
+            Role::Filter => (swap(x), swap(y), swap(w)),
             _ => (x, w, y),
         };
         let (stride, dilation) = match role {

@@ -108,12 +108,12 @@ impl Conv {
         let volume = |sizes: &[i64]| sizes[2..].iter().product::<i64>();
         // Of one element of the batch the strides say nothing: a window larger than the result was a gradient.
         let wide = volume(&self.weight.sizes) > volume(&self.output);
-        let turned =
+        let swapped =
             [&self.input, &self.weight].into_iter().all(|t| match (t.sizes[0] > 1, t.sizes[1] > 1) {
                 (true, true) => t.strides[0] < t.strides[1],
                 _ => wide,
             });
-        if self.groups == 1 && turned { Role::Filter } else { Role::Forward }
+        if self.groups == 1 && swapped { Role::Filter } else { Role::Forward }
     }
 
     /// The library's problem; `None` where it has none for it.
@@ -199,10 +199,10 @@ mod tests {
 
     /// The gradient to the weight of `plain`, as the gradient rule of convolution writes it.
     fn gradient(format: Format) -> Conv {
-        let turn = |t: Tensor| pick(&t, &[1, 0, 2, 3]);
+        let swap = |t: Tensor| pick(&t, &[1, 0, 2, 3]);
         Conv {
-            input: turn(tensor(&[4, 8, 10, 12], format)),
-            weight: turn(tensor(&[4, 16, 5, 6], format)),
+            input: swap(tensor(&[4, 8, 10, 12], format)),
+            weight: swap(tensor(&[4, 16, 5, 6], format)),
             // One more row and column of the window than there is: no window began there.
             output: vec![8, 16, 4, 4],
             stride: vec![1, 1],

@@ -9,21 +9,21 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::{result, sys};
 use gpu_codegen::Target;
-use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording};
+use gpu_runtime::{Arguments, Candidate, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording};
 use kernel_ir::{Program, Step};
 use plugin_sdk::dlpack::DL_CUDA;
 use plugin_sdk::{DeviceId, Stream};
 use rayon::prelude::*;
 
+use crate::answer_cache::SharedCache;
 use crate::cache::Cache;
-use crate::card::Card;
+use crate::device_properties::DeviceProperties;
 use crate::events::{self, Event};
 use crate::graph::{self, Node};
-use crate::kept::Shared;
 use crate::nvrtc;
 use crate::staging::{SMALL, Staging};
 use crate::tensor_map;
-use crate::vendor::{Lane, Vendor};
+use crate::vendor::{StreamContext, Vendor};
 
 /// Parameters of a launch that need no allocation.
 const FEW: usize = 48;
@@ -31,10 +31,10 @@ const FEW: usize = 48;
 /// An open CUDA device.
 pub struct Device {
     ordinal: i32,
-    card: Card,
+    properties: DeviceProperties,
     context: sys::CUcontext,
     stream: sys::CUstream,
-    cache: Shared,
+    cache: SharedCache,
     staging: Mutex<Option<Staging>>,
     vendor: Arc<Vendor>,
     /// Nodes of the launches so far, while a graph is recorded.
@@ -186,22 +186,22 @@ impl Device {
     /// Opens a device: its primary context (shared with everything else in the process) and a stream.
     pub(crate) fn open(ordinal: i32) -> Result<Device, GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "open the device").entered();
-        let card = Card::of(ordinal)?;
+        let properties = DeviceProperties::of(ordinal)?;
         // Said before anything is done; the library is loaded when something has to be compiled.
         nvrtc::identity()?;
         // SAFETY: the device was given by the driver; the context is kept for the life of the process.
-        let context =
-            unsafe { result::primary_ctx::retain(card.device) }.map_err(error("cuDevicePrimaryCtxRetain"))?;
+        let context = unsafe { result::primary_ctx::retain(properties.device) }
+            .map_err(error("cuDevicePrimaryCtxRetain"))?;
         // SAFETY: the context was just retained.
         unsafe { result::ctx::set_current(context) }.map_err(error("cuCtxSetCurrent"))?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(error("cuStreamCreate"))?;
         let cache = Arc::new(Mutex::new(Cache::usual()));
-        let lane = Lane::new(context, stream);
+        let stream_context = StreamContext::new(context, stream);
         let opened = Device {
             ordinal,
-            vendor: Arc::new(Vendor::new(lane, card.identity(), Arc::clone(&cache))),
-            card,
+            vendor: Arc::new(Vendor::new(stream_context, properties.identity(), Arc::clone(&cache))),
+            properties,
             context,
             stream,
             cache,
@@ -233,7 +233,7 @@ impl Device {
 
     fn pool(&self) -> Result<sys::CUmemoryPool, GpuError> {
         // SAFETY: the device was given by the driver.
-        unsafe { result::device::get_default_mem_pool(self.card.device) }
+        unsafe { result::device::get_default_mem_pool(self.properties.device) }
             .map_err(error("cuDeviceGetDefaultMemPool"))
     }
 
@@ -268,11 +268,11 @@ impl Device {
     /// Machine code of a module, from the cache or compiled.
     fn code(&self, module: &Module, compiler: &str, cache: &Cache) -> Result<(Vec<u8>, bool), GpuError> {
         let text = [module.prelude.as_bytes(), module.kernels.as_bytes()];
-        let key = [text[0], text[1], self.card.architecture.as_bytes(), compiler.as_bytes()];
+        let key = [text[0], text[1], self.properties.architecture.as_bytes(), compiler.as_bytes()];
         if let Some(code) = cache.get(&key) {
             return Ok((code, false));
         }
-        let code = nvrtc::compile(module, &self.card.architecture)?;
+        let code = nvrtc::compile(module, &self.properties.architecture)?;
         cache.put(&key, &code);
         Ok((code, true))
     }
@@ -320,7 +320,7 @@ impl Driver for Device {
             cache.tidy();
         }
         let functions = |((bytes, _), module): ((Vec<u8>, bool), &Module)| {
-            let shared = self.card.target.lds as i32;
+            let shared = self.properties.target.lds as i32;
             let code = Arc::new(Code { bytes, shared, module: OnceLock::new() });
             let function = |entry: &String| {
                 let entry = CString::new(entry.as_str()).map_err(|e| GpuError::Malformed(e.to_string()))?;
@@ -409,17 +409,17 @@ impl Driver for Device {
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError> {
         // SAFETY: the caller's promise.
-        unsafe { self.put(function, grid, arguments, false) }
+        unsafe { self.enqueue(function, grid, arguments, false) }
     }
 
-    unsafe fn launch_behind(
+    unsafe fn launch_overlapped(
         &self,
         function: &Function,
         grid: Grid,
         arguments: Arguments<'_>,
     ) -> Result<(), GpuError> {
         // SAFETY: the caller's promise.
-        unsafe { self.put(function, grid, arguments, self.overlaps()) }
+        unsafe { self.enqueue(function, grid, arguments, self.overlaps()) }
     }
 
     fn record(
@@ -453,25 +453,25 @@ impl Driver for Device {
         let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
         let compiler = nvrtc::identity().unwrap_or_default();
         let libraries = crate::vendor::versions();
-        format!("{} driver {version} {compiler} {libraries}", self.card.identity())
+        format!("{} driver {version} {compiler} {libraries}", self.properties.identity())
     }
 
-    fn recall(&self, key: &str) -> Option<String> {
+    fn load_cached(&self, key: &str) -> Option<String> {
         let cache = locked(&self.cache).clone();
         String::from_utf8(cache.get(&[b"choice", key.as_bytes()])?).ok()
     }
 
-    fn remember(&self, key: &str, value: &str) {
+    fn store_cached(&self, key: &str, value: &str) {
         let cache = locked(&self.cache).clone();
         cache.put(&[b"choice", key.as_bytes()], value.as_bytes());
     }
 
-    fn library(&self, program: &Program, step: &Step, target: &Target) -> Vec<Choice> {
-        self.vendor.choices(program, step, target)
+    fn library(&self, program: &Program, step: &Step, target: &Target) -> Vec<Candidate> {
+        self.vendor.candidates(program, step, target)
     }
 
     fn target(&self) -> Target {
-        self.card.target.clone()
+        self.properties.target.clone()
     }
 
     fn synchronize(&self) -> Result<(), GpuError> {

@@ -11,9 +11,9 @@ use gpu_runtime::GpuError;
 use crate::driver::error;
 
 /// Pieces that are put on the stream before they may begin; far fewer launches than a stream holds.
-const AT_ONCE: usize = 64;
+const MAX_QUEUED: usize = 64;
 /// The gate opens after this at the latest, in case putting the work on the stream waits for the stream.
-const PATIENCE: Duration = Duration::from_millis(250);
+const GATE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// A mark on a stream.
 pub(crate) struct Event(sys::CUevent);
@@ -122,16 +122,16 @@ pub(crate) fn timed(
     run: &mut dyn FnMut(usize) -> Result<(), GpuError>,
 ) -> Result<Vec<f64>, GpuError> {
     let mut times = Vec::with_capacity(pieces);
-    let marks = (0..=AT_ONCE.min(pieces)).map(|_| Event::new(true)).collect::<Result<Vec<_>, _>>()?;
-    for from in (0..pieces).step_by(AT_ONCE) {
-        let count = AT_ONCE.min(pieces - from);
+    let marks = (0..=MAX_QUEUED.min(pieces)).map(|_| Event::new(true)).collect::<Result<Vec<_>, _>>()?;
+    for from in (0..pieces).step_by(MAX_QUEUED) {
+        let count = MAX_QUEUED.min(pieces - from);
         // Where the driver has no gates the times have the host's in them.
         let gate = Gate::new(stream).ok();
         let work = std::thread::scope(|scope| {
             let (done, late) = mpsc::channel::<()>();
             let gate = gate.as_ref();
             scope.spawn(move || {
-                let _ = late.recv_timeout(PATIENCE);
+                let _ = late.recv_timeout(GATE_TIMEOUT);
                 if let Some(gate) = gate {
                     gate.open();
                 }

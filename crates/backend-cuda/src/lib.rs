@@ -10,33 +10,33 @@
 //! }
 //! ```
 
-mod ahead;
+mod answer_cache;
 mod backend;
 mod blas;
 mod blas_call;
 mod blas_layout;
 mod cache;
-mod card;
+mod device_properties;
 mod dnn;
 mod dnn_call;
 mod dnn_desc;
 mod dnn_fold;
 mod dnn_graph;
 mod dnn_layout;
-mod dnn_turned;
+mod dnn_transposed;
 mod driver;
 mod events;
 mod graph;
-mod kept;
 mod libraries;
 mod nvrtc;
+mod preload;
 mod sizes;
 mod staging;
 mod tensor_map;
 mod vendor;
 
-pub use backend::{Begun, CudaBackend};
-pub use card::target_of;
+pub use backend::{BackgroundWork, CudaBackend};
+pub use device_properties::target_of;
 pub use driver::{Device, Function};
 pub use libraries::{Library, find, locate};
 pub use nvrtc::compile;

@@ -4,12 +4,12 @@ use ir_core::{Atom, Shape, SymExpr};
 use kernel_ir::Program;
 
 /// Values at capture.
-pub(crate) fn likely(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
+pub(crate) fn at_capture(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
     move |e| e.eval(&|a| program.symbols.likely(a, 1))
 }
 
 /// Values that differ from those at capture where the range allows it, so that a stride which happens to be 1 shows.
-pub(crate) fn other(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
+pub(crate) fn perturbed(program: &Program) -> impl Fn(&SymExpr) -> Option<i64> + '_ {
     move |e| {
         e.eval(&|a| match a {
             Atom::Sym(id) => program.symbols.get(*id).map(|s| {

@@ -6,12 +6,12 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{result, sys};
 use gpu_codegen::Target;
-use gpu_runtime::{Choice, GpuError};
+use gpu_runtime::{Candidate, GpuError};
 use kernel_ir::{Program, Step};
 
+use crate::answer_cache::{AnswerCache, SharedCache};
 use crate::blas::Blas;
 use crate::dnn::Dnn;
-use crate::kept::{Kept, Shared};
 use crate::libraries::{Library, find, locate};
 use crate::{blas_call, dnn_call};
 
@@ -20,19 +20,19 @@ const BLAS_WORKSPACE: u64 = 32 << 20;
 
 /// A context and a stream of it.
 #[derive(Clone, Copy)]
-pub(crate) struct Lane {
+pub(crate) struct StreamContext {
     context: sys::CUcontext,
     stream: sys::CUstream,
 }
 
 // SAFETY: handles of the driver's, valid in every thread that has made the context current.
-unsafe impl Send for Lane {}
+unsafe impl Send for StreamContext {}
 // SAFETY: as above.
-unsafe impl Sync for Lane {}
+unsafe impl Sync for StreamContext {}
 
-impl Lane {
-    pub(crate) fn new(context: sys::CUcontext, stream: sys::CUstream) -> Lane {
-        Lane { context, stream }
+impl StreamContext {
+    pub(crate) fn new(context: sys::CUcontext, stream: sys::CUstream) -> StreamContext {
+        StreamContext { context, stream }
     }
 
     /// Makes the context current in this thread.
@@ -57,8 +57,8 @@ pub(crate) struct Workspace {
 
 impl Workspace {
     /// As many bytes, or none where the device has not so many left.
-    pub(crate) fn new(lane: Lane, bytes: u64) -> Result<Workspace, GpuError> {
-        lane.enter()?;
+    pub(crate) fn new(stream_context: StreamContext, bytes: u64) -> Result<Workspace, GpuError> {
+        stream_context.enter()?;
         // SAFETY: the context is current; the memory is never freed.
         match unsafe { result::malloc_sync(bytes as usize) } {
             Ok(address) => Ok(Workspace { address, bytes }),
@@ -80,23 +80,23 @@ impl Workspace {
 
 /// The libraries of a device.
 pub(crate) struct Vendor {
-    lane: Lane,
+    stream_context: StreamContext,
     /// Name and architecture of the device.
-    card: String,
-    cache: Shared,
+    device_name: String,
+    cache: SharedCache,
     blas: OnceLock<Option<Arc<Blas>>>,
     dnn: OnceLock<Option<Arc<Dnn>>>,
 }
 
 impl Vendor {
-    pub(crate) fn new(lane: Lane, card: String, cache: Shared) -> Vendor {
-        Vendor { lane, card, cache, blas: OnceLock::new(), dnn: OnceLock::new() }
+    pub(crate) fn new(stream_context: StreamContext, device_name: String, cache: SharedCache) -> Vendor {
+        Vendor { stream_context, device_name, cache, blas: OnceLock::new(), dnn: OnceLock::new() }
     }
 
     pub(crate) fn blas(&self) -> Option<&Arc<Blas>> {
         let start = || {
             find(Library::Blas)?;
-            Blas::new(self.lane, Workspace::new(self.lane, BLAS_WORKSPACE)?)
+            Blas::new(self.stream_context, Workspace::new(self.stream_context, BLAS_WORKSPACE)?)
         };
         self.blas.get_or_init(|| started("cuBLASLt", start())).as_ref()
     }
@@ -106,20 +106,20 @@ impl Vendor {
             // Some of its kernels are those of cuBLASLt, which it opens by name.
             let _ = find(Library::Blas);
             find(Library::Dnn)?;
-            Dnn::new(self.lane, kept_plans(&self.card, Arc::clone(&self.cache)))
+            Dnn::new(self.stream_context, plan_cache(&self.device_name, Arc::clone(&self.cache)))
         };
         self.dnn.get_or_init(|| started("cuDNN", start())).as_ref()
     }
 
     /// The ways in which the libraries compute a step, the best by rule first.
-    pub(crate) fn choices(&self, program: &Program, step: &Step, target: &Target) -> Vec<Choice> {
+    pub(crate) fn candidates(&self, program: &Program, step: &Step, target: &Target) -> Vec<Candidate> {
         match step {
             Step::Matmul(k) if blas_call::wants(program, k) => match self.blas() {
-                Some(blas) => blas_call::choices(blas, program, step, k, target),
+                Some(blas) => blas_call::candidates(blas, program, step, k, target),
                 None => Vec::new(),
             },
             Step::Conv(k) if dnn_call::wants(program, k) => match self.dnn() {
-                Some(dnn) => dnn_call::choices(dnn, program, step, k, target),
+                Some(dnn) => dnn_call::candidates(dnn, program, step, k, target),
                 None => Vec::new(),
             },
             _ => Vec::new(),
@@ -128,8 +128,8 @@ impl Vendor {
 }
 
 /// Plans of cuDNN that are kept of a device of this name and architecture. The library was found before.
-pub(crate) fn kept_plans(card: &str, cache: Shared) -> Kept {
-    Kept::new(cache, &format!("{card} cudnn {}", Dnn::version()))
+pub(crate) fn plan_cache(device_name: &str, cache: SharedCache) -> AnswerCache {
+    AnswerCache::new(cache, &format!("{device_name} cudnn {}", Dnn::version()))
 }
 
 fn started<T>(name: &str, library: Result<T, GpuError>) -> Option<Arc<T>> {

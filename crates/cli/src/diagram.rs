@@ -196,7 +196,7 @@ fn hue(step: &Step) -> Style {
 pub(crate) fn kernels(program: &Program) -> Diagram {
     let title = program.name.clone();
     let mut maker =
-        Maker { program, diagram: Diagram { title, ..Diagram::default() }, writer: HashMap::new() };
+        KernelDiagram { program, diagram: Diagram { title, ..Diagram::default() }, writer: HashMap::new() };
     for input in &program.inputs {
         let lines = vec![input.name.clone(), type_of(&program.buffers[input.buf])];
         let node = maker.node(DrawNode { lines, style: Style::Input, ..DrawNode::default() });
@@ -218,14 +218,14 @@ pub(crate) fn kernels(program: &Program) -> Diagram {
     maker.diagram
 }
 
-struct Maker<'p> {
+struct KernelDiagram<'p> {
     program: &'p Program,
     diagram: Diagram,
     /// The box that wrote a buffer last.
     writer: HashMap<BufId, usize>,
 }
 
-impl Maker<'_> {
+impl KernelDiagram<'_> {
     fn node(&mut self, node: DrawNode) -> usize {
         self.diagram.nodes.push(node);
         self.diagram.nodes.len() - 1

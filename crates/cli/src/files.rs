@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use ferroflux::ir_core::{WholeFile, write_whole};
+use ferroflux::ir_core::{AtomicFile, write_whole};
 
 use crate::report::advised;
 
@@ -27,7 +27,7 @@ pub(crate) fn check_writable(path: &Path) -> Result<()> {
         let why = format!("cannot write {shown}: there is no folder {}", folder(path).display());
         return Err(advised(why, "create the folder first, or name another"));
     }
-    WholeFile::begin(path).map(drop).with_context(|| format!("cannot write {shown}"))
+    AtomicFile::begin(path).map(drop).with_context(|| format!("cannot write {shown}"))
 }
 
 /// Writes the whole file or nothing.

@@ -9,7 +9,6 @@
 //! let _exit = cli::main();
 //! ```
 
-mod any_weights;
 mod commands;
 mod compare;
 mod diagram;
@@ -22,6 +21,7 @@ mod options;
 mod progress;
 mod report;
 mod show;
+mod synthetic_weights;
 mod training;
 
 use std::io::{BufWriter, ErrorKind, Write};

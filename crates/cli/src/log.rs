@@ -20,8 +20,8 @@ const STAGES: &[(&str, &[&str])] = &[
 
 /// Sets up the log. `option` goes before the variable, both before `usual`: what the command itself wants to be seen.
 pub(crate) fn start(option: Option<&str>, usual: Option<&str>) -> Result<()> {
-    let asked = option.map(str::to_owned).or_else(|| std::env::var("FERROFLUX_LOG").ok());
-    let Some(text) = asked.or_else(|| usual.map(str::to_owned)) else {
+    let requested = option.map(str::to_owned).or_else(|| std::env::var("FERROFLUX_LOG").ok());
+    let Some(text) = requested.or_else(|| usual.map(str::to_owned)) else {
         return Ok(());
     };
     let names: Vec<&str> = STAGES.iter().map(|s| s.0).collect();

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::checks::{CHECKS, Check, Effort, Event};
-use crate::report::{Outcome, Remark, Report, Status};
+use crate::report::{CaseNote, Outcome, Report, Status};
 
 /// The program that runs one check: called with `args`, the library, `--check NAME --journal FILE`, and `--quick` where
 /// the effort says so. It calls [`checks::run_one`](crate::checks::run_one).
@@ -225,8 +225,8 @@ fn outcome(check: &Check, journal: &str, status: Option<ExitStatus>, said: &str,
         match event {
             Event::Start { case } => running = Some(case),
             Event::Passed { .. } => passed += 1,
-            Event::Failed { case, message } => failures.push(Remark { case, message }),
-            Event::Declined { case, message } => declined.push(Remark { case, message }),
+            Event::Failed { case, message } => failures.push(CaseNote { case, message }),
+            Event::Declined { case, message } => declined.push(CaseNote { case, message }),
             Event::End => ended = true,
         }
     }

@@ -76,16 +76,16 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Remark;
+    use crate::report::CaseNote;
 
-    fn outcome(name: &'static str, status: Status, failures: Vec<Remark>) -> Outcome {
+    fn outcome(name: &'static str, status: Status, failures: Vec<CaseNote>) -> Outcome {
         let (about, declined, end) = ("a thing", vec![], None);
         Outcome { name, about, status, passed: 1, failures, declined, end, seconds: 0.25 }
     }
 
     #[test]
     fn failures_are_escaped_and_counted() {
-        let remark = Remark { case: "add <f32>".into(), message: "3 & \u{1} not \"4\"".into() };
+        let remark = CaseNote { case: "add <f32>".into(), message: "3 & \u{1} not \"4\"".into() };
         let outcomes = vec![outcome("a", Status::Passed, vec![]), outcome("b", Status::Failed, vec![remark])];
         let xml = Report { library: "lib<x>.so".into(), outcomes }.junit();
         let expected = r#"<?xml version="1.0" encoding="UTF-8"?>

@@ -33,7 +33,7 @@ impl Status {
 
 /// What one case had to say.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Remark {
+pub struct CaseNote {
     /// The case.
     pub case: String,
     /// Why it failed or was declined.
@@ -52,9 +52,9 @@ pub struct Outcome {
     /// Cases that passed.
     pub passed: usize,
     /// Cases that failed.
-    pub failures: Vec<Remark>,
+    pub failures: Vec<CaseNote>,
     /// Cases that the plugin declined.
-    pub declined: Vec<Remark>,
+    pub declined: Vec<CaseNote>,
     /// How the process ended, where that is a failure of its own: a signal, a time-out. Or why it was skipped.
     pub end: Option<String>,
     /// Wall time.
@@ -64,7 +64,7 @@ pub struct Outcome {
 impl Outcome {
     /// The most telling line: how the process ended, else the first failure, else the first refusal.
     pub fn detail(&self) -> String {
-        let first = |list: &[Remark]| list.first().map(|r| format!("{}: {}", r.case, r.message));
+        let first = |list: &[CaseNote]| list.first().map(|r| format!("{}: {}", r.case, r.message));
         let more = match self.failures.len() {
             0 | 1 => String::new(),
             n => format!(" (and {} more)", n - 1),

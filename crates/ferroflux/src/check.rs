@@ -6,7 +6,7 @@
 
 use fx_ir::Symbols;
 use ir_core::{Atom, DType, EntityId, Guard, SymExpr, SymId};
-use kernel_ir::runtime::{Binder, Equation, Misfit as Mismatch, Place};
+use kernel_ir::runtime::{Binder, Equation, Mismatch, SizeSource};
 use plugin_host::Value;
 use smallvec::SmallVec;
 use tensor::Tensor;
@@ -41,23 +41,23 @@ impl Expected {
 }
 
 /// The number that a call gives at a place.
-fn number<T: Given>(given: &[T], place: Place) -> Option<i64> {
+fn number<T: CallTensor>(given: &[T], place: SizeSource) -> Option<i64> {
     let tensor = given.get(place.input())?;
     match place {
-        Place::Dim(_, dim) => tensor.sizes().get(dim).and_then(|s| i64::try_from(*s).ok()),
-        Place::Value(_) => tensor.integer(),
+        SizeSource::Dim(_, dim) => tensor.sizes().get(dim).and_then(|s| i64::try_from(*s).ok()),
+        SizeSource::Value(_) => tensor.integer(),
     }
 }
 
 /// A tensor on the host or on a device.
-pub(crate) trait Given {
+pub(crate) trait CallTensor {
     fn dtype(&self) -> DType;
     fn sizes(&self) -> &[usize];
     /// The integer that a tensor of the host without dimensions holds.
     fn integer(&self) -> Option<i64>;
 }
 
-impl Given for Tensor {
+impl CallTensor for Tensor {
     fn dtype(&self) -> DType {
         Tensor::dtype(self)
     }
@@ -69,7 +69,7 @@ impl Given for Tensor {
     }
 }
 
-impl Given for Value {
+impl CallTensor for Value {
     fn dtype(&self) -> DType {
         Value::dtype(self)
     }
@@ -85,7 +85,7 @@ impl Given for Value {
 }
 
 /// Where a call does not fit.
-enum Misfit {
+enum InputMismatch {
     Count,
     Type(usize),
     Number(Mismatch),
@@ -97,11 +97,11 @@ impl Signature {
     /// # Errors
     /// A guard that uses a symbol which the sizes of the inputs do not determine.
     pub(crate) fn of(inputs: &[TensorInfo], symbols: &Symbols, guards: &[Guard]) -> Result<Signature, Error> {
-        Signature::knowing(inputs, symbols, guards, &[])
+        Signature::with_known(inputs, symbols, guards, &[])
     }
 
     /// As [`of`](Signature::of), where the values of some symbols are known before the inputs are seen.
-    pub(crate) fn knowing(
+    pub(crate) fn with_known(
         inputs: &[TensorInfo],
         symbols: &Symbols,
         guards: &[Guard],
@@ -109,8 +109,8 @@ impl Signature {
     ) -> Result<Signature, Error> {
         let given = inputs.iter().enumerate().flat_map(|(n, info)| {
             let sizes = info.meta.sizes.iter().enumerate();
-            let sizes = sizes.map(move |(dim, size)| (Place::Dim(n, dim), size.clone()));
-            sizes.chain(info.value.iter().map(move |value| (Place::Value(n), value.clone())))
+            let sizes = sizes.map(move |(dim, size)| (SizeSource::Dim(n, dim), size.clone()));
+            sizes.chain(info.value.iter().map(move |value| (SizeSource::Value(n), value.clone())))
         });
         let binder = Binder::new(given, symbols, known).guarded(guards).map_err(|n| Error::Guard {
             message: guards[n].message.clone(),
@@ -131,14 +131,14 @@ impl Signature {
     ///
     /// # Errors
     /// What does not fit, with the sizes given.
-    pub(crate) fn check<T: Given>(&self, given: &[T]) -> Result<(), Error> {
-        self.check_knowing(given, &[])
+    pub(crate) fn check<T: CallTensor>(&self, given: &[T]) -> Result<(), Error> {
+        self.check_with_known(given, &[])
     }
 
-    fn check_knowing<T: Given>(&self, given: &[T], known: &[i64]) -> Result<(), Error> {
+    fn check_with_known<T: CallTensor>(&self, given: &[T], known: &[i64]) -> Result<(), Error> {
         let mut slots = Slots::from_elem(0, self.binder.slots());
         self.known.iter().zip(known).for_each(|(id, value)| slots[id.index()] = *value);
-        self.holds(given, &mut slots).map_err(|misfit| self.error(&misfit, given, &slots))
+        self.holds(given, &mut slots).map_err(|mismatch| self.error(&mismatch, given, &slots))
     }
 
     /// Checks host tensors and gives each the memory layout that the model was captured with.
@@ -146,12 +146,12 @@ impl Signature {
     /// # Errors
     /// As for [`check`](Signature::check); no memory for a copy.
     pub(crate) fn conform(&self, given: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        self.conform_knowing(given, &[])
+        self.conform_with_known(given, &[])
     }
 
     /// As [`conform`](Signature::conform), with the values of the symbols that are known before the call.
-    pub(crate) fn conform_knowing(&self, given: &[Tensor], known: &[i64]) -> Result<Vec<Tensor>, Error> {
-        self.check_knowing(given, known)?;
+    pub(crate) fn conform_with_known(&self, given: &[Tensor], known: &[i64]) -> Result<Vec<Tensor>, Error> {
+        self.check_with_known(given, known)?;
         self.inputs.iter().zip(given).map(|(expected, tensor)| expected.laid_out(tensor)).collect()
     }
 
@@ -165,48 +165,48 @@ impl Signature {
         self.inputs.iter().zip(given).map(one).collect()
     }
 
-    fn holds<T: Given>(&self, given: &[T], slots: &mut Slots) -> Result<(), Misfit> {
+    fn holds<T: CallTensor>(&self, given: &[T], slots: &mut Slots) -> Result<(), InputMismatch> {
         if given.len() != self.inputs.len() {
-            return Err(Misfit::Count);
+            return Err(InputMismatch::Count);
         }
         for (n, (expected, given)) in self.inputs.iter().zip(given).enumerate() {
             if !fits(expected.info.meta.dtype, expected.info.meta.rank(), given) {
-                return Err(Misfit::Type(n));
+                return Err(InputMismatch::Type(n));
             }
         }
         let solved = self.binder.solve(|place| number(given, place), slots);
-        solved.and_then(|()| self.binder.check(&self.guards, slots)).map_err(Misfit::Number)
+        solved.and_then(|()| self.binder.check(&self.guards, slots)).map_err(InputMismatch::Number)
     }
 
     #[cold]
-    fn error<T: Given>(&self, misfit: &Misfit, given: &[T], slots: &Slots) -> Error {
-        match *misfit {
-            Misfit::Count => {
+    fn error<T: CallTensor>(&self, mismatch: &InputMismatch, given: &[T], slots: &Slots) -> Error {
+        match *mismatch {
+            InputMismatch::Count => {
                 let names = self.infos().map(|i| i.name.as_str()).collect::<Vec<_>>().join(", ");
                 Error::InputCount { expected: self.inputs.len(), given: given.len(), names }
             }
-            Misfit::Type(input) => self.misfit(given, input, ""),
-            Misfit::Number(Mismatch::Missing(n)) => {
-                self.misfit(given, self.binder.equation(n).place.input(), "")
+            InputMismatch::Type(input) => self.mismatch(given, input, ""),
+            InputMismatch::Number(Mismatch::Missing(n)) => {
+                self.mismatch(given, self.binder.equation(n).place.input(), "")
             }
-            Misfit::Number(Mismatch::Equation(n)) => {
+            InputMismatch::Number(Mismatch::Equation(n)) => {
                 let equation = self.binder.equation(n);
                 let has = number(given, equation.place).unwrap_or_default();
-                self.misfit(given, equation.place.input(), &self.unequal(equation, has, slots))
+                self.mismatch(given, equation.place.input(), &self.unequal(equation, has, slots))
             }
-            Misfit::Number(Mismatch::Range(n, id)) => {
+            InputMismatch::Number(Mismatch::Range(n, id)) => {
                 let equation = self.binder.equation(n);
                 let has = number(given, equation.place).unwrap_or_default();
                 let why = match (equation.place, self.binder.symbols().get(id)) {
-                    (Place::Value(_), Some(symbol)) if equation.binds() => {
+                    (SizeSource::Value(_), Some(symbol)) if equation.binds() => {
                         let (value, min, max) = (SymExpr::sym(id), symbol.min, symbol.max);
                         format!("the model wants {}", InputKind::Int { value, min, max })
                     }
-                    _ => self.must(equation, has),
+                    _ => self.required(equation, has),
                 };
-                self.misfit(given, equation.place.input(), &why)
+                self.mismatch(given, equation.place.input(), &why)
             }
-            Misfit::Number(Mismatch::Guard(n)) => {
+            InputMismatch::Number(Mismatch::Guard(n)) => {
                 let guard = &self.guards[n];
                 Error::Guard {
                     message: guard.message.clone(),
@@ -221,41 +221,41 @@ impl Signature {
     fn unequal(&self, equation: &Equation, has: i64, slots: &Slots) -> String {
         let size = self.text(&equation.size);
         let by = || equation.expected(slots).map_or("no number".to_string(), |n| n.to_string());
-        let is_value = matches!(equation.place, Place::Value(_));
+        let is_value = matches!(equation.place, SizeSource::Value(_));
         match () {
             () if equation.is_constant() && is_value => format!("the model wants {}", by()),
             () if equation.is_constant() => String::new(),
-            () if equation.is_told() && is_value => format!("the inputs before it make it {}", by()),
-            () if equation.is_told() => format!("`{size}` is {} by the sizes before, not {has}", by()),
+            () if equation.is_derived() && is_value => format!("the inputs before it make it {}", by()),
+            () if equation.is_derived() => format!("`{size}` is {} by the sizes before, not {has}", by()),
             () if equation.is_undetermined() => {
                 format!("the sizes of the inputs do not determine `{size}`")
             }
             () if is_value => format!("it must be `{size}` of an integer"),
-            () => self.must(equation, has),
+            () => self.required(equation, has),
         }
     }
 
     /// What a number must be, in the caller's sizes: of `2*n` the caller knows the product, not the symbol.
-    fn must(&self, equation: &Equation, has: i64) -> String {
+    fn required(&self, equation: &Equation, has: i64) -> String {
         let wanted = &equation.size;
-        let must = wanted.allowed(self.binder.symbols());
-        let must = must.unwrap_or_else(|| format!("a value of `{}`", self.text(wanted)));
+        let required = wanted.allowed(self.binder.symbols());
+        let required = required.unwrap_or_else(|| format!("a value of `{}`", self.text(wanted)));
         match equation.place {
-            Place::Dim(_, dim) => format!("dimension {dim} is {has}; it must be {must}"),
-            Place::Value(_) => format!("it must be {must}"),
+            SizeSource::Dim(_, dim) => format!("dimension {dim} is {has}; it must be {required}"),
+            SizeSource::Value(_) => format!("it must be {required}"),
         }
     }
 
     /// A size by the names of its symbols.
     fn text(&self, size: &SymExpr) -> String {
-        size.text_with(&|id| self.name(id).filter(|_| self.binder.tells(id)).filter(|n| !n.is_empty()))
+        size.text_with(&|id| self.name(id).filter(|_| self.binder.determines(id)).filter(|n| !n.is_empty()))
     }
 
     fn name(&self, id: SymId) -> Option<&str> {
         self.binder.symbols().get(id).map(|s| s.name.as_str())
     }
 
-    fn misfit<T: Given>(&self, given: &[T], index: usize, why: &str) -> Error {
+    fn mismatch<T: CallTensor>(&self, given: &[T], index: usize, why: &str) -> Error {
         let (info, tensor) = (&self.inputs[index].info, &given[index]);
         if let (Some(_), Some(number)) = (&info.value, tensor.integer()) {
             return Error::Input { index, name: info.name.clone(), problem: format!("is {number}, {why}") };
@@ -268,7 +268,7 @@ impl Signature {
     }
 
     /// The inputs that a guard is about, with their sizes, and the values of its symbols.
-    fn sizes<T: Given>(&self, guard: &Guard, given: &[T], slots: &Slots) -> String {
+    fn sizes<T: CallTensor>(&self, guard: &Guard, given: &[T], slots: &Slots) -> String {
         let mut list = Vec::new();
         let used = |id: SymId| guard.expression.any_leaf(|a| *a == Atom::Sym(id));
         for (info, tensor) in self.infos().zip(given) {
@@ -286,7 +286,7 @@ impl Signature {
 }
 
 /// Whether dtype and rank are right. A complex tensor may lie on a device as a real one with a last dimension of 2.
-fn fits<T: Given>(dtype: DType, rank: usize, given: &T) -> bool {
+fn fits<T: CallTensor>(dtype: DType, rank: usize, given: &T) -> bool {
     let (own, sizes) = (given.dtype(), given.sizes());
     let pairs =
         || dtype.is_complex() && own == dtype.to_real() && sizes.len() == rank + 1 && sizes[rank] == 2;

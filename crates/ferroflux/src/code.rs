@@ -10,10 +10,10 @@ use plugin_host::{
 use tensor::{DeviceTensor, Tensor};
 use tracing::info_span;
 
-use crate::cache::{Caller, Form, Lookup, Stage, through};
+use crate::cache::{Caller, Form, Lookup, Stage, get_or_compile};
 use crate::complex_boundary::ComplexBoundary;
 use crate::graph_plugin;
-use crate::pipeline::{self, At, Cx, KernelOptions, Kernels};
+use crate::pipeline::{self, Cx, KernelOptions, Kernels, StageId};
 use crate::seeds::{seed_place, seed_tensor};
 use crate::{Error, Options};
 
@@ -21,7 +21,7 @@ use crate::{Error, Options};
 pub(crate) type Weights<'a> = &'a dyn Fn(&str) -> Result<Option<Value>, Error>;
 
 /// Code and what is known of it.
-pub(crate) struct Made {
+pub(crate) struct CompiledCode {
     pub(crate) code: Code,
     /// The fused program, where the backend takes one.
     pub(crate) kernels: Option<kernel_ir::Program>,
@@ -119,7 +119,7 @@ impl Optimized {
     /// Those of the stages.
     pub(crate) fn of_prims(prims: Graph, cx: &Cx<'_>) -> Result<Optimized, Error> {
         let complex = ComplexBoundary::of(&prims).all().to_vec();
-        Ok(Optimized { graph: pipeline::run(prims, At::Real..=At::Optimized, cx)?, complex })
+        Ok(Optimized { graph: pipeline::run(prims, StageId::Real..=StageId::Optimized, cx)?, complex })
     }
 
     /// Lowers it and has a backend compile it; new values of state are written in place where that is wanted and the
@@ -170,15 +170,19 @@ impl Code {
 
     /// Compiles a graph from behind stage `joint` for the backend of `options`. Parameters and buffers that no output of the
     /// graph gives a new value are constants; new values are results.
-    pub(crate) fn of_prims(prims: Graph, weight: Weights<'_>, options: &Options) -> Result<Made, Error> {
+    pub(crate) fn of_prims(
+        prims: Graph,
+        weight: Weights<'_>,
+        options: &Options,
+    ) -> Result<CompiledCode, Error> {
         let cx = Cx::training()?;
         let backend = crate::registry().load(&options.backend)?;
         if graph_plugin::takes_graphs(&backend) {
             let (code, guards) = graph_plugin::compile_prims(prims, &backend, options, (weight, &cx))?;
-            return Ok(Made { code, kernels: None, guards });
+            return Ok(CompiledCode { code, kernels: None, guards });
         }
         let lookup = Lookup::new(Stage::Prims { in_place: false }, &prims, "", &backend, options);
-        let (form, executable, from_cache) = through(lookup.as_ref(), || {
+        let (form, executable, from_cache) = get_or_compile(lookup.as_ref(), || {
             let optimized = Optimized::of_prims(prims, &cx)?;
             let wanted = KernelOptions::of_optimized(&optimized.graph);
             let (kernels, executable) =
@@ -190,7 +194,7 @@ impl Code {
             lookup.iter().for_each(|l| l.tidy(&form.kernels));
         }
         let kernels = form.kernels.program;
-        Ok(Made { code, guards: kernels.guards.clone(), kernels: Some(kernels) })
+        Ok(CompiledCode { code, guards: kernels.guards.clone(), kernels: Some(kernels) })
     }
 
     /// Runs on all inputs that are no constants, in the order of the graph's placeholders, the seed left out.

@@ -9,13 +9,13 @@ use plugin_host::{Arg, LoadedBackend, Value};
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 
-use crate::cache::{Caller, Form, Lookup, Stage, Wiring, through};
+use crate::cache::{Caller, Form, Lookup, Stage, Wiring, get_or_compile};
 use crate::code::{Code, Optimized, Weights};
 use crate::complex_boundary::ComplexBoundary;
 use crate::explain::{Explanation, explain};
 use crate::graph_plugin;
 use crate::inputs::{Arguments, Input, InputInfo};
-use crate::pipeline::{self, At, Cx, KernelOptions};
+use crate::pipeline::{self, Cx, KernelOptions, StageId};
 use crate::recipe::Maker;
 use crate::seeds::Seeds;
 use crate::{Error, Options, Program};
@@ -80,13 +80,13 @@ impl Compiled {
             return Compiled::with_graph_plugin(program, backend, options);
         }
         let lookup = Lookup::new(Stage::Captured, program.graph(), program.name(), backend, options);
-        let (form, code, from_cache) = through(lookup.as_ref(), || {
+        let (form, code, from_cache) = get_or_compile(lookup.as_ref(), || {
             let cx = Cx::inference()?;
-            let functional = program.through(At::Functional, &cx)?;
+            let functional = program.through(StageId::Functional, &cx)?;
             let caller = Caller::Model(Wiring::of(&functional));
             let wanted = KernelOptions { in_place: true, ..KernelOptions::of_model(&functional) };
             let complex = ComplexBoundary::of(&functional).all().to_vec();
-            let graph = pipeline::run(functional, At::Autocast..=At::Optimized, &cx)?;
+            let graph = pipeline::run(functional, StageId::Autocast..=StageId::Optimized, &cx)?;
             let optimized = Optimized { graph, complex };
             let (kernels, executable) =
                 optimized.compile(backend, options, &wanted, (lookup.as_ref(), &cx))?;
@@ -124,7 +124,7 @@ impl Compiled {
         options: &Options,
     ) -> Result<Compiled, Error> {
         let cx = Cx::inference()?;
-        let functional = program.through(At::Functional, &cx)?;
+        let functional = program.through(StageId::Functional, &cx)?;
         let wiring = Wiring::of(&functional);
         let weight = |name: &str| program.weight_value(name, None);
         let (code, guards) = graph_plugin::compile(functional, backend, options, (&weight, &cx))?;

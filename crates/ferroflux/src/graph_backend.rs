@@ -32,7 +32,7 @@ use plugin_sdk::{
 };
 use tensor::Tensor;
 
-use crate::lent::{Loan, given};
+use crate::lent::{LentTensors, given};
 
 #[doc(hidden)]
 pub use plugin_host;
@@ -182,7 +182,7 @@ impl Executable for Code {
         constants: &Constants<'_>,
         _stream: Stream,
     ) -> Result<Vec<OwnedTensor>, PluginError> {
-        let (mut loan, mut seed) = (Loan::new(), 0);
+        let (mut loan, mut seed) = (LentTensors::new(), 0);
         let mut all: Vec<Option<Tensor>> = Vec::with_capacity(self.places.len());
         for place in &self.places {
             all.push(match place {

@@ -12,7 +12,7 @@ use tracing::info_span;
 
 use crate::code::{Code, Weights, compiled_or_refused};
 use crate::complex_boundary::ComplexBoundary;
-use crate::pipeline::{self, At, Cx};
+use crate::pipeline::{self, Cx, StageId};
 use crate::{Error, Options};
 
 /// The fx-ir that graphs are written in: without guards, which are checked here before the plugin is asked.
@@ -63,7 +63,7 @@ pub(crate) fn compile(
     options: &Options,
     with: (Weights<'_>, &Cx<'_>),
 ) -> Result<(Code, Vec<Guard>), Error> {
-    compile_from(functional, At::Autocast, backend, options, with)
+    compile_from(functional, StageId::Autocast, backend, options, with)
 }
 
 /// As [`compile`], for a graph from behind stage `joint`: it consists of prims whatever dialect the plugin prefers, but one
@@ -74,13 +74,13 @@ pub(crate) fn compile_prims(
     options: &Options,
     with: (Weights<'_>, &Cx<'_>),
 ) -> Result<(Code, Vec<Guard>), Error> {
-    compile_from(prims, At::Real, backend, options, with)
+    compile_from(prims, StageId::Real, backend, options, with)
 }
 
 /// Compiles what stands before stage `next`.
 fn compile_from(
     graph: Graph,
-    next: At,
+    next: StageId,
     backend: &LoadedBackend,
     options: &Options,
     (weight, cx): (Weights<'_>, &Cx<'_>),
@@ -88,10 +88,10 @@ fn compile_from(
     let complex = ComplexBoundary::of(&graph);
     let (graph, split) = match Dialect::of(backend, options)? {
         Dialect::Functional => (with_seed(graph), None),
-        Dialect::Prim => (pipeline::run(graph, next..=At::Optimized, cx)?, Some(complex)),
+        Dialect::Prim => (pipeline::run(graph, next..=StageId::Optimized, cx)?, Some(complex)),
     };
     let guards = graph.guards.clone();
-    Ok((Sent::new(graph, split, backend).compile(options, weight)?, guards))
+    Ok((PluginGraph::new(graph, split, backend).compile(options, weight)?, guards))
 }
 
 /// The graph with a placeholder for the seed where it draws random numbers, which only its decomposition says.
@@ -103,7 +103,7 @@ fn with_seed(mut graph: Graph) -> Graph {
 }
 
 /// A graph on its way to a plugin, and what its placeholders are there.
-struct Sent<'a> {
+struct PluginGraph<'a> {
     graph: Graph,
     backend: &'a LoadedBackend,
     /// What of the graph's results was complex, where complex numbers were taken apart.
@@ -116,7 +116,7 @@ struct Sent<'a> {
     outputs: usize,
 }
 
-impl<'a> Sent<'a> {
+impl<'a> PluginGraph<'a> {
     fn new(mut graph: Graph, split: Option<ComplexBoundary>, backend: &'a LoadedBackend) -> Self {
         graph.guards.clear();
         // The text gives every value a name of its own; refusals are found by it.
@@ -140,7 +140,7 @@ impl<'a> Sent<'a> {
             inputs += 1;
         }
         let outputs = graph.outputs.iter().filter(|o| matches!(o.arg, Arg::Value(_))).count();
-        Sent { graph, backend, split, constants, inputs, seed, outputs }
+        PluginGraph { graph, backend, split, constants, inputs, seed, outputs }
     }
 
     fn compile(self, options: &Options, weight: Weights<'_>) -> Result<Code, Error> {

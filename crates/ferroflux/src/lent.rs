@@ -8,15 +8,15 @@ use plugin_sdk::{DeviceId, OwnedTensor, PluginError, TensorView};
 use tensor::Tensor;
 
 /// The tensors that are lent for one call: none may be left when it ends.
-pub(crate) struct Loan {
+pub(crate) struct LentTensors {
     /// Every lent tensor holds a clone until its last handle is dropped.
     out: Arc<()>,
 }
 
-impl Loan {
+impl LentTensors {
     /// Nothing is lent yet.
-    pub(crate) fn new() -> Loan {
-        Loan { out: Arc::new(()) }
+    pub(crate) fn new() -> LentTensors {
+        LentTensors { out: Arc::new(()) }
     }
 
     /// A tensor over memory of the host's, with its strides; nothing is copied.

@@ -8,7 +8,7 @@ use plugin_sdk::{
 };
 use tensor::Tensor;
 
-use crate::lent::{Loan, constant, given};
+use crate::lent::{LentTensors, constant, given};
 
 plugin_host::inventory::submit! {
     plugin_host::BuiltinPlugin { name: "oracle", entry: plugin_sdk::entry::<Oracle> }
@@ -77,7 +77,7 @@ impl Executable for Code {
         _stream: Stream,
     ) -> Result<Vec<OwnedTensor>, PluginError> {
         let code = self.bound.as_ref().ok_or_else(|| PluginError::invalid("no constants are bound"))?;
-        let mut loan = Loan::new();
+        let mut loan = LentTensors::new();
         let all = inputs.iter().map(|view| loan.take(view)).collect::<Result<Vec<_>, _>>()?;
         let copied = |t: Tensor| given(t.copied().map_err(|e| PluginError::internal(e.to_string()))?, &[]);
         let results = code.call(&all).map_err(|e| failed(&e));

@@ -10,7 +10,7 @@ use pt2::{ExportedProgram, Weight, WeightSource};
 use tensor::Tensor;
 
 use crate::inputs::{self, InputInfo};
-use crate::pipeline::{self, At, Cx, KERNELS, KernelOptions};
+use crate::pipeline::{self, Cx, KERNELS, KernelOptions, StageId};
 use crate::recipe::{Maker, Recipe, RecipeSource};
 use crate::{Compiled, Error, Options};
 
@@ -167,21 +167,21 @@ impl Program {
     /// # Errors
     /// A graph that is not well formed, and mutation that has no functional form.
     pub fn functional(&self) -> Result<Graph, Error> {
-        self.through(At::Functional, &Cx::inference()?)
+        self.through(StageId::Functional, &Cx::inference()?)
     }
     /// The graph in prims alone.
     ///
     /// # Errors
     /// As for [`functional`](Program::functional); all operators that are not supported.
     pub fn prims(&self) -> Result<Graph, Error> {
-        self.through(At::Prim, &Cx::inference()?)
+        self.through(StageId::Prim, &Cx::inference()?)
     }
     /// The graph that is lowered: prims on real numbers, after the passes.
     ///
     /// # Errors
     /// As for [`prims`](Program::prims).
     pub fn optimized(&self) -> Result<Graph, Error> {
-        self.through(At::Optimized, &Cx::inference()?)
+        self.through(StageId::Optimized, &Cx::inference()?)
     }
     /// The graph behind one stage or pass of [`pipeline::names`], as inference goes through it.
     ///
@@ -209,9 +209,9 @@ impl Program {
     /// As for [`optimized`](Program::optimized); what cannot be lowered.
     pub fn kernels(&self) -> Result<kernel_ir::Program, Error> {
         let cx = Cx::inference()?;
-        let functional = self.through(At::Functional, &cx)?;
+        let functional = self.through(StageId::Functional, &cx)?;
         let options = KernelOptions { in_place: true, ..KernelOptions::of_model(&functional) };
-        let optimized = pipeline::run(functional, At::Autocast..=At::Optimized, &cx)?;
+        let optimized = pipeline::run(functional, StageId::Autocast..=StageId::Optimized, &cx)?;
         Ok(pipeline::lower(&optimized, &options, &cx)?.program)
     }
     /// The loop bodies as recorded, before fusion, as text.
@@ -222,8 +222,8 @@ impl Program {
         Ok(inductor::lowered_text(&self.optimized()?)?)
     }
     /// The captured graph, taken through the stages up to `last`.
-    pub(crate) fn through(&self, last: At, cx: &Cx<'_>) -> Result<Graph, Error> {
-        pipeline::run(self.graph().clone(), At::Captured..=last, cx)
+    pub(crate) fn through(&self, last: StageId, cx: &Cx<'_>) -> Result<Graph, Error> {
+        pipeline::run(self.graph().clone(), StageId::Captured..=last, cx)
     }
     pub(crate) fn require_weights(&self) -> Result<(), Error> {
         let missing: Vec<&Weight> = self.missing_weights().collect();

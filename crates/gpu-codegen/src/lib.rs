@@ -35,26 +35,26 @@ mod architectures;
 mod attention;
 mod conv;
 mod dialect;
+mod fused_launch;
 mod library;
 mod loops;
 mod product;
 mod sort;
 mod target;
 mod text;
-mod together;
 
 use ir_core::{DType, SymExpr, SymId};
 use kernel_ir::{BufId, ExternOp, Program, Step};
 use thiserror::Error;
 
 pub use dialect::{Dialect, Prelude};
+pub use fused_launch::chain::{Chain, chain};
+pub use fused_launch::{LaunchGroup, fuse_launches};
 pub use library::blocks::{Blocks, fold};
 pub use library::epilogue::{Packed, epilogue, epilogue_of, relayout, result_dtype, store_order};
 pub use library::pack::pack_weights;
-pub use library::tail::{Bias, Place, Tail, tail};
+pub use library::vendor_epilogue::{Bias, StridedView, VendorEpilogue, vendor_epilogue};
 pub use target::{Features, Target};
-pub use together::chain::{Chain, chain};
-pub use together::{Joint, together};
 
 /// One way of computing a step: kernels that run one after another, with memory between them.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,7 +93,7 @@ pub struct Kernel {
     /// Whether it asks for constants before it waits for earlier launches: it gains where it may begin before they end.
     pub early: bool,
     /// What it is made of, for whoever makes one kernel of several.
-    pub(crate) inside: text::template::Inside,
+    pub(crate) text_parts: text::template::KernelText,
 }
 
 /// A parameter of a kernel.
@@ -196,17 +196,17 @@ pub const TICKETS: u32 = 4096;
 /// Threads of a block where nothing else is called for.
 pub(crate) const THREADS: u32 = 256;
 /// Blocks of a launch at most; kernels stride over what is more.
-pub(crate) const MOST_BLOCKS: i64 = 1 << 20;
+pub(crate) const MAX_BLOCKS: i64 = 1 << 20;
 
 /// What stands for the name of a kernel's entry until the runtime numbers it: equal kernels then have equal texts.
 pub const ENTRY: &str = "ENTRY_POINT";
 
 /// Whether the first of a step's [`variants`] is by rule at least about as fast as a library's kernel, so that no library
 /// need be asked where ways are not timed.
-pub fn leads(program: &Program, step: &Step, target: &Target) -> bool {
+pub fn prefers_generated(program: &Program, step: &Step, target: &Target) -> bool {
     match step {
-        Step::Matmul(k) => product::matmul::leads(program, k, target),
-        Step::Conv(k) => conv::leads(program, k, target),
+        Step::Matmul(k) => product::matmul::prefers_generated(program, k, target),
+        Step::Conv(k) => conv::prefers_generated(program, k, target),
         _ => false,
     }
 }
@@ -219,9 +219,9 @@ pub fn variants(program: &Program, step: &Step, target: &Target) -> Result<Vec<V
     match step {
         Step::Loop(k) => loops::variants(program, k, target),
         Step::Matmul(k) => {
-            let mut ways = product::gemv::variants(program, k, target)?;
-            ways.extend(product::matmul::variants(program, k, target)?);
-            Ok(ways)
+            let mut candidates = product::gemv::variants(program, k, target)?;
+            candidates.extend(product::matmul::variants(program, k, target)?);
+            Ok(candidates)
         }
         Step::Conv(k) => conv::variants(program, k, target),
         Step::Attention(k) => attention::variants(program, k, target),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpu_codegen::Target;
-use gpu_runtime::{Asked, DeviceMemory, Driver, GpuBackend, GpuError, Platform};
+use gpu_runtime::{CompilationRequest, DeviceMemory, Driver, GpuBackend, GpuError, Platform};
 use plugin_sdk::dlpack::DL_EXT_DEV;
 use plugin_sdk::{DeviceId, DeviceInfo, OptionKind, OptionSpec, PluginError};
 
@@ -17,7 +17,7 @@ impl Platform for Emulator {
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
     const SUMMARY: &'static str = "generated GPU kernels on the host, by the C++ compiler: slow, for tests";
     const DEVICE_TYPE: i32 = DL_EXT_DEV;
-    type Ahead = ();
+    type Background = ();
 
     fn options() -> Vec<OptionSpec> {
         let waves = OptionKind::Choice(vec!["32".into(), "64".into()]);
@@ -48,17 +48,17 @@ impl Platform for Emulator {
         Ok(Emulator::default())
     }
 
-    fn begin(_asked: &Asked<'_>) -> Result<(), PluginError> {
+    fn begin(_request: &CompilationRequest<'_>) -> Result<(), PluginError> {
         Ok(())
     }
 
     fn prepare(
         device: Arc<DeviceMemory<Emulator>>,
-        _ahead: (),
-        asked: &Asked<'_>,
+        _background: (),
+        request: &CompilationRequest<'_>,
     ) -> Result<Arc<DeviceMemory<Emulator>>, PluginError> {
-        let (prefer, wave) = (asked.options.text("prefer")?, asked.options.text("wave")?);
-        let architecture = asked.options.text("architecture")?;
+        let (prefer, wave) = (request.options.text("prefer")?, request.options.text("wave")?);
+        let architecture = request.options.text("architecture")?;
         if prefer.is_empty() && wave == "32" && architecture.is_empty() {
             return Ok(device);
         }

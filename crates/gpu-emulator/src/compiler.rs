@@ -20,7 +20,7 @@ const BEFORE: &str = concat!(
     "\n",
     include_str!("emulation/cores.h"),
     "\n",
-    include_str!("emulation/bulk.h"),
+    include_str!("emulation/tma.h"),
     "\n",
     include_str!("emulation/launch.h"),
     "\n"

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpu_codegen::{Target, variants};
-use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording};
+use gpu_runtime::{Arguments, Candidate, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording};
 use kernel_ir::{Program, Step};
 use plugin_sdk::DeviceId;
 use plugin_sdk::dlpack::DL_EXT_DEV;
@@ -179,10 +179,10 @@ impl Driver for Emulator {
         self.target.clone()
     }
 
-    fn library(&self, program: &Program, step: &Step, target: &Target) -> Vec<Choice> {
+    fn library(&self, program: &Program, step: &Step, target: &Target) -> Vec<Candidate> {
         let Some(prefer) = &self.prefer else { return Vec::new() };
         let all = variants(program, step, target).unwrap_or_default();
-        all.into_iter().filter(|v| v.name.contains(prefer.as_str())).map(Choice::from).collect()
+        all.into_iter().filter(|v| v.name.contains(prefer.as_str())).map(Candidate::from).collect()
     }
 
     fn synchronize(&self) -> Result<(), GpuError> {

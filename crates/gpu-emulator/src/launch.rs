@@ -8,7 +8,7 @@ use gpu_runtime::{Arguments, Grid, Map};
 use crate::EmulatorError;
 
 /// Threads that a block has at most, as on the devices.
-const MOST_THREADS: u32 = 1024;
+const MAX_THREADS: u32 = 1024;
 /// Bytes of a fiber's stack; pages that are not touched cost nothing.
 const STACK: usize = 256 << 10;
 
@@ -109,7 +109,7 @@ struct Stacks(Vec<u64>);
 fn stacks() -> &'static Mutex<Stacks> {
     static STACKS: OnceLock<Mutex<Stacks>> = OnceLock::new();
     // Zeroed memory of this size comes from the system page by page as it is touched.
-    STACKS.get_or_init(|| Mutex::new(Stacks(vec![0; MOST_THREADS as usize * STACK / 8])))
+    STACKS.get_or_init(|| Mutex::new(Stacks(vec![0; MAX_THREADS as usize * STACK / 8])))
 }
 
 /// Runs a launch to its end.
@@ -122,8 +122,8 @@ pub(crate) unsafe fn run(
     arguments: Arguments<'_>,
 ) -> Result<(), EmulatorError> {
     let refuse = |what: String| Err(EmulatorError::Launch { kernel: function.name.clone(), what });
-    if grid.threads == 0 || grid.threads > MOST_THREADS {
-        return refuse(format!("{} threads a block: 1 to {MOST_THREADS} are possible", grid.threads));
+    if grid.threads == 0 || grid.threads > MAX_THREADS {
+        return refuse(format!("{} threads a block: 1 to {MAX_THREADS} are possible", grid.threads));
     }
     if grid.blocks.contains(&0) || grid.blocks[1..].iter().any(|n| *n > 65_535) {
         return refuse(format!("a grid of {:?} blocks", grid.blocks));

@@ -18,7 +18,7 @@ pub(crate) enum Source {
     Device(u64),
     /// In its own memory, but not aligned: kernels read 16 bytes at once, and a view into the middle of a tensor may begin
     /// anywhere.
-    Crooked(u64),
+    Unaligned(u64),
     /// On the host.
     Host,
 }
@@ -60,7 +60,7 @@ pub(crate) fn source(
         return Err(GpuError::Argument(what));
     }
     let address = view.as_ptr() as u64;
-    Ok(if address.is_multiple_of(ALIGNMENT) { Source::Device(address) } else { Source::Crooked(address) })
+    Ok(if address.is_multiple_of(ALIGNMENT) { Source::Device(address) } else { Source::Unaligned(address) })
 }
 
 /// Whether tensors have the sizes that a call was prepared for.

@@ -12,15 +12,15 @@ use rustc_hash::FxHashMap;
 use crate::compiled::tickets;
 use crate::faults::Record;
 use crate::machine::bytes_of;
-use crate::plan::{DeviceStep, Kernels, Runnable, Way};
+use crate::plan::{DeviceStep, Kernels, PlannedCandidate, Runnable};
 use crate::prepare::grid;
 use crate::{Arguments, Block, DeviceMemory, Driver, GpuError, Map, Work};
 use std::sync::Arc;
 
 /// Timed runs of a way; the median counts.
-const RUNS: usize = 9;
+const TIMED_RUNS: usize = 9;
 /// Two small numbers as f16 (0.0001) or bf16 (0.0027), a small one as f32: nothing overflows and nothing is a subnormal.
-const WORD: u32 = 0x3b31_3b31;
+const FILL_WORD: u32 = 0x3b31_3b31;
 
 /// Chooses a way for every step that has several.
 ///
@@ -41,48 +41,48 @@ pub(crate) fn choose<D: Driver>(
     let fault = faults.as_ref().map_or(0, Record::address);
     for n in 0..kernels.steps.len() {
         let step = &kernels.steps[n];
-        if step.ways.len() < 2 {
+        if step.candidates.len() < 2 {
             continue;
         }
         let Ok(key) = key(kernels, step, &sizes) else { continue };
         let chosen = match known.get(&key) {
-            Some(&way) => way,
+            Some(&candidate) => candidate,
             None => {
-                let way = match recalled(&**memory.driver(), step, &key) {
-                    Some(way) => way,
+                let candidate = match cached_candidate(&**memory.driver(), step, &key) {
+                    Some(candidate) => candidate,
                     None => {
                         let tickets = tickets.address();
                         let search = Search { memory, program, functions, sizes: &sizes, tickets, fault };
-                        let way = search.best(step, &mut flush)?;
+                        let candidate = search.best(step, &mut flush)?;
                         let driver = memory.driver();
-                        driver.remember(&identified(&**driver, &key), &step.ways[way].name);
-                        way
+                        driver.store_cached(&identity_key(&**driver, &key), &step.candidates[candidate].name);
+                        candidate
                     }
                 };
-                known.insert(key, way);
-                way
+                known.insert(key, candidate);
+                candidate
             }
         };
-        kernels.steps[n].chosen = chosen.min(kernels.steps[n].ways.len() - 1);
+        kernels.steps[n].chosen = chosen.min(kernels.steps[n].candidates.len() - 1);
     }
     Ok(())
 }
 
-fn identified<D: Driver>(driver: &D, key: &str) -> String {
+fn identity_key<D: Driver>(driver: &D, key: &str) -> String {
     format!("autotune\n{}\n{key}", driver.identity())
 }
 
-fn recalled<D: Driver>(driver: &D, step: &DeviceStep, key: &str) -> Option<usize> {
-    let name = driver.recall(&identified(driver, key))?;
-    step.ways.iter().position(|w| w.name == name)
+fn cached_candidate<D: Driver>(driver: &D, step: &DeviceStep, key: &str) -> Option<usize> {
+    let name = driver.load_cached(&identity_key(driver, key))?;
+    step.candidates.iter().position(|w| w.name == name)
 }
 
 /// Everything that the time of a step's ways depends on, beside the device.
 fn key(kernels: &Kernels, step: &DeviceStep, sizes: &Sizes) -> Result<String, GpuError> {
     let mut key = String::new();
-    for way in &step.ways {
-        let _ = writeln!(key, "way {}", way.name);
-        for part in &way.parts {
+    for candidate in &step.candidates {
+        let _ = writeln!(key, "way {}", candidate.name);
+        for part in &candidate.parts {
             let Runnable::Kernel(kernel) = part else { continue };
             let symbols = kernel.params.iter().filter_map(|p| match p {
                 Param::Symbol(s) => sizes.get(*s),
@@ -124,13 +124,13 @@ impl<D: Driver> Search<'_, D> {
             // Twice the cache: nothing that a way reads is still there from the run before.
             *flush = Some(self.memory.block((2 * driver.target().cache).max(1 << 20))?);
         }
-        let mut times = Vec::with_capacity(step.ways.len());
-        for (n, way) in step.ways.iter().enumerate() {
-            match self.time(way, &buffers, flush.as_ref()) {
+        let mut times = Vec::with_capacity(step.candidates.len());
+        for (n, candidate) in step.candidates.iter().enumerate() {
+            match self.time(candidate, &buffers, flush.as_ref()) {
                 Ok(time) => times.push((time, n)),
                 Err(e @ GpuError::Lost { .. }) => return Err(e),
                 Err(e) => {
-                    tracing::info!(target: "autotune", step = step.name, way = way.name, "left out: {e}");
+                    tracing::info!(target: "autotune", step = step.name, candidate = candidate.name, "left out: {e}");
                 }
             }
         }
@@ -146,7 +146,7 @@ impl<D: Driver> Search<'_, D> {
             let id = BufId::from_index(root);
             let block = self.memory.block(bytes_of(self.program, id, self.sizes)?.max(16))?;
             // An index of 0 is valid everywhere.
-            let word = if self.program.buffers[id].dtype.is_inexact() { WORD } else { 0 };
+            let word = if self.program.buffers[id].dtype.is_inexact() { FILL_WORD } else { 0 };
             // SAFETY: the block is new and has as many whole words.
             unsafe { self.memory.driver().fill(block.address(), word, block.bytes() / 4)? };
             all.insert(root, block);
@@ -157,33 +157,38 @@ impl<D: Driver> Search<'_, D> {
     /// Seconds of a way, with cold caches.
     fn time(
         &self,
-        way: &Way,
+        candidate: &PlannedCandidate,
         buffers: &FxHashMap<usize, Block<D>>,
         flush: Option<&Block<D>>,
     ) -> Result<f64, GpuError> {
         let driver = &**self.memory.driver();
-        let scratch: Vec<Block<D>> = way
+        let scratch: Vec<Block<D>> = candidate
             .scratch
             .iter()
             .map(|bytes| self.memory.block(self.sizes.eval(bytes)?.max(0) as u64))
             .collect::<Result<_, GpuError>>()?;
         let scratch: Vec<u64> = scratch.iter().map(Block::address).collect();
-        self.run(way, buffers, &scratch)?;
+        self.run(candidate, buffers, &scratch)?;
         driver.synchronize()?;
-        let times = driver.timed(2 * RUNS, &mut |n| match flush {
+        let times = driver.timed(2 * TIMED_RUNS, &mut |n| match flush {
             // SAFETY: the block has as many whole words.
             Some(block) if n % 2 == 0 => unsafe { driver.fill(block.address(), 0, block.bytes() / 4) },
             _ if n % 2 == 0 => Ok(()),
-            _ => self.run(way, buffers, &scratch),
+            _ => self.run(candidate, buffers, &scratch),
         })?;
         let mut times: Vec<f64> = times.into_iter().skip(1).step_by(2).collect();
         times.sort_by(f64::total_cmp);
         times.get(times.len() / 2).copied().ok_or_else(|| GpuError::Malformed("no times".into()))
     }
 
-    fn run(&self, way: &Way, buffers: &FxHashMap<usize, Block<D>>, scratch: &[u64]) -> Result<(), GpuError> {
+    fn run(
+        &self,
+        candidate: &PlannedCandidate,
+        buffers: &FxHashMap<usize, Block<D>>,
+        scratch: &[u64],
+    ) -> Result<(), GpuError> {
         let address = |buf: BufId| buffers.get(&self.program.root(buf).index()).map_or(0, Block::address);
-        for part in &way.parts {
+        for part in &candidate.parts {
             match part {
                 Runnable::Kernel(kernel) => {
                     let Some(grid) = grid(kernel, self.sizes)? else { continue };
@@ -218,9 +223,10 @@ impl<D: Driver> Search<'_, D> {
 fn table(step: &DeviceStep, times: &[(f64, usize)]) -> String {
     let mut text = format!("AUTOTUNE {}\n", step.name);
     let best = times.first().map_or(0.0, |t| t.0);
-    for (time, way) in times {
+    for (time, candidate) in times {
         let share = if *time > 0.0 { 100.0 * best / time } else { 100.0 };
-        let _ = writeln!(text, "  {:<40} {:>9.4} ms {share:>6.1}%", step.ways[*way].name, 1e3 * time);
+        let _ =
+            writeln!(text, "  {:<40} {:>9.4} ms {share:>6.1}%", step.candidates[*candidate].name, 1e3 * time);
     }
     text
 }

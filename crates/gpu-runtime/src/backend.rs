@@ -27,7 +27,7 @@ pub trait Platform: Driver + Sized {
     /// Whether callers may have streams of their own; [`Driver::stream`], [`Driver::after`] and [`Driver::before`] work then.
     const STREAMS: bool = false;
     /// What was begun before the device was open.
-    type Ahead;
+    type Background;
 
     /// The options of a compilation beside `tf32`, `deterministic` and `profile`.
     fn options() -> Vec<OptionSpec> {
@@ -52,20 +52,20 @@ pub trait Platform: Driver + Sized {
     ///
     /// # Errors
     /// An option that means nothing, no such device.
-    fn begin(asked: &Asked<'_>) -> Result<Self::Ahead, PluginError>;
+    fn begin(request: &CompilationRequest<'_>) -> Result<Self::Background, PluginError>;
     /// The device as this compilation wants it; what was begun goes on.
     ///
     /// # Errors
     /// An option that means nothing.
     fn prepare(
         device: Arc<DeviceMemory<Self>>,
-        ahead: Self::Ahead,
-        asked: &Asked<'_>,
+        ahead: Self::Background,
+        request: &CompilationRequest<'_>,
     ) -> Result<Arc<DeviceMemory<Self>>, PluginError>;
 }
 
 /// What one compilation asks for.
-pub struct Asked<'a> {
+pub struct CompilationRequest<'a> {
     /// The device's ordinal.
     pub ordinal: i32,
     /// The program.
@@ -225,9 +225,10 @@ impl<D: Platform> Backend for GpuBackend<D> {
         let program = request.kernels()?;
         let settings = settings(request)?;
         let ordinal = request.device.device_id;
-        let asked = Asked { ordinal, program: &program, settings: &settings, options: &request.options };
-        let ahead = D::begin(&asked)?;
-        let device = D::prepare(self.device(ordinal)?, ahead, &asked)?;
+        let request =
+            CompilationRequest { ordinal, program: &program, settings: &settings, options: &request.options };
+        let ahead = D::begin(&request)?;
+        let device = D::prepare(self.device(ordinal)?, ahead, &request)?;
         Ok(Box::new(GpuExecutable(Compiled::with(&device, program, settings)?)))
     }
 }

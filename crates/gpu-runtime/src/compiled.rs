@@ -3,22 +3,22 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ir_core::EntityId;
-use kernel_ir::runtime::{Binder, Dynamic, Exec, Machine, Misfit, Place as At, Sizes};
+use kernel_ir::runtime::{Binder, Dynamic, Exec, Machine, Mismatch, SizeSource, Sizes};
 use kernel_ir::{BufId, Program, Storage};
 use plugin_sdk::{OwnedTensor, TensorView};
 
 use crate::arguments::{self, Source, source};
 use crate::faults::Faults;
-use crate::graph::{Given, MOST_RECORDINGS, Recorded};
+use crate::graph::{CallTensors, MAX_RECORDINGS, Recorded};
 use crate::machine::{Running, bytes_of};
-use crate::plan::{DeviceStep, Planned, Planner, widened};
-use crate::prepare::{Layout, On, Own, Prepared};
+use crate::plan::{DeviceStep, PlannedStep, Planner, widened};
+use crate::prepare::{LaunchContext, Layout, Prepared, ProgramMemory};
 use crate::profile::{self, StepTime};
 use crate::transfer::{owned, upload};
 use crate::{Block, DeviceMemory, Driver, GpuError, Settings, autotune};
 
 /// Sets of sizes that calls stay prepared for; those that were used longest ago go first.
-const MOST_PREPARED: usize = 64;
+const MAX_PREPARED: usize = 64;
 
 /// A compiled program. Calls from several threads run one after another: they share one stream.
 pub struct Compiled<D: Driver> {
@@ -27,12 +27,12 @@ pub struct Compiled<D: Driver> {
     settings: Settings,
     device_steps: Vec<DeviceStep>,
     functions: Vec<D::Function>,
-    init: Vec<Planned>,
-    steps: Vec<Planned>,
+    init: Vec<PlannedStep>,
+    steps: Vec<PlannedStep>,
     dynamic: Dynamic,
     binder: Binder,
     bound: Option<Bound<D>>,
-    nowhere: Block<D>,
+    dummy: Block<D>,
     tickets: Block<D>,
     /// Where kernels check indices.
     faults: Option<Arc<Faults<D>>>,
@@ -77,12 +77,12 @@ pub(crate) struct Parts<'a, D: Driver> {
     pub(crate) steps: &'a [DeviceStep],
     pub(crate) functions: &'a [D::Function],
     /// Where nothing lies: an address that may be passed and is never followed.
-    pub(crate) nowhere: u64,
+    pub(crate) dummy: u64,
 }
 
 impl<'a, D: Driver> Parts<'a, D> {
-    pub(crate) fn on<'b>(&'b self, addresses: &'b [u64], scratch: u64) -> On<'b, D> {
-        On {
+    pub(crate) fn on<'b>(&'b self, addresses: &'b [u64], scratch: u64) -> LaunchContext<'b, D> {
+        LaunchContext {
             driver: self.driver,
             program: self.program,
             steps: self.steps,
@@ -136,14 +136,14 @@ impl<D: Driver> Compiled<D> {
             Ok::<_, GpuError>((planner.plan(&program.init)?, planner.plan_call(&program.steps)?))
         };
         let (blocks, planned) = rayon::join(blocks, plan);
-        let ((nowhere, tickets), (init, steps)) = (blocks?, planned?);
+        let ((dummy, tickets), (init, steps)) = (blocks?, planned?);
         let plan = widened(&program, &planner.chains);
         let mut kernels = planner.kernels;
         program.plan = plan;
         let started = std::time::Instant::now();
         let functions = kernels.compile(driver)?;
         if settings.mode.searches() {
-            let _turn = memory.turn();
+            let _guard = memory.exclusive();
             autotune::choose(memory, &program, &mut kernels, &functions)?;
         }
         let faults = Faults::of(memory.driver(), &program, &kernels.checks)?;
@@ -156,7 +156,7 @@ impl<D: Driver> Compiled<D> {
             init,
             steps,
             bound: None,
-            nowhere,
+            dummy,
             tickets,
             faults,
             state: Mutex::new(State { entries: Vec::new(), arena: None, generation: 1 }),
@@ -181,9 +181,9 @@ impl<D: Driver> Compiled<D> {
         self.faults.as_ref()
     }
 
-    fn own(&self) -> Own {
+    fn own(&self) -> ProgramMemory {
         let fault = self.faults.as_ref().map_or(0, |f| f.address());
-        Own { nowhere: self.nowhere.address(), tickets: self.tickets.address(), fault }
+        ProgramMemory { dummy: self.dummy.address(), tickets: self.tickets.address(), fault }
     }
 
     fn driver(&self) -> &D {
@@ -197,7 +197,7 @@ impl<D: Driver> Compiled<D> {
             program: &self.program,
             steps: &self.device_steps,
             functions: &self.functions,
-            nowhere: self.nowhere.address(),
+            dummy: self.dummy.address(),
         }
     }
 
@@ -213,9 +213,9 @@ impl<D: Driver> Compiled<D> {
     pub fn bind(&mut self, constants: &[(&str, TensorView<'_>)]) -> Result<(), GpuError> {
         self.bound = None;
         let memory_of_device = Arc::clone(&self.memory);
-        let turn = memory_of_device.turn();
+        let exclusive = memory_of_device.exclusive();
         let sizes = Sizes::hints(&self.program);
-        let mut addresses = vec![self.nowhere.address(); self.program.buffers.len()];
+        let mut addresses = vec![self.dummy.address(); self.program.buffers.len()];
         let mut memory = Vec::new();
         for c in &self.program.constants {
             let found = constants.iter().find(|(name, _)| *name == c.name);
@@ -242,7 +242,7 @@ impl<D: Driver> Compiled<D> {
             faults.report(true, faults.unread())?;
         }
         let addresses = machine.exec.addresses;
-        drop(turn);
+        drop(exclusive);
         self.bound = Some(Bound { addresses, _memory: memory });
         let mut state = self.state();
         state.generation += 1;
@@ -267,13 +267,13 @@ impl<D: Driver> Compiled<D> {
 
     /// Puts a call on the stream.
     pub(crate) fn run(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
-        let _turn = self.memory.turn();
+        let _guard = self.memory.exclusive();
         let mut state = self.state();
         let _span = tracing::trace_span!(target: "kernel", "call").entered();
         match self.attempt(&mut state, inputs) {
             // What is written in place may have been written already.
             Err(GpuError::OutOfMemory { .. }) if !self.program.inputs.iter().any(|i| i.written) => {
-                state.entries.iter_mut().for_each(|e| e.recorded.forget());
+                state.entries.iter_mut().for_each(|e| e.recorded.release());
                 state.arena = None;
                 state.generation += 1;
                 self.memory.trim();
@@ -285,12 +285,12 @@ impl<D: Driver> Compiled<D> {
 
     fn attempt(&self, state: &mut State<D>, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
         self.find(state, inputs)?;
-        let recorded = state.entries.iter().filter(|e| e.recorded.is_there()).count();
-        if recorded >= MOST_RECORDINGS
-            && !state.entries.first().is_some_and(|e| e.recorded.is_there())
-            && let Some(last) = state.entries.iter_mut().rev().find(|e| e.recorded.is_there())
+        let recorded = state.entries.iter().filter(|e| e.recorded.exists()).count();
+        if recorded >= MAX_RECORDINGS
+            && !state.entries.first().is_some_and(|e| e.recorded.exists())
+            && let Some(last) = state.entries.iter_mut().rev().find(|e| e.recorded.exists())
         {
-            last.recorded.forget();
+            last.recorded.release();
         }
         self.arrange(state)?;
         let (arena, generation) = (state.arena.as_ref().map_or(0, Block::address), state.generation);
@@ -302,7 +302,7 @@ impl<D: Driver> Compiled<D> {
             .map(|((spec, view), layout)| source(&spec.name, layout, view, device))
             .collect::<Result<Vec<Source>, GpuError>>()?;
         let scratch = arena + entry.prepared.scratch;
-        let given = Given { views: inputs, sources: &sources, scratch, generation };
+        let given = CallTensors { views: inputs, sources: &sources, scratch, generation };
         entry.calls += 1;
         if entry.prepared.list.is_ok() { self.run_list(entry, &given) } else { self.run_steps(entry, &given) }
     }
@@ -323,10 +323,10 @@ impl<D: Driver> Compiled<D> {
         }
         let size = |input: usize, dim: usize| inputs.get(input)?.sizes().get(dim).copied();
         self.binder.sizes(program, size).map_err(|(misfit, sizes)| {
-            let (Misfit::Equation(n) | Misfit::Range(n, _) | Misfit::Missing(n)) = misfit else {
+            let (Mismatch::Equation(n) | Mismatch::Range(n, _) | Mismatch::Missing(n)) = misfit else {
                 return GpuError::Malformed("a guard is no affair of the executor".into());
             };
-            let At::Dim(input, dim) = self.binder.equation(n).place else {
+            let SizeSource::Dim(input, dim) = self.binder.equation(n).place else {
                 return GpuError::Malformed("an input is not known by its value".into());
             };
             let given = size(input, dim).unwrap_or_default();
@@ -351,7 +351,7 @@ impl<D: Driver> Compiled<D> {
         {
             tracing::info!(target: "graph", program = self.program.name, "no device graph: {why}");
         }
-        state.entries.truncate(MOST_PREPARED - 1);
+        state.entries.truncate(MAX_PREPARED - 1);
         state.entries.insert(
             0,
             Entry {
@@ -384,7 +384,7 @@ impl<D: Driver> Compiled<D> {
         entry.addresses = match &self.bound {
             Some(bound) => bound.addresses.clone(),
             None if self.program.constants.is_empty() && self.program.init.is_empty() => {
-                vec![self.nowhere.address(); self.program.buffers.len()]
+                vec![self.dummy.address(); self.program.buffers.len()]
             }
             None => return Err(GpuError::Argument("the constants were not bound".into())),
         };
@@ -407,14 +407,14 @@ impl<D: Driver> Compiled<D> {
         view: &TensorView<'_>,
     ) -> Result<(u64, Option<Block<D>>), GpuError> {
         match from {
-            Source::Empty => return Ok((self.nowhere.address(), None)),
+            Source::Empty => return Ok((self.dummy.address(), None)),
             Source::Device(address) => return Ok((address, None)),
             _ => {}
         }
         let block = self.memory.block(layout.bytes)?;
         match from {
             // SAFETY: the view's memory is the device's and as long; the block is new.
-            Source::Crooked(address) => unsafe {
+            Source::Unaligned(address) => unsafe {
                 self.driver().copy(block.address(), address, layout.bytes)?;
             },
             _ => upload(self.driver(), view, &layout.strides, block.address())?,
@@ -423,7 +423,7 @@ impl<D: Driver> Compiled<D> {
     }
 
     /// Places all inputs; what was copied lives as long as the result.
-    fn place_inputs(&self, entry: &mut Entry<D>, given: &Given<'_>) -> Result<Vec<Block<D>>, GpuError> {
+    fn place_inputs(&self, entry: &mut Entry<D>, given: &CallTensors<'_>) -> Result<Vec<Block<D>>, GpuError> {
         let mut copies = Vec::new();
         for ((layout, from), view) in entry.prepared.inputs.iter().zip(given.sources).zip(given.views) {
             let (address, block) = self.placed(*from, layout, view)?;
@@ -434,7 +434,7 @@ impl<D: Driver> Compiled<D> {
     }
 
     /// Runs a call whose launches are all known.
-    fn run_list(&self, entry: &mut Entry<D>, given: &Given<'_>) -> Result<Vec<OwnedTensor>, GpuError> {
+    fn run_list(&self, entry: &mut Entry<D>, given: &CallTensors<'_>) -> Result<Vec<OwnedTensor>, GpuError> {
         let parts = self.parts();
         let profiled = entry.calls > 1 && entry.timed < self.settings.profile;
         // The first call is run launch by launch: libraries choose their algorithms then.
@@ -457,7 +457,7 @@ impl<D: Driver> Compiled<D> {
             return Err(GpuError::Malformed("a call without launches".into()));
         };
         list.patch(&entry.addresses);
-        let on = On { apart: profiled, ..parts.on(&entry.addresses, given.scratch) };
+        let on = LaunchContext { apart: profiled, ..parts.on(&entry.addresses, given.scratch) };
         // SAFETY: every address is memory of this call, as large as its buffer, by the plan, the blocks above and the
         // checks of the inputs.
         let mut one = |n: usize| unsafe { list.launch(n, &on) };
@@ -473,7 +473,7 @@ impl<D: Driver> Compiled<D> {
 
     /// Copies inputs that the call has written in a copy back to where they are from: those of the host when all indices are
     /// known to be in bounds.
-    fn write_back(&self, entry: &Entry<D>, given: &Given<'_>) -> Result<(), GpuError> {
+    fn write_back(&self, entry: &Entry<D>, given: &CallTensors<'_>) -> Result<(), GpuError> {
         if let Some(faults) = self.faults.as_ref().filter(|_| self.written(given, |s| s == Source::Host)) {
             self.driver().synchronize()?;
             faults.report(self.as_before(given), faults.unread())?;
@@ -486,7 +486,7 @@ impl<D: Driver> Compiled<D> {
             match given.sources[n] {
                 // SAFETY: the caller's tensor may be written, by the input's declaration, and has this span; so has the
                 // copy.
-                Source::Crooked(to) => unsafe { self.driver().copy(to, from, layout.bytes)? },
+                Source::Unaligned(to) => unsafe { self.driver().copy(to, from, layout.bytes)? },
                 Source::Host => {
                     let view = &given.views[n];
                     if !crate::transfer::same_layout(&layout.extent, view.strides(), &layout.strides) {
@@ -505,12 +505,12 @@ impl<D: Driver> Compiled<D> {
     }
 
     /// Whether an input that is written in place lies where `is` says.
-    fn written(&self, given: &Given<'_>, is: impl Fn(Source) -> bool) -> bool {
+    fn written(&self, given: &CallTensors<'_>, is: impl Fn(Source) -> bool) -> bool {
         self.program.inputs.iter().zip(given.sources).any(|(spec, source)| spec.written && is(*source))
     }
 
     /// Whether nothing is written in place before [`write_back`](Self::write_back).
-    fn as_before(&self, given: &Given<'_>) -> bool {
+    fn as_before(&self, given: &CallTensors<'_>) -> bool {
         !self.written(given, |s| matches!(s, Source::Device(_)))
     }
 
@@ -525,7 +525,7 @@ impl<D: Driver> Compiled<D> {
     }
 
     /// Runs a call step by step.
-    fn run_steps(&self, entry: &mut Entry<D>, given: &Given<'_>) -> Result<Vec<OwnedTensor>, GpuError> {
+    fn run_steps(&self, entry: &mut Entry<D>, given: &CallTensors<'_>) -> Result<Vec<OwnedTensor>, GpuError> {
         let _copies = self.place_inputs(entry, given)?;
         let (addresses, sizes) = (entry.addresses.clone(), entry.prepared.sizes.clone());
         let mut machine = self.machine(addresses, sizes, self.as_before(given));
@@ -601,11 +601,15 @@ impl<D: Driver> Compiled<D> {
         let calls = f64::from(entry.timed.max(1));
         let one = |(call, sum): (&crate::prepare::Call, &f64)| {
             let step = &self.device_steps[call.step as usize];
-            let way = step.way().map_or("", |w| w.name.as_str());
-            let several = step.way().is_some_and(|w| w.parts.len() > 1);
+            let candidate = step.candidate().map_or("", |w| w.name.as_str());
+            let several = step.candidate().is_some_and(|w| w.parts.len() > 1);
             StepTime {
                 name: step.name.clone(),
-                way: if several { format!("{way} part {}", call.part) } else { way.to_owned() },
+                implementation: if several {
+                    format!("{candidate} part {}", call.part)
+                } else {
+                    candidate.to_owned()
+                },
                 seconds: sum / calls,
                 bytes: profile::bytes(step, &entry.prepared.sizes),
             }
@@ -621,6 +625,6 @@ impl<D: Driver> Compiled<D> {
 
     /// Whether the last call's sizes have a recording.
     pub fn is_recorded(&self) -> bool {
-        self.state().entries.first().is_some_and(|e| e.recorded.is_there())
+        self.state().entries.first().is_some_and(|e| e.recorded.exists())
     }
 }

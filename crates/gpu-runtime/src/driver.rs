@@ -7,7 +7,7 @@ use gpu_codegen::{Prelude, Target};
 use kernel_ir::{Program, Step};
 use plugin_sdk::{DeviceId, Stream};
 
-use crate::{Arguments, Choice, GpuError};
+use crate::{Arguments, Candidate, GpuError};
 
 /// A device of a vendor. All work of one driver runs in the order of its calls.
 pub trait Driver: Send + Sync + 'static {
@@ -56,7 +56,7 @@ pub trait Driver: Send + Sync + 'static {
     ///
     /// # Safety
     /// As for [`Driver::launch`]; no launch of the call writes its constants.
-    unsafe fn launch_behind(
+    unsafe fn launch_overlapped(
         &self,
         function: &Self::Function,
         grid: Grid,
@@ -69,7 +69,7 @@ pub trait Driver: Send + Sync + 'static {
     fn target(&self) -> Target;
     /// The ways in which libraries of the vendor compute a step, the best by rule first; they are tried before the generated
     /// ones. None where the library is missing or has nothing for the step.
-    fn library(&self, _program: &Program, _step: &Step, _target: &Target) -> Vec<Choice> {
+    fn library(&self, _program: &Program, _step: &Step, _target: &Target) -> Vec<Candidate> {
         Vec::new()
     }
     /// Waits for all work so far; errors of kernels show here.
@@ -157,11 +157,11 @@ pub trait Driver: Send + Sync + 'static {
         String::new()
     }
     /// A text that was kept under a key, by this process or an earlier one.
-    fn recall(&self, _key: &str) -> Option<String> {
+    fn load_cached(&self, _key: &str) -> Option<String> {
         None
     }
     /// Keeps a text under a key; that it cannot is no error.
-    fn remember(&self, _key: &str, _value: &str) {}
+    fn store_cached(&self, _key: &str, _value: &str) {}
 }
 
 /// Memory of the host that kernels reach ([`Driver::allocate_shared`]).

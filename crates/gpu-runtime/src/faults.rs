@@ -221,7 +221,7 @@ impl<D: Driver> Compiled<D> {
         let outputs = self.run(inputs);
         let waited = self.memory().driver().synchronize();
         if faults.found() {
-            let _turn = self.memory().turn();
+            let _guard = self.memory().exclusive();
             faults.report(false, earlier)?;
         }
         waited.and(outputs)

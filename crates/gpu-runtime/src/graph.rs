@@ -11,14 +11,14 @@ use plugin_sdk::TensorView;
 
 use crate::arguments::Source;
 use crate::compiled::Parts;
-use crate::prepare::{List, Prepared, What};
+use crate::prepare::{CallKind, List, Prepared};
 use crate::transfer::upload;
 use crate::{Arguments, Block, Driver, GpuError, Recording};
 
 /// Recordings of one program at a time; those of sizes that were used longest ago go first.
-pub(crate) const MOST_RECORDINGS: usize = 8;
+pub(crate) const MAX_RECORDINGS: usize = 8;
 /// How often one set of sizes is recorded again because addresses change, before it is given up.
-const MOST_ANEW: u32 = 16;
+const MAX_RERECORDINGS: u32 = 16;
 /// An input that so few launches read is read where it lies, whatever its address.
 const FEW_USES: usize = 2;
 /// An input that is larger is never copied: copying takes longer than telling the launches, about 1 µs each.
@@ -31,7 +31,7 @@ pub(crate) struct Recorded<D: Driver> {
     given_up: bool,
     times: u32,
     /// Inputs that have a place of the recording's own.
-    fickle: Vec<bool>,
+    staged: Vec<bool>,
     uses: Option<Uses>,
 }
 
@@ -40,7 +40,7 @@ struct Graph<D: Driver> {
     generation: u64,
     inputs: Vec<Bound<D>>,
     /// In the order of [`Prepared::outputs`].
-    outputs: Vec<Held<D>>,
+    outputs: Vec<OutputBlock<D>>,
 }
 
 enum Bound<D: Driver> {
@@ -52,7 +52,7 @@ enum Bound<D: Driver> {
     Own(Block<D>),
 }
 
-enum Held<D: Driver> {
+enum OutputBlock<D: Driver> {
     /// Written by kernels: given to the caller as it is.
     Shared(Arc<Block<D>>),
     /// Written by a library: copied for the caller.
@@ -75,13 +75,13 @@ pub(crate) struct Outputs<D: Driver> {
 
 impl<D: Driver> Default for Recorded<D> {
     fn default() -> Self {
-        Recorded { graph: None, given_up: false, times: 0, fickle: Vec::new(), uses: None }
+        Recorded { graph: None, given_up: false, times: 0, staged: Vec::new(), uses: None }
     }
 }
 
 impl<D: Driver> Recorded<D> {
     /// Whether there is a recording now.
-    pub(crate) fn is_there(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.graph.is_some()
     }
     /// Whether a call may be recorded.
@@ -89,7 +89,7 @@ impl<D: Driver> Recorded<D> {
         !self.given_up
     }
     /// Drops the recording and its memory; it is made anew when it is needed.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.graph = None;
     }
 
@@ -108,20 +108,18 @@ impl<D: Driver> Recorded<D> {
         &mut self,
         prepared: &mut Prepared,
         parts: &Parts<'_, D>,
-        call: &Given<'_>,
+        call: &CallTensors<'_>,
         addresses: &mut [u64],
     ) -> Result<Option<Outputs<D>>, GpuError> {
-        self.fickle.resize(call.sources.len(), false);
+        self.staged.resize(call.sources.len(), false);
         if self.uses.is_none() {
             self.uses = prepared.list.as_ref().ok().map(|list| Uses::of(list, parts, addresses.len()));
         }
-        let anew = match &self.graph {
-            Some(graph) => {
-                graph.generation != call.generation || self.must_record_anew(prepared, parts, call)
-            }
+        let rerecord = match &self.graph {
+            Some(graph) => graph.generation != call.generation || self.must_rerecord(prepared, parts, call),
             None => true,
         };
-        if anew && !self.record(prepared, parts, call, addresses)? {
+        if rerecord && !self.record(prepared, parts, call, addresses)? {
             return Ok(None);
         }
         let (Some(graph), Some(uses), Ok(list)) = (&mut self.graph, &self.uses, &mut prepared.list) else {
@@ -131,15 +129,15 @@ impl<D: Driver> Recorded<D> {
         for (n, bound) in graph.inputs.iter_mut().enumerate() {
             let layout = &prepared.inputs[n];
             let few = uses.kernels[layout.root].len() <= FEW_USES;
-            let stays = few || layout.bytes > LARGE || parts.program.inputs[n].written;
-            if let Some(address) = bound.meet(call.sources[n], stays, layout.bytes, parts)? {
+            let read_directly = few || layout.bytes > LARGE || parts.program.inputs[n].written;
+            if let Some(address) = bound.rebind(call.sources[n], read_directly, layout.bytes, parts)? {
                 addresses[layout.root] = address;
                 moved.push(layout.root);
             }
             bound.fill(call, n, &layout.strides, layout.bytes, parts)?;
         }
         for (held, &(root, bytes)) in graph.outputs.iter_mut().zip(&prepared.outputs) {
-            if let Held::Shared(block) = held
+            if let OutputBlock::Shared(block) = held
                 && Arc::get_mut(block).is_none()
             {
                 *block = Arc::new(parts.memory.block(bytes)?);
@@ -148,25 +146,25 @@ impl<D: Driver> Recorded<D> {
             }
         }
         // SAFETY: the caller's promise; the new addresses are as large as the old ones.
-        unsafe { graph.tell(list, uses, &moved, parts, addresses)? };
+        unsafe { graph.update_launches(list, uses, &moved, parts, addresses)? };
         graph.recording.launch()?;
         Ok(Some(graph.given(&prepared.outputs)))
     }
 
     /// Whether an input that a library call uses has moved.
-    fn must_record_anew(&mut self, prepared: &Prepared, parts: &Parts<'_, D>, call: &Given<'_>) -> bool {
+    fn must_rerecord(&mut self, prepared: &Prepared, parts: &Parts<'_, D>, call: &CallTensors<'_>) -> bool {
         let (Some(graph), Some(uses)) = (&self.graph, &self.uses) else { return true };
-        let mut anew = false;
+        let mut rerecord = false;
         for (n, bound) in graph.inputs.iter().enumerate() {
             let Bound::Caller(address) = bound else { continue };
             if call.sources[n] == Source::Device(*address) || !uses.library[prepared.inputs[n].root] {
                 continue;
             }
-            anew = true;
+            rerecord = true;
             // What is written in place has no other place than the caller's.
-            self.fickle[n] = !parts.program.inputs[n].written;
+            self.staged[n] = !parts.program.inputs[n].written;
         }
-        anew
+        rerecord
     }
 
     /// Records the call; whether there is a recording now.
@@ -174,7 +172,7 @@ impl<D: Driver> Recorded<D> {
         &mut self,
         prepared: &mut Prepared,
         parts: &Parts<'_, D>,
-        call: &Given<'_>,
+        call: &CallTensors<'_>,
         addresses: &mut [u64],
     ) -> Result<bool, GpuError> {
         self.graph = None;
@@ -189,7 +187,7 @@ impl<D: Driver> Recorded<D> {
             _ => return Ok(false),
         };
         self.times += 1;
-        if self.times > MOST_ANEW {
+        if self.times > MAX_RERECORDINGS {
             self.give_up(name, "the addresses of inputs that library calls use change too often");
             return Ok(false);
         }
@@ -197,10 +195,10 @@ impl<D: Driver> Recorded<D> {
         for (n, source) in call.sources.iter().enumerate() {
             let bound = match *source {
                 Source::Empty => Bound::Empty,
-                Source::Device(address) if !self.fickle[n] => Bound::Caller(address),
+                Source::Device(address) if !self.staged[n] => Bound::Caller(address),
                 _ => Bound::Own(parts.memory.block(prepared.inputs[n].bytes)?),
             };
-            addresses[prepared.inputs[n].root] = bound.address(parts.nowhere);
+            addresses[prepared.inputs[n].root] = bound.address(parts.dummy);
             inputs.push(bound);
         }
         let mut outputs = Vec::with_capacity(prepared.outputs.len());
@@ -209,9 +207,9 @@ impl<D: Driver> Recorded<D> {
             addresses[root] = block.address();
             let library = self.uses.as_ref().is_some_and(|u| u.library[root]);
             outputs.push(if library {
-                Held::Copied { _memory: block }
+                OutputBlock::Copied { _memory: block }
             } else {
-                Held::Shared(Arc::new(block))
+                OutputBlock::Shared(Arc::new(block))
             });
         }
         list.patch(addresses);
@@ -239,7 +237,7 @@ impl<D: Driver> Recorded<D> {
 }
 
 /// A call's tensors.
-pub(crate) struct Given<'a> {
+pub(crate) struct CallTensors<'a> {
     pub(crate) views: &'a [TensorView<'a>],
     pub(crate) sources: &'a [Source],
     /// Address of scratch memory.
@@ -253,7 +251,7 @@ impl<D: Driver> Graph<D> {
     ///
     /// # Safety
     /// As for [`Recording::update`].
-    unsafe fn tell(
+    unsafe fn update_launches(
         &self,
         list: &mut List,
         uses: &Uses,
@@ -270,7 +268,9 @@ impl<D: Driver> Graph<D> {
         launches.sort_unstable();
         launches.dedup();
         for (kernel, call) in launches {
-            let What::Kernel { function, grid, words, maps, .. } = &list.calls[call].what else { continue };
+            let CallKind::Kernel { function, grid, words, maps, .. } = &list.calls[call].what else {
+                continue;
+            };
             let words = &list.words[words.start as usize..words.end as usize];
             let arguments = Arguments { words, maps };
             // SAFETY: the caller's promise; the launch was recorded with this function and grid.
@@ -280,45 +280,45 @@ impl<D: Driver> Graph<D> {
     }
 
     fn given(&self, outputs: &[(usize, u64)]) -> Outputs<D> {
-        let shared = |(held, (root, _)): (&Held<D>, &(usize, u64))| match held {
-            Held::Shared(block) => Some((*root, Arc::clone(block))),
-            Held::Copied { .. } => None,
+        let shared = |(held, (root, _)): (&OutputBlock<D>, &(usize, u64))| match held {
+            OutputBlock::Shared(block) => Some((*root, Arc::clone(block))),
+            OutputBlock::Copied { .. } => None,
         };
         Outputs { shared: self.outputs.iter().zip(outputs).filter_map(shared).collect() }
     }
 }
 
 impl<D: Driver> Bound<D> {
-    fn address(&self, nowhere: u64) -> u64 {
+    fn address(&self, dummy: u64) -> u64 {
         match self {
-            Bound::Empty => nowhere,
+            Bound::Empty => dummy,
             Bound::Caller(address) => *address,
             Bound::Own(block) => block.address(),
         }
     }
 
-    /// Adapts to where the tensor lies in this call; the new address, where it is another one. `stays`: an input in device
+    /// Adapts to where the tensor lies in this call; the new address, where it is another one. `read_directly`: an input in device
     /// memory is read where it lies.
-    fn meet(
+    fn rebind(
         &mut self,
         source: Source,
-        stays: bool,
+        read_directly: bool,
         bytes: u64,
         parts: &Parts<'_, D>,
     ) -> Result<Option<u64>, GpuError> {
         match (&*self, source) {
             (Bound::Caller(old), Source::Device(new)) if *old == new => return Ok(None),
-            (Bound::Caller(_), Source::Device(new)) if stays => *self = Bound::Caller(new),
+            (Bound::Caller(_), Source::Device(new)) if read_directly => *self = Bound::Caller(new),
             (Bound::Caller(_), _) => *self = Bound::Own(parts.memory.block(bytes)?),
             _ => return Ok(None),
         }
-        Ok(Some(self.address(parts.nowhere)))
+        Ok(Some(self.address(parts.dummy)))
     }
 
     /// Copies the tensor to the place of the recording's own, where it has one.
     fn fill(
         &self,
-        call: &Given<'_>,
+        call: &CallTensors<'_>,
         n: usize,
         strides: &[i64],
         bytes: u64,
@@ -329,7 +329,7 @@ impl<D: Driver> Bound<D> {
             Source::Empty => Ok(()),
             Source::Host => upload(parts.driver, &call.views[n], strides, block.address()),
             // SAFETY: the view's memory is the device's and as long as the block, by the checks of its layout.
-            Source::Device(from) | Source::Crooked(from) => unsafe {
+            Source::Device(from) | Source::Unaligned(from) => unsafe {
                 parts.driver.copy(block.address(), from, bytes)
             },
         }
@@ -342,13 +342,13 @@ impl Uses {
         let mut kernels = 0;
         for (n, call) in list.calls.iter().enumerate() {
             match &call.what {
-                What::Kernel { words, .. } => {
+                CallKind::Kernel { words, .. } => {
                     let from = list.moving.partition_point(|(word, _)| *word < words.start);
                     let own = list.moving[from..].iter().take_while(|(word, _)| *word < words.end);
                     own.for_each(|(_, root)| uses.kernels[*root as usize].push((kernels, n)));
                     kernels += 1;
                 }
-                What::Library { .. } => {
+                CallKind::Library { .. } => {
                     parts.steps[call.step as usize].roots.iter().for_each(|root| uses.library[*root] = true);
                 }
             }

@@ -15,7 +15,7 @@
 mod arguments;
 mod autotune;
 mod backend;
-mod choice;
+mod candidate;
 mod compiled;
 mod driver;
 mod error;
@@ -31,8 +31,8 @@ mod recorder;
 mod settings;
 mod transfer;
 
-pub use backend::{Asked, GpuBackend, Platform};
-pub use choice::{Choice, LibraryCall, Part, Work};
+pub use backend::{CompilationRequest, GpuBackend, Platform};
+pub use candidate::{Candidate, LibraryCall, Part, Work};
 pub use compiled::Compiled;
 pub use driver::{Driver, Grid, HostMemory, Module, Recording};
 pub use error::GpuError;
@@ -57,5 +57,5 @@ pub fn modules(program: &kernel_ir::Program, target: &gpu_codegen::Target) -> Re
     let mut planner = plan::Planner::new(&program, target, &|_| Vec::new(), Mode::MaxAutotune);
     planner.plan(&program.init)?;
     planner.plan_call(&program.steps)?;
-    Ok(planner.kernels.modules(plan::MOST_PER_MODULE, target))
+    Ok(planner.kernels.modules(plan::MAX_PER_MODULE, target))
 }

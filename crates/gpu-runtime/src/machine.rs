@@ -12,8 +12,8 @@ use linalg::host::{MatrixRoutine, Memory};
 
 use crate::faults::Faults;
 use crate::memory::span;
-use crate::plan::{DeviceStep, Launchable, Op, Planned, Runnable};
-use crate::prepare::{Own, grid};
+use crate::plan::{DeviceStep, Launchable, Op, PlannedStep, Runnable};
+use crate::prepare::{ProgramMemory, grid};
 use crate::{Arguments, Block, DeviceMemory, Driver, GpuError, Map, Work};
 
 /// A call in progress.
@@ -28,7 +28,7 @@ pub(crate) struct Running<'a, D: Driver> {
     pub(crate) sizes: Sizes,
     /// Memory of outputs and of buffers of unbacked size.
     pub(crate) blocks: Vec<Option<Arc<Block<D>>>>,
-    pub(crate) own: Own,
+    pub(crate) own: ProgramMemory,
     /// The record of the program's checks of indices, where there are some.
     pub(crate) faults: Option<&'a Faults<D>>,
     /// Whether no input that is written in place lies where kernels write.
@@ -43,7 +43,7 @@ impl<D: Driver> Exec for Running<'_, D> {
         &mut self.sizes
     }
 
-    fn run(&mut self, _: &Planned, op: &Op) -> Result<(), GpuError> {
+    fn run(&mut self, _: &PlannedStep, op: &Op) -> Result<(), GpuError> {
         match op {
             Op::Device(n) => self.compute(&self.steps[*n]),
             Op::Host(routine) => self.on_host(routine),
@@ -71,25 +71,26 @@ impl<D: Driver> Exec for Running<'_, D> {
         Ok(())
     }
 
-    fn forget(&mut self, buffer: BufId) {
+    fn release(&mut self, buffer: BufId) {
         self.blocks[buffer.index()] = None;
-        self.addresses[buffer.index()] = self.own.nowhere;
+        self.addresses[buffer.index()] = self.own.dummy;
     }
 }
 
 impl<D: Driver> Running<'_, D> {
     /// Runs a step the way that was chosen.
     fn compute(&self, step: &DeviceStep) -> Result<(), GpuError> {
-        let way = step.way().ok_or_else(|| GpuError::Malformed("a step without a way".into()))?;
-        tracing::trace!(target: "kernel", step = step.name, way = way.name);
+        let candidate =
+            step.candidate().ok_or_else(|| GpuError::Malformed("a step without a candidate".into()))?;
+        tracing::trace!(target: "kernel", step = step.name, candidate = candidate.name);
         // Work of the stream is in order, so the memory may go back before the work has run.
-        let scratch: Vec<Block<D>> = way
+        let scratch: Vec<Block<D>> = candidate
             .scratch
             .iter()
             .map(|bytes| self.memory.block(self.sizes.eval(bytes)?.max(0) as u64))
             .collect::<Result<_, GpuError>>()?;
         let scratch: Vec<u64> = scratch.iter().map(Block::address).collect();
-        way.parts.iter().try_for_each(|part| match part {
+        candidate.parts.iter().try_for_each(|part| match part {
             Runnable::Kernel(kernel) => self.launch(kernel, &scratch),
             Runnable::Library(call) => {
                 let work = Work {

@@ -7,7 +7,7 @@ use ir_core::{DType, SymExpr};
 use crate::GpuError;
 
 /// Dimensions of a tensor map at most.
-const MOST_DIMENSIONS: usize = 5;
+const MAX_DIMENSIONS: usize = 5;
 
 /// The arguments of a launch.
 #[derive(Clone, Copy, Debug)]
@@ -42,11 +42,11 @@ pub struct Map {
     /// Dimensions; of the lists below so many count, the innermost first.
     pub rank: usize,
     /// Sizes.
-    pub sizes: [u64; MOST_DIMENSIONS],
+    pub sizes: [u64; MAX_DIMENSIONS],
     /// Bytes from one to the next.
-    pub strides: [u64; MOST_DIMENSIONS],
+    pub strides: [u64; MAX_DIMENSIONS],
     /// Sizes of the box that is copied at once.
-    pub window: [u32; MOST_DIMENSIONS],
+    pub window: [u32; MAX_DIMENSIONS],
 }
 
 impl Map {
@@ -74,7 +74,7 @@ impl Map {
         size: &dyn Fn(&SymExpr) -> Result<i64, GpuError>,
     ) -> Result<Map, GpuError> {
         let rank = map.sizes.len();
-        if rank == 0 || rank > MOST_DIMENSIONS || map.strides.len() + 1 != rank || map.window.len() != rank {
+        if rank == 0 || rank > MAX_DIMENSIONS || map.strides.len() + 1 != rank || map.window.len() != rank {
             return Err(GpuError::Malformed(format!("a tensor map of {rank} dimensions")));
         }
         let width = map.dtype.size() as u64;
@@ -87,9 +87,9 @@ impl Map {
             dtype: map.dtype,
             offset: number(&map.offset)? * width,
             rank,
-            sizes: [1; MOST_DIMENSIONS],
-            strides: [width; MOST_DIMENSIONS],
-            window: [1; MOST_DIMENSIONS],
+            sizes: [1; MAX_DIMENSIONS],
+            strides: [width; MAX_DIMENSIONS],
+            window: [1; MAX_DIMENSIONS],
         };
         for d in 0..rank {
             made.sizes[d] = number(&map.sizes[d])?;

@@ -22,7 +22,7 @@ const PAGE: u64 = 2 << 20;
 pub struct DeviceMemory<D: Driver> {
     driver: Arc<D>,
     pool: Mutex<Pool>,
-    turn: Mutex<()>,
+    exclusive: Mutex<()>,
     /// Programs with calls that nobody has waited for.
     pub(crate) unread: Unread<D>,
 }
@@ -56,7 +56,7 @@ impl<D: Driver> DeviceMemory<D> {
         Arc::new(DeviceMemory {
             driver,
             pool: Mutex::default(),
-            turn: Mutex::default(),
+            exclusive: Mutex::default(),
             unread: Unread::default(),
         })
     }
@@ -137,7 +137,7 @@ impl<D: Driver> DeviceMemory<D> {
         let waited = self.unread.before_waiting();
         self.driver.synchronize()?;
         if waited.iter().any(|f| f.found()) {
-            let _turn = self.turn();
+            let _guard = self.exclusive();
             report_all(&waited)?;
         }
         Ok(())
@@ -155,8 +155,8 @@ impl<D: Driver> DeviceMemory<D> {
     }
 
     /// Whoever puts more on the stream than one call, or records it, holds this meanwhile.
-    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn exclusive(&self) -> MutexGuard<'_, ()> {
+        self.exclusive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pool(&self) -> MutexGuard<'_, Pool> {

@@ -4,25 +4,26 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use gpu_codegen::{
-    ENTRY, Joint, Kernel, Launch, Param, Prelude, Target, TensorMap, chain, leads, together, variants,
+    ENTRY, Kernel, Launch, LaunchGroup, Param, Prelude, Target, TensorMap, chain, fuse_launches,
+    prefers_generated, variants,
 };
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::runtime::{Node, Plan, control};
-use kernel_ir::{ArenaPlan, ExternCall, ExternOp, Footprint, Live, Program, Step};
+use kernel_ir::{ArenaPlan, ExternCall, ExternOp, Footprint, LiveRange, Program, Step};
 use linalg::host::MatrixRoutine;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::profile::{Traffic, traffic};
-use crate::{Choice, Driver, GpuError, LibraryCall, Mode, Module, Part};
+use crate::{Candidate, Driver, GpuError, LibraryCall, Mode, Module, Part};
 
 /// Kernels of one module where there are many: the prelude is not all of it then.
-pub(crate) const MOST_PER_MODULE: usize = 8;
+pub(crate) const MAX_PER_MODULE: usize = 8;
 /// Modules that are compiled at once are more than any host has cores, where there are kernels for so many.
 const MODULES: usize = 64;
 
 /// A step as this executor runs it.
-pub(crate) type Planned = kernel_ir::runtime::Planned<Op>;
+pub(crate) type PlannedStep = kernel_ir::runtime::PlannedStep<Op>;
 
 /// What is run that is no control flow.
 pub(crate) enum Op {
@@ -46,7 +47,7 @@ pub(crate) struct Kernels {
 /// A step that the device computes, and the ways of computing it: the best by rule first, never none.
 pub(crate) struct DeviceStep {
     pub(crate) name: String,
-    pub(crate) ways: Vec<Way>,
+    pub(crate) candidates: Vec<PlannedCandidate>,
     /// The way that is taken.
     pub(crate) chosen: usize,
     /// Numbers of the buffers (no views) that it uses.
@@ -57,13 +58,13 @@ pub(crate) struct DeviceStep {
 
 impl DeviceStep {
     /// The way that is taken.
-    pub(crate) fn way(&self) -> Option<&Way> {
-        self.ways.get(self.chosen)
+    pub(crate) fn candidate(&self) -> Option<&PlannedCandidate> {
+        self.candidates.get(self.chosen)
     }
 }
 
 /// A way of computing a step whose kernels have numbers.
-pub(crate) struct Way {
+pub(crate) struct PlannedCandidate {
     /// For tables and logs.
     pub(crate) name: String,
     pub(crate) parts: Vec<Runnable>,
@@ -96,14 +97,14 @@ pub(crate) struct Planner<'a> {
     /// Where it searches every way of a step is kept, not only the first.
     mode: Mode,
     /// The ways of steps that are not planned yet, in their order.
-    ways: VecDeque<Result<Vec<Choice>, GpuError>>,
+    candidates: VecDeque<Result<Vec<Candidate>, GpuError>>,
     pub(crate) kernels: Kernels,
     /// Steps of a call that became one launch: to memory they are one step.
     pub(crate) chains: Vec<Range<usize>>,
 }
 
 /// The ways of a step that the driver's libraries offer.
-pub(crate) type Library<'a> = &'a (dyn Fn(&Step) -> Vec<Choice> + Sync);
+pub(crate) type Library<'a> = &'a (dyn Fn(&Step) -> Vec<Candidate> + Sync);
 
 impl<'a> Planner<'a> {
     pub(crate) fn new(
@@ -117,7 +118,7 @@ impl<'a> Planner<'a> {
             target,
             library,
             mode,
-            ways: VecDeque::new(),
+            candidates: VecDeque::new(),
             kernels: Kernels::default(),
             chains: Vec::new(),
         }
@@ -125,7 +126,7 @@ impl<'a> Planner<'a> {
 
     /// The operations of a list of steps. The ways of all of them are looked for at once: libraries are asked and texts
     /// are written on all cores.
-    pub(crate) fn plan(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
+    pub(crate) fn plan(&mut self, steps: &[Step]) -> Result<Vec<PlannedStep>, GpuError> {
         self.look(steps);
         self.list(steps)
     }
@@ -133,12 +134,12 @@ impl<'a> Planner<'a> {
     fn look(&mut self, steps: &[Step]) {
         let mut list = Vec::new();
         of_device(steps, &mut list);
-        let ways: Vec<_> = list.into_par_iter().map(|step| self.choices(step)).collect();
-        self.ways = ways.into();
+        let candidates: Vec<_> = list.into_par_iter().map(|step| self.candidates(step)).collect();
+        self.candidates = candidates.into();
     }
 
     /// The operations of a call: as [`Planner::plan`], and steps that follow each other share launches where that saves some.
-    pub(crate) fn plan_call(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
+    pub(crate) fn plan_call(&mut self, steps: &[Step]) -> Result<Vec<PlannedStep>, GpuError> {
         self.look(steps);
         let mut planned = Vec::with_capacity(steps.len());
         while let Some(step) = steps.get(planned.len()) {
@@ -147,7 +148,7 @@ impl<'a> Planner<'a> {
                 Some((op, count)) => {
                     planned.push(op);
                     // Operations are numbered as steps are.
-                    let none = || Planned::of_all(self.program, "", &[], Node::Several(Vec::new()));
+                    let none = || PlannedStep::of_all(self.program, "", &[], Node::Several(Vec::new()));
                     planned.extend(std::iter::repeat_with(none).take(count - 1));
                     self.chains.push(at..at + count);
                 }
@@ -158,119 +159,123 @@ impl<'a> Planner<'a> {
     }
 
     /// The first steps as one launch, and how many they are.
-    fn chained(&mut self, steps: &[Step]) -> Result<Option<(Planned, usize)>, GpuError> {
+    fn chained(&mut self, steps: &[Step]) -> Result<Option<(PlannedStep, usize)>, GpuError> {
         let found = chain(self.program, steps, self.target).map_err(|e| refused(&steps[0], &e))?;
         let Some(found) = found else { return Ok(None) };
         let mut members = Vec::new();
         of_device(&steps[..found.steps], &mut members);
         // What a library computes is not generated.
-        let generated = |c: &Result<Vec<Choice>, GpuError>| c.as_ref().is_ok_and(|c| single(c).is_some());
-        if !self.ways.iter().take(members.len()).all(generated) {
+        let generated = |c: &Result<Vec<Candidate>, GpuError>| c.as_ref().is_ok_and(|c| single(c).is_some());
+        if !self.candidates.iter().take(members.len()).all(generated) {
             return Ok(None);
         }
         let members =
             members.into_iter().map(|s| Ok((s, self.next(s)?))).collect::<Result<Vec<_>, GpuError>>()?;
-        let ways = found.ways.into_iter().map(Choice::from).collect();
-        Ok(Some((self.shared(members, ways), found.steps)))
+        let candidates = found.candidates.into_iter().map(Candidate::from).collect();
+        Ok(Some((self.shared(members, candidates), found.steps)))
     }
 
-    fn planned(&mut self, step: &Step) -> Result<Planned, GpuError> {
+    fn planned(&mut self, step: &Step) -> Result<PlannedStep, GpuError> {
         let node = match (control(self, step)?, step) {
             (Some(node), _) => node,
-            (None, Step::Together(t)) => Node::Several(self.together(&t.steps)?),
+            (None, Step::Together(t)) => Node::Several(self.fuse_launches(&t.steps)?),
             (None, Step::Extern(call @ ExternCall { op: ExternOp::Linalg { op, complex }, .. })) => {
                 let routine = MatrixRoutine::new(self.program, call, *op, *complex);
                 Node::Op(Op::Host(routine.map_err(|e| GpuError::Malformed(e.to_string()))?))
             }
             _ => Node::Op(Op::Device(self.device_step(step)?)),
         };
-        Ok(Planned::new(self.program, step, node))
+        Ok(PlannedStep::new(self.program, step, node))
     }
 
     /// Steps that may run at once: those whose kernels have blocks of one size share launches, the others have their own.
-    fn together(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
+    fn fuse_launches(&mut self, steps: &[Step]) -> Result<Vec<PlannedStep>, GpuError> {
         let (program, target) = (self.program, self.target);
-        let mut open: Vec<(&Step, Vec<Choice>)> =
+        let mut open: Vec<(&Step, Vec<Candidate>)> =
             steps.iter().map(|s| Ok((s, self.next(s)?))).collect::<Result<_, GpuError>>()?;
         let mut planned = Vec::new();
         while !open.is_empty() {
-            let mut joint = Joint::default();
+            let mut group = LaunchGroup::default();
             let taken: Vec<bool> =
-                open.iter().map(|(_, c)| single(c).is_some_and(|k| joint.add(program, k, target))).collect();
-            let shared = together(program, &joint).map_err(|e| refused(open[0].0, &e))?;
+                open.iter().map(|(_, c)| single(c).is_some_and(|k| group.add(program, k, target))).collect();
+            let shared = fuse_launches(program, &group).map_err(|e| refused(open[0].0, &e))?;
             let Some(shared) = shared else {
                 // The first of them has no other to share with.
                 let n = taken.iter().position(|t| *t).unwrap_or(0);
-                let (step, choices) = open.remove(n);
-                planned.push(self.device(step.name(), &[step], choices));
+                let (step, candidates) = open.remove(n);
+                planned.push(self.device(step.name(), &[step], candidates));
                 continue;
             };
             let mut taken = taken.into_iter();
             let (members, others) = open.into_iter().partition(|_| taken.next() == Some(true));
             open = others;
-            let way =
-                Choice { name: "together".into(), parts: vec![Part::Kernel(shared)], scratch: Vec::new() };
-            planned.push(self.shared(members, vec![way]));
+            let candidate =
+                Candidate { name: "fused".into(), parts: vec![Part::Kernel(shared)], scratch: Vec::new() };
+            planned.push(self.shared(members, vec![candidate]));
         }
         Ok(planned)
     }
 
     /// Steps that share a launch; where all ways are kept, each launched on its own is one too.
-    fn shared(&mut self, members: Vec<(&Step, Vec<Choice>)>, mut choices: Vec<Choice>) -> Planned {
+    fn shared(
+        &mut self,
+        members: Vec<(&Step, Vec<Candidate>)>,
+        mut candidates: Vec<Candidate>,
+    ) -> PlannedStep {
         let steps: Vec<&Step> = members.iter().map(|(step, _)| *step).collect();
         let name = format!("{}_and_{}_more", steps[0].name(), steps.len() - 1);
         if self.mode.searches() {
-            let firsts = members.into_iter().filter_map(|(_, choices)| choices.into_iter().next());
-            let firsts: Vec<Choice> = firsts.collect();
+            let firsts = members.into_iter().filter_map(|(_, candidates)| candidates.into_iter().next());
+            let firsts: Vec<Candidate> = firsts.collect();
             // Scratch memory has numbers of its own in each.
             if firsts.iter().all(|c| c.scratch.is_empty()) {
                 let parts = firsts.into_iter().flat_map(|c| c.parts).collect();
-                choices.push(Choice { name: "one_by_one".into(), parts, scratch: Vec::new() });
+                candidates.push(Candidate { name: "separate".into(), parts, scratch: Vec::new() });
             }
         } else {
-            choices.truncate(1);
+            candidates.truncate(1);
         }
-        self.device(&name, &steps, choices)
+        self.device(&name, &steps, candidates)
     }
 
-    fn device(&mut self, name: &str, steps: &[&Step], choices: Vec<Choice>) -> Planned {
-        let op = Op::Device(self.add(name, steps, choices));
-        Planned::of_all(self.program, name, steps, Node::Op(op))
+    fn device(&mut self, name: &str, steps: &[&Step], candidates: Vec<Candidate>) -> PlannedStep {
+        let op = Op::Device(self.add(name, steps, candidates));
+        PlannedStep::of_all(self.program, name, steps, Node::Op(op))
     }
 
     fn device_step(&mut self, step: &Step) -> Result<usize, GpuError> {
-        let choices = self.next(step)?;
-        Ok(self.add(step.name(), &[step], choices))
+        let candidates = self.next(step)?;
+        Ok(self.add(step.name(), &[step], candidates))
     }
 
     /// The ways of the step that is next, which were looked for before.
-    fn next(&mut self, step: &Step) -> Result<Vec<Choice>, GpuError> {
-        self.ways.pop_front().unwrap_or_else(|| self.choices(step))
+    fn next(&mut self, step: &Step) -> Result<Vec<Candidate>, GpuError> {
+        self.candidates.pop_front().unwrap_or_else(|| self.candidates(step))
     }
 
     /// The ways of computing a step, the best by rule first; that one alone where not all are kept.
-    fn choices(&self, step: &Step) -> Result<Vec<Choice>, GpuError> {
+    fn candidates(&self, step: &Step) -> Result<Vec<Candidate>, GpuError> {
         // A convolution of a library whose result a second kernel has to go through takes longer than a generated one with
         // the epilogue in it: measured on an H200 in bf16, 24 of 24 such shapes of ResNet-152. In tf32 it is the other way round.
         let narrow = matches!(step, Step::Conv(k) if self.program.buffers[k.input.buf].dtype.size() == 2);
-        let late = |c: &Choice| narrow && c.parts.len() > 1;
+        let late = |c: &Candidate| narrow && c.parts.len() > 1;
         let asked = asks_libraries(self.program, step, self.target, self.mode);
         let offered = if asked { (self.library)(step) } else { Vec::new() };
-        let (behind, mut choices): (Vec<Choice>, Vec<Choice>) = offered.into_iter().partition(late);
-        if self.mode.searches() || choices.is_empty() {
+        let (behind, mut candidates): (Vec<Candidate>, Vec<Candidate>) = offered.into_iter().partition(late);
+        if self.mode.searches() || candidates.is_empty() {
             let generated = variants(self.program, step, self.target).map_err(|e| refused(step, &e))?;
-            choices.extend(generated.into_iter().map(Choice::from));
+            candidates.extend(generated.into_iter().map(Candidate::from));
         }
-        choices.extend(behind);
+        candidates.extend(behind);
         if !self.mode.searches() {
-            choices.truncate(1);
+            candidates.truncate(1);
         }
-        Ok(choices)
+        Ok(candidates)
     }
 
     /// Adds what the device computes at once; gives its number.
-    fn add(&mut self, name: &str, steps: &[&Step], choices: Vec<Choice>) -> usize {
-        let ways = choices.into_iter().map(|c| self.kernels.way(c, name)).collect();
+    fn add(&mut self, name: &str, steps: &[&Step], candidates: Vec<Candidate>) -> usize {
+        let candidates = candidates.into_iter().map(|c| self.kernels.candidate(c, name)).collect();
         let used = steps.iter().flat_map(|s| {
             let Footprint { reads, writes } = Footprint::of(self.program, s);
             reads.into_iter().chain(writes)
@@ -279,7 +284,7 @@ impl<'a> Planner<'a> {
         roots.sort_unstable();
         roots.dedup();
         let traffic = steps.iter().flat_map(|s| traffic(self.program, s)).collect();
-        self.kernels.steps.push(DeviceStep { name: name.to_owned(), ways, chosen: 0, roots, traffic });
+        self.kernels.steps.push(DeviceStep { name: name.to_owned(), candidates, chosen: 0, roots, traffic });
         self.kernels.steps.len() - 1
     }
 }
@@ -291,7 +296,7 @@ impl Plan for Planner<'_> {
     fn program(&self) -> &Program {
         self.program
     }
-    fn list(&mut self, steps: &[Step]) -> Result<Vec<Planned>, GpuError> {
+    fn list(&mut self, steps: &[Step]) -> Result<Vec<PlannedStep>, GpuError> {
         steps.iter().map(|step| self.planned(step)).collect()
     }
 }
@@ -304,7 +309,7 @@ pub(crate) fn widened(program: &Program, chains: &[Range<usize>]) -> ArenaPlan {
         return plan;
     }
     let of = |n: u32| chains.iter().find(|c| c.contains(&(n as usize)));
-    for Live { first, last, .. } in plan.lives.iter_mut().chain(&mut plan.dynamic) {
+    for LiveRange { first, last, .. } in plan.lives.iter_mut().chain(&mut plan.dynamic) {
         *first = of(*first).map_or(*first, |c| c.start as u32);
         *last = of(*last).map_or(*last, |c| c.end as u32 - 1);
     }
@@ -316,9 +321,9 @@ pub(crate) fn widened(program: &Program, chains: &[Range<usize>]) -> ArenaPlan {
 /// first answer; where a generated kernel is about as fast, only a mode that may take longer to compile asks.
 pub fn asks_libraries(program: &Program, step: &Step, target: &Target, mode: Mode) -> bool {
     match mode {
-        Mode::Default => !leads(program, step, target),
+        Mode::Default => !prefers_generated(program, step, target),
         // The generated convolution is the faster one.
-        Mode::ReduceOverhead => !(matches!(step, Step::Conv(_)) && leads(program, step, target)),
+        Mode::ReduceOverhead => !(matches!(step, Step::Conv(_)) && prefers_generated(program, step, target)),
         Mode::MaxAutotune | Mode::MaxAutotuneNoCudagraphs => true,
     }
 }
@@ -342,23 +347,23 @@ fn refused(step: &Step, e: &gpu_codegen::GenError) -> GpuError {
 }
 
 /// The kernel of the first choice, where that is one kernel.
-fn single(choices: &[Choice]) -> Option<&Kernel> {
-    match &choices.first()?.parts[..] {
+fn single(candidates: &[Candidate]) -> Option<&Kernel> {
+    match &candidates.first()?.parts[..] {
         [Part::Kernel(kernel)] => Some(kernel),
         _ => None,
     }
 }
 
 impl Kernels {
-    fn way(&mut self, choice: Choice, step: &str) -> Way {
+    fn candidate(&mut self, candidate: Candidate, step: &str) -> PlannedCandidate {
         let part = |part| match part {
             Part::Kernel(kernel) => Runnable::Kernel(self.launchable(kernel, step)),
             Part::Library(call) => Runnable::Library(call),
         };
-        Way {
-            name: choice.name,
-            parts: choice.parts.into_iter().map(part).collect(),
-            scratch: choice.scratch,
+        PlannedCandidate {
+            name: candidate.name,
+            parts: candidate.parts.into_iter().map(part).collect(),
+            scratch: candidate.scratch,
         }
     }
 
@@ -398,7 +403,7 @@ impl Kernels {
 
     /// Compiles all texts; the functions in the order of their numbers.
     pub(crate) fn compile<D: Driver>(&self, driver: &D) -> Result<Vec<D::Function>, GpuError> {
-        let each = self.texts.len().div_ceil(MODULES).clamp(1, MOST_PER_MODULE);
+        let each = self.texts.len().div_ceil(MODULES).clamp(1, MAX_PER_MODULE);
         Ok(driver.compile(&self.modules(each, &driver.target()))?.into_iter().flatten().collect())
     }
 }

@@ -10,16 +10,16 @@ use kernel_ir::{BufId, Program, Storage};
 
 use crate::machine::bytes_of;
 use crate::memory::span;
-use crate::plan::{DeviceStep, Launchable, Op, Planned, Runnable};
+use crate::plan::{DeviceStep, Launchable, Op, PlannedStep, Runnable};
 use crate::{Arguments, Driver, GpuError, Grid, Map, Work};
 
 /// The largest grid that every device takes in x.
-const MOST_BLOCKS: i64 = i32::MAX as i64;
+const MAX_BLOCKS: i64 = i32::MAX as i64;
 /// A loop that is longer than this is run turn by turn and not laid out.
-const MOST_CALLS: usize = 1 << 14;
+const MAX_CALLS: usize = 1 << 14;
 /// Launches that begin early: one that gains by it and those right before it. It begins when all blocks of the one before have
 /// begun. On an H200 a call of 400 launches of which none gains takes 0.2 ms longer where all begin early.
-const LEAD: u32 = 4;
+const EARLY_LAUNCHES: u32 = 4;
 /// What scratch buffers are aligned to.
 const SCRATCH_GRAIN: u64 = 256;
 
@@ -81,9 +81,9 @@ pub(crate) enum Place {
 
 /// Memory of a program that every call uses.
 #[derive(Clone, Copy)]
-pub(crate) struct Own {
+pub(crate) struct ProgramMemory {
     /// Where nothing lies: an address that may be passed and is never followed.
-    pub(crate) nowhere: u64,
+    pub(crate) dummy: u64,
     /// The words in which blocks of a launch are counted, all 0 between launches.
     pub(crate) tickets: u64,
     /// The record of an index that fails its check, where there are checks.
@@ -96,10 +96,10 @@ pub(crate) struct Call {
     pub(crate) step: u32,
     /// Number of the part within the step's way.
     pub(crate) part: u32,
-    pub(crate) what: What,
+    pub(crate) what: CallKind,
 }
 
-pub(crate) enum What {
+pub(crate) enum CallKind {
     Kernel {
         function: usize,
         grid: Grid,
@@ -134,7 +134,7 @@ impl Prepared {
     pub(crate) fn new(
         program: &Program,
         device_steps: &[DeviceStep],
-        steps: &[Planned],
+        steps: &[PlannedStep],
         sizes: Sizes,
     ) -> Result<Prepared, GpuError> {
         let (offsets, bytes) = program
@@ -150,10 +150,10 @@ impl Prepared {
         let outputs = outputs.collect::<Result<_, GpuError>>()?;
         let scratch = bytes.next_multiple_of(SCRATCH_GRAIN);
         let mut lister =
-            Lister { program, device_steps, sizes: sizes.clone(), list: List::empty(), scratch: 0 };
+            ListBuilder { program, device_steps, sizes: sizes.clone(), list: List::empty(), scratch: 0 };
         let list = match steps.iter().try_for_each(|s| lister.add(s)).and_then(|()| lister.results()) {
             Ok(()) => {
-                lister.list.let_begin_early();
+                lister.list.mark_early_launches();
                 Ok(lister.list)
             }
             Err(Stop::Dynamic(why)) => Err(why),
@@ -201,25 +201,25 @@ impl List {
     }
 
     /// Lets the launches before a kernel that gains by an early beginning begin early too, and none that follows no kernel.
-    fn let_begin_early(&mut self) {
+    fn mark_early_launches(&mut self) {
         let mut lead = 0;
         let mut rest = &mut self.calls[..];
         while let [before @ .., call] = rest {
-            let behind = matches!(before.last(), Some(Call { what: What::Kernel { .. }, .. }));
+            let behind = matches!(before.last(), Some(Call { what: CallKind::Kernel { .. }, .. }));
             match &mut call.what {
-                What::Kernel { early, .. } => {
-                    lead = if *early { LEAD } else { lead };
+                CallKind::Kernel { early, .. } => {
+                    lead = if *early { EARLY_LAUNCHES } else { lead };
                     *early = behind && lead > 0;
                     lead = lead.saturating_sub(1);
                 }
-                What::Library { .. } => lead = 0,
+                CallKind::Library { .. } => lead = 0,
             }
             rest = before;
         }
     }
 
     /// Writes the addresses that stay into the arguments.
-    pub(crate) fn fix(&mut self, addresses: &[u64], scratch: u64, own: Own) {
+    pub(crate) fn fix(&mut self, addresses: &[u64], scratch: u64, own: ProgramMemory) {
         for &(word, place) in &self.fixed {
             self.words[word as usize] = match place {
                 Place::Root(root) => addresses[root as usize],
@@ -241,25 +241,29 @@ impl List {
     ///
     /// # Safety
     /// The arguments hold addresses of memory that is as large as the buffers; so do `addresses` and `scratch`.
-    pub(crate) unsafe fn launch<D: Driver>(&self, n: usize, on: &On<'_, D>) -> Result<(), GpuError> {
+    pub(crate) unsafe fn launch<D: Driver>(
+        &self,
+        n: usize,
+        on: &LaunchContext<'_, D>,
+    ) -> Result<(), GpuError> {
         let call = &self.calls[n];
         match &call.what {
-            What::Kernel { function, grid, words, maps, early } => {
+            CallKind::Kernel { function, grid, words, maps, early } => {
                 let words = &self.words[words.start as usize..words.end as usize];
                 let arguments = Arguments { words, maps };
                 let function = &on.functions[*function];
                 // SAFETY: the caller's promise; the arguments are in the order of the kernel's parameters.
                 unsafe {
                     match *early && !on.apart {
-                        true => on.driver.launch_behind(function, *grid, arguments),
+                        true => on.driver.launch_overlapped(function, *grid, arguments),
                         false => on.driver.launch(function, *grid, arguments),
                     }
                 }
             }
-            What::Library { scratch, values } => {
+            CallKind::Library { scratch, values } => {
                 let step = &on.steps[call.step as usize];
                 let Some(Runnable::Library(library)) =
-                    step.way().and_then(|w| w.parts.get(call.part as usize))
+                    step.candidate().and_then(|w| w.parts.get(call.part as usize))
                 else {
                     return Err(GpuError::Malformed(format!("step `{}` has no such part", step.name)));
                 };
@@ -278,7 +282,7 @@ impl List {
 }
 
 /// What launches of a list need.
-pub(crate) struct On<'a, D: Driver> {
+pub(crate) struct LaunchContext<'a, D: Driver> {
     pub(crate) driver: &'a D,
     pub(crate) program: &'a Program,
     pub(crate) steps: &'a [DeviceStep],
@@ -290,7 +294,7 @@ pub(crate) struct On<'a, D: Driver> {
 }
 
 /// Makes a list.
-struct Lister<'a> {
+struct ListBuilder<'a> {
     program: &'a Program,
     device_steps: &'a [DeviceStep],
     sizes: Sizes,
@@ -299,8 +303,8 @@ struct Lister<'a> {
     scratch: u64,
 }
 
-impl Lister<'_> {
-    fn add(&mut self, planned: &Planned) -> Result<(), Stop> {
+impl ListBuilder<'_> {
+    fn add(&mut self, planned: &PlannedStep) -> Result<(), Stop> {
         if let Some(&buffer) = planned.dynamic.first() {
             let name = &self.program.buffers[buffer].name;
             return Err(Stop::Dynamic(format!("the size of `{name}` depends on data")));
@@ -311,8 +315,8 @@ impl Lister<'_> {
             Node::Op(Op::Device(n)) => self.device(*n),
             Node::Several(list) => list.iter().try_for_each(|p| self.add(p)),
             Node::For { symbol, count, body } => {
-                for turn in 0..self.sizes.eval(count)? {
-                    self.sizes.set(*symbol, turn);
+                for iteration in 0..self.sizes.eval(count)? {
+                    self.sizes.set(*symbol, iteration);
                     body.iter().try_for_each(|p| self.add(p))?;
                 }
                 Ok(())
@@ -327,14 +331,15 @@ impl Lister<'_> {
 
     fn device(&mut self, n: usize) -> Result<(), Stop> {
         let step = &self.device_steps[n];
-        let way = step.way().ok_or_else(|| GpuError::Malformed("a step without a way".into()))?;
-        let (mut places, mut end) = (Vec::with_capacity(way.scratch.len()), 0u64);
-        for bytes in &way.scratch {
+        let candidate =
+            step.candidate().ok_or_else(|| GpuError::Malformed("a step without a candidate".into()))?;
+        let (mut places, mut end) = (Vec::with_capacity(candidate.scratch.len()), 0u64);
+        for bytes in &candidate.scratch {
             places.push(end);
             end += (self.sizes.eval(bytes)?.max(0) as u64).next_multiple_of(SCRATCH_GRAIN);
         }
         self.scratch = self.scratch.max(end);
-        for (part, runnable) in way.parts.iter().enumerate() {
+        for (part, runnable) in candidate.parts.iter().enumerate() {
             let what = match runnable {
                 Runnable::Kernel(kernel) => self.kernel(kernel, &places)?,
                 Runnable::Library(_) => Some(self.library(&places)),
@@ -343,13 +348,13 @@ impl Lister<'_> {
                 self.list.calls.push(Call { step: n as u32, part: part as u32, what });
             }
         }
-        if self.list.calls.len() > MOST_CALLS {
-            return Err(Stop::Dynamic(format!("a call has more than {MOST_CALLS} launches")));
+        if self.list.calls.len() > MAX_CALLS {
+            return Err(Stop::Dynamic(format!("a call has more than {MAX_CALLS} launches")));
         }
         Ok(())
     }
 
-    fn kernel(&mut self, kernel: &Launchable, scratch: &[u64]) -> Result<Option<What>, Stop> {
+    fn kernel(&mut self, kernel: &Launchable, scratch: &[u64]) -> Result<Option<CallKind>, Stop> {
         let Some(grid) = grid(kernel, &self.sizes)? else { return Ok(None) };
         let start = self.list.words.len() as u32;
         for param in &kernel.params {
@@ -376,7 +381,7 @@ impl Lister<'_> {
         }
         let words = start..self.list.words.len() as u32;
         let maps = Map::of(&kernel.params, &kernel.maps, &|e| Ok(self.sizes.eval(e)?))?;
-        Ok(Some(What::Kernel { function: kernel.function, grid, words, maps, early: kernel.early }))
+        Ok(Some(CallKind::Kernel { function: kernel.function, grid, words, maps, early: kernel.early }))
     }
 
     /// Notes that a word is the address of a buffer.
@@ -388,11 +393,11 @@ impl Lister<'_> {
         }
     }
 
-    fn library(&mut self, scratch: &[u64]) -> What {
+    fn library(&mut self, scratch: &[u64]) -> CallKind {
         if self.list.values.last() != Some(&self.sizes) {
             self.list.values.push(self.sizes.clone());
         }
-        What::Library { scratch: scratch.to_vec(), values: self.list.values.len() as u32 - 1 }
+        CallKind::Library { scratch: scratch.to_vec(), values: self.list.values.len() as u32 - 1 }
     }
 
     fn results(&mut self) -> Result<(), Stop> {
@@ -411,7 +416,7 @@ impl Lister<'_> {
 pub(crate) fn grid(kernel: &Launchable, sizes: &Sizes) -> Result<Option<Grid>, GpuError> {
     let mut blocks = [0u32; 3];
     for (n, e) in blocks.iter_mut().zip(&kernel.launch.blocks) {
-        *n = sizes.eval(e)?.clamp(0, MOST_BLOCKS) as u32;
+        *n = sizes.eval(e)?.clamp(0, MAX_BLOCKS) as u32;
     }
     let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
     Ok((!blocks.contains(&0)).then_some(grid))
@@ -425,17 +430,17 @@ mod tests {
     fn early(kinds: &str) -> String {
         let call = |kind: char| {
             let grid = Grid { blocks: [1; 3], threads: 32, shared: 0 };
-            let kernel = |early| What::Kernel { function: 0, grid, words: 0..0, maps: Vec::new(), early };
+            let kernel = |early| CallKind::Kernel { function: 0, grid, words: 0..0, maps: Vec::new(), early };
             let what = match kind {
-                'l' => What::Library { scratch: Vec::new(), values: 0 },
+                'l' => CallKind::Library { scratch: Vec::new(), values: 0 },
                 kind => kernel(kind == 'c'),
             };
             Call { step: 0, part: 0, what }
         };
         let mut list = List { calls: kinds.chars().map(call).collect(), ..List::empty() };
-        list.let_begin_early();
+        list.mark_early_launches();
         let shown = |c: &Call| match c.what {
-            What::Kernel { early: true, .. } => 'e',
+            CallKind::Kernel { early: true, .. } => 'e',
             _ => '.',
         };
         list.calls.iter().map(shown).collect()

@@ -75,7 +75,7 @@ pub struct StepTime {
     /// Name of the step.
     pub name: String,
     /// The way that is taken.
-    pub way: String,
+    pub implementation: String,
     /// Seconds on the device.
     pub seconds: f64,
     /// Bytes that it reads and writes at least.
@@ -87,12 +87,17 @@ pub(crate) fn table(mut times: Vec<StepTime>) -> String {
     times.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     let total: f64 = times.iter().map(|t| t.seconds).sum();
     let mut text = format!("{} steps, {:.1} µs\n", times.len(), 1e6 * total);
-    let _ = writeln!(text, "{:>10} {:>7} {:>9}  {:<28} step", "µs", "%", "GB/s", "way");
+    let _ = writeln!(text, "{:>10} {:>7} {:>9}  {:<28} step", "µs", "%", "GB/s", "implementation");
     for t in times {
         let share = if total > 0.0 { 100.0 * t.seconds / total } else { 0.0 };
         let rate = if t.seconds > 0.0 { t.bytes as f64 / t.seconds / 1e9 } else { 0.0 };
-        let _ =
-            writeln!(text, "{:>10.2} {share:>7.2} {rate:>9.1}  {:<28} {}", 1e6 * t.seconds, t.way, t.name);
+        let _ = writeln!(
+            text,
+            "{:>10.2} {share:>7.2} {rate:>9.1}  {:<28} {}",
+            1e6 * t.seconds,
+            t.implementation,
+            t.name
+        );
     }
     text
 }

@@ -69,7 +69,7 @@ pub fn to_device<D: Driver>(
     for d in (1..sizes.len()).rev() {
         strides[d - 1] = strides[d] * sizes[d].max(1);
     }
-    let _turn = memory.turn();
+    let _guard = memory.exclusive();
     let block = memory.block(span(sizes, &strides) * dtype.size() as u64)?;
     let address = block.address();
     upload(&**memory.driver(), view, &strides, address)?;
@@ -93,7 +93,7 @@ pub fn to_host<D: Driver>(
     let mut tensor =
         OwnedTensor::zeroed_strided(view.dtype(), view.sizes(), view.strides()).map_err(refused)?;
     if bytes > 0 {
-        let _turn = memory.turn();
+        let _guard = memory.exclusive();
         // SAFETY: the tensor was allocated for this span, and the view's memory is the device's.
         unsafe { memory.download(tensor.as_mut_ptr(), view.as_ptr() as u64, bytes)? };
     }
@@ -121,7 +121,7 @@ pub unsafe fn copy<D: Driver>(
     if bytes == 0 {
         return Ok(());
     }
-    let _turn = memory.turn();
+    let _guard = memory.exclusive();
     if on_host(from.device()) && here(to) {
         return upload(&**driver, from, to.strides(), to.as_ptr() as u64);
     }

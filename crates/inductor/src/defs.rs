@@ -129,7 +129,7 @@ pub enum DefKind {
     /// A template; operands are definitions by value number.
     Template(TemplateSpec),
     /// A further result of a template, whose step writes it: the sums of an attention.
-    Beside {
+    SecondaryOutput {
         /// The definition of the template's own result.
         template: BufId,
     },
@@ -198,7 +198,7 @@ impl Def {
     pub fn reads(&self) -> Vec<BufId> {
         let mut reads: Vec<BufId> = match &self.kind {
             DefKind::Template(spec) => template_operands(spec),
-            DefKind::Beside { template } => vec![*template],
+            DefKind::SecondaryOutput { template } => vec![*template],
             DefKind::Extern { inputs, .. } => inputs.clone(),
             DefKind::Control { call, .. } => call.reads(),
             DefKind::Scatter { base, .. } => vec![*base],

@@ -18,7 +18,7 @@ use crate::{InductorError, Problem, affine, kernels};
 
 /// The program of a schedule.
 pub(crate) fn emit(defs: &Defs, schedule: &Schedule, graph: &Graph) -> Result<Program, InductorError> {
-    let mut places = Places { direct: defs.written.clone() };
+    let mut places = InPlaceStores { direct: defs.written.clone() };
     loop {
         let program = attempt(defs, schedule, graph, &places)?;
         let hazards = kernel_ir::hazards(&program);
@@ -43,11 +43,11 @@ pub(crate) fn emit(defs: &Defs, schedule: &Schedule, graph: &Graph) -> Result<Pr
 }
 
 /// Which new values of inputs are stored in the input's own memory as they are computed.
-struct Places {
+struct InPlaceStores {
     direct: Vec<Write>,
 }
 
-impl Places {
+impl InPlaceStores {
     /// The definitions that lie in an input's memory, with that input.
     fn in_inputs(&self, defs: &Defs) -> FxHashMap<BufId, BufId> {
         let all = self.direct.iter().flat_map(|w| {
@@ -67,7 +67,7 @@ fn attempt(
     defs: &Defs,
     schedule: &Schedule,
     graph: &Graph,
-    places: &Places,
+    places: &InPlaceStores,
 ) -> Result<Program, InductorError> {
     let mut program = Program {
         name: graph.name.clone(),
@@ -175,7 +175,7 @@ fn steps(
             Ok(vec![Step::Extern(call)])
         }
         // Its template writes it.
-        DefKind::Beside { .. } => Ok(Vec::new()),
+        DefKind::SecondaryOutput { .. } => Ok(Vec::new()),
         _ => {
             let kernel = kernels::loop_kernel(defs, schedule, group);
             Ok(if kernel.stages.is_empty() { Vec::new() } else { vec![Step::Loop(kernel)] })

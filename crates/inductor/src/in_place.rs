@@ -73,7 +73,7 @@ pub(crate) fn lineage(defs: &Defs, write: Write) -> Vec<BufId> {
 }
 
 /// Most choices within each other that are looked into.
-const MOST_CUTS: usize = 4;
+const MAX_DEPTH: usize = 4;
 
 /// The new value as a scatter of the elements that differ from the old ones, where it is one box of them.
 fn part(defs: &Defs, write: Write) -> Option<DefKind> {
@@ -84,8 +84,8 @@ fn part(defs: &Defs, write: Write) -> Option<DefKind> {
     let mut ranges = def.sizes.clone();
     let mut at: Shape = (0..ranges.len() as u32).map(SymExpr::loop_var).collect();
     // A slice of a slice is a choice within a choice; the outer one is decided once the loops are cut.
-    let mut spliced = Spliced::new(defs, write, &at, &ranges);
-    for _ in 0..MOST_CUTS {
+    let mut spliced = InlinedBody::new(defs, write, &at, &ranges);
+    for _ in 0..MAX_DEPTH {
         let Some(cut) = spliced.cut() else { break };
         for (d, (start, extent)) in cut.into_iter().enumerate() {
             let Some(extent) = extent else { continue };
@@ -94,12 +94,12 @@ fn part(defs: &Defs, write: Write) -> Option<DefKind> {
             at.iter_mut().for_each(|e| *e = e.subst(&here));
             ranges[d] = extent;
         }
-        spliced = Spliced::new(defs, write, &at, &ranges);
+        spliced = InlinedBody::new(defs, write, &at, &ranges);
     }
     if ranges == def.sizes {
         return None;
     }
-    let Spliced { b, value, .. } = spliced;
+    let InlinedBody { b, value, .. } = spliced;
     Some(DefKind::Scatter {
         base: write.input,
         ranges,
@@ -111,10 +111,10 @@ fn part(defs: &Defs, write: Write) -> Option<DefKind> {
 }
 
 /// For each loop where it starts, and its extent where that is less than the whole.
-type Cut = Vec<(SymExpr, Option<SymExpr>)>;
+type IterationRange = Vec<(SymExpr, Option<SymExpr>)>;
 
 /// The body of a new value at some points, everything without memory spliced in.
-struct Spliced<'a> {
+struct InlinedBody<'a> {
     write: Write,
     at: Shape,
     ranges: Shape,
@@ -123,8 +123,8 @@ struct Spliced<'a> {
     value: Val,
 }
 
-impl<'a> Spliced<'a> {
-    fn new(defs: &'a Defs, write: Write, at: &Shape, ranges: &Shape) -> Spliced<'a> {
+impl<'a> InlinedBody<'a> {
+    fn new(defs: &'a Defs, write: Write, at: &Shape, ranges: &Shape) -> InlinedBody<'a> {
         let symbols = SymBounds(defs);
         let bounds = LoopBounds { extents: ranges, symbols: &symbols };
         let mut b = BodyBuilder::new();
@@ -145,7 +145,7 @@ impl<'a> Spliced<'a> {
             _ => Val(0),
         };
         (b, value) = folded(&b, value, &bounds);
-        Spliced { write, at: at.clone(), ranges: ranges.clone(), symbols, b, value }
+        InlinedBody { write, at: at.clone(), ranges: ranges.clone(), symbols, b, value }
     }
 
     fn kind(&self, v: Val) -> &InstKind {
@@ -153,7 +153,7 @@ impl<'a> Spliced<'a> {
     }
 
     /// The value behind conversions.
-    fn bare(&self, mut v: Val) -> Val {
+    fn without_conversions(&self, mut v: Val) -> Val {
         while let InstKind::Cast(of) = self.kind(v) {
             v = *of;
         }
@@ -162,10 +162,11 @@ impl<'a> Spliced<'a> {
 
     /// `mask ? new : old`, where the value is that: the mask and the new value.
     fn choice(&self) -> Option<(Val, Val)> {
-        let InstKind::Op { op: ScalarOp::Select, args } = self.kind(self.bare(self.value)) else {
+        let InstKind::Op { op: ScalarOp::Select, args } = self.kind(self.without_conversions(self.value))
+        else {
             return None;
         };
-        let old = self.kind(self.bare(args[2]));
+        let old = self.kind(self.without_conversions(args[2]));
         let same = |index: &[SymExpr]| {
             let bounds = LoopBounds { extents: &self.ranges, symbols: &self.symbols };
             index.iter().zip(&self.at).all(|(e, at)| *e == *at || e.simplify(&bounds) == at.simplify(&bounds))
@@ -177,7 +178,7 @@ impl<'a> Spliced<'a> {
     }
 
     /// The box of points where the new value is taken.
-    fn cut(&self) -> Option<Cut> {
+    fn cut(&self) -> Option<IterationRange> {
         let (mask, _) = self.choice()?;
         let mut limits: Vec<[Option<SymExpr>; 2]> = vec![[None, None]; self.ranges.len()];
         self.limit(mask, &mut limits)?;

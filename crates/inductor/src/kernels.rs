@@ -42,7 +42,7 @@ pub(crate) fn loop_kernel(defs: &Defs, s: &Schedule, group: &Group) -> LoopKerne
     let mut stages: Vec<StageBuilder<'_>> = Vec::new();
     let mut places: FxHashMap<BufId, Place> = FxHashMap::default();
     let mut stored: Vec<BufId> =
-        group.members.iter().map(|m| m.def).filter(|d| s.leaves_group(defs, *d)).collect();
+        group.members.iter().map(|m| m.def).filter(|d| s.is_read_outside(defs, *d)).collect();
     for member in &group.members {
         let at = stage_for(defs, s, group, member, &places, &mut stages, &mut stored);
         let place = emit_member(defs, group, member, at, &mut stages, &places, &mut kernel);
@@ -216,7 +216,7 @@ pub(crate) fn epilogue(defs: &Defs, s: &Schedule, group: &Group, template: BufId
         values.insert(member.def, convert(&mut b, vals[value.0 as usize], def.dtype));
     }
     for member in &group.members {
-        if s.leaves_group(defs, member.def) {
+        if s.is_read_outside(defs, member.def) {
             let index = member.map[..defs.get(member.def).sizes.len()].iter().cloned().collect();
             b.store(member.def, index, values[&member.def], StoreMode::Write);
         }

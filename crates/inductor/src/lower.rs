@@ -69,13 +69,13 @@ fn placeholder(
         defs,
         graph,
         v,
-        Def { realized: true, strides: meta.strides.clone(), constant, ..blank(graph, v, kind) },
+        Def { realized: true, strides: meta.strides.clone(), constant, ..undecided(graph, v, kind) },
     );
     Ok(())
 }
 
 /// A definition with nothing decided yet.
-fn blank(graph: &Graph, v: ValueId, kind: DefKind) -> Def {
+fn undecided(graph: &Graph, v: ValueId, kind: DefKind) -> Def {
     let value = &graph.values[v];
     let (dtype, sizes) =
         graph.meta(v).map_or((ir_core::DType::F32, Shape::new()), |m| (m.dtype, m.sizes.clone()));
@@ -120,7 +120,7 @@ fn call(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) 
     }
     let kinds = record(lower, cx, defs).map_err(refuse)?;
     for (&v, kind) in outs.iter().zip(kinds) {
-        let mut def = blank(graph, v, kind);
+        let mut def = undecided(graph, v, kind);
         if let Some(problem) = refused_dtype(&def) {
             return Err(Problem::of(graph, id, problem));
         }
@@ -158,7 +158,7 @@ fn flow(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) 
         binds: binds.clone(),
     };
     for &v in outs {
-        let mut def = blank(graph, v, kind(&ids));
+        let mut def = undecided(graph, v, kind(&ids));
         def.realized = true;
         match &graph.values[v].ty {
             ValueType::Tensor(_) => {}
@@ -308,7 +308,7 @@ fn record(lower: &Lower, cx: LowerCall<'_>, defs: &mut Defs) -> Result<Vec<DefKi
             else {
                 return Ok(vec![spec]);
             };
-            Ok([spec].into_iter().chain(further.map(|_| DefKind::Beside { template })).collect())
+            Ok([spec].into_iter().chain(further.map(|_| DefKind::SecondaryOutput { template })).collect())
         }
         Lower::Extern(rule) => {
             let op = rule(&cx)?;
@@ -444,7 +444,7 @@ fn written(graph: &Graph, defs: &mut Defs, new: ValueId, old: ValueId) -> Result
         def.kind,
         DefKind::Input
             | DefKind::Constant
-            | DefKind::Beside { .. }
+            | DefKind::SecondaryOutput { .. }
             | DefKind::Extern { .. }
             | DefKind::Control { .. }
     ) || def.output

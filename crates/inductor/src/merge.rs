@@ -11,7 +11,7 @@ use crate::defs::{DefKind, Defs};
 use crate::schedule::{Group, Member, Schedule, substituted};
 
 /// Members of a group of merged reductions; a longer body compiles slowly and spills.
-const MOST_MEMBERS: usize = 48;
+const MAX_MEMBERS: usize = 48;
 
 /// Merges groups of `s` in place; what was merged away has no members.
 pub(crate) fn merge(defs: &Defs, s: &mut Schedule) {
@@ -27,7 +27,7 @@ pub(crate) fn merge(defs: &Defs, s: &mut Schedule) {
         let mut tried: Vec<usize> = Vec::new();
         while let Some(other) = next_read(s, at, &tried) {
             tried.push(other);
-            if is_late(s, &readers, other, at) && fits(defs, s, other, at) {
+            if is_unread_before(s, &readers, other, at) && fits(defs, s, other, at) {
                 take(s, other, at);
             }
         }
@@ -61,7 +61,7 @@ fn next_read(s: &Schedule, at: usize, tried: &[usize]) -> Option<usize> {
 }
 
 /// Whether nobody before group `at` reads group `other`.
-fn is_late(s: &Schedule, readers: &Readers, other: usize, at: usize) -> bool {
+fn is_unread_before(s: &Schedule, readers: &Readers, other: usize, at: usize) -> bool {
     let late = |reader: &BufId| s.group_of.get(reader).is_none_or(|g| *g == other || *g >= at);
     s.groups[other].members.iter().all(|m| readers.get(&m.def).is_none_or(|list| list.iter().all(late)))
 }
@@ -113,8 +113,8 @@ fn merge_siblings(defs: &Defs, s: &mut Schedule, readers: &Readers) {
         let mut tried: Vec<usize> = Vec::new();
         while let Some(other) = next_sibling(defs, s, readers, at, &tried) {
             tried.push(other);
-            let few = s.groups[other].members.len() + s.groups[at].members.len() <= MOST_MEMBERS;
-            if few && is_late(s, readers, other, at) && own_points(defs, s, other, at) {
+            let few = s.groups[other].members.len() + s.groups[at].members.len() <= MAX_MEMBERS;
+            if few && is_unread_before(s, readers, other, at) && own_points(defs, s, other, at) {
                 take(s, other, at);
             }
         }

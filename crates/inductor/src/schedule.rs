@@ -57,21 +57,21 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     /// Whether a definition outside its group, or the caller, reads `id`.
-    pub(crate) fn leaves_group(&self, defs: &Defs, id: BufId) -> bool {
+    pub(crate) fn is_read_outside(&self, defs: &Defs, id: BufId) -> bool {
         let own = self.group_of.get(&id);
         let outside = |readers: &Vec<usize>| readers.iter().any(|g| Some(g) != own);
         defs.get(id).output || self.readers.get(&id).is_some_and(outside)
     }
     fn note_readers(&mut self, defs: &Defs) {
-        let is_beside = |id: &BufId| matches!(defs.get(*id).kind, DefKind::Beside { .. });
-        for (reader, reads) in self.loads.iter().filter(|(reader, _)| !is_beside(reader)) {
+        let is_secondary = |id: &BufId| matches!(defs.get(*id).kind, DefKind::SecondaryOutput { .. });
+        for (reader, reads) in self.loads.iter().filter(|(reader, _)| !is_secondary(reader)) {
             let Some(&group) = self.group_of.get(reader) else { continue };
             for (read, _) in reads {
                 self.readers.entry(*read).or_default().push(group);
             }
         }
         // A further result of a template is written with it and reads nothing of it; but a step stores something.
-        for (reader, reads) in self.loads.iter().filter(|(reader, _)| is_beside(reader)) {
+        for (reader, reads) in self.loads.iter().filter(|(reader, _)| is_secondary(reader)) {
             let Some(&group) = self.group_of.get(reader) else { continue };
             for (read, _) in reads {
                 self.readers.entry(*read).or_insert_with(|| vec![group]);
@@ -203,7 +203,7 @@ fn loads_of_memory(defs: &Defs, id: BufId) -> Vec<(BufId, Shape)> {
     let whole = |v: &BufId| affine::operand(defs, *v).map(|o| (o.buf, Shape::new()));
     match &def.kind {
         DefKind::Template(spec) => return template_operands(spec).iter().filter_map(whole).collect(),
-        DefKind::Beside { template } => return whole(template).into_iter().collect(),
+        DefKind::SecondaryOutput { template } => return whole(template).into_iter().collect(),
         DefKind::Extern { inputs, .. } => return inputs.iter().filter_map(whole).collect(),
         DefKind::Control { call, .. } => return call.reads().iter().filter_map(whole).collect(),
         DefKind::Input | DefKind::Constant => return Vec::new(),
@@ -277,7 +277,7 @@ fn join(defs: &Defs, group: &Group, id: BufId, loads: &[(BufId, Shape)]) -> Opti
                 | DefKind::Extern { .. }
                 | DefKind::Control { .. }
                 | DefKind::Template(_)
-                | DefKind::Beside { .. }
+                | DefKind::SecondaryOutput { .. }
         )
     };
     if group.constant != def.constant || single(&def.kind) {

@@ -10,11 +10,11 @@ use kernel_ir::{ArenaPlan, BufId, Footprint, Program, Step, Storage, Together};
 
 /// Bytes of temporary memory that a member may write, and those that a group which waits may read: they are there for
 /// longer, so that what is larger would be felt in the arena's size. New values of inputs and outputs of the call have memory of their own.
-const MOST_BYTES: i64 = 1 << 16;
+const MAX_BYTES: i64 = 1 << 16;
 /// The same of all members of a group.
-const MOST_GROUP_BYTES: i64 = 1 << 20;
+const MAX_GROUP_BYTES: i64 = 1 << 20;
 /// Rows of a product that is bound by the memory of its matrix alone; those of more rows fill a device by themselves.
-const MOST_ROWS: i64 = 16;
+const MAX_ROWS: i64 = 16;
 
 /// Rewrites the steps of a call, and its memory plan where they changed.
 pub(crate) fn run(program: &mut Program) {
@@ -73,7 +73,7 @@ impl Slot {
         let bytes =
             |list: &[BufId]| list.iter().map(|b| arena_bytes(program, *b)).fold(0, i64::saturating_add);
         let (written, read) = (bytes(&footprint.writes), bytes(&footprint.reads));
-        let kind = kind(program, &step).filter(|_| written <= MOST_BYTES);
+        let kind = kind(program, &step).filter(|_| written <= MAX_BYTES);
         Slot { kind, steps: vec![step], footprint, written, read }
     }
 
@@ -88,7 +88,7 @@ impl Slot {
     fn suits(&self, other: &Slot) -> bool {
         self.kind.is_some()
             && self.kind == other.kind
-            && self.written.saturating_add(other.written) <= MOST_GROUP_BYTES
+            && self.written.saturating_add(other.written) <= MAX_GROUP_BYTES
     }
 }
 
@@ -122,7 +122,7 @@ fn waiting(program: &Program, slots: &[Slot], step: &Slot) -> Option<usize> {
         if step.kind.is_none() || is_fixed(slot) {
             return None;
         }
-        if slot.suits(step) && slot.read <= MOST_BYTES && free(&slot.footprint, &behind) {
+        if slot.suits(step) && slot.read <= MAX_BYTES && free(&slot.footprint, &behind) {
             return Some(n);
         }
         pass(&slot.footprint, &mut behind);
@@ -155,7 +155,7 @@ fn kind(program: &Program, step: &Step) -> Option<Kind> {
         Step::Loop(_) => Some(Kind::Reductions),
         Step::Matmul(k) => {
             let rows = k.epilogue.ranges.iter().rev().nth(1)?;
-            (hint(program, rows) <= MOST_ROWS).then_some(Kind::Products)
+            (hint(program, rows) <= MAX_ROWS).then_some(Kind::Products)
         }
         _ => None,
     }

@@ -9,7 +9,7 @@ use crate::symbols::Conflict;
 
 /// Where in the graph.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct At {
+pub struct Location {
     /// Name of the node.
     pub node: String,
     /// Its operator.
@@ -18,7 +18,7 @@ pub struct At {
     pub origin: Origin,
 }
 
-impl std::fmt::Display for At {
+impl std::fmt::Display for Location {
     /// `node `add_1` (aten.add.Tensor), from layer1: add at model.py:3`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "node `{}` ({})", self.node, self.target)?;
@@ -82,7 +82,7 @@ pub enum InterpError {
     #[error("{at}: {error}")]
     Node {
         /// Which node.
-        at: Box<At>,
+        at: Box<Location>,
         /// Why.
         #[source]
         error: OpError,
@@ -101,7 +101,7 @@ pub enum InterpError {
     #[error("{at}: gives {got}, the graph says {expected}")]
     Result {
         /// Which node.
-        at: Box<At>,
+        at: Box<Location>,
         /// What was computed.
         got: String,
         /// What the graph says.
@@ -111,7 +111,7 @@ pub enum InterpError {
     #[error("{at}: the size `{expr}` is not known yet")]
     Unbound {
         /// Which node.
-        at: Box<At>,
+        at: Box<Location>,
         /// The expression.
         expr: String,
     },
@@ -119,7 +119,7 @@ pub enum InterpError {
     #[error("{at}: dimension {dim} of its result, `{expr}`, is {size}: the inputs are too small for it")]
     NegativeSize {
         /// Which node.
-        at: Box<At>,
+        at: Box<Location>,
         /// Which dimension.
         dim: usize,
         /// The size as the graph writes it.
@@ -131,7 +131,7 @@ pub enum InterpError {
     #[error("{at}: {what}")]
     Graph {
         /// Which node.
-        at: Box<At>,
+        at: Box<Location>,
         /// What is wrong.
         what: String,
     },
@@ -139,7 +139,7 @@ pub enum InterpError {
     #[error("{at}: {what} is not supported by eager")]
     Unsupported {
         /// Which node.
-        at: Box<At>,
+        at: Box<Location>,
         /// What.
         what: String,
     },
@@ -147,7 +147,7 @@ pub enum InterpError {
     #[error("{at}: {error}")]
     Tensor {
         /// Which node.
-        at: Box<At>,
+        at: Box<Location>,
         /// Why.
         #[source]
         error: TensorError,

@@ -30,7 +30,7 @@ pub mod kernels;
 mod symbols;
 mod value;
 
-pub use error::{At, InterpError};
+pub use error::{InterpError, Location};
 pub use graph::{Outcome, execute, execute_seeded, run};
 pub use symbols::{Bindings, Conflict};
 pub use value::Value;

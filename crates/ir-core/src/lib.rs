@@ -14,6 +14,7 @@
 //! ```
 
 mod arena;
+mod atomic_file;
 mod cache_folder;
 mod device;
 mod dtype;
@@ -27,18 +28,17 @@ mod suggest;
 pub mod sym;
 mod symbol;
 pub mod text;
-mod whole_file;
 
 pub use arena::{Arena, EntityId};
+pub use atomic_file::{AtomicFile, write_whole};
 pub use cache_folder::{CACHE_FOLDER_VARIABLE, cache_folder};
 pub use device::{Device, DeviceKind};
 pub use dtype::{Class, DType};
 pub use guard::{Guard, Relation};
-pub use memory::has_room;
+pub use memory::can_allocate;
 pub use meta::{Layout, MemoryFormat, Shape, TensorMeta, contiguous_strides, numel};
 pub use origin::Origin;
 pub use scalar::Scalar;
 pub use suggest::nearest;
 pub use sym::{Atom, Bounds, NoBounds, SizeCode, SymExpr, SymId};
 pub use symbol::{Symbol, Symbols};
-pub use whole_file::{WholeFile, write_whole};

@@ -6,7 +6,7 @@
 const LARGE: usize = 256 << 20;
 
 /// Whether a request of so many bytes can be met, as far as the system tells; `true` where it tells nothing.
-pub fn has_room(bytes: usize) -> bool {
+pub fn can_allocate(bytes: usize) -> bool {
     bytes < LARGE || limit().is_none_or(|free| bytes as u64 <= free)
 }
 
@@ -44,7 +44,7 @@ mod tests {
         assert_eq!(available(table), Some(72 * 1024));
         assert_eq!(available("MemAvailable: 64 kB\n"), Some(64 * 1024));
         assert_eq!(available("MemFree: 64 kB\n"), None);
-        assert!(has_room(1 << 20));
-        assert!(!cfg!(target_os = "linux") || !has_room(isize::MAX as usize));
+        assert!(can_allocate(1 << 20));
+        assert!(!cfg!(target_os = "linux") || !can_allocate(isize::MAX as usize));
     }
 }

@@ -69,6 +69,15 @@ impl Scalar {
             },
         }
     }
+    /// The number as arithmetic on tensors of `dtype` sees it: in the dtype's class, floats rounded to `f32` where `dtype`
+    /// computes in that, integers wrapped to the dtype's bits. A complex number keeps the precision that it has.
+    pub fn as_operand_of(self, dtype: DType) -> Scalar {
+        match self.to_class_of(dtype) {
+            Scalar::Float(x) if dtype.compute() == DType::F32 => Scalar::Float(f64::from(x as f32)),
+            Scalar::Int(x) => Scalar::Int(dtype.wrap(x)),
+            other => other,
+        }
+    }
     /// Zero in the class of `dtype`.
     pub fn zero(dtype: DType) -> Scalar {
         Scalar::Int(0).to_class_of(dtype)

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn near_names_only() {
+    fn only_similar_names_are_suggested() {
         let all = ["cpu", "cuda", "rocm", "inspect"];
         assert_eq!(nearest("cup", all), ["cpu"]);
         assert_eq!(nearest("CUDA", all), ["cuda"]);

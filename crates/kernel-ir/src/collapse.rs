@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_expression_forbids_stays() {
+    fn loops_that_one_expression_tells_apart_stay_separate() {
         let (dims, _) = collapsed(&["4", "8"], &["8*i0 + i1", "i0 + 4*i1"]);
         assert_eq!(dims, ["i0: 4", "i1: 8"]);
         let (dims, _) = collapsed(&["4", "8"], &["8*i0 + i1", "(8*i0 + i1) // 3"]);

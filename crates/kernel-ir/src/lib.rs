@@ -58,7 +58,7 @@ pub use kernel::{
 };
 pub use linalg::LinalgOp;
 pub use phases::plain_steps;
-pub use plan::{ALIGN, ArenaPlan, Live, PlanError};
+pub use plan::{ALIGN, ArenaPlan, LiveRange, PlanError};
 pub use program::{Buffer, Const, InputSpec, OutputSpec, Program, Site, Storage};
 pub use scalar_op::philox::{philox_bits, philox4x32_10};
 pub use scalar_op::{DTypeRule, ScalarOp};

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::{Conv, Epilogue, Inst, InstKind, LoopKernel, Operand, Stage, Step};
 
 /// Most phases that a convolution is taken apart into: each is a step of its own.
-const MOST_PHASES: i64 = 64;
+const MAX_PHASES: i64 = 64;
 
 /// One remainder along one spatial dimension.
 #[derive(Clone)]
@@ -60,7 +60,7 @@ pub fn plain_steps(conv: &Conv) -> Option<Vec<Step>> {
             .iter()
             .flat_map(|done| phases.iter().map(|p| done.iter().chain([p]).cloned().collect()))
             .collect();
-        if all.len() as i64 > MOST_PHASES {
+        if all.len() as i64 > MAX_PHASES {
             return None;
         }
     }
@@ -93,7 +93,7 @@ fn phases_of(conv: &Conv, d: usize) -> Option<Vec<Phase>> {
     let (stride, dilation, padding) = (conv.stride[d], conv.dilation[d], conv.padding[d].0);
     let taps = conv.weight.sizes[d + 2].as_const()?;
     let (input, out) = (&conv.input.sizes[d + 2], &conv.epilogue.ranges[d + 2]);
-    if !(1..=MOST_PHASES).contains(&stride) || dilation < 1 || taps < 1 {
+    if !(1..=MAX_PHASES).contains(&stride) || dilation < 1 || taps < 1 {
         return None;
     }
     let mut phases = Vec::new();

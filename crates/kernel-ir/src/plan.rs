@@ -15,7 +15,7 @@ pub const ALIGN: u64 = 64;
 pub struct ArenaPlan {
     /// For every buffer of storage `Arena` whose size is known before the call: first step that writes it, last step
     /// that uses it. Nested steps count as the step of the program that they stand in.
-    pub lives: Vec<Live>,
+    pub lives: Vec<LiveRange>,
     /// Offset in bytes of each entry of `lives`, where every size is a number.
     pub offsets: Option<Vec<u64>>,
     /// Bytes of the arena, where every size is a number: the peak of temporary memory.
@@ -23,12 +23,12 @@ pub struct ArenaPlan {
     /// The same for the buffers of storage `Arena` whose size a step tells: they have memory of their own, which may be
     /// freed after the last use.
     #[serde(default)]
-    pub dynamic: Vec<Live>,
+    pub dynamic: Vec<LiveRange>,
 }
 
 /// The life of one arena buffer, in step numbers, both inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Live {
+pub struct LiveRange {
     /// The buffer.
     pub buf: BufId,
     /// Step that first writes it.
@@ -63,18 +63,18 @@ pub enum PlanError {
 impl ArenaPlan {
     /// The lives of all arena buffers of `program`, and offsets where its sizes are numbers.
     pub fn of(program: &Program) -> ArenaPlan {
-        let mut lives: Arena<BufId, Option<Live>> = program.buffers.ids().map(|_| None).collect();
+        let mut lives: Arena<BufId, Option<LiveRange>> = program.buffers.ids().map(|_| None).collect();
         for (n, step) in program.steps.iter().enumerate() {
             let (reads, writes) = step.accesses();
             for buf in reads.into_iter().chain(writes) {
                 let root = program.root(buf);
                 if program.buffers[root].storage == Storage::Arena {
                     let n = n as u32;
-                    lives[root].get_or_insert(Live { buf: root, first: n, last: n }).last = n;
+                    lives[root].get_or_insert(LiveRange { buf: root, first: n, last: n }).last = n;
                 }
             }
         }
-        let (dynamic, lives) = lives.values().flatten().partition(|l: &&Live| program.is_dynamic(l.buf));
+        let (dynamic, lives) = lives.values().flatten().partition(|l: &&LiveRange| program.is_dynamic(l.buf));
         let mut plan = ArenaPlan { lives, offsets: None, bytes: None, dynamic };
         if let Ok((offsets, bytes)) = plan.place(program, &|_| None) {
             plan.offsets = Some(offsets);

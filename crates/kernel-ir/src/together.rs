@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BufId, Live, Program, Step};
+use crate::{BufId, LiveRange, Program, Step};
 
 /// Loops and templates of which none writes memory that another one reads or writes: a backend may run them in any order,
 /// at once, or as one launch. To the memory plan they are one step. Since 1.5.
@@ -105,7 +105,7 @@ impl Program {
         let start = |n: u32| starts.get(n as usize).copied().unwrap_or(n);
         let mut program = Program { init: expanded(&self.init), steps, ..self.clone() };
         let plan = &mut program.plan;
-        for Live { first, last, .. } in plan.lives.iter_mut().chain(&mut plan.dynamic) {
+        for LiveRange { first, last, .. } in plan.lives.iter_mut().chain(&mut plan.dynamic) {
             *first = start(*first);
             *last = start(last.saturating_add(1)).saturating_sub(1).max(*first);
         }

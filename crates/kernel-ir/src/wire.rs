@@ -89,12 +89,12 @@ impl Program {
     /// Bytes that are no program.
     pub fn constant_ranges_of(bytes: &[u8]) -> Result<Vec<crate::ConstantRange>, WireError> {
         #[derive(Deserialize)]
-        struct Claims {
+        struct DeclaredRanges {
             constants: Vec<crate::Const>,
             #[serde(default)]
             sites: Vec<crate::Site>,
         }
-        let all: Claims =
+        let all: DeclaredRanges =
             rmp_serde::from_slice(body(bytes)?).map_err(|e| WireError::Damaged(e.to_string()))?;
         Ok(crate::indices::ranges(&all.constants, &all.sites))
     }

@@ -38,7 +38,7 @@ pub fn hazards(program: &Program) -> Vec<Hazard> {
     for step in &program.steps {
         step.accesses().1.iter().for_each(|b| stored[b.index()] = true);
     }
-    let current = vec![Holds::Old; program.inputs.len()];
+    let current = vec![Contents::Old; program.inputs.len()];
     let mut order = Order { program, stored, current, found: Vec::new() };
     for step in &program.init {
         for input in step.accesses().1.iter().filter_map(|b| program.written_input(*b)) {
@@ -54,7 +54,7 @@ pub fn hazards(program: &Program) -> Vec<Hazard> {
 
 /// What an input's memory holds.
 #[derive(Clone, Copy, PartialEq)]
-enum Holds {
+enum Contents {
     /// What the caller gave.
     Old,
     /// The value that this view names.
@@ -67,7 +67,7 @@ struct Order<'a> {
     program: &'a Program,
     /// Buffers that some step stores to.
     stored: Vec<bool>,
-    current: Vec<Holds>,
+    current: Vec<Contents>,
     found: Vec<Hazard>,
 }
 
@@ -94,7 +94,7 @@ impl Order<'_> {
                 self.list(&c.otherwise);
                 for (now, other) in self.current.iter_mut().zip(then) {
                     if *now != other {
-                        *now = Holds::Unclear;
+                        *now = Contents::Unclear;
                     }
                 }
             }
@@ -109,11 +109,11 @@ impl Order<'_> {
     fn read(&mut self, buf: BufId, place: &dyn Fn() -> String) {
         let Some(input) = self.program.written_input(buf) else { return };
         match self.current[input as usize] {
-            Holds::Old if self.stored[buf.index()] => {
+            Contents::Old if self.stored[buf.index()] => {
                 self.note(input, place(), "it reads a new value of a written input before that is stored");
             }
-            Holds::Old => {}
-            Holds::New(view) if view == buf => {}
+            Contents::Old => {}
+            Contents::New(view) if view == buf => {}
             _ => self.note(input, place(), "it reads a value of a written input that is overwritten before"),
         }
     }
@@ -129,7 +129,7 @@ impl Order<'_> {
                 self.note(input, kernel(step), "a loop reads and writes the memory of one input");
             }
             let alone = writes.iter().all(|w| *w == buf || self.program.written_input(*w) != Some(input));
-            self.current[input as usize] = if alone { Holds::New(buf) } else { Holds::Unclear };
+            self.current[input as usize] = if alone { Contents::New(buf) } else { Contents::Unclear };
         }
     }
 
@@ -143,7 +143,7 @@ impl Order<'_> {
             if let Some(what) = self.clash(step, input) {
                 self.note(input, kernel(step), what);
             }
-            self.current[input as usize] = Holds::New(buf);
+            self.current[input as usize] = Contents::New(buf);
         }
     }
 

@@ -8,7 +8,7 @@ use plugin_abi::{DLDevice, FFX_ERR_DAMAGED, FFX_ERR_UNSUPPORTED, FfxArtifact, Ff
 use sha2::{Digest, Sha256};
 
 use crate::handshake::call;
-use crate::program::Claims;
+use crate::program::ProgramInterface;
 use crate::{HostError, LoadedBackend, LoadedExecutable, Manifest, PluginFailure, Source};
 
 /// Longest compatibility string, in bytes.
@@ -63,7 +63,7 @@ impl LoadedBackend {
     ) -> Result<LoadedExecutable, HostError> {
         let not_offered = || HostError::NotOffered { backend: self.name().to_owned(), slot: "artifact_load" };
         let slots = self.0.slots.artifacts.ok_or_else(not_offered)?;
-        let (claims, bytes) = unframed(bytes).ok_or_else(|| HostError::Plugin {
+        let (program_interface, bytes) = unframed(bytes).ok_or_else(|| HostError::Plugin {
             backend: self.name().to_owned(),
             call: "artifact_load",
             failure: PluginFailure {
@@ -85,7 +85,7 @@ impl LoadedBackend {
         })?;
         // SAFETY: a successful `artifact_load` hands over an executable of this plugin; which inputs it writes was written
         // down when it was saved.
-        unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable, claims) }
+        unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable, program_interface) }
     }
 }
 
@@ -104,7 +104,7 @@ impl LoadedExecutable {
             let reason = format!("what the host knows of inputs and constants cannot be written: {e}");
             HostError::argument(&self.plugin().described.name, reason)
         };
-        saved.map(|bytes| framed(self.claims(), bytes).map_err(failed)).transpose()
+        saved.map(|bytes| framed(self.program_interface(), bytes).map_err(failed)).transpose()
     }
 }
 
@@ -115,9 +115,9 @@ const SUM: usize = 8;
 
 /// An artifact with what the host must know of its program, which it has not: `FFXH`, a length as little-endian u32, as much
 /// JSON, the first eight bytes of the SHA-256 of all that, and the plugin's bytes, which have a checksum of their own.
-fn framed(claims: &Claims, mut bytes: Vec<u8>) -> Result<Vec<u8>, serde_json::Error> {
+fn framed(program_interface: &ProgramInterface, mut bytes: Vec<u8>) -> Result<Vec<u8>, serde_json::Error> {
     // Without its claims a program would run unchecked.
-    let json = serde_json::to_vec(claims)?;
+    let json = serde_json::to_vec(program_interface)?;
     let mut head = MAGIC.to_vec();
     head.extend((json.len() as u32).to_le_bytes());
     head.extend(json);
@@ -127,7 +127,7 @@ fn framed(claims: &Claims, mut bytes: Vec<u8>) -> Result<Vec<u8>, serde_json::Er
 }
 
 /// What [`framed`] put together; `None` where the claims are not what was written.
-fn unframed(bytes: &[u8]) -> Option<(Claims, &[u8])> {
+fn unframed(bytes: &[u8]) -> Option<(ProgramInterface, &[u8])> {
     let start = MAGIC.len() + 4;
     let length = u32::from_le_bytes(*bytes.get(MAGIC.len()..)?.first_chunk()?) as usize;
     let end = length.checked_add(start)?;
@@ -173,10 +173,10 @@ mod tests {
         let ranges =
             vec![ConstantRange { name: "w".into(), range: (i64::MIN, 3), sites: vec![Site::default()] }];
         for written in [vec![], vec![false, true], vec![true, false, false, true]] {
-            let claims = Claims { written, ranges: ranges.clone() };
-            let whole = framed(&claims, b"code".to_vec()).unwrap();
+            let program_interface = ProgramInterface { written, ranges: ranges.clone() };
+            let whole = framed(&program_interface, b"code".to_vec()).unwrap();
             let (found, rest) = unframed(&whole).unwrap();
-            assert_eq!((found, rest), (claims, &b"code"[..]));
+            assert_eq!((found, rest), (program_interface, &b"code"[..]));
             let head = whole.len() - 4;
             for end in 0..head {
                 assert!(unframed(&whole[..end]).is_none(), "cut at {end}");

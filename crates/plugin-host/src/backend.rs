@@ -84,7 +84,7 @@ impl LoadedBackend {
     ) -> Result<Self, HostError> {
         let shown = name.map_or_else(|| source.to_string(), str::to_owned);
         // SAFETY: passed on.
-        let (slots, described) = unsafe { handshake::shake(entry, &shown) }?;
+        let (slots, described) = unsafe { handshake::perform(entry, &shown) }?;
         if let Some(name) = name.filter(|&n| n != described.name) {
             let reason = format!("it calls itself `{}`, but is registered as `{name}`", described.name);
             return Err(HostError::handshake(name, reason));
@@ -161,7 +161,7 @@ impl LoadedBackend {
     /// Program form, mode or option that the backend does not take (with near names), also a program of a newer minor
     /// than it reads that uses what came later; no usable device; the plugin's own error.
     pub fn compile(&self, args: &CompileArgs<'_>) -> Result<LoadedExecutable, HostError> {
-        let claims = crate::program::claims(args.ir, args.bytes);
+        let program_interface = crate::program::program_interface(args.ir, args.bytes);
         let mut executable = std::ptr::null_mut();
         self.with_request(args, |request| {
             call(self.name(), "compile", |error| {
@@ -170,7 +170,7 @@ impl LoadedBackend {
             })
         })?;
         // SAFETY: a successful `compile` hands over an executable of this plugin, which writes what its program says.
-        unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable, claims) }
+        unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable, program_interface) }
     }
 
     /// The nodes of a program that the backend refuses, with reasons. A backend without this function refuses none:

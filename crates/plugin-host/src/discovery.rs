@@ -9,7 +9,7 @@ pub const PATH_VARIABLE: &str = "FERROFLUX_PLUGIN_PATH";
 /// Folder of manifests inside a configuration or data folder.
 const SUBFOLDER: &str = "ferroflux/plugins.d";
 /// Start of the names of manifests that stand next to the executable, among other files.
-const BESIDE_PREFIX: &str = "ferroflux-";
+const ADJACENT_PREFIX: &str = "ferroflux-";
 
 /// A folder to search, and which of its files count.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl SearchPath {
         }
         if let Some(beside) = executable.and_then(Path::parent) {
             folders.push(Folder::of_manifests(beside.join("plugins.d")));
-            folders.push(Folder { path: beside.to_owned(), prefix: BESIDE_PREFIX });
+            folders.push(Folder { path: beside.to_owned(), prefix: ADJACENT_PREFIX });
         }
         let roots = xdg_roots(var).into_iter().chain([PathBuf::from("/etc")]);
         folders.extend(roots.map(|root| Folder::of_manifests(root.join(SUBFOLDER))));

@@ -12,7 +12,7 @@ use crate::HostError;
 use crate::backend::Inner;
 use crate::handshake::call;
 use crate::memory::DeviceStream;
-use crate::program::Claims;
+use crate::program::ProgramInterface;
 use crate::tensors::{Arg, Lend, Managed, Value, lend_all};
 
 /// A compiled program. `execute` may run on many threads at once.
@@ -23,7 +23,7 @@ pub struct LoadedExecutable {
     outputs: usize,
     constants: usize,
     /// For each input whether a call writes it, and what constants must lie in.
-    claims: Claims,
+    program_interface: ProgramInterface,
     /// What is bound: the plugin reads this memory until the executable is destroyed, so it is dropped last.
     bound: Vec<Value>,
 }
@@ -53,7 +53,7 @@ impl Drop for LoadedExecutable {
 }
 
 impl LoadedExecutable {
-    /// Takes over what `compile` made and asks it for its counts. `claims` says which inputs the program writes, and what
+    /// Takes over what `compile` made and asks it for its counts. `program_interface` says which inputs the program writes, and what
     /// its constants must lie in.
     ///
     /// # Safety
@@ -61,7 +61,7 @@ impl LoadedExecutable {
     pub(crate) unsafe fn adopt(
         plugin: Arc<Inner>,
         raw: *mut FfxExecutable,
-        mut claims: Claims,
+        mut program_interface: ProgramInterface,
     ) -> Result<Self, HostError> {
         let Some(raw) = NonNull::new(raw) else {
             return Err(HostError::handshake(
@@ -70,8 +70,9 @@ impl LoadedExecutable {
             ));
         };
         // Built first: from here on the executable is destroyed on every way out.
-        let (bound, none) = (Vec::new(), Claims::default());
-        let mut this = Self { raw, plugin, inputs: 0, outputs: 0, constants: 0, claims: none, bound };
+        let (bound, none) = (Vec::new(), ProgramInterface::default());
+        let mut this =
+            Self { raw, plugin, inputs: 0, outputs: 0, constants: 0, program_interface: none, bound };
         let head = Head::of::<FfxExecutableInfo>();
         let mut info = FfxExecutableInfo { head, n_inputs: 0, n_outputs: 0, n_constants: 0 };
         let slots = this.plugin.slots;
@@ -86,8 +87,8 @@ impl LoadedExecutable {
             return Err(HostError::handshake(this.backend(), reason));
         }
         (this.inputs, this.outputs, this.constants) = (info.n_inputs, info.n_outputs, info.n_constants);
-        claims.written.truncate(info.n_inputs);
-        this.claims = claims;
+        program_interface.written.truncate(info.n_inputs);
+        this.program_interface = program_interface;
         Ok(this)
     }
 
@@ -117,18 +118,18 @@ impl LoadedExecutable {
 
     /// For each input whether a call writes it in place: such a program is run by [`execute_args`](Self::execute_args).
     pub fn written_inputs(&self) -> &[bool] {
-        &self.claims.written
+        &self.program_interface.written
     }
 
     /// What a host that has the compiled code alone must know.
-    pub(crate) fn claims(&self) -> &Claims {
-        &self.claims
+    pub(crate) fn program_interface(&self) -> &ProgramInterface {
+        &self.program_interface
     }
 
     /// Whether the elements of constants lie where the program relies on them to be: indices are checked here once, not in
     /// every call. Those of tensors on a device are fetched.
     fn check_ranges(&self, constants: &[(&str, &Value)]) -> Result<(), HostError> {
-        for claim in &self.claims.ranges {
+        for claim in &self.program_interface.ranges {
             let given = constants.iter().find(|(name, _)| *name == claim.name);
             let (low, high) = claim.range;
             let outside = match given {
@@ -208,7 +209,7 @@ impl LoadedExecutable {
     /// # Errors
     /// As for [`execute`](Self::execute); an input that the program writes and that may not be written.
     pub fn execute_args(&self, inputs: &mut [Arg<'_>]) -> Result<Vec<Value>, HostError> {
-        let mut pairs = inputs.iter_mut().zip(&self.claims.written);
+        let mut pairs = inputs.iter_mut().zip(&self.program_interface.written);
         if let Some(n) = pairs.position(|(input, written)| *written && !input.is_writable()) {
             let what = "is written by the program: give it by `Arg::Write`, as the one handle of its memory";
             return Err(HostError::argument(self.backend(), format!("input {n} {what}")));
@@ -218,7 +219,7 @@ impl LoadedExecutable {
 
     /// An error where a call would write inputs.
     fn reads_only(&self) -> Result<(), HostError> {
-        match self.claims.written.iter().position(|w| *w) {
+        match self.program_interface.written.iter().position(|w| *w) {
             None => Ok(()),
             Some(n) => Err(HostError::argument(
                 self.backend(),

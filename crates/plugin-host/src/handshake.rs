@@ -74,7 +74,7 @@ unsafe impl Sync for Slots {}
 ///
 /// # Safety
 /// `entry` is the entry function of a plugin that keeps the ABI's contract.
-pub(crate) unsafe fn shake(entry: FfxEntry, backend: &str) -> Result<(Slots, Described), HostError> {
+pub(crate) unsafe fn perform(entry: FfxEntry, backend: &str) -> Result<(Slots, Described), HostError> {
     let mut error = FfxError::new();
     // SAFETY: the host table is static, the error struct lives through the call.
     let table = unsafe { entry(host_table::host(), &mut error) };
@@ -183,7 +183,7 @@ fn extension<T: Table>(table: &FfxPlugin, name: &'static str, backend: &str) -> 
 
 thread_local! {
     /// An error struct without text, kept from call to call: clearing its 2 KB is dearer than the rest of a small call.
-    static SPARE: Cell<Option<Box<FfxError>>> = const { Cell::new(None) };
+    static SPARE_ERROR: Cell<Option<Box<FfxError>>> = const { Cell::new(None) };
 }
 
 /// Runs one call with an empty error struct and turns its status into a result.
@@ -193,7 +193,7 @@ pub(crate) fn call(
     body: impl FnOnce(*mut FfxError) -> i32,
 ) -> Result<(), HostError> {
     // Taken, not borrowed: the plugin may call back, and the thread may be ending.
-    let spare = SPARE.try_with(Cell::take).ok().flatten();
+    let spare = SPARE_ERROR.try_with(Cell::take).ok().flatten();
     let mut error = spare.unwrap_or_else(|| Box::new(FfxError::new()));
     let status = body(&mut *error);
     if status != FFX_OK {
@@ -201,7 +201,7 @@ pub(crate) fn call(
     }
     // What a plugin wrote although all went well is not kept for another call.
     if error.code == FFX_OK && error.node[0] == 0 && error.message[0] == 0 {
-        let _ = SPARE.try_with(|place| place.set(Some(error)));
+        let _ = SPARE_ERROR.try_with(|place| place.set(Some(error)));
     }
     Ok(())
 }

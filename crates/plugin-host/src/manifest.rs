@@ -20,7 +20,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use ir_core::WholeFile;
+use ir_core::AtomicFile;
 use plugin_abi::{ABI_MAJOR, ABI_MINOR};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -186,7 +186,7 @@ impl Manifest {
     pub fn write(&self, path: &Path) -> Result<(), HostError> {
         let io = |e| HostError::io(path, e);
         let text = serde_json::to_string_pretty(self).map_err(|e| io(e.into()))?;
-        let mut whole = WholeFile::begin(path).map_err(io)?;
+        let mut whole = AtomicFile::begin(path).map_err(io)?;
         let file = whole.file();
         file.write_all(text.as_bytes()).and_then(|()| file.write_all(b"\n")).map_err(io)?;
         set_public(file).map_err(io)?;

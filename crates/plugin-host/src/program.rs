@@ -42,7 +42,7 @@ pub(crate) fn for_reader<'a>(
 
 /// What a host must know of a program that it has compiled.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Claims {
+pub(crate) struct ProgramInterface {
     /// For each input whether a call writes it; those beyond its end are only read.
     pub(crate) written: Vec<bool>,
     /// What the elements of constants must lie in.
@@ -50,12 +50,12 @@ pub(crate) struct Claims {
 }
 
 /// The claims of a program; none where the bytes are no program of kernel-ir: that is for the plugin to say.
-pub(crate) fn claims(ir: FfxIrVersion, bytes: &[u8]) -> Claims {
+pub(crate) fn program_interface(ir: FfxIrVersion, bytes: &[u8]) -> ProgramInterface {
     if ir.level != FFX_LEVEL_KERNEL_IR {
-        return Claims::default();
+        return ProgramInterface::default();
     }
     let ranges = Program::constant_ranges_of(bytes).unwrap_or_default();
-    Claims { written: written_inputs(ir, bytes), ranges }
+    ProgramInterface { written: written_inputs(ir, bytes), ranges }
 }
 
 /// Which inputs a program writes in place: the host must have the memory to itself. None where the bytes are no program

@@ -7,13 +7,13 @@
 #[path = "../tests/suite/common/mod.rs"]
 mod common;
 
-use common::{compile, each_way};
+use common::{compile, with_each_backend};
 use tensor::Tensor;
 
 fn main() {
     let x = Tensor::from_slice(&[1f32; 24], &[2, 3, 4]).unwrap();
     let calls = if std::env::args().any(|a| a == "once") { 1 } else { 50_000 };
-    each_way(|backend| {
+    with_each_backend(|backend| {
         for (n, m) in [(0, 0), (1, 0), (16, 0), (0, 1), (8, 8), (16, 16)] {
             let program = compile(backend, &format!("swallow {n} {m}"));
             let inputs = vec![&x; n];

@@ -33,7 +33,7 @@ impl OptionKind {
     }
 
     /// What a value must look like, where `value` does not.
-    fn complaint(&self, value: &str) -> Option<String> {
+    fn expected_form(&self, value: &str) -> Option<String> {
         match self {
             Self::Bool => value.parse::<bool>().is_err().then(|| "`true` or `false`".to_owned()),
             Self::Int => value.parse::<i64>().is_err().then(|| "an integer".to_owned()),
@@ -89,7 +89,7 @@ impl Options {
                     "unknown option `{name}`; this backend takes {known}"
                 )));
             };
-            if let Some(wanted) = spec.kind.complaint(value) {
+            if let Some(wanted) = spec.kind.expected_form(value) {
                 return Err(PluginError::invalid(format!(
                     "option `{name}` is `{value}`, but must be {wanted}"
                 )));

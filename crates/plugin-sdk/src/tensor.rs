@@ -65,13 +65,13 @@ impl<'a> TensorView<'a> {
     /// `tensor` keeps the contract of `DLTensor` for `'a`: `ndim` readable sizes and strides, and memory for every
     /// element that nobody but the backend writes meanwhile.
     #[inline]
-    pub(crate) unsafe fn from_dl(tensor: &DLTensor, dtype: DType) -> Result<Self, Misfit> {
+    pub(crate) unsafe fn from_dl(tensor: &DLTensor, dtype: DType) -> Result<Self, LayoutError> {
         if !(0..=MAX_DIMS).contains(&tensor.ndim) {
-            return Err(Misfit::Rank);
+            return Err(LayoutError::Rank);
         }
         let rank = tensor.ndim as usize;
         if rank > 0 && (tensor.shape.is_null() || tensor.strides.is_null()) {
-            return Err(Misfit::NoSizes);
+            return Err(LayoutError::NoSizes);
         }
         let (sizes, strides): (&[i64], &[i64]) = if rank == 0 {
             (&[], &[])
@@ -86,9 +86,9 @@ impl<'a> TensorView<'a> {
         };
         let span = span_elements(sizes, strides)?;
         if span > 0 && tensor.data.is_null() {
-            return Err(Misfit::NoMemory);
+            return Err(LayoutError::NoMemory);
         }
-        span.checked_mul(dtype.size()).filter(|&b| b <= isize::MAX as usize).ok_or(Misfit::TooLarge)?;
+        span.checked_mul(dtype.size()).filter(|&b| b <= isize::MAX as usize).ok_or(LayoutError::TooLarge)?;
         let data = (tensor.data as *const u8).wrapping_add(tensor.byte_offset as usize);
         Ok(Self { data, dtype, device: tensor.device, sizes, strides, memory: PhantomData })
     }
@@ -218,7 +218,7 @@ pub(crate) fn is_contiguous(sizes: &[i64], strides: &[i64]) -> bool {
 
 /// Why sizes, strides and memory are no tensor: without a text, which the way of every tensor of every call would carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Misfit {
+pub(crate) enum LayoutError {
     Rank,
     NoSizes,
     Negative,
@@ -227,7 +227,7 @@ pub(crate) enum Misfit {
     TooLarge,
 }
 
-impl Misfit {
+impl LayoutError {
     /// The error of a tensor of the host.
     ///
     /// # Safety
@@ -235,7 +235,7 @@ impl Misfit {
     #[cold]
     pub(crate) unsafe fn of_dl(self, tensor: &DLTensor) -> PluginError {
         let (mut sizes, mut strides): (&[i64], &[i64]) = (&[], &[]);
-        if matches!(self, Misfit::Negative | Misfit::Overflow) {
+        if matches!(self, LayoutError::Negative | LayoutError::Overflow) {
             // SAFETY: these two are found in sizes and strides, which hold `ndim` values then.
             unsafe {
                 sizes = std::slice::from_raw_parts(tensor.shape, tensor.ndim as usize);
@@ -243,7 +243,7 @@ impl Misfit {
             }
         }
         match self {
-            Misfit::Rank => PluginError::invalid(format!("a tensor has {} dimensions", tensor.ndim)),
+            LayoutError::Rank => PluginError::invalid(format!("a tensor has {} dimensions", tensor.ndim)),
             _ => self.error(sizes, strides),
         }
     }
@@ -251,12 +251,14 @@ impl Misfit {
     #[cold]
     fn error(self, sizes: &[i64], strides: &[i64]) -> PluginError {
         PluginError::invalid(match self {
-            Misfit::Rank => "a tensor has too many dimensions".to_owned(),
-            Misfit::NoSizes => "a tensor comes without sizes or strides; the host must pass both".to_owned(),
-            Misfit::Negative => format!("negative sizes {sizes:?} or strides {strides:?}"),
-            Misfit::Overflow => format!("sizes {sizes:?} with strides {strides:?} overflow"),
-            Misfit::NoMemory => "a tensor with elements has no memory".to_owned(),
-            Misfit::TooLarge => "a tensor's sizes overflow the address space".to_owned(),
+            LayoutError::Rank => "a tensor has too many dimensions".to_owned(),
+            LayoutError::NoSizes => {
+                "a tensor comes without sizes or strides; the host must pass both".to_owned()
+            }
+            LayoutError::Negative => format!("negative sizes {sizes:?} or strides {strides:?}"),
+            LayoutError::Overflow => format!("sizes {sizes:?} with strides {strides:?} overflow"),
+            LayoutError::NoMemory => "a tensor with elements has no memory".to_owned(),
+            LayoutError::TooLarge => "a tensor's sizes overflow the address space".to_owned(),
         })
     }
 }
@@ -269,7 +271,7 @@ pub(crate) fn span_of(sizes: &[i64], strides: &[i64]) -> Result<usize, PluginErr
 /// Elements from the first to the last one addressed, both included; 0 where a size is 0. One pass: this runs for every
 /// tensor of every call.
 #[inline]
-fn span_elements(sizes: &[i64], strides: &[i64]) -> Result<usize, Misfit> {
+fn span_elements(sizes: &[i64], strides: &[i64]) -> Result<usize, LayoutError> {
     let (mut last, mut numel) = (0i64, 1i64);
     let (mut signs, mut empty, mut overflow) = (0i64, false, false);
     for (&size, &stride) in sizes.iter().zip(strides) {
@@ -284,13 +286,13 @@ fn span_elements(sizes: &[i64], strides: &[i64]) -> Result<usize, Misfit> {
         overflow |= reach_over | sum_over | product_over;
     }
     if signs < 0 {
-        return Err(Misfit::Negative);
+        return Err(LayoutError::Negative);
     }
     if empty {
         return Ok(0);
     }
     if overflow || last == i64::MAX {
-        return Err(Misfit::Overflow);
+        return Err(LayoutError::Overflow);
     }
     Ok(last as usize + 1)
 }

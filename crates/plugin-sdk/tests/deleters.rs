@@ -5,7 +5,7 @@
 #[path = "suite/common/mod.rs"]
 mod common;
 
-use common::{compile, each_way};
+use common::{compile, with_each_backend};
 use plugin_host::LoadedBackend;
 
 /// `[outputs made, outputs dropped, executables alive]`; the executable that asks is not counted.
@@ -17,7 +17,7 @@ fn counts(backend: &LoadedBackend) -> [i64; 3] {
 
 #[test]
 fn outputs_and_executables_die_once() {
-    each_way(|backend| {
+    with_each_backend(|backend| {
         assert_eq!(counts(backend), [0, 0, 0]);
         let program = compile(backend, "tracked");
         let kept: Vec<_> = (0..10).map(|_| program.execute(&[]).unwrap().remove(0)).collect();

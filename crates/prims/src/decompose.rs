@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use thiserror::Error;
 
 use crate::legality::is_control_flow;
-use crate::{Builder, OpError, Outs, control_types, functional_of, given, lookup, scalars, seeds};
+use crate::{Builder, OpError, Outs, control_types, functional_of, integer_inputs, lookup, scalars, seeds};
 
 /// A call that could not be decomposed.
 #[derive(Clone, Debug, Error)]
@@ -42,7 +42,7 @@ pub fn decompose_partial(graph: &Graph) -> (Graph, Vec<DecomposeError>) {
     let mut errors = Vec::new();
     let mut out = decompose_graph(graph, None, &mut errors);
     if errors.is_empty() {
-        given::read_as_tensors(&mut out);
+        integer_inputs::read_as_tensors(&mut out);
     }
     (out, errors)
 }
@@ -131,7 +131,7 @@ fn step(
             b.weigh_as_numbers(&numbers);
             let outs = decompose_call(&mut b, target, args)?;
             if out.symbols.len() > symbols {
-                settle_symbols(graph, graph.node_name(id), node, &outs, out, symbols)?;
+                unify_symbols(graph, graph.node_name(id), node, &outs, out, symbols)?;
             }
             define_sizes(graph, node, &outs, out)?;
             bind(graph, node, &outs, out, map, target)
@@ -185,7 +185,7 @@ fn copy_higher_order(
 
 /// Sizes that only running tells have symbols in the program already: those that the decomposition made (from number
 /// `first` on) are replaced by them.
-fn settle_symbols(
+fn unify_symbols(
     graph: &Graph,
     name: &str,
     node: &Node,
@@ -301,7 +301,7 @@ fn bind(
             // They state one dimension too many where such a state is read.
             && !is_recurrent(target)
         {
-            return Err(misstated(target, is, was));
+            return Err(wrong_meta(target, is, was));
         }
         map[old] = Some(Arg::Value(new));
     }
@@ -314,7 +314,7 @@ pub(crate) fn is_recurrent(target: &str) -> bool {
 }
 
 /// The program says something else of a value than the operator's rule.
-pub(crate) fn misstated(target: &str, given: &TensorMeta, stated: &TensorMeta) -> OpError {
+pub(crate) fn wrong_meta(target: &str, given: &TensorMeta, stated: &TensorMeta) -> OpError {
     let what =
         format!("gives {given}, the program expects {stated}; export it again, or correct what it says");
     OpError::Invalid { op: target.into(), what }

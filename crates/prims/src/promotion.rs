@@ -67,15 +67,6 @@ fn default_of(class: Class) -> DType {
     }
 }
 
-/// The number as arithmetic in `dtype` sees it: Python floats have 64 bits, `f32` (and what computes in it) fewer.
-fn rounded(number: Scalar, dtype: DType) -> Scalar {
-    match number {
-        Scalar::Float(x) if dtype.compute() == DType::F32 => Scalar::Float(f64::from(x as f32)),
-        Scalar::Int(x) => Scalar::Int(dtype.wrap(x)),
-        other => other,
-    }
-}
-
 /// The dtype of one operand group joined with the next, lower-priority group.
 fn join(high: Option<DType>, low: Option<DType>) -> Option<DType> {
     match (high, low) {
@@ -138,10 +129,10 @@ impl Builder<'_> {
         Ok(match operand {
             Arg::Value(v) => Arg::Value(self.cast(*v, dtype)?),
             Arg::Int(e) => match e.as_const() {
-                Some(c) => Arg::from(rounded(Scalar::Int(c).to_class_of(dtype), dtype)),
+                Some(c) => Arg::from(Scalar::Int(c).as_operand_of(dtype)),
                 None => operand.clone(),
             },
-            Arg::Scalar(s) => Arg::from(rounded(s.to_class_of(dtype), dtype)),
+            Arg::Scalar(s) => Arg::from(s.as_operand_of(dtype)),
             other => other.clone(),
         })
     }

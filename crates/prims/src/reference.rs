@@ -59,7 +59,7 @@ impl<'a> RefCall<'a> {
         let mut list = Vec::new();
         let bytes = elements.saturating_mul(size_of::<T>());
         let refused = |_| self.tensor_error(tensor::TensorError::OutOfMemory { bytes });
-        if !ir_core::has_room(bytes) {
+        if !ir_core::can_allocate(bytes) {
             return Err(refused(()));
         }
         list.try_reserve_exact(elements).map_err(|_| refused(()))?;

@@ -1,6 +1,6 @@
 //! Seeds of the bodies of control flow. A branch draws with the seed of the call around it. Every turn of a loop has a
 //! seed of its own, so that no two draw the same numbers: the `i`-th slice of `map` and `scan` draws with
-//! [`turn_seed`]`(seed, i)`, each turn of `while_loop` with `turn_seed(s, 0)` of the seed `s` of the turn before.
+//! [`iteration_seed`]`(seed, i)`, each turn of `while_loop` with `iteration_seed(s, 0)` of the seed `s` of the turn before.
 //! Subgraphs of `associative_scan`, which combine in an order that is no part of the program, all draw alike.
 
 use fx_ir::{Arg, Graph, NodeKind, OriginId, Output, OutputKind, SubgraphId, ValueId, ValueType};
@@ -13,7 +13,7 @@ use crate::{Builder, OpError};
 const TURNS: i64 = 0x7475_726e_ffff;
 
 /// The seed of turn `turn` of a loop whose call draws with `seed`.
-pub fn turn_seed(seed: u64, turn: i64) -> u64 {
+pub fn iteration_seed(seed: u64, turn: i64) -> u64 {
     let operands = [Scalar::Int(seed as i64), Scalar::Int(TURNS), Scalar::Int(turn)];
     ScalarOp::Philox.eval(DType::I64, &operands).as_i64() as u64
 }

@@ -5,7 +5,7 @@
 use fx_ir::{Arg, Graph, InputKind, Node, NodeKind, OriginId, ValueType};
 use ir_core::TensorMeta;
 
-use crate::decompose::{agree, is_recurrent, misstated};
+use crate::decompose::{agree, is_recurrent, wrong_meta};
 use crate::{Builder, DecomposeError, decompose_call, functional_of, lookup};
 
 /// Holds every value of a graph and of its subgraphs against the rule of the operator that gives it.
@@ -34,7 +34,7 @@ fn check_graph(graph: &Graph, symbols: &fx_ir::Symbols, errors: &mut Vec<Decompo
                     node: graph.node_name(id).into(),
                     target: target.clone(),
                     origin: graph.origin(id).clone(),
-                    error: misstated(target, &given, stated),
+                    error: wrong_meta(target, &given, stated),
                 });
             }
         }

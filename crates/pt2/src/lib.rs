@@ -14,12 +14,12 @@ mod bytes;
 mod container;
 mod error;
 mod json;
+mod json_path;
 mod limits;
 mod program;
 mod schema;
 mod sym;
 mod weights;
-mod whereabouts;
 
 pub use bytes::SharedBytes;
 pub use container::Archive;

@@ -14,8 +14,8 @@ use tracing::debug;
 
 use crate::container::{Archive, EntryBytes};
 use crate::error::{Pt2Error, Result};
+use crate::json_path::JsonPath;
 use crate::schema;
-use crate::whereabouts::At;
 
 /// A weight's description, and its tensor where it is there.
 #[derive(Clone, Debug)]
@@ -97,7 +97,7 @@ impl WeightTable {
                 continue;
             }
             let error = |problem: String| Pt2Error::Weight {
-                at: At::Entry("the graph").place(),
+                at: JsonPath::Entry("the graph").place(),
                 name: name.to_owned(),
                 problem,
             };
@@ -141,7 +141,7 @@ impl WeightTable {
 
     /// The weight of that name, for changing.
     fn known(&mut self, name: &str) -> Result<&mut Weight> {
-        let at = At::Entry("the weights");
+        let at = JsonPath::Entry("the weights");
         let problem = "the program has no such weight".to_owned();
         match self.by_name.get(name) {
             Some(&index) => Ok(&mut self.weights[index]),
@@ -163,7 +163,7 @@ impl WeightTable {
     /// # Errors
     /// `Weight` where there is none of that name, or dtype or sizes differ.
     pub fn set(&mut self, name: &str, tensor: Tensor) -> Result<()> {
-        let at = At::Entry("the weights");
+        let at = JsonPath::Entry("the weights");
         let error = |problem: String| Pt2Error::Weight { at: at.place(), name: name.to_owned(), problem };
         let weight = self.known(name)?;
         if tensor.dtype() != weight.dtype || tensor.sizes() != &weight.sizes[..] {
@@ -192,7 +192,7 @@ impl WeightTable {
             }
             let name = weight.name.clone();
             let given = source.tensor(weight).map_err(|problem| Pt2Error::Weight {
-                at: At::Entry("the weights' source").place(),
+                at: JsonPath::Entry("the weights' source").place(),
                 name: name.clone(),
                 problem,
             })?;
@@ -221,7 +221,7 @@ pub(crate) fn read(archive: &Archive, model: &str, graph: &Graph) -> Result<Weig
         if archive.has(&legacy) {
             let what = "weights as one pickled checkpoint, as PyTorch 2.7 and 2.8 wrote them";
             let advice = "load it with `torch.export.load` and save it again with PyTorch 2.9 or later";
-            return Err(At::Entry(&legacy).unsupported(what, advice));
+            return Err(JsonPath::Entry(&legacy).unsupported(what, advice));
         }
         payloads.config(folder, &format!("data/{folder}/{model}_{config}.json"), &mut described)?;
     }
@@ -238,7 +238,7 @@ pub(crate) fn read(archive: &Archive, model: &str, graph: &Graph) -> Result<Weig
         agree(&weight, meta)?;
         if table.by_name.insert(weight.name.clone(), table.weights.len()).is_some() {
             return Err(
-                At::Entry("the graph's inputs").invalid(format!("two inputs read the weight `{name}`"))
+                JsonPath::Entry("the graph's inputs").invalid(format!("two inputs read the weight `{name}`"))
             );
         }
         table.weights.push(weight);
@@ -248,7 +248,7 @@ pub(crate) fn read(archive: &Archive, model: &str, graph: &Graph) -> Result<Weig
 
 /// A weight that no table describes, by the graph's description of it.
 fn missing(name: &str, kind: InputKind, meta: &ir_core::TensorMeta) -> Result<Weight> {
-    let at = At::Entry("the graph's inputs");
+    let at = JsonPath::Entry("the graph's inputs");
     let problem = "its size is symbolic: sizes of a weight must be numbers";
     let error = || Pt2Error::Weight { at: at.place(), name: name.to_owned(), problem: problem.into() };
     let sizes = meta.static_sizes().ok_or_else(error)?;
@@ -259,7 +259,7 @@ fn missing(name: &str, kind: InputKind, meta: &ir_core::TensorMeta) -> Result<We
 /// Table and graph must describe the same tensor.
 fn agree(weight: &Weight, meta: &ir_core::TensorMeta) -> Result<()> {
     let refused = |problem: String| {
-        let at = At::Entry("the graph's inputs").place();
+        let at = JsonPath::Entry("the graph's inputs").place();
         Err(Pt2Error::Weight { at, name: weight.name.clone(), problem })
     };
     let fixed = |e: &ir_core::SymExpr| e.as_const().is_some();
@@ -292,7 +292,7 @@ impl Payloads<'_> {
         let archive = self.archive;
         let Some(text) = archive.text(entry)? else { return Ok(()) };
         let config: schema::PayloadConfig<'_> = crate::json::parse(entry, &text)?;
-        let at = At::Entry(entry);
+        let at = JsonPath::Entry(entry);
         let at = at.field("config");
         for (name, payload) in &config.config.0 {
             let at = at.key(name);
@@ -312,7 +312,7 @@ impl Payloads<'_> {
         name: &str,
         payload: &schema::Payload<'_>,
         meta: &schema::TensorMeta<'_>,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<Weight> {
         if payload.use_pickle {
             let what = "a pickled weight (a tensor subclass, `use_pickle`)";
@@ -348,7 +348,7 @@ impl Payloads<'_> {
         if let Some(known) = self.storages.get(path) {
             return Ok(known.clone());
         }
-        let refused = |e: TensorError| At::Entry(path).invalid(e.to_string());
+        let refused = |e: TensorError| JsonPath::Entry(path).invalid(e.to_string());
         let storage = match self.archive.payload(path, &mut self.spent)? {
             None => None,
             Some(EntryBytes::Mapped(range)) => Some(self.archive.bytes().storage(range).map_err(refused)?),

@@ -9,7 +9,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use ir_core::{DType, WholeFile};
+use ir_core::{AtomicFile, DType};
 use memmap2::Mmap;
 use safetensors::{SafeTensorError, SafeTensors};
 
@@ -115,13 +115,13 @@ impl SafetensorsFile {
         SafetensorsFile::from_storage(&storage)
     }
 
-    /// Writes the file as a [`WholeFile`]: `path` is either the old file or the whole new one, also after a loss of power.
+    /// Writes the file as a [`AtomicFile`]: `path` is either the old file or the whole new one, also after a loss of power.
     /// Tensors are ordered by falling alignment, then name, so that each is aligned.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), SafetensorsError> {
         let path = path.as_ref();
         let io = |source| SafetensorsError::Io { path: path.display().to_string(), source };
         let (header, order) = self.header()?;
-        let mut whole = WholeFile::begin(path).map_err(io)?;
+        let mut whole = AtomicFile::begin(path).map_err(io)?;
         let mut out = BufWriter::with_capacity(1 << 20, whole.file());
         out.write_all(&header).map_err(io)?;
         for (name, tensor) in order {

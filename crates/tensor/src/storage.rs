@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ir_core::has_room;
+use ir_core::can_allocate;
 use memmap2::Mmap;
 
 use crate::TensorError;
@@ -74,9 +74,9 @@ fn dangling() -> NonNull<u8> {
 /// [`TensorError::OutOfMemory`] with the bytes.
 pub fn require_room(bytes: usize) -> Result<(), TensorError> {
     // What is less costs more to ask for than to have.
-    const LEAST: usize = 1 << 20;
+    const MIN_MAPPED: usize = 1 << 20;
     let mut probe = Vec::<u8>::new();
-    match bytes < LEAST || has_room(bytes) && probe.try_reserve_exact(bytes).is_ok() {
+    match bytes < MIN_MAPPED || can_allocate(bytes) && probe.try_reserve_exact(bytes).is_ok() {
         true => Ok(()),
         false => Err(TensorError::OutOfMemory { bytes }),
     }
@@ -90,7 +90,7 @@ impl Storage {
             return Ok(Storage(Arc::new(Inner { ptr: dangling(), len, owner: Owner::Owned })));
         }
         let refused = TensorError::OutOfMemory { bytes: len };
-        let layout = layout_of(len).filter(|_| has_room(len)).ok_or_else(|| refused.clone())?;
+        let layout = layout_of(len).filter(|_| can_allocate(len)).ok_or_else(|| refused.clone())?;
         // SAFETY: the layout's size is not zero.
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(refused)?;
         Ok(Storage(Arc::new(Inner { ptr, len, owner: Owner::Owned })))

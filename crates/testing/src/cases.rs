@@ -64,9 +64,9 @@ impl Cases {
     /// # Errors
     /// It cannot be read or is no zip file.
     pub fn open(path: &Path) -> io::Result<Cases> {
-        let told = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
-        let file = File::open(path).map_err(told)?;
-        let zip = ZipArchive::new(file).map_err(|e| told(io::Error::other(e)))?;
+        let with_path = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+        let file = File::open(path).map_err(with_path)?;
+        let zip = ZipArchive::new(file).map_err(|e| with_path(io::Error::other(e)))?;
         Ok(Cases { zip, path: path.to_owned() })
     }
 
@@ -98,19 +98,19 @@ impl Cases {
     /// They are absent or damaged.
     pub fn golden(&mut self, name: &str) -> io::Result<SafetensorsFile> {
         let bytes = self.entry(&format!("{name}.safetensors"))?;
-        SafetensorsFile::from_bytes(&bytes).map_err(|e| self.told(name, e))
+        SafetensorsFile::from_bytes(&bytes).map_err(|e| self.with_path(name, e))
     }
 
     fn entry(&mut self, name: &str) -> io::Result<Vec<u8>> {
         let path = self.path.display().to_string();
-        let told = |e: &dyn std::fmt::Display| io::Error::other(format!("{path}: {name}: {e}"));
-        let entry = self.zip.by_name(name).map_err(|e| told(&e))?;
+        let with_path = |e: &dyn std::fmt::Display| io::Error::other(format!("{path}: {name}: {e}"));
+        let entry = self.zip.by_name(name).map_err(|e| with_path(&e))?;
         let mut bytes = Vec::new();
-        entry.take(MAX_ENTRY).read_to_end(&mut bytes).map_err(|e| told(&e))?;
+        entry.take(MAX_ENTRY).read_to_end(&mut bytes).map_err(|e| with_path(&e))?;
         Ok(bytes)
     }
 
-    fn told(&self, name: &str, why: impl std::fmt::Display) -> io::Error {
+    fn with_path(&self, name: &str, why: impl std::fmt::Display) -> io::Error {
         io::Error::other(format!("{}: {name}: {why}", self.path.display()))
     }
 }

@@ -5,7 +5,7 @@ use tensor::compare::every;
 use tensor::{Tensor, TensorError};
 
 /// How many values the goldens of a training case keep of a large tensor, at least.
-const KEPT: usize = 512;
+const KEPT_VALUES: usize = 512;
 
 /// The values of a computed tensor that its golden keeps: all of them, or every so-manieth in row-major order.
 ///
@@ -15,7 +15,7 @@ pub fn thinned(computed: &Tensor, golden: &Tensor) -> Result<Tensor, TensorError
     if computed.numel() == golden.numel() {
         return computed.reshape(golden.sizes());
     }
-    every(computed, computed.numel() / KEPT)
+    every(computed, computed.numel() / KEPT_VALUES)
 }
 
 /// The largest finite magnitude; 0 where there is none.

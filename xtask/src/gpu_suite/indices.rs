@@ -91,7 +91,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         for mode in MODES {
             let [checked, unchecked] =
                 [true, false].map(|checked| compiled(&backend, &text(args, add, checked), mode));
-            price(args, &backend, (&checked?, &unchecked?), add, mode)?;
+            check_cost(args, &backend, (&checked?, &unchecked?), add, mode)?;
         }
     }
     Ok(())
@@ -159,7 +159,7 @@ fn outcomes(args: &Args, code: &LoadedExecutable, add: bool) -> Result<()> {
 }
 
 /// Seconds of a call with checks and of one without, in turn, and how much longer the former is.
-fn price(
+fn check_cost(
     args: &Args,
     backend: &LoadedBackend,
     codes: (&LoadedExecutable, &LoadedExecutable),

@@ -20,7 +20,7 @@ const PAGE: &str = "ARCHITECTURE.md";
 
 /// What a row of the table allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum May {
+enum Allowed {
     Any,
     Everything { but: Option<String> },
     Below(String),
@@ -29,7 +29,7 @@ enum May {
 
 /// The table: for each crate (or `folder/*`) its layer, if it has one, and what it may use.
 #[derive(Debug)]
-struct Table(BTreeMap<String, (Option<u32>, May)>);
+struct Table(BTreeMap<String, (Option<u32>, Allowed)>);
 
 impl Table {
     /// Reads the table below the heading `## Layers`.
@@ -47,7 +47,7 @@ impl Table {
                 number => Some(number.parse().with_context(|| format!("layer `{number}`"))?),
             };
             for name in names(crates) {
-                if table.insert(name.clone(), (layer, May::parse(may)?)).is_some() {
+                if table.insert(name.clone(), (layer, Allowed::parse(may)?)).is_some() {
                     bail!("`{name}` stands in two rows");
                 }
             }
@@ -60,9 +60,9 @@ impl Table {
     fn names_are_known(&self) -> Result<()> {
         for (crate_name, (_, may)) in &self.0 {
             let named = match may {
-                May::Below(name) => std::slice::from_ref(name),
-                May::Names(names) => &names[..],
-                May::Any | May::Everything { .. } => &[],
+                Allowed::Below(name) => std::slice::from_ref(name),
+                Allowed::Names(names) => &names[..],
+                Allowed::Any | Allowed::Everything { .. } => &[],
             };
             if let Some(unknown) = named.iter().find(|name| !self.0.contains_key(*name)) {
                 bail!("what `{crate_name}` may use: `{unknown}` is in no row");
@@ -72,7 +72,7 @@ impl Table {
     }
 
     /// The row of a crate: by its name, else by its folder.
-    fn row(&self, name: &str, folder: &str) -> Option<&(Option<u32>, May)> {
+    fn row(&self, name: &str, folder: &str) -> Option<&(Option<u32>, Allowed)> {
         let parent = folder.split_once('/').map(|(parent, _)| format!("{parent}/*"));
         self.0.get(name).or_else(|| self.0.get(&parent?))
     }
@@ -86,7 +86,7 @@ impl Table {
         let mut found = BTreeSet::new();
         let mut open = names.to_vec();
         while let Some(name) = open.pop() {
-            if let Some((_, May::Names(more))) = self.0.get(&name) {
+            if let Some((_, Allowed::Names(more))) = self.0.get(&name) {
                 open.extend(more.iter().filter(|more| !found.contains(*more)).cloned());
             }
             found.insert(name);
@@ -95,7 +95,7 @@ impl Table {
     }
 
     /// Why a crate in row `(layer, may)` may not use `dependency`; `None` where it may.
-    fn refuses(&self, row: &(Option<u32>, May), dependency: &Dependency) -> Option<String> {
+    fn refuses(&self, row: &(Option<u32>, Allowed), dependency: &Dependency) -> Option<String> {
         let (layer, may) = row;
         let name = short(&dependency.name);
         let Some(theirs) = self.layer(name) else {
@@ -105,32 +105,32 @@ impl Table {
             return Some(format!("which is in layer {theirs}, not below"));
         }
         let allowed = match may {
-            May::Any | May::Everything { but: None } => true,
-            May::Everything { but: Some(prefix) } => dependency.optional || !name.starts_with(prefix),
-            May::Below(highest) => self.layer(highest).is_some_and(|highest| theirs <= highest),
-            May::Names(names) => self.closure(names).contains(name),
+            Allowed::Any | Allowed::Everything { but: None } => true,
+            Allowed::Everything { but: Some(prefix) } => dependency.optional || !name.starts_with(prefix),
+            Allowed::Below(highest) => self.layer(highest).is_some_and(|highest| theirs <= highest),
+            Allowed::Names(names) => self.closure(names).contains(name),
         };
         (!allowed).then(|| "which its row does not name".to_owned())
     }
 }
 
-impl May {
-    fn parse(cell: &str) -> Result<May> {
+impl Allowed {
+    fn parse(cell: &str) -> Result<Allowed> {
         let cell = cell.split(';').next().unwrap_or(cell).trim();
         if let Some(rest) = cell.strip_prefix("everything above") {
             let but =
                 rest.trim().strip_prefix("but ").map(|plural| format!("{}-", plural.trim_end_matches('s')));
-            return Ok(May::Everything { but });
+            return Ok(Allowed::Everything { but });
         }
         let listed = names(cell);
         match (cell, &listed[..]) {
-            ("–", _) => Ok(May::Names(Vec::new())),
-            ("any", _) => Ok(May::Any),
+            ("–", _) => Ok(Allowed::Names(Vec::new())),
+            ("any", _) => Ok(Allowed::Any),
             (_, [one]) if one.ends_with(" and below") => {
-                Ok(May::Below(one.trim_end_matches(" and below").into()))
+                Ok(Allowed::Below(one.trim_end_matches(" and below").into()))
             }
             (_, []) => bail!("an empty cell; write `–` for nothing"),
-            _ => Ok(May::Names(listed)),
+            _ => Ok(Allowed::Names(listed)),
         }
     }
 }
@@ -220,7 +220,7 @@ fn compare(table: &Table, page: &str, root: &Path, packages: &[Package]) -> Vec<
 
 #[cfg(test)]
 mod tests {
-    use super::{Dependency, May, Package, Table, compare};
+    use super::{Allowed, Dependency, Package, Table, compare};
 
     const PAGE: &str = "# Map\n\n## Layers\n\nText.\n\n| L | crate | may use |\n|---|---|---|\n| 0 | `a` | – |\n\
         | 1 | `b`, `b2` | a |\n| 2 | `c` | `b` |\n| 3 | `d` | c and below |\n| 4 | `x-one` | a |\n\
@@ -275,6 +275,6 @@ mod tests {
         assert!(Table::parse(&PAGE.replace("| 1 |", "| one |")).is_err());
         assert!(Table::parse(&PAGE.replace("| `b` |", "| `nobody` |")).is_err());
         assert!(Table::parse(&PAGE.replace("`b`, `b2`", "`a`, `b2`")).is_err());
-        assert_eq!(May::parse("–").unwrap(), May::Names(vec![]));
+        assert_eq!(Allowed::parse("–").unwrap(), Allowed::Names(vec![]));
     }
 }

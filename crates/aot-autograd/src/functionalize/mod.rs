@@ -8,9 +8,9 @@
 //!
 //! Assumed, as PyTorch's export does: two inputs never share memory. Dead replays are left to later passes.
 
-mod given;
 mod inplace;
 mod norms;
+mod number_inputs;
 mod numbers;
 mod state;
 mod strides;
@@ -102,7 +102,7 @@ pub enum FunctionalizeProblem {
 /// Every call that has no functional form, in execution order.
 pub fn functionalize(graph: &Graph) -> Result<Graph, Vec<FunctionalizeError>> {
     let mut errors = Vec::new();
-    let given = given::to_tensors(graph).map_err(|error| vec![error])?;
+    let given = number_inputs::to_tensors(graph).map_err(|error| vec![error])?;
     let mut body = run(given.as_ref().unwrap_or(graph), false, &mut errors);
     numbers::to_tensors(&mut body.graph);
     // Random numbers depend on the names of the calls that draw them, on every way from here on.

@@ -171,7 +171,7 @@ impl Storages {
         let mut values = vec![(view, new)];
         let (mut at, mut value) = (view, new);
         while let Some((parent, rule)) = self.views[at.0].from.clone() {
-            value = self.undo(out, parent, &rule.inverse, value, origin)?;
+            value = self.invert(out, parent, &rule.inverse, value, origin)?;
             values.push((parent, value));
             at = parent;
         }
@@ -186,7 +186,7 @@ impl Storages {
     }
 
     /// The parent's value when the view of it has the value `new`.
-    fn undo(
+    fn invert(
         &mut self,
         out: &mut Graph,
         parent: ViewRef,

@@ -136,8 +136,8 @@ impl Pass {
         let wanted: Vec<usize> = wanted.chain(of_fixed.iter().map(|n| carried + xs.len() + n)).collect();
 
         let vjp = self.vjp(body, &outs, &wanted)?;
-        let turn = turn(vjp, [carries.len(), of_xs.len()], [carried, xs.len()])?;
-        let turn = Arg::Graph(self.graph.subgraphs.push(turn));
+        let backward_iteration = backward_iteration(vjp, [carries.len(), of_xs.len()], [carried, xs.len()])?;
+        let backward_iteration = Arg::Graph(self.graph.subgraphs.push(backward_iteration));
         let kept = self.keep_carries(site, body, init, &length)?;
 
         let mut first = Vec::new();
@@ -158,7 +158,7 @@ impl Pass {
         let of = carries.iter().map(|n| &init[*n]).chain(of_fixed.iter().map(|n| &fixed[*n]));
         let of: Vec<&Arg> = of.chain(of_xs.iter().map(|n| &xs[*n])).collect();
         let types = of.iter().filter_map(|a| self.fresh_type(a)).collect();
-        let args = vec![turn, Arg::List(first), Arg::List(slices), Arg::List(fixed.clone())];
+        let args = vec![backward_iteration, Arg::List(first), Arg::List(slices), Arg::List(fixed.clone())];
         let mut made = self.append(site, "higher_order.scan", args, types);
         if carried > 0 {
             for v in made.iter_mut().skip(carries.len() + of_fixed.len()) {
@@ -189,8 +189,8 @@ impl Pass {
         let wanted = own.iter().copied().chain(own.iter().map(|k| n + k));
         let wanted: Vec<usize> = wanted.chain(of_fixed.iter().map(|k| 2 * n + k)).collect();
         let vjp = self.vjp(body, &own, &wanted)?;
-        let turn = turn_of_results(vjp, own.len(), 2 * n)?;
-        let turn = Arg::Graph(self.graph.subgraphs.push(turn));
+        let backward_iteration = iteration_results(vjp, own.len(), 2 * n)?;
+        let backward_iteration = Arg::Graph(self.graph.subgraphs.push(backward_iteration));
 
         let mut cotangents = Vec::new();
         for &k in &own {
@@ -221,7 +221,8 @@ impl Pass {
         let stacked: Vec<&Arg> = slices[n..].iter().collect();
         let types = types.chain(own.iter().map(|k| self.fresh_type(stacked[*k])));
         let types: Vec<ValueType> = types.flatten().collect();
-        let args = vec![turn, Arg::List(first), Arg::List(slices.clone()), Arg::List(fixed.to_vec())];
+        let args =
+            vec![backward_iteration, Arg::List(first), Arg::List(slices.clone()), Arg::List(fixed.to_vec())];
         let made = self.append(site, "higher_order.scan", args, types);
         self.give(site, of_fixed.iter().map(|k| &fixed[*k]), &made[own.len()..])?;
         for (at, &k) in own.iter().enumerate() {
@@ -409,7 +410,11 @@ impl Pass {
 /// One turn of the backward scan. It carries the carries' cotangents and the sums of the fixed operands' gradients, goes
 /// over the carries that were kept, the slices and the cotangents of the results, and gives the gradients of the slices.
 /// `carries` of the `carried` operands are differentiated, `of_xs` of the `xs` slices.
-fn turn(mut vjp: Vjp, [carries, of_xs]: [usize; 2], [carried, xs]: [usize; 2]) -> Result<Graph, GradProblem> {
+fn backward_iteration(
+    mut vjp: Vjp,
+    [carries, of_xs]: [usize; 2],
+    [carried, xs]: [usize; 2],
+) -> Result<Graph, GradProblem> {
     let gradients = vjp.gradients.clone();
     let (of_carries, rest) = gradients.split_at(carries);
     let (of_slices, of_fixed) = rest.split_at(of_xs);
@@ -430,7 +435,7 @@ fn turn(mut vjp: Vjp, [carries, of_xs]: [usize; 2], [carried, xs]: [usize; 2]) -
 /// One turn of the backward of an associative scan. It carries the cotangents of `own` results and the sums of the fixed
 /// operands' gradients, goes over the `slices` operands and the own cotangents of the results before, which are added to
 /// what goes on, and gives the gradients of the elements.
-fn turn_of_results(mut vjp: Vjp, own: usize, slices: usize) -> Result<Graph, GradProblem> {
+fn iteration_results(mut vjp: Vjp, own: usize, slices: usize) -> Result<Graph, GradProblem> {
     let gradients = vjp.gradients.clone();
     let (before, rest) = gradients.split_at(own);
     let (of_elements, of_fixed) = rest.split_at(own);

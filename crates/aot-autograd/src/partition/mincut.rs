@@ -101,7 +101,7 @@ impl Candidates {
         let mut network = Network::new(2 + graph.nodes.len() + graph.values.len());
         for (id, n) in graph.iter().filter(|(id, _)| !self.dependent[*id]) {
             for &v in &n.outputs {
-                network.edge(node(id), value(v), price(joint, v));
+                network.edge(node(id), value(v), saving_cost(joint, v));
             }
             if matches!(n.kind, NodeKind::Placeholder { .. }) {
                 network.edge(SOURCE, node(id), INFINITE);
@@ -120,7 +120,7 @@ impl Candidates {
 }
 
 /// What saving a value costs: its bytes, nothing for what the caller keeps anyway.
-fn price(joint: &JointGraph, v: ValueId) -> i64 {
+fn saving_cost(joint: &JointGraph, v: ValueId) -> i64 {
     let graph = &joint.graph;
     let name = match &graph.nodes[graph.values[v].def].kind {
         NodeKind::Placeholder { name, .. } => name,

@@ -125,13 +125,13 @@ fn sum_of_sum(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{changes, stays};
+    use super::super::testing::{assert_unchanged, changes};
     use super::*;
 
     fn one(lines: &str, expected: &str) {
         let body = format!("%x: f32[2, 3] = input \"x\"\n\n{lines}");
         changes(run, &PassCx::default().fast_math(true), &body, expected);
-        stays(run, &PassCx::default(), &body);
+        assert_unchanged(run, &PassCx::default(), &body);
     }
 
     #[test]

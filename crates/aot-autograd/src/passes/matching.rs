@@ -63,7 +63,7 @@ pub(super) fn permutation(call: &Call<'_>) -> Option<Vec<usize>> {
 }
 
 /// Whether a permutation exchanges the last two dimensions alone.
-pub(super) fn swaps_last(dims: &[usize]) -> bool {
+pub(super) fn swaps_last_two(dims: &[usize]) -> bool {
     let n = dims.len();
     n >= 2
         && dims[..n - 2].iter().enumerate().all(|(i, &d)| i == d)

@@ -97,7 +97,7 @@ pub(super) fn constants(graph: &Graph, cx: &PassCx) -> Vec<bool> {
 }
 
 /// Rules in a row at one place at most: each makes the graph simpler, so this is never reached.
-const MOST_STEPS: usize = 16;
+const MAX_STEPS: usize = 16;
 
 struct Walk<'r> {
     replaced: Vec<Option<ValueId>>,
@@ -121,7 +121,7 @@ impl Walk<'_> {
         };
         let mut at = id;
         let mut given: Option<ValueId> = None;
-        for _ in 0..MOST_STEPS {
+        for _ in 0..MAX_STEPS {
             let Some(v) = self.step(graph, at) else { break };
             given = Some(v);
             let def = graph.values[v].def;

@@ -36,7 +36,7 @@ pub(crate) fn changes(run: Run, cx: &PassCx, body: &str, expected: &str) {
 }
 
 /// The pass leaves the graph as it is.
-pub(crate) fn stays(run: Run, cx: &PassCx, body: &str) {
+pub(crate) fn assert_unchanged(run: Run, cx: &PassCx, body: &str) {
     let before = graph(body);
     let mut after = before.clone();
     run(&mut after, cx);

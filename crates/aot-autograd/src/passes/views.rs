@@ -4,7 +4,7 @@ use fx_ir::{Arg, Graph, ValueId};
 use ir_core::SymExpr;
 use prims::{Builder, Lower, OpError};
 
-use super::matching::{def_of, permutation, sizes, swaps_last, through};
+use super::matching::{def_of, permutation, sizes, swaps_last_two, through};
 use super::rewrite::{Rule, Site, apply};
 use super::{PassCx, Stats};
 
@@ -234,7 +234,7 @@ fn reduce_one(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
 
 /// `(xᵀ y)ᵀ = yᵀ x`: a product is not turned where one of its operands is already.
 fn transposed_product(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
-    if !is(site, "prims.permute") || !permutation(&site.call).is_some_and(|p| swaps_last(&p)) {
+    if !is(site, "prims.permute") || !permutation(&site.call).is_some_and(|p| swaps_last_two(&p)) {
         return Ok(None);
     }
     let product = site.call.value("a")?;
@@ -243,11 +243,11 @@ fn transposed_product(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     }
     let Some(call) = def_of(b.graph(), product, "prims.matmul") else { return Ok(None) };
     let (x, y) = (call.value("a")?, call.value("b")?);
-    let turned = |v: ValueId| {
+    let transposed = |v: ValueId| {
         let inner = def_of(b.graph(), v, "prims.permute")?;
-        permutation(&inner).filter(|p| swaps_last(p)).and_then(|_| inner.value("a").ok())
+        permutation(&inner).filter(|p| swaps_last_two(p)).and_then(|_| inner.value("a").ok())
     };
-    let (back_x, back_y) = (turned(x), turned(y));
+    let (back_x, back_y) = (transposed(x), transposed(y));
     if back_x.is_none() && back_y.is_none() {
         return Ok(None);
     }
@@ -264,7 +264,7 @@ fn transposed_product(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{changes, stays};
+    use super::super::testing::{assert_unchanged, changes};
     use super::*;
 
     fn one(lines: &str, expected: &str) {
@@ -319,7 +319,7 @@ mod tests {
             "%c: f32[2, 6, 4] = prims.cat([%x, %y], 1)\n%b: f32[2, 2, 4] = prims.slice(%c, 1, 4, 2, 1)\nreturn %b",
             "prims.slice",
         );
-        stays(
+        assert_unchanged(
             run,
             &PassCx::default(),
             "%x: f32[4] = input \"x\"\n\n%c: f32[8] = prims.cat([%x, %x], 0)\n%b: f32[2] = prims.slice(%c, 0, 3, 2, 1)\nreturn %b",
@@ -348,7 +348,7 @@ mod tests {
             "%x: f32[2, 1, 4] = input \"x\"\n\n%a: f32[2, 4] = prims.sum(%x, [1])\nreturn %a",
             "prims.reshape",
         );
-        stays(
+        assert_unchanged(
             run,
             &PassCx::default(),
             "%x: i64[2, 1, 4] = input \"x\"\n\n%a: i64[2, 4] = prims.argmax(%x, [1])\nreturn %a",
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn a_gradient_stop_stays_while_it_means_something() {
         let body = "%x: f32[2] = input \"x\"\n\n%a: f32[2] = prims.detach(%x)\nreturn %a";
-        stays(run, &PassCx::before_joint(), body);
+        assert_unchanged(run, &PassCx::before_joint(), body);
         changes(run, &PassCx::default(), body, "");
     }
 }

@@ -5,7 +5,7 @@ use ir_core::{Scalar, TensorMeta};
 use prims::{Builder, Randomness};
 
 use super::walk::Walk;
-use super::{Input, TransformError, arguments, beside, form, results, simplify};
+use super::{Input, TransformError, arguments, empty_with_symbols, form, results, simplify};
 use crate::{JointGraph, JointOptions, Tangents, Wrt, joint};
 
 /// The gradients of a function that returns one number, with respect to the arguments with these places.
@@ -72,7 +72,7 @@ pub(super) fn vjp_of(graph: &Graph, wrt: &[usize], through: &[usize]) -> Result<
     }
     let options = JointOptions { wrt: Wrt::Values(wanted.clone()), tangents: Tangents::Placeholders };
     let joint = joint(&source, &options)?;
-    let mut out = beside(graph);
+    let mut out = empty_with_symbols(graph);
     let mut given: Vec<ValueId> = list.iter().map(|input| placeholder(&mut out, graph, input)).collect();
     for &n in through {
         let meta =
@@ -115,8 +115,8 @@ pub(super) fn jvp_of(graph: &Graph, wrt: &[usize]) -> Result<Graph, TransformErr
     let list = arguments(graph);
     let wanted = chosen(&list, wrt, "jvp")?;
     let metas = results(graph, "jvp")?;
-    let twice = Twice::of(graph, &wanted)?;
-    let mut out = beside(graph);
+    let twice = DoubleTranspose::of(graph, &wanted)?;
+    let mut out = empty_with_symbols(graph);
     let mut given: Vec<ValueId> = list.iter().map(|input| placeholder(&mut out, graph, input)).collect();
     let mut tangents = Vec::new();
     for (&v, &n) in wanted.iter().zip(wrt) {
@@ -151,7 +151,7 @@ pub(super) fn jvp_of(graph: &Graph, wrt: &[usize]) -> Result<Graph, TransformErr
 }
 
 /// The transpose of the transpose of a graph.
-struct Twice {
+struct DoubleTranspose {
     /// Placeholders: the arguments, cotangents of the results, tangents of the arguments.
     joint: JointGraph,
     /// The cotangents' placeholders.
@@ -164,8 +164,8 @@ struct Twice {
     has: Vec<bool>,
 }
 
-impl Twice {
-    fn of(graph: &Graph, wanted: &[ValueId]) -> Result<Twice, TransformError> {
+impl DoubleTranspose {
+    fn of(graph: &Graph, wanted: &[ValueId]) -> Result<DoubleTranspose, TransformError> {
         let mut source = graph.clone();
         source.outputs.iter_mut().for_each(|o| o.kind = OutputKind::User);
         let options = JointOptions { wrt: Wrt::Values(wanted.to_vec()), tangents: Tangents::Placeholders };
@@ -184,7 +184,7 @@ impl Twice {
         let reached = |u: &ValueId| second.gradients.iter().any(|(of, g)| of == u && g.is_some());
         let has = first.tangents.iter().map(|t| t.as_ref().is_some_and(reached)).collect();
         let primals = gradients..gradients + first.forward_outputs;
-        Ok(Twice { cotangents, moved, primals, has, joint: second })
+        Ok(DoubleTranspose { cotangents, moved, primals, has, joint: second })
     }
 }
 

@@ -6,7 +6,7 @@ use prims::{Builder, Randomness};
 
 use super::derivative::{jvp_of, placeholder, vjp_of};
 use super::walk::Walk;
-use super::{TransformError, arguments, beside, form, results, simplify};
+use super::{TransformError, arguments, empty_with_symbols, form, results, simplify};
 
 /// Jacobians by reverse mode: for each result, and within it for each argument of `wrt`, a tensor `[result…, argument…]`.
 /// The function itself is computed once; cheap where results are smaller than arguments. Gradients of complex tensors
@@ -17,7 +17,7 @@ use super::{TransformError, arguments, beside, form, results, simplify};
 pub fn jacrev(graph: &Graph, wrt: &[usize]) -> Result<Graph, TransformError> {
     let (list, metas) = (arguments(graph), results(graph, "jacrev")?);
     let of = sizes_of(graph, wrt, "jacrev")?;
-    let mut out = beside(graph);
+    let mut out = empty_with_symbols(graph);
     let given: Vec<ValueId> = list.iter().map(|input| placeholder(&mut out, graph, input)).collect();
     let mut outputs = Vec::new();
     for (n, (_, meta)) in metas.iter().enumerate() {
@@ -41,7 +41,7 @@ pub fn jacrev(graph: &Graph, wrt: &[usize]) -> Result<Graph, TransformError> {
 pub fn jacfwd(graph: &Graph, wrt: &[usize]) -> Result<Graph, TransformError> {
     let (list, metas) = (arguments(graph), results(graph, "jacfwd")?);
     let of = sizes_of(graph, wrt, "jacfwd")?;
-    let mut out = beside(graph);
+    let mut out = empty_with_symbols(graph);
     let given: Vec<ValueId> = list.iter().map(|input| placeholder(&mut out, graph, input)).collect();
     let mut columns = Vec::new();
     for (&n, meta) in wrt.iter().zip(&of) {

@@ -108,7 +108,7 @@ fn results(graph: &Graph, transform: &'static str) -> Result<Vec<(ValueId, Tenso
 }
 
 /// An empty graph about the symbols of another.
-fn beside(graph: &Graph) -> Graph {
+fn empty_with_symbols(graph: &Graph) -> Graph {
     let mut out = Graph::new(graph.name.clone());
     out.share_symbols(graph);
     out

@@ -5,7 +5,7 @@ use ir_core::{SymExpr, TensorMeta};
 use prims::{Builder, Randomness};
 
 use super::walk::Walk;
-use super::{TransformError, arguments, beside, form, simplify};
+use super::{TransformError, arguments, empty_with_symbols, form, simplify};
 
 /// Over which dimensions of what [`vmap`] maps.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +56,7 @@ pub fn vmap(graph: &Graph, options: &VmapOptions) -> Result<Graph, TransformErro
     };
     let in_dims = count(&options.in_dims, list.len(), "arguments")?;
     let out_dims = count(&options.out_dims, graph.outputs.len(), "results")?;
-    let mut out = beside(graph);
+    let mut out = empty_with_symbols(graph);
     let mut given = Vec::new();
     for (input, dim) in list.iter().zip(&in_dims) {
         let (ty, at) = match (&input.ty, dim) {

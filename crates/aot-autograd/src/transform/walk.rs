@@ -254,7 +254,7 @@ impl<'a> Walk<'a> {
 
     /// A branch with batched operands as a graph of its own; all its results are batched.
     fn body(&mut self, source: &Graph, operands: &[ValueId]) -> Result<Graph, OpError> {
-        let mut out = super::beside(self.out);
+        let mut out = super::empty_with_symbols(self.out);
         out.name = source.name.clone();
         let mut batched = FxHashSet::default();
         let mut inputs = Vec::new();

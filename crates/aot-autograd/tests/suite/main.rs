@@ -4,7 +4,6 @@
 
 mod control;
 mod corpus;
-mod detours;
 mod files;
 mod gradients;
 mod halves;
@@ -14,6 +13,7 @@ mod partition;
 mod passes;
 mod pooling;
 mod random;
+mod surrogate_gradients;
 mod training;
 mod transforms;
 mod values;

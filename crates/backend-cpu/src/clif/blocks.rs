@@ -16,7 +16,7 @@ use super::values::{Class, Vals};
 const BLOCK: i64 = 64;
 
 /// Where the sums of a stage are cut.
-pub(super) struct Cut {
+pub(super) struct SumBlocks {
     /// Number of the loop, outermost first, that runs in blocks.
     pub(super) level: usize,
     /// Turns of that loop in a block.
@@ -28,7 +28,7 @@ pub(super) struct Cut {
 impl<'f, 'k> Emit<'f, 'k> {
     /// The innermost loop of the present stage that, with those inside it, adds more than two blocks' terms to a lane;
     /// sizes that are not known yet count as long. `None` where no sum of floats is that long.
-    pub(super) fn cut_of_stage(&self) -> Option<Cut> {
+    pub(super) fn cut_of_stage(&self) -> Option<SumBlocks> {
         let stage = self.present_stage()?;
         let wanted = |a: &AccId| {
             let decl = &self.kernel.accs[a.0 as usize];
@@ -45,7 +45,7 @@ impl<'f, 'k> Emit<'f, 'k> {
             let turns = dim.extent.as_const().map(|n| (n.max(1) + lanes - 1) / lanes);
             let terms = turns.map(|n| inside.saturating_mul(n)).filter(|n| *n <= 2 * BLOCK);
             let Some(terms) = terms else {
-                return Some(Cut { level, turns: (BLOCK / inside).max(1), accs });
+                return Some(SumBlocks { level, turns: (BLOCK / inside).max(1), accs });
             };
             inside = terms;
         }
@@ -73,7 +73,7 @@ impl<'f, 'k> Emit<'f, 'k> {
 
     /// The partial sums that a block fills: of the present width where the innermost loop is cut, of all widths where that
     /// loop runs several times within the block.
-    fn each_partial(&mut self, cut: &Cut, f: fn(&mut Self, AccId)) {
+    fn each_partial(&mut self, cut: &SumBlocks, f: fn(&mut Self, AccId)) {
         let innermost = self.present_stage().is_some_and(|s| cut.level + 1 == s.loops.len());
         for acc in &cut.accs {
             let widths = if innermost { vec![self.width] } else { self.acc_widths(*acc) };

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use super::check::{LANES, MASKED, SIZED};
 
 /// Nothing has failed.
-const CLEAR: u32 = 0;
+const NO_FAULT: u32 = 0;
 /// One thread writes the record.
-const TAKEN: u32 = 1;
+const WRITING: u32 = 1;
 /// The record is written.
 const WRITTEN: u32 = 2;
 
@@ -35,7 +35,7 @@ pub(crate) struct OutOfBounds {
 impl Fault {
     /// Whether a check has failed.
     pub(crate) fn is_set(&self) -> bool {
-        self.state.load(Ordering::Relaxed) != CLEAR
+        self.state.load(Ordering::Relaxed) != NO_FAULT
     }
 
     /// The failed check, once the threads that ran kernels have returned.
@@ -48,7 +48,7 @@ impl Fault {
     }
 
     fn set(&self, found: OutOfBounds) {
-        if self.state.compare_exchange(CLEAR, TAKEN, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        if self.state.compare_exchange(NO_FAULT, WRITING, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
         }
         self.site.store(found.site, Ordering::Relaxed);

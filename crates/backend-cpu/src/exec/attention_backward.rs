@@ -9,7 +9,7 @@ use super::memory::Block;
 use super::staged::{self, Ready, single};
 use super::template::View;
 use super::{Call, ExecError};
-use crate::micro::{self, Four, Isa, OfRows, team};
+use crate::micro::{self, Isa, RowValues, Tensor4, team};
 use crate::vir::LowerError;
 
 type Place = (View, DType);
@@ -92,8 +92,8 @@ impl AttentionBackwardOp {
         let [dq, dk, dv] = results;
         let (dq, dk, dv) = (dq?, dk?, dv?);
         let size = |x: &Ready<'_, f32>, d: usize| x.sizes[d] as usize;
-        let tensor = |x: &Ready<'_, f32>| Four { ptr: x.ptr, strides: x.four() };
-        let of_rows = |x: &Ready<'_, f32>| OfRows { ptr: x.ptr, strides: three(&x.strides) };
+        let tensor = |x: &Ready<'_, f32>| Tensor4 { ptr: x.ptr, strides: x.four() };
+        let of_rows = |x: &Ready<'_, f32>| RowValues { ptr: x.ptr, strides: three(&x.strides) };
         let backward = micro::AttentionBackward {
             isa: Isa::best(),
             batch: size(&q, 0),
@@ -127,12 +127,15 @@ impl AttentionBackwardOp {
         let (view, dtype) = &self.outputs[n];
         if *dtype == DType::F32 {
             let ptr = view.ptr::<f32>(call.buffers, call.sizes)?.cast_mut();
-            return Ok(Wide { to: Four { ptr, strides: four(&call.sizes.all(&view.strides)?) }, copy: None });
+            return Ok(Wide {
+                to: Tensor4 { ptr, strides: four(&call.sizes.all(&view.strides)?) },
+                copy: None,
+            });
         }
         let sizes = call.sizes.all(&view.sizes)?;
         let [_, h, l, d] = [0, 1, 2, 3].map(|n| sizes[n] as isize);
         let copy = Block::new(sizes.iter().product::<i64>() as usize * size_of::<f32>())?;
-        let to = Four { ptr: copy.ptr().cast(), strides: [h * l * d, l * d, d, 1] };
+        let to = Tensor4 { ptr: copy.ptr().cast(), strides: [h * l * d, l * d, d, 1] };
         Ok(Wide { to, copy: Some(copy) })
     }
 
@@ -142,11 +145,11 @@ impl AttentionBackwardOp {
         let tensor = |(view, _): &Place| -> Result<(*const f64, [isize; 4]), ExecError> {
             Ok((ptr(view)?, four(&s.all(&view.strides)?)))
         };
-        let of_rows = |(view, _): &Place| -> Result<OfRows<*const f64>, ExecError> {
-            Ok(OfRows { ptr: ptr(view)?, strides: three(&s.all(&view.strides)?) })
+        let of_rows = |(view, _): &Place| -> Result<RowValues<*const f64>, ExecError> {
+            Ok(RowValues { ptr: ptr(view)?, strides: three(&s.all(&view.strides)?) })
         };
-        let result = |(view, _): &Place| -> Result<Four<*mut f64>, ExecError> {
-            Ok(Four { ptr: ptr(view)?.cast_mut(), strides: four(&s.all(&view.strides)?) })
+        let result = |(view, _): &Place| -> Result<Tensor4<*mut f64>, ExecError> {
+            Ok(Tensor4 { ptr: ptr(view)?.cast_mut(), strides: four(&s.all(&view.strides)?) })
         };
         let mask = match &self.mask {
             None => micro::MaskF64::None,
@@ -178,7 +181,7 @@ impl AttentionBackwardOp {
         let [dq, dk, dv] = &self.outputs;
         let backward = micro::AttentionBackwardF64 {
             attention,
-            g: Four { ptr, strides },
+            g: Tensor4 { ptr, strides },
             sums: of_rows(sums)?,
             deltas: of_rows(deltas)?,
             dq: result(dq)?,
@@ -193,7 +196,7 @@ impl AttentionBackwardOp {
 
 /// A gradient in `f32`, and the memory that keeps it where it is not its own.
 struct Wide {
-    to: Four<*mut f32>,
+    to: Tensor4<*mut f32>,
     copy: Option<Block>,
 }
 

@@ -13,10 +13,10 @@ use super::{Buffers, Call, ExecError, Op, Packed, byte_size};
 use crate::clif::{self, Code, Fault, OutOfBounds};
 
 /// A step as this executor runs it.
-pub(super) type Planned = kernel_ir::runtime::Planned<Op>;
+pub(super) type PlannedStep = kernel_ir::runtime::PlannedStep<Op>;
 
 /// Numbers the operations that may hold packed weights, nested ones too; gives how many there are.
-pub(super) fn number_packs(ops: &mut [Planned], next: &mut usize) {
+pub(super) fn number_packs(ops: &mut [PlannedStep], next: &mut usize) {
     for planned in ops {
         match &mut planned.node {
             Node::Op(Op::Matmul(_, slot) | Op::Conv(_, slot) | Op::Staged(_, slot)) => {
@@ -82,7 +82,7 @@ impl Exec for Running<'_> {
         &mut self.sizes
     }
 
-    fn run(&mut self, step: &Planned, op: &Op) -> Result<(), ExecError> {
+    fn run(&mut self, step: &PlannedStep, op: &Op) -> Result<(), ExecError> {
         for &input in step.inputs.iter().filter(|n| !self.copied.contains(n)) {
             if !self.begun.contains(&input) {
                 self.begun.push(input);
@@ -115,7 +115,7 @@ impl Exec for Running<'_> {
         Ok(())
     }
 
-    fn forget(&mut self, buffer: BufId) {
+    fn release(&mut self, buffer: BufId) {
         self.blocks[buffer.index()] = None;
         self.buffers.0[buffer.index()] = clif::ZEROS.address() as *mut u8;
     }

@@ -93,7 +93,7 @@ impl Direct {
 }
 
 /// The terms of a recognised body, as they are found.
-struct Found<'a> {
+struct EpilogueTerms<'a> {
     program: &'a Program,
     body: &'a Epilogue,
     walk: &'a Walk,
@@ -113,7 +113,8 @@ pub(super) fn recognise(program: &Program, body: &Epilogue, walk: &Walk) -> Opti
     if program.buffers[*buf].dtype != DType::F32 || body.insts.iter().any(|i| i.dtype != DType::F32) {
         return None;
     }
-    let mut found = Found { program, body, walk, scale: None, shift: None, residual: None, templates: 0 };
+    let mut found =
+        EpilogueTerms { program, body, walk, scale: None, shift: None, residual: None, templates: 0 };
     let out = found.rows(*buf, index)?;
     let (value, activation) = found.activation(*value);
     found.sum(value)?;
@@ -127,7 +128,7 @@ pub(super) fn recognise(program: &Program, body: &Epilogue, walk: &Walk) -> Opti
     Some(Direct { out, scale: found.scale, shift: found.shift, residual: found.residual, activation })
 }
 
-impl Found<'_> {
+impl EpilogueTerms<'_> {
     fn kind(&self, v: Val) -> &InstKind {
         &self.body.insts[v.0 as usize].kind
     }

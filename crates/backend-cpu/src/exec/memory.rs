@@ -23,7 +23,7 @@ impl Block {
     /// At least `bytes` bytes.
     pub(crate) fn new(bytes: usize) -> Result<Block, ExecError> {
         let room = bytes.max(1).checked_next_multiple_of(ALIGN).ok_or(ExecError::OutOfMemory(bytes))?;
-        let layout = Layout::from_size_align(room, ALIGN).ok().filter(|_| ir_core::has_room(room));
+        let layout = Layout::from_size_align(room, ALIGN).ok().filter(|_| ir_core::can_allocate(room));
         let layout = layout.ok_or(ExecError::OutOfMemory(bytes))?;
         // SAFETY: the size is not zero.
         let ptr = unsafe { alloc(layout) };

@@ -3,14 +3,14 @@
 //! It owns memory and order, no arithmetic: steps are generated functions (`clif`) or hand-written kernels (`micro`).
 
 mod attention_backward;
+mod bind_cache;
 mod control;
 mod error;
 mod fallback;
 mod finish;
 mod jobs;
-mod kept;
 mod linalg;
-mod looped;
+mod loop_op;
 mod memory;
 mod prepare;
 mod sizes;
@@ -33,7 +33,7 @@ pub(crate) use prepare::supports;
 
 use crate::clif::{self, Code, EpilogueContext, Fault};
 use crate::micro::{ConvWeights, PackedB, team};
-use control::{Planned, Running, number_packs};
+use control::{PlannedStep, Running, number_packs};
 use memory::{Arenas, Block, Region, copy_strided};
 
 /// Base pointer of each buffer of a program, by number; views hold none.
@@ -64,7 +64,7 @@ impl Call<'_> {
 type Walk<'a> = Machine<'a, Running<'a>>;
 
 enum Op {
-    Loop(looped::LoopOp),
+    Loop(loop_op::LoopOp),
     /// With its place in the list of packed weights.
     Matmul(template::MatmulOp, usize),
     /// As above.
@@ -76,7 +76,7 @@ enum Op {
     Sort(sort::SortOp),
     Linalg(::linalg::host::MatrixRoutine),
     /// One step that is done as several.
-    Several(Vec<Planned>),
+    Several(Vec<PlannedStep>),
 }
 
 /// A weight in the layout of its kernel.
@@ -86,7 +86,7 @@ enum Packed {
 }
 
 /// Offsets of the arena's buffers at some sizes.
-struct Place {
+struct ArenaLayout {
     offsets: Vec<u64>,
     bytes: u64,
 }
@@ -98,7 +98,7 @@ struct Bound {
     /// Persistent buffers and copies of constants that did not lie as the program wants them.
     _memory: Vec<Block>,
     /// The file that persistent buffers and packed weights lie in instead.
-    file: Option<kept::Mapped>,
+    file: Option<bind_cache::Mapped>,
 }
 
 /// How a program runs.
@@ -112,17 +112,17 @@ pub struct ExecOptions {
 pub struct Compiled {
     program: Program,
     code: Code,
-    init: Vec<Planned>,
-    steps: Vec<Planned>,
+    init: Vec<PlannedStep>,
+    steps: Vec<PlannedStep>,
     dynamic: Dynamic,
     binder: Binder,
-    places: Mutex<HashMap<Sizes, Arc<Place>>>,
-    fixed: Option<Arc<Place>>,
+    places: Mutex<HashMap<Sizes, Arc<ArenaLayout>>>,
+    fixed: Option<Arc<ArenaLayout>>,
     arenas: Arenas,
     bound: Option<Bound>,
     pool: Option<Arc<rayon::ThreadPool>>,
     persistent_bytes: u64,
-    keeping: Option<kept::Keeping>,
+    keeping: Option<bind_cache::BindCache>,
 }
 
 impl Compiled {
@@ -165,7 +165,7 @@ impl Compiled {
         // Where there are symbols every set of sizes is looked at once, whatever the arena is.
         let fixed = match (&program.plan.offsets, program.plan.bytes) {
             (Some(offsets), Some(bytes)) if program.symbols.is_empty() => {
-                Some(Arc::new(Place { offsets: offsets.clone(), bytes }))
+                Some(Arc::new(ArenaLayout { offsets: offsets.clone(), bytes }))
             }
             _ => None,
         };
@@ -198,7 +198,7 @@ impl Compiled {
     /// Keeps what binding makes of large constants in files of this folder, and takes it from there; `program` are the
     /// program's bytes.
     pub(crate) fn keep_weights_in(&mut self, folder: std::path::PathBuf, program: &[u8]) {
-        self.keeping = Some(kept::Keeping { folder, program: kept::one(program) });
+        self.keeping = Some(bind_cache::BindCache { folder, program: bind_cache::one(program) });
     }
     /// Bytes of machine code.
     pub fn code_bytes(&self) -> usize {
@@ -242,7 +242,7 @@ impl Compiled {
         let kept = self.keeping.as_ref().filter(|_| whole).and_then(|k| k.path(&contents));
         let mut slots = 0;
         number_packs(&mut self.steps, &mut slots);
-        let loaded = kept.as_ref().and_then(|path| kept::load(path, &self.program, slots));
+        let loaded = kept.as_ref().and_then(|path| bind_cache::load(path, &self.program, slots));
         if let Some(loaded) = loaded.filter(|l| self.is_whole(l, &sizes)) {
             loaded.buffers.iter().for_each(|(number, ptr, _)| base.0[*number] = *ptr);
             self.persistent_bytes = loaded.mapped.bytes() as u64;
@@ -277,8 +277,8 @@ impl Compiled {
     }
 
     /// Whether a file has all buffers that calls read, in their sizes.
-    fn is_whole(&self, loaded: &kept::Loaded, sizes: &Sizes) -> bool {
-        let needed = kept::needed(&self.program, &self.steps, &loaded.packed);
+    fn is_whole(&self, loaded: &bind_cache::Loaded, sizes: &Sizes) -> bool {
+        let needed = bind_cache::needed(&self.program, &self.steps, &loaded.packed);
         let size = |number: usize| self.program.buffers.values().nth(number).map(|b| byte_size(b, sizes));
         needed.len() == loaded.buffers.len()
             && needed.iter().zip(&loaded.buffers).all(|(wanted, (number, _, bytes))| {
@@ -288,7 +288,7 @@ impl Compiled {
 
     /// Keeps what was bound for later processes. That it cannot be is no error.
     fn save_bound(&self, path: &std::path::Path, base: &Buffers, packed: &[Option<Packed>], sizes: &Sizes) {
-        let needed = kept::needed(&self.program, &self.steps, packed);
+        let needed = bind_cache::needed(&self.program, &self.steps, packed);
         let bytes = |number: &usize| {
             let buffer = self.program.buffers.values().nth(*number)?;
             let span = byte_size(buffer, sizes).ok()?;
@@ -296,7 +296,7 @@ impl Compiled {
             Some((*number, unsafe { std::slice::from_raw_parts(base.0[*number].cast_const(), span) }))
         };
         let Some(buffers) = needed.iter().map(bytes).collect::<Option<Vec<_>>>() else { return };
-        if let Err(e) = kept::save(path, &buffers, packed) {
+        if let Err(e) = bind_cache::save(path, &buffers, packed) {
             tracing::debug!(target: "cache", file = %path.display(), "packed weights are not kept: {e}");
         }
     }
@@ -380,7 +380,7 @@ impl Compiled {
     }
 
     /// Runs the steps on the pool and gives the machine back.
-    fn drive<'a>(&self, machine: Walk<'a>, steps: &[Planned]) -> Result<Walk<'a>, ExecError> {
+    fn drive<'a>(&self, machine: Walk<'a>, steps: &[PlannedStep]) -> Result<Walk<'a>, ExecError> {
         let machine = Mutex::new(machine);
         let done = self
             .in_team(steps.len() > 1, &|| machine.lock().unwrap_or_else(PoisonError::into_inner).run(steps));
@@ -472,7 +472,7 @@ static EMPTY: Bound =
 
 /// Packs the constant weights of operations and of those nested in them, in the order of `number_packs`.
 fn pack(
-    steps: &[Planned],
+    steps: &[PlannedStep],
     base: &Buffers,
     sizes: &Sizes,
     packed: &mut Vec<Option<Packed>>,
@@ -504,7 +504,7 @@ fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError
     match op {
         // What follows a failed check is not needed.
         Op::Several(list) => {
-            let mut open = list.iter().filter_map(Planned::op).take_while(|_| !call.fault.is_set());
+            let mut open = list.iter().filter_map(PlannedStep::op).take_while(|_| !call.fault.is_set());
             open.try_for_each(|op| run(op, call, all))
         }
         Op::Loop(k) => k.run(call),

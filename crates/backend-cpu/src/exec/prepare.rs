@@ -6,10 +6,10 @@ use kernel_ir::runtime::{Node, Plan, control};
 use kernel_ir::{Attention, Conv, Epilogue, ExternOp, LoopKernel, Matmul, Program, Step, plain_steps};
 
 use super::attention_backward::AttentionBackwardOp;
-use super::control::Planned;
+use super::control::PlannedStep;
 use super::finish::recognise;
 use super::jobs::Jobs;
-use super::looped::LoopOp;
+use super::loop_op::LoopOp;
 use super::sort::SortOp;
 use super::staged::{self, StagedOp};
 use super::template::{AttentionOp, ConvOp, Finish, MatmulOp, flattens};
@@ -22,7 +22,7 @@ pub(super) fn steps(
     program: &mut Program,
     steps: &[Step],
     jobs: &mut Jobs,
-) -> Result<Vec<Planned>, ExecError> {
+) -> Result<Vec<PlannedStep>, ExecError> {
     Lowering { program, jobs }.list(steps)
 }
 
@@ -39,23 +39,23 @@ impl Plan for Lowering<'_> {
     fn program(&self) -> &Program {
         self.program
     }
-    fn list(&mut self, steps: &[Step]) -> Result<Vec<Planned>, ExecError> {
+    fn list(&mut self, steps: &[Step]) -> Result<Vec<PlannedStep>, ExecError> {
         steps.iter().map(|step| planned(self.program, step, self.jobs)).collect()
     }
 }
 
-fn planned(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Planned, ExecError> {
+fn planned(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<PlannedStep, ExecError> {
     let node = match control(&mut Lowering { program, jobs }, step)? {
         Some(node) => node,
         None => Node::Op(prepare(program, step, jobs)?),
     };
-    Ok(Planned::new(program, step, node))
+    Ok(PlannedStep::new(program, step, node))
 }
 
 /// The operation of a step that is no control flow.
 fn prepare(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Op, ExecError> {
     match step {
-        Step::Loop(k) => looped(program, k, jobs),
+        Step::Loop(k) => loop_op(program, k, jobs),
         Step::Matmul(m) => matmul(program, m, jobs),
         Step::Conv(c) => conv(program, c, jobs),
         Step::Attention(a) => attention(program, a, jobs),
@@ -73,7 +73,7 @@ fn prepare(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Op, Ex
     }
 }
 
-fn looped(program: &Program, k: &LoopKernel, jobs: &mut Jobs) -> Result<Op, ExecError> {
+fn loop_op(program: &Program, k: &LoopKernel, jobs: &mut Jobs) -> Result<Op, ExecError> {
     Ok(Op::Loop(LoopOp::new(lowered(program, k)?, jobs)))
 }
 
@@ -83,20 +83,22 @@ fn lowered(program: &Program, k: &LoopKernel) -> Result<Vec<VKernel>, ExecError>
 
 /// Steps that may run at once: all loops whose points are independent are one operation, which threads share; what else
 /// there is follows in its order, as [`members`] says.
-fn together(program: &mut Program, steps: &[Step], jobs: &mut Jobs) -> Result<Vec<Planned>, ExecError> {
+fn together(program: &mut Program, steps: &[Step], jobs: &mut Jobs) -> Result<Vec<PlannedStep>, ExecError> {
     let (mut shared, mut serial, mut first) = (Vec::new(), Vec::new(), None);
     for step in steps {
         let Step::Loop(k) = step else { continue };
         first = first.or(Some(step));
         let kernels = lowered(program, k)?;
         match kernels.iter().any(|k| k.serial) {
-            true => serial.push(Planned::new(program, step, Node::Op(Op::Loop(LoopOp::new(kernels, jobs))))),
+            true => {
+                serial.push(PlannedStep::new(program, step, Node::Op(Op::Loop(LoopOp::new(kernels, jobs)))))
+            }
             false => shared.extend(kernels),
         }
     }
     let mut all = Vec::new();
     if let Some(first) = first.filter(|_| !shared.is_empty()) {
-        all.push(Planned::new(program, first, Node::Op(Op::Loop(LoopOp::new(shared, jobs)))));
+        all.push(PlannedStep::new(program, first, Node::Op(Op::Loop(LoopOp::new(shared, jobs)))));
     }
     all.extend(serial);
     for step in steps.iter().filter(|s| !matches!(s, Step::Loop(_))) {
@@ -106,7 +108,10 @@ fn together(program: &mut Program, steps: &[Step], jobs: &mut Jobs) -> Result<Ve
 }
 
 /// The members of steps that may run at once, each with its operation where it has one of its own.
-pub(super) fn members<'a>(steps: &'a [Step], planned: &'a [Planned]) -> Vec<(&'a Step, Option<&'a Planned>)> {
+pub(super) fn members<'a>(
+    steps: &'a [Step],
+    planned: &'a [PlannedStep],
+) -> Vec<(&'a Step, Option<&'a PlannedStep>)> {
     let (loops, others): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(|s| matches!(s, Step::Loop(_)));
     let own = planned.iter().skip(planned.len().saturating_sub(others.len())).map(Some);
     loops.into_iter().map(|s| (s, None)).chain(others.into_iter().zip(own)).collect()
@@ -163,7 +168,7 @@ fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Jobs) -> Result<Op, Exec
             return Ok(Op::Staged(Box::new(StagedOp::matmul(program, m, jobs)?), 0));
         }
         let k = fallback::matmul(program, m);
-        return looped(program, &k, jobs);
+        return loop_op(program, &k, jobs);
     }
     let ranges = &m.epilogue.ranges;
     let flat = flattens(m);
@@ -206,7 +211,7 @@ fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Op, ExecErro
             return Ok(Op::Staged(Box::new(StagedOp::conv(program, c, jobs)?), 0));
         }
         let k = fallback::conv(program, c);
-        return looped(program, &k, jobs);
+        return loop_op(program, &k, jobs);
     }
     let ranges = &c.epilogue.ranges;
     let walk = Walk { batch: dims(ranges, 0..1), rows: dims(ranges, 2..rank), column: 1 };

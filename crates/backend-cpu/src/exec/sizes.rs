@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, PoisonError};
 
-use kernel_ir::runtime::{Misfit, Place as At, Sizes};
+use kernel_ir::runtime::{Mismatch, SizeSource, Sizes};
 use plugin_sdk::TensorView;
 
-use super::{Compiled, ExecError, Place};
+use super::{ArenaLayout, Compiled, ExecError};
 
 impl Compiled {
     pub(super) fn bind_sizes(&self, inputs: &[TensorView<'_>]) -> Result<Sizes, ExecError> {
@@ -27,17 +27,22 @@ impl Compiled {
 
     /// What to say of sizes that do not fit.
     #[cold]
-    fn misfit(&self, misfit: Misfit, sizes: &Sizes, size: &dyn Fn(usize, usize) -> Option<i64>) -> ExecError {
-        let (Misfit::Equation(n) | Misfit::Range(n, _) | Misfit::Missing(n)) = misfit else {
+    fn misfit(
+        &self,
+        misfit: Mismatch,
+        sizes: &Sizes,
+        size: &dyn Fn(usize, usize) -> Option<i64>,
+    ) -> ExecError {
+        let (Mismatch::Equation(n) | Mismatch::Range(n, _) | Mismatch::Missing(n)) = misfit else {
             return ExecError::Malformed("a guard is no affair of the executor".into());
         };
         let equation = self.binder.equation(n);
-        let At::Dim(input, dim) = equation.place else {
+        let SizeSource::Dim(input, dim) = equation.place else {
             return ExecError::Malformed("an input is not known by its value".into());
         };
         let (name, got) = (self.program.inputs[input].name.clone(), size(input, dim).unwrap_or_default());
         match (misfit, equation.expected(sizes.values())) {
-            (Misfit::Equation(_), Some(expected)) => {
+            (Mismatch::Equation(_), Some(expected)) => {
                 ExecError::Size { name, dim, got, expected, expr: equation.size.to_string() }
             }
             _ => ExecError::Range { name, problem: self.binder.problem(misfit, got, sizes.values()) },
@@ -45,7 +50,7 @@ impl Compiled {
     }
 
     /// The arena's layout at these sizes, from the plan or from the table of layouts that were made before.
-    pub(super) fn place(&self, sizes: &Sizes) -> Result<Arc<Place>, ExecError> {
+    pub(super) fn place(&self, sizes: &Sizes) -> Result<Arc<ArenaLayout>, ExecError> {
         if let Some(fixed) = &self.fixed {
             return Ok(fixed.clone());
         }
@@ -54,7 +59,7 @@ impl Compiled {
             return Ok(place.clone());
         }
         let (offsets, bytes) = self.program.plan.place(&self.program, &|id| sizes.get(id))?;
-        let place = Arc::new(Place { offsets, bytes });
+        let place = Arc::new(ArenaLayout { offsets, bytes });
         // A service that sees ever new sizes must not keep a layout of each.
         if places.len() >= 1024 {
             places.clear();

@@ -14,7 +14,7 @@ use kernel_ir::{
 };
 
 use super::jobs::Jobs;
-use super::looped::LoopOp;
+use super::loop_op::LoopOp;
 use super::memory::Block;
 use super::template::{View, conv_shape, flattens, is_constant, strides5, sums_place};
 use super::{Buffers, Call, ExecError, Packed};

@@ -83,9 +83,11 @@ pub(super) fn flattens(m: &Matmul) -> bool {
     let rank = m.a.sizes.len();
     let batch = 0..rank - 2;
     let shared = batch.clone().all(|d| m.b.strides[d] == SymExpr::ZERO || m.b.sizes[d] == SymExpr::ONE);
-    let chained = batch.rev().all(|d| {
-        let below = &m.a.strides[d + 1] * &m.a.sizes[d + 1];
-        m.a.sizes[d] == SymExpr::ONE || m.a.strides[d] == below
+    // A dimension of size 1 has no distance to the next: its stride says nothing.
+    let mut extent: Option<SymExpr> = None;
+    let chained = (0..rank - 1).rev().filter(|d| m.a.sizes[*d] != SymExpr::ONE).all(|d| {
+        let next = extent.replace(&m.a.strides[d] * &m.a.sizes[d]);
+        next.is_none_or(|distance| m.a.strides[d] == distance)
     });
     shared && chained
 }

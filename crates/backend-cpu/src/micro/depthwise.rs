@@ -197,33 +197,33 @@ unsafe fn columns(isa: Isa, line: &Line) {
     // SAFETY: the plan has checked the instruction set.
     unsafe {
         match isa {
-            Isa::Portable => go::<Portable>(line),
+            Isa::Portable => run_isa::<Portable>(line),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => go_avx2(line),
+            Isa::Avx2 => run_avx2(line),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => go_avx512(line),
+            Isa::Avx512 => run_avx512(line),
             #[cfg(not(target_arch = "x86_64"))]
-            _ => go::<Portable>(line),
+            _ => run_isa::<Portable>(line),
         }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn go_avx2(line: &Line) {
+unsafe fn run_avx2(line: &Line) {
     // SAFETY: the caller's promise.
-    unsafe { go::<Avx2>(line) }
+    unsafe { run_isa::<Avx2>(line) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn go_avx512(line: &Line) {
+unsafe fn run_avx512(line: &Line) {
     // SAFETY: the caller's promise.
-    unsafe { go::<Avx512>(line) }
+    unsafe { run_isa::<Avx512>(line) }
 }
 
 #[inline(always)]
-unsafe fn go<S: Simd>(line: &Line) {
+unsafe fn run_isa<S: Simd>(line: &Line) {
     // SAFETY: the caller's promise.
     unsafe {
         match (line.kernel[2], line.stride, line.dilation) {

@@ -18,7 +18,7 @@ const SMALL_B: usize = 6 * 1024;
 /// A block of C (values): it is added to once for each pass over k.
 const C_BLOCK: usize = 64 * 1024;
 /// Most values of A copied ahead for all tasks; more are copied block by block.
-const MOST_COPY: usize = 4 << 20;
+const MAX_COPY: usize = 4 << 20;
 /// Work of a task (multiply-adds) below which splitting further costs more than it balances; about 20 microseconds.
 const MIN_TASK: usize = 1 << 20;
 
@@ -86,7 +86,7 @@ pub(crate) unsafe fn run<'a>(
     }
     let work = count * like.m * like.n * like.depth();
     let grid = Grid::choose(count, like, team::threads_for(work));
-    let go = |make: &(dyn Fn(usize) -> Product<'a> + Sync)| {
+    let run_isa = |make: &(dyn Fn(usize) -> Product<'a> + Sync)| {
         team::par_for_work(grid.tasks(), work, &|task| {
             let (product, rows, panels) = grid.task(task, like);
             // SAFETY: the caller's promise; tasks are disjoint blocks of C.
@@ -95,13 +95,13 @@ pub(crate) unsafe fn run<'a>(
     };
     let strides: Option<Vec<(isize, isize)>> = (0..count).map(|i| make(i).strides()).collect();
     let (Some(strides), true) = (strides, like.copy_stride(like.n).is_some()) else {
-        go(make);
+        run_isa(make);
         return Ok(());
     };
     let ld = odd_lines(like.kc);
-    if grid.panel_blocks == 1 || count * like.m * ld > MOST_COPY {
+    if grid.panel_blocks == 1 || count * like.m * ld > MAX_COPY {
         // Each task copies the rows that it needs, which no other task does or which are too many to keep.
-        go(make);
+        run_isa(make);
         return Ok(());
     }
     scratch::with(count * like.m * ld, |buf| {
@@ -116,7 +116,7 @@ pub(crate) unsafe fn run<'a>(
                 copy_rows(&p, strides[product], &rows, 0, like.kc, copy.row(product, rows.start), ld);
             };
         });
-        go(&|i| copy.product(make(i), i));
+        run_isa(&|i| copy.product(make(i), i));
     });
     Ok(())
 }
@@ -325,11 +325,11 @@ impl Product<'_> {
     /// Calls `f(pass, taps, k0, kc)` for each part of k in order: several whole taps, or a piece of one.
     fn passes(&self, mut f: impl FnMut(Pass, Range<usize>, usize, usize)) {
         let taps = self.taps.len();
-        let mut go = |taps: Range<usize>, k0, kc, first, last| {
+        let mut run_isa = |taps: Range<usize>, k0, kc, first, last| {
             f(Pass { taps: 0..0, k0, kc, first, last, a: None }, taps, k0, kc);
         };
         if self.depth() == 0 {
-            return go(0..0, 0, 0, true, true);
+            return run_isa(0..0, 0, 0, true, true);
         }
         let pieces = self.kc.div_ceil(KC + KC / 4);
         let groups = if pieces > 1 { taps } else { self.depth().div_ceil(KC + KC / 4).min(taps) };
@@ -337,7 +337,7 @@ impl Product<'_> {
             for piece in 0..pieces {
                 let k = part(self.kc, pieces, piece);
                 let last = g + 1 == groups && piece + 1 == pieces;
-                go(part(taps, groups, g), k.start, k.len(), g + piece == 0, last);
+                run_isa(part(taps, groups, g), k.start, k.len(), g + piece == 0, last);
             }
         }
     }

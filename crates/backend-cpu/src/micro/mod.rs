@@ -78,8 +78,8 @@ mod tests;
 mod transpose;
 
 pub use attention::{
-    Attention, AttentionBackward, AttentionBackwardF64, AttentionF64, EmptyRow, Four, Mask, MaskF64, OfRows,
-    attention, attention_backward, attention_backward_f64, attention_f64,
+    Attention, AttentionBackward, AttentionBackwardF64, AttentionF64, EmptyRow, Mask, MaskF64, RowValues,
+    Tensor4, attention, attention_backward, attention_backward_f64, attention_f64,
 };
 pub use conv::{ConvPlan, ConvShape, ConvWeights, Strides5};
 pub use epilogue::{Activation, COut, Epilogue, EpilogueBlock, Hook, Residual};

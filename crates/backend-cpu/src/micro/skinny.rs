@@ -20,7 +20,7 @@ use super::{Isa, MatmulStrided, MicroError, scratch, team};
 /// Most rows that go this way.
 pub(crate) const MAX_ROWS: usize = 8;
 /// Rows of A that one sweep serves; more rows sweep again over what is then in cache.
-const SWEEP: usize = 4;
+const ROWS_PER_SWEEP: usize = 4;
 
 /// Rows of B of at most so many values are asked for [`AHEAD`] rows early: a cached key or value of one head.
 const SHORT: usize = 256;
@@ -38,7 +38,7 @@ pub(crate) enum Along {
 
 /// A product of few rows: `c[i * ldc + j] = sum over k of a[i * lda + k] * b(k, j)`.
 #[derive(Clone, Copy)]
-pub(crate) struct Thin {
+pub(crate) struct SkinnyProduct {
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     pub(crate) k: usize,
@@ -113,7 +113,7 @@ fn column_blocks(call: &MatmulStrided<'_>, entries: usize) -> usize {
 unsafe fn one(call: &MatmulStrided<'_>, entry: usize, cols: Range<usize>, a: *const f32, lda: usize) {
     let (_, b, c) = call.offsets(entry);
     let ldc = call.c_row_stride.unsigned_abs();
-    let thin = Thin {
+    let thin = SkinnyProduct {
         rows: call.m,
         cols: cols.len(),
         k: call.k,
@@ -164,43 +164,43 @@ unsafe fn one(call: &MatmulStrided<'_>, entry: usize, cols: Range<usize>, a: *co
 ///
 /// # Safety
 /// The pointers cover the sizes; C overlaps neither A nor B; the processor has `isa`.
-pub(crate) unsafe fn multiply(isa: Isa, thin: &Thin, finish: Option<&Finish>) {
+pub(crate) unsafe fn multiply(isa: Isa, thin: &SkinnyProduct, finish: Option<&Finish>) {
     // SAFETY: the caller's promise.
     unsafe {
         match isa {
-            Isa::Portable => go::<Portable>(thin, finish),
+            Isa::Portable => run_isa::<Portable>(thin, finish),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => go_avx2(thin, finish),
+            Isa::Avx2 => run_avx2(thin, finish),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => go_avx512(thin, finish),
+            Isa::Avx512 => run_avx512(thin, finish),
             #[cfg(not(target_arch = "x86_64"))]
-            _ => go::<Portable>(thin, finish),
+            _ => run_isa::<Portable>(thin, finish),
         }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn go_avx2(thin: &Thin, finish: Option<&Finish>) {
+unsafe fn run_avx2(thin: &SkinnyProduct, finish: Option<&Finish>) {
     // SAFETY: the caller's promise.
-    unsafe { go::<Avx2>(thin, finish) }
+    unsafe { run_isa::<Avx2>(thin, finish) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn go_avx512(thin: &Thin, finish: Option<&Finish>) {
+unsafe fn run_avx512(thin: &SkinnyProduct, finish: Option<&Finish>) {
     // SAFETY: the caller's promise.
-    unsafe { go::<Avx512>(thin, finish) }
+    unsafe { run_isa::<Avx512>(thin, finish) }
 }
 
 #[inline(always)]
-unsafe fn go<S: Simd>(thin: &Thin, finish: Option<&Finish>) {
+unsafe fn run_isa<S: Simd>(thin: &SkinnyProduct, finish: Option<&Finish>) {
     // SAFETY: the caller's promise; every sweep stays inside the rows, every column block inside the columns.
     unsafe {
         match thin.along {
             Along::K(stride) => dots_all::<S>(thin, stride),
             Along::N(stride) => {
-                for row in (0..thin.rows).step_by(SWEEP) {
+                for row in (0..thin.rows).step_by(ROWS_PER_SWEEP) {
                     let sweep = thin.sweep(row);
                     match sweep.rows {
                         1 => sums::<S, 1>(&sweep, stride),
@@ -222,11 +222,11 @@ unsafe fn go<S: Simd>(thin: &Thin, finish: Option<&Finish>) {
     }
 }
 
-impl Thin {
-    /// The product of up to `SWEEP` rows from `row`.
-    fn sweep(&self, row: usize) -> Thin {
-        Thin {
-            rows: (self.rows - row).min(SWEEP),
+impl SkinnyProduct {
+    /// The product of up to `ROWS_PER_SWEEP` rows from `row`.
+    fn sweep(&self, row: usize) -> SkinnyProduct {
+        SkinnyProduct {
+            rows: (self.rows - row).min(ROWS_PER_SWEEP),
             a: self.a.wrapping_add(row * self.lda),
             c: self.c.wrapping_add(row * self.ldc),
             ..*self
@@ -236,14 +236,14 @@ impl Thin {
 
 /// B in rows of k: four columns at a time, each row of A against all four while they are in cache.
 #[inline(always)]
-unsafe fn dots_all<S: Simd>(thin: &Thin, stride: isize) {
+unsafe fn dots_all<S: Simd>(thin: &SkinnyProduct, stride: isize) {
     // SAFETY: the caller's promise.
     unsafe {
         let mut j = 0;
         while j < thin.cols {
             let wide = j + 4 <= thin.cols;
             // Short columns far apart: the hardware follows no stream across pages.
-            if thin.k <= SHORT && wide && thin.rows <= SWEEP {
+            if thin.k <= SHORT && wide && thin.rows <= ROWS_PER_SWEEP {
                 for c in 0..4 {
                     let next = thin.b.wrapping_offset((j + AHEAD + c) as isize * stride);
                     for k in (0..thin.k).step_by(16) {
@@ -251,7 +251,7 @@ unsafe fn dots_all<S: Simd>(thin: &Thin, stride: isize) {
                     }
                 }
             }
-            for row in (0..thin.rows).step_by(SWEEP) {
+            for row in (0..thin.rows).step_by(ROWS_PER_SWEEP) {
                 let sweep = thin.sweep(row);
                 match (sweep.rows, wide) {
                     (1, true) => dots::<S, 1, 4>(&sweep, stride, j),
@@ -271,7 +271,7 @@ unsafe fn dots_all<S: Simd>(thin: &Thin, stride: isize) {
 
 /// `R` rows of A times `C` columns from `j`.
 #[inline(always)]
-unsafe fn dots<S: Simd, const R: usize, const C: usize>(t: &Thin, stride: isize, j: usize) {
+unsafe fn dots<S: Simd, const R: usize, const C: usize>(t: &SkinnyProduct, stride: isize, j: usize) {
     // SAFETY: the caller's promise; the last piece of k is masked.
     unsafe {
         let mut acc = [[S::splat(0.0); C]; R];
@@ -318,7 +318,7 @@ unsafe fn load_all<S: Simd, const C: usize>(b: &[*const f32; C], k: usize) -> [S
 
 /// B in rows of n: eight rows of B at a time are scaled and added to `R` rows of C, which stay in the first-level cache.
 #[inline(always)]
-unsafe fn sums<S: Simd, const R: usize>(t: &Thin, stride: isize) {
+unsafe fn sums<S: Simd, const R: usize>(t: &SkinnyProduct, stride: isize) {
     const KB: usize = 8;
     // SAFETY: the caller's promise; the last vector of columns is masked.
     unsafe {

@@ -48,12 +48,12 @@ thread_local! {
     /// The team that this thread leads, or null.
     static LEADS: Cell<*const Team> = const { Cell::new(ptr::null()) };
     /// Set on helpers and inside loops: a nested loop runs on its own thread.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static IN_PARALLEL: Cell<bool> = const { Cell::new(false) };
 }
 
 /// How many threads a loop started here may use.
 pub fn threads() -> usize {
-    if INSIDE.get() { 1 } else { rayon::current_num_threads() }
+    if IN_PARALLEL.get() { 1 } else { rayon::current_num_threads() }
 }
 
 /// How many threads a loop of `work` multiply-adds (or copies of a value, at a few to a multiply-add) should use: one, if
@@ -92,7 +92,7 @@ fn run(tasks: usize, threads: usize, f: &(dyn Fn(usize) + Sync)) {
 /// nothing.
 fn split(work: &Loop<'_>, threads: usize) {
     if threads <= 1 {
-        let was = INSIDE.replace(true);
+        let was = IN_PARALLEL.replace(true);
         let guard = Restore(was);
         work.work();
         drop(guard);
@@ -106,7 +106,7 @@ struct Restore(bool);
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        INSIDE.set(self.0);
+        IN_PARALLEL.set(self.0);
     }
 }
 
@@ -159,7 +159,7 @@ impl Team {
     fn lead(&self, work: &Loop<'_>) {
         self.current.store(ptr::from_ref(work).cast_mut().cast(), Ordering::Relaxed);
         self.epoch.fetch_add(1, Ordering::SeqCst);
-        let guard = Restore(INSIDE.replace(true));
+        let guard = Restore(IN_PARALLEL.replace(true));
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.work()));
         drop(guard);
         // See `help`: after this store no helper takes the pointer; those that have it are counted in `busy`.
@@ -179,7 +179,7 @@ impl Team {
 
     /// A helper's life: watch for loops until the team closes.
     fn help(&self) {
-        let guard = Restore(INSIDE.replace(true));
+        let guard = Restore(IN_PARALLEL.replace(true));
         self.helpers.fetch_add(1, Ordering::Relaxed);
         let (mut seen, mut turns) = (0, 0u32);
         while !self.closed.load(Ordering::Acquire) {

@@ -4,7 +4,7 @@ use ir_core::{Atom, SymExpr};
 use kernel_ir::{Inst, InstKind, StoreMode};
 
 use super::Dim;
-use super::lower::{Body, Placed};
+use super::lower::{Body, PlacedInst};
 
 /// Cost of four lanes of an access that is contiguous, broadcast, or one address a lane.
 const UNIT: f64 = 1.0;
@@ -34,8 +34,8 @@ pub(super) fn body_cost(body: &Body, var: u32, extent: &SymExpr) -> f64 {
     let mut cost = 0.0;
     for p in &body.insts {
         cost += match p {
-            Placed { inst: Inst { kind: InstKind::Check { .. }, .. }, .. } if !short => 1.0,
-            Placed { inst, address: Some(e) } => {
+            PlacedInst { inst: Inst { kind: InstKind::Check { .. }, .. }, .. } if !short => 1.0,
+            PlacedInst { inst, address: Some(e) } => {
                 let combining =
                     matches!(&inst.kind, InstKind::Store { mode, .. } if *mode != StoreMode::Write);
                 let indirect = e.any_leaf(|a| matches!(a, Atom::Value(_)));
@@ -43,7 +43,7 @@ pub(super) fn body_cost(body: &Body, var: u32, extent: &SymExpr) -> f64 {
                 if short { SCALAR } else { c }
             }
             _ if short => SCALAR,
-            Placed { inst, .. } => match inst.kind {
+            PlacedInst { inst, .. } => match inst.kind {
                 InstKind::Scan { .. } => SCALAR,
                 _ => 1.0,
             },

@@ -21,7 +21,7 @@ pub enum LowerError {
 }
 
 /// An instruction and, for loads, stores, index values and checks, its simplified expression.
-pub(super) struct Placed {
+pub(super) struct PlacedInst {
     pub(super) inst: Inst,
     pub(super) address: Option<SymExpr>,
 }
@@ -29,7 +29,7 @@ pub(super) struct Placed {
 /// A stage on its way.
 pub(super) struct Body {
     pub(super) loops: Vec<Dim>,
-    pub(super) insts: Vec<Placed>,
+    pub(super) insts: Vec<PlacedInst>,
     /// Assumed number of inner points, for comparing stages.
     pub(super) weight: f64,
 }
@@ -47,7 +47,10 @@ pub fn lower_kernel(program: &Program, kernel: &LoopKernel) -> Result<VKernel, L
         let insts = stage
             .insts
             .iter()
-            .map(|i| Placed { address: address_of(program, i).map(|e| e.simplify(&known)), inst: i.clone() })
+            .map(|i| PlacedInst {
+                address: address_of(program, i).map(|e| e.simplify(&known)),
+                inst: i.clone(),
+            })
             .collect();
         let loops = dims(first, &stage.inner);
         let weight = loops.iter().map(|d| d.extent.as_const().unwrap_or(64) as f64).product::<f64>().max(1.0);
@@ -72,8 +75,8 @@ pub fn lower_epilogue(
     let bounds = program.bounds();
     let known = LoopBounds { extents: &epilogue.ranges, symbols: &bounds };
     let insts = epilogue.insts.iter();
-    let insts: Vec<Placed> = insts
-        .map(|i| Placed { address: address_of(program, i).map(|e| e.simplify(&known)), inst: i.clone() })
+    let insts: Vec<PlacedInst> = insts
+        .map(|i| PlacedInst { address: address_of(program, i).map(|e| e.simplify(&known)), inst: i.clone() })
         .collect();
     let bodies = vec![Body { loops: Vec::new(), insts, weight: 1.0 }];
     let axis = Dim { var: column, extent: epilogue.ranges[column as usize].clone() };
@@ -354,7 +357,7 @@ fn classify(program: &Program, body: &Body, axis: Option<u32>, outer: bool, writ
 }
 
 /// For each instruction whether it reads a checked index, be it through others.
-fn checked(program: &Program, insts: &[Placed]) -> Vec<bool> {
+fn checked(program: &Program, insts: &[PlacedInst]) -> Vec<bool> {
     let mut from: Vec<bool> = Vec::with_capacity(insts.len());
     for p in insts {
         let mut found = matches!(p.inst.kind, InstKind::Check { .. }) && !program.unchecked_indices;

@@ -8,9 +8,9 @@ use kernel_ir::{
 };
 
 /// Most parts of a kernel: each is a function of its own.
-const MOST_PARTS: usize = 64;
+const MAX_PARTS: usize = 64;
 /// Elements that a part has on average; with fewer, starting the parts takes what the masks took.
-const LEAST_PART: i64 = 256;
+const MIN_PART: i64 = 256;
 
 /// The kernel's parts, which together do what it does; the kernel itself where there is nothing to gain.
 pub fn split(program: &Program, kernel: &LoopKernel) -> Vec<LoopKernel> {
@@ -37,7 +37,7 @@ fn boxes(program: &Program, kernel: &LoopKernel) -> Option<Vec<Region>> {
     let parts = cuts.iter().try_fold(1usize, |n, c| n.checked_mul(c.len() + 1))?;
     let points = kernel.outer.iter().filter_map(SymExpr::as_const).fold(1i64, i64::saturating_mul);
     let whole = kernel.outer.iter().all(|e| e.as_const().is_some());
-    if !(2..=MOST_PARTS).contains(&parts) || (whole && points / (parts as i64) < LEAST_PART) {
+    if !(2..=MAX_PARTS).contains(&parts) || (whole && points / (parts as i64) < MIN_PART) {
         return None;
     }
     let mut boxes: Vec<Region> = vec![Vec::new()];
@@ -178,8 +178,8 @@ fn known(insts: &[Inst], region: &Region, bounds: &LoopBounds<'_>) -> Vec<Known>
             },
             InstKind::Op { op, args } if inst.dtype == DType::Bool => match (op, &args[..]) {
                 (ScalarOp::Not, [x]) => truth(*x).map_or(Known::No, |t| Known::Truth(!t)),
-                (ScalarOp::And, [x, y]) => absorbed(true, (*x, truth(*x)), (*y, truth(*y))),
-                (ScalarOp::Or, [x, y]) => absorbed(false, (*x, truth(*x)), (*y, truth(*y))),
+                (ScalarOp::And, [x, y]) => and_or(true, (*x, truth(*x)), (*y, truth(*y))),
+                (ScalarOp::Or, [x, y]) => and_or(false, (*x, truth(*x)), (*y, truth(*y))),
                 _ => compared().unwrap_or(Known::No),
             },
             _ => Known::No,
@@ -195,7 +195,7 @@ fn known(insts: &[Inst], region: &Region, bounds: &LoopBounds<'_>) -> Vec<Known>
 }
 
 /// `and` (`neutral` true) or `or` (false) of two truth values.
-fn absorbed(neutral: bool, x: (Val, Option<bool>), y: (Val, Option<bool>)) -> Known {
+fn and_or(neutral: bool, x: (Val, Option<bool>), y: (Val, Option<bool>)) -> Known {
     match (x.1, y.1) {
         (Some(a), _) if a != neutral => Known::Truth(a),
         (_, Some(b)) if b != neutral => Known::Truth(b),

@@ -8,7 +8,7 @@ use kernel_ir::{
 
 /// What follows the product or convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tail {
+pub(crate) enum EpilogueKind {
     Plain,
     Bias,
     BiasRelu,
@@ -18,21 +18,21 @@ pub(crate) enum Tail {
     ErfBias,
 }
 
-impl Tail {
+impl EpilogueKind {
     fn has_bias(self) -> bool {
-        !matches!(self, Tail::Plain | Tail::Residual)
+        !matches!(self, EpilogueKind::Plain | EpilogueKind::Residual)
     }
     fn has_residual(self) -> bool {
-        matches!(self, Tail::Residual | Tail::ResidualBiasRelu)
+        matches!(self, EpilogueKind::Residual | EpilogueKind::ResidualBiasRelu)
     }
     fn apply(self, x: f64, bias: f64, residual: f64) -> f64 {
         match self {
-            Tail::Plain => x,
-            Tail::Bias => x + bias,
-            Tail::BiasRelu => (x + bias).max(0.0),
-            Tail::Residual => x + residual,
-            Tail::ResidualBiasRelu => (x + residual + bias).max(0.0),
-            Tail::ErfBias => x * (1.0 + libm_erf(x * std::f64::consts::FRAC_1_SQRT_2)) * 0.5 + bias,
+            EpilogueKind::Plain => x,
+            EpilogueKind::Bias => x + bias,
+            EpilogueKind::BiasRelu => (x + bias).max(0.0),
+            EpilogueKind::Residual => x + residual,
+            EpilogueKind::ResidualBiasRelu => (x + residual + bias).max(0.0),
+            EpilogueKind::ErfBias => x * (1.0 + libm_erf(x * std::f64::consts::FRAC_1_SQRT_2)) * 0.5 + bias,
         }
     }
 }
@@ -65,7 +65,7 @@ pub(crate) struct Case {
     pub tf32: bool,
     /// The buffers, by number; the last one is the result.
     pub(crate) arrays: Vec<Array>,
-    pub(crate) tail: Tail,
+    pub(crate) epilogue_kind: EpilogueKind,
     /// Multiplications and additions.
     pub(crate) flops: f64,
 }
@@ -103,13 +103,13 @@ fn shape(numbers: &[i64]) -> Shape {
 }
 
 /// A program in the making.
-struct Maker {
+struct CaseBuilder {
     program: Program,
     arrays: Vec<Array>,
     dtype: DType,
 }
 
-impl Maker {
+impl CaseBuilder {
     fn buffer(&mut self, sizes: &[i64], strides: &[i64], filled: bool) -> BufId {
         let span = 1 + sizes.iter().zip(strides).map(|(n, s)| (n - 1) * s).sum::<i64>();
         let seed = self.arrays.len() as u64 + 1;
@@ -140,7 +140,13 @@ impl Maker {
     }
 
     /// The epilogue over a result of these sizes; its last store makes the last buffer.
-    fn epilogue(&mut self, tail: Tail, sizes: &[i64], strides: &[i64], channel: usize) -> Epilogue {
+    fn epilogue(
+        &mut self,
+        epilogue_kind: EpilogueKind,
+        sizes: &[i64],
+        strides: &[i64],
+        channel: usize,
+    ) -> Epilogue {
         let mut one = vec![0; sizes.len()];
         one[channel] = 1;
         let wide = if self.dtype == DType::F64 { DType::F64 } else { DType::F32 };
@@ -148,7 +154,7 @@ impl Maker {
         let at: Shape = (0..sizes.len() as u32).map(SymExpr::loop_var).collect();
         let mut x = body.push(wide, InstKind::Template);
         let half = |b: &mut BodyBuilder, n: f64| b.constant(Scalar::Float(n), wide);
-        if tail == Tail::ErfBias {
+        if epilogue_kind == EpilogueKind::ErfBias {
             let root = half(&mut body, std::f64::consts::FRAC_1_SQRT_2);
             let scaled = body.op(ScalarOp::Mul, &[x, root]);
             let erf = body.op(ScalarOp::Erf, &[scaled]);
@@ -157,16 +163,16 @@ impl Maker {
             let product = body.op(ScalarOp::Mul, &[x, sum]);
             x = body.op(ScalarOp::Mul, &[product, two]);
         }
-        if tail.has_residual() {
+        if epilogue_kind.has_residual() {
             let buf = self.buffer(sizes, strides, true);
             x = added(&mut body, x, buf, self.dtype, at.clone(), wide);
         }
-        if tail.has_bias() {
+        if epilogue_kind.has_bias() {
             let buf = self.buffer(&sizes[channel..=channel], &[1], true);
             let index: Shape = [SymExpr::loop_var(channel as u32)].into_iter().collect();
             x = added(&mut body, x, buf, self.dtype, index, wide);
         }
-        if matches!(tail, Tail::BiasRelu | Tail::ResidualBiasRelu) {
+        if matches!(epilogue_kind, EpilogueKind::BiasRelu | EpilogueKind::ResidualBiasRelu) {
             let zero = half(&mut body, 0.0);
             x = body.op(ScalarOp::Max, &[x, zero]);
         }
@@ -194,18 +200,33 @@ pub(crate) struct Product<'a> {
     pub(crate) out: Vec<i64>,
 }
 
-pub(crate) fn matmul(name: &str, dtype: DType, tf32: bool, p: &Product<'_>, tail: Tail) -> Case {
-    let mut maker = Maker { program: Program::default(), arrays: Vec::new(), dtype };
+pub(crate) fn matmul(
+    name: &str,
+    dtype: DType,
+    tf32: bool,
+    p: &Product<'_>,
+    epilogue_kind: EpilogueKind,
+) -> Case {
+    let mut maker = CaseBuilder { program: Program::default(), arrays: Vec::new(), dtype };
     let with = |r: i64, c: i64| -> Vec<i64> { p.batch.iter().copied().chain([r, c]).collect() };
     let a = maker.buffer(&with(p.m, p.k), &p.a, true);
     let b = maker.buffer(&with(p.k, p.n), &p.b, true);
     let (a, b) = (maker.operand(a), maker.operand(b));
     let sizes = with(p.m, p.n);
-    let epilogue = maker.epilogue(tail, &sizes, &p.out, sizes.len() - 1);
+    let epilogue = maker.epilogue(epilogue_kind, &sizes, &p.out, sizes.len() - 1);
     let acc = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let step = Step::Matmul(Matmul { name: "matmul".into(), origins: Vec::new(), a, b, acc, epilogue });
     let flops = 2.0 * p.batch.iter().product::<i64>() as f64 * (p.m * p.n * p.k) as f64;
-    Case { name: name.into(), program: maker.program, step, dtype, tf32, arrays: maker.arrays, tail, flops }
+    Case {
+        name: name.into(),
+        program: maker.program,
+        step,
+        dtype,
+        tf32,
+        arrays: maker.arrays,
+        epilogue_kind,
+        flops,
+    }
 }
 
 /// A convolution; `result` gives the sizes of the output.
@@ -220,12 +241,18 @@ pub(crate) struct Window<'a> {
     pub(crate) transposed: bool,
 }
 
-pub(crate) fn conv(name: &str, dtype: DType, tf32: bool, w: &Window<'_>, tail: Tail) -> Case {
-    let mut maker = Maker { program: Program::default(), arrays: Vec::new(), dtype };
+pub(crate) fn conv(
+    name: &str,
+    dtype: DType,
+    tf32: bool,
+    w: &Window<'_>,
+    epilogue_kind: EpilogueKind,
+) -> Case {
+    let mut maker = CaseBuilder { program: Program::default(), arrays: Vec::new(), dtype };
     let input = maker.buffer(w.input.0, &w.input.1, true);
     let weight = maker.buffer(w.weight.0, &w.weight.1, true);
     let (input, weight) = (maker.operand(input), maker.operand(weight));
-    let epilogue = maker.epilogue(tail, w.result.0, &w.result.1, 1);
+    let epilogue = maker.epilogue(epilogue_kind, w.result.0, &w.result.1, 1);
     let per_point = w.weight.0[1..].iter().product::<i64>() as f64;
     let flops = match w.transposed {
         true => 2.0 * w.input.0.iter().product::<i64>() as f64 * per_point,
@@ -244,26 +271,36 @@ pub(crate) fn conv(name: &str, dtype: DType, tf32: bool, w: &Window<'_>, tail: T
         acc: DType::F32,
         epilogue,
     });
-    Case { name: name.into(), program: maker.program, step, dtype, tf32, arrays: maker.arrays, tail, flops }
+    Case {
+        name: name.into(),
+        program: maker.program,
+        step,
+        dtype,
+        tf32,
+        arrays: maker.arrays,
+        epilogue_kind,
+        flops,
+    }
 }
 
 impl Case {
     /// The result at a point in double precision, and the magnitude of what was added up to it.
-    pub(crate) fn wanted(&self, at: &[i64]) -> (f64, f64) {
+    pub(crate) fn expected(&self, at: &[i64]) -> (f64, f64) {
         let (sum, size) = match &self.step {
             Step::Matmul(_) => self.product_at(at),
             Step::Conv(c) => self.conv_at(c, at),
             _ => (0.0, 0.0),
         };
         let mut extra = self.arrays[2..self.arrays.len() - 1].iter();
-        let residual = if self.tail.has_residual() { extra.next().map_or(0.0, |a| a.at(at)) } else { 0.0 };
+        let residual =
+            if self.epilogue_kind.has_residual() { extra.next().map_or(0.0, |a| a.at(at)) } else { 0.0 };
         let channel = if matches!(self.step, Step::Conv(_)) { 1 } else { at.len() - 1 };
-        let bias = if self.tail.has_bias() {
+        let bias = if self.epilogue_kind.has_bias() {
             extra.next().map_or(0.0, |a| a.at(&at[channel..=channel]))
         } else {
             0.0
         };
-        (self.tail.apply(sum, bias, residual), size + residual.abs() + bias.abs())
+        (self.epilogue_kind.apply(sum, bias, residual), size + residual.abs() + bias.abs())
     }
 
     fn product_at(&self, at: &[i64]) -> (f64, f64) {

@@ -2,7 +2,7 @@
 
 use ir_core::DType;
 
-use crate::case::{Case, Product, Tail, Window, conv, dense, last, matmul, rows};
+use crate::case::{Case, EpilogueKind, Product, Window, conv, dense, last, matmul, rows};
 
 const BF: DType = DType::BF16;
 const F16: DType = DType::F16;
@@ -19,9 +19,9 @@ pub(crate) fn all() -> Vec<Case> {
     out
 }
 
-/// Row by row; `turned` has `b` column by column, as the weight of a linear layer.
-fn plain(m: i64, n: i64, k: i64, turned: bool) -> Product<'static> {
-    let b = if turned { vec![1, k] } else { vec![n, 1] };
+/// Row by row; `transposed` has `b` column by column, as the weight of a linear layer.
+fn plain(m: i64, n: i64, k: i64, transposed: bool) -> Product<'static> {
+    let b = if transposed { vec![1, k] } else { vec![n, 1] };
     Product { batch: &[], m, n, k, a: vec![k, 1], b, out: vec![n, 1] }
 }
 
@@ -31,19 +31,23 @@ pub(crate) type Make = Box<dyn Fn(&str) -> Case>;
 /// Products of the sizes that networks have: large ones, those of a vision transformer for one image, a batch.
 pub(crate) fn large() -> Vec<(String, Make)> {
     let mut out: Vec<(String, Make)> = Vec::new();
-    for (dtype, tf32, [m, n, k], turned, tail) in [
-        (BF, false, [4096, 4096, 4096], true, Tail::Plain),
-        (BF, false, [8192, 8192, 8192], true, Tail::Plain),
-        (BF, false, [4096, 4096, 4096], false, Tail::ResidualBiasRelu),
-        (BF, false, [2048, 4096, 1024], true, Tail::Plain),
-        (BF, false, [2048, 4096, 1024], true, Tail::ErfBias),
-        (BF, false, [197, 768, 3072], true, Tail::ResidualBiasRelu),
-        (BF, false, [197, 3072, 768], true, Tail::ErfBias),
-        (F16, false, [1576, 768, 768], true, Tail::Bias),
-        (F32, true, [4096, 4096, 4096], true, Tail::Plain),
+    for (dtype, tf32, [m, n, k], transposed, epilogue_kind) in [
+        (BF, false, [4096, 4096, 4096], true, EpilogueKind::Plain),
+        (BF, false, [8192, 8192, 8192], true, EpilogueKind::Plain),
+        (BF, false, [4096, 4096, 4096], false, EpilogueKind::ResidualBiasRelu),
+        (BF, false, [2048, 4096, 1024], true, EpilogueKind::Plain),
+        (BF, false, [2048, 4096, 1024], true, EpilogueKind::ErfBias),
+        (BF, false, [197, 768, 3072], true, EpilogueKind::ResidualBiasRelu),
+        (BF, false, [197, 3072, 768], true, EpilogueKind::ErfBias),
+        (F16, false, [1576, 768, 768], true, EpilogueKind::Bias),
+        (F32, true, [4096, 4096, 4096], true, EpilogueKind::Plain),
     ] {
-        let name = format!("{dtype} {m}x{n}x{k} {tail:?}{}", if turned { "" } else { " by rows" });
-        out.push((name, Box::new(move |name| matmul(name, dtype, tf32, &plain(m, n, k, turned), tail))));
+        let name =
+            format!("{dtype} {m}x{n}x{k} {epilogue_kind:?}{}", if transposed { "" } else { " by rows" });
+        out.push((
+            name,
+            Box::new(move |name| matmul(name, dtype, tf32, &plain(m, n, k, transposed), epilogue_kind)),
+        ));
     }
     let heads = || Product {
         batch: &[32],
@@ -56,47 +60,47 @@ pub(crate) fn large() -> Vec<(String, Make)> {
     };
     out.push((
         "bf16 batch of 32 512x512x64".into(),
-        Box::new(move |name| matmul(name, BF, false, &heads(), Tail::Plain)),
+        Box::new(move |name| matmul(name, BF, false, &heads(), EpilogueKind::Plain)),
     ));
     out
 }
 
 fn products() -> Vec<Case> {
     vec![
-        matmul("matmul f32", F32, false, &plain(512, 512, 512, false), Tail::Plain),
-        matmul("matmul f32 tf32", F32, true, &plain(512, 512, 512, true), Tail::BiasRelu),
-        matmul("matmul f64", F64, false, &plain(256, 200, 300, true), Tail::Plain),
-        matmul("matmul f64 bias", F64, false, &plain(256, 200, 300, true), Tail::Bias),
-        matmul("matmul bf16", BF, false, &plain(1024, 1024, 1024, false), Tail::Plain),
-        matmul("linear f16 bias", F16, false, &plain(256, 512, 1024, true), Tail::Bias),
-        matmul("linear bf16 bias relu", BF, false, &plain(256, 512, 1024, true), Tail::BiasRelu),
-        matmul("linear bf16 residual", BF, false, &plain(256, 512, 1024, true), Tail::Residual),
+        matmul("matmul f32", F32, false, &plain(512, 512, 512, false), EpilogueKind::Plain),
+        matmul("matmul f32 tf32", F32, true, &plain(512, 512, 512, true), EpilogueKind::BiasRelu),
+        matmul("matmul f64", F64, false, &plain(256, 200, 300, true), EpilogueKind::Plain),
+        matmul("matmul f64 bias", F64, false, &plain(256, 200, 300, true), EpilogueKind::Bias),
+        matmul("matmul bf16", BF, false, &plain(1024, 1024, 1024, false), EpilogueKind::Plain),
+        matmul("linear f16 bias", F16, false, &plain(256, 512, 1024, true), EpilogueKind::Bias),
+        matmul("linear bf16 bias relu", BF, false, &plain(256, 512, 1024, true), EpilogueKind::BiasRelu),
+        matmul("linear bf16 residual", BF, false, &plain(256, 512, 1024, true), EpilogueKind::Residual),
         matmul(
             "linear bf16 residual bias relu",
             BF,
             false,
             &plain(256, 512, 1024, true),
-            Tail::ResidualBiasRelu,
+            EpilogueKind::ResidualBiasRelu,
         ),
-        matmul("linear bf16 erf gelu", BF, false, &plain(256, 512, 1024, true), Tail::ErfBias),
-        matmul("linear f32 erf gelu", F32, false, &plain(100, 300, 200, true), Tail::ErfBias),
-        matmul("odd bf16", BF, false, &plain(37, 53, 29, false), Tail::BiasRelu),
-        matmul("odd f16 erf", F16, false, &plain(37, 53, 29, true), Tail::ErfBias),
+        matmul("linear bf16 erf gelu", BF, false, &plain(256, 512, 1024, true), EpilogueKind::ErfBias),
+        matmul("linear f32 erf gelu", F32, false, &plain(100, 300, 200, true), EpilogueKind::ErfBias),
+        matmul("odd bf16", BF, false, &plain(37, 53, 29, false), EpilogueKind::BiasRelu),
+        matmul("odd f16 erf", F16, false, &plain(37, 53, 29, true), EpilogueKind::ErfBias),
         matmul(
             "result by columns bf16",
             BF,
             false,
             &Product { out: vec![1, 128], ..plain(128, 96, 64, false) },
-            Tail::Plain,
+            EpilogueKind::Plain,
         ),
         matmul(
             "result by columns erf f32",
             F32,
             false,
             &Product { out: vec![1, 128], ..plain(128, 96, 64, false) },
-            Tail::ErfBias,
+            EpilogueKind::ErfBias,
         ),
-        matmul("one row f32", F32, false, &plain(1, 1000, 512, true), Tail::Bias),
+        matmul("one row f32", F32, false, &plain(1, 1000, 512, true), EpilogueKind::Bias),
     ]
 }
 
@@ -104,22 +108,30 @@ fn batches() -> Vec<Case> {
     let (b, h, l, d) = (2, 12, 197, 64);
     // Heads inside of the positions, as attention without a fused kernel has them.
     let heads = vec![l * h * d, d, h * d, 1];
-    let turned = vec![l * h * d, d, 1, h * d];
+    let transposed = vec![l * h * d, d, 1, h * d];
     let scores = rows(&[b, h, l, l]);
     vec![
         matmul(
             "batch of heads bf16",
             BF,
             false,
-            &Product { batch: &[2, 12], m: l, n: l, k: d, a: heads.clone(), b: turned, out: scores.clone() },
-            Tail::Plain,
+            &Product {
+                batch: &[2, 12],
+                m: l,
+                n: l,
+                k: d,
+                a: heads.clone(),
+                b: transposed,
+                out: scores.clone(),
+            },
+            EpilogueKind::Plain,
         ),
         matmul(
             "batch of values f32",
             F32,
             false,
             &Product { batch: &[2, 12], m: l, n: d, k: l, a: scores, b: heads.clone(), out: heads },
-            Tail::Plain,
+            EpilogueKind::Plain,
         ),
         matmul(
             "shared weight bf16",
@@ -134,7 +146,7 @@ fn batches() -> Vec<Case> {
                 b: vec![0, 1, 128],
                 out: vec![50 * 256, 256, 1],
             },
-            Tail::BiasRelu,
+            EpilogueKind::BiasRelu,
         ),
         matmul(
             "shared factor f32",
@@ -149,7 +161,7 @@ fn batches() -> Vec<Case> {
                 b: vec![128 * 256, 256, 1],
                 out: vec![50 * 256, 256, 1],
             },
-            Tail::Plain,
+            EpilogueKind::Plain,
         ),
     ]
 }
@@ -168,7 +180,7 @@ struct Square {
     channels_last: bool,
 }
 
-fn square(name: &str, dtype: DType, tf32: bool, s: Square, tail: Tail) -> Case {
+fn square(name: &str, dtype: DType, tf32: bool, s: Square, epilogue_kind: EpilogueKind) -> Case {
     let out = (s.size + 2 * s.pad - s.taps) / s.stride + 1;
     let layout = |sizes: &[i64]| if s.channels_last { last(sizes) } else { rows(sizes) };
     let (x, w, y) = ([s.n, s.c, s.size, s.size], [s.o, s.c / s.groups, s.taps, s.taps], [s.n, s.o, out, out]);
@@ -183,7 +195,7 @@ fn square(name: &str, dtype: DType, tf32: bool, s: Square, tail: Tail) -> Case {
         groups: s.groups,
         transposed: false,
     };
-    conv(name, dtype, tf32, &window, tail)
+    conv(name, dtype, tf32, &window, epilogue_kind)
 }
 
 const SMALL: Square =
@@ -192,22 +204,22 @@ const SMALL: Square =
 fn convolutions() -> Vec<Case> {
     let first = Square { channels_last: false, ..SMALL };
     vec![
-        square("conv f32 nchw", F32, false, first, Tail::Plain),
-        square("conv f32 nhwc", F32, false, SMALL, Tail::Plain),
-        square("conv f32 nhwc bias relu", F32, false, SMALL, Tail::BiasRelu),
-        square("conv tf32 nhwc residual", F32, true, SMALL, Tail::ResidualBiasRelu),
-        square("conv f16 nhwc bias", F16, false, SMALL, Tail::Bias),
-        square("conv bf16 nhwc", BF, false, SMALL, Tail::Plain),
-        square("conv bf16 nhwc bias relu", BF, false, SMALL, Tail::BiasRelu),
-        square("conv bf16 nhwc residual bias relu", BF, false, SMALL, Tail::ResidualBiasRelu),
-        square("conv bf16 nhwc erf gelu", BF, false, SMALL, Tail::ErfBias),
-        square("conv bf16 nchw", BF, false, first, Tail::BiasRelu),
-        square("conv bf16 stride 2", BF, false, Square { stride: 2, ..SMALL }, Tail::BiasRelu),
-        square("conv bf16 1x1", BF, false, Square { taps: 1, pad: 0, ..SMALL }, Tail::BiasRelu),
-        square("conv bf16 groups", BF, false, Square { groups: 4, ..SMALL }, Tail::Bias),
-        square("conv f32 depthwise", F32, false, Square { groups: 32, o: 32, ..SMALL }, Tail::Bias),
-        square("conv bf16 depthwise", BF, false, Square { groups: 32, o: 32, ..SMALL }, Tail::Bias),
-        square("conv bf16 odd channels", BF, false, Square { c: 3, o: 5, ..SMALL }, Tail::Bias),
+        square("conv f32 nchw", F32, false, first, EpilogueKind::Plain),
+        square("conv f32 nhwc", F32, false, SMALL, EpilogueKind::Plain),
+        square("conv f32 nhwc bias relu", F32, false, SMALL, EpilogueKind::BiasRelu),
+        square("conv tf32 nhwc residual", F32, true, SMALL, EpilogueKind::ResidualBiasRelu),
+        square("conv f16 nhwc bias", F16, false, SMALL, EpilogueKind::Bias),
+        square("conv bf16 nhwc", BF, false, SMALL, EpilogueKind::Plain),
+        square("conv bf16 nhwc bias relu", BF, false, SMALL, EpilogueKind::BiasRelu),
+        square("conv bf16 nhwc residual bias relu", BF, false, SMALL, EpilogueKind::ResidualBiasRelu),
+        square("conv bf16 nhwc erf gelu", BF, false, SMALL, EpilogueKind::ErfBias),
+        square("conv bf16 nchw", BF, false, first, EpilogueKind::BiasRelu),
+        square("conv bf16 stride 2", BF, false, Square { stride: 2, ..SMALL }, EpilogueKind::BiasRelu),
+        square("conv bf16 1x1", BF, false, Square { taps: 1, pad: 0, ..SMALL }, EpilogueKind::BiasRelu),
+        square("conv bf16 groups", BF, false, Square { groups: 4, ..SMALL }, EpilogueKind::Bias),
+        square("conv f32 depthwise", F32, false, Square { groups: 32, o: 32, ..SMALL }, EpilogueKind::Bias),
+        square("conv bf16 depthwise", BF, false, Square { groups: 32, o: 32, ..SMALL }, EpilogueKind::Bias),
+        square("conv bf16 odd channels", BF, false, Square { c: 3, o: 5, ..SMALL }, EpilogueKind::Bias),
     ]
 }
 
@@ -257,16 +269,16 @@ fn kinds_of_convolution() -> Vec<Case> {
         ..base((&up.0, last(&up.0)), (&up.1, rows(&up.1)), (&up.2, last(&up.2)))
     };
     vec![
-        conv("conv1d f32", F32, false, &lined, Tail::Bias),
-        conv("conv1d bf16", BF, false, &lined, Tail::Bias),
-        conv("conv3d f32", F32, false, &cubed, Tail::Bias),
-        conv("conv3d bf16", BF, false, &cubed, Tail::Bias),
-        conv("dilated bf16", BF, false, &dilated, Tail::Plain),
-        conv("padding of one side bf16", BF, false, &one_sided, Tail::Bias),
-        conv("padding of one side tf32", F32, true, &one_sided, Tail::Plain),
-        conv("padding of one side f32", F32, false, &one_sided, Tail::Plain),
-        conv("transposed f32", F32, false, &transposed(), Tail::Bias),
-        conv("transposed bf16", BF, false, &transposed(), Tail::Plain),
+        conv("conv1d f32", F32, false, &lined, EpilogueKind::Bias),
+        conv("conv1d bf16", BF, false, &lined, EpilogueKind::Bias),
+        conv("conv3d f32", F32, false, &cubed, EpilogueKind::Bias),
+        conv("conv3d bf16", BF, false, &cubed, EpilogueKind::Bias),
+        conv("dilated bf16", BF, false, &dilated, EpilogueKind::Plain),
+        conv("padding of one side bf16", BF, false, &one_sided, EpilogueKind::Bias),
+        conv("padding of one side tf32", F32, true, &one_sided, EpilogueKind::Plain),
+        conv("padding of one side f32", F32, false, &one_sided, EpilogueKind::Plain),
+        conv("transposed f32", F32, false, &transposed(), EpilogueKind::Bias),
+        conv("transposed bf16", BF, false, &transposed(), EpilogueKind::Plain),
     ]
 }
 
@@ -276,12 +288,12 @@ fn gradient(name: &str, dtype: DType, tf32: bool, s: Square) -> Case {
     // Perhaps more of the window than there is, where the stride left something over.
     let taps = s.size + 2 * s.pad - (out - 1) * s.stride;
     let layout = |sizes: &[i64]| if s.channels_last { last(sizes) } else { rows(sizes) };
-    let turn = |v: Vec<i64>| vec![v[1], v[0], v[2], v[3]];
+    let swap = |v: Vec<i64>| vec![v[1], v[0], v[2], v[3]];
     let (x, g) = ([s.n, s.c, s.size, s.size], [s.n, s.o, out, out]);
     let (input, weight, result) = ([s.c, s.n, s.size, s.size], [s.o, s.n, out, out], [s.c, s.o, taps, taps]);
     let window = Window {
-        input: (&input, turn(layout(&x))),
-        weight: (&weight, turn(layout(&g))),
+        input: (&input, swap(layout(&x))),
+        weight: (&weight, swap(layout(&g))),
         // As parameters lie: [o, c, window].
         result: (&result, dense(&result, &[1, 0, 2, 3])),
         stride: &[1, 1],
@@ -290,7 +302,7 @@ fn gradient(name: &str, dtype: DType, tf32: bool, s: Square) -> Case {
         groups: 1,
         transposed: false,
     };
-    conv(name, dtype, tf32, &window, Tail::Plain)
+    conv(name, dtype, tf32, &window, EpilogueKind::Plain)
 }
 
 fn gradients() -> Vec<Case> {
@@ -314,26 +326,26 @@ fn networks() -> Vec<Case> {
     let train = |c, o, size, taps, stride| Square { n: 16, ..one(c, o, size, taps, stride) };
     let stem = Square { pad: 3, ..train(3, 64, 224, 7, 2) };
     vec![
-        matmul("vit qkv", BF, false, &plain(197, 2304, 768, true), Tail::Bias),
-        matmul("vit mlp up", BF, false, &plain(197, 3072, 768, true), Tail::ErfBias),
-        matmul("vit mlp down", BF, false, &plain(197, 768, 3072, true), Tail::ResidualBiasRelu),
-        matmul("llama prefill", BF, false, &plain(2048, 4096, 4096, true), Tail::Plain),
-        square("r152 stem", BF, false, Square { n: 1, ..stem }, Tail::BiasRelu),
-        square("r152 56 1x1 64-256", BF, false, one(64, 256, 56, 1, 1), Tail::ResidualBiasRelu),
-        square("r152 56 1x1 256-64", BF, false, one(256, 64, 56, 1, 1), Tail::BiasRelu),
-        square("r152 56 3x3 64", BF, false, one(64, 64, 56, 3, 1), Tail::BiasRelu),
-        square("r152 28 3x3 128", BF, false, one(128, 128, 28, 3, 1), Tail::BiasRelu),
-        square("r152 14 3x3 256", BF, false, one(256, 256, 14, 3, 1), Tail::BiasRelu),
-        square("r152 14 1x1 256-1024", BF, false, one(256, 1024, 14, 1, 1), Tail::ResidualBiasRelu),
-        square("r152 14 1x1 1024-256", BF, false, one(1024, 256, 14, 1, 1), Tail::BiasRelu),
-        square("r152 7 3x3 512", BF, false, one(512, 512, 7, 3, 1), Tail::BiasRelu),
-        square("r18 stem f32", F32, false, stem, Tail::Plain),
-        square("r18 56 3x3 64 f32", F32, false, train(64, 64, 56, 3, 1), Tail::Plain),
-        square("r18 56 3x3 64 tf32", F32, true, train(64, 64, 56, 3, 1), Tail::Plain),
-        square("r18 28 3x3 128 f32", F32, false, train(128, 128, 28, 3, 1), Tail::Plain),
-        square("r18 14 3x3 256 f32", F32, false, train(256, 256, 14, 3, 1), Tail::Plain),
-        square("r18 7 3x3 512 f32", F32, false, train(512, 512, 7, 3, 1), Tail::Plain),
-        square("r18 7 3x3 512 tf32", F32, true, train(512, 512, 7, 3, 1), Tail::Plain),
+        matmul("vit qkv", BF, false, &plain(197, 2304, 768, true), EpilogueKind::Bias),
+        matmul("vit mlp up", BF, false, &plain(197, 3072, 768, true), EpilogueKind::ErfBias),
+        matmul("vit mlp down", BF, false, &plain(197, 768, 3072, true), EpilogueKind::ResidualBiasRelu),
+        matmul("llama prefill", BF, false, &plain(2048, 4096, 4096, true), EpilogueKind::Plain),
+        square("r152 stem", BF, false, Square { n: 1, ..stem }, EpilogueKind::BiasRelu),
+        square("r152 56 1x1 64-256", BF, false, one(64, 256, 56, 1, 1), EpilogueKind::ResidualBiasRelu),
+        square("r152 56 1x1 256-64", BF, false, one(256, 64, 56, 1, 1), EpilogueKind::BiasRelu),
+        square("r152 56 3x3 64", BF, false, one(64, 64, 56, 3, 1), EpilogueKind::BiasRelu),
+        square("r152 28 3x3 128", BF, false, one(128, 128, 28, 3, 1), EpilogueKind::BiasRelu),
+        square("r152 14 3x3 256", BF, false, one(256, 256, 14, 3, 1), EpilogueKind::BiasRelu),
+        square("r152 14 1x1 256-1024", BF, false, one(256, 1024, 14, 1, 1), EpilogueKind::ResidualBiasRelu),
+        square("r152 14 1x1 1024-256", BF, false, one(1024, 256, 14, 1, 1), EpilogueKind::BiasRelu),
+        square("r152 7 3x3 512", BF, false, one(512, 512, 7, 3, 1), EpilogueKind::BiasRelu),
+        square("r18 stem f32", F32, false, stem, EpilogueKind::Plain),
+        square("r18 56 3x3 64 f32", F32, false, train(64, 64, 56, 3, 1), EpilogueKind::Plain),
+        square("r18 56 3x3 64 tf32", F32, true, train(64, 64, 56, 3, 1), EpilogueKind::Plain),
+        square("r18 28 3x3 128 f32", F32, false, train(128, 128, 28, 3, 1), EpilogueKind::Plain),
+        square("r18 14 3x3 256 f32", F32, false, train(256, 256, 14, 3, 1), EpilogueKind::Plain),
+        square("r18 7 3x3 512 f32", F32, false, train(512, 512, 7, 3, 1), EpilogueKind::Plain),
+        square("r18 7 3x3 512 tf32", F32, true, train(512, 512, 7, 3, 1), EpilogueKind::Plain),
         gradient("r18 weight 56 3x3 64 f32", F32, false, train(64, 64, 56, 3, 1)),
         gradient("r18 weight 56 3x3 64 tf32", F32, true, train(64, 64, 56, 3, 1)),
         gradient("r18 weight 14 3x3 256 f32", F32, false, train(256, 256, 14, 3, 1)),

@@ -3,11 +3,11 @@
 
 use ir_core::DType;
 
-use crate::case::{Case, Tail, Window, conv, last, rows};
+use crate::case::{Case, EpilogueKind, Window, conv, last, rows};
 use crate::cases::Make;
 
 /// Generated ways of each.
-pub(crate) const WAYS: usize = 16;
+pub(crate) const CANDIDATES: usize = 16;
 
 const BF: DType = DType::BF16;
 const F32: DType = DType::F32;
@@ -48,13 +48,13 @@ impl Depthwise {
         [&[self.channels, 1][..], &vec![self.window; self.size.len()]].concat()
     }
 
-    fn forward(self, name: &str, tail: Tail) -> Case {
+    fn forward(self, name: &str, epilogue_kind: EpilogueKind) -> Case {
         let pad = self.window / 2;
-        self.case(name, (self.size, &self.out()), (pad, pad), false, tail)
+        self.case(name, (self.size, &self.out()), (pad, pad), false, epilogue_kind)
     }
 
     fn to_input(self, name: &str) -> Case {
-        self.case(name, (&self.out(), self.size), (self.window / 2, 0), true, Tail::Plain)
+        self.case(name, (&self.out(), self.size), (self.window / 2, 0), true, EpilogueKind::Plain)
     }
 
     /// From the first of these spatial sizes to the second one.
@@ -64,7 +64,7 @@ impl Depthwise {
         (from, to): (&[i64], &[i64]),
         padding: (i64, i64),
         transposed: bool,
-        tail: Tail,
+        epilogue_kind: EpilogueKind,
     ) -> Case {
         let (input, weight, result) = (self.of(from), self.weight(), self.of(to));
         let spatial = self.size.len();
@@ -78,13 +78,13 @@ impl Depthwise {
             groups: self.channels,
             transposed,
         };
-        conv(name, self.dtype, false, &window, tail)
+        conv(name, self.dtype, false, &window, epilogue_kind)
     }
 
     /// A convolution over the batch, rows and columns.
     fn to_weight(self, name: &str) -> Case {
         let (x, g) = (self.of(self.size), self.of(&self.out()));
-        let turn = |sizes: &[i64], place: usize| {
+        let swap = |sizes: &[i64], place: usize| {
             let mut strides = self.layout(sizes);
             strides.swap(0, 1);
             strides.insert(place, 1);
@@ -95,8 +95,8 @@ impl Depthwise {
         let result = [&[1, self.channels, 1][..], &vec![self.window; self.size.len()]].concat();
         let spatial = self.size.len();
         let window = Window {
-            input: (&input, turn(&x, 0)),
-            weight: (&weight, turn(&g, 1)),
+            input: (&input, swap(&x, 0)),
+            weight: (&weight, swap(&g, 1)),
             result: (&result, rows(&result)),
             stride: &vec![1; spatial + 1],
             padding: &[&[(0, 0)][..], &vec![(self.window / 2, self.window / 2); spatial]].concat(),
@@ -104,7 +104,7 @@ impl Depthwise {
             groups: self.channels,
             transposed: false,
         };
-        conv(name, self.dtype, false, &window, Tail::Plain)
+        conv(name, self.dtype, false, &window, EpilogueKind::Plain)
     }
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn cases() -> Vec<(String, Make)> {
     let mut out: Vec<(String, Make)> = Vec::new();
     for &(dtype, batch, channels, size, window, stride, channels_last) in SHAPES {
         let d = Depthwise { dtype, batch, channels, size, window, stride, channels_last };
-        out.push((d.name("forward"), Box::new(move |name| d.forward(name, Tail::Bias))));
+        out.push((d.name("forward"), Box::new(move |name| d.forward(name, EpilogueKind::Bias))));
         if stride > 1 {
             out.push((d.name("to input"), Box::new(move |name| d.to_input(name))));
         }

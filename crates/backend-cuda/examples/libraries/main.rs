@@ -5,7 +5,7 @@
 //! `libraries [NAME]`: only the steps whose name contains NAME. `libraries --large [NAME]`: products of the sizes that
 //! networks have, by every generated way of the copy engine and the first few others, beside the library's.
 //! `libraries --depthwise [NAME]`: depthwise convolutions and their gradients, by every way that is generated for them;
-//! `--depthwise-beside`: also by the library's and by a thread a point, which takes minutes.
+//! `--depthwise-in_background`: also by the library's and by a thread a point, which takes minutes.
 
 mod case;
 mod cases;
@@ -37,7 +37,7 @@ fn main() -> std::process::ExitCode {
         args.remove(0);
     }
     let (made, most) = match kind.as_deref() {
-        Some("--depthwise" | "--depthwise-beside") => (depthwise::cases(), depthwise::WAYS),
+        Some("--depthwise" | "--depthwise-all") => (depthwise::cases(), depthwise::CANDIDATES),
         Some(_) => (cases::large(), run::FEW),
         None => (Vec::new(), 1),
     };

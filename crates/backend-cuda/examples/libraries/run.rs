@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use gpu_runtime::{Arguments, Choice, Driver, GpuError, Grid, Map, Module, Part, Work};
+use gpu_runtime::{Arguments, Candidate, Driver, GpuError, Grid, Map, Module, Part, Work};
 use ir_core::{DType, EntityId};
 use kernel_ir::BufId;
 
@@ -17,7 +17,7 @@ const RUNS: usize = 21;
 /// Bytes of all sets of a step's memory that its runs go through in turn, so that no run finds in the cache what the one
 /// before left there; and sets at most.
 const ROTATED: usize = 160 << 20;
-const MOST_SETS: usize = 6;
+const MAX_SETS: usize = 6;
 
 /// Generated ways that are run where all those of the copy engine are.
 pub(crate) const FEW: usize = 3;
@@ -30,24 +30,24 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize, alone: bool) 
     let mut target = driver.target();
     target.tf32 = case.tf32;
     let started = Instant::now();
-    let mut ways = if alone { Vec::new() } else { driver.library(&case.program, &case.step, &target) };
+    let mut candidates = if alone { Vec::new() } else { driver.library(&case.program, &case.step, &target) };
     let plan = started.elapsed().as_secs_f64() * 1e3;
-    if ways.is_empty() && !alone {
+    if candidates.is_empty() && !alone {
         println!("{:40} offered nothing ({plan:.1} ms)", case.name);
     }
     let generated = gpu_codegen::variants(&case.program, &case.step, &target);
     // For comparison.
     let mut others = 0;
-    ways.extend(generated.into_iter().flatten().map(Choice::from).filter(|way| {
-        if alone && way.name == "direct" {
+    candidates.extend(generated.into_iter().flatten().map(Candidate::from).filter(|candidate| {
+        if alone && candidate.name == "direct" {
             return false;
         }
-        let bulk = most > 1 && way.name.starts_with("wgmma");
+        let bulk = most > 1 && candidate.name.starts_with("wgmma");
         others += usize::from(!bulk);
         bulk || others <= most
     }));
     let bytes: usize = case.arrays.iter().map(|a| a.data.len() * case.dtype.size()).sum();
-    let sets = (ROTATED / bytes.max(1)).clamp(1, MOST_SETS);
+    let sets = (ROTATED / bytes.max(1)).clamp(1, MAX_SETS);
     let numbers: Vec<Vec<u8>> = case.arrays.iter().map(|a| encoded(&a.data, case.dtype)).collect();
     let set = || numbers.iter().map(|bytes| upload(driver, bytes)).collect();
     let memory: Result<Vec<Vec<u64>>, GpuError> = (0..sets).map(|_| set()).collect();
@@ -60,11 +60,11 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize, alone: bool) 
     };
     let mut bad = 0;
     // All at once: the driver's threads share them.
-    let functions = compile(driver, &ways);
-    for (n, way) in ways.iter().enumerate() {
+    let functions = compile(driver, &candidates);
+    for (n, candidate) in candidates.iter().enumerate() {
         let first = if n == 0 { plan } else { 0.0 };
         let ran = match &functions {
-            Ok(functions) => one(driver, case, way, &functions[n], &memory),
+            Ok(functions) => one(driver, case, candidate, &functions[n], &memory),
             Err(e) => Err(e.clone()),
         };
         match ran {
@@ -74,7 +74,7 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize, alone: bool) 
                 println!(
                     "{:40} {:30} {error:8.1e} {allowed:8.1e} {:9.1} {:8.2} {:8.0} {first:8.1} {}",
                     case.name,
-                    way.name,
+                    candidate.name,
                     seconds * 1e6,
                     case.flops / seconds / 1e12,
                     bytes as f64 / seconds / 1e9,
@@ -83,7 +83,7 @@ pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize, alone: bool) 
             }
             Err(e) => {
                 bad += 1;
-                println!("{:40} {:30} FAILED: {e}", case.name, way.name);
+                println!("{:40} {:30} FAILED: {e}", case.name, candidate.name);
             }
         }
     }
@@ -100,13 +100,13 @@ struct Outcome {
 fn one<D: Driver>(
     driver: &D,
     case: &Case,
-    way: &Choice,
+    candidate: &Candidate,
     functions: &[D::Function],
     sets: &[Vec<u64>],
 ) -> Result<Outcome, GpuError> {
     let size =
         |e: &ir_core::SymExpr| e.as_const().ok_or_else(|| GpuError::Malformed(format!("{e} has no value")));
-    let scratch: Vec<u64> = way
+    let scratch: Vec<u64> = candidate
         .scratch
         .iter()
         .map(|bytes| driver.allocate(size(bytes)?.max(1) as u64))
@@ -115,7 +115,7 @@ fn one<D: Driver>(
         let memory = &sets[n % sets.len()];
         let work = Work { address: &|buf: BufId| memory[buf.index()], size: &size, scratch: &scratch };
         let mut next = functions.iter();
-        for part in &way.parts {
+        for part in &candidate.parts {
             match part {
                 Part::Kernel(kernel) => {
                     let Some(function) = next.next() else { continue };
@@ -164,19 +164,19 @@ fn one<D: Driver>(
 }
 
 /// The kernels of every way.
-fn compile<D: Driver>(driver: &D, ways: &[Choice]) -> Result<Vec<Vec<D::Function>>, GpuError> {
+fn compile<D: Driver>(driver: &D, candidates: &[Candidate]) -> Result<Vec<Vec<D::Function>>, GpuError> {
     let helpers = gpu_codegen::Prelude::new(&driver.target());
-    let kernels = |way: &Choice| -> Vec<Module> {
-        let kernels = way.parts.iter().filter_map(|p| match p {
+    let kernels = |candidate: &Candidate| -> Vec<Module> {
+        let kernels = candidate.parts.iter().filter_map(|p| match p {
             Part::Kernel(kernel) => Some(kernel),
             Part::Library(_) => None,
         });
         let module = |k: &gpu_codegen::Kernel| Module::new(&helpers, k.source.clone(), vec![k.entry.clone()]);
         kernels.map(module).collect()
     };
-    let modules: Vec<Module> = ways.iter().flat_map(kernels).collect();
+    let modules: Vec<Module> = candidates.iter().flat_map(kernels).collect();
     let mut made = driver.compile(&modules)?.into_iter().flatten();
-    Ok(ways.iter().map(|way| made.by_ref().take(kernels(way).len()).collect()).collect())
+    Ok(candidates.iter().map(|candidate| made.by_ref().take(kernels(candidate).len()).collect()).collect())
 }
 
 /// The largest error relative to the magnitude of the sum, and what rounding explains.
@@ -193,9 +193,9 @@ fn compare<D: Driver>(driver: &D, case: &Case, result: u64, count: usize) -> Res
             at[d] = flat % out.sizes[d];
             flat /= out.sizes[d];
         }
-        let (wanted, size) = case.wanted(&at);
+        let (expected, size) = case.expected(&at);
         let place = at.iter().zip(&out.strides).map(|(i, s)| i * s).sum::<i64>() as usize;
-        let error = (got[place] - wanted).abs() / size.max(1e-30);
+        let error = (got[place] - expected).abs() / size.max(1e-30);
         worst = if error.is_nan() { f64::INFINITY } else { worst.max(error) };
     }
     // One rounding of the result (twice where it waits in a narrow dtype), and rounding of sums in single precision.

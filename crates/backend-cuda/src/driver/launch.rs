@@ -14,7 +14,7 @@ impl Device {
     /// Whether a kernel that may begin before the one before it has ended does so from now on.
     pub(crate) fn let_launches_overlap(&self, overlap: bool) {
         // What only newer cards have the others are never asked for.
-        self.overlap.store(overlap && self.card.target.features.early_launch, Ordering::Relaxed);
+        self.overlap.store(overlap && self.properties.target.features.early_launch, Ordering::Relaxed);
     }
 
     /// What was said last.
@@ -57,7 +57,7 @@ impl Device {
     ///
     /// # Safety
     /// As for [`gpu_runtime::Driver::launch`].
-    pub(super) unsafe fn put(
+    pub(super) unsafe fn enqueue(
         &self,
         function: &Function,
         grid: Grid,

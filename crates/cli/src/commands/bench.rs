@@ -14,11 +14,11 @@ use ferroflux::train::{Differentiated, TangentInfo, TrainOptions, TrainStep};
 use ferroflux::{Compiled, Input, Options, Tensor, Value, list_backends};
 use serde::Serialize;
 
-use crate::any_weights::AnyWeights;
 use crate::inputs::{self, SetArgs};
 use crate::model::{self, Model};
 use crate::options::{BackendArgs, Global, WeightArgs};
 use crate::progress::Progress;
+use crate::synthetic_weights::SyntheticWeights;
 use crate::{report, show};
 
 /// Numbers of an output whose mean is told, and the most that an output may have for that.
@@ -191,7 +191,7 @@ fn prepare(model: &mut Model, args: &Args) -> Result<Vec<Input>> {
     for file in given.iter().chain(&model.golden) {
         model.program.make_weights(&FormulaWeights::of(file)?);
     }
-    model.program.make_weights(&AnyWeights);
+    model.program.make_weights(&SyntheticWeights);
     let trains = args.train || (model.program.trains() && !args.inference);
     if trains || !ferroflux::keeps_tensors_on_a_device(&args.backend.backend)? {
         model.program.make_weights_now()?;
@@ -316,15 +316,15 @@ fn time(
     for _ in 0..if args.profile { PROFILED + 1 } else { 3 } {
         work.timed(placed, inputs)?;
     }
-    let asked = device(backend, "memory_allocations");
+    let requested = device(backend, "memory_allocations");
     let (mut times, begin) = (Vec::new(), Instant::now());
     while times.len() < RUNS || begin.elapsed().as_secs_f64() < args.seconds {
         let start = Instant::now();
         work.timed(placed, inputs)?;
         times.push(start.elapsed());
     }
-    let asked = device(backend, "memory_allocations").zip(asked).map(|(now, before)| now - before);
-    Ok((times, asked))
+    let requested = device(backend, "memory_allocations").zip(requested).map(|(now, before)| now - before);
+    Ok((times, requested))
 }
 
 /// A number that a backend tells of its first device.

@@ -2,7 +2,7 @@
 //! is what the caller is told of inputs that do not fit.
 
 use plugin_sdk::kernel_ir::Program;
-use plugin_sdk::kernel_ir::runtime::{Binder, Misfit, Place, Sizes};
+use plugin_sdk::kernel_ir::runtime::{Binder, Mismatch, SizeSource, Sizes};
 use plugin_sdk::{PluginError, TensorView};
 
 /// Reads the symbols off the inputs' sizes, and checks what the program states of its inputs.
@@ -22,10 +22,10 @@ pub(crate) fn bind(
     }
     let size = |input: usize, dim: usize| inputs.get(input)?.sizes().get(dim).copied();
     binder.sizes(program, size).map_err(|(misfit, sizes)| {
-        let (Misfit::Missing(n) | Misfit::Equation(n) | Misfit::Range(n, _)) = misfit else {
+        let (Mismatch::Missing(n) | Mismatch::Equation(n) | Mismatch::Range(n, _)) = misfit else {
             return PluginError::invalid("the sizes break a guard");
         };
-        let Place::Dim(input, dim) = binder.equation(n).place else {
+        let SizeSource::Dim(input, dim) = binder.equation(n).place else {
             return PluginError::invalid("an input is not known by its value");
         };
         let problem = binder.problem(misfit, size(input, dim).unwrap_or_default(), sizes.values());

@@ -49,7 +49,7 @@ fn catalogue() -> Result<Vec<Case>, Fault> {
 pub(super) fn support(cx: &mut Cx) -> Result<(), Fault> {
     let (backend, device) = cx.device()?;
     // A plugin without `query_support` leaves all judgement to `compile`.
-    let asked = Raw::open(cx.library(), None)?.table.query_support.is_some();
+    let requested = Raw::open(cx.library(), None)?.table.query_support.is_some();
     let mut taken = 0;
     for case in catalogue()? {
         cx.case(&case.name, || {
@@ -75,7 +75,7 @@ pub(super) fn support(cx: &mut Cx) -> Result<(), Fault> {
                     if failure.message == "the plugin gave no reason" {
                         return Err(Fault::wrong("compile declines without a reason"));
                     }
-                    if all && asked {
+                    if all && requested {
                         return Err(Fault::wrong(format!(
                             "query_support refuses nothing, but compile: {failure}"
                         )));

@@ -16,7 +16,7 @@ const SUMS: Tolerance = Tolerance { units: 256.0, absolute: 1e-4 };
 
 /// What happens to a template's result.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum After {
+enum EpilogueKind {
     /// It is stored.
     Nothing,
     /// A bias over one dimension is added, and what is negative becomes 0.
@@ -26,21 +26,21 @@ enum After {
 }
 
 /// The epilogue over `sizes`; its bias becomes the last input.
-fn epilogue(b: &mut Build, after: After, acc: DType, sizes: &Shape) -> Epilogue {
+fn epilogue(b: &mut Build, after: EpilogueKind, acc: DType, sizes: &Shape) -> Epilogue {
     let rank = sizes.len();
     let mut body = BodyBuilder::new();
     let mut v = body.push(acc, InstKind::Template);
     let (mut dtype, mut out, mut at) = (acc, sizes.clone(), loops(rank));
     match after {
-        After::Nothing => {}
-        After::BiasRelu(d) => {
+        EpilogueKind::Nothing => {}
+        EpilogueKind::BiasRelu(d) => {
             let bias = b.input(acc, exprs([sizes[d as usize].clone()]));
             let w = body.load(bias, acc, exprs([i(d)]));
             v = body.op(ScalarOp::Add, &[v, w]);
             let zero = body.constant(0.0, acc);
             v = body.op(ScalarOp::Max, &[v, zero]);
         }
-        After::Reversed => {
+        EpilogueKind::Reversed => {
             dtype = DType::BF16;
             v = body.cast(v, dtype);
             out.reverse();
@@ -58,23 +58,23 @@ fn dims(sizes: &[i64]) -> Vec<usize> {
 
 pub(super) fn matmul(cx: &mut Cx) -> Result<(), Fault> {
     let mut all = vec![
-        product(DType::F32, &[], [5, 7, 3], After::Nothing, false),
-        product(DType::F32, &[], [33, 65, 17], After::BiasRelu(1), false),
-        product(DType::F32, &[], [4, 9, 6], After::Nothing, true),
-        product(DType::F32, &[3], [4, 5, 6], After::BiasRelu(2), false),
-        product(DType::F32, &[2, 3], [2, 8, 4], After::Reversed, true),
-        product(DType::F32, &[], [0, 3, 4], After::Nothing, false),
-        product(DType::F32, &[], [3, 0, 4], After::Nothing, false),
-        product(DType::F32, &[], [1, 1, 1], After::Nothing, false),
-        product(DType::F64, &[], [6, 11, 5], After::BiasRelu(1), false),
-        product(DType::BF16, &[], [6, 32, 5], After::Nothing, false),
-        product(DType::F16, &[2], [6, 16, 5], After::Nothing, false),
+        product(DType::F32, &[], [5, 7, 3], EpilogueKind::Nothing, false),
+        product(DType::F32, &[], [33, 65, 17], EpilogueKind::BiasRelu(1), false),
+        product(DType::F32, &[], [4, 9, 6], EpilogueKind::Nothing, true),
+        product(DType::F32, &[3], [4, 5, 6], EpilogueKind::BiasRelu(2), false),
+        product(DType::F32, &[2, 3], [2, 8, 4], EpilogueKind::Reversed, true),
+        product(DType::F32, &[], [0, 3, 4], EpilogueKind::Nothing, false),
+        product(DType::F32, &[], [3, 0, 4], EpilogueKind::Nothing, false),
+        product(DType::F32, &[], [1, 1, 1], EpilogueKind::Nothing, false),
+        product(DType::F64, &[], [6, 11, 5], EpilogueKind::BiasRelu(1), false),
+        product(DType::BF16, &[], [6, 32, 5], EpilogueKind::Nothing, false),
+        product(DType::F16, &[2], [6, 16, 5], EpilogueKind::Nothing, false),
         shared_batch(),
         dynamic_rows(),
     ];
     if cx.by_effort(false, true) {
-        all.push(product(DType::F32, &[], [130, 200, 70], After::BiasRelu(1), true));
-        all.push(product(DType::F32, &[4], [17, 64, 33], After::Reversed, false));
+        all.push(product(DType::F32, &[], [130, 200, 70], EpilogueKind::BiasRelu(1), true));
+        all.push(product(DType::F32, &[4], [17, 64, 33], EpilogueKind::Reversed, false));
     }
     cx.cases(all)
 }
@@ -84,7 +84,7 @@ fn product(
     dtype: DType,
     batch: &[i64],
     [m, k, n]: [i64; 3],
-    after: After,
+    after: EpilogueKind,
     flipped: bool,
 ) -> Result<Case, Fault> {
     let acc = dtype.compute();
@@ -104,7 +104,7 @@ fn product(
     let step = Matmul { name: "matmul".into(), origins: vec![], a, b: right_operand, acc, epilogue };
     b.program.steps.push(Step::Matmul(step));
     let mut inputs = vec![filled(dtype, &dims(&left), 51)?, filled(dtype, &dims(&right), 52)?];
-    if let After::BiasRelu(d) = after {
+    if let EpilogueKind::BiasRelu(d) = after {
         inputs.push(filled(acc, &dims(&of(m, n)[d as usize..=d as usize]), 53)?);
     }
     let flip = if flipped { ", right one transposed" } else { "" };
@@ -119,7 +119,7 @@ fn shared_batch() -> Result<Case, Fault> {
     let a = b.whole(x);
     let right =
         Operand { buf: w, sizes: shape(&[3, 5, 6]), strides: shape(&[0, 6, 1]), offset: SymExpr::ZERO };
-    let epilogue = epilogue(&mut b, After::Nothing, DType::F32, &shape(&[3, 4, 6]));
+    let epilogue = epilogue(&mut b, EpilogueKind::Nothing, DType::F32, &shape(&[3, 4, 6]));
     let step = Matmul { name: "matmul".into(), origins: vec![], a, b: right, acc: DType::F32, epilogue };
     b.program.steps.push(Step::Matmul(step));
     let inputs = vec![filled(DType::F32, &[3, 4, 5], 54)?, filled(DType::F32, &[5, 6], 55)?];
@@ -134,7 +134,7 @@ fn dynamic_rows() -> Result<Case, Fault> {
     let w = b.constant("fc.weight", DType::F32, shape(&[6, 8]));
     let a = b.whole(x);
     let right = Operand { buf: w, sizes: shape(&[8, 6]), strides: shape(&[1, 8]), offset: SymExpr::ZERO };
-    let epilogue = epilogue(&mut b, After::BiasRelu(1), DType::F32, &exprs([rows, 6.into()]));
+    let epilogue = epilogue(&mut b, EpilogueKind::BiasRelu(1), DType::F32, &exprs([rows, 6.into()]));
     let step = Matmul { name: "linear".into(), origins: vec![], a, b: right, acc: DType::F32, epilogue };
     b.program.steps.push(Step::Matmul(step));
     let mut case = Case::new("linear layer of any number of rows", b.finish(), vec![]).tolerance(SUMS);
@@ -173,25 +173,25 @@ pub(super) fn convolution(cx: &mut Cx) -> Result<(), Fault> {
         transposed: false,
     };
     let mut all = vec![
-        conv(plain, After::Nothing),
-        conv(plain, After::BiasRelu(1)),
-        conv(Window { kernel: &[1, 1], padding: 0, ..plain }, After::BiasRelu(1)),
-        conv(Window { stride: 2, ..plain }, After::Nothing),
-        conv(Window { dilation: 2, padding: 2, ..plain }, After::Nothing),
-        conv(Window { groups: 2, ..plain }, After::Nothing),
-        conv(Window { groups: 4, out: 4, ..plain }, After::BiasRelu(1)),
-        conv(Window { input: &[2, 3, 11], kernel: &[4], ..plain }, After::Nothing),
-        conv(Window { input: &[1, 2, 4, 5, 6], out: 3, kernel: &[2, 3, 3], ..plain }, After::Nothing),
-        conv(Window { transposed: true, ..plain }, After::Nothing),
-        conv(Window { transposed: true, stride: 2, groups: 2, ..plain }, After::Nothing),
+        conv(plain, EpilogueKind::Nothing),
+        conv(plain, EpilogueKind::BiasRelu(1)),
+        conv(Window { kernel: &[1, 1], padding: 0, ..plain }, EpilogueKind::BiasRelu(1)),
+        conv(Window { stride: 2, ..plain }, EpilogueKind::Nothing),
+        conv(Window { dilation: 2, padding: 2, ..plain }, EpilogueKind::Nothing),
+        conv(Window { groups: 2, ..plain }, EpilogueKind::Nothing),
+        conv(Window { groups: 4, out: 4, ..plain }, EpilogueKind::BiasRelu(1)),
+        conv(Window { input: &[2, 3, 11], kernel: &[4], ..plain }, EpilogueKind::Nothing),
+        conv(Window { input: &[1, 2, 4, 5, 6], out: 3, kernel: &[2, 3, 3], ..plain }, EpilogueKind::Nothing),
+        conv(Window { transposed: true, ..plain }, EpilogueKind::Nothing),
+        conv(Window { transposed: true, stride: 2, groups: 2, ..plain }, EpilogueKind::Nothing),
     ];
     if cx.by_effort(false, true) {
-        all.push(conv(Window { input: &[1, 16, 20, 20], out: 32, ..plain }, After::BiasRelu(1)));
+        all.push(conv(Window { input: &[1, 16, 20, 20], out: 32, ..plain }, EpilogueKind::BiasRelu(1)));
     }
     cx.cases(all)
 }
 
-fn conv(w: Window<'_>, after: After) -> Result<Case, Fault> {
+fn conv(w: Window<'_>, after: EpilogueKind) -> Result<Case, Fault> {
     let spatial = w.kernel.len();
     let size = |d: usize| {
         let (n, reach) = (w.input[d + 2], w.dilation * (w.kernel[d] - 1));
@@ -222,7 +222,7 @@ fn conv(w: Window<'_>, after: After) -> Result<Case, Fault> {
         epilogue,
     }));
     let mut inputs = vec![filled(DType::F32, &dims(w.input), 61)?, filled(DType::F32, &dims(&weights), 62)?];
-    if let After::BiasRelu(d) = after {
+    if let EpilogueKind::BiasRelu(d) = after {
         inputs.push(filled(DType::F32, &dims(&sizes[d as usize..=d as usize]), 63)?);
     }
     let turned = if w.transposed { "transposed " } else { "" };
@@ -254,9 +254,9 @@ pub(super) fn attention(cx: &mut Cx) -> Result<(), Fault> {
 }
 
 /// `[batch, heads, heads of keys]`, `[queries, keys]`, `[dimensions, those of values]`.
-type Heads = ([i64; 3], [i64; 2], [i64; 2]);
+type AttentionSizes = ([i64; 3], [i64; 2], [i64; 2]);
 
-fn attend(([n, hq, hk], [lq, lk], [d, dv]): Heads, kind: Mask) -> Result<Case, Fault> {
+fn attend(([n, hq, hk], [lq, lk], [d, dv]): AttentionSizes, kind: Mask) -> Result<Case, Fault> {
     let mut b = Build::new("attention");
     let shapes = [[n, hq, lq, d], [n, hk, lk, d], [n, hk, lk, dv]];
     let [q, k, v] = shapes.map(|s| b.input(DType::F32, shape(&s))).map(|buf| b.whole(buf));
@@ -283,7 +283,7 @@ fn attend(([n, hq, hk], [lq, lk], [d, dv]): Heads, kind: Mask) -> Result<Case, F
             exprs([SymExpr::ZERO, SymExpr::ZERO].into_iter().chain(contiguous_strides(&shape(&[lq, lk]))));
         Operand { buf, sizes: shape(&[n, hq, lq, lk]), strides, offset: SymExpr::ZERO }
     });
-    let epilogue = epilogue(&mut b, After::Nothing, DType::F32, &shape(&[n, hq, lq, dv]));
+    let epilogue = epilogue(&mut b, EpilogueKind::Nothing, DType::F32, &shape(&[n, hq, lq, dv]));
     b.program.steps.push(Step::Attention(Attention {
         name: "attention".into(),
         origins: vec![],
@@ -358,9 +358,9 @@ pub(super) fn samples() -> Result<Vec<Case>, Fault> {
     };
     let heads = ([1, 2, 2], [3, 4], [4, 4]);
     Ok(vec![
-        product(DType::F32, &[], [3, 4, 5], After::BiasRelu(1), false)?,
-        product(DType::BF16, &[2], [3, 4, 5], After::Nothing, false)?,
-        conv(window, After::Nothing)?,
+        product(DType::F32, &[], [3, 4, 5], EpilogueKind::BiasRelu(1), false)?,
+        product(DType::BF16, &[2], [3, 4, 5], EpilogueKind::Nothing, false)?,
+        conv(window, EpilogueKind::Nothing)?,
         attend(heads, Mask::Causal)?,
         sorted(DType::F32, &[3, 4], 1, false)?,
     ])

@@ -7,7 +7,7 @@ use plugin_abi::{
 };
 use tensor::Tensor;
 
-use super::lent::{Lent, Output};
+use super::lent::{LentTensor, Output};
 use super::place::{ErrorPlace, Guarded};
 use super::{Raw, bytes_sink, missing};
 use crate::case::Fault;
@@ -62,7 +62,7 @@ impl Owned<'_> {
         error: *mut FfxError,
     ) -> Result<(i32, Vec<Output>), Fault> {
         let execute = self.raw.table.execute.ok_or_else(|| missing("execute"))?;
-        let lent: Vec<Lent> = inputs.iter().map(|t| Lent::new(t)).collect();
+        let lent: Vec<LentTensor> = inputs.iter().map(|t| LentTensor::new(t)).collect();
         let pointers: Vec<*const DLTensor> = lent.iter().map(|l| &raw const *l.tensor).collect();
         /// Places behind those that the plugin is told of.
         const EXTRA: usize = 8;
@@ -88,7 +88,7 @@ impl Owned<'_> {
         let bind = self.raw.table.bind_constants;
         let bind = bind.ok_or_else(|| Fault::Declined("the plugin takes no constants".into()))?;
         let names: Vec<FfxStr> = constants.iter().map(|(name, _)| FfxStr::new(name)).collect();
-        let lent: Vec<Lent> = constants.iter().map(|(_, t)| Lent::new(t)).collect();
+        let lent: Vec<LentTensor> = constants.iter().map(|(_, t)| LentTensor::new(t)).collect();
         let pointers: Vec<*const DLTensor> = lent.iter().map(|l| &raw const *l.tensor).collect();
         // SAFETY: names and tensor structs live through the call, the memory behind them as long as the caller keeps it.
         Ok(unsafe {

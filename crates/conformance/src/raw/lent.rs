@@ -11,13 +11,13 @@ use tensor::Tensor;
 use super::place::Guarded;
 
 /// A tensor lent to the plugin: struct, sizes and strides.
-pub(super) struct Lent {
+pub(super) struct LentTensor {
     pub(super) tensor: Box<DLTensor>,
     _dims: Box<[i64]>,
 }
 
-impl Lent {
-    pub(super) fn new(tensor: &Tensor) -> Lent {
+impl LentTensor {
+    pub(super) fn new(tensor: &Tensor) -> LentTensor {
         let parts = tensor.raw_parts();
         let (code, bits) = parts.dtype.dlpack();
         let sizes = parts.sizes.iter().map(|s| *s as i64);
@@ -33,7 +33,7 @@ impl Lent {
             strides: shape.wrapping_add(rank),
             byte_offset: 0,
         });
-        Lent { tensor, _dims: dims }
+        LentTensor { tensor, _dims: dims }
     }
 }
 

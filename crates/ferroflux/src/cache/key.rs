@@ -20,7 +20,7 @@ impl Part {
         Part { name: name.into(), sum: sum(pieces), shown: shown.into() }
     }
     /// A part that is what the user is shown.
-    pub(crate) fn said(name: &str, text: String) -> Part {
+    pub(crate) fn visible(name: &str, text: String) -> Part {
         Part { name: name.into(), sum: sum(&[text.as_bytes()]), shown: text }
     }
 }

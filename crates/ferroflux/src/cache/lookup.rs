@@ -60,8 +60,8 @@ impl<'a> Lookup<'a> {
     /// and there would be room for them.
     pub(crate) fn weights_folder(&self, kernels: &Kernels) -> Option<String> {
         let keeps = |o: &OptionInfo| o.name == CACHE_OPTION && o.default == "off";
-        let told = self.options.backend_options.iter().any(|(name, _)| name == CACHE_OPTION);
-        if told || !self.backend.options().iter().any(keeps) {
+        let is_given = self.options.backend_options.iter().any(|(name, _)| name == CACHE_OPTION);
+        if is_given || !self.backend.options().iter().any(keeps) {
             return None;
         }
         let total = constant_bytes(kernels)?;
@@ -74,7 +74,7 @@ impl<'a> Lookup<'a> {
 
     /// Keeps the files within their bound, after the backend may have written what it makes of the constants.
     pub(crate) fn tidy(&self, kernels: &Kernels) {
-        self.store.keep_bound(constant_bytes(kernels).unwrap_or(u64::MAX));
+        self.store.enforce_bound(constant_bytes(kernels).unwrap_or(u64::MAX));
     }
 
     pub(super) fn parts(self) -> (Store, Key) {
@@ -98,7 +98,8 @@ impl<'a> Lookup<'a> {
     fn keep(&self, form: &Form, executable: &LoadedExecutable) {
         let start = Instant::now();
         let names = (&*self.program, self.backend.name(), self.options.mode.name());
-        let kept = Sections::of(form, executable).and_then(|s| self.store.put(&self.key, names, &s.list()));
+        let kept =
+            Sections::of(form, executable).and_then(|s| self.store.insert(&self.key, names, &s.list()));
         let (program, entry) = (&self.program, self.key.id());
         match kept {
             Ok(bytes) => debug!(target: "cache", program, entry, bytes, time = ?start.elapsed(), "kept"),
@@ -118,7 +119,7 @@ fn constant_bytes(kernels: &Kernels) -> Option<u64> {
 }
 
 /// What the cache has for a compilation, else what `make` makes, which is kept; and whether it was there.
-pub(crate) fn through(
+pub(crate) fn get_or_compile(
     lookup: Option<&Lookup<'_>>,
     make: impl FnOnce() -> Result<(Form, LoadedExecutable), Error>,
 ) -> Result<(Form, LoadedExecutable, bool), Error> {
@@ -157,11 +158,11 @@ fn key(stage: Stage<'_>, graph: &Graph, backend: &LoadedBackend, options: &Optio
     let plugin = checksum.map_or_else(|| "linked in".to_owned(), |sum| format!("library {sum}"));
     let mut parts = vec![
         graph,
-        Part::said("options", options_text(options, in_place)?),
-        Part::said("version", version),
-        Part::said("backend", about),
-        Part::said("plugin", plugin),
-        Part::said("device", device(backend)?),
+        Part::visible("options", options_text(options, in_place)?),
+        Part::visible("version", version),
+        Part::visible("backend", about),
+        Part::visible("plugin", plugin),
+        Part::visible("device", device(backend)?),
     ];
     if let Stage::Training { what, shown } = stage {
         parts.push(Part::new("training", &[what.as_bytes()], shown));

@@ -25,7 +25,7 @@ pub use report::{Difference, Report};
 pub use store::{Removed, Store};
 
 pub(crate) use form::{Caller, Form, Wiring};
-pub(crate) use lookup::{Lookup, Stage, through};
+pub(crate) use lookup::{Lookup, Stage, get_or_compile};
 #[cfg(test)]
 mod tests;
 

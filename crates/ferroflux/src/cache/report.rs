@@ -57,7 +57,7 @@ impl Program {
     /// # Errors
     /// As for [`cached`](Program::cached).
     pub fn cached_step(&self, train: &TrainOptions, options: &Options) -> Result<Report, Error> {
-        let channels_last = train.lies_channels_last(options)?;
+        let channels_last = train.is_channels_last(options)?;
         Ok(match backend(options)? {
             Ok(backend) => looked_up(self.step_lookup(train, channels_last, &backend, options)),
             Err(why) => Report::Off(why),

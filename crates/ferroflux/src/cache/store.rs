@@ -148,7 +148,7 @@ impl Store {
     ///
     /// # Errors
     /// Why it is not kept, in words.
-    pub(super) fn put(
+    pub(super) fn insert(
         &self,
         key: &Key,
         (program, backend, mode): (&str, &str, &str),
@@ -168,13 +168,13 @@ impl Store {
             return Err(format!("it has {} bytes, the bound is {}", bytes.len(), self.0.limit));
         }
         self.write(&self.path(key), &bytes)?;
-        self.keep_bound(bytes.len() as u64);
+        self.enforce_bound(bytes.len() as u64);
         Ok(bytes.len() as u64)
     }
 
     /// Looks at the folder's size now and then, after so many bytes were written: that takes as long as a small compilation where
     /// there are a thousand files.
-    pub(super) fn keep_bound(&self, bytes: u64) {
+    pub(super) fn enforce_bound(&self, bytes: u64) {
         let written = WRITTEN.load(Relaxed).saturating_add(bytes);
         let due = written > self.0.limit / SHARE;
         WRITTEN.store(if due { 0 } else { written }, Relaxed);

@@ -9,15 +9,15 @@ use std::time::{Duration, SystemTime};
 use super::{Cache, Key, Part, Report, Store};
 
 fn key(graph: &str, options: &str) -> Key {
-    Key(vec![Part::said("graph", graph.into()), Part::said("options", options.into())])
+    Key(vec![Part::visible("graph", graph.into()), Part::visible("options", options.into())])
 }
 
 fn store(folder: &Path, limit: u64) -> Store {
     Store::open(&Cache::In { folder: folder.into(), limit: Some(limit) }).unwrap()
 }
 
-fn put(store: &Store, key: &Key, bytes: &[u8]) {
-    store.put(key, ("net", "cpu", "default"), &[bytes, b"", b"second"]).unwrap();
+fn insert(store: &Store, key: &Key, bytes: &[u8]) {
+    store.insert(key, ("net", "cpu", "default"), &[bytes, b"", b"second"]).unwrap();
 }
 
 /// The first section under a key.
@@ -42,12 +42,12 @@ fn what_is_kept_is_found_by_its_whole_key() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(&folder.path().join("deep").join("er"), 1 << 20);
     assert_eq!(get(&store, &key("g", "o")), None);
-    put(&store, &key("g", "o"), b"code");
+    insert(&store, &key("g", "o"), b"code");
     assert_eq!(get(&store, &key("g", "o")).unwrap(), b"code");
     for other in [key("h", "o"), key("g", "p"), key("go", ""), key("", "go")] {
         assert_eq!(get(&store, &other), None);
     }
-    put(&store, &key("g", "o"), b"newer");
+    insert(&store, &key("g", "o"), b"newer");
     assert_eq!(get(&store, &key("g", "o")).unwrap(), b"newer");
     let [entry] = &store.entries()[..] else { panic!("one entry") };
     assert_eq!((&*entry.program, &*entry.backend, &*entry.mode), ("net", "cpu", "default"));
@@ -59,7 +59,7 @@ fn every_cut_and_every_changed_byte_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path(), 1 << 20);
     let key = key("g", "o");
-    put(&store, &key, b"some machine code");
+    insert(&store, &key, b"some machine code");
     let path = file(&store, &key);
     let whole = fs::read(&path).unwrap();
     let changed = (0..whole.len()).map(|at| {
@@ -75,7 +75,7 @@ fn every_cut_and_every_changed_byte_is_noticed() {
         assert_eq!(get(&store, &key), None, "damage {n}");
         assert!(!path.exists(), "damage {n}");
     }
-    put(&store, &key, b"anew");
+    insert(&store, &key, b"anew");
     assert_eq!(get(&store, &key).unwrap(), b"anew");
 }
 
@@ -84,12 +84,12 @@ fn an_entry_of_another_key_or_version_is_not_taken() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path(), 1 << 20);
     let (one, other) = (key("g", "o"), key("h", "o"));
-    put(&store, &one, b"of g");
+    insert(&store, &one, b"of g");
     fs::rename(file(&store, &one), file(&store, &other)).unwrap();
     assert_eq!(get(&store, &other), None);
     assert!(!file(&store, &other).exists());
     // A file of an older version, which would be whole otherwise.
-    put(&store, &one, b"of g");
+    insert(&store, &one, b"of g");
     let mut bytes = fs::read(file(&store, &one)).unwrap();
     bytes[8..12].copy_from_slice(&0u32.to_le_bytes());
     fs::write(file(&store, &one), bytes).unwrap();
@@ -102,24 +102,24 @@ fn the_longest_unused_go_first_and_the_bound_holds() {
     let folder = tempfile::tempdir().unwrap();
     let keys: Vec<Key> = (0..8).map(|n| key(&n.to_string(), "o")).collect();
     let roomy = store(folder.path(), 1 << 20);
-    put(&roomy, &keys[0], &[0; 1000]);
+    insert(&roomy, &keys[0], &[0; 1000]);
     let one = fs::metadata(file(&roomy, &keys[0])).unwrap().len();
     let store = store(folder.path(), one * 4);
     for (n, key) in keys.iter().enumerate().take(4) {
-        put(&store, key, &[n as u8; 1000]);
+        insert(&store, key, &[n as u8; 1000]);
         used(&store, key, n as u64);
     }
     // Used just now.
     assert!(get(&store, &keys[0]).is_some());
     for key in &keys[4..6] {
-        put(&store, key, &[9; 1000]);
+        insert(&store, key, &[9; 1000]);
     }
     let left: Vec<bool> = keys.iter().map(|k| file(&store, k).exists()).collect();
     assert_eq!(left, [true, false, false, true, true, true, false, false]);
     assert!(store.entries().iter().map(|e| e.bytes).sum::<u64>() <= store.limit());
     // What is larger than the bound is not kept, and takes nothing else's place.
     let large = vec![0; 8000];
-    assert!(store.put(&keys[7], ("net", "cpu", "default"), &[&large]).is_err());
+    assert!(store.insert(&keys[7], ("net", "cpu", "default"), &[&large]).is_err());
     assert_eq!(store.entries().len(), 4);
 }
 
@@ -133,7 +133,7 @@ fn many_writers_and_readers_see_whole_entries() {
             scope.spawn(move || {
                 for n in 0..60u8 {
                     let key = key(&(n % 6).to_string(), "o");
-                    put(store, &key, &[writer; 9000]);
+                    insert(store, &key, &[writer; 9000]);
                     if let Some(found) = get(store, &key) {
                         assert_eq!(found.len(), 9000);
                         assert!(found.iter().all(|b| *b == found[0]), "two writers in one entry");
@@ -153,9 +153,9 @@ fn clearing_spares_what_was_used_lately() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path(), 1 << 20);
     let (old, new) = (key("old", "o"), key("new", "o"));
-    put(&store, &old, b"1");
+    insert(&store, &old, b"1");
     used(&store, &old, 1000);
-    put(&store, &new, b"2");
+    insert(&store, &new, b"2");
     assert_eq!(store.clear(Some(Duration::from_secs(3600))).unwrap().files, 1);
     assert!(get(&store, &old).is_none() && get(&store, &new).is_some());
     assert_eq!(store.clear(None).unwrap().files, 1);
@@ -169,12 +169,12 @@ fn folders_that_everybody_may_write_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::at(folder.path());
     let open = Store::open(&cache).unwrap();
-    put(&open, &key("g", "o"), b"code");
+    insert(&open, &key("g", "o"), b"code");
     let allow = |mode| fs::set_permissions(open.folder(), fs::Permissions::from_mode(mode)).unwrap();
     allow(0o777);
     let why = Store::open(&cache).unwrap_err();
     assert!(why.contains("writable by every user"), "{why}");
-    assert!(open.put(&key("h", "o"), ("net", "cpu", "default"), &[b"x"]).is_err());
+    assert!(open.insert(&key("h", "o"), ("net", "cpu", "default"), &[b"x"]).is_err());
     allow(0o700);
     assert!(Store::open(&cache).is_ok());
     assert!(Store::open(&Cache::Off).is_err());
@@ -186,8 +186,8 @@ fn a_miss_names_the_parts_that_differ_from_the_nearest_entry() {
     let store = store(folder.path(), 1 << 20);
     let report = |key: Key| super::report::report(&store, key);
     assert!(matches!(report(key("g", "o")), Report::Miss { nearest: None, .. }));
-    put(&store, &key("g", "o"), b"1");
-    put(&store, &key("h", "p"), b"2");
+    insert(&store, &key("g", "o"), b"1");
+    insert(&store, &key("h", "p"), b"2");
     assert!(matches!(report(key("g", "o")), Report::Hit(_)));
     for (wanted, part, entry) in [(key("g", "p"), "options", "o"), (key("i", "p"), "graph", "h")] {
         let Report::Miss { nearest: Some((_, differences)), damaged: None, .. } = report(wanted) else {

@@ -4,7 +4,7 @@ use fx_ir::Graph;
 use tensor::Tensor;
 
 use crate::check::Signature;
-use crate::code::{Code, Made};
+use crate::code::{Code, CompiledCode};
 use crate::inputs::{self, TensorInfo};
 use crate::seeds::Seeds;
 use crate::{Error, Options};
@@ -21,7 +21,7 @@ pub struct CompiledFunc {
 impl CompiledFunc {
     pub(super) fn new(graph: Graph, options: &Options) -> Result<CompiledFunc, Error> {
         let inputs = inputs::of_graph(&graph);
-        let Made { code, guards, .. } = Code::of_prims(graph.clone(), &|_| Ok(None), options)?;
+        let CompiledCode { code, guards, .. } = Code::of_prims(graph.clone(), &|_| Ok(None), options)?;
         let signature = Signature::of(&inputs, &graph.symbols, &guards)?;
         Ok(CompiledFunc { graph, inputs, signature, code, seeds: Seeds::new(options.seed) })
     }

@@ -40,7 +40,7 @@ pub use transforms::{
 pub use types::Types;
 pub use var::{Operand, Var};
 
-use crate::pipeline::{self, At, Cx};
+use crate::pipeline::{self, Cx, StageId};
 use crate::{Error, Options};
 use var::Tape;
 
@@ -127,7 +127,7 @@ impl Func {
             // It comes from outside: judged in all builds.
             pipeline::verify_functional(&graph).map_err(Error::Graph)?;
             // The types of all values are the rules' own from here on.
-            pipeline::run(graph, At::Prim..=At::Prim, &Cx::training()?)
+            pipeline::run(graph, StageId::Prim..=StageId::Prim, &Cx::training()?)
         })
     }
 

@@ -104,7 +104,7 @@ pub const KERNELS: &str = "kernels";
 
 /// A stage by its place in [`STAGES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum At {
+pub(crate) enum StageId {
     Captured,
     Functional,
     Autocast,
@@ -114,7 +114,7 @@ pub(crate) enum At {
     Optimized,
 }
 
-impl At {
+impl StageId {
     fn stage(self) -> &'static Stage {
         &STAGES[self as usize]
     }
@@ -173,7 +173,7 @@ pub(crate) fn skipped() -> Result<Vec<String>, Error> {
 ///
 /// # Errors
 /// The stages' own; a violation that a stage left is an [`Error::Internal`].
-pub(crate) fn run(mut graph: Graph, stages: RangeInclusive<At>, cx: &Cx<'_>) -> Result<Graph, Error> {
+pub(crate) fn run(mut graph: Graph, stages: RangeInclusive<StageId>, cx: &Cx<'_>) -> Result<Graph, Error> {
     let (first, last) = (*stages.start() as usize, *stages.end() as usize);
     if cfg!(debug_assertions) && first > 0 {
         observe::verified(&STAGES[first - 1], None, &graph)?;
@@ -186,16 +186,23 @@ pub(crate) fn run(mut graph: Graph, stages: RangeInclusive<At>, cx: &Cx<'_>) -> 
 }
 
 /// The stage of this name, or the one that the pass of this name stands in.
-pub(crate) fn stage_of(name: &str) -> At {
-    let all = [At::Captured, At::Functional, At::Autocast, At::Prim, At::Joint, At::Real];
-    all.into_iter().find(|at| at.stage().name == name).unwrap_or(At::Optimized)
+pub(crate) fn stage_of(name: &str) -> StageId {
+    let all = [
+        StageId::Captured,
+        StageId::Functional,
+        StageId::Autocast,
+        StageId::Prim,
+        StageId::Joint,
+        StageId::Real,
+    ];
+    all.into_iter().find(|at| at.stage().name == name).unwrap_or(StageId::Optimized)
 }
 
 /// A stage whose work its caller has done is over: the graph is verified and shown as behind any other.
 ///
 /// # Errors
 /// A violation.
-pub(crate) fn reached(at: At, graph: &Graph, cx: &Cx<'_>) -> Result<(), Error> {
+pub(crate) fn reached(at: StageId, graph: &Graph, cx: &Cx<'_>) -> Result<(), Error> {
     cx.observer.behind(at.stage(), None, graph)
 }
 
@@ -203,7 +210,7 @@ pub(crate) fn reached(at: At, graph: &Graph, cx: &Cx<'_>) -> Result<(), Error> {
 ///
 /// # Errors
 /// A violation that a pass left.
-pub(crate) fn passes(graph: &mut Graph, at: At, passes: &PassCx, cx: &Cx<'_>) -> Result<(), Error> {
+pub(crate) fn passes(graph: &mut Graph, at: StageId, passes: &PassCx, cx: &Cx<'_>) -> Result<(), Error> {
     let passes = PassCx { skip: cx.passes.skip.clone(), ..passes.clone() };
     let mut first = Ok(());
     passes::optimize_watched(graph, &passes, &mut |name, graph| {
@@ -252,7 +259,7 @@ fn real(graph: Graph, _: &Cx<'_>) -> Result<Graph, Error> {
 
 fn optimized(mut graph: Graph, cx: &Cx<'_>) -> Result<Graph, Error> {
     let _span = info_span!("passes").entered();
-    passes(&mut graph, At::Optimized, &cx.passes, cx)?;
+    passes(&mut graph, StageId::Optimized, &cx.passes, cx)?;
     Ok(graph)
 }
 
@@ -262,7 +269,15 @@ mod tests {
 
     #[test]
     fn the_places_are_those_of_the_list() {
-        let all = [At::Captured, At::Functional, At::Autocast, At::Prim, At::Joint, At::Real, At::Optimized];
+        let all = [
+            StageId::Captured,
+            StageId::Functional,
+            StageId::Autocast,
+            StageId::Prim,
+            StageId::Joint,
+            StageId::Real,
+            StageId::Optimized,
+        ];
         assert_eq!(all.len(), STAGES.len());
         for at in all {
             assert_eq!(at.stage().name, format!("{at:?}").to_lowercase());

@@ -15,7 +15,7 @@ use super::wiring::{
     Sink, Source, State, initial, replace, sinks, size_meta, size_tensor, sources, user_numbers,
 };
 use crate::check::Signature;
-use crate::code::{Code, Made};
+use crate::code::{Code, CompiledCode};
 use crate::inputs::{Arguments, Input, InputInfo, TensorInfo};
 use crate::seeds::Seeds;
 use crate::{Error, Options, Program};
@@ -112,7 +112,7 @@ impl Program {
         let joint = joint(forward(self, diff.loss, diff.autocast)?, diff)?;
         let mut partition = split(&joint, diff.memory_budget)?;
         let computed = save_computed_sizes(&mut partition).map_err(|e| Error::Internal(e.to_string()))?;
-        let asked: Vec<GradientInfo> = joint
+        let requested: Vec<GradientInfo> = joint
             .gradients
             .iter()
             .filter_map(|(v, g)| {
@@ -145,7 +145,7 @@ impl Program {
             backward,
             sinks,
             tangents,
-            gradients: asked,
+            gradients: requested,
             sizes,
             computed,
             saved_bytes,
@@ -173,7 +173,7 @@ impl Program {
                 && !written.iter().any(|w| w == name)
         });
         let weight = |name: &str| self.weight_value(name, None);
-        let Made { code, kernels, .. } = Code::of_prims(graph, &weight, options)?;
+        let CompiledCode { code, kernels, .. } = Code::of_prims(graph, &weight, options)?;
         Ok(Half { code, sources, kernels })
     }
 
@@ -220,7 +220,7 @@ impl Program {
         });
         bind_sizes(&mut graph);
         let weight = |name: &str| self.weight_value(name, None);
-        let Made { code, kernels, .. } = Code::of_prims(graph, &weight, options)?;
+        let CompiledCode { code, kernels, .. } = Code::of_prims(graph, &weight, options)?;
         Ok(Half { code, sources, kernels })
     }
 }
@@ -378,8 +378,8 @@ impl Saved<'_> {
         let known = of.symbols.ids().filter_map(|id| Some((id, bindings.get(id)?)));
         let (known, values): (Vec<SymId>, Vec<i64>) = known.unzip();
         // The guards were checked then, too.
-        let signature = Signature::knowing(&infos, &of.symbols, &[], &known)?;
-        let tangents = signature.conform_knowing(tangents, &values)?;
+        let signature = Signature::with_known(&infos, &of.symbols, &[], &known)?;
+        let tangents = signature.conform_with_known(tangents, &values)?;
         let tangents: Vec<Value> = tangents.into_iter().map(Value::Host).collect();
         let mut all = Vec::with_capacity(of.backward.sources.len());
         for (n, source) in of.backward.sources.iter().enumerate() {

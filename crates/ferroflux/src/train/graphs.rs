@@ -7,7 +7,7 @@ use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, OutputKind, ValueId, Valu
 use ir_core::{DType, SymExpr, SymId, TensorMeta};
 use tracing::info_span;
 
-use crate::pipeline::{self, At, Cx};
+use crate::pipeline::{self, Cx, StageId};
 use crate::{Error, Program};
 
 /// What to differentiate.
@@ -122,9 +122,9 @@ impl Program {
 /// Captured to prims that are ready to be differentiated.
 pub(crate) fn forward(program: &Program, loss: Option<usize>, cast: Option<DType>) -> Result<Graph, Error> {
     let cx = Cx::training()?.autocast(cast);
-    let mut prims = marked(program.through(At::Prim, &cx)?, loss)?;
+    let mut prims = marked(program.through(StageId::Prim, &cx)?, loss)?;
     // What the gradient is taken of has been made smaller first; complex numbers are still whole here.
-    pipeline::passes(&mut prims, At::Prim, &PassCx::before_joint(), &cx)?;
+    pipeline::passes(&mut prims, StageId::Prim, &PassCx::before_joint(), &cx)?;
     Ok(prims)
 }
 
@@ -200,7 +200,7 @@ pub(crate) fn joint(prims: Graph, options: &DiffOptions) -> Result<JointGraph, E
     let _span = info_span!("joint graph").entered();
     let options = JointOptions { wrt: options.wrt.clone(), tangents: options.tangents };
     let joint = aot_autograd::joint(&prims, &options).map_err(Error::Joint)?;
-    pipeline::reached(At::Joint, &joint.graph, &Cx::training()?)?;
+    pipeline::reached(StageId::Joint, &joint.graph, &Cx::training()?)?;
     Ok(joint)
 }
 

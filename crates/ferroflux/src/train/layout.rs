@@ -50,7 +50,7 @@ impl Layouts {
     /// A tensor of the state as the program reads it.
     pub(crate) fn laid_out(&self, name: &str, tensor: Tensor) -> Result<Tensor, Error> {
         match self.0.get(name) {
-            Some(strides) => relaid(&tensor, strides),
+            Some(strides) => restrided(&tensor, strides),
             None => Ok(tensor),
         }
     }
@@ -70,7 +70,7 @@ impl Layouts {
 }
 
 /// The same elements with other strides.
-pub(crate) fn relaid(tensor: &Tensor, strides: &[isize]) -> Result<Tensor, Error> {
+pub(crate) fn restrided(tensor: &Tensor, strides: &[isize]) -> Result<Tensor, Error> {
     if tensor.strides() == strides {
         return Ok(tensor.clone());
     }

@@ -10,8 +10,8 @@ use tensor::Tensor;
 
 use super::plan::{self, Number, StepPlan};
 use super::wiring::{Sink, Source, State, initial, replace};
-use crate::cache::{Caller, Form, Lookup, Stage, through};
-use crate::code::{Code, Made as MadeCode};
+use crate::cache::{Caller, Form, Lookup, Stage, get_or_compile};
+use crate::code::{Code, CompiledCode};
 use crate::inputs::{Arguments, Input, InputInfo};
 use crate::optim::Optimizer;
 use crate::pipeline::{Cx, KernelOptions};
@@ -114,7 +114,7 @@ impl TrainOptions {
         self
     }
     /// Whether trained weights lie channels-last, where it is said and where it is not.
-    pub(crate) fn lies_channels_last(&self, options: &Options) -> Result<bool, Error> {
+    pub(crate) fn is_channels_last(&self, options: &Options) -> Result<bool, Error> {
         self.channels_last.map_or_else(|| crate::keeps_tensors_on_a_device(&options.backend), Ok)
     }
 }
@@ -179,7 +179,7 @@ impl Program {
             return whole.train_step(train, options);
         }
         train.optimizer.check().map_err(Error::Optimizer)?;
-        let Made { plan, code, kernels, from_cache, guards } = self.made_step(train, options)?;
+        let CompiledStep { plan, code, kernels, from_cache, guards } = self.made_step(train, options)?;
         let _span = tracing::info_span!("state").entered();
         let mut state = State::new();
         // Laying weights out anew takes the host longer than a device takes to read them.
@@ -210,17 +210,17 @@ impl Program {
     }
 
     /// The code of a step, from the cache where it is there: then no pass runs.
-    fn made_step(&self, train: &TrainOptions, options: &Options) -> Result<Made, Error> {
-        let channels_last = train.lies_channels_last(options)?;
+    fn made_step(&self, train: &TrainOptions, options: &Options) -> Result<CompiledStep, Error> {
+        let channels_last = train.is_channels_last(options)?;
         let weight = |name: &str| self.weight_value(name, None);
         let backend = crate::registry().load(&options.backend)?;
         if graph_plugin::takes_graphs(&backend) {
             let planned = StepPlan::make(self, train)?;
-            let MadeCode { code, kernels, guards } = Code::of_prims(planned.graph, &weight, options)?;
-            return Ok(Made { plan: planned.plan, code, kernels, from_cache: false, guards });
+            let CompiledCode { code, kernels, guards } = Code::of_prims(planned.graph, &weight, options)?;
+            return Ok(CompiledStep { plan: planned.plan, code, kernels, from_cache: false, guards });
         }
         let lookup = self.step_lookup(train, channels_last, &backend, options);
-        let (form, executable, from_cache) = through(lookup.as_ref(), || {
+        let (form, executable, from_cache) = get_or_compile(lookup.as_ref(), || {
             let cx = Cx::training()?;
             let (plan, optimized) = StepPlan::make(self, train)?.optimized(channels_last, &cx)?;
             let wanted = KernelOptions { in_place: true, ..KernelOptions::of_optimized(&optimized.graph) };
@@ -236,7 +236,7 @@ impl Program {
             return Err(Error::Internal("a compiled training step without its inputs and outputs".into()));
         };
         let kernels = form.kernels.program;
-        Ok(Made { plan, code, guards: kernels.guards.clone(), kernels: Some(kernels), from_cache })
+        Ok(CompiledStep { plan, code, guards: kernels.guards.clone(), kernels: Some(kernels), from_cache })
     }
 
     /// What a step with these options is found by in the cache: the captured graph, and all that the passes are told.
@@ -262,7 +262,7 @@ impl Program {
 }
 
 /// A step's code and what connects it with its caller.
-struct Made {
+struct CompiledStep {
     plan: StepPlan,
     code: Code,
     kernels: Option<kernel_ir::Program>,

@@ -8,7 +8,7 @@ use plugin_host::Value;
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 
-use super::layout::relaid;
+use super::layout::restrided;
 use crate::code::Code;
 use crate::{Error, Program};
 
@@ -96,7 +96,7 @@ pub(crate) fn replace(state: &mut State, name: &str, tensor: &Tensor, code: &Cod
         return Err(Error::Snapshot(format!("`{name}` is {is}, the model wants {wanted}")));
     }
     // Compiled code addresses the state by the strides it was compiled for.
-    *old = code.own(&relaid(&real, old.strides())?)?;
+    *old = code.own(&restrided(&real, old.strides())?)?;
     Ok(())
 }
 

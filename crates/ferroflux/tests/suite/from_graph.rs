@@ -71,3 +71,47 @@ fn what_does_not_fit_is_refused() {
     let unknown = LINEAR.replace("return %y", "return buffer \"none\" = %y");
     assert!(error(&unknown, &weights()).contains("no such input exists"));
 }
+
+/// A product of a matrix with its own transpose, both expanded: dimensions of size 1 stand between the expanded one and the rows.
+const EXPANDED_PRODUCT: &str = r#"fx 1.0
+graph "gram" {
+  %x: f32[1, 1, 1, 8, 9] = input "x"
+  %a: f32[1, 4, 1, 8, 9] = aten.expand.default(%x, [1, 4, 1, 8, 9])
+  %t: f32[1, 4, 1, 9, 8] = aten.transpose.int(%a, 3, 4)
+  %y: f32[1, 4, 1, 8, 8] = aten.matmul.default(%a, %t)
+  return %y
+}
+"#;
+
+#[test]
+fn expanded_products_fill_every_entry() {
+    let program = Program::from_graph(EXPANDED_PRODUCT.parse().unwrap(), &BTreeMap::new()).unwrap();
+    let x: Vec<f32> = (0..72).map(|i| (i % 11) as f32 - 5.0).collect();
+    let x = Tensor::from_vec(x, &[1, 1, 1, 8, 9]).unwrap();
+    let run = |backend: &str| {
+        let model = program.compile(&Options::new().backend(backend)).unwrap();
+        model.call(std::slice::from_ref(&x)).unwrap()[0].to_vec::<f32>().unwrap()
+    };
+    assert_eq!(run("cpu"), run("eager"));
+}
+
+/// A number that `f32` cannot hold: the order of a norm, whose reciprocal is 0 there.
+const NORM: &str = r#"fx 1.0
+graph "norm" {
+  %x: f32[3] = input "x"
+  %y: f32[] = aten.linalg_vector_norm.default(%x, 1.7976931348623157e308, [0], false)
+  return %y
+}
+"#;
+
+#[test]
+fn numbers_are_rounded_to_the_dtype_they_meet() {
+    let program = Program::from_graph(NORM.parse().unwrap(), &BTreeMap::new()).unwrap();
+    let x = Tensor::from_vec(vec![3.0_f32, 2.0, 0.5], &[3]).unwrap();
+    for backend in ["eager", "oracle", "cpu"] {
+        let model = program.compile(&Options::new().backend(backend)).unwrap();
+        // The sum of infinite powers is infinite; its power of 0 is 1.
+        let y = model.call(std::slice::from_ref(&x)).unwrap();
+        assert_eq!(y[0].to_vec::<f32>().unwrap(), [1.0], "{backend}");
+    }
+}

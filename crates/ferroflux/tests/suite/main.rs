@@ -5,6 +5,7 @@
 mod c_backend;
 mod cache;
 mod channels_last;
+mod contradictory_graphs;
 mod differential;
 mod from_graph;
 mod graph_plugins;
@@ -12,7 +13,6 @@ mod guards;
 mod in_place;
 mod index_operators;
 mod indices;
-mod misstated;
 mod numbers;
 mod operands;
 mod optimizers;

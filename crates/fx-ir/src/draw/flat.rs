@@ -4,8 +4,8 @@
 use rustc_hash::FxHashMap;
 
 use super::order::Rows;
-use super::place::{Pull, columns};
-use super::rank::{Pin, ranks};
+use super::place::{WeightedLink, columns};
+use super::rank::{RankRole, ranks};
 
 /// Space between boxes of a row.
 const GAP_X: f64 = 18.0;
@@ -22,7 +22,7 @@ pub(super) type Point = (f64, f64);
 pub(super) struct Item {
     pub(super) width: f64,
     pub(super) height: f64,
-    pub(super) pin: Pin,
+    pub(super) pin: RankRole,
     /// How strongly its arrows want to be vertical; small boxes give way.
     pub(super) weight: f64,
 }
@@ -55,13 +55,13 @@ struct Grid {
 /// Places the boxes; the upper left corner of everything is (0, 0).
 pub(super) fn place(items: &[Item], links: &[Link]) -> Placed {
     let mut grid = rows(items, links);
-    grid.rows.untangle();
+    grid.rows.reduce_crossings();
     let x = middles_x(items, links, &grid);
     finish(items, links, &grid, &x)
 }
 
 fn rows(items: &[Item], links: &[Link]) -> Grid {
-    let pins: Vec<Pin> = items.iter().map(|i| i.pin).collect();
+    let pins: Vec<RankRole> = items.iter().map(|i| i.pin).collect();
     let pairs: Vec<(usize, usize)> = links.iter().map(|l| (l.from, l.to)).collect();
     let mut rank = ranks(&pins, &pairs);
     let mut up = vec![Vec::new(); items.len()];
@@ -101,8 +101,8 @@ fn rows(items: &[Item], links: &[Link]) -> Grid {
 fn middles_x(items: &[Item], links: &[Link], grid: &Grid) -> Vec<f64> {
     let width = |v: usize| items.get(v).map_or(LANE, |i| i.width) + GAP_X;
     let widths: Vec<f64> = (0..grid.rank.len()).map(width).collect();
-    let mut up: Vec<Vec<Pull>> = (0..widths.len()).map(|_| Vec::new()).collect();
-    let mut down: Vec<Vec<Pull>> = (0..widths.len()).map(|_| Vec::new()).collect();
+    let mut up: Vec<Vec<WeightedLink>> = (0..widths.len()).map(|_| Vec::new()).collect();
+    let mut down: Vec<Vec<WeightedLink>> = (0..widths.len()).map(|_| Vec::new()).collect();
     for (link, chain) in links.iter().zip(&grid.chains) {
         let fixed = |v: usize| match v {
             v if v == link.from => link.from_dx.unwrap_or(0.0),
@@ -118,8 +118,8 @@ fn middles_x(items: &[Item], links: &[Link], grid: &Grid) -> Vec<f64> {
             let shift = fixed(a) - fixed(b);
             // A small box follows its user, and moves it hardly at all.
             let passive = if items[link.from].weight < 0.1 { 0.01 } else { 1.0 };
-            up[b].push(Pull { other: a, shift, weight: weight * passive });
-            down[a].push(Pull { other: b, shift: -shift, weight });
+            up[b].push(WeightedLink { other: a, shift, weight: weight * passive });
+            down[a].push(WeightedLink { other: b, shift: -shift, weight });
         }
     }
     columns(&grid.rows.rows, &widths, &up, &down)

@@ -29,18 +29,18 @@ pub fn graph_diagram_by_module(graph: &Graph, style: &dyn Fn(&str) -> Style, dep
 
 fn diagram(graph: &Graph, style: &dyn Fn(&str) -> Style, module_depth: usize) -> Diagram {
     let title = Diagram { title: graph.name.clone(), ..Diagram::default() };
-    let mut maker = Maker { diagram: title, style, module_depth };
+    let mut maker = DiagramBuilder { diagram: title, style, module_depth };
     maker.graph(graph, None);
     maker.diagram
 }
 
-struct Maker<'a> {
+struct DiagramBuilder<'a> {
     diagram: Diagram,
     style: &'a dyn Fn(&str) -> Style,
     module_depth: usize,
 }
 
-impl Maker<'_> {
+impl DiagramBuilder<'_> {
     /// Adds a graph's boxes and arrows; gives the boxes of its results.
     fn graph(&mut self, graph: &Graph, cluster: Option<usize>) -> Vec<usize> {
         let names = Names::of(graph);
@@ -141,12 +141,12 @@ impl Maker<'_> {
                 let tooltip = format!("{}\n{name}: {}", input_word(*kind), types.join(", "));
                 let style = if small { Style::Weight } else { Style::Input };
                 let label = if small { last_parts(name) } else { name };
-                let lines = vec![clip(label), clip(&types.join(", "))];
+                let lines = vec![shorten(label), shorten(&types.join(", "))];
                 DrawNode { lines, tooltip, style, small, cluster: None }
             }
             NodeKind::Call { target, .. } => {
-                let mut lines = vec![clip(short_target(target)), clip(&given.join(", "))];
-                lines.extend(types.iter().take(3).map(|t| clip(t)));
+                let mut lines = vec![shorten(short_target(target)), shorten(&given.join(", "))];
+                lines.extend(types.iter().take(3).map(|t| shorten(t)));
                 if types.len() > 3 {
                     lines.push(format!("… {} more", types.len() - 3));
                 }
@@ -174,7 +174,7 @@ impl Maker<'_> {
             OutputKind::ParameterGradient(n) | OutputKind::InputGradient(n) => ("gradient", n.as_str()),
         };
         let mut lines = vec![title.to_string()];
-        lines.extend((!name.is_empty()).then(|| clip(name)));
+        lines.extend((!name.is_empty()).then(|| shorten(name)));
         let at = self.diagram.nodes.len();
         let tooltip = format!("{title} {name}");
         let small = !matches!(output.kind, OutputKind::User | OutputKind::Loss);
@@ -222,7 +222,7 @@ fn input_word(kind: InputKind) -> &'static str {
     }
 }
 
-fn clip(text: &str) -> String {
+fn shorten(text: &str) -> String {
     match text.char_indices().nth(LINE) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_string(),

@@ -15,7 +15,7 @@ pub(super) struct Rows {
 
 impl Rows {
     /// Reorders every row against crossings.
-    pub(super) fn untangle(&mut self) {
+    pub(super) fn reduce_crossings(&mut self) {
         let mut at = vec![0.0; self.up.len()];
         self.note(&mut at);
         let mut best = (self.crossings(&at), self.rows.clone());
@@ -106,13 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn two_crossed_links_are_untangled() {
+    fn the_crossing_of_two_links_is_removed() {
         let mut rows = Rows {
             rows: vec![vec![0, 1], vec![2, 3]],
             up: vec![vec![], vec![], vec![1], vec![0]],
             down: vec![vec![3], vec![2], vec![], vec![]],
         };
-        rows.untangle();
+        rows.reduce_crossings();
         assert_eq!(rows.rows, [vec![0, 1], vec![3, 2]]);
     }
 }

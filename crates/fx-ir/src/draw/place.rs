@@ -4,7 +4,7 @@
 const PASSES: usize = 24;
 
 /// A link as the placement sees it: the other end, the offsets of both ends from the middles, and its pull.
-pub(super) struct Pull {
+pub(super) struct WeightedLink {
     /// The vertex at the other end.
     pub(super) other: usize,
     /// Where the link meets the other end, minus where it meets this one.
@@ -14,7 +14,12 @@ pub(super) struct Pull {
 }
 
 /// Middle of every vertex. `widths` include the gap to the next vertex; `up`/`down` are the links of each vertex.
-pub(super) fn columns(rows: &[Vec<usize>], widths: &[f64], up: &[Vec<Pull>], down: &[Vec<Pull>]) -> Vec<f64> {
+pub(super) fn columns(
+    rows: &[Vec<usize>],
+    widths: &[f64],
+    up: &[Vec<WeightedLink>],
+    down: &[Vec<WeightedLink>],
+) -> Vec<f64> {
     let mut x = vec![0.0; widths.len()];
     for row in rows {
         let total: f64 = row.iter().map(|&v| widths[v]).sum();
@@ -28,7 +33,7 @@ pub(super) fn columns(rows: &[Vec<usize>], widths: &[f64], up: &[Vec<Pull>], dow
         for n in 0..rows.len() {
             let row = &rows[if pass % 2 == 0 { n } else { rows.len() - 1 - n }];
             // Both ways from the first pass on: looking one way only, a long graph drifts sideways block by block.
-            settle(row, widths, &mut x, &|v| up[v].iter().chain(&down[v]));
+            place_row(row, widths, &mut x, &|v| up[v].iter().chain(&down[v]));
         }
     }
     x
@@ -36,7 +41,7 @@ pub(super) fn columns(rows: &[Vec<usize>], widths: &[f64], up: &[Vec<Pull>], dow
 
 /// Moves one row: the closest places to the wished ones that keep the order and the distances (pooled adjacent
 /// violators: Barlow and others, "Statistical inference under order restrictions", 1972).
-fn settle<'a, I: Iterator<Item = &'a Pull>>(
+fn place_row<'a, I: Iterator<Item = &'a WeightedLink>>(
     row: &[usize],
     widths: &[f64],
     x: &mut [f64],

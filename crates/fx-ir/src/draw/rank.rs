@@ -2,7 +2,7 @@
 
 /// What a node of a flat layout is for the ranking.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pin {
+pub(super) enum RankRole {
     /// Ranked by the flow.
     Free,
     /// In the first row (where arrows enter a frame).
@@ -12,7 +12,7 @@ pub(super) enum Pin {
 }
 
 /// Rank of every node. Edges that close a cycle are ignored.
-pub(super) fn ranks(pins: &[Pin], edges: &[(usize, usize)]) -> Vec<usize> {
+pub(super) fn ranks(pins: &[RankRole], edges: &[(usize, usize)]) -> Vec<usize> {
     let count = pins.len();
     let mut next = vec![Vec::new(); count];
     for &(a, b) in edges {
@@ -24,8 +24,8 @@ pub(super) fn ranks(pins: &[Pin], edges: &[(usize, usize)]) -> Vec<usize> {
         place[n] = at;
     }
     let forward = |a: usize, b: usize| place[a] < place[b];
-    let first = usize::from(pins.contains(&Pin::Top));
-    let mut rank: Vec<usize> = pins.iter().map(|&p| if p == Pin::Top { 0 } else { first }).collect();
+    let first = usize::from(pins.contains(&RankRole::Top));
+    let mut rank: Vec<usize> = pins.iter().map(|&p| if p == RankRole::Top { 0 } else { first }).collect();
     let mut has_pred = vec![false; count];
     for &a in &order {
         for &b in next[a].iter().filter(|&&b| forward(a, b)) {
@@ -34,14 +34,14 @@ pub(super) fn ranks(pins: &[Pin], edges: &[(usize, usize)]) -> Vec<usize> {
         }
     }
     // A source stands as low as its users allow: a weight next to its convolution.
-    for &a in order.iter().rev().filter(|&&a| !has_pred[a] && pins[a] == Pin::Free) {
+    for &a in order.iter().rev().filter(|&&a| !has_pred[a] && pins[a] == RankRole::Free) {
         if let Some(lowest) = next[a].iter().filter(|&&b| forward(a, b)).map(|&b| rank[b]).min() {
             rank[a] = lowest - 1;
         }
     }
     let last = rank.iter().copied().max().unwrap_or(0);
-    let above_last = pins.iter().zip(&rank).any(|(&p, &r)| p != Pin::Bottom && r == last);
-    for (r, _) in rank.iter_mut().zip(pins).filter(|(_, p)| **p == Pin::Bottom) {
+    let above_last = pins.iter().zip(&rank).any(|(&p, &r)| p != RankRole::Bottom && r == last);
+    for (r, _) in rank.iter_mut().zip(pins).filter(|(_, p)| **p == RankRole::Bottom) {
         *r = last + usize::from(above_last);
     }
     rank

@@ -4,7 +4,7 @@
 use rustc_hash::FxHashMap;
 
 use super::flat::{Item, Link, Placed, Point, place};
-use super::rank::Pin;
+use super::rank::RankRole;
 use super::{Diagram, DrawNode};
 
 /// Space between a frame and what it holds.
@@ -87,7 +87,7 @@ impl Frame {
 }
 
 /// A laid-out frame: its parts relative to its corner.
-struct Laid {
+struct FrameLayout {
     placed: Placed,
     width: f64,
     height: f64,
@@ -99,20 +99,20 @@ struct Laid {
 pub(super) fn lay_out(diagram: &Diagram) -> Scene {
     let frames = frames(diagram);
     let count = diagram.clusters.len();
-    let mut laid: Vec<Option<Laid>> = (0..=count).map(|_| None).collect();
+    let mut layouts: Vec<Option<FrameLayout>> = (0..=count).map(|_| None).collect();
     // A frame stands before the frames that it holds, so the reverse order is innermost first; `count` is the whole.
     for cluster in (0..count).rev().chain([count]) {
-        laid[cluster] = Some(lay_out_frame(diagram, &frames[cluster], &laid, cluster == count));
+        layouts[cluster] = Some(lay_out_frame(diagram, &frames[cluster], &layouts, cluster == count));
     }
-    let laid: Vec<Laid> = laid.into_iter().flatten().collect();
+    let layouts: Vec<FrameLayout> = layouts.into_iter().flatten().collect();
     let mut scene = Scene {
         nodes: vec![Rect::default(); diagram.nodes.len()],
         clusters: vec![Rect::default(); count],
         wires: Vec::new(),
-        width: laid[count].width,
-        height: laid[count].height,
+        width: layouts[count].width,
+        height: layouts[count].height,
     };
-    settle(diagram, &frames, &laid, count, (0.0, 0.0), &mut scene);
+    place_frame(diagram, &frames, &layouts, count, (0.0, 0.0), &mut scene);
     scene
 }
 
@@ -161,26 +161,31 @@ fn around(diagram: &Diagram, node: usize) -> Vec<usize> {
     frames
 }
 
-fn lay_out_frame(diagram: &Diagram, frame: &Frame, laid: &[Option<Laid>], whole: bool) -> Laid {
+fn lay_out_frame(
+    diagram: &Diagram,
+    frame: &Frame,
+    layouts: &[Option<FrameLayout>],
+    whole: bool,
+) -> FrameLayout {
     let item = |part: &Part| {
         let (width, height, pin, weight) = match *part {
             Part::Node(n) => {
                 let node = &diagram.nodes[n];
                 let (width, height) = node_size(node);
-                (width, height, Pin::Free, if node.small { 0.05 } else { 1.0 })
+                (width, height, RankRole::Free, if node.small { 0.05 } else { 1.0 })
             }
             Part::Cluster(c) => {
-                let (width, height) = laid[c].as_ref().map_or((0.0, 0.0), |l| (l.width, l.height));
-                (width, height, Pin::Free, 1.0)
+                let (width, height) = layouts[c].as_ref().map_or((0.0, 0.0), |l| (l.width, l.height));
+                (width, height, RankRole::Free, 1.0)
             }
-            Part::In(_) => (2.0, 0.0, Pin::Top, 0.5),
-            Part::Out(_) => (2.0, 0.0, Pin::Bottom, 0.5),
+            Part::In(_) => (2.0, 0.0, RankRole::Top, 0.5),
+            Part::Out(_) => (2.0, 0.0, RankRole::Bottom, 0.5),
         };
         Item { width, height, pin, weight }
     };
     let items: Vec<Item> = frame.parts.iter().map(item).collect();
     let port = |part: Part, port: Part| match part {
-        Part::Cluster(c) => laid[c].as_ref().and_then(|l| l.ports.get(&port).copied()),
+        Part::Cluster(c) => layouts[c].as_ref().and_then(|l| l.ports.get(&port).copied()),
         _ => None,
     };
     let links = frame.links.iter().map(|&(from, to, source, _)| Link {
@@ -194,14 +199,21 @@ fn lay_out_frame(diagram: &Diagram, frame: &Frame, laid: &[Option<Laid>], whole:
     let (width, height) = (placed.width + 2.0 * PAD, placed.height + 2.0 * PAD + label);
     let ports = frame.parts.iter().zip(&placed.middles);
     let ports = ports.map(|(&p, m)| (p, m.0 + PAD - width / 2.0)).collect();
-    Laid { placed, width, height, ports }
+    FrameLayout { placed, width, height, ports }
 }
 
 /// Moves a frame's contents to where the frame is, frames within it likewise.
-fn settle(diagram: &Diagram, frames: &[Frame], laid: &[Laid], at: usize, corner: Point, scene: &mut Scene) {
+fn place_frame(
+    diagram: &Diagram,
+    frames: &[Frame],
+    layouts: &[FrameLayout],
+    at: usize,
+    corner: Point,
+    scene: &mut Scene,
+) {
     let whole = at == diagram.clusters.len();
     let (left, top) = (corner.0 + PAD, corner.1 + PAD + if whole { 0.0 } else { LABEL });
-    let (frame, here) = (&frames[at], &laid[at]);
+    let (frame, here) = (&frames[at], &layouts[at]);
     for (&part, &(x, y)) in frame.parts.iter().zip(&here.placed.middles) {
         let rect = |(width, height): (f64, f64)| Rect {
             x: left + x - width / 2.0,
@@ -212,9 +224,9 @@ fn settle(diagram: &Diagram, frames: &[Frame], laid: &[Laid], at: usize, corner:
         match part {
             Part::Node(n) => scene.nodes[n] = rect(node_size(&diagram.nodes[n])),
             Part::Cluster(c) => {
-                let r = rect((laid[c].width, laid[c].height));
+                let r = rect((layouts[c].width, layouts[c].height));
                 scene.clusters[c] = r;
-                settle(diagram, frames, laid, c, (r.x, r.y), scene);
+                place_frame(diagram, frames, layouts, c, (r.x, r.y), scene);
             }
             Part::In(_) | Part::Out(_) => {}
         }

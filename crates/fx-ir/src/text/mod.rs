@@ -92,7 +92,7 @@ pub fn parse(text: &str) -> Result<Graph, TextError> {
 /// # Errors
 /// The first place that is not the grammar's, with line and column.
 pub fn parse_meta(text: &str) -> Result<TensorMeta, TextError> {
-    parse::lone_meta(text)
+    parse::single_meta(text)
 }
 
 /// The graph as a round trip through text gives it: nodes and values renumbered in execution order, unreachable ones

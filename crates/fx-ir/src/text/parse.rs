@@ -35,7 +35,7 @@ pub(super) fn document(text: &str) -> Result<Graph> {
 }
 
 /// A meta alone.
-pub(super) fn lone_meta(text: &str) -> Result<TensorMeta> {
+pub(super) fn single_meta(text: &str) -> Result<TensorMeta> {
     let mut cursor = Cursor::new(text, is_bare);
     let meta = match value_type(&mut cursor)? {
         ValueType::Tensor(meta) => meta,

@@ -6,12 +6,12 @@ use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{Attention, Epilogue, ExternCall, ExternOp, Operand, Program};
 
 use crate::attention::Operands;
-use crate::attention::backward_bulk;
 use crate::attention::backward_flash;
+use crate::attention::backward_tma;
 use crate::text::body::Uses;
 use crate::text::template::{assemble, compute_type, element, volume};
 use crate::text::types::{memory_type, number};
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant};
+use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, Variant};
 
 /// Elements of a gradient's row that a lane adds up at a time; longer rows take several turns.
 const PER_LANE: i64 = 4;
@@ -21,7 +21,7 @@ const WARPS: i64 = 4;
 /// The ways of computing them, the best by rule first.
 pub(crate) fn variants(program: &Program, k: &ExternCall, target: &Target) -> Result<Vec<Variant>, GenError> {
     let backward = Backward::of(program, k)?;
-    let mut all = backward_bulk::variants(program, &backward, target)?;
+    let mut all = backward_tma::variants(program, &backward, target)?;
     all.extend(backward_flash::variants(program, &backward, target)?);
     let kernels = vec![backward.of_queries(program, target)?, backward.of_keys(program, target)?];
     all.push(Variant { name: "simple".into(), kernels, scratch: Vec::new() });
@@ -244,7 +244,7 @@ if (e < {width}) {{
 
 /// A warp for each row.
 fn warps(rows: &SymExpr, target: &Target) -> Launch {
-    let blocks = rows.ceil_div(&SymExpr::from_i64(WARPS)).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
+    let blocks = rows.ceil_div(&SymExpr::from_i64(WARPS)).sym_min(&SymExpr::from_i64(MAX_BLOCKS));
     Launch::flat(blocks, target.wave * WARPS as u32)
 }
 

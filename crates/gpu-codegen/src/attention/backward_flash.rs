@@ -17,12 +17,12 @@ use crate::dialect::fragments::Fragments;
 use crate::text::body::Uses;
 use crate::text::template::{assemble, volume};
 use crate::text::types::value_type;
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant};
+use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, Variant};
 
 /// Elements between the ends of two rows in shared memory: eight rows then lie in different banks.
 pub(crate) const PAD: i64 = 8;
 /// The longest rows whose gradients a warp keeps in registers.
-const WIDEST: i64 = 128;
+const MAX_WIDTH: i64 = 128;
 
 /// The ways of computing them; none where there are no matrix cores, or operands cannot be read 16 bytes at once.
 pub(crate) fn variants(
@@ -49,7 +49,7 @@ pub(crate) struct Flash<'a> {
     pub(crate) width: i64,
 }
 
-pub(crate) fn up(n: i64) -> i64 {
+pub(crate) fn round_up_16(n: i64) -> i64 {
     (n + 15) / 16 * 16
 }
 
@@ -73,7 +73,7 @@ impl<'a> Flash<'a> {
         let read = [&a.q, &a.k, &a.v, &backward.g];
         let same = read.iter().all(|o| program.buffers[o.buf].dtype == dtype);
         let vectors = read.iter().all(|o| crate::product::gemv::aligned(o, 3, 8));
-        let narrow = |e: &SymExpr| e.as_const().filter(|n| n % 8 == 0 && (8..=WIDEST).contains(n));
+        let narrow = |e: &SymExpr| e.as_const().filter(|n| n % 8 == 0 && (8..=MAX_WIDTH).contains(n));
         let (depth, width) = (narrow(&a.q.sizes[3])?, narrow(&a.v.sizes[3])?);
         (same && vectors && is_half(dtype)).then_some(Flash {
             program,
@@ -95,7 +95,7 @@ impl<'a> Flash<'a> {
         if self.fragments.turned() {
             return backward_waves::shared(self);
         }
-        let elements = up(self.depth) + up(self.width) + 2 * PAD;
+        let elements = round_up_16(self.depth) + round_up_16(self.width) + 2 * PAD;
         2 * elements * (warps * self.fragments.own + 2 * self.tile()) + 2 * 2 * self.tile() * 4
     }
 
@@ -120,14 +120,14 @@ cp_async_16({to} + line * {pitch} + part, &{source}, there ? 16 : 0);
 }}
 ",
             count = tile.count,
-            chunks = up(tile.elements) / 8,
+            chunks = round_up_16(tile.elements) / 8,
             threads = 32 * warps,
             row = tile.row,
             from = tile.from,
             limit = tile.limit,
             elements = tile.elements,
             to = tile.to,
-            pitch = up(tile.elements) + PAD,
+            pitch = round_up_16(tile.elements) + PAD,
         )
     }
 
@@ -158,8 +158,8 @@ cp_async_16({to} + line * {pitch} + part, &{source}, there ? 16 : 0);
         let places = format!(
             "{ty} *to1 = far1 + next % 2 * {tile} * {dp}, *to2 = far2 + next % 2 * {tile} * {wp};\n",
             ty = self.ty(),
-            dp = up(self.depth) + PAD,
-            wp = up(self.width) + PAD,
+            dp = round_up_16(self.depth) + PAD,
+            wp = round_up_16(self.width) + PAD,
         );
         match side {
             Side::Queries => {
@@ -283,8 +283,8 @@ mma_{half}({out}[t + 1], a, b1);
 }}
 ",
             nt = self.tile() / 8,
-            et = up(elements) / 8,
-            pitch = up(elements) + PAD,
+            et = round_up_16(elements) / 8,
+            pitch = round_up_16(elements) + PAD,
         )
     }
 
@@ -306,9 +306,9 @@ mma_{half}({out}[n + 1], a, b1);
 }}
 }}
 ",
-            steps = up(elements) / 16,
+            steps = round_up_16(elements) / 16,
             nt = self.tile() / 8,
-            pitch = up(elements) + PAD,
+            pitch = round_up_16(elements) + PAD,
         )
     }
 
@@ -333,7 +333,7 @@ if (row < {limit} && column < {elements}) {{
 {store}}}
 }}
 ",
-            et = (up(elements) + f.far - 1) / f.far,
+            et = (round_up_16(elements) + f.far - 1) / f.far,
             parts = f.parts,
             own_row = f.own_row,
             far = f.far,
@@ -362,15 +362,15 @@ if (row < {limit} && column < {elements}) {{
         let (depth, width) = (self.depth, self.width);
         match side {
             Side::Queries => {
-                sums += &format!("float of_query[{}][4] = {{}};\n", up(depth) / 8);
+                sums += &format!("float of_query[{}][4] = {{}};\n", round_up_16(depth) / 8);
                 products += &self.product("grad", "tile1", "of_query", depth);
                 stores += &self.store(&o, (&b.dq, "i1", &o.rows), ("of_query", &scale, depth), &mut uses)?;
             }
             Side::Keys => {
                 sums += &format!(
                     "float of_key[{}][4] = {{}}, of_value[{}][4] = {{}};\n",
-                    up(depth) / 8,
-                    up(width) / 8
+                    round_up_16(depth) / 8,
+                    round_up_16(width) / 8
                 );
                 products += &self.product("score", "tile2", "of_value", width);
                 products += &self.product("grad", "tile1", "of_key", depth);
@@ -411,14 +411,14 @@ block_sync();
 ",
             ty = value_type(self.dtype)?,
             block_rows = warps * self.fragments.own,
-            dp = up(depth) + PAD,
-            wp = up(width) + PAD,
+            dp = round_up_16(depth) + PAD,
+            wp = round_up_16(width) + PAD,
             tile = self.tile(),
             nt = self.tile() / 8,
             scores = self.scores("own1", "tile1", "score", depth),
             grads = self.scores("own2", "tile2", "grad", width),
         );
-        let mut launch = Launch::flat(count.sym_min(&SymExpr::from_i64(MOST_BLOCKS)), 32 * warps as u32);
+        let mut launch = Launch::flat(count.sym_min(&SymExpr::from_i64(MAX_BLOCKS)), 32 * warps as u32);
         launch.shared = self.shared(warps) as u32;
         assemble(self.program, ENTRY, &uses, launch, &body)
     }

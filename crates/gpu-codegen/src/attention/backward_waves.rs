@@ -5,17 +5,17 @@
 
 use crate::attention::Operands;
 use crate::attention::backward::{Backward, Side};
-use crate::attention::backward_flash::{Flash, PAD, up};
+use crate::attention::backward_flash::{Flash, PAD, round_up_16};
 use crate::attention::flash_waves::{TURNED_PAD, at, lines};
 use crate::text::body::Uses;
 use crate::text::template::{assemble, volume};
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target};
+use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target};
 use ir_core::SymExpr;
 
 /// Whether registers hold a wave's own rows beside the gradients of keys and values: of float32 numbers a lane has as many as it has
 /// of a wave's rows, of 16-bit ones twice where both halves of a wave have the same.
 pub(crate) fn held(flash: &Flash<'_>, target: &Target) -> bool {
-    let elements = up(flash.depth) + up(flash.width);
+    let elements = round_up_16(flash.depth) + round_up_16(flash.width);
     let lanes = flash.fragments.wave / flash.fragments.own;
     let own = if target.features.wmma && !target.features.wmma_halves {
         elements / 2
@@ -29,7 +29,7 @@ pub(crate) fn held(flash: &Flash<'_>, target: &Target) -> bool {
 /// Bytes of shared memory of the larger kernel: tiles of the far side, both turned too, and two numbers for each of two tiles' rows.
 pub(crate) fn shared(flash: &Flash<'_>) -> i64 {
     let (tile, far) = (flash.tile(), flash.fragments.far);
-    let plain = tile * (up(flash.depth) + up(flash.width) + 2 * PAD);
+    let plain = tile * (round_up_16(flash.depth) + round_up_16(flash.width) + 2 * PAD);
     let turned = (lines(flash.depth, far) + lines(flash.width, far)) * (tile + TURNED_PAD);
     2 * (plain + turned) + 2 * 2 * tile * 4
 }
@@ -92,7 +92,8 @@ far_deltas[next % 2 * {tile} + t] = i2 < {rows} ? {delta} : 0.0f;
     /// What ends the copies of a turn's tiles.
     fn land(&self) -> String {
         let plain = |n: i64, pitch: i64| format!("fill{n}.template plain<{pitch}>(far{n});\n");
-        let mut out = plain(1, up(self.flash.depth) + PAD) + &plain(2, up(self.flash.width) + PAD);
+        let mut out =
+            plain(1, round_up_16(self.flash.depth) + PAD) + &plain(2, round_up_16(self.flash.width) + PAD);
         out.push_str("fill1.turned(turned1);\n");
         if self.side == Side::Keys {
             out.push_str("fill2.turned(turned2);\n");
@@ -109,9 +110,9 @@ for (int s = 0; s < {steps}; ++s)
 #pragma unroll
 for (int n = 0; n < {nt}; ++n) C::run({out}[n], C::row_at(far{n} + (n * C::M + line4) * {pitch} + s * C::K, lane), own{n}[s]);
 ",
-            steps = up(elements) / f.inner,
+            steps = round_up_16(elements) / f.inner,
             nt = tile / f.far,
-            pitch = up(elements) + PAD,
+            pitch = round_up_16(elements) + PAD,
         )
     }
 
@@ -271,21 +272,21 @@ if (turn + 1 < turns) {{
         own = f.own,
         lanes = f.lanes,
         block_rows = warps * f.own,
-        dp = up(depth) + PAD,
-        wp = up(width) + PAD,
+        dp = round_up_16(depth) + PAD,
+        wp = round_up_16(width) + PAD,
         turned = lines(depth, f.far) * (tile + TURNED_PAD),
         turned_width = lines(width, f.far) * (tile + TURNED_PAD),
-        steps1 = up(depth) / f.inner,
-        steps2 = up(width) / f.inner,
-        depth = up(depth),
-        width = up(width),
+        steps1 = round_up_16(depth) / f.inner,
+        steps2 = round_up_16(width) / f.inner,
+        depth = round_up_16(depth),
+        width = round_up_16(width),
         threads = warps * f.wave,
         land = w.land(),
         nt = tile / f.far,
         scores = w.scores(1, "score", depth),
         grads = w.scores(2, "grad", width),
     );
-    let mut launch = Launch::flat(count.sym_min(&SymExpr::from_i64(MOST_BLOCKS)), (warps * f.wave) as u32);
+    let mut launch = Launch::flat(count.sym_min(&SymExpr::from_i64(MAX_BLOCKS)), (warps * f.wave) as u32);
     launch.shared = shared(flash) as u32;
     assemble(flash.program, ENTRY, &uses, launch, &body)
 }

@@ -15,11 +15,11 @@ use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, TICKETS, Target, Variant};
 
 /// Rows that are computed together at most: query rows times query heads of a key head.
-const MOST_ROWS: i64 = 8;
+const MAX_ROWS: i64 = 8;
 /// Warps of a block.
 const WARPS: i64 = 4;
 /// Keys of a group of lanes that are loaded together.
-const AHEAD: i64 = 4;
+const KEYS_IN_FLIGHT: i64 = 4;
 
 /// The ways of computing it; none where there are many rows, or operands cannot be read 16 bytes at once.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
@@ -27,7 +27,7 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
     let heads = volume(&k.k.sizes[..2]).as_const().unwrap_or(32);
     let keys = k.k.sizes[2].as_const().unwrap_or(2048);
     // A block's first loads are of so many keys; where there are few all of them are one turn.
-    let most = (keys / (AHEAD * WARPS * target.lanes() / shape.group)).clamp(1, 64);
+    let most = (keys / (KEYS_IN_FLIGHT * WARPS * target.lanes() / shape.group)).clamp(1, 64);
     let parts = (4 * i64::from(target.multiprocessors) / heads.max(1)).clamp(1, most);
     let mut all = vec![shape.variant(parts)?];
     if parts > 1 {
@@ -67,7 +67,7 @@ impl<'a> Decode<'a> {
         let group = group.next_power_of_two() as i64;
         let shared = k.q.sizes[1].as_const()?.checked_div(k.k.sizes[1].as_const()?)?;
         let lq = k.q.sizes[2].as_const()?;
-        let few = (1..=MOST_ROWS).contains(&(lq * shared)) && group <= target.lanes();
+        let few = (1..=MAX_ROWS).contains(&(lq * shared)) && group <= target.lanes();
         let vectors = [&k.k, &k.v].iter().all(|o| crate::product::gemv::aligned(o, 3, lanes));
         (few && vectors).then_some(Decode { program, k, lanes, group, shared, lq, target })
     }
@@ -80,7 +80,7 @@ impl<'a> Decode<'a> {
         let counted = volume(&self.k.k.sizes[..2]).as_const().is_some_and(|n| n <= i64::from(TICKETS));
         let mut kernels = vec![self.parts(parts, counted)?];
         if !counted {
-            kernels.push(self.together(parts)?);
+            kernels.push(self.combine_kernel(parts)?);
         }
         Ok(Variant { name: format!("decode_{parts}"), kernels, scratch })
     }
@@ -103,7 +103,11 @@ impl<'a> Decode<'a> {
         let mask = o.mask_of("sc", &mut uses);
         let causal = if k.causal { "seen = seen && j <= i2;\n" } else { "" };
         let (depth, width) = (o.text(&k.q.sizes[3], &mut uses), o.text(&k.v.sizes[3], &mut uses));
-        let end = if counted { self.end(&o, parts, &mut uses)? } else { "block_sync();\n".into() };
+        let combine_in_last_block = if counted {
+            self.combine_in_last_block(&o, parts, &mut uses)?
+        } else {
+            "block_sync();\n".into()
+        };
         let body = format!(
             "__shared__ u32 seen;
 __shared__ float shared_most[{WARPS}][{rows}], shared_total[{WARPS}][{rows}], shared_out[{WARPS}][{rows}][{wide}];
@@ -124,9 +128,9 @@ for (int e = 0; e < {lanes}; ++e) q[r][e] = c < {depth} ? to<float>({q}) * {scal
 // All lanes of a warp take the same number of turns: they exchange values in it.
 for (idx base = from + warp * {teams}; base < until; base += {turn}) {{
 const idx j0 = base + team;
-Vec<{ty}, {lanes}> ks[{AHEAD}], vs[{AHEAD}];
+Vec<{ty}, {lanes}> ks[{KEYS_IN_FLIGHT}], vs[{KEYS_IN_FLIGHT}];
 #pragma unroll
-for (int u = 0; u < {AHEAD}; ++u) {{
+for (int u = 0; u < {KEYS_IN_FLIGHT}; ++u) {{
 const idx j = j0 + u * {step}, at = j < until ? j : base;
 ks[u] = *(const Vec<{ty}, {lanes}> *)&{key};
 vs[u] = *(const Vec<{ty}, {lanes}> *)&{value};
@@ -134,9 +138,9 @@ vs[u] = *(const Vec<{ty}, {lanes}> *)&{value};
 #pragma unroll
 for (int r = 0; r < {rows}; ++r) {{
 const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq};
-float score[{AHEAD}], top = most[r];
+float score[{KEYS_IN_FLIGHT}], top = most[r];
 #pragma unroll
-for (int u = 0; u < {AHEAD}; ++u) {{
+for (int u = 0; u < {KEYS_IN_FLIGHT}; ++u) {{
 const idx j = j0 + u * {step};
 float sc = 0;
 #pragma unroll
@@ -154,7 +158,7 @@ total[r] *= shrink;
 #pragma unroll
 for (int e = 0; e < {lanes}; ++e) out[r][e] *= shrink;
 #pragma unroll
-for (int u = 0; u < {AHEAD}; ++u) {{
+for (int u = 0; u < {KEYS_IN_FLIGHT}; ++u) {{
 const float w = exp2f(score[u] - shift);
 total[r] += w;
 #pragma unroll
@@ -199,7 +203,7 @@ float *record = scratch0 + (row * {parts} + blockIdx.y) * (i64)({width} + 2);
 if (e == 0) {{ record[0] = top; record[1] = weight; }}
 if (e < {width}) record[2 + e] = sum;
 }}
-{end}}}
+{combine_in_last_block}}}
 ",
             keys = o.keys,
             heads = o.heads,
@@ -212,28 +216,33 @@ if (e < {width}) record[2 + e] = sum;
             teams = wave / self.group,
             half = self.group / 2,
             step = WARPS * wave / self.group,
-            turn = AHEAD * WARPS * wave / self.group,
+            turn = KEYS_IN_FLIGHT * WARPS * wave / self.group,
             wide = self.group * lanes,
             threads = self.target.lanes() * WARPS,
         );
-        let most = SymExpr::from_i64(crate::MOST_BLOCKS);
+        let most = SymExpr::from_i64(crate::MAX_BLOCKS);
         let mut launch = Launch::flat(count.sym_min(&most), self.target.wave * WARPS as u32);
         launch.blocks[1] = SymExpr::from_i64(parts);
         assemble(program, ENTRY, &uses, launch, &body)
     }
 
     /// Statements by which the last of a key head's blocks puts its rows together.
-    fn end(&self, o: &Operands<'_>, parts: i64, uses: &mut Uses) -> Result<String, GenError> {
+    fn combine_in_last_block(
+        &self,
+        o: &Operands<'_>,
+        parts: i64,
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
         uses.tickets = true;
         let width = o.text(&self.k.v.sizes[3], uses);
-        let finished = self.finished(o, parts, uses)?;
+        let combine = self.combine(o, parts, uses)?;
         Ok(format!(
             "if (!comes_last(tickets + block, {parts}, &seen)) continue;
 for (int t = threadIdx.x; t < {rows} * {width}; t += {threads}) {{
 const int r = t / {width};
 const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq}, i3 = t % {width};
 const float *record = scratch0 + (((i64)i0 * {heads} + i1) * {lq} + i2) * {parts} * ({width} + 2);
-{finished}}}
+{combine}}}
 block_sync();
 ",
             rows = self.lq * self.shared,
@@ -245,7 +254,7 @@ block_sync();
     }
 
     /// Statements that put the parts of element `i3` of a row together, which begin at `record`, and run the epilogue.
-    fn finished(&self, o: &Operands<'_>, parts: i64, uses: &mut Uses) -> Result<String, GenError> {
+    fn combine(&self, o: &Operands<'_>, parts: i64, uses: &mut Uses) -> Result<String, GenError> {
         let (program, k) = (self.program, self.k);
         let width = o.text(&k.v.sizes[3], uses);
         let sums = match o.sums("most * 0.6931471805599453f", "total", uses) {
@@ -273,7 +282,7 @@ const {result} result = to<{result}>(total == 0 ? 0.0f : sum / total);
     }
 
     /// Puts the parts of all rows together.
-    fn together(&self, parts: i64) -> Result<Kernel, GenError> {
+    fn combine_kernel(&self, parts: i64) -> Result<Kernel, GenError> {
         let (program, k) = (self.program, self.k);
         let ranges = &k.epilogue.ranges;
         let mut uses = Uses::default();
@@ -282,11 +291,11 @@ const {result} result = to<{result}>(total == 0 ? 0.0f : sum / total);
         let points = volume(ranges);
         let (count, width) = (o.text(&points, &mut uses), o.text(&ranges[3], &mut uses));
         let index = unravel(&o.writer, ranges, 0, "p", &mut uses);
-        let finished = self.finished(&o, parts, &mut uses)?;
+        let combine = self.combine(&o, parts, &mut uses)?;
         let body = format!(
             "for (idx p = blockIdx.x * (idx)blockDim.x + threadIdx.x; p < {count}; p += (idx)gridDim.x * blockDim.x) {{
 const float *record = scratch0 + (i64)(p / {width}) * {parts} * ({width} + 2);
-{index}{finished}}}
+{index}{combine}}}
 "
         );
         assemble(program, ENTRY, &uses, Launch::flat(blocks_of(&points, 128), 128), &body)

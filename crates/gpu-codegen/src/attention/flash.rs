@@ -77,7 +77,7 @@ pub(crate) struct Words {
     pub(crate) wide: i64,
 }
 
-pub(crate) fn up(n: i64) -> i64 {
+pub(crate) fn round_up_16(n: i64) -> i64 {
     (n + 15) / 16 * 16
 }
 
@@ -106,7 +106,7 @@ impl<'a> Flash<'a> {
         if self.fragments.turned() {
             return flash_waves::shared(self);
         }
-        let (d, w) = (up(self.depth) + PAD, up(self.width) + PAD);
+        let (d, w) = (round_up_16(self.depth) + PAD, round_up_16(self.width) + PAD);
         2 * (warps * self.fragments.own * d + 2 * KEYS * (d + w))
     }
 
@@ -129,7 +129,7 @@ const idx d = there ? part : 0;
 cp_async_16({name} + line * {pitch} + part, &{source}, there ? 16 : 0);
 }}
 ",
-            chunks = up(elements) / 8,
+            chunks = round_up_16(elements) / 8,
             threads = self.fragments.wave * warps,
         )
     }
@@ -138,7 +138,7 @@ cp_async_16({name} + line * {pitch} + part, &{source}, there ? 16 : 0);
     fn for_warps(&self, o: &Operands<'_>, warps: i64, uses: &mut Uses) -> Result<Words, GenError> {
         let k = self.k;
         let (ty, block_rows) = (value_type(self.dtype)?, warps * self.fragments.own);
-        let (depth, width) = (up(self.depth), up(self.width));
+        let (depth, width) = (round_up_16(self.depth), round_up_16(self.width));
         let (dp, wp, dk, nt, wt) = (depth + PAD, width + PAD, depth / 16, KEYS / 8, width / 8);
         let half = if self.dtype == DType::BF16 { "bf16" } else { "f16" };
         let query = o.element(&k.q, ["i0", "i1", "at_i2", "d"], uses);
@@ -331,11 +331,11 @@ const {result} result = to<{result}>(total[{slot}] == 0 ? 0.0f : out[t][e] / tot
             turn_end = words.turn_end,
             end = words.end,
             wide = words.wide,
-            wt = (up(self.width) + words.wide - 1) / words.wide,
+            wt = (round_up_16(self.width) + words.wide - 1) / words.wide,
             width_ = self.width,
             result = value_type(k.acc)?,
         );
-        let most = SymExpr::from_i64(crate::MOST_BLOCKS);
+        let most = SymExpr::from_i64(crate::MAX_BLOCKS);
         let threads = f.wave * warps;
         let mut launch = Launch::flat(count.sym_min(&most), threads as u32);
         launch.shared = self.shared(warps) as u32;

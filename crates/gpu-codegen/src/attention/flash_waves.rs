@@ -4,7 +4,7 @@
 
 use crate::GenError;
 use crate::attention::Operands;
-use crate::attention::flash::{Flash, KEYS, PAD, Words, up};
+use crate::attention::flash::{Flash, KEYS, PAD, Words, round_up_16};
 use crate::text::body::Uses;
 use crate::text::types::value_type;
 
@@ -19,7 +19,7 @@ pub(crate) fn lines(elements: i64, far: i64) -> i64 {
 /// Bytes of shared memory: a tile of keys, and one of values.
 pub(crate) fn shared(flash: &Flash<'_>) -> i64 {
     let values = lines(flash.width, flash.fragments.far) * (KEYS + TURNED_PAD);
-    2 * (KEYS * (up(flash.depth) + PAD) + values)
+    2 * (KEYS * (round_up_16(flash.depth) + PAD) + values)
 }
 
 /// The lambda that says where eight elements of a row are, by the names of the row's number and of its parameters.
@@ -43,7 +43,7 @@ pub(crate) fn words(
 ) -> Result<Words, GenError> {
     let (k, f) = (flash.k, &flash.fragments);
     let ty = value_type(flash.dtype)?;
-    let (dp, dk) = (up(flash.depth) + PAD, up(flash.depth) / f.inner);
+    let (dp, dk) = (round_up_16(flash.depth) + PAD, round_up_16(flash.depth) / f.inner);
     let (nt, wt) = (KEYS / f.far, lines(flash.width, f.far) / f.far);
     let threads = f.wave * warps;
     let query = o.element(&k.q, ["i0", "i1", "i2", "d"], uses);
@@ -99,7 +99,7 @@ RowFiller<{ty}, {KEYS}, {width}, {threads}> fill_v;
 {take}}}
 {land}C::Sums out[{wt}] = {{}};
 ",
-            depth = up(flash.depth),
+            depth = round_up_16(flash.depth),
             width = flash.width,
         ),
         score: format!("C::Sums score[{nt}]"),

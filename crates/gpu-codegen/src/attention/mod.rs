@@ -2,13 +2,13 @@
 //! with a running softmax, its lanes share the keys of a tile and then the elements of the result. Scores never reach memory.
 
 pub(crate) mod backward;
-pub(crate) mod backward_bulk;
 pub(crate) mod backward_flash;
+pub(crate) mod backward_tma;
 pub(crate) mod backward_waves;
-pub(crate) mod bulk;
 pub(crate) mod decode;
 pub(crate) mod flash;
 pub(crate) mod flash_waves;
+pub(crate) mod tma;
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Operand, Program};
@@ -16,17 +16,17 @@ use kernel_ir::{Attention, Operand, Program};
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, compute_type, element, epilogue, volume};
 use crate::text::types::value_type;
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant};
+use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, Variant};
 
 /// Elements of a result row that a lane keeps in registers: rows up to a wave times as long.
-const MOST_PER_LANE: i64 = 16;
+const MAX_PER_LANE: i64 = 16;
 /// Warps of a block.
 const WARPS: i64 = 4;
 
 /// The ways of computing it, the best by rule first.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
     let mut all = decode::variants(program, k, target)?;
-    all.extend(bulk::variants(program, k, target)?);
+    all.extend(tma::variants(program, k, target)?);
     all.extend(flash::variants(program, k, target)?);
     all.push(Variant::single("simple", generate(program, k, target)?));
     Ok(all)
@@ -96,8 +96,8 @@ fn generate(program: &Program, k: &Attention, target: &Target) -> Result<Kernel,
     let writer = BodyWriter { program, extents: ranges, prefix: "", guard: None, store_guard: None };
     let wave = target.lanes();
     let per_lane = match width.range(&program.bounds()).1 {
-        Some(n) if n <= wave * MOST_PER_LANE => (n.max(1) + wave - 1) / wave,
-        _ => return Err(GenError::Routine(format!("{}: heads wider than {}", k.name, wave * MOST_PER_LANE))),
+        Some(n) if n <= wave * MAX_PER_LANE => (n.max(1) + wave - 1) / wave,
+        _ => return Err(GenError::Routine(format!("{}: heads wider than {}", k.name, wave * MAX_PER_LANE))),
     };
     let acc = compute_type(k.acc)?;
     let rows = volume(&ranges[..3]);
@@ -181,6 +181,6 @@ const {result} result = to<{result}>(total == 0 ? {empty} : out[u] / total);
         lane = target.lane(),
         empty = if acc == "double" { "0.0" } else { "0.0f" },
     );
-    let blocks = rows.ceil_div(&SymExpr::from_i64(WARPS)).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
+    let blocks = rows.ceil_div(&SymExpr::from_i64(WARPS)).sym_min(&SymExpr::from_i64(MAX_BLOCKS));
     assemble(program, ENTRY, &uses, Launch::flat(blocks, target.wave * WARPS as u32), &body)
 }

@@ -23,23 +23,23 @@ const SECTOR: i64 = 32;
 /// Threads of a block at most.
 const THREADS: i64 = 256;
 /// Sums of a thread at most, and floats of the input that it holds.
-const MOST_SUMS: i64 = 64;
-const MOST_HELD: i64 = 128;
+const MAX_SUMS: i64 = 64;
+const MAX_HELD: i64 = 128;
 /// Columns of the window that are taken at once, where there are more.
 const CHUNK: i64 = 8;
 /// Bytes of shared memory for the weights of a block.
-const MOST_TAPS: i64 = 96 * 1024;
+const MAX_WEIGHT_BYTES: i64 = 96 * 1024;
 /// Multiplications of a tile whose loop over the rows is unrolled, so that all its loads are on their way at once; the same where
 /// weights are kept, of which registers are known by number alone.
 const UNROLLED: i64 = 640;
 const UNROLLED_KEPT: i64 = 2400;
 /// Weights that a thread keeps at most, and all numbers that it holds then.
-const MOST_KEPT: i64 = 54;
-const MOST_REGISTERS: i64 = 150;
+const MAX_KEPT: i64 = 54;
+const MAX_REGISTERS: i64 = 150;
 /// Blocks a multiprocessor at most: each copies the weights of its channels.
 const BLOCKS_EACH: i64 = 16;
 /// Ways that are given.
-const WAYS: usize = 4;
+const MAX_CANDIDATES: usize = 4;
 
 /// A spatial dimension.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +104,7 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
 }
 
 /// Whether it has ways here, which lead those of a library.
-pub(crate) fn takes(program: &Program, k: &Conv, target: &Target) -> bool {
+pub(crate) fn supports(program: &Program, k: &Conv, target: &Target) -> bool {
     Sums::of(program, k).is_some() || Grouped::of(program, k).is_some_and(|g| !g.forms(target).is_empty())
 }
 
@@ -176,18 +176,18 @@ impl<'a> Grouped<'a> {
             }
         }
         found.sort_by(|a, b| a.0.total_cmp(&b.0));
-        found.truncate(WAYS);
+        found.truncate(MAX_CANDIDATES);
         found.into_iter().map(|(_, form)| form).collect()
     }
 
     /// Whether the weights of a thread's channels fit into its registers beside all else.
     fn may_keep(&self, form: &Form) -> bool {
         let weights = self.taps() * form.lanes;
-        let held = depthwise_text::Reach::of(self, form).columns() * form.lanes;
+        let held = depthwise_text::ReceptiveField::of(self, form).columns() * form.lanes;
         self.inputs == 1
             && form.chunk == self.lines[1].window
-            && weights <= MOST_KEPT
-            && weights + held + form.rows * form.cols * form.lanes <= MOST_REGISTERS
+            && weights <= MAX_KEPT
+            && weights + held + form.rows * form.cols * form.lanes <= MAX_REGISTERS
             && form.products(self) <= UNROLLED_KEPT
     }
 
@@ -227,11 +227,11 @@ impl<'a> Grouped<'a> {
         form.team = self.team(&form);
         let groups = self.hinted(&self.k.epilogue.ranges[1]).div_euclid(form.channels()) + 1;
         form.most = (BLOCKS_EACH * i64::from(target.multiprocessors) / groups).max(1);
-        let reach = depthwise_text::Reach::of(self, &form);
-        let fits = rows * cols * lanes <= MOST_SUMS.max(self.unit(0) * self.unit(1))
-            && reach.columns() * lanes <= MOST_HELD
+        let reach = depthwise_text::ReceptiveField::of(self, &form);
+        let fits = rows * cols * lanes <= MAX_SUMS.max(self.unit(0) * self.unit(1))
+            && reach.columns() * lanes <= MAX_HELD
             && reach.loads().len() <= 64
-            && form.taps_bytes(self) <= MOST_TAPS
+            && form.taps_bytes(self) <= MAX_WEIGHT_BYTES
             && form.shared(self) <= i64::from(target.lds);
         fits.then_some(form)
     }
@@ -279,22 +279,22 @@ impl<'a> Grouped<'a> {
     fn tiles(&self, form: &Form) -> [i64; 2] {
         let high = self.hinted(&self.sizes(0)[1]);
         let wide = self.hinted(&self.sizes(1)[1]);
-        [up(high, form.rows), up(wide, form.cols)]
+        [div_ceil(high, form.rows), div_ceil(wide, form.cols)]
     }
 
     /// Threads of a block along channels, rows and columns: a patch of few elements around it that others read too.
     fn team(&self, form: &Form) -> [i64; 3] {
-        let channels = up(self.hinted(&self.k.epilogue.ranges[1]), form.lanes);
+        let channels = div_ceil(self.hinted(&self.k.epilogue.ranges[1]), form.lanes);
         let [high, wide] = self.tiles(form);
         match form.along {
             Along::Channels => {
-                let across = side_by_side(channels, form.lanes * self.element());
+                let across = threads_across(channels, form.lanes * self.element());
                 let [down, along] = self.patch(form, THREADS / across, [high, wide]);
                 [across, down, along]
             }
             Along::Columns => {
                 let [down, along] = self.patch(form, THREADS, [high, wide]);
-                let taps = (MOST_TAPS / 4 / (self.taps() + 1)).max(1);
+                let taps = (MAX_WEIGHT_BYTES / 4 / (self.taps() + 1)).max(1);
                 [(THREADS / (down * along)).clamp(1, channels.min(taps)), down, along]
             }
         }
@@ -302,7 +302,7 @@ impl<'a> Grouped<'a> {
 
     /// Tiles of a block down and across.
     fn patch(&self, form: &Form, threads: i64, [high, wide]: [i64; 2]) -> [i64; 2] {
-        let covered = |n: i64, of: i64| (up(of, n) * n) as f64 / of as f64;
+        let covered = |n: i64, of: i64| (div_ceil(of, n) * n) as f64 / of as f64;
         let halo = |line: usize, tiles: i64, size: i64| {
             let l = self.lines[line];
             let own = tiles * size * if self.k.transposed { 1 } else { l.stride };
@@ -322,15 +322,15 @@ impl<'a> Grouped<'a> {
 
     /// Cycles, roughly: instructions, bytes from memory, and how long a thread takes alone.
     fn estimate(&self, form: &Form, target: &Target) -> f64 {
-        let reach = depthwise_text::Reach::of(self, form);
+        let reach = depthwise_text::ReceptiveField::of(self, form);
         let [down, across] = self.lines;
-        let chunks = up(across.window, form.chunk) * self.inputs;
+        let chunks = div_ceil(across.window, form.chunk) * self.inputs;
         let turns = depthwise_text::Rows::of(self, form).count * chunks;
         let products = form.products(self);
         let narrow = self.element() == 2;
         let held = reach.columns() * form.lanes;
         let row = 2 * reach.loads().len() as i64 + if narrow { held } else { 0 } + 8;
-        let per_tap = if form.along == Along::Channels { up(form.lanes, 4) } else { 1 };
+        let per_tap = if form.along == Along::Channels { div_ceil(form.lanes, 4) } else { 1 };
         let weights = form.rows * down.window / self.unit(0) * chunks * form.chunk * per_tap;
         let weights = if form.keeps { 0 } else { weights };
         let finish = form.rows * form.cols * form.lanes * (2 + self.k.epilogue.insts.len() as i64 * 3 / 4);
@@ -339,11 +339,12 @@ impl<'a> Grouped<'a> {
         let batch = self.hinted(&self.k.epilogue.ranges[0]);
         let channels = self.hinted(&self.k.epilogue.ranges[1]);
         let [_, td, ta] = form.team;
-        let threads = batch * up(high, td) * td * up(wide, ta) * ta * up(channels, form.lanes);
+        let threads =
+            batch * div_ceil(high, td) * td * div_ceil(wide, ta) * ta * div_ceil(channels, form.lanes);
         let wave = target.lanes();
         let warps = (threads as f64 / wave as f64).max(1.0);
         let [tc, ..] = form.team;
-        let blocks = batch * up(high, td) * up(wide, ta) * up(channels, tc * form.lanes);
+        let blocks = batch * div_ceil(high, td) * div_ceil(wide, ta) * div_ceil(channels, tc * form.lanes);
         let device = f64::from(target.multiprocessors.max(1)).min(blocks as f64);
         let kept = if form.keeps { self.taps() * form.lanes } else { form.lanes * 4 };
         let registers = (form.rows * form.cols * form.lanes + held * 3 / 2 + kept + 32) as f64;
@@ -351,9 +352,11 @@ impl<'a> Grouped<'a> {
         let outputs = batch * channels * self.hinted(&self.sizes(0)[1]) * self.hinted(&self.sizes(1)[1]);
         let bytes = (outputs * self.element() * 2) as f64;
         // Turns of the first-level cache and of shared memory, 128 bytes each.
-        let load =
-            up(wave * form.lanes * form.width * self.element(), 128) * reach.loads().len() as i64 * turns;
-        let read = if form.along == Along::Channels { up(wave * form.lanes * 4, 128).min(4) } else { 1 };
+        let load = div_ceil(wave * form.lanes * form.width * self.element(), 128)
+            * reach.loads().len() as i64
+            * turns;
+        let read =
+            if form.along == Along::Channels { div_ceil(wave * form.lanes * 4, 128).min(4) } else { 1 };
         // Rows of a length that no vector divides are written element by element, far apart.
         let at_once = [8, 4, 2].into_iter().find(|n| {
             form.cols % n == 0 && n * self.element() <= WIDTH && is_multiple(&self.sizes(1)[1], *n)
@@ -361,7 +364,7 @@ impl<'a> Grouped<'a> {
         let write = match form.along {
             Along::Channels => 0,
             Along::Columns => {
-                let line = up(wave * form.cols * self.element(), LINE);
+                let line = div_ceil(wave * form.cols * self.element(), LINE);
                 form.rows * form.cols / at_once.unwrap_or(1) * line
             }
         };
@@ -413,12 +416,13 @@ impl Form {
 
     /// Bytes of shared memory.
     pub(crate) fn shared(&self, of: &Grouped<'_>) -> i64 {
-        let sums = if self.waits(of) { self.threads() * self.rows * self.cols * self.lanes * 4 } else { 0 };
+        let sums =
+            if self.stages_sums(of) { self.threads() * self.rows * self.cols * self.lanes * 4 } else { 0 };
         self.taps_bytes(of) + sums
     }
 
     /// Whether sums wait in shared memory, for the epilogue's text stands once: it would be too long for every sum.
-    pub(crate) fn waits(&self, of: &Grouped<'_>) -> bool {
+    pub(crate) fn stages_sums(&self, of: &Grouped<'_>) -> bool {
         let simple = |i: &kernel_ir::Inst| {
             use kernel_ir::ScalarOp as O;
             !matches!(
@@ -468,16 +472,16 @@ pub(crate) fn stores_along(program: &Program, k: &Conv, dim: usize) -> bool {
 
 /// Threads side by side along `all` pieces of `bytes` each: about a line of the cache and no part of a sector, if all or a
 /// divisor of them are so.
-pub(crate) fn side_by_side(all: i64, bytes: i64) -> i64 {
+pub(crate) fn threads_across(all: i64, bytes: i64) -> i64 {
     let whole = |n: &i64| all % n == 0 && (*n == all || (n * bytes % SECTOR == 0 && n * bytes >= LINE / 2));
     let most = (LINE / bytes).clamp(1, 32).min(all);
     (1..=most).rev().find(whole).or_else(|| (most..=all.min(32)).find(whole)).unwrap_or(most)
 }
 
-pub(crate) fn up(a: i64, b: i64) -> i64 {
+pub(crate) fn div_ceil(a: i64, b: i64) -> i64 {
     (a + b - 1) / b.max(1)
 }
 
 pub(crate) fn round_up(a: i64, b: i64) -> i64 {
-    up(a, b) * b
+    div_ceil(a, b) * b
 }

@@ -20,7 +20,7 @@ use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, Variant};
 
 /// Which columns of the input a thread needs for one row of the window, counted from its first load on.
-pub(crate) struct Reach {
+pub(crate) struct ReceptiveField {
     /// For each column of the window: the first column of the tile that it meets, the distance of those, the first column of
     /// the input, the distance of those, how many.
     taps: Vec<[i64; 5]>,
@@ -31,8 +31,8 @@ pub(crate) struct Reach {
     first: i64,
 }
 
-impl Reach {
-    pub(crate) fn of(of: &Grouped<'_>, form: &Form) -> Reach {
+impl ReceptiveField {
+    pub(crate) fn of(of: &Grouped<'_>, form: &Form) -> ReceptiveField {
         let line = of.lines[1];
         let mut taps: Vec<[i64; 5]> = if of.k.transposed {
             let tap = |k: i64| {
@@ -49,7 +49,7 @@ impl Reach {
         let first = least.div_euclid(form.width) * form.width;
         taps.iter_mut().for_each(|t| t[2] -= first);
         let used = taps.iter().flat_map(|t| (0..t[4]).map(|n| t[2] + n * t[3])).collect();
-        Reach { taps, used, width: form.width, first }
+        ReceptiveField { taps, used, width: form.width, first }
     }
 
     /// Where loads begin.
@@ -300,7 +300,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
     /// Adds up the tile's products.
     fn sums(&mut self) -> Result<String, GenError> {
         let (of, form) = (self.of, self.form);
-        let (reach, rows) = (Reach::of(of, &form), Rows::of(of, &form));
+        let (reach, rows) = (ReceptiveField::of(of, &form), Rows::of(of, &form));
         let chunked = form.chunk < of.lines[1].window;
         let mut out = String::new();
         let mut open = 0;
@@ -347,7 +347,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
     }
 
     /// The first column of the input, and which loads lie within it.
-    fn columns(&mut self, reach: &Reach, chunked: bool) -> String {
+    fn columns(&mut self, reach: &ReceptiveField, chunked: bool) -> String {
         let line = self.of.lines[1];
         let [size, _] = self.of.sizes(1);
         let wide = self.expr(&size);
@@ -365,7 +365,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
     }
 
     /// Loads the columns of a row and converts them.
-    fn loads(&mut self, reach: &Reach, source: &str) -> Result<String, GenError> {
+    fn loads(&mut self, reach: &ReceptiveField, source: &str) -> Result<String, GenError> {
         let (of, form) = (self.of, self.form);
         let input = &of.k.input;
         let step = self.expr(&of.step(1));
@@ -393,7 +393,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
     }
 
     /// Multiplies a row by those of the window that meet it.
-    fn products(&self, reach: &Reach, rows: &Rows, chunked: bool) -> String {
+    fn products(&self, reach: &ReceptiveField, rows: &Rows, chunked: bool) -> String {
         let (of, form) = (self.of, self.form);
         let [first, by_row, by_turn] = rows.tap;
         let channel = if of.inputs > 1 { " + in * (KH * KW)" } else { "" };
@@ -439,7 +439,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         let (of, form) = (self.of, self.form);
         let (program, k) = (of.program, of.k);
         let rank = k.epilogue.ranges.len();
-        let waits = form.waits(of);
+        let stages_sums = form.stages_sums(of);
         let moving = finish.moving(rank);
         let name = |d: usize| if moving == Some(d) { format!("lane0_{d}") } else { format!("i{d}") };
         let mut places = format!("const idx {} = channel + v;\n", name(1));
@@ -463,9 +463,9 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
             _ => "[r][t + u][v]",
         };
         let (cols, lanes, shared) = (finish.cols, finish.lanes, form.taps_bytes(of));
-        let unroll = |waits: bool| if waits { "#pragma unroll 1\n" } else { "#pragma unroll\n" };
-        let walk = |waits: bool, inner: &str| {
-            let u = unroll(waits);
+        let unroll = |stages_sums: bool| if stages_sums { "#pragma unroll 1\n" } else { "#pragma unroll\n" };
+        let walk = |stages_sums: bool, inner: &str| {
+            let u = unroll(stages_sums);
             format!(
                 "{u}for (int r = 0; r < ROWS; ++r)\n{u}for (int t = 0; t < COLS; t += {cols})\n{u}for (int v = 0; v < V; v += {lanes}) {{\n{inner}}}\n"
             )
@@ -474,7 +474,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         let result = |take: &str| {
             format!("{places}if ({}) {{\nfloat sum[LANES];\n{lane} {take}\n{text}}}\n", inside.join(" && "))
         };
-        if !waits {
+        if !stages_sums {
             return Ok(walk(false, &result(&format!("sum[u] = acc{element};"))));
         }
         // Every thread reads what it wrote itself.

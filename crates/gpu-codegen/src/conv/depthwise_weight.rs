@@ -8,7 +8,7 @@
 use ir_core::SymExpr;
 use kernel_ir::{Conv, Operand, Program};
 
-use crate::conv::depthwise::{Along, has_dtypes, round_up, side_by_side, up};
+use crate::conv::depthwise::{Along, div_ceil, has_dtypes, round_up, threads_across};
 use crate::conv::depthwise_weight_text;
 use crate::product::tile::{hint, is_multiple};
 use crate::text::template::volume;
@@ -19,18 +19,18 @@ const WIDTH: i64 = 16;
 /// Threads of a block, about.
 const THREADS: i64 = 256;
 /// Columns of the result of one thread at most, and points.
-const MOST_COLUMNS: i64 = 9;
-const MOST_SUMS: i64 = 54;
+const MAX_COLUMNS: i64 = 9;
+const MAX_SUMS: i64 = 54;
 /// Multiplications between one turn of a thread and the next: all are written out.
-const MOST_PRODUCTS: i64 = 1600;
+const MAX_PRODUCTS: i64 = 1600;
 /// Floats of both operands that a thread holds at most.
-const MOST_HELD: i64 = 128;
+const MAX_HELD: i64 = 128;
 /// Parts of the window that the last kernel adds up, at most.
-const MOST_PARTS: i64 = 512;
+const MAX_PARTS: i64 = 512;
 /// Threads of the device that keep its memory busy, a multiprocessor.
 const THREADS_EACH: i64 = 1024;
 /// Ways that are given.
-const WAYS: usize = 3;
+const MAX_CANDIDATES: usize = 3;
 
 /// A dimension along which the window moves.
 pub(crate) struct Line {
@@ -160,7 +160,7 @@ impl<'a> Sums<'a> {
             }
         }
         found.sort_by(|a, b| a.0.total_cmp(&b.0));
-        found.truncate(WAYS);
+        found.truncate(MAX_CANDIDATES);
         found.into_iter().map(|(_, form)| form).collect()
     }
 
@@ -171,21 +171,21 @@ impl<'a> Sums<'a> {
         let plan = Walk::of(self, form);
         let narrow = self.element() == 2;
         let row = plan.loads.len() as i64 * 2 + if narrow { plan.columns * form.lanes } else { 0 };
-        let own = form.taps * up(form.cols, form.width) * 2
+        let own = form.taps * div_ceil(form.cols, form.width) * 2
             + if narrow { form.taps * form.cols * form.lanes } else { 0 };
         let products = form.products();
         let turn = (products + plan.rows.len() as i64 * (row + 6) + own + 30) as f64;
-        let turns = (deep * up(high, form.taps) * up(wide, form.cols)) as f64;
-        let warps =
-            (up(channels, form.lanes) * self.groups_of_sums(form)) as f64 * turns / f64::from(target.wave);
-        let blocks = up(channels, form.team[0] * form.lanes)
-            * up(self.groups_of_sums(form), form.team[1])
+        let turns = (deep * div_ceil(high, form.taps) * div_ceil(wide, form.cols)) as f64;
+        let warps = (div_ceil(channels, form.lanes) * self.groups_of_sums(form)) as f64 * turns
+            / f64::from(target.wave);
+        let blocks = div_ceil(channels, form.team[0] * form.lanes)
+            * div_ceil(self.groups_of_sums(form), form.team[1])
             * form.parts;
         let all = f64::from(target.multiprocessors.max(1));
         let device = all.min(blocks as f64);
-        let bytes = up(target.lanes() * form.lanes * form.width * self.element(), 128) as f64;
-        let loads =
-            (plan.loads.len() * plan.rows.len()) as f64 + (form.taps * up(form.cols, form.width)) as f64;
+        let bytes = div_ceil(target.lanes() * form.lanes * form.width * self.element(), 128) as f64;
+        let loads = (plan.loads.len() * plan.rows.len()) as f64
+            + (form.taps * div_ceil(form.cols, form.width)) as f64;
         let busy = (warps * turn / (4.0 * device * 0.7)).max(warps * loads * bytes * 1.5 / device);
         let moved = (2 * deep * high * wide * channels * self.element()) as f64 / (18.0 * device);
         let each = turns / (form.parts * form.team[2]) as f64;
@@ -201,7 +201,7 @@ impl<'a> Sums<'a> {
         if (cols > 1 && cols >= 2 * wide) || (taps > 1 && taps >= 2 * tall) || !self.channels_fit(lanes) {
             return None;
         }
-        let outs = up(self.lines[1].outs, up(self.lines[1].outs, MOST_COLUMNS));
+        let outs = div_ceil(self.lines[1].outs, div_ceil(self.lines[1].outs, MAX_COLUMNS));
         let width = if along == Along::Columns { self.width(cols) } else { 1 };
         let mut form = Form {
             along,
@@ -218,17 +218,17 @@ impl<'a> Sums<'a> {
         let walk = Walk::of(self, &form);
         let held = (walk.columns + taps * cols) * lanes;
         if walk.loads.len() > 64
-            || held > MOST_HELD
-            || outs * high * lanes > MOST_SUMS
-            || form.products() > MOST_PRODUCTS
+            || held > MAX_HELD
+            || outs * high * lanes > MAX_SUMS
+            || form.products() > MAX_PRODUCTS
         {
             return None;
         }
         let groups = self.groups_of_sums(&form);
         form.team = match along {
             Along::Channels => {
-                let all = up(channels, lanes);
-                let across = side_by_side(all, lanes * self.element());
+                let all = div_ceil(channels, lanes);
+                let across = threads_across(all, lanes * self.element());
                 let groups = groups.min(THREADS / across).max(1);
                 [across, groups, (THREADS / (across * groups)).max(1)]
             }
@@ -238,16 +238,16 @@ impl<'a> Sums<'a> {
                 [(THREADS / form.wave / groups).clamp(1, channels), groups, form.wave]
             }
         };
-        let items = deep * up(tall, taps) * up(wide, cols);
-        let blocks = up(channels, form.team[0] * lanes) * up(groups, form.team[1]);
+        let items = deep * div_ceil(tall, taps) * div_ceil(wide, cols);
+        let blocks = div_ceil(channels, form.team[0] * lanes) * div_ceil(groups, form.team[1]);
         let enough = THREADS_EACH * i64::from(target.multiprocessors) / THREADS;
-        form.parts = up(enough, blocks).min(up(items, form.team[2])).clamp(1, MOST_PARTS);
+        form.parts = div_ceil(enough, blocks).min(div_ceil(items, form.team[2])).clamp(1, MAX_PARTS);
         Some(form)
     }
 
     /// Threads whose sums together are the result of a channel.
     pub(crate) fn groups_of_sums(&self, form: &Form) -> i64 {
-        up(self.lines[0].outs, form.high) * up(self.lines[1].outs, form.outs)
+        div_ceil(self.lines[0].outs, form.high) * div_ceil(self.lines[1].outs, form.outs)
     }
 
     fn channels_fit(&self, lanes: i64) -> bool {
@@ -269,7 +269,7 @@ impl<'a> Sums<'a> {
             n * self.element() <= WIDTH
                 && cols % n == 0
                 && (cols * by_tap) % n == 0
-                && (self.lines[1].outs <= MOST_COLUMNS)
+                && (self.lines[1].outs <= MAX_COLUMNS)
                 && whole(&self.k.input)
                 && whole(&self.k.weight)
         };

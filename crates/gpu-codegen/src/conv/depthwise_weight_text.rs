@@ -8,7 +8,7 @@ use std::fmt::Write;
 use ir_core::SymExpr;
 use kernel_ir::Operand;
 
-use crate::conv::depthwise::{Along, up};
+use crate::conv::depthwise::{Along, div_ceil};
 use crate::conv::depthwise_weight::{Form, Line, Sums, Walk};
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, element, epilogue, volume};
@@ -16,7 +16,7 @@ use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, Variant};
 
 /// How many threads add up the parts of one point.
-const ADDING: i64 = 8;
+const REDUCING_THREADS: i64 = 8;
 
 /// What is written for one form.
 struct Text<'a> {
@@ -57,12 +57,12 @@ impl<'a> Text<'a> {
         let mut body = self.head()?;
         body.push_str(&self.walk());
         body.push_str(match form.along {
-            Along::Channels => ADDED_IN_MEMORY,
-            Along::Columns => ADDED_BY_WARPS,
+            Along::Channels => REDUCED_IN_SHARED_MEMORY,
+            Along::Columns => REDUCED_BY_WARPS,
         });
         let [lanes, rows, _] = form.team;
         let channels = of.k.epilogue.ranges[1].ceil_div(&SymExpr::from_i64(lanes * form.lanes));
-        let blocks = channels * SymExpr::from_i64(up(of.groups_of_sums(&form), rows) * form.parts);
+        let blocks = channels * SymExpr::from_i64(div_ceil(of.groups_of_sums(&form), rows) * form.parts);
         let room = if form.along == Along::Channels {
             rows * form.outs * form.high * lanes * form.lanes * 4
         } else {
@@ -111,7 +111,7 @@ const idx deep = {deep}, high = {high}, wide = {wide}, across = (wide + COLS - 1
             parts = form.parts,
             threads = form.threads(),
             all = of.groups_of_sums(&form),
-            across = up(of.lines[1].outs, form.outs),
+            across = div_ceil(of.lines[1].outs, form.outs),
             taps = form.taps,
         ))
     }
@@ -257,7 +257,7 @@ for (int v = 0; v < V; ++v) acc[{o} * OUTS + o][v] = fmaf(taps[{s}][t * V + v], 
         let points = volume(ranges);
         let all = self.expr(&points);
         let body = format!(
-            "constexpr int OUTS = {outs}, HIGH = {high}, PARTS = {parts}, ALL_ROWS = {rows}, ACROSS = {across}, WIDE = {wide}, ADDING = {ADDING};
+            "constexpr int OUTS = {outs}, HIGH = {high}, PARTS = {parts}, ALL_ROWS = {rows}, ACROSS = {across}, WIDE = {wide}, ADDING = {REDUCING_THREADS};
 __shared__ float sums[ADDING][32];
 const int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
 const idx channels = {channels}, p = (idx)blockIdx.x * 32 + lane, point = p / channels;
@@ -281,16 +281,16 @@ for (int s = 0; s < ADDING; ++s) result += sums[s][lane];
             high = form.high,
             parts = form.parts,
             rows = of.groups_of_sums(&form),
-            across = up(along.outs, form.outs),
+            across = div_ceil(along.outs, form.outs),
             wide = along.outs,
         );
-        let launch = Launch::flat(points.ceil_div(&SymExpr::from_i64(32)), 32 * ADDING as u32);
+        let launch = Launch::flat(points.ceil_div(&SymExpr::from_i64(32)), 32 * REDUCING_THREADS as u32);
         assemble(of.program, ENTRY, &self.uses, launch, &body)
     }
 }
 
 /// The threads of a block that took parts of the same sums add theirs one after another.
-const ADDED_IN_MEMORY: &str = "\
+const REDUCED_IN_SHARED_MEMORY: &str = "\
 DYNAMIC_SHARED(memory);
 float *sums = (float *)memory;
 for (int turn = 0; turn < SLICES; ++turn) {
@@ -312,7 +312,7 @@ scratch0[((i64)part * (ALL_ROWS * SUMS) + row0 * SUMS + place) * channels + chan
 ";
 
 /// The lanes of a warp add theirs up by halves.
-const ADDED_BY_WARPS: &str = "\
+const REDUCED_BY_WARPS: &str = "\
 #pragma unroll
 for (int o = 0; o < SUMS; ++o) {
 float sum = acc[o][0];

@@ -21,7 +21,7 @@ use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
 const FEW_CHANNELS: i64 = 8;
 
 /// Ways of taking a convolution apart into phases, at most: each has as many kernels.
-const MOST_OF_PHASES: usize = 4;
+const MAX_PHASE_CANDIDATES: usize = 4;
 
 /// The ways of computing it, the best by rule first.
 pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<Vec<Variant>, GenError> {
@@ -34,24 +34,25 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
             .collect());
     }
     let tiled = product(program, k);
-    let mut ways = match &tiled {
-        Some(product) => crate::product::tile_rule::ways(product, target)?,
+    let mut candidates = match &tiled {
+        Some(product) => crate::product::tile_rule::candidates(product, target)?,
         None => phases(program, k, target)?,
     };
     let few = |e: &SymExpr| hint(program, e) < FEW_CHANNELS * k.groups;
     let direct = tiled.is_some() && k.groups > 1 && (few(&k.input.sizes[1]) || few(&k.epilogue.ranges[1]));
-    if ways.is_empty() || direct {
-        ways.truncate(2);
-        ways.insert(0, Variant::single("direct", generate(program, k, ENTRY)?));
+    if candidates.is_empty() || direct {
+        candidates.truncate(2);
+        candidates.insert(0, Variant::single("direct", generate(program, k, ENTRY)?));
     }
-    Ok(ways)
+    Ok(candidates)
 }
 
-/// Whether no library need be asked: see [`tile_rule::leads`](crate::product::tile_rule::leads); groups of few channels have kernels of
+/// Whether no library need be asked: see [`tile_rule::prefers_generated`](crate::product::tile_rule::leads); groups of few channels have kernels of
 /// their own, other groups are a library's.
-pub(crate) fn leads(program: &Program, k: &Conv, target: &Target) -> bool {
-    let product = || product(program, k).is_some_and(|p| crate::product::tile_rule::leads(&p, target));
-    check(k).is_ok() && (crate::conv::depthwise::takes(program, k, target) || (k.groups == 1 && product()))
+pub(crate) fn prefers_generated(program: &Program, k: &Conv, target: &Target) -> bool {
+    let product =
+        || product(program, k).is_some_and(|p| crate::product::tile_rule::prefers_generated(&p, target));
+    check(k).is_ok() && (crate::conv::depthwise::supports(program, k, target) || (k.groups == 1 && product()))
 }
 
 /// Ways of a transposed convolution that spreads the input out: its phases, each a plain convolution by tiles. None where
@@ -61,31 +62,31 @@ fn phases(program: &Program, k: &Conv, target: &Target) -> Result<Vec<Variant>, 
     let mut name = None;
     let mut parts: Vec<Vec<Variant>> = Vec::new();
     for step in &steps {
-        let mut ways = match step {
+        let mut candidates = match step {
             Step::Conv(c) => {
                 let few = crate::conv::depthwise::variants(program, c, target)?;
                 match product(program, c) {
                     _ if !few.is_empty() => few,
-                    Some(product) => crate::product::tile_rule::ways(&product, target)?,
+                    Some(product) => crate::product::tile_rule::candidates(&product, target)?,
                     None => return Ok(Vec::new()),
                 }
             }
             other => crate::variants(program, other, target)?,
         };
-        ways.retain(|w| w.scratch.is_empty());
+        candidates.retain(|w| w.scratch.is_empty());
         if let (Step::Conv(_), None) = (step, name) {
             name = Some(parts.len());
         }
-        parts.push(ways);
+        parts.push(candidates);
     }
     let Some(named) = name else { return Ok(Vec::new()) };
-    let count = parts.iter().map(Vec::len).min().unwrap_or(0).min(MOST_OF_PHASES);
-    let way = |n: usize| Variant {
+    let count = parts.iter().map(Vec::len).min().unwrap_or(0).min(MAX_PHASE_CANDIDATES);
+    let candidate = |n: usize| Variant {
         name: format!("phases_{}", parts[named][n].name),
-        kernels: parts.iter().flat_map(|ways| ways[n].kernels.clone()).collect(),
+        kernels: parts.iter().flat_map(|candidates| candidates[n].kernels.clone()).collect(),
         scratch: Vec::new(),
     };
-    Ok((0..count).map(way).collect())
+    Ok((0..count).map(candidate).collect())
 }
 
 fn check(k: &Conv) -> Result<(), GenError> {

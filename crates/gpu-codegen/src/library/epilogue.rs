@@ -10,7 +10,7 @@ use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, Operand, Program, Step, StoreMode};
 
 use crate::library::blocks::Blocks;
-use crate::text::body::{BodyWriter, Placed, Uses};
+use crate::text::body::{BodyWriter, Substitutions, Uses};
 use crate::text::template::{EpilogueEffects, assemble, blocks_of, element, volume};
 use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, Param, THREADS};
@@ -125,7 +125,7 @@ pub fn epilogue(
     let writer =
         BodyWriter { program, extents: &epilogue.ranges, prefix: "e", guard: None, store_guard: None };
     let (mut before, mut after) = (String::new(), String::new());
-    let mut placed = Placed::new();
+    let mut placed = Substitutions::new();
     for wide in &places.wide {
         let Some(&buf) = wide.bufs.first() else { continue };
         let memory = uses.memory(program.root(buf));
@@ -144,7 +144,7 @@ pub fn epilogue(
         placed.extend(wide.bufs.iter().map(|&buf| (buf, format!("{name}.v[u]"))));
     }
     let effects = EpilogueEffects { result: "result" };
-    let text = writer.write_placed(&epilogue.insts, &effects, &mut uses, &placed)?;
+    let text = writer.write_substituted(&epilogue.insts, &effects, &mut uses, &placed)?;
     let ty = value_type(dtype)?;
     let result = value_type(acc.unwrap_or(dtype))?;
     let body = format!(

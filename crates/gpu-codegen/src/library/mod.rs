@@ -4,4 +4,4 @@
 pub(crate) mod blocks;
 pub(crate) mod epilogue;
 pub(crate) mod pack;
-pub(crate) mod tail;
+pub(crate) mod vendor_epilogue;

@@ -12,11 +12,11 @@ use kernel_ir::{
 
 /// Rewrites a program's convolutions to read packed weights, and its init steps to make them.
 pub fn pack_weights(program: &mut Program) {
-    let relaid = relay(program);
+    let relaid = restride(program);
     let mut steps = std::mem::take(&mut program.steps);
     let mut packed: Vec<(Operand, Operand)> = Vec::new();
     for_each_conv(&mut steps, &mut |conv| {
-        let Some(strides) = wanted(program, conv) else { return };
+        let Some(strides) = preferred_strides(program, conv) else { return };
         if relaid.contains(&conv.weight.buf) {
             conv.weight.strides = strides;
             return;
@@ -36,7 +36,7 @@ pub fn pack_weights(program: &mut Program) {
 }
 
 /// Gives weights that init steps make and convolutions alone read other strides where they are: no copy is needed then.
-fn relay(program: &mut Program) -> Vec<BufId> {
+fn restride(program: &mut Program) -> Vec<BufId> {
     // For each such weight the strides that all who read it want; `None` where they differ or somebody else reads it.
     let mut found: BTreeMap<BufId, Option<Shape>> = BTreeMap::new();
     let views = program.buffers.iter().filter_map(|(_, b)| match b.storage {
@@ -45,8 +45,8 @@ fn relay(program: &mut Program) -> Vec<BufId> {
     });
     let fixed = views.chain(program.outputs.iter().map(|o| o.buf));
     found.extend(fixed.map(|buf| (buf, None)));
-    for_each_step(&program.init, &mut |step| look(program, step, false, &mut found));
-    for_each_step(&program.steps, &mut |step| look(program, step, true, &mut found));
+    for_each_step(&program.init, &mut |step| collect_layouts(program, step, false, &mut found));
+    for_each_step(&program.steps, &mut |step| collect_layouts(program, step, true, &mut found));
     let mut relaid = Vec::new();
     for (buf, strides) in found {
         if let Some(strides) = strides {
@@ -59,7 +59,7 @@ fn relay(program: &mut Program) -> Vec<BufId> {
 
 /// Notes what a step asks of the weights that it reads as operands, if it `may` ask. Bodies name elements by index, whatever
 /// the strides.
-fn look(program: &Program, step: &Step, may: bool, found: &mut BTreeMap<BufId, Option<Shape>>) {
+fn collect_layouts(program: &Program, step: &Step, may: bool, found: &mut BTreeMap<BufId, Option<Shape>>) {
     let mut note = |buf: BufId, strides: Option<Shape>| {
         let known = found.entry(buf).or_insert_with(|| strides.clone());
         if *known != strides {
@@ -78,7 +78,7 @@ fn look(program: &Program, step: &Step, may: bool, found: &mut BTreeMap<BufId, O
             && operand.strides == buffer.strides
             && operand.offset == SymExpr::ZERO;
         let conv = weight.filter(|c| whole && std::ptr::eq(&c.weight, operand));
-        note(operand.buf, conv.and_then(|c| wanted(program, c)));
+        note(operand.buf, conv.and_then(|c| preferred_strides(program, c)));
     }
 }
 
@@ -99,7 +99,7 @@ fn for_each_conv(steps: &mut [Step], visit: &mut dyn FnMut(&mut Conv)) {
 }
 
 /// The strides that a convolution's weight is best read with; `None` where it lies so already or cannot be packed.
-fn wanted(program: &Program, conv: &Conv) -> Option<Shape> {
+fn preferred_strides(program: &Program, conv: &Conv) -> Option<Shape> {
     let weight = &conv.weight;
     let rank = weight.sizes.len();
     let root = program.root(weight.buf);
@@ -150,12 +150,12 @@ fn copy(program: &mut Program, from: &Operand, strides: Shape) -> Operand {
         offset: SymExpr::ZERO,
         storage: Storage::Persistent,
     });
-    program.init.push(Step::Loop(copying(format!("pack_{name}"), view, to, dtype, &sizes)));
+    program.init.push(Step::Loop(copy_kernel(format!("pack_{name}"), view, to, dtype, &sizes)));
     Operand { buf: to, sizes, strides, offset: SymExpr::ZERO }
 }
 
 /// `to[i…] = from[i…]`.
-fn copying(name: String, from: BufId, to: BufId, dtype: DType, sizes: &Shape) -> LoopKernel {
+fn copy_kernel(name: String, from: BufId, to: BufId, dtype: DType, sizes: &Shape) -> LoopKernel {
     let index: Shape = (0..sizes.len() as u32).map(SymExpr::loop_var).collect();
     let mut b = BodyBuilder::new();
     let value = b.push(dtype, InstKind::Load { buf: from, index: index.clone(), mask: None });

@@ -17,15 +17,15 @@ use crate::text::types::{number, value_type};
 
 /// Something that a stage combines over its points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Made {
+pub(crate) enum Reduction {
     /// An accumulator.
     One(usize),
     /// A sum and the sum of squared differences from the mean, in one pass.
     Moments(Pair),
 }
 
-/// How [`Made`] is written.
-pub(crate) struct Written {
+/// How [`Reduction`] is written.
+pub(crate) struct ReductionText {
     /// The variable: `acc0`, `mom0`.
     pub(crate) name: String,
     /// Its C++ type.
@@ -40,10 +40,10 @@ pub(crate) struct Written {
     pub(crate) bytes: i64,
 }
 
-impl Made {
-    pub(crate) fn written(self, accs: &[AccDecl]) -> Result<Written, GenError> {
+impl Reduction {
+    pub(crate) fn written(self, accs: &[AccDecl]) -> Result<ReductionText, GenError> {
         match self {
-            Made::One(n) => {
+            Reduction::One(n) => {
                 let acc = &accs[n];
                 let start = number(acc.op.identity(acc.dtype), acc.dtype)?;
                 let (start, bytes) = match keeps_position(acc.op) {
@@ -52,9 +52,9 @@ impl Made {
                     false => (start, acc.dtype.size() as i64),
                 };
                 let (ty, op) = (accumulator_type(acc)?, accumulator(acc));
-                Ok(Written { name: format!("acc{n}"), ty, op, start, place: n, bytes })
+                Ok(ReductionText { name: format!("acc{n}"), ty, op, start, place: n, bytes })
             }
-            Made::Moments(Pair { sum, .. }) => Ok(Written {
+            Reduction::Moments(Pair { sum, .. }) => Ok(ReductionText {
                 name: format!("mom{sum}"),
                 ty: format!("Moments<{}>", value_type(accs[sum].dtype)?),
                 op: "SUM",
@@ -66,10 +66,10 @@ impl Made {
     }
 
     /// Statements that give the accumulators of a point their values.
-    pub(crate) fn settle(self, lane: &str) -> String {
+    pub(crate) fn finalize(self, lane: &str) -> String {
         match self {
-            Made::One(_) => String::new(),
-            Made::Moments(Pair { sum, square }) => {
+            Reduction::One(_) => String::new(),
+            Reduction::Moments(Pair { sum, square }) => {
                 format!(
                     "acc{sum}{lane} = mom{sum}{lane}.n * (mom{sum}{lane}.shift + mom{sum}{lane}.mean); acc{square}{lane} = mom{sum}{lane}.m2;\n"
                 )
@@ -79,7 +79,7 @@ impl Made {
 
     /// Of moments: statements that begin a thread's count, that count one more, and that tell its end.
     pub(crate) fn counted(self, accs: &[AccDecl], lane: &str) -> Result<[String; 3], GenError> {
-        let Made::Moments(Pair { sum: n, .. }) = self else { return Ok(Default::default()) };
+        let Reduction::Moments(Pair { sum: n, .. }) = self else { return Ok(Default::default()) };
         let ty = value_type(accs[n].dtype)?;
         Ok([
             format!("{ty} count{n} = 0;\n"),
@@ -90,7 +90,7 @@ impl Made {
 
     /// Of moments: the declaration of their `shift`.
     pub(crate) fn shift(self, accs: &[AccDecl]) -> Result<String, GenError> {
-        let Made::Moments(Pair { sum: n, .. }) = self else { return Ok(String::new()) };
+        let Reduction::Moments(Pair { sum: n, .. }) = self else { return Ok(String::new()) };
         Ok(format!("{} shift{n}", value_type(accs[n].dtype)?))
     }
 
@@ -103,7 +103,7 @@ impl Made {
         lane: &str,
         uses: &mut Uses,
     ) -> Result<String, GenError> {
-        let Made::Moments(Pair { sum: n, .. }) = self else { return Ok(String::new()) };
+        let Reduction::Moments(Pair { sum: n, .. }) = self else { return Ok(String::new()) };
         let summed = stage.insts.iter().find_map(|i| match i.kind {
             InstKind::Reduce { acc: AccId(a), value, .. } if a as usize == n => Some(value),
             _ => None,
@@ -121,14 +121,14 @@ impl Made {
     /// Whether an accumulator gets its value from this.
     fn gives(self, acc: usize) -> bool {
         match self {
-            Made::One(n) => n == acc,
-            Made::Moments(Pair { sum, square }) => acc == sum || acc == square,
+            Reduction::One(n) => n == acc,
+            Reduction::Moments(Pair { sum, square }) => acc == sum || acc == square,
         }
     }
 }
 
 /// What a stage makes.
-pub(crate) fn made(stage: &Stage, pairs: &[Pair]) -> Vec<Made> {
+pub(crate) fn made(stage: &Stage, pairs: &[Pair]) -> Vec<Reduction> {
     let of = |i: &kernel_ir::Inst| match i.kind {
         InstKind::Reduce { acc: AccId(n), .. } => Some(n as usize),
         _ => None,
@@ -136,13 +136,14 @@ pub(crate) fn made(stage: &Stage, pairs: &[Pair]) -> Vec<Made> {
     let mut list: Vec<usize> = stage.insts.iter().filter_map(of).collect();
     list.sort_unstable();
     list.dedup();
-    let with = |n: usize| pairs.iter().find(|p| p.sum == n).map_or(Made::One(n), |p| Made::Moments(*p));
+    let with =
+        |n: usize| pairs.iter().find(|p| p.sum == n).map_or(Reduction::One(n), |p| Reduction::Moments(*p));
     list.into_iter().map(with).collect()
 }
 
 /// Whether each accumulator is made by one stage, in a loop.
-pub(crate) fn made_once(k: &LoopKernel) -> bool {
-    let all: Vec<Made> = k.stages.iter().flat_map(|s| made(s, &[])).collect();
+pub(crate) fn reduced_once(k: &LoopKernel) -> bool {
+    let all: Vec<Reduction> = k.stages.iter().flat_map(|s| made(s, &[])).collect();
     let alone = |s: &Stage| s.inner.is_empty() && !made(s, &[]).is_empty();
     all.iter().enumerate().all(|(n, m)| !all[..n].contains(m)) && !k.stages.iter().any(alone)
 }
@@ -191,7 +192,7 @@ pub(crate) fn roots(program: &Program, stage: &Stage, stored: bool) -> Vec<BufId
 }
 
 /// What a group finds in scratch memory: made by earlier kernels and asked for by its stages.
-pub(crate) fn recalled(k: &LoopKernel, group: &Group, pairs: &[Pair]) -> Vec<Made> {
+pub(crate) fn read_back(k: &LoopKernel, group: &Group, pairs: &[Pair]) -> Vec<Reduction> {
     let asked = |acc: usize| {
         let is = |i: &kernel_ir::Inst| matches!(i.kind, InstKind::Acc(AccId(a)) if a as usize == acc);
         k.stages[group.stages.clone()].iter().any(|s| s.insts.iter().any(is))
@@ -201,10 +202,10 @@ pub(crate) fn recalled(k: &LoopKernel, group: &Group, pairs: &[Pair]) -> Vec<Mad
 }
 
 /// What later kernels will find.
-pub(crate) fn kept(k: &LoopKernel, group: &Group, pairs: &[Pair]) -> Vec<Made> {
+pub(crate) fn kept(k: &LoopKernel, group: &Group, pairs: &[Pair]) -> Vec<Reduction> {
     let rest = Group { stages: group.stages.end..k.stages.len(), parts: 1 };
-    let own: Vec<Made> = k.stages[group.stages.clone()].iter().flat_map(|s| made(s, pairs)).collect();
-    recalled(k, &rest, pairs).into_iter().filter(|m| own.contains(m)).collect()
+    let own: Vec<Reduction> = k.stages[group.stages.clone()].iter().flat_map(|s| made(s, pairs)).collect();
+    read_back(k, &rest, pairs).into_iter().filter(|m| own.contains(m)).collect()
 }
 
 /// Bytes of the scratch buffers, one an accumulator: the result of each outer point, then those of the parts.

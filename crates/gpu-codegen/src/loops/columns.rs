@@ -10,20 +10,20 @@ use std::fmt::Write;
 use ir_core::{Atom, SymExpr};
 use kernel_ir::{BufId, InstKind, LoopKernel, Program, Stage, StoreMode};
 
-use crate::loops::accumulate::{Group, Made, groups, kept, made, recalled, scratch};
+use crate::loops::accumulate::{Group, Reduction, groups, kept, made, read_back, scratch};
 use crate::loops::moments::Pair;
 use crate::loops::{LoopEffects, declare, divides, hint};
-use crate::text::body::{BodyWriter, Placed, Uses};
+use crate::text::body::{BodyWriter, Substitutions, Uses};
 use crate::text::template::{assemble, unravel, volume};
 use crate::text::types::memory_type;
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, TICKETS, Target, Variant};
+use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, TICKETS, Target, Variant};
 
 /// Threads of a block.
 const THREADS: i64 = 512;
 /// Bytes that a thread reads or writes at once.
 const WIDTH: i64 = 16;
 /// Threads side by side at least, where there are columns for so many: 128 bytes.
-const LEAST_ACROSS: i64 = 8;
+const MIN_ACROSS: i64 = 8;
 /// Columns of a block where a thread has one of each row.
 const LANES: i64 = 32;
 /// Blocks that a multiprocessor has at once where they reduce: each leaves something that the last one has to read.
@@ -31,11 +31,11 @@ const BLOCKS_EACH: i64 = 2;
 /// The same where they store alone.
 const STORING_EACH: i64 = 16;
 /// Rows of a thread that reduces at least.
-const LEAST_ROWS: i64 = 2;
+const MIN_ROWS: i64 = 2;
 /// Registers for rows that were asked for.
-const MOST_REGISTERS: i64 = 36;
+const MAX_REGISTERS: i64 = 36;
 /// Instructions of a body, times the columns and rows that one thread computes at once, at most.
-const MOST_TEXT: i64 = 1024;
+const MAX_TEXT: i64 = 1024;
 
 /// How a kernel is computed by columns.
 pub(crate) struct Columns<'a> {
@@ -55,7 +55,7 @@ pub(crate) struct Columns<'a> {
 }
 
 /// Memory that a stage walks side by side with the columns: a thread reads or writes its part of a row at once.
-struct Walked {
+struct VectorAccess {
     root: BufId,
     /// The buffers over it that the stage uses.
     buffers: Vec<BufId>,
@@ -79,7 +79,7 @@ impl<'a> Columns<'a> {
         let mut columns =
             Columns { program, k, pairs, last, lanes: 1, across: LANES, parts: Vec::new(), wave };
         columns.lanes = columns.widest();
-        columns.across = (LANES / columns.lanes).max(LEAST_ACROSS);
+        columns.across = (LANES / columns.lanes).max(MIN_ACROSS);
         let points = hint(program, &volume(&k.outer)).max(1);
         while columns.across > 1 && columns.across / 2 * columns.lanes >= points {
             columns.across /= 2;
@@ -94,7 +94,7 @@ impl<'a> Columns<'a> {
         let extent = self.k.outer[self.last].as_const();
         let fits = |lanes: &i64| {
             let rows = extent.is_some_and(|n| n % lanes == 0);
-            let small = |w: &Walked| self.program.buffers[w.root].dtype.size() as i64 * lanes <= WIDTH;
+            let small = |w: &VectorAccess| self.program.buffers[w.root].dtype.size() as i64 * lanes <= WIDTH;
             let moves = |s| self.walked(s, *lanes).into_iter().filter(|w| !w.fixed);
             let mut walked = looped().flat_map(moves).peekable();
             rows && walked.peek().is_some() && walked.all(|w| small(&w))
@@ -103,8 +103,8 @@ impl<'a> Columns<'a> {
     }
 
     /// The memory of a stage that may be walked with so many columns a thread.
-    fn walked(&self, stage: &Stage, lanes: i64) -> Vec<Walked> {
-        let mut out: BTreeMap<BufId, Option<Walked>> = BTreeMap::new();
+    fn walked(&self, stage: &Stage, lanes: i64) -> Vec<VectorAccess> {
+        let mut out: BTreeMap<BufId, Option<VectorAccess>> = BTreeMap::new();
         for inst in &stage.insts {
             let (buf, index, stores, plain) = match &inst.kind {
                 InstKind::Load { buf, index, mask } => (*buf, index, false, mask.is_none()),
@@ -116,7 +116,7 @@ impl<'a> Columns<'a> {
             let root = self.program.root(buf);
             let address = self.program.buffers[buf].address(index);
             let same_type = self.program.buffers[buf].dtype == self.program.buffers[root].dtype;
-            if !plain || !same_type || !self.side_by_side(&address, lanes) {
+            if !plain || !same_type || !self.is_contiguous(&address, lanes) {
                 out.insert(root, None);
                 continue;
             }
@@ -127,7 +127,7 @@ impl<'a> Columns<'a> {
                     let fixed = !address.any_leaf(inner);
                     out.insert(
                         root,
-                        Some(Walked { root, buffers: vec![buf], address, loaded, stored, fixed }),
+                        Some(VectorAccess { root, buffers: vec![buf], address, loaded, stored, fixed }),
                     );
                 }
                 // What was stored is not read back from memory.
@@ -143,7 +143,7 @@ impl<'a> Columns<'a> {
     }
 
     /// Whether the address grows by one from column to column, and that of a thread's first one is a multiple of `lanes`.
-    fn side_by_side(&self, address: &SymExpr, lanes: i64) -> bool {
+    fn is_contiguous(&self, address: &SymExpr, lanes: i64) -> bool {
         let Some((step, rest)) = address.affine_in(&Atom::Loop(self.last as u32)) else { return false };
         let (terms, constant) = rest.terms();
         step == SymExpr::ONE
@@ -176,7 +176,7 @@ impl<'a> Columns<'a> {
         let loads =
             self.walked(stage, self.lanes).iter().filter(|w| w.loaded && !w.fixed).count().max(1) as i64;
         let text = stage.insts.len() as i64 * self.lanes;
-        let fits = |rows: &i64| rows * loads * WIDTH / 4 <= MOST_REGISTERS && rows * text <= MOST_TEXT;
+        let fits = |rows: &i64| rows * loads * WIDTH / 4 <= MAX_REGISTERS && rows * text <= MAX_TEXT;
         [8, 4, 2].into_iter().find(fits).unwrap_or(1)
     }
 
@@ -189,7 +189,7 @@ impl<'a> Columns<'a> {
         let groups = (points + self.width() - 1) / self.width();
         let reduces = !made(stage, self.pairs).is_empty();
         let (each, least) = match reduces {
-            true => (BLOCKS_EACH, LEAST_ROWS),
+            true => (BLOCKS_EACH, MIN_ROWS),
             false => (STORING_EACH, self.rows(stage)),
         };
         let wanted = each * i64::from(target.multiprocessors) / groups;
@@ -233,11 +233,11 @@ impl<'a> Columns<'a> {
         body.push_str(&unravel(&head, &k.outer, 0, "point", &mut uses));
         let _ = writeln!(body, "const idx first = i{};", self.last);
         body.push_str(&self.declared(group)?);
-        for m in recalled(k, group, self.pairs) {
+        for m in read_back(k, group, self.pairs) {
             let w = m.written(&k.accs)?;
             let from = format!("((const {} *)scratch{})[point + u]", w.ty, w.place);
-            let (name, settle) = (w.name, m.settle("[u]"));
-            let _ = writeln!(body, "{}{name}[u] = {from};\n{settle}}}", self.each());
+            let (name, finalize) = (w.name, m.finalize("[u]"));
+            let _ = writeln!(body, "{}{name}[u] = {from};\n{finalize}}}", self.each());
         }
         let kept = kept(k, group, self.pairs);
         for n in group.stages.clone() {
@@ -245,7 +245,7 @@ impl<'a> Columns<'a> {
         }
         body.push_str("}\n");
         let each = points.ceil_div(&SymExpr::from_i64(self.width()));
-        let blocks = (each * SymExpr::from_i64(group.parts)).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
+        let blocks = (each * SymExpr::from_i64(group.parts)).sym_min(&SymExpr::from_i64(MAX_BLOCKS));
         let mut kernel = assemble(self.program, ENTRY, &uses, Launch::flat(blocks, THREADS as u32), &body)?;
         // Registers for two blocks a multiprocessor: while one waits for memory, the other asks.
         let bounds = |more: &str| format!("__launch_bounds__({THREADS}{more})");
@@ -287,7 +287,9 @@ const idx point = here ? p : 0;
             let _ = writeln!(out, "{ty} {name}[{}];\n{}{name}[u] = {start}\n}}", self.lanes, self.each());
         }
         let looped = self.k.stages[group.stages.clone()].iter().flat_map(|s| made(s, self.pairs));
-        for m in looped.chain(recalled(self.k, group, self.pairs)).filter(|m| matches!(m, Made::Moments(_))) {
+        for m in
+            looped.chain(read_back(self.k, group, self.pairs)).filter(|m| matches!(m, Reduction::Moments(_)))
+        {
             let w = m.written(&self.k.accs)?;
             let (ty, name, start) = (w.ty, w.name, w.start);
             let _ = writeln!(out, "{ty} {name}[{}];\n{}{name}[u] = {start};\n}}", self.lanes, self.each());
@@ -300,7 +302,7 @@ const idx point = here ? p : 0;
         head: &BodyWriter<'_>,
         n: usize,
         group: &Group,
-        kept: &[Made],
+        kept: &[Reduction],
         uses: &mut Uses,
     ) -> Result<String, GenError> {
         let stage = &self.k.stages[n];
@@ -337,7 +339,7 @@ const idx point = here ? p : 0;
         let (rows, down, outer) = (self.rows(stage), self.down(), self.k.outer.len());
         let count = writer.expr(&volume(&stage.inner), uses);
         let index = unravel(writer, &stage.inner, outer, "q", uses);
-        let mut placed = Placed::new();
+        let mut placed = Substitutions::new();
         let (mut vectors, mut before, mut after) = (String::new(), String::new(), String::new());
         let (mut counted, mut each, mut known) = (String::new(), String::new(), String::new());
         for w in self.walked(stage, self.lanes) {
@@ -359,7 +361,7 @@ const idx point = here ? p : 0;
             }
             placed.extend(w.buffers.iter().map(|b| (*b, format!("{name}[w].v[u]"))));
         }
-        let body = writer.write_placed(&stage.insts, effects, uses, &placed)?;
+        let body = writer.write_substituted(&stage.insts, effects, uses, &placed)?;
         for m in made(stage, self.pairs) {
             let [begins, adds, ends] = m.counted(&self.k.accs, "[u]")?;
             let shifted = m.shifted(writer, self.k, stage, "[u]", uses)?;
@@ -396,9 +398,9 @@ const idx end = here ? imin<idx>({count}, begin + chunk) : begin;
     /// What the threads of a block have combined, together; where blocks share a column, the last one goes on with all of it.
     fn combined(
         &self,
-        made: &[Made],
+        made: &[Reduction],
         ends: bool,
-        kept: &[Made],
+        kept: &[Reduction],
         uses: &mut Uses,
     ) -> Result<String, GenError> {
         let (across, lanes, width) = (self.across, self.lanes, self.width());
@@ -428,11 +430,11 @@ const idx end = here ? imin<idx>({count}, begin + chunk) : begin;
                     "if (threadIdx.x < width) (({ty} *)scratch{place})[column + threadIdx.x] = all_{name};"
                 );
             }
-            let settle = m.settle("[u]");
+            let finalize = m.finalize("[u]");
             let _ = writeln!(
                 back,
                 "block_sync();\nif (threadIdx.x < {width}) (({ty} *)shared_memory)[threadIdx.x] = all_{name};\nblock_sync();
-{}{name}[u] = (({ty} *)shared_memory)[lane * {lanes} + u];\n{settle}}}",
+{}{name}[u] = (({ty} *)shared_memory)[lane * {lanes} + u];\n{finalize}}}",
                 self.each()
             );
         }

@@ -17,7 +17,7 @@ use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target};
 /// Bytes that a thread reads or writes at once.
 const WIDTH: usize = 16;
 /// Instructions of a body, times the points that one thread computes, at most.
-const MOST_TEXT: i64 = 512;
+const MAX_TEXT: i64 = 512;
 
 /// The buffers that a kernel walks side by side, and how many points a thread takes at once; `None` where it is of
 /// another kind.
@@ -82,11 +82,11 @@ impl Flat {
         let numbers = self.numbers(program, k, target);
         let Numbers { vectors, threads, .. } = numbers;
         let Moves { declared, before, after, places } = self.moves(program, insts, &numbers, &mut uses)?;
-        let text = wide.write_placed(insts, &NoEffects, &mut uses, &places)?;
+        let text = wide.write_substituted(insts, &NoEffects, &mut uses, &places)?;
         // What is left over is done point by point.
         let single: BTreeMap<BufId, String> =
             self.walked.iter().map(|&buf| (buf, format!("{}[p]", uses.memory(program.root(buf))))).collect();
-        let rest = wide.write_placed(insts, &NoEffects, &mut uses, &single)?;
+        let rest = wide.write_substituted(insts, &NoEffects, &mut uses, &single)?;
         let many = i64::from(threads) * vectors;
         let each = format!("#pragma unroll\nfor (int w = 0; w < {vectors}; ++w)");
         let here = format!("const idx g = g0 + w * {threads};\nif (g < all)");
@@ -172,7 +172,7 @@ for (idx p = all * {lanes} + blockIdx.x * (idx){threads} + threadIdx.x; p < {cou
             let blocks = points / (i64::from(threads) * v * self.lanes as i64);
             v <= most
                 && v * read.max(1) as i64 <= 4
-                && insts.len() as i64 * v * self.lanes as i64 <= MOST_TEXT
+                && insts.len() as i64 * v * self.lanes as i64 <= MAX_TEXT
                 && blocks >= 4 * i64::from(target.multiprocessors)
         };
         let vectors = [4, 2].into_iter().find(|v| fits(*v)).unwrap_or(1);

@@ -15,7 +15,7 @@ use crate::loops::moments::{Pair, renumbered, rest, stored, without};
 use crate::text::template::volume;
 
 /// Terms of a sum at most: each is an accumulator.
-const MOST_TERMS: usize = 4;
+const MAX_TERMS: usize = 4;
 
 /// A factor of the outer point; divided by where `inverse`.
 #[derive(Clone, Copy)]
@@ -33,7 +33,7 @@ struct Term {
 }
 
 /// The kernel without the reduction of stage `c`, where that is such a sum.
-pub(crate) fn taken_apart(program: &Program, k: &LoopKernel, c: usize, pairs: &[Pair]) -> Option<LoopKernel> {
+pub(crate) fn split_sum(program: &Program, k: &LoopKernel, c: usize, pairs: &[Pair]) -> Option<LoopKernel> {
     let stage = &k.stages[c];
     let mut all = stage.insts.iter().enumerate().filter(|(_, i)| matches!(i.kind, InstKind::Reduce { .. }));
     let (at, Inst { kind: InstKind::Reduce { acc, value, position: None }, dtype }) = all.next()? else {
@@ -41,7 +41,7 @@ pub(crate) fn taken_apart(program: &Program, k: &LoopKernel, c: usize, pairs: &[
     };
     let sums = k.accs.get(acc.0 as usize)?.op == ReduceOp::Sum;
     let ends = k.stages.get(c + 1).is_some_and(|s| s.inner.is_empty());
-    let used_later = k.stages.iter().skip(c + 2).any(|s| asks(s, *acc));
+    let used_later = k.stages.iter().skip(c + 2).any(|s| uses_accumulator(s, *acc));
     let float = matches!(dtype, DType::F32 | DType::F64);
     let paired = pairs.iter().any(|p| p.sum == acc.0 as usize);
     if all.next().is_some() || !sums || !ends || used_later || !float || paired || stage.inner.is_empty() {
@@ -61,7 +61,7 @@ pub(crate) fn taken_apart(program: &Program, k: &LoopKernel, c: usize, pairs: &[
     rest(program, &k, c, insts)
 }
 
-fn asks(stage: &Stage, acc: AccId) -> bool {
+fn uses_accumulator(stage: &Stage, acc: AccId) -> bool {
     stage.insts.iter().any(|i| i.kind == InstKind::Acc(acc))
 }
 
@@ -96,7 +96,7 @@ impl Reader<'_> {
     /// The terms of a value that is scaled by `scale`.
     fn terms(&self, v: Val, mut scale: Term, out: &mut Vec<Term>) -> Option<()> {
         let inst = &self.stage.insts[v.0 as usize];
-        if inst.dtype != self.dtype || out.len() > 4 * MOST_TERMS {
+        if inst.dtype != self.dtype || out.len() > 4 * MAX_TERMS {
             return None;
         }
         let is_outer = |v: Val| self.outer[v.0 as usize];
@@ -128,7 +128,7 @@ impl Reader<'_> {
                 let mut different: Vec<Val> = out.iter().filter_map(|t| t.value).collect();
                 different.sort_unstable();
                 different.dedup();
-                (different.len() <= MOST_TERMS).then_some(())
+                (different.len() <= MAX_TERMS).then_some(())
             }
         }
     }

@@ -50,20 +50,20 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
         let in_order = || Ok(Variant::single("in_order", threads(program, k, ENTRY, true)?));
         return Ok(vec![ordered::sorted(program, k)?.map_or_else(in_order, Ok)?]);
     }
-    let mut ways = Vec::new();
-    ways.extend(reduce::split(program, k, target)?);
+    let mut candidates = Vec::new();
+    candidates.extend(reduce::split(program, k, target)?);
     if let Some(parts) = Parts::of(program, k, target) {
-        ways.push(parts.generate(program, k)?);
+        candidates.push(parts.generate(program, k)?);
     }
     if let Some(transpose) = Transpose::of(program, k) {
-        ways.push(Variant::single("transpose", transpose.generate(program, k)?));
+        candidates.push(Variant::single("transpose", transpose.generate(program, k)?));
     }
     let short = collapsed(program, k);
     if let Some(wide) = Wide::of(program, &short) {
-        ways.push(Variant::single(wide.name(), wide.generate()?));
+        candidates.push(Variant::single(wide.name(), wide.generate()?));
     }
-    ways.push(Variant::single("loop", generate(program, &short, target)?));
-    Ok(ways)
+    candidates.push(Variant::single("loop", generate(program, &short, target)?));
+    Ok(candidates)
 }
 
 /// The kernel that is always there.

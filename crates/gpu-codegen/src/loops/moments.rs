@@ -12,7 +12,7 @@ use kernel_ir::{
 };
 
 use crate::loops::accumulate::roots;
-use crate::loops::linear::taken_apart;
+use crate::loops::linear::split_sum;
 use crate::text::template::volume;
 
 /// Two accumulators that are made together: the sum of some numbers, and that of their squared differences from the mean.
@@ -23,13 +23,13 @@ pub(crate) struct Pair {
 }
 
 /// The kernel with such pairs made in one pass, where that saves one.
-pub(crate) fn joined(program: &Program, k: &LoopKernel) -> (LoopKernel, Vec<Pair>) {
+pub(crate) fn fuse_moments(program: &Program, k: &LoopKernel) -> (LoopKernel, Vec<Pair>) {
     let (mut k, mut pairs) = (k.clone(), Vec::new());
     while let Some((next, pair)) = (0..k.stages.len()).find_map(|c| join(program, &k, c, &pairs)) {
         k = next;
         pairs.push(pair);
     }
-    while let Some(next) = (0..k.stages.len()).find_map(|c| taken_apart(program, &k, c, &pairs)) {
+    while let Some(next) = (0..k.stages.len()).find_map(|c| split_sum(program, &k, c, &pairs)) {
         k = next;
     }
     (k, pairs)

@@ -11,16 +11,16 @@ use ir_core::SymExpr;
 use kernel_ir::collapse::collapsed;
 use kernel_ir::{InstKind, LoopKernel, Program};
 
-use crate::loops::accumulate::{Group, Made, groups, kept, made, made_once, recalled, scratch};
+use crate::loops::accumulate::{Group, Reduction, groups, kept, made, read_back, reduced_once, scratch};
 use crate::loops::columns::Columns;
-use crate::loops::moments::{Pair, joined};
+use crate::loops::moments::{Pair, fuse_moments};
 use crate::loops::{LoopEffects, SHORT, along_outer, declare, divides, hint};
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, unravel, volume};
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, TICKETS, Target, Variant};
+use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, TICKETS, Target, Variant};
 
 /// Inner points of a part at least.
-const LEAST_WORK: i64 = 4096;
+const MIN_WORK: i64 = 4096;
 /// Threads of a block.
 const THREADS: u32 = 512;
 /// Blocks that a multiprocessor has at once, for the number of parts.
@@ -34,7 +34,7 @@ pub(crate) fn split(program: &Program, k: &LoopKernel, target: &Target) -> Resul
     let outer = hint(program, &volume(&k.outer)).max(1);
     let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
     // Short loops, as those of a window, are one thread's.
-    if k.accs.is_empty() || scans || longest <= SHORT || !made_once(k) {
+    if k.accs.is_empty() || scans || longest <= SHORT || !reduced_once(k) {
         return Ok(None);
     }
     let multiprocessors = i64::from(target.multiprocessors);
@@ -42,14 +42,14 @@ pub(crate) fn split(program: &Program, k: &LoopKernel, target: &Target) -> Resul
         if outer >= ENOUGH_POINTS * multiprocessors {
             return Ok(None);
         }
-        let (k, pairs) = joined(program, &collapsed(program, k));
+        let (k, pairs) = fuse_moments(program, &collapsed(program, k));
         return Columns::new(program, &k, &pairs, target).map(|c| c.generate()).transpose();
     }
-    let parts = (BLOCKS_EACH * multiprocessors / outer).min(longest / LEAST_WORK).max(1);
+    let parts = (BLOCKS_EACH * multiprocessors / outer).min(longest / MIN_WORK).max(1);
     if parts == 1 {
         return Ok(None);
     }
-    let (k, pairs) = joined(program, &collapsed(program, k));
+    let (k, pairs) = fuse_moments(program, &collapsed(program, k));
     Rows { program, k: &k, pairs: &pairs, parts, wave: target.wave }.generate().map(Some)
 }
 
@@ -98,11 +98,11 @@ const idx part = block / points, point = block % points;
         body.push_str(&unravel(&head, &k.outer, 0, "point", &mut uses));
         body.push_str(&declare(&k.accs)?);
         let own = k.stages[group.stages.clone()].iter().flat_map(|s| made(s, self.pairs));
-        for m in own.chain(recalled(k, group, self.pairs)).filter(|m| matches!(m, Made::Moments(_))) {
+        for m in own.chain(read_back(k, group, self.pairs)).filter(|m| matches!(m, Reduction::Moments(_))) {
             let w = m.written(&k.accs)?;
             let _ = writeln!(body, "{} {} = {};", w.ty, w.name, w.start);
         }
-        for m in recalled(k, group, self.pairs) {
+        for m in read_back(k, group, self.pairs) {
             let w = m.written(&k.accs)?;
             let _ = writeln!(
                 body,
@@ -110,7 +110,7 @@ const idx part = block / points, point = block % points;
                 w.name,
                 w.ty,
                 w.place,
-                m.settle("")
+                m.finalize("")
             );
         }
         let kept = kept(k, group, self.pairs);
@@ -118,7 +118,7 @@ const idx part = block / points, point = block % points;
             body.push_str(&self.stage(&head, n, group, &kept, &mut uses)?);
         }
         body.push_str("}\n");
-        let blocks = (points * SymExpr::from_i64(group.parts)).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
+        let blocks = (points * SymExpr::from_i64(group.parts)).sym_min(&SymExpr::from_i64(MAX_BLOCKS));
         assemble(self.program, ENTRY, &uses, Launch::flat(blocks, THREADS), &body)
     }
 
@@ -127,7 +127,7 @@ const idx part = block / points, point = block % points;
         head: &BodyWriter<'_>,
         n: usize,
         group: &Group,
-        kept: &[Made],
+        kept: &[Reduction],
         uses: &mut Uses,
     ) -> Result<String, GenError> {
         let stage = &self.k.stages[n];
@@ -178,9 +178,9 @@ const idx part = block / points, point = block % points;
     /// What the threads of a block have combined, together; where blocks share a point, the last one goes on with all of it.
     fn combined(
         &self,
-        made: &[Made],
+        made: &[Reduction],
         ends: bool,
-        kept: &[Made],
+        kept: &[Reduction],
         uses: &mut Uses,
     ) -> Result<String, GenError> {
         let (mut blocks, mut left, mut parts, mut back) =
@@ -202,7 +202,7 @@ const idx part = block / points, point = block % points;
             if kept.contains(m) {
                 let _ = writeln!(back, "if (rank == 0) (({ty} *)scratch{place})[point] = {name};");
             }
-            back.push_str(&m.settle(""));
+            back.push_str(&m.finalize(""));
         }
         if !ends {
             return Ok(blocks + &back);

@@ -10,10 +10,10 @@ use crate::loops::{LoopEffects, hint, scans};
 use crate::text::body::{BodyWriter, Effects, Uses, accumulator};
 use crate::text::template::{assemble, unravel, volume};
 use crate::text::types::{number, value_type};
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, Variant};
+use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, Variant};
 
 /// Elements of a part at least.
-const LEAST_WORK: i64 = 4096;
+const MIN_WORK: i64 = 4096;
 /// Threads of a block.
 const THREADS: u32 = 512;
 /// Blocks that a multiprocessor has at once, for the number of parts.
@@ -33,7 +33,7 @@ impl Parts {
             return None;
         }
         let (outer, length) = (hint(program, &volume(&k.outer)).max(1), hint(program, length));
-        let parts = (BLOCKS_EACH * i64::from(target.multiprocessors) / outer).min(length / LEAST_WORK);
+        let parts = (BLOCKS_EACH * i64::from(target.multiprocessors) / outer).min(length / MIN_WORK);
         (parts > 1).then_some(Parts(parts))
     }
 
@@ -135,7 +135,7 @@ const idx begin = part * chunk, end = imin<idx>({length}, begin + chunk);
         uses: &Uses,
         body: &str,
     ) -> Result<Kernel, GenError> {
-        let blocks = (volume(&k.outer) * SymExpr::from_i64(self.0)).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
+        let blocks = (volume(&k.outer) * SymExpr::from_i64(self.0)).sym_min(&SymExpr::from_i64(MAX_BLOCKS));
         assemble(program, ENTRY, uses, Launch::flat(blocks, THREADS), body)
     }
 }

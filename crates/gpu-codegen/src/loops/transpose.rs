@@ -13,16 +13,16 @@ use crate::text::body::{BodyWriter, Uses};
 use crate::text::checks;
 use crate::text::template::{assemble, unravel, volume};
 use crate::text::types::memory_type;
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS};
+use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS};
 
 /// Rows and columns of a tile.
 const TILE: i64 = 32;
 /// Threads of a block: rows that it moves at once, times the columns.
 const THREADS: u32 = 256;
 /// Dimensions shorter than this are not worth a tile.
-const SHORTEST: i64 = 16;
+const MIN_EXTENT: i64 = 16;
 /// Buffers that go through tiles at most: 8-byte elements then fit into the shared memory that every launch has.
-const MOST_TILES: usize = 4;
+const MAX_TILES: usize = 4;
 
 /// Which dimensions a kernel is tiled over, and what goes through tiles.
 pub(crate) struct Transpose {
@@ -51,7 +51,7 @@ impl Transpose {
         if !stage.inner.is_empty() || !k.accs.is_empty() {
             return None;
         }
-        let long = |d: usize| hint(program, &k.outer[d]) >= SHORTEST;
+        let long = |d: usize| hint(program, &k.outer[d]) >= MIN_EXTENT;
         let mut written = None;
         let mut stored = Vec::new();
         for inst in &stage.insts {
@@ -75,7 +75,7 @@ impl Transpose {
             let whole = mask.is_none() && !checks::from_data(index) && !stored.contains(&program.root(*buf));
             // One buffer has one tile: every load of it is at the same address.
             let known = staged.get(buf).is_none_or(|a| *a == address);
-            if same && across && whole && known && (staged.len() < MOST_TILES || staged.contains_key(buf)) {
+            if same && across && whole && known && (staged.len() < MAX_TILES || staged.contains_key(buf)) {
                 read = along;
                 staged.insert(*buf, address);
             } else {
@@ -107,7 +107,7 @@ impl Transpose {
             let _ = writeln!(fill, "tile{n}[j][lane] = {memory}[{}];", writer.expr(address, &mut uses));
             places.insert(*buf, format!("tile{n}[lane][j]"));
         }
-        let text = writer.write_placed(&k.stages[0].insts, &NoEffects, &mut uses, &places)?;
+        let text = writer.write_substituted(&k.stages[0].insts, &NoEffects, &mut uses, &places)?;
         let rows = i64::from(THREADS) / TILE;
         let each = format!("#pragma unroll\nfor (int j = threadIdx.x / {TILE}; j < {TILE}; j += {rows})");
         let body = format!(
@@ -134,7 +134,7 @@ block_sync();
         );
         let tile = SymExpr::from_i64(TILE);
         let blocks = volume(&others) * k.outer[r].ceil_div(&tile) * k.outer[w].ceil_div(&tile);
-        let launch = Launch::flat(blocks.sym_min(&SymExpr::from_i64(MOST_BLOCKS)), THREADS);
+        let launch = Launch::flat(blocks.sym_min(&SymExpr::from_i64(MAX_BLOCKS)), THREADS);
         assemble(program, ENTRY, &uses, launch, &body)
     }
 }

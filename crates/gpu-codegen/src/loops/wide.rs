@@ -9,7 +9,7 @@ use kernel_ir::{BufId, Inst, InstKind, LoopKernel, Program, Stage, StoreMode, Va
 
 use crate::loops::accumulate::roots;
 use crate::loops::{LoopEffects, SHORT, declare, hint};
-use crate::text::body::{BodyWriter, Placed, Uses};
+use crate::text::body::{BodyWriter, Substitutions, Uses};
 use crate::text::template::{assemble, blocks_of, unravel, volume};
 use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS};
@@ -86,7 +86,7 @@ impl<'a> Wide<'a> {
                 {
                     match index.iter().any(moves) {
                         false => Kind::Once,
-                        true if self.side_by_side(*buf, index, lanes) => Kind::Wide,
+                        true if self.is_contiguous(*buf, index, lanes) => Kind::Wide,
                         true => Kind::Each,
                     }
                 }
@@ -106,7 +106,7 @@ impl<'a> Wide<'a> {
                             .stages
                             .iter()
                             .any(|s| roots(self.program, s, false).contains(&self.program.root(*buf)));
-                    match uniform && fixed && single && self.side_by_side(*buf, index, lanes) {
+                    match uniform && fixed && single && self.is_contiguous(*buf, index, lanes) {
                         true => Kind::Wide,
                         false => Kind::Each,
                     }
@@ -119,7 +119,7 @@ impl<'a> Wide<'a> {
     }
 
     /// Whether the address grows by one from point to point, and that of a thread's first one is a multiple of `lanes`.
-    fn side_by_side(&self, buf: BufId, index: &[SymExpr], lanes: i64) -> bool {
+    fn is_contiguous(&self, buf: BufId, index: &[SymExpr], lanes: i64) -> bool {
         let root = self.program.root(buf);
         let address = self.program.buffers[buf].address(index);
         let Some((step, rest)) = address.affine_in(&Atom::Loop(self.last as u32)) else { return false };
@@ -188,7 +188,7 @@ impl<'a> Wide<'a> {
             let v = Val(n as u32);
             let to = if kind == Kind::Once { &mut once } else { &mut each };
             if kind != Kind::Wide {
-                writer.inst(to, &stage.insts, v, &effects, uses, &Placed::new())?;
+                writer.inst(to, &stage.insts, v, &effects, uses, &Substitutions::new())?;
                 continue;
             }
             self.moved(writer, &stage.insts, v, (&mut once, &mut each, &mut after), uses)?;

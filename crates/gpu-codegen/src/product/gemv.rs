@@ -18,7 +18,7 @@ use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Launch, Target, Variant};
 
 /// Rows of the left operand at most: their sums are registers of every thread.
-const MOST_ROWS: i64 = 8;
+const MAX_ROWS: i64 = 8;
 /// Bytes of a load.
 const WIDTH: i64 = 16;
 /// Warps of a block in the *columns* form, and lanes that read a row of the matrix together.
@@ -65,7 +65,7 @@ impl<'a> Skinny<'a> {
     pub(crate) fn of(program: &'a Program, k: &'a Matmul) -> Option<Skinny<'a>> {
         let ranges = &k.epilogue.ranges;
         let split = ranges.len().checked_sub(2)?;
-        let rows = ranges[split].as_const().filter(|m| (1..=MOST_ROWS).contains(m))?;
+        let rows = ranges[split].as_const().filter(|m| (1..=MAX_ROWS).contains(m))?;
         let dtype = |o: &Operand| program.buffers[o.buf].dtype;
         let narrow = |d: DType| matches!(d, DType::F32 | DType::BF16 | DType::F16);
         if !narrow(dtype(&k.b)) || !narrow(dtype(&k.a)) || k.acc.compute() != DType::F32 {
@@ -92,7 +92,7 @@ impl<'a> Skinny<'a> {
     }
 
     /// The value of a size, or a usual one where it is not known.
-    pub(crate) fn about(e: &SymExpr) -> i64 {
+    pub(crate) fn typical(e: &SymExpr) -> i64 {
         e.as_const().unwrap_or(4096)
     }
 
@@ -110,8 +110,8 @@ impl<'a> Skinny<'a> {
 
     /// Blocks that share the inner dimension in the *columns* form.
     fn parts(&self, target: &Target) -> i64 {
-        let across = Self::about(self.columns_of()) / (8 * self.lanes).max(1);
-        let turns = Self::about(self.inner()) / (COLUMN_WARPS * (target.lanes() / ROW_LANES));
+        let across = Self::typical(self.columns_of()) / (8 * self.lanes).max(1);
+        let turns = Self::typical(self.inner()) / (COLUMN_WARPS * (target.lanes() / ROW_LANES));
         (2 * i64::from(target.multiprocessors) / across.max(1)).clamp(1, turns.clamp(1, 64))
     }
 
@@ -199,18 +199,18 @@ block_sync();
             step = COLUMN_WARPS * at_once,
             threads = target.lanes() * COLUMN_WARPS,
         );
-        let most = SymExpr::from_i64(crate::MOST_BLOCKS);
+        let most = SymExpr::from_i64(crate::MAX_BLOCKS);
         let mut launch = Launch::flat(groups.sym_min(&most), target.wave * COLUMN_WARPS as u32);
         launch.blocks[1] = SymExpr::from_i64(parts);
         let mut kernels = vec![assemble(self.program, ENTRY, &uses, launch, &body)?];
         if parts > 1 {
-            kernels.push(self.added_up(parts)?);
+            kernels.push(self.reduce_parts(parts)?);
         }
         Ok(Variant { name: format!("gemv_columns_{parts}"), kernels, scratch })
     }
 
     /// Adds the parts of the inner dimension up, in their order, and runs the epilogue.
-    fn added_up(&self, parts: i64) -> Result<crate::Kernel, GenError> {
+    fn reduce_parts(&self, parts: i64) -> Result<crate::Kernel, GenError> {
         let ranges = &self.k.epilogue.ranges;
         let mut uses = Uses::default();
         uses.scratch.push("float");

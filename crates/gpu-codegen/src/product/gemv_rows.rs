@@ -15,19 +15,19 @@ use kernel_ir::{InstKind, Matmul, Storage, StoreMode};
 
 use crate::product::gemv::Skinny;
 use crate::product::prologue::Prologue;
-use crate::text::body::{BodyWriter, Placed, Uses};
+use crate::text::body::{BodyWriter, Substitutions, Uses};
 use crate::text::checks;
 use crate::text::template::{EpilogueEffects, assemble, unravel, volume};
 use crate::text::types::{memory_type, value_type};
-use crate::{ENTRY, GenError, Launch, MOST_BLOCKS, Target, Variant};
+use crate::{ENTRY, GenError, Launch, MAX_BLOCKS, Target, Variant};
 
 /// Warps that share the inner dimension at least.
 const WARPS: i64 = 4;
 /// Warps of a block at most; where every block makes the left operand itself also about as many as it has: fewer blocks
 /// make it.
-const MOST_WARPS: i64 = 16;
+const MAX_WARPS: i64 = 16;
 /// Loads of a lane and column that are in flight together at most.
-const MOST_LOADS: i64 = 4;
+const MAX_LOADS: i64 = 4;
 /// What the epilogue of each product calls its result.
 const RESULTS: [&str; 2] = ["result0", "result1"];
 
@@ -35,13 +35,13 @@ const RESULTS: [&str; 2] = ["result0", "result1"];
 pub(crate) struct Rows<'a> {
     products: Vec<Skinny<'a>>,
     /// Elements that the first product's epilogue has stored when the second one's reads them.
-    handed: Placed,
+    handed: Substitutions,
     prologue: Option<Prologue<'a>>,
 }
 
 /// How the form is cut.
 #[derive(Clone, Copy)]
-struct Way {
+struct Config {
     /// Columns of each result a warp.
     columns: i64,
     /// Loads of a lane and column that are in flight together.
@@ -56,7 +56,7 @@ struct Way {
 
 impl<'a> Rows<'a> {
     pub(crate) fn of(product: Skinny<'a>) -> Rows<'a> {
-        Rows { products: vec![product], handed: Placed::new(), prologue: None }
+        Rows { products: vec![product], handed: Substitutions::new(), prologue: None }
     }
 
     /// Two products of one left operand, the epilogue of the second of which may read what that of the first one stores, at
@@ -73,7 +73,7 @@ impl<'a> Rows<'a> {
     }
 
     /// The same behind a step that makes the left operand; `None` where blocks cannot make it themselves.
-    pub(crate) fn behind(mut self, prologue: Option<Prologue<'a>>) -> Option<Rows<'a>> {
+    pub(crate) fn with_prologue(mut self, prologue: Option<Prologue<'a>>) -> Option<Rows<'a>> {
         let shape = &self.products[0];
         if !shape.vector_left || !shape.along_inner || volume(&shape.k.a.sizes[..shape.split]) != SymExpr::ONE
         {
@@ -90,36 +90,41 @@ impl<'a> Rows<'a> {
 
     /// The ways of computing it, the best by rule first.
     pub(crate) fn variants(&self, target: &Target) -> Result<Vec<Variant>, GenError> {
-        self.ways(target).into_iter().map(|way| self.way(way, target)).collect()
+        self.candidates(target).into_iter().map(|candidate| self.candidate(candidate, target)).collect()
     }
 
-    fn ways(&self, target: &Target) -> Vec<Way> {
+    fn candidates(&self, target: &Target) -> Vec<Config> {
         let (shape, count) = (&self.products[0], self.products.len() as i64);
-        let (n, inner) = (Skinny::about(shape.columns_of()), Skinny::about(shape.inner()));
+        let (n, inner) = (Skinny::typical(shape.columns_of()), Skinny::typical(shape.inner()));
         // So many loads of a warp are a column. Every thread reads once where that is possible: all of a block is asked for at
         // once, and before anything is waited for.
         let shares = |n: i64, each: i64| (n + each - 1) / each;
         let wave = target.lanes();
         let loads = shares(inner, wave * shape.lanes).max(1);
-        let each = shares(loads, shares(loads, MOST_WARPS * MOST_LOADS));
-        let sharing = shares(each, MOST_LOADS).clamp(WARPS, MOST_WARPS);
-        let unroll = shares(each, sharing).clamp(1, MOST_LOADS);
+        let each = shares(loads, shares(loads, MAX_WARPS * MAX_LOADS));
+        let sharing = shares(each, MAX_LOADS).clamp(WARPS, MAX_WARPS);
+        let unroll = shares(each, sharing).clamp(1, MAX_LOADS);
         // Measured on an H200 for the products of a 7B decoder: two columns and the inner dimension shared by the warps of a
         // block is the fastest or within 2 % of it, at 1,000 to 32,000 columns. Fewer columns keep more blocks busy.
         let columns = if n >= 4 * i64::from(target.multiprocessors) { 2 / count } else { 1 };
         let warps = |sharing: i64| match self.prologue {
-            Some(_) => MOST_WARPS / sharing * sharing,
+            Some(_) => MAX_WARPS / sharing * sharing,
             None => sharing.max(WARPS),
         };
-        let way = |columns, unroll, sharing| Way { columns, unroll, sharing, warps: warps(sharing), wave };
-        let mut ways = vec![way(columns, unroll, sharing)];
+        let candidate =
+            |columns, unroll, sharing| Config { columns, unroll, sharing, warps: warps(sharing), wave };
+        let mut candidates = vec![candidate(columns, unroll, sharing)];
         for (columns, sharing) in [(2, 1), (4, 1), (2, WARPS), (1, WARPS), (1, sharing)] {
-            let known = ways.iter().any(|w| (w.columns, w.sharing) == (columns, sharing));
+            let known = candidates.iter().any(|w| (w.columns, w.sharing) == (columns, sharing));
             if !known && columns * shape.rows <= wave && columns * count <= 4 {
-                ways.push(way(columns, (2 * MOST_LOADS / columns / count).clamp(1, 2 * unroll), sharing));
+                candidates.push(candidate(
+                    columns,
+                    (2 * MAX_LOADS / columns / count).clamp(1, 2 * unroll),
+                    sharing,
+                ));
             }
         }
-        ways
+        candidates
     }
 
     /// Whether no launch of a call writes the matrices.
@@ -156,7 +161,7 @@ for (int j = 0; j < {lanes}; ++j) x[j] = to<float>(xv.v[j]);
     }
 
     /// Statements that ask for the vectors of a turn, `wv`.
-    fn load(&self, ty: &str, way: Way, inner: &str) -> String {
+    fn load(&self, ty: &str, candidate: Config, inner: &str) -> String {
         let (lanes, count) = (self.products[0].lanes, self.products.len());
         format!(
             "#pragma unroll
@@ -169,14 +174,14 @@ const idx q = q0 + u * {step};
 wv[u][p][c] = bits_as<Vec<{ty}, {lanes}>>(q < {inner} ? load_streaming(w[p][c] + q) : Quad{{0, 0, 0, 0}});
 }}
 ",
-            unroll = way.unroll,
-            columns = way.columns,
-            step = way.wave * lanes,
+            unroll = candidate.unroll,
+            columns = candidate.columns,
+            step = candidate.wave * lanes,
         )
     }
 
     /// Statements that multiply the vectors of a turn and add the products up in `sum`.
-    fn consume(&self, way: Way, inner: &str, uses: &mut Uses) -> Result<String, GenError> {
+    fn consume(&self, candidate: Config, inner: &str, uses: &mut Uses) -> Result<String, GenError> {
         let (lanes, rows, count) = (self.products[0].lanes, self.products[0].rows, self.products.len());
         Ok(format!(
             "#pragma unroll
@@ -196,9 +201,9 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
 }}
 }}
 ",
-            unroll = way.unroll,
-            columns = way.columns,
-            step = way.wave * lanes,
+            unroll = candidate.unroll,
+            columns = candidate.columns,
+            step = candidate.wave * lanes,
             left = self.left(uses)?,
         ))
     }
@@ -225,17 +230,17 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
             let writer = BodyWriter { prefix: &prefix, ..product.writer() };
             let effects = EpilogueEffects { result: name };
             let _ = writeln!(out, "const {result} {name} = to<{result}>(mine[{p}]);");
-            let none = Placed::new();
+            let none = Substitutions::new();
             let handed = if p == 0 { &none } else { &self.handed };
-            out.push_str(&writer.write_placed(&product.k.epilogue.insts, &effects, uses, handed)?);
+            out.push_str(&writer.write_substituted(&product.k.epilogue.insts, &effects, uses, handed)?);
         }
         Ok(out)
     }
 
-    fn way(&self, way: Way, target: &Target) -> Result<Variant, GenError> {
+    fn candidate(&self, candidate: Config, target: &Target) -> Result<Variant, GenError> {
         let shape = &self.products[0];
         let (k, lanes, rows, count) = (shape.k, shape.lanes, shape.rows, self.products.len() as i64);
-        let Way { columns, unroll, sharing, warps, wave } = way;
+        let Config { columns, unroll, sharing, warps, wave } = candidate;
         let (ranges, split) = (&k.epilogue.ranges, shape.split);
         let mut uses = Uses { waits: self.constant(), ..Uses::default() };
         let writer = shape.writer();
@@ -248,7 +253,7 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
         let pointers = self.pointers(ty, columns, &n, &mut uses);
         let per_block = warps / sharing;
         let (im, in_) = (format!("i{split}"), format!("i{}", split + 1));
-        let (load, consume) = (self.load(ty, way, &inner), self.consume(way, &inner, &mut uses)?);
+        let (load, consume) = (self.load(ty, candidate, &inner), self.consume(candidate, &inner, &mut uses)?);
         let tail = self.tails(&mut uses)?;
         uses.shared = if sharing == 1 { 0 } else { (4 * warps * count * rows * columns) as u32 };
         let wait = if uses.waits { "launch_wait();\n" } else { "" };
@@ -262,7 +267,7 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
             None => String::new(),
         };
         let declared = self.prologue.as_ref().map(Prologue::declared).transpose()?.unwrap_or_default();
-        let together = warp_sums(way, count, rows) + &shared_sums(way, count, rows * columns);
+        let together = warp_sums(candidate, count, rows) + &shared_sums(candidate, count, rows * columns);
         let body = format!(
             "{declared}const int lane = {lane}, warp = {warp};
 const int share = warp % {sharing};
@@ -288,16 +293,16 @@ if (acts && share == 0 && lane < {outs} && {in_} < {n}) {{
             turn = wave * lanes * unroll * sharing,
             outs = rows * columns,
         );
-        let blocks = groups.ceil_div(&SymExpr::from_i64(per_block)).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
+        let blocks = groups.ceil_div(&SymExpr::from_i64(per_block)).sym_min(&SymExpr::from_i64(MAX_BLOCKS));
         let launch = Launch::flat(blocks, (wave * warps) as u32);
         let kernel = assemble(shape.program, ENTRY, &uses, launch, &body)?;
-        Ok(Variant::single(self.name(way), kernel))
+        Ok(Variant::single(self.name(candidate), kernel))
     }
 
-    fn name(&self, way: Way) -> String {
+    fn name(&self, candidate: Config) -> String {
         let prologue = if self.prologue.is_some() { "staged_" } else { "" };
         let pair = if self.products.len() > 1 { "pair_" } else { "" };
-        format!("{prologue}{pair}gemv_rows_{}x{}_{}", way.columns, way.unroll, way.sharing)
+        format!("{prologue}{pair}gemv_rows_{}x{}_{}", candidate.columns, candidate.unroll, candidate.sharing)
     }
 }
 
@@ -308,8 +313,8 @@ fn value_prefix(product: usize) -> String {
 
 /// The values of the first product's epilogue that stand for what the second one's reads; `None` where that reads something
 /// else of what the first one stores.
-fn handed(first: &Skinny<'_>, second: &Matmul) -> Option<Placed> {
-    let (program, mut handed) = (first.program, Placed::new());
+fn handed(first: &Skinny<'_>, second: &Matmul) -> Option<Substitutions> {
+    let (program, mut handed) = (first.program, Substitutions::new());
     let address = |buf: kernel_ir::BufId, index: &[SymExpr]| program.buffers[buf].address(index);
     for inst in &second.epilogue.insts {
         let InstKind::Load { buf, index, mask } = &inst.kind else { continue };
@@ -333,8 +338,8 @@ fn handed(first: &Skinny<'_>, second: &Matmul) -> Option<Placed> {
 }
 
 /// Statements that add up the sums of a warp's lanes; a lane has those of its row and column, `mine`.
-fn warp_sums(way: Way, count: i64, rows: i64) -> String {
-    let Way { columns, wave, .. } = way;
+fn warp_sums(candidate: Config, count: i64, rows: i64) -> String {
+    let Config { columns, wave, .. } = candidate;
     format!(
         "float mine[{count}] = {{}};
 #pragma unroll
@@ -351,8 +356,8 @@ if (lane == m * {columns} + c) mine[p] = all;
 }
 
 /// Statements that add up the sums of the warps which share the inner dimension; the first has them.
-fn shared_sums(way: Way, count: i64, outs: i64) -> String {
-    let Way { sharing, warps, .. } = way;
+fn shared_sums(candidate: Config, count: i64, outs: i64) -> String {
+    let Config { sharing, warps, .. } = candidate;
     if sharing == 1 {
         return String::new();
     }

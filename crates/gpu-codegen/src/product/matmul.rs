@@ -18,22 +18,22 @@ const THREADS: u32 = 256;
 
 /// The ways of computing it, the best by rule first.
 pub(crate) fn variants(program: &Program, k: &Matmul, target: &Target) -> Result<Vec<Variant>, GenError> {
-    let mut ways = match product(program, k) {
-        Some(product) => crate::product::tile_rule::ways(&product, target)?,
+    let mut candidates = match product(program, k) {
+        Some(product) => crate::product::tile_rule::candidates(&product, target)?,
         None => Vec::new(),
     };
-    if ways.is_empty() {
-        ways.push(Variant::single("simple", generate(program, k, ENTRY)?));
+    if candidates.is_empty() {
+        candidates.push(Variant::single("simple", generate(program, k, ENTRY)?));
     }
-    Ok(ways)
+    Ok(candidates)
 }
 
-/// Whether no library need be asked: see [`tile_rule::leads`](crate::product::tile_rule::leads). Where the copy engine cannot read the
+/// Whether no library need be asked: see [`tile_rule::prefers_generated`](crate::product::tile_rule::leads). Where the copy engine cannot read the
 /// factors a library does better.
-pub(crate) fn leads(program: &Program, k: &Matmul, target: &Target) -> bool {
+pub(crate) fn prefers_generated(program: &Program, k: &Matmul, target: &Target) -> bool {
     product(program, k).is_some_and(|p| {
-        crate::product::tile_rule::leads(&p, target)
-            && !crate::product::bulk_rule::forms(&p, Unit::Tensor, target).is_empty()
+        crate::product::tile_rule::prefers_generated(&p, target)
+            && !crate::product::tma_rule::forms(&p, Unit::Tensor, target).is_empty()
     })
 }
 
@@ -145,6 +145,6 @@ const {result} result = to<{result}>(sum[u][w]);
 ",
         result = crate::text::types::value_type(k.acc)?,
     );
-    let blocks = (&batch * &tiles_m * &tiles_n).sym_min(&SymExpr::from_i64(crate::MOST_BLOCKS));
+    let blocks = (&batch * &tiles_m * &tiles_n).sym_min(&SymExpr::from_i64(crate::MAX_BLOCKS));
     assemble(program, entry, &uses, Launch::flat(blocks, THREADS), &body)
 }

@@ -3,9 +3,6 @@
 //!
 //! Not here: which steps share a launch (`together`), what is done around a library's product (`library`).
 
-pub(crate) mod bulk;
-pub(crate) mod bulk_rule;
-pub(crate) mod bulk_text;
 pub(crate) mod gemv;
 pub(crate) mod gemv_rows;
 pub(crate) mod matmul;
@@ -16,3 +13,6 @@ pub(crate) mod tile;
 pub(crate) mod tile_finish;
 pub(crate) mod tile_rule;
 pub(crate) mod tile_text;
+pub(crate) mod tma;
+pub(crate) mod tma_rule;
+pub(crate) mod tma_text;

@@ -11,15 +11,15 @@ use kernel_ir::{BufId, InstKind, LoopKernel, Operand, Program, Stage, StoreMode}
 
 use crate::GenError;
 use crate::loops::{LoopEffects, declare, keeps_position};
-use crate::text::body::{BodyWriter, Placed, Uses, accumulator};
+use crate::text::body::{BodyWriter, Substitutions, Uses, accumulator};
 use crate::text::checks;
 use crate::text::template::volume;
 use crate::text::types::memory_type;
 
 /// Bytes of the operand at most: several blocks have to find room on a multiprocessor.
-const MOST_BYTES: i64 = 32 * 1024;
+const MAX_BYTES: i64 = 32 * 1024;
 /// Instructions for an element at most: every block computes all elements.
-const MOST_INSTS: usize = 64;
+const MAX_INSTS: usize = 64;
 
 /// A loop kernel as blocks of a product run it.
 pub(crate) struct Prologue<'a> {
@@ -58,11 +58,11 @@ impl<'a> Prologue<'a> {
         let dtype = program.buffers[a.buf].dtype;
         let lanes = 16 / dtype.size().max(1) as i64;
         let fits =
-            inner % lanes == 0 && rows.checked_mul(inner)?.checked_mul(dtype.size() as i64)? <= MOST_BYTES;
+            inner % lanes == 0 && rows.checked_mul(inner)?.checked_mul(dtype.size() as i64)? <= MAX_BYTES;
         let insts: usize = k.stages.iter().filter(|s| !s.inner.is_empty()).map(|s| s.insts.len()).sum();
         let by_rows = volume(&k.outer).as_const() == Some(rows) && wide(&k.outer) <= 1;
         let plain = k.accs.iter().all(|acc| !keeps_position(acc.op));
-        if !fits || !by_rows || !plain || insts > MOST_INSTS {
+        if !fits || !by_rows || !plain || insts > MAX_INSTS {
             return None;
         }
         let mut made = Prologue { program, k, a, rows, inner, lanes, kept: Vec::new(), leaves };
@@ -195,7 +195,7 @@ const int rank = threadIdx.x;\nconst bool leaves = {} && blockIdx.x == 0;
         Ok(out)
     }
 
-    fn placed(&self) -> Placed {
+    fn placed(&self) -> Substitutions {
         self.kept.iter().enumerate().map(|(n, kept)| (kept.buf, format!("kept{n}"))).collect()
     }
 
@@ -213,7 +213,7 @@ const int rank = threadIdx.x;\nconst bool leaves = {} && blockIdx.x == 0;
             guard: None,
             store_guard: None,
         };
-        let mut out = writer.write_placed(&stage.insts, &self.effects(team), uses, &self.placed())?;
+        let mut out = writer.write_substituted(&stage.insts, &self.effects(team), uses, &self.placed())?;
         for (number, kept) in self.kept.iter().enumerate().filter(|(_, k)| k.stage == n && self.leaves) {
             let memory = uses.memory(self.program.root(kept.buf));
             let address = writer.expr(&self.program.buffers[kept.buf].address(kept.index), uses);
@@ -279,7 +279,7 @@ const int rank = threadIdx.x;\nconst bool leaves = {} && blockIdx.x == 0;
                 );
             }
         }
-        let body = writer.write_placed(&stage.insts, &self.effects(threads), uses, &placed)?;
+        let body = writer.write_substituted(&stage.insts, &self.effects(threads), uses, &placed)?;
         let (at, each) = (variables("q"), variables("q + e"));
         let mut out = format!(
             "#pragma unroll 2\nfor (idx q = rank * {lanes}; q < {inner}; q += {}) {{

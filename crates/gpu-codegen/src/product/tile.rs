@@ -140,8 +140,8 @@ impl Product<'_> {
     pub(crate) fn arrange(&mut self) {
         let bytes = self.dtype.size() as i64;
         let mut best: Option<(i64, Vec<Axis>, Vec<Axis>)> = None;
-        for rows in turns(&self.rows) {
-            for inner in turns(&self.inner) {
+        for rows in innermost_orders(&self.rows) {
+            for inner in innermost_orders(&self.inner) {
                 self.rows.clone_from(&rows);
                 self.inner.clone_from(&inner);
                 let cost: i64 = [0, 1].iter().map(|&side| reading_cost(self.reading(side), bytes)).sum();
@@ -206,7 +206,7 @@ impl Product<'_> {
 }
 
 /// The axes with each of them innermost in turn, the order as it is first.
-fn turns(axes: &[Axis]) -> Vec<Vec<Axis>> {
+fn innermost_orders(axes: &[Axis]) -> Vec<Vec<Axis>> {
     let mut out = vec![axes.to_vec()];
     for n in 0..axes.len().saturating_sub(1) {
         let mut turned = axes.to_vec();

@@ -6,35 +6,35 @@
 
 use ir_core::DType;
 
-use crate::product::bulk_rule;
 use crate::product::registers_rule;
 use crate::product::tile::{Product, Reading, count, hint};
 use crate::product::tile_text::{Form, Pipeline, Unit, variant};
+use crate::product::tma_rule;
 use crate::{GenError, Target, Variant};
 
 /// Ways that are given at most, of those whose threads copy and of those by the copy engine.
-const WAYS: usize = 6;
-const BULK_WAYS: usize = 4;
+const MAX_CANDIDATES: usize = 6;
+const MAX_TMA_CANDIDATES: usize = 4;
 /// Bytes a cycle that a multiprocessor gets from the second-level cache with all others reading too.
 const CACHE_BYTES: f64 = 28.0;
 /// The same of the copy engine, which asks for whole lines and takes no thread's time.
-const BULK_BYTES: f64 = 44.0;
+const TMA_BYTES: f64 = 44.0;
 /// As [`CACHE_BYTES`] where few others read, and bytes a cycle of its shared memory.
-const OWN_BYTES: f64 = 60.0;
+const PEAK_CACHE_BYTES: f64 = 60.0;
 const SHARED_BYTES: f64 = 100.0;
 /// Cycles from a copy's start to its end.
 const LATENCY: f64 = 700.0;
 /// The same of the copy engine, for a tile's parts of both factors.
-const BULK_LATENCY: f64 = 1500.0;
+const TMA_LATENCY: f64 = 1500.0;
 /// Cycles of a launch.
-const START: f64 = 2000.0;
+const LAUNCH_CYCLES: f64 = 2000.0;
 /// By how much kernels whose threads copy take longer than this estimate says, compared with those by the copy engine: on an
 /// H200 both take the same time for 1×1 convolutions of ResNet-152 whose estimates are 1.8 to one, and for products of ViT-B/16
 /// whose estimates are 0.8 to one theirs is the longer by a third.
-const COPYING: f64 = 1.8;
+const THREAD_COPY_FACTOR: f64 = 1.8;
 /// Cycles of exchanging sums within a cluster, and of a second kernel.
-const CLUSTER: f64 = 500.0;
-const SECOND: f64 = 4000.0;
+const CLUSTER_CYCLES: f64 = 500.0;
+const SECOND_KERNEL_CYCLES: f64 = 4000.0;
 /// Multiplications and additions of 16-bit floats a cycle by `wgmma`, of the 2048 that there are at most.
 const WGMMA: f64 = 1700.0;
 /// Warps and bytes of shared memory of a multiprocessor.
@@ -42,7 +42,7 @@ const WARPS: i64 = 48;
 const SHARED: i64 = 227 * 1024;
 
 /// Multiplications of a product that takes a few microseconds on a Hopper, of which a launch is a large part.
-const FEW: i64 = 1 << 29;
+const SMALL_PRODUCT: i64 = 1 << 29;
 
 /// `(rows, columns, depth, stages, warps along rows, warps along columns)` of 16-bit tiles.
 const TENSOR: &[(i64, i64, i64, i64, i64, i64)] = &[
@@ -75,7 +75,7 @@ const PLAIN: &[(i64, i64, i64, i64, i64, i64)] = &[
 ];
 
 /// The ways of computing a product, the best by estimate first; none where its dtype has no tiles.
-pub(crate) fn ways(product: &Product<'_>, target: &Target) -> Result<Vec<Variant>, GenError> {
+pub(crate) fn candidates(product: &Product<'_>, target: &Target) -> Result<Vec<Variant>, GenError> {
     forms(product, target).into_iter().map(|form| variant(product, form)).collect()
 }
 
@@ -83,10 +83,10 @@ pub(crate) fn ways(product: &Product<'_>, target: &Target) -> Result<Vec<Variant
 /// which takes longer than a thousand such products. So it is on a Hopper for few multiplications in 16 bit: of 29
 /// convolutions of ResNet-152 (batch 1) the generated kernel with its epilogue was faster for 28, and the four products of a
 /// layer of ViT-B/16 took 38.3 µs together, those of cuBLASLt 39.6.
-pub(crate) fn leads(product: &Product<'_>, target: &Target) -> bool {
+pub(crate) fn prefers_generated(product: &Product<'_>, target: &Target) -> bool {
     let at = |axes| hint(product.program, &count(axes));
     let sizes = [&product.batch, &product.rows, &product.cols, &product.inner];
-    let few = sizes.iter().fold(1, |n: i64, axes| n.saturating_mul(at(axes))) <= FEW;
+    let few = sizes.iter().fold(1, |n: i64, axes| n.saturating_mul(at(axes))) <= SMALL_PRODUCT;
     let narrow = unit(product.dtype, target) == Some(Unit::Tensor);
     narrow && few && target.wgmma()
 }
@@ -127,7 +127,7 @@ fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
     let mut found: Vec<(f64, Form)> = Vec::new();
     let all: Vec<Form> = match target.dialect.through_registers {
         true => registers_rule::forms(unit, target),
-        false => shapes.iter().map(whole).chain(bulk_rule::forms(product, unit, target)).collect(),
+        false => shapes.iter().map(whole).chain(tma_rule::forms(product, unit, target)).collect(),
     };
     for form in all {
         for parts in [1, 2, 4, 8, 16, 32] {
@@ -140,8 +140,8 @@ fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
     }
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
     // Some of each kind: the estimate compares one kind's forms better than those of two.
-    let (threads, bulk) = found.into_iter().partition(|(_, form)| form.by_threads());
-    let mut kept = [best(threads, WAYS), best(bulk, BULK_WAYS)].concat();
+    let (threads, tma) = found.into_iter().partition(|(_, form)| form.by_threads());
+    let mut kept = [best(threads, MAX_CANDIDATES), best(tma, MAX_TMA_CANDIDATES)].concat();
     kept.sort_by(|a, b| a.0.total_cmp(&b.0));
     kept.into_iter().map(|(_, form)| form).collect()
 }
@@ -184,7 +184,7 @@ fn fits(product: &Product<'_>, form: &Form, target: &Target) -> bool {
         && divides(0, form.tile.0)
         && divides(1, form.tile.1)
         && (form.parts == 1 || steps >= 2 * form.parts)
-        && (form.parts == 1 || !matches!(form.pipeline, Pipeline::Stay { .. }))
+        && (form.parts == 1 || !matches!(form.pipeline, Pipeline::Persistent { .. }))
         && form.tile.0 % form.parts == 0
         && form.tile.1 * form.tile.0 / form.parts >= 32
 }
@@ -219,7 +219,7 @@ fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
     let ((bm, bn), depth) = (form.tile, form.depth);
     let up = |a: i64, b: i64| (a + b - 1) / b;
     // Blocks that share are counted as one: they take their tiles together.
-    let (share, stays) = (form.share(), matches!(form.pipeline, Pipeline::Stay { .. }));
+    let (share, is_persistent) = (form.share(), matches!(form.pipeline, Pipeline::Persistent { .. }));
     let blocks = batch * up(m, bm * share) * up(n, bn) * form.parts;
     let steps = up(up(k, depth), form.parts) as f64;
     let device = i64::from(target.multiprocessors.max(1));
@@ -233,28 +233,28 @@ fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
         Reading::SingleInner | Reading::SingleRows => (rows * depth) as f64 / 5.0,
         Reading::AlongInner(w) | Reading::AlongRows(w) => (rows * depth / w) as f64 / 12.0,
     });
-    let step = compute.max(bytes / OWN_BYTES).max(copies[0] + copies[1]);
+    let step = compute.max(bytes / PEAK_CACHE_BYTES).max(copies[0] + copies[1]);
     // The sums go through shared memory once, those of a cluster also between its blocks.
     let sums = (bm * bn * 4) as f64;
-    let exchange = if form.parts > 1 { CLUSTER + sums / CACHE_BYTES } else { 0.0 };
+    let exchange = if form.parts > 1 { CLUSTER_CYCLES + sums / CACHE_BYTES } else { 0.0 };
     let end = 2.0 * sums / SHARED_BYTES + exchange;
     let (cache, latency) = match form.pipeline {
         Pipeline::Threads => (CACHE_BYTES, LATENCY),
-        _ => (BULK_BYTES, BULK_LATENCY),
+        _ => (TMA_BYTES, TMA_LATENCY),
     };
     let shared = (blocks * share) as f64 * steps * bytes / (cache * device as f64);
     let busy = (each as f64 * steps * step).max(shared) + each as f64 * end;
     let waves = up(each, at_once) as f64;
     // Where blocks stay, the next tile's copies do not wait for the end of the one before.
-    let starts = if stays { 1.0 } else { waves };
+    let starts = if is_persistent { 1.0 } else { waves };
     let pause = latency / (form.stages - 1) as f64;
     let alone = starts * 1.5 * latency + waves * (steps * step.max(pause) + end);
     let second = match form.parts {
         parts if parts > 1 && !form.cluster => {
-            SECOND + (m * n * batch * parts * 4) as f64 / (CACHE_BYTES * device as f64)
+            SECOND_KERNEL_CYCLES + (m * n * batch * parts * 4) as f64 / (CACHE_BYTES * device as f64)
         }
         _ => 0.0,
     };
-    let copying = if form.pipeline == Pipeline::Threads { COPYING } else { 1.0 };
-    START + copying * busy.max(alone) + second
+    let copying = if form.pipeline == Pipeline::Threads { THREAD_COPY_FACTOR } else { 1.0 };
+    LAUNCH_CYCLES + copying * busy.max(alone) + second
 }

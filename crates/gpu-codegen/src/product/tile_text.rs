@@ -6,9 +6,9 @@ use std::fmt::Write;
 
 use ir_core::{DType, SymExpr};
 
-use crate::product::bulk_text::WARPGROUP;
 use crate::product::tile::{Axis, Product, Reading, count, is_multiple, merged};
 use crate::product::tile_finish::Finish;
+use crate::product::tma_text::WARPGROUP;
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, blocks_of};
 use crate::text::types::memory_type;
@@ -34,11 +34,11 @@ pub(crate) enum Pipeline {
     Threads,
     /// The same where copies go through the threads' registers, a tile ahead of what is multiplied (`registers_text`).
     Registers,
-    /// The copy engine brings tiles and warpgroups multiply them (`bulk_text`), a block a tile.
-    Bulk,
+    /// The copy engine brings tiles and warpgroups multiply them (`tma_text`), a block a tile.
+    Tma,
     /// The same; blocks stay and take one tile after another. `share` blocks of a cluster, one above the other, read the
     /// right factor together; there are `most` clusters at most.
-    Stay { share: i64, most: i64 },
+    Persistent { share: i64, most: i64 },
 }
 
 /// The shape of a tiled kernel.
@@ -87,10 +87,10 @@ impl Form {
             (Unit::Tf32, Pipeline::Registers) => "mfma_xf32",
             (Unit::Exact, _) => "mfma_f32",
             (Unit::Plain, _) => "fma",
-            (Unit::Tensor, Pipeline::Bulk) => "wgmma",
-            (Unit::Tf32, Pipeline::Bulk) => "wgmma_tf32",
-            (Unit::Tensor, Pipeline::Stay { .. }) => "wgmma_stay",
-            (Unit::Tf32, Pipeline::Stay { .. }) => "wgmma_tf32_stay",
+            (Unit::Tensor, Pipeline::Tma) => "wgmma",
+            (Unit::Tf32, Pipeline::Tma) => "wgmma_tf32",
+            (Unit::Tensor, Pipeline::Persistent { .. }) => "wgmma_persistent",
+            (Unit::Tf32, Pipeline::Persistent { .. }) => "wgmma_tf32_persistent",
         };
         let (m, n) = self.tile;
         let parts = match (self.parts, self.cluster) {
@@ -112,7 +112,7 @@ impl Form {
         let bytes = product.dtype.size() as i64;
         let sums = self.tile.0 * (self.tile.1 + SUMS_GAP) * 4;
         if !self.by_threads() {
-            return self.bulk_shared(sums);
+            return self.tma_shared(sums);
         }
         let sums = self.slab().map_or(sums, |(high, broad)| high * (broad + SUMS_GAP) * 4);
         let stage = self.stage_bytes(product.reading(0), self.tile.0, bytes)
@@ -307,7 +307,7 @@ const idx row0 = (first_m + tile % ({group} * tiles_n) % tall) * {high}{own}, co
     /// Up to the tile of sums in shared memory.
     fn sums(&mut self) -> Result<String, GenError> {
         match self.form.pipeline {
-            Pipeline::Bulk => return self.bulk_sums(),
+            Pipeline::Tma => return self.tma_sums(),
             Pipeline::Registers => return self.register_sums(),
             _ => {}
         }
@@ -378,7 +378,7 @@ core.template store<PITCH>(sums);
         let (tiles_m, tiles_n) = self.tiles();
         let tiles = count(&self.product.batch) * tiles_m * tiles_n;
         let blocks = match self.form.pipeline {
-            Pipeline::Stay { share, most } => {
+            Pipeline::Persistent { share, most } => {
                 tiles.sym_min(&SymExpr::from_i64(most)) * SymExpr::from_i64(share)
             }
             _ => tiles,
@@ -511,8 +511,8 @@ for (int w = 0; w < {width}; ++w) sum[u + w] += v.v[w];
 /// A product by tiles of a form.
 pub(crate) fn variant(product: &Product<'_>, form: Form) -> Result<Variant, GenError> {
     let name = form.name();
-    if let Pipeline::Stay { .. } = form.pipeline {
-        return Ok(Variant::single(name, Writer::new(product, form).stay()?));
+    if let Pipeline::Persistent { .. } = form.pipeline {
+        return Ok(Variant::single(name, Writer::new(product, form).persistent()?));
     }
     if form.parts == 1 || form.cluster {
         return Ok(Variant::single(name, Writer::new(product, form).whole()?));

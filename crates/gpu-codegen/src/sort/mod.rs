@@ -8,23 +8,23 @@ use kernel_ir::{ExternCall, ExternOp, Operand, Program};
 
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, blocks_of, element, unravel, volume};
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, THREADS, Target, Variant};
+use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, THREADS, Target, Variant};
 
 /// Items that a block sorts at once where rows are short.
-const LEAST_ITEMS: i64 = 1024;
+const MIN_ITEMS: i64 = 1024;
 /// Bytes of shared memory that a block's items take at most.
 const SHARED: i64 = 32 * 1024;
 /// Items that a block merges at once.
 const TILE: i64 = 2048;
 /// Rows of unknown length are taken to be this long at most: positions have 32 bits.
-const LONGEST: i64 = 1 << 32;
+const MAX_LENGTH: i64 = 1 << 32;
 
 /// The ways of computing it, the best by rule first.
 pub(crate) fn variants(program: &Program, k: &ExternCall, _: &Target) -> Result<Vec<Variant>, GenError> {
     let sort = Sort::of(program, k)?;
-    let most = sort.length.range(&program.bounds()).1.unwrap_or(LONGEST);
-    if most > LONGEST {
-        let what = format!("{}: rows of more than {LONGEST} elements are not sorted", k.name);
+    let most = sort.length.range(&program.bounds()).1.unwrap_or(MAX_LENGTH);
+    if most > MAX_LENGTH {
+        let what = format!("{}: rows of more than {MAX_LENGTH} elements are not sorted", k.name);
         return Err(GenError::Routine(what));
     }
     if most <= sort.merging().capacity() {
@@ -115,7 +115,7 @@ impl<'a> Sort<'a> {
     fn in_shared_memory(&self, most: i64) -> Result<Kernel, GenError> {
         let mut uses = Uses::default();
         let n = (most.max(2) as u64).next_power_of_two() as i64;
-        let all = n.max(LEAST_ITEMS);
+        let all = n.max(MIN_ITEMS);
         let (together, threads) = (all / n, (all / 2).min(512));
         let (rows, length) = self.counts(&mut uses);
         let (make, write) = (self.make(&mut uses), self.write(&mut uses));
@@ -240,7 +240,7 @@ block_sync();
 "
         );
         let pieces = self.length.ceil_div(&SymExpr::from_i64(capacity));
-        let blocks = (&self.rows * pieces).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
+        let blocks = (&self.rows * pieces).sym_min(&SymExpr::from_i64(MAX_BLOCKS));
         assemble(writer.program, ENTRY, &uses, Launch::flat(blocks, 512), &body)
     }
 
@@ -269,7 +269,7 @@ merge_tile<{TILE}, {THREADS}, i64>(scratch{from} + row * length, scratch{to} + r
 "
         );
         let tiles = self.length.ceil_div(&SymExpr::from_i64(TILE));
-        let blocks = (&self.rows * tiles).sym_min(&SymExpr::from_i64(MOST_BLOCKS));
+        let blocks = (&self.rows * tiles).sym_min(&SymExpr::from_i64(MAX_BLOCKS));
         assemble(writer.program, ENTRY, &uses, Launch::flat(blocks, THREADS), &body)
     }
 

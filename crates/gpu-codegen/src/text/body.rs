@@ -51,7 +51,7 @@ impl Uses {
 }
 
 /// What stands for an element of a buffer.
-pub(crate) type Placed = BTreeMap<BufId, String>;
+pub(crate) type Substitutions = BTreeMap<BufId, String>;
 
 /// How the effects of a body are written.
 pub(crate) trait Effects {
@@ -101,7 +101,7 @@ impl BodyWriter<'_> {
     }
 
     /// `b3[address]`, or what stands for it.
-    fn element(&self, buf: BufId, index: &[SymExpr], uses: &mut Uses, placed: &Placed) -> String {
+    fn element(&self, buf: BufId, index: &[SymExpr], uses: &mut Uses, placed: &Substitutions) -> String {
         let root = self.program.root(buf);
         if let Some(place) = placed.get(&buf) {
             return place.clone();
@@ -118,16 +118,16 @@ impl BodyWriter<'_> {
         effects: &dyn Effects,
         uses: &mut Uses,
     ) -> Result<String, GenError> {
-        self.write_placed(insts, effects, uses, &Placed::new())
+        self.write_substituted(insts, effects, uses, &Substitutions::new())
     }
 
     /// The same where elements of some buffers stand elsewhere, in registers say, whatever the index.
-    pub(crate) fn write_placed(
+    pub(crate) fn write_substituted(
         &self,
         insts: &[Inst],
         effects: &dyn Effects,
         uses: &mut Uses,
-        placed: &Placed,
+        placed: &Substitutions,
     ) -> Result<String, GenError> {
         let mut out = String::new();
         for n in 0..insts.len() {
@@ -144,7 +144,7 @@ impl BodyWriter<'_> {
         v: Val,
         effects: &dyn Effects,
         uses: &mut Uses,
-        placed: &Placed,
+        placed: &Substitutions,
     ) -> Result<(), GenError> {
         let inst = &insts[v.0 as usize];
         let name = self.name(v);

@@ -9,7 +9,7 @@ use kernel_ir::{BufId, Epilogue, Inst, InstKind, LoopBounds, Program, StoreMode}
 
 use crate::GenError;
 use crate::product::tile::is_multiple;
-use crate::text::body::{BodyWriter, Placed, Uses};
+use crate::text::body::{BodyWriter, Substitutions, Uses};
 use crate::text::checks;
 use crate::text::template::EpilogueEffects;
 use crate::text::types::memory_type;
@@ -104,7 +104,7 @@ pub(crate) fn text(
         extents.extend([epilogue.ranges[v].floor_div(&lanes), lanes]);
     }
     let wide = BodyWriter { program, extents: &extents, prefix: "e", guard: None, store_guard: None };
-    let (mut after, mut placed) = (String::new(), Placed::new());
+    let (mut after, mut placed) = (String::new(), Substitutions::new());
     for (n, (&buf, address)) in vectors.iter().enumerate() {
         let memory = uses.memory(program.root(buf));
         let ty = memory_type(program.buffers[buf].dtype)?;
@@ -122,7 +122,8 @@ pub(crate) fn text(
     }
     let lane = moving.map_or(String::new(), |v| format!("const idx i{v} = lane0_{v} + u;\n"));
     let narrow = BodyWriter { extents: &epilogue.ranges, ..wide };
-    let body = narrow.write_placed(&epilogue.insts, &EpilogueEffects { result: "result" }, uses, &placed)?;
+    let body =
+        narrow.write_substituted(&epilogue.insts, &EpilogueEffects { result: "result" }, uses, &placed)?;
     let _ = write!(
         out,
         "#pragma unroll\nfor (int u = 0; u < LANES; ++u) {{\n{lane}const float result = sum[u];\n{body}}}\n{after}"

@@ -5,11 +5,11 @@ use kernel_ir::{AccId, BufId, Epilogue, Operand, Program, ReduceOp};
 
 use crate::text::body::{BodyWriter, Effects, Uses};
 use crate::text::types::{memory_type, value_type};
-use crate::{GenError, Kernel, Launch, MOST_BLOCKS, Param};
+use crate::{GenError, Kernel, Launch, MAX_BLOCKS, Param};
 
 /// The parts of a kernel's text.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Inside {
+pub(crate) struct KernelText {
     /// What the body names.
     pub(crate) uses: Uses,
     /// The parameters' declarations.
@@ -69,8 +69,17 @@ pub(crate) fn assemble(
         "extern \"C\" __global__ void __launch_bounds__({threads}) {entry}({declared}) {{\n{order}();\n{body}}}\n"
     );
     let (maps, checks) = (uses.maps.clone(), uses.checks.clone());
-    let inside = Inside { uses: uses.clone(), declared, body };
-    Ok(Kernel { entry: entry.to_owned(), source, params, maps, launch, checks, early: uses.waits, inside })
+    let text_parts = KernelText { uses: uses.clone(), declared, body };
+    Ok(Kernel {
+        entry: entry.to_owned(),
+        source,
+        params,
+        maps,
+        launch,
+        checks,
+        early: uses.waits,
+        text_parts,
+    })
 }
 
 /// 32 bits where every address of the kernel surely fits.
@@ -82,9 +91,9 @@ fn index_type(program: &Program, uses: &Uses) -> &'static str {
     if uses.buffers.iter().all(fits) && uses.symbols.is_empty() { "i32" } else { "i64" }
 }
 
-/// `ceil(points / threads)`, at most [`MOST_BLOCKS`].
+/// `ceil(points / threads)`, at most [`MAX_BLOCKS`].
 pub(crate) fn blocks_of(points: &SymExpr, per_block: i64) -> SymExpr {
-    points.ceil_div(&SymExpr::from_i64(per_block)).sym_min(&SymExpr::from_i64(MOST_BLOCKS))
+    points.ceil_div(&SymExpr::from_i64(per_block)).sym_min(&SymExpr::from_i64(MAX_BLOCKS))
 }
 
 /// The number of points of a domain.

@@ -2,7 +2,7 @@
 //! `xtask kernels`, what they compute by golden cases on a device.
 #![allow(clippy::unwrap_used)]
 
-use gpu_codegen::{Features, Joint, Kernel, Param, Target, together, variants};
+use gpu_codegen::{Features, Kernel, LaunchGroup, Param, Target, fuse_launches, variants};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{
     AccDecl, AccId, BodyBuilder, BufId, Buffer, InstKind, LoopKernel, Program, ReduceOp, ScalarOp, Stage,
@@ -164,11 +164,11 @@ fn kernels_that_share_a_launch_are_functions_of_one_text() {
         pointwise(&p, bufs[2], bufs[3], 5000),
         pointwise(&p, bufs[0], bufs[5], 4999),
     ];
-    let mut joint = Joint::default();
-    assert!(joint.add(&p, &kernels[0], &Target::HOPPER));
-    assert!(together(&p, &joint).unwrap().is_none(), "one kernel shares with nobody");
-    assert!(kernels[1..].iter().all(|k| joint.add(&p, k, &Target::HOPPER)));
-    let all = together(&p, &joint).unwrap().unwrap();
+    let mut group = LaunchGroup::default();
+    assert!(group.add(&p, &kernels[0], &Target::HOPPER));
+    assert!(fuse_launches(&p, &group).unwrap().is_none(), "one kernel shares with nobody");
+    assert!(kernels[1..].iter().all(|k| group.add(&p, k, &Target::HOPPER)));
+    let all = fuse_launches(&p, &group).unwrap().unwrap();
     assert_eq!(all.source.matches("static __device__ void member").count(), 2, "{}", all.source);
     assert_eq!(all.source.matches("launch_order();").count(), 1, "{}", all.source);
     let params: Vec<Param> = [0, 1, 2, 3, 5].iter().map(|n| Param::Buffer(bufs[*n])).collect();
@@ -184,7 +184,7 @@ fn a_kernel_that_fills_the_device_keeps_its_launch() {
     let n = 1 << 26;
     let bufs: Vec<BufId> = (0..2).map(|_| buffer(&mut p, &[n], Storage::Arena)).collect();
     let large = pointwise(&p, bufs[0], bufs[1], n);
-    assert!(!Joint::default().add(&p, &large, &Target::HOPPER));
+    assert!(!LaunchGroup::default().add(&p, &large, &Target::HOPPER));
 }
 
 /// A product of one row; what it is of is a constant or an input.
@@ -269,10 +269,10 @@ fn product() -> (Program, Step) {
 
 /// What a device does not have is in none of its kernels.
 #[test]
-fn features_choose_the_ways() {
+fn features_choose_the_candidates() {
     let (program, step) = product();
     let names = |target: &Target| -> Vec<String> {
-        variants(&program, &step, target).unwrap().into_iter().map(|way| way.name).collect()
+        variants(&program, &step, target).unwrap().into_iter().map(|candidate| candidate.name).collect()
     };
     let has = |target: &Target, what: &str| names(target).iter().any(|name| name.contains(what));
     let without = |features| Target { features, ..Target::HOPPER };

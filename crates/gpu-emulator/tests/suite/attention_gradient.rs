@@ -46,31 +46,31 @@ fn on_tensor_cores() {
     gradients(&mut c, BF16, [1, 2, 1], [33, 64, 128, 32], (Some(seen), false));
     let added = c.any(F16, &[1, 3, 80, 17]);
     gradients(&mut c, F16, [2, 3, 1], [80, 17, 8, 8], (Some(added), false));
-    c.check_ways(&emulator, &flash);
+    c.check_candidates(&emulator, &flash);
 }
 
 /// Queries enough for the copy engine; every cut of the kernels is named by its tiles.
 #[test]
-fn by_the_copy_engine() {
+fn by_tma() {
     let Some(emulator) = emulator() else { return };
     let short = ["wgmma_64x128_64x64", "wgmma_128x128_128x64"];
     let mut c = Case::new("plain");
     gradients(&mut c, BF16, [2, 2, 2], [130, 70, 64, 64], (None, false));
-    c.check_ways(&emulator, &short);
+    c.check_candidates(&emulator, &short);
     let mut c = Case::new("causal, shared heads, rows of other lengths");
     gradients(&mut c, F16, [1, 4, 2], [150, 201, 40, 24], (None, true));
     gradients(&mut c, BF16, [1, 2, 1], [201, 77, 64, 64], (None, true));
-    c.check_ways(&emulator, &short);
+    c.check_candidates(&emulator, &short);
     let mut c = Case::new("long rows");
     gradients(&mut c, BF16, [1, 2, 1], [133, 70, 128, 128], (None, true));
     gradients(&mut c, F16, [1, 1, 1], [65, 150, 96, 32], (None, false));
-    c.check_ways(&emulator, &["wgmma_64x64_128x64", "wgmma_128x64_128x64"]);
+    c.check_candidates(&emulator, &["wgmma_64x64_128x64", "wgmma_128x64_128x64"]);
     let mut c = Case::new("masks");
     let seen = c.any(Bool, &[70, 64]);
     gradients(&mut c, BF16, [1, 2, 1], [70, 64, 64, 64], (Some(seen), false));
     let added = c.any(F16, &[1, 3, 80, 17]);
     gradients(&mut c, F16, [2, 3, 1], [80, 17, 16, 128], (Some(added), true));
-    c.check_ways(&emulator, &["wgmma_64x", "wgmma_128x"]);
+    c.check_candidates(&emulator, &["wgmma_64x", "wgmma_128x"]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn lengths_that_a_call_tells() {
     args.extend([Arg::None, true.into(), 0.125.into()]);
     let outs = c.calls("prims.attention", args);
     outs.into_iter().for_each(|v| c.output(v));
-    c.check_ways(&emulator, &["wgmma_64x128", "wgmma_128x128"]);
+    c.check_candidates(&emulator, &["wgmma_64x128", "wgmma_128x128"]);
 }
 
 #[test]

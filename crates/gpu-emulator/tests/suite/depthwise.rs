@@ -13,9 +13,11 @@ use crate::steps::{Case, at, channels, dense, points, row_major, shape};
 use DType::{BF16, F16, F32};
 
 /// Every way that is no thread a point.
-fn ways(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
+fn candidates(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
     let list = variants(program, step, &Target::HOPPER).unwrap().into_iter();
-    list.filter(|way| way.name != "direct").map(|way| (way.name.clone(), way)).collect()
+    list.filter(|candidate| candidate.name != "direct")
+        .map(|candidate| (candidate.name.clone(), candidate))
+        .collect()
 }
 
 /// A convolution of any number of spatial dimensions.
@@ -116,7 +118,7 @@ fn run(
         acc: F32,
         epilogue,
     };
-    case.run(Step::Conv(step), ways)
+    case.run(Step::Conv(step), candidates)
 }
 
 /// Names of ways, or none where there is no emulator.

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use gpu_codegen::{
-    Blocks, ENTRY, Kernel, Packed, Param, Prelude, epilogue, fold, relayout, result_dtype, store_order, tail,
+    Blocks, ENTRY, Kernel, Packed, Param, Prelude, epilogue, fold, relayout, result_dtype, store_order,
+    vendor_epilogue,
 };
 use gpu_emulator::Emulator;
 use gpu_runtime::{Arguments, Driver, Grid, Module};
@@ -236,11 +237,11 @@ fn copies_into_another_order() {
 
 /// What a library can do itself is told apart from what it cannot, and results wait in the order of the store.
 #[test]
-fn tails() {
+fn vendor_epilogues() {
     let mut case = Case::default();
     let (step, [residual, bias, out]) = sum(&mut case, DType::BF16, &[4, 6, 8], &[0, 2, 1], &[0, 2, 1]);
     let body = gpu_codegen::epilogue_of(&step).unwrap();
-    let t = tail(&case.program, body).unwrap();
+    let t = vendor_epilogue(&case.program, body).unwrap();
     assert_eq!((t.out.buf, t.residual.unwrap().buf, t.relu, t.alpha), (out, residual, true, 1.0));
     assert_eq!((t.bias.as_ref().unwrap().buf, t.bias.unwrap().dim), (bias, 2));
     assert_eq!(t.out.strides, shape(&[48, 1, 6]));
@@ -257,7 +258,7 @@ fn tails() {
     let y = b.cast(y, DType::BF16);
     b.store(out, (0..3).map(SymExpr::loop_var).collect(), y, StoreMode::Write);
     rounded.insts = b.finish();
-    assert!(tail(&case.program, &rounded).is_none());
+    assert!(vendor_epilogue(&case.program, &rounded).is_none());
     assert_eq!(result_dtype(&rounded, DType::F32), DType::BF16);
 }
 

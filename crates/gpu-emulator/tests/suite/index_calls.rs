@@ -64,13 +64,13 @@ fn every_mode_names_the_site_and_goes_on() {
     let truth = expected(&kir, &two(GOOD, GOOD));
     for mode in MODES {
         let code = Code::of(TWO, mode);
-        for turn in 0..4 {
-            assert_eq!(code.outcome(&kir, &two(GOOD, GOOD)), truth, "{mode:?} {turn}");
+        for round in 0..4 {
+            assert_eq!(code.outcome(&kir, &two(GOOD, GOOD)), truth, "{mode:?} {round}");
             let got = code.outcome(&kir, &two(GOOD, [0, 0, -3, 0, 0, 0]));
-            assert_eq!(got, Err((1, -3, 5)), "{mode:?} {turn}");
+            assert_eq!(got, Err((1, -3, 5)), "{mode:?} {round}");
             // The first launch that finds one is the one that is named.
             let got = code.outcome(&kir, &two([0, 0, 0, 7, 0, 0], [0, 0, -3, 0, 0, 0]));
-            assert_eq!(got, Err((0, 7, 5)), "{mode:?} {turn}");
+            assert_eq!(got, Err((0, 7, 5)), "{mode:?} {round}");
         }
         assert_eq!(code.code.is_recorded(), mode.records(), "{mode:?}");
         assert_eq!(code.outcome(&kir, &two(GOOD, GOOD)), truth, "{mode:?}");
@@ -109,7 +109,7 @@ loop "sum" outer [2]
 plan bytes 0:
 "#;
     let kir = program(text);
-    assert!(checked::ways(&kir, &Target::HOPPER).len() > 1, "there is something to search");
+    assert!(checked::candidates(&kir, &Target::HOPPER).len() > 1, "there is something to search");
     let code = Code::of(text, Mode::MaxAutotune);
     let good: Vec<i64> = (1..=40000).collect();
     let inputs = [floats(&[40000]), ints(&good)];
@@ -214,7 +214,7 @@ fn what_is_written_in_place_is_told() {
         code.bind_constants(&[]).unwrap();
         let device = backend.devices().unwrap()[0].device;
         for on_device in [false, true] {
-            for turn in 0..3 {
+            for round in 0..3 {
                 let state = floats(&[7, 4]);
                 let place = |t: &Tensor| match on_device {
                     true => Value::Device(backend.to_device(t, device).unwrap()),
@@ -226,7 +226,7 @@ fn what_is_written_in_place_is_told() {
                     code.execute_args(&mut [Arg::Write(state), Arg::Read(&x), Arg::Read(&index)]).map(drop)
                 };
                 let error = run(&mut state_value, [0, 2, 7, 6, 1]).unwrap_err().to_string();
-                let place = format!("{mode} {on_device} {turn}: {error}");
+                let place = format!("{mode} {on_device} {round}: {error}");
                 assert!(
                     error.contains("`aten.index_add_.default` (model.py:9): index 7 is out of bounds"),
                     "{place}"
@@ -297,9 +297,9 @@ fn threads_hear_of_their_own_calls() {
         for thread in 0..4i64 {
             let (code, kir, truth) = (&code, &kir, &truth);
             scope.spawn(move || {
-                for turn in 0..25 {
-                    let index = 100 + 10 * thread + turn % 10;
-                    let bad = (thread + turn) % 2 == 0;
+                for round in 0..25 {
+                    let index = 100 + 10 * thread + round % 10;
+                    let bad = (thread + round) % 2 == 0;
                     let got = code.outcome(kir, &two(GOOD, if bad { [0, 0, index, 0, 0, 0] } else { GOOD }));
                     assert_eq!(got, if bad { Err((1, index, 5)) } else { truth.clone() });
                 }

@@ -216,7 +216,7 @@ plan bytes 0:
 
 #[test]
 fn rows_that_are_summed() {
-    for (rows, inner, width, way) in [
+    for (rows, inner, width, candidate) in [
         (3, 4, 8, "loop"),
         (16, 5, 8192, "wide"),
         (70, 100, 2, "loop"),
@@ -229,7 +229,7 @@ fn rows_that_are_summed() {
             lists(&good, 11).into_iter().map(|i| vec![floats(&[11, width]), shaped(i)]).collect();
         // The larger ones once bad: each call of theirs takes seconds.
         let some = if rows * inner * width > 10_000 { 3 } else { calls.len() };
-        agrees(&bag(&rows.to_string(), inner, 11, width), &[way], &calls[..some]);
+        agrees(&bag(&rows.to_string(), inner, 11, width), &[candidate], &calls[..some]);
     }
 }
 
@@ -274,7 +274,7 @@ plan bytes 0:
 /// Running sums, in one piece and in parts: idle threads of a team have no index.
 #[test]
 fn running_sums() {
-    for (length, way) in [(200, "loop"), (9000, "parts")] {
+    for (length, candidate) in [(200, "loop"), (9000, "parts")] {
         let text = format!(
             r#"kir 1.6
 program "running"
@@ -301,7 +301,7 @@ plan bytes 0:
         let shaped = |t: Tensor| t.reshape(&[2, length]).unwrap();
         let calls: Vec<Vec<Tensor>> =
             lists(&good, 9).into_iter().map(|i| vec![floats(&[9]), shaped(i)]).collect();
-        agrees(&text, &[way], &calls[..3]);
+        agrees(&text, &[candidate], &calls[..3]);
     }
 }
 
@@ -487,8 +487,8 @@ end
 plan bytes 0:
 "#;
     let modules = gpu_runtime::modules(&checked::program(text), &gpu_codegen::Target::HOPPER).unwrap();
-    let joint = |m: &gpu_runtime::Module| m.kernels.contains("faults, first_check + 2)");
-    assert!(modules.iter().any(joint), "one launch, whose last member has the third check");
+    let group = |m: &gpu_runtime::Module| m.kernels.contains("faults, first_check + 2)");
+    assert!(modules.iter().any(group), "one launch, whose last member has the third check");
     let good = [0, 1, 2, 3, 4, 3, 2, 1];
     let with = |a: Tensor, b: Tensor| vec![floats(&[9, 16]), a, b];
     let mut calls = vec![with(ints(&good), ints(&good))];
@@ -501,7 +501,7 @@ plan bytes 0:
 
 /// Read along one dimension and written along another: what stands at an index from data does not go through tiles.
 #[test]
-fn rows_that_are_turned() {
+fn rows_that_are_transposed() {
     let text = r#"kir 1.6
 program "turned"
 site "aten.index_select.default" "model.py:8" dim 0

@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 mod attention_gradient;
-mod bulk;
 mod checked;
 mod common;
 mod cores;
 mod decode;
 mod depthwise;
 mod epilogues;
+mod fused_launch;
 mod index_calls;
 mod index_operators;
 mod indices;
@@ -21,5 +21,5 @@ mod reductions;
 mod steps;
 mod tensor_core;
 mod tiles;
-mod together;
-mod ways;
+mod tma;
+mod variants;

@@ -12,28 +12,33 @@ use crate::steps::{self, Case, at, channels, points, row_major, shape};
 use DType::{BF16, F16, F32};
 
 /// Ways of each case and device that are run.
-const WAYS: usize = 2;
+const CANDIDATES: usize = 2;
 
 /// The first ways for three kinds of device, and those that `besides` says.
-fn ways(program: &Program, step: &Step, besides: fn(&Variant) -> bool) -> BTreeMap<String, Variant> {
+fn candidates(program: &Program, step: &Step, besides: fn(&Variant) -> bool) -> BTreeMap<String, Variant> {
     let hopper = Target::HOPPER;
-    let mut ways = BTreeMap::new();
+    let mut candidates = BTreeMap::new();
     for target in [hopper.clone(), Target { tf32: true, ..hopper }, Target::AMPERE] {
         let list = variants(program, step, &target).unwrap();
-        let wanted = |(n, way): &(usize, Variant)| *n < WAYS || besides(way);
-        ways.extend(list.into_iter().enumerate().filter(wanted).map(|(_, way)| (way.name.clone(), way)));
+        let wanted = |(n, candidate): &(usize, Variant)| *n < CANDIDATES || besides(candidate);
+        candidates.extend(
+            list.into_iter()
+                .enumerate()
+                .filter(wanted)
+                .map(|(_, candidate)| (candidate.name.clone(), candidate)),
+        );
     }
-    ways
+    candidates
 }
 
-/// Those of products; `bulk.rs` has the copy engine's.
+/// Those of products; `tma.rs` has the copy engine's.
 fn of_product(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
-    ways(program, step, |_| false)
+    candidates(program, step, |_| false)
 }
 
 /// Those of convolutions, and all by the copy engine: of windows of one point.
 fn of_convolution(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
-    ways(program, step, |way| way.name.starts_with("wgmma"))
+    candidates(program, step, |candidate| candidate.name.starts_with("wgmma"))
 }
 
 fn product(name: &str, dtype: DType, sizes: [i64; 4], a: [i64; 3], b: [i64; 3], out: Option<[i64; 3]>) {

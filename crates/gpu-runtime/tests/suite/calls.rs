@@ -234,11 +234,11 @@ fn inputs_that_are_written_change_where_they_are() {
         for device in [HERE, ELSEWHERE] {
             let (code, _) = compiled(IN_PLACE, Mock::new(device), mode);
             let states = [Numbers::new(0.0, 1000), Numbers::new(500.0, 1000)];
-            for turn in 0..4 {
+            for iteration in 0..4 {
                 for (n, x) in states.iter().enumerate() {
                     let before = x.slice().to_vec();
                     expect(&mut call(&code, x.slice()).unwrap(), &before, 2.0);
-                    let first = 500.0 * n as f32 + 1.0 + turn as f32;
+                    let first = 500.0 * n as f32 + 1.0 + iteration as f32;
                     let (x, last) = (x.slice(), first + 999.0);
                     assert_eq!((x[0], x[999]), (first, last), "{mode:?} {device:?}");
                 }

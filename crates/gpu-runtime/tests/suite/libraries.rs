@@ -80,7 +80,7 @@ fn asked((program, step): &(Program, Step), target: &Target) -> [bool; 4] {
 }
 
 #[test]
-fn small_products_ask_where_calls_are_recorded_or_ways_are_timed() {
+fn small_products_ask_where_calls_are_recorded_or_candidates_are_timed() {
     for dtype in [DType::BF16, DType::F16] {
         let small = product(dtype, [192, 768, 768]);
         assert_eq!(asked(&small, &HOPPER), [false, true, true, true], "{dtype}");
@@ -88,13 +88,13 @@ fn small_products_ask_where_calls_are_recorded_or_ways_are_timed() {
 }
 
 #[test]
-fn small_convolutions_ask_where_ways_are_timed() {
+fn small_convolutions_ask_where_candidates_are_timed() {
     let small = convolution(DType::BF16, 1, 256, 1);
     assert_eq!(asked(&small, &HOPPER), [false, false, true, true]);
 }
 
 #[test]
-fn what_is_large_or_wide_or_of_groups_or_for_other_cards_asks() {
+fn large_or_wide_or_grouped_or_other_architectures_ask() {
     let older = Target { features: Features::AMPERE, ..HOPPER };
     for (what, target) in [
         (product(DType::BF16, [2048, 4096, 1024]), &HOPPER),

@@ -12,7 +12,7 @@ use kernel_ir::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::prepare::{Given, prepare};
+use super::prepare::{PlaceholderOperand, prepare};
 use crate::defs::Defs;
 use crate::{InductorError, Options, Problem};
 
@@ -22,7 +22,7 @@ pub(crate) struct Extra(pub(crate) Vec<Buffer>);
 
 /// What a subgraph's placeholder is given.
 #[derive(Clone)]
-pub(super) enum In {
+pub(super) enum SubgraphOperand {
     /// A buffer.
     Buffer(BufId),
     /// An integer.
@@ -39,7 +39,7 @@ pub(super) enum Target {
 }
 
 /// An embedded subgraph.
-pub(super) struct Sub {
+pub(super) struct EmbeddedSubgraph {
     pub(super) steps: Vec<Step>,
     /// Where its results are.
     pub(super) outputs: Vec<BufId>,
@@ -157,14 +157,14 @@ impl Embedder<'_> {
         &mut self,
         id: SubgraphId,
         node: fx_ir::NodeId,
-        given: &[In],
+        given: &[SubgraphOperand],
         targets: &[Target],
-    ) -> Result<Sub, Vec<Problem>> {
+    ) -> Result<EmbeddedSubgraph, Vec<Problem>> {
         let graph = self.graph;
         let refuse = |what: &str| vec![Problem::of(graph, node, what)];
         let subgraph = graph.subgraphs.get(id).ok_or_else(|| refuse("names no subgraph"))?;
         let (given, mut steps) = self.conform(subgraph, given);
-        let shapes: Vec<Given> = given.iter().map(|g| self.shape(g)).collect();
+        let shapes: Vec<PlaceholderOperand> = given.iter().map(|g| self.shape(g)).collect();
         let ready = prepare(subgraph, &shapes)
             .ok_or_else(|| refuse("gives its subgraph another number of operands than it takes"))?;
         let output_strides = targets.iter().map(|t| match t {
@@ -192,42 +192,44 @@ impl Embedder<'_> {
             return Err(refuse("has a subgraph that gives fewer tensors than the call"));
         }
         self.program.symbols = std::mem::take(&mut part.symbols);
-        let inputs =
-            given.iter().filter_map(|g| if let In::Buffer(b) = g { Some(*b) } else { None }).collect();
+        let inputs = given
+            .iter()
+            .filter_map(|g| if let SubgraphOperand::Buffer(b) = g { Some(*b) } else { None })
+            .collect();
         let outputs = self.merge(part, inputs, targets, &mut steps);
-        Ok(Sub { steps, outputs })
+        Ok(EmbeddedSubgraph { steps, outputs })
     }
 
     /// Operands in the form that the placeholders have: an integer that is wanted as a tensor is stored, a tensor that
     /// is wanted as an integer binds a symbol.
-    fn conform(&mut self, subgraph: &Graph, given: &[In]) -> (Vec<In>, Vec<Step>) {
+    fn conform(&mut self, subgraph: &Graph, given: &[SubgraphOperand]) -> (Vec<SubgraphOperand>, Vec<Step>) {
         let mut steps = Vec::new();
         let types: Vec<ValueType> =
             subgraph.inputs().map(|(v, _, _)| subgraph.values[v].ty.clone()).collect();
-        let one = |(n, g): (usize, &In)| match (g, types.get(n)) {
-            (In::Int(e), Some(ValueType::Tensor(meta))) => {
+        let one = |(n, g): (usize, &SubgraphOperand)| match (g, types.get(n)) {
+            (SubgraphOperand::Int(e), Some(ValueType::Tensor(meta))) => {
                 let buf = self.temp("number", meta.dtype, &meta.sizes);
                 steps.push(self.fill(buf, e));
-                In::Buffer(buf)
+                SubgraphOperand::Buffer(buf)
             }
-            (In::Buffer(buf), Some(ValueType::Int(_))) => {
+            (SubgraphOperand::Buffer(buf), Some(ValueType::Int(_))) => {
                 let symbol = self.symbol("c", i64::MIN);
                 steps.push(self.bind(symbol, *buf));
                 self.loops.push(symbol);
-                In::Int(SymExpr::sym(symbol))
+                SubgraphOperand::Int(SymExpr::sym(symbol))
             }
             (other, _) => other.clone(),
         };
         (given.iter().enumerate().map(one).collect(), steps)
     }
 
-    fn shape(&self, given: &In) -> Given {
+    fn shape(&self, given: &SubgraphOperand) -> PlaceholderOperand {
         match given {
-            In::Buffer(b) => {
+            SubgraphOperand::Buffer(b) => {
                 let b = self.buffer(*b);
-                Given::Tensor(b.sizes, b.strides)
+                PlaceholderOperand::Tensor(b.sizes, b.strides)
             }
-            In::Int(e) => Given::Int(e.clone()),
+            SubgraphOperand::Int(e) => PlaceholderOperand::Int(e.clone()),
         }
     }
 

@@ -6,7 +6,7 @@ use ir_core::{Atom, DType, Scalar, Shape, SymExpr, SymId, TensorMeta};
 use rustc_hash::FxHashMap;
 
 /// What a placeholder is given.
-pub(super) enum Given {
+pub(super) enum PlaceholderOperand {
     /// Memory of these sizes and strides.
     Tensor(Shape, Shape),
     /// An integer.
@@ -15,7 +15,7 @@ pub(super) enum Given {
 
 /// The subgraph with its placeholders as given; those that are integers are replaced by what they are given. `None`
 /// where the numbers of placeholders and operands differ.
-pub(super) fn prepare(subgraph: &Graph, given: &[Given]) -> Option<Graph> {
+pub(super) fn prepare(subgraph: &Graph, given: &[PlaceholderOperand]) -> Option<Graph> {
     let mut graph = subgraph.clone();
     let places: Vec<_> = graph.inputs().map(|(v, _, _)| v).collect();
     if places.len() != given.len() {
@@ -24,12 +24,12 @@ pub(super) fn prepare(subgraph: &Graph, given: &[Given]) -> Option<Graph> {
     let mut known: FxHashMap<SymId, SymExpr> = FxHashMap::default();
     for (v, given) in places.iter().zip(given) {
         match (&graph.values[*v].ty, given) {
-            (ValueType::Tensor(meta), Given::Tensor(sizes, _)) => {
+            (ValueType::Tensor(meta), PlaceholderOperand::Tensor(sizes, _)) => {
                 for (own, outer) in meta.sizes.iter().zip(sizes) {
                     learn(&mut known, own, outer);
                 }
             }
-            (ValueType::Int(own), Given::Int(e)) => learn(&mut known, own, e),
+            (ValueType::Int(own), PlaceholderOperand::Int(e)) => learn(&mut known, own, e),
             _ => {}
         }
     }
@@ -37,7 +37,7 @@ pub(super) fn prepare(subgraph: &Graph, given: &[Given]) -> Option<Graph> {
         substitute(&mut graph, &known);
     }
     for (n, (v, given)) in places.iter().zip(given).enumerate() {
-        let Given::Tensor(sizes, strides) = given else { continue };
+        let PlaceholderOperand::Tensor(sizes, strides) = given else { continue };
         if let ValueType::Tensor(meta) = &mut graph.values[*v].ty {
             (meta.sizes, meta.strides, meta.offset) = (sizes.clone(), strides.clone(), SymExpr::ZERO);
         }

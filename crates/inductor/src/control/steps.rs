@@ -3,7 +3,7 @@
 use ir_core::{DType, SymExpr, SymId};
 use kernel_ir::{Assert, BufId, Cond, For, Step, While};
 
-use super::embed::{Embedder, In, Target};
+use super::embed::{Embedder, SubgraphOperand, Target};
 use super::{ControlCall, ControlKind, Operand};
 use crate::Problem;
 
@@ -39,10 +39,10 @@ pub(crate) fn make(e: &mut Embedder<'_>, call: &ControlCall, outputs: &[BufId], 
     Ok(steps)
 }
 
-fn given(operands: &[Operand]) -> Vec<In> {
+fn given(operands: &[Operand]) -> Vec<SubgraphOperand> {
     let one = |o: &Operand| match o {
-        Operand::Tensor(b) => In::Buffer(*b),
-        Operand::Int(e) => In::Int(e.clone()),
+        Operand::Tensor(b) => SubgraphOperand::Buffer(*b),
+        Operand::Int(e) => SubgraphOperand::Int(e.clone()),
     };
     operands.iter().map(one).collect()
 }
@@ -123,8 +123,8 @@ fn start(e: &Embedder<'_>, carried: &[Operand], outputs: &[BufId]) -> Vec<Step> 
 fn while_loop(e: &mut Embedder<'_>, call: &ControlCall, outputs: &[BufId]) -> Made {
     let ControlKind::While { test, body, carried, fixed } = &call.kind else { return Ok(Vec::new()) };
     let mut steps = start(e, carried, outputs);
-    let operands: Vec<In> =
-        outputs.iter().take(carried.len()).map(|b| In::Buffer(*b)).chain(given(fixed)).collect();
+    let operands: Vec<SubgraphOperand> =
+        outputs.iter().take(carried.len()).map(|b| SubgraphOperand::Buffer(*b)).chain(given(fixed)).collect();
     let before = e.loops.len();
     let condition = e.embed(*test, call.node, &operands, &[Target::Temp])?;
     e.loops.truncate(before);
@@ -146,9 +146,9 @@ fn scan(e: &mut Embedder<'_>, call: &ControlCall, outputs: &[BufId]) -> Made {
     let symbol = e.symbol("i", 0);
     let at = SymExpr::sym(symbol);
     let (carries, ys) = outputs.split_at(carried.len().min(outputs.len()));
-    let mut operands: Vec<In> = carries.iter().map(|b| In::Buffer(*b)).collect();
+    let mut operands: Vec<SubgraphOperand> = carries.iter().map(|b| SubgraphOperand::Buffer(*b)).collect();
     for &x in xs {
-        operands.push(In::Buffer(e.slice(x, &at)));
+        operands.push(SubgraphOperand::Buffer(e.slice(x, &at)));
     }
     operands.extend(given(fixed));
     let mut targets = vec![Target::Temp; carries.len()];
@@ -184,10 +184,10 @@ fn associative(e: &mut Embedder<'_>, call: &ControlCall, outputs: &[BufId]) -> M
     let (left, right) = (SymExpr::sym(symbol), SymExpr::sym(symbol) + 1);
     let mut operands = Vec::new();
     for &out in outputs {
-        operands.push(In::Buffer(e.slice(out, &left)));
+        operands.push(SubgraphOperand::Buffer(e.slice(out, &left)));
     }
     for &x in xs {
-        operands.push(In::Buffer(e.slice(x, &right)));
+        operands.push(SubgraphOperand::Buffer(e.slice(x, &right)));
     }
     operands.extend(given(fixed));
     let mut targets = Vec::new();

@@ -82,7 +82,7 @@ impl Aliases {
         self.of.insert(v, member);
     }
     /// `v` is not read any more.
-    pub(super) fn forget(&mut self, v: ValueId) {
+    pub(super) fn release(&mut self, v: ValueId) {
         if let Some(member) = self.of.remove(&v) {
             let root = &mut self.roots[member.root];
             root.members.retain(|m| *m != v);

@@ -122,7 +122,7 @@ fn while_loop(
             return Ok(carried);
         }
         let next = body(frame, id, step, with_fixed(&carried), seed)?;
-        seed = prims::turn_seed(seed, 0);
+        seed = prims::iteration_seed(seed, 0);
         carried = next.into_iter().take(carried.len()).collect();
     }
 }
@@ -149,7 +149,7 @@ fn scan(
             operands.push(slice(x).map_err(|e| frame.tensor_error(id, e))?);
         }
         operands.extend_from_slice(fixed);
-        let seed = prims::turn_seed(frame.seed, i as i64);
+        let seed = prims::iteration_seed(frame.seed, i as i64);
         let mut results = body(frame, id, f, operands, seed)?;
         let ys = results.split_off(carry.len().min(results.len()));
         carry = results;

@@ -13,7 +13,7 @@ use prims::OpError;
 use tensor::{Tensor, TensorError};
 
 use self::alias::Aliases;
-use crate::{At, Bindings, InterpError, Value};
+use crate::{Bindings, InterpError, Location, Value};
 
 /// Nested calls of graphs (control flow, decompositions) deeper than any real program has.
 const MAX_DEPTH: u32 = 64;
@@ -35,7 +35,7 @@ pub struct Outcome {
 pub fn run(graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>, InterpError> {
     let values: Vec<Value> = inputs.iter().cloned().map(Value::Tensor).collect();
     let outcome = execute(graph, values)?;
-    let at = || At { node: "output".into(), target: "output".into(), ..At::default() };
+    let at = || Location { node: "output".into(), target: "output".into(), ..Location::default() };
     let tensors = outcome.outputs.into_iter().map(Value::into_tensor);
     tensors
         .filter_map(Result::transpose)
@@ -202,7 +202,7 @@ impl<'g, 'b> Frame<'g, 'b> {
             if self.last_use.get(v.index()).is_some_and(|&last| last <= position) {
                 self.env[v.index()] = None;
                 if let Some(aliases) = &mut self.aliases {
-                    aliases.forget(v);
+                    aliases.release(v);
                 }
             }
         }
@@ -214,7 +214,8 @@ impl<'g, 'b> Frame<'g, 'b> {
     }
 
     fn output(&self, arg: &Arg) -> Result<Value, InterpError> {
-        let at = || Box::new(At { node: "output".into(), target: "output".into(), ..At::default() });
+        let at =
+            || Box::new(Location { node: "output".into(), target: "output".into(), ..Location::default() });
         match arg {
             Arg::Value(v) => self.env[v.index()].clone().ok_or_else(|| InterpError::Graph {
                 at: at(),
@@ -238,9 +239,9 @@ impl<'g, 'b> Frame<'g, 'b> {
         })
     }
 
-    fn at(&self, id: NodeId) -> Box<At> {
+    fn at(&self, id: NodeId) -> Box<Location> {
         let target = self.graph.nodes[id].as_call().map_or("placeholder", |(target, _)| target);
-        Box::new(At {
+        Box::new(Location {
             node: self.graph.node_name(id).into(),
             target: target.into(),
             origin: self.graph.origin(id).clone(),

@@ -17,12 +17,14 @@ enum Operand {
 /// Applies `op` to operands of one shape (numbers count everywhere). 16-bit floats are computed in `f32`.
 pub(super) fn run(op: ScalarOp, call: &RefCall<'_>) -> Result<RefOut, OpError> {
     let (dtype, sizes) = call.out();
+    let dtype_of_numbers = operand_dtype(op, call, dtype);
     let used = call.args.iter().take(op.arity());
-    let operands = used.map(|arg| operand(arg, sizes, call)).collect::<Result<Vec<_>, _>>()?;
+    let operands =
+        used.map(|arg| operand(arg, sizes, dtype_of_numbers, call)).collect::<Result<Vec<_>, _>>()?;
     if operands.len() != op.arity() {
         return Err(call.invalid(format!("takes {} operands", op.arity())));
     }
-    let compute = operand_dtype(op, call, dtype).compute();
+    let compute = dtype_of_numbers.compute();
     let mut out = Tensor::empty(dtype, sizes).map_err(|e| call.tensor_error(e))?;
     with_element!(dtype, T => if let Some(all) = out.as_mut_slice::<T>() {
         all.par_chunks_mut(CHUNK).enumerate().for_each(|(n, chunk)| {
@@ -32,9 +34,10 @@ pub(super) fn run(op: ScalarOp, call: &RefCall<'_>) -> Result<RefOut, OpError> {
     Ok(vec![out])
 }
 
-fn operand(arg: &RefArg, sizes: &[usize], call: &RefCall<'_>) -> Result<Operand, OpError> {
+/// A tensor of the result's shape, or a number as tensors of `dtype` meet it.
+fn operand(arg: &RefArg, sizes: &[usize], dtype: DType, call: &RefCall<'_>) -> Result<Operand, OpError> {
     match arg {
-        RefArg::Scalar(s) => Ok(Operand::Constant(*s)),
+        RefArg::Scalar(s) => Ok(Operand::Constant(s.as_operand_of(dtype))),
         RefArg::Tensor(t) => {
             let expanded = t.expand(sizes).and_then(|t| t.contiguous());
             expanded.map(Operand::Tensor).map_err(|e| call.tensor_error(e))

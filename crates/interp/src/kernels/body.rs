@@ -188,7 +188,7 @@ impl Acc {
                 let position = position.unwrap_or(0);
                 let better = match self.position {
                     None => true,
-                    Some(at) => beats(self.op, value, self.value, self.dtype, position < at),
+                    Some(at) => is_better(self.op, value, self.value, self.dtype, position < at),
                 };
                 if better {
                     (self.value, self.position) = (value, Some(position));
@@ -207,7 +207,7 @@ impl Acc {
 }
 
 /// Whether a value replaces the best one: it is larger (smaller), or a `NaN` against a number, or equal and earlier.
-fn beats(op: ReduceOp, value: Scalar, best: Scalar, dtype: DType, earlier: bool) -> bool {
+fn is_better(op: ReduceOp, value: Scalar, best: Scalar, dtype: DType, earlier: bool) -> bool {
     if dtype.is_float() {
         let (a, b) = (value.as_f64(), best.as_f64());
         if a.is_nan() || b.is_nan() {

@@ -52,13 +52,13 @@ impl<'a> Cursor<'a> {
         self.rest().chars().next()
     }
     /// Whether `token` stands next.
-    pub fn sees(&mut self, token: &str) -> bool {
+    pub fn next_is(&mut self, token: &str) -> bool {
         self.skip_space();
         self.rest().starts_with(token)
     }
     /// Takes `token` where it stands next.
     pub fn eat(&mut self, token: &str) -> bool {
-        let found = self.sees(token);
+        let found = self.next_is(token);
         self.at += if found { token.len() } else { 0 };
         found
     }
@@ -81,7 +81,7 @@ impl<'a> Cursor<'a> {
         found
     }
     /// Whether `word` stands next as a whole word.
-    pub fn sees_word(&mut self, word: &str) -> bool {
+    pub fn next_is_word(&mut self, word: &str) -> bool {
         let mark = self.mark();
         let found = self.word() == word;
         self.at = mark;

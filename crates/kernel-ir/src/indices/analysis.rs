@@ -21,17 +21,17 @@ pub(super) struct Analysis<'a> {
 
 /// Which upper end of a value counts where it has both.
 #[derive(Clone, Copy)]
-enum Ends {
+enum UpperBound {
     Symbolic,
     Numbers,
 }
 
-impl Ends {
+impl UpperBound {
     fn of(self, known: &Known) -> Option<SymExpr> {
         let number = || known.high.and_then(|high| high.checked_add(1)).map(SymExpr::from_i64);
         match self {
-            Ends::Symbolic => known.upper(),
-            Ends::Numbers => number().or_else(|| known.upper()),
+            UpperBound::Symbolic => known.upper(),
+            UpperBound::Numbers => number().or_else(|| known.upper()),
         }
     }
 }
@@ -253,7 +253,7 @@ impl<'a> Analysis<'a> {
     /// The range of an index expression.
     fn expr(&self, e: &SymExpr) -> Known {
         let sizes = self.program.bounds();
-        let Some((moved, values, needs)) = self.spread(e, &[], Ends::Symbolic) else {
+        let Some((moved, values, needs)) = self.spread(e, &[], UpperBound::Symbolic) else {
             return Known::default();
         };
         let ranges = Ranges { sizes: &sizes, extents: self.extents, values: &values };
@@ -267,7 +267,12 @@ impl<'a> Analysis<'a> {
 
     /// The expression with every value replaced by its smallest number and a loop variable beyond the body's, whose
     /// extents come along, and the masks that this takes; `None` where a value has no ends.
-    fn spread(&self, e: &SymExpr, facts: &[Fact], ends: Ends) -> Option<(SymExpr, Vec<SymExpr>, Vec<Val>)> {
+    fn spread(
+        &self,
+        e: &SymExpr,
+        facts: &[Fact],
+        ends: UpperBound,
+    ) -> Option<(SymExpr, Vec<SymExpr>, Vec<Val>)> {
         let (mut order, mut extents, mut needs): (Vec<u32>, Vec<SymExpr>, Vec<Val>) = Default::default();
         let mut all = true;
         e.for_each_leaf(&mut |a| {
@@ -307,14 +312,14 @@ impl<'a> Analysis<'a> {
     fn low_of(&self, v: u32, facts: &[Fact]) -> i64 {
         let alone = SymExpr::value(v);
         let own = self.known.get(v as usize).and_then(|k| k.low);
-        let told = facts.iter().filter(|f| f.expr == alone).filter_map(|f| f.known.low).max();
-        own.into_iter().chain(told).max().unwrap_or(0)
+        let known_low = facts.iter().filter(|f| f.expr == alone).filter_map(|f| f.known.low).max();
+        own.into_iter().chain(known_low).max().unwrap_or(0)
     }
 
     /// Whether `e` is less than `bound` at all points.
     fn is_less(&self, e: &SymExpr, bound: &SymExpr) -> bool {
         let sizes = self.program.bounds();
-        let Some((moved, values, _)) = self.spread(&(bound - e - 1), &[], Ends::Symbolic) else {
+        let Some((moved, values, _)) = self.spread(&(bound - e - 1), &[], UpperBound::Symbolic) else {
             return false;
         };
         let ranges = Ranges { sizes: &sizes, extents: self.extents, values: &values };
@@ -322,7 +327,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// Whether an index lies in `0..size` at every point where all of these masks hold.
-    pub(super) fn stays_inside(&self, e: &SymExpr, size: &SymExpr, masks: &[Val]) -> bool {
+    pub(super) fn is_in_bounds(&self, e: &SymExpr, size: &SymExpr, masks: &[Val]) -> bool {
         let holding: Vec<Val> = masks.iter().flat_map(|m| masks::conjuncts(self.insts, *m)).collect();
         let facts: Vec<Fact> =
             holding.iter().flat_map(|m| masks::facts(self.insts, &self.known, *m)).collect();
@@ -339,7 +344,7 @@ impl<'a> Analysis<'a> {
         }
         let sizes = self.program.bounds();
         let (mut above, mut below) = (false, false);
-        for ends in [Ends::Symbolic, Ends::Numbers] {
+        for ends in [UpperBound::Symbolic, UpperBound::Numbers] {
             if let Some((moved, values, needs)) = self.spread(e, &facts, ends)
                 && !(above && below)
                 && granted(&needs)
@@ -365,7 +370,7 @@ impl<'a> Analysis<'a> {
     /// Whether the check that instruction `n` is always holds.
     pub(super) fn proves(&self, n: usize) -> bool {
         let InstKind::Check { value, size, mask, .. } = &self.insts[n].kind else { return false };
-        self.stays_inside(&masks::expr_of(self.insts, *value), size, mask.as_slice())
+        self.is_in_bounds(&masks::expr_of(self.insts, *value), size, mask.as_slice())
     }
 
     /// What a reduction of this stage gives to later ones.

@@ -81,7 +81,7 @@ fn condition(insts: &[Inst], mask: Val, holds: bool) -> Option<Condition> {
 
 impl Condition {
     /// The side that is no number, compared with the other one.
-    fn turned(&self, known: &[Known]) -> (ScalarOp, Val, Val) {
+    fn swapped(&self, known: &[Known]) -> (ScalarOp, Val, Val) {
         use ScalarOp::{Ge, Gt, Le, Lt};
         let fixed = |v: Val| known[v.0 as usize].as_number().is_some();
         if !fixed(self.a) || fixed(self.b) {
@@ -99,7 +99,7 @@ impl Condition {
 
     /// What is known of one of both values where the comparison holds.
     pub(super) fn refine(&self, insts: &[Inst], known: &[Known]) -> Option<(Val, Known)> {
-        let (op, x, y) = self.turned(known);
+        let (op, x, y) = self.swapped(known);
         let (own, other) = (&known[x.0 as usize], &known[y.0 as usize]);
         let exact = match expr_of(insts, y) {
             e if matches!(insts[y.0 as usize].kind, InstKind::Index(_)) => Some(e),
@@ -110,7 +110,7 @@ impl Condition {
             Known { high: other.high.and_then(|h| h.checked_sub(by)), below, ..Known::default() }
         };
         let more = |by: i64| Known { low: other.low.and_then(|l| l.checked_add(by)), ..Known::default() };
-        let told = match op {
+        let fact = match op {
             ScalarOp::Lt => less(1),
             ScalarOp::Le => less(0),
             ScalarOp::Gt => more(1),
@@ -119,7 +119,7 @@ impl Condition {
             ScalarOp::Ne => apart(own, other.as_number()?),
             _ => return None,
         };
-        Some((x, own.meet(&told).needing(&other.needs)))
+        Some((x, own.meet(&fact).needing(&other.needs)))
     }
 }
 

@@ -118,7 +118,7 @@ fn unproved<'a>(
     accesses.flat_map(move |(n, (buf, index, mask))| {
         let sizes = program.buffers.get(buf).map_or(&[][..], |b| &b.sizes[..]);
         let open = index.iter().zip(sizes).enumerate().filter(move |(_, (e, size))| {
-            masks::values_in(e) && !analysis.stays_inside(e, size, mask.as_slice())
+            masks::values_in(e) && !analysis.is_in_bounds(e, size, mask.as_slice())
         });
         open.map(move |(d, _)| (n, d)).collect::<Vec<_>>()
     })

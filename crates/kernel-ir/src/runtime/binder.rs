@@ -10,18 +10,18 @@ use crate::Program;
 
 /// Which number of a call's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SizeSource {
     /// The size of a dimension of an input: number of the input, number of the dimension.
     Dim(usize, usize),
     /// The integer that an input without dimensions holds.
     Value(usize),
 }
 
-impl Place {
+impl SizeSource {
     /// The number of the input.
     pub fn input(self) -> usize {
         match self {
-            Place::Dim(input, _) | Place::Value(input) => input,
+            SizeSource::Dim(input, _) | SizeSource::Value(input) => input,
         }
     }
 }
@@ -30,14 +30,14 @@ impl Place {
 #[derive(Clone, Debug)]
 pub struct Equation {
     /// Where the number stands.
-    pub place: Place,
+    pub place: SizeSource,
     /// The expression that it is a value of.
     pub size: SymExpr,
-    what: What,
+    what: Rule,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum Rule {
     /// It is this number.
     Number(i64),
     /// It is the value of this symbol.
@@ -53,25 +53,25 @@ enum What {
 impl Equation {
     /// Whether the number is the value of a symbol.
     pub fn binds(&self) -> bool {
-        matches!(self.what, What::Bind(_))
+        matches!(self.what, Rule::Bind(_))
     }
     /// Whether the number is the same in every call.
     pub fn is_constant(&self) -> bool {
-        matches!(self.what, What::Number(_))
+        matches!(self.what, Rule::Number(_))
     }
     /// Whether other numbers do not suffice to tell what this one must be.
     pub fn is_undetermined(&self) -> bool {
-        matches!(self.what, What::Undetermined)
+        matches!(self.what, Rule::Undetermined)
     }
     /// Whether the numbers before it tell what it must be.
-    pub fn is_told(&self) -> bool {
-        matches!(self.what, What::Same(_))
+    pub fn is_derived(&self) -> bool {
+        matches!(self.what, Rule::Same(_))
     }
     /// What the number must be by the values so far; `None` where it tells a symbol, or is not determined.
     pub fn expected(&self, values: &[i64]) -> Option<i64> {
         match &self.what {
-            What::Number(n) => Some(*n),
-            What::Same(code) => code.eval(values),
+            Rule::Number(n) => Some(*n),
+            Rule::Same(code) => code.eval(values),
             _ => None,
         }
     }
@@ -79,7 +79,7 @@ impl Equation {
 
 /// Where a call does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misfit {
+pub enum Mismatch {
     /// The call has no number where the equation of this number wants one.
     Missing(usize),
     /// The equation of this number does not hold.
@@ -104,7 +104,7 @@ impl Binder {
     /// For numbers that are values of these expressions. `known` are symbols whose values a call has before its arguments are
     /// seen.
     pub fn new(
-        given: impl IntoIterator<Item = (Place, SymExpr)>,
+        given: impl IntoIterator<Item = (SizeSource, SymExpr)>,
         symbols: &Symbols,
         known: &[SymId],
     ) -> Binder {
@@ -114,10 +114,10 @@ impl Binder {
             equations: Vec::new(),
             guards: Vec::new(),
         };
-        let mut open: Vec<(Place, SymExpr)> = given.into_iter().collect();
+        let mut open: Vec<(SizeSource, SymExpr)> = given.into_iter().collect();
         loop {
             let before = open.len();
-            open.retain(|(place, size)| match made.settle(size) {
+            open.retain(|(place, size)| match made.solve_rule(size) {
                 Some(what) => {
                     made.equations.push(Equation { place: *place, size: size.clone(), what });
                     false
@@ -128,7 +128,7 @@ impl Binder {
                 break;
             }
         }
-        let undetermined = |(place, size)| Equation { place, size, what: What::Undetermined };
+        let undetermined = |(place, size)| Equation { place, size, what: Rule::Undetermined };
         made.equations.extend(open.into_iter().map(undetermined));
         made
     }
@@ -137,7 +137,7 @@ impl Binder {
     pub fn of_inputs(program: &Program) -> Binder {
         let inputs = program.inputs.iter().enumerate().flat_map(|(n, input)| {
             let sizes = program.buffers[input.buf].sizes.iter().enumerate();
-            sizes.map(move |(dim, size)| (Place::Dim(n, dim), size.clone()))
+            sizes.map(move |(dim, size)| (SizeSource::Dim(n, dim), size.clone()))
         });
         Binder::new(inputs, &program.symbols, &[])
     }
@@ -155,38 +155,38 @@ impl Binder {
     }
 
     /// What a number says, given the symbols that have values by now; `None` where that is too little.
-    fn settle(&mut self, size: &SymExpr) -> Option<What> {
+    fn solve_rule(&mut self, size: &SymExpr) -> Option<Rule> {
         if let Some(number) = size.as_const() {
-            return Some(What::Number(number));
+            return Some(Rule::Number(number));
         }
         if let Some(code) = self.code(size) {
-            return Some(What::Same(code));
+            return Some(Rule::Same(code));
         }
         if let Some(symbol) = size.as_sym() {
             self.order.push(symbol);
-            return Some(What::Bind(symbol));
+            return Some(Rule::Bind(symbol));
         }
         let mut unknown: SmallVec<[SymId; 2]> = SmallVec::new();
         size.for_each_leaf(&mut |a| match a {
-            Atom::Sym(id) if !self.tells(*id) && !unknown.contains(id) => unknown.push(*id),
+            Atom::Sym(id) if !self.determines(*id) && !unknown.contains(id) => unknown.push(*id),
             _ => {}
         });
         let [symbol] = unknown[..] else { return None };
         let (coef, rest) = size.affine_in(&Atom::Sym(symbol))?;
         let (coef, rest) = (self.code(&coef)?, self.code(&rest)?);
         self.order.push(symbol);
-        Some(What::Solve { symbol, coef, rest })
+        Some(Rule::Solve { symbol, coef, rest })
     }
 
     fn code(&self, e: &SymExpr) -> Option<SizeCode> {
         SizeCode::of(e, &|a| match a {
-            Atom::Sym(id) => self.tells(*id).then_some(id.0),
+            Atom::Sym(id) => self.determines(*id).then_some(id.0),
             _ => None,
         })
     }
 
     /// Whether a call's arguments tell the value of a symbol.
-    pub fn tells(&self, id: SymId) -> bool {
+    pub fn determines(&self, id: SymId) -> bool {
         self.order.contains(&id)
     }
     /// The symbols that a call tells, in the order in which they get their values.
@@ -197,7 +197,7 @@ impl Binder {
     pub fn symbols(&self) -> &Symbols {
         &self.symbols
     }
-    /// An equation, by the number that a [`Misfit`] has of it.
+    /// An equation, by the number that a [`Mismatch`] has of it.
     pub fn equation(&self, number: usize) -> &Equation {
         &self.equations[number]
     }
@@ -211,24 +211,28 @@ impl Binder {
     ///
     /// # Errors
     /// The first thing that does not fit; `values` has what was found before it.
-    pub fn solve(&self, number: impl Fn(Place) -> Option<i64>, values: &mut [i64]) -> Result<(), Misfit> {
+    pub fn solve(
+        &self,
+        number: impl Fn(SizeSource) -> Option<i64>,
+        values: &mut [i64],
+    ) -> Result<(), Mismatch> {
         for (n, equation) in self.equations.iter().enumerate() {
-            let given = number(equation.place).ok_or(Misfit::Missing(n))?;
+            let given = number(equation.place).ok_or(Mismatch::Missing(n))?;
             let found = match &equation.what {
-                What::Number(number) if given == *number => continue,
-                What::Same(code) if code.eval(values) == Some(given) => continue,
-                What::Bind(symbol) => Some((*symbol, given)),
-                What::Solve { symbol, coef, rest } => {
+                Rule::Number(number) if given == *number => continue,
+                Rule::Same(code) if code.eval(values) == Some(given) => continue,
+                Rule::Bind(symbol) => Some((*symbol, given)),
+                Rule::Solve { symbol, coef, rest } => {
                     solution(given, coef.eval(values), rest.eval(values)).map(|value| (*symbol, value))
                 }
                 _ => None,
             };
-            let (symbol, value) = found.ok_or(Misfit::Equation(n))?;
-            let slot = values.get_mut(symbol.index()).ok_or(Misfit::Equation(n))?;
+            let (symbol, value) = found.ok_or(Mismatch::Equation(n))?;
+            let slot = values.get_mut(symbol.index()).ok_or(Mismatch::Equation(n))?;
             *slot = value;
             // A symbol that is declared nowhere is a size.
             if !self.symbols.get(symbol).map_or(value >= 0, |s| s.contains(value)) {
-                return Err(Misfit::Range(n, symbol));
+                return Err(Mismatch::Range(n, symbol));
             }
         }
         Ok(())
@@ -237,12 +241,16 @@ impl Binder {
     /// The number of the first guard that the values break; `guards` are those that the binder was made with.
     ///
     /// # Errors
-    /// [`Misfit::Guard`].
-    pub fn check(&self, guards: &[Guard], values: &[i64]) -> Result<(), Misfit> {
+    /// [`Mismatch::Guard`].
+    pub fn check(&self, guards: &[Guard], values: &[i64]) -> Result<(), Mismatch> {
         let holds = |(code, guard): (&SizeCode, &Guard)| {
             code.eval(values).is_some_and(|value| guard.relation.holds(value))
         };
-        self.guards.iter().zip(guards).position(|pair| !holds(pair)).map_or(Ok(()), |n| Err(Misfit::Guard(n)))
+        self.guards
+            .iter()
+            .zip(guards)
+            .position(|pair| !holds(pair))
+            .map_or(Ok(()), |n| Err(Mismatch::Guard(n)))
     }
 
     /// The sizes of a program's call; `size` is that of a dimension of an input, whose rank was checked.
@@ -253,12 +261,12 @@ impl Binder {
         &self,
         program: &Program,
         size: impl Fn(usize, usize) -> Option<i64>,
-    ) -> Result<Sizes, (Misfit, Sizes)> {
+    ) -> Result<Sizes, (Mismatch, Sizes)> {
         let mut values = Sizes::hints(program).into_values();
         values.resize(self.slots(), 0);
         let number = |place| match place {
-            Place::Dim(input, dim) => size(input, dim),
-            Place::Value(_) => None,
+            SizeSource::Dim(input, dim) => size(input, dim),
+            SizeSource::Value(_) => None,
         };
         match self.solve(number, &mut values) {
             Ok(()) => Ok(Sizes::of(values)),
@@ -268,12 +276,12 @@ impl Binder {
 
     /// What is wrong with the size of a dimension that breaks an equation, as whoever gave it sees it: `dimension 0 is 130; it
     /// must be a multiple of 2 from 4 to 128`. Empty for guards and numbers that are no sizes.
-    pub fn problem(&self, misfit: Misfit, given: i64, values: &[i64]) -> String {
-        let (Misfit::Missing(n) | Misfit::Equation(n) | Misfit::Range(n, _)) = misfit else {
+    pub fn problem(&self, misfit: Mismatch, given: i64, values: &[i64]) -> String {
+        let (Mismatch::Missing(n) | Mismatch::Equation(n) | Mismatch::Range(n, _)) = misfit else {
             return String::new();
         };
         let equation = &self.equations[n];
-        let Place::Dim(_, dim) = equation.place else { return String::new() };
+        let SizeSource::Dim(_, dim) = equation.place else { return String::new() };
         if equation.is_undetermined() {
             return format!("the inputs' sizes do not determine `{}`", equation.size);
         }
@@ -300,35 +308,42 @@ mod tests {
             |name: &str, min, max| Symbol { name: name.into(), min, max, hint: None, unbacked: false };
         let symbols: Symbols = [symbol("n", 1, Some(8)), symbol("m", 0, None)].into_iter().collect();
         let given = sizes.iter().enumerate().flat_map(|(n, sizes)| {
-            sizes.iter().enumerate().map(move |(d, e)| (Place::Dim(n, d), e.parse().unwrap()))
+            sizes.iter().enumerate().map(move |(d, e)| (SizeSource::Dim(n, d), e.parse().unwrap()))
         });
         Binder::new(given, &symbols, &[])
     }
 
-    fn solved(binder: &Binder, given: &[&[i64]]) -> Result<Vec<i64>, Misfit> {
+    fn solved(binder: &Binder, given: &[&[i64]]) -> Result<Vec<i64>, Mismatch> {
         let mut values = vec![0; binder.slots()];
         let number = |place| match place {
-            Place::Dim(input, dim) => Some(given[input][dim]),
-            Place::Value(_) => None,
+            SizeSource::Dim(input, dim) => Some(given[input][dim]),
+            SizeSource::Value(_) => None,
         };
         binder.solve(number, &mut values).map(|()| values)
     }
 
     #[test]
-    fn sizes_are_solved_in_the_order_that_tells_them() {
+    fn sizes_are_solved_in_dependency_order() {
         let binder = binder(&[&["s0*s1", "3"], &["2*s0 + 1"], &["s0 + s1"]]);
         assert_eq!(solved(&binder, &[&[20, 3], &[9], &[9]]), Ok(vec![4, 5]));
-        assert_eq!(solved(&binder, &[&[20, 3], &[8], &[9]]), Err(Misfit::Equation(1)), "8 is no 2*s0 + 1");
-        assert_eq!(solved(&binder, &[&[20, 4], &[9], &[9]]), Err(Misfit::Equation(0)));
-        assert_eq!(solved(&binder, &[&[21, 3], &[9], &[9]]), Err(Misfit::Equation(3)), "the last to be told");
-        assert_eq!(solved(&binder, &[&[20, 3], &[19], &[9]]), Err(Misfit::Range(1, SymId(0))));
+        assert_eq!(solved(&binder, &[&[20, 3], &[8], &[9]]), Err(Mismatch::Equation(1)), "8 is no 2*s0 + 1");
+        assert_eq!(solved(&binder, &[&[20, 4], &[9], &[9]]), Err(Mismatch::Equation(0)));
+        assert_eq!(
+            solved(&binder, &[&[21, 3], &[9], &[9]]),
+            Err(Mismatch::Equation(3)),
+            "the last to be told"
+        );
+        assert_eq!(solved(&binder, &[&[20, 3], &[19], &[9]]), Err(Mismatch::Range(1, SymId(0))));
         assert_eq!(binder.order(), [SymId(0), SymId(1)]);
     }
 
     #[test]
-    fn what_nothing_tells_is_no_match() {
+    fn sizes_that_nothing_determines_do_not_match() {
         let binder = binder(&[&["s0*s1"]]);
-        assert_eq!(solved(&binder, &[&[4]]), Err(Misfit::Equation(0)));
-        assert_eq!(binder.problem(Misfit::Equation(0), 4, &[]), "the inputs' sizes do not determine `s0*s1`");
+        assert_eq!(solved(&binder, &[&[4]]), Err(Mismatch::Equation(0)));
+        assert_eq!(
+            binder.problem(Mismatch::Equation(0), 4, &[]),
+            "the inputs' sizes do not determine `s0*s1`"
+        );
     }
 }

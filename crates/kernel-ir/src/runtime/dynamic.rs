@@ -5,7 +5,7 @@ use ir_core::{Atom, EntityId, SymId};
 use crate::{BufId, Program, Storage};
 
 /// For a program's buffers whose sizes mention symbols that steps bind: when they lose their memory. They get it from the first
-/// step that writes them ([`Planned::dynamic`](super::Planned::dynamic)).
+/// step that writes them ([`PlannedStep::dynamic`](super::PlannedStep::dynamic)).
 #[derive(Clone, Debug, Default)]
 pub struct Dynamic {
     /// For each symbol the buffers whose size mentions it, where a step binds it.

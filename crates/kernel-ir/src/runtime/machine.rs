@@ -3,7 +3,7 @@
 
 use ir_core::{SymId, Symbols};
 
-use super::{Dynamic, Node, Number, Planned, RunError, Sizes};
+use super::{Dynamic, Node, Number, PlannedStep, RunError, Sizes};
 use crate::BufId;
 
 /// What runs the operations of a call and holds its memory.
@@ -18,7 +18,7 @@ pub trait Exec {
     ///
     /// # Errors
     /// What the operation runs into.
-    fn run(&mut self, step: &Planned<Self::Op>, op: &Self::Op) -> Result<(), Self::Error>;
+    fn run(&mut self, step: &PlannedStep<Self::Op>, op: &Self::Op) -> Result<(), Self::Error>;
     /// Reads a number that a step before has written.
     ///
     /// # Errors
@@ -30,7 +30,7 @@ pub trait Exec {
     /// There is no memory.
     fn provide(&mut self, buffer: BufId) -> Result<(), Self::Error>;
     /// Takes a buffer's memory away.
-    fn forget(&mut self, buffer: BufId);
+    fn release(&mut self, buffer: BufId);
 }
 
 /// A call in progress.
@@ -52,19 +52,19 @@ impl<'a, E: Exec> Machine<'a, E> {
     ///
     /// # Errors
     /// What a step runs into; what the program states and does not hold.
-    pub fn run(&mut self, steps: &[Planned<E::Op>]) -> Result<(), E::Error> {
+    pub fn run(&mut self, steps: &[PlannedStep<E::Op>]) -> Result<(), E::Error> {
         for (n, step) in steps.iter().enumerate() {
             self.step(step)?;
-            self.dynamic.after(n).iter().for_each(|b| self.exec.forget(*b));
+            self.dynamic.after(n).iter().for_each(|b| self.exec.release(*b));
         }
         Ok(())
     }
 
-    fn list(&mut self, steps: &[Planned<E::Op>]) -> Result<(), E::Error> {
+    fn list(&mut self, steps: &[PlannedStep<E::Op>]) -> Result<(), E::Error> {
         steps.iter().try_for_each(|step| self.step(step))
     }
 
-    fn step(&mut self, step: &Planned<E::Op>) -> Result<(), E::Error> {
+    fn step(&mut self, step: &PlannedStep<E::Op>) -> Result<(), E::Error> {
         step.dynamic.iter().try_for_each(|b| self.exec.provide(*b))?;
         match &step.node {
             Node::Op(op) => self.exec.run(step, op),
@@ -105,7 +105,7 @@ impl<'a, E: Exec> Machine<'a, E> {
             return Err(RunError::Range { step, value, symbol, min, max }.into());
         }
         self.exec.sizes().set(id, value);
-        self.dynamic.of_symbol(id).iter().for_each(|b| self.exec.forget(*b));
+        self.dynamic.of_symbol(id).iter().for_each(|b| self.exec.release(*b));
         Ok(())
     }
 }

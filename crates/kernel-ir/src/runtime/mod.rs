@@ -10,10 +10,10 @@ mod machine;
 mod planned;
 mod sizes;
 
-pub use binder::{Binder, Equation, Misfit, Place};
+pub use binder::{Binder, Equation, Mismatch, SizeSource};
 pub use dynamic::Dynamic;
 pub use machine::{Exec, Machine};
-pub use planned::{Node, Number, Plan, Planned, control};
+pub use planned::{Node, Number, Plan, PlannedStep, control};
 pub use sizes::Sizes;
 
 use ir_core::DType;

@@ -7,7 +7,7 @@ use crate::{BufId, Footprint, Operand, Program, Step, Storage};
 
 /// A step as an executor runs it; `O` are the executor's operations.
 #[derive(Debug)]
-pub struct Planned<O> {
+pub struct PlannedStep<O> {
     /// The step's name, for messages.
     pub name: String,
     /// What is done.
@@ -24,7 +24,7 @@ pub enum Node<O> {
     /// An operation of the executor.
     Op(O),
     /// Steps in order.
-    Several(Vec<Planned<O>>),
+    Several(Vec<PlannedStep<O>>),
     /// Reads one number into a symbol.
     Bind {
         /// The symbol.
@@ -44,9 +44,9 @@ pub enum Node<O> {
         /// Which of them.
         pred: Number,
         /// Where the condition holds.
-        then: Vec<Planned<O>>,
+        then: Vec<PlannedStep<O>>,
         /// Where it does not.
-        otherwise: Vec<Planned<O>>,
+        otherwise: Vec<PlannedStep<O>>,
     },
     /// A list for each value of a symbol from 0 on.
     For {
@@ -55,16 +55,16 @@ pub enum Node<O> {
         /// How often.
         count: SymExpr,
         /// What is repeated.
-        body: Vec<Planned<O>>,
+        body: Vec<PlannedStep<O>>,
     },
     /// A list as long as a condition holds.
     While {
         /// Computes the condition.
-        cond: Vec<Planned<O>>,
+        cond: Vec<PlannedStep<O>>,
         /// The condition.
         pred: Number,
         /// What is repeated.
-        body: Vec<Planned<O>>,
+        body: Vec<PlannedStep<O>>,
     },
 }
 
@@ -79,15 +79,15 @@ pub struct Number {
     pub offset: SymExpr,
 }
 
-impl<O> Planned<O> {
+impl<O> PlannedStep<O> {
     /// A step; what it writes is looked up where it is an operation.
-    pub fn new(program: &Program, step: &Step, node: Node<O>) -> Planned<O> {
+    pub fn new(program: &Program, step: &Step, node: Node<O>) -> PlannedStep<O> {
         let own: &[&Step] = if matches!(node, Node::Op(_)) { &[step] } else { &[] };
-        Planned::of_all(program, step.name(), own, node)
+        PlannedStep::of_all(program, step.name(), own, node)
     }
 
     /// Several steps that are run as one.
-    pub fn of_all(program: &Program, name: &str, steps: &[&Step], node: Node<O>) -> Planned<O> {
+    pub fn of_all(program: &Program, name: &str, steps: &[&Step], node: Node<O>) -> PlannedStep<O> {
         let written: Vec<BufId> = steps.iter().flat_map(|s| Footprint::of(program, s).writes).collect();
         let input = |b: &BufId| match program.buffers[*b].storage {
             Storage::Input(n) => Some(n as usize),
@@ -95,7 +95,7 @@ impl<O> Planned<O> {
         };
         let inputs = written.iter().filter_map(input).collect();
         let dynamic = written.into_iter().filter(|b| program.is_dynamic(*b)).collect();
-        Planned { name: name.to_owned(), node, dynamic, inputs }
+        PlannedStep { name: name.to_owned(), node, dynamic, inputs }
     }
 
     /// The executor's operation, where it is one.
@@ -109,7 +109,7 @@ impl<O> Planned<O> {
 
 impl<O> Node<O> {
     /// The lists of steps in it.
-    pub fn lists(&self) -> Vec<&[Planned<O>]> {
+    pub fn lists(&self) -> Vec<&[PlannedStep<O>]> {
         match self {
             Node::Op(_) | Node::Bind { .. } | Node::Assert { .. } => Vec::new(),
             Node::Several(list) => vec![list],
@@ -119,7 +119,7 @@ impl<O> Node<O> {
         }
     }
     /// The same lists, to be changed.
-    pub fn lists_mut(&mut self) -> Vec<&mut Vec<Planned<O>>> {
+    pub fn lists_mut(&mut self) -> Vec<&mut Vec<PlannedStep<O>>> {
         match self {
             Node::Op(_) | Node::Bind { .. } | Node::Assert { .. } => Vec::new(),
             Node::Several(list) => vec![list],
@@ -171,7 +171,7 @@ pub trait Plan {
     ///
     /// # Errors
     /// The first step that cannot be run.
-    fn list(&mut self, steps: &[Step]) -> Result<Vec<Planned<Self::Op>>, Self::Error>;
+    fn list(&mut self, steps: &[Step]) -> Result<Vec<PlannedStep<Self::Op>>, Self::Error>;
 }
 
 /// A step of control flow with its lists planned; `None` where it is none.

@@ -6,7 +6,7 @@ use ir_core::DType;
 use super::ScalarOp;
 
 /// Loops end here whatever the operands are; polynomials of a higher degree are `NaN`.
-const MOST_STEPS: i64 = 1 << 20;
+const MAX_STEPS: i64 = 1 << 20;
 
 /// Above this degree Chebyshev polynomials within (-1, 1) are waves rather than recurrences.
 const WAVE_DEGREE: f64 = 9.0;
@@ -47,7 +47,7 @@ fn largest_degree(op: ScalarOp, dtype: DType) -> i64 {
     match (op, dtype) {
         (ScalarOp::HermiteH | ScalarOp::HermiteHe, DType::F64) => 512,
         (ScalarOp::HermiteH | ScalarOp::HermiteHe, _) => 128,
-        _ => MOST_STEPS,
+        _ => MAX_STEPS,
     }
 }
 
@@ -111,7 +111,7 @@ pub(super) fn igamma(a: f64, x: f64, upper: bool) -> f64 {
 /// `sum over n of x^n / (a (a + 1) … (a + n))`.
 fn lower_series(a: f64, x: f64) -> f64 {
     let (mut term, mut sum, mut n) = (1.0 / a, 1.0 / a, a);
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         n += 1.0;
         term *= x / n;
         sum += term;
@@ -128,7 +128,7 @@ fn upper_fraction(a: f64, x: f64) -> f64 {
     let mut denominator = x + 1.0 - a;
     let (mut c, mut d) = (1.0 / tiny, 1.0 / denominator);
     let mut h = d;
-    for i in 1..MOST_STEPS {
+    for i in 1..MAX_STEPS {
         let i = i as f64;
         let an = -i * (i - a);
         denominator += 2.0;

@@ -8,8 +8,8 @@ use super::MAX_TEXT_BYTES;
 use super::steps::step;
 use super::words::is_word;
 use crate::{
-    ArenaPlan, BufId, Buffer, Const, IR_MAJOR, IR_MINOR, InputSpec, Live, Operand, OutputSpec, Program, Site,
-    Step, Storage,
+    ArenaPlan, BufId, Buffer, Const, IR_MAJOR, IR_MINOR, InputSpec, LiveRange, Operand, OutputSpec, Program,
+    Site, Step, Storage,
 };
 
 pub(super) type Result<T> = std::result::Result<T, TextError>;
@@ -164,11 +164,11 @@ fn plan(c: &mut Cursor<'_>) -> Result<ArenaPlan> {
         ArenaPlan { lives: Vec::new(), offsets: bytes.map(|_| Vec::new()), bytes, dynamic: Vec::new() };
     while let Some(number) = c.eat_numbered("b") {
         if c.eat_word("dynamic") {
-            plan.dynamic.push(life(c, number)?);
+            plan.dynamic.push(live_range(c, number)?);
             continue;
         }
         c.expect_word("live")?;
-        plan.lives.push(life(c, number)?);
+        plan.lives.push(live_range(c, number)?);
         if let Some(offsets) = &mut plan.offsets {
             c.expect_word("at")?;
             offsets.push(c.number("the offset in bytes")?);
@@ -178,10 +178,10 @@ fn plan(c: &mut Cursor<'_>) -> Result<ArenaPlan> {
 }
 
 /// `0..3`
-fn life(c: &mut Cursor<'_>, buf: u32) -> Result<Live> {
+fn live_range(c: &mut Cursor<'_>, buf: u32) -> Result<LiveRange> {
     let first = c.number("the first step")?;
     c.expect("..")?;
-    Ok(Live { buf: BufId(buf), first, last: c.number("the last step")? })
+    Ok(LiveRange { buf: BufId(buf), first, last: c.number("the last step")? })
 }
 
 pub(super) fn buf(c: &mut Cursor<'_>) -> Result<BufId> {

@@ -18,8 +18,8 @@ pub(super) fn step(c: &mut Cursor<'_>, depth: usize) -> Result<Option<Step>> {
         () if c.eat_word("conv") => Step::Conv(conv(c)?),
         () if c.eat_word("attention") => Step::Attention(attention(c)?),
         () if c.eat_word("extern") => Step::Extern(extern_call(c)?),
-        () if c.sees_word("bind") || c.sees_word("assert") => control::single(c)?,
-        () if ["cond", "for", "while", "together"].iter().any(|w| c.sees_word(w)) => {
+        () if c.next_is_word("bind") || c.next_is_word("assert") => control::single(c)?,
+        () if ["cond", "for", "while", "together"].iter().any(|w| c.next_is_word(w)) => {
             control::nested(c, depth)?
         }
         () => return Ok(None),
@@ -50,7 +50,7 @@ fn loop_kernel(c: &mut Cursor<'_>) -> Result<LoopKernel> {
     let outer = shape(c)?;
     let origins = origins(c)?;
     let (mut accs, mut stages) = (Vec::new(), Vec::new());
-    while c.sees("acc") {
+    while c.next_is("acc") {
         c.next_number("acc", accs.len())?;
         c.expect(":")?;
         let dtype = dtype(c)?;
@@ -181,7 +181,7 @@ fn reduce_named(name: &str) -> Option<ReduceOp> {
 /// Instructions `v0: f32 = …` as long as they go on.
 fn body(c: &mut Cursor<'_>) -> Result<Vec<Inst>> {
     let mut insts = Vec::new();
-    while c.sees("v") {
+    while c.next_is("v") {
         c.next_number("v", insts.len())?;
         c.expect(":")?;
         let dtype = dtype(c)?;

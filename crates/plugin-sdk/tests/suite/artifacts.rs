@@ -1,7 +1,7 @@
 //! Compiled code as bytes, streams and device memory across the boundary, by the linked table and the loaded library.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{self, args, compile, each_way};
+use crate::common::{self, args, compile, with_each_backend};
 use plugin_host::{DeviceId, HostError, LoadedBackend, Value, dlpack};
 use tensor::Tensor;
 
@@ -19,7 +19,7 @@ fn stale(backend: &LoadedBackend, bytes: &[u8]) -> String {
 
 #[test]
 fn an_executable_comes_back_from_its_bytes() {
-    each_way(|backend| {
+    with_each_backend(|backend| {
         let gained = backend.compile(&args("scale 2 bias").options(&[("gain", "2.5")])).unwrap();
         let saved = gained.save_artifact().unwrap().unwrap();
         let mut loaded = backend.load_artifact(&saved, None).unwrap();
@@ -34,7 +34,7 @@ fn an_executable_comes_back_from_its_bytes() {
 
 #[test]
 fn foreign_and_damaged_artifacts_are_refused() {
-    each_way(|backend| {
+    with_each_backend(|backend| {
         let saved = compile(backend, "scale 2").save_artifact().unwrap().unwrap();
         for end in 0..saved.len() {
             assert!(stale(backend, &saved[..end]).contains("damaged (8)"), "cut at {end}");
@@ -53,7 +53,7 @@ fn foreign_and_damaged_artifacts_are_refused() {
 
 #[test]
 fn who_saves_nothing_says_so() {
-    each_way(|backend| {
+    with_each_backend(|backend| {
         assert_eq!(compile(backend, "unsaved").save_artifact().unwrap(), None);
         assert_eq!(backend.artifact_compat(Some(PHANTOM)).unwrap(), None);
         let program = compile(backend, "panic execute string");
@@ -64,7 +64,7 @@ fn who_saves_nothing_says_so() {
 
 #[test]
 fn streams_are_made_used_and_waited_for() {
-    each_way(|backend| {
+    with_each_backend(|backend| {
         assert!(backend.has_streams());
         let host = backend.first_device().unwrap();
         let (a, b) = (backend.create_stream(host).unwrap(), backend.create_stream(host).unwrap());
@@ -87,7 +87,7 @@ fn streams_are_made_used_and_waited_for() {
 
 #[test]
 fn tensors_are_allocated_and_written_on_a_device() {
-    each_way(|backend| {
+    with_each_backend(|backend| {
         let x = f32s(&[1., 2., 3.]);
         let there = backend.to_device(&x, PHANTOM).unwrap();
         let Value::Device(other) = backend.allocate_like(&Value::Host(x.clone()), PHANTOM).unwrap() else {
@@ -108,7 +108,7 @@ fn tensors_are_allocated_and_written_on_a_device() {
 
 #[test]
 fn both_sides_know_the_effective_minor() {
-    each_way(|backend| {
+    with_each_backend(|backend| {
         assert_eq!(backend.abi(), format!("{}.{}", plugin_abi::ABI_MAJOR, plugin_abi::ABI_MINOR));
         assert_eq!(backend.effective_minor(), plugin_abi::ABI_MINOR);
         assert_eq!(backend.info().abi, backend.abi());

@@ -1,7 +1,7 @@
 //! Calls across the boundary: the linked backend and the loaded library must behave alike.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{self, args, compile, each_way};
+use crate::common::{self, args, compile, with_each_backend};
 use plugin_host::{HostError, IrVersion, LoadedBackend, MemoryEstimate};
 use tensor::Tensor;
 
@@ -15,7 +15,7 @@ fn failure_of(error: HostError) -> plugin_host::PluginFailure {
 
 #[test]
 fn it_describes_itself() {
-    each_way(|backend| {
+    with_each_backend(|backend| {
         let info = backend.info();
         assert_eq!((info.name.as_str(), info.version.as_str()), ("fixture", "0.3.1"));
         assert_eq!(info.modes, ["default", "max-autotune"]);
@@ -38,7 +38,7 @@ fn it_runs_programs_on_strided_tensors() {
     let part = rows.narrow(1, 1, 2).unwrap();
     let spread = f32s(&[7.], &[1]).expand(&[3]).unwrap();
     let empty = f32s(&[], &[0, 4]);
-    each_way(|backend| {
+    with_each_backend(|backend| {
         let double = compile(backend, "scale 2");
         let run = |input: &Tensor| {
             let outputs = double.execute(&[input]).unwrap();
@@ -56,7 +56,7 @@ fn it_runs_programs_on_strided_tensors() {
 
 #[test]
 fn outputs_may_have_sizes_that_depend_on_the_data() {
-    each_way(|backend| {
+    with_each_backend(|backend| {
         let nonzero = compile(backend, "nonzero");
         for (values, wanted) in [(&[0., 3., 0., 4.][..], &[1i64, 3][..]), (&[0., 0.], &[])] {
             let out = nonzero.execute(&[&f32s(values, &[values.len()])]).unwrap();
@@ -70,7 +70,7 @@ fn outputs_may_have_sizes_that_depend_on_the_data() {
 
 #[test]
 fn constants_are_lent_and_can_be_replaced() {
-    each_way(|backend| {
+    with_each_backend(|backend| {
         let mut program = compile(backend, "scale 10 bias");
         let x = f32s(&[1., 2.], &[2]);
         let unbound = program.execute(&[&x]).unwrap_err().to_string();
@@ -89,7 +89,7 @@ fn constants_are_lent_and_can_be_replaced() {
 #[test]
 fn options_and_modes_are_checked() {
     let x = f32s(&[1.], &[1]);
-    each_way(|backend| {
+    with_each_backend(|backend| {
         let gained = args("scale 2").options(&[("gain", "2.5"), ("pace", "fast")]).mode("max-autotune");
         let out = backend.compile(&gained).unwrap().execute(&[&x]).unwrap();
         assert_eq!(out[0].to_vec::<f32>().unwrap(), [5.]);
@@ -107,7 +107,7 @@ fn options_and_modes_are_checked() {
 
 #[test]
 fn programs_of_other_versions_are_refused() {
-    each_way(|backend| {
+    with_each_backend(|backend| {
         for ir in [IrVersion::fx_ir(2, 0), IrVersion::fx_ir(1, 3), IrVersion::kernel_ir(900, 0)] {
             let error = backend.compile(&plugin_host::CompileArgs { ir, ..args("scale 2") }).unwrap_err();
             assert!(matches!(error, HostError::ProgramVersion { .. }), "{error}");
@@ -129,7 +129,7 @@ fn kernel_ir_arrives_decoded() {
     });
     program.inputs = vec![kernel_ir::InputSpec { name: "x".into(), buf, written: false }; 3];
     let bytes = program.to_bytes();
-    each_way(|backend| {
+    with_each_backend(|backend| {
         let compile =
             |bytes: &[u8]| backend.compile(&plugin_host::CompileArgs::new(plugin_host::KERNEL_IR, bytes));
         assert_eq!(compile(&bytes).unwrap().num_inputs(), 3);
@@ -146,7 +146,7 @@ fn kernel_ir_arrives_decoded() {
 
 #[test]
 fn support_and_memory_are_told_beforehand() {
-    each_way(|backend| {
+    with_each_backend(|backend| {
         assert!(backend.query_support(&args("scale 2")).unwrap().is_empty());
         let refused = backend.query_support(&args("refused")).unwrap();
         assert_eq!((refused[0].node.as_str(), refused.len()), ("op_1", 1));
@@ -165,7 +165,7 @@ fn panics_become_errors_of_their_call() {
         let shown = error.to_string();
         assert!(shown.contains(call) && shown.contains("panic") && shown.contains(text), "{shown}");
     };
-    each_way(|backend| {
+    with_each_backend(|backend| {
         for (payload, text) in payloads {
             let in_compile = format!("panic compile {payload}");
             check(backend.compile(&args(&in_compile)).unwrap_err(), "compile", text);
@@ -185,7 +185,7 @@ fn panics_become_errors_of_their_call() {
 #[test]
 fn errors_name_the_node() {
     let x = f32s(&[1.], &[1]);
-    each_way(|backend| {
+    with_each_backend(|backend| {
         let refused = failure_of(backend.compile(&args("refused")).unwrap_err());
         assert_eq!((refused.node.as_deref(), refused.kind()), (Some("op_1"), "unsupported"));
         let failed = failure_of(compile(backend, "fail").execute(&[&x]).unwrap_err());
@@ -200,7 +200,7 @@ fn errors_name_the_node() {
 
 #[test]
 fn wrong_inputs_are_refused() {
-    each_way(|backend| {
+    with_each_backend(|backend| {
         let program = compile(backend, "scale 2");
         let none = program.execute(&[]).unwrap_err().to_string();
         assert!(none.contains("takes 1 inputs, 0 were given"), "{none}");
@@ -228,7 +228,7 @@ fn threads_share_one_executable_and_one_backend() {
             assert_eq!(own[0].to_vec::<f32>().unwrap()[0], thread as f32 * base);
         }
     }
-    each_way(|backend| {
+    with_each_backend(|backend| {
         let shared = compile(backend, "scale 3");
         std::thread::scope(|scope| {
             for thread in 0..8 {

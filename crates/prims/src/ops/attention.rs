@@ -17,7 +17,7 @@ pub(super) const OPS: &[OpDef] = &[composite!(
 ).autocast(Autocast::LOWER)];
 
 /// `[…, l, d]` as `[b, h, l, d]`: leading dimensions merged or added.
-fn to_four(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
+fn to_rank_4(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
     let sizes = b.sizes(v)?;
     match sizes.len() {
         4 => Ok(v),
@@ -56,7 +56,7 @@ pub(super) fn attention(b: &mut Builder<'_>, c: &Call<'_>) -> Result<(ValueId, O
     let mask = mask(b, c, &wide_q, &wide_k)?;
     let mut operand = |v: ValueId, sizes: &Shape| {
         let v = b.expand(v, sizes)?;
-        to_four(b, v)
+        to_rank_4(b, v)
     };
     let (q4, k4, v4) = (operand(q, &wide_q)?, operand(k, &wide_k)?, operand(v, &wide_v)?);
     let args = vec![
@@ -149,11 +149,11 @@ fn mask(
     let have = b.sizes(mask)?;
     let rank = sizes_q.len();
     if have.len() <= 4 && rank <= 4 {
-        return to_four(b, mask).map(Some);
+        return to_rank_4(b, mask).map(Some);
     }
     // Merged leading dimensions need their full sizes.
     let mut full: Shape = sizes_q[..rank - 1].iter().cloned().collect();
     full.push(sizes_k[sizes_k.len() - 2].clone());
     let mask = b.expand(mask, &full)?;
-    to_four(b, mask).map(Some)
+    to_rank_4(b, mask).map(Some)
 }

@@ -145,12 +145,12 @@ impl Plain {
         let groups = SymExpr::from_i64(c.int("groups")?);
         let mut plain = Plain { x, w, stride, padding, dilation, groups, taps };
         if c.bool("transposed")? {
-            plain.turn(b, call, &c.ints("output_padding")?)?;
+            plain.add_term(b, call, &c.ints("output_padding")?)?;
         }
         Ok(plain)
     }
 
-    fn turn(&mut self, b: &mut Builder<'_>, call: &BatchCall<'_>, extra: &[i64]) -> Result<(), OpError> {
+    fn add_term(&mut self, b: &mut Builder<'_>, call: &BatchCall<'_>, extra: &[i64]) -> Result<(), OpError> {
         let spatial = self.taps.len();
         let none = vec![SymExpr::ZERO; spatial + 3];
         let between: Vec<i64> = [0, 0, 0].into_iter().chain(self.stride.iter().map(|s| s - 1)).collect();

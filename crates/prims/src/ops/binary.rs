@@ -378,8 +378,8 @@ fn log_add(
     let sum = b.add(best, tail)?;
     let size = b.abs(x)?;
     let (infinite, equal) = (b.eq(size, f64::INFINITY)?, b.eq(x, y)?);
-    let stays = b.and(infinite, equal)?;
-    b.select(stays, x, sum)
+    let exact = b.and(infinite, equal)?;
+    b.select(exact, x, sum)
 }
 
 /// `x * log(y)`, 0 where `x` is 0 and `y` is a number.

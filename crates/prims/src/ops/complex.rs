@@ -127,8 +127,8 @@ pub(super) fn log_add(
     let tail = tail(b, minus)?;
     let sum = b.add(large, tail)?;
     let (equal, nothing) = (b.eq(x_re, y_re)?, b.eq(x_re, f64::NEG_INFINITY)?);
-    let stays = b.and(equal, nothing)?;
-    b.select(stays, small, sum)
+    let exact = b.and(equal, nothing)?;
+    b.select(exact, small, sum)
 }
 
 /// The running logarithms `logs` of sums of `exp(x)` with the imaginary parts that one addition after the other gives: each

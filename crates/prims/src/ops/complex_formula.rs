@@ -234,11 +234,11 @@ impl<'f> Z<'f> {
         Parts { re: self.re.v, im: self.im.v }
     }
     /// `i z`.
-    pub(super) fn turned(self) -> Z<'f> {
+    pub(super) fn times_i(self) -> Z<'f> {
         Z { re: -self.im, im: self.re }
     }
     /// `-i z`.
-    pub(super) fn turned_back(self) -> Z<'f> {
+    pub(super) fn times_minus_i(self) -> Z<'f> {
         Z { re: self.im, im: -self.re }
     }
 }

@@ -11,9 +11,9 @@ use super::shape;
 use crate::complex_rule::Splits;
 use crate::{Builder, ComplexCall, OpError, Parts, SplitArg};
 
-type Made = Result<Splits, OpError>;
+type SplitResult = Result<Splits, OpError>;
 
-fn done(z: Parts) -> Made {
+fn done(z: Parts) -> SplitResult {
     Ok(smallvec![z.into()])
 }
 
@@ -35,23 +35,23 @@ fn product(b: &mut Builder<'_>, x: Parts, y: Parts) -> Result<Parts, OpError> {
 }
 
 /// The real part.
-pub(super) fn real(_: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
+pub(super) fn real(_: &mut Builder<'_>, call: &ComplexCall<'_>) -> SplitResult {
     Ok(smallvec![call.parts("a")?.re.into()])
 }
 
 /// The imaginary part.
-pub(super) fn imag(_: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
+pub(super) fn imag(_: &mut Builder<'_>, call: &ComplexCall<'_>) -> SplitResult {
     Ok(smallvec![call.parts("a")?.im.into()])
 }
 
 /// The parts themselves.
-pub(super) fn complex(_: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
+pub(super) fn complex(_: &mut Builder<'_>, call: &ComplexCall<'_>) -> SplitResult {
     done(Parts { re: call.real_value("re")?, im: call.real_value("im")? })
 }
 
 /// To a real dtype the real part is converted, to `bool` whether either part is not zero; from one the imaginary part is
 /// zero.
-pub(super) fn convert(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
+pub(super) fn convert(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> SplitResult {
     let to = call.out(0)?.dtype;
     let part = to.to_real();
     match (call.arg("a"), to.is_complex()) {
@@ -133,7 +133,7 @@ fn product_along(b: &mut Builder<'_>, z: Parts, dim: usize) -> Result<Parts, OpE
 }
 
 /// The product over dimensions.
-pub(super) fn prod(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
+pub(super) fn prod(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> SplitResult {
     let z = call.parts("a")?;
     let sizes = b.sizes(z.re)?;
     let rank = sizes.len() as i64;
@@ -157,7 +157,7 @@ pub(super) fn prod(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
 }
 
 /// The running product along a dimension, in steps of doubled length (Hillis and Steele, 1986).
-pub(super) fn cumprod(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
+pub(super) fn cumprod(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> SplitResult {
     let mut z = call.parts("a")?;
     let sizes = b.sizes(z.re)?;
     if sizes.is_empty() || sizes.contains(&SymExpr::ZERO) {
@@ -187,13 +187,13 @@ fn four(
 }
 
 /// Four real matrix products. (Three would do, but they cancel.)
-pub(super) fn matmul(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
+pub(super) fn matmul(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> SplitResult {
     let (x, y) = (call.parts("a")?, call.parts("b")?);
     done(four(b, x, y, &mut |b, x, y| b.call1("prims.matmul", vec![x.into(), y.into()]))?)
 }
 
 /// Four real convolutions.
-pub(super) fn conv(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
+pub(super) fn conv(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> SplitResult {
     let (x, w) = (call.parts("input")?, call.parts("weight")?);
     let rest: Vec<Arg> = ["stride", "padding", "dilation", "transposed", "output_padding", "groups"]
         .iter()
@@ -213,7 +213,7 @@ fn mode<'a>(call: &ComplexCall<'a>) -> Result<&'a str, OpError> {
 }
 
 /// Scatters into a complex tensor.
-pub(super) fn scatter(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
+pub(super) fn scatter(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> SplitResult {
     let (a, src) = (call.parts("a")?, call.parts("src")?);
     let index = call.real_value("index")?;
     let rank = b.rank(a.re)?;
@@ -227,7 +227,7 @@ pub(super) fn scatter(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
 }
 
 /// Scatters at places that several indices name: as a scatter along these dimensions made one.
-pub(super) fn index_put(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
+pub(super) fn index_put(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> SplitResult {
     let (a, values) = (call.parts("a")?, call.parts("values")?);
     let indices: Vec<ValueId> = match call.real("indices")? {
         Arg::List(items) => {

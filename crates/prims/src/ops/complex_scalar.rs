@@ -11,10 +11,10 @@ use smallvec::smallvec;
 use super::complex_formula::{Formula, Mask, Num, Z};
 use crate::{Builder, ComplexCall, OpError, SplitArg};
 
-type Made = Result<crate::complex_rule::Splits, OpError>;
+type SplitResult = Result<crate::complex_rule::Splits, OpError>;
 
 /// A function of the operand `a`.
-fn unary(b: &mut Builder<'_>, call: &ComplexCall<'_>, f: fn(Z<'_>) -> Z<'_>) -> Made {
+fn unary(b: &mut Builder<'_>, call: &ComplexCall<'_>, f: fn(Z<'_>) -> Z<'_>) -> SplitResult {
     let z = call.operand(b, "a")?;
     let dtype = call.part_dtype(b)?;
     let at = Formula::new(b, dtype);
@@ -23,7 +23,7 @@ fn unary(b: &mut Builder<'_>, call: &ComplexCall<'_>, f: fn(Z<'_>) -> Z<'_>) -> 
 }
 
 /// A function of the operands `a` and `b`.
-fn binary(b: &mut Builder<'_>, call: &ComplexCall<'_>, f: for<'f> fn(Z<'f>, Z<'f>) -> Z<'f>) -> Made {
+fn binary(b: &mut Builder<'_>, call: &ComplexCall<'_>, f: for<'f> fn(Z<'f>, Z<'f>) -> Z<'f>) -> SplitResult {
     let (x, y) = (call.operand(b, "a")?, call.operand(b, "b")?);
     let dtype = call.part_dtype(b)?;
     let at = Formula::new(b, dtype);
@@ -31,7 +31,11 @@ fn binary(b: &mut Builder<'_>, call: &ComplexCall<'_>, f: for<'f> fn(Z<'f>, Z<'f
     Ok(smallvec![at.done(out)?.into()])
 }
 
-fn comparison(b: &mut Builder<'_>, call: &ComplexCall<'_>, f: for<'f> fn(Z<'f>, Z<'f>) -> Mask<'f>) -> Made {
+fn comparison(
+    b: &mut Builder<'_>,
+    call: &ComplexCall<'_>,
+    f: for<'f> fn(Z<'f>, Z<'f>) -> Mask<'f>,
+) -> SplitResult {
     let (x, y) = (call.operand(b, "a")?, call.operand(b, "b")?);
     let dtype = call.part_dtype(b)?;
     let at = Formula::new(b, dtype);
@@ -41,7 +45,7 @@ fn comparison(b: &mut Builder<'_>, call: &ComplexCall<'_>, f: for<'f> fn(Z<'f>, 
 
 macro_rules! rules {
     ($($kind:ident $name:ident $f:expr;)*) => {$(
-        pub(super) fn $name(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
+        pub(super) fn $name(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> SplitResult {
             $kind(b, call, $f)
         }
     )*};
@@ -62,12 +66,12 @@ rules! {
     unary log10 |z| over(logarithm(z), LN_10);
     unary log1p logarithm_of_one_more;
     // sin z = -i sinh(i z), and so on.
-    unary sin |z| hyperbolic_sine(z.turned()).turned_back();
-    unary cos |z| hyperbolic_cosine(z.turned());
-    unary tan |z| hyperbolic_tangent(z.turned()).turned_back();
-    unary asin |z| inverse_hyperbolic_sine(z.turned()).turned_back();
+    unary sin |z| hyperbolic_sine(z.times_i()).times_minus_i();
+    unary cos |z| hyperbolic_cosine(z.times_i());
+    unary tan |z| hyperbolic_tangent(z.times_i()).times_minus_i();
+    unary asin |z| inverse_hyperbolic_sine(z.times_i()).times_minus_i();
     unary acos inverse_cosine;
-    unary atan |z| inverse_hyperbolic_tangent(z.turned()).turned_back();
+    unary atan |z| inverse_hyperbolic_tangent(z.times_i()).times_minus_i();
     unary sinh hyperbolic_sine;
     unary cosh hyperbolic_cosine;
     unary tanh hyperbolic_tangent;
@@ -254,7 +258,7 @@ fn inverse_hyperbolic_tangent(z: Z<'_>) -> Z<'_> {
 const LARGEST_POWER: i64 = 32;
 
 /// Powers: whole numbers by repeated squaring, halves by roots, all else by `exp(b log a)`.
-pub(super) fn pow(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> Made {
+pub(super) fn pow(b: &mut Builder<'_>, call: &ComplexCall<'_>) -> SplitResult {
     let exponent = match call.arg("b") {
         SplitArg::Real(arg) => arg.as_scalar().and_then(real_exponent),
         _ => None,

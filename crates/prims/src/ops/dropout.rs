@@ -6,7 +6,7 @@ use ir_core::{DType, Shape, SymExpr};
 use smallvec::smallvec;
 
 use super::common::{choose, float_of, one, widen};
-use super::random::{chance, uniform};
+use super::random::{bernoulli_event, uniform};
 use crate::{Builder, Call, OpDef, OpError, Outs};
 
 /// The entries.
@@ -113,7 +113,7 @@ fn dropped(
     sizes: &[SymExpr],
     p: f64,
 ) -> Result<(ValueId, ValueId), OpError> {
-    let keep = chance(b, sizes, 1.0 - p)?;
+    let keep = bernoulli_event(b, sizes, 1.0 - p)?;
     let wide = widen(b, x)?;
     let compute = b.dtype(wide)?;
     let noise = choose(b, keep, 1.0 / (1.0 - p), 0.0, compute.to_real())?;
@@ -126,7 +126,7 @@ fn dropped(
 fn alpha_dropout(b: &mut Builder<'_>, x: ValueId, sizes: &[SymExpr], p: f64) -> Result<ValueId, OpError> {
     const ALPHA: f64 = 1.758_099_340_847_376_6;
     let a = 1.0 / ((ALPHA * ALPHA * p + 1.0) * (1.0 - p)).sqrt();
-    let keep = chance(b, sizes, 1.0 - p)?;
+    let keep = bernoulli_event(b, sizes, 1.0 - p)?;
     let wide = widen(b, x)?;
     let compute = b.dtype(wide)?;
     let shift = ALPHA * a * p;

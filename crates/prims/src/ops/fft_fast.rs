@@ -94,7 +94,7 @@ fn by_radix(b: &mut Builder<'_>, z: Parts, n: i64, r: i64, forward: bool) -> Res
     let z = transform(b, z, 1, &r_size, &r_size, forward)?;
     let dtype = b.dtype(z.re)?;
     let twiddles = waves(b, &n.into(), &r_size, &m_size, dtype)?;
-    let z = turned(b, z, twiddles, forward)?;
+    let z = times_twiddle(b, z, twiddles, forward)?;
     let rows = [&batch * r, m_size];
     let z = z.map(b, &mut |b, v| b.reshape(v, &rows))?;
     let z = lines_of(b, z, m, forward)?;
@@ -124,7 +124,7 @@ fn by_convolution(b: &mut Builder<'_>, z: Parts, n: i64, forward: bool) -> Resul
         let padded = if forward { padded } else { conjugate(b, padded)? };
         lines_of(b, padded, length, true)?
     };
-    let z = turned(b, z, chirp, forward)?;
+    let z = times_twiddle(b, z, chirp, forward)?;
     let z = z.map(b, &mut |b, v| {
         let interior = [0i64; 2];
         let lists = [Arg::from(&[0i64; 2][..]), Arg::from(&[0, length - n][..]), Arg::from(&interior[..])];
@@ -137,11 +137,11 @@ fn by_convolution(b: &mut Builder<'_>, z: Parts, n: i64, forward: bool) -> Resul
         let v = b.slice(v, 1, SymExpr::ZERO, n.into(), 1)?;
         b.mul(v, 1.0 / length as f64)
     })?;
-    turned(b, z, chirp, forward)
+    times_twiddle(b, z, chirp, forward)
 }
 
 /// `z (cos - i sin)`, or `z (cos + i sin)` backwards.
-fn turned(
+fn times_twiddle(
     b: &mut Builder<'_>,
     z: Parts,
     (cos, sin): (ValueId, ValueId),

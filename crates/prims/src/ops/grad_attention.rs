@@ -83,13 +83,13 @@ pub(super) fn attention_backward(b: &mut Builder<'_>, call: &GradCall<'_>) -> Gr
     let mut x = None;
     for (left, right) in [(a, Some(s.k)), (Some(s.q), e)] {
         if let (Some(left), Some(right)) = (left, right) {
-            let product = by_turned(b, left, right)?;
+            let product = matmul_transposed(b, left, right)?;
             x = plus(b, x, Some(product))?;
         }
     }
     let x = x.map(|x| b.mul(x, s.scale)).transpose()?;
     let z = x.map(|x| b.mul(s.p, x)).transpose()?;
-    let of_dv = f.map(|f| by_turned(b, s.g, f)).transpose()?;
+    let of_dv = f.map(|f| matmul_transposed(b, s.g, f)).transpose()?;
     let of_ds = x.map(|x| b.mul(x, s.rest)).transpose()?;
     let y = plus(b, of_dv, of_ds)?;
     let Some(y) = y else { return Ok(grads) };
@@ -106,12 +106,12 @@ pub(super) fn attention_backward(b: &mut Builder<'_>, call: &GradCall<'_>) -> Gr
             grads[slot] = sum.map(|sum| s.like_argument(b, c, slot, sum)).transpose()?;
             Ok(())
         };
-    let turned_z = z.map(|z| turn(b, z)).transpose()?;
-    let (turned_w, turned_ds) = (turn(b, scaled)?, turn(b, ds)?);
+    let z_transposed = z.map(|z| transpose_last(b, z)).transpose()?;
+    let (turned_w, turned_ds) = (transpose_last(b, scaled)?, transpose_last(b, ds)?);
     sum_of(b, 0, [f.map(|f| (s.p, f)), z.map(|z| (z, s.v))])?;
     sum_of(b, 1, [Some((scaled, s.k)), e.map(|e| (ds, e))])?;
     sum_of(b, 2, [Some((turned_w, s.q)), a.map(|a| (turned_ds, a))])?;
-    sum_of(b, 3, [turned_z.map(|z| (z, s.g)), None])?;
+    sum_of(b, 3, [z_transposed.map(|z| (z, s.g)), None])?;
     grads[4] = Some(s.minus_rows(b, w, sums)?);
     grads[5] = z.map(|z| s.minus_rows(b, z, deltas)).transpose()?;
     if let Some(mask) = added_mask(b, c)? {
@@ -171,7 +171,7 @@ impl Scores {
         (s.q, s.g) = (s.grouped(b, q)?, s.grouped(b, g)?);
         let p = s.weights(b, c, sums)?;
         s.p = s.grouped(b, p)?;
-        let dp = by_turned(b, s.g, v)?;
+        let dp = matmul_transposed(b, s.g, v)?;
         let deltas = b.unsqueeze(deltas, 3)?;
         let deltas = s.grouped(b, deltas)?;
         s.rest = b.sub(dp, deltas)?;
@@ -188,7 +188,7 @@ impl Scores {
 
     /// `exp(s - sums)` `[b, hq, lq, lk]`, zero in rows in which nothing takes part.
     fn weights(&self, b: &mut Builder<'_>, c: &Call<'_>, sums: ValueId) -> Result<ValueId, OpError> {
-        let scores = by_turned(b, self.q, self.k)?;
+        let scores = matmul_transposed(b, self.q, self.k)?;
         let scores = b.mul(scores, self.scale)?;
         let scores = b.reshape(scores, &self.full)?;
         let scores = masked(b, scores, c.opt_value("mask")?, c.bool("causal")?)?;
@@ -259,7 +259,7 @@ fn masked(
 }
 
 /// The last two dimensions exchanged.
-fn turn(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
+fn transpose_last(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
     let rank = b.rank(v)?;
     let mut order: Vec<usize> = (0..rank).collect();
     order.swap(rank - 1, rank - 2);
@@ -271,7 +271,7 @@ fn product(b: &mut Builder<'_>, x: ValueId, y: ValueId) -> Result<ValueId, OpErr
 }
 
 /// `x yᵀ`.
-fn by_turned(b: &mut Builder<'_>, x: ValueId, y: ValueId) -> Result<ValueId, OpError> {
-    let y = turn(b, y)?;
+fn matmul_transposed(b: &mut Builder<'_>, x: ValueId, y: ValueId) -> Result<ValueId, OpError> {
+    let y = transpose_last(b, y)?;
     product(b, x, y)
 }

@@ -194,8 +194,8 @@ fn backwards(b: &mut Builder<'_>, prim: &str, v: ValueId, dim: usize) -> Result<
     if b.rank(v)? == 0 {
         return Ok(v);
     }
-    let turned = flip(b, v, dim)?;
-    let scanned = b.call1(prim, vec![turned.into(), (dim as i64).into()])?;
+    let flipped = flip(b, v, dim)?;
+    let scanned = b.call1(prim, vec![flipped.into(), (dim as i64).into()])?;
     flip(b, scanned, dim)
 }
 
@@ -220,8 +220,8 @@ fn prod_of(b: &mut Builder<'_>, call: &GradCall<'_>, a: ValueId, g: ValueId) -> 
     let flat: Shape = moved_sizes[..kept].iter().cloned().chain([row.clone()]).collect();
     let line = b.reshape(moved, &flat)?;
     let before = exclusive(b, line, kept)?;
-    let turned = flip(b, line, kept)?;
-    let behind = exclusive(b, turned, kept)?;
+    let flipped = flip(b, line, kept)?;
+    let behind = exclusive(b, flipped, kept)?;
     let behind = flip(b, behind, kept)?;
     let others = b.mul(before, behind)?;
     let others = conj(b, others)?;

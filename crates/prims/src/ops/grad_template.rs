@@ -8,7 +8,7 @@ use super::shape;
 use crate::{Builder, GradCall, OpError};
 
 /// Spatial dimensions of a convolution whose gradient to a depthwise weight may have one more: backends have kernels of three.
-const MOST_DEEP: usize = 2;
+const MAX_SPATIAL_DIMS: usize = 2;
 
 /// The lists of a convolution call.
 struct Window {
@@ -133,7 +133,7 @@ fn direct_input_gradient(
     let joined: Vec<SymExpr> = [groups * per_in, out].into_iter().chain(taps.iter().cloned()).collect();
     let joined = b.reshape(exchanged, &joined)?;
     let dims: Vec<i64> = (2..spatial as i64 + 2).collect();
-    let turned = b.call1("aten.flip.default", vec![joined.into(), dims[..].into()])?;
+    let flipped = b.call1("aten.flip.default", vec![joined.into(), dims[..].into()])?;
     let spread = if window.stride.iter().all(|s| *s == 1) { g } else { spread(b, g, &window.stride)? };
     let plain = Window {
         stride: vec![1; spatial],
@@ -141,7 +141,7 @@ fn direct_input_gradient(
         dilation: window.dilation.clone(),
         groups: window.groups,
     };
-    plain.call(b, spread, turned, false, &vec![0; spatial]).map(Some)
+    plain.call(b, spread, flipped, false, &vec![0; spatial]).map(Some)
 }
 
 /// Zeros between the elements of the spatial dimensions, so that they are `stride` apart.
@@ -197,7 +197,7 @@ fn weight_gradient(
 ) -> Result<ValueId, OpError> {
     let sizes = b.sizes(big)?;
     let groups = SymExpr::from_i64(window.groups);
-    if window.groups > 1 && sizes[1] == groups && window.stride.len() <= MOST_DEEP {
+    if window.groups > 1 && sizes[1] == groups && window.stride.len() <= MAX_SPATIAL_DIMS {
         return depthwise_weight_gradient(b, window, big, small, missing);
     }
     let (n, per_group) = (sizes[0].clone(), sizes[1].floor_div(&groups));
@@ -207,10 +207,10 @@ fn weight_gradient(
     let split = b.reshape(big, &split)?;
     let mut order: Vec<usize> = (0..sizes.len() + 1).collect();
     order.swap(0, 2);
-    let turned = b.permute(split, &order)?;
+    let transposed = b.permute(split, &order)?;
     let mut joined = vec![per_group, groups * n];
     joined.extend(sizes[2..].iter().cloned());
-    let input = b.reshape(turned, &joined)?;
+    let input = b.reshape(transposed, &joined)?;
     let weight = swap(b, small)?;
     let exchanged = window.exchanged(missing);
     let out = exchanged.call(b, input, weight, false, &vec![0; window.stride.len()])?;

@@ -34,7 +34,7 @@ pub(super) const OPS: &[OpDef] = &[
 
 /// What a point outside the image sees.
 #[derive(Clone, Copy, PartialEq)]
-enum Outside {
+enum PaddingMode {
     Zeros,
     Border,
     Reflection,
@@ -42,7 +42,7 @@ enum Outside {
 
 /// How the image is read.
 struct Sampler {
-    outside: Outside,
+    outside: PaddingMode,
     align: bool,
     /// Spatial sizes of the image.
     sizes: Shape,
@@ -63,9 +63,9 @@ fn sample(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let (image, grid) = if n == 2 { (input, grid) } else { (widen(b, input)?, widen(b, grid)?) };
     let s = Sampler {
         outside: match c.int("padding_mode")? {
-            0 => Outside::Zeros,
-            1 => Outside::Border,
-            2 => Outside::Reflection,
+            0 => PaddingMode::Zeros,
+            1 => PaddingMode::Border,
+            2 => PaddingMode::Reflection,
             other => return Err(c.bad_arg("padding_mode", format!("is {other}, not one of 0 to 2"))),
         },
         align: c.bool("align_corners")?,
@@ -104,9 +104,9 @@ impl Sampler {
     /// A place outside moved inside as the mode says; only zeros leave it where it is.
     fn moved(&self, b: &mut Builder<'_>, v: ValueId, d: usize) -> Result<ValueId, OpError> {
         let v = match self.outside {
-            Outside::Zeros => return Ok(v),
-            Outside::Border => v,
-            Outside::Reflection => self.reflected(b, v, d)?,
+            PaddingMode::Zeros => return Ok(v),
+            PaddingMode::Border => v,
+            PaddingMode::Reflection => self.reflected(b, v, d)?,
         };
         let low = b.maximum(v, 0.0)?;
         b.minimum(low, shape::count(&(&self.sizes[d] - 1)))
@@ -229,7 +229,7 @@ impl Sampler {
                 let place = b.add(low, tap as f64)?;
                 let place = self.moved(b, place, d)?;
                 // A reflected place lies between elements where corners are not aligned; PyTorch truncates it.
-                list.push((if self.outside == Outside::Zeros { place } else { b.trunc(place)? }, weight));
+                list.push((if self.outside == PaddingMode::Zeros { place } else { b.trunc(place)? }, weight));
             }
             taps.push(list);
         }

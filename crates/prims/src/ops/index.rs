@@ -238,7 +238,7 @@ pub(super) fn mask_places(b: &mut Builder<'_>, mask: ValueId) -> Result<Vec<Valu
 }
 
 /// Where the elements go that a mask keeps.
-struct Kept {
+struct KeptPositions {
     /// For each element of the mask its place among those kept; the others all go to the place behind the last.
     row: ValueId,
     /// How many are kept.
@@ -246,7 +246,7 @@ struct Kept {
 }
 
 /// Counts the elements of a mask without more than one dimension; the number becomes a symbol.
-fn compacted(b: &mut Builder<'_>, hit: ValueId) -> Result<Kept, OpError> {
+fn compacted(b: &mut Builder<'_>, hit: ValueId) -> Result<KeptPositions, OpError> {
     let n = b.sizes(hit)?[0].clone();
     let ones = b.cast(hit, DType::I64)?;
     let total = b.reduce(ReduceOp::Sum, ones, &[0], false)?;
@@ -254,11 +254,16 @@ fn compacted(b: &mut Builder<'_>, hit: ValueId) -> Result<Kept, OpError> {
     let running = b.call1("prims.cumsum", vec![ones.into(), 0i64.into()])?;
     let row = b.sub(running, 1i64)?;
     let row = choose(b, hit, row, Arg::Int(count.clone()), DType::I64)?;
-    Ok(Kept { row, count })
+    Ok(KeptPositions { row, count })
 }
 
 /// Coordinate `d` of the elements kept, of a tensor of these sizes.
-fn coordinate(b: &mut Builder<'_>, sizes: &[SymExpr], d: usize, places: &Kept) -> Result<ValueId, OpError> {
+fn coordinate(
+    b: &mut Builder<'_>,
+    sizes: &[SymExpr],
+    d: usize,
+    places: &KeptPositions,
+) -> Result<ValueId, OpError> {
     let numbers = shape::iota_at(b, &sizes[d], d, sizes.len())?;
     let wide = b.expand(numbers, sizes)?;
     let values = flat(b, wide)?;

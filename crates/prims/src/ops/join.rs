@@ -268,8 +268,8 @@ fn roll(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     if list.is_empty() {
         let [by] = &shifts[..] else { return Err(c.bad_arg("shifts", "must have one item without `dims`")) };
         let flat = b.reshape(x, &[numel(&sizes)])?;
-        let turned = roll_dim(b, flat, 0, by)?;
-        return out(b.reshape(turned, &sizes)?);
+        let rolled = roll_dim(b, flat, 0, by)?;
+        return out(b.reshape(rolled, &sizes)?);
     }
     if list.len() != shifts.len() {
         return Err(c.bad_arg("shifts", "must have an item for each of `dims`"));

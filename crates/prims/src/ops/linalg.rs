@@ -90,7 +90,7 @@ pub(super) const OPS: &[OpDef] = &[
 ];
 
 /// A tensor without elements: what PyTorch returns for results that were not asked for.
-pub(super) fn nothing(b: &mut Builder<'_>, like: ValueId) -> Made1 {
+pub(super) fn nothing(b: &mut Builder<'_>, like: ValueId) -> ValueResult {
     let dtype = b.dtype(like)?;
     b.full(&[SymExpr::ZERO], 0i64, dtype)
 }

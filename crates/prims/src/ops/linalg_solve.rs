@@ -53,9 +53,9 @@ pub(super) const OPS: &[OpDef] = &[
         "aten::triangular_solve(Tensor self, Tensor A, bool upper=True, bool transpose=False, bool unitriangular=False) -> (Tensor solution, Tensor cloned_coefficient)",
         |b, c| {
             let (a, rhs) = same_batch(b, c, c.value("A")?, c.value("self")?)?;
-            let (upper, turned) = (c.bool("upper")?, c.bool("transpose")?);
-            let used = if turned { transpose(b, a)? } else { a };
-            let x = solve_triangular(b, used, rhs, upper != turned, c.bool("unitriangular")?)?;
+            let (upper, transposed) = (c.bool("upper")?, c.bool("transpose")?);
+            let used = if transposed { transpose(b, a)? } else { a };
+            let x = solve_triangular(b, used, rhs, upper != transposed, c.bool("unitriangular")?)?;
             Ok(smallvec![x, a])
         }
     ).autocast(Autocast::FLOAT32_ON_CPU),
@@ -176,7 +176,7 @@ pub(super) fn inverse(b: &mut Builder<'_>, c: &Call<'_>, a: ValueId, check: bool
 }
 
 /// Pivots expanded to the batch of their factors.
-fn widened_pivots(b: &mut Builder<'_>, pivots: ValueId, f: ValueId) -> Made1 {
+fn widened_pivots(b: &mut Builder<'_>, pivots: ValueId, f: ValueId) -> ValueResult {
     let sizes = b.sizes(f)?;
     b.expand(pivots, &sizes[..sizes.len() - 1])
 }
@@ -189,11 +189,11 @@ fn lu_solve(
     rhs: ValueId,
     left: bool,
     adjoined: bool,
-) -> Made1 {
+) -> ValueResult {
     let (_, n) = square(c, b, f)?;
     if !left {
-        let turned = adjoint(b, rhs)?;
-        let x = lu_solve(b, c, (f, pivots), turned, true, !adjoined)?;
+        let transposed = adjoint(b, rhs)?;
+        let x = lu_solve(b, c, (f, pivots), transposed, true, !adjoined)?;
         return adjoint(b, x);
     }
     let (f, rhs) = same_batch(b, c, f, rhs)?;
@@ -212,9 +212,9 @@ fn factored(b: &mut Builder<'_>, c: &Call<'_>, a: ValueId) -> Result<[ValueId; 4
     let (_, n) = square(c, b, a)?;
     let outs = b.call("prims.linalg_lu", vec![a.into(), true.into(), false.into()])?;
     let d = diagonal(b, outs[0])?;
-    let stay = shape::iota(b, &n, 1.into(), 1.into())?;
+    let unchanged_rows = shape::iota(b, &n, 1.into(), 1.into())?;
     let pivots = b.cast(outs[1], DType::I64)?;
-    let moved = b.ne(pivots, stay)?;
+    let moved = b.ne(pivots, unchanged_rows)?;
     let moved = b.cast(moved, DType::I64)?;
     let last = b.rank(moved)? - 1;
     let swaps = b.reduce(ReduceOp::Sum, moved, &[last], false)?;
@@ -265,7 +265,7 @@ fn logdet(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
 }
 
 /// By repeated squaring; negative powers are those of the inverse.
-fn power(b: &mut Builder<'_>, c: &Call<'_>, a: ValueId, n: i64) -> Made1 {
+fn power(b: &mut Builder<'_>, c: &Call<'_>, a: ValueId, n: i64) -> ValueResult {
     let (batch, size) = square(c, b, a)?;
     if n == 0 {
         return eye(b, &batch, &size, &size, b.dtype(a)?);

@@ -133,7 +133,7 @@ fn svd_of(b: &mut Builder<'_>, a: ValueId, full: bool) -> Result<Outs, OpError> 
 }
 
 /// Singular values `[*, min(m, n)]`, descending.
-pub(super) fn svdvals(b: &mut Builder<'_>, a: ValueId) -> Made1 {
+pub(super) fn svdvals(b: &mut Builder<'_>, a: ValueId) -> ValueResult {
     Ok(svd_of(b, a, false)?[1])
 }
 
@@ -210,7 +210,7 @@ fn pinv_of(
     a: ValueId,
     (atol, rtol): (ValueId, ValueId),
     hermitian: bool,
-) -> Made1 {
+) -> ValueResult {
     let (batch, ..) = parts(c, b, a)?;
     let (atol, rtol) = (b.expand(atol, &batch)?, b.expand(rtol, &batch)?);
     b.call1("prims.linalg_pinv", vec![a.into(), atol.into(), rtol.into(), hermitian.into()])
@@ -233,7 +233,7 @@ fn rank_of(
     a: ValueId,
     (atol, rtol): (ValueId, ValueId),
     hermitian: bool,
-) -> Made1 {
+) -> ValueResult {
     let (batch, m, n) = parts(c, b, a)?;
     if is_empty(&m, &n) {
         return b.full(&batch, 0i64, DType::I64);

@@ -11,27 +11,27 @@ use super::view::conjugate;
 use crate::{Builder, Call, OpError};
 
 /// One value.
-pub(super) type Made1 = Result<ValueId, OpError>;
+pub(super) type ValueResult = Result<ValueId, OpError>;
 
 /// The last two dimensions exchanged.
-pub(super) fn transpose(b: &mut Builder<'_>, v: ValueId) -> Made1 {
+pub(super) fn transpose(b: &mut Builder<'_>, v: ValueId) -> ValueResult {
     let rank = b.rank(v)?;
     shape::swap(b, v, rank - 2, rank - 1)
 }
 
 /// The conjugate transpose.
-pub(super) fn adjoint(b: &mut Builder<'_>, v: ValueId) -> Made1 {
+pub(super) fn adjoint(b: &mut Builder<'_>, v: ValueId) -> ValueResult {
     let t = transpose(b, v)?;
     conjugate(b, t)
 }
 
 /// The product of two batches of matrices with the same batch.
-pub(super) fn mm(b: &mut Builder<'_>, x: ValueId, y: ValueId) -> Made1 {
+pub(super) fn mm(b: &mut Builder<'_>, x: ValueId, y: ValueId) -> ValueResult {
     b.call1("prims.matmul", vec![x.into(), y.into()])
 }
 
 /// Where row and column (of matrices like `v`) stand in a relation: `Le` below and on the diagonal `offset`.
-fn triangle_mask(b: &mut Builder<'_>, v: ValueId, op: ScalarOp, offset: i64) -> Made1 {
+fn triangle_mask(b: &mut Builder<'_>, v: ValueId, op: ScalarOp, offset: i64) -> ValueResult {
     let sizes = b.sizes(v)?;
     let rank = sizes.len();
     let rows = shape::iota_at(b, &sizes[rank - 2], 0, 2)?;
@@ -42,32 +42,32 @@ fn triangle_mask(b: &mut Builder<'_>, v: ValueId, op: ScalarOp, offset: i64) -> 
 }
 
 /// Elements at which the mask holds, zeros elsewhere.
-fn kept(b: &mut Builder<'_>, v: ValueId, mask: ValueId) -> Made1 {
+fn kept(b: &mut Builder<'_>, v: ValueId, mask: ValueId) -> ValueResult {
     let zero = Scalar::zero(b.dtype(v)?);
     b.select(mask, v, zero)
 }
 
 /// The part on and below diagonal `offset`.
-pub(super) fn tril(b: &mut Builder<'_>, v: ValueId, offset: i64) -> Made1 {
+pub(super) fn tril(b: &mut Builder<'_>, v: ValueId, offset: i64) -> ValueResult {
     let mask = triangle_mask(b, v, ScalarOp::Le, offset)?;
     kept(b, v, mask)
 }
 
 /// The part on and above diagonal `offset`.
-pub(super) fn triu(b: &mut Builder<'_>, v: ValueId, offset: i64) -> Made1 {
+pub(super) fn triu(b: &mut Builder<'_>, v: ValueId, offset: i64) -> ValueResult {
     let mask = triangle_mask(b, v, ScalarOp::Ge, offset)?;
     kept(b, v, mask)
 }
 
 /// The diagonal of square matrices, `[*, n]`, or of others, `[*, min(m, n)]`: the only nonzero element of each row of
 /// the masked matrix.
-pub(super) fn diagonal(b: &mut Builder<'_>, v: ValueId) -> Made1 {
+pub(super) fn diagonal(b: &mut Builder<'_>, v: ValueId) -> ValueResult {
     let args = vec![v.into(), 0i64.into(), (-2i64).into(), (-1i64).into()];
     b.call1("aten.diagonal.default", args)
 }
 
 /// Square matrices with `d [*, n]` on the diagonal.
-pub(super) fn diag_embed(b: &mut Builder<'_>, d: ValueId) -> Made1 {
+pub(super) fn diag_embed(b: &mut Builder<'_>, d: ValueId) -> ValueResult {
     let mut sizes = b.sizes(d)?;
     let n = sizes[sizes.len() - 1].clone();
     let rank = sizes.len();
@@ -79,7 +79,7 @@ pub(super) fn diag_embed(b: &mut Builder<'_>, d: ValueId) -> Made1 {
 }
 
 /// `v` with its diagonal replaced by `d [*, n]`; `v` is square.
-pub(super) fn with_diagonal(b: &mut Builder<'_>, v: ValueId, d: ValueId) -> Made1 {
+pub(super) fn with_diagonal(b: &mut Builder<'_>, v: ValueId, d: ValueId) -> ValueResult {
     let sizes = b.sizes(v)?;
     let rank = b.rank(d)?;
     let wide = b.unsqueeze(d, rank)?;
@@ -89,41 +89,53 @@ pub(super) fn with_diagonal(b: &mut Builder<'_>, v: ValueId, d: ValueId) -> Made
 }
 
 /// `v` with a number on its diagonal.
-pub(super) fn with_number(b: &mut Builder<'_>, v: ValueId, number: f64) -> Made1 {
+pub(super) fn with_number(b: &mut Builder<'_>, v: ValueId, number: f64) -> ValueResult {
     let mask = triangle_mask(b, v, ScalarOp::Eq, 0)?;
     let number = Scalar::Float(number).to_class_of(b.dtype(v)?);
     b.select(mask, number, v)
 }
 
 /// Identity matrices `[*, n, m]`.
-pub(super) fn eye(b: &mut Builder<'_>, batch: &[SymExpr], n: &SymExpr, m: &SymExpr, dtype: DType) -> Made1 {
+pub(super) fn eye(
+    b: &mut Builder<'_>,
+    batch: &[SymExpr],
+    n: &SymExpr,
+    m: &SymExpr,
+    dtype: DType,
+) -> ValueResult {
     let sizes: Shape = batch.iter().chain([n, m]).cloned().collect();
     let zeros = b.full(&sizes, 0i64, dtype)?;
     with_number(b, zeros, 1.0)
 }
 
 /// `d [*, n]` as a row of factors for the columns of a matrix, in its dtype.
-pub(super) fn row(b: &mut Builder<'_>, d: ValueId, dtype: DType) -> Made1 {
+pub(super) fn row(b: &mut Builder<'_>, d: ValueId, dtype: DType) -> ValueResult {
     let rank = b.rank(d)?;
     let d = b.cast(d, dtype)?;
     b.unsqueeze(d, rank - 1)
 }
 
 /// `d [*, n]` as a column of factors for the rows of a matrix, in its dtype.
-pub(super) fn column(b: &mut Builder<'_>, d: ValueId, dtype: DType) -> Made1 {
+pub(super) fn column(b: &mut Builder<'_>, d: ValueId, dtype: DType) -> ValueResult {
     let rank = b.rank(d)?;
     let d = b.cast(d, dtype)?;
     b.unsqueeze(d, rank)
 }
 
 /// The first `n` along a dimension counted from the end (1 is the last).
-pub(super) fn narrow(b: &mut Builder<'_>, v: ValueId, from_end: usize, start: SymExpr, n: SymExpr) -> Made1 {
+pub(super) fn narrow(
+    b: &mut Builder<'_>,
+    v: ValueId,
+    from_end: usize,
+    start: SymExpr,
+    n: SymExpr,
+) -> ValueResult {
     let rank = b.rank(v)?;
     b.slice(v, rank - from_end, start, n, 1)
 }
 
 /// Rows `order [*, m]` of `v [*, m, n]`.
-pub(super) fn rows_at(b: &mut Builder<'_>, v: ValueId, order: ValueId) -> Made1 {
+pub(super) fn rows_at(b: &mut Builder<'_>, v: ValueId, order: ValueId) -> ValueResult {
     let sizes = b.sizes(v)?;
     let index = column(b, order, DType::I64)?;
     let mut wide = b.sizes(index)?;
@@ -134,13 +146,13 @@ pub(super) fn rows_at(b: &mut Builder<'_>, v: ValueId, order: ValueId) -> Made1 
 }
 
 /// The order that undoes an order of rows.
-pub(super) fn inverse_order(b: &mut Builder<'_>, order: ValueId) -> Made1 {
+pub(super) fn inverse_order(b: &mut Builder<'_>, order: ValueId) -> ValueResult {
     let last = b.rank(order)? as i64 - 1;
     Ok(b.call("prims.sort", vec![order.into(), last.into(), false.into()])?[1])
 }
 
 /// The order into which pivots bring `rows` rows.
-pub(super) fn permutation(b: &mut Builder<'_>, pivots: ValueId, rows: &SymExpr) -> Made1 {
+pub(super) fn permutation(b: &mut Builder<'_>, pivots: ValueId, rows: &SymExpr) -> ValueResult {
     b.call1("prims.linalg_permutation", vec![pivots.into(), rows.clone().into()])
 }
 
@@ -151,7 +163,7 @@ pub(super) fn solve_triangular(
     rhs: ValueId,
     upper: bool,
     unit: bool,
-) -> Made1 {
+) -> ValueResult {
     let args = vec![a.into(), rhs.into(), upper.into(), unit.into()];
     b.call1("prims.linalg_solve_triangular", args)
 }
@@ -163,7 +175,7 @@ pub(super) fn solve_triangular_right(
     rhs: ValueId,
     upper: bool,
     unit: bool,
-) -> Made1 {
+) -> ValueResult {
     let (at, bt) = (transpose(b, a)?, transpose(b, rhs)?);
     let x = solve_triangular(b, at, bt, !upper, unit)?;
     transpose(b, x)

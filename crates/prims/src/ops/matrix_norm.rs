@@ -97,8 +97,8 @@ fn singular(b: &mut Builder<'_>, x: ValueId, dims: [usize; 2], op: ReduceOp) -> 
     let mut kept = b.sizes(x)?;
     dims.iter().for_each(|&d| kept[d] = SymExpr::ONE);
     let order: Vec<usize> = (0..rank).filter(|d| !dims.contains(d)).chain(dims).collect();
-    let turned = b.permute(x, &order)?;
-    let s = super::linalg_spectrum::svdvals(b, turned)?;
+    let transposed = b.permute(x, &order)?;
+    let s = super::linalg_spectrum::svdvals(b, transposed)?;
     let out = b.reduce(op, s, &[rank - 2], false)?;
     b.reshape(out, &kept)
 }

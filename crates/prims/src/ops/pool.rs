@@ -334,7 +334,7 @@ fn adaptive_sizes(b: &mut Builder<'_>, c: &Call<'_>, n: usize) -> Result<(Shape,
 }
 
 /// Window `o` of `outs` over a dimension of size `n` runs from `floor(o n / outs)` to `ceil((o + 1) n / outs)`.
-struct Uneven {
+struct AdaptiveWindows {
     start: ValueId,
     length: ValueId,
     longest: SymExpr,
@@ -351,7 +351,7 @@ fn longest(n: i64, outs: i64) -> i64 {
     n / outs + i64::from(outs > 1) + i64::from(n % outs > 1)
 }
 
-fn uneven(b: &mut Builder<'_>, n: &SymExpr, outs: &SymExpr) -> Result<Uneven, OpError> {
+fn uneven(b: &mut Builder<'_>, n: &SymExpr, outs: &SymExpr) -> Result<AdaptiveWindows, OpError> {
     let longest = match (n.as_const(), outs.as_const()) {
         (Some(n), Some(outs)) if n > 0 && outs > 0 => longest(n, outs).into(),
         // None is longer; places outside of a window are masked anyway.
@@ -362,10 +362,10 @@ fn uneven(b: &mut Builder<'_>, n: &SymExpr, outs: &SymExpr) -> Result<Uneven, Op
     let end = b.add(scaled, n + outs - 1)?;
     let end = b.div(end, outs.clone())?;
     let length = b.sub(end, start)?;
-    Ok(Uneven { start, length, longest })
+    Ok(AdaptiveWindows { start, length, longest })
 }
 
-impl Uneven {
+impl AdaptiveWindows {
     /// Dimension `d` of `x` replaced by `[outs, longest]`, and which of these places lie in their window.
     fn read(
         &self,

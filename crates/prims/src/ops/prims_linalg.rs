@@ -215,7 +215,7 @@ pub(super) const OPS: &[OpDef] = &[
          `linalg_ldl_factor` gave. Pivots out of range are an error.",
         |cx, c| {
             let a = Matrix::square(cx, c, "a")?;
-            a.beside(cx, c, "pivots", std::slice::from_ref(&a.rows))?;
+            a.require_trailing_sizes(cx, c, "pivots", std::slice::from_ref(&a.rows))?;
             Ok(types([a.partner(cx, c, "b")?.like(&[])]))
         },
         |c| Ok(LinalgOp::LdlSolve { hermitian: c.bool("hermitian")? }),
@@ -235,8 +235,8 @@ pub(super) const OPS: &[OpDef] = &[
         "Moore–Penrose inverse `[*, n, m]` of `a [*, m, n]`; singular values up to `max(atol, rtol · largest)` count as \
          zero, `atol` and `rtol` being real `[*]`. Where `hermitian`, the lower triangle is read.",
         |cx, c| matrix(cx, c, |a| {
-            a.beside(cx, c, "atol", &[])?;
-            a.beside(cx, c, "rtol", &[])?;
+            a.require_trailing_sizes(cx, c, "atol", &[])?;
+            a.require_trailing_sizes(cx, c, "rtol", &[])?;
             Ok([a.tail(a.dtype, &[a.columns.clone(), a.rows.clone()])])
         }),
         |c| Ok(LinalgOp::Pinv { hermitian: c.bool("hermitian")? }),
@@ -404,7 +404,13 @@ impl Matrix {
     }
 
     /// An operand has these sizes behind those of the batch.
-    fn beside(&self, cx: &MetaCx<'_>, call: &Call<'_>, arg: &str, last: &[SymExpr]) -> Result<(), OpError> {
+    fn require_trailing_sizes(
+        &self,
+        cx: &MetaCx<'_>,
+        call: &Call<'_>,
+        arg: &str,
+        last: &[SymExpr],
+    ) -> Result<(), OpError> {
         let sizes: Shape = self.batch.iter().chain(last).cloned().collect();
         let meta = cx.meta(call, arg)?;
         cx.equal_sizes(call, &meta.sizes, &sizes, || {

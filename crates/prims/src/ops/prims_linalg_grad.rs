@@ -58,7 +58,7 @@ pub(super) fn cholesky(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
 
 /// Zeros on the diagonal of a triangle replaced by a tiny number: singular matrices have a gradient too where the
 /// cotangents make it finite, as those of determinants do.
-fn nonsingular(b: &mut Builder<'_>, u: ValueId) -> Made1 {
+fn nonsingular(b: &mut Builder<'_>, u: ValueId) -> ValueResult {
     let dtype = b.dtype(u)?;
     let d = diagonal(b, u)?;
     let zero = b.eq(d, number(0.0, dtype))?;
@@ -76,7 +76,12 @@ pub(super) fn lu(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
 }
 
 /// The gradient of the matrix with these factors and pivots.
-fn lu_of(b: &mut Builder<'_>, call: &GradCall<'_>, (f, pivots): (ValueId, ValueId), g: ValueId) -> Made1 {
+fn lu_of(
+    b: &mut Builder<'_>,
+    call: &GradCall<'_>,
+    (f, pivots): (ValueId, ValueId),
+    g: ValueId,
+) -> ValueResult {
     let (_, m, n) = parts(call.call, b, f)?;
     let k = m.sym_min(&n);
     let (tall, wide) = (m != k, n != k);
@@ -130,7 +135,7 @@ fn lu_of(b: &mut Builder<'_>, call: &GradCall<'_>, (f, pivots): (ValueId, ValueI
 }
 
 /// `a⁻ᴴ g` by the factors of `a`: `P L⁻ᴴ U⁻ᴴ g`.
-pub(super) fn adjoint_solve(b: &mut Builder<'_>, f: ValueId, pivots: ValueId, g: ValueId) -> Made1 {
+pub(super) fn adjoint_solve(b: &mut Builder<'_>, f: ValueId, pivots: ValueId, g: ValueId) -> ValueResult {
     let fh = adjoint(b, f)?;
     let x = solve_triangular(b, fh, g, false, false)?;
     let x = solve_triangular(b, fh, x, true, true)?;
@@ -235,7 +240,13 @@ pub(super) fn qr(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     only(call, x)
 }
 
-fn qr_square(b: &mut Builder<'_>, q: ValueId, r: ValueId, gq: Option<ValueId>, gr: Option<ValueId>) -> Made1 {
+fn qr_square(
+    b: &mut Builder<'_>,
+    q: ValueId,
+    r: ValueId,
+    gq: Option<ValueId>,
+    gr: Option<ValueId>,
+) -> ValueResult {
     let (qh, rh) = (adjoint(b, q)?, adjoint(b, r)?);
     let from_r = gr.map(|gr| mm(b, gr, rh)).transpose()?;
     let from_q = match gq {
@@ -259,7 +270,7 @@ fn qr_square(b: &mut Builder<'_>, q: ValueId, r: ValueId, gq: Option<ValueId>, g
 }
 
 /// `1` on the diagonal and `values_j - values_i` elsewhere, for values `[*, n]`.
-fn differences(b: &mut Builder<'_>, values: ValueId) -> Made1 {
+fn differences(b: &mut Builder<'_>, values: ValueId) -> ValueResult {
     let dtype = b.dtype(values)?;
     let (r, c) = (row(b, values, dtype)?, column(b, values, dtype)?);
     let e = b.sub(r, c)?;
@@ -273,7 +284,7 @@ fn core(
     off: Option<ValueId>,
     g: Option<ValueId>,
     dtype: DType,
-) -> Made1 {
+) -> ValueResult {
     let on = match g {
         Some(g) => Some(b.cast(g, dtype)?),
         None => None,
@@ -393,7 +404,7 @@ pub(super) fn svd(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
 }
 
 /// `g - q qᴴ g`.
-fn outside_columns(b: &mut Builder<'_>, q: ValueId, g: ValueId) -> Made1 {
+fn outside_columns(b: &mut Builder<'_>, q: ValueId, g: ValueId) -> ValueResult {
     let qh = adjoint(b, q)?;
     let inside = mm(b, qh, g)?;
     let inside = mm(b, q, inside)?;
@@ -405,7 +416,7 @@ fn svd_core(
     b: &mut Builder<'_>,
     (u, s, vh): (ValueId, ValueId, ValueId),
     (gu, gs, gvh): (Option<ValueId>, Option<ValueId>, Option<ValueId>),
-) -> Made1 {
+) -> ValueResult {
     let dtype = b.dtype(u)?;
     let skew = |b: &mut Builder<'_>, x: ValueId| {
         let xh = adjoint(b, x)?;
@@ -510,7 +521,7 @@ pub(super) fn matrix_exp(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
 }
 
 /// The gradient of `exp(a)` for the cotangent `g`.
-pub(super) fn matrix_exp_of(b: &mut Builder<'_>, a: ValueId, g: ValueId) -> Made1 {
+pub(super) fn matrix_exp_of(b: &mut Builder<'_>, a: ValueId, g: ValueId) -> ValueResult {
     let ah = adjoint(b, a)?;
     let sizes = b.sizes(ah)?;
     let rank = sizes.len();

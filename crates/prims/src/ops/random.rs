@@ -208,7 +208,7 @@ pub(super) fn normal(
 }
 
 /// Whether an event of probability `p` happens: exact to 2^-53.
-pub(super) fn chance(b: &mut Builder<'_>, sizes: &[SymExpr], p: f64) -> Result<ValueId, OpError> {
+pub(super) fn bernoulli_event(b: &mut Builder<'_>, sizes: &[SymExpr], p: f64) -> Result<ValueId, OpError> {
     let k = top_bits(b, sizes, 53)?;
     b.lt(k, (p * 53f64.exp2()).ceil() as i64)
 }

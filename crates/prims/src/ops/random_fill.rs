@@ -9,7 +9,7 @@ use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::ScalarOp;
 
 use super::common::{choose, one};
-use super::random::{below, chance, normal, positive, uniform, want_float};
+use super::random::{below, bernoulli_event, normal, positive, uniform, want_float};
 use crate::promotion::DEFAULT_FLOAT;
 use crate::{Builder, Call, OpDef, OpError, Outs};
 
@@ -249,7 +249,7 @@ fn random_range(
         Err(_) => {
             let half = ((range + 1) / 2).min(i128::from(i64::MAX)) as i64;
             let n = below(b, &meta.sizes, from.into(), half.into())?;
-            let upper = chance(b, &meta.sizes, 0.5)?;
+            let upper = bernoulli_event(b, &meta.sizes, 0.5)?;
             let moved = b.add(n, last.wrapping_sub(half).wrapping_add(1).wrapping_sub(from))?;
             b.select(upper, moved, n)?
         }
@@ -263,7 +263,7 @@ fn bernoulli(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     if !(0.0..=1.0).contains(&p) {
         return Err(c.bad_arg("p", format!("must be a probability, not {p}")));
     }
-    let happens = chance(b, &meta.sizes, p)?;
+    let happens = bernoulli_event(b, &meta.sizes, p)?;
     one(b.cast(happens, meta.dtype)?)
 }
 

@@ -70,7 +70,7 @@ fn without(b: &mut Builder<'_>, weights: ValueId, count: SymExpr) -> Result<Outs
 }
 
 /// Halvings of the interval in which a count is searched: enough for rates up to 2^40.
-const HALVINGS: u32 = 26;
+const MAX_BISECTIONS: u32 = 26;
 
 /// Counts of the rates in `self`: the smallest `k` with `P(X <= k) = Q(k + 1, rate) >= u`, found by bisection within
 /// 12 standard deviations (and 40 more, for small rates) of the rate.
@@ -89,7 +89,7 @@ fn poisson(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let (low, high) = (b.floor(low)?, b.floor(high)?);
     // `low` is below the count, `high` is not.
     let (mut low, mut high) = (b.maximum(low, -1.0)?, high);
-    for _ in 0..HALVINGS {
+    for _ in 0..MAX_BISECTIONS {
         let sum = b.add(low, high)?;
         let half = b.mul(sum, 0.5)?;
         let middle = b.floor(half)?;

@@ -27,8 +27,8 @@ pub(super) const OPS: &[OpDef] = &[
             let half = (n + 1) / 2;
             frequencies(b, c, n, |b, k| {
                 let late = b.ge(k, half)?;
-                let turned = b.sub(k, n)?;
-                b.select(late, turned, k)
+                let negated = b.sub(k, n)?;
+                b.select(late, negated, k)
             })
         }
     ),

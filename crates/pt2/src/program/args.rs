@@ -7,8 +7,8 @@ use tracing::debug;
 use super::build::Builder;
 use super::scope::Scope;
 use crate::error::{Result, shorten};
+use crate::json_path::JsonPath;
 use crate::schema::{self, Argument};
-use crate::whereabouts::At;
 
 /// The code of `torch.strided` in the export schema.
 const STRIDED: u32 = 7;
@@ -21,7 +21,7 @@ impl<'a> Builder<'a> {
         scope: &Scope<'a>,
         arg: &'a Argument<'a>,
         depth: usize,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<Arg> {
         let tensor = |t: &schema::Name<'a>| scope.get(&t.name, at);
         let optional = |t: &schema::OptionalTensor<'a>| match t {
@@ -73,7 +73,7 @@ impl<'a> Builder<'a> {
     }
 
     /// dtype, device, sizes and strides of a tensor.
-    pub(super) fn meta(&mut self, meta: &'a schema::TensorMeta<'a>, at: &At<'_>) -> Result<TensorMeta> {
+    pub(super) fn meta(&mut self, meta: &'a schema::TensorMeta<'a>, at: &JsonPath<'_>) -> Result<TensorMeta> {
         if meta.layout != STRIDED {
             let what = format!("a sparse tensor (layout {})", meta.layout);
             return Err(at.unsupported(
@@ -102,12 +102,12 @@ impl<'a> Builder<'a> {
         })
     }
 
-    fn shape(&mut self, sizes: &'a [schema::SymInt<'a>], at: &At<'_>) -> Result<Shape> {
+    fn shape(&mut self, sizes: &'a [schema::SymInt<'a>], at: &JsonPath<'_>) -> Result<Shape> {
         sizes.iter().enumerate().map(|(i, size)| self.symbols.int(size, &at.item(i))).collect()
     }
 
     /// A program that was exported on the `meta` device has no data there: it is read as one for the host.
-    pub(super) fn device(&mut self, device: &schema::Device<'a>, at: &At<'_>) -> Result<Device> {
+    pub(super) fn device(&mut self, device: &schema::Device<'a>, at: &JsonPath<'_>) -> Result<Device> {
         let mut read: Device =
             device.kind.parse().map_err(|problem: String| at.invalid(shorten(&problem)))?;
         if let Some(index) = device.index {
@@ -128,28 +128,28 @@ fn list<T>(items: &[T], read: impl Fn(&T) -> Result<Arg>) -> Result<Arg> {
     items.iter().map(read).collect::<Result<_>>().map(Arg::List)
 }
 
-fn sym_int<'a>(scope: &Scope<'a>, arg: &schema::SymIntArgument<'a>, at: &At<'_>) -> Result<Arg> {
+fn sym_int<'a>(scope: &Scope<'a>, arg: &schema::SymIntArgument<'a>, at: &JsonPath<'_>) -> Result<Arg> {
     match arg {
         schema::SymIntArgument::AsName(name) => scope.get(name, at),
         schema::SymIntArgument::AsInt(n) => Ok(Arg::int(*n)),
     }
 }
 
-fn sym_float<'a>(scope: &Scope<'a>, arg: &schema::SymFloatArgument<'a>, at: &At<'_>) -> Result<Arg> {
+fn sym_float<'a>(scope: &Scope<'a>, arg: &schema::SymFloatArgument<'a>, at: &JsonPath<'_>) -> Result<Arg> {
     match arg {
         schema::SymFloatArgument::AsName(name) => scope.get(name, at),
         schema::SymFloatArgument::AsFloat(x) => Ok(x.0.into()),
     }
 }
 
-fn sym_bool<'a>(scope: &Scope<'a>, arg: &schema::SymBoolArgument<'a>, at: &At<'_>) -> Result<Arg> {
+fn sym_bool<'a>(scope: &Scope<'a>, arg: &schema::SymBoolArgument<'a>, at: &JsonPath<'_>) -> Result<Arg> {
     match arg {
         schema::SymBoolArgument::AsName(name) => scope.get(name, at),
         schema::SymBoolArgument::AsBool(b) => Ok((*b).into()),
     }
 }
 
-pub(super) fn custom_object(object: &schema::CustomObj<'_>, at: &At<'_>) -> crate::Pt2Error {
+pub(super) fn custom_object(object: &schema::CustomObj<'_>, at: &JsonPath<'_>) -> crate::Pt2Error {
     let what = format!(
         "the model holds a custom object, `{}` of the class `{}`, which only PyTorch can run",
         shorten(&object.name),
@@ -158,7 +158,7 @@ pub(super) fn custom_object(object: &schema::CustomObj<'_>, at: &At<'_>) -> crat
     at.unsupported(what, "replace the object by tensors and operators before exporting")
 }
 
-pub(crate) fn dtype(code: u32, at: &At<'_>) -> Result<DType> {
+pub(crate) fn dtype(code: u32, at: &JsonPath<'_>) -> Result<DType> {
     DType::from_pt2_code(code).ok_or_else(|| {
         let name = match code {
             0 => "unknown",
@@ -174,7 +174,7 @@ pub(crate) fn dtype(code: u32, at: &At<'_>) -> Result<DType> {
     })
 }
 
-fn memory_format(code: u32, at: &At<'_>) -> Result<MemoryFormat> {
+fn memory_format(code: u32, at: &JsonPath<'_>) -> Result<MemoryFormat> {
     Ok(match code {
         1 => MemoryFormat::Contiguous,
         2 => MemoryFormat::ChannelsLast,

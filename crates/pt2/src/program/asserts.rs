@@ -13,8 +13,8 @@ use super::build::{Builder, named};
 use super::origin;
 use super::scope::Scope;
 use crate::error::Result;
+use crate::json_path::JsonPath;
 use crate::schema::{self, Argument};
-use crate::whereabouts::At;
 
 impl<'a> Builder<'a> {
     /// Handles a node that only asserts; `false` for any other.
@@ -23,7 +23,7 @@ impl<'a> Builder<'a> {
         scope: &Scope<'a>,
         target: &str,
         node: &'a schema::Node<'a>,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<bool> {
         match target {
             "aten._assert_scalar.default" => return Ok(self.assert_scalar(scope, node)),
@@ -64,7 +64,7 @@ impl<'a> Builder<'a> {
         scope: &Scope<'a>,
         node: &'a schema::Node<'a>,
         for_size: bool,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<()> {
         let value = |name: &str| node.inputs.iter().find(|i| &*i.name == name).map(|i| &i.arg);
         let number = |name: &str| match value(name) {

@@ -13,10 +13,10 @@ use super::origin;
 use super::scope::Scope;
 use super::symbols::Symbols;
 use crate::error::{Result, shorten};
+use crate::json_path::JsonPath;
 use crate::limits::Limits;
 use crate::schema::{self, Argument};
 use crate::sym::Value;
-use crate::whereabouts::At;
 
 /// State over all graphs of one program.
 pub(super) struct Builder<'a> {
@@ -38,7 +38,7 @@ impl<'a> Builder<'a> {
         source: &'a schema::Graph<'a>,
         name: &str,
         depth: usize,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<Graph> {
         if depth > self.limits.graph_depth {
             return Err(
@@ -68,7 +68,7 @@ impl<'a> Builder<'a> {
         out: &mut Graph,
         scope: &mut Scope<'a>,
         input: &'a Argument<'a>,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<()> {
         match self.input_type(scope, input, at)? {
             Some((name, ty)) => {
@@ -89,7 +89,7 @@ impl<'a> Builder<'a> {
         &mut self,
         scope: &Scope<'a>,
         input: &'a Argument<'a>,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<Option<Made<'a>>> {
         Ok(Some(match input {
             Argument::AsTensor(t) => (&*t.name, self.tensor_type(scope, &t.name, at)?),
@@ -111,7 +111,7 @@ impl<'a> Builder<'a> {
         (kind, outside): (InputKind, &str),
         name: &'a str,
         ty: ValueType,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<ValueId> {
         let expr = match &ty {
             ValueType::Int(expr) => Some(expr.clone()),
@@ -129,7 +129,7 @@ impl<'a> Builder<'a> {
         scope: &mut Scope<'a>,
         source: &'a schema::Graph<'a>,
         depth: usize,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<()> {
         let nodes = at.field("nodes");
         for (i, node) in source.nodes.iter().enumerate() {
@@ -144,7 +144,7 @@ impl<'a> Builder<'a> {
         scope: &mut Scope<'a>,
         node: &'a schema::Node<'a>,
         depth: usize,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<()> {
         let target = node.target.strip_prefix("torch.ops.").unwrap_or(&node.target);
         if target.is_empty() || target.len() > 1024 {
@@ -165,7 +165,12 @@ impl<'a> Builder<'a> {
 
     /// Binds the outputs of a node that computes with sizes to what the archive knows of them. `false` where it does
     /// not know them in integers.
-    fn bind_known(&mut self, scope: &mut Scope<'a>, node: &'a schema::Node<'a>, at: &At<'_>) -> Result<bool> {
+    fn bind_known(
+        &mut self,
+        scope: &mut Scope<'a>,
+        node: &'a schema::Node<'a>,
+        at: &JsonPath<'_>,
+    ) -> Result<bool> {
         let [output] = &node.outputs[..] else { return Ok(false) };
         let at = at.field("outputs");
         let (name, known) = match output {
@@ -205,7 +210,7 @@ impl<'a> Builder<'a> {
         node: &'a schema::Node<'a>,
         origin: OriginId,
         depth: usize,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<()> {
         let mut given = Vec::with_capacity(node.inputs.len());
         let inputs = at.field("inputs");
@@ -242,7 +247,7 @@ impl<'a> Builder<'a> {
         node: &'a schema::Node<'a>,
         output: &'a Argument<'a>,
         made: &mut Vec<Made<'a>>,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<()> {
         let mut tensor = |made: &mut Vec<Made<'a>>, t: &'a schema::Name<'a>| -> Result<()> {
             made.push((&*t.name, self.tensor_type(scope, &t.name, at)?));
@@ -281,21 +286,21 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn tensor_type(&mut self, scope: &Scope<'a>, name: &str, at: &At<'_>) -> Result<ValueType> {
+    fn tensor_type(&mut self, scope: &Scope<'a>, name: &str, at: &JsonPath<'_>) -> Result<ValueType> {
         let meta = scope.tensor(name, at)?;
         let meta = self.meta(meta, &at.key(name))?;
         meta.sizes.iter().for_each(|size| self.symbols.is_bound(size));
         Ok(ValueType::Tensor(meta))
     }
 
-    fn int_type(&mut self, scope: &Scope<'a>, name: &str, at: &At<'_>) -> Result<ValueType> {
+    fn int_type(&mut self, scope: &Scope<'a>, name: &str, at: &JsonPath<'_>) -> Result<ValueType> {
         let value = self.symbols.int(scope.int(name, at)?, at)?;
         self.symbols.is_bound(&value);
         Ok(ValueType::Int(value))
     }
 }
 
-fn absent_in_list(at: &At<'_>) -> crate::Pt2Error {
+fn absent_in_list(at: &JsonPath<'_>) -> crate::Pt2Error {
     at.unsupported("an operator that returns a list with constants in it", "return tensors only")
 }
 

@@ -8,13 +8,13 @@ use ir_core::{DType, Layout, MemoryFormat, Scalar};
 use prims::{ArgType, Schema, SchemaArg, SchemaDefault};
 
 use crate::error::{Result, shorten};
-use crate::whereabouts::At;
+use crate::json_path::JsonPath;
 
 /// The arguments in schema order.
 ///
 /// # Errors
 /// `Invalid` where an argument is not of the schema, is given twice or is missing.
-pub(super) fn positional(target: &str, given: Vec<(&str, Arg)>, at: &At<'_>) -> Result<Vec<Arg>> {
+pub(super) fn positional(target: &str, given: Vec<(&str, Arg)>, at: &JsonPath<'_>) -> Result<Vec<Arg>> {
     match prims::schema_of(target) {
         Some(schema) => {
             by_schema(schema, given).map_err(|problem| at.invalid(format!("`{target}`: {problem}")))

@@ -12,8 +12,8 @@ use super::args;
 use super::build::Builder;
 use super::scope::Scope;
 use crate::error::Result;
+use crate::json_path::JsonPath;
 use crate::schema::{self, Argument};
-use crate::whereabouts::At;
 
 const SET_GRAD: &str = "higher_order.wrap_with_set_grad_enabled";
 const AUTOCAST: &str = "higher_order.wrap_with_autocast";
@@ -45,7 +45,7 @@ impl<'a> Builder<'a> {
         node: &'a schema::Node<'a>,
         origin: OriginId,
         depth: usize,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<()> {
         let inputs = at.field("inputs");
         let body_at = node.inputs.iter().position(|i| matches!(i.arg, Argument::AsGraph(_)));
@@ -95,7 +95,7 @@ impl<'a> Builder<'a> {
         body: &'a schema::Graph<'a>,
         entered: Option<&[ValueId]>,
         origin: OriginId,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<()> {
         let outputs = at.field("outputs");
         let mut names = Vec::new();
@@ -144,13 +144,13 @@ impl<'a> Builder<'a> {
         // Results of several dtypes come from operators that keep each operand's own.
         let Some(result) = floats().next().filter(|&first| floats().all(|d| d == first)) else { return };
         let base = target.strip_prefix("aten.").and_then(|t| t.split('.').next()).unwrap_or_default();
-        let asked = asked_for(base, args);
+        let requested = dtype_is_requested(base, args);
         // A low result of operands none of which is low is autocast's doing in any operator (`einsum`).
         let lists = prims::lookup(target).is_some_and(|op| op.def.autocast.lowers());
-        let lowered = lists || (!asked && no_operand_is(out, args, low));
+        let lowered = lists || (!requested && no_operand_is(out, args, low));
         let wanted = if result == low && lowered {
             low
-        } else if result == DType::F32 && !asked {
+        } else if result == DType::F32 && !requested {
             // Casting up is exact, so it does no harm where the operator would promote by itself.
             DType::F32
         } else {
@@ -170,7 +170,7 @@ impl<'a> Builder<'a> {
 }
 
 /// Whether the dtype of the result was asked for, or memory is written in place.
-fn asked_for(base: &str, args: &[Arg]) -> bool {
+fn dtype_is_requested(base: &str, args: &[Arg]) -> bool {
     CONVERSIONS.contains(&base) || base.ends_with('_') || args.iter().any(|a| matches!(a, Arg::DType(_)))
 }
 
@@ -223,7 +223,7 @@ fn is_dense(meta: &TensorMeta) -> bool {
 }
 
 /// The mode inside a wrapper: `(enabled)` or `(device, dtype, enabled, cache)` before the body.
-fn mode(target: &str, given: &[schema::NamedArgument<'_>], outer: Mode, at: &At<'_>) -> Result<Mode> {
+fn mode(target: &str, given: &[schema::NamedArgument<'_>], outer: Mode, at: &JsonPath<'_>) -> Result<Mode> {
     if target == SET_GRAD {
         return match given.first().map(|g| &g.arg) {
             Some(Argument::AsBool(enabled)) => Ok(Mode { no_grad: !enabled, ..outer }),

@@ -28,10 +28,10 @@ use self::symbols::{Asserted, Symbols};
 pub use self::treespec::TreeSpec;
 use crate::container::Archive;
 use crate::error::{Place, Pt2Error, Result};
+use crate::json_path::JsonPath;
 use crate::schema;
 use crate::sym::Bounds;
 use crate::weights::{self, WeightSource, WeightTable};
-use crate::whereabouts::At;
 use crate::{SCHEMA_MAJOR, SCHEMA_MINOR, json};
 
 /// What `torch.export` calls the dialect of a program.
@@ -85,7 +85,7 @@ impl ExportedProgram {
     /// tensor of another dtype or other sizes than the graph says.
     pub fn from_graph(graph: Graph, weights: &dyn WeightSource) -> Result<ExportedProgram> {
         if let Some(first) = fx_ir::well_formed(&graph).err().and_then(|errors| errors.into_iter().next()) {
-            return Err(At::Entry("the graph").invalid(first.to_string()));
+            return Err(JsonPath::Entry("the graph").invalid(first.to_string()));
         }
         let mut table = WeightTable::of_graph(&graph)?;
         table.fill(weights)?;
@@ -125,7 +125,7 @@ impl Archive {
             available: self.model_names(),
         })?;
         let (program, version) = parse(&entry, &text)?;
-        let at = At::Entry(&entry);
+        let at = JsonPath::Entry(&entry);
         let module_at = at.field("graph_module");
         let bounds = Bounds { bytes: self.limits().expression_bytes, depth: self.limits().expression_depth };
         let mut builder = Builder {
@@ -190,7 +190,7 @@ fn build<'a>(
     builder: &mut Builder<'a>,
     module: &'a schema::GraphModule<'a>,
     name: &str,
-    at: &At<'_>,
+    at: &JsonPath<'_>,
 ) -> Result<(Graph, Vec<UserInput>)> {
     let graph_at = at.field("graph");
     let mut graph = Graph::new(name);

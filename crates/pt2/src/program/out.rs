@@ -9,7 +9,7 @@ use prims::{Op, Schema};
 
 use super::complete;
 use crate::error::Result;
-use crate::whereabouts::At;
+use crate::json_path::JsonPath;
 
 /// Overloads that are `out=` variants without saying so: they are named after what they write.
 const NAMED: &[&str] = &[
@@ -102,7 +102,7 @@ pub(super) fn call(
     mut given: Vec<(&str, Arg)>,
     made: Vec<(&str, ValueType)>,
     origin: OriginId,
-    at: &At<'_>,
+    at: &JsonPath<'_>,
 ) -> Result<Vec<ValueId>> {
     for (n, _) in form.written.iter().rev() {
         given.remove(*n);

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use fx_ir::Arg;
 
 use crate::error::{Result, shorten};
+use crate::json_path::JsonPath;
 use crate::schema;
-use crate::whereabouts::At;
 
 /// The tables of one archive graph by name. Random keys: the names come from the file.
 pub(super) struct Tables<'a> {
@@ -24,7 +24,7 @@ pub(super) struct Scope<'a> {
 
 fn table<'a, T>(
     entries: &'a schema::Entries<'a, T>,
-    at: &At<'_>,
+    at: &JsonPath<'_>,
     field: &'static str,
 ) -> Result<HashMap<&'a str, &'a T>> {
     let mut table = HashMap::with_capacity(entries.0.len());
@@ -37,7 +37,7 @@ fn table<'a, T>(
 }
 
 impl<'a> Scope<'a> {
-    pub(super) fn new(graph: &'a schema::Graph<'a>, at: &At<'_>) -> Result<Scope<'a>> {
+    pub(super) fn new(graph: &'a schema::Graph<'a>, at: &JsonPath<'_>) -> Result<Scope<'a>> {
         let tables = Tables {
             tensors: table(&graph.tensor_values, at, "tensor_values")?,
             ints: table(&graph.sym_int_values, at, "sym_int_values")?,
@@ -48,24 +48,24 @@ impl<'a> Scope<'a> {
     }
 
     /// What a name is bound to.
-    pub(super) fn get(&self, name: &str, at: &At<'_>) -> Result<Arg> {
+    pub(super) fn get(&self, name: &str, at: &JsonPath<'_>) -> Result<Arg> {
         let unknown = || at.invalid(format!("`{}` is used but no node before gives it", shorten(name)));
         self.names.get(name).cloned().ok_or_else(unknown)
     }
 
     /// Binds a name once.
-    pub(super) fn bind(&mut self, name: &'a str, to: Arg, at: &At<'_>) -> Result<()> {
+    pub(super) fn bind(&mut self, name: &'a str, to: Arg, at: &JsonPath<'_>) -> Result<()> {
         match self.names.insert(name, to) {
             None => Ok(()),
             Some(_) => Err(at.invalid(format!("`{}` is defined twice", shorten(name)))),
         }
     }
 
-    pub(super) fn tensor(&self, name: &str, at: &At<'_>) -> Result<&'a schema::TensorMeta<'a>> {
+    pub(super) fn tensor(&self, name: &str, at: &JsonPath<'_>) -> Result<&'a schema::TensorMeta<'a>> {
         self.tables.tensors.get(name).copied().ok_or_else(|| missing(name, "tensor_values", at))
     }
 
-    pub(super) fn int(&self, name: &str, at: &At<'_>) -> Result<&'a schema::SymInt<'a>> {
+    pub(super) fn int(&self, name: &str, at: &JsonPath<'_>) -> Result<&'a schema::SymInt<'a>> {
         self.tables.ints.get(name).copied().ok_or_else(|| missing(name, "sym_int_values", at))
     }
 
@@ -80,6 +80,6 @@ impl<'a> Scope<'a> {
     }
 }
 
-fn missing(name: &str, table: &str, at: &At<'_>) -> crate::Pt2Error {
+fn missing(name: &str, table: &str, at: &JsonPath<'_>) -> crate::Pt2Error {
     at.invalid(format!("`{}` is not described in `{table}`", shorten(name)))
 }

@@ -8,8 +8,8 @@ use super::build::Builder;
 use super::scope::Scope;
 use super::treespec::TreeSpec;
 use crate::error::{Result, shorten};
+use crate::json_path::JsonPath;
 use crate::schema::{self, Argument, InputSpec, OutputSpec};
-use crate::whereabouts::At;
 
 /// An argument of the exported `forward`, in calling order (positional, then keyword, nested ones flattened).
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +31,7 @@ impl<'a> Builder<'a> {
         out: &mut Graph,
         scope: &mut Scope<'a>,
         module: &'a schema::GraphModule<'a>,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<Vec<UserInput>> {
         let (specs, inputs) = (&module.signature.input_specs, &module.graph.inputs);
         let signature = at.field("signature");
@@ -54,7 +54,7 @@ impl<'a> Builder<'a> {
         spec: &'a InputSpec<'a>,
         input: &'a Argument<'a>,
         users: &mut Vec<UserInput>,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<()> {
         let (kind, name, outside) = match spec {
             InputSpec::Parameter { arg, parameter_name } => (InputKind::Parameter, arg, parameter_name),
@@ -100,7 +100,7 @@ impl<'a> Builder<'a> {
         scope: &mut Scope<'a>,
         arg: &'a Argument<'a>,
         users: &mut Vec<UserInput>,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<()> {
         match self.input_type(scope, arg, at)? {
             Some((name, ty)) => {
@@ -126,7 +126,7 @@ impl<'a> Builder<'a> {
         out: &mut Graph,
         scope: &Scope<'a>,
         module: &'a schema::GraphModule<'a>,
-        at: &At<'_>,
+        at: &JsonPath<'_>,
     ) -> Result<()> {
         let (specs, outputs) = (&module.signature.output_specs, &module.graph.outputs);
         let signature = at.field("signature");
@@ -165,7 +165,7 @@ impl<'a> Builder<'a> {
 }
 
 /// What is written must be an input of the graph, and is written once.
-fn check_mutations(graph: &Graph, at: &At<'_>) -> Result<()> {
+fn check_mutations(graph: &Graph, at: &JsonPath<'_>) -> Result<()> {
     let of = |wanted: fn(InputKind) -> bool| -> HashSet<&str> {
         graph.inputs().filter(|(_, kind, _)| wanted(*kind)).map(|(_, _, name)| name).collect()
     };
@@ -200,7 +200,7 @@ pub struct CallSpec {
 }
 
 /// The call spec of the whole module.
-pub(super) fn call_spec(calls: &[schema::ModuleCall<'_>], at: &At<'_>) -> Result<CallSpec> {
+pub(super) fn call_spec(calls: &[schema::ModuleCall<'_>], at: &JsonPath<'_>) -> Result<CallSpec> {
     let at = at.field("module_call_graph");
     let root = calls.iter().enumerate().find(|(_, call)| call.fqn.is_empty());
     let Some((i, signature)) = root.and_then(|(i, call)| call.signature.as_ref().map(|s| (i, s))) else {

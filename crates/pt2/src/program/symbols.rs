@@ -9,9 +9,9 @@ use ir_core::{Arena, Atom, Origin, Relation, SymExpr, SymId};
 use tracing::debug;
 
 use crate::error::{Pt2Error, Result, shorten};
+use crate::json_path::JsonPath;
 use crate::schema;
 use crate::sym::{self, AtLeast, Bounds, Value};
-use crate::whereabouts::At;
 
 /// An assertion about the sizes of inputs.
 pub(super) struct Asserted {
@@ -66,7 +66,7 @@ impl<'a> Symbols<'a> {
     }
 
     /// The integer of a size, stride or symbolic value.
-    pub(super) fn int(&mut self, size: &'a schema::SymInt<'a>, at: &At<'_>) -> Result<SymExpr> {
+    pub(super) fn int(&mut self, size: &'a schema::SymInt<'a>, at: &JsonPath<'_>) -> Result<SymExpr> {
         match size {
             schema::SymInt::AsInt(n) => Ok(SymExpr::from_i64(*n)),
             schema::SymInt::AsExpr(expr) => {
@@ -79,7 +79,7 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    fn int_text(&mut self, text: &'a str, at: &At<'_>) -> Result<SymExpr> {
+    fn int_text(&mut self, text: &'a str, at: &JsonPath<'_>) -> Result<SymExpr> {
         if let Some(known) = self.integers.get(text) {
             return Ok(known.clone());
         }
@@ -292,6 +292,6 @@ impl<'a> Symbols<'a> {
     }
 }
 
-fn expression(text: &str, problem: String, at: &At<'_>) -> Pt2Error {
+fn expression(text: &str, problem: String, at: &JsonPath<'_>) -> Pt2Error {
     Pt2Error::Expression { at: at.place(), text: shorten(text), problem }
 }

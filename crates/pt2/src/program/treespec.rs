@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::error::{Pt2Error, Result, shorten};
 use crate::json;
-use crate::whereabouts::At;
+use crate::json_path::JsonPath;
 
 /// A nested structure: a leaf or a container of structures.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ struct Raw {
 
 impl TreeSpec {
     /// Reads the text of `treespec_dumps`: `[1, {"type": …, "context": …, "children_spec": […]}]`.
-    pub(super) fn read(text: &str, at: &At<'_>) -> Result<TreeSpec> {
+    pub(super) fn read(text: &str, at: &JsonPath<'_>) -> Result<TreeSpec> {
         let parsed: Result<(i64, Raw)> = json::parse("", text.as_bytes());
         match parsed {
             Ok((1, raw)) => Ok(raw.spec()),
@@ -129,11 +129,11 @@ mod tests {
         let text = format!(
             r#"[1, {{"type": "builtins.tuple", "context": "null", "children_spec": [{args}, {kwargs}]}}]"#
         );
-        let spec = TreeSpec::read(&text, &At::Entry("e")).unwrap();
+        let spec = TreeSpec::read(&text, &JsonPath::Entry("e")).unwrap();
         let paths = spec.argument_paths(&["x".into(), "d".into()]).unwrap();
         assert_eq!(paths, ["x", "d['a']", "d['3']", "k"]);
         assert_eq!(spec.leaves(), 4);
-        assert!(TreeSpec::read("[2, {\"type\": null}]", &At::Entry("e")).is_err());
-        assert!(TreeSpec::read("{", &At::Entry("e")).is_err());
+        assert!(TreeSpec::read("[2, {\"type\": null}]", &JsonPath::Entry("e")).is_err());
+        assert!(TreeSpec::read("{", &JsonPath::Entry("e")).is_err());
     }
 }

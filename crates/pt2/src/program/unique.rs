@@ -15,7 +15,7 @@ pub(super) fn correct(graph: &Graph, target: &str, args: &[Arg], made: &mut [(&s
     let Some(input) = graph.meta(*input) else { return };
     let argument =
         |name: &str| prims::schema_of(target).and_then(|s| s.arg_index(name)).and_then(|i| args.get(i));
-    let asked = |name: &str| argument(name).and_then(Arg::as_scalar).is_some_and(Scalar::as_bool);
+    let is_set = |name: &str| argument(name).and_then(Arg::as_scalar).is_some_and(Scalar::as_bool);
     let dim = argument("dim").and_then(Arg::as_scalar).map(|d| d.as_i64());
     let dim = dim.map(|d| if d < 0 { d + input.rank().max(1) as i64 } else { d } as usize);
     let Some(runs) = made.first().and_then(|(_, ty)| ty.as_tensor()).and_then(number_of_runs) else { return };
@@ -30,8 +30,8 @@ pub(super) fn correct(graph: &Graph, target: &str, args: &[Arg], made: &mut [(&s
         Some(size) => one(size),
         None => input.sizes.clone(),
     };
-    let inverse = if asked("return_inverse") { inverse } else { none.clone() };
-    let counts = if asked("return_counts") { one(&runs) } else { none };
+    let inverse = if is_set("return_inverse") { inverse } else { none.clone() };
+    let counts = if is_set("return_counts") { one(&runs) } else { none };
     let types = [(input.dtype, values), (DType::I64, inverse), (DType::I64, counts)];
     for ((_, ty), (dtype, sizes)) in made.iter_mut().zip(types) {
         *ty = ValueType::Tensor(TensorMeta::contiguous(dtype, sizes));

@@ -305,7 +305,7 @@ pub(crate) enum InputSpec<'a> {
         arg: Name<'a>,
         #[serde(borrow)]
         buffer_name: Text<'a>,
-        #[serde(default = "yes")]
+        #[serde(default = "default_true")]
         persistent: bool,
     },
     TensorConstant {
@@ -327,7 +327,7 @@ pub(crate) enum InputSpec<'a> {
     },
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 

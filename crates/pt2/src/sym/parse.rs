@@ -416,10 +416,11 @@ impl<'a> Parser<'a> {
             }
             "Not" => arith::truth(next()?).and_then(|v| budget.not(&v)).map(Value::Truth),
             "Where" => {
-                let (condition, yes, no) = (arith::truth(next()?)?, next()?, next()?);
+                let (condition, default_true, no) = (arith::truth(next()?)?, next()?, next()?);
                 let not = budget.not(&condition)?;
-                let (yes, no) = (budget.mul(Value::Int(condition), yes)?, budget.mul(Value::Int(not), no)?);
-                budget.add(yes, no)
+                let (default_true, no) =
+                    (budget.mul(Value::Int(condition), default_true)?, budget.mul(Value::Int(not), no)?);
+                budget.add(default_true, no)
             }
             _ => match relation(name) {
                 Some(mark) => {

@@ -51,8 +51,8 @@ fn every_archive_of_the_corpus_loads() {
                             failures.push(format!("{name}: {problem}"));
                         }
                         failures.extend(problems_of(&program).into_iter().map(|p| format!("{name}: {p}")));
-                        let misstated = prims::check_values(&program.graph).err().unwrap_or_default();
-                        failures.extend(misstated.into_iter().map(|e| format!("{name}: {e}")));
+                        let wrong_metas = prims::check_values(&program.graph).err().unwrap_or_default();
+                        failures.extend(wrong_metas.into_iter().map(|e| format!("{name}: {e}")));
                         targets_without_schema(&program, &mut unknown);
                     }
                     Err(error) => failures.push(format!("{name}: {error}")),

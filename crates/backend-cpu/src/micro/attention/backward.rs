@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::Mask;
-use super::weights::{self, Weighed};
+use super::weights::{self, ScoreRow};
 use crate::micro::driver::{Small, odd_lines, small};
 use crate::micro::kernel::panel_width;
 use crate::micro::pack::pack_panel;
@@ -21,7 +21,7 @@ const ROWS: usize = 64;
 
 /// A tensor of `[B, H, L, D]`; strides in elements, any sign.
 #[derive(Debug, Clone, Copy)]
-pub struct Four<T> {
+pub struct Tensor4<T> {
     /// Element (0, 0, 0, 0).
     pub ptr: T,
     /// Strides.
@@ -30,7 +30,7 @@ pub struct Four<T> {
 
 /// A number for each row of queries, `[B, Hq, Lq]`.
 #[derive(Debug, Clone, Copy)]
-pub struct OfRows<T> {
+pub struct RowValues<T> {
     /// Element (0, 0, 0).
     pub ptr: T,
     /// Strides.
@@ -57,17 +57,17 @@ pub struct AttentionBackward {
     /// D of V and of the cotangent.
     pub v_dim: usize,
     /// The cotangent of the result.
-    pub g: Four<*const f32>,
+    pub g: Tensor4<*const f32>,
     /// Queries.
-    pub q: Four<*const f32>,
+    pub q: Tensor4<*const f32>,
     /// Keys.
-    pub k: Four<*const f32>,
+    pub k: Tensor4<*const f32>,
     /// Values.
-    pub v: Four<*const f32>,
+    pub v: Tensor4<*const f32>,
     /// Logarithms of the sums of the scores' exponentials.
-    pub sums: OfRows<*const f32>,
+    pub sums: RowValues<*const f32>,
     /// Sums of cotangent times result.
-    pub deltas: OfRows<*const f32>,
+    pub deltas: RowValues<*const f32>,
     /// Usually `1 / sqrt(D)`.
     pub scale: f32,
     /// Mask or bias.
@@ -75,11 +75,11 @@ pub struct AttentionBackward {
     /// Query `i` sees keys `j <= i`.
     pub causal: bool,
     /// Gradient of Q, written.
-    pub dq: Four<*mut f32>,
+    pub dq: Tensor4<*mut f32>,
     /// Gradient of K, written.
-    pub dk: Four<*mut f32>,
+    pub dk: Tensor4<*mut f32>,
     /// Gradient of V, written.
-    pub dv: Four<*mut f32>,
+    pub dv: Tensor4<*mut f32>,
 }
 
 // SAFETY: the pointers are used only under the promises of `attention_backward`: good from any thread.
@@ -107,9 +107,9 @@ pub unsafe fn attention_backward(call: &AttentionBackward) -> Result<(), MicroEr
 }
 
 /// Cuts one piece of scratch after another off.
-struct Cut(*mut f32);
+struct ScratchCursor(*mut f32);
 
-impl Cut {
+impl ScratchCursor {
     fn take(&mut self, len: usize) -> *mut f32 {
         let at = self.0;
         self.0 = at.wrapping_add(len.next_multiple_of(16));
@@ -169,7 +169,7 @@ unsafe fn head_of_keys(call: &AttentionBackward, head: usize) {
     let of_keys = KEYS.next_multiple_of(nr) * (d + dv) + KEYS * (wide_d + ldq + ldv + ldt);
     let pieces = 14 * 16;
     scratch::with(of_rows + of_keys + 2 * ROWS * lds + pieces, |buf| {
-        let mut cut = Cut(buf);
+        let mut cut = ScratchCursor(buf);
         let mut matrix = |rows: usize, ld: usize| Rows { ptr: cut.take(rows * ld), ld };
         let (q, g, dq) = (matrix(rows, ldq), matrix(rows, ldv), matrix(rows, ldq));
         let (p, ds, turned) = (matrix(ROWS, lds), matrix(ROWS, lds), matrix(KEYS, ldt));
@@ -350,7 +350,7 @@ impl Work<'_> {
             self.multiply(&product(part(self.q), d, self.k_turned, seen, self.p));
             self.multiply(&product(part(self.g), dv, self.v_turned, seen, self.ds));
             for row in rows.clone() {
-                self.weigh(row, row - rows.start, keys, seen);
+                self.scores_to_weights(row, row - rows.start, keys, seen);
             }
             for (scores, panels, width, sum) in [
                 (self.p, self.panels_of(self.g_panels, rows.start, dv), dv, self.dv),
@@ -387,17 +387,17 @@ impl Work<'_> {
     }
 
     /// Scores of a row become weights, and cotangents of weights those of scores.
-    unsafe fn weigh(&self, row: usize, local: usize, keys: &Range<usize>, seen: usize) {
+    unsafe fn scores_to_weights(&self, row: usize, local: usize, keys: &Range<usize>, seen: usize) {
         let (call, (h, i)) = (self.call, self.place(row));
         let i = i as isize;
         let at = |s: &[isize; 4]| self.b * s[0] + h * s[1] + i * s[2] + keys.start as isize * s[3];
-        let of_row = |of: &OfRows<*const f32>| {
+        let of_row = |of: &RowValues<*const f32>| {
             let s = &of.strides;
             of.ptr.wrapping_offset(self.b * s[0] + h * s[1] + i * s[2])
         };
         // SAFETY: the caller's promise.
         unsafe {
-            let row = Weighed {
+            let row = ScoreRow {
                 scores: self.p.at(local),
                 cotangents: self.ds.at(local),
                 len: self.seen(row, keys).min(seen),
@@ -406,7 +406,7 @@ impl Work<'_> {
                 sum: *of_row(&call.sums),
                 delta: *of_row(&call.deltas),
             };
-            weights::weigh(call.isa, &row);
+            weights::scores_to_weights(call.isa, &row);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Gradients of attention in f64, a row of scores at a time: for checking models in double precision.
 
 use super::super::team;
-use super::backward::{Four, OfRows};
+use super::backward::{RowValues, Tensor4};
 use super::double::AttentionF64;
 
 /// As `AttentionBackward`, in f64.
@@ -10,17 +10,17 @@ pub struct AttentionBackwardF64 {
     /// The attention; its results are not written.
     pub attention: AttentionF64,
     /// The cotangent of the result.
-    pub g: Four<*const f64>,
+    pub g: Tensor4<*const f64>,
     /// Logarithms of the sums of the scores' exponentials.
-    pub sums: OfRows<*const f64>,
+    pub sums: RowValues<*const f64>,
     /// Sums of cotangent times result.
-    pub deltas: OfRows<*const f64>,
+    pub deltas: RowValues<*const f64>,
     /// Gradient of Q, written.
-    pub dq: Four<*mut f64>,
+    pub dq: Tensor4<*mut f64>,
     /// Gradient of K, written.
-    pub dk: Four<*mut f64>,
+    pub dk: Tensor4<*mut f64>,
     /// Gradient of V, written.
-    pub dv: Four<*mut f64>,
+    pub dv: Tensor4<*mut f64>,
 }
 
 // SAFETY: the pointers are used only under the promises of `attention_backward_f64`: good from any thread.
@@ -55,14 +55,14 @@ unsafe fn head_of_keys(call: &AttentionBackwardF64, b: usize, kv: usize) {
     }
 }
 
-impl<T> Four<*mut T> {
+impl<T> Tensor4<*mut T> {
     fn at(&self, b: usize, h: usize, l: usize) -> *mut T {
         let s = &self.strides;
         self.ptr.wrapping_offset(b as isize * s[0] + h as isize * s[1] + l as isize * s[2])
     }
 }
 
-unsafe fn clear(to: &Four<*mut f64>, [b, h]: [usize; 2], [rows, columns]: [usize; 2]) {
+unsafe fn clear(to: &Tensor4<*mut f64>, [b, h]: [usize; 2], [rows, columns]: [usize; 2]) {
     for row in 0..rows {
         for d in 0..columns as isize {
             // SAFETY: the caller's promise.
@@ -83,7 +83,7 @@ unsafe fn add(to: (*mut f64, isize), from: (*const f64, isize), count: usize, fa
 unsafe fn row(call: &AttentionBackwardF64, [b, h, i]: [usize; 3], kv: usize) {
     let a = &call.attention;
     let row = a.row(b, h, i);
-    let of_row = |of: &OfRows<*const f64>| {
+    let of_row = |of: &RowValues<*const f64>| {
         let s = &of.strides;
         of.ptr.wrapping_offset(row.b * s[0] + row.h * s[1] + row.i * s[2])
     };

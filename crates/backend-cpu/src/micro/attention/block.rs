@@ -8,7 +8,7 @@ use super::{Attention, EmptyRow, KEYS};
 use crate::micro::driver::{Small, odd_lines, small};
 use crate::micro::kernel::panel_width;
 use crate::micro::scratch;
-use crate::micro::skinny::{self, Along, Thin};
+use crate::micro::skinny::{self, Along, SkinnyProduct};
 
 /// Where a row of the block is.
 struct Place {
@@ -185,7 +185,7 @@ impl Work<'_> {
     unsafe fn thin_scores(&self, keys: &Range<usize>, seen: usize) {
         let (call, s) = (self.call, &self.call.k_strides);
         let p = self.kv(s, keys.start);
-        let thin = Thin {
+        let thin = SkinnyProduct {
             rows: self.rows.len(),
             cols: seen,
             k: call.head_dim,
@@ -208,7 +208,7 @@ impl Work<'_> {
         }
         let p = self.kv(s, keys.start);
         scratch::with(n * self.ldo, |part| {
-            let thin = Thin {
+            let thin = SkinnyProduct {
                 rows: n,
                 cols: call.v_dim,
                 k: seen,

@@ -14,10 +14,10 @@ use super::skinny;
 use super::transpose::Source;
 use super::{Isa, MicroError, scratch, team};
 
-pub use backward::{AttentionBackward, Four, OfRows, attention_backward};
+pub use backward::{AttentionBackward, RowValues, Tensor4, attention_backward};
 pub use backward_double::{AttentionBackwardF64, attention_backward_f64};
 pub use double::{AttentionF64, MaskF64, attention_f64};
-use softmax::Seen;
+use softmax::RowMask;
 
 /// Keys in a block: the scores of 70 rows are then 140 KiB, beside the block's K and V in the second-level cache.
 const KEYS: usize = 512;
@@ -142,11 +142,13 @@ fn check_heads(q_heads: usize, kv_heads: usize) -> Result<(), MicroError> {
 
 impl Mask {
     /// The mask of one row, whose first entry is as far from that of element (0, 0, 0, 0) as `at` says of the strides.
-    fn of_row(&self, at: impl Fn(&[isize; 4]) -> isize) -> Seen {
+    fn of_row(&self, at: impl Fn(&[isize; 4]) -> isize) -> RowMask {
         match self {
-            Mask::None => Seen::All,
-            Mask::Additive { ptr, strides } => Seen::Additive(ptr.wrapping_offset(at(strides)), strides[3]),
-            Mask::Boolean { ptr, strides } => Seen::Boolean(ptr.wrapping_offset(at(strides)), strides[3]),
+            Mask::None => RowMask::All,
+            Mask::Additive { ptr, strides } => {
+                RowMask::Additive(ptr.wrapping_offset(at(strides)), strides[3])
+            }
+            Mask::Boolean { ptr, strides } => RowMask::Boolean(ptr.wrapping_offset(at(strides)), strides[3]),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::micro::simd::{Portable, Simd, exp_nonpositive};
 
 /// The mask of one row: pointer to the first key's entry and the stride between keys.
 #[derive(Clone, Copy)]
-pub(super) enum Seen {
+pub(super) enum RowMask {
     All,
     Additive(*const f32, isize),
     Boolean(*const bool, isize),
@@ -21,7 +21,7 @@ pub(super) struct Row {
     /// Scores that count; those from here to `padded` become weight 0.
     pub(super) len: usize,
     pub(super) padded: usize,
-    pub(super) seen: Seen,
+    pub(super) seen: RowMask,
     /// Running maximum.
     pub(super) max: *mut f32,
     /// Running sum.
@@ -39,13 +39,13 @@ pub(super) unsafe fn update(isa: Isa, row: &Row) {
     // SAFETY: the caller's promise.
     unsafe {
         match isa {
-            Isa::Portable => go::<Portable>(row),
+            Isa::Portable => run_isa::<Portable>(row),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => go_avx2(row),
+            Isa::Avx2 => run_avx2(row),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => go_avx512(row),
+            Isa::Avx512 => run_avx512(row),
             #[cfg(not(target_arch = "x86_64"))]
-            _ => go::<Portable>(row),
+            _ => run_isa::<Portable>(row),
         }
     }
 }
@@ -97,20 +97,20 @@ unsafe fn scaled_avx512(from: *const f32, to: *mut f32, len: usize, factor: f32)
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn go_avx2(row: &Row) {
+unsafe fn run_avx2(row: &Row) {
     // SAFETY: the caller's promise.
-    unsafe { go::<Avx2>(row) }
+    unsafe { run_isa::<Avx2>(row) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn go_avx512(row: &Row) {
+unsafe fn run_avx512(row: &Row) {
     // SAFETY: the caller's promise.
-    unsafe { go::<Avx512>(row) }
+    unsafe { run_isa::<Avx512>(row) }
 }
 
 #[inline(always)]
-unsafe fn go<S: Simd>(row: &Row) {
+unsafe fn run_isa<S: Simd>(row: &Row) {
     // SAFETY: the caller's promise.
     unsafe {
         mask_scores::<S>(row.scores, row.len, row.seen);
@@ -138,24 +138,24 @@ unsafe fn go<S: Simd>(row: &Row) {
 /// # Safety
 /// The pointers cover `len` scores.
 #[inline(always)]
-pub(super) unsafe fn mask_scores<S: Simd>(scores: *mut f32, len: usize, seen: Seen) {
+pub(super) unsafe fn mask_scores<S: Simd>(scores: *mut f32, len: usize, seen: RowMask) {
     // SAFETY: the caller's promise.
     unsafe {
         match seen {
-            Seen::All => {}
-            Seen::Additive(mask, 1) => {
+            RowMask::All => {}
+            RowMask::Additive(mask, 1) => {
                 for j in (0..len).step_by(S::LANES) {
                     let m = S::mask((len - j).min(S::LANES));
                     let p = scores.add(j);
                     S::store_masked(p, m, S::add(S::load_masked(p, m), S::load_masked(mask.add(j), m)));
                 }
             }
-            Seen::Additive(mask, stride) => {
+            RowMask::Additive(mask, stride) => {
                 for j in 0..len {
                     *scores.add(j) += *mask.wrapping_offset(j as isize * stride);
                 }
             }
-            Seen::Boolean(mask, stride) => {
+            RowMask::Boolean(mask, stride) => {
                 for j in 0..len {
                     let p = scores.add(j);
                     // Any byte but zero is true: the mask may come from elsewhere.

@@ -1,14 +1,14 @@
 //! One row of scores and of cotangents of weights to weights and cotangents of scores, in place: `p = exp(s - sum)`,
 //! `ds = p (dp - delta)`.
 
-use super::softmax::{Seen, mask_scores};
+use super::softmax::{RowMask, mask_scores};
 use crate::micro::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::micro::simd::{Avx2, Avx512};
 use crate::micro::simd::{Portable, Simd, exp_nonpositive};
 
 /// A row and what belongs to it.
-pub(super) struct Weighed {
+pub(super) struct ScoreRow {
     /// Scores in, weights out; with room for a whole number of vectors.
     pub(super) scores: *mut f32,
     /// Cotangents of weights in, of scores out; with as much room.
@@ -16,7 +16,7 @@ pub(super) struct Weighed {
     /// Scores that count; both become 0 from here to `padded`.
     pub(super) len: usize,
     pub(super) padded: usize,
-    pub(super) seen: Seen,
+    pub(super) seen: RowMask,
     /// Logarithm of the sum of the scores' exponentials.
     pub(super) sum: f32,
     /// What is taken off the cotangents.
@@ -27,37 +27,37 @@ pub(super) struct Weighed {
 ///
 /// # Safety
 /// The row's pointers cover its sizes; the processor has `isa`.
-pub(super) unsafe fn weigh(isa: Isa, row: &Weighed) {
+pub(super) unsafe fn scores_to_weights(isa: Isa, row: &ScoreRow) {
     // SAFETY: the caller's promise.
     unsafe {
         match isa {
-            Isa::Portable => go::<Portable>(row),
+            Isa::Portable => run_isa::<Portable>(row),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => go_avx2(row),
+            Isa::Avx2 => run_avx2(row),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => go_avx512(row),
+            Isa::Avx512 => run_avx512(row),
             #[cfg(not(target_arch = "x86_64"))]
-            _ => go::<Portable>(row),
+            _ => run_isa::<Portable>(row),
         }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn go_avx2(row: &Weighed) {
+unsafe fn run_avx2(row: &ScoreRow) {
     // SAFETY: the caller's promise.
-    unsafe { go::<Avx2>(row) }
+    unsafe { run_isa::<Avx2>(row) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn go_avx512(row: &Weighed) {
+unsafe fn run_avx512(row: &ScoreRow) {
     // SAFETY: the caller's promise.
-    unsafe { go::<Avx512>(row) }
+    unsafe { run_isa::<Avx512>(row) }
 }
 
 #[inline(always)]
-unsafe fn go<S: Simd>(row: &Weighed) {
+unsafe fn run_isa<S: Simd>(row: &ScoreRow) {
     // SAFETY: the caller's promise.
     unsafe {
         mask_scores::<S>(row.scores, row.len, row.seen);
@@ -68,7 +68,7 @@ unsafe fn go<S: Simd>(row: &Weighed) {
         }
         // In a row without keys all scores are minus infinity: minus 0 their weights are 0 and not NaN.
         let sum = S::splat(if row.sum == f32::NEG_INFINITY { 0.0 } else { row.sum });
-        let (delta, most) = (S::splat(row.delta), S::splat(MOST));
+        let (delta, most) = (S::splat(row.delta), S::splat(MAX_EXPONENT));
         for j in (0..end).step_by(S::LANES) {
             let (p, ds) = (row.scores.add(j), row.cotangents.add(j));
             let weight = exp_nonpositive::<S>(S::min(most, S::sub(S::load(p), sum)));
@@ -83,4 +83,4 @@ unsafe fn go<S: Simd>(row: &Weighed) {
 }
 
 /// Sums that are those of the scores give no weight above 1; of others the exponential goes as far as this.
-const MOST: f32 = 88.0;
+const MAX_EXPONENT: f32 = 88.0;

@@ -1,6 +1,6 @@
 //! Gradients of attention against loops in f64, with error bounds that follow from the operands.
 
-use super::super::{AttentionBackward, Four, Mask, OfRows, attention_backward};
+use super::super::{AttentionBackward, Mask, RowValues, Tensor4, attention_backward};
 use super::attention::{Case, Data, at, data, strides};
 use super::*;
 
@@ -161,18 +161,18 @@ fn computed(isa: Isa, c: &Case, given: &Given) -> [Vec<f32>; 3] {
         kv_len: c.len[1],
         head_dim: c.dim[0],
         v_dim: c.dim[1],
-        g: Four { ptr: given.g.as_ptr(), strides: gs },
-        q: Four { ptr: given.d.q.as_ptr(), strides: qs },
-        k: Four { ptr: given.d.k.as_ptr(), strides: ks },
-        v: Four { ptr: given.d.v.as_ptr(), strides: vs },
-        sums: OfRows { ptr: given.sums.as_ptr(), strides: rows },
-        deltas: OfRows { ptr: given.deltas.as_ptr(), strides: rows },
+        g: Tensor4 { ptr: given.g.as_ptr(), strides: gs },
+        q: Tensor4 { ptr: given.d.q.as_ptr(), strides: qs },
+        k: Tensor4 { ptr: given.d.k.as_ptr(), strides: ks },
+        v: Tensor4 { ptr: given.d.v.as_ptr(), strides: vs },
+        sums: RowValues { ptr: given.sums.as_ptr(), strides: rows },
+        deltas: RowValues { ptr: given.deltas.as_ptr(), strides: rows },
         scale: scale(c) as f32,
         mask,
         causal: c.causal.is_some(),
-        dq: Four { ptr: dq.as_mut_ptr(), strides: qs },
-        dk: Four { ptr: dk.as_mut_ptr(), strides: ks },
-        dv: Four { ptr: dv.as_mut_ptr(), strides: vs },
+        dq: Tensor4 { ptr: dq.as_mut_ptr(), strides: qs },
+        dk: Tensor4 { ptr: dk.as_mut_ptr(), strides: ks },
+        dv: Tensor4 { ptr: dv.as_mut_ptr(), strides: vs },
     };
     // SAFETY: the buffers are as large as the strides say.
     unsafe { attention_backward(&call) }.unwrap();

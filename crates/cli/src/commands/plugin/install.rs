@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use ferroflux::ir_core::WholeFile;
+use ferroflux::ir_core::AtomicFile;
 use plugin_host::{Registry, SearchPath, manifest};
 
 use crate::report::advised;
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
 
 /// Copies a file whole or not at all: a program may be loading the old one.
 fn copy_whole(from: &Path, to: &Path) -> std::io::Result<()> {
-    let mut whole = WholeFile::begin(to)?;
+    let mut whole = AtomicFile::begin(to)?;
     std::io::copy(&mut std::fs::File::open(from)?, whole.file())?;
     let mode = std::fs::metadata(from)?.permissions();
     whole.file().set_permissions(mode)?;

@@ -137,7 +137,7 @@ pub fn expected(program: &Program, inputs: &[Tensor]) -> Outcome {
 }
 
 /// The names of the ways in which any step of a program can be computed.
-pub fn ways(program: &Program, target: &Target) -> BTreeSet<String> {
+pub fn candidates(program: &Program, target: &Target) -> BTreeSet<String> {
     fn of(program: &Program, steps: &[Step], target: &Target, out: &mut BTreeSet<String>) {
         for step in steps {
             out.extend(variants(program, step, target).into_iter().flatten().map(|v| v.name));
@@ -160,20 +160,24 @@ pub fn agrees(text: &str, wanted: &[&str], calls: &[Vec<Tensor>]) {
     assert!(truth[0].is_ok(), "the first call is a good one: {:?}", truth[0]);
     let in_order = |deterministic| Target { deterministic, ..Target::HOPPER };
     for target in [in_order(false), in_order(true), Target::CDNA, Target::RDNA] {
-        let (all, on) = (ways(&program, &target), format!("wave {}", target.wave));
+        let (all, on) = (candidates(&program, &target), format!("wave {}", target.wave));
         if target == Target::HOPPER {
-            for way in wanted {
-                assert!(all.iter().any(|w| w.starts_with(way)), "no way `{way}` among {all:?}");
+            for candidate in wanted {
+                assert!(all.iter().any(|w| w.starts_with(candidate)), "no way `{candidate}` among {all:?}");
             }
         }
-        for way in all.iter().map(String::as_str).chain([""]) {
+        for candidate in all.iter().map(String::as_str).chain([""]) {
             let device = Emulator::new(target.clone());
-            let device = if way.is_empty() { device } else { device.prefer(way) };
+            let device = if candidate.is_empty() { device } else { device.prefer(candidate) };
             let code = Code::new(&program, device, Settings::default());
             for (call, truth_of) in calls.iter().zip(&truth) {
                 let got = code.outcome(&program, call);
-                assert_eq!(&got, truth_of, "{way} {on}\n{program}");
-                assert_eq!(code.outcome(&program, &calls[0]), truth[0], "{way} {on}: a good call after it");
+                assert_eq!(&got, truth_of, "{candidate} {on}\n{program}");
+                assert_eq!(
+                    code.outcome(&program, &calls[0]),
+                    truth[0],
+                    "{candidate} {on}: a good call after it"
+                );
             }
         }
     }

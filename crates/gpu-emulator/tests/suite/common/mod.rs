@@ -102,8 +102,8 @@ impl Case {
     }
 
     /// The same, with each of these ways where steps have them; one has.
-    pub fn check_ways(self, emulator: &LoadedBackend, ways: &[&str]) {
-        self.checked(emulator, 2, ways);
+    pub fn check_candidates(self, emulator: &LoadedBackend, candidates: &[&str]) {
+        self.checked(emulator, 2, candidates);
     }
 
     /// What is compiled.
@@ -122,31 +122,32 @@ impl Case {
             let mut code = emulator.compile(&args).unwrap_or_else(|e| panic!("{}: {e}", self.graph.name));
             code.bind_constants(&[]).unwrap();
             let given: Vec<&Tensor> = self.data.iter().collect();
-            for turn in 0..2 {
+            for round in 0..2 {
                 let error = code.execute(&given).err().map(|e| e.to_string()).unwrap_or_default();
-                assert!(error.contains(why), "{} {mode} {turn}: `{error}` is not `{why}`", self.graph.name);
+                assert!(error.contains(why), "{} {mode} {round}: `{error}` is not `{why}`", self.graph.name);
             }
         }
     }
 
-    fn checked(mut self, emulator: &LoadedBackend, calls: usize, ways: &[&str]) {
+    fn checked(mut self, emulator: &LoadedBackend, calls: usize, candidates: &[&str]) {
         let program = self.program();
         let expected = interp::run(&self.graph, &self.data).unwrap();
         let wide: Vec<Tensor> = self.data.iter().map(|t| t.to_dtype(widened(t.dtype())).unwrap()).collect();
         let truth = interp::run(&in_double(&self.graph), &wide).unwrap();
         let bytes = program.to_bytes();
         // For AMD's GPUs, with waves of 64 and of 32, every step is computed by the way that is best by rule.
-        let runs = ways.iter().map(|way| (*way, "")).chain([("", "gfx942"), ("", "gfx1100")]);
-        for (way, architecture) in runs {
+        let runs =
+            candidates.iter().map(|candidate| (*candidate, "")).chain([("", "gfx942"), ("", "gfx1100")]);
+        for (candidate, architecture) in runs {
             let has = |step| {
                 variants(&program, step, &Target::HOPPER)
-                    .is_ok_and(|v| v.iter().any(|v| v.name.contains(way)))
+                    .is_ok_and(|v| v.iter().any(|v| v.name.contains(candidate)))
             };
-            let wanted = way.is_empty() || program.steps.iter().any(has);
-            assert!(wanted, "{}: no step has a way `{way}`", self.graph.name);
-            let options = [("prefer", way), ("architecture", architecture)];
+            let wanted = candidate.is_empty() || program.steps.iter().any(has);
+            assert!(wanted, "{}: no step has a way `{candidate}`", self.graph.name);
+            let options = [("prefer", candidate), ("architecture", architecture)];
             let args = CompileArgs::new(KERNEL_IR, &bytes).mode("default").options(&options);
-            let name = format!("{} {way} {architecture}", self.graph.name);
+            let name = format!("{} {candidate} {architecture}", self.graph.name);
             let mut code = emulator.compile(&args).unwrap_or_else(|e| panic!("{name}: {e}"));
             code.bind_constants(&[]).unwrap();
             let given: Vec<&Tensor> = self.data.iter().collect();

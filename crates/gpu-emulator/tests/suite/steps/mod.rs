@@ -148,9 +148,9 @@ impl Case {
             return Vec::new();
         }
         self.program.steps = vec![step];
-        let ways = choose(&self.program, &self.program.steps[0]);
+        let candidates = choose(&self.program, &self.program.steps[0]);
         let (mut text, mut entries) = (String::new(), Vec::new());
-        for kernel in ways.values().flat_map(|w| &w.kernels) {
+        for kernel in candidates.values().flat_map(|w| &w.kernels) {
             let entry = format!("k{}", entries.len());
             text.push_str(&kernel.source.replace(ENTRY, &entry));
             entries.push(entry);
@@ -159,15 +159,15 @@ impl Case {
         let functions =
             emulator.compile(&[module]).unwrap_or_else(|e| panic!("{}: {e}", self.name)).remove(0);
         let mut next = functions.iter();
-        for way in ways.values() {
-            let functions: Vec<_> = way.kernels.iter().map(|_| next.next().unwrap()).collect();
-            self.check(&emulator, way, &functions);
+        for candidate in candidates.values() {
+            let functions: Vec<_> = candidate.kernels.iter().map(|_| next.next().unwrap()).collect();
+            self.check(&emulator, candidate, &functions);
         }
-        ways.into_keys().collect()
+        candidates.into_keys().collect()
     }
 
-    fn check(&self, emulator: &Emulator, way: &Variant, functions: &[&gpu_emulator::Function]) {
-        let name = format!("{}, {}", self.name, way.name);
+    fn check(&self, emulator: &Emulator, candidate: &Variant, functions: &[&gpu_emulator::Function]) {
+        let name = format!("{}, {}", self.name, candidate.name);
         let upload = |bytes: &[u8]| {
             let address = emulator.allocate(bytes.len() as u64).unwrap();
             // SAFETY: the memory was just allocated with this size.
@@ -185,8 +185,8 @@ impl Case {
             })
             .collect();
         let scratch: Vec<u64> =
-            way.scratch.iter().map(|n| upload(&vec![0xff; n.as_const().unwrap() as usize])).collect();
-        for (kernel, function) in way.kernels.iter().zip(functions) {
+            candidate.scratch.iter().map(|n| upload(&vec![0xff; n.as_const().unwrap() as usize])).collect();
+        for (kernel, function) in candidate.kernels.iter().zip(functions) {
             let arguments = arguments(kernel, &buffers, &scratch);
             let blocks = kernel.launch.blocks.clone().map(|n| n.as_const().unwrap() as u32);
             let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };

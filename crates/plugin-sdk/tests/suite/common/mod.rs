@@ -54,7 +54,7 @@ pub fn embedded() -> LoadedBackend {
 }
 
 /// Runs a test against both.
-pub fn each_way(test: impl Fn(&LoadedBackend)) {
+pub fn with_each_backend(test: impl Fn(&LoadedBackend)) {
     test(&embedded());
     test(&dynamic());
 }

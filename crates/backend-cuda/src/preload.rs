@@ -10,51 +10,51 @@ use gpu_runtime::{Mode, asks_libraries};
 use ir_core::DType;
 use kernel_ir::{Program, Step};
 
+use crate::answer_cache::SharedCache;
 use crate::dnn::Dnn;
-use crate::kept::Shared;
 use crate::libraries::{Library, find, load_engines};
-use crate::vendor::{Vendor, kept_plans};
+use crate::vendor::{Vendor, plan_cache};
 use crate::{blas_call, dnn_call};
 
 /// The libraries that a program has a use for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct RequiredLibraries {
     /// Of cuBLASLt: the factors' dtype in one of the products, and whether they may be rounded to tf32.
     blas: Option<(DType, bool)>,
     dnn: bool,
 }
 
-impl Wanted {
+impl RequiredLibraries {
     /// Those of a program.
-    pub(crate) fn of(program: &Program, target: &Target, mode: Mode) -> Wanted {
-        let mut wanted = Wanted::default();
-        let mut look = vec![&program.init[..], &program.steps[..]];
-        while let Some(steps) = look.pop() {
+    pub(crate) fn of(program: &Program, target: &Target, mode: Mode) -> RequiredLibraries {
+        let mut required = RequiredLibraries::default();
+        let mut pending = vec![&program.init[..], &program.steps[..]];
+        while let Some(steps) = pending.pop() {
             for step in steps {
                 match step {
                     Step::Matmul(_) | Step::Conv(_) if !asks_libraries(program, step, target, mode) => {}
                     Step::Matmul(k) if blas_call::wants(program, k) => {
-                        wanted.blas = Some((program.buffers[k.a.buf].dtype, target.tf32));
+                        required.blas = Some((program.buffers[k.a.buf].dtype, target.tf32));
                     }
-                    Step::Conv(k) => wanted.dnn |= dnn_call::wants(program, k),
-                    _ => look.extend(step.nested()),
+                    Step::Conv(k) => required.dnn |= dnn_call::wants(program, k),
+                    _ => pending.extend(step.nested()),
                 }
             }
         }
-        wanted
+        required
     }
 
-    /// Loads them. `card` is the name and architecture of the device, which need not be open.
-    pub(crate) fn load(self, card: String, cache: Shared) {
+    /// Loads them. `device_name` is the name and architecture of the device, which need not be open.
+    pub(crate) fn load(self, device_name: String, cache: SharedCache) {
         // Some kernels of cuDNN are those of the other one.
         if self.blas.is_some() || self.dnn {
-            beside(|| drop(find(Library::Blas)));
+            in_background(|| drop(find(Library::Blas)));
         }
         if self.dnn {
-            beside(move || {
+            in_background(move || {
                 load_engines();
                 if find(Library::Dnn).is_ok() {
-                    Dnn::begin(&kept_plans(&card, cache));
+                    Dnn::begin(&plan_cache(&device_name, cache));
                 }
             });
         }
@@ -64,13 +64,13 @@ impl Wanted {
     pub(crate) fn start(self, vendor: &Arc<Vendor>) {
         if let Some((factors, tf32)) = self.blas {
             let vendor = Arc::clone(vendor);
-            beside(move || vendor.blas().into_iter().for_each(|blas| blas.begin(factors, tf32)));
+            in_background(move || vendor.blas().into_iter().for_each(|blas| blas.begin(factors, tf32)));
         }
     }
 }
 
 /// Without a thread it is done when it is needed.
-fn beside(work: impl FnOnce() + Send + 'static) {
+fn in_background(work: impl FnOnce() + Send + 'static) {
     let _ = std::thread::Builder::new().spawn(work);
 }
 
@@ -115,12 +115,12 @@ plan bytes 0:
     #[test]
     fn libraries_are_wanted_by_what_asks_them() {
         let hopper = Target::HOPPER;
-        let of = |dtype, target: &Target, mode| Wanted::of(&nested(dtype), target, mode);
-        let single = Wanted { blas: Some((DType::F32, false)), dnn: false };
+        let of = |dtype, target: &Target, mode| RequiredLibraries::of(&nested(dtype), target, mode);
+        let single = RequiredLibraries { blas: Some((DType::F32, false)), dnn: false };
         assert_eq!(of("f32", &hopper, Mode::Default), single);
         let rounded = Target { tf32: true, ..hopper.clone() };
         assert_eq!(of("f32", &rounded, Mode::Default).blas, Some((DType::F32, true)));
-        assert_eq!(of("bf16", &hopper, Mode::Default), Wanted::default());
+        assert_eq!(of("bf16", &hopper, Mode::Default), RequiredLibraries::default());
         assert_eq!(of("bf16", &hopper, Mode::ReduceOverhead).blas, Some((DType::BF16, false)));
     }
 }

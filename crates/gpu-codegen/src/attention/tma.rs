@@ -1,7 +1,7 @@
 //! Attention of 16-bit numbers by the tensor memory accelerator and `wgmma` (`dialect/common/flash.cu`): what the forward kernel and those of gradients
-//! share (`backward_bulk`), and the forward one.
+//! share (`backward_tma`), and the forward one.
 //!
-//! Its softmax is that of `attention_flash`. Not here: rows longer than [`WIDEST`] and operands that the copy engine cannot
+//! Its softmax is that of `attention_flash`. Not here: rows longer than [`MAX_WIDTH`] and operands that the copy engine cannot
 //! read, which are left to that.
 
 use ir_core::{DType, SymExpr};
@@ -9,15 +9,15 @@ use kernel_ir::{Attention, Operand, Program};
 
 use crate::attention::Operands;
 use crate::attention::backward::is_half;
-use crate::product::bulk::{GRAIN, countable};
+use crate::product::tma::{GRAIN, countable};
 use crate::text::body::Uses;
 use crate::text::lanes::{self, Lanes};
 use crate::text::template::{assemble, volume};
 use crate::text::types::value_type;
-use crate::{ENTRY, GenError, Kernel, Launch, MOST_BLOCKS, Target, TensorMap, Variant};
+use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, TensorMap, Variant};
 
 /// The longest rows: results of 64 of them take half of a warpgroup's registers.
-const WIDEST: i64 = 128;
+const MAX_WIDTH: i64 = 128;
 /// Elements of a panel's line, 128 bytes.
 const LINE: u32 = 64;
 /// Rows of a block that a warpgroup computes.
@@ -25,17 +25,17 @@ const WARPGROUP_ROWS: i64 = 64;
 /// Threads of a warpgroup.
 const WARPGROUP: i64 = 128;
 /// Fewer query rows are left to the ways of a warp: most of a tile would be empty.
-const FEWEST_ROWS: i64 = 64;
+const MIN_ROWS: i64 = 64;
 
 /// How a kernel is cut: rows of a block, rows of a tile of the far side, stages of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct TileShape {
     pub(crate) own: i64,
     pub(crate) far: i64,
     pub(crate) stages: i64,
 }
 
-impl Cut {
+impl TileShape {
     fn consumers(&self) -> i64 {
         self.own / WARPGROUP_ROWS
     }
@@ -56,7 +56,7 @@ pub(crate) fn padded(elements: i64) -> i64 {
 }
 
 /// What both directions say of their operands.
-pub(crate) struct Bulk<'a> {
+pub(crate) struct TmaAttention<'a> {
     pub(crate) program: &'a Program,
     pub(crate) dtype: DType,
     /// Elements of a query and of a key, of a value.
@@ -64,25 +64,25 @@ pub(crate) struct Bulk<'a> {
     pub(crate) width: i64,
 }
 
-impl<'a> Bulk<'a> {
+impl<'a> TmaAttention<'a> {
     /// `None` where a device or the copy engine cannot.
     pub(crate) fn of(
         program: &'a Program,
         a: &Attention,
         others: &[&Operand],
         target: &Target,
-    ) -> Option<Bulk<'a>> {
+    ) -> Option<TmaAttention<'a>> {
         let dtype = program.buffers[a.q.buf].dtype;
-        let narrow = |e: &SymExpr| e.as_const().filter(|n| n % 8 == 0 && (8..=WIDEST).contains(n));
+        let narrow = |e: &SymExpr| e.as_const().filter(|n| n % 8 == 0 && (8..=MAX_WIDTH).contains(n));
         let (depth, width) = (narrow(&a.q.sizes[3])?, narrow(&a.v.sizes[3])?);
-        let rows = a.q.sizes[2].as_const().is_none_or(|n| n >= FEWEST_ROWS);
+        let rows = a.q.sizes[2].as_const().is_none_or(|n| n >= MIN_ROWS);
         let read = || [&a.q, &a.k, &a.v].into_iter().chain(others.iter().copied());
         let fits = target.wgmma()
             && rows
             && is_half(dtype)
             && a.acc.compute() == DType::F32
             && read().all(|o| program.buffers[o.buf].dtype == dtype && map(program, o, 64).is_some());
-        fits.then_some(Bulk { program, dtype, depth, width })
+        fits.then_some(TmaAttention { program, dtype, depth, width })
     }
 
     pub(crate) fn ty(&self) -> Result<&'static str, GenError> {
@@ -158,21 +158,21 @@ pub(crate) fn load(
 
 /// The loop over blocks: which tile of which head comes when. Heads whose far side fits half of the cache together go
 /// through their tiles side by side, the long ones first where there is a diagonal.
-pub(crate) struct Order {
+pub(crate) struct BlockOrder {
     /// Rows and heads of the own side, as texts.
     pub(crate) tiles: String,
     pub(crate) heads: String,
     /// Heads of the whole batch.
     pub(crate) all_heads: String,
     /// Heads side by side.
-    pub(crate) near: i64,
+    pub(crate) concurrent_heads: i64,
     pub(crate) last_first: bool,
     pub(crate) own: i64,
 }
 
-impl Order {
+impl BlockOrder {
     /// How many heads go side by side, of so many bytes each.
-    pub(crate) fn near(target: &Target, bytes: i64) -> i64 {
+    pub(crate) fn concurrent_heads(target: &Target, bytes: i64) -> i64 {
         ((target.cache / 2) as i64 / bytes.max(1)).max(1)
     }
 
@@ -184,12 +184,12 @@ impl Order {
         };
         format!(
             "for (idx block = blockIdx.x; block < ({tiles}) * ({all}); block += gridDim.x) {{
-const idx run = block / (({tiles}) * {near}) * {near}, these = imin<idx>({near}, {all} - run), rest = block - run * ({tiles});
+const idx run = block / (({tiles}) * {concurrent_heads}) * {concurrent_heads}, these = imin<idx>({concurrent_heads}, {all} - run), rest = block - run * ({tiles});
 const idx head = run + rest % these, i0 = head / {heads}, row0 = ({tile}) * {own};
 ",
             tiles = self.tiles,
             all = self.all_heads,
-            near = self.near,
+            concurrent_heads = self.concurrent_heads,
             heads = self.heads,
             own = self.own,
         )
@@ -197,7 +197,7 @@ const idx head = run + rest % these, i0 = head / {heads}, row0 = ({tile}) * {own
 }
 
 /// What takes a score to an exponent of 2, and statements that treat each score of a turn.
-pub(crate) struct Look {
+pub(crate) struct ScoreTransform {
     pub(crate) factor: String,
     pub(crate) text: String,
 }
@@ -209,7 +209,7 @@ pub(crate) fn look(
     a: &Attention,
     (far, place, whole, seen): (i64, &str, &str, &str),
     uses: &mut Uses,
-) -> Look {
+) -> ScoreTransform {
     let log2_e = std::f64::consts::LOG2_E;
     let bits = |x: f64| format!("as_float(0x{:08x}u)", (x as f32).to_bits());
     let factor = a.scale * log2_e;
@@ -241,18 +241,18 @@ for (int n = 0; n < {half}; ++n) {{
         half = far / 2,
         place_of_turn = "const idx from = far_row(turn);\n",
     );
-    Look { factor, text }
+    ScoreTransform { factor, text }
 }
 
 /// A kernel of one warpgroup that brings tiles and others that multiply; `head` declares the barriers, `bring` and `multiply` are
 /// what each does for a block.
 pub(crate) fn kernel(
     program: &Program,
-    (cut, shared): (Cut, i64),
+    (shape, shared): (TileShape, i64),
     (count, uses): (&SymExpr, &Uses),
     [head, bring, multiply]: [&str; 3],
 ) -> Result<Kernel, GenError> {
-    let consumers = cut.consumers();
+    let consumers = shape.consumers();
     // Registers of a thread, and blocks of a multiprocessor: all of its 65,536 are taken.
     let (down, up, blocks) = match consumers {
         1 => (24, 232, 2),
@@ -268,8 +268,8 @@ const int warp = threadIdx.x >> 5, line4 = (threadIdx.x & 31) >> 2, pair = threa
 {multiply}}}
 "
     );
-    let threads = cut.threads();
-    let mut launch = Launch::flat(count.sym_min(&SymExpr::from_i64(MOST_BLOCKS)), threads as u32);
+    let threads = shape.threads();
+    let mut launch = Launch::flat(count.sym_min(&SymExpr::from_i64(MAX_BLOCKS)), threads as u32);
     launch.shared = shared as u32;
     let mut kernel = assemble(program, ENTRY, uses, launch, &body)?;
     kernel.source = kernel.source.replacen(
@@ -285,47 +285,49 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
     if k.epilogue.ranges.len() != 4 {
         return Ok(Vec::new());
     }
-    let Some(bulk) = Bulk::of(program, k, &[], target) else { return Ok(Vec::new()) };
-    let forward = Forward { bulk, k, target };
-    let cuts = if forward.bulk.depth.max(forward.bulk.width) > 64 { LONG } else { SHORT };
-    let fits = |cut: &&Cut| forward.shared(**cut) <= i64::from(target.lds);
-    let variant = |cut: &Cut| {
-        let name = format!("wgmma_{}x{}_{}", cut.own, cut.far, cut.stages);
-        Ok(Variant::single(name, forward.generate(*cut)?))
+    let Some(tma) = TmaAttention::of(program, k, &[], target) else { return Ok(Vec::new()) };
+    let forward = Forward { tma, k, target };
+    let cuts = if forward.tma.depth.max(forward.tma.width) > 64 { LONG } else { SHORT };
+    let fits = |shape: &&TileShape| forward.shared(**shape) <= i64::from(target.lds);
+    let variant = |shape: &TileShape| {
+        let name = format!("wgmma_{}x{}_{}", shape.own, shape.far, shape.stages);
+        Ok(Variant::single(name, forward.generate(*shape)?))
     };
     cuts.iter().filter(fits).map(variant).collect()
 }
 
 /// Of rows of at most 64 elements, in the order of times measured on an H200.
-const SHORT: &[Cut] = &[Cut { own: 64, far: 128, stages: 4 }, Cut { own: 128, far: 128, stages: 4 }];
+const SHORT: &[TileShape] =
+    &[TileShape { own: 64, far: 128, stages: 4 }, TileShape { own: 128, far: 128, stages: 4 }];
 /// Of longer ones.
-const LONG: &[Cut] = &[Cut { own: 128, far: 128, stages: 4 }, Cut { own: 64, far: 64, stages: 4 }];
+const LONG: &[TileShape] =
+    &[TileShape { own: 128, far: 128, stages: 4 }, TileShape { own: 64, far: 64, stages: 4 }];
 
 struct Forward<'a> {
-    bulk: Bulk<'a>,
+    tma: TmaAttention<'a>,
     k: &'a Attention,
     target: &'a Target,
 }
 
 impl Forward<'_> {
-    fn shared(&self, cut: Cut) -> i64 {
-        let [query, value] = self.bulk.bytes();
-        cut.shared(cut.own * query, cut.far * query.max(value), 0)
+    fn shared(&self, shape: TileShape) -> i64 {
+        let [query, value] = self.tma.bytes();
+        shape.shared(shape.own * query, shape.far * query.max(value), 0)
     }
 
-    fn generate(&self, cut: Cut) -> Result<Kernel, GenError> {
-        let (program, k, Cut { own, far, stages }) = (self.bulk.program, self.k, cut);
+    fn generate(&self, shape: TileShape) -> Result<Kernel, GenError> {
+        let (program, k, TileShape { own, far, stages }) = (self.tma.program, self.k, shape);
         let mut uses = Uses::default();
         let o = Operands::of(program, k, &mut uses);
         let tiles = k.q.sizes[2].ceil_div(&SymExpr::from_i64(own));
         let all_heads = volume(&k.q.sizes[..2]);
         let count = &all_heads * &tiles;
-        let far_bytes = k.k.sizes[2].as_const().unwrap_or(4096) * self.bulk.bytes().iter().sum::<i64>();
-        let order = Order {
+        let far_bytes = k.k.sizes[2].as_const().unwrap_or(4096) * self.tma.bytes().iter().sum::<i64>();
+        let order = BlockOrder {
             tiles: o.text(&tiles, &mut uses),
             heads: o.heads.clone(),
             all_heads: o.text(&all_heads, &mut uses),
-            near: Order::near(self.target, far_bytes),
+            concurrent_heads: BlockOrder::concurrent_heads(self.target, far_bytes),
             last_first: k.causal,
             own,
         };
@@ -342,13 +344,13 @@ impl Forward<'_> {
         let load_v = load(program, (&k.v, far), (", int turn", &far_row, &keys), &mut uses)?;
         let head = format!(
             "typedef FlashForward<{}, {own}, {far}, {}, {}, {stages}> Flash;\nFlash flash(memory);\n",
-            self.bulk.ty()?,
-            self.bulk.depth,
-            self.bulk.width,
+            self.tma.ty()?,
+            self.tma.depth,
+            self.tma.width,
         );
         let bring = format!(
             "if (threadIdx.x == {threads}) {{\n{place}flash.bring(turns, {load_q},\n{load_k},\n{load_v});\n}}\n}}\n",
-            threads = cut.consumers() * WARPGROUP
+            threads = shape.consumers() * WARPGROUP
         );
         let look = self.look(&o, far, &mut uses);
         let finish = self.finish(&o, &mut uses)?;
@@ -361,10 +363,10 @@ flash.turns(turns, {factor}, {look});
             factor = look.factor,
             look = look.text,
         );
-        kernel(program, (cut, self.shared(cut)), (&count, &uses), [&head, &bring, &multiply])
+        kernel(program, (shape, self.shared(shape)), (&count, &uses), [&head, &bring, &multiply])
     }
 
-    fn look(&self, o: &Operands<'_>, far: i64, uses: &mut Uses) -> Look {
+    fn look(&self, o: &Operands<'_>, far: i64, uses: &mut Uses) -> ScoreTransform {
         let place = "const idx i2 = first + (n >> 1 & 1) * 8, j = from + n / 4 * 8 + pair * 2 + (n & 1);\n";
         let keys = &o.keys;
         let (mut whole, mut seen) = (format!("from + {far} <= {keys}"), format!("j < {keys}"));
@@ -377,7 +379,7 @@ flash.turns(turns, {factor}, {look});
 
     /// Statements that store the sums and run the epilogue on results.
     fn finish(&self, o: &Operands<'_>, uses: &mut Uses) -> Result<String, GenError> {
-        let (program, epilogue) = (self.bulk.program, &self.k.epilogue);
+        let (program, epilogue) = (self.tma.program, &self.k.epilogue);
         // A thread has pairs of neighbours.
         let vectors = Lanes { program, epilogue, var: 3, count: 2 }.vectors();
         let tail = lanes::text(program, epilogue, (Some(3), 2), &vectors, uses)?;
@@ -405,7 +407,7 @@ const float sum[LANES] = {{flash.out[4 * n + 2 * r] * share[r], flash.out[4 * n 
 {tail}}}
 }}
 ",
-            self.bulk.width / 8,
+            self.tma.width / 8,
             o.rows,
         ))
     }

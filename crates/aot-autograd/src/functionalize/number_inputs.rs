@@ -51,7 +51,7 @@ struct Pass {
 impl Pass {
     fn new(graph: &Graph) -> Pass {
         let metas = graph.inputs().filter_map(|(v, _, _)| graph.meta(v));
-        let sized = metas.flat_map(|m| &m.sizes).filter_map(told_by).collect();
+        let sized = metas.flat_map(|m| &m.sizes).filter_map(symbol_determined_by).collect();
         Pass { out: graph.clone(), before: graph.order.len(), sized, bound: FxHashSet::default() }
     }
 
@@ -216,7 +216,7 @@ impl Pass {
 }
 
 /// The symbol that a size tells: the one of `factor * symbol + offset` with a positive factor. Backends bind symbols so.
-fn told_by(size: &SymExpr) -> Option<SymId> {
+fn symbol_determined_by(size: &SymExpr) -> Option<SymId> {
     let (terms, _) = size.terms();
     match terms[..] {
         [(factor, [Atom::Sym(id)])] if factor > 0 => Some(*id),

@@ -11,10 +11,10 @@ use std::fmt::Write;
 use ir_core::SymExpr;
 
 use crate::GenError;
-use crate::product::bulk::{self, Major};
 use crate::product::tile::{Product, count};
 use crate::product::tile_finish::Finish;
 use crate::product::tile_text::{Form, Pipeline, SUMS_GAP, Writer};
+use crate::product::tma::{self, Major};
 use crate::text::template::assemble;
 use crate::text::types::memory_type;
 use crate::{ENTRY, Kernel};
@@ -37,10 +37,10 @@ impl Form {
     }
 
     /// Bytes of shared memory of a product by the copy engine, whose sums take so many where they go through it whole.
-    pub(crate) fn bulk_shared(&self, sums: i64) -> i64 {
+    pub(crate) fn tma_shared(&self, sums: i64) -> i64 {
         let ring = self.stages * (self.tile.0 + self.tile.1) * 128;
         let body = match self.pipeline {
-            Pipeline::Stay { .. } => ring + self.warps.0 * self.warps.1 * WARP_ROWS * SLAB * 4,
+            Pipeline::Persistent { .. } => ring + self.warps.0 * self.warps.1 * WARP_ROWS * SLAB * 4,
             _ => ring.max(sums),
         };
         body + self.stages * BARRIERS
@@ -48,7 +48,7 @@ impl Form {
 
     /// Blocks of a cluster that share what they read of the right factor.
     pub(crate) fn share(&self) -> i64 {
-        if let Pipeline::Stay { share, .. } = self.pipeline { share } else { 1 }
+        if let Pipeline::Persistent { share, .. } = self.pipeline { share } else { 1 }
     }
 }
 
@@ -58,14 +58,14 @@ pub(crate) fn readable(product: &Product<'_>, form: &Form) -> bool {
         Major::Inner => rows % (8 * share) == 0,
         Major::Rows => rows % (64 * share) == 0,
     };
-    let majors = (bulk::major(product, 0), bulk::major(product, 1));
+    let majors = (tma::major(product, 0), tma::major(product, 1));
     let (Some(a), Some(b)) = majors else { return false };
     whole(a, form.tile.0, 1) && whole(b, form.tile.1, form.share())
 }
 
 impl Writer<'_> {
     /// Constants, types, barriers.
-    fn bulk_head(&mut self, majors: [Major; 2], ring: &str) -> Result<String, GenError> {
+    fn tma_head(&mut self, majors: [Major; 2], ring: &str) -> Result<String, GenError> {
         let form = self.form;
         let (bm, bn) = form.tile;
         Ok(format!(
@@ -93,11 +93,11 @@ const int depth = (int)({depth});
     }
 
     /// The tensor maps, and how each factor lies.
-    fn bulk_maps(&mut self) -> Result<[Major; 2], GenError> {
+    fn tma_maps(&mut self) -> Result<[Major; 2], GenError> {
         let (bm, bn) = self.form.tile;
         let mut majors = [Major::Inner; 2];
         for (side, rows) in [(0, bm), (1, bn / self.form.share())] {
-            let (map, major) = bulk::map(self.product, side, rows)
+            let (map, major) = tma::map(self.product, side, rows)
                 .ok_or_else(|| GenError::Malformed("the copy engine cannot read a factor".into()))?;
             self.uses.maps.push(map);
             majors[side] = major;
@@ -112,7 +112,7 @@ const int depth = (int)({depth});
                 Major::Inner => "(int)k, (int)row".to_owned(),
                 Major::Rows => "(int)row, (int)k".to_owned(),
             };
-            for d in bulk::moving(self.product, side) {
+            for d in tma::moving(self.product, side) {
                 let _ = write!(at, ", (int)g{d}");
             }
             format!(
@@ -153,12 +153,12 @@ wgmma_wait<0>();
     }
 
     /// Up to the tile of sums in shared memory: as [`Writer::sums`] of other pipelines.
-    pub(crate) fn bulk_sums(&mut self) -> Result<String, GenError> {
-        let majors = self.bulk_maps()?;
+    pub(crate) fn tma_sums(&mut self) -> Result<String, GenError> {
+        let majors = self.tma_maps()?;
         let ring = format!(
             "constexpr int PITCH = BN + {SUMS_GAP}, SUMS = BM * PITCH * 4, RING = STAGES * STAGE > SUMS ? STAGES * STAGE : SUMS;\n"
         );
-        let mut out = self.bulk_head(majors, &ring)?;
+        let mut out = self.tma_head(majors, &ring)?;
         out.push_str(&self.place("(idx)blockIdx.x"));
         let _ = write!(
             out,
@@ -182,12 +182,12 @@ core.template store<PITCH>(sums);
     }
 
     /// A kernel whose blocks stay: each takes one tile after another, and runs the epilogue on it a warp at a time.
-    pub(crate) fn stay(mut self) -> Result<Kernel, GenError> {
-        let majors = self.bulk_maps()?;
+    pub(crate) fn persistent(mut self) -> Result<Kernel, GenError> {
+        let majors = self.tma_maps()?;
         let ring = format!(
             "constexpr int SLAB = {WARP_ROWS} * {SLAB}, RING = STAGES * STAGE + CONSUMERS * 4 * SLAB * 4;\n"
         );
-        let mut body = self.bulk_head(majors, &ring)?;
+        let mut body = self.tma_head(majors, &ring)?;
         let place = self.place("block");
         let (tiles_m, tiles_n) = self.tiles();
         let tiles = self.text(&(count(&self.product.batch) * tiles_m * tiles_n));

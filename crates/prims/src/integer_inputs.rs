@@ -17,7 +17,7 @@ use crate::{Builder, Kind, Lower, OpError, lookup};
 pub(crate) fn read_as_tensors(graph: &mut Graph) {
     let mut sources = given(graph);
     if !sources.is_empty() {
-        let in_sizes = needed_as_symbols(graph);
+        let in_sizes = symbols_in_sizes(graph);
         sources.retain(|id, _| !in_sizes.contains(id));
     }
     if sources.is_empty() {
@@ -55,7 +55,7 @@ fn bound_by(graph: &Graph, node: &Node) -> Option<SymId> {
 }
 
 /// The symbols that stand where only an integer can.
-fn needed_as_symbols(graph: &Graph) -> FxHashSet<SymId> {
+fn symbols_in_sizes(graph: &Graph) -> FxHashSet<SymId> {
     let mut found = FxHashSet::default();
     for (_, node) in graph.iter() {
         let Some((target, args)) = node.as_call() else {
@@ -74,7 +74,7 @@ fn needed_as_symbols(graph: &Graph) -> FxHashSet<SymId> {
     }
     graph.outputs.iter().for_each(|o| of_arg(&o.arg, &mut found));
     for subgraph in graph.subgraphs.values() {
-        found.extend(needed_as_symbols(subgraph));
+        found.extend(symbols_in_sizes(subgraph));
         let calls = subgraph.iter().filter_map(|(_, node)| node.as_call());
         calls.for_each(|(_, args)| args.iter().for_each(|a| of_arg(a, &mut found)));
     }

@@ -5,9 +5,9 @@ use ferroflux::{Recipe, RecipeSource, Weight};
 use crate::golden::recipe;
 
 /// Small, the same every time, and such that norms neither divide by zero nor blow up.
-pub(crate) struct AnyWeights;
+pub(crate) struct SyntheticWeights;
 
-impl RecipeSource for AnyWeights {
+impl RecipeSource for SyntheticWeights {
     /// Counters and positions are zero: an index that is valid everywhere.
     fn recipe(&self, weight: &Weight) -> Option<Recipe> {
         let last = weight.name.rsplit('.').next().unwrap_or_default();

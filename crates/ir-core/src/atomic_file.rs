@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// A file that is being written. Dropped before [`finish`](WholeFile::finish) it leaves nothing behind.
-pub struct WholeFile {
+/// A file that is being written. Dropped before [`finish`](AtomicFile::finish) it leaves nothing behind.
+pub struct AtomicFile {
     draft: NamedTempFile,
     path: PathBuf,
 }
@@ -19,18 +19,18 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-impl WholeFile {
+impl AtomicFile {
     /// Begins a file that is to be `path`; until then `path` stays what it is.
     ///
     /// # Errors
     /// The file system's: the folder is not there or may not be written.
-    pub fn begin(path: &Path) -> io::Result<WholeFile> {
+    pub fn begin(path: &Path) -> io::Result<AtomicFile> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(".ferroflux-");
         #[cfg(unix)]
         // As for any new file: the process' umask takes away what it does not want.
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        Ok(WholeFile { draft: builder.tempfile_in(folder_of(path))?, path: path.to_owned() })
+        Ok(AtomicFile { draft: builder.tempfile_in(folder_of(path))?, path: path.to_owned() })
     }
     /// What is written to.
     pub fn file(&mut self) -> &mut File {
@@ -70,7 +70,7 @@ fn sync_folder(_folder: &Path) -> io::Result<()> {
 /// # Errors
 /// The file system's; `path` is then what it was.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = WholeFile::begin(path)?;
+    let mut file = AtomicFile::begin(path)?;
     io::Write::write_all(file.file(), bytes)?;
     file.finish()
 }
@@ -88,7 +88,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         write_whole(&path, b"old").unwrap();
-        let mut new = WholeFile::begin(&path).unwrap();
+        let mut new = AtomicFile::begin(&path).unwrap();
         new.file().write_all(b"half").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
         drop(new);

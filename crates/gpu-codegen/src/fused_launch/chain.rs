@@ -10,14 +10,14 @@ use kernel_ir::{BufId, Footprint, InstKind, LoopKernel, Matmul, Program, Step};
 use crate::product::gemv::Skinny;
 use crate::product::gemv_rows::Rows;
 use crate::product::prologue::Prologue;
-use crate::{GenError, Joint, Target, Variant, together};
+use crate::{GenError, LaunchGroup, Target, Variant, fuse_launches};
 
 /// The first of some steps as one.
 pub struct Chain {
     /// How many steps.
     pub steps: usize,
     /// The ways of computing them, the best by rule first; never none.
-    pub ways: Vec<Variant>,
+    pub candidates: Vec<Variant>,
 }
 
 /// The steps at the head of a list that are one launch; `None` where the first one is a launch of its own.
@@ -36,10 +36,10 @@ pub fn chain(program: &Program, steps: &[Step], target: &Target) -> Result<Optio
             None => Ok(None),
         },
         [Step::Matmul(a), Step::Matmul(b), ..] => {
-            if let Some(rows) = pair(program, a, b).and_then(|rows| behind(program, rows, made, a))
-                && apart(program, &steps[..before + 2], made.map(|_| a), &rows)
+            if let Some(rows) = pair(program, a, b).and_then(|rows| with_prologue(program, rows, made, a))
+                && is_safe(program, &steps[..before + 2], made.map(|_| a), &rows)
             {
-                return Ok(Some(Chain { steps: before + 2, ways: rows.variants(target)? }));
+                return Ok(Some(Chain { steps: before + 2, candidates: rows.variants(target)? }));
             }
             single(program, steps, made, a, target)
         }
@@ -59,9 +59,9 @@ fn single(
     if made.is_none() {
         return Ok(None);
     }
-    let rows = Skinny::of(program, product).and_then(|s| behind(program, Rows::of(s), made, product));
-    match rows.filter(|rows| apart(program, &steps[..2], Some(product), rows)) {
-        Some(rows) => Ok(Some(Chain { steps: 2, ways: rows.variants(target)? })),
+    let rows = Skinny::of(program, product).and_then(|s| with_prologue(program, Rows::of(s), made, product));
+    match rows.filter(|rows| is_safe(program, &steps[..2], Some(product), rows)) {
+        Some(rows) => Ok(Some(Chain { steps: 2, candidates: rows.variants(target)? })),
         None => Ok(None),
     }
 }
@@ -78,19 +78,19 @@ fn shared(
     for (n, member) in members.iter().enumerate() {
         let Step::Matmul(product) = member else { return Ok(None) };
         let prologue = Prologue::of(program, made, &product.a, n == 0);
-        let rows = Skinny::of(program, product).and_then(|s| Rows::of(s).behind(prologue));
-        let Some(rows) = rows.filter(|rows| apart(program, &steps[..2], Some(product), rows)) else {
+        let rows = Skinny::of(program, product).and_then(|s| Rows::of(s).with_prologue(prologue));
+        let Some(rows) = rows.filter(|rows| is_safe(program, &steps[..2], Some(product), rows)) else {
             return Ok(None);
         };
-        let Some(way) = rows.variants(target)?.into_iter().next() else { return Ok(None) };
-        kernels.extend(way.kernels);
+        let Some(candidate) = rows.variants(target)?.into_iter().next() else { return Ok(None) };
+        kernels.extend(candidate.kernels);
     }
-    let mut joint = Joint::default();
-    if !kernels.iter().all(|kernel| joint.add(program, kernel, target)) {
+    let mut group = LaunchGroup::default();
+    if !kernels.iter().all(|kernel| group.add(program, kernel, target)) {
         return Ok(None);
     }
-    let kernel = together(program, &joint)?;
-    Ok(kernel.map(|kernel| Chain { steps: 2, ways: vec![Variant::single("staged_together", kernel)] }))
+    let kernel = fuse_launches(program, &group)?;
+    Ok(kernel.map(|kernel| Chain { steps: 2, candidates: vec![Variant::single("staged_fused", kernel)] }))
 }
 
 fn pair<'a>(program: &'a Program, a: &'a Matmul, b: &'a Matmul) -> Option<Rows<'a>> {
@@ -98,21 +98,21 @@ fn pair<'a>(program: &'a Program, a: &'a Matmul, b: &'a Matmul) -> Option<Rows<'
 }
 
 /// The products behind the step that makes their left operand, where there is one.
-fn behind<'a>(
+fn with_prologue<'a>(
     program: &'a Program,
     rows: Rows<'a>,
     made: Option<&'a LoopKernel>,
     product: &'a Matmul,
 ) -> Option<Rows<'a>> {
     match made {
-        Some(k) => rows.behind(Prologue::of(program, k, &product.a, true)),
+        Some(k) => rows.with_prologue(Prologue::of(program, k, &product.a, true)),
         None => Some(rows),
     }
 }
 
 /// Whether blocks may run all of these steps, each for its own part: no step writes memory that an earlier one uses, and what
 /// one reads of an earlier one's it has at hand: the left operand of `product`, what the products hand to each other.
-fn apart(program: &Program, steps: &[Step], product: Option<&Matmul>, rows: &Rows<'_>) -> bool {
+fn is_safe(program: &Program, steps: &[Step], product: Option<&Matmul>, rows: &Rows<'_>) -> bool {
     let operand = product.map(|k| program.root(k.a.buf));
     let at_hand: Vec<BufId> = rows.handed().map(|b| program.root(b)).chain(operand).collect();
     // The operand is at hand as an operand, not as what an epilogue or a matrix reads.

@@ -4,15 +4,16 @@
 use ir_core::DType;
 
 use crate::Target;
-use crate::product::bulk;
-use crate::product::bulk_text::readable;
 use crate::product::tile::Product;
 use crate::product::tile_text::{Form, Pipeline, Unit};
+use crate::product::tma;
+use crate::product::tma_text::readable;
 
 /// `(rows, columns, stages, warpgroups)` of tiles that a block computes alone, or a part of, and leaves.
-const ALONE: &[(i64, i64, i64, i64)] = &[(128, 128, 5, 2), (128, 64, 4, 2), (64, 128, 4, 1), (64, 64, 6, 1)];
+const ONE_TILE: &[(i64, i64, i64, i64)] =
+    &[(128, 128, 5, 2), (128, 64, 4, 2), (64, 128, 4, 1), (64, 64, 6, 1)];
 /// The same, and how many blocks share, of tiles whose blocks stay.
-const STAYING: &[(i64, i64, i64, i64, i64)] =
+const PERSISTENT: &[(i64, i64, i64, i64, i64)] =
     &[(128, 256, 4, 2, 1), (128, 256, 4, 2, 2), (128, 128, 6, 2, 1), (128, 128, 6, 2, 2)];
 
 /// The forms that a device has for a product, without those that share the inner dimension.
@@ -24,17 +25,18 @@ pub(crate) fn forms(product: &Product<'_>, unit: Unit, target: &Target) -> Vec<F
         unit,
         pipeline,
         tile,
-        depth: bulk::depth(if unit == Unit::Tf32 { DType::F32 } else { DType::BF16 }),
+        depth: tma::depth(if unit == Unit::Tf32 { DType::F32 } else { DType::BF16 }),
         stages,
         warps: (4 * warpgroups, 1),
         wave: 32,
         parts: 1,
         cluster: false,
     };
-    let alone = ALONE.iter().map(|&(bm, bn, stages, groups)| form((bm, bn), stages, groups, Pipeline::Bulk));
-    let staying = STAYING.iter().map(|&(bm, bn, stages, groups, share)| {
+    let alone =
+        ONE_TILE.iter().map(|&(bm, bn, stages, groups)| form((bm, bn), stages, groups, Pipeline::Tma));
+    let persistent = PERSISTENT.iter().map(|&(bm, bn, stages, groups, share)| {
         let most = i64::from(target.multiprocessors) / share;
-        form((bm, bn), stages, groups, Pipeline::Stay { share, most: most.max(1) })
+        form((bm, bn), stages, groups, Pipeline::Persistent { share, most: most.max(1) })
     });
-    alone.chain(staying).filter(|form| readable(product, form)).collect()
+    alone.chain(persistent).filter(|form| readable(product, form)).collect()
 }

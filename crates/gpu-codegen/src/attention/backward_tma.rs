@@ -8,7 +8,7 @@ use kernel_ir::{Operand, Program};
 
 use crate::attention::Operands;
 use crate::attention::backward::{Backward, Side, is_half};
-use crate::attention::bulk::{Bulk, Cut, Look, Order, kernel, load, look};
+use crate::attention::tma::{BlockOrder, ScoreTransform, TileShape, TmaAttention, kernel, load, look};
 use crate::text::body::Uses;
 use crate::text::template::volume;
 use crate::text::types::memory_type;
@@ -20,12 +20,12 @@ pub(crate) fn variants(
     backward: &Backward,
     target: &Target,
 ) -> Result<Vec<Variant>, GenError> {
-    let Some(bulk) = Bulk::of(program, &backward.attention, &[&backward.g], target) else {
+    let Some(tma) = TmaAttention::of(program, &backward.attention, &[&backward.g], target) else {
         return Ok(Vec::new());
     };
-    let gradient = Gradient { bulk, backward, target };
+    let gradient = Gradient { tma, backward, target };
     let most = i64::from(target.lds);
-    let fits = |[queries, keys]: &&Cuts| {
+    let fits = |[queries, keys]: &&TileShapes| {
         gradient.shared(Side::Queries, *queries) <= most && gradient.shared(Side::Keys, *keys) <= most
     };
     let cuts = if gradient.long() { LONG } else { SHORT };
@@ -33,19 +33,20 @@ pub(crate) fn variants(
 }
 
 /// How the kernels of both sides are cut: that of queries, that of keys and values.
-type Cuts = [Cut; 2];
+type TileShapes = [TileShape; 2];
 
-const fn cut(own: i64, far: i64, stages: i64) -> Cut {
-    Cut { own, far, stages }
+const fn shape(own: i64, far: i64, stages: i64) -> TileShape {
+    TileShape { own, far, stages }
 }
 
 /// Of rows of at most 64 elements, in the order of times measured on an H200.
-const SHORT: &[Cuts] = &[[cut(64, 128, 2), cut(64, 64, 3)], [cut(128, 128, 2), cut(128, 64, 3)]];
+const SHORT: &[TileShapes] =
+    &[[shape(64, 128, 2), shape(64, 64, 3)], [shape(128, 128, 2), shape(128, 64, 3)]];
 /// Of longer ones.
-const LONG: &[Cuts] = &[[cut(64, 64, 2), cut(128, 64, 3)], [cut(128, 64, 2), cut(128, 64, 2)]];
+const LONG: &[TileShapes] = &[[shape(64, 64, 2), shape(128, 64, 3)], [shape(128, 64, 2), shape(128, 64, 2)]];
 
 struct Gradient<'a> {
-    bulk: Bulk<'a>,
+    tma: TmaAttention<'a>,
     backward: &'a Backward,
     target: &'a Target,
 }
@@ -53,44 +54,44 @@ struct Gradient<'a> {
 impl Gradient<'_> {
     /// Whether the registers of a warpgroup hold little beside two gradients of its 64 rows.
     fn long(&self) -> bool {
-        self.bulk.depth.max(self.bulk.width) > 64
+        self.tma.depth.max(self.tma.width) > 64
     }
 
-    fn variant(&self, [queries, keys]: Cuts) -> Result<Variant, GenError> {
+    fn variant(&self, [queries, keys]: TileShapes) -> Result<Variant, GenError> {
         let name = format!("wgmma_{}x{}_{}x{}", queries.own, queries.far, keys.own, keys.far);
         let kernels = vec![self.generate(Side::Queries, queries)?, self.generate(Side::Keys, keys)?];
         Ok(Variant { name, kernels, scratch: Vec::new() })
     }
 
-    fn shared(&self, side: Side, cut: Cut) -> i64 {
-        let row: i64 = self.bulk.bytes().iter().sum();
-        let numbers = if side == Side::Queries { 0 } else { 2 * cut.far };
-        cut.shared(cut.own * row, cut.far * row, numbers)
+    fn shared(&self, side: Side, shape: TileShape) -> i64 {
+        let row: i64 = self.tma.bytes().iter().sum();
+        let numbers = if side == Side::Queries { 0 } else { 2 * shape.far };
+        shape.shared(shape.own * row, shape.far * row, numbers)
     }
 
-    fn generate(&self, side: Side, cut: Cut) -> Result<Kernel, GenError> {
-        let (program, a) = (self.bulk.program, &self.backward.attention);
+    fn generate(&self, side: Side, shape: TileShape) -> Result<Kernel, GenError> {
+        let (program, a) = (self.tma.program, &self.backward.attention);
         let mut uses = Uses::default();
         let o = Operands::of(program, a, &mut uses);
         let own = if side == Side::Queries { &a.q } else { &a.k };
-        let tiles = own.sizes[2].ceil_div(&SymExpr::from_i64(cut.own));
+        let tiles = own.sizes[2].ceil_div(&SymExpr::from_i64(shape.own));
         let all_heads = volume(&own.sizes[..2]);
         let count = &all_heads * &tiles;
-        let place = self.place(&o, side, cut, (&tiles, &all_heads), &mut uses);
+        let place = self.place(&o, side, shape, (&tiles, &all_heads), &mut uses);
         let name = if side == Side::Queries { "QUERIES" } else { "KEYS_AND_VALUES" };
         let head = format!(
             "typedef FlashGradient<{}, {name}, {}, {}, {}, {}, {}, {}> Flash;\nFlash flash(memory);\n",
-            self.bulk.ty()?,
-            cut.own,
-            cut.far,
-            self.bulk.depth,
-            self.bulk.width,
-            cut.stages,
+            self.tma.ty()?,
+            shape.own,
+            shape.far,
+            self.tma.depth,
+            self.tma.width,
+            shape.stages,
             self.long() && side == Side::Keys,
         );
-        let bring = self.bring(&o, side, cut, &place, &mut uses)?;
-        let multiply = self.multiply(&o, side, cut, &place, &mut uses)?;
-        kernel(program, (cut, self.shared(side, cut)), (&count, &uses), [&head, &bring, &multiply])
+        let bring = self.bring(&o, side, shape, &place, &mut uses)?;
+        let multiply = self.multiply(&o, side, shape, &place, &mut uses)?;
+        kernel(program, (shape, self.shared(side, shape)), (&count, &uses), [&head, &bring, &multiply])
     }
 
     /// The loop over blocks: the own rows and head, how many turns there are, and where the far rows of a turn begin.
@@ -98,20 +99,23 @@ impl Gradient<'_> {
         &self,
         o: &Operands<'_>,
         side: Side,
-        Cut { own, far, .. }: Cut,
+        TileShape { own, far, .. }: TileShape,
         (tiles, all_heads): (&SymExpr, &SymExpr),
         uses: &mut Uses,
     ) -> String {
         let a = &self.backward.attention;
-        let row: i64 = self.bulk.bytes().iter().sum();
+        let row: i64 = self.tma.bytes().iter().sum();
         let (far_rows, heads) = match side {
             Side::Queries => (&a.k.sizes[2], o.heads.clone()),
             Side::Keys => (&a.q.sizes[2], o.text(&a.k.sizes[1], uses)),
         };
-        let order = Order {
+        let order = BlockOrder {
             tiles: o.text(tiles, uses),
             all_heads: o.text(all_heads, uses),
-            near: Order::near(self.target, far_rows.as_const().unwrap_or(4096) * row),
+            concurrent_heads: BlockOrder::concurrent_heads(
+                self.target,
+                far_rows.as_const().unwrap_or(4096) * row,
+            ),
             last_first: a.causal && side == Side::Queries,
             own,
             heads: heads.clone(),
@@ -146,11 +150,11 @@ auto far_head = [&](int turn) {{ return kv * {group} + turn / tiles_far; }};
         &self,
         o: &Operands<'_>,
         side: Side,
-        cut: Cut,
+        shape: TileShape,
         place: &str,
         uses: &mut Uses,
     ) -> Result<String, GenError> {
-        let (b, a, program) = (self.backward, &self.backward.attention, self.bulk.program);
+        let (b, a, program) = (self.backward, &self.backward.attention, self.tma.program);
         let group = format!("i1 / {}", o.group);
         let (own, far, own_head, far_head) = match side {
             Side::Queries => ([&a.q, &b.g], [&a.k, &a.v], "i1", group.as_str()),
@@ -158,11 +162,11 @@ auto far_head = [&](int turn) {{ return kv * {group} + turn / tiles_far; }};
         };
         let mut loads = String::new();
         for operand in own {
-            loads += &load(program, (operand, cut.own), ("", "row0", own_head), uses)?;
+            loads += &load(program, (operand, shape.own), ("", "row0", own_head), uses)?;
             loads += ",\n";
         }
         for operand in far {
-            loads += &load(program, (operand, cut.far), (", int turn", "far_row(turn)", far_head), uses)?;
+            loads += &load(program, (operand, shape.far), (", int turn", "far_row(turn)", far_head), uses)?;
             loads += ",\n";
         }
         let number = match side {
@@ -180,7 +184,7 @@ return which == 0 ? flash_exponent({sum}) : {delta};
         };
         Ok(format!(
             "if (threadIdx.x / 32 == {warp}) {{\n{place}flash.bring(turns, {loads}{number});\n}}\n}}\n",
-            warp = cut.own / 16
+            warp = shape.own / 16
         ))
     }
 
@@ -189,7 +193,7 @@ return which == 0 ? flash_exponent({sum}) : {delta};
         &self,
         o: &Operands<'_>,
         side: Side,
-        cut: Cut,
+        shape: TileShape,
         place: &str,
         uses: &mut Uses,
     ) -> Result<String, GenError> {
@@ -209,15 +213,15 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
                 delta = b.of_row(o, &b.deltas, uses),
             ),
         };
-        let Look { factor, text } = self.look(o, side, cut, uses);
+        let ScoreTransform { factor, text } = self.look(o, side, shape, uses);
         let scale = format!(" * {}", o.scale);
         let stores = match side {
             Side::Queries => {
-                self.store(o, (&b.dq, "i1", &o.rows), ("grad1", &scale, self.bulk.depth), uses)?
+                self.store(o, (&b.dq, "i1", &o.rows), ("grad1", &scale, self.tma.depth), uses)?
             }
             Side::Keys => {
-                self.store(o, (&b.dk, "kv", &o.keys), ("grad1", &scale, self.bulk.depth), uses)?
-                    + &self.store(o, (&b.dv, "kv", &o.keys), ("grad2", "", self.bulk.width), uses)?
+                self.store(o, (&b.dk, "kv", &o.keys), ("grad1", &scale, self.tma.depth), uses)?
+                    + &self.store(o, (&b.dv, "kv", &o.keys), ("grad2", "", self.tma.width), uses)?
             }
         };
         Ok(format!(
@@ -228,8 +232,8 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
         ))
     }
 
-    fn look(&self, o: &Operands<'_>, side: Side, cut: Cut, uses: &mut Uses) -> Look {
-        let (keys, far) = (&o.keys, cut.far);
+    fn look(&self, o: &Operands<'_>, side: Side, shape: TileShape, uses: &mut Uses) -> ScoreTransform {
+        let (keys, far) = (&o.keys, shape.far);
         let group0 = "row0 + warp / 4 * 64";
         let (place, mut whole, mut seen) = match side {
             Side::Queries => (
@@ -262,10 +266,10 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
         (from, factor, elements): (&str, &str, i64),
         uses: &mut Uses,
     ) -> Result<String, GenError> {
-        let dtype = self.bulk.program.buffers[to.buf].dtype;
+        let dtype = self.tma.program.buffers[to.buf].dtype;
         let value = |e: &str| format!("flash.{from}[4 * n + 2 * r{e}]{factor}");
         let stores = if is_half(dtype) && crate::product::gemv::aligned(to, 3, 2) {
-            uses.written.insert(self.bulk.program.root(to.buf));
+            uses.written.insert(self.tma.program.root(to.buf));
             let place = o.element(to, ["i0", head, "row", "column"], uses);
             let ty = memory_type(dtype)?;
             format!("*(u32 *)&{place} = pack_halves(Tag<{ty}>(), {}, {});\n", value(""), value(" + 1"))

@@ -35,7 +35,7 @@ struct Part {
 }
 
 /// A part at the sizes of a call.
-struct Load<'a> {
+struct SizedPart<'a> {
     part: &'a Part,
     points: i64,
     /// Points along the axis; 1 without one.
@@ -128,7 +128,7 @@ fn batches(tasks: &[Task]) -> Vec<Range<usize>> {
 }
 
 impl Part {
-    fn load(&self, call: &Call<'_>) -> Result<Load<'_>, ExecError> {
+    fn load(&self, call: &Call<'_>) -> Result<SizedPart<'_>, ExecError> {
         let sizes = call.sizes;
         let points = sizes.eval(&self.points)?.max(0);
         let lanes = self.axis.as_ref().map(|e| sizes.eval(e)).transpose()?.unwrap_or(1).max(0);
@@ -136,11 +136,11 @@ impl Part {
         for (inner, ns) in &self.costs {
             cost += sizes.eval(inner)?.max(1) as f64 * ns;
         }
-        Ok(Load { part: self, points, lanes, work: cost * points as f64 * lanes as f64 })
+        Ok(SizedPart { part: self, points, lanes, work: cost * points as f64 * lanes as f64 })
     }
 }
 
-impl Load<'_> {
+impl SizedPart<'_> {
     fn whole(&self) -> i64 {
         if self.part.tiled { TILE } else { round_up(self.lanes) }
     }

@@ -12,22 +12,22 @@ use crate::text::checks;
 /// Sums are in the library's own order, and roundings to a narrower float between the operations are left out: the value
 /// is rounded once, to the dtype of the output.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tail {
+pub struct VendorEpilogue {
     /// Where the value is stored.
-    pub out: Place,
+    pub out: StridedView,
     /// Factor on the template's result.
     pub alpha: f64,
     /// Added along one dimension of the result.
     pub bias: Option<Bias>,
     /// Added element by element.
-    pub residual: Option<Place>,
+    pub residual: Option<StridedView>,
     /// Whether negative values become 0.
     pub relu: bool,
 }
 
 /// A strided walk over a buffer, one step a dimension of the result. Strides and offset are within the buffer's memory.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct StridedView {
     /// The buffer.
     pub buf: BufId,
     /// Elements from one index to the next.
@@ -47,8 +47,8 @@ pub struct Bias {
     pub offset: SymExpr,
 }
 
-impl Place {
-    fn of(program: &Program, buf: BufId, index: &[SymExpr], ranges: &[SymExpr]) -> Option<Place> {
+impl StridedView {
+    fn of(program: &Program, buf: BufId, index: &[SymExpr], ranges: &[SymExpr]) -> Option<StridedView> {
         let mut rest = program.buffers[buf].address(index);
         let mut strides = Shape::new();
         for (d, extent) in ranges.iter().enumerate() {
@@ -60,12 +60,12 @@ impl Place {
             rest = left;
         }
         let fixed = !rest.any_leaf(|a| !matches!(a, Atom::Sym(_)));
-        fixed.then_some(Place { buf, strides, offset: rest })
+        fixed.then_some(StridedView { buf, strides, offset: rest })
     }
 }
 
 /// The epilogue as a tail, where it is one.
-pub fn tail(program: &Program, epilogue: &Epilogue) -> Option<Tail> {
+pub fn vendor_epilogue(program: &Program, epilogue: &Epilogue) -> Option<VendorEpilogue> {
     let insts = &epilogue.insts;
     // No library checks an index.
     if checks::any(insts) {
@@ -79,16 +79,16 @@ pub fn tail(program: &Program, epilogue: &Epilogue) -> Option<Tail> {
     if stores.next().is_some() {
         return None;
     }
-    let out = Place::of(program, *buf, index, &epilogue.ranges)?;
+    let out = StridedView::of(program, *buf, index, &epilogue.ranges)?;
     let reader = Reader { program, insts, ranges: &epilogue.ranges };
     let Sum { alpha, bias, residual, relu } = reader.sum(*value)?;
-    Some(Tail { out, alpha, bias, residual, relu })
+    Some(VendorEpilogue { out, alpha, bias, residual, relu })
 }
 
 struct Sum {
     alpha: f64,
     bias: Option<Bias>,
-    residual: Option<Place>,
+    residual: Option<StridedView>,
     relu: bool,
 }
 
@@ -145,16 +145,16 @@ impl Reader<'_> {
         }
     }
 
-    fn load(&self, v: Val) -> Option<Place> {
+    fn load(&self, v: Val) -> Option<StridedView> {
         match &self.behind(v).kind {
             InstKind::Load { buf, index, mask: None } if is_float(self.program.buffers[*buf].dtype) => {
-                Place::of(self.program, *buf, index, self.ranges)
+                StridedView::of(self.program, *buf, index, self.ranges)
             }
             _ => None,
         }
     }
 
-    fn with(&self, sum: Sum, addend: Place) -> Option<Sum> {
+    fn with(&self, sum: Sum, addend: StridedView) -> Option<Sum> {
         let moving: Vec<usize> =
             (0..self.ranges.len()).filter(|&d| addend.strides[d] != SymExpr::ZERO).collect();
         match moving[..] {

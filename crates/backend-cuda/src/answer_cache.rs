@@ -7,20 +7,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::cache::Cache;
 
 /// The cache that a device uses now; a program may name another one.
-pub(crate) type Shared = Arc<Mutex<Cache>>;
+pub(crate) type SharedCache = Arc<Mutex<Cache>>;
 
 /// A library's answers.
 #[derive(Clone)]
-pub(crate) struct Kept {
-    cache: Shared,
+pub(crate) struct AnswerCache {
+    cache: SharedCache,
     /// On what all answers depend beside the question.
     identity: Arc<str>,
 }
 
-impl Kept {
+impl AnswerCache {
     /// Answers of a library on a device; `identity` names both and the library's version.
-    pub(crate) fn new(cache: Shared, identity: &str) -> Kept {
-        Kept { cache, identity: identity.into() }
+    pub(crate) fn new(cache: SharedCache, identity: &str) -> AnswerCache {
+        AnswerCache { cache, identity: identity.into() }
     }
 
     fn key<'a>(&'a self, question: &[&'a [u8]]) -> Vec<&'a [u8]> {
@@ -51,12 +51,12 @@ mod tests {
     #[test]
     fn answers_are_those_of_one_device_and_version() {
         let folder = tempfile::tempdir().unwrap();
-        let cache: Shared = Arc::new(Mutex::new(Cache::named(folder.path().to_str().unwrap())));
-        let kept = |identity| Kept::new(Arc::clone(&cache), identity);
-        kept("card 9.14").put(&[b"plan", b"x"], b"y");
-        assert_eq!(kept("card 9.14").get(&[b"plan", b"x"]).unwrap(), b"y");
-        assert!(kept("card 9.15").get(&[b"plan", b"x"]).is_none());
+        let cache: SharedCache = Arc::new(Mutex::new(Cache::named(folder.path().to_str().unwrap())));
+        let answer_cache = |identity| AnswerCache::new(Arc::clone(&cache), identity);
+        answer_cache("card 9.14").put(&[b"plan", b"x"], b"y");
+        assert_eq!(answer_cache("card 9.14").get(&[b"plan", b"x"]).unwrap(), b"y");
+        assert!(answer_cache("card 9.15").get(&[b"plan", b"x"]).is_none());
         *cache.lock().unwrap() = Cache::named("off");
-        assert!(kept("card 9.14").get(&[b"plan", b"x"]).is_none());
+        assert!(answer_cache("card 9.14").get(&[b"plan", b"x"]).is_none());
     }
 }

@@ -8,7 +8,7 @@ use kernel_ir::Conv;
 /// The same result by a transposed convolution, whose weight is the given one with its channels exchanged and its windows
 /// turned round. `None` where there is none: windows that step over the input, groups, windows of symbolic size, more padding
 /// than a window reaches.
-pub(crate) fn opposite(k: &Conv) -> Option<Conv> {
+pub(crate) fn as_transposed(k: &Conv) -> Option<Conv> {
     if k.transposed || k.groups != 1 || k.stride.iter().any(|s| *s != 1) {
         return None;
     }
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_weight_lies_as_that_of_the_forward_convolution() {
-        let t = opposite(&gradient()).unwrap();
+        let t = as_transposed(&gradient()).unwrap();
         assert_eq!(t.weight, operand(1, &[5, 3, 3, 4], &[36, 1, 12, 3], 0));
         assert_eq!((t.transposed, &t.padding[..]), (true, &[(1, 1), (2, 2)][..]));
     }
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn every_product_is_the_same() {
         let k = Conv { dilation: vec![2, 1], padding: vec![(3, 4), (0, 3)], ..gradient() };
-        let t = opposite(&k).unwrap();
+        let t = as_transposed(&k).unwrap();
         // Which element of the weight meets input `x` for output `o`, along one spatial dimension.
         let meets = |c: &Conv, d: usize, o: i64, x: i64| -> Vec<i64> {
             let at = |w: i64| match c.transposed {
@@ -96,10 +96,10 @@ mod tests {
 
     #[test]
     fn what_is_no_gradient_stays() {
-        assert!(opposite(&Conv { stride: vec![1, 2], ..gradient() }).is_none());
-        assert!(opposite(&Conv { groups: 5, ..gradient() }).is_none());
-        assert!(opposite(&Conv { transposed: true, ..gradient() }).is_none());
-        assert!(opposite(&Conv { padding: vec![(3, 1), (1, 1)], ..gradient() }).is_none());
-        assert!(opposite(&Conv { padding: vec![(0, -1), (1, 1)], ..gradient() }).is_none());
+        assert!(as_transposed(&Conv { stride: vec![1, 2], ..gradient() }).is_none());
+        assert!(as_transposed(&Conv { groups: 5, ..gradient() }).is_none());
+        assert!(as_transposed(&Conv { transposed: true, ..gradient() }).is_none());
+        assert!(as_transposed(&Conv { padding: vec![(3, 1), (1, 1)], ..gradient() }).is_none());
+        assert!(as_transposed(&Conv { padding: vec![(0, -1), (1, 1)], ..gradient() }).is_none());
     }
 }

@@ -9,7 +9,7 @@ use kernel_ir::BufId;
 use crate::GpuError;
 
 /// One way of computing a step.
-pub struct Choice {
+pub struct Candidate {
     /// What the tables of the search call it.
     pub name: String,
     /// What runs, in order.
@@ -26,9 +26,13 @@ pub enum Part {
     Library(Box<dyn LibraryCall>),
 }
 
-impl From<Variant> for Choice {
-    fn from(v: Variant) -> Choice {
-        Choice { name: v.name, parts: v.kernels.into_iter().map(Part::Kernel).collect(), scratch: v.scratch }
+impl From<Variant> for Candidate {
+    fn from(v: Variant) -> Candidate {
+        Candidate {
+            name: v.name,
+            parts: v.kernels.into_iter().map(Part::Kernel).collect(),
+            scratch: v.scratch,
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use memmap2::{Mmap, MmapOptions};
 use rayon::prelude::*;
 use rustc_hash::FxHasher;
 
-use super::control::Planned;
+use super::control::PlannedStep;
 use super::prepare::members;
 use super::{Op, Packed};
 use crate::micro::{AlignedBuf, ConvWeights, Isa, PackedB};
@@ -44,7 +44,7 @@ const PAGE: usize = 4096;
 const ALIGN: usize = 64;
 
 /// Where results of binding are kept.
-pub(super) struct Keeping {
+pub(super) struct BindCache {
     pub(super) folder: PathBuf,
     /// Of the program's bytes.
     pub(super) program: u64,
@@ -104,7 +104,7 @@ pub(super) fn one(bytes: &[u8]) -> u64 {
     hash.finish()
 }
 
-impl Keeping {
+impl BindCache {
     /// The file for these constants; `None` where they are too few to be worth one.
     pub(super) fn path(&self, constants: &[(&str, &[u8])]) -> Option<PathBuf> {
         let bytes: usize = constants.iter().map(|(_, b)| b.len()).sum();
@@ -130,7 +130,7 @@ impl Keeping {
 }
 
 /// The persistent buffers that steps of a call read otherwise than through packed weights.
-pub(super) fn needed(program: &Program, steps: &[Planned], packed: &[Option<Packed>]) -> Vec<usize> {
+pub(super) fn needed(program: &Program, steps: &[PlannedStep], packed: &[Option<Packed>]) -> Vec<usize> {
     let mut found = Vec::new();
     let mut add = |buf| {
         let root = program.root(buf);
@@ -145,7 +145,7 @@ pub(super) fn needed(program: &Program, steps: &[Planned], packed: &[Option<Pack
         _ => vec![(step, Some(planned))],
     });
     for (step, planned) in each {
-        let through: Option<&Operand> = match (step, planned.and_then(Planned::op)) {
+        let through: Option<&Operand> = match (step, planned.and_then(PlannedStep::op)) {
             (Step::Matmul(m), Some(Op::Matmul(_, slot))) if is_packed(*slot) => Some(&m.b),
             (Step::Conv(c), Some(Op::Conv(_, slot))) if is_packed(*slot) => Some(&c.weight),
             _ => None,

@@ -77,27 +77,27 @@ impl Case {
         let mut all = Vec::new();
         let rdna4 = Target::of_architecture("gfx1201").unwrap();
         for target in [Target::HOPPER, Target::CDNA, Target::RDNA, rdna4] {
-            let ways = variants(&self.program, step, &target).unwrap();
-            let wanted = |way: &&Variant| names.iter().any(|n| way.name.starts_with(n));
-            all.extend(ways.iter().filter(wanted).map(|way| {
-                let name = format!("{}, {} of {}", way.name, target.dialect.name, target.matrix_rate);
-                (name, self.compute(way, out, &target))
+            let candidates = variants(&self.program, step, &target).unwrap();
+            let wanted = |candidate: &&Variant| names.iter().any(|n| candidate.name.starts_with(n));
+            all.extend(candidates.iter().filter(wanted).map(|candidate| {
+                let name = format!("{}, {} of {}", candidate.name, target.dialect.name, target.matrix_rate);
+                (name, self.compute(candidate, out, &target))
             }));
         }
         all
     }
 
-    fn compute(&self, way: &Variant, out: BufId, target: &Target) -> Vec<f32> {
+    fn compute(&self, candidate: &Variant, out: BufId, target: &Target) -> Vec<f32> {
         let emulator = Emulator::new(target.clone());
         let size = |e: &SymExpr| e.as_const().unwrap();
         let addresses: Vec<u64> =
             self.program.buffers.iter().map(|(id, b)| self.place(&emulator, id, b)).collect();
         let scratch: Vec<u64> =
-            way.scratch.iter().map(|n| emulator.allocate(size(n) as u64).unwrap()).collect();
+            candidate.scratch.iter().map(|n| emulator.allocate(size(n) as u64).unwrap()).collect();
         let tickets = emulator.allocate(4 * u64::from(gpu_codegen::TICKETS)).unwrap();
         // SAFETY: the memory is new and has as many words.
         unsafe { emulator.fill(tickets, 0, u64::from(gpu_codegen::TICKETS)) }.unwrap();
-        for (n, kernel) in way.kernels.iter().enumerate() {
+        for (n, kernel) in candidate.kernels.iter().enumerate() {
             let entry = format!("entry{n}");
             let text = kernel.source.replace(ENTRY, &entry);
             let module = Module::new(&Prelude::new(&emulator.target()), text, vec![entry]);
@@ -216,14 +216,20 @@ fn products_of_a_few_rows() {
 
 /// How a case of attention differs from the others.
 #[derive(Clone, Copy, Default)]
-struct Look {
+struct AttentionCase {
     causal: bool,
     /// 1: truth values, 2: numbers that are added.
     mask: u8,
 }
 
 /// Attention of `[b, hq, lq, d]` queries over `[b, hkv, lk, d]` keys.
-fn attention(dtype: DType, [b, hq, hkv]: [i64; 3], [lq, lk, d]: [i64; 3], look: Look, ways: &[&str]) {
+fn attention(
+    dtype: DType,
+    [b, hq, hkv]: [i64; 3],
+    [lq, lk, d]: [i64; 3],
+    look: AttentionCase,
+    candidates: &[&str],
+) {
     if let Err(error) = gpu_emulator::available() {
         println!("skipped: {error}");
         return;
@@ -260,9 +266,9 @@ fn attention(dtype: DType, [b, hq, hkv]: [i64; 3], [lq, lk, d]: [i64; 3], look: 
         expected.extend(row(&case.data, [i, h, r], ([hq, hkv], [lk, d], look), qs));
     }
     let tolerance = if dtype == DType::F32 { 1e-5 } else { 2e-2 };
-    let results = case.run(&step, out, ways);
-    for way in ways {
-        assert!(results.iter().any(|(name, _)| name.starts_with(way)), "no way `{way}`");
+    let results = case.run(&step, out, candidates);
+    for candidate in candidates {
+        assert!(results.iter().any(|(name, _)| name.starts_with(candidate)), "no way `{candidate}`");
     }
     results.iter().for_each(|(name, got)| assert_close(name, got, &expected, tolerance));
 }
@@ -271,7 +277,7 @@ fn attention(dtype: DType, [b, hq, hkv]: [i64; 3], [lq, lk, d]: [i64; 3], look: 
 fn row(
     data: &[Vec<f32>],
     [i, h, r]: [i64; 3],
-    ([hq, hkv], [lk, d], look): ([i64; 2], [i64; 2], Look),
+    ([hq, hkv], [lk, d], look): ([i64; 2], [i64; 2], AttentionCase),
     qs: [i64; 4],
 ) -> Vec<f64> {
     let kv = (i * hkv + h / (hq / hkv)) * lk * d;
@@ -295,30 +301,30 @@ fn row(
 
 #[test]
 fn attention_of_many_rows() {
-    let (plain, causal) = (Look::default(), Look { causal: true, mask: 0 });
+    let (plain, causal) = (AttentionCase::default(), AttentionCase { causal: true, mask: 0 });
     attention(DType::BF16, [1, 2, 2], [35, 35, 64], plain, &["flash", "simple"]);
     attention(DType::BF16, [1, 4, 2], [70, 150, 40], causal, &["flash"]);
-    attention(DType::BF16, [2, 1, 1], [20, 67, 128], Look { causal: false, mask: 1 }, &["flash"]);
-    attention(DType::BF16, [1, 2, 1], [33, 64, 16], Look { causal: true, mask: 2 }, &["flash"]);
+    attention(DType::BF16, [2, 1, 1], [20, 67, 128], AttentionCase { causal: false, mask: 1 }, &["flash"]);
+    attention(DType::BF16, [1, 2, 1], [33, 64, 16], AttentionCase { causal: true, mask: 2 }, &["flash"]);
     attention(DType::F32, [1, 2, 1], [33, 40, 24], causal, &["simple"]);
 }
 
 #[test]
-fn attention_by_the_copy_engine() {
-    let (plain, causal) = (Look::default(), Look { causal: true, mask: 0 });
-    let (ways, long) = (["wgmma_64x128", "wgmma_128x128"], ["wgmma_128x128", "wgmma_64x64"]);
-    attention(DType::BF16, [2, 2, 2], [130, 35, 64], plain, &ways);
-    attention(DType::BF16, [1, 4, 2], [150, 300, 40], causal, &ways);
+fn attention_by_tma() {
+    let (plain, causal) = (AttentionCase::default(), AttentionCase { causal: true, mask: 0 });
+    let (candidates, long) = (["wgmma_64x128", "wgmma_128x128"], ["wgmma_128x128", "wgmma_64x64"]);
+    attention(DType::BF16, [2, 2, 2], [130, 35, 64], plain, &candidates);
+    attention(DType::BF16, [1, 4, 2], [150, 300, 40], causal, &candidates);
     attention(DType::BF16, [1, 2, 1], [301, 140, 128], causal, &long);
-    attention(DType::BF16, [2, 1, 1], [70, 267, 96], Look { causal: false, mask: 1 }, &long);
-    attention(DType::BF16, [1, 2, 1], [64, 140, 64], Look { causal: true, mask: 2 }, &ways);
+    attention(DType::BF16, [2, 1, 1], [70, 267, 96], AttentionCase { causal: false, mask: 1 }, &long);
+    attention(DType::BF16, [1, 2, 1], [64, 140, 64], AttentionCase { causal: true, mask: 2 }, &candidates);
 }
 
 #[test]
 fn attention_of_few_rows() {
-    let plain = Look::default();
+    let plain = AttentionCase::default();
     attention(DType::BF16, [1, 4, 4], [1, 333, 64], plain, &["decode"]);
-    attention(DType::BF16, [2, 8, 2], [1, 130, 128], Look { causal: false, mask: 2 }, &["decode"]);
-    attention(DType::BF16, [1, 2, 1], [3, 70, 96], Look { causal: true, mask: 1 }, &["decode"]);
+    attention(DType::BF16, [2, 8, 2], [1, 130, 128], AttentionCase { causal: false, mask: 2 }, &["decode"]);
+    attention(DType::BF16, [1, 2, 1], [3, 70, 96], AttentionCase { causal: true, mask: 1 }, &["decode"]);
     attention(DType::F32, [1, 2, 2], [2, 90, 32], plain, &["decode"]);
 }

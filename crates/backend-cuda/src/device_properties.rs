@@ -16,7 +16,7 @@ pub(crate) fn count() -> Result<i32, GpuError> {
 }
 
 /// A device.
-pub(crate) struct Card {
+pub(crate) struct DeviceProperties {
     pub(crate) device: sys::CUdevice,
     pub(crate) name: String,
     /// What code is made for: this very card, with what only its generation has (`sm_90a`).
@@ -25,17 +25,17 @@ pub(crate) struct Card {
     pub(crate) target: Target,
 }
 
-impl Card {
+impl DeviceProperties {
     /// # Errors
     /// No driver, no such device.
-    pub(crate) fn of(ordinal: i32) -> Result<Card, GpuError> {
+    pub(crate) fn of(ordinal: i32) -> Result<DeviceProperties, GpuError> {
         if !(0..count()?).contains(&ordinal) {
             return Err(GpuError::Argument(format!("there is no CUDA device {ordinal}")));
         }
         let device = result::device::get(ordinal).map_err(error("cuDeviceGet"))?;
         let name = result::device::get_name(device).map_err(error("cuDeviceGetName"))?;
         let (architecture, target) = (architecture(device)?, target(device)?);
-        Ok(Card { device, name, architecture, target })
+        Ok(DeviceProperties { device, name, architecture, target })
     }
 
     /// On what depends what libraries and the compiler say.

@@ -11,7 +11,7 @@ use crate::{Builder, Call, OpError, scalars};
 
 /// A condition on sizes that ranges and guards do not decide.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Need {
+pub struct Requirement {
     /// An expression in size symbols.
     pub expression: SymExpr,
     /// How it must compare with zero.
@@ -24,7 +24,7 @@ pub struct Need {
 pub struct MetaCx<'a> {
     /// The graph that holds the operands.
     pub graph: &'a Graph,
-    needs: RefCell<Vec<Need>>,
+    needs: RefCell<Vec<Requirement>>,
 }
 
 /// Whether the condition holds in every call, or in none, as far as the graph knows.
@@ -45,7 +45,7 @@ impl<'a> MetaCx<'a> {
         MetaCx { graph, needs: RefCell::new(Vec::new()) }
     }
     /// What the rule found that must hold in a call and is not decided.
-    pub fn needs(self) -> Vec<Need> {
+    pub fn needs(self) -> Vec<Requirement> {
         self.needs.into_inner()
     }
     /// The meta of a tensor operand.
@@ -69,7 +69,7 @@ impl<'a> MetaCx<'a> {
             Some(true) => Ok(()),
             Some(false) => Err(call.invalid(what())),
             None => {
-                self.needs.borrow_mut().push(Need { expression, relation, what: what() });
+                self.needs.borrow_mut().push(Requirement { expression, relation, what: what() });
                 Ok(())
             }
         }
@@ -134,7 +134,7 @@ impl Builder<'_> {
             Some(false) => Err(OpError::Invalid { op: self.name().into(), what: what(self.graph()) }),
             None => {
                 let what = what(self.graph());
-                self.record(Need { expression, relation, what });
+                self.record(Requirement { expression, relation, what });
                 Ok(())
             }
         }
@@ -194,7 +194,7 @@ impl Builder<'_> {
     }
 
     /// Keeps what a call must hold to.
-    pub(crate) fn record(&mut self, need: Need) {
+    pub(crate) fn record(&mut self, need: Requirement) {
         let unbacked = |a: &Atom| self.graph().symbols.is_unbacked(a);
         if need.expression.any_leaf(unbacked) {
             let pred = Arg::Int(truth(need.relation, &need.expression));
@@ -203,7 +203,7 @@ impl Builder<'_> {
             }
             return;
         }
-        let Need { expression, relation, what: message } = need;
+        let Requirement { expression, relation, what: message } = need;
         let mut origin = self.origin();
         if origin == Origin::default() {
             origin.function = self.name().into();

@@ -1,7 +1,7 @@
 //! Factors of a product as the copy engine reads them: which ones it can, and the tensor map of each.
 //!
 //! A factor is one dimension of rows, one of inner points and those of the batch that move it. One of the first two lies
-//! together in memory: 128 bytes of it are a line of a box. Not here: the text of kernels (`bulk_text`).
+//! together in memory: 128 bytes of it are a line of a box. Not here: the text of kernels (`tma_text`).
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::Program;
@@ -14,9 +14,9 @@ const LINE: i64 = 128;
 /// What addresses and strides must be multiples of.
 pub(crate) const GRAIN: i64 = 16;
 /// Dimensions of a tensor map at most.
-const MOST_DIMENSIONS: usize = 5;
+const MAX_DIMENSIONS: usize = 5;
 /// The largest size of a dimension whose coordinates surely are 32-bit numbers, with a tile beyond its end.
-const MOST_POINTS: i64 = i32::MAX as i64 - 512;
+const MAX_POINTS: i64 = i32::MAX as i64 - 512;
 
 /// How a factor lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(crate) fn major(product: &Product<'_>, side: usize) -> Option<Major> {
     let one = |axis: &Option<Axis>| axis.as_ref().is_none_or(|a| a.steps[side] == SymExpr::ONE);
     let rest = aligned(&product.factors[side].offset)
         && batch.iter().all(|d| aligned(&product.batch[*d].steps[side]))
-        && batch.len() + 2 <= MOST_DIMENSIONS
+        && batch.len() + 2 <= MAX_DIMENSIONS
         && [count(product.rows_of(side)), count(&product.inner)]
             .iter()
             .all(|e| countable(product.program, e));
@@ -85,7 +85,7 @@ fn lines(product: &Product<'_>, side: usize) -> Option<(Option<Axis>, Axis)> {
 /// Whether a size surely is no 0 and its coordinates fit 32 bits; of one without a known end it is taken that they do.
 pub(crate) fn countable(program: &Program, e: &SymExpr) -> bool {
     let (low, high) = e.range(&program.bounds());
-    low.is_some_and(|n| n >= 1) && high.is_none_or(|n| n <= MOST_POINTS)
+    low.is_some_and(|n| n >= 1) && high.is_none_or(|n| n <= MAX_POINTS)
 }
 
 /// The axes of the batch that move a factor.
