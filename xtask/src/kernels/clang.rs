@@ -118,30 +118,25 @@ impl Clang {
 fn remarks(said: &str) -> BTreeMap<String, Usage> {
     let mut all = BTreeMap::new();
     let mut name = String::new();
-    for line in said.lines() {
-        let Some(text) =
-            line.split("remark:").nth(1).and_then(|rest| rest.split('[').next().map(|t| (t, rest)))
-        else {
-            continue;
-        };
-        let (text, rest) = (text.0.trim(), text.1);
-        if let Some(entry) = rest.trim().strip_prefix("Function Name:") {
-            name = entry.split_whitespace().next().unwrap_or_default().to_owned();
+    // With or without the place before the word `remark`.
+    for line in said.lines().filter(|line| line.contains("remark:")) {
+        let text = line.split(" [-Rpass").next().unwrap_or_default();
+        let Some((before, value)) = text.rsplit_once(": ") else { continue };
+        let what = before.rsplit(':').next().unwrap_or_default().trim();
+        if what == "Function Name" {
+            name = value.trim().to_owned();
             all.insert(name.clone(), Usage::default());
             continue;
         }
         let Some(usage) = all.get_mut(&name) else { continue };
-        let number = || {
-            let after = rest.rsplit_once(": ").map_or("", |(_, after)| after);
-            after.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
-        };
-        match text.split(':').next().unwrap_or_default().trim() {
-            "VGPRs" => usage.vgprs = number(),
-            "AGPRs" => usage.agprs = number(),
-            "SGPRs" => usage.sgprs = number(),
-            "ScratchSize" => usage.scratch = number(),
-            "Occupancy" => usage.waves = number(),
-            "LDS Size" => usage.lds = number(),
+        let number = value.trim().parse().unwrap_or(0);
+        match what.split('[').next().unwrap_or_default().trim() {
+            "VGPRs" => usage.vgprs = number,
+            "AGPRs" => usage.agprs = number,
+            "SGPRs" => usage.sgprs = number,
+            "ScratchSize" => usage.scratch = number,
+            "Occupancy" => usage.waves = number,
+            "LDS Size" => usage.lds = number,
             _ => {}
         }
     }
@@ -187,7 +182,7 @@ mod tests {
                     a.hip:8:1: remark:     VGPRs: 39 [-Rpass-analysis=kernel-resource-usage]\n\
                     a.hip:8:1: remark:     ScratchSize [bytes/lane]: 16 [-Rpass-analysis=kernel-resource-usage]\n\
                     a.hip:8:1: remark:     Occupancy [waves/SIMD]: 8 [-Rpass-analysis=kernel-resource-usage]\n\
-                    a.hip:8:1: remark:     LDS Size [bytes/block]: 32 [-Rpass-analysis=kernel-resource-usage]\n";
+                    remark: a.hip:8:1:     LDS Size [bytes/block]: 32 [-Rpass-analysis=kernel-resource-usage]\n";
         let all = remarks(said);
         let expected = Usage { vgprs: 39, scratch: 16, waves: 8, lds: 32, ..Usage::default() };
         assert_eq!(all.get("k0"), Some(&expected));

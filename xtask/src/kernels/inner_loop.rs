@@ -65,9 +65,11 @@ struct Block {
     from: usize,
     until: usize,
     next: Vec<usize>,
+    /// Whether a turn ends here.
+    again: bool,
 }
 
-/// The loop with the most matrix instructions, the shortest of several; `None` where no loop has any.
+/// The loop with the most matrix instructions, of several the one that moves most, then the shortest; `None` where no loop has any.
 pub(crate) fn find(code: &[String], architecture: &str) -> Option<InnerLoop> {
     let labels: BTreeMap<&str, usize> =
         code.iter().enumerate().filter_map(|(n, line)| Some((line.strip_suffix(':')?, n))).collect();
@@ -75,10 +77,15 @@ pub(crate) fn find(code: &[String], architecture: &str) -> Option<InnerLoop> {
         let start = *labels.get(branch(line)?)?;
         (start < n).then_some((start, n))
     });
-    let count = |&(from, until): &(usize, usize)| code[from..until].iter().filter(|l| is_matrix(l)).count();
-    let best = back
-        .filter(|ends| count(ends) > 0)
-        .max_by_key(|ends| (count(ends), std::cmp::Reverse(ends.1 - ends.0)))?;
+    let moves =
+        |line: &&String| ["global_load", "ds_write", "ds_store"].iter().any(|name| line.starts_with(name));
+    // Compilers put what a turn ends with before the label to which others jump.
+    let weight = |&(from, until): &(usize, usize)| {
+        let lines = &code[from..until];
+        let matrix = lines.iter().filter(|line| is_matrix(line)).count();
+        (matrix, lines.iter().filter(moves).count(), std::cmp::Reverse(lines.len()))
+    };
+    let best = back.filter(|ends| weight(ends).0 > 0).max_by_key(weight)?;
     let blocks = blocks(&code[best.0..=best.1], &labels, best.0);
     let machine = machine(architecture);
     let code = path(&code[best.0..=best.1], &blocks, &machine);
@@ -119,12 +126,9 @@ fn blocks(code: &[String], labels: &BTreeMap<&str, usize>, first: usize) -> Vec<
                 .and_then(|line| line.checked_sub(first))
                 .and_then(block_at);
             let falls = (!last.starts_with("s_branch")).then(|| block_at(until)).flatten();
-            // Back to the beginning is the end of a turn.
-            Block {
-                from,
-                until,
-                next: target.into_iter().chain(falls).filter(|n| starts[*n] > from).collect(),
-            }
+            let again = target == Some(0);
+            let next = target.into_iter().chain(falls).filter(|n| starts[*n] > from).collect();
+            Block { from, until, next, again }
         })
         .collect()
 }
@@ -141,15 +145,11 @@ fn path(code: &[String], blocks: &[Block], machine: &Machine) -> Vec<String> {
         cycles(lines, machine).vector - 1e6 * kept as f64
     };
     let mut least: Vec<Option<(f64, Option<usize>)>> = vec![None; blocks.len()];
-    let last = blocks.len() - 1;
-    for n in (0..blocks.len()).rev() {
-        let after = blocks[n].next.iter().filter_map(|m| least[*m].map(|(sum, _)| (sum, Some(*m))));
-        let best = after.min_by(|a, b| a.0.total_cmp(&b.0));
-        least[n] = match best {
-            Some((sum, next)) => Some((sum + cost(&blocks[n]), next)),
-            None if n == last => Some((cost(&blocks[n]), None)),
-            None => None,
-        };
+    for (n, block) in blocks.iter().enumerate().rev() {
+        let after = block.next.iter().filter_map(|m| least[*m].map(|(sum, _)| (sum, Some(*m))));
+        let ends = block.again.then_some((0.0, None));
+        let best = after.chain(ends).min_by(|a, b| a.0.total_cmp(&b.0));
+        least[n] = best.map(|(sum, next)| (sum + cost(block), next));
     }
     let (mut out, mut at) = (Vec::new(), Some(0));
     while let Some(n) = at {

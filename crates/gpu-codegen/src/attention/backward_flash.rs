@@ -87,7 +87,8 @@ impl<'a> Flash<'a> {
 
     /// Rows of a tile of the far side: with long rows fewer scores leave room in the registers.
     pub(crate) fn tile(&self) -> i64 {
-        if self.depth.max(self.width) <= 64 { 64 } else { 32 }
+        let short = self.fragments.turned() && self.fragments.wave == 32;
+        if self.depth.max(self.width) <= 64 && !short { 64 } else { 32 }
     }
 
     /// Bytes of shared memory: rows of the own side, two tiles of the far side, and two numbers for each row of these.

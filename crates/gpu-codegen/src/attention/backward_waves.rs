@@ -6,7 +6,7 @@
 use crate::attention::Operands;
 use crate::attention::backward::{Backward, Side};
 use crate::attention::backward_flash::{Flash, PAD, round_up_16};
-use crate::attention::flash_waves::{TURNED_PAD, at, lines};
+use crate::attention::flash_waves::{TURNED_PAD, at, lines, two_waves};
 use crate::text::body::Uses;
 use crate::text::template::{assemble, volume};
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target};
@@ -106,9 +106,11 @@ far_deltas[next % 2 * {tile} + t] = i2 < {rows} ? {delta} : 0.0f;
         let (f, tile) = (&self.flash.fragments, self.flash.tile());
         format!(
             "#pragma unroll
-for (int s = 0; s < {steps}; ++s)
+for (int s = 0; s < {steps}; ++s) {{
 #pragma unroll
 for (int n = 0; n < {nt}; ++n) C::run({out}[n], C::row_at(far{n} + (n * C::M + line4) * {pitch} + s * C::K, lane), own{n}[s]);
+step_end();
+}}
 ",
             steps = round_up_16(elements) / f.inner,
             nt = tile / f.far,
@@ -125,6 +127,7 @@ for (int s = 0; s < {tile} / C::K; ++s) {{
 const C::Held x = C::made({factors}, s, lane);
 #pragma unroll
 for (int t = 0; t < {et}; ++t) C::run({out}[t], C::template turned<{tile}>(turned{n}, t * C::M + line4, s * C::K, lane), x);
+step_end();
 }}
 ",
             et = lines(elements, f.far) / f.far,
@@ -288,5 +291,7 @@ if (turn + 1 < turns) {{
     );
     let mut launch = Launch::flat(count.sym_min(&SymExpr::from_i64(MAX_BLOCKS)), (warps * f.wave) as u32);
     launch.shared = shared(flash) as u32;
-    assemble(flash.program, ENTRY, &uses, launch, &body)
+    let mut kernel = assemble(flash.program, ENTRY, &uses, launch, &body)?;
+    two_waves(&mut kernel, f.wave, depth + width <= 128);
+    Ok(kernel)
 }

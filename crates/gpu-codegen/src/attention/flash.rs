@@ -15,8 +15,11 @@ use crate::text::template::{assemble, epilogue, volume};
 use crate::text::types::value_type;
 use crate::{ENTRY, GenError, Launch, Target, Variant};
 
-/// Keys of a tile.
-pub(crate) const KEYS: i64 = 64;
+/// Keys of a tile, and of one of waves that have no registers for the scores of more.
+const KEYS: i64 = 64;
+const FEW_KEYS: i64 = 32;
+/// The longest rows for which waves of 32 have registers.
+const MAX_SHORT: i64 = 128;
 /// Bytes between the ends of two rows in shared memory: eight rows then lie in different banks.
 pub(crate) const PAD: i64 = 8;
 
@@ -28,10 +31,8 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
     let heads = volume(&k.q.sizes[..2]).as_const().unwrap_or(32);
     let blocks = |warps: i64| heads * ((rows + warps * fragments.own - 1) / (warps * fragments.own));
     let fits = |warps: &i64| shape.shared(*warps) <= i64::from(target.lds);
-    // As many warps to a block as still give every multiprocessor one. Of long rows a block of waves has room for few tiles: more
-    // waves then share one.
-    let long = fragments.turned() && shape.depth.max(shape.width) > 64;
-    let mut order: Vec<i64> = if long { vec![8, 4, 2, 1] } else { vec![4, 2, 1, 8] };
+    // As many warps to a block as still give every multiprocessor one. Of waves more share a tile, which each brings a part of.
+    let mut order = if fragments.turned() { flash_waves::warps(&shape) } else { vec![4, 2, 1, 8] };
     order.retain(fits);
     let full = |warps: &i64| blocks(*warps) >= i64::from(target.multiprocessors);
     if let Some(first) = order.iter().position(full).or(order.iter().position(|w| *w == 1)) {
@@ -91,6 +92,9 @@ impl<'a> Flash<'a> {
         let vectors = [&k.q, &k.k, &k.v].iter().all(|o| crate::product::gemv::aligned(o, 3, 8));
         let narrow = |e: &SymExpr| e.as_const().filter(|n| n % 8 == 0 && (8..=256).contains(n));
         let (depth, width) = (narrow(&k.q.sizes[3])?, narrow(&k.v.sizes[3])?);
+        if fragments.turned() && fragments.wave == 32 && depth.max(width) > MAX_SHORT {
+            return None;
+        }
         (vectors && k.epilogue.ranges.len() == 4).then_some(Flash {
             program,
             k,
@@ -101,13 +105,20 @@ impl<'a> Flash<'a> {
         })
     }
 
+    /// Keys of a tile.
+    pub(crate) fn tile(&self) -> i64 {
+        let short =
+            self.fragments.turned() && (self.fragments.wave == 32 || self.depth.max(self.width) > 128);
+        if short { FEW_KEYS } else { KEYS }
+    }
+
     /// Bytes of shared memory: queries, and two tiles each of keys and values; of waves a tile each, as queries stay in registers.
     fn shared(&self, warps: i64) -> i64 {
         if self.fragments.turned() {
             return flash_waves::shared(self);
         }
         let (d, w) = (round_up_16(self.depth) + PAD, round_up_16(self.width) + PAD);
-        2 * (warps * self.fragments.own * d + 2 * KEYS * (d + w))
+        2 * (warps * self.fragments.own * d + 2 * self.tile() * (d + w))
     }
 
     /// Copies of rows, 16 bytes by each thread; what is not there is zeros. `rows`: where they go, what they are called, the end of
@@ -136,20 +147,20 @@ cp_async_16({name} + line * {pitch} + part, &{source}, there ? 16 : 0);
 
     /// The words of warps: operands by `ldmatrix`, copies that run beside the computation.
     fn for_warps(&self, o: &Operands<'_>, warps: i64, uses: &mut Uses) -> Result<Words, GenError> {
-        let k = self.k;
+        let (k, tile) = (self.k, self.tile());
         let (ty, block_rows) = (value_type(self.dtype)?, warps * self.fragments.own);
         let (depth, width) = (round_up_16(self.depth), round_up_16(self.width));
-        let (dp, wp, dk, nt, wt) = (depth + PAD, width + PAD, depth / 16, KEYS / 8, width / 8);
+        let (dp, wp, dk, nt, wt) = (depth + PAD, width + PAD, depth / 16, tile / 8, width / 8);
         let half = if self.dtype == DType::BF16 { "bf16" } else { "f16" };
         let query = o.element(&k.q, ["i0", "i1", "at_i2", "d"], uses);
         let load_q = self.copies(&query, ["sq", "i2", &o.rows, "row0"], [self.depth, dp, block_rows], warps);
         let key = o.element(&k.k, ["i0", "kv", "at_j", "d"], uses);
         let value = o.element(&k.v, ["i0", "kv", "at_j", "d"], uses);
-        let load_k = self.copies(&key, ["tk", "j", "limit", "from"], [self.depth, dp, KEYS], warps);
-        let load_v = self.copies(&value, ["tv", "j", "limit", "from"], [self.width, wp, KEYS], warps);
+        let load_k = self.copies(&key, ["tk", "j", "limit", "from"], [self.depth, dp, tile], warps);
+        let load_v = self.copies(&value, ["tv", "j", "limit", "from"], [self.width, wp, tile], warps);
         Ok(Words {
             places: format!(
-                "{ty} *sq = ({ty} *)memory, *sk = sq + {block_rows} * {dp}, *sv = sk + 2 * {KEYS} * {dp};\n"
+                "{ty} *sq = ({ty} *)memory, *sk = sq + {block_rows} * {dp}, *sv = sk + 2 * {tile} * {dp};\n"
             ),
             begin: format!(
                 "{load_q}cp_async_commit();
@@ -165,13 +176,13 @@ for (int s = 0; s < {dk}; ++s) ldmatrix_x4(q[s], sq + (warp * 16 + (lane & 15)) 
             score: format!("float score[{nt}][4]"),
             out: format!("float out[{wt}][4] = {{}},"),
             prefetch: format!(
-                "if (j0 + {KEYS} < limit) {{
-const idx from = j0 + {KEYS}; {ty} *tk = sk + (turn + 1) % 2 * {KEYS} * {dp}, *tv = sv + (turn + 1) % 2 * {KEYS} * {wp};
+                "if (j0 + {tile} < limit) {{
+const idx from = j0 + {tile}; {ty} *tk = sk + (turn + 1) % 2 * {tile} * {dp}, *tv = sv + (turn + 1) % 2 * {tile} * {wp};
 {load_k}{load_v}}}
 cp_async_commit();
 cp_async_wait<1>();
 block_sync();
-const {ty} *tk = sk + turn % 2 * {KEYS} * {dp}, *tv = sv + turn % 2 * {KEYS} * {wp};
+const {ty} *tk = sk + turn % 2 * {tile} * {dp}, *tv = sv + turn % 2 * {tile} * {wp};
 "
             ),
             scores: format!(
@@ -218,7 +229,7 @@ mma_{half}(out[t + 1], a, b1);
     }
 
     fn generate(&self, warps: i64) -> Result<Variant, GenError> {
-        let (program, k, f) = (self.program, self.k, &self.fragments);
+        let (program, k, f, tile) = (self.program, self.k, &self.fragments, self.tile());
         let mut uses = Uses::default();
         let o = Operands::of(program, k, &mut uses);
         let block_rows = warps * f.own;
@@ -252,7 +263,7 @@ const idx limit = {limit};
 {begin}{out} most[{slots}] = {{{lowest}}}, total[{slots}] = {{{nothing}}};
 const idx first = row0 + warp * {own} + line4;
 int turn = 0;
-for (idx j0 = 0; j0 < limit; j0 += {KEYS}, ++turn) {{
+for (idx j0 = 0; j0 < limit; j0 += {tile}, ++turn) {{
 {prefetch}{score} = {{}};
 {scores}float top[{slots}] = {{{lowest}}};
 {before_look}#pragma unroll
@@ -317,7 +328,7 @@ const {result} result = to<{result}>(total[{slot}] == 0 ? 0.0f : out[t][e] / tot
             scores = words.scores,
             before_look = words.before_look,
             behind_look = words.behind_look,
-            nt = KEYS / f.far,
+            nt = tile / f.far,
             parts = f.parts,
             own_row = f.own_row,
             far = f.far,
@@ -339,7 +350,11 @@ const {result} result = to<{result}>(total[{slot}] == 0 ? 0.0f : out[t][e] / tot
         let threads = f.wave * warps;
         let mut launch = Launch::flat(count.sym_min(&most), threads as u32);
         launch.shared = self.shared(warps) as u32;
-        let name = format!("flash_{block_rows}x{KEYS}");
-        Ok(Variant::single(name, assemble(program, ENTRY, &uses, launch, &body)?))
+        let name = format!("flash_{block_rows}x{tile}");
+        let mut kernel = assemble(program, ENTRY, &uses, launch, &body)?;
+        if f.turned() {
+            flash_waves::two_waves(&mut kernel, f.wave, self.depth.max(self.width) <= 128);
+        }
+        Ok(Variant::single(name, kernel))
     }
 }

@@ -56,6 +56,8 @@ const PLAIN: &[(i64, i64, i64, i64, i64, i64)] = &[
 const SHARE_BYTES: f64 = 128.0;
 /// Bytes a cycle that a compute unit gets from the second-level cache with all others reading too.
 const CACHE_BYTES: f64 = 32.0;
+/// The same from memory beyond all caches.
+const MEMORY_BYTES: f64 = 8.0;
 /// Cycles from a load's start to its end.
 const LATENCY: f64 = 800.0;
 /// Cycles of a launch, and of a second kernel.
@@ -164,10 +166,8 @@ pub(crate) fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f
     let waves = up(each, at_once) as f64;
     // A wave alone waits for what it asked for a tile ago, less what it does meanwhile.
     let alone = waves * (LATENCY + steps * step.max(LATENCY / 2.0) + sums);
-    let second = if form.parts > 1 {
-        START + (m * n * batch * form.parts * 4) as f64 / (CACHE_BYTES * units as f64)
-    } else {
-        0.0
-    };
+    // Parts of the sums are written, and read by a second kernel.
+    let moved = (2 * m * n * batch * form.parts * 4) as f64 / (MEMORY_BYTES * units as f64);
+    let second = if form.parts > 1 { START + moved } else { 0.0 };
     START + busy.max(alone) + second
 }

@@ -1,5 +1,5 @@
-//! Matrix cores of AMD's GPUs: every instruction's fragments against plain sums, products of every layout by each way of several
-//! architectures, and gradients of attention by every cut of their kernels.
+//! Matrix cores of AMD's GPUs: every instruction's fragments against plain sums, and products of every layout by each way of several
+//! architectures. Attention by them is among the candidates of `variants`, its gradients are in `attention_gradient`.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use std::collections::BTreeMap;

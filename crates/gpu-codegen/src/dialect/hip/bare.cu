@@ -7,7 +7,8 @@
 #define __shared__ __attribute__((shared))
 #define __constant__ __attribute__((constant))
 #define __forceinline__ inline __attribute__((always_inline))
-#define __launch_bounds__(threads) __attribute__((amdgpu_flat_work_group_size(1, threads)))
+#define __launch_bounds__(...) BARE_BOUNDS(__VA_ARGS__, 1, 0)
+#define BARE_BOUNDS(threads, waves, ...) __attribute__((amdgpu_flat_work_group_size(1, threads), amdgpu_waves_per_eu(waves)))
 #define HIP_DYNAMIC_SHARED(type, name) extern __shared__ type name[];
 struct BareIndex { unsigned x, y, z; };
 struct BareThread {

@@ -20,6 +20,13 @@ using Float4 = float __attribute__((vector_size(16)));
 using Float8 = float __attribute__((vector_size(32)));
 using Float16 = float __attribute__((vector_size(64)));
 
+// Keeps the compiler from loading the factors of later steps ahead of their turn, for which waves of 32 lack registers.
+#if defined(WMMA)
+#define step_end() __builtin_amdgcn_sched_barrier(0)
+#else
+#define step_end() ((void)0)
+#endif
+
 // float32 that instructions round to 10 bits of mantissa.
 struct Xf32 { float x; };
 
