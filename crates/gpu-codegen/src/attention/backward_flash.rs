@@ -32,7 +32,7 @@ pub(crate) fn variants(
 ) -> Result<Vec<Variant>, GenError> {
     let Some(fragments) = Fragments::of(target) else { return Ok(Vec::new()) };
     let Some(flash) = Flash::of(program, backward, fragments) else { return Ok(Vec::new()) };
-    if fragments.turned() && !backward_waves::held(&flash, target) {
+    if fragments.turned() && !backward_waves::held(&flash) {
         return Ok(Vec::new());
     }
     let fits = |warps: &i64| flash.shared(*warps) <= i64::from(target.lds);

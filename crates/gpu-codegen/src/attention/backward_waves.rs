@@ -9,21 +9,15 @@ use crate::attention::backward_flash::{Flash, PAD, round_up_16};
 use crate::attention::flash_waves::{TURNED_PAD, at, lines, two_waves};
 use crate::text::body::Uses;
 use crate::text::template::{assemble, volume};
-use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target};
+use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS};
 use ir_core::SymExpr;
 
-/// Whether registers hold a wave's own rows beside the gradients of keys and values: of float32 numbers a lane has as many as it has
-/// of a wave's rows, of 16-bit ones twice where both halves of a wave have the same.
-pub(crate) fn held(flash: &Flash<'_>, target: &Target) -> bool {
-    let elements = round_up_16(flash.depth) + round_up_16(flash.width);
-    let lanes = flash.fragments.wave / flash.fragments.own;
-    let own = if target.features.wmma && !target.features.wmma_halves {
-        elements / 2
-    } else {
-        elements / lanes / 2
-    };
-    let scores = 2 * flash.tile() / lanes;
-    elements / lanes + own + scores + 48 <= 256
+/// Elements of a query and a value together for which waves of 32 have registers: beyond it clang spills.
+const MAX_SHORT: i64 = 64;
+
+/// Whether registers hold a wave's own rows beside the gradients of keys and values.
+pub(crate) fn held(flash: &Flash<'_>) -> bool {
+    flash.fragments.wave == 64 || flash.depth + flash.width <= MAX_SHORT
 }
 
 /// Bytes of shared memory of the larger kernel: tiles of the far side, both turned too, and two numbers for each of two tiles' rows.
@@ -292,6 +286,6 @@ if (turn + 1 < turns) {{
     let mut launch = Launch::flat(count.sym_min(&SymExpr::from_i64(MAX_BLOCKS)), (warps * f.wave) as u32);
     launch.shared = shared(flash) as u32;
     let mut kernel = assemble(flash.program, ENTRY, &uses, launch, &body)?;
-    two_waves(&mut kernel, f.wave, depth + width <= 128);
+    two_waves(&mut kernel, f.wave, warps >= 4 && depth + width <= 128);
     Ok(kernel)
 }

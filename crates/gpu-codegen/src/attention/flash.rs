@@ -353,7 +353,7 @@ const {result} result = to<{result}>(total[{slot}] == 0 ? 0.0f : out[t][e] / tot
         let name = format!("flash_{block_rows}x{tile}");
         let mut kernel = assemble(program, ENTRY, &uses, launch, &body)?;
         if f.turned() {
-            flash_waves::two_waves(&mut kernel, f.wave, self.depth.max(self.width) <= 128);
+            flash_waves::two_waves(&mut kernel, f.wave, warps >= 4 && self.depth.max(self.width) <= 64);
         }
         Ok(Variant::single(name, kernel))
     }
