@@ -69,7 +69,7 @@ struct Block {
     again: bool,
 }
 
-/// The loop with the most matrix instructions, of several the one that moves most, then the shortest; `None` where no loop has any.
+/// The loop with the most matrix instructions, the shortest of several; `None` where no loop has any.
 pub(crate) fn find(code: &[String], architecture: &str) -> Option<InnerLoop> {
     let labels: BTreeMap<&str, usize> =
         code.iter().enumerate().filter_map(|(n, line)| Some((line.strip_suffix(':')?, n))).collect();
@@ -77,15 +77,16 @@ pub(crate) fn find(code: &[String], architecture: &str) -> Option<InnerLoop> {
         let start = *labels.get(branch(line)?)?;
         (start < n).then_some((start, n))
     });
-    let moves =
-        |line: &&String| ["global_load", "ds_write", "ds_store"].iter().any(|name| line.starts_with(name));
-    // Compilers put what a turn ends with before the label to which others jump.
-    let weight = |&(from, until): &(usize, usize)| {
-        let lines = &code[from..until];
-        let matrix = lines.iter().filter(|line| is_matrix(line)).count();
-        (matrix, lines.iter().filter(moves).count(), std::cmp::Reverse(lines.len()))
-    };
-    let best = back.filter(|ends| weight(ends).0 > 0).max_by_key(weight)?;
+    // Compilers put what a turn ends with behind a first jump back: a loop reaches to the last one.
+    let mut loops: BTreeMap<usize, usize> = BTreeMap::new();
+    for (from, until) in back {
+        let end = loops.entry(from).or_default();
+        *end = (*end).max(until);
+    }
+    let count = |from: usize, until: usize| code[from..until].iter().filter(|l| is_matrix(l)).count();
+    let with_matrix = loops.into_iter().filter(|&(from, until)| count(from, until) > 0);
+    let best =
+        with_matrix.max_by_key(|&(from, until)| (count(from, until), std::cmp::Reverse(until - from)))?;
     let blocks = blocks(&code[best.0..=best.1], &labels, best.0);
     let machine = machine(architecture);
     let code = path(&code[best.0..=best.1], &blocks, &machine);
